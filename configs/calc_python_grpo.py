@@ -3,8 +3,8 @@
     python -m experiments.train --config=configs/calc_python_grpo.py \
         --workdir=runs/calc_python
 
-As configs/calc_tool_grpo.py, but calls are executed by Python processes: the
-sessions of `grpo_jax/rewards/python_tool.py` take the place of the task's
+As configs/calc_tool_grpo.py, but calls are executed by Python processes:
+sessions (`grpo_jax/rewards/agents/python_tool.py`) take the place of the task's
 environment in the graph. Four times in ten the teacher takes the first result
 for the answer, and sometimes it tries the leak first, which an interceptor
 blocks.
@@ -19,7 +19,7 @@ from configs import calc_tool_grpo
 def get_config(algorithm: str = "grpo"):
   """The calculator in Python with any algorithm that turns suit."""
   config = calc_tool_grpo.get_config(algorithm)
-  tool = "grpo_jax.rewards.python_tool"
+  tool = "grpo_jax.rewards.agents.python_tool"
   config.data.environment = f"{tool}:make"
   config.interceptor.rules = (f"{tool}:has_hash",)
   config.interceptor.judge = f"{tool}:is_bare_hash"

@@ -22,7 +22,7 @@ are exact and take twice the memory. For mixtures of experts consider
 """
 
 from grpo_jax import algorithms
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 
 def get_config(algorithm: str = "grpo"):

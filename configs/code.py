@@ -11,7 +11,7 @@ for a policy that you trust, set --config.rewards.sandbox=process.
 """
 
 from grpo_jax import algorithms
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 
 def get_config(algorithm: str = "grpo"):

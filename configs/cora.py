@@ -32,7 +32,7 @@ one by `total` (docs/rewards.md).
 
 from configs import add_steps
 from grpo_jax import algorithms
-from grpo_jax.training.config import phase_config
+from grpo_jax.settings.config import phase_config
 
 # Who says what follows -> the functions, and their weights.
 _FUNCTIONS = {

@@ -14,7 +14,7 @@ docs/schedules.md has the other schedules. Any algorithm of the table:
 """
 
 from grpo_jax import algorithms
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 
 def get_config(algorithm: str = "grpo"):

@@ -18,7 +18,7 @@ Time: under 20 minutes on 2 CPU cores.
 """
 
 from grpo_jax import algorithms
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 
 def get_config(algorithm: str = "grpo"):

@@ -14,7 +14,7 @@ The sizes and the weights are our own; the report has none.
 
 from configs import judge
 from grpo_jax import algorithms
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 
 def get_config(algorithm: str = "deepseek_v32"):

@@ -28,7 +28,7 @@ of the paper is configs/recipes/deepseekmath.py.
 """
 
 from configs import quickstart
-from grpo_jax.training.config import phase_config
+from grpo_jax.settings.config import phase_config
 
 
 def get_config(algorithm: str = "grpo", iterations: int = 6):

@@ -17,7 +17,7 @@ a minute. The sizes below are for texts of a few words; `max_prompt_len` and
 """
 
 from grpo_jax import algorithms
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 
 def get_config(algorithm: str = "grpo"):

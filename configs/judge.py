@@ -18,8 +18,8 @@ of it.
 """
 
 from grpo_jax import algorithms
+from grpo_jax.settings import config as config_lib
 from grpo_jax.tasks import verdict
-from grpo_jax.training import config as config_lib
 
 RUBRIC = "{prompt}{completion}?"
 SORT = {

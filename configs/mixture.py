@@ -18,7 +18,7 @@ used too.
 """
 
 from grpo_jax import algorithms
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 # Problems that a small model learns in minutes, without tags.
 PARTS = (

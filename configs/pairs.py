@@ -18,7 +18,7 @@ from about 0.4 to 0.97 in two minutes (one seed).
 """
 
 from grpo_jax import algorithms
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 
 def get_config(algorithm: str = "dpo"):

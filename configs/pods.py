@@ -15,7 +15,7 @@ with --config.rewards.in_graph=True numbers and formats in the program.
 """
 
 from grpo_jax import algorithms
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 
 def get_config(algorithm: str = "grpo"):

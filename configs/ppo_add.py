@@ -20,7 +20,7 @@ import ml_collections
 
 from configs import quickstart
 from grpo_jax import algorithms
-from grpo_jax.training.config import phase_config
+from grpo_jax.settings.config import phase_config
 
 
 def get_config(algorithm: str = "ppo"):

@@ -26,7 +26,7 @@ again had the same metrics, samples and parameters, byte for byte.
 """
 
 from grpo_jax import algorithms
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 FOLDER = "runs/python_agent"
 
@@ -41,7 +41,7 @@ def get_config(algorithm: str = "grpo"):
   config.data.eval_path = f"{FOLDER}/test.jsonl"
   config.data.tokenizer = f"{FOLDER}/tokenizer.json"
   config.data.max_prompt_len = 28
-  config.data.environment = "grpo_jax.rewards.python_session:make"
+  config.data.environment = "grpo_jax.rewards.agents.python_session:make"
 
   config.environment.max_turns = 4
   config.environment.max_action_len = 20

@@ -25,7 +25,7 @@ model learns from what was kept with configs/distill_traces.py.
 import copy
 
 from configs import language
-from grpo_jax.training.config import phase_config
+from grpo_jax.settings.config import phase_config
 
 
 def get_config(algorithm: str = "grpo"):

@@ -30,7 +30,7 @@ stayed.
 import ml_collections
 
 from grpo_jax import algorithms
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 
 def get_config(algorithm: str = "grpo"):

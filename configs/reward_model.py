@@ -17,7 +17,7 @@ has risen.
 """
 
 from configs import add_steps
-from grpo_jax.training.config import phase_config
+from grpo_jax.settings.config import phase_config
 
 
 def get_config(algorithm: str = "grpo"):

@@ -19,7 +19,7 @@ JSON lines with `prompt` and `answer`, and your passages JSON lines with `text`:
         --workdir=runs/mine \
         --config.data.template=chat \
         --config.data.train_path=questions.jsonl \
-        --config.data.environment=grpo_jax.rewards.tools:make \
+        --config.data.environment=grpo_jax.rewards.agents.tools:make \
         --config.environment.options="{'tools': ('search',), \
           'corpus': 'passages.jsonl', 'grade': 'exact'}" \
         --config.environment.max_turns=4 \
@@ -31,7 +31,7 @@ JSON lines with `prompt` and `answer`, and your passages JSON lines with `text`:
 """
 
 from grpo_jax import algorithms
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 TASK = "runs/search_task"
 
@@ -48,7 +48,7 @@ def get_config(algorithm: str = "grpo"):
   config.data.template = "chat"
   config.data.max_prompt_len = 96
 
-  config.data.environment = "grpo_jax.rewards.tools:make"
+  config.data.environment = "grpo_jax.rewards.agents.tools:make"
   config.environment.options = {
     "format": "qwen",
     "tools": ("search",),

@@ -22,9 +22,9 @@ programs used too. Another game is another `env`; docs/games.md has the options.
 import ml_collections
 
 from grpo_jax import algorithms
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
-_GAME = "grpo_jax.rewards.tic_tac_toe"
+_GAME = "grpo_jax.rewards.agents.tic_tac_toe"
 
 
 def get_config(algorithm: str = "grpo"):
@@ -33,7 +33,7 @@ def get_config(algorithm: str = "grpo"):
   config.phases = ("sft", "rl")
 
   config.data.source = "environment"
-  config.data.environment = "grpo_jax.rewards.text_games:make"
+  config.data.environment = "grpo_jax.rewards.agents.text_games:make"
   config.data.tokenizer = "bytes"
   config.data.max_prompt_len = 9
   config.environment.options = ml_collections.ConfigDict(

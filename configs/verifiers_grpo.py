@@ -16,7 +16,7 @@ in one and a half minutes on 2 CPU cores that others used too.
 """
 
 from grpo_jax import algorithms
-from grpo_jax.training.config import default_config
+from grpo_jax.settings.config import default_config
 
 
 def get_config(algorithm: str = "grpo"):

@@ -31,7 +31,7 @@ import grpo_jax
 from experiments import flags as flags_lib
 from grpo_jax import algorithms, objects
 from grpo_jax.algorithms import options
-from grpo_jax.contract import checks, reference
+from grpo_jax.algorithms.contract import checks, reference
 from grpo_jax.ops import aggregation
 from grpo_jax.types import Algorithm
 

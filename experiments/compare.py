@@ -40,7 +40,7 @@ from experiments.comparison import options, output
 from experiments.comparison import runs as runs_lib
 from experiments.comparison.scores import Comparison
 from experiments.sweeps import cells as cells_lib
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 _CONFIG = flags_lib.define_config()
 _ALGORITHMS = flags.DEFINE_list(

@@ -18,7 +18,8 @@ from collections.abc import Iterable, Sequence
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.training import documented, escapes
+from grpo_jax.settings import documented
+from grpo_jax.training.runtime import escapes
 
 _CONFIG = flags_lib.define_config()
 _CHANGED = flags.DEFINE_bool(

@@ -31,7 +31,8 @@ from experiments import flags as flags_lib
 from experiments import policies
 from grpo_jax import ranges
 from grpo_jax.data import clusters, demonstrations, sources
-from grpo_jax.training import console, embeddings, paths
+from grpo_jax.training.evaluation import embeddings
+from grpo_jax.training.runtime import console, paths
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(

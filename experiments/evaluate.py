@@ -33,16 +33,10 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from experiments import policies, report
-from grpo_jax import ranges
-from grpo_jax.training import (
-  console,
-  data_sets,
-  handle,
-  hosts,
-  paths,
-  scores,
-  unscored,
-)
+from grpo_jax import handle, ranges
+from grpo_jax.training.evaluation import data_sets, scores
+from grpo_jax.training.problem import unscored
+from grpo_jax.training.runtime import console, hosts, paths
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(

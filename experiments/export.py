@@ -19,8 +19,11 @@ from collections.abc import Sequence
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.models import families, lora, peft, weights
-from grpo_jax.training import api, cards, handle, paths
+from grpo_jax import api, handle
+from grpo_jax.models import lora
+from grpo_jax.models.hf import families, peft, weights
+from grpo_jax.training.evaluation import cards
+from grpo_jax.training.runtime import paths
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run, local or gs://.", required=True

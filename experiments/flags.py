@@ -17,7 +17,8 @@ import jax
 from absl import app, flags, logging
 from ml_collections import config_dict, config_flags
 
-from grpo_jax.training import console, hosts, named, paths, program_cache
+from grpo_jax.settings import named
+from grpo_jax.training.runtime import console, hosts, paths, program_cache
 
 # What a bad config, data set or checkpoint raises; anything else is a defect
 # of ours and keeps its traceback.

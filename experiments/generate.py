@@ -40,16 +40,10 @@ from experiments import flags as flags_lib
 from experiments import policies
 from grpo_jax import ranges
 from grpo_jax.data import demonstrations, sources
-from grpo_jax.training import (
-  console,
-  data_sets,
-  generation,
-  hosts,
-  paths,
-  progress,
-  runs,
-  sections,
-)
+from grpo_jax.settings import sections
+from grpo_jax.training.evaluation import data_sets, generation
+from grpo_jax.training.phases import runs
+from grpo_jax.training.runtime import console, hosts, paths, progress
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(

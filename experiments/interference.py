@@ -5,9 +5,9 @@
         --num_prompts=256 --out=runs/interference.json
 
 A table of cosines between the gradients of the run's objective on prompts of
-one domain each; grpo_jax/training/interference.py says what is compared. Below
-0, a step for one domain is a step back for the other. On the diagonal are two
-batches of one domain: how far below 1 they are is the noise.
+one domain each. Below 0, a step for one domain is a step back for the other. On
+the diagonal are two batches of one domain: how far below 1 they are is the
+noise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from collections.abc import Sequence
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.training import api, interference, paths
+from grpo_jax import api
+from grpo_jax.training.evaluation import interference
+from grpo_jax.training.runtime import paths
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run, local or gs://.", required=True

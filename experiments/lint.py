@@ -28,9 +28,11 @@ from experiments import flags as flags_lib
 from grpo_jax import ranges
 from grpo_jax.data import quarantine
 from grpo_jax.data.lint import Finding
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import data_sets, lint, paths, runs
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.evaluation import data_sets, lint
+from grpo_jax.training.phases import runs
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import paths
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(

@@ -22,7 +22,8 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from grpo_jax import ranges
-from grpo_jax.training import cards, console, hosts, merging, paths
+from grpo_jax.training.evaluation import cards, merging
+from grpo_jax.training.runtime import console, hosts, paths
 
 _WORKDIRS = flags.DEFINE_list(
   "workdirs", None, "Folders of runs, local or gs://.", required=True

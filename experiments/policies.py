@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ml_collections
 
-from grpo_jax.training import api, handle
+from grpo_jax import api, handle
 
 
 def opened(

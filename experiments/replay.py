@@ -22,7 +22,8 @@ import numpy as np
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.training import escapes, metrics_log, replay, traces
+from grpo_jax.training import replay
+from grpo_jax.training.runtime import escapes, metrics_log, traces
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run, local or gs://.", required=True

@@ -8,16 +8,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_jax.training import (
-  data_sets,
-  escapes,
-  evaluation,
-  metrics_log,
-  paths,
-  scores,
-  traces,
-  unscored,
-)
+from grpo_jax.training.evaluation import data_sets, evaluation, scores
+from grpo_jax.training.problem import unscored
+from grpo_jax.training.runtime import escapes, metrics_log, paths, traces
 
 
 def example(completion: evaluation.Completion, width: int = 80) -> str:

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.training import api, escapes
+from grpo_jax import api
+from grpo_jax.training.runtime import escapes
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run, local or gs://.", required=True

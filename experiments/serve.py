@@ -28,17 +28,13 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from experiments import policies
-from grpo_jax.rewards import call_formats
+from grpo_jax.rewards.agents import call_formats
 from grpo_jax.rollout import sampling
-from grpo_jax.training import (
-  console,
-  data_sets,
-  runs,
-  serving,
-  serving_endpoint,
-  serving_http,
-  token_texts,
-)
+from grpo_jax.serving import serving, serving_endpoint, serving_http
+from grpo_jax.training.evaluation import data_sets
+from grpo_jax.training.phases import runs
+from grpo_jax.training.problem import token_texts
+from grpo_jax.training.runtime import console
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(

@@ -34,8 +34,10 @@ from absl import flags
 from experiments import flags as flags_lib
 from experiments import report
 from grpo_jax import ranges
-from grpo_jax.training import console, health, hosts, loop, paths, plots
+from grpo_jax.training import loop
 from grpo_jax.training import run as run_lib
+from grpo_jax.training.monitor import health, plots
+from grpo_jax.training.runtime import console, hosts, paths
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(

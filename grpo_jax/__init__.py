@@ -18,14 +18,14 @@ from typing import Any
 __version__ = "0.1.0"
 
 _WHERE = {
-  "config": "training.api",
-  "train": "training.api",
-  "load": "training.api",
-  "load_checkpoint": "training.api",
-  "Run": "training.handle",
-  "default_config": "training.config",
-  "phase_config": "training.config",
-  "algorithm_config": "training.config",
+  "config": "api",
+  "train": "api",
+  "load": "api",
+  "load_checkpoint": "api",
+  "Run": "handle",
+  "default_config": "settings.config",
+  "phase_config": "settings.config",
+  "algorithm_config": "settings.config",
   "ALGORITHMS": "algorithms",
   "get_algorithm": "algorithms",
 }

@@ -1,4 +1,4 @@
-"""Which numbers a setting may have, whether a config or a file says them."""
+"""Ranges of numbers: of settings, in a config or a file, and of rewards."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 # numbers so small that a processor may take them for 0.
 MAX_INT = 2**31 - 1
 MIN_FLOAT, MAX_FLOAT = 1e-37, 3e38
+# Squares of larger rewards, summed over a batch, could be infinite in float32.
+MAX_REWARD = 1e15
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Writes `grpo_jax/training/typed.pyi`: the settings, for editors and mypy.
+"""Writes `grpo_jax/settings/typed.pyi`: the settings, for editors and mypy.
 
     python scripts/typed_configs.py
 
@@ -17,11 +17,11 @@ import typing
 from typing import Any
 
 from grpo_jax import algorithms
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import documented, sections
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import documented, sections
 
 FILE = (
-  pathlib.Path(__file__).resolve().parents[1] / "grpo_jax/training/typed.pyi"
+  pathlib.Path(__file__).resolve().parents[1] / "grpo_jax/settings/typed.pyi"
 )
 # Settings that take a Python object too, and become its name.
 _OBJECTS = {

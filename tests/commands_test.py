@@ -33,11 +33,12 @@ from experiments import flags as flags_lib
 from experiments.launch import job, preflight
 from experiments.pods import steps
 from grpo_jax.data import pipeline
-from grpo_jax.learning import stages
 from grpo_jax.rollout import host_turns
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import given_batches, programs, runs, sharding
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import stages
 from grpo_jax.training import run as run_lib
+from grpo_jax.training.phases import given_batches, runs
+from grpo_jax.training.runtime import programs, sharding
 from tests import contributing_test
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_jax import objects
-from grpo_jax.rewards import formatting, host
+from grpo_jax.rewards import formatting
+from grpo_jax.rewards.workers import host
 
 CELL = """
   import dataclasses

@@ -18,8 +18,9 @@ import pytest
 
 from configs import checkpoint
 from grpo_jax import algorithms
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import documented, metrics_log
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import documented
+from grpo_jax.training.runtime import metrics_log
 from tests.algorithms import contract_test, reference_test
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent

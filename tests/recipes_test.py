@@ -15,19 +15,15 @@ import pytest
 from configs import ppo_add
 from configs.recipes import models
 from experiments.rewards import search_problems
-from grpo_jax import algorithms
-from grpo_jax.learning import stages, update
-from grpo_jax.training import (
-  api,
-  given_batches,
-  loop,
-  problem,
-  runs,
-  sharding,
-)
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import models as models_lib
-from grpo_jax.training import phases as phases_lib
+from grpo_jax import algorithms, api
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import stages, update
+from grpo_jax.training import loop
+from grpo_jax.training.phases import given_batches, runs
+from grpo_jax.training.phases import models as models_lib
+from grpo_jax.training.phases import phases as phases_lib
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Scored
 from tests.experiments import checkpoint_run_test
 from tests.training import pictures, tiny

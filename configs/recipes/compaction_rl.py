@@ -24,8 +24,8 @@ the critic's attention is frozen. Here it is not frozen;
 Contexts: a summary is due where fewer than 10 240 tokens are left, at most
 three times, and the next context begins with the task, the summary and the last
 two turns (docs/compaction.md). With a MODEL a context has 32 768 tokens, and
-the tool is a Python interpreter (`grpo_jax/rewards/tools.py`, extra `tools`);
-problems of GSM8K will hardly fill it. The paper's tasks are repositories and
+the tool is a Python interpreter (extra `tools`); problems of GSM8K will hardly
+fill it. The paper's tasks are repositories and
 terminals: --config.data.environment and --config.data.train_path name yours.
 
 The toy is in the graph: a chain of 96 turns, in which the fact that is asked
@@ -86,7 +86,7 @@ def _with_tools(config: ml_collections.ConfigDict) -> None:
   """Episodes of many turns, and when their contexts are replaced."""
   config.data.template = "chat"
   config.data.max_prompt_len = 1024  # With the schemas of tools.
-  config.data.environment = "grpo_jax.rewards.tools:make"
+  config.data.environment = "grpo_jax.rewards.agents.tools:make"
   config.environment.options = {"tools": ("python",), "grade": "math"}
   config.environment.max_turns = 64
   config.environment.max_action_len = 4096

@@ -32,7 +32,7 @@ the rest is in `models.py`.
 """
 
 from configs.recipes import models
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 
 def get_config(model: str = "qwen2.5-7b"):

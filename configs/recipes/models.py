@@ -70,7 +70,7 @@ from typing import Any
 
 import ml_collections
 
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 # The sentence that the model cards of Qwen recommend for mathematics.
 _MATHEMATICS = (

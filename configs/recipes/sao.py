@@ -34,7 +34,7 @@ moments of its own.
 """
 
 from configs.recipes import models
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 _BANDS = {"math": (0.3, 5.0), "code": (0.8, 3.0)}
 

@@ -14,7 +14,7 @@ rate and clip width instead.
 """
 
 from configs import quickstart
-from grpo_jax.training import grids
+from grpo_jax.settings import grids
 
 _RATE = "rl.optimizer.learning_rate"
 

@@ -30,7 +30,7 @@ from jax.sharding import Mesh
 from experiments import flags as flags_lib
 from experiments.pods import chips
 from grpo_jax.models import architecture, transformer
-from grpo_jax.training import sharding
+from grpo_jax.training.runtime import sharding
 
 _LAYERS = 4
 # As wide as the smallest of the family.

@@ -19,8 +19,9 @@ from jax.sharding import Mesh
 
 from experiments.benchmarks import inputs, timing, workload
 from experiments.benchmarks import step as step_benchmark
-from grpo_jax.learning import stages
-from grpo_jax.training import drivers, sharding
+from grpo_jax.step import stages
+from grpo_jax.training.phases import drivers
+from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Prompts
 
 _SIZE = 2048  # Rows and columns of the matrices of the large product.

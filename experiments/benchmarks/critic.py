@@ -24,7 +24,7 @@ from jax.sharding import Mesh
 
 from experiments import flags as flags_lib
 from experiments.benchmarks import compared, workload
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 _OWN = config_lib.CriticConfig()
 # Name -> (algorithm, completions per prompt or None for the preset's, critic).

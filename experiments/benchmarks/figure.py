@@ -19,7 +19,7 @@ import numpy as np
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 _RESULTS = flags.DEFINE_list(
   "results", None, "Files of benchmark's --json.", required=True

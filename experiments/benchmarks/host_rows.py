@@ -14,7 +14,7 @@ from experiments.benchmarks import memory
 from grpo_jax.data import pipeline, tokenizer
 from grpo_jax.data.encoder import Encoder
 from grpo_jax.rewards import functions as functions_lib
-from grpo_jax.rewards import host, worker
+from grpo_jax.rewards.workers import host, worker
 
 _GROUP = 8
 _BATCH = 256

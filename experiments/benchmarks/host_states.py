@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks import memory
-from grpo_jax.training import checkpoints
+from grpo_jax.training.runtime import checkpoints
 
 _LEAVES = 24
 _DRAWN = 1 << 23

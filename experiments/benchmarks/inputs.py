@@ -21,18 +21,14 @@ from experiments.benchmarks import workload
 from grpo_jax import algorithms
 from grpo_jax.data import pipeline
 from grpo_jax.data.encoder import Encoder
-from grpo_jax.learning import stages
-from grpo_jax.rewards import host
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  judges,
-  models,
-  phases,
-  problem,
-  sections,
-  sharding,
-)
-from grpo_jax.training.tower_settings import TowerSettings
+from grpo_jax.rewards.workers import host
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import sections
+from grpo_jax.settings.tower_settings import TowerSettings
+from grpo_jax.step import stages
+from grpo_jax.training.phases import models, phases
+from grpo_jax.training.problem import judges, problem
+from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Prompts, Rollout, Scored, TrainState
 
 PAD = 0

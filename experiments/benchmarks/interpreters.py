@@ -74,7 +74,7 @@ class Report(NamedTuple):
 
 def left() -> Left:
   """Looks at this process, those below it, and their folders."""
-  from grpo_jax.rewards import processes
+  from grpo_jax.rewards.workers import processes
 
   pids = [os.getpid(), *sorted(processes.below(os.getpid()))]
   descriptors, pages = 0, 0
@@ -138,10 +138,10 @@ def _play(workers, first: int, count: int) -> tuple[int, int]:
 
 def run(sessions: int, at_once: int = 100, num_workers: int = 2) -> Report:
   """Plays so many sessions, in rollouts of some at once."""
-  from grpo_jax.rewards import sessions as sessions_lib
+  from grpo_jax.rewards.workers import sessions as sessions_lib
 
   workers = sessions_lib.HostSessions(
-    "grpo_jax.rewards.python_session:make",
+    "grpo_jax.rewards.agents.python_session:make",
     row_timeout_s=60.0,
     step_timeout_s=3600.0,
     num_workers=num_workers,

@@ -27,7 +27,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from experiments import flags as flags_lib
 from experiments.benchmarks import memory
-from grpo_jax.models import architecture, families, transformer, weights
+from grpo_jax.models import architecture, transformer
+from grpo_jax.models.hf import families, weights
 from grpo_jax.types import PyTree
 
 _DIRECTORY = flags.DEFINE_string(

@@ -7,7 +7,7 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-from grpo_jax.rewards import processes
+from grpo_jax.rewards.workers import processes
 
 
 class Growth:

@@ -39,8 +39,9 @@ from experiments import flags as flags_lib
 from experiments.benchmarks import inputs, timing, workload
 from experiments.benchmarks import step as step_benchmark
 from experiments.pods import costs, hlo
-from grpo_jax.learning import stages
-from grpo_jax.training import drivers, sharding
+from grpo_jax.step import stages
+from grpo_jax.training.phases import drivers
+from grpo_jax.training.runtime import sharding
 
 _LINES = 25  # Of the table of operations.
 _PHASES = ("prefill", "decode", "rollout", "verifier", "update")

@@ -39,8 +39,8 @@ from configs.recipes import models as published
 from experiments import flags as flags_lib
 from grpo_jax.models import quantization
 from grpo_jax.rollout import sampling
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import models
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.phases import models
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout
 
 _CONFIG = flags_lib.define_config()

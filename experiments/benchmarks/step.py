@@ -56,7 +56,7 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from experiments.benchmarks import inputs, timing, workload
-from grpo_jax.training import sharding
+from grpo_jax.training.runtime import sharding
 
 _PRESET = flags.DEFINE_enum(
   "preset", "S", list(workload.PRESETS), "Of the sizes that are not given."

@@ -17,9 +17,11 @@ from jax.sharding import Mesh
 
 from experiments.benchmarks import inputs, memory, workload
 from grpo_jax.algorithms import objective, options
-from grpo_jax.learning import members, stages
 from grpo_jax.rollout import sampling
-from grpo_jax.training import drivers, problem, programs, sharding
+from grpo_jax.step import members, stages
+from grpo_jax.training.phases import drivers
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import programs, sharding
 from grpo_jax.types import Drawn, Prompts, TrainBatch, TrainState
 
 # More than caches hold.

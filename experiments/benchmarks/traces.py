@@ -26,19 +26,12 @@ from typing import Any
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.learning import stages
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  drivers,
-  loop,
-  metrics_log,
-  replay,
-  sharding,
-  steps,
-  traces,
-  tracing,
-)
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import stages
+from grpo_jax.training import loop, replay, steps, tracing
 from grpo_jax.training import run as run_lib
+from grpo_jax.training.phases import drivers
+from grpo_jax.training.runtime import metrics_log, sharding, traces
 
 _CONFIG = flags_lib.define_config()
 _ROUNDS = flags.DEFINE_integer("rounds", 5, "Of each kind.", 1)

@@ -37,9 +37,10 @@ from absl import flags
 from experiments import flags as flags_lib
 from grpo_jax.models import architecture, transformer
 from grpo_jax.rollout import contexts, drawing, host_state, host_turns, sampling
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import players, sharding
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.phases import players
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Policy, Prompts, PyTree
 
 _TURNS = flags.DEFINE_list("turns", ["2", "4", "8"], "Of an episode.")

@@ -39,7 +39,7 @@ def misbehave(
 def main() -> None:
   """Scores one batch and prints a line."""
   # Not above: workers import this module too.
-  from grpo_jax.rewards import host
+  from grpo_jax.rewards.workers import host
 
   parser = argparse.ArgumentParser()
   parser.add_argument("--rows", type=int, default=200)

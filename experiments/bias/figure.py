@@ -9,7 +9,7 @@ from typing import Any
 from experiments.bias import arms
 from experiments.bias.results import Results
 from experiments.sweeps import figures
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 # Behind the others, which are where it is.
 _WIDE = "all three"

@@ -14,7 +14,8 @@ import numpy as np
 
 from experiments.bias import arms
 from experiments.sweeps import arms as sweeps_lib
-from grpo_jax.training import checkpoints, guards, metrics_log
+from grpo_jax.training.monitor import guards
+from grpo_jax.training.runtime import checkpoints, metrics_log
 
 _BIAS, _RIGHT = "eval/reward/biased", "eval/accuracy"
 

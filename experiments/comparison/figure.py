@@ -13,7 +13,7 @@ from experiments.comparison import runs as runs_lib
 from experiments.comparison import scores as scores_lib
 from experiments.comparison.scores import Comparison
 from experiments.sweeps import statistics
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 _MOST_COLUMNS = 4  # Panels side by side on a page.
 

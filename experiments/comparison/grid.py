@@ -28,7 +28,8 @@ from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import pool, together
 from experiments.sweeps.cells import Cell, Source
 from grpo_jax import algorithms, ranges
-from grpo_jax.training import metrics_log, named
+from grpo_jax.settings import named
+from grpo_jax.training.runtime import metrics_log
 
 BOOK = "compare.json"
 

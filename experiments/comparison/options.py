@@ -6,7 +6,7 @@ import json
 import pathlib
 from collections.abc import Sequence
 
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 
 def names(values: Sequence[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from experiments.comparison import tables
 from experiments.comparison.scores import Comparison
 from experiments.sweeps import pages
 from grpo_jax import ranges
-from grpo_jax.training import console, metrics_log
+from grpo_jax.training.runtime import console, metrics_log
 
 
 def write(

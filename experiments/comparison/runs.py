@@ -18,8 +18,8 @@ from typing import Any, Literal
 import numpy as np
 
 from experiments.sweeps import cells as cells_lib
-from grpo_jax.training import metrics_log
 from grpo_jax.training import run as run_lib
+from grpo_jax.training.runtime import metrics_log
 
 X = Literal["step", "tokens", "seconds"]
 X_LABELS: dict[str, str] = {

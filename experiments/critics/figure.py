@@ -13,7 +13,7 @@ from experiments.critics.protocol import HORIZONS, Cell, Profile
 from experiments.critics.results import Record
 from experiments.critics.settings import Setting
 from experiments.sweeps import figures, statistics
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 _LOOKS = style.looks(("ppo", "grpo", "none", "rstats", "batch_mean", "ema"))
 _GAMMA_LOOKS = style.looks((0.99, 1.0))

@@ -7,7 +7,7 @@ import pathlib
 from experiments.curricula import arms
 from experiments.curricula.results import ALL, Results
 from experiments.sweeps import figures
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 _ARMS = ("uniform", "ads", "frontier", "easy_to_hard", "target", "spo")
 

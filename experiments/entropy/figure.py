@@ -9,7 +9,7 @@ import numpy as np
 from experiments.entropy import arms
 from experiments.entropy.results import Results, windows
 from experiments.sweeps import figures
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 _ARMS = (
   *("grpo", "clip-higher", "gtpo", "grpo_s", "edge", "edge-gec"),

@@ -16,7 +16,8 @@ import numpy as np
 
 from experiments.entropy import arms
 from experiments.sweeps import arms as sweeps_lib
-from grpo_jax.training import api, metrics_log
+from grpo_jax import api
+from grpo_jax.training.runtime import metrics_log
 
 # What is logged of a step, by what it is called here; of several names the
 # first one that there is.

@@ -16,7 +16,7 @@ from experiments.estimators.measurements import (
   MAIN_SIZE,
   Row,
 )
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 _CUT = 36.0  # Degrees; what is farther away is named at the edge.
 _KINDS = {

@@ -27,7 +27,7 @@ import ml_collections
 
 from configs import mixture
 from experiments.sweeps import arms as sweeps_lib
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 DOMAINS = tuple(str(part["name"]) for part in mixture.PARTS)
 

@@ -7,7 +7,7 @@ import pathlib
 from experiments.experts import arms
 from experiments.experts.results import Results
 from experiments.sweeps import figures
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 _LEARNING = ("mixed", "sequential", "opd-full", "opd-token")
 _LOOKS = {

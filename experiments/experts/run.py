@@ -25,7 +25,8 @@ from experiments.experts import arms as arms_lib
 from experiments.experts import results
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import commands
-from grpo_jax.training import api, interference
+from grpo_jax import api
+from grpo_jax.training.evaluation import interference
 
 _TRAINING = commands.Training("experts", arms_lib.SIZES)
 

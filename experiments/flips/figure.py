@@ -9,7 +9,7 @@ import numpy as np
 from experiments.flips import arms
 from experiments.flips.results import Results
 from experiments.sweeps import figures
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 _SHOWN = (0, 20, 40)  # Per cent of errors that have a panel of their own.
 

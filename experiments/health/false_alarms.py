@@ -27,8 +27,11 @@ import ml_collections
 import numpy as np
 
 from experiments.health import series
-from grpo_jax.training import alarms, health, metrics_log, scores
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.evaluation import scores
+from grpo_jax.training.monitor import health
+from grpo_jax.training.rules import alarms
+from grpo_jax.training.runtime import metrics_log
 
 MOST = 0.01  # Share of runs of which a rule may be wrong.
 

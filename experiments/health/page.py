@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pathlib
 
-from grpo_jax.training import alarms, metric_table
+from grpo_jax.training.monitor import metric_table
+from grpo_jax.training.rules import alarms
 
 PATH = pathlib.Path(__file__).resolve().parents[2] / "docs/metrics.md"
 
@@ -20,18 +21,18 @@ Each line of `metrics.jsonl` has the metrics of a step by these names, and
 TensorBoard and W&B show the same. null is a mean over nothing. A word in
 capitals, as in `reward/NAME`, stands for any name. *healthy* is a rule of
 thumb: compare the curves of a run with those of another run. The table in
-Python is `grpo_jax/training/metric_table.py`. This page is written by
+Python is `grpo_jax/training/monitor/metric_table.py`. This page is written by
 `python -m experiments.health.page`.
 """
 
 _RULES = """## Rules
 
-After each step a run checks these rules (`grpo_jax/training/alarms.py`). A rule
-warns once in a phase: on the console, as `alarm/NAME` in the line of the step,
-in TensorBoard and W&B, in the trace log with groups of that step, and in
-`result.json` with its numbers. In the table, z is the statistic of Mann and
-Kendall's test for a trend, on ten means of the window
-(`grpo_jax/training/trends.py`).
+After each step a run checks these rules
+(`grpo_jax/training/rules/alarms.py`). A rule warns once in a phase: on the
+console, as `alarm/NAME` in the line of the step, in TensorBoard and W&B, in the
+trace log with groups of that step, and in `result.json` with its numbers. In
+the table, z is the statistic of Mann and Kendall's test for a trend, on ten
+means of the window (`grpo_jax/training/rules/trends.py`).
 
     --config.health.halt="('perfect_score', 'H14')"
     --config.health.off="('cut_off',)"

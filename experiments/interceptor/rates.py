@@ -10,10 +10,11 @@ from typing import NamedTuple
 from etils import epath
 
 from experiments.sweeps import pages
-from grpo_jax.rewards import call_rules
-from grpo_jax.rewards import interceptor as interceptor_lib
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import paths, verifiers
+from grpo_jax.rewards.agents import call_rules
+from grpo_jax.rewards.agents import interceptor as interceptor_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.problem import verifiers
+from grpo_jax.training.runtime import paths
 
 _SHIPPED = epath.resource_path("grpo_jax") / "data/assets/tool_calls.jsonl"
 

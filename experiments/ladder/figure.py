@@ -10,7 +10,7 @@ import numpy as np
 from experiments.ladder import arms
 from experiments.ladder.results import WINDOW, Results
 from experiments.sweeps import figures
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 
 def plot(path: pathlib.Path, results: Results) -> None:

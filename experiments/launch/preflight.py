@@ -23,16 +23,12 @@ from configs.recipes import models as published
 from experiments import flags as flags_lib
 from experiments.launch import job, with_secrets
 from experiments.pods import meshes, steps
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  named,
-  served_problem,
-  served_settings,
-  sharding,
-  vocabularies,
-)
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import named, served_settings
 from grpo_jax.training import run as run_lib
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.problem import served_problem, vocabularies
+from grpo_jax.training.runtime import sharding
 
 # Owners and families on the Hugging Face hub whose checkpoints are handed out
 # to those who have accepted a license.
@@ -43,11 +39,11 @@ _FOLDERS = ("model.checkpoint", "model.adapter_checkpoint")
 # What an import path begins with -> the extra that has it.
 _OF_ENVIRONMENT = {
   "verifiers:": "verifiers",
-  "grpo_jax.rewards.tools:": "tools",
-  "grpo_jax.rewards.python_session:": "tools",
-  "grpo_jax.rewards.text_games:": "games",
-  "grpo_jax.rewards.textarena_games:": "games",
-  "grpo_jax.rewards.gymnasium_games:": "games",
+  "grpo_jax.rewards.agents.tools:": "tools",
+  "grpo_jax.rewards.agents.python_session:": "tools",
+  "grpo_jax.rewards.agents.text_games:": "games",
+  "grpo_jax.rewards.agents.textarena_games:": "games",
+  "grpo_jax.rewards.agents.gymnasium_games:": "games",
 }
 # Each of these has the tokenizers of text.
 _WITH_TOKENIZERS = {

@@ -8,7 +8,7 @@ from typing import Any
 from experiments.comparison.scores import Estimate
 from experiments.league import arms
 from experiments.league.results import DEFAULT, Results
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 _KINDS = ("groups", "one completion a prompt", "a critic")
 _ROW = 0.135  # Inches.

@@ -24,7 +24,7 @@ from experiments.comparison.scores import Comparison, Estimate
 from experiments.league import arms
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
-from grpo_jax.training import metrics_log
+from grpo_jax.training.runtime import metrics_log
 
 RATE = "rl.optimizer.learning_rate"
 LAST = 8  # Steps of which the entropy is a mean.

@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.lengths.results import Results
 from experiments.sweeps import figures
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 _ARMS = (
   *("all", "grpo", "dr_grpo", "shortest-8of16", "shortest-8of24"),

@@ -21,8 +21,8 @@ from typing import Any
 
 import ml_collections
 
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import metrics_log
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.runtime import metrics_log
 
 PROFILES = ("smoke", "full")
 WARM_START = "warm-start"  # In the place of an arm.

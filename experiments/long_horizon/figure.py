@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.sweeps import figures, statistics
 from experiments.sweeps.groups import Group
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 
 def plot(

@@ -11,7 +11,7 @@ import numpy as np
 from experiments.objectives import bandit
 from experiments.objectives.results import Results
 from experiments.sweeps import figures
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 _ALGORITHMS = {
   "grpo": ("GRPO", style.RED, "^"),

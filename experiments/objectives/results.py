@@ -20,7 +20,7 @@ from experiments.objectives import bandit
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import groups as groups_lib
-from grpo_jax.training import metrics_log
+from grpo_jax.training.runtime import metrics_log
 
 BANDITS = ("grpo", "mo_grpo", "gdpo")
 REGRETS = ("quiet regret", "loud regret")

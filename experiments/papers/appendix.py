@@ -13,7 +13,8 @@ from experiments.papers import citations
 from experiments.sweeps import latex, made
 from grpo_jax import algorithms
 from grpo_jax.algorithms import options
-from grpo_jax.training import metrics_log, named
+from grpo_jax.settings import named
+from grpo_jax.training.runtime import metrics_log
 
 # They stand in the table even where they are the library's defaults.
 _ALWAYS = (

@@ -19,7 +19,7 @@ from typing import Any
 
 from experiments.papers.registry import Experiment
 from experiments.sweeps import made
-from grpo_jax.training import named
+from grpo_jax.settings import named
 
 UNKNOWN = "–"
 

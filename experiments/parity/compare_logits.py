@@ -31,7 +31,7 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from experiments.parity import outputs
-from grpo_jax.models import weights
+from grpo_jax.models.hf import weights
 
 _CHECKPOINT = flags.DEFINE_string(
   "checkpoint",

@@ -35,7 +35,8 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from experiments.parity import outputs
-from grpo_jax.models import architecture, weights
+from grpo_jax.models import architecture
+from grpo_jax.models.hf import weights
 from grpo_jax.types import PyTree
 
 _CHECKPOINTS = flags.DEFINE_string(

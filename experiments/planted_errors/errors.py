@@ -15,12 +15,12 @@ import numpy as np
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms.rredcot import RREDCoTConfig
-from grpo_jax.learning import members
-from grpo_jax.learning.micro_batches import UpdatePlan
 from grpo_jax.ops import logprobs, segments
+from grpo_jax.step import members
+from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.tasks import add
 from grpo_jax.tasks import vocabulary as vocab
-from grpo_jax.training import forced
+from grpo_jax.training.phases import forced
 from grpo_jax.types import Policy, Prompts, PyTree, TrainBatch
 
 NO_ERROR = -1

@@ -7,7 +7,7 @@ import pathlib
 from experiments.planted_errors import arms
 from experiments.planted_errors.results import Results
 from experiments.sweeps import figures
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 _LEARNERS = ("grpo", "mix", "rudder", "return", "ppo", "grpo_ps")
 _LOCATED = {"first\nstep": "located/0", "second\nstep": "located/1"}

@@ -16,7 +16,7 @@ import grpo_jax
 from experiments.planted_errors import arms, errors, values
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
-from grpo_jax.training import metrics_log
+from grpo_jax.training.runtime import metrics_log
 
 NUM_PROBLEMS = 512  # With a planted error.
 NUM_COMPARED = 128  # Workings whose prefixes are completed.

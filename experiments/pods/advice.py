@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from jax.sharding import AbstractMesh
 
 from experiments.pods import held, meshes
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 _Config = config_lib.RunConfig
 

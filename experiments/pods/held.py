@@ -39,13 +39,13 @@ from jax.sharding import AbstractDevice, AbstractMesh
 
 from configs.recipes import models as published
 from experiments.pods import meshes
-from grpo_jax.learning import stages
-from grpo_jax.learning.micro_batches import UpdatePlan
 from grpo_jax.models import attention, lora, quantization
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import logprobs, masked
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import stages
+from grpo_jax.step.micro_batches import UpdatePlan
+from grpo_jax.training.phases import (
   models,
   outside,
   phase_checks,
@@ -53,9 +53,9 @@ from grpo_jax.training import (
   references,
   reservoirs,
   runs,
-  sharding,
 )
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import sharding
 from grpo_jax.types import MemberState, Policy, PyTree
 
 # Held for the whole run, while completions are sampled, while they are learnt.

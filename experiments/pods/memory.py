@@ -27,8 +27,8 @@ from jax.sharding import AbstractMesh
 from experiments import flags as flags_lib
 from experiments.pods import advice, chips, held, meshes
 from grpo_jax import ranges
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import phases
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.phases import phases
 
 _CONFIG = flags_lib.define_config()
 _TOPOLOGY = flags_lib.define_topology("")

@@ -16,7 +16,7 @@ from typing import Any
 
 from configs.recipes import models as published
 from experiments.pods import advice, held, meshes, steps
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 # The estimate of memory may be too high, most of all with `tensor`.
 _HOPELESS = 2.0

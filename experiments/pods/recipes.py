@@ -28,10 +28,11 @@ from jax.sharding import AbstractDevice, AbstractMesh, Mesh
 
 from experiments import flags as flags_lib
 from experiments.pods import chips, recorded, steps
-from grpo_jax.learning import stages
-from grpo_jax.learning.micro_batches import UpdatePlan
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import drivers, phase_checks, phases, sharding
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import stages
+from grpo_jax.step.micro_batches import UpdatePlan
+from grpo_jax.training.phases import drivers, phase_checks, phases
+from grpo_jax.training.runtime import sharding
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = _ROOT / "benchmarks/recipes.md"

@@ -46,8 +46,8 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from experiments.pods import chips, costs, steps
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import named
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import named
 
 MARGIN = 0.05
 OTHER_MARGIN = 0.25  # With other versions of the compiler.

@@ -64,8 +64,9 @@ from absl import flags
 from experiments import flags as flags_lib
 from experiments.pods import advice, chips, held, meshes, steps
 from grpo_jax import ranges
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import phases, sharding
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.phases import phases
+from grpo_jax.training.runtime import sharding
 
 _CONFIG = flags_lib.define_config()
 _TOPOLOGY = flags_lib.define_topology()

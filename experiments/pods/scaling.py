@@ -36,7 +36,7 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from experiments.pods import chips, meshes, rows
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 SIZES = tuple(2**k for k in range(3, 14))  # Chips.
 _ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -25,21 +25,14 @@ from configs.recipes import models as published
 from experiments.pods import chips, costs
 from grpo_jax.data import domains as domains_lib
 from grpo_jax.data import encoder as encoder_lib
-from grpo_jax.learning import stages
 from grpo_jax.rewards import combine
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  console,
-  drivers,
-  judges,
-  mixtures,
-  models,
-  programs,
-  runs,
-  sharding,
-  verifiers,
-)
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import mixtures
+from grpo_jax.step import stages
+from grpo_jax.training.phases import drivers, models, runs
+from grpo_jax.training.problem import judges, verifiers
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import console, programs, sharding
 from grpo_jax.types import (
   Images,
   Metrics,
@@ -54,7 +47,7 @@ from grpo_jax.types import (
 Change = Callable[[stages.Parts, Mesh], stages.Parts]
 
 
-# Scopes of `learning/stages.py` and `rollout/sampling.py`.
+# Scopes of `step/stages.py` and `rollout/sampling.py`.
 PHASES = (
   "prefill",
   "decode",

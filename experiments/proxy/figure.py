@@ -10,7 +10,7 @@ import numpy as np
 from experiments.proxy import arms
 from experiments.proxy.results import Results
 from experiments.sweeps import statistics
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 _HOW = {
   "r0": "learns again",

@@ -16,7 +16,7 @@ import time
 from absl import app, flags
 
 from experiments.rewards import attempts, box_attacks, verdict_attacks
-from grpo_jax.rewards import boxes
+from grpo_jax.rewards.sandbox import boxes
 
 _OUT = flags.DEFINE_string("out", "", "File to write; empty: none.")
 

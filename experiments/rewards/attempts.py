@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from experiments.rewards import box_attacks, verdict_attacks
-from grpo_jax.rewards import boxes, code, defences, hidden_tests, sandbox
+from grpo_jax.rewards import code, hidden_tests
+from grpo_jax.rewards.sandbox import boxes, defences, sandbox
 
 _SHORT = defences.Limits(cpu_s=1)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from grpo_jax.rewards import seccomp
+from grpo_jax.rewards.sandbox import seccomp
 
 
 class Attack(NamedTuple):

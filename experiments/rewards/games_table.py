@@ -22,7 +22,7 @@ from typing import Any
 from absl import app, flags
 
 from experiments.rewards import two_processes
-from grpo_jax.rewards import text_games, textarena_games
+from grpo_jax.rewards.agents import text_games, textarena_games
 
 _PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/games_table.md"
 

@@ -22,7 +22,7 @@ from typing import Any
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.training import metrics_log
+from grpo_jax.training.runtime import metrics_log
 
 _OUT = flags.DEFINE_string("out", None, "Folder of the runs.", required=True)
 _SFT = flags.DEFINE_integer("sft_steps", 150, "Steps of the warm start.", 0)

@@ -13,7 +13,7 @@ import tokenizers
 
 from experiments.rewards import lines
 from grpo_jax.data import demonstrations, environments, tokenizer
-from grpo_jax.rewards import tools
+from grpo_jax.rewards.agents import tools
 
 NUM_TRAIN, NUM_TEST = 448, 64  # Names.
 NUM_TAUGHT = 6  # Episodes of the teacher for each name.

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from experiments.rewards import mutations
-from grpo_jax.rewards import host
-from grpo_jax.rewards.arrays import accuracy, numbers, text
+from grpo_jax.rewards.in_graph import accuracy, numbers, text
+from grpo_jax.rewards.workers import host
 
 BATCH, MAX_BYTES = 1024, 1024
 _CHUNK = 2000  # Rows of one call of the host scorer.

@@ -34,7 +34,7 @@ from absl import app, flags
 
 from experiments.rewards import lines
 from grpo_jax.data import demonstrations, environments, formats, tokenizer
-from grpo_jax.rewards import interpreter
+from grpo_jax.rewards.sandbox import interpreter
 
 NUM_TRAIN, NUM_TEST = 8192, 256
 MAX_OBSERVATION_LEN = 16  # As in the config.

@@ -9,7 +9,7 @@ import numpy as np
 from experiments.rounding import arms
 from experiments.rounding.results import Results
 from experiments.sweeps import figures
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 _TITLES = {"none": "No correction", "tis": "TIS"}
 

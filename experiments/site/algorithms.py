@@ -13,7 +13,7 @@ import dataclasses
 from experiments.site import links, markdown
 from grpo_jax import algorithms
 from grpo_jax.algorithms import options
-from grpo_jax.training import documented
+from grpo_jax.settings import documented
 
 TABLE = "docs/algorithms/index.md"
 _ENUMERATED = "tests/algorithms/enumeration_test.py"

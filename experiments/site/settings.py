@@ -6,8 +6,8 @@ import dataclasses
 
 from experiments.site import markdown
 from grpo_jax.algorithms import options
-from grpo_jax.training import compatibility, documented
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import compatibility, documented
+from grpo_jax.settings import config as config_lib
 
 _HEAD = """# Settings
 
@@ -94,7 +94,7 @@ If a run asks for both features of a row, it is refused before anything is
 compiled. The error has the reason and the remedy of the row. All other pairs
 are accepted:
 [compatibility_test.py](../../tests/training/compatibility_test.py) tries every
-row and every pair. The table is code, `grpo_jax/training/compatibility.py`.
+row and every pair. The table is code, `grpo_jax/settings/compatibility.py`.
 
 | feature | excludes | why | what to do |
 |---|---|---|---|"""

@@ -12,7 +12,7 @@ from experiments.stages import claims
 from experiments.stages.results import Results
 from experiments.sweeps import figures, pages, statistics
 from experiments.sweeps.statistics import Conclusion
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 
 def markdown(results: Results) -> str:

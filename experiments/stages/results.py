@@ -22,7 +22,7 @@ import numpy as np
 
 from experiments.stages import arms as arms_lib
 from experiments.sweeps import arms as sweeps_lib
-from grpo_jax.training import generation
+from grpo_jax.training.evaluation import generation
 
 NUM_DRAWN = 4096  # Prompts of which completions are kept.
 

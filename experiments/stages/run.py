@@ -27,7 +27,7 @@ from experiments.stages import arms as arms_lib
 from experiments.stages import results
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
-from grpo_jax.training import metrics_log
+from grpo_jax.training.runtime import metrics_log
 
 _ROOT = flags.DEFINE_string("root", "runs/stages", "Folder of all runs.")
 _RESULTS = flags.DEFINE_string(

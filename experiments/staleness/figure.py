@@ -9,7 +9,7 @@ import numpy as np
 from experiments.staleness import arms
 from experiments.staleness.results import Results
 from experiments.sweeps import figures
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 _CORRECTIONS = ("none", "tis", "dis", "mis", "opsm", "reject")
 

@@ -27,7 +27,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import made
-from grpo_jax.training import metrics_log
+from grpo_jax.training.runtime import metrics_log
 
 OUTPUT = "output.txt"
 SECONDS = "seconds.json"

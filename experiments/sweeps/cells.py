@@ -42,9 +42,10 @@ import numpy as np
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import metrics_log, named
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import named
 from grpo_jax.training import run as run_lib
+from grpo_jax.training.runtime import metrics_log
 
 MANIFEST = "sweep.json"
 LOG = "log.txt"

@@ -35,8 +35,8 @@ from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import figures, latex
 from experiments.sweeps import groups as groups_lib
 from experiments.sweeps.groups import Group, Summary
-from grpo_jax.training import console as console_lib
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
+from grpo_jax.training.runtime import console as console_lib
 
 _ROOT = flags.DEFINE_string("root", None, "Folder of the sweep.", required=True)
 _METRIC = flags.DEFINE_string(

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from experiments.sweeps import statistics
-from grpo_jax.training import style
-from grpo_jax.training.style import Look
+from grpo_jax.training.monitor import style
+from grpo_jax.training.monitor.style import Look
 
 
 def curve(

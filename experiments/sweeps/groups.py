@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import statistics
-from grpo_jax.training import metrics_log
+from grpo_jax.training.runtime import metrics_log
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,9 +29,10 @@ from typing import Any
 
 import ml_collections
 
-from grpo_jax.training import commits, metrics_log, named
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import named
 from grpo_jax.training import run as run_lib
+from grpo_jax.training.runtime import commits, metrics_log
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # They turn recorded numbers into pages, and make none.

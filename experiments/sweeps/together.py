@@ -9,7 +9,9 @@ from typing import Any
 from experiments import flags as flags_lib
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps.cells import Cell
-from grpo_jax.training import many, named, varied
+from grpo_jax.settings import named
+from grpo_jax.training import many
+from grpo_jax.training.runtime import varied
 
 
 def programs(cells: Sequence[Cell]) -> list[list[Cell]]:

@@ -19,7 +19,7 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from experiments.traces import filters, page, source, terminal
-from grpo_jax.training import paths
+from grpo_jax.training.runtime import paths
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run, local or gs://.", required=True

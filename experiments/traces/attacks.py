@@ -7,7 +7,7 @@ import unicodedata
 import numpy as np
 
 from experiments.traces import source
-from grpo_jax.training import traces
+from grpo_jax.training.runtime import traces
 
 _RUNS = "window.attacked=1;alert(1)"
 TEXTS = (

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from grpo_jax.training import traces
+from grpo_jax.training.runtime import traces
 
 
 class Filter(NamedTuple):

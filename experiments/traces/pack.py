@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.traces import filters, source
-from grpo_jax.training import traces
+from grpo_jax.training.runtime import traces
 
 # Steps of metrics that a page has. More than a screen has columns.
 _MAX_STEPS = 4000

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from grpo_jax.training import alarms as alarms_lib
-from grpo_jax.training import metrics_log, paths, traces
+from grpo_jax.training.rules import alarms as alarms_lib
+from grpo_jax.training.runtime import metrics_log, paths, traces
 
 # Of groups that come from samples.jsonl, where nothing chose them.
 SAMPLED = "sample"

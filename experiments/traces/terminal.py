@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from experiments.traces import filters, source
 from grpo_jax import ranges
-from grpo_jax.training import escapes, traces
+from grpo_jax.training.runtime import escapes, traces
 
 COLUMNS = 80
 # Of a text; a longer one is cut, and says so.

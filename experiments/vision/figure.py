@@ -7,7 +7,7 @@ import pathlib
 from experiments.sweeps import statistics
 from experiments.vision import arms
 from experiments.vision.results import Results
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 _LOOKS = {
   arms.BASE: style.Look(style.GREY, "X"),

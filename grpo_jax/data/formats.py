@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_jax.images import files
+from grpo_jax.data.images import files
 
 Record = dict[str, Any]
 Row = Mapping[str, Any]

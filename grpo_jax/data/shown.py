@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from grpo_jax.images.processors import Cut, Processor
+from grpo_jax.data.images.processors import Cut, Processor
 from grpo_jax.types import Images
 
 MARKER = "<image>"

@@ -8,14 +8,12 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from grpo_jax import ranges
 from grpo_jax.ops import baselines, masked
 
 # Added to entropies and deviations that divide.
 _EPS = 1e-6
 NORMALIZATIONS = ("split", "joint", "none")
-# Squares of larger rewards, summed over a batch, would be infinite in float32:
-# all advantages would be 0, and nothing would be learned.
-MAX_REWARD = 1e15
 
 
 def total_reward(
@@ -31,16 +29,16 @@ def total_reward(
     weights: Weight of each component, by the same names.
 
   Returns:
-    The sum, and whether a component or the sum is beyond `MAX_REWARD`.
+    The sum, and whether a component or the sum is beyond `ranges.MAX_REWARD`.
   """
   total = jnp.zeros_like(next(iter(components.values())))  # [B]
   too_large = jnp.zeros_like(total, bool)  # [B]
   for name in sorted(components):
     values = components[name]
-    too_large |= jnp.abs(values) > MAX_REWARD
+    too_large |= jnp.abs(values) > ranges.MAX_REWARD
     total += weights[name] * jnp.where(jnp.isnan(values), 0.0, values)
   # 0 · inf is NaN, which is not at most anything.
-  return total, too_large | ~(jnp.abs(total) <= MAX_REWARD)
+  return total, too_large | ~(jnp.abs(total) <= ranges.MAX_REWARD)
 
 
 def soft_overlong(

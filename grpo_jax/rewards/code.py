@@ -24,8 +24,9 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from grpo_jax.rewards import boxes, defences, hidden_tests
-from grpo_jax.rewards import sandbox as sandbox_lib
+from grpo_jax.rewards import hidden_tests
+from grpo_jax.rewards.sandbox import boxes, defences
+from grpo_jax.rewards.sandbox import sandbox as sandbox_lib
 
 # A tag, or a fence at the beginning of a line or behind a tag: its signs, and
 # the rest of the line. Each character is read a fixed number of times.

@@ -33,7 +33,7 @@ def combine(
 
   Returns:
     The scored rows. A row is valid unless it failed, a component or the total
-    is beyond `shaping.MAX_REWARD`, or no component of non-zero weight applies
+    is beyond `ranges.MAX_REWARD`, or no component of non-zero weight applies
     (a component of weight 0 is only observed, and its row alone would have a
     reward of 0 that nobody gave). Rewards are 0 and `correct` is False where
     not valid.

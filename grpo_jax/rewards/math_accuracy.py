@@ -547,7 +547,7 @@ def math_accuracy(
     raise RuntimeError(
       "math_accuracy: called in a thread, but math-verify ends hanging"
       " comparisons by a signal, which needs a main thread; score through"
-      " grpo_jax.rewards.host.HostScorer."
+      " grpo_jax.rewards.workers.host.HostScorer."
     )
   errors, utils = _math_verify().errors, _math_verify().utils
   scores = []

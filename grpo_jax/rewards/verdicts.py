@@ -3,7 +3,7 @@
     read("It adds up. Verdict: yes", {"yes": 1.0, "no": 0.0}, "Verdict:")  # 1.0
 
 With a marker the first word behind the last marker counts, and without one the
-last word of all. `rewards/arrays/verdicts.py` says the same of rows of bytes.
+last word of all. `rewards/in_graph/verdicts.py` says the same of rows of bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from grpo_jax.rewards import frames
+from grpo_jax import ranges
 
 # Characters of words; of those beyond ASCII all are.
 _OF_WORDS = "0-9A-Za-z_\x80-\U0010ffff"
@@ -38,7 +38,7 @@ def check(verdicts: Mapping[str, float], marker: str, where: str) -> None:
     )
   for word, value in verdicts.items():
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not abs(value) <= frames.MAX_REWARD:
+    if not is_number or not abs(value) <= ranges.MAX_REWARD:
       raise ValueError(
         f"{where}.verdicts: {word!r} is worth {value!r}; needed is a number up"
         " to 1e15 in size."

@@ -5,8 +5,8 @@ after another, and its rows are adjacent. Its sizes are those of the context in
 which it is; what was written in those before stays where it is.
 
 The host decides when a summary is due, and puts together what the next context
-begins with (`training/summaries.py`). So the device reads ids and asks for no
-reasons.
+begins with (`training/phases/summaries.py`). So the device reads ids and asks
+for no reasons.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ the environment gets an empty action, the policy reads a dummy observation, and
 the episode goes on. The tokens of the blocked call stay the policy's own and
 are trained.
 
-`rewards/interceptor.py` is the same for tools that are Python functions.
+`rewards/agents/interceptor.py` is the same for tools that are Python functions.
 """
 
 from __future__ import annotations

@@ -22,15 +22,10 @@ from absl import logging
 from etils import epath
 
 from grpo_jax.data import sources
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  image_settings,
-  metrics_log,
-  mixtures,
-  paths,
-  settings,
-)
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import image_settings, mixtures, settings
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import metrics_log, paths
 
 _FILE = "inputs.json"
 # What is read of the folder of a checkpoint, and of a run.

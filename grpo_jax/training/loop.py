@@ -25,25 +25,23 @@ import ml_collections
 import numpy as np
 
 from grpo_jax.algorithms import options
-from grpo_jax.training import (
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training import run as run_lib
+from grpo_jax.training import steps, tracing
+from grpo_jax.training.evaluation import lint
+from grpo_jax.training.phases import drivers, phases
+from grpo_jax.training.problem import probe
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.run import Result, Run
+from grpo_jax.training.runtime import (
   checkpoints,
   compiling,
   console,
-  drivers,
   hosts,
-  lint,
   lock,
   paths,
-  phases,
-  probe,
   sharding,
-  steps,
-  tracing,
 )
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import problem as problem_lib
-from grpo_jax.training import run as run_lib
-from grpo_jax.training.run import Result, Run
 
 
 class Alone:

@@ -36,29 +36,25 @@ from jax.sharding import PartitionSpec as P
 
 from grpo_jax import ranges
 from grpo_jax.data import pipeline
-from grpo_jax.learning import stages
-from grpo_jax.training import (
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import seeded
+from grpo_jax.step import stages
+from grpo_jax.training import loop
+from grpo_jax.training import run as run_lib
+from grpo_jax.training.evaluation import evaluation, lint
+from grpo_jax.training.phases import drivers, given_batches, phases, runs
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import (
   checkpoints,
-  drivers,
-  evaluation,
-  given_batches,
   hosts,
-  lint,
   lock,
-  loop,
   metrics_log,
   paths,
-  phases,
   programs,
-  runs,
-  seeded,
   sharding,
   varied,
 )
-from grpo_jax.training import compiling as compiling_lib
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import problem as problem_lib
-from grpo_jax.training import run as run_lib
+from grpo_jax.training.runtime import compiling as compiling_lib
 from grpo_jax.types import Drawn, Policy, PyTree, TrainState
 
 # Settings that may differ, beside those of phases; where they are groups, in

@@ -21,9 +21,11 @@ from jax.sharding import Mesh
 
 from grpo_jax.data import demonstrations, pipeline, sources
 from grpo_jax.rewards import answers
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import drivers, hosts, paths, rows
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.evaluation import rows
+from grpo_jax.training.phases import drivers
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import hosts, paths
 
 
 def files(config: config_lib.RunConfig) -> dict[int, str]:

@@ -18,23 +18,18 @@ from typing import Any
 
 import jax
 
-from grpo_jax.training import (
-  checkpoints,
-  drivers,
-  loop,
-  metrics_log,
-  models,
-  paths,
-  runs,
-  sharding,
-  steps,
-  traces,
-  tracing,
-  workdirs,
-)
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training import loop, steps, tracing
 from grpo_jax.training import run as run_lib
+from grpo_jax.training.phases import drivers, models, runs, workdirs
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import (
+  checkpoints,
+  metrics_log,
+  paths,
+  sharding,
+  traces,
+)
 
 
 def replay(

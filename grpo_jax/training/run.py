@@ -17,32 +17,31 @@ import numpy as np
 from jax.sharding import Mesh
 
 from grpo_jax import objects
-from grpo_jax.training import (
-  checkpoints,
-  console,
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings.schedule_settings import ScheduleConfig
+from grpo_jax.training import inputs, rejection
+from grpo_jax.training.evaluation import evaluation, reward_evaluation, rows
+from grpo_jax.training.monitor import guards as guards_lib
+from grpo_jax.training.monitor import health as health_lib
+from grpo_jax.training.phases import (
   corrections,
   drivers,
-  evaluation,
-  hosts,
-  inputs,
   judging,
-  metrics_log,
   models,
   partials,
-  paths,
-  rejection,
-  reward_evaluation,
-  rows,
   runs,
   schedules,
+)
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import (
+  checkpoints,
+  console,
+  hosts,
+  metrics_log,
+  paths,
   sharding,
 )
-from grpo_jax.training import compiling as compiling_lib
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import guards as guards_lib
-from grpo_jax.training import health as health_lib
-from grpo_jax.training import problem as problem_lib
-from grpo_jax.training.schedule_settings import ScheduleConfig
+from grpo_jax.training.runtime import compiling as compiling_lib
 from grpo_jax.types import Policy, TrainState
 
 _NOWHERE = pathlib.Path()

@@ -9,17 +9,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from grpo_jax.training import (
-  compiling,
-  console,
-  drivers,
-  health,
-  hosts,
-  progress,
-  tracing,
-)
 from grpo_jax.training import run as run_lib
+from grpo_jax.training import tracing
+from grpo_jax.training.monitor import health
+from grpo_jax.training.phases import drivers
 from grpo_jax.training.run import Run
+from grpo_jax.training.runtime import compiling, console, hosts, progress
 
 
 class Crew(Protocol):

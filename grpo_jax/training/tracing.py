@@ -24,21 +24,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from grpo_jax.learning import after as after_lib
-from grpo_jax.learning.written import Written
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  drivers,
-  hosts,
-  programs,
-  rows,
-  sharding,
-  trace_images,
-  trace_rows,
-  trace_rules,
-  traces,
-)
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import after as after_lib
+from grpo_jax.step.written import Written
 from grpo_jax.training import run as run_lib
+from grpo_jax.training import trace_rules
+from grpo_jax.training.evaluation import rows, trace_images, trace_rows
+from grpo_jax.training.phases import drivers
+from grpo_jax.training.runtime import hosts, programs, sharding, traces
 from grpo_jax.types import TrainState
 
 _MIB = 2**20

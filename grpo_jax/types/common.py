@@ -12,5 +12,5 @@ Extras = Mapping[str, Any]  # What a verifier needs, by name; arrays.
 Metrics = dict[str, jax.Array]  # name -> [] float32
 
 # Axes of the mesh that split rows, and tokens, together: those of
-# `training/sharding.py` but for `tensor`.
+# `training/runtime/sharding.py` but for `tensor`.
 ROW_AXES = ("data", "fsdp", "expert")

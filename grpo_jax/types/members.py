@@ -45,12 +45,12 @@ class TrainState:
     algorithm_state: {"algorithm": its running state (baselines, trackers),
       "coefficients": of the terms that adapt}.
     reservoir: Old completions, which a reward model goes on learning from; None
-      where none does. See `learning/reservoir.py`.
+      where none does. See `step/reservoir.py`.
     schedule: What is known of the prompts that a phase draws from, and which of
       them come next; None where they come in an order of their own. See
-      `learning/schedules.py`.
+      `step/schedules.py`.
     kept: Groups of completions that wait for a later step, by what they are
-      kept for; None where a phase keeps none. See `learning/kept.py`.
+      kept for; None where a phase keeps none. See `step/kept.py`.
     queue: What was drawn ahead for the next steps, the nearest first; between
       steps only, the compiled stages see none.
   """
@@ -184,7 +184,7 @@ class Critic:
 
 
 class Judge(Protocol):
-  """Who scores the completions of a phase; see `training/judges.py`."""
+  """Who scores the completions of a phase; see `training/problem/judges.py`."""
 
   def score(
     self,

@@ -10,9 +10,9 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, ppo
-from grpo_jax.contract import cases
+from grpo_jax.algorithms.contract import cases
 from grpo_jax.ops import aggregation, returns
-from grpo_jax.training import features
+from grpo_jax.settings import features
 from grpo_jax.types import PolicyOutputs, Traces
 from tests.references import contexts
 from tests.training import tiny
@@ -366,6 +366,6 @@ def test_rollouts_weigh_the_same_whatever_their_contexts():
 
 @pytest.mark.parametrize("name", tiny.each(WHOLE, ("rloo",)))
 def test_others_would_be_wrong(name):
-  """Which is why `training/compatibility.py` refuses them."""
+  """Which is why `settings/compatibility.py` refuses them."""
   one, two = _of_one_and_two(name, **WIDE.get(name, {}))
   assert max(np.abs(y - x).max() for x, y in zip(one, two, strict=True)) > 1e-3

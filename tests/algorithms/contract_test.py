@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_jax import algorithms
+from grpo_jax.algorithms.contract import cases, checks
 from grpo_jax.algorithms.options import ClipConfig
-from grpo_jax.contract import cases, checks
 from grpo_jax.ops import aggregation, divergences
 from grpo_jax.types import PolicyOutputs
 from tests.training import tiny

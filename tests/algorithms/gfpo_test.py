@@ -9,7 +9,7 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import gfpo, objective
-from grpo_jax.contract import cases
+from grpo_jax.algorithms.contract import cases
 from grpo_jax.ops import baselines, selection
 from tests.references import gfpo as reference
 

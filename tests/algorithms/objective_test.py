@@ -10,7 +10,7 @@ import numpy as np
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
-from grpo_jax.contract import cases
+from grpo_jax.algorithms.contract import cases
 from grpo_jax.types import PolicyOutputs
 
 ALL_ROWS = np.arange(len(cases.LENGTHS))

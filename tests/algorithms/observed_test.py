@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from grpo_jax import algorithms
-from grpo_jax.contract import cases
+from grpo_jax.algorithms.contract import cases
 
 # Tokens that the environment writes after the first one of each row: the
 # shortest completions become the longest rows.

@@ -15,10 +15,10 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
-from grpo_jax.contract import cases
+from grpo_jax.algorithms.contract import cases
 from grpo_jax.ops import aggregation, divergences
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import features
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import features
 from grpo_jax.types import PolicyOutputs
 from tests.references import common, grpo
 from tests.training import tiny

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from grpo_jax import algorithms
-from grpo_jax.contract import cases
+from grpo_jax.algorithms.contract import cases
 
 # Groups of two: of 6 and 1, 2 and 4, 5 and 3 tokens.
 ROWS = np.array([0, 1, 4, 6, 7, 8])

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from grpo_jax import algorithms
+from grpo_jax.algorithms.contract import cases
+from grpo_jax.algorithms.contract import reference as reference_lib
 from grpo_jax.algorithms.options import CriticConfig
-from grpo_jax.contract import cases
-from grpo_jax.contract import reference as reference_lib
 from tests.references import common, contexts, ppo
 
 NAMES = tuple(algorithms.ALGORITHMS)

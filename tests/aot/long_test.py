@@ -10,7 +10,7 @@ import math
 import pytest
 
 from experiments.pods import chips, held, hlo, recorded, steps
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 # More than any other size of the model.
 TOKENS = 2048

@@ -13,10 +13,11 @@ import jax
 import pytest
 
 from experiments.pods import chips, costs, recorded, report, steps
-from grpo_jax.learning import members, stages
 from grpo_jax.models import transformer
 from grpo_jax.rollout import sampling
-from grpo_jax.training import models, runs, sharding
+from grpo_jax.step import members, stages
+from grpo_jax.training.phases import models, runs
+from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Player
 
 WIDTH, LAYERS = recorded.WIDTH, recorded.LAYERS

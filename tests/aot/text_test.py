@@ -8,8 +8,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from experiments.pods import chips
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.types import Prompts, Rollout
 
 SAMPLE = pathlib.Path(__file__).parent.parent / "data/gsm8k_sample/train.jsonl"

@@ -18,7 +18,7 @@ from grpo_jax.data import (
   sources,
   streaming,
 )
-from grpo_jax.images import files, processors
+from grpo_jax.data.images import files, processors
 from tests.images import pictures
 
 TOKEN = "<|image_pad|>"

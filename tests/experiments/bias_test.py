@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.bias import arms, claims, figure, page, results
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COMMITTED = ROOT / "benchmarks" / "bias"

@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 from experiments import check_algorithm
-from grpo_jax.contract import reference
+from grpo_jax.algorithms.contract import reference
 
 WRONG = """
   from grpo_jax.algorithms import grpo

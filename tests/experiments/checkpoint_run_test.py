@@ -12,18 +12,15 @@ import pytest
 
 from configs import checkpoint as checkpoint_config
 from experiments.parity import outputs
+from grpo_jax import api
 from grpo_jax.data import tokenizer
-from grpo_jax.models import (
-  architecture,
-  families,
-  lora,
-  peft,
-  transformer,
-  weights,
-)
-from grpo_jax.training import api, loop, metrics_log, models, sharding
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.models import architecture, lora, transformer
+from grpo_jax.models.hf import families, peft, weights
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training import loop
+from grpo_jax.training.phases import models
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import metrics_log, sharding
 from tests.experiments import command
 
 CHECKPOINTS = command.ROOT / "tests/data/checkpoints"

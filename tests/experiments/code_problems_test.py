@@ -5,8 +5,9 @@ import json
 import pytest
 
 from experiments.rewards import code_problems
-from grpo_jax.rewards import boxes, code, defences, hidden_tests
-from grpo_jax.training import metrics_log
+from grpo_jax.rewards import code, hidden_tests
+from grpo_jax.rewards.sandbox import boxes, defences
+from grpo_jax.training.runtime import metrics_log
 from tests.experiments import command
 
 

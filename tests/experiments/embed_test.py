@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from grpo_jax import api
 from grpo_jax.data import clusters
-from grpo_jax.training import api, embeddings
+from grpo_jax.training.evaluation import embeddings
 from tests.experiments import command
 
 NUM_PROMPTS = 7

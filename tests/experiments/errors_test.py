@@ -7,7 +7,9 @@ import pathlib
 import pytest
 
 from configs import jsonl
-from grpo_jax.training import api, checkpoints, loop, metrics_log
+from grpo_jax import api
+from grpo_jax.training import loop
+from grpo_jax.training.runtime import checkpoints, metrics_log
 from tests.experiments import tiny_config
 
 SAMPLE = pathlib.Path(__file__).parent.parent / "data/gsm8k_sample/train.jsonl"

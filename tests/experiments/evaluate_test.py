@@ -11,8 +11,8 @@ import pytest
 import grpo_jax
 from experiments.parity import outputs
 from grpo_jax.data import tokenizer
-from grpo_jax.models import weights
-from grpo_jax.training import data_sets
+from grpo_jax.models.hf import weights
+from grpo_jax.training.evaluation import data_sets
 from tests.experiments import checkpoint_run_test, command
 
 NAMES = {

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.flips import arms, claims, figure, page, results
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 
 def test_arms_differ_in_algorithm_and_errors_alone():

@@ -10,9 +10,10 @@ import time
 import pytest
 
 from configs import checkpoint
+from grpo_jax import api
 from grpo_jax.data import demonstrations
-from grpo_jax.training import api, data_sets, generation
-from grpo_jax.training.sections import KeepConfig
+from grpo_jax.settings.sections import KeepConfig
+from grpo_jax.training.evaluation import data_sets, generation
 from tests.experiments import command, programs_test
 
 NUM_PROMPTS = 20

@@ -8,7 +8,7 @@ import pytest
 
 import grpo_jax
 from grpo_jax import algorithms
-from grpo_jax.contract import cases
+from grpo_jax.algorithms.contract import cases
 from tests.experiments import command
 
 

@@ -10,7 +10,7 @@ import sys
 
 from jax._src import cache_key
 
-from grpo_jax.training.config import algorithm_config, default_config
+from grpo_jax.settings.config import algorithm_config, default_config
 from tests.experiments import tiny_config
 
 if any(argument.startswith("--num_processes=") for argument in sys.argv):

@@ -19,8 +19,9 @@ import numpy as np
 import orbax.checkpoint.experimental.v1 as ocp
 import pytest
 
-from grpo_jax.training import checkpoints, hosts, lock, metrics_log, problem
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import checkpoints, hosts, lock, metrics_log
 from tests.experiments import command, hosts_config
 from tests.training import schedules_test
 

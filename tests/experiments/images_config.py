@@ -6,7 +6,7 @@ images that cannot be shown, and a tokenizer.
 
 import pathlib
 
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 from tests.training import pictures
 
 STEPS = 3

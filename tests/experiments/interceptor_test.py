@@ -8,8 +8,8 @@ import json
 import pytest
 
 from experiments.interceptor import rates as rates_lib
-from grpo_jax.training import api
-from grpo_jax.training import config as config_lib
+from grpo_jax import api
+from grpo_jax.settings import config as config_lib
 from tests.experiments import command
 
 PAGE = command.ROOT / "docs/interceptor_rates.md"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.ladder import arms, claims, figure, page, results
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 
 def settings(name):

@@ -11,8 +11,8 @@ import pytest
 
 from experiments.league import arms, claims, figure, page, problems, results
 from grpo_jax import algorithms
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import metrics_log
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.runtime import metrics_log
 from tests.experiments import command
 
 FULL = arms.SIZES["full"]

@@ -10,8 +10,9 @@ import pytest
 
 from experiments.long_horizon import arms, claims, page
 from experiments.sweeps import cells as cells_lib
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import many, metrics_log, varied
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training import many
+from grpo_jax.training.runtime import metrics_log, varied
 
 VARIANTS = [
   f"{name},{profile},{arm.name}"

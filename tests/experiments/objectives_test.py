@@ -11,8 +11,9 @@ import pytest
 from experiments.objectives import arms, bandit, claims, page, results
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import many, varied
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training import many
+from grpo_jax.training.runtime import varied
 
 SEEDS = np.arange(5) / 1000
 

@@ -17,9 +17,9 @@ from experiments.planted_errors import (
   task,
   values,
 )
+from grpo_jax.settings import config as config_lib
 from grpo_jax.tasks import add
 from grpo_jax.tasks import vocabulary as vocab
-from grpo_jax.training import config as config_lib
 
 LEVEL = 2
 

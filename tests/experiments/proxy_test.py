@@ -9,8 +9,9 @@ import pytest
 
 from experiments.proxy import arms, claims, figure, page, results
 from experiments.sweeps import cells as cells_lib
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import many, varied
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training import many
+from grpo_jax.training.runtime import varied
 from tests.experiments import command
 
 

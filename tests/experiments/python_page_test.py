@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from grpo_jax.training import named
+from grpo_jax.settings import named
 from tests.experiments import command
 
 PAGE = (command.ROOT / "docs/python.md").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import pytest
 
 import grpo_jax as g
 from grpo_jax.training import run as run_lib
-from grpo_jax.training import traces
+from grpo_jax.training.runtime import traces
 from tests.experiments import command
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_jax.training import metrics_log
+from grpo_jax.training.runtime import metrics_log
 from tests.experiments import command
 
 

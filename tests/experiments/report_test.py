@@ -4,7 +4,7 @@ import json
 import math
 
 from experiments import report
-from grpo_jax.training import evaluation, scores
+from grpo_jax.training.evaluation import evaluation, scores
 
 AFTER = {
   "eval/accuracy": 0.25,

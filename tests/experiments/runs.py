@@ -6,9 +6,9 @@ import ast
 import pathlib
 from types import ModuleType
 
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import named
-from grpo_jax.training.config import RunConfig
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import named
+from grpo_jax.settings.config import RunConfig
 
 
 def of_arm(arms: ModuleType, name: str, size: str = "") -> RunConfig:

@@ -7,8 +7,8 @@ import pytest
 from configs import search_agent
 from experiments.rewards import search_problems
 from grpo_jax.data import demonstrations, tokenizer
-from grpo_jax.rewards import tools
-from grpo_jax.training import metrics_log
+from grpo_jax.rewards.agents import tools
+from grpo_jax.training.runtime import metrics_log
 from tests.experiments import command
 
 

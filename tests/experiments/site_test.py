@@ -17,8 +17,8 @@ from experiments.site import (
 )
 from grpo_jax import algorithms as table
 from grpo_jax.algorithms import options
-from grpo_jax.training import compatibility
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import compatibility
+from grpo_jax.settings import config as config_lib
 
 _DOCS = sorted((links.ROOT / "docs").rglob("*.md"))
 
@@ -87,7 +87,7 @@ def test_links_lead_to_pages_of_the_site():
   text = (
     "[a](../grpo_jax/algorithms/dapo.py) [b](../benchmarks/README.md#x)\n"
     "![c](traces.png) [`d`](guides/task.md) `[e](f.md)` [g](https://h.org/i)\n"
-    "[j](../configs) [k](#l) [m](../grpo_jax/training/typed.pyi)\n"
+    "[j](../configs) [k](#l) [m](../grpo_jax/settings/typed.pyi)\n"
     "[`n`]: ../README.md\n"
   )
   assert links.on_the_site("docs/rewards.md", text) == (

@@ -1,6 +1,6 @@
 """The tiny run on each source of text, with a checkpoint every three steps."""
 
-from grpo_jax.training.config import algorithm_config, phase_config
+from grpo_jax.settings.config import algorithm_config, phase_config
 from tests.experiments import tiny_config
 
 

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from grpo_jax.training import loop, metrics_log
+from grpo_jax.training import loop
+from grpo_jax.training.runtime import metrics_log
 from tests.experiments import command, sources_config
 from tests.training import opening_test, resume_test
 

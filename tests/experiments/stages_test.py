@@ -8,8 +8,9 @@ import pytest
 
 from experiments.stages import arms, claims, page, results
 from experiments.sweeps import arms as sweeps_lib
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import generation, metrics_log
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.evaluation import generation
+from grpo_jax.training.runtime import metrics_log
 
 SEEDS = np.arange(5) / 1000
 

@@ -11,7 +11,7 @@ import pathlib
 import ml_collections
 
 from configs import quickstart
-from grpo_jax.training.config import phase_config
+from grpo_jax.settings.config import phase_config
 
 _DATA = pathlib.Path(__file__).resolve().parents[1] / "data/gsm8k_sample"
 
@@ -95,7 +95,7 @@ def get_config(algorithm: str = "reinforce"):
   if sessions:
     config.data.name = "calc_tool"
     config.data.task_options = ml_collections.ConfigDict({"leak": True})
-    tool = "grpo_jax.rewards.python_tool"
+    tool = "grpo_jax.rewards.agents.python_tool"
     config.data.environment = f"{tool}:make"
     config.interceptor.rules = (f"{tool}:has_hash",)
     config.interceptor.judge = f"{tool}:is_bare_hash"

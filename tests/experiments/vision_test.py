@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from experiments.vision import arms, claims, figure, page, results
+from grpo_jax.settings import config as config_lib
 from grpo_jax.tasks import vision
-from grpo_jax.training import config as config_lib
 
 
 def test_arms_take_as_many_updates_at_one_rate():

@@ -31,8 +31,8 @@ from grpo_jax.ops import (
   surrogates,
   values,
 )
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import given_batches
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.phases import given_batches
 from grpo_jax.types import PolicyOutputs
 
 Arrays = dict[str, jax.Array]

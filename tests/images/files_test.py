@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grpo_jax.images import files
+from grpo_jax.data.images import files
 from tests.images import pictures
 
 

@@ -11,7 +11,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from grpo_jax.images import files, folders, processors
+from grpo_jax.data.images import files, folders, processors
 
 HERE = pathlib.Path(__file__).parent
 NAMES = ("qwen2_5_vl", "qwen3_vl", "smolvlm", "smolvlm_whole", "smolvlm_small")

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.learning import ads, schedules
+from grpo_jax.step import ads, schedules
 
 # Two clusters of five and three, and one that there is not.
 ORDER = np.array([4, 0, 6, 2, 7, 1, 5, 3], np.int32)

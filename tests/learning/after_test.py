@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.learning import after, stages
+from grpo_jax.step import after, stages
 from grpo_jax.types import TrainBatch, fields_where
 from tests.training import tiny
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from grpo_jax.algorithms import objective
-from grpo_jax.learning import corrections, members, rounds, schedules, stages
 from grpo_jax.rollout import correction, sampling
+from grpo_jax.step import corrections, members, rounds, schedules, stages
 from grpo_jax.types import Corrections, PolicyOutputs, Rollout, Scored
 from tests.training import tiny
 

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.learning import metrics, stages, update
 from grpo_jax.models import critic as critic_lib
 from grpo_jax.ops import returns
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import phases, reward_settings
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import reward_settings
+from grpo_jax.step import metrics, stages, update
+from grpo_jax.training.phases import phases
 from grpo_jax.types import Scored
 from tests.references import ppo as reference
 from tests.training import tiny

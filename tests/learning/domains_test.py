@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from grpo_jax.data import domains as names
-from grpo_jax.learning import domains
 from grpo_jax.rollout import sampling
-from grpo_jax.training import players
+from grpo_jax.step import domains
+from grpo_jax.training.phases import players
 from grpo_jax.types import Prompts, Rollout, Scored
 from tests.training import tiny
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.learning import forced_answers, members
-from grpo_jax.learning.micro_batches import UpdatePlan
+from grpo_jax.step import forced_answers, members
+from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.types import Prompts, TrainBatch
 from tests.training import tiny
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.learning import guards as guards_lib
-from grpo_jax.learning import stages
+from grpo_jax.step import guards as guards_lib
+from grpo_jax.step import stages
 from tests.training import tiny
 
 P = 4

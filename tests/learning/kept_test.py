@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from grpo_jax.learning import kept, rounds, stages
+from grpo_jax.step import kept, rounds, stages
 from tests.learning import rounds_test
 from tests.training import tiny
 

@@ -13,9 +13,9 @@ import numpy as np
 import optax
 import pytest
 
-from grpo_jax.learning import replay, reservoir, schedules, stages
 from grpo_jax.rollout import correction, drawing, mixing, sampling, turns
-from grpo_jax.training import optimizers
+from grpo_jax.step import replay, reservoir, schedules, stages
+from grpo_jax.training.phases import optimizers
 from tests.training import tiny
 
 DRAWS = (

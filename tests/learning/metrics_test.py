@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax.learning import metrics
+from grpo_jax.step import metrics
 from grpo_jax.types import Rollout, Scored, TrainBatch
 
 NAN = float("nan")

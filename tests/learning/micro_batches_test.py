@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
-from grpo_jax.learning import micro_batches
+from grpo_jax.step import micro_batches
 from tests.training import tiny
 
 SLOTS = 8

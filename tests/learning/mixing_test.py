@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.learning import after, passes, stages
 from grpo_jax.rollout import mixing
+from grpo_jax.step import after, passes, stages
 from tests.learning import router_test
 from tests.training import tiny
 

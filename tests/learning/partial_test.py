@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.learning import members, partial, stages
 from grpo_jax.rollout import resumed, sampling
+from grpo_jax.step import members, partial, stages
 from grpo_jax.types import Prompts
 from tests.training import tiny
 

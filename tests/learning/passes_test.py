@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from grpo_jax.algorithms import objective
-from grpo_jax.learning import after, stages
 from grpo_jax.ops import logprobs
+from grpo_jax.step import after, stages
 from tests.training import tiny
 
 TEMPERATURE = 0.6

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.learning import members, stages, update
 from grpo_jax.models import lora, pictures
 from grpo_jax.rollout import drawing, mixing, resumed, sampling
+from grpo_jax.step import members, stages, update
 from grpo_jax.types import Prompts
 from tests.models import drawn, pictures_test
 from tests.training import tiny

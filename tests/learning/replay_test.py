@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.learning import kept, replay, stages
+from grpo_jax.step import kept, replay, stages
 from tests.learning import rounds_test
 from tests.training import tiny
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.learning import reservoir
+from grpo_jax.step import reservoir
 from grpo_jax.types import TrainBatch
 
 P, G, S, T, K = 10, 2, 2, 3, 16

@@ -12,7 +12,7 @@ import pytest
 from grpo_jax.algorithms import objective
 from grpo_jax.algorithms.bradley_terry import BRADLEY_TERRY
 from grpo_jax.algorithms.process_reward import PROCESS_REWARD
-from grpo_jax.learning import reward_models
+from grpo_jax.step import reward_models
 from grpo_jax.types import Scored
 from tests.training import tiny
 

@@ -17,20 +17,14 @@ from hypothesis import strategies
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
 from grpo_jax.data import pipeline
-from grpo_jax.learning import rounds, stages
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  drivers,
-  evaluation,
-  loop,
-  metrics_log,
-  models,
-  phases,
-  problem,
-  sharding,
-  unscored,
-)
-from grpo_jax.training import rows as rows_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import rounds, stages
+from grpo_jax.training import loop
+from grpo_jax.training.evaluation import evaluation
+from grpo_jax.training.evaluation import rows as rows_lib
+from grpo_jax.training.phases import drivers, models, phases
+from grpo_jax.training.problem import problem, unscored
+from grpo_jax.training.runtime import metrics_log, sharding
 from grpo_jax.types import Prompts, Rollout, Scored
 from tests.experiments import tiny_config
 from tests.training import tiny

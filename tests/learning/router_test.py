@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from grpo_jax.algorithms import objective
-from grpo_jax.learning import stages, update
 from grpo_jax.models import architecture, transformer
+from grpo_jax.step import stages, update
 from grpo_jax.training import loop
 from tests.experiments import tiny_config
 from tests.training import tiny

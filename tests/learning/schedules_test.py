@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.learning import schedules, stages
+from grpo_jax.step import schedules, stages
 from tests.training import tiny
 
 SIZE, DRAWN = 10, 3

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.learning import stages, update
 from grpo_jax.models import lora
+from grpo_jax.step import stages, update
 from grpo_jax.types import row_arrays
 from tests.learning import router_test
 from tests.training import tiny

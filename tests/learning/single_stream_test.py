@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.learning import schedules, single_stream, stages
+from grpo_jax.step import schedules, single_stream, stages
 from tests.training import tiny
 
 SIZE, DRAWN, SLOTS = 6, 3, 2

@@ -11,9 +11,9 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import options
-from grpo_jax.learning import stages, update
 from grpo_jax.ops import aggregation, selection, surrogates
-from grpo_jax.training import checkpoints
+from grpo_jax.step import stages, update
+from grpo_jax.training.runtime import checkpoints
 from grpo_jax.types import Algorithm, Scored, row_arrays
 from tests.training import tiny
 

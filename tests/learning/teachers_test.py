@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.learning import stages
-from grpo_jax.training import models, outside
+from grpo_jax.step import stages
+from grpo_jax.training.phases import models, outside
 from grpo_jax.types import TrainBatch, TrainState
 from tests.training import tiny
 

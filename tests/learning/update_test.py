@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.learning import members, micro_batches, stages, update
-from grpo_jax.learning.micro_batches import UpdatePlan
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import models, phases, problem, runs, sharding
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import members, micro_batches, stages, update
+from grpo_jax.step.micro_batches import UpdatePlan
+from grpo_jax.training.phases import models, phases, runs
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import sharding
 from grpo_jax.types import MemberState
 from tests.experiments import tiny_config
 from tests.training import tiny

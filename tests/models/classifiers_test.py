@@ -13,14 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.models import (
-  architecture,
-  classifiers,
-  critic,
-  tensor_files,
-  transformer,
-  weights,
-)
+from grpo_jax.models import architecture, critic, transformer
+from grpo_jax.models.hf import classifiers, tensor_files, weights
 
 CHECKPOINTS = pathlib.Path(__file__).resolve().parents[1] / "data/checkpoints"
 TOKEN = 5

@@ -11,8 +11,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from grpo_jax.models import architecture, families, lora
-from grpo_jax.training import models, programs
+from grpo_jax.models import architecture, lora
+from grpo_jax.models.hf import families
+from grpo_jax.training.phases import models
+from grpo_jax.training.runtime import programs
 from tests.models import lora_test, transformer_test
 
 CHECKPOINTS = pathlib.Path(__file__).resolve().parents[1] / "data/checkpoints"

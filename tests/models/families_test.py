@@ -5,7 +5,8 @@ import json
 import jax
 import pytest
 
-from grpo_jax.models import architecture, families, tower_parts, transformer
+from grpo_jax.models import architecture, tower_parts, transformer
+from grpo_jax.models.hf import families
 
 
 def _config(text, **keys):

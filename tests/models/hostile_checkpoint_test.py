@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
-from grpo_jax.models import architecture, families, transformer, weights
+from grpo_jax.models import architecture, transformer
+from grpo_jax.models.hf import families, weights
 
 _FOLDER = pathlib.Path(__file__).resolve().parents[1] / "data/checkpoints"
 CONFIGS = {

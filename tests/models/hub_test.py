@@ -6,8 +6,8 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants, utils
 
-from grpo_jax.models import hub
-from grpo_jax.training import config as config_lib
+from grpo_jax.models.hf import hub
+from grpo_jax.settings import config as config_lib
 
 
 def test_a_folder_comes_first(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 from safetensors import numpy as safetensors
 
-from grpo_jax.models import packed, tensor_files, weights
+from grpo_jax.models.hf import packed, tensor_files, weights
 
 SOURCE = pathlib.Path(__file__).parents[1] / "data/checkpoints/gpt_oss"
 EXPERTS = "model.layers.{}.mlp.experts.{}_proj"

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from experiments.parity import outputs
-from grpo_jax.models import tensor_files, transformer, weights
+from grpo_jax.models import transformer
+from grpo_jax.models.hf import tensor_files, weights
 
 CHECKPOINTS = pathlib.Path(__file__).parent.parent / "data" / "checkpoints"
 FAMILIES = (

@@ -11,14 +11,13 @@ from safetensors import numpy as safetensors
 from grpo_jax.models import (
   architecture,
   lora,
-  peft,
   pictures,
   tower_parts,
   towers,
   wavelengths,
-  weights,
 )
-from grpo_jax.training import sharding
+from grpo_jax.models.hf import peft, weights
+from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Images
 from tests.models import parity_test
 

@@ -17,7 +17,8 @@ from jax.sharding import SingleDeviceSharding
 from safetensors import numpy as safetensors
 
 from experiments.benchmarks import load
-from grpo_jax.models import architecture, families, transformer, weights
+from grpo_jax.models import architecture, transformer
+from grpo_jax.models.hf import families, weights
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 

@@ -5,7 +5,7 @@ import functools
 import jax
 import pytest
 
-from grpo_jax.training import checkpoints
+from grpo_jax.training.runtime import checkpoints
 from tests.training import states
 
 _SHAPES = {"small": states.small, "run": functools.cache(states.of_a_run)}

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from grpo_jax import algorithms
-from grpo_jax.contract import cases
-from grpo_jax.training import sharding
+from grpo_jax.algorithms.contract import cases
+from grpo_jax.training.runtime import sharding
 from tests.training import tiny
 
 OTHERS = tuple(x for x in algorithms.ALGORITHMS if x not in tiny.VARIED)

@@ -12,7 +12,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from grpo_jax.models import transformer
 from grpo_jax.rollout import correction, mixing, sampling
-from grpo_jax.training import models, sharding
+from grpo_jax.training.phases import models
+from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Prompts, Scored
 from tests.models import transformer_test
 

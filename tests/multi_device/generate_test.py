@@ -2,7 +2,8 @@
 
 import pytest
 
-from grpo_jax.training import api, data_sets, generation
+from grpo_jax import api
+from grpo_jax.training.evaluation import data_sets, generation
 from tests.training import merging_test
 
 

@@ -7,8 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.learning import stages
-from grpo_jax.training import drivers, sharding
+from grpo_jax.step import stages
+from grpo_jax.training.phases import drivers
+from grpo_jax.training.runtime import sharding
 from tests.training import tiny
 
 EXPERTS = {

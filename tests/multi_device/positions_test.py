@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.learning import update
-from grpo_jax.training import sharding
+from grpo_jax.step import update
+from grpo_jax.training.runtime import sharding
 from grpo_jax.types import row_arrays
 from tests.training import tiny
 

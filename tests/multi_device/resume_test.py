@@ -8,7 +8,9 @@ import numpy as np
 import orbax.checkpoint.experimental.v1 as ocp
 import pytest
 
-from grpo_jax.training import api, checkpoints, loop, metrics_log, sharding
+from grpo_jax import api
+from grpo_jax.training import loop
+from grpo_jax.training.runtime import checkpoints, metrics_log, sharding
 from tests.experiments import tiny_config
 
 

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from grpo_jax.models import experts
-from grpo_jax.training import sharding
+from grpo_jax.training.runtime import sharding
 from grpo_jax.types import ROW_AXES
 from tests.models import experts_test
 

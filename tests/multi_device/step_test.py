@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from grpo_jax.learning import kept, replay, stages, update
 from grpo_jax.models import critic
 from grpo_jax.rollout import drawing
-from grpo_jax.training import sharding
+from grpo_jax.step import kept, replay, stages, update
+from grpo_jax.training.runtime import sharding
 from grpo_jax.types import row_arrays
 from tests.learning import pictures_test
 from tests.training import compaction_test, tiny, turns_test

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from grpo_jax.learning import teachers
 from grpo_jax.ops import logprobs
+from grpo_jax.step import teachers
 
 B, T, D, V = 8, 8, 32, 4096
 HEAD_BYTES = D * V * 4

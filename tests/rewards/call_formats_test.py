@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_jax.rewards import call_formats
+from grpo_jax.rewards.agents import call_formats
 from tests.rewards import chats, render_chats
 
 RENDERED = json.loads(

@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from grpo_jax.rewards import call_rules
+from grpo_jax.rewards.agents import call_rules
 
 FLAGGED = [
   ("shell", "rm -rf /"),

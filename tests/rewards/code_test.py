@@ -7,14 +7,9 @@ import time
 import pytest
 
 from experiments.rewards import verdict_attacks
-from grpo_jax.rewards import (
-  boxes,
-  code,
-  defences,
-  functions,
-  hidden_tests,
-  host,
-)
+from grpo_jax.rewards import code, functions, hidden_tests
+from grpo_jax.rewards.sandbox import boxes, defences
+from grpo_jax.rewards.workers import host
 
 _INPUTS = [
   {"input": f"{x}\n", "output": f"{2 * x}\n{-x}"} for x in (3, 5, 8, 13)

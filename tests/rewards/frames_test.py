@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from grpo_jax.rewards import frames
+from grpo_jax.rewards.workers import frames
 
 
 @pytest.fixture

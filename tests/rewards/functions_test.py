@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from grpo_jax.data import tokenizer
-from grpo_jax.rewards import functions, host, retries
+from grpo_jax.rewards import functions
+from grpo_jax.rewards.workers import host, retries
 
 _HERE = "tests.rewards.reward_functions:"
 

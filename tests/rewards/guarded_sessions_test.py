@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from grpo_jax.rewards import guarded_sessions, interceptor, sessions
-from grpo_jax.rewards.session_worker import Answer
+from grpo_jax.rewards.agents import interceptor
+from grpo_jax.rewards.workers import guarded_sessions, sessions
+from grpo_jax.rewards.workers.session_worker import Answer
 
 PATH = "tests.rewards.host_sessions"
 COUNTS = {"flagged": 0.0, "judged": 0.0, "blocked": 0.0, "unjudged": 0.0}

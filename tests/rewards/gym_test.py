@@ -5,7 +5,8 @@ import math
 import pytest
 
 from grpo_jax.data import gym as gym_data
-from grpo_jax.rewards import gym, host
+from grpo_jax.rewards import gym
+from grpo_jax.rewards.workers import host
 
 
 def record(index=0, **entry):

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from grpo_jax.rewards import gymnasium_games
+from grpo_jax.rewards.agents import gymnasium_games
 
 _HERE = "tests.rewards.text_environments"
 

@@ -17,7 +17,7 @@ import pytest
 from grpo_jax import gym as problems
 from grpo_jax.data import gym as gym_data
 from grpo_jax.rewards import derived, formatting, gym, math_accuracy, steps
-from grpo_jax.rewards.arrays import accuracy, forms, numbers, text
+from grpo_jax.rewards.in_graph import accuracy, forms, numbers, text
 
 AFTER = "####"
 ROWS, SIZE = 128, 320

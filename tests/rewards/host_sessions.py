@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from grpo_jax.rewards import python_tool
+from grpo_jax.rewards.agents import python_tool
 from tests.rewards import bad_verifiers
 
 

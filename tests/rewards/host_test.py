@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from grpo_jax.rewards import frames, host, pool, processes
+from grpo_jax.rewards.workers import frames, host, pool, processes
 from tests.rewards import bad_verifiers
 
 BAD = "tests.rewards.bad_verifiers"

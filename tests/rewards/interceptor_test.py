@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from grpo_jax.rewards import interceptor
-from grpo_jax.rewards.interceptor import Event
+from grpo_jax.rewards.agents import interceptor
+from grpo_jax.rewards.agents.interceptor import Event
 
 PASSED = Event()
 HARMLESS = Event(flagged=True, judged=True)

@@ -9,7 +9,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from grpo_jax.rewards import boxes, defences, interpreter, processes, sandbox
+from grpo_jax.rewards.sandbox import boxes, defences, interpreter, sandbox
+from grpo_jax.rewards.workers import processes
 
 NEW = interpreter._NEW
 

@@ -4,7 +4,8 @@ import pytest
 
 from grpo_jax.data import tokenizer
 from grpo_jax.rewards import rubrics, verdicts
-from grpo_jax.training import judge_settings, readers
+from grpo_jax.settings import judge_settings
+from grpo_jax.training.problem import readers
 from tests.training import readers_test
 
 BYTES = tokenizer.Tokenizer(tokenizer.BYTES)

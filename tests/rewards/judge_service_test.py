@@ -7,7 +7,8 @@ import socket
 import numpy as np
 import pytest
 
-from grpo_jax.rewards import judge_service, rubrics
+from grpo_jax.rewards import rubrics
+from grpo_jax.rewards.workers import judge_service
 from tests.rewards import judge_server
 
 KEY = "sk-secret-0123456789"

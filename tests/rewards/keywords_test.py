@@ -5,7 +5,8 @@ import textwrap
 
 import pytest
 
-from grpo_jax.rewards import functions, host, keywords
+from grpo_jax.rewards import functions, keywords
+from grpo_jax.rewards.workers import host
 
 # The examples of TRL's documentation, and what its signature allows beside.
 REWARDS = r"""

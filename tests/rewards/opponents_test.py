@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from grpo_jax.rewards import opponents
+from grpo_jax.rewards.agents import opponents
 
 
 @pytest.mark.parametrize(

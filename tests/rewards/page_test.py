@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from grpo_jax.data import tokenizer
-from grpo_jax.rewards import derived, functions, host
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import judge_settings, reward_settings, verifiers
+from grpo_jax.rewards import derived, functions
+from grpo_jax.rewards.workers import host
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import judge_settings, reward_settings
+from grpo_jax.training.problem import verifiers
 
 PAGE = (pathlib.Path(__file__).parents[2] / "docs/rewards.md").read_text(
   encoding="utf-8"

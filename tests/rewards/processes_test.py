@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from grpo_jax.rewards import processes
+from grpo_jax.rewards.workers import processes
 from tests.rewards import host_test
 
 # A shell whose child has left its group, and prints its own child's number.

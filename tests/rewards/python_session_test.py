@@ -5,15 +5,12 @@ import signal
 
 import pytest
 
-from grpo_jax.rewards import (
-  interpreter,
-  processes,
-  python_session,
-  sessions,
-)
+from grpo_jax.rewards.agents import python_session
+from grpo_jax.rewards.sandbox import interpreter
+from grpo_jax.rewards.workers import processes, sessions
 from tests.rewards import host_test
 
-PATH = "grpo_jax.rewards.python_session:make"
+PATH = "grpo_jax.rewards.agents.python_session:make"
 OPTIONS = {"call_s": 60.0, "max_bytes": 500}
 
 

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from grpo_jax.rewards import python_tool, sessions
+from grpo_jax.rewards.agents import python_tool
+from grpo_jax.rewards.workers import sessions
 from tests.rewards import host_test
 
 PROMPT = "12+34*5="
@@ -253,7 +254,7 @@ def test_an_answer_that_nobody_has_read_is_not_that_of_the_next(python):
 
 
 def test_sessions_of_a_worker_share_a_process():
-  path = "grpo_jax.rewards.python_tool:make"
+  path = "grpo_jax.rewards.agents.python_tool:make"
   with sessions.HostSessions(path, num_workers=1) as workers:
     episodes = workers.begin([PROMPT] * 8, [{"leak": 1}] * 8, range(8))
     calls = {row: f"<tool>{row}+10</tool>" for row in range(8)}

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from grpo_jax.rewards import host, retries
+from grpo_jax.rewards.workers import host, retries
 
 
 class Scorer:

@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.rewards import attempts, box_attacks, verdict_attacks
-from grpo_jax.rewards import boxes, defences, sandbox
+from grpo_jax.rewards.sandbox import boxes, defences, sandbox
 
 pytestmark = pytest.mark.slow  # Together about a minute.
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import strategies as st
 
 from experiments.rewards import attempts, box_attacks
-from grpo_jax.rewards import boxes, defences, processes, sandbox
+from grpo_jax.rewards.sandbox import boxes, defences, sandbox
+from grpo_jax.rewards.workers import processes
 
 _SHORT = defences.Limits(wall_s=20.0, cpu_s=1)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_jax.rewards import search
+from grpo_jax.rewards.agents import search
 
 ROWS = [
   {"id": "p1", "title": "Paris", "text": "The capital of France."},

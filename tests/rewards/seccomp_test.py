@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from grpo_jax.rewards import seccomp
+from grpo_jax.rewards.sandbox import seccomp
 
 _REFUSED = 0x50000 | errno.EPERM
 

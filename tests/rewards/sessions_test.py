@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from grpo_jax.rewards import pool, sessions
+from grpo_jax.rewards.workers import pool, sessions
 from tests.rewards import bad_verifiers, host_test
 
 PATH = "tests.rewards.host_sessions"

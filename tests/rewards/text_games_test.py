@@ -6,13 +6,14 @@ import threading
 import numpy as np
 import pytest
 
-from grpo_jax.rewards import opponents, session_worker, text_games
+from grpo_jax.rewards.agents import opponents, text_games
+from grpo_jax.rewards.workers import session_worker
 
 _HERE = "tests.rewards.text_environments"
-PATH = "grpo_jax.rewards.text_games:make"
+PATH = "grpo_jax.rewards.agents.text_games:make"
 TIC_TAC_TOE = {"env": "textarena:TicTacToe-v0"}
 SECRET = {"env": f"gymnasium:{_HERE}:Secret"}
-VIEW = "grpo_jax.rewards.tic_tac_toe:view"
+VIEW = "grpo_jax.rewards.agents.tic_tac_toe:view"
 
 
 def session(seed=0, row=0, **options):
@@ -123,7 +124,9 @@ def test_rows_share_what_was_dealt_and_not_what_comes():
 
 
 def test_opponents_are_what_the_options_say():
-  strong = session(opponent="grpo_jax.rewards.tic_tac_toe:careful", view=VIEW)
+  strong = session(
+    opponent="grpo_jax.rewards.agents.tic_tac_toe:careful", view=VIEW
+  )
   strong.step("[0]")
   cells = strong.game.observation
   assert "[Player 1] [" in cells

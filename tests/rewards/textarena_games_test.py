@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_jax.rewards import opponents, textarena_games
+from grpo_jax.rewards.agents import opponents, textarena_games
 from tests.rewards import text_environments as other
 
 TIC_TAC_TOE = "TicTacToe-v0"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_jax.rewards import tic_tac_toe
+from grpo_jax.rewards.agents import tic_tac_toe
 
 BOARD = (
   " {} | {} | {} \n---+---+---\n {} | {} | {} \n---+---+---\n {} | {} | {} "

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from grpo_jax.rewards import tool_schemas
+from grpo_jax.rewards.agents import tool_schemas
 from tests.rewards import tool_functions
 
 

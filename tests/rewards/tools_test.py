@@ -7,10 +7,11 @@ import json
 import numpy as np
 import pytest
 
-from grpo_jax.rewards import call_formats, session_worker, sessions, tools
+from grpo_jax.rewards.agents import call_formats, tools
+from grpo_jax.rewards.workers import session_worker, sessions
 from tests.rewards import chats, tool_functions
 
-PATH = "grpo_jax.rewards.tools:make"
+PATH = "grpo_jax.rewards.agents.tools:make"
 OWN = "tests.rewards.tool_functions"
 ADD, FAIL = f"{OWN}:add", f"{OWN}:fail"
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_jax.rewards import verdicts
-from grpo_jax.rewards.arrays import text
-from grpo_jax.rewards.arrays import verdicts as on_arrays
+from grpo_jax.rewards.in_graph import text
+from grpo_jax.rewards.in_graph import verdicts as on_arrays
 
 YES_NO = {"yes": 1.0, "no": 0.0}
 MARKS = {str(n): float(n) for n in range(11)}

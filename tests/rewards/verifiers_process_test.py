@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from grpo_jax.rewards import verifiers_process
+from grpo_jax.rewards.workers import verifiers_process
 
 MODULE = "tests.rewards.verifiers_envs"
 # Processes of the tests import it. Here that would take seconds at each start.

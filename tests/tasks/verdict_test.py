@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from configs import judge as config_file
+from grpo_jax.settings import config as config_lib
 from grpo_jax.tasks import verdict, vocabulary
-from grpo_jax.training import config as config_lib
 
 
 def asked(belief, count=400):

@@ -6,9 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.learning import members, stages
-from grpo_jax.training import api, loop, models, phases, problem, sharding
-from grpo_jax.training import config as config_lib
+from grpo_jax import api
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import members, stages
+from grpo_jax.training import loop
+from grpo_jax.training.phases import models, phases
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import sharding
 from tests.experiments import tiny_config
 
 

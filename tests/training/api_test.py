@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import grpo_jax
-from grpo_jax import algorithms
+from grpo_jax import algorithms, api, handle
 from grpo_jax.data import formats
-from grpo_jax.training import api, config, handle, opening
+from grpo_jax.settings import config
+from grpo_jax.training.problem import opening
 
 
 def test_public_names_are_what_they_say():

@@ -9,16 +9,13 @@ import numpy as np
 import pytest
 
 from configs import bias_mcq, calc_tool_grpo, jsonl
-from grpo_jax.training import (
-  canaries,
-  checkpoints,
-  evaluation,
-  guards,
-  loop,
-  problem,
-  runs,
-)
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training import loop
+from grpo_jax.training.evaluation import evaluation
+from grpo_jax.training.monitor import canaries, guards
+from grpo_jax.training.phases import runs
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import checkpoints
 from tests.experiments import tiny_config
 from tests.training import stale_test, tiny
 

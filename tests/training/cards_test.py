@@ -8,7 +8,8 @@ import pytest
 
 from configs.recipes import models
 from grpo_jax import algorithms
-from grpo_jax.training import cards, merging, metrics_log
+from grpo_jax.training.evaluation import cards, merging
+from grpo_jax.training.runtime import metrics_log
 from tests.experiments import tiny_config
 
 BASE_CARD = "---\nlicense: other\nlicense_name: qwen-research\n---\n# Base\n"

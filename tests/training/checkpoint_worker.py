@@ -27,7 +27,7 @@ def main() -> None:
     )
   assert jax.device_count() == 8
   # Imported here, because some of what they import asks for devices.
-  from grpo_jax.training import checkpoints
+  from grpo_jax.training.runtime import checkpoints
   from tests.training import states
 
   checkpoints._VISIBLE_SECONDS = 1.0

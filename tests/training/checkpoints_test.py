@@ -17,7 +17,7 @@ import optax
 import pytest
 from orbax.checkpoint import checkpoint_manager
 
-from grpo_jax.training import checkpoints
+from grpo_jax.training.runtime import checkpoints
 from grpo_jax.types import MemberState, TrainState
 
 

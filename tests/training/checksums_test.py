@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.training import checksums
+from grpo_jax.training.runtime import checksums
 
 
 def of(x) -> str:

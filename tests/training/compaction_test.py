@@ -10,9 +10,9 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
-from grpo_jax.learning import members, stages, update
 from grpo_jax.ops import returns
 from grpo_jax.rollout import compaction
+from grpo_jax.step import members, stages, update
 from grpo_jax.types import Compaction, Player
 from tests.rollout import toy
 from tests.training import tiny, turns_test

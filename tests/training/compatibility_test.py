@@ -5,8 +5,11 @@ import types
 
 import pytest
 
-from grpo_jax.training import compatibility, features, phases, problem, sharding
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import compatibility, features
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.phases import phases
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import sharding
 from tests.training import tiny
 
 TABLE, FEATURES = compatibility.TABLE, features.FEATURES

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from grpo_jax.training import compiling
+from grpo_jax.training.runtime import compiling
 from tests.training.terminals import Clock
 
 _TRACE = "/jax/core/compile/jaxpr_trace_duration"

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import distillation, objective
-from grpo_jax.learning import members, update
 from grpo_jax.models import (
   architecture,
   attention,
@@ -30,19 +29,18 @@ from grpo_jax.models import (
   transformer,
   wavelengths,
 )
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import (
   correction_settings,
   environment_settings,
-  forced,
   guard_settings,
   judge_settings,
-  optimizers,
-  phases,
   schedule_settings,
   sections,
   tower_settings,
 )
+from grpo_jax.step import members, update
+from grpo_jax.training.phases import forced, optimizers, phases
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAMES = tuple(algorithms.ALGORITHMS)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 from rich.text import Text
 
-from grpo_jax.training import console
+from grpo_jax.training.runtime import console
 from tests.training.terminals import Clock, Terminal
 
 

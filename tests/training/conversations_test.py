@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from grpo_jax.data import tokenizer
+from grpo_jax.data import conversations, tokenizer
 from grpo_jax.data.encoder import Encoder
-from grpo_jax.training import conversations
 
 TEMPLATE = (
   "{% if tools %}[{% for t in tools %}{{ t.function.name }}{% endfor %}]"

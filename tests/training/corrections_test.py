@@ -12,20 +12,14 @@ import pytest
 
 from configs import edge_countdown
 from grpo_jax.rollout import correction
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import kinds
 from grpo_jax.tasks import countdown
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  corrections,
-  evaluation,
-  kinds,
-  loop,
-  metrics_log,
-  phases,
-  problem,
-  run,
-  sharding,
-  traces,
-)
+from grpo_jax.training import loop, run
+from grpo_jax.training.evaluation import evaluation
+from grpo_jax.training.phases import corrections, phases
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import metrics_log, sharding, traces
 from tests.experiments import tiny_config
 from tests.training import resume_test, tiny
 

@@ -7,7 +7,7 @@ import types
 import pytest
 
 from grpo_jax.data import sources
-from grpo_jax.training import data_sets, evaluation
+from grpo_jax.training.evaluation import data_sets, evaluation
 
 
 def _loaded(source="jsonl", held_out=None, **rewards):

@@ -10,8 +10,8 @@ import pytest
 
 import grpo_jax
 from grpo_jax import algorithms
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import documented, named
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import documented, named
 from scripts import typed_configs
 from tests.experiments import command
 

@@ -5,9 +5,10 @@ import pytest
 
 from configs import textarena
 from grpo_jax.data import environments, tokenizer
-from grpo_jax.rewards import opponents
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import environment_data, host_environments, metrics_log
+from grpo_jax.rewards.agents import opponents
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.problem import environment_data, host_environments
+from grpo_jax.training.runtime import metrics_log
 from tests.experiments import command
 
 _HERE = "tests.training.environment_data_test"

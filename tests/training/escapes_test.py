@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_jax.training import escapes
+from grpo_jax.training.runtime import escapes
 
 
 @pytest.mark.parametrize(

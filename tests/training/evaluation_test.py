@@ -7,8 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import evaluation, models, problem, sharding
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.evaluation import evaluation
+from grpo_jax.training.phases import models
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import sharding
 
 
 def _row(**fields):

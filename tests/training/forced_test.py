@@ -7,9 +7,9 @@ import pytest
 
 from grpo_jax import algorithms, tasks
 from grpo_jax.data import task_tokenizer
-from grpo_jax.learning import forced_answers
+from grpo_jax.step import forced_answers
 from grpo_jax.tasks import vocabulary as vocab
-from grpo_jax.training import forced
+from grpo_jax.training.phases import forced
 
 
 def _problem(pieces=None):

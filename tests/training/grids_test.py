@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_jax.training import grids
+from grpo_jax.settings import grids
 
 
 def test_products_of_axes_pairs_and_seeds():

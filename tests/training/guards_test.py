@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grpo_jax.learning import guards as guards_lib
-from grpo_jax.training import guard_settings, guards, sections
+from grpo_jax.settings import guard_settings, sections
+from grpo_jax.step import guards as guards_lib
+from grpo_jax.training.monitor import guards
 
 INSIDE = guards_lib.Guards(4, min_distinct=2, cap=0.5, repeats=3)
 

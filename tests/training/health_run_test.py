@@ -5,7 +5,9 @@ import json
 import pytest
 
 from configs import language
-from grpo_jax.training import health, loop, metrics_log
+from grpo_jax.training import loop
+from grpo_jax.training.monitor import health
+from grpo_jax.training.runtime import metrics_log
 
 
 def _config():

@@ -10,9 +10,12 @@ import pytest
 from hypothesis import strategies as st
 
 from experiments.health import series
-from grpo_jax.training import alarms, health, metrics_log, unscored
-from grpo_jax.training import config as config_lib
-from grpo_jax.training.health_settings import HealthConfig
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings.health_settings import HealthConfig
+from grpo_jax.training.monitor import health
+from grpo_jax.training.problem import unscored
+from grpo_jax.training.rules import alarms
+from grpo_jax.training.runtime import metrics_log
 
 STEPS = 240
 AFTER = 60  # Steps of each planted series that are well.

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from grpo_jax.training import history
+from grpo_jax.training.monitor import history
 
 LINES = [
   {"step": 1, "phase": "sft", "loss": 3.0},

@@ -11,11 +11,13 @@ import pytest
 
 from grpo_jax import tasks
 from grpo_jax.rollout import compaction, drawing, host_turns, turns
+from grpo_jax.settings import config as config_lib
 from grpo_jax.tasks import memchain
 from grpo_jax.tasks import vocabulary as vocab
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import host_environments, players, sharding
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.training.phases import players
+from grpo_jax.training.problem import host_environments
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Compaction, HostEnvironment
 from tests.training import host_sessions, players_test
 

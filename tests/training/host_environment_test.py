@@ -8,23 +8,16 @@ import numpy as np
 import pytest
 
 from grpo_jax.data import tokenizer
-from grpo_jax.learning import members
 from grpo_jax.rollout import host_turns
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import members
 from grpo_jax.tasks import vocabulary as vocab
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  drivers,
-  host_environments,
-  judging,
-  loop,
-  many,
-  metrics_log,
-  phases,
-  players,
-  rows,
-  sharding,
-)
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.training import loop, many
+from grpo_jax.training.evaluation import rows
+from grpo_jax.training.phases import drivers, judging, phases, players
+from grpo_jax.training.problem import host_environments
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import metrics_log, sharding
 from grpo_jax.types import Player
 from tests.experiments import command, tiny_config
 from tests.training import host_sessions, players_test, tiny

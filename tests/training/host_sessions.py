@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from grpo_jax.rewards import pool
-from grpo_jax.rewards.session_worker import Answer
+from grpo_jax.rewards.workers import pool
+from grpo_jax.rewards.workers.session_worker import Answer
 from grpo_jax.tasks import calc_tool
 from grpo_jax.tasks import vocabulary as vocab
 

@@ -18,7 +18,7 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import options
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 HUGE, NAN, INF = 10**20, math.nan, math.inf
 # Phases by name, and other groups with an optimizer. The last phase is one that

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from jax.experimental import multihost_utils
 
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import hosts, sharding
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.runtime import hosts, sharding
 
 
 @pytest.mark.parametrize(

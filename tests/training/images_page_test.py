@@ -7,8 +7,8 @@ import re
 import numpy as np
 
 from grpo_jax.data import formats
-from grpo_jax.images import files, folders
-from grpo_jax.training import image_reader
+from grpo_jax.data.images import files, folders
+from grpo_jax.training.problem import image_reader
 from tests.data import shown_test
 from tests.images import pictures
 from tests.training import pictures as runs

@@ -9,7 +9,7 @@ import numpy as np
 import orbax.checkpoint.experimental.v1 as ocp
 import pytest
 
-from grpo_jax.training import checkpoints, metrics_log
+from grpo_jax.training.runtime import checkpoints, metrics_log
 from tests.experiments import command, images_config
 from tests.training import pictures
 

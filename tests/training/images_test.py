@@ -7,19 +7,15 @@ import types
 import numpy as np
 import pytest
 
-from grpo_jax.images import files, folders
-from grpo_jax.rewards import image_worker
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  embeddings,
-  image_reader,
-  image_settings,
-  models,
-  opening,
-  phases,
-  sharding,
-)
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.data.images import files, folders
+from grpo_jax.rewards.workers import image_worker
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import image_settings
+from grpo_jax.training.evaluation import embeddings
+from grpo_jax.training.phases import models, phases
+from grpo_jax.training.problem import image_reader, opening
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import sharding
 from tests.images import pictures
 from tests.training import opening_test
 from tests.training import pictures as runs

@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grpo_jax.rewards import call_rules, guarded_sessions, interceptor
+from grpo_jax.rewards.agents import call_rules, interceptor
+from grpo_jax.rewards.workers import guarded_sessions
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import interceptor_settings
 from grpo_jax.tasks import vocabulary as vocab
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import interceptor_settings
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.training.problem import problem as problem_lib
 from tests.rewards import judge_server
 from tests.training import host_environment_test, host_sessions, players_test
 
-TOOL = "grpo_jax.rewards.python_tool"
+TOOL = "grpo_jax.rewards.agents.python_tool"
 no_processes = host_environment_test.no_processes
 
 

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from experiments import flags as flags_lib
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import interference, judges, models, runs, sharding
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.evaluation import interference
+from grpo_jax.training.phases import models, runs
+from grpo_jax.training.problem import judges
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import sharding
 
 
 def test_cosines_are_between_different_batches():

@@ -4,16 +4,11 @@ import types
 
 import pytest
 
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  loop,
-  models,
-  problem,
-  reservoirs,
-  run,
-  runs,
-  sharding,
-)
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training import loop, run
+from grpo_jax.training.phases import models, reservoirs, runs
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import sharding
 from tests.experiments import tiny_config
 
 

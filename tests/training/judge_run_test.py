@@ -6,18 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.rewards import judge_service
+from grpo_jax.rewards.workers import judge_service
+from grpo_jax.settings import config, seeded
 from grpo_jax.tasks import vocabulary
-from grpo_jax.training import (
-  checkpoints,
-  config,
-  loop,
-  metrics_log,
-  paths,
-  seeded,
-  sharding,
-  workdirs,
-)
+from grpo_jax.training import loop
+from grpo_jax.training.phases import workdirs
+from grpo_jax.training.runtime import checkpoints, metrics_log, paths, sharding
 from tests.experiments import tiny_config
 from tests.rewards import judge_server
 

@@ -6,21 +6,15 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.learning import rounds, stages
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  kept_groups,
-  loop,
-  metrics_log,
-  models,
-  problem,
-  rows,
-  runs,
-  sections,
-  sharding,
-  traces,
-)
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import sections
+from grpo_jax.step import rounds, stages
+from grpo_jax.training import loop
 from grpo_jax.training import run as run_lib
+from grpo_jax.training.evaluation import rows
+from grpo_jax.training.phases import kept_groups, models, runs
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import metrics_log, sharding, traces
 from tests.experiments import tiny_config
 from tests.training import resume_test
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grpo_jax import algorithms
-from grpo_jax.learning import schedules, stages
+from grpo_jax.step import schedules, stages
 from tests.algorithms.contract_test import OWN_LOSS
 from tests.training import tiny
 

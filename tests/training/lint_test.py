@@ -14,9 +14,10 @@ from configs import bias_mcq, language, quickstart, vision
 from grpo_jax import tasks
 from grpo_jax.data import quarantine, sources
 from grpo_jax.data.encoder import Encoder
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import evaluation, lint, many
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training import many
+from grpo_jax.training.evaluation import evaluation, lint
+from grpo_jax.training.problem import problem as problem_lib
 
 
 def opened(config):

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from grpo_jax.training import hosts, lock, loop, many, paths
+from grpo_jax.training import loop, many
+from grpo_jax.training.runtime import hosts, lock, paths
 from tests import fake_gcs
 from tests.experiments import command, tiny_config
 

@@ -13,17 +13,14 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.training import alarm_checks as checks
-from grpo_jax.training import (
-  alarms,
-  drivers,
-  judges,
-  loop,
-  metrics_log,
-  problem,
-)
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training import loop
 from grpo_jax.training import run as run_lib
+from grpo_jax.training.phases import drivers
+from grpo_jax.training.problem import judges, problem
+from grpo_jax.training.rules import alarm_checks as checks
+from grpo_jax.training.rules import alarms
+from grpo_jax.training.runtime import metrics_log
 from tests.experiments import tiny_config
 
 

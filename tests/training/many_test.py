@@ -7,15 +7,12 @@ import signal
 
 import pytest
 
-from grpo_jax.training import (
-  alarms,
-  api,
-  health,
-  loop,
-  many,
-  metrics_log,
-)
+from grpo_jax import api
+from grpo_jax.training import loop, many
 from grpo_jax.training import run as run_lib
+from grpo_jax.training.monitor import health
+from grpo_jax.training.rules import alarms
+from grpo_jax.training.runtime import metrics_log
 from tests.experiments import tiny_config
 from tests.training import resume_test
 

@@ -11,18 +11,13 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.learning import members, reward_models, stages
 from grpo_jax.models import critic as critic_lib
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  loop,
-  models,
-  outside,
-  phases,
-  problem,
-  runs,
-  sharding,
-)
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import members, reward_models, stages
+from grpo_jax.training import loop
+from grpo_jax.training.phases import models, outside, phases, runs
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import sharding
 from grpo_jax.types import MemberState, Player, Rollout
 from tests.experiments import tiny_config
 from tests.models import drawn

@@ -6,17 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.training import (
-  checkpoints,
-  loop,
-  merging,
-  metrics_log,
-  models,
-  paths,
-  problem,
-  sharding,
-)
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training import loop
+from grpo_jax.training.evaluation import merging
+from grpo_jax.training.phases import models
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import checkpoints, metrics_log, paths, sharding
 from tests.experiments import tiny_config
 
 
@@ -39,7 +34,7 @@ def write(folder, seed=0, **settings):
 
 
 def _opened(folder):
-  from grpo_jax.training import api
+  from grpo_jax import api
 
   with api.load(folder) as run:
     return jax.device_get(run.params), run.step

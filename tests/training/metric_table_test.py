@@ -14,8 +14,11 @@ import numpy as np
 import pytest
 
 from experiments.health import page, series
-from grpo_jax.learning import kept, partial, replay, stages
-from grpo_jax.training import alarms, evaluation, metric_table, turn_counts
+from grpo_jax.step import kept, partial, replay, stages
+from grpo_jax.training.evaluation import evaluation
+from grpo_jax.training.monitor import metric_table
+from grpo_jax.training.phases import turn_counts
+from grpo_jax.training.rules import alarms
 from tests.training import tiny
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -44,14 +47,14 @@ ELSEWHERE = {
       *("schedule/success", "schedule/expected", "schedule/seen"),
       "schedule/most_visits",
     ),
-    "grpo_jax/learning/schedules.py",
+    "grpo_jax/step/schedules.py",
   ),
   **dict.fromkeys(
-    ("schedule/depth", "schedule/largest_share"), "grpo_jax/learning/ads.py"
+    ("schedule/depth", "schedule/largest_share"), "grpo_jax/step/ads.py"
   ),
   **dict.fromkeys(
     ("schedule/drift", "schedule/memory"),
-    "grpo_jax/learning/single_stream.py",
+    "grpo_jax/step/single_stream.py",
   ),
   "judge/calls": "tests/training/judge_run_test.py",
   **dict.fromkeys(
@@ -59,7 +62,7 @@ ELSEWHERE = {
       *("forced_answers/start", "forced_answers/segments"),
       *("forced_answers/answers", "forced_answers/tokens"),
     ),
-    "grpo_jax/learning/forced_answers.py",
+    "grpo_jax/step/forced_answers.py",
   ),
   "kl/teacher": "grpo_jax/algorithms/objective.py",
   **dict.fromkeys(
@@ -82,18 +85,18 @@ ELSEWHERE = {
   "reward_model/correlation": "tests/training/reward_models_test.py",
   **dict.fromkeys(
     ("history/groups", "history/age", "history/kept", "history/seen"),
-    "grpo_jax/learning/reservoir.py",
+    "grpo_jax/step/reservoir.py",
   ),
   **dict.fromkeys(
     (
       *("eval/reward_model/accuracy", "eval/reward_model/margin"),
       *("eval/reward_model/count", "eval/reward_model/calibration_error"),
     ),
-    "grpo_jax/training/reward_evaluation.py",
+    "grpo_jax/training/evaluation/reward_evaluation.py",
   ),
   "data/unusable": "grpo_jax/training/steps.py",
-  "canary/kl": "grpo_jax/training/canaries.py",
-  "canary/{canary.text}": "grpo_jax/training/canaries.py",
+  "canary/kl": "grpo_jax/training/monitor/canaries.py",
+  "canary/{canary.text}": "grpo_jax/training/monitor/canaries.py",
 }
 _COEFFICIENTS = {"kl_coef": 0.1, "entropy_coef": 0.1}
 _EXPERTS = functools.partial(

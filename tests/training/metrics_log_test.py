@@ -13,7 +13,8 @@ import pytest
 from tensorboardX.proto import event_pb2
 from tensorboardX.record_writer import masked_crc32c
 
-from grpo_jax.training import metrics_log, settings, traces
+from grpo_jax.settings import settings
+from grpo_jax.training.runtime import metrics_log, traces
 
 _PROJECT = settings.LogConfig(wandb_project="test")
 

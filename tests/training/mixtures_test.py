@@ -8,9 +8,10 @@ import json
 import numpy as np
 import pytest
 
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import mixtures, opening, settings
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import mixtures, settings
+from grpo_jax.training.problem import opening
+from grpo_jax.training.problem import problem as problem_lib
 
 
 def _problem(**data):

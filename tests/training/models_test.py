@@ -9,7 +9,7 @@ import pytest
 
 from grpo_jax.ops import logprobs
 from grpo_jax.rollout import drawing, sampling
-from grpo_jax.training import models
+from grpo_jax.training.phases import models
 from tests.models import drawn
 from tests.training import tiny
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import named
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import named
 
 
 @pytest.fixture

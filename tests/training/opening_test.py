@@ -7,8 +7,8 @@ import pytest
 
 from grpo_jax.data import pipeline
 from grpo_jax.data.encoder import Encoder
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import opening
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.problem import opening
 
 MATH = {
   "problem": "What is {}?",

@@ -8,16 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.learning import stages
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  models,
-  opponents,
-  outside,
-  phases,
-  problem,
-  sharding,
-)
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import stages
+from grpo_jax.training.phases import models, opponents, outside, phases
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import sharding
 from tests.training import tiny
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import optax
 import pytest
 
-from grpo_jax.learning import stages
 from grpo_jax.models import architecture, transformer
-from grpo_jax.training import optimizers, sections
+from grpo_jax.settings import sections
+from grpo_jax.step import stages
+from grpo_jax.training.phases import optimizers
 from tests.training import tiny
 
 

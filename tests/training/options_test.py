@@ -11,22 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax import tasks
+from grpo_jax import api, tasks
 from grpo_jax.algorithms import objective, options
-from grpo_jax.learning import stages
 from grpo_jax.ops import aggregation
 from grpo_jax.rollout import sampling
-from grpo_jax.training import (
-  api,
-  checkpoints,
-  drivers,
-  judges,
-  loop,
-  phases,
-  problem,
-  sharding,
-)
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import stages
+from grpo_jax.training import loop
+from grpo_jax.training.phases import drivers, phases
+from grpo_jax.training.problem import judges, problem
+from grpo_jax.training.runtime import checkpoints, sharding
 from grpo_jax.types import Algorithm, Player, Rollout
 from tests.experiments import tiny_config
 from tests.training import tiny

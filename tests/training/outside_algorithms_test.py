@@ -11,9 +11,11 @@ from absl import flags
 import grpo_jax
 from experiments import flags as flags_lib
 from grpo_jax import algorithms, objects, tasks
+from grpo_jax.settings import config as config_lib
 from grpo_jax.tasks import copy as copy_task
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import loop, metrics_log, workdirs
+from grpo_jax.training import loop
+from grpo_jax.training.phases import workdirs
+from grpo_jax.training.runtime import metrics_log
 from tests.experiments import command, tiny_config
 
 QUICKSTART = "--config=configs/quickstart.py"

@@ -9,16 +9,11 @@ import numpy as np
 import pytest
 
 from grpo_jax.data import tokenizer
-from grpo_jax.training import (
-  checkpoints,
-  models,
-  outside,
-  problem,
-  runs,
-  settings,
-  sharding,
-)
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import settings
+from grpo_jax.training.phases import models, outside, runs
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import checkpoints, sharding
 from grpo_jax.types import MemberState
 from tests.experiments import checkpoint_run_test, tiny_config
 from tests.training import tiny

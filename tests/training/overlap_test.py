@@ -10,21 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from grpo_jax import api
 from grpo_jax.data import pipeline
-from grpo_jax.learning import stages
-from grpo_jax.training import (
-  api,
-  checkpoints,
-  drivers,
-  judges,
-  loop,
-  metrics_log,
-  phases,
-  problem,
-  sharding,
-  unscored,
-)
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import stages
+from grpo_jax.training import loop
+from grpo_jax.training.phases import drivers, phases
+from grpo_jax.training.problem import judges, problem, unscored
+from grpo_jax.training.runtime import checkpoints, metrics_log, sharding
 from tests.experiments import tiny_config
 from tests.training import resume_test, tiny
 

@@ -9,9 +9,9 @@ import pytest
 from configs import pairs
 from grpo_jax.data import pipeline, sources, teacher
 from grpo_jax.data.encoder import Encoder
-from grpo_jax.learning import stages
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import given_batches
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import stages
+from grpo_jax.training.phases import given_batches
 from tests.training import tiny
 
 ROWS = [

@@ -4,16 +4,11 @@ import jax
 import ml_collections
 import pytest
 
-from grpo_jax.training import (
-  checkpoints,
-  loop,
-  many,
-  metrics_log,
-  phases,
-  problem,
-  sharding,
-)
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training import loop, many
+from grpo_jax.training.phases import phases
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import checkpoints, metrics_log, sharding
 from tests.training import many_test, resume_test, stale_test, tiny
 
 STEPS = 8  # After as many of imitation, so that completions come to an end.

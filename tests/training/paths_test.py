@@ -15,7 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.training import api, checkpoints, loop, metrics_log, paths, plots
+from grpo_jax import api
+from grpo_jax.training import loop
+from grpo_jax.training.monitor import plots
+from grpo_jax.training.runtime import checkpoints, metrics_log, paths
 from tests import fake_gcs
 from tests.experiments import command, tiny_config
 from tests.training import resume_test

@@ -7,8 +7,9 @@ import pytest
 from jax.sharding import AbstractMesh
 
 from grpo_jax import algorithms
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import phase_checks, sharding
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.phases import phase_checks
+from grpo_jax.training.runtime import sharding
 
 MESH = AbstractMesh((1, 1, 1, 2), sharding.AXES)
 

@@ -10,9 +10,11 @@ import optax
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from grpo_jax.learning import micro_batches, stages
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import models, phases, problem, runs, sharding
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import micro_batches, stages
+from grpo_jax.training.phases import models, phases, runs
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import sharding
 from tests.training import tiny
 
 

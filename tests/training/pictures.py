@@ -5,7 +5,7 @@ import pathlib
 
 import tokenizers
 
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 from tests.images import pictures
 
 ROOT = pathlib.Path(__file__).parents[1]

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from grpo_jax import tasks
-from grpo_jax.rewards import sessions as sessions_lib
+from grpo_jax.rewards.workers import sessions as sessions_lib
 from grpo_jax.rollout import host_turns, sampling
+from grpo_jax.settings import config as config_lib
 from grpo_jax.tasks import vocabulary as vocab
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import players, sharding
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.training.phases import players
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import sharding
 from grpo_jax.types import HostEnvironment
 from tests.training import host_sessions, tiny
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib import figure, image
 
-from grpo_jax.training import plots
+from grpo_jax.training.monitor import plots
 
 
 def write_run(workdir: pathlib.Path, num_steps: int, **absent) -> None:

@@ -4,9 +4,10 @@ import textwrap
 
 import pytest
 
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import loop, probe
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training import loop
+from grpo_jax.training.problem import probe
+from grpo_jax.training.problem import problem as problem_lib
 from tests.experiments import errors_test
 
 REWARDS = """

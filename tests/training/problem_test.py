@@ -12,9 +12,10 @@ import pytest
 
 from grpo_jax import tasks
 from grpo_jax.data import pipeline, sources, task_tokenizer
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import given_batches, judging, sharding
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.phases import given_batches, judging
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Prompts, Rollout
 from tests.tasks import strings
 

@@ -6,7 +6,7 @@ import types
 import jax
 import pytest
 
-from grpo_jax.training import program_cache
+from grpo_jax.training.runtime import program_cache
 
 
 def test_programs_are_kept_unless_jax_was_told_where(monkeypatch, tmp_path):

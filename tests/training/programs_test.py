@@ -16,23 +16,15 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from grpo_jax import algorithms
-from grpo_jax.contract import cases
-from grpo_jax.learning import stages
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  drivers,
-  loop,
-  many,
-  models,
-  optimizers,
-  programs,
-  runs,
-  sections,
-  sharding,
-  varied,
-)
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.algorithms.contract import cases
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import sections
+from grpo_jax.step import stages
+from grpo_jax.training import loop, many
 from grpo_jax.training import run as run_lib
+from grpo_jax.training.phases import drivers, models, optimizers, runs
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import programs, sharding, varied
 from tests.experiments import tiny_config
 from tests.training import tiny
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from grpo_jax.training import console, progress
 from grpo_jax.training import run as run_lib
+from grpo_jax.training.runtime import console, progress
 from tests.training.terminals import Clock, Terminal
 
 

@@ -10,11 +10,12 @@ import pytest
 
 from grpo_jax import tasks
 from grpo_jax.data import task_tokenizer, tokenizer
-from grpo_jax.learning import members, passes
-from grpo_jax.learning.micro_batches import UpdatePlan
 from grpo_jax.models import adapter
+from grpo_jax.settings import judge_settings
+from grpo_jax.step import members, passes
+from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.tasks import vocabulary as vocab
-from grpo_jax.training import judge_settings, judges, readers
+from grpo_jax.training.problem import judges, readers
 from grpo_jax.types import Prompts, Rollout
 
 TASK = task_tokenizer.TaskTokenizer(tasks.make_task("add", level=1))

@@ -10,16 +10,12 @@ import numpy as np
 import pytest
 
 from grpo_jax.data import pipeline
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  drivers,
-  models,
-  problem,
-  rejection,
-  runs,
-  sharding,
-)
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training import rejection
 from grpo_jax.training import run as run_lib
+from grpo_jax.training.phases import drivers, models, runs
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import sharding
 from grpo_jax.types import MemberState
 from tests.experiments import tiny_config
 

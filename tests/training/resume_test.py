@@ -16,14 +16,10 @@ import orbax.checkpoint.experimental.v1 as ocp
 import pytest
 from orbax.checkpoint import checkpoint_manager
 
-from grpo_jax.training import (
-  checkpoints,
-  drivers,
-  evaluation,
-  loop,
-  metrics_log,
-  traces,
-)
+from grpo_jax.training import loop
+from grpo_jax.training.evaluation import evaluation
+from grpo_jax.training.phases import drivers
+from grpo_jax.training.runtime import checkpoints, metrics_log, traces
 from tests.experiments import command, tiny_config
 
 STEPS = 20  # Ten of each phase; see tests/experiments/tiny_config.py.

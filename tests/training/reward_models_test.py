@@ -10,17 +10,12 @@ import pytest
 
 from grpo_jax.algorithms.process_reward import PROCESS_REWARD
 from grpo_jax.data import tokenizer
-from grpo_jax.learning import stages
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  judges,
-  loop,
-  models,
-  problem,
-  reward_models,
-  runs,
-  sharding,
-)
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import stages
+from grpo_jax.training import loop
+from grpo_jax.training.phases import models, reward_models, runs
+from grpo_jax.training.problem import judges, problem
+from grpo_jax.training.runtime import sharding
 from tests.experiments import tiny_config
 from tests.models import classifiers_test
 from tests.training import tiny

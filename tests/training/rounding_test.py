@@ -7,17 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.learning import stages
 from grpo_jax.ops import logprobs
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  drivers,
-  loop,
-  models,
-  phases,
-  problem,
-  sharding,
-)
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import stages
+from grpo_jax.training import loop
+from grpo_jax.training.phases import drivers, models, phases
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import sharding
 from tests.experiments import tiny_config
 from tests.models import quantization_test
 

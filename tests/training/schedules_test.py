@@ -8,16 +8,12 @@ import numpy as np
 import pytest
 
 from grpo_jax.data import clusters
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  loop,
-  metrics_log,
-  phases,
-  problem,
-  schedules,
-  sharding,
-)
-from grpo_jax.training.schedule_settings import ScheduleConfig
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings.schedule_settings import ScheduleConfig
+from grpo_jax.training import loop
+from grpo_jax.training.phases import phases, schedules
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import metrics_log, sharding
 from tests.experiments import tiny_config
 from tests.training import resume_test, tiny
 

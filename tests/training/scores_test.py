@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_jax.rewards import answers, math_accuracy
-from grpo_jax.training import evaluation, scores
+from grpo_jax.training.evaluation import evaluation, scores
 from tests.references import metrics as reference
 
 

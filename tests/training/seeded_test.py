@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import seeded
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import seeded
 
 
 def _resolved(seed):

@@ -13,17 +13,12 @@ import jax
 
 from grpo_jax.data import tokenizer
 from grpo_jax.rollout import sampling
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  models,
-  runs,
-  serving,
-  serving_endpoint,
-  serving_http,
-  sharding,
-  token_texts,
-)
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.serving import serving, serving_endpoint, serving_http
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.phases import models, runs
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.problem import token_texts
+from grpo_jax.training.runtime import sharding
 
 MAX_PROMPT_LEN, MAX_NEW_TOKENS = 24, 6
 # Roles by a letter; of tools their names.

@@ -20,14 +20,14 @@ import pytest
 
 from grpo_jax.data import pipeline
 from grpo_jax.ops import logprobs
-from grpo_jax.rewards import verifiers_process
+from grpo_jax.rewards.workers import verifiers_process
 from grpo_jax.rollout import host_turns, sampling
-from grpo_jax.training import (
+from grpo_jax.settings import served_settings
+from grpo_jax.training.phases import served_episodes
+from grpo_jax.training.problem import (
   judges,
-  served_episodes,
   served_problem,
   served_rollouts,
-  served_settings,
   verifiers,
 )
 from grpo_jax.types import HostEnvironment, Prompts

@@ -9,7 +9,10 @@ import time
 import numpy as np
 import pytest
 
-from grpo_jax.training import api, loop, metrics_log, serving_endpoint
+from grpo_jax import api
+from grpo_jax.serving import serving_endpoint
+from grpo_jax.training import loop
+from grpo_jax.training.runtime import metrics_log
 from tests.experiments import command
 from tests.training import served, served_config
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 from tests.training import served_config
 
 

@@ -10,15 +10,15 @@ import urllib.request
 import numpy as np
 import pytest
 
-from grpo_jax.rewards import judge_service
+from grpo_jax.rewards.workers import judge_service
 from grpo_jax.rollout import continued
-from grpo_jax.training import (
-  draws,
+from grpo_jax.serving import (
   serving,
   serving_endpoint,
   serving_http,
   serving_requests,
 )
+from grpo_jax.training.evaluation import draws
 from tests.training import served
 
 CHAT = "/v1/chat/completions"

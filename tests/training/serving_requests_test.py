@@ -6,8 +6,8 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from grpo_jax.training import serving_requests
-from grpo_jax.training.serving_requests import BadRequest
+from grpo_jax.serving import serving_requests
+from grpo_jax.serving.serving_requests import BadRequest
 
 ASK = {"role": "user", "content": "hi"}
 _JSON = st.recursive(

@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.training import draws, serving
+from grpo_jax.serving import serving
+from grpo_jax.training.evaluation import draws
 from tests.training import served
 
 PROMPTS = "ab cd", "x", "27 + 58 ="

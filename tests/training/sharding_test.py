@@ -11,7 +11,9 @@ from jax.sharding import PartitionSpec as P
 
 from configs.recipes import models as known_models
 from grpo_jax.models import architecture, lora, transformer
-from grpo_jax.training import models, sections, sharding
+from grpo_jax.settings import sections
+from grpo_jax.training.phases import models
+from grpo_jax.training.runtime import sharding
 from tests.training import tiny
 
 FSDP = ("fsdp", "expert")

@@ -13,16 +13,11 @@ import optax
 import pytest
 
 from grpo_jax.data import pipeline
-from grpo_jax.learning import stages
-from grpo_jax.training import (
-  checkpoints,
-  drivers,
-  loop,
-  many,
-  metrics_log,
-  sections,
-  sharding,
-)
+from grpo_jax.settings import sections
+from grpo_jax.step import stages
+from grpo_jax.training import loop, many
+from grpo_jax.training.phases import drivers
+from grpo_jax.training.runtime import checkpoints, metrics_log, sharding
 from tests.experiments import tiny_config
 from tests.learning import corrections_test
 from tests.training import many_test, resume_test, tiny, turns_test

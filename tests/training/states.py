@@ -32,10 +32,11 @@ def of_a_run() -> TrainState:
   rollouts drawn ahead, as the phases of a run make them; the state of an
   algorithm and a bfloat16 array, which that run has not.
   """
-  from grpo_jax.learning import stages
-  from grpo_jax.training import config as config_lib
-  from grpo_jax.training import models, runs, sharding
-  from grpo_jax.training import problem as problem_lib
+  from grpo_jax.settings import config as config_lib
+  from grpo_jax.step import stages
+  from grpo_jax.training.phases import models, runs
+  from grpo_jax.training.problem import problem as problem_lib
+  from grpo_jax.training.runtime import sharding
   from tests.experiments import tiny_config
 
   config = tiny_config.get_config("on_host")

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch):

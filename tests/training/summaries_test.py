@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import host_environments, summaries
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.phases import summaries
+from grpo_jax.training.problem import host_environments
 from grpo_jax.types import HostCompaction, HostEnvironment
 from tests.data import tokenizer_test
 

@@ -6,9 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from grpo_jax.settings import config as config_lib
 from grpo_jax.tasks import copy as copy_task
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import loop, problem
+from grpo_jax.training import loop
+from grpo_jax.training.problem import problem
 from tests.experiments import tiny_config
 
 

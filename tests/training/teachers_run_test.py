@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 from grpo_jax.training import loop
 from tests.experiments import checkpoint_run_test
 from tests.training import resume_test

@@ -13,13 +13,14 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
-from grpo_jax.learning import members, stages
-from grpo_jax.learning.micro_batches import UpdatePlan
-from grpo_jax.learning.stages import Parts
 from grpo_jax.models import adapter, architecture, transformer
 from grpo_jax.rollout import sampling
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import models, phases, sections
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import sections
+from grpo_jax.step import members, stages
+from grpo_jax.step.micro_batches import UpdatePlan
+from grpo_jax.step.stages import Parts
+from grpo_jax.training.phases import models, phases
 from grpo_jax.types import (
   Critic,
   MemberState,

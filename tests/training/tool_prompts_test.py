@@ -4,10 +4,10 @@ import pytest
 
 from configs import search_agent
 from experiments.rewards import search_problems
-from grpo_jax.rewards import tools
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import problem as problem_lib
-from grpo_jax.training import tool_prompts, vocabularies
+from grpo_jax.rewards.agents import tools
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.problem import tool_prompts, vocabularies
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_tools_that_the_user_names_stay(folder):
   [
     {"data__template": "Q: {prompt}"},
     {
-      "data__environment": "grpo_jax.rewards.python_tool:make",
+      "data__environment": "grpo_jax.rewards.agents.python_tool:make",
       "environment__options": {},
     },
   ],

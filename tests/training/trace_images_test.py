@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.tasks import vision
-from grpo_jax.training import trace_images
+from grpo_jax.training.evaluation import trace_images
 
 
 def pixels_of(picture):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from grpo_jax.data import tokenizer
-from grpo_jax.training import trace_rows, traces
+from grpo_jax.training.evaluation import trace_rows
+from grpo_jax.training.runtime import traces
 
 NAN = np.float32(np.nan)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from grpo_jax.training import traces
+from grpo_jax.training.runtime import traces
 
 
 def _row(size: int, **values: np.ndarray) -> traces.Row:

@@ -8,21 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.learning import stages
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  loop,
-  metrics_log,
-  models,
-  problem,
-  replay,
-  run,
-  runs,
-  sharding,
-  trace_rows,
-  traces,
-  tracing,
-)
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import stages
+from grpo_jax.training import loop, replay, run, tracing
+from grpo_jax.training.evaluation import trace_rows
+from grpo_jax.training.phases import models, runs
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import metrics_log, sharding, traces
 from tests.experiments import tiny_config
 
 

@@ -9,8 +9,9 @@ import wandb
 from tensorboardX.proto import event_pb2, plugin_hparams_pb2
 from wandb.proto import wandb_internal_pb2
 
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import metrics_log, paths, settings, traces, trackers
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import settings
+from grpo_jax.training.runtime import metrics_log, paths, traces, trackers
 
 
 def events(folder):

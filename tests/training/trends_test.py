@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from grpo_jax.training import trends
+from grpo_jax.training.rules import trends
 
 _SMALL = st.lists(st.integers(-3, 3), min_size=3, max_size=12)
 

@@ -1,6 +1,7 @@
 """Sums of turns by hand."""
 
-from grpo_jax.training import metric_table, turn_counts
+from grpo_jax.training.monitor import metric_table
+from grpo_jax.training.phases import turn_counts
 
 
 def test_later_turns_are_added_up():

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.learning import stages
+from grpo_jax.step import stages
 from grpo_jax.types import Player, Scored
 from tests.rollout import toy
 from tests.training import tiny

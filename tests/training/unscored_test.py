@@ -2,7 +2,7 @@
 
 import logging
 
-from grpo_jax.training import unscored
+from grpo_jax.training.problem import unscored
 
 INDEX = "raised: a: IndexError: no such (a.py:7)"
 KEPT = "The last checkpoint is of step 3."

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grpo_jax import algorithms
-from grpo_jax.training import programs, varied
+from grpo_jax.training.runtime import programs, varied
 
 VALUES = (0.2, 0.3, 0.7)
 

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from experiments import flags as flags_lib
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import probe
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.problem import probe
+from grpo_jax.training.problem import problem as problem_lib
 from tests.experiments import command, errors_test
 
 PAGE = (command.ROOT / "docs/verifier_errors.md").read_text()

@@ -12,18 +12,13 @@ import pytest
 
 from grpo_jax.data import tokenizer
 from grpo_jax.rewards import derived
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  drivers,
-  judges,
-  loop,
-  metrics_log,
-  runs,
-  sharding,
-  verifiers,
-)
-from grpo_jax.training import models as models_lib
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training import loop
+from grpo_jax.training.phases import drivers, runs
+from grpo_jax.training.phases import models as models_lib
+from grpo_jax.training.problem import judges, verifiers
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import metrics_log, sharding
 from grpo_jax.types import Prompts, Rollout
 
 SAMPLE = pathlib.Path(__file__).parent.parent / "data/gsm8k_sample"

@@ -10,7 +10,8 @@ import pytest
 
 from configs import vision
 from grpo_jax.models import transformer
-from grpo_jax.training import loop, metrics_log
+from grpo_jax.training import loop
+from grpo_jax.training.runtime import metrics_log
 
 
 def get_config():

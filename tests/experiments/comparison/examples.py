@@ -7,7 +7,7 @@ import json
 import pathlib
 
 from configs import quickstart
-from grpo_jax.training import metrics_log
+from grpo_jax.training.runtime import metrics_log
 
 
 @functools.cache

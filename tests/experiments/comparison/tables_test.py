@@ -7,7 +7,7 @@ import pytest
 
 from experiments.comparison import figure, options, output, scores, tables
 from experiments.comparison import runs as runs_lib
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 from tests.experiments.comparison import examples
 
 METRIC = "eval/accuracy"

@@ -8,7 +8,7 @@ import pytest
 
 from configs.sweeps import healthy
 from experiments.health import false_alarms
-from grpo_jax.training import alarms
+from grpo_jax.training.rules import alarms
 
 _PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs/false_alarms.md"
 

@@ -8,8 +8,9 @@ import pathlib
 import pytest
 
 from experiments.launch import job, preflight, skypilot, tpu_vm, xpk
-from grpo_jax.training import api, named
-from grpo_jax.training import config as config_lib
+from grpo_jax import api
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import named
 from tests.experiments.launch import conftest
 
 _GOLDEN = pathlib.Path(__file__).parent / "golden"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.parity import outputs
-from grpo_jax.models import weights
+from grpo_jax.models.hf import weights
 from tests.experiments import command
 
 CHECKPOINT = command.ROOT / "tests" / "data" / "checkpoints" / "qwen2"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.parity import outputs, table
-from grpo_jax.models import weights
+from grpo_jax.models.hf import weights
 from tests.experiments import command
 
 SHIPPED = command.ROOT / "tests/data/checkpoints/qwen2"

@@ -13,8 +13,10 @@ from configs import pods as pods_config
 from configs.recipes import models as published
 from experiments.pods import held
 from grpo_jax.models import architecture, transformer
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import models, problem, runs, sharding
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.phases import models, runs
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import sharding
 from tests.experiments import command, tiny_config
 
 RECIPES = sorted(

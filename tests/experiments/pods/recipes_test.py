@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from experiments.pods import recipes
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 
 _CONFIGS = pathlib.Path(__file__).resolve().parents[3] / "configs"
 _NAMES = [

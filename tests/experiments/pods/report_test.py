@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from experiments.pods import chips, costs, report, rows, steps, table
-from grpo_jax.training import config as config_lib
+from grpo_jax.settings import config as config_lib
 from tests.experiments import command, programs_test, tiny_config
 
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from experiments.sweeps import cells as cells_lib
-from grpo_jax.training import many, metrics_log, varied
+from grpo_jax.training import many
+from grpo_jax.training.runtime import metrics_log, varied
 from tests.experiments import command
 
 LR_BY_CLIP = str(command.ROOT / "configs/sweeps/lr_by_clip.py")

@@ -9,7 +9,7 @@ import pytest
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import collect, statistics
 from experiments.sweeps import groups as groups_lib
-from grpo_jax.training import metrics_log
+from grpo_jax.training.runtime import metrics_log
 
 RATE = "rl.optimizer.learning_rate"
 

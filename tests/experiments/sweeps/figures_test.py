@@ -3,7 +3,7 @@
 import numpy as np
 
 from experiments.sweeps import figures
-from grpo_jax.training import style
+from grpo_jax.training.monitor import style
 
 
 def test_a_curve_is_the_mean_over_seeds_with_its_interval():

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from grpo_jax.training import metrics_log
+from grpo_jax.training.runtime import metrics_log
 from tests.experiments import command
 from tests.experiments.programs_test import assert_fits, assert_refused
 

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from grpo_jax.training import metrics_log, traces
+from grpo_jax.training.runtime import metrics_log, traces
 
 FLOATS = (
   *("sampler_logp", "old_logp", "new_logp", "ratio", "entropy"),

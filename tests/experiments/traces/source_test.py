@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.traces import source
-from grpo_jax.training import alarms
+from grpo_jax.training.rules import alarms
 from tests.experiments.traces import examples
 
 

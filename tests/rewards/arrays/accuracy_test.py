@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.rewards import math_accuracy
-from grpo_jax.rewards.arrays import accuracy, numbers, text
+from grpo_jax.rewards.in_graph import accuracy, numbers, text
 from tests.rewards.arrays import made_texts
 
 SIZE, ROWS = 256, 512

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from grpo_jax.rewards import answers
-from grpo_jax.rewards.arrays import find, strings, text
+from grpo_jax.rewards.in_graph import find, strings, text
 from tests.rewards.arrays import made_texts
 
 SIZE, ROWS = 256, 512

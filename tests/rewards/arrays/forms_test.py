@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.rewards import formatting
-from grpo_jax.rewards.arrays import forms, scripts, text
+from grpo_jax.rewards.in_graph import forms, scripts, text
 
 SIZE, ROWS = 160, 256
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.rewards import answers, math_accuracy
-from grpo_jax.rewards.arrays import digits, find, grammar, numbers, text
+from grpo_jax.rewards.in_graph import digits, find, grammar, numbers, text
 
 ROWS = 256
 

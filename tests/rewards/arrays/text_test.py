@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.rewards.arrays import text
+from grpo_jax.rewards.in_graph import text
 
 TOKENS = [
   b"",

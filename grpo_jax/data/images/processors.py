@@ -1,0 +1,328 @@
+"""What the processors of two kinds of families make of an image.
+
+    processor = processors.from_folder("checkpoints/qwen2_5_vl")
+    cut = processor.cut(pixels)           # patches, uint8, and their grids
+    processor.patches(cut)                # [patches, F] float32
+    processor.placeholders(cut)           # the text in the place of the image
+
+"qwen": Qwen2-VL, Qwen2.5-VL and Qwen3-VL. An image keeps its proportions, is
+resized so that its sides are multiples of a merged patch and its area is within
+bounds, and is one grid of patches. Each patch is there twice, since the tower
+reads two frames at a time.
+
+"idefics": Idefics3 and SmolVLM. An image is resized to a longest edge, cut into
+square tiles, and shown once more as a whole; each tile is a grid of its own.
+
+Patches lie as a tower reads them: block after block of merge × merge patches,
+row by row within a block and from block to block. A patch is (channel, row,
+column), for "qwen" (channel, frame, row, column).
+
+The pixels are those of the processors of transformers that resize with Pillow,
+bit for bit. Those that resize with torchvision, its default, differ from them:
+mostly by a level or two of 255 in one of two hundred pixels.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from grpo_jax.data.images import files
+from grpo_jax.data.images.files import BadImage
+
+KINDS = ("qwen", "idefics")
+# Longer sides make a tile of a single row; from transformers' `smart_resize`.
+MAX_RATIO = 200
+# Of "idefics": no side is longer, whatever the settings say.
+_MAX_SIDE = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+  """An image in patches, before its pixels are normalized.
+
+  Attributes:
+    pixels: Of all patches, in the order of the tower: (channel, row, column).
+    grids: Rows and columns of patches of each tile.
+    rows, columns: Of tiles, without the whole image; 0 where there is one grid.
+  """
+
+  pixels: np.ndarray  # [patches, 3 · patch · patch] uint8
+  grids: tuple[tuple[int, int], ...]
+  rows: int = 0
+  columns: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Processor:
+  """How images become patches and placeholders.
+
+  Attributes:
+    kind: One of `KINDS`.
+    patch: Pixels of a side of a patch.
+    merge: Patches of a side of a block that becomes one token.
+    min_pixels, max_pixels: Of "qwen", of a resized image.
+    longest_edge: Of "idefics", of a resized image, in pixels.
+    tile: Of "idefics", pixels of a side of a tile.
+    splits: Of "idefics", whether there are tiles beside the whole image.
+    frames: How often each patch is there.
+    resample: Pillow's number of the filter.
+    mean, std: Of each channel, after `scale`.
+    scale: Pixels are multiplied by it.
+    image_token: The text of a placeholder.
+    before, after: What stands around an image where no chat template writes it.
+  """
+
+  kind: str
+  patch: int
+  merge: int
+  min_pixels: int = 56 * 56
+  max_pixels: int = 28 * 28 * 1280
+  longest_edge: int = 4 * 364
+  tile: int = 364
+  splits: bool = True
+  frames: int = 1
+  resample: int = 3
+  mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+  std: tuple[float, ...] = (0.5, 0.5, 0.5)
+  scale: float = 1 / 255
+  image_token: str = "<|image_pad|>"
+  before: str = ""
+  after: str = ""
+
+  def __post_init__(self):
+    if self.kind not in KINDS:
+      raise ValueError(
+        f"Processor: kind is {self.kind!r}; needed is one of {KINDS}."
+      )
+    bounds = {
+      "patch": (self.patch, 1, 64),
+      "merge": (self.merge, 1, 16),
+      "frames": (self.frames, 1, 4),
+      "max_pixels": (self.max_pixels, 1, 2**26),  # Before the next.
+      "min_pixels": (self.min_pixels, 1, self.max_pixels),
+      "longest_edge": (self.longest_edge, 1, 2**13),
+      "tile": (self.tile, 1, _MAX_SIDE),
+      "resample": (self.resample, 0, 5),
+    }
+    for name, (value, least, most) in bounds.items():
+      if type(value) is not int or not least <= value <= most:
+        raise ValueError(
+          f"Processor: {name} is {value!r}; needed is a whole number from"
+          f" {least} to {most}."
+        )
+    if self.kind == "idefics" and self.tile % (self.patch * self.merge):
+      raise ValueError(
+        f"Processor: tiles of {self.tile} pixels cannot be cut into blocks of"
+        f" {self.merge} x {self.merge} patches of {self.patch} pixels."
+      )
+    for name in ("mean", "std"):
+      found = getattr(self, name)
+      if len(found) != 3 or not all(map(math.isfinite, found)):
+        raise ValueError(
+          f"Processor: {name} is {found!r}; needed are three numbers."
+        )
+    if not all(x > 0 for x in self.std):
+      raise ValueError(
+        f"Processor: std is {self.std!r}; needed are numbers above 0."
+      )
+
+  @property
+  def features(self) -> int:
+    """Numbers of a patch, F."""
+    return 3 * self.frames * self.patch**2
+
+  def size(self, height: int, width: int) -> tuple[int, int]:
+    """Height and width of an image after it was resized.
+
+    Raises:
+      BadImage: Its sides are too different.
+    """
+    if self.kind == "qwen":
+      return self._within_bounds(height, width)
+    height, width = self._longest(height, width)
+    if not self.splits:
+      return self.tile, self.tile
+    return self._in_tiles(height, width)
+
+  def _within_bounds(self, height: int, width: int) -> tuple[int, int]:
+    if max(height, width) / min(height, width) > MAX_RATIO:
+      raise BadImage(
+        f"it has {width} x {height} pixels; one side may be at most"
+        f" {MAX_RATIO} times the other"
+      )
+    step = self.patch * self.merge
+    tall, wide = round(height / step) * step, round(width / step) * step
+    if tall * wide > self.max_pixels:
+      shrink = math.sqrt((height * width) / self.max_pixels)
+      tall = max(step, math.floor(height / shrink / step) * step)
+      wide = max(step, math.floor(width / shrink / step) * step)
+    elif tall * wide < self.min_pixels:
+      grow = math.sqrt(self.min_pixels / (height * width))
+      tall = math.ceil(height * grow / step) * step
+      wide = math.ceil(width * grow / step) * step
+    return tall, wide
+
+  def _longest(self, height: int, width: int) -> tuple[int, int]:
+    """The size at which the longer side has the wanted length."""
+    ratio = width / height
+    if width >= height:
+      width = self.longest_edge
+      height = int(width / ratio)
+      height += height % 2
+    else:
+      height = self.longest_edge
+      width = int(height * ratio)
+      width += width % 2
+    height, width = max(height, 1), max(width, 1)
+    ratio = width / height
+    if width >= height and width > _MAX_SIDE:
+      width = _MAX_SIDE
+      height = int(width / ratio)
+    elif height > width and height > _MAX_SIDE:
+      height = _MAX_SIDE
+      width = int(height * ratio)
+    return max(height, 1), max(width, 1)
+
+  def _in_tiles(self, height: int, width: int) -> tuple[int, int]:
+    ratio = width / height
+    if width >= height:
+      width = math.ceil(width / self.tile) * self.tile
+      height = math.ceil(int(width / ratio) / self.tile) * self.tile
+    else:
+      height = math.ceil(height / self.tile) * self.tile
+      width = math.ceil(int(height * ratio) / self.tile) * self.tile
+    # A side that rounds to no pixel: transformers fails there.
+    return max(height, self.tile), max(width, self.tile)
+
+  def cut(
+    self,
+    image: np.ndarray,  # [height, width, 3] uint8
+  ) -> Cut:
+    """Resizes an image and cuts it into patches.
+
+    Raises:
+      BadImage: Its sides are too different.
+    """
+    if self.kind == "qwen":
+      resized = self._resized(image, *self.size(*image.shape[:2]))
+      return Cut(self._in_patches(resized), (self._grid(resized),))
+    # Resized twice, as in transformers: each step rounds to levels of 255.
+    image = self._resized(image, *self._longest(*image.shape[:2]))
+    if not self.splits:
+      tiles = [self._resized(image, self.tile, self.tile)]
+      rows = columns = 0
+    else:
+      image = self._resized(image, *self._in_tiles(*image.shape[:2]))
+      rows, columns = (x // self.tile for x in image.shape[:2])
+      tiles = [*self._tiles(image)]
+      if len(tiles) == 1:
+        rows = columns = 0
+      else:
+        tiles.append(self._resized(image, self.tile, self.tile))
+    return Cut(
+      np.concatenate([self._in_patches(tile) for tile in tiles]),
+      tuple(map(self._grid, tiles)),
+      rows,
+      columns,
+    )
+
+  def _tiles(self, image: np.ndarray) -> Iterator[np.ndarray]:
+    size = self.tile
+    for top in range(0, image.shape[0], size):
+      for left in range(0, image.shape[1], size):
+        yield image[top : top + size, left : left + size]
+
+  def _resized(self, image: np.ndarray, height: int, width: int) -> np.ndarray:
+    pillow = files.import_pillow()
+    resized = pillow.Image.fromarray(image).resize(
+      (width, height), resample=self.resample
+    )
+    return np.asarray(resized)
+
+  def _grid(self, image: np.ndarray) -> tuple[int, int]:
+    return image.shape[0] // self.patch, image.shape[1] // self.patch
+
+  def _in_patches(self, image: np.ndarray) -> np.ndarray:
+    rows, columns = self._grid(image)
+    merge, patch = self.merge, self.patch
+    blocks = image.reshape(
+      *(rows // merge, merge, patch), *(columns // merge, merge, patch), 3
+    )
+    # Rows and columns of blocks, then of patches, then channel, row, column.
+    ordered = blocks.transpose(0, 3, 1, 4, 6, 2, 5)
+    return ordered.reshape(rows * columns, 3 * patch * patch)
+
+  def places(self, grid: tuple[int, int]) -> np.ndarray:  # [patches, 2] int32
+    """Row and column of each patch of a grid, in the order of the tower."""
+    rows, columns = grid
+    merge = self.merge
+    every = np.stack(
+      np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"), axis=-1
+    )
+    blocks = every.reshape(rows // merge, merge, columns // merge, merge, 2)
+    return blocks.transpose(0, 2, 1, 3, 4).reshape(-1, 2).astype(np.int32)
+
+  @functools.cached_property
+  def _levels(self) -> np.ndarray:  # [3, 256] float32
+    """What becomes of the levels of each channel."""
+    # Rounded where transformers rounds: to float32 after scaling, and then with
+    # the mean and deviation in float32.
+    scaled = (np.arange(256, dtype=np.float64) * self.scale).astype(np.float32)
+    mean = np.asarray(self.mean, np.float32)[:, None]
+    std = np.asarray(self.std, np.float32)[:, None]
+    return (scaled - mean) / std
+
+  def patches(
+    self,
+    pixels: np.ndarray,  # [patches, 3 · patch · patch] uint8
+  ) -> np.ndarray:  # [patches, F] float32
+    """The normalized patches of a `Cut`."""
+    by_channel = pixels.reshape(len(pixels), 3, -1)
+    made = np.empty(by_channel.shape, np.float32)
+    for channel in range(3):
+      made[:, channel] = self._levels[channel][by_channel[:, channel]]
+    repeated = np.repeat(made[:, :, None], self.frames, axis=2)
+    return repeated.reshape(len(pixels), self.features)
+
+  def num_tokens(self, grid: tuple[int, int]) -> int:
+    """Placeholders of a grid of patches."""
+    return grid[0] * grid[1] // self.merge**2
+
+  def placeholders(self, cut: Cut) -> str:
+    """The text that takes the place of an image's token."""
+    if self.kind == "qwen":
+      return self.image_token * self.num_tokens(cut.grids[0])
+    around, tokens = _AROUND, self.image_token * self.num_tokens(cut.grids[-1])
+    whole = f"{around}<global-img>{tokens}{around}"
+    if not cut.rows:
+      return whole
+    lines = [
+      "".join(
+        f"{around}<row_{row + 1}_col_{column + 1}>{tokens}"
+        for column in range(cut.columns)
+      )
+      for row in range(cut.rows)
+    ]
+    return "\n".join([*lines, "", whole])
+
+  def described(self) -> dict[str, Any]:
+    """Plain data, of which `Processor(**…)` makes the same one."""
+    return dataclasses.asdict(self)
+
+
+_AROUND = "<fake_token_around_image>"
+
+
+def remade(described: dict[str, Any]) -> Processor:
+  """The processor of which `described` has told."""
+  fields: dict[str, Any] = {
+    name: tuple(value) if isinstance(value, list) else value
+    for name, value in described.items()
+  }
+  return Processor(**fields)

@@ -1,0 +1,330 @@
+"""A run in the hands of a person: its log, its policy, and what to ask of it.
+
+    run = grpo_jax.load("runs/quickstart")
+    run.history["reward/mean"]                      # [N]
+    run.sample("dcba=").texts
+    run.evaluate(num_samples=8, temperature=1.0)["eval/maj@8"]
+
+Files are read when they are asked for, so that a run which is still going can
+be looked at. The policy is opened when it is first needed, and stays in memory
+until the handle is closed, as a context manager or with the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import sys
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from grpo_jax import ranges
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.evaluation import data_sets, draws, evaluation, scores
+from grpo_jax.training.monitor import history as history_lib
+from grpo_jax.training.monitor import plots
+from grpo_jax.training.phases import runs
+from grpo_jax.training.runtime import console, hosts, metrics_log, paths
+from grpo_jax.training.runtime import traces as traces_lib
+
+if TYPE_CHECKING:
+  from matplotlib.figure import Figure
+
+
+class Run:
+  """A run on a disk or in a bucket, or a checkpoint that no run has trained.
+
+  Attributes:
+    config: Its settings.
+    workdir: Its folder; None of a checkpoint.
+  """
+
+  def __init__(
+    self,
+    config: config_lib.RunConfig,
+    workdir: paths.Path | None,
+    opened: Callable[[contextlib.ExitStack], runs.Loaded],
+  ):
+    """Opens nothing yet.
+
+    Args:
+      config: Its settings.
+      workdir: Its folder; None of a checkpoint.
+      opened: Opens the policy; the stack closes it.
+    """
+    self.config = config
+    self.workdir = workdir
+    self._opened = opened
+    stack = contextlib.ExitStack()
+    self._stack = stack
+    self._close = weakref.finalize(self, stack.close)
+    self._samplers: dict[Any, draws.Sampler] = {}
+
+  def __enter__(self) -> Self:
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    self.close()
+
+  def __repr__(self) -> str:
+    where = self.workdir or self.config.model.checkpoint
+    result = self.result if self.workdir else None
+    if result is None:
+      return f"Run({str(where)!r})"
+    after = result["after"] or {}
+    accuracy = after.get("eval/accuracy")
+    shown = "" if accuracy is None else f", eval/accuracy {accuracy:.3f}"
+    return (
+      f"Run({str(where)!r}, {ranges.counted(result['step'], 'step')}{shown})"
+    )
+
+  def close(self) -> None:
+    """Frees the policy; what is asked for later opens it again."""
+    self.__dict__.pop("loaded", None)
+    self._samplers.clear()
+    self._stack.close()
+
+  @functools.cached_property
+  def loaded(self) -> runs.Loaded:
+    """The models in memory; averaged parameters, where there are any.
+
+    Raises:
+      FileNotFoundError: There is no such checkpoint.
+      ValueError: The checkpoint or the data are at fault.
+    """
+    with contextlib.ExitStack() as stack:
+      found = self._opened(stack)
+      self._stack.enter_context(stack.pop_all())
+    return found
+
+  @property
+  def step(self) -> int | None:
+    """Step of the checkpoint; None of one that no run has trained."""
+    return self.loaded.step
+
+  @property
+  def params(self) -> Any:
+    """Parameters of the policy: {"trained": …, "frozen": …}."""
+    return self.loaded.params
+
+  def _folder(self, what: str) -> paths.Path:
+    if self.workdir is None:
+      raise ValueError(
+        f"run.{what}: {self.config.model.checkpoint!r} is a checkpoint that no"
+        " run has trained, so there is none; load(workdir) opens a run."
+      )
+    return self.workdir
+
+  @property
+  def history(self) -> history_lib.History:
+    """What has been logged until now, as arrays by name."""
+    return history_lib.read(self._folder("history"))
+
+  @property
+  def samples(self) -> list[dict[str, Any]]:
+    """The lines of `samples.jsonl`: completions drawn in training."""
+    path = self._folder("samples") / metrics_log.SAMPLES
+    return metrics_log.read_lines(path) if path.exists() else []
+
+  @property
+  def result(self) -> dict[str, Any] | None:
+    """How the run ended: `result.json`.
+
+    None where it has not: it is going on, or was stopped, and the same call of
+    `train` continues it.
+    """
+    path = self._folder("result") / metrics_log.RESULT
+    return metrics_log.read_json(path, dict) if path.exists() else None
+
+  def traces(self) -> list[traces_lib.Group]:
+    """Whole groups token by token, as the run has traced them."""
+    return traces_lib.read(self._folder("traces"))
+
+  def plot(self) -> Figure:
+    """Reward, accuracy, length and entropy.
+
+    A notebook shows the figure. A script has nobody who does: there it is also
+    written into the folder of the run, as `curves.png`, and the path is said.
+
+    Raises:
+      ImportError: matplotlib is not installed.
+      ValueError: No reinforcement step was logged yet.
+    """
+    folder = self._folder("plot")
+    figure = plots.figure_of(folder)
+    if console.mode_of(sys.stdout) != "notebook":
+      path = folder / plots.CURVES
+      try:
+        path.write_bytes(plots.png(figure))
+        hosts.say(f"curves: {path}")
+      except OSError as error:
+        hosts.say(f"curves cannot be written: {error}; figure.savefig can")
+    return figure
+
+  def prompts(self, num_prompts: int) -> list[dict[str, Any]]:
+    """The first held-out records, for `sample`.
+
+    Raises:
+      ValueError: There are not so many.
+    """
+    held_out = self.loaded.problem.held_out
+    if not 1 <= num_prompts <= len(held_out):
+      raise ValueError(
+        f"prompts: num_prompts={num_prompts}; the run has {len(held_out)}"
+        " held-out prompts."
+      )
+    return [held_out[i] for i in range(num_prompts)]
+
+  def sample(
+    self,
+    prompts: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]],
+    n: int = 1,
+    temperature: float = 0.0,
+    seed: int = 0,
+  ) -> draws.Samples:
+    """Completions of prompts, with log-probs, entropies and rewards.
+
+    A prompt that is a text has no right answer, and what continues it is not
+    scored: its rewards are NaN. A record has one, and is scored as in the run.
+
+    Args:
+      prompts: Texts, of a task in its own alphabet; or records, as `prompts`
+        gives them, or {"prompt": "27 + 58 =", "answer": "85"}. One or several,
+        of one kind.
+      n: Completions of each.
+      temperature: 0 takes the most likely tokens.
+      seed: The seed of the draws.
+
+    Raises:
+      ValueError: A prompt or a number is at fault, or the run's task has an
+        environment in the graph, which a text cannot begin.
+    """
+    if n < 1:
+      raise ValueError(
+        f"sample: n={n} completions of each prompt; needed is at least 1."
+      )
+    if n > 1 and not temperature:
+      raise ValueError(
+        f"sample: n={n} and temperature=0: all completions of a prompt would be"
+        " the same; set a temperature, such as 1.0."
+      )
+    given = [prompts] if isinstance(prompts, (str, Mapping)) else list(prompts)
+    is_scored = bool(given) and not isinstance(given[0], str)
+    if not given or any(isinstance(x, str) == is_scored for x in given):
+      raise ValueError(
+        f"sample: {len(given)} prompts; needed is at least one, and either"
+        " texts or records, and not both."
+      )
+    records = [self._record(prompt) for prompt in given]
+    key = is_scored, n, float(temperature)
+    if key not in self._samplers:
+      self._samplers[key] = draws.Sampler(self.loaded, records, *key)
+    return self._samplers[key].draw(records, seed)
+
+  def _record(self, prompt: str | Mapping[str, Any]) -> dict[str, Any]:
+    """A prompt as the records of the run have it.
+
+    Raises:
+      ValueError: It cannot be one.
+    """
+    problem = self.loaded.problem
+    if isinstance(prompt, str):
+      if problem.environment is not None:
+        raise ValueError(
+          "sample: this run's task has an environment, which needs more than a"
+          " text to begin with; pass run.prompts(4), its held-out problems."
+        )
+      is_text = isinstance(problem.train[0]["prompt"], str)
+      value = prompt if is_text else problem.encoder.prompt({"prompt": prompt})
+      prompt = {"prompt": value}
+    record = {"answer": "", "extras": {}, **prompt}
+    if "prompt" not in prompt:
+      raise ValueError(
+        f"sample: the record {record!r:.80} has no prompt; needed is"
+        ' {"prompt": …, "answer": …}.'
+      )
+    size = len(problem.encoder.prompt(record))
+    if size > problem.max_prompt_len:
+      raise ValueError(
+        f"sample: the prompt has {size} tokens; this run was trained with at"
+        f" most {problem.max_prompt_len} (config.data.max_prompt_len)."
+      )
+    return record
+
+  def evaluate(
+    self,
+    num_prompts: int | None = None,
+    temperature: float = 0.0,
+    seed: int = 0,
+    num_samples: int = 1,
+    data: Mapping[str, str] | None = None,
+    top_p: float | None = None,
+  ) -> dict[str, float]:
+    """Figures of the policy on held-out prompts, or on files of prompts.
+
+    Args:
+      num_prompts: The first so many prompts; None: as many held-out ones as the
+        run has, or all of a file.
+      temperature: Sampling temperature; 0 is greedy.
+      seed: Seed of the draws.
+      num_samples: Completions of each prompt.
+      data: Name -> JSON-lines file, instead of the held-out prompts.
+      top_p: Tokens are drawn from the most likely ones that have this share of
+        the probability; None: from all.
+
+    Returns:
+      What `evaluation.summarize` and `scores.lengths` have; of several samples
+      also "eval/pass@4", "eval/maj@4" and so on (`scores.of_samples`). NaN is a
+      mean over nothing. With `data` they are "eval/NAME/accuracy" and so on,
+      and "eval/macro/…" are the means over the data sets.
+
+    Raises:
+      FileNotFoundError, ValueError: The data or a number is at fault.
+    """
+    if num_samples > 1 and not temperature:
+      raise ValueError(
+        f"evaluate: num_samples={num_samples} and temperature=0: all samples of"
+        " a prompt would be the same; set a temperature, such as 1.0."
+      )
+    loaded = self.loaded
+    sets = data_sets.opened(loaded, data or {}, num_prompts)
+    how = data_sets.Draws(temperature, num_samples, top_p, seed)
+    found = [
+      _figures(one, groups, loaded.config.rewards.follows)
+      for one, groups in zip(
+        sets, data_sets.complete(loaded, sets, how), strict=True
+      )
+    ]
+    if not data:
+      return found[0]
+    named = dict(zip((one.name for one in sets), found, strict=True))
+    named["macro"] = {
+      name: float(np.mean([figures[name] for figures in found]))
+      for name in found[0]
+      if all(name in figures for figures in found)
+    }
+    return {
+      name.replace("eval/", f"eval/{part}/", 1): value
+      for part, figures in named.items()
+      for name, value in figures.items()
+    }
+
+
+def _figures(
+  data: data_sets.DataSet, groups: scores.Groups, consistent: str
+) -> dict[str, float]:
+  """What `evaluate` says of a data set."""
+  domains = [name for name in data.domains if name is not None]
+  figures: dict[str, float | None] = {
+    **evaluation.summarize(groups, domains, consistent)
+  }
+  for name, value in scores.lengths(groups).items():
+    figures[f"eval/{name}"] = value
+  if len(groups[0]) > 1:
+    for name, column in scores.of_samples(groups, data.golds).items():
+      figures[f"eval/{name}"] = sum(column) / len(column)
+  return {k: math.nan if v is None else v for k, v in figures.items()}

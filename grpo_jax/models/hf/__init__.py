@@ -1,0 +1,1 @@
+"""Published files: read into parameters, and written for other libraries."""

@@ -1,0 +1,403 @@
+"""Adapters in the files of PEFT, which are read and written.
+
+What PEFT wrote for the base's Hugging Face checkpoint, and what `save` writes,
+has a matrix A [r, in] and a B [out, r] for each projection of each layer.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pathlib
+import re
+import reprlib
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from grpo_jax.models import lora
+from grpo_jax.models.hf import tensor_files
+from grpo_jax.types import PyTree
+
+# Layers of a tower in transformers' models, and what its adapters are called.
+_QWEN = {"qkv": "attn.qkv", "out": "attn.proj"}
+_TOWERS = {
+  "qwen2_5_vl": (
+    "model.visual.blocks",
+    {
+      **_QWEN,
+      **{name: f"mlp.{name}_proj" for name in ("gate", "up", "down")},
+    },
+  ),
+  "qwen3_vl": (
+    "model.visual.blocks",
+    {**_QWEN, "up": "mlp.linear_fc1", "down": "mlp.linear_fc2"},
+  ),
+  "siglip": (
+    "model.vision_model.encoder.layers",
+    {
+      "query": "self_attn.q_proj",
+      "key": "self_attn.k_proj",
+      "value": "self_attn.v_proj",
+      "out": "self_attn.out_proj",
+      "up": "mlp.fc1",
+      "down": "mlp.fc2",
+    },
+  ),
+}
+
+
+class _Model(NamedTuple):
+  """What the names of adapters depend on, beside the adapters.
+
+  Attributes:
+    num_apart: First layers of the base that are not in the stack of the others.
+    layers: Of the language model, in transformers' model.
+    tower: The layers of the tower, and names of their modules.
+  """
+
+  num_apart: int
+  layers: str
+  tower: tuple[str, dict[str, str]]
+
+
+def _model(params: PyTree) -> _Model:
+  """Takes the parameters of a `lora_policy` apart."""
+  frozen = params["frozen"]
+  apart = frozen["base"].get("dense_layers")
+  num_apart = 0 if apart is None else len(jax.tree.leaves(apart)[0])
+  tower = {**frozen, **frozen["base"]}.get("tower")
+  if tower is None:
+    return _Model(num_apart, "model.layers", ("", {}))
+  if "connector" in tower:
+    return _Model(num_apart, "model.text_model.layers", _TOWERS["siglip"])
+  kind = "qwen2_5_vl" if "gate" in tower["layers"]["mlp"] else "qwen3_vl"
+  return _Model(num_apart, "model.language_model.layers", _TOWERS[kind])
+
+
+_WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
+
+
+def save(
+  directory: str | os.PathLike,
+  params: PyTree,
+  config: lora.LoRAConfig,
+  base_model: str = "",
+  revision: str = "",
+) -> None:
+  """Writes the adapters as PEFT does, for the base's Hugging Face checkpoint.
+
+  Args:
+    directory: Gets adapter_config.json and adapter_model.safetensors.
+    params: Of a `lora_policy`.
+    config: Its config.
+    base_model, revision: Folder or hub name of the checkpoint of the base, and
+      which one it is on the hub, noted in the config file.
+
+  Raises:
+    ValueError: The directory has one of the files already.
+  """
+  directory = pathlib.Path(directory)
+  for name in (_WEIGHTS, _CONFIG):
+    if (directory / name).exists():
+      raise ValueError(
+        f"peft: {directory / name} exists already; nothing was changed."
+        " Pass another directory."
+      )
+  directory.mkdir(parents=True, exist_ok=True)
+  tensors = _to_peft(jax.device_get(params["trained"]), _model(params))
+  names = {value: name for name, value in tensor_files.DTYPES.items()}
+  outputs = [
+    tensor_files.Output(
+      name,
+      names[value.dtype],
+      value.shape,
+      value.nbytes,
+      functools.partial(np.ascontiguousarray, value),
+    )
+    for name, value in sorted(tensors.items())
+  ]
+  tensor_files.write_file(directory / _WEIGHTS, outputs)
+  settings = {
+    "peft_type": "LORA",
+    "task_type": "CAUSAL_LM",
+    "base_model_name_or_path": base_model,
+    "revision": revision or None,
+    "inference_mode": True,
+    "r": config.rank,
+    "lora_alpha": config.alpha,
+    "lora_dropout": 0.0,
+    "bias": "none",
+    "fan_in_fan_out": False,
+    "target_modules": _targets(params),
+  }
+  text = json.dumps(settings, indent=2) + "\n"
+  (directory / _CONFIG).write_text(text, encoding="utf-8")
+
+
+def config_of(
+  directory: str | os.PathLike, quantization: str = "none"
+) -> lora.LoRAConfig:
+  """The config of the adapters that PEFT, or `save`, wrote.
+
+  Args:
+    directory: Has adapter_config.json and adapter_model.safetensors.
+    quantization: Of the base, which the file does not say.
+
+  Raises:
+    FileNotFoundError: A file is missing.
+    ValueError: adapter_config.json is damaged, or says what a `lora.LoRAConfig`
+      cannot.
+  """
+  settings = _read_settings(directory)
+  path = pathlib.Path(directory) / _CONFIG
+  targets = settings.get("target_modules")
+  listed = [] if targets == "all-linear" else targets
+  if not isinstance(listed, list) or not all(
+    isinstance(name, str) and _named(name) for name in listed
+  ):
+    raise ValueError(
+      f"peft: {path} has target_modules {reprlib.repr(targets)}; needed"
+      " is 'all-linear', or a list of modules such as q_proj, o_proj and"
+      " gate_proj (the table in models/lora.py has all). Write the modules out"
+      " of which the file has adapters."
+    )
+  named = {_named(name) for name in listed}
+  rank: Any = settings.get("r")
+  alpha: Any = settings.get("lora_alpha")
+  if type(rank) is not int or type(alpha) not in (int, float):
+    raise ValueError(
+      f"peft: {path} has r {reprlib.repr(rank)} and lora_alpha"
+      f" {reprlib.repr(alpha)}; needed are a whole number and a number."
+    )
+  try:
+    config = lora.LoRAConfig(
+      rank=rank,
+      alpha=alpha,
+      modules=tuple(name for name in lora.NAMES if name in named),
+      quantization=quantization,
+    )
+  except ValueError as error:
+    raise ValueError(f"peft: {path}: {error}") from error
+  _check_settings(path, settings, config)
+  return config
+
+
+def load(
+  directory: str | os.PathLike, params: PyTree, config: lora.LoRAConfig
+) -> PyTree:
+  """`params` with the adapters that PEFT, or `save`, wrote.
+
+  Args:
+    directory: Has adapter_config.json and adapter_model.safetensors.
+    params: Of a `lora_policy` over the base that the adapters belong to.
+    config: Its config; must have the rank, α and modules of the file.
+
+  Raises:
+    FileNotFoundError: A file is missing.
+    ValueError: The files have other settings or tensors than the config, or
+      are damaged; the message says which.
+  """
+  settings = _read_settings(directory)
+  directory = pathlib.Path(directory).expanduser()
+  _check_settings(directory / _CONFIG, settings, config)
+  tensors = tensor_files.read_header(directory / _WEIGHTS)
+  for name, tensor in tensors.items():
+    if tensor.dtype not in tensor_files.DTYPES:
+      raise ValueError(
+        f"peft: {name} in {directory / _WEIGHTS} is {tensor.dtype}; supported"
+        f" are {', '.join(tensor_files.DTYPES)}. Convert the adapters to one of"
+        " these."
+      )
+  model = _model(params)
+  shapes = jax.eval_shape(
+    lambda adapters: _to_peft(adapters, model), params["trained"]
+  )
+  differ = [
+    f"{name} is {_shape(tensors, name)} in the file and"
+    f" {_shape(shapes, name)} here"
+    for name in sorted(tensors.keys() | shapes.keys())
+    if _shape(tensors, name) != _shape(shapes, name)
+  ]
+  if differ:
+    raise ValueError(
+      f"peft: {len(differ)} tensors of {directory / _WEIGHTS} do not fit"
+      f" this policy: {'; '.join(differ[:3])}. Use the modules, the rank and"
+      " the base that they were trained with."
+    )
+  found = {name: tensor.map() for name, tensor in tensors.items()}
+  return {**params, "trained": _from_peft(found, params)}
+
+
+def _read_settings(directory: str | os.PathLike) -> dict[str, Any]:
+  """What adapter_config.json says; both files are there."""
+  directory = pathlib.Path(directory).expanduser()
+  for name in (_WEIGHTS, _CONFIG):
+    if not (directory / name).is_file():
+      raise FileNotFoundError(
+        f"peft: {directory / name} is missing; needed is a folder as"
+        " PEFT's save_pretrained writes it."
+      )
+  path = directory / _CONFIG
+  try:
+    settings = json.loads(path.read_text(encoding="utf-8"))
+  except (ValueError, RecursionError) as error:
+    raise ValueError(
+      f"peft: {path} is no JSON: {error}. Copy the file again."
+    ) from error
+  if not isinstance(settings, dict):
+    raise ValueError(
+      f"peft: {path} holds no object of keys. Copy the file again."
+    )
+  return settings
+
+
+def _shape(arrays: dict[str, Any], name: str) -> Any:
+  return tuple(arrays[name].shape) if name in arrays else "absent"
+
+
+def _check_settings(
+  path: pathlib.Path, settings: dict[str, Any], config: lora.LoRAConfig
+) -> None:
+  """Raises unless the adapters mean what a `lora.LoRAConfig` can say."""
+  plain = {
+    "peft_type": "LORA",
+    "r": config.rank,
+    "lora_alpha": config.alpha,
+    "bias": "none",
+    "use_rslora": False,
+    "use_dora": False,
+    "fan_in_fan_out": False,
+    "rank_pattern": {},
+    "alpha_pattern": {},
+    "modules_to_save": None,
+    "layers_to_transform": None,
+    "layer_replication": None,
+    "lora_bias": False,
+    "use_qalora": False,
+    "target_parameters": None,
+    "trainable_token_indices": None,
+    # Adapters that begin to work in the middle of a text.
+    "alora_invocation_tokens": None,
+  }
+  # Other ways to start, like PiSSA, take a part out of the base's weights.
+  if settings.get("init_lora_weights") not in (None, True, False, "gaussian"):
+    plain["init_lora_weights"] = True
+  differ = [
+    f"{name} is {reprlib.repr(settings[name])}, needed is {value!r}"
+    for name, value in plain.items()
+    if settings.get(name, value) not in (value, value or None)
+  ]
+  if differ:
+    raise ValueError(
+      f"peft: {path} does not fit this policy: {'; '.join(differ)}."
+    )
+
+
+def _targets(params: PyTree) -> list[str]:
+  """Ends of names that are those of the adapted modules, and of no others."""
+  base, model = params["frozen"]["base"], _model(params)
+  is_mixture = "experts" in base["layers"]["mlp"]
+  targets: dict[str, None] = {}
+  ends_of_tower = {name.rsplit(".")[-1] for name in model.tower[1].values()}
+  for stack, adapters in lora.of_stacks(params["trained"]).items():
+    for name, adapter in adapters.items():
+      prefix, theirs = _module(stack, name, model)
+      part, *rest = theirs.split(".")
+      if stack == lora.TOWER or rest[-1] in ends_of_tower:
+        # Modules of the other part, or of mergers, would end so too.
+        first = model.num_apart if stack == "layers" else 0
+        ends = [
+          f"{prefix}.{first + i}.{theirs}" for i in range(len(adapter["a"]))
+        ]
+      elif "{expert}" in rest:
+        _, num_experts, *_ = adapter["a"].shape
+        pattern = ".".join(rest)
+        ends = [pattern.format(expert=i) for i in range(num_experts)]
+      elif part == "mlp" and is_mixture and stack != lora.TOWER:
+        # Experts have gates too.
+        ends = [".".join(rest) if len(rest) > 1 else f"{part}.{rest[0]}"]
+      else:
+        ends = rest[-1:]
+      targets |= dict.fromkeys(ends)
+  return list(targets)
+
+
+def _named(target: str) -> str | None:
+  """The adapter of a target module; the first of those that it may mean."""
+  for layers, modules in _TOWERS.values():
+    short = layers.removeprefix("model.")  # Also of transformers before 5.
+    for name, theirs in modules.items():
+      in_tower = re.search(rf"(^|\.){re.escape(short)}\.\d+\.", f".{target}")
+      if in_tower and target.endswith(f".{theirs}"):
+        return f"tower_{name}"
+  target = re.sub(r"\.\d+\.", ".{expert}.", f".{target}")
+  for name, (_, theirs) in lora.MODULES.items():
+    is_one = f".{theirs}".endswith(target) or target.endswith(f".{theirs}")
+    if is_one and name in lora.NAMES:
+      return name
+  for _, modules in _TOWERS.values():
+    for name, theirs in modules.items():
+      if f".{theirs}".endswith(target):
+        return f"tower_{name}"
+  return None
+
+
+def _module(stack: str, name: str, model: _Model) -> tuple[str, str]:
+  """Where the layers of a module are, and its name in them."""
+  if stack == lora.TOWER:
+    layers, modules = model.tower
+    return layers, modules[name]
+  return model.layers, lora.MODULES[name][1]
+
+
+def _adapters(params_or_adapters: PyTree, model: _Model):
+  """Name here, adapter, which part of its arrays, its name there."""
+  for stack, adapters in lora.of_stacks(params_or_adapters).items():
+    first = model.num_apart if stack == "layers" else 0
+    for name, adapter in adapters.items():
+      layers, theirs = _module(stack, name, model)
+      num_layers, num_experts, *_ = adapter["a"].shape
+      places: list[tuple[int, ...]] = [(layer,) for layer in range(num_layers)]
+      if "{expert}" in theirs:
+        places = [(*x, e) for x in places for e in range(num_experts)]
+      for layer, *expert in places:
+        module = theirs.format(expert=expert[0]) if expert else theirs
+        yield (
+          name,
+          adapter,
+          (layer, *expert),
+          f"base_model.model.{layers}.{first + layer}.{module}",
+        )
+
+
+def _to_peft(adapters: PyTree, model: _Model) -> dict[str, jax.Array]:
+  """Adapters under PEFT's names: A [r, inputs] and B [outputs, r]."""
+  tensors = {}
+  for name, adapter, place, theirs in _adapters(adapters, model):
+    a, b = adapter["a"][place], adapter["b"][place]
+    rank = a.shape[-1]
+    if name == "qkv":  # [r, H, 3, K]; queries of all heads come first there.
+      b = b.swapaxes(1, 2)
+    tensors[f"{theirs}.lora_A.weight"] = a.reshape(-1, rank).T
+    tensors[f"{theirs}.lora_B.weight"] = b.reshape(rank, -1).T
+  return tensors
+
+
+def _from_peft(tensors: dict[str, np.ndarray], params: PyTree) -> PyTree:
+  """The reverse, in the shapes and dtypes of the adapters."""
+  like = params["trained"]
+  leaves, treedef = jax.tree.flatten(like)
+  # Filled in place; the tree has the same arrays as its leaves.
+  arrays = [np.empty(leaf.shape, leaf.dtype) for leaf in leaves]
+  filled = jax.tree.unflatten(treedef, arrays)
+  for name, adapter, place, theirs in _adapters(filled, _model(params)):
+    for which, array in adapter.items():
+      tensor = tensors[f"{theirs}.lora_{which.upper()}.weight"]
+      into = array[place]
+      if name == "qkv" and which == "b":
+        into = into.swapaxes(1, 2)
+      into[...] = tensor.T.reshape(into.shape)
+  return jax.device_put(filled)

@@ -1,0 +1,1 @@
+"""Tools, games and calls: environments that a policy talks to."""

@@ -1,0 +1,1 @@
+"""Rewards of text as arrays, inside the compiled step."""

@@ -1,0 +1,79 @@
+"""What a judge has decided, inside a compiled program.
+
+The same as `rewards.verdicts.read`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.rewards import verdicts as verdicts_lib
+from grpo_jax.rewards.in_graph import strings
+from grpo_jax.rewards.in_graph.text import Text
+
+
+def read(
+  text: Text, verdicts: Mapping[str, float], marker: str = ""
+) -> jax.Array:  # [B] float32
+  """What each row has decided; NaN where there is no verdict.
+
+  A row that was cut has none without a marker: its last word is not known.
+
+  Args:
+    text, verdicts, marker: See `rewards.verdicts.read`.
+  """
+  data = text.bytes
+  upper = (data >= ord("A")) & (data <= ord("Z"))
+  data = jnp.where(upper, data + 32, data)
+  words = strings.words(data)
+  start = jnp.zeros_like(text.length)
+  is_told = ~text.cut
+  if marker:
+    opening = verdicts_lib.lowered(marker).encode()
+    last = strings.last(strings.starts(words, opening))
+    start, is_told = last + len(opening), last >= 0
+  best = jnp.full(text.length.shape, -1)
+  value = jnp.full(text.length.shape, jnp.nan, jnp.float32)
+  longest = max(map(len, verdicts))
+  for word, worth in verdicts.items():
+    where = strings.behind(_whole(data, words, word), start)
+    place = strings.last(where) + len(word)  # Where it ends.
+    if marker:
+      place = data.shape[1] - strings.first(where)
+    # The longest of those that begin, or end, at the same place.
+    rank = jnp.where(where.any(axis=1), place * (longest + 1) + len(word), -1)
+    value = jnp.where(rank > best, jnp.float32(worth), value)
+    best = jnp.maximum(best, rank)
+  return jnp.where(is_told, value, jnp.nan)
+
+
+def _whole(
+  data: jax.Array,  # [B, L] uint8
+  words: jax.Array,  # [B, L] uint32
+  word: str,
+) -> jax.Array:  # [B, L] bool
+  """Where a word begins that is not part of another one, or of a number."""
+  pattern = verdicts_lib.lowered(word).encode()
+  found = strings.starts(words, pattern)
+  before = strings.shifted(data, -1)
+  behind, second = (strings.shifted(data, len(pattern) + k) for k in (0, 1))
+  found &= ~_of_words(before) & ~_of_words(behind)
+  if word[0].isdigit():
+    found &= ~strings.one_of(before, verdicts_lib.BEFORE_DIGITS.encode())
+  if word[-1].isdigit():
+    is_sign = strings.one_of(behind, verdicts_lib.IN_NUMBERS.encode())
+    found &= ~(is_sign & strings.digits(second))
+  return found
+
+
+def _of_words(data: jax.Array) -> jax.Array:
+  """Bytes of words: of characters beyond ASCII all are."""
+  return (
+    strings.digits(data)
+    | strings.lower(data)
+    | (data == ord("_"))
+    | (data >= 0x80)
+  )

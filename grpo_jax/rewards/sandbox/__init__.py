@@ -1,0 +1,1 @@
+"""The box of a program that a policy wrote."""

@@ -1,0 +1,317 @@
+"""A Python interpreter for what a policy writes: it keeps names between calls.
+
+```
+python = interpreter.Interpreter()
+python.call("x = 27 + 45")  # ""
+python.call("x - 8")  # "64"
+python.call("1 / 0")  # "line 1: 1 / 0\\nZeroDivisionError: division by zero"
+python.call("while True: pass")  # "[killed: no answer in 5 s]"
+python.call("x")  # "[a new interpreter: all names are lost]\\nline 1: x\\n…"
+python.close()
+```
+
+It runs in the box of the reward `code` (`sandbox.py`, docs/sandbox.md), with
+the standard library and nothing else. A box is made at the first call, and
+after a call in which the interpreter hung, ended or wrote without end.
+
+Whatever a program does is its own doing: the policy reads what became of it,
+and the episode goes on. Only a box that cannot be made raises. Nothing that a
+program writes holds the host up or is taken for more than text: each call has a
+number that nobody can guess, without which nothing counts as its end, and a
+deadline. A program can take over the interpreter in its box, and then say what
+it likes to later calls. That deceives the policy that wrote it; so what a tool
+says must be no verdict, and here it is none.
+
+The same calls have the same answers, if they ask neither for the time nor for
+random numbers, and are quick enough: the order of sets is fixed, and addresses
+of objects are left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import pathlib
+import re
+import secrets
+import select
+import subprocess
+import time
+from typing import NamedTuple
+
+from grpo_jax.rewards.sandbox import boxes, console, defences
+from grpo_jax.rewards.sandbox import sandbox as sandbox_lib
+
+STATUSES = ("done", "raised", "late", "flood", "ended", "refused")
+
+_PROGRAM = pathlib.Path(console.__file__).read_text(encoding="utf-8")
+# For a box to be made, which takes 20 ms where the machine is not busy.
+_START_S = 60.0
+_MOST_S = 1e6
+_LEAST_MEMORY = 64 << 20  # Python itself takes some 30 MB of addresses.
+_FLOOD = 1 << 20  # Bytes; beyond them a block is killed.
+_NEW = "[a new interpreter: all names are lost]\n"
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+class Answer(NamedTuple):
+  """What a block of Python gave.
+
+  Attributes:
+    status: "done"; "raised": it ended with an error; "late": beyond its time;
+      "flood": it wrote without end; "ended": the interpreter is no more, as
+      after `os._exit`, or too much memory or CPU time; "refused": it was not
+      run, since calls or time are used up. After "late", "flood" and "ended"
+      all names are lost.
+    text: What the policy reads.
+  """
+
+  status: str
+  text: str
+
+
+class Interpreter:
+  """Runs blocks of Python one after another; see the module.
+
+  Not for several threads.
+  """
+
+  def __init__(
+    self,
+    sandbox: str = "bwrap",
+    call_s: float = 5.0,
+    total_s: float = 60.0,
+    max_calls: int = 32,
+    max_bytes: int = 4096,
+    memory: int = 512 << 20,
+    cpu_s: int = 30,
+  ):
+    """Starts nothing.
+
+    Args:
+      sandbox: "bwrap", or "process", which holds nothing.
+      call_s: Seconds for a call.
+      total_s: Seconds for all calls together.
+      max_calls: Calls, all kinds counted.
+      max_bytes: Of what a block writes; more is left out of its middle.
+      memory: Bytes of address space.
+      cpu_s: Whole seconds of a core that an interpreter has for all its calls.
+
+    Raises:
+      ValueError: There is no such kind of sandbox, or a limit is out of range.
+    """
+    if sandbox not in boxes.KINDS:
+      raise ValueError(
+        f"Interpreter: sandbox={sandbox!r}; choose one of {boxes.KINDS}."
+      )
+    for name, value, kind, least, most in (
+      ("call_s", call_s, "", 1e-3, _MOST_S),
+      ("total_s", total_s, "", 1e-3, _MOST_S),
+      ("max_calls", max_calls, "whole ", 1, math.inf),
+      ("max_bytes", max_bytes, "whole ", 1, _FLOOD),
+      ("memory", memory, "whole ", _LEAST_MEMORY, math.inf),
+      ("cpu_s", cpu_s, "whole ", 1, _MOST_S),
+    ):
+      is_number = type(value) is int or (type(value) is float and not kind)
+      if not is_number or not least <= value <= most:
+        raise ValueError(
+          f"Interpreter: {name}={value!r}; needed is a {kind}number from"
+          f" {least:g}{f' to {most:g}' if most < math.inf else ' on'}."
+        )
+    self._sandbox = sandbox
+    self._call_s, self._total_s = call_s, total_s
+    self._max_calls, self._max_bytes = max_calls, max_bytes
+    self._limits = dataclasses.replace(
+      defences.LIMITS, cpu_s=cpu_s, memory=memory, wall_s=_START_S
+    )
+    self._num_calls = 0
+    self._used_s = 0.0
+    self._is_new = False  # Whether there was another one before.
+    self._process: subprocess.Popen | None = None
+    self._end = contextlib.ExitStack()
+
+  def call(self, code: str) -> str:
+    """What a block of Python gave; see `run`."""
+    return self.run(code).text
+
+  def run(self, code: str) -> Answer:
+    """Runs a block of Python with the names of those before it.
+
+    What it gave is what it wrote, then the `repr` of an expression at its end,
+    as in a notebook, or what it raised and where.
+
+    Raises:
+      RuntimeError: A box cannot be made here, or does not hold.
+      TimeoutError: It took too long to make one.
+    """
+    if self._num_calls >= self._max_calls:
+      return Answer("refused", f"[refused: {self._max_calls} calls were made]")
+    if self._used_s >= self._total_s:
+      return Answer("refused", f"[refused: {self._total_s:g} s are used up]")
+    self._num_calls += 1
+    if self._process is not None and self._has_ended(self._process):
+      self._stop()
+    process = self._process or self._start()
+    seconds = min(self._call_s, self._total_s - self._used_s)
+    output = _Output(self._max_bytes)
+    started = time.monotonic()
+    status = _talk(process, code, started + seconds, output)
+    self._used_s += time.monotonic() - started
+    said = _NEW if self._is_new else ""
+    self._is_new = False
+    said += output.text()
+    if status not in ("done", "raised"):
+      self._stop()
+      # Not the time that was left, which is never the same.
+      what = {
+        "late": f"killed: no answer in {self._call_s:g} s"
+        if seconds == self._call_s
+        else f"killed: {self._total_s:g} s are used up",
+        "flood": f"killed: it wrote more than {_FLOOD} bytes",
+        "ended": "the interpreter has ended",
+      }[status]
+      said += f"\n[{what}]" if said and said[-1] != "\n" else f"[{what}]"
+    return Answer(status, said.removesuffix("\n"))
+
+  def close(self) -> None:
+    """Ends the interpreter. May be called again."""
+    self._process = None
+    self._end.close()
+
+  def _start(self) -> subprocess.Popen:
+    box = sandbox_lib.require(self._sandbox)
+    with contextlib.ExitStack() as stack:
+      process = box.start(_PROGRAM, stack, self._limits)
+      for pipe in (process.stdin, process.stdout, process.stderr):
+        os.set_blocking(_fileno(pipe), False)
+      _drop(_fileno(process.stderr))  # Warnings of bwrap.
+      self._end = stack.pop_all()
+    self._process = process
+    return process
+
+  def _stop(self) -> None:
+    self.close()
+    self._is_new = True
+
+  def _has_ended(self, process: subprocess.Popen) -> bool:
+    """Whether it can take no call, or has said what it was not asked.
+
+    What was written since the last call is dropped: a program that was there
+    alone should have been waiting.
+    """
+    _drop(_fileno(process.stdout))
+    return _drop(_fileno(process.stderr)) or process.poll() is not None
+
+
+class _Output:
+  """The first and the last of what a block writes."""
+
+  def __init__(self, most: int):
+    """Keeps `most` bytes, a quarter of them of the end."""
+    self.size = 0
+    self._num_first, self._num_last = most - most // 4, most // 4
+    self._first, self._last = bytearray(), bytearray()
+
+  def add(self, data: bytes) -> None:
+    self.size += len(data)
+    room = self._num_first - len(self._first)
+    self._first += data[:room]
+    self._last += data[room:]
+    del self._last[: max(len(self._last) - self._num_last, 0)]
+
+  def text(self) -> str:
+    """Both, and between them how much was left out."""
+    left_out = self.size - len(self._first) - len(self._last)
+    parts = (
+      [self._first, self._last] if left_out else [self._first + self._last]
+    )
+    texts = [part.decode("utf-8", "replace") for part in parts]
+    said = f"\n[{left_out} bytes left out]\n".join(texts)
+    return _ADDRESS.sub(" at 0x…", said)
+
+
+def _fileno(pipe) -> int:
+  assert pipe is not None
+  return pipe.fileno()
+
+
+def _part(fd: int, most: int = 1 << 16) -> bytes | None:
+  """What can be read at once; None if nothing can yet, b"" at the end."""
+  try:
+    return os.read(fd, most)
+  except BlockingIOError:
+    return None
+
+
+def _drop(fd: int) -> bool:
+  """Drops what was written before; whether there was something, or the end."""
+  found = False
+  for _ in range(_FLOOD >> 12):  # A pipe may be given a page at a time.
+    part = _part(fd)
+    if part is None:
+      break
+    found = True
+    if not part:
+      break
+  return found
+
+
+def _talk(
+  process: subprocess.Popen, code: str, end: float, output: _Output
+) -> str:
+  """Asks for a call, and collects what is written until its end; a status.
+
+  Args:
+    process: Its pipes do not block.
+    code: The block.
+    end: Deadline; time.monotonic().
+    output: Takes what the block writes.
+  """
+  asks, says, tells = map(
+    _fileno, (process.stdin, process.stdout, process.stderr)
+  )
+  nonce = secrets.token_bytes(console.NONCE)
+  block = code.encode("utf-8", "replace")
+  unsent = b"%b%010d%b" % (nonce, len(block), block)
+  told = b""
+  poll = select.poll()
+  poll.register(asks, select.POLLOUT)
+  poll.register(says, select.POLLIN)
+  poll.register(tells, select.POLLIN)
+  while (left := end - time.monotonic()) > 0:
+    ready = dict(poll.poll(left * 1000))
+    if asks in ready:
+      try:
+        unsent = unsent[os.write(asks, unsent) :]
+      except OSError:  # Nobody reads.
+        unsent = b""
+      if not unsent:
+        poll.unregister(asks)
+    if says in ready:
+      part = _part(says)
+      if part == b"":
+        poll.unregister(says)
+      output.add(part or b"")
+      if output.size > _FLOOD:
+        return "flood"
+    if tells in ready:
+      # No more: what comes after an end is for the next call to find.
+      part = _part(tells, console.NONCE + 1 - len(told)) or b""
+      told += part
+      how = told.removeprefix(nonce)
+      if how in (b".", b"!") and told != how:
+        return _rest(says, output, "done" if how == b"." else "raised")
+      if not part or not (nonce + b".").startswith(told):
+        return _rest(says, output, "ended")
+  return "late"
+
+
+def _rest(fd: int, output: _Output, status: str) -> str:
+  """Reads what was written before the end; then the status is final."""
+  while part := _part(fd):
+    output.add(part)
+    if output.size > _FLOOD:
+      return "flood"
+  return status

@@ -1,0 +1,1 @@
+"""Processes that run untrusted rewards and environments."""

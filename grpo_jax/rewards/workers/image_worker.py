@@ -1,0 +1,103 @@
+"""The process in which images are decoded and cut; started by `pool.py`.
+
+A decoder of images reads what a stranger wrote, and is written in C. So it has
+a process of its own, with a limit on its memory, and what it says is checked by
+who asked.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import resource
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from grpo_jax.data.images import files, processors
+from grpo_jax.rewards.workers import frames, worker
+
+# Beyond what a worker has when it begins. Of `files.MAX_PIXELS` four copies
+# with four bytes each take half of it.
+MAX_MEMORY = 2 * 2**30  # bytes
+
+
+def main(fd: int, parent: int, argument: Mapping[str, Any]) -> None:
+  """Answers questions, which are images, until the pipe closes.
+
+  An answer is what `said` makes of a `Cut`, or ["bad", why].
+
+  Args:
+    fd: File descriptor of this end of the pipe.
+    parent: Process id of the parent; when it is gone, so is the worker.
+    argument: "processor": `Processor.described()`; "folder": where paths begin.
+  """
+  channel = worker.start(fd, parent)
+  processor = processors.remade(dict(argument["processor"]))
+  folder = argument["folder"]
+
+  def look(image: Any) -> Any:
+    try:
+      return said(processor.cut(files.pixels(image, folder)))
+    except files.BadImage as error:
+      return ["bad", str(error)]
+    except MemoryError:
+      return ["bad", "it cannot be decoded: it needs too much memory"]
+
+  def load() -> dict[str, Any]:
+    files.import_pillow().Image.init()  # All formats, before the limit.
+    limit_memory(MAX_MEMORY)
+    return {"look": look}
+
+  if worker.ready(channel, load) is None:
+    return
+  try:
+    while True:
+      number, image = channel.receive()
+      channel.send(frames.encode([number, look(image), None]))
+  except (EOFError, OSError):
+    return
+
+
+def limit_memory(more: int) -> None:
+  """Limits the memory of this process, in bytes beyond what it has now."""
+  try:
+    with open("/proc/self/statm") as file:
+      pages = int(file.read().split()[0])
+  except OSError:  # Not Linux: the pixels are limited anyway.
+    return
+  most = pages * resource.getpagesize() + more
+  resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def said(cut: processors.Cut) -> list[Any]:
+  """A cut as it travels."""
+  body = base64.b64encode(cut.pixels.tobytes()).decode()
+  grids = [list(grid) for grid in cut.grids]
+  return ["cut", body, grids, cut.rows, cut.columns]
+
+
+def heard(answer: Any, processor: processors.Processor) -> processors.Cut | str:
+  """What a worker has said of an image: its cut, or why there is none.
+
+  Raises:
+    ValueError: It is no such answer.
+  """
+  match answer:
+    case ["bad", str(why)]:
+      return why[:1000]
+    case ["cut", str(body), [*grids], int(rows), int(columns)]:
+      made = tuple((int(a), int(b)) for a, b in grids)
+      tiles = rows * columns + 1 if rows * columns else 1
+      if len(made) != tiles or not all(x > 0 for g in made for x in g):
+        raise ValueError(f"it said {len(made)} grids of {tiles} tiles")
+      size = 3 * processor.patch**2
+      try:
+        data = np.frombuffer(base64.b64decode(body, validate=True), np.uint8)
+      except binascii.Error as error:
+        raise ValueError("it said no base64") from error
+      return processors.Cut(
+        data.reshape(sum(a * b for a, b in made), size), made, rows, columns
+      )
+  raise ValueError(f"it said {answer!r:.80} of an image")

@@ -1,0 +1,459 @@
+"""The process that holds sessions of a host environment; see `sessions.py`.
+
+A worker is a fresh interpreter that imports the factory, and jax only if that
+does. Each session runs in a process of its own, which the worker forks, in its
+main thread, and in which nothing of another session can be seen. So one that
+hangs or crashes, or says what it was not asked (`frames.py`), is killed with
+all that it started (`processes.py`), and its neighbours go on. Several rows may
+be at work at the same time; each has a deadline of its own.
+
+If the factory has an attribute `warm_up`, a worker calls it once, before it
+forks anything and outside any deadline: the place for slow imports. Threads
+that are started there do not exist in the sessions. If it has an attribute
+`before_session`, a worker calls it each time before it forks: the place to
+replace what sessions share and one of them may have broken. An exception there
+is a failure of the row. Both are called with the options of the factory.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import inspect
+import math
+import os
+import random
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from grpo_jax import ranges
+from grpo_jax.rewards import functions as functions_lib
+from grpo_jax.rewards.agents.interceptor import Observation
+from grpo_jax.rewards.workers import frames, processes
+from grpo_jax.rewards.workers import worker as worker_lib
+
+_CLOSE_S = 5.0  # For `close` of a session whose scores are known.
+_BURY_S = 1.0  # How often an idle worker looks after those that are closing.
+
+
+class Beginning(NamedTuple):
+  """What a session is made of."""
+
+  prompt: str
+  extras: dict[str, Any]
+  seed: int
+
+
+class Request(NamedTuple):
+  """What a row asks for.
+
+  Attributes:
+    rollout: Number of the rollout; sessions of earlier ones are killed.
+    row: The row of the rollout.
+    beginning: Of a new session; None for the one that the row has.
+    action: To be answered; None if only the scores are asked for.
+    is_last: There is no other action.
+  """
+
+  rollout: int
+  row: int
+  beginning: Beginning | None
+  action: str | None
+  is_last: bool
+
+
+class Answer(NamedTuple):
+  """What a session says.
+
+  Attributes:
+    observation, reward, done: Of the action; "", 0.0, False if there was none.
+    scores: At the end, by name, None for one that does not apply; before it
+      None.
+  """
+
+  observation: Observation
+  reward: float
+  done: bool
+  scores: dict[str, float | None] | None
+
+
+def answer_of(content: Any) -> Answer:
+  """An `Answer` that has been JSON.
+
+  Raises:
+    ValueError: It has not been one, or has a number that is no reward.
+  """
+  match content:
+    case [said, reward, bool(done), None | dict() as scores]:
+      scores = scores and {
+        name: None if value is None else frames.reward(value)
+        for name, value in scores.items()
+      }
+      return Answer(_observation(said), frames.reward(reward), done, scores)
+  raise ValueError(f"no answer of a session: {content!r:.80}")
+
+
+def _observation(said: Any) -> Observation:
+  match said:
+    case str():
+      return said
+    case [*parts] if _is_markup(parts):
+      return tuple(parts)
+  raise ValueError(f"no observation: {said!r:.80}")
+
+
+def _is_markup(parts: Any) -> bool:
+  """Whether they are markup and texts by turns, with markup at both ends."""
+  return (
+    isinstance(parts, (list, tuple))
+    and len(parts) >= 3
+    and len(parts) % 2 == 1
+    and all(isinstance(part, str) for part in parts)
+  )
+
+
+def load_factory(
+  path: str, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+  """Imports the factory of sessions, and gives it its options.
+
+  Args:
+    path: "package.module:function".
+    options: By name, for the factory and for its attributes `warm_up`,
+      `before_session`, `schemas`, `in_chat`, `problem` and `lesson`, as far as
+      it has them.
+
+  Raises:
+    ValueError: Nothing callable is found there, or it has no argument of some
+      option's name, or needs one that is not given.
+  """
+  factory = functions_lib.load(path, "environment", {})
+  options = dict(options or {})
+  _check_options(path, factory, options)
+  if not options:
+    return factory
+  made = functools.partial(factory, **options)
+  for name in (
+    *("warm_up", "before_session", "schemas", "in_chat", "problem", "lesson"),
+  ):
+    if hasattr(factory, name):
+      setattr(made, name, functools.partial(getattr(factory, name), **options))
+  return made
+
+
+def _check_options(
+  path: str, factory: Callable[..., Any], options: Mapping[str, Any]
+) -> None:
+  try:
+    signature = inspect.signature(factory)
+  except ValueError:  # Of some functions in C nobody knows it.
+    return
+  try:
+    signature.bind("", {}, 0, **options)
+  except TypeError as error:
+    own = list(signature.parameters)[len(Beginning._fields) :]
+    raise ValueError(
+      f"environment '{path}' with config.environment.options={options}:"
+      f" {error}; beside the prompt, the extras and the seed it takes"
+      f" {', '.join(own) or 'nothing'}."
+    ) from None
+
+
+# In the process of a session.
+
+
+def _answer(session: Any, request: Request) -> Answer:
+  """One turn, or the scores alone.
+
+  Raises:
+    TypeError, ValueError: What the session says is not what it should be.
+  """
+  observation: Observation = ""
+  reward, done = 0.0, False
+  if request.action is not None:
+    observation, reward, done = session.step(request.action)
+    if not (isinstance(observation, str) or _is_markup(observation)):
+      raise TypeError(
+        f"step returned {observation!r:.80} for an observation; needed is a"
+        " str, or three of them: before the text, the text, after it; or five,"
+        " seven, …, of several texts"
+      )
+    reward, done = frames.plain_number(reward), bool(done)
+  scores = None
+  if done or request.is_last:
+    scores = {
+      str(name): None if value is None else frames.plain_number(value)
+      for name, value in session.scores().items()
+    }
+  return Answer(observation, reward, done, scores)
+
+
+def _has_rewards(answer: Answer) -> bool:
+  """Whether its numbers can be rewards."""
+  values = (answer.reward, *(answer.scores or {}).values())
+  return all(x is None or abs(x) <= ranges.MAX_REWARD for x in values)
+
+
+def _play(make: Callable[..., Any], channel: frames.Channel) -> None:
+  """Answers the requests of one row until its scores are known."""
+  session = None
+  over = False
+  while not over:
+    number, request = channel.receive()
+    request = _request(request)
+    answer, failure = None, None
+    try:
+      if request.beginning is not None:
+        random.seed(request.beginning.seed)  # Nor does a fork repeat it.
+        session = make(*request.beginning)
+      answer = _answer(session, request)
+      if not _has_rewards(answer):
+        failure = (
+          "nan",
+          f"environment: {str(answer)[:300]}: a number that is NaN, infinite or"
+          " beyond 1e15",
+        )
+    except BaseException as error:  # Also SystemExit of a tool.
+      failure = worker_lib.failure_of("environment", error)
+    signal.alarm(0)
+    over = failure is not None or bool(answer and answer.scores is not None)
+    try:
+      said = frames.encode([number, answer, failure])
+    except ValueError as error:  # It is too long.
+      over, failure = True, ("raised", f"environment: {error}")
+      said = frames.encode([number, None, failure])
+    channel.send(said)
+  close = getattr(session, "close", None)
+  if close is not None:
+    try:
+      close()
+    except BaseException:  # The verdict is known.
+      traceback.print_exc()
+
+
+def _request(message: Any) -> Request:
+  rollout, row, beginning, action, is_last = message
+  beginning = beginning and Beginning(*beginning)
+  return Request(rollout, row, beginning, action, is_last)
+
+
+# In the worker.
+
+
+class _Session(NamedTuple):
+  keeper: int  # Process id.
+  channel: frames.Channel
+
+
+class _Asked(NamedTuple):
+  number: int  # Of the question.
+  end: float  # Deadline of its answer; time.monotonic().
+
+
+class _Sessions:
+  """Sessions of the rows of one rollout that this worker has."""
+
+  def __init__(
+    self,
+    make: Callable[..., Any],
+    timeout_s: float,
+    say: Callable[[int, Answer | None, frames.Failure | None], None],
+  ):
+    self._make = make
+    self._timeout_s = timeout_s
+    self._say = say
+    self._rollout = -1
+    self._live: dict[int, _Session] = {}
+    self._asked: dict[int, _Asked] = {}  # By row; of live sessions.
+    # Those that are closing, with the time at which they have to be gone.
+    self._closing: collections.deque[tuple[float, _Session]] = (
+      collections.deque()
+    )
+
+  @property
+  def channels(self) -> dict[frames.Channel, int]:
+    """Channels of sessions that somebody waits for, with their rows."""
+    return {self._live[row].channel: row for row in self._asked}
+
+  @property
+  def end(self) -> float:
+    """When the next answer is late; time.monotonic()."""
+    return min((asked.end for asked in self._asked.values()), default=math.inf)
+
+  def ask(self, number: int, request: Request) -> None:
+    """Tells a session of a request, or says why there is no session."""
+    row = request.row
+    if request.rollout != self._rollout:
+      self.kill()
+      self._rollout = request.rollout
+    if request.beginning is not None:
+      failure = self._begin(row)
+      if failure is not None:
+        self._say(number, None, failure)
+        return
+    if row not in self._live:
+      failure = "worker_died", "the session ended with its worker"
+      self._say(number, None, failure)
+      return
+    self._asked[row] = _Asked(number, time.monotonic() + self._timeout_s)
+    self._live[row].channel.write(frames.encode([number, request]))
+
+  def hear(self, row: int) -> None:
+    """Takes what a session says, and passes its answer on."""
+    channel, number = self._live[row].channel, self._asked[row].number
+    channel.flush()
+    try:
+      channel.read()
+      message = next(channel.messages(), None)
+      if message is None:
+        return
+      said = frames.answer(message)
+      if said.number != number:
+        raise ValueError("it answered what it was not asked")
+      answer = None if said.failure else answer_of(said.content)
+    except (EOFError, ValueError) as error:
+      why = str(error) or "the session's process ended"
+      self._lose(row, ("worker_died", f"environment: {why}"))
+      return
+    self._asked.pop(row)
+    if answer is None or answer.scores is not None:
+      end = time.monotonic() + _CLOSE_S
+      self._closing.append((end, self._live.pop(row)))
+    self._say(number, answer, said.failure)
+
+  def lose_late(self) -> None:
+    """Kills sessions that have not answered in time."""
+    now = time.monotonic()
+    for row, asked in list(self._asked.items()):
+      if now >= asked.end:
+        message = f"environment: {self._timeout_s} s are over"
+        self._lose(row, ("timeout", message))
+
+  def _lose(self, row: int, failure: frames.Failure) -> None:
+    number = self._asked.pop(row).number
+    self._kill(self._live.pop(row))
+    self._say(number, None, failure)
+
+  def _begin(self, row: int) -> frames.Failure | None:
+    """Forks a session, or says why there is none."""
+    try:
+      getattr(self._make, "before_session", lambda: None)()
+    except Exception as error:
+      return worker_lib.failure_of("environment", error)
+    try:
+      self._live[row] = self._fork()
+    except OSError as error:  # Of pipes or processes there are too many.
+      return "raised", (
+        f"environment: no process for a session: {error}; raise"
+        " config.rewards.num_workers or the limit of open files (ulimit -n)"
+      )
+    return None
+
+  def _fork(self) -> _Session:
+    ours, theirs = socket.socketpair()
+    parent = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+      pid = os.fork()
+    except OSError:
+      ours.close()
+      theirs.close()
+      raise
+    if pid:
+      theirs.close()
+      return _Session(pid, frames.Channel(ours.detach()))
+    status = 1
+    try:
+      os.setsid()  # A group of its own, with whatever it starts.
+      ours.close()
+      for session in (*self._live.values(), *(s for _, s in self._closing)):
+        session.channel.close()
+      fd = theirs.detach()
+      processes.keep(parent, [fd])
+      channel = frames.Channel(fd)
+      channel.close_in_forks()
+      # Its keeper ends what it has started, as soon as it has ended itself.
+      with contextlib.suppress(EOFError):
+        _play(self._make, channel)
+      status = 0
+    except BaseException:
+      traceback.print_exc()
+    finally:
+      os._exit(status)  # Without what the worker would do at its end.
+
+  def bury(self) -> None:
+    """Waits for sessions that have ended; kills those that should have."""
+    for _ in range(len(self._closing)):
+      end, session = self._closing.popleft()
+      if os.waitpid(session.keeper, os.WNOHANG)[0]:
+        session.channel.close()
+      elif time.monotonic() >= end:
+        self._kill(session)
+      else:
+        self._closing.append((end, session))
+
+  def _kill(self, session: _Session) -> None:
+    processes.end_tree(session.keeper)
+    session.channel.close()
+    os.waitpid(session.keeper, 0)
+
+  def kill(self) -> None:
+    """Ends all sessions."""
+    for session in (*self._live.values(), *(s for _, s in self._closing)):
+      self._kill(session)
+    self._asked.clear()
+    self._live.clear()
+    self._closing.clear()
+
+
+def main(fd: int, parent: int, arguments: Mapping[str, Any]) -> None:
+  """Serves rows until the pipe closes.
+
+  Says whether it is `worker.ready`, then answers each request by what its row's
+  session says.
+
+  Args:
+    fd: File descriptor of this end of the pipe.
+    parent: Process id of the parent; when it is gone, so is the worker.
+    arguments: "path" and "options" of the factory, and "timeout_s", seconds
+      for a request.
+  """
+  channel = worker_lib.start(fd, parent)
+  functions = worker_lib.ready(
+    channel,
+    lambda: {"make": load_factory(arguments["path"], arguments["options"])},
+  )
+  if functions is None:
+    return
+
+  def say(number, answer, failure):
+    channel.write(frames.encode([number, answer, failure]))
+
+  sessions = _Sessions(functions["make"], arguments["timeout_s"], say)
+  try:
+    while True:
+      asked = sessions.channels
+      now = time.monotonic()
+      wake = min(sessions.end, now + _BURY_S)
+      active = frames.wait([channel, *asked], wake - now)
+      # Answers first: what comes from the pool may end a rollout.
+      for heard in active - {channel}:
+        sessions.hear(asked[heard])
+      sessions.lose_late()
+      if channel in active:
+        channel.flush()
+        channel.read()
+        for number, request in channel.messages():
+          sessions.ask(number, _request(request))
+      sessions.bury()
+  except (EOFError, OSError):
+    return
+  finally:
+    sessions.kill()

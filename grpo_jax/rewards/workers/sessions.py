@@ -1,0 +1,355 @@
+"""Sessions of a host environment, in processes that can be killed.
+
+`types.HostEnvironment` says what a session is. A row's session lives in one
+worker, in a process of its own (`session_worker.py`). An exception, a hang, a
+process that ends or a number that is none ends the episode of that row as
+failed: it is unscored and never rewarded. The other rows and the run go on.
+
+Nobody waits for the slowest: rows are asked when they have something to ask
+(`ask`), and answers are taken as they come (`poll`). A worker has several
+sessions at work, up to `concurrency`.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from grpo_jax.rewards.workers import frames, pool, session_worker
+from grpo_jax.rewards.workers.session_worker import Answer, Beginning, Request
+
+# Between the deadline of a session, which its worker watches, and the worker's.
+_SLACK_S = 10.0
+
+
+class HostSessions:
+  """Workers in which sessions are held. Not reentrant.
+
+  ```
+  with HostSessions("package.module:make") as sessions:
+    episodes = sessions.begin(prompts, extras, seeds)
+    episodes.ask({0: ("<tool>1+2</tool>", False), 1: ("<tool>3", False)})
+    while episodes.pending:
+      answers = episodes.poll(timeout_s=1.0)  # Of row 0, of row 1, or of both.
+    scores = episodes.end([0, 1])
+  ```
+  """
+
+  def __init__(
+    self,
+    path: str,
+    row_timeout_s: float = 10.0,
+    step_timeout_s: float = 120.0,
+    num_workers: int = 2,
+    variables: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
+    concurrency: int = 16,
+  ):
+    """Starts the workers and waits until they have imported everything.
+
+    Args:
+      path: "package.module:function", the factory of sessions.
+      row_timeout_s: Seconds for the answer to one action; for the first with
+        the making of the session, for the last with the scores.
+      step_timeout_s: Seconds that may be waited for answers of a rollout.
+      num_workers: Processes that hold sessions.
+      variables: Names of environment variables that sessions get besides those
+        of `processes.VARIABLES`.
+      options: Arguments of the factory after its first three, by name; plain
+        data.
+      concurrency: Sessions that each worker has at work at the same time, at
+        least 1. It is 1 where the factory has a true attribute `serial`, as one
+        has whose sessions share a tool.
+
+    Raises:
+      ValueError: The factory cannot be imported, does not take the options, or
+        a number is out of range.
+      RuntimeError: A worker could not import what the parent could.
+    """
+    options = dict(options or {})
+    if concurrency < 1:
+      raise ValueError(
+        f"HostSessions: concurrency is {concurrency}; needed is a number of"
+        " sessions, at least 1."
+      )
+    self.concurrency = concurrency
+
+    def load() -> None:
+      factory = session_worker.load_factory(path, options)  # Raises here.
+      if getattr(factory, "serial", False):
+        self.concurrency = 1
+
+    self.path = path
+    self.row_timeout_s = row_timeout_s
+    self.step_timeout_s = step_timeout_s
+    self._num_rollouts = 0
+    self.pool = pool.Pool(
+      "HostSessions",
+      "session_worker",
+      {"path": path, "options": options, "timeout_s": row_timeout_s},
+      num_workers,
+      row_timeout_s,
+      step_timeout_s,
+      variables=variables,
+      meanwhile=load,
+    )
+
+  def __enter__(self) -> HostSessions:
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    self.close()
+
+  def close(self) -> None:
+    """Kills the workers and the sessions. May be called again."""
+    self.pool.close()
+
+  def begin(
+    self,
+    prompts: Sequence[str],
+    extras: Sequence[Mapping[str, Any]],
+    seeds: Sequence[int],
+  ) -> Episodes:
+    """One episode for each row; those of the rollout before are over.
+
+    Args:
+      prompts: Decoded prompt of each row.
+      extras: What the factory needs of each row; plain data.
+      seeds: Of each row, from 0 on.
+
+    Raises:
+      RuntimeError: The workers are closed.
+    """
+    self.pool.check_open()
+    self._num_rollouts += 1
+    return Episodes(
+      self,
+      self._num_rollouts,
+      [
+        Beginning(prompt, dict(extra), int(seed))
+        for prompt, extra, seed in zip(prompts, extras, seeds, strict=True)
+      ],
+    )
+
+  def score_names(self, prompt: str, extras: Mapping[str, Any]) -> list[str]:
+    """Names of the scores, from a session that gets no action.
+
+    Raises:
+      ValueError: There is no such session, or it has no "accuracy", or a
+        "return", which is the sum of the rewards.
+    """
+    episodes = self.begin([prompt], [extras], [0])
+    found = episodes.end([0]).get(0)
+    if found is None or "accuracy" not in found or "return" in found:
+      said = f"has the scores {sorted(found or ())}"
+      if found is None:
+        said = f"failed for the first problem: {episodes.failures.errors[0]}"
+      raise ValueError(
+        f"environment '{self.path}' {said}; needed is a session whose scores()"
+        " can be asked for at any time and have an 'accuracy' of 0 or 1, and no"
+        " 'return', which is the sum of the rewards."
+      )
+    return sorted(found)
+
+
+class _Call(pool.Call):
+  """The requests of a rollout; each row has its worker."""
+
+  is_concurrent = True
+
+  def __init__(self, owner: HostSessions, failures: pool.Failures):
+    super().__init__((), failures)
+    self._owner = owner
+    self.requests: dict[int, Request] = {}  # Not answered, and not failed.
+    self.answers: dict[int, Answer] = {}
+    self._of_slot: dict[int, collections.deque[int]] = collections.defaultdict(
+      collections.deque
+    )
+
+  def add(self, requests: Mapping[int, Request]) -> None:
+    """Rows that ask for something, each of which waits for nothing else."""
+    self.requests |= requests
+    for row in requests:
+      self._of_slot[row % self._owner.pool.num_workers].append(row)
+
+  @property
+  def num_pending(self) -> int:
+    return sum(map(len, self._of_slot.values()))
+
+  def message(self, index: int) -> Request:
+    return self.requests[index]
+
+  def record(
+    self, index: int, content: Any, failure: frames.Failure | None
+  ) -> None:
+    if failure is not None:
+      self.fail(index, *failure)
+    else:
+      self.answers[index] = session_worker.answer_of(content)
+      self.requests.pop(index)
+
+  def fail(self, index: int, kind: str, message: str) -> None:
+    # What was answered more than once has failed after all.
+    self.answers.pop(index, None)
+    self.requests.pop(index, None)
+    super().fail(index, kind, message)
+
+  def timeout_s(self, index: int) -> float:
+    return self._owner.row_timeout_s + _SLACK_S
+
+  def take(self, slot: int, num_workers: int, num_open: int) -> list[int]:
+    waiting = self._of_slot[slot]
+    size = min(len(waiting), max(self._owner.concurrency - num_open, 0))
+    return [waiting.popleft() for _ in range(size)]
+
+  def put_back(self, slot: int, rows: Sequence[int]) -> None:
+    for row in rows:
+      self.fail(row, "worker_died", "the worker of its session ended")
+
+  def lost(self, slot: int) -> None:
+    # Sessions that have begun ended with their worker; others can still begin.
+    waiting, self._of_slot[slot] = self._of_slot[slot], collections.deque()
+    for row in waiting:
+      if self.requests[row].beginning is None:
+        self.put_back(slot, [row])
+      else:
+        self._of_slot[slot].append(row)
+
+  def out_of_time(self, rows: Sequence[int], message: str) -> None:
+    for waiting in self._of_slot.values():
+      rows = [*rows, *waiting]
+      waiting.clear()
+    super().out_of_time(rows, message)
+
+
+class Asked:
+  """Episodes that are asked in turns; what can be said with `ask` and `poll`.
+
+  Attributes:
+    scores: Of rows whose episodes are over and have not failed.
+    blocked: Rows whose last action an interceptor has blocked.
+  """
+
+  scores: dict[int, dict[str, float | None]]
+  blocked: set[int]
+
+  @property
+  def pending(self) -> frozenset[int]:
+    """Rows that have asked, and of which `poll` has said nothing yet."""
+    raise NotImplementedError
+
+  def ask(self, actions: Mapping[int, tuple[str | None, bool]]) -> None:
+    """Asks for answers, and does not wait for them.
+
+    Args:
+      actions: By row, none of which is pending, and whose episodes are not
+        over: an action, or None if only the scores are asked for; and whether
+        it is the last one of the episode.
+    """
+    raise NotImplementedError
+
+  def poll(self, timeout_s: float) -> dict[int, Answer | None]:
+    """What has come since; rows that have failed have None.
+
+    Args:
+      timeout_s: Seconds until there is at least one; 0 for what is there.
+    """
+    raise NotImplementedError
+
+  def step(
+    self, actions: Mapping[int, str], is_last: bool
+  ) -> dict[int, Answer]:  # By row; those that are missing have failed.
+    """Asks some rows, and waits for all of them."""
+    return self._wait({row: (x, is_last) for row, x in actions.items()})
+
+  def end(self, rows: Iterable[int]) -> dict[int, dict[str, float | None]]:
+    """Ends episodes that were cut off; their scores by row, as in `step`."""
+    rows = list(rows)
+    self._wait({row: (None, True) for row in rows})
+    return {row: self.scores[row] for row in rows if row in self.scores}
+
+  def _wait(
+    self, actions: Mapping[int, tuple[str | None, bool]]
+  ) -> dict[int, Answer]:
+    self.ask(actions)
+    found: dict[int, Answer] = {}
+    while self.pending & actions.keys():
+      said = self.poll(math.inf)
+      found |= {row: x for row, x in said.items() if x is not None}
+    return {row: found[row] for row in actions if row in found}
+
+
+class Episodes(Asked):
+  """The sessions of one rollout.
+
+  Attributes:
+    failures: Rows that have failed; their episodes are over.
+    scores: Of rows whose episodes are over and have not failed.
+  """
+
+  def __init__(
+    self, owner: HostSessions, number: int, beginnings: list[Beginning]
+  ):
+    self.failures = pool.Failures(len(beginnings))
+    self.scores: dict[int, dict[str, float | None]] = {}
+    self.blocked: set[int] = set()
+    self._owner = owner
+    self._number = number
+    self._beginnings: dict[int, Beginning] = dict(enumerate(beginnings))
+    self._used_s = 0.0
+    self._call = _Call(owner, self.failures)
+    self._asked: set[int] = set()
+    owner.pool.open(self._call)
+
+  @property
+  def pending(self) -> frozenset[int]:
+    return frozenset(self._asked)
+
+  def ask(self, actions: Mapping[int, tuple[str | None, bool]]) -> None:
+    self._asked |= actions.keys()
+    self._call.add(
+      {
+        row: Request(
+          self._number, row, self._beginnings.pop(row, None), action, is_last
+        )
+        for row, (action, is_last) in actions.items()
+        if not self.failures.failed[row]
+      }
+    )
+    if actions:  # They work while others are asked.
+      self._owner.pool.advance(self._call, time.monotonic())
+
+  def poll(self, timeout_s: float) -> dict[int, Answer | None]:
+    workers, call = self._owner.pool, self._call
+    start = time.monotonic()
+    limit = self._owner.step_timeout_s
+    end = start + min(timeout_s, limit - self._used_s)
+    while workers.goes_on(call):
+      has_some = bool(self._come())
+      workers.advance(call, time.monotonic() if has_some else end)
+      if has_some or time.monotonic() >= end:
+        break
+    self._used_s += time.monotonic() - start
+    if self._used_s >= limit and workers.goes_on(call):
+      workers.give_up(call, limit)
+    # What has failed may have been answered before.
+    come = self._come()
+    self._asked -= come
+    found: dict[int, Answer | None] = {}
+    for row in sorted(come):
+      answer = call.answers.pop(row, None)
+      found[row] = answer
+      if answer is not None and answer.scores is not None:
+        self.scores[row] = answer.scores
+    return found
+
+  def _come(self) -> set[int]:
+    return {row for row in self._asked if row not in self._call.requests}
+
+  def fail(self, row: int, message: str) -> None:
+    """Ends an episode whose session has said what nothing can be made of."""
+    self.scores.pop(row, None)
+    self.failures.add(row, "raised", message)

@@ -1,0 +1,281 @@
+"""An environment of the package `verifiers`, in a process that can be killed.
+
+The process imports the environment, tells its examples, plays episodes and
+scores them (`verifiers_worker.py`). If it ends or is killed, the episodes that
+it has not told about have failed, and the next ones are played by another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from grpo_jax.rewards.workers import frames, processes
+
+PREFIX = "verifiers:"
+SPLITS = ("train", "held_out")
+_START_S = 300.0  # To import it and to make its data.
+_CHUNK = 64  # Examples of a message.
+_FOLDER = pathlib.Path(__file__).resolve().parents[2]
+# An interpreter without this package gets the folder of two modules of it.
+_ELSEWHERE = (
+  "import sys, types; package = types.ModuleType('grpo_jax');"
+  " package.__path__ = [{folder!r}]; sys.modules['grpo_jax'] = package;"
+)
+
+
+class Ended(Exception):
+  """The process has ended, or says what it was not asked."""
+
+
+class Played(NamedTuple):
+  """What is said of an episode.
+
+  Attributes:
+    row: Which one.
+    error: Why it has failed; "" if it has not.
+    reward: Of all of it.
+    metrics: By name.
+    done: It came to an end, and was not cut off.
+  """
+
+  row: int
+  error: str
+  reward: float
+  metrics: dict[str, float]
+  done: bool
+
+
+class Environment:
+  """The process, and what it has told at first.
+
+  Attributes:
+    path: Of the environment.
+    names: Of its metrics.
+    examples: Of each split, its prompt, answer and tools.
+  """
+
+  def __init__(
+    self,
+    path: str,
+    options: Mapping[str, Any],
+    variables: Sequence[str] = (),
+    python: str = "",
+  ):
+    """Starts the process and waits for the examples.
+
+    Args:
+      path: "module" or "module:function" of `load_environment`.
+      options: Its arguments.
+      variables: Names of environment variables that it gets besides those of
+        `processes.VARIABLES`.
+      python: Another interpreter, which has the package; empty: this one.
+
+    Raises:
+      ValueError: There is no such environment, or it has no examples.
+    """
+    self.path = path
+    self._argument = {"path": path, "options": dict(options)}
+    self._variables, self._python = tuple(variables), python
+    self._alive: set[_Process] = set()
+    self._finalizer = weakref.finalize(self, _end_all, self._alive)
+    self._process: _Process | None = None
+    try:
+      hello = self._started()
+      self.names: tuple[str, ...] = tuple(map(str, hello["names"]))
+      self.examples = {
+        split: self._examples(split, int(hello["sizes"][split]))
+        for split in SPLITS
+      }
+    except Ended as error:
+      self.close()
+      raise ValueError(
+        f"config.data.environment={PREFIX + path!r}: {error}"
+      ) from None
+    except BaseException:
+      self.close()
+      raise
+
+  def close(self) -> None:
+    """Kills the process. May be called again."""
+    self._finalizer()
+
+  def kill(self) -> None:
+    """Ends the process; whatever is played next starts another one."""
+    if self._process is not None:
+      self._alive.discard(self._process)
+      self._process.end()
+      self._process = None
+
+  def play(
+    self,
+    number: int,
+    rows: Sequence[Mapping[str, Any]],
+    token: str,
+    model: str = "policy",
+  ) -> None:
+    """Has episodes begun.
+
+    Args:
+      number: Of this call.
+      rows: Of each episode its `row`, its `group`, `split` and `example`, and
+        the `url` that it asks.
+      token, model: Of its requests.
+
+    Raises:
+      Ended: The process does not start any more.
+    """
+    if self._process is None:
+      self._started()
+    assert self._process is not None
+    self._process.channel.write(
+      frames.encode(
+        {
+          "op": "play",
+          "number": number,
+          "rows": list(rows),
+          "token": token,
+          "model": model,
+        }
+      )
+    )
+
+  def hear(self, number: int) -> list[Played]:
+    """What has been said of the episodes of a call until now.
+
+    Raises:
+      Ended: The process has ended, and has said no more.
+    """
+    if self._process is None:
+      raise Ended("its process has ended")
+    channel, found = self._process.channel, []
+    channel.flush()
+    try:
+      channel.read()
+      for message in channel.messages():
+        if isinstance(message, Mapping) and message.get("play") == number:
+          found.append(_played(message))
+    except EOFError:
+      if not found:
+        self.kill()
+        raise Ended("its process has ended") from None
+    except (KeyError, TypeError, ValueError) as error:
+      self.kill()
+      raise Ended(f"its process says what it was not asked: {error}") from None
+    return found
+
+  def _started(self) -> Mapping[str, Any]:
+    """Starts a process; what it says first."""
+    if not self._finalizer.alive:
+      raise RuntimeError(f"the environment {self.path!r} is closed.")
+    process = _Process(self._argument, self._variables, self._python)
+    self._alive.add(process)
+    self._process = process
+    hello = self._receive()
+    if "error" in hello:
+      self.kill()
+      raise Ended(str(hello["error"]))
+    return hello
+
+  def _examples(self, split: str, size: int) -> list[dict[str, Any]]:
+    if not size:
+      raise Ended(f"it has no examples ({split})")
+    assert self._process is not None
+    found: list[dict[str, Any]] = []
+    while len(found) < size:
+      numbers = range(len(found), min(len(found) + _CHUNK, size))
+      self._process.channel.send(
+        frames.encode(
+          {"op": "examples", "split": split, "numbers": list(numbers)}
+        ),
+        time.monotonic() + _START_S,
+      )
+      said = self._receive()
+      if not isinstance(said, list) or len(said) != len(numbers):
+        raise Ended(f"it says {said!r:.80}, and was asked for examples")
+      found += said
+    return found
+
+  def _receive(self) -> Any:
+    assert self._process is not None
+    try:
+      return self._process.channel.receive(time.monotonic() + _START_S)
+    except (EOFError, TimeoutError, ValueError) as error:
+      self.kill()
+      shown = {
+        EOFError: "its process has ended (its messages are above)",
+        TimeoutError: f"it was not ready in {_START_S:.0f} s",
+      }
+      raise Ended(shown.get(type(error), str(error))) from None
+
+
+def _played(message: Mapping[str, Any]) -> Played:
+  error = str(message.get("error") or "")
+  if error:
+    return Played(int(message["row"]), error, math.nan, {}, False)
+  row = int(message["row"])
+  try:
+    reward = frames.reward(message["reward"])
+  except ValueError as error:
+    return Played(row, f"its reward is {error}", math.nan, {}, False)
+  metrics = {
+    str(name): math.nan if value is None else float(value)
+    for name, value in message["metrics"].items()
+  }
+  return Played(row, "", reward, metrics, bool(message["done"]))
+
+
+class _Process:
+  """A process under a keeper, and the channel to it."""
+
+  def __init__(
+    self, argument: Mapping[str, Any], variables: Sequence[str], python: str
+  ):
+    ours, theirs = socket.socketpair()
+    start = (
+      _ELSEWHERE.format(folder=str(_FOLDER))
+      if python
+      else f"import sys; sys.path[:] = {sys.path!r};"
+    )
+    with theirs:
+      try:
+        self._process = subprocess.Popen(
+          [
+            python or sys.executable,
+            "-c",
+            f"{start} from grpo_jax.rewards.workers import verifiers_worker;"
+            f" verifiers_worker.main({theirs.fileno()}, {os.getpid()},"
+            f" {dict(argument)!r})",
+          ],
+          stdin=subprocess.DEVNULL,
+          pass_fds=[theirs.fileno()],
+          start_new_session=True,  # Ctrl-C does not reach it.
+          env=processes.environment(variables),
+        )
+      except OSError as error:
+        ours.close()
+        raise Ended(
+          f"config.served.python={python!r} cannot be run: {error}"
+        ) from None
+    self.channel = frames.Channel(ours.detach())
+
+  def end(self) -> None:
+    """Kills it, and all that it has started."""
+    processes.end_tree(self._process.pid)
+    self.channel.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      self._process.wait(timeout=5.0)
+
+
+def _end_all(alive: set[_Process]) -> None:
+  while alive:
+    alive.pop().end()

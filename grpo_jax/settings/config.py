@@ -1,0 +1,602 @@
+"""What a run can be told: frozen dataclasses, checked at the boundary.
+
+A config file (`configs/*.py`) starts from `default_config(algorithm)`, an
+ml_collections `ConfigDict` with every field below, and changes what it needs.
+`resolve` turns the ConfigDict back into `RunConfig`, with types, names and
+sizes checked, so that nothing downstream reads a misspelt key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import operator
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+from ml_collections import config_dict
+
+from grpo_jax import algorithms, objects, ranges
+from grpo_jax.settings import kinds, named, seeded, typed
+from grpo_jax.settings.environment_settings import EnvironmentConfig
+from grpo_jax.settings.guard_settings import GuardsConfig
+from grpo_jax.settings.health_settings import HealthConfig
+from grpo_jax.settings.interceptor_settings import SERVICE, InterceptorConfig
+from grpo_jax.settings.judge_settings import JUDGE, JudgeConfig
+from grpo_jax.settings.mesh_settings import MeshConfig
+from grpo_jax.settings.model_settings import ModelConfig
+from grpo_jax.settings.reward_settings import REWARD_MODEL, RewardsConfig
+from grpo_jax.settings.sections import (
+  SECTIONS,
+  CriticConfig,
+  PhaseConfig,
+  RewardModelConfig,
+)
+from grpo_jax.settings.served_settings import ServedConfig
+from grpo_jax.settings.settings import (
+  CheckpointConfig,
+  DataConfig,
+  EvalConfig,
+  HostsConfig,
+  LogConfig,
+  SamplingConfig,
+  nearest,
+  one_of,
+)
+from grpo_jax.types import Algorithm
+
+# The name of a run's own data among `demonstrations`.
+OWN = "own"
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+  """A whole run.
+
+  Attributes:
+    seed: Seeds parameter initialisation, data order and sampling.
+    start_workdir: Start with the policy of the last checkpoint of this run (its
+      average, if it keeps one), of the same architecture and vocabulary;
+      empty: from `model`, whose weights are not read otherwise. "{seed}" in
+      it, and in the paths of phases, is the seed of the run (`seeded.py`).
+    phases: Names of the phases in order.
+    sections: Settings of phases by name; in a config each is a section of its
+      own, as `config.rl`. Others than "sft", "value" and "rl" are made by
+      `phase_config`.
+    algorithm: Objective of what is drawn: name and fields.
+    critic: The critic of an algorithm that has one.
+    reward_model: Where a model scores completions, or learns to.
+    judge: Where a model reads completions and says what they are worth.
+    environment: Turns, where data.environment is set.
+    interceptor: Calls that such an environment does not get.
+    served: How one of the package verifiers is run.
+    data, model, sampling, rewards, eval, checkpoint, log, health, hosts: As
+      named.
+    guards: Against data and rewards that would spoil the policy.
+    mesh: How the devices share the work.
+    profile_steps: (first, last) step of a trace for xprof, or ().
+    required_accuracy: Held-out accuracy below which the command fails; None:
+      no verdict.
+    unpublished: Settings, as "algorithm.clip_low", that a published recipe
+      does not state; what stands there is our choice.
+    allow_unpublished: Whether a run may start with them.
+  """
+
+  seed: int = 0
+  start_workdir: str = ""
+  phases: tuple[str, ...] = ("sft", "rl")
+  sections: Mapping[str, PhaseConfig] = dataclasses.field(
+    default_factory=lambda: dict(SECTIONS)
+  )
+  critic: CriticConfig = dataclasses.field(default_factory=CriticConfig)
+  reward_model: RewardModelConfig = dataclasses.field(
+    default_factory=RewardModelConfig
+  )
+  judge: JudgeConfig = dataclasses.field(default_factory=JudgeConfig)
+  algorithm: Any = None
+  data: DataConfig = dataclasses.field(default_factory=DataConfig)
+  environment: EnvironmentConfig = dataclasses.field(
+    default_factory=EnvironmentConfig
+  )
+  interceptor: InterceptorConfig = dataclasses.field(
+    default_factory=InterceptorConfig
+  )
+  served: ServedConfig = dataclasses.field(default_factory=ServedConfig)
+  model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+  sampling: SamplingConfig = dataclasses.field(default_factory=SamplingConfig)
+  rewards: RewardsConfig = dataclasses.field(default_factory=RewardsConfig)
+  eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
+  checkpoint: CheckpointConfig = dataclasses.field(
+    default_factory=CheckpointConfig
+  )
+  log: LogConfig = dataclasses.field(default_factory=LogConfig)
+  health: HealthConfig = dataclasses.field(default_factory=HealthConfig)
+  guards: GuardsConfig = dataclasses.field(default_factory=GuardsConfig)
+  hosts: HostsConfig = dataclasses.field(default_factory=HostsConfig)
+  mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+  profile_steps: tuple[int, ...] = ()
+  required_accuracy: float | None = None
+  unpublished: tuple[str, ...] = ()
+  allow_unpublished: bool = False
+
+  def __post_init__(self):
+    ranges.check(
+      self, "config", seed=ranges.COUNT, required_accuracy=ranges.SHARE
+    )
+    if not self.phases:
+      raise ValueError("config.phases is empty; name at least one, as 'rl'.")
+    for name in self.phases:
+      one_of("phases", name, tuple(self.sections))
+      self.sections[name].check(name)
+    slots = (self.data.max_prompt_len or 0) + (
+      self.sampling.max_new_tokens or 0
+    )
+    for name, phase in zip(self.phases, self.stages, strict=True):
+      rows = phase.num_rows * phase.max_rounds
+      if rows * slots > ranges.MAX_INT:
+        raise ValueError(
+          f"config.{name}: {rows} rows of config.data.max_prompt_len +"
+          f" config.sampling.max_new_tokens = {slots} slots are {rows * slots}"
+          f" tokens; an array has at most {ranges.MAX_INT}. Lower one of them."
+        )
+    self._check_history()
+    self._check_pairs()
+    for index, name in enumerate(self.phases):
+      self._check_stage(index, name)
+      self.reward_model.check(name, self.section(name))
+    for before, after in itertools.pairwise(self.phases):
+      past, present = self.sections[before], self.sections[after]
+      continues = "policy" in present.trains and not present.reset_optimizer
+      if continues and "policy" not in past.trains:
+        raise ValueError(
+          f"config.{after}.reset_optimizer=False: the phase {before!r} keeps no"
+          " moments of the policy to go on with; set it to True."
+        )
+    self._check_judge()
+    key = self.judge.service.key_variable
+    if self.judge.service.url and key in self.rewards.variables:
+      raise ValueError(
+        f"config.rewards.variables={self.rewards.variables} has {key!r}, the"
+        " key of config.judge.service, which is for no verifier; leave it out."
+      )
+    if not self.data.environment and self.environment != EnvironmentConfig():
+      raise ValueError(
+        "config.environment was set, and config.data.environment is empty:"
+        " there is no environment on the host whose turns these would be. Set"
+        " that, or leave config.environment as it is."
+      )
+    self.served.check(self.data, self.environment, self.interceptor)
+    if given := self.interceptor.in_vain:
+      raise ValueError(
+        f"config.interceptor.{given[0]} was set, and config.interceptor.rules"
+        " is empty: without a rule nothing is flagged. Name some rules, or"
+        " leave the others as they are."
+      )
+    if self.interceptor.rules and not self.data.environment:
+      raise ValueError(
+        f"config.interceptor.rules={self.interceptor.rules} are for the calls"
+        " of an environment on the host, and config.data.environment is empty;"
+        " set that, or leave the rules empty. A task in the graph may have an"
+        " interceptor of its own (config.data.task_options)."
+      )
+    if not self.data.is_made_of_ids and not (
+      self.data.tokenizer or self.model.checkpoint
+    ):
+      raise ValueError(
+        f"config.data.source={self.data.source!r} needs config.data.tokenizer:"
+        " the path of a tokenizer.json or of a checkpoint, or 'gsm8k'."
+      )
+    if not self.data.is_made_of_ids and (
+      self.sampling.max_new_tokens is None or self.data.max_prompt_len is None
+    ):
+      raise ValueError(
+        f"config.data.source={self.data.source!r} needs"
+        " config.data.max_prompt_len and config.sampling.max_new_tokens, in"
+        " tokens."
+      )
+    traced = self.profile_steps
+    if traced and (len(traced) != 2 or not 1 <= traced[0] <= traced[1]):
+      raise ValueError(
+        f"config.profile_steps={traced} must be () or (first, last), two steps"
+        " from 1 on, the last not before the first."
+      )
+
+  def _check_judge(self) -> None:
+    """Raises ValueError unless somebody asks the judge, and one alone does."""
+    rewards = JUDGE in self.rewards.functions
+    guards = self.interceptor.asks_service
+    if guards and (rewards or not self.judge.service.url):
+      raise ValueError(
+        f"config.interceptor.judge={SERVICE!r} is config.judge, with"
+        f" service.url={self.judge.service.url!r}, and"
+        f" config.rewards.functions={self.rewards.functions}: needed are an"
+        f" address and no reward {JUDGE!r}, because one rubric cannot ask"
+        " both whether a call is bad and how good a completion is."
+      )
+    if (rewards or guards) != bool(self.judge.rubric):
+      raise ValueError(
+        f"config.judge.rubric={self.judge.rubric!r:.200} and"
+        f" config.rewards.functions={self.rewards.functions}: a reward"
+        f" {JUDGE!r} needs a rubric, and a rubric that reward or"
+        f" config.interceptor.judge={SERVICE!r}; set both, or none."
+      )
+
+  def _check_history(self) -> None:
+    """Raises ValueError if old completions are asked for and there are none."""
+    share = self.reward_model.history_share
+    count = sum(stage.of_kind.learns_from_drawn for stage in self.stages)
+    if share and count < 2:
+      raise ValueError(
+        f"config.reward_model.history_share={share}: old completions are those"
+        " of earlier phases in which a reward model learns from what is drawn,"
+        f" and config.phases={self.phases} has {count} of them; set it to 0, or"
+        " let phases come again, as in ('sft', 'preference', 'rl',"
+        " 'preference', 'rl')."
+      )
+
+  def _check_pairs(self) -> None:
+    """Raises ValueError for options of a loss of pairs that nobody reads."""
+    given = self.reward_model.of_pairs
+    if not given:
+      return
+    option, value = next(iter(given.items()))
+    if self.algorithm[0] == kinds.OF_PAIRS:
+      raise ValueError(
+        f"config.reward_model.{option}={value}: the run's algorithm is that"
+        f" loss itself; set config.algorithm.{option}, and this one to 0."
+      )
+    learn_pairs = kinds.PREFERENCE.name, kinds.COMPARISON.name
+    if not any(stage.kind in learn_pairs for stage in self.stages):
+      raise ValueError(
+        f"config.reward_model.{option}={value} is about the loss of pairs, and"
+        f" no phase of config.phases={self.phases} trains a reward model on"
+        " them; set it to 0, or add a phase of the kind 'preference' or"
+        " 'comparison'."
+      )
+
+  def _check_stage(self, index: int, name: str) -> None:
+    """Raises ValueError if a phase does not fit what is around it."""
+    phase, rewards = self.sections[name], self.rewards
+    weights = phase.reward_weights
+    if weights and len(weights) != len(rewards.functions):
+      raise ValueError(
+        f"config.{name}.reward_weights={weights} are {len(weights)} numbers for"
+        f" the {len(rewards.functions)} rewards {rewards.functions}; give one"
+        " for each."
+      )
+    given = dict(zip(rewards.functions, weights, strict=False))
+    models = [x for x in (REWARD_MODEL, JUDGE) if given.get(x)]
+    if "reward" in phase.trains and given and not any(given.values()):
+      raise ValueError(
+        f"config.{name}.reward_weights={weights}: all completions would be"
+        " equally good, and there would be no pair; set one of them above 0."
+      )
+    if "reward" in phase.trains and models:
+      raise ValueError(
+        f"config.{name}.reward_weights={weights} asks {models[0]!r}, and what a"
+        " reward model learns from is not for it or a judge to say; set that"
+        " weight to 0. Another reward model ranks completions with"
+        " config.reward_model.ranked_by."
+      )
+    for component in phase.keep.bounds:
+      one_of(f"{name}.keep.least", component, rewards.names)
+    for found in phase.demonstrations:
+      if found in self.sections and found != OWN:
+        kind = self.sections[found].kind
+        if found not in self.phases[:index] or kind != "rejection":
+          raise ValueError(
+            f"config.{name}.demonstrations names the phase {found!r}, of the"
+            f" kind {kind!r}; needed is one of the kind 'rejection' that comes"
+            f" before it in config.phases={self.phases}."
+          )
+        if not self.sections[found].steps:
+          raise ValueError(
+            f"config.{found}.steps=0: that phase keeps nothing, and"
+            f" config.{name}.demonstrations asks for it; set it to 1 or more,"
+            " or leave the phase out of both."
+          )
+    endless = self.data.streaming or (
+      self.data.source in ("task", "reasoning_gym", "environment")
+    )
+    joins = len(phase.demonstrations) > 1 and OWN in phase.demonstrations
+    if joins and endless and phase.num_records is None:
+      raise ValueError(
+        f"config.{name}.demonstrations={phase.demonstrations} joins files and"
+        " the run's own data, of which nobody reads all; set"
+        f" config.{name}.num_records to how many of these there are to be."
+      )
+
+  def section(self, name: str) -> PhaseConfig:
+    """The settings of a phase."""
+    return self.sections[name]
+
+  def objective(self, name: str) -> tuple[Algorithm, Any]:
+    """The objective of a phase and its config.
+
+    Raises:
+      ValueError: The run's algorithm has nothing that this phase trains.
+    """
+    own, options = self.algorithm
+    kind = self.sections[name].of_kind
+    found, options = kind.objective(algorithms.get_algorithm(own), options)
+    if found.name == kinds.OF_PAIRS != own:
+      options = dataclasses.replace(options, **self.reward_model.of_pairs)
+    return found, options
+
+  @property
+  def stages(self) -> tuple[PhaseConfig, ...]:
+    """The settings of the phases in order."""
+    return tuple(self.sections[name] for name in self.phases)
+
+  def with_section(self, name: str, **fields: Any) -> RunConfig:
+    """The config with some settings of a phase replaced."""
+    changed = dataclasses.replace(self.sections[name], **fields)
+    return dataclasses.replace(self, sections={**self.sections, name: changed})
+
+
+def phase_config(kind: str, **fields: Any) -> typed.Phase:
+  """A section of a config for a phase; `config.phases` puts it in its place.
+
+  Args:
+    kind: A kind of `kinds.py`.
+    **fields: Settings that differ from their defaults.
+
+  Raises:
+    ValueError: There is no such kind.
+  """
+  one_of("kind", kind, tuple(kinds.KINDS))
+  defaults = {section.kind: section for section in SECTIONS.values()}
+  size = kinds.KINDS[kind].num_given or 8
+  section = defaults.get(kind, PhaseConfig(kind=kind, group_size=size))
+  return _as_config_dict(dataclasses.replace(section, **fields))
+
+
+def algorithm_config(name: str | Algorithm, **fields: Any) -> typed.Algorithm:
+  """An algorithm's config as a ConfigDict, with its name.
+
+  Args:
+    name: Of an entry of `ALGORITHMS`, an import path, "my_pkg.foo:FOO", or an
+      `Algorithm`.
+    **fields: Fields that differ from the paper's defaults.
+
+  Raises:
+    KeyError: Unknown name or field; the message lists the known ones.
+    ValueError: There is no algorithm at the path.
+  """
+  config = algorithms.make_config(name, **fields)
+  return _as_config_dict(config, name=algorithms.name_of(name))
+
+
+def default_config(algorithm: str | Algorithm = "grpo") -> typed.Config:
+  """Every field of `RunConfig` with its default, and the algorithm's."""
+  config = _as_config_dict(RunConfig())
+  del config["sections"]
+  for name, section in SECTIONS.items():
+    config[name] = _as_config_dict(section)
+  config.algorithm = algorithm_config(algorithm)
+  return config
+
+
+class _Settings(config_dict.ConfigDict):
+  """A ConfigDict that has the names of objects in their place."""
+
+  def __setitem__(self, key: str, value: Any) -> None:
+    try:
+      super().__setitem__(key, objects.named(value))
+    except TypeError:  # Whose message has the whole value, of any size.
+      raise named.misfit(key, value, self.get_type(key)) from None
+
+
+def _as_config_dict(config: Any, **extra: Any) -> config_dict.ConfigDict:
+  """A dataclass as a ConfigDict; optional numbers become placeholders."""
+  cls: type = type(config)
+  hints = _hints(cls)
+  result = _Settings(extra)
+  for field in dataclasses.fields(config):
+    value = getattr(config, field.name)
+    if dataclasses.is_dataclass(value):
+      value = _as_config_dict(value)
+    elif isinstance(value, Mapping):
+      value = config_dict.ConfigDict(value)
+    elif value is None and hints[field.name] is not Any:
+      kinds = [
+        k for k in typing.get_args(hints[field.name]) if k is not type(None)
+      ]
+      value = config_dict.placeholder(kinds[0])
+    result[field.name] = value
+  return result
+
+
+def resolve(config: ml_collections.ConfigDict) -> RunConfig:
+  """Checks a ConfigDict and freezes it.
+
+  Raises:
+    KeyError: A key that no field reads, with the nearest known name.
+    TypeError: A value of the wrong type.
+    ValueError: A value out of range, sizes that do not divide, or values that
+      were not published and are not allowed.
+  """
+  values = dict(config.items())
+  algorithm = dict(_group(values.pop("algorithm", None), "config.algorithm"))
+  name = _typed(str, algorithm.pop("name", None), "config.algorithm.name")
+  entry = algorithms.get_algorithm(name)
+  objective = _freeze(entry.config_class, algorithm, "config.algorithm")
+  sections = {
+    key: _freeze(PhaseConfig, values.pop(key), f"config.{key}")
+    for key in section_names(values)
+  }
+  settings = _freeze(
+    RunConfig,
+    values,
+    "config",
+    also=tuple(sections),
+    made={"sections": {**SECTIONS, **sections}, "algorithm": (name, objective)},
+  )
+  has_critic = entry.critic_loss is not None and entry.policy_loss is not None
+  if not has_critic and settings.critic != CriticConfig():
+    raise ValueError(
+      f"config.critic was set, and algorithm {name!r} has no critic; leave it"
+      " as it is, or choose an algorithm with one, such as 'ppo'."
+    )
+  if settings.unpublished and not settings.allow_unpublished:
+    chosen = {path: _setting(config, path) for path in settings.unpublished}
+    raise ValueError(
+      "config: the source of this recipe does not publish these settings, and"
+      " their values are our own choice:"
+      f" {', '.join(f'{path}={value!r}' for path, value in chosen.items())}."
+      " Set them to yours, or keep them; either way add"
+      " --config.allow_unpublished=True."
+    )
+  return seeded.with_seed(settings)
+
+
+def _setting(config: ml_collections.ConfigDict, path: str) -> Any:
+  """The value of a setting that `unpublished` names."""
+  try:
+    return functools.reduce(operator.getitem, path.split("."), config)
+  except (KeyError, TypeError) as error:
+    raise KeyError(
+      f"config.unpublished: {path!r} is no setting of this config; name one as"
+      " 'algorithm.clip_low'."
+    ) from error
+
+
+def _group(value: Any, where: str) -> Mapping[str, Any]:
+  """A value that has settings of its own."""
+  if not isinstance(value, (Mapping, config_dict.ConfigDict)):
+    raise TypeError(
+      f"{where} got {value!r:.80} ({type(value).__name__}); it is a group of"
+      " settings, each with a name."
+    )
+  return dict(value.items())
+
+
+def section_names(config: Mapping | config_dict.ConfigDict) -> tuple[str, ...]:
+  """Names of the groups of settings that are phases.
+
+  Raises:
+    TypeError: One that every config has is no group.
+  """
+  groups = (Mapping, config_dict.ConfigDict)
+  for name in SECTIONS:
+    _group(config.get(name, {}), f"config.{name}")
+  return tuple(
+    name
+    for name, value in config.items()
+    if isinstance(value, groups) and "kind" in value
+  )
+
+
+@functools.cache  # Half of the time of a config.
+def _hints(cls: type) -> dict[str, Any]:
+  """Types of a class's fields by name."""
+  return typing.get_type_hints(cls)
+
+
+def _freeze(
+  cls: type,
+  values: Mapping[str, Any],
+  where: str,
+  also: tuple[str, ...] = (),
+  made: Mapping[str, Any] = types.MappingProxyType({}),
+) -> Any:
+  """An object of a config class; its fields in `made` are complete already."""
+  hints = _hints(cls)
+  known = [f.name for f in dataclasses.fields(cls) if f.name not in made]
+  result = {}
+  for name, value in values.items():
+    if name not in known:
+      raise KeyError(
+        f"{where}.{name} is not a setting{nearest(name, [*known, *also])}."
+        f" {where} has: {', '.join([*known, *also])}."
+      )
+    result[name] = _typed(hints[name], value, f"{where}.{name}")
+  return cls(**result, **made)
+
+
+def _typed(hint: Any, value: Any, where: str) -> Any:
+  """`value` as the field's type; ints pass for floats, lists for tuples."""
+  if dataclasses.is_dataclass(hint):
+    return _freeze(typing.cast(type, hint), _group(value, where), where)
+  origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+  if origin in (types.UnionType, typing.Union):
+    if value is None:
+      return None
+    hint = next(k for k in arguments if k is not type(None))
+    return _typed(hint, value, where)
+  if origin is tuple:
+    if not isinstance(value, (tuple, list)):
+      value = (value,)
+    return tuple(_typed(arguments[0], item, where) for item in value)
+  if origin is not None:
+    options = _group(value, where)
+    for name, option in options.items():
+      _fits(type(option), option, f"{where}.{name}")
+    return options
+  if not isinstance(value, hint) or (isinstance(value, bool) != (hint is bool)):
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not (hint is float and is_whole):
+      raise TypeError(
+        f"{where} got {value!r:.80} ({type(value).__name__}); it needs a"
+        f" {hint.__name__}."
+      )
+  _fits(hint, value, where)
+  return float(value) if hint is float else value
+
+
+def _fits(kind: type, value: Any, where: str) -> None:
+  """Raises ValueError if no number of an array on a device is this one."""
+  if kind is float and value and abs(value) not in ranges.POSITIVE:
+    raise ValueError(
+      f"{where}={value} must be 0, or a number whose size is {ranges.POSITIVE}:"
+      " float32 has no others. For no bound write a large one, such as 1e9."
+    )
+  if kind is int and abs(value) > ranges.MAX_INT:
+    raise ValueError(
+      f"{where}={value} must be a whole number of at most {ranges.MAX_INT}."
+    )
+
+
+def micro_batch_size(
+  phase: PhaseConfig, max_prompt_len: int, max_new_tokens: int, backend: str
+) -> int:
+  """Rows per micro-batch: what the config says, or a good default.
+
+  Args:
+    phase: The phase of the run.
+    max_prompt_len: Slots of a prompt.
+    max_new_tokens: Slots of a completion.
+    backend: "cpu", "gpu" or "tpu".
+
+  Returns:
+    On a CPU, the largest divisor of a minibatch whose activations stay in the
+    cache (about `_CPU_TOKENS` tokens); elsewhere the whole minibatch.
+  """
+  if phase.micro_batch_size is not None:
+    return phase.micro_batch_size
+  minibatch = phase.num_rows // phase.num_minibatches
+  if backend != "cpu":
+    return minibatch
+  slots = max_new_tokens
+  if phase.group_size == 1 or minibatch % phase.group_size:
+    slots += max_prompt_len  # Each row is run with its prompt.
+  most = min(max(_CPU_TOKENS // slots, 1), minibatch)
+  return max(d for d in range(1, most + 1) if minibatch % d == 0)
+
+
+def lengths(phase: PhaseConfig, max_new_tokens: int) -> tuple[int, ...]:
+  """Completion slots that micro-batches may have instead of all, descending."""
+  steps = phase.num_lengths - 1
+  shares = (8 ** (-i / steps) for i in range(1, steps + 1))
+  slots = (8 * round(share * max_new_tokens / 8) for share in shares)
+  return tuple(n for n in slots if 16 <= n < max_new_tokens)
+
+
+# Tokens per micro-batch on a CPU. Gradients of 512 rows of 11 tokens at the
+# quickstart's width took 217 ms with 352 tokens at once, 195 with 704, 140 with
+# 1408 and 440 with all 5632 (2 cores of a shared machine, one round).
+_CPU_TOKENS = 1536

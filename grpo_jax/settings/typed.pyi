@@ -1,0 +1,1409 @@
+"""Every setting of a config, for editors and mypy.
+
+`scripts/typed_configs.py` has written this file, from the dataclasses of
+settings and their docstrings. Do not edit it.
+"""
+
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Self
+
+class Group:
+  """A group of settings; `config["name"]` is one whose name is not known."""
+
+  @property
+  def is_locked(self) -> bool: ...
+  def __getitem__(self, name: str) -> Any: ...
+  def __setitem__(self, name: str, value: Any) -> None: ...
+  def __contains__(self, name: str) -> bool: ...
+  def __iter__(self) -> Iterator[str]: ...
+  def __len__(self) -> int: ...
+  def get(self, name: str, default: Any = None) -> Any: ...
+  def items(self) -> ItemsView[str, Any]: ...
+  def keys(self) -> KeysView[str]: ...
+  def update(self, *settings: Mapping[str, Any], **named: Any) -> None: ...
+  def lock(self) -> Self: ...
+  def unlock(self) -> Self: ...
+  def unlocked(self) -> AbstractContextManager[None]: ...
+  def copy_and_resolve_references(self) -> Self: ...
+  def to_dict(self) -> dict[str, Any]: ...
+  def to_json(self) -> str: ...
+
+class Free(Group):
+  """A group whose settings have names of your own."""
+
+  def __getattr__(self, name: str) -> Any: ...
+  def __setattr__(self, name: str, value: Any) -> None: ...
+
+class Optimizer(Group):
+  name: str
+  """ "adamw"; "adafactor" (factored second moments, no first ones: the least
+  memory); or "muon" (orthogonalised momentum for the matrices of the layers,
+  AdamW for the rest). A learning rate makes steps of about the same size with
+  each."""
+  learning_rate: float
+  """Peak."""
+  schedule: str
+  """ "constant", "linear" or "cosine" decay after the warm-up, over all
+  gradient steps of the phase."""
+  warmup_steps: int
+  """Gradient steps of linear warm-up."""
+  final_fraction: float
+  """Learning rate at the end, as a fraction of the peak."""
+  b1: float
+  """AdamW's."""
+  b2: float
+  """AdamW's."""
+  eps: float
+  """AdamW's."""
+  weight_decay: float
+  """Decoupled; only on matrices, not on embeddings, norms and biases."""
+  clip_norm: float
+  """Largest global gradient norm."""
+  stochastic_rounding: bool
+  """Round the sum of a bfloat16 parameter and its update up or down at
+  random, so that small updates are not lost. Parameters in float32, as those
+  of adapters always are, lose none and stay as they are."""
+
+class Critic(Group):
+  trunk: str
+  """ "own": a copy of the policy, made where the first of these phases
+  begins; or "shared": the policy's hidden states as constants."""
+  freeze: tuple[str, ...]
+  """Names in the paths of parameters of an own trunk that are not trained,
+  such as "attention" or "embed"."""
+  num_updates: int
+  """Gradient steps for each one of the policy; 0 keeps the critic as it
+  is."""
+  optimizer: Optimizer
+  """Its own; the schedule begins anew in each phase."""
+
+class RewardModel(Group):
+  source: str
+  """One that exists: the workdir of a run that has trained one, or the folder
+  or hub name of a Hugging Face checkpoint with a scalar head (a model for
+  sequence classification with one label; for token classification where
+  step_ends is set). It keeps its own size, and reads the policy's tokens. A
+  phase that trains the reward model goes on from it. Empty: a copy of the
+  policy, made where the first phase begins that trains it."""
+  ranked_by: str
+  """In phases of the kind "preference", another reward model, whose scores
+  rank completions in the place of rewards; named as source is, and not
+  trained. Empty: rewards rank them."""
+  step_ends: tuple[str, ...]
+  """A process reward model: it scores each step, which ends with a token
+  whose text ends like one of these, as (";",) or ("\\n",). Phases of the kind
+  "process" train it. Empty: it scores whole completions."""
+  of_steps: str
+  """How scores of steps, each the probability that the step is right, become
+  that of the completion: "min", "product" or "sum"."""
+  freeze: tuple[str, ...]
+  """Names in the paths of parameters of its trunk that are not trained."""
+  num_updates: int
+  """Gradient steps on each minibatch."""
+  margin: float
+  """Of the loss of pairs: by how much the better score should be ahead."""
+  center_coef: float
+  """Of the same: weight of the part that keeps scores centred."""
+  history_share: float
+  """Of the prompts of a step that it learns from, the share that is old:
+  chosen, with what was written then, from those of earlier phases. 0.1 of 40
+  prompts are 4, once there are as many; 0: none."""
+  history_size: int
+  """How many prompts are kept for that, with their completions: a uniform
+  sample of all that came in such phases."""
+  optimizer: Optimizer
+  """Its own; the schedule begins anew in each phase."""
+
+class Service(Group):
+  url: str
+  """Address of the interface, such as "https://host/v1"; empty: the judge is
+  a model of the run, in its program."""
+  key_variable: str
+  """Environment variable with the key, which is in no config, log or
+  checkpoint; empty: none is sent."""
+  timeout_s: float
+  """Seconds for the verdict on a row, over all its tries. All rows of a step
+  have config.rewards.step_timeout_s."""
+  max_tries: int
+  """Calls for a row: what fails for the moment is tried again after a pause
+  that doubles."""
+  max_calls: int
+  """Calls of a run, of each of its processes, tries among them. Rows beyond
+  it are unscored. A run that goes on counts on from its checkpoint."""
+  max_in_flight: int
+  """Calls at the same time."""
+  options: Free
+  """Further fields of a question, as {"seed": 1}; None takes out one of
+  "temperature" (0) and "max_tokens"."""
+
+class Judge(Group):
+  rubric: str
+  """What it is told: a text with "{prompt}" and "{completion}", and other
+  fields of the records, as "{answer}". For a service also "{fence}", a word
+  that no completion can contain."""
+  model: str
+  """Who judges. Empty: the policy itself, as it is in each step. Or the
+  folder of a run, or the folder or hub name of a Hugging Face checkpoint with
+  the same tokenizer: frozen. For a service the model's name there."""
+  verdicts: Free
+  """Words and what they are worth. The last word of the answer counts."""
+  marker: str
+  """Behind the last of these, as "Verdict:", the first word counts."""
+  template: str
+  """How the rubric is put to a model of the run: a text with "{rubric}", or
+  "chat" for the tokenizer's chat template. A service has one of its own."""
+  max_prompt_len: int | None
+  """Slots for all that it reads but the completion, tokens; completions of
+  records with more are unscored. None: what a task needs, or
+  config.data.max_prompt_len and the words of the rubric."""
+  max_new_tokens: int
+  """Of its answer."""
+  batch_size: int | None
+  """Rows that a model of the run reads at once, over all devices; None: as
+  many as a step has prompts."""
+  service: Service
+  """A judge over HTTP."""
+
+class Data(Group):
+  images: tuple[str, ...]
+  """Fields of the rows that have the images of a prompt: each an image, a
+  list of images, or null (docs/images.md). Empty: prompts are text alone."""
+  image_folder: str
+  """Folder of images that are given by paths, which may not lead out of it;
+  empty: the folder of `train_path`."""
+  image_processor: str
+  """Folder of a checkpoint whose processor cuts images into patches; empty:
+  that of `model.checkpoint`."""
+  image_options: Free
+  """Settings of this processor in the place of its file's: "min_pixels" and
+  "max_pixels", or "longest_edge", "tile" and "splits"."""
+  max_images: int | None
+  """Room for images in a prompt; a tile counts as one."""
+  max_patches: int | None
+  """Room for patches in a prompt. Prompts with more are left out and counted,
+  as those are whose images are broken."""
+  image_workers: int
+  """Processes in which images are decoded."""
+  source: str
+  """ "task" (synthetic, `tasks/`), "tfds", "jsonl", "text" (prompts alone),
+  "reasoning_gym", "environment" (what `environment` shows first, or the data
+  set of one of the package verifiers), or "mixture" of several of these but
+  the last."""
+  name: Any
+  """Task name, or the import path of a task ("my_pkg.tasks:make"), or TFDS
+  dataset name ("gsm8k")."""
+  task_options: Free
+  """Options of the task (`tasks/<name>.py`)."""
+  train_path: str
+  """File of training prompts, JSON lines or text; local or gs://."""
+  eval_path: str
+  """The same of held-out prompts; empty: the training file."""
+  format: str
+  """How the rows of a JSON-lines file or a TFDS dataset read; empty: the
+  fields prompt, answer, completion and extras, or, of a TFDS dataset with
+  such a name, its own. "gsm8k": question and worked answer. "math": problem
+  and solution with a box. "pairs": prompt, chosen and rejected."""
+  train_split: str
+  """Splits of a TFDS dataset, as "train[:1000]"."""
+  eval_split: str
+  """Splits of a TFDS dataset, as "train[:1000]"."""
+  fields: Free
+  """Without a format, which fields of the rows are a record's: names
+  `prompt`, `answer` and `completion` of theirs, and `extras`, a group of such
+  names."""
+  streaming: bool
+  """Leave a JSON-lines file on the disk and read a line when it is its turn,
+  which takes no memory; a file `.index` is made beside it."""
+  separator: str
+  """What stands between the prompts of a text: "\\n", or "\\n\\n" for
+  paragraphs."""
+  datasets: tuple[Mapping[str, Any], ...]
+  """Of reasoning-gym: each a group with a `name`, and, if they are to be
+  others than the defaults, `weight`, `settings`, and `level` or `levels` of
+  difficulty (`data/gym.py`)."""
+  mixture: tuple[Mapping[str, Any], ...]
+  """Parts of a mixture: each a group with settings of its own, as `source`
+  ("task" by default), `name`, `task_options` or `train_path`; its `weight` (1
+  by default), with which its prompts are drawn for training; and the name of
+  its `domain` (by default that of the task or the file). Evaluations take a
+  prompt of each in turn. Parts are tasks, or text of one tokenizer; what is
+  no setting of a part, such as `template`, is that of the mixture."""
+  domain_key: str
+  """Field of the rows, or of their `extras`, whose text or whole number is
+  the name of a prompt's domain: metrics, evaluations and lengths are told
+  apart by it, and rewards, teachers and weights of the KL can be. Empty: the
+  number `domain` in `extras`, if there is one; of the format "math" the
+  subject."""
+  domains: tuple[str, ...]
+  """Names of the domains in the order of their numbers; empty: those that the
+  data have, in alphabetical order, and of numbers the number."""
+  tokenizer: str
+  """Path of a `tokenizer.json` or of a checkpoint's folder, or "gsm8k" or
+  "bytes" (every byte is a token) for those that come with the package; empty
+  with a `model.checkpoint`: that one's. Unused by tasks, which are made of
+  ids."""
+  template: str
+  """How a prompt is put to the model: a text with "{prompt}", or "chat" for
+  the tokenizer's own chat template."""
+  chat_options: Free
+  """What the chat template reads beside the messages. Of an environment with
+  tools (docs/tools.md) their schemas are among it as `tools`, if none are
+  named here."""
+  end_tokens: tuple[str, ...]
+  """Tokens that end a completion; empty: those of the tokenizer."""
+  max_prompt_len: int | None
+  """Prompt slots S; longer prompts are left out and counted. None: what the
+  task needs."""
+  drop_tag_probability: float
+  """How often the supervised teacher of worked answers ("gsm8k") drops one of
+  its format tags, in [0, 1]."""
+  rejected_share: float
+  """Of a file of pairs, the share of rows in [0, 1] of which a supervised
+  phase imitates the rejected text, and not the chosen one."""
+  quarantine: str
+  """JSON file with records to leave out of training, as `experiments.lint`
+  writes it; empty: none."""
+  num_threads: int
+  """Threads that read and tokenize batches ahead; 0: a batch is made when it
+  is asked for. Never changes what is read."""
+  environment: Any
+  """Import path "package.module:function" of what makes the sessions of an
+  environment on the host (`types.HostEnvironment`): episodes of several
+  turns, whose scores are the components of the reward. With a task, it takes
+  the place of the task's verifier or environment. "verifiers:module" is an
+  environment of that package (docs/serving.md). Empty: none."""
+
+class Compaction(Group):
+  context_len: int | None
+  """C, most tokens of a context: what it begins with, and what follows. None:
+  contexts are never replaced."""
+  reserve: int | None
+  """Tokens; a summary is due where a context has fewer than this left. None:
+  just enough for an action, the instruction and a summary."""
+  every: int
+  """Turns after which one is due anyway; 0: none."""
+  keep_turns: int
+  """Last turns, each an observation and an action, that the next context
+  begins with; fewer if they do not fit."""
+  max_compactions: int
+  """Most of them in an episode."""
+  max_summary_len: int
+  """Tokens of a summary, with its end."""
+  max_prompt_len: int | None
+  """Slots of what contexts begin with. None: as many as the first prompt, a
+  summary and the kept turns may take, within C."""
+  instruction: tuple[str, ...]
+  """What the policy reads before it writes a summary: one text, or three
+  (before, text, after), as the observations of a chat. With one text and the
+  data's template "chat" it is a message of the user, as the tokenizer's chat
+  template writes it."""
+  ends: tuple[str, ...]
+  """Texts of tokens that end a summary, beside the end tokens; empty: what
+  ends an action."""
+  resume: tuple[str, ...]
+  """What stands before and after a summary in the next context. The token
+  that ended the summary is not part of it, so that a chat has its end of a
+  message in the second text. Empty: nothing; or, where the template says what
+  the instruction is, what makes the summary the assistant's reply to the
+  first prompt."""
+  trains_summary: bool
+  """Whether the tokens of summaries are trained."""
+  keeps_summary: bool
+  """Whether contexts begin with the summary; without it they begin with the
+  prompt and the last turns alone."""
+
+class Environment(Group):
+  max_turns: int | None
+  """Most actions of an episode."""
+  max_action_len: int | None
+  """Tokens after which an action ends."""
+  max_observation_len: int | None
+  """Tokens to which an observation is cut."""
+  action_ends: tuple[str, ...]
+  """Texts of tokens that end an action, beside the end tokens."""
+  options: Free
+  """What the factory takes beside the prompt, the extras and the seed, by
+  name; plain data."""
+  concurrency: int
+  """Sessions that each of `rewards.num_workers` processes has at work at the
+  same time. More of them hide the time for which tools wait; fewer leave each
+  the cores that it needs to answer in time."""
+  compaction: Compaction
+  """When contexts are replaced by summaries that the policy writes."""
+
+class Interceptor(Group):
+  rules: tuple[str, ...]
+  """Sets of `rewards/agents/call_rules.py`: "shell", "files", "network",
+  "tests", "golds"; or rules of yours, (call) -> bool, as
+  "package.module:function". A call that one of them flags is judged. Empty:
+  there is no interceptor."""
+  call: str
+  """Regular expression of a call in an action, as
+  "(?s)<tool_call>(.*?)</tool_call>": what its group matches is looked at.
+  Empty: the whole action is."""
+  judge: str
+  """Whether a flagged call is bad. Empty: all of them are. "service": a model
+  over HTTP says so, by config.judge, whose rubric gets the call as
+  {completion} and the last 4096 characters before it as {prompt}; a verdict
+  worth 0.5 or more means bad. Otherwise a function (call, context) -> bool,
+  as "package.module:function"."""
+  dummy: tuple[str, ...]
+  """What the policy reads after a blocked call: one text, or three (before,
+  text, after) as the observations of a chat."""
+  abort: bool
+  """Whether a block ends the episode instead."""
+  penalty: float
+  """λ >= 0, taken from the reward of a blocked call."""
+
+class Served(Group):
+  calls: str
+  """How the policy writes calls of tools, a name of
+  `rewards/agents/call_formats.py`; empty: calls are text."""
+  python: str
+  """Interpreter with the package, of a virtual environment of its own if its
+  versions do not go with those here; empty: this one."""
+  num_rows: int | None
+  """Requests that are answered at a time, at most; None: as many as there are
+  completions in a step."""
+  pause_s: float
+  """Requests that come within so many seconds of each other are answered
+  together."""
+
+class TowerSettings(Group):
+  kind: str
+  """Family of the tower, "siglip", "qwen2_5_vl" or "qwen3_vl"; empty: prompts
+  have no images."""
+  width: int
+  """Width of its residual stream."""
+  num_layers: int
+  """Number of its blocks."""
+  num_heads: int
+  """Heads of its attention; they divide the width."""
+  mlp_width: int
+  """Width inside its MLP."""
+  patch_size: int
+  """Rows and columns of pixels of a patch."""
+  channels: int
+  """Numbers of a pixel."""
+  merge: int
+  """Rows and columns of patches that become one token of the language
+  model."""
+  side: int
+  """Rows and columns of the table of learned positions."""
+  norm_eps: float
+  """Added to variances, or mean squares, before the root."""
+  frames: int
+  """Frames of a patch; a tower that also reads videos takes an image for so
+  many equal ones (2 in Qwen's)."""
+  window: int
+  """Rows and columns of tokens of a window, outside of which patches see
+  nothing but in `full_layers` (Qwen2.5-VL); 0 for no windows."""
+  full_layers: tuple[int, ...]
+  """Layers without windows, from 0."""
+  deep_layers: tuple[int, ...]
+  """Layers of which features are made too, for as many first layers of the
+  language model (Qwen3-VL)."""
+  trained: bool
+  """Whether the tower is trained; else it stays as it is. Beneath adapters it
+  is never trained itself."""
+  image_token: int | None
+  """The id of the placeholder, in whose places prompts show their images;
+  with a checkpoint its config.json says it."""
+
+class Model(Group):
+  width: int
+  """Width of the residual stream."""
+  num_layers: int
+  """Number of blocks."""
+  num_heads: int
+  """Query heads."""
+  num_kv_heads: int
+  """Key and value heads; divides `num_heads`."""
+  mlp_width: int
+  """Width inside the SwiGLU; with experts that of the layers without."""
+  head_dim: int | None
+  """Width of a head, even; None for `width / num_heads`."""
+  rope_theta: float
+  """Base of the rotary wavelengths."""
+  norm_eps: float
+  """Added to mean squares before the root."""
+  qk_norm: str
+  """RMSNorm on queries and keys: "head" over each head (Qwen3), "projection"
+  over all heads of a token (OLMo-2), or "none"."""
+  qkv_bias: bool
+  """Biases on queries, keys and values (Qwen2)."""
+  out_bias: bool
+  """A bias on what attention adds to the residual stream (gpt-oss)."""
+  attention_sinks: bool
+  """For each head a score of no key, which takes a share of the weights
+  (gpt-oss)."""
+  latent_width: int
+  """Of the latent vector of a token that keys and values of all heads are
+  made of (DeepSeek's MLA; see `latent.py`); 0 for heads of their own."""
+  query_latent_width: int
+  """The same for queries; 0 for queries made directly."""
+  value_dim: int | None
+  """Width of a value with `latent_width`; None for `head_dim`."""
+  tied_embeddings: bool
+  """Whether the head is the transposed embedding table."""
+  pre_norm: bool
+  """Norms before, and after, attention and MLP. Gemma has both, OLMo-2 only
+  those after."""
+  post_norm: bool
+  """Norms before, and after, attention and MLP. Gemma has both, OLMo-2 only
+  those after."""
+  norm_plus_one: bool
+  """Norms multiply by 1 + scale (Gemma)."""
+  scale_embeddings: bool
+  """Multiply embeddings by √width (Gemma)."""
+  activation: str
+  """Of the gate: "silu", or "gelu" in its tanh form (Gemma); or "clamped",
+  gate · σ(a · gate) · (up + 1) of what is clamped to a limit (gpt-oss)."""
+  swiglu_limit: float
+  """Bound of gate and up of "clamped"."""
+  swiglu_slope: float
+  """Slope a of the gate x·sigmoid(a·x) of "clamped"."""
+  attention_scale: float | None
+  """Factor of the scores; None for head_dim^−½."""
+  attention_softcap: float | None
+  """c · tanh(x / c) on scores, and on logits (Gemma 2); None for no cap."""
+  final_softcap: float | None
+  """c · tanh(x / c) on scores, and on logits (Gemma 2); None for no cap."""
+  sliding_window: int | None
+  """Tokens that a sliding layer sees, itself included; None for no sliding
+  layers."""
+  sliding_layers: tuple[bool, ...]
+  """Whether each layer slides; empty: all do."""
+  local_rope_theta: float | None
+  """Base for sliding layers, without scaling (Gemma 3); None for `rope_theta`
+  in all."""
+  rope_scaling: str
+  """ "none", "linear" (positions over the factor), "llama3" or "yarn" (long
+  wavelengths only), or "longrope" (each by its own factor)."""
+  rope_factor: float
+  """The factor of the scaling."""
+  rope_low_freq: float
+  """Bounds of Llama 3 and YaRN, in wavelengths per original context, and that
+  context, tokens."""
+  rope_high_freq: float
+  """Bounds of Llama 3 and YaRN, in wavelengths per original context, and that
+  context, tokens."""
+  rope_original_len: int
+  """Bounds of Llama 3 and YaRN, in wavelengths per original context, and that
+  context, tokens."""
+  rope_truncate: bool
+  """Whether YaRN's bounds are rounded to whole channels."""
+  rope_amplitude: float
+  """Factor of cosines and sines (YaRN, LongRoPE)."""
+  rope_short_factors: tuple[float, ...]
+  """LongRoPE's, for each wavelength, in the original context and beyond
+  it."""
+  rope_long_factors: tuple[float, ...]
+  """LongRoPE's, for each wavelength, in the original context and beyond
+  it."""
+  long_context: bool
+  """Whether the long factors serve, for sequences of any length: a run
+  decides once, so that a token's log-prob does not depend on how long its
+  sequence becomes."""
+  rotary_width: int | None
+  """Channels of a head that positions turn, the first ones, or with
+  `latent_width` the last ones; None for all."""
+  rotary_interleaved: bool
+  """Whether neighbouring channels are a pair (GLM-4, DeepSeek), and not those
+  half of the width apart."""
+  rope_sections: tuple[int, ...]
+  """Pairs of channels that are turned by the time, the row and the column of
+  what an image shows (Qwen's M-RoPE); of text all three are its position.
+  Empty: all pairs by one position."""
+  rope_sections_mixed: bool
+  """Whether rows and columns take every third pair in turn (Qwen3-VL), and
+  not one range after the other (Qwen2.5-VL)."""
+  num_experts: int
+  """Experts in the place of each layer's MLP; 0 for none."""
+  experts_per_token: int
+  """How many of them a token takes."""
+  expert_width: int
+  """Width inside an expert's SwiGLU."""
+  num_dense_layers: int
+  """First layers of a mixture that have an MLP (DeepSeek)."""
+  shared_width: int
+  """Width of an MLP beside the experts that every token takes; 0 for none."""
+  expert_biases: bool
+  """Whether routers and experts have biases (gpt-oss)."""
+  router_scores: str
+  """What a router makes of its logits: "softmax" over all experts, or
+  "sigmoid" of each (DeepSeek-V3)."""
+  router_groups: int
+  """Groups of neighbouring experts, and from how many of them, the best by
+  the sum of their two largest scores, a token takes its experts."""
+  groups_per_token: int
+  """Groups of neighbouring experts, and from how many of them, the best by
+  the sum of their two largest scores, a token takes its experts."""
+  router_scale: float
+  """Factor of the weights."""
+  norm_topk: bool
+  """Whether the weights of a token's experts add up to 1 (Qwen3-MoE), or are
+  their shares of the distribution over all (OLMoE)."""
+  router_bias: bool
+  """Whether frozen biases, which start at 0, are added to the routers'
+  probabilities for the choice of experts (DeepSeek-V3)."""
+  attention: str
+  """Form of attention in whole sequences, "plain", "splash" (TPU) or "cudnn"
+  (GPU); "auto" for the one that the backend is best at."""
+  decode_attention: str
+  """Form of attention in a decode step: "plain", or "paged" (TPU; see
+  `paged.py`)."""
+  experts: str
+  """Form in which experts are computed, "dense", "blocked", "ragged" or
+  "megablox" (TPU); "auto" for the one that the backend is best at."""
+  remat: str
+  """What the backward pass recomputes of a block instead of keeping it:
+  "none"; "dots" (all but products with weights and kernels of attention),
+  which is as fast and takes half the memory; or "full"."""
+  split_positions: bool
+  """Whether the devices along `tensor` share the positions of what one block
+  hands to the next, which each of them else holds whole: for long
+  completions. Sequences that do not divide stay whole."""
+  prefill_chunk: int
+  """Tokens of a prompt that are run at a time before sampling, for long
+  prompts; 0: all at once. What a layer computes inside then exists for so
+  many tokens; keys and values are kept for all. Each piece is compiled. Not
+  with attention "cudnn" or images."""
+  cache_dtype: str
+  """How keys and values are held while sampling: "model" (in `dtype`),
+  "bfloat16", or "int8" with a scale for each token and head. The update never
+  reads them, so its ratios stay what they are; the sampler's log-probs are
+  those of the model that reads rounded ones."""
+  dtype: str
+  """Of activations and matmul operands. Norm statistics, softmax and logits
+  are at least float32."""
+  param_dtype: str
+  """The dtype of the parameters."""
+  tower: TowerSettings
+  """What reads the images of prompts."""
+  checkpoint: str
+  """Folder or hub name of a Hugging Face checkpoint to start from. Its
+  config.json then decides the architecture: of the other fields only `dtype`,
+  `param_dtype`, `attention`, `decode_attention`, `experts`, `remat`,
+  `split_positions`, `prefill_chunk`, `cache_dtype`, `long_context` and
+  `tower.trained` may be set. Empty: from scratch."""
+  revision: str
+  """Commit, tag or branch of a checkpoint on the hub; with a commit a run
+  starts from the same files on every day. Empty: the newest."""
+  adapter_checkpoint: str
+  """Folder with adapters to start from, as PEFT and `experiments.export
+  --adapters` write it, for this `checkpoint`. Rank, α and modules are the
+  file's, and need not be set. Empty: fresh adapters."""
+  lora_rank: int
+  """Rank of the adapters, which alone are trained; 0 for no adapters."""
+  lora_alpha: float
+  """Their term is multiplied by lora_alpha / lora_rank."""
+  lora_modules: tuple[str, ...]
+  """Projections with an adapter, as `lora.LoRAConfig` names them; empty: all
+  that the layers have, but for those of experts."""
+  quantization: str
+  """How the kernels beneath the adapters are kept: "none", "int8", "nf4" or
+  "nf4_double"."""
+
+class Sampling(Group):
+  max_new_tokens: int | None
+  """Budget T per completion; None: what the task needs."""
+  temperature: float
+  """Of training rollouts, > 0."""
+  domain_limits: Free
+  """Budgets of completions of some domains of prompts, tokens, by name:
+  {"add": 8}. Those of other domains have max_new_tokens."""
+  top_k: int | None
+  """Keeps so many of the likeliest tokens; None: all."""
+  top_p: float | None
+  """Nucleus sampling: keeps the smallest set of tokens with this probability;
+  None: all."""
+  min_p: float | None
+  """Keeps tokens with at least this share of the probability of the likeliest
+  one; None: all."""
+  lanes: int | None
+  """Completions that are decoded at once; None: all. With fewer, the next one
+  begins where another has ended, which pays where their lengths differ, and
+  the cache has room for as many only. 256 of geometric lengths, 38 tokens on
+  average and 177 at most, take 3.7 s at once and 1.2 s in 32 lanes (2 layers,
+  width 128, on a CPU)."""
+  num_cache_sizes: int
+  """Sizes in which the cache of keys and values grows while completions do,
+  at most; each is half of the next, and compiled anew. 1 compiles faster, and
+  all steps of decoding read a cache of full length."""
+  weights_dtype: str
+  """What kernels are rounded to while training rollouts are drawn ("int8",
+  "float8_e4m3fn"; "model": they are not). Updates and evaluations read them
+  as they are; see docs/quantised_sampling.md."""
+  uncorrected: bool
+  """Whether completions of rounded kernels, or of earlier parameters
+  (config.rl.staleness, recycle_surplus, replay_size), may be trained on
+  without a correction (config.algorithm.importance_mode, rejection)."""
+  mix_rate: float
+  """Probability with which the policy reads a blend of like tokens in the
+  place of one that it has written; every pass of the update reads the same. 0
+  for none, as in all evaluations; see docs/mixing.md."""
+  mix_top_k: int
+  """Tokens of a blend, at least 2: an anchor and its neighbours."""
+  mix_anchor: str
+  """ "argmax", the likeliest token of the step, or "sampled", the one that
+  was written."""
+  mix_neighbours: str
+  """ "nearest", tokens whose embeddings have the largest cosine with that of
+  the anchor; or "random", for comparison."""
+  mix_min_entropy: float
+  """Mixes only where the distribution of the token has more entropy, nats;
+  with mix_rate=1 entropy alone decides. 0: anywhere."""
+  mix_until: str
+  """Text of a token: it and all that follows in a completion are read as they
+  are. Empty: whole completions are mixed, as they are where it does not
+  come."""
+
+class Rewards(Group):
+  functions: tuple[str | Callable[..., Any], ...]
+  """For tasks, components of the task's verifier ("accuracy", …), computed
+  inside the program. With an environment on the host, scores of its sessions,
+  and "return". Otherwise functions of text: a built-in name
+  (`rewards/functions.py`: "math_accuracy", "think_answer_format", …) or an
+  import path ("my_pkg.rewards:brevity"). In any of these cases also names of
+  `rewards/derived.py` ("cosine_length", "rank", …), which are made of the
+  others and of the tokens; "reward_model": a model that was trained on pairs
+  of completions (`config.reward_model`); and "judge": a model that reads a
+  rubric and writes a verdict (`config.judge`)."""
+  weights: tuple[float, ...]
+  """One weight per function; with 0 the function is logged and not
+  rewarded."""
+  schedules: Free
+  """Weights that change: {"think_answer_format": ((0, 1.0), (100, 0.0))} goes
+  from 1 to 0 in the first hundred steps of a phase. Between two steps it is
+  linear, and outside of them constant. Evaluations keep to `weights`."""
+  options: Free
+  """Arguments of functions by name: {"cosine_length": {"max_len": 64}}."""
+  domains: Free
+  """Which domains of prompts a reward is for, by name or number:
+  {"math_accuracy": ("algebra", "geometry")}. To the others it does not
+  apply."""
+  in_graph: bool
+  """Score text inside the compiled program, by the functions of
+  `rewards/in_graph`. They know numbers, and no algebra."""
+  answer_after: str
+  """Where a completion has neither `<answer>` nor a box, its answer is what
+  follows this marker, to the end of the line: "####". Empty: it has no
+  answer."""
+  steps: str
+  """The function that scores steps of reasoning, for algorithms that read
+  such scores: a name of `functions.STEPS` ("arithmetic_steps"), or an import
+  path. Empty: the scores of the task, if it has any."""
+  sandbox: str
+  """How the programs of the reward "code" are kept apart: "bwrap", or
+  "process", which holds less and says so."""
+  correct: str
+  """The function whose value ≥ 1 marks a right answer (metrics only); empty:
+  the first."""
+  consistent: str
+  """The function whose value ≥ 1/2 says that the answer follows from the
+  reasoning before it. The metrics quadrants/… count this for right and for
+  wrong answers. Empty: there are no such metrics."""
+  row_timeout_s: float
+  """Longest time for one try of a row on the host, seconds; with an
+  environment there for one action."""
+  step_timeout_s: float
+  """Longest time for all rows of a step, seconds; of an evaluation, for those
+  of a batch."""
+  num_workers: int
+  """Processes of verifiers, or of sessions: so many rows are worked on at a
+  time."""
+  max_unscored: float
+  """Share of rows, in [0, 1], that may stay unscored. With more of them in
+  three steps one after another the run is saved and ends with an error; with
+  more in an evaluation the run has failed, whatever its accuracy. A policy
+  with a share of u that nobody scored has an accuracy of at most 1 − u."""
+  variables: tuple[str, ...]
+  """Names of environment variables that these processes get besides those of
+  `processes.VARIABLES`, such as an address or a key of a service."""
+  worker_memory_gib: float
+  """What a process of verifiers may hold beyond what it held when it had
+  imported its functions, GiB. One with more is replaced, and the row it had
+  at work is tried once more. 0: there is no limit."""
+
+class Eval(Group):
+  num_prompts: int
+  """Held-out prompts, one completion each."""
+  batch_size: int
+  """Prompts per evaluation batch."""
+  temperature: float
+  """Of the completions; 0 is greedy."""
+  every: int
+  """Steps of the "rl" phase between evaluations; 0: only before and after the
+  phase."""
+
+class Checkpoint(Group):
+  every: int
+  """Steps between checkpoints; 0: only at the end of a phase."""
+  keep: int
+  """Latest checkpoints kept."""
+  compress: bool
+  """Whether checkpoints are compressed. Those of weights have a few percent
+  fewer bytes then, and take several times as long to write
+  (benchmarks/host.md)."""
+
+class Log(Group):
+  tensorboard: bool
+  """Write TensorBoard events."""
+  wandb_project: str
+  """W&B project (extra `wandb`); empty: no W&B."""
+  wandb_name: str
+  """Of the run there; empty: the name of its folder."""
+  wandb_group: str
+  """Of runs that belong together; a sweep sets it to its own name."""
+  wandb_tags: tuple[str, ...]
+  """The tags of the run."""
+  samples_every: int
+  """Steps between sampled texts in samples.jsonl; 0: none."""
+  num_samples: int
+  """Rows each time."""
+  traces_every: int
+  """Steps between groups of completions in traces.jsonl.gz, token by token,
+  of which each evaluation has some too; 0: none. The first and the last step
+  of a phase are among them."""
+  trace_groups: int
+  """Groups each time at most, beside those of `trace_prompts`; and as many
+  prompts of each evaluation."""
+  trace_prompts: tuple[str, ...]
+  """Prompts that are always among them when they come: numbers of their
+  records, or texts that they contain."""
+  traces_max_mib: int
+  """Most MiB of that file. Each time gets an equal part of what is left;
+  groups that do not fit are left out, and rows are cut."""
+  curves: bool
+  """Draw curves.png at the end, which takes one to two seconds."""
+
+class Health(Group):
+  halt: tuple[str, ...]
+  """Rules, by name or number ("perfect_score", "H12"), that stop the run
+  after saving. Too many rows without a score always do, and so does a step
+  short of live groups in a phase with when_short="error"."""
+  off: tuple[str, ...]
+  """Rules that say nothing."""
+
+class Guards(Group):
+  lint: str
+  """What becomes of too few prompts, or one that is most of them, before
+  training: "warn", "refuse", or "off", which does not look. Where guards are
+  `on`, a warning is a refusal."""
+  on: bool
+  """Switch all of what follows on. Each is switched off by 0."""
+  min_distinct_prompts: int | None
+  """Different prompts that a step must have, or the run halts; None: half of
+  `num_prompts`, and at least 4."""
+  influence_cap: float
+  """Largest share that a prompt has of Σ |advantage| · tokens over a window
+  of steps; what is above is scaled down."""
+  influence_window: int
+  """Steps of that window."""
+  repeat_cap: int
+  """How often a prompt is trained on in the steps of a second window; later
+  ones are left out."""
+  repeat_window: int
+  """Steps of that window."""
+  canary_every: int
+  """Steps between looks at the canaries. Every checkpoint is looked at as
+  well, and saved only if it passes, so that a run which halts is where its
+  last checkpoint is."""
+  canary_prompts: int
+  """Held-out prompts of each canary."""
+  canaries: tuple[str, ...]
+  """What must not fall: components of the reward, or "correct". A minus says
+  that less is better, and @FILE which prompts (JSON lines) are asked instead
+  of held-out ones: ("correct", "-biased", "format@probes")."""
+  canary_fall: float
+  """By how much, below the mean of what has passed, a canary may fall if its
+  standard deviation allows less."""
+  canary_sigmas: float
+  """By how many standard deviations of that difference."""
+  canary_max_kl: float
+  """KL to the reference in nats per completion of a canary's prompt that
+  halts the run; not looked at in phases without a reference."""
+
+class Hosts(Group):
+  timeout_s: float
+  """Seconds without a sign of life from the process."""
+  stall_s: float
+  """Seconds that it is alive and behind the others, or that none gets on:
+  more than the longest compilation, evaluation or save takes."""
+
+class Mesh(Group):
+  data: int | None
+  """Copies of the parameters; None: as many as there are devices for. With
+  several TPU slices, a multiple of their number; the gradient of every
+  micro-batch is summed across them, so there a large `micro_batch_size` saves
+  time."""
+  fsdp: int
+  """Devices over which parameters, gradients and moments are split."""
+  tensor: int
+  """Devices over which heads, MLP width and vocabulary are split; divides
+  them, and the key/value heads."""
+  expert: int
+  """Devices over which experts are split; divides their number."""
+
+class Schedule(Group):
+  name: str
+  """ "epochs": every prompt once before any comes again, in random order.
+  Others draw from a pool by how often each prompt was solved so far:
+  "uniform" (all alike), "frontier" (most often those that are solved half of
+  the time), "easy_to_hard", "hard_to_easy", "interleave" (half of the weight
+  by each of these two), "target" (the num_prompts that are nearest to being
+  solved half of the time), or "spo" (by the deviation of right and wrong, and
+  it forgets by how far the policy moved: arXiv:2509.13232). "ads" draws
+  clusters of like prompts, and of each a window that moves to harder or
+  easier ones (arXiv:2606.22305)."""
+  pool: int | None
+  """The first so many records of the data are drawn from; None: all. A task
+  that makes its problems has no end of them, and needs a number."""
+  uniform_share: float
+  """Share of the probability that all prompts of the pool have alike, so that
+  none is forgotten."""
+  decay: float
+  """What earlier completions of a prompt still count, each time that it is
+  drawn; 1: as much as new ones."""
+  start_share: float
+  """Of "easy_to_hard", "hard_to_easy" and "interleave": the share of the pool
+  that the first step draws from."""
+  pace_steps: int
+  """Steps after which these draw from the whole pool."""
+  clusters: str
+  """Of "ads": the file that experiments.embed has written of the data.
+  "{seed}" in it stands for the seed of the run."""
+  drawn_clusters: int
+  """Of "ads": clusters of a step (C). Times `window` they are num_prompts."""
+  window: int
+  """Of "ads": prompts of a cluster that a step draws (B)."""
+  rate: float
+  """Of "ads": how fast the probability of a cluster follows the share of
+  right completions (α)."""
+  tolerance: float
+  """Of "ads": by how much that share of a prompt may be off ½ before the
+  window moves on."""
+  samples: str
+  """Of "spo": a file that experiments.generate has written of the training
+  prompts, with verdicts, from which counts begin; empty: from one half right
+  and one half wrong. "{seed}" stands for the seed."""
+  memory_low: float
+  """Of "spo": the least that earlier completions of a prompt count when it is
+  drawn, however far the policy has moved (ρ_low); below 0.96, what they count
+  at most."""
+
+class Correction(Group):
+  p_cue: float
+  """Probability that a wrong completion has the cue appended, after which the
+  policy goes on."""
+  p_answer: float
+  """That it has the sentence with the right answer appended."""
+  p_reference: float
+  """That it is replaced by a whole right completion."""
+  cue: str
+  """Text of the cue."""
+  sentence: str
+  """Text of the sentence, in which "{answer}" stands for the answer. An end
+  token follows."""
+  max_new_tokens: int
+  """Most tokens that the policy writes after a cue. A completion has room for
+  it if draft, cue and these are within the budget of completions; else it
+  stays as it is, and is counted."""
+  max_prompt_len: int
+  """Completions of longer prompts stay as they are, tokens."""
+  train_injected: bool
+  """Whether what was put in is trained, as in the paper."""
+
+class Keep(Group):
+  most: int
+  """How many of a prompt at most."""
+  order: str
+  """Which come first: "shortest" or "random"."""
+  distinct: str
+  """Of completions with the same "answer", or the same "text", one is kept;
+  "none": all. Where a prompt has one right answer, "answer" keeps one
+  completion."""
+  least: tuple[str, ...]
+  """The least value of a component of the reward that a completion needs, of
+  one or of several: ("language=0.9",)."""
+
+class Phase(Group):
+  kind: str
+  """Where its batches come from, and what they train: see `kinds.py`."""
+  steps: int
+  """Batches."""
+  num_prompts: int
+  """Prompts per batch."""
+  group_size: int
+  """Completions per prompt (1 in a supervised phase)."""
+  max_rounds: int
+  """With dynamic sampling, draw up to so many batches of prompts in a step,
+  until num_prompts of them have completions with different rewards; those are
+  trained, and what the last round has beyond them is dropped, unless
+  recycle_surplus keeps it. If there are fewer, when_short says what becomes
+  of the step. 1 draws one batch. A step takes max_rounds × num_prompts
+  prompts from the data, drawn or not: where the data stands is then a
+  function of the step, and a run resumes exactly."""
+  when_short: str
+  """What a step does whose rounds end with fewer such groups than
+  num_prompts. "fewer": it trains on those there are. "error": it trains
+  nothing, and the run is saved and ends (verl). "duplicate": if they are more
+  than half of num_prompts, they are repeated in their order until the batch
+  is full; if not, the step trains nothing (GLM-5, arXiv:2602.15763)."""
+  recycle_surplus: bool
+  """Begin the rounds of a step with what the last one had beyond num_prompts.
+  It was drawn one update earlier, so the algorithm has to correct for that
+  (config.algorithm.importance_mode, …)."""
+  replay_size: int
+  """Groups of completions that are kept to be trained again, in the place of
+  groups whose rewards are all equal: those with the highest sum of absolute
+  advantages, times the deviation of their rewards, of all that were drawn in
+  the phase. Which of them come is drawn in proportion to that. They are of
+  any age, so the algorithm has to correct for it. 0: none."""
+  schedule: Schedule
+  """Which prompts of the data come next."""
+  correction: Correction
+  """What is done with completions that are wrong."""
+  domains: tuple[str, ...]
+  """Names of the domains whose prompts are drawn, in the proportions of the
+  data; empty: all."""
+  max_prompt_len: int | None
+  """Longer prompts are left out of this phase and counted, tokens; None: as
+  in config.data."""
+  num_epochs: int
+  """Passes over each batch."""
+  num_minibatches: int
+  """Gradient steps per pass, on whole groups in random order; on single rows
+  if the groups do not divide by it."""
+  micro_batch_size: int | None
+  """Rows per forward/backward pass, of all devices together; rounded up so
+  that each device has equally many of them, and whole groups where the
+  algorithm couples these. None: a good size for the backend. Changes time and
+  memory, never the gradient."""
+  num_lengths: int
+  """Completion lengths that the update is compiled for, from T down to T / 8
+  by equal factors, none below 16 slots: rows of about the same length go
+  together, and completions that end early cost less. Each takes a compilation
+  of its own; 1 for T only. In a single micro-batch the longest row decides
+  for all."""
+  logits_chunk_mib: int | None
+  """What the float32 logits of a chunk may take on a device, MiB; None: a
+  good size for the backend. Changes time and memory only."""
+  reset_optimizer: bool
+  """Start the phase with a fresh optimizer state."""
+  set_reference: bool
+  """Start the phase with the reference policy set to the current one."""
+  reference_workdirs: tuple[str, ...]
+  """Take the reference policy from outside instead, as a teacher: the workdir
+  of a run, whose last checkpoint is read, or the folder or hub name of a
+  Hugging Face checkpoint, of any size and family with the same tokenizer. Of
+  several each prompt has the one of its domain, in the order of the domains;
+  or all are mixed."""
+  reference_mixture: tuple[float, ...]
+  """Weights of several teachers, ≥ 0, which are then mixed for all prompts:
+  the logits of the mixture are the weighted mean of theirs. Empty: each
+  prompt has the teacher of its domain."""
+  reference_storage: str
+  """How models of reference_workdirs are kept: "own", each in its own dtype
+  (a checkpoint in config.model.param_dtype); "bfloat16"; or "int8", the
+  kernels of their layers in 8 bits, and the rest in bfloat16."""
+  reset_policy: bool
+  """Start the phase with the policy that the run began with, as in a second
+  warm start from the base."""
+  demonstrations: tuple[str, ...]
+  """What a supervised phase imitates: names of earlier phases of the kind
+  "rejection", or files that these or experiments.generate have written; "own"
+  is the run's own data. Empty: that alone."""
+  num_records: int | None
+  """The first so many records of the run's own data are imitated; None:
+  all."""
+  keep: Keep
+  """Which completions a phase of the kind "rejection" keeps."""
+  temperature: float | None
+  """Of the completions that are drawn; None: that of config.sampling."""
+  reward_weights: tuple[float, ...]
+  """Of config.rewards.functions, in the place of config.rewards.weights and
+  schedules; empty: these. Evaluations keep to config.rewards."""
+  opponents: tuple[str, ...]
+  """Who acts in the other seats of an environment that has several, in a
+  phase that draws: "start", the policy as it is at the start of the phase;
+  "self", as it is now; or another run's workdir, or a checkpoint with the
+  same tokenizer. Prompt n meets number n mod K of K. Nobody trains them, and
+  what they write is read. Empty: "self"."""
+  ema_decay: float | None
+  """Of the average of the parameters, per step; None keeps none."""
+  staleness: int
+  """Updates that the parameters of a rollout may be behind those that it
+  trains. 0 is exact: the device waits for the host's verifiers. With k, the
+  rollouts of the next k batches are drawn before one is trained, so that they
+  are on their way while the host verifies; with an environment on the host,
+  so that the update runs while sessions are waited for; where verifiers are
+  in the program, for the sake of the study alone. Needs an algorithm that
+  corrects what has changed in between (config.algorithm.importance_mode,
+  …)."""
+  partial_len: int | None
+  """Decode at most so many tokens of each completion in a step, and go on in
+  the next one, with its parameters. Groups are trained when all of their
+  completions have ended, and wait for `staleness` updates at most: in the
+  last of these steps they are decoded to their end, whatever that takes.
+  Their places take the next prompts. With an environment episodes are cut,
+  and what it writes counts; on the host a new session then answers the same
+  actions again. None: completions are drawn whole."""
+  optimizer: Optimizer
+  """The optimizer of this phase."""
+
+class Algorithm(Group):
+  name: str
+  """Name of the algorithm."""
+  kl_coef: float
+  """Weight of the KL to the frozen reference, per nat."""
+  kl_kind: str
+  """Estimator: "k1", "k2", "k3", "abs", "k1_plus" and "k3_plus" (value of
+  one, gradient of k2), "k3_unbiased" (weighted by the ratio) or "full" (over
+  the whole vocabulary)."""
+  jsd_beta: float
+  """What "full" and the algorithm opd_full measure: 1 is KL(policy ‖
+  reference), 0 the other way round, between them the generalised
+  Jensen-Shannon divergence (GKD, arXiv:2306.13649)."""
+  kl_in_reward: bool
+  """Subtract kl_coef · k1 from the reward of each token instead of adding the
+  KL to the loss; refused unless `reads_rewards`."""
+  kl_domain_weights: tuple[float, ...]
+  """Factor of kl_coef for each prompt domain; empty: 1."""
+  kl_target: float
+  """Adapt kl_coef to hold this KL, nats per token; 0 keeps it."""
+  kl_horizon: float
+  """Completions over which kl_coef adapts to kl_target."""
+  opd_coef: float
+  """λ of the advantage A − λ (log π − log π_teacher) of each sampled token,
+  per nat; the teacher is the reference of the phase."""
+  opd_anchor: str
+  """Whose log π opd_coef compares with the teacher's: that of the policy at
+  the "start" of the update, or of the "current" policy in each gradient step
+  (cross-stage distillation, GLM-5, arXiv:2602.15763)."""
+  opd_clamp: float
+  """Largest |log π − log π_teacher| at a token, nats."""
+  opd_early: float
+  """γ of the factor 1 + γ (1 − share of the row's differences that lie before
+  the token), by which early tokens count more (TRL); 0: 1."""
+  opd_domain_weights: tuple[float, ...]
+  """Factor, for each prompt domain, of what the teacher says, also in
+  'opd_full' and 'opd_topk'; empty: 1."""
+  entropy_coef: float
+  """Weight of the entropy bonus, per nat, token mean."""
+  entropy_target: float
+  """Adapt entropy_coef towards this entropy, nats per token, and apply it
+  only below; 0 keeps it."""
+  entropy_coef_step: float
+  """By how much entropy_coef changes per step to reach entropy_target."""
+  top_entropy_fraction: float
+  """Share of the tokens, those with the highest entropy of the batch, whose
+  policy loss counts; 1 is all."""
+  advantage_scale: str
+  """Divide advantages by the deviation of the rewards of the "group" or of
+  the "batch", or "none"; refused where `scale_free`."""
+  advantage_eps: float
+  """Added to the deviation that advantages are divided by."""
+  singleton: str
+  """Advantage of a completion that alone of its group was scored: "zero", as
+  it is compared with nothing, or "raw", its reward (verl)."""
+  count_empty: bool
+  """Whether completions without a trained token count where a loss is a mean
+  over completions, as in TRL."""
+  token_mean_scope: str
+  """Where the policy's loss is a mean over tokens, it is one over all tokens
+  of the "batch"; or the mean over groups of the mean over the tokens of a
+  "group" (DAPO, arXiv:2503.14476, Eq. 8). Trained tokens are counted, in the
+  whole batch, whatever its minibatches."""
+  overlong_cache: float
+  """Share of the budget over whose end the reward falls by up to 1 (DAPO's
+  soft punishment); 0 switches it off. Refused unless `reads_rewards`."""
+  overlong_filter: bool
+  """Leave completions that hit the budget out of the loss (DAPO, Section
+  3.4); they stay in all that advantages are made of. Pairs of preferences are
+  made of the others."""
+  dynamic_sampling: bool
+  """Leave groups whose rewards are all equal out of the loss and of its
+  denominators (DAPO, Section 3.2). With config.rl.max_rounds above 1 others
+  are drawn in their place."""
+  min_reward_std: float
+  """With dynamic sampling, a group whose rewards differ also needs a
+  deviation of its rewards above this, with n − 1 in the denominator, to be
+  trained; 0: any difference will do. slime has 1e-6, below which rewards
+  differ by round-off."""
+  max_live_groups: int
+  """With dynamic sampling, train only on the first so many live groups of an
+  over-sampled batch; 0 keeps all of them."""
+  importance_mode: str
+  """Correct the gap between the sampler's and the trainer's log-probs by
+  weights that are "truncate"d at importance_max, or "mask"ed to 0 outside
+  [importance_min, importance_max]; or "none"."""
+  importance_level: str
+  """The weights are those of a "token", or of the whole "sequence"."""
+  importance_max: float
+  """Bounds of the weights."""
+  importance_min: float
+  """Bounds of the weights."""
+  importance_normalize: bool
+  """Divide the weights by their mean over the batch."""
+  rejection: str
+  """Leave out, also of the denominators, what the sampler and the trainer
+  disagree about: "none", or the statistic and the estimator: "token_k1",
+  "seq_sum_k1", "seq_mean_k1", "seq_max_k2", … with k1 to k3."""
+  rejection_low: float
+  """Bounds: for k1 of the ratio of sampler to trainer (of its product or
+  geometric mean over a sequence); otherwise of the estimate, there only the
+  upper one."""
+  rejection_high: float
+  """Bounds: for k1 of the ratio of sampler to trainer (of its product or
+  geometric mean over a sequence); otherwise of the estimate, there only the
+  upper one."""
+  off_policy_threshold: float
+  """Leave the policy loss of a completion with a negative advantage out when
+  its mean log-prob fell by more than so many nats since it was sampled; 0
+  switches it off. What it keeps is not weighed."""
+  keep_sampling_mask: bool
+  """Take all log-probs over the tokens that the sampler's filters kept, so
+  that sampling and training have the same support."""
+  keep_routing: bool
+  """Send each token through the experts that it took while it was sampled
+  (DeepSeek-V3.2, arXiv:2512.02556); the reference is free."""
+  balance_coef: float
+  """Weight of the load-balance loss of a model with experts, which is 1 for
+  an even load (`ops/routing.py`)."""
+  router_bias_step: float
+  """By how much the routers' biases change per step, up for an expert with
+  less than the mean load and down for one with more (DeepSeek-V3,
+  arXiv:2412.19437, Section 2.1.2); 0 keeps them."""
+  positive_nll_coef: float
+  """Weight of the likelihood of right answers, per nat, token mean."""
+  clip_low: float
+  """The ratio is clipped to [1 − low, 1 + high]."""
+  clip_high: float
+  """The ratio is clipped to [1 − low, 1 + high]."""
+  dual_clip: float
+  """With a negative advantage the loss is at most this times |A| (Ye et al.,
+  arXiv:1912.09729); > 1, or 0 for none."""
+  ratio_cap: float
+  """Upper bound of the ratio before anything else (INTELLECT-2,
+  arXiv:2505.07291); > 1 + clip_high, or 0 for none."""
+  log_ratio_clamp: float
+  """Largest |log ratio|, nats, so that exp cannot overflow."""
+  ratio_min: float
+  """The ratio of a token is clipped to [min, max] before it is its weight: ρ
+  of the equation; 0 for no lower bound."""
+  ratio_max: float
+  """The ratio of a token is clipped to [min, max] before it is its weight: ρ
+  of the equation; 0 for no lower bound."""
+  tau_positive: float
+  """How soon the gate closes as the ratio leaves 1, for tokens with a
+  positive advantage and for the others: τ of the equation."""
+  tau_negative: float
+  """How soon the gate closes as the ratio leaves 1, for tokens with a
+  positive advantage and for the others: τ of the equation."""
+  k_positive: float
+  """k and λ of φ where the advantage is ≥ 0."""
+  lambda_positive: float
+  """k and λ of φ where the advantage is ≥ 0."""
+  k_negative: float
+  """k and λ of φ where it is negative."""
+  lambda_negative: float
+  """k and λ of φ where it is negative."""
+  length_corrected: bool
+  """Whether advantages are of R_i / |y_i|, where |y_i| counts the tokens that
+  the policy wrote."""
+  rho: float
+  """ρ of the equation: how far a length one deviation from the mean moves
+  h."""
+  learn_lambda: bool
+  """Whether λ is trained; otherwise it stays 0."""
+  cov_low: float
+  """Tokens whose covariance lies between these may be dropped."""
+  cov_high: float
+  """Tokens whose covariance lies between these may be dropped."""
+  cov_fraction: float
+  """Share of the trained tokens that are."""
+  cov_kl_coef: float
+  """κ of the equation, per nat of |log r|."""
+  mode: str
+  """What a token is credited with: "mix", "rudder" or "return"."""
+  mix_weight: float
+  """w of GRPO's advantage in "mix", in [0, 1]."""
+  opener: str
+  """What is written to force an answer, a text of the tokenizer. No segment
+  ends behind its first token in a completion."""
+  closer: str
+  """What ends an answer; its end token is part of what is asked for."""
+  delimiters: tuple[str, ...]
+  """A token ends a segment whose text ends so; one of letters only if it is
+  all of the token, but for spaces."""
+  entropy_quantile: float
+  """A token of which the entropy is above this quantile of its completion
+  begins a segment; 1 for delimiters alone."""
+  min_gap: int
+  """Fewest tokens of a segment that ends before such a token."""
+  max_segments: int
+  """K, the most segments of a completion; the last one has all that is
+  left."""
+  factor_min: float
+  """The factor of an advantage is clipped to [min, max]."""
+  factor_max: float
+  """The factor of an advantage is clipped to [min, max]."""
+  alpha1: float
+  """α_1 of the equation: what the outcome alone gives to a token."""
+  alpha2: float
+  """α_2: what the entropy adds on average."""
+  normalization: str
+  """Over which tokens r̃ is standardised: "joint" (the group), "split" (right
+  and wrong ones apart) or "none"."""
+  batch_eps: float
+  """Added to the deviation of the sums over the batch."""
+  num_kept: int
+  """Completions of a group that are learned from, at least 2; of a hard one
+  with "adaptive"."""
+  metric: str
+  """What is kept: "length", "efficiency", "adaptive" or "max_variance"."""
+  efficiency_shift: bool
+  """Whether "efficiency" measures rewards from the least of the group. Of
+  negative rewards, long completions have the most per token."""
+  adaptive_warmup: int
+  """Groups that "adaptive" sees before it keeps fewer than `num_kept`."""
+  denom: str
+  """Completions whose tokens the mean of the loss counts, and to which KL and
+  entropy apply: "all", or "kept"."""
+  kl_old_coef: float
+  """Weight of the KL to the policy at the start of the update, per nat."""
+  beta: float
+  """β of the equation: how much d counts, per nat."""
+  kind: str
+  """ "sigmoid" (DPO), "hinge", "ipo" or "robust"."""
+  label_smoothing: float
+  """Share of pairs that the rewards order wrongly, below 0.5."""
+  f_divergence: str
+  """ "reverse_kl" (DPO), "forward_kl" or "js_divergence"."""
+  length_normalized: bool
+  """Whether log-ratios are means over tokens, as those of "ipo" always are. β
+  is then per nat and token: Tülu 3 has 5."""
+  dpo_coef: float
+  """α, the weight of DPO's loss, whose other settings are those of DPO."""
+  baseline_decay: float
+  """Decay of the average of the mean reward, per step, in [0, 1); 0: no
+  baseline."""
+  gamma: float
+  """Discount per trained token, in [0, 1]."""
+  normalize_over: str
+  """What weighs as much as any other in the mean and the deviation of the
+  advantages: "tokens", or "sequences"."""
+  normalizer: float
+  """F of the equation, which divides advantages; > 0."""
+  zero_tail: bool
+  """Whether the baseline is 0 where one row of a group alone goes on."""
+  lam: float
+  """λ of the policy's advantages, in [0, 1]."""
+  lam_critic: float
+  """λ of the critic's targets, in [0, 1]; 1 is the return itself, whatever
+  the critic says (decoupled GAE, VC-PPO, arXiv:2503.01491)."""
+  length_adaptive_alpha: float
+  """α of λ_i = 1 − 1 / (α |y_i|) in the place of `lam` (VAPO,
+  arXiv:2504.05118), within [0, 1]; 0 keeps `lam`."""
+  length_adaptive_unit: str
+  """Whose tokens |y_i| counts where a rollout was compacted into several
+  contexts: those of the whole "trace", which is the rollout, so that all of
+  its contexts have one λ; or those of each "context"."""
+  boundary: str
+  """What the end of a context means there: "outcome", "chain", "bootstrap",
+  "compaction_rl" or "compaction_rl_bootstrap"
+  (`returns.subtrace_advantages`)."""
+  reward: str
+  """What a context is paid at its last trained token there: "terminal", the
+  rollout's R wherever `boundary` says so; or "split", R / K each, K the
+  contexts of the rollout (slime)."""
+  bootstrap_cut: bool
+  """Take the critic's value of the state after the last token of a completion
+  that the budget of tokens cut off for what would follow, γ V, in advantages
+  and targets alike; False: 0, as after an end. An episode that its
+  environment ends has ended, also by a limit of turns."""
+  whiten: bool
+  """Standardise advantages over all tokens of the batch that the policy wrote
+  in scored rows."""
+  value_clip: float
+  """The critic's error is not made smaller by moving a value further than
+  this from where it was; 0 for no clip."""
+  weight: str
+  """What weighs as much as any other in the loss: a "token", a whole
+  "context", or a "trace", which is a rollout with all its contexts."""
+  omega: float
+  """ω of the equation: weight of the advantage among actions of a state."""
+  normalize: bool
+  """Whether F is the deviation; otherwise it is 1."""
+  topk: int
+  """K of the equation: tokens of the teacher that are seen one by one; all if
+  the vocabulary is smaller."""
+  margin: float
+  """By how much the chosen score should be above the other one."""
+  center_coef: float
+  """c of the equation: weight of the part that keeps scores centred."""
+
+class Config(Group):
+  seed: int
+  """Seeds parameter initialisation, data order and sampling."""
+  start_workdir: str
+  """Start with the policy of the last checkpoint of this run (its average, if
+  it keeps one), of the same architecture and vocabulary; empty: from `model`,
+  whose weights are not read otherwise. "{seed}" in it, and in the paths of
+  phases, is the seed of the run (`seeded.py`)."""
+  phases: tuple[str, ...]
+  """Names of the phases in order."""
+  critic: Critic
+  """The critic of an algorithm that has one."""
+  reward_model: RewardModel
+  """Where a model scores completions, or learns to."""
+  judge: Judge
+  """Where a model reads completions and says what they are worth."""
+  data: Data
+  """As named."""
+  environment: Environment
+  """Turns, where data.environment is set."""
+  interceptor: Interceptor
+  """Calls that such an environment does not get."""
+  served: Served
+  """How one of the package verifiers is run."""
+  model: Model
+  """As named."""
+  sampling: Sampling
+  """As named."""
+  rewards: Rewards
+  """As named."""
+  eval: Eval
+  """As named."""
+  checkpoint: Checkpoint
+  """As named."""
+  log: Log
+  """As named."""
+  health: Health
+  """As named."""
+  guards: Guards
+  """Against data and rewards that would spoil the policy."""
+  hosts: Hosts
+  """As named."""
+  mesh: Mesh
+  """How the devices share the work."""
+  profile_steps: tuple[int, ...]
+  """(first, last) step of a trace for xprof, or ()."""
+  required_accuracy: float | None
+  """Held-out accuracy below which the command fails; None: no verdict."""
+  unpublished: tuple[str, ...]
+  """Settings, as "algorithm.clip_low", that a published recipe does not
+  state; what stands there is our choice."""
+  allow_unpublished: bool
+  """Whether a run may start with them."""
+  algorithm: Algorithm
+  """Objective of what is drawn."""
+  sft: Phase
+  """A phase."""
+  value: Phase
+  """A phase."""
+  rl: Phase
+  """A phase."""

@@ -1,0 +1,1 @@
+"""The compiled step: models, advantages, exact gradients, updates."""

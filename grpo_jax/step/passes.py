@@ -1,0 +1,252 @@
+"""Passes over the rows of a batch, a micro-batch at a time.
+
+The policy, its reference and its critic are run over the same rows in the same
+order: forward only (`frozen`), or with the gradient of a loss (`gradient`).
+Rows that share a prompt share one pass over it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.ops import masked
+from grpo_jax.step import micro_batches
+from grpo_jax.step.micro_batches import UpdatePlan
+from grpo_jax.types import Policy, PyTree, TrainBatch, Weighted
+
+
+class Trunk(NamedTuple):
+  """What the rows are run through.
+
+  Attributes:
+    policy: Its functions.
+    params: Its parameters.
+    is_free: Whether its tokens take experts of its own choice, and not those
+      that the batch recorded. What is mixed is always that which was recorded:
+      it is what there is to read.
+  """
+
+  policy: Policy
+  params: PyTree
+  is_free: bool = False
+
+  def hidden(self, batch: TrainBatch, prefix: PyTree):
+    """Teacher-forced states of rows [B, T, D], and what came with them."""
+    return self.policy.hidden(
+      self.params,
+      batch.prompt_tokens,
+      batch.prompt_mask,
+      batch.tokens,
+      batch.completion_mask,
+      batch.prompt_index,
+      self._extras(batch),
+      prefix,
+    )
+
+  def prefix(self, batch: TrainBatch, prompts: dict[str, jax.Array]) -> PyTree:
+    """What rows read of some prompts."""
+    extras = self._extras(dataclasses.replace(batch, **prompts))  # type: ignore[arg-type]
+    return self.policy.prefix(
+      self.params, prompts["prompt_tokens"], prompts["prompt_mask"], extras
+    )
+
+  def prefixes(
+    self, plan: UpdatePlan, batch: TrainBatch, prompts: dict[str, jax.Array]
+  ) -> PyTree:  # each [N, D, P / D, ...]
+    """What rows read of all prompts; None unless rows share prompts."""
+    if not plan.shares_prompts:
+      return None
+    chunks = micro_batches.split_prompts(plan, prompts)
+    if len(chunks["prompt_tokens"]) == 1:
+      one = self.prefix(batch, jax.tree.map(lambda x: x[0], chunks))
+      prefix = jax.tree.map(lambda x: x[None], one)
+    else:
+      prefix = jax.lax.map(lambda chunk: self.prefix(batch, chunk), chunks)
+    return micro_batches.joined_prompts(plan, prefix, axis=1)
+
+  def _extras(self, batch: TrainBatch) -> dict[str, Any] | None:
+    """What there is to read beside tokens, and experts that are kept."""
+    extras: dict[str, Any] = {}
+    if batch.images is not None:
+      extras["images"] = batch.images
+    if batch.mix_ids is not None:
+      extras |= {"mix_ids": batch.mix_ids, "mix_weights": batch.mix_weights}
+    if batch.routing is not None and not self.is_free:
+      extras["prompt_routing"] = batch.prompt_routing
+      extras["routing"] = batch.routing
+    return extras or None
+
+
+def _with_prompts(plan, part, prompts, prefixes):
+  """A micro-batch that has what it reads of prompts, and its prefixes."""
+  if not plan.shares_prompts:
+    return part, None
+  return micro_batches.with_prompts(plan, part, prompts, prefixes)
+
+
+def fields(
+  plan: UpdatePlan,
+  trunk: Trunk,
+  batch: TrainBatch,
+  outputs: Callable[[TrainBatch, PyTree], dict[str, jax.Array]],
+  couples_group: bool,
+) -> dict[str, Any]:
+  """What a pass that no gradient enters says of rows, by name.
+
+  The same functions at the same shapes as in the update, so that the anchor
+  of the ratio carries the same rounding. Slots that are not trained may be 0.
+
+  Args:
+    plan: The plan of the update.
+    trunk: What is run.
+    batch: B rows.
+    outputs: (micro-batch, its prefix) -> arrays [rows, slots, ...] or [rows]
+      by name.
+    couples_group: Whether groups stay together.
+  """
+  num_slots = batch.mask.shape[1]
+  local, prompts = micro_batches.own_prompts(plan, batch)
+  prefixes = trunk.prefixes(plan, batch, prompts)
+  rows = micro_batches.arrange(plan, local, couples_group)
+
+  def of_rows(part):
+    return outputs(*_with_prompts(plan, part, prompts, prefixes))
+
+  def write(fields, part, first):
+    def put(buffer, x):
+      x = x.reshape(plan.num_shards, -1, *x.shape[1:]).astype(buffer.dtype)
+      start = 0, first, *[0] * (buffer.ndim - 2)
+      return jax.lax.dynamic_update_slice(buffer, x, start)
+
+    return jax.tree.map(put, fields, of_rows(part))
+
+  shape = *rows.length.shape, num_slots
+  found = jax.tree.map(
+    lambda x: jnp.zeros((*shape[: x.ndim + 1], *x.shape[2:]), x.dtype),
+    jax.eval_shape(of_rows, local),
+  )
+  found = micro_batches.sweep(plan, local, rows, write, found)
+  found = {name: micro_batches.restored(rows, x) for name, x in found.items()}
+  return jax.lax.stop_gradient(found)
+
+
+class Total(NamedTuple):
+  """What micro-batches add up to.
+
+  Attributes:
+    gradients: The gradients of the loss.
+    terms: Of the loss, by name.
+    metrics: Totals and weights.
+    maxima: Combined by maximum.
+    of_prefixes: The gradient that prompts receive from their rows.
+  """
+
+  gradients: PyTree
+  terms: dict[str, jax.Array]
+  metrics: dict[str, Weighted]
+  maxima: dict[str, jax.Array]
+  of_prefixes: PyTree
+
+
+def _sum(x: PyTree, y: PyTree) -> PyTree:
+  """x + y in the dtypes of x."""
+  return jax.tree.map(lambda x, y: x + y.astype(x.dtype), x, y)
+
+
+def _plus(total: Total | None, new: Total) -> Total:
+  if total is None:
+    return new
+  added = _sum(total._replace(maxima={}), new._replace(maxima={}))
+  return added._replace(
+    maxima=jax.tree.map(jnp.maximum, total.maxima, new.maxima)
+  )
+
+
+def gradient(
+  plan: UpdatePlan,
+  trunk: Callable[[PyTree], Trunk],
+  trained: PyTree,
+  batch: TrainBatch,
+  loss: Callable[[PyTree, PyTree, TrainBatch], tuple[jax.Array, Any]],
+  couples_group: bool = False,
+  constrain: Callable[[PyTree], PyTree] = lambda trained: trained,
+  enters_trunk: bool = True,
+) -> Total:
+  """The sum of the gradients of all micro-batches.
+
+  Where rows share prompts, these are run once forward before all rows; and
+  once more, with the backward pass, after them: with what their rows add up
+  to, at least in float32.
+
+  Args:
+    plan: The plan of the update.
+    trunk: (trained) -> what the rows are run through.
+    trained: What the gradient is with respect to.
+    batch: The rows of one gradient step, prepared.
+    loss: (trained, prefix, micro-batch) -> its part of the loss, and (terms,
+      metrics, maxima).
+    couples_group: Whether groups stay together.
+    constrain: Keeps trees like `trained` where they belong on a mesh.
+    enters_trunk: Whether the loss has a gradient with respect to the trunk.
+  """
+  local, prompts = micro_batches.own_prompts(plan, batch)
+  arguments = (0, 1) if enters_trunk else (0,)
+  differentiated = jax.grad(loss, arguments, has_aux=True)
+
+  def with_rows(total, part, first):
+    del first
+    index = part.prompt_index
+    part, prefix = _with_prompts(plan, part, prompts, prefixes)
+    (gradients, *of_rows), (terms, metrics, maxima) = differentiated(
+      trained, prefix, part
+    )
+    of_prefixes = None
+    if enters_trunk:
+      of_prefixes = micro_batches.summed_over_rows(
+        plan, index, of_rows[0], prefixes
+      )
+    new = Total(constrain(gradients), terms, metrics, maxima, of_prefixes)
+    return _plus(total, new)
+
+  def with_prompts(gradients, inputs):
+    chunk, of_chunk = inputs
+    chunk_prefix, pull_back = jax.vjp(
+      lambda trained: trunk(trained).prefix(batch, chunk), trained
+    )
+    (of_prompts,) = pull_back(
+      jax.tree.map(lambda x, y: x.astype(y.dtype), of_chunk, chunk_prefix)
+    )
+    return _sum(gradients, constrain(of_prompts))
+
+  prefixes = trunk(trained).prefixes(plan, batch, prompts)
+  rows = micro_batches.arrange(plan, local, couples_group)
+  total = None  # Of one micro-batch, which keeps the dtypes of parameters.
+  if batch.mask.shape[0] > plan.micro_batch_size or rows.order is not None:
+    total = masked.wide(
+      jax.tree.map(
+        lambda x: jnp.zeros(x.shape, x.dtype),
+        jax.eval_shape(with_rows, None, local, 0),
+      )
+    )
+    total = total._replace(gradients=constrain(total.gradients))
+  total = micro_batches.sweep(plan, local, rows, with_rows, total)
+  if prefixes is not None and enters_trunk:
+    chunks = micro_batches.split_prompts(plan, prompts)
+    of_chunks = micro_batches.split_prompts(plan, total.of_prefixes, axis=1)
+    gradients = _over(with_prompts, total.gradients, (chunks, of_chunks))
+    total = total._replace(gradients=gradients)
+  return total
+
+
+def _over(
+  function: Callable[[Any, PyTree], Any], total: Any, inputs: PyTree
+) -> Any:
+  """The last total, from function(total, x) over the leading axis of inputs."""
+  if jax.tree.leaves(inputs)[0].shape[0] == 1:
+    return function(total, jax.tree.map(lambda x: x[0], inputs))
+  return jax.lax.scan(lambda t, x: (function(t, x), None), total, inputs)[0]

@@ -1,0 +1,533 @@
+"""The update: exact gradients of every loss, and the steps of its optimizers.
+
+A `Loss` says which members it trains. The update runs all losses of a phase
+over each minibatch, one after another, a micro-batch at a time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from grpo_jax.algorithms import objective, options
+from grpo_jax.ops import (
+  aggregation,
+  calibration,
+  divergences,
+  logprobs,
+  masked,
+)
+from grpo_jax.step import members as members_lib
+from grpo_jax.step import metrics as metrics_lib
+from grpo_jax.step import passes, teachers
+from grpo_jax.step.members import Member, Params
+from grpo_jax.step.micro_batches import UpdatePlan
+from grpo_jax.types import (
+  Algorithm,
+  Critic,
+  Metrics,
+  Policy,
+  PolicyOutputs,
+  PyTree,
+  TrainBatch,
+  TrainState,
+  Weighted,
+  row_arrays,
+)
+
+
+class Loss(Protocol):
+  """What trains some of the members."""
+
+  @property
+  def trains(self) -> tuple[str, ...]:
+    """Names of the members whose trained leaves it is differentiated in.
+
+    The rows are run through the first of them.
+    """
+
+  @property
+  def prefix(self) -> str:
+    """What the names of its metrics begin with."""
+
+  @property
+  def scope(self) -> str:
+    """Its name in profiles and reports."""
+
+  @property
+  def num_updates(self) -> int:
+    """K, its gradient steps on each minibatch; with 0 none is taken."""
+
+  @property
+  def enters_trunk(self) -> bool:
+    """Whether it has a gradient with respect to the trunk."""
+
+  def view(self, params: Params) -> members_lib.View:
+    """What the rows are run through, from the parameters of all members."""
+
+  def value(
+    self, params: Params, batch: TrainBatch, is_first: jax.Array | bool
+  ) -> Callable[[Params, PyTree, TrainBatch], tuple[jax.Array, Any]]:
+    """The loss of a micro-batch, given the minibatch that it is a part of.
+
+    Args:
+      params: Parameters of all members before the gradient step.
+      batch: The rows of the step, over which denominators are summed.
+      is_first: True in the first gradient step of a batch.
+
+    Returns:
+      (parameters of all members, prefix, micro-batch) -> its part of the loss,
+      and (terms, metrics, maxima).
+    """
+
+  def metrics(self, total: passes.Total) -> Metrics:
+    """Numbers that a gradient step logs."""
+
+
+def _whole(params: Params, name: str, trained: PyTree) -> Params:
+  """`params` with the trained leaves of a member replaced."""
+  return {**params, name: {**params[name], "trained": trained}}
+
+
+def _joined(params: Params, trained: Mapping[str, PyTree]) -> Params:
+  """`params` with the trained leaves of several members replaced."""
+  for name, leaves in trained.items():
+    params = _whole(params, name, leaves)
+  return params
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyLoss:
+  """The objective of an algorithm; see `Loss`.
+
+  Attributes:
+    policy: The model.
+    algorithm, config: The objective.
+    plan: How rows become micro-batches.
+    reference: (parameters of all members, rows) -> the head that makes logits
+      of `ref_h`, for a KL over the whole vocabulary.
+    is_rounded: Whether rows were drawn by rounded kernels; the KL of what drew
+      them to the policy is then measured.
+  """
+
+  policy: Policy
+  algorithm: Algorithm
+  config: Any
+  plan: UpdatePlan
+  reference: Callable[[Params, TrainBatch], teachers.Head] | None = None
+  is_rounded: bool = False
+  trains: tuple[str, ...] = ("policy", "algorithm")
+  prefix: str = ""
+  scope: str = "update"
+  num_updates: int = 1
+  enters_trunk: bool = True
+
+  def view(self, params: Params) -> members_lib.View:
+    """The policy."""
+    return members_lib.policy_view(self.policy, params)
+
+  def outputs(
+    self, params: Params, batch: TrainBatch, prefix: PyTree = None
+  ) -> PolicyOutputs:
+    """What the loss reads of the policy with these parameters.
+
+    Args:
+      params: Parameters of all members, by name.
+      batch: The rows.
+      prefix: What rows read of shared prompts; see `Policy`.
+    """
+    required = options.needs(self.algorithm, self.config)
+    view = self.view(params)
+    h, aux = view.trunk.hidden(batch, prefix)
+    reference = None
+    if "ref_kl" in required:
+      assert self.reference is not None
+      reference = self.reference(params, batch), batch.ref_h
+    found = logprobs.token_outputs(
+      view.head,
+      h,
+      batch.tokens,
+      temperature=self.plan.temperature,
+      with_entropy="entropy" in required,
+      kept_ids=batch.kept_ids,
+      topk_ids=batch.ref_topk_ids,
+      reference=reference,
+      reference_beta=self.config.jsd_beta,
+      chunk_bytes=self.plan.chunk_bytes,
+    )  # [B, T]
+    present = {
+      name: value
+      for name in ("entropy", "topk_logp", "ref_kl")
+      if (value := getattr(found, name)) is not None
+    }
+    return PolicyOutputs(
+      logp=found.logp,
+      aux=aux,
+      trainable=params["algorithm"]["trained"]["scalars"],
+      **present,
+    )
+
+  def value(self, params, batch, is_first):
+    """The terms of the objective, each over its own denominator."""
+    del params
+    algorithm, config = self.algorithm, self.config
+    weights = objective.term_weights(algorithm, config, batch)
+
+    def value(params, prefix, part):
+      outputs = self.outputs(params, part, prefix)
+      if part.old_logp is not None:
+        # The anchor of the first step is its own forward pass, so that every
+        # ratio is exactly 1.
+        own = jax.lax.stop_gradient(outputs.logp)
+        part = dataclasses.replace(
+          part, old_logp=jnp.where(is_first, own, part.old_logp)
+        )
+      output = objective.loss(algorithm, config, outputs, part)
+      terms = {
+        name: coefficient * term.total / weights[name]
+        for name, (coefficient, term) in output.terms.items()
+      }
+      metrics = output.metrics
+      if self.is_rounded and part.sampler_logp is not None:
+        metrics = metrics | self._sampler_kl(outputs, part)
+      return sum(terms.values()), (terms, metrics, output.maxima)
+
+    return value
+
+  def _sampler_kl(self, outputs, part) -> dict[str, Weighted]:
+    """KL(sampler ‖ policy at the start of the update), nats per token; k3."""
+    anchor = outputs.logp if part.old_logp is None else part.old_logp
+    drawn = part.sampler_logp
+    if self.config.keep_sampling_mask:
+      drawn = part.behavior_logp
+    gap = masked.select(jax.lax.stop_gradient(drawn - anchor), part.mask)
+    kl = aggregation.over_tokens(divergences.kl_k3(gap), part.mask)
+    return {"sampler_gap/kl": kl}
+
+  def metrics(self, total):
+    """The loss and its terms, and what the objective measures."""
+    metrics = {f"loss/{name}": term for name, term in total.terms.items()}
+    loss: Any = sum(total.terms.values())
+    metrics["loss"] = loss
+    metrics |= {
+      name: value.total / jnp.maximum(value.weight, 1)
+      for name, value in total.metrics.items()
+    }
+    if "router/load" in metrics:
+      metrics |= metrics_lib.router_metrics(metrics.pop("router/load"))
+    return metrics | total.maxima
+
+
+@dataclasses.dataclass(frozen=True)
+class CriticLoss:
+  """A loss of the numbers that a critic gives to tokens; see `Loss`.
+
+  Attributes:
+    critic: The model.
+    algorithm, config: The objective.
+    member: Its name among the members.
+  """
+
+  critic: Critic
+  algorithm: Algorithm
+  config: Any
+  member: str = "critic"
+  prefix: str = "value/"
+  scope: str = "critic"
+  num_updates: int = 1
+
+  @property
+  def trains(self) -> tuple[str, ...]:
+    """The critic alone."""
+    return (self.member,)
+
+  @property
+  def enters_trunk(self) -> bool:
+    """A shared trunk is the policy's, and no gradient enters it."""
+    return not self.critic.is_shared
+
+  def view(self, params: Params) -> members_lib.View:
+    """The critic."""
+    return members_lib.critic_view(self.critic, self.member, params)
+
+  def value(self, params, batch, is_first):
+    """The mean over the rows that the algorithm trains its critic on."""
+    del params, is_first
+    weight = objective.critic_weight(self.algorithm, batch)
+
+    def value(params, prefix, part):
+      view = self.view(params)
+      h, _ = view.trunk.hidden(part, prefix)
+      values = view.head(h)
+      term = objective.critic_loss(self.algorithm, self.config, values, part)
+      value = term.total / weight
+      of_critic = self.algorithm.critic_metrics
+      said: dict[str, Weighted] = {}
+      if of_critic is not None:
+        said = of_critic(self.config, jax.lax.stop_gradient(values), part)
+      return value, ({"value": value}, said, {})
+
+    return value
+
+  def metrics(self, total):
+    """The loss, and what the algorithm says of the critic."""
+    return {f"{self.prefix}loss": total.terms["value"]} | {
+      f"{self.prefix}{name}": calibration.mean(value)
+      for name, value in total.metrics.items()
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Update:
+  """What the gradient steps of a phase need.
+
+  Attributes:
+    plan: Epochs, minibatches, micro-batches.
+    members: Models of the phase, by name.
+    losses: What trains them, in this order for each minibatch.
+    couples_group: See `Algorithm`.
+    constrain_rows: Keeps row-indexed arrays sharded over the mesh.
+    constrain_trained: Keeps {member: its trained leaves} so.
+  """
+
+  plan: UpdatePlan
+  members: Mapping[str, Member]
+  losses: tuple[Loss, ...]
+  couples_group: bool = False
+  constrain_rows: Callable[[PyTree], PyTree] = lambda rows: rows
+  constrain_trained: Callable[[PyTree], PyTree] = lambda trained: trained
+
+
+def gradient(
+  update: Update,
+  loss: Loss,
+  params: Params,
+  batch: TrainBatch,
+  is_first: jax.Array | bool = True,
+) -> tuple[dict[str, PyTree], Metrics]:
+  """Exact gradient of a loss over `batch`, a micro-batch at a time.
+
+  Denominators are summed over all rows first; each micro-batch then adds
+  coefficient · total / denominator. The result depends on the split by
+  round-off only.
+
+  Args:
+    update: What the gradient steps of the phase need.
+    loss: One of its losses.
+    params: Parameters of all members, by name.
+    batch: The rows of one gradient step, prepared.
+    is_first: See `Loss.value`.
+
+  Returns:
+    The gradients by member, and the metrics of the loss.
+  """
+  value = loss.value(params, batch, is_first)
+  with jax.named_scope(loss.scope):
+    total = passes.gradient(
+      update.plan,
+      lambda trained: loss.view(_joined(params, trained)).trunk,
+      {name: params[name]["trained"] for name in loss.trains},
+      batch,
+      lambda trained, prefix, part: value(
+        _joined(params, trained), prefix, part
+      ),
+      update.couples_group,
+      update.constrain_trained,
+      enters_trunk=loss.enters_trunk,
+    )
+  return total.gradients, loss.metrics(total)
+
+
+def chosen(trains: jax.Array | None, new: PyTree, old: PyTree) -> PyTree:
+  """The new arrays where a step trains, or None is said of that; else the old.
+
+  Counts of steps, which are whole numbers, go on: the learning rate is that of
+  the step of the phase.
+  """
+  if trains is None:
+    return new
+
+  def one(x, before):
+    if not x.ndim and jnp.issubdtype(x.dtype, jnp.integer):
+      return x
+    return jnp.where(trains, x, before)
+
+  return jax.tree.map(one, new, old)
+
+
+def _steps(
+  update: Update,
+  loss: Loss,
+  params: Params,
+  opt_states: dict[str, PyTree],
+  batch: TrainBatch,
+  is_first: jax.Array | bool,
+  trains: jax.Array | None,
+) -> tuple[Params, dict[str, PyTree], Metrics]:
+  """K gradient steps of one loss, and what they say on average.
+
+  Returns:
+    Parameters, states of the optimizers, metrics.
+  """
+
+  def one(carry, _):
+    trained, opt_states = carry
+    gradients, metrics = gradient(
+      update, loss, _joined(params, trained), batch, is_first
+    )
+    with jax.named_scope("optimizer"):
+      changes = {}
+      new_states = dict(opt_states)
+      for name in loss.trains:
+        optimizer = update.members[name].optimizer
+        assert optimizer is not None
+        changes[name], new_states[name] = optimizer.update(
+          gradients[name], opt_states[name], trained[name]
+        )
+        none = jax.tree.map(jnp.zeros_like, changes[name])
+        changes[name] = chosen(trains, changes[name], none)
+        new_states[name] = chosen(trains, new_states[name], opt_states[name])
+      metrics[f"{loss.prefix}gradient_norm"] = optax.global_norm(
+        masked.wide(gradients)
+      )
+      metrics[f"{loss.prefix}update_norm"] = optax.global_norm(
+        masked.wide(changes)
+      )
+      trained = optax.apply_updates(trained, changes)
+    return (trained, new_states), metrics
+
+  carry = (
+    {name: params[name]["trained"] for name in loss.trains},
+    {name: opt_states[name] for name in loss.trains},
+  )
+  if loss.num_updates == 0:
+    return params, opt_states, {}
+  if loss.num_updates == 1:
+    (trained, new_states), metrics = one(carry, None)
+  else:
+    (trained, new_states), history = jax.lax.scan(
+      one, carry, length=loss.num_updates
+    )
+    metrics = {name: values.mean() for name, values in history.items()}
+  return _joined(params, trained), {**opt_states, **new_states}, metrics
+
+
+def _minibatches(
+  plan: UpdatePlan, num_rows: int, key: jax.Array
+) -> jax.Array:  # [updates, rows] int32
+  """The rows of each gradient step; none are named where all rows are one."""
+  if plan.num_minibatches == 1:
+    return jnp.zeros((plan.num_updates, 0), jnp.int32)
+  orders = [
+    jax.random.permutation(
+      jax.random.fold_in(key, epoch),
+      jnp.arange(num_rows).reshape(-1, plan.group_size),
+    )
+    for epoch in range(plan.num_epochs)
+  ]
+  return jnp.stack(orders).reshape(plan.num_updates, -1)
+
+
+def run(
+  update: Update,
+  state: TrainState,
+  batch: TrainBatch,
+  key: jax.Array,
+  trains: jax.Array | None = None,
+) -> tuple[TrainState, Metrics]:
+  """All gradient steps on one batch: epochs × minibatches × micro-batches.
+
+  Args:
+    update: What the gradient steps of the phase need.
+    state: Before the update.
+    batch: B rows, prepared.
+    key: Orders the groups into minibatches (unused with one minibatch).
+    trains: Whether parameters and moments move, [] bool; None: they do.
+
+  Returns:
+    The state one step on, and metrics averaged over the gradient steps
+    (maxima: the largest); those over tokens are NaN where none is trained.
+  """
+  plan = update.plan
+  names = [name for loss in update.losses for name in loss.trains]
+
+  def gradient_step(carry, inputs):
+    trained, opt_states = carry
+    params = _joined(state.params, trained)
+    rows, is_first = inputs
+    minibatch = batch
+    if plan.num_minibatches > 1:
+      arrays = jax.tree.map(lambda x: x[rows], row_arrays(batch))
+      if plan.num_shards > 1:
+        arrays = update.constrain_rows(arrays)
+      minibatch = dataclasses.replace(batch, **arrays)
+    metrics: Metrics = {}
+    for loss in update.losses:
+      params, opt_states, found = _steps(
+        update, loss, params, opt_states, minibatch, is_first, trains
+      )
+      metrics |= found
+    return ({name: params[name]["trained"] for name in names}, opt_states), (
+      metrics
+    )
+
+  rows = _minibatches(plan, batch.mask.shape[0], key)
+  carry = (
+    {name: state.params[name]["trained"] for name in names},
+    {name: state.members[name].opt_state for name in names},
+  )
+  if plan.num_updates == 1:
+    carry, metrics = gradient_step(carry, (rows[0], True))
+  else:
+    carry, history = jax.lax.scan(
+      gradient_step, carry, (rows, jnp.arange(plan.num_updates) == 0)
+    )
+    metrics = {
+      name: values.max() if "max" in name.split("/")[-1] else values.mean()
+      for name, values in history.items()
+    }
+  trained, opt_states = carry
+  params = _joined(state.params, trained)
+  changed = {
+    name: dataclasses.replace(
+      state.members[name],
+      params=params[name],
+      opt_state=opt_states[name],
+      average=chosen(
+        trains,
+        _average(update.members[name], state.members[name], params[name]),
+        state.members[name].average,
+      ),
+    )
+    for name in names
+  }
+  for loss in update.losses:
+    first = loss.trains[0]
+    schedule = update.members[first].schedule
+    assert schedule is not None
+    num_before = state.phase_step * plan.num_updates * loss.num_updates
+    metrics[f"{loss.prefix}param_norm"] = optax.global_norm(
+      masked.wide(params[first]["trained"])
+    )
+    metrics[f"{loss.prefix}learning_rate"] = jnp.asarray(
+      schedule(num_before), jnp.float32
+    )
+  return dataclasses.replace(
+    state.with_members(**changed),
+    step=state.step + 1,
+    phase_step=state.phase_step + 1,
+  ), metrics_lib.of_trained(metrics, batch.mask)
+
+
+def _average(member: Member, state, params: PyTree) -> PyTree:
+  """The moving average of the trained leaves after a step, if one is kept."""
+  if member.ema_decay is None:
+    return state.average
+  return optax.incremental_update(
+    params["trained"], state.average, 1 - member.ema_decay
+  )

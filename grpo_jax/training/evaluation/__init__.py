@@ -1,0 +1,1 @@
+"""Measures a policy, and uses it: held-out scores, generation, merging."""

@@ -1,0 +1,351 @@
+"""Model cards: what an exported policy is, as the Hugging Face hub has them.
+
+README.md of an exported folder: YAML that the hub reads, and then the same and
+more for people. No path of the machine that trained is in it: of a file or a
+folder it has the last name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import pathlib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from grpo_jax.training.evaluation import merging
+from grpo_jax.training.runtime import commits, metrics_log, paths
+
+README = "README.md"
+# Keys of the base's own card that say under which license it is.
+_LICENSE = ("license", "license_name", "license_link")
+# What the hub calls data sets of TFDS.
+_ON_HUB = {"gsm8k": "openai/gsm8k"}
+_ON_ARXIV = re.compile(r"(?:arXiv:\s*|\()(?:[^()]*,\s*)?(\d{4}\.\d{5})")
+_LOADING = {
+  "transformers": """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+folder = "."  # Of this file, or its name on the hub.
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+{prompt}
+print(tokenizer.decode(model.generate(**ids, max_new_tokens=64)[0]))
+""",
+  "images": """\
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+folder = "."  # Of this file, or its name on the hub.
+processor = AutoProcessor.from_pretrained(folder)
+model = AutoModelForImageTextToText.from_pretrained(folder, dtype="auto")
+""",
+  "peft": """\
+from peft import AutoPeftModelForCausalLM
+
+folder = "."  # Of this file, or its name on the hub.
+model = AutoPeftModelForCausalLM.from_pretrained(folder, dtype="auto")
+""",
+  "grpo_jax": """\
+import grpo_jax as g
+
+run = g.load("FOLDER")  # Of this file.
+print(run.sample(run.prompts(4), n=2, temperature=1.0))
+""",
+}
+
+# How a prompt is put to the model, as in training.
+_IN_CHAT = """\
+ids = tokenizer.apply_chat_template(
+  [{"role": "user", "content": "What is 27 + 58?"}],
+  add_generation_prompt=True,
+  return_dict=True,
+  return_tensors="pt","""
+_IN_TEXT = """\
+template = %s
+prompt = template.replace("{prompt}", "What is 27 + 58?")
+ids = tokenizer(prompt, return_tensors="pt")"""
+
+
+def card(
+  workdir: paths.Path,
+  *,
+  step: int | None,
+  base: pathlib.Path | None = None,
+  library: str = "transformers",
+) -> str:
+  """The card of a policy.
+
+  Args:
+    workdir: Folder of the run, or of merged runs.
+    step: Of the checkpoint that is exported; None of merged runs.
+    base: Folder of the checkpoint that training began with; its license is
+      read from its README.md, if it has one.
+    library: What loads the exported folder: "transformers", "peft", or
+      "grpo_jax" for a folder that opens like a run.
+
+  Returns:
+    Text of README.md.
+  """
+  values = metrics_log.read_json(workdir / metrics_log.CONFIG, dict)
+  result = _json(workdir / metrics_log.RESULT) or {}
+  merged = _json(workdir / merging.MERGE)
+  step = None if merged else step
+  model, name = values.get("model", {}), _algorithm(values)
+  paper = _paper(name)
+  license_of = _license(base)
+  head = _front_matter(values, paper, license_of, library, result, merged)
+  rows = {
+    "Base": _base(model),
+    "License of the base": license_of.get("license_name")
+    or license_of.get("license")
+    or "unknown: the folder of the base names none",
+    "Algorithm": f"`{name}`, {_summary(name)}",
+    "Paper": f"[arXiv:{paper}](https://arxiv.org/abs/{paper})"
+    if paper
+    else "see the algorithm's file",
+    "Data": _data(values),
+    "Rewards": ", ".join(
+      f"`{x}`" for x in values.get("rewards", {}).get("functions", ())
+    ),
+    "Steps": _steps(values, step),
+    "Seed": str(values.get("seed", "")),
+    "SHA-256 of the config": f"`{metrics_log.config_hash(values)}`",
+    **_versions(workdir),
+  }
+  if merged:
+    rows |= {
+      "Merged from": ", ".join(
+        f"`{pathlib.PurePath(one['workdir']).name}` (step {one['step']},"
+        f" coefficient {one['coefficient']:g})"
+        for one in merged["runs"]
+      )
+    }
+  text = [head, f"# {_title(model, name)}\n"]
+  text.append(
+    "A policy that was trained with reinforcement learning by `grpo_jax`.\n"
+  )
+  text.append(_table(("what", "value"), rows.items()))
+  if figures := _figures(result):
+    text.append(
+      f"\nHeld-out means over {result['num_prompts']} prompts, before and after"
+      " training:\n"
+    )
+    text.append(_table(("metric", "before", "after"), figures))
+  data = values.get("data", {})
+  how = library
+  if library == "transformers" and data.get("images"):
+    how = "images"
+  template = data.get("template", "{prompt}")
+  loading = _LOADING[how].replace("{prompt}", _prompting(data, template))
+  text.append(f"\n## How to load it\n\n```python\n{loading}```\n")
+  if template == "chat":
+    text.append(
+      "In training a prompt was the user's message of the tokenizer's chat"
+      " template.\n"
+    )
+  else:
+    shown = json.dumps(template, ensure_ascii=False)
+    text.append(f"In training a prompt was put to the model as `{shown}`.\n")
+  return "\n".join(text)
+
+
+def _prompting(data: Mapping[str, Any], template: str) -> str:
+  """Code that makes token ids of a prompt."""
+  if template != "chat":
+    return _IN_TEXT % json.dumps(template, ensure_ascii=False)
+  options = data.get("chat_options") or {}
+  lines = [f"  {name}={value!r}," for name, value in options.items()]
+  return "\n".join([_IN_CHAT, *lines, ")"])
+
+
+def _json(path: paths.Path) -> Any:
+  return metrics_log.read_json(path, dict) if path.exists() else None
+
+
+def _algorithm(values: Mapping[str, Any]) -> str:
+  return str(values.get("algorithm", {}).get("name", "unknown"))
+
+
+def _module_doc(algorithm: str) -> str:
+  """Docstring of the file of an algorithm; empty where there is none."""
+  where = f"grpo_jax.algorithms.{algorithm}"
+  if ":" in algorithm:
+    where = algorithm.partition(":")[0]
+  try:
+    return importlib.import_module(where).__doc__ or ""
+  except ImportError:  # Of a package that is not here.
+    return ""
+
+
+def _summary(algorithm: str) -> str:
+  """What is new about an algorithm: the first sentence of its file."""
+  first = _module_doc(algorithm).strip().partition("\n\n")[0]
+  text = re.sub(r"\s*\([^()]*\d{4}\.\d{5}\)", "", " ".join(first.split()))
+  return text.rstrip(".") or "of a package of its own"
+
+
+def _paper(algorithm: str) -> str:
+  """The arXiv number of an algorithm's paper; empty if its file has none."""
+  found = _ON_ARXIV.search(_module_doc(algorithm))
+  return found[1] if found else ""
+
+
+def _license(base: pathlib.Path | None) -> dict[str, str]:
+  """What the card of the base says of its license."""
+  path = base and base / README
+  if path is None or not path.is_file():
+    return {}
+  text = path.read_text(encoding="utf-8", errors="replace")
+  front = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
+  found = {}
+  for line in (front[1] if front else "").splitlines():
+    key, colon, value = line.partition(":")
+    if colon and key in _LICENSE and value.strip():
+      found[key] = value.strip().strip("\"'")
+  return found
+
+
+def _is_on_hub(checkpoint: str) -> bool:
+  """Whether it is a name, owner/name, and no folder here."""
+  named = re.fullmatch(r"[\w.-]+/[\w.-]+", checkpoint)
+  return bool(named) and not pathlib.Path(checkpoint).expanduser().is_dir()
+
+
+def _base(model: Mapping[str, Any]) -> str:
+  checkpoint = model.get("checkpoint", "")
+  if not checkpoint:
+    return "none: trained from scratch"
+  if not _is_on_hub(checkpoint):
+    return f"a local checkpoint, `{pathlib.PurePath(checkpoint).name}`"
+  at = f" at `{model['revision']}`" if model.get("revision") else ""
+  return f"[{checkpoint}](https://huggingface.co/{checkpoint}){at}"
+
+
+def _title(model: Mapping[str, Any], algorithm: str) -> str:
+  name = pathlib.PurePath(model.get("checkpoint", "") or "policy").name
+  return f"{name}, trained with {algorithm.rpartition(':')[2]}"
+
+
+def _data(values: Mapping[str, Any]) -> str:
+  data = values.get("data", {})
+  parts = data.get("mixture") or data.get("datasets")
+  if isinstance(parts, Mapping) and parts:
+    return f"{data.get('source')} of " + ", ".join(map(_one, parts.values()))
+  if parts:
+    return f"{data.get('source')} of " + ", ".join(map(_one, parts))
+  return _one(data)
+
+
+def _one(data: Any) -> str:
+  """A source of prompts; of a file its name without its folder."""
+  if not isinstance(data, Mapping):
+    return f"`{data}`"
+  path = data.get("train_path") or ""
+  name = pathlib.PurePath(path).name if path else data.get("name", "")
+  return f"`{name}` ({data.get('source', 'task')})"
+
+
+def _steps(values: Mapping[str, Any], step: int | None) -> str:
+  phases = ", ".join(
+    f"{name} {values.get(name, {}).get('steps', '?')}"
+    for name in values.get("phases", ())
+  )
+  shown = "of the merged runs, see below" if step is None else str(step)
+  return f"{shown} (planned: {phases})"
+
+
+def _versions(workdir: paths.Path) -> dict[str, str]:
+  """Which grpo_jax has trained, and which has written this."""
+  path = workdir / metrics_log.ENVIRONMENT
+  starts = metrics_log.read_json(path, list) if path.exists() else []
+  found = {}
+  if starts:
+    last = starts[-1]
+    found["Trained by"] = _version(
+      last.get("packages", {}).get("grpo_jax"), last.get("git")
+    )
+  return found | {
+    "Written by": _version(
+      importlib.metadata.version("grpo_jax"), commits.git()
+    )
+  }
+
+
+def _version(version: str | None, git: Mapping[str, Any] | None) -> str:
+  commit = "unknown"
+  if git:
+    commit = f"`{git['commit']}`" + (" with changes" if git["dirty"] else "")
+  return f"grpo_jax {version or 'unknown'}, commit {commit}"
+
+
+def _figures(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+  """Held-out means before and after training."""
+  before, after = result.get("before") or {}, result.get("after") or {}
+  return [
+    (f"`{name}`", _number(before.get(name)), _number(after[name]))
+    for name in sorted(after)
+  ]
+
+
+def _number(value: float | None) -> str:
+  return "" if value is None else f"{value:.4g}"
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+  lines = [head, ("---",) * len(head), *rows]
+  return "".join(
+    "| " + " | ".join(x.replace("|", "\\|") for x in line) + " |\n"
+    for line in lines
+    if len(line) > 2 or line[1]
+  )
+
+
+def _front_matter(
+  values: Mapping[str, Any],
+  paper: str,
+  license_of: Mapping[str, str],
+  library: str,
+  result: Mapping[str, Any],
+  merged: Any,
+) -> str:
+  """The YAML that the hub reads; a text in JSON is YAML too."""
+  model, data = values.get("model", {}), values.get("data", {})
+  checkpoint, name = model.get("checkpoint", ""), _algorithm(values)
+  lines = [f"{key}: {json.dumps(x)}" for key, x in license_of.items()]
+  if checkpoint and _is_on_hub(checkpoint):
+    relation = "adapter" if library == "peft" else "finetune"
+    if merged:
+      relation = "merge"
+    lines += [
+      f"base_model: {json.dumps(checkpoint)}",
+      f"base_model_relation: {relation}",
+    ]
+  task = "image-text-to-text" if data.get("images") else "text-generation"
+  lines += [f"library_name: {library}", f"pipeline_tag: {task}", "tags:"]
+  tags = ["grpo_jax", "reinforcement-learning", name.rpartition(":")[2]]
+  if paper:
+    tags.append(f"arxiv:{paper}")
+  lines += [f"- {json.dumps(tag)}" for tag in tags]
+  on_hub = _ON_HUB.get(data.get("name", ""))
+  is_tfds = data.get("source") == "tfds"
+  if is_tfds and on_hub:
+    lines += ["datasets:", f"- {on_hub}"]
+  accuracy = (result.get("after") or {}).get("eval/accuracy")
+  if accuracy is not None:
+    path = data.get("eval_path") or data.get("train_path") or ""
+    source = pathlib.PurePath(path).name if path else data.get("name", "")
+    shown = json.dumps(source or "held-out")
+    where = json.dumps(on_hub) if is_tfds and on_hub else shown
+    lines += [
+      "model-index:",
+      f"- name: {json.dumps(_title(model, name))}",
+      "  results:",
+      f"  - task: {{type: {task}}}",
+      f"    dataset: {{name: {shown}, type: {where}}}",
+      "    metrics:",
+      "    - {type: accuracy, name: held-out accuracy,"
+      f" value: {accuracy:.6f}}}",
+    ]
+  return "\n".join(["---", *lines, "---", ""])

@@ -1,0 +1,268 @@
+"""What a policy is evaluated on: held-out prompts of its run, or files of them.
+
+A policy completes all prompts of one data set after the other, with one
+program as long as their batches have the same shape.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from grpo_jax.data import domains, formats, sources
+from grpo_jax.training.evaluation import evaluation, scores
+from grpo_jax.training.evaluation.evaluation import Completion
+from grpo_jax.training.phases import runs
+from grpo_jax.training.problem import verifiers
+from grpo_jax.training.runtime import paths
+
+HELD_OUT = "held_out"  # The name of the run's own prompts.
+_MACRO = "macro"  # The name of the means over several.
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSet:
+  """Prompts to evaluate on.
+
+  Attributes:
+    name: For people.
+    source: Records.
+    num_prompts: The first so many of them.
+    names: Of domains, by number.
+  """
+
+  name: str
+  source: sources.Source
+  num_prompts: int
+  names: tuple[str, ...] = ()
+
+  @property
+  def golds(self) -> list[str]:
+    """The right answer of each prompt; empty if the data have none."""
+    return [self.source[i]["answer"] for i in range(self.num_prompts)]
+
+  @property
+  def domains(self) -> list[str | None]:
+    """The name of the domain of each prompt; None if it has none."""
+    extras = [self.source[i]["extras"] for i in range(self.num_prompts)]
+    return [self._domain(x) for x in extras]
+
+  def _domain(self, extras: Mapping[str, Any]) -> str | None:
+    if (name := extras.get(formats.DOMAIN_NAME)) is not None:
+      return str(name)
+    if (number := extras.get("domain")) is None:
+      return None
+    known = int(number) < len(self.names)
+    return self.names[int(number)] if known else str(int(number))
+
+
+@dataclasses.dataclass(frozen=True)
+class Draws:
+  """How completions are drawn.
+
+  Attributes:
+    temperature: 0 for the most likely tokens.
+    num_samples: Completions per prompt.
+    top_p: See `evaluation.Evaluator`.
+    seed: The seed of the draws.
+  """
+
+  temperature: float = 0.0
+  num_samples: int = 1
+  top_p: float | None = None
+  seed: int = 0
+
+
+def opened(
+  loaded: runs.Loaded, data: Mapping[str, str], num_prompts: int | None = None
+) -> list[DataSet]:
+  """The data sets to evaluate on.
+
+  Args:
+    loaded: A policy.
+    data: Name -> JSON-lines file, local or gs://, in the format of the run's
+      own (`config.data.format`). Empty: the held-out prompts of the run.
+    num_prompts: The first so many of each, or all if a file has fewer. None:
+      all of a file, and `config.eval.num_prompts` held-out ones.
+
+  Raises:
+    FileNotFoundError: There is no such file.
+    ValueError: A file is malformed, a name means something else already, or
+      the policy reads no text.
+  """
+  config, problem = loaded.config, loaded.problem
+  if not data:
+    count = num_prompts or config.eval.num_prompts
+    return [DataSet(HELD_OUT, problem.held_out, count, problem.domains)]
+  if config.data.is_made_of_ids:
+    raise ValueError(
+      f"data={dict(data)}: the policy was trained on ids of"
+      f" {config.data.shown_task}, where prompts are made; leave the data sets"
+      " out."
+    )
+  found = []
+  for name, path in data.items():
+    if name in ("", _MACRO):
+      raise ValueError(
+        f"data: the name {name!r} of {path} is empty, or that of a mean over"
+        " data sets; choose another one."
+      )
+    if not paths.parse(path).exists():
+      raise FileNotFoundError(f"data {name}={path}: there is no such file.")
+    source = verified(
+      loaded,
+      sources.JsonlSource(
+        path,
+        config.data.format or None,
+        domain_key=config.data.domain_key,
+        images=config.data.images,
+      ),
+      f"data {name}={path}",
+    )
+    count = min(num_prompts or len(source), len(source))
+    found.append(DataSet(name, source, count, problem.domains))
+  return found
+
+
+def verified(
+  loaded: runs.Loaded, source: sources.Source, where: str
+) -> sources.Source:
+  """Records with what the verifiers of the policy need.
+
+  Args:
+    loaded: The policy.
+    source: Records.
+    where: They come from, for messages.
+
+  Raises:
+    ValueError: They lack something.
+  """
+  rewards = loaded.config.rewards
+  has_domains = formats.has_domain(source[0])
+  if rewards.domains and not has_domains:
+    raise ValueError(
+      f"{where}: its records have no 'domain' in 'extras', and the rewards of"
+      " the policy are those of domains"
+      f" (config.rewards.domains={dict(rewards.domains)}); add one to each"
+      " record."
+    )
+  if has_domains and (rewards.domains or loaded.problem.limits):
+    source = domains.Numbered(source, loaded.problem.domains)
+  return verifiers.WithGolds(source) if rewards.in_graph else source
+
+
+def with_lengths(
+  loaded: runs.Loaded,
+  max_prompt_len: int | None = None,
+  max_new_tokens: int | None = None,
+) -> runs.Loaded:
+  """The policy with room for longer texts, or shorter ones; None: as it is.
+
+  Raises:
+    ValueError: Its task decides how long they are.
+  """
+  problem = loaded.problem
+  config = loaded.config
+  same = max_prompt_len is None and max_new_tokens is None
+  if max_new_tokens is not None and config.rewards.in_graph:
+    raise ValueError(
+      f"max_new_tokens={max_new_tokens}: rewards in the graph"
+      " (config.rewards.in_graph) have room for completions of"
+      f" {problem.max_new_tokens} tokens; leave it out."
+    )
+  if not same and config.data.is_made_of_ids:
+    raise ValueError(
+      f"max_prompt_len={max_prompt_len}, max_new_tokens={max_new_tokens}:"
+      f" {config.data.shown_task} says how long prompts and completions are;"
+      " leave both out."
+    )
+  problem = dataclasses.replace(
+    problem,
+    max_prompt_len=max_prompt_len or problem.max_prompt_len,
+    max_new_tokens=max_new_tokens or problem.max_new_tokens,
+  )
+  return dataclasses.replace(loaded, problem=problem)
+
+
+def complete(
+  loaded: runs.Loaded,
+  data: Sequence[DataSet],
+  draws: Draws,
+  batch_size: int | None = None,
+) -> list[list[list[Completion]]]:
+  """Draws and judges completions: by data set, then by prompt.
+
+  Args:
+    loaded: The policy.
+    data: At least one.
+    draws: How.
+    batch_size: Prompts per batch; None: as in the run.
+  """
+  batch_size = batch_size or loaded.config.eval.batch_size
+  first = data[0]
+  evaluator = evaluation.Evaluator(
+    dataclasses.replace(loaded.problem, held_out=first.source),
+    loaded.policy,
+    loaded.mesh,
+    first.num_prompts,
+    batch_size,
+    temperature=draws.temperature,
+    num_samples=draws.num_samples,
+    top_p=draws.top_p,
+  )
+  key = jax.random.key(draws.seed)
+  results = []
+  with jax.set_mesh(loaded.mesh):  # As in training.
+    for number, one in enumerate(data):
+      if number:
+        evaluator = evaluator.on(one.source, one.num_prompts, batch_size)
+      results.append(evaluator.completions(loaded.params, key))
+  return results
+
+
+def lines(
+  data: DataSet, greedy: scores.Groups, sampled: scores.Groups
+) -> Iterator[str]:
+  """A line of JSON for each prompt, with all its completions.
+
+  Args:
+    data: The prompts.
+    greedy: One completion of each.
+    sampled: The others.
+  """
+  prompts = zip(greedy, sampled, data.golds, data.domains, strict=True)
+  for number, (one, several, gold, domain) in enumerate(prompts):
+    record = {
+      "data_set": data.name,
+      "id": number,
+      "domain": domain,
+      "prompt": one[0].prompt,
+      "gold": gold,
+      "greedy": _plain(one[0]),
+      "samples": [_plain(row) for row in several],
+    }
+    # Only ASCII: no reader splits the line at a separator within a text.
+    yield json.dumps(record, allow_nan=False) + "\n"
+
+
+def _plain(row: Completion) -> dict:
+  """A completion without its prompt; null for what is no number."""
+  return {
+    "text": row.text,
+    "answer": row.answer,
+    "correct": row.correct,
+    "valid": row.valid,
+    "reward": _number(row.reward),
+    "components": {k: _number(v) for k, v in row.components.items()},
+    "tokens": row.num_tokens,
+    "terminated": row.terminated,
+  }
+
+
+def _number(value: float) -> float | None:
+  return value if math.isfinite(value) else None

@@ -1,0 +1,448 @@
+"""Completions of held-out prompts, with what verifiers say of them.
+
+Figures of several completions a prompt, as pass@k, are in `scores.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from grpo_jax.data import pipeline, sources
+from grpo_jax.rewards import answers
+from grpo_jax.rollout import compaction, sampling
+from grpo_jax.training.phases import judging, players, served_episodes
+from grpo_jax.training.problem.problem import Problem
+from grpo_jax.training.runtime import hosts, programs, sharding
+from grpo_jax.types import Policy, Prompts, PyTree, Rollout, Scored
+
+
+@dataclasses.dataclass(frozen=True)
+class Completion:
+  """One judged completion.
+
+  Attributes:
+    prompt, text: As a person reads them.
+    answer: What it votes for; None if it cannot be read.
+    reward: Weighted sum of the components.
+    correct: Found right by the verifier.
+    valid: Could be scored.
+    num_tokens: With the end token.
+    terminated: It came to an end; False if it was cut off.
+    components: Rewards by name; NaN: does not apply.
+    ids: Token ids of the text, with the end token, where they are kept.
+    observed: Of each of them, whether an environment wrote it; empty without
+      one.
+    error: Why it could not be scored; empty where it could, or nobody says.
+  """
+
+  prompt: str
+  text: str
+  answer: str | None
+  reward: float
+  correct: bool
+  valid: bool
+  num_tokens: int
+  terminated: bool
+  components: dict[str, float]
+  ids: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
+  observed: tuple[bool, ...] = dataclasses.field(default=(), kw_only=True)
+  error: str = dataclasses.field(default="", kw_only=True)
+
+  @property
+  def right(self) -> bool:
+    """Scored, and found correct."""
+    return self.valid and self.correct
+
+
+class Played(NamedTuple):
+  """A batch of prompts that was completed.
+
+  Attributes:
+    prompts: On the devices; the last ones may be there to fill them.
+    rollout: Completions, on the devices; of compacted contexts the last.
+    completions: Those that this process has judged, by their number among the
+      completions of all batches.
+  """
+
+  prompts: Prompts
+  rollout: Rollout
+  completions: list[tuple[int, Completion]]
+
+
+class Evaluator:
+  """Completes the same held-out prompts again and again.
+
+  They are split over the mesh. Each process judges the completions that its
+  devices hold, and gets those of the others.
+
+  Attributes:
+    num_prompts: How many there are (may be fewer than asked for).
+    domains: Names of their domains, in their order; empty if they have none.
+  """
+
+  def __init__(
+    self,
+    problem: Problem,
+    policy: Policy,
+    mesh: Mesh,
+    num_prompts: int,
+    batch_size: int,
+    temperature: float = 0.0,
+    num_samples: int = 1,
+    top_p: float | None = None,
+    keeps_ids: bool = False,
+  ):
+    """Fixes the prompts and compiles nothing yet.
+
+    Args:
+      problem: Prompts and verifiers.
+      policy: The model.
+      mesh: The mesh of the run.
+      num_prompts: The first so many of the held-out prompts.
+      batch_size: Prompts per batch.
+      temperature: 0 for greedy completions.
+      num_samples: Completions per prompt.
+      top_p: Tokens are drawn from the most likely ones that have this share of
+        the probability; None: from all.
+      keeps_ids: Whether completions have their token ids.
+    """
+    self._problem = problem
+    self._mesh = mesh
+    self._num_samples = num_samples
+    self._keeps_ids = keeps_ids
+    self._take(problem.held_out, num_prompts, batch_size)
+    config = sampling.SamplingConfig(
+      max_new_tokens=problem.max_new_tokens,
+      end_ids=problem.tokenizer.end_ids,
+      pad_id=problem.tokenizer.pad_id,
+      temperature=programs.number("eval.temperature", temperature),
+      top_p=programs.number("eval.top_p", top_p),
+    )
+    split = sharding.row_constraint(mesh)
+    judge = self._judge_of_truth = problem.judge.without_models()
+    self._verdict = programs.Program(
+      lambda prompts, rollout, said: split(
+        judge.score({}, prompts, rollout, said)
+      ),
+      sharding.replicated(mesh),
+    )
+    if problem.host_environment is not None:
+      self._complete = _with_host(problem, policy, mesh, config, num_samples)
+      return
+    sample = functools.partial(
+      players.make_sample(policy, problem),
+      config=config,
+      group_size=num_samples,
+    )
+
+    def complete(
+      params: PyTree, prompts: Prompts, key: jax.Array
+    ) -> tuple[Rollout, Scored | None]:
+      rollout = compaction.last_rows(sample(params, prompts, key))
+      scored = None
+      if judge.on_host is None:
+        scored = judge.score({}, prompts, rollout)
+      return split(rollout), split(scored)
+
+    program = programs.Program(complete, sharding.replicated(mesh))
+    self._complete = lambda params, prompts, key, batch: (
+      *program(params, prompts, key),
+      {},
+    )
+
+  def _take(
+    self,
+    held_out: sources.Source,
+    num_prompts: int,
+    batch_size: int,
+    start: int = 0,
+    stop: int | None = None,
+  ) -> None:
+    """Makes the batches of prompts, or those of prompts from `start` on."""
+    problem, mesh = self._problem, self._mesh
+    stop = num_prompts if stop is None else stop
+    # Enough to fill the devices; what fills up the last batch is dropped.
+    batch_size = min(batch_size, num_prompts)
+    batch_size += -batch_size % mesh.size
+    rows = sharding.by_rows(mesh)
+    batches = pipeline.evaluation_batches(
+      held_out,
+      problem.encoder,
+      num_prompts,
+      batch_size=batch_size,
+      max_prompt_len=problem.max_prompt_len,
+      pad_id=problem.tokenizer.pad_id,
+      rows=sharding.local_rows(rows, batch_size).tolist(),
+      start=start,
+      stop=stop,
+    )
+    # On the device once: the loop runs under a transfer guard.
+    self._batches = [
+      (batch, sharding.from_local(batch.prompts, rows)) for batch, _ in batches
+    ]
+    self._batch_size = batch_size
+    last = min(start + len(batches) * batch_size, num_prompts)
+    self.num_prompts = last - start
+    has_domains = problem.domains and "domain" in held_out[0]["extras"]
+    self.domains = [
+      problem.domains[int(held_out[i]["extras"]["domain"])]
+      for i in range(start, last if has_domains else start)
+    ]
+
+  def on(
+    self,
+    held_out: sources.Source,
+    num_prompts: int,
+    batch_size: int,
+    start: int = 0,
+    stop: int | None = None,
+  ) -> Evaluator:
+    """Evaluates other prompts; batches of equal shapes share a program.
+
+    Args:
+      held_out: The prompts.
+      num_prompts: The first so many of them.
+      batch_size: Prompts per batch.
+      start, stop: Of these prompts only those of the batches that begin at
+        `start`, and before `stop`. What is drawn of a prompt does not depend
+        on it.
+    """
+    other = copy.copy(self)
+    other._take(held_out, num_prompts, batch_size, start, stop)
+    return other
+
+  def completions(
+    self, params: PyTree, key: jax.Array
+  ) -> list[list[Completion]]:
+    """For each held-out prompt its judged completions."""
+    own = [row for part in self.played(params, key) for row in part.completions]
+    told = [(number, dataclasses.asdict(row)) for number, row in own]
+    everyone = [item for part in hosts.gather(told) for item in part]
+    everyone.sort(key=lambda item: item[0])
+    rows = [Completion(**row) for _, row in everyone]
+    size = self._num_samples
+    return [rows[i * size : (i + 1) * size] for i in range(self.num_prompts)]
+
+  def played(self, params: PyTree, key: jax.Array) -> Iterator[Played]:
+    """The same, a batch at a time, with its arrays."""
+    for number, (batch, prompts) in enumerate(self._batches):
+      rollout, scored, errors = self._complete(params, prompts, key, batch)
+      start = number * self._batch_size * self._num_samples
+      judged = self._judge(batch, prompts, rollout, scored, errors)
+      completions = [(start + index, row) for index, row in judged]
+      yield Played(prompts, rollout, completions)
+
+  def rollouts(
+    self, params: PyTree, key: jax.Array
+  ) -> list[tuple[Prompts, Rollout]]:
+    """What `completions` judges, on the devices, with the last batch whole."""
+    return [
+      (prompts, self._complete(params, prompts, key, batch)[0])
+      for batch, prompts in self._batches
+    ]
+
+  def _judge(
+    self,
+    batch: pipeline.PromptBatch,
+    prompts: Prompts,
+    rollout: Rollout,
+    scored: Scored | None,
+    errors: judging.Errors,
+  ) -> list[tuple[int, Completion]]:
+    """The completions that are this process's to judge, by their number."""
+    problem = self._problem
+    num_rows = len(rollout.prompt_index)
+    numbers = judging.judged_rows(self._mesh, num_rows)
+    local = judging.rollout_to_judge(self._mesh, rollout)
+    if scored is None:
+      answer, _, said = problem.ask_host(
+        batch, local, self._judge_of_truth, evaluates=True
+      )
+      errors = judging.errors_of(self._mesh, batch, num_rows, said)
+      problem.complaints.log("a verifier failed in an evaluation", said)
+      answer = answer._replace(steps=None)
+      if not self._judge_of_truth.is_host_alone:
+        answer = sharding.from_local(answer, sharding.by_rows_once(self._mesh))
+        scored = self._verdict(prompts, rollout, answer)
+    if scored is None:
+      verdict = self._judge_of_truth.score_on_host(answer)
+    else:
+      kept = dataclasses.replace(
+        scored, weights={}, step_rewards=None, step_mask=None
+      )
+      verdict = judging.to_judge(self._mesh, kept, num_rows)
+    rows = completions_of(
+      problem.prompt_texts(batch.records),
+      problem.texts(
+        np.asarray(local.tokens), np.asarray(local.completion_mask)
+      ),
+      local,
+      verdict,
+      problem.answer_after,
+      _by_row(batch, local, numbers % self._num_samples, errors),
+    )
+    if not self._keeps_ids:
+      rows = [dataclasses.replace(x, ids=(), observed=()) for x in rows]
+    return list(zip(numbers.tolist(), rows, strict=True))
+
+
+def _by_row(
+  batch: pipeline.PromptBatch,
+  rollout: Rollout,
+  places: np.ndarray,  # [B], in the group of each row.
+  errors: judging.Errors,
+) -> list[str]:
+  """The message of each row that this process judges, or ""."""
+  ids = np.asarray(batch.prompts.ids)[np.asarray(rollout.prompt_index)]
+  return [
+    errors.get((int(id_), int(place)), "")
+    for id_, place in zip(ids, places, strict=True)
+  ]
+
+
+def completions_of(
+  prompts: Sequence[str],
+  texts: Sequence[str],
+  rollout: Rollout,
+  verdict: Scored,
+  answer_after: str = "",
+  errors: Sequence[str] | None = None,
+) -> list[Completion]:
+  """The judged completions of a rollout, as NumPy arrays.
+
+  One that was cut off has no vote: what it would have come to is not known.
+
+  Args:
+    prompts: By `rollout.prompt_index`.
+    texts: One of each row.
+    rollout: The rows.
+    verdict: What was said of them.
+    answer_after: Marker of an answer; see `answers.vote`.
+    errors: Why each row could not be scored; None: nobody says.
+  """
+  exists = np.asarray(rollout.completion_mask)
+  observed = rollout.observed
+  return [
+    Completion(
+      prompt=prompts[int(rollout.prompt_index[b])],
+      text=text,
+      answer=answers.vote(text, answer_after)
+      if rollout.terminated[b]
+      else None,
+      reward=float(verdict.rewards[b]),
+      correct=bool(verdict.correct[b]),
+      valid=bool(verdict.valid[b]),
+      num_tokens=int(rollout.written[b].sum()),
+      terminated=bool(rollout.terminated[b]),
+      components={k: float(v[b]) for k, v in verdict.components.items()},
+      ids=tuple(rollout.tokens[b][exists[b]].tolist()),
+      observed=()
+      if observed is None
+      else tuple(observed[b][exists[b]].tolist()),
+      error=errors[b] if errors else "",
+    )
+    for b, text in enumerate(texts)
+  ]
+
+
+def _with_host(
+  problem: Problem,
+  policy: Policy,
+  mesh: Mesh,
+  config: sampling.SamplingConfig,
+  num_samples: int,
+) -> Callable[..., tuple[Rollout, Scored | None, judging.Errors]]:
+  """(params, prompts, key, batch) -> judged episodes of a host environment.
+
+  And why some of them could not be judged.
+  """
+  turns = players.make_turns(policy, problem, config, num_samples)
+  player = served_episodes.host_episodes(
+    problem, mesh, turns, keeps_contexts=False
+  )
+
+  def complete(params, prompts, key, batch):
+    played = player.play(params, prompts, key, batch)
+    return played.rollout, played.scored, played.errors
+
+  return complete
+
+
+def summarize(
+  results: Sequence[Sequence[Completion]],
+  domains: Sequence[str] = (),
+  consistent: str = "",
+) -> dict[str, float]:
+  """What a policy is worth, over all its completions.
+
+  Args:
+    results: Of each prompt its completions.
+    domains: Name of the domain of each prompt; empty: there are none.
+    consistent: The component that says whether answers follow from the
+      reasoning; empty, or not of these completions: nobody says.
+
+  Returns:
+    `eval/accuracy`, the share of right answers among all completions: one that
+    could not be scored is not right. `eval/accuracy_scored`, `eval/reward` and
+    `eval/reward/<component>` are means over those that were. All of them are
+    NaN if none was; `eval/length` is in tokens; `eval/unscored` counts. Of each
+    domain the same under `eval/domain/NAME/`, without components; and
+    `eval/macro_accuracy`, the mean of their accuracies. `eval/quadrants/…` as
+    in training (`step/metrics.py`), where somebody says what follows.
+  """
+  rows = [row for group in results for row in group]
+  scored = [row for row in rows if row.valid]
+  summary = {
+    "eval/accuracy": _mean([row.right for row in rows if scored]),
+    "eval/accuracy_scored": _mean([row.correct for row in scored]),
+    "eval/reward": _mean([row.reward for row in scored]),
+    "eval/length": _mean([row.num_tokens for row in rows]),
+    "eval/unscored": float(len(rows) - len(scored)),
+  }
+  for name in rows[0].components:
+    values = [row.components[name] for row in scored]
+    summary[f"eval/reward/{name}"] = _mean(
+      [value for value in values if not math.isnan(value)]
+    )
+  if consistent in rows[0].components:
+    summary |= _quadrants(scored, consistent)
+  for domain in dict.fromkeys(sorted(domains)):
+    own = [x for x, y in zip(results, domains, strict=True) if y == domain]
+    for key, value in summarize(own).items():
+      if not key.startswith("eval/reward/"):
+        name = key.removeprefix("eval/")
+        summary[f"eval/domain/{domain}/{name}"] = value
+  if domains:
+    summary["eval/macro_accuracy"] = _mean(
+      [summary[f"eval/domain/{name}/accuracy"] for name in {*domains}]
+    )
+  return summary
+
+
+def _quadrants(
+  scored: Sequence[Completion], consistent: str
+) -> dict[str, float]:
+  """How often the answer follows from the reasoning, and is right."""
+  known = [x for x in scored if not math.isnan(x.components[consistent])]
+  found = [(x.components[consistent] >= 0.5, x.correct) for x in known]
+  shares = {
+    f"{how}consistent_{what}": _mean([x == (follows, right) for x in found])
+    for how, follows in (("", True), ("in", False))
+    for what, right in (("right", True), ("wrong", False))
+  }
+  shares["inconsistent"] = _mean([not follows for follows, _ in found])
+  return {f"eval/quadrants/{name}": x for name, x in shares.items()}
+
+
+def _mean(values: Sequence[float]) -> float:
+  """NaN if there is nothing to average."""
+  return float(np.mean(values)) if len(values) else math.nan

@@ -1,0 +1,319 @@
+"""Completions of many prompts, written to a file that grows.
+
+    for done in generation.generate(loaded, source, num, out, wanted): …
+
+A line of the file is a completion (`data/demonstrations.py`); beside it,
+`OUT.position.json` says how far the file has got. It is written after each
+batch, so a program that was killed goes on with the batch that it was in, and
+ends with the bytes of one that was not. What is drawn of a prompt depends on
+the seed and on the place of the prompt alone: neither on the number of prompts
+at a time nor, but for rounding, on the devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import ml_collections
+
+from grpo_jax import ranges
+from grpo_jax.data import demonstrations, pipeline, sources
+from grpo_jax.settings.sections import KeepConfig
+from grpo_jax.training.evaluation import draws, evaluation
+from grpo_jax.training.evaluation.data_sets import Draws
+from grpo_jax.training.evaluation.evaluation import Completion
+from grpo_jax.training.phases import runs
+from grpo_jax.training.runtime import hosts, metrics_log, paths
+
+
+class Done(NamedTuple):
+  """How far a file has got.
+
+  Attributes:
+    prompts: Prompts that are done.
+    lines: Lines of the file.
+    tokens: Tokens that were drawn for them.
+  """
+
+  prompts: int
+  lines: int
+  tokens: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+  """What is to be in the file.
+
+  Attributes:
+    draws: How completions are drawn.
+    keep: Which are kept; None: all.
+    is_scored: Whether verifiers look at them.
+    batch_size: Prompts at a time; it changes no line.
+  """
+
+  draws: Draws
+  keep: KeepConfig | None = None
+  is_scored: bool = True
+  batch_size: int = 256
+
+  def check(self) -> None:
+    """Raises ValueError if two settings do not go together."""
+    if self.draws.num_samples > 1 and not self.draws.temperature:
+      raise ValueError(
+        f"num_samples={self.draws.num_samples} and temperature=0: all"
+        " completions of a prompt would be the same; set a temperature, such"
+        " as 1.0."
+      )
+    if self.keep is not None:
+      self.keep.check("config.keep")
+      if not self.is_scored:
+        raise ValueError(
+          "what is kept has to be right, and nobody is to score; keep all"
+          " completions, or have them scored."
+        )
+
+
+def position_of(out: pathlib.Path) -> pathlib.Path:
+  """The file that says how far `out` has got."""
+  return out.with_name(out.name + ".position.json")
+
+
+def check_prompts(
+  loaded: runs.Loaded, source: sources.Source, num_prompts: int
+) -> None:
+  """Reads all prompts before anything is drawn.
+
+  Raises:
+    ValueError: There are not so many, or one is too long.
+  """
+  if not 1 <= num_prompts <= len(source):
+    raise ValueError(
+      f"num_prompts={num_prompts}: the source has"
+      f" {ranges.counted(len(source), 'prompt')}."
+    )
+  if loaded.config.data.is_made_of_ids:
+    return  # They fit, and there may be a million.
+  limit = loaded.problem.max_prompt_len
+  for number in range(num_prompts):
+    size = loaded.problem.encoder.prompt(source[number]).size
+    if size > limit:
+      raise ValueError(
+        f"prompt {number} has {ranges.counted(size, 'token')}, and there"
+        f" is room for {limit}; raise max_prompt_len, or take the prompt out."
+      )
+
+
+def settings_of(
+  config: ml_collections.ConfigDict | None,
+) -> dict[str, Any] | None:
+  """What a config says of the lines of a file; None without one.
+
+  Args:
+    config: Of a checkpoint; a run has its own, which does not change.
+  """
+  if config is None:
+    return None
+  sections = ("data", "model", "rewards", "sampling")
+  return {name: json.loads(config[name].to_json()) for name in sections}
+
+
+def generate(
+  loaded: runs.Loaded,
+  source: sources.Source,
+  num_prompts: int,
+  out: pathlib.Path,
+  wanted: Wanted,
+  settings: Mapping[str, Any],
+) -> Iterator[Done]:
+  """Completes the first prompts of a source, or those that are left.
+
+  Every process calls it; the first one writes.
+
+  Args:
+    loaded: The policy.
+    source: Prompts.
+    num_prompts: How many of them.
+    out: The file.
+    wanted: What is to be in it.
+    settings: What the file depends on beside `wanted`, as JSON has it.
+
+  Yields:
+    How far the file has got: at the start, and after each batch.
+
+  Raises:
+    ValueError: `out` is there and is not of these settings.
+  """
+  settings = json.loads(
+    json.dumps(
+      {
+        **settings,
+        "num_prompts": num_prompts,
+        "draws": dataclasses.asdict(wanted.draws),
+        "keep": wanted.keep and dataclasses.asdict(wanted.keep),
+        "is_scored": wanted.is_scored,
+      }
+    )
+  )
+  done, size = _found(out, settings)
+  hosts.check_same(prompts=done.prompts)
+  if hosts.is_main():
+    _save(out, done, size, settings)
+  yield done
+  if done.prompts == num_prompts:
+    return
+  problem = dataclasses.replace(loaded.problem, held_out=source)
+  if not wanted.is_scored:
+    problem = draws.unscored(problem)
+  batch_size = min(wanted.batch_size, num_prompts)
+  evaluator = evaluation.Evaluator(
+    problem,
+    loaded.policy,
+    loaded.mesh,
+    batch_size,
+    batch_size,
+    temperature=wanted.draws.temperature,
+    num_samples=wanted.draws.num_samples,
+    top_p=wanted.draws.top_p,
+    keeps_ids=True,
+  )
+  key = jax.random.key(wanted.draws.seed)
+  while done.prompts < num_prompts:
+    first = done.prompts
+    with jax.set_mesh(loaded.mesh):  # As in training.
+      part = evaluator.on(source, num_prompts, batch_size, first, first + 1)
+      groups = part.completions(loaded.params, key)
+    lines = [
+      line
+      for number, group in enumerate(groups, start=first)
+      for line in _lines(loaded, source[number], number, group, wanted)
+    ]
+    done = Done(
+      first + len(groups),
+      done.lines + len(lines),
+      done.tokens + sum(row.num_tokens for group in groups for row in group),
+    )
+    if hosts.is_main():
+      size = _append(out, size, lines)
+      _save(out, done, size, settings)
+    yield done
+
+
+def _found(out: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Done, int]:
+  """How far the file has got, and its bytes up to there."""
+  path = position_of(out)
+  if not path.exists():
+    if out.exists() and out.stat().st_size:
+      raise ValueError(
+        f"{out} exists, and {path.name} is missing, which would say what it is;"
+        " nothing was changed. Move it away, or name another file."
+      )
+    return Done(0, 0, 0), 0
+  state = metrics_log.read_json(path, dict)
+  if missing := {"bytes", "done", "settings"} - state.keys():
+    raise ValueError(
+      f"{path} has no {', '.join(sorted(missing))}: it was not written by"
+      " experiments.generate. Nothing was changed; name another file."
+    )
+  theirs = metrics_log.flatten(state["settings"])
+  ours = metrics_log.flatten(dict(settings))
+  differing = sorted(
+    name
+    for name in ours.keys() | theirs.keys()
+    if ours.get(name) != theirs.get(name)
+  )
+  if differing:
+    shown = "; ".join(
+      f"{name} was {theirs.get(name, 'absent')}, and is"
+      f" {ours.get(name, 'absent')}"
+      for name in differing
+    )
+    raise ValueError(
+      f"{out} was begun with other settings: {shown}. Nothing was changed; name"
+      " another file, or the same settings."
+    )
+  size = int(state["bytes"])
+  there = out.stat().st_size if out.exists() else 0
+  if there < size:
+    raise ValueError(
+      f"{out} has {there} bytes, and {path.name} counts {size}: it was cut."
+      " Remove both to begin anew."
+    )
+  return Done(**state["done"]), size
+
+
+def _append(out: pathlib.Path, size: int, lines: list[dict[str, Any]]) -> int:
+  """Writes lines after the first `size` bytes; how many there are then."""
+  text = "".join(json.dumps(x, sort_keys=True) + "\n" for x in lines).encode()
+  with out.open("r+b" if out.exists() else "w+b") as file:
+    file.truncate(size)
+    file.seek(size)
+    file.write(text)
+    file.flush()
+    os.fsync(file.fileno())
+  return size + len(text)
+
+
+def _save(
+  out: pathlib.Path, done: Done, size: int, settings: Mapping[str, Any]
+) -> None:
+  state = {"done": done._asdict(), "bytes": size, "settings": settings}
+  paths.write(position_of(out), json.dumps(state, indent=1).encode())
+
+
+def _lines(
+  loaded: runs.Loaded,
+  record: pipeline.Record,
+  number: int,
+  group: list[Completion],
+  wanted: Wanted,
+) -> list[dict[str, Any]]:
+  """The lines of a prompt."""
+  chosen = list(range(len(group)))
+  if wanted.keep is not None:
+    chosen = demonstrations.chosen(
+      [_candidate(row, wanted.keep) for row in group],
+      wanted.keep.most,
+      wanted.keep.order,
+      wanted.keep.distinct,
+      (wanted.draws.seed, number),
+    )
+  return [
+    demonstrations.line(
+      loaded.problem.tokenizer,
+      record,
+      group[i].ids,
+      group[i].observed,
+      prompt_id=number,
+      sample=i,
+      tokens=group[i].num_tokens,
+      terminated=group[i].terminated,
+      **(_verdict(group[i]) if wanted.is_scored else {}),
+    )
+    for i in chosen
+  ]
+
+
+def _candidate(row: Completion, keep: KeepConfig) -> demonstrations.Candidate:
+  good = row.right and row.terminated
+  for name, least in keep.bounds.items():
+    good &= row.components[name] >= least
+  return demonstrations.Candidate(good, row.text, row.answer, row.num_tokens)
+
+
+def _verdict(row: Completion) -> dict[str, Any]:
+  """What verifiers said; null where they said nothing."""
+  return {
+    "valid": row.valid,
+    "correct": row.right,
+    "reward": row.reward if row.valid else None,
+    "components": {
+      name: value if value == value else None
+      for name, value in row.components.items()
+    },
+  }

@@ -1,0 +1,243 @@
+"""How alike the gradients of domains are: do they help or hinder each other?
+
+    found = interference.measure(run.loaded, num_prompts=64)
+    found.cosines[0, 1]   # Between the gradients of two domains.
+
+For each domain a policy completes prompts of that domain alone, and the
+gradient of the phase's objective is taken at its parameters, without clipping
+and before the optimizer. A cosine below 0 says that a small step for one domain
+is a step back for the other. A gradient of few prompts is noisy: the cosine of
+two batches of one domain, on the diagonal, says how much, and those between
+domains are no larger than what it allows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax.algorithms import objective
+from grpo_jax.ops import masked
+from grpo_jax.step import stages
+from grpo_jax.step import update as update_lib
+from grpo_jax.training.phases import corrections, judging, models, runs
+from grpo_jax.training.runtime import programs, sharding
+from grpo_jax.types import (
+  Prompts,
+  PyTree,
+  Rollout,
+  Scored,
+  TrainState,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Interference:
+  """Gradients of D domains, compared.
+
+  Attributes:
+    names: Of the domains.
+    cosines: Mean cosine of gradients from different batches [D, D]; those on
+      the diagonal are of two batches of one domain. NaN where all gradients of
+      a domain are 0: no group had different rewards.
+    norms: Mean norm of the gradients of each domain [D].
+  """
+
+  names: tuple[str, ...]
+  cosines: np.ndarray
+  norms: np.ndarray
+
+
+def measure(
+  loaded: runs.Loaded,
+  *,
+  phase: str = "",
+  num_prompts: int = 64,
+  num_batches: int = 4,
+  seed: int = 0,
+) -> Interference:
+  """Compares the gradients of all domains at the parameters of a run.
+
+  Args:
+    loaded: A trained policy, whose data have domains.
+    phase: Name of the phase whose objective it is; empty: the last one that
+      draws completions and trains the policy.
+    num_prompts: Of a batch; each has as many completions as in the phase.
+    num_batches: Of each domain, 2 or more.
+    seed: Of the prompts and of the draws.
+
+  Raises:
+    ValueError: There are no domains, no such phase, or too few batches.
+  """
+  config, problem = loaded.config, loaded.problem
+  if not problem.domains:
+    raise ValueError(
+      "interference: the prompts of the run have no domains (docs/domains.md);"
+      " there are no gradients to compare."
+    )
+  if num_batches < 2:
+    raise ValueError(
+      f"interference: num_batches is {num_batches}; needed are 2 or more, to"
+      " tell a difference from noise."
+    )
+  name = _phase(loaded, phase)
+  config = config.with_section(
+    name,
+    num_prompts=num_prompts,
+    max_rounds=1,
+    when_short="fewer",
+    recycle_surplus=False,
+    replay_size=0,
+  )
+  index = config.phases.index(name)
+  mesh = loaded.mesh
+  with jax.set_mesh(mesh):
+    entered = runs.make_phases(config, problem, loaded.policy, mesh)[index]
+    start = models.state_of(loaded.params, loaded.policy, seed)
+    state = entered.enter(runs.with_outside(start, entered.parts))
+    gradient = _gradient(loaded, entered.parts)
+    found = []  # [D][batches], each a flat vector.
+    for domain in problem.domains:
+      stream = problem.prompt_stream(
+        seed,
+        num_prompts,
+        None,
+        names=(domain,),
+        hints=corrections.arrays(config, problem, name),
+      )
+      own = []
+      for _ in range(num_batches):
+        batch = next(stream)
+        # Draws of their own: the key of a step is of its number.
+        state = dataclasses.replace(state, step=state.step + 1)
+        own.append(gradient(state, batch))
+      found.append(own)
+  return compared(problem.domains, np.array(found))
+
+
+def compared(
+  names: tuple[str, ...],
+  gradients: np.ndarray,  # [D, batches, parameters]
+) -> Interference:
+  """The cosines of gradients, each of a batch of its own."""
+  norms = np.linalg.norm(gradients, axis=-1)  # [D, batches]
+  with np.errstate(invalid="ignore", divide="ignore"):
+    unit = gradients / norms[..., None]
+  every = np.einsum("ian,jbn->ijab", unit, unit)  # [D, D, batches, batches]
+  other = ~np.eye(gradients.shape[1], dtype=bool)
+  cosines = np.full((len(names),) * 2, np.nan)
+  for i, row in enumerate(every):
+    for j, cell in enumerate(row):
+      # Batches of two domains are different ones, whatever their numbers.
+      values = cell[other] if i == j else cell
+      known = values[np.isfinite(values)]
+      if known.size:
+        cosines[i, j] = known.mean()
+  return Interference(names, cosines, norms.mean(axis=1))
+
+
+def _phase(loaded: runs.Loaded, wanted: str) -> str:
+  """The name of the phase whose objective is looked at."""
+  config = loaded.config
+  found = [
+    name
+    for name in config.phases
+    if config.section(name).plays and "policy" in config.section(name).trains
+  ]
+  if not found or (wanted and wanted not in found):
+    raise ValueError(
+      f"interference: phase={wanted!r}; those of the run that draw completions"
+      f" and train the policy are {', '.join(found) or 'none'}."
+    )
+  return wanted or found[-1]
+
+
+def _gradient(
+  loaded: runs.Loaded, parts: stages.Parts
+) -> Callable[[TrainState, Any], np.ndarray]:
+  """(state, batch of prompts) -> the gradient of the policy, flat."""
+  problem, mesh = loaded.problem, loaded.mesh
+  rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
+  if problem.sessions is not None:
+    raise ValueError(
+      "interference: the episodes of this run are played on the host, which"
+      " this program does not; use data without config.data.environment."
+    )
+  judge: Any = parts.judge
+  player: Any = parts.player
+  if player.greedy is not None:
+    raise ValueError(
+      f"interference: algorithm {parts.algorithm.name!r} compares with greedy"
+      " completions, which this program does not draw; choose another one."
+    )
+  if "expected" in parts.algorithm.needs:
+    raise ValueError(
+      f"interference: algorithm {parts.algorithm.name!r} compares with what a"
+      " schedule knows of its prompts, and these prompts are drawn by none;"
+      " choose another one."
+    )
+  (loss,) = [one for one in parts.losses if "policy" in one.trains]
+
+  def of_rows(
+    state: TrainState, prompts: Prompts, rollout: Rollout, scored: Scored
+  ) -> PyTree:
+    batch = objective.make_train_batch(
+      parts.algorithm,
+      parts.config,
+      prompts,
+      rollout,
+      scored,
+      state.algorithm_state,
+      None,
+    )
+    batch = stages.prepare(
+      state, batch, stages.step_keys(state)[1], parts=parts
+    )
+    gradients, _ = update_lib.gradient(parts.update, loss, state.params, batch)
+    leaves = jax.tree.leaves(masked.wide(gradients["policy"]))
+    return jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
+
+  sample = programs.Program(
+    functools.partial(stages.sample_stage, parts=parts),
+    whole,
+    out_shardings=rows,
+  )
+  learn = programs.Program(
+    lambda state, prompts, rollout, said: of_rows(
+      state,
+      prompts,
+      rollout,
+      judge.score(state.params, prompts, rollout, said, step=state.phase_step),
+    ),
+    whole,
+  )
+
+  def gradient(state: TrainState, batch: Any) -> np.ndarray:
+    prompts = sharding.from_local(batch.prompts, rows)
+    rollout = sample(state, prompts)
+    said = None
+    if problem.judge.on_host is not None:
+      local = judging.rollout_to_judge(mesh, rollout)
+      answer, _, _ = problem.ask_host(batch, local)
+      said = sharding.from_local(answer, sharding.by_rows_once(mesh))
+    return np.asarray(learn(state, prompts, rollout, said))
+
+  return gradient
+
+
+def table(found: Interference) -> list[str]:
+  """A line for each domain."""
+  width = max(8, *(min(len(name), 12) for name in found.names))
+  names = [name[:width] for name in found.names]
+  head = "".join(f" {name:>{width}}" for name in [*names, "norm"])
+  lines = [f"{'cosine':<{width}}{head}"]
+  for name, row, norm in zip(names, found.cosines, found.norms, strict=True):
+    cells = "".join(f" {'–' if x != x else f'{x:.3f}':>{width}}" for x in row)
+    lines.append(f"{name:<{width}}{cells} {norm:>{width}.3g}")
+  return lines

@@ -1,0 +1,422 @@
+"""Looks at the data of a run, and at its verifier, before it trains.
+
+`before_training` is what every run does first: it reads as many records as tell
+whether there are enough different prompts. `records` and `verifier` look at
+more, for runs with guards and for `experiments.lint`; `disagreements` asks a
+policy that is there already.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from grpo_jax import tasks
+from grpo_jax.data import lint, sources
+from grpo_jax.data.lint import Finding
+from grpo_jax.data.shown import Unusable
+from grpo_jax.rewards import math_accuracy
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.evaluation import evaluation
+from grpo_jax.training.problem import verifiers
+from grpo_jax.training.problem.problem import Problem
+from grpo_jax.training.runtime import hosts
+
+PER_PROMPT = 8  # Different prompts for each prompt of a step.
+# Of one prompt, of the records of a data set.
+_MAX_SHARE = 0.05
+_MIN_RECORDS = 100
+# Of a majority of samples that has another answer than the label.
+_AGREED = 0.75
+_NUM_GOLDS = 16  # That a verifier is tried on.
+# What a reference answer becomes a completion by.
+_FORMS = "{}", "<answer>{}</answer>", r"\boxed{{{}}}", "#### {}"
+_NUM_RECORDS = 2000  # That runs with guards look at.
+_NUM_SHOWN = 32  # Records whose images are in memory at once.
+_MAX_TRIES = 256  # Records among which a task's teacher is right so often.
+
+
+def before_training(config: config_lib.RunConfig, problem: Problem) -> None:
+  """Warns of too few prompts, before anything is compiled.
+
+  A run that refuses bad data looks at all that `experiments.lint` does.
+
+  Raises:
+    ValueError: config.guards says that such data are refused.
+  """
+  mode = config.guards.lint
+  needed = num_needed(config)
+  if mode == "off" or not needed:
+    return
+  refuses = mode == "refuse" or config.guards.on
+  if refuses:
+    found = records(config, problem, max(2 * needed, _NUM_RECORDS))
+    found += verifier(config, problem)
+  else:
+    found = of_number(problem, needed, 2 * needed)
+  for finding in found:
+    if refuses and finding.is_error:
+      raise ValueError(
+        f"data lint: {finding.message} (config.guards.lint='off' does not"
+        " look.)"
+      )
+    if hosts.is_main():
+      logging.warning("data lint: %s", finding.message)
+
+
+def num_needed(config: config_lib.RunConfig) -> int:
+  """Different prompts that a run should have; 0 if it draws no completions."""
+  sizes = [phase.num_prompts for phase in config.stages if phase.plays]
+  return PER_PROMPT * max(sizes, default=0)
+
+
+def of_number(problem: Problem, needed: int, num_records: int) -> list[Finding]:
+  """Errors about the first records: too few prompts, or one that is most."""
+  number = min(num_records, len(problem.train))
+  keys = [_identity(problem, i) for i in range(number)]
+  found = lint.of_count(
+    len({*keys}), number, needed, number == len(problem.train)
+  )
+  (_, most), *_ = collections.Counter(keys).most_common(1)
+  if number >= _MIN_RECORDS and most > _MAX_SHARE * number:
+    found.append(
+      Finding(
+        "one prompt",
+        True,
+        f"one prompt is {most} of the first {number} records; the most that is"
+        f" well is a share of {_MAX_SHARE:g}. Keep one copy of it.",
+      )
+    )
+  return found
+
+
+def _identity(problem: Problem, number: int) -> tuple[Any, ...]:
+  """What a record asks: its prompt, and what a verifier has in arrays.
+
+  A task's images are part of the prompt.
+  """
+  record = problem.train[number]
+  shown = record.get("images")
+  images = [] if shown is None else [np.asarray(shown.patches).tobytes()]
+  arrays = [
+    (name, np.asarray(value).tobytes())
+    for name, value in sorted(record["extras"].items())
+    if isinstance(value, np.ndarray | np.generic)
+  ]
+  return (*problem.encoder.content(record), *images, *arrays)
+
+
+def records(
+  config: config_lib.RunConfig, problem: Problem, num_records: int
+) -> list[Finding]:
+  """All that can be said of the first records without a policy.
+
+  Prompts that a task makes are drawn with repetition, so that copies among
+  them are no mistake.
+  """
+  number = min(num_records, len(problem.train))
+  found = of_number(problem, num_needed(config), number)
+  some = [problem.train[i] for i in range(number)]
+  labels = [_label(record) for record in some]
+  if sources.task_of(problem.train) is None:
+    prompts = [problem.encoder.content(record) for record in some]
+    found += lint.of_duplicates(prompts)
+    found += _of_images(problem, some)
+    if any(labels):
+      found += lint.of_conflicts(prompts, labels)
+  if any(labels):
+    attributes = [_attributes(record) for record in some]
+    found += lint.of_skew(attributes, labels)
+  if "math_accuracy" in config.rewards.functions:
+    found += _of_golds([str(record["answer"]) for record in some])
+  return found
+
+
+def _of_golds(golds: Sequence[str]) -> list[Finding]:
+  """Warnings about gold answers that `math_accuracy` reads in part or not."""
+  kinds = {gold: math_accuracy.reads(gold) for gold in {*golds}}
+  found = []
+  for kind, what in (
+    (
+      "text",
+      "are compared as text, since math-verify does not read them as a whole:"
+      " only the same text is right",
+    ),
+    ("", "cannot be compared, and their completions are unscored"),
+  ):
+    bad = [i for i, gold in enumerate(golds) if kinds[gold] == kind]
+    if bad:
+      shown = ", ".join(f"{golds[i]!r:.60}" for i in bad[:5])
+      found.append(
+        Finding(
+          "golds",
+          False,
+          f"{len(bad)} of {len(golds)} gold answers of math_accuracy {what}."
+          f" Such are {shown}. Write them otherwise, or leave them out with"
+          " --out and --config.data.quarantine.",
+          tuple(bad),
+        )
+      )
+  return found
+
+
+def _of_images(
+  problem: Problem, some: Sequence[dict[str, Any]]
+) -> list[Finding]:
+  """A warning about records whose images cannot be shown."""
+  if problem.encoder.sight is None:
+    return []
+  said = {
+    number + i: made
+    for number in range(0, len(some), _NUM_SHOWN)
+    for i, made in enumerate(
+      problem.encoder.prompts(some[number : number + _NUM_SHOWN])
+    )
+    if isinstance(made, Unusable)
+  }
+  if not said:
+    return []
+  number, why = next(iter(said.items()))
+  return [
+    Finding(
+      "images",
+      False,
+      f"{len(said)} of {len(some)} records have images that cannot be shown, as"
+      f" record {number}: {why}. Training leaves them out.",
+      tuple(said),
+    )
+  ]
+
+
+def _label(record: Mapping[str, Any]) -> str:
+  """The right answer as a text; "" where there is none."""
+  extras = record["extras"]
+  return record["answer"] or str(extras.get("label", extras.get("gold", "")))
+
+
+def _attributes(record: Mapping[str, Any]) -> dict[str, Any]:
+  """Single values that a record has beside its prompt and its answer."""
+  return {
+    name: value.item() if isinstance(value, np.ndarray | np.generic) else value
+    for name, value in record["extras"].items()
+    if name not in ("label", "gold") and np.ndim(value) == 0
+  }
+
+
+def verifier(config: config_lib.RunConfig, problem: Problem) -> list[Finding]:
+  """Errors of a verifier that accepts what it should not, or refuses golds.
+
+  Golds are teachers' completions that are right, or reference answers. Each is
+  changed in six ways: left empty, with nothing between its tags of an answer or
+  in its box, cut in half, turned round, with one token replaced, and replaced
+  by the gold of another record that it is not. Most of each kind should be
+  wrong.
+  """
+  if problem.sessions is not None or problem.environment is not None:
+    return [_not_tried("sessions judge what an environment has seen")]
+  emptied: list[_Completed]
+  task = sources.task_of(problem.train)
+  if task is not None:
+    if task.verify_numpy is None:
+      return [_not_tried("the task has none on the host")]
+    judge, golds = _of_task(task, problem)
+    emptied = [(i, task.encode(_emptied(task.decode(x)))) for i, x in golds]
+  elif problem.judge.on_host is not None:
+    judge, golds = _on_host(problem)
+    emptied = [(i, _emptied(x)) for i, x in golds]
+  else:
+    return [_not_tried("it is in the graph of the step")]
+  if problem.judge.on_host is not None and not golds:
+    return [_not_tried("the data have no reference answers")]
+  marks = judge(golds)
+  if not golds or not any(marks):
+    return [
+      Finding(
+        "verifier",
+        True,
+        f"{problem.judge.correct!r} marks none of"
+        f" {len(golds) or _MAX_TRIES} reference answers as right; look at what"
+        " it compares.",
+      )
+    ]
+  found = []
+  if (share := 1 - np.mean(marks)) > 0.1:
+    found.append(
+      Finding(
+        "verifier",
+        False,
+        f"{problem.judge.correct!r} marks {share:.0%} of {len(golds)} reference"
+        " answers as wrong.",
+        tuple(
+          number for (number, _), x in zip(golds, marks, strict=True) if not x
+        ),
+      )
+    )
+  passed = {
+    name: float(np.mean(judge(changed)))
+    for name, changed in _mutated(golds, emptied).items()
+    if changed
+  }
+  bad = {name: share for name, share in passed.items() if share > 0.5}
+  if bad:
+    shown = ", ".join(f"{name} ({share:.0%})" for name, share in bad.items())
+    every = len(bad) == len(passed)
+    found.append(
+      Finding(
+        "format only" if every else "verifier",
+        True,
+        f"{problem.judge.correct!r} marks wrong answers as right: {shown}."
+        + (
+          " It does not look at the answer, or at its form alone."
+          if every
+          else " Correct it, or config.rewards.correct."
+        ),
+      )
+    )
+  return found
+
+
+def _not_tried(why: str) -> Finding:
+  return Finding("verifier", False, f"the verifier was not tried: {why}.")
+
+
+# A record's number, and the tokens or the text of a completion of it.
+_Completed = tuple[int, Any]
+
+
+def _of_task(task: tasks.Task, problem: Problem):
+  """(judge of completions, right ones) of a task, by the twin on the host."""
+  assert task.verify_numpy is not None
+  verify = task.verify_numpy
+
+  def judge(completed: Sequence[_Completed]) -> list[bool]:
+    marks = []
+    for number, ids in completed:
+      size = max(len(ids), task.max_completion_len)
+      tokens = np.full(size, task.pad_id, np.int32)
+      tokens[: len(ids)] = ids
+      scores = verify(
+        tokens, np.arange(size) < len(ids), problem.train[number]["extras"]
+      )
+      marks.append(scores[problem.judge.correct] >= 1)
+    return marks
+
+  golds: list[_Completed] = []
+  for number in range(min(_MAX_TRIES, len(problem.train))):
+    given = problem.train[number]["completion"]
+    if given is not None and judge([(number, given)])[0]:
+      golds.append((number, list(given)))
+    if len(golds) == _NUM_GOLDS:
+      break
+  return judge, golds
+
+
+def _on_host(problem: Problem):
+  """(judge of completions, reference ones) of text, by the run's verifier.
+
+  An answer alone is put into the form that most of them are right in.
+  """
+  assert problem.judge.on_host is not None
+  scorer = problem.judge.on_host.scorer
+
+  def judge(completed: Sequence[_Completed]) -> list[bool]:
+    numbers = [number for number, _ in completed]
+    texts = [text for _, text in completed]
+    some = [problem.train[number] for number in numbers]
+    scores = scorer.score(
+      problem.prompt_texts(some),
+      texts,
+      numbers,
+      [verifiers.plain_extras(record) for record in some],
+      [problem.encoder.completion({"completion": x}).tolist() for x in texts],
+    )
+    values = scores.components[problem.judge.correct]
+    return [bool(x >= 1) for x in values]
+
+  numbers = range(min(_NUM_GOLDS, len(problem.train)))
+  lessons = [problem.supervised[number] for number in numbers]
+  tries = [
+    [(i, x["completion"]) for i, x in enumerate(lessons) if x["completion"]],
+    *(
+      [
+        (i, form.format(x["answer"]))
+        for i, x in enumerate(lessons)
+        if x["answer"]
+      ]
+      for form in _FORMS
+    ),
+  ]
+  return judge, max(tries, key=lambda golds: sum(judge(golds)) if golds else -1)
+
+
+def _emptied(text: str) -> str:
+  """A completion whose answer is there, and empty."""
+  text = re.sub(r"<answer>.*</answer>", "<answer></answer>", text, flags=re.S)
+  return re.sub(r"\\boxed\{.*\}", r"\\boxed{}", text, flags=re.S)
+
+
+def _mutated(
+  golds: Sequence[_Completed], emptied: Sequence[_Completed]
+) -> dict[str, list[_Completed]]:
+  """Wrong answers that are made of right ones, by what was done to them."""
+  names = "empty", "cut in half", "turned round", "replaced", "swapped"
+  changed: dict[str, list[_Completed]] = {name: [] for name in names}
+  changed["without an answer"] = [
+    x for x, gold in zip(emptied, golds, strict=True) if x != gold
+  ]
+  for i, (number, gold) in enumerate(golds):
+    empty = gold[:0]
+    other = next(
+      (x for _, x in [*golds[i + 1 :], *golds[:i]] if x != gold), empty
+    )
+    middle = len(gold) // 2
+    strange = "§" if isinstance(gold, str) else [gold[0]]
+    made = {
+      "empty": empty,
+      "cut in half": gold[:middle],
+      "turned round": gold[::-1],
+      "replaced": gold[: middle - 1] + strange + gold[middle + 1 :],
+      "swapped": other,
+    }
+    for name, text in made.items():
+      if text != gold:
+        changed[name].append((number, text))
+  return changed
+
+
+def disagreements(
+  completions: Sequence[Sequence[evaluation.Completion]],
+) -> list[Finding]:
+  """A warning about records of which a policy is sure that they are wrong.
+
+  Args:
+    completions: Of each record, some samples of a policy that is trusted.
+  """
+  doubted = []
+  for number, group in enumerate(completions):
+    votes = collections.Counter(row.answer for row in group if row.answer)
+    if not votes:
+      continue
+    answer, count = votes.most_common(1)[0]
+    rows = [row for row in group if row.answer == answer]
+    if count >= _AGREED * len(group) and not any(row.right for row in rows):
+      doubted.append(number)
+  if not doubted:
+    return []
+  shown = ", ".join(map(str, doubted[:5]))
+  return [
+    Finding(
+      "labels",
+      False,
+      f"{len(doubted)} of {len(completions)} labels differ from an answer that"
+      f" {_AGREED:.0%} of the policy's samples give, such as that of {shown}:"
+      " either the policy is wrong, or the label. Look at them, and leave out"
+      " wrong ones with --out and --config.data.quarantine.",
+      tuple(doubted),
+    )
+  ]

@@ -1,0 +1,192 @@
+"""Policies of several runs averaged into one.
+
+    θ = Σ_i w_i θ_i,    Σ_i w_i = 1                   (linear)
+    θ = θ_0 + Σ_i w_i (θ_i − θ_0)                     (task arithmetic)
+
+The second adds up what runs have learnt since they parted from a base θ_0.
+
+Sources: Wortsman et al., "Model soups", arXiv:2203.05482; Ilharco et al.,
+"Editing models with task arithmetic", arXiv:2212.04089.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax import objects, ranges
+from grpo_jax.data import demonstrations
+from grpo_jax.training.phases import models, runs, workdirs
+from grpo_jax.training.runtime import checkpoints, hosts, metrics_log, paths
+from grpo_jax.types import PyTree
+
+# What a checkpoint of a merged policy has as its phase: no run has begun.
+NO_PHASE = -1
+MERGE = "merge.json"
+
+
+def coefficients(
+  count: int, weights: Sequence[float], has_base: bool
+) -> list[float]:
+  """The coefficient of each policy, those of the base last.
+
+  Args:
+    count: Policies beside the base.
+    weights: One for each; empty: equal ones, whose sum is 1.
+    has_base: Whether what they are added to is a base.
+
+  Raises:
+    ValueError: There are not as many weights, or their sum is not 1.
+  """
+  if not count:
+    raise ValueError("merge: no runs are named; needed is one or more.")
+  weights = [float(x) for x in weights] or [1 / count] * count
+  if len(weights) != count:
+    raise ValueError(
+      f"merge: {ranges.counted(len(weights), 'weight')} for"
+      f" {ranges.counted(count, 'run')}; give one for each."
+    )
+  if not all(map(math.isfinite, weights)):
+    raise ValueError(f"merge: weights={weights}; needed are finite numbers.")
+  total = math.fsum(weights)
+  if has_base:
+    return [*weights, 1 - total]
+  if abs(total - 1) > 1e-6:
+    raise ValueError(
+      f"merge: the sum of weights={weights} is {total:g}; needed is 1, or a"
+      " base to which differences are added."
+    )
+  return weights
+
+
+def merge(
+  names: Sequence[str],
+  out: str,
+  weights: Sequence[float] = (),
+  base: str = "",
+) -> int:
+  """Writes the merged policy as a folder that opens like a run.
+
+  Its settings are those of the first run. It can be evaluated and sampled from,
+  and `config.start_workdir` begins with it.
+
+  Args:
+    names: Folders of runs, local or gs://: their last checkpoints, averaged
+      ones where a run keeps an average.
+    out: New folder, local or gs://.
+    weights, base: See above; the base is a run too.
+
+  Returns:
+    Number of parameters that were merged.
+
+  Raises:
+    FileNotFoundError: There is no such run.
+    ValueError: A policy has other arrays or tokens than the first, adapters,
+      or a packed base; or `out` is there.
+  """
+  every = [*names, *([base] if base else [])]
+  shares = coefficients(len(names), weights, bool(base))
+  folder = paths.parse(out)
+  if (folder / metrics_log.CONFIG).exists() or (
+    folder / "checkpoints"
+  ).exists():
+    raise ValueError(f"merge: {folder} holds a run; name a new folder.")
+  if folder.exists() and not folder.is_dir():
+    raise ValueError(f"merge: {folder} is a file; name a new folder.")
+  configs = [workdirs.settings(paths.parse(name)) for name in every]
+  for name, config in zip(every, configs, strict=True):
+    if config.model.adapters() is not None:
+      raise ValueError(
+        f"merge: the run in {name} trains adapters, and an average of their"
+        " factors is none of what they add; write it out with"
+        " experiments.export, which merges them into the weights, and start"
+        " runs from there."
+      )
+  total: PyTree = None
+  first: runs.Loaded | None = None
+  steps = []
+  for name, share in zip(every, shares, strict=True):
+    with contextlib.ExitStack() as stack:
+      loaded = runs.opened(stack, paths.parse(name))
+      first = first or loaded
+      _check_tokens(loaded, first, name, every[0])
+      params = jax.device_get(loaded.params)
+      steps.append(loaded.step)
+    total = _added(total, params, share, name, every[0])
+  assert first is not None
+  policy = jax.tree.map(lambda x, like: x.astype(like.dtype), total, params)
+  text = (paths.parse(names[0]) / metrics_log.CONFIG).read_text("utf-8")
+  if hosts.is_main():
+    folder.mkdir(parents=True, exist_ok=True)
+    objects.keep(text, folder)
+    said = {
+      "runs": [
+        {"workdir": name, "step": step, "coefficient": share}
+        for name, step, share in zip(every, steps, shares, strict=True)
+      ],
+      "base": base,
+    }
+    paths.write(folder / MERGE, (json.dumps(said, indent=2) + "\n").encode())
+    paths.write(folder / metrics_log.CONFIG, text.encode())
+  saved = checkpoints.Checkpoints(folder / "checkpoints", keep=1)
+  try:
+    state = models.state_of(policy, first.policy, configs[0].seed)
+    saved.save(0, state, {"phase": NO_PHASE})
+    saved.wait()
+  finally:
+    saved.close()
+  return sum(int(np.size(x)) for x in jax.tree.leaves(total))
+
+
+def _check_tokens(
+  loaded: runs.Loaded, first: runs.Loaded, name: str, first_name: str
+) -> None:
+  """Raises ValueError unless two policies read and write the same tokens."""
+  both = loaded.problem.tokenizer, first.problem.tokenizer
+  if len({*map(demonstrations.digest, both)}) > 1:
+    raise ValueError(
+      f"merge: {name} has other tokens than {first_name}; needed are runs with"
+      " the same tokenizer."
+    )
+
+
+def _added(
+  total: PyTree, params: PyTree, share: float, name: str, first_name: str
+) -> PyTree:
+  """The sum so far, in float32, with a policy times its coefficient."""
+  if total is None:
+    total = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), params)
+  ours, theirs = (
+    {
+      jax.tree_util.keystr(path): (
+        x.shape,
+        jnp.issubdtype(x.dtype, np.floating),
+      )
+      for path, x in jax.tree_util.tree_leaves_with_path(tree)
+    }
+    for tree in (total, params)
+  )
+  differing = sorted(
+    leaf
+    for leaf in ours.keys() | theirs.keys()
+    if ours.get(leaf) != theirs.get(leaf)
+  )
+  if differing:
+    leaf = differing[0]
+    raise ValueError(
+      f"merge: {len(differing)} arrays of {name} differ from those of"
+      f" {first_name}; {leaf} is {theirs.get(leaf, ('absent',))[0]}, needed is"
+      f" {ours.get(leaf, ('absent',))[0]} of floats. Needed are runs of one"
+      " architecture."
+    )
+  return jax.tree.map(
+    lambda sum_, x: sum_ + np.float32(share) * x.astype(np.float32),
+    total,
+    params,
+  )

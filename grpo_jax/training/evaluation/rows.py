@@ -1,0 +1,145 @@
+"""Rows of a step on the host: those that somebody looks at.
+
+A step leaves its rows on the devices (`step/written.py`). Whoever looks at
+some of them fetches these, and not all.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from grpo_jax.data import pipeline
+from grpo_jax.step.written import Written
+from grpo_jax.training.evaluation import trace_rows
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import sharding
+from grpo_jax.types import PyTree
+
+
+@functools.cache
+def _taker(mesh: Mesh) -> Any:
+  return jax.jit(
+    lambda tree, rows: jax.tree.map(lambda x: x[rows], tree),
+    out_shardings=sharding.replicated(mesh),
+  )
+
+
+def take(mesh: Mesh, tree: PyTree, rows: Sequence[int] | np.ndarray) -> PyTree:
+  """Some rows of arrays as NumPy arrays, in every process.
+
+  All processes call it with the same rows.
+
+  Args:
+    mesh: The mesh of the run.
+    tree: Arrays on its devices, with rows first.
+    rows: Which ones; as many each time, or it is compiled again.
+  """
+  with jax.transfer_guard("allow"):
+    index = jax.device_put(
+      np.asarray(rows, np.int32), sharding.replicated(mesh)
+    )
+    return jax.device_get(_taker(mesh)(tree, index))
+
+
+def samples(
+  problem: problem_lib.Problem,
+  mesh: Mesh,
+  batch: pipeline.PromptBatch,
+  rows: Written,
+  count: int,
+) -> list[dict[str, Any]]:
+  """The first rows of a step as a person reads them.
+
+  Of several processes, each knows the texts of the prompts that it feeds, and
+  leaves out the others. A prompt of an earlier step is read from its tokens.
+  Rows that are still being written are left out.
+
+  Args:
+    problem: Prompts and tokens.
+    mesh: The mesh of the run.
+    batch: The prompts that this process feeds.
+    rows: The rows of the step.
+    count: How many, at most.
+  """
+  found = take(
+    mesh,
+    {
+      "tokens": rows.batch.tokens,
+      "mask": rows.batch.completion_mask,
+      "prompt_id": rows.prompt_id,
+      "prompt_index": rows.batch.prompt_index,
+      "reward": rows.rewards,
+      "valid": rows.batch.valid,
+      "correct": rows.batch.correct,
+      "components": rows.components,
+      "turn": rows.turn,
+      "observed": rows.observed,
+      "turn_rewards": rows.turn_rewards,
+    },
+    np.arange(min(count, len(rows.prompt_id))),
+  )
+  ids = batch.prompts.ids.tolist()
+  prompts = dict(zip(ids, problem.prompt_texts(batch.records), strict=True))
+  read = texts_of_prompts(problem, mesh, rows, found["prompt_index"])
+  for prompt_id, text in zip(found["prompt_id"].tolist(), read, strict=True):
+    if prompt_id < min(ids):  # They ascend along the stream.
+      prompts[prompt_id] = text
+  texts = problem.texts(found["tokens"], found["mask"])
+  is_there = found["valid"] | found["mask"].any(axis=1)
+  return [
+    {
+      "prompt": prompts[int(found["prompt_id"][i])],
+      "completion": text,
+      "reward": float(found["reward"][i]),
+      "valid": bool(found["valid"][i]),
+      "correct": bool(found["correct"][i]),
+      "components": {k: float(v[i]) for k, v in found["components"].items()},
+      **_turns(problem, found, i),
+    }
+    for i, text in enumerate(texts)
+    if int(found["prompt_id"][i]) in prompts and is_there[i]
+  ]
+
+
+def _turns(
+  problem: problem_lib.Problem, found: dict[str, Any], row: int
+) -> dict[str, Any]:
+  """What a row said to an environment, if any, and what it has answered."""
+  if found["turn"] is None:
+    return {}
+  arrays = {
+    name: found[name][row] for name in ("turn", "observed", "turn_rewards")
+  }
+  exists = found["mask"][row]
+  ids = found["tokens"][row][exists]
+  arrays["exists"] = exists
+  return {"turns": list(trace_rows.calls(problem, arrays, ids))}
+
+
+def texts_of_prompts(
+  problem: problem_lib.Problem,
+  mesh: Mesh,
+  rows: Written,
+  places: Sequence[int] | np.ndarray,
+) -> list[str]:
+  """Prompts of a step from their tokens, where their records are not at hand.
+
+  All processes call it with the same places.
+
+  Args:
+    problem: Has the tokenizer.
+    mesh: The mesh of the run.
+    rows: The rows of the step.
+    places: Of the prompts in its batch.
+  """
+  batch = rows.batch
+  found = take(
+    mesh, {"tokens": batch.prompt_tokens, "mask": batch.prompt_mask}, places
+  )
+  return problem.texts(found["tokens"], found["mask"])

@@ -1,0 +1,312 @@
+"""Traces of rows from their arrays: texts, numbers of tokens, calls."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from grpo_jax.step.written import Written
+from grpo_jax.training.evaluation import evaluation, trace_images
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.problem import token_texts
+from grpo_jax.training.runtime import traces
+
+
+def read_arrays(rows: Written, logp: Any, clipped: Any) -> dict[str, Any]:
+  """What is fetched of rows that are traced, by name; None where it is not.
+
+  Args:
+    rows: The rows of the step.
+    logp, clipped: See `after.After`; None where it is not known.
+  """
+  batch = rows.batch
+  arrays: dict[str, Any] = {
+    "tokens": batch.tokens,
+    "exists": batch.completion_mask,
+    "trained": batch.mask,
+    "reward": rows.rewards,
+    "valid": batch.valid,
+    "correct": batch.correct,
+    "terminated": batch.terminated,
+    "components": rows.components,
+    "advantage": batch.advantages,
+    "old_logp": batch.old_logp,
+    "ref_logp": batch.ref_logp,
+    "value": batch.values,
+    "order": batch.trace_order,
+    "logp": logp,
+    "clipped": clipped,
+  }
+  for name in (
+    *("sampler_logp", "entropy", "version", "observed", "turn"),
+    "turn_rewards",
+  ):
+    arrays[name] = getattr(rows, name)
+  if batch.trace_order is not None:  # What each context begins with.
+    arrays["prompt_tokens"] = batch.prompt_tokens
+    arrays["prompt_mask"] = batch.prompt_mask
+  return arrays
+
+
+def make_rows(
+  problem: problem_lib.Problem,
+  arrays: dict[str, Any],
+  first: int,
+  errors: dict[int, str],
+) -> tuple[traces.Row, ...]:
+  """The rows of a group; contexts that do not exist are left out.
+
+  Args:
+    problem: Tokens, and the environment.
+    arrays: What `read_arrays` has named, fetched, of the group alone.
+    first: Place of the group's first row in the batch.
+    errors: Why rows could not be scored, by their place in the group.
+  """
+  size = len(arrays["tokens"])
+  order = arrays["order"]
+  num_contexts = 1 if order is None else int(order.max()) + 1
+  return tuple(
+    _row(
+      problem,
+      {k: _of_row(x, place) for k, x in arrays.items()},
+      first + place,
+      (place // num_contexts, 0 if order is None else int(order[place])),
+      errors.get(place, ""),
+    )
+    for place in range(size)
+    if order is None or arrays["exists"][place].any()
+  )
+
+
+def _of_row(x: Any, place: int) -> Any:
+  if x is None:
+    return None
+  if isinstance(x, dict):
+    return {name: values[place] for name, values in x.items()}
+  return x[place]
+
+
+def _row(
+  problem: problem_lib.Problem,
+  arrays: dict[str, Any],
+  row: int,
+  where: tuple[int, int],
+  error: str,
+) -> traces.Row:
+  """One row, from arrays of this row."""
+  exists = arrays["exists"]
+  ids = arrays["tokens"][exists].astype(np.int32)
+  scored = bool(arrays["valid"])
+  opening = ""
+  if where[1]:
+    begins = arrays["prompt_tokens"][arrays["prompt_mask"]]
+    opening = problem.tokenizer.exact_text(begins.tolist())
+  return traces.Row(
+    row=row,
+    sample=where[0],
+    context=where[1],
+    text=problem.texts(ids[None], np.ones((1, len(ids)), bool))[0],
+    tokens=texts_of(problem, ids),
+    ids=ids,
+    reward=traces.number(arrays["reward"]) if scored else None,
+    correct=bool(arrays["correct"]) if scored else None,
+    terminated=bool(arrays["terminated"]),
+    components={
+      name: traces.number(x) for name, x in arrays["components"].items()
+    },
+    error=error,
+    calls=calls(problem, arrays, ids),
+    values=_values(arrays),
+    opening=opening,
+  )
+
+
+def _values(arrays: dict[str, Any]) -> dict[str, np.ndarray]:  # each [n]
+  """Numbers of each token; NaN where one is not known."""
+  exists = arrays["exists"]
+
+  def of_tokens(x: Any) -> Any:
+    return None if x is None else np.broadcast_to(x, exists.shape)[exists]
+
+  found = {name: of_tokens(arrays[name]) for name in _OF_TOKENS}
+  written = np.ones(exists.sum(), bool)
+  if found["observed"] is not None:
+    written = ~found["observed"]
+  trained = found["trained"]
+  anchor = found["old_logp"]
+  if anchor is None:
+    anchor = found["sampler_logp"]
+
+  def known(x: Any, where: np.ndarray) -> np.ndarray:
+    return np.where(where, np.asarray(x, np.float32), np.float32(np.nan))
+
+  values: dict[str, np.ndarray] = {"trained": trained}
+  for name in ("observed", "turn", "version", "clipped"):
+    if found[name] is not None:
+      values[name] = found[name]
+  for name, where in (
+    *(("sampler_logp", written), ("entropy", written)),
+    *(("old_logp", trained), ("value", trained), ("advantage", trained)),
+  ):
+    if found[name] is not None:
+      values[name] = known(found[name], where)
+  if found["ref_logp"] is not None:
+    values["kl"] = known(anchor - found["ref_logp"], trained)
+  if found["logp"] is not None:
+    values["new_logp"] = known(found["logp"], written)
+    with np.errstate(over="ignore"):
+      values["ratio"] = known(np.exp(found["logp"] - anchor), trained)
+  return values
+
+
+_OF_TOKENS = (
+  *("sampler_logp", "entropy", "old_logp", "ref_logp", "value", "advantage"),
+  *("trained", "observed", "turn", "version", "logp", "clipped"),
+)
+
+
+def texts_of(
+  problem: problem_lib.Problem, ids: Sequence[int] | np.ndarray
+) -> tuple[str, ...]:
+  """The text of each token; of those that end a row, their names."""
+  return traces.texts_of_tokens(token_texts.bytes_of(problem, ids))
+
+
+def calls(
+  problem: problem_lib.Problem, arrays: dict[str, Any], ids: np.ndarray
+) -> tuple[dict[str, Any], ...]:
+  """What was said to the environment in each turn, and what it has answered.
+
+  Args:
+    problem: Tokens, and the environment.
+    arrays: Of one row: "exists", "turn", "observed" and "turn_rewards" [T],
+      None where there is no environment.
+    ids: Its tokens that exist.
+  """
+  if arrays["turn"] is None:
+    return ()
+  exists = arrays["exists"]
+  turn, observed = arrays["turn"][exists], arrays["observed"][exists]
+  rewards = arrays["turn_rewards"]
+  say = problem.tokenizer.exact_text
+  dummy = None
+  if problem.environment is not None:
+    dummy = list(problem.environment.dummy)
+  elif problem.host_environment is not None and problem.host_environment.dummy:
+    dummy = list(problem.host_environment.dummy)
+  found = []
+  for number in np.unique(turn).tolist():
+    said, answer = (
+      ids[(turn == number) & which].tolist() for which in (~observed, observed)
+    )
+    if not said and not answer:
+      continue
+    call = {
+      "turn": int(number),
+      "in": say(said),
+      "out": say(answer),
+      "blocked": None
+      if dummy is None
+      else bool(dummy) and answer[: len(dummy)] == dummy,
+    }
+    if rewards is not None:
+      call["reward"] = traces.number(rewards[exists][turn == number].sum())
+    found.append(call)
+  return tuple(found)
+
+
+def of_evaluation(
+  problem: problem_lib.Problem,
+  step: int,
+  phase: str,
+  number: int,
+  completion: evaluation.Completion,
+  chosen: tuple[str, ...],
+) -> traces.Group:
+  """A held-out prompt and its completion."""
+  ids = np.array(completion.ids, np.int32)
+  values = {}
+  if completion.observed:
+    values["observed"] = np.array(completion.observed, bool)
+  scored = completion.valid
+  row = traces.Row(
+    row=number,
+    sample=0,
+    context=0,
+    text=completion.text,
+    tokens=texts_of(problem, ids),
+    ids=ids,
+    reward=traces.number(completion.reward) if scored else None,
+    correct=completion.correct if scored else None,
+    terminated=completion.terminated,
+    components={k: traces.number(v) for k, v in completion.components.items()},
+    error=completion.error,
+    values=values,
+  )
+  return traces.Group(
+    *(step, phase, "eval", number, number, completion.prompt, chosen),
+    (row,),
+    **trace_images.of_record(problem.held_out[number]),
+  )
+
+
+def cut(group: traces.Group, limit: int) -> traces.Group:
+  """The group with so many tokens of each row, and texts of about that size.
+
+  A row that loses tokens says how many, and its text is that of the others.
+  """
+  size = _CHARACTERS * limit
+
+  def short(text: str) -> str:
+    return text if len(text) <= size else text[:size] + "…"
+
+  def of_row(row: traces.Row) -> traces.Row:
+    missing = max(len(row.ids) - limit, 0)
+    tokens = tuple(map(short, row.tokens[:limit]))
+    return dataclasses.replace(
+      row,
+      text=short("".join(tokens) if missing else row.text),
+      tokens=tokens,
+      ids=row.ids[:limit],
+      error=short(row.error),
+      opening=short(row.opening),
+      calls=tuple(
+        {k: short(v) if isinstance(v, str) else v for k, v in call.items()}
+        for call in row.calls[:limit]
+      ),
+      values={name: x[:limit] for name, x in row.values.items()},
+      cut=row.cut + missing,
+    )
+
+  rows = tuple(of_row(row) for row in group.rows)
+  return dataclasses.replace(group, prompt=short(group.prompt), rows=rows)
+
+
+_CHARACTERS = 8  # For each token that is kept, of a text as a whole.
+
+
+def bounded(groups: Sequence[traces.Group], size: int) -> bytes:
+  """Groups as one member of the file, of at most so many bytes.
+
+  Those that do not fit are left out, the last ones first. Of the first one rows
+  are cut, to half the tokens again and again. If nothing fits, nothing comes.
+  """
+  kept = list(groups)
+  if not kept:
+    return b""
+  longest = max((len(row.ids) for row in kept[0].rows), default=0)
+  limit = max(longest, len(kept[0].prompt) // _CHARACTERS, 1)
+  while True:
+    content = traces.member([traces.line(group) for group in kept])
+    if len(content) <= size:
+      return content
+    if len(kept) > 1:
+      kept.pop()
+    elif limit:
+      limit //= 2
+      kept[0] = cut(kept[0], limit)
+    else:
+      return b""

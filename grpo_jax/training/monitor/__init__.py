@@ -1,0 +1,1 @@
+"""Guards, the table of metrics, and plots of a run."""

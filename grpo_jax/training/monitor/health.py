@@ -1,0 +1,232 @@
+"""Asks the rules of `alarms.py` after each step, and says what they find.
+
+A rule warns once a phase: on the console, as the metric `alarm/NAME` in the
+line of the step, to W&B, and in `result.json`. What a rule knows is made of the
+lines of metrics.jsonl and nothing else, so that a run which continues reads
+them again and goes on as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings.health_settings import HealthConfig
+from grpo_jax.training.problem import unscored
+from grpo_jax.training.rules import alarms
+from grpo_jax.training.rules.alarm_history import History, Stage
+from grpo_jax.training.runtime import hosts
+
+_FIELDS = frozenset(("step", "phase"))
+
+
+class Halted(RuntimeError):
+  """A rule that `config.health.halt` names has stopped a run; it is saved."""
+
+
+def stages_of(
+  config: config_lib.RunConfig, correct: str = ""
+) -> tuple[Stage, ...]:
+  """What rules know of the phases of a run.
+
+  Args:
+    config: Settings of the run.
+    correct: The component that marks right completions.
+  """
+  rewards = config.rewards
+  found: list[Stage] = []
+  last = 0
+  for name, phase in zip(config.phases, config.stages, strict=True):
+    weights = phase.reward_weights or rewards.weights
+    weighted = zip(rewards.names, weights, strict=True)
+    rewarded = {component for component, weight in weighted if weight}
+    if not phase.reward_weights:
+      rewarded |= {*rewards.schedules}
+    last += phase.steps
+    found.append(
+      Stage(
+        name=name,
+        kind=phase.kind,
+        steps=phase.steps,
+        last=last,
+        group_size=phase.group_size,
+        num_rows=phase.num_rows,
+        max_unscored=rewards.max_unscored,
+        correct=correct,
+        rewarded=tuple(sorted(rewarded)),
+        num_eval=config.eval.num_prompts,
+        ends_short=phase.when_short == "error",
+      )
+    )
+  return tuple(found)
+
+
+def of_step(line: Mapping[str, Any]) -> dict[str, Any] | None:
+  """The metrics in a line of metrics.jsonl.
+
+  Returns:
+    None of an evaluation before a phase, which is no step of it.
+  """
+  found = {name: x for name, x in line.items() if name not in _FIELDS}
+  of_evaluation = ("eval/", "canary/")
+  return None if all(x.startswith(of_evaluation) for x in found) else found
+
+
+def has_alarm(metrics: Mapping[str, Any]) -> bool:
+  """Whether the metrics of a step have an alarm."""
+  return any(name.startswith(alarms.PREFIX) for name in metrics)
+
+
+class Monitor:
+  """Watches a run.
+
+  Attributes:
+    alarms: So far, in their order.
+    halted: The alarm that stops the run, if one does.
+  """
+
+  def __init__(
+    self,
+    stages: Sequence[Stage],
+    settings: HealthConfig | None = None,
+    samples: str = "samples.jsonl",
+  ):
+    """Watches from the first step on.
+
+    Args:
+      stages: The phases of the run; see `stages_of`.
+      settings: What follows from an alarm; None: warnings.
+      samples: Where completions are to be looked at.
+    """
+    self.alarms: list[alarms.Alarm] = []
+    self.halted: alarms.Alarm | None = None
+    self._settings = settings or HealthConfig()
+    self._stages = tuple(stages)
+    self._samples = samples
+    self._enter(0)
+
+  def _enter(self, index: int) -> None:
+    """Forgets what was, for the phase `index`."""
+    self._index = index
+    self._history = History(self._stages[index])
+    self._in_a_row: dict[str, int] = {}
+    self._warned: set[str] = set()
+
+  def step(self, step: int, metrics: Mapping[str, Any]) -> list[alarms.Alarm]:
+    """Looks at the metrics of a step.
+
+    Args:
+      step: Over all phases.
+      metrics: What its line will have, without the alarms.
+
+    Returns:
+      What is wrong and has not been said in this phase; it is logged, too.
+    """
+    holds = self._look(step, metrics)
+    found = [
+      self._alarm(rule, holds[rule.name])
+      for rule in alarms.RULES
+      if rule.name in holds and not self._settings.is_off(rule)
+    ]
+    for alarm in found:
+      self._note(alarm)
+      if self.halted is None and self._settings.halts(alarm.rule):
+        self.halted = alarm
+      if hosts.is_main():
+        text = alarm.text().replace("samples.jsonl", self._samples)
+        logging.warning("%s", text)
+    return found
+
+  def replay(self, lines: Iterable[Mapping[str, Any]], last: int) -> None:
+    """Gets to where a run continues, and says nothing.
+
+    Args:
+      lines: Of metrics.jsonl.
+      last: Step of the checkpoint; lines of later steps are ignored.
+    """
+    for line in lines:
+      metrics = of_step(line)
+      if metrics is None or line["step"] > last:
+        continue
+      holds = self._look(line["step"], metrics)
+      warned = [rule for rule in alarms.RULES if rule.key in line]
+      for rule in warned:
+        self._note(self._alarm(rule, holds.get(rule.name, {})))
+      if any(self._settings.halts(rule) for rule in warned):
+        # Whoever starts it again has seen why it stopped: it is as new.
+        self._enter(self._index)
+
+  def failure(
+    self, complaints: unscored.Complaints, last_step: int | None
+  ) -> ValueError | Halted | None:
+    """Why the run ends before its last step, if a rule has stopped it.
+
+    Args:
+      complaints: Of verifiers, which say why rows have no score.
+      last_step: The step of its last checkpoint; None if there is no
+        checkpoint. Steps that canaries have not looked at are not saved.
+    """
+    if self.halted is None:
+      return None
+    rule = self.halted.rule
+    kept = "No checkpoint has been saved yet."
+    if last_step is not None:
+      kept = f"The last checkpoint is of step {last_step}."
+    if rule.name == alarms.UNSCORED:
+      share = self._history.stage.max_unscored
+      why = complaints.commonest()
+      return ValueError(
+        unscored.too_many(self.halted.numbers, share, why, kept)
+      )
+    if rule.name == alarms.SHORT:
+      return Halted(
+        f"{self.halted.text()} The run stops here because"
+        f" config.{self.halted.phase}.when_short is 'error'. {kept} Start again"
+        " in another --workdir with other settings; or go on with the same"
+        " command, which draws the next prompts."
+      )
+    return Halted(
+      f"{self.halted.text()} The run stops here because config.health.halt"
+      f" names this rule. {kept} Change what is wrong and start again in"
+      " another --workdir; or continue with the same command and a"
+      f" --config.health.halt without {rule.name!r}."
+    )
+
+  def _look(
+    self, step: int, metrics: Mapping[str, Any]
+  ) -> dict[str, dict[str, float]]:
+    """Takes the metrics of a step.
+
+    Returns:
+      Rules that have not warned yet and whose patience has ended, with the
+      numbers of this step.
+    """
+    while step > self._history.stage.last:
+      self._enter(self._index + 1)
+    history = self._history
+    history.add(step, metrics)
+    found = {}
+    for rule in alarms.RULES:
+      if history.num_steps % rule.every or rule.name in self._warned:
+        continue
+      numbers = rule.check(history)
+      if numbers is None:
+        self._in_a_row[rule.name] = 0
+        continue
+      self._in_a_row[rule.name] = self._in_a_row.get(rule.name, 0) + 1
+      if self._in_a_row[rule.name] >= rule.patience:
+        found[rule.name] = numbers
+    return found
+
+  def _alarm(
+    self, rule: alarms.Rule, numbers: dict[str, float]
+  ) -> alarms.Alarm:
+    return alarms.Alarm(
+      self._history.step, self._history.stage.name, rule, numbers
+    )
+
+  def _note(self, alarm: alarms.Alarm) -> None:
+    self.alarms.append(alarm)
+    self._warned.add(alarm.rule.name)

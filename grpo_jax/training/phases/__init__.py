@@ -1,0 +1,1 @@
+"""From a config to the compiled steps of its phases."""

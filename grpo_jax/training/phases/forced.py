@@ -1,0 +1,76 @@
+"""The answers that are forced after segments, from texts to token ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from grpo_jax.algorithms.rredcot import RREDCoTConfig
+from grpo_jax.step.forced_answers import ForcedAnswers
+from grpo_jax.training.problem.problem import Problem
+
+
+def make(settings: Any, problem: Problem) -> ForcedAnswers:
+  """What is forced in a phase.
+
+  Args:
+    settings: Of the algorithm.
+    problem: Of the run; knows right answers.
+
+  Raises:
+    ValueError: A text is none of the tokenizer's, or no token is a delimiter;
+      or an algorithm from outside has no such settings.
+  """
+  if not isinstance(settings, RREDCoTConfig):
+    raise ValueError(
+      f"{type(settings).__name__} does not say how answers are forced, and its"
+      " algorithm needs 'prefix_utility'; derive the config from"
+      " algorithms.rredcot.RREDCoTConfig."
+    )
+  assert problem.answers is not None
+  return ForcedAnswers(
+    answers=problem.answers,
+    opener=_ids("opener", settings.opener, settings, problem),
+    closer=_ids("closer", settings.closer, settings, problem),
+    delimiter=_delimiters(settings, problem),
+    entropy_quantile=settings.entropy_quantile,
+    min_gap=settings.min_gap,
+    max_segments=settings.max_segments,
+  )
+
+
+def _ids(
+  name: str, text: str, settings: RREDCoTConfig, problem: Problem
+) -> tuple[int, ...]:
+  """The tokens of the setting of this name."""
+  try:
+    return tuple(problem.tokenizer.markup_ids(text))
+  except ValueError as error:
+    settings.complain(name, f"is not made of tokens of this run: {error}")
+    raise
+
+
+def _delimiters(
+  settings: RREDCoTConfig, problem: Problem
+) -> np.ndarray:  # [V] bool
+  """Which tokens end a segment."""
+  texts = [text.decode(errors="replace") for text in problem.pieces]
+
+  def is_end(text: str) -> bool:
+    return any(
+      text.strip() == delimiter
+      if delimiter.isalpha()
+      else text.endswith(delimiter)
+      for delimiter in settings.delimiters
+    )
+
+  found = np.array([is_end(text) for text in texts])
+  if settings.delimiters and not found.any():
+    settings.complain(
+      "delimiters",
+      "name the end of no token, and no segment would end so; name the last"
+      " characters of a token, such as ';', or leave it empty to cut by entropy"
+      " alone",
+    )
+  return found

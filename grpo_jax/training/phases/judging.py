@@ -1,0 +1,166 @@
+"""Which rows of a rollout a process judges, and what it says of them."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from grpo_jax.data import pipeline
+from grpo_jax.step import rounds
+from grpo_jax.training.runtime import hosts, sharding
+from grpo_jax.types import PyTree, Rollout
+
+
+def to_judge(mesh: Mesh, rows: PyTree, num_rows: int) -> PyTree:
+  """What this process, and no other, judges of arrays split by rows.
+
+  Args:
+    mesh: The mesh of the run.
+    rows: Arrays on all devices, split by rows.
+    num_rows: How many rows there are.
+
+  Returns:
+    NumPy arrays of the rows `judged_rows`.
+  """
+  held = sharding.local_rows(sharding.by_rows(mesh), num_rows)
+  index = np.searchsorted(held, judged_rows(mesh, num_rows))
+  return jax.tree.map(lambda x: x[index], sharding.to_local(rows))
+
+
+def judged_rows(mesh: Mesh, num_rows: int) -> np.ndarray:
+  """The rows of a rollout that this process judges, and no other one."""
+  return sharding.local_rows(sharding.by_rows_once(mesh), num_rows)
+
+
+# Messages of rows, by the id of their prompt and their place in its group.
+Errors = dict[tuple[int, int], str]
+
+
+class Told(NamedTuple):
+  """What sessions have said of a rollout, beside rewards.
+
+  Attributes:
+    counts: Numbers by their names in the log, of this process.
+    errors: Why rows have failed that this process judges.
+  """
+
+  counts: dict[str, float]
+  errors: Errors
+
+
+def told_by_all(told: Sequence[Told]) -> list[dict[str, Any]]:
+  """What all processes have been told, as JSON; every process calls it."""
+  everyone = hosts.gather(
+    [[x.counts, [[*key, text] for key, text in x.errors.items()]] for x in told]
+  )
+  return [
+    {
+      "counts": {
+        name: sum(counts[name] for counts, _ in each) for name in each[0][0]
+      },
+      "errors": [error for _, errors in each for error in errors],
+    }
+    for each in zip(*everyone, strict=True)
+  ]
+
+
+def told_from(saved: Sequence[Mapping[str, Any]]) -> tuple[Told, ...]:
+  """What this process says of it from then on: the first one all of it."""
+  return tuple(
+    Told(
+      {
+        name: count if hosts.is_main() else 0.0
+        for name, count in one["counts"].items()
+      },
+      {
+        (prompt_id, place): text
+        for prompt_id, place, text in one["errors"]
+        if hosts.is_main()
+      },
+    )
+    for one in saved
+  )
+
+
+def errors_of(
+  mesh: Mesh,
+  batch: pipeline.PromptBatch,
+  num_rows: int,
+  messages: Mapping[int, str],
+) -> Errors:
+  """Messages of rows that this process judges, whatever becomes of the rows.
+
+  Args:
+    mesh: The mesh of the run.
+    batch: The prompts that this process feeds.
+    num_rows: Rows of the rollout, over all processes.
+    messages: By number of the row among those `judged_rows`.
+  """
+  split = sharding.by_rows(mesh)
+  num_prompts = sharding.num_rows(split, len(batch.prompts.ids))
+  fed = sharding.local_rows(split, num_prompts)
+  rows = judged_rows(mesh, num_rows)
+  size = num_rows // num_prompts
+  ids = np.asarray(batch.prompts.ids)
+  return {
+    (int(ids[np.searchsorted(fed, rows[i] // size)]), int(rows[i] % size)): text
+    for i, text in messages.items()
+  }
+
+
+def rollout_to_judge(mesh: Mesh, rollout: Rollout) -> Rollout:
+  """Takes what this process judges of a rollout, without the large records.
+
+  Its `prompt_index` counts the prompts that this process feeds.
+  """
+  records = ("kept_ids", "routing", "prompt_routing", "version")
+  nothing: dict[str, Any] = dict.fromkeys((*records, "mix_ids", "mix_weights"))
+  read = dataclasses.replace(rollout, **nothing)
+  local = to_judge(mesh, read, len(rollout.prompt_index))
+  prompts = sharding.local_rows(sharding.by_rows(mesh), rollout.num_groups)
+  return dataclasses.replace(
+    local, prompt_index=np.searchsorted(prompts, local.prompt_index)
+  )
+
+
+def errors_here(batch: pipeline.PromptBatch, told: Sequence[Told]) -> Errors:
+  """Messages of rows whose prompts are in a batch; others were trained."""
+  here = {int(x) for x in batch.prompts.ids}
+  return {
+    place: text
+    for one in told
+    for place, text in one.errors.items()
+    if place[0] in here
+  }
+
+
+def collect(
+  draw: Callable[[pipeline.PromptBatch], tuple[rounds.Groups, dict]],
+  add: Callable[..., rounds.Collected],
+  batch: pipeline.PromptBatch,
+  max_rounds: int,
+  recycled: rounds.Groups | None,
+) -> tuple[rounds.Collected, dict[str, float]]:
+  """`rounds.collect` with the host between the rounds; sums what they count."""
+  size = len(batch.records) // max_rounds
+  collected: rounds.Collected | None = None
+  counts: dict[str, float] = collections.defaultdict(float)
+  for start in range(0, len(batch.records), size):
+    chosen = slice(start, start + size)
+    prompts = jax.tree.map(lambda x, at=chosen: x[at], batch.prompts)
+    groups, of_round = draw(
+      pipeline.PromptBatch(prompts, batch.records[chosen])
+    )
+    for name, value in of_round.items():
+      counts[name] += value
+    collected = add(collected, groups, recycled if collected is None else None)
+    if jax.device_get(collected.full):
+      break
+  assert collected is not None  # There is at least one round.
+  return collected, dict(counts)

@@ -1,0 +1,105 @@
+"""What a phase keeps of the groups it draws, from the settings of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import kept, replay
+from grpo_jax.training.problem import judges
+from grpo_jax.training.problem.problem import Problem
+from grpo_jax.types import Prompts
+
+
+def make(
+  config: config_lib.RunConfig,
+  problem: Problem,
+  name: str,
+  objective: Any,
+  judge: judges.Sum,
+  num_shards: int,
+) -> kept.Kept | None:
+  """What the phase called `name` keeps; None: nothing.
+
+  Args:
+    config, problem: Of the run.
+    name: Of the phase.
+    objective: The config of its objective.
+    judge: Who scores its completions.
+    num_shards: Devices that share rows.
+
+  Raises:
+    ValueError: The groups do not split over the devices.
+  """
+  phase = config.section(name)
+  size = phase.replay_size
+  if not (phase.recycle_surplus or size):
+    return None
+  if size % num_shards:
+    raise ValueError(
+      f"config.{name}.replay_size={size} does not split over the {num_shards}"
+      " devices that share rows; needed: replay_size = devices × (a whole"
+      " number)."
+    )
+  slots = phase.max_prompt_len or problem.max_prompt_len
+  return kept.Kept(
+    prompts=prompt_shapes(problem, phase.num_prompts, slots),
+    said=judge.said_shapes(phase.num_rows, problem.max_new_tokens),
+    recycles=phase.recycle_surplus,
+    replay=replay.Replay(
+      size,
+      objective.advantage_scale,
+      objective.advantage_eps,
+      objective.min_reward_std,
+    )
+    if size
+    else None,
+  )
+
+
+def prompt_shapes(
+  problem: Problem,
+  num_prompts: int,
+  slots: int,
+  hints: Callable[[Any], Mapping[str, np.ndarray]] | None = None,
+) -> Prompts:
+  """Shapes of a batch of prompts, with what verifiers read of them.
+
+  Args:
+    problem: Has a record, whose arrays are those of all.
+    num_prompts: P.
+    slots: S.
+    hints: Arrays of a record that are put into its completions.
+  """
+  record = problem.train[0]
+  arrays = {
+    name: value
+    for name, value in record["extras"].items()
+    if isinstance(value, np.ndarray | np.generic)
+  }
+  if (more := problem.arrays(hints)) is not None:
+    arrays |= more(record)
+
+  def of_prompts(kind: Any, *shape: int) -> jax.Array:
+    found: Any = jax.ShapeDtypeStruct((num_prompts, *shape), kind)
+    return found
+
+  return Prompts(
+    tokens=of_prompts(jnp.int32, slots),
+    mask=of_prompts(jnp.bool_, slots),
+    ids=of_prompts(jnp.int32),
+    extras={
+      name: of_prompts(
+        jax.dtypes.canonicalize_dtype(np.asarray(x).dtype), *np.shape(x)
+      )
+      for name, x in arrays.items()
+    },
+    images=jax.tree.map(
+      lambda x: of_prompts(x.dtype, *x.shape), problem.image_shapes
+    ),
+  )

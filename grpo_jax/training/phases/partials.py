@@ -1,0 +1,88 @@
+"""How the rollouts of a phase are cut, from the settings of a run."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from grpo_jax.data import placed
+from grpo_jax.rollout import resumed
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import members, partial
+from grpo_jax.training.phases import kept_groups
+from grpo_jax.training.problem.problem import Problem
+from grpo_jax.types import Policy
+
+
+def make(
+  config: config_lib.RunConfig,
+  problem: Problem,
+  policy: Policy,
+  name: str,
+  required: frozenset[str],
+) -> partial.Partial | None:
+  """How rollouts of the phase called `name` are cut; None: they are whole.
+
+  Args:
+    config, problem, policy: Of the run.
+    name: Of the phase.
+    required: Optional inputs that its objective reads.
+  """
+  phase = config.section(name)
+  length = phase.partial_len
+  if length is None:
+    return None
+  num_slots, pad_id = problem.max_new_tokens, problem.tokenizer.pad_id
+  sampler = config.sampling.sampler(
+    num_slots,
+    problem.tokenizer.end_ids,
+    pad_id,
+    record_kept="kept_ids" in required,
+  )
+  length = min(length, num_slots)
+  # Where each completion ends before the bound comes, it never gets more.
+  is_bounded = length * (phase.staleness + 1) < num_slots
+  return partial.Partial(
+    go_on=members.played(
+      functools.partial(resumed.goes_on, policy),
+      config=sampler,
+      most=num_slots if is_bounded else length,
+      environment=problem.environment,
+    ),
+    prompts=kept_groups.prompt_shapes(
+      problem,
+      phase.num_prompts,
+      phase.max_prompt_len or problem.max_prompt_len,
+    ),
+    group_size=phase.group_size,
+    pad_id=pad_id,
+    length=length,
+    staleness=phase.staleness,
+    limits=problem.limits,
+    environment=problem.environment,
+    on_host=problem.host_environment is not None,
+  )
+
+
+def stream(
+  problem: Problem, phase: Any, seed: int, rows: Sequence[int]
+) -> placed.PlacedPrompts:
+  """The prompts of a phase whose rollouts are cut.
+
+  Args:
+    problem: Of the run.
+    phase: Its section of the config.
+    seed: Of the order.
+    rows: Which ones of each batch to make.
+  """
+  return placed.PlacedPrompts(
+    problem.of_domains(problem.train, phase.domains),
+    problem.encoder,
+    batch_size=phase.num_prompts,
+    max_prompt_len=phase.max_prompt_len or problem.max_prompt_len,
+    seed=seed,
+    pad_id=problem.tokenizer.pad_id,
+    rows=rows,
+    more=problem.arrays(),
+  )

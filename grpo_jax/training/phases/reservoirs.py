@@ -1,0 +1,55 @@
+"""What a reward model keeps of earlier phases, from the settings of a run."""
+
+from __future__ import annotations
+
+from grpo_jax.algorithms import options
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import reservoir
+
+
+def make(
+  config: config_lib.RunConfig,
+  name: str,
+  max_prompt_len: int,
+  max_new_tokens: int,
+  num_shards: int,
+) -> reservoir.Reservoir | None:
+  """The reservoir of a phase; None where it learns from nothing that is old.
+
+  Args:
+    config: Settings of the run.
+    name: Name of the phase.
+    max_prompt_len, max_new_tokens: Slots of the run, S and T.
+    num_shards: Devices that share rows.
+
+  Raises:
+    ValueError: The sizes do not fit.
+  """
+  phase, settings = config.section(name), config.reward_model
+  share, size = settings.history_share, settings.history_size
+  if not share or not phase.of_kind.learns_from_drawn:
+    return None
+  count = round(share * phase.num_prompts)
+  if not 0 < count <= size:
+    raise ValueError(
+      f"config.reward_model.history_share={share} of"
+      f" config.{name}.num_prompts={phase.num_prompts} are {count} old prompts;"
+      f" needed are 1 to config.reward_model.history_size={size}. Change one of"
+      " them."
+    )
+  if size % num_shards:
+    raise ValueError(
+      f"config.reward_model.history_size={size} does not split over the"
+      f" {num_shards} devices that share rows; needed: history_size = devices ×"
+      " (a whole number)."
+    )
+  required = options.needs(*config.objective(name))
+  return reservoir.Reservoir(
+    size=size,
+    num_groups=phase.num_prompts,
+    num_old=count,
+    group_size=phase.group_size,
+    prompt_slots=phase.max_prompt_len or max_prompt_len,
+    token_slots=max_new_tokens,
+    with_steps="step_rewards" in required,
+  )

@@ -1,0 +1,430 @@
+"""The player of an environment that asks the policy over HTTP.
+
+    problem.sessions ── rows ──▶ its process ── requests ──▶ our server
+          ▲                                                      │
+          └── what it says of rows ◀── draws, in this thread ◀───┘
+
+All episodes of a step go on at the same time; what is asked for at the same
+time is drawn together. At the end each conversation is a row of a `Rollout`, as
+with any other environment on the host.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from grpo_jax.data import pipeline
+from grpo_jax.rewards.workers import pool, verifiers_process
+from grpo_jax.rollout import drawing, host_turns
+from grpo_jax.serving import serving, serving_endpoint
+from grpo_jax.training.phases import judging, players, turn_counts
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.problem import (
+  served_problem,
+  served_rollouts,
+  token_texts,
+)
+from grpo_jax.training.runtime import programs, sharding
+from grpo_jax.types import Prompts, PyTree, Rollout, Scored
+
+_POLL_S = 0.02
+
+
+class ServedEpisodes:
+  """Plays with the methods of `players.HostEpisodes`."""
+
+  def __init__(
+    self,
+    problem: problem_lib.Problem,
+    mesh: Mesh,
+    turns: host_turns.HostTurns,
+  ):
+    """Compiles nothing yet.
+
+    Args:
+      problem: With an environment that asks over HTTP.
+      mesh: The mesh of the run.
+      turns: The policy, how it is drawn, and sizes.
+
+    Raises:
+      ValueError: The run is one of several processes; or something is to be
+        recorded that is not.
+    """
+    assert isinstance(problem.sessions, served_rollouts.Served)
+    for name in ("record_kept", "record_routing"):
+      if getattr(turns.config, name):
+        raise ValueError(
+          f"config.data.environment={turns.environment.path!r}: what an"
+          f" algorithm asks to be recorded ({name}) is not recorded of answers"
+          " to requests; choose another algorithm, or switch that off."
+        )
+    self._problem, self._mesh = problem, mesh
+    self._served, self._turns = problem.sessions, turns
+    self._rows = sharding.by_rows(mesh)
+    self._sampler: serving.Sampler | None = None
+    self._speaker = serving_endpoint.Speaker(
+      problem.encoder,
+      lambda ids: token_texts.bytes_of(problem, ids),
+      serving_endpoint.calls_named(self._served.wanted.calls),
+    )
+    self._keys = jax.jit(
+      lambda key, ids: jax.random.key_data(
+        drawing.row_keys(key, ids, turns.group_size)
+      ),
+      out_shardings=self._rows,
+    )
+    split = sharding.row_constraint(mesh)
+    self._judge = problem.judge.without_models()
+    self._score = programs.Program(
+      lambda prompts, rollout: split(self._judge.score({}, prompts, rollout)),
+      sharding.replicated(mesh),
+    )
+
+  def play(
+    self,
+    params: PyTree,
+    prompts: Prompts,
+    key: jax.Array,
+    batch: pipeline.PromptBatch,
+    meanwhile: Callable[[], None] | None = None,
+  ) -> players.Played:
+    """One episode of each row; see `players.HostEpisodes.play`.
+
+    Raises:
+      RuntimeError: The process of the environment does not start any more.
+      ValueError: A prompt is none of the environment's.
+    """
+    keys = sharding.to_local(self._keys(key, prompts.ids))
+    episodes = [
+      served_rollouts.Episode(_prompt(batch, row // self._turns.group_size), k)
+      for row, k in enumerate(keys)
+    ]
+    one = _Play(self._problem, self._turns, batch, episodes)
+    sampler = self._sampler_for(len(episodes))
+    limits = served_rollouts.Limits(
+      self._turns.config.max_new_tokens,
+      self._turns.environment.max_action_len,
+      self._turns.config.temperature,
+      self._turns.config.top_p,
+    )
+    rollouts = self._served.rollouts
+    number = rollouts.begin(episodes, self._speaker, sampler, limits)
+    calls = sampler.calls
+    try:
+      one.run(number, sampler, params, meanwhile)
+    finally:
+      rollouts.end()
+      sampler.drop("the step is over.")
+    arrays = sharding.from_local(one.arrays(), self._rows)
+    rollout = Rollout(**arrays, num_groups=len(prompts.ids))
+    self._problem.complaints.log(
+      "an episode failed: unscored", one.failures.messages
+    )
+    return players.Played(
+      rollout,
+      self._score(prompts, rollout),
+      one.failures.counts,
+      judging.errors_of(
+        self._mesh, batch, len(episodes), one.failures.messages
+      ),
+      seconds=rollouts.now,
+      calls=sampler.calls - calls,
+      turns=one.counts().metrics(),
+    )
+
+  def shapes(
+    self, params: PyTree, prompts: Prompts, key: jax.Array
+  ) -> tuple[Rollout, Scored]:
+    """Shapes of what `play` gives; nothing is run."""
+    del params, key
+    num_groups = len(prompts.ids)
+    nobody = served_rollouts.Episode([], np.zeros(0, np.uint32))
+    nothing: Any = pipeline.PromptBatch(prompts, [])
+    episodes = num_groups * self._turns.group_size * [nobody]
+    one = _Play(self._problem, self._turns, nothing, episodes)
+
+    def played(arrays, prompts):
+      rollout = Rollout(**arrays, num_groups=num_groups)
+      return rollout, self._judge.score({}, prompts, rollout)
+
+    return jax.eval_shape(played, one.arrays(), prompts)
+
+  def _sampler_for(self, num_rows: int) -> serving.Sampler:
+    """The sampler, whose program is made for the first number of rows."""
+    if self._sampler is None:
+      turns, wanted = self._turns, self._served.wanted
+      self._sampler = serving.Sampler(
+        turns.policy,
+        self._mesh,
+        dataclasses.replace(
+          turns.config,
+          max_new_tokens=turns.environment.max_action_len,
+          end_ids=turns.environment.action_ends,
+          lanes=None,  # `continued` has none.
+        ),
+        min(num_rows, wanted.num_rows or num_rows),
+        self._problem.max_prompt_len + turns.config.max_new_tokens,
+        is_own=False,
+        pause_s=wanted.pause_s,
+        max_waiting=2**20,
+      )
+    return self._sampler
+
+
+def _prompt(batch: pipeline.PromptBatch, place: int) -> list[int]:
+  prompts = batch.prompts
+  return np.asarray(prompts.tokens[place])[
+    np.asarray(prompts.mask[place])
+  ].tolist()
+
+
+class _Play:
+  """The episodes of a step.
+
+  Attributes:
+    failures: Rows that have failed.
+  """
+
+  def __init__(
+    self,
+    problem: problem_lib.Problem,
+    turns: host_turns.HostTurns,
+    batch: pipeline.PromptBatch,
+    episodes: Sequence[served_rollouts.Episode],
+  ):
+    assert isinstance(problem.sessions, served_rollouts.Served)
+    self._problem, self._served = problem, problem.sessions
+    self._turns, self._batch, self._episodes = turns, batch, episodes
+    self.failures = pool.Failures(len(episodes))
+    self.failures.counts[served_rollouts.REWRITTEN] = 0
+    self._said: dict[int, verifiers_process.Played] = {}
+    self._pending = set(range(len(episodes)))
+
+  def run(
+    self,
+    number: int,
+    sampler: serving.Sampler,
+    params: PyTree,
+    meanwhile: Callable[[], None] | None,
+  ) -> None:
+    """Draws what is asked for until the environment has told of every row.
+
+    Args:
+      number: Of the step.
+      sampler, params: Who draws.
+      meanwhile: See `players.HostEpisodes.play`.
+    """
+    served, rollouts = self._served, self._served.rollouts
+    environment = served.environment
+    try:
+      environment.play(
+        number, self._rows(), served.token, served_rollouts.MODEL
+      )
+    except verifiers_process.Ended as error:
+      raise RuntimeError(
+        f"config.data.environment={self._turns.environment.path!r}: its process"
+        f" does not start any more: {error}"
+      ) from None
+    hangs = False
+    while self._pending:
+      started = time.perf_counter()
+      if not sampler.work(params, _POLL_S):
+        if meanwhile is not None and sampler.calls:
+          meanwhile()
+          meanwhile = None
+        # What the policy takes is not the environment's.
+        rollouts.now += time.perf_counter() - started
+      try:
+        for played in environment.hear(number):
+          self._take(played)
+      except verifiers_process.Ended as error:
+        self._fail_all("worker_died", f"environment: {error}")
+        break
+      hangs |= self._check_rows(rollouts.now)
+      if rollouts.now > served.step_timeout_s:
+        self._fail_all(
+          "step_timeout",
+          f"the {served.step_timeout_s:g} s for all rows are over"
+          " (config.rewards.step_timeout_s)",
+        )
+        hangs = True
+    if meanwhile is not None:
+      meanwhile()
+    if hangs:  # What it still does is for nobody.
+      environment.kill()
+
+  def _rows(self) -> list[dict[str, Any]]:
+    """What the environment is told of each row."""
+    rows: list[dict[str, Any]] = []
+    for row in range(len(self._episodes)):
+      group = row // self._turns.group_size
+      extras = self._batch.records[group]["extras"]
+      if "example" not in extras:
+        raise ValueError(
+          f"{self._turns.environment.path!r} plays its own examples, and the"
+          f" prompt {self._problem.prompt_texts([self._batch.records[group]])}"
+          " is none of them; pass those of the run, as run.prompts(4)."
+        )
+      rows.append(
+        {
+          "row": row,
+          "group": group,
+          "split": extras["split"],
+          "example": extras["example"],
+          "url": self._served.url + self._served.rollouts.path(row),
+        }
+      )
+    return rows
+
+  def _take(self, played: verifiers_process.Played) -> None:
+    """What the environment says of an episode that it has played."""
+    row = played.row
+    if row not in self._pending:
+      return
+    episode = self._episodes[row]
+    self._pending.discard(row)
+    episode.is_over = True
+    if len(episode.answer_s) < len(episode.turns):
+      episode.answer_s.append(time.monotonic() - episode.answered_at)
+    if episode.failed:
+      self.failures.add(row, served_rollouts.REWRITTEN, episode.failed)
+    elif played.error:
+      self.failures.add(row, "raised", f"environment: {played.error}")
+    elif not episode.turns:
+      self.failures.add(row, "raised", "environment: it has asked for nothing")
+    else:
+      self._said[row] = played
+
+  def _check_rows(self, now: float) -> bool:
+    """Fails rows of which nothing is heard; whether there were any."""
+    limit = self._served.row_timeout_s
+    late = [
+      row
+      for row in self._pending
+      if not self._episodes[row].waits
+      and now - self._episodes[row].seen > limit
+    ]
+    for row in late:
+      self._pending.discard(row)
+      self._episodes[row].is_over = True
+      self.failures.add(row, "timeout", f"no request in {limit:g} s")
+    return bool(late)
+
+  def _fail_all(self, kind: str, message: str) -> None:
+    for row in self._pending:
+      self._episodes[row].is_over = True
+      self.failures.add(row, kind, message)
+    self._pending.clear()
+
+  def counts(self) -> turn_counts.TurnCounts:
+    """What is counted of each turn; a call is an action that was answered."""
+    counts = turn_counts.TurnCounts(self._turns.environment.max_turns)
+    for row, episode in enumerate(self._episodes):
+      for number, turn in enumerate(episode.turns):
+        counts.add("tokens", number, len(turn.drawn.ids))
+        if number:
+          counts.add("observed", number - 1, len(turn.observed))
+      for number, seconds in enumerate(episode.answer_s):
+        counts.add("calls", number)
+        counts.add("seconds", number, seconds)
+      if self.failures.failed[row]:
+        counts.add("failed", max(len(episode.turns) - 1, 0))
+    return counts
+
+  def arrays(self) -> dict[str, Any]:
+    """The rows of a `Rollout`, as NumPy arrays."""
+    num_rows, num_slots = len(self._episodes), self._turns.config.max_new_tokens
+    shape = num_rows, num_slots
+    made: dict[str, np.ndarray] = {
+      "tokens": np.full(shape, self._turns.config.pad_id, np.int32),
+      "completion_mask": np.zeros(shape, bool),
+      "observed": np.zeros(shape, bool),
+      **{name: np.zeros(shape, np.float32) for name in drawing.RECORDS},
+      "turn": np.zeros(shape, np.int32),
+      "turn_rewards": np.zeros(shape, np.float32),
+      "state_id": np.zeros(shape, np.int32),
+    }
+    for row, episode in enumerate(self._episodes):
+      at = 0
+      for number, turn in enumerate(episode.turns):
+        at = _write(made, row, at, number, turn)
+      if row in self._said and at:
+        made["turn_rewards"][row, at - 1] = self._said[row].reward
+    index = np.repeat(
+      np.arange(num_rows // self._turns.group_size, dtype=np.int32),
+      self._turns.group_size,
+    )
+    return {
+      **made,
+      "terminated": np.array([self._is_done(row) for row in range(num_rows)]),
+      "prompt_index": index,
+      "group_id": index,
+      "scores": self._scores(),
+    }
+
+  def _is_done(self, row: int) -> bool:
+    said = self._said.get(row)
+    return said is not None and said.done and not self._episodes[row].is_full
+
+  def _scores(self) -> dict[str, np.ndarray]:  # each [B] float32
+    """Scores of each row; all NaN where the row has failed."""
+    names = [*sorted(self._problem.score_names), served_problem.RETURN]
+    found = {
+      name: np.full(len(self._episodes), np.nan, np.float32) for name in names
+    }
+    for row, said in self._said.items():
+      scores = {
+        served_problem.ACCURACY: float(said.reward >= 1),
+        **said.metrics,
+        served_problem.RETURN: said.reward,
+      }
+      for name in names:
+        found[name][row] = scores.get(name, np.nan)
+    return found
+
+
+def _write(
+  made: dict[str, np.ndarray],
+  row: int,
+  start: int,
+  number: int,
+  turn: served_rollouts.Turn,
+) -> int:
+  """Puts a turn into its slots; where the next one begins."""
+  middle = start + len(turn.observed)
+  end = middle + len(turn.drawn.ids)
+  made["tokens"][row, start:end] = [*turn.observed, *turn.drawn.ids]
+  made["completion_mask"][row, start:end] = True
+  made["observed"][row, start:middle] = True
+  made["turn"][row, start:end] = number
+  # States with the same last observation are the same.
+  seen = np.asarray(turn.observed, np.int32).tobytes()
+  made["state_id"][row, middle:end] = zlib.crc32(seen) & 0x7FFFFFFF
+  for name in drawing.RECORDS:
+    made[name][row, middle:end] = getattr(turn.drawn, name)
+  return end
+
+
+def host_episodes(
+  problem: problem_lib.Problem,
+  mesh: Mesh,
+  turns: host_turns.HostTurns,
+  keeps_contexts: bool = True,
+) -> players.HostEpisodes | ServedEpisodes:
+  """The player of the environment that a problem has on the host.
+
+  Args:
+    problem, mesh, turns, keeps_contexts: As there; who asks over HTTP has one
+      context.
+  """
+  if isinstance(problem.sessions, served_rollouts.Served):
+    return ServedEpisodes(problem, mesh, turns)
+  return players.HostEpisodes(problem, mesh, turns, keeps_contexts)

@@ -1,0 +1,226 @@
+"""Calls the reward functions once, before anything is compiled."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from grpo_jax.data import sources
+from grpo_jax.rewards import functions, keywords
+from grpo_jax.rewards.workers import host
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.problem import verifiers
+from grpo_jax.training.runtime import escapes
+
+_NUM_RECORDS = 4
+_NEEDED = (
+  "Needed is a function (prompts, completions, ids, extras) or, as in TRL,"
+  " (prompts, completions, answer, **kwargs), all lists of one row (with"
+  " functions.of_group of all completions of a prompt), that returns a list"
+  " with a number for each row, or None where it does not apply."
+)
+
+
+def check(problem: problem_lib.Problem, group_size: int = 1) -> None:
+  """Scores the first records with their reference answers.
+
+  A verifier may fail on a row that nobody has foreseen; one that fails on each
+  of these is broken. The completion of a record is what a teacher would write,
+  or else its answer.
+
+  Args:
+    problem: Verifiers of tasks, and sessions, have been tried where it was
+      made.
+    group_size: Completions of a prompt, for functions that compare them.
+
+  Raises:
+    ValueError: A function cannot be called as it is, or each row failed; says
+      which function, and the line.
+  """
+  if problem.judge.service is not None:
+    first = problem.train[0]
+    (prompt,) = problem.prompt_texts([first])
+    completion = problem.supervised[0]["completion"]
+    if completion is None:
+      completion = first["answer"]
+    if not isinstance(completion, str):
+      completion = problem.tokenizer.decode(completion)
+    problem.judge.service.check(
+      prompt, completion, verifiers.plain_extras(first)
+    )
+  if problem.judge.on_host is None:
+    return
+  scorer = problem.judge.on_host.scorer
+  columns = verifiers.plain_extras(problem.train[0])
+  for name, path in scorer.functions.items():
+    _check_signature(
+      name,
+      functions.load_function(path),
+      scorer.options.get(name, {}),
+      columns,
+    )
+  copies = group_size if scorer.sees_groups else 1
+  _score(problem, problem.train, copies, "training")
+  _score(problem, problem.held_out, copies, "held-out")
+  _score_nothing(problem, copies)
+
+
+def _score_nothing(problem: problem_lib.Problem, copies: int) -> None:
+  """Warns if the first records are answered rightly by nothing at all."""
+  assert problem.judge.on_host is not None
+  scorer = problem.judge.on_host.scorer
+  number = min(_NUM_RECORDS, len(problem.train))
+  chosen = [i for i in range(number) for _ in range(copies)]
+  records = [problem.train[i] for i in chosen]
+  scores = scorer.score(
+    problem.prompt_texts(records),
+    [""] * len(chosen),
+    chosen,
+    [verifiers.plain_extras(record) for record in records],
+    [[]] * len(chosen),
+  )
+  said = scores.components.get(problem.judge.correct)
+  if chosen and said is not None and np.all(said >= 1):
+    logging.warning(
+      "config.rewards.functions: %s marks empty completions of the first %d"
+      " training records as right; `python -m experiments.lint` tries other"
+      " wrong answers. If it is not meant to say what is right, name a function"
+      " that is as config.rewards.correct.",
+      problem.judge.correct,
+      number,
+    )
+
+
+def _score(
+  problem: problem_lib.Problem,
+  source: sources.Source,
+  copies: int,
+  split: str,
+) -> None:
+  """Asks for the rewards of the first records of a split.
+
+  Args:
+    problem: Its verifiers. Held-out records have no teacher, and are completed
+      as the training records are: a wrong answer is no failure.
+    source: Records.
+    copies: Completions of each record.
+    split: What the records are called in a message.
+
+  Raises:
+    ValueError: Each row failed.
+  """
+  assert problem.judge.on_host is not None
+  number = min(_NUM_RECORDS, len(source), len(problem.train))
+  chosen = [i for i in range(number) for _ in range(copies)]
+  records = [source[i] for i in chosen]
+  completions = [
+    problem.supervised[i]["completion"] or problem.train[i]["answer"]
+    for i in chosen
+  ]
+  scorer = problem.judge.on_host.scorer
+  scores = scorer.score(
+    problem.prompt_texts(records),
+    completions,
+    chosen,
+    [verifiers.plain_extras(record) for record in records],
+    [
+      problem.encoder.completion({"completion": text}).tolist()
+      for text in completions
+    ],
+  )
+  if number and scores.failed.all():
+    raise ValueError(_message(scorer, scores, number, split))
+  applies = [np.isfinite(values) for values in scores.components.values()]
+  if number and not np.any(applies):
+    logging.warning(
+      "config.rewards.functions: %s: none applied to any of the first %d %s"
+      " records (None, or an error, for each). Rows to which no reward applies"
+      " are unscored, and are not learnt from.",
+      ", ".join(scorer.functions),
+      number,
+      split,
+    )
+
+
+def _message(
+  scorer: host.HostScorer, scores: host.HostScores, number: int, split: str
+) -> str:
+  said: dict[str, str] = {}  # Of each function the first message.
+  for _, message in sorted(scores.messages.items()):
+    text = escapes.escaped(re.sub(r"^\w+: ", "", message))
+    said.setdefault(text.partition(":")[0], text)
+  broken = [
+    f"{name} ({_place(functions.load_function(path))})"
+    for name, path in scorer.functions.items()
+    if name in said or not said.keys() & scorer.functions.keys()
+  ]
+  slow = (
+    "If it needs more time, set config.rewards.row_timeout_s. Put what it does"
+    " once, such as reading a model, into FUNCTION.warm_up. "
+    if any("no answer in" in text for text in said.values())
+    else ""
+  )
+  return (
+    f"config.rewards.functions: {', '.join(broken)}: no score for any of the"
+    f" first {number} {split} records, completed by reference answers:\n"
+    + "\n".join(f"  {text}" for text in said.values())
+    + f"\n{slow}{_NEEDED}"
+  )
+
+
+def _check_signature(
+  name: str,
+  function: Callable[..., Any],
+  options: Mapping[str, Any],
+  columns: Collection[str],
+) -> None:
+  """Raises ValueError if a function cannot be called with what there is."""
+  try:
+    signature = inspect.signature(function)
+  except ValueError:  # Of some functions in C nobody knows it.
+    return
+  where = f"config.rewards.functions: {name} ({_place(function)}) has the"
+  if keywords.uses(function):
+    given = {*options, *functions.asks_for(function)}
+    if absent := keywords.missing(function, given, columns):
+      near = functions.nearest(absent[0], columns)
+      raise ValueError(
+        f"{where} arguments {signature}, and records have no"
+        f" {', '.join(map(repr, absent))}, only {', '.join(sorted(columns))}."
+        f"{near} Name the field in config.data.fields, as {{'prompt': 'prompt',"
+        f" 'extras': {{{absent[0]!r}: {absent[0]!r}}}}}; or write it under"
+        " 'extras' of each record; or, if it is the same for all, set"
+        f" config.rewards.options = {{{name!r}: {{{absent[0]!r}: …}}}}."
+      )
+    return
+  asked = functions.asks_for(function)
+  try:
+    # What `config.rewards.options` says has been checked already.
+    signature.replace(
+      parameters=[
+        p
+        for i, p in enumerate(signature.parameters.values())
+        if i < 4 or (p.name not in asked and p.name not in options)
+      ]
+    ).bind([""], [""], [0], [{}])
+  except TypeError as error:
+    raise ValueError(
+      f"{where} arguments {signature}: {error}. {_NEEDED}"
+    ) from error
+
+
+def _place(function: Callable[..., Any]) -> str:
+  """File and line of a function, as far as it is known."""
+  code = getattr(functions.plain_of(function), "__code__", None)
+  if code is None:
+    return repr(function)
+  path = code.co_filename
+  if os.path.exists(path):
+    path = min(path, os.path.relpath(path), key=len)
+  return f"{path}:{code.co_firstlineno}"

@@ -1,0 +1,601 @@
+"""What is to be solved: prompts, tokens, and who scores the answers.
+
+`make_problem` is where data, tasks and rewards meet. A problem of ids
+(`data.source="task"`) is verified inside the program; a problem of text is
+verified on the host. Either may have an environment on the host
+(`data.environment`), whose scores take the place of both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from grpo_jax.data import domains as domains_lib
+from grpo_jax.data import pipeline, sources, task_tokenizer
+from grpo_jax.data.encoder import Encoder
+from grpo_jax.rewards.workers import guarded_sessions
+from grpo_jax.rewards.workers import sessions as sessions_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import served_settings
+from grpo_jax.step import forced_answers
+from grpo_jax.training.problem import (
+  environment_data,
+  host_environments,
+  image_reader,
+  judges,
+  opening,
+  readers,
+  served_problem,
+  served_rollouts,
+  solutions,
+  task_scores,
+  task_sources,
+  tool_prompts,
+  unscored,
+  verifiers,
+  vocabularies,
+)
+from grpo_jax.types import (
+  Compaction,
+  Environment,
+  HostCompaction,
+  HostEnvironment,
+  Images,
+  Prompts,
+  Rollout,
+)
+
+# (record) -> arrays for the program, by name.
+Arrays = Callable[[Mapping[str, Any]], Mapping[str, np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+  """Prompts, tokens and verifiers of a run.
+
+  Attributes:
+    tokenizer: Text of ids; `pad_id`, `end_ids`, `vocab_size`.
+    train, held_out: Records to learn from, and to evaluate on.
+    supervised: Records with the completions that the warm start imitates.
+    encoder: Ids of a record.
+    max_prompt_len: S.
+    max_new_tokens: T.
+    judge: Who scores completions.
+    environment: What answers the actions of a completion, in graph; None
+      where it has one turn, or `host_environment` answers.
+    host_environment: The same on the host, in `sessions`; or None.
+    sessions: Worker processes of that.
+    score_names: Names of the scores of its sessions.
+    components: Names of what the verifiers of a task, of text or of sessions
+      say; models, and what is made of others, are not among them.
+    answer_after: Marker of an answer (`config.rewards.answer_after`).
+    compaction: When the context of an episode is replaced by a summary, or
+      None.
+    truncate_completions: Whether supervised completions are cut to the
+      budget instead of left out.
+    complaints: Messages of verifiers that failed.
+    domains: Names of the domains of prompts, by number; empty: prompts have
+      none.
+    limits: Most tokens of a completion of each of them; empty: all slots.
+    answers: What the task knows of answers, for those that are forced; or None.
+    solutions: The same for those that are put into wrong completions; or None.
+    rubric: What a model of the run reads that judges; None: none does.
+    reader: Worker processes that look at images; None: prompts are text alone.
+    image_shapes: Shapes of the images of one prompt; None where prompts show
+      none.
+    provides: Optional inputs of algorithms that come from the data or the
+      verifier: "step_rewards", "turns", "state_id", "domain",
+      "prefix_utility".
+    num_threads: Threads that make batches of records ahead.
+  """
+
+  tokenizer: Any
+  train: sources.Source
+  held_out: sources.Source
+  supervised: sources.Source
+  encoder: Encoder
+  max_prompt_len: int
+  max_new_tokens: int
+  judge: judges.Sum
+  truncate_completions: bool
+  environment: Environment | None = None
+  host_environment: HostEnvironment | None = None
+  sessions: guarded_sessions.Sessions | served_rollouts.Served | None = None
+  score_names: frozenset[str] = frozenset()
+  components: frozenset[str] = frozenset()
+  answer_after: str = ""
+  compaction: Compaction | HostCompaction | None = None
+  domains: tuple[str, ...] = ()
+  limits: tuple[int, ...] = ()
+  answers: forced_answers.Answers | None = None
+  solutions: solutions.Solutions | None = None
+  rubric: readers.Rubric | None = None
+  reader: image_reader.Reader | None = None
+  image_shapes: Images | None = None
+  provides: frozenset[str] = frozenset()
+  num_threads: int = 1
+  complaints: unscored.Complaints = dataclasses.field(
+    default_factory=unscored.Complaints
+  )
+
+  @property
+  def prompt_slots(self) -> int:
+    """Slots of a row's prompt: above S if later contexts begin with more."""
+    if isinstance(self.compaction, HostCompaction):
+      return self.compaction.prompt_len
+    return self.max_prompt_len
+
+  @functools.cached_property
+  def pieces(self) -> list[bytes]:
+    """The bytes of each token, for scores of steps."""
+    return self.tokenizer.token_bytes()
+
+  def close(self) -> None:
+    """Ends the worker processes."""
+    self.judge.close()
+    if self.sessions is not None:
+      self.sessions.close()
+    if self.reader is not None:
+      self.reader.close()
+
+  def prompt_stream(
+    self,
+    seed: int,
+    num_prompts: int,
+    max_prompt_len: int | None,
+    rows: Sequence[int] | None = None,
+    names: Sequence[str] = (),
+    hints: Arrays | None = None,
+  ):
+    """Endless shuffled `PromptBatch`es.
+
+    Args:
+      seed: Of the order.
+      num_prompts: Of each batch.
+      max_prompt_len: Longer prompts are left out; None: those that do not fit.
+      rows: Which ones of each batch to make; None: all.
+      names: Domains whose prompts are taken; empty: all.
+      hints: Arrays of a record that are put into its completions.
+
+    Raises:
+      ValueError: No prompt is of these domains, or nobody can choose them.
+    """
+    return iter(
+      pipeline.prompt_stream(
+        self.of_domains(self.train, names),
+        self.encoder,
+        batch_size=num_prompts,
+        max_prompt_len=max_prompt_len or self.max_prompt_len,
+        seed=seed,
+        pad_id=self.tokenizer.pad_id,
+        rows=rows,
+        more=self.arrays(hints),
+        num_threads=self.num_threads,
+      )
+    )
+
+  def arrays(self, hints: Arrays | None = None) -> Arrays | None:
+    """What a record has beside its extras, for the program; None: nothing."""
+    made: list[Arrays] = [self.rubric.arrays] if self.rubric else []
+    if hints is not None:
+      made.append(hints)
+    if not made:
+      return None
+    return lambda record: {
+      name: x for of in made for name, x in of(record).items()
+    }
+
+  def supervised_stream(
+    self,
+    seed: int,
+    num_prompts: int,
+    max_prompt_len: int | None,
+    rows: Sequence[int] | None = None,
+    names: Sequence[str] = (),
+    source: sources.Source | None = None,
+  ):
+    """Iterates over `SupervisedBatch`es, of `source` if one is given."""
+    if source is None:
+      source = self.of_domains(self.supervised, names)
+    return iter(
+      pipeline.supervised_stream(
+        source,
+        self.encoder,
+        batch_size=num_prompts,
+        max_prompt_len=max_prompt_len or self.max_prompt_len,
+        max_completion_len=self.max_new_tokens,
+        seed=seed,
+        pad_id=self.tokenizer.pad_id,
+        end_id=self.tokenizer.end_ids[0],
+        truncate_completions=self.truncate_completions,
+        rows=rows,
+        num_threads=self.num_threads,
+      )
+    )
+
+  def pair_stream(
+    self,
+    seed: int,
+    num_prompts: int,
+    max_prompt_len: int | None,
+    rows: Sequence[int] | None = None,
+    names: Sequence[str] = (),
+  ):
+    """Iterates over pairs of completions; `rows` are those of prompts."""
+    return iter(
+      pipeline.pair_stream(
+        self.of_domains(self.train, names),
+        self.encoder,
+        batch_size=num_prompts,
+        max_prompt_len=max_prompt_len or self.max_prompt_len,
+        max_completion_len=self.max_new_tokens,
+        seed=seed,
+        pad_id=self.tokenizer.pad_id,
+        end_id=self.tokenizer.end_ids[0],
+        rows=rows,
+        num_threads=self.num_threads,
+      )
+    )
+
+  def of_domains(
+    self, source: sources.Source, names: Sequence[str]
+  ) -> sources.Source:
+    """The records of some domains; without names those of all."""
+    if not names:
+      return source
+    return domains_lib.only(
+      source, domains_lib.numbers(self.domains, names, "domains of a phase")
+    )
+
+  def texts(self, tokens: np.ndarray, mask: np.ndarray) -> list[str]:
+    """Decodes each row's existing tokens."""
+    return [
+      self.tokenizer.decode(row[kept].tolist())
+      for row, kept in zip(tokens, mask, strict=True)
+    ]
+
+  def prompt_texts(self, records: Sequence[dict]) -> list[str]:
+    """Each prompt as a person reads it."""
+    return [
+      record["prompt"]
+      if isinstance(record["prompt"], str)
+      else self.tokenizer.decode(record["prompt"].tolist())
+      for record in records
+    ]
+
+  def begin_sessions(
+    self, batch: pipeline.PromptBatch, index: np.ndarray, seeds: np.ndarray
+  ) -> guarded_sessions.Episodes:
+    """A session for each row.
+
+    Args:
+      batch: The prompts with their records.
+      index: [B] Prompt of each row.
+      seeds: [B] uint32.
+    """
+    assert self.sessions is not None
+    assert not isinstance(self.sessions, served_rollouts.Served)
+    prompts = self.prompt_texts(batch.records)
+    extras = [verifiers.plain_extras(record) for record in batch.records]
+    return self.sessions.begin(
+      [prompts[i] for i in index], [extras[i] for i in index], seeds.tolist()
+    )
+
+  def ask_host(
+    self,
+    batch: pipeline.PromptBatch,
+    rollout: Rollout,
+    judge: judges.Sum | None = None,
+    evaluates: bool = False,
+  ) -> tuple[judges.Said, dict[str, int], dict[int, str]]:
+    """What the verifiers on the host say of fetched completions.
+
+    Args:
+      batch: The prompts with their records.
+      rollout: NumPy arrays; `prompt_index` counts the prompts of `batch`.
+      judge: Who is asked; None: all that there are.
+      evaluates: Whether a row that times out twice is wrong (`retries.py`).
+
+    Returns:
+      NumPy arrays, failures by kind, and the messages of failed rows.
+    """
+    judge = judge or self.judge
+    index = np.asarray(rollout.prompt_index)
+    prompts = self.prompt_texts(batch.records)
+    ids = np.asarray(batch.prompts.ids)
+    extras = [verifiers.plain_extras(record) for record in batch.records]
+    tokens = np.asarray(rollout.tokens)
+    mask = np.asarray(rollout.completion_mask)
+    texts = self.texts(tokens, mask)
+    scores = judge.ask(
+      [prompts[i] for i in index],
+      texts,
+      [int(ids[i]) for i in index],
+      [extras[i] for i in index],
+      [row[kept].tolist() for row, kept in zip(tokens, mask, strict=True)],
+      again=judge.correct if evaluates else None,
+    )
+    steps: Any = None
+    if scores.steps is not None:
+      steps = verifiers.placed(scores.steps, texts, tokens, mask, self.pieces)
+    components: dict[str, Any] = dict(scores.components)
+    failed: Any = scores.failed
+    return (
+      judges.Said(components, failed, steps),
+      scores.failures,
+      scores.messages,
+    )
+
+
+def make_problem(config: config_lib.RunConfig, starts: bool = True) -> Problem:
+  """Opens data, tokenizer and verifiers.
+
+  Args:
+    config: Settings of the run.
+    starts: Whether sessions of an environment are started. A launcher needs
+      none.
+
+  Raises:
+    KeyError, ValueError, FileNotFoundError: From the part that complains.
+  """
+  made = _make_problem(config, starts)
+  made = dataclasses.replace(
+    made,
+    num_threads=config.data.num_threads,
+    limits=domains_lib.limits(
+      made.domains, config.sampling.domain_limits, made.max_new_tokens
+    ),
+  )
+  if not config.judge.rubric or config.judge.service.url:
+    return made
+  try:
+    return _with_reader(config, made)
+  except BaseException:
+    made.close()
+    raise
+
+
+def _with_reader(config: config_lib.RunConfig, problem: Problem) -> Problem:
+  """The problem with a model of the run that reads completions."""
+  rubric = readers.rubric(
+    config.judge,
+    problem.tokenizer,
+    problem.max_prompt_len,
+    problem.train[0],
+  )
+  reader = readers.by_reading(config.judge, problem.tokenizer)
+  judge = dataclasses.replace(
+    problem.judge, judges=(*problem.judge.judges, reader)
+  )
+  return dataclasses.replace(problem, judge=judge, rubric=rubric)
+
+
+def _make_problem(config: config_lib.RunConfig, starts: bool) -> Problem:
+  data = config.data
+  if data.is_made_of_ids:
+    made = _task_problem(config)
+    return with_sessions(config, made, starts) if data.environment else made
+  text = vocabularies.make_tokenizer(config)
+  assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
+  assert config.sampling.max_new_tokens is not None
+  if served_settings.is_served(data.environment):
+    return Problem(**served_problem.fields(config, text))
+  if data.source == "environment":
+    opened = environment_data.open_sources(
+      config, text, host_environments.environment(config, text, None)
+    )
+  else:
+    opened = opening.open_sources(data, config.seed)
+  train, held_out, supervised, domains = opened
+  chat = tool_prompts.chat_options(config, text)
+  reader = image_reader.opened(config)
+  sight = image_reader.sight(reader, data)
+  encoder = Encoder(text, data.template, chat, sight)
+  fields: dict[str, Any] = {
+    "tokenizer": text,
+    "train": train,
+    "held_out": held_out,
+    "supervised": supervised,
+    "encoder": encoder,
+    "reader": reader,
+    "image_shapes": None if sight is None else sight.shapes,
+    "answer_after": config.rewards.answer_after,
+    "max_prompt_len": data.max_prompt_len,
+    "max_new_tokens": config.sampling.max_new_tokens,
+    "truncate_completions": True,
+    "domains": domains,
+    "provides": frozenset(
+      name
+      for name, given in {
+        "domain": bool(domains),
+        "step_rewards": bool(config.rewards.steps),
+      }.items()
+      if given
+    ),
+  }
+  if data.environment:
+    return with_sessions(
+      config,
+      Problem(**fields, judge=verifiers.judge(config, None, names=domains)),
+      starts,
+    )
+  fields["components"] = frozenset(verifiers.of_text(config))
+  if config.rewards.in_graph:
+    fields["train"] = verifiers.WithGolds(train)
+    fields["held_out"] = verifiers.WithGolds(held_out)
+    on_arrays = verifiers.in_graph(
+      config, text.token_bytes(), text.stripped_spaces()
+    )
+    return Problem(
+      **fields, judge=verifiers.judge(config, on_arrays, names=domains)
+    )
+  where = str(vocabularies.tokenizer_path(config))
+  described = {"end_tokens": list(data.end_tokens) or None}
+  verifier = verifiers.on_host(
+    config, ("grpo_jax.data.tokenizer:Tokenizer", [where], described)
+  )
+  return Problem(
+    **fields, judge=verifiers.judge(config, verifier, names=domains)
+  )
+
+
+def with_sessions(
+  config: config_lib.RunConfig, problem: Problem, starts: bool = True
+) -> Problem:
+  """The problem with the config's environment on the host.
+
+  It takes the place of an environment of the problem, whose sizes of turns it
+  has where the config does not say others.
+
+  Args:
+    config: Settings of the run.
+    problem: Prompts and judges.
+    starts: Whether its sessions are started.
+
+  Raises:
+    KeyError: A reward is none of the scores of its sessions.
+    ValueError: A size or token is missing, or there is no such environment.
+  """
+  environment = host_environments.environment(
+    config, problem.tokenizer, problem.environment
+  )
+  compaction = host_environments.compaction(
+    *(config, problem.tokenizer, environment),
+    *(problem.max_prompt_len, problem.max_new_tokens),
+    of_task=problem.compaction,
+  )
+  made = dataclasses.replace(
+    problem,
+    environment=None,
+    host_environment=environment,
+    compaction=compaction,
+    judge=verifiers.judge(
+      config,
+      judges.InGraph(judges.of_episodes),
+      config.rewards.correct or "accuracy",
+      problem.domains,
+    ),
+    provides=(problem.provides | {"turns", "state_id"}) - {"step_rewards"},
+  )
+  if not starts:  # What the sessions would say that they score.
+    asked = {*config.rewards.names, config.rewards.correct or "accuracy"}
+    return dataclasses.replace(made, score_names=frozenset(asked - {"return"}))
+  rewards = config.rewards
+  # Raises, if at all, before there is a process.
+  guard, service = verifiers.interceptor(config)
+  if service is not None:
+    service.check("", "ls", {})  # Not to block all calls of a whole run.
+  held = sessions_lib.HostSessions(
+    environment.path,
+    row_timeout_s=rewards.row_timeout_s,
+    step_timeout_s=rewards.step_timeout_s,
+    num_workers=rewards.num_workers,
+    variables=rewards.variables,
+    options=config.environment.options,
+    concurrency=config.environment.concurrency,
+  )
+  workers: guarded_sessions.Sessions = held
+  if guard.rules:
+    close = [] if service is None else [service.close]
+    workers = guarded_sessions.GuardedSessions(held, guard, *close)
+  try:
+    first = problem.train[0]
+    (prompt,) = problem.prompt_texts([first])
+    names = workers.score_names(prompt, verifiers.plain_extras(first))
+    known = sorted({*names, "return"})
+    verifiers.check_names(
+      f"the environment {environment.path!r}", config, known
+    )
+  except BaseException:
+    workers.close()
+    raise
+  return dataclasses.replace(
+    made,
+    sessions=workers,
+    score_names=frozenset(names),
+    components=frozenset(known),
+  )
+
+
+def _worth(verify, correct, tokens, mask, extras):  # [F], [F] -> []
+  """What the verifier says of a completion that is an answer alone."""
+  return verify(tokens, mask, extras)[correct]
+
+
+def _task_problem(config: config_lib.RunConfig) -> Problem:
+  if config.rewards.steps:
+    raise ValueError(
+      f"config.rewards.steps={config.rewards.steps!r} scores steps of a text,"
+      f" and the task {config.data.name!r} is made of ids; leave it empty."
+    )
+  made = task_sources.make(config.data, config.seed)
+  task, train = made.task, made.train
+  text = task_tokenizer.TaskTokenizer(task)
+  prompt_len = config.data.max_prompt_len or task.max_prompt_len
+  known: set[str] = set()
+  if not config.data.environment:
+    # The first record tells at once which components the verifier has.
+    known = task_scores.names(task, train[0]["extras"])
+    verifiers.check_names(
+      f"the verifier of task {task.name!r}", config, sorted(known)
+    )
+
+  def of_rows(function, prompts: Prompts, rollout: Rollout):
+    extras = jax.tree.map(lambda x: x[rollout.prompt_index], prompts.extras)
+    return jax.vmap(function)(rollout.tokens, rollout.completion_mask, extras)
+
+  verifier = judges.InGraph(
+    judges.of_episodes
+    if task.verify is None
+    else functools.partial(of_rows, task.verify),
+    None
+    if task.step_scores is None
+    else functools.partial(of_rows, task.step_scores),
+  )
+
+  correct = config.rewards.correct or "accuracy"
+  return Problem(
+    tokenizer=text,
+    train=train,
+    held_out=made.held_out,
+    supervised=made.supervised,
+    encoder=Encoder(text),
+    max_prompt_len=prompt_len,
+    max_new_tokens=config.sampling.max_new_tokens or task.max_completion_len,
+    judge=verifiers.judge(config, verifier, correct, made.domains),
+    truncate_completions=False,
+    components=frozenset(known),
+    environment=task.environment,
+    compaction=task.compaction,
+    answers=None
+    if task.right_answer is None or task.verify is None
+    else forced_answers.Answers(
+      task.right_answer,
+      functools.partial(_worth, task.verify, correct),
+      task.pad_id,
+    ),
+    solutions=solutions.of_task(task, correct),
+    domains=made.domains,
+    # All prompts of a task show as much; None is an empty tree.
+    image_shapes=jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype),
+      train[0].get("images"),
+    ),
+    provides=frozenset(
+      name
+      for name, given in {
+        "step_rewards": task.step_scores is not None,
+        "turns": task.environment is not None,
+        "state_id": task.environment is not None,
+        "domain": bool(made.domains),
+        "prefix_utility": task.right_answer is not None,
+      }.items()
+      if given
+    ),
+  )

@@ -1,0 +1,353 @@
+"""Episodes of an environment that asks over HTTP, request by request.
+
+Each episode has an address of its own, so that its requests are told apart.
+What a request adds to the conversation is written after the tokens that are
+there already, which stay as they were sampled. So an episode is one row: a
+prompt, what the policy wrote, and in between what was said to it. If a request
+has another past than the one that was sampled, no row can be made of it, and
+the episode has failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import secrets
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from grpo_jax.data import conversations
+from grpo_jax.rewards.workers import verifiers_process
+from grpo_jax.serving import (
+  serving,
+  serving_endpoint,
+  serving_http,
+  serving_requests,
+)
+from grpo_jax.serving.serving_requests import BadRequest, Reply, Request
+from grpo_jax.settings.served_settings import ServedConfig
+
+MODEL = "policy"
+REWRITTEN = "rewritten"  # Kind of failure, beside those of `frames`.
+
+
+class Turn(NamedTuple):
+  """An action.
+
+  Attributes:
+    observed: What was read before it, after the action before.
+    drawn: What the policy wrote.
+  """
+
+  observed: list[int]
+  drawn: serving.Drawn
+
+
+@dataclasses.dataclass
+class Episode:
+  """A conversation as far as it has got.
+
+  Attributes:
+    prompt: Ids that the row continues.
+    key: Of its draws.
+    turns: Actions so far.
+    failed: Why no row can be made of it, or "".
+    is_full: A request had no room.
+    is_over: Nothing more is drawn for it.
+    waits: A request of it is being answered.
+    seen: When it was last heard of; see `Rollouts.now`.
+    answered_at: When its last reply was sent, by the clock of `time`.
+    answer_s: Of each turn but the last, seconds until the next request.
+  """
+
+  prompt: list[int]
+  key: np.ndarray
+  turns: list[Turn] = dataclasses.field(default_factory=list)
+  failed: str = ""
+  is_full: bool = False
+  is_over: bool = False
+  waits: bool = False
+  seen: float = 0.0
+  answered_at: float = 0.0
+  answer_s: list[float] = dataclasses.field(default_factory=list)
+  # All ids; the messages that they stand for, as they were sent, and with all
+  # that the policy has written; of a prompt without messages its text.
+  ids: list[int] = dataclasses.field(default_factory=list)
+  sent: list[conversations.Message] = dataclasses.field(default_factory=list)
+  said: list[conversations.Message] = dataclasses.field(default_factory=list)
+  text: str = ""
+  lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+
+  @property
+  def size(self) -> int:
+    """Tokens after the prompt."""
+    return sum(len(turn.observed) + len(turn.drawn.ids) for turn in self.turns)
+
+
+class Limits(NamedTuple):
+  """What a player draws.
+
+  Attributes:
+    max_new_tokens: T, of a row.
+    max_action_len: Of an action.
+    temperature: At which the policy is trained; requests have no other one.
+    top_p: The same; None for all tokens.
+  """
+
+  max_new_tokens: int
+  max_action_len: int
+  temperature: Any
+  top_p: Any
+
+
+class Rollouts:
+  """The episodes that are played now; answers their requests.
+
+  Attributes:
+    now: Seconds that the player has waited for the environment.
+  """
+
+  def __init__(self) -> None:
+    self.now = 0.0
+    self._number = 0
+    self._episodes: Sequence[Episode] = ()
+    self._player: (
+      tuple[serving_endpoint.Speaker, serving.Sampler, Limits] | None
+    ) = None
+
+  def begin(
+    self,
+    episodes: Sequence[Episode],
+    speaker: serving_endpoint.Speaker,
+    sampler: serving.Sampler,
+    limits: Limits,
+  ) -> int:
+    """Takes requests of these episodes, and of no others.
+
+    Returns:
+      A number for them.
+    """
+    self.now = 0.0
+    self._number += 1
+    self._player = speaker, sampler, limits
+    self._episodes = episodes
+    return self._number
+
+  def end(self) -> None:
+    """Takes no more requests."""
+    for episode in self._episodes:
+      episode.is_over = True
+    self._episodes = ()
+
+  def path(self, row: int) -> str:
+    """The address of an episode, after that of the server."""
+    return f"/rollouts/{self._number}-{row}/v1"
+
+  def models(self) -> list[str]:
+    """The name of the model."""
+    return [MODEL]
+
+  async def complete(
+    self, body: Any, is_chat: bool, rollout: str | None
+  ) -> dict[str, Any]:
+    """Answers a request; see `serving_http.Endpoint`."""
+    episode = self._found(rollout)
+    request = serving_requests.parse(body, is_chat)
+    # One after the other: what is written depends on what was.
+    async with episode.lock:
+      episode.waits, episode.seen = True, self.now
+      if len(episode.answer_s) < len(episode.turns):
+        episode.answer_s.append(time.monotonic() - episode.answered_at)
+      try:
+        return await self._answer(request, episode)
+      finally:
+        episode.waits, episode.seen = False, self.now
+        episode.answered_at = time.monotonic()
+
+  def _found(self, rollout: str | None) -> Episode:
+    number, _, row = (rollout or "").partition("-")
+    is_here = number == str(self._number) and row.isdecimal()
+    if not is_here or int(row) >= len(self._episodes):
+      raise BadRequest(
+        f"there is no episode {rollout!r:.40}, or it is over.", status=404
+      )
+    return self._episodes[int(row)]
+
+  async def _answer(self, request: Request, episode: Episode) -> dict[str, Any]:
+    assert self._player is not None
+    speaker, sampler, limits = self._player
+    check(request, limits)
+    if episode.failed or episode.is_over:
+      raise BadRequest(f"this episode is over: {episode.failed}", status=409)
+    try:
+      ids = await asyncio.to_thread(_context, request, episode, speaker)
+    except ValueError as error:
+      episode.failed = str(error)
+      raise BadRequest(episode.failed, "messages", status=409) from None
+    size = len(ids) - len(episode.prompt)
+    if size >= limits.max_new_tokens:
+      episode.is_full = True
+      serving_endpoint.check_length(
+        ids, len(episode.prompt) + limits.max_new_tokens - 1
+      )
+    room = min(limits.max_action_len, limits.max_new_tokens - size)
+    ask = serving.Ask(
+      ids, episode.key, min(request.limit or room, room), first=size
+    )
+    (drawn,) = await serving_endpoint.drawn_of(sampler, [ask])
+    name = uuid.uuid4().hex[:16]
+    reply = speaker.reply(request, ids, drawn, name, limits.temperature == 0)
+    if not episode.is_over:
+      _note(request, episode, ids, reply)
+    kind = "chatcmpl" if request.messages is not None else "cmpl"
+    return serving_requests.answer(
+      request, f"{kind}-{name}", MODEL, [ids], [[reply]]
+    )
+
+
+def check(request: Request, limits: Limits) -> None:
+  """Raises BadRequest for a request that no row can be drawn for."""
+  asked = {"temperature": request.temperature, "top_p": request.top_p}
+  trained = {
+    "temperature": limits.temperature,
+    "top_p": 1.0 if limits.top_p is None else limits.top_p,
+  }
+  for name, value in asked.items():
+    # At temperature 0, in an evaluation, whatever is asked for is overruled.
+    if value is not None and limits.temperature and value != trained[name]:
+      raise BadRequest(
+        f"{name}={value}: this policy is trained, and drawn, with"
+        f" {trained[name]} (config.sampling.{name}); leave it out, or set the"
+        " config to it.",
+        name,
+      )
+  if request.num_samples != 1 or len(request.prompts) > 1:
+    raise BadRequest(
+      "an episode has one completion for each request; set n=1.", "n"
+    )
+  if request.echo or request.num_alternatives:
+    raise BadRequest(
+      "an episode has the log-probs of its own tokens alone; ask without echo"
+      " and without likely tokens in their place (logprobs=0, top_logprobs=0).",
+      "echo" if request.echo else "logprobs",
+    )
+  if request.seed is not None:
+    raise BadRequest(
+      "the draws of an episode depend on the seed of the run; leave it out.",
+      "seed",
+    )
+
+
+def _context(
+  request: Request, episode: Episode, speaker: serving_endpoint.Speaker
+) -> list[int]:
+  """Ids after which the policy writes; they begin with those so far.
+
+  Raises:
+    ValueError: They would not.
+  """
+  if not episode.turns:
+    (ids,) = speaker.prompts(request)
+    if ids[: len(episode.prompt)] != episode.prompt:
+      raise ValueError(
+        "the first request of the episode has another prompt than its example"
+        " in the data set of the environment, and the row has room for that"
+        " one alone"
+      )
+    return ids
+  if request.messages is None:
+    (prompt,) = request.prompts
+    if isinstance(prompt, str) and prompt.startswith(episode.text):
+      rest = prompt[len(episode.text) :]
+      return [*episode.ids, *(speaker.encode(rest) if rest else ())]
+    if list(prompt[: len(episode.ids)]) == episode.ids:
+      return list(map(int, prompt))
+    raise ValueError(
+      "a request has another past than what was said before; it was rewritten"
+    )
+  known = len(episode.sent)
+  same = len(request.messages) > known and all(
+    conversations.is_reply(ours, theirs)
+    for ours, theirs in zip(request.messages, episode.sent, strict=False)
+  )
+  if not same:
+    raise ValueError(
+      "a request has other messages than those that were said before: its"
+      " context was rewritten, and tokens that were sampled in another one"
+      " make no row"
+    )
+  return speaker.writer.extended(
+    episode.ids,
+    episode.said,
+    request.messages[known:],
+    **serving_endpoint.template_options(request),
+  )
+
+
+def _note(
+  request: Request, episode: Episode, ids: list[int], reply: Reply
+) -> None:
+  """Puts an action down."""
+  drawn = reply.drawn
+  before = len(episode.ids) if episode.turns else len(episode.prompt)
+  episode.turns.append(Turn(ids[before:], drawn))
+  episode.ids = [*ids, *drawn.ids]
+  if request.messages is None:
+    (prompt,) = request.prompts
+    if isinstance(prompt, str):
+      episode.text = prompt + reply.text
+    return
+  new = request.messages[len(episode.sent) :]
+  episode.sent += [*new, reply.message]
+  episode.said += [*new, {"role": "assistant", "content": reply.said}]
+
+
+class Served:
+  """An environment, and the server that it asks.
+
+  Attributes:
+    environment: In its process.
+    wanted: How it is run.
+    row_timeout_s: For what an episode does between two requests.
+    step_timeout_s: For all that the episodes of a step do.
+    rollouts: Episodes that are played.
+    token: Of the server.
+  """
+
+  def __init__(
+    self,
+    environment: verifiers_process.Environment,
+    wanted: ServedConfig,
+    row_timeout_s: float,
+    step_timeout_s: float,
+  ):
+    """Takes over the environment; the server starts with the first play."""
+    self.environment, self.wanted = environment, wanted
+    self.row_timeout_s, self.step_timeout_s = row_timeout_s, step_timeout_s
+    self.rollouts = Rollouts()
+    self.token = secrets.token_urlsafe(32)
+    self._server: serving_http.Server | None = None
+
+  @property
+  def url(self) -> str:
+    """The server's address; a server that does not run yet is started."""
+    if self._server is None:
+      # It waits as long as the player does; its own deadline comes later.
+      self._server = serving_http.Server(
+        self.rollouts,
+        token=self.token,
+        max_requests=2**20,
+        timeout_s=24 * 3600.0,
+      )
+    return self._server.url
+
+  def close(self) -> None:
+    """Ends the process and the server. May be called again."""
+    self.environment.close()
+    if self._server is not None:
+      self._server.close()
+      self._server = None

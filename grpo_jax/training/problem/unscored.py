@@ -1,0 +1,102 @@
+"""What is done about rows that no verifier could score.
+
+A row that fails alone is left out of the loss. A verifier that fails on most
+rows has a defect, and a run that goes on trains on the rest, or on nothing.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections.abc import Mapping
+
+from grpo_jax.training.runtime import escapes, hosts
+
+_NUM_SHOWN = 3  # Different messages of a step that are logged.
+_NUM_KEPT = 10_000  # Different messages that are counted: some quote a row.
+
+
+class Complaints:
+  """Messages of verifiers: logged, and counted by what they say."""
+
+  def __init__(self):
+    self._counts: collections.Counter[tuple[str, str]] = collections.Counter()
+
+  def log(self, what: str, messages: Mapping[int, str]) -> None:
+    """Logs messages of failed rows: what is new, and then each tenfold.
+
+    A verifier that is broken says the same of each row of each step.
+
+    Args:
+      what: Has failed.
+      messages: Of each row; text of a verifier, which may quote a completion.
+    """
+    rows: dict[str, list[int]] = {}
+    for row, message in messages.items():
+      rows.setdefault(escapes.escaped(message), []).append(row)
+    shown = 0
+    for text, of_text in rows.items():
+      key = what, text
+      before = self._counts[key]
+      now = before + len(of_text)
+      if before or len(self._counts) < _NUM_KEPT:
+        self._counts[key] = now
+      is_new = not before or len(str(now)) > len(str(before))
+      if not is_new or shown == _NUM_SHOWN:
+        continue
+      shown += 1
+      where = f"row {of_text[0]}"
+      if now > 1:
+        where += f" ({now} rows by now)"
+      logging.warning("%s%s, %s: %s", hosts.label(), what, where, text)
+
+  def commonest(self) -> str:
+    """The message that was heard most often; empty if there was none."""
+    by_text: collections.Counter[str] = collections.Counter()
+    for (_, text), count in self._counts.items():
+      by_text[text] += count
+    return next((text for text, _ in by_text.most_common(1)), "")
+
+
+def too_many(
+  numbers: Mapping[str, float], max_unscored: float, why: str, kept: str
+) -> str:
+  """What a run ends with that the rule `too_many_unscored` has stopped.
+
+  Args:
+    numbers: Of its alarm: "rows" of a batch, and unscored ones by "step N".
+    max_unscored: Share of rows, as `RewardsConfig` has it.
+    why: The commonest message of verifiers; empty if there was none.
+    kept: A sentence that says what is saved.
+  """
+  rows = numbers["rows"]
+  steps = [
+    f"{count:.0f} of {rows:.0f} in {step}"
+    for step, count in numbers.items()
+    if step != "rows"
+  ]
+  return (
+    f"{', '.join(steps)}: so many rows could not be scored; allowed is a share"
+    f" of config.rewards.max_unscored={max_unscored:g}."
+    + (f" The commonest error: {why}" if why else _NO_ERROR)
+    + f" {kept} Correct the verifier, and start the run again with the same"
+    " command; or set --config.rewards.max_unscored."
+  )
+
+
+_NO_ERROR = (
+  " No verifier of this process failed: their rewards did not apply (None), or"
+  " were infinite."
+)
+
+
+def excess(
+  num_unscored: float, num_rows: int, max_unscored: float
+) -> str | None:
+  """Why an evaluation says nothing of the policy; None if it does."""
+  if num_unscored <= max_unscored * num_rows:
+    return None
+  return (
+    f"{num_unscored:.0f} of {num_rows} completions could not be scored; allowed"
+    f" is a share of config.rewards.max_unscored={max_unscored:g}"
+  )

@@ -1,0 +1,1 @@
+"""Health rules: functions of the numbers of a run."""

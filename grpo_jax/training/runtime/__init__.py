@@ -1,0 +1,1 @@
+"""Devices, processes, checkpoints, compilation and the log."""

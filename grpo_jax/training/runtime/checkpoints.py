@@ -1,0 +1,558 @@
+"""Checkpoints of a run: asynchronous, atomic, and loud when they do not fit.
+
+A directory of checkpoints belongs to one run. Each saved step is a directory
+named by its number that holds the arrays of the state and a JSON object
+`extra` (position of the data iterator and of the metrics, …), and a checksum
+of each array, which is compared when it is restored. A step that was being
+written when the process died keeps a temporary name, is never listed,
+and is replaced when the same step is saved again.
+
+A state may be saved from one mesh and restored on another, by as many
+processes or by others: each reads the parts that its devices need. Every
+process makes every call, in a folder that all of them share.
+
+Nothing here repairs or deletes what it does not understand: a directory of
+someone else, a damaged step or a state of another shape raises, and the files
+stay as they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import hashlib
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint.experimental.v1 as ocp
+from absl import logging as absl_logging
+from jax.experimental import multihost_utils
+from orbax.checkpoint import utils as step_lib
+
+from grpo_jax.training.runtime import checksums, paths
+from grpo_jax.types import PyTree
+
+# Its presence says that the numbered directories beside it are ours.
+_MARKER = "grpo_jax_checkpoints.txt"
+_MARKER_TEXT = "Checkpoints of one grpo_jax run; each number is a step.\n"
+_EXTRA = "grpo_jax_extra"
+_CHECKSUMS = "grpo_jax_checksums"
+_DIGEST = "grpo_jax_sha256"  # Of both.
+_STEP = "grpo_jax_step"  # The name of the folder when it was saved.
+# Until every process sees a new file; NFS may take half a minute.
+_VISIBLE_SECONDS = 60.0
+_SHOWN = 5  # Differing arrays that an error lists.
+
+
+def _not_orbax_chatter(record: logging.LogRecord) -> bool:
+  """False for Orbax's lines, warnings excepted.
+
+  Under absl.app it informs dozens of times per save; and of an error, which it
+  raises as well, each of its threads prints the traceback.
+  """
+  return record.levelno == logging.WARNING or (
+    f"{os.sep}orbax{os.sep}" not in record.pathname
+  )
+
+
+def _complain(complaint: Any, before=sys.unraisablehook) -> None:
+  """Mutes answers to a save that has failed and waits for them no more.
+
+  tensorstore has nobody else to complain to: it prints a traceback for each.
+  """
+  if str(complaint.exc_value) != "Event loop is closed":
+    before(complaint)
+
+
+sys.unraisablehook = _complain
+
+
+class Checkpoints:
+  """The saved steps of one run.
+
+  Not thread-safe. With several processes, every process makes every call.
+
+  Args:
+    directory: Where the steps are kept, local or gs://; made by the first
+      `save`.
+    keep: Number of latest steps to keep, at least 1.
+    compress: Whether new steps are compressed. Either kind is read.
+
+  Raises:
+    ValueError: If `keep` is below 1, if the directory holds
+      files and none of them says that it is ours, or if not all processes see
+      the same directory.
+  """
+
+  def __init__(
+    self, directory: str | os.PathLike, keep: int, compress: bool = False
+  ):
+    if keep < 1:
+      raise ValueError(
+        f"Checkpoints: keep={keep}, but it counts checkpoints and must be at"
+        " least 1."
+      )
+    absl_logging.get_absl_logger().addFilter(_not_orbax_chatter)
+    self.directory = paths.parse(directory)
+    if not paths.is_remote(self.directory):
+      self.directory = self.directory.absolute()
+    self._keep = keep
+    self._compress = compress
+    self._position: int | None = None  # Step last saved or restored here.
+    self._is_writing = False  # A save of which nobody knows how it has ended.
+    self._open_checkpointer: ocp.training.Checkpointer | None = None
+    found = self._owned()
+    self._ours = bool(found)
+    self._check_shared([int(name) for name in found if name.isdecimal()])
+
+  def _owned(self) -> list[str]:
+    """Names in the directory; raises if they are not ours."""
+    if not self.directory.exists():
+      return []
+    if not self.directory.is_dir():
+      raise ValueError(
+        f"Checkpoints: {self.directory} is a file, not a directory of"
+        " checkpoints; nothing was changed. Pass another --workdir."
+      )
+    found = sorted(path.name for path in self.directory.iterdir())
+    if found and _MARKER not in found:
+      more = ", …" if len(found) > _SHOWN else ""
+      raise ValueError(
+        f"Checkpoints: {self.directory} holds {', '.join(found[:_SHOWN])}"
+        f"{more} but not {_MARKER}, so it was not written by grpo_jax;"
+        " nothing was changed. Pass another --workdir."
+      )
+    return found
+
+  def _check_shared(self, steps: list[int]) -> None:
+    """Raises if another process sees other steps in the directory."""
+    if jax.process_count() == 1:
+      return
+    # Before Orbax, which would wait for processes that see nothing to open.
+    latest = multihost_utils.process_allgather(
+      np.int32(max(steps, default=-1))
+    ).tolist()
+    if len(set(latest)) > 1:
+      differing = ", ".join(
+        f"process {process} sees {'none' if step < 0 else f'step {step}'}"
+        for process, step in enumerate(latest)
+      )
+      raise ValueError(
+        f"Checkpoints: the processes differ about the last step in"
+        f" {self.directory}: {differing}. Pass a --workdir that all of them"
+        " share, as gs://BUCKET/FOLDER or a network disk."
+      )
+
+  def _take(self) -> None:
+    """Marks the directory as ours; raises unless all processes see it."""
+    marker = self.directory / _MARKER
+    if jax.process_index() == 0:
+      self.directory.mkdir(parents=True, exist_ok=True)
+      marker.write_bytes(_MARKER_TEXT.encode())
+    self._ours = True
+    if jax.process_count() == 1 or paths.is_remote(marker):
+      return
+    multihost_utils.sync_global_devices(_MARKER)  # It is written.
+    deadline = time.monotonic() + _VISIBLE_SECONDS
+    while not marker.exists() and time.monotonic() < deadline:
+      time.sleep(0.1)
+    seen = multihost_utils.process_allgather(np.bool_(marker.exists())).tolist()
+    if not all(seen):
+      blind = [process for process, sees in enumerate(seen) if not sees]
+      raise ValueError(
+        f"Checkpoints: process 0 has made {marker}, and processes {blind} do"
+        f" not see it after {_VISIBLE_SECONDS:.0f} s. Pass a --workdir that all"
+        " of them share, as gs://BUCKET/FOLDER or a network disk."
+      )
+
+  def _checkpointer(self) -> ocp.training.Checkpointer:
+    if self._open_checkpointer is None:
+      policies = ocp.training.preservation_policies
+      context = ocp.Context()
+      context.array.saving.use_compression = self._compress
+      try:
+        self._open_checkpointer = ocp.training.Checkpointer(
+          self.directory,
+          context=context,
+          preservation_policy=policies.LatestN(self._keep),
+        )
+      except (ValueError, OSError) as error:
+        raise ValueError(
+          f"Checkpoints: the checkpoints in {self.directory} cannot be"
+          f" listed: {_first_cause(error)}. The _CHECKPOINT_METADATA file of"
+          " one of them is damaged; nothing was changed. Move that step out"
+          " of the directory, or pass another --workdir."
+        ) from error
+    return self._open_checkpointer
+
+  def steps(self) -> list[int]:
+    """Steps that were saved completely, ascending."""
+    if not self._ours:
+      return []
+    return [found.step for found in self._checkpointer().checkpoints]
+
+  def latest_step(self) -> int | None:
+    """The last step that was saved completely; None if there is none."""
+    return max(self.steps(), default=None)
+
+  def save(self, step: int, state: PyTree, extra: dict[str, Any]) -> None:
+    """Copies the state to host memory and writes it in the background.
+
+    The caller may donate or delete the arrays as soon as this returns: on an
+    accelerator the copy is complete, and on CPU, where the copy is a view,
+    the runtime keeps the buffer alive until it is written. An earlier save
+    that is still being written is waited for; if it failed, its error is
+    raised here. Saving the step that was last saved or restored does nothing.
+
+    Args:
+      step: Number of the step; must exceed every saved step.
+      state: Arrays in any registered containers; typed PRNG keys and None
+        leaves included.
+      extra: What JSON can hold; tuples come back as lists.
+
+    Raises:
+      OSError: If an earlier save, or this one, cannot be written.
+      ValueError: If the directory holds this step or a later one that this
+        object did not save or restore, if `extra` is not JSON, or if not all
+        processes see the same directory.
+    """
+    if step == self._position:
+      return
+    latest = self.latest_step()
+    if latest is not None and step <= latest:
+      raise ValueError(
+        f"Checkpoints: cannot save step {step}, because {self.directory}"
+        f" already holds step {latest} of an earlier run; nothing was"
+        " changed. Continue from that step, move the later steps out of the"
+        " directory, or pass another --workdir."
+      )
+    try:
+      text = json.dumps(extra)
+    except (TypeError, ValueError) as error:
+      raise ValueError(
+        f"Checkpoints: extra is not JSON: {error}. Pass numbers, strings,"
+        " lists and dicts only."
+      ) from error
+    if not self._ours:
+      self._take()
+    data = jax.tree.map(_data, state)
+    sums = json.dumps(checksums.of_leaves(data))
+    self._is_writing = True
+    with self._saving():
+      # Forced: the default policy skips a save while another is being written.
+      self._checkpointer().save_async(
+        step,
+        data,
+        force=True,
+        custom_metadata={
+          _EXTRA: text,
+          _CHECKSUMS: sums,
+          _DIGEST: _digest(text, sums),
+          _STEP: step,
+        },
+      )
+    self._position = step
+
+  def restore(
+    self,
+    abstract_state: PyTree,
+    step: int | None = None,
+    in_part: bool = False,
+  ) -> tuple[PyTree, dict[str, Any], int]:
+    """Reads a step back, byte for byte.
+
+    Args:
+      abstract_state: `jax.ShapeDtypeStruct`s or arrays with the containers,
+        shapes and dtypes of the saved state. Arrays are placed on the
+        shardings found here, whatever the mesh they were saved from; without
+        a sharding, on the first device.
+      step: Step to read; None reads the latest.
+      in_part: Whether the saved state may have arrays that are not asked for;
+        these are not read.
+
+    Returns:
+      The state, the `extra` that was saved with it, and the step.
+
+    Raises:
+      FileNotFoundError: If there is no such step.
+      ValueError: If the step is damaged, down to a bit of a number, or its
+        arrays differ from `abstract_state` in names, shapes or dtypes.
+    """
+    step = self._existing(step)
+    checkpointer = self._checkpointer()
+    # Keys travel as raw data: Orbax would keep their type in a file of its
+    # own, and return plain integers without a word where that file is lost.
+    abstract_data = jax.tree.map(_abstract_data, abstract_state)
+    saved, extra, sums = self._read(lambda: self._metadata(step), step)
+    self._check_arrays(
+      self.directory / str(step), saved, abstract_data, in_part
+    )
+    context = ocp.Context()
+    context.pytree.loading.partial_load = in_part
+    with context:
+      data = self._read(lambda: checkpointer.load(step, abstract_data), step)
+    self._check_sums(step, sums, checksums.of_leaves(data))
+    state = jax.tree.map(_like, abstract_state, data)
+    self._position = step
+    return state, extra, step
+
+  def extra(self, step: int | None = None) -> dict[str, Any]:
+    """Reads what was saved beside the state, before its shapes are known.
+
+    Raises:
+      FileNotFoundError: If there is no such step.
+      ValueError: If the step is damaged.
+    """
+    step = self._existing(step)
+    return self._read(lambda: self._metadata(step), step)[1]
+
+  def shapes(self, step: int | None = None) -> PyTree:
+    """Shapes and dtypes of the arrays of a step, in dictionaries by name.
+
+    Raises:
+      FileNotFoundError: If there is no such step.
+      ValueError: If the step is damaged.
+    """
+    step = self._existing(step)
+    saved = self._read(lambda: self._metadata(step), step)[0]
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), saved)
+
+  def _existing(self, step: int | None) -> int:
+    """The step itself, or the latest for None; raises unless it is there."""
+    self.wait()  # It may still be on its way to the disk.
+    steps = self.steps()
+    if not steps:
+      raise FileNotFoundError(
+        f"Checkpoints: {self.directory} holds no checkpoint. Check --workdir;"
+        " a run saves its first checkpoint some steps after its start."
+      )
+    if step is None:
+      return steps[-1]
+    if step not in steps:
+      raise FileNotFoundError(
+        f"Checkpoints: {self.directory} holds no step {step}; it holds steps"
+        f" {steps}. Restore one of these."
+      )
+    return step
+
+  def _metadata(
+    self, step: int
+  ) -> tuple[PyTree, dict[str, Any], dict[str, str]]:
+    """Shapes and dtypes of the arrays, `extra`, and checksums of the arrays."""
+    metadata = self._checkpointer().metadata(step)
+    if metadata.metadata is None:
+      raise ValueError("its arrays cannot be opened")
+    custom = metadata.custom_metadata
+    if _CHECKSUMS not in custom:
+      raise ValueError("it has no checksums, as those of earlier versions")
+    text, sums = custom[_EXTRA], custom[_CHECKSUMS]
+    if custom[_DIGEST] != _digest(text, sums):
+      raise ValueError("its metadata differ from what was saved")
+    if (was := custom.get(_STEP, step)) != step:
+      raise ValueError(f"it was saved as step {was}; rename it")
+    return metadata.metadata, json.loads(text), json.loads(sums)
+
+  def _read(self, read: Callable[[], Any], step: int) -> Any:
+    """Calls `read`; whatever it raises becomes one error that says so."""
+    with _muted():
+      try:
+        return read()
+      except Exception as error:
+        # Orbax has no one error for damage, so every kind is caught.
+        cause = _first_cause(error)
+      # Raised outside the handler, so that what the reader left half done
+      # is freed here: it complains at that moment, in many pages.
+      gc.collect()
+    raise ValueError(
+      f"Checkpoints: {self.directory / str(step)} cannot be read ({cause});"
+      " files are missing, cut short or not from grpo_jax. Nothing was changed."
+      f" {self._way_on(step)}"
+    )
+
+  def _way_on(self, step: int) -> str:
+    """What to do without this step."""
+    earlier = [other for other in self.steps() if other < step]
+    if not earlier:
+      return "There is no earlier step; pass another --workdir to start over."
+    path = self.directory / str(step)
+    return f"Move {path} away to continue from step {earlier[-1]}."
+
+  def _check_sums(
+    self, step: int, saved: dict[str, str], found: dict[str, str]
+  ) -> None:
+    """Raises unless the arrays are those that were saved, in every bit."""
+    differing = [name for name in found if saved.get(name) != found[name]]
+    if differing:
+      more = len(differing) - _SHOWN
+      raise ValueError(
+        f"Checkpoints: {self.directory / str(step)} is damaged: other numbers"
+        f" than those that were saved, by their checksums, are in"
+        f" {len(differing)} of {len(found)} arrays:"
+        f" {', '.join(differing[:_SHOWN])}"
+        f"{f' and {more} more' if more > 0 else ''}. Nothing was changed; doubt"
+        f" the disk. {self._way_on(step)}"
+      )
+
+  def _check_arrays(
+    self, path: paths.Path, saved: PyTree, wanted: PyTree, in_part: bool
+  ) -> None:
+    """Raises unless both trees have the same names, shapes and dtypes.
+
+    In part: unless what is wanted is there.
+    """
+    # Compared here because Orbax would cast dtypes without a word.
+    saved_arrays, wanted_arrays = _describe(saved), _describe(wanted)
+    if in_part:
+      saved_arrays = {
+        name: shape
+        for name, shape in saved_arrays.items()
+        if name in wanted_arrays
+      }
+    differing = [
+      f"{name} is {saved_arrays.get(name, 'absent')} on disk and"
+      f" {wanted_arrays.get(name, 'absent')} in this run"
+      for name in sorted(saved_arrays.keys() | wanted_arrays.keys())
+      if saved_arrays.get(name) != wanted_arrays.get(name)
+    ]
+    if differing:
+      more = len(differing) - _SHOWN
+      raise ValueError(
+        f"Checkpoints: {path} holds another state than this run needs;"
+        f" {len(differing)} arrays differ: {'; '.join(differing[:_SHOWN])}"
+        f"{f'; and {more} more' if more > 0 else ''}. Nothing was changed."
+        " Configure the model, optimizer and algorithm as in the run that"
+        " saved it, or pass another --workdir."
+      )
+
+  def wait(self) -> None:
+    """Returns once every save is on disk; raises OSError if one failed."""
+    self._is_writing = False
+    if self._open_checkpointer is not None:
+      with self._saving():
+        self._open_checkpointer.wait()
+
+  def check(self) -> None:
+    """Raises OSError if a save has failed by now; waits for none.
+
+    With several processes each of them says it of its own part.
+    """
+    if self._is_writing and not self.is_saving():
+      self.wait()
+
+  def is_saving(self) -> bool:
+    """Whether a save is still being written."""
+    checkpointer = self._open_checkpointer
+    return checkpointer is not None and checkpointer.is_saving_in_progress()
+
+  @contextlib.contextmanager
+  def _saving(self) -> Iterator[None]:
+    """Says what cannot be written, and what is there."""
+    try:
+      yield
+      return
+    except (ValueError, OSError) as error:
+      cause = _first_cause(error)
+      if os.strerror(errno.ENOSPC) in str(error):  # It may be a long way down.
+        cause = "no space is left on the device"
+    # Raised outside the handler, and what threads have left half done is freed
+    # here, as in `_read`.
+    with _muted():
+      gc.collect()
+    raise OSError(
+      f"Checkpoints: a checkpoint cannot be written: {cause}."
+      f" {describe(self.directory)} Make room for another, and start with the"
+      " same command again to continue."
+    )
+
+  def close(self) -> None:
+    """Waits and releases the threads; the last call."""
+    if self._open_checkpointer is None:
+      return
+    try:
+      self.wait()
+    finally:
+      with _muted():
+        with contextlib.suppress(ValueError, OSError):  # Raised by `wait`.
+          self._open_checkpointer.close()
+        self._open_checkpointer = None
+
+
+def describe(directory: str | os.PathLike) -> str:
+  """A sentence about the last complete step.
+
+  Unlike the methods of `Checkpoints`, of any thread and any process alone.
+  """
+  steps = []
+  if paths.parse(directory).exists():
+    steps = step_lib.checkpoint_steps(directory)
+  if not steps:
+    return f"There is no checkpoint in {directory} yet."
+  return f"The last checkpoint in {directory} is step {max(steps)}."
+
+
+def _digest(*texts: str) -> str:
+  return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+
+
+def _is_key(leaf: Any) -> bool:
+  return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _data(leaf: Any) -> Any:
+  return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _abstract_data(leaf: Any) -> jax.ShapeDtypeStruct:
+  data = jax.eval_shape(_data, leaf)
+  sharding = getattr(leaf, "sharding", None)
+  if sharding is None:
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=sharding)
+
+
+def _like(wanted: Any, data: jax.Array) -> jax.Array:
+  if not _is_key(wanted):
+    return data
+  # `key_impl` takes arrays only, so an empty one stands for the shape.
+  impl = jax.random.key_impl(jnp.empty((0,), wanted.dtype))
+  return jax.random.wrap_key_data(data, impl=impl)
+
+
+def _describe(tree: PyTree) -> dict[str, str]:
+  """Path of each array -> its dtype and shape."""
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="/"): (
+      f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}"
+    )
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+  }
+
+
+def _first_cause(error: BaseException) -> str:
+  """First line of the error that started a chain: the one naming a file."""
+  while error.__cause__ is not None:
+    error = error.__cause__
+  lines = str(error).strip().splitlines() or [""]
+  return f"{type(error).__name__}: {lines[0][:200]}"
+
+
+@contextlib.contextmanager
+def _muted():
+  """Without log lines and complaints of finalizers."""
+  level, hook = logging.root.manager.disable, sys.unraisablehook
+  logging.disable(logging.CRITICAL)
+  sys.unraisablehook = lambda _: None
+  try:
+    yield
+  finally:
+    logging.disable(level)
+    sys.unraisablehook = hook

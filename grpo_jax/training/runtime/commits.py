@@ -1,0 +1,34 @@
+"""The commit of this library: what ran, for whoever wants to run it again."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+from typing import Any
+
+
+def git() -> dict[str, Any] | None:
+  """Commit of this package, `{"commit": …, "dirty": …}`; None if unknown.
+
+  Of the checkout that it runs from; of an installed one, what it was built
+  from, as setup.py has noted it.
+  """
+  package = pathlib.Path(__file__).resolve().parents[2]
+  root = package.parent
+  if not (root / ".git").exists():
+    built = package / "commit.json"
+    return json.loads(built.read_text("utf-8")) if built.exists() else None
+  try:
+    commit, status = (
+      subprocess.run(
+        ["git", "-C", str(root), *arguments],
+        capture_output=True,
+        check=True,
+        text=True,
+      ).stdout.strip()
+      for arguments in (("rev-parse", "HEAD"), ("status", "--porcelain"))
+    )
+  except (OSError, subprocess.CalledProcessError):
+    return None  # No git, or a checkout of another user.
+  return {"commit": commit, "dirty": bool(status)}
