@@ -1,11 +1,11 @@
-"""Writes tests/images/references.npz: image files, and what transformers makes.
+"""Writes image files and what transformers makes of them: `references.npz`.
 
     python scripts/make_image_references.py
 
 in an environment with transformers (5.24) and Pillow. Of each file and each
 processor it holds the pixel values and grids of the processors that resize with
 Pillow, and, as a largest difference, how far those with torchvision are from
-them. Names of processors are those of folders in tests/images/processors.
+them. Names of processors are those of folders in tests/data/images/processors.
 """
 
 import io
@@ -30,7 +30,7 @@ from transformers.models.qwen2_vl import (
   image_processing_qwen2_vl as qwen_fast,
 )
 
-ROOT = pathlib.Path(__file__).parents[1] / "tests/images"
+ROOT = pathlib.Path(__file__).parents[1] / "tests/data/images"
 QWEN = qwen.Qwen2VLImageProcessorPil, qwen_fast.Qwen2VLImageProcessor
 IDEFICS = idefics.Idefics3ImageProcessorPil, idefics_fast.Idefics3ImageProcessor
 _TILES = {"size": {"longest_edge": 24}, "max_image_size": {"longest_edge": 8}}

@@ -93,7 +93,7 @@ _COMPATIBILITY_HEAD = """# Features that exclude each other
 If a run asks for both features of a row, it is refused before anything is
 compiled. The error has the reason and the remedy of the row. All other pairs
 are accepted:
-[compatibility_test.py](../../tests/training/compatibility_test.py) tries every
+[compatibility_test.py](../../tests/settings/compatibility_test.py) tries every
 row and every pair. The table is code, `grpo_jax/settings/compatibility.py`.
 
 | feature | excludes | why | what to do |

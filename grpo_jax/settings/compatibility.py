@@ -1,7 +1,7 @@
 """Which features do not go together: one table, read before anything compiles.
 
 A feature is something that a config switches on. A row says which two exclude
-each other, why, and what to do. `tests/training/compatibility_test.py` tries
+each other, why, and what to do. `tests/settings/compatibility_test.py` tries
 every row, and the pairs that the table allows.
 """
 

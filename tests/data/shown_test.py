@@ -19,7 +19,7 @@ from grpo_jax.data import (
   streaming,
 )
 from grpo_jax.data.images import files, processors
-from tests.images import pictures
+from tests.data.images import pictures
 
 TOKEN = "<|image_pad|>"
 QWEN = processors.Processor(

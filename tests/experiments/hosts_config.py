@@ -45,7 +45,9 @@ def get_config(kind: str = "both"):
   if kind == "both":  # Two processes hold each row: they share verification.
     config.mesh.tensor = config.model.num_kv_heads = 2
   if not sessions:
-    config.rewards.functions = ("tests.rewards.bad_verifiers:logged_length",)
+    config.rewards.functions = (
+      "tests.rewards.workers.bad_verifiers:logged_length",
+    )
   config.rewards.num_workers = 1
   config.rewards.variables = ("SCORED",)
   config.eval.every = 0

@@ -23,7 +23,7 @@ from grpo_jax.settings import config as config_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import checkpoints, hosts, lock, metrics_log
 from tests.experiments import command, hosts_config
-from tests.training import schedules_test
+from tests.training.phases import schedules_test
 
 pytestmark = pytest.mark.slow
 

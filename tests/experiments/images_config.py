@@ -33,7 +33,10 @@ def get_config(argument: str):
   config.rl.num_minibatches = 1
   config.rl.num_lengths = 1  # Compiles faster.
   config.rl.optimizer.learning_rate = 2e-3
-  config.rewards.functions = ("counting", "tests.rewards.bad_verifiers:length")
+  config.rewards.functions = (
+    "counting",
+    "tests.rewards.workers.bad_verifiers:length",
+  )
   config.rewards.weights = (1.0, 1.0)
   config.eval.num_prompts = config.eval.batch_size = 4
   config.checkpoint.every = 1

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.experiments import command
-from tests.training import served
+from tests.training.phases import served
 
 
 def started(finished, *arguments):

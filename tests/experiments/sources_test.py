@@ -1,7 +1,8 @@
 """Runs on each source of text; those that are killed end with the same bytes.
 
 A run that is killed on files of lines is in tests/training/resume_test.py, and
-a stream of each source goes on where it was in tests/training/opening_test.py.
+a stream of each source goes on where it was in
+tests/training/problem/opening_test.py.
 """
 
 import json
@@ -12,7 +13,8 @@ import pytest
 from grpo_jax.training import loop
 from grpo_jax.training.runtime import metrics_log
 from tests.experiments import command, sources_config
-from tests.training import opening_test, resume_test
+from tests.training import resume_test
+from tests.training.problem import opening_test
 
 _CONFIG = command.ROOT / "tests/experiments/sources_config.py"
 

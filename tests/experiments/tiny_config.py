@@ -188,7 +188,7 @@ def get_config(algorithm: str = "reinforce"):
     config.sampling.max_new_tokens = 4
     config.sampling.mix_rate = 0.5
     config.sampling.mix_until = ""
-    config.rewards.functions = ("tests.rewards.bad_verifiers:length",)
+    config.rewards.functions = ("tests.rewards.workers.bad_verifiers:length",)
     config.rl.staleness = 2
     config.algorithm.importance_mode = "truncate"
   if summaries:

@@ -4,7 +4,7 @@ import pytest
 
 from grpo_jax import api
 from grpo_jax.training.evaluation import data_sets, generation
-from tests.training import merging_test
+from tests.training.evaluation import merging_test
 
 
 def _generated(folder, count: int) -> bytes:

@@ -14,7 +14,7 @@ from grpo_jax.rollout import drawing
 from grpo_jax.step import kept, replay, stages, update
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import row_arrays
-from tests.learning import pictures_test
+from tests.step import pictures_test
 from tests.training import compaction_test, tiny, turns_test
 
 MICRO = 8  # Rows; one for each device.

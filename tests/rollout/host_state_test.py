@@ -1,6 +1,6 @@
 """Contexts of rollouts whose environment is on the host, by hand.
 
-`tests/training/players_test.py` compares whole rollouts.
+`tests/training/phases/players_test.py` compares whole rollouts.
 """
 
 import jax

@@ -19,7 +19,8 @@ from grpo_jax.training.problem import host_environments
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Compaction, HostEnvironment
-from tests.training import host_sessions, players_test
+from tests.training import host_sessions
+from tests.training.phases import players_test
 
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 

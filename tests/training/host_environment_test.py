@@ -20,7 +20,8 @@ from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import metrics_log, sharding
 from grpo_jax.types import Player
 from tests.experiments import command, tiny_config
-from tests.training import host_sessions, players_test, tiny
+from tests.training import host_sessions, tiny
+from tests.training.phases import players_test
 
 PATH = "tests.training.host_sessions:calculator"
 

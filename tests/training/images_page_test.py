@@ -10,7 +10,7 @@ from grpo_jax.data import formats
 from grpo_jax.data.images import files, folders
 from grpo_jax.training.problem import image_reader
 from tests.data import shown_test
-from tests.images import pictures
+from tests.data.images import pictures
 from tests.training import pictures as runs
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs/images.md"

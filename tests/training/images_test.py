@@ -16,9 +16,9 @@ from grpo_jax.training.phases import models, phases
 from grpo_jax.training.problem import image_reader, opening
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import sharding
-from tests.images import pictures
-from tests.training import opening_test
+from tests.data.images import pictures
 from tests.training import pictures as runs
+from tests.training.problem import opening_test
 
 CHECKPOINT = str(runs.CHECKPOINTS / "qwen2_5_vl")
 PROCESSOR = folders.from_folder(runs.PROCESSORS / "qwen2_5_vl")

@@ -10,7 +10,7 @@ import pytest
 from grpo_jax.data import sources
 from grpo_jax.training import inputs, loop
 from tests.experiments import tiny_config
-from tests.training import problem_test
+from tests.training.problem import problem_test
 
 ROWS = [{"prompt": f"{i} + 1 =", "answer": str(i + 1)} for i in range(8)]
 

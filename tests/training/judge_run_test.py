@@ -13,7 +13,7 @@ from grpo_jax.training import loop
 from grpo_jax.training.phases import workdirs
 from grpo_jax.training.runtime import checkpoints, metrics_log, paths, sharding
 from tests.experiments import tiny_config
-from tests.rewards import judge_server
+from tests.rewards.workers import judge_server
 
 KEY = "sk-secret-0123456789"
 

@@ -21,7 +21,8 @@ from grpo_jax.training.runtime import sharding
 from grpo_jax.types import MemberState, Player, Rollout
 from tests.experiments import tiny_config
 from tests.models import drawn
-from tests.training import outside_test, tiny
+from tests.training import tiny
+from tests.training.phases import outside_test
 
 
 def metrics(workdir, phase):

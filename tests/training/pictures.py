@@ -6,7 +6,7 @@ import pathlib
 import tokenizers
 
 from grpo_jax.settings import config as config_lib
-from tests.images import pictures
+from tests.data.images import pictures
 
 ROOT = pathlib.Path(__file__).parents[1]
 PROCESSORS = ROOT / "images" / "processors"

@@ -14,7 +14,7 @@ from grpo_jax.serving import serving_endpoint
 from grpo_jax.training import loop
 from grpo_jax.training.runtime import metrics_log
 from tests.experiments import command
-from tests.training import served, served_config
+from tests.training.phases import served, served_config
 
 pytestmark = [
   pytest.mark.slow,
@@ -35,7 +35,7 @@ def rewards_of(workdir):
 
 
 def train(*arguments):
-  config = f"--config={command.ROOT / 'tests/training/served_config.py'}"
+  config = f"--config={command.ROOT / 'tests/training/phases/served_config.py'}"
   return command.start("train", config, *arguments)
 
 

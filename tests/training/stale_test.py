@@ -19,7 +19,7 @@ from grpo_jax.training import loop, many
 from grpo_jax.training.phases import drivers
 from grpo_jax.training.runtime import checkpoints, metrics_log, sharding
 from tests.experiments import tiny_config
-from tests.learning import corrections_test
+from tests.step import corrections_test
 from tests.training import many_test, resume_test, tiny, turns_test
 
 STEPS = 5

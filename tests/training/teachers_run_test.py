@@ -38,7 +38,7 @@ def test_a_student_of_two_families_learns_and_is_resumed_exactly(
   if router == "mixture":
     config.rl.reference_mixture = (0.5, 0.5)
     config.rl.reference_storage = "bfloat16"
-  config.rewards.functions = ("tests.rewards.bad_verifiers:length",)
+  config.rewards.functions = ("tests.rewards.workers.bad_verifiers:length",)
   config.rl.steps = STEPS
   config.rl.num_prompts = config.rl.group_size = 4
   config.rl.optimizer.learning_rate = 3e-3

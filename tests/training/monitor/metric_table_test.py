@@ -1,0 +1,203 @@
+"""The table of metrics has what runs log, and nothing else; the page is it.
+
+What runs of other tests log is looked at in `tests/conftest.py`.
+"""
+
+import dataclasses
+import functools
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.health import page, series
+from grpo_jax.step import kept, partial, replay, stages
+from grpo_jax.training.evaluation import evaluation
+from grpo_jax.training.monitor import metric_table
+from grpo_jax.training.phases import turn_counts
+from grpo_jax.training.rules import alarms
+from tests.training import tiny
+
+_ROOT = pathlib.Path(__file__).resolve().parents[3]
+
+# Metrics of phases that cost much to set up -> a test that reads them, or the
+# code that writes them.
+ELSEWHERE = {
+  "contexts/mean": "tests/training/compaction_test.py",
+  "sampler_gap/kl": "tests/training/rounding_test.py",
+  "unscored/timeout": "tests/training/loop_test.py",
+  "time/step_s": "tests/training/loop_test.py",
+  "time/compile_s": "tests/training/loop_test.py",
+  "time/verifier_s": "tests/training/loop_test.py",
+  "time/environment_s": "tests/training/host_environment_test.py",
+  "tokens_per_second": "tests/training/loop_test.py",
+  "alarm/perfect_score": "tests/training/loop_test.py",
+  **dict.fromkeys(
+    (
+      *("guards/distinct", "guards/dropped", "guards/max_share", "guards/cap"),
+      *("guards/scaled", "guards/all_time_share"),
+    ),
+    "tests/training/monitor/guards_test.py",
+  ),
+  **dict.fromkeys(
+    (
+      *("schedule/success", "schedule/expected", "schedule/seen"),
+      "schedule/most_visits",
+    ),
+    "grpo_jax/step/schedules.py",
+  ),
+  **dict.fromkeys(
+    ("schedule/depth", "schedule/largest_share"), "grpo_jax/step/ads.py"
+  ),
+  **dict.fromkeys(
+    ("schedule/drift", "schedule/memory"),
+    "grpo_jax/step/single_stream.py",
+  ),
+  "judge/calls": "tests/training/judge_run_test.py",
+  **dict.fromkeys(
+    (
+      *("forced_answers/start", "forced_answers/segments"),
+      *("forced_answers/answers", "forced_answers/tokens"),
+    ),
+    "grpo_jax/step/forced_answers.py",
+  ),
+  "kl/teacher": "grpo_jax/algorithms/objective.py",
+  **dict.fromkeys(
+    ("mix/share", "mix/anchor", "mix/other"),
+    "tests/step/mixing_test.py",
+  ),
+  **dict.fromkeys(
+    (
+      *("correction/share", "correction/unfit", "correction/right"),
+      *("correction/right_after_cue", "correction/draft_accuracy"),
+      *("correction/draft_dead_groups", "correction/made_live"),
+      *("correction/injected", "correction/generated"),
+    ),
+    "tests/step/corrections_test.py",
+  ),
+  **dict.fromkeys(
+    ("kept/completions", "kept/prompts", "kept/tokens"),
+    "tests/training/rejection_test.py",
+  ),
+  "reward_model/correlation": "tests/training/phases/reward_models_test.py",
+  **dict.fromkeys(
+    ("history/groups", "history/age", "history/kept", "history/seen"),
+    "grpo_jax/step/reservoir.py",
+  ),
+  **dict.fromkeys(
+    (
+      *("eval/reward_model/accuracy", "eval/reward_model/margin"),
+      *("eval/reward_model/count", "eval/reward_model/calibration_error"),
+    ),
+    "grpo_jax/training/evaluation/reward_evaluation.py",
+  ),
+  "data/unusable": "grpo_jax/training/steps.py",
+  "canary/kl": "grpo_jax/training/monitor/canaries.py",
+  "canary/{canary.text}": "grpo_jax/training/monitor/canaries.py",
+}
+_COEFFICIENTS = {"kl_coef": 0.1, "entropy_coef": 0.1}
+_EXPERTS = functools.partial(
+  tiny.tiny_transformer, num_experts=4, experts_per_token=2
+)
+
+
+def _prompts(count):
+  prompts = tiny.make_prompts(count)
+  prompts.extras["domain"] = jnp.zeros(count, jnp.int32)
+  return prompts
+
+
+def of_step(algorithm, parts=None, **options):
+  """Names of the metrics of a step of some small phase; nothing is compiled."""
+  made = tiny.make_parts(algorithm, **options)
+  made = dataclasses.replace(made, **(parts or {}))
+  state = tiny.make_state(made)
+  prompts = _prompts(12 if made.max_rounds > 1 else 4)
+  step = functools.partial(stages.fused_step, parts=made)
+  return {*jax.eval_shape(step, state, prompts)[1]}
+
+
+@functools.cache
+def logged():
+  """Names of all metrics that are known to be logged."""
+  row = evaluation.Completion(
+    "p", "t", None, 1.0, True, True, 3, True, {"a": 1.0}
+  )
+  names = {*ELSEWHERE, *evaluation.summarize([[row]], ["sums"], "a")}
+  names |= of_step("grpo", {"staleness": 2}, fields=_COEFFICIENTS)
+  names |= of_step(
+    "grpo",
+    {
+      "max_rounds": 3,
+      "kept": kept.Kept(_prompts(4), recycles=True, replay=replay.Replay(8)),
+    },
+    fields={"importance_mode": "truncate"},
+  )
+  names |= of_step("grpo", {"domains": ("sums",)}, fields=_COEFFICIENTS)
+  cut = partial.Partial(
+    lambda params, prompts, keys, rollout, limits, step, episodes: (
+      rollout,
+      episodes,
+    ),
+    _prompts(4),
+    *(4, tiny.PAD, 2, 1),
+  )
+  names |= of_step("grpo", {"partial": cut, "staleness": 1})
+  names |= of_step("grpo", {"consistent": "share"})
+  names |= turn_counts.TurnCounts(2).metrics().keys()
+  names |= of_step("ppo_dpo") | of_step("bradley_terry")
+  return names | of_step("grpo", policy=_EXPERTS())
+
+
+@pytest.mark.slow
+def test_what_runs_log_is_described():
+  assert metric_table.unknown(logged()) == []
+
+
+@pytest.mark.slow
+def test_every_row_is_logged():
+  described = {metric_table.find(name) for name in logged()}
+  missing = [row.name for row in metric_table.METRICS if row not in described]
+  assert missing == []
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_what_is_logged_elsewhere_is_read_there(name):
+  assert name in (_ROOT / ELSEWHERE[name]).read_text(encoding="utf-8")
+
+
+def test_rows_are_whole_and_different():
+  names = [row.name for row in metric_table.METRICS]
+  assert len({*names}) == len(names)
+  for row in metric_table.METRICS:
+    assert row.unit, row
+    assert row.meaning, row
+    assert row.healthy, row
+    for number in re.findall(r"H\d\d", row.action):
+      assert alarms.find(number) is not None, row
+
+
+def test_rules_read_metrics_that_there_are():
+  read = {name for rule in alarms.RULES for name in rule.reads}
+  assert metric_table.unknown(read) == []
+  (line,) = series.constant(np.random.default_rng(0), 1)
+  assert metric_table.unknown(line) == []
+
+
+def test_what_is_not_described_is_found():
+  found = metric_table.unknown(["loss", "rewards/a", "nonsense", "accuracy_2"])
+  assert found == ["accuracy_2", "nonsense", "rewards/a"]
+
+
+def test_a_name_of_its_own_comes_before_a_pattern():
+  assert metric_table.find("reward/mean").name == "reward/mean"
+  assert metric_table.find("reward/mean_length").name == "reward/NAME"
+  assert metric_table.find("eval/reward/a/b").name == "eval/reward/NAME"
+  assert metric_table.find("unscored/timeout").name == "unscored/KIND"
+
+
+def test_the_page_is_up_to_date():
+  assert page.PATH.read_text(encoding="utf-8") == page.page()

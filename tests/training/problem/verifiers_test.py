@@ -1,0 +1,304 @@
+"""Rewards of text: in the program and on the host, and how they add up."""
+
+import json
+import pathlib
+import re
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax.data import tokenizer
+from grpo_jax.rewards import derived
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training import loop
+from grpo_jax.training.phases import drivers, runs
+from grpo_jax.training.phases import models as models_lib
+from grpo_jax.training.problem import judges, verifiers
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import metrics_log, sharding
+from grpo_jax.types import Prompts, Rollout
+
+SAMPLE = pathlib.Path(__file__).parents[2] / "data/gsm8k_sample"
+TEXT = ("math_accuracy", "think_answer_format", "tag_count")
+HOST_TRAFFIC = re.compile(
+  r"callback|infeed|outfeed|\bsend\b|\brecv\b|host_transfer", re.IGNORECASE
+)
+
+
+def _config(**changes):
+  config = config_lib.default_config()
+  config.phases = ("rl",)
+  config.data.source = "jsonl"
+  config.data.train_path = str(SAMPLE / "train.jsonl")
+  config.data.eval_path = str(SAMPLE / "test.jsonl")
+  config.data.format = "gsm8k"
+  config.data.tokenizer = "gsm8k"
+  config.data.max_prompt_len = 256
+  config.sampling.max_new_tokens = 48
+  config.rewards.functions = (*TEXT, "language_consistency", "repetition")
+  config.rewards.weights = (1.0, 0.5, 0.25, 0.25, 0.1)
+  config.rewards.num_workers = 1
+  for key, value in changes.items():
+    section, _, name = key.partition("__")
+    config[section][name] = value
+  return config
+
+
+def _batch(problem, number):
+  """Records, and a rollout with completions that are right, wrong and odd."""
+  records = [problem.train[i] for i in range(number)]
+  texts = []
+  for record in records:
+    gold = record["answer"]
+    texts += [
+      f"<think>So it is.</think>\n<answer>{gold}</answer>",
+      f"<think>So it is {gold}.</think> <answer>{gold}1</answer>",
+      f"\\boxed{{{gold}.0}}",
+      f"<think>{gold}",
+    ]
+  end = problem.tokenizer.end_ids[0]
+  ids = [[*problem.tokenizer.encode(text), end] for text in texts]
+  slots = problem.max_new_tokens
+  tokens = np.full((len(ids), slots), 77, np.int32)  # Garbage after the end.
+  for row, values in zip(tokens, ids, strict=True):
+    row[: len(values)] = values
+  mask = np.arange(slots) < np.array([len(x) for x in ids])[:, None]
+  rows = len(ids)
+  zeros = np.zeros(tokens.shape, np.float32)
+  rollout = Rollout(
+    tokens=jnp.asarray(tokens),
+    completion_mask=jnp.asarray(mask),
+    behavior_logp=zeros,
+    sampler_logp=zeros,
+    entropy=zeros,
+    terminated=jnp.ones(rows, bool),
+    prompt_index=jnp.arange(rows, dtype=jnp.int32) // 4,
+    group_id=jnp.arange(rows, dtype=jnp.int32) // 4,
+    num_groups=number,
+  )
+  names = [k for k, v in records[0]["extras"].items() if hasattr(v, "dtype")]
+  prompts = Prompts(
+    tokens=jnp.zeros((number, 1), jnp.int32),
+    mask=jnp.ones((number, 1), bool),
+    ids=jnp.arange(number, dtype=jnp.int32),
+    extras={k: np.stack([r["extras"][k] for r in records]) for k in names},
+  )
+  return records, prompts, rollout
+
+
+@pytest.mark.slow
+def test_the_program_says_what_the_host_says():
+  config = config_lib.resolve(_config(rewards__in_graph=True))
+  problem = problem_lib.make_problem(config)
+  assert problem.judge.on_host is None
+  records, prompts, rollout = _batch(problem, 4)
+  scored = jax.jit(lambda p, r: problem.judge.score({}, p, r))(prompts, rollout)
+
+  host = problem_lib.make_problem(config_lib.resolve(_config()))
+  try:
+    batch = types.SimpleNamespace(records=records, prompts=prompts)
+    said, failures, _ = host.ask_host(batch, jax.device_get(rollout))
+    expected = host.judge.score({}, prompts, rollout, said)
+  finally:
+    host.close()
+  assert not any(failures.values())
+  assert scored.components.keys() == expected.components.keys()
+  for name, values in expected.components.items():
+    np.testing.assert_allclose(scored.components[name], values, rtol=1e-6)
+  np.testing.assert_allclose(scored.rewards, expected.rewards, rtol=1e-6)
+  assert scored.correct.tolist() == [True, False, True, False] * 4
+
+
+@pytest.mark.parametrize(
+  ("functions", "message"),
+  [
+    (("math_accuracy", "tests.rewards.reward_functions:shortest"), "shortest"),
+    (("repetition",), "none of them reads what was written"),
+    (("repetition", "math_accuracy"), "is not for 'repetition' to say"),
+  ],
+)
+def test_what_has_no_form_for_arrays_is_refused(functions, message):
+  config = _config(
+    rewards__in_graph=True,
+    rewards__functions=functions,
+    rewards__weights=(1.0,) * len(functions),
+  )
+  with pytest.raises(ValueError, match=message):
+    problem_lib.make_problem(config_lib.resolve(config))
+
+
+def test_what_is_right_is_not_for_a_comparison_to_say():
+  config = _config(
+    rewards__functions=("tests.rewards.reward_functions:shortest",),
+    rewards__weights=(1.0,),
+  )
+  with pytest.raises(ValueError, match="not for 'shortest' to say"):
+    problem_lib.make_problem(config_lib.resolve(config))
+
+
+def test_golds_that_are_no_numbers_are_refused(tmp_path):
+  path = tmp_path / "symbols.jsonl"
+  golds = ["3", r"\frac{1}{2}", "x^2 + 1", r"\sqrt{2}"]
+  path.write_text(
+    "".join(json.dumps({"prompt": "?", "answer": g}) + "\n" for g in golds)
+  )
+  config = _config(rewards__in_graph=True, data__format="")
+  config.data.train_path = config.data.eval_path = str(path)
+  with pytest.raises(ValueError, match=r"2 of the first 4 golds .*x\^2 \+ 1"):
+    problem_lib.make_problem(config_lib.resolve(config))
+
+
+def _sum(**fields):
+  rewards = judges.InGraph(
+    lambda prompts, rollout: {
+      "a": jnp.array([1.0, 0.0, 1.0, 0.0]),
+      "b": jnp.array([2.0, 2.0, 4.0, 4.0]),
+    }
+  )
+  return judges.Sum((rewards,), {"a": 1.0, "b": 1.0}, "a", **fields)
+
+
+def _rows(domains=(0, 1)):
+  prompts = types.SimpleNamespace(extras={"domain": jnp.array(domains)})
+  return prompts, types.SimpleNamespace(prompt_index=jnp.array([0, 0, 1, 1]))
+
+
+@pytest.mark.parametrize(
+  ("step", "weight"), [(0, 1.0), (5, 0.75), (10, 0.5), (99, 0.5), (None, 1.0)]
+)
+def test_weights_follow_the_steps_of_a_phase(step, weight):
+  judge = _sum(schedules={"b": ((0, 10), (1.0, 0.5))})
+  at = None if step is None else jnp.int32(step)
+  scored = judge.score({}, *_rows(), step=at)
+  np.testing.assert_allclose(
+    scored.rewards, np.array([1, 0, 1, 0]) + weight * np.array([2, 2, 4, 4])
+  )
+  assert scored.weights["b"] == np.float32(weight)
+
+
+def test_a_reward_is_for_the_domains_that_it_names():
+  """V3.2's hybrid: a rule for one kind of prompts, a rubric for another."""
+  judge = _sum(domains={"a": (0,), "b": (1, 7)})
+  scored = judge.score({}, *_rows())
+  np.testing.assert_allclose(scored.rewards, [1, 0, 4, 4])
+  assert np.isnan(scored.components["a"]).tolist() == [False] * 2 + [True] * 2
+  assert scored.correct.tolist() == [True, False, False, False]
+
+
+def test_a_reward_of_a_component_that_is_gone_goes_too():
+  member = judges.ByMember("reward_model", "reward")
+  ranks = judges.Derived("rank", derived.rank, ("reward_model",))
+  judge = judges.Sum((member, ranks), {"reward_model": 1.0, "rank": 1.0}, "a")
+  assert judge.without_models().judges == ()
+  assert judge.without_models().weights == {"a": 1.0}
+
+
+def test_steps_are_placed_at_the_tokens_that_end_them():
+  text = tokenizer.Tokenizer(tokenizer.GSM8K_BPE)
+  pieces = text.token_bytes()
+  lines = ["1 + 1 = 2 €\n", "so\n", "2 + 2 = 5\n"]
+  whole = "".join(lines)
+  ids = text.encode(whole)
+  tokens = np.zeros((2, len(ids) + 2), np.int32)
+  mask = np.zeros(tokens.shape, bool)
+  tokens[0, : len(ids)], mask[0, : len(ids)] = ids, True
+  steps = [[(len(lines[0]), 1.0), (len(whole), 0.5), (len(whole), 0.0)], []]
+  scores, ends = verifiers.placed(steps, [whole, ""], tokens, mask, pieces)
+  found = np.flatnonzero(ends[0]).tolist()
+  assert scores[0, found].tolist() == [1.0, 0.0]
+  assert text.decode(ids[: found[0] + 1]) == lines[0]
+  assert found[1] == len(ids) - 1
+  assert not ends[1].any()
+
+
+def _small(config, algorithm="grpo"):
+  config.algorithm = config_lib.algorithm_config(algorithm, kl_coef=0.0)
+  config.model.width = 16
+  config.model.num_layers = 1
+  config.model.num_heads = 2
+  config.model.num_kv_heads = 1
+  config.model.mlp_width = 32
+  config.sampling.max_new_tokens = 8
+  config.rl.steps = 3
+  config.rl.num_prompts = 4
+  config.rl.group_size = 4
+  config.rl.optimizer.learning_rate = 1e-2
+  config.eval.num_prompts = config.eval.batch_size = 4
+  config.log.samples_every = 1
+  config.log.num_samples = 16
+  config.log.tensorboard = False
+  return config
+
+
+@pytest.mark.slow
+def test_one_program_and_two_halves_learn_the_same(tmp_path):
+  lines = {}
+  for in_graph in (True, False):
+    workdir = tmp_path / str(in_graph)
+    config = _small(_config(rewards__in_graph=in_graph))
+    config.phases = ("sft", "rl")  # Some tags are written then.
+    config.sft.steps = 12
+    config.sft.num_prompts = 8
+    config.sft.optimizer.learning_rate = 5e-2
+    loop.train(config, workdir)
+    lines[in_graph] = [
+      metrics_log.read_lines(workdir / name)
+      for name in (metrics_log.SAMPLES, metrics_log.METRICS)
+    ]
+  (samples, metrics), (samples_too, metrics_too) = lines[True], lines[False]
+  assert samples == samples_too
+  assert len(samples) == 3 * 16
+  assert len({row["reward"] for row in samples}) > 1
+  for one, other in zip(metrics, metrics_too, strict=True):
+    for name in one.keys() & other.keys() - {"tokens_per_second"}:
+      if isinstance(one[name], float):
+        np.testing.assert_allclose(
+          one[name], other[name], rtol=1e-5, atol=1e-7, err_msg=name
+        )
+
+
+@pytest.mark.slow
+def test_process_supervision_learns_from_steps_of_a_text(tmp_path):
+  rewards = {"steps": "tests.rewards.reward_functions:halves"}
+  config = _small(_config(), "grpo_ps")
+  config.rewards.update(rewards, functions=("tag_count",), weights=(1.0,))
+  loop.train(config, tmp_path)
+  lines = metrics_log.read_lines(tmp_path / metrics_log.METRICS)
+  # Each first half is worth less than each second one, whatever is written.
+  trained = [row for row in lines if "loss" in row]
+  assert all(row["gradient_norm"] > 1e-3 for row in trained)
+  assert {row["reasoning_steps/per_completion"] for row in trained} <= {1, 2}
+  assert all(0 <= row["reasoning_steps/score"] <= 1 for row in trained)
+
+
+@pytest.mark.slow
+def test_nothing_is_sent_to_the_host_inside_the_step():
+  config = config_lib.resolve(_small(_config(rewards__in_graph=True)))
+  problem = problem_lib.make_problem(config)
+  mesh = sharding.make_mesh(1)
+  with jax.set_mesh(mesh):
+    policy = models_lib.make_policy(config, problem, mesh)
+    (phase,) = runs.make_phases(config, problem, policy, mesh)
+    state = runs.abstract_state((phase,), runs.abstract_start(policy, 0))
+    step = drivers.jit_step(mesh, drivers.stages.fused_step, phase.parts)
+    lines = problem.prompt_stream(0, 4, None)
+    prompts = next(lines).prompts
+    text = step.lower(state, prompts).compile().as_text()
+  assert not HOST_TRAFFIC.search(text)
+  assert "verifier" in text  # Its operations have names.
+
+
+def test_a_function_of_text_is_no_reward_of_a_task():
+  config = config_lib.default_config("grpo")
+  config.rewards.functions = ("accuracy", lambda prompts, completions: [0.0])
+  config.rewards.weights = (1.0, 1.0)
+  settings = config_lib.resolve(config)
+  with pytest.raises(KeyError, match=r"lambda.*own verifier"):
+    verifiers.check_names("task 'sort'", settings, ["accuracy"])
+  settings = config_lib.resolve(config_lib.default_config("grpo"))
+  with pytest.raises(KeyError) as error:
+    verifiers.check_names("task 'sort'", settings, ["speed"])
+  assert "own verifier" not in str(error.value)
