@@ -9,7 +9,7 @@ from grpo_jax.settings import config as config_lib
 from tests.data.images import pictures
 
 ROOT = pathlib.Path(__file__).parents[1]
-PROCESSORS = ROOT / "images" / "processors"
+PROCESSORS = ROOT / "data" / "images" / "processors"
 CHECKPOINTS = ROOT / "data" / "checkpoints"
 # The first ids are those of the tiny checkpoints with towers.
 TOKENS = (
