@@ -26,7 +26,8 @@ import numpy as np
 from grpo_jax.data import finding, sources
 from grpo_jax.data.encoder import Encoder
 from grpo_jax.data.shown import Shown, Sight, Unusable
-from grpo_jax.data.sources import Record, Source
+from grpo_jax.data.formats import Record
+from grpo_jax.data.sources import Source
 from grpo_jax.types import Images, Prompts
 
 

@@ -85,8 +85,8 @@ def equal(
   window = wrappings.without_superscripts(window)
   number = wrappings.number(window, gold["unit"], gold["is_plain"])
   data = wrappings.without_brackets(window.bytes, number.start, number.end)
-  symbols = grammar.symbols(data, number.start, number.end)
-  value = _value(data, grammar.roles(symbols), number.percent)
+  codes = grammar.symbols(data, number.start, number.end)
+  value = _value(data, grammar.roles(codes), number.percent)
   same_unit = (number.unit == gold["unit"]).all(axis=1)
   fits = number.unit_length <= wrappings.MAX_UNIT
   unit = (number.unit_length == 0) | (same_unit & fits)
