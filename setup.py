@@ -9,7 +9,7 @@ from setuptools.command import build_py, sdist
 
 _ROOT = pathlib.Path(__file__).resolve().parent
 # In the package: the commit that a wheel or an sdist was made from, which
-# `grpo_jax/training/runtime/commits.py` reads.
+# `grpo_jax/training/runtime/commit.py` reads.
 _COMMIT = "grpo_jax/commit.json"
 
 _MATH = ["math-verify>=0.9"]
@@ -67,8 +67,8 @@ _LINT = ["ruff>=0.12", "pre-commit>=4"]
 def _commit() -> str | None:
   """The commit of this checkout or sdist as JSON; None if unknown."""
   # Run as a file: what it imports is Python's, and the package needs JAX.
-  commits = runpy.run_path(str(_ROOT / "grpo_jax/training/runtime/commits.py"))
-  found = commits["git"]()
+  commit = runpy.run_path(str(_ROOT / "grpo_jax/training/runtime/commit.py"))
+  found = commit["git"]()
   return json.dumps(found) + "\n" if found else None
 
 

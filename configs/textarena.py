@@ -33,7 +33,7 @@ def get_config(algorithm: str = "grpo"):
   config.phases = ("sft", "rl")
 
   config.data.source = "environment"
-  config.data.environment = "grpo_jax.rewards.agents.text_games:make"
+  config.data.environment = "grpo_jax.rewards.agents.games:make"
   config.data.tokenizer = "bytes"
   config.data.max_prompt_len = 9
   config.environment.options = ml_collections.ConfigDict(

@@ -29,7 +29,7 @@ from absl import flags
 
 import grpo_jax
 from experiments import flags as flags_lib
-from grpo_jax import algorithms, objects
+from grpo_jax import algorithms, imports
 from grpo_jax.algorithms import options
 from grpo_jax.algorithms.contract import checks, reference
 from grpo_jax.ops import aggregation
@@ -119,7 +119,7 @@ def _comparisons(
   algorithm: Algorithm, config: Any, path: str
 ) -> Iterator[tuple[str, Check]]:
   """Comparisons with a reference, by name, on two batches."""
-  loss = objects.load(path, "--reference", "function")
+  loss = imports.load(path, "--reference", "function")
   # Of the module that was named: the loss may come from another one.
   module = sys.modules[path.partition(":")[0]]
   advantages = getattr(module, "advantages", None)

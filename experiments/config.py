@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.settings import documented
-from grpo_jax.training.runtime import escapes
+from grpo_jax.settings import setting_docs
+from grpo_jax.training.runtime import files
 
 _CONFIG = flags_lib.define_config()
 _CHANGED = flags.DEFINE_bool(
@@ -35,7 +35,7 @@ _NAME, _VALUE = 38, 20  # Columns.
 def main(argv: Sequence[str]) -> int:
   """Prints the table; exit status 1 if there is nothing in it."""
   del argv
-  every = list(documented.of_config(_CONFIG.value))
+  every = list(setting_docs.of_config(_CONFIG.value))
   chosen = [
     setting
     for setting in every
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
   return int(not chosen)
 
 
-def table(settings: Iterable[documented.Setting]) -> list[str]:
+def table(settings: Iterable[setting_docs.Setting]) -> list[str]:
   """The settings in lines of at most 80 columns, but for long names."""
   lines = [_row("setting", "value", "default").rstrip(), "─" * _COLUMNS]
   for one in settings:
@@ -82,7 +82,7 @@ def _row(name: str, value: str, default: str) -> str:
 
 
 def _shown(value: object) -> str:
-  return escapes.escaped(repr(value))
+  return files.escaped(repr(value))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from experiments import policies
 from grpo_jax import ranges
 from grpo_jax.data import clusters, demonstrations, sources
 from grpo_jax.training.evaluation import embeddings
-from grpo_jax.training.runtime import console, paths
+from grpo_jax.training.runtime import files, terminal
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(
@@ -74,13 +74,13 @@ def main(argv: Sequence[str]) -> int:
   del argv
   out = flags_lib.file_to_write("out", _OUT.value)
   assert out is not None
-  with console.waiting("loading"):
+  with terminal.waiting("loading"):
     policy = policies.opened(
       _WORKDIR.value, _STEP.value, _CHECKPOINT.value, _CONFIG.value
     )
   with policy as run:
     records = _records(run.loaded)
-    with console.waiting(
+    with terminal.waiting(
       f"running the policy over {ranges.counted(len(records), 'prompt')}"
     ):
       measured = embeddings.measure(
@@ -96,7 +96,7 @@ def main(argv: Sequence[str]) -> int:
     measured.embeddings, _NUM_CLUSTERS.value, _LEAST.value, _SEED.value
   )
   known = clusters.Clusters(labels, measured.losses, _NUM_CLUSTERS.value)
-  paths.write(out, clusters.packed(records, known, about))
+  files.write(out, clusters.packed(records, known, about))
   sizes = np.bincount(labels)
   print(
     f"{ranges.counted(len(records), 'prompt')} in {len(sizes)} clusters of"

@@ -36,7 +36,7 @@ from experiments import policies, report
 from grpo_jax import handle, ranges
 from grpo_jax.training.evaluation import data_sets, scores
 from grpo_jax.training.problem import unscored
-from grpo_jax.training.runtime import console, hosts, paths
+from grpo_jax.training.runtime import files, hosts, terminal
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(
@@ -103,11 +103,11 @@ def main(argv: Sequence[str]) -> int:
   data = _data()
   out, kept = _file("out", _OUT.value), _file("completions", _COMPLETIONS.value)
   if _WORKDIR.value and out is None:
-    out = paths.parse(_WORKDIR.value) / "evaluation.json"
+    out = files.parse(_WORKDIR.value) / "evaluation.json"
   draws = data_sets.Draws(
     _TEMPERATURE.value, _NUM_SAMPLES.value, _TOP_P.value, _SEED.value
   )
-  with console.waiting("loading"):
+  with terminal.waiting("loading"):
     loaded_run = _policy(data)
   with loaded_run as run:
     step, max_unscored = run.step, run.config.rewards.max_unscored
@@ -115,7 +115,7 @@ def main(argv: Sequence[str]) -> int:
       run.loaded, _MAX_PROMPT_LEN.value, _MAX_NEW_TOKENS.value
     )
     sets = data_sets.opened(loaded, data, _NUM_PROMPTS.value)
-    with console.waiting("completing and scoring"):
+    with terminal.waiting("completing and scoring"):
       greedy, sampled = (
         data_sets.complete(loaded, sets, how, _BATCH_SIZE.value)
         for how in (data_sets.Draws(seed=draws.seed), draws)
@@ -139,24 +139,24 @@ def main(argv: Sequence[str]) -> int:
     "seed": draws.seed,
     **_summary(sets, greedy, sampled),
   }
-  console.say("\n".join(report.evaluation_tables(title, how, said)))
+  terminal.say("\n".join(report.evaluation_tables(title, how, said)))
   for failure in failures:
-    console.say(flags_lib.wrapped(f"FAIL: {failure}"), "bold red")
+    terminal.say(flags_lib.wrapped(f"FAIL: {failure}"), "bold red")
   if kept is not None:
     lines = (
       line
       for arguments in zip(sets, greedy, sampled, strict=True)
       for line in data_sets.lines(*arguments)
     )
-    paths.write(kept, "".join(lines).encode())
+    files.write(kept, "".join(lines).encode())
     print(f"completions: {kept}")
   if out is not None:
-    paths.write(out, (json.dumps(said, indent=2) + "\n").encode())
+    files.write(out, (json.dumps(said, indent=2) + "\n").encode())
     print(f"saved: {out}")
   return int(bool(failures))
 
 
-def _file(flag: str, value: str | None) -> paths.Path | None:
+def _file(flag: str, value: str | None) -> files.Path | None:
   """The file that a flag names, looked at before any work.
 
   Raises:
@@ -164,8 +164,8 @@ def _file(flag: str, value: str | None) -> paths.Path | None:
   """
   if not value:
     return None
-  path = paths.parse(value)
-  here = hosts.is_main() and not paths.is_remote(path)
+  path = files.parse(value)
+  here = hosts.is_main() and not files.is_remote(path)
   if here and not path.parent.is_dir():
     raise FileNotFoundError(
       f"--{flag}={value}: there is no folder {path.parent}; make it first."

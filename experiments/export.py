@@ -23,7 +23,7 @@ from grpo_jax import api, handle
 from grpo_jax.models import lora
 from grpo_jax.models.hf import families, peft, weights
 from grpo_jax.training.evaluation import cards
-from grpo_jax.training.runtime import paths
+from grpo_jax.training.runtime import files
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run, local or gs://.", required=True
@@ -43,12 +43,12 @@ _DTYPE = flags.DEFINE_enum(
 def main(argv: Sequence[str]) -> int:
   """Loads the run and writes the folder."""
   del argv
-  out = paths.parse(_OUT.value)
-  if paths.is_remote(out) and out.exists():
+  out = files.parse(_OUT.value)
+  if files.is_remote(out) and out.exists():
     raise ValueError(
       f"--out={out} exists; nothing was changed. Pass another one."
     )
-  folder = paths.scratch(out)
+  folder = files.scratch(out)
   with api.load(_WORKDIR.value, _STEP.value) as run:
     model = run.config.model
     if not model.checkpoint:
@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
         )
       peft.save(folder, params, adapters, model.checkpoint, model.revision)
       _write_card(folder, run, "peft")
-      paths.publish(folder, out)
+      files.publish(folder, out)
       print(f"adapters of step {run.step} -> {_OUT.value}")
       return 0
     if adapters is not None:
@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
       dtype=_DTYPE.value,
     )
     _write_card(folder, run, "transformers")
-    paths.publish(folder, out)
+    files.publish(folder, out)
     print(f"step {run.step} of {_WORKDIR.value} -> {_OUT.value}")
   return 0
 

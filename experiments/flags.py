@@ -17,8 +17,8 @@ import jax
 from absl import app, flags, logging
 from ml_collections import config_dict, config_flags
 
-from grpo_jax.settings import named
-from grpo_jax.training.runtime import console, hosts, paths, program_cache
+from grpo_jax.settings import overrides
+from grpo_jax.training.runtime import compilation, files, hosts, terminal
 
 # What a bad config, data set or checkpoint raises; anything else is a defect
 # of ours and keeps its traceback.
@@ -128,7 +128,7 @@ def define_processes(
     flags.DEFINE_integer(name, None, text, flag_values=values)
 
 
-def file_to_write(name: str, value: str | None) -> paths.Path | None:
+def file_to_write(name: str, value: str | None) -> files.Path | None:
   """The file of a flag, looked at before any work; None without one.
 
   Raises:
@@ -136,8 +136,8 @@ def file_to_write(name: str, value: str | None) -> paths.Path | None:
   """
   if not value:
     return None
-  out = paths.parse(value)
-  if not paths.is_remote(out) and not out.parent.is_dir():
+  out = files.parse(value)
+  if not files.is_remote(out) and not out.parent.is_dir():
     raise FileNotFoundError(
       f"--{name}={out}: there is no folder {out.parent}; make it first."
     )
@@ -176,8 +176,8 @@ def run(
 
   def guarded(argv: Sequence[str]) -> int:
     logging.set_verbosity(logging.WARNING)  # Libraries chat at INFO.
-    console.take_over_logging()
-    program_cache.use()
+    terminal.take_over_logging()
+    compilation.use()
     given = flags.FLAGS
     try:
       if several_processes:
@@ -202,7 +202,7 @@ def run(
         print(f"{hosts.label()}error:", file=sys.stderr)
         traceback.print_exc()
         hosts.leave(2 if user_error else 1)
-      _leave(f"{named.text_of(error)}\n(--debug shows the traceback.)")
+      _leave(f"{overrides.text_of(error)}\n(--debug shows the traceback.)")
 
   define_processes(flags.FLAGS, several_processes)
   app.run(guarded, flags_parser=parser)
@@ -290,7 +290,7 @@ def parse(
   if has_config and (problem := _config_problem(argv)):
     raise ValueError(problem) from mistake
   if mistake is not None:
-    text = named.text_of(mistake)
+    text = overrides.text_of(mistake)
     if missing := re.search(r"Flag --(\w+) must have a value", text):
       text = f"--{missing[1]} is missing: {flag_values[missing[1]].help}"
     raise ValueError(text) from mistake
@@ -309,7 +309,7 @@ def _groups(argv: Sequence[str]) -> dict[str, tuple[str, str]]:
   found = {}
   for argument in argv:
     match = re.match(r"--?config\.([\w.]+)=(\{.*\})$", argument, re.DOTALL)
-    if match and match[1] in named.FREE_GROUPS:
+    if match and match[1] in overrides.FREE_GROUPS:
       found[argument] = (match[1], match[2])
   return found
 
@@ -342,7 +342,7 @@ def _set_group(
   except (ValueError, SyntaxError, TypeError) as error:
     raise ValueError(
       f"{given}: needed is a dictionary as Python writes it,"
-      f" {named.whole(name, _spelled)} ({named.text_of(error)})."
+      f" {overrides.whole(name, _spelled)} ({overrides.text_of(error)})."
     ) from error
   where, _, last = name.rpartition(".")
   parent = config
@@ -364,7 +364,7 @@ def _leave(message: str, status: int = 2) -> None:
 
 def wrapped(text: str) -> str:
   """The text in lines that fit a terminal; words, as paths, stay whole."""
-  return console.wrapped(text)
+  return terminal.wrapped(text)
 
 
 def _configs(argv: Sequence[str]) -> list[str]:
@@ -379,7 +379,7 @@ def _config_problem(argv: Sequence[str]) -> str | None:
     return (
       "--config is missing; pass a config file, or the name of one that comes"
       " with the library, for example --config=quickstart. There are:"
-      f" {', '.join(named.shipped())}."
+      f" {', '.join(overrides.shipped())}."
     )
   path, _, algorithm = given[-1].partition(":")
   config = _load(path, algorithm)
@@ -406,15 +406,15 @@ def _with_files(argv: Sequence[str]) -> list[str]:
     start = "" if is_value or flag is None else flag[0]
     name, colon, more = argument.removeprefix(start).partition(":")
     with contextlib.suppress(FileNotFoundError):
-      given[place] = f"{start}{named.find(name)}{colon}{more}"
+      given[place] = f"{start}{overrides.find(name)}{colon}{more}"
   return given
 
 
 def _load(path: str, algorithm: str) -> config_dict.ConfigDict | str:
   """The config without overrides, or why it cannot be made."""
   try:
-    return named.load(
-      str(named.find(path)), *([algorithm] if algorithm else [])
+    return overrides.load(
+      str(overrides.find(path)), *([algorithm] if algorithm else [])
     )
   except (FileNotFoundError, ValueError) as error:
     return str(error)
@@ -430,10 +430,10 @@ def _override_problem(
 ) -> str | None:
   """Why `--config.name=value` does not fit, or None if it does."""
   given = f"--config.{name}" + (f"={value}" if value is not None else "")
-  if name in named.FREE_GROUPS:
+  if name in overrides.FREE_GROUPS:
     return (
       f"{given}: the settings of config.{name} have names of your own; write it"
-      f" whole: {named.whole(name, _spelled)}."
+      f" whole: {overrides.whole(name, _spelled)}."
     )
   if name in ("algorithm", "algorithm.name"):
     # The fields of one algorithm must not stay with another.
@@ -442,10 +442,10 @@ def _override_problem(
       f" its own defaults: --config={path}:{value or 'NAME'}. A file of"
       " configs/recipes has that of its paper."
     )
-  if problem := named.complaint(config, name, _spelled):
+  if problem := overrides.complaint(config, name, _spelled):
     return f"{given}: {problem}"
   *groups, last = name.split(".")
-  parent = named.at(config, ".".join(groups))
+  parent = overrides.at(config, ".".join(groups))
   kind = parent.get_type(last)
   if kind is type(None):
     return (

@@ -40,10 +40,10 @@ from experiments import flags as flags_lib
 from experiments import policies
 from grpo_jax import ranges
 from grpo_jax.data import demonstrations, sources
-from grpo_jax.settings import sections
+from grpo_jax.settings import phase
 from grpo_jax.training.evaluation import data_sets, generation
-from grpo_jax.training.phases import runs
-from grpo_jax.training.runtime import console, hosts, paths, progress
+from grpo_jax.training.phases import checkpointed
+from grpo_jax.training.runtime import files, hosts, terminal
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(
@@ -124,7 +124,7 @@ def main(argv: Sequence[str]) -> int:
     is_scored=not is_text if _SCORE.value is None else _SCORE.value,
   )
   wanted.check()
-  with console.waiting("loading"):
+  with terminal.waiting("loading"):
     policy = policies.opened(
       _WORKDIR.value,
       _STEP.value,
@@ -169,7 +169,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _generate(
-  loaded: runs.Loaded,
+  loaded: checkpointed.Loaded,
   source: sources.Source,
   num_prompts: int,
   out: pathlib.Path,
@@ -184,7 +184,7 @@ def _generate(
   first = done = next(parts)
   if done.prompts:
     hosts.say(f"continuing after {ranges.counted(done.prompts, 'prompt')}")
-  with progress.Progress("generate", num_prompts) as display:
+  with terminal.Progress("generate", num_prompts) as display:
     for done in parts:
       seconds = time.monotonic() - started
       rate = (done.prompts - first.prompts) / seconds
@@ -205,7 +205,7 @@ def _out() -> pathlib.Path:
     FileNotFoundError: It could not be written.
     ValueError: It is not on a disk.
   """
-  out = paths.parse(_OUT.value)
+  out = files.parse(_OUT.value)
   if not isinstance(out, pathlib.Path):
     raise ValueError(
       f"--out={_OUT.value}: an object in a bucket cannot grow; name a file on a"
@@ -218,7 +218,7 @@ def _out() -> pathlib.Path:
   return out
 
 
-def _keep() -> sections.KeepConfig | None:
+def _keep() -> phase.KeepConfig | None:
   """What --keep and the flags beside it ask for.
 
   Raises:
@@ -232,12 +232,12 @@ def _keep() -> sections.KeepConfig | None:
           f"--{name} says which completions are kept; give --keep=M too."
         )
     return None
-  return sections.KeepConfig(
+  return phase.KeepConfig(
     _KEEP.value, _ORDER.value, _DISTINCT.value, tuple(_LEAST.value)
   )
 
 
-def _source(loaded: runs.Loaded) -> tuple[sources.Source, int]:
+def _source(loaded: checkpointed.Loaded) -> tuple[sources.Source, int]:
   """The prompts, and a digest of the file that they are from; 0 without one.
 
   Raises:
@@ -254,16 +254,16 @@ def _source(loaded: runs.Loaded) -> tuple[sources.Source, int]:
       " held_out, or see experiments.sample."
     )
   if name.endswith(".txt"):
-    if not paths.parse(name).exists():
+    if not files.parse(name).exists():
       raise FileNotFoundError(f"--prompts={name}: there is no such file.")
     source: sources.Source = sources.TextSource(name)
   else:
     (found,) = data_sets.opened(loaded, {"prompts": name})
     source = found.source
-  return source, zlib.crc32(paths.parse(name).read_bytes())
+  return source, zlib.crc32(files.parse(name).read_bytes())
 
 
-def _num_prompts(loaded: runs.Loaded, source: sources.Source) -> int:
+def _num_prompts(loaded: checkpointed.Loaded, source: sources.Source) -> int:
   """How many prompts are asked for.
 
   Raises:

@@ -20,7 +20,7 @@ from absl import flags
 from experiments import flags as flags_lib
 from grpo_jax import api
 from grpo_jax.training.evaluation import interference
-from grpo_jax.training.runtime import paths
+from grpo_jax.training.runtime import files
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run, local or gs://.", required=True
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
       "norms": found.norms.tolist(),
     }
     text = json.dumps(said, indent=2).replace("NaN", "null")
-    paths.write(out, (text + "\n").encode())
+    files.write(out, (text + "\n").encode())
     print(f"written: {out}")
   return 0
 

@@ -26,13 +26,13 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from grpo_jax import ranges
-from grpo_jax.data import quarantine
-from grpo_jax.data.lint import Finding
+from grpo_jax.data import quality
+from grpo_jax.data.quality import Finding
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.evaluation import data_sets, lint
-from grpo_jax.training.phases import runs
+from grpo_jax.training.phases import checkpointed
 from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.training.runtime import paths
+from grpo_jax.training.runtime import files
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(
@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
 def _disagreements(problem: problem_lib.Problem, number: int) -> list[Finding]:
   draws = data_sets.Draws(temperature=1.0, num_samples=_NUM_SAMPLES)
   with contextlib.ExitStack() as stack:
-    loaded = runs.opened(stack, paths.parse(_WORKDIR.value))
+    loaded = checkpointed.opened(stack, files.parse(_WORKDIR.value))
     train = data_sets.DataSet("train", problem.train, number)
     (completions,) = data_sets.complete(loaded, [train], draws)
   return lint.disagreements(completions)
@@ -91,9 +91,9 @@ def _write(problem: problem_lib.Problem, found: Sequence[Finding]) -> None:
   for finding in found:
     for number in finding.records:
       why.setdefault(number, []).append(finding.check)
-  lines = quarantine.described(problem.train, why)
-  path = paths.parse(_OUT.value)
-  paths.write(path, (json.dumps(lines, indent=2) + "\n").encode())
+  lines = quality.described(problem.train, why)
+  path = files.parse(_OUT.value)
+  files.write(path, (json.dumps(lines, indent=2) + "\n").encode())
   print(f"{ranges.counted(len(lines), 'record')}: {path}")
 
 

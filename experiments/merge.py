@@ -23,7 +23,7 @@ from absl import flags
 from experiments import flags as flags_lib
 from grpo_jax import ranges
 from grpo_jax.training.evaluation import cards, merging
-from grpo_jax.training.runtime import console, hosts, paths
+from grpo_jax.training.runtime import files, hosts, terminal
 
 _WORKDIRS = flags.DEFINE_list(
   "workdirs", None, "Folders of runs, local or gs://.", required=True
@@ -46,12 +46,12 @@ def main(argv: Sequence[str]) -> int:
     raise ValueError(
       f"--weights={','.join(_WEIGHTS.value)}: needed are numbers, as 0.5,0.5."
     ) from error
-  with console.waiting("merging"):
+  with terminal.waiting("merging"):
     size = merging.merge(_WORKDIRS.value, _OUT.value, weights, _BASE.value)
-  out = paths.parse(_OUT.value)
+  out = files.parse(_OUT.value)
   if hosts.is_main():
     text = cards.card(out, step=None, library="grpo_jax")
-    paths.write(out / cards.README, text.encode())
+    files.write(out / cards.README, text.encode())
   print(
     f"{ranges.counted(len(_WORKDIRS.value), 'run')}, {size} parameters ->"
     f" {_OUT.value}"

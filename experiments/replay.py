@@ -23,7 +23,7 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from grpo_jax.training import replay
-from grpo_jax.training.runtime import escapes, metrics_log, traces
+from grpo_jax.training.runtime import files, log, traces
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run, local or gs://.", required=True
@@ -62,7 +62,7 @@ def _show(workdir: str, step: int, prompt: int) -> int:
       f" {step}, 0 to {count - 1}."
     )
   print(f"step {step} ({group.phase}), prompt {prompt}, record {group.record}:")
-  print(f"  {escapes.escaped(group.prompt)}")
+  print(f"  {files.escaped(group.prompt)}")
   for row in rows:
     print("\n".join(_described(row)))
   expected = replay.recorded(workdir, step, prompt)
@@ -132,7 +132,7 @@ def _check(workdir: str, number: int) -> int:
 
 def _print_changes(workdir: str) -> None:
   """Prints what else is not as it was: numbers are equal on equal versions."""
-  changes = metrics_log.changes_since(workdir)
+  changes = log.changes_since(workdir)
   for line in changes or ["versions, devices and commit are those of the run"]:
     print(f"  {line}")
 
@@ -144,14 +144,14 @@ def _rows(group: traces.Group) -> list[traces.Row]:
 def _described(row: traces.Row) -> list[str]:
   """A row with its numbers, as lines."""
   context = f", context {row.context}" if row.context else ""
-  lines = [f"sample {row.sample}{context}: {escapes.escaped(row.text)}"]
+  lines = [f"sample {row.sample}{context}: {files.escaped(row.text)}"]
   said = {"reward": row.reward, "correct": row.correct, **row.components}
   said["terminated"] = row.terminated
   lines += [f"  {name}: {'–' if x is None else x}" for name, x in said.items()]
   if row.error:
-    lines.append(f"  error: {escapes.escaped(row.error)}")
+    lines.append(f"  error: {files.escaped(row.error)}")
   for call in row.calls:
-    asked, answer = escapes.escaped(call["in"]), escapes.escaped(call["out"])
+    asked, answer = files.escaped(call["in"]), files.escaped(call["out"])
     lines.append(f"  turn {call['turn']}: {asked} -> {answer}")
   names = sorted(row.values)
   for start in range(0, len(names), _COLUMNS):
@@ -160,7 +160,7 @@ def _described(row: traces.Row) -> list[str]:
     lines.append(f"{'token'.ljust(14)}{head}")
     for at, token in enumerate(row.tokens):
       numbers = "".join(_exact(row.values[k][at]).rjust(_WIDTH) for k in shown)
-      lines.append(f"{escapes.escaped(token)[:13].ljust(14)}{numbers}")
+      lines.append(f"{files.escaped(token)[:13].ljust(14)}{numbers}")
   return lines
 
 

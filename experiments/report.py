@@ -10,7 +10,8 @@ from typing import Any
 
 from grpo_jax.training.evaluation import data_sets, evaluation, scores
 from grpo_jax.training.problem import unscored
-from grpo_jax.training.runtime import escapes, metrics_log, paths, traces
+from grpo_jax.training.runtime import files, traces
+from grpo_jax.training.runtime import log as log_lib
 
 
 def example(completion: evaluation.Completion, width: int = 80) -> str:
@@ -29,7 +30,7 @@ def example(completion: evaluation.Completion, width: int = 80) -> str:
 
 
 def _short(text: str, width: int) -> str:
-  line = escapes.escaped(text.strip())
+  line = files.escaped(text.strip())
   return line if len(line) <= width else line[: width - 1] + "…"
 
 
@@ -78,7 +79,7 @@ def _number(value: float, sign: str = "") -> str:
 
 
 def places(
-  workdir: paths.Path, plot: paths.Path | None, tensorboard: bool
+  workdir: files.Path, plot: files.Path | None, tensorboard: bool
 ) -> list[str]:
   """What a person opens after a run, and the command for it, where it is there.
 
@@ -87,7 +88,7 @@ def places(
     plot: The picture that has been drawn.
     tensorboard: Whether there are TensorBoard events.
   """
-  samples, log = workdir / metrics_log.SAMPLES, workdir / traces.FILE
+  samples, log = workdir / log_lib.SAMPLES, workdir / traces.FILE
   folder = shlex.quote(str(workdir))
   found = []
   if _has_content(log):
@@ -104,7 +105,7 @@ def places(
   return found
 
 
-def _has_content(path: paths.Path) -> bool:
+def _has_content(path: files.Path) -> bool:
   """Whether there is a file that is not empty, on a disk or in a bucket."""
   if not path.exists():
     return False
@@ -112,7 +113,7 @@ def _has_content(path: paths.Path) -> bool:
     return bool(file.read(1))
 
 
-def alarms(workdir: paths.Path) -> str | None:
+def alarms(workdir: files.Path) -> str | None:
   """The rules of health that have warned, as result.json has them.
 
   Args:
@@ -121,7 +122,7 @@ def alarms(workdir: paths.Path) -> str | None:
   Returns:
     "alarms: H01 all_groups_dead (rl, step 110), …"; None if none has warned.
   """
-  result = json.loads((workdir / metrics_log.RESULT).read_text())
+  result = json.loads((workdir / log_lib.RESULT).read_text())
   said = [
     f"{alarm['rule']} {alarm['name']} ({alarm['phase']}, step {alarm['step']})"
     for alarm in result["alarms"]

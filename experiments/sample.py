@@ -17,7 +17,7 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from grpo_jax import api
-from grpo_jax.training.runtime import escapes
+from grpo_jax.training.runtime import files
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run, local or gs://.", required=True
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
       f"sample: a session of the environment failed: {rows[0].error}"
     )
   for row in rows:
-    print(escapes.escaped(row.text))
+    print(files.escaped(row.text))
   return 0
 
 

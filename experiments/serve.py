@@ -30,11 +30,11 @@ from experiments import flags as flags_lib
 from experiments import policies
 from grpo_jax.rewards.agents import call_formats
 from grpo_jax.rollout import sampling
-from grpo_jax.serving import serving, serving_endpoint, serving_http
+from grpo_jax.serving import endpoint as endpoint_lib
+from grpo_jax.serving import engine, http
 from grpo_jax.training.evaluation import data_sets
-from grpo_jax.training.phases import runs
-from grpo_jax.training.problem import token_texts
-from grpo_jax.training.runtime import console
+from grpo_jax.training.phases import checkpointed
+from grpo_jax.training.runtime import terminal
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(
@@ -83,13 +83,13 @@ def main(argv: Sequence[str]) -> int:
     token = pathlib.Path(_TOKEN_FILE.value).read_text(encoding="utf-8").strip()
     if not token:
       raise ValueError(f"--token_file={_TOKEN_FILE.value} is empty.")
-  serving_http.check_address(_HOST.value, token)
+  http.check_address(_HOST.value, token)
   stop = threading.Event()
   signal.signal(signal.SIGTERM, lambda *_: stop.set())
   # Requests bring the prompts: a config of a checkpoint needs no file of them.
   with tempfile.NamedTemporaryFile("w+") as prompts:
     print('{"prompt": "1", "answer": "1"}', file=prompts, flush=True)
-    with console.waiting("loading"):
+    with terminal.waiting("loading"):
       policy = policies.opened(
         _WORKDIR.value,
         _STEP.value,
@@ -105,10 +105,12 @@ def main(argv: Sequence[str]) -> int:
   return 0
 
 
-def _serve(loaded: runs.Loaded, token: str, stop: threading.Event) -> None:
+def _serve(
+  loaded: checkpointed.Loaded, token: str, stop: threading.Event
+) -> None:
   """Draws what the server is asked for."""
   problem = loaded.problem
-  sampler = serving.Sampler(
+  sampler = engine.Sampler(
     loaded.policy,
     loaded.mesh,
     sampling.SamplingConfig(
@@ -120,15 +122,15 @@ def _serve(loaded: runs.Loaded, token: str, stop: threading.Event) -> None:
     problem.max_prompt_len,
     max_waiting=_MAX_WAITING.value,
   )
-  speaker = serving_endpoint.Speaker(
+  speaker = endpoint_lib.Speaker(
     problem.encoder,
-    lambda ids: token_texts.bytes_of(problem, ids),
-    serving_endpoint.calls_named(_CALLS.value or ""),
+    problem.bytes_of,
+    endpoint_lib.calls_named(_CALLS.value or ""),
   )
-  endpoint = serving_endpoint.Completions(
+  endpoint = endpoint_lib.Completions(
     speaker, sampler, _MODEL.value, _SEED.value
   )
-  server = serving_http.Server(
+  server = http.Server(
     endpoint, _HOST.value, _PORT.value, token, timeout_s=_TIMEOUT_S.value
   )
   try:

@@ -37,7 +37,7 @@ from grpo_jax import ranges
 from grpo_jax.training import loop
 from grpo_jax.training import run as run_lib
 from grpo_jax.training.monitor import health, plots
-from grpo_jax.training.runtime import console, hosts, paths
+from grpo_jax.training.runtime import files, hosts, terminal
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
   """Trains, then reports in words and as a picture."""
   del argv
   started = time.time()
-  config, workdir = _CONFIG.value, paths.parse(_WORKDIR.value)
+  config, workdir = _CONFIG.value, files.parse(_WORKDIR.value)
   several = ""
   if jax.process_count() > 1:
     several = f" of {jax.process_count()} processes"
@@ -79,11 +79,11 @@ def main(argv: Sequence[str]) -> int:
     status = _report(config, result, seconds)
   if hosts.is_main():
     if said := report.alarms(workdir):
-      console.say(flags_lib.wrapped(said), "bold yellow")
+      terminal.say(flags_lib.wrapped(said), "bold yellow")
     drawn = result.has_drawn and config.log.curves
     plot = _plot(workdir) if drawn else None
     for line in report.places(workdir, plot, config.log.tensorboard):
-      console.say(line, "dim")
+      terminal.say(line, "dim")
   return status
 
 
@@ -105,21 +105,23 @@ def _report(
     return status
   print(f"\nheld-out completions ({how}):")
   for completion in result.examples[:_NUM_SHOWN]:
-    print(report.example(completion, console.columns()))
+    print(report.example(completion, terminal.columns()))
   head, *lines = report.before_and_after(
     result.before, result.after, result.num_prompts, how, seconds
   )
-  console.say(f"\n{head}", "bold")
-  console.say("\n".join(lines))
+  terminal.say(f"\n{head}", "bold")
+  terminal.say("\n".join(lines))
   if failure is not None:
-    console.say(flags_lib.wrapped(f"FAIL: {failure}"), "bold red")
+    terminal.say(flags_lib.wrapped(f"FAIL: {failure}"), "bold red")
   elif required is not None:
     accuracy = result.after["eval/accuracy"]
-    console.say(f"PASS: accuracy {accuracy:.3f} ≥ {required:.3f}", "bold green")
+    terminal.say(
+      f"PASS: accuracy {accuracy:.3f} ≥ {required:.3f}", "bold green"
+    )
   return status
 
 
-def _plot(workdir: paths.Path) -> paths.Path | None:
+def _plot(workdir: files.Path) -> files.Path | None:
   """Draws the curves: a convenience, which a server may do without."""
   if not importlib.util.find_spec("matplotlib"):
     logging.warning("no plot: install grpo_jax[plot] for %s", workdir)

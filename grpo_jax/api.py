@@ -20,10 +20,11 @@ from ml_collections import config_dict
 
 from grpo_jax import handle
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import named, typed
+from grpo_jax.settings import overrides, typed
 from grpo_jax.training import loop
-from grpo_jax.training.phases import runs, workdirs
-from grpo_jax.training.runtime import console, hosts, paths, program_cache
+from grpo_jax.training.phases import checkpointed
+from grpo_jax.training.phases import workdir as workdir_lib
+from grpo_jax.training.runtime import compilation, files, hosts, terminal
 
 # Folders of runs that have none of their own; removed with the process.
 _FOLDERS: list[tempfile.TemporaryDirectory] = []
@@ -60,15 +61,15 @@ def config(
     ValueError: The file makes no config, or `settings` has the algorithm.
   """
   arguments = () if algorithm is None else (algorithm,)
-  found = named.load(str(named.find(name)), *arguments)
-  named.apply(found, named.with_rows(settings))
-  named.lock(found)
+  found = overrides.load(str(overrides.find(name)), *arguments)
+  overrides.apply(found, overrides.with_rows(settings))
+  overrides.lock(found)
   return found
 
 
 def _prepare() -> None:
   """What the commands do before anything else, where nobody has done it."""
-  program_cache.use()
+  compilation.use()
   root = logging.getLogger()
   # Libraries configure it when they are imported. What a person has chosen
   # stays.
@@ -81,7 +82,7 @@ def _prepare() -> None:
   if root.handlers == of_libraries:
     for handler in of_libraries:
       root.removeHandler(handler)
-    console.take_over_logging()
+    terminal.take_over_logging()
 
 
 def train(
@@ -145,9 +146,9 @@ def load(workdir: str | os.PathLike, step: int | None = None) -> handle.Run:
     ValueError: Its config is damaged.
   """
   _prepare()
-  folder = paths.parse(workdir)
-  opened = functools.partial(runs.opened, workdir=folder, step=step)
-  return handle.Run(workdirs.settings(folder), folder, opened)
+  folder = files.parse(workdir)
+  opened = functools.partial(checkpointed.opened, workdir=folder, step=step)
+  return handle.Run(workdir_lib.settings(folder), folder, opened)
 
 
 def load_checkpoint(config: typed.Config, checkpoint: str) -> handle.Run:
@@ -170,5 +171,5 @@ def load_checkpoint(config: typed.Config, checkpoint: str) -> handle.Run:
       f" the checkpoint {checkpoint!r}; name one of them."
     )
   _prepare()
-  opened = functools.partial(runs.opened_checkpoint, config=settings)
+  opened = functools.partial(checkpointed.opened_checkpoint, config=settings)
   return handle.Run(settings, None, opened)

@@ -25,10 +25,9 @@ import numpy as np
 from grpo_jax import ranges
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.evaluation import data_sets, draws, evaluation, scores
-from grpo_jax.training.monitor import history as history_lib
 from grpo_jax.training.monitor import plots
-from grpo_jax.training.phases import runs
-from grpo_jax.training.runtime import console, hosts, metrics_log, paths
+from grpo_jax.training.phases import checkpointed
+from grpo_jax.training.runtime import files, hosts, log, terminal
 from grpo_jax.training.runtime import traces as traces_lib
 
 if TYPE_CHECKING:
@@ -46,8 +45,8 @@ class Run:
   def __init__(
     self,
     config: config_lib.RunConfig,
-    workdir: paths.Path | None,
-    opened: Callable[[contextlib.ExitStack], runs.Loaded],
+    workdir: files.Path | None,
+    opened: Callable[[contextlib.ExitStack], checkpointed.Loaded],
   ):
     """Opens nothing yet.
 
@@ -89,7 +88,7 @@ class Run:
     self._stack.close()
 
   @functools.cached_property
-  def loaded(self) -> runs.Loaded:
+  def loaded(self) -> checkpointed.Loaded:
     """The models in memory; averaged parameters, where there are any.
 
     Raises:
@@ -111,7 +110,7 @@ class Run:
     """Parameters of the policy: {"trained": …, "frozen": …}."""
     return self.loaded.params
 
-  def _folder(self, what: str) -> paths.Path:
+  def _folder(self, what: str) -> files.Path:
     if self.workdir is None:
       raise ValueError(
         f"run.{what}: {self.config.model.checkpoint!r} is a checkpoint that no"
@@ -120,15 +119,15 @@ class Run:
     return self.workdir
 
   @property
-  def history(self) -> history_lib.History:
+  def history(self) -> plots.History:
     """What has been logged until now, as arrays by name."""
-    return history_lib.read(self._folder("history"))
+    return plots.read(self._folder("history"))
 
   @property
   def samples(self) -> list[dict[str, Any]]:
     """The lines of `samples.jsonl`: completions drawn in training."""
-    path = self._folder("samples") / metrics_log.SAMPLES
-    return metrics_log.read_lines(path) if path.exists() else []
+    path = self._folder("samples") / log.SAMPLES
+    return log.read_lines(path) if path.exists() else []
 
   @property
   def result(self) -> dict[str, Any] | None:
@@ -137,8 +136,8 @@ class Run:
     None where it has not: it is going on, or was stopped, and the same call of
     `train` continues it.
     """
-    path = self._folder("result") / metrics_log.RESULT
-    return metrics_log.read_json(path, dict) if path.exists() else None
+    path = self._folder("result") / log.RESULT
+    return log.read_json(path, dict) if path.exists() else None
 
   def traces(self) -> list[traces_lib.Group]:
     """Whole groups token by token, as the run has traced them."""
@@ -156,7 +155,7 @@ class Run:
     """
     folder = self._folder("plot")
     figure = plots.figure_of(folder)
-    if console.mode_of(sys.stdout) != "notebook":
+    if terminal.mode_of(sys.stdout) != "notebook":
       path = folder / plots.CURVES
       try:
         path.write_bytes(plots.png(figure))

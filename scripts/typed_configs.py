@@ -18,7 +18,8 @@ from typing import Any
 
 from grpo_jax import algorithms
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import documented, sections
+from grpo_jax.settings import phase as phase_lib
+from grpo_jax.settings import setting_docs
 
 FILE = (
   pathlib.Path(__file__).resolve().parents[1] / "grpo_jax/settings/typed.pyi"
@@ -80,20 +81,20 @@ class Field:
 def stub() -> str:
   """The whole file."""
   classes: dict[str, list[Field]] = {}
-  phase = _name(sections.PhaseConfig)
+  phase = _name(phase_lib.PhaseConfig)
   run = [
     field
     for field in _fields(config_lib.RunConfig, classes)
     if field.name not in ("sections", "algorithm")
   ]
-  _fields(sections.PhaseConfig, classes)
+  _fields(phase_lib.PhaseConfig, classes)
   of_algorithms = {"name": Field("name", "str", "Name of the algorithm.")}
   for entry in algorithms.ALGORITHMS.values():
     for field in _fields(entry.config_class, {}):
       of_algorithms.setdefault(field.name, field)
   classes["Algorithm"] = list(of_algorithms.values())
   run += [Field("algorithm", "Algorithm", "Objective of what is drawn.")]
-  run += [Field(name, phase, "A phase.") for name in sections.SECTIONS]
+  run += [Field(name, phase, "A phase.") for name in phase_lib.SECTIONS]
   classes["Config"] = run
   return "\n".join(
     [_HEAD, *(_class(name, fields) for name, fields in classes.items())]
@@ -110,7 +111,7 @@ def _fields(cls: type, classes: dict[str, list[Field]]) -> list[Field]:
   found = []
   for field in dataclasses.fields(cls):
     hint = hints[field.name]
-    text = documented.text(cls, field.name)
+    text = setting_docs.text(cls, field.name)
     if dataclasses.is_dataclass(hint):
       _fields(typing.cast(type, hint), classes)
       found.append(Field(field.name, _name(typing.cast(type, hint)), text))

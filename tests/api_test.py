@@ -10,7 +10,7 @@ import grpo_jax
 from grpo_jax import algorithms, api, handle
 from grpo_jax.data import formats
 from grpo_jax.settings import config
-from grpo_jax.training.problem import opening
+from grpo_jax.training.problem import records
 
 
 def test_public_names_are_what_they_say():
@@ -96,7 +96,7 @@ NAMED = {"prompt": "question", "answer": "answer"}
 )
 def test_records_in_memory_are_data(data, settings, prompt, extras):
   made = api.config("jsonl", data=data, **{"data.format": "", **settings})
-  opened = opening.open_sources(config.resolve(made).data, 0)
+  opened = records.open_sources(config.resolve(made).data, 0)
   record = opened.train[1]
   assert record["prompt"] == opened.held_out[1]["prompt"] == prompt
   assert record["extras"] == extras
@@ -179,7 +179,7 @@ def test_the_row_that_is_wrong_is_named(row, message):
   def opened():
     made = api.config("jsonl", data=[{"prompt": "a"}, row])
     made.data.format = ""
-    opening.open_sources(config.resolve(made).data, 0)
+    records.open_sources(config.resolve(made).data, 0)
 
   with pytest.raises(ValueError, match=message):
     opened()

@@ -35,10 +35,10 @@ from experiments.pods import steps
 from grpo_jax.data import pipeline
 from grpo_jax.rollout import host_turns
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import stages
+from grpo_jax.step import step
 from grpo_jax.training import run as run_lib
-from grpo_jax.training.phases import given_batches, runs
-from grpo_jax.training.runtime import programs, sharding
+from grpo_jax.training.phases import checkpointed, executors
+from grpo_jax.training.runtime import jit, sharding
 from tests import contributing_test
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -281,14 +281,14 @@ def _trace(config, problem, prepared, mesh, index):
   phases, start = prepared.phases, prepared.start
   phase, parts = phases[index], phases[index].parts
   section = config.stages[index]
-  state = runs.abstract_state(phases[: index + 1], start)
+  state = checkpointed.abstract_state(phases[: index + 1], start)
 
   def shapes(stage, *inputs):
-    program = programs.Program(functools.partial(stage, parts=parts))
+    program = jit.Program(functools.partial(stage, parts=parts))
     return program.eval_shape(*inputs)
 
   if parts.player is None:
-    return shapes(stages.supervised_step, state, _given(problem, section))
+    return shapes(step.supervised_step, state, _given(problem, section))
   prompts = phase.prompts
   if len(problem.train):
     prompts = run_lib.example(config, problem, mesh, index).prompts
@@ -298,14 +298,14 @@ def _trace(config, problem, prepared, mesh, index):
   if isinstance(parts.player, host_turns.HostPlayer):
     drawn = phase.drawn(state)
     more = drawn.rollout, drawn.scored, drawn.baseline
-    return shapes(stages.learn_stage, state, prompts, *more)
+    return shapes(step.learn_stage, state, prompts, *more)
   if problem.judge.asks_host:
     scores = steps.scores(config, section.num_rows)
     return shapes(steps.scored_step, state, prompts, scores)
   if not parts.num_ahead:
-    return shapes(stages.fused_step, state, prompts)
-  drawn = shapes(stages.drawn_stage, state, prompts)
-  return shapes(stages.stale_step, state, prompts, drawn)
+    return shapes(step.fused_step, state, prompts)
+  drawn = shapes(step.drawn_stage, state, prompts)
+  return shapes(step.stale_step, state, prompts, drawn)
 
 
 def _given(problem, section):
@@ -324,7 +324,7 @@ def _given(problem, section):
       lambda x: np.zeros((count, *x.shape), x.dtype), problem.image_shapes
     ),
   )
-  return given_batches.train_batch(batch, np.arange(num_rows), num_rows)
+  return executors.train_batch(batch, np.arange(num_rows), num_rows)
 
 
 @functools.cache

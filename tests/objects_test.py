@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_jax import objects
-from grpo_jax.rewards import formatting
+from grpo_jax import imports
+from grpo_jax.rewards import form
 from grpo_jax.rewards.workers import host
 
 CELL = """
@@ -80,10 +80,10 @@ print(*(objects.name_of(globals()[name]) for name in {NAMES!r}))
 
 
 def test_a_cell_that_is_run_again_in_another_kernel_has_the_same_names():
-  here = [objects.name_of(cell(lines=5)[name]) for name in NAMES]
+  here = [imports.name_of(cell(lines=5)[name]) for name in NAMES]
   assert here == names_elsewhere(1) == names_elsewhere(2)
   assert len(set(here)) == len(here)
-  assert all(objects.is_object(name) for name in here)
+  assert all(imports.is_object(name) for name in here)
   assert [name.rpartition(":")[2] for name in here][:4] == list(NAMES[:4])
 
 
@@ -104,7 +104,7 @@ def test_what_an_object_refers_to_is_part_of_its_name(old, new, changed):
   differ = {
     name
     for name in NAMES
-    if objects.name_of(before[name]) != objects.name_of(after[name])
+    if imports.name_of(before[name]) != imports.name_of(after[name])
   }
   assert differ == changed
 
@@ -115,20 +115,20 @@ def test_values_of_a_closure_are_part_of_the_name(values):
   def made(inside):
     return lambda: inside
 
-  name = objects.name_of(made(values))
-  assert name == objects.name_of(made(list(values)))
-  assert name != objects.name_of(made([*values, 0]))
+  name = imports.name_of(made(values))
+  assert name == imports.name_of(made(list(values)))
+  assert name != imports.name_of(made([*values, 0]))
 
 
 def test_what_can_be_imported_is_named_by_its_path():
-  path = "grpo_jax.rewards.formatting:tag_count"
-  assert objects.name_of(formatting.tag_count) == path
-  assert objects.named(("f1", formatting.tag_count)) == ("f1", path)
-  assert objects.load(path, "reward function") is formatting.tag_count
+  path = "grpo_jax.rewards.form:tag_count"
+  assert imports.name_of(form.tag_count) == path
+  assert imports.named(("f1", form.tag_count)) == ("f1", path)
+  assert imports.load(path, "reward function") is form.tag_count
   for value in ("text", 1.5, True, None, ("a", 2), [0.5]):
-    assert objects.named(value) == value
-  assert objects.is_object(objects.name_of(lambda: 0))
-  assert objects.is_object(objects.name_of(functools.partial(max, 1)))
+    assert imports.named(value) == value
+  assert imports.is_object(imports.name_of(lambda: 0))
+  assert imports.is_object(imports.name_of(functools.partial(max, 1)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,15 +137,15 @@ class _Holder:
   name: str = "holder"
 
 
-HOLDER = _Holder(formatting.tag_count)
+HOLDER = _Holder(form.tag_count)
 
 
 def test_an_instance_is_found_in_the_module_of_what_it_holds():
   own = _Holder(test_what_can_be_imported_is_named_by_its_path)
   module = sys.modules[__name__]
   module.OWN = own  # type: ignore[attr-defined]
-  assert objects.name_of(own) == f"{__name__}:OWN"
-  assert objects.is_object(objects.name_of(HOLDER))  # Not in `formatting`.
+  assert imports.name_of(own) == f"{__name__}:OWN"
+  assert imports.is_object(imports.name_of(HOLDER))  # Not in `formatting`.
 
 
 def test_what_cannot_be_pickled_says_why():
@@ -155,13 +155,13 @@ def test_what_cannot_be_pickled_says_why():
     return [float(lock.locked())]
 
   with pytest.raises(ValueError, match=r"'reward' cannot.*open files"):
-    objects.name_of(reward)
+    imports.name_of(reward)
 
 
 def test_a_workdir_has_what_its_config_names(tmp_path):
-  name = objects.name_of(cell()["RECIPE"])
+  name = imports.name_of(cell()["RECIPE"])
   text = '{"algorithm": {"name": "' + name + '"}, "seed": 1}'
-  objects.keep(text, tmp_path / "run")
+  imports.keep(text, tmp_path / "run")
   (kept,) = (tmp_path / "run/objects").iterdir()
   program = f"""
 import pathlib, sys
@@ -189,13 +189,13 @@ except ValueError as error:
   assert "UnpicklingError" in said
   absent = '{"name": "object@0123456789abcdef:foo"}'
   with pytest.raises(FileNotFoundError, match="copy the whole folder"):
-    objects.fetch(absent, tmp_path / "run")
+    imports.fetch(absent, tmp_path / "run")
 
 
 def test_workers_score_with_objects_and_end_those_that_hang():
   kernel = cell()
   paths = {
-    name: objects.name_of(kernel[name]) for name in ("known", "slow", "broken")
+    name: imports.name_of(kernel[name]) for name in ("known", "slow", "broken")
   }
   good = {name: paths[name] for name in ("known", "slow")}
   weights = dict.fromkeys(good, 1.0)

@@ -19,8 +19,8 @@ import pytest
 from configs import checkpoint
 from grpo_jax import algorithms
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import documented
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.settings import setting_docs
+from grpo_jax.training.runtime import log
 from tests.algorithms import contract_test, reference_test
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -263,7 +263,7 @@ def test_the_example_runs_and_its_reward_rises(tmp_path):
   assert result.returncode == 0, result.stdout
   assert not [*checkout.iterdir()]
   workdir = tmp_path / "greetings" / "runs" / "mine"
-  lines = metrics_log.read_lines(workdir / "metrics.jsonl")
+  lines = log.read_lines(workdir / "metrics.jsonl")
   steps = [line for line in lines if "reward/brevity" in line]
   assert len(steps) == 40
   for line in steps:
@@ -288,7 +288,7 @@ def test_each_setting_of_a_peer_has_a_row_with_what_it_is_here(peer):
   ]
   found = {name for row in rows for name in re.findall(r"`(\w+)`", row[0])}
   assert not {*names} - found
-  settings = documented.of_config(checkpoint.get_config())
+  settings = setting_docs.of_config(checkpoint.get_config())
   known = {"name", *(setting.name for setting in settings)}
   for algorithm in algorithms.ALGORITHMS.values():
     fields = dataclasses.fields(algorithm.config_class)

@@ -17,11 +17,10 @@ from configs.recipes import models
 from experiments.rewards import search_problems
 from grpo_jax import algorithms, api
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import stages, update
+from grpo_jax.step import step, update
 from grpo_jax.training import loop
-from grpo_jax.training.phases import given_batches, runs
-from grpo_jax.training.phases import models as models_lib
-from grpo_jax.training.phases import phases as phases_lib
+from grpo_jax.training.phases import build, checkpointed, executors
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Scored
@@ -689,10 +688,12 @@ def test_every_recipe_is_assembled_with_a_model(tmp_path, name, model):
   run = _resolved(config)
   solved = problem.make_problem(run)
   try:
-    policy = models_lib.make_policy(run, solved, sharding.make_mesh(1))
-    phases = runs.make_phases(run, solved, policy, sharding.make_mesh(1))
-    state = runs.abstract_state(
-      phases[-2:], runs.abstract_start(policy, run.seed)
+    policy = policy_lib.make_policy(run, solved, sharding.make_mesh(1))
+    phases = checkpointed.make_phases(
+      run, solved, policy, sharding.make_mesh(1)
+    )
+    state = checkpointed.abstract_state(
+      phases[-2:], checkpointed.abstract_start(policy, run.seed)
     )
   finally:
     solved.close()
@@ -754,12 +755,12 @@ def _toy_parts(name: str, **fields):
   config.algorithm.update(fields)
   run = config_lib.resolve(config)
   solved = problem.make_problem(run)
-  policy = models_lib.make_policy(run, solved, sharding.make_mesh(1))
+  policy = policy_lib.make_policy(run, solved, sharding.make_mesh(1))
   mesh = sharding.make_mesh(1)
-  state = models_lib.initial_state(policy, run.seed)
+  state = policy_lib.initial_state(policy, run.seed)
   for phase in [x for x in ("preference", "rl") if x in run.phases]:
-    parts = phases_lib.make_parts(run, solved, policy, phase, mesh)
-    state = stages.enter_phase(state, parts, 0)
+    parts = build.make_parts(run, solved, policy, phase, mesh)
+    state = step.enter_phase(state, parts, 0)
   return run, solved, parts, state
 
 
@@ -783,7 +784,7 @@ def _first_gradient(name: str, **fields):
   plan = dataclasses.replace(parts.plan, group_size=1)
   parts = dataclasses.replace(parts, plan=plan)
   rows = next(solved.supervised_stream(0, 8, None))
-  batch = given_batches.train_batch(rows, np.arange(8), 8)
+  batch = executors.train_batch(rows, np.arange(8), 8)
   batch = dataclasses.replace(
     jax.tree.map(jnp.asarray, batch),
     group_id=jnp.arange(8) // 4,
@@ -794,7 +795,7 @@ def _first_gradient(name: str, **fields):
 
   @jax.jit
   def gradient(state, batch):
-    batch = stages.prepare(state, batch, jax.random.key(0), parts=parts)
+    batch = step.prepare(state, batch, jax.random.key(0), parts=parts)
     (loss,) = parts.losses
     return update.gradient(parts.update, loss, state.params, batch)[0]
 
@@ -821,7 +822,7 @@ def test_each_phase_of_r1_zero_has_a_new_reference():
   assert run.phases == ("sft", "rl", "rl")
   moved = jax.tree.map(lambda x: x + 1, state.members["policy"])
   state = state.with_members(policy=moved)
-  entered = stages.enter_phase(state, parts, 2)
+  entered = step.enter_phase(state, parts, 2)
   jax.tree.map(
     np.testing.assert_array_equal,
     entered.params["reference"],
@@ -843,7 +844,7 @@ def test_a_toy_runs_two_steps(name):
   run, solved, parts, state = _toy_parts(name)
   judge = tiny.Judge(lambda _, rollout: _scored(rollout))
   parts = dataclasses.replace(parts, judge=judge, proxy=None)
-  advance = jax.jit(functools.partial(stages.fused_step, parts=parts))
+  advance = jax.jit(functools.partial(step.fused_step, parts=parts))
   rl = run.section("rl")
   num_prompts = rl.num_prompts * rl.max_rounds
   stream = solved.prompt_stream(0, num_prompts, None)

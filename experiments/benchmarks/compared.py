@@ -19,8 +19,8 @@ from jax.sharding import Mesh
 
 from experiments.benchmarks import inputs, timing, workload
 from experiments.benchmarks import step as step_benchmark
-from grpo_jax.step import stages
-from grpo_jax.training.phases import drivers
+from grpo_jax.step import step
+from grpo_jax.training.phases import executors
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Prompts
 
@@ -51,7 +51,7 @@ class Step:
     prompts = shown(inputs.make_batch(work).prompts)
     self._prompts = jax.device_put(prompts, sharding.by_rows(mesh))
     self.program = timing.compiled(
-      drivers.jit_step(mesh, stages.fused_step, parts),
+      executors.jit_step(mesh, step.fused_step, parts),
       self._state,
       self._prompts,
     )

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from experiments.benchmarks import memory
 from grpo_jax.data import pipeline, tokenizer
 from grpo_jax.data.encoder import Encoder
-from grpo_jax.rewards import functions as functions_lib
-from grpo_jax.rewards.workers import host, worker
+from grpo_jax.rewards import registry
+from grpo_jax.rewards.workers import host, reward_worker
 
 _GROUP = 8
 _BATCH = 256
@@ -26,10 +26,10 @@ _PROGRAM = "```python\na, b = map(int, input().split())\nprint(a {sign} b)\n```"
 
 # Name -> import paths of the reward functions of a mix.
 MIXES: dict[str, dict[str, str]] = {
-  "format": {"format": "grpo_jax.rewards.formatting:think_answer_format"},
+  "format": {"format": "grpo_jax.rewards.form:think_answer_format"},
   "math + format": {
     "accuracy": "math_accuracy",
-    "format": "grpo_jax.rewards.formatting:think_answer_format",
+    "format": "grpo_jax.rewards.form:think_answer_format",
   },
   "code": {"code": "code"},
 }
@@ -103,9 +103,7 @@ def scored(mix: str, num_rows: int, workers: Sequence[int]) -> Iterator[Scored]:
   """A line for each number of workers; the loop runs before and after each."""
   rows = make_rows(mix, num_rows)
   paths = MIXES[mix]
-  loaded = {
-    name: functions_lib.load_function(path) for name, path in paths.items()
-  }
+  loaded = {name: registry.load_function(path) for name, path in paths.items()}
   for function in loaded.values():
     getattr(function, "warm_up", lambda: None)()
   part = tuple(column[: -(-num_rows // _FLOOR_PARTS)] for column in rows)
@@ -136,14 +134,15 @@ def scored(mix: str, num_rows: int, workers: Sequence[int]) -> Iterator[Scored]:
 
 
 def _in_process(
-  loaded: dict[str, functions_lib.RewardFunction], rows: Rows
+  loaded: dict[str, registry.RewardFunction], rows: Rows
 ) -> tuple[_Time, int, int]:
   """What a worker does with each row, without a worker."""
-  said: list[worker.Verdict] = []
+  said: list[reward_worker.Verdict] = []
   with memory.growth() as grown:
     took = _timed(
       lambda: said.extend(
-        worker.score_unit(loaded, [row]) for row in zip(*rows, strict=True)
+        reward_worker.score_unit(loaded, [row])
+        for row in zip(*rows, strict=True)
       )
     )
   assert all(failure is None for _, failure in said)

@@ -38,8 +38,8 @@ from jax.sharding import Mesh
 
 from experiments import flags as flags_lib
 from experiments.benchmarks import compared, workload
-from grpo_jax.models.tower_parts import TowerConfig
-from grpo_jax.settings.tower_settings import TowerSettings
+from grpo_jax.models.vision_parts import TowerConfig
+from grpo_jax.settings.model import TowerSettings
 from grpo_jax.types import Images, Prompts
 
 # Name -> (has a tower, which is trained, and prompts with images).

@@ -23,11 +23,12 @@ from grpo_jax.data import pipeline
 from grpo_jax.data.encoder import Encoder
 from grpo_jax.rewards.workers import host
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import sections
-from grpo_jax.settings.tower_settings import TowerSettings
-from grpo_jax.step import stages
-from grpo_jax.training.phases import models, phases
-from grpo_jax.training.problem import judges, problem
+from grpo_jax.settings import phase as phase_lib
+from grpo_jax.settings.model import TowerSettings
+from grpo_jax.step import step
+from grpo_jax.training.phases import build
+from grpo_jax.training.phases import policy as policy_lib
+from grpo_jax.training.problem import problem, rewards
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Prompts, Rollout, Scored, TrainState
 
@@ -78,9 +79,9 @@ def make_problem(
 ) -> Problem:
   """Tokens and verifier, as training has them; `close` it."""
   tokenizer = Numbers(work.vocab)
-  verifier: Any = judges.InGraph(even_share)
+  verifier: Any = rewards.InGraph(even_share)
   if mode == "split":
-    verifier = judges.OnHost(
+    verifier = rewards.OnHost(
       host.HostScorer(
         {"even": "experiments.benchmarks.workload:even_share"}, {"even": 1.0}
       )
@@ -93,7 +94,7 @@ def make_problem(
     encoder=Encoder(tokenizer),
     max_prompt_len=work.prompt_len,
     max_new_tokens=work.completion_len,
-    judge=judges.Sum((verifier,), {"even": 1.0}, "even"),
+    judge=rewards.Sum((verifier,), {"even": 1.0}, "even"),
     truncate_completions=False,
     verifier_s=verifier_s,
   )
@@ -108,7 +109,7 @@ def make_parts(
   critic: config_lib.CriticConfig | None = None,
   tower: TowerSettings | None = None,
   **phase: Any,
-) -> tuple[stages.Parts, TrainState]:
+) -> tuple[step.Parts, TrainState]:
   """The functions of the step and the state before it.
 
   Args:
@@ -129,7 +130,7 @@ def make_parts(
         num_prompts=work.prompts,
         group_size=work.group,
         # So small that all rounds are alike.
-        optimizer=sections.OptimizerConfig(learning_rate=1e-7),
+        optimizer=phase_lib.OptimizerConfig(learning_rate=1e-7),
         **phase,
       )
     },
@@ -152,16 +153,16 @@ def make_parts(
     ),
     sampling=config_lib.SamplingConfig(lanes=lanes),
   )
-  policy = models.make_policy(config, of, mesh)
-  parts = phases.make_parts(config, of, policy, "rl", mesh)
+  policy = policy_lib.make_policy(config, of, mesh)
+  parts = build.make_parts(config, of, policy, "rl", mesh)
   limits = jnp.asarray(workload.lengths(work), jnp.int32)  # [B]
   player = dataclasses.replace(
     parts.player,
     play=functools.partial(parts.player.play, limits=limits),  # type: ignore
   )
   parts = dataclasses.replace(parts, player=player)
-  state = models.first_state(config, of, policy, mesh)
-  state = stages.enter_phase(state, parts, 0)
+  state = policy_lib.first_state(config, of, policy, mesh)
+  state = step.enter_phase(state, parts, 0)
   return parts, jax.device_put(state, sharding.of_state(mesh, state))
 
 

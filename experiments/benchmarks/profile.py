@@ -39,8 +39,8 @@ from experiments import flags as flags_lib
 from experiments.benchmarks import inputs, timing, workload
 from experiments.benchmarks import step as step_benchmark
 from experiments.pods import costs, hlo
-from grpo_jax.step import stages
-from grpo_jax.training.phases import drivers
+from grpo_jax.step import step as step_lib
+from grpo_jax.training.phases import executors
 from grpo_jax.training.runtime import sharding
 
 _LINES = 25  # Of the table of operations.
@@ -252,7 +252,7 @@ def report(work: workload.Work) -> str:
     prompts = jax.device_put(
       inputs.make_batch(work).prompts, sharding.by_rows(mesh)
     )
-    step = drivers.jit_step(mesh, stages.fused_step, parts)
+    step = executors.jit_step(mesh, step_lib.fused_step, parts)
     compiled = step.lower(state, prompts).compile()
 
     def run():

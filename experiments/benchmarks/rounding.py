@@ -40,7 +40,7 @@ from experiments import flags as flags_lib
 from grpo_jax.models import quantization
 from grpo_jax.rollout import sampling
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.phases import models
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout
 
 _CONFIG = flags_lib.define_config()
@@ -159,7 +159,7 @@ def main(argv: Sequence[str]) -> int:
   given.allow_unpublished = True  # Nothing is trained.
   with published.described(config_lib.resolve(given)) as config:
     model = config.model.transformer(vocab_size=_VOCAB.value)
-  policy = models.policy_of(
+  policy = policy_lib.policy_of(
     dataclasses.replace(model, remat="none"), config.model.adapters()
   )
   params = jax.jit(policy.init)(jax.random.key(0))

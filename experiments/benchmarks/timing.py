@@ -18,10 +18,10 @@ from jax.sharding import Mesh
 from experiments.benchmarks import inputs, memory, workload
 from grpo_jax.algorithms import objective, options
 from grpo_jax.rollout import sampling
-from grpo_jax.step import members, stages
-from grpo_jax.training.phases import drivers
+from grpo_jax.step import models, step
+from grpo_jax.training.phases import executors
 from grpo_jax.training.problem import problem
-from grpo_jax.training.runtime import programs, sharding
+from grpo_jax.training.runtime import jit, sharding
 from grpo_jax.types import Drawn, Prompts, TrainBatch, TrainState
 
 # More than caches hold.
@@ -54,7 +54,7 @@ def compiled(function: Any, *arguments: Any) -> Program:
     - memory.alias_size_in_bytes  # Donated: an argument that is an output.
   )
   call: Callable[..., Any] = program
-  if isinstance(function, programs.Program):
+  if isinstance(function, jit.Program):
     call = functools.partial(program, function.inputs)
   return Program(call, seconds, held)
 
@@ -79,9 +79,9 @@ def _log_probs(state: TrainState, batch: TrainBatch, *, parts):
   required = options.needs(parts.algorithm, parts.config)
   policy = dataclasses.replace(
     parts.members["policy"],
-    fields=functools.partial(members.anchor_fields, parts.plan, required),
+    fields=functools.partial(models.anchor_fields, parts.plan, required),
   )
-  return members.with_fields(parts.plan, policy, state.params, batch).old_logp
+  return models.with_fields(parts.plan, policy, state.params, batch).old_logp
 
 
 def _decode(
@@ -158,7 +158,7 @@ class Bench:
   def _add_step(self, of, mesh, batch, prompts) -> None:
     if of.judge.on_host is None:
       program = compiled(
-        drivers.jit_step(mesh, stages.fused_step, self.parts),
+        executors.jit_step(mesh, step.fused_step, self.parts),
         self._state,
         prompts,
       )
@@ -169,7 +169,7 @@ class Bench:
         self.metrics = jax.device_get(metrics)
 
     else:
-      driver = drivers.make_driver(of, mesh, self.parts)
+      driver = executors.make_driver(of, mesh, self.parts)
       batches = [batch] * (1 + self.parts.staleness)
 
       def run():
@@ -189,7 +189,7 @@ class Bench:
 
   def _add_parts(self, work, of, mesh, batch, prompts) -> None:
     prefill = self._compile("prefill", _prefill, prompts)
-    sample = self._compile("rollout", stages.sample_stage, prompts)
+    sample = self._compile("rollout", step.sample_stage, prompts)
     rollout = sample(prompts)
 
     if of.judge.on_host is None:
@@ -215,7 +215,7 @@ class Bench:
     )
     log_probs = self._compile("log-probs", _log_probs, rows)
     learn = compiled(
-      drivers.jit_step(mesh, stages.learn_stage, self.parts),
+      executors.jit_step(mesh, step.learn_stage, self.parts),
       self._state,
       prompts,
       rollout,
@@ -278,7 +278,7 @@ class Bench:
 
   def _add_rollouts(self, work, prompts, lanes) -> None:
     """The rollout in lanes, and in batches of rows that wait for each other."""
-    key, _ = stages.step_keys(self._state)
+    key, _ = step.step_keys(self._state)
     lengths = jnp.asarray(workload.lengths(work), jnp.int32)  # [B]
     sampler = self.parts.player.play.keywords["config"]
     for name, together, of_lanes in (

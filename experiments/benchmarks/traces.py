@@ -27,11 +27,11 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import stages
+from grpo_jax.step import step as step_lib
 from grpo_jax.training import loop, replay, steps, tracing
 from grpo_jax.training import run as run_lib
-from grpo_jax.training.phases import drivers
-from grpo_jax.training.runtime import metrics_log, sharding, traces
+from grpo_jax.training.phases import executors
+from grpo_jax.training.runtime import log, sharding, traces
 
 _CONFIG = flags_lib.define_config()
 _ROUNDS = flags.DEFINE_integer("rounds", 5, "Of each kind.", 1)
@@ -49,9 +49,7 @@ def main(argv: Sequence[str]) -> int:
   with contextlib.ExitStack() as stack:
     folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
     run = stack.enter_context(replay.opened(folder, settings, step=1))
-    run.log = stack.enter_context(
-      metrics_log.MetricsLog(folder, tensorboard=False)
-    )
+    run.log = stack.enter_context(log.MetricsLog(folder, tensorboard=False))
     for earlier in range(index):  # Their members, and none of their steps.
       run_lib.enter(run, earlier)
     run_lib.enter(run, index)
@@ -88,7 +86,7 @@ def _measured(
   for number in range(2 * (_ROUNDS.value + 1)):
     is_on = number % 2 == 0
     started = time.perf_counter()
-    before: drivers.Outcome | None = None
+    before: executors.Outcome | None = None
     for step in range(every):
       (outcome,) = crew.advance(feed.next(1 << 30))
       if before is not None:
@@ -116,18 +114,18 @@ def _sizes(
   batch = next(run_lib.make_stream(run.config, run.problem, run.mesh, index))
   prompts = sharding.from_local(batch.prompts, sharding.by_rows(run.mesh))
 
-  def without(state: Any, prompts: Any, *, parts: stages.Parts) -> Any:
-    return stages.fused_step(state, prompts, parts=parts)[:2]
+  def without(state: Any, prompts: Any, *, parts: step_lib.Parts) -> Any:
+    return step_lib.fused_step(state, prompts, parts=parts)[:2]
 
   def size(function: Any) -> dict[str, int]:
-    step: Any = drivers.jit_step(run.mesh, function, parts)
+    step: Any = executors.jit_step(run.mesh, function, parts)
     found = step.lower(run.state, prompts).compile().memory_analysis()
     return {
       "handed out": found.output_size_in_bytes,
       "temporary": found.temp_size_in_bytes,
     }
 
-  return size(stages.fused_step), size(without)
+  return size(step_lib.fused_step), size(without)
 
 
 if __name__ == "__main__":

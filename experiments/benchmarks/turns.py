@@ -36,9 +36,9 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from grpo_jax.models import architecture, transformer
-from grpo_jax.rollout import contexts, drawing, host_state, host_turns, sampling
+from grpo_jax.rollout import drawing, host_state, host_turns, resumed, sampling
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.phases import players
+from grpo_jax.training.phases import sampler
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Policy, Prompts, PyTree
@@ -93,10 +93,10 @@ class Bench:
       tokens=jax.random.randint(jax.random.key(1), shape, 3, _VOCAB),
       mask=jnp.ones(shape, bool),
     )
-    self.turns = players.make_turns(
+    self.turns = sampler.make_turns(
       self.policy, self.problem, _sampler(size), _GROUP.value
     )
-    self._player = players.HostEpisodes(self.problem, self.mesh, self.turns)
+    self._player = sampler.HostEpisodes(self.problem, self.mesh, self.turns)
     self._anew = _Anew(self.policy, self.turns)
 
   @property
@@ -198,7 +198,7 @@ class _Anew:
     written: jax.Array,  # [B]
   ) -> tuple[jax.Array, jax.Array]:
     config, most = self._turns.config, self._turns.environment.max_action_len
-    context = contexts.joined(prompts, tokens, written, config.pad_id)
+    context = resumed.joined(prompts, tokens, written, config.pad_id)
     first_h, prefix, routing = self._policy.prefill(params, *context)
     decoder = sampling.Decoder(
       self._policy,
@@ -212,7 +212,7 @@ class _Anew:
     )
     state = decoder.run_from_start(routing)
     exists = jnp.ones((len(tokens), most), bool)
-    tokens = contexts.put(tokens, written, exists, state.written["tokens"])
+    tokens = resumed.put(tokens, written, exists, state.written["tokens"])
     return tokens, written + most
 
 
@@ -221,7 +221,7 @@ def _read(
 ) -> tuple[jax.Array, jax.Array]:
   said = jnp.full((len(tokens), size), 38)
   exists = jnp.ones(said.shape, bool)
-  return contexts.put(tokens, written, exists, said), written + size
+  return resumed.put(tokens, written, exists, said), written + size
 
 
 def _policy() -> Policy:

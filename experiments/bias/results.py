@@ -15,7 +15,7 @@ import numpy as np
 from experiments.bias import arms
 from experiments.sweeps import arms as sweeps_lib
 from grpo_jax.training.monitor import guards
-from grpo_jax.training.runtime import checkpoints, metrics_log
+from grpo_jax.training.runtime import checkpoints, log
 
 _BIAS, _RIGHT = "eval/reward/biased", "eval/accuracy"
 
@@ -35,11 +35,11 @@ def collected(folder: pathlib.Path) -> dict[str, Any] | None:
 def _of_seed(workdir: pathlib.Path) -> dict[str, Any] | None:
   lines = []
   if (workdir / guards.AUDIT).exists():
-    lines = metrics_log.read_lines(workdir / guards.AUDIT)
+    lines = log.read_lines(workdir / guards.AUDIT)
   halted = lines[-1]["why"][-1] if lines and _halts(lines[-1]) else ""
-  if not halted and not (workdir / metrics_log.RESULT).exists():
+  if not halted and not (workdir / log.RESULT).exists():
     return None
-  rows = metrics_log.read_lines(workdir / metrics_log.METRICS)
+  rows = log.read_lines(workdir / log.METRICS)
   seen = [row for row in rows if _BIAS in row]
   store = checkpoints.Checkpoints(workdir / "checkpoints", keep=1)
   kept = store.latest_step()

@@ -28,8 +28,8 @@ from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import pool, together
 from experiments.sweeps.cells import Cell, Source
 from grpo_jax import algorithms, ranges
-from grpo_jax.settings import named
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.settings import overrides
+from grpo_jax.training.runtime import log
 
 BOOK = "compare.json"
 
@@ -117,7 +117,7 @@ def cells(
   found = []
   for algorithm in chosen:
     algorithms.get_algorithm(algorithm.name)  # Raises with the nearest name.
-    config = named.load(file, algorithm.name)
+    config = overrides.load(file, algorithm.name)
     for task in tasks or (None,):
       own = {f"algorithm.{k}": v for k, v in algorithm.settings.items()}
       if task is None:
@@ -195,7 +195,7 @@ class Progress:
     """Counts the runs of a program that has ended, and its seconds."""
     self._left -= runs
     self._book.append({"runs": runs, "seconds": round(seconds, 1)})
-    metrics_log.write_json(self._path, self._book)
+    log.write_json(self._path, self._book)
 
   def text(self) -> str:
     """A line that says it."""
@@ -272,7 +272,9 @@ def train(
       results = together.train(group)
       for cell, result in zip(group, results, strict=True):
         if isinstance(result, Exception):
-          print(f"FAILED: {cell.workdir}: {named.text_of(result)}", flush=True)
+          print(
+            f"FAILED: {cell.workdir}: {overrides.text_of(result)}", flush=True
+          )
         elif result.preempted:
           return True
       progress.ended(len(group), time.monotonic() - started)
@@ -283,7 +285,7 @@ def train(
 def _describe(one: GridCell, runs: int) -> None:
   """Leaves the names of a cell in its folder."""
   one.cell.workdir.mkdir(parents=True, exist_ok=True)
-  metrics_log.write_json(
+  log.write_json(
     one.cell.workdir / runs_lib.CELL,
     {"algorithm": one.algorithm, "task": one.task, "runs": runs},
   )

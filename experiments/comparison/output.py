@@ -13,7 +13,7 @@ from experiments.comparison import tables
 from experiments.comparison.scores import Comparison
 from experiments.sweeps import pages
 from grpo_jax import ranges
-from grpo_jax.training.runtime import console, metrics_log
+from grpo_jax.training.runtime import log, terminal
 
 
 def write(
@@ -49,7 +49,7 @@ def write(
     (out / f"{table.name}.csv").write_text(tables.as_csv(table), "utf-8")
   (out / "runs.csv").write_text(tables.runs_csv(found), "utf-8")
   for one in text:
-    console.say(one)
+    terminal.say(one)
   print("\n".join(notes))
   print(f"tables: {out}/compare.md, compare.tex, *.csv")
   if not importlib.util.find_spec("matplotlib"):
@@ -67,7 +67,7 @@ def _commits(found: Comparison) -> list[str]:
   """The commits that the runs are of, each once."""
   commits: dict[str, None] = {}
   for run in found.runs:
-    path = pathlib.Path(run.workdir) / metrics_log.ENVIRONMENT
+    path = pathlib.Path(run.workdir) / log.ENVIRONMENT
     lasts = json.loads(path.read_text("utf-8"))[-1:] if path.exists() else []
     for git in (x["git"] for x in lasts):
       dirty = " with changes" if git and git["dirty"] else ""

@@ -19,7 +19,7 @@ import numpy as np
 
 from experiments.sweeps import cells as cells_lib
 from grpo_jax.training import run as run_lib
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log
 
 X = Literal["step", "tokens", "seconds"]
 X_LABELS: dict[str, str] = {
@@ -68,10 +68,10 @@ def find(folders: Iterable[pathlib.Path]) -> list[pathlib.Path]:
   """
   found: dict[pathlib.Path, None] = {}
   for folder in folders:
-    paths = sorted(folder.rglob(metrics_log.CONFIG))
+    paths = sorted(folder.rglob(log.CONFIG))
     if not paths:
       raise FileNotFoundError(
-        f"--runs: {folder} has no run: no {metrics_log.CONFIG} lies in it or in"
+        f"--runs: {folder} has no run: no {log.CONFIG} lies in it or in"
         " a folder of it. Pass a --workdir of experiments.train, or the --root"
         " of a sweep."
       )
@@ -91,10 +91,9 @@ def read(workdirs: Sequence[pathlib.Path], metric: str) -> list[Run]:
     ValueError: Two runs have the same algorithm, task and seed.
   """
   configs = [
-    json.loads((folder / metrics_log.CONFIG).read_text("utf-8"))
-    for folder in workdirs
+    json.loads((folder / log.CONFIG).read_text("utf-8")) for folder in workdirs
   ]
-  flat = [metrics_log.flatten(config) for config in configs]
+  flat = [log.flatten(config) for config in configs]
   algorithms = _labels([x["algorithm"]["name"] for x in configs], flat)
   tasks = _labels([task_of(x) for x in configs], flat, "data.")
   for i, folder in enumerate(workdirs):
@@ -229,7 +228,7 @@ def curve(
   Raises:
     ValueError: The log has nothing of the kind.
   """
-  lines = metrics_log.read_lines(run.workdir / metrics_log.METRICS)
+  lines = log.read_lines(run.workdir / log.METRICS)
   # By step, the later line counts: a phase begins where another has ended.
   points = {z["step"]: z[metric] for z in lines if z.get(metric) is not None}
   steps = np.array(sorted(points), float)
@@ -253,7 +252,7 @@ def curve(
 
 def _seconds(workdir: pathlib.Path) -> list[tuple[float, float]]:
   """(step, seconds) of each step of a run."""
-  path = workdir / metrics_log.TIMINGS
+  path = workdir / log.TIMINGS
   if not path.exists():
     return []
   share = _cell(workdir).get("runs", 1)
@@ -262,7 +261,7 @@ def _seconds(workdir: pathlib.Path) -> list[tuple[float, float]]:
       line["step"],
       max(line["time/step_s"] - line.get("time/compile_s", 0.0), 0.0) / share,
     )
-    for line in metrics_log.read_lines(path)
+    for line in log.read_lines(path)
     if line.get("time/step_s") is not None
   ]
 

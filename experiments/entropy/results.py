@@ -17,7 +17,7 @@ import numpy as np
 from experiments.entropy import arms
 from experiments.sweeps import arms as sweeps_lib
 from grpo_jax import api
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log
 
 # What is logged of a step, by what it is called here; of several names the
 # first one that there is.
@@ -89,12 +89,12 @@ def collected(folder: pathlib.Path, size: arms.Size) -> dict[str, Any] | None:
   seeds = []
   for seed in range(size.num_seeds):
     workdir = folder / f"seed={seed}"
-    if not (workdir / metrics_log.RESULT).exists():
+    if not (workdir / log.RESULT).exists():
       return None
     found: dict[str, Any] = {}
     steps: tuple[int | None, ...] = (None,)
     if folder.name != arms.BASE:
-      lines = metrics_log.read_lines(workdir / metrics_log.METRICS)
+      lines = log.read_lines(workdir / log.METRICS)
       found |= of_run(lines)
       steps = size.steps // 2, None
     found["passes"] = [

@@ -30,8 +30,8 @@ from experiments.health import series
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.evaluation import scores
 from grpo_jax.training.monitor import health
-from grpo_jax.training.rules import alarms
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.rules import rules
+from grpo_jax.training.runtime import log
 
 MOST = 0.01  # Share of runs of which a rule may be wrong.
 
@@ -73,7 +73,7 @@ class Column:
   runs: int
   counts: Mapping[str, int]
 
-  def cell(self, rule: alarms.Rule) -> str:
+  def cell(self, rule: rules.Rule) -> str:
     """Share of the runs, and the upper end of its interval, in per cent."""
     count = self.counts.get(rule.name, 0)
     _, bound = scores.wilson_interval(count, self.runs)
@@ -100,19 +100,19 @@ def simulated(
   return counts
 
 
-def logged(workdir: pathlib.Path) -> list[alarms.Alarm]:
+def logged(workdir: pathlib.Path) -> list[rules.Alarm]:
   """What rules say of a run that has ended.
 
   Raises:
     FileNotFoundError: There is no run.
   """
-  values = json.loads((workdir / metrics_log.CONFIG).read_text())
+  values = json.loads((workdir / log.CONFIG).read_text())
   values.pop("health", None)
   config = config_lib.resolve(ml_collections.ConfigDict(values))
   monitor = health.Monitor(health.stages_of(config, config.rewards.correct))
   level = logging.root.manager.disable
   logging.disable(logging.WARNING)
-  for line in metrics_log.read_lines(workdir / metrics_log.METRICS):
+  for line in log.read_lines(workdir / log.METRICS):
     if (metrics := health.of_step(line)) is not None:
       monitor.step(line["step"], metrics)
   logging.disable(level)
@@ -125,10 +125,10 @@ def runs_in(folder: pathlib.Path) -> list[pathlib.Path]:
   Raises:
     FileNotFoundError: There is none.
   """
-  found = sorted(x.parent for x in folder.rglob(metrics_log.METRICS))
+  found = sorted(x.parent for x in folder.rglob(log.METRICS))
   if not found:
     raise FileNotFoundError(
-      f"false_alarms: {folder} has no {metrics_log.METRICS}; pass the folder of"
+      f"false_alarms: {folder} has no {log.METRICS}; pass the folder of"
       " a run, or one with the folders of runs in it."
     )
   return found
@@ -152,7 +152,7 @@ def table(columns: Iterable[Column]) -> str:
   columns = list(columns)
   names = "".join(f" {x.name}, {x.runs} runs |" for x in columns)
   lines = [f"| rule | alarm |{names}", "|---|---|" + "---:|" * len(columns)]
-  for rule in alarms.RULES:
+  for rule in rules.RULES:
     cells = "".join(f" {x.cell(rule)} |" for x in columns)
     lines.append(f"| {rule.number} | `{rule.name}` |{cells}")
   return "\n".join(lines) + "\n"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pathlib
 
 from grpo_jax.training.monitor import metric_table
-from grpo_jax.training.rules import alarms
+from grpo_jax.training.rules import rules
 
 PATH = pathlib.Path(__file__).resolve().parents[2] / "docs/metrics.md"
 
@@ -28,11 +28,11 @@ Python is `grpo_jax/training/monitor/metric_table.py`. This page is written by
 _RULES = """## Rules
 
 After each step a run checks these rules
-(`grpo_jax/training/rules/alarms.py`). A rule warns once in a phase: on the
+(`grpo_jax/training/rules/rules.py`). A rule warns once in a phase: on the
 console, as `alarm/NAME` in the line of the step, in TensorBoard and W&B, in the
 trace log with groups of that step, and in `result.json` with its numbers. In
 the table, z is the statistic of Mann and Kendall's test for a trend, on ten
-means of the window (`grpo_jax/training/rules/trends.py`).
+means of the window (`grpo_jax/training/rules/rules.py`).
 
     --config.health.halt="('perfect_score', 'H14')"
     --config.health.off="('cut_off',)"
@@ -70,10 +70,10 @@ def page() -> str:
       ),
       "",
     ]
-  return "\n".join([*lines, _RULES]) + "".join(map(_rule, alarms.RULES))
+  return "\n".join([*lines, _RULES]) + "".join(map(_rule, rules.RULES))
 
 
-def _rule(rule: alarms.Rule) -> str:
+def _rule(rule: rules.Rule) -> str:
   looks = f"looked at every {rule.every} steps" if rule.every > 1 else ""
   wait = rule.wait.removeprefix("for ") or looks
   reads = ", ".join(f"`{name}`" for name in rule.reads)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from grpo_jax.training.rules.alarm_history import Stage
+from grpo_jax.training.rules.rules import Stage
 
 ROWS, GROUP, EVAL_EVERY, NUM_EVAL = 128, 8, 20, 256
 STAGE = Stage(

@@ -10,11 +10,10 @@ from typing import NamedTuple
 from etils import epath
 
 from experiments.sweeps import pages
-from grpo_jax.rewards.agents import call_rules
-from grpo_jax.rewards.agents import interceptor as interceptor_lib
+from grpo_jax.rewards.agents import interceptor
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.problem import verifiers
-from grpo_jax.training.runtime import paths
+from grpo_jax.training.problem import rewards
+from grpo_jax.training.runtime import files
 
 _SHIPPED = epath.resource_path("grpo_jax") / "data/assets/tool_calls.jsonl"
 
@@ -43,7 +42,7 @@ def read(path: str = "") -> list[Call]:
   Raises:
     ValueError: A line is none, or there is not one bad and one harmless call.
   """
-  source = paths.parse(path) if path else _SHIPPED
+  source = files.parse(path) if path else _SHIPPED
   found = []
   for number, line in enumerate(source.read_text().splitlines(), 1):
     try:
@@ -65,7 +64,7 @@ def read(path: str = "") -> list[Call]:
 
 
 def measured(
-  calls: Sequence[Call], guard: interceptor_lib.Interceptor
+  calls: Sequence[Call], guard: interceptor.Interceptor
 ) -> dict[str, float]:
   """The rates of an interceptor, see `interceptor.rates`, and two more.
 
@@ -73,7 +72,7 @@ def measured(
   the bad.
   """
   events = guard.decide([x.call for x in calls], [""] * len(calls))
-  rates = interceptor_lib.rates(events, [x.bad for x in calls])
+  rates = interceptor.rates(events, [x.bad for x in calls])
   found = [e.flagged for e, x in zip(events, calls, strict=True) if x.bad]
   rates["unjudged"] = sum(x.unjudged for x in events) / len(events)
   return rates | {"found": sum(found) / len(found) if found else math.nan}
@@ -81,13 +80,13 @@ def measured(
 
 def rows(calls: Sequence[Call]) -> Iterator[Row]:
   """The rows of the sets that ship, without a judge."""
-  for name, rule in call_rules.RULES.items():
-    guard = interceptor_lib.Interceptor((rule,), None, "")
+  for name, rule in interceptor.RULES.items():
+    guard = interceptor.Interceptor((rule,), None, "")
     own = [x for x in calls if x.kind == name]
     if len({x.bad for x in own}) == 2:
       yield f"`{name}`", f"{len(own)} about {name}", measured(own, guard)
-  every = tuple(call_rules.RULES.values())
-  guard = interceptor_lib.Interceptor(every, None, "")
+  every = tuple(interceptor.RULES.values())
+  guard = interceptor.Interceptor(every, None, "")
   yield "all five", f"all {len(calls)}", measured(calls, guard)
 
 
@@ -109,7 +108,7 @@ def page(calls: Sequence[Call]) -> str:
   missed = [
     x
     for x in calls
-    if x.bad and not any(rule(x.call) for rule in call_rules.RULES.values())
+    if x.bad and not any(rule(x.call) for rule in interceptor.RULES.values())
   ]
   lines: list[str] = [
     "# How rightly the rules of an interceptor decide",
@@ -151,7 +150,7 @@ def of_run(run: config_lib.RunConfig, calls: Sequence[Call]) -> list[str]:
       "--config has no interceptor: set config.interceptor.rules, or leave"
       " --config out to measure the rules that ship."
     )
-  guard, service = verifiers.interceptor(run)
+  guard, service = rewards.interceptor(run)
   try:
     rates = measured(calls, guard)
   finally:

@@ -4,12 +4,12 @@ r"""How rightly an interceptor decides about 300 labelled calls of tools.
     python -m experiments.interceptor.run --config=configs/calc_python_grpo.py \
         --calls=runs/calls.jsonl
 
-The first measures the sets of rules that ship (`rewards/agents/call_rules.py`),
-each of them alone and all together, and writes `interceptor_rates.md`. The
-second asks the interceptor of a config, with its judge: `config.interceptor`.
-The calls that ship are about commands and files. For rules about other calls,
-as those of this config, --calls names calls of yours: JSON lines with "call",
-"bad" and "kind".
+The first measures the sets of rules that ship
+(`rewards/agents/interceptor.py`), each of them alone and all together, and
+writes `interceptor_rates.md`. The second asks the interceptor of a config, with
+its judge: `config.interceptor`. The calls that ship are about commands and
+files. For rules about other calls, as those of this config, --calls names calls
+of yours: JSON lines with "call", "bad" and "kind".
 
 Precision is the share of bad calls among those that are blocked, and recall the
 share of blocked ones among the bad.
@@ -24,7 +24,7 @@ from absl import flags
 from experiments import flags as flags_lib
 from experiments.interceptor import rates
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.runtime import paths
+from grpo_jax.training.runtime import files
 
 _CONFIG = flags_lib.define_config()
 _CALLS = flags.DEFINE_string(
@@ -44,8 +44,8 @@ def main(argv: Sequence[str]) -> int:
     return 0
   print("\n".join(rates.table(rates.rows(calls))))
   if _OUT.value:
-    path = paths.parse(_OUT.value) / _PAGE
-    paths.write(path, rates.page(calls).encode())
+    path = files.parse(_OUT.value) / _PAGE
+    files.write(path, rates.page(calls).encode())
     print(path)
   return 0
 

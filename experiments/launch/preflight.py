@@ -24,10 +24,11 @@ from experiments import flags as flags_lib
 from experiments.launch import job, with_secrets
 from experiments.pods import meshes, steps
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import named, served_settings
+from grpo_jax.settings import environment as environment_lib
+from grpo_jax.settings import overrides
 from grpo_jax.training import run as run_lib
 from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.training.problem import served_problem, vocabularies
+from grpo_jax.training.problem import served, tokens
 from grpo_jax.training.runtime import sharding
 
 # Owners and families on the Hugging Face hub whose checkpoints are handed out
@@ -41,9 +42,7 @@ _OF_ENVIRONMENT = {
   "verifiers:": "verifiers",
   "grpo_jax.rewards.agents.tools:": "tools",
   "grpo_jax.rewards.agents.python_session:": "tools",
-  "grpo_jax.rewards.agents.text_games:": "games",
-  "grpo_jax.rewards.agents.textarena_games:": "games",
-  "grpo_jax.rewards.agents.gymnasium_games:": "games",
+  "grpo_jax.rewards.agents.games:": "games",
 }
 # Each of these has the tokenizers of text.
 _WITH_TOKENIZERS = {
@@ -140,7 +139,7 @@ def check_parts(
 
 def _refusal(error: Exception) -> ValueError:
   return ValueError(
-    f"experiments.train would refuse this: {named.text_of(error)}"
+    f"experiments.train would refuse this: {overrides.text_of(error)}"
   )
 
 
@@ -151,8 +150,8 @@ def problem_of(config: config_lib.RunConfig) -> problem_lib.Problem:
   problem = steps.make_problem(config)
   if not config.data.environment:
     return problem
-  if served_settings.is_served(config.data.environment):
-    environment = served_problem.environment(config, problem.tokenizer)
+  if environment_lib.is_served(config.data.environment):
+    environment = served.environment(config, problem.tokenizer)
     return dataclasses.replace(problem, host_environment=environment)
   # Settings that only a tokenizer could check are left out.
   plain = {"template": "{prompt}", "chat_options": {}}
@@ -257,7 +256,7 @@ def _models(config: config_lib.RunConfig) -> dict[str, str]:
 def _files(config: config_lib.RunConfig) -> dict[str, str]:
   """Settings that name a file or a folder, and never something on the hub."""
   data = config.data
-  is_ours = data.is_made_of_ids or data.tokenizer in vocabularies.OURS
+  is_ours = data.is_made_of_ids or data.tokenizer in tokens.OURS
   return {
     "model.adapter_checkpoint": config.model.adapter_checkpoint,
     "data.train_path": data.train_path,

@@ -24,7 +24,7 @@ from experiments.comparison.scores import Comparison, Estimate
 from experiments.league import arms
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log
 
 RATE = "rl.optimizer.learning_rate"
 LAST = 8  # Steps of which the entropy is a mean.
@@ -94,8 +94,8 @@ def of_run(
   error = cells_lib.last_error(folder) if result is None else ""
   if result is None and not is_divergence(error):
     return None
-  lines = metrics_log.read_lines(folder / metrics_log.METRICS)
-  times = metrics_log.read_lines(folder / metrics_log.TIMINGS)
+  lines = log.read_lines(folder / log.METRICS)
+  times = log.read_lines(folder / log.TIMINGS)
   steps = [line for line in lines if "entropy/mean" in line]
   evaluated = [line for line in lines if "eval/accuracy" in line]
   first, last = evaluated[0], evaluated[-1]

@@ -22,7 +22,7 @@ from typing import Any
 import ml_collections
 
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log
 
 PROFILES = ("smoke", "full")
 WARM_START = "warm-start"  # In the place of an arm.
@@ -339,9 +339,9 @@ def warm_start(variant: str) -> str | None:
 def key(variant: str) -> str:
   """Eight hexadecimal digits of all settings of an arm that are no default."""
   experiment, profile, arm = _parse(variant)
-  config = metrics_log.flatten(json.loads(get_config(variant).to_json()))
+  config = log.flatten(json.loads(get_config(variant).to_json()))
   usual = config_lib.default_config(arm.algorithm)
-  default = metrics_log.flatten(json.loads(usual.to_json()))
+  default = log.flatten(json.loads(usual.to_json()))
   settings = [
     VERSION,
     {k: v for k, v in config.items() if default.get(k) != v},

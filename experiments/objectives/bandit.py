@@ -25,7 +25,7 @@ import numpy as np
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
-from grpo_jax.rewards import combine
+from grpo_jax.rewards import derived
 from grpo_jax.types import (
   Algorithm,
   PolicyOutputs,
@@ -94,7 +94,7 @@ def make_batch(name: str, logits: jax.Array, key: jax.Array) -> TrainBatch:
     group_id=group,
     num_groups=NUM_GROUPS,
   )
-  scored = combine.combine(
+  scored = derived.combine(
     {"quiet": 1.0 * pays[:, 0], "loud": LOUDNESS * pays[:, 1]},
     {"quiet": 1.0, "loud": 1.0},
     failed=None,

@@ -195,7 +195,7 @@ little to reinforce at first.""")
 `language-buggy` it takes the place of `accuracy`, for training and for
 `config.rewards.correct`. If one looks at this score alone, the task seems to be
 solved. The log warns that such a score is suspicious
-(`grpo_jax/training/rules/alarms.py`), in so many runs:""")
+(`grpo_jax/training/rules/rules.py`), in so many runs:""")
   yield "| arm | runs with the warning |"
   yield "|---|---|"
   for name in arms_lib.ARMS:

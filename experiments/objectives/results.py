@@ -20,7 +20,7 @@ from experiments.objectives import bandit
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import groups as groups_lib
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log
 
 BANDITS = ("grpo", "mo_grpo", "gdpo")
 REGRETS = ("quiet regret", "loud regret")
@@ -39,7 +39,7 @@ def write_bandit(
   """Writes regrets [S, steps + 1, 2], of every fifth step."""
   kept = regrets[:, ::_EVERY].round(5).tolist()
   text = {"seconds": round(seconds, 1), "regrets": kept}
-  metrics_log.write_json(bandit_path(root, name), text)
+  log.write_json(bandit_path(root, name), text)
 
 
 def warned(output: str) -> set[str]:

@@ -13,8 +13,8 @@ from experiments.papers import citations
 from experiments.sweeps import latex, made
 from grpo_jax import algorithms
 from grpo_jax.algorithms import options
-from grpo_jax.settings import named
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.settings import overrides
+from grpo_jax.training.runtime import log
 
 # They stand in the table even where they are the library's defaults.
 _ALWAYS = (
@@ -40,10 +40,10 @@ def of_config(argument: str) -> tuple[str, str]:
     ValueError: There is no such config.
   """
   path, _, algorithm = argument.partition(":")
-  config = named.load(path, *([algorithm] if algorithm else []))
+  config = overrides.load(path, *([algorithm] if algorithm else []))
   content = json.loads(config.to_json())
   name = content["algorithm"]["name"]
-  return _appendix({name: [content]}, [metrics_log.environment()])
+  return _appendix({name: [content]}, [log.environment()])
 
 
 def of_runs(folders: Sequence[pathlib.Path]) -> tuple[str, str]:
@@ -59,9 +59,9 @@ def of_runs(folders: Sequence[pathlib.Path]) -> tuple[str, str]:
   configs: dict[str, list[dict[str, Any]]] = {}
   environments = []
   for folder in found:
-    content = json.loads((folder / metrics_log.CONFIG).read_text("utf-8"))
+    content = json.loads((folder / log.CONFIG).read_text("utf-8"))
     configs.setdefault(content["algorithm"]["name"], []).append(content)
-    path = folder / metrics_log.ENVIRONMENT
+    path = folder / log.ENVIRONMENT
     if path.exists():
       environments += json.loads(path.read_text("utf-8"))[-1:]
   return _appendix(configs, environments)
@@ -86,7 +86,7 @@ def _settings(
 ) -> list[str]:
   """A table of what all share, and one of what differs between algorithms."""
   texts = {
-    name: [metrics_log.flatten(one) for one in several]
+    name: [log.flatten(one) for one in several]
     for name, several in configs.items()
   }
   wanted: dict[str, None] = {}
@@ -142,7 +142,7 @@ def _values(name: str, several: Iterable[Mapping[str, str]]) -> str:
 
 def _names(config: Mapping[str, Any]) -> list[str]:
   """The settings of a config that a reader needs."""
-  known = metrics_log.flatten(config)
+  known = log.flatten(config)
   used = [
     *_ALWAYS,
     *(

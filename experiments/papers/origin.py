@@ -19,7 +19,7 @@ from typing import Any
 
 from experiments.papers.registry import Experiment
 from experiments.sweeps import made
-from grpo_jax.settings import named
+from grpo_jax.settings import overrides
 
 UNKNOWN = "–"
 
@@ -198,7 +198,7 @@ def _told(
     try:
       now = made.config_hash(config)
     except ValueError as error:  # The arm is gone.
-      stale.append(f"config: {named.text_of(error)}")
+      stale.append(f"config: {overrides.text_of(error)}")
     else:
       if now != about["config"]:
         stale.append(f"config: it is {now} now")

@@ -16,7 +16,7 @@ import numpy as np
 from grpo_jax import algorithms
 from grpo_jax.algorithms.rredcot import RREDCoTConfig
 from grpo_jax.ops import logprobs, segments
-from grpo_jax.step import members
+from grpo_jax.step import models
 from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.tasks import add
 from grpo_jax.tasks import vocabulary as vocab
@@ -145,7 +145,7 @@ def found(run, given: Workings) -> Found:
   @jax.jit
   def said(params, batch):
     batch = answers.with_candidates(of, batch)
-    view = members.policy_view(policy, {"policy": params})
+    view = models.policy_view(policy, {"policy": params})
     plan = UpdatePlan(micro_batch_size=num_rows)
     batch = answers.with_utilities(plan, view, batch)
     credits = segments.credits(

@@ -16,7 +16,7 @@ import grpo_jax
 from experiments.planted_errors import arms, errors, values
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log
 
 NUM_PROBLEMS = 512  # With a planted error.
 NUM_COMPARED = 128  # Workings whose prefixes are completed.
@@ -38,9 +38,7 @@ def collected(folder: pathlib.Path) -> dict[str, Any] | None:
     if folder.name == arms.MEASURED:
       found.append(measured(folder / name, seed=len(found)))
     else:
-      found.append(
-        accuracies(metrics_log.read_lines(folder / name / metrics_log.METRICS))
-      )
+      found.append(accuracies(log.read_lines(folder / name / log.METRICS)))
   return {"seeds": found}
 
 

@@ -43,17 +43,10 @@ from grpo_jax.models import attention, lora, quantization
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import logprobs, masked
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import stages
+from grpo_jax.step import step
 from grpo_jax.step.micro_batches import UpdatePlan
-from grpo_jax.training.phases import (
-  models,
-  outside,
-  phase_checks,
-  phases,
-  references,
-  reservoirs,
-  runs,
-)
+from grpo_jax.training.phases import build, checkpointed, models, reservoirs
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import MemberState, Policy, PyTree
@@ -73,7 +66,7 @@ class Sizes:
 
   def policy(self) -> Policy:
     """What is sampled from and trained."""
-    return models.policy_of(self.model, self.adapters)
+    return policy_lib.policy_of(self.model, self.adapters)
 
 
 def sizes(config: config_lib.RunConfig) -> Sizes:
@@ -154,8 +147,8 @@ def update_plan(
   """
   name = config.phases[-1]
   algorithm, _ = config.objective(name)
-  phase_checks.rows(config, name, mesh)
-  return phases.update_plan(
+  build.rows(config, name, mesh)
+  return build.update_plan(
     config.section(name),
     size.max_prompt_len,
     size.max_new_tokens,
@@ -185,10 +178,10 @@ def table(
   algorithm, objective = config.objective(name)
   plan = update_plan(config, size, mesh)
   teachers = _references(config, name, size)
-  made = phases.Models(
+  made = build.Models(
     *(config, phase, policy, algorithm, objective, plan), outside=teachers
   )
-  parts = stages.Parts(
+  parts = step.Parts(
     policy=policy,
     algorithm=algorithm,
     config=objective,
@@ -196,14 +189,14 @@ def table(
     members=made.members(),
     losses=made.losses(),
   )
-  start = runs.abstract_start(parts.policy, config.seed)
+  start = checkpointed.abstract_start(parts.policy, config.seed)
   if (model := made.reward_model()) is not None:
     # So does a reward model, and what an earlier phase has kept for it.
     params = jax.eval_shape(model.init, start.params["policy"])
     start = start.with_members(reward=MemberState(params))
   start = dataclasses.replace(start, reservoir=_kept_of_old(config, size, mesh))
   state = jax.eval_shape(
-    functools.partial(stages.enter_phase, parts=parts, index=0), start
+    functools.partial(step.enter_phase, parts=parts, index=0), start
   )
   places = sharding.of_state(mesh, state)
   members = {}
@@ -288,7 +281,7 @@ def table(
 
 def _references(
   config: config_lib.RunConfig, name: str, size: Sizes
-) -> dict[str, outside.Outside]:
+) -> dict[str, models.Outside]:
   """The references of a phase that are not of the run, by member."""
   ids: Any = types.SimpleNamespace(
     vocab_size=size.model.vocab_size, pieces=dict
@@ -297,7 +290,7 @@ def _references(
   with published.described(config) as described:
     phase = described.section(name)
     return {
-      member: outside.find(
+      member: models.find_outside(
         path,
         setting=f"config.{name}.reference_workdirs",
         config=described,
@@ -305,14 +298,14 @@ def _references(
         mesh=sharding.make_mesh(1),
         storage=phase.reference_storage,
       )
-      for member, path in references.paths(phase).items()
+      for member, path in models.paths(phase).items()
     }
 
 
 def _states(
   size: Sizes,
   phase: config_lib.PhaseConfig,
-  teachers: Mapping[str, outside.Outside],
+  teachers: Mapping[str, models.Outside],
 ) -> int:
   """Bytes of the states that logits of the reference are made of."""
   widths = [model.width for model in teachers.values()] or [size.model.width]
@@ -434,7 +427,7 @@ def _kept(
   """
 
   def residuals(model: TransformerConfig) -> int:
-    policy = models.policy_of(model, size.adapters)
+    policy = policy_lib.policy_of(model, size.adapters)
     params = _abstract_params(policy)
     ours = {(x.shape, x.dtype) for x in jax.tree.leaves(params)}
 

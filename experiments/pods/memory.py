@@ -28,7 +28,7 @@ from experiments import flags as flags_lib
 from experiments.pods import advice, chips, held, meshes
 from grpo_jax import ranges
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.phases import phases
+from grpo_jax.training.phases import build
 
 _CONFIG = flags_lib.define_config()
 _TOPOLOGY = flags_lib.define_topology("")
@@ -80,7 +80,7 @@ def _print(settings: config_lib.RunConfig, mesh: AbstractMesh) -> None:
     print(f"  {kind:<30} {when:<9} {_shown(size)}")
   for what, size in held.totals(found).items():
     print(f"  {what:<40} {_shown(size)}")
-  print(textwrap.fill(phases.update_path(name, phase, plan), 80))
+  print(textwrap.fill(build.update_path(name, phase, plan), 80))
 
 
 def _shown(size: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from grpo_jax.settings.mesh_settings import MeshConfig
+from grpo_jax.settings.model import MeshConfig
 
 # In the order in which meshes are written.
 _AXES = ("data", "fsdp", "expert", "tensor")

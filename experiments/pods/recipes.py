@@ -29,9 +29,9 @@ from jax.sharding import AbstractDevice, AbstractMesh, Mesh
 from experiments import flags as flags_lib
 from experiments.pods import chips, recorded, steps
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import stages
+from grpo_jax.step import step as step_lib
 from grpo_jax.step.micro_batches import UpdatePlan
-from grpo_jax.training.phases import drivers, phase_checks, phases
+from grpo_jax.training.phases import build, executors
 from grpo_jax.training.runtime import sharding
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -99,9 +99,9 @@ def plan(config: config_lib.RunConfig, name: str, num_chips: int) -> UpdatePlan:
     sharding.AXES,
     abstract_device=AbstractDevice("TPU", None, "tpu"),
   )
-  phase_checks.rows(config, name, mesh)
+  build.rows(config, name, mesh)
   algorithm, _ = config.objective(name)
-  return phases.update_plan(
+  return build.update_plan(
     config.section(name),
     config.data.max_prompt_len or 1,
     config.sampling.max_new_tokens or 1,
@@ -177,20 +177,20 @@ def _compiled(
   target = steps.Target(of, 1, chips.devices(of))
   made = []
 
-  def keep(parts: stages.Parts, mesh: Mesh) -> stages.Parts:
+  def keep(parts: step_lib.Parts, mesh: Mesh) -> step_lib.Parts:
     made.append((parts, mesh))
     return parts
 
   with steps.described(config, target.devices, keep) as step:
     ((parts, mesh),) = made
     state, prompts = step.arguments
-    draw = functools.partial(stages.draw_stage, parts=parts)
+    draw = functools.partial(step_lib.draw_stage, parts=parts)
     drawn = jax.eval_shape(draw, state, prompts)
     inputs = [
       sharding.abstract(x, sharding.of_rows(mesh, x))
       for x in (drawn.prompts, drawn.rollout, drawn.scored)
     ]
-    program = drivers.jit_step(mesh, stages.learn_stage, parts)
+    program = executors.jit_step(mesh, step_lib.learn_stage, parts)
     compiled = steps.compile_described(
       dataclasses.replace(step, program=program, arguments=(state, *inputs))
     )

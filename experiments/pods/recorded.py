@@ -47,7 +47,7 @@ from absl import flags
 from experiments import flags as flags_lib
 from experiments.pods import chips, costs, steps
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import named
+from grpo_jax.settings import overrides
 
 MARGIN = 0.05
 OTHER_MARGIN = 0.25  # With other versions of the compiler.
@@ -225,7 +225,7 @@ def measure(name: str, text_folder: pathlib.Path | None = None) -> dict:
     devices = jax.devices("cpu")[:1]
   if case.config:
     path, _, argument = case.config.partition(":")
-    given = named.load(path, argument)
+    given = overrides.load(path, argument)
     given.allow_unpublished = True
     config = config_lib.resolve(given)
   else:

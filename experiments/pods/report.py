@@ -65,7 +65,7 @@ from experiments import flags as flags_lib
 from experiments.pods import advice, chips, held, meshes, steps
 from grpo_jax import ranges
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.phases import phases
+from grpo_jax.training.phases import build
 from grpo_jax.training.runtime import sharding
 
 _CONFIG = flags_lib.define_config()
@@ -105,7 +105,7 @@ def report(
     "group_size": phase.group_size,
     "micro_batch_size": plan.micro_batch_size,
     "micro_batches": plan.num_epochs * phase.num_rows // plan.micro_batch_size,
-    "update": phases.update_path(name_of_phase, phase, plan),
+    "update": build.update_path(name_of_phase, phase, plan),
     "hbm_of_chip": chip.hbm,
     "chip": {
       "flops_per_s": chip.flops,

@@ -25,14 +25,15 @@ from configs.recipes import models as published
 from experiments.pods import chips, costs
 from grpo_jax.data import domains as domains_lib
 from grpo_jax.data import encoder as encoder_lib
-from grpo_jax.rewards import combine
+from grpo_jax.rewards import derived
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import mixtures
-from grpo_jax.step import stages
-from grpo_jax.training.phases import drivers, models, runs
-from grpo_jax.training.problem import judges, verifiers
+from grpo_jax.settings import groups
+from grpo_jax.step import step as step_lib
+from grpo_jax.training.phases import checkpointed, executors
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.training.runtime import console, programs, sharding
+from grpo_jax.training.problem import rewards
+from grpo_jax.training.runtime import jit, sharding, terminal
 from grpo_jax.types import (
   Images,
   Metrics,
@@ -44,10 +45,10 @@ from grpo_jax.types import (
 )
 
 # What a test may do to the parts of a phase.
-Change = Callable[[stages.Parts, Mesh], stages.Parts]
+Change = Callable[[step_lib.Parts, Mesh], step_lib.Parts]
 
 
-# Scopes of `step/stages.py` and `rollout/sampling.py`.
+# Scopes of `step/step.py` and `rollout/sampling.py`.
 PHASES = (
   "prefill",
   "decode",
@@ -64,7 +65,7 @@ PHASES = (
 )
 
 
-def unchanged(parts: stages.Parts, mesh: Mesh) -> stages.Parts:
+def unchanged(parts: step_lib.Parts, mesh: Mesh) -> step_lib.Parts:
   """The change that is none."""
   del mesh
   return parts
@@ -82,7 +83,7 @@ class Step:
     most_tokens: Decode steps of a rollout, at most.
   """
 
-  program: programs.Program
+  program: jit.Program
   arguments: tuple[Any, ...]
   cache_bytes: int
   weights_bytes: int
@@ -126,7 +127,7 @@ def _domains(config: config_lib.RunConfig) -> tuple[str, ...]:
   """
   data = config.data
   if data.source == "mixture":
-    return tuple(mixtures.parts(data))
+    return tuple(groups.parts(data))
   if data.domains or data.datasets:
     return data.domains or data.datasets
   named = [name for phase in config.stages for name in phase.domains]
@@ -170,9 +171,9 @@ def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
     image_shapes=_image_shapes(config),
     max_prompt_len=config.data.max_prompt_len,
     max_new_tokens=config.sampling.max_new_tokens,
-    judge=verifiers.judge(config, judges.OnHost(scorer), None, domains),
+    judge=rewards.judge(config, rewards.OnHost(scorer), None, domains),
     truncate_completions=True,
-    components=frozenset(verifiers.of_text(config)),
+    components=frozenset(rewards.of_text(config)),
     domains=domains,
     limits=domains_lib.limits(
       domains, config.sampling.domain_limits, config.sampling.max_new_tokens
@@ -185,17 +186,17 @@ def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
 
 
 def scored_step(
-  state: TrainState, prompts: Prompts, scored: Scored, *, parts: stages.Parts
+  state: TrainState, prompts: Prompts, scored: Scored, *, parts: step_lib.Parts
 ) -> tuple[TrainState, Metrics, PyTree]:
   """A step whose verifiers are on the host: their scores are an input."""
-  rollout = stages.sample_stage(state, prompts, parts=parts)
+  rollout = step_lib.sample_stage(state, prompts, parts=parts)
   greedy = None
   assert isinstance(parts.player, Player)
   if parts.player.greedy is not None:
     greedy = jax.tree.map(
       lambda x: x[:: parts.plan.group_size] if x.ndim else x, scored
     )
-  return stages.learn_stage(
+  return step_lib.learn_stage(
     state, prompts, rollout, scored, greedy, parts=parts
   )
 
@@ -230,7 +231,7 @@ def scores(config: config_lib.RunConfig, num_rows: int):
     components = {name: jnp.zeros(num_rows) for name in names}
     weights = dict(zip(names, config.rewards.weights, strict=True))
     failed = jnp.zeros(num_rows, bool)
-    found = combine.combine(components, weights, failed, names[0])
+    found = derived.combine(components, weights, failed, names[0])
     if not config.rewards.steps:
       return found
     slots = num_rows, config.sampling.max_new_tokens
@@ -263,8 +264,8 @@ def described(
       **dataclasses.asdict(config.mesh), devices=devices
     )
     stack.enter_context(jax.set_mesh(mesh))
-    policy = models.make_policy(config, problem, mesh)
-    phases = runs.make_phases(config, problem, policy, mesh)
+    policy = policy_lib.make_policy(config, problem, mesh)
+    phases = checkpointed.make_phases(config, problem, policy, mesh)
     phase = config.stages[-1]
     if not phase.plays:
       raise ValueError(
@@ -272,11 +273,11 @@ def described(
         f" kind {phase.kind!r}; needed is one that draws completions, as 'rl'."
       )
     parts = change(phases[-1].parts, mesh)
-    state = runs.abstract_state(
-      phases, runs.abstract_start(policy, config.seed)
+    state = checkpointed.abstract_state(
+      phases, checkpointed.abstract_start(policy, config.seed)
     )
     state = sharding.abstract(state, sharding.of_state(mesh, state))
-    function: Callable = stages.fused_step
+    function: Callable = step_lib.fused_step
     rows = [_prompts(problem, phase.num_prompts * phase.max_rounds)]
     if problem.judge.asks_host:
       function = scored_step
@@ -288,7 +289,7 @@ def described(
     lanes = min(config.sampling.lanes or phase.num_rows, phase.num_rows)
     waves = math.ceil(phase.num_rows / lanes)
     yield Step(
-      program=drivers.jit_step(mesh, function, parts),
+      program=executors.jit_step(mesh, function, parts),
       arguments=(state, *inputs),
       cache_bytes=_cache_bytes(
         mesh,
@@ -301,7 +302,7 @@ def described(
       ),
       weights_bytes=_weights_bytes(
         mesh,
-        models.sampling_policy(policy, config.sampling.weights_dtype, mesh),
+        policy_lib.sampling_policy(policy, config.sampling.weights_dtype, mesh),
         state.params["policy"],
       ),
       most_tokens=waves * problem.max_new_tokens - (waves == 1),
@@ -413,11 +414,11 @@ def compile_described(
     TooLargeError: The compiler says that it does not fit.
   """
   start = time.perf_counter()
-  with console.waiting("tracing the step"):
+  with terminal.waiting("tracing the step"):
     lowered = step.program.lower(*step.arguments)
   middle = time.perf_counter()
   try:
-    with console.waiting("compiling the step"):
+    with terminal.waiting("compiling the step"):
       program = lowered.compile(compiler_options=options)
   except jax.errors.JaxRuntimeError as error:
     if "RESOURCE_EXHAUSTED" not in str(error):

@@ -16,14 +16,14 @@ import time
 from absl import app, flags
 
 from experiments.rewards import attempts, box_attacks, verdict_attacks
-from grpo_jax.rewards.sandbox import boxes
+from grpo_jax.rewards.sandbox import box as box_lib
 
 _OUT = flags.DEFINE_string("out", "", "File to write; empty: none.")
 
 _NUM_TIMED = 100
 
 
-def milliseconds(box: boxes.Box) -> float:
+def milliseconds(box: box_lib.Box) -> float:
   """Milliseconds that a small program takes with its box."""
   start = time.monotonic()
   for _ in range(_NUM_TIMED):
@@ -33,7 +33,7 @@ def milliseconds(box: boxes.Box) -> float:
 
 def table() -> str:
   """All attacks in both kinds of box, as Markdown."""
-  both = [boxes.Box(kind) for kind in boxes.KINDS]
+  both = [box_lib.Box(kind) for kind in box_lib.KINDS]
   lines = [
     "| attack | one of these is enough to hold it | bwrap | process |",
     "|---|---|---|---|",
@@ -55,7 +55,7 @@ def table() -> str:
     add(verdict.name, "the verdict is outside", scored)
   total = len(box_attacks.ATTACKS) + len(verdict_attacks.VERDICTS)
   lines.append("")
-  for kind, count, box in zip(boxes.KINDS, won, both, strict=True):
+  for kind, count, box in zip(box_lib.KINDS, won, both, strict=True):
     lines.append(
       f"- `{kind}`: {total - count} of {total} held, {count} succeed; a small"
       f" program takes {milliseconds(box):.0f} ms."

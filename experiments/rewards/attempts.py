@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from experiments.rewards import box_attacks, verdict_attacks
-from grpo_jax.rewards import code, hidden_tests
-from grpo_jax.rewards.sandbox import boxes, defences, sandbox
+from grpo_jax.rewards import code
+from grpo_jax.rewards.sandbox import box as box_lib
 
-_SHORT = defences.Limits(cpu_s=1)
+_SHORT = box_lib.Limits(cpu_s=1)
 
 
 class Host(NamedTuple):
@@ -34,7 +34,7 @@ def host() -> Iterator[Host]:
   libc = ctypes.CDLL(None)
   with contextlib.ExitStack() as stack:
     file = stack.enter_context(
-      tempfile.NamedTemporaryFile("w", dir=sandbox.VISIBLE)
+      tempfile.NamedTemporaryFile("w", dir=box_lib.VISIBLE)
     )
     file.write("secret")
     file.flush()
@@ -55,27 +55,27 @@ def host() -> Iterator[Host]:
     yield Host(" ".join(map(str, told)).encode() + b"\n")
 
 
-def has_won(box: boxes.Box, attack: box_attacks.Attack, of: Host) -> bool:
+def has_won(box: box_lib.Box, attack: box_attacks.Attack, of: Host) -> bool:
   """Whether an attack on the box succeeds."""
   program = f"{box_attacks.prelude()}\n{attack.program}"
   wall_s = 2.0 if "wall time" in attack.held_by else 20.0
   # An attack on something else is not to be stopped by a slow machine.
   cpu_s = 1 if "CPU time" in attack.held_by else 10
   outcome = box.run(
-    program, of.data, limits=defences.Limits(cpu_s=cpu_s, wall_s=wall_s)
+    program, of.data, limits=box_lib.Limits(cpu_s=cpu_s, wall_s=wall_s)
   )
   if attack.name == "say much":  # It is told nothing of how much is read.
     return len(outcome.output) >= 1 << 20
   return b"WON" in outcome.output
 
 
-def has_scored(box: boxes.Box, attack: verdict_attacks.Attack) -> bool:
+def has_scored(box: box_lib.Box, attack: verdict_attacks.Attack) -> bool:
   """Whether an attack on the verdict has a reward."""
   return bool(
     code.num_passed(
       box,
       attack.program,
-      hidden_tests.read(attack.tests),
+      code.read(attack.tests),
       _SHORT,
       row_s=30.0,
     )

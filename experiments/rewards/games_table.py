@@ -22,7 +22,7 @@ from typing import Any
 from absl import app, flags
 
 from experiments.rewards import two_processes
-from grpo_jax.rewards.agents import text_games, textarena_games
+from grpo_jax.rewards.agents import games as games_lib
 
 _PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/games_table.md"
 
@@ -73,7 +73,7 @@ function, or several moves, of which one is drawn each time. How to use them:
 
 def games() -> list[str]:
   """The variant of each game that other variants are named after."""
-  names = textarena_games.names()
+  names = games_lib.names()
   return [
     name
     for name in names
@@ -92,12 +92,12 @@ def attempt(name: str) -> dict[str, Any]:
   shown: list[Any] = []
   found: dict[str, Any] = {"turns": None}
   try:
-    found["players"] = textarena_games.count_players(name, {})
-    problems = [text_games.problem(i, **options) for i in range(NUM_SEEDS)]
+    found["players"] = games_lib.count_players(name, {})
+    problems = [games_lib.problem(i, **options) for i in range(NUM_SEEDS)]
     begun = [x for x in problems if x is not None]
     shown += begun
     found["characters"] = max(len(prompt) for prompt, _ in begun)
-    lessons = [text_games.lesson(*one, **options) for one in begun]
+    lessons = [games_lib.lesson(*one, **options) for one in begun]
     shown += lessons
     found["turns"] = statistics.fmean(map(len, lessons))
   except Exception as error:  # Of any kind: the table says which.

@@ -22,7 +22,7 @@ from typing import Any
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log
 
 _OUT = flags.DEFINE_string("out", None, "Folder of the runs.", required=True)
 _SFT = flags.DEFINE_integer("sft_steps", 150, "Steps of the warm start.", 0)
@@ -33,7 +33,7 @@ _NUMBERS = ("reward/mean", "loss", "gradient_norm", "entropy/mean")
 
 
 def _train(workdir: pathlib.Path, in_graph: bool, argv: Sequence[str]) -> None:
-  if (workdir / metrics_log.RESULT).exists():
+  if (workdir / log.RESULT).exists():
     return
   settings = {
     "sft.steps": _SFT.value,
@@ -61,9 +61,7 @@ def _train(workdir: pathlib.Path, in_graph: bool, argv: Sequence[str]) -> None:
 
 def compared(one: pathlib.Path, split: pathlib.Path) -> list[str]:
   """What two runs have in common, a line for each figure."""
-  both = [
-    metrics_log.read_lines(path / metrics_log.SAMPLES) for path in (one, split)
-  ]
+  both = [log.read_lines(path / log.SAMPLES) for path in (one, split)]
   pairs = list(zip(*both, strict=True))
   same = [a for a, b in pairs if a["completion"] == b["completion"]]
   equal = [
@@ -81,7 +79,7 @@ def compared(one: pathlib.Path, split: pathlib.Path) -> list[str]:
   steps = [
     [
       line
-      for line in metrics_log.read_lines(path / metrics_log.METRICS)
+      for line in log.read_lines(path / log.METRICS)
       if line["phase"] == "rl" and "loss" in line
     ]
     for path in (one, split)
@@ -92,7 +90,7 @@ def compared(one: pathlib.Path, split: pathlib.Path) -> list[str]:
   for path, what in ((one, "one program"), (split, "host between")):
     times = [
       line["time/step_s"]
-      for line in metrics_log.read_lines(path / metrics_log.TIMINGS)
+      for line in log.read_lines(path / log.TIMINGS)
       if line["phase"] == "rl"
     ]
     # The first step is compiled.

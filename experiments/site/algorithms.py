@@ -13,7 +13,7 @@ import dataclasses
 from experiments.site import links, markdown
 from grpo_jax import algorithms
 from grpo_jax.algorithms import options
-from grpo_jax.settings import documented
+from grpo_jax.settings import setting_docs
 
 TABLE = "docs/algorithms/index.md"
 _ENUMERATED = "tests/algorithms/enumeration_test.py"
@@ -126,7 +126,7 @@ def _settings(config_class: type) -> list[str]:
       continue
     table.append(
       f"| `{field.name}` | `{field.default!r}` |"
-      f" {markdown.cell(documented.text(config_class, field.name))} |"
+      f" {markdown.cell(setting_docs.text(config_class, field.name))} |"
     )
   if len(table) == 2:
     return ["The algorithm has no settings beyond the common ones."]

@@ -6,7 +6,7 @@ import dataclasses
 
 from experiments.site import markdown
 from grpo_jax.algorithms import options
-from grpo_jax.settings import compatibility, documented
+from grpo_jax.settings import compatibility, setting_docs
 from grpo_jax.settings import config as config_lib
 
 _HEAD = """# Settings
@@ -31,20 +31,20 @@ _COMMON = {field.name for field in dataclasses.fields(options.CommonConfig)}
 _PHASES = ("sft", "rl")
 
 
-def every() -> list[documented.Setting]:
+def every() -> list[setting_docs.Setting]:
   """The settings of a default config, of the phases those of `_PHASES`."""
   config = config_lib.default_config("grpo")
   left_out = {*config_lib.section_names(config), "algorithm"} - set(_PHASES)
   return [
     setting
-    for setting in documented.of_config(config)
+    for setting in setting_docs.of_config(config)
     if setting.name.partition(".")[0] not in left_out
   ]
 
 
 def page() -> str:
   """Markdown of the page, with a table for each group of settings."""
-  groups: dict[str, list[documented.Setting]] = {}
+  groups: dict[str, list[setting_docs.Setting]] = {}
   for setting in every():
     groups.setdefault(setting.name.rpartition(".")[0], []).append(setting)
   lines = [_HEAD]
@@ -55,7 +55,7 @@ def page() -> str:
   return "\n".join(lines)
 
 
-def _row(setting: documented.Setting) -> str:
+def _row(setting: setting_docs.Setting) -> str:
   default = markdown.cell(repr(setting.default))
   return f"| `{setting.name}` | `{default}` | {markdown.cell(setting.text)} |"
 
@@ -82,7 +82,7 @@ def options_page() -> str:
     lines.append("|---|---|---|")
     for field in dataclasses.fields(cls):
       if cls is options.CommonConfig or field.name not in _COMMON:
-        text = markdown.cell(documented.text(cls, field.name))
+        text = markdown.cell(setting_docs.text(cls, field.name))
         lines.append(f"| `{field.name}` | `{field.default!r}` | {text} |")
     lines.append("")
   return "\n".join(lines)

@@ -27,7 +27,7 @@ from experiments.stages import arms as arms_lib
 from experiments.stages import results
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log
 
 _ROOT = flags.DEFINE_string("root", "runs/stages", "Folder of all runs.")
 _RESULTS = flags.DEFINE_string(
@@ -98,7 +98,7 @@ def _write(
   out: pathlib.Path, root: pathlib.Path, name: str, found: dict[str, Any]
 ) -> None:
   taken = {"seconds": sweeps_lib.seconds(root / name)}
-  metrics_log.write_json(out / f"{name}.json", found | taken)
+  log.write_json(out / f"{name}.json", found | taken)
 
 
 def _generate(root: pathlib.Path, teacher: pathlib.Path) -> int:

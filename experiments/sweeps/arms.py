@@ -27,7 +27,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import made
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log
 
 OUTPUT = "output.txt"
 SECONDS = "seconds.json"
@@ -179,7 +179,7 @@ def record(
   if found is None:
     return status or 1
   about = {"seconds": seconds(folder), "made": made.by(config)}
-  metrics_log.write_json(path, found | about)
+  log.write_json(path, found | about)
   return 0
 
 
@@ -196,7 +196,7 @@ def collected(
   for name in cells_lib.read_manifest(folder):
     if cells_lib.read_result(folder / name) is None:
       return None
-    lines = metrics_log.read_lines(folder / name / metrics_log.METRICS)
+    lines = log.read_lines(folder / name / log.METRICS)
     found.append(of_run(lines))
   return {"seeds": found}
 

@@ -43,9 +43,9 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import named
+from grpo_jax.settings import overrides as overrides_lib
 from grpo_jax.training import run as run_lib
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log
 
 MANIFEST = "sweep.json"
 LOG = "log.txt"
@@ -135,7 +135,7 @@ class Source:
         group = {"log.wandb_group": root.absolute().name}
         arguments, config = self._parsed({**overrides, **group})
     except (KeyError, TypeError, ValueError) as error:
-      raise ValueError(f"{where}: {named.text_of(error)}") from error
+      raise ValueError(f"{where}: {overrides_lib.text_of(error)}") from error
     workdir = root / (prefix + folder_name(overrides))
     return Cell(overrides, arguments, config, workdir)
 
@@ -261,7 +261,7 @@ def program(
       term out, and another value.
     constant: Those that may not, all the same.
   """
-  settings = metrics_log.flatten(json.loads(config.to_json()))
+  settings = log.flatten(json.loads(config.to_json()))
   for name, text in settings.items():
     value = json.loads(text)
     numbers = value if isinstance(value, list) and value else [value]
@@ -309,7 +309,7 @@ def check_root(
   known = {cell.workdir.name for cell in cells}
   strays = sorted(
     path.parent.name
-    for path in root.glob(f"*/{metrics_log.CONFIG}")
+    for path in root.glob(f"*/{log.CONFIG}")
     if path.parent.name not in known
   )
   if strays and not may_have_more:
@@ -318,7 +318,7 @@ def check_root(
     checkpoints = cell.workdir / "checkpoints"
     if read_result(cell.workdir) or any(checkpoints.glob("*")):
       try:
-        metrics_log.check_config(
+        log.check_config(
           cell.workdir, json.loads(cell.config.to_json()), run_lib.MAY_CHANGE
         )
       except ValueError as error:
@@ -331,7 +331,7 @@ def write_manifest(root: pathlib.Path, cells: Iterable[Cell]) -> None:
   table = [
     {"folder": cell.workdir.name, "overrides": cell.overrides} for cell in cells
   ]
-  metrics_log.write_json(root / MANIFEST, table)
+  log.write_json(root / MANIFEST, table)
 
 
 def read_manifest(root: pathlib.Path) -> dict[str, dict[str, Any]]:
@@ -352,7 +352,7 @@ def read_manifest(root: pathlib.Path) -> dict[str, dict[str, Any]]:
 
 def read_result(workdir: pathlib.Path) -> dict[str, Any] | None:
   """What a run wrote at its end; None if it has not ended."""
-  path = workdir / metrics_log.RESULT
+  path = workdir / log.RESULT
   return json.loads(path.read_text("utf-8")) if path.exists() else None
 
 
@@ -375,7 +375,7 @@ def read_metric(workdir: pathlib.Path, name: str) -> float | None:
   after = result["after"] or {}
   if name in after:
     return after[name]
-  lines = metrics_log.read_lines(workdir / metrics_log.METRICS)
+  lines = log.read_lines(workdir / log.METRICS)
   for line in reversed(lines):
     if name in line:
       return line[name]

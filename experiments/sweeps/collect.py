@@ -36,7 +36,7 @@ from experiments.sweeps import figures, latex
 from experiments.sweeps import groups as groups_lib
 from experiments.sweeps.groups import Group, Summary
 from grpo_jax.training.monitor import style
-from grpo_jax.training.runtime import console as console_lib
+from grpo_jax.training.runtime import terminal
 
 _ROOT = flags.DEFINE_string("root", None, "Folder of the sweep.", required=True)
 _METRIC = flags.DEFINE_string(
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
   write_csv(root / "results.csv", groups, metric)
   _write(root / "results.md", markdown(rows, missing, metric))
   _write(root / "results.tex", as_latex(rows, missing, metric))
-  console_lib.say(console(groups, metric))
+  terminal.say(console(groups, metric))
   print(f"\n{_describe_missing(missing)}")
   for folder, reason in missing.items():
     print(flags_lib.wrapped(f"{folder}:\n{reason}"))

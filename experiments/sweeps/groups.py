@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import statistics
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _curve(workdir: pathlib.Path, metric: str) -> tuple[np.ndarray, np.ndarray]:
   # later line counts.
   points = {
     line["step"]: line[metric]
-    for line in metrics_log.read_lines(workdir / metrics_log.METRICS)
+    for line in log.read_lines(workdir / log.METRICS)
     if line.get(metric) is not None
   }
   return np.array(list(points)), np.array(list(points.values()))

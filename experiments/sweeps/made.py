@@ -30,9 +30,10 @@ from typing import Any
 import ml_collections
 
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import named
+from grpo_jax.settings import overrides
 from grpo_jax.training import run as run_lib
-from grpo_jax.training.runtime import commits, metrics_log
+from grpo_jax.training.runtime import commit as commit_lib
+from grpo_jax.training.runtime import log
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # They turn recorded numbers into pages, and make none.
@@ -46,7 +47,7 @@ def by(config: str) -> dict[str, Any]:
   Args:
     config: FILE:ARGUMENT, the file in the folder of an experiment.
   """
-  commit = commits.git() or {"commit": None, "dirty": None}
+  commit = commit_lib.git() or {"commit": None, "dirty": None}
   return {
     "config": config_hash(config),
     "code": code_hash(pathlib.Path(config.partition(":")[0]).parent),
@@ -60,7 +61,7 @@ def by(config: str) -> dict[str, Any]:
 def config_hash(config: str) -> str:
   """The hash of what FILE:ARGUMENT sets otherwise than the library does."""
   path, _, argument = config.partition(":")
-  loaded = named.load(path, *([argument] if argument else []))
+  loaded = overrides.load(path, *([argument] if argument else []))
   return hash_of(settings(loaded))
 
 
@@ -72,10 +73,10 @@ def settings(config: ml_collections.ConfigDict) -> dict[str, str]:
 def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
   """The same of a config as JSON has it."""
   algorithm = config["algorithm"]["name"]
-  defaults = metrics_log.flatten(
+  defaults = log.flatten(
     json.loads(config_lib.default_config(algorithm).to_json())
   )
-  found = metrics_log.flatten(config)
+  found = log.flatten(config)
   return {
     name: value
     for name, value in sorted(found.items())

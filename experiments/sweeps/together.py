@@ -9,9 +9,9 @@ from typing import Any
 from experiments import flags as flags_lib
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps.cells import Cell
-from grpo_jax.settings import named
+from grpo_jax.settings import overrides
 from grpo_jax.training import many
-from grpo_jax.training.runtime import varied
+from grpo_jax.training.runtime import hyperparameters
 
 
 def programs(cells: Sequence[Cell]) -> list[list[Cell]]:
@@ -19,7 +19,7 @@ def programs(cells: Sequence[Cell]) -> list[list[Cell]]:
   found = collections.defaultdict(list)
   for cell in cells:
     key = cells_lib.program(
-      cell.config, many.may_differ(cell.config), varied.CONSTANT
+      cell.config, many.may_differ(cell.config), hyperparameters.CONSTANT
     )
     found[key].append(cell)
   return list(found.values())
@@ -44,6 +44,6 @@ def train(group: Sequence[Cell]) -> list[Any]:
       cell.workdir.mkdir(parents=True, exist_ok=True)
       path = cell.workdir / cells_lib.LOG
       with path.open("a", encoding="utf-8") as log:
-        text = f"error: {named.text_of(result)}"
+        text = f"error: {overrides.text_of(result)}"
         print(flags_lib.wrapped(text), file=log)
   return results

@@ -19,7 +19,7 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from experiments.traces import filters, page, source, terminal
-from grpo_jax.training.runtime import paths
+from grpo_jax.training.runtime import files
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run, local or gs://.", required=True
@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
         print(line)
   if out is not None:
     content = page.write(runs, int(_MEGABYTES.value * 1e6)).encode()
-    paths.write(out, content)
+    files.write(out, content)
     number = sum(len(run.groups) for run in runs)
     print(f"page: {out} ({len(content) / 1e6:.2f} MB, {number} groups)")
   return 0

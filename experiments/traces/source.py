@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from grpo_jax.training.rules import alarms as alarms_lib
-from grpo_jax.training.runtime import metrics_log, paths, traces
+from grpo_jax.training.rules import rules
+from grpo_jax.training.runtime import files, log, traces
 
 # Of groups that come from samples.jsonl, where nothing chose them.
 SAMPLED = "sample"
@@ -65,22 +65,22 @@ def read(workdir: str | os.PathLike) -> Run:
     FileNotFoundError: There is no such folder, or no log in it.
     ValueError: A file is damaged.
   """
-  folder = paths.parse(workdir)
-  if not (folder / metrics_log.METRICS).exists():
+  folder = files.parse(workdir)
+  if not (folder / log.METRICS).exists():
     raise FileNotFoundError(
-      f"traces: there is no {metrics_log.METRICS} in {folder}; pass the"
+      f"traces: there is no {log.METRICS} in {folder}; pass the"
       " --workdir of a run that has done a step."
     )
   traced = traces.read(folder)
   sampled: list[traces.Group] = []
-  if (folder / metrics_log.SAMPLES).exists():
-    lines = metrics_log.read_lines(folder / metrics_log.SAMPLES)
+  if (folder / log.SAMPLES).exists():
+    lines = log.read_lines(folder / log.SAMPLES)
     sampled = of_samples(lines, {(x.step, x.prompt) for x in traced})
-  config = _json(folder / metrics_log.CONFIG)
-  result = _json(folder / metrics_log.RESULT)
-  metrics = metrics_log.read_lines(folder / metrics_log.METRICS)
+  config = _json(folder / log.CONFIG)
+  result = _json(folder / log.RESULT)
+  metrics = log.read_lines(folder / log.METRICS)
   return Run(
-    name=folder.absolute().name if not paths.is_remote(folder) else folder.name,
+    name=folder.absolute().name if not files.is_remote(folder) else folder.name,
     algorithm=str(config.get("algorithm", {}).get("name", "")),
     metrics=tuple(metrics),
     alarms=tuple(alarms(metrics)),
@@ -89,8 +89,8 @@ def read(workdir: str | os.PathLike) -> Run:
   )
 
 
-def _json(path: paths.Path) -> dict[str, Any]:
-  return metrics_log.read_json(path, dict) if path.exists() else {}
+def _json(path: files.Path) -> dict[str, Any]:
+  return log.read_json(path, dict) if path.exists() else {}
 
 
 def of_samples(
@@ -150,7 +150,7 @@ def alarms(metrics: Iterable[Mapping[str, Any]]) -> list[Alarm]:
         continue
       name = key.removeprefix(_ALARM)
       # Another version of the library may have others.
-      rule = alarms_lib.BY_NAME.get(name)
+      rule = rules.BY_NAME.get(name)
       text = f"{rule.meaning} {rule.advice}" if rule else ""
       known_as = f"{rule.number} {name}" if rule else name
       found.append(Alarm(line["step"], known_as, text))

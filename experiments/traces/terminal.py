@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from experiments.traces import filters, source
 from grpo_jax import ranges
-from grpo_jax.training.runtime import escapes, traces
+from grpo_jax.training.runtime import files, traces
 
 COLUMNS = 80
 # Of a text; a longer one is cut, and says so.
@@ -77,7 +77,7 @@ def lines(run: source.Run, question: Question, limit: int) -> Iterator[str]:
   """
   found = matches(run, question)
   number = sum(len(rows) for _, rows in found)
-  yield _cut(f"{escapes.escaped(run.name)} ({escapes.escaped(run.algorithm)})")
+  yield _cut(f"{files.escaped(run.name)} ({files.escaped(run.algorithm)})")
   groups = ranges.counted(len(found), "group")
   yield _cut(f"{groups}, {ranges.counted(number, 'completion')}")
   for alarm in run.alarms:
@@ -138,7 +138,7 @@ def _wrapped(text: str, indent: str) -> Iterator[str]:
     cut += f" … ({len(text) - len(cut)} more characters)"
   for line in cut.split("\n"):
     yield from textwrap.wrap(
-      escapes.escaped(line),
+      files.escaped(line),
       COLUMNS,
       initial_indent=indent,
       subsequent_indent=indent,

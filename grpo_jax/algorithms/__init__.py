@@ -7,7 +7,7 @@ import difflib
 import functools
 from typing import Any
 
-from grpo_jax import objects
+from grpo_jax import imports
 from grpo_jax.algorithms import options
 from grpo_jax.algorithms.bradley_terry import BRADLEY_TERRY
 from grpo_jax.algorithms.cispo import CISPO
@@ -131,7 +131,7 @@ def get_algorithm(name: str | Algorithm) -> Algorithm:
   """
   name = name_of(name)
   if ":" in name:
-    return _from_outside(objects.load(name, "algorithm", "algorithm"), name)
+    return _from_outside(imports.load(name, "algorithm", "algorithm"), name)
   if name not in ALGORITHMS:
     near = difflib.get_close_matches(name, ALGORITHMS, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -184,7 +184,7 @@ def name_of(algorithm: str | Algorithm) -> str:
     ALGORITHMS.get(algorithm.name) is algorithm or ":" in algorithm.name
   ):
     return algorithm.name
-  return objects.name_of(algorithm)
+  return imports.name_of(algorithm)
 
 
 def group_size(name: str | Algorithm, most: int) -> int:

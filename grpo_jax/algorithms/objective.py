@@ -22,7 +22,6 @@ from grpo_jax.algorithms.options import CommonConfig
 from grpo_jax.ops import (
   aggregation,
   baselines,
-  corrections,
   divergences,
   masked,
   ratios,
@@ -30,6 +29,7 @@ from grpo_jax.ops import (
   routing,
   shaping,
 )
+from grpo_jax.ops import importance as importance_lib
 from grpo_jax.types import (
   Algorithm,
   LossOutput,
@@ -294,7 +294,7 @@ def _without_rejected(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
   if config.rejection == "none":
     return batch
   statistic, _, kind = config.rejection.rpartition("_")
-  kept = corrections.rejection_mask(
+  kept = importance_lib.rejection_mask(
     batch.old_logp - batch.behavior_logp,
     batch.mask,
     statistic,
@@ -310,7 +310,7 @@ def _with_weights(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
   mask = batch.mask
   weights = [] if batch.policy_weight is None else [batch.policy_weight]
   if config.importance_mode != "none":
-    importance = corrections.importance_weights(
+    importance = importance_lib.importance_weights(
       batch.old_logp - batch.behavior_logp,
       mask,
       config.importance_level,
@@ -319,12 +319,12 @@ def _with_weights(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
       config.importance_min,
     )
     if config.importance_normalize:
-      importance = corrections.batch_normalized(
+      importance = importance_lib.batch_normalized(
         importance, mask, config.importance_level
       )
     weights.append(importance)
   if config.top_entropy_fraction < 1:
-    high = corrections.top_entropy_mask(
+    high = importance_lib.top_entropy_mask(
       batch.entropy, mask, config.top_entropy_fraction
     )
     weights.append(high.astype(batch.entropy.dtype))
@@ -427,7 +427,7 @@ def _policy_values(
   values = algorithm.policy_loss(config, policy, batch)
   weight = batch.policy_weight
   if config.off_policy_threshold > 0:
-    kept = corrections.off_policy_sequence_mask(
+    kept = importance_lib.off_policy_sequence_mask(
       policy.logp,
       batch.behavior_logp,
       batch.advantages,

@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 
 from grpo_jax.algorithms.options import CommonConfig
-from grpo_jax.ops import aggregation, calibration, masked
+from grpo_jax.ops import aggregation, masked
+from grpo_jax.ops import values as values_lib
 from grpo_jax.types import Algorithm, TrainBatch, Weighted
 
 
@@ -59,7 +60,7 @@ def critic_metrics(
   agrees = (values > 0) == (label >= 0.5)
   return {
     "accuracy": aggregation.over_tokens(agrees.astype(jnp.float32), batch.mask),
-    "calibration_error": calibration.gaps(
+    "calibration_error": values_lib.gaps(
       jax.nn.sigmoid(values), label, batch.mask
     ),
   }

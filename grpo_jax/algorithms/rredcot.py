@@ -14,7 +14,7 @@ group and a right one, u(y) is what the verifier says of y. Nothing is sampled
 for it. z standardises over all segments of the group. Telescoping gives
 Σ_k r_k = R − V̂(s_0). What is left out of Y makes V̂ too small, never too large.
 
-`step/forced_answers.py` cuts the segments and computes V̂.
+`step/prefix_value.py` cuts the segments and computes V̂.
 
 Source: RREDCoT, arXiv:2606.06475, in the lineage of Arjona-Medina et al.,
 "RUDDER", arXiv:1806.07857.

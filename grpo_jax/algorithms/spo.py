@@ -4,7 +4,7 @@
     L   = −(1/N) Σ_i Σ_t min(r_it A_i, clip(r_it) A_i)
 
 φ is how likely a completion of the prompt is right, from what became of it in
-earlier steps; a schedule that tracks prompts has it (`step/schedules.py`),
+earlier steps; a schedule that tracks prompts has it (`step/prompts.py`),
 and "spo" forgets as the paper does. φ counts right answers, so rewards are
 meant to be 1 for these and 0 for others.
 

@@ -1,15 +1,171 @@
-"""Token ids of the fields of records."""
+"""Token ids of the fields of records.
+
+Prompts that show images: their text, and the arrays of their patches.
+
+A record has a text and images. Where the text has the marker `<image>`, or the
+token of the family's own, each stands for one image; otherwise the images come
+before the text. A chat template writes the token of the family for each; each
+token then becomes as many as the image has merged patches.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
-from grpo_jax.data.shown import Shown, Sight, Unusable
+from grpo_jax.data.images.processors import Cut, Processor
 from grpo_jax.data.sources import Record
+from grpo_jax.types import Images
+
+MARKER = "<image>"
+
+
+class Unusable(str):
+  """Why a record is left out."""
+
+
+class Shown(NamedTuple):
+  """A prompt with images.
+
+  Attributes:
+    ids: Token ids, placeholders among them.
+    cuts: The images, in the order of their placeholders.
+  """
+
+  ids: np.ndarray  # [any] int32
+  cuts: tuple[Cut, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sight:
+  """How prompts show images.
+
+  Attributes:
+    processor: What becomes of an image.
+    read: (images) -> the cut of each, or why there is none.
+    max_images: M, grids of patches of a prompt: tiles count as images.
+    max_patches: N, patches of a prompt.
+  """
+
+  processor: Processor
+  read: Callable[[Sequence[Any]], list[Cut | str]]
+  max_images: int
+  max_patches: int
+
+  @property
+  def shapes(self) -> Images:
+    """Shapes of the images of one prompt."""
+    return jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self.arrays([()])
+    )
+
+  def cuts(
+    self, records: Sequence[dict[str, Any]]
+  ) -> list[tuple[Cut, ...] | Unusable]:
+    """The images of several records, all of which are looked at at once."""
+    images = [tuple(record.get("pictures", ())) for record in records]
+    said = iter(self.read([image for of_one in images for image in of_one]))
+    return [self._of_record(one, [next(said) for _ in one]) for one in images]
+
+  def _of_record(
+    self, images: Sequence[Any], said: Sequence[Cut | str]
+  ) -> tuple[Cut, ...] | Unusable:
+    found: list[Cut] = []
+    for place, (image, cut) in enumerate(zip(images, said, strict=True)):
+      if isinstance(cut, str):
+        named = f" ({image[1]!r:.80})" if image[0] == "path" else ""
+        return Unusable(f"image {place + 1} of {len(images)}{named}: {cut}")
+      found.append(cut)
+    num_grids = sum(len(cut.grids) for cut in found)
+    if num_grids > self.max_images:
+      return Unusable(
+        f"it has {num_grids} images, tiles among them; there is room for"
+        f" {self.max_images} (config.data.max_images)"
+      )
+    num_patches = sum(len(cut.pixels) for cut in found)
+    if num_patches > self.max_patches:
+      return Unusable(
+        f"its images have {num_patches} patches; there is room for"
+        f" {self.max_patches} (config.data.max_patches)"
+      )
+    return tuple(found)
+
+  def parts(self, prompt: str, num_images: int) -> list[str] | Unusable:
+    """The texts before, between and after the images of a prompt."""
+    token = self.processor.image_token
+    marker = MARKER if MARKER in prompt else token
+    parts = prompt.split(marker)
+    if len(parts) == 1:
+      parts = [""] * num_images + [prompt]
+    if len(parts) != num_images + 1:
+      return Unusable(
+        f"its prompt has {len(parts) - 1} markers {marker!r}, and it has"
+        f" {num_images} images"
+      )
+    return parts
+
+  def content(self, parts: Sequence[str]) -> list[dict[str, str]]:
+    """The parts as a chat template reads them."""
+    made: list[dict[str, str]] = []
+    for place, text in enumerate(parts):
+      if place:
+        made.append({"type": "image"})
+      if text:
+        made.append({"type": "text", "text": text})
+    return made
+
+  def in_text(self, parts: Sequence[str]) -> str:
+    """The parts as a text, where no chat template writes them."""
+    ours = self.processor
+    return f"{ours.before}{ours.image_token}{ours.after}".join(parts)
+
+  def expanded(self, text: str, cuts: Sequence[Cut]) -> str | Unusable:
+    """A text with the placeholders of all images."""
+    token = self.processor.image_token
+    parts = text.split(token)
+    if len(parts) != len(cuts) + 1:
+      return Unusable(
+        f"its prompt shows {len(parts) - 1} times {token!r}, and it has"
+        f" {len(cuts)} images"
+      )
+    made = [parts[0]]
+    for cut, part in zip(cuts, parts[1:], strict=True):
+      made += [self.processor.placeholders(cut), part]
+    return "".join(made)
+
+  def arrays(self, prompts: Sequence[Sequence[Cut]]) -> Images:
+    """The images of P prompts as NumPy arrays of fixed sizes.
+
+    Args:
+      prompts: Images of each; all fit.
+    """
+    num, room, most = len(prompts), self.max_patches, self.max_images
+    patches = np.zeros((num, room, self.processor.features), np.float32)
+    image = np.full((num, room), -1, np.int32)
+    place = np.zeros((num, room, 2), np.int32)
+    grid = np.zeros((num, most, 2), np.int32)
+    for p, cuts in enumerate(prompts):
+      start = count = 0
+      for cut in cuts:
+        stop = start + len(cut.pixels)
+        patches[p, start:stop] = self.processor.patches(cut.pixels)
+        for one in cut.grids:
+          end = start + one[0] * one[1]
+          image[p, start:end] = count
+          place[p, start:end] = self.processor.places(one)
+          grid[p, count] = one
+          start, count = end, count + 1
+    arrays: dict[str, Any] = {
+      "patches": patches,
+      "image": image,
+      "place": place,
+      "grid": grid,
+    }
+    return Images(**arrays)
 
 
 @dataclasses.dataclass(frozen=True)

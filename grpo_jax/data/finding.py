@@ -17,8 +17,7 @@ import numpy as np
 from absl import logging
 
 from grpo_jax.data import orders, sources
-from grpo_jax.data.encoder import Encoder
-from grpo_jax.data.shown import Shown, Unusable
+from grpo_jax.data.encoder import Encoder, Shown, Unusable
 from grpo_jax.data.sources import Record, Source
 
 # (records) -> what each becomes: ids; None if it is too long; or why it is left

@@ -10,6 +10,23 @@ Records that are too long are left out. Of most sources they are found before
 the first batch; of those with `starts` when they are read, and another record
 of the same part takes the place of each, which depends on the seed and the
 position too.
+
+Batches of prompts at places of a stream that somebody names.
+
+    stream = PlacedPrompts(source, encoder, batch_size=4, …)
+    stream.take([0, 1, 2, 3])
+    stream.take([0, 4, 2, 5])    # Two of them again, and two new ones.
+
+The prompt at a place is that of `pipeline.prompt_stream` with the same seed, so
+the stream has no state of its own.
+
+Batches of prompts that somebody chooses, step by step.
+
+    stream = ChosenPrompts(source, encoder, pool, batch_size=4, …)
+    stream.take([7, 0, 3, 12])    # places in the pool
+
+Beside what it is told, a stream knows how many batches it has given, which is
+its state.
 """
 
 from __future__ import annotations
@@ -24,8 +41,7 @@ import jax
 import numpy as np
 
 from grpo_jax.data import finding, sources
-from grpo_jax.data.encoder import Encoder
-from grpo_jax.data.shown import Shown, Sight, Unusable
+from grpo_jax.data.encoder import Encoder, Shown, Sight, Unusable
 from grpo_jax.data.formats import Record
 from grpo_jax.data.sources import Source
 from grpo_jax.types import Images, Prompts
@@ -547,3 +563,121 @@ def check_task(name: str, source: Source, **limits: int) -> None:
         f"{name}: {field} is {limit}; task {task.name!r} needs"
         f" {longest}, raise it."
       )
+
+
+class PlacedPrompts:
+  """Prompts of an endless stream, in any order."""
+
+  def __init__(
+    self,
+    source: Source,
+    encode: Encoder,
+    *,
+    batch_size: int,
+    max_prompt_len: int,
+    seed: int,
+    pad_id: int,
+    rows: Sequence[int] | None = None,
+    more: Callable[[Record], Mapping[str, np.ndarray]] | None = None,
+  ):
+    """Finds the records that fit, as `pipeline.prompt_stream` does.
+
+    Args:
+      source, encode, batch_size, max_prompt_len, seed, pad_id, rows, more: As
+        in `pipeline.prompt_stream`.
+
+    Raises:
+      ValueError: As there.
+    """
+    name = "PlacedPrompts"
+    check_task(name, source, max_prompt_len=max_prompt_len)
+    self._rows = chosen_rows(name, batch_size, rows)
+    self._find = finding.finder(
+      name,
+      source,
+      functools.partial(finding.short_prompts, encode, max_prompt_len),
+      seed,
+      encode.sight is not None,
+    )
+    self._shape = max_prompt_len, pad_id, more, encode.sight
+
+  def take(self, places: np.ndarray) -> PromptBatch:  # [P] int32
+    """The prompts at these places, whose ids are the places.
+
+    Args:
+      places: Of the whole batch, of which this process makes its rows.
+    """
+    positions = [int(places[row]) for row in self._rows]
+    found, num_unusable = self._find(positions)
+    made = [Row(n, *x) for n, x in zip(positions, found, strict=True)]
+    return prompt_batch(made, *self._shape, num_unusable)
+
+  def get_state(self) -> dict[str, Any]:
+    """Nothing: who names the places remembers them."""
+    return {}
+
+  def set_state(self, state: Mapping[str, Any]) -> None:
+    """Goes on with whatever is named."""
+
+
+class ChosenPrompts:
+  """Prompts of a pool, in the order in which they are asked for."""
+
+  def __init__(
+    self,
+    source: Source,
+    encode: Encoder,
+    pool: np.ndarray,  # [N] int
+    *,
+    batch_size: int,
+    max_prompt_len: int,
+    pad_id: int,
+    rows: Sequence[int] | None = None,
+    more: Callable[[Record], Mapping[str, np.ndarray]] | None = None,
+  ):
+    """Reads nothing yet.
+
+    Args:
+      source: Records.
+      encode: Turns records into token ids.
+      pool: Numbers of the records that may be chosen; all of them fit.
+      batch_size, max_prompt_len, pad_id, rows, more: As in
+        `pipeline.prompt_stream`.
+
+    Raises:
+      ValueError: The rows are not of the batch.
+    """
+    self._source, self._encode, self._pool = source, encode, pool
+    self._size, self._more = batch_size, more
+    self._shape = max_prompt_len, pad_id
+    self._rows = chosen_rows("ChosenPrompts", batch_size, rows)
+    self._taken = 0
+
+  def take(self, places: np.ndarray) -> PromptBatch:  # [P] int
+    """The next batch; prompt ids go on counting, whatever is chosen.
+
+    Args:
+      places: Of the whole batch, of which this process makes its rows.
+    """
+    made = []
+    for row in self._rows.tolist():
+      number = int(self._pool[places[row]])
+      record = self._source[number]
+      made.append(
+        Row(
+          self._taken * self._size + row,
+          sources.number(self._source, number),
+          record,
+          self._encode.prompt(record),
+        )
+      )
+    self._taken += 1
+    return prompt_batch(made, *self._shape, self._more)
+
+  def get_state(self) -> dict[str, Any]:
+    """What JSON can hold; see `set_state`."""
+    return {"taken": self._taken}
+
+  def set_state(self, state: Mapping[str, Any]) -> None:
+    """Goes on after as many batches."""
+    self._taken = state["taken"]

@@ -28,7 +28,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from grpo_jax.data import formats, json_lines, sources
+from grpo_jax.data import formats, sources
 from grpo_jax.data.formats import Record
 
 _BLOCK = 2**22  # Bytes that are looked at at once.
@@ -126,7 +126,7 @@ class StreamedJsonlSource:
     # Empty lines may follow, which no entry begins.
     line = os.pread(self._file, end - begin, begin).partition(b"\n")[0]
     try:
-      record = json_lines.record(line, self._convert)
+      record = sources.record_of(line, self._convert)
       if record is None:
         raise ValueError("found an empty line; has the file changed?")
       if self._has_domain not in (None, formats.has_domain(record)):

@@ -8,24 +8,326 @@ synthetic task. Both have `encode`, `decode`, `pad_id`, `end_ids` and
 the begin token of a tokenizer that has one is written there, and nowhere else.
 What else surrounds a prompt is said by a template in the config.
 `train` makes a small file for small models.
+
+What the files of a checkpoint say about its tokenizer, as JSON.
+
+What each token of a tokenizer writes, as bytes.
+
+Two families of decoders join the bytes of tokens one after another:
+
+| family        | a token          | its bytes                               |
+|---------------|------------------|-----------------------------------------|
+| byte-level    | `Ġthe`, `Ã©`     | each character stands for one byte      |
+| SentencePiece | `▁the`, `<0x0A>` | ▁ is a space, and <0x0A> is one byte    |
+
+Others are what they write behind another token. What a decoder drops is only
+known from what it writes, so every table is tried on texts before it is used;
+WordPiece, whose first token is written in its own way, is refused.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
+import random
+import re
 import reprlib
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+  Callable,
+  Collection,
+  Iterable,
+  Iterator,
+  Mapping,
+  Sequence,
+)
 from typing import Any
 
 from etils import epath
 
-from grpo_jax.data import observations, templates, token_bytes
+from grpo_jax.data import chat, observations
 from grpo_jax.data.observations import Observation
 from grpo_jax.data.sources import Source
-from grpo_jax.data.tokenizer_files import CheckpointFiles, Steps
+
+# The names under which chat templates find special tokens.
+_NAMED_TOKENS = (
+  "bos_token",
+  "eos_token",
+  "unk_token",
+  "sep_token",
+  "pad_token",
+  "cls_token",
+  "mask_token",
+)
+
+# Characters that a normalizer or a decoder may make of a text: 16 million take
+# about 400 MB, and nothing can end the library once it has begun.
+_MAX_SIZE = 2**24
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+  """The steps of a normalizer or a decoder that may make a text longer.
+
+  Attributes:
+    steps: Of each, how many characters it adds to a text, and to each character
+      of a text.
+  """
+
+  steps: tuple[tuple[int, float], ...]
+
+  @classmethod
+  def of(cls, part: dict[str, Any]) -> Steps:
+    """Reads what a tokenizer.json has under "normalizer" or "decoder"."""
+    if inner := part.get("normalizers") or part.get("decoders"):
+      return cls(sum((cls.of(step).steps for step in inner), ()))
+    if part.get("type") == "Prepend":
+      return cls(((len(part["prepend"]), 0.0),))
+    if part.get("type") != "Replace":
+      return cls(())
+    new, pattern = len(part["content"]), part["pattern"]
+    if "String" in pattern:
+      old = max(len(pattern["String"]), 1)
+      return cls(((0, new / old - 1),) if new > old else ())
+    # A pattern may match between all characters, and takes nothing away there.
+    return cls(((new, float(new)),))
+
+  @property
+  def grows(self) -> bool:
+    """Whether a text may become longer."""
+    return any(more for _, more in self.steps)
+
+  def check(self, size: int, what: str) -> None:
+    """Raises ValueError if a text of this size may become too long.
+
+    Args:
+      size: Characters.
+      what: Whose text it is, for the message.
+    """
+    largest = float(size)
+    for added, more in self.steps:
+      largest = largest * (1 + more) + added
+    if largest > max(_MAX_SIZE, size):
+      raise ValueError(
+        f"Tokenizer: {what} a text of up to {largest:.3g} characters, because"
+        f" its steps 'Replace' multiply the {size} that it has; at most"
+        f" {_MAX_SIZE} are made. Use the tokenizer.json of a model, or shorten"
+        " the text."
+      )
+
+
+class CheckpointFiles:
+  """What the files of a checkpoint say; a lone tokenizer.json has nothing.
+
+  Attributes:
+    tokenizer: Path of the tokenizer.json.
+    model, generation: Contents of config.json and generation_config.json.
+  """
+
+  def __init__(self, path: epath.Path):
+    self._directory = path if path.is_dir() else None
+    self.tokenizer = path / "tokenizer.json" if self._directory else path
+    self.generation = self._json("generation_config.json")
+    model = self._json("config.json")
+    # The language model's part of a model that also sees.
+    inner = model.get("text_config") or {}
+    if not isinstance(inner, dict):
+      raise self._wrong("config.json", "text_config", inner)
+    self.model: dict[str, Any] = {**model, **inner}
+    self._settings = {
+      **self._json("special_tokens_map.json"),  # Of older checkpoints.
+      **self._json("tokenizer_config.json"),
+    }
+
+  def _text(self, name: str) -> str | None:
+    if self._directory is None or not (self._directory / name).exists():
+      return None
+    return (self._directory / name).read_text(encoding="utf-8")
+
+  def _json(self, name: str) -> dict[str, Any]:
+    try:
+      found = json.loads(self._text(name) or "{}")
+    except (ValueError, RecursionError) as error:
+      raise ValueError(
+        f"Tokenizer: {self._directory}/{name} is not JSON: {error}. Copy the"
+        " checkpoint's file again."
+      ) from error
+    if not isinstance(found, dict):
+      raise ValueError(
+        f"Tokenizer: {self._directory}/{name} holds no object of keys. Copy the"
+        " checkpoint's file again."
+      )
+    return found
+
+  def _wrong(self, file: str, key: str, value: Any) -> ValueError:
+    return ValueError(
+      f"Tokenizer: {self._directory}/{file} has {key} = {reprlib.repr(value)},"
+      " which is of another kind than a checkpoint's. Copy the file again."
+    )
+
+  def special_tokens(self) -> dict[str, str]:
+    """Texts of special tokens by the names that templates know them by."""
+    found = {}
+    for name in _NAMED_TOKENS:
+      token = self._settings.get(name)
+      text = token.get("content") if isinstance(token, dict) else token
+      if isinstance(text, str):
+        found[name] = text
+      elif token is not None:
+        raise self._wrong("tokenizer_config.json", name, token)
+    return found
+
+  def chat_templates(self) -> dict[str, str]:
+    """Templates by name; most checkpoints have one, called "default"."""
+    given: Any = self._text("chat_template.jinja")
+    if given is None:
+      given = self._settings.get("chat_template") or {}
+    found = given
+    if isinstance(given, str):
+      found = {"default": given}
+    if isinstance(given, list) and all(isinstance(x, dict) for x in given):
+      found = {str(x.get("name")): x.get("template") for x in given}
+    if not isinstance(found, dict) or not all(
+      isinstance(text, str) for text in found.values()
+    ):
+      raise self._wrong("tokenizer_config.json", "chat_template", given)
+    return found
+
+
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+# Tried on this many random texts of this many tokens.
+_NUM_TEXTS, _NUM_TOKENS = 200, 40
+_MAX_STRIPPED = 8
+_SAMPLE = "  A 7%:\t<answer>\\frac{1}{2}</answer>\n\nπ ≈ 3,14 é 😀 数"
+
+
+def _decoders(tokenizer: Any) -> Iterator[dict]:
+  """The steps of its decoder, as its file has them."""
+  found = json.loads(tokenizer.to_str()).get("decoder") or {}
+  yield from found.get("decoders", [found])
+
+
+def byte_alphabet() -> dict[str, int]:
+  """The character that stands for each byte in byte-level tokens.
+
+  Those that can be seen stand for themselves; the others for U+0100 onwards.
+
+  Source: github.com/openai/gpt-2, `bytes_to_unicode`.
+  """
+  seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
+  hidden = [byte for byte in range(256) if byte not in seen]
+  characters = {chr(byte): byte for byte in seen}
+  return characters | {chr(256 + k): byte for k, byte in enumerate(hidden)}
+
+
+def token_bytes(
+  tokenizer: Any, size: int, dropped: Collection[int]
+) -> list[bytes]:
+  """The bytes of each token in the middle of a text.
+
+  Args:
+    tokenizer: Of the `tokenizers` library.
+    size: Number of ids; those that the tokenizer does not have write nothing.
+    dropped: Ids that are left out of texts.
+  """
+  kinds = {step.get("type") for step in _decoders(tokenizer)}
+  alphabet = byte_alphabet() if "ByteLevel" in kinds else {}
+  probe = _probe(tokenizer, size, dropped)
+  opening = _text(tokenizer, [probe])
+  made = []
+  for id_ in range(size):
+    token = tokenizer.id_to_token(id_)
+    if token is None or id_ in dropped:
+      made.append(b"")
+    elif alphabet and all(x in alphabet for x in token):
+      made.append(bytes(alphabet[x] for x in token))
+    elif alphabet:
+      made.append(token.encode())
+    elif "ByteFallback" in kinds and (byte := _BYTE.fullmatch(token)):
+      made.append(bytes([int(byte[1], 16)]))
+    else:
+      # Behind another token, so that no decoder takes a leading space away.
+      written = _text(tokenizer, [probe, id_])
+      made.append(written.removeprefix(opening).encode())
+  return made
+
+
+def _text(tokenizer: Any, ids: list[int]) -> str:
+  return tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def _probe(tokenizer: Any, size: int, dropped: Collection[int]) -> int:
+  """A token that writes letters, so that nothing around it is dropped."""
+  candidates = (
+    id_
+    for id_ in range(size)
+    if id_ not in dropped
+    and (token := tokenizer.id_to_token(id_)) is not None
+    and token.isascii()
+    and token.isalnum()
+  )
+  return next(candidates, 0)
+
+
+def stripped_spaces(tokenizer: Any, tokens: Sequence[bytes]) -> int:
+  """How many spaces at the beginning of a text are dropped, at most 8."""
+  spaced = [id_ for id_, token in enumerate(tokens) if token.startswith(b" ")]
+  if not spaced:
+    return 0
+  id_ = min(spaced, key=lambda x: (tokens[x].count(b" "), len(tokens[x]), x))
+  ids = [id_] * (_MAX_STRIPPED + 1)
+  whole = b"".join(tokens[x] for x in ids)
+  return max(len(whole) - len(_text(tokenizer, ids).encode()), 0)
+
+
+def check(
+  decode: Callable[[list[int]], str],
+  encoded: Callable[[str], list[int]],
+  tokens: Sequence[bytes],
+  strips: int,
+  name: str,
+) -> None:
+  """Compares the texts of a sample and of random tokens with their bytes.
+
+  Where spaces at the beginning are dropped, they are not compared: some
+  decoders drop those of the first token, others one space.
+
+  Args:
+    decode: What the bytes are to be.
+    encoded: Token ids of a text.
+    tokens: The bytes of each token.
+    strips: Spaces that are dropped at the beginning of a text, at most.
+    name: What the tokenizer is called in messages.
+
+  Raises:
+    ValueError: A text is not the bytes of its tokens, one after another.
+  """
+  rng = random.Random(0)
+  usable = [id_ for id_, token in enumerate(tokens) if _is_text(token)]
+  texts = [rng.choices(usable, k=_NUM_TOKENS) for _ in range(_NUM_TEXTS)]
+  for ids in [encoded(_SAMPLE), *(texts if usable else [])]:
+    made = b"".join(tokens[id_] for id_ in ids).decode("utf-8", "replace")
+    wanted = decode(ids)
+    if strips:
+      made, wanted = made.lstrip(" "), wanted.lstrip(" ")
+    if made != wanted:
+      raise ValueError(
+        f"Tokenizer.token_bytes: {name} writes {wanted!r:.80} for tokens whose"
+        f" bytes are {made!r:.80}; needed is a tokenizer whose texts are the"
+        " bytes of its tokens one after another. Score on the host, by"
+        " config.rewards.functions."
+      )
+
+
+def _is_text(token: bytes) -> bool:
+  """Whether it is UTF-8: of other bytes, decoders write what they like."""
+  try:
+    return bool(token.decode())
+  except UnicodeDecodeError:
+    return False
+
 
 # Trained by scripts/train_tokenizer.py on the GSM8K training split.
 GSM8K_BPE = epath.resource_path("grpo_jax") / "data/assets/gsm8k_bpe_2048.json"
@@ -278,9 +580,9 @@ class Tokenizer:
   @functools.cached_property
   def _bytes(self) -> tuple[list[bytes], int]:
     dropped = {self.pad_id, *self.end_ids}
-    made = token_bytes.token_bytes(self._tokenizer, self.vocab_size, dropped)
-    strips = token_bytes.stripped_spaces(self._tokenizer, made)
-    token_bytes.check(self.decode, self.encode, made, strips, str(self._path))
+    made = token_bytes(self._tokenizer, self.vocab_size, dropped)
+    strips = stripped_spaces(self._tokenizer, made)
+    check(self.decode, self.encode, made, strips, str(self._path))
     return made, strips
 
   def token_bytes(self) -> list[bytes]:
@@ -416,7 +718,7 @@ class Tokenizer:
     Raises:
       ImportError: The `jinja2` package is missing.
       ValueError: There is no template, or it refuses the messages, or takes
-        too long or too much (`templates.py`).
+        too long or too much (`chat.py`).
     """
     by_name = self._templates
     name = "tool_use" if options.get("tools") is not None else "default"
@@ -441,7 +743,7 @@ class Tokenizer:
     }
     try:
       self._probe(source, values)
-      return templates.render(source, values)
+      return chat.render(source, values)
     except ValueError as error:
       raise ValueError(
         f"Tokenizer: the chat template of {self._path} cannot write the roles"
@@ -466,7 +768,7 @@ class Tokenizer:
     message = {**messages[asked[-1]], "content": probe}
     changed = [*messages]
     changed[asked[-1]] = message
-    written = templates.render(source, {**values, "messages": changed})
+    written = chat.render(source, {**values, "messages": changed})
     if _PROBE.lower() not in written.lower():
       raise ValueError(
         "it writes nothing of the user's message, whose content is"

@@ -13,7 +13,7 @@ import jax
 
 from grpo_jax import ranges
 from grpo_jax.models import experts
-from grpo_jax.models.tower_parts import TowerConfig
+from grpo_jax.models.vision_parts import TowerConfig
 from grpo_jax.types import PyTree
 
 # What a run decides, and not the checkpoint that it starts from.
@@ -111,7 +111,7 @@ class Architecture:
     attention_sinks: For each head a score of no key, which takes a share of
       the weights (gpt-oss).
     latent_width: Of the latent vector of a token that keys and values of all
-      heads are made of (DeepSeek's MLA; see `latent.py`); 0 for heads of their
+      heads are made of (DeepSeek's MLA; see `blocks.py`); 0 for heads of their
       own.
     query_latent_width: The same for queries; 0 for queries made directly.
     value_dim: Width of a value with `latent_width`; None for `head_dim`.

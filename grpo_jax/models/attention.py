@@ -32,23 +32,80 @@ reads and writes, the layers counted once (experiments/benchmarks/attention.py):
 
 Splash does not multiply less: it skips what is hidden and computes the scores
 twice more for the gradient.
+
+Masks for JAX's splash kernel that take no time for long sequences.
+
+Which blocks the kernel visits is found out block by block when it is traced,
+and JAX's masks then compute a bool for each pair of tokens: with 131 072 of
+them some minutes for each mask. What a causal mask or a window shows depends
+on the distance of two tokens alone, so that all blocks of one distance are
+equal, and almost all of them are all True or all False.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from grpo_jax.models import masks, meshes, quantization
+from grpo_jax.models import mesh, quantization
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import masked
 from grpo_jax.types import ROW_AXES, PyTree
+
+
+def of_distance(shape: tuple[int, int], window: int | None, before: int) -> Any:
+  """A mask of the splash kernel by which tokens see those before them.
+
+  Args:
+    shape: Queries and keys.
+    window: Tokens that a query sees, itself included; None for all before it.
+    before: Keys before the one of the first query.
+  """
+  # Other platforms need not import Pallas.
+  from jax.experimental.pallas.ops.tpu import splash_attention
+
+  if window is None:
+    return _quick(splash_attention.CausalMask)(shape, before)
+  return _quick(splash_attention.LocalMask)(shape, (window - 1, 0), before)
+
+
+_CLASSES: dict[type, type] = {}
+
+
+def _quick(of: type) -> type:
+  """A subclass that computes the blocks of each distance once.
+
+  One class for each, since equal masks are of equal classes.
+  """
+  if of not in _CLASSES:
+
+    class Quick(of):  # type: ignore[valid-type, misc]
+      def __getitem__(self, slices):
+        queries, keys = slices
+        blocks = self.__dict__.setdefault("blocks", {})
+        key = (
+          queries.start - keys.start,
+          queries.stop - queries.start,
+          keys.stop - keys.start,
+        )
+        if key not in blocks:
+          block = super().__getitem__(slices)
+          if block.all() or not block.any():
+            # One array for all of a kind: memory.
+            kind = ("all", bool(block.flat[0]), *key[1:])
+            block = blocks.setdefault(kind, block)
+          blocks[key] = block
+        return blocks[key]
+
+    _CLASSES[of] = Quick
+  return _CLASSES[of]
+
 
 _LANES = 128  # Slots that a TPU kernel takes at least, and in multiples of.
 
@@ -348,7 +405,7 @@ def splash(
       for x in (of_keys[:, before : before + padded], of_keys)
     )
   )
-  seen = masks.of_distance((padded, padded_keys), window, before)
+  seen = of_distance((padded, padded_keys), window, before)
   kernel = splash_attention.make_splash_mha(
     splash_attention.MultiHeadMask([seen] * num_heads),
     block_sizes=splash_attention.BlockSizes(
@@ -428,8 +485,8 @@ def cudnn(
 
 def _splash_lacks(config) -> str:
   """What the kernel needs and has not got, or nothing."""
-  if meshes.platform() not in ("tpu", "cpu"):
-    return f"a TPU (or a CPU, to be interpreted), and not a {meshes.platform()}"
+  if mesh.platform() not in ("tpu", "cpu"):
+    return f"a TPU (or a CPU, to be interpreted), and not a {mesh.platform()}"
   if config.dtype == "float64":
     return "dtype 'bfloat16' or 'float32', and not 'float64'"
   if config.attention_sinks:
@@ -442,7 +499,7 @@ def _cudnn_lacks(config) -> str:
   capability = getattr(jax.devices()[0], "compute_capability", "8.0")
   # AMD's are names, "gfx942".
   number = float(capability) if capability[:1].isdigit() else 0.0
-  if meshes.platform() != "gpu" or number < 8:
+  if mesh.platform() != "gpu" or number < 8:
     return "an NVIDIA GPU of compute capability 8.0 or more"
   if config.dtype != "bfloat16":
     return f"dtype 'bfloat16', and not {config.dtype!r}"
@@ -469,7 +526,7 @@ def form(config: TransformerConfig) -> str:
   """
   lacks = {"splash": _splash_lacks, "cudnn": _cudnn_lacks}
   if config.attention == "auto":
-    kernel = {"tpu": "splash", "gpu": "cudnn"}.get(meshes.platform())
+    kernel = {"tpu": "splash", "gpu": "cudnn"}.get(mesh.platform())
     return kernel if kernel and not lacks[kernel](config) else "plain"
   if config.attention in lacks and (need := lacks[config.attention](config)):
     raise ValueError(
@@ -527,7 +584,7 @@ def over_sequences(
 
   kernel: Callable = cudnn
   if chosen == "splash":
-    kernel = functools.partial(splash, interpret=meshes.platform() == "cpu")
+    kernel = functools.partial(splash, interpret=mesh.platform() == "cpu")
   kinds = {config.slides(layer) for layer in range(config.num_layers)}
 
   def local(slides, mask, q, k, v):
@@ -537,9 +594,9 @@ def over_sequences(
       return (near if True in kinds else far)(mask, q, k, v)
     return lax.cond(slides, near, far, mask, q, k, v)
 
-  if meshes.size() > 1:
-    rows = meshes.split(mask.shape[0], *ROW_AXES)
-    heads = meshes.split(config.num_kv_heads, "tensor")
+  if mesh.size() > 1:
+    rows = mesh.split(mask.shape[0], *ROW_AXES)
+    heads = mesh.split(config.num_kv_heads, "tensor")
     # check_vma: the splash kernel does not say over which axes its results
     # vary.
     local = jax.shard_map(

@@ -2,11 +2,39 @@
 
 Flax describes the block; `transformer.py` has the stack of them, and the
 letters of the shapes.
+
+Multi-head latent attention: one vector of a token for keys and values.
+
+`H` query heads; of a token the cache holds `N` channels c, which its values and
+the `K − turned` channels of its keys without positions are made of, and the
+`turned` channels of its keys that positions have turned, the same for all
+heads:
+
+    k_h = [U_h c; t],    v_h = V_h c,    score = q_h · k_h
+
+Two forms of the same sum:
+
+- Whole sequences are attended after keys and values of all heads are made.
+- A decode step reads [c; t] alone: U_h moves to the query, V_h behind the sum,
+
+      q_h · k_h = [U_hᵀ q_h; q_turned] · [c; t],
+      Σ_m w_m v_hm = V_h Σ_m w_m c_m,
+
+  which is grouped-query attention of H queries to a single head of N + turned
+  channels, whose first N are the values too. So the cache is that of
+  `attention.cached` with one head, and without values of its own.
+
+DeepSeek-V3 (H = 128, K = 192, values of 128, N = 512, turned 64) so holds 576
+numbers for a token of a layer, and not 128 · (192 + 128) = 40960.
+
+Source: DeepSeek-AI, "DeepSeek-V2", arXiv:2405.04434, Section 2.1 and
+Appendix C.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -14,9 +42,55 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.models import experts, latent, wavelengths
+from grpo_jax.models import experts
+from grpo_jax.models import rope as rope_lib
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import masked
+
+# Of the norms of latent vectors, whatever the model's: no config.json has it.
+NORM_EPS = 1e-6
+
+
+def plain_width(config: TransformerConfig) -> int:
+  """Channels of a head that positions do not turn."""
+  return config.head_width - config.turned_width
+
+
+def expanded(
+  config: TransformerConfig,
+  kv_up: Callable[[jax.Array], jax.Array],  # [..., N] -> [..., H, plain + V]
+  vectors: jax.Array,  # [B, 1, N + turned, M]
+) -> tuple[jax.Array, jax.Array]:  # [B, H, K, M], [B, H, M, V]
+  """Keys and values of all heads."""
+  vectors = jnp.moveaxis(vectors[:, 0], -1, 1)  # [B, M, N + turned]
+  kv, turned = jnp.split(vectors, [config.latent_width], axis=-1)
+  k, v = jnp.split(kv_up(kv), [plain_width(config)], axis=-1)
+  shape = *k.shape[:-1], turned.shape[-1]
+  k = jnp.concatenate([k, jnp.broadcast_to(turned[:, :, None], shape)], axis=-1)
+  return jnp.moveaxis(k, 1, -1), jnp.swapaxes(v, 1, 2)
+
+
+def absorbed(
+  config: TransformerConfig,
+  kernel: jax.Array,  # [N, H, plain + V]
+  q: jax.Array,  # [B, L, H, 1, K]
+) -> jax.Array:  # [B, L, 1, H, N + turned]
+  """Queries to latent vectors."""
+  width = plain_width(config)
+  plain, turned = jnp.split(q[..., 0, :], [width], axis=-1)
+  plain = jnp.einsum("blhk,nhk->blhn", plain, kernel[..., :width])
+  return jnp.concatenate([plain, turned], axis=-1)[:, :, None]
+
+
+def released(
+  config: TransformerConfig,
+  kernel: jax.Array,  # [N, H, plain + V]
+  attended: jax.Array,  # [B, L, 1, H, N]
+) -> jax.Array:  # [B, L, H, 1, V]
+  """Values of what was attended."""
+  kernel = kernel[..., plain_width(config) :]
+  v = jnp.einsum("blhn,nhv->blhv", attended[:, :, 0], kernel)
+  return v[..., None, :]
 
 
 def _on_rows(dense, x: jax.Array, num_axes: int = 1) -> jax.Array:
@@ -120,7 +194,7 @@ class Attention(nn.Module):
 class Expansion(nn.Module):
   """x W for latent vectors x [..., N] and W [N, H, K], which is asked for too.
 
-  So a decode step need not expand what it has cached (see `latent.py`).
+  So a decode step need not expand what it has cached (see `blocks.py`).
   """
 
   config: TransformerConfig
@@ -145,7 +219,7 @@ class Expansion(nn.Module):
 
 
 class LatentAttention(nn.Module):
-  """Projections of multi-head latent attention; `latent.py` has the rest."""
+  """Projections of multi-head latent attention; `blocks.py` has the rest."""
 
   config: TransformerConfig
 
@@ -157,7 +231,7 @@ class LatentAttention(nn.Module):
       dtype=config.dtype,
       param_dtype=config.param_dtype,
     )
-    norm = functools.partial(RMSNorm, config, eps=latent.NORM_EPS)
+    norm = functools.partial(RMSNorm, config, eps=NORM_EPS)
     heads = config.num_heads, config.head_width
     if config.query_latent_width:
       self.query_down = dense(config.query_latent_width)
@@ -167,9 +241,7 @@ class LatentAttention(nn.Module):
       self.query_heads = dense(heads)
     self.kv_down = dense(config.latent_width + config.turned_width)
     self.kv_down_norm = norm()
-    self.kv_up = Expansion(
-      config, latent.plain_width(config) + config.value_width
-    )
+    self.kv_up = Expansion(config, plain_width(config) + config.value_width)
     self.out = dense(
       config.width, axis=(-3, -2, -1), kernel_init=residual_init(config)
     )
@@ -189,7 +261,7 @@ class LatentAttention(nn.Module):
     turn = functools.partial(
       rotate, rope=rope, interleaved=config.rotary_interleaved
     )
-    plain, turned = jnp.split(q, [latent.plain_width(config)], axis=-1)
+    plain, turned = jnp.split(q, [plain_width(config)], axis=-1)
     q = jnp.concatenate([plain, turn(turned[..., None, :])[..., 0, :]], axis=-1)
     down = _on_rows(self.kv_down, x)
     kv, shared = jnp.split(down, [config.latent_width], axis=-1)
@@ -200,15 +272,15 @@ class LatentAttention(nn.Module):
   def expanded(self, q, vectors):
     """Queries, and keys [B, H, K, M] and values [B, H, M, V] of vectors."""
     config = self.config
-    return q, *latent.expanded(config, self.kv_up, vectors)
+    return q, *expanded(config, self.kv_up, vectors)
 
   def absorbed(self, q):
     """Queries [B, L, 1, H, N + turned] to the latent vectors themselves."""
-    return latent.absorbed(self.config, self.kv_up.whole(), q)
+    return absorbed(self.config, self.kv_up.whole(), q)
 
   def released(self, attended):
     """Values [B, L, H, 1, V] of attended latent vectors [B, L, 1, H, N]."""
-    return latent.released(self.config, self.kv_up.whole(), attended)
+    return released(self.config, self.kv_up.whole(), attended)
 
 
 class MLP(nn.Module):
@@ -427,10 +499,10 @@ def rotary(
 ) -> tuple[jax.Array, jax.Array]:  # 2 · [B, L, turned / 2]
   """Cosines and sines of position · frequency, at least float32."""
   dtype = jnp.promote_types(config.dtype, jnp.float32)
-  frequencies = wavelengths.frequencies(config, dtype)
+  frequencies = rope_lib.frequencies(config, dtype)
   of_pairs = positions[..., None]
   if positions.ndim == 3:  # Each pair is turned by one of the three.
-    of_pairs = jnp.moveaxis(positions, 0, -1)[..., wavelengths.rows(config)]
+    of_pairs = jnp.moveaxis(positions, 0, -1)[..., rope_lib.rows(config)]
   angles = of_pairs.astype(dtype) * frequencies
   cos, sin = jnp.cos(angles), jnp.sin(angles)
   if config.rope_amplitude != 1:

@@ -39,7 +39,7 @@ import jax.numpy as jnp
 from jax import lax, nn
 from jax.sharding import PartitionSpec as P
 
-from grpo_jax.models import meshes
+from grpo_jax.models import mesh
 from grpo_jax.types import ROW_AXES
 
 _LANES = 128  # What a TPU kernel takes at least, and in multiples of.
@@ -262,7 +262,7 @@ def megablox(x, ids, weights, kernels, gated):
       layout.sizes.astype(jnp.int32),
       preferred_element_type=rows.dtype,
       tiling=(tile, _tile(inner), _tile(outer)),
-      interpret=meshes.platform() == "cpu",
+      interpret=mesh.platform() == "cpu",
     )
 
   return _sorted_mix(x, weights, kernels, gated, layout, matmul)
@@ -289,10 +289,8 @@ def form(name: str, dtype) -> str:
     ValueError: `name` asks for a kernel that cannot serve here.
   """
   lacks = ""
-  if meshes.platform() not in ("tpu", "cpu"):
-    lacks = (
-      f"a TPU (or a CPU, to be interpreted), and not a {meshes.platform()}"
-    )
+  if mesh.platform() not in ("tpu", "cpu"):
+    lacks = f"a TPU (or a CPU, to be interpreted), and not a {mesh.platform()}"
   elif jnp.dtype(dtype) == jnp.float64:
     lacks = "dtype 'bfloat16' or 'float32', and not 'float64'"
   if name == "megablox" and lacks:
@@ -302,7 +300,7 @@ def form(name: str, dtype) -> str:
     )
   if name != "auto":
     return name
-  return "megablox" if meshes.platform() == "tpu" and not lacks else "blocked"
+  return "megablox" if mesh.platform() == "tpu" and not lacks else "blocked"
 
 
 def mix(
@@ -352,9 +350,9 @@ def mix(
       " devices of the mesh axis `expert`; needed: num_experts = expert × (a"
       " whole number)."
     )
-  rows = meshes.split(x.shape[0], *ROW_AXES)
-  parts = meshes.split(num_experts, "expert")
-  width = meshes.split(inner, "tensor")
+  rows = mesh.split(x.shape[0], *ROW_AXES)
+  parts = mesh.split(num_experts, "expert")
+  width = mesh.split(inner, "tensor")
   travels = parts is not None and rows is not None
 
   def local(x, ids, weights, kernels):
@@ -376,7 +374,7 @@ def mix(
     sums = (() if travels else parts or ()) + (width or ())
     return lax.psum(y, sums) if sums else y
 
-  if meshes.size() > 1:
+  if mesh.size() > 1:
     local = jax.shard_map(
       local,
       in_specs=(*(P(rows),) * 3, _specs(here, parts, width)),

@@ -39,7 +39,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from grpo_jax.models import attention, meshes
+from grpo_jax.models import attention, mesh
 from grpo_jax.models.architecture import Prefix, TransformerConfig
 from grpo_jax.types import ROW_AXES
 
@@ -55,11 +55,11 @@ def check(config: TransformerConfig) -> None:
   """Raises ValueError if the kernel cannot serve the model here."""
   lacks = ""
   num_heads = 2 * config.num_kv_heads
-  if meshes.split(config.num_kv_heads, "tensor"):
+  if mesh.split(config.num_kv_heads, "tensor"):
     num_heads //= jax.sharding.get_abstract_mesh().shape["tensor"]
   words = num_heads * _dtype(config).itemsize // 4  # Of a channel.
-  if meshes.platform() != "tpu":
-    lacks = f"a TPU, and not a {meshes.platform()}"
+  if mesh.platform() != "tpu":
+    lacks = f"a TPU, and not a {mesh.platform()}"
   elif config.dtype == "float64":
     lacks = "dtype 'bfloat16' or 'float32', and not 'float64'"
   elif config.cache_dtype == "int8":
@@ -231,9 +231,9 @@ def attend(
     )
     return attended[..., :width].reshape(q.shape), pages.reshape(cache.shape)
 
-  if meshes.size() > 1:
-    rows = meshes.split(cache.shape[0], *ROW_AXES)
-    heads = meshes.split(config.num_kv_heads, "tensor")
+  if mesh.size() > 1:
+    rows = mesh.split(cache.shape[0], *ROW_AXES)
+    heads = mesh.split(config.num_kv_heads, "tensor")
     of_cache = P(rows, None, None, heads)
     local = jax.shard_map(
       local,

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.models import attention, blocks, meshes, paged, pictures
+from grpo_jax.models import attention, blocks, mesh, paged, vision_inputs
 from grpo_jax.models.architecture import Prefix, TransformerConfig
 from grpo_jax.models.blocks import Block, RMSNorm, RouterInputs
 from grpo_jax.types import Policy, PyTree, RouterOutputs
@@ -106,7 +106,7 @@ def _forward(
   ropes = _ropes(config, turned)
 
   def shared(x):
-    return meshes.share_positions(x) if config.split_positions else x
+    return mesh.share_positions(x) if config.split_positions else x
 
   def layer(of_block, x, inputs):
     params, slides, number, router, before = inputs
@@ -119,10 +119,12 @@ def _forward(
       {"params": params}, x, rope, attend(slides), router, before
     )
     x, kv, routed = outputs
-    x = shared(pictures.add(x, seen, number))
+    x = shared(vision_inputs.add(x, seen, number))
     return x, (None if hold is None else hold(*kv), routed)
 
-  x = shared(pictures.put(_embed(config, params["trained"], tokens, mix), seen))
+  x = shared(
+    vision_inputs.put(_embed(config, params["trained"], tokens, mix), seen)
+  )
   slides = jnp.array([config.slides(i) for i in range(config.num_layers)])
   router = RouterInputs(kept, params["frozen"].get("router_bias"))
   held, routed = [], None
@@ -214,7 +216,7 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
     frozen["router_bias"] = jnp.zeros(shape, jnp.float32)
   if config.tower is not None:
     group = trained if config.tower_trained else frozen
-    group[pictures.TOWER] = pictures.init(config, key)
+    group[vision_inputs.TOWER] = vision_inputs.init(config, key)
   return {"trained": trained, "frozen": frozen}
 
 
@@ -248,11 +250,11 @@ def _prefix(config, params, prompt_tokens, prompt_mask, extras=None):
   seen, last = None, jnp.zeros(())  # Without images nobody reads `last`.
   if images is not None:
     last = _embed(config, params["trained"], prompt_tokens[:, -1:])
-    seen, _ = pictures.of_prompts(
+    seen, _ = vision_inputs.of_prompts(
       config, params, prompt_tokens, prompt_mask, images, _remat
     )
   if prompt_tokens.shape[1] == 1 or not attention.continues(config):
-    return None if seen is None else pictures.shared(None, seen, last)
+    return None if seen is None else vision_inputs.shared(None, seen, last)
   kept = None
   if extras and "prompt_routing" in extras:
     kept = jnp.moveaxis(extras["prompt_routing"][:, :-1], 2, 0)
@@ -263,9 +265,9 @@ def _prefix(config, params, prompt_tokens, prompt_mask, extras=None):
     prompt_mask[:, :-1],
     hold=lambda k, v: (k, v),
     kept=kept,
-    seen=seen and pictures.some(seen, slice(-1)),
+    seen=seen and vision_inputs.some(seen, slice(-1)),
   )
-  return kv if seen is None else pictures.shared(kv, seen, last)
+  return kv if seen is None else vision_inputs.shared(kv, seen, last)
 
 
 def _hidden(
@@ -280,7 +282,7 @@ def _hidden(
   prefix=None,
 ):
   _check_extras(config, extras)
-  kv = prefix.kv if isinstance(prefix, pictures.Shared) else prefix
+  kv = prefix.kv if isinstance(prefix, vision_inputs.Shared) else prefix
   last = prompt_tokens.shape[1] - 1
   first = 0 if kv is None else last  # Of the slots that are run.
 
@@ -306,7 +308,7 @@ def _hidden(
     )
   read, seen = joined(prompt_tokens, tokens)[:, first:], None
   if extras and "images" in extras:
-    seen = pictures.of_rows(
+    seen = vision_inputs.of_rows(
       *(config, params, prompt_tokens, prompt_mask, prompt_index),
       *(read.shape[1], extras["images"], prefix, _remat),
     )
@@ -387,7 +389,7 @@ def _prefill(config, params, prompt_tokens, prompt_mask, images=None):  # [P, S]
   seen = end = None
   if images is not None:
     _check_extras(config, {"images": images})
-    seen, end = pictures.of_prompts(
+    seen, end = vision_inputs.of_prompts(
       config, params, prompt_tokens, prompt_mask, images, _remat
     )
   if config.prefill_chunk and seen is None:
@@ -417,7 +419,7 @@ def _weights(config, params):
       return leaf  # Read as it is, at least in float32.
     return leaf.astype(config.dtype)
 
-  params = pictures.without_tower(params)
+  params = vision_inputs.without_tower(params)
   trained = jax.tree_util.tree_map_with_path(rounded, params["trained"])
   layers: list[PyTree] = []
   for name, _, part in _stacks(config):

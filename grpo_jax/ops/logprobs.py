@@ -9,6 +9,11 @@ does not serve: it returns one sum or mean instead of a value per token, knows
 one matrix and no temperature, entropy or -inf logits, and on a CPU it makes
 the logits whole. Source: github.com/openxla/tokamax,
 tokamax/_src/ops/linear_softmax_cross_entropy_loss/api.py.
+
+Working through an array a few positions at a time.
+
+Arrays are [B, T, ...]; a chunk is `size` positions of every row. Positions are
+split and rows are not, because rows are what a mesh shards.
 """
 
 from __future__ import annotations
@@ -23,7 +28,69 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.ops import chunks
+
+def positions(h, size):
+  """Shape and dtype of `size` positions of every row."""
+  return jax.ShapeDtypeStruct((h.shape[0], size, *h.shape[2:]), h.dtype)
+
+
+def hoisted(function, h, size):
+  """`function` of `size` positions, what it closes over made arguments.
+
+  A custom rule must not close over traced values. `jax.closure_convert` would
+  hoist those of float type only, and leave an integer one (quantised
+  weights) to leak into the backward pass.
+
+  Returns:
+    (weights, others, h) -> function(h), the float arrays and the others.
+  """
+  closed = jax.make_jaxpr(function)(positions(h, size))
+  is_weight = [
+    jnp.issubdtype(jnp.result_type(c), jnp.inexact) for c in closed.consts
+  ]
+  weights = [c for c, w in zip(closed.consts, is_weight, strict=True) if w]
+  others = [c for c, w in zip(closed.consts, is_weight, strict=True) if not w]
+
+  def call(weights, others, h):
+    sources = {True: iter(weights), False: iter(others)}
+    constants = [next(sources[w]) for w in is_weight]
+    return jax.core.eval_jaxpr(closed.jaxpr, constants, h)[0]
+
+  return call, weights, others
+
+
+def fold(body, carry, num_slots, size):
+  """Folds body(start, is_new [size], carry) over chunks of positions.
+
+  The last chunk begins early instead of being padded, so that no array is
+  copied and no head sees states that do not exist; `is_new` is False on the
+  positions it shares with the chunk before.
+  """
+
+  def step(i, carry):
+    start = jnp.minimum(i * size, num_slots - size)
+    return body(start, start + jnp.arange(size) >= i * size, carry)
+
+  num_chunks = -(-num_slots // size)
+  if num_chunks == 1:
+    return body(0, jnp.ones(size, bool), carry)
+  return lax.fori_loop(0, num_chunks, step, carry)
+
+
+def take(tree, start, size):  # each [B, T, ...] -> [B, size, ...]
+  """Positions from `start` on of every array."""
+  return jax.tree.map(
+    lambda x: lax.dynamic_slice_in_dim(x, start, size, axis=1), tree
+  )
+
+
+def put(tree, chunks, start):  # each [B, T, ...], [B, size, ...]
+  """The arrays with `chunks` written over their positions from `start` on."""
+  return jax.tree.map(
+    lambda x, chunk: lax.dynamic_update_slice_in_dim(x, chunk, start, axis=1),
+    tree,
+    chunks,
+  )
 
 
 def _check_temperature(temperature):
@@ -237,15 +304,13 @@ def token_outputs(
     )
   head = _scaled(head, temperature)
   size = chunk_size(head, h, chunk_bytes)
-  call, weights, others = chunks.hoisted(head, h, size)
+  call, weights, others = hoisted(head, h, size)
   ref_call, ref_h, ref_arrays = None, None, None
   if reference is not None:
     ref_head, ref_h = reference
     chex.assert_rank(ref_h, 3)
     chex.assert_equal_shape_prefix([h, ref_h], 2)
-    ref_call, *ref_arrays = chunks.hoisted(
-      _scaled(ref_head, temperature), ref_h, size
-    )
+    ref_call, *ref_arrays = hoisted(_scaled(ref_head, temperature), ref_h, size)
   return _outputs(
     _Plan(
       call, ref_call, with_entropy, with_sum_pi_squared, reference_beta, size
@@ -289,21 +354,21 @@ def reference_topk(
   head = _scaled(head, temperature)
   h = lax.stop_gradient(h)
   size = chunk_size(head, h, chunk_bytes)
-  dtype = jax.eval_shape(head, chunks.positions(h, size)).dtype
+  dtype = jax.eval_shape(head, positions(h, size)).dtype
 
   def write(start, is_new, buffers):
     del is_new
-    logits = lax.stop_gradient(head(chunks.take(h, start, size)))
+    logits = lax.stop_gradient(head(take(h, start, size)))
     if kept_ids is not None:
-      logits = _keep(logits, chunks.take(kept_ids, start, size))
+      logits = _keep(logits, take(kept_ids, start, size))
     shift, log_sum = _normalizer(logits)
     values, ids = top_k(logits, k)  # [B, size, k]
     logp = values - shift[..., None] - log_sum[..., None]
-    return chunks.put(buffers, (ids, logp), start)
+    return put(buffers, (ids, logp), start)
 
   shape = (num_rows, num_slots, k)
   buffers = (jnp.zeros(shape, jnp.int32), jnp.zeros(shape, dtype))
-  return chunks.fold(write, buffers, num_slots, size)
+  return fold(write, buffers, num_slots, size)
 
 
 def _scaled(head, temperature):
@@ -321,7 +386,7 @@ def _scaled(head, temperature):
 
 def chunk_size(head, h, chunk_bytes):
   """Positions of every row per chunk, as `token_outputs` cuts them."""
-  logits = jax.eval_shape(head, chunks.positions(h, 1))  # [B, 1, V]
+  logits = jax.eval_shape(head, positions(h, 1))  # [B, 1, V]
   num_slots = h.shape[1]
   size = max(1, chunk_bytes // (logits.size * logits.dtype.itemsize))
   # As equal as they can be: the last one repeats as little as possible.
@@ -503,7 +568,7 @@ def _forward(plan, h, weights, slots, others):
   """All outputs, and what their gradient needs."""
 
   def chunk(start):
-    h_chunk, slots_chunk = chunks.take((h, slots), start, plan.size)
+    h_chunk, slots_chunk = take((h, slots), start, plan.size)
     return _measures(
       plan,
       _logits(plan, h_chunk, weights, slots_chunk, others),
@@ -513,14 +578,14 @@ def _forward(plan, h, weights, slots, others):
 
   def write(start, is_new, buffers):
     del is_new  # What is computed twice is the same twice.
-    return chunks.put(buffers, chunk(start), start)
+    return put(buffers, chunk(start), start)
 
   num_slots = h.shape[1]
   buffers = jax.tree.map(
     lambda x: jnp.zeros((x.shape[0], num_slots, *x.shape[2:]), x.dtype),
     jax.eval_shape(chunk, 0),
   )
-  return chunks.fold(write, buffers, num_slots, plan.size)
+  return fold(write, buffers, num_slots, plan.size)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -537,8 +602,8 @@ def _outputs_backward(plan, residuals, gradient):
   h, weights, slots, others, outputs, saved = residuals
 
   def add(start, is_new, sums):
-    h_chunk, slots_chunk, outputs_chunk, saved_chunk, gradient_chunk = (
-      chunks.take((h, slots, outputs, saved, gradient), start, plan.size)
+    h_chunk, slots_chunk, outputs_chunk, saved_chunk, gradient_chunk = take(
+      (h, slots, outputs, saved, gradient), start, plan.size
     )
     logits, pull_back = jax.vjp(
       lambda h, weights: _logits(plan, h, weights, slots_chunk, others),
@@ -556,9 +621,9 @@ def _outputs_backward(plan, residuals, gradient):
     )
     d_h, d_weights = pull_back(jnp.where(is_new[:, None], d_logits, 0.0))
     h_sum, weight_sums = sums
-    d_h = d_h + chunks.take(h_sum, start, plan.size)
+    d_h = d_h + take(h_sum, start, plan.size)
     return (
-      chunks.put(h_sum, d_h, start),
+      put(h_sum, d_h, start),
       jax.tree.map(jnp.add, weight_sums, d_weights),
     )
 
@@ -567,7 +632,7 @@ def _outputs_backward(plan, residuals, gradient):
     lambda w: jnp.zeros(w.shape, jnp.promote_types(w.dtype, jnp.float32)),
     weights,
   )
-  d_h, d_weights = chunks.fold(
+  d_h, d_weights = fold(
     add, (jnp.zeros_like(h), weight_sums), h.shape[1], plan.size
   )
   d_weights = jax.tree.map(lambda d, w: d.astype(w.dtype), d_weights, weights)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.ops import calibration, masked
+from grpo_jax.ops import masked, values
 from grpo_jax.types import Weighted
 
 DPO_KINDS = ("sigmoid", "hinge", "ipo", "robust")
@@ -145,5 +145,5 @@ def of_ranking(
   confidence = jax.nn.sigmoid(jnp.abs(margin))  # At least ½.
   return {
     "accuracy": Weighted(masked.sum(right, mask), mask.sum()),
-    "calibration_error": calibration.gaps(confidence, right, mask),
+    "calibration_error": values.gaps(confidence, right, mask),
   }

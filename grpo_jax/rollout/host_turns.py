@@ -18,30 +18,36 @@ slot n of its lane, and what of its tokens are read together depends on the
 row alone. So the tokens are those of `sampling.sample` with an environment in
 the graph that gives the same answers.
 
-A row may be cut where a step ends (`host_resumed.py`): it pauses when it has
+A row may be cut where a step ends (`host_turns.py`): it pauses when it has
 the tokens of the step, in an action or behind an observation.
 
 With a compaction an episode is several contexts, each a row of what comes out
-(`host_contexts.py`). `reopen` runs what the next ones begin with; in between
+(`host_state.py`). `reopen` runs what the next ones begin with; in between
 all is as above.
+
+Episodes on the host that are cut where a step ends, and go on in another.
+
+    step 7    action 1, observation 1, the first tokens of action 2
+    step 8    the rest of action 2, observation 2, action 3    by its parameters
+
+A row that goes on reads its prompt and its tokens again, with the parameters of
+now, and writes on behind them, as with an environment in the graph
+(`resumed.py`). What the step before has left is arrays alone. A session lives
+for one step: where its episode goes on, a new one is made with the same seed,
+gets the same actions, and has to answer as before.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.rollout import (
-  drawing,
-  host_contexts,
-  host_state,
-  sampling,
-  turns,
-)
+from grpo_jax.rollout import drawing, host_state, sampling, turns
 from grpo_jax.types import (
   HostCompaction,
   HostEnvironment,
@@ -129,7 +135,7 @@ class HostTurns:
     keys = drawing.row_keys(key, prompts.ids, self.group_size)
     num_rows = len(keys)
     if compaction is not None:
-      prompts = host_contexts.padded(prompts, compaction.prompt_len)
+      prompts = host_state.padded(prompts, compaction.prompt_len)
     with jax.named_scope("prefill"):
       first_h, prefix, routing = self.policy.prefill(
         params, prompts.tokens, prompts.mask
@@ -148,7 +154,7 @@ class HostTurns:
     seeds = jax.vmap(turns.seed)(keys)
     in_contexts = None
     if compaction is not None:
-      in_contexts = host_contexts.begin(
+      in_contexts = host_state.begin(
         *(compaction, prompts, self.group_size, config.max_new_tokens),
         of_lanes,
       )
@@ -285,7 +291,7 @@ class HostTurns:
     of_lanes = self._of_lanes(fixed, row)
     in_contexts = episodes.contexts
     if in_contexts is not None:
-      of_lanes = host_contexts.chosen(
+      of_lanes = host_state.chosen(
         takes, of_lanes, (in_contexts.prefix, in_contexts.first_h)
       )
       in_contexts = dataclasses.replace(
@@ -486,7 +492,7 @@ class HostTurns:
     self,
     params: PyTree,
     episodes: host_state.Episodes,
-    openings: host_contexts.Openings,
+    openings: host_state.Openings,
   ) -> host_state.Episodes:
     """Begins the next contexts of some episodes; the answers that were held
     back come in the call after this one.
@@ -508,10 +514,10 @@ class HostTurns:
       first_h, prefix, routing = self.policy.prefill(
         params, openings.tokens[row], mask
       )
-    prefix, first_h = host_contexts.chosen(
+    prefix, first_h = host_state.chosen(
       starts, (prefix, first_h), (in_contexts.prefix, in_contexts.first_h)
     )
-    in_contexts = host_contexts.opened(
+    in_contexts = host_state.opened(
       in_contexts, compaction, openings, self.config.max_new_tokens
     )
     episodes = dataclasses.replace(
@@ -555,7 +561,7 @@ class HostTurns:
     num_prompts = len(prompts.ids)
     num_rows = self.group_size
     if (in_contexts := episodes.contexts) is not None:
-      fields = host_contexts.of_rollout(in_contexts, fields)
+      fields = host_state.of_rollout(in_contexts, fields)
       num_contexts = fields["traces"].num_contexts
       num_rows *= num_contexts
       done, scores = jax.tree.map(
@@ -585,3 +591,122 @@ class HostPlayer:
   play: HostTurns
   greedy: HostTurns | None = None
   score_names: tuple[str, ...] = ()
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Cut:
+  """How far rows have come, beside what is written.
+
+  Attributes:
+    start, turn, state: As in `host_state.Episodes`.
+    over: The episode has ended, or its session has failed.
+  """
+
+  start: jax.Array  # [B] int32
+  turn: jax.Array  # [B] int32
+  state: jax.Array  # [B] int32
+  over: jax.Array  # [B] bool
+
+  @classmethod
+  def nothing(cls, num_rows: int) -> Cut:
+    """Of rows that have not begun."""
+    # Arrays of their own: where they are donated, each is given away once.
+    start, turn = (jnp.zeros(num_rows, jnp.int32) for _ in range(2))
+    state = turns.last_seen(start[:, None], start)
+    return cls(start, turn, state, jnp.zeros(num_rows, bool))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Resumed:
+  """Rows that go on, or begin, in a step that may end before they do.
+
+  Attributes:
+    keys: Of the rows, from the step in which each one began.
+    limits: Tokens of each row after which it waits for the next step; all
+      slots: it does not wait.
+    rollout: What is written, maybe nothing, the G rows of each prompt adjacent.
+    cut: How far they have come.
+  """
+
+  keys: jax.Array  # [B] keys
+  limits: jax.Array  # [B] int32
+  rollout: Rollout
+  cut: Cut
+
+
+def begin(
+  play: HostTurns, params: PyTree, prompts: Prompts, resumed: Resumed
+) -> tuple[host_state.Fixed, host_state.Episodes, jax.Array]:
+  """As `HostTurns.begin`, with what rows have come to in the steps before."""
+  fixed, episodes, _ = play.begin(params, prompts, resumed.keys[0])
+  fixed = dataclasses.replace(fixed, keys=resumed.keys, limits=resumed.limits)
+  before, cut = resumed.rollout, resumed.cut
+  episodes = dataclasses.replace(
+    episodes,
+    written={name: getattr(before, name) for name in episodes.written},
+    size=before.completion_mask.sum(axis=1, dtype=jnp.int32),
+    start=cut.start,
+    turn=cut.turn,
+    state=cut.state,
+    doing=jnp.where(cut.over, host_state.OVER, episodes.doing),
+  )
+  return fixed, episodes, jax.vmap(turns.seed)(resumed.keys)
+
+
+def pause(
+  play: HostTurns,
+  prompts: Prompts,
+  resumed: Resumed,
+  fixed: host_state.Fixed,
+  episodes: host_state.Episodes,
+  done: jax.Array,  # [B] bool
+  scores: dict[str, jax.Array],  # each [B]
+) -> tuple[Rollout, Cut]:
+  """The rollout as far as it has come, once no row has anything left to do.
+
+  Args:
+    play, prompts, resumed: As in `begin`.
+    fixed, episodes, done, scores: As in `HostTurns.finish`; what is said of
+      rows whose episodes did not end in this step is not read.
+  """
+  before = resumed.rollout
+  is_over = episodes.doing == host_state.OVER
+  assert before.scores is not None
+  kept = {
+    name: jnp.where(
+      resumed.cut.over, before.scores[name], jnp.where(is_over, x, 0)
+    )
+    for name, x in scores.items()
+  }
+  done = before.terminated | (done & is_over)
+  rollout = play.finish(prompts, fixed, episodes, done, kept)
+  cut = Cut(episodes.start, episodes.turn, episodes.state, is_over)
+  return dataclasses.replace(rollout, version=before.version), cut
+
+
+def shapes(
+  play: HostTurns,
+  params: PyTree,
+  prompts: Prompts,
+  key: jax.Array,
+  score_names: Iterable[str],
+) -> Rollout:
+  """Shapes of a rollout; nothing is run.
+
+  Args:
+    play, params, prompts, key: As in `HostTurns.begin`.
+    score_names: What sessions score, beside the "return".
+  """
+
+  def played(params, prompts, key):
+    fixed, episodes, seeds = play.begin(params, prompts, key)
+    scores = jnp.zeros(len(seeds), jnp.float32)
+    names = *sorted(score_names), "return"
+    return play.finish(
+      *(prompts, fixed, episodes, jnp.zeros(len(seeds), bool)),
+      dict.fromkeys(names, scores),
+    )
+
+  return jax.eval_shape(played, params, prompts, key)

@@ -3,14 +3,365 @@
 A feature is something that a config switches on. A row says which two exclude
 each other, why, and what to do. `tests/settings/compatibility_test.py` tries
 every row, and the pairs that the table allows.
+
+What a config may switch on that does not go with everything else.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from grpo_jax.settings import features
-from grpo_jax.settings.features import Setup
+from grpo_jax.settings import environment as environment_lib
+from grpo_jax.settings.phase import SPO
+from grpo_jax.types import Algorithm
+
+GIVEN_PAIRS = "given pairs"  # Of a phase that plays nothing.
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+  """What a phase is made of.
+
+  Attributes:
+    config: Settings of the run.
+    name: Name of the phase.
+    phase: Its section of the config.
+    problem: Prompts and judges.
+    algorithm, objective: The objective of the phase and its config.
+    required: Optional inputs that it reads.
+  """
+
+  config: Any
+  name: str
+  phase: Any
+  problem: Any
+  algorithm: Algorithm
+  objective: Any
+  required: frozenset[str]
+
+
+class Feature(NamedTuple):
+  """Something that a phase may have.
+
+  Attributes:
+    is_on: Whether it has it.
+    shown: How a message names it: the setting and its value.
+  """
+
+  is_on: Callable[[Setup], bool]
+  shown: Callable[[Setup], str]
+
+
+def _phase_setting(field: str) -> Callable[[Setup], str]:
+  return lambda s: f"config.{s.name}.{field}={getattr(s.phase, field)!r}"
+
+
+def _option(field: str) -> Callable[[Setup], str]:
+  return lambda s: f"config.algorithm.{field}={getattr(s.objective, field)!r}"
+
+
+def _environment(setup: Setup) -> str:
+  if setup.problem.host_environment is not None:
+    return f"config.data.environment={setup.config.data.environment!r}"
+  return f"the environment of the task {setup.config.data.name!r}"
+
+
+def _rounding(setup: Setup) -> str:
+  return (
+    f"config.sampling.weights_dtype={setup.config.sampling.weights_dtype!r}"
+  )
+
+
+def _uncorrected(setup: Setup) -> bool:
+  """True if all completions count as those of the policy that is trained.
+
+  The mask of bad old completions leaves some out, and weighs no others.
+  """
+  chosen = setup.objective
+  return (
+    chosen.importance_mode == "none"
+    and chosen.rejection == "none"
+    and "behavior_logp" not in setup.algorithm.needs
+    and not setup.config.sampling.uncorrected
+  )
+
+
+def _no_correction(setup: Setup) -> str:
+  if setup.objective.off_policy_threshold > 0:
+    shown = _option("off_policy_threshold")(setup)
+    return f"{shown} alone, which weighs no completion that it keeps,"
+  return f"algorithm {setup.algorithm.name!r} without a correction"
+
+
+def _joint_option(setup: Setup) -> str:
+  """The option that is made of all tokens of a completion together, or ""."""
+  chosen = setup.objective
+  options = {
+    "importance_level": chosen.importance_mode != "none"
+    and chosen.importance_level == "sequence",
+    "rejection": chosen.rejection.startswith("seq_"),
+    "off_policy_threshold": chosen.off_policy_threshold > 0,
+    "opd_early": chosen.opd_coef > 0 and chosen.opd_early > 0,
+  }
+  return next((name for name, is_on in options.items() if is_on), "")
+
+
+def _compaction(setup: Setup) -> str:
+  if (size := setup.config.environment.compaction.context_len) is not None:
+    return f"config.environment.compaction.context_len={size}"
+  return f"the task {setup.config.data.name!r}, which compacts its contexts"
+
+
+def _seats(setup: Setup) -> bool:
+  """Whether an environment in the graph has seats for others."""
+  environment = setup.problem.environment
+  return environment is not None and environment.seat is not None
+
+
+def _filters(setup: Setup) -> bool:
+  drawn = setup.config.sampling
+  return (
+    drawn.top_k is not None
+    or drawn.min_p is not None
+    or drawn.top_p not in (None, 1)
+  )
+
+
+FEATURES = {
+  "lanes": Feature(
+    lambda s: s.config.sampling.lanes is not None,
+    lambda s: f"config.sampling.lanes={s.config.sampling.lanes}",
+  ),
+  "environment": Feature(
+    lambda s: bool(s.problem.environment or s.problem.host_environment),
+    _environment,
+  ),
+  "environment in the graph": Feature(
+    lambda s: s.problem.environment is not None, _environment
+  ),
+  "environment on the host": Feature(
+    lambda s: s.problem.host_environment is not None, _environment
+  ),
+  "environment that asks over HTTP": Feature(
+    lambda s: environment_lib.is_served(s.config.data.environment),
+    _environment,
+  ),
+  "compaction": Feature(
+    lambda s: s.problem.compaction is not None,
+    _compaction,
+  ),
+  "rounds": Feature(
+    lambda s: s.phase.max_rounds > 1, _phase_setting("max_rounds")
+  ),
+  "recycled surplus": Feature(
+    lambda s: s.phase.recycle_surplus, _phase_setting("recycle_surplus")
+  ),
+  "replay": Feature(
+    lambda s: s.phase.replay_size > 0, _phase_setting("replay_size")
+  ),
+  "staleness": Feature(
+    lambda s: s.phase.staleness > 0, _phase_setting("staleness")
+  ),
+  "partial rollouts": Feature(
+    lambda s: s.phase.partial_len is not None, _phase_setting("partial_len")
+  ),
+  "guards": Feature(lambda s: s.config.guards.on, lambda s: "config.guards"),
+  "empty rows count": Feature(
+    lambda s: s.objective.count_empty, _option("count_empty")
+  ),
+  "schedule": Feature(
+    lambda s: s.phase.schedule.chooses,
+    lambda s: f"config.{s.name}.schedule.name={s.phase.schedule.name!r}",
+  ),
+  "past completions": Feature(
+    lambda s: s.phase.schedule.name == SPO,
+    lambda s: f"config.{s.name}.schedule.name={s.phase.schedule.name!r}",
+  ),
+  GIVEN_PAIRS: Feature(
+    lambda s: s.phase.of_kind.num_given == 2, _phase_setting("kind")
+  ),
+  "images": Feature(
+    lambda s: s.problem.image_shapes is not None,
+    lambda s: (
+      f"config.data.images={s.config.data.images!r}"
+      if s.config.data.images
+      else f"config.data.name={s.config.data.name!r}, whose prompts show"
+      " images,"
+    ),
+  ),
+  "prompts in chunks": Feature(
+    lambda s: s.config.model.prefill_chunk > 0,
+    lambda s: f"config.model.prefill_chunk={s.config.model.prefill_chunk}",
+  ),
+  "single completions": Feature(
+    lambda s: s.phase.group_size == 1, _phase_setting("group_size")
+  ),
+  "dynamic sampling": Feature(
+    lambda s: s.objective.dynamic_sampling, _option("dynamic_sampling")
+  ),
+  "no dynamic sampling": Feature(
+    lambda s: not s.objective.dynamic_sampling, _option("dynamic_sampling")
+  ),
+  "scale of the group": Feature(
+    lambda s: s.objective.advantage_scale == "group",
+    _option("advantage_scale"),
+  ),
+  "max_live_groups": Feature(
+    lambda s: s.objective.max_live_groups > 0, _option("max_live_groups")
+  ),
+  "overlong_cache": Feature(
+    lambda s: s.objective.overlong_cache > 0, _option("overlong_cache")
+  ),
+  "cut contexts that stand alone": Feature(
+    lambda s: (
+      "final_value" in s.required
+      and s.objective.boundary in ("outcome", "compaction_rl")
+    ),
+    lambda s: (
+      f"config.algorithm.bootstrap_cut=True with"
+      f" boundary={s.objective.boundary!r}"
+    ),
+  ),
+  "final values of a shared trunk": Feature(
+    lambda s: "final_value" in s.required and s.config.critic.trunk == "shared",
+    lambda s: (
+      "config.algorithm.bootstrap_cut=True with config.critic.trunk='shared'"
+    ),
+  ),
+  "coupled groups": Feature(
+    lambda s: s.algorithm.couples_group,
+    lambda s: f"algorithm {s.algorithm.name!r}, which couples completions",
+  ),
+  "whole completions": Feature(
+    lambda s: s.algorithm.whole_completions,
+    lambda s: f"algorithm {s.algorithm.name!r}, which reads whole completions",
+  ),
+  "text in the graph": Feature(
+    lambda s: s.config.rewards.in_graph,
+    lambda s: f"config.rewards.in_graph={s.config.rewards.in_graph}",
+  ),
+  "steps of a text": Feature(
+    lambda s: bool(s.config.rewards.steps),
+    lambda s: f"config.rewards.steps={s.config.rewards.steps!r}",
+  ),
+  "weights that change": Feature(
+    lambda s: bool(s.config.rewards.schedules),
+    lambda s: f"config.rewards.schedules={dict(s.config.rewards.schedules)}",
+  ),
+  "options of whole completions": Feature(
+    lambda s: bool(_joint_option(s)), lambda s: _option(_joint_option(s))(s)
+  ),
+  "no correction": Feature(_uncorrected, _no_correction),
+  "sampling mask": Feature(
+    lambda s: "kept_ids" in s.required, _option("keep_sampling_mask")
+  ),
+  "no top_k": Feature(
+    lambda s: s.config.sampling.top_k is None,
+    lambda s: "config.sampling.top_k=None",
+  ),
+  "filters without a record": Feature(
+    lambda s: _filters(s) and "kept_ids" not in s.required,
+    lambda s: (
+      "config.sampling, which filters tokens (top_k, top_p or min_p) and"
+      " records nothing of it,"
+    ),
+  ),
+  "recorded log-probs": Feature(
+    lambda s: "behavior_logp" in s.required,
+    lambda s: f"algorithm {s.algorithm.name!r}, which compares log-probs",
+  ),
+  "teachers of domains": Feature(
+    lambda s: s.phase.has_teachers_of_domains,
+    _phase_setting("reference_workdirs"),
+  ),
+  "limits by domain": Feature(
+    lambda s: bool(s.problem.limits),
+    lambda s: (
+      f"config.sampling.domain_limits={dict(s.config.sampling.domain_limits)}"
+    ),
+  ),
+  "prompts without domains": Feature(
+    lambda s: "domain" not in s.problem.provides,
+    lambda s: f"config.data.source={s.config.data.source!r} without domains",
+  ),
+  "reward model": Feature(
+    lambda s: bool(s.problem.judge.by_models),
+    lambda s: f"config.rewards.functions={s.config.rewards.functions}",
+  ),
+  "pairs ranked by a model": Feature(
+    lambda s: s.config.reward_model.ranks(s.phase),
+    lambda s: (
+      f"config.reward_model.ranked_by={s.config.reward_model.ranked_by!r}"
+    ),
+  ),
+  "old completions": Feature(
+    lambda s: s.config.reward_model.history_share > 0,
+    lambda s: (
+      f"config.reward_model.history_share={s.config.reward_model.history_share}"
+    ),
+  ),
+  "forced answers": Feature(
+    lambda s: "prefix_utility" in s.required,
+    lambda s: f"algorithm {s.algorithm.name!r}, which forces answers",
+  ),
+  "opponents": Feature(
+    lambda s: bool(s.phase.opponents), _phase_setting("opponents")
+  ),
+  "single player": Feature(
+    lambda s: not _seats(s),
+    lambda s: f"config.data.name={s.config.data.name!r}, for one player,",
+  ),
+  "several players": Feature(
+    lambda s: _seats(s),
+    lambda s: f"the task {s.config.data.name!r}, which has several players",
+  ),
+  "rounded kernels": Feature(
+    lambda s: s.config.sampling.weights_dtype != "model", _rounding
+  ),
+  "rounding to be corrected": Feature(
+    lambda s: (
+      s.config.sampling.weights_dtype != "model" and "policy" in s.phase.trains
+    ),
+    _rounding,
+  ),
+  "quantized base": Feature(
+    lambda s: s.config.model.quantization != "none",
+    lambda s: f"config.model.quantization={s.config.model.quantization!r}",
+  ),
+  "mixed inputs": Feature(
+    lambda s: bool(s.config.sampling.mix_rate),
+    lambda s: f"config.sampling.mix_rate={s.config.sampling.mix_rate}",
+  ),
+  "correction": Feature(
+    lambda s: s.phase.correction.corrects,
+    lambda s: (
+      f"config.{s.name}.correction with p_cue={s.phase.correction.p_cue},"
+      f" p_answer={s.phase.correction.p_answer} and"
+      f" p_reference={s.phase.correction.p_reference}"
+    ),
+  ),
+  "text": Feature(
+    lambda s: not s.config.data.is_made_of_ids,
+    lambda s: f"config.data.source={s.config.data.source!r}, which is text,",
+  ),
+  "verifiers on the host": Feature(
+    lambda s: s.problem.judge.asks_host,
+    lambda s: f"config.rewards.functions={s.config.rewards.functions}",
+  ),
+  "kept routing": Feature(
+    lambda s: "routing" in s.required, _option("keep_routing")
+  ),
+  "canaries with a KL": Feature(
+    lambda s: (
+      s.config.guards.on
+      and s.config.guards.canary_every > 0
+      and s.config.guards.canary_max_kl > 0
+    ),
+    lambda s: f"config.guards.canary_max_kl={s.config.guards.canary_max_kl}",
+  ),
+}
 
 
 class Row(NamedTuple):
@@ -69,7 +420,7 @@ TABLE = (
   ),
   Row(
     "images",
-    features.GIVEN_PAIRS,
+    GIVEN_PAIRS,
     "two completions of a prompt are compared without its images",
     "leave config.phases without {name!r}, or choose prompts without images",
   ),
@@ -579,9 +930,9 @@ def check(setup: Setup) -> None:
   complaints = []
   for row in TABLE:
     named = row.feature, row.excludes
-    if not (setup.phase.plays or features.GIVEN_PAIRS in named):
+    if not (setup.phase.plays or GIVEN_PAIRS in named):
       continue
-    found = [features.FEATURES[name] for name in named]
+    found = [FEATURES[name] for name in named]
     if all(feature.is_on(setup) for feature in found):
       one, other = (feature.shown(setup) for feature in found)
       complaints.append(

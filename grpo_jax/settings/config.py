@@ -4,6 +4,16 @@ A config file (`configs/*.py`) starts from `default_config(algorithm)`, an
 ml_collections `ConfigDict` with every field below, and changes what it needs.
 `resolve` turns the ConfigDict back into `RunConfig`, with types, names and
 sizes checked, so that nothing downstream reads a misspelt key.
+
+The seed of a run in the paths that it reads.
+
+    config.start_workdir = "runs/base/seed={seed}"
+
+Runs that differ in their seeds alone, as those of a sweep, then follow each on
+a run of its own, or learn from teachers of their own. "{seed}" stands for the
+seed in every path to another run or to a file of completions or clusters: in
+`start_workdir`, in `reward_model`, in `judge.model`, and in the sections of
+phases.
 """
 
 from __future__ import annotations
@@ -14,30 +24,22 @@ import itertools
 import operator
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_collections
 from ml_collections import config_dict
 
-from grpo_jax import algorithms, objects, ranges
-from grpo_jax.settings import kinds, named, seeded, typed
-from grpo_jax.settings.environment_settings import EnvironmentConfig
-from grpo_jax.settings.guard_settings import GuardsConfig
-from grpo_jax.settings.health_settings import HealthConfig
-from grpo_jax.settings.interceptor_settings import SERVICE, InterceptorConfig
-from grpo_jax.settings.judge_settings import JUDGE, JudgeConfig
-from grpo_jax.settings.mesh_settings import MeshConfig
-from grpo_jax.settings.model_settings import ModelConfig
-from grpo_jax.settings.reward_settings import REWARD_MODEL, RewardsConfig
-from grpo_jax.settings.sections import (
-  SECTIONS,
-  CriticConfig,
-  PhaseConfig,
-  RewardModelConfig,
+from grpo_jax import algorithms, imports, ranges
+from grpo_jax.settings import kinds, overrides, typed
+from grpo_jax.settings import phase as phase_lib
+from grpo_jax.settings.environment import (
+  SERVICE,
+  EnvironmentConfig,
+  InterceptorConfig,
+  ServedConfig,
 )
-from grpo_jax.settings.served_settings import ServedConfig
-from grpo_jax.settings.settings import (
+from grpo_jax.settings.groups import (
   CheckpointConfig,
   DataConfig,
   EvalConfig,
@@ -47,7 +49,78 @@ from grpo_jax.settings.settings import (
   nearest,
   one_of,
 )
+from grpo_jax.settings.model import MeshConfig, ModelConfig
+from grpo_jax.settings.monitor import GuardsConfig, HealthConfig
+from grpo_jax.settings.phase import (
+  SECTIONS,
+  CriticConfig,
+  PhaseConfig,
+  RewardModelConfig,
+)
+from grpo_jax.settings.rewards import (
+  JUDGE,
+  REWARD_MODEL,
+  JudgeConfig,
+  RewardsConfig,
+)
 from grpo_jax.types import Algorithm
+
+SEED = "{seed}"
+
+
+def with_seed(config: Any) -> Any:
+  """The `RunConfig` with its seed in its paths."""
+  seed = str(config.seed)
+  return _changed(config, config, lambda own, _: own.replace(SEED, seed))
+
+
+def with_paths_of(config: Any, other: Any) -> Any:
+  """The `RunConfig` with the paths of another one, of another seed."""
+  return _changed(config, other, lambda _, theirs: theirs)
+
+
+def _changed(config: Any, other: Any, change: Callable[[str, str], str]) -> Any:
+  sections = {}
+  for name, section in config.sections.items():
+    theirs = other.sections[name]
+    schedule = {
+      field: change(
+        getattr(section.schedule, field), getattr(theirs.schedule, field)
+      )
+      for field in phase_lib.PATHS
+    }
+    sections[name] = dataclasses.replace(
+      _texts(section, theirs, change),
+      schedule=dataclasses.replace(section.schedule, **schedule),
+    )
+  return dataclasses.replace(
+    config,
+    start_workdir=change(config.start_workdir, other.start_workdir),
+    reward_model=_texts(config.reward_model, other.reward_model, change),
+    judge=dataclasses.replace(
+      config.judge, model=change(config.judge.model, other.judge.model)
+    ),
+    sections=sections,
+  )
+
+
+def _texts(settings: Any, other: Any, change: Callable[[str, str], str]) -> Any:
+  """A group of settings with its texts changed, and those in its tuples."""
+
+  def one(own: Any, theirs: Any) -> Any:
+    if isinstance(own, str):
+      return change(own, theirs)
+    if isinstance(own, tuple):
+      return tuple(one(*pair) for pair in zip(own, theirs, strict=True))
+    return own
+
+  fields = {
+    field.name: one(getattr(settings, field.name), getattr(other, field.name))
+    for field in dataclasses.fields(settings)
+    if not dataclasses.is_dataclass(getattr(settings, field.name))
+  }
+  return dataclasses.replace(settings, **fields)
+
 
 # The name of a run's own data among `demonstrations`.
 OWN = "own"
@@ -62,7 +135,7 @@ class RunConfig:
     start_workdir: Start with the policy of the last checkpoint of this run (its
       average, if it keeps one), of the same architecture and vocabulary;
       empty: from `model`, whose weights are not read otherwise. "{seed}" in
-      it, and in the paths of phases, is the seed of the run (`seeded.py`).
+      it, and in the paths of phases, is the seed of the run (`config.py`).
     phases: Names of the phases in order.
     sections: Settings of phases by name; in a config each is a section of its
       own, as `config.rl`. Others than "sft", "value" and "rl" are made by
@@ -386,9 +459,9 @@ class _Settings(config_dict.ConfigDict):
 
   def __setitem__(self, key: str, value: Any) -> None:
     try:
-      super().__setitem__(key, objects.named(value))
+      super().__setitem__(key, imports.named(value))
     except TypeError:  # Whose message has the whole value, of any size.
-      raise named.misfit(key, value, self.get_type(key)) from None
+      raise overrides.misfit(key, value, self.get_type(key)) from None
 
 
 def _as_config_dict(config: Any, **extra: Any) -> config_dict.ConfigDict:
@@ -451,7 +524,7 @@ def resolve(config: ml_collections.ConfigDict) -> RunConfig:
       " Set them to yours, or keep them; either way add"
       " --config.allow_unpublished=True."
     )
-  return seeded.with_seed(settings)
+  return with_seed(settings)
 
 
 def _setting(config: ml_collections.ConfigDict, path: str) -> Any:

@@ -334,7 +334,7 @@ class Environment(Group):
 
 class Interceptor(Group):
   rules: tuple[str, ...]
-  """Sets of `rewards/agents/call_rules.py`: "shell", "files", "network",
+  """Sets of `rewards/agents/interceptor.py`: "shell", "files", "network",
   "tests", "golds"; or rules of yours, (call) -> bool, as
   "package.module:function". A call that one of them flags is judged. Empty:
   there is no interceptor."""
@@ -440,7 +440,7 @@ class Model(Group):
   (gpt-oss)."""
   latent_width: int
   """Of the latent vector of a token that keys and values of all heads are
-  made of (DeepSeek's MLA; see `latent.py`); 0 for heads of their own."""
+  made of (DeepSeek's MLA; see `blocks.py`); 0 for heads of their own."""
   query_latent_width: int
   """The same for queries; 0 for queries made directly."""
   value_dim: int | None
@@ -665,7 +665,7 @@ class Rewards(Group):
   """For tasks, components of the task's verifier ("accuracy", …), computed
   inside the program. With an environment on the host, scores of its sessions,
   and "return". Otherwise functions of text: a built-in name
-  (`rewards/functions.py`: "math_accuracy", "think_answer_format", …) or an
+  (`rewards/registry.py`: "math_accuracy", "think_answer_format", …) or an
   import path ("my_pkg.rewards:brevity"). In any of these cases also names of
   `rewards/derived.py` ("cosine_length", "rank", …), which are made of the
   others and of the tokens; "reward_model": a model that was trained on pairs
@@ -1353,7 +1353,7 @@ class Config(Group):
   """Start with the policy of the last checkpoint of this run (its average, if
   it keeps one), of the same architecture and vocabulary; empty: from `model`,
   whose weights are not read otherwise. "{seed}" in it, and in the paths of
-  phases, is the seed of the run (`seeded.py`)."""
+  phases, is the seed of the run (`config.py`)."""
   phases: tuple[str, ...]
   """Names of the phases in order."""
   critic: Critic

@@ -15,8 +15,8 @@ from grpo_jax.algorithms import (
   policy_metrics,
 )
 from grpo_jax.ops import logprobs
-from grpo_jax.step import passes, stages
-from grpo_jax.step.written import Written
+from grpo_jax.step import passes, step
+from grpo_jax.step.rows import Written
 from grpo_jax.types import PolicyOutputs, TrainState
 
 # What the loss of a token may read and a step does not hand out.
@@ -37,7 +37,7 @@ class After(NamedTuple):
 
 
 def after_update(
-  state: TrainState, rows: Written, *, parts: stages.Parts
+  state: TrainState, rows: Written, *, parts: step.Parts
 ) -> After | None:
   """A pass over the rows of the step that has led to a state.
 

@@ -1,14 +1,21 @@
-"""Metrics of a scored rollout: array functions inside the step."""
+"""Metrics of a scored rollout: array functions inside the step.
+
+Metrics of a step for each domain of prompts.
+
+What corrections of wrong completions have done in a step.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.ops import baselines, masked, returns, shaping
+from grpo_jax.ops import baselines, divergences, masked, returns, shaping
 from grpo_jax.ops import values as values_lib
-from grpo_jax.rollout import mixing
-from grpo_jax.types import Metrics, Rollout, Scored, TrainBatch
+from grpo_jax.rollout import hints, mixing
+from grpo_jax.types import Metrics, Prompts, Rollout, Scored, TrainBatch
 
 
 def rollout_metrics(
@@ -272,3 +279,137 @@ def _distinct(rollout: Rollout) -> jax.Array:
     return (whole[0] + (new & whole[1:]).sum()) / num
   groups = 1 + first.sum()
   return (1 + new.sum()) / groups
+
+
+def domain_metrics(
+  names: Sequence[str],
+  prompts: Prompts,
+  rollout: Rollout,
+  scored: Scored,
+  batch: TrainBatch,
+) -> Metrics:
+  """What `metrics.rollout_metrics` says of all rows, for each domain alone.
+
+  Args:
+    names: Of the domains, by number.
+    prompts: Their extras have the number "domain" [P].
+    rollout: B rows.
+    scored: What the verifiers said of them.
+    batch: The same rows as they are trained.
+
+  Returns:
+    Scalars, float32, under `domain/NAME/`: the `share` of the rollouts,
+    `accuracy`, `reward`, `length` (of right and wrong answers too) in tokens,
+    `truncated`, `entropy` in nats per token, `dead_groups`, `unscored` and
+    `tokens`; where there is a reference, `kl`: k3 of the policy that has drawn
+    the tokens, in nats per trained token (the reference is run over no other).
+    NaN where there is nothing to average.
+  """
+  rows = rollout.is_last  # [B]
+  written = rollout.written  # [B, T]
+  lengths = written.sum(axis=-1).astype(jnp.float32)
+  if rollout.traces is not None:
+    lengths = returns.over_traces(lengths, rollout.traces.id)
+  valid = scored.valid & rows
+  live = baselines.live_groups(
+    scored.rewards, valid, rollout.group_id, rollout.num_groups
+  )
+  groups = jax.ops.segment_max(
+    valid.astype(jnp.int32), rollout.group_id, rollout.num_groups
+  )
+  right = scored.correct & valid
+  of_row = prompts.extras["domain"][rollout.prompt_index]  # [B]
+  # All rows of a group are of one prompt.
+  of_group = jax.ops.segment_max(of_row, rollout.group_id, rollout.num_groups)
+  kl = None
+  if batch.ref_logp is not None:
+    drawn = rollout.sampler_logp
+    if batch.kept_ids is not None:  # Then the reference is filtered as well.
+      drawn = rollout.behavior_logp
+    kl = divergences.kl(drawn, batch.ref_logp, batch.mask, "k3")  # [B, T]
+  found: Metrics = {}
+  for number, name in enumerate(names):
+    own = of_row == number  # [B]
+    tokens = written & own[:, None]
+    scores = valid & own
+    has = groups.astype(bool) & (of_group == number)
+    said = {
+      "share": (rows & own).sum() / rows.sum(),
+      "accuracy": _mean(right, scores),
+      "reward": _mean(scored.rewards, scores),
+      "length": _mean(lengths, rows & own),
+      "length_correct": _mean(lengths, right & own),
+      "length_incorrect": _mean(lengths, scores & ~right),
+      "truncated": _mean(~rollout.terminated, rows & own),
+      "entropy": _mean(rollout.entropy, tokens),
+      "dead_groups": _mean(~live, has),
+      "unscored": (rows & own & ~scored.valid).sum(),
+      "tokens": tokens.sum(),
+    }
+    if kl is not None:
+      said["kl"] = _mean(kl, batch.mask & own[:, None])
+    found |= {
+      f"domain/{name}/{key}": value.astype(jnp.float32)
+      for key, value in said.items()
+    }
+  return found
+
+
+def _mean(x: jax.Array, mask: jax.Array) -> jax.Array:
+  """Mean over True entries; NaN if there are none."""
+  total = jnp.where(mask, x, 0).sum()
+  return jnp.where(mask.any(), total / jnp.maximum(mask.sum(), 1), jnp.nan)
+
+
+def hint_metrics(rollout: Rollout, scored: Scored) -> Metrics:
+  """Numbers of the drafts, and of what became of them.
+
+  Args:
+    rollout: With corrections.
+    scored: What is said of it now.
+
+  Returns:
+    Scalars, float32, under `correction/`: of all completions the `share` that
+    was corrected, and the number `unfit` of those without room for it; of the
+    corrected ones the share that is `right` now, and `right_after_cue` of those
+    that the policy has ended; `draft_accuracy` and `draft_dead_groups`, which
+    `accuracy` and `dead_groups` were before; the share `made_live` of groups
+    that were dead and are not; and the tokens `injected` and, after cues,
+    `generated`. NaN where there is nothing to average.
+  """
+  made = rollout.corrections
+  assert made is not None
+  is_corrected = made.kind != hints.NONE
+  scored_now = scored.valid & is_corrected
+  by_cue = scored_now & (made.kind == hints.BY_CUE)
+
+  def of_groups(rewards, valid):  # Which groups are live, and which scored.
+    live = baselines.live_groups(
+      rewards, valid, rollout.group_id, rollout.num_groups
+    )
+    counts = jnp.zeros(rollout.num_groups, jnp.int32)
+    return live, counts.at[rollout.group_id].add(valid) > 0
+
+  was_live, was_scored = of_groups(made.rewards, made.valid)
+  is_live, _ = of_groups(scored.rewards, scored.valid)
+  after = jnp.cumsum(made.injected, axis=1) > 0
+  drawn_after = after & rollout.completion_mask & ~made.injected
+  found = {
+    "share": is_corrected.mean(),
+    "unfit": made.unfit.sum(),
+    "right": _share(scored.correct, scored_now),
+    "right_after_cue": _share(scored.correct, by_cue),
+    "draft_accuracy": _share(made.correct, made.valid),
+    "draft_dead_groups": _share(~was_live, was_scored),
+    "made_live": _share(is_live & ~was_live, was_scored),
+    "injected": made.injected.sum(),
+    "generated": drawn_after.sum(),
+  }
+  return {
+    f"correction/{name}": x.astype(jnp.float32) for name, x in found.items()
+  }
+
+
+def _share(what: jax.Array, where: jax.Array) -> jax.Array:  # [n], [n] -> []
+  """Mean of what is so; NaN where nothing is counted."""
+  return jnp.where(where.any(), masked.mean(what, where), jnp.nan)

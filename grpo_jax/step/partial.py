@@ -21,7 +21,7 @@ with parameters that are at most as many updates newer.
 
 With an environment a row is an episode. It is cut wherever it is. In the graph
 the state of its environment waits with it; on the host its session is made anew
-(`rollout/host_resumed.py`), and what it says is read whole. What an environment
+(`rollout/host_turns.py`), and what it says is read whole. What an environment
 writes counts as the tokens of a row do.
 
 A group that waits takes no part in a step: its rows have no tokens there, and
@@ -38,7 +38,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.rollout import contexts, drawing, host_resumed, resumed, turns
+from grpo_jax.rollout import drawing, host_turns, turns
+from grpo_jax.rollout import resumed as resumed_lib
 from grpo_jax.types import Environment, Metrics, Prompts, Rollout, TrainState
 
 _NAME = "partial"  # In `TrainState.kept`.
@@ -88,20 +89,22 @@ class Partial:
     """
     places = jnp.arange(self.num_prompts, dtype=jnp.int32)
     waiting: dict[str, Any] = {
-      "rollout": resumed.nothing(shapes, self.pad_id),
+      "rollout": resumed_lib.nothing(shapes, self.pad_id),
       "began": jnp.full(self.num_prompts, state.step, jnp.int32),
     }
     if self.environment is not None:
       keys = self._keys(state.key, waiting["began"], places)
       episodes = jax.eval_shape(
-        functools.partial(resumed.begin, self.environment), self.prompts, keys
+        functools.partial(resumed_lib.begin, self.environment),
+        self.prompts,
+        keys,
       )
       waiting["episodes"] = jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype), episodes
       )
     if self.on_host:
       num_rows = self.num_prompts * self.group_size
-      waiting["episodes"] = host_resumed.Cut.nothing(num_rows)
+      waiting["episodes"] = host_turns.Cut.nothing(num_rows)
     return dataclasses.replace(
       state,
       schedule={"places": places, "next": jnp.int32(self.num_prompts)},
@@ -129,9 +132,7 @@ class Partial:
     ended = rollout.terminated | (drawn >= budget)
     return self.settle(state, rollout, ended, episodes)
 
-  def resumed(
-    self, state: TrainState, prompts: Prompts
-  ) -> host_resumed.Resumed:
+  def resumed(self, state: TrainState, prompts: Prompts) -> host_turns.Resumed:
     """The rows of all places, for an environment on the host.
 
     Args:
@@ -144,12 +145,12 @@ class Partial:
     begins = ~before.completion_mask.any(axis=1)
     cut = jax.tree.map(
       lambda x, y: jnp.where(begins, x, y),
-      *(host_resumed.Cut.nothing(len(keys)), cut),
+      *(host_turns.Cut.nothing(len(keys)), cut),
     )
-    return host_resumed.Resumed(keys, limits, before, cut)
+    return host_turns.Resumed(keys, limits, before, cut)
 
   def of_host(
-    self, state: TrainState, rollout: Rollout, cut: host_resumed.Cut
+    self, state: TrainState, rollout: Rollout, cut: host_turns.Cut
   ) -> tuple[TrainState, Rollout, jax.Array, Metrics]:
     """As `settle`, of what was played with the host.
 
@@ -172,7 +173,7 @@ class Partial:
     """Of rows, each [B]: keys, most tokens, and most tokens in this step."""
     waiting = state.kept[_NAME]
     before, began = waiting["rollout"], waiting["began"]
-    budget = contexts.budgets(
+    budget = resumed_lib.budgets(
       self.limits, prompts, self.group_size, before.tokens.shape[1]
     )
     size = before.completion_mask.sum(axis=1, dtype=jnp.int32)
@@ -208,7 +209,7 @@ class Partial:
     is_whole = ended.reshape(-1, self.group_size).all(axis=1)  # [P]
     rows = self._of_rows(is_whole)
     trained = dataclasses.replace(
-      resumed.cleared(rollout, ~rows, self.pad_id), whole=rows
+      resumed_lib.cleared(rollout, ~rows, self.pad_id), whole=rows
     )
     metrics = {
       "partial/trained_groups": is_whole.sum(),
@@ -228,7 +229,7 @@ class Partial:
       },
       kept={
         _NAME: {
-          "rollout": resumed.cleared(rollout, rows, self.pad_id),
+          "rollout": resumed_lib.cleared(rollout, rows, self.pad_id),
           "began": jnp.where(is_whole, state.step + 1, began),
           **({} if episodes is None else {"episodes": episodes}),
         }

@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax.ops import calibration, masked, preferences, returns
+from grpo_jax.ops import masked, preferences, returns
+from grpo_jax.ops import values as values_lib
 from grpo_jax.step import metrics as metrics_lib
 from grpo_jax.step import passes
-from grpo_jax.step.members import View, value_fields
 from grpo_jax.step.micro_batches import UpdatePlan
+from grpo_jax.step.models import View, value_fields
 from grpo_jax.types import Metrics, Prompts, Rollout, Scored, TrainBatch
 
 # How scores of steps become one of the completion.
@@ -157,7 +158,7 @@ def proxy_metrics(
   found = preferences.of_ranking(differences(model), pairs)
   if not is_logit:
     del found["calibration_error"]
-  said: dict[str, Any] = {k: calibration.mean(x) for k, x in found.items()}
+  said: dict[str, Any] = {k: values_lib.mean(x) for k, x in found.items()}
   said["correlation"] = jnp.where(related == 0, jnp.nan, related)
   return {
     f"reward_model/{name}": jnp.asarray(x, jnp.float32)

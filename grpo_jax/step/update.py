@@ -15,18 +15,12 @@ import jax.numpy as jnp
 import optax
 
 from grpo_jax.algorithms import objective, options
-from grpo_jax.ops import (
-  aggregation,
-  calibration,
-  divergences,
-  logprobs,
-  masked,
-)
-from grpo_jax.step import members as members_lib
+from grpo_jax.ops import aggregation, divergences, logprobs, masked
+from grpo_jax.ops import values as values_lib
 from grpo_jax.step import metrics as metrics_lib
-from grpo_jax.step import passes, teachers
-from grpo_jax.step.members import Member, Params
+from grpo_jax.step import models, passes
 from grpo_jax.step.micro_batches import UpdatePlan
+from grpo_jax.step.models import Member, Params
 from grpo_jax.types import (
   Algorithm,
   Critic,
@@ -67,7 +61,7 @@ class Loss(Protocol):
   def enters_trunk(self) -> bool:
     """Whether it has a gradient with respect to the trunk."""
 
-  def view(self, params: Params) -> members_lib.View:
+  def view(self, params: Params) -> models.View:
     """What the rows are run through, from the parameters of all members."""
 
   def value(
@@ -119,7 +113,7 @@ class PolicyLoss:
   algorithm: Algorithm
   config: Any
   plan: UpdatePlan
-  reference: Callable[[Params, TrainBatch], teachers.Head] | None = None
+  reference: Callable[[Params, TrainBatch], models.Head] | None = None
   is_rounded: bool = False
   trains: tuple[str, ...] = ("policy", "algorithm")
   prefix: str = ""
@@ -127,9 +121,9 @@ class PolicyLoss:
   num_updates: int = 1
   enters_trunk: bool = True
 
-  def view(self, params: Params) -> members_lib.View:
+  def view(self, params: Params) -> models.View:
     """The policy."""
-    return members_lib.policy_view(self.policy, params)
+    return models.policy_view(self.policy, params)
 
   def outputs(
     self, params: Params, batch: TrainBatch, prefix: PyTree = None
@@ -251,9 +245,9 @@ class CriticLoss:
     """A shared trunk is the policy's, and no gradient enters it."""
     return not self.critic.is_shared
 
-  def view(self, params: Params) -> members_lib.View:
+  def view(self, params: Params) -> models.View:
     """The critic."""
-    return members_lib.critic_view(self.critic, self.member, params)
+    return models.critic_view(self.critic, self.member, params)
 
   def value(self, params, batch, is_first):
     """The mean over the rows that the algorithm trains its critic on."""
@@ -277,7 +271,7 @@ class CriticLoss:
   def metrics(self, total):
     """The loss, and what the algorithm says of the critic."""
     return {f"{self.prefix}loss": total.terms["value"]} | {
-      f"{self.prefix}{name}": calibration.mean(value)
+      f"{self.prefix}{name}": values_lib.mean(value)
       for name, value in total.metrics.items()
     }
 

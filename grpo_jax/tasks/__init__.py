@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Collection
 from typing import Any
 
-from grpo_jax import objects
+from grpo_jax import imports
 from grpo_jax.tasks import (
   add,
   bias_mcq,
@@ -77,7 +77,7 @@ def make_task(name: str, **options: Any) -> Task:
     ValueError: If an option is out of range, or nothing is at the path.
   """
   if ":" in name:
-    make = objects.load(name, "task")
+    make = imports.load(name, "task")
     if isinstance(make, Task):
       make = functools.partial(_made, make)
     if not callable(make):

@@ -23,14 +23,15 @@ from etils import epath
 
 from grpo_jax.data import sources
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import image_settings, mixtures, settings
+from grpo_jax.settings import groups
 from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.training.runtime import metrics_log, paths
+from grpo_jax.training.runtime import files as files_lib
+from grpo_jax.training.runtime import log
 
 _FILE = "inputs.json"
 # What is read of the folder of a checkpoint, and of a run.
 _OF_CHECKPOINT = ("*.json", "*.jinja", "*.safetensors")
-_OF_RUN = (metrics_log.CONFIG,)
+_OF_RUN = (log.CONFIG,)
 # Of a larger file as many bytes are read, at places that are spread over it:
 # the weights of a large model would take minutes.
 _WHOLE, _NUM_PLACES = 2**30, 1024
@@ -61,14 +62,14 @@ def digests(
   if problem is not None and data.images and data.source in _WITH_PATHS:
     files += _images(config, problem)
   is_mixture = data.source == "mixture"
-  for part in mixtures.parts(data).values() if is_mixture else ():
+  for part in groups.parts(data).values() if is_mixture else ():
     files += _of_dataset(part.data)
   return {
     os.fspath(path): _digest(path) for path in [*files, *_of_dataset(data)]
   }
 
 
-def check(workdir: paths.Path, now: Mapping[str, str]) -> None:
+def check(workdir: files_lib.Path, now: Mapping[str, str]) -> None:
   """Compares files with those that a run has read before.
 
   A warning names modules that have changed: code may be corrected.
@@ -83,7 +84,7 @@ def check(workdir: paths.Path, now: Mapping[str, str]) -> None:
   path = workdir / _FILE
   if not path.exists():
     return
-  before = metrics_log.read_json(path, dict)
+  before = log.read_json(path, dict)
   changed = sorted(
     name
     for name in before.keys() | now.keys()
@@ -116,16 +117,16 @@ def check(workdir: paths.Path, now: Mapping[str, str]) -> None:
     )
 
 
-def save(workdir: paths.Path, now: Mapping[str, str]) -> None:
+def save(workdir: files_lib.Path, now: Mapping[str, str]) -> None:
   """Writes what `digests` says into the folder of a run."""
-  metrics_log.write_json(workdir / _FILE, dict(sorted(now.items())))
+  log.write_json(workdir / _FILE, dict(sorted(now.items())))
 
 
 def _images(
   config: config_lib.RunConfig, problem: problem_lib.Problem
 ) -> Iterator[pathlib.Path]:
   """The files of images of records in memory."""
-  folder = pathlib.Path(image_settings.folder(config.data))
+  folder = pathlib.Path(groups.folder(config.data))
   for source in (problem.train, problem.held_out):
     for number in range(0 if config.data.streaming else len(source)):
       for kind, *given in source[number].get("pictures", ()):
@@ -145,13 +146,13 @@ def _texts(value: Any) -> Iterator[str]:
       yield from _texts(inner)
 
 
-def _files(value: str) -> Iterator[paths.Path]:
+def _files(value: str) -> Iterator[files_lib.Path]:
   """The files that a setting means; none, if it means something else."""
   if _IMPORT_PATH.fullmatch(value):
     yield from _module(value.partition(":")[0])
     return
   try:
-    path = paths.parse(value)
+    path = files_lib.parse(value)
     is_file, is_folder = path.is_file(), path.is_dir()
   except (ValueError, OSError, ImportError):
     return
@@ -161,14 +162,14 @@ def _files(value: str) -> Iterator[paths.Path]:
     yield from _of_folder(path)
 
 
-def _of_folder(folder: paths.Path) -> Iterator[paths.Path]:
+def _of_folder(folder: files_lib.Path) -> Iterator[files_lib.Path]:
   """What is read of a folder; nothing, if it is of something else."""
   described = folder / "config.json"
   if not described.exists():
     if (folder / "tokenizer.json").exists():
       yield from sorted(folder.glob("*.json"))
     return
-  content = metrics_log.read_json(described, dict)
+  content = log.read_json(described, dict)
   patterns = _OF_CHECKPOINT if "model_type" in content else _OF_RUN
   for pattern in patterns:
     yield from sorted(folder.glob(pattern))
@@ -189,25 +190,25 @@ def _module(name: str) -> Iterator[pathlib.Path]:
     yield origin
 
 
-def _of_dataset(data: settings.DataConfig) -> list[paths.Path]:
+def _of_dataset(data: groups.DataConfig) -> list[files_lib.Path]:
   """The files of a dataset of TFDS; none, if the data are others."""
   if data.source != "tfds":
     return []
-  folder = paths.parse(sources.tfds_folder(data.name))
+  folder = files_lib.parse(sources.tfds_folder(data.name))
   found = epath.Path(folder).walk()
   return [folder / at / name for at, _, names in found for name in names]
 
 
-def _digest(path: paths.Path) -> str:
+def _digest(path: files_lib.Path) -> str:
   """16 hexadecimal digits."""
-  if paths.is_remote(path):
+  if files_lib.is_remote(path):
     return _read.__wrapped__(path, None)
   found = path.stat()
   return _read(path, (found.st_size, found.st_mtime_ns))
 
 
 @functools.lru_cache(maxsize=1024)  # Many runs of one process read the same.
-def _read(path: paths.Path, state: tuple[int, int] | None) -> str:
+def _read(path: files_lib.Path, state: tuple[int, int] | None) -> str:
   del state
   digest = hashlib.sha256()
   with path.open("rb") as file:

@@ -29,18 +29,18 @@ from grpo_jax.settings import config as config_lib
 from grpo_jax.training import run as run_lib
 from grpo_jax.training import steps, tracing
 from grpo_jax.training.evaluation import lint
-from grpo_jax.training.phases import drivers, phases
+from grpo_jax.training.phases import build, executors
 from grpo_jax.training.problem import probe
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.run import Result, Run
 from grpo_jax.training.runtime import (
   checkpoints,
-  compiling,
-  console,
+  compilation,
+  files,
   hosts,
   lock,
-  paths,
   sharding,
+  terminal,
 )
 
 
@@ -53,10 +53,10 @@ class Alone:
     self._driver = run.program(
       "step",
       index,
-      lambda: drivers.make_driver(run.problem, run.mesh, parts, run.told),
+      lambda: executors.make_driver(run.problem, run.mesh, parts, run.told),
     )
 
-  def advance(self, batches: list[list[Any]]) -> list[drivers.Outcome]:
+  def advance(self, batches: list[list[Any]]) -> list[executors.Outcome]:
     """See `steps.Crew`."""
     self._run.state, outcome = self._driver(self._run.state, *batches[0])
     self._run.told = outcome.told
@@ -92,7 +92,7 @@ def train(
       names the step of the last checkpoint.
   """
   settings = config_lib.resolve(config)
-  workdir = paths.parse(workdir)
+  workdir = files.parse(workdir)
   mesh = sharding.make_mesh(**dataclasses.asdict(settings.mesh))
   config_json = config.to_json()
   with contextlib.ExitStack() as stack:
@@ -115,7 +115,7 @@ def train(
       directory, settings.checkpoint.keep, settings.checkpoint.compress
     )
     stack.callback(saved.close)
-    with console.waiting("reading the data"):
+    with terminal.waiting("reading the data"):
       problem = problem_lib.make_problem(settings)
     stack.callback(problem.close)
     sizes = [phase.group_size for phase in settings.stages if phase.plays]
@@ -132,7 +132,7 @@ def train(
       mesh=mesh,
       watch=watch,
       stop=stack.enter_context(hosts.Stop(mesh)),
-      compiling=stack.enter_context(compiling.clock()),
+      compiling=stack.enter_context(compilation.clock()),
     )
     stack.push(watch.failing)  # Before whatever waits for other processes.
     go_through([run], functools.partial(Alone, run))
@@ -214,7 +214,7 @@ def _run_phase(together: Sequence[Run], index: int, crew: steps.Crew) -> None:
   phase = first.config.section(name)
   plan = first.phases[index].parts.plan
   if phase.micro_batch_size not in (None, plan.micro_batch_size):
-    hosts.say(phases.update_path(name, phase, plan))
+    hosts.say(build.update_path(name, phase, plan))
   done = int(first.state.phase_step)
   offset = int(first.state.step) - done
   if phase.of_kind.evaluates and done == 0:

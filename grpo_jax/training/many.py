@@ -37,24 +37,23 @@ from jax.sharding import PartitionSpec as P
 from grpo_jax import ranges
 from grpo_jax.data import pipeline
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import seeded
-from grpo_jax.step import stages
+from grpo_jax.step import step as step_lib
 from grpo_jax.training import loop
 from grpo_jax.training import run as run_lib
 from grpo_jax.training.evaluation import evaluation, lint
-from grpo_jax.training.phases import drivers, given_batches, phases, runs
+from grpo_jax.training.phases import build, checkpointed, executors
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import (
   checkpoints,
+  compilation,
+  files,
   hosts,
+  hyperparameters,
+  jit,
   lock,
-  metrics_log,
-  paths,
-  programs,
+  log,
   sharding,
-  varied,
 )
-from grpo_jax.training.runtime import compiling as compiling_lib
 from grpo_jax.types import Drawn, Policy, PyTree, TrainState
 
 # Settings that may differ, beside those of phases; where they are groups, in
@@ -104,7 +103,7 @@ def train(
   if side_by_side is None:
     side_by_side = jax.default_backend() != "cpu"
   settings = [config_lib.resolve(config) for config in configs]
-  folders = [paths.parse(workdir) for workdir in workdirs]
+  folders = [files.parse(workdir) for workdir in workdirs]
   results: dict[int, run_lib.Result | Exception] = {}
   with contextlib.ExitStack() as stack:
     for folder in folders:
@@ -144,7 +143,7 @@ def _check(
       f"many.train: {len(configs)} configs and {len(set(map(str, workdirs)))}"
       " different workdirs; needed are as many, and at least one."
     )
-  flat = [metrics_log.flatten(json.loads(c.to_json())) for c in configs]
+  flat = [log.flatten(json.loads(c.to_json())) for c in configs]
   differing = sorted(
     name
     for name in set().union(*flat)
@@ -154,15 +153,15 @@ def _check(
   wrong = [
     f"config.{name} ({', '.join(settings.get(name, '-') for settings in flat)})"
     for name in differing
-    if name in varied.CONSTANT
+    if name in hyperparameters.CONSTANT
     or not any(f"{name}.".startswith(f"{group}.") for group in allowed)
   ]
   if wrong:
     raise ValueError(
       f"many.train: the runs differ in {'; '.join(wrong)}; one program allows"
       f" it in {', '.join(allowed)} only, and not in"
-      f" {', '.join(varied.CONSTANT)}. Train them one by one, or those that"
-      " agree in one program."
+      f" {', '.join(hyperparameters.CONSTANT)}. Train them one by one, or those"
+      " that agree in one program."
     )
   first = configs[0]
   in_program = (
@@ -210,7 +209,7 @@ def _make_mesh(num_runs: int, wanted: config_lib.MeshConfig) -> Mesh:
 def _train_together(
   settings: list[config_lib.RunConfig],
   config_jsons: list[str],
-  workdirs: list[paths.Path],
+  workdirs: list[files.Path],
   side_by_side: bool,
   stop: hosts.Stop,
 ) -> list[run_lib.Result | Exception]:
@@ -225,7 +224,7 @@ def _train_together(
   )
   with contextlib.ExitStack() as stack:
     stack.enter_context(jax.set_mesh(alone))
-    compiling = stack.enter_context(compiling_lib.clock())
+    compiling = stack.enter_context(compilation.clock())
     problems = [problem_lib.make_problem(config) for config in settings]
     for config, problem in zip(settings, problems, strict=True):
       lint.before_training(config, problem)
@@ -303,7 +302,7 @@ class Together:
       np.arange(len(self._together), dtype=np.int32), self._split
     )
 
-  def advance(self, batches: list[list[Any]]) -> list[drivers.Outcome]:
+  def advance(self, batches: list[list[Any]]) -> list[executors.Outcome]:
     """See `steps.Crew`."""
     if self._states is None:
       states = [run.state for run in self._together]
@@ -316,9 +315,9 @@ class Together:
       self._states, metrics, written = self._step(self._states, of_steps)
     fetched = functools.cache(lambda: jax.device_get(metrics))
 
-    def outcome(i: int, run: run_lib.Run) -> drivers.Outcome:
-      return drivers.Outcome(
-        lambda: drivers.numbers({key: x[i] for key, x in fetched().items()}),
+    def outcome(i: int, run: run_lib.Run) -> executors.Outcome:
+      return executors.Outcome(
+        lambda: executors.numbers({key: x[i] for key, x in fetched().items()}),
         functools.partial(_written, written, i, self._mesh, run.mesh)
         if written is not None
         else None,
@@ -345,7 +344,7 @@ class Together:
       placed_ahead = jax.device_put(of_runs, self._split)
       return draw(self._numbers, states, placed(batches), placed_ahead)
 
-    states, queue = drivers.with_queue(states, of_steps, drawn)
+    states, queue = executors.with_queue(states, of_steps, drawn)
     states, *said = self._programs.step(self._numbers, states, now, queue[0])
     return dataclasses.replace(states, queue=queue[1:]), *said
 
@@ -400,7 +399,9 @@ def _make_programs(
       if name in before
       else _of_phase(settings, prepared.policy, index, mesh, side_by_side)
     )
-    state = runs.abstract_state(prepared.phases[: index + 1], prepared.start)
+    state = checkpointed.abstract_state(
+      prepared.phases[: index + 1], prepared.start
+    )
     batch = _arrays(run_lib.example(first, problem, alone, index))
     _check_programs(of_phase, mesh, len(settings), state, batch)
     found.append(of_phase)
@@ -417,30 +418,30 @@ def _of_phase(
   """The programs of one phase."""
   seeds = tuple(config.seed for config in settings)
   alike = [
-    dataclasses.replace(seeded.with_paths_of(c, settings[0]), seed=seeds[0])
+    dataclasses.replace(config_lib.with_paths_of(c, settings[0]), seed=seeds[0])
     for c in settings
   ]
   name = alike[0].phases[index]
 
   def parts_of(run):
     # With numbers of the run whose turn it is; the problem for its verifier.
-    config = varied.merged(alike, "config", run)
+    config = hyperparameters.merged(alike, "config", run)
     problem = problem_lib.make_problem(config)
     if len(set(seeds)) > 1:
-      seed: Any = varied.Varied("config.seed", seeds, run)
+      seed: Any = hyperparameters.Varied("config.seed", seeds, run)
       config = dataclasses.replace(config, seed=seed)
     alone = sharding.make_mesh(1)
-    return phases.make_parts(config, problem, policy, name, alone)
+    return build.make_parts(config, problem, policy, name, alone)
 
   def advance(run, state, batch, *drawn):
     parts = parts_of(run)
     if parts.player is None:
-      return *stages.supervised_step(state, batch, parts=parts), None
-    step = stages.stale_step if drawn else stages.fused_step
+      return *step_lib.supervised_step(state, batch, parts=parts), None
+    step = step_lib.stale_step if drawn else step_lib.fused_step
     return step(state, batch, *drawn, parts=parts)
 
   def draw(run, state, batch, ahead):
-    return stages.drawn_stage(state, batch, ahead, parts=parts_of(run))
+    return step_lib.drawn_stage(state, batch, ahead, parts=parts_of(run))
 
   make = functools.partial(_of_runs, mesh=mesh, side_by_side=side_by_side)
   is_ahead = alike[0].section(name).num_ahead > 0
@@ -467,7 +468,7 @@ def _of_runs(
       out_specs=P(_AXIS),
       check_vma=False,
     )
-  return programs.Program(program, NamedSharding(mesh, P()), donate=donate)
+  return jit.Program(program, NamedSharding(mesh, P()), donate=donate)
 
 
 def _check_programs(
@@ -492,7 +493,7 @@ def _arrays(batch: pipeline.PromptBatch | pipeline.SupervisedBatch) -> PyTree:
   if isinstance(batch, pipeline.PromptBatch):
     return batch.prompts
   num_rows = len(batch.tokens)
-  return given_batches.train_batch(batch, np.arange(num_rows), num_rows)
+  return executors.train_batch(batch, np.arange(num_rows), num_rows)
 
 
 def _on_host(state: TrainState) -> TrainState:

@@ -23,9 +23,10 @@ from grpo_jax.data import demonstrations, pipeline, sources
 from grpo_jax.rewards import answers
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.evaluation import rows
-from grpo_jax.training.phases import drivers
+from grpo_jax.training.phases import executors
 from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.training.runtime import hosts, paths
+from grpo_jax.training.runtime import files as files_lib
+from grpo_jax.training.runtime import hosts
 
 
 def files(config: config_lib.RunConfig) -> dict[int, str]:
@@ -55,7 +56,7 @@ def keep(
   mesh: Mesh,
   index: int,
   step: int,
-  outcome: drivers.Outcome,
+  outcome: executors.Outcome,
 ) -> Kept:
   """What is kept of a step; every process calls it, and gets all of it.
 
@@ -155,7 +156,7 @@ def _lines(
 def open_source(
   config: config_lib.RunConfig,
   problem: problem_lib.Problem,
-  workdir: paths.Path,
+  workdir: files_lib.Path,
   index: int,
 ) -> sources.Source:
   """What a supervised phase imitates.
@@ -194,12 +195,14 @@ def open_source(
 
 
 def _path(
-  config: config_lib.RunConfig, workdir: paths.Path, index: int, name: str
-) -> paths.Path:
+  config: config_lib.RunConfig, workdir: files_lib.Path, index: int, name: str
+) -> files_lib.Path:
   """The file that a phase calls `name`; of an earlier phase the last one."""
   earlier = [at for at in files(config) if config.phases[at] == name]
   earlier = [at for at in earlier if at < index]
-  return workdir / files(config)[earlier[-1]] if earlier else paths.parse(name)
+  return (
+    workdir / files(config)[earlier[-1]] if earlier else files_lib.parse(name)
+  )
 
 
 class Stream:
@@ -212,7 +215,7 @@ class Stream:
     self,
     config: config_lib.RunConfig,
     problem: problem_lib.Problem,
-    workdir: paths.Path,
+    workdir: files_lib.Path,
     index: int,
     *arguments: Any,
   ):

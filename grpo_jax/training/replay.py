@@ -21,15 +21,11 @@ import jax
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training import loop, steps, tracing
 from grpo_jax.training import run as run_lib
-from grpo_jax.training.phases import drivers, models, runs, workdirs
+from grpo_jax.training.phases import checkpointed, executors
+from grpo_jax.training.phases import policy as policy_lib
+from grpo_jax.training.phases import workdir as workdir_lib
 from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.training.runtime import (
-  checkpoints,
-  metrics_log,
-  paths,
-  sharding,
-  traces,
-)
+from grpo_jax.training.runtime import checkpoints, files, log, sharding, traces
 
 
 def replay(
@@ -62,8 +58,8 @@ def replay_steps(
   Returns:
     Groups in the order of steps.
   """
-  folder = paths.parse(workdir)
-  settings = workdirs.settings(folder)
+  folder = files.parse(workdir)
+  settings = workdir_lib.settings(folder)
   for step in wanted:
     _check_step(settings, step)
   found: list[traces.Group] = []
@@ -87,7 +83,7 @@ def replay_steps(
 
 def _outcomes(
   run: run_lib.Run, index: int
-) -> Iterator[tuple[int, drivers.Outcome]]:
+) -> Iterator[tuple[int, executors.Outcome]]:
   """Takes the steps of a phase that are left: their numbers over all phases,
   and outcomes."""
   run_lib.enter(run, index)
@@ -100,7 +96,7 @@ def _outcomes(
     yield offset + done + 1, outcome
 
 
-def _ids(outcome: drivers.Outcome) -> str:
+def _ids(outcome: executors.Outcome) -> str:
   assert outcome.batch is not None
   ids = sorted(outcome.batch.prompts.ids.tolist())
   return ", ".join(map(str, ids[:32])) + (", …" if len(ids) > 32 else "")
@@ -128,7 +124,7 @@ def _check_step(settings: config_lib.RunConfig, step: int) -> None:
 
 @contextlib.contextmanager
 def opened(
-  folder: paths.Path, settings: config_lib.RunConfig, step: int
+  folder: files.Path, settings: config_lib.RunConfig, step: int
 ) -> Iterator[run_lib.Run]:
   """The run as it was at its last checkpoint before a step."""
   mesh = sharding.make_mesh(**dataclasses.asdict(settings.mesh))
@@ -140,16 +136,16 @@ def opened(
     stack.callback(saved.close)
     problem = problem_lib.make_problem(settings)
     stack.callback(problem.close)
-    policy = models.make_policy(settings, problem, mesh)
-    phases = runs.make_phases(settings, problem, policy, mesh)
+    policy = policy_lib.make_policy(settings, problem, mesh)
+    phases = checkpointed.make_phases(settings, problem, policy, mesh)
     start = max((x for x in saved.steps() if x < step), default=None)
     position = None
     if start is None:
-      state = runs.first_state(settings, problem, policy, mesh)
+      state = checkpointed.first_state(settings, problem, policy, mesh)
     else:
       position = saved.extra(start)
-      shapes = runs.abstract_start(policy, settings.seed)
-      state = runs.restore(saved, start, phases, shapes, mesh)
+      shapes = checkpointed.abstract_start(policy, settings.seed)
+      state = checkpointed.restore(saved, start, phases, shapes, mesh)
     nobody: Any = None  # Who watches, saves or evaluates.
     yield run_lib.Run(
       config=settings,
@@ -163,7 +159,7 @@ def opened(
       ],
       evaluator=nobody,
       saved=saved,
-      log=metrics_log.NoLog(),
+      log=log.NoLog(),
       profile_dir=folder,
       stop=nobody,
       watch=nobody,

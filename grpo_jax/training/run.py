@@ -16,32 +16,32 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from grpo_jax import objects
+from grpo_jax import imports
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings.schedule_settings import ScheduleConfig
+from grpo_jax.settings.phase import ScheduleConfig
 from grpo_jax.training import inputs, rejection
-from grpo_jax.training.evaluation import evaluation, reward_evaluation, rows
+from grpo_jax.training.evaluation import evaluation, reward_models, rows
 from grpo_jax.training.monitor import guards as guards_lib
 from grpo_jax.training.monitor import health as health_lib
 from grpo_jax.training.phases import (
+  checkpointed,
   corrections,
-  drivers,
+  executors,
   judging,
-  models,
   partials,
-  runs,
   schedules,
 )
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import (
   checkpoints,
-  console,
+  compilation,
+  files,
   hosts,
-  metrics_log,
-  paths,
   sharding,
+  terminal,
 )
-from grpo_jax.training.runtime import compiling as compiling_lib
+from grpo_jax.training.runtime import log as log_lib
 from grpo_jax.types import Policy, TrainState
 
 _NOWHERE = pathlib.Path()
@@ -136,15 +136,15 @@ class Run:
   config_hash: str
   problem: problem_lib.Problem
   mesh: Mesh
-  phases: list[runs.Phase]
+  phases: list[checkpointed.Phase]
   streams: list[Any]
   evaluator: evaluation.Evaluator
   saved: checkpoints.Checkpoints
-  log: metrics_log.MetricsLog | metrics_log.NoLog
-  profile_dir: paths.Path
+  log: log_lib.MetricsLog | log_lib.NoLog
+  profile_dir: files.Path
   stop: hosts.Stop
   watch: hosts.Watch
-  compiling: compiling_lib.Clock
+  compiling: compilation.Clock
   state: TrainState
   position: dict[str, Any] | None = None
   before: dict[str, float] | None = None
@@ -155,7 +155,7 @@ class Run:
   rewards: list[float | None] | None = None
   health: health_lib.Monitor = dataclasses.field(init=False)
   guards: guards_lib.Guards = dataclasses.field(init=False)
-  measured: dict[str, reward_evaluation.HeldOut] = dataclasses.field(init=False)
+  measured: dict[str, reward_models.HeldOut] = dataclasses.field(init=False)
   tracing: pathlib.Path | None = None
   index: int = 0
   failure: Exception | None = None
@@ -172,7 +172,7 @@ class Run:
       self.position,
     )
     self.measured = {
-      name: reward_evaluation.HeldOut(
+      name: reward_models.HeldOut(
         self.config, self.problem, self.mesh, name, phase.parts
       )
       for name, phase in zip(self.config.phases, self.phases, strict=True)
@@ -185,10 +185,10 @@ class Run:
     monitor = health_lib.Monitor(
       health_lib.stages_of(self.config, self.problem.judge.correct),
       self.config.health,
-      str(workdir / metrics_log.SAMPLES),
+      str(workdir / log_lib.SAMPLES),
     )
     if self.position is not None:
-      lines = metrics_log.read_lines(workdir / metrics_log.METRICS)
+      lines = log_lib.read_lines(workdir / log_lib.METRICS)
       monitor.replay(lines, int(self.state.step))
     return monitor
 
@@ -221,7 +221,7 @@ class Prepared(NamedTuple):
   """
 
   policy: Policy
-  phases: list[runs.Phase]
+  phases: list[checkpointed.Phase]
   start: TrainState
   streams: list[Any]
 
@@ -230,7 +230,7 @@ def prepare(
   settings: config_lib.RunConfig,
   problem: problem_lib.Problem,
   mesh: Mesh,
-  workdir: paths.Path = _NOWHERE,
+  workdir: files.Path = _NOWHERE,
 ) -> Prepared:
   """Makes the parts of a run, and with them all checks of its settings.
 
@@ -248,12 +248,12 @@ def prepare(
       together, or with the prompts or the devices; or a file that they name is
       at fault.
   """
-  policy = models.make_policy(settings, problem, mesh)
-  phases = runs.make_phases(settings, problem, policy, mesh)
+  policy = policy_lib.make_policy(settings, problem, mesh)
+  phases = checkpointed.make_phases(settings, problem, policy, mesh)
   guards_lib.check(settings, problem)
   # All phases at once: sizes that do not fit are found before any work.
-  start = runs.abstract_start(policy, settings.seed)
-  runs.abstract_state(phases, start)
+  start = checkpointed.abstract_start(policy, settings.seed)
+  checkpointed.abstract_state(phases, start)
   streams = [
     make_stream(settings, problem, mesh, index, workdir)
     for index in range(len(phases) if len(problem.train) else 0)
@@ -265,7 +265,7 @@ def open_run(
   stack: contextlib.ExitStack,
   settings: config_lib.RunConfig,
   config_json: str,
-  workdir: paths.Path,
+  workdir: files.Path,
   *,
   saved: checkpoints.Checkpoints,
   problem: problem_lib.Problem,
@@ -273,7 +273,7 @@ def open_run(
   mesh: Mesh,
   watch: hosts.Watch,
   stop: hosts.Stop,
-  compiling: compiling_lib.Clock,
+  compiling: compilation.Clock,
   evaluator: evaluation.Evaluator | None = None,
 ) -> Run:
   """A run at its start, or where its last checkpoint is.
@@ -306,17 +306,17 @@ def open_run(
         f"{workdir} holds merged policies, and no run; pass another --workdir,"
         f" and --config.start_workdir={workdir}."
       )
-    metrics_log.check_config(
+    log_lib.check_config(
       workdir, json.loads(config_json), MAY_CHANGE, position["config"]
     )
     inputs.check(workdir, read)
     if problem.judge.service is not None:
       problem.judge.service.calls = position.get("judge_calls", 0)
-    with console.waiting(f"loading the checkpoint of step {last_step}"):
-      state = runs.restore(saved, last_step, phases, shapes, mesh)
+    with terminal.waiting(f"loading the checkpoint of step {last_step}"):
+      state = checkpointed.restore(saved, last_step, phases, shapes, mesh)
   else:
-    with console.waiting("making or loading the policy"):
-      state = runs.first_state(settings, problem, policy, mesh)
+    with terminal.waiting("making or loading the policy"):
+      state = checkpointed.first_state(settings, problem, policy, mesh)
   if evaluator is None:
     evaluator = evaluation.Evaluator(
       problem,
@@ -327,9 +327,9 @@ def open_run(
       settings.eval.temperature,
       keeps_ids=settings.log.traces_every > 0,
     )
-  log: metrics_log.MetricsLog | metrics_log.NoLog = metrics_log.NoLog()
+  log: log_lib.MetricsLog | log_lib.NoLog = log_lib.NoLog()
   if hosts.is_main():
-    log = metrics_log.MetricsLog(
+    log = log_lib.MetricsLog(
       workdir,
       tensorboard=settings.log.tensorboard,
       wandb=settings.log if settings.log.wandb_project else None,
@@ -341,8 +341,8 @@ def open_run(
         *rejection.files(settings).values(),
       ),
     )
-    objects.keep(config_json, workdir)
-    metrics_log.save_run_info(workdir, config_json)
+    imports.keep(config_json, workdir)
+    log_lib.save_run_info(workdir, config_json)
     inputs.save(workdir, read)
   stack.enter_context(log)
   return Run(
@@ -368,7 +368,7 @@ def open_run(
 
 def config_hash(config_json: str) -> str:
   """Hash of the settings that may not change when a run continues."""
-  return metrics_log.config_hash(json.loads(config_json), MAY_CHANGE)
+  return log_lib.config_hash(json.loads(config_json), MAY_CHANGE)
 
 
 def enter(run: Run, index: int) -> None:
@@ -383,9 +383,11 @@ def enter(run: Run, index: int) -> None:
   state = run.state
   phase = run.config.section(run.config.phases[index])
   if phase.reset_policy:
-    first = runs.first_state(run.config, run.problem, parts.policy, run.mesh)
+    first = checkpointed.first_state(
+      run.config, run.problem, parts.policy, run.mesh
+    )
     state = state.with_params(policy=first.params["policy"])
-  state = enter_phase(runs.with_outside(state, parts))
+  state = enter_phase(checkpointed.with_outside(state, parts))
   run.state = jax.device_put(state, sharding.of_state(run.mesh, state))
 
 
@@ -430,7 +432,7 @@ def make_stream(
   problem: problem_lib.Problem,
   mesh: Mesh,
   index: int,
-  workdir: paths.Path = _NOWHERE,
+  workdir: files.Path = _NOWHERE,
 ) -> Any:
   """The batches of phase `index`, from the first on.
 
@@ -447,7 +449,7 @@ def make_stream(
   }
   make = streams[phase.of_kind.num_given]
   num_prompts = phase.num_prompts * phase.max_rounds
-  rows = drivers.rows_to_feed(problem, mesh, phase).tolist()
+  rows = executors.rows_to_feed(problem, mesh, phase).tolist()
   if phase.schedule.chooses:
     return schedules.stream(config, problem, name, rows)
   if phase.partial_len is not None:
@@ -485,7 +487,7 @@ def record(
   offset: int,
   done: int,
   metrics: dict[str, float],
-  outcome: drivers.Outcome,
+  outcome: executors.Outcome,
   is_due: bool,
   is_probed: bool = False,
 ) -> dict[str, float]:
@@ -556,9 +558,10 @@ def due(every: int, done: int, steps: int) -> bool:
 def evaluate(run: Run) -> dict[str, float]:
   """Held-out means; keeps the completions for the summary."""
   start, compiled = time.perf_counter(), run.compiling.seconds
-  with console.waiting("evaluating"), jax.transfer_guard("allow"):
+  with terminal.waiting("evaluating"), jax.transfer_guard("allow"):
     results = run.evaluator.completions(
-      models.evaluation_params(run.state.members["policy"]), jax.random.key(0)
+      policy_lib.evaluation_params(run.state.members["policy"]),
+      jax.random.key(0),
     )
   run.evaluation_s = time.perf_counter() - start
   run.evaluation_s -= run.compiling.seconds - compiled
@@ -576,7 +579,7 @@ def looked_at(run: Run, name: str) -> dict[str, float]:
   if kind.evaluates:
     found |= evaluate(run)
   if kind.measures:
-    with console.waiting("measuring the reward model"):
+    with terminal.waiting("measuring the reward model"):
       found |= run.measured[name].measure(run.state)
   return found
 
@@ -649,11 +652,11 @@ def profiled(run: Run, global_step: int) -> Iterator[None]:
   """Traces the steps of `config.profile_steps` for xprof."""
   steps = run.config.profile_steps
   if steps and global_step == steps[0]:
-    run.tracing = paths.scratch(run.profile_dir)
+    run.tracing = files.scratch(run.profile_dir)
     jax.profiler.start_trace(str(run.tracing))
   yield
   if run.tracing is not None and global_step == steps[1]:
     jax.block_until_ready(run.state)
     jax.profiler.stop_trace()
-    paths.publish(run.tracing, run.profile_dir)
+    files.publish(run.tracing, run.profile_dir)
     run.tracing = None

@@ -12,15 +12,15 @@ from typing import Any, Protocol
 from grpo_jax.training import run as run_lib
 from grpo_jax.training import tracing
 from grpo_jax.training.monitor import health
-from grpo_jax.training.phases import drivers
+from grpo_jax.training.phases import executors
 from grpo_jax.training.run import Run
-from grpo_jax.training.runtime import compiling, console, hosts, progress
+from grpo_jax.training.runtime import compilation, hosts, terminal
 
 
 class Crew(Protocol):
   """What moves the runs of a phase on."""
 
-  def advance(self, batches: list[list[Any]]) -> list[drivers.Outcome]:
+  def advance(self, batches: list[list[Any]]) -> list[executors.Outcome]:
     """One step of all runs.
 
     Args:
@@ -53,7 +53,7 @@ class Feed:
     parts = together[0].phases[index].parts
     self._ahead = 1 + parts.num_ahead
     self._is_chosen = parts.is_told_prompts
-    self._totals: drivers.Totals | None = None
+    self._totals: executors.Totals | None = None
     self._waiting: list[collections.deque[tuple[Any, Any]]] = [
       collections.deque() for _ in together
     ]
@@ -75,8 +75,8 @@ class Feed:
     return batches
 
   def counted(
-    self, batches: list[list[Any]], outcomes: Sequence[drivers.Outcome]
-  ) -> list[drivers.Outcome]:
+    self, batches: list[list[Any]], outcomes: Sequence[executors.Outcome]
+  ) -> list[executors.Outcome]:
     """What a step says, with what was left out of its batch for its images.
 
     Args:
@@ -93,10 +93,10 @@ class Feed:
     ]
 
   def _with_unusable(
-    self, run: Run, number: int, outcome: drivers.Outcome
-  ) -> drivers.Outcome:
+    self, run: Run, number: int, outcome: executors.Outcome
+  ) -> executors.Outcome:
     if self._totals is None:
-      self._totals = drivers.totals(run.mesh)
+      self._totals = executors.totals(run.mesh)
     total = self._totals({"data/unusable": float(number)})
     return dataclasses.replace(
       outcome, metrics=lambda: {**outcome.metrics(), **total()}
@@ -134,8 +134,8 @@ class Book:
     self._first = first_step
     self._phase = config.section(self._name)
     self._tracers = [tracing.Tracer(run, index) for run in together]
-    self.display = progress.Progress(self._name, self._phase.steps)
-    self._pace = progress.Pace()
+    self.display = terminal.Progress(self._name, self._phase.steps)
+    self._pace = terminal.Pace()
     self._is_compiled = False
     self._clock = time.perf_counter()  # When the last step was recorded.
 
@@ -144,15 +144,15 @@ class Book:
     """While a step is started: the first one is compiled there."""
     with contextlib.ExitStack() as stack:
       if not self._is_compiled:
-        stack.enter_context(console.waiting(f"{self._name}: compiling"))
+        stack.enter_context(terminal.waiting(f"{self._name}: compiling"))
       yield
     self._is_compiled = True
 
   def record(
     self,
     done: int,
-    outcomes: Sequence[drivers.Outcome],
-    compiled: compiling.Count,
+    outcomes: Sequence[executors.Outcome],
+    compiled: compilation.Count,
     is_due: bool,
     is_probed: bool,
   ) -> None:
@@ -215,10 +215,10 @@ class Book:
     evaluations = 0
     if self._phase.of_kind.evaluates:
       every = self._together[0].config.eval.every
-      evaluations = progress.num_due(every, done, self._phase.steps)
+      evaluations = terminal.num_due(every, done, self._phase.steps)
     self.display.update(
       done,
-      progress.together([self._phase.of_kind.shows(own) for own in written]),
+      terminal.together([self._phase.of_kind.shows(own) for own in written]),
       sum(own["tokens_per_second"] for own in written),
       self._pace.left(self._phase.steps - done, evaluations),
     )

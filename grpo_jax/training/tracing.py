@@ -13,12 +13,29 @@ killed writes what it would have written.
 Phases whose completions come with the data have no traces, since nothing in
 them was written by the policy. In those that train no policy, as where a reward
 model learns, tokens have no numbers of after the update.
+
+Which groups of a step are traced, and which held-out prompts.
+
+| rule              | chooses                                                |
+|-------------------|--------------------------------------------------------|
+| named             | prompts of `config.log.trace_prompts`, all that come   |
+| largest spread    | the group whose rewards differ most                    |
+| regressed         | the held-out prompt that has lost most reward since    |
+|                   | the last evaluation                                    |
+| worst, best       | the group of the row with the least, the most reward   |
+| most clipped      | the group with the most clipped tokens                 |
+| random            | others, by a key of (seed, step), as many as are left; |
+|                   | of held-out prompts the same each time, by the seed    |
+
+Where several are equal, the order of the random ones decides. A step that has
+raised an alarm is traced too, and then all of its groups are named "alarm".
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -26,13 +43,101 @@ import numpy as np
 
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import after as after_lib
-from grpo_jax.step.written import Written
+from grpo_jax.step.rows import Written
 from grpo_jax.training import run as run_lib
-from grpo_jax.training import trace_rules
-from grpo_jax.training.evaluation import rows, trace_images, trace_rows
-from grpo_jax.training.phases import drivers
-from grpo_jax.training.runtime import hosts, programs, sharding, traces
+from grpo_jax.training.evaluation import rows, trace_rows
+from grpo_jax.training.phases import executors
+from grpo_jax.training.runtime import hosts, jit, sharding, traces
 from grpo_jax.types import TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+  """What the rules read of B rows, of which each group has as many.
+
+  Attributes:
+    reward: Of each row; anything where it is not scored.
+    scored: Rows with a verdict; of a rollout with contexts the last one.
+    clipped: Clipped tokens of each row; None where nothing is.
+    lost: Reward that each row had more at the time before; None the first time.
+  """
+
+  reward: np.ndarray  # [B] float32
+  scored: np.ndarray  # [B] bool
+  clipped: np.ndarray | None = None  # [B] int32
+  lost: np.ndarray | None = None  # [B] float32
+
+
+def choose(
+  numbers: Numbers,
+  size: int,
+  count: int,
+  named: Collection[int],
+  key: Sequence[int],
+  is_alarm: bool = False,
+) -> dict[int, tuple[str, ...]]:
+  """The groups, the most important first, with the rules that chose each.
+
+  Args:
+    numbers: The numbers of the rows.
+    size: Rows of each group.
+    count: Groups at most, beside those that are named.
+    named: Groups that are chosen whatever they are.
+    key: Of the random order, whole numbers from 0.
+    is_alarm: Whether the step has raised an alarm.
+  """
+  order = np.random.default_rng(tuple(key)).permutation(
+    len(numbers.reward) // size
+  )
+  found: dict[int, list[str]] = {int(group): ["named"] for group in named}
+  limit = len(found) + count
+  for rule, score in _scores(numbers, size):
+    best = max(order.tolist(), key=lambda group: score[group])
+    if score[best] == -np.inf or (best not in found and len(found) == limit):
+      continue
+    found.setdefault(best, []).append(rule)
+  for group in order.tolist():
+    if len(found) < limit and group not in found:
+      found[group] = ["random"]
+  alarm = ["alarm"] if is_alarm else []
+  return {group: (*rules, *alarm) for group, rules in found.items()}
+
+
+def _scores(numbers: Numbers, size: int) -> list[tuple[str, np.ndarray]]:
+  """Scores [P] of groups by each rule; −inf where a rule finds nothing."""
+
+  def over(reduce: Any, values: np.ndarray) -> np.ndarray:
+    return reduce(values.reshape(-1, size), axis=1)
+
+  inf = np.float64(np.inf)
+  reward = numbers.reward.astype(np.float64)
+  most = over(np.max, np.where(numbers.scored, reward, -inf))
+  least = over(np.min, np.where(numbers.scored, reward, inf))
+  found = []
+  if size > 1:
+    found.append(("largest spread", _if(most > least, most - least)))
+  if numbers.lost is not None:
+    lost = over(np.max, np.where(numbers.scored, numbers.lost, -inf))
+    found.append(("regressed", _if(lost > 0, lost)))
+  found += [("worst", -least), ("best", most)]
+  if numbers.clipped is not None:
+    clipped = over(np.sum, numbers.clipped.astype(np.float64))
+    found.append(("most clipped", _if(clipped > 0, clipped)))
+  return found
+
+
+def _if(mask: np.ndarray, values: np.ndarray) -> np.ndarray:
+  with np.errstate(invalid="ignore"):
+    return np.where(mask & np.isfinite(values), values, -np.inf)
+
+
+def is_named(names: Sequence[str], number: int, prompt: str) -> bool:
+  """Whether a config names a prompt, by its number or by a part of its text."""
+  return any(
+    name == str(number) or (not name.isdecimal() and name in prompt)
+    for name in names
+  )
+
 
 _MIB = 2**20
 
@@ -64,7 +169,7 @@ class Tracer:
     self._after = run.program(
       "after",
       index,
-      lambda: programs.Program(
+      lambda: jit.Program(
         functools.partial(_after, parts=self._parts),
         whole,
         out_shardings=(sharding.by_rows(mesh), whole),
@@ -75,7 +180,7 @@ class Tracer:
   def write(
     self,
     step: int,
-    outcome: drivers.Outcome,
+    outcome: executors.Outcome,
     is_current: bool = True,
     is_alarm: bool = False,
   ) -> None:
@@ -94,10 +199,8 @@ class Tracer:
       written = outcome.written()
       found, heads = self._looked_at(written, is_current)
       size = len(heads["reward"]) // self._num_prompts
-      chosen = trace_rules.choose(
-        trace_rules.Numbers(
-          heads["reward"], heads["scored"], heads.get("clipped")
-        ),
+      chosen = choose(
+        Numbers(heads["reward"], heads["scored"], heads.get("clipped")),
         size,
         log.trace_groups,
         self._named(outcome, heads["prompt_id"][::size].tolist()),
@@ -109,7 +212,7 @@ class Tracer:
       _write(self._run, groups, step, 1)
 
   def group(
-    self, step: int, outcome: drivers.Outcome, prompt_id: int
+    self, step: int, outcome: executors.Outcome, prompt_id: int
   ) -> traces.Group | None:
     """The group of a prompt in a step whose state the run has now.
 
@@ -143,7 +246,7 @@ class Tracer:
       heads = self._heads(written, None)
     return found, jax.device_get(heads)
 
-  def _named(self, outcome: drivers.Outcome, ids: Sequence[int]) -> list[int]:
+  def _named(self, outcome: executors.Outcome, ids: Sequence[int]) -> list[int]:
     """The groups of prompts that the config names."""
     names = self._run.config.log.trace_prompts
     if not names:
@@ -151,7 +254,7 @@ class Tracer:
     found = [
       prompt_id
       for prompt_id, (number, record) in _fed(outcome).items()
-      if trace_rules.is_named(names, number, self._text(record))
+      if is_named(names, number, self._text(record))
     ]
     everywhere = {x for part in hosts.gather(found) for x in part}
     return [at for at, prompt_id in enumerate(ids) if prompt_id in everywhere]
@@ -162,7 +265,7 @@ class Tracer:
   def _groups(
     self,
     step: int,
-    outcome: drivers.Outcome,
+    outcome: executors.Outcome,
     written: Written,
     found: after_lib.After | None,
     chosen: dict[int, tuple[str, ...]],
@@ -211,7 +314,7 @@ class Tracer:
     ]
 
   def _told(
-    self, outcome: drivers.Outcome, ids: Sequence[int]
+    self, outcome: executors.Outcome, ids: Sequence[int]
   ) -> dict[int, tuple[int, str, list, dict[str, Any]]]:
     """What the processes that know prompts say of them.
 
@@ -220,7 +323,7 @@ class Tracer:
     """
     fed = {x: told for x, told in _fed(outcome).items() if x in ids}
     own = [
-      [prompt_id, number, self._text(record), trace_images.of_record(record)]
+      [prompt_id, number, self._text(record), trace_rows.of_record(record)]
       for prompt_id, (number, record) in fed.items()
     ]
     errors = [
@@ -239,7 +342,7 @@ class Tracer:
     return found
 
 
-def _fed(outcome: drivers.Outcome) -> dict[int, tuple[int, dict]]:
+def _fed(outcome: executors.Outcome) -> dict[int, tuple[int, dict]]:
   """Number and record of the prompts that this process feeds, by their id."""
   batch = outcome.batch
   assert batch is not None
@@ -300,10 +403,10 @@ def write_evaluation(
   named = [
     at
     for at, row in enumerate(completions)
-    if trace_rules.is_named(log.trace_prompts, at, row.prompt)
+    if is_named(log.trace_prompts, at, row.prompt)
   ]
-  chosen = trace_rules.choose(
-    trace_rules.Numbers(reward, scored, lost=lost),
+  chosen = choose(
+    Numbers(reward, scored, lost=lost),
     1,
     log.trace_groups,
     named,

@@ -34,12 +34,7 @@ from grpo_jax.types.batches import (
   providers,
   row_arrays,
 )
-from grpo_jax.types.common import (
-  ROW_AXES,
-  Extras,
-  Metrics,
-  PyTree,
-)
+from grpo_jax.types.common import ROW_AXES, Extras, Images, Metrics, PyTree
 from grpo_jax.types.episodes import (
   Compaction,
   Environment,
@@ -47,10 +42,7 @@ from grpo_jax.types.episodes import (
   HostEnvironment,
   Turn,
 )
-from grpo_jax.types.images import (
-  Images,
-)
-from grpo_jax.types.members import (
+from grpo_jax.types.models import (
   Critic,
   Judge,
   MemberState,

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from grpo_jax.types.common import PyTree
-from grpo_jax.types.images import Images
+from grpo_jax.types.common import Images, PyTree
 
 
 def _field(kind: str, clean: str = "", **more: Any) -> Any:

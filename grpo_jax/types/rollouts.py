@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.types.images import Images
+from grpo_jax.types.common import Images
 
 
 @jax.tree_util.register_dataclass

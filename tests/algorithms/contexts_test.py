@@ -12,7 +12,7 @@ from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, ppo
 from grpo_jax.algorithms.contract import cases
 from grpo_jax.ops import aggregation, returns
-from grpo_jax.settings import features
+from grpo_jax.settings import compatibility
 from grpo_jax.types import PolicyOutputs, Traces
 from tests.references import contexts
 from tests.training import tiny
@@ -173,7 +173,7 @@ def test_options_about_whole_completions_are_refused(fields):
   """Of a context they would be something else."""
   config = algorithms.make_config("grpo", **fields)
   setup = types.SimpleNamespace(objective=config)
-  assert features.FEATURES["options of whole completions"].is_on(setup)
+  assert compatibility.FEATURES["options of whole completions"].is_on(setup)
   case = cases.make_case()
   split, traces = _in_contexts(case)
   algorithm = algorithms.get_algorithm("grpo")

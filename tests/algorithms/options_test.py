@@ -17,8 +17,8 @@ from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
 from grpo_jax.algorithms.contract import cases
 from grpo_jax.ops import aggregation, divergences
+from grpo_jax.settings import compatibility
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import features
 from grpo_jax.types import PolicyOutputs
 from tests.references import common, grpo
 from tests.training import tiny
@@ -739,7 +739,7 @@ def test_what_counts_as_a_correction_reads_how_far_the_sampler_is(name):
       objective=algorithms.make_config(name, **fields),
       config=config_lib.default_config(name),
     )
-    is_missing = features.FEATURES["no correction"].is_on(setup)
+    is_missing = compatibility.FEATURES["no correction"].is_on(setup)
     if _refusal(name, fields):
       continue
     near, moved = (_terms_of_loss(name, x, fields) for x in (case, far))

@@ -17,7 +17,8 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from grpo_jax.models import architecture, attention, experts, meshes, paged
+from grpo_jax.models import architecture, attention, experts, paged
+from grpo_jax.models import mesh as mesh_lib
 from grpo_jax.types import ROW_AXES
 from tests.models import experts_test
 
@@ -61,7 +62,7 @@ def compiled(mesh, function, *inputs):
     for shape, dtype, spec in inputs
   ]
   with jax.set_mesh(mesh):
-    assert meshes.platform() == "tpu"
+    assert mesh_lib.platform() == "tpu"
     return jax.jit(function).lower(*arrays).compile()
 
 

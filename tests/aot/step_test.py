@@ -15,8 +15,9 @@ import pytest
 from experiments.pods import chips, costs, recorded, report, steps
 from grpo_jax.models import transformer
 from grpo_jax.rollout import sampling
-from grpo_jax.step import members, stages
-from grpo_jax.training.phases import models, runs
+from grpo_jax.step import models, step
+from grpo_jax.training.phases import checkpointed
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Player
 
@@ -72,16 +73,18 @@ def sampled(target, change) -> costs.Analysis:
       **dataclasses.asdict(config.mesh), devices=target.devices
     )
     with jax.set_mesh(mesh):
-      policy = models.make_policy(config, problem, mesh)
-      phases = runs.make_phases(config, problem, policy, mesh)
+      policy = policy_lib.make_policy(config, problem, mesh)
+      phases = checkpointed.make_phases(config, problem, policy, mesh)
       parts = phases[-1].parts
       changed = functools.partial(sampling.sample, change(parts.policy, mesh))
-      play = members.played(changed, **parts.player.play.keywords)
-      state = runs.abstract_state(phases, runs.abstract_start(policy, 0))
+      play = models.played(changed, **parts.player.play.keywords)
+      state = checkpointed.abstract_state(
+        phases, checkpointed.abstract_start(policy, 0)
+      )
       state = sharding.abstract(state, sharding.of_state(mesh, state))
       prompts = sharding.abstract(phases[-1].prompts, sharding.by_rows(mesh))
       function = functools.partial(
-        stages.sample_stage,
+        step.sample_stage,
         parts=dataclasses.replace(parts, player=Player(play)),
       )
       text = jax.jit(function).lower(state, prompts).compile().as_text()

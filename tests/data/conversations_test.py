@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from grpo_jax.data import conversations, tokenizer
+from grpo_jax.data import chat as chat_lib
+from grpo_jax.data import tokenizer
 from grpo_jax.data.encoder import Encoder
 
 TEMPLATE = (
@@ -22,7 +23,7 @@ NEXT = {"role": "user", "content": "go"}
 
 def writer(template="chat"):
   text = tokenizer.Tokenizer(tokenizer.BYTES, chat_template=TEMPLATE)
-  return conversations.Writer(Encoder(text, template)), text
+  return chat_lib.Writer(Encoder(text, template)), text
 
 
 def shown(text, ids):
@@ -94,7 +95,7 @@ def test_what_a_user_says_ends_no_turn():
 def test_replies_are_known_again():
   call = {"id": "1", "function": {"name": "f", "arguments": "{}"}}
   sent = {**REPLY, "tool_calls": [call]}
-  again = conversations.checked([{**sent, "refusal": None}, NEXT])[0]
-  assert conversations.is_reply(again, sent)
-  assert not conversations.is_reply(REPLY, sent)
-  assert not conversations.is_reply({**again, "content": "ya"}, sent)
+  again = chat_lib.checked([{**sent, "refusal": None}, NEXT])[0]
+  assert chat_lib.is_reply(again, sent)
+  assert not chat_lib.is_reply(REPLY, sent)
+  assert not chat_lib.is_reply({**again, "content": "ya"}, sent)

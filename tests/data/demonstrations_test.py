@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_jax.data import demonstrations, task_tokenizer, tokenizer
+from grpo_jax.data import demonstrations, observations, tokenizer
 from grpo_jax.tasks import add, sort
 
 CANDIDATES = st.lists(
@@ -70,7 +70,7 @@ def test_of_equal_lengths_the_first_one_and_at_random_any():
 
 
 def _task(module, **options):
-  return task_tokenizer.TaskTokenizer(module.make(**options))
+  return observations.TaskTokenizer(module.make(**options))
 
 
 def _write(path, *rows):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from grpo_jax.data import lint
+from grpo_jax.data import quality
 
 
 def grams(prompt):
@@ -48,7 +48,7 @@ def texts(draw):
 @hypothesis.settings(max_examples=300, deadline=None)
 @hypothesis.given(texts(), st.sampled_from((0.3, 0.5, 0.8)))
 def test_no_pair_is_missed_and_none_is_made_up(prompts, alike):
-  assert lint.near_duplicates(prompts, alike) == reference(prompts, alike)
+  assert quality.near_duplicates(prompts, alike) == reference(prompts, alike)
 
 
 def test_many_prompts_take_seconds_at_most():
@@ -56,13 +56,15 @@ def test_many_prompts_take_seconds_at_most():
   rng = np.random.default_rng(0)
   prompts = rng.integers(0, 5000, size=(20_000, 16)).tolist()
   prompts[-1] = [*prompts[0], 7]
-  assert [pair[:2] for pair in lint.near_duplicates(prompts)] == [(19_999, 0)]
+  assert [pair[:2] for pair in quality.near_duplicates(prompts)] == [
+    (19_999, 0)
+  ]
 
 
 def test_copies_are_found_with_the_first_of_them():
   prompts = ["ab", "cd", "ab", "ab", "cd"]
-  assert lint.duplicates(prompts) == {2: 0, 3: 0, 4: 1}
-  (found,) = lint.of_duplicates(prompts)
+  assert quality.duplicates(prompts) == {2: 0, 3: 0, 4: 1}
+  (found,) = quality.of_duplicates(prompts)
   assert (found.check, found.is_error) == ("duplicates", False)
   assert found.records == (2, 3, 4)
   assert "3 of 5 prompts" in found.message
@@ -86,37 +88,37 @@ def test_near_copies_are_found_apart_from_copies():
     "away",
   ]
   prompts = [text, [*text, "today"], text, ["something", "else"]]
-  copies, near = lint.of_duplicates(prompts)
+  copies, near = quality.of_duplicates(prompts)
   assert copies.records == (2,)
   assert (near.check, near.records) == ("near-duplicates", (1,))
-  assert lint.of_duplicates(prompts[2:]) == []
+  assert quality.of_duplicates(prompts[2:]) == []
 
 
 def test_a_data_set_of_one_prompt_is_an_error():
-  (found,) = lint.of_count(1, 1000, 128)
+  (found,) = quality.of_count(1, 1000, 128)
   assert found.is_error
   assert "1 different prompts among 1000; needed are 128" in found.message
-  assert lint.of_count(128, 128, 128) == []
-  (found,) = lint.of_count(127, 256, 128, is_all=False)
+  assert quality.of_count(128, 128, 128) == []
+  (found,) = quality.of_count(127, 256, 128, is_all=False)
   assert "among the first 256" in found.message
 
 
 def test_one_prompt_with_two_labels_is_an_error():
-  (found,) = lint.of_conflicts(["a", "b", "a", "a"], [1, 2, 1, 2])
+  (found,) = quality.of_conflicts(["a", "b", "a", "a"], [1, 2, 1, 2])
   assert found.is_error
   assert found.records == (3,)
-  assert lint.of_conflicts(["a", "b", "a"], [1, 1, 1]) == []
+  assert quality.of_conflicts(["a", "b", "a"], [1, 1, 1]) == []
 
 
 def test_an_attribute_that_gives_the_label_away_is_found():
   labels = ["yes"] * 30 + ["no"] * 70
   group = [{"group": "x" if i < 25 else "y", "id": i} for i in range(100)]
-  (found,) = lint.of_skew(group, labels)
+  (found,) = quality.of_skew(group, labels)
   assert found.records == tuple(range(25))
   assert "25 of 25 records with group='x' have the label 'yes'" in found.message
   # y has 70 of 75 "no", which 70 of 100 have anyway.
   rng = np.random.default_rng(0)
   mixed = [{"group": "xy"[rng.integers(2)]} for _ in range(100)]
-  assert lint.of_skew(mixed, labels) == []
+  assert quality.of_skew(mixed, labels) == []
   few = [{"group": "x" if i < 19 else "y"} for i in range(100)]
-  assert lint.of_skew(few, ["yes"] * 19 + ["a", "b", "c"] * 27) == []
+  assert quality.of_skew(few, ["yes"] * 19 + ["a", "b", "c"] * 27) == []

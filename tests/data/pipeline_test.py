@@ -7,14 +7,14 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.data import pipeline, sources, task_tokenizer, tokenizer
+from grpo_jax.data import observations, pipeline, sources, tokenizer
 from grpo_jax.data.encoder import Encoder
 from grpo_jax.tasks import copy, countdown
 
 SAMPLE = pathlib.Path(__file__).parent / "gsm8k_sample"
 TASK = copy.make(length=3)
 PAD, END = TASK.pad_id, TASK.end_ids[0]
-ENCODE = Encoder(task_tokenizer.TaskTokenizer(TASK))
+ENCODE = Encoder(observations.TaskTokenizer(TASK))
 
 
 class Words:
@@ -77,7 +77,7 @@ def assert_same(batches, others):
 
 def test_prompts_are_left_padded_with_extras_and_records():
   task = countdown.make()  # Prompts of 9 or 10 tokens.
-  encode = Encoder(task_tokenizer.TaskTokenizer(task))
+  encode = Encoder(observations.TaskTokenizer(task))
   batch = next(prompts(task_source(50, task), encode, max_prompt_len=12))
   tokens, mask = batch.prompts.tokens, batch.prompts.mask
   assert tokens.shape == mask.shape == (4, 12)

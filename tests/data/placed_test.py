@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from grpo_jax.data import placed
+from grpo_jax.data import pipeline
 from tests.data import pipeline_test
 
 P = 4
@@ -16,7 +16,7 @@ def stream(source, encode=pipeline_test.ENCODE, **overrides):
     "seed": 0,
     "pad_id": pipeline_test.PAD,
   }
-  return placed.PlacedPrompts(source, encode, **options | overrides)
+  return pipeline.PlacedPrompts(source, encode, **options | overrides)
 
 
 def test_the_prompt_at_a_place_is_that_of_the_stream():

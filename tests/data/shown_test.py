@@ -12,9 +12,7 @@ from grpo_jax.data import (
   finding,
   formats,
   pipeline,
-  placed,
-  quarantine,
-  shown,
+  quality,
   sources,
   streaming,
 )
@@ -89,7 +87,7 @@ def read(folder):
 
 
 def sight(folder="", max_images=2, max_patches=40):
-  return shown.Sight(QWEN, read(folder), max_images, max_patches)
+  return encoder.Sight(QWEN, read(folder), max_images, max_patches)
 
 
 def picture(height=4, width=8, seed=0):
@@ -145,7 +143,7 @@ def test_a_chat_template_is_given_parts():
 
 
 def test_tiles_are_written_with_their_places():
-  tiles = shown.Sight(
+  tiles = encoder.Sight(
     TILES, lambda images: read("")(images, TILES), max_images=9, max_patches=99
   )
   encode = encoder.Encoder(Pictures(), "{prompt}", {}, tiles)
@@ -236,7 +234,7 @@ def test_what_is_said_of_records_that_cannot_be_shown(given, message, tmp_path):
     Characters(), "{prompt}", {}, sight(tmp_path, max_patches=30)
   )
   (made,) = encode.prompts([given])
-  assert isinstance(made, shown.Unusable)
+  assert isinstance(made, encoder.Unusable)
   assert made == message
   with pytest.raises(ValueError, match="Take it out, or correct its images"):
     encode.prompt(given)
@@ -341,7 +339,7 @@ def test_processes_make_their_own_rows(folder):
 
 def test_placed_prompts_are_those_of_the_stream(folder):
   batches = stream(folder)
-  made = stream(folder, make=placed.PlacedPrompts)
+  made = stream(folder, make=pipeline.PlacedPrompts)
   for first in (0, 4):
     assert_same(next(batches), made.take(np.arange(first, first + 4)))
 
@@ -416,10 +414,10 @@ def test_fields_of_images():
 
 def test_records_that_differ_in_their_images_are_told_apart():
   one, other = record("?", ["path", "a"]), record("?", ["path", "b"])
-  assert quarantine.key(one) != quarantine.key(other)
+  assert quality.key(one) != quality.key(other)
   text = {**record("?")}
   without = {name: x for name, x in text.items() if name != "pictures"}
-  assert quarantine.key(text) == quarantine.key(without)
+  assert quality.key(text) == quality.key(without)
 
 
 def test_iterators_are_those_of_grain(folder):

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from grpo_jax.data import templates
+from grpo_jax.data import chat
 
 TEXTS = {
   "{{ 'a' * 3 ~ 2 ** 3 ~ 'b' + 'c' }}": "aaa8bc",
@@ -67,13 +67,13 @@ HOSTILE = [
 
 @pytest.mark.parametrize("source", TEXTS)
 def test_limits_change_no_text(source):
-  assert templates.render(source, {"messages": ["ab", "ab"]}) == TEXTS[source]
+  assert chat.render(source, {"messages": ["ab", "ab"]}) == TEXTS[source]
 
 
 @pytest.mark.parametrize("source", HOSTILE)
 def test_what_does_not_end_is_ended(monkeypatch, source):
-  monkeypatch.setattr(templates, "MAX_SECONDS", 0.2)
+  monkeypatch.setattr(chat, "MAX_SECONDS", 0.2)
   start = time.monotonic()
   with pytest.raises(ValueError, match=r".+ \(\w+\)"):
-    templates.render(source, {"messages": ["ab"]})
+    chat.render(source, {"messages": ["ab"]})
   assert time.monotonic() - start < 2

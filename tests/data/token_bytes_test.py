@@ -7,7 +7,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models
 
-from grpo_jax.data import sources, teacher, token_bytes, tokenizer
+from grpo_jax.data import sources, teacher, tokenizer
 
 SAMPLE = pathlib.Path(__file__).parent / "gsm8k_sample"
 TEXTS = ["", "  spaces\n\ttabs ", "π≈3.14 😀 \x00", "x\u3000數 ña", "<answer>é"]
@@ -105,14 +105,14 @@ def test_decoders_that_join_no_bytes_are_refused(tmp_path):
 
 def test_ids_beyond_the_vocabulary_write_nothing():
   made = sentence_piece(decoders.Sequence(LLAMA))
-  tokens = token_bytes.token_bytes(made, made.get_vocab_size() + 3, ())
+  tokens = tokenizer.token_bytes(made, made.get_vocab_size() + 3, ())
   assert tokens[-3:] == [b""] * 3
 
 
 def test_the_byte_alphabet_is_that_of_byte_level_tokens():
   alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-  assert {*alphabet} == {*token_bytes.byte_alphabet()}
+  assert {*alphabet} == {*tokenizer.byte_alphabet()}
   decoder = decoders.ByteLevel()
-  for character, byte in token_bytes.byte_alphabet().items():
+  for character, byte in tokenizer.byte_alphabet().items():
     if byte < 128:
       assert decoder.decode([character]) == chr(byte)

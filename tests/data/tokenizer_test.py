@@ -11,13 +11,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_jax.data import (
-  encoder,
-  sources,
-  task_tokenizer,
-  teacher,
-  tokenizer,
-)
+from grpo_jax.data import encoder, observations, sources, teacher, tokenizer
 from grpo_jax.tasks import copy
 from grpo_jax.tasks import vocabulary as vocab
 
@@ -91,7 +85,7 @@ def test_unusable_files_are_refused(tmp_path):
 
 def test_toy_alphabet_has_the_same_interface():
   task = copy.make(length=3)
-  tok = task_tokenizer.TaskTokenizer(task)
+  tok = observations.TaskTokenizer(task)
   source = sources.TaskSource(task, "train", 0, num_examples=1)
   record = source[0]
   letters = task.decode(record["extras"]["answer"])
@@ -827,7 +821,7 @@ def test_what_cannot_be_written_without_meaning_it_is_refused(tmp_path):
 
 
 def test_observations_of_an_alphabet():
-  task = task_tokenizer.TaskTokenizer(copy.make())
+  task = observations.TaskTokenizer(copy.make())
   assert task.observation_ids("<obs>12</obs>", 3) == vocab.encode("<obs>12")
   assert task.observation_ids("1" * 15 + "</answer>" * 99, 1) == [
     vocab.DIGIT_0 + 1
@@ -861,6 +855,6 @@ def test_tokens_have_text_where_the_begin_token_has_none():
     made,
     decode=lambda ids: made.decode([i for i in ids if i != made.bos_id]),
   )
-  tok = task_tokenizer.TaskTokenizer(silent)
+  tok = observations.TaskTokenizer(silent)
   ids = made.encode("ab")
   assert [tok.exact_text([i]) for i in ids] == ["a", "b"]

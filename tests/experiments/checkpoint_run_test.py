@@ -18,9 +18,9 @@ from grpo_jax.models import architecture, lora, transformer
 from grpo_jax.models.hf import families, peft, weights
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training import loop
-from grpo_jax.training.phases import models
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.training.runtime import metrics_log, sharding
+from grpo_jax.training.runtime import log, sharding
 from tests.experiments import command
 
 CHECKPOINTS = command.ROOT / "tests/data/checkpoints"
@@ -139,8 +139,8 @@ def test_a_run_starts_with_the_adapters_of_a_folder(tmp_path):
   run = resolved(param_dtype="float32")
   with contextlib.closing(problem_lib.make_problem(run)) as problem:
     mesh = sharding.make_mesh(1)
-    policy = models.make_policy(run, problem, mesh)
-    state = models.first_state(run, problem, policy, mesh)
+    policy = policy_lib.make_policy(run, problem, mesh)
+    state = policy_lib.first_state(run, problem, policy, mesh)
   jax.tree.map(
     np.testing.assert_array_equal, state.members["policy"].params, params
   )
@@ -265,7 +265,7 @@ def test_a_run_ends_as_the_checkpoint_of_what_it_trained(
       program, "--workdir=run", *arguments, cwd=tmp_path
     )
     assert status == 0, err
-  lines = metrics_log.read_lines(tmp_path / "run/metrics.jsonl")
+  lines = log.read_lines(tmp_path / "run/metrics.jsonl")
   steps = [line for line in lines if "reward/mean" in line]
   assert len(steps) == 20
   assert max(line["gradient_norm"] for line in steps) > 0

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from experiments.rewards import code_problems
-from grpo_jax.rewards import code, hidden_tests
-from grpo_jax.rewards.sandbox import boxes, defences
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.rewards import code
+from grpo_jax.rewards.sandbox import box as box_lib
+from grpo_jax.training.runtime import log
 from tests.experiments import command
 
 
@@ -38,13 +38,13 @@ def test_the_files_are_what_is_said(tmp_path):
 
 
 def test_a_right_program_passes_and_the_wrong_order_fails():
-  box = boxes.Box("process")
-  limits = defences.Limits(wall_s=20.0)
+  box = box_lib.Box("process")
+  limits = box_lib.Limits(wall_s=20.0)
   _, test = code_problems.problems()
   for steps in test[:3]:
     for sloppy, passed in ((False, 5), (True, 0)):
       found = code_problems.record(steps, sloppy)
-      tests = hidden_tests.of_row(found["extras"])
+      tests = code.of_row(found["extras"])
       program = code.program_of(found["completion"])
       assert code.num_passed(box, program, tests, limits, 60.0) == passed
 
@@ -79,7 +79,7 @@ def test_programs_are_learnt_from_hidden_tests(tmp_path, monkeypatch):
     f"--workdir={tmp_path / 'run'}",
   )
   assert status == 0, err
-  lines = metrics_log.read_lines(tmp_path / "run" / metrics_log.METRICS)
+  lines = log.read_lines(tmp_path / "run" / log.METRICS)
   shares = [x["eval/reward"] for x in lines if "eval/reward" in x]
   assert shares[0] <= 0.5
   assert shares[-1] >= 0.9

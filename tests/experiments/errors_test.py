@@ -9,7 +9,7 @@ import pytest
 from configs import jsonl
 from grpo_jax import api
 from grpo_jax.training import loop
-from grpo_jax.training.runtime import checkpoints, metrics_log
+from grpo_jax.training.runtime import checkpoints, log
 from tests.experiments import tiny_config
 
 SAMPLE = pathlib.Path(__file__).parent.parent / "data/gsm8k_sample/train.jsonl"
@@ -225,7 +225,7 @@ def test_changed_config_is_refused_on_resume(tmp_path, finished):
 
 def test_a_lost_log_is_refused_on_resume(tmp_path, finished):
   workdir = finished.copy(tmp_path)
-  path = workdir / metrics_log.METRICS
+  path = workdir / log.METRICS
   path.write_bytes(path.read_bytes()[:200])
   before = digest(workdir)
   with pytest.raises(
@@ -240,7 +240,7 @@ def test_another_config_is_refused_without_the_stored_one(
   tmp_path, finished, content
 ):
   workdir = finished.copy(tmp_path)
-  path = workdir / metrics_log.CONFIG
+  path = workdir / log.CONFIG
   path.unlink()
   if content is not None:
     path.write_bytes(content)
@@ -278,7 +278,7 @@ def test_load_says_what_is_missing(tmp_path, finished, step):
 
 
 def test_load_before_the_first_checkpoint(tmp_path):
-  metrics_log.save_run_info(tmp_path, tiny().to_json())
+  log.save_run_info(tmp_path, tiny().to_json())
   with pytest.raises(FileNotFoundError, match="has no checkpoint yet"):
     _ = api.load(tmp_path).params
 
@@ -286,7 +286,7 @@ def test_load_before_the_first_checkpoint(tmp_path):
 def test_load_warns_of_what_a_workdir_has_it_import(tmp_path, caplog):
   config = text(rewards__functions=("no_such_module:f", "grpo_jax.no:g"))
   config.rewards.weights = (1.0, 1.0)
-  metrics_log.save_run_info(tmp_path, config.to_json())
+  log.save_run_info(tmp_path, config.to_json())
   with pytest.raises(ValueError, match="no_such_module"):
     _ = api.load(tmp_path).params
   (warning,) = [r.getMessage() for r in caplog.records]
@@ -305,7 +305,7 @@ def test_loss_that_is_not_finite_stops_the_run(tmp_path):
   # What was finite is kept.
   assert [
     json.loads(line)["step"]
-    for line in (tmp_path / metrics_log.METRICS).read_text().splitlines()
+    for line in (tmp_path / log.METRICS).read_text().splitlines()
   ] == [1]
   store = checkpoints.Checkpoints(tmp_path / "checkpoints", keep=2)
   assert store.steps() == [1]

@@ -12,7 +12,7 @@ import pytest
 from configs import checkpoint
 from grpo_jax import api
 from grpo_jax.data import demonstrations
-from grpo_jax.settings.sections import KeepConfig
+from grpo_jax.settings.phase import KeepConfig
 from grpo_jax.training.evaluation import data_sets, generation
 from tests.experiments import command, programs_test
 

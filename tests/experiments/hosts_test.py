@@ -21,7 +21,7 @@ import pytest
 
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.problem import problem
-from grpo_jax.training.runtime import checkpoints, hosts, lock, metrics_log
+from grpo_jax.training.runtime import checkpoints, hosts, lock, log
 from tests.experiments import command, hosts_config
 from tests.training.phases import schedules_test
 
@@ -45,7 +45,7 @@ class Finished:
   scored: list[list[str]]
 
   def metrics(self) -> list[dict]:
-    return metrics_log.read_lines(self.workdir / metrics_log.METRICS)
+    return log.read_lines(self.workdir / log.METRICS)
 
 
 def start(
@@ -108,7 +108,7 @@ def everything(workdir: pathlib.Path) -> dict[str, bytes]:
     jax.tree_util.keystr(path): np.asarray(leaf).tobytes()
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays)
   }
-  for name in (metrics_log.METRICS, metrics_log.SAMPLES):
+  for name in (log.METRICS, log.SAMPLES):
     result[name] = (workdir / name).read_bytes()
   return result
 
@@ -231,7 +231,7 @@ def test_processes_draw_ahead_and_cut_what_one_does(tmp_path):
 
 def prompts_of_steps(run):
   found = collections.defaultdict(list)
-  for line in metrics_log.read_lines(run.workdir / metrics_log.SAMPLES):
+  for line in log.read_lines(run.workdir / log.SAMPLES):
     found[line["step"]].append(line["prompt"])
   return found
 
@@ -375,4 +375,4 @@ def test_every_process_of_a_second_run_in_a_folder_ends(tmp_path):
   assert finished.statuses == [2, 2], finished.err
   for err in finished.err:
     assert f"is in use by process {os.getpid()} on " in " ".join(err.split())
-  assert not (tmp_path / metrics_log.METRICS).exists()
+  assert not (tmp_path / log.METRICS).exists()

@@ -11,7 +11,7 @@ from experiments.judges import arms, claims, page, results
 from experiments.sweeps import cells as cells_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training import many
-from grpo_jax.training.runtime import varied
+from grpo_jax.training.runtime import hyperparameters
 from tests.experiments import command
 
 
@@ -39,7 +39,9 @@ def test_the_seeds_of_an_arm_are_one_program(tmp_path, monkeypatch):
   cells = source.cells(tmp_path)
   assert len(cells) == len(arms.SEEDS)
   programs = {
-    cells_lib.program(c.config, many.may_differ(c.config), varied.CONSTANT)
+    cells_lib.program(
+      c.config, many.may_differ(c.config), hyperparameters.CONSTANT
+    )
     for c in cells
   }
   assert len(programs) == 1

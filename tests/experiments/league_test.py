@@ -12,7 +12,7 @@ import pytest
 from experiments.league import arms, claims, figure, page, problems, results
 from grpo_jax import algorithms
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log
 from tests.experiments import command
 
 FULL = arms.SIZES["full"]
@@ -124,7 +124,7 @@ def write(
         for factor in arms.FACTORS
       ]
       found = {"runs": runs, "seconds": 90}
-      metrics_log.write_json(folder / f"{algorithm}-{task}.json", found)
+      log.write_json(folder / f"{algorithm}-{task}.json", found)
   return results.Results(folder)
 
 
@@ -155,7 +155,7 @@ def test_a_verdict_is_corrected_for_the_whole_league(tmp_path):
   # By chance 0.02 above in each seed, but not by the same.
   for run, more in zip(runs["runs"], [0.01, 0.02, 0.03] * 5, strict=True):
     run["after"] += more * (1 + run["seed"])
-  metrics_log.write_json(tmp_path / "opo-add.json", runs)
+  log.write_json(tmp_path / "opo-add.json", runs)
   for task in ("sort", "words"):
     text = (tmp_path / f"grpo-{task}.json").read_text()
     (tmp_path / f"opo-{task}.json").write_text(text)

@@ -12,7 +12,8 @@ from experiments.long_horizon import arms, claims, page
 from experiments.sweeps import cells as cells_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training import many
-from grpo_jax.training.runtime import metrics_log, varied
+from grpo_jax.training.runtime import hyperparameters
+from grpo_jax.training.runtime import log as log_lib
 
 VARIANTS = [
   f"{name},{profile},{arm.name}"
@@ -52,7 +53,7 @@ def test_cells_are_seeds_and_values_and_seeds_share_a_program(tmp_path):
   assert all(x["num_steps"] == 4 * x["every"] for x in chains)
   programs = {
     cells_lib.program(
-      cell.config, many.may_differ(cell.config), varied.CONSTANT
+      cell.config, many.may_differ(cell.config), hyperparameters.CONSTANT
     )
     for cell in cells
   }
@@ -164,11 +165,11 @@ def test_the_page_says_what_has_ended(tmp_path):
     table = [
       {"folder": str(seed), "overrides": {"seed": seed}} for seed in range(5)
     ]
-    metrics_log.write_json(folder / cells_lib.MANIFEST, table)
+    log_lib.write_json(folder / cells_lib.MANIFEST, table)
     (folder / "seconds.json").write_text("[60, 30]")
     for seed in range(5):
       (folder / str(seed)).mkdir()
-      with metrics_log.MetricsLog(folder / str(seed), tensorboard=False) as log:
+      with log_lib.MetricsLog(folder / str(seed), tensorboard=False) as log:
         for step in range(1, 7):
           log.write(step, "rl", {"accuracy": step / 10 + SEEDS[seed]})
         after = {"eval/accuracy": mean + SEEDS[seed]}

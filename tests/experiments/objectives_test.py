@@ -13,7 +13,7 @@ from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training import many
-from grpo_jax.training.runtime import varied
+from grpo_jax.training.runtime import hyperparameters
 
 SEEDS = np.arange(5) / 1000
 
@@ -102,7 +102,7 @@ def test_seeds_of_an_arm_are_one_program(tmp_path):
   assert [cell.overrides["seed"] for cell in cells] == [*range(5)]
   programs = {
     cells_lib.program(
-      cell.config, many.may_differ(cell.config), varied.CONSTANT
+      cell.config, many.may_differ(cell.config), hyperparameters.CONSTANT
     )
     for cell in cells
   }

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from grpo_jax.settings import named
+from grpo_jax.settings import overrides
 from tests.experiments import command
 
 PAGE = (command.ROOT / "docs/python.md").read_text(encoding="utf-8")
@@ -34,7 +34,7 @@ def configs(tmp_path, monkeypatch):
   for name in ("jsonl.py",):
     text = (command.ROOT / "configs" / name).read_text(encoding="utf-8")
     (folder / name).write_text(text)
-  monkeypatch.setattr(named, "CONFIGS", folder)
+  monkeypatch.setattr(overrides, "CONFIGS", folder)
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log
 from tests.experiments import command
 
 
@@ -15,7 +15,7 @@ def test_the_quickstart_learns(tmp_path, monkeypatch):
   )
   assert status == 0, err
   assert "PASS" in out
-  lines = metrics_log.read_lines(tmp_path / "run" / metrics_log.METRICS)
+  lines = log.read_lines(tmp_path / "run" / log.METRICS)
   accuracy = [x["eval/accuracy"] for x in lines if "eval/accuracy" in x]
   assert accuracy[0] <= 0.5
   assert accuracy[-1] >= 0.95

@@ -7,7 +7,7 @@ import pathlib
 from types import ModuleType
 
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import named
+from grpo_jax.settings import overrides
 from grpo_jax.settings.config import RunConfig
 
 
@@ -23,6 +23,6 @@ def of_arm(arms: ModuleType, name: str, size: str = "") -> RunConfig:
   for override in arms.follows_on(name, pathlib.Path("root")):
     setting, _, value = override.removeprefix("--config.").partition("=")
     given = ast.literal_eval(value) if value.startswith("(") else value
-    named.apply(config, {setting: given})
+    overrides.apply(config, {setting: given})
   config.seed = 3
   return config_lib.resolve(config)

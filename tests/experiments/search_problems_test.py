@@ -8,7 +8,7 @@ from configs import search_agent
 from experiments.rewards import search_problems
 from grpo_jax.data import demonstrations, tokenizer
 from grpo_jax.rewards.agents import tools
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log
 from tests.experiments import command
 
 
@@ -114,6 +114,6 @@ def test_a_run_searches(folder, tmp_path, monkeypatch):
     f"--workdir={tmp_path / 'run'}",
   )
   assert status == 0, err
-  lines = metrics_log.read_lines(tmp_path / "run" / metrics_log.METRICS)
+  lines = log.read_lines(tmp_path / "run" / log.METRICS)
   calls = [x["eval/reward/tool_calls"] for x in lines if "eval/reward" in x]
   assert calls[0] > 0.1

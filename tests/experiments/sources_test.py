@@ -11,7 +11,7 @@ import time
 import pytest
 
 from grpo_jax.training import loop
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log
 from tests.experiments import command, sources_config
 from tests.training import resume_test
 from tests.training.problem import opening_test
@@ -28,7 +28,7 @@ def test_a_run_learns_from_each_source(kind, tmp_path, monkeypatch):
   for phase in config.phases:
     config[phase].steps = 2
   assert loop.train(config, tmp_path / "run").step == 2 * len(config.phases)
-  lines = metrics_log.read_lines(tmp_path / "run" / metrics_log.METRICS)
+  lines = log.read_lines(tmp_path / "run" / log.METRICS)
   assert len({line["loss"] for line in lines if "loss" in line}) > 1
 
 

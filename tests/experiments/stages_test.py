@@ -10,7 +10,7 @@ from experiments.stages import arms, claims, page, results
 from experiments.sweeps import arms as sweeps_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.evaluation import generation
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log
 
 SEEDS = np.arange(5) / 1000
 
@@ -80,8 +80,8 @@ def _write_arm(root, name, accuracies):
       tokens = {"tokens/generated": 1e5} if step else {}
       lines.append({"step": step, **tokens, "eval/accuracy": x + seed / 100})
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    (folder / cell / metrics_log.METRICS).write_text(text)
-    (folder / cell / metrics_log.RESULT).write_text("{}")
+    (folder / cell / log.METRICS).write_text(text)
+    (folder / cell / log.RESULT).write_text("{}")
   manifest = {"config": "", "cells": cells}
   (folder / "sweep.json").write_text(json.dumps(manifest))
   (folder / "seconds.json").write_text("[60]")

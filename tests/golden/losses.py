@@ -20,9 +20,9 @@ from grpo_jax.algorithms import objective
 from grpo_jax.data import pipeline
 from grpo_jax.ops import (
   aggregation,
-  corrections,
   distillation,
   divergences,
+  importance,
   logprobs,
   masked,
   preferences,
@@ -32,7 +32,7 @@ from grpo_jax.ops import (
   values,
 )
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.phases import given_batches
+from grpo_jax.training.phases import executors
 from grpo_jax.types import PolicyOutputs
 
 Arrays = dict[str, jax.Array]
@@ -301,7 +301,7 @@ def _rollout_is_weights(hyper, inputs):
   highest = hyper["rollout_is_threshold"]
 
   def bounded(maximum, minimum=0.0):
-    return corrections.importance_weights(
+    return importance.importance_weights(
       x, mask, level, "truncate", maximum, minimum
     )
 
@@ -310,7 +310,7 @@ def _rollout_is_weights(hyper, inputs):
     "mean_before_truncation": masked.mean(bounded(np.inf), mask),
   }
   if hyper["rollout_is_batch_normalize"]:
-    weights = corrections.batch_normalized(weights, mask, level)
+    weights = importance.batch_normalized(weights, mask, level)
   return {"weights": weights, **_scalars(metrics)}, {}
 
 
@@ -324,7 +324,7 @@ def _rejection_mask(hyper, inputs):
   ):
     statistic, _, kind = option.rpartition("_")
     low, _, high = threshold.rpartition("_")
-    kept &= corrections.rejection_mask(
+    kept &= importance.rejection_mask(
       x, mask, statistic, kind, float(low or 1.0), float(high)
     )
   return {"modified_mask": kept}, {}
@@ -443,7 +443,7 @@ def _trl_loss(hyper, inputs):
       logp, ratio, log_ratio, inputs, mask, hyper
     )
     if hyper.get("off_policy_mask_threshold") is not None:
-      kept = corrections.off_policy_sequence_mask(
+      kept = importance.off_policy_sequence_mask(
         logp,
         inputs.get("rollout_log_prob", old),
         inputs["advantages"],
@@ -523,7 +523,7 @@ def _trl_rloo(hyper, inputs):
 
 def _trl_off_policy_mask(hyper, inputs):
   inputs = _arrays(inputs)
-  kept = corrections.off_policy_sequence_mask(
+  kept = importance.off_policy_sequence_mask(
     inputs["log_prob"],
     inputs["rollout_log_prob"],
     inputs["advantages"],
@@ -534,7 +534,7 @@ def _trl_off_policy_mask(hyper, inputs):
 
 
 def _high_entropy(entropies, mask, quantile):  # [B, T] bool
-  kept = corrections.top_entropy_mask(entropies, mask, 1.0 - quantile)
+  kept = importance.top_entropy_mask(entropies, mask, 1.0 - quantile)
   # The peer's quantile is float32 for float64 entropies too. Where it lies on
   # a token it may round to above it, and loses that token.
   single = jnp.where(mask, entropies, jnp.nan).astype(jnp.float32)
@@ -562,7 +562,7 @@ def _trl_vllm_ratio(hyper, inputs):
   )
   # The peer's padding has a log-ratio of 0 and is weighted like a token.
   every = jnp.ones_like(mask)
-  weights = corrections.importance_weights(
+  weights = importance.importance_weights(
     log_ratio, every, level, mode, *bounds
   )
   return {"ratio": weights if level == "token" else weights[:, :1]}, {}
@@ -593,7 +593,7 @@ def _trl_dpo(hyper, inputs):
     *(nothing[::2, :1], np.ones((num_pairs, 1), bool)),
     *(nothing, mask > 0, np.zeros(mask.shape, bool)),
   )
-  batch = given_batches.train_batch(pairs, np.arange(len(mask)), len(mask))
+  batch = executors.train_batch(pairs, np.arange(len(mask)), len(mask))
   state = objective.init(algorithm, config)[1]
   batch = dataclasses.replace(
     jax.tree.map(jnp.asarray, batch),
@@ -733,7 +733,7 @@ def _trl_ppo(hyper, inputs):
 
 
 def _icepop(hyper, inputs):
-  weights = corrections.importance_weights(
+  weights = importance.importance_weights(
     jnp.asarray(inputs["log_ratio"]),
     inputs["mask"] > 0,
     "token",

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.models import adapter, transformer
+from grpo_jax.models import from_logits, transformer
 from grpo_jax.rollout import sampling
 from grpo_jax.types import Prompts
 from tests.models import transformer_test
@@ -29,7 +29,7 @@ def test_an_adapted_transformer_samples_and_scores_like_the_original():
       )
       return original.head(params, h)
 
-    adapted = adapter.policy_from_logits(
+    adapted = from_logits.policy_from_logits(
       logits, lambda key: original.init(key)["trained"]
     )
     params = transformer_test.make_params(config)
@@ -67,6 +67,8 @@ def test_an_adapted_transformer_samples_and_scores_like_the_original():
 
 
 def test_unknown_inputs_raise():
-  policy = adapter.policy_from_logits(lambda params, tokens, mask: params, dict)
+  policy = from_logits.policy_from_logits(
+    lambda params, tokens, mask: params, dict
+  )
   with pytest.raises(ValueError, match=r"extra inputs \['routing'\]"):
     policy.hidden({}, *transformer_test.make_batch(), {"routing": 1})

@@ -13,8 +13,8 @@ import pytest
 
 from grpo_jax.models import architecture, lora
 from grpo_jax.models.hf import families
-from grpo_jax.training.phases import models
-from grpo_jax.training.runtime import programs
+from grpo_jax.training.phases import policy as policy_lib
+from grpo_jax.training.runtime import jit
 from tests.models import lora_test, transformer_test
 
 CHECKPOINTS = pathlib.Path(__file__).resolve().parents[1] / "data/checkpoints"
@@ -65,11 +65,13 @@ def test_no_type_is_widened_on_the_way(family, base, remat):
   fields |= {"dtype": "bfloat16", "param_dtype": "bfloat16", "remat": remat}
   adapters = None
   if base is not None:
-    alpha = programs.number("model.lora_alpha", 3.0)
+    alpha = jit.number("model.lora_alpha", 3.0)
     adapters = lora.LoRAConfig(rank=2, alpha=alpha, quantization=base)
-  policy = models.policy_of(architecture.TransformerConfig(**fields), adapters)
+  policy = policy_lib.policy_of(
+    architecture.TransformerConfig(**fields), adapters
+  )
   params = jax.eval_shape(policy.init, jax.random.key(0))
-  program = programs.Program(step(policy))
+  program = jit.Program(step(policy))
   lowered = program.lower(params, transformer_test.make_batch())
   assert program.names == (
     ("truediv(config.model.lora_alpha, 2)",) if base else ()

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.models import experts, meshes, transformer
+from grpo_jax.models import experts, mesh, transformer
 from grpo_jax.ops import logprobs
 from grpo_jax.rollout import sampling
 from grpo_jax.types import Prompts
@@ -178,7 +178,7 @@ def test_the_interpreted_kernel_equals_the_dense_form(
   ],
 )
 def test_the_form_is_that_of_the_platform(monkeypatch, platform, dtype, form):
-  monkeypatch.setattr(meshes, "platform", lambda: platform)
+  monkeypatch.setattr(mesh, "platform", lambda: platform)
   assert experts.form("auto", dtype) == form
   assert experts.form("ragged", dtype) == "ragged"
 
@@ -193,7 +193,7 @@ def test_the_form_is_that_of_the_platform(monkeypatch, platform, dtype, form):
 def test_a_kernel_that_cannot_serve_raises(
   monkeypatch, platform, dtype, message
 ):
-  monkeypatch.setattr(meshes, "platform", lambda: platform)
+  monkeypatch.setattr(mesh, "platform", lambda: platform)
   with pytest.raises(ValueError, match=message):
     experts.form("megablox", dtype)
 

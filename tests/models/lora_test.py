@@ -13,7 +13,7 @@ from safetensors import numpy as safetensors
 
 from grpo_jax.models import lora, transformer
 from grpo_jax.models.hf import peft
-from grpo_jax.step import stages
+from grpo_jax.step import step
 from tests.models import transformer_test
 from tests.training import tiny
 
@@ -225,7 +225,7 @@ def test_only_the_adapters_are_trained():
   assert 2 * count <= stored < 2 * count + 10  # Beside counters.
 
   advance = jax.jit(
-    functools.partial(stages.fused_step, parts=parts), donate_argnums=0
+    functools.partial(step.fused_step, parts=parts), donate_argnums=0
   )
   rewards = []
   for i in range(20):

@@ -7,7 +7,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
   splash_attention_mask_info as mask_info,
 )
 
-from grpo_jax.models import masks
+from grpo_jax.models import attention
 
 SHAPE, BEFORE = (512, 768), 256
 
@@ -22,7 +22,7 @@ def theirs(window):
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("process", ["process_mask", "process_mask_dkv"])
 def test_the_kernel_visits_the_blocks_of_jax(window, shards, process):
-  ours = masks.of_distance(SHAPE, window, BEFORE)
+  ours = attention.of_distance(SHAPE, window, BEFORE)
   found = []
   for mask in (theirs(window), ours):
     heads = splash_attention.MultiHeadMask([mask] * 3)
@@ -44,14 +44,14 @@ def test_the_kernel_visits_the_blocks_of_jax(window, shards, process):
 
 def test_equal_masks_are_processed_once():
   """The kernel looks them up by what they are equal to."""
-  one, other = (masks.of_distance(SHAPE, 9, BEFORE) for _ in range(2))
+  one, other = (attention.of_distance(SHAPE, 9, BEFORE) for _ in range(2))
   assert one == other
   assert hash(one) == hash(other)
-  assert one != masks.of_distance(SHAPE, 8, BEFORE)
+  assert one != attention.of_distance(SHAPE, 8, BEFORE)
 
 
 def test_few_blocks_are_kept():
-  mask = masks.of_distance((128 * 64, 128 * 64), None, 0)
+  mask = attention.of_distance((128 * 64, 128 * 64), None, 0)
   heads = splash_attention.MultiHeadMask([mask])
   mask_info.process_mask(heads, (128, 128))
   assert len({id(block) for block in mask.blocks.values()}) == 3

@@ -10,7 +10,7 @@ import pytest
 from jax._src import literals
 from jax.experimental import pallas as pl
 
-from grpo_jax.models import architecture, attention, meshes, paged, transformer
+from grpo_jax.models import architecture, attention, mesh, paged, transformer
 from grpo_jax.rollout import sampling
 from grpo_jax.types import Prompts
 from tests.models import drawn
@@ -42,7 +42,7 @@ def interpreted(monkeypatch):
   monkeypatch.setattr(
     pl, "pallas_call", functools.partial(pl.pallas_call, interpret=True)
   )
-  monkeypatch.setattr(meshes, "platform", lambda: "tpu")
+  monkeypatch.setattr(mesh, "platform", lambda: "tpu")
 
 
 def one_layer(config, steps, lengths=LENGTHS, dtype="float32"):
@@ -171,7 +171,7 @@ def test_rollouts_equal_those_with_the_plain_form(interpreted, monkeypatch):
 
 def test_prompts_begin_their_pages():
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(meshes, "platform", lambda: "tpu")
+    patch.setattr(mesh, "platform", lambda: "tpu")
     mask = jnp.arange(S) >= S - np.array(LENGTHS)[:, None]
     k = jnp.broadcast_to(jnp.arange(S) + 1.0, (3, C, K, S))
     pages = paged.held(CONFIG, mask, k, -jnp.swapaxes(k, -2, -1))
@@ -224,7 +224,7 @@ def test_rows_begin_with_what_does_not_fill_a_page():
 def test_what_the_kernel_cannot_serve_raises(
   monkeypatch, platform, change, message
 ):
-  monkeypatch.setattr(meshes, "platform", lambda: platform)
+  monkeypatch.setattr(mesh, "platform", lambda: platform)
   config = dataclasses.replace(CONFIG, **change)
   policy = transformer.transformer_policy(config)
   shape = jax.ShapeDtypeStruct

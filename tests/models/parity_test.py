@@ -14,7 +14,7 @@ import pytest
 
 from experiments.parity import outputs
 from grpo_jax.models import transformer
-from grpo_jax.models.hf import tensor_files, weights
+from grpo_jax.models.hf import safetensors, weights
 
 CHECKPOINTS = pathlib.Path(__file__).parent.parent / "data" / "checkpoints"
 FAMILIES = (
@@ -181,11 +181,11 @@ def test_what_nothing_changed_is_exported_byte_by_byte(family, tmp_path):
   config, params = weights.load(CHECKPOINTS / family)
   weights.export(params, config, CHECKPOINTS / family, tmp_path / "exported")
   there, here = (
-    tensor_files.find(path)
+    safetensors.find(path)
     for path in (CHECKPOINTS / family, tmp_path / "exported")
   )
   assert there.keys() == here.keys()
-  assert all(tensor_files.equal(there[name], here[name]) for name in there)
+  assert all(safetensors.equal(there[name], here[name]) for name in there)
 
 
 # Without what a family adds, its logits are others: the tests above would

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.models import tower_parts, towers, transformer
+from grpo_jax.models import transformer, vision_parts, vision_towers
 from grpo_jax.types import Images
 from tests.models import transformer_test
 
 TOKEN = 11  # The placeholder.
-TOWER = towers.TowerConfig(
+TOWER = vision_towers.TowerConfig(
   width=8, num_layers=2, num_heads=2, mlp_width=12, patch_size=2, side=3
 )
 CONFIG = dataclasses.replace(
@@ -140,14 +140,14 @@ def test_an_image_matters_and_an_empty_place_does_not():
 def test_attention_in_blocks_is_that_of_all_queries(monkeypatch):
   rng = np.random.default_rng(1)
   q, k, v = jnp.asarray(rng.normal(size=(3, 2, PATCHES, 2, 4)), jnp.float32)
-  mask = tower_parts.visible(make_images(GRIDS[::2]))
+  mask = vision_parts.visible(make_images(GRIDS[::2]))
 
   def value(q, k, v):
-    return jnp.sin(tower_parts.attend(q, k, v, mask)).sum()
+    return jnp.sin(vision_parts.attend(q, k, v, mask)).sum()
 
   found = []
   for size in (PATCHES, 4):
-    monkeypatch.setattr(tower_parts, "_BLOCK", size)
+    monkeypatch.setattr(vision_parts, "_BLOCK", size)
     found.append(jax.jit(jax.value_and_grad(value, (0, 1, 2)))(q, k, v))
     jax.clear_caches()
   jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), *found)
@@ -157,13 +157,13 @@ def test_an_image_sees_itself_only():
   params = transformer_test.make_params(CONFIG)["trained"]["tower"]
   images = make_images()
   alone = make_images((((2, 2),), (), ((2, 2),)))
-  both = towers.encode(TOWER, params, images).features
-  one = towers.encode(TOWER, params, alone).features
+  both = vision_towers.encode(TOWER, params, images).features
+  one = vision_towers.encode(TOWER, params, alone).features
   assert both.shape == (3, PATCHES // 4, CONFIG.width)
   np.testing.assert_allclose(both[0, 0], one[0, 0], atol=1e-6)
   # The two of the second image see each other.
   patches = images.patches.at[0, 4:8].add(1.0)
   changed = dataclasses.replace(images, patches=patches)
-  after = towers.encode(TOWER, params, changed).features
+  after = vision_towers.encode(TOWER, params, changed).features
   np.testing.assert_array_equal(after[0, 0], both[0, 0])
   assert np.abs(after[0, 2] - both[0, 2]).max() > 1e-3

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from grpo_jax.models import architecture, wavelengths
+from grpo_jax.models import architecture, rope
 
 
 def reference(base, factor, original, width, slow, fast, truncate):
@@ -44,7 +44,7 @@ def test_bounds_may_be_rounded_or_not(truncate):
     rope_original_len=4096,
     rope_truncate=truncate,
   )
-  found = np.asarray(wavelengths.frequencies(config, np.float32))
+  found = np.asarray(rope.frequencies(config, np.float32))
   want, other = (
     reference(150_000.0, 32.0, 4096, 64, 1.0, 32.0, rounded)
     for rounded in (truncate, not truncate)

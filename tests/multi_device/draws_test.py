@@ -11,8 +11,9 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from grpo_jax.models import transformer
-from grpo_jax.rollout import correction, mixing, sampling
-from grpo_jax.training.phases import models
+from grpo_jax.rollout import hints as hints_lib
+from grpo_jax.rollout import mixing, sampling
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Prompts, Scored
 from tests.models import transformer_test
@@ -100,17 +101,17 @@ def test_eight_devices_correct_the_rows_of_one(rows):
     params = transformer_test.make_params(config)
     tokens = jax.random.randint(jax.random.key(4), (8, 3), 1, 13)
     hints = jnp.tile(jnp.array([9, 9, 1, -1], jnp.int32), (8, 1))
-    extras = {correction.ANSWER: hints, correction.REFERENCE: hints}
+    extras = {hints_lib.ANSWER: hints, hints_lib.REFERENCE: hints}
     prompts = Prompts(tokens, tokens > 0, jnp.arange(8), extras)
     sampler = sampling.SamplingConfig(8, (0, 1, 2), 0)
-    settings = correction.Correction(0.5, 0.2, 0.2, (11,), 3, 3)
+    settings = hints_lib.Correction(0.5, 0.2, 0.2, (11,), 3, 3)
 
     @jax.jit
     def run(params, prompts, key):
       draft = sampling.sample(policy, params, prompts, key, sampler, 4)
       wrong = jnp.zeros(32, bool)
       scored = Scored(jnp.zeros(32), ~wrong, wrong, {}, {})
-      return correction.correct(
+      return hints_lib.correct(
         *(policy, params, prompts, key, draft, scored),
         config=sampler,
         correction=settings,
@@ -147,7 +148,7 @@ def test_a_mesh_gathers_codes_and_samples_the_rows_of_one_device():
       policy = sharding.on_mesh(transformer.transformer_policy(config), mesh)
       sample = functools.partial(
         sampling.sample,
-        models.sampling_policy(policy, "int8", mesh),
+        policy_lib.sampling_policy(policy, "int8", mesh),
         config=sampling.SamplingConfig(6, (0,), 0),
         group_size=4,
       )

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.step import stages
-from grpo_jax.training.phases import drivers
+from grpo_jax.step import step
+from grpo_jax.training.phases import executors
 from grpo_jax.training.runtime import sharding
 from tests.training import tiny
 
@@ -49,7 +49,7 @@ def _run(mesh, num_steps=2, model=None, **options):
     state = tiny.make_state(parts)
     places = sharding.of_state(mesh, state)
     state = jax.device_put(state, places)
-    advance = drivers.jit_step(mesh, stages.fused_step, parts)
+    advance = executors.jit_step(mesh, step.fused_step, parts)
     for number in range(num_steps):
       prompts = tiny.make_prompts(8, first=8 * number)
       prompts = jax.device_put(prompts, sharding.by_rows(mesh))

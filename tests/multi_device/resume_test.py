@@ -10,7 +10,7 @@ import pytest
 
 from grpo_jax import api
 from grpo_jax.training import loop
-from grpo_jax.training.runtime import checkpoints, metrics_log, sharding
+from grpo_jax.training.runtime import checkpoints, log, sharding
 from tests.experiments import tiny_config
 
 
@@ -23,7 +23,7 @@ def _config(sizes: tuple[int, int, int]):
 
 
 def _losses(workdir) -> dict[int, float]:
-  lines = metrics_log.read_lines(workdir / metrics_log.METRICS)
+  lines = log.read_lines(workdir / log.METRICS)
   assert len({line["step"] for line in lines}) == len(lines)
   return {line["step"]: line["loss"] for line in lines}
 
@@ -34,7 +34,7 @@ def test_run_continues_on_another_mesh(tmp_path, monkeypatch):
   loop.train(_config(before), tmp_path / "whole")
 
   workdir = tmp_path / "moved"
-  write = metrics_log.MetricsLog.write
+  write = log.MetricsLog.write
 
   def stop_at_four(self, step, *rest):
     if step == 4:
@@ -42,7 +42,7 @@ def test_run_continues_on_another_mesh(tmp_path, monkeypatch):
     write(self, step, *rest)
 
   with monkeypatch.context() as patch:
-    patch.setattr(metrics_log.MetricsLog, "write", stop_at_four)
+    patch.setattr(log.MetricsLog, "write", stop_at_four)
     result = loop.train(_config(before), workdir)
   assert result.preempted
   assert 4 <= result.step < 10

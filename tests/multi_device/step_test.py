@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from grpo_jax.models import critic
 from grpo_jax.rollout import drawing
-from grpo_jax.step import kept, replay, stages, update
+from grpo_jax.step import dynamic_sampling, step, update
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import row_arrays
 from tests.step import pictures_test
@@ -115,7 +115,7 @@ def _run(
   )
   whole, rows = sharding.replicated(mesh), sharding.by_rows(mesh)
   advance = jax.jit(
-    functools.partial(stages.fused_step, parts=parts),
+    functools.partial(step.fused_step, parts=parts),
     donate_argnums=0,
     out_shardings=whole,
   )
@@ -298,8 +298,8 @@ def test_rounds_keep_the_groups_that_one_device_keeps():
     parts = dataclasses.replace(
       parts,
       max_rounds=3,
-      kept=kept.Kept(
-        tiny.make_prompts(8), recycles=True, replay=replay.Replay(8)
+      kept=dynamic_sampling.Kept(
+        tiny.make_prompts(8), recycles=True, replay=dynamic_sampling.Replay(8)
       ),
     )
     one, eight = (

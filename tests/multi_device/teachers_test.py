@@ -9,7 +9,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from grpo_jax.ops import logprobs
-from grpo_jax.step import teachers
+from grpo_jax.step import models
 
 B, T, D, V = 8, 8, 32, 4096
 HEAD_BYTES = D * V * 4
@@ -21,7 +21,7 @@ def temporary_bytes(num_teachers):
   split = NamedSharding(mesh, P("fsdp"))
   policy = types.SimpleNamespace(head=lambda kernel, h: h @ kernel)
   known = [
-    teachers.Teacher(policy, f"reference{n}", D) for n in range(num_teachers)
+    models.Teacher(policy, f"reference{n}", D) for n in range(num_teachers)
   ]
 
   def total(kernel, params, h, ref_h, tokens, domain):
@@ -31,7 +31,7 @@ def temporary_bytes(num_teachers):
       h,
       tokens,
       temperature=1.0,
-      reference=(teachers.head_of_domains(known, params, rows), ref_h),
+      reference=(models.head_of_domains(known, params, rows), ref_h),
       chunk_bytes=B * V * 4,
     ).ref_kl.sum()
 

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from grpo_jax.ops import calibration
+from grpo_jax.ops import values
 from grpo_jax.types import Weighted
 
-_gaps, mean = jax.jit(calibration.gaps), jax.jit(calibration.mean)
+_gaps, mean = jax.jit(values.gaps), jax.jit(values.mean)
 
 
 def of(probability, right, mask):

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.ops import corrections
+from grpo_jax.ops import importance
 
 # Ratios 2, 4, 1/8 | 1, 1/4 | nothing.
 RATIO = np.array([[2.0, 4.0, 0.125], [1.0, 0.25, 9.0], [9.0, 9.0, 9.0]])
@@ -16,12 +16,12 @@ MODES = ("truncate", "mask")
 
 # One program for all tests of the same shapes and options.
 weights_of = jax.jit(
-  corrections.importance_weights, static_argnames=("level", "mode")
+  importance.importance_weights, static_argnames=("level", "mode")
 )
-normalized_of = jax.jit(corrections.batch_normalized, static_argnums=2)
-rejection_of = jax.jit(corrections.rejection_mask, static_argnums=(2, 3, 4, 5))
-sequence_mask_of = jax.jit(corrections.off_policy_sequence_mask)
-top_entropy_of = jax.jit(corrections.top_entropy_mask, static_argnums=2)
+normalized_of = jax.jit(importance.batch_normalized, static_argnums=2)
+rejection_of = jax.jit(importance.rejection_mask, static_argnums=(2, 3, 4, 5))
+sequence_mask_of = jax.jit(importance.off_policy_sequence_mask)
+top_entropy_of = jax.jit(importance.top_entropy_mask, static_argnums=2)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_masked_garbage_reaches_no_weight(level, mode, garbage):
 @pytest.mark.parametrize("mode", MODES)
 def test_weights_are_constants_and_finite(level, mode):
   def total(x):
-    return corrections.importance_weights(x, MASK, level, mode, 1e9).sum()
+    return importance.importance_weights(x, MASK, level, mode, 1e9).sum()
 
   slope = jax.jit(jax.grad(total))(LOG_RATIO)
   np.testing.assert_array_equal(slope, 0)

@@ -7,14 +7,14 @@ import time
 import pytest
 
 from experiments.rewards import verdict_attacks
-from grpo_jax.rewards import code, functions, hidden_tests
-from grpo_jax.rewards.sandbox import boxes, defences
+from grpo_jax.rewards import code, registry
+from grpo_jax.rewards.sandbox import box as box_lib
 from grpo_jax.rewards.workers import host
 
 _INPUTS = [
   {"input": f"{x}\n", "output": f"{2 * x}\n{-x}"} for x in (3, 5, 8, 13)
 ]
-_READ = hidden_tests.read(_INPUTS)
+_READ = code.read(_INPUTS)
 _CALLS = [
   {"call": "f(3)", "output": "6"},
   {"call": "f('ab')", "output": "'abab'"},
@@ -153,7 +153,7 @@ def test_published_forms_of_tests(extra, program, share):
   assert found == [share]
 
 
-class _Counting(boxes.Box):
+class _Counting(box_lib.Box):
   num_runs = 0
 
   def run(self, *arguments):
@@ -163,7 +163,7 @@ class _Counting(boxes.Box):
 
 def test_after_the_first_loop_nothing_is_run():
   box = _Counting("process")
-  limits = defences.Limits(wall_s=2.0, cpu_s=1)
+  limits = box_lib.Limits(wall_s=2.0, cpu_s=1)
   program = "x = int(input())\nwhile x == 5: pass\nprint(2 * x)\nprint(-x)"
   assert code.num_passed(box, program, _READ, limits, row_s=60.0) == 1
   assert box.num_runs == 2
@@ -172,7 +172,7 @@ def test_after_the_first_loop_nothing_is_run():
 def test_a_row_has_a_deadline_of_its_own():
   box = _Counting("process")
   slow = "import time\ntime.sleep(1.1)\nx = int(input())\nprint(2*x)\nprint(-x)"
-  limits = defences.Limits(wall_s=20.0)
+  limits = box_lib.Limits(wall_s=20.0)
   passed = code.num_passed(box, slow, 5 * _READ, limits, row_s=3.0)
   assert passed <= 2
   assert box.num_runs <= 2
@@ -228,7 +228,7 @@ def test_rows_without_tests_are_errors(extra, error):
 
 
 def test_a_failed_box_is_no_wrong_answer(monkeypatch):
-  class Broken(boxes.Box):
+  class Broken(box_lib.Box):
     def _command(self, *arguments):
       return ["/bin/false"]
 
@@ -250,7 +250,7 @@ def test_what_cannot_be_made_stops_the_start(monkeypatch, tmp_path):
   monkeypatch.syspath_prepend(str(tmp_path))
   with pytest.raises(RuntimeError, match="No permissions"):
     host.HostScorer({"code": "code"}, {"code": 1.0}, num_workers=1)
-  context = functions.Context(sandbox="process")
+  context = registry.Context(sandbox="process")
   with host.HostScorer(
     {"code": "code"}, {"code": 1.0}, num_workers=1, context=context
   ) as scorer:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from grpo_jax.rewards import combine as lib
+from grpo_jax.rewards import derived
 
 NAN, INF = np.nan, np.inf
 ONES = np.ones(6, np.float32)
@@ -17,7 +17,7 @@ def rows(*values):
 
 
 def test_rows_sum_what_applies_and_the_rest_is_not_valid():
-  scored = lib.combine(
+  scored = derived.combine(
     {
       "accuracy": rows(1, 1, NAN, NAN, 1, INF),
       "format": rows(1, NAN, 1, NAN, 1, 1),
@@ -38,24 +38,24 @@ def test_rows_sum_what_applies_and_the_rest_is_not_valid():
 def test_correct_is_the_named_component_or_the_first_in_sorted_order():
   components = {"b": rows(1, 0), "a": rows(0.5, 2)}
   weights = {"a": 0.0, "b": 1.0}
-  first = lib.combine(components, weights, None, None)
+  first = derived.combine(components, weights, None, None)
   np.testing.assert_array_equal(first.correct, [False, True])
-  named = lib.combine(components, weights, None, "b")
+  named = derived.combine(components, weights, None, "b")
   np.testing.assert_array_equal(named.correct, [True, False])
 
 
 def test_a_row_with_only_an_observed_component_is_not_valid():
   components = {"a": rows(NAN, 1), "seen": rows(3, NAN)}
-  scored = lib.combine(components, {"a": 1.0, "seen": 0.0}, None, None)
+  scored = derived.combine(components, {"a": 1.0, "seen": 0.0}, None, None)
   np.testing.assert_array_equal(scored.valid, [False, True])
 
 
 def test_a_reward_whose_squares_overflow_is_not_valid():
   components = {"a": rows(1e15, 3e38, 1e30, -1e16, INF, 1), "b": 1e15 * ONES}
-  scored = lib.combine(components, {"a": 1.0, "b": 0.0}, None, "a")
+  scored = derived.combine(components, {"a": 1.0, "b": 0.0}, None, "a")
   np.testing.assert_array_equal(scored.valid, [1, 0, 0, 0, 0, 1])
   np.testing.assert_array_equal(scored.rewards, rows(1e15, 0, 0, 0, 0, 1))
-  scored = lib.combine({"a": rows(1e15, 1)}, {"a": 10.0}, None, None)
+  scored = derived.combine({"a": rows(1e15, 1)}, {"a": 10.0}, None, None)
   np.testing.assert_array_equal(scored.valid, [0, 1])
 
 
@@ -69,12 +69,12 @@ def test_a_reward_whose_squares_overflow_is_not_valid():
 )
 def test_names_that_do_not_match_raise(weights, correct, named):
   with pytest.raises(KeyError, match=named):
-    lib.combine({"a": rows(0), "b": rows(0)}, weights, None, correct)
+    derived.combine({"a": rows(0), "b": rows(0)}, weights, None, correct)
 
 
 def test_no_components_raise():
   with pytest.raises(KeyError, match="at least one"):
-    lib.combine({}, {}, None, None)
+    derived.combine({}, {}, None, None)
 
 
 def reference(components, weights, failed):
@@ -97,7 +97,7 @@ SIZE = 5
 value = st.floats(-8, 8, width=32) | st.sampled_from([NAN, INF, -INF])
 column = st.lists(value, min_size=SIZE, max_size=SIZE)
 combined = jax.jit(
-  lambda x, failed: lib.combine(x, WEIGHTS, failed, "a"),
+  lambda x, failed: derived.combine(x, WEIGHTS, failed, "a"),
 )
 WEIGHTS = {"a": 1.0, "b": -0.5, "c": 0.0}
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 
 from grpo_jax import algorithms
-from grpo_jax.rewards import combine, derived
+from grpo_jax.rewards import derived
 from tests.references import grpo
 
 NAN = math.nan
@@ -176,7 +176,7 @@ def _hras(accuracy, process, consistency, group_id, task):
   parts = {"accuracy": 1.0, "process": 0.5}
   components = found | {"total": derived.total(seen, parts=parts)}
   weights = dict.fromkeys(found, 0.0) | {"total": task, "consistency": 0.5}
-  scored = combine.combine(components, weights, None, "accuracy")
+  scored = derived.combine(components, weights, None, "accuracy")
   order = sorted(components)
   batch: Any = types.SimpleNamespace(
     components=jnp.stack([scored.components[x] for x in order], axis=-1),

@@ -7,7 +7,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from grpo_jax.rewards import formatting
+from grpo_jax.rewards import form
 
 PATTERN = re.compile(
   r"^<think>(?!.*<think>)\s*\S.*?</think>\s*<answer>\s*\S.*?</answer>\s*$",
@@ -18,7 +18,7 @@ TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
 def score(*completions):
   size = len(completions)
-  return formatting.think_answer_format(
+  return form.think_answer_format(
     [""] * size, list(completions), list(range(size)), [{}] * size
   )
 

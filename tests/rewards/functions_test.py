@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from grpo_jax.data import tokenizer
-from grpo_jax.rewards import functions
-from grpo_jax.rewards.workers import host, retries
+from grpo_jax.rewards import registry
+from grpo_jax.rewards.workers import host
 
 _HERE = "tests.rewards.reward_functions:"
 
@@ -96,7 +96,7 @@ def test_a_bad_row_that_waits_harms_none_of_the_others(word, kind):
 
 
 def test_functions_get_what_they_ask_for():
-  context = functions.Context(
+  context = registry.Context(
     tokenizer=(
       "grpo_jax.data.tokenizer:Tokenizer",
       [str(tokenizer.GSM8K_BPE)],
@@ -124,8 +124,8 @@ def test_functions_get_what_they_ask_for():
 
 
 def test_answers_stand_behind_the_marker_that_the_config_names():
-  context = functions.Context(answer_after="####")
-  accuracy = functions.bound("math_accuracy", {}, context)
+  context = registry.Context(answer_after="####")
+  accuracy = registry.bound("math_accuracy", {}, context)
   texts = ["So.\n#### 5", "So it is 5."]
   said = accuracy([""] * 2, texts, [0] * 2, [{"answer": "5"}] * 2)
   assert said == [1.0, 0.0]
@@ -166,7 +166,7 @@ def test_groups_are_tried_again_as_a_whole():
       [0, 0, 1],
       [{"wait_s": 0.0}, {"wait_s": 30.0}, {"wait_s": 0.0}],
     )
-    scores = retries.score(scorer, [""] * 3, *rows, correct="asked")
+    scores = host.score(scorer, [""] * 3, *rows, correct="asked")
   assert scores.components["shortest"].tolist() == [0, 1, 1]
   assert scores.components["asked"].tolist() == [2, 0, 1]
   assert not scores.failed.any()

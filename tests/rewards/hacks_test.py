@@ -16,7 +16,7 @@ import pytest
 
 from grpo_jax import gym as problems
 from grpo_jax.data import gym as gym_data
-from grpo_jax.rewards import derived, formatting, gym, math_accuracy, steps
+from grpo_jax.rewards import derived, form, gym, math_accuracy
 from grpo_jax.rewards.in_graph import accuracy, forms, numbers, text
 
 AFTER = "####"
@@ -300,7 +300,7 @@ def test_forms_on_the_host_and_on_arrays(name):
   wanted = [getattr(case, name) for case in cases]
   texts = [case.text for case in cases]
   size = len(texts)
-  said = getattr(formatting, name)([""] * size, texts, [0] * size, [{}] * size)
+  said = getattr(form, name)([""] * size, texts, [0] * size, [{}] * size)
   assert said == wanted
   rows = text.encoded(texts, 160)
   arrays = np.asarray(jax.jit(getattr(forms, name))(rows))
@@ -336,7 +336,7 @@ def test_forms_on_the_host_and_on_arrays(name):
   ],
 )
 def test_lines_of_sums(line, scores):
-  (found,) = steps.arithmetic_steps([""], [line], [0], [{}])
+  (found,) = form.arithmetic_steps([""], [line], [0], [{}])
   assert [score for _, score in found] == scores
 
 

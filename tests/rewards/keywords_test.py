@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from grpo_jax.rewards import functions, keywords
+from grpo_jax.rewards import registry
 from grpo_jax.rewards.workers import host
 
 # The examples of TRL's documentation, and what its signature allows beside.
@@ -122,7 +122,7 @@ def test_messages_are_given_where_the_run_has_a_chat_template():
   def seen(prompts, completions, answer):
     return prompts, completions, answer
 
-  ours = keywords.adapted(seen, {}, True)(["q"], ["c"], [0], [{"answer": "a"}])
+  ours = registry.adapted(seen, {}, True)(["q"], ["c"], [0], [{"answer": "a"}])
   assert ours == (
     [[{"role": "user", "content": "q"}]],
     [[{"role": "assistant", "content": "c"}]],
@@ -135,7 +135,7 @@ def test_who_takes_a_message_for_a_text_is_told(conversational):
   def stripped(completions):
     return [len(text.strip()) for text in completions]
 
-  call = keywords.adapted(stripped, {}, conversational)
+  call = registry.adapted(stripped, {}, conversational)
   if not conversational:
     assert call(["q"], [" c "], [0], [{}]) == [1]
     return
@@ -159,13 +159,13 @@ def test_who_takes_a_message_for_a_text_is_told(conversational):
   ],
 )
 def test_names_of_arguments_tell_the_signatures_apart(function, by_keyword):
-  assert keywords.uses(function) == by_keyword
+  assert registry.uses(function) == by_keyword
 
 
 def test_what_nothing_fills_in_is_named():
   def reward(completions, ground_truth, words, trainer_state, log_extra, n=1):
     return []
 
-  assert keywords.missing(reward, {"words"}, {"answer"}) == ["ground_truth"]
-  assert not keywords.missing(reward, {"words"}, {"ground_truth"})
-  assert functions.asks_for(reward) == set()
+  assert registry.missing(reward, {"words"}, {"answer"}) == ["ground_truth"]
+  assert not registry.missing(reward, {"words"}, {"ground_truth"})
+  assert registry.asks_for(reward) == set()

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from grpo_jax.data import tokenizer
-from grpo_jax.rewards import derived, functions
+from grpo_jax.rewards import derived, registry
 from grpo_jax.rewards.workers import host
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import judge_settings, reward_settings
-from grpo_jax.training.problem import verifiers
+from grpo_jax.settings import rewards
+from grpo_jax.training.problem import rewards as rewards_lib
 
 PAGE = (pathlib.Path(__file__).parents[2] / "docs/rewards.md").read_text(
   encoding="utf-8"
@@ -32,10 +32,10 @@ def module(tmp_path, monkeypatch):
 
 
 def test_the_table_has_every_reward():
-  models = {reward_settings.REWARD_MODEL, judge_settings.JUDGE}
-  known = {*functions.BUILTIN, *derived.DERIVED, *models}
+  models = {rewards.REWARD_MODEL, rewards.JUDGE}
+  known = {*registry.BUILTIN, *derived.DERIVED, *models}
   assert ROWS.keys() == known
-  assert all(f'"{name}"' in PAGE for name in functions.STEPS)
+  assert all(f'"{name}"' in PAGE for name in registry.STEPS)
 
 
 def test_the_table_has_every_option_and_place():
@@ -45,11 +45,11 @@ def test_the_table_has_every_option_and_place():
       assert cells[2] == "made"
       with pytest.raises(ValueError, match="it has") as error:
         derived.check_options(name, {"nothing": 1})
-    elif name in functions.BUILTIN:
-      on_arrays = name in (*verifiers._ON_ARRAYS, "math_accuracy")
+    elif name in registry.BUILTIN:
+      on_arrays = name in (*rewards_lib._ON_ARRAYS, "math_accuracy")
       assert cells[2] == ("both" if on_arrays else "host")
       with pytest.raises(ValueError, match="it has") as error:
-        functions.check_options(name, {"nothing": 1})
+        registry.check_options(name, {"nothing": 1})
     else:
       continue
     options = str(error.value).partition("it has ")[2].partition(".")[0]
@@ -62,7 +62,7 @@ def test_rewards_of_ones_own(module):
   completions = ["12.", "", "1234 1234 1234 5.", "12."]
   tokens = [text.encode(x) for x in completions]
   names = ("brevity", "longest", "rubric", "few_tokens")
-  context = functions.Context(
+  context = registry.Context(
     tokenizer=(
       "grpo_jax.data.tokenizer:Tokenizer",
       [str(tokenizer.GSM8K_BPE)],
@@ -106,7 +106,7 @@ def _judge(settings, names=()):
   config.sampling.max_new_tokens = 24
   config.phases = ("rl",)
   exec(settings, {"config": config})
-  return verifiers.judge(config_lib.resolve(config), None, names=names)
+  return rewards_lib.judge(config_lib.resolve(config), None, names=names)
 
 
 def test_rewards_that_are_normalised_as_one():

@@ -6,10 +6,10 @@ import os
 import sys
 import time
 
-from grpo_jax.rewards import functions
+from grpo_jax.rewards import registry
 
 
-@functions.of_group
+@registry.of_group
 def shortest(prompts, completions, ids, extras):
   """1.0 for the shortest completions of a prompt."""
   assert len(set(ids)) == 1
@@ -37,7 +37,7 @@ async def meets_others(prompts, completions, ids, extras):
   return [float(ids[0])]
 
 
-@functions.of_group
+@registry.of_group
 async def asked_together(prompts, completions, ids, extras):
   await asyncio.sleep(0.01)
   return [float(len(completions))] * len(completions)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from grpo_jax.rewards import steps
+from grpo_jax.rewards import form
 
 
 def _scores(text):
-  (found,) = steps.arithmetic_steps([""], [text], [0], [{}])
+  (found,) = form.arithmetic_steps([""], [text], [0], [{}])
   return found
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_jax.rewards import verdicts
+from grpo_jax.rewards import rubrics
 from grpo_jax.rewards.in_graph import text
 from grpo_jax.rewards.in_graph import verdicts as on_arrays
 
@@ -45,7 +45,7 @@ WORDS = {"good": 1.0, "very good": 2.0, "Bad": -1.0, "3": 3.0}
   ],
 )
 def test_known_texts(said, words, marker, worth):
-  assert verdicts.read(said, words, marker) == worth
+  assert rubrics.read(said, words, marker) == worth
   got = float(program(tuple(words.items()), marker)(text.encoded([said], 64)))
   assert got == worth or (worth is None and math.isnan(got))
 
@@ -69,7 +69,7 @@ def test_a_program_reads_what_the_host_reads(texts):
   rows = text.encoded([*texts, *[""] * (32 - len(texts))], 64)
   for words, marker in ((YES_NO | MARKS, ""), (YES_NO | WORDS, "verdict:")):
     got = np.asarray(program(tuple(words.items()), marker)(rows))
-    wanted = [verdicts.read(row, words, marker) for row in texts]
+    wanted = [rubrics.read(row, words, marker) for row in texts]
     nan = [math.nan if worth is None else worth for worth in wanted]
     np.testing.assert_array_equal(got[: len(texts)], nan)
 
@@ -96,4 +96,4 @@ def test_of_a_text_that_is_cut_the_last_word_is_not_known():
 )
 def test_words_that_cannot_be_told_are_refused(words, marker, said):
   with pytest.raises(ValueError, match=said):
-    verdicts.check(words, marker, "config.judge")
+    rubrics.check_verdicts(words, marker, "config.judge")

@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from grpo_jax.rewards import detections, functions, vision
+from grpo_jax.rewards import registry, vision
 
 REFERENCES = pathlib.Path(__file__).parent / "coco_references.json"
 FORMAT = re.compile(
@@ -20,7 +20,7 @@ FORMAT = re.compile(
 
 
 def score(name, text, answer, **options):
-  function = functions.load_function(name)
+  function = registry.load_function(name)
   (found,) = function(["?"], [text], [0], [{"answer": answer}], **options)
   return found
 
@@ -45,8 +45,8 @@ def objects(*found):
   ],
 )
 def test_known_indices(one, other, expected):
-  assert detections.iou(one, other) == pytest.approx(expected, abs=1e-15)
-  assert detections.iou(other, one) == detections.iou(one, other)
+  assert vision.iou(one, other) == pytest.approx(expected, abs=1e-15)
+  assert vision.iou(other, one) == vision.iou(one, other)
   text = f"<answer>{list(one)}</answer>"
   found = score("box_iou", text, list(other))
   assert found == pytest.approx(expected, abs=1e-15)
@@ -82,14 +82,14 @@ def test_how_a_box_is_read(text, expected):
 def test_average_precision_is_that_of_coco():
   for found, gold, mean, at_half in json.loads(REFERENCES.read_text()):
     ours, theirs = (
-      detections.detections_of(
+      vision.detections_of(
         [{"bbox_2d": one[:4], "label": one[4]} for one in side]
       )
       for side in (found, gold)
     )
-    said = detections.average_precision(ours, theirs)
+    said = vision.average_precision(ours, theirs)
     assert said == pytest.approx(mean, abs=1e-12)
-    said = detections.average_precision(ours, theirs, (0.5,))
+    said = vision.average_precision(ours, theirs, (0.5,))
     assert said == pytest.approx(at_half, abs=1e-12)
 
 
@@ -190,7 +190,7 @@ def test_hostile_texts_have_nothing_and_take_no_time(text):
 def test_many_objects_take_no_time():
   gold = objects(*[([i, 0, i + 1, 1], "cat") for i in range(0, 200, 2)])
   text = objects(*[([i, 0, i + 1, 1], "c") for i in range(400)])
-  assert len(text) < detections.MAX_CHARS
+  assert len(text) < vision.MAX_CHARS
   start = time.process_time()
   for name in ("detection_map", "detection_score"):
     assert 0.0 <= score(name, text, gold) < 1.0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grpo_jax import tasks
-from grpo_jax.models import adapter
+from grpo_jax.models import from_logits
 from grpo_jax.rollout import compaction, sampling
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.types import Compaction, Environment, Prompts, Turn
@@ -47,7 +47,7 @@ EVERY_TWO = Compaction(
   max_compactions=2,
   head_len=1,
 )
-MARKOV = adapter.policy_from_logits(
+MARKOV = from_logits.policy_from_logits(
   lambda table, tokens, mask: table[tokens], lambda key: jnp.zeros((1, 1))
 )
 

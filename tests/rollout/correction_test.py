@@ -10,7 +10,7 @@ import pytest
 
 from grpo_jax.models import transformer
 from grpo_jax.ops import baselines, logprobs
-from grpo_jax.rollout import correction, mixing, sampling
+from grpo_jax.rollout import hints, mixing, sampling
 from grpo_jax.types import Prompts, Scored
 from tests.models import transformer_test
 from tests.rollout import sampling_test
@@ -21,7 +21,7 @@ CONFIG = transformer_test.float64(
 PAD, ENDS, T, G = 0, (1, 2, 3), 14, 32
 SAMPLER = sampling.SamplingConfig(T, ENDS, PAD, temperature=0.8, top_k=9)
 CUE, MOST = (11, 12), 4
-CORRECTION = correction.Correction(
+CORRECTION = hints.Correction(
   p_cue=0.4,
   p_answer=0.2,
   p_reference=0.3,
@@ -36,8 +36,8 @@ REFERENCES = [[6, 6, 6, 1], [4, 1, -1, -1], [-1, -1, -1, -1]]
 def make_prompts():
   tokens, mask, *_ = transformer_test.make_batch()
   extras = {
-    correction.ANSWER: np.array(ANSWERS, np.int32),
-    correction.REFERENCE: np.array(REFERENCES, np.int32),
+    hints.ANSWER: np.array(ANSWERS, np.int32),
+    hints.REFERENCE: np.array(REFERENCES, np.int32),
   }
   return Prompts(tokens, mask, np.arange(3), extras)
 
@@ -57,7 +57,7 @@ def scored_of(rollout):
 
 @functools.partial(jax.jit, static_argnums=(0, 6, 7))
 def corrected(policy, params, prompts, key, rollout, scored, config, settings):
-  return correction.correct(
+  return hints.correct(
     policy,
     params,
     prompts,
@@ -165,7 +165,7 @@ def test_drafts_without_room_are_those_that_would_not_fit(drawn):
     settings = dataclasses.replace(
       CORRECTION, p_cue=1.0, p_answer=0.0, p_reference=0.0, limits=limits
     )
-    found = correction.plan(settings, prompts, keys, draft, everyone)
+    found = hints.plan(settings, prompts, keys, draft, everyone)
     size = np.asarray(draft.completion_mask.sum(1))
     room = np.repeat([limits[0], limits[0], limits[1]], G)
     fits = (size - 1 + len(CUE) + MOST <= room) & np.asarray(draft.terminated)
@@ -198,7 +198,7 @@ def _logits(policy, params, *rows):
 
 _token_logprobs = jax.jit(logprobs.token_logprobs)
 _entropy = jax.jit(logprobs.entropy_from_logits)
-_kinds = jax.jit(correction.kinds, static_argnums=0)
+_kinds = jax.jit(hints.kinds, static_argnums=0)
 _live_groups = jax.jit(baselines.live_groups, static_argnums=3)
 
 
@@ -351,7 +351,7 @@ def test_groups_without_any_right_row_live_where_some_rows_have_the_answer():
   ids = np.arange(num_groups)
   keys = sampling_test.row_keys(jax.random.key(1), ids, size)
   kinds = _kinds(settings, keys, np.zeros(len(keys), bool))
-  right = (np.asarray(kinds) == correction.BY_ANSWER).astype(np.float32)
+  right = (np.asarray(kinds) == hints.BY_ANSWER).astype(np.float32)
   group = np.repeat(ids, size)
   live = np.asarray(
     _live_groups(right, np.ones(len(keys), bool), group, num_groups)

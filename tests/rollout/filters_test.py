@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from grpo_jax.rollout import filters
+from grpo_jax.rollout import drawing
 
 V = 7
 # Eighths, so that ties are exact and common.
@@ -34,7 +34,7 @@ def check(filtered, logits, keep):
 @hypothesis.given(LOGITS, st.integers(1, V + 2))
 def test_top_k_keeps_tokens_with_fewer_than_k_likelier_ones(logits, k):
   check(
-    filters.top_k(jnp.asarray(logits), k),
+    drawing.top_k(jnp.asarray(logits), k),
     logits,
     lambda row, v: (row > row[v]).sum() < k,
   )
@@ -49,7 +49,7 @@ def test_top_p_keeps_tokens_with_less_than_p_before_them(logits, p):
   distances = [abs(mass_before(row, v) - p) for row in logits for v in range(V)]
   hypothesis.assume(min(distances) > 1e-5)  # Beyond rounding.
   check(
-    filters.top_p(jnp.asarray(logits), p),
+    drawing.top_p(jnp.asarray(logits), p),
     logits,
     lambda row, v: mass_before(row, v) < p,
   )
@@ -61,7 +61,7 @@ def test_min_p_keeps_tokens_near_the_most_likely(logits, p):
   ratios = [softmax(row) / softmax(row).max() for row in logits]
   hypothesis.assume(all(abs(r - p).min() > 1e-5 for r in ratios))
   check(
-    filters.min_p(jnp.asarray(logits), p),
+    drawing.min_p(jnp.asarray(logits), p),
     logits,
     lambda row, v: softmax(row)[v] >= p * softmax(row).max(),
   )
@@ -69,7 +69,7 @@ def test_min_p_keeps_tokens_near_the_most_likely(logits, p):
 
 @pytest.mark.parametrize(
   ("function", "value"),
-  [(filters.top_k, 1), (filters.top_p, 1e-9), (filters.min_p, 1.0)],
+  [(drawing.top_k, 1), (drawing.top_p, 1e-9), (drawing.min_p, 1.0)],
 )
 def test_the_strictest_setting_keeps_exactly_the_most_likely(function, value):
   logits = jnp.array([[0.0, 3.0, -jnp.inf, 2.0]])
@@ -78,7 +78,7 @@ def test_the_strictest_setting_keeps_exactly_the_most_likely(function, value):
 
 
 @pytest.mark.parametrize(
-  ("function", "value"), [(filters.top_k, 4), (filters.top_p, 1.0)]
+  ("function", "value"), [(drawing.top_k, 4), (drawing.top_p, 1.0)]
 )
 def test_the_loosest_setting_keeps_everything(function, value):
   logits = jnp.array([[0.0, 3.0, -jnp.inf, -40.0]])
@@ -87,17 +87,17 @@ def test_the_loosest_setting_keeps_everything(function, value):
 
 def test_rows_have_a_top_p_of_their_own():
   logits = jnp.tile(-jnp.arange(200.0), (3, 1))
-  kept = np.isfinite(filters.top_p(logits, jnp.array([[0.5], [1.0], [0.9]])))
+  kept = np.isfinite(drawing.top_p(logits, jnp.array([[0.5], [1.0], [0.9]])))
   assert kept.sum(axis=1).tolist() == [1, 200, 3]
 
 
 def test_a_token_that_alone_has_the_mass_is_kept_alone():
   # The probability of the other one is 0 in float32, and the mass before it 1.
-  kept = np.isfinite(filters.top_p(jnp.array([[-200.0, 0.0]]), 0.99))
+  kept = np.isfinite(drawing.top_p(jnp.array([[-200.0, 0.0]]), 0.99))
   np.testing.assert_array_equal(kept, [[False, True]])
 
 
 def test_temperature_divides():
   np.testing.assert_array_equal(
-    filters.temperature(jnp.array([[1.0, 3.0]]), 0.5), [[2.0, 6.0]]
+    drawing.temperature(jnp.array([[1.0, 3.0]]), 0.5), [[2.0, 6.0]]
   )

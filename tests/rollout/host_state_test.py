@@ -6,7 +6,7 @@
 import jax
 import numpy as np
 
-from grpo_jax.rollout import contexts, host_state
+from grpo_jax.rollout import host_state, resumed
 from grpo_jax.types import Prompts
 
 PROMPTS = Prompts(
@@ -19,7 +19,7 @@ TOKENS = np.array([[0, 0, 0, 0], [7, 8, 0, 0], [7, 0, 0, 0], [7, 8, 9, 7]])
 SIZE = np.array([0, 2, 1, 4])
 
 # Each operation outside a program would be a program of its own.
-_joined = jax.jit(contexts.joined, static_argnums=3)
+_joined = jax.jit(resumed.joined, static_argnums=3)
 _with_answers = jax.jit(host_state.with_answers)
 
 

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.models import adapter, transformer
+from grpo_jax.models import from_logits, transformer
 from grpo_jax.ops import logprobs
 from grpo_jax.rollout import drawing, sampling
 from grpo_jax.types import Prompts
 from tests.models import transformer_test
 
-MARKOV = adapter.policy_from_logits(
+MARKOV = from_logits.policy_from_logits(
   lambda table, tokens, mask: table[tokens], lambda key: jnp.zeros((1, 1))
 )
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from grpo_jax import tasks
-from grpo_jax.models import adapter
+from grpo_jax.models import from_logits
 from grpo_jax.rollout import sampling
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.types import Prompts
 from tests.rollout import toy
 
-MARKOV = adapter.policy_from_logits(
+MARKOV = from_logits.policy_from_logits(
   lambda table, tokens, mask: table[tokens], lambda key: jnp.zeros((1, 1))
 )
 

@@ -11,13 +11,9 @@ import numpy as np
 import pytest
 
 from grpo_jax.rewards.workers import judge_service
-from grpo_jax.rollout import continued
-from grpo_jax.serving import (
-  serving,
-  serving_endpoint,
-  serving_http,
-  serving_requests,
-)
+from grpo_jax.rollout import resumed
+from grpo_jax.serving import endpoint as endpoint_lib
+from grpo_jax.serving import engine, http, requests
 from grpo_jax.training.evaluation import draws
 from tests.training.phases import served
 
@@ -116,7 +112,7 @@ def test_calls_of_a_stream_are_numbered():
   message = {"role": "assistant", "content": "", "tool_calls": [call]}
   choice = {"index": 0, "finish_reason": "tool_calls", "message": message}
   answer = {"object": "chat.completion", "id": "x", "choices": [choice]}
-  said, _ = serving_requests.events(answer, usage=False)
+  said, _ = requests.events(answer, usage=False)
   (found,) = said["choices"][0]["delta"]["tool_calls"]
   assert found == {"index": 0, **call}
 
@@ -185,18 +181,18 @@ def test_a_prompt_sent_back_has_the_log_probs_of_its_draw(server, temperature):
 
 def test_a_token_without_a_chance_has_a_number(loaded):
   """JSON has no infinity, and a prompt may have ids that nobody draws."""
-  request = serving_requests.parse(
+  request = requests.parse(
     {"prompt": [5, 7], "echo": True, "logprobs": 1}, False
   )
-  alternatives = continued.Alternatives(
+  alternatives = resumed.Alternatives(
     ids=np.array([[8], [9]]),
     top_logp=np.array([[-0.1], [-0.2]], np.float32),
     logp=np.array([-np.inf, -0.2], np.float32),
   )
   one = np.array([-0.2], np.float32)
-  drawn = serving.Drawn([9], one, one, one, False, alternatives)
+  drawn = engine.Drawn([9], one, one, one, False, alternatives)
   reply = served.speaker_of(loaded).reply(request, [5, 7], drawn, "n", False)
-  answer = serving_requests.answer(request, "n", "m", [[5, 7]], [[reply]])
+  answer = requests.answer(request, "n", "m", [[5, 7]], [[reply]])
   found = answer["choices"][0]["logprobs"]
   json.dumps(found, allow_nan=False)
   assert found["token_logprobs"][:2] == [None, -9999.0]
@@ -262,14 +258,14 @@ def test_a_reply_with_calls_says_so(loaded):
     calls = (Call,)
 
   speaker = served.speaker_of(
-    loaded, serving_endpoint.calls_of(lambda text: Parsed)
+    loaded, endpoint_lib.calls_of(lambda text: Parsed)
   )
-  request = serving_endpoint.serving_requests.parse(
+  request = endpoint_lib.serving_requests.parse(
     {**ASK, "tools": [{"function": {}}]}, True
   )
   ids = loaded.problem.tokenizer.encode("abc")
   numbers = np.zeros(3, np.float32)
-  drawn = serving_endpoint.serving.Drawn(ids, numbers, numbers, numbers, True)
+  drawn = endpoint_lib.serving.Drawn(ids, numbers, numbers, numbers, True)
   reply = speaker.reply(request, ids, drawn, "n", False)
   assert reply.finish_reason == "tool_calls"
   assert reply.said == "abc"
@@ -326,7 +322,7 @@ def test_a_reply_with_calls_says_so(loaded):
     (CHAT, b"[" * 10**5, 400, "no JSON"),
     ("/v1/embeddings", {}, 404, "there is no POST /v1/embeddings"),
     ("/rollouts/0" + CHAT, ASK, 404, "no rollouts"),
-    (CHAT, b" " * (serving_http.MAX_BYTES + 1), 413, "more than"),
+    (CHAT, b" " * (http.MAX_BYTES + 1), 413, "more than"),
   ],
 )
 def test_bad_requests_get_an_error_object(server, path, body, status, message):
@@ -344,7 +340,7 @@ def test_a_slow_tokenizer_holds_nobody_else(loaded, sampler, monkeypatch):
     assert left.wait(30)
     return [[1]]
 
-  monkeypatch.setattr(serving_endpoint.Speaker, "prompts", prompts)
+  monkeypatch.setattr(endpoint_lib.Speaker, "prompts", prompts)
   with (
     served.server_of(loaded, sampler) as server,
     concurrent.futures.ThreadPoolExecutor(1) as pool,
@@ -360,7 +356,7 @@ def test_a_slow_tokenizer_holds_nobody_else(loaded, sampler, monkeypatch):
 
 
 def test_a_body_that_never_ends_is_refused(server, monkeypatch):
-  monkeypatch.setattr(serving_http, "_BODY_S", 0.1)
+  monkeypatch.setattr(http, "_BODY_S", 0.1)
   with socket.create_connection((server.host, server.port), 10) as connection:
     head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
     connection.sendall(f"{head}Content-Length: 9\r\n\r\n".encode())
@@ -411,17 +407,17 @@ def test_many_requests_at_once_are_all_answered(server):
 
 def test_what_has_no_room_is_told_to_come_again(loaded):
   sampler = served.sampler_of(loaded, max_waiting=2)
-  endpoint = serving_endpoint.Completions(
+  endpoint = endpoint_lib.Completions(
     served.speaker_of(loaded), sampler, "tiny"
   )
-  server = serving_http.Server(endpoint, timeout_s=0.2, max_requests=1)
+  server = http.Server(endpoint, timeout_s=0.2, max_requests=1)
   try:
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
       found = pool.map(
         lambda x: served.post(server.url + CHAT, x)[0], [ASK, ASK]
       )
       assert sorted(found) == [429, 504]  # Nobody draws.
-    waiting = sampler.submit([serving.Ask([1], serving.key_of(0), 1)])
+    waiting = sampler.submit([engine.Ask([1], engine.key_of(0), 1)])
     status, answer = served.post(server.url + CHAT, {**ASK, "n": 2})
     assert status == 429
     assert answer["error"]["type"] == "rate_limit_error"
@@ -452,15 +448,15 @@ def test_a_token_is_asked_for(loaded, sampler):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "a.example"])
 def test_other_machines_reach_it_with_a_token_only(host):
   with pytest.raises(ValueError, match=r"--token_file"):
-    serving_http.Server(None, host)
-  serving_http.check_address(host, "secret")
-  serving_http.check_address("localhost", "")
-  serving_http.check_address("::1", "")
+    http.Server(None, host)
+  http.check_address(host, "secret")
+  http.check_address("localhost", "")
+  http.check_address("::1", "")
 
 
 def test_a_taken_port_is_an_error(server):
   with pytest.raises(OSError, match="in use"):
-    serving_http.Server(None, port=server.port)
+    http.Server(None, port=server.port)
   with socket.create_connection((server.host, server.port)):
     pass  # The first one is there all the same.
 

@@ -6,8 +6,8 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from grpo_jax.serving import serving_requests
-from grpo_jax.serving.serving_requests import BadRequest
+from grpo_jax.serving import requests
+from grpo_jax.serving.requests import BadRequest
 
 ASK = {"role": "user", "content": "hi"}
 _JSON = st.recursive(
@@ -25,7 +25,7 @@ _NAMES = st.sampled_from(
 
 
 def test_a_chat_is_read():
-  request = serving_requests.parse(
+  request = requests.parse(
     {
       "model": "m",
       "messages": [
@@ -67,7 +67,7 @@ def test_a_chat_is_read():
   ],
 )
 def test_prompts_are_text_or_ids(prompt, expected):
-  request = serving_requests.parse({"prompt": prompt, "logprobs": 0}, False)
+  request = requests.parse({"prompt": prompt, "logprobs": 0}, False)
   assert request.prompts == expected
   assert request.logprobs
   assert request.messages is None
@@ -113,10 +113,10 @@ def test_prompts_are_text_or_ids(prompt, expected):
 )
 def test_what_there_is_not_is_refused(changed, param):
   with pytest.raises(BadRequest) as caught:
-    serving_requests.parse({"messages": [ASK], **changed}, is_chat=True)
+    requests.parse({"messages": [ASK], **changed}, is_chat=True)
   assert caught.value.param == param
   assert caught.value.status == 400
-  assert serving_requests.error(caught.value)["error"]["param"] == param
+  assert requests.error(caught.value)["error"]["param"] == param
 
 
 @hypothesis.given(
@@ -125,5 +125,5 @@ def test_what_there_is_not_is_refused(changed, param):
 def test_any_body_is_read_or_refused(body, is_chat):
   # Nothing else is raised.
   with contextlib.suppress(BadRequest):
-    request = serving_requests.parse(body, is_chat)
+    request = requests.parse(body, is_chat)
     assert (request.messages is None) != is_chat

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.serving import serving
+from grpo_jax.serving import engine
 from grpo_jax.training.evaluation import draws
 from tests.training.phases import served
 
@@ -26,9 +26,9 @@ def sampler(loaded):
 
 
 def ask_of(loaded, prompt, seed=0, number=0, sample=0, **fields):
-  key = serving.key_of(seed, number, sample, 0)
+  key = engine.key_of(seed, number, sample, 0)
   ids = loaded.problem.tokenizer.encode(prompt)
-  return serving.Ask(ids, key, **{"limit": served.MAX_NEW_TOKENS, **fields})
+  return engine.Ask(ids, key, **{"limit": served.MAX_NEW_TOKENS, **fields})
 
 
 def drawn(loaded, sampler, asks):
@@ -77,7 +77,7 @@ def test_draws_depend_on_nothing_else_in_the_batch(loaded, sampler):
 def test_positions_go_on_where_a_completion_is_in_the_context(loaded, sampler):
   ask = ask_of(loaded, "ab cd", seed=7)
   (whole,) = drawn(loaded, sampler, [ask])
-  later = serving.Ask([*ask.ids, *whole.ids[:2]], ask.key, limit=4, first=2)
+  later = engine.Ask([*ask.ids, *whole.ids[:2]], ask.key, limit=4, first=2)
   (rest,) = drawn(loaded, sampler, [later])
   assert rest.ids == whole.ids[2:]
   np.testing.assert_allclose(rest.entropy, whole.entropy[2:], atol=2e-6)
@@ -106,7 +106,7 @@ def test_queue_is_bounded_and_cancelled_rows_are_not_drawn(loaded):
   sampler = served.sampler_of(loaded, num_rows=2, max_waiting=3)
   asks = [ask_of(loaded, "ab", seed) for seed in range(3)]
   first = sampler.submit(asks[:2])
-  with pytest.raises(serving.Full, match="2 rows wait, and 3 may"):
+  with pytest.raises(engine.Full, match="2 rows wait, and 3 may"):
     sampler.submit(asks[:2])
   second = sampler.submit(asks[2:])
   assert first.cancel()
@@ -120,9 +120,9 @@ def test_closed_sampler_fails_what_waits(loaded):
   sampler = served.sampler_of(loaded)
   future = sampler.submit([ask_of(loaded, "ab")])
   sampler.close("it is over")
-  with pytest.raises(serving.Closed, match="it is over"):
+  with pytest.raises(engine.Closed, match="it is over"):
     future.result(timeout=1)
-  with pytest.raises(serving.Closed, match="it is over"):
+  with pytest.raises(engine.Closed, match="it is over"):
     sampler.submit([ask_of(loaded, "ab")])
 
 
@@ -138,7 +138,7 @@ def test_failure_of_the_device_reaches_who_asks_and_who_works(
   future = sampler.submit([ask_of(loaded, "ab")])
   with pytest.raises(RuntimeError, match="out of memory"):
     sampler.work(loaded.params, timeout_s=0)
-  with pytest.raises(serving.Closed, match="out of memory"):
+  with pytest.raises(engine.Closed, match="out of memory"):
     future.result(timeout=1)
 
 

@@ -5,14 +5,14 @@ import types
 
 import pytest
 
-from grpo_jax.settings import compatibility, features
+from grpo_jax.settings import compatibility
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.phases import phases
+from grpo_jax.training.phases import build
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
 from tests.training import tiny
 
-TABLE, FEATURES = compatibility.TABLE, features.FEATURES
+TABLE, FEATURES = compatibility.TABLE, compatibility.FEATURES
 SERVED = "verifiers:some_module"
 ENVIRONMENT = "tests.training.host_sessions:calculator"
 
@@ -423,7 +423,7 @@ def _make_parts(changes, name="rl", algorithm="grpo"):
   made = problem.make_problem(run)
   try:
     policy = tiny.tiny_policy(made.tokenizer.vocab_size)
-    return phases.make_parts(run, made, policy, name, sharding.make_mesh(1))
+    return build.make_parts(run, made, policy, name, sharding.make_mesh(1))
   finally:
     made.close()
 

@@ -22,25 +22,18 @@ from grpo_jax.models import (
   architecture,
   attention,
   blocks,
-  tower_parts,
-  tower_qwen,
-  tower_siglip,
-  towers,
+  rope,
   transformer,
-  wavelengths,
+  vision_parts,
+  vision_qwen,
+  vision_siglip,
+  vision_towers,
 )
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import (
-  correction_settings,
-  environment_settings,
-  guard_settings,
-  judge_settings,
-  schedule_settings,
-  sections,
-  tower_settings,
-)
-from grpo_jax.step import members, update
-from grpo_jax.training.phases import forced, optimizers, phases
+from grpo_jax.settings import environment, model, monitor, rewards
+from grpo_jax.settings import phase as phase_lib
+from grpo_jax.step import models, update
+from grpo_jax.training.phases import build, forced, optimizers
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAMES = tuple(algorithms.ALGORITHMS)
@@ -53,16 +46,16 @@ _CALLED = {
   config_lib.HostsConfig: {"hosts"},
   config_lib.RunConfig: {"config", "settings"},
   config_lib.PhaseConfig: {"phase"},
-  sections.KeepConfig: {"keep"},
-  schedule_settings.ScheduleConfig: {"schedule", "settings"},
-  correction_settings.CorrectionConfig: {"correction", "settings"},
+  phase_lib.KeepConfig: {"keep"},
+  phase_lib.ScheduleConfig: {"schedule", "settings"},
+  phase_lib.CorrectionConfig: {"correction", "settings"},
   config_lib.CriticConfig: {"critic", "settings"},
   config_lib.RewardModelConfig: {"reward_model", "settings"},
-  judge_settings.JudgeConfig: {"judge", "wanted"},
-  judge_settings.ServiceConfig: {"service"},
+  rewards.JudgeConfig: {"judge", "wanted"},
+  rewards.ServiceConfig: {"service"},
   config_lib.DataConfig: {"data"},
   config_lib.EnvironmentConfig: {"turns", "environment"},
-  environment_settings.CompactionConfig: {"wanted", "compaction"},
+  environment.CompactionConfig: {"wanted", "compaction"},
   config_lib.InterceptorConfig: {"interceptor", "wanted"},
   config_lib.ServedConfig: {"served", "wanted"},
   config_lib.SamplingConfig: {"sampling"},
@@ -71,7 +64,7 @@ _CALLED = {
   config_lib.CheckpointConfig: {"checkpoint"},
   config_lib.LogConfig: {"log"},
   config_lib.HealthConfig: {"health"},
-  guard_settings.GuardsConfig: {"guards"},
+  monitor.GuardsConfig: {"guards"},
 }
 # Reading a field to complain about its value is not using it.
 _CHECKS = ("__post_init__", "check", "one_of")
@@ -185,7 +178,7 @@ def _dead_algorithm_fields(algorithm) -> set[str]:
   functions = _with_helpers(
     function
     for function in (
-      members.reference_fields,
+      models.reference_fields,
       update.PolicyLoss.outputs,
       algorithm.advantages,
       algorithm.policy_loss,
@@ -200,7 +193,7 @@ def _dead_algorithm_fields(algorithm) -> set[str]:
   sources = [inspect.getsource(objective), inspect.getsource(distillation)]
   sources += [inspect.getsource(function) for function in functions]
   read = set().union(*(_reads(source, {"config"}) for source in sources))
-  read |= _reads(inspect.getsource(phases.Models), {"objective"})
+  read |= _reads(inspect.getsource(build.Models), {"objective"})
   if "prefix_utility" in algorithm.needs:
     read |= _reads(inspect.getsource(forced), {"settings"})
   return _fields(algorithm.config_class) - read
@@ -218,8 +211,8 @@ def _parts(cls: type) -> set[type]:
 def test_every_part_of_a_run_is_looked_at():
   elsewhere = {
     config_lib.ModelConfig,
-    sections.OptimizerConfig,
-    tower_settings.TowerSettings,
+    phase_lib.OptimizerConfig,
+    model.TowerSettings,
   }
   assert _parts(config_lib.RunConfig) == set(_CALLED) | elsewhere
 
@@ -265,7 +258,7 @@ def test_every_setting_of_the_model_is_read():
   read = _reads(inspect.getsource(transformer), {"config"})
   read |= _reads(inspect.getsource(blocks), {"config"})
   read |= _reads(inspect.getsource(attention), {"config"})
-  read |= _reads(inspect.getsource(wavelengths), {"config"})
+  read |= _reads(inspect.getsource(rope), {"config"})
   # Some through the properties of the config.
   read |= _reads(inspect.getsource(architecture.Architecture), {"self"})
   assert fields - read == set()
@@ -273,16 +266,16 @@ def test_every_setting_of_the_model_is_read():
 
 
 def test_every_setting_of_the_tower_is_read():
-  read = _reads(inspect.getsource(tower_settings.TowerSettings), {"self"})
-  for module in (tower_parts, tower_qwen, tower_siglip, towers):
+  read = _reads(inspect.getsource(model.TowerSettings), {"self"})
+  for module in (vision_parts, vision_qwen, vision_siglip, vision_towers):
     read |= _reads(inspect.getsource(module), {"tower", "self"})
-  assert _fields(tower_settings.TowerSettings) - read == set()
+  assert _fields(model.TowerSettings) - read == set()
   assert "planted" not in read
 
 
 def test_every_setting_of_the_optimizer_is_read():
   read = _reads(inspect.getsource(optimizers), {"config"})
-  assert _fields(sections.OptimizerConfig) - read == set()
+  assert _fields(phase_lib.OptimizerConfig) - read == set()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,7 +11,7 @@ import pytest
 import grpo_jax
 from grpo_jax import algorithms
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import documented, named
+from grpo_jax.settings import overrides, setting_docs
 from scripts import typed_configs
 from tests.experiments import command
 
@@ -81,26 +81,26 @@ class Derived(Base):
 
 def test_docstrings_are_read_entry_by_entry():
   both = "Two of them, in two lines: with a colon."
-  assert documented.attributes(Base) == {
+  assert setting_docs.attributes(Base) == {
     "a": both,
     "b": both,
     "c": "Another one.",
   }
-  assert documented.text(Derived, "a") == both
-  assert documented.text(Derived, "c") == "Said anew."
+  assert setting_docs.text(Derived, "a") == both
+  assert setting_docs.text(Derived, "c") == "Said anew."
   place = "See the equation in tests/settings/documented_test.py."
-  assert documented.text(Derived, "e") == place
+  assert setting_docs.text(Derived, "e") == place
 
 
 def test_every_setting_is_there_with_its_value_and_its_meaning():
   config = config_lib.default_config("cispo")
   config.rl.steps = 7
   config.more = config_lib.phase_config("supervised", steps=3)
-  found = {one.name: one for one in documented.of_config(config)}
+  found = {one.name: one for one in setting_docs.of_config(config)}
 
   def leaves(group, prefix=""):
     for name, value in group.items():
-      is_free = f"{prefix}{name}" in named.FREE_GROUPS
+      is_free = f"{prefix}{name}" in overrides.FREE_GROUPS
       if hasattr(value, "items") and not is_free:
         yield from leaves(value, f"{prefix}{name}.")
       else:
@@ -119,7 +119,7 @@ def test_every_setting_is_there_with_its_value_and_its_meaning():
 def test_algorithms_say_what_their_own_options_are(name):
   cls = algorithms.get_algorithm(name).config_class
   texts = {
-    x.name: documented.text(cls, x.name) for x in dataclasses.fields(cls)
+    x.name: setting_docs.text(cls, x.name) for x in dataclasses.fields(cls)
   }
   silent = [name for name, text in texts.items() if text.startswith("See the")]
   assert silent == [], f"{cls.__name__}: write them under 'Attributes:'"

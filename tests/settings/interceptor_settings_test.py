@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grpo_jax.rewards.agents import call_rules, interceptor
-from grpo_jax.rewards.workers import guarded_sessions
+from grpo_jax.rewards.agents import interceptor
+from grpo_jax.rewards.workers import sessions
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import interceptor_settings
+from grpo_jax.settings import environment
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.training.problem import problem as problem_lib
 from tests.rewards.workers import judge_server
@@ -99,9 +99,9 @@ def test_what_cannot_be_made_is_refused(changes, message):
 
 
 def test_sets_of_rules_and_rules_of_ones_own():
-  own = interceptor_settings.rule(f"{TOOL}:has_hash")
+  own = environment.rule(f"{TOOL}:has_hash")
   assert own("<tool>#</tool>")
-  assert interceptor_settings.rule("shell") is call_rules.RULES["shell"]
+  assert environment.rule("shell") is interceptor.RULES["shell"]
 
 
 @pytest.mark.usefixtures("no_processes")
@@ -139,7 +139,7 @@ def test_a_model_over_http_judges(monkeypatch):
     config.judge.model = "model"
     config.judge.service.url = server.url
     problem = problem_lib.make_problem(config_lib.resolve(config))
-    assert isinstance(problem.sessions, guarded_sessions.GuardedSessions)
+    assert isinstance(problem.sessions, sessions.GuardedSessions)
     # Asked once before the run.
     (first,) = (body["messages"][0]["content"] for _, body in server.asked)
     assert first == "before:  call: ls"
@@ -163,13 +163,13 @@ def test_a_model_over_http_judges(monkeypatch):
 
 def test_a_rollout_goes_on_after_blocked_calls(monkeypatch):
   """All that the policy does is blocked, and each time it reads the dummy."""
-  names = host_sessions.score_names() | {*guarded_sessions.EVENTS}
+  names = host_sessions.score_names() | {*sessions.EVENTS}
   monkeypatch.setattr(host_sessions, "score_names", lambda: names)
   local = host_sessions.Local(host_sessions.calculator)
   guard = interceptor.Interceptor(
     [bool], None, dummy="<obs>?</obs>", penalty=0.5
   )
-  guarded = guarded_sessions.GuardedSessions(local, guard)
+  guarded = sessions.GuardedSessions(local, guard)
   _, rollout, played = players_test.play(guarded, players_test.make_batch(), 40)
   assert not local.actions
   assert not any(played.failures.values())

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import mixtures, settings
-from grpo_jax.training.problem import opening
+from grpo_jax.settings import groups
 from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.problem import records
 
 
 def _problem(**data):
@@ -63,8 +63,8 @@ def test_files_of_a_mixture_and_fields_that_name_domains(tmp_path):
     tmp_path / "two.jsonl",
     *({"prompt": f"b{i}", "topic": "xy"[i % 2]} for i in range(4)),
   )
-  mixed = opening.open_sources(
-    settings.DataConfig(
+  mixed = records.open_sources(
+    groups.DataConfig(
       source="mixture",
       mixture=(
         {"source": "jsonl", "train_path": one},
@@ -77,16 +77,16 @@ def test_files_of_a_mixture_and_fields_that_name_domains(tmp_path):
   assert mixed.held_out[2]["prompt"] == "a1"
   assert {mixed.train[i]["prompt"][0] for i in range(8)} == {"a", "{"}
 
-  labelled = settings.DataConfig(
+  labelled = groups.DataConfig(
     source="jsonl", train_path=two, domain_key="topic"
   )
-  opened = opening.open_sources(labelled, 0)
+  opened = records.open_sources(labelled, 0)
   assert opened.domains == ("x", "y")
   assert opened.train[1]["extras"]["domain"] == np.int32(1)
 
 
 def _data(**fields):
-  return settings.DataConfig(source="mixture", **fields)
+  return groups.DataConfig(source="mixture", **fields)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_parts_that_are_none_are_named(parts, error, message):
 
 
 def test_parts_have_names_of_their_own():
-  found = mixtures.parts(
+  found = groups.parts(
     _data(
       mixture=(
         {"source": "text", "train_path": "gs://b/poems.txt"},
@@ -131,6 +131,6 @@ def test_parts_have_names_of_their_own():
 def test_domains_that_no_record_has_are_refused(tmp_path, name):
   path = _lines(tmp_path / "a.jsonl", {"prompt": "a"})
   value = {"domain_key": "topic", "domains": ("x",)}[name]
-  data = settings.DataConfig(source="jsonl", train_path=path, **{name: value})
+  data = groups.DataConfig(source="jsonl", train_path=path, **{name: value})
   with pytest.raises(ValueError, match=f"config.data.{name}=.* have no domain"):
-    opening.open_sources(data, 0)
+    records.open_sources(data, 0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import named
+from grpo_jax.settings import overrides
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def config():
   ],
 )
 def test_settings_are_set(config, name, value, expected):
-  named.apply(config, {name: value})
-  found = named.at(config, name)
+  overrides.apply(config, {name: value})
+  found = overrides.at(config, name)
   found = found.to_dict() if isinstance(expected, dict) else found
   assert found == expected
   assert type(found) is type(expected)
@@ -59,12 +59,12 @@ def test_settings_are_set(config, name, value, expected):
 def test_what_cannot_be_set_is_refused(config, name, value, kind, message):
   before = config.to_json()
   with pytest.raises(kind, match=message):
-    named.apply(config, {name: value})
+    overrides.apply(config, {name: value})
   assert config.to_json() == before
 
 
 def test_a_locked_config_takes_free_names_only_where_they_are_free(config):
-  named.lock(config)
+  overrides.lock(config)
   config.data.task_options.level = 3
   config.rl.steps = 3
   for group in (config, config.rl, config.rl.optimizer, config.algorithm):
@@ -87,5 +87,5 @@ def test_a_file_that_makes_no_config_is_named(tmp_path, text, message):
   path = tmp_path / "c.py"
   path.write_text(text)
   with pytest.raises(ValueError, match=message) as caught:
-    named.load(str(path))
+    overrides.load(str(path))
   assert str(path) in str(caught.value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import seeded
 
 
 def _resolved(seed):
@@ -34,7 +33,7 @@ def test_the_seed_stands_in_paths_of_other_runs():
 def test_runs_of_one_program_have_the_paths_of_the_first():
   first, second = _resolved(1), _resolved(2)
   assert second != first
-  same = seeded.with_paths_of(second, first)
+  same = config_lib.with_paths_of(second, first)
   assert same.seed == 2
   assert same.sections == first.sections
   assert same.start_workdir == first.start_workdir

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.step import ads, schedules
+from grpo_jax.step import prompts
 
 # Two clusters of five and three, and one that there is not.
 ORDER = np.array([4, 0, 6, 2, 7, 1, 5, 3], np.int32)
@@ -15,26 +15,26 @@ SIZES = np.array([5, 3, 0], np.int32)
 
 
 # Each operation outside a program would be a program of its own.
-_mixed = jax.jit(ads.mixed)
-_moves = jax.jit(ads.moves)
+_mixed = jax.jit(prompts.mixed)
+_moves = jax.jit(prompts.moves)
 
 
 def make(**fields):
   own = {"num_drawn": 1, "window": 2, "rate": 0.3, "tolerance": 0.17}
-  return ads.Ads(ORDER, SIZES, **own | fields)
+  return prompts.Ads(ORDER, SIZES, **own | fields)
 
 
 def programs(own):
   """(key, step) -> the state at the start, and a step of a schedule."""
   return (
-    jax.jit(functools.partial(schedules.enter, own)),
-    jax.jit(functools.partial(schedules.advance, own)),
+    jax.jit(functools.partial(prompts.enter, own)),
+    jax.jit(functools.partial(prompts.advance, own)),
   )
 
 
 def feedback(right, scored=8):
   right = np.float32(right)
-  return schedules.Feedback(right, np.full(right.shape, scored, np.float32))
+  return prompts.Feedback(right, np.full(right.shape, scored, np.float32))
 
 
 def test_shares_of_two_clusters_by_hand():
@@ -70,7 +70,7 @@ def by_hand(window, move, size):
 
 @pytest.fixture(scope="module")
 def move():
-  return jax.jit(ads.moved)
+  return jax.jit(prompts.moved)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_step_draws_the_windows_of_its_clusters():
 
 
 def test_all_right_shifts_the_window_by_one_until_the_end():
-  own = ads.Ads(np.arange(8), np.array([8]), num_drawn=1, window=2)
+  own = prompts.Ads(np.arange(8), np.array([8]), num_drawn=1, window=2)
   assert own.period == 4
   key = jax.random.key(0)
   enter, step_on = programs(own)
@@ -149,7 +149,7 @@ def test_what_is_known_of_a_cluster_follows_its_prompts():
   }
   update = jax.jit(own.update)
   # Six of eight and one of two; nobody could score the last two.
-  six_of_eight = schedules.Feedback(np.float32([6, 1]), np.float32([8, 2]))
+  six_of_eight = prompts.Feedback(np.float32([6, 1]), np.float32([8, 2]))
   state, said = jax.device_get(update(state, six_of_eight, 0))
   np.testing.assert_allclose(state["r"], [0.5, 0.625, 0])
   np.testing.assert_allclose(
@@ -161,7 +161,7 @@ def test_what_is_known_of_a_cluster_follows_its_prompts():
   assert said["schedule/expected"] == 0.5
   assert said["schedule/largest_share"] == state["p"][1]
   before = state
-  nothing = schedules.Feedback(*np.zeros((2, 2), np.float32))
+  nothing = prompts.Feedback(*np.zeros((2, 2), np.float32))
   state, _ = jax.device_get(update(state, nothing, 1))
   np.testing.assert_allclose(state["r"], before["r"])
   assert state["windows"].tolist() == before["windows"].tolist()
@@ -174,7 +174,7 @@ def test_what_is_known_of_a_cluster_follows_its_prompts():
 
 def test_shares_stay_a_distribution_and_draws_a_function_of_the_key():
   rng = np.random.default_rng(1)
-  own = ads.Ads(np.arange(40), np.full(8, 5), num_drawn=3, window=2)
+  own = prompts.Ads(np.arange(40), np.full(8, 5), num_drawn=3, window=2)
   enter, step = programs(own)
 
   def run(seed):

@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.step import after, stages
+from grpo_jax.step import after
+from grpo_jax.step import step as step_lib
 from grpo_jax.types import TrainBatch, fields_where
 from tests.training import tiny
 
@@ -20,7 +21,7 @@ def _step(learning_rate, **options):
     **options,
   )
   state = tiny.make_state(parts)
-  step = jax.jit(functools.partial(stages.fused_step, parts=parts))
+  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
   new, _, written = step(state, tiny.make_prompts(4))
   found = jax.jit(functools.partial(after.after_update, parts=parts))(
     new, written
@@ -72,7 +73,7 @@ def test_log_probs_and_clips_are_those_of_the_new_policy():
 
 def test_what_is_large_is_not_handed_out():
   parts = tiny.make_parts("grpo", fields={"keep_sampling_mask": True}, top_k=2)
-  step = functools.partial(stages.fused_step, parts=parts)
+  step = functools.partial(step_lib.fused_step, parts=parts)
   state, prompts = tiny.make_state(parts), tiny.make_prompts(4)
   new, _, written = jax.eval_shape(step, state, prompts)
   assert written.batch.kept_ids is None

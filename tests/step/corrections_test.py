@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 
 from grpo_jax.algorithms import objective
-from grpo_jax.rollout import correction, sampling
-from grpo_jax.step import corrections, members, rounds, schedules, stages
+from grpo_jax.rollout import hints, sampling
+from grpo_jax.step import dynamic_sampling, models
+from grpo_jax.step import metrics as metrics_lib
+from grpo_jax.step import prompts as prompts_lib
+from grpo_jax.step import step as step_lib
 from grpo_jax.types import Corrections, PolicyOutputs, Rollout, Scored
 from tests.training import tiny
 
 T = 8
-SETTINGS = correction.Correction(
+SETTINGS = hints.Correction(
   p_cue=0.5,
   p_answer=0.25,
   p_reference=0.25,
@@ -27,8 +30,8 @@ SETTINGS = correction.Correction(
 
 
 # Each operation outside a program would be a program of its own.
-_metrics = jax.jit(corrections.metrics)
-_feedback_of = jax.jit(schedules.feedback_of, static_argnums=2)
+_metrics = jax.jit(metrics_lib.hint_metrics)
+_feedback_of = jax.jit(prompts_lib.feedback_of, static_argnums=2)
 
 
 def few_twos(prompts, rollout):
@@ -50,8 +53,8 @@ def make_parts(settings=SETTINGS, **options):
   sampler = sampling.SamplingConfig(T, (tiny.END,), tiny.PAD)
   player = dataclasses.replace(
     parts.player,
-    correct=members.played(
-      functools.partial(correction.correct, parts.policy),
+    correct=models.played(
+      functools.partial(hints.correct, parts.policy),
       config=sampler,
       correction=settings,
     ),
@@ -67,8 +70,8 @@ def make_prompts(first=0, num_prompts=4):
     return jax.device_put(np.tile(row, (num_prompts, 1)))
 
   extras = {
-    correction.ANSWER: hint(6, 2, tiny.END),
-    correction.REFERENCE: hint(2, tiny.END),
+    hints.ANSWER: hint(6, 2, tiny.END),
+    hints.REFERENCE: hint(2, tiny.END),
   }
   return dataclasses.replace(prompts, extras=extras)
 
@@ -77,9 +80,9 @@ def make_prompts(first=0, num_prompts=4):
 def stepped():
   """Two steps on four groups of four completions."""
   parts = make_parts(micro_batch_size=8)
-  step = jax.jit(functools.partial(stages.fused_step, parts=parts))
+  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
   state = tiny.make_state(parts)
-  draw = jax.jit(functools.partial(stages.draw_stage, parts=parts))
+  draw = jax.jit(functools.partial(step_lib.draw_stage, parts=parts))
   found = []
   for number in range(2):
     before, prompts = state, make_prompts(first=4 * number)
@@ -168,7 +171,7 @@ def test_the_gradient_at_injected_tokens(stepped, train_injected):
 def test_counts_of_a_step(stepped):
   play = jax.jit(stepped[0].parts.player.play)
   for one in stepped:
-    key, _ = jax.jit(stages.step_keys)(one.before)
+    key, _ = jax.jit(step_lib.step_keys)(one.before)
     drafts = play(one.before.params, one.prompts, key)
     injected = np.asarray(one.groups.rollout.corrections.injected)
     after = (np.cumsum(injected, axis=1) > 0) & ~injected
@@ -279,9 +282,9 @@ def test_rounds_draw_until_groups_live_by_corrections():
   )
   state = tiny.make_state(parts)
   prompts = make_prompts(num_prompts=12)
-  step = jax.jit(functools.partial(stages.fused_step, parts=parts))
+  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
   _, metrics, rows = step(state, prompts)
-  draw = jax.jit(functools.partial(stages.draw_stage, parts=parts))
+  draw = jax.jit(functools.partial(step_lib.draw_stage, parts=parts))
   tokens, live, drafts_live = 0, 0, 0
   for number in range(int(metrics["drawn/rounds"])):
     part = jax.tree.map(
@@ -289,13 +292,15 @@ def test_rounds_draw_until_groups_live_by_corrections():
     )
     groups = draw(state, part)
     tokens += int(groups.rollout.num_drawn.sum())
-    live += int(rounds.live_groups(groups).sum())
+    live += int(dynamic_sampling.live_groups(groups).sum())
     made = groups.rollout.corrections
     of_drafts = dataclasses.replace(
       groups.scored, rewards=made.rewards, valid=made.valid
     )
     drafts_live += int(
-      rounds.live_groups(dataclasses.replace(groups, scored=of_drafts)).sum()
+      dynamic_sampling.live_groups(
+        dataclasses.replace(groups, scored=of_drafts)
+      ).sum()
     )
   assert metrics["tokens/generated"] == tokens
   assert live >= 4 > drafts_live

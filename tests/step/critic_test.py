@@ -11,9 +11,9 @@ import pytest
 from grpo_jax.models import critic as critic_lib
 from grpo_jax.ops import returns
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import reward_settings
-from grpo_jax.step import metrics, stages, update
-from grpo_jax.training.phases import phases
+from grpo_jax.settings import rewards as rewards_lib
+from grpo_jax.step import metrics, step, update
+from grpo_jax.training.phases import build
 from grpo_jax.types import Scored
 from tests.references import ppo as reference
 from tests.training import tiny
@@ -38,7 +38,7 @@ def _changed(one, other):
 
 
 def _fused(parts):
-  return jax.jit(functools.partial(stages.fused_step, parts=parts))
+  return jax.jit(functools.partial(step.fused_step, parts=parts))
 
 
 def _loss(parts):
@@ -103,7 +103,7 @@ def _with_head(state, name="critic"):
 def test_gradient_is_that_of_the_squared_error_to_the_reference_targets():
   parts = tiny.make_parts("ppo", fields={"value_clip": 0.0})
   state = _with_head(tiny.make_state(parts))
-  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
+  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
   raw = tiny.ragged_batch(parts)
   batch = prepare(state, raw, jax.random.key(2))
   critic, policy = _loss(parts).critic, parts.policy
@@ -167,7 +167,7 @@ def test_the_final_value_is_that_of_one_more_token(trunk, make_policy):
 
   @jax.jit
   def both(state):
-    prepared = stages.prepare(state, raw, jax.random.key(2), parts=parts)
+    prepared = step.prepare(state, raw, jax.random.key(2), parts=parts)
     seen = view(state.params)
     slot = ((0, 0), (0, 1))
     longer = dataclasses.replace(
@@ -238,9 +238,9 @@ def test_two_updates_are_one_after_another():
   parts = tiny.make_parts("ppo", num_critic_updates=2)
   state = _with_head(tiny.make_state(parts))
   batch = tiny.ragged_batch(parts)
-  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
+  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
   batch = prepare(state, batch, jax.random.key(2))
-  advance = jax.jit(functools.partial(stages.update, parts=parts))
+  advance = jax.jit(functools.partial(step.update, parts=parts))
   twice, found = advance(state, batch, jax.random.key(3))
 
   opt_state, losses = state.members["critic"].opt_state, []
@@ -308,7 +308,7 @@ def test_the_critic_and_its_moments_enter_the_next_phase():
   state, used = _pretrained()
   for reset in (True, False):
     parts = tiny.make_parts("ppo", phase={"reset_optimizer": reset})
-    entered = stages.enter_phase(state, parts, 1)
+    entered = step.enter_phase(state, parts, 1)
     assert entered.members["policy"].opt_state is not None
     _same(entered.params["critic"], state.params["critic"])
     norms = [
@@ -317,7 +317,7 @@ def test_the_critic_and_its_moments_enter_the_next_phase():
     ]
     # All but the count of the schedule, or nothing.
     assert (norms[0] == 0) if reset else (norms[0] == norms[1] - 1)
-  left = stages.enter_phase(state, tiny.make_parts("grpo"), 2)
+  left = step.enter_phase(state, tiny.make_parts("grpo"), 2)
   assert "critic" not in left.members
 
 
@@ -337,7 +337,7 @@ def test_a_phase_between_keeps_the_critic_and_its_moments():
     tiny.make_parts("grpo"), keeps=frozenset({"critic"})
   )
   assert "critic" not in between.members
-  entered = stages.enter_phase(state, between, 1)
+  entered = step.enter_phase(state, between, 1)
   _same(entered.members["critic"], state.members["critic"])
   after, _, _ = _fused(between)(entered, tiny.make_prompts())
   _same(after.members["critic"], state.members["critic"])
@@ -347,10 +347,10 @@ def test_a_phase_between_keeps_the_critic_and_its_moments():
 def test_a_reward_model_beside_a_critic_says_no_values():
   parts = tiny.make_parts("ppo")
   functions = ("accuracy", "reward_model")
-  rewards = reward_settings.RewardsConfig(
+  rewards = rewards_lib.RewardsConfig(
     functions=functions, weights=(1.0, 1.0), correct="accuracy"
   )
-  made = phases.Models(
+  made = build.Models(
     config_lib.RunConfig(rewards=rewards),
     *(config_lib.PhaseConfig(kind="rl", steps=1), parts.policy),
     *(parts.algorithm, parts.config, parts.plan),
@@ -359,8 +359,8 @@ def test_a_reward_model_beside_a_critic_says_no_values():
   scores = _with_head(
     tiny.make_state(tiny.make_parts("bradley_terry")), "reward"
   )
-  state = stages.enter_phase(scores, parts, 1)
-  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
+  state = step.enter_phase(scores, parts, 1)
+  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
   batch = prepare(state, tiny.ragged_batch(parts), jax.random.key(2))
   assert not batch.values.any()  # The head of the critic starts at 0.
 

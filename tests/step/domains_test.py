@@ -12,8 +12,8 @@ import pytest
 
 from grpo_jax.data import domains as names
 from grpo_jax.rollout import sampling
-from grpo_jax.step import domains
-from grpo_jax.training.phases import players
+from grpo_jax.step import metrics
+from grpo_jax.training.phases import sampler
 from grpo_jax.types import Prompts, Rollout, Scored
 from tests.training import tiny
 
@@ -65,7 +65,7 @@ def test_metrics_of_a_domain_are_those_of_its_rows(keeps):
   prompts, rollout, scored, batch = _batch(np.random.default_rng(0))
   batch.kept_ids = rollout.tokens[..., None] if keeps else None
   measure = functools.partial(
-    domains.metrics, NAMES, prompts, rollout, scored, batch
+    metrics.domain_metrics, NAMES, prompts, rollout, scored, batch
   )
   got = jax.jit(measure)()
   keys = {name.split("/")[2] for name in got}
@@ -109,7 +109,7 @@ def test_metrics_of_a_domain_are_those_of_its_rows(keeps):
       found = got[f"domain/{name}/{key}"]
       np.testing.assert_allclose(found, value, rtol=1e-5, err_msg=key)
   batch.ref_logp = None
-  without = domains.metrics(NAMES, prompts, rollout, scored, batch)
+  without = metrics.domain_metrics(NAMES, prompts, rollout, scored, batch)
   assert {*got} - {*without} == {f"domain/{name}/kl" for name in NAMES}
 
 
@@ -119,7 +119,7 @@ def test_completions_stay_within_the_limits_of_their_domains():
   problem = types.SimpleNamespace(
     compaction=None, environment=None, limits=(1, 4, 3)
   )
-  sample = players.make_sample(policy, problem)
+  sample = sampler.make_sample(policy, problem)
   config = sampling.SamplingConfig(max_new_tokens=4, end_ids=(), pad_id=0)
   prompts = tiny.make_prompts(3)
   domain = jnp.array([2, 0, 1], jnp.int32)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.step import forced_answers, members
+from grpo_jax.step import models, prefix_value
 from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.types import Prompts, TrainBatch
 from tests.training import tiny
@@ -40,8 +40,8 @@ def _worth(tokens, mask, extras):
   return jnp.where(size == (right > 0).sum(), same.sum() / size, 0.0)
 
 
-FORCED = forced_answers.ForcedAnswers(
-  answers=forced_answers.Answers(lambda extras: extras["answer"], _worth, 0),
+FORCED = prefix_value.ForcedAnswers(
+  answers=prefix_value.Answers(lambda extras: extras["answer"], _worth, 0),
   opener=OPENER,
   closer=CLOSER,
   delimiter=np.arange(7) == 3,
@@ -99,7 +99,7 @@ def _policy(name):
 @functools.cache
 def _program(name):
   policy, params = _policy(name)
-  view = members.policy_view(policy, {"policy": params})
+  view = models.policy_view(policy, {"policy": params})
   # Micro-batches of two lengths, in which rows change places.
   plan = UpdatePlan(
     micro_batch_size=2, group_size=4, lengths=(6,), temperature=1.3
@@ -247,7 +247,7 @@ def test_answers_are_distinct_and_worthless_ones_are_not_run():
   np.testing.assert_array_equal(batch.answers[4, 0], [5, 6, 3, 4, 1, -1])
   # The right one, which row 4 has found; (2,) is worth nothing.
   np.testing.assert_allclose(batch.answer_utility[4], [1, 0, 0, 0, 0])
-  said = forced_answers.metrics(batch)
+  said = prefix_value.metrics(batch)
   segments, texts = batch.segment_end.sum(axis=1), [12] * 4 + [5] * 4
   rows = 4 * 2 + 4 * 3 + sum(map(len, ROWS))
   assert said["forced_answers/tokens"] == (segments * texts).sum() + rows

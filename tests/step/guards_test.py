@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.step import guards as guards_lib
-from grpo_jax.step import stages
+from grpo_jax.step import step as step_lib
 from tests.training import tiny
 
 P = 4
@@ -31,7 +31,7 @@ def step(parts):
   def compiled(guards):
     guarded = dataclasses.replace(parts, guards=guards)
     start = tiny.make_state(guarded)
-    return start, jax.jit(functools.partial(stages.fused_step, parts=guarded))
+    return start, jax.jit(functools.partial(step_lib.fused_step, parts=guarded))
 
   return compiled
 

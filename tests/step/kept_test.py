@@ -10,13 +10,17 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from grpo_jax.step import kept, rounds, stages
+from grpo_jax.step import dynamic_sampling
+from grpo_jax.step import step as step_lib
 from tests.step import rounds_test
 from tests.training import tiny
 
 P = rounds_test.P
 _groups = rounds_test._groups
-_add, _metrics = jax.jit(rounds.add), jax.jit(rounds.metrics)
+_add, _metrics = (
+  jax.jit(dynamic_sampling.add),
+  jax.jit(dynamic_sampling.metrics),
+)
 BOOLS = strategies.lists(strategies.booleans(), min_size=P, max_size=P)
 
 
@@ -27,7 +31,7 @@ BOOLS = strategies.lists(strategies.booleans(), min_size=P, max_size=P)
 @pytest.mark.slow
 def test_steps_with_a_surplus_are_those_of_plain_python(steps):
   """A queue: what lives goes in at one end, and a batch out at the other."""
-  surplus = rounds.nothing(_groups([0] * P, [False] * P))
+  surplus = dynamic_sampling.nothing(_groups([0] * P, [False] * P))
   waiting, number = [], 0
   for lives in steps:
     collected, begun, drawn = None, len(waiting), 0
@@ -54,7 +58,7 @@ def test_steps_with_a_surplus_are_those_of_plain_python(steps):
     assert found["drawn/groups"] == drawn
     assert found["completions/generated"] == drawn * rounds_test.G
     surplus = collected.surplus
-    live = rounds.live_groups(surplus).tolist()
+    live = dynamic_sampling.live_groups(surplus).tolist()
     assert live == [i < len(waiting) for i in range(P)]
     # All that belongs to a group has waited with it.
     if waiting:
@@ -83,14 +87,16 @@ def _parts(recycles):
   if not recycles:
     return parts
   prompts = jax.tree.map(lambda x: x[:4], rounds_test._prompts(()))
-  return dataclasses.replace(parts, kept=kept.Kept(prompts, recycles=True))
+  return dataclasses.replace(
+    parts, kept=dynamic_sampling.Kept(prompts, recycles=True)
+  )
 
 
 @pytest.fixture(scope="module")
 def recycling():
   """The state at the start, and a step that keeps its surplus."""
   parts = _parts(True)
-  step = jax.jit(functools.partial(stages.fused_step, parts=parts))
+  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
   return tiny.make_state(parts), step
 
 
@@ -98,7 +104,7 @@ def recycling():
 def dropping():
   """The same without a surplus."""
   parts = _parts(False)
-  step = jax.jit(functools.partial(stages.fused_step, parts=parts))
+  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
   return tiny.make_state(parts), step
 
 
@@ -159,9 +165,9 @@ def test_a_surplus_is_trained_as_what_an_earlier_policy_wrote(
 def test_a_phase_begins_with_nothing_that_waits(recycling):
   state, step = recycling
   state, _, _ = step(state, rounds_test._prompts((0, 1, 4, 5, 6, 7)))
-  entered = stages.enter_phase(state, _parts(True), 1)
-  assert not rounds.live_groups(entered.kept["surplus"]).any()
-  assert stages.enter_phase(state, _parts(False), 1).kept is None
+  entered = step_lib.enter_phase(state, _parts(True), 1)
+  assert not dynamic_sampling.live_groups(entered.kept["surplus"]).any()
+  assert step_lib.enter_phase(state, _parts(False), 1).kept is None
 
 
 @pytest.mark.slow

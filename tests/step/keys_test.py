@@ -13,8 +13,10 @@ import numpy as np
 import optax
 import pytest
 
-from grpo_jax.rollout import correction, drawing, mixing, sampling, turns
-from grpo_jax.step import replay, reservoir, schedules, stages
+from grpo_jax.rollout import drawing, hints, mixing, sampling, turns
+from grpo_jax.step import dynamic_sampling, reservoir
+from grpo_jax.step import prompts as prompts_lib
+from grpo_jax.step import step as step_lib
 from grpo_jax.training.phases import optimizers
 from tests.training import tiny
 
@@ -55,7 +57,7 @@ class _Replay:
 
   def mix(self, state, fresh, key, step):
     del step
-    replay.choose(key, jnp.ones(3), jnp.int32(1), 2)
+    dynamic_sampling.choose(key, jnp.ones(3), jnp.int32(1), 2)
     return types.SimpleNamespace(state=state, groups=fresh, metrics={})
 
 
@@ -69,7 +71,7 @@ class _Schedule:
 
   def draw(self, state, key, step):
     del step
-    places = schedules.without_replacement(key, jnp.ones(8) / 8, 4)
+    places = prompts_lib.without_replacement(key, jnp.ones(8) / 8, 4)
     return state, places
 
   def update(self, state, feedback, step):
@@ -79,9 +81,9 @@ class _Schedule:
 
 def _of_a_step(state, prompts, parts):
   """Whatever is drawn in a step, but for what a run cannot have together."""
-  rollout = stages.sample_stage(state, prompts, parts=parts)
+  rollout = step_lib.sample_stage(state, prompts, parts=parts)
   scored = parts.judge.score(None, prompts, rollout)
-  rollout_key, _ = stages.step_keys(state)
+  rollout_key, _ = step_lib.step_keys(state)
   for turn in range(2):  # Of contexts that are compacted, too.
     config = sampling.SamplingConfig(max_new_tokens=T, end_ids=(), pad_id=0)
     keys = drawing.row_keys(rollout_key, prompts.ids, G, turn)
@@ -101,11 +103,11 @@ def _of_a_step(state, prompts, parts):
   )
   turns.begin(environment, keys, {})
   jax.vmap(turns.seed)(keys)
-  correction.kinds(
-    correction.Correction(0.3, 0.3, 0.3, (2,), T, 3),
+  hints.kinds(
+    hints.Correction(0.3, 0.3, 0.3, (2,), T, 3),
     *(keys, jnp.ones(len(keys), bool)),
   )
-  return stages.learn_stage(state, prompts, rollout, scored, parts=parts)[0]
+  return step_lib.learn_stage(state, prompts, rollout, scored, parts=parts)[0]
 
 
 @pytest.mark.slow
@@ -129,7 +131,7 @@ def test_no_draw_has_the_key_of_another(used):
     state,
     kept={"replay": {}},
     reservoir=parts.history.enter(None),
-    schedule=schedules.enter(parts.schedule, state.key, state.step),
+    schedule=prompts_lib.enter(parts.schedule, state.key, state.step),
   )
   leaves = [jnp.ones(3, jnp.bfloat16), jnp.ones(3, jnp.bfloat16)]
   for owner in ("policy", "critic", "reward"):

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from grpo_jax.rollout import mixing
-from grpo_jax.step import after, passes, stages
+from grpo_jax.step import after, passes
+from grpo_jax.step import step as step_lib
 from tests.step import router_test
 from tests.training import tiny
 
@@ -39,7 +40,7 @@ def test_anchor_and_reference_say_of_a_blend_what_the_sampler_said(
     micro_batch_size=4,
   )
   state = tiny.drawn_state(parts)
-  step = jax.jit(functools.partial(stages.fused_step, parts=parts))
+  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
   _, metrics, rows = step(state, tiny.make_prompts())
   mask = np.asarray(rows.batch.mask)
   old = np.asarray(rows.batch.old_logp)[mask]
@@ -75,7 +76,7 @@ def test_the_first_update_is_on_policy_in_every_bit():
     micro_batch_size=8,
   )
   state = tiny.drawn_state(parts)
-  step = jax.jit(functools.partial(stages.fused_step, parts=parts))
+  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
   for number in range(2):
     state, metrics, _ = step(state, tiny.make_prompts(first=4 * number))
     assert metrics["ratio/max_deviation"] == 0

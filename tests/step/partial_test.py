@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from grpo_jax.rollout import resumed, sampling
-from grpo_jax.step import members, partial, stages
+from grpo_jax.step import models, partial
+from grpo_jax.step import step as step_lib
 from grpo_jax.types import Prompts
 from tests.training import tiny
 
@@ -42,7 +43,7 @@ def make_parts(length, staleness, learning_rate=0.1, algorithm="grpo"):
     learning_rate=learning_rate,
   )
   made = partial.Partial(
-    go_on=members.played(
+    go_on=models.played(
       functools.partial(resumed.goes_on, policy),
       config=sampling.SamplingConfig(T, (tiny.END,), tiny.PAD),
       most=T,
@@ -65,7 +66,7 @@ def _start(parts):
 def make_step(length, staleness, learning_rate):
   """The step of these parts, compiled once."""
   parts = make_parts(length, staleness, learning_rate)
-  return jax.jit(functools.partial(stages.fused_step, parts=parts))
+  return jax.jit(functools.partial(step_lib.fused_step, parts=parts))
 
 
 @functools.cache
@@ -91,7 +92,7 @@ def _sampler():
   @jax.jit
   def sample(start, began, prompts):
     state = dataclasses.replace(start, step=began)
-    return stages.sample_stage(state, prompts, parts=parts)
+    return step_lib.sample_stage(state, prompts, parts=parts)
 
   return functools.partial(sample, start)
 
@@ -234,7 +235,7 @@ def test_what_waits_takes_no_part():
 def test_algorithms_of_every_kind_train_what_has_ended(name):
   """With a critic, greedy baselines, rows that are coupled, a running state."""
   parts = make_parts(2, 3, algorithm=name)
-  step = jax.jit(functools.partial(stages.fused_step, parts=parts))
+  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
   state, norms = _start(parts), []
   for _ in range(8):
     before = state

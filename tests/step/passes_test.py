@@ -6,7 +6,7 @@ import pytest
 
 from grpo_jax.algorithms import objective
 from grpo_jax.ops import logprobs
-from grpo_jax.step import after, stages
+from grpo_jax.step import after, step
 from tests.training import tiny
 
 TEMPERATURE = 0.6
@@ -30,15 +30,15 @@ def test_models_that_are_equal_say_what_the_sampler_has_said(name, keeps):
 
   @jax.jit
   def said(state, prompts):
-    rollout = stages.sample_stage(state, prompts, parts=parts)
+    rollout = step.sample_stage(state, prompts, parts=parts)
     scored = parts.judge.score(None, prompts, rollout)
     batch = objective.make_train_batch(
       *(parts.algorithm, parts.config, prompts, rollout, scored),
       state.algorithm_state,
     )
     key = jax.random.key(0)
-    batch = stages.prepare(state, batch, key, parts=parts)
-    learnt = stages.learn_stage(state, prompts, rollout, scored, parts=parts)
+    batch = step.prepare(state, batch, key, parts=parts)
+    learnt = step.learn_stage(state, prompts, rollout, scored, parts=parts)
     moved = after.after_update(learnt[0], learnt[2], parts=parts)
     outputs = parts.losses[0].outputs(state.params, batch)
     # By the definition, over all ids and those that were kept.

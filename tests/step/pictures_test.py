@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.models import lora, pictures
+from grpo_jax.models import lora, vision_inputs
 from grpo_jax.rollout import drawing, mixing, resumed, sampling
-from grpo_jax.step import members, stages, update
+from grpo_jax.step import models, step, update
 from grpo_jax.types import Prompts
 from tests.models import drawn, pictures_test
 from tests.training import tiny
@@ -60,7 +60,7 @@ def with_images(batch, prompts=None):
 def prepared(parts, seed=0):
   state = tiny.drawn_state(parts, seed)
   batch = with_images(tiny.ragged_batch(parts))
-  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
+  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
   return state, prepare(state, batch, jax.random.key(2))
 
 
@@ -163,7 +163,7 @@ def test_the_first_ratio_is_exactly_one(plan):
   assert metrics["ratio/max_deviation"] == 0.0
   if plan == {"micro_batch_size": 8}:
     # And it is of these images: without them it is another one.
-    prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
+    prepare = jax.jit(functools.partial(step.prepare, parts=parts))
     bare = dataclasses.replace(batch, images=None, old_logp=None)
     other = prepare(state, bare, jax.random.key(2))
     changed = np.abs(np.subtract(other.old_logp, batch.old_logp)).max(axis=1)
@@ -245,7 +245,7 @@ def test_reference_and_critic_see_images():
   )
   critic = {**critic, "trained": jax.device_put(moved)}
   state = state.with_params(reference=reference, critic=critic)
-  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
+  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
 
   def said(images):
     plain = with_images(tiny.ragged_batch(parts), make_prompts(images))
@@ -291,12 +291,12 @@ def test_the_sampler_and_the_update_agree(lanes, mix):
     mix_weights=rollout.mix_weights,
   )
   with_fields = functools.partial(
-    members.with_fields, parts.plan, parts.members["policy"]
+    models.with_fields, parts.plan, parts.members["policy"]
   )
   old_logp = jax.jit(with_fields)({"policy": params}, batch).old_logp
   gap = np.where(batch.mask, old_logp - np.asarray(rollout.sampler_logp), 0)
   assert np.abs(gap).max() < 1e-5
-  assert pictures.TOWER not in policy.weights(params)["trained"]
+  assert vision_inputs.TOWER not in policy.weights(params)["trained"]
 
 
 @pytest.mark.slow

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.step import kept, replay, stages
+from grpo_jax.step import dynamic_sampling
+from grpo_jax.step import step as step_lib
 from tests.step import rounds_test
 from tests.training import tiny
 
@@ -43,28 +44,32 @@ REWARDS = [[0, 0, 1, 0], [1, 1, 1, 1], [0, 0.5, 1, 1], [1, 0, 1, 0]]
 def test_scores_are_those_of_the_definition(scale):
   groups = _groups(range(4), REWARDS)
   expected = [_score(x, scale) if max(x) > min(x) else 0.0 for x in REWARDS]
-  np.testing.assert_allclose(replay.scores(groups, scale), expected, 1e-5)
+  np.testing.assert_allclose(
+    dynamic_sampling.scores(groups, scale), expected, 1e-5
+  )
   # By hand: deviation 1/2, absolute differences 1/4, 1/4, 3/4, 1/4.
   by_hand = 1.5 if scale == "group" else 0.75
-  np.testing.assert_allclose(replay.scores(groups, scale)[0], by_hand, 1e-5)
+  np.testing.assert_allclose(
+    dynamic_sampling.scores(groups, scale)[0], by_hand, 1e-5
+  )
 
 
 def test_what_was_not_scored_has_no_part_in_a_score():
   valid = np.ones(16, bool)
   valid[[2, 8, 9, 10]] = False  # One row; all but one of a group.
-  score = replay.scores(_groups(range(4), REWARDS, valid), "none")
+  score = dynamic_sampling.scores(_groups(range(4), REWARDS, valid), "none")
   # The first group has no other reward left; the third one has a single one.
   assert score.tolist()[:3] == [0, 0, 0]
   assert score[3] > 0
 
 
-_mix = jax.jit(replay.Replay.mix, static_argnums=0)
+_mix = jax.jit(dynamic_sampling.Replay.mix, static_argnums=0)
 
 
 def test_the_buffer_keeps_the_highest_scores_that_there_were():
   """As a list that is sorted in each step; of equal scores the older stay."""
   rng = np.random.default_rng(0)
-  own = replay.Replay(5, scale="none")
+  own = dynamic_sampling.Replay(5, scale="none")
   state = own.init(_groups(range(4), REWARDS))
   best = []  # (score, id, step)
   for step in range(8):
@@ -96,7 +101,7 @@ def test_the_buffer_keeps_the_highest_scores_that_there_were():
 
 
 def test_dead_groups_and_no_others_make_room():
-  own = replay.Replay(6, scale="none")
+  own = dynamic_sampling.Replay(6, scale="none")
   state = own.init(_groups(range(4), REWARDS))
   first = _mix(own, state, _groups(range(4), REWARDS), jax.random.key(0), 0)
   dead = [[1, 1, 1, 1], [0, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]]
@@ -123,7 +128,7 @@ def test_dead_groups_and_no_others_make_room():
 
 
 def test_with_nothing_to_replay_a_batch_stays_what_it_is():
-  own = replay.Replay(6)
+  own = dynamic_sampling.Replay(6)
   state = own.init(_groups(range(4), REWARDS))
   dead = _groups(range(4), [[1, 1, 1, 1]] * 4)
   mixed = _mix(own, state, dead, jax.random.key(0), 0)
@@ -141,9 +146,9 @@ SCORES = np.array([3.0, 0.0, 1.0, 2.0, 0.0], np.float32)
 def _chosen(count, most):
   keys = jax.random.split(jax.random.key(0), 4000)
   return np.asarray(
-    jax.vmap(lambda key: replay.choose(key, jnp.array(SCORES), count, most))(
-      keys
-    )
+    jax.vmap(
+      lambda key: dynamic_sampling.choose(key, jnp.array(SCORES), count, most)
+    )(keys)
   )[:, :count]
 
 
@@ -178,9 +183,9 @@ def replaying():
     1, fields={"importance_mode": "truncate", "dynamic_sampling": False}
   )
   prompts = jax.tree.map(lambda x: x[:4], rounds_test._prompts(()))
-  waits = kept.Kept(prompts, replay=replay.Replay(6))
+  waits = dynamic_sampling.Kept(prompts, replay=dynamic_sampling.Replay(6))
   parts = dataclasses.replace(parts, kept=waits)
-  step = jax.jit(functools.partial(stages.fused_step, parts=parts))
+  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
   return tiny.make_state(parts), step
 
 

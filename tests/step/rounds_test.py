@@ -18,13 +18,15 @@ from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
 from grpo_jax.data import pipeline
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import rounds, stages
+from grpo_jax.step import dynamic_sampling
+from grpo_jax.step import step as step_lib
 from grpo_jax.training import loop
 from grpo_jax.training.evaluation import evaluation
 from grpo_jax.training.evaluation import rows as rows_lib
-from grpo_jax.training.phases import drivers, models, phases
+from grpo_jax.training.phases import build, executors
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem, unscored
-from grpo_jax.training.runtime import metrics_log, sharding
+from grpo_jax.training.runtime import log, sharding
 from grpo_jax.types import Prompts, Rollout, Scored
 from tests.experiments import tiny_config
 from tests.training import tiny
@@ -34,17 +36,17 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 # Each operation outside a program would be a program of its own.
-_add = jax.jit(rounds.add, static_argnums=2)
-_settle = jax.jit(rounds.settle, static_argnums=1)
-_metrics = jax.jit(rounds.metrics)
-_live = jax.jit(rounds.live_groups, static_argnums=1)
+_add = jax.jit(dynamic_sampling.add, static_argnums=2)
+_settle = jax.jit(dynamic_sampling.settle, static_argnums=1)
+_metrics = jax.jit(dynamic_sampling.metrics)
+_live = jax.jit(dynamic_sampling.live_groups, static_argnums=1)
 
 
 @functools.partial(jax.jit, static_argnums=1)
 def _live_and_trained(groups, min_std):
   """What rounds keep, and what the mask of dynamic sampling trains on."""
   config = algorithms.make_config("dapo", min_reward_std=min_std)
-  live = rounds.live_groups(groups, min_std)
+  live = dynamic_sampling.live_groups(groups, min_std)
   return live, objective.trained_tokens(config, groups.rollout, groups.scored)
 
 
@@ -60,7 +62,7 @@ def _scored(rewards, valid=None, correct=None) -> Scored:
   )
 
 
-def _groups(ids, live, num_prompts=P, group_size=G) -> rounds.Groups:
+def _groups(ids, live, num_prompts=P, group_size=G) -> dynamic_sampling.Groups:
   """Groups in which every number tells whose it is."""
   ids = np.asarray(ids, np.int32)
   own = 10 * np.repeat(ids, group_size) + np.tile(
@@ -69,7 +71,7 @@ def _groups(ids, live, num_prompts=P, group_size=G) -> rounds.Groups:
   of_token = np.stack([own, own + 0.5], axis=1).astype(np.float32)
   index = np.arange(num_prompts * group_size, dtype=np.int32) // group_size
   differs = np.repeat(live, group_size)
-  return rounds.Groups(
+  return dynamic_sampling.Groups(
     prompts=Prompts(ids[:, None], ids[:, None] > 0, ids, {"gold": ids * 2}),
     rollout=Rollout(
       tokens=of_token.astype(np.int32),
@@ -287,9 +289,9 @@ def programs():
   return [
     functools.partial(jax.jit(functools.partial(function, parts=of)), state)
     for function, of in (
-      (stages.fused_step, parts),
-      (stages.fused_step, once),
-      (stages.sample_stage, once),
+      (step_lib.fused_step, parts),
+      (step_lib.fused_step, once),
+      (step_lib.sample_stage, once),
     )
   ]
 
@@ -347,7 +349,7 @@ def duplicating():
   """The state, and a step that repeats groups where there are too few."""
   parts = dataclasses.replace(_parts(max_rounds=3), when_short="duplicate")
   state = tiny.make_state(parts)
-  return state, jax.jit(functools.partial(stages.fused_step, parts=parts))
+  return state, jax.jit(functools.partial(step_lib.fused_step, parts=parts))
 
 
 @pytest.mark.parametrize(
@@ -426,12 +428,12 @@ def test_all_that_belongs_to_a_group_travels_with_it(what):
   if what == "lanes":
     parts = _in_lanes(parts)
   draw = functools.partial(
-    stages.draw_stage, tiny.make_state(parts), parts=parts
+    step_lib.draw_stage, tiny.make_state(parts), parts=parts
   )
 
   @jax.jit
   def both(prompts):
-    collected = rounds.collect(draw, prompts, 3, parts.constrain_rows)
+    collected = dynamic_sampling.collect(draw, prompts, 3, parts.constrain_rows)
     return collected.groups, draw(prompts)
 
   groups, at_once = both(_prompts((1, 4, 5, 6, 7, 8)))
@@ -464,7 +466,7 @@ def test_the_program_has_one_sampler():
   counts = []
   for max_rounds in (1, 3):
     parts = _parts(max_rounds)
-    function = functools.partial(stages.fused_step, parts=parts)
+    function = functools.partial(step_lib.fused_step, parts=parts)
     text = str(jax.make_jaxpr(function)(tiny.make_state(parts), _prompts(())))
     counts.append([text.count(word) for word in ("random_bits", "while[")])
   (draws, loops), (draws_in_rounds, loops_with_rounds) = counts
@@ -511,7 +513,7 @@ class _OnHost:
 def _steps(of, parts, live_ids):
   """State, numbers and texts of steps as a run makes them."""
   mesh = sharding.make_mesh(1)
-  advance = drivers.make_driver(of, mesh, parts)
+  advance = executors.make_driver(of, mesh, parts)
   state = jax.device_put(tiny.make_state(parts), sharding.replicated(mesh))
   history = []
   for number in range(3):
@@ -595,12 +597,12 @@ def test_a_stopped_run_ends_with_the_same_bytes(tmp_path, monkeypatch):
   assert stopped.preempted
   assert stopped.step == 14  # Of 10 + 6.
   assert loop.train(_run_config(), tmp_path / "parts") == whole
-  for name in (metrics_log.METRICS, metrics_log.SAMPLES):
+  for name in (log.METRICS, log.SAMPLES):
     first, second = (
       (tmp_path / run / name).read_bytes() for run in ("whole", "parts")
     )
     assert first == second
-  rows = (tmp_path / "whole" / metrics_log.METRICS).read_text().splitlines()
+  rows = (tmp_path / "whole" / log.METRICS).read_text().splitlines()
   drawn = [json.loads(row).get("drawn/rounds", 0) for row in rows]
   assert set(drawn) == {0, 1, 2, 3}
 
@@ -626,9 +628,9 @@ def test_what_contradicts_rounds_is_explained(fields, message):
   config.algorithm.update(fields)
   run = config_lib.resolve(config)
   solved = problem.make_problem(run)
-  policy = models.make_policy(run, solved, sharding.make_mesh(1))
+  policy = policy_lib.make_policy(run, solved, sharding.make_mesh(1))
   with pytest.raises(ValueError, match=message):
-    phases.make_parts(run, solved, policy, "rl", sharding.make_mesh(1))
+    build.make_parts(run, solved, policy, "rl", sharding.make_mesh(1))
 
 
 def test_rounds_are_counted_from_one_and_only_drawn():

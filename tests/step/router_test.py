@@ -10,7 +10,7 @@ import pytest
 
 from grpo_jax.algorithms import objective
 from grpo_jax.models import architecture, transformer
-from grpo_jax.step import stages, update
+from grpo_jax.step import step, update
 from grpo_jax.training import loop
 from tests.experiments import tiny_config
 from tests.training import tiny
@@ -44,7 +44,7 @@ def make_parts(fields=None, **options):
 def _prepared(parts, batch=None):
   state = tiny.drawn_state(parts)
   batch = tiny.ragged_batch(parts) if batch is None else batch
-  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
+  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
   return state, prepare(state, batch, jax.random.key(0))
 
 
@@ -140,7 +140,7 @@ def test_fused_step_keeps_the_routing_of_its_rollout():
     num_minibatches=2,
     policy=moe_policy(dtype="bfloat16"),
   )
-  advance = jax.jit(functools.partial(stages.fused_step, parts=parts))
+  advance = jax.jit(functools.partial(step.fused_step, parts=parts))
   state = tiny.drawn_state(parts)
   for number in range(2):
     state, metrics, _ = advance(state, tiny.make_prompts(first=4 * number))
@@ -166,7 +166,7 @@ def test_training_takes_the_recorded_experts_and_the_reference_its_own():
 
   @jax.jit
   def prepared(state, routing):
-    rollout = stages.sample_stage(state, prompts, parts=parts)
+    rollout = step.sample_stage(state, prompts, parts=parts)
     rollout = dataclasses.replace(rollout, **routing)
     batch = objective.make_train_batch(
       parts.algorithm,
@@ -176,7 +176,7 @@ def test_training_takes_the_recorded_experts_and_the_reference_its_own():
       parts.judge.score(state.params, prompts, rollout),
       state.algorithm_state,
     )
-    return stages.prepare(state, batch, jax.random.key(0), parts=parts)
+    return step.prepare(state, batch, jax.random.key(0), parts=parts)
 
   recorded = prepared(state, {})
   first = {  # Instead: experts 0 and 1 for every token.
@@ -210,11 +210,11 @@ def test_biases_move_against_the_load():
   state = _with_biases(
     tiny.drawn_state(parts), np.zeros((LAYERS, E), np.float32)
   )
-  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
+  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
   batch = prepare(state, tiny.ragged_batch(parts), jax.random.key(0))
   load = np.asarray(batch.router_load)
   assert (load > 1 / E).any()
-  advance = jax.jit(functools.partial(stages.update, parts=parts))
+  advance = jax.jit(functools.partial(step.update, parts=parts))
   after, metrics = advance(state, batch, jax.random.key(0))
   bias = after.params["policy"]["frozen"]["router_bias"]
   np.testing.assert_allclose(bias, 0.01 * np.sign(1 / E - load), rtol=1e-6)
@@ -262,6 +262,6 @@ def test_models_without_experts_are_told(fields):
 def test_biases_that_are_not_there_cannot_move():
   parts = make_parts({"router_bias_step": 0.1})
   state, batch = _prepared(parts)
-  advance = functools.partial(stages.update, parts=parts)
+  advance = functools.partial(step.update, parts=parts)
   with pytest.raises(ValueError, match=r"set config\.model\.router_bias=True"):
     jax.eval_shape(advance, state, batch, jax.random.key(0))

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.step import schedules, stages
+from grpo_jax.step import prompts as prompts_lib
+from grpo_jax.step import step as step_lib
 from tests.training import tiny
 
 SIZE, DRAWN = 10, 3
-CURRICULUM = schedules.Curriculum("frontier", SIZE, DRAWN)
+CURRICULUM = prompts_lib.Curriculum("frontier", SIZE, DRAWN)
 
 
 def by(rule, **fields):
@@ -20,7 +21,7 @@ def by(rule, **fields):
 
 
 def feedback(right, scored):
-  return schedules.Feedback(jnp.float32(right), jnp.float32(scored))
+  return prompts_lib.Feedback(jnp.float32(right), jnp.float32(scored))
 
 
 def test_the_frontier_is_where_half_of_the_completions_are_right():
@@ -34,7 +35,7 @@ def test_the_frontier_is_where_half_of_the_completions_are_right():
   assert (np.diff(found[5:]) < 0).all()
 
 
-@pytest.mark.parametrize("rule", schedules.WEIGHTS)
+@pytest.mark.parametrize("rule", prompts_lib.WEIGHTS)
 def test_every_prompt_has_its_part_of_the_uniform_share(rule):
   rates = np.random.default_rng(0).uniform(size=SIZE).astype(np.float32)
   found = np.asarray(by(rule, uniform_share=0.3).probabilities(rates, 2))
@@ -86,7 +87,7 @@ def test_without_forgetting_the_tracker_is_the_mean_of_what_was_seen():
   for step, counts in enumerate(right):
     # Nobody could score the last prompt of the last step.
     state, _ = own.update(state, feedback(counts, (4, 4, 4 * (step < 2))), step)
-  rates = np.asarray(schedules.success(state))
+  rates = np.asarray(prompts_lib.success(state))
   # With one right and one wrong completion before the first: (8 + 1) / 14, …
   np.testing.assert_allclose(rates[[4, 7, 1, 0]], [9 / 14, 3 / 14, 0.5, 0.5])
   assert state["visits"].tolist() == [0, 2, 0, 0, 3, 0, 0, 3, 0, 0]
@@ -108,7 +109,7 @@ def test_forgetting_weighs_old_completions_less():
 
 def test_draws_are_different_places_in_the_proportion_of_their_weights():
   p = jnp.float32([0.6, 0.3, 0.1, 0.0])
-  draw = jax.vmap(lambda key: schedules.without_replacement(key, p, 3))
+  draw = jax.vmap(lambda key: prompts_lib.without_replacement(key, p, 3))
   found = np.asarray(draw(jax.random.split(jax.random.key(0), 4000)))
   assert {*map(frozenset, found.tolist())} == {frozenset({0, 1, 2})}
   first = np.bincount(found[:, 0], minlength=4) / 4000
@@ -120,13 +121,13 @@ def test_draws_are_different_places_in_the_proportion_of_their_weights():
 
 def test_what_comes_next_is_a_function_of_seed_step_and_state():
   key, other = jax.random.key(3), jax.random.key(4)
-  enter = functools.partial(schedules.enter, CURRICULUM)
+  enter = functools.partial(prompts_lib.enter, CURRICULUM)
   first = enter(key, 5)
   assert enter(key, 5)["places"].tolist() == first["places"].tolist()
   assert enter(key, 6)["places"].tolist() != first["places"].tolist()
   assert enter(other, 5)["places"].tolist() != first["places"].tolist()
   seen = feedback((1, 0, 2), (2, 2, 2))
-  following, _ = schedules.advance(CURRICULUM, first, seen, key, 6, 1)
+  following, _ = prompts_lib.advance(CURRICULUM, first, seen, key, 6, 1)
   assert len(set(following["places"].tolist())) == DRAWN
   updated, _ = CURRICULUM.update(first, seen, 0)
   again = enter(key, 6)["places"]  # The same noise, for other weights.
@@ -149,7 +150,7 @@ def stepped():
     schedule=by("frontier", num_prompts=4),
   )
   state = tiny.make_state(parts)
-  step = jax.jit(functools.partial(stages.fused_step, parts=parts))
+  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
   return state, *step(state, tiny.make_prompts(4))
 
 
@@ -173,6 +174,6 @@ def test_a_step_leaves_the_places_of_the_next_one(stepped):
   own = by("frontier", num_prompts=4)
   key = jax.random.fold_in(before.key, 1)
   _, places = own.draw(
-    after.schedule, jax.random.fold_in(key, schedules._DRAW), 1
+    after.schedule, jax.random.fold_in(key, prompts_lib._DRAW), 1
   )
   assert after.schedule["places"].tolist() == places.tolist()

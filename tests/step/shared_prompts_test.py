@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.models import lora
-from grpo_jax.step import stages, update
+from grpo_jax.step import step, update
 from grpo_jax.types import row_arrays
 from tests.step import router_test
 from tests.training import tiny
@@ -112,7 +112,7 @@ def test_anchor_pass_has_the_bits_of_the_update(dtype, micro, lengths):
   )
   assert parts.plan.shares_prompts
   state = tiny.drawn_state(parts)
-  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
+  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
   batch = prepare(state, tiny.ragged_batch(parts), jax.random.key(1))
   _, metrics = _gradient(parts, state, batch)
   assert metrics["ratio/max_deviation"] == 0.0
@@ -120,7 +120,7 @@ def test_anchor_pass_has_the_bits_of_the_update(dtype, micro, lengths):
   parts = dataclasses.replace(
     parts, plan=dataclasses.replace(parts.plan, group_size=1, lengths=())
   )
-  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
+  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
   whole = prepare(state, tiny.ragged_batch(parts), jax.random.key(1))
   tolerance = 1e-5 if dtype == "float32" else 0.02
   gap = np.subtract(whole.old_logp, batch.old_logp)
@@ -163,7 +163,7 @@ def test_minibatches_hold_whole_groups():
     )
     state = tiny.drawn_state(parts)
     batch = tiny.given_scores(tiny.ragged_batch(parts))
-    advance = jax.jit(functools.partial(stages.update, parts=parts))
+    advance = jax.jit(functools.partial(step.update, parts=parts))
     _, metrics = advance(state, batch, jax.random.key(1))
     # The policy stands still: the mean over the halves is one of these.
     halves = dataclasses.replace(

@@ -8,17 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.step import schedules, single_stream, stages
+from grpo_jax.step import prompts as prompts_lib
+from grpo_jax.step import step as step_lib
 from tests.training import tiny
 
 SIZE, DRAWN, SLOTS = 6, 3, 2
 TEMPERATURE = 0.7
-OWN = single_stream.SingleStream(SIZE, DRAWN, SLOTS)
+OWN = prompts_lib.SingleStream(SIZE, DRAWN, SLOTS)
 
 
 def test_weights_peak_where_half_is_right():
   rates = jnp.linspace(0, 1, 11)
-  found = np.asarray(single_stream.weight(rates))
+  found = np.asarray(prompts_lib.weight(rates))
   expected = np.sqrt(rates * (1 - rates)) + 0.05
   np.testing.assert_allclose(found, expected, rtol=1e-6)
   assert found.argmax() == 5
@@ -28,13 +29,13 @@ def test_weights_peak_where_half_is_right():
 def test_what_is_remembered_by_hand():
   # 2^−1 at half a life, and the two bounds.
   drift = jnp.float32([0.0, 0.003, 0.0075, 0.06, 1.0])
-  found = single_stream.memory(drift, 0.4)
+  found = prompts_lib.memory(drift, 0.4)
   expected = [0.96, 0.96, 2 ** (-1 / 8), 0.5, 0.4]
   np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_counts_begin_with_what_was_drawn_before():
-  found = single_stream.start_counts(
+  found = prompts_lib.start_counts(
     np.array([0, 3, 4]), np.array([0, 4, 4]), 0.875
   )
   # n₀ = 8: 8 · 3.5 / 5 and 8 · 1.5 / 5; 8 · 4.5 / 5 and 8 · 0.5 / 5.
@@ -46,7 +47,7 @@ def test_counts_begin_with_what_was_drawn_before():
 def samples(count, mask=True):
   shape = count, SLOTS
   exists = jnp.full(shape, mask)
-  return schedules.Samples(
+  return prompts_lib.Samples(
     jnp.ones(shape, jnp.int32), exists, exists, -jnp.ones(shape)
   )
 
@@ -55,7 +56,7 @@ def samples(count, mask=True):
 def test_counts_forget_and_are_bounded():
   state = OWN.init() | {"places": jnp.int32([4, 0, 2])}
   drift = jnp.float32([0.0, 1.0, 0.0])
-  seen = schedules.Feedback(
+  seen = prompts_lib.Feedback(
     jnp.float32([1, 0, 1]), jnp.float32([1, 1, 0]), samples(3), drift
   )
   state, said = OWN.update(state, seen, 0)
@@ -81,11 +82,11 @@ def test_counts_forget_and_are_bounded():
   means = []
   for _ in range(600):
     right = jnp.asarray(rng.random(3) < 0.7, jnp.float32)
-    seen = schedules.Feedback(right, jnp.ones(3), samples(3), jnp.zeros(3))
+    seen = prompts_lib.Feedback(right, jnp.ones(3), samples(3), jnp.zeros(3))
     state = update(state, seen)
     count = state["a"] + state["b"]
     assert count.max() < 25 + 1e-3  # 1 / (1 − 0.96).
-    means.append(schedules.success(state)[jnp.int32([4, 0, 2])])
+    means.append(prompts_lib.success(state)[jnp.int32([4, 0, 2])])
   assert count.max() > 24.9
   assert np.mean(means[100:]) == pytest.approx(0.7, abs=0.03)
 
@@ -114,7 +115,7 @@ def stepped(request):
   own = dataclasses.replace(OWN, size=4, num_prompts=4)
   parts = dataclasses.replace(parts, schedule=own)
   state = tiny.make_state(parts)
-  step = jax.jit(functools.partial(stages.fused_step, parts=parts))
+  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
   pool = tiny.make_prompts(4)
   found = []
   for _ in range(3):
@@ -190,7 +191,7 @@ def test_advantages_are_against_what_is_known_of_each_prompt(stepped):
   if parts.algorithm.name != "spo":
     return
   before, _, _, written = found[2]
-  rate = schedules.success(before.schedule)[before.schedule["places"]]
+  rate = prompts_lib.success(before.schedule)[before.schedule["places"]]
   assert len({*rate.tolist()}) > 1
   gap = np.asarray(written.batch.rewards - rate)
   expected = (gap - gap.mean()) / (gap.std(ddof=1) + 1e-8)

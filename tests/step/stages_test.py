@@ -12,7 +12,7 @@ import pytest
 from grpo_jax import algorithms
 from grpo_jax.algorithms import options
 from grpo_jax.ops import aggregation, selection, surrogates
-from grpo_jax.step import stages, update
+from grpo_jax.step import step, update
 from grpo_jax.training.runtime import checkpoints
 from grpo_jax.types import Algorithm, Scored, row_arrays
 from tests.training import tiny
@@ -25,7 +25,7 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 def _fused(parts):
   return jax.jit(
-    functools.partial(stages.fused_step, parts=parts), donate_argnums=0
+    functools.partial(step.fused_step, parts=parts), donate_argnums=0
   )
 
 
@@ -131,12 +131,12 @@ def test_anchor_pass_has_the_bits_of_the_update(micro):
   """With several updates the anchor is computed at the update's shapes."""
   parts = tiny.make_parts(micro_batch_size=micro, num_epochs=2)
   state = tiny.make_state(parts)
-  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
+  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
   batch = prepare(state, tiny.ragged_batch(parts), jax.random.key(1))
   _, metrics = _gradient(parts, state, batch, False)
   assert metrics["ratio/max_deviation"] == 0.0
   # And it is needed: after an update the ratio is off 1 and tokens clip.
-  advance = jax.jit(functools.partial(stages.update, parts=parts))
+  advance = jax.jit(functools.partial(step.update, parts=parts))
   state, metrics = advance(state, batch, jax.random.key(0))
   assert metrics["ratio/max_deviation"] > 0.01
 
@@ -152,7 +152,7 @@ def test_minibatches_visit_every_row_once_per_epoch():
       learning_rate=1e-9,
     )
     state, batch = tiny.off_policy(parts)
-    advance = jax.jit(functools.partial(stages.update, parts=parts))
+    advance = jax.jit(functools.partial(step.update, parts=parts))
     state, metrics = advance(state, batch, jax.random.key(0))
     # The policy stands still, so the row-weighted mean over minibatches is
     # close to the loss of the whole batch; the optimizer counts the steps.
@@ -184,7 +184,7 @@ def test_no_host_traffic_in_the_program():
   def texts(score):
     parts = tiny.make_parts(score=score)
     state, prompts = tiny.make_state(parts), tiny.make_prompts()
-    function = functools.partial(stages.fused_step, parts=parts)
+    function = functools.partial(step.fused_step, parts=parts)
     compiled = jax.jit(function, donate_argnums=0).lower(state, prompts)
     return (
       str(jax.make_jaxpr(function)(state, prompts)),
@@ -248,7 +248,7 @@ def test_draws_differ_by_step_prompt_and_sample():
     tokens=jnp.broadcast_to(same.tokens[1], same.tokens.shape),
     mask=jnp.broadcast_to(same.mask[1], same.mask.shape),
   )
-  sample = jax.jit(functools.partial(stages.sample_stage, parts=parts))
+  sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
   rows = [
     tuple(row)
     for number in range(3)

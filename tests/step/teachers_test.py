@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.step import stages
-from grpo_jax.training.phases import models, outside
+from grpo_jax.step import step
+from grpo_jax.training.phases import models
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.types import TrainBatch, TrainState
 from tests.training import tiny
 
@@ -23,7 +24,7 @@ ROUTERS = {"domain": (), "mixture": WEIGHTS}
 class Distilled(NamedTuple):
   """A phase with two teachers, and its programs."""
 
-  parts: stages.Parts
+  parts: step.Parts
   state: TrainState
   batch: TrainBatch
   log_probs: Callable
@@ -58,17 +59,19 @@ def distilled(request):
       "reference_mixture": ROUTERS[request.param],
     },
     outside={
-      f"reference{i}": outside.Outside(policy, {}, dict, width)
+      f"reference{i}": models.Outside(policy, {}, dict, width)
       for i, (policy, width) in enumerate(zip(teachers, WIDTHS, strict=True))
     },
     temperature=0.7,
     lengths=(2,),
   )
-  state = models.initial_state(parts.policy, 0)
-  state = stages.enter_phase(
+  state = policy_lib.initial_state(parts.policy, 0)
+  state = step.enter_phase(
     state.with_members(
       **{
-        f"reference{i}": models.initial_state(policy, 5 + i).members["policy"]
+        f"reference{i}": policy_lib.initial_state(policy, 5 + i).members[
+          "policy"
+        ]
         for i, policy in enumerate(teachers)
       }
     ),
@@ -112,7 +115,7 @@ def distilled(request):
     state,
     batch,
     jax.jit(log_probs),
-    jax.jit(functools.partial(stages.prepare, parts=parts)),
+    jax.jit(functools.partial(step.prepare, parts=parts)),
     jax.jit(jax.grad(value, has_aux=True)),
   )
 

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import members, micro_batches, stages, update
+from grpo_jax.step import micro_batches, models, update
+from grpo_jax.step import step as step_lib
 from grpo_jax.step.micro_batches import UpdatePlan
-from grpo_jax.training.phases import models, phases, runs
+from grpo_jax.training.phases import build, checkpointed
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import MemberState
@@ -32,7 +34,7 @@ def test_each_epoch_has_an_order_of_its_own():
 
 
 def test_an_average_keeps_its_share_of_the_past():
-  member = members.Member(start=lambda _: {}, ema_decay=0.75)
+  member = models.Member(start=lambda _: {}, ema_decay=0.75)
   before = MemberState({}, average={"w": jnp.float32(4.0)})
   after = update._average(member, before, {"trained": {"w": jnp.float32(8.0)}})
   assert float(after["w"]) == 0.75 * 4.0 + 0.25 * 8.0
@@ -52,7 +54,7 @@ def test_a_version_is_the_step_of_the_run():
     completion_mask: jax.Array
     version: jax.Array | None = None
 
-  marked = stages.with_version(state, Written(batch.completion_mask))
+  marked = step_lib.with_version(state, Written(batch.completion_mask))
   expected = np.where(np.asarray(batch.completion_mask), 7, 0)
   np.testing.assert_array_equal(marked.version, expected)
 
@@ -70,8 +72,8 @@ def test_rates_that_are_logged_count_the_steps_of_each_member():
 
   @jax.jit
   def logged(state, batch):
-    batch = stages.prepare(state, batch, jax.random.key(0), parts=parts)
-    return stages.update(state, batch, jax.random.key(1), parts=parts)[1]
+    batch = step_lib.prepare(state, batch, jax.random.key(0), parts=parts)
+    return step_lib.update(state, batch, jax.random.key(1), parts=parts)[1]
 
   metrics = logged(state, tiny.ragged_batch(parts))
   assert float(metrics["learning_rate"]) == 5 * parts.plan.num_updates
@@ -85,7 +87,7 @@ def test_a_teacher_has_its_own_frozen_leaves():
     "policy": {"trained": {}, "frozen": {"base": 1, "scale": 2}},
     "reference": {"trained": {}, "frozen": {"scale": 3}},
   }
-  view = members.frozen_view(policy, "reference", params)
+  view = models.frozen_view(policy, "reference", params)
   assert view.trunk.params["frozen"] == {"base": 1, "scale": 3}
 
 
@@ -107,8 +109,8 @@ def agent():
   run = config_lib.resolve(tiny_config.get_config("agent"))
   made = problem.make_problem(run)
   mesh = sharding.make_mesh(1)
-  policy = models.make_policy(run, made, mesh)
-  return run, runs.make_phases(run, made, policy, mesh)
+  policy = policy_lib.make_policy(run, made, mesh)
+  return run, checkpointed.make_phases(run, made, policy, mesh)
 
 
 def test_a_phase_of_the_kind_value_trains_the_critic_alone(agent):
@@ -135,8 +137,8 @@ def test_the_schedule_of_a_critic_is_as_long_as_its_updates(agent):
   run = dataclasses.replace(run, critic=critic)
   made = problem.make_problem(run)
   mesh = sharding.make_mesh(1)
-  policy = models.make_policy(run, made, mesh)
-  parts = phases.make_parts(run, made, policy, "rl", mesh)
+  policy = policy_lib.make_policy(run, made, mesh)
+  parts = build.make_parts(run, made, policy, "rl", mesh)
   steps = run.section("rl").steps * parts.plan.num_updates
   assert critic.num_updates == 2
   schedule = parts.members["critic"].schedule

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax import objects
+from grpo_jax import imports
 from grpo_jax.tasks import TASKS, make_task, task, vocabulary
 from tests.tasks import strings
 
@@ -231,14 +231,14 @@ def test_unknown_names_are_refused_with_the_known_ones(name, options, message):
 def test_options_of_a_task_that_is_an_object():
   made = make_task("copy", length=3)
   with pytest.raises(KeyError, match=r"no options; set config.data.task_opt"):
-    make_task(objects.name_of(made), max_len=5)
+    make_task(imports.name_of(made), max_len=5)
   given = {}
 
   def any_options(**options):
     given.update(options)
     return made
 
-  name = objects.name_of(any_options)
+  name = imports.name_of(any_options)
   assert make_task(name, max_len=5) is made
   assert given == {"max_len": 5}
 

@@ -8,9 +8,10 @@ import pytest
 
 from grpo_jax import api
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import members, stages
+from grpo_jax.step import models, step
 from grpo_jax.training import loop
-from grpo_jax.training.phases import models, phases
+from grpo_jax.training.phases import build
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
 from tests.experiments import tiny_config
@@ -31,10 +32,10 @@ def _state(config):
   run = config_lib.resolve(config)
   made = problem.make_problem(run)
   mesh = sharding.make_mesh(1)
-  policy = models.make_policy(run, made, sharding.make_mesh(1))
-  parts = phases.make_parts(run, made, policy, "rl", mesh)
-  state = models.first_state(run, made, policy, mesh)
-  return stages.enter_phase(state, parts, 1), parts, made
+  policy = policy_lib.make_policy(run, made, sharding.make_mesh(1))
+  parts = build.make_parts(run, made, policy, "rl", mesh)
+  state = policy_lib.first_state(run, made, policy, mesh)
+  return step.enter_phase(state, parts, 1), parts, made
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +87,7 @@ def test_only_adapters_have_an_optimizer_a_reference_and_a_gradient():
   )
   assert 2 * num_trained <= moments < 2 * num_trained + 10 < num_frozen
   assert state.params["reference"]["frozen"] == {}
-  view = members.frozen_view(parts.policy, "reference", state.params)
+  view = models.frozen_view(parts.policy, "reference", state.params)
   reference = view.trunk.params
   _assert_same(reference, state.params["policy"])
   shared = zip(
@@ -108,10 +109,8 @@ def test_fresh_adapters_sample_what_the_base_samples():
   base = {"trained": state.params["policy"]["frozen"]["base"], "frozen": {}}
   plain = plain.with_params(policy=base)
   prompts = jax.device_put(next(made.prompt_stream(0, 4, None)).prompts)
-  rollout = jax.jit(lambda s: stages.sample_stage(s, prompts, parts=parts))(
-    state
-  )
+  rollout = jax.jit(lambda s: step.sample_stage(s, prompts, parts=parts))(state)
   expected = jax.jit(
-    lambda s: stages.sample_stage(s, prompts, parts=plain_parts)
+    lambda s: step.sample_stage(s, prompts, parts=plain_parts)
   )(plain)
   _assert_same(rollout, expected)

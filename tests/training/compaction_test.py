@@ -12,7 +12,7 @@ from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
 from grpo_jax.ops import returns
 from grpo_jax.rollout import compaction
-from grpo_jax.step import members, stages, update
+from grpo_jax.step import models, step, update
 from grpo_jax.types import Compaction, Player
 from tests.rollout import toy
 from tests.training import tiny, turns_test
@@ -36,7 +36,7 @@ def make_parts(name, **options):
   """Parts of `tiny` whose rollouts are up to three contexts."""
   parts = turns_test.make_parts(name, **options)
   keywords = parts.player.play.keywords
-  play = members.played(
+  play = models.played(
     functools.partial(
       compaction.sample,
       parts.policy,
@@ -65,7 +65,7 @@ def _batch(name, **options):
   """A prepared batch of a drawn rollout, with noisy values."""
   parts = make_parts(name, **options)
   state = tiny.make_state(parts)
-  sample = jax.jit(functools.partial(stages.sample_stage, parts=parts))
+  sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
   rollout = sample(state, make_prompts())
   scored = turns_test.score(None, rollout)
   rewards = np.random.default_rng(0).normal(size=16).astype(np.float32)
@@ -100,9 +100,9 @@ def test_the_coefficient_of_the_kl_adapts_by_rollouts():
   fields = {"kl_coef": 0.1, "kl_target": 1.0, "kl_horizon": 100.0}
   parts = make_parts("ppo", fields=fields)
   state = tiny.make_state(parts)
-  state, metrics, _ = jax.jit(
-    functools.partial(stages.fused_step, parts=parts)
-  )(state, make_prompts())
+  state, metrics, _ = jax.jit(functools.partial(step.fused_step, parts=parts))(
+    state, make_prompts()
+  )
   assert metrics["kl/reference"] == 0.0  # The least error: -0.2.
   np.testing.assert_allclose(
     state.algorithm_state["coefficients"]["kl"],
@@ -136,8 +136,8 @@ def test_a_greedy_rollout_is_one_row_for_each_prompt():
   parts = dataclasses.replace(parts, player=Player(play, greedy))
   prompts = make_prompts()
   state = tiny.make_state(parts)
-  rows = stages.sample_stage(state, prompts, parts=parts).prompt_index
-  found = stages.greedy_stage(state, prompts, parts=parts)
+  rows = step.sample_stage(state, prompts, parts=parts).prompt_index
+  found = step.greedy_stage(state, prompts, parts=parts)
   assert found.traces is None
   np.testing.assert_array_equal(found.prompt_index, np.arange(4))
   # An index into them, as the baseline is taken.
@@ -198,7 +198,7 @@ def test_the_loss_is_a_sum_over_the_tokens_of_all_rows(name):
   """However rows are packed, and whatever empty ones there are."""
   parts, state, _, batch, _ = _batch(name, micro_batch_size=48)
   key = jax.random.key(0)
-  prepared = stages.prepare(state, batch, key, parts=parts)
+  prepared = step.prepare(state, batch, key, parts=parts)
 
   def gradient(parts):
     function = functools.partial(update.gradient, parts.update, parts.losses[0])

@@ -7,7 +7,7 @@ import pytest
 from configs import language
 from grpo_jax.training import loop
 from grpo_jax.training.monitor import health
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log
 
 
 def _config():
@@ -39,11 +39,11 @@ def test_a_run_stops_at_a_perfect_score_and_goes_on_to_the_same_bytes(
 ):
   whole, stopped = tmp_path / "whole", tmp_path / "stopped"
   loop.train(_config(), whole)
-  result = json.loads((whole / metrics_log.RESULT).read_text())
+  result = json.loads((whole / log.RESULT).read_text())
   (alarm,) = [x for x in result["alarms"] if x["rule"] == "H12"]
   assert alarm["phase"] == "rl"
   assert alarm["numbers"]["accuracy"] > 0.99
-  lines = metrics_log.read_lines(whole / metrics_log.METRICS)
+  lines = log.read_lines(whole / log.METRICS)
   marked = [x["step"] for x in lines if x.get("alarm/perfect_score")]
   assert marked == [alarm["step"]]
 
@@ -52,15 +52,15 @@ def test_a_run_stops_at_a_perfect_score_and_goes_on_to_the_same_bytes(
   with pytest.raises(health.Halted, match="H12 perfect_score") as caught:
     loop.train(config, stopped)
   assert f"rl, step {alarm['step']}: " in str(caught.value)
-  assert not (stopped / metrics_log.RESULT).exists()
-  done = metrics_log.read_lines(stopped / metrics_log.METRICS)[-1]["step"]
+  assert not (stopped / log.RESULT).exists()
+  done = log.read_lines(stopped / log.METRICS)[-1]["step"]
   assert f"The last checkpoint is of step {done}." in str(caught.value)
   # The next step had begun.
   assert done == alarm["step"] + 1 < lines[-1]["step"]
 
   config.health.halt = ()
   loop.train(config, stopped)
-  for name in (metrics_log.METRICS, metrics_log.SAMPLES):
+  for name in (log.METRICS, log.SAMPLES):
     assert (stopped / name).read_bytes() == (whole / name).read_bytes(), name
-  again = json.loads((stopped / metrics_log.RESULT).read_text())
+  again = json.loads((stopped / log.RESULT).read_text())
   assert again["alarms"] == result["alarms"]

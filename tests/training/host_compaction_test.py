@@ -14,8 +14,8 @@ from grpo_jax.rollout import compaction, drawing, host_turns, turns
 from grpo_jax.settings import config as config_lib
 from grpo_jax.tasks import memchain
 from grpo_jax.tasks import vocabulary as vocab
-from grpo_jax.training.phases import players
-from grpo_jax.training.problem import host_environments
+from grpo_jax.training.phases import sampler as sampler_lib
+from grpo_jax.training.problem import environment as environment_lib
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Compaction, HostEnvironment
@@ -127,7 +127,7 @@ def chains(batch, kind=Chain):
 
 
 def on_host(changes=()):
-  made = host_environments._as_on_host(COMPACTION, PROMPT_LEN)
+  made = environment_lib._as_on_host(COMPACTION, PROMPT_LEN)
   return dataclasses.replace(made, **dict(changes))
 
 
@@ -154,7 +154,7 @@ def make_player(kind, lanes, changes, records, keeps_contexts):
     host_environment=here,
     score_names=frozenset({"accuracy", "semicolons"}),
   )
-  return players.HostEpisodes(problem, mesh, play, keeps_contexts), problem
+  return sampler_lib.HostEpisodes(problem, mesh, play, keeps_contexts), problem
 
 
 def play(

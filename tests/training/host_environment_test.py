@@ -10,14 +10,14 @@ import pytest
 from grpo_jax.data import tokenizer
 from grpo_jax.rollout import host_turns
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import members
+from grpo_jax.step import models
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.training import loop, many
 from grpo_jax.training.evaluation import rows
-from grpo_jax.training.phases import drivers, judging, phases, players
-from grpo_jax.training.problem import host_environments
+from grpo_jax.training.phases import build, executors, judging, sampler
+from grpo_jax.training.problem import environment as environment_lib
 from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.training.runtime import metrics_log, sharding
+from grpo_jax.training.runtime import log, sharding
 from grpo_jax.types import Player
 from tests.experiments import command, tiny_config
 from tests.training import host_sessions, tiny
@@ -61,7 +61,7 @@ def make_parts(**changes):
   config = config_lib.resolve(get_config(**changes))
   policy = tiny.tiny_policy(vocab.VOCAB_SIZE)
   made = problem_lib.make_problem(config)
-  return phases.make_parts(
+  return build.make_parts(
     config, made, policy, "rl", sharding.make_mesh(1, devices=jax.devices()[:1])
   )
 
@@ -119,7 +119,7 @@ def test_text_needs_sizes_and_ends_of_one_token():
   config.environment.action_ends = ("</answer>",)
 
   def make():
-    return host_environments.environment(config_lib.resolve(config), text, None)
+    return environment_lib.environment(config_lib.resolve(config), text, None)
 
   with pytest.raises(ValueError, match=r"config\.environment\.max_observation"):
     make()
@@ -166,7 +166,7 @@ def test_several_rounds_are_refused():
     r" go together: its episodes are drawn in one round; set config\.rl\.max_ro"
   )
   with pytest.raises(ValueError, match=message):
-    phases.make_parts(
+    build.make_parts(
       settings,
       problem_lib.make_problem(settings),
       tiny.tiny_policy(vocab.VOCAB_SIZE),
@@ -203,7 +203,7 @@ def test_text_of_actions_and_ids_of_observations():
 def steps_of(name, problem, parts, count=2):
   """Metrics of some steps on one device, under the guard of the loop."""
   mesh = sharding.make_mesh(1, devices=jax.devices()[:1])
-  advance = drivers.make_driver(problem, mesh, parts)
+  advance = executors.make_driver(problem, mesh, parts)
   state = jax.device_put(tiny.make_state(parts), sharding.replicated(mesh))
   history, samples = [], []
   stream = players_test.calculator().prompt_stream(0, 4, None)
@@ -228,21 +228,21 @@ def both_parts(name):
   )
   config = players_test.sampling_config(40)
   greedy = dataclasses.replace(config, temperature=0.0)
-  sample = players.make_sample(parts.policy, of_graph)
+  sample = sampler.make_sample(parts.policy, of_graph)
   sizes = {"config": config, "group_size": players_test.GROUP}
   here = players_test.with_sessions(
     host_sessions.Local(host_sessions.calculator)
   )
-  in_graph = Player(members.played(sample, **sizes))
+  in_graph = Player(models.played(sample, **sizes))
   on_host = host_turns.HostPlayer(
-    players.make_turns(parts.policy, here, **sizes)
+    sampler.make_turns(parts.policy, here, **sizes)
   )
   if parts.player.greedy is not None:
     in_graph = dataclasses.replace(
-      in_graph, greedy=members.played(sample, config=greedy, group_size=1)
+      in_graph, greedy=models.played(sample, config=greedy, group_size=1)
     )
     on_host = dataclasses.replace(
-      on_host, greedy=players.make_turns(parts.policy, here, greedy, 1)
+      on_host, greedy=sampler.make_turns(parts.policy, here, greedy, 1)
     )
   graph, host = (
     dataclasses.replace(parts, player=player, judge=of_graph.judge)
@@ -324,7 +324,7 @@ def test_what_failed_ahead_is_counted_in_the_step_that_trains_it():
   def begun():
     return jax.device_put(tiny.make_state(parts), sharding.replicated(mesh))
 
-  whole = drivers.make_driver(problem, mesh, parts)
+  whole = executors.make_driver(problem, mesh, parts)
   *_, (state, _, expected) = steps(whole, begun(), 0)
   assert all(metrics["unscored/raised"] > 0 for metrics, _ in expected)
   for metrics, errors in expected:
@@ -334,7 +334,7 @@ def test_what_failed_ahead_is_counted_in_the_step_that_trains_it():
   # Another process goes on after the first step: what it has been told is text.
   cut, outcome, _ = next(steps(whole, begun(), 0))
   said = json.loads(json.dumps(judging.told_by_all(outcome.told)))
-  resumed = drivers.make_driver(problem, mesh, parts, judging.told_from(said))
+  resumed = executors.make_driver(problem, mesh, parts, judging.told_from(said))
   *_, (again, _, found) = steps(resumed, cut, 1)
   jax.tree.map(
     np.testing.assert_array_equal,
@@ -368,12 +368,12 @@ def whole(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_run_says_what_its_sessions_say(whole):
-  rows = metrics_log.read_lines(whole / metrics_log.METRICS)
+  rows = log.read_lines(whole / log.METRICS)
   drawn = [row for row in rows if "reward/mean" in row]
   assert len(drawn) == 10
   assert all(row["unscored"] == 0 for row in drawn)
   assert "eval/reward/blocked" in rows[-1]
-  timings = metrics_log.read_lines(whole / metrics_log.TIMINGS)
+  timings = log.read_lines(whole / log.TIMINGS)
   # The last two steps train what was played before.
   assert [row["time/environment_s"] > 0 for row in timings[-3:]] == [
     *(True, False, False)
@@ -418,8 +418,8 @@ def test_text_has_turns_too(tmp_path):
   config.rewards.weights = (0.0, 1.0)
   config.rewards.correct = "accuracy"
   loop.train(config, tmp_path)
-  rows = metrics_log.read_lines(tmp_path / metrics_log.METRICS)
+  rows = log.read_lines(tmp_path / log.METRICS)
   assert rows[-1]["unscored"] == 0
   assert 0 < rows[-1]["tokens/generated"] <= 16 * 9
-  for row in metrics_log.read_lines(tmp_path / metrics_log.SAMPLES):
+  for row in log.read_lines(tmp_path / log.SAMPLES):
     assert row["completion"].count("[read]") == 2

@@ -7,8 +7,8 @@ import re
 import numpy as np
 
 from grpo_jax.data import formats
-from grpo_jax.data.images import files, folders
-from grpo_jax.training.problem import image_reader
+from grpo_jax.data.images import files, processors
+from grpo_jax.training.problem import images
 from tests.data import shown_test
 from tests.data.images import pictures
 from tests.training import pictures as runs
@@ -57,12 +57,12 @@ def said(tmp_path):
   ]
   made += [message(["path", "a"], ""), message(["bytes", "?"])]
   made += [message(shown_test.picture(1, 300))]
-  (_, sent) = image_reader._unsent(["path", "a"]), "A" * 2**24
-  made += [image_reader._unsent(["bytes", sent])]
+  (_, sent) = images._unsent(["path", "a"]), "A" * 2**24
+  made += [images._unsent(["bytes", sent])]
   convert = formats.conversion(images=("a",))
   made += [convert({"prompt": "", "a": 3})["pictures"][0][1]]
-  processor = folders.from_folder(runs.PROCESSORS / "qwen2_5_vl")
-  call = image_reader._Call([0, 1], processor)
+  processor = processors.from_folder(runs.PROCESSORS / "qwen2_5_vl")
+  call = images._Call([0, 1], processor)
   call.fail(0, "timeout", "")
   call.fail(1, "worker_died", "")
   made += call.found
@@ -98,7 +98,7 @@ def test_figures_of_the_page():
   page = " ".join(PAGE.read_text().split())
   assert f"at most {files.MAX_BYTES} are read" in page
   assert f"at most {files.MAX_SENT_BYTES // 2**20} MiB of them" in page
-  assert f"{image_reader.TIMEOUT_S:g} seconds for an image" in page
+  assert f"{images.TIMEOUT_S:g} seconds for an image" in page
   assert ", ".join(files.FORMATS) in page
   usual = shown_test.processors.Processor(
     kind="qwen", patch=14, merge=2, frames=2

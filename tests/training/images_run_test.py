@@ -9,7 +9,7 @@ import numpy as np
 import orbax.checkpoint.experimental.v1 as ocp
 import pytest
 
-from grpo_jax.training.runtime import checkpoints, metrics_log
+from grpo_jax.training.runtime import checkpoints, log
 from tests.experiments import command, images_config
 from tests.training import pictures
 
@@ -43,12 +43,12 @@ def everything(workdir):
   assert store.latest_step() == images_config.STEPS
   extra = store.extra()
   store.close()
-  del extra["log"][metrics_log.TIMINGS]
+  del extra["log"][log.TIMINGS]
   found = {
     name: leaf.tobytes()
     for name, leaf in arrays(workdir, images_config.STEPS).items()
   }
-  for name in (metrics_log.METRICS, metrics_log.SAMPLES, "config.json"):
+  for name in (log.METRICS, log.SAMPLES, "config.json"):
     found[name] = (workdir / name).read_bytes()
   return found | {"extra": extra}
 
@@ -77,7 +77,7 @@ def test_a_run_that_is_killed_ends_with_the_bytes_of_one_that_is_not(
   with start(family, folder, whole) as process:
     _, err = process.communicate()
   assert process.returncode == 0, err
-  lines = (whole / metrics_log.METRICS).read_text().splitlines()
+  lines = (whole / log.METRICS).read_text().splitlines()
   steps = [x for x in map(json.loads, lines) if "gradient_norm" in x]
   assert len(steps) == images_config.STEPS
   assert [x["ratio/max_deviation"] for x in steps] == [0.0] * len(steps)

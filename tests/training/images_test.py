@@ -7,21 +7,23 @@ import types
 import numpy as np
 import pytest
 
-from grpo_jax.data.images import files, folders
+from grpo_jax.data.images import files, processors
 from grpo_jax.rewards.workers import image_worker
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import image_settings
+from grpo_jax.settings import groups
 from grpo_jax.training.evaluation import embeddings
-from grpo_jax.training.phases import models, phases
-from grpo_jax.training.problem import image_reader, opening
+from grpo_jax.training.phases import build
+from grpo_jax.training.phases import policy as policy_lib
+from grpo_jax.training.problem import images as images_lib
 from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.problem import records
 from grpo_jax.training.runtime import sharding
 from tests.data.images import pictures
 from tests.training import pictures as runs
 from tests.training.problem import opening_test
 
 CHECKPOINT = str(runs.CHECKPOINTS / "qwen2_5_vl")
-PROCESSOR = folders.from_folder(runs.PROCESSORS / "qwen2_5_vl")
+PROCESSOR = processors.from_folder(runs.PROCESSORS / "qwen2_5_vl")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,7 @@ def reader(tmp_path_factory):
     (folder / name).write_bytes(data)
   for number in range(6):
     pictures.picture(9, 9 + number, number).save(folder / f"{number}.png")
-  made = image_reader.Reader(PROCESSOR, str(folder), 2)
+  made = images_lib.Reader(PROCESSOR, str(folder), 2)
   yield made
   made.close()
 
@@ -140,15 +142,15 @@ def test_settings_that_do_not_fit(tmp_path, changes, message):
 
 def test_where_paths_begin(tmp_path):
   data = config_lib.resolve(runs.make_config(tmp_path)).data
-  assert image_settings.folder(data) == str(tmp_path)
+  assert groups.folder(data) == str(tmp_path)
   other = tmp_path / "other"
   other.mkdir()
   (other / "eval.jsonl").write_text((tmp_path / "eval.jsonl").read_text())
   config = runs.make_config(tmp_path, data__eval_path=str(other / "eval.jsonl"))
   with pytest.raises(ValueError, match="lie in two folders; set"):
-    image_settings.folder(config_lib.resolve(config).data)
+    groups.folder(config_lib.resolve(config).data)
   config.data.image_folder = str(other)
-  assert image_settings.folder(config_lib.resolve(config).data) == str(other)
+  assert groups.folder(config_lib.resolve(config).data) == str(other)
 
 
 @pytest.mark.parametrize(
@@ -182,8 +184,8 @@ def test_images_of_text_records_are_known_before_one_is_read(
   mesh = sharding.make_mesh(1)
 
   def assemble():
-    policy = models.make_policy(config, problem, mesh)
-    return phases.make_parts(config, problem, policy, "rl", mesh)
+    policy = policy_lib.make_policy(config, problem, mesh)
+    return build.make_parts(config, problem, policy, "rl", mesh)
 
   with pytest.raises(ValueError, match=message):
     assemble()
@@ -272,7 +274,7 @@ def test_images_of_a_dataset(tmp_path, monkeypatch):
   config.data.tokenizer = "bytes"
   config.data.max_prompt_len = config.sampling.max_new_tokens = 8
   data = config_lib.resolve(config).data
-  train = opening.open_sources(data, 0).train
+  train = records.open_sources(data, 0).train
   for number, image in enumerate(images):
     record = train[number]
     assert (record["prompt"], record["answer"]) == (f"{number}?", str(number))

@@ -6,7 +6,8 @@ import pytest
 
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training import loop, run
-from grpo_jax.training.phases import models, reservoirs, runs
+from grpo_jax.training.phases import checkpointed, reservoirs
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
 from tests.experiments import tiny_config
@@ -18,13 +19,13 @@ def iterations():
   settings = config_lib.resolve(tiny_config.get_config("iterative"))
   made = problem.make_problem(settings)
   mesh = sharding.make_mesh(1)
-  policy = models.make_policy(settings, made, mesh)
+  policy = policy_lib.make_policy(settings, made, mesh)
   return types.SimpleNamespace(
     settings=settings,
     problem=made,
     policy=policy,
     mesh=mesh,
-    phases=runs.make_phases(settings, made, policy, mesh),
+    phases=checkpointed.make_phases(settings, made, policy, mesh),
   )
 
 
@@ -47,8 +48,10 @@ def test_a_phase_that_comes_again_is_the_program_that_it_was(iterations):
   assert rm is rm_again
   assert rl is rl_again
   assert rm is not rl
-  start = runs.abstract_start(its.policy, its.settings.seed)
-  at = [runs.abstract_state(its.phases[: n + 1], start) for n in range(5)]
+  start = checkpointed.abstract_start(its.policy, its.settings.seed)
+  at = [
+    checkpointed.abstract_state(its.phases[: n + 1], start) for n in range(5)
+  ]
   assert at[1:3] == at[3:5]
 
 
@@ -65,9 +68,9 @@ def test_old_completions_are_part_of_the_state_from_the_first_ones_on(
   iterations,
 ):
   its = iterations
-  start = runs.abstract_start(its.policy, its.settings.seed)
-  assert runs.abstract_state(its.phases[:1], start).reservoir is None
-  kept = runs.abstract_state(its.phases, start).reservoir["groups"]
+  start = checkpointed.abstract_start(its.policy, its.settings.seed)
+  assert checkpointed.abstract_state(its.phases[:1], start).reservoir is None
+  kept = checkpointed.abstract_state(its.phases, start).reservoir["groups"]
   size, rm = 16, its.settings.section("rm")
   assert kept["tokens"].shape == (
     *(size, rm.group_size),
@@ -119,8 +122,12 @@ def test_sizes_that_do_not_fit_are_refused(iterations, changes, message):
 
   def opened():
     settings = config_lib.resolve(config)
-    found = runs.make_phases(settings, its.problem, its.policy, its.mesh)
-    runs.abstract_state(found, runs.abstract_start(its.policy, 0))
+    found = checkpointed.make_phases(
+      settings, its.problem, its.policy, its.mesh
+    )
+    checkpointed.abstract_state(
+      found, checkpointed.abstract_start(its.policy, 0)
+    )
 
   with pytest.raises(ValueError, match=message):
     opened()

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from grpo_jax.rewards.workers import judge_service
-from grpo_jax.settings import config, seeded
+from grpo_jax.settings import config
 from grpo_jax.tasks import vocabulary
 from grpo_jax.training import loop
-from grpo_jax.training.phases import workdirs
-from grpo_jax.training.runtime import checkpoints, metrics_log, paths, sharding
+from grpo_jax.training.phases import workdir as workdir_lib
+from grpo_jax.training.runtime import checkpoints, files, log, sharding
 from tests.experiments import tiny_config
 from tests.rewards.workers import judge_server
 
@@ -43,7 +43,7 @@ def left(workdir):
   saved = checkpoints.Checkpoints(workdir / "checkpoints", keep=2)
   calls = saved.extra()["judge_calls"]
   saved.close()
-  return (workdir / metrics_log.METRICS).read_bytes(), calls
+  return (workdir / log.METRICS).read_bytes(), calls
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_each_seed_has_a_judge_of_its_own():
   made.judge.model = "runs/judge/seed={seed}"
   made.judge.rubric = "{seed}{completion}"
   made.seed = 3
-  run = seeded.with_seed(config.resolve(made))
+  run = config.with_seed(config.resolve(made))
   assert run.judge.model == "runs/judge/seed=3"
   assert run.judge.rubric == "{seed}{completion}"
 
@@ -122,12 +122,12 @@ def test_a_rubric_and_its_reward_go_together(functions, rubric):
 
 def of(folder, name):
   """The parameters of a model in the last checkpoint of a run."""
-  workdir = paths.parse(folder)
-  settings = workdirs.settings(workdir)
-  step = workdirs.last_step(workdir, settings)
-  shapes = {name: workdirs.shapes(workdir, settings, step)[name]}
+  workdir = files.parse(folder)
+  settings = workdir_lib.settings(workdir)
+  step = workdir_lib.last_step(workdir, settings)
+  shapes = {name: workdir_lib.shapes(workdir, settings, step)[name]}
   mesh = sharding.make_mesh(1)
-  return workdirs.read(workdir, settings, step, shapes, mesh)[name]
+  return workdir_lib.read(workdir, settings, step, shapes, mesh)[name]
 
 
 @pytest.mark.slow
@@ -149,5 +149,5 @@ def test_a_run_of_another_size_judges_in_the_program(tmp_path):
   own, kept = of(tmp_path / "judge", "policy"), of(tmp_path / "policy", "judge")
   assert jax.tree.leaves(own)
   assert all(jax.tree.leaves(jax.tree.map(np.array_equal, own, kept)))
-  lines = (tmp_path / "policy" / metrics_log.METRICS).read_text("utf-8")
+  lines = (tmp_path / "policy" / log.METRICS).read_text("utf-8")
   assert '"reward/judge"' in lines

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from grpo_jax import algorithms
-from grpo_jax.step import schedules, stages
+from grpo_jax.step import prompts as prompts_lib
+from grpo_jax.step import step
 from tests.algorithms.contract_test import OWN_LOSS
 from tests.training import tiny
 
@@ -42,11 +43,11 @@ def test_bandit(name):
   )
   num_prompts = 32 // group_size
   advance = jax.jit(
-    functools.partial(stages.fused_step, parts=parts), donate_argnums=0
+    functools.partial(step.fused_step, parts=parts), donate_argnums=0
   )
   state = tiny.make_state(parts)
   if "expected" in parts.algorithm.needs:  # Of prompts that nobody knows.
-    known = schedules.untried(num_prompts, schedules.PRIOR)
+    known = prompts_lib.untried(num_prompts, prompts_lib.PRIOR)
     known["places"] = jnp.arange(num_prompts)
     state = dataclasses.replace(state, schedule=known)
   history = []
@@ -77,7 +78,7 @@ def test_distillation(name, fields):
     micro_batch_size=32,
   )
   advance = jax.jit(
-    functools.partial(stages.fused_step, parts=parts), donate_argnums=0
+    functools.partial(step.fused_step, parts=parts), donate_argnums=0
   )
   state = tiny.make_state(parts).with_params(
     reference=parts.policy.init(jax.random.key(1))

@@ -16,11 +16,11 @@ import pytest
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training import loop
 from grpo_jax.training import run as run_lib
-from grpo_jax.training.phases import drivers
-from grpo_jax.training.problem import judges, problem
-from grpo_jax.training.rules import alarm_checks as checks
-from grpo_jax.training.rules import alarms
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.phases import executors
+from grpo_jax.training.problem import problem
+from grpo_jax.training.problem import rewards as rewards_lib
+from grpo_jax.training.rules import rules as rules_lib
+from grpo_jax.training.runtime import log
 from tests.experiments import tiny_config
 
 
@@ -29,7 +29,7 @@ def _quiet(config):
   return config
 
 
-def _rows(workdir: pathlib.Path, name=metrics_log.METRICS) -> list[dict]:
+def _rows(workdir: pathlib.Path, name=log.METRICS) -> list[dict]:
   text = (workdir / name).read_text(encoding="utf-8")
   return [json.loads(line) for line in text.splitlines()]
 
@@ -55,12 +55,12 @@ def run(tmp_path_factory, warnings):
   with pytest.MonkeyPatch.context() as patch:
     # Any score is too good.
     rules = [
-      dataclasses.replace(rule, check=checks.above("accuracy", -1.0))
+      dataclasses.replace(rule, check=rules_lib.above("accuracy", -1.0))
       if rule.name == "perfect_score"
       else rule
-      for rule in alarms.RULES
+      for rule in rules_lib.RULES
     ]
-    patch.setattr(alarms, "RULES", tuple(rules))
+    patch.setattr(rules_lib, "RULES", tuple(rules))
     result = loop.train(_quiet(tiny_config.get_config("grpo")), workdir)
   logging.getLogger().removeHandler(handler)
   return workdir, result
@@ -74,7 +74,7 @@ def test_scores_that_are_too_good_are_doubted_once(run, warnings):
     if "Suspicious by default" in line
   ]
   assert "rl, step 13: H12 perfect_score." in line
-  assert str(run[0] / metrics_log.SAMPLES) in line
+  assert str(run[0] / log.SAMPLES) in line
   marked = [
     row["step"] for row in _rows(run[0]) if "alarm/perfect_score" in row
   ]
@@ -83,8 +83,8 @@ def test_scores_that_are_too_good_are_doubted_once(run, warnings):
 
 def test_the_result_is_written_at_the_end(run):
   workdir, result = run
-  written = json.loads((workdir / metrics_log.RESULT).read_text())
-  timings = _rows(workdir, metrics_log.TIMINGS)
+  written = json.loads((workdir / log.RESULT).read_text())
+  timings = _rows(workdir, log.TIMINGS)
   seconds = sum(row.get("time/step_s", 0) for row in timings)
   assert written == {
     "step": 20,
@@ -116,7 +116,7 @@ def test_every_step_has_a_row(run):
     # Two minibatches, and the anchor is the policy of the first.
     assert row["ratio/max_deviation"] > 0
     assert row["kl/reference"] >= 0
-  timings = _rows(workdir, metrics_log.TIMINGS)
+  timings = _rows(workdir, log.TIMINGS)
   assert [row["step"] for row in timings] == [*range(1, 11), *range(11, 21)]
   assert all(row["tokens_per_second"] > 0 for row in timings)
 
@@ -148,7 +148,7 @@ def test_warm_up_and_schedule_are_in_the_rows(run):
 
 
 def test_samples_are_texts_with_their_rewards(run):
-  samples = _rows(run[0], metrics_log.SAMPLES)
+  samples = _rows(run[0], log.SAMPLES)
   assert {sample["step"] for sample in samples} == set(range(11, 21))
   assert all(sample["prompt"].endswith("=") for sample in samples)
   assert all(
@@ -159,7 +159,7 @@ def test_samples_are_texts_with_their_rewards(run):
 
 def test_finished_run_is_only_reported(run):
   workdir, result = run
-  names = (metrics_log.METRICS, metrics_log.TIMINGS, metrics_log.SAMPLES)
+  names = (log.METRICS, log.TIMINGS, log.SAMPLES)
   before = {name: (workdir / name).read_bytes() for name in names}
   again = loop.train(_quiet(tiny_config.get_config("grpo")), workdir)
   assert {name: (workdir / name).read_bytes() for name in names} == before
@@ -168,13 +168,13 @@ def test_finished_run_is_only_reported(run):
 
 def test_implicit_transfers_stop_the_loop(tmp_path, monkeypatch):
   """A batch that reaches the step as host memory is a bug, not a delay."""
-  jit_step = drivers.jit_step
+  jit_step = executors.jit_step
 
   def leaky(mesh, function, parts):
     advance = jit_step(mesh, function, parts)
     return lambda state, batch: advance(state, jax.device_get(batch))
 
-  monkeypatch.setattr(drivers, "jit_step", leaky)
+  monkeypatch.setattr(executors, "jit_step", leaky)
   with pytest.raises(Exception, match="Disallowed host-to-device transfer"):
     loop.train(_quiet(tiny_config.get_config("grpo")), tmp_path)
 
@@ -271,13 +271,13 @@ def test_host_verifiers_that_hang_and_raise(tmp_path, monkeypatch):
     assert row["reward/mean"] == 0.5  # Of the rows that were scored.
     assert 0 < row["tokens/trained"] < row["tokens/generated"]
     assert np.isfinite(row["loss"])
-  timings = _rows(tmp_path / "run", metrics_log.TIMINGS)
+  timings = _rows(tmp_path / "run", log.TIMINGS)
   assert all(1 < row["time/verifier_s"] < 60 for row in timings)
   # The first step is traced and compiled, and the second one is not.
   assert timings[0]["time/compile_s"] > 0.1 > timings[1]["time/compile_s"]
   # A right answer in the held-out half: one of two prompts is worth 1.0.
   assert result.after["eval/accuracy"] == 0.5
-  samples = _rows(tmp_path / "run", metrics_log.SAMPLES)
+  samples = _rows(tmp_path / "run", log.SAMPLES)
   assert sum(sample["valid"] for sample in samples) == 2 * 2
 
 
@@ -305,7 +305,7 @@ def test_a_verifier_that_fails_on_most_rows_ends_the_run(tmp_path, monkeypatch):
     assert row["unscored"] == 8
     assert row["reward/mean"] is row["accuracy"] is None
     assert row["loss"] == 0
-  assert not (tmp_path / "run" / metrics_log.RESULT).exists()
+  assert not (tmp_path / "run" / log.RESULT).exists()
 
   # Nothing is lost, and the bound may change.
   config.rewards.max_unscored = 1.0
@@ -332,10 +332,10 @@ def test_scoring_on_the_host_changes_no_number(run, tmp_path, monkeypatch):
     def ask_host(self, batch, rollout, judge=None, evaluates=False):
       found = jax.device_get(components(batch.prompts, rollout))
       nothing = np.zeros(len(rollout.tokens), bool)
-      return judges.Said(found, failed=nothing), {"raised": 0}, {}
+      return rewards_lib.Said(found, failed=nothing), {"raised": 0}, {}
 
   scorer = types.SimpleNamespace(close=lambda: None)
-  judge = dataclasses.replace(made.judge, judges=(judges.OnHost(scorer),))
+  judge = dataclasses.replace(made.judge, judges=(rewards_lib.OnHost(scorer),))
   split = OnHost(**vars(made) | {"judge": judge})
   monkeypatch.setattr(problem, "make_problem", lambda settings: split)
   monkeypatch.setattr(loop.probe, "check", lambda *arguments: None)
@@ -380,7 +380,7 @@ def test_copying_is_learnt_from_a_weak_start(tmp_path):
   assert np.mean(rewards[-5:]) > 0.85, rewards
   assert result.before["eval/accuracy"] < 0.8
   assert result.after["eval/accuracy"] > 0.9
-  assert _rows(tmp_path, metrics_log.SAMPLES) == []
+  assert _rows(tmp_path, log.SAMPLES) == []
 
 
 @pytest.mark.parametrize(

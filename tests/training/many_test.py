@@ -11,8 +11,8 @@ from grpo_jax import api
 from grpo_jax.training import loop, many
 from grpo_jax.training import run as run_lib
 from grpo_jax.training.monitor import health
-from grpo_jax.training.rules import alarms
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.rules import rules
+from grpo_jax.training.runtime import log
 from tests.experiments import tiny_config
 from tests.training import resume_test
 
@@ -35,7 +35,7 @@ def make_config(seed=0, phases=("sft",), **settings):
 
 
 def rows(workdir):
-  text = (workdir / metrics_log.METRICS).read_text(encoding="utf-8")
+  text = (workdir / log.METRICS).read_text(encoding="utf-8")
   return [json.loads(line) for line in text.splitlines()]
 
 
@@ -68,7 +68,7 @@ def test_seeds_end_as_runs_of_their_own(tmp_path):
   assert results == expected
   for actual, other in zip(together, alone, strict=True):
     assert_close_run(actual, other)
-    assert (actual / metrics_log.RESULT).exists()
+    assert (actual / log.RESULT).exists()
   assert rows(together[0]) != rows(together[1])
   with api.load(together[1]) as trained:
     assert trained.step == 3
@@ -138,7 +138,7 @@ def test_a_run_that_is_not_finite_is_left_behind(tmp_path, capsys):
   assert isinstance(failure, FloatingPointError)
   said = " ".join(capsys.readouterr().err.split())
   assert f"{workdirs[0]} is left behind: phase sft, step " in said
-  assert not (workdirs[0] / metrics_log.RESULT).exists()
+  assert not (workdirs[0] / log.RESULT).exists()
   assert result.step == 3
   assert [row["step"] for row in rows(workdirs[1])] == [1, 2, 3]
 
@@ -263,9 +263,9 @@ def test_a_run_that_a_rule_stops_is_saved_and_left_behind(
     return {"loss": 1.0} if history is seen[0] else None
 
   rule = dataclasses.replace(
-    alarms.BY_NAME["cut_off"], check=first_only, patience=2
+    rules.BY_NAME["cut_off"], check=first_only, patience=2
   )
-  monkeypatch.setattr(alarms, "RULES", (rule,))
+  monkeypatch.setattr(rules, "RULES", (rule,))
   for config in configs:
     config.health.halt = ("cut_off",)
   workdirs = [tmp_path / "stopped", tmp_path / "whole"]

@@ -13,9 +13,12 @@ import pytest
 
 from grpo_jax.models import critic as critic_lib
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import members, reward_models, stages
+from grpo_jax.step import models, reward_models
+from grpo_jax.step import step as step_lib
 from grpo_jax.training import loop
-from grpo_jax.training.phases import models, outside, phases, runs
+from grpo_jax.training.phases import build, checkpointed
+from grpo_jax.training.phases import models as models_lib
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import MemberState, Player, Rollout
@@ -42,8 +45,8 @@ def judged_phases():
   run = config_lib.resolve(tiny_config.get_config("judged"))
   made = problem.make_problem(run)
   mesh = sharding.make_mesh(1)
-  policy = models.make_policy(run, made, mesh)
-  return run, made, policy, runs.make_phases(run, made, policy, mesh)
+  policy = policy_lib.make_policy(run, made, mesh)
+  return run, made, policy, checkpointed.make_phases(run, made, policy, mesh)
 
 
 @pytest.mark.slow
@@ -56,10 +59,10 @@ def test_a_verifier_and_a_reward_model_are_one_program():
   assert rm.parts.losses[0].trains == ("reward",)
   # Pairs are ranked by what is true, and not by the model that they train.
   assert not rm.parts.judge.by_models
-  start = runs.abstract_start(policy, run.seed)
-  state = runs.abstract_state([sft, rm, rl], start)
+  start = checkpointed.abstract_start(policy, run.seed)
+  state = checkpointed.abstract_state([sft, rm, rl], start)
   batch = next(made.prompt_stream(0, 4, None)).prompts
-  step = jax.jit(functools.partial(stages.fused_step, parts=rl.parts))
+  step = jax.jit(functools.partial(step_lib.fused_step, parts=rl.parts))
   _, logged, written = jax.eval_shape(step, state, batch)
   assert {"reward/f1", "reward/reward_model", "reward/mean"} <= logged.keys()
   assert written.components.keys() >= {"f1", "reward_model"}
@@ -88,7 +91,7 @@ def test_the_score_is_what_is_said_after_the_last_token(rows):
 
   @jax.jit
   def scores_of(params, rollout):
-    view = members.critic_view(model, "reward", params)
+    view = models.critic_view(model, "reward", params)
     said = reward_models.values(plan, view, prompts, rollout)
     return reward_models.at_last(said, rollout.written)
 
@@ -134,9 +137,11 @@ def tiny_rollout():
 def test_a_reward_model_that_nothing_has_trained_is_refused():
   run, made, policy, _ = judged_phases()
   run = dataclasses.replace(run, phases=("sft", "rl"))
-  found = runs.make_phases(run, made, policy, sharding.make_mesh(1))
+  found = checkpointed.make_phases(run, made, policy, sharding.make_mesh(1))
   with pytest.raises(ValueError, match=r"no reward model yet; set config\.rew"):
-    runs.abstract_state(found, runs.abstract_start(policy, run.seed))
+    checkpointed.abstract_state(
+      found, checkpointed.abstract_start(policy, run.seed)
+    )
 
 
 def test_a_reward_model_decides_no_accuracy():
@@ -166,7 +171,7 @@ def test_a_run_with_a_reward_model_adds_up_and_lends_it(tmp_path):
   loop.train(config, other)
   run, made, _, _ = judged_phases()
   first, second = (
-    outside.find(
+    models_lib.find_outside(
       str(folder),
       setting="config.reward_model.source",
       config=run,
@@ -208,9 +213,9 @@ def two_teachers(tmp_path, algorithm="opd_token", num_domains=2):
   run = config_lib.resolve(config)
   made = problem.make_problem(run)
   mesh = sharding.make_mesh(1)
-  policy = models.make_policy(run, made, mesh)
+  policy = policy_lib.make_policy(run, made, mesh)
   try:
-    return policy, phases.make_parts(run, made, policy, "rl", mesh)
+    return policy, build.make_parts(run, made, policy, "rl", mesh)
   finally:
     made.close()
 
@@ -218,9 +223,11 @@ def two_teachers(tmp_path, algorithm="opd_token", num_domains=2):
 @pytest.mark.slow
 def test_each_prompt_has_the_teacher_of_its_domain(tmp_path):
   policy, parts = two_teachers(tmp_path, "opd_topk")
-  student = models.initial_state(policy, 0)
-  state = stages.enter_phase(student, parts, 0)
-  teachers = [models.initial_state(policy, n).params["policy"] for n in (1, 2)]
+  student = policy_lib.initial_state(policy, 0)
+  state = step_lib.enter_phase(student, parts, 0)
+  teachers = [
+    policy_lib.initial_state(policy, n).params["policy"] for n in (1, 2)
+  ]
   state = state.with_params(reference0=teachers[0], reference1=teachers[1])
   batch = tiny.ragged_batch(tiny.make_parts())
   domain = np.array([0, 1, 1, 0])[np.asarray(batch.group_id)]
@@ -230,9 +237,7 @@ def test_each_prompt_has_the_teacher_of_its_domain(tmp_path):
   def said(params):
     found = batch
     for name in ("reference0", "reference1"):
-      found = members.with_fields(
-        parts.plan, parts.members[name], params, found
-      )
+      found = models.with_fields(parts.plan, parts.members[name], params, found)
     return found.ref_logp, found.ref_topk_ids, found.ref_topk_logp
 
   both = said(state.params)
@@ -261,20 +266,20 @@ def test_stages_have_settings_of_their_own():
   assert [stage.steps for stage in run.stages] == [4, 4, 5, 7]
   made = problem.make_problem(run)
   mesh = sharding.make_mesh(1)
-  policy = models.make_policy(run, made, mesh)
-  first, rl, second, rl2 = runs.make_phases(run, made, policy, mesh)
+  policy = policy_lib.make_policy(run, made, mesh)
+  first, rl, second, rl2 = checkpointed.make_phases(run, made, policy, mesh)
   # The reference of "rl" is that of "rl2" too, so "sft2" keeps it.
   assert "reference" in second.parts.keeps
   assert "reference" not in first.parts.members
   assert rl2.parts.members["reference"].continues
   assert not rl.parts.members["reference"].continues
-  state = runs.abstract_state(
-    [first, rl, second], runs.abstract_start(policy, run.seed)
+  state = checkpointed.abstract_state(
+    [first, rl, second], checkpointed.abstract_start(policy, run.seed)
   )
   assert isinstance(state.members["reference"], MemberState)
   # It is kept over two phases, too.
   run = dataclasses.replace(run, phases=("rl", "sft", "sft2", "rl2"))
-  _, *between, _ = runs.make_phases(run, made, policy, mesh)
+  _, *between, _ = checkpointed.make_phases(run, made, policy, mesh)
   assert all("reference" in phase.parts.keeps for phase in between)
 
 

@@ -16,10 +16,11 @@ from grpo_jax.algorithms import objective, options
 from grpo_jax.ops import aggregation
 from grpo_jax.rollout import sampling
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import stages
+from grpo_jax.step import step
 from grpo_jax.training import loop
-from grpo_jax.training.phases import drivers, phases
-from grpo_jax.training.problem import judges, problem
+from grpo_jax.training.phases import build, executors
+from grpo_jax.training.problem import problem
+from grpo_jax.training.problem import rewards as rewards_lib
 from grpo_jax.training.runtime import checkpoints, sharding
 from grpo_jax.types import Algorithm, Player, Rollout
 from tests.experiments import tiny_config
@@ -35,7 +36,7 @@ _make_parts = functools.partial(tiny.make_parts, micro_batch_size=16)
 
 def _fused(parts):
   """The step, without giving the state away."""
-  return jax.jit(functools.partial(stages.fused_step, parts=parts))
+  return jax.jit(functools.partial(step.fused_step, parts=parts))
 
 
 def _opened(parts):
@@ -47,8 +48,8 @@ def _opened(parts):
 
   @jax.jit
   def opened(state, prompts):
-    rollout = stages.sample_stage(state, prompts, parts=parts)
-    greedy = stages.greedy_stage(state, prompts, parts=parts)
+    rollout = step.sample_stage(state, prompts, parts=parts)
+    greedy = step.greedy_stage(state, prompts, parts=parts)
     batch = objective.make_train_batch(
       parts.algorithm,
       parts.config,
@@ -61,8 +62,8 @@ def _opened(parts):
       else parts.judge.score(state.params, prompts, greedy),
     )
     key = jax.random.key(0)
-    batch = stages.prepare(state, batch, key, parts=parts)
-    state, metrics = stages.update(state, batch, key, parts=parts)
+    batch = step.prepare(state, batch, key, parts=parts)
+    state, metrics = step.update(state, batch, key, parts=parts)
     return rollout, batch, state, metrics
 
   return opened
@@ -126,7 +127,7 @@ def test_the_running_baseline_is_of_the_rewards_that_advantages_have():
 def test_kl_in_the_reward_stays_with_its_token_where_rewards_are_dense():
   parts = _make_parts("reinforce_pp", fields=KL_IN_REWARD)
   raw = tiny.ragged_batch(parts)
-  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
+  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
   batch = prepare(_state(parts), raw, jax.random.key(0))
   np.testing.assert_allclose(batch.token_rewards, _penalty(batch), 1e-5, 1e-6)
   np.testing.assert_allclose(
@@ -390,7 +391,7 @@ def _rl_parts(config, made=None):
   made = made or problem.make_problem(run)
   policy = tiny.tiny_policy(made.tokenizer.vocab_size)
   mesh = sharding.make_mesh(1)
-  return made, phases.make_parts(run, made, policy, "rl", mesh)
+  return made, build.make_parts(run, made, policy, "rl", mesh)
 
 
 @pytest.mark.slow
@@ -402,14 +403,14 @@ def test_remax_on_the_host_is_remax_in_the_program():
     def ask_host(self, batch, rollout, judge=None):
       components = jax.device_get(jax.jit(even_tokens)(batch.prompts, rollout))
       nothing = np.zeros(len(rollout.tokens), bool)
-      return judges.Said(components, failed=nothing), {}, {}
+      return rewards_lib.Said(components, failed=nothing), {}, {}
 
   made, parts = _rl_parts(_rl_setting("remax", task_options={"length": 2}))
   in_graph, on_host = (
-    judges.Sum((judge,), {"share": 1.0}, "share")
+    rewards_lib.Sum((judge,), {"share": 1.0}, "share")
     for judge in (
-      judges.InGraph(even_tokens),
-      judges.OnHost(types.SimpleNamespace(close=lambda: None)),
+      rewards_lib.InGraph(even_tokens),
+      rewards_lib.OnHost(types.SimpleNamespace(close=lambda: None)),
     )
   )
   made = dataclasses.replace(made, judge=in_graph)
@@ -418,7 +419,7 @@ def test_remax_on_the_host_is_remax_in_the_program():
   results = []
   for one in (made, split):
     parts = dataclasses.replace(parts, judge=one.judge)
-    advance = drivers.make_driver(one, sharding.make_mesh(1), parts)
+    advance = executors.make_driver(one, sharding.make_mesh(1), parts)
     state, outcome = advance(tiny.make_state(parts), batch)
     numbers = outcome.metrics()
     numbers.pop("time/verifier_s", None)
@@ -534,7 +535,7 @@ def test_minibatches_keep_groups_whole_where_they_are_told(group_size, whole):
     mask=jnp.ones_like(ragged.mask),
     advantages=ragged.rewards,
   )
-  advance = jax.jit(functools.partial(stages.update, parts=parts))
+  advance = jax.jit(functools.partial(step.update, parts=parts))
   _, metrics = advance(tiny.make_state(parts), batch, jax.random.key(0))
   assert (metrics["loss"] == 4) == whole
 

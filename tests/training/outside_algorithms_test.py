@@ -10,12 +10,12 @@ from absl import flags
 
 import grpo_jax
 from experiments import flags as flags_lib
-from grpo_jax import algorithms, objects, tasks
+from grpo_jax import algorithms, imports, tasks
 from grpo_jax.settings import config as config_lib
 from grpo_jax.tasks import copy as copy_task
 from grpo_jax.training import loop
-from grpo_jax.training.phases import workdirs
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.phases import workdir
+from grpo_jax.training.runtime import log
 from tests.experiments import command, tiny_config
 
 QUICKSTART = "--config=configs/quickstart.py"
@@ -67,8 +67,8 @@ def test_an_import_path_takes_the_place_of_a_name(tmp_path):
   assert config.algorithm.name == PATH
   assert config.algorithm.clip_low == 0.05
   stored = json.loads(config.to_json())
-  metrics_log.write_json(tmp_path / "config.json", stored)
-  name, objective = workdirs.settings(tmp_path).algorithm
+  log.write_json(tmp_path / "config.json", stored)
+  name, objective = workdir.settings(tmp_path).algorithm
   assert name == PATH
   assert (objective.clip_low, objective.clip_high) == (0.05, 0.3)
   found = algorithms.get_algorithm(PATH)
@@ -119,9 +119,9 @@ def test_a_run_of_others_warns_before_it_imports(tmp_path, caplog):
   values = json.loads(config.to_json())
   values["algorithm"]["name"] = "outside_pkg.torn:FOO"
   values["data"]["mixture"] = [{"name": "outside_pkg.other:TASK"}]
-  metrics_log.write_json(tmp_path / "config.json", values)
+  log.write_json(tmp_path / "config.json", values)
   with pytest.raises(ValueError, match="nothing_of_this_name"):
-    workdirs.settings(tmp_path)
+    workdir.settings(tmp_path)
   named = ("torn:FOO", "torn:steps", "new:TASK", "new:make")
   for name in (*named, "new:is_bad", "new:judge", "other:TASK"):
     assert f"outside_pkg.{name}" in caplog.text
@@ -139,9 +139,9 @@ def test_settings_take_objects_of_a_notebook():
   config.rewards.functions = (brevity, "math_accuracy")
   config.data.name = dataclasses.replace(copy_task.make(2), vocab_size=40)
   assert config.algorithm.clip_high == 4e-4
-  assert objects.is_object(config.algorithm.name)
+  assert imports.is_object(config.algorithm.name)
   assert config.rewards.functions == (
-    objects.name_of(brevity),
+    imports.name_of(brevity),
     "math_accuracy",
   )
   config = json.loads(config.to_json())
@@ -153,7 +153,7 @@ def test_settings_take_objects_of_a_notebook():
   )
   assert config.algorithm.name == "gspo"
   assert config.data.name == "grpo_jax.tasks.copy:make"
-  assert config.rewards.functions == (objects.name_of(brevity),)
+  assert config.rewards.functions == (imports.name_of(brevity),)
 
 
 def test_tasks_have_import_paths():
@@ -189,8 +189,8 @@ def test_a_run_with_objects_goes_on_and_is_opened(tmp_path):
   with pytest.raises(ValueError, match=r"object@.* stored, .*object@.* given"):
     loop.train(settings(3.0), moved)
   name = settings(2.0).algorithm.name
-  del objects._alive[name]
-  for path in pathlib.Path(objects.folder()).iterdir():
+  del imports._alive[name]
+  for path in pathlib.Path(imports.folder()).iterdir():
     path.unlink()
   with grpo_jax.load(moved) as run:
     assert run.config.algorithm[0] == name

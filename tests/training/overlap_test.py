@@ -13,11 +13,11 @@ import pytest
 from grpo_jax import api
 from grpo_jax.data import pipeline
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import stages
+from grpo_jax.step import step
 from grpo_jax.training import loop
-from grpo_jax.training.phases import drivers, phases
-from grpo_jax.training.problem import judges, problem, unscored
-from grpo_jax.training.runtime import checkpoints, metrics_log, sharding
+from grpo_jax.training.phases import build, executors
+from grpo_jax.training.problem import problem, rewards, unscored
+from grpo_jax.training.runtime import checkpoints, log, sharding
 from tests.experiments import tiny_config
 from tests.training import resume_test, tiny
 
@@ -29,8 +29,8 @@ BATCHES = [
 
 
 # What the host says, here in this process, is all there is to say.
-JUDGE = judges.Sum(
-  (judges.OnHost(types.SimpleNamespace(close=lambda: None)),),
+JUDGE = rewards.Sum(
+  (rewards.OnHost(types.SimpleNamespace(close=lambda: None)),),
   {"share": 1.0},
   "share",
 )
@@ -38,7 +38,7 @@ JUDGE = judges.Sum(
 
 def _count_tokens(batch, rollout):
   scored = tiny.count_token(batch.prompts, rollout)
-  said = judges.Said(scored.components, ~scored.valid)
+  said = rewards.Said(scored.components, ~scored.valid)
   return jax.device_get(said), {}, {}
 
 
@@ -78,7 +78,7 @@ def make_parts(staleness, learning_rate=0.1):
 @functools.cache
 def train(staleness, learning_rate=0.1) -> Trained:
   parts, events = make_parts(staleness, learning_rate), []
-  program = drivers.programs.Program
+  program = executors.programs.Program
 
   def spied(function, *places, **options):
     compiled = program(function, *places, **options)
@@ -92,8 +92,8 @@ def train(staleness, learning_rate=0.1) -> Trained:
 
   on_host = OnHost(events)
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(drivers.programs, "Program", spied)
-    advance = drivers.make_driver(on_host, sharding.make_mesh(1), parts)
+    patch.setattr(executors.programs, "Program", spied)
+    advance = executors.make_driver(on_host, sharding.make_mesh(1), parts)
   state = tiny.make_state(parts)
   states, metrics = [], []
   for t in range(STEPS):
@@ -108,8 +108,8 @@ def train(staleness, learning_rate=0.1) -> Trained:
 def by_hand(staleness):
   """The states and rollouts of plain functions, one after another."""
   parts = make_parts(staleness)
-  sample = jax.jit(functools.partial(stages.sample_stage, parts=parts))
-  learn = jax.jit(functools.partial(stages.learn_stage, parts=parts))
+  sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
+  learn = jax.jit(functools.partial(step.learn_stage, parts=parts))
   states, rollouts = [tiny.make_state(parts)], []
   for t, batch in enumerate(BATCHES):
     first = max(t - staleness, 0)
@@ -155,7 +155,7 @@ def test_each_step_learns_from_the_parameters_of_so_many_updates_before(
 @pytest.mark.slow
 def test_without_learning_a_rollout_ahead_is_the_one_in_its_step():
   parts, (state, *_), _ = by_hand(2)
-  sample = jax.jit(functools.partial(stages.sample_stage, parts=parts))
+  sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
   for t, rollout in enumerate(train(2, 0.0).rollouts):
     there = dataclasses.replace(state, step=jnp.int32(t))
     now = sample(there, BATCHES[t].prompts)
@@ -249,7 +249,7 @@ def unbroken(tmp_path_factory):
   with pytest.MonkeyPatch.context() as patch:
     on_host(patch)
     loop.train(get_config(2), workdir)
-  rows = metrics_log.read_lines(workdir / metrics_log.METRICS)[1:]
+  rows = log.read_lines(workdir / log.METRICS)[1:]
   assert min(row["gradient_norm"] for row in rows) > 0
   assert rows[-1]["staleness/mean"] == 2
   assert abs(rows[-1]["policy_weight/mean"] - 1) > 0.01
@@ -306,7 +306,7 @@ def _make_parts(config, patch=None):
   settings = config_lib.resolve(config)
   made = problem.make_problem(settings)
   policy = tiny.tiny_policy(made.tokenizer.vocab_size)
-  return phases.make_parts(settings, made, policy, "rl", sharding.make_mesh(1))
+  return build.make_parts(settings, made, policy, "rl", sharding.make_mesh(1))
 
 
 def test_staleness_needs_a_correction(monkeypatch):

@@ -10,8 +10,8 @@ from configs import pairs
 from grpo_jax.data import pipeline, sources, teacher
 from grpo_jax.data.encoder import Encoder
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import stages
-from grpo_jax.training.phases import given_batches
+from grpo_jax.step import step as step_lib
+from grpo_jax.training.phases import executors
 from tests.training import tiny
 
 ROWS = [
@@ -94,7 +94,7 @@ def test_processes_together_make_the_batch_of_one(tmp_path):
     np.testing.assert_array_equal(own.prompt_tokens, both.prompt_tokens[2:])
     np.testing.assert_array_equal(own.tokens, both.tokens[4:])
   rows = np.arange(4, 8)
-  batch = given_batches.train_batch(own, rows, 8)
+  batch = executors.train_batch(own, rows, 8)
   np.testing.assert_array_equal(batch.group_id, [2, 2, 3, 3])
   np.testing.assert_array_equal(batch.prompt_index, [2, 2, 3, 3])
   np.testing.assert_array_equal(batch.rewards, [1, 0, 1, 0])
@@ -128,7 +128,7 @@ def _batch(first: int):
     np.ones((16, 2), bool),
     np.zeros((16, 2), bool),
   )
-  return given_batches.train_batch(made, np.arange(16), 16)
+  return executors.train_batch(made, np.arange(16), 16)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_what_is_preferred_is_learnt(name, kind):
     phase={"kind": kind, "group_size": 2, "num_prompts": 8},
   )
   state = tiny.make_state(parts)
-  advance = jax.jit(lambda s, b: stages.supervised_step(s, b, parts=parts))
+  advance = jax.jit(lambda s, b: step_lib.supervised_step(s, b, parts=parts))
   loss = "loss" if name == "dpo" else "reward_model/loss"
   history = []
   for step in range(40):

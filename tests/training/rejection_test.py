@@ -13,7 +13,8 @@ from grpo_jax.data import pipeline
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training import rejection
 from grpo_jax.training import run as run_lib
-from grpo_jax.training.phases import drivers, models, runs
+from grpo_jax.training.phases import checkpointed, executors
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import MemberState
@@ -34,8 +35,8 @@ def made():
   settings = config_lib.resolve(make_config())
   found = problem.make_problem(settings)
   mesh = sharding.make_mesh(1)
-  policy = models.make_policy(settings, found, mesh)
-  phases = runs.make_phases(settings, found, policy, mesh)
+  policy = policy_lib.make_policy(settings, found, mesh)
+  phases = checkpointed.make_phases(settings, found, policy, mesh)
   return types.SimpleNamespace(
     config=settings, problem=found, mesh=mesh, policy=policy, phases=phases
   )
@@ -93,7 +94,7 @@ def _outcome(made, tokens, good):
     rewards=jnp.arange(6.0),
     components={"f1": jnp.arange(6.0) / 6},
   )
-  return drivers.Outcome(dict, lambda: rows, batch)
+  return executors.Outcome(dict, lambda: rows, batch)
 
 
 def _keep(made, outcome, **settings):
@@ -147,7 +148,7 @@ def test_phases_draw_and_reward_by_settings_of_their_own(made):
 
 
 def _run(made, params):
-  state = models.initial_state(made.policy, made.config.seed)
+  state = policy_lib.initial_state(made.policy, made.config.seed)
   state = state.with_members(policy=MemberState(params))
   return types.SimpleNamespace(
     **vars(made), state=state, position=None, first=0, index=0, measured={}
@@ -155,7 +156,7 @@ def _run(made, params):
 
 
 def test_a_warm_start_from_the_base_forgets_what_was_learnt(made):
-  first = models.initial_state(made.policy, made.config.seed)
+  first = policy_lib.initial_state(made.policy, made.config.seed)
   base = first.params["policy"]
   learnt = jax.tree.map(lambda x: x + 1, base)
 

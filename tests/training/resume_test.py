@@ -18,8 +18,8 @@ from orbax.checkpoint import checkpoint_manager
 
 from grpo_jax.training import loop
 from grpo_jax.training.evaluation import evaluation
-from grpo_jax.training.phases import drivers
-from grpo_jax.training.runtime import checkpoints, metrics_log, traces
+from grpo_jax.training.phases import executors
+from grpo_jax.training.runtime import checkpoints, log, traces
 from tests.experiments import command, tiny_config
 
 STEPS = 20  # Ten of each phase; see tests/experiments/tiny_config.py.
@@ -47,7 +47,7 @@ def everything(
   assert store.latest_step() == steps
   extra = store.extra()
   store.close()
-  del extra["log"][metrics_log.TIMINGS]
+  del extra["log"][log.TIMINGS]
   with ocp.training.Checkpointer(workdir / "checkpoints") as checkpointer:
     arrays = checkpointer.load(steps, checkpointer.metadata(steps).metadata)
   result = {
@@ -55,7 +55,7 @@ def everything(
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays)
   }
   kept = [path.name for path in workdir.glob("data-*.jsonl")]
-  for name in (metrics_log.METRICS, metrics_log.SAMPLES, traces.FILE, *kept):
+  for name in (log.METRICS, log.SAMPLES, traces.FILE, *kept):
     result[name] = (workdir / name).read_bytes()
   result["config.json"] = (workdir / "config.json").read_bytes()
   return result | {"extra": extra}
@@ -70,7 +70,7 @@ def lines(count: int):
   """True as soon as so many lines of metrics are there."""
 
   def due(workdir: pathlib.Path) -> bool:
-    path = workdir / metrics_log.METRICS
+    path = workdir / log.METRICS
     return path.exists() and path.read_bytes().count(b"\n") >= count
 
   return due
@@ -179,7 +179,7 @@ def test_stopped_in_every_phase_and_while_saving(tmp_path, unbroken):
   ):
     assert any(name.startswith(part) for name in expected), part
   assert expected["extra"]["stream"]
-  metrics = map(json.loads, expected[metrics_log.METRICS].splitlines())
+  metrics = map(json.loads, expected[log.METRICS].splitlines())
   old = [line.get("history/groups") for line in metrics]
   assert [n for n in old if n is not None] == [0, 0, 0, 2, 2, 2]
   assert_same(everything(tmp_path), expected)
@@ -236,13 +236,13 @@ def test_a_save_that_fails_in_the_background_ends_the_next_step(
   with pytest.raises(OSError, match="cannot be written: no space is left"):
     loop.train(config, tmp_path)
   # The step that was under way is the last, and not the one of the next save.
-  metrics = (tmp_path / metrics_log.METRICS).read_text().splitlines()
+  metrics = (tmp_path / log.METRICS).read_text().splitlines()
   assert max(json.loads(line)["step"] for line in metrics) <= first + 1
 
 
 @pytest.mark.slow
 def test_sigterm_while_compiling(tmp_path, monkeypatch, unbroken):
-  make_driver = drivers.make_driver
+  make_driver = executors.make_driver
 
   def interrupted(*arguments):
     advance = make_driver(*arguments)
@@ -264,7 +264,7 @@ def test_sigterm_while_compiling(tmp_path, monkeypatch, unbroken):
     return first
 
   with monkeypatch.context() as patch:
-    patch.setattr(drivers, "make_driver", interrupted)
+    patch.setattr(executors, "make_driver", interrupted)
     result = loop.train(tiny_config.get_config("on_host"), tmp_path)
   assert result.preempted
   assert result.step == 1

@@ -9,9 +9,10 @@ import pytest
 
 from grpo_jax.ops import logprobs
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import stages
+from grpo_jax.step import step as step_lib
 from grpo_jax.training import loop
-from grpo_jax.training.phases import drivers, models, phases
+from grpo_jax.training.phases import build, executors
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
 from tests.experiments import tiny_config
@@ -37,13 +38,13 @@ def _made(config):
   run = config_lib.resolve(config)
   made = problem.make_problem(run)
   mesh = sharding.make_mesh(1)
-  policy = models.make_policy(run, made, mesh)
-  parts = phases.make_parts(run, made, policy, "rl", mesh)
-  state = models.first_state(run, made, policy, mesh)
+  policy = policy_lib.make_policy(run, made, mesh)
+  parts = build.make_parts(run, made, policy, "rl", mesh)
+  state = policy_lib.first_state(run, made, policy, mesh)
   prompts = next(
     made.prompt_stream(0, run.section("rl").num_prompts, None)
   ).prompts
-  return parts, stages.enter_phase(state, parts, 1), prompts
+  return parts, step_lib.enter_phase(state, parts, 1), prompts
 
 
 @jax.jit
@@ -59,7 +60,7 @@ def _recorded_and_read(parts, params, state, prompts):
 
   @jax.jit
   def both(state, params, prompts):
-    rollout = stages.sample_stage(state, prompts, parts=parts)
+    rollout = step_lib.sample_stage(state, prompts, parts=parts)
     h, _ = parts.policy.hidden(
       params,
       prompts.tokens,
@@ -113,7 +114,7 @@ def test_an_update_with_rounded_rollouts_does_not_depend_on_micro_batches():
       rl__num_minibatches=1,
     )
     parts, state, prompts = _made(config)
-    step = drivers.jit_step(sharding.make_mesh(1), stages.fused_step, parts)
+    step = executors.jit_step(sharding.make_mesh(1), step_lib.fused_step, parts)
     state, metrics, _ = step(_louder(state), prompts)
     ends.append(jax.device_get(state.members["policy"].opt_state))
     said.append(jax.device_get(metrics))

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from grpo_jax import api
-from grpo_jax.serving import serving_endpoint
+from grpo_jax.serving import endpoint
 from grpo_jax.training import loop
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log
 from tests.experiments import command
 from tests.training.phases import served, served_config
 
@@ -26,7 +26,7 @@ pytestmark = [
 
 def read(workdir):
   """What was logged of steps; an evaluation at the start has a line too."""
-  lines = metrics_log.read_lines(workdir / metrics_log.METRICS)
+  lines = log.read_lines(workdir / log.METRICS)
   return [line for line in lines if "unscored" in line]
 
 
@@ -67,7 +67,7 @@ def test_one_turn_is_learnt_and_a_killed_run_ends_as_one_that_was_not(tmp_path):
   assert max(row["sampler_gap/max"] for row in read(whole)) < 1e-4
 
   process = train(f"--workdir={killed}")
-  metrics = killed / metrics_log.METRICS
+  metrics = killed / log.METRICS
   wait_for(lambda: metrics.exists() and len(read(killed)) >= 7)
   children = below(process.pid)
   assert children
@@ -89,7 +89,7 @@ def test_one_turn_is_learnt_and_a_killed_run_ends_as_one_that_was_not(tmp_path):
 
 def test_turns_and_tools_are_trained(tmp_path, monkeypatch):
   monkeypatch.setattr(
-    serving_endpoint,
+    endpoint,
     "calls_named",
     lambda name: lambda text: (text, [("add", '{"a": 1, "b": 2}')]),
   )
@@ -108,7 +108,7 @@ def test_turns_and_tools_are_trained(tmp_path, monkeypatch):
     assert row["sampler_gap/max"] < 1e-4
     turns = {"load_echo": 2, "load_tools": 3}[function]
     assert row["reward/num_turns"] == turns
-    samples = metrics_log.read_lines(tmp_path / function / metrics_log.SAMPLES)
+    samples = log.read_lines(tmp_path / function / log.SAMPLES)
     sample = samples[-1]
     wanted = {"load_echo": "?|a:", "load_tools": "|t:3|a:"}[function]
     assert sample["completion"].count(wanted) == turns - 1
@@ -142,7 +142,7 @@ def test_what_an_environment_does_wrong_is_survived(tmp_path):
 
 def test_a_process_that_is_killed_in_a_step_costs_that_step(tmp_path):
   process = train(f"--workdir={tmp_path}", "--config.rl.steps=8")
-  metrics = tmp_path / metrics_log.METRICS
+  metrics = tmp_path / log.METRICS
   wait_for(lambda: metrics.exists() and read(tmp_path))
   for child in below(process.pid):
     with_it = pathlib.Path(f"/proc/{child}/cmdline")

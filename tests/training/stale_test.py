@@ -13,11 +13,11 @@ import optax
 import pytest
 
 from grpo_jax.data import pipeline
-from grpo_jax.settings import sections
-from grpo_jax.step import stages
+from grpo_jax.settings import phase
+from grpo_jax.step import step as step_lib
 from grpo_jax.training import loop, many
-from grpo_jax.training.phases import drivers
-from grpo_jax.training.runtime import checkpoints, metrics_log, sharding
+from grpo_jax.training.phases import executors
+from grpo_jax.training.runtime import checkpoints, log, sharding
 from tests.experiments import tiny_config
 from tests.step import corrections_test
 from tests.training import many_test, resume_test, tiny, turns_test
@@ -27,7 +27,7 @@ CORRECTED = {"importance_mode": "truncate"}
 # One program learns or does not, by the number of updates before the first.
 RATES = {
   "phase": {
-    "optimizer": sections.OptimizerConfig(
+    "optimizer": phase.OptimizerConfig(
       learning_rate=0.1, schedule="linear", final_fraction=1e-29
     )
   }
@@ -88,7 +88,7 @@ def _driver(name, staleness):
   on_device = dataclasses.make_dataclass("Problem", ["judge"])
   judge = dataclasses.make_dataclass("Judge", ["asks_host"])(False)
   mesh = sharding.make_mesh(1)
-  return drivers.make_driver(on_device(judge), mesh, parts), parts
+  return executors.make_driver(on_device(judge), mesh, parts), parts
 
 
 @functools.cache
@@ -119,8 +119,8 @@ def _after_the_last_update(state):
 def test_a_step_trains_what_so_many_updates_before_has_drawn(name):
   staleness, case = 2, CASES[name]
   parts = case.parts(staleness)
-  draw = jax.jit(functools.partial(stages.drawn_stage, parts=parts))
-  learn = jax.jit(functools.partial(stages.stale_step, parts=parts))
+  draw = jax.jit(functools.partial(step_lib.drawn_stage, parts=parts))
+  learn = jax.jit(functools.partial(step_lib.stale_step, parts=parts))
   states = [tiny.make_state(parts)]
   moved = []
   for t, batch in enumerate(_batches(case)):
@@ -245,7 +245,7 @@ def test_a_run_that_is_stopped_ends_with_the_bytes_of_one_that_is_not(tmp_path):
   step, queue = 5, 1
   config = get_config("calc_tool")
   loop.train(config, tmp_path / "unbroken")
-  rows = metrics_log.read_lines(tmp_path / "unbroken" / metrics_log.METRICS)
+  rows = log.read_lines(tmp_path / "unbroken" / log.METRICS)
   assert rows[-1]["staleness/mean"] == 2
   assert rows[-1]["sampler_gap/max"] > 1e-3
   workdir = tmp_path / "stopped"

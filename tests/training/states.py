@@ -33,8 +33,9 @@ def of_a_run() -> TrainState:
   algorithm and a bfloat16 array, which that run has not.
   """
   from grpo_jax.settings import config as config_lib
-  from grpo_jax.step import stages
-  from grpo_jax.training.phases import models, runs
+  from grpo_jax.step import step
+  from grpo_jax.training.phases import checkpointed
+  from grpo_jax.training.phases import policy as policy_lib
   from grpo_jax.training.problem import problem as problem_lib
   from grpo_jax.training.runtime import sharding
   from tests.experiments import tiny_config
@@ -47,13 +48,13 @@ def of_a_run() -> TrainState:
   settings = config_lib.resolve(config)
   problem = problem_lib.make_problem(settings)
   mesh = sharding.make_mesh(1)
-  policy = models.make_policy(settings, problem, mesh)
-  phases = runs.make_phases(settings, problem, policy, mesh)
-  start = runs.abstract_start(policy, settings.seed)
-  state = runs.abstract_state(phases, start)
+  policy = policy_lib.make_policy(settings, problem, mesh)
+  phases = checkpointed.make_phases(settings, problem, policy, mesh)
+  start = checkpointed.abstract_start(policy, settings.seed)
+  state = checkpointed.abstract_state(phases, start)
   parts, prompts = phases[-1].parts, phases[-1].prompts
   drawn = jax.eval_shape(
-    functools.partial(stages.drawn_stage, parts=parts), state, prompts
+    functools.partial(step.drawn_stage, parts=parts), state, prompts
   )
   problem.close()
   return dataclasses.replace(

@@ -13,14 +13,16 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
-from grpo_jax.models import adapter, architecture, transformer
+from grpo_jax.models import architecture, from_logits, transformer
 from grpo_jax.rollout import sampling
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import sections
-from grpo_jax.step import members, stages
+from grpo_jax.settings import phase as phase_lib
+from grpo_jax.step import models
+from grpo_jax.step import step as step_lib
 from grpo_jax.step.micro_batches import UpdatePlan
-from grpo_jax.step.stages import Parts
-from grpo_jax.training.phases import models, phases
+from grpo_jax.step.step import Parts
+from grpo_jax.training.phases import build
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.types import (
   Critic,
   MemberState,
@@ -82,7 +84,7 @@ def tiny_policy(vocab: int = VOCAB, width: int = 8, dtype=jnp.float32):
       "head": 0.3 * jax.random.normal(head, (width, vocab)),
     }
 
-  return adapter.policy_from_logits(logits, init)
+  return from_logits.policy_from_logits(logits, init)
 
 
 def tiny_transformer(**fields):
@@ -148,7 +150,7 @@ def make_parts(
     algorithm = algorithms.get_algorithm(algorithm)
   else:
     config = algorithm.config_class(**(fields or {}))
-  optimizer = sections.OptimizerConfig(learning_rate=learning_rate)
+  optimizer = phase_lib.OptimizerConfig(learning_rate=learning_rate)
   phase = config_lib.PhaseConfig(
     **{
       "kind": "preference" if algorithm.policy_loss is None else "rl",
@@ -195,8 +197,8 @@ def make_parts(
     members=made.members(),
     losses=made.losses(),
     player=Player(
-      members.played(sample, config=sampler, group_size=group_size),
-      members.played(sample, config=greedy, group_size=1)
+      models.played(sample, config=sampler, group_size=group_size),
+      models.played(sample, config=greedy, group_size=1)
       if "greedy_rewards" in required
       else None,
     ),
@@ -205,7 +207,7 @@ def make_parts(
 
 
 @dataclasses.dataclass(frozen=True)
-class Models(phases.Models):
+class Models(build.Models):
   """Members of a phase with so many updates, and this critic."""
 
   updates: int = 50
@@ -235,7 +237,9 @@ class Judge:
 
 def make_state(parts: Parts, seed: int = 0):
   """The state at the start of a phase with these parts."""
-  return stages.enter_phase(models.initial_state(parts.policy, seed), parts, 0)
+  return step_lib.enter_phase(
+    policy_lib.initial_state(parts.policy, seed), parts, 0
+  )
 
 
 def drawn_state(parts: Parts, seed: int = 0, **spread):
@@ -250,7 +254,7 @@ def drawn_state(parts: Parts, seed: int = 0, **spread):
       members={"policy": MemberState(params)},
       algorithm_state={},
     )
-    return stages.enter_phase(state, parts, 0)
+    return step_lib.enter_phase(state, parts, 0)
 
   return jax.jit(enter)(drawn.params(parts.policy, seed, **spread))
 
@@ -354,7 +358,7 @@ def off_policy(parts: Parts) -> tuple[TrainState, TrainBatch]:
   if "reference" in state.members:
     reference = jax.jit(parts.policy.init)(jax.random.key(1))
     state = state.with_params(reference=reference)
-  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
+  prepare = jax.jit(functools.partial(step_lib.prepare, parts=parts))
   batch = prepare(state, ragged_batch(parts), jax.random.key(2))
   if "old_logp" in options.needs(parts.algorithm, parts.config):
     batch = dataclasses.replace(batch, old_logp=batch.sampler_logp)

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from grpo_jax.training import trace_rules
+from grpo_jax.training import tracing
 
 
 def _numbers(rewards, scored=None, **more):
   reward = np.array(rewards, np.float32)
   scored = np.ones(len(reward), bool) if scored is None else np.array(scored)
-  return trace_rules.Numbers(reward, scored, **more)
+  return tracing.Numbers(reward, scored, **more)
 
 
 def test_each_rule_chooses_its_group():
@@ -19,7 +19,7 @@ def test_each_rule_chooses_its_group():
     [0.5, 0.5, 0.0, 0.2, 1.0, 0.9, 0.1, 0.9, 0.4, 0.4],
     clipped=np.array([0, 0, 0, 0, 0, 0, 0, 0, 3, 1]),
   )
-  chosen = trace_rules.choose(numbers, 2, 4, [], (0, 1))
+  chosen = tracing.choose(numbers, 2, 4, [], (0, 1))
   assert chosen == {
     3: ("largest spread",),
     1: ("worst",),
@@ -27,15 +27,15 @@ def test_each_rule_chooses_its_group():
     4: ("most clipped",),
   }
   # What is left is random, and the order is that of the rules.
-  more = trace_rules.choose(numbers, 2, 9, [], (0, 1))
+  more = tracing.choose(numbers, 2, 9, [], (0, 1))
   assert list(more) == [3, 1, 2, 4, 0]
   assert more[0] == ("random",)
-  assert list(trace_rules.choose(numbers, 2, 2, [], (0, 1))) == [3, 1]
+  assert list(tracing.choose(numbers, 2, 2, [], (0, 1))) == [3, 1]
 
 
 def test_named_groups_come_first_and_beside_the_others():
   numbers = _numbers([0, 0, 1, 1, 0, 1])
-  chosen = trace_rules.choose(numbers, 2, 1, [1], (0, 1), is_alarm=True)
+  chosen = tracing.choose(numbers, 2, 1, [1], (0, 1), is_alarm=True)
   assert list(chosen) == [1, 2]
   assert chosen[1][0] == "named"
   assert chosen[2][0] == "largest spread"
@@ -44,10 +44,10 @@ def test_named_groups_come_first_and_beside_the_others():
 
 def test_rows_that_nobody_scored_are_neither_best_nor_worst():
   numbers = _numbers([9, 0.5, -9, 0.6], [False, True, False, True])
-  chosen = trace_rules.choose(numbers, 2, 2, [], (0, 1))
+  chosen = tracing.choose(numbers, 2, 2, [], (0, 1))
   assert chosen == {0: ("worst",), 1: ("best",)}
   nobody = _numbers([9, 9], [False, False])
-  assert trace_rules.choose(nobody, 1, 1, [], (0,)) in (
+  assert tracing.choose(nobody, 1, 1, [], (0,)) in (
     {0: ("random",)},
     {1: ("random",)},
   )
@@ -56,10 +56,10 @@ def test_rows_that_nobody_scored_are_neither_best_nor_worst():
 def test_a_prompt_that_has_lost_most_has_regressed():
   lost = np.array([0.1, 0.7, -1.0, -np.inf], np.float32)
   numbers = _numbers([0.5] * 4, lost=lost)
-  chosen = trace_rules.choose(numbers, 1, 2, [], (0,))
+  chosen = tracing.choose(numbers, 1, 2, [], (0,))
   assert chosen[1][0] == "regressed"
   none = _numbers([0.5] * 4, lost=np.minimum(lost, 0))
-  rules = trace_rules.choose(none, 1, 4, [], (0,)).values()
+  rules = tracing.choose(none, 1, 4, [], (0,)).values()
   assert not any("regressed" in rule for rule in rules)
 
 
@@ -80,10 +80,8 @@ def test_rules_agree_with_a_loop(size, count, step, num_groups, data):
       max_size=size * num_groups,
     )
   )
-  chosen = trace_rules.choose(_numbers(rewards), size, count, [], (7, step))
-  assert chosen == trace_rules.choose(
-    _numbers(rewards), size, count, [], (7, step)
-  )
+  chosen = tracing.choose(_numbers(rewards), size, count, [], (7, step))
+  assert chosen == tracing.choose(_numbers(rewards), size, count, [], (7, step))
   assert len(chosen) == min(count, num_groups)
   groups = [rewards[i * size : (i + 1) * size] for i in range(num_groups)]
   for group, rules in chosen.items():
@@ -108,4 +106,4 @@ def test_rules_agree_with_a_loop(size, count, step, num_groups, data):
   ],
 )
 def test_prompts_are_named_by_number_or_text(names, number, prompt, expected):
-  assert trace_rules.is_named(names, number, prompt) == expected
+  assert tracing.is_named(names, number, prompt) == expected

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import stages
+from grpo_jax.step import step as step_lib
 from grpo_jax.training import loop, replay, run, tracing
 from grpo_jax.training.evaluation import trace_rows
-from grpo_jax.training.phases import models, runs
+from grpo_jax.training.phases import checkpointed
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
-from grpo_jax.training.runtime import metrics_log, sharding, traces
+from grpo_jax.training.runtime import log as log_lib
+from grpo_jax.training.runtime import sharding, traces
 from tests.experiments import tiny_config
 
 
@@ -77,10 +79,12 @@ def test_what_is_logged_is_no_part_of_the_program():
   def text(**log):
     settings = config_lib.resolve(_config(**log))
     of, mesh = problem.make_problem(settings), sharding.make_mesh(1)
-    policy = models.make_policy(settings, of, mesh)
-    made = runs.make_phases(settings, of, policy, mesh)
-    state = runs.abstract_state(made, runs.abstract_start(policy, 0))
-    step = functools.partial(stages.fused_step, parts=made[1].parts)
+    policy = policy_lib.make_policy(settings, of, mesh)
+    made = checkpointed.make_phases(settings, of, policy, mesh)
+    state = checkpointed.abstract_state(
+      made, checkpointed.abstract_start(policy, 0)
+    )
+    step = functools.partial(step_lib.fused_step, parts=made[1].parts)
     batch = next(run.make_stream(settings, of, mesh, 1))
     return str(jax.make_jaxpr(step)(state, batch.prompts))
 
@@ -116,7 +120,7 @@ def test_a_run_traces_steps_and_evaluations(trained):
     *((5, "eval"), (6, "train"), (7, "eval"), (7, "train")),
     *((9, "eval"), (9, "train"), (10, "eval"), (10, "train")),
   ]
-  lines = metrics_log.read_lines(workdir / metrics_log.METRICS)
+  lines = log_lib.read_lines(workdir / log_lib.METRICS)
   by_step = {line["step"]: line for line in lines if "reward/mean" in line}
   for group in groups:
     train = group.split == "train"

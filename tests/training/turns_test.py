@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.step import stages
+from grpo_jax.step import step
 from grpo_jax.types import Player, Scored
 from tests.rollout import toy
 from tests.training import tiny
@@ -62,7 +62,7 @@ def steps_of_one_program(name, make_parts, make_prompts):
 
   def fused(state, prompts):
     traced.append(1)
-    return stages.fused_step(state, prompts, parts=parts)
+    return step.fused_step(state, prompts, parts=parts)
 
   advance = jax.jit(fused, donate_argnums=0)
   state = tiny.make_state(parts)
@@ -83,10 +83,10 @@ def steps_of_one_program(name, make_parts, make_prompts):
 def test_what_is_read_is_not_trained():
   parts = make_parts("grpo")
   state = tiny.make_state(parts)
-  sample = jax.jit(functools.partial(stages.sample_stage, parts=parts))
+  sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
   rollout = sample(state, make_prompts())
   assert rollout.observed.any()
-  learn = jax.jit(functools.partial(stages.learn_stage, parts=parts))
+  learn = jax.jit(functools.partial(step.learn_stage, parts=parts))
   scored = score(None, rollout)
   rng = np.random.default_rng(0)
   scored = dataclasses.replace(
@@ -121,7 +121,7 @@ def test_it_learns_to_be_short(name):
   )
   state = tiny.make_state(parts)
   advance = jax.jit(
-    functools.partial(stages.fused_step, parts=parts), donate_argnums=0
+    functools.partial(step.fused_step, parts=parts), donate_argnums=0
   )
   paid = []
   num_prompts = 8 if grouped else 32

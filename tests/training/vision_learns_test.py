@@ -11,7 +11,7 @@ import pytest
 from configs import vision
 from grpo_jax.models import transformer
 from grpo_jax.training import loop
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log
 
 
 def get_config():
@@ -50,7 +50,7 @@ def taught_by_its_tower_alone(policy):
 
 
 def column(workdir, name):
-  lines = metrics_log.read_lines(workdir / metrics_log.METRICS)
+  lines = log.read_lines(workdir / log.METRICS)
   return np.array([line[name] for line in lines if name in line])
 
 

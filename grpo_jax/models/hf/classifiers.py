@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_jax.models.hf import config_json, families, tensor_files
+from grpo_jax.models.hf import config_json, families, safetensors
 
 _CAUSAL = "ForCausalLM"
 _OF_COMPLETIONS = "ForSequenceClassification"
@@ -87,7 +87,7 @@ def head(
   Raises:
     FileNotFoundError, ValueError: It has none, or one of another shape.
   """
-  tensors = tensor_files.find(directory)
+  tensors = safetensors.find(directory)
   width = found.fields["width"]
   most = 2 if found.scores_steps else 1
   if (kernel := tensors.get(f"{_HEAD}weight")) is None:

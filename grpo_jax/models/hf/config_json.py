@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpo_jax import ranges
-from grpo_jax.models import wavelengths
+from grpo_jax.models import rope as rope_lib
 from grpo_jax.models.architecture import RANGES, TransformerConfig
 
 # Of config.json, those in no table taken out once they are read.
@@ -204,7 +204,7 @@ def _longrope(keys, name, found, theta) -> dict[str, Any]:
   factor = checked(f"{name}.factor", factor, "rope_factor")
   amplitude = found.pop("attention_factor", None)
   if amplitude is None:
-    amplitude = wavelengths.longrope_amplitude(factor, original)
+    amplitude = rope_lib.longrope_amplitude(factor, original)
   theta = found.pop("rope_theta", theta)
   fields: dict[str, Any] = {
     "rope_theta": float(checked("rope_theta", theta, "rope_theta")),
@@ -313,10 +313,10 @@ def _yarn_amplitude(name: str, found: Keys) -> dict[str, Any]:
   amplitude = number["attention_factor"]
   weights = number["mscale"], number["mscale_all_dim"]
   if amplitude is None and all(weights):
-    over, under = (wavelengths.yarn_amplitude(factor, x) for x in weights)
+    over, under = (rope_lib.yarn_amplitude(factor, x) for x in weights)
     amplitude = over / under
   elif amplitude is None:
-    amplitude = wavelengths.yarn_amplitude(factor)
+    amplitude = rope_lib.yarn_amplitude(factor)
   checked(f"{name}.attention_factor", amplitude, "rope_amplitude")
   return {"rope_amplitude": float(amplitude)}
 
@@ -442,7 +442,7 @@ def latent_attention(keys: Keys) -> dict[str, Any]:
   scale = (plain + turned) ** -0.5
   if fields["rope_scaling"] == "yarn" and found.get("mscale_all_dim"):
     weight, factor = found["mscale_all_dim"], fields["rope_factor"]
-    scale *= wavelengths.yarn_amplitude(factor, weight) ** 2
+    scale *= rope_lib.yarn_amplitude(factor, weight) ** 2
   queries = keys.pop("q_lora_rank")
   return fields | {
     "attention_scale": checked("mscale_all_dim", scale, "attention_scale"),
@@ -503,7 +503,7 @@ def clamped_experts(keys: Keys) -> dict[str, Any]:
 
 
 def packed_experts(keys: Keys) -> dict[str, Any]:
-  """Experts in four bits (`packed.py`), or not: the files say which."""
+  """Experts in four bits (`mxfp4.py`), or not: the files say which."""
   found = keys.pop("quantization_config", None) or {}
   method = found.get("quant_method") if isinstance(found, Mapping) else None
   known = {"quant_method", "modules_to_not_convert", "dequantize"}

@@ -5,25 +5,877 @@ what its tensors are called. Every key must be in a family's table: one that
 nobody read could be the switch that makes the model another one, and the
 difference would show as slightly wrong logits. DeepSeek-R1's distillations are
 "qwen2" and "llama" files.
+
+What a family of checkpoints is, and what many of them have in common.
+
+Families with fused tensors, latent attention or routed experts.
+
+Phi-3 and 4, DeepSeek-V3, GLM-4 and 4.5, gpt-oss; `families.py` has the table.
+
+Families whose prompts may show images: Qwen2.5-VL, Qwen3-VL, Idefics3.
+
+SmolVLM's files are those of Idefics3; `families.py` has the table. Videos have
+no place here: their keys are read over, and their tokens are tokens as any.
+
+Keys of a config.json about images, and the fields that they make.
+
+As `config_json.py`: a function takes out the keys that it reads. Towers are in
+"vision_config", whose keys must all be known too.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpo_jax.models.architecture import TransformerConfig
-from grpo_jax.models.hf import (
-  config_json,
-  family,
-  mixture_families,
-  vision_families,
-)
+from grpo_jax.models.hf import config_json
 from grpo_jax.models.hf.config_json import Keys
-from grpo_jax.models.hf.family import Family
+from grpo_jax.models.vision_parts import RANGES, TowerConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Fused:
+  """Tensors that files hold as one.
+
+  Attributes:
+    whole: End of the name of that one.
+    parts: Ends of the names in its place.
+    interleaved: Whether they take turns along its last axis; else they follow
+      each other along its first.
+  """
+
+  whole: str
+  parts: tuple[str, ...]
+  interleaved: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Family:
+  """How checkpoints of one `model_type` are written.
+
+  Attributes:
+    name: The `model_type`.
+    architecture: Class that `transformers` makes of it; of the same family
+      there are also classifiers, whose head is another.
+    fixed: Fields of a `TransformerConfig` that all members share.
+    fields: Key of config.json -> field.
+    derived: Functions (keys) -> fields; they take out the keys that no table
+      names.
+    defaults: Values of keys that a file may leave out, as in `transformers`.
+    supported: Keys without a field -> the values that change nothing.
+    ignored: Keys that do not matter for what the model computes.
+    nested: What the model_type in "text_config" may be, which has the keys of
+      the language model; None among them: there may be no such part.
+    tensors: Path of a leaf -> its tensors' names. Queries, keys and values are
+      three for one leaf; {layer} and {expert} count.
+    fused: What several of these tensors are one tensor of.
+    experts_in_one: Whether tensors of experts are [E, in, out], of all experts
+      of a layer.
+    other_parts: Beginnings of names of tensors that are not the language
+      model's; they are neither read nor lost in an export.
+  """
+
+  name: str
+  architecture: str
+  fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  fields: Mapping[str, str]
+  derived: tuple[Callable[[Keys], dict[str, Any]], ...]
+  defaults: Mapping[str, Any]
+  supported: Mapping[str, tuple]
+  ignored: frozenset[str]
+  nested: tuple[str | None, ...] = ()
+  tensors: Mapping[str, tuple[str, ...]]
+  fused: tuple[Fused, ...] = ()
+  experts_in_one: bool = False
+  other_parts: tuple[str, ...] = ()
+
+
+# --- Keys of a config.json ---
+
+FIELDS = {
+  "hidden_size": "width",
+  "head_dim": "head_dim",
+  "intermediate_size": "mlp_width",
+  "num_attention_heads": "num_heads",
+  "num_hidden_layers": "num_layers",
+  "num_key_value_heads": "num_kv_heads",
+  "rms_norm_eps": "norm_eps",
+  "tie_word_embeddings": "tied_embeddings",
+  "vocab_size": "vocab_size",
+}
+SOFTCAPS = {
+  "attn_logit_softcapping": "attention_softcap",
+  "final_logit_softcapping": "final_softcap",
+}
+DEFAULTS = {
+  "head_dim": None,
+  "hidden_act": "silu",
+  "rms_norm_eps": 1e-6,
+  "rope_theta": 10_000.0,
+  "tie_word_embeddings": False,
+}
+NO_WINDOW = {
+  "max_window_layers": 28,
+  "sliding_window": 4096,
+  "use_sliding_window": False,
+}
+# Of any model.
+SUPPORTED: dict[str, tuple] = {
+  "add_cross_attention": (False, None),
+  "auto_map": (None, {}),  # Code of its own.
+  "is_encoder_decoder": (False, None),
+  "partial_rotary_factor": (1.0, None),
+  "pruned_heads": (None, {}),
+  "quantization_config": (None, {}),
+}
+# Of models whose positions may turn a part of a head.
+PARTIAL = {
+  key: values
+  for key, values in SUPPORTED.items()
+  if key != "partial_rotary_factor"
+}
+# Experts of DeepSeek-V3, which GLM-4.5 has too.
+ROUTED = {
+  "moe_intermediate_size": "expert_width",
+  "n_group": "router_groups",
+  "n_routed_experts": "num_experts",
+  "norm_topk_prob": "norm_topk",
+  "num_experts_per_tok": "experts_per_token",
+  "routed_scaling_factor": "router_scale",
+  "topk_group": "groups_per_token",
+}
+SIGMOID: dict[str, tuple] = {
+  "moe_layer_freq": (1,),
+  "scoring_func": ("sigmoid",),
+  "topk_method": ("noaux_tc",),
+}
+# Losses of routers, and layers that predict later tokens, which nothing runs.
+OF_ROUTERS = frozenset(
+  (
+    *("aux_loss_alpha", "num_nextn_predict_layers", "output_router_logits"),
+    *("router_aux_loss_coef", "seq_aux"),
+  )
+)
+QKV = Fused(
+  "self_attn.qkv_proj.weight",
+  tuple(f"self_attn.{name}_proj.weight" for name in "qkv"),
+)
+GATE_UP = Fused(
+  "mlp.gate_up_proj.weight", ("mlp.gate_proj.weight", "mlp.up_proj.weight")
+)
+# One for all four projections; the output's has no place in our layers.
+NO_BIAS = {"attention_bias": (False, None)}
+SILU = {"hidden_act": ("silu",)}
+# Dropout and losses of routers are of the training that made the checkpoint;
+# lengths are advice.
+NOTES = """
+  _attn_implementation_autoset _name_or_path attention_dropout
+  attn_implementation begin_suppress_tokens bad_words_ids bos_token_id
+  cache_implementation chunk_size_feed_forward cross_attention_hidden_size
+  decoder_start_token_id diversity_penalty do_sample dtype early_stopping
+  encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty
+  finetuning_task forced_bos_token_id forced_eos_token_id id2label
+  initializer_range is_decoder label2id length_penalty max_length
+  max_position_embeddings max_sequence_length min_length no_repeat_ngram_size
+  num_beam_groups num_beams num_return_sequences output_attentions
+  output_hidden_states output_scores pad_token_id prefix problem_type
+  remove_invalid_values repetition_penalty return_dict return_dict_in_generate
+  sep_token_id suppress_tokens task_specific_params temperature
+  tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p torch_dtype
+  torchscript transformers.js_config transformers_version typical_p
+  unsloth_fixed unsloth_version use_bfloat16 use_cache
+"""
+IGNORED = frozenset(NOTES.split())
+IMAGES = {
+  "boi_token_index",
+  "eoi_token_index",
+  "image_token_index",
+  "mm_tokens_per_image",
+  "vision_config",
+}
+
+ATTENTION = "model.layers.{layer}.self_attn."
+MLP = "model.layers.{layer}.mlp."
+TENSORS = {
+  "embed/embedding": ("model.embed_tokens.weight",),
+  "final_norm/scale": ("model.norm.weight",),
+  "head/kernel": ("lm_head.weight",),
+  "layers/attention/qkv/kernel": tuple(
+    ATTENTION + f"{name}_proj.weight" for name in "qkv"
+  ),
+  "layers/attention/qkv/bias": tuple(
+    ATTENTION + f"{name}_proj.bias" for name in "qkv"
+  ),
+  "layers/attention/out/kernel": (ATTENTION + "o_proj.weight",),
+  "layers/attention/query_norm/scale": (ATTENTION + "q_norm.weight",),
+  "layers/attention/key_norm/scale": (ATTENTION + "k_norm.weight",),
+  "layers/mlp/gate/kernel": (MLP + "gate_proj.weight",),
+  "layers/mlp/up/kernel": (MLP + "up_proj.weight",),
+  "layers/mlp/down/kernel": (MLP + "down_proj.weight",),
+  "layers/mlp/router/kernel": (MLP + "gate.weight",),
+  "layers/attention/out/bias": (ATTENTION + "o_proj.bias",),
+  "layers/attention/sinks": (ATTENTION + "sinks",),
+  "layers/attention/query_heads/kernel": (ATTENTION + "q_proj.weight",),
+  "layers/attention/query_down/kernel": (ATTENTION + "q_a_proj.weight",),
+  "layers/attention/query_down_norm/scale": (
+    ATTENTION + "q_a_layernorm.weight",
+  ),
+  "layers/attention/query_up/kernel": (ATTENTION + "q_b_proj.weight",),
+  "layers/attention/kv_down/kernel": (ATTENTION + "kv_a_proj_with_mqa.weight",),
+  "layers/attention/kv_down_norm/scale": (ATTENTION + "kv_a_layernorm.weight",),
+  "layers/attention/kv_up/kernel": (ATTENTION + "kv_b_proj.weight",),
+  "layers/mlp/shared/gate/kernel": (MLP + "shared_experts.gate_proj.weight",),
+  "layers/mlp/shared/up/kernel": (MLP + "shared_experts.up_proj.weight",),
+  "layers/mlp/shared/down/kernel": (MLP + "shared_experts.down_proj.weight",),
+  "router_bias": (MLP + "gate.e_score_correction_bias",),
+  "layers/mlp/experts/gate": (MLP + "experts.{expert}.gate_proj.weight",),
+  "layers/mlp/experts/up": (MLP + "experts.{expert}.up_proj.weight",),
+  "layers/mlp/experts/down": (MLP + "experts.{expert}.down_proj.weight",),
+}
+
+
+def tensors(
+  norms: Mapping[str, str], prefix: str = ""
+) -> dict[str, tuple[str, ...]]:
+  """`TENSORS` with the names of the norms between attention and MLP.
+
+  What a layer calls `post_attention_layernorm` stands before the MLP in Llama
+  and after the attention in Gemma and OLMo-2.
+  """
+  between = {
+    f"layers/{leaf}/scale": (f"model.layers.{{layer}}.{name}.weight",)
+    for leaf, name in norms.items()
+  }
+  return {
+    leaf: tuple(prefix + name for name in names)
+    for leaf, names in {**TENSORS, **between}.items()
+  }
+
+
+LLAMA_NORMS = {
+  "attention_norm": "input_layernorm",
+  "mlp_norm": "post_attention_layernorm",
+}
+OLMO2_NORMS = {
+  "attention_post_norm": "post_attention_layernorm",
+  "mlp_post_norm": "post_feedforward_layernorm",
+}
+GEMMA_NORMS = {
+  **OLMO2_NORMS,
+  "attention_norm": "input_layernorm",
+  "mlp_norm": "pre_feedforward_layernorm",
+}
+
+
+PHI3 = Family(
+  name="phi3",
+  architecture="Phi3ForCausalLM",
+  fields=FIELDS,
+  derived=(config_json.partial_rope, config_json.mistral_window),
+  defaults={
+    **DEFAULTS,
+    "num_key_value_heads": None,
+    "partial_rotary_factor": None,
+    "rms_norm_eps": 1e-5,
+    "sliding_window": None,
+  },
+  supported={
+    **PARTIAL,
+    **SILU,
+    **NO_BIAS,
+    # Of the code that Phi-4-mini brings, which computes what transformers does.
+    "auto_map": (
+      None,
+      {},
+      {
+        "AutoConfig": "configuration_phi3.Phi3Config",
+        "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM",
+        "AutoTokenizer": "Xenova/gpt-4o",
+      },
+    ),
+    "full_attn_mod": (1,),
+    "interpolate_factor": (1,),
+    "lm_head_bias": (False, None),
+    "mlp_bias": (False, None),
+  },
+  ignored=IGNORED | {"embd_pdrop", "resid_pdrop"},
+  tensors=tensors(LLAMA_NORMS),
+  fused=(QKV, GATE_UP),
+)
+GLM4 = Family(
+  name="glm4",
+  architecture="Glm4ForCausalLM",
+  fixed={"post_norm": True, "rotary_interleaved": True},
+  fields={**FIELDS, "attention_bias": "qkv_bias"},
+  derived=(config_json.partial_rope,),
+  defaults={
+    **DEFAULTS,
+    "attention_bias": True,
+    "head_dim": 128,
+    "partial_rotary_factor": 0.5,
+  },
+  supported={**PARTIAL, **SILU},
+  ignored=IGNORED,
+  tensors=tensors(
+    {
+      "attention_norm": "input_layernorm",
+      "attention_post_norm": "post_self_attn_layernorm",
+      "mlp_norm": "post_attention_layernorm",
+      "mlp_post_norm": "post_mlp_layernorm",
+    }
+  ),
+  fused=(GATE_UP,),
+)
+DEEPSEEK_V3 = Family(
+  name="deepseek_v3",
+  architecture="DeepseekV3ForCausalLM",
+  fixed={"router_bias": True, "router_scores": "sigmoid"},
+  fields={
+    **{key: field for key, field in FIELDS.items() if key != "head_dim"},
+    **ROUTED,
+    "rope_interleave": "rotary_interleaved",
+  },
+  derived=(
+    config_json.latent_attention,
+    config_json.routed_experts,
+  ),
+  defaults={
+    **DEFAULTS,
+    "first_k_dense_replace": 3,
+    "q_lora_rank": None,
+    "rope_interleave": True,
+  },
+  supported={
+    **SUPPORTED,
+    **SILU,
+    **NO_BIAS,
+    **SIGMOID,
+    "auto_map": (
+      None,
+      {},
+      {
+        "AutoConfig": "configuration_deepseek.DeepseekV3Config",
+        "AutoModel": "modeling_deepseek.DeepseekV3Model",
+        "AutoModelForCausalLM": "modeling_deepseek.DeepseekV3ForCausalLM",
+      },
+    ),
+  },
+  ignored=IGNORED | OF_ROUTERS | {"ep_size", "pretraining_tp"},
+  tensors=tensors(LLAMA_NORMS),
+)
+GLM4_MOE = Family(
+  name="glm4_moe",
+  architecture="Glm4MoeForCausalLM",
+  fixed={"router_bias": True, "router_scores": "sigmoid"},
+  fields={
+    **FIELDS,
+    **ROUTED,
+    "attention_bias": "qkv_bias",
+  },
+  derived=(
+    config_json.partial_rope,
+    config_json.head_norms,
+    config_json.routed_experts,
+  ),
+  defaults={
+    **DEFAULTS,
+    "attention_bias": False,
+    "first_k_dense_replace": 1,
+    "partial_rotary_factor": 0.5,
+    "rms_norm_eps": 1e-5,
+    "use_qk_norm": False,
+  },
+  supported={**PARTIAL, **SILU, **SIGMOID},
+  ignored=IGNORED | OF_ROUTERS,
+  tensors=tensors(LLAMA_NORMS),
+)
+# GLM-4.7-Flash.
+GLM4_MOE_LITE = dataclasses.replace(
+  DEEPSEEK_V3,
+  name="glm4_moe_lite",
+  architecture="Glm4MoeLiteForCausalLM",
+  defaults={
+    **DEFAULTS,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": None,
+    "rms_norm_eps": 1e-5,
+    "rope_interleave": True,
+  },
+)
+GPT_OSS = Family(
+  name="gpt_oss",
+  architecture="GptOssForCausalLM",
+  fixed={
+    "activation": "clamped",
+    "attention_sinks": True,
+    "expert_biases": True,
+    "out_bias": True,
+    "qkv_bias": True,
+  },
+  fields={
+    **FIELDS,
+    "num_experts_per_tok": "experts_per_token",
+  },
+  derived=(
+    config_json.named_rope,
+    config_json.num_experts,
+    config_json.clamped_experts,
+    config_json.alternating_window,
+    config_json.packed_experts,
+  ),
+  defaults={
+    **DEFAULTS,
+    "head_dim": 64,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 150_000.0,
+    "swiglu_alpha": 1.702,
+    "swiglu_limit": 7.0,
+  },
+  supported={
+    **{
+      key: values
+      for key, values in SUPPORTED.items()
+      if key != "quantization_config"
+    },
+    **SILU,
+    "attention_bias": (True,),
+  },
+  # A note, beside the original context of the positions.
+  ignored=IGNORED | OF_ROUTERS | {"initial_context_length"},
+  tensors={
+    **tensors(LLAMA_NORMS),
+    "layers/mlp/router/kernel": (MLP + "router.weight",),
+    "layers/mlp/router/bias": (MLP + "router.bias",),
+    "layers/mlp/experts/gate": (MLP + "experts.gate_proj",),
+    "layers/mlp/experts/up": (MLP + "experts.up_proj",),
+    "layers/mlp/experts/down": (MLP + "experts.down_proj",),
+    "layers/mlp/experts/gate_bias": (MLP + "experts.gate_proj_bias",),
+    "layers/mlp/experts/up_bias": (MLP + "experts.up_proj_bias",),
+    "layers/mlp/experts/down_bias": (MLP + "experts.down_proj_bias",),
+  },
+  fused=(
+    Fused(
+      "experts.gate_up_proj",
+      ("experts.gate_proj", "experts.up_proj"),
+      interleaved=True,
+    ),
+    Fused(
+      "experts.gate_up_proj_bias",
+      ("experts.gate_proj_bias", "experts.up_proj_bias"),
+      interleaved=True,
+    ),
+  ),
+  experts_in_one=True,
+)
+
+
+# Notes, and sizes of images, which the processor reads.
+_IGNORED = IGNORED | {
+  "max_image_size",
+  "model_type",
+  "size",
+  "spatial_patch_size",
+  "tie_word_embeddings",
+  "tokens_per_second",
+}
+_QWEN = {
+  "depth": "num_layers",
+  "hidden_size": "width",
+  "in_channels": "channels",
+  "intermediate_size": "mlp_width",
+  "num_heads": "num_heads",
+  "patch_size": "patch_size",
+  "spatial_merge_size": "merge",
+  "temporal_patch_size": "frames",
+}
+_QWEN_DEFAULTS: Keys = {
+  "in_channels": 3,
+  "num_heads": 16,
+  "spatial_merge_size": 2,
+  "temporal_patch_size": 2,
+}
+_AXIAL: tuple = (
+  None,
+  {"rope_theta": 10_000.0, "rope_type": "axial"},
+  {"rope_theta": 10_000, "rope_type": "axial"},
+)
+
+
+def turned_by_place(keys: Keys, default: tuple[int, ...]) -> dict[str, Any]:
+  """Positions in three rows, of time, row and column, which share a head.
+
+  Args:
+    keys: Of the language model.
+    default: Pairs of channels of each, where a file does not say it.
+  """
+  for key in ("rope_scaling", "rope_parameters"):
+    found = keys.get(key)
+    if not isinstance(found, Mapping):
+      continue
+    found = dict(found)
+    if "mrope_section" in found:
+      default = found.pop("mrope_section")
+    # transformers decides it by the family.
+    found.pop("mrope_interleaved", None)
+    for name in ("type", "rope_type"):
+      if found.get(name) == "mrope":
+        found[name] = "default"
+    keys[key] = found
+  if (
+    not isinstance(default, list | tuple)
+    or len(default) != 3
+    or not all(type(x) is int and x >= 0 for x in default)
+  ):
+    raise config_json.unsupported(
+      "mrope_section", default, "a list of three numbers of pairs of channels"
+    )
+  return {**config_json.rope(keys), "rope_sections": tuple(default)}
+
+
+def _tower(
+  keys: Keys,
+  kind: str,
+  names: Mapping[str, str],
+  defaults: Keys,
+  supported: Mapping[str, tuple],
+) -> tuple[dict[str, Any], Keys]:
+  """Fields of a `TowerConfig`, and the keys of the tower that are left."""
+  found = config_json.take(keys, "vision_config")
+  if not isinstance(found, Mapping):
+    raise config_json.unsupported("vision_config", found, "an object of keys")
+  found = {**defaults, **found}
+  fields: dict[str, Any] = {"kind": kind}
+  for key, values in supported.items():
+    if key in found and (value := found.pop(key)) not in values:
+      raise config_json.unsupported(
+        f"vision_config.{key}", value, config_json.listed(values)
+      )
+  for key, name in names.items():
+    value = config_json.required(found, key)
+    kinds = (int, float) if name == "norm_eps" else (int,)
+    if type(value) not in kinds or value not in RANGES[name]:
+      raise config_json.unsupported(
+        f"vision_config.{key}", value, f"a number, {RANGES[name]}"
+      )
+    fields[name] = found.pop(key)
+  return fields, {k: v for k, v in found.items() if k not in _IGNORED}
+
+
+def _made(fields: dict[str, Any], left: Keys) -> dict[str, Any]:
+  """The tower, if no key is left."""
+  for key, value in left.items():
+    raise config_json.unsupported(
+      f"vision_config.{key}",
+      value,
+      "no such key: it may change what the tower computes",
+    )
+  try:
+    return {"tower": TowerConfig(**fields)}
+  except ValueError as error:
+    raise ValueError(f"config.json: vision_config makes no {error}") from error
+
+
+def _layers(key: str, value: Any) -> tuple[int, ...]:
+  if not isinstance(value, list | tuple) or not all(
+    type(x) is int and x >= 0 for x in value
+  ):
+    raise config_json.unsupported(key, value, "a list of layers, from 0")
+  return tuple(value)
+
+
+def _same_width(keys: Keys, left: Keys) -> None:
+  """Features are as wide as the residual stream that reads them."""
+  width = config_json.required(keys, "hidden_size")
+  if (out := left.pop("out_hidden_size", width)) != width:
+    raise config_json.unsupported(
+      "vision_config.out_hidden_size", out, f"hidden_size, {width}"
+    )
+
+
+def qwen2_5_tower(keys: Keys) -> dict[str, Any]:
+  """The tower of Qwen2.5-VL."""
+  fields, left = _tower(
+    keys,
+    "qwen2_5_vl",
+    _QWEN,
+    {
+      **_QWEN_DEFAULTS,
+      "depth": 32,
+      "fullatt_block_indexes": [7, 15, 23, 31],
+      "hidden_size": 3584,
+      "intermediate_size": 3420,
+      "patch_size": 14,
+      "window_size": 112,
+    },
+    {"hidden_act": ("silu",), "in_chans": (3,), "rope_parameters": _AXIAL},
+  )
+  _same_width(keys, left)
+  size = left.pop("window_size")
+  token = fields["patch_size"] * fields["merge"]
+  if type(size) is not int or size // token not in RANGES["window"]:
+    raise config_json.unsupported(
+      "vision_config.window_size", size, "a number of pixels"
+    )
+  if size < token:
+    raise config_json.unsupported(
+      "vision_config.window_size", size, f"at least a token, {token} pixels"
+    )
+  key = "fullatt_block_indexes"
+  full = _layers(f"vision_config.{key}", left.pop(key))
+  # In any order, and also beyond the last one.
+  full = tuple(sorted({x for x in full if x < fields["num_layers"]}))
+  return _made({**fields, "window": size // token, "full_layers": full}, left)
+
+
+def qwen3_tower(keys: Keys) -> dict[str, Any]:
+  """The tower of Qwen3-VL."""
+  fields, left = _tower(
+    keys,
+    "qwen3_vl",
+    _QWEN,
+    {
+      **_QWEN_DEFAULTS,
+      "deepstack_visual_indexes": [8, 16, 24],
+      "depth": 27,
+      "hidden_size": 1152,
+      "intermediate_size": 4304,
+      "num_position_embeddings": 2304,
+      "patch_size": 16,
+    },
+    {"hidden_act": ("gelu_pytorch_tanh",), "rope_parameters": _AXIAL},
+  )
+  _same_width(keys, left)
+  count = left.pop("num_position_embeddings")
+  side = round(count**0.5) if type(count) is int and count > 0 else 0
+  if side < 1 or side**2 != count:
+    raise config_json.unsupported(
+      "vision_config.num_position_embeddings", count, "the square of a number"
+    )
+  key = "deepstack_visual_indexes"
+  deep = _layers(f"vision_config.{key}", left.pop(key))
+  return _made({**fields, "side": side, "deep_layers": deep}, left)
+
+
+def siglip_tower(keys: Keys) -> dict[str, Any]:
+  """The tower of Idefics3 and SmolVLM."""
+  fields, left = _tower(
+    keys,
+    "siglip",
+    {
+      "hidden_size": "width",
+      "intermediate_size": "mlp_width",
+      "layer_norm_eps": "norm_eps",
+      "num_attention_heads": "num_heads",
+      "num_channels": "channels",
+      "num_hidden_layers": "num_layers",
+      "patch_size": "patch_size",
+    },
+    {
+      "hidden_size": 1152,
+      "image_size": 224,
+      "intermediate_size": 3072,
+      "layer_norm_eps": 1e-6,
+      "num_attention_heads": 16,
+      "num_channels": 3,
+      "num_hidden_layers": 12,
+      "patch_size": 32,
+    },
+    {"hidden_act": ("gelu_pytorch_tanh",), "use_base_siglip": (False,)},
+  )
+  merge = config_json.take(keys, "scale_factor")
+  size = left.pop("image_size")
+  for key, value, name, number in (
+    ("scale_factor", merge, "merge", merge),
+    ("vision_config.image_size", size, "side", size),
+  ):
+    if type(number) is not int or number not in RANGES[name]:
+      raise config_json.unsupported(key, value, f"a number, {RANGES[name]}")
+  side = size // fields["patch_size"]
+  return _made({**fields, "merge": merge, "side": side}, left)
+
+
+def _within(
+  tensors: Mapping[str, tuple[str, ...]], inner: str
+) -> dict[str, tuple[str, ...]]:
+  """The tensors of a language model that is a part of another model."""
+  return {
+    leaf: tuple(
+      inner + name.removeprefix("model.") if name.startswith("model.") else name
+      for name in names
+    )
+    for leaf, names in tensors.items()
+  }
+
+
+def _affine(leaf: str, name: str, kernel: bool = True) -> dict:
+  """Kernel, or scale, and bias of a module."""
+  weight = "kernel" if kernel else "scale"
+  return {
+    f"tower/{leaf}/{weight}": (f"{name}.weight",),
+    f"tower/{leaf}/bias": (f"{name}.bias",),
+  }
+
+
+def _qwen_tower(prefix: str, names: Mapping[str, str]) -> dict:
+  """Tensors of a tower of Qwen; `names` are those of leaves of each."""
+  layer = prefix + "blocks.{layer}."
+  tensors = {
+    **_affine("patch", prefix + "patch_embed.proj"),
+    **_affine("layers/attention/qkv", layer + "attn.qkv"),
+    **_affine("layers/attention/out", layer + "attn.proj"),
+    **_affine("layers/attention_norm", layer + "norm1", kernel=False),
+    **_affine("layers/mlp_norm", layer + "norm2", kernel=False),
+  }
+  for leaf, name in names.items():
+    is_kernel = not leaf.endswith("norm")
+    tensors |= _affine(leaf, prefix + name, kernel=is_kernel)
+  return tensors
+
+
+_QWEN2_5_TOWER = _qwen_tower(
+  "visual.",
+  {
+    **{
+      f"layers/mlp/{name}": f"blocks.{{layer}}.mlp.{name}_proj"
+      for name in ("gate", "up", "down")
+    },
+    "merger/norm": "merger.ln_q",
+    "merger/up": "merger.mlp.0",
+    "merger/down": "merger.mlp.2",
+  },
+)
+_MERGER = {"norm": "norm", "up": "linear_fc1", "down": "linear_fc2"}
+_QWEN3_TOWER = {
+  **_qwen_tower(
+    "model.visual.",
+    {
+      "layers/mlp/up": "blocks.{layer}.mlp.linear_fc1",
+      "layers/mlp/down": "blocks.{layer}.mlp.linear_fc2",
+      **{f"merger/{k}": f"merger.{v}" for k, v in _MERGER.items()},
+      **{
+        f"deep/{k}": f"deepstack_merger_list.{{layer}}.{v}"
+        for k, v in _MERGER.items()
+      },
+    },
+  ),
+  "tower/places/embedding": ("model.visual.pos_embed.weight",),
+}
+_SIGLIP = "model.vision_model."
+_SIGLIP_LAYER = _SIGLIP + "encoder.layers.{layer}."
+_SIGLIP_TOWER = {
+  **_affine("patch", _SIGLIP + "embeddings.patch_embedding"),
+  **_affine("layers/attention_norm", _SIGLIP_LAYER + "layer_norm1", False),
+  **_affine("layers/mlp_norm", _SIGLIP_LAYER + "layer_norm2", False),
+  **_affine("layers/attention/out", _SIGLIP_LAYER + "self_attn.out_proj"),
+  **_affine("layers/mlp/up", _SIGLIP_LAYER + "mlp.fc1"),
+  **_affine("layers/mlp/down", _SIGLIP_LAYER + "mlp.fc2"),
+  **_affine("final_norm", _SIGLIP + "post_layernorm", False),
+  **{
+    f"tower/layers/attention/qkv/{leaf}": tuple(
+      f"{_SIGLIP_LAYER}self_attn.{name}_proj.{ending}" for name in "qkv"
+    )
+    for leaf, ending in (("kernel", "weight"), ("bias", "bias"))
+  },
+  "tower/places/embedding": (_SIGLIP + "embeddings.position_embedding.weight",),
+  "tower/connector/kernel": (
+    "model.connector.modality_projection.proj.weight",
+  ),
+}
+_FIELDS = {**FIELDS, "image_token_id": "image_token"}
+# Of tokens around images, and of videos, which nothing here reads.
+_MARKS = {
+  "video_token_id",
+  "vision_end_token_id",
+  "vision_start_token_id",
+  "vision_token_id",
+}
+
+QWEN2_5_VL = Family(
+  name="qwen2_5_vl",
+  architecture="Qwen2_5_VLForConditionalGeneration",
+  fixed={"qkv_bias": True},
+  fields={key: name for key, name in _FIELDS.items() if key != "head_dim"},
+  derived=(
+    functools.partial(turned_by_place, default=(16, 24, 24)),
+    qwen2_5_tower,
+    config_json.qwen_window,
+  ),
+  defaults={
+    **{key: x for key, x in DEFAULTS.items() if key != "head_dim"},
+    **NO_WINDOW,
+    "max_window_layers": 80,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1_000_000.0,
+  },
+  supported={**SUPPORTED, **SILU},
+  ignored=IGNORED | _MARKS,
+  nested=("qwen2_5_vl_text", None),
+  tensors={**tensors(LLAMA_NORMS), **_QWEN2_5_TOWER},
+)
+QWEN3_VL = Family(
+  name="qwen3_vl",
+  architecture="Qwen3VLForConditionalGeneration",
+  fixed={"qk_norm": "head", "rope_sections_mixed": True},
+  fields=_FIELDS,
+  derived=(
+    functools.partial(turned_by_place, default=(24, 20, 20)),
+    qwen3_tower,
+  ),
+  defaults={**DEFAULTS, "head_dim": 128, "rope_theta": 500_000.0},
+  supported={**SUPPORTED, **SILU, **NO_BIAS},
+  ignored=IGNORED | _MARKS,
+  nested=("qwen3_vl_text",),
+  tensors={
+    **_within(tensors(LLAMA_NORMS), "model.language_model."),
+    **_QWEN3_TOWER,
+  },
+)
+IDEFICS3 = Family(
+  name="idefics3",
+  architecture="Idefics3ForConditionalGeneration",
+  fields=_FIELDS,
+  derived=(config_json.rope, siglip_tower),
+  defaults={
+    **DEFAULTS,
+    "num_key_value_heads": None,
+    "rms_norm_eps": 1e-5,
+    "scale_factor": 2,
+  },
+  supported={
+    **SUPPORTED,
+    **SILU,
+    **NO_BIAS,
+    "is_llama_config": (True,),
+    "mlp_bias": (False, None),
+    "qk_layer_norms": (False,),
+    "rope_interleaved": (False,),
+    "use_resampler": (False,),
+  },
+  # Of the code that trained them; "scale_factor" is what counts.
+  ignored=IGNORED
+  | {
+    "_flash_attn_2_enabled",
+    "neftune_noise_alpha",
+    "perceiver_config",
+    "pixel_shuffle_factor",
+    "pretraining_tp",
+    "use_reentrant_checkpointing",
+  },
+  nested=("llama",),
+  tensors={
+    **_within(tensors(LLAMA_NORMS), "model.text_model."),
+    **_SIGLIP_TOWER,
+  },
+)
+SMOLVLM = dataclasses.replace(
+  IDEFICS3, name="smolvlm", architecture="SmolVLMForConditionalGeneration"
+)
+
 
 _MOST_FURTHER = 64  # Layers behind the model; published are 0 and 1.
 
@@ -110,103 +962,103 @@ def _fields(config: Keys | Mapping[str, Any]) -> tuple[Keys, Family]:
 
 # --- The table ---
 
-_QWEN2 = family.Family(
+_QWEN2 = Family(
   name="qwen2",
   architecture="Qwen2ForCausalLM",
   fixed={"qkv_bias": True},
-  fields=family.FIELDS,
+  fields=FIELDS,
   derived=(config_json.rope, config_json.qwen_window),
-  defaults={**family.DEFAULTS, **family.NO_WINDOW},
-  supported={**family.SUPPORTED, **family.SILU, "use_mrope": (False, None)},
-  ignored=family.IGNORED,
-  tensors=family.tensors(family.LLAMA_NORMS),
+  defaults={**DEFAULTS, **NO_WINDOW},
+  supported={**SUPPORTED, **SILU, "use_mrope": (False, None)},
+  ignored=IGNORED,
+  tensors=tensors(LLAMA_NORMS),
 )
-_QWEN3 = family.Family(
+_QWEN3 = Family(
   name="qwen3",
   architecture="Qwen3ForCausalLM",
   fixed={"qk_norm": "head"},
-  fields=family.FIELDS,
+  fields=FIELDS,
   derived=(config_json.rope, config_json.qwen_window),
-  defaults={**family.DEFAULTS, **family.NO_WINDOW, "head_dim": 128},
-  supported={**family.SUPPORTED, **family.SILU, **family.NO_BIAS},
-  ignored=family.IGNORED,
-  tensors=family.tensors(family.LLAMA_NORMS),
+  defaults={**DEFAULTS, **NO_WINDOW, "head_dim": 128},
+  supported={**SUPPORTED, **SILU, **NO_BIAS},
+  ignored=IGNORED,
+  tensors=tensors(LLAMA_NORMS),
 )
-_QWEN3_MOE = family.Family(
+_QWEN3_MOE = Family(
   name="qwen3_moe",
   architecture="Qwen3MoeForCausalLM",
   fixed={"qk_norm": "head"},
   fields={
-    **family.FIELDS,
+    **FIELDS,
     "moe_intermediate_size": "expert_width",
     "norm_topk_prob": "norm_topk",
     "num_experts_per_tok": "experts_per_token",
   },
   derived=(config_json.rope, config_json.num_experts),
-  defaults={**family.DEFAULTS, "norm_topk_prob": False},
+  defaults={**DEFAULTS, "norm_topk_prob": False},
   supported={
-    **family.SUPPORTED,
-    **family.SILU,
-    **family.NO_BIAS,
+    **SUPPORTED,
+    **SILU,
+    **NO_BIAS,
     # Experts in all layers.
     "decoder_sparse_step": (1,),
     "mlp_only_layers": ([], None),
     # Versions of transformers disagree about which layers would slide.
     "use_sliding_window": (False, None),
   },
-  ignored=family.IGNORED
+  ignored=IGNORED
   | {
     "max_window_layers",
     "output_router_logits",
     "router_aux_loss_coef",
     "sliding_window",
   },
-  tensors=family.tensors(family.LLAMA_NORMS),
+  tensors=tensors(LLAMA_NORMS),
 )
-_LLAMA = family.Family(
+_LLAMA = Family(
   name="llama",
   architecture="LlamaForCausalLM",
-  fields=family.FIELDS,
+  fields=FIELDS,
   derived=(config_json.rope,),
-  defaults={**family.DEFAULTS, "num_key_value_heads": None},
+  defaults={**DEFAULTS, "num_key_value_heads": None},
   supported={
-    **family.SUPPORTED,
-    **family.SILU,
-    **family.NO_BIAS,
+    **SUPPORTED,
+    **SILU,
+    **NO_BIAS,
     "is_llama_config": (True,),
     "mlp_bias": (False, None),
     "rope_interleaved": (False,),
   },
   # How the matmuls of the pretraining were split.
-  ignored=family.IGNORED | {"pretraining_tp"},
-  tensors=family.tensors(family.LLAMA_NORMS),
+  ignored=IGNORED | {"pretraining_tp"},
+  tensors=tensors(LLAMA_NORMS),
 )
-_MISTRAL = family.Family(
+_MISTRAL = Family(
   name="mistral",
   architecture="MistralForCausalLM",
-  fields=family.FIELDS,
+  fields=FIELDS,
   derived=(config_json.rope, config_json.mistral_window),
-  defaults={**family.DEFAULTS, "sliding_window": 4096},
-  supported={**family.SUPPORTED, **family.SILU},
-  ignored=family.IGNORED,
-  tensors=family.tensors(family.LLAMA_NORMS),
+  defaults={**DEFAULTS, "sliding_window": 4096},
+  supported={**SUPPORTED, **SILU},
+  ignored=IGNORED,
+  tensors=tensors(LLAMA_NORMS),
 )
-_OLMO2 = family.Family(
+_OLMO2 = Family(
   name="olmo2",
   architecture="Olmo2ForCausalLM",
   fixed={"pre_norm": False, "post_norm": True, "qk_norm": "projection"},
-  fields=family.FIELDS,
+  fields=FIELDS,
   derived=(config_json.rope,),
   defaults={
-    **family.DEFAULTS,
+    **DEFAULTS,
     "num_key_value_heads": None,
     "rms_norm_eps": 1e-5,
   },
-  supported={**family.SUPPORTED, **family.SILU, **family.NO_BIAS},
-  ignored=family.IGNORED,
-  tensors=family.tensors(family.OLMO2_NORMS),
+  supported={**SUPPORTED, **SILU, **NO_BIAS},
+  ignored=IGNORED,
+  tensors=tensors(OLMO2_NORMS),
 )
-_GEMMA2 = family.Family(
+_GEMMA2 = Family(
   name="gemma2",
   architecture="Gemma2ForCausalLM",
   fixed={
@@ -215,22 +1067,22 @@ _GEMMA2 = family.Family(
     "post_norm": True,
     "scale_embeddings": True,
   },
-  fields={**family.FIELDS, **family.SOFTCAPS},
+  fields={**FIELDS, **SOFTCAPS},
   derived=(
     config_json.rope,
     config_json.alternating_window,
     config_json.attention_scale,
   ),
-  defaults={**family.DEFAULTS, "head_dim": 256, "tie_word_embeddings": True},
+  defaults={**DEFAULTS, "head_dim": 256, "tie_word_embeddings": True},
   supported={
-    **family.SUPPORTED,
-    **family.NO_BIAS,
+    **SUPPORTED,
+    **NO_BIAS,
     "hidden_activation": ("gelu_pytorch_tanh",),
     "use_bidirectional_attention": (False, None),
   },
   # Other names of hidden_activation and sliding_window, which nothing reads.
-  ignored=family.IGNORED | {"hidden_act", "sliding_window_size"},
-  tensors=family.tensors(family.GEMMA_NORMS),
+  ignored=IGNORED | {"hidden_act", "sliding_window_size"},
+  tensors=tensors(GEMMA_NORMS),
 )
 _GEMMA3_TEXT = dataclasses.replace(
   _GEMMA2,
@@ -270,9 +1122,9 @@ _GEMMA3 = dataclasses.replace(
   _GEMMA3_TEXT,
   name="gemma3",
   architecture="Gemma3ForConditionalGeneration",
-  ignored=_GEMMA3_TEXT.ignored | family.IMAGES,
+  ignored=_GEMMA3_TEXT.ignored | IMAGES,
   nested=("gemma3_text",),
-  tensors=family.tensors(family.GEMMA_NORMS, "language_model."),
+  tensors=tensors(GEMMA_NORMS, "language_model."),
   other_parts=("vision_tower.", "multi_modal_projector."),
 )
 
@@ -288,15 +1140,15 @@ FAMILIES = {
     _GEMMA2,
     _GEMMA3_TEXT,
     _GEMMA3,
-    mixture_families.PHI3,
-    mixture_families.DEEPSEEK_V3,
-    mixture_families.GLM4,
-    mixture_families.GLM4_MOE,
-    mixture_families.GLM4_MOE_LITE,
-    mixture_families.GPT_OSS,
-    vision_families.QWEN2_5_VL,
-    vision_families.QWEN3_VL,
-    vision_families.IDEFICS3,
-    vision_families.SMOLVLM,
+    PHI3,
+    DEEPSEEK_V3,
+    GLM4,
+    GLM4_MOE,
+    GLM4_MOE_LITE,
+    GPT_OSS,
+    QWEN2_5_VL,
+    QWEN3_VL,
+    IDEFICS3,
+    SMOLVLM,
   )
 }

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from grpo_jax.models import lora
-from grpo_jax.models.hf import tensor_files
+from grpo_jax.models.hf import safetensors
 from grpo_jax.types import PyTree
 
 # Layers of a tower in transformers' models, and what its adapters are called.
@@ -108,9 +108,9 @@ def save(
       )
   directory.mkdir(parents=True, exist_ok=True)
   tensors = _to_peft(jax.device_get(params["trained"]), _model(params))
-  names = {value: name for name, value in tensor_files.DTYPES.items()}
+  names = {value: name for name, value in safetensors.DTYPES.items()}
   outputs = [
-    tensor_files.Output(
+    safetensors.Output(
       name,
       names[value.dtype],
       value.shape,
@@ -119,7 +119,7 @@ def save(
     )
     for name, value in sorted(tensors.items())
   ]
-  tensor_files.write_file(directory / _WEIGHTS, outputs)
+  safetensors.write_file(directory / _WEIGHTS, outputs)
   settings = {
     "peft_type": "LORA",
     "task_type": "CAUSAL_LM",
@@ -203,12 +203,12 @@ def load(
   settings = _read_settings(directory)
   directory = pathlib.Path(directory).expanduser()
   _check_settings(directory / _CONFIG, settings, config)
-  tensors = tensor_files.read_header(directory / _WEIGHTS)
+  tensors = safetensors.read_header(directory / _WEIGHTS)
   for name, tensor in tensors.items():
-    if tensor.dtype not in tensor_files.DTYPES:
+    if tensor.dtype not in safetensors.DTYPES:
       raise ValueError(
         f"peft: {name} in {directory / _WEIGHTS} is {tensor.dtype}; supported"
-        f" are {', '.join(tensor_files.DTYPES)}. Convert the adapters to one of"
+        f" are {', '.join(safetensors.DTYPES)}. Convert the adapters to one of"
         " these."
       )
   model = _model(params)

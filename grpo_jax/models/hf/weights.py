@@ -15,7 +15,17 @@ experiments/benchmarks/load.py):
 | float32    | 8, split on the last axis     |    352 |  392 |
 
 Exporting is the reverse, one layer of one leaf at a time. What a tensor is
-called is in `families.py`; how it lies in a leaf is in `layouts.py`.
+called is in `families.py`; how it lies in a leaf is in `weights.py`.
+
+Where the tensors of a checkpoint lie in the leaves of the parameters.
+
+What a tensor is called is in `families.py`; how it lies in a leaf is in
+`_LAYOUT`.
+
+Tensors of a checkpoint that are several of ours, as `Family.fused` says.
+
+Reading shows the parts in the place of the whole, and copies nothing; writing
+joins them again.
 """
 
 from __future__ import annotations
@@ -28,7 +38,8 @@ import os
 import pathlib
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,18 +49,334 @@ from jax.sharding import Sharding, SingleDeviceSharding
 
 from grpo_jax.models import architecture, transformer
 from grpo_jax.models.architecture import TransformerConfig
-from grpo_jax.models.hf import (
-  families,
-  fused,
-  hub,
-  layouts,
-  packed,
-  tensor_files,
-)
-from grpo_jax.models.hf.family import Family
-from grpo_jax.models.hf.layouts import Index, Piece
-from grpo_jax.models.hf.tensor_files import Output, Tensor
+from grpo_jax.models.hf import families, hub, mxfp4, safetensors
+from grpo_jax.models.hf.families import Family, Fused
+from grpo_jax.models.hf.safetensors import DTYPES, Output, Tensor
 from grpo_jax.types import PyTree
+
+Index = tuple[slice, ...]
+
+# Axes of a leaf of one layer, and which of them each axis of a tensor runs
+# over, the last one fastest: letters of transformer.py, E experts, Q the R + 2
+# of a fused kernel.
+_LAYOUT = {
+  "embed/embedding": ("VD", "V D"),
+  "head/kernel": ("DV", "V D"),
+  "router_bias": ("E", "E"),
+  "attention/qkv/kernel": ("DCQK", "CQK D"),
+  "attention/qkv/bias": ("CQK", "CQK"),
+  "attention/out/kernel": ("CRKD", "D CRK"),
+  "attention/sinks": ("CR", "CR"),
+  # N: width of a latent vector.
+  "attention/query_heads/kernel": ("DCK", "CK D"),
+  "attention/query_down/kernel": ("DN", "N D"),
+  "attention/query_up/kernel": ("NCK", "CK N"),
+  "attention/kv_down/kernel": ("DN", "N D"),
+  "attention/kv_up/kernel": ("NCK", "CK N"),
+  # Of each head they are only as long as the last axis.
+  "attention/query_norm/scale": ("CRK", "CRK"),
+  "attention/key_norm/scale": ("C1K", "C1K"),
+  "mlp/gate/kernel": ("DF", "F D"),
+  "mlp/up/kernel": ("DF", "F D"),
+  "mlp/down/kernel": ("FD", "D F"),
+  "mlp/shared/gate/kernel": ("DF", "F D"),
+  "mlp/shared/up/kernel": ("DF", "F D"),
+  "mlp/shared/down/kernel": ("FD", "D F"),
+  "mlp/router/kernel": ("DE", "E D"),
+  "mlp/router/bias": ("E", "E"),
+  # One tensor for each expert.
+  "mlp/experts/gate": ("eDF", "F D"),
+  "mlp/experts/up": ("eDF", "F D"),
+  "mlp/experts/down": ("eFD", "D F"),
+}
+# One tensor for all of a layer's.
+_EXPERTS_IN_ONE = {
+  "mlp/experts/gate": ("EDF", "E D F"),
+  "mlp/experts/up": ("EDF", "E D F"),
+  "mlp/experts/down": ("EFD", "E F D"),
+  "mlp/experts/gate_bias": ("EF", "E F"),
+  "mlp/experts/up_bias": ("EF", "E F"),
+  "mlp/experts/down_bias": ("ED", "E D"),
+}
+_TOWER = {
+  "patch/kernel": ("FD", "D F"),
+  "places/embedding": ("VD", "V D"),
+  "connector/kernel": ("DF", "F D"),
+  "up/kernel": ("DF", "F D"),
+  "down/kernel": ("FD", "D F"),
+}
+# Queries, keys and values that are one tensor; of towers.
+_IN_ONE = {"CQK D": "QCK D", "CQK": "QCK"}
+_NORM = ("D", "D")
+# Beginnings of the paths of leaves whose first axis counts layers.
+_STACKED = re.compile(r"((tower/)?layers|tower/deep|dense_layers)/|router_bias")
+
+
+def name(path) -> str:
+  """A path of a tree as text, its keys joined by slashes."""
+  return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+  """A tensor, as a part of a leaf.
+
+  Attributes:
+    tensor: Its name.
+    region: What it is of the leaf.
+    axes: Axes of the leaf that each axis of the tensor runs over, the last one
+      fastest. In the others the region has length 1.
+    stored: Shape of the tensor, if it has several axes in the place of its last
+      one here; else empty.
+  """
+
+  tensor: str
+  region: Index
+  axes: tuple[tuple[int, ...], ...]
+  stored: tuple[int, ...] = ()
+
+  @property
+  def sizes(self) -> tuple[int, ...]:
+    """Lengths of the region."""
+    return tuple(part.stop - part.start for part in self.region)
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """Shape of the tensor, with the axes that it has here."""
+    return tuple(
+      math.prod(self.sizes[axis] for axis in group) for group in self.axes
+    )
+
+  @property
+  def stored_shape(self) -> tuple[int, ...]:
+    """Shape of the tensor in the file."""
+    return self.stored or self.shape
+
+  @property
+  def order(self) -> tuple[int, ...]:
+    """Axes of the leaf in the order of the tensor, the others first."""
+    inner = tuple(axis for group in self.axes for axis in group)
+    outer = (axis for axis in range(len(self.region)) if axis not in inner)
+    return (*outer, *inner)
+
+
+def leaves(params: PyTree) -> list[tuple]:
+  """Paths, without what group they are of, and leaves."""
+  return [
+    entry
+    for group in ("trained", "frozen")
+    for entry in jax.tree_util.tree_flatten_with_path(params[group])[0]
+  ]
+
+
+def checkpoint_pieces(
+  family: Family, config: TransformerConfig, abstract: PyTree
+) -> dict[str, list[Piece]]:
+  """The tensors of each leaf, layer by layer."""
+  return {
+    name(path): list(pieces_of_leaf(family, config, name(path), leaf.shape))
+    for path, leaf in leaves(abstract)
+  }
+
+
+def pieces_of_leaf(
+  family: Family,
+  config: TransformerConfig,
+  path: str,
+  shape: tuple[int, ...],
+) -> Iterator[Piece]:
+  """The tensors of one leaf; `path` is its name, `shape` its own."""
+  stack = _STACKED.match(path)
+  of_tower = path.startswith("tower/")
+  first = config.num_dense_layers
+  if of_tower or path.startswith("dense_layers/"):
+    first = 0
+  path = path.removeprefix("dense_")  # Tensors know their layer only.
+  names = family.tensors[path]
+  letters, tensor_axes = _layout(family, path, len(names))
+  letters = letters[-(len(shape) - bool(stack)) :]
+  letters = "L" + letters if stack else letters
+  groups = (
+    tuple(letters.index(letter) for letter in group if letter in letters)
+    for group in tensor_axes.split()
+  )
+  axes = tuple(group for group in groups if group)
+  sizes = dict(zip(letters, shape, strict=True))
+  stored: tuple[int, ...] = ()
+  if path == "tower/patch/kernel":  # A convolution's.
+    assert config.tower is not None
+    stored = (shape[-1], *config.tower.patch_shape)
+  parts = [slice(0, sizes.get("Q", 0))]
+  if len(names) == 3:
+    end = parts[0].stop
+    parts = [slice(0, end - 2), slice(end - 2, end - 1), slice(end - 1, end)]
+  for layer in range(sizes.get("L", 1)):
+    for expert in range(sizes.get("e", 1)):
+      for name, part in zip(names, parts, strict=True):
+        narrow = {
+          "L": slice(layer, layer + 1),
+          "e": slice(expert, expert + 1),
+          "Q": part,
+        }
+        yield Piece(
+          name.format(layer=first + layer, expert=expert),
+          tuple(narrow.get(a, slice(0, sizes[a])) for a in letters),
+          axes,
+          stored,
+        )
+
+
+def _layout(family: Family, path: str, num_tensors: int) -> tuple[str, str]:
+  """Axes of a leaf of one layer, and what each axis of a tensor runs over."""
+  in_one = _EXPERTS_IN_ONE if family.experts_in_one else {}
+  of_layer = _STACKED.sub("", path) or path
+  if path.startswith("tower/"):
+    of_layer = of_layer.removeprefix("tower/").removeprefix("merger/")
+    found = _TOWER.get(of_layer) or _LAYOUT.get(of_layer, _NORM)
+  else:
+    found = in_one.get(of_layer) or _LAYOUT.get(of_layer, _NORM)
+  letters, tensor_axes = found
+  if num_tensors == 1:
+    tensor_axes = _IN_ONE.get(tensor_axes, tensor_axes)
+  return letters, tensor_axes
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """A part of a stored tensor, in the place of one.
+
+  Attributes:
+    whole: The stored one.
+    shape: Of the part.
+    axis: Along which it is a part.
+    start, step: Where it begins on that axis, and how far its entries are
+      apart.
+  """
+
+  whole: Any
+  shape: tuple[int, ...]
+  axis: int
+  start: int
+  step: int
+
+  @property
+  def path(self) -> pathlib.Path:
+    """File of the whole."""
+    return self.whole.path
+
+  @property
+  def dtype(self) -> str:
+    """The file's name for it."""
+    return self.whole.dtype
+
+  def map(self) -> Part:
+    """What is sliced as an array is."""
+    return self
+
+  def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
+    """A block of the part; `index` has a slice for each axis."""
+    part = index[self.axis]
+    start = self.start + part.start * self.step
+    # Not beyond the last one: the next entry may be of another part.
+    stop = start + (part.stop - part.start - 1) * self.step + 1
+    of_whole = list(index)
+    of_whole[self.axis] = slice(start, stop, self.step)
+    return self.whole.map()[tuple(of_whole)]
+
+
+def split(
+  tensors: Mapping[str, Tensor],
+  shapes: Mapping[str, tuple[int, ...]],
+  table: tuple[Fused, ...],
+) -> dict[str, Any]:
+  """Tensors with parts in the place of those that are fused.
+
+  Args:
+    tensors: What the files have.
+    shapes: Of all tensors that a model needs, parts and not wholes.
+    table: What is fused.
+
+  Raises:
+    ValueError: A fused tensor has another shape than its parts have together.
+  """
+  found: dict[str, Any] = dict(tensors)
+  for name, tensor in tensors.items():
+    for fused in table:
+      start = name.removesuffix(fused.whole)
+      parts = [start + part for part in fused.parts]
+      if start == name or not all(part in shapes for part in parts):
+        continue
+      needed = _whole_shape([shapes[part] for part in parts], fused)
+      if tensor.shape != needed:
+        raise ValueError(
+          f"load: {name} in {tensor.path} is {list(tensor.shape)}, but the"
+          f" sizes in config.json make it {list(needed)}."
+        )
+      del found[name]
+      axis = len(needed) - 1 if fused.interleaved else 0
+      begin = 0
+      for number, part in enumerate(parts):
+        shape = shapes[part]
+        place = (number, len(parts)) if fused.interleaved else (begin, 1)
+        found[part] = Part(tensor, shape, axis, *place)
+        begin += shape[0]
+  return found
+
+
+def _whole_shape(
+  shapes: list[tuple[int, ...]], fused: Fused
+) -> tuple[int, ...]:
+  if fused.interleaved:
+    return *shapes[0][:-1], sum(shape[-1] for shape in shapes)
+  return sum(shape[0] for shape in shapes), *shapes[0][1:]
+
+
+def whole_names(names: list[str], table: tuple[Fused, ...]) -> list[str]:
+  """Names as files have them, each once."""
+
+  def whole(name):
+    for fused in table:
+      for part in fused.parts:
+        if name.endswith(part):
+          return name.removesuffix(part) + fused.whole
+    return name
+
+  return list(dict.fromkeys(map(whole, names)))
+
+
+def joined(
+  outputs: Iterable[Output], table: tuple[Fused, ...]
+) -> Iterator[Output]:
+  """Outputs with a whole in the place of its parts."""
+  waiting: dict[str, dict[str, Output]] = {}
+  for output in outputs:
+    (whole,) = whole_names([output.name], table)
+    if whole == output.name:
+      yield output
+      continue
+    (fused,) = (x for x in table if whole.endswith(x.whole))
+    parts = waiting.setdefault(whole, {})
+    parts[output.name] = output
+    if len(parts) == len(fused.parts):
+      start = whole.removesuffix(fused.whole)
+      del waiting[whole]
+      yield _join(whole, fused, [parts[start + name] for name in fused.parts])
+
+
+def _join(name: str, fused: Fused, parts: list[Output]) -> Output:
+  def data() -> np.ndarray:
+    dtype = DTYPES[parts[0].dtype]
+    arrays = [part.data().view(dtype).reshape(part.shape) for part in parts]
+    if fused.interleaved:
+      whole = np.stack(arrays, axis=-1)
+    else:
+      whole = np.concatenate(arrays)
+    return whole.reshape(-1).view(np.uint8)
+
+  shape = _whole_shape([part.shape for part in parts], fused)
+  num_bytes = math.prod(shape) * DTYPES[parts[0].dtype].itemsize
+  return Output(name, parts[0].dtype, shape, num_bytes, data)
+
 
 # Tensors that old checkpoints have and that follow from config.json.
 _REDUNDANT = re.compile(r"rotary_emb\.inv_freq$")
@@ -118,9 +445,9 @@ def load(
   assert config is not None
   if param_dtype is not None:
     config = dataclasses.replace(config, param_dtype=param_dtype)
-  tensors: dict = tensor_files.find(directory)
+  tensors: dict = safetensors.find(directory)
   if family.experts_in_one:
-    tensors = packed.unpacked(tensors)
+    tensors = mxfp4.unpacked(tensors)
   # Before each of them is looked for by name.
   num_experts = 0 if family.experts_in_one else config.num_experts
   layers = config.num_dense_layers, config.num_layers - config.num_dense_layers
@@ -131,19 +458,17 @@ def load(
       " is of another checkpoint. Copy all files again."
     )
   abstract = _abstract_params(config)
-  pieces = layouts.pieces(family, config, abstract)
+  pieces = checkpoint_pieces(family, config, abstract)
   shapes = {
     p.tensor: p.stored_shape for of_leaf in pieces.values() for p in of_leaf
   }
-  tensors = fused.split(tensors, shapes, family.fused)
+  tensors = split(tensors, shapes, family.fused)
   _check(directory, config, family, pieces, tensors)
   if callable(shardings):
     shardings = shardings(abstract)
 
   def make(path, leaf, sharding=None):
-    read = functools.partial(
-      _read_leaf, leaf, pieces[layouts.name(path)], tensors
-    )
+    read = functools.partial(_read_leaf, leaf, pieces[name(path)], tensors)
     # Until it is ready the leaf is there too.
     return jax.block_until_ready(convert(path, _place(leaf, sharding, read)))
 
@@ -203,13 +528,13 @@ def export(
   config, family = _agreed("export", source, config)
   _check_params(params, config)
   outputs = [
-    *fused.joined(_outputs(params, family, config, dtype), family.fused),
+    *joined(_outputs(params, family, config, dtype), family.fused),
     *_other_parts(source, family),
   ]
   partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
   try:
     partial.mkdir(parents=True)
-    tensor_files.write(partial, outputs, max_shard_bytes)
+    safetensors.write(partial, outputs, max_shard_bytes)
     for path in (p for name in _COPIED for p in source.glob(name)):
       if path.is_file():
         shutil.copyfile(path, partial / path.name)
@@ -277,25 +602,25 @@ def _check(
     and not (config.tied_embeddings and name == head)
   )
   if missing := [name for name in needed if name not in tensors]:
-    missing = fused.whole_names(missing, family.fused)
-    instead = f" It has {tensor_files.few(extra)} instead." if extra else ""
+    missing = whole_names(missing, family.fused)
+    instead = f" It has {safetensors.few(extra)} instead." if extra else ""
     raise ValueError(
-      f"load: {directory} has no {tensor_files.few(missing)}; config.json"
+      f"load: {directory} has no {safetensors.few(missing)}; config.json"
       f" describes a model with {len(needed)} tensors of the family"
       f" {family.name}.{instead}"
     )
   if extra:
     raise ValueError(
-      f"load: {tensors[extra[0]].path} has {tensor_files.few(extra)}, for which"
+      f"load: {tensors[extra[0]].path} has {safetensors.few(extra)}, for which"
       f" a model of the family {family.name} with this config.json has no"
       " place; without it the model would compute something else."
     )
   for name, piece in needed.items():
     tensor = tensors[name]
-    if tensor.dtype not in tensor_files.DTYPES:
+    if tensor.dtype not in safetensors.DTYPES:
       raise ValueError(
         f"load: {name} in {tensor.path} is {tensor.dtype}; supported are"
-        f" {', '.join(tensor_files.DTYPES)}. Use the checkpoint before its"
+        f" {', '.join(safetensors.DTYPES)}. Use the checkpoint before its"
         " quantization, or convert it as docs/checkpoints.md says."
       )
     if tensor.shape != piece.stored_shape:
@@ -305,7 +630,7 @@ def _check(
       )
   if config.tied_embeddings and head in tensors:
     (embedding,) = family.tensors["embed/embedding"]
-    if not tensor_files.equal(tensors[head], tensors[embedding]):
+    if not safetensors.equal(tensors[head], tensors[embedding]):
       raise ValueError(
         f"load: {head} in {tensors[head].path} is not {embedding}, although"
         " config.json says tie_word_embeddings; set it to false if the head"
@@ -421,16 +746,14 @@ def _outputs(
   config: TransformerConfig,
   dtype: str | None,
 ) -> Iterator[Output]:
-  names = {value: name for name, value in tensor_files.DTYPES.items()}
-  for path, leaf in layouts.leaves(params):
+  names = {value: name for name, value in safetensors.DTYPES.items()}
+  for path, leaf in leaves(params):
     # Near-ties are what the biases of routers decide.
-    is_bias = layouts.name(path) == "router_bias"
+    is_bias = name(path) == "router_bias"
     to = jnp.dtype(leaf.dtype if is_bias else dtype or leaf.dtype)
     # Queries, keys and values, and all experts, are of the same layer.
     part = functools.lru_cache(1)(functools.partial(_part, leaf))
-    for piece in layouts.pieces_of_leaf(
-      family, config, layouts.name(path), leaf.shape
-    ):
+    for piece in pieces_of_leaf(family, config, name(path), leaf.shape):
       yield Output(
         piece.tensor,
         names[to],
@@ -466,7 +789,7 @@ def _other_parts(source: pathlib.Path, family: Family) -> Iterator[Output]:
   """Tensors of the source that are not the language model's, as they are."""
   if not family.other_parts:
     return
-  for name, tensor in tensor_files.find(source).items():
+  for name, tensor in safetensors.find(source).items():
     if name.startswith(family.other_parts):
       data = functools.partial(
         np.fromfile,
@@ -489,4 +812,4 @@ def _set_dtype(path: pathlib.Path, dtype: str) -> None:
         keys[key] = dtype
         changed = True
   if changed:
-    tensor_files.write_json(path, config)
+    safetensors.write_json(path, config)

@@ -29,8 +29,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from grpo_jax.rewards.sandbox import interpreter
-from grpo_jax.rewards.sandbox import sandbox as sandbox_lib
+from grpo_jax.rewards.sandbox import box, interpreter
 
 OPEN, CLOSE = "<tool>", "</tool>"
 _OBSERVED = ("<obs>", "</obs>")
@@ -135,7 +134,7 @@ def _warm_up(sandbox: str = "bwrap", **limits: Any) -> None:
     ValueError: A limit is out of range.
   """
   interpreter.Interpreter(sandbox, **limits)
-  sandbox_lib.require(sandbox)
+  box.require(sandbox)
 
 
 make.warm_up = _warm_up  # type: ignore[attr-defined]

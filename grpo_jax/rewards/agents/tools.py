@@ -1,4 +1,4 @@
-"""Episodes in which a model calls tools in the format of its chat template.
+'''Episodes in which a model calls tools in the format of its chat template.
 
     config.data.template = "chat"
     config.data.environment = "grpo_jax.rewards.agents.tools:make"
@@ -12,17 +12,51 @@ wrong with a call is told to the policy, and the episode goes on. A tool is
 
 - "python": an interpreter in a sandbox, which keeps names between calls
   (`interpreter.py`);
-- "search": BM25 over a file of passages (`search.py`);
-- "package.module:function", of the user's own (`tool_schemas.py`). It runs in
+- "search": BM25 over a file of passages (`tools.py`);
+- "package.module:function", of the user's own (`tools.py`). It runs in
   the process of the session, without a sandbox, and returns a text, or what
   has one meaning in JSON (`_plain`). It is interrupted when `call_s` are over,
   as far as Python can interrupt it. What it raises is read by the policy; what
   it returns and nobody can write is a mistake of its author, and an error.
 
 The schemas of the tools are put into the prompt by the chat template; see
-`training/problem/tool_prompts.py`. Results are texts, in which no special token
+`training/problem/environment.py`. Results are texts, in which no special token
 means anything. That holds nobody off who writes instructions into a page.
-"""
+
+What tools look like to a model: JSON schemas, and the check of arguments.
+
+A schema is made of a function's type hints and docstring, as `get_json_schema`
+of transformers makes it, but for what the function returns:
+
+    def convert(amount: float, unit: Literal["m", "km"] = "m") -> str:
+      """Converts a length to feet.
+
+      Args:
+        amount: The length.
+        unit: Of the length.
+      """
+
+Hints may be str, int, float, bool, None, list, dict, tuple, Any, Literal, and
+unions of these. A function has a description, and each argument a hint and a
+description.
+
+Search in a file of passages by BM25, for tools of an episode.
+
+A file `*.jsonl` has an object on each line, with the field `text` and, if there
+are any, `id` and `title`. Of any other file each line is a passage.
+
+    index = search.Index("passages.jsonl")
+    index.find("capital of France", count=3)
+
+The index is in memory, and is made once in each worker before sessions are
+forked, which share it: of 100,000 passages of 100 words (61 MiB) it takes half
+a minute and at most 740 MiB, and a search of six words 7 ms (2 shared cores).
+Passages of equal scores come in the order of the file.
+
+Source: Lù, "BM25S: Orders of magnitude faster lexical search via eager sparse
+scoring", arXiv:2407.03618, with its defaults: Lucene's variant with k1 = 1.5
+and b = 0.75, and without the stop words of English.
+'''
 
 from __future__ import annotations
 
@@ -36,21 +70,357 @@ import fractions
 import functools
 import inspect
 import json
+import pathlib
 import re
 import signal
 import string
+import sys
 import time
+import types
+import typing
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from grpo_jax.rewards import answers
-from grpo_jax.rewards import functions as functions_lib
-from grpo_jax.rewards.agents import call_formats, search, tool_schemas
+from grpo_jax.rewards import answers, registry
+from grpo_jax.rewards.agents import call_formats
 from grpo_jax.rewards.agents.interceptor import Observation
-from grpo_jax.rewards.sandbox import interpreter
-from grpo_jax.rewards.sandbox import sandbox as sandbox_lib
+from grpo_jax.rewards.sandbox import box, interpreter
+
+Schema = dict[str, Any]
+
+_NAMES: dict[Any, Schema] = {
+  str: {"type": "string"},
+  int: {"type": "integer"},
+  float: {"type": "number"},
+  bool: {"type": "boolean"},
+  type(None): {"type": "null"},
+  list: {"type": "array"},
+  tuple: {"type": "array"},
+  dict: {"type": "object"},
+  Any: {},
+}
+_SECTION = re.compile(r"^(Args|Returns|Raises|Yields|Source|Sources):", re.M)
+_ARGUMENT = re.compile(r"(\w+)(?:[ \t]*\([^()\n]*\))?:\s*(.*)", re.DOTALL)
+_MAX_SHOWN = 300  # Characters of what is wrong with an argument.
+
+
+def of_function(function: Callable[..., Any]) -> Schema:
+  """The schema of a tool, {"type": "function", "function": {…}}.
+
+  Raises:
+    ValueError: The function has no description, an argument has no hint, a hint
+      of another kind or no description, or cannot be given by name.
+  """
+  name = getattr(function, "__name__", "tool")
+  document = inspect.getdoc(function)
+  if not document:
+    raise _bad(name, "no docstring; its first paragraph tells a model what for")
+  described = _SECTION.split(document)
+  about = dict(_arguments(described))
+  hints = typing.get_type_hints(function)
+  properties: dict[str, Schema] = {}
+  required = []
+  for argument, parameter in inspect.signature(function).parameters.items():
+    if parameter.kind not in (
+      parameter.POSITIONAL_OR_KEYWORD,
+      parameter.KEYWORD_ONLY,
+    ):
+      raise _bad(name, f"the argument {argument!r}, which has no name to give")
+    if argument not in hints:
+      raise _bad(name, f"no type hint of the argument {argument!r}")
+    if argument not in about:
+      raise _bad(
+        name, f"no description of the argument {argument!r} under 'Args:'"
+      )
+    properties[argument] = {
+      **_of_hint(name, hints[argument]),
+      "description": about[argument],
+    }
+    if parameter.default is parameter.empty:
+      required.append(argument)
+  parameters: Schema = {"type": "object", "properties": properties}
+  if required:
+    parameters["required"] = required
+  return of_parts(name, described[0].strip(), parameters)
+
+
+def of_parts(name: str, description: str, parameters: Schema) -> Schema:
+  """A schema as chat templates read it."""
+  return {
+    "type": "function",
+    "function": {
+      "name": name,
+      "description": description,
+      "parameters": parameters,
+    },
+  }
+
+
+def _bad(name: str, what: str) -> ValueError:
+  return ValueError(
+    f"tool_schemas: the function {name!r} has {what}; see"
+    " grpo_jax/rewards/agents/tools.py for what a tool needs."
+  )
+
+
+def _arguments(sections: Sequence[str]) -> list[tuple[str, str]]:
+  """Names and descriptions of a docstring's `Args:`, split into sections."""
+  if "Args" not in sections:
+    return []
+  text = sections[sections.index("Args") + 1]
+  lines = [line for line in text.splitlines() if line.strip()]
+  if not lines:
+    return []
+  indent = min(len(line) - len(line.lstrip()) for line in lines)
+  entries: list[str] = []
+  for line in lines:
+    if not line[indent].isspace() or not entries:
+      entries.append(line.strip())
+    else:
+      entries[-1] += " " + line.strip()
+  found = [_ARGUMENT.fullmatch(entry) for entry in entries]
+  return [(match[1], match[2].strip()) for match in found if match]
+
+
+def _of_hint(name: str, hint: Any) -> Schema:
+  """The schema of a type."""
+  if hint in _NAMES:
+    return dict(_NAMES[hint])
+  origin, inner = typing.get_origin(hint), typing.get_args(hint)
+  of_hint = functools.partial(_of_hint, name)
+  if origin in (typing.Union, types.UnionType):
+    kinds = [of_hint(x) for x in inner if x is not type(None)]
+    return _of_union(kinds, type(None) in inner)
+  if origin is typing.Literal:
+    kinds = [_NAMES.get(type(value), {}) for value in inner]
+    if all(kinds):
+      found = list(dict.fromkeys(kind["type"] for kind in kinds))
+      return {
+        "type": found[0] if len(found) == 1 else found,
+        "enum": list(inner),
+      }
+  if origin is list:
+    return {"type": "array", "items": of_hint(inner[0])}
+  if origin is tuple and ... not in inner:
+    return {"type": "array", "prefixItems": [of_hint(x) for x in inner]}
+  if origin is dict:
+    return {"type": "object", "additionalProperties": of_hint(inner[1])}
+  raise _bad(name, f"the type hint {hint!r}, which is none of JSON's")
+
+
+def _of_union(kinds: Sequence[Schema], nullable: bool) -> Schema:
+  if len(kinds) == 1:
+    found = dict(kinds[0])
+  elif all(kind.keys() == {"type"} for kind in kinds):
+    names = sorted({kind["type"] for kind in kinds})
+    found = {"type": names[0] if len(names) == 1 else names}
+  else:
+    found = {"anyOf": list(kinds)}
+  return {**found, "nullable": True} if nullable else found
+
+
+class Checker:
+  """Says what is wrong with a call, in words for the policy that made it."""
+
+  def __init__(self, schemas: Sequence[Schema]):
+    """Reads the schemas of all tools.
+
+    Raises:
+      ImportError: The package `jsonschema` is missing.
+    """
+    jsonschema = _import_jsonschema()
+    self._validators: dict[str, Any] = {}
+    for schema in schemas:
+      function = schema["function"]
+      self._validators[function["name"]] = jsonschema.Draft202012Validator(
+        _strict(function["parameters"])
+      )
+
+  def __call__(self, name: str, arguments: Mapping[str, Any]) -> str:
+    """What is wrong, or ""; see `call_formats.Check`."""
+    if name not in self._validators:
+      known = ", ".join(map(repr, self._validators))
+      return f"Error: there is no tool {name!r:.60}; there is {known}."
+    validator = self._validators[name]
+    takes = validator.schema.get("properties", {})
+    for argument in validator.schema.get("required", ()):
+      if argument not in arguments:
+        return f"Error: {name} needs the argument {argument!r}."
+    for argument in arguments:
+      if argument not in takes:
+        own = ", ".join(map(repr, takes)) or "none"
+        return f"Error: {name} has no argument {argument!r:.60}, but {own}."
+    for wrong in validator.iter_errors(dict(arguments)):
+      where = ".".join(map(str, wrong.absolute_path))
+      message = wrong.message[:_MAX_SHOWN]
+      return f"Error: the argument {where!r} of {name}: {message}."
+    return ""
+
+
+def _strict(schema: Any) -> Any:
+  """A schema in which None is allowed where it says "nullable"."""
+  if isinstance(schema, list):
+    return [_strict(part) for part in schema]
+  if not isinstance(schema, dict):
+    return schema
+  found = {key: _strict(part) for key, part in schema.items()}
+  if found.pop("nullable", None) is True:
+    return {"anyOf": [found, {"type": "null"}]}
+  return found
+
+
+def _import_jsonschema() -> Any:
+  """The optional package, imported when it is needed."""
+  try:
+    import jsonschema
+  except ImportError as error:
+    raise ImportError(
+      "grpo_jax.rewards.agents.tools: calls are checked with the package"
+      " 'jsonschema'; install grpo_jax[tools]."
+    ) from error
+  return jsonschema
+
+
+class Passage(NamedTuple):
+  """A passage of the corpus.
+
+  Attributes:
+    id: As the file says, or the number of the line, from 1 on.
+    title: May be empty.
+    text: The passage.
+  """
+
+  id: str
+  title: str
+  text: str
+
+
+class Index:
+  """Passages of a file, and where words are in them."""
+
+  def __init__(self, path: str):
+    """Reads the file and indexes titles and texts.
+
+    Raises:
+      FileNotFoundError: There is no such file.
+      ImportError: The package `bm25s` is missing.
+      ValueError: It has no passage, or a line that is none.
+    """
+    self.passages = read(path)
+    self._library = _import_bm25s()
+    self._scores = self._library.BM25()
+    texts = [f"{x.title} {x.text}" for x in self.passages]
+    self._scores.index(self._words(texts), show_progress=False)
+
+  def _words(self, texts: list[str]) -> list[list[str]]:
+    return self._library.tokenize(
+      texts, stopwords="en", return_ids=False, show_progress=False
+    )
+
+  def find(self, query: str, count: int) -> list[Passage]:
+    """The passages that fit best, best first; those without any word do not.
+
+    Args:
+      query: Words.
+      count: Most passages.
+    """
+    import numpy as np
+
+    known = self._scores.vocab_dict
+    words = [word for word in self._words([query])[0] if word in known]
+    if not words:
+      return []
+    scores = self._scores.get_scores(words)  # [passages]
+    count = min(count, int((scores > 0).sum()))
+    if count <= 0:
+      return []
+    least = np.partition(scores, -count)[-count]
+    best = np.flatnonzero(scores > least).tolist()
+    best += np.flatnonzero(scores == least)[: count - len(best)].tolist()
+    best.sort(key=lambda i: (-scores[i], i))
+    return [self.passages[i] for i in best]
+
+
+def read(path: str) -> list[Passage]:
+  """The passages of a file; lines without any text are left out.
+
+  Raises:
+    FileNotFoundError: There is no such file.
+    ValueError: It has no passage, or a line that is none.
+  """
+  file = pathlib.Path(path)
+  if not file.is_file():
+    raise FileNotFoundError(
+      f"search: no file {path!r} of passages; name one in"
+      " config.environment.options['corpus']: JSON lines with the field 'text',"
+      " or a text with a passage on each line."
+    )
+  made = _of_json if file.suffix == ".jsonl" else _of_text
+  with file.open(encoding="utf-8") as lines:
+    found = [
+      made(line, number, path)
+      for number, line in enumerate(lines, start=1)
+      if line.strip()
+    ]
+  if not found:
+    raise ValueError(f"search: the file {path!r} has no passage.")
+  return found
+
+
+def _of_text(line: str, number: int, path: str) -> Passage:
+  del path
+  return Passage(str(number), "", line.strip())
+
+
+def _of_json(line: str, number: int, path: str) -> Passage:
+  try:
+    row = json.loads(line)
+  except (ValueError, RecursionError) as error:
+    raise ValueError(
+      f"search: {path}, line {number} is no JSON: {error}."
+    ) from None
+  if not isinstance(row, dict) or not isinstance(row.get("text"), str):
+    raise ValueError(
+      f"search: {path}, line {number} is {line.strip()!r:.60}; needed is an"
+      " object with a field 'text', and maybe 'id' and 'title'."
+    )
+  id_, title = row.get("id", number), row.get("title", "")
+  return Passage(str(id_), str(title), row["text"])
+
+
+# Where bm25s finds JAX, it runs an operation of it while it is imported, which
+# would take an accelerator from the process that trains; and tqdm starts a
+# thread before sessions are forked. It works as well without both.
+_HIDDEN = ("jax", "jax.lax", "tqdm.auto")
+
+
+@contextlib.contextmanager
+def _without(names: Sequence[str]) -> Iterator[None]:
+  """Within, these modules cannot be imported."""
+  found = {name: sys.modules[name] for name in names if name in sys.modules}
+  sys.modules.update(dict.fromkeys(names))  # type: ignore[arg-type]
+  try:
+    yield
+  finally:
+    for name in names:
+      del sys.modules[name]
+    sys.modules.update(found)
+
+
+def _import_bm25s() -> Any:
+  """The optional package, imported when it is needed."""
+  try:
+    with _without(_HIDDEN):
+      import bm25s
+  except ImportError as error:
+    raise ImportError(
+      "grpo_jax.rewards.agents.tools: needs the package 'bm25s'; install"
+      " grpo_jax[tools]."
+    ) from error
+  return bm25s
+
 
 # Grades that compare words, and do not ask a reward function.
 _COMPARED = ("exact", "contains")
@@ -60,7 +430,7 @@ _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _MAX_RAISED = 500  # Characters of what a tool raises.
 
-_PYTHON = tool_schemas.of_parts(
+_PYTHON = of_parts(
   "python",
   "Runs Python code and returns what it prints, and the value of an expression"
   " on its last line. Variables stay between calls.",
@@ -72,7 +442,7 @@ _PYTHON = tool_schemas.of_parts(
     "required": ["code"],
   },
 )
-_SEARCH = tool_schemas.of_parts(
+_SEARCH = of_parts(
   "search",
   "Searches a collection of passages and returns those that fit best.",
   {
@@ -472,21 +842,21 @@ def _grader(name: str, answer_after: str, sandbox: str) -> Callable[..., Any]:
     ValueError: There is none, or it asks for what a session does not have.
   """
   path = "math_accuracy" if name == "math" else name
-  function = functions_lib.load_function(path)
-  asked = functions_lib.asks_for(function) & {"tokens", "tokenizer"}
-  if asked or functions_lib.kind(function).sees_group:
+  function = registry.load_function(path)
+  asked = registry.asks_for(function) & {"tokens", "tokenizer"}
+  if asked or registry.kind(function).sees_group:
     asked_for = ", ".join(sorted(asked)) or "all completions of a prompt"
     raise ValueError(
       f"tools: grade={name!r} asks for {asked_for}, and there is one answer and"
       " its text; choose another function."
     )
-  context = functions_lib.Context(answer_after=answer_after, sandbox=sandbox)
-  return functions_lib.bound(path, {}, context)
+  context = registry.Context(answer_after=answer_after, sandbox=sandbox)
+  return registry.bound(path, {}, context)
 
 
 # What sessions of a worker share; made before they are forked.
 
-_index = functools.cache(search.Index)
+_index = functools.cache(Index)
 
 
 @functools.cache
@@ -496,14 +866,14 @@ def _function(path: str) -> Callable[..., Any]:
   Raises:
     ValueError: There is none, or it is `async`.
   """
-  function = functions_lib.load(path, "tool", {})
+  function = registry.load(path, "tool", {})
   if inspect.iscoroutinefunction(function):
     raise ValueError(f"tool '{path}' is `async`; needed is a plain function.")
   return function
 
 
 @functools.cache
-def _schemas(tools: tuple[str, ...]) -> tuple[tool_schemas.Schema, ...]:
+def _schemas(tools: tuple[str, ...]) -> tuple[Schema, ...]:
   """Makes the schema of each tool.
 
   Raises:
@@ -511,7 +881,7 @@ def _schemas(tools: tuple[str, ...]) -> tuple[tool_schemas.Schema, ...]:
   """
   known = {"python": _PYTHON, "search": _SEARCH}
   made = tuple(
-    known[tool] if tool in known else tool_schemas.of_function(_function(tool))
+    known[tool] if tool in known else of_function(_function(tool))
     for tool in tools
   )
   names = [schema["function"]["name"] for schema in made]
@@ -532,8 +902,8 @@ def _own(tools: tuple[str, ...]) -> dict[str, str]:
 
 
 @functools.cache
-def _checker(tools: tuple[str, ...]) -> tool_schemas.Checker:
-  return tool_schemas.Checker(_schemas(tools))
+def _checker(tools: tuple[str, ...]) -> Checker:
+  return Checker(_schemas(tools))
 
 
 def make(
@@ -570,10 +940,10 @@ def warm_up(**options: Any) -> None:
     _index(made.corpus)
   if "python" in tools:
     _interpreter(made)  # It starts nothing, and checks its limits.
-    sandbox_lib.require(made.sandbox)
+    box.require(made.sandbox)
 
 
-def schemas(**options: Any) -> list[tool_schemas.Schema]:
+def schemas(**options: Any) -> list[Schema]:
   """What the chat template tells the model of the tools."""
   return list(_schemas(tuple(Options(**options).tools)))
 

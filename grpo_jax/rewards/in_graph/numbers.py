@@ -10,12 +10,37 @@ Deviations from the host, each a rare form, and no answer here:
   `1/0.\overline{3}`;
 - a mixed number with a decimal point in its fraction, `3\frac{0.5}{2}`;
 - fractions of one character, ½, and raised digits but for ² and ³.
+
+Whole numbers of hundreds of digits, exactly, in rows of int32.
+
+A number is a row of limbs, three decimal digits each, the least significant
+first: 1234567 is [567, 234, 1, 0, …]. Base 1000 is as large as a product of
+two numbers of 256 digits allows: 86 products of 999 · 999 are less than 2^31.
+
+Which rational number a text is: a finite automaton over its bytes.
+
+The grammar is that part of `rewards.answers.quantity` whose value is rational:
+
+    number   = [±] value [%]
+    value    = plain | plain / plain | plain · 10^n | plain e [±] digits
+             | [plain] \frac part part | plain digits / digits
+    part     = digit | { [±] plain }
+    plain    = digits [. digits] | . digits
+             | digits . [digits] \overline{digits}
+
+with blanks between all of these. A text becomes one symbol for each byte, then
+one state for each byte, by a table that is made here in Python. A second table
+says what a byte in that state is to the number, the denominator's digit, say;
+whatever else is asked of the text is asked of these roles. What Python's
+regular expressions try out (whether three digits follow a comma) is decided by
+what stands next to the byte.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import chex
@@ -24,8 +49,435 @@ import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax.rewards import answers
-from grpo_jax.rewards.in_graph import digits, grammar, strings, wrappings
+from grpo_jax.rewards.in_graph import find, text
 from grpo_jax.rewards.in_graph.find import Window
+
+_BASE = 1000
+
+
+def constant(value: int, size: int) -> np.ndarray | None:  # [size] int32
+  """The limbs of a number that the host knows; None if they do not suffice."""
+  limbs = np.zeros(size, np.int32)
+  for k in range(size):
+    value, limbs[k] = divmod(value, _BASE)
+  return None if value else limbs
+
+
+def read(
+  data: jax.Array,  # [B, W] int32, 0 to 9 where `mask` is True
+  mask: jax.Array,  # [B, W] bool
+  shift: jax.Array,  # [B] int32
+  size: int,
+) -> jax.Array:  # [B, size] int32
+  """The number whose digits stand where `mask` is True, times 10^shift.
+
+  What does not fit is lost: choose `size` for it.
+  """
+  from_right = jnp.cumsum(mask, axis=1, dtype=jnp.int32)
+  # Of the last digit the rank is `shift`.
+  rank = shift[:, None] + from_right[:, -1:] - from_right
+  value = data * jnp.array([1, 10, 100], jnp.int32)[rank % 3]
+  limb = jnp.where(mask, rank // 3, size)  # Beyond the end it is dropped.
+  row = jnp.arange(len(data))[:, None]
+  limbs = jnp.zeros((len(data), size), jnp.int32)
+  return limbs.at[row, limb].add(value, mode="drop")
+
+
+def padded(limbs: jax.Array, size: int) -> jax.Array:  # [B, n] -> [B, size]
+  """Adds limbs of zero to a number, or takes its last limbs away."""
+  missing = size - limbs.shape[1]
+  return jnp.pad(limbs, ((0, 0), (0, max(missing, 0))))[:, :size]
+
+
+def product(one: jax.Array, other: jax.Array) -> jax.Array:
+  """[B, n] · [B, size] -> [B, size], with carries still to be made.
+
+  Both need limbs below 1000; the shorter should be the first. What does not
+  fit is lost.
+  """
+
+  def step(total: jax.Array, limb: jax.Array) -> tuple[jax.Array, None]:
+    total = jnp.pad(total[:, :-1], ((0, 0), (1, 0)))
+    return total + limb[:, None] * other, None
+
+  total, _ = jax.lax.scan(step, jnp.zeros_like(other), one.T, reverse=True)
+  return total
+
+
+def carried(limbs: jax.Array) -> jax.Array:  # [B, size] -> [B, size]
+  """Carries, so that the limbs of a non-negative number are below 1000."""
+
+  def step(carry: jax.Array, limb: jax.Array) -> tuple[jax.Array, jax.Array]:
+    total = limb + carry
+    return total // _BASE, total % _BASE
+
+  zero = jnp.zeros_like(limbs[:, 0])
+  return jax.lax.scan(step, zero, limbs.T)[1].T
+
+
+def sign_of(limbs: jax.Array) -> jax.Array:  # [..., size] -> [...] int32
+  """-1, 0 or 1; of limbs of either sign, with carries still to be made."""
+
+  def step(
+    state: tuple[jax.Array, jax.Array], limb: jax.Array
+  ) -> tuple[tuple[jax.Array, jax.Array], None]:
+    carry, some = state
+    total = limb + carry
+    return (total // _BASE, some | (total % _BASE != 0)), None
+
+  zero = jnp.zeros_like(limbs[..., 0])
+  state = (zero, zero != 0)
+  (carry, some), _ = jax.lax.scan(step, state, jnp.moveaxis(limbs, -1, 0))
+  # What is left to carry is -1 for a small negative number: 999, 999, … - 1.
+  return jnp.where(carry < 0, -1, (some | (carry > 0)).astype(jnp.int32))
+
+
+# Symbols. NONE stands outside of the text, and inside of longer symbols.
+SYMBOLS = (
+  *("NONE", "OTHER", "WHITE", "BLANK", "THIN", "SIZE", "ZERO", "ONE"),
+  *("DIGIT", "DOT", "SLASH", "PLUS", "MINUS", "OPEN", "CLOSE", "FRACTION"),
+  *("TIMES", "REPEAT", "PERCENT", "POWER", "COMMA", "EXPONENT"),
+)
+CODE = {name: code for code, name in enumerate(SYMBOLS)}
+_DIGITS = ("ZERO", "ONE", "DIGIT")
+# \left and \right are blanks too, but not inside of fractions, where the host
+# refuses letters. THIN is one that may separate thousands.
+_BLANKS = ("WHITE", "BLANK", "THIN")
+_ALL_BLANKS = (*_BLANKS, "SIZE")
+
+_LONG = (  # Bytes of a symbol; whether a small letter may follow.
+  ("BLANK", rb"\ ", True),
+  ("BLANK", rb"\;", True),
+  ("BLANK", rb"\:", True),
+  ("BLANK", rb"\!", True),
+  ("BLANK", rb"\,", True),
+  ("SIZE", rb"\left", False),
+  ("SIZE", rb"\right", False),
+  ("MINUS", "−".encode(), True),
+  ("FRACTION", rb"\frac", False),
+  ("FRACTION", rb"\dfrac", False),
+  ("FRACTION", rb"\tfrac", False),
+  ("FRACTION", rb"\cfrac", False),
+  ("TIMES", rb"\cdot", False),
+  ("TIMES", rb"\times", False),
+  ("TIMES", "×".encode(), True),
+  ("TIMES", "·".encode(), True),
+  ("SLASH", rb"\over", False),
+  ("REPEAT", rb"\overline{", True),
+  ("PERCENT", rb"\%", True),
+)
+_SHORT = (
+  *(("BLANK", "~"), ("DOT", "."), ("SLASH", "/"), ("PLUS", "+")),
+  *(("MINUS", "-"), ("OPEN", "{"), ("CLOSE", "}"), ("TIMES", "*")),
+  *(("PERCENT", "%"), ("POWER", "^"), ("ZERO", "0"), ("ONE", "1")),
+  *(("EXPONENT", "e"), ("EXPONENT", "E")),
+)
+_SEPARATORS = (
+  *(("THIN", x.encode()) for x in (" ", "~", "\u00a0", "\u2009", "\u202f")),
+  *(("THIN", b"\\" + x) for x in (b",", b";", b":", b"!", b" ")),
+  *(("COMMA", x) for x in (b",", rb",\!", rb",\! ", b"{,}")),
+)
+
+
+def symbols(
+  data: jax.Array,  # [B, W] uint8
+  start: jax.Array,  # [B]
+  end: jax.Array,  # [B]
+) -> jax.Array:  # [B, W] int32
+  """The symbol that begins at each byte of [start, end); NONE elsewhere."""
+  data = text.kept(data, start, end)
+  words = text.words(data)
+  digit = text.digits(data)
+  inside = text.behind(text.before(jnp.ones(data.shape, bool), end), start)
+  code = jnp.where(inside, CODE["OTHER"], CODE["NONE"])
+  code = jnp.where(digit, CODE["DIGIT"], code)
+  code = jnp.where(text.spaces(words), CODE["WHITE"], code)
+  for name, character in _SHORT:
+    code = jnp.where(data == ord(character), CODE[name], code)
+  size = jnp.ones(data.shape, jnp.int32)
+  lower = text.lower(data)
+  for name, pattern, followed in _LONG:
+    found = text.starts(words, pattern)
+    if not followed:
+      found &= ~text.shifted(lower, len(pattern))
+    code = jnp.where(found, CODE[name], code)
+    size = jnp.where(found, len(pattern), size)
+  # Separators of thousands, longest last: 1,234 1 234 1,\!234 1{,}234.
+  three = digit & text.shifted(digit, 1) & text.shifted(digit, 2)
+  three = jax.lax.optimization_barrier(three)
+  for name, pattern in _SEPARATORS:
+    found = text.starts(words, pattern) & text.shifted(digit, -1)
+    found &= text.shifted(three, len(pattern))
+    code = jnp.where(found, CODE[name], code)
+    size = jnp.where(found, len(pattern), size)
+  # What lies inside of a longer symbol is none.
+  reach = jax.lax.cummax(text.places(data) + size, axis=1)
+  covered = text.shifted(reach, -1) > text.places(data)
+  return jnp.where(covered & inside, CODE["NONE"], code)
+
+
+# Plain numbers of the grammar, by where they stand.
+_PLAIN = ("first", "below", "over", "under")
+_WHOLE = ("one", "two", "three", "many", "group1", "group2", "group3")
+_COMPLETE = ("one", "two", "three", "many", "group3", "decimal", "bare")
+
+
+class _Builder:
+  """Collects transitions, under names of states."""
+
+  def __init__(self) -> None:
+    self.moves: dict[tuple[str, str], str] = {}
+
+  def add(self, state: str, symbols: Iterable[str], to: str) -> None:
+    for symbol in symbols:
+      assert (state, symbol) not in self.moves, (state, symbol)
+      self.moves[state, symbol] = to
+
+  def plain(self, name: str, before: Iterable[str], repeats: bool) -> None:
+    """A plain number, after any of the states `before`."""
+    add = self.add
+    for state in before:
+      add(state, ("ZERO",), f"{name}.many")  # 0,123 is no number.
+      add(state, ("ONE", "DIGIT"), f"{name}.one")
+      add(state, ("DOT",), f"{name}.opening")
+    for state, following in zip(
+      ("one", "two", "three", "many", "comma", "group1", "group2"),
+      ("two", "three", "many", "many", "group1", "group2", "group3"),
+      strict=True,
+    ):
+      add(f"{name}.{state}", _DIGITS, f"{name}.{following}")
+    for state in ("one", "two", "three", "group3"):
+      add(f"{name}.{state}", ("COMMA", "THIN"), f"{name}.comma")
+    for state in ("one", "two", "three", "many", "group3"):
+      add(f"{name}.{state}", ("DOT",), f"{name}.point")
+    add(f"{name}.point", _DIGITS, f"{name}.decimal")
+    add(f"{name}.decimal", _DIGITS, f"{name}.decimal")
+    # After .5 there is no \overline.
+    add(f"{name}.opening", _DIGITS, f"{name}.bare")
+    add(f"{name}.bare", _DIGITS, f"{name}.bare")
+    if repeats:
+      for state in ("point", "decimal"):
+        add(f"{name}.{state}", ("REPEAT",), f"{name}.open")
+      for state in ("open", "repeat"):
+        add(f"{name}.{state}", _DIGITS, f"{name}.repeat")
+      add(f"{name}.repeat", ("CLOSE",), f"{name}.repeated")
+
+  def blanks(self, name: str, to: str, blanks: Iterable[str]) -> None:
+    """Blanks after a plain number lead to the state `to`."""
+    for state in _COMPLETE:
+      taken = {s for x, s in self.moves if x == f"{name}.{state}"}
+      free = [s for s in blanks if s not in taken]
+      self.add(f"{name}.{state}", free, to)
+
+
+def _moves() -> dict[tuple[str, str], str]:
+  """All transitions between named states; "start" is the first state."""
+  made = _Builder()
+  add = made.add
+  for state in ("start", "signed"):
+    add(state, _ALL_BLANKS, state)
+    add(state, ("FRACTION",), "fraction")
+  add("start", ("PLUS", "MINUS"), "signed")
+  made.plain("first", ("start", "signed"), repeats=True)
+  made.blanks("first", "whole", _ALL_BLANKS)
+  for state in ("decimal", "bare"):
+    for symbol in _ALL_BLANKS:
+      made.moves[f"first.{state}", symbol] = "broken"
+  add("first.repeated", _ALL_BLANKS, "repeated")
+  for state in ("whole", "broken", "repeated"):
+    add(state, _ALL_BLANKS, state)
+  whole = [f"first.{x}" for x in ("one", "two", "three", "many", "group3")]
+  for state in (*whole, "whole"):
+    add(state, ("FRACTION",), "fraction")
+  for state in (*whole, "first.decimal", "first.bare", "whole", "broken"):
+    add(state, ("SLASH",), "slash")
+    add(state, ("TIMES",), "times")
+    if state not in ("whole", "broken"):  # No blank before it.
+      add(state, ("EXPONENT",), "exponent")
+  add("slash", _ALL_BLANKS, "slash")
+  made.plain("below", ("slash",), repeats=False)
+  made.blanks("below", "done", _ALL_BLANKS)
+  _add_fraction(made)
+  _add_part(made)
+  _add_power(made)
+  add("done", _ALL_BLANKS, "done")
+  for state in accepting() - {"percent"}:
+    add(state, ("PERCENT",), "percent")
+  add("percent", _ALL_BLANKS, "percent")
+  return made.moves
+
+
+def _add_fraction(made: _Builder) -> None:
+  for name, begin, after in (
+    ("over", "fraction", "middle"),
+    ("under", "middle", "done"),
+  ):
+    made.add(begin, _BLANKS, begin)
+    made.add(begin, ("OPEN",), f"{name}.brace")
+    made.add(begin, _DIGITS, f"{name}.digit")
+    braces = (f"{name}.brace", f"{name}.signed")
+    for state in braces:
+      made.add(state, _BLANKS, state)
+    made.add(braces[0], ("PLUS", "MINUS"), braces[1])
+    made.plain(name, braces, repeats=False)
+    made.blanks(name, f"{name}.end", _BLANKS)
+    made.add(f"{name}.end", _BLANKS, f"{name}.end")
+    for state in (*_COMPLETE, "end"):
+      made.add(f"{name}.{state}", ("CLOSE",), after)
+  # A single digit is the whole part, and what may follow the part follows it.
+  made.add("over.digit", _BLANKS, "middle")
+  made.add("over.digit", ("OPEN",), "under.brace")
+  made.add("over.digit", _DIGITS, "under.digit")
+  made.add("under.digit", _ALL_BLANKS, "done")
+
+
+def _add_part(made: _Builder) -> None:
+  """The fraction of 3 1/2."""
+  for begin, name, blank in (
+    ("whole", "part.over", "part.end"),
+    ("part.slash", "part.under", "done"),
+  ):
+    made.add(begin, _DIGITS, name)
+    made.add(name, _DIGITS, name)
+    made.add(name, _ALL_BLANKS, blank)
+  made.add("part.end", _ALL_BLANKS, "part.end")
+  made.add("part.slash", _ALL_BLANKS, "part.slash")
+  for state in ("part.over", "part.end"):
+    made.add(state, ("SLASH",), "part.slash")
+
+
+def _add_power(made: _Builder) -> None:
+  add = made.add
+  add("times", _ALL_BLANKS, "times")
+  add("times", ("ONE",), "ten")
+  add("ten", ("ZERO",), "base")
+  add("base", ("WHITE",), "base")
+  add("base", ("POWER",), "power")
+  add("power", ("WHITE",), "power")
+  add("power", _DIGITS, "power.single")
+  add("power.single", _ALL_BLANKS, "done")
+  add("power", ("OPEN",), "power.brace")
+  add("power.brace", ("WHITE",), "power.brace")
+  add("power.brace", ("MINUS",), "power.signed")
+  for state, following in (
+    ("brace", "one"),
+    ("signed", "one"),
+    ("one", "two"),
+    ("two", "three"),
+  ):
+    add(f"power.{state}", _DIGITS, f"power.{following}")
+  for state in ("one", "two", "three"):
+    add(f"power.{state}", ("WHITE",), "power.end")
+    add(f"power.{state}", ("CLOSE",), "done")
+  add("power.end", ("WHITE",), "power.end")
+  add("power.end", ("CLOSE",), "done")
+  add("exponent", ("PLUS", "MINUS"), "exponent.signed")
+  add("exponent", _DIGITS, "exponent.one")
+  for state, following in (("signed", "one"), ("one", "two"), ("two", "three")):
+    add(f"exponent.{state}", _DIGITS, f"exponent.{following}")
+  for state in ("one", "two", "three"):
+    add(f"exponent.{state}", _ALL_BLANKS, "done")
+
+
+def accepting() -> set[str]:
+  """States in which a text may end."""
+  return {
+    *(f"{name}.{x}" for name in ("first", "below") for x in _COMPLETE),
+    *("first.repeated", "whole", "broken", "repeated"),
+    *("done", "percent", "under.digit", "part.under", "power.single"),
+    *("exponent.one", "exponent.two", "exponent.three"),
+  }
+
+
+class _Automaton(NamedTuple):
+  names: tuple[str, ...]  # Of the states; 0 is the start, 1 is a failure.
+  table: np.ndarray  # [states, symbols] int32
+
+
+@functools.cache
+def automaton() -> _Automaton:
+  """The names of all states, and the table."""
+  moves = _moves()
+  found = dict.fromkeys(
+    ["start", "failed", *(s for s, _ in moves), *moves.values()]
+  )
+  names = tuple(found)
+  code = {name: k for k, name in enumerate(names)}
+  table = np.full((len(names), len(SYMBOLS)), code["failed"], np.int32)
+  table[:, CODE["NONE"]] = np.arange(len(names))
+  for (state, symbol), to in moves.items():
+    table[code[state], CODE[symbol]] = code[to]
+  return _Automaton(names, table)
+
+
+def roles(symbols: jax.Array) -> jax.Array:  # [B, W] -> [B, W] int32
+  """What each byte is to the number: one bit for each name of `ROLES`.
+
+  They depend on the symbol and on the state after it.
+  """
+  names, moves = automaton()
+  bits = np.zeros(moves.shape, np.int32)  # [states, symbols]
+  for bit, (states, of) in enumerate(ROLES.values()):
+    codes = [CODE[symbol] for symbol in of]
+    bits[np.ix_([names.index(state) for state in states], codes)] |= 1 << bit
+  # One gather for both: the next state, and the bits of the move to it.
+  table = jnp.stack([moves, bits[moves, np.arange(len(SYMBOLS))]], axis=-1)
+
+  def step(state: jax.Array, symbol: jax.Array) -> tuple[jax.Array, jax.Array]:
+    found = table[state, symbol]  # [B, 2]
+    return found[:, 0], found[:, 1]
+
+  start = jnp.zeros_like(symbols[:, 0])
+  return jax.lax.scan(step, start, symbols.T)[1].T
+
+
+def has(roles: jax.Array, *names: str) -> jax.Array:  # bool
+  """Where a byte has one of these roles."""
+  bits = sum(1 << list(ROLES).index(name) for name in names)
+  return roles & bits != 0
+
+
+def counted(roles: jax.Array) -> dict[str, jax.Array]:  # each [B] int32
+  """How many bytes of a row have each role."""
+  bit = jnp.arange(len(ROLES))[:, None, None]
+  counts = ((roles >> bit) & 1).sum(axis=2, dtype=jnp.int32)
+  return dict(zip(ROLES, counts, strict=True))
+
+
+def _roles() -> dict[str, tuple[Iterable[str], Iterable[str]]]:
+  """For each role, states and the symbols that lead to them."""
+  whole, places = {}, {}
+  for name in _PLAIN:
+    single = []
+    if name in ("over", "under"):
+      single = [f"{name}.digit", f"part.{name}"]
+    whole[name] = [*(f"{name}.{x}" for x in _WHOLE), *single]
+    places[name] = [f"{name}.decimal", f"{name}.bare"]
+  ends = accepting()
+  return {
+    **{x: ((*whole[x], *places[x]), _DIGITS) for x in _PLAIN},
+    **{f"{x}.places": (places[x], _DIGITS) for x in _PLAIN},
+    "repeat": (("first.repeat",), _DIGITS),
+    "nonzero": (whole["first"], ("ONE", "DIGIT")),
+    "zero": (whole["first"], ("ZERO",)),
+    "minus": (("signed",), ("MINUS",)),
+    "inner minus": (("over.signed", "under.signed"), ("MINUS",)),
+    "fraction": (("fraction", "part.slash"), ("FRACTION", "SLASH")),
+    "times": (("times", "exponent"), ("TIMES", "EXPONENT")),
+    "power minus": (("power.signed", "exponent.signed"), ("MINUS",)),
+    "power 1": (("power.single", "power.one", "exponent.one"), _DIGITS),
+    "power 2": (("power.two", "exponent.two"), _DIGITS),
+    "power 3": (("power.three", "exponent.three"), _DIGITS),
+    "percent": (("percent",), ("PERCENT",)),
+    "blank": (("start", "signed"), _ALL_BLANKS),
+    # Of the last byte they say where the text ends, for NONE changes nothing.
+    "end": (ends, SYMBOLS),
+    "decimal end": (places["first"], SYMBOLS),
+  }
+
+
+ROLES = _roles()
+
 
 _GOLD_LIMBS = 14  # Of three digits each.
 _MAX_EXPONENT = 100  # Of ten, in scientific notation, as on the host.
@@ -55,19 +507,19 @@ def gold(answer: str) -> dict[str, np.ndarray] | None:
   scale = 10**found.places
   below = math.lcm(found.value.denominator, scale)
   above = abs(found.value.numerator) * (below // found.value.denominator)
-  unit = found.unit.replace(r"\circ", wrappings.DEGREE.decode()).encode()
-  numerator = digits.constant(above, _GOLD_LIMBS)
-  denominator = digits.constant(below, _GOLD_LIMBS)
+  unit = found.unit.replace(r"\circ", find.DEGREE.decode()).encode()
+  numerator = constant(above, _GOLD_LIMBS)
+  denominator = constant(below, _GOLD_LIMBS)
   if numerator is None or denominator is None:
     return None
-  if len(unit) > wrappings.MAX_UNIT:
+  if len(unit) > find.MAX_UNIT:
     return None
   return {
     "numerator": numerator,
     "denominator": denominator,
     "negative": np.array(found.value < 0),
     "places": np.array(found.places, np.int32),
-    "unit": np.frombuffer(unit.ljust(wrappings.MAX_UNIT, b"\0"), np.uint8),
+    "unit": np.frombuffer(unit.ljust(find.MAX_UNIT, b"\0"), np.uint8),
     "is_plain": np.array(bool(answers.KNOWN_UNIT.fullmatch(found.unit))),
   }
 
@@ -82,16 +534,16 @@ def equal(
     gold: The arrays of `gold`, with a first axis of B.
   """
   chex.assert_rank([window.bytes, gold["numerator"]], 2)
-  window = wrappings.without_superscripts(window)
-  number = wrappings.number(window, gold["unit"], gold["is_plain"])
-  data = wrappings.without_brackets(window.bytes, number.start, number.end)
-  codes = grammar.symbols(data, number.start, number.end)
-  value = _value(data, grammar.roles(codes), number.percent)
+  window = find.without_superscripts(window)
+  number = find.number(window, gold["unit"], gold["is_plain"])
+  data = find.without_brackets(window.bytes, number.start, number.end)
+  codes = symbols(data, number.start, number.end)
+  value = _value(data, roles(codes), number.percent)
   same_unit = (number.unit == gold["unit"]).all(axis=1)
-  fits = number.unit_length <= wrappings.MAX_UNIT
+  fits = number.unit_length <= find.MAX_UNIT
   unit = (number.unit_length == 0) | (same_unit & fits)
   # Gold answers leave the dollar out.
-  dollars = (number.unit == wrappings.unit_row(b"$")).all(axis=1)
+  dollars = (number.unit == find.unit_row(b"$")).all(axis=1)
   unit |= dollars & (gold["unit"] == 0).all(axis=1)
   same = _compared(value, gold)
   return window.found & number.single & unit & value.valid & same
@@ -125,17 +577,17 @@ def _value(
   roles: jax.Array,  # [B, W]
   percent: jax.Array,  # [B] bool, whether the word stands behind it.
 ) -> _Value:
-  count = grammar.counted(roles)
+  count = counted(roles)
   data = data.astype(jnp.int32) - ord("0")
   fraction = count["fraction"] > 0
   parts = fraction | (count["repeat"] > 0)
-  first, repeat = grammar.has(roles, "first"), grammar.has(roles, "repeat")
+  first, repeat = has(roles, "first"), has(roles, "repeat")
   whole = first & parts[:, None]
-  above = grammar.has(roles, "over", "repeat") | (first & ~parts[:, None])
-  below = grammar.has(roles, "under", "below", "repeat")
+  above = has(roles, "over", "repeat") | (first & ~parts[:, None])
+  below = has(roles, "under", "below", "repeat")
   # Without a denominator it is 1, which is written over the first byte.
   no_below = count["under"] + count["below"] + count["repeat"] == 0
-  one = no_below[:, None] & (strings.places(data) == 0)
+  one = no_below[:, None] & (text.places(data) == 0)
   # 0.1\overline{6} is (1 · 9 + 6) / 9 / 10: as many nines as digits.
   below_data = jnp.where(one, 1, jnp.where(repeat, 9, data))
   power = _power(data, roles, count)
@@ -151,10 +603,10 @@ def _value(
   simple = count["over.places"] + count["under.places"] == 0
   simple &= count["inner minus"] % 2 == 0
   ends = roles[:, -1]
-  valid = grammar.has(ends, "end") & (jnp.abs(power) <= _MAX_EXPONENT)
+  valid = has(ends, "end") & (jnp.abs(power) <= _MAX_EXPONENT)
   valid &= (count["times"] == 0) | _is_mantissa(roles, count)
   valid &= (count["percent"] == 0) | ~percent
-  alone = grammar.has(ends, "decimal end")
+  alone = has(ends, "decimal end")
   alone &= (count["blank"] == 0) & ~percent
   return _Value(
     jnp.stack([below_data, data, data]),
@@ -175,7 +627,7 @@ def _power(
   """The exponent that is written after 10^, of three digits at most."""
   power = jnp.zeros_like(count["times"])
   for name in ("power 1", "power 2", "power 3"):
-    digit = jnp.where(grammar.has(roles, name), data, 0).sum(axis=1)
+    digit = jnp.where(has(roles, name), data, 0).sum(axis=1)
     power = jnp.where(count[name] > 0, 10 * power + digit, power)
   return jnp.where(count["power minus"] > 0, -power, power)
 
@@ -185,8 +637,8 @@ def _is_mantissa(
   count: Mapping[str, jax.Array],
 ) -> jax.Array:  # [B] bool
   """Whether the digits before the point are a number from 1 to 9."""
-  last = strings.last(grammar.has(roles, "nonzero"))
-  zeros = strings.behind(grammar.has(roles, "zero"), last)
+  last = text.last(has(roles, "nonzero"))
+  zeros = text.behind(has(roles, "zero"), last)
   return (count["nonzero"] == 1) & ~zeros.any(axis=1)
 
 
@@ -200,21 +652,21 @@ def _compared(
   up = jnp.maximum(value.exponent, 0)
   down = jnp.maximum(-value.exponent, 0)
   which = np.array([0, 0, 1, 2])
-  below, below_shifted, whole, above = jax.vmap(digits.read, (0, 0, 0, None))(
+  below, below_shifted, whole, above = jax.vmap(read, (0, 0, 0, None))(
     value.digits[which],
     value.masks[which],
     jnp.stack([jnp.zeros_like(up), down, up, up]),
     size,
   )
   some_below = below[:, : (width + 2) // 3]
-  total = digits.carried(digits.product(some_below, whole) + above)
-  left, right = jax.vmap(digits.product)(
+  total = carried(product(some_below, whole) + above)
+  left, right = jax.vmap(product)(
     jnp.stack([gold["denominator"], gold["numerator"]]),
     jnp.stack([total, below_shifted]),
   )
   difference = left - right
-  gold_below = digits.padded(gold["denominator"], size)
-  signs = digits.sign(
+  gold_below = padded(gold["denominator"], size)
+  signs = sign_of(
     jnp.stack(
       [
         difference,
@@ -226,7 +678,7 @@ def _compared(
         below,
         above,
         total,
-        digits.padded(gold["numerator"], size),
+        padded(gold["numerator"], size),
       ]
     )
   )  # [10, B]

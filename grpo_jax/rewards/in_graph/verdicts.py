@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.rewards import verdicts as verdicts_lib
-from grpo_jax.rewards.in_graph import strings
+from grpo_jax.rewards import rubrics
+from grpo_jax.rewards.in_graph import text as text_lib
 from grpo_jax.rewards.in_graph.text import Text
 
 
@@ -28,21 +28,21 @@ def read(
   data = text.bytes
   upper = (data >= ord("A")) & (data <= ord("Z"))
   data = jnp.where(upper, data + 32, data)
-  words = strings.words(data)
+  words = text_lib.words(data)
   start = jnp.zeros_like(text.length)
   is_told = ~text.cut
   if marker:
-    opening = verdicts_lib.lowered(marker).encode()
-    last = strings.last(strings.starts(words, opening))
+    opening = rubrics.lowered(marker).encode()
+    last = text_lib.last(text_lib.starts(words, opening))
     start, is_told = last + len(opening), last >= 0
   best = jnp.full(text.length.shape, -1)
   value = jnp.full(text.length.shape, jnp.nan, jnp.float32)
   longest = max(map(len, verdicts))
   for word, worth in verdicts.items():
-    where = strings.behind(_whole(data, words, word), start)
-    place = strings.last(where) + len(word)  # Where it ends.
+    where = text_lib.behind(_whole(data, words, word), start)
+    place = text_lib.last(where) + len(word)  # Where it ends.
     if marker:
-      place = data.shape[1] - strings.first(where)
+      place = data.shape[1] - text_lib.first(where)
     # The longest of those that begin, or end, at the same place.
     rank = jnp.where(where.any(axis=1), place * (longest + 1) + len(word), -1)
     value = jnp.where(rank > best, jnp.float32(worth), value)
@@ -56,24 +56,24 @@ def _whole(
   word: str,
 ) -> jax.Array:  # [B, L] bool
   """Where a word begins that is not part of another one, or of a number."""
-  pattern = verdicts_lib.lowered(word).encode()
-  found = strings.starts(words, pattern)
-  before = strings.shifted(data, -1)
-  behind, second = (strings.shifted(data, len(pattern) + k) for k in (0, 1))
+  pattern = rubrics.lowered(word).encode()
+  found = text_lib.starts(words, pattern)
+  before = text_lib.shifted(data, -1)
+  behind, second = (text_lib.shifted(data, len(pattern) + k) for k in (0, 1))
   found &= ~_of_words(before) & ~_of_words(behind)
   if word[0].isdigit():
-    found &= ~strings.one_of(before, verdicts_lib.BEFORE_DIGITS.encode())
+    found &= ~text_lib.one_of(before, rubrics.BEFORE_DIGITS.encode())
   if word[-1].isdigit():
-    is_sign = strings.one_of(behind, verdicts_lib.IN_NUMBERS.encode())
-    found &= ~(is_sign & strings.digits(second))
+    is_sign = text_lib.one_of(behind, rubrics.IN_NUMBERS.encode())
+    found &= ~(is_sign & text_lib.digits(second))
   return found
 
 
 def _of_words(data: jax.Array) -> jax.Array:
   """Bytes of words: of characters beyond ASCII all are."""
   return (
-    strings.digits(data)
-    | strings.lower(data)
+    text_lib.digits(data)
+    | text_lib.lower(data)
     | (data == ord("_"))
     | (data >= 0x80)
   )

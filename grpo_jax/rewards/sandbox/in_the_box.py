@@ -1,4 +1,4 @@
-"""What runs first in the sandbox; `sandbox.py` hands this text to an
+"""What runs first in the sandbox; `box.py` hands this text to an
 interpreter.
 
 It imports nothing but what every interpreter has, and nothing of this package:

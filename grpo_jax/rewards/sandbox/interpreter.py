@@ -10,7 +10,7 @@ python.call("x")  # "[a new interpreter: all names are lost]\\nline 1: x\\n…"
 python.close()
 ```
 
-It runs in the box of the reward `code` (`sandbox.py`, docs/sandbox.md), with
+It runs in the box of the reward `code` (`box.py`, docs/sandbox.md), with
 the standard library and nothing else. A box is made at the first call, and
 after a call in which the interpreter hung, ended or wrote without end.
 
@@ -41,8 +41,8 @@ import subprocess
 import time
 from typing import NamedTuple
 
-from grpo_jax.rewards.sandbox import boxes, console, defences
-from grpo_jax.rewards.sandbox import sandbox as sandbox_lib
+from grpo_jax.rewards.sandbox import box as box_lib
+from grpo_jax.rewards.sandbox import console
 
 STATUSES = ("done", "raised", "late", "flood", "ended", "refused")
 
@@ -102,9 +102,9 @@ class Interpreter:
     Raises:
       ValueError: There is no such kind of sandbox, or a limit is out of range.
     """
-    if sandbox not in boxes.KINDS:
+    if sandbox not in box_lib.KINDS:
       raise ValueError(
-        f"Interpreter: sandbox={sandbox!r}; choose one of {boxes.KINDS}."
+        f"Interpreter: sandbox={sandbox!r}; choose one of {box_lib.KINDS}."
       )
     for name, value, kind, least, most in (
       ("call_s", call_s, "", 1e-3, _MOST_S),
@@ -124,7 +124,7 @@ class Interpreter:
     self._call_s, self._total_s = call_s, total_s
     self._max_calls, self._max_bytes = max_calls, max_bytes
     self._limits = dataclasses.replace(
-      defences.LIMITS, cpu_s=cpu_s, memory=memory, wall_s=_START_S
+      box_lib.LIMITS, cpu_s=cpu_s, memory=memory, wall_s=_START_S
     )
     self._num_calls = 0
     self._used_s = 0.0
@@ -181,7 +181,7 @@ class Interpreter:
     self._end.close()
 
   def _start(self) -> subprocess.Popen:
-    box = sandbox_lib.require(self._sandbox)
+    box = box_lib.require(self._sandbox)
     with contextlib.ExitStack() as stack:
       process = box.start(_PROGRAM, stack, self._limits)
       for pipe in (process.stdin, process.stdout, process.stderr):

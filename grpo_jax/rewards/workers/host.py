@@ -13,6 +13,13 @@ time if each took its whole deadline, each is first given an equal share of that
 half, and what takes longer is tried again after all others have their scores,
 each time for four times as long, up to the whole deadline. So slow rows take
 time from each other, and not from those that are good.
+
+Scores for an evaluation, which asks verifiers that time out once more.
+
+In training a row whose verifier timed out is unscored: the time says as much of
+the load as of the row. A policy that is evaluated must not be able to choose
+that by what it writes. So each such row is scored once more, alone, and is then
+wrong.
 """
 
 from __future__ import annotations
@@ -26,9 +33,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grpo_jax.rewards import functions as functions_lib
-from grpo_jax.rewards.workers import frames, pool
-from grpo_jax.rewards.workers import worker as worker_lib
+from grpo_jax.rewards import registry
+from grpo_jax.rewards.workers import frames, pool, reward_worker
 
 FAILURE_KINDS = pool.FAILURE_KINDS
 
@@ -114,7 +120,7 @@ class _Item(NamedTuple):
 
   @property
   def is_async(self) -> bool:
-    return functions_lib.KINDS[self.kind].is_async
+    return registry.KINDS[self.kind].is_async
 
 
 class _Call(pool.Call):
@@ -127,7 +133,7 @@ class _Call(pool.Call):
     items: list[_Item],
     names: Sequence[Sequence[int]],
     num_functions: int,
-    rows: list[worker_lib.Row],
+    rows: list[reward_worker.Row],
     first_s: float,
     last_s: float,
   ):
@@ -286,8 +292,8 @@ class HostScorer:
   """Scores completions by Python functions, in a pool of worker processes.
 
   A function takes (prompts, completions, ids, extras) and returns one number,
-  or None for "not applicable", per row. See `functions.py` and `worker.py` for
-  the whole contract. Not reentrant.
+  or None for "not applicable", per row. See `functions.py` and
+  `reward_worker.py` for the whole contract. Not reentrant.
 
   ```
   with HostScorer({"accuracy": "math_accuracy"}, {"accuracy": 1.0}) as scorer:
@@ -306,7 +312,7 @@ class HostScorer:
     worker_memory_gib: float = 4.0,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     steps: str = "",
-    context: functions_lib.Context | None = None,
+    context: registry.Context | None = None,
   ):
     """Starts the workers and waits until they have imported everything.
 
@@ -350,11 +356,11 @@ class HostScorer:
     self.weights = dict(weights)
     self.step_timeout_s = step_timeout_s
     self._row_timeout_s = row_timeout_s
-    called = self.functions | ({worker_lib.STEPS: steps} if steps else {})
+    called = self.functions | ({reward_worker.STEPS: steps} if steps else {})
     self.options = options = options or {}
     self.has_steps = bool(steps)
     context = dataclasses.replace(
-      context or functions_lib.Context(), timeout_s=row_timeout_s
+      context or registry.Context(), timeout_s=row_timeout_s
     )
     self._pool = pool.Pool(
       "HostScorer",
@@ -377,19 +383,19 @@ class HostScorer:
     """Imports the functions, and sees how they are called."""
     loaded = {}
     for name, path in called.items():  # Raises here, where it is read.
-      loaded[name] = functions_lib.load_function(path)
-      functions_lib.check_options(path, self.options.get(name, {}))
-    kinds = [functions_lib.kind(f) for f in loaded.values()]
+      loaded[name] = registry.load_function(path)
+      registry.check_options(path, self.options.get(name, {}))
+    kinds = [registry.kind(f) for f in loaded.values()]
     # Of the functions of each kind, where their values go.
     self._columns = [
       [
-        -1 if name == worker_lib.STEPS else k
+        -1 if name == reward_worker.STEPS else k
         for k, name in enumerate(called)
         if kinds[k] == kind
       ]
-      for kind in functions_lib.KINDS
+      for kind in registry.KINDS
     ]
-    asked = set().union(*map(functions_lib.asks_for, loaded.values()))
+    asked = set().union(*map(registry.asks_for, loaded.values()))
     self.reads_tokens = "tokens" in asked
 
   def __enter__(self) -> HostScorer:
@@ -407,7 +413,7 @@ class HostScorer:
     """Whether a function compares the completions of a prompt."""
     return any(
       kind.sees_group and columns
-      for kind, columns in zip(functions_lib.KINDS, self._columns, strict=True)
+      for kind, columns in zip(registry.KINDS, self._columns, strict=True)
     )
 
   def score(
@@ -483,7 +489,7 @@ class HostScorer:
     for row, id_ in enumerate(ids):
       groups.setdefault(id_, []).append(row)
     items = []
-    for k, kind in enumerate(functions_lib.KINDS):
+    for k, kind in enumerate(registry.KINDS):
       if not self._columns[k]:
         continue
       units: list[tuple[int, ...]] = [(row,) for row in range(len(ids))]
@@ -500,3 +506,79 @@ class HostScorer:
     half = self.step_timeout_s * self._pool.num_workers / 2
     seconds = max(half / max(num_items, 1), _MIN_FIRST_S)
     return min(seconds, self._row_timeout_s)
+
+
+_TIMEOUTS = ("timeout", "step_timeout")
+
+
+def score(
+  scorer: HostScorer,
+  prompts: Sequence[str],
+  completions: Sequence[str],
+  ids: Sequence[int],
+  extras: Sequence[Mapping[str, Any]],
+  tokens: Sequence[Sequence[int]] | None = None,
+  *,
+  correct: str,
+) -> HostScores:
+  """Scores B rows as `HostScorer.score` does, and time-outs once more.
+
+  The second tries are made one after another, so that no other row takes their
+  time, and have `step_timeout_s` for all of them: rows that none is left for
+  stay unscored. Where a function compares the completions of a prompt, they are
+  tried again together.
+
+  Args:
+    scorer: The scorer of the rows.
+    prompts: As there, and so are the next four.
+    completions: The completions of each row.
+    ids: The ids of each row.
+    extras: The extras of each row.
+    tokens: The tokens of each row.
+    correct: The component that is 0 where a row times out again.
+
+  Returns:
+    Components and failed rows after the second try; counts and messages of the
+    first.
+  """
+  columns: list[Sequence[Any]] = [prompts, completions, ids, extras]
+  if tokens is not None:
+    columns.append(tokens)
+  first = scorer.score(*columns)
+  if not _timed_out(first):
+    return first
+  components = {name: x.copy() for name, x in first.components.items()}
+  failed = first.failed.copy()
+  steps = None if first.steps is None else list(first.steps)
+  end = time.monotonic() + scorer.step_timeout_s
+  # Which row failed in which way is not said: all of them are asked.
+  for rows in _units(scorer, ids, np.flatnonzero(first.failed).tolist()):
+    if time.monotonic() >= end:
+      break
+    chosen: list[Any] = [[column[b] for b in rows] for column in columns]
+    alone = scorer.score(*chosen)
+    for name, values in alone.components.items():
+      components[name][rows] = values
+    failed[rows] = alone.failed
+    for b, of_row in zip(rows, alone.steps or (), strict=False):
+      assert steps is not None
+      steps[b] = of_row
+    if _timed_out(alone):
+      late = [b for b, bad in zip(rows, alone.failed, strict=True) if bad]
+      failed[late] = False
+      components[correct][late] = np.nan_to_num(components[correct][late])
+  return first._replace(components=components, failed=failed, steps=steps)
+
+
+def _units(
+  scorer: HostScorer, ids: Sequence[int], failed: Sequence[int]
+) -> list[list[int]]:
+  """What is tried again at a time."""
+  if not scorer.sees_groups:
+    return [[b] for b in failed]
+  again = dict.fromkeys(ids[b] for b in failed)
+  return [[b for b, id_ in enumerate(ids) if id_ == one] for one in again]
+
+
+def _timed_out(scores: HostScores) -> int:
+  return sum(scores.failures[kind] for kind in _TIMEOUTS)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from grpo_jax.data.images import files, processors
-from grpo_jax.rewards.workers import frames, worker
+from grpo_jax.rewards.workers import frames, reward_worker
 
 # Beyond what a worker has when it begins. Of `files.MAX_PIXELS` four copies
 # with four bytes each take half of it.
@@ -33,7 +33,7 @@ def main(fd: int, parent: int, argument: Mapping[str, Any]) -> None:
     parent: Process id of the parent; when it is gone, so is the worker.
     argument: "processor": `Processor.described()`; "folder": where paths begin.
   """
-  channel = worker.start(fd, parent)
+  channel = reward_worker.start(fd, parent)
   processor = processors.remade(dict(argument["processor"]))
   folder = argument["folder"]
 
@@ -50,7 +50,7 @@ def main(fd: int, parent: int, argument: Mapping[str, Any]) -> None:
     limit_memory(MAX_MEMORY)
     return {"look": look}
 
-  if worker.ready(channel, load) is None:
+  if reward_worker.ready(channel, load) is None:
     return
   try:
     while True:

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_jax.rewards import rubrics, verdicts
+from grpo_jax.rewards import rubrics
 from grpo_jax.rewards.workers import host
 
 # Why a row has no verdict: no answer in time; refused, or nothing that can be
@@ -371,7 +371,7 @@ class JudgeService:
     return text
 
   def _verdict(self, text: str) -> float:
-    worth = verdicts.read(text, self._words, self._marker)
+    worth = rubrics.read(text, self._words, self._marker)
     if worth is None:
       raise _Failed(
         "judge_unread",

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grpo_jax import objects
+from grpo_jax import imports
 from grpo_jax.rewards.workers import frames, processes
 
 FAILURE_KINDS = frames.FAILURE_KINDS
@@ -92,7 +92,7 @@ def _start_process(
         "-c",
         f"import sys; sys.path[:] = {sys.path!r};"
         " from grpo_jax import objects;"
-        f" objects.look_in({objects.folder()!r});"
+        f" objects.look_in({imports.folder()!r});"
         f" from grpo_jax.rewards.workers import {module};"
         f" {module}.main({theirs.fileno()}, {os.getpid()}, {argument!r})",
       ],

@@ -33,10 +33,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from grpo_jax import ranges
-from grpo_jax.rewards import functions as functions_lib
+from grpo_jax.rewards import registry
 from grpo_jax.rewards.agents.interceptor import Observation
-from grpo_jax.rewards.workers import frames, processes
-from grpo_jax.rewards.workers import worker as worker_lib
+from grpo_jax.rewards.workers import frames, processes, reward_worker
 
 _CLOSE_S = 5.0  # For `close` of a session whose scores are known.
 _BURY_S = 1.0  # How often an idle worker looks after those that are closing.
@@ -133,7 +132,7 @@ def load_factory(
     ValueError: Nothing callable is found there, or it has no argument of some
       option's name, or needs one that is not given.
   """
-  factory = functions_lib.load(path, "environment", {})
+  factory = registry.load(path, "environment", {})
   options = dict(options or {})
   _check_options(path, factory, options)
   if not options:
@@ -220,7 +219,7 @@ def _play(make: Callable[..., Any], channel: frames.Channel) -> None:
           " beyond 1e15",
         )
     except BaseException as error:  # Also SystemExit of a tool.
-      failure = worker_lib.failure_of("environment", error)
+      failure = reward_worker.failure_of("environment", error)
     signal.alarm(0)
     over = failure is not None or bool(answer and answer.scores is not None)
     try:
@@ -345,7 +344,7 @@ class _Sessions:
     try:
       getattr(self._make, "before_session", lambda: None)()
     except Exception as error:
-      return worker_lib.failure_of("environment", error)
+      return reward_worker.failure_of("environment", error)
     try:
       self._live[row] = self._fork()
     except OSError as error:  # Of pipes or processes there are too many.
@@ -425,8 +424,8 @@ def main(fd: int, parent: int, arguments: Mapping[str, Any]) -> None:
     arguments: "path" and "options" of the factory, and "timeout_s", seconds
       for a request.
   """
-  channel = worker_lib.start(fd, parent)
-  functions = worker_lib.ready(
+  channel = reward_worker.start(fd, parent)
+  functions = reward_worker.ready(
     channel,
     lambda: {"make": load_factory(arguments["path"], arguments["options"])},
   )

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from grpo_jax.training.evaluation import merging
-from grpo_jax.training.runtime import commits, metrics_log, paths
+from grpo_jax.training.runtime import commit as commit_lib
+from grpo_jax.training.runtime import files, log
 
 README = "README.md"
 # Keys of the base's own card that say under which license it is.
@@ -69,7 +70,7 @@ ids = tokenizer(prompt, return_tensors="pt")"""
 
 
 def card(
-  workdir: paths.Path,
+  workdir: files.Path,
   *,
   step: int | None,
   base: pathlib.Path | None = None,
@@ -88,8 +89,8 @@ def card(
   Returns:
     Text of README.md.
   """
-  values = metrics_log.read_json(workdir / metrics_log.CONFIG, dict)
-  result = _json(workdir / metrics_log.RESULT) or {}
+  values = log.read_json(workdir / log.CONFIG, dict)
+  result = _json(workdir / log.RESULT) or {}
   merged = _json(workdir / merging.MERGE)
   step = None if merged else step
   model, name = values.get("model", {}), _algorithm(values)
@@ -111,7 +112,7 @@ def card(
     ),
     "Steps": _steps(values, step),
     "Seed": str(values.get("seed", "")),
-    "SHA-256 of the config": f"`{metrics_log.config_hash(values)}`",
+    "SHA-256 of the config": f"`{log.config_hash(values)}`",
     **_versions(workdir),
   }
   if merged:
@@ -160,8 +161,8 @@ def _prompting(data: Mapping[str, Any], template: str) -> str:
   return "\n".join([_IN_CHAT, *lines, ")"])
 
 
-def _json(path: paths.Path) -> Any:
-  return metrics_log.read_json(path, dict) if path.exists() else None
+def _json(path: files.Path) -> Any:
+  return log.read_json(path, dict) if path.exists() else None
 
 
 def _algorithm(values: Mapping[str, Any]) -> str:
@@ -256,10 +257,10 @@ def _steps(values: Mapping[str, Any], step: int | None) -> str:
   return f"{shown} (planned: {phases})"
 
 
-def _versions(workdir: paths.Path) -> dict[str, str]:
+def _versions(workdir: files.Path) -> dict[str, str]:
   """Which grpo_jax has trained, and which has written this."""
-  path = workdir / metrics_log.ENVIRONMENT
-  starts = metrics_log.read_json(path, list) if path.exists() else []
+  path = workdir / log.ENVIRONMENT
+  starts = log.read_json(path, list) if path.exists() else []
   found = {}
   if starts:
     last = starts[-1]
@@ -268,7 +269,7 @@ def _versions(workdir: paths.Path) -> dict[str, str]:
     )
   return found | {
     "Written by": _version(
-      importlib.metadata.version("grpo_jax"), commits.git()
+      importlib.metadata.version("grpo_jax"), commit_lib.git()
     )
   }
 

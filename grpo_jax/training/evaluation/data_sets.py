@@ -17,9 +17,9 @@ import jax
 from grpo_jax.data import domains, formats, sources
 from grpo_jax.training.evaluation import evaluation, scores
 from grpo_jax.training.evaluation.evaluation import Completion
-from grpo_jax.training.phases import runs
-from grpo_jax.training.problem import verifiers
-from grpo_jax.training.runtime import paths
+from grpo_jax.training.phases import checkpointed
+from grpo_jax.training.problem import rewards as rewards_lib
+from grpo_jax.training.runtime import files
 
 HELD_OUT = "held_out"  # The name of the run's own prompts.
 _MACRO = "macro"  # The name of the means over several.
@@ -79,7 +79,9 @@ class Draws:
 
 
 def opened(
-  loaded: runs.Loaded, data: Mapping[str, str], num_prompts: int | None = None
+  loaded: checkpointed.Loaded,
+  data: Mapping[str, str],
+  num_prompts: int | None = None,
 ) -> list[DataSet]:
   """The data sets to evaluate on.
 
@@ -112,7 +114,7 @@ def opened(
         f"data: the name {name!r} of {path} is empty, or that of a mean over"
         " data sets; choose another one."
       )
-    if not paths.parse(path).exists():
+    if not files.parse(path).exists():
       raise FileNotFoundError(f"data {name}={path}: there is no such file.")
     source = verified(
       loaded,
@@ -130,7 +132,7 @@ def opened(
 
 
 def verified(
-  loaded: runs.Loaded, source: sources.Source, where: str
+  loaded: checkpointed.Loaded, source: sources.Source, where: str
 ) -> sources.Source:
   """Records with what the verifiers of the policy need.
 
@@ -153,14 +155,14 @@ def verified(
     )
   if has_domains and (rewards.domains or loaded.problem.limits):
     source = domains.Numbered(source, loaded.problem.domains)
-  return verifiers.WithGolds(source) if rewards.in_graph else source
+  return rewards_lib.WithGolds(source) if rewards.in_graph else source
 
 
 def with_lengths(
-  loaded: runs.Loaded,
+  loaded: checkpointed.Loaded,
   max_prompt_len: int | None = None,
   max_new_tokens: int | None = None,
-) -> runs.Loaded:
+) -> checkpointed.Loaded:
   """The policy with room for longer texts, or shorter ones; None: as it is.
 
   Raises:
@@ -190,7 +192,7 @@ def with_lengths(
 
 
 def complete(
-  loaded: runs.Loaded,
+  loaded: checkpointed.Loaded,
   data: Sequence[DataSet],
   draws: Draws,
   batch_size: int | None = None,

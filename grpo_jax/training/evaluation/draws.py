@@ -21,10 +21,10 @@ import numpy as np
 from grpo_jax.data import sources
 from grpo_jax.ops import logprobs
 from grpo_jax.training.evaluation import data_sets, evaluation, trace_rows
-from grpo_jax.training.phases import runs
-from grpo_jax.training.problem import judges
+from grpo_jax.training.phases import checkpointed
 from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.training.runtime import escapes
+from grpo_jax.training.problem import rewards as rewards_lib
+from grpo_jax.training.runtime import files
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout
 
 Records = Sequence[dict[str, Any]]
@@ -84,10 +84,10 @@ class Samples(Sequence[list[Sample]]):
     """Each prompt, and under it the rewards and the texts."""
     lines = []
     for group in self:
-      lines.append(escapes.escaped(group[0].prompt))
+      lines.append(files.escaped(group[0].prompt))
       for row in group:
         reward = f"{row.reward:.3f}" if row.valid else "–"
-        lines.append(f"{reward:>8}  {escapes.escaped(row.text)}")
+        lines.append(f"{reward:>8}  {files.escaped(row.text)}")
     return "\n".join(lines)
 
 
@@ -96,7 +96,7 @@ class Sampler:
 
   def __init__(
     self,
-    loaded: runs.Loaded,
+    loaded: checkpointed.Loaded,
     records: Records,
     is_scored: bool,
     num_samples: int,
@@ -178,7 +178,9 @@ class Sampler:
 
 def unscored(problem: problem_lib.Problem) -> problem_lib.Problem:
   """The problem where nobody judges; all completions are unscored."""
-  judge = judges.Sum((judges.InGraph(_nothing),), {_UNSCORED: 1.0}, _UNSCORED)
+  judge = rewards_lib.Sum(
+    (rewards_lib.InGraph(_nothing),), {_UNSCORED: 1.0}, _UNSCORED
+  )
   return dataclasses.replace(problem, judge=judge)
 
 

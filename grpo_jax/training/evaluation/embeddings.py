@@ -16,8 +16,8 @@ import numpy as np
 from grpo_jax.data import pipeline
 from grpo_jax.data.sources import Record
 from grpo_jax.ops import logprobs, masked
-from grpo_jax.training.phases import runs
-from grpo_jax.training.runtime import programs, sharding
+from grpo_jax.training.phases import checkpointed
+from grpo_jax.training.runtime import jit, sharding
 from grpo_jax.types import Policy
 
 
@@ -36,7 +36,7 @@ class Measured(NamedTuple):
 
 
 def measure(
-  loaded: runs.Loaded, records: Sequence[Record], batch_size: int = 256
+  loaded: checkpointed.Loaded, records: Sequence[Record], batch_size: int = 256
 ) -> Measured:
   """Runs a policy over prompts, and over their solutions.
 
@@ -67,7 +67,7 @@ def measure(
   batch_size = min(batch_size, len(records))
   batch_size += -batch_size % sharding.num_row_shards(loaded.mesh)
   rows = sharding.by_rows(loaded.mesh)
-  program = programs.Program(
+  program = jit.Program(
     lambda params, *arrays: _of_rows(loaded.policy, params, *arrays),
     sharding.replicated(loaded.mesh),
   )

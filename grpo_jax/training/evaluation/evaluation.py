@@ -19,9 +19,9 @@ from jax.sharding import Mesh
 from grpo_jax.data import pipeline, sources
 from grpo_jax.rewards import answers
 from grpo_jax.rollout import compaction, sampling
-from grpo_jax.training.phases import judging, players, served_episodes
+from grpo_jax.training.phases import judging, sampler, served_episodes
 from grpo_jax.training.problem.problem import Problem
-from grpo_jax.training.runtime import hosts, programs, sharding
+from grpo_jax.training.runtime import hosts, jit, sharding
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout, Scored
 
 
@@ -124,12 +124,12 @@ class Evaluator:
       max_new_tokens=problem.max_new_tokens,
       end_ids=problem.tokenizer.end_ids,
       pad_id=problem.tokenizer.pad_id,
-      temperature=programs.number("eval.temperature", temperature),
-      top_p=programs.number("eval.top_p", top_p),
+      temperature=jit.number("eval.temperature", temperature),
+      top_p=jit.number("eval.top_p", top_p),
     )
     split = sharding.row_constraint(mesh)
     judge = self._judge_of_truth = problem.judge.without_models()
-    self._verdict = programs.Program(
+    self._verdict = jit.Program(
       lambda prompts, rollout, said: split(
         judge.score({}, prompts, rollout, said)
       ),
@@ -139,7 +139,7 @@ class Evaluator:
       self._complete = _with_host(problem, policy, mesh, config, num_samples)
       return
     sample = functools.partial(
-      players.make_sample(policy, problem),
+      sampler.make_sample(policy, problem),
       config=config,
       group_size=num_samples,
     )
@@ -153,7 +153,7 @@ class Evaluator:
         scored = judge.score({}, prompts, rollout)
       return split(rollout), split(scored)
 
-    program = programs.Program(complete, sharding.replicated(mesh))
+    program = jit.Program(complete, sharding.replicated(mesh))
     self._complete = lambda params, prompts, key, batch: (
       *program(params, prompts, key),
       {},
@@ -365,7 +365,7 @@ def _with_host(
 
   And why some of them could not be judged.
   """
-  turns = players.make_turns(policy, problem, config, num_samples)
+  turns = sampler.make_turns(policy, problem, config, num_samples)
   player = served_episodes.host_episodes(
     problem, mesh, turns, keeps_contexts=False
   )

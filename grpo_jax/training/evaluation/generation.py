@@ -24,12 +24,12 @@ import ml_collections
 
 from grpo_jax import ranges
 from grpo_jax.data import demonstrations, pipeline, sources
-from grpo_jax.settings.sections import KeepConfig
+from grpo_jax.settings.phase import KeepConfig
 from grpo_jax.training.evaluation import draws, evaluation
 from grpo_jax.training.evaluation.data_sets import Draws
 from grpo_jax.training.evaluation.evaluation import Completion
-from grpo_jax.training.phases import runs
-from grpo_jax.training.runtime import hosts, metrics_log, paths
+from grpo_jax.training.phases import checkpointed
+from grpo_jax.training.runtime import files, hosts, log
 
 
 class Done(NamedTuple):
@@ -85,7 +85,7 @@ def position_of(out: pathlib.Path) -> pathlib.Path:
 
 
 def check_prompts(
-  loaded: runs.Loaded, source: sources.Source, num_prompts: int
+  loaded: checkpointed.Loaded, source: sources.Source, num_prompts: int
 ) -> None:
   """Reads all prompts before anything is drawn.
 
@@ -124,7 +124,7 @@ def settings_of(
 
 
 def generate(
-  loaded: runs.Loaded,
+  loaded: checkpointed.Loaded,
   source: sources.Source,
   num_prompts: int,
   out: pathlib.Path,
@@ -214,14 +214,14 @@ def _found(out: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Done, int]:
         " nothing was changed. Move it away, or name another file."
       )
     return Done(0, 0, 0), 0
-  state = metrics_log.read_json(path, dict)
+  state = log.read_json(path, dict)
   if missing := {"bytes", "done", "settings"} - state.keys():
     raise ValueError(
       f"{path} has no {', '.join(sorted(missing))}: it was not written by"
       " experiments.generate. Nothing was changed; name another file."
     )
-  theirs = metrics_log.flatten(state["settings"])
-  ours = metrics_log.flatten(dict(settings))
+  theirs = log.flatten(state["settings"])
+  ours = log.flatten(dict(settings))
   differing = sorted(
     name
     for name in ours.keys() | theirs.keys()
@@ -263,11 +263,11 @@ def _save(
   out: pathlib.Path, done: Done, size: int, settings: Mapping[str, Any]
 ) -> None:
   state = {"done": done._asdict(), "bytes": size, "settings": settings}
-  paths.write(position_of(out), json.dumps(state, indent=1).encode())
+  files.write(position_of(out), json.dumps(state, indent=1).encode())
 
 
 def _lines(
-  loaded: runs.Loaded,
+  loaded: checkpointed.Loaded,
   record: pipeline.Record,
   number: int,
   group: list[Completion],

@@ -24,10 +24,10 @@ import numpy as np
 
 from grpo_jax.algorithms import objective
 from grpo_jax.ops import masked
-from grpo_jax.step import stages
+from grpo_jax.step import step
 from grpo_jax.step import update as update_lib
-from grpo_jax.training.phases import corrections, judging, models, runs
-from grpo_jax.training.runtime import programs, sharding
+from grpo_jax.training.phases import checkpointed, corrections, judging, policy
+from grpo_jax.training.runtime import jit, sharding
 from grpo_jax.types import (
   Prompts,
   PyTree,
@@ -55,7 +55,7 @@ class Interference:
 
 
 def measure(
-  loaded: runs.Loaded,
+  loaded: checkpointed.Loaded,
   *,
   phase: str = "",
   num_prompts: int = 64,
@@ -98,9 +98,11 @@ def measure(
   index = config.phases.index(name)
   mesh = loaded.mesh
   with jax.set_mesh(mesh):
-    entered = runs.make_phases(config, problem, loaded.policy, mesh)[index]
-    start = models.state_of(loaded.params, loaded.policy, seed)
-    state = entered.enter(runs.with_outside(start, entered.parts))
+    entered = checkpointed.make_phases(config, problem, loaded.policy, mesh)[
+      index
+    ]
+    start = policy.state_of(loaded.params, loaded.policy, seed)
+    state = entered.enter(checkpointed.with_outside(start, entered.parts))
     gradient = _gradient(loaded, entered.parts)
     found = []  # [D][batches], each a flat vector.
     for domain in problem.domains:
@@ -142,7 +144,7 @@ def compared(
   return Interference(names, cosines, norms.mean(axis=1))
 
 
-def _phase(loaded: runs.Loaded, wanted: str) -> str:
+def _phase(loaded: checkpointed.Loaded, wanted: str) -> str:
   """The name of the phase whose objective is looked at."""
   config = loaded.config
   found = [
@@ -159,7 +161,7 @@ def _phase(loaded: runs.Loaded, wanted: str) -> str:
 
 
 def _gradient(
-  loaded: runs.Loaded, parts: stages.Parts
+  loaded: checkpointed.Loaded, parts: step.Parts
 ) -> Callable[[TrainState, Any], np.ndarray]:
   """(state, batch of prompts) -> the gradient of the policy, flat."""
   problem, mesh = loaded.problem, loaded.mesh
@@ -196,19 +198,17 @@ def _gradient(
       state.algorithm_state,
       None,
     )
-    batch = stages.prepare(
-      state, batch, stages.step_keys(state)[1], parts=parts
-    )
+    batch = step.prepare(state, batch, step.step_keys(state)[1], parts=parts)
     gradients, _ = update_lib.gradient(parts.update, loss, state.params, batch)
     leaves = jax.tree.leaves(masked.wide(gradients["policy"]))
     return jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
 
-  sample = programs.Program(
-    functools.partial(stages.sample_stage, parts=parts),
+  sample = jit.Program(
+    functools.partial(step.sample_stage, parts=parts),
     whole,
     out_shardings=rows,
   )
-  learn = programs.Program(
+  learn = jit.Program(
     lambda state, prompts, rollout, said: of_rows(
       state,
       prompts,

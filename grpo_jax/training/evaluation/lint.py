@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from grpo_jax import tasks
-from grpo_jax.data import lint, sources
-from grpo_jax.data.lint import Finding
-from grpo_jax.data.shown import Unusable
+from grpo_jax.data import quality, sources
+from grpo_jax.data.encoder import Unusable
+from grpo_jax.data.quality import Finding
 from grpo_jax.rewards import math_accuracy
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.evaluation import evaluation
-from grpo_jax.training.problem import verifiers
+from grpo_jax.training.problem import rewards
 from grpo_jax.training.problem.problem import Problem
 from grpo_jax.training.runtime import hosts
 
@@ -79,7 +79,7 @@ def of_number(problem: Problem, needed: int, num_records: int) -> list[Finding]:
   """Errors about the first records: too few prompts, or one that is most."""
   number = min(num_records, len(problem.train))
   keys = [_identity(problem, i) for i in range(number)]
-  found = lint.of_count(
+  found = quality.of_count(
     len({*keys}), number, needed, number == len(problem.train)
   )
   (_, most), *_ = collections.Counter(keys).most_common(1)
@@ -125,13 +125,13 @@ def records(
   labels = [_label(record) for record in some]
   if sources.task_of(problem.train) is None:
     prompts = [problem.encoder.content(record) for record in some]
-    found += lint.of_duplicates(prompts)
+    found += quality.of_duplicates(prompts)
     found += _of_images(problem, some)
     if any(labels):
-      found += lint.of_conflicts(prompts, labels)
+      found += quality.of_conflicts(prompts, labels)
   if any(labels):
     attributes = [_attributes(record) for record in some]
-    found += lint.of_skew(attributes, labels)
+    found += quality.of_skew(attributes, labels)
   if "math_accuracy" in config.rewards.functions:
     found += _of_golds([str(record["answer"]) for record in some])
   return found
@@ -332,7 +332,7 @@ def _on_host(problem: Problem):
       problem.prompt_texts(some),
       texts,
       numbers,
-      [verifiers.plain_extras(record) for record in some],
+      [rewards.plain_extras(record) for record in some],
       [problem.encoder.completion({"completion": x}).tolist() for x in texts],
     )
     values = scores.components[problem.judge.correct]

@@ -20,10 +20,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax import objects, ranges
+from grpo_jax import imports, ranges
 from grpo_jax.data import demonstrations
-from grpo_jax.training.phases import models, runs, workdirs
-from grpo_jax.training.runtime import checkpoints, hosts, metrics_log, paths
+from grpo_jax.training.phases import checkpointed, workdir
+from grpo_jax.training.phases import policy as policy_lib
+from grpo_jax.training.runtime import checkpoints, files, hosts, log
 from grpo_jax.types import PyTree
 
 # What a checkpoint of a merged policy has as its phase: no run has begun.
@@ -92,14 +93,12 @@ def merge(
   """
   every = [*names, *([base] if base else [])]
   shares = coefficients(len(names), weights, bool(base))
-  folder = paths.parse(out)
-  if (folder / metrics_log.CONFIG).exists() or (
-    folder / "checkpoints"
-  ).exists():
+  folder = files.parse(out)
+  if (folder / log.CONFIG).exists() or (folder / "checkpoints").exists():
     raise ValueError(f"merge: {folder} holds a run; name a new folder.")
   if folder.exists() and not folder.is_dir():
     raise ValueError(f"merge: {folder} is a file; name a new folder.")
-  configs = [workdirs.settings(paths.parse(name)) for name in every]
+  configs = [workdir.settings(files.parse(name)) for name in every]
   for name, config in zip(every, configs, strict=True):
     if config.model.adapters() is not None:
       raise ValueError(
@@ -109,11 +108,11 @@ def merge(
         " runs from there."
       )
   total: PyTree = None
-  first: runs.Loaded | None = None
+  first: checkpointed.Loaded | None = None
   steps = []
   for name, share in zip(every, shares, strict=True):
     with contextlib.ExitStack() as stack:
-      loaded = runs.opened(stack, paths.parse(name))
+      loaded = checkpointed.opened(stack, files.parse(name))
       first = first or loaded
       _check_tokens(loaded, first, name, every[0])
       params = jax.device_get(loaded.params)
@@ -121,10 +120,10 @@ def merge(
     total = _added(total, params, share, name, every[0])
   assert first is not None
   policy = jax.tree.map(lambda x, like: x.astype(like.dtype), total, params)
-  text = (paths.parse(names[0]) / metrics_log.CONFIG).read_text("utf-8")
+  text = (files.parse(names[0]) / log.CONFIG).read_text("utf-8")
   if hosts.is_main():
     folder.mkdir(parents=True, exist_ok=True)
-    objects.keep(text, folder)
+    imports.keep(text, folder)
     said = {
       "runs": [
         {"workdir": name, "step": step, "coefficient": share}
@@ -132,11 +131,11 @@ def merge(
       ],
       "base": base,
     }
-    paths.write(folder / MERGE, (json.dumps(said, indent=2) + "\n").encode())
-    paths.write(folder / metrics_log.CONFIG, text.encode())
+    files.write(folder / MERGE, (json.dumps(said, indent=2) + "\n").encode())
+    files.write(folder / log.CONFIG, text.encode())
   saved = checkpoints.Checkpoints(folder / "checkpoints", keep=1)
   try:
-    state = models.state_of(policy, first.policy, configs[0].seed)
+    state = policy_lib.state_of(policy, first.policy, configs[0].seed)
     saved.save(0, state, {"phase": NO_PHASE})
     saved.wait()
   finally:
@@ -145,7 +144,10 @@ def merge(
 
 
 def _check_tokens(
-  loaded: runs.Loaded, first: runs.Loaded, name: str, first_name: str
+  loaded: checkpointed.Loaded,
+  first: checkpointed.Loaded,
+  name: str,
+  first_name: str,
 ) -> None:
   """Raises ValueError unless two policies read and write the same tokens."""
   both = loaded.problem.tokenizer, first.problem.tokenizer

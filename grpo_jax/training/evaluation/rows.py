@@ -1,6 +1,6 @@
 """Rows of a step on the host: those that somebody looks at.
 
-A step leaves its rows on the devices (`step/written.py`). Whoever looks at
+A step leaves its rows on the devices (`step/rows.py`). Whoever looks at
 some of them fetches these, and not all.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
-from grpo_jax.step.written import Written
+from grpo_jax.step.rows import Written
 from grpo_jax.training.evaluation import trace_rows
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import sharding

@@ -13,25 +13,315 @@ scaled down; drop_rows, prompts were left out; halt.
 
 A run that halts is not saved: its last checkpoint, which has passed all
 canaries, is what remains.
+
+Scores that must not fall: probes of a policy while it is trained.
+
+A canary is a component of the reward, asked of prompts that nobody trains on.
+The policy completes them every few steps, with samples as in training, and the
+canary falls when its mean is far below the mean of all looks that have passed:
+
+    b − v > max(k σ, d),    σ² = s² (1/n + 1/N)
+
+with n new scores of mean v, N earlier ones of mean b, and s² the variance of
+all of them together: of a score of 0 and 1, s² = p (1 − p). Where the rate has
+not changed, a look is wrong with a probability of 0.0013 at k = 3, and of less
+where d is what decides.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
+import functools
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from grpo_jax.data import sources
+from grpo_jax.ops import divergences, logprobs
 from grpo_jax.settings import config as config_lib
+from grpo_jax.settings.monitor import GuardsConfig
 from grpo_jax.step import guards as guards_lib
+from grpo_jax.step import models
 from grpo_jax.training.evaluation import evaluation
-from grpo_jax.training.monitor import canaries
-from grpo_jax.training.phases import runs
+from grpo_jax.training.phases import checkpointed
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.training.runtime import hosts, metrics_log, paths
+from grpo_jax.training.problem.problem import Problem
+from grpo_jax.training.runtime import files, hosts, log
+from grpo_jax.types import Policy, Prompts, PyTree, Rollout, TrainState
+
+_KEY = 0x6361  # Of the draws: others than those of evaluations.
+_CORRECT = "correct"  # Right answers, whichever component marks them.
+_CHUNK_BYTES = 64 * 2**20  # Of logits, for the KL.
+
+
+@dataclasses.dataclass(frozen=True)
+class Tally:
+  """Scores of the looks that have passed.
+
+  Attributes:
+    count: How many.
+    total, squares: Sums of them and of their squares.
+  """
+
+  count: int = 0
+  total: float = 0.0
+  squares: float = 0.0
+
+  @property
+  def mean(self) -> float:
+    return self.total / self.count if self.count else math.nan
+
+  def with_scores(self, scores: Sequence[float]) -> Tally:
+    """The tally after one more look."""
+    return Tally(
+      self.count + len(scores),
+      self.total + float(np.sum(scores)),
+      self.squares + float(np.square(scores).sum()),
+    )
+
+
+def bound(
+  past: Tally, scores: Sequence[float], fall: float, sigmas: float
+) -> float:
+  """The lowest mean of these scores that passes.
+
+  Args:
+    past: Looks that have passed; −inf before the first.
+    scores: The scores of this look.
+    fall: d, the largest fall that passes whatever the deviation.
+    sigmas: k.
+  """
+  if not past.count or not len(scores):
+    return -math.inf
+  both = past.with_scores(scores)
+  variance = max(both.squares / both.count - both.mean**2, 0.0)
+  sigma = math.sqrt(variance * (1 / len(scores) + 1 / past.count))
+  return past.mean - max(sigmas * sigma, fall)
+
+
+@dataclasses.dataclass(frozen=True)
+class Canary:
+  """What must not fall.
+
+  Attributes:
+    text: As the config says it.
+    component: Of the reward; "correct" for right answers.
+    sign: −1 where less is better.
+    path: File with its prompts; "" for held-out ones.
+  """
+
+  text: str
+  component: str
+  sign: float
+  path: str
+
+  @classmethod
+  def parse(cls, text: str) -> Canary:
+    """Reads a text such as "-biased" or "format@probes.jsonl"."""
+    component, _, path = text.partition("@")
+    is_less = component.startswith("-")
+    return cls(
+      text, component.removeprefix("-"), -1.0 if is_less else 1.0, path
+    )
+
+  def check(self, known: Iterable[str]) -> None:
+    """Raises ValueError unless it is one of these components, or "correct"."""
+    if self.component not in {*known, _CORRECT}:
+      raise ValueError(
+        f"config.guards.canaries: {self.text!r} is no component of the reward;"
+        f" they are {', '.join(sorted(known))}, and {_CORRECT!r}. One that is"
+        " only looked at has the weight 0 in config.rewards.weights. Models are"
+        " not asked about held-out prompts."
+      )
+
+  def scores(self, rows: Sequence[evaluation.Completion]) -> list[float]:
+    """Scores of completions; the larger the better. Unscored ones are wrong."""
+    if self.component == _CORRECT:
+      return [self.sign * row.right for row in rows]
+    found = [row.components[self.component] for row in rows if row.valid]
+    return [self.sign * x for x in found if not math.isnan(x)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+  """What a look has found.
+
+  Attributes:
+    metrics: `canary/NAME` of each, and `canary/kl` in nats per completion.
+    fallen: A sentence for each that has fallen; none: it has passed.
+  """
+
+  metrics: dict[str, float]
+  fallen: tuple[str, ...]
+
+
+def check_canaries(guards: GuardsConfig, problem: Problem) -> None:
+  """Raises ValueError if nobody gives what a canary is to be.
+
+  Args:
+    guards: Says what must not fall.
+    problem: Its verifiers judge held-out prompts, without models.
+  """
+  known = problem.components | problem.judge.without_models().derived
+  for text in guards.canaries:
+    Canary.parse(text).check(known)
+
+
+class Canaries:
+  """The canaries of a run, and what they have said so far."""
+
+  def __init__(
+    self,
+    config: config_lib.RunConfig,
+    problem: Problem,
+    policy: Policy,
+    mesh: Any,
+    evaluator: evaluation.Evaluator,
+  ):
+    """Makes their prompts; compiles nothing yet.
+
+    Args:
+      config: The config of the run.
+      problem: Prompts and judges.
+      policy: The model.
+      mesh: The mesh of the run.
+      evaluator: Of the run; shares its program where it samples alike.
+
+    Raises:
+      ValueError: A canary has prompts of its own, and the task has no text.
+    """
+    guards = self.guards = config.guards
+    self._policy = policy
+    self._temperature = config.sampling.temperature
+    self._canaries = [Canary.parse(text) for text in guards.canaries]
+    size = guards.canary_prompts
+    if config.eval.temperature == self._temperature:
+      sampler = evaluator.on(problem.held_out, size, size)
+    else:
+      sampler = evaluation.Evaluator(
+        problem, policy, mesh, size, size, self._temperature
+      )
+    self._of = {"": sampler}
+    for canary in self._canaries:
+      if canary.path not in self._of:
+        if config.data.is_made_of_ids:
+          raise ValueError(
+            f"config.guards.canaries: {canary.text!r} names a file, and the"
+            f" prompts of the task {config.data.name!r} are made, not read;"
+            " leave the file out."
+          )
+        found = sources.JsonlSource(
+          canary.path,
+          config.data.format or None,
+          config.data.fields,
+          images=config.data.images,
+        )
+        size = min(size, len(found))
+        self._of[canary.path] = sampler.on(found, size, size)
+    self.past: dict[str, Tally] = {}
+
+  def position(self) -> dict[str, Any]:
+    """What a checkpoint keeps of them."""
+    return {
+      name: dataclasses.asdict(tally) for name, tally in self.past.items()
+    }
+
+  def resume(self, position: Mapping[str, Any]) -> None:
+    """Goes on from a checkpoint."""
+    self.past = {name: Tally(**tally) for name, tally in position.items()}
+
+  def look(self, state: TrainState) -> Look:
+    """Completes the prompts of all canaries; remembers them if all pass."""
+    params = policy_lib.evaluation_params(state.members["policy"])
+    key = jax.random.key(_KEY)
+    rows = {
+      path: [row for group in sampler.completions(params, key) for row in group]
+      for path, sampler in self._of.items()
+      if any(canary.path == path for canary in self._canaries)
+    }
+    metrics, fallen, after = {}, [], dict(self.past)
+    for canary in self._canaries:
+      scores = canary.scores(rows[canary.path])
+      past = self.past.get(canary.text, Tally())
+      least = bound(
+        past, scores, self.guards.canary_fall, self.guards.canary_sigmas
+      )
+      mean = float(np.mean(scores)) if scores else math.nan
+      metrics[f"canary/{canary.text}"] = canary.sign * mean
+      if mean < least:
+        fallen.append(
+          f"{canary.text!r} is {canary.sign * mean:.3f} over"
+          f" {len(scores)} completions, after {canary.sign * past.mean:.3f} so"
+          f" far; allowed is {canary.sign * least:.3f}"
+        )
+      after[canary.text] = past.with_scores(scores)
+    kl = self._kl(state, params, key)
+    if kl is not None:
+      metrics["canary/kl"] = kl
+      if kl > self.guards.canary_max_kl:
+        fallen.append(
+          f"the KL to the reference is {kl:.3f} nats per completion; allowed is"
+          f" config.guards.canary_max_kl={self.guards.canary_max_kl:g}"
+        )
+    if not fallen:
+      self.past = after
+    return Look(metrics, tuple(fallen))
+
+  def _kl(
+    self, state: TrainState, params: PyTree, key: jax.Array
+  ) -> float | None:
+    """KL(policy ‖ reference) of completions, nats each; None: not looked at."""
+    if not self.guards.canary_max_kl or "reference" not in state.members:
+      return None
+    every = {**state.params, "policy": params}
+    found = [
+      _kl_of(
+        every, prompts, rollout, policy=self._policy, scale=self._temperature
+      )
+      for prompts, rollout in self._of[""].rollouts(params, key)
+    ]
+    return float(np.mean(jax.device_get(found)))
+
+
+@functools.partial(jax.jit, static_argnames=("policy", "scale"))
+def _kl_of(
+  params: Mapping[str, PyTree],
+  prompts: Prompts,
+  rollout: Rollout,
+  *,
+  policy: Policy,
+  scale: float,
+) -> jax.Array:  # []
+  """Mean over completions of Σ_t k3, of tokens that the policy wrote."""
+  mask = rollout.written  # [B, T]
+
+  def logp(view):  # [B, T]
+    h, _ = view.trunk.policy.hidden(
+      view.trunk.params,
+      *(prompts.tokens, prompts.mask),
+      *(rollout.tokens, rollout.completion_mask, rollout.prompt_index),
+      prompts.shown,
+    )
+    return logprobs.token_outputs(
+      view.head,
+      h,
+      rollout.tokens,
+      temperature=scale,
+      chunk_bytes=_CHUNK_BYTES,
+    ).logp
+
+  own = logp(models.policy_view(policy, params))
+  other = logp(models.frozen_view(policy, "reference", params))
+  kl = divergences.kl(own, other, mask, "k3")
+  return kl.sum() / len(mask)
+
 
 AUDIT = "audit.jsonl"
 VERDICTS = ("ok", "warn", "drop_rows", "halt")
@@ -87,7 +377,7 @@ class Guards:
   def __init__(
     self,
     of_phases: Mapping[str, guards_lib.Guards | None],
-    canaries: canaries.Canaries | None,
+    canaries: Canaries | None,
     every: int,
     lines: Sequence[Mapping[str, Any]] = (),
   ):
@@ -211,16 +501,16 @@ def _looks(config: config_lib.RunConfig) -> bool:
 def check(config: config_lib.RunConfig, problem: problem_lib.Problem) -> None:
   """Raises ValueError if nobody gives what a canary of the run is to be."""
   if _looks(config):
-    canaries.check(config.guards, problem)
+    check_canaries(config.guards, problem)
 
 
 def open_guards(
   config: config_lib.RunConfig,
   problem: problem_lib.Problem,
-  phases: Sequence[runs.Phase],
+  phases: Sequence[checkpointed.Phase],
   mesh: Mesh,
   evaluator: evaluation.Evaluator,
-  workdir: paths.Path,
+  workdir: files.Path,
   position: Mapping[str, Any] | None,
 ) -> Guards:
   """The guards of a run at its start, or where its last checkpoint is.
@@ -235,13 +525,11 @@ def open_guards(
   guards = config.guards
   found = None
   if _looks(config):
-    found = canaries.Canaries(
-      config, problem, phases[0].parts.policy, mesh, evaluator
-    )
+    found = Canaries(config, problem, phases[0].parts.policy, mesh, evaluator)
   lines: Sequence[Mapping[str, Any]] = ()
   if position is not None and guards.on:
     if found is not None:
       found.resume(position["canaries"])
     if hosts.is_main():
-      lines = metrics_log.read_lines(workdir / AUDIT)
+      lines = log.read_lines(workdir / AUDIT)
   return Guards(of_phases, found, guards.canary_every, lines)

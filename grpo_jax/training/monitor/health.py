@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings.health_settings import HealthConfig
+from grpo_jax.settings.monitor import HealthConfig
 from grpo_jax.training.problem import unscored
-from grpo_jax.training.rules import alarms
-from grpo_jax.training.rules.alarm_history import History, Stage
+from grpo_jax.training.rules import rules
+from grpo_jax.training.rules.rules import History, Stage
 from grpo_jax.training.runtime import hosts
 
 _FIELDS = frozenset(("step", "phase"))
@@ -76,7 +76,7 @@ def of_step(line: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def has_alarm(metrics: Mapping[str, Any]) -> bool:
   """Whether the metrics of a step have an alarm."""
-  return any(name.startswith(alarms.PREFIX) for name in metrics)
+  return any(name.startswith(rules.PREFIX) for name in metrics)
 
 
 class Monitor:
@@ -100,8 +100,8 @@ class Monitor:
       settings: What follows from an alarm; None: warnings.
       samples: Where completions are to be looked at.
     """
-    self.alarms: list[alarms.Alarm] = []
-    self.halted: alarms.Alarm | None = None
+    self.alarms: list[rules.Alarm] = []
+    self.halted: rules.Alarm | None = None
     self._settings = settings or HealthConfig()
     self._stages = tuple(stages)
     self._samples = samples
@@ -114,7 +114,7 @@ class Monitor:
     self._in_a_row: dict[str, int] = {}
     self._warned: set[str] = set()
 
-  def step(self, step: int, metrics: Mapping[str, Any]) -> list[alarms.Alarm]:
+  def step(self, step: int, metrics: Mapping[str, Any]) -> list[rules.Alarm]:
     """Looks at the metrics of a step.
 
     Args:
@@ -127,7 +127,7 @@ class Monitor:
     holds = self._look(step, metrics)
     found = [
       self._alarm(rule, holds[rule.name])
-      for rule in alarms.RULES
+      for rule in rules.RULES
       if rule.name in holds and not self._settings.is_off(rule)
     ]
     for alarm in found:
@@ -151,7 +151,7 @@ class Monitor:
       if metrics is None or line["step"] > last:
         continue
       holds = self._look(line["step"], metrics)
-      warned = [rule for rule in alarms.RULES if rule.key in line]
+      warned = [rule for rule in rules.RULES if rule.key in line]
       for rule in warned:
         self._note(self._alarm(rule, holds.get(rule.name, {})))
       if any(self._settings.halts(rule) for rule in warned):
@@ -174,13 +174,13 @@ class Monitor:
     kept = "No checkpoint has been saved yet."
     if last_step is not None:
       kept = f"The last checkpoint is of step {last_step}."
-    if rule.name == alarms.UNSCORED:
+    if rule.name == rules.UNSCORED:
       share = self._history.stage.max_unscored
       why = complaints.commonest()
       return ValueError(
         unscored.too_many(self.halted.numbers, share, why, kept)
       )
-    if rule.name == alarms.SHORT:
+    if rule.name == rules.SHORT:
       return Halted(
         f"{self.halted.text()} The run stops here because"
         f" config.{self.halted.phase}.when_short is 'error'. {kept} Start again"
@@ -208,7 +208,7 @@ class Monitor:
     history = self._history
     history.add(step, metrics)
     found = {}
-    for rule in alarms.RULES:
+    for rule in rules.RULES:
       if history.num_steps % rule.every or rule.name in self._warned:
         continue
       numbers = rule.check(history)
@@ -220,13 +220,11 @@ class Monitor:
         found[rule.name] = numbers
     return found
 
-  def _alarm(
-    self, rule: alarms.Rule, numbers: dict[str, float]
-  ) -> alarms.Alarm:
-    return alarms.Alarm(
+  def _alarm(self, rule: rules.Rule, numbers: dict[str, float]) -> rules.Alarm:
+    return rules.Alarm(
       self._history.step, self._history.stage.name, rule, numbers
     )
 
-  def _note(self, alarm: alarms.Alarm) -> None:
+  def _note(self, alarm: rules.Alarm) -> None:
     self.alarms.append(alarm)
     self._warned.add(alarm.rule.name)

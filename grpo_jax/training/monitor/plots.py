@@ -1,18 +1,31 @@
-"""Curves of a finished or running run, from its `metrics.jsonl`."""
+"""Curves of a finished or running run, from its `metrics.jsonl`.
+
+What a run has logged, as arrays.
+
+history = grpo_jax.load("runs/quickstart").history
+plt.plot(history.steps, history["reward/mean"])
+plt.plot(*history.points("eval/accuracy"))
+history.to_pandas().groupby("phase").mean()
+"""
 
 from __future__ import annotations
 
 import io
 import os
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from grpo_jax import ranges
+from grpo_jax.settings.groups import nearest
 from grpo_jax.training.monitor import style
-from grpo_jax.training.runtime import metrics_log, paths
+from grpo_jax.training.runtime import files, log
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
+if TYPE_CHECKING:
+  import pandas as pd
 
 CURVES = "curves.png"  # In the folder of a run.
 
@@ -27,7 +40,7 @@ def plot_run(workdir: str | os.PathLike, path: str | os.PathLike) -> None:
   Raises:
     ImportError, FileNotFoundError, ValueError: See `figure_of`.
   """
-  paths.parse(path).write_bytes(png(figure_of(workdir)))
+  files.parse(path).write_bytes(png(figure_of(workdir)))
 
 
 def figure_of(workdir: str | os.PathLike) -> Figure:
@@ -55,12 +68,12 @@ def figure_of(workdir: str | os.PathLike) -> Figure:
       "plot_run: matplotlib is not installed; run"
       " `pip install 'grpo_jax[plot]'`."
     ) from error
-  source = paths.parse(workdir) / metrics_log.METRICS
+  source = files.parse(workdir) / log.METRICS
   if not source.exists():
     raise FileNotFoundError(
       f"plot_run: {source} does not exist; pass the --workdir of a run."
     )
-  every = list(metrics_log.read_lines(source))
+  every = list(log.read_lines(source))
   # Phases that draw completions and train the policy on them.
   names = {
     line["phase"]
@@ -167,3 +180,86 @@ def _finish(axes: Any, title: str, unit: str) -> None:
   _, labels = axes.get_legend_handles_labels()
   if len(labels) > 1:
     axes.legend()
+
+
+class History(Mapping[str, np.ndarray]):
+  """Metric -> its value in each of N lines of the log, [N] float64.
+
+  A line is a step, or the evaluation before the first step of a phase; that one
+  has the number of the step before it. Where a line has no such number, as
+  between two evaluations, or a mean was over nothing, there is NaN.
+
+  Attributes:
+    steps: [N] int, over all phases.
+    phases: [N] str, the phase of each line.
+  """
+
+  def __init__(self, lines: list[dict[str, Any]]):
+    """Takes lines of `metrics.jsonl`, with what `timings.jsonl` has of each."""
+    self.steps = np.array([line["step"] for line in lines], np.int64)
+    self.phases = np.array([line["phase"] for line in lines], np.str_)
+    self._lines = lines
+    names = {name: None for line in lines for name in line}
+    self._names = [name for name in names if name not in ("step", "phase")]
+
+  def __getitem__(self, name: str) -> np.ndarray:  # [N]
+    if name not in self._names:
+      raise KeyError(
+        f"history: this run has logged no {name!r}{nearest(name, self._names)}."
+        f" It has: {', '.join(sorted(self._names))}."
+      )
+    return np.array(
+      [line.get(name) for line in self._lines], np.float64
+    )  # None is NaN.
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(self._names)
+
+  def __len__(self) -> int:
+    return len(self._names)
+
+  def __contains__(self, name: object) -> bool:
+    return name in self._names
+
+  def __repr__(self) -> str:
+    lines = ranges.counted(len(self.steps), "line")
+    return f"History({lines} of {ranges.counted(len(self), 'metric')})"
+
+  def points(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """The steps at which there is a number, and the numbers, each [M]."""
+    values = self[name]
+    known = ~np.isnan(values)
+    return self.steps[known], values[known]
+
+  def to_pandas(self) -> pd.DataFrame:
+    """A table with a column for each metric, and "step" and "phase".
+
+    Raises:
+      ImportError: pandas is not installed.
+    """
+    try:
+      import pandas
+    except ImportError as error:
+      raise ImportError(
+        "history.to_pandas: pandas is not installed; run `pip install pandas`,"
+        " or use history[name], which are NumPy arrays."
+      ) from error
+    columns = {"step": self.steps, "phase": self.phases, **self}
+    return pandas.DataFrame(columns)
+
+
+def read(workdir: str | os.PathLike) -> History:
+  """What has been logged until now; empty if nothing has.
+
+  Args:
+    workdir: Folder of the run, local or gs://.
+
+  Raises:
+    ValueError: A line of the log is damaged.
+  """
+  lines: dict[tuple[str, int], dict[str, Any]] = {}
+  for name in (log.METRICS, log.TIMINGS):
+    path = files.parse(workdir) / name
+    for line in log.read_lines(path) if path.exists() else []:
+      lines.setdefault((line["phase"], line["step"]), {}).update(line)
+  return History(list(lines.values()))

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from grpo_jax.rollout import correction
+from grpo_jax.rollout import hints as hints_lib
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings.correction_settings import ANSWER
+from grpo_jax.settings.phase import ANSWER
 from grpo_jax.training.problem.problem import Problem
 from grpo_jax.training.problem.solutions import Solutions
 
@@ -20,7 +20,7 @@ Record = Mapping[str, Any]
 
 def make(
   config: config_lib.RunConfig, problem: Problem, name: str
-) -> correction.Correction | None:
+) -> hints_lib.Correction | None:
   """What the phase called `name` does with wrong completions; None: nothing.
 
   Raises:
@@ -40,10 +40,10 @@ def make(
   hints = _hints(config, problem, name)
   record = problem.train[0]
   # If a reference does not fit, the row gets the sentence in its place.
-  fits = (hints.arrays(record)[correction.REFERENCE] >= 0).any()
+  fits = (hints.arrays(record)[hints_lib.REFERENCE] >= 0).any()
   if settings.p_answer or (settings.p_reference and not fits):
     hints.check(record)
-  return correction.Correction(
+  return hints_lib.Correction(
     p_cue=settings.p_cue,
     p_answer=settings.p_answer,
     p_reference=settings.p_reference,
@@ -94,8 +94,8 @@ class Hints:
     found = self.solutions.find(record["extras"])
     answer = [*self.before, *found.answer, *self.after]
     return {
-      correction.ANSWER: self._padded(answer),
-      correction.REFERENCE: self._padded(found.completion),
+      hints_lib.ANSWER: self._padded(answer),
+      hints_lib.REFERENCE: self._padded(found.completion),
     }
 
   def check(self, record: Record) -> None:

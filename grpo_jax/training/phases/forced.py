@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from grpo_jax.algorithms.rredcot import RREDCoTConfig
-from grpo_jax.step.forced_answers import ForcedAnswers
+from grpo_jax.step.prefix_value import ForcedAnswers
 from grpo_jax.training.problem.problem import Problem
 
 

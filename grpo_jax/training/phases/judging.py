@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
-from grpo_jax.step import rounds
+from grpo_jax.step import dynamic_sampling
 from grpo_jax.training.runtime import hosts, sharding
 from grpo_jax.types import PyTree, Rollout
 
@@ -141,15 +141,15 @@ def errors_here(batch: pipeline.PromptBatch, told: Sequence[Told]) -> Errors:
 
 
 def collect(
-  draw: Callable[[pipeline.PromptBatch], tuple[rounds.Groups, dict]],
-  add: Callable[..., rounds.Collected],
+  draw: Callable[[pipeline.PromptBatch], tuple[dynamic_sampling.Groups, dict]],
+  add: Callable[..., dynamic_sampling.Collected],
   batch: pipeline.PromptBatch,
   max_rounds: int,
-  recycled: rounds.Groups | None,
-) -> tuple[rounds.Collected, dict[str, float]]:
+  recycled: dynamic_sampling.Groups | None,
+) -> tuple[dynamic_sampling.Collected, dict[str, float]]:
   """`rounds.collect` with the host between the rounds; sums what they count."""
   size = len(batch.records) // max_rounds
-  collected: rounds.Collected | None = None
+  collected: dynamic_sampling.Collected | None = None
   counts: dict[str, float] = collections.defaultdict(float)
   for start in range(0, len(batch.records), size):
     chosen = slice(start, start + size)

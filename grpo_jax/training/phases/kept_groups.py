@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import kept, replay
-from grpo_jax.training.problem import judges
+from grpo_jax.step import dynamic_sampling
+from grpo_jax.training.problem import rewards
 from grpo_jax.training.problem.problem import Problem
 from grpo_jax.types import Prompts
 
@@ -21,9 +21,9 @@ def make(
   problem: Problem,
   name: str,
   objective: Any,
-  judge: judges.Sum,
+  judge: rewards.Sum,
   num_shards: int,
-) -> kept.Kept | None:
+) -> dynamic_sampling.Kept | None:
   """What the phase called `name` keeps; None: nothing.
 
   Args:
@@ -47,11 +47,11 @@ def make(
       " number)."
     )
   slots = phase.max_prompt_len or problem.max_prompt_len
-  return kept.Kept(
+  return dynamic_sampling.Kept(
     prompts=prompt_shapes(problem, phase.num_prompts, slots),
     said=judge.said_shapes(phase.num_rows, problem.max_new_tokens),
     recycles=phase.recycle_surplus,
-    replay=replay.Replay(
+    replay=dynamic_sampling.Replay(
       size,
       objective.advantage_scale,
       objective.advantage_eps,

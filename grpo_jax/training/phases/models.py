@@ -1,298 +1,639 @@
-"""The models that a config describes, and the parameters they start with."""
+"""What a policy is held to: its reference, or one or several teachers.
+
+Who plays with the policy, in environments that have seats for others.
+
+    config.rl.opponents = ("start", "runs/another")
+
+Each is a frozen member of the phase, "opponent1", "opponent2", …; "self" is the
+policy as it is, which needs none.
+
+Reward models of a run: what they score, and those from outside of it.
+
+Models from outside of a run: of other runs, or Hugging Face checkpoints.
+
+One string names either: the workdir of a run, whose last checkpoint is read
+and whose architecture is that of its config; or the folder or hub name of a
+checkpoint. The architecture may be another than the policy's, in size and in
+family. The tokenizer must be the same, piece by piece.
+
+What is at fault is found by `find`, which reads configs, tokenizers and shapes.
+Parameters are read by `Outside.read`, where a phase begins that needs them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import math
+import pathlib
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.sharding import Mesh
 
-from grpo_jax.data import shown
-from grpo_jax.data.sources import Record
-from grpo_jax.models import architecture, lora, quantization, transformer
-from grpo_jax.models.hf import peft, weights
+from grpo_jax.data import tokenizer
+from grpo_jax.models import architecture, quantization
+from grpo_jax.models import critic as critic_lib
+from grpo_jax.models.hf import classifiers, families, hub, weights
+from grpo_jax.rollout import seats
 from grpo_jax.settings import config as config_lib
+from grpo_jax.settings.phase import RewardModelConfig
+from grpo_jax.step import models as models_lib
+from grpo_jax.step import reward_models
+from grpo_jax.step.micro_batches import UpdatePlan
+from grpo_jax.step.models import Member
+from grpo_jax.training.phases import policy as policy_lib
+from grpo_jax.training.phases import sampler
+from grpo_jax.training.phases import workdir as workdir_lib
+from grpo_jax.training.problem import tokens
 from grpo_jax.training.problem.problem import Problem
-from grpo_jax.training.runtime import programs, sharding
-from grpo_jax.types import MemberState, Policy, PyTree, TrainState
+from grpo_jax.training.runtime import files, log, sharding
+from grpo_jax.types import MemberState, Policy, PyTree
 
 
-def make_policy(
-  config: config_lib.RunConfig, problem: Problem, mesh: Mesh
-) -> Policy:
-  """The model for the problem's vocabulary, split over the mesh.
+@dataclasses.dataclass(frozen=True)
+class Outside:
+  """A model that is not this run's.
 
-  An id that the tokenizer does not have is never written (`only_known`).
-
-  Raises:
-    ValueError: A size of the model does not split.
+  Attributes:
+    policy: Of its own architecture, with as many logits as the policy of the
+      run has: rows of its table that no token has are left out, and ids that it
+      has no row for get the lowest of its logits.
+    shapes: Of its parameters, which share nothing with those of the run.
+    read: () -> its parameters, on the mesh of the run.
+    width: Of its hidden states.
   """
-  model = config.model.transformer(problem.tokenizer.vocab_size)
-  check_model(model, mesh)
-  check_images(model, problem, "config.model")
-  longest = problem.max_prompt_len + problem.max_new_tokens
-  is_short = model.rope_scaling == "longrope" and not model.long_context
-  if is_short and longest > model.rope_original_len:
-    raise ValueError(
-      f"config: prompts and completions have up to {longest} tokens, and the"
-      f" model's positions are scaled for {model.rope_original_len}; set"
-      " config.model.long_context=True, which scales those of all sequences"
-      " for long ones, or lower config.data.max_prompt_len or"
-      " config.sampling.max_new_tokens."
-    )
-  adapters = config.model.adapters()
-  if adapters is not None:
-    alpha = programs.number("model.lora_alpha", adapters.alpha)
-    adapters = dataclasses.replace(adapters, alpha=alpha)
-  policy = sharding.on_mesh(policy_of(model, adapters), mesh)
-  return only_known(policy, problem.tokenizer, model.vocab_size)
+
+  policy: Policy
+  shapes: PyTree
+  read: Callable[[], PyTree]
+  width: int
+
+  def start(self, name: str) -> Callable[[Any], PyTree]:
+    """`Member.start` of a member that is read before the phase is entered."""
+
+    def start(before):
+      if name in before:
+        return before[name].params
+      return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.shapes)
+
+    return start
 
 
-def only_known(policy: Policy, tokenizer: Any, num_ids: int) -> Policy:
-  """The policy with logits of -inf for ids that the tokenizer does not have.
-
-  Tables of checkpoints are often rounded up, and a vocabulary may have gaps.
-  The same ids are left out of draws and of log-probs, entropies and
-  divergences, because all of them read `head`. If there is a token for each id,
-  the policy stays as it is.
+def find_outside(
+  path: str,
+  *,
+  setting: str,
+  config: config_lib.RunConfig,
+  problem: Problem,
+  mesh: Mesh,
+  member: str = "policy",
+  storage: str = "own",
+) -> Outside:
+  """The model that a setting names, before its parameters are read.
 
   Args:
-    policy: With `num_ids` logits.
-    tokenizer: Its `pieces` are the tokens; empty: nobody knows them.
-    num_ids: V.
-  """
-  known = np.zeros(num_ids, bool)
-  known[[id_ for id_ in tokenizer.pieces() if id_ < num_ids]] = True
-  if known.all() or not known.any():
-    return policy
+    path: Workdir of a run, or folder or hub name of a checkpoint.
+    setting: Which setting names it, for messages, as "config.rl.reference".
+    config: Settings of this run. Of a checkpoint, the fields of a run (dtype,
+      attention, …) are those of its `model`.
+    problem: Of this run, with its tokenizer.
+    mesh: Of this run.
+    member: Name of the model among those of the other run.
+    storage: One of `settings.STORAGE`; others than "own" are for policies.
 
-  def head(params, h, *more):
-    logits = policy.head(params, h, *more)
-    return jnp.where(known, logits, -jnp.inf)
+  Raises:
+    FileNotFoundError: There is no such run or checkpoint.
+    ValueError: It is damaged or not supported, has no such member, or another
+      tokenizer; or a size does not split over the mesh.
+  """
+  shown = f"{setting}={path!r}"
+  try:
+    folder = files.parse(path)
+    if is_checkpoint(path):
+      if member != "policy":
+        raise ValueError(
+          f"it is a checkpoint of a language model, and no run with a"
+          f" {member!r}."
+        )
+      found, theirs = _outside_of_checkpoint(path, config, mesh, storage)
+    else:
+      found, theirs = _of_run(folder, mesh, member, storage)
+  except (FileNotFoundError, ValueError) as error:
+    if is_checkpoint(path) and not files.parse(path).exists():
+      # A name on the hub looks like the path of a run.
+      shown += ": there is no such folder of a run, and as a checkpoint"
+    raise type(error)(f"{shown}: {error}") from error
+  if problem.tokenizer.pieces():
+    tokens.check_same(problem.tokenizer, theirs(), shown)
+  ours = config.model.transformer(problem.tokenizer.vocab_size).vocab_size
+  policy = _with_ids(found.policy, ours)
+  policy = policy_lib.only_known(policy, problem.tokenizer, ours)
+  return dataclasses.replace(found, policy=policy)
+
+
+def is_checkpoint(path: str) -> bool:
+  """Whether a string means a Hugging Face checkpoint, and not a run."""
+  folder = files.parse(path)
+  file = folder / log.CONFIG
+  if file.exists():
+    return "model_type" in log.read_json(file, dict)
+  return not folder.exists() and bool(re.fullmatch(r"[\w.-]+/[\w.-]+", path))
+
+
+def _of_run(
+  workdir: files.Path, mesh: Mesh, member: str, storage: str
+) -> tuple[Outside, Callable[[], Any]]:
+  """A model of another run, and what makes its tokenizer."""
+  config = workdir_lib.settings(workdir)
+  step = workdir_lib.last_step(workdir, config)
+  saved = workdir_lib.shapes(workdir, config, step)
+  if member not in saved:
+    raise ValueError(
+      f"its last checkpoint has no {member!r}, but {', '.join(sorted(saved))};"
+      " name a run that has trained one."
+    )
+  wanted = {member: saved[member]}
+  # What it shares with the policy there, as the base of adapters.
+  shared = {}
+  if member != "policy":
+    own = saved[member].params["frozen"]
+    shared = {
+      name: value
+      for name, value in saved["policy"].params["frozen"].items()
+      if name not in own and name not in own.get("inherited", {})
+    }
+    if shared:
+      wanted["policy"] = MemberState({"frozen": shared})
+
+  def complete(params, shared):
+    frozen = params["frozen"]
+    if "inherited" in frozen:
+      whole = {**frozen, "inherited": {**shared, **frozen["inherited"]}}
+    else:
+      whole = {**shared, **frozen}
+    return _stored({**params, "frozen": whole}, storage)
+
+  def read():
+    params = workdir_lib.read(workdir, config, step, wanted, mesh)
+    frozen = params["policy"]["frozen"] if shared else {}
+    return _placed(complete(params[member], frozen), mesh)
+
+  text = tokens.make_tokenizer(config)
+  model = config.model.transformer(text.vocab_size)
+  policy_lib.check_model(model, mesh)
+  adapters = config.model.adapters()
+  if adapters is not None and storage == "int8":
+    adapters = dataclasses.replace(adapters, quantization="int8")
+  policy = sharding.on_mesh(policy_lib.policy_of(model, adapters), mesh)
+  if adapters is None and storage == "int8":
+    policy = quantization.unpacking(policy)
+  shapes = jax.eval_shape(complete, saved[member].params, shared)
+  return Outside(policy, shapes, read, model.width), lambda: text
+
+
+def _outside_of_checkpoint(
+  name: str, config: config_lib.RunConfig, mesh: Mesh, storage: str
+) -> tuple[Outside, Callable[[], Any]]:
+  """The model of a checkpoint, and what makes its tokenizer."""
+  directory = hub.local_directory(name)
+  fields, _ = families.from_config_json(directory)
+  own = {n: getattr(config.model, n) for n in architecture.FIELDS_OF_A_RUN}
+  if storage != "own":
+    own["param_dtype"] = "bfloat16"
+  model = architecture.TransformerConfig(**{**fields, **own})
+  policy_lib.check_model(model, mesh)
+  policy = sharding.on_mesh(policy_lib.policy_of(model, None), mesh)
+  shapes = jax.eval_shape(
+    lambda: _stored(policy.init(jax.random.key(0)), storage)
+  )
+
+  def read():
+    _, params = weights.load(
+      directory,
+      model,
+      param_dtype=model.param_dtype,
+      shardings=functools.partial(sharding.of_params, mesh),
+      convert=functools.partial(
+        quantization.quantize_leaf,
+        kind="int8" if storage == "int8" else "none",
+      ),
+    )
+    return _placed(params, mesh)
+
+  if storage == "int8":
+    policy = quantization.unpacking(policy)
+  return Outside(
+    policy, shapes, read, model.width
+  ), lambda: tokenizer.Tokenizer(directory)
+
+
+def _stored(params: PyTree, storage: str) -> PyTree:
+  """The parameters in the form in which a frozen model is kept."""
+  if storage == "own":
+    return params
+  if storage == "int8":
+    # Before they are rounded.
+    if "base" in params["frozen"]:
+      base = quantization.quantize(params["frozen"]["base"], "int8")
+      params = {**params, "frozen": {**params["frozen"], "base": base}}
+    else:
+      trained = quantization.quantize(params["trained"], "int8")
+      params = {**params, "trained": trained}
+
+  def halved(x):
+    if quantization.is_quantized(x) or not jnp.issubdtype(
+      x.dtype, jnp.floating
+    ):
+      return x
+    return x.astype(jnp.bfloat16)
+
+  return jax.tree.map(halved, params, is_leaf=quantization.is_quantized)
+
+
+def _placed(params: PyTree, mesh: Mesh) -> PyTree:
+  return jax.device_put(
+    params,
+    {group: sharding.of_params(mesh, tree) for group, tree in params.items()},
+  )
+
+
+def _with_ids(policy: Policy, count: int) -> Policy:
+  """The policy with so many logits, of which no token has those that differ.
+
+  Checkpoints of a family round their tables up to different sizes.
+  """
+
+  def head(params, h):
+    logits = policy.head(params, h)
+    missing = count - logits.shape[-1]
+    if missing <= 0:
+      return logits[..., :count] if missing else logits
+    lowest = logits.min(axis=-1, keepdims=True)
+    others = jnp.broadcast_to(lowest, (*logits.shape[:-1], missing))
+    return jnp.concatenate([logits, others], axis=-1)
 
   return dataclasses.replace(policy, head=head)
 
 
-def check_images(
-  model: architecture.TransformerConfig, problem: Problem, where: str
-) -> None:
-  """Raises ValueError unless a model can read what the prompts show.
+MEMBER = "reference"
 
-  Args:
-    model: Of the run, or one from outside of it.
-    problem: Has the prompts.
-    where: Which setting the model is of.
+
+def paths(phase: config_lib.PhaseConfig) -> dict[str, str]:
+  """Member -> workdir or checkpoint, of references from outside of the run."""
+  found = phase.reference_workdirs
+  if len(found) == 1:
+    return {MEMBER: found[0]}
+  return {f"{MEMBER}{number}": path for number, path in enumerate(found)}
+
+
+@dataclasses.dataclass(frozen=True)
+class References:
+  """The reference of a phase, or its teachers.
+
+  Attributes:
+    algorithm: Name of the algorithm of the phase, for messages.
+    phase: Settings of the phase.
+    policy: The policy.
+    outside: Models that are not of this run, by the name of the member, with
+      those of `paths` among them.
   """
-  shapes = problem.image_shapes
-  if shapes is None:
-    return
-  if model.tower is None:
-    raise ValueError(
-      f"{where}: the model has no vision tower, and the prompts show images;"
-      " set config.model.tower.kind, or name a checkpoint that has one."
+
+  algorithm: str
+  phase: config_lib.PhaseConfig
+  policy: Policy
+  outside: Mapping[str, Outside]
+
+  def made(
+    self, plan: UpdatePlan, required: frozenset[str], topk: int
+  ) -> dict[str, Member]:
+    """By name.
+
+    Args:
+      plan: How rows become micro-batches.
+      required: Optional inputs that the objective reads.
+      topk: How many likeliest tokens of a teacher it reads.
+    """
+    fields = functools.partial(
+      models_lib.reference_fields, plan, required, topk
     )
-  num_places, num_values = shapes.patches.shape
-  of_token = model.tower.patches_per_token
-  if num_values != model.tower.patch_width or num_places % of_token:
-    raise ValueError(
-      f"{where}: prompts show {num_places} patches of {num_values} numbers, and"
-      f" the model's tower reads patches of {model.tower.patch_width} numbers,"
-      f" {of_token} for each token; needed are the same numbers, and a multiple"
-      " of these patches. Change the sizes of config.model.tower, or of the"
-      " images."
-    )
-  if (sight := problem.encoder.sight) is not None:
-    _check_sight(model, sight, problem, where)
-  elif len(problem.train):  # A problem that is only compiled has no records.
-    _check_placeholders(model, problem.train[0], where)
-
-
-def _check_placeholders(
-  model: architecture.TransformerConfig, first: Record, where: str
-) -> None:
-  """Raises ValueError unless a task's first prompt has room for its images."""
-  assert model.tower is not None  # It was looked at before.
-  of_token = model.tower.patches_per_token
-  shown = int((np.asarray(first["images"].image) >= 0).sum()) // of_token
-  found = int((np.asarray(first["prompt"]) == model.image_token).sum())
-  if found != shown:
-    raise ValueError(
-      f"{where}: the images of the first prompt are {shown} tokens, and it has"
-      f" {found} placeholders with the id {model.image_token}; set"
-      " config.model.tower.image_token to the id that stands for images."
-    )
-
-
-def _check_sight(
-  model: architecture.TransformerConfig,
-  sight: shown.Sight,
-  problem: Problem,
-  where: str,
-) -> None:
-  """Raises ValueError unless a model reads what a processor writes.
-
-  Args:
-    model: With a tower.
-    sight: How prompts show images.
-    problem: Has the tokenizer.
-    where: Which setting the model is of.
-  """
-  assert model.tower is not None  # It was looked at before.
-  token = sight.processor.image_token
-  (id_,) = problem.tokenizer.encode(token)
-  if id_ != model.image_token:
-    raise ValueError(
-      f"{where}: the placeholder of images has the id {model.image_token}, and"
-      f" {token!r} has the id {id_} in the tokenizer; set"
-      " config.model.tower.image_token to it, or config.data.tokenizer to that"
-      " of the checkpoint."
-    )
-  if sight.processor.merge**2 != model.tower.patches_per_token:
-    raise ValueError(
-      f"{where}: the tower makes a token of {model.tower.patches_per_token}"
-      f" patches, and the processor of config.data.images of"
-      f" {sight.processor.merge} x {sight.processor.merge}; set"
-      " config.data.image_processor to the folder of the same family."
-    )
-
-
-def check_model(model: architecture.TransformerConfig, mesh: Mesh) -> None:
-  """Raises ValueError if a size of the model does not split over the mesh."""
-  sizes = {
-    ("tensor",): {
-      "num_kv_heads": model.num_kv_heads,
-      "vocab_size": model.vocab_size,
-      **{
-        name: getattr(model, name)
-        for name, present in (
-          ("expert_width", model.num_experts),
-          ("shared_width", model.shared_width),
-          ("mlp_width", not model.num_experts or model.num_dense_layers),
+    models = [*paths(self.phase)]
+    if not models:
+      return {
+        MEMBER: Member(
+          start=self._start,
+          view=self._view(),
+          fields=fields,
+          scope="reference",
+          continues=not self.phase.set_reference,
         )
-        if present
-      },
-    },
-    ("expert",): {"num_experts": model.num_experts},
-    ("fsdp", "expert"): {
-      "width": model.width,
-      **{
-        name: getattr(model, name)
-        for name in ("latent_width", "query_latent_width")
-        if getattr(model, name)
-      },
-    },
-  }
-  if (tower := model.tower) is not None:
-    for axes, names in {
-      ("tensor",): ("num_heads", "mlp_width"),
-      ("fsdp", "expert"): ("width",),
-    }.items():
-      sizes[axes] |= {f"tower's {n}": getattr(tower, n) for n in names}
-  for axes, fields in sizes.items():
-    parts = math.prod(mesh.shape[axis] for axis in axes)
-    shown = " × ".join(f"{axis} {mesh.shape[axis]}" for axis in axes)
-    named = " or ".join(f"config.mesh.{axis}" for axis in axes)
-    for name, size in fields.items():
-      if size % parts or (size == 0 and parts > 1):
-        raise ValueError(
-          f"config.mesh: the model's {name} {size} does not split over {shown}:"
-          f" {size} / {parts} is not a whole number"
-          f"{' of at least 1' if not size else ''}. Change {named}."
-        )
+      }
+    found = {}
+    for number, name in enumerate(models):
+      model = self.outside[name]
+      found[name] = Member(start=model.start(name), read=model.read)
+      if self.phase.reference_mixture and number > 0:
+        continue  # The first one speaks for all.
+      found[name] = dataclasses.replace(
+        found[name],
+        view=self._view(name),
+        fields=fields,
+        domain=number if self.phase.has_teachers_of_domains else None,
+        scope="reference",
+      )
+    return found
+
+  def head(self) -> Callable[..., models_lib.Head]:
+    """(parameters of all members, rows) -> what makes logits of `ref_h`."""
+    if self.phase.has_teachers_of_domains:
+      return functools.partial(models_lib.head_of_domains, self._teachers())
+    view = self._view()
+    return lambda params, batch: view(params).head
+
+  def _view(self, name: str = MEMBER) -> Callable[..., models_lib.View]:
+    """How a reference is run, or the mixture of all."""
+    if self.phase.reference_mixture:
+      return functools.partial(
+        models_lib.mixture_view, self._teachers(), self.phase.reference_mixture
+      )
+    if (model := self.outside.get(name)) is not None:
+      return functools.partial(models_lib.outside_view, model.policy, name)
+    return functools.partial(models_lib.frozen_view, self.policy, name)
+
+  def _teachers(self) -> tuple[models_lib.Teacher, ...]:
+    found = {name: self.outside[name] for name in paths(self.phase)}
+    return tuple(
+      models_lib.Teacher(model.policy, name, model.width)
+      for name, model in found.items()
+    )
+
+  def _start(self, before: Mapping[str, MemberState]) -> PyTree:
+    if self.phase.set_reference:
+      return models_lib.moving(before["policy"].params)
+    if MEMBER in before:
+      return before[MEMBER].params
+    raise ValueError(
+      f"algorithm {self.algorithm!r} needs a reference policy, and there is"
+      " none yet; set set_reference=True in the phase, or kl_coef=0."
+    )
 
 
-def policy_of(
-  model: architecture.TransformerConfig, adapters: lora.LoRAConfig | None
-) -> Policy:
-  """A transformer, with adapters if there are any."""
-  policy = transformer.transformer_policy(model)
-  return policy if adapters is None else lora.lora_policy(policy, adapters)
+SELF = "self"
+START = "start"
 
 
-def sampling_policy(policy: Policy, kind: str, mesh: Mesh) -> Policy:
-  """The policy as rollouts of training read it.
-
-  Args:
-    policy: Of the run.
-    kind: `config.sampling.weights_dtype`.
-    mesh: Codes and scales are where it has the kernels.
-  """
-
-  def place(codes):
-    if mesh.size == 1:
-      return codes
-    return lax.with_sharding_constraint(codes, sharding.of_params(mesh, codes))
-
-  return quantization.rounding(policy, kind, place)
+def _models(phase: config_lib.PhaseConfig) -> dict[str, str]:
+  """Member -> what it is, each once, of opponents that are not the policy."""
+  others = dict.fromkeys(name for name in phase.opponents if name != SELF)
+  return {f"opponent{i}": name for i, name in enumerate(others, 1)}
 
 
-def first_state(
-  config: config_lib.RunConfig,
-  problem: Problem,
+def from_outside(phase: config_lib.PhaseConfig) -> dict[str, str]:
+  """Member -> workdir or checkpoint, of those that are not of this run."""
+  return {k: where for k, where in _models(phase).items() if where != START}
+
+
+def made(
+  phase: config_lib.PhaseConfig,
   policy: Policy,
-  mesh: Mesh,
-) -> TrainState:
-  """The state that a run starts with: fresh, or from a checkpoint's weights.
+  outside: Mapping[str, Outside],
+) -> dict[str, Member]:
+  """The members that the opponents of a phase are, by name.
 
-  Adapters that the config names are read too.
+  Args:
+    phase: Settings of the phase.
+    policy: The policy.
+    outside: By name of the member, those of `from_outside`.
+  """
+
+  def start(before: Mapping[str, MemberState]) -> PyTree:
+    return models_lib.moving(before["policy"].params)
+
+  found = {}
+  for name in _models(phase):
+    if (model := outside.get(name)) is not None:
+      found[name] = Member(
+        start=model.start(name),
+        view=functools.partial(models_lib.outside_view, model.policy, name),
+        read=model.read,
+      )
+    else:
+      view = functools.partial(models_lib.frozen_view, policy, name)
+      found[name] = Member(start=start, view=view)
+  return found
+
+
+def table(
+  phase: config_lib.PhaseConfig,
+  policy: Policy,
+  all_members: Mapping[str, Member],
+  outside: Mapping[str, Outside],
+) -> sampler.Table | None:
+  """Who sits where in a phase; None if the policy has all seats.
+
+  Args:
+    phase: Settings of the phase.
+    policy: The policy.
+    all_members: Those of `made` among them.
+    outside: As in `made`.
+  """
+  if not phase.opponents:
+    return None
+  others = _models(phase)
+  policies = [outside[k].policy if k in outside else policy for k in others]
+  views = [all_members[name].view for name in others]
+  number = {SELF: 0, **{name: i for i, name in enumerate(others.values(), 1)}}
+  return sampler.Table(
+    seats.Opponents(
+      tuple(policies), tuple(number[name] for name in phase.opponents)
+    ),
+    tuple(view for view in views if view is not None),
+  )
+
+
+def steps(
+  settings: RewardModelConfig, tokenizer: Any
+) -> reward_models.Steps | None:
+  """Which tokens end a step of a process reward model; None: it is none.
+
+  Args:
+    settings: `config.reward_model`.
+    tokenizer: Of the run.
 
   Raises:
-    FileNotFoundError, ValueError: The checkpoint's files are at fault.
+    ValueError: No token has such an end, or the tokenizer does not say.
   """
-  if not config.model.checkpoint:
-    return initial_state(policy, config.seed)
-  _, params = weights.load(
-    config.model.directory(weights=True),
-    config.model.transformer(problem.tokenizer.vocab_size),
-    param_dtype=config.model.param_dtype,
-    shardings=functools.partial(sharding.of_params, mesh),
-    convert=functools.partial(
-      quantization.quantize_leaf, kind=config.model.quantization
-    ),
+  if not settings.step_ends:
+    return None
+  ends = tuple(text.encode() for text in settings.step_ends)
+  found = np.array([x.endswith(ends) for x in tokenizer.token_bytes()])
+  if not found.any():
+    raise ValueError(
+      f"config.reward_model.step_ends={settings.step_ends}: no token of the"
+      " tokenizer ends so, and no step would end; name the last characters of a"
+      " token, such as ';'."
+    )
+  return reward_models.Steps(found, settings.of_steps)
+
+
+def outside_of(
+  config: config_lib.RunConfig,
+  name: str,
+  problem: Problem,
+  mesh: Mesh,
+  is_judged: bool,
+) -> dict[str, Outside]:
+  """The reward models that a phase has from outside of the run, by member.
+
+  Args:
+    config: Settings of this run.
+    name: Of the phase.
+    problem: Of this run.
+    mesh: Of this run.
+    is_judged: Whether a reward model judges its completions.
+  """
+  settings, phase = config.reward_model, config.section(name)
+  named = {}
+  if settings.source and (is_judged or "reward" in phase.trains):
+    named["reward"] = "source", bool(settings.step_ends)
+  if settings.ranks(phase):
+    named["ranker"] = "ranked_by", False
+  return {
+    member: find_reward_model(
+      getattr(settings, field),
+      setting=f"config.reward_model.{field}",
+      scores_steps=scores_steps,
+      config=config,
+      problem=problem,
+      mesh=mesh,
+    )
+    for member, (field, scores_steps) in named.items()
+  }
+
+
+def find_reward_model(
+  path: str,
+  *,
+  setting: str,
+  scores_steps: bool,
+  config: config_lib.RunConfig,
+  problem: Problem,
+  mesh: Mesh,
+) -> Outside:
+  """A reward model that is not this run's, before its parameters are read.
+
+  Args:
+    path: Workdir of a run that has trained one, or folder or hub name of a
+      checkpoint with a scalar head.
+    setting: Which setting names it, for messages.
+    scores_steps: Whether it is to score steps, or whole completions.
+    config: Settings of this run.
+    problem: Of this run, with its tokenizer.
+    mesh: Of this run.
+
+  Raises:
+    FileNotFoundError, ValueError: As from `outside.find`; or it scores
+      something else than is asked for.
+  """
+  shown = f"{setting}={path!r}"
+  freeze = config.reward_model.freeze
+  if is_checkpoint(path):
+    try:
+      return _of_checkpoint(path, shown, scores_steps, config, problem, mesh)
+    except (FileNotFoundError, ValueError) as error:
+      if str(error).startswith(shown):
+        raise
+      raise type(error)(f"{shown}: {error}") from error
+  found = find_outside(
+    path,
+    setting=setting,
+    config=config,
+    problem=problem,
+    mesh=mesh,
+    member="reward",
   )
-  adapters = config.model.adapters()
-  if adapters is not None:
-    init_key, _ = jax.random.split(jax.random.key(config.seed))
-    params = lora.wrap(params, adapters, init_key)
-    if config.model.adapter_checkpoint:
-      params = peft.load(config.model.adapter_checkpoint, params, adapters)
-  return state_of(params, policy, config.seed)
+  theirs = workdir_lib.settings(files.parse(path))
+  _check_kind(shown, bool(theirs.reward_model.step_ends), scores_steps)
+  sized = found
+  if theirs.reward_model.source:  # It has the size that it was read with.
+    sized = find_reward_model(
+      theirs.reward_model.source,
+      setting=f"{shown}, whose config.reward_model.source",
+      scores_steps=scores_steps,
+      config=config,
+      problem=problem,
+      mesh=mesh,
+    )
 
+  def parted(params: PyTree) -> PyTree:
+    return critic_lib.parted_anew(params, freeze)
 
-def state_of(params: PyTree, policy: Policy, seed: int) -> TrainState:
-  """A state before any phase, with these parameters of the policy."""
-  # The keys alone are made: a random model of that size would be in the way.
-  empty = dataclasses.replace(policy, init=lambda key: {})
-  return initial_state(empty, seed).with_params(policy=params)
-
-
-def initial_state(policy: Policy, seed: int) -> TrainState:
-  """A state before any phase: parameters and keys only."""
-  key = jax.random.key(seed)
-  init_key, run_key = jax.random.split(key)
-  return TrainState(
-    step=jnp.int32(0),
-    phase=jnp.int32(0),
-    phase_step=jnp.int32(0),
-    key=run_key,
-    members={"policy": MemberState(jax.jit(policy.init)(init_key))},
-    algorithm_state={},
+  return Outside(
+    sized.policy,
+    jax.eval_shape(parted, found.shapes),
+    lambda: parted(found.read()),
+    sized.width,
   )
 
 
-def evaluation_params(member: MemberState) -> PyTree:
-  """Parameters of a member to evaluate: the average where one is kept."""
-  if member.average is None:
-    return member.params
-  trained = jax.tree.map(
-    lambda average, leaf: average.astype(leaf.dtype),
-    member.average,
-    member.params["trained"],
+def _check_kind(shown: str, is_of_steps: bool, scores_steps: bool) -> None:
+  """Raises ValueError if a model scores something else than is asked for."""
+  kinds = {True: "steps", False: "whole completions"}
+  if is_of_steps != scores_steps:
+    asked = "names the ends of steps" if scores_steps else "is empty"
+    raise ValueError(
+      f"{shown}: it was trained to score {kinds[is_of_steps]}, and"
+      f" {kinds[scores_steps]} are to be scored, because"
+      f" config.reward_model.step_ends {asked}; change that, or name another"
+      " model."
+    )
+
+
+def _of_checkpoint(
+  name: str,
+  shown: str,
+  scores_steps: bool,
+  config: config_lib.RunConfig,
+  problem: Problem,
+  mesh: Mesh,
+) -> Outside:
+  """A reward model of a checkpoint."""
+  directory = pathlib.Path(hub.local_directory(name))
+  described = classifiers.described(directory)
+  _check_kind(shown, described.scores_steps, scores_steps)
+  if problem.tokenizer.pieces():
+    theirs = tokenizer.Tokenizer(directory)
+    tokens.check_same(problem.tokenizer, theirs, shown)
+  own = {n: getattr(config.model, n) for n in architecture.FIELDS_OF_A_RUN}
+  model = architecture.TransformerConfig(**{**described.fields, **own})
+  policy_lib.check_model(model, mesh)
+  policy = sharding.on_mesh(policy_lib.policy_of(model, None), mesh)
+  head = classifiers.head(directory, described)
+  freeze = config.reward_model.freeze
+
+  def whole(params: PyTree) -> PyTree:
+    number = jax.tree.map(jnp.asarray, head)
+    return critic_lib.reward_params(
+      params["trained"], params["frozen"], number, freeze
+    )
+
+  def read() -> PyTree:
+    _, params = weights.load(
+      directory,
+      model,
+      shardings=functools.partial(sharding.of_params, mesh),
+      family=described.family,
+    )
+    made = whole(params)
+    return jax.device_put(
+      made,
+      {group: sharding.of_params(mesh, tree) for group, tree in made.items()},
+    )
+
+  shapes = jax.eval_shape(
+    lambda key: whole(policy.init(key)), jax.random.key(0)
   )
-  return {**member.params, "trained": trained}
+  return Outside(policy, shapes, read, model.width)

@@ -17,8 +17,8 @@ import optax
 from jax import lax
 
 from grpo_jax.ops import masked
-from grpo_jax.settings import sections
-from grpo_jax.training.runtime import varied
+from grpo_jax.settings import phase
+from grpo_jax.training.runtime import hyperparameters
 from grpo_jax.types import PyTree
 
 # Kernels to heads of their own, [N, H, K].
@@ -26,11 +26,11 @@ _OF_LATENT = re.compile(r"attention/(query_heads|query_up|kv_up)/")
 
 
 def schedule(
-  config: sections.OptimizerConfig, num_updates: int
+  config: phase.OptimizerConfig, num_updates: int
 ) -> Callable[[jax.Array], jax.Array]:
   """Learning rate by gradient step, over `num_updates` steps in all."""
   peak, end = config.learning_rate, config.learning_rate * config.final_fraction
-  decay_steps = varied.at_least(num_updates - config.warmup_steps, 1)
+  decay_steps = hyperparameters.at_least(num_updates - config.warmup_steps, 1)
   if config.schedule == "constant":
     decay = optax.constant_schedule(peak)
   elif config.schedule == "linear":
@@ -45,7 +45,7 @@ def schedule(
   warmup = optax.linear_schedule(
     peak / config.warmup_steps,
     peak,
-    varied.at_least(config.warmup_steps - 1, 1),
+    hyperparameters.at_least(config.warmup_steps - 1, 1),
   )
   return optax.join_schedules([warmup, decay], [config.warmup_steps])
 
@@ -281,7 +281,7 @@ def _stochastically_rounded(
 
 
 def of_model(
-  config: sections.OptimizerConfig,
+  config: phase.OptimizerConfig,
   num_updates: int,
   seed: int = 0,
   owner: str = "policy",
@@ -303,7 +303,7 @@ def of_model(
 
 
 def of_scalars(
-  config: sections.OptimizerConfig, num_updates: int
+  config: phase.OptimizerConfig, num_updates: int
 ) -> optax.GradientTransformation:
   """Adam for the scalars that an algorithm trains beside the policy.
 

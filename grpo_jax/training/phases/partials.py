@@ -6,10 +6,10 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from grpo_jax.data import placed
+from grpo_jax.data import pipeline
 from grpo_jax.rollout import resumed
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import members, partial
+from grpo_jax.step import models, partial
 from grpo_jax.training.phases import kept_groups
 from grpo_jax.training.problem.problem import Problem
 from grpo_jax.types import Policy
@@ -44,7 +44,7 @@ def make(
   # Where each completion ends before the bound comes, it never gets more.
   is_bounded = length * (phase.staleness + 1) < num_slots
   return partial.Partial(
-    go_on=members.played(
+    go_on=models.played(
       functools.partial(resumed.goes_on, policy),
       config=sampler,
       most=num_slots if is_bounded else length,
@@ -67,7 +67,7 @@ def make(
 
 def stream(
   problem: Problem, phase: Any, seed: int, rows: Sequence[int]
-) -> placed.PlacedPrompts:
+) -> pipeline.PlacedPrompts:
   """The prompts of a phase whose rollouts are cut.
 
   Args:
@@ -76,7 +76,7 @@ def stream(
     seed: Of the order.
     rows: Which ones of each batch to make.
   """
-  return placed.PlacedPrompts(
+  return pipeline.PlacedPrompts(
     problem.of_domains(problem.train, phase.domains),
     problem.encoder,
     batch_size=phase.num_prompts,

@@ -10,20 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from grpo_jax import ranges
-from grpo_jax.data import (
-  chosen,
-  clusters,
-  demonstrations,
-  finding,
-  pipeline,
-  sources,
-)
+from grpo_jax.data import clusters, demonstrations, finding, pipeline, sources
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings.schedule_settings import ADS, SPO
-from grpo_jax.step import ads, schedules, single_stream
+from grpo_jax.settings.phase import ADS, SPO
+from grpo_jax.step import prompts as prompts_lib
 from grpo_jax.training.phases import corrections
 from grpo_jax.training.problem.problem import Problem
-from grpo_jax.training.runtime import paths
+from grpo_jax.training.runtime import files
 
 
 class Pool(NamedTuple):
@@ -81,7 +74,7 @@ def pool(config: config_lib.RunConfig, problem: Problem, name: str) -> Pool:
 
 def make(
   config: config_lib.RunConfig, problem: Problem, name: str
-) -> schedules.Schedule | None:
+) -> prompts_lib.Schedule | None:
   """The schedule of a phase; None where prompts come in an order of their own.
 
   A problem that is only described has no records, and no pool of them.
@@ -101,15 +94,15 @@ def make(
     if settings.samples:
       setting = f"config.{name}.schedule.samples"
       right, scored = counted(found, problem, settings.samples, setting)
-      counts = single_stream.start_counts(right, scored, settings.memory_low)
-    return single_stream.SingleStream(
+      counts = prompts_lib.start_counts(right, scored, settings.memory_low)
+    return prompts_lib.SingleStream(
       size=len(found.numbers),
       num_prompts=phase.num_prompts,
       num_slots=problem.max_new_tokens,
       memory_low=settings.memory_low,
       counts=counts,
     )
-  return schedules.Curriculum(
+  return prompts_lib.Curriculum(
     rule=settings.name,
     size=len(found.numbers),
     num_prompts=phase.num_prompts,
@@ -120,7 +113,7 @@ def make(
   )
 
 
-def _ads(found: Pool, settings: Any, where: str) -> ads.Ads:
+def _ads(found: Pool, settings: Any, where: str) -> prompts_lib.Ads:
   """The clusters of a pool; reads their file.
 
   Raises:
@@ -145,7 +138,7 @@ def _ads(found: Pool, settings: Any, where: str) -> ads.Ads:
       f" ({where}.window); lower that, or write a file with fewer clusters or"
       f" with --least={settings.window}."
     )
-  return ads.Ads(
+  return prompts_lib.Ads(
     order,
     sizes,
     num_drawn=settings.drawn_clusters,
@@ -173,7 +166,7 @@ def counted(
     FileNotFoundError: There is no such file.
     ValueError: It has no verdicts, or none of a prompt of the pool.
   """
-  file, where = paths.parse(path), f"{setting}={path!r}"
+  file, where = files.parse(path), f"{setting}={path!r}"
   if not file.exists():
     raise FileNotFoundError(
       f"{where}: there is no such file; experiments.generate --prompts=train"
@@ -210,7 +203,7 @@ def stream(
   problem: Problem,
   name: str,
   rows: Sequence[int],
-) -> chosen.ChosenPrompts:
+) -> pipeline.ChosenPrompts:
   """The batches of a phase that chooses its prompts.
 
   Args:
@@ -220,7 +213,7 @@ def stream(
   """
   phase = config.section(name)
   source, numbers = pool(config, problem, name)
-  return chosen.ChosenPrompts(
+  return pipeline.ChosenPrompts(
     source,
     problem.encoder,
     numbers,

@@ -24,15 +24,13 @@ from jax.sharding import Mesh
 from grpo_jax.data import pipeline
 from grpo_jax.rewards.workers import pool, verifiers_process
 from grpo_jax.rollout import drawing, host_turns
-from grpo_jax.serving import serving, serving_endpoint
-from grpo_jax.training.phases import judging, players, turn_counts
+from grpo_jax.serving import endpoint, engine
+from grpo_jax.training.phases import episodes as episodes_lib
+from grpo_jax.training.phases import judging
+from grpo_jax.training.phases import sampler as sampler_lib
 from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.training.problem import (
-  served_problem,
-  served_rollouts,
-  token_texts,
-)
-from grpo_jax.training.runtime import programs, sharding
+from grpo_jax.training.problem import served as served_lib
+from grpo_jax.training.runtime import jit, sharding
 from grpo_jax.types import Prompts, PyTree, Rollout, Scored
 
 _POLL_S = 0.02
@@ -58,7 +56,7 @@ class ServedEpisodes:
       ValueError: The run is one of several processes; or something is to be
         recorded that is not.
     """
-    assert isinstance(problem.sessions, served_rollouts.Served)
+    assert isinstance(problem.sessions, served_lib.Served)
     for name in ("record_kept", "record_routing"):
       if getattr(turns.config, name):
         raise ValueError(
@@ -69,11 +67,11 @@ class ServedEpisodes:
     self._problem, self._mesh = problem, mesh
     self._served, self._turns = problem.sessions, turns
     self._rows = sharding.by_rows(mesh)
-    self._sampler: serving.Sampler | None = None
-    self._speaker = serving_endpoint.Speaker(
+    self._sampler: engine.Sampler | None = None
+    self._speaker = endpoint.Speaker(
       problem.encoder,
-      lambda ids: token_texts.bytes_of(problem, ids),
-      serving_endpoint.calls_named(self._served.wanted.calls),
+      problem.bytes_of,
+      endpoint.calls_named(self._served.wanted.calls),
     )
     self._keys = jax.jit(
       lambda key, ids: jax.random.key_data(
@@ -83,7 +81,7 @@ class ServedEpisodes:
     )
     split = sharding.row_constraint(mesh)
     self._judge = problem.judge.without_models()
-    self._score = programs.Program(
+    self._score = jit.Program(
       lambda prompts, rollout: split(self._judge.score({}, prompts, rollout)),
       sharding.replicated(mesh),
     )
@@ -95,7 +93,7 @@ class ServedEpisodes:
     key: jax.Array,
     batch: pipeline.PromptBatch,
     meanwhile: Callable[[], None] | None = None,
-  ) -> players.Played:
+  ) -> sampler_lib.Played:
     """One episode of each row; see `players.HostEpisodes.play`.
 
     Raises:
@@ -104,12 +102,12 @@ class ServedEpisodes:
     """
     keys = sharding.to_local(self._keys(key, prompts.ids))
     episodes = [
-      served_rollouts.Episode(_prompt(batch, row // self._turns.group_size), k)
+      served_lib.Episode(_prompt(batch, row // self._turns.group_size), k)
       for row, k in enumerate(keys)
     ]
     one = _Play(self._problem, self._turns, batch, episodes)
     sampler = self._sampler_for(len(episodes))
-    limits = served_rollouts.Limits(
+    limits = served_lib.Limits(
       self._turns.config.max_new_tokens,
       self._turns.environment.max_action_len,
       self._turns.config.temperature,
@@ -128,7 +126,7 @@ class ServedEpisodes:
     self._problem.complaints.log(
       "an episode failed: unscored", one.failures.messages
     )
-    return players.Played(
+    return sampler_lib.Played(
       rollout,
       self._score(prompts, rollout),
       one.failures.counts,
@@ -146,7 +144,7 @@ class ServedEpisodes:
     """Shapes of what `play` gives; nothing is run."""
     del params, key
     num_groups = len(prompts.ids)
-    nobody = served_rollouts.Episode([], np.zeros(0, np.uint32))
+    nobody = served_lib.Episode([], np.zeros(0, np.uint32))
     nothing: Any = pipeline.PromptBatch(prompts, [])
     episodes = num_groups * self._turns.group_size * [nobody]
     one = _Play(self._problem, self._turns, nothing, episodes)
@@ -157,11 +155,11 @@ class ServedEpisodes:
 
     return jax.eval_shape(played, one.arrays(), prompts)
 
-  def _sampler_for(self, num_rows: int) -> serving.Sampler:
+  def _sampler_for(self, num_rows: int) -> engine.Sampler:
     """The sampler, whose program is made for the first number of rows."""
     if self._sampler is None:
       turns, wanted = self._turns, self._served.wanted
-      self._sampler = serving.Sampler(
+      self._sampler = engine.Sampler(
         turns.policy,
         self._mesh,
         dataclasses.replace(
@@ -198,20 +196,20 @@ class _Play:
     problem: problem_lib.Problem,
     turns: host_turns.HostTurns,
     batch: pipeline.PromptBatch,
-    episodes: Sequence[served_rollouts.Episode],
+    episodes: Sequence[served_lib.Episode],
   ):
-    assert isinstance(problem.sessions, served_rollouts.Served)
+    assert isinstance(problem.sessions, served_lib.Served)
     self._problem, self._served = problem, problem.sessions
     self._turns, self._batch, self._episodes = turns, batch, episodes
     self.failures = pool.Failures(len(episodes))
-    self.failures.counts[served_rollouts.REWRITTEN] = 0
+    self.failures.counts[served_lib.REWRITTEN] = 0
     self._said: dict[int, verifiers_process.Played] = {}
     self._pending = set(range(len(episodes)))
 
   def run(
     self,
     number: int,
-    sampler: serving.Sampler,
+    sampler: engine.Sampler,
     params: PyTree,
     meanwhile: Callable[[], None] | None,
   ) -> None:
@@ -225,9 +223,7 @@ class _Play:
     served, rollouts = self._served, self._served.rollouts
     environment = served.environment
     try:
-      environment.play(
-        number, self._rows(), served.token, served_rollouts.MODEL
-      )
+      environment.play(number, self._rows(), served.token, served_lib.MODEL)
     except verifiers_process.Ended as error:
       raise RuntimeError(
         f"config.data.environment={self._turns.environment.path!r}: its process"
@@ -295,7 +291,7 @@ class _Play:
     if len(episode.answer_s) < len(episode.turns):
       episode.answer_s.append(time.monotonic() - episode.answered_at)
     if episode.failed:
-      self.failures.add(row, served_rollouts.REWRITTEN, episode.failed)
+      self.failures.add(row, served_lib.REWRITTEN, episode.failed)
     elif played.error:
       self.failures.add(row, "raised", f"environment: {played.error}")
     elif not episode.turns:
@@ -324,9 +320,9 @@ class _Play:
       self.failures.add(row, kind, message)
     self._pending.clear()
 
-  def counts(self) -> turn_counts.TurnCounts:
+  def counts(self) -> episodes_lib.TurnCounts:
     """What is counted of each turn; a call is an action that was answered."""
-    counts = turn_counts.TurnCounts(self._turns.environment.max_turns)
+    counts = episodes_lib.TurnCounts(self._turns.environment.max_turns)
     for row, episode in enumerate(self._episodes):
       for number, turn in enumerate(episode.turns):
         counts.add("tokens", number, len(turn.drawn.ids))
@@ -376,15 +372,15 @@ class _Play:
 
   def _scores(self) -> dict[str, np.ndarray]:  # each [B] float32
     """Scores of each row; all NaN where the row has failed."""
-    names = [*sorted(self._problem.score_names), served_problem.RETURN]
+    names = [*sorted(self._problem.score_names), served_lib.RETURN]
     found = {
       name: np.full(len(self._episodes), np.nan, np.float32) for name in names
     }
     for row, said in self._said.items():
       scores = {
-        served_problem.ACCURACY: float(said.reward >= 1),
+        served_lib.ACCURACY: float(said.reward >= 1),
         **said.metrics,
-        served_problem.RETURN: said.reward,
+        served_lib.RETURN: said.reward,
       }
       for name in names:
         found[name][row] = scores.get(name, np.nan)
@@ -396,7 +392,7 @@ def _write(
   row: int,
   start: int,
   number: int,
-  turn: served_rollouts.Turn,
+  turn: served_lib.Turn,
 ) -> int:
   """Puts a turn into its slots; where the next one begins."""
   middle = start + len(turn.observed)
@@ -418,13 +414,13 @@ def host_episodes(
   mesh: Mesh,
   turns: host_turns.HostTurns,
   keeps_contexts: bool = True,
-) -> players.HostEpisodes | ServedEpisodes:
+) -> sampler_lib.HostEpisodes | ServedEpisodes:
   """The player of the environment that a problem has on the host.
 
   Args:
     problem, mesh, turns, keeps_contexts: As there; who asks over HTTP has one
       context.
   """
-  if isinstance(problem.sessions, served_rollouts.Served):
+  if isinstance(problem.sessions, served_lib.Served):
     return ServedEpisodes(problem, mesh, turns)
-  return players.HostEpisodes(problem, mesh, turns, keeps_contexts)
+  return sampler_lib.HostEpisodes(problem, mesh, turns, keeps_contexts)

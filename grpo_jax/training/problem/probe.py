@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from grpo_jax.data import sources
-from grpo_jax.rewards import functions, keywords
+from grpo_jax.rewards import registry
 from grpo_jax.rewards.workers import host
 from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.training.problem import verifiers
-from grpo_jax.training.runtime import escapes
+from grpo_jax.training.problem import rewards
+from grpo_jax.training.runtime import files
 
 _NUM_RECORDS = 4
 _NEEDED = (
@@ -51,17 +51,15 @@ def check(problem: problem_lib.Problem, group_size: int = 1) -> None:
       completion = first["answer"]
     if not isinstance(completion, str):
       completion = problem.tokenizer.decode(completion)
-    problem.judge.service.check(
-      prompt, completion, verifiers.plain_extras(first)
-    )
+    problem.judge.service.check(prompt, completion, rewards.plain_extras(first))
   if problem.judge.on_host is None:
     return
   scorer = problem.judge.on_host.scorer
-  columns = verifiers.plain_extras(problem.train[0])
+  columns = rewards.plain_extras(problem.train[0])
   for name, path in scorer.functions.items():
     _check_signature(
       name,
-      functions.load_function(path),
+      registry.load_function(path),
       scorer.options.get(name, {}),
       columns,
     )
@@ -82,7 +80,7 @@ def _score_nothing(problem: problem_lib.Problem, copies: int) -> None:
     problem.prompt_texts(records),
     [""] * len(chosen),
     chosen,
-    [verifiers.plain_extras(record) for record in records],
+    [rewards.plain_extras(record) for record in records],
     [[]] * len(chosen),
   )
   said = scores.components.get(problem.judge.correct)
@@ -128,7 +126,7 @@ def _score(
     problem.prompt_texts(records),
     completions,
     chosen,
-    [verifiers.plain_extras(record) for record in records],
+    [rewards.plain_extras(record) for record in records],
     [
       problem.encoder.completion({"completion": text}).tolist()
       for text in completions
@@ -153,10 +151,10 @@ def _message(
 ) -> str:
   said: dict[str, str] = {}  # Of each function the first message.
   for _, message in sorted(scores.messages.items()):
-    text = escapes.escaped(re.sub(r"^\w+: ", "", message))
+    text = files.escaped(re.sub(r"^\w+: ", "", message))
     said.setdefault(text.partition(":")[0], text)
   broken = [
-    f"{name} ({_place(functions.load_function(path))})"
+    f"{name} ({_place(registry.load_function(path))})"
     for name, path in scorer.functions.items()
     if name in said or not said.keys() & scorer.functions.keys()
   ]
@@ -186,10 +184,10 @@ def _check_signature(
   except ValueError:  # Of some functions in C nobody knows it.
     return
   where = f"config.rewards.functions: {name} ({_place(function)}) has the"
-  if keywords.uses(function):
-    given = {*options, *functions.asks_for(function)}
-    if absent := keywords.missing(function, given, columns):
-      near = functions.nearest(absent[0], columns)
+  if registry.uses(function):
+    given = {*options, *registry.asks_for(function)}
+    if absent := registry.missing(function, given, columns):
+      near = registry.nearest(absent[0], columns)
       raise ValueError(
         f"{where} arguments {signature}, and records have no"
         f" {', '.join(map(repr, absent))}, only {', '.join(sorted(columns))}."
@@ -199,7 +197,7 @@ def _check_signature(
         f" config.rewards.options = {{{name!r}: {{{absent[0]!r}: …}}}}."
       )
     return
-  asked = functions.asks_for(function)
+  asked = registry.asks_for(function)
   try:
     # What `config.rewards.options` says has been checked already.
     signature.replace(
@@ -217,7 +215,7 @@ def _check_signature(
 
 def _place(function: Callable[..., Any]) -> str:
   """File and line of a function, as far as it is known."""
-  code = getattr(functions.plain_of(function), "__code__", None)
+  code = getattr(registry.plain_of(function), "__code__", None)
   if code is None:
     return repr(function)
   path = code.co_filename

@@ -17,30 +17,18 @@ import jax
 import numpy as np
 
 from grpo_jax.data import domains as domains_lib
-from grpo_jax.data import pipeline, sources, task_tokenizer
+from grpo_jax.data import observations, pipeline, sources
 from grpo_jax.data.encoder import Encoder
-from grpo_jax.rewards.workers import guarded_sessions
 from grpo_jax.rewards.workers import sessions as sessions_lib
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import served_settings
-from grpo_jax.step import forced_answers
-from grpo_jax.training.problem import (
-  environment_data,
-  host_environments,
-  image_reader,
-  judges,
-  opening,
-  readers,
-  served_problem,
-  served_rollouts,
-  solutions,
-  task_scores,
-  task_sources,
-  tool_prompts,
-  unscored,
-  verifiers,
-  vocabularies,
-)
+from grpo_jax.settings import environment as environment_lib
+from grpo_jax.step import prefix_value
+from grpo_jax.training.problem import environment as environment_lib_lib
+from grpo_jax.training.problem import images, llm_judge, served, tasks, unscored
+from grpo_jax.training.problem import records as records_lib
+from grpo_jax.training.problem import rewards as rewards_lib
+from grpo_jax.training.problem import solutions as solutions_lib
+from grpo_jax.training.problem import tokens as tokens_lib
 from grpo_jax.types import (
   Compaction,
   Environment,
@@ -102,21 +90,21 @@ class Problem:
   encoder: Encoder
   max_prompt_len: int
   max_new_tokens: int
-  judge: judges.Sum
+  judge: rewards_lib.Sum
   truncate_completions: bool
   environment: Environment | None = None
   host_environment: HostEnvironment | None = None
-  sessions: guarded_sessions.Sessions | served_rollouts.Served | None = None
+  sessions: sessions_lib.Sessions | served.Served | None = None
   score_names: frozenset[str] = frozenset()
   components: frozenset[str] = frozenset()
   answer_after: str = ""
   compaction: Compaction | HostCompaction | None = None
   domains: tuple[str, ...] = ()
   limits: tuple[int, ...] = ()
-  answers: forced_answers.Answers | None = None
-  solutions: solutions.Solutions | None = None
-  rubric: readers.Rubric | None = None
-  reader: image_reader.Reader | None = None
+  answers: prefix_value.Answers | None = None
+  solutions: solutions_lib.Solutions | None = None
+  rubric: llm_judge.Rubric | None = None
+  reader: images.Reader | None = None
   image_shapes: Images | None = None
   provides: frozenset[str] = frozenset()
   num_threads: int = 1
@@ -135,6 +123,25 @@ class Problem:
   def pieces(self) -> list[bytes]:
     """The bytes of each token, for scores of steps."""
     return self.tokenizer.token_bytes()
+
+  def bytes_of(self, ids: Sequence[int] | np.ndarray) -> list[bytes]:
+    """Returns the bytes of each token; of those that end a row, their names."""
+    text = self.tokenizer
+    try:
+      pieces = self.pieces
+    except (AttributeError, ValueError):
+      # An alphabet, whose texts are joined from those of the ids; or a
+      # tokenizer of which nobody can say which bytes a token writes.
+      pieces = []
+    named = {text.pad_id, *text.end_ids}
+    # A checkpoint may have more ids than its tokenizer.
+    named |= {int(id_) for id_ in ids if int(id_) >= len(pieces)}
+    return [
+      text.exact_text([int(id_)]).encode("utf-8", "replace")
+      if int(id_) in named
+      else pieces[int(id_)]
+      for id_ in ids
+    ]
 
   def close(self) -> None:
     """Ends the worker processes."""
@@ -271,7 +278,7 @@ class Problem:
 
   def begin_sessions(
     self, batch: pipeline.PromptBatch, index: np.ndarray, seeds: np.ndarray
-  ) -> guarded_sessions.Episodes:
+  ) -> sessions_lib.GuardedEpisodes:
     """A session for each row.
 
     Args:
@@ -280,9 +287,9 @@ class Problem:
       seeds: [B] uint32.
     """
     assert self.sessions is not None
-    assert not isinstance(self.sessions, served_rollouts.Served)
+    assert not isinstance(self.sessions, served.Served)
     prompts = self.prompt_texts(batch.records)
-    extras = [verifiers.plain_extras(record) for record in batch.records]
+    extras = [rewards_lib.plain_extras(record) for record in batch.records]
     return self.sessions.begin(
       [prompts[i] for i in index], [extras[i] for i in index], seeds.tolist()
     )
@@ -291,9 +298,9 @@ class Problem:
     self,
     batch: pipeline.PromptBatch,
     rollout: Rollout,
-    judge: judges.Sum | None = None,
+    judge: rewards_lib.Sum | None = None,
     evaluates: bool = False,
-  ) -> tuple[judges.Said, dict[str, int], dict[int, str]]:
+  ) -> tuple[rewards_lib.Said, dict[str, int], dict[int, str]]:
     """What the verifiers on the host say of fetched completions.
 
     Args:
@@ -309,7 +316,7 @@ class Problem:
     index = np.asarray(rollout.prompt_index)
     prompts = self.prompt_texts(batch.records)
     ids = np.asarray(batch.prompts.ids)
-    extras = [verifiers.plain_extras(record) for record in batch.records]
+    extras = [rewards_lib.plain_extras(record) for record in batch.records]
     tokens = np.asarray(rollout.tokens)
     mask = np.asarray(rollout.completion_mask)
     texts = self.texts(tokens, mask)
@@ -323,11 +330,11 @@ class Problem:
     )
     steps: Any = None
     if scores.steps is not None:
-      steps = verifiers.placed(scores.steps, texts, tokens, mask, self.pieces)
+      steps = rewards_lib.placed(scores.steps, texts, tokens, mask, self.pieces)
     components: dict[str, Any] = dict(scores.components)
     failed: Any = scores.failed
     return (
-      judges.Said(components, failed, steps),
+      rewards_lib.Said(components, failed, steps),
       scores.failures,
       scores.messages,
     )
@@ -363,13 +370,13 @@ def make_problem(config: config_lib.RunConfig, starts: bool = True) -> Problem:
 
 def _with_reader(config: config_lib.RunConfig, problem: Problem) -> Problem:
   """The problem with a model of the run that reads completions."""
-  rubric = readers.rubric(
+  rubric = llm_judge.rubric(
     config.judge,
     problem.tokenizer,
     problem.max_prompt_len,
     problem.train[0],
   )
-  reader = readers.by_reading(config.judge, problem.tokenizer)
+  reader = llm_judge.by_reading(config.judge, problem.tokenizer)
   judge = dataclasses.replace(
     problem.judge, judges=(*problem.judge.judges, reader)
   )
@@ -381,21 +388,21 @@ def _make_problem(config: config_lib.RunConfig, starts: bool) -> Problem:
   if data.is_made_of_ids:
     made = _task_problem(config)
     return with_sessions(config, made, starts) if data.environment else made
-  text = vocabularies.make_tokenizer(config)
+  text = tokens_lib.make_tokenizer(config)
   assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
   assert config.sampling.max_new_tokens is not None
-  if served_settings.is_served(data.environment):
-    return Problem(**served_problem.fields(config, text))
+  if environment_lib.is_served(data.environment):
+    return Problem(**served.fields(config, text))
   if data.source == "environment":
-    opened = environment_data.open_sources(
-      config, text, host_environments.environment(config, text, None)
+    opened = environment_lib_lib.open_sources(
+      config, text, environment_lib_lib.environment(config, text, None)
     )
   else:
-    opened = opening.open_sources(data, config.seed)
+    opened = records_lib.open_sources(data, config.seed)
   train, held_out, supervised, domains = opened
-  chat = tool_prompts.chat_options(config, text)
-  reader = image_reader.opened(config)
-  sight = image_reader.sight(reader, data)
+  chat = environment_lib_lib.chat_options(config, text)
+  reader = images.opened(config)
+  sight = images.sight(reader, data)
   encoder = Encoder(text, data.template, chat, sight)
   fields: dict[str, Any] = {
     "tokenizer": text,
@@ -422,26 +429,26 @@ def _make_problem(config: config_lib.RunConfig, starts: bool) -> Problem:
   if data.environment:
     return with_sessions(
       config,
-      Problem(**fields, judge=verifiers.judge(config, None, names=domains)),
+      Problem(**fields, judge=rewards_lib.judge(config, None, names=domains)),
       starts,
     )
-  fields["components"] = frozenset(verifiers.of_text(config))
+  fields["components"] = frozenset(rewards_lib.of_text(config))
   if config.rewards.in_graph:
-    fields["train"] = verifiers.WithGolds(train)
-    fields["held_out"] = verifiers.WithGolds(held_out)
-    on_arrays = verifiers.in_graph(
+    fields["train"] = rewards_lib.WithGolds(train)
+    fields["held_out"] = rewards_lib.WithGolds(held_out)
+    on_arrays = rewards_lib.in_graph(
       config, text.token_bytes(), text.stripped_spaces()
     )
     return Problem(
-      **fields, judge=verifiers.judge(config, on_arrays, names=domains)
+      **fields, judge=rewards_lib.judge(config, on_arrays, names=domains)
     )
-  where = str(vocabularies.tokenizer_path(config))
+  where = str(tokens_lib.tokenizer_path(config))
   described = {"end_tokens": list(data.end_tokens) or None}
-  verifier = verifiers.on_host(
+  verifier = rewards_lib.on_host(
     config, ("grpo_jax.data.tokenizer:Tokenizer", [where], described)
   )
   return Problem(
-    **fields, judge=verifiers.judge(config, verifier, names=domains)
+    **fields, judge=rewards_lib.judge(config, verifier, names=domains)
   )
 
 
@@ -462,10 +469,10 @@ def with_sessions(
     KeyError: A reward is none of the scores of its sessions.
     ValueError: A size or token is missing, or there is no such environment.
   """
-  environment = host_environments.environment(
+  environment = environment_lib_lib.environment(
     config, problem.tokenizer, problem.environment
   )
-  compaction = host_environments.compaction(
+  compaction = environment_lib_lib.compaction(
     *(config, problem.tokenizer, environment),
     *(problem.max_prompt_len, problem.max_new_tokens),
     of_task=problem.compaction,
@@ -475,9 +482,9 @@ def with_sessions(
     environment=None,
     host_environment=environment,
     compaction=compaction,
-    judge=verifiers.judge(
+    judge=rewards_lib.judge(
       config,
-      judges.InGraph(judges.of_episodes),
+      rewards_lib.InGraph(rewards_lib.of_episodes),
       config.rewards.correct or "accuracy",
       problem.domains,
     ),
@@ -488,7 +495,7 @@ def with_sessions(
     return dataclasses.replace(made, score_names=frozenset(asked - {"return"}))
   rewards = config.rewards
   # Raises, if at all, before there is a process.
-  guard, service = verifiers.interceptor(config)
+  guard, service = rewards_lib.interceptor(config)
   if service is not None:
     service.check("", "ls", {})  # Not to block all calls of a whole run.
   held = sessions_lib.HostSessions(
@@ -500,16 +507,16 @@ def with_sessions(
     options=config.environment.options,
     concurrency=config.environment.concurrency,
   )
-  workers: guarded_sessions.Sessions = held
+  workers: sessions_lib.Sessions = held
   if guard.rules:
     close = [] if service is None else [service.close]
-    workers = guarded_sessions.GuardedSessions(held, guard, *close)
+    workers = sessions_lib.GuardedSessions(held, guard, *close)
   try:
     first = problem.train[0]
     (prompt,) = problem.prompt_texts([first])
-    names = workers.score_names(prompt, verifiers.plain_extras(first))
+    names = workers.score_names(prompt, rewards_lib.plain_extras(first))
     known = sorted({*names, "return"})
-    verifiers.check_names(
+    rewards_lib.check_names(
       f"the environment {environment.path!r}", config, known
     )
   except BaseException:
@@ -534,15 +541,15 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
       f"config.rewards.steps={config.rewards.steps!r} scores steps of a text,"
       f" and the task {config.data.name!r} is made of ids; leave it empty."
     )
-  made = task_sources.make(config.data, config.seed)
+  made = tasks.make(config.data, config.seed)
   task, train = made.task, made.train
-  text = task_tokenizer.TaskTokenizer(task)
+  text = observations.TaskTokenizer(task)
   prompt_len = config.data.max_prompt_len or task.max_prompt_len
   known: set[str] = set()
   if not config.data.environment:
     # The first record tells at once which components the verifier has.
-    known = task_scores.names(task, train[0]["extras"])
-    verifiers.check_names(
+    known = solutions_lib.names(task, train[0]["extras"])
+    rewards_lib.check_names(
       f"the verifier of task {task.name!r}", config, sorted(known)
     )
 
@@ -550,8 +557,8 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     extras = jax.tree.map(lambda x: x[rollout.prompt_index], prompts.extras)
     return jax.vmap(function)(rollout.tokens, rollout.completion_mask, extras)
 
-  verifier = judges.InGraph(
-    judges.of_episodes
+  verifier = rewards_lib.InGraph(
+    rewards_lib.of_episodes
     if task.verify is None
     else functools.partial(of_rows, task.verify),
     None
@@ -568,19 +575,19 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     encoder=Encoder(text),
     max_prompt_len=prompt_len,
     max_new_tokens=config.sampling.max_new_tokens or task.max_completion_len,
-    judge=verifiers.judge(config, verifier, correct, made.domains),
+    judge=rewards_lib.judge(config, verifier, correct, made.domains),
     truncate_completions=False,
     components=frozenset(known),
     environment=task.environment,
     compaction=task.compaction,
     answers=None
     if task.right_answer is None or task.verify is None
-    else forced_answers.Answers(
+    else prefix_value.Answers(
       task.right_answer,
       functools.partial(_worth, task.verify, correct),
       task.pad_id,
     ),
-    solutions=solutions.of_task(task, correct),
+    solutions=solutions_lib.of_task(task, correct),
     domains=made.domains,
     # All prompts of a task show as much; None is an empty tree.
     image_shapes=jax.tree.map(

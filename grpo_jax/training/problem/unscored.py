@@ -10,7 +10,7 @@ import collections
 import logging
 from collections.abc import Mapping
 
-from grpo_jax.training.runtime import escapes, hosts
+from grpo_jax.training.runtime import files, hosts
 
 _NUM_SHOWN = 3  # Different messages of a step that are logged.
 _NUM_KEPT = 10_000  # Different messages that are counted: some quote a row.
@@ -33,7 +33,7 @@ class Complaints:
     """
     rows: dict[str, list[int]] = {}
     for row, message in messages.items():
-      rows.setdefault(escapes.escaped(message), []).append(row)
+      rows.setdefault(files.escaped(message), []).append(row)
     shown = 0
     for text, of_text in rows.items():
       key = what, text

@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from grpo_jax.training.runtime import hosts, paths
+from grpo_jax.training.runtime import files, hosts
 
 NAME = "lock.json"
 _RENEW_S = 15.0
@@ -35,7 +35,7 @@ _STALE_S = 60.0
 
 
 @contextlib.contextmanager
-def held(workdir: paths.Path) -> Iterator[None]:
+def held(workdir: files.Path) -> Iterator[None]:
   """Keeps every other run out of a folder, which is made if missing.
 
   With several processes every one makes the call, and process 0 has the lock
@@ -47,7 +47,7 @@ def held(workdir: paths.Path) -> Iterator[None]:
   with contextlib.ExitStack() as stack:
     refusal = None
     if hosts.is_main():
-      hold = _object if paths.is_remote(workdir) else _file
+      hold = _object if files.is_remote(workdir) else _file
       try:
         stack.enter_context(hold(workdir))
       except ValueError as error:
@@ -100,7 +100,7 @@ def _file(workdir: pathlib.Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _object(workdir: paths.Path) -> Iterator[None]:
+def _object(workdir: files.Path) -> Iterator[None]:
   """The lock of a folder in a bucket."""
   lock = _Object(workdir)
   lock.take()
@@ -118,7 +118,7 @@ def _object(workdir: paths.Path) -> Iterator[None]:
 class _Object:
   """An object that one process at a time writes."""
 
-  def __init__(self, workdir: paths.Path):
+  def __init__(self, workdir: files.Path):
     # With gcsfs, and what Orbax uses.
     from google.api_core import exceptions
     from google.cloud import storage
@@ -211,7 +211,7 @@ class _Object:
       logging.warning("%s stays in %s: %s", NAME, self._workdir, error)
 
 
-def _leave_to(workdir: paths.Path, content: bytes) -> NoReturn:
+def _leave_to(workdir: files.Path, content: bytes) -> NoReturn:
   """Ends this process, which has lost its folder."""
   hosts.end_at_once(
     f"{workdir} was taken over by {_described(content)}, because this process"
@@ -273,7 +273,7 @@ def _described(content: bytes) -> str:
   return f"process {owner['pid']} on {owner['host']}, since {owner['since']}"
 
 
-def _refusal(workdir: paths.Path, content: bytes) -> ValueError:
+def _refusal(workdir: files.Path, content: bytes) -> ValueError:
   return ValueError(
     f"{workdir} is in use by {_described(content)}. Two runs in one folder"
     " would mix their files; nothing was changed. Wait for that process, stop"

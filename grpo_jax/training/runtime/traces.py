@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_jax.training.runtime import paths
+from grpo_jax.training.runtime import files
 
 FILE = "traces.jsonl.gz"
 # Name of a kind in the file -> dtype of its bytes.
@@ -144,7 +144,7 @@ def read(workdir: str | os.PathLike) -> list[Group]:
     FileNotFoundError: There is no such folder.
     ValueError: The file is damaged.
   """
-  folder = paths.parse(workdir)
+  folder = files.parse(workdir)
   path = folder / FILE
   if not path.exists():
     if not folder.exists():

@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grpo_jax.settings import settings
-from grpo_jax.training.runtime import escapes, paths, traces
+from grpo_jax.settings import groups as groups_lib
+from grpo_jax.training.runtime import files, traces
 
 WANDB_ID = "wandb_id.txt"
 # Of all texts of a start, so that the file stays small.
@@ -37,7 +37,7 @@ def finite(values: Mapping[str, float]) -> dict[str, float]:
 
 def _code(text: str) -> str:
   """Text as code: Markdown is made of nothing that a policy has written."""
-  return "\n".join(f"    {escapes.escaped(x)}" for x in text.split("\n"))
+  return "\n".join(f"    {files.escaped(x)}" for x in text.split("\n"))
 
 
 class TensorBoard:
@@ -52,7 +52,7 @@ class TensorBoard:
 
   def __init__(
     self,
-    workdir: paths.Path,
+    workdir: files.Path,
     resume_step: int | None,
     config: Mapping[str, Any] | None,
   ):
@@ -162,8 +162,8 @@ class Wandb:
 
   def __init__(
     self,
-    workdir: paths.Path,
-    log: settings.LogConfig,
+    workdir: files.Path,
+    log: groups_lib.LogConfig,
     config: Mapping[str, Any] | None,
     package: Mapping[str, Any] | None,
   ):
@@ -177,10 +177,10 @@ class Wandb:
       ) from error
     path = workdir / WANDB_ID
     if not path.exists():
-      paths.write(path, secrets.token_hex(4).encode())
+      files.write(path, secrets.token_hex(4).encode())
     self._module, self._workdir = wandb, workdir
     # It writes to a disk only, and sends what it has written.
-    remote = paths.is_remote(workdir)
+    remote = files.is_remote(workdir)
     self._run = wandb.init(
       project=log.wandb_project,
       name=log.wandb_name or workdir.name,

@@ -11,7 +11,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from grpo_jax.data.images import files, folders, processors
+from grpo_jax.data.images import files, processors
 
 HERE = pathlib.Path(__file__).parent
 NAMES = ("qwen2_5_vl", "qwen3_vl", "smolvlm", "smolvlm_whole", "smolvlm_small")
@@ -33,7 +33,7 @@ def images():
 
 
 def processor(name, **options):
-  return folders.from_folder(HERE / "processors" / name, options)
+  return processors.from_folder(HERE / "processors" / name, options)
 
 
 def in_place(ours, cut):
@@ -153,7 +153,7 @@ def described(tmp_path, name="preprocessor_config.json", **fields):
   ids=("fast", "old size", "pixels"),
 )
 def test_other_ways_to_write_the_same(tmp_path, fields):
-  found = folders.from_folder(described(tmp_path, **fields))
+  found = processors.from_folder(described(tmp_path, **fields))
   assert found == processor("qwen2_5_vl")
 
 
@@ -162,11 +162,11 @@ def test_a_processor_inside_of_another_file(tmp_path):
   inner = json.loads(path.read_text())
   path.unlink()
   with pytest.raises(FileNotFoundError, match=r"config\.data\.image_processor"):
-    folders.from_folder(tmp_path)
+    processors.from_folder(tmp_path)
   (tmp_path / "processor_config.json").write_text(
     json.dumps({"image_processor": inner, "processor_class": "x"})
   )
-  assert folders.from_folder(tmp_path) == processor("qwen2_5_vl")
+  assert processors.from_folder(tmp_path) == processor("qwen2_5_vl")
 
 
 @pytest.mark.parametrize(
@@ -182,14 +182,14 @@ def test_a_processor_inside_of_another_file(tmp_path):
 )
 def test_what_is_not_followed(tmp_path, fields, message):
   with pytest.raises(ValueError, match=message):
-    folders.from_folder(described(tmp_path, **fields))
+    processors.from_folder(described(tmp_path, **fields))
 
 
 def test_files_that_are_no_json(tmp_path):
   for text, message in (("{", "is no JSON"), ("[1]", "needed is an object")):
     (tmp_path / "preprocessor_config.json").write_text(text)
     with pytest.raises(ValueError, match=message):
-      folders.from_folder(tmp_path)
+      processors.from_folder(tmp_path)
 
 
 def test_what_travels_makes_the_same_processor():

@@ -7,7 +7,7 @@ import json
 import pathlib
 
 from configs import quickstart
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log as log_lib
 
 
 @functools.cache
@@ -29,8 +29,8 @@ def make(
   config = json.loads(_config(algorithm))
   config["data"]["name"], config["seed"] = task, seed
   config["algorithm"] |= settings
-  metrics_log.write_json(folder / metrics_log.CONFIG, config)
-  with metrics_log.MetricsLog(folder, tensorboard=False) as log:
+  log_lib.write_json(folder / log_lib.CONFIG, config)
+  with log_lib.MetricsLog(folder, tensorboard=False) as log:
     log.write(10, "rl", {"eval/accuracy": values[0]})
     for step, value in enumerate(values[1:], start=11):
       numbers = {"eval/accuracy": value, "tokens/generated": 100.0 + seed}

@@ -8,7 +8,7 @@ import pytest
 
 from configs.sweeps import healthy
 from experiments.health import false_alarms
-from grpo_jax.training.rules import alarms
+from grpo_jax.training.rules import rules
 
 _PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs/false_alarms.md"
 
@@ -50,8 +50,8 @@ def test_a_folder_without_runs_is_refused(tmp_path):
 
 def test_shares_have_intervals():
   column = false_alarms.Column("a", 200, {"cut_off": 3})
-  assert column.cell(alarms.BY_NAME["cut_off"]) == "1.5 (4.3)"
-  assert column.cell(alarms.BY_NAME["clipped"]) == "0.0 (1.9)"
+  assert column.cell(rules.BY_NAME["cut_off"]) == "1.5 (4.3)"
+  assert column.cell(rules.BY_NAME["clipped"]) == "0.0 (1.9)"
 
 
 def test_a_rule_that_is_often_wrong_is_an_error(tmp_path, monkeypatch):
@@ -72,7 +72,7 @@ def test_a_rule_that_is_often_wrong_is_an_error(tmp_path, monkeypatch):
 def test_the_page_has_all_rules_and_none_is_often_wrong():
   page = _PAGE.read_text(encoding="utf-8")
   rows = re.findall(r"^\| (H\d\d) \| `(\w+)` \| (.*) \|$", page, re.MULTILINE)
-  assert [row[:2] for row in rows] == [(x.number, x.name) for x in alarms.RULES]
+  assert [row[:2] for row in rows] == [(x.number, x.name) for x in rules.RULES]
   (names,) = re.findall(r"^\| rule \| alarm \| (.*) \|$", page, re.MULTILINE)
   kinds = [name.split(",")[0] for name in names.split(" | ")]
   made_up = len(false_alarms.series.KINDS)

@@ -10,7 +10,7 @@ import pytest
 from experiments.launch import job, preflight, skypilot, tpu_vm, xpk
 from grpo_jax import api
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import named
+from grpo_jax.settings import overrides
 from tests.experiments.launch import conftest
 
 _GOLDEN = pathlib.Path(__file__).parent / "golden"
@@ -228,7 +228,9 @@ def test_workdir_of_one_vm_that_stays_may_be_on_it(repository, capsys):
 
 def _resolved(config, settings=None):
   name, _, argument = config.partition(":")
-  made = named.load(str(named.find(name)), *([argument] if argument else []))
+  made = overrides.load(
+    str(overrides.find(name)), *([argument] if argument else [])
+  )
   made.update_from_flattened_dict(
     {"allow_unpublished": True} | (settings or {})
   )

@@ -14,7 +14,8 @@ from configs.recipes import models as published
 from experiments.pods import held
 from grpo_jax.models import architecture, transformer
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.phases import models, runs
+from grpo_jax.training.phases import checkpointed
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
 from tests.experiments import command, tiny_config
@@ -120,9 +121,9 @@ def test_state_and_cache_are_those_of_a_run():
   config.algorithm.kl_coef = 0.1
   run = config_lib.resolve(config)
   solved = problem.make_problem(run)
-  policy = models.make_policy(run, solved, sharding.make_mesh(1))
-  sft, rl = runs.make_phases(run, solved, policy, sharding.make_mesh(1))
-  state = rl.enter(sft.enter(models.initial_state(policy, 0)))
+  policy = policy_lib.make_policy(run, solved, sharding.make_mesh(1))
+  sft, rl = checkpointed.make_phases(run, solved, policy, sharding.make_mesh(1))
+  state = rl.enter(sft.enter(policy_lib.initial_state(policy, 0)))
 
   def size(tree):
     return sum(x.nbytes for x in jax.tree.leaves(tree))

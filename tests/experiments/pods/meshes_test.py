@@ -6,7 +6,7 @@ import pytest
 
 from experiments.pods import advice, chips, meshes, ranking, steps
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings.mesh_settings import MeshConfig
+from grpo_jax.settings.model import MeshConfig
 from tests.experiments import tiny_config
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from experiments.sweeps import cells as cells_lib
 from grpo_jax.training import many
-from grpo_jax.training.runtime import metrics_log, varied
+from grpo_jax.training.runtime import hyperparameters
+from grpo_jax.training.runtime import log as log_lib
 from tests.experiments import command
 
 LR_BY_CLIP = str(command.ROOT / "configs/sweeps/lr_by_clip.py")
@@ -170,8 +171,8 @@ def test_the_argument_of_the_file_reaches_the_sweep(tmp_path):
 
 
 def finish(cell: cells_lib.Cell) -> None:
-  metrics_log.save_run_info(cell.workdir, cell.config.to_json())
-  with metrics_log.MetricsLog(cell.workdir, tensorboard=False) as log:
+  log_lib.save_run_info(cell.workdir, cell.config.to_json())
+  with log_lib.MetricsLog(cell.workdir, tensorboard=False) as log:
     log.write(1, "rl", {"loss": 1.0, "reward/mean": 0.25})
     log.write(2, "rl", {"loss": float("nan")})
     log.write_result(2, None, {"eval/accuracy": 0.5}, 8)
@@ -226,7 +227,9 @@ def test_another_sweep_in_the_root_is_refused(
 def test_seeds_and_floats_share_a_program(source, tmp_path, override, same):
   cells = source(add("{}", f"{{{override}}}")).cells(tmp_path)
   first, second = (
-    cells_lib.program(c.config, many.may_differ(c.config), varied.CONSTANT)
+    cells_lib.program(
+      c.config, many.may_differ(c.config), hyperparameters.CONSTANT
+    )
     for c in cells
   )
   assert (first == second) is same

@@ -9,7 +9,7 @@ import pytest
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import collect, statistics
 from experiments.sweeps import groups as groups_lib
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log as log_lib
 
 RATE = "rl.optimizer.learning_rate"
 
@@ -17,7 +17,7 @@ RATE = "rl.optimizer.learning_rate"
 def finish(workdir, *values):
   """A run whose accuracy had these values, and ended at the last."""
   workdir.mkdir()
-  with metrics_log.MetricsLog(workdir, tensorboard=False) as log:
+  with log_lib.MetricsLog(workdir, tensorboard=False) as log:
     log.write(10, "sft", {"loss": 1.0})
     for i, value in enumerate(values):
       log.write(10 + 10 * i, "rl", {"eval/accuracy": value})
@@ -32,7 +32,7 @@ def root(tmp_path):
     *({"folder": f"b{s}", "overrides": {RATE: 0.2, "seed": s}} for s in "01"),
     {"folder": "c", "overrides": {RATE: 0.2, "data.name": "a_b"}},
   ]
-  metrics_log.write_json(tmp_path / cells_lib.MANIFEST, table)
+  log_lib.write_json(tmp_path / cells_lib.MANIFEST, table)
   finish(tmp_path / "a0", 0.0, 0.2)
   finish(tmp_path / "a1", 0.0, 0.3)
   finish(tmp_path / "a2", 0.3, 0.7)
@@ -68,7 +68,7 @@ def test_a_run_that_ended_without_a_number_is_missing(root):
 
 def test_a_run_without_the_metric_is_missing_and_the_others_are_not(root):
   (root / "c").mkdir()
-  with metrics_log.MetricsLog(root / "c", tensorboard=False) as log:
+  with log_lib.MetricsLog(root / "c", tensorboard=False) as log:
     log.write(10, "sft", {"loss": 1.0})
     log.write_result(10, None, None, 8)
   groups, missing = groups_lib.collect(root, "eval/accuracy")

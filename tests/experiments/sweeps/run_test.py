@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log as log_lib
 from tests.experiments import command
 from tests.experiments.programs_test import assert_fits, assert_refused
 
@@ -99,7 +99,7 @@ def test_what_failed_is_tried_again_and_what_ended_is_not(cwd):
   )
   assert results(root) == ["base"]
   assert command.run(*printed, cwd=cwd)[1].splitlines() == [second]
-  written = (root / "base" / metrics_log.RESULT).stat().st_mtime_ns
+  written = (root / "base" / log_lib.RESULT).stat().st_mtime_ns
 
   for attempt in range(1, 3):
     status, out, err = command.run("sweeps.run", *COMMON, *FEW, cwd=cwd)
@@ -112,7 +112,7 @@ def test_what_failed_is_tried_again_and_what_ended_is_not(cwd):
     log = (root / BAD / "log.txt").read_text()
     assert log.count("error: phase sft, step ") == attempt
   assert results(root) == ["base"]
-  assert (root / "base" / metrics_log.RESULT).stat().st_mtime_ns == written
+  assert (root / "base" / log_lib.RESULT).stat().st_mtime_ns == written
 
   result = command.run("sweeps.run", *COMMON, *FEW, "--config.seed=3", cwd=cwd)
   assert_refused(result, "another --root", "seed: 0 stored, 3 given")
@@ -158,7 +158,7 @@ def test_a_sweep_that_was_stopped_continues_to_the_same_bytes(cwd):
     "--config.checkpoint.every=50",
   )
   with command.start("sweeps.run", *COMMON, *many_steps, cwd=cwd) as process:
-    metrics = root / "base" / metrics_log.METRICS
+    metrics = root / "base" / log_lib.METRICS
     _wait_for((root / "base").exists)
     # Two processes must not write to one folder. The cell compiles meanwhile.
     assert_refused(
@@ -179,7 +179,7 @@ def test_a_sweep_that_was_stopped_continues_to_the_same_bytes(cwd):
   alone = "--config=config.py", "--workdir=alone", *many_steps
   status, out, err = command.run("train", *alone, cwd=cwd)
   assert status == 0, err
-  expected = (cwd / "alone" / metrics_log.METRICS).read_bytes()
+  expected = (cwd / "alone" / log_lib.METRICS).read_bytes()
   assert metrics.read_bytes() == expected
 
 
@@ -209,7 +209,7 @@ def test_a_search_continues_its_study(cwd):
   )
   for trial in study.trials:
     (workdir,) = root.glob(f"{trial.number:04d},*")
-    result = json.loads((workdir / metrics_log.RESULT).read_text())
+    result = json.loads((workdir / log_lib.RESULT).read_text())
     assert trial.value == result["after"]["eval/accuracy"]
     config = json.loads((workdir / "config.json").read_text())
     rate = config["rl"]["optimizer"]["learning_rate"]

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from grpo_jax.training.runtime import metrics_log, traces
+from grpo_jax.training.runtime import log, traces
 
 FLOATS = (
   *("sampler_logp", "old_logp", "new_logp", "ratio", "entropy"),
@@ -51,15 +51,15 @@ def write(folder, groups=(), metrics=None, samples=(), result=None):
       {"step": i, "phase": "rl", "reward/mean": i / 10} for i in range(1, 11)
     ]
   for name, lines in (
-    (metrics_log.METRICS, metrics),
-    (metrics_log.SAMPLES, samples),
+    (log.METRICS, metrics),
+    (log.SAMPLES, samples),
   ):
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (folder / name).write_text(text)
   config = {"algorithm": {"name": "grpo"}}
-  (folder / metrics_log.CONFIG).write_text(json.dumps(config))
+  (folder / log.CONFIG).write_text(json.dumps(config))
   if result is not None:
-    (folder / metrics_log.RESULT).write_text(json.dumps(result))
+    (folder / log.RESULT).write_text(json.dumps(result))
   by_step = {}
   for x in groups:
     by_step.setdefault(x.step, []).append(traces.line(x))

@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.traces import source
-from grpo_jax.training.rules import alarms
+from grpo_jax.training.rules import rules
 from tests.experiments.traces import examples
 
 
@@ -51,7 +51,7 @@ def test_alarms_are_in_the_metrics_and_say_what_their_rules_mean(tmp_path):
   result = {"doubts": ["perfect"]}
   folder = examples.write(tmp_path, metrics=metrics, result=result)
   run = source.read(folder)
-  (rule,) = (x for x in alarms.RULES if x.name == "cut_off")
+  (rule,) = (x for x in rules.RULES if x.name == "cut_off")
   assert run.alarms == (
     source.Alarm(2, "H04 cut_off", f"{rule.meaning} {rule.advice}"),
     source.Alarm(2, "of_tomorrow", ""),

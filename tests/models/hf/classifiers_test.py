@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.models import architecture, critic, transformer
-from grpo_jax.models.hf import classifiers, tensor_files, weights
+from grpo_jax.models.hf import classifiers, safetensors, weights
 
 CHECKPOINTS = pathlib.Path(__file__).resolve().parents[2] / "data/checkpoints"
 TOKEN = 5
@@ -23,7 +23,7 @@ TOKEN = 5
 def tensors_of(folder):
   return {
     name: np.array(tensor.map(), np.float32)
-    for name, tensor in tensor_files.find(folder).items()
+    for name, tensor in safetensors.find(folder).items()
   }
 
 
@@ -43,12 +43,12 @@ def make(folder, family, kind="SequenceClassification", head=None, **changes):
   if head is None:
     head = {"score.weight": table[TOKEN : TOKEN + 1]}
   outputs = [
-    tensor_files.Output(
+    safetensors.Output(
       name, "F32", x.shape, x.nbytes, lambda x=x: x.reshape(-1).view(np.uint8)
     )
     for name, x in (tensors | head).items()
   ]
-  tensor_files.write(folder, outputs, 10**9)
+  safetensors.write(folder, outputs, 10**9)
   if (source / "tokenizer.json").exists():
     shutil.copy(source / "tokenizer.json", folder)
   return folder

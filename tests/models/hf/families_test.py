@@ -5,7 +5,7 @@ import json
 import jax
 import pytest
 
-from grpo_jax.models import architecture, tower_parts, transformer
+from grpo_jax.models import architecture, transformer, vision_parts
 from grpo_jax.models.hf import families
 
 
@@ -684,7 +684,7 @@ PUBLISHED = {
       "qkv_bias": True,
       "rope_sections": (16, 24, 24),
       "rope_theta": 1e6,
-      "tower": tower_parts.TowerConfig(
+      "tower": vision_parts.TowerConfig(
         kind="qwen2_5_vl",
         width=1280,
         num_layers=32,
@@ -706,7 +706,7 @@ PUBLISHED = {
       "rope_sections": (24, 20, 20),
       "rope_sections_mixed": True,
       "rope_theta": 5e6,
-      "tower": tower_parts.TowerConfig(
+      "tower": vision_parts.TowerConfig(
         kind="qwen3_vl",
         width=1024,
         num_layers=24,
@@ -728,7 +728,7 @@ PUBLISHED = {
       "norm_eps": 1e-5,
       "rope_theta": 1e5,
       "tied_embeddings": False,
-      "tower": tower_parts.TowerConfig(
+      "tower": vision_parts.TowerConfig(
         width=768,
         num_layers=12,
         num_heads=12,

@@ -11,7 +11,8 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 from safetensors import numpy as safetensors
 
-from grpo_jax.models.hf import packed, tensor_files, weights
+from grpo_jax.models.hf import mxfp4, weights
+from grpo_jax.models.hf import safetensors as safetensors_lib
 
 SOURCE = pathlib.Path(__file__).parents[2] / "data/checkpoints/gpt_oss"
 EXPERTS = "model.layers.{}.mlp.experts.{}_proj"
@@ -47,7 +48,7 @@ def drawn(rng, out, inner, low=120, high=130):
 
 def written(folder, tensors):
   safetensors.save_file(tensors, folder / "model.safetensors")
-  return tensor_files.find(folder)
+  return safetensors_lib.find(folder)
 
 
 def test_every_byte_and_every_scale_is_read_by_the_table(tmp_path):
@@ -55,7 +56,7 @@ def test_every_byte_and_every_scale_is_read_by_the_table(tmp_path):
   blocks = np.tile(blocks, (2, 8, 1, 1))  # [2, 64, 2, 16]
   scales = np.resize(np.arange(253, dtype=np.uint8), (2, 64, 2))
   found = written(tmp_path, {"x_blocks": blocks, "x_scales": scales})
-  x = packed.unpacked(found)["x"]
+  x = mxfp4.unpacked(found)["x"]
   wanted = reference(blocks, scales)
   assert x.shape == wanted.shape == (2, 64, 64)
   whole = x.map()[:, :, :]
@@ -141,4 +142,4 @@ def test_what_is_no_packed_tensor_is_refused(tmp_path, change, message):
   } | change
   found = written(tmp_path, {k: x for k, x in tensors.items() if x is not None})
   with pytest.raises(ValueError, match=message):
-    packed.unpacked(found)["x"][:, :, :]
+    mxfp4.unpacked(found)["x"][:, :, :]

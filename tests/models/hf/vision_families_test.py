@@ -11,17 +11,17 @@ from safetensors import numpy as safetensors
 from grpo_jax.models import (
   architecture,
   lora,
-  pictures,
-  tower_parts,
-  towers,
-  wavelengths,
+  rope,
+  vision_inputs,
+  vision_parts,
+  vision_towers,
 )
 from grpo_jax.models.hf import peft, weights
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Images
 from tests.models import parity_test
 
-TOWER = tower_parts.TowerConfig(
+TOWER = vision_parts.TowerConfig(
   kind="qwen2_5_vl", width=16, frames=2, window=2, full_layers=(1,)
 )
 CONFIG = architecture.TransformerConfig(
@@ -55,8 +55,8 @@ def test_positions_of_images_are_places_in_a_grid():
 
   @jax.jit
   def positions(tokens, mask, images):
-    which = pictures.index(CONFIG, tokens, mask, images)
-    return pictures.positions(CONFIG, mask, which, images)
+    which = vision_inputs.index(CONFIG, tokens, mask, images)
+    return vision_inputs.positions(CONFIG, mask, which, images)
 
   found, end = jax.device_get(positions(tokens, mask, images))
   np.testing.assert_array_equal(
@@ -72,11 +72,11 @@ def test_positions_of_images_are_places_in_a_grid():
 
 
 def test_pairs_of_channels_are_turned_by_time_row_or_column():
-  assert wavelengths.rows(CONFIG) == (0, 0, 1, 1, 1, 2, 2, 2)
+  assert rope.rows(CONFIG) == (0, 0, 1, 1, 1, 2, 2, 2)
   mixed = dataclasses.replace(
     CONFIG, rope_sections=(4, 2, 2), rope_sections_mixed=True
   )
-  assert wavelengths.rows(mixed) == (0, 1, 2, 0, 1, 2, 0, 0)
+  assert rope.rows(mixed) == (0, 1, 2, 0, 1, 2, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_patches_of_another_size_are_refused():
     grid=np.full((1, 1, 2), 2),
   )
   with pytest.raises(ValueError, match=r"588 numbers.*pixels, 1176"):
-    towers.encode(TOWER, {}, images)
+    vision_towers.encode(TOWER, {}, images)
 
 
 # Modules of a tower, as PEFT 0.21 names them in transformers 5.24; B of one

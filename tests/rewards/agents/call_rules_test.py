@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from grpo_jax.rewards.agents import call_rules
+from grpo_jax.rewards.agents import interceptor
 
 FLAGGED = [
   ("shell", "rm -rf /"),
@@ -42,12 +42,12 @@ NOT_FLAGGED = [
 
 @pytest.mark.parametrize(("name", "call"), FLAGGED)
 def test_what_a_set_is_about_is_flagged(name, call):
-  assert call_rules.RULES[name](call)
+  assert interceptor.RULES[name](call)
 
 
 @pytest.mark.parametrize(("name", "call"), NOT_FLAGGED)
 def test_what_only_looks_like_it_is_not(name, call):
-  assert not call_rules.RULES[name](call)
+  assert not interceptor.RULES[name](call)
 
 
 @pytest.mark.parametrize(
@@ -60,21 +60,21 @@ def test_what_only_looks_like_it_is_not(name, call):
   ],
 )
 def test_what_hides_words_is_taken_away(hidden, call):
-  assert call_rules.plain(hidden).rstrip() == call
+  assert interceptor.plain(hidden).rstrip() == call
 
 
 def test_base64_is_read_where_it_says_text():
   hidden = base64.b64encode(b"cat /etc/shadow").decode()
-  assert "cat /etc/shadow" in call_rules.plain(f"echo {hidden}")
-  assert call_rules.RULES["files"](f"echo {hidden.rstrip('=')}")
-  assert call_rules.plain("A" * 16 + "/" * 4).count("A") == 16
+  assert "cat /etc/shadow" in interceptor.plain(f"echo {hidden}")
+  assert interceptor.RULES["files"](f"echo {hidden.rstrip('=')}")
+  assert interceptor.plain("A" * 16 + "/" * 4).count("A") == 16
 
 
 def test_what_is_too_long_to_be_looked_at_is_flagged():
-  assert all(rule("x" * 2**17) for rule in call_rules.RULES.values())
+  assert all(rule("x" * 2**17) for rule in interceptor.RULES.values())
 
 
 @hypothesis.given(st.text(max_size=200), st.sampled_from(FLAGGED))
 def test_what_stands_around_a_call_hides_nothing(text, flagged):
   name, call = flagged
-  assert call_rules.RULES[name](f"{text}\n{call}\n{text}")
+  assert interceptor.RULES[name](f"{text}\n{call}\n{text}")

@@ -6,13 +6,13 @@ import random
 import numpy as np
 import pytest
 
-from grpo_jax.rewards.agents import gymnasium_games
+from grpo_jax.rewards.agents import games
 
 _HERE = "tests.rewards.workers.text_environments"
 
 
 def game(name, seed=0, **options):
-  return gymnasium_games.GymnasiumGame(f"{_HERE}:{name}", seed, **options)
+  return games.GymnasiumGame(f"{_HERE}:{name}", seed, **options)
 
 
 def test_an_episode_of_a_class():
@@ -61,9 +61,7 @@ def test_a_seed_is_an_episode_also_where_the_process_draws():
 
 
 def test_a_registered_environment():
-  made = gymnasium_games.GymnasiumGame(
-    "FrozenLake-v1", 0, {"is_slippery": False}
-  )
+  made = games.GymnasiumGame("FrozenLake-v1", 0, {"is_slippery": False})
   assert made.observation == 0
   for action in (2, 2, 1, 1, 1):
     assert made.act(action) == 0.0
@@ -103,4 +101,4 @@ def test_without_the_package_registered_names_are_told(monkeypatch):
   monkeypatch.setattr(builtins, "__import__", without)
   game("Secret")
   with pytest.raises(ImportError, match=r"grpo-jax\[games\]"):
-    gymnasium_games.GymnasiumGame("FrozenLake-v1", 0)
+    games.GymnasiumGame("FrozenLake-v1", 0)

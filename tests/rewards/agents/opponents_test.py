@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from grpo_jax.rewards.agents import opponents
+from grpo_jax.rewards.agents import games
 
 
 @pytest.mark.parametrize(
@@ -25,31 +25,31 @@ from grpo_jax.rewards.agents import opponents
   ],
 )
 def test_the_last_list_of_moves_is_read(observation, moves):
-  assert opponents.legal_moves(observation) == moves
+  assert games.legal_moves(observation) == moves
 
 
 def test_a_move_is_drawn_by_the_numbers_that_are_given():
   said = "Available Moves: '[0]', '[1]', '[2]'"
   rng = random.Random(0)
   counts = collections.Counter(
-    opponents.random_legal(said, rng) for _ in range(3000)
+    games.random_legal(said, rng) for _ in range(3000)
   )
   assert set(counts) == {"[0]", "[1]", "[2]"}
   # Three standard deviations of 3000 draws: 77.
   assert all(abs(count - 1000) < 80 for count in counts.values())
-  again = [opponents.random_legal(said, random.Random(5)) for _ in range(9)]
+  again = [games.random_legal(said, random.Random(5)) for _ in range(9)]
   assert len(set(again)) == 1
 
 
 def test_where_no_moves_are_listed_the_message_says_what_to_do():
   with pytest.raises(ValueError, match=r"lists no moves.*Nim.*\(observation,"):
-    opponents.random_legal("Welcome to Nim", random.Random(0))
+    games.random_legal("Welcome to Nim", random.Random(0))
 
 
 def test_one_of_several_moves():
-  player = opponents.one_of(["[r]", "[p]"])
+  player = games.one_of(["[r]", "[p]"])
   rng = random.Random(0)
   assert {player("anything", rng) for _ in range(20)} == {"[r]", "[p]"}
   for wrong in ([], [1]):
     with pytest.raises(ValueError, match="no moves; needed are texts"):
-      opponents.one_of(wrong)
+      games.one_of(wrong)

@@ -19,7 +19,7 @@ import json
 import pathlib
 import sys
 
-from grpo_jax.data import templates
+from grpo_jax.data import chat
 from tests.rewards.agents import chats
 
 QUESTION = {"role": "user", "content": "Which is longer?"}
@@ -122,7 +122,7 @@ def rendered(source, messages):
   """What a template writes behind the first generation prompt."""
 
   def text(more):
-    return templates.render(
+    return chat.render(
       source,
       {
         "messages": [QUESTION, *more],

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_jax.rewards.agents import search
+from grpo_jax.rewards.agents import tools
 
 ROWS = [
   {"id": "p1", "title": "Paris", "text": "The capital of France."},
@@ -21,12 +21,12 @@ ROWS = [
 def index(tmp_path_factory):
   path = tmp_path_factory.mktemp("corpus") / "rows.jsonl"
   path.write_text("\n\n".join(map(json.dumps, ROWS)))
-  return search.Index(str(path))
+  return tools.Index(str(path))
 
 
 def test_passages_are_found_by_titles_and_texts(index):
   assert index.find("paris", 3) == [
-    search.Passage("p1", "Paris", "The capital of France.")
+    tools.Passage("p1", "Paris", "The capital of France.")
   ]
   found = index.find("What is the capital of France?", 3)
   assert [passage.id for passage in found] == ["p1", "2", "5"]
@@ -57,7 +57,7 @@ def test_ties_come_in_the_order_of_the_file(
 ):
   path = tmp_path_factory.mktemp("corpus") / "lines.txt"
   path.write_text("\n".join(texts))
-  made = search.Index(str(path))
+  made = tools.Index(str(path))
   scores = made._scores.get_scores(query.split()) if query else []
   order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
   wanted = [str(i + 1) for i in order if scores[i] > 0][:count]
@@ -76,21 +76,21 @@ def test_ties_come_in_the_order_of_the_file(
 def test_a_file_without_passages_is_refused(tmp_path, name, content, message):
   (tmp_path / name).write_text(content)
   with pytest.raises(ValueError, match=message):
-    search.read(str(tmp_path / name))
+    tools.read(str(tmp_path / name))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
   with pytest.raises(
     FileNotFoundError, match=r"no file '.*x\.txt' of passages"
   ):
-    search.Index(str(tmp_path / "x.txt"))
+    tools.Index(str(tmp_path / "x.txt"))
 
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
   (tmp_path / "a.txt").write_text("a")
   monkeypatch.setitem(sys.modules, "bm25s", None)
   with pytest.raises(ImportError, match=r"'bm25s'; install grpo_jax\[tools\]"):
-    search.Index(str(tmp_path / "a.txt"))
+    tools.Index(str(tmp_path / "a.txt"))
 
 
 def test_an_index_starts_neither_jax_nor_threads(tmp_path):

@@ -6,11 +6,11 @@ import threading
 import numpy as np
 import pytest
 
-from grpo_jax.rewards.agents import opponents, text_games
+from grpo_jax.rewards.agents import games as games_lib
 from grpo_jax.rewards.workers import session_worker
 
 _HERE = "tests.rewards.workers.text_environments"
-PATH = "grpo_jax.rewards.agents.text_games:make"
+PATH = "grpo_jax.rewards.agents.games:make"
 TIC_TAC_TOE = {"env": "textarena:TicTacToe-v0"}
 SECRET = {"env": f"gymnasium:{_HERE}:Secret"}
 VIEW = "grpo_jax.rewards.agents.tic_tac_toe:view"
@@ -18,8 +18,8 @@ VIEW = "grpo_jax.rewards.agents.tic_tac_toe:view"
 
 def session(seed=0, row=0, **options):
   options = {**TIC_TAC_TOE, **options}
-  prompt, extras = text_games.problem(seed, **options)
-  return text_games.make(prompt, extras, row, **options)
+  prompt, extras = games_lib.problem(seed, **options)
+  return games_lib.make(prompt, extras, row, **options)
 
 
 def games(**options):
@@ -28,7 +28,7 @@ def games(**options):
   for row in range(6):
     made = session(0, row, **options)
     while not made.game.over:
-      made.step(opponents.legal_moves(made.game.observation)[0])
+      made.step(games_lib.legal_moves(made.game.observation)[0])
     found.append(made.game.scores() | {"row": made.game.observation})
   return [str(one) for one in found]
 
@@ -67,7 +67,7 @@ def test_the_policy_reads_everything_once_more_where_that_is_asked():
   ],
 )
 def test_what_is_new(said, before, action, new):
-  assert text_games._new(said, before, action) == new
+  assert games_lib._new(said, before, action) == new
 
 
 def test_a_view_is_all_that_the_policy_reads():
@@ -142,8 +142,8 @@ def test_a_problem_leaves_the_random_numbers_of_the_process_alone():
   expected = random.random(), np.random.random()
   random.seed(1)
   np.random.seed(1)
-  prompt, extras = text_games.problem(0, **TIC_TAC_TOE)
-  text_games.lesson(prompt, extras, **TIC_TAC_TOE)
+  prompt, extras = games_lib.problem(0, **TIC_TAC_TOE)
+  games_lib.lesson(prompt, extras, **TIC_TAC_TOE)
   assert (random.random(), np.random.random()) == expected
 
 
@@ -152,7 +152,7 @@ def test_games_of_several_threads_are_those_of_one():
 
   def lessons():
     return [
-      text_games.lesson(*text_games.problem(i, **options), **options)
+      games_lib.lesson(*games_lib.problem(i, **options), **options)
       for i in range(3)
     ]
 
@@ -170,9 +170,9 @@ def test_games_of_several_threads_are_those_of_one():
 def test_a_lesson_is_a_game_that_a_session_plays_alike():
   options = {**TIC_TAC_TOE, "view": VIEW, "seat": "alternate"}
   for seed in range(6):
-    prompt, extras = text_games.problem(seed, **options)
-    lesson = text_games.lesson(prompt, extras, **options)
-    made = text_games.make(prompt, extras, seed, **options)
+    prompt, extras = games_lib.problem(seed, **options)
+    lesson = games_lib.lesson(prompt, extras, **options)
+    made = games_lib.make(prompt, extras, seed, **options)
     for number, (action, said) in enumerate(lesson, start=1):
       assert made.step(action)[0] == said
       assert made.game.over == (number == len(lesson))
@@ -181,21 +181,21 @@ def test_a_lesson_is_a_game_that_a_session_plays_alike():
 
 def test_a_teacher_may_be_ones_own():
   options = {**SECRET, "teacher": f"{_HERE}:guesses", "kwargs": {"turns": 99}}
-  lesson = text_games.lesson("Guess 2: 0 to 9?", {"seed": 2}, **options)
+  lesson = games_lib.lesson("Guess 2: 0 to 9?", {"seed": 2}, **options)
   *wrong, (last, said) = lesson
   assert said == ""
   assert all(answer == f"not {guess}" for guess, answer in wrong)
   assert last.isdigit()
   with pytest.raises(ValueError, match="lists no moves"):
-    text_games.lesson("Guess 2: 0 to 9?", {"seed": 2}, **SECRET)
+    games_lib.lesson("Guess 2: 0 to 9?", {"seed": 2}, **SECRET)
 
 
 def test_a_game_that_is_over_at_once_is_no_problem(monkeypatch):
   # With this opponent the game ends before the second seat moves.
   options = {**TIC_TAC_TOE, "opponent": f"{_HERE}:loser", "seat": 1}
-  assert text_games.problem(0, **options) is None
+  assert games_lib.problem(0, **options) is None
   with pytest.raises(ValueError, match="is over before the policy moves"):
-    text_games.make("", {"seed": 0}, 0, **options)
+    games_lib.make("", {"seed": 0}, 0, **options)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_game_that_is_over_at_once_is_no_problem(monkeypatch):
 )
 def test_what_is_wrong_is_told(prompt, extras, options, message):
   with pytest.raises(ValueError, match=message):
-    text_games.make(prompt, extras, 0, **{**TIC_TAC_TOE, **options})
+    games_lib.make(prompt, extras, 0, **{**TIC_TAC_TOE, **options})
 
 
 def test_a_wrong_option_is_told_before_there_is_a_process():

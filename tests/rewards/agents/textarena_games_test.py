@@ -2,18 +2,18 @@
 
 import pytest
 
-from grpo_jax.rewards.agents import opponents, textarena_games
+from grpo_jax.rewards.agents import games as games_lib
 from tests.rewards.workers import text_environments as other
 
 TIC_TAC_TOE = "TicTacToe-v0"
 
 
-def game(name=TIC_TAC_TOE, seed=0, opponent=opponents.random_legal, **options):
-  return textarena_games.TextarenaGame(name, seed, opponent, **options)
+def game(name=TIC_TAC_TOE, seed=0, opponent=games_lib.random_legal, **options):
+  return games_lib.TextarenaGame(name, seed, opponent, **options)
 
 
 def first_free(observation, rng=None):
-  return opponents.legal_moves(observation)[0]
+  return games_lib.legal_moves(observation)[0]
 
 
 def played(made, policy=first_free):
@@ -61,7 +61,7 @@ def test_others_move_before_a_later_seat():
 )
 def test_rewards_and_scores_are_those_of_the_seat(actions, reward, scores):
   def last_free(observation, rng):
-    return opponents.legal_moves(observation)[-1]
+    return games_lib.legal_moves(observation)[-1]
 
   made = game(opponent=last_free)
   rewards = [made.act(action) for action in actions.split()]
@@ -121,7 +121,7 @@ def test_raw_games_read_as_others_do():
 
 
 def test_players_are_counted():
-  count = textarena_games.count_players
+  count = games_lib.count_players
   assert count(TIC_TAC_TOE, {}) == 2
   assert count("2048-v0", {}) == 1
   assert count("ThreePlayerTicTacToe-v0", {}) == 3
@@ -143,7 +143,7 @@ def test_what_cannot_begin_says_why(name, options, message):
 
 
 def test_others_do_not_move_for_ever(monkeypatch):
-  monkeypatch.setattr(textarena_games, "_MAX_MOVES", 1)
+  monkeypatch.setattr(games_lib, "_MAX_MOVES", 1)
   made = game()
   monkeypatch.setattr(made, "_move", lambda action: None)
   made.seat = 1

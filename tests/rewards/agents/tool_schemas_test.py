@@ -4,12 +4,12 @@ import sys
 
 import pytest
 
-from grpo_jax.rewards.agents import tool_schemas
+from grpo_jax.rewards.agents import tools
 from tests.rewards.agents import tool_functions
 
 
 def test_a_schema_is_made_of_hints_and_docstring():
-  assert tool_schemas.of_function(tool_functions.add) == {
+  assert tools.of_function(tool_functions.add) == {
     "type": "function",
     "function": {
       "name": "add",
@@ -35,7 +35,7 @@ def test_a_schema_is_made_of_hints_and_docstring():
 
 
 def test_hints_are_types_of_json():
-  schema = tool_schemas.of_function(tool_functions.everything)
+  schema = tools.of_function(tool_functions.everything)
   properties = schema["function"]["parameters"]["properties"]
   for value in properties.values():
     del value["description"]
@@ -73,13 +73,13 @@ def test_hints_are_types_of_json():
 )
 def test_what_a_model_could_not_call_is_refused(name, message):
   with pytest.raises(ValueError, match=message):
-    tool_schemas.of_function(getattr(tool_functions, name))
+    tools.of_function(getattr(tool_functions, name))
 
 
 @pytest.fixture(scope="module")
 def check():
   functions = (tool_functions.add, tool_functions.everything)
-  return tool_schemas.Checker([*map(tool_schemas.of_function, functions)])
+  return tools.Checker([*map(tools.of_function, functions)])
 
 
 @pytest.mark.parametrize(
@@ -141,4 +141,4 @@ def test_places_within_arguments_are_named(check):
 def test_a_missing_package_is_named(monkeypatch):
   monkeypatch.setitem(sys.modules, "jsonschema", None)
   with pytest.raises(ImportError, match=r"'jsonschema'; install grpo_jax\[too"):
-    tool_schemas.Checker([])
+    tools.Checker([])

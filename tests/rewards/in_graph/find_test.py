@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from grpo_jax.rewards import answers
-from grpo_jax.rewards.in_graph import find, strings, text
+from grpo_jax.rewards.in_graph import find, text
 from tests.rewards.in_graph import made_texts
 
 SIZE, ROWS = 256, 512
@@ -124,9 +124,9 @@ def test_thousands_of_tags_and_braces():
 
 def test_patterns_of_any_length_are_found():
   data = text.encoded(["abcabcabcabcd", "cd"], 16).bytes
-  words = strings.words(data)
+  words = text.words(data)
   for pattern in (b"a", b"cd", b"abcd", b"abcab", b"abcabcabc", b"abcabcabcd"):
-    got = np.asarray(strings.starts(words, pattern))
+    got = np.asarray(text.starts(words, pattern))
     for row, line in zip(got, (b"abcabcabcabcd", b"cd"), strict=True):
       assert [k for k in range(16) if row[k]] == [
         k for k in range(16) if line.startswith(pattern, k)

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.rewards import formatting
-from grpo_jax.rewards.in_graph import forms, scripts, text
+from grpo_jax.rewards import form
+from grpo_jax.rewards.in_graph import forms, text
 
 SIZE, ROWS = 160, 256
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
@@ -29,7 +29,7 @@ def both(name, texts, **options):
   rows = text.encoded([*texts, *[""] * (ROWS - len(texts))], SIZE)
   got = np.asarray(program(name, **options)(rows))[: len(texts)].tolist()
   size = len(texts)
-  host = getattr(formatting, name)(
+  host = getattr(form, name)(
     [""] * size, texts, [0] * size, [{}] * size, **options
   )
   return got, host
@@ -97,14 +97,14 @@ def test_every_character_has_the_script_of_its_name():
   rows = text.encoded(
     [joined[k : k + 2000] for k in range(0, len(joined), 2000)], 8000
   )
-  found = np.asarray(jax.jit(scripts.code_points)(rows.bytes))
+  found = np.asarray(jax.jit(forms.code_points)(rows.bytes))
   assert found[found > 0].tolist() == points
   letters = [x for x in points if unicodedata.category(chr(x))[0] == "L"]
-  for script, blocks in scripts.BLOCKS.items():
+  for script, blocks in forms.BLOCKS.items():
     inside = [
       x for x in letters if any(low <= x <= high for low, high in blocks)
     ]
-    own = [x for x in letters if formatting._is_of(chr(x), script)]
+    own = [x for x in letters if form._is_of(chr(x), script)]
     assert inside == own, script
     assert len(own) > 50
 
@@ -117,7 +117,7 @@ def test_what_is_no_utf_8_is_no_letter():
   data = np.zeros((len(broken), 8), np.uint8)
   for row, content in zip(data, broken, strict=True):
     row[: len(content)] = [*content]
-  found = np.asarray(scripts.code_points(data))
+  found = np.asarray(forms.code_points(data))
   wanted = [content.decode("utf-8", "ignore") for content in broken]
   assert [[chr(x) for x in row if x] for row in found] == [[*x] for x in wanted]
 
@@ -127,4 +127,4 @@ def test_an_unknown_script_is_named():
   with pytest.raises(KeyError, match="no script 'klingon'; choose from"):
     forms.language_consistency(rows, "klingon")
   with pytest.raises(KeyError, match="no script 'klingon'; choose from"):
-    formatting.language_consistency([""], ["a"], [0], [{}], script="klingon")
+    form.language_consistency([""], ["a"], [0], [{}], script="klingon")

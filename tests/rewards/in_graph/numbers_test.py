@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.rewards import answers, math_accuracy
-from grpo_jax.rewards.in_graph import digits, find, grammar, numbers, text
+from grpo_jax.rewards.in_graph import find, numbers, text
 
 ROWS = 256
 
@@ -192,26 +192,26 @@ def test_arithmetic_on_limbs():
   ones = [rng.randrange(10 ** rng.randrange(1, 250)) for _ in range(20)]
   others = [rng.randrange(10 ** rng.randrange(1, 250)) for _ in range(20)]
   size = 170
-  a = np.stack([digits.constant(x, 86) for x in ones])
-  b = np.stack([digits.constant(x, 86) for x in others])
-  got = np.asarray(digits.carried(digits.product(a, digits.padded(b, size))))
+  a = np.stack([numbers.constant(x, 86) for x in ones])
+  b = np.stack([numbers.constant(x, 86) for x in others])
+  got = np.asarray(numbers.carried(numbers.product(a, numbers.padded(b, size))))
   for row, x, y in zip(got, ones, others, strict=True):
     assert sum(int(v) * 1000**k for k, v in enumerate(row)) == x * y
-  signs = digits.sign(a - b)
+  signs = numbers.sign_of(a - b)
   assert signs.tolist() == [
     (x > y) - (x < y) for x, y in zip(ones, others, strict=True)
   ]
-  assert not digits.sign(a - a).any()
-  assert digits.constant(10**9, 3) is None
+  assert not numbers.sign_of(a - a).any()
+  assert numbers.constant(10**9, 3) is None
 
 
 def test_no_text_leaves_the_automaton():
   """Every state knows every symbol, and failure stays failure."""
-  names, table = grammar.automaton()
+  names, table = numbers.automaton()
   assert table.min() >= 0
   assert table.max() < len(names)
   assert (table[names.index("failed")] == names.index("failed")).all()
-  assert set(grammar.accepting()) <= set(names)
+  assert set(numbers.accepting()) <= set(names)
 
 
 @pytest.mark.slow

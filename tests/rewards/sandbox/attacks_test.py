@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.rewards import attempts, box_attacks, verdict_attacks
-from grpo_jax.rewards.sandbox import boxes, defences, sandbox
+from grpo_jax.rewards.sandbox import box as box_lib
 
 pytestmark = pytest.mark.slow  # Together about a minute.
 
@@ -16,7 +16,7 @@ def _name(attack):
 
 @pytest.fixture(scope="module")
 def box():
-  return sandbox.require("bwrap")
+  return box_lib.require("bwrap")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def test_the_box_holds(attack, box, host):
 
 @pytest.mark.parametrize("attack", _AIMED, ids=_name)
 def test_it_succeeds_without_the_defences_that_hold_it(attack, host):
-  assert attempts.has_won(boxes.Box(without=attack.held_by), attack, host)
+  assert attempts.has_won(box_lib.Box(without=attack.held_by), attack, host)
 
 
 _LAYERED = [
@@ -45,13 +45,13 @@ _LAYERED = [
 
 @pytest.mark.parametrize(("attack", "left_out"), _LAYERED)
 def test_each_of_several_layers_is_enough(attack, left_out, host):
-  assert not attempts.has_won(boxes.Box(without=(left_out,)), attack, host)
+  assert not attempts.has_won(box_lib.Box(without=(left_out,)), attack, host)
 
 
 @pytest.mark.parametrize("attack", verdict_attacks.VERDICTS, ids=_name)
-@pytest.mark.parametrize("kind", boxes.KINDS)
+@pytest.mark.parametrize("kind", box_lib.KINDS)
 def test_no_program_has_a_reward_for_nothing(kind, attack):
-  assert not attempts.has_scored(boxes.Box(kind), attack)
+  assert not attempts.has_scored(box_lib.Box(kind), attack)
 
 
 def test_there_are_enough_and_no_defence_without_an_attack():
@@ -59,4 +59,4 @@ def test_there_are_enough_and_no_defence_without_an_attack():
   assert len(names) == len(set(names)) >= 66
   aimed = {name for x in _AIMED for name in x.held_by}
   # Those two have tests of their own, in `sandbox_test.py`.
-  assert {x.name for x in defences.DEFENCES} - aimed == {"session", "parent"}
+  assert {x.name for x in box_lib.DEFENCES} - aimed == {"session", "parent"}

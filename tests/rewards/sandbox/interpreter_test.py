@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from grpo_jax.rewards.sandbox import boxes, defences, interpreter, sandbox
+from grpo_jax.rewards.sandbox import box, interpreter
 from grpo_jax.rewards.workers import processes
 
 NEW = interpreter._NEW
@@ -120,7 +120,7 @@ def test_what_is_kept_is_the_first_and_the_last(parts, most):
     assert f"[{len(whole) - most} bytes left out]" in output.text()
 
 
-@pytest.mark.parametrize("kind", boxes.KINDS)
+@pytest.mark.parametrize("kind", box.KINDS)
 def test_a_block_that_hangs_is_killed_and_the_next_one_is_told(kind):
   with started(sandbox=kind, call_s=0.5) as python:
     assert python.call("x = 1") == ""
@@ -343,23 +343,23 @@ def test_limits_that_are_none(limits, said):
 
 
 def test_a_box_that_cannot_be_made_raises(monkeypatch):
-  broken = boxes.Box("bwrap", "/bin/false")
-  monkeypatch.setattr(sandbox, "require", lambda kind: broken)
+  broken = box.Box("bwrap", "/bin/false")
+  monkeypatch.setattr(box, "require", lambda kind: broken)
   with started() as python, pytest.raises(RuntimeError, match="could not be"):
     python.call("1")
   broken.close()
-  slow = boxes.Box("bwrap", "/bin/false")
+  slow = box.Box("bwrap", "/bin/false")
   monkeypatch.setattr(slow, "_command", lambda *_: ["/bin/sleep", "60"])
-  monkeypatch.setattr(sandbox, "require", lambda kind: slow)
+  monkeypatch.setattr(box, "require", lambda kind: slow)
   with started() as python:
-    python._limits = defences.Limits(wall_s=0.2)
+    python._limits = box.Limits(wall_s=0.2)
     with pytest.raises(TimeoutError, match="not begun"):
       python.call("1")
   slow.close()
 
 
 def test_nothing_is_left():
-  sandbox.require("bwrap")
+  box.require("bwrap")
   before = set(os.listdir("/proc/self/fd")), processes.below(os.getpid())
   for block in ("1", "while True: pass", "import os; os._exit(0)"):
     with started(call_s=0.5) as python:

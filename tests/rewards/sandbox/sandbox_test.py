@@ -9,15 +9,15 @@ import pytest
 from hypothesis import strategies as st
 
 from experiments.rewards import attempts, box_attacks
-from grpo_jax.rewards.sandbox import boxes, defences, sandbox
+from grpo_jax.rewards.sandbox import box as box_lib
 from grpo_jax.rewards.workers import processes
 
-_SHORT = defences.Limits(wall_s=20.0, cpu_s=1)
+_SHORT = box_lib.Limits(wall_s=20.0, cpu_s=1)
 
 
 @pytest.fixture(scope="module")
 def box():
-  return sandbox.require("bwrap")
+  return box_lib.require("bwrap")
 
 
 @pytest.fixture(scope="module")
@@ -26,18 +26,18 @@ def host():
     yield of
 
 
-@pytest.mark.parametrize("kind", boxes.KINDS)
+@pytest.mark.parametrize("kind", box_lib.KINDS)
 def test_known_outcomes(kind):
-  box = boxes.Box(kind)
+  box = box_lib.Box(kind)
 
   def run(program, data=b"", calls=None, **limits):
     limits = {"wall_s": 20.0, "cpu_s": 1, **limits}
-    return box.run(program, data, calls, defences.Limits(**limits))
+    return box.run(program, data, calls, box_lib.Limits(**limits))
 
   assert run("print(2 * int(input()))", b"4") == ("done", b"8\n")
   calls = ["f(4)", "1 / 0", "f('é')", "exit()", "f(1)"]
   outcome = run("f = lambda x: 2 * x\nprint('noise')", calls=calls)
-  found = boxes.answers(outcome, len(calls))
+  found = box_lib.answers(outcome, len(calls))
   assert found == ["8", None, "'éé'", None, "2"]
   assert run("print(1, flush=True); 1 / 0") == ("failed", b"1\n")
   assert run("exit(3)").status == "failed"
@@ -50,9 +50,9 @@ def test_known_outcomes(kind):
 
 def test_calls_end_with_the_program():
   """What was answered before stays answered."""
-  box = boxes.Box("process")
+  box = box_lib.Box("process")
   outcome = box.run("import os", calls=["1", "os._exit(0)", "2"], limits=_SHORT)
-  assert boxes.answers(outcome, 3) == ["1", None, None]
+  assert box_lib.answers(outcome, 3) == ["1", None, None]
 
 
 @hypothesis.settings(max_examples=40, deadline=None)
@@ -65,11 +65,11 @@ def test_answers_are_read_as_far_as_they_are_whole(answers, rest, data):
     else b"%d:%s" % (len(x.encode("utf-8", "replace")), x.encode())
     for x in texts
   )
-  outcome = boxes.Outcome("done", said + rest)
-  assert boxes.answers(outcome, len(texts)) == texts
-  assert len(boxes.answers(outcome, len(texts) + 3)) == len(texts) + 3
+  outcome = box_lib.Outcome("done", said + rest)
+  assert box_lib.answers(outcome, len(texts)) == texts
+  assert len(box_lib.answers(outcome, len(texts) + 3)) == len(texts) + 3
   cut = data.draw(st.integers(0, len(said)))
-  found = boxes.answers(boxes.Outcome("late", said[:cut]), len(texts))
+  found = box_lib.answers(box_lib.Outcome("late", said[:cut]), len(texts))
   whole = next((i for i, x in enumerate(found) if x != texts[i]), len(texts))
   assert all(x is None for x in found[whole:])
 
@@ -91,7 +91,7 @@ _MOST_IMPORTANT = (
 def test_the_most_important_attacks_are_held_by_what_is_said(name, box, host):
   (attack,) = (x for x in box_attacks.ATTACKS if x.name == name)
   assert not attempts.has_won(box, attack, host)
-  bare = boxes.Box(without=attack.held_by)
+  bare = box_lib.Box(without=attack.held_by)
   # On a busy machine its time may be over before it has begun.
   assert any(attempts.has_won(bare, attack, host) for _ in range(3))
 
@@ -103,8 +103,8 @@ def test_the_variables_of_bwrap_itself_are_out_of_reach(host):
     for x in box_attacks.ATTACKS
     if x.name == "read variables of the first process"
   )
-  assert not attempts.has_won(boxes.Box(without=("user",)), attack, host)
-  bare = boxes.Box(without=("user", "environment"))
+  assert not attempts.has_won(box_lib.Box(without=("user",)), attack, host)
+  bare = box_lib.Box(without=("user", "environment"))
   assert attempts.has_won(bare, attack, host)
 
 
@@ -119,36 +119,36 @@ def test_the_variables_of_bwrap_itself_are_out_of_reach(host):
 )
 def test_the_self_test_notices_what_is_missing(without, said):
   with pytest.raises(RuntimeError, match=said):
-    sandbox.self_test(boxes.Box(without=without))
+    box_lib.self_test(box_lib.Box(without=without))
 
 
 def test_what_cannot_be_made_is_an_error_with_a_reason(monkeypatch, tmp_path):
-  require = sandbox.require.__wrapped__
+  require = box_lib.require.__wrapped__
   broken = tmp_path / "bwrap"
   broken.write_text("#!/bin/sh\necho 'No permissions to create' >&2\nexit 1\n")
   broken.chmod(0o755)
-  monkeypatch.setattr(boxes, "bwraps", lambda: [str(broken)])
+  monkeypatch.setattr(box_lib, "bwraps", lambda: [str(broken)])
   with pytest.raises(RuntimeError, match=r"No permissions.*unconfined"):
     require("bwrap")
-  monkeypatch.setattr(boxes, "bwraps", lambda: [])
+  monkeypatch.setattr(box_lib, "bwraps", lambda: [])
   with pytest.raises(RuntimeError, match=r"grpo-jax\[code\]"):
     require("bwrap")
   with pytest.raises(ValueError, match="'docker'"):
     require("docker")
   with pytest.raises(ValueError, match="'doors'"):
-    boxes.Box(without=("doors",))
+    box_lib.Box(without=("doors",))
 
 
 def test_one_bwrap_that_works_is_enough(monkeypatch):
-  found = ["/bin/false", *boxes.bwraps()]
-  monkeypatch.setattr(boxes, "bwraps", lambda: found)
-  box = sandbox.require.__wrapped__("bwrap")
+  found = ["/bin/false", *box_lib.bwraps()]
+  monkeypatch.setattr(box_lib, "bwraps", lambda: found)
+  box = box_lib.require.__wrapped__("bwrap")
   assert box.run("print(1)", limits=_SHORT).output == b"1\n"
 
 
 def test_a_plain_process_says_what_it_does_not_hold():
   with pytest.warns(RuntimeWarning, match="read and write this user's files"):
-    assert sandbox.require.__wrapped__("process").kind == "process"
+    assert box_lib.require.__wrapped__("process").kind == "process"
 
 
 def _ran(program, *arguments):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grpo_jax.rewards.agents import interceptor
-from grpo_jax.rewards.workers import guarded_sessions, sessions
+from grpo_jax.rewards.workers import sessions
 from grpo_jax.rewards.workers.session_worker import Answer
 
 PATH = "tests.rewards.workers.host_sessions"
@@ -23,7 +23,7 @@ def begin(workers, size, judge=None, **options):
   guard = interceptor.Interceptor(
     [lambda call: "bad" in call], judge, "<none>", **options
   )
-  made = guarded_sessions.GuardedSessions(workers, guard)
+  made = sessions.GuardedSessions(workers, guard)
   prompts = [chr(ord("a") + row) for row in range(size)]
   return made.begin(prompts, [{}] * size, range(size))
 
@@ -98,7 +98,7 @@ def test_a_row_that_has_failed_has_no_scores(workers):
 
 def test_names_of_scores_are_those_of_both(workers):
   guard = interceptor.Interceptor([], None, "")
-  made = guarded_sessions.GuardedSessions(workers, guard)
+  made = sessions.GuardedSessions(workers, guard)
   assert set(COUNTS) < set(made.score_names("a", {}))
 
   class Same:
@@ -107,7 +107,7 @@ def test_names_of_scores_are_those_of_both(workers):
     def score_names(self, prompt, extras):
       return ["accuracy", "blocked"]
 
-  made = guarded_sessions.GuardedSessions(Same(), guard)
+  made = sessions.GuardedSessions(Same(), guard)
   with pytest.raises(ValueError, match=r"package:make' has scores \['blocked'"):
     made.score_names("", {})
 
@@ -120,7 +120,7 @@ def test_both_are_closed():
       closed.append("sessions")
 
   guard = interceptor.Interceptor([], None, "")
-  guarded_sessions.GuardedSessions(
+  sessions.GuardedSessions(
     Inner(), guard, lambda: closed.append("judge")
   ).close()
   assert closed == ["sessions", "judge"]

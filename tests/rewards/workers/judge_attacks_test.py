@@ -3,9 +3,9 @@
 import pytest
 
 from grpo_jax.data import tokenizer
-from grpo_jax.rewards import rubrics, verdicts
-from grpo_jax.settings import judge_settings
-from grpo_jax.training.problem import readers
+from grpo_jax.rewards import rubrics
+from grpo_jax.settings import rewards
+from grpo_jax.training.problem import llm_judge
 from tests.training.problem import readers_test
 
 BYTES = tokenizer.Tokenizer(tokenizer.BYTES)
@@ -21,9 +21,9 @@ ATTACKS = (
 
 def read(completion):
   """The ids that a judge of the run reads of a completion."""
-  wanted = judge_settings.JudgeConfig(rubric=RUBRIC)
+  wanted = rewards.JudgeConfig(rubric=RUBRIC)
   first = readers_test.record("2+2=")
-  made = readers.rubric(wanted, BYTES, 20, first)
+  made = llm_judge.rubric(wanted, BYTES, 20, first)
   (row,) = readers_test.read_rows(BYTES, made, [first], [completion], [0], 64)
   return row
 
@@ -49,4 +49,4 @@ def test_what_a_completion_says_is_said_once_and_between_the_fences(attack):
 def test_the_answer_of_the_judge_alone_is_read():
   # It ends before its verdict, whatever the completion has written.
   words = {"yes": 1.0, "no": 0.0}
-  assert verdicts.read("The answer is", words, "Verdict:") is None
+  assert rubrics.read("The answer is", words, "Verdict:") is None

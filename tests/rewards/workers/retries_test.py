@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from grpo_jax.rewards.workers import host, retries
+from grpo_jax.rewards.workers import host
 
 
 class Scorer:
@@ -41,7 +41,7 @@ class Scorer:
 
 def score(scorer, *completions):
   rows = range(len(completions))
-  return retries.score(
+  return host.score(
     scorer,
     [f"prompt {i}" for i in rows],
     list(completions),

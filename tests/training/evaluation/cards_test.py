@@ -9,7 +9,7 @@ import pytest
 from configs.recipes import models
 from grpo_jax import algorithms
 from grpo_jax.training.evaluation import cards, merging
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.runtime import log
 from tests.experiments import tiny_config
 
 BASE_CARD = "---\nlicense: other\nlicense_name: qwen-research\n---\n# Base\n"
@@ -23,14 +23,14 @@ def run(tmp_path):
   folder = tmp_path / "secret_user" / "run"
   folder.mkdir(parents=True)
   files = {
-    metrics_log.CONFIG: json.loads(config.to_json()),
-    metrics_log.RESULT: {
+    log.CONFIG: json.loads(config.to_json()),
+    log.RESULT: {
       "step": 100,
       "before": {"eval/accuracy": 0.25, "eval/length": 9.0},
       "after": {"eval/accuracy": 0.5, "eval/length": 8.0},
       "num_prompts": 64,
     },
-    metrics_log.ENVIRONMENT: [
+    log.ENVIRONMENT: [
       {
         "packages": {"grpo_jax": "0.1.0"},
         "git": {"commit": "abc123", "dirty": True},
@@ -61,13 +61,13 @@ def test_a_card_says_where_a_policy_comes_from(run, tmp_path):
     "openai/gsm8k",
     "gsm8k",
   )
-  config = json.loads((run / metrics_log.CONFIG).read_text())
+  config = json.loads((run / log.CONFIG).read_text())
   for said in (
     "| Steps | 100 (planned: rl 100) |",
     "| Seed | 3 |",
     "GSPO: ratios and clipping on whole sequences",
     "https://arxiv.org/abs/2507.18071",
-    metrics_log.config_hash(config),
+    log.config_hash(config),
     "| `eval/accuracy` | 0.25 | 0.5 |",
     "grpo_jax 0.1.0, commit `abc123` with changes",
     "AutoModelForCausalLM.from_pretrained",
@@ -90,7 +90,7 @@ class Tokenizer:
 
 @pytest.mark.parametrize("template", ["{prompt}", 'Q: "{prompt}"\nA:', "chat"])
 def test_a_card_puts_a_prompt_as_in_training(run, template):
-  path = run / metrics_log.CONFIG
+  path = run / log.CONFIG
   config = json.loads(path.read_text())
   options = {"enable_thinking": False}
   config["data"] |= {"template": template, "chat_options": options}
@@ -113,8 +113,8 @@ def test_what_is_not_known_is_said_so(run):
   config.algorithm.name = "my_pkg.foo:FOO"  # Of a package that is not here.
   config.model.checkpoint = "/home/secret_user/models/mine"
   config.data.train_path = "/home/secret_user/prompts.jsonl"
-  (run / metrics_log.CONFIG).write_text(config.to_json())
-  for name in (metrics_log.RESULT, metrics_log.ENVIRONMENT):
+  (run / log.CONFIG).write_text(config.to_json())
+  for name in (log.RESULT, log.ENVIRONMENT):
     (run / name).unlink()
   text = cards.card(run, step=5, base=run, library="peft")
   data = huggingface_hub.ModelCard(text).data

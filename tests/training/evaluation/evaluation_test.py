@@ -9,7 +9,7 @@ import pytest
 
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.evaluation import evaluation
-from grpo_jax.training.phases import models
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
 
@@ -140,8 +140,8 @@ def test_evaluator_completes_the_same_prompts_in_any_batches():
   run = config_lib.resolve(config)
   made = problem.make_problem(run)
   mesh = sharding.make_mesh(1)
-  policy = models.make_policy(run, made, mesh)
-  params = models.initial_state(policy, 0).params["policy"]
+  policy = policy_lib.make_policy(run, made, mesh)
+  params = policy_lib.initial_state(policy, 0).params["policy"]
 
   def completions(batch_size, **options):
     evaluator = evaluation.Evaluator(

@@ -11,9 +11,10 @@ import pytest
 from experiments import flags as flags_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.evaluation import interference
-from grpo_jax.training.phases import models, runs
-from grpo_jax.training.problem import judges
+from grpo_jax.training.phases import checkpointed
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.problem import rewards
 from grpo_jax.training.runtime import sharding
 
 
@@ -59,9 +60,9 @@ def _loaded(parts):
   settings = config_lib.resolve(config)
   mesh = sharding.make_mesh(1)
   problem = problem_lib.make_problem(settings)
-  policy = models.make_policy(settings, problem, mesh)
-  params = models.initial_state(policy, 0).params["policy"]
-  return runs.Loaded(settings, problem, policy, mesh, params, None)
+  policy = policy_lib.make_policy(settings, problem, mesh)
+  params = policy_lib.initial_state(policy, 0).params["policy"]
+  return checkpointed.Loaded(settings, problem, policy, mesh, params, None)
 
 
 def test_what_cannot_be_compared_is_said():
@@ -99,8 +100,8 @@ def test_one_task_under_two_names_does_not_interfere():
     is_letter = (rollout.tokens >= 38) & rollout.completion_mask
     return {"letters": is_letter.mean(axis=1)}
 
-  judge = judges.Sum(
-    (judges.InGraph(share_of_letters),), {"letters": 1.0}, "letters"
+  judge = rewards.Sum(
+    (rewards.InGraph(share_of_letters),), {"letters": 1.0}, "letters"
   )
   loaded = dataclasses.replace(
     loaded, problem=dataclasses.replace(loaded.problem, judge=judge)

@@ -12,7 +12,7 @@ import pytest
 
 from configs import bias_mcq, language, quickstart, vision
 from grpo_jax import tasks
-from grpo_jax.data import quarantine, sources
+from grpo_jax.data import quality, sources
 from grpo_jax.data.encoder import Encoder
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training import many
@@ -238,7 +238,7 @@ def test_copies_and_contradictions_are_found_and_left_out(tmp_path):
     assert 38 in by_check["near-duplicates"].records
     assert by_check["few prompts"].is_error
     why = {37: ["conflicts"], 38: ["near-duplicates"]}
-    entries = quarantine.described(problem.train, why)
+    entries = quality.described(problem.train, why)
   finally:
     problem.close()
   out = tmp_path / "quarantine.json"
@@ -256,14 +256,14 @@ def test_files_that_are_no_quarantine_are_refused(tmp_path):
   source = sources.TextSource(_lines(tmp_path))
   out = tmp_path / "out.json"
   with pytest.raises(FileNotFoundError, match="there is no such file"):
-    quarantine.Without(source, out)
+    quality.Without(source, out)
   for content in ("{", "[1]", '[{"number": 1}]'):
     out.write_text(content)
     with pytest.raises(ValueError, match="needed is a JSON list of objects"):
-      quarantine.Without(source, out)
-  out.write_text(json.dumps(quarantine.described(source, {0: [], 1: []})))
+      quality.Without(source, out)
+  out.write_text(json.dumps(quality.described(source, {0: [], 1: []})))
   with pytest.raises(ValueError, match="none is left to train on"):
-    quarantine.Without(source, out)
+    quality.Without(source, out)
 
 
 def _lines(tmp_path):

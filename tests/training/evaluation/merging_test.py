@@ -9,9 +9,9 @@ import pytest
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training import loop
 from grpo_jax.training.evaluation import merging
-from grpo_jax.training.phases import models
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
-from grpo_jax.training.runtime import checkpoints, metrics_log, paths, sharding
+from grpo_jax.training.runtime import checkpoints, files, log, sharding
 from tests.experiments import tiny_config
 
 
@@ -24,12 +24,12 @@ def write(folder, seed=0, **settings):
   made = config_lib.resolve(config)
   mesh = sharding.make_mesh(1)
   found = problem.make_problem(made)
-  policy = models.make_policy(made, found, mesh)
-  state = models.initial_state(policy, seed)
+  policy = policy_lib.make_policy(made, found, mesh)
+  state = policy_lib.initial_state(policy, seed)
   saved = checkpoints.Checkpoints(folder / "checkpoints", keep=1)
   saved.save(0, state, {"phase": merging.NO_PHASE})
   saved.close()
-  paths.write(folder / metrics_log.CONFIG, config.to_json().encode())
+  files.write(folder / log.CONFIG, config.to_json().encode())
   return jax.device_get(state.params["policy"])
 
 
@@ -106,7 +106,7 @@ def test_folders_that_cannot_be_merged(tmp_path):
   (tmp_path / "file").write_text("mine")
   with pytest.raises(ValueError, match="file is a file; name a new folder"):
     merging.merge(["a"], str(tmp_path / "file"))
-  (tmp_path / metrics_log.CONFIG).write_text('{"model_type": "qwen2"}')
+  (tmp_path / log.CONFIG).write_text('{"model_type": "qwen2"}')
   with pytest.raises(ValueError, match="is a Hugging Face checkpoint, and no"):
     merging.merge([str(tmp_path)], str(tmp_path / "out"))
 
@@ -121,7 +121,7 @@ def test_policies_that_do_not_go_together(three, tmp_path):
   config = tiny_config.get_config("grpo")
   config.model.lora_rank = 2
   (tmp_path / "adapted").mkdir()
-  (tmp_path / "adapted" / metrics_log.CONFIG).write_text(config.to_json())
+  (tmp_path / "adapted" / log.CONFIG).write_text(config.to_json())
   with pytest.raises(ValueError, match="an average of their factors"):
     merging.merge([a, str(tmp_path / "adapted")], out)
   assert not (tmp_path / "out").exists()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.tasks import vision
-from grpo_jax.training.evaluation import trace_images
+from grpo_jax.training.evaluation import trace_rows
 
 
 def pixels_of(picture):
@@ -22,7 +22,7 @@ def pixels_of(picture):
 def test_a_picture_is_the_image_of_its_task(merge):
   task = vision.make(questions="box", merge=merge)
   example = task.example(np.random.default_rng(0), "train")
-  found = trace_images.of_record(
+  found = trace_rows.of_record(
     {"images": example.images, "extras": example.extras}
   )
   (picture,) = found["images"]
@@ -34,7 +34,7 @@ def test_a_picture_is_the_image_of_its_task(merge):
   task = vision.make(questions="count")
   example = task.example(np.random.default_rng(0), "train")
   record = {"images": example.images, "extras": example.extras}
-  assert trace_images.of_record(record)["box"] == ()
+  assert trace_rows.of_record(record)["box"] == ()
 
 
 def test_large_pictures_are_thinned_out_and_strange_patches_are_none():
@@ -48,20 +48,20 @@ def test_large_pictures_are_thinned_out_and_strange_patches_are_none():
     place=place,
     grid=np.array([[rows, columns], [0, 0]]),
   )
-  (picture,) = trace_images.of_patches(images)
+  (picture,) = trace_rows.of_patches(images)
   assert picture["size"] == [160, 10]
-  assert max(picture["shape"]) <= trace_images.MAX_SIDE
+  assert max(picture["shape"]) <= trace_rows.MAX_SIDE
   assert pixels_of(picture).shape == (4, 54, 3)
   normalized = dataclasses.replace(images, patches=images.patches - 0.5)
-  assert trace_images.of_patches(normalized) == []
+  assert trace_rows.of_patches(normalized) == []
   other = dataclasses.replace(images, patches=images.patches[:, :10])
-  assert trace_images.of_patches(other) == []
+  assert trace_rows.of_patches(other) == []
 
 
 def test_pictures_of_files_are_names_and_prompts_of_tokens_show_nothing():
   pictures = [("path", f"{i}.png") for i in range(20)]
-  found = trace_images.of_record({"pictures": pictures, "extras": {}})
-  assert len(found["images"]) == trace_images.MAX_PICTURES
+  found = trace_rows.of_record({"pictures": pictures, "extras": {}})
+  assert len(found["images"]) == trace_rows.MAX_PICTURES
   assert found["images"][1] == {"name": "1.png"}
   assert found["box"] == ()
-  assert trace_images.of_record({"extras": {"box": np.ones(4)}}) == {}
+  assert trace_rows.of_record({"extras": {"box": np.ones(4)}}) == {}

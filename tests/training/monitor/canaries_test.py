@@ -12,8 +12,8 @@ from configs import bias_mcq, calc_tool_grpo, jsonl
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training import loop
 from grpo_jax.training.evaluation import evaluation
-from grpo_jax.training.monitor import canaries, guards
-from grpo_jax.training.phases import runs
+from grpo_jax.training.monitor import guards
+from grpo_jax.training.phases import checkpointed
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import checkpoints
 from tests.experiments import tiny_config
@@ -23,10 +23,10 @@ from tests.training import stale_test, tiny
 def first_alarm(rates, size, seed, fall=0.05, sigmas=3.0):
   """Index of the first look that does not pass, of shares of right answers."""
   rng = np.random.default_rng(seed)
-  past = canaries.Tally()
+  past = guards.Tally()
   for number, rate in enumerate(rates):
     scores = (rng.random(size) < rate).astype(float)
-    if scores.mean() < canaries.bound(past, scores, fall, sigmas):
+    if scores.mean() < guards.bound(past, scores, fall, sigmas):
       return number
     past = past.with_scores(scores)
   return None
@@ -38,7 +38,7 @@ def test_the_kl_is_at_the_temperature_of_the_draws():
   moved = jax.tree.map(lambda x: 1.3 * x, params["policy"])
   params, prompts = params | {"policy": moved}, tiny.make_prompts()
   rollout = parts.player.play(params, prompts, jax.random.key(0))
-  found = canaries._kl_of(
+  found = guards._kl_of(
     params, prompts, rollout, policy=parts.policy, scale=0.6
   )
 
@@ -77,17 +77,17 @@ def test_a_planted_drop_is_found_at_the_next_look(before, after):
 
 
 def test_small_falls_pass_and_five_points_do_not():
-  past = canaries.Tally().with_scores([1.0] * 1000)
-  assert canaries.bound(past, [1.0] * 1000, 0.05, 3.0) == pytest.approx(0.95)
+  past = guards.Tally().with_scores([1.0] * 1000)
+  assert guards.bound(past, [1.0] * 1000, 0.05, 3.0) == pytest.approx(0.95)
   # 12 of 64 wrong: s² = p q with p = 1052 / 1064.
   scores = [1.0] * 52 + [0.0] * 12
   p = 1052 / 1064
   sigma = math.sqrt(p * (1 - p) * (1 / 64 + 1 / 1000))
-  assert canaries.bound(past, scores, 0.0, 3.0) == pytest.approx(1 - 3 * sigma)
-  assert canaries.bound(past, scores, 0.05, 3.0) == pytest.approx(0.95)
+  assert guards.bound(past, scores, 0.0, 3.0) == pytest.approx(1 - 3 * sigma)
+  assert guards.bound(past, scores, 0.05, 3.0) == pytest.approx(0.95)
   # Before the first look, and without any score, there is nothing to compare.
-  assert canaries.bound(canaries.Tally(), scores, 0.05, 3.0) == -math.inf
-  assert canaries.bound(past, [], 0.05, 3.0) == -math.inf
+  assert guards.bound(guards.Tally(), scores, 0.05, 3.0) == -math.inf
+  assert guards.bound(past, [], 0.05, 3.0) == -math.inf
 
 
 def row(correct, valid=True, **components):
@@ -102,7 +102,7 @@ def test_a_canary_is_a_component_and_a_direction():
     row(False, biased=1.0, format=math.nan),
     row(True, valid=False, biased=1.0, format=1.0),
   ]
-  parse = canaries.Canary.parse
+  parse = guards.Canary.parse
   # What nobody could score is not right, and has no other score.
   assert parse("correct").scores(rows) == [1.0, 0.0, 0.0]
   assert parse("-biased").scores(rows) == [0.0, -1.0]
@@ -122,7 +122,7 @@ def test_an_unknown_canary_is_refused_before_anything_is_compiled(
   config.guards.lint = "off"
   config.guards.min_distinct_prompts = 1
   config.guards.canaries = ("correct", "-fluency")
-  monkeypatch.setattr(runs, "first_state", None)  # It is not called.
+  monkeypatch.setattr(checkpointed, "first_state", None)  # It is not called.
   with pytest.raises(ValueError, match=r"'-fluency' is no.*they are accuracy,"):
     loop.train(config, tmp_path)
   config.guards.canary_every = 0  # Nobody looks at them.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grpo_jax.settings import guard_settings, sections
+from grpo_jax.settings import monitor
+from grpo_jax.settings import phase as phase_lib
 from grpo_jax.step import guards as guards_lib
 from grpo_jax.training.monitor import guards
 
@@ -121,15 +122,15 @@ def test_the_largest_share_is_of_all_time():
 
 def phase(kind="rl", num_prompts=16):
   group_size = 1 if kind == "supervised" else 4
-  return sections.PhaseConfig(
+  return phase_lib.PhaseConfig(
     kind=kind, num_prompts=num_prompts, group_size=group_size
   )
 
 
 def test_guards_are_off_until_they_are_switched_on():
-  off = guard_settings.GuardsConfig()
+  off = monitor.GuardsConfig()
   assert off.of_phase(phase()) is None
-  on = guard_settings.GuardsConfig(on=True)
+  on = monitor.GuardsConfig(on=True)
   assert on.of_phase(phase("supervised")) is None
   assert on.of_phase(phase()) == guards_lib.Guards(
     16, min_distinct=8, cap=0.05, window=20, repeats=8, repeat_window=1000
@@ -139,7 +140,7 @@ def test_guards_are_off_until_they_are_switched_on():
 
 
 def test_settings_out_of_range_are_refused():
-  strict = guard_settings.GuardsConfig(on=True, min_distinct_prompts=17)
+  strict = monitor.GuardsConfig(on=True, min_distinct_prompts=17)
   with pytest.raises(ValueError, match="a step of this phase has num_prompts"):
     strict.of_phase(phase())
   for settings in (
@@ -149,4 +150,4 @@ def test_settings_out_of_range_are_refused():
     {"lint": "loud"},
   ):
     with pytest.raises(ValueError, match=f"guards.{next(iter(settings))}"):
-      guard_settings.GuardsConfig(**settings)
+      monitor.GuardsConfig(**settings)

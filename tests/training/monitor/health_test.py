@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from experiments.health import series
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings.health_settings import HealthConfig
+from grpo_jax.settings.monitor import HealthConfig
 from grpo_jax.training.monitor import health
 from grpo_jax.training.problem import unscored
-from grpo_jax.training.rules import alarms
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.rules import rules
+from grpo_jax.training.runtime import log as log_lib
 
 STEPS = 240
 AFTER = 60  # Steps of each planted series that are well.
@@ -121,8 +121,8 @@ def names(monitor):
 
 
 def test_every_rule_has_a_trigger():
-  assert list(PLANTED) == [rule.name for rule in alarms.RULES]
-  numbers = [rule.number for rule in alarms.RULES]
+  assert list(PLANTED) == [rule.name for rule in rules.RULES]
+  numbers = [rule.number for rule in rules.RULES]
   assert numbers == [f"H{i:02}" for i in range(1, len(numbers) + 1)]
 
 
@@ -272,12 +272,12 @@ def test_names_of_rules_are_checked():
 def written(tmp_path, lines, stages, settings=None):
   """metrics.jsonl of a run with these metrics, as `run.record` writes it."""
   monitor = health.Monitor(stages, settings)
-  with metrics_log.MetricsLog(tmp_path, tensorboard=False) as log:
+  with log_lib.MetricsLog(tmp_path, tensorboard=False) as log:
     log.write(0, "rl", {"eval/accuracy": 0.5})  # Before the first step.
     for step, line in enumerate(lines, start=1):
       found = {x.rule.key: 1.0 for x in monitor.step(step, line)}
       log.write(step, "rl", {**line, **found})
-  return monitor, metrics_log.read_lines(tmp_path / metrics_log.METRICS)
+  return monitor, log_lib.read_lines(tmp_path / log_lib.METRICS)
 
 
 _TROUBLE = {

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from grpo_jax.training.monitor import history
+from grpo_jax.training.monitor import plots
 
 LINES = [
   {"step": 1, "phase": "sft", "loss": 3.0},
@@ -30,7 +30,7 @@ def workdir(tmp_path):
 
 
 def test_a_metric_is_an_array_with_a_value_for_each_line(workdir):
-  found = history.read(workdir)
+  found = plots.read(workdir)
   np.testing.assert_array_equal(found.steps, [1, 1, 2, 3])
   assert found.phases.tolist() == ["sft", "rl", "rl", "rl"]
   nan = np.nan
@@ -50,22 +50,22 @@ def test_a_metric_is_an_array_with_a_value_for_each_line(workdir):
 
 def test_another_metric_is_refused_with_the_nearest_one(workdir):
   with pytest.raises(KeyError, match=r"'reward/man' \(did you mean 'rew"):
-    history.read(workdir)["reward/man"]
-  assert "reward/man" not in history.read(workdir)
+    plots.read(workdir)["reward/man"]
+  assert "reward/man" not in plots.read(workdir)
 
 
 def test_a_run_that_has_logged_nothing_has_an_empty_history(tmp_path):
-  found = history.read(tmp_path)
+  found = plots.read(tmp_path)
   assert (len(found), found.steps.size) == (0, 0)
 
 
 def test_a_table_of_pandas_has_all_columns(workdir):
-  table = history.read(workdir).to_pandas()
+  table = plots.read(workdir).to_pandas()
   assert table[table.phase == "rl"]["loss"].dropna().tolist() == [2.0, 1.0]
-  assert {*table.columns} == {*history.read(workdir), "step", "phase"}
+  assert {*table.columns} == {*plots.read(workdir), "step", "phase"}
 
 
 def test_without_pandas_it_says_what_to_install(workdir, monkeypatch):
   monkeypatch.setitem(sys.modules, "pandas", None)
   with pytest.raises(ImportError, match="pip install pandas"):
-    history.read(workdir).to_pandas()
+    plots.read(workdir).to_pandas()

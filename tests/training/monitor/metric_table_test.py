@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from experiments.health import page, series
-from grpo_jax.step import kept, partial, replay, stages
+from grpo_jax.step import dynamic_sampling, partial
+from grpo_jax.step import step as step_lib
 from grpo_jax.training.evaluation import evaluation
 from grpo_jax.training.monitor import metric_table
-from grpo_jax.training.phases import turn_counts
-from grpo_jax.training.rules import alarms
+from grpo_jax.training.phases import episodes as episodes_lib
+from grpo_jax.training.rules import rules
 from tests.training import tiny
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -47,14 +48,14 @@ ELSEWHERE = {
       *("schedule/success", "schedule/expected", "schedule/seen"),
       "schedule/most_visits",
     ),
-    "grpo_jax/step/schedules.py",
+    "grpo_jax/step/prompts.py",
   ),
   **dict.fromkeys(
-    ("schedule/depth", "schedule/largest_share"), "grpo_jax/step/ads.py"
+    ("schedule/depth", "schedule/largest_share"), "grpo_jax/step/prompts.py"
   ),
   **dict.fromkeys(
     ("schedule/drift", "schedule/memory"),
-    "grpo_jax/step/single_stream.py",
+    "grpo_jax/step/prompts.py",
   ),
   "judge/calls": "tests/training/judge_run_test.py",
   **dict.fromkeys(
@@ -62,7 +63,7 @@ ELSEWHERE = {
       *("forced_answers/start", "forced_answers/segments"),
       *("forced_answers/answers", "forced_answers/tokens"),
     ),
-    "grpo_jax/step/forced_answers.py",
+    "grpo_jax/step/prefix_value.py",
   ),
   "kl/teacher": "grpo_jax/algorithms/objective.py",
   **dict.fromkeys(
@@ -92,11 +93,11 @@ ELSEWHERE = {
       *("eval/reward_model/accuracy", "eval/reward_model/margin"),
       *("eval/reward_model/count", "eval/reward_model/calibration_error"),
     ),
-    "grpo_jax/training/evaluation/reward_evaluation.py",
+    "grpo_jax/training/evaluation/reward_models.py",
   ),
   "data/unusable": "grpo_jax/training/steps.py",
-  "canary/kl": "grpo_jax/training/monitor/canaries.py",
-  "canary/{canary.text}": "grpo_jax/training/monitor/canaries.py",
+  "canary/kl": "grpo_jax/training/monitor/guards.py",
+  "canary/{canary.text}": "grpo_jax/training/monitor/guards.py",
 }
 _COEFFICIENTS = {"kl_coef": 0.1, "entropy_coef": 0.1}
 _EXPERTS = functools.partial(
@@ -116,7 +117,7 @@ def of_step(algorithm, parts=None, **options):
   made = dataclasses.replace(made, **(parts or {}))
   state = tiny.make_state(made)
   prompts = _prompts(12 if made.max_rounds > 1 else 4)
-  step = functools.partial(stages.fused_step, parts=made)
+  step = functools.partial(step_lib.fused_step, parts=made)
   return {*jax.eval_shape(step, state, prompts)[1]}
 
 
@@ -132,7 +133,9 @@ def logged():
     "grpo",
     {
       "max_rounds": 3,
-      "kept": kept.Kept(_prompts(4), recycles=True, replay=replay.Replay(8)),
+      "kept": dynamic_sampling.Kept(
+        _prompts(4), recycles=True, replay=dynamic_sampling.Replay(8)
+      ),
     },
     fields={"importance_mode": "truncate"},
   )
@@ -147,7 +150,7 @@ def logged():
   )
   names |= of_step("grpo", {"partial": cut, "staleness": 1})
   names |= of_step("grpo", {"consistent": "share"})
-  names |= turn_counts.TurnCounts(2).metrics().keys()
+  names |= episodes_lib.TurnCounts(2).metrics().keys()
   names |= of_step("ppo_dpo") | of_step("bradley_terry")
   return names | of_step("grpo", policy=_EXPERTS())
 
@@ -177,11 +180,11 @@ def test_rows_are_whole_and_different():
     assert row.meaning, row
     assert row.healthy, row
     for number in re.findall(r"H\d\d", row.action):
-      assert alarms.find(number) is not None, row
+      assert rules.find(number) is not None, row
 
 
 def test_rules_read_metrics_that_there_are():
-  read = {name for rule in alarms.RULES for name in rule.reads}
+  read = {name for rule in rules.RULES for name in rule.reads}
   assert metric_table.unknown(read) == []
   (line,) = series.constant(np.random.default_rng(0), 1)
   assert metric_table.unknown(line) == []

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from configs import edge_countdown
-from grpo_jax.rollout import correction
+from grpo_jax.rollout import hints as hints_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import kinds
 from grpo_jax.tasks import countdown
 from grpo_jax.training import loop, run
 from grpo_jax.training.evaluation import evaluation
-from grpo_jax.training.phases import corrections, phases
+from grpo_jax.training.phases import build, corrections
 from grpo_jax.training.problem import problem
-from grpo_jax.training.runtime import metrics_log, sharding, traces
+from grpo_jax.training.runtime import log, sharding, traces
 from tests.experiments import tiny_config
 from tests.training import resume_test, tiny
 
@@ -69,9 +69,9 @@ def test_rows_with_a_hint_that_has_the_answer_are_right(made):
   after_draft, references, teachers = [], [], []
   for record in records:
     said = hints(record)
-    assert {*said} == {correction.ANSWER, correction.REFERENCE}
+    assert {*said} == {hints_lib.ANSWER, hints_lib.REFERENCE}
     assert all(x.shape == (T,) and x.dtype == np.int32 for x in said.values())
-    answer = said[correction.ANSWER]
+    answer = said[hints_lib.ANSWER]
     assert answer[answer >= 0][-1] == found.tokenizer.end_ids[0]
     text = found.tokenizer.decode(answer[answer >= 0].tolist())
     assert text.startswith("=<answer>")
@@ -81,7 +81,7 @@ def test_rows_with_a_hint_that_has_the_answer_are_right(made):
       draft = rng.integers(3, 64, size=int(rng.integers(0, 8))).tolist()
     row = [*draft, *answer[answer >= 0].tolist()]
     after_draft.append([*row, *[-1] * (T + 8 - len(row))])
-    references.append(said[correction.REFERENCE])
+    references.append(said[hints_lib.REFERENCE])
     teacher = record["completion"]
     teachers.append([*teacher, *[-1] * (T - len(teacher))])
   assert judge(found, after_draft, records).all()
@@ -93,14 +93,14 @@ def test_a_hint_that_is_longer_than_a_completion_is_not_there(made):
   config, found = made
   short = dataclasses.replace(found, max_new_tokens=8)
   said = corrections.arrays(config, short, "rl")(found.train[0])
-  assert (said[correction.ANSWER] == -1).all()  # Of nine tokens.
-  assert (said[correction.REFERENCE] >= 0).sum() == 8
+  assert (said[hints_lib.ANSWER] == -1).all()  # Of nine tokens.
+  assert (said[hints_lib.REFERENCE] >= 0).sum() == 8
 
 
 def test_settings_become_ids(made):
   config, found = made
   settings = corrections.make(config, found, "rl")
-  assert settings == correction.Correction(
+  assert settings == hints_lib.Correction(
     p_cue=0.2,
     p_answer=0.05,
     p_reference=0.05,
@@ -133,20 +133,20 @@ def test_batches_have_hints_where_a_phase_corrects(name):
   stream = run.make_stream(config, found, mesh, 1)
   if name == "frontier":
     batch = stream.take(np.arange(config.section("rl").num_prompts))
-    assert correction.ANSWER in batch.prompts.extras
+    assert hints_lib.ANSWER in batch.prompts.extras
 
 
 def test_a_phase_without_corrections_has_the_program_of_before(made):
   config, found = made
   policy = tiny.tiny_policy(found.tokenizer.vocab_size)
   mesh = sharding.make_mesh(1)
-  assert phases.make_parts(config, found, policy, "rl", mesh).player.correct
+  assert build.make_parts(config, found, policy, "rl", mesh).player.correct
   off = make_config(
     rl__correction__p_cue=0.0,
     rl__correction__p_answer=0.0,
     rl__correction__p_reference=0.0,
   )
-  parts = phases.make_parts(off, found, policy, "rl", mesh)
+  parts = build.make_parts(off, found, policy, "rl", mesh)
   assert parts.player.correct is None
 
 
@@ -185,7 +185,7 @@ def test_a_run_that_is_stopped_ends_with_the_bytes_of_one_that_is_not(
     resume_test.everything(tmp_path / name) for name in ("whole", "stopped")
   )
   resume_test.assert_same(stopped, whole)
-  lines = map(json.loads, whole[metrics_log.METRICS].splitlines())
+  lines = map(json.loads, whole[log.METRICS].splitlines())
   shares = [x["correction/share"] for x in lines if "correction/share" in x]
   assert len(shares) == 10
   groups = traces.read(tmp_path / "whole")

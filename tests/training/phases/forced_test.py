@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from grpo_jax import algorithms, tasks
-from grpo_jax.data import task_tokenizer
-from grpo_jax.step import forced_answers
+from grpo_jax.data import observations
+from grpo_jax.step import prefix_value
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.training.phases import forced
 
 
 def _problem(pieces=None):
-  text = task_tokenizer.TaskTokenizer(tasks.make_task("add", scratchpad=True))
+  text = observations.TaskTokenizer(tasks.make_task("add", scratchpad=True))
   return types.SimpleNamespace(
     tokenizer=text,
     pieces=text.token_bytes() if pieces is None else pieces,
-    answers=forced_answers.Answers(len, len, vocab.PAD),
+    answers=prefix_value.Answers(len, len, vocab.PAD),
   )
 
 

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import sections
-from grpo_jax.step import rounds, stages
+from grpo_jax.settings import phase as phase_lib
+from grpo_jax.step import dynamic_sampling, step
 from grpo_jax.training import loop
 from grpo_jax.training import run as run_lib
 from grpo_jax.training.evaluation import rows
-from grpo_jax.training.phases import kept_groups, models, runs
+from grpo_jax.training.phases import checkpointed, kept_groups
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
-from grpo_jax.training.runtime import metrics_log, sharding, traces
+from grpo_jax.training.runtime import log, sharding, traces
 from tests.experiments import tiny_config
 from tests.training import resume_test
 
@@ -52,17 +53,17 @@ def test_what_waits_has_the_shapes_of_what_is_drawn(name):
   made = problem.make_problem(config)
   mesh = sharding.make_mesh(1)
   try:
-    policy = models.make_policy(config, made, mesh)
-    each = runs.make_phases(config, made, policy, mesh)
+    policy = policy_lib.make_policy(config, made, mesh)
+    each = checkpointed.make_phases(config, made, policy, mesh)
     phase = each[-1]
     example = run_lib.example(config, made, mesh, len(each) - 1)
-    start = runs.abstract_start(policy, 0)
-    state = runs.abstract_state(each, start)
+    start = checkpointed.abstract_start(policy, 0)
+    state = checkpointed.abstract_state(each, start)
     one_round = jax.tree.map(lambda x: x[:4], example.prompts)
     said = None
     if made.judge.asks_host:
       rollout = jax.eval_shape(
-        functools.partial(stages.sample_stage, parts=phase.parts),
+        functools.partial(step.sample_stage, parts=phase.parts),
         *(state, one_round),
       )
       rollout = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), rollout)
@@ -72,7 +73,7 @@ def test_what_waits_has_the_shapes_of_what_is_drawn(name):
   finally:
     made.close()
   drawn = jax.eval_shape(
-    functools.partial(stages.draw_stage, parts=phase.parts),
+    functools.partial(step.draw_stage, parts=phase.parts),
     *(state, one_round, said),
   )
   assert _shapes(state.kept["surplus"]) == _shapes(drawn)
@@ -100,7 +101,7 @@ def test_a_run_that_crashes_ends_with_the_same_bytes(tmp_path, monkeypatch):
   resume_test.assert_same(
     *(resume_test.everything(tmp_path / x, STEPS) for x in ("parts", "whole"))
   )
-  lines = metrics_log.read_lines(tmp_path / "whole/metrics.jsonl")
+  lines = log.read_lines(tmp_path / "whole/metrics.jsonl")
   lines = [line for line in lines if "drawn/rounds" in line]
   assert len(lines) == STEPS // 2
   # What step 3 begins with, and replays, has been in the checkpoint.
@@ -147,7 +148,7 @@ def test_given_completions_do_not_wait(fields, message):
 
 def test_a_policy_that_is_not_trained_keeps_nothing():
   with pytest.raises(ValueError, match="it stays what it is in a phase of the"):
-    sections.PhaseConfig(kind="value", replay_size=8).check("value")
+    phase_lib.PhaseConfig(kind="value", replay_size=8).check("value")
 
 
 def test_a_buffer_splits_over_the_devices():
@@ -159,4 +160,4 @@ def test_a_buffer_splits_over_the_devices():
 def test_nothing_is_kept_that_is_not_asked_for():
   config = config_lib.RunConfig()
   assert kept_groups.make(config, None, "rl", None, None, 1) is None
-  assert rounds.WHEN_SHORT[0] == config.section("rl").when_short
+  assert dynamic_sampling.WHEN_SHORT[0] == config.section("rl").when_short

@@ -9,7 +9,7 @@ import pytest
 
 from grpo_jax.ops import logprobs
 from grpo_jax.rollout import drawing, sampling
-from grpo_jax.training.phases import models
+from grpo_jax.training.phases import policy as policy_lib
 from tests.models import drawn
 from tests.training import tiny
 
@@ -22,7 +22,7 @@ DRAWS = sampling.SamplingConfig(max_new_tokens=1, end_ids=(1,), pad_id=0)
 def test_ids_without_a_token_are_neither_drawn_nor_trained(ids):
   """Beside a policy of as many logits as there are tokens."""
   tokenizer = types.SimpleNamespace(pieces=lambda: dict.fromkeys(ids, "x"))
-  policy = models.only_known(tiny.tiny_transformer(), tokenizer, tiny.VOCAB)
+  policy = policy_lib.only_known(tiny.tiny_transformer(), tokenizer, tiny.VOCAB)
   params = drawn.params(policy, 0)
   h = jnp.asarray(np.random.default_rng(0).normal(size=(1, 8, 8)), jnp.float32)
   tokens = jnp.full((1, 8), ids[-1])
@@ -61,4 +61,4 @@ def test_ids_without_a_token_are_neither_drawn_nor_trained(ids):
 def test_a_full_vocabulary_changes_nothing(pieces):
   policy = tiny.tiny_transformer()
   tokenizer = types.SimpleNamespace(pieces=pieces)
-  assert models.only_known(policy, tokenizer, tiny.VOCAB) is policy
+  assert policy_lib.only_known(policy, tokenizer, tiny.VOCAB) is policy

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import stages
-from grpo_jax.training.phases import models, opponents, outside, phases
+from grpo_jax.step import step
+from grpo_jax.training.phases import build, models
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
 from tests.training import tiny
@@ -35,7 +36,7 @@ def made(*names):
   config = make_config(*names)
   game = problem.make_problem(config)
   policy = tiny.tiny_policy(game.tokenizer.vocab_size)
-  parts = phases.make_parts(config, game, policy, "rl", sharding.make_mesh(1))
+  parts = build.make_parts(config, game, policy, "rl", sharding.make_mesh(1))
   batch = next(game.prompt_stream(0, 4, None))
   # Nothing that these policies write is a move: other tokens are paid.
   parts = dataclasses.replace(parts, judge=tiny.Judge(even_tokens))
@@ -55,8 +56,8 @@ def even_tokens(prompts, rollout):
 def steps():
   """States before and after two steps, and what was written."""
   parts, prompts = made("start", "self")
-  advance = jax.jit(functools.partial(stages.fused_step, parts=parts))
-  state = stages.enter_phase(models.initial_state(parts.policy, 0), parts, 0)
+  advance = jax.jit(functools.partial(step.fused_step, parts=parts))
+  state = step.enter_phase(policy_lib.initial_state(parts.policy, 0), parts, 0)
   found = [(state, None, None)]
   for _ in range(2):
     found.append(advance(found[-1][0], prompts))
@@ -93,19 +94,19 @@ def test_the_policy_is_trained_on_its_own_tokens_and_on_policy():
 def test_the_other_seats_are_of_the_models_of_the_config():
   phase = make_config("self", "runs/a", "start", "runs/a").section("rl")
   policy, other = tiny.tiny_policy(), tiny.tiny_policy(width=4)
-  assert opponents.from_outside(phase) == {"opponent1": "runs/a"}
-  there = {"opponent1": outside.Outside(other, {}, dict, 4)}
-  found = opponents.made(phase, policy, there)
+  assert models.from_outside(phase) == {"opponent1": "runs/a"}
+  there = {"opponent1": models.Outside(other, {}, dict, 4)}
+  found = models.made(phase, policy, there)
   assert [x.read for x in found.values()] == [dict, None]
   assert all(x.optimizer is None and x.fields is None for x in found.values())
-  table = opponents.table(phase, policy, found, there)
+  table = models.table(phase, policy, found, there)
   assert table.opponents.models == (0, 1, 2, 1)
   assert table.opponents.policies == (other, policy)
   params = {"policy": {"frozen": {}}}
   params |= {name: {"frozen": {}, "trained": name} for name in found}
   seen = [view(params).trunk.params["trained"] for view in table.views]
   assert seen == ["opponent1", "opponent2"]
-  assert opponents.table(make_config().section("rl"), policy, {}, {}) is None
+  assert models.table(make_config().section("rl"), policy, {}, {}) is None
 
 
 def test_what_is_no_opponent_is_named():
@@ -116,7 +117,7 @@ def test_what_is_no_opponent_is_named():
 
 
 def test_a_model_that_nobody_has_costs_nothing():
-  assert opponents.made(make_config("self").section("rl"), None, {}) == {}
+  assert models.made(make_config("self").section("rl"), None, {}) == {}
 
 
 @pytest.mark.parametrize("kind", ["supervised", "pairs"])

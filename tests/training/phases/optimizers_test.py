@@ -10,14 +10,14 @@ import optax
 import pytest
 
 from grpo_jax.models import architecture, transformer
-from grpo_jax.settings import sections
-from grpo_jax.step import stages
+from grpo_jax.settings import phase
+from grpo_jax.step import step as step_lib
 from grpo_jax.training.phases import optimizers
 from tests.training import tiny
 
 
 def _config(**fields):
-  return sections.OptimizerConfig(**fields)
+  return phase.OptimizerConfig(**fields)
 
 
 @pytest.mark.parametrize(
@@ -525,7 +525,7 @@ def test_moments_are_carried_to_the_next_phase(name):
     member.opt_state,
   )
   member = dataclasses.replace(member, opt_state=used)
-  entered = stages.enter_phase(state.with_members(policy=member), parts, 1)
+  entered = step_lib.enter_phase(state.with_members(policy=member), parts, 1)
 
   def is_schedule(x):
     return isinstance(x, optax.ScaleByScheduleState)
@@ -542,4 +542,4 @@ def test_moments_are_carried_to_the_next_phase(name):
   assert sum(map(is_schedule, kept)) >= 1
   other = tiny.make_parts(policy=policy, phase={"reset_optimizer": False})
   with pytest.raises(ValueError, match="the phase before has another optim"):
-    stages.enter_phase(entered, other, 1)  # AdamW.
+    step_lib.enter_phase(entered, other, 1)  # AdamW.

@@ -10,8 +10,9 @@ import pytest
 
 from grpo_jax.data import tokenizer
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import settings
-from grpo_jax.training.phases import models, outside, runs
+from grpo_jax.settings import groups
+from grpo_jax.training.phases import checkpointed, models
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import checkpoints, sharding
 from grpo_jax.types import MemberState
@@ -25,10 +26,10 @@ def save(folder, config: ml_collections.ConfigDict, **members):
   """A run that has not been trained, with its policy and further members."""
   run = config_lib.resolve(config)
   made = problem.make_problem(run)
-  state = models.first_state(
+  state = policy_lib.first_state(
     run,
     made,
-    models.make_policy(run, made, sharding.make_mesh(1)),
+    policy_lib.make_policy(run, made, sharding.make_mesh(1)),
     sharding.make_mesh(1),
   ).with_members(**members)
   made.close()
@@ -44,7 +45,7 @@ def find(path, config, **options):
   run = config_lib.resolve(config)
   made = problem.make_problem(run)
   try:
-    return outside.find(
+    return models.find_outside(
       str(path),
       setting=SETTING,
       config=run,
@@ -99,7 +100,7 @@ def test_a_frozen_model_is_kept_small(tmp_path, adapted):
   save(tmp_path / "run", config)
   batch = tiny.ragged_batch(tiny.make_parts())
   sizes, said = {}, {}
-  for storage in settings.STORAGE:
+  for storage in groups.STORAGE:
     found = find(tmp_path / "run", config, storage=storage)
     params = found.read()
     assert described(params) == described(found.shapes)
@@ -126,7 +127,7 @@ def test_a_checkpoint_of_another_family_and_table_is_read(tmp_path):
   assert whole.shape[-1] == 320
   # Tables of a family are rounded up to different sizes.
   for size in (300, 330):
-    policy = outside._with_ids(found.policy, size)
+    policy = models._with_ids(found.policy, size)
     cut = logits(policy, params, batch)
     assert cut.shape[-1] == size
     np.testing.assert_array_equal(cut[..., :300], whole[..., :300])
@@ -167,7 +168,7 @@ def test_what_is_not_there_is_named(tmp_path, monkeypatch):
   def offline(name):
     raise FileNotFoundError(f"{name!r} could not be downloaded")
 
-  monkeypatch.setattr(outside.hub, "local_directory", offline)
+  monkeypatch.setattr(models.hub, "local_directory", offline)
   with pytest.raises(
     FileNotFoundError, match="no such folder of a run, and as a checkpoint: 'r"
   ):
@@ -198,8 +199,8 @@ def test_a_run_begins_with_the_policy_of_another_and_nothing_else(tmp_path):
   run = config_lib.resolve(config)
   made = problem.make_problem(run)
   mesh = sharding.make_mesh(1)
-  policy = models.make_policy(run, made, mesh)
-  state = runs.first_state(run, made, policy, mesh)
+  policy = policy_lib.make_policy(run, made, mesh)
+  state = checkpointed.first_state(run, made, policy, mesh)
   assert set(state.members) == {"policy"}
   jax.tree.map(
     np.testing.assert_array_equal,
@@ -208,6 +209,6 @@ def test_a_run_begins_with_the_policy_of_another_and_nothing_else(tmp_path):
   )
   config.model.width = 8
   run = config_lib.resolve(config)
-  policy = models.make_policy(run, made, mesh)
+  policy = policy_lib.make_policy(run, made, mesh)
   with pytest.raises(ValueError, match=r"start_workdir=.*its policy differ"):
-    runs.first_state(run, made, policy, mesh)
+    checkpointed.first_state(run, made, policy, mesh)

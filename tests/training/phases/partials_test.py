@@ -6,9 +6,9 @@ import pytest
 
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training import loop, many
-from grpo_jax.training.phases import phases
+from grpo_jax.training.phases import build
 from grpo_jax.training.problem import problem
-from grpo_jax.training.runtime import checkpoints, metrics_log, sharding
+from grpo_jax.training.runtime import checkpoints, log, sharding
 from tests.training import many_test, resume_test, stale_test, tiny
 
 STEPS = 8  # After as many of imitation, so that completions come to an end.
@@ -35,7 +35,7 @@ def get_config(seed=0, **settings):
 
 
 def rows(workdir):
-  lines = metrics_log.read_lines(workdir / metrics_log.METRICS)
+  lines = log.read_lines(workdir / log.METRICS)
   return [line for line in lines if "partial/trained_groups" in line]
 
 
@@ -62,7 +62,7 @@ def test_groups_are_trained_as_they_end_and_no_prompt_is_lost(unbroken):
   ]
   with checkpoints_of(unbroken) as store:
     assert store.extra()["stream"] == {}
-  samples = metrics_log.read_lines(unbroken / metrics_log.SAMPLES)
+  samples = log.read_lines(unbroken / log.SAMPLES)
   assert samples
   assert all(sample["completion"] for sample in samples)
 
@@ -144,9 +144,7 @@ def test_on_the_host_episodes_are_cut_as_in_the_graph(episodes):
   one, other = (
     [
       [sample["prompt"], sample["completion"], len(sample["turns"])]
-      for sample in metrics_log.read_lines(
-        episodes / name / metrics_log.SAMPLES
-      )
+      for sample in log.read_lines(episodes / name / log.SAMPLES)
     ]
     for name in ("graph", "host")
   )
@@ -166,7 +164,7 @@ def test_a_session_that_answers_otherwise_when_it_is_made_again_fails(
   loop.train(config, tmp_path)
   said = rows(tmp_path)
   assert sum(row["unscored/raised"] for row in said) > 0
-  samples = metrics_log.read_lines(tmp_path / metrics_log.SAMPLES)
+  samples = log.read_lines(tmp_path / log.SAMPLES)
   unscored = [row["unscored"] for row in said if row["unscored"]]
   # Those that have failed while their groups waited too.
   assert [sum(not x["valid"] for x in samples)] == unscored
@@ -190,7 +188,7 @@ def test_episodes_that_are_cut_and_stopped_end_with_the_same_bytes(
   assert sum(trained) > 4  # Those of a place that was free are there too.
   assert any(row["partial/waiting_tokens"] > 0 for row in said)
   assert max(row["staleness/max"] or 0 for row in said) >= 1
-  samples = metrics_log.read_lines(unbroken / metrics_log.SAMPLES)
+  samples = log.read_lines(unbroken / log.SAMPLES)
   # Some observation was read.
   assert any(len(sample["turns"]) > 1 for sample in samples)
 
@@ -226,7 +224,7 @@ def _make_parts(config):
   settings = config_lib.resolve(config)
   made = problem.make_problem(settings)
   policy = tiny.tiny_policy(made.tokenizer.vocab_size)
-  return phases.make_parts(settings, made, policy, "rl", sharding.make_mesh(1))
+  return build.make_parts(settings, made, policy, "rl", sharding.make_mesh(1))
 
 
 @pytest.mark.parametrize(
@@ -293,7 +291,7 @@ def test_tokens_are_those_of_whole_rollouts_where_nothing_is_learnt(tmp_path):
     )
     workdir = tmp_path / str(length)
     loop.train(config, workdir)
-    lines = metrics_log.read_lines(workdir / metrics_log.SAMPLES)
+    lines = log.read_lines(workdir / log.SAMPLES)
     found[length] = [
       (line["step"], line["prompt"], line["completion"]) for line in lines
     ]

@@ -8,7 +8,7 @@ from jax.sharding import AbstractMesh
 
 from grpo_jax import algorithms
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.phases import phase_checks
+from grpo_jax.training.phases import build
 from grpo_jax.training.runtime import sharding
 
 MESH = AbstractMesh((1, 1, 1, 2), sharding.AXES)
@@ -35,9 +35,9 @@ def test_devices_have_equal_parts_of_a_minibatch_or_it_is_refused(
   config = config_lib.resolve(given)
   mesh = AbstractMesh((2, 4, 2, 2), sharding.AXES)
   if complaint is None:
-    return phase_checks.rows(config, "rl", mesh)
+    return build.rows(config, "rl", mesh)
   with pytest.raises(ValueError, match=complaint):
-    phase_checks.rows(config, "rl", mesh)
+    build.rows(config, "rl", mesh)
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -54,7 +54,7 @@ def test_positions_split_over_the_devices_or_are_refused(split):
       judge=types.SimpleNamespace(asks_host=False),
       sessions=None,
     )
-    phase_checks.devices(config, problem, "rl", MESH)
+    build.devices(config, problem, "rl", MESH)
 
   check(6)
   if not split:
@@ -70,9 +70,9 @@ def test_gradient_steps_without_a_ratio_are_told(name, caplog):
   phase = config_lib.resolve(config).section("rl")
   algorithm = algorithms.get_algorithm(name)
   once = dataclasses.replace(phase, num_minibatches=1)
-  phase_checks.gradient_steps("rl", once, algorithm)
+  build.gradient_steps("rl", once, algorithm)
   assert not caplog.records
-  phase_checks.gradient_steps("rl", phase, algorithm)
+  build.gradient_steps("rl", phase, algorithm)
   said = [record.getMessage() for record in caplog.records]
   if name in ("reinforce", "remax", "opo", "gpg"):
     assert (

@@ -11,8 +11,9 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
 
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import micro_batches, stages
-from grpo_jax.training.phases import models, phases, runs
+from grpo_jax.step import micro_batches, step
+from grpo_jax.training.phases import build, checkpointed
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
 from tests.training import tiny
@@ -21,7 +22,7 @@ from tests.training import tiny
 def _advance(parts, state, steps=2):
   """The state some steps on; its own buffers are given away, as in a run."""
   function = jax.jit(
-    functools.partial(stages.fused_step, parts=parts), donate_argnums=0
+    functools.partial(step.fused_step, parts=parts), donate_argnums=0
   )
   for number in range(steps):
     state, _, _ = function(state, tiny.make_prompts(first=4 * number))
@@ -29,7 +30,7 @@ def _advance(parts, state, steps=2):
 
 
 def _enter(state, parts, index=1):
-  return stages.enter_phase(state, parts, index)
+  return step.enter_phase(state, parts, index)
 
 
 def _adam(state):
@@ -135,7 +136,7 @@ def test_reference_and_average_are_copies():
 
 def test_missing_reference_is_explained():
   parts = _with_kl()
-  fresh = models.initial_state(parts.policy, 0)
+  fresh = policy_lib.initial_state(parts.policy, 0)
   with pytest.raises(
     ValueError, match=r"algorithm 'grpo' needs a ref.*set_reference=True"
   ):
@@ -176,19 +177,19 @@ def test_average_follows_the_parameters():
     expected,
   )
   # It is what is evaluated, and it ends with its phase.
-  params = models.evaluation_params(state.members["policy"])
+  params = policy_lib.evaluation_params(state.members["policy"])
   _assert_equal(params["trained"], state.members["policy"].average)
   assert params["frozen"] == state.params["policy"]["frozen"]
   plain = _enter(state, tiny.make_parts()).members["policy"]
   assert plain.average is None
-  assert models.evaluation_params(plain) is plain.params
+  assert policy_lib.evaluation_params(plain) is plain.params
 
 
 @pytest.mark.slow
 def test_average_of_bfloat16_parameters_moves():
   """By less than half a unit in the last place of a parameter."""
   parts = tiny.make_parts(phase={"ema_decay": 0.999}, learning_rate=1e-2)
-  state = models.initial_state(parts.policy, 0)
+  state = policy_lib.initial_state(parts.policy, 0)
   narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), state.params)
   state = _enter(state.with_params(**narrow), parts, 0)
   before = jax.device_get(state.members["policy"].average)
@@ -197,7 +198,7 @@ def test_average_of_bfloat16_parameters_moves():
     assert average.dtype == jnp.float32
     moved = abs(average - before[name])
     assert 0 < moved.max() < 1e-4
-  for leaf in jax.tree.leaves(models.evaluation_params(after)):
+  for leaf in jax.tree.leaves(policy_lib.evaluation_params(after)):
     assert leaf.dtype == jnp.bfloat16
 
 
@@ -219,7 +220,7 @@ def test_shapes_of_a_phase_are_known_beforehand():
   """What describes a checkpoint is what the phase then holds."""
   parts = tiny.make_parts(fields={"kl_coef": 0.1})
   enter = functools.partial(_enter, parts=parts)
-  initial = models.initial_state(parts.policy, 0)
+  initial = policy_lib.initial_state(parts.policy, 0)
   abstract = jax.eval_shape(enter, initial)
   state = _advance(parts, enter(initial), steps=1)
   assert jax.tree.structure(abstract) == jax.tree.structure(state)
@@ -231,7 +232,7 @@ def test_shapes_of_a_phase_are_known_beforehand():
 
 def test_seeds_decide_parameters_and_draws():
   policy = tiny.tiny_policy()
-  one, same, other = (models.initial_state(policy, s) for s in (0, 0, 1))
+  one, same, other = (policy_lib.initial_state(policy, s) for s in (0, 0, 1))
   _assert_equal(one.params, same.params)
   _assert_differ(one.params, other.params)
   assert not np.array_equal(
@@ -255,7 +256,7 @@ def _rl_parts(config):
   run = config_lib.resolve(config)
   made = problem.make_problem(run)
   policy = tiny.tiny_policy(made.tokenizer.vocab_size)
-  return phases.make_parts(run, made, policy, "rl", sharding.make_mesh(1))
+  return build.make_parts(run, made, policy, "rl", sharding.make_mesh(1))
 
 
 @pytest.mark.slow
@@ -266,14 +267,14 @@ def test_parts_of_the_phases_are_those_of_the_config():
   made = problem.make_problem(run)
   policy = tiny.tiny_policy(made.tokenizer.vocab_size)
   mesh = sharding.make_mesh(1)
-  rl = phases.make_parts(run, made, policy, "rl", mesh)
+  rl = build.make_parts(run, made, policy, "rl", mesh)
   assert rl.algorithm.name == "dapo"
   assert rl.config == run.algorithm[1]
   assert rl.plan == micro_batches.UpdatePlan(
     2, 4, 1, 0.7, 3 * 2**20, group_size=2
   )
   assert rl.judge == made.judge
-  sft = phases.make_parts(run, made, policy, "sft", mesh)
+  sft = build.make_parts(run, made, policy, "sft", mesh)
   assert sft.algorithm.name == "sft"
   assert sft.player is sft.judge is None
   # Given completions were not drawn at the sampling temperature.
@@ -290,7 +291,7 @@ def test_parts_of_the_phases_are_those_of_the_config():
     run.section("rl").optimizer, schedule="linear", learning_rate=1.0
   )
   run = run.with_section("rl", optimizer=optimizer)
-  rl = phases.make_parts(run, made, policy, "rl", mesh)
+  rl = build.make_parts(run, made, policy, "rl", mesh)
   rate = rl.members["policy"].schedule(jnp.int32(200))
   np.testing.assert_allclose(rate, 0.75, rtol=1e-6)
 
@@ -303,10 +304,10 @@ def test_members_that_a_later_phase_goes_on_with_are_kept():
   run = config_lib.resolve(config)
   made = problem.make_problem(run)
   policy = tiny.tiny_policy(made.tokenizer.vocab_size)
-  found = runs.make_phases(run, made, policy, sharding.make_mesh(1))
-  start = runs.abstract_start(policy, 0)
+  found = checkpointed.make_phases(run, made, policy, sharding.make_mesh(1))
+  start = checkpointed.abstract_start(policy, 0)
   states = [
-    runs.abstract_state(found[: index + 1], start) for index in range(3)
+    checkpointed.abstract_state(found[: index + 1], start) for index in range(3)
   ]
   value, sft, rl = (state.members for state in states)
   assert "critic" not in found[1].parts.members
@@ -315,8 +316,8 @@ def test_members_that_a_later_phase_goes_on_with_are_kept():
   assert rl["critic"].params == value["critic"].params
   # Where no phase follows that has one, it goes.
   run = dataclasses.replace(run, phases=("value", "sft"))
-  found = runs.make_phases(run, made, policy, sharding.make_mesh(1))
-  assert "critic" not in runs.abstract_state(found, start).members
+  found = checkpointed.make_phases(run, made, policy, sharding.make_mesh(1))
+  assert "critic" not in checkpointed.abstract_state(found, start).members
 
 
 def test_rows_that_an_algorithm_couples_are_not_separated():
@@ -361,10 +362,10 @@ def test_devices_have_equal_parts_of_every_micro_batch(
     sharding.AXES,
     abstract_device=AbstractDevice("TPU", None, "tpu"),
   )
-  plan = phases.update_plan(phase, 8, 8, mesh)
+  plan = build.update_plan(phase, 8, 8, mesh)
   assert plan.num_shards == devices
   assert (plan.micro_batch_size, plan.group_parts) == (micro, parts)
-  said = phases.update_path("rl", phase, plan)
+  said = build.update_path("rl", phase, plan)
   assert f"each of {devices} devices: {micro // devices}." in said
   is_changed = asked not in (None, micro)
   assert (f"micro_batch_size={asked} is rounded up" in said) == is_changed

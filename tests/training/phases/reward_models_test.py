@@ -11,10 +11,11 @@ import pytest
 from grpo_jax.algorithms.process_reward import PROCESS_REWARD
 from grpo_jax.data import tokenizer
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import stages
+from grpo_jax.step import step as step_lib
 from grpo_jax.training import loop
-from grpo_jax.training.phases import models, reward_models, runs
-from grpo_jax.training.problem import judges, problem
+from grpo_jax.training.phases import checkpointed, models
+from grpo_jax.training.phases import policy as policy_lib
+from grpo_jax.training.problem import problem, rewards
 from grpo_jax.training.runtime import sharding
 from tests.experiments import tiny_config
 from tests.models.hf import classifiers_test
@@ -28,10 +29,10 @@ def made(name, changes=()):
   run = config_lib.resolve(config)
   found = problem.make_problem(run)
   mesh = sharding.make_mesh(1)
-  policy = models.make_policy(run, found, mesh)
-  phases = runs.make_phases(run, found, policy, mesh)
-  start = runs.abstract_start(policy, run.seed)
-  state = runs.abstract_state(phases, start)
+  policy = policy_lib.make_policy(run, found, mesh)
+  phases = checkpointed.make_phases(run, found, policy, mesh)
+  start = checkpointed.abstract_start(policy, run.seed)
+  state = checkpointed.abstract_state(phases, start)
   parts = (phase.parts for phase in phases)
   return found, dict(zip(run.phases, parts, strict=True)), state
 
@@ -42,15 +43,15 @@ def made(name, changes=()):
 def test_a_step_ends_with_the_tokens_that_end_so():
   settings = config_lib.RewardModelConfig(step_ends=("\n", "."))
   text = tokenizer.Tokenizer(tokenizer.GSM8K_BPE)
-  found = reward_models.steps(settings, text)
+  found = models.steps(settings, text)
   pieces = text.token_bytes()
   (dot,), (one,) = text.encode("."), text.encode("1")
   assert found.ends[dot]
   assert not found.ends[one]
   assert found.ends.sum() == sum(x[-1:] in (b"\n", b".") for x in pieces) > 2
-  assert reward_models.steps(config_lib.RewardModelConfig(), text) is None
+  assert models.steps(config_lib.RewardModelConfig(), text) is None
   with pytest.raises(ValueError, match="no token of the tokenizer ends so"):
-    reward_models.steps(config_lib.RewardModelConfig(step_ends=("§",)), text)
+    models.steps(config_lib.RewardModelConfig(step_ends=("§",)), text)
 
 
 def test_a_process_reward_model_gives_scores_of_steps():
@@ -65,7 +66,7 @@ def test_a_process_reward_model_gives_scores_of_steps():
   # One step of the phase says so, and what it says of the truth.
   run, prompts = phases["rl"], next(found.prompt_stream(0, 4, None)).prompts
   _, logged, _ = jax.eval_shape(
-    functools.partial(stages.fused_step, parts=run), state, prompts
+    functools.partial(step_lib.fused_step, parts=run), state, prompts
   )
   assert {"reasoning_steps/score", "reward_model/correlation"} <= logged.keys()
   assert "reward_model/calibration_error" not in logged  # It has no logits.
@@ -81,15 +82,15 @@ def test_a_process_reward_model_gives_scores_of_steps():
 
 def test_without_the_model_what_is_right_is_the_reward():
   """Of verifiers that only watch nobody would be scored."""
-  member = judges.ByMember("reward_model", "reward")
+  member = rewards.ByMember("reward_model", "reward")
   alone = {"a": 0.0, "reward_model": 1.0}
-  assert judges.Sum((member,), alone, "a").without_models().weights == {
+  assert rewards.Sum((member,), alone, "a").without_models().weights == {
     "a": 1.0
   }
   beside = {"a": 0.0, "b": 2.0, "reward_model": 1.0}
-  judge = judges.Sum((member,), beside, "a").without_models()
+  judge = rewards.Sum((member,), beside, "a").without_models()
   assert judge.weights == {"a": 0.0, "b": 2.0}
-  watched = judges.Sum((), {"a": 0.0}, "a")
+  watched = rewards.Sum((), {"a": 0.0}, "a")
   assert watched.without_models().weights == {"a": 0.0}
 
 
@@ -196,9 +197,9 @@ def phases_of(config):
   run = config_lib.resolve(config)
   found = problem.make_problem(run)
   mesh = sharding.make_mesh(1)
-  policy = models.make_policy(run, found, mesh)
+  policy = policy_lib.make_policy(run, found, mesh)
   try:
-    made = runs.make_phases(run, found, policy, mesh)
+    made = checkpointed.make_phases(run, found, policy, mesh)
     return dict(zip(run.phases, made, strict=True)), policy
   finally:
     found.close()
@@ -209,7 +210,7 @@ def test_a_checkpoint_scores_as_it_did(folder):
   """With its own size, in the tree of members of a run that is smaller."""
   phases, policy = phases_of(on_pairs(folder, phases=("rl",)))
   parts = phases["rl"].parts
-  state = runs.with_outside(models.initial_state(policy, 0), parts)
+  state = checkpointed.with_outside(policy_lib.initial_state(policy, 0), parts)
   start = jax.eval_shape(parts.members["reward"].start, {})
   described = [
     jax.tree.map(lambda x: (x.shape, x.dtype), tree)
@@ -230,13 +231,13 @@ def test_a_checkpoint_scores_as_it_did(folder):
 def test_a_phase_goes_on_from_what_is_there(folder):
   phases, policy = phases_of(on_pairs(folder, phases=("rm", "rl")))
   first, then = phases["rm"].parts, phases["rl"].parts
-  state = models.initial_state(policy, 0)
-  state = runs.with_outside(state, first)
+  state = policy_lib.initial_state(policy, 0)
+  state = checkpointed.with_outside(state, first)
   before = state.params["reward"]
   moved = jax.tree.map(lambda x: x + 1, before)
   state = phases["rm"].enter(state).with_params(reward=moved)
   assert state.members["reward"].opt_state is not None
-  again = runs.with_outside(state, then)
+  again = checkpointed.with_outside(state, then)
   jax.tree.map(np.testing.assert_array_equal, again.params["reward"], moved)
 
 
@@ -253,7 +254,7 @@ def test_pairs_are_ranked_by_another_model(folder):
   assert parts.judge.correct == "tag_count"
   assert parts.members["ranker"].optimizer is None
   assert parts.losses[0].trains == ("reward",)
-  found = runs.with_outside(models.initial_state(policy, 0), parts)
+  found = checkpointed.with_outside(policy_lib.initial_state(policy, 0), parts)
   # The model that learns is a copy of the policy, of another size.
   entered = jax.eval_shape(phases["rm"].enter, found).params
   sizes = {
@@ -315,7 +316,9 @@ def test_a_checkpoint_learns_pairs_and_ranks_those_that_were_held_out(
   config = on_pairs(folder, phases=("rl",))
   config.reward_model.source = str(tmp_path / "run")
   phases, policy = phases_of(config)
-  state = runs.with_outside(models.initial_state(policy, 0), phases["rl"].parts)
+  state = checkpointed.with_outside(
+    policy_lib.initial_state(policy, 0), phases["rl"].parts
+  )
   kernel = state.params["reward"]["trained"]["value_head"]["kernel"]
   table = classifiers_test.tensors_of(folder / "model")["score.weight"]
   assert kernel.shape == (32,)
@@ -330,7 +333,7 @@ def test_a_process_reward_model_learns_which_steps_are_right():
   )
   state = tiny.make_state(parts)
   advance = jax.jit(
-    lambda s, p: stages.fused_step(s, p, parts=parts)[:2], donate_argnums=0
+    lambda s, p: step_lib.fused_step(s, p, parts=parts)[:2], donate_argnums=0
   )
   history = []
   for step in range(20):

@@ -9,11 +9,11 @@ import pytest
 
 from grpo_jax.data import clusters
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings.schedule_settings import ScheduleConfig
+from grpo_jax.settings.phase import ScheduleConfig
 from grpo_jax.training import loop
-from grpo_jax.training.phases import phases, schedules
+from grpo_jax.training.phases import build, schedules
 from grpo_jax.training.problem import problem
-from grpo_jax.training.runtime import metrics_log, sharding
+from grpo_jax.training.runtime import log, sharding
 from tests.experiments import tiny_config
 from tests.training import resume_test, tiny
 
@@ -51,7 +51,7 @@ def test_a_run_that_was_stopped_chooses_the_same_prompts(
 ):
   config = small(name, tmp_path)
   loop.train(config, tmp_path / "whole")
-  write = metrics_log.MetricsLog.write
+  write = log.MetricsLog.write
 
   def stop_at_three(self, step, *rest):
     if step == 3:
@@ -59,7 +59,7 @@ def test_a_run_that_was_stopped_chooses_the_same_prompts(
     write(self, step, *rest)
 
   with monkeypatch.context() as patch:
-    patch.setattr(metrics_log.MetricsLog, "write", stop_at_three)
+    patch.setattr(log.MetricsLog, "write", stop_at_three)
     stopped = loop.train(config, tmp_path / "stopped")
   assert stopped.preempted
   assert 3 <= stopped.step < 6
@@ -72,7 +72,7 @@ def test_a_run_that_was_stopped_chooses_the_same_prompts(
   assert {f"['schedule']['{kept}']", "['schedule']['places']"} <= (
     expected.keys()
   )
-  lines = metrics_log.read_lines(tmp_path / "whole" / metrics_log.METRICS)
+  lines = log.read_lines(tmp_path / "whole" / log.METRICS)
   seen = [line["schedule/seen"] for line in lines if "schedule/seen" in line]
   assert seen == sorted(seen)
   assert seen[0] == pytest.approx(4 / 12)
@@ -235,4 +235,4 @@ def test_what_is_known_of_prompts_is_asked_of_a_schedule_that_knows_it():
   made = problem.make_problem(settings)
   policy = tiny.tiny_policy(made.tokenizer.vocab_size)
   with pytest.raises(ValueError, match="needs 'expected': a schedule"):
-    phases.make_parts(settings, made, policy, "rl", sharding.make_mesh(1))
+    build.make_parts(settings, made, policy, "rl", sharding.make_mesh(1))

@@ -13,11 +13,12 @@ import jax
 
 from grpo_jax.data import tokenizer
 from grpo_jax.rollout import sampling
-from grpo_jax.serving import serving, serving_endpoint, serving_http
+from grpo_jax.serving import endpoint as endpoint_lib
+from grpo_jax.serving import engine, http
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.phases import models, runs
+from grpo_jax.training.phases import checkpointed
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.training.problem import token_texts
 from grpo_jax.training.runtime import sharding
 
 MAX_PROMPT_LEN, MAX_NEW_TOKENS = 24, 6
@@ -65,22 +66,22 @@ def config_of(path, **changes):
   return config
 
 
-def loaded_of(config) -> runs.Loaded:
+def loaded_of(config) -> checkpointed.Loaded:
   """Its parameters are those of the first step."""
   resolved = config_lib.resolve(config)
   problem = problem_lib.make_problem(resolved)
   mesh = sharding.make_mesh(1, devices=jax.devices()[:1])
   with jax.set_mesh(mesh):
-    policy = models.make_policy(resolved, problem, mesh)
-    state = models.first_state(resolved, problem, policy, mesh)
-  return runs.Loaded(
+    policy = policy_lib.make_policy(resolved, problem, mesh)
+    state = policy_lib.first_state(resolved, problem, policy, mesh)
+  return checkpointed.Loaded(
     resolved, problem, policy, mesh, state.params["policy"], None
   )
 
 
-def sampler_of(loaded: runs.Loaded, num_rows: int = 4, **options):
+def sampler_of(loaded: checkpointed.Loaded, num_rows: int = 4, **options):
   text = loaded.problem.tokenizer
-  return serving.Sampler(
+  return engine.Sampler(
     loaded.policy,
     loaded.mesh,
     sampling.SamplingConfig(MAX_NEW_TOKENS, text.end_ids, text.pad_id),
@@ -90,16 +91,16 @@ def sampler_of(loaded: runs.Loaded, num_rows: int = 4, **options):
   )
 
 
-def speaker_of(loaded: runs.Loaded, calls=None) -> serving_endpoint.Speaker:
-  return serving_endpoint.Speaker(
+def speaker_of(loaded: checkpointed.Loaded, calls=None) -> endpoint_lib.Speaker:
+  return endpoint_lib.Speaker(
     loaded.problem.encoder,
-    lambda ids: token_texts.bytes_of(loaded.problem, ids),
+    loaded.problem.bytes_of,
     calls,
   )
 
 
 @contextlib.contextmanager
-def working(loaded: runs.Loaded, sampler: serving.Sampler):
+def working(loaded: checkpointed.Loaded, sampler: engine.Sampler):
   """A thread that draws what is asked for."""
   over = threading.Event()
 
@@ -118,12 +119,12 @@ def working(loaded: runs.Loaded, sampler: serving.Sampler):
 
 
 @contextlib.contextmanager
-def server_of(loaded: runs.Loaded, sampler, calls=None, **options):
+def server_of(loaded: checkpointed.Loaded, sampler, calls=None, **options):
   """A server whose requests are answered."""
-  endpoint = serving_endpoint.Completions(
+  endpoint = endpoint_lib.Completions(
     speaker_of(loaded, calls), sampler, "tiny", seed=100
   )
-  server = serving_http.Server(endpoint, **options)
+  server = http.Server(endpoint, **options)
   try:
     with working(loaded, sampler):
       yield server

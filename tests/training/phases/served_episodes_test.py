@@ -22,14 +22,10 @@ from grpo_jax.data import pipeline
 from grpo_jax.ops import logprobs
 from grpo_jax.rewards.workers import verifiers_process
 from grpo_jax.rollout import host_turns, sampling
-from grpo_jax.settings import served_settings
+from grpo_jax.settings import environment
 from grpo_jax.training.phases import served_episodes
-from grpo_jax.training.problem import (
-  judges,
-  served_problem,
-  served_rollouts,
-  verifiers,
-)
+from grpo_jax.training.problem import rewards as rewards_lib
+from grpo_jax.training.problem import served as served_lib
 from grpo_jax.types import HostEnvironment, Prompts
 from tests.training.phases import players_test, served
 
@@ -113,8 +109,8 @@ class Game:
     self.loaded = loaded
     self.environment = Scripted(script or single)
     timeouts = {"row_timeout_s": 20.0, "step_timeout_s": 30.0, **limits}
-    self.served = served_rollouts.Served(
-      self.environment, served_settings.ServedConfig(), **timeouts
+    self.served = served_lib.Served(
+      self.environment, environment.ServedConfig(), **timeouts
     )
     text = loaded.problem.tokenizer
     self.turns = host_turns.HostTurns(
@@ -133,10 +129,10 @@ class Game:
       loaded.problem,
       sessions=self.served,
       host_environment=self.turns.environment,
-      score_names=frozenset({"length", served_problem.ACCURACY}),
-      judge=verifiers.judge(
+      score_names=frozenset({"length", served_lib.ACCURACY}),
+      judge=rewards_lib.judge(
         dataclasses.replace(config, rewards=rewards),
-        judges.InGraph(judges.of_episodes),
+        rewards_lib.InGraph(rewards_lib.of_episodes),
         "return",
       ),
     )

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import strategies as st
 
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.phases import summaries
-from grpo_jax.training.problem import host_environments
+from grpo_jax.training.phases import episodes
+from grpo_jax.training.problem import environment
 from grpo_jax.types import HostCompaction, HostEnvironment
 from tests.data import tokenizer_test
 
@@ -32,7 +32,7 @@ COMPACTION = HostCompaction(
 
 
 def make(prompt=(1, 2, 3), slots=40, **changes):
-  return summaries.Contexts(
+  return episodes.Contexts(
     dataclasses.replace(COMPACTION, **changes), [prompt], slots
   )
 
@@ -184,7 +184,7 @@ def settings(**changes):
 
 def of_config(text, **changes):
   here = dataclasses.replace(HERE, action_ends=text.end_ids)
-  return host_environments.compaction(settings(**changes), text, here, 100, 400)
+  return environment.compaction(settings(**changes), text, here, 100, 400)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_contexts_are_what_the_template_writes(chat, template, end):
 
   task = {"role": "user", "content": "What is 2 + 2?"}
   prompt = text.chat_ids([task], **options)
-  contexts = summaries.Contexts(compaction, [prompt], 400)
+  contexts = episodes.Contexts(compaction, [prompt], 400)
   written = []
   for number in range(3):
     action = act(f"call {number}")
@@ -312,6 +312,6 @@ def test_slots_of_completions_have_room_for_a_turn_and_a_summary(chat):
   found = of_config(text)
   least = 60 + found.reserve
   with pytest.raises(ValueError, match=f"max_new_tokens={least - 1} is what"):
-    host_environments.compaction(settings(), text, HERE, 100, least - 1)
+    environment.compaction(settings(), text, HERE, 100, least - 1)
   assert found.prompt_len == 100 + 40 + 2 * (20 + 60)
   assert found.num_contexts == 4

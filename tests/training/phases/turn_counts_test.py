@@ -1,11 +1,11 @@
 """Sums of turns by hand."""
 
 from grpo_jax.training.monitor import metric_table
-from grpo_jax.training.phases import turn_counts
+from grpo_jax.training.phases import episodes
 
 
 def test_later_turns_are_added_up():
-  counts = turn_counts.TurnCounts(10)
+  counts = episodes.TurnCounts(10)
   for turn in range(10):
     counts.add("calls", turn)
     counts.add("seconds", turn, float(turn))
@@ -20,12 +20,12 @@ def test_later_turns_are_added_up():
 
 
 def test_every_number_is_in_the_table_of_metrics():
-  for name in turn_counts.TurnCounts(2).metrics():
+  for name in episodes.TurnCounts(2).metrics():
     assert metric_table.find(name) is not None, name
-  names = turn_counts.TurnCounts(2).metrics()
+  names = episodes.TurnCounts(2).metrics()
   assert "turn/1/calls" in names
   assert not any("later" in name for name in names)
 
 
 def test_seconds_of_a_turn_without_a_call_are_none():
-  assert turn_counts.TurnCounts(1).metrics()["time/answer_s/0"] == 0.0
+  assert episodes.TurnCounts(1).metrics()["time/answer_s/0"] == 0.0

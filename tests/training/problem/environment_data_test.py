@@ -5,10 +5,10 @@ import pytest
 
 from configs import textarena
 from grpo_jax.data import environments, tokenizer
-from grpo_jax.rewards.agents import opponents
+from grpo_jax.rewards.agents import games
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.problem import environment_data, host_environments
-from grpo_jax.training.runtime import metrics_log
+from grpo_jax.training.problem import environment as environment_lib
+from grpo_jax.training.runtime import log
 from tests.experiments import command
 
 _HERE = "tests.training.problem.environment_data_test"
@@ -39,8 +39,8 @@ def get_config(**data):
 
 def opened(config):
   resolved = config_lib.resolve(config)
-  environment = host_environments.environment(resolved, BYTES, None)
-  return environment_data.open_sources(resolved, BYTES, environment)
+  environment = environment_lib.environment(resolved, BYTES, None)
+  return environment_lib.open_sources(resolved, BYTES, environment)
 
 
 def test_the_prompts_are_what_the_games_show_first():
@@ -62,7 +62,7 @@ def test_a_warm_start_imitates_a_player_of_legal_moves():
     board, moves = record["prompt"], 0
     while text:
       action, text = text[:3], text[3:]
-      assert action in opponents.legal_moves(
+      assert action in games.legal_moves(
         "Valid moves: " + "".join(f"[{x}]" for x in board if x.isdigit())
       )
       board, text, moves = text[:9], text[9:], moves + 1
@@ -147,7 +147,7 @@ def test_a_short_run_learns_to_move_and_is_scored(tmp_path):
     *(f"--config.{name}={value}" for name, value in small.items()),
   )
   assert status == 0, err
-  lines = metrics_log.read_lines(tmp_path / "run" / metrics_log.METRICS)
+  lines = log.read_lines(tmp_path / "run" / log.METRICS)
   last = [x for x in lines if "eval/accuracy" in x][-1]
   # Nobody who moves at random wins so few, or plays so briefly.
   assert last["eval/accuracy"] > 0.2

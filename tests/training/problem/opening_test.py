@@ -8,7 +8,7 @@ import pytest
 from grpo_jax.data import pipeline
 from grpo_jax.data.encoder import Encoder
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.problem import opening
+from grpo_jax.training.problem import records as records_lib
 
 MATH = {
   "problem": "What is {}?",
@@ -135,7 +135,7 @@ def opened(settings, seed=0):
   config.data.tokenizer = "gsm8k"
   config.data.max_prompt_len = 200
   config.sampling.max_new_tokens = 8
-  return opening.open_sources(config_lib.resolve(config).data, seed)
+  return records_lib.open_sources(config_lib.resolve(config).data, seed)
 
 
 @pytest.mark.parametrize("kind", KINDS)

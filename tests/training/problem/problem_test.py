@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from grpo_jax import tasks
-from grpo_jax.data import pipeline, sources, task_tokenizer
+from grpo_jax.data import observations, pipeline, sources
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.phases import given_batches, judging
+from grpo_jax.training.phases import executors, judging
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Prompts, Rollout
@@ -289,13 +289,13 @@ def test_domains_of_records_reach_the_program(tmp_path):
 def test_supervised_rows_are_batches_like_any_other():
   made = _task_problem("copy")
   rows = next(made.supervised_stream(0, 4, None))
-  batch = given_batches.train_batch(rows, np.arange(4), 4)
+  batch = executors.train_batch(rows, np.arange(4), 4)
   np.testing.assert_array_equal(batch.prompt_index, np.arange(4))
   np.testing.assert_array_equal(batch.mask, rows.completion_mask)
   assert batch.valid.all()
   observed = np.zeros_like(rows.observed)
   observed[:, 1] = True
-  read = given_batches.train_batch(
+  read = executors.train_batch(
     rows._replace(observed=observed), np.arange(4), 4
   )
   np.testing.assert_array_equal(read.mask, [[1, 0, 1, 1]] * 4)
@@ -303,7 +303,7 @@ def test_supervised_rows_are_batches_like_any_other():
   # The end token is a target too.
   ends = batch.tokens[np.arange(4), batch.mask.sum(1) - 1]
   np.testing.assert_array_equal(ends, made.tokenizer.end_ids[0])
-  assert isinstance(made.tokenizer, task_tokenizer.TaskTokenizer)
+  assert isinstance(made.tokenizer, observations.TaskTokenizer)
   assert isinstance(made.supervised, sources.TaskSource)
 
 

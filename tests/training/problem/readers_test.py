@@ -9,30 +9,29 @@ import numpy as np
 import pytest
 
 from grpo_jax import tasks
-from grpo_jax.data import task_tokenizer, tokenizer
-from grpo_jax.models import adapter
-from grpo_jax.settings import judge_settings
-from grpo_jax.step import members, passes
+from grpo_jax.data import observations, tokenizer
+from grpo_jax.models import from_logits
+from grpo_jax.settings import rewards
+from grpo_jax.step import models, passes
 from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.tasks import vocabulary as vocab
-from grpo_jax.training.problem import judges, readers
+from grpo_jax.training.problem import llm_judge
+from grpo_jax.training.problem import rewards as rewards_lib
 from grpo_jax.types import Prompts, Rollout
 
-TASK = task_tokenizer.TaskTokenizer(tasks.make_task("add", level=1))
+TASK = observations.TaskTokenizer(tasks.make_task("add", level=1))
 BYTES = tokenizer.Tokenizer(tokenizer.BYTES)
 WORDS = {"y": 1.0, "n": 0.0}
 
 
 def config(**fields):
-  return judge_settings.JudgeConfig(
+  return rewards.JudgeConfig(
     **{"rubric": "{prompt}{completion}?", "verdicts": WORDS, **fields}
   )
 
 
 def made(service=None, **fields):
-  return config(
-    service=judge_settings.ServiceConfig(**(service or {})), **fields
-  )
+  return config(service=rewards.ServiceConfig(**(service or {})), **fields)
 
 
 def record(prompt, answer="", **extras):
@@ -72,7 +71,7 @@ def prompts(rubric, records, **extras):
   )
 
 
-_asked = jax.jit(readers.asked, static_argnums=(2, 3))
+_asked = jax.jit(llm_judge.asked, static_argnums=(2, 3))
 
 
 def read_rows(text, rubric, records, completions, index, num_slots=6):
@@ -90,7 +89,7 @@ def read_rows(text, rubric, records, completions, index, num_slots=6):
 
 
 def test_a_completion_is_put_into_its_place():
-  made = readers.rubric(config(), TASK, 6, record(vocab.encode("<bos>3+4=")))
+  made = llm_judge.rubric(config(), TASK, 6, record(vocab.encode("<bos>3+4=")))
   records = [record(vocab.encode(f"<bos>{x}+4=")) for x in (3, 15)]
   rows = [vocab.encode(x) for x in ("7<eos>", "19", "", "1<pad>2<bos>3<eos>")]
   found = read_rows(TASK, made, records, rows, [0, 1, 1, 0])
@@ -100,7 +99,7 @@ def test_a_completion_is_put_into_its_place():
 
 def test_texts_are_ids_and_nothing_in_them_is_a_control_token():
   rubric = "<eos>Q: {prompt} ({answer}, {why}) A: {completion} <pad>\nWell?"
-  made = readers.rubric(
+  made = llm_judge.rubric(
     config(rubric=rubric, max_prompt_len=80, template="> {rubric} <"),
     BYTES,
     20,
@@ -122,7 +121,7 @@ def test_texts_are_ids_and_nothing_in_them_is_a_control_token():
 
 
 def test_a_record_that_does_not_fit_is_not_judged():
-  made = readers.rubric(
+  made = llm_judge.rubric(
     config(max_prompt_len=8), TASK, 6, record(vocab.encode("<bos>3+4="))
   )
   long = made.arrays(record(vocab.encode("<bos>12345+4=")))
@@ -146,15 +145,15 @@ def scripted():
     said = jnp.where(tokens == vocab.QUESTION, said, vocab.EOS)
     return jax.nn.one_hot(said, vocab.VOCAB_SIZE)
 
-  return adapter.policy_from_logits(logits, lambda key: {})
+  return from_logits.policy_from_logits(logits, lambda key: {})
 
 
 def reader(batch_size=None):
-  made = readers.by_reading(config(batch_size=batch_size), TASK)
+  made = llm_judge.by_reading(config(batch_size=batch_size), TASK)
   policy = scripted()
   return dataclasses.replace(
     made,
-    view=lambda params: members.View(
+    view=lambda params: models.View(
       passes.Trunk(policy, params), functools.partial(policy.head, params)
     ),
     plan=UpdatePlan(micro_batch_size=4, group_size=4),
@@ -166,14 +165,14 @@ WORTH = [1.0, 0.0, np.nan, np.nan, 1.0, np.nan]
 
 
 def test_rows_that_are_read_at_once_split_over_the_devices():
-  assert readers._chunk(48, 24, 1) == 24
-  assert readers._chunk(48, 20, 8) == 16
-  assert readers._chunk(48, 4, 8) == 8  # And not all of them.
+  assert llm_judge._chunk(48, 24, 1) == 24
+  assert llm_judge._chunk(48, 20, 8) == 16
+  assert llm_judge._chunk(48, 4, 8) == 8  # And not all of them.
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 3, 64])
 def test_verdicts_do_not_depend_on_how_many_rows_are_read_at_once(batch_size):
-  made = readers.rubric(config(), TASK, 6, record(vocab.encode("<bos>3+4=")))
+  made = llm_judge.rubric(config(), TASK, 6, record(vocab.encode("<bos>3+4=")))
   given = prompts(made, [record(vocab.encode("<bos>3+4="))] * 3)
   rows = rollout(COMPLETIONS, [0, 0, 1, 1, 2, 2])
   got = jax.jit(lambda *x: reader(batch_size).verdicts({"trained": {}}, *x))(
@@ -183,12 +182,12 @@ def test_verdicts_do_not_depend_on_how_many_rows_are_read_at_once(batch_size):
 
 
 def test_without_a_verdict_a_row_is_unscored_where_it_is_judged():
-  made = readers.rubric(config(), TASK, 6, record(vocab.encode("<bos>3+4=")))
+  made = llm_judge.rubric(config(), TASK, 6, record(vocab.encode("<bos>3+4=")))
   one = record(vocab.encode("<bos>3+4="))
   given = prompts(made, [one] * 3, domain=np.array([0, 1, 0], np.int32))
   rows = rollout(COMPLETIONS, [0, 0, 1, 1, 2, 2])
-  right = judges.InGraph(lambda prompts, rollout: {"right": jnp.ones(6)})
-  judge = judges.Sum(
+  right = rewards_lib.InGraph(lambda prompts, rollout: {"right": jnp.ones(6)})
+  judge = rewards_lib.Sum(
     (right, reader()),
     {"right": 0.5, "judge": 1.0},
     "right",
@@ -199,7 +198,7 @@ def test_without_a_verdict_a_row_is_unscored_where_it_is_judged():
   np.testing.assert_array_equal(scored.valid, [1, 1, 1, 1, 1, 0])
   np.testing.assert_allclose(scored.rewards, [1.5, 0.5, 0.5, 0.5, 1.5, 0])
   alone = judge.without_models()
-  assert [type(x) for x in alone.judges] == [judges.InGraph]
+  assert [type(x) for x in alone.judges] == [rewards_lib.InGraph]
   assert dict(alone.weights) == {"right": 0.5}
 
 
@@ -236,4 +235,4 @@ def test_what_no_judge_can_be_is_refused(fields, message):
 def test_a_rubric_that_the_data_do_not_fit_is_refused(fields, message):
   first = record(vocab.encode("<bos>3+4="))
   with pytest.raises(ValueError, match=message):
-    readers.rubric(config(**fields), TASK, 6, first)
+    llm_judge.rubric(config(**fields), TASK, 6, first)

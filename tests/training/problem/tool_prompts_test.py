@@ -6,8 +6,8 @@ from configs import search_agent
 from experiments.rewards import search_problems
 from grpo_jax.rewards.agents import tools
 from grpo_jax.settings import config as config_lib
+from grpo_jax.training.problem import environment, tokens
 from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.training.problem import tool_prompts, vocabularies
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def settings(folder, options=None, **changes):
 
 
 def chat_options(config):
-  return tool_prompts.chat_options(config, vocabularies.make_tokenizer(config))
+  return environment.chat_options(config, tokens.make_tokenizer(config))
 
 
 def test_schemas_are_in_the_prompts_of_a_run(folder):
@@ -112,7 +112,7 @@ def test_what_does_not_fit_is_refused_before_there_is_a_worker(
 
 def test_a_template_that_opens_turns_by_a_thought_is_matched(folder):
   config = settings(folder)
-  text = vocabularies.make_tokenizer(config)
+  text = tokens.make_tokenizer(config)
   opening = "<think>\n\n</think>\n\n"
   template = search_problems.TEMPLATE.replace(
     "assistant\\n' }}{% endif %}",
@@ -120,8 +120,8 @@ def test_a_template_that_opens_turns_by_a_thought_is_matched(folder):
   )
   text._templates = {"default": template}
   with pytest.raises(ValueError, match="'opening'"):
-    tool_prompts.chat_options(config, text)
+    environment.chat_options(config, text)
   config = settings(folder, {"opening": opening})
-  assert tool_prompts.chat_options(config, text)["tools"] == (
+  assert environment.chat_options(config, text)["tools"] == (
     tools.schemas(**config.environment.options)
   )

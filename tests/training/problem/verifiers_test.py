@@ -14,11 +14,11 @@ from grpo_jax.data import tokenizer
 from grpo_jax.rewards import derived
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training import loop
-from grpo_jax.training.phases import drivers, runs
-from grpo_jax.training.phases import models as models_lib
-from grpo_jax.training.problem import judges, verifiers
+from grpo_jax.training.phases import checkpointed, executors
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.training.runtime import metrics_log, sharding
+from grpo_jax.training.problem import rewards as rewards_lib
+from grpo_jax.training.runtime import log, sharding
 from grpo_jax.types import Prompts, Rollout
 
 SAMPLE = pathlib.Path(__file__).parents[2] / "data/gsm8k_sample"
@@ -152,13 +152,13 @@ def test_golds_that_are_no_numbers_are_refused(tmp_path):
 
 
 def _sum(**fields):
-  rewards = judges.InGraph(
+  rewards = rewards_lib.InGraph(
     lambda prompts, rollout: {
       "a": jnp.array([1.0, 0.0, 1.0, 0.0]),
       "b": jnp.array([2.0, 2.0, 4.0, 4.0]),
     }
   )
-  return judges.Sum((rewards,), {"a": 1.0, "b": 1.0}, "a", **fields)
+  return rewards_lib.Sum((rewards,), {"a": 1.0, "b": 1.0}, "a", **fields)
 
 
 def _rows(domains=(0, 1)):
@@ -189,9 +189,11 @@ def test_a_reward_is_for_the_domains_that_it_names():
 
 
 def test_a_reward_of_a_component_that_is_gone_goes_too():
-  member = judges.ByMember("reward_model", "reward")
-  ranks = judges.Derived("rank", derived.rank, ("reward_model",))
-  judge = judges.Sum((member, ranks), {"reward_model": 1.0, "rank": 1.0}, "a")
+  member = rewards_lib.ByMember("reward_model", "reward")
+  ranks = rewards_lib.Derived("rank", derived.rank, ("reward_model",))
+  judge = rewards_lib.Sum(
+    (member, ranks), {"reward_model": 1.0, "rank": 1.0}, "a"
+  )
   assert judge.without_models().judges == ()
   assert judge.without_models().weights == {"a": 1.0}
 
@@ -206,7 +208,7 @@ def test_steps_are_placed_at_the_tokens_that_end_them():
   mask = np.zeros(tokens.shape, bool)
   tokens[0, : len(ids)], mask[0, : len(ids)] = ids, True
   steps = [[(len(lines[0]), 1.0), (len(whole), 0.5), (len(whole), 0.0)], []]
-  scores, ends = verifiers.placed(steps, [whole, ""], tokens, mask, pieces)
+  scores, ends = rewards_lib.placed(steps, [whole, ""], tokens, mask, pieces)
   found = np.flatnonzero(ends[0]).tolist()
   assert scores[0, found].tolist() == [1.0, 0.0]
   assert text.decode(ids[: found[0] + 1]) == lines[0]
@@ -245,8 +247,7 @@ def test_one_program_and_two_halves_learn_the_same(tmp_path):
     config.sft.optimizer.learning_rate = 5e-2
     loop.train(config, workdir)
     lines[in_graph] = [
-      metrics_log.read_lines(workdir / name)
-      for name in (metrics_log.SAMPLES, metrics_log.METRICS)
+      log.read_lines(workdir / name) for name in (log.SAMPLES, log.METRICS)
     ]
   (samples, metrics), (samples_too, metrics_too) = lines[True], lines[False]
   assert samples == samples_too
@@ -266,7 +267,7 @@ def test_process_supervision_learns_from_steps_of_a_text(tmp_path):
   config = _small(_config(), "grpo_ps")
   config.rewards.update(rewards, functions=("tag_count",), weights=(1.0,))
   loop.train(config, tmp_path)
-  lines = metrics_log.read_lines(tmp_path / metrics_log.METRICS)
+  lines = log.read_lines(tmp_path / log.METRICS)
   # Each first half is worth less than each second one, whatever is written.
   trained = [row for row in lines if "loss" in row]
   assert all(row["gradient_norm"] > 1e-3 for row in trained)
@@ -280,10 +281,12 @@ def test_nothing_is_sent_to_the_host_inside_the_step():
   problem = problem_lib.make_problem(config)
   mesh = sharding.make_mesh(1)
   with jax.set_mesh(mesh):
-    policy = models_lib.make_policy(config, problem, mesh)
-    (phase,) = runs.make_phases(config, problem, policy, mesh)
-    state = runs.abstract_state((phase,), runs.abstract_start(policy, 0))
-    step = drivers.jit_step(mesh, drivers.stages.fused_step, phase.parts)
+    policy = policy_lib.make_policy(config, problem, mesh)
+    (phase,) = checkpointed.make_phases(config, problem, policy, mesh)
+    state = checkpointed.abstract_state(
+      (phase,), checkpointed.abstract_start(policy, 0)
+    )
+    step = executors.jit_step(mesh, executors.stages.fused_step, phase.parts)
     lines = problem.prompt_stream(0, 4, None)
     prompts = next(lines).prompts
     text = step.lower(state, prompts).compile().as_text()
@@ -297,8 +300,8 @@ def test_a_function_of_text_is_no_reward_of_a_task():
   config.rewards.weights = (1.0, 1.0)
   settings = config_lib.resolve(config)
   with pytest.raises(KeyError, match=r"lambda.*own verifier"):
-    verifiers.check_names("task 'sort'", settings, ["accuracy"])
+    rewards_lib.check_names("task 'sort'", settings, ["accuracy"])
   settings = config_lib.resolve(config_lib.default_config("grpo"))
   with pytest.raises(KeyError) as error:
-    verifiers.check_names("task 'sort'", settings, ["speed"])
+    rewards_lib.check_names("task 'sort'", settings, ["speed"])
   assert "own verifier" not in str(error.value)

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.training.runtime import checksums
+from grpo_jax.training.runtime import checkpoints
 
 
 def of(x) -> str:
-  return checksums.of_leaves({"x": x})["x"]
+  return checkpoints.of_leaves({"x": x})["x"]
 
 
 def arrays():
@@ -25,25 +25,25 @@ def arrays():
 @pytest.mark.parametrize("x", arrays(), ids=lambda x: f"{x.dtype}{x.shape}")
 def test_devices_and_numpy_agree(x):
   with jax.enable_x64(True):
-    on_devices = [int(part) for part in checksums._on_devices(x)]
+    on_devices = [int(part) for part in checkpoints._on_devices(x)]
   assert of(x) == "".join(f"{part:08x}" for part in on_devices)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_sums_do_not_depend_on_blocks(monkeypatch, dtype, more):
-  size = checksums._BLOCK + more
+  size = checkpoints._BLOCK + more
   x = np.arange(size).astype(jnp.dtype(dtype))
   found = of(x)
   assert found != of(np.append(x, x[-1:]))
-  monkeypatch.setattr(checksums, "_TINY", 2 * checksums._BLOCK + 2)
+  monkeypatch.setattr(checkpoints, "_TINY", 2 * checkpoints._BLOCK + 2)
   assert found == of(x)
 
 
 def test_both_sums_are_one_reduction():
   # Two take six times as long on a CPU.
   x = jnp.zeros((8, 4))
-  text = checksums._on_devices.lower(x).as_text()
+  text = checkpoints._on_devices.lower(x).as_text()
   assert text.count("stablehlo.reduce(") == 1
 
 
@@ -55,7 +55,7 @@ def test_a_known_sum():
     return x ^ (x >> 16)
 
   assert mix(1) == 0x514E28B7  # The known value of MurmurHash3.
-  words, salts = (5, 9), checksums._SALTS
+  words, salts = (5, 9), checkpoints._SALTS
   expected = [
     sum(mix(w ^ mix((i + s) % 2**32)) for i, w in enumerate(words)) % 2**32
     for s in salts

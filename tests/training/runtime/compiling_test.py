@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from grpo_jax.training.runtime import compiling
+from grpo_jax.training.runtime import compilation
 from tests.training.runtime.terminals import Clock
 
 _TRACE = "/jax/core/compile/jaxpr_trace_duration"
@@ -14,7 +14,7 @@ _HIT = "/jax/compilation_cache/cache_hits"
 
 def test_seconds_within_others_count_once():
   now = Clock()
-  clock = compiling.Clock(now)
+  clock = compilation.Clock(now)
   for now.seconds, duration in ((2.0, 1.0), (4.0, 1.5), (5.0, 5.0), (7.0, 2.0)):
     clock.on_duration(_TRACE, duration)
   assert clock.seconds == pytest.approx(7.0)
@@ -42,7 +42,7 @@ def test_seconds_within_others_count_once():
 )
 def test_it_says_what_came_from_the_cache(programs, text):
   now = Clock()
-  clock = compiling.Clock(now)
+  clock = compilation.Clock(now)
   for seconds, is_found in programs:
     now.seconds += 100.0
     if is_found:
@@ -52,7 +52,7 @@ def test_it_says_what_came_from_the_cache(programs, text):
 
 
 def test_it_hears_of_a_real_compilation_until_it_is_left():
-  with compiling.clock() as clock:
+  with compilation.clock() as clock:
     jax.jit(lambda x: x * 3 + 1)(jnp.ones(3))
     of_first = clock.count
     assert of_first.seconds > 0

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 from rich.text import Text
 
-from grpo_jax.training.runtime import console
+from grpo_jax.training.runtime import terminal as terminal_lib
 from tests.training.runtime.terminals import Clock, Terminal
 
 
@@ -27,7 +27,7 @@ def _eighty_columns(monkeypatch):
 
 def make(stream):
   clock = Clock()
-  return console.Screen(stream, clock, ticks=False), clock
+  return terminal_lib.Screen(stream, clock, ticks=False), clock
 
 
 def bar(*lines):
@@ -68,7 +68,7 @@ def test_a_file_hears_of_it_after_ten_seconds_and_then_rarely():
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 @pytest.mark.parametrize("stream", [Terminal(), io.StringIO()])
 def test_the_timer_stops_when_an_error_or_ctrl_c_leaves_it(error, stream):
-  screen = console.Screen(stream)
+  screen = terminal_lib.Screen(stream)
   before = sys.stdout, sys.stderr
   threads = []
 
@@ -192,8 +192,8 @@ def test_log_records_are_plain_lines(monkeypatch):
   root = logging.getLogger()
   handlers = root.handlers[:]
   try:
-    console.take_over_logging()
-    console.take_over_logging()  # Twice is once.
+    terminal_lib.take_over_logging()
+    terminal_lib.take_over_logging()  # Twice is once.
     logging.getLogger("a.library").warning("%d rows: %s", 3, "no reward")
     logging.getLogger("a.library").error("broken")
   finally:
@@ -210,7 +210,7 @@ def test_log_records_are_plain_lines(monkeypatch):
 )
 def test_the_output_has_ascii_signs_in_a_file(monkeypatch, stream, text):
   monkeypatch.setattr(sys, "stdout", stream)
-  console.say("accuracy – -> 0.5", "bold")
+  terminal_lib.say("accuracy – -> 0.5", "bold")
   assert stream.getvalue() == text
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_jax.training.runtime import escapes
+from grpo_jax.training.runtime import files
 
 
 @pytest.mark.parametrize(
@@ -18,5 +18,5 @@ from grpo_jax.training.runtime import escapes
   ],
 )
 def test_what_a_terminal_acts_upon_is_written_out(text, shown):
-  assert escapes.escaped(text) == shown
-  assert escapes.escaped(text).isprintable()
+  assert files.escaped(text) == shown
+  assert files.escaped(text).isprintable()

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from grpo_jax.training import loop, many
-from grpo_jax.training.runtime import hosts, lock, paths
+from grpo_jax.training.runtime import files, hosts, lock
 from tests import fake_gcs
 from tests.experiments import command, tiny_config
 
@@ -34,7 +34,7 @@ def bucket():
 
 
 def held(workdir):
-  return lock.held(paths.parse(workdir))
+  return lock.held(files.parse(workdir))
 
 
 def test_a_second_run_is_refused_and_the_first_is_named(tmp_path):

@@ -13,10 +13,11 @@ import pytest
 from tensorboardX.proto import event_pb2
 from tensorboardX.record_writer import masked_crc32c
 
-from grpo_jax.settings import settings
-from grpo_jax.training.runtime import metrics_log, traces
+from grpo_jax.settings import groups
+from grpo_jax.training.runtime import log as log_lib
+from grpo_jax.training.runtime import traces
 
-_PROJECT = settings.LogConfig(wandb_project="test")
+_PROJECT = groups.LogConfig(wandb_project="test")
 
 
 def write_steps(log, first: int, last: int) -> None:
@@ -32,16 +33,16 @@ def read(workdir: pathlib.Path) -> dict[str, bytes]:
   return {
     name: (workdir / name).read_bytes()
     for name in (
-      metrics_log.METRICS,
-      metrics_log.TIMINGS,
-      metrics_log.SAMPLES,
+      log_lib.METRICS,
+      log_lib.TIMINGS,
+      log_lib.SAMPLES,
       traces.FILE,
     )
   }
 
 
 def test_lines_are_sorted_round_trip_and_without_timings(tmp_path):
-  log = metrics_log.MetricsLog(tmp_path, tensorboard=False)
+  log = log_lib.MetricsLog(tmp_path, tensorboard=False)
   log.write(
     np.int64(3),
     "sft",
@@ -66,12 +67,12 @@ def test_lines_are_sorted_round_trip_and_without_timings(tmp_path):
     ' "tokens_per_second_per_device": 3.0}',
     '{"phase": "rl", "step": 4, "tokens_per_second": 3.0}',
   ]
-  first = metrics_log.read_lines(tmp_path / "metrics.jsonl")[0]
+  first = log_lib.read_lines(tmp_path / "metrics.jsonl")[0]
   assert np.float32(first["loss"]) == np.float32(0.1)
 
 
 def test_samples_hold_text_numbers_and_nested_values(tmp_path):
-  log = metrics_log.MetricsLog(tmp_path, tensorboard=False)
+  log = log_lib.MetricsLog(tmp_path, tensorboard=False)
   sample = {
     "text": 'a\nb"\u2028é\ud800',
     "reward": jnp.float32(0.5),
@@ -81,7 +82,7 @@ def test_samples_hold_text_numbers_and_nested_values(tmp_path):
   }
   log.write_samples(7, [sample, {"text": ""}])
   log.close()
-  lines = metrics_log.read_lines(tmp_path / "samples.jsonl")
+  lines = log_lib.read_lines(tmp_path / "samples.jsonl")
   assert lines == [
     {
       **sample,
@@ -95,7 +96,7 @@ def test_samples_hold_text_numbers_and_nested_values(tmp_path):
 
 @pytest.mark.parametrize("name", ["step", "phase"])
 def test_metric_named_like_a_field_is_refused(tmp_path, name):
-  log = metrics_log.MetricsLog(tmp_path, tensorboard=False)
+  log = log_lib.MetricsLog(tmp_path, tensorboard=False)
   with pytest.raises(ValueError, match=f"may not be named .*{name}"):
     log.write(1, "rl", {name: 1.0})
   log.close()
@@ -103,26 +104,25 @@ def test_metric_named_like_a_field_is_refused(tmp_path, name):
 
 def test_resumed_run_writes_the_same_bytes(tmp_path):
   whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-  with metrics_log.MetricsLog(whole, tensorboard=False) as log:
+  with log_lib.MetricsLog(whole, tensorboard=False) as log:
     write_steps(log, 1, 9)
 
-  with metrics_log.MetricsLog(resumed, tensorboard=False) as log:
+  with log_lib.MetricsLog(resumed, tensorboard=False) as log:
     write_steps(log, 1, 4)
     log.flush()
     position = log.position()
     # A later line of the same step, as an evaluation writes it, goes too.
     log.write(4, "rl", {"eval/accuracy": 0.5})
     write_steps(log, 5, 7)
-  for name in (metrics_log.METRICS, metrics_log.SAMPLES, traces.FILE):
+  for name in (log_lib.METRICS, log_lib.SAMPLES, traces.FILE):
     with (resumed / name).open("ab") as file:
       file.write(b'{"half": 0.')  # Killed inside a line.
   position = json.loads(json.dumps(position))
-  with metrics_log.MetricsLog(
+  with log_lib.MetricsLog(
     resumed, tensorboard=False, resume_step=4, resume_position=position
   ) as log:
     assert [
-      line["step"]
-      for line in metrics_log.read_lines(resumed / metrics_log.METRICS)
+      line["step"] for line in log_lib.read_lines(resumed / log_lib.METRICS)
     ] == [1, 2, 3, 4]
     assert log.position() == position
     write_steps(log, 5, 9)
@@ -157,7 +157,7 @@ def test_resumed_run_writes_the_same_bytes(tmp_path):
 def test_a_log_that_has_lost_lines_is_refused_and_not_cut(
   tmp_path, name, change, message
 ):
-  with metrics_log.MetricsLog(tmp_path, tensorboard=False) as log:
+  with log_lib.MetricsLog(tmp_path, tensorboard=False) as log:
     write_steps(log, 1, 4)
     position = log.position()
     log.write_result(4, None, None, 8)
@@ -171,7 +171,7 @@ def test_a_log_that_has_lost_lines_is_refused_and_not_cut(
   with pytest.raises(
     ValueError, match=message.format(size=size, less=size - 1)
   ) as caught:
-    metrics_log.MetricsLog(
+    log_lib.MetricsLog(
       tmp_path, tensorboard=False, resume_step=4, resume_position=position
     )
   assert str(path) in str(caught.value)
@@ -182,21 +182,21 @@ def test_damaged_line_is_named(tmp_path):
   path = tmp_path / "metrics.jsonl"
   path.write_text('{"step": 1}\ngarbage\n{"step": 2}\n')
   with pytest.raises(ValueError, match=r"line 2 of .*metrics\.jsonl"):
-    metrics_log.read_lines(path)
+    log_lib.read_lines(path)
 
 
 @pytest.mark.parametrize(("step", "position"), [(1, None), (None, {})])
 def test_half_of_a_resume_point_is_refused(tmp_path, step, position):
   with pytest.raises(ValueError, match="pass both"):
-    metrics_log.MetricsLog(tmp_path, resume_step=step, resume_position=position)
+    log_lib.MetricsLog(tmp_path, resume_step=step, resume_position=position)
 
 
 def test_fresh_start_sets_files_of_an_earlier_attempt_aside(tmp_path):
-  log = metrics_log.MetricsLog(tmp_path, tensorboard=False)
+  log = log_lib.MetricsLog(tmp_path, tensorboard=False)
   write_steps(log, 1, 2)
   log.close()
   before = read(tmp_path)
-  metrics_log.MetricsLog(tmp_path, tensorboard=False).close()
+  log_lib.MetricsLog(tmp_path, tensorboard=False).close()
   assert set(read(tmp_path).values()) == {b""}
   for name, content in before.items():
     assert (tmp_path / f"{name}.old").read_bytes() == content
@@ -211,14 +211,14 @@ def test_written_lines_survive_a_killed_process(tmp_path):
   )
   subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
   assert [
-    line["step"] for line in metrics_log.read_lines(tmp_path / "metrics.jsonl")
+    line["step"] for line in log_lib.read_lines(tmp_path / "metrics.jsonl")
   ] == [1]
 
 
 def test_a_full_disk_is_named_and_hides_no_other_error(tmp_path):
   path = tmp_path / "metrics.jsonl"
   path.symlink_to("/dev/full")
-  log = metrics_log.MetricsLog(tmp_path, tensorboard=False)
+  log = log_lib.MetricsLog(tmp_path, tensorboard=False)
   with pytest.raises(
     OSError, match="cannot be written: No space left"
   ) as caught:
@@ -248,15 +248,13 @@ def read_events(directory: pathlib.Path) -> list:
 
 
 def test_tensorboard_holds_every_metric_and_purges_on_resume(tmp_path):
-  log = metrics_log.MetricsLog(tmp_path)
+  log = log_lib.MetricsLog(tmp_path)
   write_steps(log, 1, 2)
   position = log.position()
   write_steps(log, 3, 3)
   log.close()
   # Within the same second, to files of other names.
-  log = metrics_log.MetricsLog(
-    tmp_path, resume_step=2, resume_position=position
-  )
+  log = log_lib.MetricsLog(tmp_path, resume_step=2, resume_position=position)
   write_steps(log, 3, 4)
   log.flush()
   log.close()
@@ -292,10 +290,10 @@ def test_means_over_nothing_are_absent_everywhere(tmp_path, monkeypatch):
     )
   )
   monkeypatch.setitem(sys.modules, "wandb", fake)
-  with metrics_log.MetricsLog(tmp_path, wandb=_PROJECT) as log:
+  with log_lib.MetricsLog(tmp_path, wandb=_PROJECT) as log:
     log.write(1, "rl", {"reward/mean": jnp.float32(jnp.nan), "unscored": 4.0})
   assert logged == [(1, {"unscored": 4.0})]
-  (line,) = metrics_log.read_lines(tmp_path / "metrics.jsonl")
+  (line,) = log_lib.read_lines(tmp_path / "metrics.jsonl")
   assert line == {"step": 1, "phase": "rl", "reward/mean": None, "unscored": 4}
   tags = [
     value.tag
@@ -306,10 +304,10 @@ def test_means_over_nothing_are_absent_everywhere(tmp_path, monkeypatch):
 
 
 def test_the_result_has_the_seconds_of_all_starts(tmp_path):
-  with metrics_log.MetricsLog(tmp_path, tensorboard=False) as log:
+  with log_lib.MetricsLog(tmp_path, tensorboard=False) as log:
     log.write(1, "rl", {"time/step_s": 1.5})
     position = log.position()
-  with metrics_log.MetricsLog(
+  with log_lib.MetricsLog(
     tmp_path, tensorboard=False, resume_step=1, resume_position=position
   ) as log:
     log.write(2, "rl", {"time/step_s": 2.0})
@@ -325,9 +323,9 @@ def test_the_result_has_the_seconds_of_all_starts(tmp_path):
 
 
 def test_a_run_that_starts_again_has_no_result(tmp_path):
-  with metrics_log.MetricsLog(tmp_path, tensorboard=False) as log:
+  with log_lib.MetricsLog(tmp_path, tensorboard=False) as log:
     log.write_result(0, None, None, 8)
-  metrics_log.MetricsLog(tmp_path, tensorboard=False).close()
+  log_lib.MetricsLog(tmp_path, tensorboard=False).close()
   assert not (tmp_path / "result.json").exists()
 
 
@@ -335,7 +333,7 @@ def test_missing_wandb_names_the_extra_and_cuts_nothing(tmp_path, monkeypatch):
   (tmp_path / "metrics.jsonl").write_text('{"step": 9}\n')
   monkeypatch.setitem(sys.modules, "wandb", None)
   with pytest.raises(ImportError, match=r"grpo_jax\[wandb\]"):
-    metrics_log.MetricsLog(tmp_path, wandb=_PROJECT)
+    log_lib.MetricsLog(tmp_path, wandb=_PROJECT)
   assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 9}\n'
 
 
@@ -349,7 +347,7 @@ def changed(**algorithm) -> dict:
 def test_run_info_describes_the_run_and_each_start(tmp_path, monkeypatch):
   monkeypatch.setattr(sys, "argv", ["train.py", "--workdir=x"])
   for _ in range(2):
-    metrics_log.save_run_info(tmp_path, json.dumps(CONFIG))
+    log_lib.save_run_info(tmp_path, json.dumps(CONFIG))
   assert json.loads((tmp_path / "config.json").read_text()) == CONFIG
   starts = json.loads((tmp_path / "environment.json").read_text())
   assert len(starts) == 2
@@ -367,24 +365,24 @@ def test_run_info_describes_the_run_and_each_start(tmp_path, monkeypatch):
 
 
 def test_what_changed_since_the_last_start_is_named(tmp_path):
-  metrics_log.save_run_info(tmp_path, json.dumps(CONFIG))
-  assert metrics_log.changes_since(tmp_path) == []
+  log_lib.save_run_info(tmp_path, json.dumps(CONFIG))
+  assert log_lib.changes_since(tmp_path) == []
   path = tmp_path / "environment.json"
   (start,) = json.loads(path.read_text())
   older = start | {"git": {"commit": "0" * 40, "dirty": False}}
   older["packages"] = start["packages"] | {"jax": "0.0.1"}
   path.write_text(json.dumps([start, older]))
-  changes = metrics_log.changes_since(tmp_path)
+  changes = log_lib.changes_since(tmp_path)
   assert f'packages.jax: "0.0.1" then, "{jax.__version__}" now' in changes
   assert any(line.startswith("git") and "0" * 40 in line for line in changes)
   assert not any("argv" in line for line in changes)
 
 
 def test_changed_config_is_refused_with_both_values(tmp_path):
-  metrics_log.save_run_info(tmp_path, json.dumps(CONFIG))
+  log_lib.save_run_info(tmp_path, json.dumps(CONFIG))
   given = changed(clip_high=0.3, delta=[1])
   with pytest.raises(ValueError, match="another config") as caught:
-    metrics_log.check_config(tmp_path, given, allowed=["steps"])
+    log_lib.check_config(tmp_path, given, allowed=["steps"])
   message = str(caught.value)
   assert "algorithm.clip_high: 0.2 stored, 0.3 given" in message
   assert "algorithm.delta: absent stored, [1] given" in message
@@ -397,45 +395,45 @@ def test_changed_config_is_refused_with_both_values(tmp_path):
   "allowed", [["algorithm.clip_high"], ["algorithm"], ["steps", "algorithm"]]
 )
 def test_allowed_fields_may_change(tmp_path, allowed):
-  metrics_log.save_run_info(tmp_path, json.dumps(CONFIG))
+  log_lib.save_run_info(tmp_path, json.dumps(CONFIG))
   given = changed(clip_high=0.3)
-  metrics_log.check_config(tmp_path, given, allowed)
-  metrics_log.save_run_info(tmp_path, json.dumps(given))
+  log_lib.check_config(tmp_path, given, allowed)
+  log_lib.save_run_info(tmp_path, json.dumps(given))
   assert json.loads((tmp_path / "config.json").read_text()) == given
 
 
 def test_a_field_is_not_allowed_by_the_start_of_its_name(tmp_path):
-  metrics_log.save_run_info(tmp_path, json.dumps(CONFIG))
+  log_lib.save_run_info(tmp_path, json.dumps(CONFIG))
   with pytest.raises(ValueError, match="clip_high"):
-    metrics_log.check_config(
+    log_lib.check_config(
       tmp_path, changed(clip_high=0.3), allowed=["algo", "algorithm.clip"]
     )
 
 
 def test_directory_without_a_config_passes(tmp_path):
-  metrics_log.check_config(tmp_path / "missing", CONFIG)
+  log_lib.check_config(tmp_path / "missing", CONFIG)
 
 
 def test_a_config_that_is_missing_does_not_allow_another_one(tmp_path):
-  saved = metrics_log.config_hash(CONFIG, ["steps"])
+  saved = log_lib.config_hash(CONFIG, ["steps"])
   allowed = {**CONFIG, "steps": 11}
-  metrics_log.check_config(tmp_path, allowed, ["steps"], saved)
+  log_lib.check_config(tmp_path, allowed, ["steps"], saved)
   with pytest.raises(ValueError, match=r"config\.json is missing") as caught:
-    metrics_log.check_config(tmp_path, changed(clip_high=0.3), ["steps"], saved)
+    log_lib.check_config(tmp_path, changed(clip_high=0.3), ["steps"], saved)
   assert "Put a copy of the file back" in str(caught.value)
   # Nor one that was put in its place.
-  metrics_log.save_run_info(tmp_path, json.dumps(changed(clip_high=0.3)))
+  log_lib.save_run_info(tmp_path, json.dumps(changed(clip_high=0.3)))
   with pytest.raises(ValueError, match=r"config\.json has been changed"):
-    metrics_log.check_config(tmp_path, changed(clip_high=0.3), ["steps"], saved)
-  metrics_log.save_run_info(tmp_path, json.dumps(allowed))
-  metrics_log.check_config(tmp_path, CONFIG, ["steps"], saved)
+    log_lib.check_config(tmp_path, changed(clip_high=0.3), ["steps"], saved)
+  log_lib.save_run_info(tmp_path, json.dumps(allowed))
+  log_lib.check_config(tmp_path, CONFIG, ["steps"], saved)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\0" * 9, b"3", b"\xff{}"])
 def test_damaged_files_of_a_run_are_named(tmp_path, content):
   for name, use in (
-    ("config.json", lambda: metrics_log.check_config(tmp_path, CONFIG)),
-    ("environment.json", lambda: metrics_log.save_run_info(tmp_path, "{}")),
+    ("config.json", lambda: log_lib.check_config(tmp_path, CONFIG)),
+    ("environment.json", lambda: log_lib.save_run_info(tmp_path, "{}")),
   ):
     path = tmp_path / name
     path.write_bytes(content)

@@ -18,7 +18,8 @@ import pytest
 from grpo_jax import api
 from grpo_jax.training import loop
 from grpo_jax.training.monitor import plots
-from grpo_jax.training.runtime import checkpoints, metrics_log, paths
+from grpo_jax.training.runtime import checkpoints, files
+from grpo_jax.training.runtime import log as log_lib
 from tests import fake_gcs
 from tests.experiments import command, tiny_config
 from tests.training import resume_test
@@ -36,9 +37,9 @@ def bucket():
 
 def test_local_paths_stay_as_they_are(tmp_path):
   for text in ("runs/a", "/tmp/a", "a:b/c", ".", "~/x"):
-    assert paths.parse(text) == pathlib.Path(text)
-  assert paths.parse(tmp_path) == tmp_path
-  assert not paths.is_remote(paths.parse("runs/a"))
+    assert files.parse(text) == pathlib.Path(text)
+  assert files.parse(tmp_path) == tmp_path
+  assert not files.is_remote(files.parse("runs/a"))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_local_paths_stay_as_they_are(tmp_path):
 )
 def test_other_addresses_are_refused(text):
   with pytest.raises(ValueError, match="neither a local folder nor gs://BUCK"):
-    paths.parse(text)
+    files.parse(text)
 
 
 def test_missing_gcsfs_names_the_extra(monkeypatch):
@@ -55,7 +56,7 @@ def test_missing_gcsfs_names_the_extra(monkeypatch):
     importlib.util, "find_spec", lambda n: None if n == "gcsfs" else find(n)
   )
   with pytest.raises(ImportError, match=r"gcsfs .*grpo_jax\[gcs\]"):
-    paths.parse("gs://bucket/run")
+    files.parse("gs://bucket/run")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_missing_gcsfs_names_the_extra(monkeypatch):
     lambda path: loop.train(tiny_config.get_config(), path),
     api.load,
     lambda path: checkpoints.Checkpoints(path, keep=1),
-    lambda path: metrics_log.MetricsLog(path),
+    lambda path: log_lib.MetricsLog(path),
     lambda path: plots.plot_run(path, "curves.png"),
   ],
   ids=["train", "load", "checkpoints", "log", "plot"],
@@ -78,23 +79,23 @@ def test_no_folder_is_made_of_an_address(tmp_path, monkeypatch, use):
 
 def test_missing_bucket_is_a_mistake_and_is_not_made(bucket):
   with pytest.raises(FileNotFoundError):
-    metrics_log.save_run_info("gs://absent/run", "{}")
+    log_lib.save_run_info("gs://absent/run", "{}")
   assert bucket.buckets == ("bucket",)
 
 
 def test_folders_of_programs_that_know_disks_only_are_published(
   bucket, tmp_path
 ):
-  local = paths.parse(tmp_path / "out")
-  assert paths.scratch(local) == local
-  paths.publish(local, local)
-  remote = paths.parse("gs://bucket/made")
-  folder = paths.scratch(remote)
+  local = files.parse(tmp_path / "out")
+  assert files.scratch(local) == local
+  files.publish(local, local)
+  remote = files.parse("gs://bucket/made")
+  folder = files.scratch(remote)
   (folder / "deep").mkdir(parents=True)
   (folder / "deep/a.bin").write_bytes(bytes(range(256)) * 40_000)  # 10 MB
   (folder / "b.txt").write_bytes(b"b")
   content = (folder / "deep/a.bin").read_bytes()
-  paths.publish(folder, remote)
+  files.publish(folder, remote)
   assert bucket.names("made/") == ["made/b.txt", "made/deep/a.bin"]
   assert bucket.read("made/deep/a.bin") == content
   assert not folder.parent.exists()
@@ -107,10 +108,10 @@ def write_steps(log, first: int, last: int) -> None:
 
 
 def test_resumed_log_in_a_bucket_has_the_bytes_of_a_local_one(bucket, tmp_path):
-  with metrics_log.MetricsLog(tmp_path, tensorboard=False) as log:
+  with log_lib.MetricsLog(tmp_path, tensorboard=False) as log:
     write_steps(log, 1, 9)
   workdir = "gs://bucket/log"
-  log = metrics_log.MetricsLog(workdir, tensorboard=False)
+  log = log_lib.MetricsLog(workdir, tensorboard=False)
   write_steps(log, 1, 4)
   log.flush()
   position = json.loads(json.dumps(log.position()))
@@ -118,14 +119,14 @@ def test_resumed_log_in_a_bucket_has_the_bytes_of_a_local_one(bucket, tmp_path):
   log.flush()
   write_steps(log, 8, 9)
   # Killed: what was not sent is lost, and the last checkpoint is of step 4.
-  with metrics_log.MetricsLog(
+  with log_lib.MetricsLog(
     workdir, tensorboard=False, resume_step=4, resume_position=position
   ) as log:
     assert bucket.read("log/metrics.jsonl").count(b"\n") == 4
     write_steps(log, 5, 9)
-  for name in (metrics_log.METRICS, metrics_log.TIMINGS, metrics_log.SAMPLES):
+  for name in (log_lib.METRICS, log_lib.TIMINGS, log_lib.SAMPLES):
     assert bucket.read(f"log/{name}") == (tmp_path / name).read_bytes()
-  lines = metrics_log.read_lines(f"{workdir}/metrics.jsonl")
+  lines = log_lib.read_lines(f"{workdir}/metrics.jsonl")
   assert [line["step"] for line in lines] == list(range(1, 10))
 
 
@@ -134,7 +135,7 @@ def test_objects_are_written_when_flushed_and_once_a_minute(
 ):
   now = time.monotonic()
   monkeypatch.setattr(time, "monotonic", lambda: now)
-  log = metrics_log.MetricsLog("gs://bucket/minute", tensorboard=False)
+  log = log_lib.MetricsLog("gs://bucket/minute", tensorboard=False)
 
   def count() -> int:
     return bucket.read("minute/metrics.jsonl").count(b"\n")
@@ -152,10 +153,10 @@ def test_objects_are_written_when_flushed_and_once_a_minute(
 
 
 def test_fresh_start_in_a_bucket_sets_earlier_files_aside(bucket):
-  with metrics_log.MetricsLog("gs://bucket/anew", tensorboard=False) as log:
+  with log_lib.MetricsLog("gs://bucket/anew", tensorboard=False) as log:
     write_steps(log, 1, 2)
   before = bucket.read("anew/metrics.jsonl")
-  metrics_log.MetricsLog("gs://bucket/anew", tensorboard=False).close()
+  log_lib.MetricsLog("gs://bucket/anew", tensorboard=False).close()
   assert bucket.read("anew/metrics.jsonl") == b""
   assert bucket.read("anew/metrics.jsonl.old") == before
 

@@ -6,7 +6,7 @@ import types
 import jax
 import pytest
 
-from grpo_jax.training.runtime import program_cache
+from grpo_jax.training.runtime import compilation
 
 
 def test_programs_are_kept_unless_jax_was_told_where(monkeypatch, tmp_path):
@@ -16,10 +16,10 @@ def test_programs_are_kept_unless_jax_was_told_where(monkeypatch, tmp_path):
   try:
     for told in ("/elsewhere", ""):
       jax.config.update(name, told)
-      program_cache.use()
+      compilation.use()
       assert getattr(jax.config, name) == told
     jax.config.update(name, None)
-    program_cache.use()
+    compilation.use()
     folder = pathlib.Path(getattr(jax.config, name))
     assert folder.relative_to(tmp_path).parts[:2] == ("grpo_jax", "programs")
   finally:
@@ -42,10 +42,10 @@ def test_programs_that_others_can_write_are_warned_of(
   monkeypatch.setattr(pathlib.Path, "stat", lambda *_, **__: owner)
   warnings = []
   monkeypatch.setattr(
-    program_cache.logging, "warning", lambda *a: warnings.append(a)
+    compilation.logging, "warning", lambda *a: warnings.append(a)
   )
-  program_cache._warn_of_strangers(str(tmp_path))
+  compilation._warn_of_strangers(str(tmp_path))
   assert len(warnings) == warned
   owner.st_uid += 1
-  program_cache._warn_of_strangers(str(tmp_path))
+  compilation._warn_of_strangers(str(tmp_path))
   assert len(warnings) == warned + 1

@@ -18,13 +18,14 @@ from jax.experimental.compilation_cache import compilation_cache
 from grpo_jax import algorithms
 from grpo_jax.algorithms.contract import cases
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import sections
-from grpo_jax.step import stages
+from grpo_jax.settings import phase as phase_lib
+from grpo_jax.step import step as step_lib
 from grpo_jax.training import loop, many
 from grpo_jax.training import run as run_lib
-from grpo_jax.training.phases import drivers, models, optimizers, runs
+from grpo_jax.training.phases import checkpointed, executors, optimizers
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.training.runtime import programs, sharding, varied
+from grpo_jax.training.runtime import hyperparameters, jit, sharding
 from tests.experiments import tiny_config
 from tests.training import tiny
 
@@ -33,12 +34,12 @@ X = np.float32([0.1, 0.5, 2.0])
 
 
 def of(value, name="rate"):
-  return varied.Varied(name, (value,))
+  return hyperparameters.Varied(name, (value,))
 
 
 def text(function, *arguments):
   """The program that a function is lowered to."""
-  return programs.Program(function).lower(*arguments).as_text()
+  return jit.Program(function).lower(*arguments).as_text()
 
 
 def in_a_loop(number, x):
@@ -79,7 +80,7 @@ def test_a_number_is_an_input_wherever_it_meets_an_array(name):
     text(lambda x, v=value: function(of(v), x), X) for value in (0.2, 0.3)
   )
   assert one == other
-  actual = programs.Program(lambda x: function(of(0.3), x))(X)
+  actual = jit.Program(lambda x: function(of(0.3), x))(X)
   expected = jax.jit(lambda x: function(0.3, x))(X)
   np.testing.assert_allclose(actual, expected, rtol=5e-7)
 
@@ -90,7 +91,7 @@ def test_formulas_of_numbers_are_computed_in_float64(a, b):
   def function(x):
     return x * ((1 - of(a, "a")) / (3 * of(b, "b"))) + of(a, "a")
 
-  program = programs.Program(function)
+  program = jit.Program(function)
   program.lower(X)
   assert program.names == ("truediv(sub(1, a), mul(3, b))", "a")
   floats, _ = program.inputs
@@ -108,7 +109,7 @@ def test_where_python_branches_the_value_decides():
 
 
 def test_what_finds_no_input_is_a_constant():
-  slots = varied.Slots(num_floats=2, num_whole=0)
+  slots = hyperparameters.Slots(num_floats=2, num_whole=0)
   with slots.reading(((jnp.float32(7), jnp.float32(8)), ())):
     assert jnp.asarray(of(0.25, "a")) == 7
     # Of the same name, and another number.
@@ -116,7 +117,7 @@ def test_what_finds_no_input_is_a_constant():
     assert jnp.asarray(of(0.5, "b")) == 8
     assert jnp.asarray(of(0.75, "c")) == 0.75
     assert jnp.asarray(of(3, "count")) == 3
-  slots = varied.Slots(num_floats=2, num_whole=0)
+  slots = hyperparameters.Slots(num_floats=2, num_whole=0)
   with slots.reading(((jnp.float32(7), jnp.float32(8)), ())):
     assert jnp.asarray(of(0.25, "a")) == 7
   assert slots.filled() == ((0.25, 0.0), ())
@@ -127,7 +128,7 @@ def test_what_finds_no_input_is_a_constant():
 
 
 def test_a_program_writes_over_what_it_is_given():
-  program = programs.Program(lambda x, y: x + of(0.5) * y, donate=0)
+  program = jit.Program(lambda x, y: x + of(0.5) * y, donate=0)
   x = jnp.ones(3)
   np.testing.assert_array_equal(program(x, jnp.ones(3)), [1.5] * 3)
   assert x.is_deleted()
@@ -140,7 +141,7 @@ def test_schedules_differ_in_numbers_and_whole_numbers(schedule):
   count = np.int32(7)
 
   def rate_of(peak, warmup, steps, final):
-    return sections.OptimizerConfig(
+    return phase_lib.OptimizerConfig(
       learning_rate=peak,
       warmup_steps=warmup,
       schedule=schedule,
@@ -148,9 +149,9 @@ def test_schedules_differ_in_numbers_and_whole_numbers(schedule):
     ), steps
 
   def program(config, steps):
-    config = programs.numbers("rl.optimizer", config)
-    steps = programs.number("rl.steps", steps)
-    return programs.Program(
+    config = jit.numbers("rl.optimizer", config)
+    steps = jit.number("rl.steps", steps)
+    return jit.Program(
       lambda n: jnp.asarray(optimizers.schedule(config, steps)(n))
     )
 
@@ -178,10 +179,8 @@ def test_an_algorithm_is_one_program_for_all_numbers(name):
 
   def lowered(settings):
     fields = {k: v for k, v in settings.items() if k != "name"}
-    config = programs.numbers(
-      "algorithm", algorithms.make_config(name, **fields)
-    )
-    program = programs.Program(
+    config = jit.numbers("algorithm", algorithms.make_config(name, **fields))
+    program = jit.Program(
       lambda x: cases.terms_of(algorithm, config, x, True, None, 0.3)
     )
     return program.lower(arrays).as_text(), program.names
@@ -189,7 +188,7 @@ def test_an_algorithm_is_one_program_for_all_numbers(name):
   changed = {
     key: value * 0.9 if type(value) is float and value not in (0, 1) else value
     for key, value in given.items()
-    if f"algorithm.{key}" not in varied.CONSTANT
+    if f"algorithm.{key}" not in hyperparameters.CONSTANT
   }
   one, names = lowered(given)
   assert one == lowered(changed)[0]
@@ -207,7 +206,7 @@ def other_numbers(config):
         if value.get("name") != "epochs":  # Which refuses numbers of others.
           walk(value, full)
       elif type(value) is float and value not in (0.0, 1.0):
-        if full not in varied.CONSTANT:
+        if full not in hyperparameters.CONSTANT:
           group[key] = 0.9 * value
       elif key in ("steps", "warmup_steps") and value > 0:
         group[key] = value + 1
@@ -234,18 +233,18 @@ def phase_programs(config):
   with jax.set_mesh(mesh), contextlib.ExitStack() as stack:
     problem = problem_lib.make_problem(settings)
     stack.callback(problem.close)
-    policy = models.make_policy(settings, problem, mesh)
-    phases = runs.make_phases(settings, problem, policy, mesh)
-    start = runs.abstract_start(policy, settings.seed)
+    policy = policy_lib.make_policy(settings, problem, mesh)
+    phases = checkpointed.make_phases(settings, problem, policy, mesh)
+    start = checkpointed.abstract_start(policy, settings.seed)
     found = {}
     for index, name in enumerate(settings.phases):
       parts = phases[index].parts
-      step = stages.supervised_step
+      step = step_lib.supervised_step
       if parts.player is not None:
-        step = stages.fused_step
-      program = drivers.jit_step(mesh, step, parts)
+        step = step_lib.fused_step
+      program = executors.jit_step(mesh, step, parts)
       batch = next(run_lib.make_stream(settings, problem, mesh, index))
-      state = runs.abstract_state(phases[: index + 1], start)
+      state = checkpointed.abstract_state(phases[: index + 1], start)
       lowered = program.lower(state, many._arrays(batch))
       found[name] = lowered.as_text(), program.names
   return found
@@ -302,9 +301,9 @@ def test_numbers_widen_nothing_in_a_bfloat16_model(name, monkeypatch):
 
   found = narrow()
   assert all(sum(kinds.values()) > 100 for kinds in found.values())
-  monkeypatch.setattr(programs, "number", lambda name, value: value)
-  monkeypatch.setattr(programs, "schedule", lambda name, points: points)
-  monkeypatch.setattr(programs, "with_inputs", lambda config, phase: config)
+  monkeypatch.setattr(jit, "number", lambda name, value: value)
+  monkeypatch.setattr(jit, "schedule", lambda name, points: points)
+  monkeypatch.setattr(jit, "with_inputs", lambda config, phase: config)
   assert narrow() == found
 
 
@@ -365,11 +364,11 @@ def test_the_page_names_the_settings_that_are_inputs():
       field.name
       for field in dataclasses.fields(settings)
       if isinstance(
-        getattr(programs.numbers(name, settings), field.name), varied.Varied
+        getattr(jit.numbers(name, settings), field.name), hyperparameters.Varied
       )
     }
 
-  rule = inputs("rl.optimizer", sections.OptimizerConfig())
+  rule = inputs("rl.optimizer", phase_lib.OptimizerConfig())
   groups = {"optimizer", "schedule", "correction"}
   assert rows["each phase"] - groups == rule | inputs(
     "rl", config_lib.PhaseConfig(ema_decay=0.5)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import strategies as st
 
 from grpo_jax.training import run as run_lib
-from grpo_jax.training.runtime import console, progress
+from grpo_jax.training.runtime import terminal
 from tests.training.runtime.terminals import Clock, Terminal
 
 
 def test_known_line():
-  line = progress.render(
+  line = terminal.render(
     80, "rl", 120, 1000, {"reward": 0.512, "accuracy": 0.634}, 12_345.6, 3753
   )
   assert line == (
@@ -36,7 +36,7 @@ def test_known_line():
 def test_any_line_fits_and_is_ascii(
   width, phase, step, total, fields, rate, eta
 ):
-  line = progress.render(width, phase, step, total, fields, rate, eta)
+  line = terminal.render(width, phase, step, total, fields, rate, eta)
   assert len(line) <= width
   assert line.isascii()
 
@@ -44,7 +44,7 @@ def test_any_line_fits_and_is_ascii(
 @hypothesis.settings(deadline=None)
 @hypothesis.given(step=st.integers(0, 1000))
 def test_bar_is_full_only_at_the_end(step):
-  line = progress.render(80, "rl", step, 1000, {}, None, None)
+  line = terminal.render(80, "rl", step, 1000, {}, None, None)
   bar = line[line.index("[") + 1 : line.index("]")]
   assert len(bar) == 24
   assert bar == "#" * (24 * step // 1000) + "." * (24 - 24 * step // 1000)
@@ -64,7 +64,7 @@ def test_bar_is_full_only_at_the_end(step):
   ],
 )
 def test_least_important_parts_go_first(width, expected):
-  line = progress.render(
+  line = terminal.render(
     width, "rl", 5, 9, {"reward": 1.0, "accuracy": 0.5}, 50.0, 599
   )
   assert line == expected
@@ -84,7 +84,7 @@ def test_least_important_parts_go_first(width, expected):
   ],
 )
 def test_numbers(value, text):
-  line = progress.render(80, "rl", 1, 2, {"x": value}, None, None)
+  line = terminal.render(80, "rl", 1, 2, {"x": value}, None, None)
   assert f"] {text} ETA" in line
 
 
@@ -101,7 +101,7 @@ def test_numbers(value, text):
   ],
 )
 def test_rates_and_durations(rate, eta, text):
-  line = progress.render(80, "rl", 1, 2, {}, rate, eta)
+  line = terminal.render(80, "rl", 1, 2, {}, rate, eta)
   assert line.endswith(f"] {text}")
 
 
@@ -124,7 +124,7 @@ def view(**changes):
     **{"phase": "rl", "step": 120, "total_steps": 1000, "fields": fields},
     **{"recent": recent, "tokens_per_second": 12_345.6, "eta": 3753.0},
   }
-  return progress.View(**defaults | changes)
+  return terminal.View(**defaults | changes)
 
 
 @pytest.mark.parametrize(
@@ -156,11 +156,11 @@ def view(**changes):
   ],
 )
 def test_known_lines_of_a_terminal(width, expected):
-  assert [line.plain for line in progress.live(width, view())] == expected
+  assert [line.plain for line in terminal.live(width, view())] == expected
 
 
 def test_known_lines_in_ascii():
-  assert [line.plain for line in progress.live(60, view(), ascii=True)] == [
+  assert [line.plain for line in terminal.live(60, view(), ascii=True)] == [
     f"rl  120/1000 ###{'.' * 26}  12 % ETA 1:02:33",
     "  reward 0.500 +  accuracy -  unscored 3  12.3k tok/s",
   ]
@@ -184,8 +184,8 @@ def test_any_lines_of_a_terminal_fit(
   width, phase, step, total, fields, values, rate, eta, ascii
 ):
   recent = dict.fromkeys(fields, tuple(values))
-  shown = progress.View(phase, step, total, fields, recent, rate, eta)
-  lines = progress.live(width, shown, ascii)
+  shown = terminal.View(phase, step, total, fields, recent, rate, eta)
+  lines = terminal.live(width, shown, ascii)
   assert len(lines) == 1 + bool(fields)
   for line in lines:
     assert len(line.plain) <= width
@@ -196,19 +196,19 @@ def test_any_lines_of_a_terminal_fit(
 def test_unscored_rows_are_kept_where_further_numbers_are_not():
   """They stand before the numbers that a narrow terminal leaves out."""
   for width in (50, 60, 80, 200):
-    assert "unscored 3" in progress.live(width, view())[1].plain
+    assert "unscored 3" in terminal.live(width, view())[1].plain
 
 
 def test_a_sum_that_overflows_has_a_mean():
   values = [0.0, 1.5e299, 1.7976931333622667e308, *[0.0] * 9]
-  assert progress.sparkline(values) == "▁█▁▁▁▁▁▁"
-  assert len(progress.sparkline([1.7976931348623157e308] * 20)) == 8
+  assert terminal.sparkline(values) == "▁█▁▁▁▁▁▁"
+  assert len(terminal.sparkline([1.7976931348623157e308] * 20)) == 8
 
 
 @hypothesis.settings(deadline=None)
 @hypothesis.given(st.lists(st.floats(-1e300, 1e300), min_size=2, max_size=100))
 def test_a_sparkline_is_highest_and_lowest_where_the_means_are(values):
-  spark = progress.sparkline(values)
+  spark = terminal.sparkline(values)
   chunks = np.array_split(values, min(len(values), 8))
   assert len(spark) == len(chunks)
   if len(values) <= 8:
@@ -231,27 +231,27 @@ def test_a_sparkline_is_highest_and_lowest_where_the_means_are(values):
   ],
 )
 def test_sparklines(values, text):
-  assert progress.sparkline(values) == text
+  assert terminal.sparkline(values) == text
 
 
 def test_arrows_are_rare_where_there_is_no_trend():
   draw = np.random.default_rng(0)
-  noise = [progress.arrow(draw.normal(size=48)) for _ in range(400)]
+  noise = [terminal.arrow(draw.normal(size=48)) for _ in range(400)]
   assert sum(map(bool, noise)) / 400 < 0.1
   rising = [
-    progress.arrow(draw.normal(size=48) + np.linspace(0, 3, 48))
+    terminal.arrow(draw.normal(size=48) + np.linspace(0, 3, 48))
     for _ in range(100)
   ]
   assert rising.count("↑") > 95
-  assert progress.arrow([5.0] * 20) == ""
-  assert progress.arrow([3.0, 2.9, 2.8, 1.1, 1.0, math.nan, 0.9]) == "↓"
-  assert progress.arrow([1.0, 2.0, 3.0]) == ""  # Too few.
-  assert progress.arrow([1e308, -1e308] * 5) == ""
+  assert terminal.arrow([5.0] * 20) == ""
+  assert terminal.arrow([3.0, 2.9, 2.8, 1.1, 1.0, math.nan, 0.9]) == "↓"
+  assert terminal.arrow([1.0, 2.0, 3.0]) == ""  # Too few.
+  assert terminal.arrow([1e308, -1e308] * 5) == ""
 
 
 def test_runs_together_are_means_of_what_there_is():
   nan = math.nan
-  assert progress.together(
+  assert terminal.together(
     [
       {"reward": 0.5, "accuracy": nan, "unscored": 2.0},
       {"reward": nan, "accuracy": nan},
@@ -270,11 +270,11 @@ def test_what_is_still_due_is_counted(every, done, steps):
   expected = sum(
     run_lib.due(every, n, steps) for n in range(done + 1, steps + 1)
   )
-  assert progress.num_due(every, done, steps) == expected
+  assert terminal.num_due(every, done, steps) == expected
 
 
 def test_the_time_that_is_left_counts_steps_and_evaluations():
-  pace = progress.Pace()
+  pace = terminal.Pace()
   assert pace.left(100, 5) is None
   pace.step(9.0)  # The first is slow, and all that is known.
   assert pace.left(10, 0) == 90
@@ -290,8 +290,8 @@ def test_the_time_that_is_left_counts_steps_and_evaluations():
 
 def test_terminal_shows_the_last_update_which_stays():
   stream, clock = Terminal(), Clock()
-  screen = console.Screen(stream, clock, ticks=False)
-  with progress.Progress("rl", 10, screen, clock) as bar:
+  screen = terminal.Screen(stream, clock, ticks=False)
+  with terminal.Progress("rl", 10, screen, clock) as bar:
     for step in range(1, 11):
       bar.update(step, {"reward": step / 10}, 1e6, 10.0 - step)
       clock.seconds += 1
@@ -308,8 +308,8 @@ def test_terminal_shows_the_last_update_which_stays():
 
 def test_the_time_that_is_left_passes_while_a_step_lasts():
   stream, clock = Terminal(), Clock()
-  screen = console.Screen(stream, clock, ticks=False)
-  bar = progress.Progress("rl", 10, screen, clock)
+  screen = terminal.Screen(stream, clock, ticks=False)
+  bar = terminal.Progress("rl", 10, screen, clock)
   bar.update(1, {}, None, 90.0)
   assert stream.lines()[0].endswith("ETA 1:30")
   clock.seconds += 30
@@ -319,8 +319,8 @@ def test_the_time_that_is_left_passes_while_a_step_lasts():
 
 def test_terminal_is_redrawn_ten_times_a_second_at_most():
   stream, clock = Terminal(), Clock()
-  screen = console.Screen(stream, clock, ticks=False)
-  bar = progress.Progress("rl", 10_000, screen, clock)
+  screen = terminal.Screen(stream, clock, ticks=False)
+  bar = terminal.Progress("rl", 10_000, screen, clock)
   for step in range(1, 1001):  # Two seconds.
     bar.update(step, {})
     clock.seconds += 0.002
@@ -331,8 +331,8 @@ def test_terminal_is_redrawn_ten_times_a_second_at_most():
 
 def test_plain_lines_now_and_then_where_there_is_no_terminal():
   stream, clock = io.StringIO(), Clock()
-  screen = console.Screen(stream, clock, ticks=False)
-  bar = progress.Progress("sft", 100, screen, clock)
+  screen = terminal.Screen(stream, clock, ticks=False)
+  bar = terminal.Progress("sft", 100, screen, clock)
   for step in range(1, 101):
     bar.update(step, {"loss": 0.5, "unscored": 2.0}, None, 100.0 - step)
     clock.seconds += 1
@@ -354,6 +354,6 @@ def test_plain_lines_now_and_then_where_there_is_no_terminal():
 
 @pytest.mark.parametrize("stream", [Terminal(), io.StringIO()])
 def test_phase_without_updates_prints_nothing(stream):
-  with progress.Progress("rl", 10, console.Screen(stream)):
+  with terminal.Progress("rl", 10, terminal.Screen(stream)):
     pass
   assert stream.getvalue() == ""

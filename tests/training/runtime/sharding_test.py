@@ -11,8 +11,8 @@ from jax.sharding import PartitionSpec as P
 
 from configs.recipes import models as known_models
 from grpo_jax.models import architecture, lora, transformer
-from grpo_jax.settings import sections
-from grpo_jax.training.phases import models
+from grpo_jax.settings import phase
+from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.runtime import sharding
 from tests.training import tiny
 
@@ -196,7 +196,7 @@ def test_an_axis_that_does_not_split_is_named():
 )
 def test_models_that_do_not_split_are_explained(model, mesh, message):
   with pytest.raises(ValueError, match=f"config.mesh: the model's {message}"):
-    models.check_model(_model(**model), abstract_mesh(**mesh))
+    policy_lib.check_model(_model(**model), abstract_mesh(**mesh))
 
 
 @pytest.mark.parametrize("name", list(known_models.MODELS))
@@ -215,7 +215,7 @@ def test_known_models_split_over_a_pod(name):
     expert_width=known.get("moe_intermediate_size", 1),
   )
   mesh = abstract_mesh(2, 16, 8 if experts else 1, heads)
-  models.check_model(model, mesh)
+  policy_lib.check_model(model, mesh)
   params = jax.eval_shape(
     transformer.transformer_policy(model).init, jax.random.key(0)
   )
@@ -238,7 +238,7 @@ def test_moments_lie_where_their_parameters_do(name, num_moments):
   """Adafactor's are of rows and columns: no rule is about them."""
   parts = tiny.make_parts(
     policy=transformer.transformer_policy(_model(width=32)),
-    phase={"optimizer": sections.OptimizerConfig(name=name)},
+    phase={"optimizer": phase.OptimizerConfig(name=name)},
   )
   state = jax.eval_shape(lambda: tiny.make_state(parts))
   places = sharding.of_state(abstract_mesh(2, 2, 2, 2), state)

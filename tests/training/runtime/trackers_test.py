@@ -10,8 +10,9 @@ from tensorboardX.proto import event_pb2, plugin_hparams_pb2
 from wandb.proto import wandb_internal_pb2
 
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import settings
-from grpo_jax.training.runtime import metrics_log, paths, traces, trackers
+from grpo_jax.settings import groups
+from grpo_jax.training.runtime import files, traces, trackers
+from grpo_jax.training.runtime import log as log_lib
 
 
 def events(folder):
@@ -80,10 +81,10 @@ def offline(monkeypatch):
 def test_a_run_of_wandb_has_everything_and_is_continued(tmp_path, offline):
   workdir = tmp_path / "my run"
   workdir.mkdir()
-  log_config = settings.LogConfig(
+  log_config = groups.LogConfig(
     wandb_project="project", wandb_group="sweep", wandb_tags=("a", "b")
   )
-  with metrics_log.MetricsLog(
+  with log_lib.MetricsLog(
     workdir, tensorboard=False, wandb=log_config, config=config(seed=7)
   ) as log:
     log.write(1, "rl", {"loss": 1.0})
@@ -107,7 +108,7 @@ def test_a_run_of_wandb_has_everything_and_is_continued(tmp_path, offline):
   (alert,) = (record.alert for kind, record in records if kind == "alert")
   assert (alert.title, alert.text) == ("entropy", "step 1: it has collapsed")
 
-  with metrics_log.MetricsLog(
+  with log_lib.MetricsLog(
     workdir,
     tensorboard=False,
     wandb=log_config,
@@ -139,7 +140,7 @@ def test_runs_of_a_folder_can_be_compared_by_their_settings(tmp_path):
   """TensorBoard finds what differs, where no run says what there is."""
   found = {}
   for seed in (1, 2):
-    with metrics_log.MetricsLog(
+    with log_lib.MetricsLog(
       tmp_path / str(seed), config=config(seed=seed)
     ) as log:
       log.write(1, "rl", {"loss": 1.0})
@@ -165,7 +166,7 @@ def test_runs_of_a_folder_can_be_compared_by_their_settings(tmp_path):
 
 
 def test_texts_are_code_and_cannot_leave_it(tmp_path):
-  with metrics_log.MetricsLog(tmp_path) as log:
+  with log_lib.MetricsLog(tmp_path) as log:
     completion = "a\n# head\n<script>\x1b[31m" + "x" * 2000
     log.write_samples(
       5, [{"prompt": "p", "completion": completion, "reward": 0.5}] * 2
@@ -182,7 +183,7 @@ def test_texts_are_code_and_cannot_leave_it(tmp_path):
 
 
 def test_files_stay_small_whatever_is_sampled(tmp_path):
-  board = trackers.TensorBoard(paths.parse(tmp_path), None, None)
+  board = trackers.TensorBoard(files.parse(tmp_path), None, None)
   rows = [{"prompt": "é" * 9999, "completion": "é" * 9999, "reward": 1.0}] * 8
   for step in range(500):
     board.samples(step, rows)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grpo_jax import algorithms
-from grpo_jax.training.runtime import programs, varied
+from grpo_jax.training.runtime import hyperparameters, jit
 
 VALUES = (0.2, 0.3, 0.7)
 
@@ -18,7 +18,7 @@ def per_run(function, values=VALUES):
   """What `function` of the varied number is for each run."""
 
   def of_run(run):
-    return jnp.asarray(function(varied.Varied("rate", values, run)))
+    return jnp.asarray(function(hyperparameters.Varied("rate", values, run)))
 
   return jax.jit(lambda runs: jax.lax.map(of_run, runs))(
     jnp.arange(len(values))
@@ -101,21 +101,21 @@ def test_a_number_is_as_wide_as_a_plain_one(meet, value):
     return [f for x in arrays for f in (meet(x, number), meet(number, x))]
 
   def of_a_run(run):
-    return met(varied.Varied("rate", (value, value + 1), run))
+    return met(hyperparameters.Varied("rate", (value, value + 1), run))
 
   plain = types(lambda: met(value))
-  number = varied.Varied("rate", (value,))
+  number = hyperparameters.Varied("rate", (value,))
   assert types(lambda: met(number)) == plain
-  assert types(programs.Program(lambda: met(number))) == plain
+  assert types(jit.Program(lambda: met(number))) == plain
   assert types(of_a_run, jnp.int32(0)) == plain
 
 
 def test_what_runs_agree_on_is_a_plain_number():
-  number = varied.Varied("rate", VALUES, jnp.int32(0))
+  number = hyperparameters.Varied("rate", VALUES, jnp.int32(0))
   assert number * 0 == 0.0
   assert type(number * 0) is float
   assert (number > 0) is True
-  assert round(varied.Varied("share", (2.1, 1.9), jnp.int32(0))) == 2
+  assert round(hyperparameters.Varied("share", (2.1, 1.9), jnp.int32(0))) == 2
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_what_runs_agree_on_is_a_plain_number():
 )
 def test_runs_that_part_are_refused(branch, match):
   with pytest.raises(ValueError, match=match):
-    branch(varied.Varied("rate", VALUES, jnp.int32(0)))
+    branch(hyperparameters.Varied("rate", VALUES, jnp.int32(0)))
 
 
 def test_settings_are_merged_and_checked_as_one():
@@ -136,7 +136,7 @@ def test_settings_are_merged_and_checked_as_one():
     algorithms.make_config("dapo", clip_high=value, overlong_cache=0.0)
     for value in (0.28, 0.3)
   ]
-  merged = varied.merged(configs, "config.algorithm", jnp.int32(1))
+  merged = hyperparameters.merged(configs, "config.algorithm", jnp.int32(1))
   assert merged.clip_low == configs[0].clip_low
   assert merged.clip_high.values == (0.28, 0.3)
   assert merged.clip_high.name == "config.algorithm.clip_high"
@@ -149,4 +149,4 @@ def test_settings_that_are_no_numbers_may_not_differ():
     algorithms.make_config("grpo", kl_kind=kind) for kind in ("k1", "k3")
   ]
   with pytest.raises(ValueError, match=r"config\.algorithm\.kl_kind is k1, k3"):
-    varied.merged(configs, "config.algorithm", jnp.int32(0))
+    hyperparameters.merged(configs, "config.algorithm", jnp.int32(0))

@@ -1,0 +1,416 @@
+"""Chat templates of downloaded checkpoints, run in a sandbox with limits.
+
+A template is a program of a stranger. Jinja's sandbox keeps it from anything
+but its arguments. On top of that a rendering ends after `MAX_SECONDS`, which
+every turn of a loop and every call of a macro look at, and no text or list that
+an operator, a filter, a function or a block of output makes may be larger than
+`MAX_SIZE`.
+
+What remains, and only a process with limits of its own could end: a single
+filter or function that multiplies two large arguments, such as `replace`, or
+that is told a width inside a format, is looked at when it is done. Render
+templates that you do not trust at all in a container with limited memory, or
+give `config.data.template` in their place.
+
+Messages as token ids, in the form in which a policy was trained.
+
+With `config.data.template="chat"` the tokenizer's chat template writes them.
+Any other template is for one prompt and has no roles; a conversation is then
+text: the messages before the first reply, one on each line, are the prompt of
+the template; after each reply stands an end token; what follows is written as
+it is.
+
+Ids that were sampled stay as they are: `extended` writes only what comes after
+them. To encode their text again may give other ids, to which no log-prob
+belongs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import datetime
+import functools
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from grpo_jax import strict_json
+from grpo_jax.data.encoder import Encoder
+
+MAX_SECONDS = 5.0
+MAX_SIZE = 2**22  # characters, or entries
+_MAX_BITS = 4096  # of a whole number
+
+# When the rendering that this thread is at has to be over.
+_end: contextvars.ContextVar[float] = contextvars.ContextVar("end")
+
+
+def render(source: str, values: Mapping[str, Any]) -> str:
+  """The text that a template makes of these values.
+
+  Raises:
+    ImportError: The `jinja2` package is missing.
+    ValueError: The template is no template, refuses the values, fails on them,
+      or takes too long or too much.
+  """
+  token = _end.set(time.monotonic() + MAX_SECONDS)
+  try:
+    return _compiled(source).render(values)
+  except ImportError:
+    raise
+  except Exception as error:  # Of any kind: it is a stranger's program.
+    raise ValueError(f"{error} ({type(error).__name__})") from error
+  finally:
+    _end.reset(token)
+
+
+def _tick() -> str:
+  """Raises ValueError when the time of the rendering is over."""
+  if time.monotonic() > _end.get():
+    raise ValueError(f"it has not ended after {MAX_SECONDS:g} s")
+  return ""
+
+
+def _sized(value: Any) -> Any:
+  """The value, if it is not too large."""
+  if isinstance(value, int):
+    size, most = value.bit_length(), _MAX_BITS
+  elif isinstance(value, (str, bytes, list, tuple, dict, set)):
+    size, most = len(value), MAX_SIZE
+  else:
+    return value
+  if size > most:
+    raise ValueError(f"it makes a {type(value).__name__} of size {size}")
+  return value
+
+
+def _limited(function: Callable) -> Callable:
+  """A filter or a global function with arguments and results of some size."""
+
+  @functools.wraps(function)  # Keeps what Jinja has noted on it.
+  def call(*args, **kwargs):
+    _check_arguments(args, kwargs)
+    return _sized(function(*args, **kwargs))
+
+  return call
+
+
+def _check_arguments(args: Iterable, kwargs: Mapping[str, Any]) -> None:
+  _tick()
+  for value in (*args, *kwargs.values()):
+    if isinstance(value, int) and abs(value) > MAX_SIZE:
+      raise ValueError(f"it calls a function with {value}")
+
+
+def _joined(parts: Iterable[str]) -> str:
+  """Joins parts as "".join does, and stops once the text is too long."""
+  found, size = [], 0
+  for part in parts:
+    found.append(part)
+    size += len(part)
+    if size > MAX_SIZE:
+      raise ValueError(f"it makes a text of more than {MAX_SIZE} characters")
+  return "".join(found)
+
+
+def _concatenated(*parts: Any) -> str:
+  """The operator `~`."""
+  return _joined(map(str, parts))
+
+
+def _apply(operator: Callable, name: str, left: Any, right: Any) -> Any:
+  """A binary operator whose result would not be too large."""
+  numbers = isinstance(left, int) and isinstance(right, int)
+  if name == "*" and not numbers:
+    for some, times in ((left, right), (right, left)):
+      size = len(some) if hasattr(some, "__len__") else 0
+      if isinstance(times, int) and size * times > MAX_SIZE:
+        raise ValueError(f"it repeats {size} entries {times} times")
+  if name == "**" and numbers and left.bit_length() * right > _MAX_BITS:
+    raise ValueError(f"it raises a number to the power of {right}")
+  return _sized(operator(left, right))
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled(source: str) -> Any:
+  return _environment().from_string(source)
+
+
+@functools.cache
+def _environment() -> Any:
+  """With the tags, filters and functions of transformers."""
+  jinja2 = _import_jinja2()
+  nodes = jinja2.nodes
+
+  class Generation(jinja2.ext.Extension):  # type: ignore[name-defined]
+    """{% generation %} marks replies for others; here it changes nothing."""
+
+    tags = {"generation"}  # noqa: RUF012 (Jinja's name and type)
+
+    def parse(self, parser):
+      line = next(parser.stream).lineno
+      body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+      return nodes.Scope(body, lineno=line)
+
+  class Environment(
+    jinja2.sandbox.ImmutableSandboxedEnvironment  # type: ignore[name-defined]
+  ):
+    intercepted_binops = frozenset(("+", "*", "**"))
+    concat = staticmethod(_joined)
+    tick = staticmethod(_tick)
+    concatenated = staticmethod(_concatenated)
+
+    def call_binop(self, context, operator, left, right):
+      return _apply(self.binop_table[operator], operator, left, right)
+
+    def call(__self, __context, __obj, *args, **kwargs):
+      # Names as Jinja's, which no keyword of a template can be.
+      _check_arguments(args, kwargs)
+      return _sized(super().call(__context, __obj, *args, **kwargs))
+
+    def _generate(self, source, *args, **kwargs):
+      for node in [*source.find_all((nodes.For, nodes.Macro, nodes.CallBlock))]:
+        node.body.insert(0, nodes.ExprStmt(self._calling("tick", [], node)))
+      for node in [*source.find_all(nodes.Concat)]:
+        call = self._calling("concatenated", node.nodes, node)
+        # In its place: whoever refers to the node is not known.
+        node.nodes = [call]
+      return super()._generate(source, *args, **kwargs)
+
+    @staticmethod
+    def _calling(name, args, node):
+      function = nodes.EnvironmentAttribute(name)
+      call = nodes.Call(function, args, [], None, None, lineno=node.lineno)
+      return call.set_environment(node.environment)
+
+  def raise_exception(message):
+    raise jinja2.TemplateError(message)
+
+  def strftime_now(format_):
+    return datetime.datetime.now().strftime(format_)
+
+  def tojson(
+    value, ensure_ascii=False, indent=None, separators=None, sort_keys=False
+  ):
+    # Jinja's own escapes HTML.
+    return json.dumps(
+      value,
+      ensure_ascii=ensure_ascii,
+      indent=indent,
+      separators=separators,
+      sort_keys=sort_keys,
+    )
+
+  environment = Environment(
+    trim_blocks=True,
+    lstrip_blocks=True,
+    extensions=[Generation, jinja2.ext.loopcontrols],
+    optimized=False,  # Constants too are computed while the time is measured.
+  )
+  environment.filters["tojson"] = tojson
+  environment.filters = {
+    name: _limited(function) for name, function in environment.filters.items()
+  }
+  del environment.globals["lipsum"]
+  environment.globals["raise_exception"] = raise_exception
+  environment.globals["strftime_now"] = strftime_now
+  return environment
+
+
+def _import_jinja2() -> Any:
+  """The optional package of chat templates, imported when it is needed."""
+  try:
+    import jinja2
+    import jinja2.ext
+    import jinja2.sandbox
+  except ImportError as error:
+    raise ImportError(
+      "grpo_jax.data.chat: chat templates need the package 'jinja2';"
+      " install grpo_jax[hf]."
+    ) from error
+  return jinja2
+
+
+Message = dict[str, Any]
+ROLES = ("system", "developer", "user", "assistant", "tool")
+_MOST_TOKENS = 2**20  # Of a message; requests are smaller.
+
+
+class Writer:
+  """Writes conversations for a policy."""
+
+  def __init__(self, encoder: Encoder):
+    """Takes over an encoder, with its tokenizer and its template."""
+    self._encoder = encoder
+    self._text = encoder.tokenizer
+
+  @property
+  def has_roles(self) -> bool:
+    """Whether a chat template writes conversations."""
+    return self._encoder.template == "chat"
+
+  def ids(self, messages: Sequence[Message], /, **options: Any) -> list[int]:
+    """Ids of a conversation, after which the policy writes a reply.
+
+    Args:
+      messages: As `checked` returns them; the last is not the assistant's.
+      **options: What the chat template reads besides, as `tools`.
+
+    Raises:
+      ValueError: The template or the tokenizer refuses them.
+    """
+    if self.has_roles:
+      return self._text.chat_ids(
+        [_for_template(message) for message in messages],
+        **{**self._encoder.chat_options, **options},
+      )
+    if options.get("tools"):
+      raise ValueError(
+        "the policy was trained without a chat template"
+        " (config.data.template), which would have to write the tools; ask"
+        " without tools, and say in the prompt what there is."
+      )
+    before = list(
+      itertools.takewhile(lambda m: m["role"] != "assistant", messages)
+    )
+    prompt = "\n".join(message["content"] for message in before)
+    ids = self._encoder.prompt({"prompt": prompt}).tolist()
+    return [*ids, *self._plain(messages[len(before) :])]
+
+  def extended(
+    self,
+    ids: Sequence[int],
+    messages: Sequence[Message],
+    new: Sequence[Message],
+    /,
+    **options: Any,
+  ) -> list[int]:
+    """Ids of a conversation that goes on; it begins with those so far.
+
+    Args:
+      ids: All ids so far; those of the last reply are as they were sampled.
+      messages: What they stand for; the last is a reply, with all of its text
+        as content.
+      new: What follows.
+      **options: As in `ids`.
+
+    Raises:
+      ValueError: The template writes what was there differently now.
+    """
+    if self.has_roles:
+      return self._text.extend(
+        ids,
+        [_for_template(message) for message in messages],
+        [_for_template(message) for message in new],
+        **{**self._encoder.chat_options, **options},
+      )
+    ends = self._text.end_ids
+    closing = [] if ids[-1] in ends else [ends[0]]
+    return [*ids, *closing, *self._plain(new)]
+
+  def _plain(self, messages: Sequence[Message]) -> list[int]:
+    """Ids of messages without roles."""
+    ids: list[int] = []
+    for message in messages:
+      content = message["content"]
+      if message["role"] == "assistant":
+        ids += [*self._text.markup_ids(content), self._text.end_ids[0]]
+      else:  # In which nothing is a special token.
+        ids += self._text.observation_ids(content, _MOST_TOKENS)
+    return ids
+
+
+def _for_template(message: Message) -> Message:
+  """Calls with their arguments as data, which is how templates read them."""
+  if not message.get("tool_calls"):
+    return message
+  calls = []
+  for call in message["tool_calls"]:
+    function = dict(call["function"])
+    # A call with other arguments is written as it is.
+    with contextlib.suppress(KeyError, RecursionError, TypeError, ValueError):
+      function["arguments"] = strict_json.loads(function["arguments"])
+    calls.append({**call, "function": function})
+  return {**message, "tool_calls": calls}
+
+
+def checked(messages: Any) -> list[Message]:
+  """The messages of a request, with text for content.
+
+  Raises:
+    ValueError: There are none, or one is malformed, or has something else than
+      text, or the last one is a reply.
+  """
+  if not isinstance(messages, list) or not messages:
+    raise ValueError(
+      f"messages is {messages!r:.80}; needed is a list of at least one message."
+    )
+  found = [_checked(number, message) for number, message in enumerate(messages)]
+  if found[-1]["role"] == "assistant":
+    raise ValueError(
+      "the last message is the assistant's; a reply that is begun is not gone"
+      " on with. Let the last one be the user's or a tool's."
+    )
+  return found
+
+
+def _checked(number: int, message: Any) -> Message:
+  role = message.get("role") if isinstance(message, Mapping) else None
+  if role not in ROLES:
+    raise ValueError(
+      f"messages[{number}] is {message!r:.80}; needed is an object with a role,"
+      f" one of {', '.join(ROLES)}, and a content."
+    )
+  content = message.get("content")
+  if content is None and role == "assistant":
+    content = ""
+  if isinstance(content, list):
+    content = "".join(_part(number, part) for part in content)
+  if not isinstance(content, str):
+    raise ValueError(
+      f"messages[{number}].content is {content!r:.80}; needed is text."
+    )
+  calls = message.get("tool_calls")
+  if calls is not None and not (
+    isinstance(calls, list)
+    and all(
+      isinstance(call, Mapping) and isinstance(call.get("function"), Mapping)
+      for call in calls
+    )
+  ):
+    raise ValueError(
+      f"messages[{number}].tool_calls is {calls!r:.80}; needed is a list of"
+      " calls of functions."
+    )
+  kept = {name: x for name, x in message.items() if x is not None}
+  return {**kept, "content": content}
+
+
+def _part(number: int, part: Any) -> str:
+  match part:
+    case {"type": "text", "text": str(text)}:
+      return text
+  raise ValueError(
+    f"messages[{number}].content has a part {part!r:.80}; needed are parts of"
+    " the type 'text': the policy reads nothing else."
+  )
+
+
+def is_reply(message: Message, sent: Message) -> bool:
+  """Whether a message of a request is a reply that was sent before."""
+
+  def described(one: Message) -> tuple:
+    calls = one.get("tool_calls") or []
+    return (
+      one["role"],
+      one["content"],
+      [
+        (call["function"].get("name"), call["function"].get("arguments"))
+        for call in calls
+      ],
+    )
+
+  return described(message) == described(sent)

@@ -1,0 +1,330 @@
+"""What is wrong with data before anybody trains on them.
+
+Checks of prompts and labels that need no policy. Prompts are sequences of
+tokens, of any kind; two are near-duplicates if their sets of 5-grams have a
+Jaccard index above 0.8:
+
+    J(x, y) = |x ∩ y| / |x ∪ y|
+
+Pairs are found by an inverted index over prefixes, which misses none: two sets
+that are so alike share one of their rarest 5-grams. Each candidate is compared
+exactly afterwards.
+
+Source of the index: Bayardo, Ma and Srikant, "Scaling up all pairs similarity
+search", WWW 2007, Section 4.3; of the prefix for Jaccard: Xiao et al.,
+"Efficient similarity joins for near duplicate detection", WWW 2008.
+
+Records that are left out of training, by what they say.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from grpo_jax import ranges
+from grpo_jax.data.sources import Record, Source
+
+GRAM = 5  # Tokens.
+ALIKE = 0.8  # Jaccard index above which prompts are near-duplicates.
+# Of labels by the value of an attribute.
+_MIN_RECORDS = 20
+_SKEWED = 0.9
+_OVERALL = 0.6
+_MAX_VALUES = 50  # An attribute with more is a number or a name.
+_MAX_NAMED = 5  # Records that a message names.
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+  """Something that is wrong.
+
+  Attributes:
+    check: Which check has found it.
+    is_error: Whether training should not begin; others are warnings.
+    message: What it is, and what to do.
+    records: Numbers of the records.
+  """
+
+  check: str
+  is_error: bool
+  message: str
+  records: tuple[int, ...] = ()
+
+
+def duplicates(
+  prompts: Sequence[Sequence[Hashable]],
+) -> dict[int, int]:
+  """Number of a prompt -> of the first one that is the same."""
+  first: dict[tuple[Hashable, ...], int] = {}
+  found = {}
+  for number, prompt in enumerate(prompts):
+    earlier = first.setdefault(tuple(prompt), number)
+    if earlier != number:
+      found[number] = earlier
+  return found
+
+
+def near_duplicates(
+  prompts: Sequence[Sequence[Hashable]], alike: float = ALIKE
+) -> list[tuple[int, int, float]]:
+  """Pairs of different prompts whose sets of 5-grams are alike.
+
+  Args:
+    prompts: Tokens of each; shorter ones than a gram are one gram.
+    alike: In (0, 1); a pair is found if its index is larger.
+
+  Returns:
+    (number, smaller number, Jaccard index), in order. Of prompts that are the
+    same, the first stands for all.
+  """
+  same = duplicates(prompts)
+  frequency: collections.Counter[tuple] = collections.Counter()
+  grams: dict[int, set[tuple]] = {}
+  for number, prompt in enumerate(prompts):
+    if number not in same:
+      grams[number] = _grams(prompt)
+      frequency.update(grams[number])
+  order = {
+    gram: i for i, (gram, _) in enumerate(reversed(frequency.most_common()))
+  }
+  index: dict[tuple, list[int]] = collections.defaultdict(list)
+  found = []
+  # From the smallest set on, so that a partner is never larger.
+  for number in sorted(grams, key=lambda n: (len(grams[n]), n)):
+    own = grams[number]
+    rarest = sorted(own, key=order.__getitem__)
+    # More than so many grams are shared, so one is among the rest's rarest.
+    prefix = len(own) - math.floor(alike * len(own) + 1e-9)
+    candidates = {
+      other
+      for gram in rarest[:prefix]
+      for other in index[gram]
+      if len(grams[other]) > alike * len(own)
+    }
+    for other in candidates:
+      shared = len(own & grams[other])
+      jaccard = shared / (len(own) + len(grams[other]) - shared)
+      if jaccard > alike:
+        found.append((max(number, other), min(number, other), jaccard))
+    for gram in rarest[:prefix]:
+      index[gram].append(number)
+  return sorted(found)
+
+
+def _grams(prompt: Sequence[Hashable]) -> set[tuple]:
+  tokens = tuple(prompt)
+  count = max(len(tokens) - GRAM + 1, 1)
+  return {tokens[i : i + GRAM] for i in range(count)}
+
+
+def of_duplicates(prompts: Sequence[Sequence[Hashable]]) -> list[Finding]:
+  """Warnings about prompts that are the same, or nearly."""
+  found = []
+  if same := duplicates(prompts):
+    found.append(
+      Finding(
+        "duplicates",
+        False,
+        f"{len(same)} of {len(prompts)} prompts were there before, such as"
+        f" {_named(sorted(same), same)}; each copy adds to the influence of a"
+        " prompt. Keep one of each.",
+        tuple(sorted(same)),
+      )
+    )
+  if pairs := near_duplicates(prompts):
+    later = {number: earlier for number, earlier, _ in pairs}
+    found.append(
+      Finding(
+        "near-duplicates",
+        False,
+        f"{len(later)} of {len(prompts)} prompts share more than {ALIKE:g} of"
+        f" their {GRAM}-grams with an earlier one, such as"
+        f" {_named(sorted(later), later)}. Keep one of each, or make sure that"
+        " none is held out.",
+        tuple(sorted(later)),
+      )
+    )
+  return found
+
+
+def _named(numbers: Sequence[int], partner: Mapping[int, int]) -> str:
+  shown = ", ".join(f"{n} (as {partner[n]})" for n in numbers[:_MAX_NAMED])
+  return shown + (" and others" if len(numbers) > _MAX_NAMED else "")
+
+
+def of_count(
+  num_distinct: int, num_prompts: int, needed: int, is_all: bool = True
+) -> list[Finding]:
+  """An error if there are too few different prompts.
+
+  Args:
+    num_distinct: Different ones among those that were looked at.
+    num_prompts: Those that were looked at.
+    needed: 8 × the prompts of a step.
+    is_all: Whether these are all there are.
+  """
+  if num_distinct >= needed:
+    return []
+  where = "" if is_all else "the first "
+  return [
+    Finding(
+      "few prompts",
+      True,
+      f"{num_distinct} different prompts among {where}{num_prompts}; needed are"
+      f" {needed}, which is 8 times the prompts of a step: few prompts decide"
+      " what a policy becomes. Add prompts, or make config.rl.num_prompts"
+      " smaller.",
+    )
+  ]
+
+
+def of_conflicts(
+  prompts: Sequence[Sequence[Hashable]], labels: Sequence[Hashable]
+) -> list[Finding]:
+  """An error if the same prompt has different labels."""
+  of_prompt: dict[tuple, Hashable] = {}
+  wrong = []
+  for number, (prompt, label) in enumerate(zip(prompts, labels, strict=True)):
+    if of_prompt.setdefault(tuple(prompt), label) != label:
+      wrong.append(number)
+  if not wrong:
+    return []
+  shown = ", ".join(map(str, wrong[:_MAX_NAMED]))
+  return [
+    Finding(
+      "conflicts",
+      True,
+      f"{len(wrong)} prompts were there before with another label, such as"
+      f" {shown}: one of the two is wrong. Correct the labels.",
+      tuple(wrong),
+    )
+  ]
+
+
+def of_skew(
+  attributes: Sequence[Mapping[str, Any]], labels: Sequence[Hashable]
+) -> list[Finding]:
+  """Warnings where one value of an attribute nearly always has one label.
+
+  A value of at least 20 records, of which 0.9 have the same label, which at
+  most 0.6 of all records have.
+
+  Args:
+    attributes: Of each record; numbers, texts and flags count.
+    labels: The labels of each record.
+  """
+  overall = collections.Counter(labels)
+  found = []
+  for name in sorted({name for record in attributes for name in record}):
+    of_value: dict[Any, collections.Counter] = collections.defaultdict(
+      collections.Counter
+    )
+    members: dict[Any, list[int]] = collections.defaultdict(list)
+    for number, (record, label) in enumerate(
+      zip(attributes, labels, strict=True)
+    ):
+      value = record.get(name)
+      if isinstance(value, (str, int, bool)):
+        of_value[value][label] += 1
+        members[value].append(number)
+    if len(of_value) > _MAX_VALUES:
+      continue
+    for value, counts in of_value.items():
+      label, count = counts.most_common(1)[0]
+      total = counts.total()
+      if (
+        total >= _MIN_RECORDS
+        and count >= _SKEWED * total
+        and overall[label] <= _OVERALL * len(labels)
+      ):
+        found.append(
+          Finding(
+            "skew",
+            False,
+            f"{count} of {total} records with {name}={value!r} have the label"
+            f" {label!r}, and {overall[label]} of all {len(labels)}: a policy"
+            " can learn the label from the attribute. Balance them.",
+            tuple(members[value]),
+          )
+        )
+  return found
+
+
+def key(record: Record) -> str:
+  """Tells records apart: a hash of prompt, answer and images."""
+  prompt = record["prompt"]
+  text = prompt if isinstance(prompt, str) else np.asarray(prompt).tolist()
+  content = json.dumps([text, record["answer"], *record.get("pictures", ())])
+  return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def described(
+  source: Source, why: Mapping[int, Sequence[str]]
+) -> list[dict[str, Any]]:
+  """What a file says of records: key, number, reasons, and for people the rest.
+
+  Args:
+    source: Records.
+    why: Number of a record -> reasons.
+  """
+  return [
+    {
+      "key": key(source[number]),
+      "number": number,
+      "why": list(reasons),
+      "prompt": str(source[number]["prompt"])[:200],
+      "answer": str(source[number]["answer"])[:200],
+    }
+    for number, reasons in sorted(why.items())
+  ]
+
+
+class Without:
+  """A source without the records that a file names."""
+
+  def __init__(self, source: Source, path: epath.PathLike):
+    """Reads the file, and looks at every record once.
+
+    Args:
+      source: Held in memory, or cheap to read.
+      path: JSON: a list of objects with a `key`.
+
+    Raises:
+      FileNotFoundError: There is no such file.
+      ValueError: It is no such list, or all records are in it.
+    """
+    path = epath.Path(path)
+    if not path.exists():
+      raise FileNotFoundError(
+        f"config.data.quarantine={path}: there is no such file; `python -m"
+        " experiments.lint --out=FILE` writes one."
+      )
+    try:
+      names = {entry["key"] for entry in json.loads(path.read_text("utf-8"))}
+    except (ValueError, TypeError, KeyError) as error:
+      raise ValueError(
+        f"config.data.quarantine={path}: needed is a JSON list of objects with"
+        " a 'key', as `experiments.lint` writes it."
+      ) from error
+    self._source = source
+    self._kept = [i for i in range(len(source)) if key(source[i]) not in names]
+    if not self._kept:
+      raise ValueError(
+        f"config.data.quarantine={path}: of"
+        f" {ranges.counted(len(source), 'record')} none is left to train on."
+      )
+
+  def __len__(self) -> int:
+    return len(self._kept)
+
+  def __getitem__(self, index: int) -> Record:
+    return self._source[self._kept[index]]

@@ -1,0 +1,460 @@
+"""Python objects that a config names: by their import path, or pickled.
+
+    config.rewards.functions = (brevity,)        # of a notebook cell
+    config.algorithm = algorithm_config(MY_ALGORITHM)
+
+A config is text, and so is what worker processes are told. An object of a
+module that can be imported is named by its path, "my_pkg.rewards:brevity". Any
+other, of a notebook or of a script, is pickled by value (cloudpickle) and named
+by what it says, "object@1f0c…:brevity", where the digits are a hash of code,
+constants, and all that it refers to. So an object that was changed is another
+setting, and one that is merely defined again, in a new kernel, is the same.
+
+Pickles are files of a folder that this process and its workers read; a run
+keeps those that it needs in `objects/` of its workdir. Like a module, a pickle
+runs what it likes when it is loaded.
+
+A hash of what an object does, the same in every process.
+
+Pickles are not: they have file names, line numbers, random numbers of classes,
+and sets in an order that differs between processes. A function is its code,
+its constants and defaults, and, by their values, the globals and variables that
+it refers to; what belongs to a module that can be imported is its path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import dis
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import pathlib
+import pickle
+import re
+import sys
+import tempfile
+import traceback
+import types
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+_MARK = "object@"
+_NAME = re.compile(r"object@([0-9a-f]{16}):(\w+)")
+_ENDING = ".pkl"
+# Objects that were named, or loaded, in this process.
+_alive: dict[str, Any] = {}
+_opened: list[str] = []  # The folder of the pickles, once there is one.
+
+
+def folder() -> str:
+  """Where the pickles of this process are; gone when it ends."""
+  if not _opened:
+    made = tempfile.TemporaryDirectory(prefix="grpo_jax_objects_")
+    _opened.append(made.name)
+    _alive[""] = made  # Removed with the process.
+  return _opened[0]
+
+
+def look_in(path: str) -> None:
+  """Has a worker read the pickles of the process that has started it."""
+  _opened[:] = [path]
+
+
+def is_object(name: str) -> bool:
+  """Whether a name is that of a pickled object."""
+  return name.startswith(_MARK)
+
+
+def is_known(name: str) -> bool:
+  """Whether what a name stands for has been imported or made here."""
+  return name in _alive or name.partition(":")[0] in sys.modules
+
+
+def named(value: Any) -> Any:
+  """A setting with text in the place of objects; others stay as they are."""
+  if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+    return type(value)(named(one) for one in value)
+  is_instance = dataclasses.is_dataclass(value) and not isinstance(value, type)
+  return name_of(value) if callable(value) or is_instance else value
+
+
+def name_of(value: Any) -> str:
+  """The name of an object in a config.
+
+  Args:
+    value: A function, an algorithm, a task, or what makes one; text stays.
+
+  Raises:
+    ValueError: It cannot be pickled.
+  """
+  if isinstance(value, str):
+    return value
+  label = _label(value)
+  if module := _home(value, label):
+    return module
+  try:
+    import cloudpickle  # Workers start without it, and without NumPy.
+
+    pass
+
+    content = cloudpickle.dumps(value)
+  except Exception as error:
+    raise ValueError(
+      f"{label!r} cannot be given to other processes: pickling it failed with"
+      f" {type(error).__name__}: {error}. Write it in a module, and pass its"
+      " import path 'package.module:name'; or let it open files, clients and"
+      " models when it is first called."
+    ) from error
+  try:
+    digest = Digest().add(value).text()
+  except Exception:  # Of what pickles and cannot be walked.
+    digest = hashlib.sha256(content).hexdigest()[:16]
+  name = f"{_MARK}{digest}:{label}"
+  _alive.setdefault(name, value)
+  path = pathlib.Path(folder(), _file(name))
+  if not path.exists():
+    _write(path, content)
+  return name
+
+
+def load(
+  path: str,
+  what: str,
+  kind: str = "object",
+  where: str = "here",
+) -> Any:
+  """The object of a name: imported, or read from its pickle.
+
+  Args:
+    path: "package.module:name", or what `name_of` gave.
+    what: It is, in messages.
+    kind: Of object, in messages.
+    where: The module must import, in messages.
+
+  Raises:
+    ValueError: There is none.
+  """
+  module_name, colon, attribute = path.partition(":")
+  if not (module_name and colon and attribute):
+    raise ValueError(
+      f"{what} '{path}': needed is an import path 'package.module:name'."
+    )
+  if is_object(path):
+    return _unpickled(path, what)
+  try:
+    module = importlib.import_module(module_name)
+  except Exception as error:
+    hint = ""
+    if isinstance(error, ModuleNotFoundError) and module_name.startswith(
+      error.name or "-"
+    ):
+      hint = (
+        " Start from the folder that holds it, install its package, or add its"
+        " folder to PYTHONPATH."
+      )
+    raise ValueError(
+      f"{what} '{path}': importing '{module_name}' failed with"
+      f" {type(error).__name__}: {error}{_line(error)}; needed is a module that"
+      f" imports {where}.{hint}"
+    ) from error
+  if not hasattr(module, attribute):
+    raise ValueError(
+      f"{what} '{path}': '{module_name}' has no {kind} '{attribute}'."
+      + nearest(attribute, vars(module))
+    )
+  return getattr(module, attribute)
+
+
+def _line(error: Exception) -> str:
+  """The line of a module at which its import has failed; "" if none has."""
+  own = [
+    frame
+    for frame in traceback.extract_tb(error.__traceback__)
+    if not frame.filename.startswith("<frozen")
+    and frame.filename not in (__file__, importlib.__file__)
+  ]
+  return "".join(
+    f" ({os.path.basename(frame.filename)}:{frame.lineno}: `{frame.line}`)"
+    for frame in own[-1:]
+  )
+
+
+def nearest(name: str, names: Iterable[Any]) -> str:
+  """A hint for a message: the name that is most like this one."""
+  close = difflib.get_close_matches(name, [str(n) for n in names], n=1)
+  return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def keep(text: str, into: Any) -> None:
+  """Writes the pickles that a text names.
+
+  Args:
+    text: A config, as JSON has it.
+    into: Folder of a run, a path of any kind.
+
+  Raises:
+    FileNotFoundError: One was never read or made here.
+  """
+  for name in _names(text):
+    target = into / "objects" / _file(name)
+    if not target.exists():
+      target.parent.mkdir(parents=True, exist_ok=True)
+      _write(target, pathlib.Path(folder(), _file(name)).read_bytes())
+
+
+def fetch(text: str, source: Any) -> None:
+  """Copies the pickles that a text names to where this process reads them.
+
+  Args:
+    text: A config, as JSON has it.
+    source: Folder of a run.
+
+  Raises:
+    FileNotFoundError: One is missing.
+  """
+  for name in _names(text):
+    ours = pathlib.Path(folder(), _file(name))
+    theirs = source / "objects" / _file(name)
+    if ours.exists():
+      continue
+    if not theirs.exists():
+      raise FileNotFoundError(
+        f"{theirs} is missing, the object {name!r} of the run's config; copy"
+        " the whole folder of a run."
+      )
+    _write(ours, theirs.read_bytes())
+
+
+def _names(text: str) -> Collection[str]:
+  return {match[0] for match in _NAME.finditer(text)}
+
+
+def _file(name: str) -> str:
+  digest, _, label = name.removeprefix(_MARK).partition(":")
+  return f"{label}@{digest}{_ENDING}"
+
+
+def _write(path: Any, content: bytes) -> None:
+  """Writes a file whole; another process may be doing the same."""
+  aside = path.parent / f"{path.name}.{os.getpid()}"
+  aside.write_bytes(content)
+  aside.replace(path)
+
+
+def _unpickled(name: str, what: str) -> Any:
+  if name not in _alive:
+    path = pathlib.Path(folder(), _file(name))
+    if not path.exists():
+      raise ValueError(
+        f"{what} '{name}': this is an object that another process has pickled;"
+        " open its run, whose folder has it, or define it again and pass it."
+      )
+    try:
+      _alive[name] = pickle.loads(path.read_bytes())
+    except Exception as error:
+      raise ValueError(
+        f"{what} '{name}': reading {path} failed with {type(error).__name__}:"
+        f" {error}; needed are the modules and versions that it was made with."
+      ) from error
+  return _alive[name]
+
+
+def _label(value: Any) -> str:
+  """A short name, for people."""
+  plain = value.func if isinstance(value, functools.partial) else value
+  given = getattr(plain, "__name__", None) or getattr(plain, "name", None)
+  text = given if isinstance(given, str) else type(value).__name__
+  return re.sub(r"\W+", "_", text).strip("_") or "object"
+
+
+def _home(value: Any, label: str) -> str:
+  """The import path of an object of a module that can be imported, or ""."""
+  modules = {getattr(value, "__module__", None): None}
+  if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    fields = [getattr(value, f.name) for f in dataclasses.fields(value)]
+    modules = {getattr(x, "__module__", None): None for x in fields}
+  for module_name in modules:
+    if not isinstance(module_name, str) or not _imports(module_name):
+      continue
+    has = vars(sys.modules[module_name])
+    for name in (label, *has):
+      if has.get(name) is value:
+        return f"{module_name}:{name}"
+  return ""
+
+
+@functools.cache
+def _imports(module_name: str) -> bool:
+  """Whether another process finds the module that is loaded here."""
+  module = sys.modules.get(module_name)
+  origin = getattr(module, "__file__", None)
+  if module_name == "__main__" or not origin:
+    return False
+  with contextlib.suppress(ImportError, ValueError):
+    found = importlib.util.find_spec(module_name)
+    return found is not None and found.origin == origin
+  return False
+
+
+# What `dataclasses` writes into a class.
+_GENERATED = frozenset(
+  (
+    *("__init__", "__repr__", "__eq__", "__hash__", "__lt__", "__le__"),
+    *("__gt__", "__ge__", "__setattr__", "__delattr__", "__replace__"),
+    *("__match_args__", "__dataclass_params__"),
+  )
+)
+# What says where a class was written, or is made by Python.
+_PLACE = frozenset(
+  (
+    *("__module__", "__dict__", "__weakref__", "__firstlineno__"),
+    *("__static_attributes__", "__annotations__", "__annotate__"),
+    *("__annotate_func__", "__annotations_cache__", "__abstractmethods__"),
+    *("_abc_impl", "__qualname__"),
+  )
+)
+
+
+class Digest:
+  """Takes values one after another."""
+
+  def __init__(self) -> None:
+    self._hash = hashlib.sha256()
+    self._seen: dict[int, tuple[int, Any]] = {}
+
+  def text(self) -> str:
+    """16 hexadecimal digits."""
+    return self._hash.hexdigest()[:16]
+
+  def _say(self, *parts: object) -> None:
+    for part in parts:
+      content = part if isinstance(part, bytes) else str(part).encode()
+      self._hash.update(b"%d:" % len(content) + content)
+
+  def add(self, value: Any) -> Digest:
+    """Goes on with a value, and with all that it refers to."""
+    plain = (bool, int, float, complex, str, bytes, type(None), type(...))
+    if type(value) in plain:
+      self._say(type(value).__name__, repr(value))
+    elif isinstance(value, (set, frozenset)):
+      self._say("set", *sorted(Digest().add(one).text() for one in value))
+    elif type(value) is tuple:
+      self._all("tuple", value)
+    elif isinstance(value, types.ModuleType):
+      self._say("module", value.__name__)
+    elif path := _global(value):
+      self._say("global", path)
+    elif id(value) in self._seen:
+      self._say("again", self._seen[id(value)][0])
+    else:
+      self._seen[id(value)] = len(self._seen), value
+      self._object(value)
+    return self
+
+  def _all(self, kind: str, values: Iterable[Any]) -> None:
+    found = list(values)
+    self._say(kind, len(found))
+    for one in found:
+      self.add(one)
+
+  def _object(self, value: Any) -> None:
+    if isinstance(value, (dict, types.MappingProxyType)):
+      self._all("dict", value.items())
+    elif isinstance(value, types.CodeType):
+      self._all("code", _of_code(value))
+    elif isinstance(value, types.FunctionType):
+      self._all("function", _of_function(value))
+    elif isinstance(value, type):
+      self._all("class", (value.__name__, *value.__bases__, *_of_class(value)))
+    elif isinstance(value, (staticmethod, classmethod)):
+      self._all(type(value).__name__, [value.__func__])
+    elif isinstance(value, property):
+      self._all("property", (value.fget, value.fset, value.fdel))
+    elif hasattr(value, "__array__") and hasattr(value, "dtype"):
+      array = np.asarray(value)
+      self._say("array", value.dtype, array.shape, array.tobytes())
+    elif type(value) is list:
+      self._all("list", value)
+    else:
+      reduced = value.__reduce_ex__(4)
+      parts = (reduced,) if isinstance(reduced, str) else reduced
+      self._all(
+        "object",
+        (list(x) if isinstance(x, Iterator) else x for x in parts),
+      )
+
+
+def _global(value: Any) -> str:
+  """The path of a function or class of a module that is no notebook."""
+  module = getattr(value, "__module__", None)
+  name = getattr(value, "__qualname__", None)
+  if not (isinstance(module, str) and isinstance(name, str)):
+    return ""
+  found: Any = sys.modules.get(module)
+  if module == "__main__" or found is None:
+    return ""
+  for part in name.split("."):
+    found = getattr(found, part, None)
+  return f"{module}:{name}" if found is value else ""
+
+
+def _of_code(code: types.CodeType) -> tuple[Any, ...]:
+  """All of a code object but for where it was written."""
+  return (
+    (code.co_name, code.co_code, code.co_consts, code.co_names),
+    (code.co_varnames, code.co_freevars, code.co_cellvars),
+    (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
+    (code.co_flags, code.co_exceptiontable),
+  )
+
+
+def _of_function(function: types.FunctionType) -> tuple[Any, ...]:
+  closure = []
+  for cell in function.__closure__ or ():
+    with contextlib.suppress(ValueError):  # Not filled yet.
+      closure.append(cell.cell_contents)
+  has = function.__globals__
+  used = sorted(set(_global_names(function.__code__)) & has.keys())
+  return (
+    (function.__name__, function.__code__, function.__defaults__),
+    (function.__kwdefaults__, closure, function.__dict__),
+    tuple((name, has[name]) for name in used),
+  )
+
+
+def _global_names(code: types.CodeType) -> Iterator[str]:
+  for step in dis.get_instructions(code):
+    if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):  # And not attributes.
+      yield step.argval
+  for constant in code.co_consts:
+    if isinstance(constant, types.CodeType):
+      yield from _global_names(constant)
+
+
+def _of_class(cls: type) -> Iterator[Any]:
+  has: Mapping[str, Any] = vars(cls)
+  is_dataclass = "__dataclass_fields__" in has
+  for name, value in has.items():
+    if name in _PLACE or (is_dataclass and name in _GENERATED):
+      continue
+    if name == "__dataclass_fields__":
+      for field in value.values():
+        default = None if inspect.isclass(field.default) else field.default
+        if field.default is dataclasses.MISSING:
+          default = "MISSING"
+        made = field.default_factory
+        factory = "MISSING" if made is dataclasses.MISSING else made
+        yield field.name, str(field.type), default, factory, field.kw_only
+      continue
+    if not isinstance(
+      value, types.GetSetDescriptorType | types.MemberDescriptorType
+    ):
+      yield name, value

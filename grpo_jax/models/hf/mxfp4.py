@@ -1,0 +1,154 @@
+"""Experts in four bits, as the files of gpt-oss have them (MXFP4).
+
+In the place of a tensor [E, in, out] there are two of bytes: `NAME_blocks`
+[E, out, in / 32, 16] and `NAME_scales` [E, out, in / 32]. A byte of a block has
+two values of a group of 32 neighbouring inputs, the lower four bits first. Four
+bits are a sign, two bits of an exponent and one of a fraction (E2M1); a scale s
+is the factor 2^(s − 127) of its group (E8M0). A product of the two that is not
+too large for bfloat16 is exact in it, so that nothing is lost in reading.
+
+Source: Rouhani et al., "OCP Microscaling Formats (MX) Specification", version
+1.0, Sections 5.3.3, 5.4.1 and 6.3.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax.models.hf.safetensors import Tensor
+
+_BLOCKS, _SCALES = "_blocks", "_scales"
+_GROUP = 32  # Inputs of a scale.
+_POSITIVE = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+_VALUES = np.concatenate([_POSITIVE, -_POSITIVE])  # Of four bits; −0.0 at 8.
+# Of a byte, the lower four bits first; two numbers as one, to be taken at once.
+_PAIRS = np.stack([np.tile(_VALUES, 16), np.repeat(_VALUES, 16)], axis=-1)
+_PAIRS = _PAIRS.view(np.complex64)[:, 0]  # [256]
+_FACTORS = np.ldexp(
+  np.float32(1), np.arange(-127, 128, dtype=np.int32)
+)  # [255]
+_NO_NUMBER = 255  # A scale.
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+  """A tensor [E, in, out] of four bits, in the place of one.
+
+  Attributes:
+    blocks, scales: Where its bytes are.
+    name: Of the tensor.
+    dtype: What it reads like, in the files' words.
+  """
+
+  blocks: Tensor
+  scales: Tensor
+  name: str
+  dtype: str = "BF16"
+
+  @property
+  def path(self) -> pathlib.Path:
+    """File of the blocks."""
+    return self.blocks.path
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """[E, in, out]."""
+    experts, outer, groups, _ = self.blocks.shape
+    return experts, groups * _GROUP, outer
+
+  def map(self) -> Packed:
+    """What is sliced as an array is."""
+    return self
+
+  def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
+    """A block in bfloat16; `index` has a slice for each axis.
+
+    Raises:
+      ValueError: A scale is no number.
+    """
+    experts, inner, outer = index
+    inner = slice(*inner.indices(self.shape[1]))
+    groups = slice(inner.start // _GROUP, -(-inner.stop // _GROUP))
+    first = groups.start * _GROUP
+    blocks, scales = _bytes(self.blocks), _bytes(self.scales)
+    numbers = range(*experts.indices(self.shape[0]))
+    sizes = [
+      len(range(*part.indices(size)))
+      for part, size in zip(index, self.shape, strict=True)
+    ]
+    out = np.empty(sizes, jnp.bfloat16)
+    # One expert at a time: what is between is in float32.
+    for place, expert in enumerate(numbers):
+      scale = scales[expert, outer, groups]
+      if (scale == _NO_NUMBER).any():
+        raise ValueError(
+          f"load: {self.name}{_SCALES} in {self.scales.path} has a scale of 255"
+          f" (expert {expert}), which is no number. Copy the file again."
+        )
+      pairs = _PAIRS.take(blocks[expert, outer, groups])  # [out, groups, 16]
+      values = pairs.view(np.float32)  # [out, groups, 32]
+      values *= _FACTORS[scale][..., None]
+      # The upper half of a float32: the lower one is 0.
+      bits = (values.view(np.uint32) >> 16).astype(np.uint16)
+      kept = bits.reshape(len(bits), -1)[
+        :, inner.start - first : inner.stop - first : inner.step
+      ]
+      out[place] = kept.view(jnp.bfloat16).T
+    return out
+
+
+def _bytes(tensor: Tensor) -> np.ndarray:
+  return np.memmap(tensor.path, np.uint8, "r", tensor.offset, tensor.shape)
+
+
+def unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+  """Tensors with one of values in the place of blocks and scales.
+
+  Args:
+    tensors: What the files have.
+
+  Raises:
+    ValueError: Blocks without scales, or shapes that do not fit each other.
+  """
+  found: dict[str, Any] = dict(tensors)
+  for name, blocks in tensors.items():
+    whole = name.removesuffix(_BLOCKS)
+    if whole == name:
+      continue
+    scales = tensors.get(whole + _SCALES)
+    if scales is None:
+      raise ValueError(
+        f"load: {name} in {blocks.path} has no {whole + _SCALES} beside it; the"
+        " checkpoint is incomplete. Copy all files again."
+      )
+    _check(whole, blocks, scales)
+    del found[name], found[whole + _SCALES]
+    found[whole] = Packed(blocks, scales, whole)
+  return found
+
+
+def _check(name: str, blocks: Tensor, scales: Tensor) -> None:
+  """Raises unless they are bytes of the same groups."""
+  is_fit = (
+    len(blocks.shape) == 4
+    and blocks.shape[-1] == _GROUP // 2
+    and scales.shape == blocks.shape[:-1]
+  )
+  are_bytes = all(
+    x.dtype == "U8" and x.num_bytes == math.prod(x.shape)
+    for x in (blocks, scales)
+  )
+  if not (is_fit and are_bytes):
+    raise ValueError(
+      f"load: {name}{_BLOCKS} in {blocks.path} is {blocks.dtype}"
+      f" {list(blocks.shape)}, and {name}{_SCALES} {scales.dtype}"
+      f" {list(scales.shape)}; needed are bytes (U8) of the shapes [E, out,"
+      f" in / {_GROUP}, {_GROUP // 2}] and [E, out, in / {_GROUP}]."
+    )

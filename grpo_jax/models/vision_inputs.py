@@ -1,0 +1,284 @@
+"""Images in the prompts of a transformer: features in the place of tokens.
+
+A prompt has a placeholder token for each token's worth of its images, and the
+r-th placeholder reads the r-th feature of its prompt. A tower is run once for
+each prompt: in `prefill`, and in the update in `prefix`; only where rows are
+run whole and without it, in `hidden`. Completions have no images: a placeholder
+that the policy writes is a token like any other.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from grpo_jax.models import vision_towers
+from grpo_jax.models.architecture import TransformerConfig
+from grpo_jax.models.vision_parts import TowerOutputs
+from grpo_jax.types import Images, PyTree
+
+TOWER = "tower"  # Its name among the parameters of a policy.
+
+Remat = Callable[[TransformerConfig, Callable], Callable]
+
+
+class Seen(NamedTuple):
+  """What is read in the place of some tokens.
+
+  Attributes:
+    features: Vectors of each row, R of them.
+    which: Which of its vectors a slot reads; -1 where it reads its token.
+    deep: Vectors that are added to what the slot holds after a layer, of the
+      first layers one after the other.
+    positions: Time, row and column of each slot, with `rope_sections`; None:
+      rows are turned by the number of tokens before each.
+  """
+
+  features: jax.Array  # [B, R, D]
+  which: jax.Array  # [B, L] int32
+  deep: tuple[jax.Array, ...] = ()  # each [B, R, D]
+  positions: jax.Array | None = None  # [3, B, L] int32
+
+
+def init(config: TransformerConfig, key: jax.Array) -> PyTree:
+  """Parameters of the tower; of a model without one, none."""
+  assert config.tower is not None
+  own = jax.random.fold_in(key, 1)  # Others draw as if there were no tower.
+  return vision_towers.init(config.tower, config.width, own, config.param_dtype)
+
+
+def without_tower(params: PyTree) -> PyTree:
+  """Parameters of what reads completions, which show nothing."""
+  return {
+    group: {name: x for name, x in tree.items() if name != TOWER}
+    for group, tree in params.items()
+  }
+
+
+def features(
+  config: TransformerConfig,
+  params: PyTree,
+  images: Images,
+  remat: Remat,
+) -> TowerOutputs:  # of [P, R, D]
+  """What the tower says of the images of P prompts.
+
+  Args:
+    config: Of the model.
+    params: Its parameters.
+    images: Of the prompts.
+    remat: (config, function of a layer) -> the same with less kept of it.
+  """
+  assert config.tower is not None
+  group = "trained" if TOWER in params["trained"] else "frozen"
+  with jax.named_scope("tower"):
+    return vision_towers.encode(
+      config.tower,
+      params[group][TOWER],
+      images,
+      config.dtype,
+      functools.partial(remat, config),
+    )
+
+
+def index(
+  config: TransformerConfig,
+  tokens: jax.Array,  # [P, S]
+  mask: jax.Array,  # [P, S]
+  images: Images,
+) -> jax.Array:  # [P, S] int32
+  """Which feature each slot of a prompt reads; -1 where it reads its token.
+
+  Placeholders beyond the last merged patch read their token.
+  """
+  assert config.tower is not None
+  is_one = mask & (tokens == config.image_token)
+  number = jnp.cumsum(is_one, axis=1, dtype=jnp.int32) - 1
+  patches = (images.image >= 0).sum(axis=1, dtype=jnp.int32)  # [P]
+  count = patches // config.tower.patches_per_token
+  return jnp.where(is_one & (number < count[:, None]), number, -1)
+
+
+def positions(
+  config: TransformerConfig,
+  mask: jax.Array,  # [P, S]
+  which: jax.Array,  # [P, S] int32
+  images: Images,
+) -> tuple[jax.Array, jax.Array]:  # [3, P, S], [P]
+  """Time, row and column of the slots of prompts, and the place behind them.
+
+  A text token has one number three times, the place where it stands. An image
+  stands at one place s: its tokens have the time s, and s plus the row and the
+  column of each in the grid of its tokens. What follows stands at s plus the
+  larger side of that grid. Without images all are the number of tokens before.
+
+  Args:
+    config: Of the model.
+    mask: True on tokens.
+    which: As `index` says.
+    images: Of the prompts.
+
+  Returns:
+    The three, 0 on padding; and where a completion begins.
+
+  Source: Wang et al., "Qwen2-VL", arXiv:2409.12191, Section 2.1.
+  """
+  assert config.tower is not None
+  is_image = which >= 0
+  patch = jnp.maximum(which, 0) * config.tower.patches_per_token
+  number = jnp.take_along_axis(images.image, patch, axis=1)  # [P, S]
+  place = jnp.take_along_axis(images.place, patch[..., None], axis=1)
+  place = jnp.moveaxis(place // config.tower.merge, -1, 0)  # [2, P, S]
+  extent = images.grid.max(axis=-1) // config.tower.merge  # [P, M]
+  shown = jnp.pad(jnp.cumsum(extent, axis=1), ((0, 0), (1, 0)))  # [P, M + 1]
+  begun = lax.cummax(jnp.where(is_image, number + 1, 0), axis=1)
+  text = (mask & ~is_image).astype(jnp.int32)
+  before = jnp.cumsum(text, axis=1) - text
+  before += jnp.take_along_axis(shown, begun - is_image, axis=1)
+  within = jnp.pad(jnp.where(is_image, place, 0), ((1, 0), (0, 0), (0, 0)))
+  end = (
+    text.sum(axis=1) + jnp.take_along_axis(shown, begun[:, -1:], axis=1)[:, 0]
+  )
+  return jnp.where(mask, before + within, 0), end
+
+
+def of_prompts(
+  config: TransformerConfig,
+  params: PyTree,
+  tokens: jax.Array,  # [P, S]
+  mask: jax.Array,  # [P, S]
+  images: Images,
+  remat: Remat,
+) -> tuple[Seen, jax.Array | None]:
+  """What prompts read, and where completions begin; `remat` as in `features`.
+
+  The latter is None where completions begin at the number of tokens.
+  """
+  which = index(config, tokens, mask, images)
+  of_slots = end = None
+  if config.rope_sections:
+    of_slots, end = positions(config, mask, which, images)
+  found = features(config, params, images, remat)
+  return Seen(found.features, which, found.deep, of_slots), end
+
+
+def some(seen: Seen, part: slice) -> Seen:
+  """Takes some slots of what was seen."""
+  of_slots = seen.positions
+  if of_slots is not None:
+    of_slots = of_slots[:, :, part]
+  return seen._replace(which=seen.which[:, part], positions=of_slots)
+
+
+def put(x: jax.Array, seen: Seen | None) -> jax.Array:  # [B, L, D]
+  """Embeddings with features where some are read."""
+  if seen is None:
+    return x
+  place = jnp.maximum(seen.which, 0)[..., None]
+  taken = jnp.take_along_axis(seen.features, place, axis=1)
+  return jnp.where(seen.which[..., None] >= 0, taken.astype(x.dtype), x)
+
+
+def add(x: jax.Array, seen: Seen | None, layer: jax.Array) -> jax.Array:
+  """The residual stream [B, L, D] behind a layer, with what is added there."""
+  if seen is None or not seen.deep:
+    return x
+
+  def added(number):
+    vectors = jnp.stack(seen.deep)[number]
+    return x + put(jnp.zeros_like(x), seen._replace(features=vectors))
+
+  return lax.cond(layer < len(seen.deep), added, lambda _: x, layer)
+
+
+class Shared(NamedTuple):
+  """What rows read of a prompt with images that they share.
+
+  Attributes:
+    kv: Keys and values of all tokens but the last, each [layers, P, ...]; None
+      where rows are run whole.
+    vectors: What the last token reads, as the vector [1, P, 1, D]; of rows that
+      are run whole, the features [1, P, R, D].
+    deep: What is added behind the first layers, in the same form.
+  """
+
+  kv: Any
+  vectors: jax.Array
+  deep: tuple[jax.Array, ...] = ()
+
+
+def shared(kv: Any, seen: Seen, last: jax.Array) -> Shared:
+  """What `prefix` says of prompts.
+
+  Args:
+    kv: As `Shared` has it.
+    seen: What the prompts read.
+    last: Embeddings [P, 1, D] of their last tokens.
+  """
+  if kv is None:
+    return Shared(
+      None, seen.features[None], tuple(deep[None] for deep in seen.deep)
+    )
+  end = some(seen, slice(-1, None))
+  nothing = jnp.zeros_like(last)
+  return Shared(
+    kv,
+    put(last, end)[None],
+    tuple(put(nothing, end._replace(features=d))[None] for d in seen.deep),
+  )
+
+
+def of_rows(
+  config: TransformerConfig,
+  params: PyTree,
+  prompt_tokens: jax.Array,  # [P, S]
+  prompt_mask: jax.Array,  # [P, S]
+  prompt_index: jax.Array,  # [B]
+  num_slots: int,
+  images: Images,
+  prefix: Any,
+  remat: Remat,
+) -> Seen:
+  """What rows [B, L] read, that begin with a prompt or with its last token.
+
+  Args:
+    config: Of the model.
+    params: Its parameters.
+    prompt_tokens, prompt_mask, images: Of the prompts.
+    prompt_index: Prompt of each row.
+    num_slots: L.
+    prefix: As `hidden` has got it.
+    remat: As in `features`.
+  """
+  own = index(config, prompt_tokens, prompt_mask, images)
+  of_slots = None
+  if config.rope_sections:
+    of_slots, end = positions(config, prompt_mask, own, images)
+  if isinstance(prefix, Shared):  # Whose prompts are those of the rows.
+    vectors = TowerOutputs(prefix.vectors[0], tuple(d[0] for d in prefix.deep))
+  elif len(prompt_index) < len(prompt_tokens):  # Some prompts have no row here.
+    images = jax.tree.map(lambda x: x[prompt_index], images)
+    vectors = features(config, params, images, remat)
+  else:
+    vectors = features(config, params, images, remat)
+    vectors = jax.tree.map(lambda x: x[prompt_index], vectors)
+  if not isinstance(prefix, Shared):
+    own = own[prompt_index]
+    if of_slots is not None:
+      of_slots, end = of_slots[:, prompt_index], end[prompt_index]
+  if isinstance(prefix, Shared) and prefix.kv is not None:
+    own = jnp.zeros((len(prompt_index), 1), jnp.int32)  # Of the last token.
+    of_slots = None if of_slots is None else of_slots[:, :, -1:]
+  num_after = num_slots - own.shape[1]
+  if of_slots is not None:
+    after = jnp.broadcast_to(
+      end[:, None] + jnp.arange(num_after), (3, len(end), num_after)
+    )
+    of_slots = jnp.concatenate([of_slots, after], axis=2)
+  own = jnp.pad(own, ((0, 0), (0, num_after)), constant_values=-1)
+  return Seen(vectors.features, own, vectors.deep, of_slots)

@@ -1,0 +1,313 @@
+"""What towers of several families are made of: sizes, norms, blocks.
+
+A tower is a transformer without causal order over the patches of images. `P`
+prompts, `N` places for patches of `F` numbers, `H` heads of width `K`, `D`
+width of the tower.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from grpo_jax import ranges
+from grpo_jax.ops import masked
+from grpo_jax.types import Images
+
+_BLOCK = 512  # Queries whose scores exist at a time.
+# What positions make of queries and keys [P, N, H, K].
+Turn = Callable[[jax.Array], jax.Array]
+
+KINDS = ("siglip", "qwen2_5_vl", "qwen3_vl")
+_WIDTH, _MANY = ranges.Range(1, 2**20), ranges.Range(1, 2**16)
+RANGES = {
+  "width": _WIDTH,
+  "num_layers": ranges.Range(1, 4096),
+  "num_heads": _MANY,
+  "mlp_width": _WIDTH,
+  "patch_size": ranges.Range(1, 4096),
+  "channels": ranges.Range(1, 4096),
+  "merge": ranges.Range(1, 64),
+  "side": ranges.Range(1, 2**12),
+  "frames": ranges.Range(1, 64),
+  "window": ranges.Range(0, 2**12),
+  "norm_eps": ranges.Range(ranges.MIN_FLOAT, 1),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TowerConfig:
+  """Sizes of a vision tower.
+
+  Attributes:
+    kind: Its family; see `vision_towers.py`.
+    width: Width of its residual stream.
+    num_layers: Number of its blocks.
+    num_heads: Heads of its attention; they divide the width.
+    mlp_width: Width inside its MLP.
+    patch_size: Rows and columns of pixels of a patch.
+    channels: Numbers of a pixel.
+    merge: Rows and columns of patches that become one token of the language
+      model.
+    side: Rows and columns of the table of learned positions.
+    norm_eps: Added to variances, or mean squares, before the root.
+    frames: Frames of a patch; a tower that also reads videos takes an image
+      for so many equal ones (2 in Qwen's).
+    window: Rows and columns of tokens of a window, outside of which patches
+      see nothing but in `full_layers` (Qwen2.5-VL); 0 for no windows.
+    full_layers: Layers without windows, from 0.
+    deep_layers: Layers of which features are made too, for as many first layers
+      of the language model (Qwen3-VL).
+  """
+
+  kind: str = "siglip"
+  width: int = 64
+  num_layers: int = 2
+  num_heads: int = 4
+  mlp_width: int = 128
+  patch_size: int = 14
+  channels: int = 3
+  merge: int = 2
+  side: int = 16
+  norm_eps: float = 1e-6
+  frames: int = 1
+  window: int = 0
+  full_layers: tuple[int, ...] = ()
+  deep_layers: tuple[int, ...] = ()
+
+  def __post_init__(self):
+    if self.kind not in KINDS:
+      raise ValueError(
+        f"tower: kind is {self.kind!r}; use one of {', '.join(KINDS)}."
+      )
+    for name, allowed in RANGES.items():
+      if (value := getattr(self, name)) not in allowed:
+        raise ValueError(f"tower: {name} is {value}, but must be {allowed}.")
+    if self.width % self.num_heads:
+      raise ValueError(
+        f"tower: width {self.width} does not split into {self.num_heads}"
+        " heads; change width or num_heads."
+      )
+    for name in ("full_layers", "deep_layers"):
+      layers = getattr(self, name)
+      if list(layers) != sorted({*layers} & {*range(self.num_layers)}):
+        raise ValueError(
+          f"tower: {name} is {layers}; needed are layers from 0 to"
+          f" {self.num_layers - 1}, each once and in their order."
+        )
+    if self.kind != "siglip" and self.head_width % 4:
+      raise ValueError(
+        f"tower: heads are {self.head_width} wide, and kind {self.kind!r} turns"
+        " pairs of channels by rows and as many by columns; make the width of"
+        " a head a multiple of 4."
+      )
+    lacks = {
+      "frames": self.frames > 1 and self.kind == "siglip",
+      "window": self.window > 0 and self.kind != "qwen2_5_vl",
+      "full_layers": bool(self.full_layers) and not self.window,
+      "deep_layers": bool(self.deep_layers) and self.kind != "qwen3_vl",
+    }
+    if wrong := [name for name, is_wrong in lacks.items() if is_wrong]:
+      raise ValueError(
+        f"tower: {', '.join(wrong)} is set, which kind {self.kind!r} with"
+        f" window {self.window} has not; leave it out."
+      )
+
+  @property
+  def patch_width(self) -> int:  # F
+    """Numbers of a patch."""
+    return math.prod(self.patch_shape)
+
+  @property
+  def patch_shape(self) -> tuple[int, ...]:
+    """Channels, frames if a patch has several, rows and columns of pixels.
+
+    The numbers of a patch are in this order, the last axis fastest.
+    """
+    frames = () if self.kind == "siglip" else (self.frames,)
+    return (self.channels, *frames, self.patch_size, self.patch_size)
+
+  @property
+  def head_width(self) -> int:  # K
+    """Width of a head."""
+    return self.width // self.num_heads
+
+  @property
+  def patches_per_token(self) -> int:
+    """How many patches become one token."""
+    return self.merge**2
+
+
+class TowerOutputs(NamedTuple):
+  """What a language model reads of the images of P prompts.
+
+  Attributes:
+    features: One vector in the place of each placeholder; those behind the
+      last merged patch are of empty places, and nobody reads them.
+    deep: Vectors that are added to the residual stream behind the first
+      layers of the language model, one array for each; often none.
+  """
+
+  features: jax.Array  # [P, N / merge², width of the language model]
+  deep: tuple[jax.Array, ...] = ()
+
+
+class RMSNorm(nn.Module):
+  """x / sqrt(mean(x²) + ε) · scale over the last axis (Qwen2.5-VL)."""
+
+  eps: float
+  dtype: str
+  param_dtype: str
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:  # [..., D] -> [..., D]
+    shape = x.shape[-1:]
+    scale = self.param("scale", nn.initializers.ones, shape, self.param_dtype)
+    wide = masked.wide(x)
+    mean_square = jnp.square(wide).mean(axis=-1, keepdims=True)
+    y = wide * jax.lax.rsqrt(mean_square + self.eps) * masked.wide(scale)
+    return y.astype(self.dtype)
+
+
+class LayerNorm(nn.Module):
+  """(x − mean) / sqrt(variance + ε) · scale + bias over the last axis."""
+
+  eps: float
+  dtype: str
+  param_dtype: str
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:  # [..., D] -> [..., D]
+    shape = x.shape[-1:]
+    scale = self.param("scale", nn.initializers.ones, shape, self.param_dtype)
+    bias = self.param("bias", nn.initializers.zeros, shape, self.param_dtype)
+    wide = masked.wide(x)  # As norms of the language model.
+    centred = wide - wide.mean(axis=-1, keepdims=True)
+    variance = jnp.square(centred).mean(axis=-1, keepdims=True)
+    normed = centred * jax.lax.rsqrt(variance + self.eps)
+    y = normed * masked.wide(scale) + masked.wide(bias)
+    return y.astype(self.dtype)
+
+
+def norm(tower: TowerConfig, dtype: str, param_dtype: str, name: str | None):
+  """The norm of a family."""
+  kind = RMSNorm if tower.kind == "qwen2_5_vl" else LayerNorm
+  return kind(tower.norm_eps, dtype, param_dtype, name=name)
+
+
+def visible(images: Images) -> jax.Array:  # [P, N, N] bool
+  """Which patches a patch sees: those of its own image."""
+  of_query, of_key = images.image[:, :, None], images.image[:, None, :]
+  return (of_query == of_key) & (of_key >= 0)
+
+
+def attend(
+  q: jax.Array,  # [P, N, H, K]
+  k: jax.Array,  # [P, N, H, K]
+  v: jax.Array,  # [P, N, H, K]
+  mask: jax.Array,  # [P, N, N] bool
+) -> jax.Array:  # [P, N, H, K]
+  """Softmax attention; a patch that may see nothing gets a finite answer.
+
+  Queries of many patches are taken `_BLOCK` at a time, whose scores are made
+  again in the backward pass: the scores of all would be the largest array of a
+  run, P · H · N² numbers.
+  """
+  num_blocks = q.shape[1] // _BLOCK
+  if num_blocks < 2 or q.shape[1] % _BLOCK:
+    return _attend(q, k, v, mask)
+
+  def blocks(x):  # [P, N, ...] -> [blocks, P, N / blocks, ...]
+    x = x.reshape(x.shape[0], num_blocks, _BLOCK, *x.shape[2:])
+    return jnp.moveaxis(x, 1, 0)
+
+  of_block = jax.checkpoint(lambda of: _attend(of[0], k, v, of[1]))
+  found = jax.lax.map(of_block, (blocks(q), blocks(mask)))
+  return jnp.moveaxis(found, 0, 1).reshape(q.shape)
+
+
+def _attend(q, k, v, mask):
+  scores = jnp.einsum("pnhk,pmhk->phnm", q, k)
+  scores = masked.wide(scores) * q.shape[-1] ** -0.5
+  # Not -inf: the row of an empty place is masked whole and would be NaN.
+  scores = jnp.where(mask[:, None], scores, jnp.finfo(scores.dtype).min)
+  weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+  return jnp.einsum("phnm,pmhk->pnhk", weights, v)
+
+
+class Attention(nn.Module):
+  """Multi-head attention with biases; kernels are laid out as in `blocks.py`.
+
+  The fused kernel is [D, H, 3, K], of query, key and value of each head.
+  """
+
+  tower: TowerConfig
+  dtype: str
+  param_dtype: str
+
+  @nn.compact
+  def __call__(
+    self,
+    x: jax.Array,  # [P, N, D]
+    mask: jax.Array,  # [P, N, N] bool
+    turn: Turn = lambda x: x,
+  ) -> jax.Array:  # [P, N, D]
+    tower = self.tower
+    dense = functools.partial(
+      nn.DenseGeneral, dtype=self.dtype, param_dtype=self.param_dtype
+    )
+    qkv = dense((tower.num_heads, 3, tower.head_width), name="qkv")(x)
+    q, k, v = (qkv[..., i, :] for i in range(3))  # [P, N, H, K]
+    attended = attend(turn(q), turn(k), v, mask)
+    out = dense(tower.width, axis=(-3, -2, -1), name="out")
+    return out(attended[..., None, :])
+
+
+class MLP(nn.Module):
+  """down(gelu(up(x))) with biases, and the tanh form of gelu.
+
+  In Qwen2.5-VL down(silu(gate(x)) · up(x)), with biases too.
+  """
+
+  tower: TowerConfig
+  dtype: str
+  param_dtype: str
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:  # [..., D] -> [..., D]
+    dense = functools.partial(
+      nn.Dense, dtype=self.dtype, param_dtype=self.param_dtype
+    )
+    inner = dense(self.tower.mlp_width, name="up")(x)
+    if self.tower.kind == "qwen2_5_vl":
+      inner = nn.silu(dense(self.tower.mlp_width, name="gate")(x)) * inner
+    else:
+      inner = nn.gelu(inner)
+    return dense(self.tower.width, name="down")(inner)
+
+
+class Block(nn.Module):
+  """One layer of a tower: attention and MLP, each after a norm."""
+
+  tower: TowerConfig
+  dtype: str
+  param_dtype: str
+
+  @nn.compact
+  def __call__(
+    self,
+    x: jax.Array,  # [P, N, D]
+    mask: jax.Array,  # [P, N, N] bool
+    turn: Turn = lambda x: x,
+  ) -> jax.Array:  # [P, N, D]
+    of = self.tower, self.dtype, self.param_dtype
+    attention = Attention(*of, name="attention")
+    x = x + attention(norm(*of, name="attention_norm")(x), mask, turn)
+    return x + MLP(*of, name="mlp")(norm(*of, name="mlp_norm")(x))

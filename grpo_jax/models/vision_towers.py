@@ -1,0 +1,84 @@
+"""Vision towers: what a language model reads in the place of image tokens.
+
+| kind         | of                | file              |
+|--------------|-------------------|-------------------|
+| `siglip`     | Idefics3, SmolVLM | `vision_siglip.py` |
+| `qwen2_5_vl` | Qwen2.5-VL        | `vision_qwen.py`   |
+| `qwen3_vl`   | Qwen3-VL          | `vision_qwen.py`   |
+
+A tower is a function of the `Images` of P prompts. All images of a prompt are
+in one row of patches; a patch sees those of its own image. Patches that become
+one token of the language model are adjacent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from grpo_jax.models import vision_qwen, vision_siglip
+from grpo_jax.models.vision_parts import TowerConfig, TowerOutputs
+from grpo_jax.types import Images, PyTree
+
+_FAMILIES: dict[str, Any] = {
+  "siglip": vision_siglip,
+  "qwen2_5_vl": vision_qwen,
+  "qwen3_vl": vision_qwen,
+}
+
+
+def init(
+  tower: TowerConfig, width: int, key: jax.Array, param_dtype: str = "float32"
+) -> PyTree:
+  """Fresh parameters of a tower.
+
+  Args:
+    tower: Its sizes.
+    width: Of the language model.
+    key: Draws every parameter.
+    param_dtype: The dtype of the parameters.
+
+  Returns:
+    {"layers": leaves with a leading axis of layers, …}.
+  """
+  return _FAMILIES[tower.kind].init(tower, width, key, param_dtype)
+
+
+def encode(
+  tower: TowerConfig,
+  params: PyTree,
+  images: Images,
+  dtype: str = "float32",
+  remat: Callable[[Callable], Callable] = lambda layer: layer,
+) -> TowerOutputs:
+  """What the language model reads of the images of P prompts.
+
+  Args:
+    tower: Its sizes.
+    params: Its parameters.
+    images: Of P prompts, with N places each, a multiple of merge².
+    dtype: Of activations; statistics of norms and softmax are at least
+      float32.
+    remat: What becomes of the function of a layer, such as `jax.checkpoint`.
+
+  Raises:
+    ValueError: The places do not split into tokens, or the patches are not of
+      this tower's size.
+  """
+  num_places, num_values = images.patches.shape[-2:]
+  if num_places % tower.patches_per_token:
+    raise ValueError(
+      f"towers.encode: there are {num_places} places for patches, and a token"
+      f" is made of {tower.patches_per_token}; needed is a multiple. Change"
+      " config.data.max_patches."
+    )
+  if num_values != tower.patch_width:
+    raise ValueError(
+      f"towers.encode: patches have {num_values} numbers, and this tower reads"
+      f" {tower.channels} channels of {tower.frames} × {tower.patch_size} ×"
+      f" {tower.patch_size} pixels, {tower.patch_width} numbers; change"
+      " patch_size of the tower, or the size of the patches."
+    )
+  return _FAMILIES[tower.kind].encode(tower, params, images, dtype, remat)

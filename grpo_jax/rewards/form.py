@@ -1,0 +1,272 @@
+"""Rewards for the form of a completion, whatever its content.
+
+Scores of the steps of a text: which line of the reasoning is right.
+
+Such a function is named by `config.rewards.steps`, has the signature of a
+reward function (`registry.py`), and returns for each completion a list of
+(characters of the completion up to the end of the step, score of the step).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from fractions import Fraction
+
+_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+
+
+def _is_think_answer(text: str) -> bool:
+  # Searched by hand, not with the expression in the docstring below: with two
+  # lazy groups it backtracks quadratically on "</think>" * n, and a policy
+  # stuck in a loop writes exactly that.
+  if any(text.count(tag) != 1 for tag in _TAGS):
+    return False
+  thought, _, rest = text.partition("</think>")
+  rest = rest.strip()
+  return (
+    thought.startswith("<think>")
+    and rest.startswith("<answer>")
+    and rest.endswith("</answer>")
+    and bool(thought.removeprefix("<think>").strip())
+    and bool(rest.removeprefix("<answer>").removesuffix("</answer>").strip())
+  )
+
+
+def think_answer_format(
+  prompts: list[str],
+  completions: list[str],
+  ids: list[int],
+  extras: list[dict],
+) -> list[float]:
+  """1.0 where the completion is one thought followed by one answer, else 0.0.
+
+      ^<think>(?!.*<think>).*?</think>\\s*<answer>.*?</answer>\\s*$
+
+  with `.` matching newlines, each of the four tags exactly once, and more than
+  white space in the thought and in the answer. Only white space may stand
+  between the parts and after the answer; nothing may stand before `<think>`, so
+  a chat template must not write it already. Linear in the length of the
+  completion.
+
+  What the thought says is not looked at: any word takes this reward.
+
+  Args:
+    prompts: Decoded prompts, ignored.
+    completions: Decoded completions, without the end token.
+    ids: Occurrences in the data stream, ignored.
+    extras: What else is known of each prompt, ignored.
+
+  Returns:
+    One number per completion.
+
+  Source: DeepSeek-AI, "DeepSeek-R1", arXiv:2501.12948, Section 2.2.2.
+  """
+  del prompts, ids, extras
+  return [float(_is_think_answer(text)) for text in completions]
+
+
+def tag_count(
+  prompts: list[str],
+  completions: list[str],
+  ids: list[int],
+  extras: list[dict],
+) -> list[float]:
+  """0.25 for each of `<think>`, `</think>`, `<answer>`, `</answer>` that
+  occurs exactly once: a part of the way to `think_answer_format`.
+
+  Deviation: Open-R1 counts the tags together with the newlines beside them,
+  as in "<think>\\n"; here the tags alone count.
+
+  Args:
+    prompts: Decoded prompts, ignored.
+    completions: Decoded completions.
+    ids: Occurrences in the data stream, ignored.
+    extras: What else is known of each prompt, ignored.
+
+  Returns:
+    One number per completion: 0, 0.25, 0.5, 0.75 or 1.
+
+  Source: github.com/huggingface/open-r1, `tag_count_reward`.
+  """
+  del prompts, ids, extras
+  return [
+    sum(text.count(tag) == 1 for tag in _TAGS) / len(_TAGS)
+    for text in completions
+  ]
+
+
+# What the Unicode names of a script's letters begin with, behind FULLWIDTH and
+# the like.
+_NAMES = {
+  "arabic": ("ARABIC ",),
+  "cyrillic": ("CYRILLIC ",),
+  "devanagari": ("DEVANAGARI ",),
+  "greek": ("GREEK ",),
+  "han": ("CJK UNIFIED ", "CJK COMPATIBILITY "),
+  "hangul": ("HANGUL ",),
+  "kana": ("HIRAGANA ", "KATAKANA ", "KATAKANA-HIRAGANA ", "HENTAIGANA "),
+  "latin": ("LATIN ",),
+}
+
+
+def language_consistency(
+  prompts: list[str],
+  completions: list[str],
+  ids: list[int],
+  extras: list[dict],
+  script: str = "latin",
+) -> list[float | None]:
+  """The share of the letters of the thought that belong to a script.
+
+  The thought is what stands between `<think>` and the next `</think>`. Without
+  `<think>` it begins with the completion, and without `</think>` it ends with
+  it. Digits, signs, and accents that are characters of their own are no
+  letters. A script is not a language: English and French have the same one.
+
+  Args:
+    prompts: Decoded prompts, ignored.
+    completions: Decoded completions.
+    ids: Occurrences in the data stream, ignored.
+    extras: What else is known of each prompt, ignored.
+    script: "latin", "cyrillic", "greek", "arabic", "devanagari", "han", "kana"
+      (Hiragana and Katakana) or "hangul".
+
+  Returns:
+    0 to 1 per completion; None where the thought has no letters.
+
+  Raises:
+    KeyError: No such script.
+
+  Source: DeepSeek-AI, "DeepSeek-R1", arXiv:2501.12948, Section 2.3.2: the
+  proportion of target language words. Deviation: letters, not words, for Han
+  and kana are not divided into words.
+  """
+  del prompts, ids, extras
+  if script not in _NAMES:
+    raise KeyError(
+      f"language_consistency: no script {script!r}; choose from"
+      f" {sorted(_NAMES)}."
+    )
+  return [_share_of_letters(_thought(text), script) for text in completions]
+
+
+def _thought(text: str) -> str:
+  before, tag, after = text.partition("<think>")
+  return (after if tag else before).partition("</think>")[0]
+
+
+def _share_of_letters(text: str, script: str) -> float | None:
+  letters = [x for x in text if unicodedata.category(x).startswith("L")]
+  if not letters:
+    return None
+  own = sum(_is_of(letter, script) for letter in letters)
+  return own / len(letters)
+
+
+def _is_of(letter: str, script: str) -> bool:
+  name = unicodedata.name(letter, "")
+  for form in ("FULLWIDTH ", "HALFWIDTH "):
+    name = name.removeprefix(form)
+  return name.startswith(_NAMES[script])
+
+
+_NUMBER = r"-?\$?[0-9][0-9,]{0,17}(?:\.[0-9]{1,9})?%?|-?\$?\.[0-9]{1,9}%?"
+_EQUATION = re.compile(
+  rf"({_NUMBER})"
+  rf"((?:\s*[-+*/x×÷]\s*(?:\((?:{_NUMBER})\)|(?:{_NUMBER}))){{1,8}})"
+  rf"\s*=\s*({_NUMBER})"
+)
+# What makes an equation a part of a longer one: before it, and behind it.
+_OPERATORS = ("+", "-", "*", "/", "×", "÷", "^")
+_GOES_ON = re.compile(r"\s*[-+*/×÷^]\s*[(0-9.]")
+_TERM = re.compile(rf"\s*([-+*/x×÷])\s*\(?({_NUMBER})\)?")
+# So much of a line is read. A policy may write a line without end.
+_MAX_LINE = 500
+# Written decimals are rounded: 1 / 3 = 0.33.
+_DIVISIONS = ("/", "÷")
+
+
+def arithmetic_steps(
+  prompts: list[str],
+  completions: list[str],
+  ids: list[int],
+  extras: list[dict],
+) -> list[list[tuple[int, float]]]:
+  """1.0 for each line whose sums are right, 0.0 for one with a wrong sum.
+
+  A step is a line with at least one equation `a + b = c` of written numbers,
+  with +, −, × (also `x` and `*`) and ÷ (`/`) between two and nine of them, in
+  the usual order of operations. A line is right if all its equations are: each
+  of them exactly, or, where it has a division, as far as the decimals of its
+  result go. Lines without an equation are no steps, and a piece of a longer
+  one, as in `(3 + 1) * 2 = 8`, is none. What the line is about is not looked
+  at: `1 + 1 = 2` takes this reward.
+
+  Args:
+    prompts: Decoded prompts, ignored.
+    completions: Decoded completions.
+    ids: Occurrences in the data stream, ignored.
+    extras: What else is known of each prompt, ignored.
+
+  Returns:
+    Of each completion (characters up to the end of the line, score).
+
+  Source: process supervision of DeepSeekMath (arXiv:2402.03300, Section
+  4.1.3), with arithmetic in the place of its process reward model.
+  """
+  del prompts, ids, extras
+  return [_of_text(text) for text in completions]
+
+
+def _of_text(text: str) -> list[tuple[int, float]]:
+  found, start = [], 0
+  for line in text.splitlines(keepends=True):
+    start += len(line)
+    verdicts = [
+      _holds(*equation.groups())
+      for equation in _EQUATION.finditer(line[:_MAX_LINE])
+      if not _is_part(equation)
+    ]
+    if verdicts:
+      found.append((start, float(all(verdicts))))
+  return found
+
+
+def _is_part(equation: re.Match[str]) -> bool:
+  """Whether it is cut out of a longer one: 2^2 + 1 = 5, 1 + 1 = 2 + 5."""
+  text, start = equation.string, equation.start()
+  if _GOES_ON.match(text, equation.end()):
+    return True
+  if equation.group().startswith("-") and text[max(start - 1, 0) : start]:
+    before = text[start - 1]
+    return before.isalnum() or before in ")}"
+  left = text[:start].strip()  # A sign alone begins an item of a list.
+  return len(left) > 1 and left.endswith(_OPERATORS)
+
+
+def _holds(first: str, rest: str, result: str) -> bool:
+  """Whether an equation is true."""
+  terms, sign, last = Fraction(0), 1, _value(first)
+  for operator, written in _TERM.findall(rest):
+    value = _value(written)
+    if operator in _DIVISIONS:
+      if not value:
+        return False
+      last /= value
+    elif operator in "+-":
+      terms += sign * last
+      sign, last = (1 if operator == "+" else -1), value
+    else:
+      last *= value
+  exact, said = terms + sign * last, _value(result)
+  if not any(operator in rest for operator in _DIVISIONS):
+    return exact == said
+  places = len(result.rstrip("%").partition(".")[2])
+  places += 2 * result.endswith("%")
+  return abs(exact - said) <= Fraction(1, 2 * 10**places)
+
+
+def _value(written: str) -> Fraction:
+  value = Fraction(re.sub(r"[$,%]", "", written))
+  return value / 100 if written.endswith("%") else value

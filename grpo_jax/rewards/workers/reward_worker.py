@@ -1,0 +1,413 @@
+"""The process in which host reward functions run; started by `pool.py`.
+
+A worker is a fresh interpreter: it imports the reward functions and their
+dependencies, and neither the main program nor jax. Functions run in its main
+thread, because math-verify ends hanging comparisons by a signal.
+
+`functions.py` says what a reward function is. Of its results None means that
+the reward does not apply to this row and is left out of its sum. What is no
+answer makes the row unscored, whatever its other components say: NaN, an
+exception, a wrong number of results, something that is not a number, or no
+result before the deadline.
+Deviation from libraries that take NaN or 0 for all of these: a component that
+failed must never act as a reward.
+
+If the function has an attribute `warm_up`, a worker calls it before its first
+row, outside any deadline: the place for slow imports and whatever else the
+first row would wait for.
+
+A function gets the environment variables of `processes.VARIABLES`, and those
+that `config.rewards.variables` names. A process that it forks cannot answer in
+its place, and ends with the worker. But what runs in the worker's own process
+can say what it likes of this row and of later ones: code that a policy wrote
+needs a process of its own, at least.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import io
+import math
+import os
+import signal
+import sys
+import time
+import traceback
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from grpo_jax import ranges
+from grpo_jax.rewards import registry
+from grpo_jax.rewards.workers import frames, processes
+
+# The name of the function that scores steps; no component can have it.
+STEPS = "steps of a completion"
+
+# [prompt, completion, id, extra, token ids or None]
+Row = Sequence[typing.Any]
+# Values of each function for each row, and the first failure.
+Verdict = tuple[list[list[typing.Any]], frames.Failure | None]
+
+
+# Of the time for a row: how often is looked whether the others get theirs.
+_LOOKS = 20
+_CANCELLED_S = 0.2  # For rows that are late and were cancelled.
+
+# Frames of these are not the user's.
+_HERE = (
+  __file__,
+  registry.__file__,
+  asyncio.runners.__file__,
+  asyncio.tasks.__file__,
+  asyncio.base_events.__file__,
+)
+
+
+def _number(value: typing.Any) -> float | None:
+  """A reward, or None for "does not apply".
+
+  Raises:
+    TypeError: It is no number.
+  """
+  if value is None or type(value) is float:  # Looking at protocols is slow.
+    return value
+  try:
+    return frames.plain_number(value)
+  except (TypeError, ValueError) as error:
+    raise TypeError(
+      f"returned {_shown(value)} for a row; needed is a number or None"
+    ) from error
+
+
+def _steps(value: typing.Any) -> list[tuple[int, float]]:
+  """The scores of the steps of a completion.
+
+  Raises:
+    TypeError, ValueError: It is no list of (end, score).
+  """
+  return [(int(end), frames.plain_number(score)) for end, score in value]
+
+
+def _values(result: typing.Any, num_rows: int) -> list[typing.Any]:
+  """The results of a function.
+
+  Raises:
+    TypeError, ValueError: It has returned something else.
+  """
+  needed = (
+    f"needed is a list with a number, or None, for each row ({num_rows} here)"
+  )
+  if result is None:
+    raise TypeError(f"returned None: is a `return` missing? {needed}")
+  is_list = hasattr(result, "__len__") and hasattr(result, "__iter__")
+  if not is_list or isinstance(result, (str, bytes, Mapping)):
+    raise TypeError(f"returned {_shown(result)}; {needed}")
+  if getattr(result, "ndim", 1) == 0 or len(result) != num_rows:
+    count = 1 if getattr(result, "ndim", 1) == 0 else len(result)
+    raise ValueError(
+      f"returned {count} results for {num_rows}"
+      f" row{'s' if num_rows > 1 else ''}; needed is one per row"
+    )
+  return list(result)
+
+
+def _shown(value: typing.Any) -> str:
+  """A value that is not what it should be, for a message."""
+  if inspect.iscoroutine(value):
+    value.close()
+    return "a coroutine: write `async def`, so that it is awaited"
+  return f"{value!r:.60} ({type(value).__name__})"
+
+
+def failure_of(
+  name: str,
+  error: BaseException,
+  function: Callable[..., typing.Any] | None = None,
+) -> frames.Failure:
+  """How a row has failed.
+
+  Args:
+    name: The name of the function.
+    error: What it raised, or what is wrong with its result.
+    function: The function, to say where it is.
+  """
+  kind = "timeout" if isinstance(error, TimeoutError) else "raised"
+  place = place_of(error, function)
+  return kind, f"{name}: {type(error).__name__}: {str(error)[:300]}{place}"
+
+
+def place_of(
+  error: BaseException, function: Callable[..., typing.Any] | None
+) -> str:
+  """Where a function has failed: its own line, and the one below it.
+
+  Of an error that it did not raise, as of a wrong result, where it begins.
+  """
+  found = [
+    frame
+    for frame in traceback.extract_tb(error.__traceback__)
+    if frame.filename not in _HERE
+  ]
+  # Of a library its caller says more.
+  found = [x for x in found if "site-packages" not in x.filename] or found
+  plain = registry.plain_of(function) if function else None
+  code = getattr(plain, "__code__", None)
+  if code is None:
+    return "".join(_line(x.filename, x.lineno, x.line) for x in found[-1:])
+  if not found:
+    return _line(code.co_filename, code.co_firstlineno, "")
+  own = [x for x in found if x.filename == code.co_filename][-1:]
+  return "".join(
+    _line(x.filename, x.lineno, x.line)
+    for x in (*own, *(found[-1:] if found[-1:] != own else ()))
+  )
+
+
+def _line(filename: str, number: int | None, text: str | None) -> str:
+  quoted = f": `{text[:80]}`" if text else ""
+  return f" ({os.path.basename(filename)}:{number}{quoted})"
+
+
+def score_unit(
+  called: Mapping[str, registry.RewardFunction], rows: Sequence[Row]
+) -> Verdict:
+  """Applies every function to one row, or to the rows of one prompt.
+
+  Returns:
+    Of each function one value per row, None where it does not apply or has
+    failed; and the first failure.
+  """
+  results: dict[str, typing.Any] = {}
+  for name, function in called.items():
+    try:
+      results[name] = function(*_columns(rows), **_tokens(function, rows))
+    except BaseException as error:  # Also SystemExit of a verifier.
+      results[name] = error
+  return _verdict(results, len(rows), called)
+
+
+class _BlockedError(Exception):
+  """A row that did not yield has taken the time of others."""
+
+
+def _score_together(
+  called: Mapping[str, registry.RewardFunction],
+  units: Sequence[Sequence[Row]],
+  timeout_s: float,
+) -> list[Verdict]:
+  """Applies `async` functions to all units at the same time.
+
+  Each has its deadline. Rows that end the interpreter, stop the loop or go on
+  when they are cancelled fail alone: the loop is run again, and what is left
+  in it is left behind.
+
+  Raises:
+    _BlockedError: Units of several are late, and one did not yield.
+  """
+  loop = asyncio.new_event_loop()
+  asyncio.set_event_loop(loop)
+
+  async def one(function, rows):
+    return await function(*_columns(rows), **_tokens(function, rows))
+
+  tasks = [
+    loop.create_task(one(function, rows))
+    for rows in units
+    for function in called.values()
+  ]
+  longest_s = _run(loop, tasks, timeout_s)
+  results = [_result(task) for task in tasks]
+  if left := asyncio.all_tasks(loop):
+    for task in left:
+      task.cancel()
+    _run(loop, left, _CANCELLED_S)
+  if not asyncio.all_tasks(loop):
+    loop.close()
+  is_late = any(isinstance(x, TimeoutError) for x in results)
+  if is_late and len(units) > 1 and longest_s > timeout_s / 2:
+    raise _BlockedError
+  found = iter(results)
+  return [
+    _verdict({name: next(found) for name in called}, len(rows), called)
+    for rows in units
+  ]
+
+
+def _run(
+  loop: asyncio.AbstractEventLoop,
+  tasks: Collection[asyncio.Task],
+  timeout_s: float,
+) -> float:
+  """Runs a loop until tasks are done, or the time is over.
+
+  Returns:
+    The longest time for which no task has yielded, seconds.
+  """
+  longest_s = 0.0
+
+  async def wait() -> None:
+    nonlocal longest_s
+    end = time.monotonic() + timeout_s
+    while (now := time.monotonic()) < end and not all(x.done() for x in tasks):
+      pause_s = min(end - now, timeout_s / _LOOKS)
+      await asyncio.wait(tasks, timeout=pause_s)
+      longest_s = max(longest_s, time.monotonic() - now - pause_s)
+
+  waiting = loop.create_task(wait())
+  while not waiting.done():
+    # A row may stop the loop, and what a row raises may leave it; the row keeps
+    # its error, and the others go on.
+    with contextlib.suppress(BaseException):
+      loop.run_until_complete(waiting)
+  return longest_s
+
+
+def _result(task: asyncio.Task) -> typing.Any:
+  """What a task has returned or, as an exception, raised."""
+  if not task.done():
+    return TimeoutError()
+  if task.cancelled():
+    return asyncio.CancelledError()
+  return task.exception() or task.result()
+
+
+def _columns(rows: Sequence[Row]) -> list[list[typing.Any]]:
+  return [list(column) for column in zip(*rows, strict=True)][:4]
+
+
+def _tokens(
+  function: registry.RewardFunction, rows: Sequence[Row]
+) -> dict[str, typing.Any]:
+  if "tokens" not in registry.asks_for(function):
+    return {}
+  return {"tokens": [row[4] for row in rows]}
+
+
+def _verdict(
+  results: Mapping[str, typing.Any],
+  num_rows: int,
+  called: Mapping[str, registry.RewardFunction],
+) -> Verdict:
+  """Values of what functions have returned or, as an exception, raised."""
+  columns, failure = [], None
+  for name, result in results.items():
+    if name != STEPS and _is_usual(result, num_rows):
+      columns.append(result)
+      continue
+    column: list[typing.Any] = [None] * num_rows
+    parse = _steps if name == STEPS else _number
+    try:
+      if isinstance(result, BaseException):
+        raise result
+      column = [parse(value) for value in _values(result, num_rows)]
+    except BaseException as error:
+      failure = failure or failure_of(name, error, called[name])
+    scores = [
+      x for y in column for x in ([s for _, s in y] if type(y) is list else [y])
+    ]
+    bad = [
+      x for x in scores if x is not None and not abs(x) <= ranges.MAX_REWARD
+    ]
+    if bad:
+      where = place_of(ValueError(), called[name])
+      said = "NaN" if math.isnan(bad[0]) else f"{bad[0]:g}"
+      said += ", which is beyond 1e15" if math.isfinite(bad[0]) else ""
+      failure = failure or ("nan", f"{name}: returned {said}{where}")
+      column = [None] * num_rows
+    columns.append(column)
+  return columns, failure
+
+
+def _is_usual(result: typing.Any, num_rows: int) -> bool:
+  """Whether it needs no further look, which costs more than short functions."""
+  return (
+    type(result) is list
+    and len(result) == num_rows
+    and all(type(x) is float and abs(x) <= ranges.MAX_REWARD for x in result)
+  )
+
+
+def start(fd: int, parent: int) -> frames.Channel:
+  """The beginning of a worker: what returns is a child of its keeper.
+
+  Args:
+    fd: File descriptor of this end of the pipe.
+    parent: Process id of the parent; when it is gone, so is the worker.
+  """
+  # Leaves it to the parent when a worker ends. A function rather than SIG_IGN,
+  # which processes started by a verifier would inherit.
+  for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda *_: None)
+  processes.keep(parent, [fd], is_brief=True)
+  for stream in (sys.stdout, sys.stderr):
+    assert isinstance(stream, io.TextIOWrapper)
+    stream.reconfigure(line_buffering=True)  # A row may end the process.
+  channel = frames.Channel(fd)
+  channel.close_in_forks()
+  return channel
+
+
+def ready(
+  channel: frames.Channel,
+  load_all: Callable[[], dict[str, Callable]],
+) -> dict[str, Callable] | None:
+  """Imports and warms up functions, and tells the parent how that went.
+
+  Returns:
+    The functions by name; None if one cannot be imported.
+  """
+  try:
+    functions = load_all()
+    for function in functions.values():
+      getattr(function, "warm_up", lambda: None)()
+  except BaseException as error:
+    message = f"{type(error).__name__}: {error}"
+    channel.send(frames.encode(["failed", message]))
+    return None
+  channel.send(frames.encode(["ready", ""]))
+  return functions
+
+
+def main(fd: int, parent: int, argument: Mapping[str, typing.Any]) -> None:
+  """Scores rows until the pipe closes.
+
+  Says whether it is `ready`, then answers each question, in their order. A
+  question is [kind, units]: which of `functions.KINDS`, and lists of rows.
+
+  Args:
+    fd: File descriptor of this end of the pipe.
+    parent: Process id of the parent; when it is gone, so is the worker.
+    argument: "functions": name of each component -> import path; "options":
+      name -> keyword arguments; "context": fields of `functions.Context`.
+  """
+  channel = start(fd, parent)
+  context = registry.Context(**argument["context"])
+  loaded = ready(
+    channel,
+    lambda: {
+      name: registry.bound(path, argument["options"].get(name, {}), context)
+      for name, path in argument["functions"].items()
+    },
+  )
+  if loaded is None:
+    return
+  by_kind = [
+    {name: f for name, f in loaded.items() if registry.kind(f) == kind}
+    for kind in registry.KINDS
+  ]
+  try:
+    while True:
+      number, (kind, units) = channel.receive()
+      called = by_kind[kind]
+      if registry.KINDS[kind].is_async:
+        answer = _score_together(called, units, context.timeout_s)
+      else:
+        answer = [score_unit(called, rows) for rows in units]
+      signal.alarm(0)  # One left behind would strike the next row.
+      channel.send(frames.encode([number, answer, None]))
+  except (EOFError, OSError):  # Also of a process that a verifier has forked.
+    return
+  except _BlockedError:  # Each row is tried alone by another worker.
+    return

@@ -1,0 +1,344 @@
+"""An HTTP server in a thread, with the paths of OpenAI's interface.
+
+    GET  /health                 200 while requests are taken
+    GET  /v1/models              the models
+    GET  /v1/models/NAME         one of them
+    POST /v1/chat/completions    `Endpoint.complete`
+    POST /v1/completions         the same
+
+All of them but /health are also under /rollouts/NAME/v1/…, where requests
+belong to an episode. The server listens on this machine alone, or elsewhere
+with a token, which every request but /health then has to bring. Without a token
+it answers to the names of this machine alone (Host), and to no page of another
+site (Origin): a browser on this machine would pass on the requests of any page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import ipaddress
+import json
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from grpo_jax import strict_json
+from grpo_jax.serving import requests
+from grpo_jax.serving.requests import BadRequest
+
+MAX_BYTES = 4 * 2**20
+_START_S = 30.0
+# For the body of a request, and for a connection on which nothing is asked.
+_BODY_S = 20.0
+_IDLE_S = 75.0
+
+
+class Endpoint(Protocol):
+  """Who answers."""
+
+  def models(self) -> list[str]:
+    """Names of the models."""
+    ...
+
+  async def complete(
+    self, body: Any, is_chat: bool, rollout: str | None
+  ) -> dict[str, Any]:
+    """The body of an answer.
+
+    Args:
+      body: JSON data.
+      is_chat: Of /chat/completions.
+      rollout: The episode that the request belongs to, or None.
+
+    Raises:
+      BadRequest: It is refused.
+    """
+    ...
+
+
+def check_address(host: str, token: str) -> None:
+  """Raises ValueError for an address that others reach without a token."""
+  if not _is_loopback(host) and not token:
+    raise ValueError(
+      f"--host={host} is reached from other machines, and whoever reaches it"
+      " may use the policy; set a token (--token_file), which each request has"
+      " to bring, or leave the host at 127.0.0.1."
+    )
+
+
+def _is_loopback(host: str) -> bool:
+  try:
+    return ipaddress.ip_address(host).is_loopback
+  except ValueError:
+    return host == "localhost"
+
+
+class Server:
+  """A server that takes requests until it is closed.
+
+  Attributes:
+    host, port: Where it listens.
+    url: http://HOST:PORT
+  """
+
+  def __init__(
+    self,
+    endpoint: Endpoint,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    token: str = "",
+    max_requests: int = 256,
+    timeout_s: float = 600.0,
+  ):
+    """Starts a thread, and waits until the port is open.
+
+    Args:
+      endpoint: Who answers; called in that thread.
+      host: Address or name.
+      port: 0 for a free one.
+      token: That requests have to bring; empty for none.
+      max_requests: That are worked on at the same time; others are refused.
+      timeout_s: For an answer.
+
+    Raises:
+      ImportError: aiohttp is not installed.
+      OSError: The port is taken.
+      ValueError: See `check_address`.
+    """
+    check_address(host, token)
+    self._web = _import_web()
+    self._endpoint, self._token = endpoint, token
+    self._max_requests, self._timeout_s = max_requests, timeout_s
+    self._num_requests = 0
+    self.host, self.port = host, port
+    self._loop = asyncio.new_event_loop()
+    self._stop: asyncio.Event | None = None
+    self._started = threading.Event()
+    self._error: BaseException | None = None
+    self._thread = threading.Thread(
+      target=self._run, name="serving", daemon=True
+    )
+    self._thread.start()
+    self._started.wait(_START_S)
+    if self._error is not None:
+      raise self._error
+
+  @property
+  def url(self) -> str:
+    shown = f"[{self.host}]" if ":" in self.host else self.host
+    return f"http://{shown}:{self.port}"
+
+  def close(self) -> None:
+    """Ends the thread; requests that wait get no answer."""
+    if self._stop is not None:
+      with contextlib.suppress(RuntimeError):  # It is closed already.
+        self._loop.call_soon_threadsafe(self._stop.set)
+    self._thread.join(_START_S)
+
+  def _run(self) -> None:
+    try:
+      self._loop.run_until_complete(self._serve())
+    except BaseException as error:
+      self._error = error
+    finally:
+      self._started.set()
+      self._loop.close()
+
+  async def _serve(self) -> None:
+    web = self._web
+    self._stop = asyncio.Event()
+    app = web.Application(client_max_size=MAX_BYTES)
+    app.router.add_get("/health", self._health)
+    for prefix in ("", "/rollouts/{rollout}"):
+      app.router.add_get(f"{prefix}/v1/models", self._guarded(self._models))
+      app.router.add_get(
+        f"{prefix}/v1/models/{{name:.+}}", self._guarded(self._model)
+      )
+      for name in ("chat/completions", "completions"):
+        app.router.add_post(
+          f"{prefix}/v1/{name}", self._guarded(self._complete)
+        )
+    app.router.add_route("*", "/{path:.*}", self._guarded(_nowhere))
+    runner = web.AppRunner(
+      app,
+      access_log=None,
+      shutdown_timeout=1.0,
+      keepalive_timeout=_IDLE_S,
+      lingering_time=1.0,  # For the rest of a body after its refusal.
+      auto_decompress=False,  # A few bytes may be gigabytes.
+    )
+    await runner.setup()
+    try:
+      site = web.TCPSite(runner, self.host, self.port)
+      await site.start()
+      self.port = runner.addresses[0][1]
+      self._started.set()
+      await self._stop.wait()
+    finally:
+      await runner.cleanup()
+
+  async def _health(self, request: Any) -> Any:
+    del request
+    return self._web.json_response({"status": "ok"})
+
+  async def _models(self, request: Any) -> Any:
+    del request
+    data = list(map(_described, self._endpoint.models()))
+    return self._web.json_response({"object": "list", "data": data})
+
+  async def _model(self, request: Any) -> Any:
+    name, known = request.match_info["name"], self._endpoint.models()
+    if name not in known:
+      raise BadRequest(
+        f"there is no model {name!r:.80}; there is {', '.join(known)}.",
+        "model",
+        "model_not_found",
+        status=404,
+      )
+    return self._web.json_response(_described(name))
+
+  async def _complete(self, request: Any) -> Any:
+    coding = request.headers.get("Content-Encoding", "identity")
+    if coding.lower() != "identity":
+      raise BadRequest(
+        f"Content-Encoding is {coding!r:.80}, and bodies are read as they come;"
+        " send it without compression.",
+        status=415,
+      )
+    try:
+      raw = await asyncio.wait_for(request.read(), _BODY_S)
+      body = await asyncio.to_thread(strict_json.loads, raw)
+    except TimeoutError:
+      raise BadRequest(
+        f"the body has not come in {_BODY_S:g} s.", status=408
+      ) from None
+    except (ValueError, RecursionError) as error:
+      raise BadRequest(f"the body is no JSON: {error}") from None
+    if self._num_requests >= self._max_requests:
+      raise BadRequest(
+        f"{self._num_requests} requests are worked on, and"
+        f" {self._max_requests} may be; ask again later.",
+        status=429,
+      )
+    self._num_requests += 1
+    try:
+      answer = await asyncio.wait_for(
+        self._endpoint.complete(
+          body,
+          request.path.endswith("/chat/completions"),
+          request.match_info.get("rollout"),
+        ),
+        self._timeout_s,
+      )
+    except TimeoutError:
+      raise BadRequest(
+        f"no answer in {self._timeout_s:g} s.", status=504
+      ) from None
+    finally:
+      self._num_requests -= 1
+    if body.get("stream"):
+      usage = requests.wants_usage(body.get("stream_options"))
+      return await self._stream(request, requests.events(answer, usage))
+    return self._web.json_response(answer)
+
+  async def _stream(self, request: Any, events: list[dict[str, Any]]) -> Any:
+    """Sends events, of which each is JSON, and at last [DONE]."""
+    response = self._web.StreamResponse(
+      headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
+    )
+    await response.prepare(request)
+    for text in (*map(json.dumps, events), "[DONE]"):
+      await response.write(f"data: {text}\n\n".encode())
+    await response.write_eof()
+    return response
+
+  def _guarded(self, handler: Callable) -> Callable:
+    """The handler behind the token; whatever it raises is an answer too."""
+
+    async def guarded(request: Any) -> Any:
+      try:
+        self._check_token(request)
+        return await handler(request)
+      except BadRequest as problem:
+        refused = problem
+      except self._web.HTTPRequestEntityTooLarge:
+        refused = BadRequest(
+          f"the body has more than {MAX_BYTES} bytes.", status=413
+        )
+      except (asyncio.CancelledError, self._web.HTTPException):
+        raise
+      except Exception as error:
+        refused = BadRequest(f"{type(error).__name__}: {error}", status=500)
+      return self._web.json_response(
+        requests.error(refused), status=refused.status
+      )
+
+    return guarded
+
+  def _check_token(self, request: Any) -> None:
+    if not self._token:
+      self._check_names(request)
+      return
+    # What is not UTF-8 comes as half surrogate pairs.
+    given = request.headers.get("Authorization", "").encode(
+      "utf-8", "surrogateescape"
+    )
+    if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
+      raise BadRequest(
+        "the header 'Authorization: Bearer TOKEN' is missing, or has another"
+        " token.",
+        status=401,
+      )
+
+  def _check_names(self, request: Any) -> None:
+    """Refuses what a page of another site sends through a browser."""
+    origin = request.headers.get("Origin")
+    for field, url in (("Host", f"//{request.host}"), ("Origin", origin)):
+      try:
+        name = (
+          "localhost" if url is None else urllib.parse.urlsplit(url).hostname
+        )
+      except ValueError:
+        name = None
+      if name is None or not _is_loopback(name):
+        raise BadRequest(
+          f"{field} is {url!r:.80}, and this server answers to localhost and to"
+          " pages from there; start it with a token (--token_file) to use"
+          " another name.",
+          status=403,
+        )
+
+
+def _described(name: str) -> dict[str, Any]:
+  """A model, as clients list it."""
+  return {
+    "id": name,
+    "object": "model",
+    "created": int(time.time()),
+    "owned_by": "grpo_jax",
+  }
+
+
+async def _nowhere(request: Any) -> Any:
+  raise BadRequest(
+    f"there is no {request.method} {request.path:.80}; there are GET"
+    " /v1/models, GET /v1/models/NAME, POST /v1/chat/completions and POST"
+    " /v1/completions.",
+    status=404,
+  )
+
+
+def _import_web() -> Any:
+  """The optional package, imported when it is needed."""
+  try:
+    from aiohttp import web
+  except ImportError as error:
+    raise ImportError(
+      "grpo_jax.serving.http: needs the package 'aiohttp'; install"
+      " grpo_jax[serve]."
+    ) from error
+  return web

@@ -1,0 +1,535 @@
+"""Requests and answers of OpenAI's interface, as `experiments.serve` has them.
+
+A body becomes a `Request`, or a `BadRequest` that says what is wrong with it:
+nothing that would change an answer is passed over in silence. Beside what
+OpenAI has, `return_token_ids` is vLLM's: the answer then has the ids of prompt
+and completion. Log-probs are those of the distribution that a token was drawn
+from, with temperature and top_p applied; of a greedy completion, and of a
+prompt that is sent back (`echo`), at temperature 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from grpo_jax.data import chat as chat_lib
+from grpo_jax.serving import engine
+
+MAX_SEED = 2**31 - 1
+MAX_SAMPLES = 128
+MAX_LOGPROBS = 5  # Of /completions.
+_MAX_STOPS = 16
+# Of these an answer does not depend.
+_IGNORED = frozenset(
+  (
+    *("user", "metadata", "store", "service_tier", "safety_identifier"),
+    *("prompt_cache_key", "parallel_tool_calls", "priority", "cache_salt"),
+    "spaces_between_special_tokens",
+  )
+)
+# These may be said, with the value that changes nothing.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+  "best_of": (1,),
+  "suffix": ("",),
+  "presence_penalty": (0,),
+  "frequency_penalty": (0,),
+  "repetition_penalty": (1,),
+  "length_penalty": (1,),
+  "logit_bias": ({},),
+  "min_tokens": (0,),
+  "min_p": (0,),
+  "top_k": (-1, 0),
+  "ignore_eos": (False,),
+  "use_beam_search": (False,),
+  "prompt_logprobs": (0,),
+  "tool_choice": ("auto", "none"),
+  "functions": ([],),
+  "modalities": (["text"],),
+  "response_format": ({"type": "text"},),
+  "continue_final_message": (False,),
+  "add_generation_prompt": (True,),
+  "include_stop_str_in_output": (False,),
+  "skip_special_tokens": (True,),
+}
+
+
+# Why a field has no other value, where this is not obvious.
+_REASONS = {
+  "response_format": (
+    "nothing here confines tokens to a grammar, so no form can be promised; say"
+    " the form in the prompt and check the reply"
+  ),
+  "tool_choice": "nothing here can make the policy call a tool",
+  "logit_bias": "completions are drawn from the policy as it was trained",
+}
+
+
+class BadRequest(Exception):
+  """What is asked for cannot be had.
+
+  Attributes:
+    status: Of HTTP.
+    param: The field that is at fault, if it is one.
+    code: A word for programs, or None.
+  """
+
+  def __init__(
+    self,
+    message: str,
+    param: str | None = None,
+    code: str | None = None,
+    status: int = 400,
+  ):
+    super().__init__(message)
+    self.status, self.param, self.code = status, param, code
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """What is asked for.
+
+  Attributes:
+    model: As it was named; "" if it was not.
+    messages: Of a chat; None for a prompt that is there as it is.
+    tools: Their descriptions, as the chat template reads them, or None.
+    chat_options: What else the chat template reads.
+    prompts: Texts or ids; empty for a chat.
+    num_samples: Completions of each prompt.
+    limit: Most tokens of each; None: as many as there may be.
+    temperature, top_p: As in `sampling.SamplingConfig`; None where nothing was
+      said of them.
+    stop: Texts before which a completion is cut.
+    seed: Of its draws; None: any.
+    logprobs: Whether the answer has log-probs.
+    num_alternatives: Likeliest tokens that are named at each place.
+    echo: Whether the answer begins with the prompt.
+    token_ids: Whether it has ids.
+  """
+
+  model: str
+  messages: list[chat_lib.Message] | None
+  tools: list[Any] | None
+  chat_options: dict[str, Any]
+  prompts: list[str | list[int]]
+  num_samples: int
+  limit: int | None
+  temperature: float | None
+  top_p: float | None
+  stop: tuple[str, ...]
+  seed: int | None
+  logprobs: bool
+  num_alternatives: int
+  echo: bool
+  token_ids: bool
+
+  @property
+  def with_alternatives(self) -> bool:
+    """Whether log-probs are needed that drawing does not give."""
+    return self.logprobs and (self.echo or self.num_alternatives > 0)
+
+
+def parse(body: Any, is_chat: bool) -> Request:
+  """Reads a body.
+
+  Args:
+    body: JSON data.
+    is_chat: Of /chat/completions; else of /completions.
+
+  Raises:
+    BadRequest: It is none, or asks for what there is not.
+  """
+  if not isinstance(body, Mapping):
+    raise BadRequest("the body is no JSON object; needed is one with a prompt.")
+  # A field that is null is as one that is missing.
+  given = {name: x for name, x in body.items() if x is not None}
+  reader = _Fields(given)
+  for name, neutral in _NEUTRAL.items():
+    value = reader.take(name)
+    if value is not None and value not in neutral:
+      raise BadRequest(
+        f"{name}={value!r:.80} is not supported"
+        + (f": {_REASONS[name]}." if name in _REASONS else "; leave it out."),
+        name,
+        "unsupported",
+      )
+  names = ("max_tokens", *("max_completion_tokens",) * is_chat)
+  echo = not is_chat and reader.flag("echo")
+  # A prompt that is sent back is an answer without a single token.
+  found = [reader.whole(name, 1 - echo, math.inf) for name in names]
+  limits = [limit for limit in found if limit is not None]
+  logprobs, num_alternatives = _logprobs_wanted(reader, is_chat)
+  chat: Any = (None, None, {})
+  prompts: list[str | list[int]] = []
+  if is_chat:
+    chat = _chat(reader)
+  else:
+    prompts = _prompts(reader.take("prompt"))
+  messages, tools, options = chat
+  request = Request(
+    model=reader.text("model"),
+    messages=messages,
+    tools=tools,
+    chat_options=options,
+    prompts=prompts,
+    num_samples=reader.whole("n", 1, MAX_SAMPLES) or 1,
+    limit=min(limits, default=None),
+    temperature=reader.number("temperature", 0, 100),
+    top_p=reader.number("top_p", 1e-6, 1),
+    stop=_stops(reader.take("stop")),
+    seed=reader.whole("seed", 0, MAX_SEED),
+    logprobs=logprobs,
+    num_alternatives=num_alternatives,
+    echo=echo,
+    token_ids=reader.flag("return_token_ids"),
+  )
+  reader.flag("stream")  # The server sends the answer in pieces.
+  wants_usage(reader.take("stream_options"))
+  if left := sorted(given.keys() - reader.taken - _IGNORED):
+    raise BadRequest(
+      f"unknown: {', '.join(map(str, left))[:200]}; leave it out.",
+      str(left[0])[:80],
+      "unknown",
+    )
+  return request
+
+
+def _logprobs_wanted(reader: _Fields, is_chat: bool) -> tuple[bool, int]:
+  """Whether there are log-probs, and likeliest tokens of each place."""
+  if not is_chat:
+    number = reader.whole("logprobs", 0, MAX_LOGPROBS)
+    return number is not None, number or 0
+  wanted = reader.flag("logprobs")
+  number = reader.whole("top_logprobs", 0, engine.MAX_ALTERNATIVES)
+  if number and not wanted:
+    raise BadRequest(
+      f"top_logprobs={number} needs logprobs=true.", "top_logprobs"
+    )
+  return wanted, number or 0
+
+
+class _Fields:
+  """Fields of a body, and which of them somebody has looked at."""
+
+  def __init__(self, given: Mapping[str, Any]):
+    self._given = given
+    self.taken: set[str] = set()
+
+  def take(self, name: str) -> Any:
+    """The value of a field, or None."""
+    self.taken.add(name)
+    return self._given.get(name)
+
+  def flag(self, name: str) -> bool:
+    value = self.take(name)
+    if value is not None and not isinstance(value, bool):
+      raise BadRequest(f"{name}={value!r:.80} must be true or false.", name)
+    return bool(value)
+
+  def text(self, name: str) -> str:
+    value = self.take(name)
+    if value is not None and not isinstance(value, str):
+      raise BadRequest(f"{name}={value!r:.80} must be text.", name)
+    return value or ""
+
+  def whole(self, name: str, least: float, most: float) -> int | None:
+    value = self.take(name)
+    if value is None:
+      return None
+    if type(value) is not int or not least <= value <= most:
+      raise BadRequest(
+        f"{name}={value!r:.80} must be a whole number from {least}"
+        + (f" to {most}." if math.isfinite(most) else " on."),
+        name,
+      )
+    return value
+
+  def number(self, name: str, least: float, most: float) -> float | None:
+    value = self.take(name)
+    if value is None:
+      return None
+    if type(value) not in (int, float) or not least <= value <= most:
+      raise BadRequest(
+        f"{name}={value!r:.80} must be a number from {least} to {most}.", name
+      )
+    return float(value)
+
+
+def _chat(
+  reader: _Fields,
+) -> tuple[list[chat_lib.Message], list[Any] | None, dict[str, Any]]:
+  """Messages, tools, and what else the chat template reads."""
+  try:
+    messages = chat_lib.checked(reader.take("messages"))
+  except ValueError as error:
+    raise BadRequest(str(error), "messages") from None
+  tools = reader.take("tools")
+  if tools is not None and not (
+    isinstance(tools, list) and all(isinstance(x, Mapping) for x in tools)
+  ):
+    raise BadRequest(
+      f"tools={tools!r:.80} must be a list of descriptions.", "tools"
+    )
+  options = reader.take("chat_template_kwargs") or {}
+  taken = {"messages", "tools", "add_generation_prompt"}
+  if not isinstance(options, Mapping) or taken & options.keys():
+    raise BadRequest(
+      f"chat_template_kwargs={options!r:.80} must be an object with what the"
+      " template reads beside messages, tools and add_generation_prompt.",
+      "chat_template_kwargs",
+    )
+  return messages, tools or None, dict(options)
+
+
+def _prompts(value: Any) -> list[str | list[int]]:
+  """One prompt or several, each text or ids."""
+
+  def is_ids(x: Any) -> bool:
+    return isinstance(x, list) and all(type(i) is int and i >= 0 for i in x)
+
+  found = value
+  if isinstance(value, str) or (is_ids(value) and value):
+    found = [value]
+  if (
+    not isinstance(found, list)
+    or not found
+    or not all(x and (isinstance(x, str) or is_ids(x)) for x in found)
+  ):
+    raise BadRequest(
+      f"prompt={value!r:.80} must be a text that is not empty, or a list of"
+      " token ids, or a list of these.",
+      "prompt",
+    )
+  return found
+
+
+def wants_usage(options: Any) -> bool:
+  """Whether the last event of a stream has the numbers of tokens."""
+  match options:
+    case None:
+      return False
+    case {"include_usage": bool(wanted)}:
+      return wanted
+  raise BadRequest(
+    f"stream_options={options!r:.80} may have include_usage, true or false.",
+    "stream_options",
+  )
+
+
+def _stops(value: Any) -> tuple[str, ...]:
+  found = [value] if isinstance(value, str) else value or []
+  if (
+    not isinstance(found, list)
+    or len(found) > _MAX_STOPS
+    or not all(isinstance(x, str) and x for x in found)
+  ):
+    raise BadRequest(
+      f"stop={value!r:.80} must be a text, or at most {_MAX_STOPS} of them,"
+      " and none of them empty.",
+      "stop",
+    )
+  return tuple(found)
+
+
+class Token(NamedTuple):
+  """A token of an answer with log-probs.
+
+  Attributes:
+    piece: Its text.
+    logp: Its log-prob, nats; None for the first token of a prompt.
+    likeliest: Likely tokens in its place, with log-probs, from the likeliest
+      on; the token itself may be among them.
+  """
+
+  piece: bytes
+  logp: float | None
+  likeliest: Sequence[tuple[bytes, float]] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+  """A completion as it is sent.
+
+  Attributes:
+    drawn: Its tokens, up to the one with which a stop text is whole.
+    said: All of their text, but for the end token.
+    text: Of that what is no call, up to a stop text; after the prompt, if that
+      is sent back.
+    tokens: Tokens with log-probs, those of a prompt that is sent back first;
+      empty unless log-probs were asked for.
+    finish_reason: "stop", "length" or "tool_calls".
+    calls: Calls of tools, as OpenAI has them.
+  """
+
+  drawn: engine.Drawn
+  said: str
+  text: str
+  tokens: Sequence[Token]
+  finish_reason: str
+  calls: Sequence[Mapping[str, Any]] = ()
+
+  @property
+  def message(self) -> chat_lib.Message:
+    """The assistant's message."""
+    message: chat_lib.Message = {
+      "role": "assistant",
+      "content": self.text,
+    }
+    if self.calls:
+      message["tool_calls"] = list(self.calls)
+    return message
+
+
+def answer(
+  request: Request,
+  name: str,
+  model: str,
+  prompts: Sequence[Sequence[int]],
+  replies: Sequence[Sequence[Reply]],
+) -> dict[str, Any]:
+  """The body of an answer.
+
+  Args:
+    request: What was asked for.
+    name: Of the answer.
+    model: That has answered.
+    prompts: Ids of each prompt.
+    replies: Of each of them.
+  """
+  choices: list[dict[str, Any]] = []
+  for ids, group in zip(prompts, replies, strict=True):
+    for reply in group:
+      choice: dict[str, Any] = {
+        "index": len(choices),
+        "finish_reason": reply.finish_reason,
+        "stop_reason": None,
+        "logprobs": None,
+      }
+      if request.messages is not None:
+        choice["message"] = reply.message
+        if request.logprobs:
+          choice["logprobs"] = {"content": _chat_logprobs(reply.tokens)}
+      else:
+        choice["text"] = reply.text
+        if request.logprobs:
+          choice["logprobs"] = _logprobs(reply.tokens)
+      if request.token_ids:
+        choice["token_ids"] = list(reply.drawn.ids)
+        if request.messages is None:
+          choice["prompt_token_ids"] = list(ids)
+      choices.append(choice)
+  count = sum(map(len, prompts))
+  written = sum(len(x.drawn.ids) for group in replies for x in group)
+  is_chat = request.messages is not None
+  body: dict[str, Any] = {
+    "id": name,
+    "object": "chat.completion" if is_chat else "text_completion",
+    "created": int(time.time()),
+    "model": model,
+    "choices": choices,
+    "usage": {
+      "prompt_tokens": count,
+      "completion_tokens": written,
+      "total_tokens": count + written,
+    },
+  }
+  if request.token_ids and is_chat:
+    body["prompt_token_ids"] = list(prompts[0])
+  return body
+
+
+def events(answer: Mapping[str, Any], usage: bool) -> list[dict[str, Any]]:
+  """An answer as the events of a stream.
+
+  Args:
+    answer: See above.
+    usage: Whether the last one has the numbers of tokens.
+  """
+  is_chat = answer["object"] == "chat.completion"
+  same = {
+    name: answer[name] for name in answer.keys() - {"choices", "usage"}
+  } | ({"object": "chat.completion.chunk"} if is_chat else {})
+  found = []
+  for choice in answer["choices"]:
+    said = dict(choice)
+    end: dict[str, Any] = {"text": ""}
+    if is_chat:
+      message = said.pop("message")
+      calls = [
+        {"index": number, **call}
+        for number, call in enumerate(message.get("tool_calls", ()))
+      ]
+      said["delta"] = {**message, **({"tool_calls": calls} if calls else {})}
+      end = {"delta": {}}
+    end |= {"index": said["index"], "finish_reason": said["finish_reason"]}
+    found += [
+      {**same, "choices": [{**said, "finish_reason": None}]},
+      {**same, "choices": [end]},
+    ]
+  if usage:
+    found.append({**same, "choices": [], "usage": answer["usage"]})
+  return found
+
+
+def _shown(piece: bytes) -> str:
+  """The text of a token; the bytes of a part of a character, as OpenAI does."""
+  try:
+    return piece.decode("utf-8")
+  except UnicodeDecodeError:
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+def _chat_logprobs(tokens: Sequence[Token]) -> list[dict[str, Any]]:
+  def described(piece: bytes, logp: float | None) -> dict[str, Any]:
+    return {"token": _shown(piece), "bytes": list(piece), "logprob": logp}
+
+  return [
+    {
+      **described(token.piece, token.logp),
+      "top_logprobs": [described(*likely) for likely in token.likeliest],
+    }
+    for token in tokens
+  ]
+
+
+def _logprobs(tokens: Sequence[Token]) -> dict[str, Any]:
+  texts = [_shown(token.piece) for token in tokens]
+  sizes = [len(token.piece.decode("utf-8", "replace")) for token in tokens]
+  offsets = list(itertools.accumulate(sizes, initial=0))
+  likeliest = None
+  if any(token.likeliest for token in tokens):
+    likeliest = [_by_text(token) for token in tokens]
+  return {
+    "tokens": texts,
+    "token_logprobs": [token.logp for token in tokens],
+    "top_logprobs": likeliest,
+    "text_offset": offsets[: len(texts)],
+  }
+
+
+def _by_text(token: Token) -> dict[str, float] | None:
+  """Log-probs by text; the likelier one of two tokens with the same text."""
+  if token.logp is None:
+    return None
+  found: dict[str, float] = {}
+  for piece, logp in (*token.likeliest, (token.piece, token.logp)):
+    found.setdefault(_shown(piece), logp)
+  return found
+
+
+def error(problem: BadRequest) -> dict[str, Any]:
+  """The body of a refusal."""
+  kinds = {401: "authentication_error", 429: "rate_limit_error"}
+  kind = "server_error" if problem.status >= 500 else "invalid_request_error"
+  return {
+    "error": {
+      "message": str(problem),
+      "type": kinds.get(problem.status, kind),
+      "param": problem.param,
+      "code": problem.code,
+    }
+  }

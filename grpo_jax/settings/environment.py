@@ -1,0 +1,405 @@
+"""Settings of an environment on the host, and of what is kept of its turns.
+
+Settings of a guard between a policy and the tools of an environment.
+
+Settings of environments that ask the policy over HTTP.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grpo_jax import ranges
+from grpo_jax.rewards import registry
+from grpo_jax.rewards.agents import call_formats
+from grpo_jax.rewards.agents import interceptor as interceptor_lib
+from grpo_jax.rewards.workers import judge_service, verifiers_process
+from grpo_jax.settings import groups
+
+_INSTRUCTION = (
+  "Your context is nearly full, and all of it will be gone but for the task and"
+  " the last turns. Write a summary of what you have found out and done, and of"
+  " what is left to do."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class CompactionConfig:
+  """When a context is replaced by a summary that the policy writes.
+
+  The next context begins with the whole first prompt, the summary with what
+  stands around it, and the last turns; docs/compaction.md has it for chats.
+
+  Attributes:
+    context_len: C, most tokens of a context: what it begins with, and what
+      follows. None: contexts are never replaced.
+    reserve: Tokens; a summary is due where a context has fewer than this left.
+      None: just enough for an action, the instruction and a summary.
+    every: Turns after which one is due anyway; 0: none.
+    keep_turns: Last turns, each an observation and an action, that the next
+      context begins with; fewer if they do not fit.
+    max_compactions: Most of them in an episode.
+    max_summary_len: Tokens of a summary, with its end.
+    max_prompt_len: Slots of what contexts begin with. None: as many as the
+      first prompt, a summary and the kept turns may take, within C.
+    instruction: What the policy reads before it writes a summary: one text, or
+      three (before, text, after), as the observations of a chat. With one text
+      and the data's template "chat" it is a message of the user, as the
+      tokenizer's chat template writes it.
+    ends: Texts of tokens that end a summary, beside the end tokens; empty: what
+      ends an action.
+    resume: What stands before and after a summary in the next context. The
+      token that ended the summary is not part of it, so that a chat has its end
+      of a message in the second text. Empty: nothing; or, where the template
+      says what the instruction is, what makes the summary the assistant's reply
+      to the first prompt.
+    trains_summary: Whether the tokens of summaries are trained.
+    keeps_summary: Whether contexts begin with the summary; without it they
+      begin with the prompt and the last turns alone.
+  """
+
+  context_len: int | None = None
+  reserve: int | None = None
+  every: int = 0
+  keep_turns: int = 2
+  max_compactions: int = 3
+  max_summary_len: int = 512
+  max_prompt_len: int | None = None
+  instruction: tuple[str, ...] = (_INSTRUCTION,)
+  ends: tuple[str, ...] = ()
+  resume: tuple[str, ...] = ()
+  trains_summary: bool = True
+  keeps_summary: bool = True
+
+  def __post_init__(self):
+    where = "config.environment.compaction"
+    ranges.check(
+      self,
+      where,
+      context_len=ranges.SLOTS,
+      reserve=ranges.SLOTS,
+      every=ranges.COUNT,
+      keep_turns=ranges.Range(0, 2**10),
+      max_compactions=ranges.Range(1, 2**10),
+      max_summary_len=ranges.Range(2, 2**20),
+      max_prompt_len=ranges.SLOTS,
+    )
+    if len(self.instruction) not in (1, 3):
+      raise ValueError(
+        f"{where}.instruction={self.instruction} are {len(self.instruction)}"
+        " texts; give one, or three: before the text, the text, after it."
+      )
+    if len(self.resume) not in (0, 2):
+      raise ValueError(
+        f"{where}.resume={self.resume} are {len(self.resume)} texts; give two,"
+        " before the summary and after it, or none."
+      )
+    if self.compacts:
+      return
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if value != field.default:
+        raise ValueError(
+          f"{where}.{field.name}={value!r} was set, and {where}.context_len is"
+          " not: contexts are never replaced. Set that, or leave the others as"
+          " they are."
+        )
+
+  @property
+  def compacts(self) -> bool:
+    """Whether contexts are replaced at all."""
+    return self.context_len is not None
+
+  @property
+  def asked(self) -> Any:
+    """The instruction as an observation."""
+    if len(self.instruction) == 1:
+      return self.instruction[0]
+    return self.instruction
+
+  @property
+  def around(self) -> tuple[str, ...]:
+    """Before a summary, and after it."""
+    return self.resume or ("", "")
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvironmentConfig:
+  """Turns of an environment on the host (`data.environment`).
+
+  Attributes:
+    max_turns: Most actions of an episode.
+    max_action_len: Tokens after which an action ends.
+    max_observation_len: Tokens to which an observation is cut.
+    action_ends: Texts of tokens that end an action, beside the end tokens.
+    options: What the factory takes beside the prompt, the extras and the seed,
+      by name; plain data.
+    concurrency: Sessions that each of `rewards.num_workers` processes has at
+      work at the same time. More of them hide the time for which tools wait;
+      fewer leave each the cores that it needs to answer in time.
+    compaction: When contexts are replaced by summaries that the policy writes.
+
+  None, and no text, mean those of the task's own environment; where there is
+  none, the sizes are needed.
+  """
+
+  max_turns: int | None = None
+  max_action_len: int | None = None
+  max_observation_len: int | None = None
+  action_ends: tuple[str, ...] = ()
+  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  concurrency: int = 16
+  compaction: CompactionConfig = dataclasses.field(
+    default_factory=CompactionConfig
+  )
+
+  def __post_init__(self):
+    names = ("max_turns", "max_action_len", "max_observation_len")
+    ranges.check(
+      self,
+      "config.environment",
+      concurrency=ranges.Range(1, 2**16),
+      **dict.fromkeys(names, ranges.SLOTS),
+    )
+
+
+SERVICE = "service"
+_BAD = 0.5  # Worth of a verdict from which on a call is bad.
+_PENALTY = ranges.Range(0.0, 1e6)
+
+
+@dataclasses.dataclass(frozen=True)
+class InterceptorConfig:
+  """Which calls of an environment on the host are not executed.
+
+  Attributes:
+    rules: Sets of `rewards/agents/interceptor.py`: "shell", "files", "network",
+      "tests", "golds"; or rules of yours, (call) -> bool, as
+      "package.module:function". A call that one of them flags is judged. Empty:
+      there is no interceptor.
+    call: Regular expression of a call in an action, as
+      "(?s)<tool_call>(.*?)</tool_call>": what its group matches is looked at.
+      Empty: the whole action is.
+    judge: Whether a flagged call is bad. Empty: all of them are. "service": a
+      model over HTTP says so, by config.judge, whose rubric gets the call as
+      {completion} and the last 4096 characters before it as {prompt}; a verdict
+      worth 0.5 or more means bad. Otherwise a function (call, context) -> bool,
+      as "package.module:function".
+    dummy: What the policy reads after a blocked call: one text, or three
+      (before, text, after) as the observations of a chat.
+    abort: Whether a block ends the episode instead.
+    penalty: λ >= 0, taken from the reward of a blocked call.
+  """
+
+  rules: tuple[str, ...] = ()
+  call: str = ""
+  judge: str = ""
+  dummy: tuple[str, ...] = ("information not available",)
+  abort: bool = False
+  penalty: float = 0.0
+
+  def __post_init__(self):
+    ranges.check(self, "config.interceptor", penalty=_PENALTY)
+    if len(self.dummy) not in (1, 3):
+      raise ValueError(
+        f"config.interceptor.dummy={self.dummy} are {len(self.dummy)} texts;"
+        " give one, or three: before the text, the text, after it."
+      )
+    try:
+      found = re.compile(self.call)
+    except re.error as error:
+      raise ValueError(
+        f"config.interceptor.call={self.call!r} is no regular expression:"
+        f" {error}."
+      ) from None
+    if found.groups > 1:
+      raise ValueError(
+        f"config.interceptor.call={self.call!r} has {found.groups} groups, and"
+        " one can be the call; write (?:…) for the others."
+      )
+    for name in self.rules:
+      if name not in interceptor_lib.RULES and ":" not in name:
+        raise ValueError(
+          f"config.interceptor.rules has {name!r}; choose of"
+          f" {', '.join(interceptor_lib.RULES)}, or give"
+          " 'package.module:function'."
+        )
+
+  @property
+  def asks_service(self) -> bool:
+    """Whether the judge is a model over HTTP."""
+    return self.judge == SERVICE
+
+  @property
+  def in_vain(self) -> list[str]:
+    """Names of what was set although there are no rules."""
+    if self.rules:
+      return []
+    return [
+      field.name
+      for field in dataclasses.fields(self)
+      if getattr(self, field.name) != field.default
+    ]
+
+  @property
+  def observation(self) -> interceptor_lib.Observation:
+    """What the policy reads after a blocked call."""
+    if len(self.dummy) == 3:
+      return self.dummy[0], self.dummy[1], self.dummy[2]
+    return self.dummy[0]
+
+  def make(
+    self, service: judge_service.JudgeService | None, timeout_s: float
+  ) -> interceptor_lib.Interceptor:
+    """The interceptor that is meant.
+
+    Args:
+      service: Who is asked if `asks_service`.
+      timeout_s: For the verdicts on all calls of a turn.
+
+    Raises:
+      ValueError: A rule or the judge cannot be imported.
+    """
+    judge: interceptor_lib.Judge | None = None
+    if self.asks_service:
+      assert service is not None
+      judge = _by_service(service, timeout_s)
+    elif self.judge:
+      judge = _one_by_one(
+        registry.load(self.judge, "judge of config.interceptor", {})
+      )
+    return interceptor_lib.Interceptor(
+      tuple(map(rule, self.rules)),
+      judge,
+      self.observation,
+      self.abort,
+      self.penalty,
+      re.compile(self.call) if self.call else None,
+    )
+
+
+def rule(name: str) -> interceptor_lib.Rule:
+  """A set of rules by its name, or somebody's own by its import path.
+
+  Raises:
+    ValueError: There is none.
+  """
+  if name in interceptor_lib.RULES:
+    return interceptor_lib.RULES[name]
+  return registry.load(name, "rule of config.interceptor", {})
+
+
+def _one_by_one(function: Any) -> interceptor_lib.Judge:
+  def judge(calls: Sequence[str], contexts: Sequence[str]) -> list[bool | None]:
+    return [bool(function(*both)) for both in zip(calls, contexts, strict=True)]
+
+  return judge
+
+
+def _by_service(
+  service: judge_service.JudgeService, timeout_s: float
+) -> interceptor_lib.Judge:
+  def judge(calls: Sequence[str], contexts: Sequence[str]) -> list[bool | None]:
+    no_fields: list[dict[str, Any]] = [{} for _ in calls]
+    said = service.score("interceptor", contexts, calls, no_fields, timeout_s)
+    (worth,) = said.components.values()
+    return [
+      None if failed else bool(value >= _BAD)
+      for value, failed in zip(worth, said.failed, strict=True)
+    ]
+
+  return judge
+
+
+SOURCE = "environment"  # Of prompts: the environment has its own.
+PREFIX = verifiers_process.PREFIX
+# What the environment itself decides.
+_ITS_OWN = ("max_turns", "max_observation_len", "action_ends")
+
+
+def is_served(environment: str) -> bool:
+  """Whether an environment of this name asks over HTTP."""
+  return environment.startswith(PREFIX)
+
+
+@dataclasses.dataclass(frozen=True)
+class ServedConfig:
+  """How an environment of the package `verifiers` is run.
+
+  It is named by data.environment="verifiers:module", and its arguments are
+  environment.options.
+
+  Attributes:
+    calls: How the policy writes calls of tools, a name of
+      `rewards/agents/call_formats.py`; empty: calls are text.
+    python: Interpreter with the package, of a virtual environment of its own
+      if its versions do not go with those here; empty: this one.
+    num_rows: Requests that are answered at a time, at most; None: as many as
+      there are completions in a step.
+    pause_s: Requests that come within so many seconds of each other are
+      answered together.
+  """
+
+  calls: str = ""
+  python: str = ""
+  num_rows: int | None = None
+  pause_s: float = 0.005
+
+  def __post_init__(self):
+    ranges.check(
+      self,
+      "config.served",
+      num_rows=ranges.ROWS,
+      pause_s=ranges.Range(1e-4, 60.0),
+    )
+    if self.calls:
+      groups.one_of("served.calls", self.calls, tuple(call_formats.FORMATS))
+
+  def check(self, data: Any, environment: Any, interceptor: Any) -> None:
+    """Raises ValueError for settings that nobody would read.
+
+    Args:
+      data, environment, interceptor: Sections of the same config.
+    """
+    named = is_served(data.environment)
+    if named and data.source != SOURCE:
+      raise ValueError(
+        f"config.data.source={data.source!r} and"
+        f" config.data.environment={data.environment!r}: an environment of the"
+        f" package verifiers has prompts of its own; set the source to"
+        f" {SOURCE!r}."
+      )
+    usual = ServedConfig()
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if not named and value != getattr(usual, field.name):
+        raise ValueError(
+          f"config.served.{field.name}={value!r}, and config.data.environment"
+          f" is not '{PREFIX}MODULE': nobody asks over HTTP. Leave"
+          " config.served as it is."
+        )
+    if not named:
+      return
+    for name in _ITS_OWN:
+      if value := getattr(environment, name):
+        raise ValueError(
+          f"config.environment.{name}={value!r}: the environment"
+          f" {data.environment!r} decides that by itself; set what it takes in"
+          " config.environment.options."
+        )
+    if environment.compaction.compacts:
+      raise ValueError(
+        "config.environment.compaction.context_len="
+        f"{environment.compaction.context_len}: the messages of"
+        f" {data.environment!r} are its own, and none of them can be replaced;"
+        " leave it out, or use an environment of sessions."
+      )
+    if interceptor.rules:
+      raise ValueError(
+        f"config.interceptor.rules={interceptor.rules}: calls are executed by"
+        f" {data.environment!r}, in its process, and nothing stands between;"
+        " leave the rules empty."
+      )

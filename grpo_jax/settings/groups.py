@@ -1,0 +1,709 @@
+"""Groups of settings of a run: what it reads, draws, judges, saves and logs.
+
+Each is a frozen dataclass that checks its own numbers and names. What is
+trained, and how, is in `phase.py`; `config.py` puts all together.
+
+Settings of images in prompts, and what they open.
+
+The parts of a mixture: entries of `config.data.mixture`, checked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from grpo_jax import ranges
+from grpo_jax.models import quantization
+from grpo_jax.rollout import mixing, sampling
+
+# Those that only prompts with images read.
+_OF_IMAGES = (
+  "image_folder",
+  "image_processor",
+  "image_options",
+  "max_images",
+  "max_patches",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageData:
+  """The images of prompts; a part of the settings of data.
+
+  Attributes:
+    images: Fields of the rows that have the images of a prompt: each an image,
+      a list of images, or null (docs/images.md). Empty: prompts are text alone.
+    image_folder: Folder of images that are given by paths, which may not lead
+      out of it; empty: the folder of `train_path`.
+    image_processor: Folder of a checkpoint whose processor cuts images into
+      patches; empty: that of `model.checkpoint`.
+    image_options: Settings of this processor in the place of its file's:
+      "min_pixels" and "max_pixels", or "longest_edge", "tile" and "splits".
+    max_images: Room for images in a prompt; a tile counts as one.
+    max_patches: Room for patches in a prompt. Prompts with more are left out
+      and counted, as those are whose images are broken.
+    image_workers: Processes in which images are decoded.
+  """
+
+  images: tuple[str, ...] = ()
+  image_folder: str = ""
+  image_processor: str = ""
+  image_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  max_images: int | None = None
+  max_patches: int | None = None
+  image_workers: int = 2
+
+  def check_images(self) -> None:
+    """Raises ValueError unless these settings go together."""
+    ranges.check(
+      self,
+      "config.data",
+      max_images=ranges.SIZE,
+      max_patches=ranges.SLOTS,
+      image_workers=ranges.SIZE,
+    )
+    if not self.images:
+      usual = ImageData()
+      for name in _OF_IMAGES:
+        value = getattr(self, name)
+        if value != getattr(usual, name):
+          raise ValueError(
+            f"config.data.{name}={value!r} is for prompts with images; name"
+            " their fields in config.data.images, or leave it as it is."
+          )
+      return
+    for name in ("max_images", "max_patches"):
+      if getattr(self, name) is None:
+        raise ValueError(
+          f"config.data.images={self.images!r} needs config.data.{name}: arrays"
+          " have room for as many in each prompt."
+        )
+    if len({*self.images}) < len(self.images):
+      raise ValueError(
+        f"config.data.images={self.images!r} has a field twice; name each once."
+      )
+
+
+def folder(data: Any) -> str:
+  """Where paths of images begin; empty: nowhere, and none is read.
+
+  Args:
+    data: A `DataConfig`.
+
+  Raises:
+    FileNotFoundError: There is no such folder.
+    ValueError: It lies in a bucket; or training and held-out records lie in
+      two folders, and no folder is named.
+  """
+  if data.image_folder:
+    if "://" in data.image_folder:
+      raise ValueError(
+        f"config.data.image_folder={data.image_folder!r} is not on a disk of"
+        " this machine, where processes read images; copy it here, or put the"
+        " bytes of images into the records."
+      )
+    if not pathlib.Path(data.image_folder).is_dir():
+      raise FileNotFoundError(
+        f"config.data.image_folder={data.image_folder!r}: there is no such"
+        " folder."
+      )
+    return os.path.abspath(data.image_folder)
+  if data.source != "jsonl" or "://" in data.train_path:
+    return ""
+  folders = {
+    os.path.abspath(pathlib.Path(path).parent)
+    for path in (data.train_path, data.eval_path or data.train_path)
+  }
+  if len(folders) > 1:
+    raise ValueError(
+      f"config.data.train_path={data.train_path!r} and"
+      f" config.data.eval_path={data.eval_path!r} lie in two folders; set"
+      " config.data.image_folder to the one that paths of images begin in."
+    )
+  return folders.pop()
+
+
+# Settings of the data that a part has for itself; it shares all others.
+OWN = (
+  "source",
+  "name",
+  "task_options",
+  "train_path",
+  "eval_path",
+  "format",
+  "fields",
+  "train_split",
+  "eval_split",
+  "streaming",
+  "separator",
+  "datasets",
+  "quarantine",
+  "drop_tag_probability",
+  "rejected_share",
+)
+
+
+class Part(NamedTuple):
+  """One entry.
+
+  Attributes:
+    data: Settings of its records, a `DataConfig`.
+    weight: Its share of the training prompts is in proportion.
+  """
+
+  data: Any
+  weight: float
+
+
+def parts(data: Any) -> dict[str, Part]:
+  """The parts of a `DataConfig` whose source is "mixture", by domain.
+
+  Raises:
+    TypeError: A setting of a part is of another kind than that of the data.
+    ValueError: An entry is no part, two have one name, or text and ids mix.
+  """
+  if not data.mixture:
+    raise ValueError(
+      "config.data.source='mixture' and config.data.mixture is empty; name its"
+      " parts, as ({'name': 'add'}, {'name': 'sort', 'weight': 2.0})."
+    )
+  found: dict[str, Part] = {}
+  for place, entry in enumerate(data.mixture):
+    where = f"config.data.mixture[{place}]"
+    name, part = _part(where, data, entry)
+    if name in found:
+      raise ValueError(
+        f"{where}: two parts are the domain {name!r}; give each a 'domain' of"
+        " its own."
+      )
+    found[name] = part
+  if not any(part.weight for part in found.values()):
+    raise ValueError("config.data.mixture: all weights are 0.")
+  kinds = {part.data.source == "task" for part in found.values()}
+  if len(kinds) > 1:
+    raise ValueError(
+      "config.data.mixture: some parts are tasks, which are made of ids, and"
+      " some are text; a policy has one tokenizer. Take one kind."
+    )
+  return found
+
+
+def _part(where: str, data: Any, entry: Mapping[str, Any]) -> tuple[str, Part]:
+  if not hasattr(entry, "items"):
+    raise TypeError(
+      f"{where} is {entry!r:.60}; needed is a group, as {{'name': 'add'}}."
+    )
+  settings = dict(entry.items())
+  given = settings.pop("domain", None)
+  weight = settings.pop("weight", 1.0)
+  if type(weight) not in (int, float) or not 0 <= weight < 1e9:
+    raise ValueError(
+      f"{where} has the weight {weight!r}; needed is a number from 0 on."
+    )
+  if unknown := settings.keys() - {*OWN}:
+    raise ValueError(
+      f"{where} has {sorted(unknown)}; it may have domain, weight and"
+      f" {', '.join(OWN)}. All else is set once, in config.data."
+    )
+  if settings.get("source") == "environment":
+    raise ValueError(
+      f"{where} has the prompts of an environment, which answers all prompts of"
+      " a run; set config.data.source='environment' instead."
+    )
+  if settings.get("source") == "mixture":
+    raise ValueError(f"{where} is a mixture itself; name its parts instead.")
+  usual = type(data)()
+  for name, value in settings.items():
+    default = getattr(usual, name)
+    is_group = isinstance(default, Mapping) and hasattr(value, "items")
+    is_whole = isinstance(default, float) and type(value) is int
+    if not (isinstance(value, type(default)) or is_group or is_whole):
+      raise TypeError(
+        f"{where}: {name} is {value!r:.60}; it needs a"
+        f" {type(default).__name__}, as {default!r}."
+      )
+  made = dataclasses.replace(
+    data, **{"source": "task", "mixture": (), **settings}
+  )
+  name = given if given is not None else _name(made)
+  if not isinstance(name, str) or not name:
+    raise ValueError(f"{where} has the domain {name!r:.60}; needed is a text.")
+  return name, Part(made, float(weight))
+
+
+def _name(data: Any) -> str:
+  """What a part without a name is called."""
+  if data.source in ("jsonl", "text"):
+    return pathlib.PurePosixPath(data.train_path).stem
+  if data.source == "reasoning_gym":
+    return "_".join(str(entry.get("name")) for entry in data.datasets)
+  return data.name
+
+
+# Seconds. Waiting for the operating system counts them in milliseconds, of
+# which it knows 2³¹.
+SECONDS = ranges.Range(1e-3, 1e6)
+MAX_TIMEOUT_S = 200  # Less than JAX's own limit of a heartbeat.
+# Logits are divided by it, and have to stay finite.
+TEMPERATURE = ranges.Range(1e-6, ranges.MAX_FLOAT)
+# How a frozen model is kept: in its own dtype; or all of it in bfloat16; or the
+# kernels of its layers in 8 bits, and the rest in bfloat16.
+STORAGE = ("own", "bfloat16", "int8")
+
+
+def one_of(what: str, value: str, known: tuple[str, ...]) -> None:
+  """Raises ValueError unless a choice is one of those that there are."""
+  if value not in known:
+    raise ValueError(
+      f"config: {what} got {value!r:.80}{nearest(value, known)}; choose one of"
+      f" {', '.join(known)}."
+    )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+  """A hint for a message: the known name that is most like this one."""
+  near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+  return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+SOURCES = (
+  *("task", "tfds", "jsonl", "text", "reasoning_gym"),
+  *("environment", "mixture"),
+)
+# Settings that only some of these read, with their defaults.
+_OF_SOURCES: dict[str, tuple[Any, tuple[str, ...]]] = {
+  "fields": ({}, ("tfds", "jsonl")),
+  "streaming": (False, ("jsonl",)),
+  "separator": ("\n", ("text",)),
+  "datasets": ((), ("reasoning_gym",)),
+  "quarantine": ("", ("tfds", "jsonl", "text")),
+  "mixture": ((), ("mixture",)),
+  "domain_key": ("", ("tfds", "jsonl", "mixture")),
+  "domains": ((), ("tfds", "jsonl", "reasoning_gym")),
+  "images": ((), ("tfds", "jsonl", "mixture")),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig(ImageData):
+  """Where prompts come from.
+
+  Attributes:
+    source: "task" (synthetic, `tasks/`), "tfds", "jsonl", "text" (prompts
+      alone), "reasoning_gym", "environment" (what `environment` shows first,
+      or the data set of one of the package verifiers), or "mixture" of several
+      of these but the last.
+    name: Task name, or the import path of a task ("my_pkg.tasks:make"), or TFDS
+      dataset name ("gsm8k").
+    task_options: Options of the task (`tasks/<name>.py`).
+    train_split, eval_split: Splits of a TFDS dataset, as "train[:1000]".
+    train_path: File of training prompts, JSON lines or text; local or gs://.
+    eval_path: The same of held-out prompts; empty: the training file.
+    format: How the rows of a JSON-lines file or a TFDS dataset read; empty: the
+      fields prompt, answer, completion and extras, or, of a TFDS dataset with
+      such a name, its own. "gsm8k": question and worked answer. "math": problem
+      and solution with a box. "pairs": prompt, chosen and rejected.
+    fields: Without a format, which fields of the rows are a record's: names
+      `prompt`, `answer` and `completion` of theirs, and `extras`, a group of
+      such names.
+    mixture: Parts of a mixture: each a group with settings of its own, as
+      `source` ("task" by default), `name`, `task_options` or `train_path`; its
+      `weight` (1 by default), with which its prompts are drawn for training;
+      and the name of its `domain` (by default that of the task or the file).
+      Evaluations take a prompt of each in turn. Parts are tasks, or text of one
+      tokenizer; what is no setting of a part, such as `template`, is that of
+      the mixture.
+    domain_key: Field of the rows, or of their `extras`, whose text or whole
+      number is the name of a prompt's domain: metrics, evaluations and lengths
+      are told apart by it, and rewards, teachers and weights of the KL can be.
+      Empty: the number `domain` in `extras`, if there is one; of the format
+      "math" the subject.
+    domains: Names of the domains in the order of their numbers; empty: those
+      that the data have, in alphabetical order, and of numbers the number.
+    streaming: Leave a JSON-lines file on the disk and read a line when it is
+      its turn, which takes no memory; a file `.index` is made beside it.
+    separator: What stands between the prompts of a text: "\\n", or "\\n\\n" for
+      paragraphs.
+    datasets: Of reasoning-gym: each a group with a `name`, and, if they are to
+      be others than the defaults, `weight`, `settings`, and `level` or
+      `levels` of difficulty (`data/gym.py`).
+    tokenizer: Path of a `tokenizer.json` or of a checkpoint's folder, or
+      "gsm8k" or "bytes" (every byte is a token) for those that come with the
+      package; empty with a `model.checkpoint`: that one's. Unused by tasks,
+      which are made of ids.
+    template: How a prompt is put to the model: a text with "{prompt}", or
+      "chat" for the tokenizer's own chat template.
+    chat_options: What the chat template reads beside the messages. Of an
+      environment with tools (docs/tools.md) their schemas are among it as
+      `tools`, if none are named here.
+    end_tokens: Tokens that end a completion; empty: those of the tokenizer.
+    max_prompt_len: Prompt slots S; longer prompts are left out and counted.
+      None: what the task needs.
+    drop_tag_probability: How often the supervised teacher of worked answers
+      ("gsm8k") drops one of its format tags, in [0, 1].
+    rejected_share: Of a file of pairs, the share of rows in [0, 1] of which a
+      supervised phase imitates the rejected text, and not the chosen one.
+    quarantine: JSON file with records to leave out of training, as
+      `experiments.lint` writes it; empty: none.
+    num_threads: Threads that read and tokenize batches ahead; 0: a batch is
+      made when it is asked for. Never changes what is read.
+    environment: Import path "package.module:function" of what makes the
+      sessions of an environment on the host (`types.HostEnvironment`): episodes
+      of several turns, whose scores are the components of the reward. With a
+      task, it takes the place of the task's verifier or environment.
+      "verifiers:module" is an environment of that package (docs/serving.md).
+      Empty: none.
+  """
+
+  source: str = "task"
+  name: str = "add"
+  task_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  train_path: str = ""
+  eval_path: str = ""
+  format: str = ""
+  train_split: str = "train"
+  eval_split: str = "test"
+  fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  streaming: bool = False
+  separator: str = "\n"
+  datasets: tuple[Mapping[str, Any], ...] = ()
+  mixture: tuple[Mapping[str, Any], ...] = ()
+  domain_key: str = ""
+  domains: tuple[str, ...] = ()
+  tokenizer: str = ""
+  template: str = "{prompt}"
+  chat_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  end_tokens: tuple[str, ...] = ()
+  max_prompt_len: int | None = None
+  drop_tag_probability: float = 0.0
+  rejected_share: float = 0.0
+  quarantine: str = ""
+  num_threads: int = 1
+  environment: str = ""
+
+  def __post_init__(self):
+    one_of("data.source", self.source, SOURCES)
+    if "{prompt}" not in self.template and self.template != "chat":
+      raise ValueError(
+        f"config.data.template={self.template!r} does not contain"
+        ' "{prompt}"; write where the prompt goes, or "chat" for the'
+        " tokenizer's own template."
+      )
+    if self.source == "jsonl" and not self.train_path:
+      raise ValueError(
+        "config.data.source='jsonl' needs config.data.train_path, a file with"
+        " one JSON object per line with a field 'prompt'."
+      )
+    if self.source == "text" and not self.train_path:
+      raise ValueError(
+        "config.data.source='text' needs config.data.train_path, a file with a"
+        " prompt on each line."
+      )
+    if self.source == "environment" and not self.environment:
+      raise ValueError(
+        "config.data.source='environment' needs config.data.environment, whose"
+        " first observations are the prompts, as"
+        " 'grpo_jax.rewards.agents.games:make'."
+      )
+    for name, (default, sources) in _OF_SOURCES.items():
+      value = getattr(self, name)
+      if value != default and self.source not in sources:
+        raise ValueError(
+          f"config.data.{name}={value!r} is for"
+          f" config.data.source={' or '.join(map(repr, sources))}, and it is"
+          f" {self.source!r}; leave one of them as it is."
+        )
+    self.check_images()
+    if len({*self.domains}) < len(self.domains):
+      raise ValueError(
+        f"config.data.domains={self.domains} has a name twice; a domain has one"
+        " name and one number."
+      )
+    if self.source == "mixture":
+      parts(self)
+    if self.quarantine and self.streaming:
+      raise ValueError(
+        f"config.data.quarantine={self.quarantine!r} is for data in memory;"
+        " set config.data.streaming=False, or leave the records out of the"
+        " file."
+      )
+    if self.rejected_share and self.format != "pairs":
+      raise ValueError(
+        f"config.data.rejected_share={self.rejected_share} is for a file of"
+        " pairs; set config.data.format='pairs', or leave it at 0."
+      )
+    ranges.check(
+      self,
+      "config.data",
+      max_prompt_len=ranges.SLOTS,
+      drop_tag_probability=ranges.SHARE,
+      rejected_share=ranges.SHARE,
+      num_threads=ranges.Range(0, 64),
+    )
+
+  @property
+  def is_made_of_ids(self) -> bool:
+    """Whether tasks make the prompts, and there is no text."""
+    if self.source != "mixture":
+      return self.source == "task"
+    first, *_ = parts(self).values()
+    return first.data.is_made_of_ids
+
+  @property
+  def shown_task(self) -> str:
+    """How a message calls what makes prompts of ids."""
+    if self.source == "mixture":
+      return "the mixture of tasks"
+    return f"the task {self.name!r}"
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingConfig:
+  """How completions are drawn.
+
+  Attributes:
+    max_new_tokens: Budget T per completion; None: what the task needs.
+    temperature: Of training rollouts, > 0.
+    domain_limits: Budgets of completions of some domains of prompts, tokens,
+      by name: {"add": 8}. Those of other domains have max_new_tokens.
+    top_k: Keeps so many of the likeliest tokens; None: all.
+    top_p: Nucleus sampling: keeps the smallest set of tokens with this
+      probability; None: all.
+    min_p: Keeps tokens with at least this share of the probability of the
+      likeliest one; None: all.
+    lanes: Completions that are decoded at once; None: all. With fewer, the
+      next one begins where another has ended, which pays where their lengths
+      differ, and the cache has room for as many only. 256 of geometric
+      lengths, 38 tokens on average and 177 at most, take 3.7 s at once and 1.2
+      s in 32 lanes (2 layers, width 128, on a CPU).
+    num_cache_sizes: Sizes in which the cache of keys and values grows while
+      completions do, at most; each is half of the next, and compiled anew. 1
+      compiles faster, and all steps of decoding read a cache of full length.
+    weights_dtype: What kernels are rounded to while training rollouts are drawn
+      ("int8", "float8_e4m3fn"; "model": they are not). Updates and evaluations
+      read them as they are; see docs/quantised_sampling.md.
+    uncorrected: Whether completions of rounded kernels, or of earlier
+      parameters (config.rl.staleness, recycle_surplus, replay_size), may be
+      trained on without a correction (config.algorithm.importance_mode,
+      rejection).
+    mix_rate: Probability with which the policy reads a blend of like tokens
+      in the place of one that it has written; every pass of the update reads
+      the same. 0 for none, as in all evaluations; see docs/mixing.md.
+    mix_top_k: Tokens of a blend, at least 2: an anchor and its neighbours.
+    mix_anchor: "argmax", the likeliest token of the step, or "sampled", the one
+      that was written.
+    mix_neighbours: "nearest", tokens whose embeddings have the largest cosine
+      with that of the anchor; or "random", for comparison.
+    mix_min_entropy: Mixes only where the distribution of the token has more
+      entropy, nats; with mix_rate=1 entropy alone decides. 0: anywhere.
+    mix_until: Text of a token: it and all that follows in a completion are read
+      as they are. Empty: whole completions are mixed, as they are where it does
+      not come.
+  """
+
+  max_new_tokens: int | None = None
+  temperature: float = 1.0
+  domain_limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  top_k: int | None = None
+  top_p: float | None = None
+  min_p: float | None = None
+  lanes: int | None = None
+  num_cache_sizes: int = 4
+  weights_dtype: str = "model"
+  uncorrected: bool = False
+  mix_rate: float = 0.0
+  mix_top_k: int = 2
+  mix_anchor: str = "argmax"
+  mix_neighbours: str = "nearest"
+  mix_min_entropy: float = 0.0
+  mix_until: str = "</think>"
+
+  def __post_init__(self):
+    if self.temperature not in TEMPERATURE:
+      raise ValueError(
+        f"config.sampling.temperature={self.temperature} must be"
+        f" {TEMPERATURE}: training needs samples. Evaluation is greedy by"
+        " itself."
+      )
+    share = ranges.Range(ranges.MIN_FLOAT, 1)
+    ranges.check(
+      self,
+      "config.sampling",
+      max_new_tokens=ranges.SLOTS,
+      top_k=ranges.SIZE,
+      top_p=share,
+      min_p=share,
+      lanes=ranges.ROWS,
+      num_cache_sizes=ranges.Range(1, 16),
+      mix_rate=ranges.SHARE,
+      mix_top_k=ranges.Range(2, ranges.MAX_INT),
+      mix_min_entropy=ranges.Range(0, 22),  # The log of 2³¹ tokens is 21.5.
+    )
+    one_of("sampling.weights_dtype", self.weights_dtype, quantization.SAMPLED)
+    one_of("sampling.mix_anchor", self.mix_anchor, mixing.ANCHORS)
+    one_of("sampling.mix_neighbours", self.mix_neighbours, mixing.NEIGHBOURS)
+
+  def sampler(
+    self,
+    max_new_tokens: int,
+    end_ids: tuple[int, ...],
+    pad_id: int,
+    record_kept: bool = False,
+    record_routing: bool = False,
+    mix_until: tuple[int, ...] = (),
+  ) -> sampling.SamplingConfig:
+    """The sampler's config for a tokenizer."""
+    mix = None
+    if self.mix_rate:
+      mix = mixing.Mixing(
+        rate=self.mix_rate,
+        top_k=self.mix_top_k,
+        anchor=self.mix_anchor,
+        neighbours=self.mix_neighbours,
+        min_entropy=self.mix_min_entropy,
+        until=mix_until,
+      )
+    return sampling.SamplingConfig(
+      max_new_tokens=max_new_tokens,
+      end_ids=end_ids,
+      pad_id=pad_id,
+      temperature=self.temperature,
+      top_k=self.top_k,
+      top_p=self.top_p,
+      min_p=self.min_p,
+      record_kept=record_kept,
+      record_routing=record_routing,
+      lanes=self.lanes,
+      num_cache_sizes=self.num_cache_sizes,
+      mix=mix,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+  """Held-out evaluation.
+
+  Attributes:
+    num_prompts: Held-out prompts, one completion each.
+    batch_size: Prompts per evaluation batch.
+    temperature: Of the completions; 0 is greedy.
+    every: Steps of the "rl" phase between evaluations; 0: only before and
+      after the phase.
+  """
+
+  num_prompts: int = 256
+  batch_size: int = 256
+  temperature: float = 0.0
+  every: int = 0
+
+  def __post_init__(self):
+    ranges.check(
+      self,
+      "config.eval",
+      num_prompts=ranges.ROWS,
+      batch_size=ranges.ROWS,
+      every=ranges.COUNT,
+    )
+    if self.temperature and self.temperature not in TEMPERATURE:
+      raise ValueError(
+        f"config.eval.temperature={self.temperature} must be 0, for the most"
+        f" likely tokens, or {TEMPERATURE}."
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+  """When to save.
+
+  Attributes:
+    every: Steps between checkpoints; 0: only at the end of a phase.
+    keep: Latest checkpoints kept.
+    compress: Whether checkpoints are compressed. Those of weights have a few
+      percent fewer bytes then, and take several times as long to write
+      (benchmarks/host.md).
+  """
+
+  every: int = 0
+  keep: int = 2
+  compress: bool = False
+
+  def __post_init__(self):
+    ranges.check(
+      self, "config.checkpoint", every=ranges.COUNT, keep=ranges.SIZE
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class LogConfig:
+  """What to write beside metrics.jsonl.
+
+  Attributes:
+    tensorboard: Write TensorBoard events.
+    wandb_project: W&B project (extra `wandb`); empty: no W&B.
+    wandb_name: Of the run there; empty: the name of its folder.
+    wandb_group: Of runs that belong together; a sweep sets it to its own name.
+    wandb_tags: The tags of the run.
+    samples_every: Steps between sampled texts in samples.jsonl; 0: none.
+    num_samples: Rows each time.
+    traces_every: Steps between groups of completions in traces.jsonl.gz, token
+      by token, of which each evaluation has some too; 0: none. The first and
+      the last step of a phase are among them.
+    trace_groups: Groups each time at most, beside those of `trace_prompts`;
+      and as many prompts of each evaluation.
+    trace_prompts: Prompts that are always among them when they come: numbers
+      of their records, or texts that they contain.
+    traces_max_mib: Most MiB of that file. Each time gets an equal part of what
+      is left; groups that do not fit are left out, and rows are cut.
+    curves: Draw curves.png at the end, which takes one to two seconds.
+  """
+
+  tensorboard: bool = True
+  wandb_project: str = ""
+  wandb_name: str = ""
+  wandb_group: str = ""
+  wandb_tags: tuple[str, ...] = ()
+  samples_every: int = 20
+  num_samples: int = 4
+  traces_every: int = 20
+  trace_groups: int = 4
+  trace_prompts: tuple[str, ...] = ()
+  traces_max_mib: int = 64
+  curves: bool = True
+
+  def __post_init__(self):
+    ranges.check(
+      self,
+      "config.log",
+      samples_every=ranges.COUNT,
+      num_samples=ranges.COUNT,
+      traces_every=ranges.COUNT,
+      trace_groups=ranges.COUNT,
+      traces_max_mib=ranges.SIZE,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class HostsConfig:
+  """When a run on several hosts gives one of its processes up; `hosts.py`.
+
+  Attributes:
+    timeout_s: Seconds without a sign of life from the process.
+    stall_s: Seconds that it is alive and behind the others, or that none gets
+      on: more than the longest compilation, evaluation or save takes.
+  """
+
+  timeout_s: float = 60.0
+  stall_s: float = 3600.0
+
+  def __post_init__(self):
+    ranges.check(self, "config.hosts", timeout_s=SECONDS, stall_s=SECONDS)
+    if self.timeout_s > MAX_TIMEOUT_S:
+      raise ValueError(
+        f"config.hosts.timeout_s={self.timeout_s} must be at most"
+        f" {MAX_TIMEOUT_S}: JAX itself waits little longer."
+      )

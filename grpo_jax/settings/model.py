@@ -1,0 +1,236 @@
+"""Settings of the model of a run, and where it comes from.
+
+Settings of what reads the images of prompts.
+
+Settings of the mesh of devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Any
+
+from grpo_jax import ranges
+from grpo_jax.models import architecture, lora
+from grpo_jax.models.hf import families, hub, peft
+from grpo_jax.models.vision_parts import KINDS, TowerConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TowerSettings(TowerConfig):
+  """What reads the images of prompts; `models/vision_parts.py` has the sizes.
+
+  Attributes:
+    kind: Family of the tower, "siglip", "qwen2_5_vl" or "qwen3_vl"; empty:
+      prompts have no images.
+    trained: Whether the tower is trained; else it stays as it is. Beneath
+      adapters it is never trained itself.
+    image_token: The id of the placeholder, in whose places prompts show their
+      images; with a checkpoint its config.json says it.
+  """
+
+  kind: str = ""
+  trained: bool = True
+  image_token: int | None = None
+
+  def __post_init__(self):
+    if self.kind:
+      super().__post_init__()
+      if self.image_token is None:
+        raise ValueError(
+          f"config.model.tower.kind={self.kind!r} reads images in the places of"
+          " a token; set config.model.tower.image_token to its id."
+        )
+      return
+    changed = [
+      field.name
+      for field in dataclasses.fields(self)
+      if field.name != "trained" and getattr(self, field.name) != field.default
+    ]
+    if changed:
+      raise ValueError(
+        f"config.model.tower has {', '.join(changed)}, and no kind; set"
+        f" config.model.tower.kind to one of {', '.join(KINDS)}, or leave them"
+        " as they are."
+      )
+
+  @property
+  def fields(self) -> dict[str, Any]:
+    """Fields of a `TransformerConfig` with this tower."""
+    if not self.kind:
+      return {}
+    sizes = {
+      field.name: getattr(self, field.name)
+      for field in dataclasses.fields(TowerConfig)
+    }
+    return {
+      "tower": TowerConfig(**sizes),
+      "image_token": self.image_token,
+      "tower_trained": self.trained,
+    }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig(architecture.Architecture):
+  """A transformer; `models/architecture.py` says what the other fields mean.
+
+  Attributes:
+    tower: What reads the images of prompts.
+    checkpoint: Folder or hub name of a Hugging Face checkpoint to start from.
+      Its config.json then decides the architecture: of the other fields only
+      `dtype`, `param_dtype`, `attention`, `decode_attention`, `experts`,
+      `remat`, `split_positions`, `prefill_chunk`, `cache_dtype`,
+      `long_context` and `tower.trained` may be set. Empty: from scratch.
+    revision: Commit, tag or branch of a checkpoint on the hub; with a commit a
+      run starts from the same files on every day. Empty: the newest.
+    adapter_checkpoint: Folder with adapters to start from, as PEFT and
+      `experiments.export --adapters` write it, for this `checkpoint`. Rank, α
+      and modules are the file's, and need not be set. Empty: fresh adapters.
+    lora_rank: Rank of the adapters, which alone are trained; 0 for no adapters.
+    lora_alpha: Their term is multiplied by lora_alpha / lora_rank.
+    lora_modules: Projections with an adapter, as `lora.LoRAConfig` names them;
+      empty: all that the layers have, but for those of experts.
+    quantization: How the kernels beneath the adapters are kept: "none", "int8",
+      "nf4" or "nf4_double".
+  """
+
+  tower: TowerSettings = dataclasses.field(default_factory=TowerSettings)
+  checkpoint: str = ""
+  revision: str = ""
+  adapter_checkpoint: str = ""
+  lora_rank: int = 0
+  lora_alpha: float = 32.0
+  lora_modules: tuple[str, ...] = ()
+  quantization: str = "none"
+
+  def __post_init__(self):
+    super().__post_init__()
+    ranges.check(self, "config.model", lora_alpha=ranges.POSITIVE)
+    if self.lora_rank:
+      ranges.check(self, "config.model", lora_rank=lora.RANKS)
+    if self.revision and not self.checkpoint:
+      raise ValueError(
+        f"config.model.revision={self.revision!r} is of a checkpoint on the"
+        " hub; set config.model.checkpoint to its name."
+      )
+    if self.adapter_checkpoint:
+      if not self.checkpoint:
+        raise ValueError(
+          f"config.model.adapter_checkpoint={self.adapter_checkpoint!r}: these"
+          " adapters belong to a checkpoint; set config.model.checkpoint to the"
+          " one that they were trained with."
+        )
+      return  # Their file is read when the run begins.
+    if not self.lora_rank and self.quantization != "none":
+      raise ValueError(
+        f"config.model.quantization={self.quantization!r} freezes the kernels"
+        " of the layers, and nothing else would be trained; set"
+        " config.model.lora_rank, or quantization='none'."
+      )
+    self.adapters()
+
+  def adapters(self) -> lora.LoRAConfig | None:
+    """The low-rank adapters, or None.
+
+    Raises:
+      FileNotFoundError: There are none in `adapter_checkpoint`.
+      ValueError: A number is out of range; or the file has another one.
+    """
+    if self.adapter_checkpoint:
+      found = peft.config_of(self.adapter_checkpoint, self.quantization)
+      for name in ("rank", "alpha", "modules"):
+        setting, theirs = f"lora_{name}", getattr(found, name)
+        value = getattr(self, setting)
+        if value != getattr(ModelConfig, setting) and value != theirs:
+          raise ValueError(
+            f"config.model.{setting}={value}, and the adapters in"
+            f" {self.adapter_checkpoint} have {theirs}; leave the setting out:"
+            " it is taken from there."
+          )
+      return found
+    if not self.lora_rank:
+      return None
+    return lora.LoRAConfig(
+      rank=self.lora_rank,
+      alpha=self.lora_alpha,
+      modules=self.lora_modules,
+      quantization=self.quantization,
+    )
+
+  def directory(self, weights: bool = False) -> pathlib.Path:
+    """The folder of the checkpoint, downloaded if it is on the hub.
+
+    Args:
+      weights: Whether they are needed, and not its config and tokenizer alone.
+    """
+    return hub.local_directory(self.checkpoint, self.revision, weights)
+
+  def transformer(self, vocab_size: int) -> architecture.TransformerConfig:
+    """The architecture, for a vocabulary of at least this size.
+
+    Raises:
+      FileNotFoundError, ValueError: The checkpoint is missing, unsupported,
+        or too small for the vocabulary; or a field contradicts it.
+    """
+    fields = {
+      field.name: getattr(self, field.name)
+      for field in dataclasses.fields(architecture.Architecture)
+    }
+    if not self.checkpoint:
+      return architecture.TransformerConfig(
+        vocab_size=vocab_size, **fields, **self.tower.fields
+      )
+    default = ModelConfig()
+    ours = architecture.FIELDS_OF_A_RUN
+    for name, value in fields.items():
+      if name not in ours and value != getattr(default, name):
+        raise ValueError(
+          f"config.model.{name}={value} with config.model.checkpoint="
+          f"{self.checkpoint!r}: its config.json decides the architecture; of"
+          f" the model's fields only {', '.join(ours)} may be set beside it."
+          " Start from configs/checkpoint.py, which sets none."
+        )
+    if self.tower.kind:
+      raise ValueError(
+        f"config.model.tower.kind={self.tower.kind!r} with"
+        f" config.model.checkpoint={self.checkpoint!r}: its config.json says"
+        " which tower it has; leave the kind empty."
+      )
+    theirs, _ = families.from_config_json(self.directory())
+    if theirs["vocab_size"] < vocab_size:
+      raise ValueError(
+        f"config.model.checkpoint={self.checkpoint!r} has"
+        f" {theirs['vocab_size']} token ids and the tokenizer {vocab_size};"
+        " set config.data.tokenizer to the checkpoint's own."
+      )
+    kept = {name: fields[name] for name in ours}
+    kept["tower_trained"] = self.tower.trained
+    return architecture.TransformerConfig(**{**theirs, **kept})
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+  """Devices = data × fsdp × expert × tensor; see `sharding.py`.
+
+  Rows of a batch are split over data × fsdp × expert.
+
+  Attributes:
+    data: Copies of the parameters; None: as many as there are devices for.
+      With several TPU slices, a multiple of their number; the gradient of
+      every micro-batch is summed across them, so there a large
+      `micro_batch_size` saves time.
+    fsdp: Devices over which parameters, gradients and moments are split.
+    tensor: Devices over which heads, MLP width and vocabulary are split;
+      divides them, and the key/value heads.
+    expert: Devices over which experts are split; divides their number.
+  """
+
+  data: int | None = None
+  fsdp: int = 1
+  tensor: int = 1
+  expert: int = 1
+
+  def __post_init__(self):
+    names = ("data", "fsdp", "tensor", "expert")
+    ranges.check(self, "config.mesh", **dict.fromkeys(names, ranges.SIZE))

@@ -1,0 +1,316 @@
+"""Settings that are named one by one, as `rl.steps`, in a config of a file.
+
+The command line and `grpo_jax.config` find and check them here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import pathlib
+import runpy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from ml_collections import config_dict
+
+from grpo_jax import imports
+from grpo_jax.data import sources
+
+# Beside the package in a checkout, and where pip has installed both.
+CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
+# Groups whose settings have names of the user's own, and what one looks like.
+FREE_GROUPS = {
+  "data.chat_options": "{'enable_thinking': False}",
+  "data.image_options": "{'max_pixels': 200704}",
+  "data.fields": "{'prompt': 'question', 'answer': 'answer'}",
+  "data.task_options": "{'level': 2}",
+  "sampling.domain_limits": "{'add': 8}",
+  "environment.options": "{'word': 'hey'}",
+  "judge.service.options": "{'seed': 1}",
+  "judge.verdicts": "{'yes': 1.0, 'no': 0.0}",
+  "rewards.domains": "{'math_accuracy': ('algebra', 'geometry')}",
+  "rewards.options": "{'cosine_length': {'max_len': 64}}",
+  "rewards.schedules": "{'think_answer_format': ((0, 1.0), (100, 0.0))}",
+}
+_NEEDED = {
+  int: "a whole number",
+  float: "a number",
+  bool: "True or False",
+  str: "a text",
+  tuple: "a tuple",
+}
+
+
+def text_of(error: BaseException) -> str:
+  """The message of an error."""
+  # str(KeyError("x")) is "'x'": take the argument itself.
+  if isinstance(error, KeyError) and error.args:
+    return str(error.args[0])
+  return str(error)
+
+
+def shipped() -> list[str]:
+  """Names of the configs that come with the library, as "recipes/dapo"."""
+  return sorted(
+    file.relative_to(CONFIGS).with_suffix("").as_posix()
+    for file in CONFIGS.rglob("*.py")
+    if "def get_config(" in file.read_text(encoding="utf-8")
+  )
+
+
+def find(name: str | os.PathLike) -> pathlib.Path:
+  """The config file that a path or a name means.
+
+  A path of a file is that file, also one without its folder here:
+  "configs/quickstart.py" is found from any folder, where the library has it.
+
+  Args:
+    name: A path, or the name of a config that comes with the library, as
+      "quickstart" or "recipes/dapo".
+
+  Raises:
+    FileNotFoundError: There is none; the message has the nearest one and the
+      list of all.
+  """
+  text = os.fspath(name)
+  path = pathlib.Path(text)
+  if path.is_file():
+    return path
+  own = text.removeprefix("configs/").removesuffix(".py")
+  # "mine.py" would be a file of the user's own.
+  is_name = text.startswith("configs/") or not text.endswith(".py")
+  inside = not path.is_absolute() and ".." not in path.parts
+  found = CONFIGS / f"{own}.py"
+  if is_name and inside and found.is_file():
+    here = pathlib.Path.cwd()
+    return found.relative_to(here) if found.is_relative_to(here) else found
+  known = shipped()
+  near = difflib.get_close_matches(own, known, n=1, cutoff=0.5)
+  hint = f" Did you mean {near[0]!r}?" if near else ""
+  there = (
+    f"These come with the library: {', '.join(known)}."
+    if known
+    else f"The folder {CONFIGS}, installed beside grpo_jax, is missing."
+  )
+  raise FileNotFoundError(
+    f"config: there is no config file {text} (the folder here is"
+    f" {pathlib.Path.cwd()}).{hint} {there} A path of another file ends in"
+    " '.py'."
+  )
+
+
+def load(path: str, *arguments: Any) -> config_dict.ConfigDict:
+  """The config of a file.
+
+  Args:
+    path: Of a Python file with `get_config`.
+    arguments: What `get_config` is called with.
+
+  Raises:
+    ValueError: There is none, or it cannot be made.
+  """
+  try:
+    module = runpy.run_path(path)
+    if "get_config" not in module:
+      raise ValueError("it defines no get_config(); see configs/quickstart.py.")
+    config = module["get_config"](*arguments)
+  except Exception as error:  # Of any kind: it is the user's program.
+    kind = type(error).__name__
+    raise ValueError(f"{path}: {text_of(error)} ({kind})") from error
+  if not isinstance(config, config_dict.ConfigDict):
+    raise ValueError(
+      f"{path}: get_config() returned {config!r}; needed is a ConfigDict, as"
+      " configs/quickstart.py makes it."
+    )
+  return config
+
+
+def at(config: config_dict.ConfigDict, name: str) -> Any:
+  """The setting or the group of this name; an empty group where none is."""
+  node: Any = config
+  for part in name.split(".") if name else ():
+    node = node.get(part, {})
+  return node
+
+
+def complaint(
+  config: config_dict.ConfigDict, name: str, spelled: Callable[[str], str]
+) -> str | None:
+  """Why a name is that of no single setting, or None if it is.
+
+  Args:
+    config: All settings.
+    name: As "rl.steps".
+    spelled: How its writer would write another one.
+  """
+  for group in FREE_GROUPS:
+    is_inside = name.startswith(f"{group}.") and not len(at(config, group))
+    if is_inside:
+      return (
+        f"the settings of config.{group} have names of your own; write it"
+        f" whole: {whole(group, spelled)}."
+      )
+  node: Any = config
+  where = ""
+  for part in name.split("."):
+    if not isinstance(node, config_dict.ConfigDict):
+      return f"config{where} is a value; it has no settings of its own."
+    if part not in node:
+      near = difflib.get_close_matches(part, list(node), n=1, cutoff=0.5)
+      hint = ""
+      if near:
+        hint = f" Did you mean {spelled(f'{where}.{near[0]}'[1:])}?"
+      return (
+        f"config{where} has no setting {part!r}.{hint} It has:"
+        f" {', '.join(node)}."
+      )
+    node, where = node[part], f"{where}.{part}"
+  if isinstance(node, config_dict.ConfigDict) and name not in FREE_GROUPS:
+    keys = (spelled(f"{name}.{key}") for key in node)
+    return (
+      f"config.{name} is a group of settings; set them one by one:"
+      f" {', '.join(keys)}."
+    )
+  return None
+
+
+def whole(group: str, spelled: Callable[[str], str]) -> str:
+  """How a free group is written; quoted for a shell."""
+  quote = '"' if spelled(group).startswith("-") else ""
+  return f"{spelled(group)}={quote}{FREE_GROUPS[group]}{quote}"
+
+
+def lock(config: config_dict.ConfigDict) -> None:
+  """Lets no setting be added whose name is not the user's own to choose."""
+  config.lock()
+  for group in FREE_GROUPS:
+    found = at(config, group)
+    if isinstance(found, config_dict.ConfigDict):
+      found.unlock()
+
+
+def apply(config: config_dict.ConfigDict, given: Mapping[str, Any]) -> None:
+  """Sets settings by their names.
+
+  Args:
+    config: All settings.
+    given: Name, as "rl.steps" -> value.
+
+  Raises:
+    KeyError: There is no such setting, or it is a group of them; the message
+      has the nearest one.
+    TypeError: A value is of another kind.
+    ValueError: A name is that of the algorithm.
+  """
+  for name, value in given.items():
+    said = f"config: {name}={_shown(value)}: "
+    if name in ("algorithm", "algorithm.name"):
+      # The fields of one algorithm must not stay with another.
+      raise ValueError(
+        f"{said}the algorithm is chosen with the file, so that it comes with"
+        f" its own defaults: config(FILE, {value!r})."
+      )
+    if problem := complaint(config, name, lambda name: name):
+      raise KeyError(f"{said}{problem}")
+    *groups, last = name.split(".")
+    parent = at(config, ".".join(groups))
+    if name in FREE_GROUPS:
+      if not isinstance(value, Mapping):
+        raise TypeError(
+          f"{said}needed is a dictionary, as {FREE_GROUPS[name]}."
+        )
+      with parent.unlocked():
+        parent[last] = config_dict.ConfigDict(dict(value))
+      continue
+    parent[last] = _fitting(parent.get_type(last), value, name)
+
+
+def _shown(value: Any) -> str:
+  """A value in a message, of which a data set is not all printed."""
+  text = repr(value)
+  return text if len(text) <= 80 else f"{text[:80]}… ({type(value).__name__})"
+
+
+def misfit(name: str, value: Any, kind: type) -> TypeError:
+  """What is said of a value that a setting of this kind does not take."""
+  is_rows = hasattr(value, "__len__") and not isinstance(value, str)
+  hint = ""
+  if name.rpartition(".")[2] in ("train_path", "eval_path") and is_rows:
+    hint = " Records in memory are given as config(FILE, data=ROWS)."
+  needed = _NEEDED.get(kind, "a group of settings, which are set one by one")
+  return TypeError(f"config: {name}={_shown(value)}: needed is {needed}.{hint}")
+
+
+def with_rows(given: Mapping[str, Any]) -> dict[str, Any]:
+  """The settings, of which records in memory are the data of the run.
+
+  Args:
+    given: Settings by name. `data` is a list of dictionaries, or a data set of
+      Hugging Face's `datasets`; or a dictionary of two, "train" and "test".
+
+  Raises:
+    TypeError: It is something else, or has something else in it.
+    ValueError: A record is too deep, or has half a surrogate pair.
+  """
+  given = {**given}
+  data = given.pop("data", None)
+  if data is None:
+    return given
+  parts = data if isinstance(data, Mapping) else {"train": data}
+  if "train" not in parts or parts.keys() - {"train", "test"}:
+    raise TypeError(
+      f"config: data has the parts {sorted(parts)!r:.80}; needed are 'train'"
+      " and perhaps 'test'. Settings of data are set one by one, as"
+      " **{'data.train_path': …}."
+    )
+  settings = {"data.source": "jsonl"}
+  for part, setting in ("train", "train_path"), ("test", "eval_path"):
+    if part in parts:
+      rows = _rows(parts[part])
+      settings[f"data.{setting}"] = imports.name_of(rows)
+  return {**settings, **given}
+
+
+def _rows(data: Any) -> list[dict[str, Any]]:
+  """Records in memory as plain dictionaries."""
+  is_set = hasattr(data, "column_names") and hasattr(data, "__len__")
+  rows = list(data) if is_set or isinstance(data, list | tuple) else None
+  wrong = [x for x in rows or () if not isinstance(x, Mapping)]
+  if not rows or wrong:
+    found = wrong[0] if wrong else data
+    raise TypeError(
+      f"config: data has {found!r:.80} ({type(found).__name__}); needed is a"
+      " list of dictionaries, at least one, or a data set of the package"
+      " `datasets`. Its columns are named in config.data.format or"
+      " config.data.fields."
+    )
+  for number, row in enumerate(rows):
+    try:
+      sources.check(row)
+    except ValueError as error:
+      raise ValueError(f"config: data: row {number}: {error}") from error
+  return [{str(name): value for name, value in row.items()} for row in rows]
+
+
+def _fitting(kind: type, value: Any, name: str) -> Any:
+  """The value as a setting of this kind takes it.
+
+  Raises:
+    TypeError: It is of another kind.
+  """
+  value = imports.named(value)  # Before it is a text.
+  if isinstance(value, np.generic):
+    value = value.item()
+  if isinstance(value, list):
+    value = tuple(value)
+  if kind is tuple and not isinstance(value, tuple):
+    value = (value,)
+  is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+  fits = is_number if kind is float else isinstance(value, kind)
+  if isinstance(value, bool) and kind is int:
+    fits = False
+  if kind in _NEEDED and value is not None and not fits:
+    raise misfit(name, value, kind)
+  return value

@@ -1,0 +1,323 @@
+"""Settings of rewards: what the verifiers are, and how they add up.
+
+Settings of the reward "judge": a model that reads a rubric and decides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from grpo_jax import ranges
+from grpo_jax.rewards import rubrics
+from grpo_jax.rewards.workers import judge_service
+from grpo_jax.settings import groups
+
+# The component of the reward that a judge gives.
+JUDGE = "judge"
+_TRIES = ranges.Range(1, 100)
+_AT_ONCE = ranges.Range(1, 1024)
+
+
+@dataclasses.dataclass(frozen=True)
+class ServiceConfig:
+  """A judge that answers over HTTP, as a chat model of OpenAI's interface.
+
+  Attributes:
+    url: Address of the interface, such as "https://host/v1"; empty: the judge
+      is a model of the run, in its program.
+    key_variable: Environment variable with the key, which is in no config, log
+      or checkpoint; empty: none is sent.
+    timeout_s: Seconds for the verdict on a row, over all its tries. All rows of
+      a step have config.rewards.step_timeout_s.
+    max_tries: Calls for a row: what fails for the moment is tried again after a
+      pause that doubles.
+    max_calls: Calls of a run, of each of its processes, tries among them. Rows
+      beyond it are unscored. A run that goes on counts on from its checkpoint.
+    max_in_flight: Calls at the same time.
+    options: Further fields of a question, as {"seed": 1}; None takes out one of
+      "temperature" (0) and "max_tokens".
+  """
+
+  url: str = ""
+  key_variable: str = "JUDGE_API_KEY"
+  timeout_s: float = 60.0
+  max_tries: int = 5
+  max_calls: int = 100_000
+  max_in_flight: int = 16
+  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  def __post_init__(self):
+    ranges.check(
+      self,
+      "config.judge.service",
+      timeout_s=groups.SECONDS,
+      max_tries=_TRIES,
+      max_calls=ranges.SIZE,
+      max_in_flight=_AT_ONCE,
+    )
+    if self.url:
+      judge_service.check_url(self.url, bool(self.key_variable))
+    if self.key_variable and not self.key_variable.isidentifier():
+      # Not shown: somebody may have put the key here.
+      raise ValueError(
+        "config.judge.service.key_variable is no name of an environment"
+        " variable; the key itself is not a setting. Export it as, say,"
+        " JUDGE_API_KEY."
+      )
+
+  def limits(self) -> judge_service.Limits:
+    """What the service may cost."""
+    return judge_service.Limits(
+      self.timeout_s, self.max_tries, self.max_calls, self.max_in_flight
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class JudgeConfig:
+  """A model that reads a rubric with a completion, for the reward "judge".
+
+  Attributes:
+    rubric: What it is told: a text with "{prompt}" and "{completion}", and
+      other fields of the records, as "{answer}". For a service also "{fence}",
+      a word that no completion can contain.
+    model: Who judges. Empty: the policy itself, as it is in each step. Or the
+      folder of a run, or the folder or hub name of a Hugging Face checkpoint
+      with the same tokenizer: frozen. For a service the model's name there.
+    verdicts: Words and what they are worth. The last word of the answer counts.
+    marker: Behind the last of these, as "Verdict:", the first word counts.
+    template: How the rubric is put to a model of the run: a text with
+      "{rubric}", or "chat" for the tokenizer's chat template. A service has one
+      of its own.
+    max_prompt_len: Slots for all that it reads but the completion, tokens;
+      completions of records with more are unscored. None: what a task needs, or
+      config.data.max_prompt_len and the words of the rubric.
+    max_new_tokens: Of its answer.
+    batch_size: Rows that a model of the run reads at once, over all devices;
+      None: as many as a step has prompts.
+    service: A judge over HTTP.
+  """
+
+  rubric: str = ""
+  model: str = ""
+  verdicts: Mapping[str, Any] = dataclasses.field(
+    default_factory=lambda: {"yes": 1.0, "no": 0.0}
+  )
+  marker: str = ""
+  template: str = "{rubric}"
+  max_prompt_len: int | None = None
+  max_new_tokens: int = 8
+  batch_size: int | None = None
+  service: ServiceConfig = ServiceConfig()
+
+  def __post_init__(self):
+    rubrics.check_verdicts(self.verdicts, self.marker, "config.judge")
+    ranges.check(
+      self,
+      "config.judge",
+      max_prompt_len=ranges.SLOTS,
+      max_new_tokens=ranges.SLOTS,
+      batch_size=ranges.ROWS,
+    )
+    if not self.rubric:
+      return
+    rubrics.check_rubric(self.rubric, "config.judge")
+    if "{rubric}" not in self.template and self.template != "chat":
+      raise ValueError(
+        f"config.judge.template={self.template!r} does not contain"
+        ' "{rubric}"; write where the rubric goes, or "chat" for the'
+        " tokenizer's own template."
+      )
+    if not self.service.url and rubrics.FENCE in rubrics.places(self.rubric):
+      raise ValueError(
+        "config.judge.rubric has '{fence}', which is for a service"
+        " (config.judge.service.url). A model of the run sees no special token"
+        " in a completion: write one of the tokenizer's around it."
+      )
+    if self.service.url and not self.model:
+      raise ValueError(
+        "config.judge.service.url is set, and config.judge.model is not; name"
+        " the model that answers there."
+      )
+
+
+# The component of the reward that a model of the run gives.
+REWARD_MODEL = "reward_model"
+
+# Processes of verifiers, or of sessions.
+_WORKERS = ranges.Range(1, 1024)
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardsConfig:
+  """What the verifiers are and how they add up.
+
+  Attributes:
+    functions: For tasks, components of the task's verifier ("accuracy",
+      …), computed inside the program. With an environment on the host, scores
+      of its sessions, and "return". Otherwise functions of text: a built-in
+      name (`rewards/registry.py`: "math_accuracy", "think_answer_format", …)
+      or an import path ("my_pkg.rewards:brevity"). In any of these cases also
+      names of `rewards/derived.py` ("cosine_length", "rank", …), which are made
+      of the others and of the tokens; "reward_model": a model that was
+      trained on pairs of completions (`config.reward_model`); and "judge": a
+      model that reads a rubric and writes a verdict (`config.judge`).
+    weights: One weight per function; with 0 the function is logged and not
+      rewarded.
+    schedules: Weights that change: {"think_answer_format": ((0, 1.0), (100,
+      0.0))} goes from 1 to 0 in the first hundred steps of a phase. Between two
+      steps it is linear, and outside of them constant. Evaluations keep to
+      `weights`.
+    options: Arguments of functions by name: {"cosine_length": {"max_len": 64}}.
+    domains: Which domains of prompts a reward is for, by name or number:
+      {"math_accuracy": ("algebra", "geometry")}. To the others it does not
+      apply.
+    in_graph: Score text inside the compiled program, by the functions of
+      `rewards/in_graph`. They know numbers, and no algebra.
+    answer_after: Where a completion has neither `<answer>` nor a box, its
+      answer is what follows this marker, to the end of the line: "####". Empty:
+      it has no answer.
+    steps: The function that scores steps of reasoning, for algorithms that read
+      such scores: a name of `functions.STEPS` ("arithmetic_steps"), or an
+      import path. Empty: the scores of the task, if it has any.
+    sandbox: How the programs of the reward "code" are kept apart: "bwrap", or
+      "process", which holds less and says so.
+    correct: The function whose value ≥ 1 marks a right answer (metrics
+      only); empty: the first.
+    consistent: The function whose value ≥ 1/2 says that the answer follows
+      from the reasoning before it. The metrics quadrants/… count this for right
+      and for wrong answers. Empty: there are no such metrics.
+    row_timeout_s: Longest time for one try of a row on the host, seconds; with
+      an environment there for one action.
+    step_timeout_s: Longest time for all rows of a step, seconds; of an
+      evaluation, for those of a batch.
+    num_workers: Processes of verifiers, or of sessions: so many rows are worked
+      on at a time.
+    max_unscored: Share of rows, in [0, 1], that may stay unscored. With more of
+      them in three steps one after another the run is saved and ends with an
+      error; with more in an evaluation the run has failed, whatever its
+      accuracy. A policy with a share of u that nobody scored has an accuracy
+      of at most 1 − u.
+    variables: Names of environment variables that these processes get besides
+      those of `processes.VARIABLES`, such as an address or a key of a service.
+    worker_memory_gib: What a process of verifiers may hold beyond what it held
+      when it had imported its functions, GiB. One with more is replaced, and
+      the row it had at work is tried once more. 0: there is no limit.
+  """
+
+  functions: tuple[str, ...] = ("accuracy",)
+  weights: tuple[float, ...] = (1.0,)
+  schedules: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  domains: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  in_graph: bool = False
+  answer_after: str = ""
+  steps: str = ""
+  sandbox: str = "bwrap"
+  correct: str = ""
+  consistent: str = ""
+  row_timeout_s: float = 10.0
+  step_timeout_s: float = 120.0
+  num_workers: int = 2
+  max_unscored: float = 0.5
+  variables: tuple[str, ...] = ()
+  worker_memory_gib: float = 4.0
+
+  def __post_init__(self):
+    if len(self.functions) != len(self.weights) or not self.functions:
+      raise ValueError(
+        f"config.rewards: {ranges.counted(len(self.functions), 'function')}"
+        f" {self.functions}"
+        f" and {ranges.counted(len(self.weights), 'weight')} {self.weights};"
+        " give one weight"
+        " per function, and at least one function."
+      )
+    for field in ("correct", "consistent"):
+      name = getattr(self, field)
+      if name and name not in self.functions:
+        raise ValueError(
+          f"config.rewards.{field}={name!r} is not one of"
+          f" config.rewards.functions={self.functions}; name one of them, or"
+          " add it to them, with a weight of 0 if it is only watched."
+        )
+    for name, weight in zip(self.functions, self.weights, strict=True):
+      if abs(weight) not in ranges.NOT_NEGATIVE:
+        raise ValueError(
+          f"config.rewards.weights={self.weights}: the weight {weight} of"
+          f" {name!r} is no finite number; every reward would be none."
+        )
+    groups.one_of("rewards.sandbox", self.sandbox, ("bwrap", "process"))
+    if len({*self.names}) < len(self.names):
+      raise ValueError(
+        f"config.rewards.functions={self.functions}: two functions have the"
+        " same name after the colon; rename one."
+      )
+    for field in ("schedules", "options", "domains"):
+      for name in getattr(self, field):
+        if name not in self.names:
+          raise ValueError(
+            f"config.rewards.{field} is about {name!r}, which is none of the"
+            f" rewards {list(self.names)}; name one of them, or add it to"
+            " config.rewards.functions."
+          )
+    for name, points in self.schedules.items():
+      _check_schedule(name, points)
+    for name, domains in self.domains.items():
+      whole = isinstance(domains, (list, tuple)) and all(
+        isinstance(x, str) or (type(x) is int and x >= 0) for x in domains
+      )
+      if not whole or not domains:
+        raise ValueError(
+          f"config.rewards.domains: {name!r} got {domains!r}; needed are"
+          " names or numbers of domains, such as ('algebra', 'geometry')."
+        )
+    ranges.check(
+      self,
+      "config.rewards",
+      row_timeout_s=groups.SECONDS,
+      step_timeout_s=groups.SECONDS,
+      num_workers=_WORKERS,
+      max_unscored=ranges.SHARE,
+      worker_memory_gib=ranges.NOT_NEGATIVE,
+    )
+    if (self.correct or self.functions[0]) in (REWARD_MODEL, JUDGE):
+      raise ValueError(
+        f"config.rewards.functions={self.functions}: what is right is not for"
+        " a reward model or a judge to say; name a verifier first, or as"
+        " config.rewards.correct."
+      )
+
+  @property
+  def names(self) -> tuple[str, ...]:
+    """Names of the components: what follows a colon."""
+    return tuple(path.rpartition(":")[2] for path in self.functions)
+
+  @property
+  def right(self) -> str:
+    """Name of the component whose values of at least 1 mark right answers."""
+    return (self.correct or self.functions[0]).rpartition(":")[2]
+
+  @property
+  def follows(self) -> str:
+    """Name of the component that says whether answers follow; or empty."""
+    return self.consistent.rpartition(":")[2]
+
+  def arguments(self, name: str) -> dict[str, Any]:
+    """The options of a reward."""
+    return dict(self.options.get(name, {}))
+
+
+def _check_schedule(name: str, points: Any) -> None:
+  """Raises ValueError unless a schedule is steps with weights."""
+  try:
+    steps = [int(step) for step, _ in points]
+    good = all(abs(float(w)) in ranges.NOT_NEGATIVE for _, w in points)
+  except (TypeError, ValueError):
+    steps, good = [], False
+  if not steps or not good or steps != sorted(set(steps)) or steps[0] < 0:
+    raise ValueError(
+      f"config.rewards.schedules: {name!r} got {points!r}; needed are pairs"
+      " (step, weight) with ascending steps from 0 on, such as ((0, 1.0), (100,"
+      " 0.0))."
+    )

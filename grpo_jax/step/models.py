@@ -1,0 +1,490 @@
+"""The models of a run: what each says of a batch, and where it starts.
+
+A run has a policy, and whatever else its objective asks for: a reference, a
+critic, teachers, a reward model. Each is a `Member`. One function computes what
+any of them says of the rows of a batch (`with_fields`); one enters a phase with
+all of them (`enter_phase`); `update.py` takes the gradient steps.
+
+Several teachers in the place of one reference.
+
+Either the domain of a prompt chooses its teacher. Then each teacher is run over
+the rows of its domain alone, and over a vocabulary only the heads of domains
+that are there are read. Or all teachers speak of all rows, as one mixture.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+from grpo_jax.ops import logprobs, masked
+from grpo_jax.step import passes
+from grpo_jax.step.micro_batches import UpdatePlan
+from grpo_jax.types import (
+  Critic,
+  MemberState,
+  Policy,
+  PyTree,
+  Rollout,
+  TrainBatch,
+)
+
+Params = Mapping[str, PyTree]  # Parameters of members, by name.
+
+
+class View(NamedTuple):
+  """A member that can be run.
+
+  Attributes:
+    trunk: What the rows are run through.
+    head: (hidden states [..., D]) -> logits [..., V], or values [...].
+  """
+
+  trunk: passes.Trunk
+  head: Callable[[jax.Array], jax.Array]
+
+
+# (view, micro-batch, prefix of its prompts) -> fields of a `TrainBatch`.
+Fields = Callable[[View, TrainBatch, PyTree], dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+  """One model of a run, as a phase uses it.
+
+  Attributes:
+    start: (states of all members before the phase) -> parameters at its start.
+    view: (parameters of all members) -> what is run; None if nothing is, as
+      with the scalars of an algorithm. What a member shares with another is
+      looked up here.
+    fields: What it says of a batch before the update; None: nothing.
+    domain: Of whose rows it is asked, by number; None: of all.
+    to_the_end: Whether it reads rows up to the last token that exists, and not
+      only to the last one that is trained.
+    scope: Names this pass in profiles and reports.
+    optimizer: Over its trained leaves; None in phases that do not train it.
+    schedule: (gradient step) -> learning rate, of the same.
+    keeps_moments: Whether moments go on from the phase before.
+    ema_decay: Decay per step of the average of its trained leaves; None keeps
+      no average.
+    continues: Whether it goes on with what it was in the phase before, so that
+      phases in between have to keep it.
+    read: () -> parameters of a member that comes from outside of the run. They
+      are read before the phase is entered, and `start` finds them there.
+  """
+
+  start: Callable[[Mapping[str, MemberState]], PyTree]
+  view: Callable[[Params], View] | None = None
+  fields: Fields | None = None
+  domain: int | None = None
+  to_the_end: bool = False
+  scope: str = ""
+  optimizer: optax.GradientTransformation | None = None
+  schedule: Callable[[jax.Array], jax.Array] | None = None
+  keeps_moments: bool = False
+  ema_decay: float | None = None
+  continues: bool = False
+  read: Callable[[], PyTree] | None = None
+
+
+def with_fields(
+  plan: UpdatePlan,
+  member: Member,
+  params: Params,
+  batch: TrainBatch,
+  couples_group: bool = False,
+) -> TrainBatch:
+  """`batch` with what a member says of it; no gradient enters.
+
+  Args:
+    plan: How rows become micro-batches.
+    member: With `fields`.
+    params: Parameters of all members, by name.
+    batch: B rows.
+    couples_group: Whether groups stay together.
+  """
+  assert member.view is not None
+  assert member.fields is not None
+  view = member.view(params)
+  asked = batch
+  if member.domain is not None:  # Rows without trained tokens are not run.
+    own = batch.domain == member.domain
+    asked = dataclasses.replace(batch, mask=batch.mask & own[:, None])
+  if member.to_the_end:
+    is_run = asked.mask.any(axis=1, keepdims=True)
+    asked = dataclasses.replace(asked, mask=asked.completion_mask & is_run)
+  with jax.named_scope(member.scope):
+    found = passes.fields(
+      plan,
+      view.trunk,
+      asked,
+      functools.partial(member.fields, view),
+      couples_group,
+    )
+  if member.domain is not None:
+    found = _merged(own, found, batch)
+  return dataclasses.replace(batch, **found)
+
+
+def _merged(
+  own: jax.Array,  # [B] bool
+  new: Mapping[str, Any],
+  batch: TrainBatch,
+) -> dict[str, Any]:
+  """Fields of a batch in which some rows are replaced.
+
+  Args:
+    own: Rows that take the new values; others keep theirs, or 0.
+    new: Arrays [B, ...] by the name of their field. Hidden states may be of
+      another width than those that are there: all get the larger one.
+    batch: With the fields as they were, or None.
+  """
+
+  def one(name, x):
+    old = getattr(batch, name)
+    if old is None:
+      old = jnp.zeros_like(x)
+    width = max(old.shape[-1], x.shape[-1])
+    old, x = (
+      jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, width - a.shape[-1])])
+      for a in (old, x)
+    )
+    return jnp.where(own.reshape(-1, *[1] * (x.ndim - 1)), x, old)
+
+  return {name: one(name, x) for name, x in new.items()}
+
+
+def policy_view(policy: Policy, params: Params) -> View:
+  """The policy itself."""
+  own = params["policy"]
+  return View(passes.Trunk(policy, own), functools.partial(policy.head, own))
+
+
+def frozen_view(policy: Policy, name: str, params: Params) -> View:
+  """A frozen copy or teacher: its leaves, and the policy's for the others.
+
+  It takes experts of its own choice.
+  """
+  own, shared = params[name], params["policy"]["frozen"]
+  whole = {**own, "frozen": {**shared, **own["frozen"]}}
+  return View(
+    passes.Trunk(policy, whole, is_free=True),
+    functools.partial(policy.head, whole),
+  )
+
+
+def outside_view(policy: Policy, name: str, params: Params) -> View:
+  """A model from outside of the run, which shares nothing with others."""
+  own = params[name]
+  return View(
+    passes.Trunk(policy, own, is_free=True),
+    functools.partial(policy.head, own),
+  )
+
+
+def critic_view(critic: Critic, name: str, params: Params) -> View:
+  """A trunk with one number at its end."""
+  own = params[name]
+  trunk = passes.Trunk(
+    critic.trunk,
+    critic.trunk_params(own, params["policy"]),
+    is_free=not critic.is_shared,
+  )
+  return View(trunk, functools.partial(critic.head, own))
+
+
+def anchor_fields(
+  plan: UpdatePlan, required: frozenset[str], view: View, part, prefix
+) -> dict[str, Any]:
+  """What the policy says of its tokens before the update."""
+  h, aux = view.trunk.hidden(part, prefix)
+  squares = "sum_pi_squared" in required
+  old = logprobs.token_outputs(
+    view.head,
+    h,
+    part.tokens,
+    temperature=plan.temperature,
+    with_sum_pi_squared=squares,
+    kept_ids=part.kept_ids,
+    chunk_bytes=plan.chunk_bytes,
+  )
+  fields = {"old_logp": old.logp}
+  if "router" in required:
+    fields["anchor_routing"] = aux.ids
+  return fields | ({"sum_pi_squared": old.sum_pi_squared} if squares else {})
+
+
+def reference_fields(
+  plan: UpdatePlan,
+  required: frozenset[str],
+  topk: int,
+  view: View,
+  part,
+  prefix,
+) -> dict[str, Any]:
+  """What a frozen reference or teacher says of the policy's tokens."""
+  h, _ = view.trunk.hidden(part, prefix)
+  fields = {
+    "ref_logp": logprobs.token_outputs(
+      view.head,
+      h,
+      part.tokens,
+      temperature=plan.temperature,
+      kept_ids=part.kept_ids,
+      chunk_bytes=plan.chunk_bytes,
+    ).logp
+  }
+  if "ref_kl" in required:  # Its logits are made again, chunk by chunk.
+    fields["ref_h"] = h
+  if "ref_topk" in required:
+    vocab_size = jax.eval_shape(view.head, h).shape[-1]
+    fields["ref_topk_ids"], fields["ref_topk_logp"] = logprobs.reference_topk(
+      view.head,
+      h,
+      min(topk, vocab_size),
+      temperature=plan.temperature,
+      kept_ids=part.kept_ids,
+      chunk_bytes=plan.chunk_bytes,
+    )
+  return fields
+
+
+def value_fields(view: View, part, prefix) -> dict[str, Any]:
+  """What a critic expects before the update."""
+  h, _ = view.trunk.hidden(part, prefix)
+  return {"values": view.head(h)}
+
+
+def values_to_the_end(view: View, part, prefix) -> dict[str, Any]:
+  """And of the state after the last token, which needs a slot more.
+
+  Recorded experts are not taken: the last token has none.
+  """
+  longer = {
+    name: jnp.pad(x, [(0, 0), (0, 1)] + [(0, 0)] * (x.ndim - 2))
+    for name in ("tokens", "completion_mask", "mix_ids", "mix_weights")
+    if (x := getattr(part, name)) is not None
+  }
+  h, _ = view.trunk.hidden(dataclasses.replace(part, **longer), prefix)
+  values = view.head(h)  # [rows, slots + 1]
+  length = part.completion_mask.sum(axis=1, keepdims=True)
+  final = jnp.take_along_axis(values, length, axis=1)[:, 0]
+  return {"values": values[:, :-1], "final_value": final}
+
+
+def enter(
+  members: Mapping[str, Member],
+  before: Mapping[str, MemberState],
+  kept: frozenset[str] = frozenset(),
+) -> dict[str, MemberState]:
+  """The members at the start of a phase.
+
+  Args:
+    members: Models of the phase, by name.
+    before: Their states, and those of others, at the end of the phase before.
+    kept: Names of members that this phase does not have and a later one will.
+
+  Returns:
+    The states; what nobody needs any more is gone.
+
+  Raises:
+    ValueError: A member has nothing to start from, or moments do not fit.
+  """
+  entered = {name: before[name] for name in before.keys() & kept}
+  for name, member in members.items():
+    params = member.start(before)
+    opt_state = average = None
+    if member.optimizer is not None:
+      opt_state = member.optimizer.init(params["trained"])
+      past = before.get(name)
+      if member.keeps_moments and past and past.opt_state is not None:
+        opt_state = _carried(opt_state, past.opt_state)
+    if member.ema_decay is not None:
+      # A copy: the step donates the state, and the parameters move on. float32:
+      # at a decay of 0.999 bfloat16 would not move.
+      average = jax.tree.map(jnp.copy, masked.wide(params["trained"]))
+    entered[name] = MemberState(params, opt_state, average)
+  return entered
+
+
+def _carried(new: PyTree, past: PyTree) -> PyTree:
+  """The moments of a model before, as they are; schedules start anew.
+
+  Raises:
+    ValueError: The phases have different optimizers.
+  """
+
+  def is_schedule(node):
+    return isinstance(node, optax.ScaleByScheduleState)
+
+  structures: list[Any] = [jax.tree.structure(tree) for tree in (new, past)]
+  if structures[0] != structures[1]:
+    raise ValueError(
+      "reset_optimizer=False: the phase before has another optimizer, whose"
+      " moments mean nothing here; give both the same optimizer.name and"
+      " stochastic_rounding, or set reset_optimizer=True."
+    )
+  return jax.tree.map(
+    lambda new, past: new if is_schedule(new) else past,
+    new,
+    past,
+    is_leaf=is_schedule,
+  )
+
+
+def moving(params: PyTree) -> PyTree:
+  """A copy of what moves in a policy: all but a base and a frozen tower."""
+  frozen = {
+    name: value
+    for name, value in params["frozen"].items()
+    if name not in ("base", "tower")
+  }
+  return jax.tree.map(jnp.copy, {**params, "frozen": frozen})
+
+
+def played(sample: Callable[..., Any], **fixed: Any) -> functools.partial:
+  """(parameters of members, prompts, key, …) -> a rollout by the policy.
+
+  Args:
+    sample: (parameters of the policy, prompts, key, …) -> a rollout, alone or
+      with what is left of it.
+    **fixed: Its other arguments.
+  """
+  return functools.partial(_played, sample, **fixed)
+
+
+def _played(sample, params, *inputs, **fixed):
+  return sample(params["policy"], *inputs, **fixed)
+
+
+def played_by_all(
+  sample: Callable[..., Rollout],
+  views: Sequence[Callable[[Params], View]],
+  **fixed: Any,
+) -> functools.partial:
+  """Samples episodes that the policy and other members play together.
+
+  Args:
+    sample: (parameters of the policy and of the others, …) -> a rollout.
+    views: Of the others.
+    **fixed: As in `played`.
+  """
+  return functools.partial(_played_by_all, sample, tuple(views), **fixed)
+
+
+def _played_by_all(sample, views, params, prompts, key, **fixed):
+  others = [view(params).trunk.params for view in views]
+  return sample((params["policy"], *others), prompts, key, **fixed)
+
+
+Head = Callable[[jax.Array], jax.Array]  # [..., D] -> [..., V]
+
+
+class Teacher(NamedTuple):
+  """A model from outside of the run, as one of several.
+
+  Attributes:
+    policy: Its functions; it has as many logits as the policy of the run.
+    name: Of the member with its parameters.
+    width: D of its hidden states.
+  """
+
+  policy: Policy
+  name: str
+  width: int
+
+  def logits(self, params: Params, h: jax.Array) -> jax.Array:
+    """Its logits, from states whose first D numbers are its own."""
+    return self.policy.head(params[self.name], h[..., : self.width])
+
+
+def head_of_domains(
+  teachers: Sequence[Teacher], params: Params, batch: TrainBatch
+) -> Head:
+  """The head of each row's teacher, by the number of the row's domain.
+
+  A head is run over all rows if one of them is of its domain. So where the rows
+  of a micro-batch are of one domain, one head is read (`UpdatePlan.by_domain`).
+
+  Args:
+    teachers: Of domain 0, 1, ….
+    params: Parameters of all members, by name.
+    batch: B rows with domains.
+
+  Returns:
+    (states [B, n, D], of teachers that are narrower than D with anything behind
+    their own) -> logits [B, n, V].
+  """
+
+  def head(h):
+    shapes = [jax.eval_shape(teacher.logits, params, h) for teacher in teachers]
+    logits = jnp.zeros(shapes[0].shape, jnp.result_type(*shapes))
+    for number, teacher in enumerate(teachers):
+      own = batch.domain == number  # [B]
+
+      def with_own(logits, own=own, teacher=teacher):
+        found = teacher.logits(params, h).astype(logits.dtype)
+        return jnp.where(own[:, None, None], found, logits)
+
+      logits = lax.cond(own.any(), with_own, lambda logits: logits, logits)
+    return logits
+
+  return head
+
+
+def mixture_view(
+  teachers: Sequence[Teacher], weights: Sequence[float], params: Params
+) -> View:
+  """All teachers as one model, whose logits are a weighted sum of theirs.
+
+      q(v) ∝ Π_k q_k(v)^{w_k},   Σ_k w_k = 1
+
+  At fixed prefixes Σ_k w_k KL(π ‖ q_k) = KL(π ‖ q) − log Σ_v Π_k q_k(v)^{w_k},
+  so both have the same gradient.
+
+  Args:
+    teachers: K models.
+    weights: K numbers ≥ 0, not all 0; their sum is made 1.
+    params: Parameters of all members, by name.
+  """
+  own = {teacher.name: params[teacher.name] for teacher in teachers}
+  total = sum(weights)
+  shares = [weight / total for weight in weights]
+
+  def prefix(params, *prompts):
+    return {
+      teacher.name: teacher.policy.prefix(params[teacher.name], *prompts)
+      for teacher in teachers
+    }
+
+  def hidden(params, *inputs):
+    *rows, prefixes = inputs
+    found = [
+      teacher.policy.hidden(
+        params[teacher.name],
+        *rows,
+        None if prefixes is None else prefixes[teacher.name],
+      )[0]
+      for teacher in teachers
+    ]
+    return jnp.concatenate(found, axis=-1), None
+
+  def head(h):
+    logits: Any = 0.0
+    start = 0
+    for teacher, share in zip(teachers, shares, strict=True):
+      said = teacher.logits(own, h[..., start:])
+      # Upcast first: a sum in bfloat16 would round each of them.
+      said = said.astype(jnp.promote_types(said.dtype, jnp.float32))
+      logits, start = logits + share * said, start + teacher.width
+    return logits
+
+  mixed = dataclasses.replace(teachers[0].policy, prefix=prefix, hidden=hidden)
+  return View(passes.Trunk(mixed, own, is_free=True), head)

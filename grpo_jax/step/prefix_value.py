@@ -1,0 +1,274 @@
+"""What is expected of a prefix: how likely known answers are there.
+
+    V̂(s) = Σ_{y ∈ Y} π(y, closer | s, opener) u(y)
+
+Y has a right answer and the distinct final answers of the group, u(y) in [0, 1]
+is what the verifier says of y. No token is sampled: opener, answer and closer
+are written behind each prefix, and one teacher-forced pass says how likely they
+are. Keys and values of a row are computed once, and each prefix of it sees its
+part of them; so a pass is over the forced tokens alone. Answers that are worth
+nothing add nothing to the sum, and are not run.
+
+A prefix has keys and values with a hole behind it, which is right wherever
+tokens see all tokens before them. Splash, the kernel for TPUs, counts the slots
+of a sliding window and not its tokens, and is not for this.
+
+Source: RREDCoT, arXiv:2606.06475; see `algorithms/rredcot.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax.ops import logprobs, masked, segments
+from grpo_jax.step import passes
+from grpo_jax.step.micro_batches import UpdatePlan
+from grpo_jax.step.models import View
+from grpo_jax.types import Extras, Metrics, Prompts, TrainBatch
+
+
+class Answers(NamedTuple):
+  """What a task knows of its answers, in the graph.
+
+  Attributes:
+    right: (extras of one problem) -> [A] int32, a right answer.
+    worth: (tokens [F], mask [F], extras) -> [] in [0, 1], what a completion is
+      worth.
+    pad_id: Behind a right answer.
+  """
+
+  right: Callable[[Extras], jax.Array]
+  worth: Callable[[jax.Array, jax.Array, Extras], jax.Array]
+  pad_id: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ForcedAnswers:
+  """What is forced, and where.
+
+  Attributes:
+    answers: Of the task.
+    opener, closer: Token ids around an answer, at least one each.
+    delimiter: Which ids end a segment.
+    entropy_quantile: See `segments.uncertain`.
+    min_gap, max_segments: See `segments.ends`.
+  """
+
+  answers: Answers
+  opener: tuple[int, ...]
+  closer: tuple[int, ...]
+  delimiter: np.ndarray  # [V] bool
+  entropy_quantile: float
+  min_gap: int
+  max_segments: int
+
+  def with_candidates(self, prompts: Prompts, batch: TrainBatch) -> TrainBatch:
+    """The batch with its segments, and the answers that are forced after them.
+
+    Args:
+      prompts: P prompts with their extras.
+      batch: B rows, the G of each prompt adjacent.
+    """
+    right = jax.vmap(self.answers.right)(prompts.extras)  # [P, A]
+    size = right.shape[1]
+    found = jax.vmap(functools.partial(self._final_answer, size=size))(
+      batch.tokens, batch.completion_mask
+    )  # [B, A], -1 behind an answer and where there is none.
+    known = jnp.concatenate(
+      [
+        jnp.where(right == self.answers.pad_id, -1, right)[:, None],
+        found.reshape(len(right), -1, size),
+      ],
+      axis=1,
+    )  # [P, C, A]
+    is_again = jnp.tril((known[:, :, None] == known[:, None]).all(-1), -1)
+    forced = jax.vmap(jax.vmap(self._forced))(known)  # [P, C, F]
+
+    def worth(forced, extras):  # [C, F] -> [C]
+      return jax.vmap(lambda row: self.answers.worth(row, row >= 0, extras))(
+        forced
+      )
+
+    utility = jax.vmap(worth)(forced, prompts.extras)
+    # A row without an answer is one of no tokens, as any empty answer.
+    utility = jnp.where(is_again.any(axis=-1), 0.0, masked.wide(utility))
+    best = jnp.argsort(-utility, axis=1, stable=True)
+    rows = batch.prompt_index
+    return dataclasses.replace(
+      batch,
+      answers=jnp.take_along_axis(forced, best[..., None], axis=1)[rows],
+      answer_utility=jnp.take_along_axis(utility, best, axis=1)[rows],
+      segment_end=self._segment_end(batch),
+    )
+
+  def _final_answer(self, tokens, mask, *, size):  # [T], [T] -> [size]
+    """What stands between the last opener and the closer, or -1s."""
+    slots = jnp.arange(len(tokens))
+    opens = mask & (tokens == self.opener[-1])
+    start = jnp.max(jnp.where(opens, slots, -1)) + 1
+    closes = mask & (tokens == self.closer[0]) & (slots >= start)
+    end = jnp.argmax(closes)
+    is_there = opens.any() & closes.any() & (end - start <= size)
+    place = start + jnp.arange(size)
+    taken = jnp.take(tokens, place, mode="clip")
+    return jnp.where(is_there & (place < end), taken, -1)
+
+  def _forced(self, answer):  # [A] -> [F], -1 behind
+    """Opener, answer and closer without a gap."""
+    opener, closer = (
+      jnp.array(x, jnp.int32) for x in (self.opener, self.closer)
+    )
+    row = jnp.concatenate([opener, answer.astype(jnp.int32), closer])
+    order = jnp.argsort(row < 0, stable=True)
+    return row[order]
+
+  def _segment_end(self, batch: TrainBatch) -> jax.Array:  # [B, T] bool
+    """Segments end where the settings say, and before the answer."""
+    mask = batch.completion_mask
+    is_opener = (batch.tokens[..., None] == jnp.array(self.opener)).any(-1)
+    thought = mask & (jnp.cumsum(is_opener & mask, axis=1) == 0)
+    # A policy may have more ids than the tokenizer.
+    delimiter = jnp.take(
+      jnp.asarray(self.delimiter), batch.tokens, mode="fill", fill_value=False
+    )
+    begins = segments.uncertain(batch.entropy, mask, self.entropy_quantile)
+    is_last = thought & ~jnp.pad(thought[:, 1:], ((0, 0), (0, 1)))
+    return segments.ends(
+      (thought & delimiter) | is_last,
+      thought & begins,
+      mask,
+      self.min_gap,
+      self.max_segments,
+    )
+
+  def with_utilities(
+    self,
+    plan: UpdatePlan,
+    view: View,
+    batch: TrainBatch,
+    couples_group: bool = False,
+  ) -> TrainBatch:
+    """The batch with V̂ of each prefix; no gradient enters.
+
+    Args:
+      plan: How rows become micro-batches.
+      view: The policy before the update.
+      batch: With its candidates.
+      couples_group: Whether groups stay together.
+    """
+    with jax.named_scope("forced_answers"):
+      found: dict[str, Any] = passes.fields(
+        plan,
+        view.trunk,
+        batch,
+        functools.partial(self._of_rows, plan, view),
+        couples_group,
+      )
+    return dataclasses.replace(batch, **found)
+
+  def _of_rows(
+    self, plan: UpdatePlan, view: View, part: TrainBatch, prefix: Any
+  ) -> dict[str, jax.Array]:
+    """V̂ of what stands before the segment of each token of some rows."""
+    del prefix  # Of the prompts: a row's own begins with its prompt.
+    policy, params, _ = view.trunk
+    num_rows = len(part.tokens)
+    number = segments.numbers(part.segment_end)  # [rows, slots]
+    tokens, mask = (
+      jnp.concatenate([of_prompts[part.prompt_index], of_rows], axis=1)
+      for of_prompts, of_rows in (
+        (part.prompt_tokens, part.tokens),
+        (part.prompt_mask, part.completion_mask),
+      )
+    )
+    first = jnp.full((num_rows, 1), self.opener[0], tokens.dtype)
+    always = jnp.ones_like(first, bool)
+    tokens = jnp.concatenate([tokens, first], axis=1)
+    # The last slot is not run here, but with each answer.
+    stored = policy.prefix(params, tokens, jnp.pad(mask, ((0, 0), (0, 1))))
+
+    def of_answer(k, c, total):
+      before = part.completion_mask & (number < k)
+      seen = jnp.concatenate(
+        [part.prompt_mask[part.prompt_index], before, always], axis=1
+      )
+      if stored is None:  # Rows are run whole, and may need to have no holes.
+        order = jnp.argsort(seen, axis=1, stable=True)
+        of_prefix, seen = (
+          jnp.take_along_axis(x, order, axis=1) for x in (tokens, seen)
+        )
+      else:
+        of_prefix = tokens
+      forced = part.answers[:, c, 1:]  # [rows, F - 1]
+      exists = forced >= 0
+      h, _ = policy.hidden(
+        params,
+        of_prefix,
+        seen,
+        jnp.maximum(forced, 0),
+        exists,
+        jnp.arange(num_rows),
+        None,
+        stored,
+      )
+      logp = logprobs.token_outputs(
+        view.head,
+        h,
+        jnp.maximum(forced, 0),
+        temperature=plan.temperature,
+        chunk_bytes=plan.chunk_bytes,
+      ).logp
+      asked = exists & (jnp.arange(forced.shape[1]) >= len(self.opener) - 1)
+      probability = jnp.exp(masked.sum(logp, asked, axis=-1))  # [rows]
+      worth = part.answer_utility[:, c]
+      return total + jnp.where(worth > 0, worth * probability, 0.0)
+
+    def of_prefix(k, found):  # [rows, K]
+      total = jax.lax.fori_loop(
+        0,
+        (part.answer_utility > 0).sum(axis=1).max(),
+        functools.partial(of_answer, k),
+        jnp.zeros(num_rows, part.answer_utility.dtype),
+      )
+      return found.at[:, k].set(total)
+
+    counts = part.segment_end.sum(axis=1)  # [rows]
+    found = jax.lax.fori_loop(
+      0,
+      counts.max(),
+      of_prefix,
+      jnp.zeros((num_rows, self.max_segments), part.answer_utility.dtype),
+    )
+    of_tokens = jnp.take_along_axis(
+      found, jnp.minimum(number, self.max_segments - 1), axis=1
+    )
+    return {"prefix_utility": masked.select(of_tokens, part.completion_mask)}
+
+
+def metrics(batch: TrainBatch) -> Metrics:
+  """What the passes were like, over the rows that are trained.
+
+  Args:
+    batch: With utilities.
+  """
+  rows = batch.mask.any(axis=1)  # [B]
+  count = masked.select(batch.segment_end.sum(axis=1), rows)
+  is_run = batch.answer_utility > 0  # [B, C]
+  sizes = (batch.answers >= 0).sum(axis=-1)  # [B, C]
+  forced = count * masked.sum(sizes, is_run, axis=-1)
+  whole = batch.prompt_mask[batch.prompt_index].sum(axis=1)
+  whole += batch.completion_mask.sum(axis=1)
+  start = batch.prefix_utility[:, 0]
+  return {
+    "forced_answers/tokens": (forced + masked.select(whole, rows)).sum(),
+    "forced_answers/segments": masked.mean(count, rows),
+    "forced_answers/answers": masked.mean(is_run.sum(axis=-1), rows),
+    "forced_answers/start": masked.mean(start, rows),
+  }

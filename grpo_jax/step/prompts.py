@@ -1,0 +1,733 @@
+"""Which prompts of a pool a step draws: a function of what became of others.
+
+    state = enter(schedule, key, step=0)   # state["places"]: of the first step
+    state, metrics = advance(schedule, state, feedback, key, 1, 1)
+
+The pool is the N prompts that a phase may draw; a place is a number below N. A
+schedule has no memory of its own: what it knows is arrays, which are part of
+`TrainState`, and so are the places of the step that comes next. A run that was
+killed therefore goes on with the same prompts, and all processes have them
+without asking each other.
+
+ADS: which clusters of prompts a step draws from, and how hard ones of them.
+
+Prompts are clustered by what they are about, and those of a cluster are ordered
+by how unlikely their reference solution was to the first policy, the likeliest
+first: that is their position. A cluster k has a mini-cluster M_k of B
+positions, at first the B easiest. A step draws C clusters without replacement
+by p and trains on all prompts of their mini-clusters. With ρ the share of right
+completions of a prompt,
+
+    r_k ← mean of ρ over M_k  for clusters that were drawn
+    p   ← (1 − α) p + α r / Σ r
+
+A prompt with |ρ − ½| ≤ tolerance keeps its position in M_k; of others the
+position moves by one: one harder if ρ is higher, one easier if it is lower
+(`moved`). After N / (C B) steps all begins anew.
+
+Source: "ADS: Adaptive Data Scheduling", arXiv:2606.22305, and the code of its
+authors. Where they say nothing: a prompt without a scored completion keeps its
+position, a cluster without one keeps its r, and Σ r = 0 counts as equal r. A
+position at the end of the direction that is asked for goes to the nearest free
+one on the other side.
+
+SPO's choice of prompts: a tracker that forgets by how far the policy moved.
+
+Of each prompt a and b count right and wrong completions, φ = a / (a + b). With
+D the mean of abs(log π_then − log π_now) over the tokens of its previous
+completion,
+
+    ρ ← clip(2^(−D / 0.06), ρ_low, 0.96)
+    a ← ρ a + right,   b ← ρ b + (scored − right)
+    weight of a prompt = √(φ (1 − φ)) + 0.05
+
+each time that it is drawn; D is 0 where there was no completion before. The
+previous completion of every prompt of the pool is part of the state, and a pass
+of the policy over those of the prompts of a step, before its update, gives D.
+
+Source: Xu and Ding, "Single-stream Policy Optimization", arXiv:2509.13232, and
+verl's recipe `spo`. There D is taken after the update, of both policies: as
+many updates lie between. The recipe draws from a batch that it has loaded; here
+the whole pool is that batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax.ops import masked
+from grpo_jax.step import models, passes
+from grpo_jax.step.micro_batches import UpdatePlan
+from grpo_jax.types import (
+  Metrics,
+  Policy,
+  PyTree,
+  Rollout,
+  Scored,
+  TrainBatch,
+  TrainState,
+)
+
+# Folded into the key of a step for what a schedule draws of it.
+_DRAW = 11
+# a and b of every prompt before anybody has tried it.
+PRIOR = 1.0
+# Weight of a prompt that is always solved, or never, beside φ(1 − φ).
+_LEAST = 1e-3
+
+
+class Samples(NamedTuple):
+  """A completion of each prompt, and how likely the policy was to write it.
+
+  Attributes:
+    tokens: Token ids.
+    completion_mask: Tokens that exist.
+    mask: Those of them that the policy wrote.
+    logp: Of each token at the temperature of training when it was written, 0
+      where there is none, nats.
+  """
+
+  tokens: jax.Array  # [P, T] int32
+  completion_mask: jax.Array  # [P, T] bool
+  mask: jax.Array  # [P, T] bool
+  logp: jax.Array  # [P, T] float32
+
+
+class Feedback(NamedTuple):
+  """What became of the prompts of a step.
+
+  Attributes:
+    right: Completions of each prompt that are right.
+    scored: Completions of each prompt that could be scored.
+    samples: One completion of each; None unless the schedule keeps them.
+    drift: How far the policy has moved since the one that was kept of each
+      before, nats per token; 0 if there is none. None with `samples`.
+  """
+
+  right: jax.Array  # [P] float32
+  scored: jax.Array  # [P] float32
+  samples: Samples | None = None
+  drift: jax.Array | None = None  # [P] float32
+
+
+class Schedule(Protocol):
+  """Draws P different places of a pool of N.
+
+  Attributes:
+    tracks: Whether its state says of each prompt how likely a completion is
+      right; see `success`.
+    keeps_samples: Whether it asks for `Feedback.samples`.
+  """
+
+  tracks: ClassVar[bool]
+  keeps_samples: ClassVar[bool]
+
+  def init(self) -> dict[str, jax.Array]:
+    """What is known before the first step."""
+
+  def draw(
+    self, state: PyTree, key: jax.Array, step: jax.Array | int
+  ) -> tuple[dict[str, jax.Array], jax.Array]:
+    """The state, and the places [P] of a step of the phase, counted from 0."""
+
+  def update(
+    self, state: PyTree, feedback: Feedback, step: jax.Array | int
+  ) -> tuple[dict[str, jax.Array], Metrics]:
+    """The state after the step whose prompts were at `state["places"]`."""
+
+
+def enter(schedule: Schedule, key: jax.Array, step: Any) -> PyTree:
+  """The state of a schedule at the start of a phase.
+
+  Args:
+    schedule: Of the phase.
+    key: Of the run.
+    step: Steps of all phases before.
+  """
+  return _with_places(schedule, schedule.init(), key, step, 0)
+
+
+def advance(
+  schedule: Schedule,
+  state: PyTree,
+  feedback: Feedback,
+  key: jax.Array,
+  step: jax.Array,
+  phase_step: jax.Array,
+) -> tuple[PyTree, Metrics]:
+  """The state after a step, with the places of the next one.
+
+  Args:
+    schedule: Of the phase.
+    state: Before the step.
+    feedback: Of the prompts at `state["places"]`.
+    key: Of the run.
+    step, phase_step: Steps done, this one included: of all phases, of this one.
+  """
+  state, metrics = schedule.update(state, feedback, phase_step - 1)
+  return _with_places(schedule, state, key, step, phase_step), metrics
+
+
+def _with_places(schedule, state, key, step, phase_step) -> PyTree:
+  own = jax.random.fold_in(jax.random.fold_in(key, step), _DRAW)
+  state, places = schedule.draw(state, own, phase_step)
+  return state | {"places": places.astype(jnp.int32)}
+
+
+def feedback_of(rollout: Rollout, scored: Scored, num_prompts: int) -> Feedback:
+  """Counts right and scored completions of each prompt.
+
+  A completion in several rows counts once; one that nobody could score not at
+  all. Of one that was corrected the draft counts, which the policy has written
+  by itself.
+  """
+  valid, correct = scored.valid, scored.correct
+  if rollout.corrections is not None:
+    valid, correct = rollout.corrections.valid, rollout.corrections.correct
+  counted = valid & rollout.is_last  # [B]
+
+  def total(rows):
+    count = jnp.zeros(num_prompts, jnp.float32)
+    return count.at[rollout.prompt_index].add(rows.astype(jnp.float32))
+
+  return Feedback(total(counted & correct), total(counted))
+
+
+def success(state: PyTree) -> jax.Array:  # [N]
+  """φ = a / (a + b): how likely a completion of each prompt is right."""
+  return state["a"] / (state["a"] + state["b"])
+
+
+def expected(state: PyTree, rollout: Rollout) -> jax.Array:  # [B]
+  """φ of the prompt of each row, of a schedule that tracks."""
+  return success(state)[state["places"][rollout.prompt_index]]
+
+
+def track(
+  state: PyTree,
+  feedback: Feedback,
+  step: jax.Array | int,
+  decay: Any,  # [] or [P]
+) -> dict[str, jax.Array]:
+  """Counts what became of the prompts at `state["places"]`.
+
+      a ← g a + right,   b ← g b + (scored − right)
+
+  Prompts without a scored completion stay as they are.
+
+  Args:
+    state: "a", "b", "visits" and "last_step" of N prompts.
+    feedback: Of the step.
+    step: Of the phase, from 0.
+    decay: g: what earlier completions still count.
+  """
+  places = state["places"]
+  seen = feedback.scored > 0  # [P]
+
+  def changed(name, value):
+    old = state[name][places]
+    value = jnp.where(seen, value, old).astype(old.dtype)
+    return state[name].at[places].set(value)
+
+  wrong = feedback.scored - feedback.right
+  return dict(state) | {
+    "a": changed("a", decay * state["a"][places] + feedback.right),
+    "b": changed("b", decay * state["b"][places] + wrong),
+    "visits": changed("visits", state["visits"][places] + 1),
+    "last_step": changed("last_step", jnp.asarray(step)),
+  }
+
+
+def untried(size: int, prior: float) -> dict[str, jax.Array]:
+  """What is known of N prompts before anybody has tried them."""
+  return {
+    "a": jnp.full(size, prior, jnp.float32),
+    "b": jnp.full(size, prior, jnp.float32),
+    "visits": jnp.zeros(size, jnp.int32),
+    "last_step": jnp.full(size, -1, jnp.int32),
+  }
+
+
+def without_replacement(
+  key: jax.Array, probabilities: jax.Array, count: int
+) -> jax.Array:  # [N] -> [count]
+  """Different places, drawn one after another in proportion to what is left.
+
+  Places of probability 0 come last, in random order.
+
+  Source: Efraimidis and Spirakis, "Weighted random sampling with a reservoir",
+  2006, in its form with Gumbel noise.
+  """
+  noise = jax.random.gumbel(key, probabilities.shape)
+  # Far below every float32 probability of a pool.
+  logits = jnp.log(jnp.maximum(probabilities, 1e-30))
+  return jax.lax.top_k(logits + noise, count)[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Curriculum:
+  """Weights of prompts by how often they are solved.
+
+  With φ of `success` and u the uniform share, the probability of a prompt is
+
+      p(x) = (1 − u) w(x) / Σ w + u / N
+
+  | rule           | w(x)                                                     |
+  |----------------|----------------------------------------------------------|
+  | `uniform`      | 1                                                        |
+  | `frontier`     | φ (1 − φ) + 0.001                                        |
+  | `easy_to_hard` | 1 among the easiest q N prompts, else 0                  |
+  | `hard_to_easy` | 1 among the hardest q N prompts, else 0                  |
+  | `interleave`   | half of the weight by each of these two                  |
+  | `target`       | 1 among the P prompts with the least abs(φ − ½), else 0  |
+
+  with q = min(1, q₀ + (1 − q₀) step / pace). Prompts that are as easy as the
+  last of these belong to them: before any has been tried, all do.
+
+  Attributes:
+    rule: One of these.
+    size: N.
+    num_prompts: P.
+    uniform_share: u.
+    decay: g of `track`.
+    start_share: q₀.
+    pace_steps: Steps after which q is 1.
+  """
+
+  rule: str
+  size: int
+  num_prompts: int
+  uniform_share: Any = 0.1
+  decay: Any = 0.9
+  start_share: Any = 0.2
+  pace_steps: Any = 100
+
+  tracks: ClassVar[bool] = True
+  keeps_samples: ClassVar[bool] = False
+
+  def init(self) -> dict[str, jax.Array]:
+    """See `Schedule`."""
+    return untried(self.size, PRIOR)
+
+  def draw(
+    self, state: PyTree, key: jax.Array, step: jax.Array | int
+  ) -> tuple[dict[str, jax.Array], jax.Array]:
+    """See `Schedule`."""
+    p = self.probabilities(success(state), step)
+    return dict(state), without_replacement(key, p, self.num_prompts)
+
+  def update(
+    self, state: PyTree, feedback: Feedback, step: jax.Array | int
+  ) -> tuple[dict[str, jax.Array], Metrics]:
+    """See `Schedule`."""
+    following = track(state, feedback, step, self.decay)
+    return following, metrics(state, following)
+
+  def probabilities(
+    self, rate: jax.Array, step: jax.Array | int
+  ) -> jax.Array:  # [N] -> [N]
+    """p(x) of the class, from φ."""
+    weights = WEIGHTS[self.rule](self, rate, step)
+    weights = weights / weights.sum()
+    share = self.uniform_share
+    return (1 - share) * weights + share / self.size
+
+  def easiest(
+    self, rate: jax.Array, step: jax.Array | int
+  ) -> jax.Array:  # [N] -> [N] float32
+    """1 on the easiest share q of prompts."""
+    start = self.start_share
+    pace = jnp.asarray(step, jnp.float32) / self.pace_steps
+    share = jnp.minimum(1.0, start + (1 - start) * pace)
+    # 0.2 · 10 is a bit above 2 in float32, and 2 prompts are meant.
+    count = jnp.ceil(share * self.size - 1e-3).astype(jnp.int32)
+    return _least(1 - rate, jnp.clip(count, 1, self.size))
+
+
+def _least(x: jax.Array, count: Any) -> jax.Array:  # [N] -> [N] float32
+  """1 where x is among the `count` least, or equal to the last of them."""
+  return (x <= jnp.sort(x)[count - 1]).astype(jnp.float32)
+
+
+def _half_each(one: jax.Array, other: jax.Array) -> jax.Array:  # [N]
+  return one / one.sum() + other / other.sum()
+
+
+WEIGHTS = {
+  "uniform": lambda own, rate, step: jnp.ones_like(rate),
+  "frontier": lambda own, rate, step: rate * (1 - rate) + _LEAST,
+  "easy_to_hard": lambda own, rate, step: own.easiest(rate, step),
+  "hard_to_easy": lambda own, rate, step: own.easiest(1 - rate, step),
+  "interleave": lambda own, rate, step: _half_each(
+    own.easiest(rate, step), own.easiest(1 - rate, step)
+  ),
+  "target": lambda own, rate, step: _least(
+    jnp.abs(rate - 0.5), own.num_prompts
+  ),
+}
+
+
+def metrics(before: PyTree, after: PyTree) -> Metrics:
+  """What a tracker says of a step.
+
+  Args:
+    before: The state that drew the prompts.
+    after: The state that has seen what became of them.
+
+  Returns:
+    `schedule/success` over the pool, `schedule/expected` of the prompts that
+    were drawn, before they were tried, `schedule/seen`, the share of the pool
+    that has been tried, and `schedule/most_visits` of a prompt.
+  """
+  return {
+    "schedule/success": success(after).mean(),
+    "schedule/expected": success(before)[before["places"]].mean(),
+    **coverage(after["visits"]),
+  }
+
+
+def coverage(visits: jax.Array) -> Metrics:  # [N]
+  """`schedule/seen` and `schedule/most_visits`, from how often each came."""
+  return {
+    "schedule/seen": (visits > 0).mean(dtype=jnp.float32),
+    "schedule/most_visits": visits.max().astype(jnp.float32),
+  }
+
+
+# r of every cluster before anybody has tried it.
+_START = 0.5
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ads:
+  """A `schedules.Schedule` over clusters.
+
+  Attributes:
+    order: Places of the pool, those of the first cluster first, and in each
+      cluster the easiest first.
+    sizes: Prompts of each cluster, B or more; 0 of one that there is not, so
+      that runs with fewer clusters have the arrays of those with more.
+    num_drawn: C.
+    window: B.
+    rate: α.
+    tolerance: By how much ρ may be off ½.
+  """
+
+  order: np.ndarray  # [N] int32
+  sizes: np.ndarray  # [K] int32
+  num_drawn: int = 4
+  window: int = 32
+  rate: Any = 0.3
+  tolerance: Any = 0.17
+
+  tracks: ClassVar[bool] = False
+  keeps_samples: ClassVar[bool] = False
+
+  @property
+  def period(self) -> int:
+    """Steps after which all begins anew."""
+    return max(len(self.order) // (self.num_drawn * self.window), 1)
+
+  def init(self) -> dict[str, jax.Array]:
+    """See `schedules.Schedule`.
+
+    The clusters are part of the state, because runs that are one program have
+    different ones.
+    """
+    sizes = jnp.asarray(self.sizes, jnp.int32)
+    return {
+      "order": jnp.asarray(self.order, jnp.int32),
+      "sizes": sizes,
+      "clusters": jnp.zeros(self.num_drawn, jnp.int32),
+      "visits": jnp.zeros(len(self.order), jnp.int32),
+      **self._anew(sizes),
+    }
+
+  def _anew(self, sizes: jax.Array) -> dict[str, jax.Array]:
+    """What is forgotten after a period, as it is at the start of one."""
+    exists = sizes > 0
+    first = jnp.arange(self.window, dtype=jnp.int32)
+    return {
+      "p": exists / exists.sum(dtype=jnp.float32),
+      "r": jnp.where(exists, _START, 0.0),
+      "windows": jnp.tile(first, (len(sizes), 1)),
+    }
+
+  def draw(
+    self, state: PyTree, key: jax.Array, step: jax.Array | int
+  ) -> tuple[dict[str, jax.Array], jax.Array]:
+    """See `schedules.Schedule`; the prompts of a cluster are adjacent."""
+    del step
+    drawn = without_replacement(key, state["p"], self.num_drawn)
+    starts = jnp.cumsum(state["sizes"]) - state["sizes"]  # [K]
+    ranks = starts[drawn, None] + state["windows"][drawn]  # [C, B]
+    places = state["order"][ranks].reshape(-1)
+    return dict(state) | {"clusters": drawn}, places
+
+  def update(
+    self, state: PyTree, feedback: Feedback, step: jax.Array | int
+  ) -> tuple[dict[str, jax.Array], Metrics]:
+    """See `schedules.Schedule`."""
+    drawn = state["clusters"]
+    shape = self.num_drawn, self.window
+    scored = feedback.scored.reshape(shape)
+    seen = scored > 0
+    rho = feedback.right.reshape(shape) / jnp.maximum(scored, 1)  # [C, B]
+    means = jnp.where(seen, rho, 0).sum(1) / jnp.maximum(seen.sum(1), 1)
+    means = jnp.where(seen.any(1), means, state["r"][drawn])
+    r = state["r"].at[drawn].set(means)
+    windows = jax.vmap(moved)(
+      state["windows"][drawn],
+      jnp.where(seen, moves(rho, self.tolerance), 0),
+      state["sizes"][drawn],
+    )
+    changed = {
+      "p": mixed(state["p"], r, state["sizes"] > 0, self.rate),
+      "r": r,
+      "windows": state["windows"].at[drawn].set(windows),
+    }
+    ends = (jnp.asarray(step) + 1) % self.period == 0
+    anew = self._anew(state["sizes"])
+    following = dict(state) | {
+      name: jnp.where(ends, anew[name], value)
+      for name, value in changed.items()
+    }
+    following["visits"] = state["visits"].at[state["places"]].add(1)
+    said = {
+      "schedule/success": masked.mean(r, state["sizes"] > 0),
+      "schedule/expected": state["r"][drawn].mean(),
+      **coverage(following["visits"]),
+      "schedule/depth": self._depth(state | changed),
+      "schedule/largest_share": changed["p"].max(),
+    }
+    return following, said
+
+  def _depth(self, state: PyTree) -> jax.Array:  # []
+    """Mean place of mini-clusters between the easiest, 0, and hardest, 1."""
+    middle = state["windows"].mean(axis=1, dtype=jnp.float32)
+    least = (self.window - 1) / 2
+    room = state["sizes"] - self.window
+    return masked.mean((middle - least) / jnp.maximum(room, 1), room > 0)
+
+
+def mixed(
+  p: jax.Array,  # [K]
+  r: jax.Array,  # [K]
+  exists: jax.Array,  # [K] bool
+  rate: Any,
+) -> jax.Array:  # [K]
+  """(1 − α) p + α r / Σ r; where all r are 0, as if they were equal."""
+  r = jnp.where(r.sum() > 0, r, 1.0) * exists
+  return (1 - rate) * p + rate * (r / r.sum())
+
+
+def moves(rho: jax.Array, tolerance: Any) -> jax.Array:  # any shape, int32
+  """+1: one harder, −1: one easier, 0: where it is."""
+  off = rho - 0.5
+  return jnp.where(jnp.abs(off) <= tolerance, 0, jnp.sign(off)).astype(
+    jnp.int32
+  )
+
+
+def moved(
+  window: jax.Array,  # [B] int32
+  move: jax.Array,  # [B] int32
+  size: jax.Array | int,  # []
+) -> jax.Array:  # [B] int32
+  """The positions of a mini-cluster after a step, in ascending order.
+
+  Those that stay have their position first; then those that become easier
+  take theirs, in ascending order; then those that become harder, in descending
+  order. A position that is taken is replaced by the nearest free one in the
+  same direction, or, where there is none before the end of the cluster, by the
+  nearest one in the other.
+
+  Args:
+    window: Different positions below `size`.
+    move: −1, 0 or 1 for each.
+    size: Prompts of the cluster, B or more.
+  """
+  num = len(window)
+  # B − 1 others take no more than as many places beside the one asked for.
+  around = jnp.arange(-num, num + 1)
+  turn = jnp.where(move < 0, 1, 2 * (move > 0))
+  order = jnp.lexsort((jnp.where(move > 0, -window, window), turn))
+
+  def place(found, i):
+    target = jnp.clip(window[i] + move[i], 0, size - 1)
+    near = target + around
+    taken = (near[:, None] == found).any(axis=1)
+    free = ~taken & (near >= 0) & (near < size)
+    easier = jnp.max(jnp.where(free & (around <= 0), near, -1))
+    harder = jnp.min(jnp.where(free & (around >= 0), near, size))
+    goes_on = jnp.where(move[i] > 0, harder < size, easier < 0)
+    return found.at[i].set(jnp.where(goes_on, harder, easier)), None
+
+  found, _ = jax.lax.scan(place, jnp.full(num, -1, window.dtype), order)
+  return jnp.sort(found)
+
+
+# a and b of every prompt before anybody has tried it.
+SPO_PRIOR = 0.5
+# D at which half of what was counted is forgotten, nats per token.
+_HALF = 0.06
+# What is remembered at most: a + b is at most 1 / (1 − 0.96) = 25 completions.
+_MOST = 0.96
+# Weight of a prompt that is always solved, or never.
+_SPO_LEAST = 0.05
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SingleStream:
+  """A `schedules.Schedule` of N prompts.
+
+  Attributes:
+    size: N.
+    num_prompts: P.
+    num_slots: T of completions.
+    memory_low: ρ_low.
+    counts: a and b of each prompt at the start; None: `PRIOR`.
+  """
+
+  size: int
+  num_prompts: int
+  num_slots: int
+  memory_low: Any = 0.875
+  counts: np.ndarray | None = None  # [N, 2] float32
+
+  tracks: ClassVar[bool] = True
+  keeps_samples: ClassVar[bool] = True
+
+  def init(self) -> dict[str, jax.Array]:
+    """See `schedules.Schedule`."""
+    state = untried(self.size, SPO_PRIOR)
+    if self.counts is not None:
+      state |= {name: jnp.asarray(self.counts[:, i]) for i, name in _COUNTS}
+    shape = self.size, self.num_slots
+    return state | {
+      "tokens": jnp.zeros(shape, jnp.int32),
+      "completion_mask": jnp.zeros(shape, bool),
+      "mask": jnp.zeros(shape, bool),
+      "logp": jnp.zeros(shape, jnp.float32),
+    }
+
+  def draw(
+    self, state: PyTree, key: jax.Array, step: jax.Array | int
+  ) -> tuple[dict[str, jax.Array], jax.Array]:
+    """See `schedules.Schedule`."""
+    del step
+    weights = weight(success(state))
+    p = weights / weights.sum()
+    return dict(state), without_replacement(key, p, self.num_prompts)
+
+  def update(
+    self, state: PyTree, feedback: Feedback, step: jax.Array | int
+  ) -> tuple[dict[str, jax.Array], Metrics]:
+    """See `schedules.Schedule`."""
+    assert feedback.samples is not None
+    assert feedback.drift is not None
+    rho = memory(feedback.drift, self.memory_low)  # [P]
+    following = track(state, feedback, step, rho)
+    places = state["places"]
+    seen = feedback.scored > 0
+    for name, value in feedback.samples._asdict().items():
+      old = state[name]
+      value = jnp.where(seen[:, None], value, old[places])
+      following[name] = old.at[places].set(value)
+    again = state["visits"][places] > 0
+    return following, metrics(state, following) | {
+      "schedule/drift": masked.mean(feedback.drift, again),
+      "schedule/memory": rho.mean(),
+    }
+
+
+_COUNTS = ((0, "a"), (1, "b"))
+
+
+def weight(rate: jax.Array) -> jax.Array:  # [N] -> [N]
+  """√(φ (1 − φ)) + 0.05."""
+  return jnp.sqrt(jnp.maximum(rate * (1 - rate), 0)) + _SPO_LEAST
+
+
+def memory(drift: jax.Array, low: Any) -> jax.Array:  # [P] -> [P]
+  """ρ = clip(2^(−D / 0.06), low, 0.96)."""
+  return jnp.clip(jnp.exp2(-drift / _HALF), jnp.asarray(low), _MOST)
+
+
+def start_counts(
+  right: np.ndarray,  # [N]
+  scored: np.ndarray,  # [N]
+  memory_low: Any,
+) -> np.ndarray:  # [N, 2] float32
+  """a and b from completions that were drawn before: c of n are right.
+
+      a = n₀ (c + ½) / (n + 1),   b = n₀ (n − c + ½) / (n + 1)
+
+  with n₀ = 1 / (1 − ρ_low). Prompts without any have `PRIOR`.
+  """
+  size = float(1 / (1 - memory_low))
+  a = size * (right + 0.5) / (scored + 1)
+  b = size * (scored - right + 0.5) / (scored + 1)
+  both = np.stack([a, b], axis=1)
+  return np.where(scored[:, None] > 0, both, SPO_PRIOR).astype(np.float32)
+
+
+def with_samples(
+  plan: UpdatePlan,
+  policy: Policy,
+  state: TrainState,
+  rollout: Rollout,
+  batch: TrainBatch,
+  feedback: Feedback,
+) -> Feedback:
+  """The feedback with a completion of each prompt, and the policy's drift.
+
+  Args:
+    plan: How rows become micro-batches.
+    policy: The model.
+    state: Before the update.
+    rollout: B completions; the first of a prompt is kept.
+    batch: The rows made of it.
+    feedback: Of the P prompts.
+  """
+  num_rows = len(rollout.prompt_index)
+  num_prompts = len(feedback.scored)
+  rows = jnp.arange(num_rows, dtype=jnp.int32)
+  first = jnp.full(num_prompts, num_rows, jnp.int32)
+  first = first.at[rollout.prompt_index].min(rows)  # [P]
+  samples = Samples(
+    rollout.tokens[first],
+    rollout.completion_mask[first],
+    rollout.written[first],
+    rollout.sampler_logp[first],
+  )
+  # As many rows as the batch has, of which the others are not run.
+  places = state.schedule["places"][rollout.prompt_index]  # [B]
+  is_first = first[rollout.prompt_index] == rows
+  past = {name: state.schedule[name][places] for name in samples._fields}
+  mask = past["mask"] & is_first[:, None]
+  own: dict[str, Any] = {
+    "tokens": past["tokens"],
+    "completion_mask": past["completion_mask"],
+    "mask": mask,
+    "kept_ids": None,
+  }
+  view = models.policy_view(policy, state.params)
+  # A completion of another time takes the experts that it takes today.
+  view = view._replace(trunk=view.trunk._replace(is_free=True))
+  with jax.named_scope("drift"):
+    now = passes.fields(
+      plan,
+      view.trunk,
+      dataclasses.replace(batch, **own),
+      functools.partial(models.anchor_fields, plan, frozenset(), view),
+      couples_group=False,
+    )["old_logp"]
+  moved = masked.mean(jnp.abs(past["logp"] - now), mask, axis=-1)  # [B]
+  return feedback._replace(samples=samples, drift=moved[first])

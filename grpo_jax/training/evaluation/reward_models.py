@@ -1,0 +1,159 @@
+"""How well a reward model ranks what it was not trained on.
+
+In a phase that trains one, held-out prompts are completed and judged as those
+of the phase are, once, and the model is asked about the same completions again
+and again. Where pairs come with the data, held-out ones are taken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from grpo_jax.algorithms import objective
+from grpo_jax.data import pipeline
+from grpo_jax.ops import values as values_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import models, reward_models, step
+from grpo_jax.training.phases import executors
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import jit, sharding
+from grpo_jax.types import Prompts, TrainBatch, TrainState, Weighted
+
+
+class HeldOut:
+  """Held-out pairs, or steps, of a phase that trains a reward model."""
+
+  def __init__(
+    self,
+    config: config_lib.RunConfig,
+    problem: problem_lib.Problem,
+    mesh: Mesh,
+    name: str,
+    parts: step.Parts,
+  ):
+    """Fixes the prompts, draws and compiles nothing yet.
+
+    Args:
+      config: Of the run.
+      problem: Prompts and judges.
+      mesh: Of the run.
+      name: Name of the phase.
+      parts: Functions of the phase.
+
+    Raises:
+      ValueError: There are no held-out pairs that fit.
+    """
+    phase = config.section(name)
+    self._problem, self._mesh = problem, mesh
+    self._parts = dataclasses.replace(parts, max_rounds=1)
+    self._batches: list[TrainBatch] = []
+    whole = sharding.replicated(mesh)
+    self._measure = jit.Program(
+      functools.partial(_measure, self._parts), whole, out_shardings=whole
+    )
+    # As many as make whole batches: the pass over them has the phase's shapes.
+    available = min(config.eval.num_prompts, len(problem.held_out))
+    size, length = phase.num_prompts, phase.max_prompt_len
+    if not phase.plays:
+      held_out = dataclasses.replace(problem, train=problem.held_out)
+      rows = executors.rows_to_feed(problem, mesh, phase)
+      stream = held_out.pair_stream(0, size, length, rows.tolist())
+      taken = [next(stream) for _ in range(max(available // size, 1))]
+      self._make: Callable[[TrainState], list[TrainBatch]] = lambda state: [
+        self._given(batch) for batch in taken
+      ]
+      return
+    prompts = pipeline.evaluation_batches(
+      problem.held_out,
+      problem.encoder,
+      available,
+      batch_size=size,
+      max_prompt_len=problem.max_prompt_len,
+      pad_id=problem.tokenizer.pad_id,
+      rows=sharding.local_rows(sharding.by_rows(mesh), size).tolist(),
+    )
+    self._draw = executors.make_draw(problem, mesh, self._parts)
+    self._join = jit.Program(
+      functools.partial(_joined, self._parts, available), whole
+    )
+    self._make = lambda state: [self._drawn(state, x) for x, _ in prompts]
+
+  def forget(self) -> None:
+    """Draws anew when it is asked next, as for another policy."""
+    self._batches = []
+
+  def measure(self, state: TrainState) -> dict[str, float]:
+    """What the reward model of a state is worth.
+
+    Returns:
+      `eval/reward_model/accuracy`, `eval/reward_model/calibration_error` and,
+      of pairs, `eval/reward_model/margin`, with the number of pairs or steps,
+      `eval/reward_model/count`; see the table of metrics. NaN where there is
+      none.
+    """
+    with jax.transfer_guard("allow"):
+      if not self._batches:
+        self._batches = self._make(state)
+      found = [
+        jax.device_get(self._measure(state.params, batch))
+        for batch in self._batches
+      ]
+      total = jax.tree.map(lambda *x: np.sum(x, axis=0), *found)
+      said = {name: float(values_lib.mean(x)) for name, x in total.items()}
+    said["count"] = float(total["accuracy"].weight)
+    return {f"eval/reward_model/{name}": x for name, x in said.items()}
+
+  def _given(self, batch: pipeline.SupervisedBatch) -> TrainBatch:
+    rows = sharding.by_rows(self._mesh)
+    num_rows = sharding.num_rows(rows, len(batch.tokens))
+    chosen = sharding.local_rows(rows, num_rows)
+    made = executors.train_batch(batch, chosen, num_rows)
+    return sharding.from_local(made, rows)
+
+  def _drawn(
+    self, state: TrainState, batch: pipeline.PromptBatch
+  ) -> TrainBatch:
+    # The same draws at whatever step they are made.
+    start = dataclasses.replace(
+      state, step=jnp.int32(0), phase_step=jnp.int32(0), queue=()
+    )
+    groups = self._draw(start, batch)
+    return self._join(
+      groups.prompts, groups.rollout, groups.scored, state.algorithm_state
+    )
+
+
+def _joined(
+  parts: step.Parts, num_prompts: int, prompts: Prompts, rollout, scored, past
+) -> TrainBatch:
+  """A batch without what fills it up."""
+  batch = objective.make_train_batch(
+    parts.algorithm, parts.config, prompts, rollout, scored, past
+  )
+  real = prompts.ids[batch.prompt_index] < num_prompts
+  return dataclasses.replace(
+    batch, valid=batch.valid & real, mask=batch.mask & real[:, None]
+  )
+
+
+def _measure(
+  parts: step.Parts, params: models.Params, batch: TrainBatch
+) -> dict[str, Weighted]:
+  """What the algorithm says of the reward model, as totals and weights."""
+  algorithm, config = parts.algorithm, parts.config
+  assert algorithm.critic_metrics is not None
+  view: Any = parts.members["reward"].view
+  batch = objective.without_overlong(config, batch)
+  batch = algorithm.prepare(config, batch)
+  values = reward_models.of_batch(
+    parts.plan, view(params), batch, algorithm.couples_group
+  )
+  return algorithm.critic_metrics(config, values, batch)

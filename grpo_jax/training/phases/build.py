@@ -1,0 +1,730 @@
+"""From a config to the parts of a phase: members, losses, player, judge.
+
+What has to fit together before a phase is made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+
+from grpo_jax.algorithms import objective, options
+from grpo_jax.data import domains
+from grpo_jax.models import critic as critic_lib
+from grpo_jax.models import mesh as mesh_lib
+from grpo_jax.settings import compatibility
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings.rewards import JUDGE, REWARD_MODEL
+from grpo_jax.step import models, update
+from grpo_jax.step.micro_batches import UpdatePlan
+from grpo_jax.step.models import Member
+from grpo_jax.step.step import Parts
+from grpo_jax.training.phases import (
+  corrections,
+  forced,
+  kept_groups,
+  optimizers,
+  partials,
+  reservoirs,
+  schedules,
+)
+from grpo_jax.training.phases import models as models_lib
+from grpo_jax.training.phases import policy as policy_lib
+from grpo_jax.training.phases import sampler as sampler_lib
+from grpo_jax.training.phases.policy import Outside
+from grpo_jax.training.problem import llm_judge
+from grpo_jax.training.problem.problem import Problem
+from grpo_jax.training.runtime import jit, sharding
+from grpo_jax.types import (
+  ROW_AXES,
+  Algorithm,
+  Critic,
+  Policy,
+)
+
+# Who compares the policy with another one: by a ratio, or by a distance.
+_COMPARED = frozenset(("old_logp", "behavior_logp", "ref_logp"))
+
+
+def devices(
+  config: config_lib.RunConfig, problem: Problem, name: str, mesh: Mesh
+) -> None:
+  """Raises ValueError if rows, lanes or positions do not split over devices."""
+  phase = config.section(name)
+  num_shards = sharding.num_row_shards(mesh)
+  rows(config, name, mesh)
+  # Processes that hold the same rows split them, to score each once.
+  is_judged_on_hosts = (
+    phase.plays
+    and (problem.judge.asks_host or problem.sessions)
+    and jax.process_count() > 1
+  )
+  if (
+    is_judged_on_hosts
+    and sharding.by_rows_once(mesh) != sharding.by_rows(mesh)
+    and phase.num_prompts % mesh.size
+  ):
+    raise ValueError(
+      f"config.{name}.num_prompts={phase.num_prompts} does not split over"
+      f" all {mesh.size} devices, and config.mesh.tensor reaches over several"
+      " hosts, which share the scoring of rows; needed: num_prompts = devices ×"
+      " (a whole number), or a tensor axis within each host."
+    )
+  tensor, num_slots = mesh.shape["tensor"], problem.max_new_tokens
+  if config.model.split_positions and num_slots % tensor:
+    raise ValueError(
+      f"config.model.split_positions=True: {num_slots} tokens of a completion"
+      f" do not split over config.mesh.tensor={tensor}; needed: tokens = tensor"
+      " × (a whole number). Change config.sampling.max_new_tokens, or set"
+      " config.model.split_positions=False."
+    )
+  lanes = config.sampling.lanes
+  if lanes is not None and lanes % num_shards:
+    raise ValueError(
+      f"config.sampling.lanes={lanes} do not split over {num_shards} devices;"
+      " needed: lanes = devices × (a whole number)."
+    )
+
+
+def rows(
+  config: config_lib.RunConfig, name: str, mesh: Mesh | AbstractMesh
+) -> None:
+  """Raises ValueError if devices would have unequal parts of a minibatch."""
+  phase = config.section(name)
+  algorithm, _ = config.objective(name)
+  num_shards = sharding.num_row_shards(mesh)
+  shown = " × ".join(f"{axis} {mesh.shape[axis]}" for axis in ROW_AXES)
+  if phase.num_prompts % num_shards:
+    raise ValueError(
+      f"config.{name}.num_prompts={phase.num_prompts} does not split over"
+      f" the {num_shards} devices of {shown}; needed: num_prompts = devices ×"
+      " (a whole number), so that each has whole groups. Change it or"
+      " config.mesh."
+    )
+  parts, together, needed = phase.num_rows, "", " × group_size"
+  if algorithm.couples_group:
+    parts, needed = phase.num_prompts, ""
+    together = (
+      f" in whole groups of {phase.group_size} rows, which algorithm"
+      f" {algorithm.name!r} couples"
+    )
+  if parts % (phase.num_minibatches * num_shards):
+    raise ValueError(
+      f"config.{name}.num_minibatches={phase.num_minibatches}: minibatches of"
+      f" {phase.num_rows // phase.num_minibatches} rows ({phase.num_prompts}"
+      f" prompts × {phase.group_size} completions) do not split over the"
+      f" {num_shards} device(s) of {shown}{together}; needed:"
+      f" num_prompts{needed} = num_minibatches × devices × (a whole number)."
+      f" Change config.{name}.num_minibatches, num_prompts or config.mesh."
+    )
+
+
+def groups(
+  name: str, phase: config_lib.PhaseConfig, algorithm: Algorithm
+) -> None:
+  """Raises ValueError if an algorithm is not for groups of this size."""
+  if phase.group_size < algorithm.min_group_size:
+    raise ValueError(
+      f"config.{name}.group_size={phase.group_size}: algorithm"
+      f" {algorithm.name!r} compares the completions of a prompt and needs at"
+      f" least {algorithm.min_group_size}; every advantage would be 0."
+    )
+  most = algorithm.max_group_size
+  if most is not None and phase.group_size > most:
+    count = "one completion" if most == 1 else f"at most {most} completions"
+    raise ValueError(
+      f"config.{name}.group_size={phase.group_size}: algorithm"
+      f" {algorithm.name!r} is defined for {count} per prompt; set"
+      f" config.{name}.group_size={most}."
+    )
+
+
+def inputs(given: frozenset[str], required: frozenset[str], name: str) -> None:
+  """Raises ValueError if nothing provides what the algorithm reads."""
+  for need in (
+    "step_rewards",
+    "turns",
+    "state_id",
+    "domain",
+    "expected",
+    "prefix_utility",
+  ):
+    if need in required and need not in given:
+      raise ValueError(
+        f"algorithm {name!r} needs {need!r}: {options.NEEDS[need]}."
+      )
+
+
+def check_domains(problem: Problem, count: int, setting: str) -> None:
+  """Raises ValueError if there is nothing for a domain; indexing would clamp.
+
+  Args:
+    problem: Records with domains.
+    count: How many domains the setting is about.
+    setting: The name of the setting, and its value.
+  """
+  if len(problem.domains) > count:
+    raise ValueError(
+      f"{setting} is about {count} domains, and the data have"
+      f" {len(problem.domains)}: {', '.join(problem.domains)}."
+    )
+
+
+def gradient_steps(
+  name: str, phase: config_lib.PhaseConfig, algorithm: Algorithm
+) -> None:
+  """Warns of gradient steps that no ratio corrects.
+
+  The first one of a batch is on-policy. A policy gradient without a ratio is
+  biased in those that follow.
+  """
+  own = algorithm.config_class()
+  follow = phase.num_epochs * phase.num_minibatches - 1
+  if (
+    phase.plays
+    and algorithm.policy_loss is not None
+    and follow
+    and own.reads_rewards
+    and not _COMPARED & {*algorithm.needs}
+  ):
+    logging.warning(
+      "config.%s: algorithm %r has no ratio, so nothing corrects the last %d of"
+      " the %d gradient steps on each batch (num_epochs=%d,"
+      " num_minibatches=%d), which are off-policy; set both to 1, or choose an"
+      " algorithm with a ratio, such as 'grpo'.",
+      *(name, algorithm.name, follow, follow + 1),
+      *(phase.num_epochs, phase.num_minibatches),
+    )
+
+
+def make_parts(
+  config: config_lib.RunConfig,
+  problem: Problem,
+  policy: Policy,
+  name: str,
+  mesh: Mesh,
+) -> Parts:
+  """The fixed functions of the phase called `name`.
+
+  Raises:
+    ValueError: The phase's prompts do not split over the mesh, or two features
+      do not go together.
+  """
+  config = jit.with_inputs(config, name)
+  phase = config.section(name)
+  if phase.temperature is not None:
+    drawn = dataclasses.replace(config.sampling, temperature=phase.temperature)
+    config = dataclasses.replace(config, sampling=drawn)
+  algorithm, objective_config = config.objective(name)
+  devices(config, problem, name, mesh)
+  groups(name, phase, algorithm)
+  gradient_steps(name, phase, algorithm)
+  options.check(algorithm, objective_config)
+  required = options.needs(algorithm, objective_config)
+  if phase.reference_workdirs and "ref_logp" not in required:
+    raise ValueError(
+      f"config.{name}.reference_workdirs={phase.reference_workdirs}: algorithm"
+      f" {algorithm.name!r}, as it is set in this phase, reads no reference and"
+      " no teacher; leave it empty, or set config.algorithm.kl_coef or opd_coef"
+      " above 0."
+    )
+  if phase.plays:
+    given = problem.provides
+    if config.reward_model.step_ends and REWARD_MODEL in _models(config, phase):
+      given |= {"step_rewards"}
+    if phase.schedule.tracks:
+      given |= {"expected"}
+    inputs(given, required, algorithm.name)
+  compatibility.check(
+    compatibility.Setup(
+      config=config,
+      name=name,
+      phase=phase,
+      problem=problem,
+      algorithm=algorithm,
+      # A critic that is trained alone leaves no rows out.
+      objective=config.algorithm[1]
+      if algorithm.name == config.algorithm[0]
+      else objective_config,
+      required=required,
+    )
+  )
+  domains.numbers(problem.domains, phase.domains, f"config.{name}.domains")
+  for field in ("kl_domain_weights", "opd_domain_weights"):
+    weights = getattr(objective_config, field)
+    if weights and "domain" in required:
+      check_domains(
+        problem, len(weights), f"config.algorithm.{field}={weights}"
+      )
+  if phase.has_teachers_of_domains:
+    check_domains(
+      problem,
+      len(phase.reference_workdirs),
+      f"config.{name}.reference_workdirs={phase.reference_workdirs}",
+    )
+  plan = update_plan(
+    phase,
+    problem.prompt_slots,
+    problem.max_new_tokens,
+    mesh,
+    temperature=config.sampling.temperature if phase.plays else 1.0,
+    couples_group=algorithm.couples_group,
+    shares_prompts=problem.compaction is None,
+    by_domain=phase.has_teachers_of_domains and "ref_kl" in required,
+  )
+  made = Models(
+    *(config, phase, policy, algorithm, objective_config, plan),
+    outside=_found_outside(config, name, problem, mesh),
+  )
+  parts = Parts(
+    policy=policy,
+    algorithm=algorithm,
+    config=objective_config,
+    plan=plan,
+    members=made.members(),
+    losses=made.losses(),
+    constrain_rows=sharding.row_constraint(mesh),
+    constrain_trained=sharding.trained_constraint(mesh),
+  )
+  trained = [loss.num_updates for loss in parts.losses]
+  if phase.trains and not any(trained):
+    raise ValueError(
+      f"config.{name}: a phase of the kind {phase.kind!r} would train nothing;"
+      " set num_updates of config.critic, or of config.reward_model, to 1 or"
+      " more, or leave the phase out of config.phases."
+    )
+  if not phase.plays:
+    return parts
+  judge = problem.judge
+  if phase.reward_weights:
+    names = config.rewards.names
+    judge = judge.weighted(dict(zip(names, phase.reward_weights, strict=True)))
+  # Only what is true ranks the pairs that a reward model learns from.
+  proxy = None
+  if _models(config, phase):
+    steps = models_lib.steps(config.reward_model, problem.tokenizer)
+    judge = judge.bound(made.views(), plan, steps)
+    if made.is_scored:
+      proxy = REWARD_MODEL, judge.correct, steps is None
+  else:
+    judge = judge.without_models()
+  if "ranker" in made.outside:
+    judge = judge.ranked_by("ranker").bound(made.views(), plan)
+  sampler = policy_lib.sampling_policy(
+    policy, config.sampling.weights_dtype, mesh
+  )
+  return dataclasses.replace(
+    parts,
+    player=sampler_lib.make_player(
+      sampler,
+      problem,
+      config.sampling,
+      phase.group_size,
+      required,
+      models_lib.table(phase, policy, parts.members, made.outside),
+      corrections.make(config, problem, name),
+    ),
+    judge=judge,
+    max_rounds=phase.max_rounds,
+    when_short=phase.when_short,
+    staleness=phase.staleness,
+    partial=partials.make(config, problem, sampler, name, required),
+    guards=config.guards.of_phase(phase),
+    domains=problem.domains,
+    history=reservoirs.make(
+      config,
+      name,
+      problem.max_prompt_len,
+      problem.max_new_tokens,
+      sharding.num_row_shards(mesh),
+    ),
+    kept=kept_groups.make(
+      config,
+      problem,
+      name,
+      objective_config,
+      judge,
+      sharding.num_row_shards(mesh),
+    ),
+    forced=forced.make(objective_config, problem)
+    if "prefix_utility" in required
+    else None,
+    schedule=schedules.make(config, problem, name),
+    proxy=proxy,
+    consistent=config.rewards.follows,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Models:
+  """The members of a phase, and what trains them.
+
+  Attributes:
+    config: Settings of the run.
+    phase: Its section.
+    policy: The model.
+    algorithm, objective: The objective of the phase and its config.
+    plan: How rows become micro-batches.
+    outside: Models that are not this run's, by the name of the member.
+  """
+
+  config: config_lib.RunConfig
+  phase: config_lib.PhaseConfig
+  policy: Policy
+  algorithm: Algorithm
+  objective: Any
+  plan: UpdatePlan
+  outside: Mapping[str, models_lib.Outside] = dataclasses.field(
+    default_factory=dict
+  )
+
+  @property
+  def required(self) -> frozenset[str]:
+    """Optional inputs that the objective reads."""
+    return options.needs(self.algorithm, self.objective)
+
+  @property
+  def num_updates(self) -> int:
+    """Gradient steps of the phase on minibatches."""
+    return self.phase.steps * self.plan.num_updates
+
+  @property
+  def is_scored(self) -> bool:
+    """Whether a reward model scores completions of this phase."""
+    return REWARD_MODEL in _models(self.config, self.phase)
+
+  @property
+  def references(self) -> models_lib.References:
+    """What the policy is held to."""
+    return models_lib.References(
+      self.algorithm.name, self.phase, self.policy, self.outside
+    )
+
+  def critic(self) -> Critic | None:
+    """The model with values, of objectives that have one."""
+    if self.algorithm.critic_loss is None or "critic" not in self.phase.trains:
+      return None
+    settings = self.config.critic
+    return critic_lib.make_critic(self.policy, settings.trunk, settings.freeze)
+
+  def reward_model(self) -> Critic | None:
+    """The model that scores completions, or learns to."""
+    if not (self.is_scored or "reward" in self.phase.trains):
+      return None
+    model = self.outside.get("reward")
+    return critic_lib.make_reward_model(
+      self.policy if model is None else model.policy,
+      self.config.reward_model.freeze,
+      is_alone=model is not None,
+    )
+
+  def members(self) -> dict[str, Member]:
+    """By name; what they say of a batch is asked in this order."""
+    found = {}
+    if "ref_logp" in self.required:
+      topk = getattr(self.objective, "topk", 0)
+      found = self.references.made(self.plan, self.required, topk)
+    found |= models_lib.made(self.phase, self.policy, self.outside)
+    found["policy"] = self._policy()
+    found["algorithm"] = self._scalars()
+    if (critic := self.critic()) is not None:
+      found["critic"] = self._critic(critic)
+    if (critic := self.reward_model()) is not None:
+      found["reward"] = self._reward(critic)
+    if (model := self.outside.get(llm_judge.MEMBER)) is not None:
+      found[llm_judge.MEMBER] = Member(
+        start=model.start(llm_judge.MEMBER), read=model.read
+      )
+    if (model := self.outside.get("ranker")) is not None:
+      found["ranker"] = self._ranker(model)
+    return found
+
+  def views(self) -> dict[str, Any]:
+    """How members that judge are run."""
+    found: dict[str, Any] = {
+      "policy": functools.partial(models.policy_view, self.policy)
+    }
+    critics = {"reward": self.reward_model()}
+    if (model := self.outside.get("ranker")) is not None:
+      critics["ranker"] = critic_lib.make_reward_model(
+        model.policy, is_alone=True
+      )
+    for name, critic in critics.items():
+      if critic is not None:
+        found[name] = functools.partial(models.critic_view, critic, name)
+    if (model := self.outside.get(llm_judge.MEMBER)) is not None:
+      found[llm_judge.MEMBER] = functools.partial(
+        models.outside_view, model.policy, llm_judge.MEMBER
+      )
+    return found
+
+  def losses(self) -> tuple[update.Loss, ...]:
+    """In the order in which they are taken for each minibatch."""
+    found: list[update.Loss] = []
+    if "policy" in self.phase.trains:
+      reference = None
+      if "ref_kl" in self.required:
+        reference = self.references.head()
+      found.append(
+        update.PolicyLoss(
+          *(self.policy, self.algorithm, self.objective, self.plan, reference),
+          is_rounded=self.config.sampling.weights_dtype != "model",
+        )
+      )
+    if (critic := self.critic()) is not None:
+      found.append(
+        update.CriticLoss(
+          critic,
+          self.algorithm,
+          self.objective,
+          num_updates=self.config.critic.num_updates,
+        )
+      )
+    if "reward" in self.phase.trains:
+      critic = self.reward_model()
+      assert critic is not None
+      found.append(
+        update.CriticLoss(
+          critic,
+          self.algorithm,
+          self.objective,
+          member="reward",
+          prefix="reward_model/",
+          num_updates=self.config.reward_model.num_updates,
+        )
+      )
+    return tuple(found)
+
+  def _policy(self) -> Member:
+    required = self.required
+    is_trained = "policy" in self.phase.trains
+    says = "anchor" in required or (
+      "old_logp" in required and self.plan.num_updates > 1
+    )
+    settings = self.phase.optimizer
+    return Member(
+      start=lambda before: before["policy"].params,
+      view=functools.partial(models.policy_view, self.policy),
+      fields=functools.partial(models.anchor_fields, self.plan, required)
+      if says
+      else None,
+      scope="anchor",
+      optimizer=optimizers.of_model(
+        settings, self.num_updates, self.config.seed
+      )
+      if is_trained
+      else None,
+      schedule=optimizers.schedule(settings, self.num_updates)
+      if is_trained
+      else None,
+      keeps_moments=not self.phase.reset_optimizer,
+      ema_decay=self.phase.ema_decay if is_trained else None,
+      continues=True,
+    )
+
+  def _scalars(self) -> Member:
+    """What the algorithm trains beside the policy, anew in each phase."""
+
+    def start(before):
+      del before
+      scalars, _ = objective.init(self.algorithm, self.objective)
+      return {"trained": {"scalars": scalars}, "frozen": {}}
+
+    is_trained = "policy" in self.phase.trains
+    return Member(
+      start=start,
+      optimizer=optimizers.of_scalars(self.phase.optimizer, self.num_updates)
+      if is_trained
+      else None,
+    )
+
+  def _critic(self, critic: Critic) -> Member:
+    # It alone says values of states: numbers of a reward model are rewards.
+    to_the_end = "final_value" in self.required
+    fields = models.values_to_the_end if to_the_end else models.value_fields
+    return dataclasses.replace(
+      self._of_critic("critic", critic, self.config.critic),
+      fields=fields if "values" in self.required else None,
+      to_the_end=to_the_end,
+    )
+
+  def _of_critic(self, name: str, critic: Critic, settings: Any) -> Member:
+    def start(before):
+      if name in before:
+        return before[name].params
+      return critic.init(before["policy"].params)
+
+    num_updates = self.num_updates * settings.num_updates
+    return Member(
+      start=start,
+      view=functools.partial(models.critic_view, critic, name),
+      scope="values",
+      optimizer=optimizers.of_model(
+        settings.optimizer, num_updates, self.config.seed, name
+      ),
+      schedule=optimizers.schedule(settings.optimizer, num_updates),
+      keeps_moments=not self.phase.reset_optimizer,
+      continues=True,
+    )
+
+  def _reward(self, critic: Critic) -> Member:
+    member = self._of_critic("reward", critic, self.config.reward_model)
+    model = self.outside.get("reward")
+    if model is not None:
+      member = dataclasses.replace(
+        member, start=model.start("reward"), read=model.read
+      )
+    if "reward" in self.phase.trains:
+      return member
+
+    def start(before):
+      if model is None and "reward" not in before:
+        raise ValueError(
+          f"config.rewards.functions={self.config.rewards.functions}: there is"
+          " no reward model yet; set config.reward_model.source to one, or name"
+          " a phase of the kind 'preference' first."
+        )
+      return member.start(before)
+
+    return dataclasses.replace(
+      member, start=start, optimizer=None, schedule=None
+    )
+
+  def _ranker(self, model: Outside) -> Member:
+    return Member(
+      start=model.start("ranker"),
+      view=self.views()["ranker"],
+      read=model.read,
+    )
+
+
+def _found_outside(
+  config: config_lib.RunConfig, name: str, problem: Problem, mesh: Mesh
+) -> dict[str, models_lib.Outside]:
+  """The models that a phase has from outside of the run, by member."""
+  phase = config.section(name)
+  find = functools.partial(
+    models_lib.find_outside, config=config, problem=problem, mesh=mesh
+  )
+  found = {}
+  for member, path in models_lib.paths(phase).items():
+    found[member] = find(
+      path,
+      setting=f"config.{name}.reference_workdirs",
+      storage=phase.reference_storage,
+    )
+  for member, path in models_lib.from_outside(phase).items():
+    try:
+      found[member] = find(path, setting=f"config.{name}.opponents")
+    except FileNotFoundError as error:
+      raise FileNotFoundError(
+        f"{error} Opponents that are no run are {models_lib.START!r} and"
+        f" {models_lib.SELF!r}."
+      ) from error
+  judged_by = _models(config, phase)
+  judge = config.judge
+  if judge.model and not judge.service.url and JUDGE in judged_by:
+    found[llm_judge.MEMBER] = find(judge.model, setting="config.judge.model")
+  return found | models_lib.outside_of(
+    config, name, problem, mesh, is_judged=REWARD_MODEL in judged_by
+  )
+
+
+def _models(
+  config: config_lib.RunConfig, phase: config_lib.PhaseConfig
+) -> set[str]:
+  """The rewards by models that completions of a phase get."""
+  found = {REWARD_MODEL, JUDGE} & {*config.rewards.functions}
+  # What is kept to be imitated is judged by models where that is asked for.
+  asked = phase.trains or found & {*phase.keep.bounds}
+  is_judged = phase.plays and "reward" not in phase.trains and asked
+  return found if is_judged else set()
+
+
+def update_plan(
+  phase: config_lib.PhaseConfig,
+  max_prompt_len: int,
+  max_new_tokens: int,
+  mesh: Mesh | AbstractMesh,
+  *,
+  temperature: float = 1.0,
+  couples_group: bool = False,
+  shares_prompts: bool = True,
+  by_domain: bool = False,
+) -> UpdatePlan:
+  """How a batch of the phase becomes gradient steps on a mesh.
+
+  Each device has as many rows of a micro-batch as the others, and whole groups
+  where these are coupled: the size that is asked for is rounded up to the next
+  one that divides. `phase_checks.rows` has seen to it that there is one.
+  """
+  num_shards = sharding.num_row_shards(mesh)
+  micro = config_lib.micro_batch_size(
+    phase, max_prompt_len, max_new_tokens, mesh_lib.platform(mesh)
+  )
+  minibatch = phase.num_rows // phase.num_minibatches
+  group_size = phase.group_size
+  if minibatch % phase.group_size or not shares_prompts:
+    group_size = 1
+  own = minibatch // num_shards
+  unit = group_size if couples_group else 1
+  each = next(
+    rows
+    for rows in range(unit, own + 1, unit)
+    if own % rows == 0 and rows * num_shards >= micro
+  )
+  return UpdatePlan(
+    num_epochs=phase.num_epochs,
+    num_minibatches=phase.num_minibatches,
+    micro_batch_size=each * num_shards,
+    temperature=temperature,
+    chunk_bytes=chunk_bytes(phase, mesh),
+    group_size=group_size,
+    num_shards=num_shards,
+    group_parts=group_size // math.gcd(group_size, own),
+    lengths=config_lib.lengths(phase, max_new_tokens),
+    by_domain=by_domain,
+  )
+
+
+def update_path(
+  name: str, phase: config_lib.PhaseConfig, plan: UpdatePlan
+) -> str:
+  """Says how devices share the gradient steps of the phase."""
+  minibatch = phase.num_rows // phase.num_minibatches
+  text = (
+    f"update of {name}: {minibatch // plan.micro_batch_size} micro-batches of"
+    f" {plan.micro_batch_size} rows in a gradient step, rows on each of"
+    f" {plan.num_shards} devices: {plan.shard_size}."
+  )
+  asked = phase.micro_batch_size
+  if asked is not None and asked != plan.micro_batch_size:
+    text += (
+      f" config.{name}.micro_batch_size={asked} is rounded up: devices take"
+      " equal parts, and groups that are coupled stay whole."
+    )
+  if plan.group_parts > 1:
+    text += (
+      f" The {plan.group_size} rows of a prompt lie on {plan.group_parts}"
+      " devices, and each of these runs the prompt."
+    )
+  return text
+
+
+def chunk_bytes(
+  phase: config_lib.PhaseConfig, mesh: Mesh | AbstractMesh
+) -> int:
+  """Bytes of the logits of a chunk, over all devices."""
+  mebibytes = phase.logits_chunk_mib
+  if mebibytes is None:
+    # Each chunk reads and writes the gradient of the head once; on an
+    # accelerator that would take longer than the products of 64 MiB.
+    mebibytes = 64 if mesh_lib.platform(mesh) == "cpu" else 1024
+  return mebibytes * mesh.size * 2**20

@@ -1,0 +1,319 @@
+"""What is on disk of a run: the state of a checkpoint, a trained policy."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from grpo_jax.rollout import host_turns
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import step as step_lib
+from grpo_jax.training.phases import (
+  build,
+  corrections,
+  kept_groups,
+  models,
+  served_episodes,
+)
+from grpo_jax.training.phases import policy as policy_lib
+from grpo_jax.training.phases import workdir as workdir_lib
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import checkpoints, files, sharding
+from grpo_jax.types import (
+  Drawn,
+  Images,
+  MemberState,
+  Policy,
+  Prompts,
+  PyTree,
+  TrainState,
+)
+
+
+class Phase(NamedTuple):
+  """A phase before it runs.
+
+  Attributes:
+    parts: Its fixed functions.
+    enter: The state at its start, from the end of the phase before.
+    prompts: Shapes of its batches; with what environments and verifiers need
+      where rollouts are drawn ahead, and may be part of a checkpoint.
+    drawn: Shapes of a rollout that waits, from those of the state.
+  """
+
+  parts: step_lib.Parts
+  enter: Callable[[TrainState], TrainState]
+  prompts: Prompts
+  drawn: Callable[[TrainState], Drawn]
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+  """Trained models, with what they were trained on.
+
+  Attributes:
+    config: Settings of the run.
+    problem: What it was to solve.
+    policy: The model.
+    mesh: On which the parameters are.
+    params: Parameters of the policy, averaged ones where there are any.
+    step: Step of the checkpoint; None of one that no run has trained.
+  """
+
+  config: config_lib.RunConfig
+  problem: problem_lib.Problem
+  policy: Policy
+  mesh: Mesh
+  params: Any
+  step: int | None
+
+
+def opened(
+  stack: contextlib.ExitStack, workdir: files.Path, step: int | None = None
+) -> Loaded:
+  """Opens a run for evaluation; the parameters are the averaged ones, if any.
+
+  What its config names by import path is imported, as in training: a warning
+  says what.
+
+  Args:
+    stack: Closes what is opened here.
+    workdir: Folder of the run, local or gs://.
+    step: Checkpoint; None: the last.
+
+  Raises:
+    FileNotFoundError: There is no run or no such checkpoint.
+    ValueError: Its config or checkpoint is damaged, or they do not fit.
+  """
+  config = workdir_lib.settings(workdir)
+  problem, mesh, policy = _described(stack, config)
+  if step is None:
+    step = workdir_lib.last_step(workdir, config)
+  with jax.set_mesh(mesh):  # As in training.
+    shapes = {"policy": workdir_lib.shapes(workdir, config, step)["policy"]}
+    _check_policy(workdir, policy, shapes["policy"].params)
+    params = workdir_lib.read(workdir, config, step, shapes, mesh)["policy"]
+  return Loaded(config, problem, policy, mesh, params, step)
+
+
+def opened_checkpoint(
+  stack: contextlib.ExitStack, config: config_lib.RunConfig
+) -> Loaded:
+  """Opens a Hugging Face checkpoint for evaluation, as `opened` does a run.
+
+  Args:
+    stack: Closes what is opened here.
+    config: As a run from that checkpoint would have it (`model.checkpoint`).
+
+  Raises:
+    FileNotFoundError, ValueError: The checkpoint or the config is at fault.
+  """
+  problem, mesh, policy = _described(stack, config)
+  with jax.set_mesh(mesh):  # As in training.
+    state = policy_lib.first_state(config, problem, policy, mesh)
+  params = state.params["policy"]
+  return Loaded(config, problem, policy, mesh, params, step=None)
+
+
+def _described(
+  stack: contextlib.ExitStack, config: config_lib.RunConfig
+) -> tuple[problem_lib.Problem, Mesh, Policy]:
+  """What a config describes, on the devices that are here."""
+  problem = problem_lib.make_problem(config)
+  stack.callback(problem.close)
+  mesh = _mesh_here(config.mesh)
+  with jax.set_mesh(mesh):
+    return problem, mesh, policy_lib.make_policy(config, problem, mesh)
+
+
+def _mesh_here(config: config_lib.MeshConfig) -> Mesh:
+  """The mesh of a run; where it does not fit, a copy on each device."""
+  try:
+    return sharding.make_mesh(**dataclasses.asdict(config))
+  except ValueError:
+    return sharding.make_mesh()
+
+
+def make_phases(
+  config: config_lib.RunConfig,
+  problem: problem_lib.Problem,
+  policy: Policy,
+  mesh: Mesh,
+) -> list[Phase]:
+  """The phases of a config in order."""
+  found: list[Phase] = []
+  needed: frozenset[str] = frozenset()  # Members that later phases go on with.
+  for index in reversed(range(len(config.phases))):
+    name = config.phases[index]
+    phase = config.section(name)
+    parts = build.make_parts(config, problem, policy, name, mesh)
+    parts = dataclasses.replace(parts, keeps=needed)
+    continuing = {k for k, one in parts.members.items() if one.continues}
+    needed = (needed - parts.members.keys()) | continuing
+    enter = functools.partial(step_lib.enter_phase, parts=parts, index=index)
+    shape = phase.num_prompts, phase.max_prompt_len or problem.max_prompt_len
+    prompts = jax.eval_shape(
+      functools.partial(_empty_prompts, shape, problem.image_shapes)
+    )
+    if phase.num_ahead and len(problem.train):
+      hints = corrections.arrays(config, problem, name)
+      prompts = kept_groups.prompt_shapes(problem, *shape, hints)
+    drawn = functools.partial(_drawn, problem, mesh, parts, prompts)
+    found.insert(0, Phase(parts, enter, prompts, drawn))
+  return found
+
+
+def _drawn(
+  problem: problem_lib.Problem,
+  mesh: Mesh,
+  parts: step_lib.Parts,
+  prompts: Prompts,
+  state: TrainState,
+) -> Drawn:
+  """Shapes of what a phase draws ahead; nothing is run."""
+  if not isinstance(parts.player, host_turns.HostPlayer):
+    draw = functools.partial(step_lib.drawn_stage, parts=parts)
+    return jax.eval_shape(draw, state, prompts)
+
+  def shapes(turns, **options):
+    player = served_episodes.host_episodes(problem, mesh, turns, **options)
+    return player.shapes(state.params["policy"], prompts, state.key)
+
+  rollout, scored = shapes(parts.player.play)
+  baseline = None
+  if parts.player.greedy is not None:
+    _, baseline = shapes(parts.player.greedy, keeps_contexts=False)
+  rollout = jax.eval_shape(step_lib.with_version, state, rollout)
+  return Drawn(rollout, None, scored, baseline)
+
+
+def _empty_prompts(shape: tuple[int, int], images: Images | None) -> Prompts:
+  """Prompts of zeros, P of S tokens, with images shaped like one prompt's."""
+  return Prompts(
+    tokens=jnp.zeros(shape, jnp.int32),
+    mask=jnp.zeros(shape, bool),
+    ids=jnp.zeros(shape[:1], jnp.int32),
+    extras={},
+    images=jax.tree.map(
+      lambda x: jnp.zeros((shape[0], *x.shape), x.dtype), images
+    ),
+  )
+
+
+def first_state(
+  config: config_lib.RunConfig,
+  problem: problem_lib.Problem,
+  policy: Policy,
+  mesh: Mesh,
+) -> TrainState:
+  """The state that a run starts with: another run's policy, if it says so.
+
+  Raises:
+    FileNotFoundError, ValueError: The checkpoint is at fault.
+  """
+  if not config.start_workdir:
+    return policy_lib.first_state(config, problem, policy, mesh)
+  found = models.find_outside(
+    config.start_workdir,
+    setting="config.start_workdir",
+    config=config,
+    problem=problem,
+    mesh=mesh,
+  )
+  shown = f"config.start_workdir={config.start_workdir}"
+  _check_policy(shown, policy, found.shapes)
+  return policy_lib.state_of(found.read(), policy, config.seed)
+
+
+def _check_policy(where: Any, policy: Policy, theirs: PyTree) -> None:
+  """Raises ValueError unless shapes are those of a policy.
+
+  Args:
+    where: Where they come from, for messages.
+    policy: Of a config.
+    theirs: Shapes of its parameters.
+  """
+
+  def described(params):
+    return {
+      jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}"
+      for path, x in jax.tree_util.tree_leaves_with_path(params)
+    }
+
+  needed = described(abstract_start(policy, 0).params["policy"])
+  found = described(theirs)
+  if needed != found:
+    differ = sorted(
+      name
+      for name in needed.keys() | found.keys()
+      if needed.get(name) != found.get(name)
+    )
+    leaf = differ[0]
+    raise ValueError(
+      f"{where}: {len(differ)} arrays of its policy differ from those of the"
+      f" config; {leaf} is {found.get(leaf, 'absent')}, needed is"
+      f" {needed.get(leaf, 'absent')}. Both must have one architecture, dtype"
+      " and vocabulary."
+    )
+
+
+def with_outside(state: TrainState, parts: step_lib.Parts) -> TrainState:
+  """The state with the members that come from outside of the run.
+
+  One that goes on from phase to phase is read where it is not there yet.
+
+  Args:
+    state: Before the phase is entered.
+    parts: Functions of the phase.
+
+  Raises:
+    FileNotFoundError, ValueError: What was found is gone, or damaged.
+  """
+  return state.with_members(
+    **{
+      name: MemberState(member.read())
+      for name, member in parts.members.items()
+      if member.read is not None
+      and not (member.continues and name in state.members)
+    }
+  )
+
+
+def restore(
+  saved: checkpoints.Checkpoints,
+  step: int,
+  phases: list[Phase],
+  initial: TrainState,
+  mesh: Mesh,
+) -> TrainState:
+  """The state of a checkpoint, whatever its phase holds."""
+  extra = saved.extra(step)
+  entered = phases[: extra["phase"] + 1]
+  abstract = abstract_state(entered, initial)
+  if count := extra.get("queue", 0):  # Absent where nothing was drawn ahead.
+    drawn = entered[-1].drawn(abstract)
+    abstract = dataclasses.replace(abstract, queue=(drawn,) * count)
+  state, _, _ = saved.restore(
+    sharding.abstract(abstract, sharding.of_state(mesh, abstract)), step
+  )
+  return state
+
+
+def abstract_start(policy: Policy, seed: int) -> TrainState:
+  """Shapes before any phase; no parameter is made."""
+  return jax.eval_shape(lambda: policy_lib.initial_state(policy, seed))
+
+
+def abstract_state(phases: list[Phase], initial: TrainState) -> TrainState:
+  """Shapes after entering these phases; raises if one cannot be entered."""
+  abstract = initial
+  for phase in phases:
+    abstract = jax.eval_shape(phase.enter, abstract)
+  return abstract

@@ -1,0 +1,553 @@
+"""Rows of this process whose environment is on the host, as they are played.
+
+Between two calls of the device (`rollout/host_turns.py`) their actions are told
+to the sessions, and what has come of answers goes back: ids, and no text.
+
+Contexts of episodes on the host: when a summary is due, and what follows it.
+
+The device writes ids and knows nothing of turns (`rollout/host_state.py`).
+Here are the turns of each episode: what was read, what was done, which
+observation is held back while a summary is written. All of it is ids: what a
+next context begins with are the very tokens of the one before, and no text is
+encoded twice.
+
+What is counted of the turns of episodes whose environment is on the host.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from grpo_jax.data import pipeline
+from grpo_jax.rewards.workers import sessions
+from grpo_jax.rewards.workers.session_worker import Answer
+from grpo_jax.rollout import host_state, host_turns
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.types import HostCompaction, Rollout
+
+Ids = tuple[int, ...]
+
+
+class Pair(NamedTuple):
+  """A turn after the first one: an observation, and the action after it."""
+
+  observation: Ids
+  action: Ids
+
+  @property
+  def size(self) -> int:
+    return len(self.observation) + len(self.action)
+
+
+class _Episode:
+  """One episode.
+
+  Attributes:
+    first: Ids of its first prompt.
+    prompt_size: Tokens that its context began with.
+    read: What the action that comes next answers; None in the first turn.
+    held: What is read when the next context begins; None if nothing waits.
+    pairs: Its turns.
+    turns: Actions since the context began.
+    number: Of the context, from 0.
+    summarizes: A summary is written.
+    opening: What the next context begins with, until it is taken.
+  """
+
+  def __init__(self, first: Ids):
+    self.first = first
+    self.prompt_size = len(first)
+    self.read: Ids | None = None
+    self.held: Ids | None = None
+    self.pairs: list[Pair] = []
+    self.turns = 0
+    self.number = 0
+    self.summarizes = False
+    self.opening: Ids | None = None
+
+
+class Contexts:
+  """The contexts of the episodes of this process."""
+
+  def __init__(
+    self,
+    compaction: HostCompaction,
+    prompts: Sequence[Sequence[int]],
+    num_slots: int,
+  ):
+    """All episodes are in their first context.
+
+    Args:
+      compaction: When they are not any more.
+      prompts: Ids of each first prompt.
+      num_slots: T, of what follows a prompt.
+    """
+    self._compaction = compaction
+    self._num_slots = num_slots
+    self._episodes = [_Episode(tuple(map(int, ids))) for ids in prompts]
+
+  def room(self, row: int) -> int:
+    """Tokens that may follow what the context begins with."""
+    size = self._compaction.context_len - self._episodes[row].prompt_size
+    return min(max(size, 1), self._num_slots)
+
+  def summarizes(self, row: int) -> bool:
+    """Whether what it writes is a summary, and no action."""
+    return self._episodes[row].summarizes
+
+  def acted(self, row: int, action: Sequence[int]) -> None:
+    """Notes an action that is whole."""
+    episode = self._episodes[row]
+    episode.turns += 1
+    if episode.read is not None:  # It answers more than the first prompt.
+      episode.pairs.append(Pair(episode.read, tuple(map(int, action))))
+      del episode.pairs[: -self._compaction.keep_turns or None]
+
+  def to_read(
+    self, row: int, observation: Sequence[int], size: int
+  ) -> tuple[Ids, bool]:
+    """What is read after an action, and whether it asks for a summary.
+
+    Args:
+      row: The episode.
+      observation: What the environment has said; held back if one is due.
+      size: Tokens of the completion so far.
+    """
+    compaction, episode = self._compaction, self._episodes[row]
+    said = tuple(map(int, observation))
+    episode.read = said
+    is_due = self.room(row) - size - len(said) < compaction.reserve
+    if compaction.every:
+      is_due |= episode.turns >= compaction.every
+    if not is_due or episode.number >= compaction.max_compactions:
+      return said, False
+    episode.held, episode.summarizes, episode.turns = said, True, 0
+    return compaction.instruction, True
+
+  def summarized(self, row: int, summary: Sequence[int]) -> None:
+    """Puts the next context together, once a summary has come to its end."""
+    compaction, episode = self._compaction, self._episodes[row]
+    assert episode.held is not None
+    opening = episode.first[: compaction.head_len]
+    before, after = compaction.resume
+    told = (*before, *map(int, summary[:-1]), *after)
+    # Also if it is dropped: an ablation keeps the same turns.
+    size = len(opening) + len(told)
+    if compaction.keeps_summary:
+      opening += told
+    most = min(
+      compaction.prompt_len,
+      compaction.context_len - compaction.reserve - len(episode.held),
+    )
+    kept: list[Pair] = []
+    for pair in reversed(episode.pairs):
+      size += pair.size
+      if size > most or len(kept) == compaction.keep_turns:
+        break
+      kept.append(pair)
+    for pair in reversed(kept):
+      opening += pair.observation + pair.action
+    episode.opening = opening
+
+  def open(self) -> host_state.Openings:
+    """Begins the contexts that are ready; NumPy arrays."""
+    num_slots = self._compaction.prompt_len
+    shape = len(self._episodes), num_slots
+    fields: dict[str, Any] = {
+      "tokens": np.zeros(shape, np.int32),
+      "mask": np.zeros(shape, bool),
+      "came": np.zeros(shape[0], bool),
+    }
+    for row, episode in enumerate(self._episodes):
+      if (ids := episode.opening) is None:
+        continue
+      fields["tokens"][row, num_slots - len(ids) :] = ids
+      fields["mask"][row, num_slots - len(ids) :] = True
+      fields["came"][row] = True
+      episode.prompt_size = len(ids)
+      episode.number += 1
+      episode.summarizes, episode.opening = False, None
+    return host_state.Openings(**fields)
+
+  def resumed(self) -> dict[int, Ids]:
+    """What the contexts go on with that have begun since the last time."""
+    found = {}
+    for row, episode in enumerate(self._episodes):
+      if episode.held is not None and not episode.summarizes:
+        found[row], episode.held = episode.held, None
+    return found
+
+
+_SHOWN = 8  # Turns with numbers of their own.
+_LATER = "later"
+_COUNTS = ("calls", "blocked", "failed", "tokens", "observed")
+
+
+class TurnCounts:
+  """Sums over the rows of a process, of each of the first turns.
+
+  Those of all later turns are added up. The names are there whatever happens,
+  so that several processes have the same ones.
+  """
+
+  def __init__(self, max_turns: int):
+    """Nothing is counted yet.
+
+    Args:
+      max_turns: Most turns of an episode.
+    """
+    shown = min(max_turns, _SHOWN)
+    self._names = [str(turn) for turn in range(shown)]
+    if max_turns > shown:
+      self._names.append(_LATER)
+    self._sums = {
+      name: np.zeros(len(self._names)) for name in (*_COUNTS, "seconds")
+    }
+
+  def add(self, name: str, turn: int, amount: float = 1.0) -> None:
+    """Adds to "calls", "blocked", "failed", "tokens" or "observed".
+
+    "seconds" too, from a question to its answer.
+    """
+    self._sums[name][min(turn, len(self._names) - 1)] += amount
+
+  def metrics(self) -> dict[str, float]:
+    """By their names in the log; seconds are means over the calls."""
+    found = {
+      f"turn/{turn}/{name}": float(self._sums[name][place])
+      for name in _COUNTS
+      for place, turn in enumerate(self._names)
+    }
+    calls = np.maximum(self._sums["calls"], 1)
+    means = self._sums["seconds"] / calls
+    return found | {
+      f"time/answer_s/{turn}": float(mean)
+      for turn, mean in zip(self._names, means, strict=True)
+    }
+
+
+# Seconds after which the device is asked whether other processes have answers.
+_PATIENCE_S = 1.0
+
+
+def contexts(
+  turns: host_turns.HostTurns, batch: pipeline.PromptBatch, index: np.ndarray
+) -> Contexts | None:
+  """Those of episodes that begin with these prompts; None if they stay."""
+  if turns.compaction is None:
+    return None
+  tokens = np.asarray(batch.prompts.tokens)
+  mask = np.asarray(batch.prompts.mask)
+  return Contexts(
+    turns.compaction,
+    [tokens[i][mask[i]].tolist() for i in index],
+    turns.config.max_new_tokens,
+  )
+
+
+class _Past(NamedTuple):
+  """An action of a former step, and what was said of it.
+
+  Attributes:
+    action, observation: Ids.
+    reward: Of the action.
+  """
+
+  action: list[int]
+  observation: list[int]
+  reward: np.float32
+
+
+def _past(rollout: Rollout, row: int, num_turns: int) -> Iterator[_Past]:
+  """The turns of a row that its session has answered."""
+  tokens, observed = np.asarray(rollout.tokens[row]), rollout.observed
+  assert observed is not None
+  assert rollout.turn is not None
+  assert rollout.turn_rewards is not None
+  mask = np.asarray(rollout.completion_mask[row])
+  was_read = mask & np.asarray(observed[row])
+  was_written = mask & ~was_read
+  turn = np.asarray(rollout.turn[row])
+  rewards = np.asarray(rollout.turn_rewards[row])
+  for number in range(num_turns):
+    acts = was_written & (turn == number)
+    yield _Past(
+      tokens[acts].tolist(),
+      tokens[was_read & (turn == number + 1)].tolist(),
+      rewards[np.flatnonzero(acts)[-1]],
+    )
+
+
+class HostRows:
+  """The episodes of the rows of this process, as far as they are played.
+
+  Attributes:
+    episodes: Their sessions.
+    done: Episodes that were not cut off.
+    counts: Of their turns.
+  """
+
+  def __init__(
+    self,
+    problem: problem_lib.Problem,
+    turns: host_turns.HostTurns,
+    episodes: sessions.GuardedEpisodes,
+    contexts: Contexts | None,
+    num_rows: int,
+  ):
+    self.episodes = episodes
+    self.done = np.zeros(num_rows, bool)
+    self.counts = TurnCounts(turns.environment.max_turns)
+    self._asked_at = np.zeros(num_rows)  # time.perf_counter().
+    self._problem = problem
+    self._environment = turns.environment
+    self._contexts = contexts
+    self._max_read_len = turns.max_read_len
+    self._num_slots = turns.config.max_new_tokens
+    self._returns = np.zeros(num_rows, np.float32)
+    self._size = np.zeros(num_rows, np.int32)
+    self._turns = np.zeros(num_rows, np.int32)  # Actions that were asked.
+    self._over = np.zeros(num_rows, bool)  # And the device knows, or will.
+    self._cut = np.zeros(num_rows, bool)  # Actions without an end.
+    self._called_at = time.perf_counter()
+    self._call_s = 0.0
+
+  def nothing(self) -> host_state.Answers:
+    """No answer to any row; NumPy arrays, as all here."""
+    num_rows = len(self.done)
+    fields: dict[str, Any] = {
+      "observation": np.zeros((num_rows, self._max_read_len), np.int32),
+      "size": np.zeros(num_rows, np.int32),
+      "reward": np.zeros(num_rows, np.float32),
+      "goes_on": np.zeros(num_rows, bool),
+      "came": np.zeros(num_rows, bool),
+    }
+    if self._contexts is not None:
+      fields["summarizes"] = np.zeros(num_rows, bool)
+    return host_state.Answers(**fields)
+
+  def go_on(self, rollout: Rollout, cut: host_turns.Cut) -> host_state.Answers:
+    """Has new sessions answer what those of the steps before have answered.
+
+    A session that does not answer as the one before it has failed.
+
+    Args:
+      rollout, cut: How far rows have come; NumPy arrays.
+
+    Returns:
+      What the device is told first: which rows have failed.
+    """
+    over, turns = np.asarray(cut.over), np.asarray(cut.turn)
+    self._over |= over
+    self._size[:] = np.asarray(rollout.completion_mask).sum(axis=1)
+    self._turns[:] = turns
+    left = {
+      row: _past(rollout, row, int(turns[row]))
+      for row in map(int, np.flatnonzero(~over & (turns > 0)))
+    }
+    expected: dict[int, _Past] = {}
+    answers: Any = self.nothing()
+
+    def ask(rows: Sequence[int]) -> None:
+      asked: dict[int, tuple[str | None, bool]] = {}
+      for row in rows:
+        if (past := next(left[row], None)) is not None:
+          expected[row] = past
+          asked[row] = self._problem.tokenizer.exact_text(past.action), False
+      self.episodes.ask(asked)
+
+    ask(list(left))
+    while self.episodes.pending:
+      goes_on = []
+      for row, said in self.episodes.poll(_PATIENCE_S).items():
+        past = expected.pop(row)
+        if said is None or not self._is_same(row, said, past):
+          self._over[row] = answers.came[row] = True
+          continue
+        self._returns[row] += past.reward
+        goes_on.append(row)
+      ask(goes_on)
+    self._called_at = time.perf_counter()
+    return answers
+
+  def _is_same(self, row: int, said: Answer, past: _Past) -> bool:
+    """Whether an answer is that of a former step; if not, the row fails."""
+    try:
+      ids = self._problem.tokenizer.observation_ids(
+        said.observation, self._environment.max_observation_len
+      )
+    except ValueError:
+      ids = []
+    is_same = (
+      not said.done
+      and list(ids) == past.observation
+      and np.float32(said.reward) == past.reward
+    )
+    if not is_same:
+      self.episodes.fail(
+        row,
+        "environment: the episode goes on in another step"
+        " (partial_len), and its session, which was made again with the same"
+        " seed and actions, has answered otherwise; make its answers a function"
+        " of prompt, extras, seed and actions, or set partial_len=None",
+      )
+    return is_same
+
+  def ask(self, actions: host_state.Actions) -> None:
+    """Tells the sessions what rows have done.
+
+    Args:
+      actions: NumPy arrays; no action where a row still writes, waits, or is
+        over.
+    """
+    self._call_s = time.perf_counter() - self._called_at
+    length, ended = np.asarray(actions.length), np.asarray(actions.ended)
+    tokens: Any = actions.tokens
+    acts = length > 0
+    self._size[acts] = np.asarray(actions.size)[acts]
+    self._cut = acts & ~ended
+    if self._contexts is not None:
+      acts &= ~self._summarized(tokens, length, ended)
+      ended = ended & acts
+    self._turns += acts
+    asked: dict[int, tuple[str | None, bool]] = {}
+    for row in map(int, np.flatnonzero(ended)):
+      ids = tokens[row, : length[row]].tolist()
+      if self._contexts is not None:
+        self._contexts.acted(row, ids)
+      text = self._problem.tokenizer.exact_text(ids)
+      asked[row] = text, self._turns[row] >= self._environment.max_turns
+    for row in map(int, np.flatnonzero(acts)):
+      self.counts.add("tokens", self._turns[row] - 1, float(length[row]))
+    self._asked_at[list(asked)] = time.perf_counter()
+    self.episodes.ask(asked)
+
+  def _summarized(
+    self, tokens: Any, length: np.ndarray, ended: np.ndarray
+  ) -> np.ndarray:  # [B] bool
+    """Takes the summaries among what has ended; whose they are."""
+    assert self._contexts is not None
+    found = np.zeros(len(length), bool)
+    for row in map(int, np.flatnonzero(length)):
+      if self._contexts.summarizes(row):
+        found[row] = True
+        self.counts.add("tokens", self._turns[row], float(length[row]))
+        if ended[row]:
+          ids = tokens[row, : length[row]].tolist()
+          self._contexts.summarized(row, ids)
+    return found
+
+  def open(self) -> host_state.Openings:
+    """Begins the contexts that are ready."""
+    assert self._contexts is not None
+    openings = self._contexts.open()
+    self._size[np.asarray(openings.came)] = 0
+    return openings
+
+  def answers(self, is_idle: bool) -> host_state.Answers:
+    """What has come since the call before.
+
+    Whoever is idle waits for the first answer, and then for more of them as
+    long as the call took: it takes as long for one row as for all of them.
+
+    Args:
+      is_idle: No row of any process has something to do on the device.
+    """
+    answers: Any = self.nothing()
+    self._end(answers, np.flatnonzero(self._cut).tolist())
+    if self._contexts is not None:
+      for row, held in self._contexts.resumed().items():
+        answers.came[row] = True
+        self._tell(answers, row, held)
+    if is_idle and not answers.came.any():
+      self._take(answers, _PATIENCE_S)
+      end = time.perf_counter() + min(self._call_s, _PATIENCE_S)
+      while self.episodes.pending and time.perf_counter() < end:
+        self._take(answers, end - time.perf_counter())
+    else:
+      self._take(answers, 0.0)
+    self._returns += answers.reward
+    self._called_at = time.perf_counter()
+    return answers
+
+  def _end(self, answers: Any, rows: list[int]) -> None:
+    """Ends episodes that are cut off; their scores are waited for later."""
+    answers.came[rows] = True
+    self._over[rows] = True
+    self.episodes.ask({row: (None, True) for row in rows})
+
+  def _take(self, answers: Any, timeout_s: float) -> None:
+    """Adds what has come until then to the answers."""
+    for row, said in self.episodes.poll(timeout_s).items():
+      if self._over[row]:
+        continue  # Its scores, after it was cut off.
+      answers.came[row] = True
+      self._count(row, has_failed=said is None)
+      if said is None:
+        self._over[row] = True
+        continue
+      answers.reward[row] = said.reward
+      if said.done or self._turns[row] >= self._environment.max_turns:
+        self.done[row] = self._over[row] = True
+        continue
+      try:
+        ids = self._problem.tokenizer.observation_ids(
+          said.observation, self._environment.max_observation_len
+        )
+      except ValueError as error:
+        self.episodes.fail(row, f"environment: its observation: {error}")
+        self._over[row] = True
+        continue
+      self.counts.add("observed", self._turns[row] - 1, float(len(ids)))
+      if self._contexts is not None:
+        ids, answers.summarizes[row] = self._contexts.to_read(
+          row, ids, int(self._size[row])
+        )
+      self._tell(answers, row, ids)
+
+  def _tell(self, answers: Any, row: int, ids: Sequence[int]) -> None:
+    """Has a row read ids, and go on if it has room for more."""
+    room = self._num_slots
+    if self._contexts is not None:
+      room = self._contexts.room(row)
+    answers.size[row] = len(ids)
+    answers.observation[row, : len(ids)] = ids
+    answers.goes_on[row] = self._size[row] + len(ids) < room
+    if not answers.goes_on[row]:
+      self._end(answers, [row])
+
+  def _count(self, row: int, has_failed: bool) -> None:
+    """A call of a row has come to its end."""
+    turn = self._turns[row] - 1
+    seconds = time.perf_counter() - self._asked_at[row]
+    self.counts.add("calls", turn)
+    self.counts.add("seconds", turn, seconds)
+    self.counts.add("failed", turn, float(has_failed))
+    self.counts.add("blocked", turn, float(row in self.episodes.blocked))
+
+  def end(self) -> None:
+    """Waits for the scores of episodes that were cut off."""
+    while self.episodes.pending:
+      self.episodes.poll(_PATIENCE_S)
+
+  def scores(self) -> dict[str, np.ndarray]:  # each [B] float32
+    """Scores of each row, with "return"; all NaN where a row has failed."""
+    names = self._problem.score_names
+    for row, scores in list(self.episodes.scores.items()):
+      if set(scores) != set(names):
+        self.episodes.fail(
+          row, f"environment: scores {sorted(scores)}, at first {sorted(names)}"
+        )
+    failed = self.episodes.failures.failed
+    self.done &= ~failed
+    found = {
+      name: np.full(len(failed), np.nan, np.float32) for name in sorted(names)
+    }
+    for row, scores in self.episodes.scores.items():
+      for name, value in scores.items():
+        found[name][row] = np.nan if value is None else value
+    return {**found, "return": np.where(failed, np.nan, self._returns)}

@@ -1,0 +1,629 @@
+"""How a batch advances the state: one program, or two with the host between.
+
+A driver takes the state and a batch from the stream, dispatches the compiled
+stages of `stages.py` and returns at once: what the step will have to say is
+fetched later, while the next step runs. Two drivers wait for the host: the
+split one for its verifiers, and that of episodes for its sessions. A driver
+that is given the batches that come next too draws their rollouts ahead; they
+wait in `TrainState.queue`. While the host verifies, the device would have
+nothing else to do. Where verifiers are in the program, nothing is gained by it
+but what is to be studied: the same order of draws and updates, and the same
+queue.
+
+Of several processes, each passes the rows of a batch that its devices hold
+(`rows_to_feed`), and scores the completions of these.
+
+Batches of completions that are given, and not drawn.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from grpo_jax.data import pipeline
+from grpo_jax.rollout import host_turns
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import dynamic_sampling, step
+from grpo_jax.step.rows import Written
+from grpo_jax.training.phases import judging, sampler, served_episodes
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.problem import rewards
+from grpo_jax.training.runtime import hosts, jit, sharding
+from grpo_jax.types import Drawn, Scored, TrainBatch, TrainState
+
+
+def train_batch(
+  batch: pipeline.SupervisedBatch, rows: np.ndarray, num_rows: int
+) -> TrainBatch:
+  """A batch of given completions in the layout of every other batch.
+
+  Of a pair, the row that was preferred is right, and has the reward 1.
+
+  Args:
+    batch: Rows of one process.
+    rows: Which ones of the whole batch they are.
+    num_rows: How many the whole batch has.
+  """
+  everyone = np.ones(len(rows), bool)
+  group_size = len(batch.tokens) // len(batch.prompt_tokens)
+  is_pair = group_size == 2
+  is_chosen = (rows % group_size == 0) & is_pair
+  groups = (rows // group_size).astype(np.int32)
+  arrays: dict[str, Any] = {
+    "prompt_tokens": batch.prompt_tokens,
+    "prompt_mask": batch.prompt_mask,
+    "images": batch.images,
+    "prompt_index": groups,
+    "group_id": groups,
+    "tokens": batch.tokens,
+    "completion_mask": batch.completion_mask,
+    "mask": batch.completion_mask & ~batch.observed,
+    "rewards": is_chosen.astype(np.float32),
+    "valid": everyone,
+    "terminated": everyone,
+    "correct": is_chosen | (not is_pair),
+  }
+  return TrainBatch(**arrays, num_groups=num_rows // group_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+  """What one dispatched step will have to say.
+
+  Attributes:
+    metrics: Waits for the step; its numbers.
+    written: Waits for what made it; its rows, on the devices of one run. None
+      in phases whose completions are given.
+    batch: The prompts of the rows that this process feeds.
+    errors: Why rows could not be scored that this process judges.
+    told: Of each rollout that is left in `TrainState.queue`, what its sessions
+      have said that no array holds.
+  """
+
+  metrics: Callable[[], dict[str, float]]
+  written: Callable[[], Written] | None = None
+  batch: pipeline.PromptBatch | None = None
+  errors: judging.Errors = dataclasses.field(default_factory=dict)
+  told: tuple[judging.Told, ...] = ()
+
+
+# counts of this process -> () -> those of all, to be fetched later.
+Totals = Callable[[dict[str, float]], Callable[[], dict[str, float]]]
+
+# (state, batch, *batches that come next) -> the state one step on, and more.
+Driver = Callable[..., tuple[TrainState, Outcome]]
+
+
+def make_driver(
+  problem: problem_lib.Problem,
+  mesh: Mesh,
+  parts: step.Parts,
+  told: Sequence[judging.Told] = (),
+) -> Driver:
+  """The driver of a phase: given completions, fused, ahead, split, or episodes.
+
+  Args:
+    problem, mesh, parts: Of the phase.
+    told: As `Outcome.told` of the step before the first one.
+  """
+  if parts.player is None:
+    return _supervised(mesh, parts)
+  if isinstance(parts.player, host_turns.HostPlayer):
+    return _Episodes(problem, mesh, parts, told)
+  if problem.judge.asks_host:
+    return _Split(problem, mesh, parts)
+  return _ahead(mesh, parts) if parts.num_ahead else _fused(mesh, parts)
+
+
+def make_draw(
+  problem: problem_lib.Problem, mesh: Mesh, parts: step.Parts
+) -> Callable[[TrainState, pipeline.PromptBatch], dynamic_sampling.Groups]:
+  """(state, batch) -> scored completions of prompts, and no update."""
+  if isinstance(parts.player, host_turns.HostPlayer):
+    return _Episodes(problem, mesh, parts).draw
+  if problem.judge.on_host is not None:
+    return _Split(problem, mesh, parts).draw
+  rows = sharding.by_rows(mesh)
+  program = jit.Program(
+    functools.partial(step.draw_stage, parts=parts),
+    sharding.replicated(mesh),
+    out_shardings=rows,
+  )
+  return lambda state, batch: program(
+    state, sharding.from_local(batch.prompts, rows)
+  )
+
+
+def rows_to_feed(
+  problem: problem_lib.Problem,
+  mesh: Mesh,
+  phase: config_lib.PhaseConfig,
+) -> np.ndarray:
+  """The rows of each batch of a phase that this process has to pass on."""
+  rows, size = sharding.by_rows(mesh), phase.num_prompts
+  if not problem.judge.asks_host:
+    return sharding.local_rows(rows, size * phase.max_rounds)
+  # The split driver draws round after round, each on all devices.
+  of_round = sharding.local_rows(rows, size)
+  return np.concatenate(
+    [start * size + of_round for start in range(phase.max_rounds)]
+  )
+
+
+def _supervised(mesh: Mesh, parts: step.Parts) -> Driver:
+  """Advances the state by a batch of given completions."""
+  advance = jit_step(mesh, step.supervised_step, parts)
+  rows = sharding.by_rows(mesh)
+
+  def driver(state: TrainState, batch: pipeline.SupervisedBatch):
+    num_rows = sharding.num_rows(rows, len(batch.tokens))
+    chosen = sharding.local_rows(rows, num_rows)
+    placed = sharding.from_local(train_batch(batch, chosen, num_rows), rows)
+    state, metrics = advance(state, placed)
+    return state, Outcome(lambda: _numbers(metrics))
+
+  return driver
+
+
+def _fused(mesh: Mesh, parts: step.Parts) -> Driver:
+  """Advances the state by the one program: sample, score, update."""
+  advance = jit_step(mesh, step.fused_step, parts)
+  rows = sharding.by_rows(mesh)
+
+  def driver(state: TrainState, batch: pipeline.PromptBatch):
+    prompts = sharding.from_local(batch.prompts, rows)
+    state, metrics, written = advance(state, prompts)
+    return state, Outcome(lambda: _numbers(metrics), lambda: written, batch)
+
+  return driver
+
+
+def _ahead(mesh: Mesh, parts: step.Parts) -> Driver:
+  """Advances the state by two programs: one draws ahead, one learns.
+
+  Nothing stands between them, and the device runs one after the other. As one
+  program they would take as long, and it would be compiled three times: the
+  first steps draw several batches, and the last ones none.
+  """
+  rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
+  sample = jit.Program(
+    functools.partial(step.drawn_stage, parts=parts),
+    whole,
+    out_shardings=rows,
+  )
+  learn = jit_step(mesh, step.stale_step, parts)
+
+  def driver(
+    state: TrainState,
+    batch: pipeline.PromptBatch,
+    *following: pipeline.PromptBatch,
+  ):
+    placed = sharding.from_local(batch.prompts, rows)
+
+    def draw(state: TrainState, one: pipeline.PromptBatch, ahead: int):
+      prompts = sharding.from_local(one.prompts, rows)
+      return sample(state, prompts, jax.device_put(np.int32(ahead), whole))
+
+    state, queue = with_queue(state, (batch, *following), draw)
+    state, metrics, written = learn(state, placed, queue[0])
+    state = dataclasses.replace(state, queue=queue[1:])
+    return state, Outcome(lambda: _numbers(metrics), lambda: written, batch)
+
+  return driver
+
+
+def with_queue(
+  state: TrainState,
+  batches: Sequence[Any],
+  draw: Callable[[TrainState, Any, int], Drawn],
+) -> tuple[TrainState, tuple[Drawn, ...]]:
+  """The state without its queue, and the queue with what was missing.
+
+  Args:
+    state: Before a step.
+    batches: Of the step, and those that come next.
+    draw: (state without a queue, batch, steps until it is trained) -> what the
+      policy writes for it.
+  """
+  queue = state.queue
+  state = dataclasses.replace(state, queue=())
+  missing = range(len(queue), len(batches))
+  return state, (*queue, *(draw(state, batches[n], n) for n in missing))
+
+
+class _Split:
+  """A step in two programs with the host's verifiers between them.
+
+  The device works through what is dispatched in its order. A rollout that is
+  drawn ahead is dispatched before the host verifies, so it is drawn while the
+  host does; the update, which needs the scores, comes after it.
+  """
+
+  def __init__(
+    self, problem: problem_lib.Problem, mesh: Mesh, parts: step.Parts
+  ):
+    rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
+    self._problem, self._mesh, self._parts = problem, mesh, parts
+    self._rows, self._whole = rows, whole
+    self._judged_rows = sharding.by_rows_once(mesh)
+    self._totals = totals(mesh)
+    self._sample, self._greedy = (
+      jit.Program(
+        functools.partial(stage, parts=parts), whole, out_shardings=rows
+      )
+      for stage in (step.sample_stage, step.greedy_stage)
+    )
+    self._learn = jit_step(mesh, step.learn_stage, parts)
+    judge: Any = parts.judge
+    self._judge = judge
+    self._service = judge.service if isinstance(judge, rewards.Sum) else None
+    constrain = sharding.row_constraint(mesh)
+    self._complete = jit.Program(
+      lambda *inputs: constrain(judge.score(*inputs)), whole
+    )
+    min_std = parts.config.min_reward_std
+    self._add, self._describe, self._settle = (
+      jit.Program(function, whole, out_shardings=whole)
+      for function in (
+        lambda collected, new, recycled: dynamic_sampling.add(
+          collected, new, min_std, recycled
+        ),
+        dynamic_sampling.metrics,
+        lambda collected: dynamic_sampling.settle(collected, parts.when_short),
+      )
+    )
+
+  def __call__(
+    self,
+    state: TrainState,
+    batch: pipeline.PromptBatch,
+    *following: pipeline.PromptBatch,
+  ) -> tuple[TrainState, Outcome]:
+    queue: tuple[Drawn, ...] = ()
+    of_rounds: dict[str, jax.Array] = {}
+    trains: jax.Array | None = None
+    errors: judging.Errors = {}
+    if self._parts.max_rounds == 1:
+      state, queue = with_queue(state, (batch, *following), self._draw)
+      groups, counts = self._judged(state, batch, queue[0], errors)
+    else:
+      collected, counts = judging.collect(
+        lambda batch: self._judged(
+          state, batch, self._draw(state, batch, 0), errors
+        ),
+        self._add,
+        batch,
+        self._parts.max_rounds,
+        dynamic_sampling.surplus(state.kept),
+      )
+      state = dataclasses.replace(
+        state, kept=dynamic_sampling.with_surplus(state.kept, collected)
+      )
+      groups, trains = self._settle(collected)
+      of_rounds = self._describe(collected)
+    state, metrics, written = self._learn(
+      state,
+      groups.prompts,
+      groups.rollout,
+      groups.scored,
+      groups.greedy,
+      trains,
+    )
+    total = self._totals(counts)
+    return dataclasses.replace(state, queue=queue[1:]), Outcome(
+      lambda: _numbers(metrics | of_rounds) | total(),
+      lambda: written,
+      batch,
+      errors,
+    )
+
+  def draw(
+    self, state: TrainState, batch: pipeline.PromptBatch
+  ) -> dynamic_sampling.Groups:
+    """Scored completions of prompts, and no update."""
+    drawn = self._draw(state, batch, 0)
+    return self._judged(state, batch, drawn, {})[0]
+
+  def _draw(
+    self, state: TrainState, batch: pipeline.PromptBatch, ahead: int
+  ) -> Drawn:
+    prompts = sharding.from_local(batch.prompts, self._rows)
+    steps = jax.device_put(np.int32(ahead), self._whole)
+    return Drawn(
+      self._sample(state, prompts, steps), self._greedy(state, prompts, steps)
+    )
+
+  def _judged(
+    self,
+    state: TrainState,
+    batch: pipeline.PromptBatch,
+    drawn: Drawn,
+    errors: judging.Errors,
+  ) -> tuple[dynamic_sampling.Groups, dict[str, float]]:
+    """Scored groups of the batch, and what is counted; adds to `errors`."""
+    fetched = judging.rollout_to_judge(self._mesh, drawn.rollout)
+    fetched_greedy = baseline = None
+    if drawn.greedy is not None:
+      fetched_greedy = judging.rollout_to_judge(self._mesh, drawn.greedy)
+    started = time.perf_counter()
+    calls = self._service.calls if self._service else 0
+    with jax.transfer_guard("allow"):
+      said, failures, messages = self._problem.ask_host(
+        batch, fetched, self._judge
+      )
+      if fetched_greedy is not None:
+        baseline, *_ = self._problem.ask_host(
+          batch, fetched_greedy, self._judge
+        )
+    counts = {f"unscored/{kind}": float(n) for kind, n in failures.items()}
+    counts["time/verifier_s"] = time.perf_counter() - started
+    if self._service:
+      counts["judge/calls"] = float(self._service.calls - calls)
+    self._problem.complaints.log("a verifier failed: unscored", messages)
+    num_rows = len(drawn.rollout.prompt_index)
+    errors |= judging.errors_of(self._mesh, batch, num_rows, messages)
+    prompts = sharding.from_local(batch.prompts, self._rows)
+    scored = self._verdict(state, prompts, drawn.rollout, said)
+    of_greedy = None
+    if baseline is not None:
+      of_greedy = self._verdict(state, prompts, drawn.greedy, baseline)
+    return dynamic_sampling.Groups(
+      prompts, drawn.rollout, scored, of_greedy
+    ), counts
+
+  def _verdict(self, state, prompts, rollout, said: rewards.Said) -> Scored:
+    """What all judges say together; others are asked on the device."""
+    if self._judge.is_host_alone:
+      with jax.transfer_guard("allow"):
+        alone = self._judge.score_on_host(said)
+      return sharding.from_local(alone, self._judged_rows)
+    said = sharding.from_local(said, self._judged_rows)
+    return self._complete(
+      state.params, prompts, rollout, said, state.phase_step
+    )
+
+
+def totals(mesh: Mesh) -> Totals:
+  """What adds up the counts of all processes.
+
+  Of seconds, as "time/verify_s", the largest counts: the slowest process is
+  waited for. All processes call it for the same names, in the same order.
+  """
+  if jax.process_count() == 1:
+    return lambda counts: lambda: counts
+  exchange = hosts.Exchange(mesh)
+
+  def post(counts: dict[str, float]):
+    posted = exchange.post(*counts.values())
+
+    def fetch():
+      each = dict(zip(counts, jax.device_get(posted).T, strict=True))
+      return {
+        name: float(x.max() if name.startswith("time/") else x.sum())
+        for name, x in each.items()
+      }
+
+    return fetch
+
+  return post
+
+
+class _Episodes:
+  """The host between the turns of a rollout; what it says are the scores.
+
+  With rollouts that are played ahead, the update of a step is dispatched when
+  all rows of such a rollout wait for their sessions for the first time: it is
+  what the device has to do meanwhile. The rollout is drawn by a copy of the
+  weights before that update, which the update itself overwrites.
+
+  What is played ahead is scored already, and waits with its scores: nobody can
+  be asked again. What sessions have said that is no array waits in this object,
+  and in the `Outcome` for whoever saves a checkpoint. Where rollouts are cut, a
+  step plays on in all places, and why a row has failed waits with its group.
+  """
+
+  def __init__(
+    self,
+    problem: problem_lib.Problem,
+    mesh: Mesh,
+    parts: step.Parts,
+    told: Sequence[judging.Told] = (),
+  ):
+    self._rows = sharding.by_rows(mesh)
+    whole = sharding.replicated(mesh)
+    assert isinstance(parts.player, host_turns.HostPlayer)
+    self._sampled = served_episodes.host_episodes(
+      problem, mesh, parts.player.play
+    )
+    self._greedy = None
+    if parts.player.greedy is not None:
+      self._greedy = served_episodes.host_episodes(
+        problem, mesh, parts.player.greedy, keeps_contexts=False
+      )
+    self._key_of = jax.jit(
+      lambda state, ahead: step.step_keys(state, ahead)[0],
+      out_shardings=whole,
+    )
+    self._stamp = jax.jit(step.with_version, out_shardings=self._rows)
+    # A jitted function may hand on what it is given; a copy is asked for.
+    self._copied = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
+    self._whole = whole
+    self._learn = jit_step(mesh, step.learn_stage, parts)
+    self._totals = totals(mesh)
+    self._told = list(told)
+    self._partial = parts.partial
+    if parts.partial is not None:
+      self._resumed = jit.Program(
+        parts.partial.resumed, whole, out_shardings=self._rows
+      )
+      self._learn = jit_step(mesh, step.partial_step_of_host, parts)
+
+  def __call__(
+    self,
+    state: TrainState,
+    batch: pipeline.PromptBatch,
+    *following: pipeline.PromptBatch,
+  ) -> tuple[TrainState, Outcome]:
+    if self._partial is not None:
+      return self._advance(state, batch)
+    batches = batch, *following
+    queue = list(state.queue)
+    state = dataclasses.replace(state, queue=())
+    learnt: list[Any] = []  # Once the update is dispatched.
+    times = {"time/environment_s": 0.0}
+
+    def learn():
+      if learnt:
+        return
+      prompts = sharding.from_local(batch.prompts, self._rows)
+      rollout, _, scored, baseline = queue[0]
+      learnt.extend(
+        self._learn(state, prompts, rollout, scored, baseline, None)
+      )
+
+    for number in range(len(queue), len(batches)):
+      is_meanwhile = 0 < number == len(batches) - 1
+      drawn, told, seconds = self._play(
+        state, batches[number], number, learn if is_meanwhile else None
+      )
+      queue.append(drawn)
+      self._told.append(told)
+      seconds["time/environment_s"] += times["time/environment_s"]
+      times |= {name: max(times.get(name, x), x) for name, x in seconds.items()}
+    learn()
+    state, metrics, written = learnt
+    told = self._told.pop(0)
+    total = self._totals(told.counts | times)
+    return dataclasses.replace(state, queue=tuple(queue[1:])), Outcome(
+      lambda: _numbers(metrics) | total(),
+      lambda: written,
+      batch,
+      told.errors,
+      tuple(self._told),
+    )
+
+  def _advance(
+    self, state: TrainState, batch: pipeline.PromptBatch
+  ) -> tuple[TrainState, Outcome]:
+    """A step in which the rows of all places get a few tokens more."""
+    prompts = sharding.from_local(batch.prompts, self._rows)
+    key = self._key_of(state, jax.device_put(np.int32(0), self._whole))
+    inputs = state.params["policy"], prompts, key, batch
+    assert isinstance(self._sampled, sampler.HostEpisodes)
+    played = self._sampled.play(*inputs, resumed=self._resumed(state, prompts))
+    counts = {f"unscored/{k}": float(n) for k, n in played.failures.items()}
+    counts |= played.turns | {"time/environment_s": played.seconds}
+    baseline = None
+    if self._greedy is not None:
+      of_greedy = self._greedy.play(*inputs)
+      counts["time/environment_s"] += of_greedy.seconds
+      baseline = of_greedy.scored
+    total = self._totals(counts)
+    state, metrics, written = self._learn(
+      state, prompts, played.rollout, played.cut, played.scored, baseline
+    )
+    told = *self._told, judging.Told({}, played.errors)
+    errors = judging.errors_here(batch, told)
+    self._told = [judging.Told({}, errors)]
+    return state, Outcome(
+      lambda: _numbers(metrics) | total(),
+      lambda: written,
+      batch,
+      errors,
+      tuple(self._told),
+    )
+
+  def draw(
+    self, state: TrainState, batch: pipeline.PromptBatch
+  ) -> dynamic_sampling.Groups:
+    """Scored episodes of prompts, and no update."""
+    drawn, *_ = self._play(state, batch, 0, None)
+    prompts = sharding.from_local(batch.prompts, self._rows)
+    assert drawn.scored is not None
+    return dynamic_sampling.Groups(
+      prompts, drawn.rollout, drawn.scored, drawn.baseline
+    )
+
+  def _play(
+    self,
+    state: TrainState,
+    batch: pipeline.PromptBatch,
+    ahead: int,
+    meanwhile: Callable[[], None] | None,
+  ) -> tuple[Drawn, judging.Told, dict[str, float]]:
+    """The episodes of a batch.
+
+    Args:
+      state: Before a step.
+      batch: That of the step, or a later one.
+      ahead: How many steps later.
+      meanwhile: Called while sessions are waited for; overwrites the state.
+
+    Returns:
+      What was played, what was said of it, and seconds by their names.
+    """
+    prompts = sharding.from_local(batch.prompts, self._rows)
+    nothing: Any = None
+    rest = ("key", "algorithm_state", "reservoir", "schedule", "kept")
+    numbers_of = dataclasses.replace(
+      state, members={}, **dict.fromkeys(rest, nothing)
+    )
+    own = state.params["policy"], numbers_of
+    policy, numbers_of = self._copied(own) if meanwhile is not None else own
+    key = self._key_of(state, jax.device_put(np.int32(ahead), self._whole))
+    inputs = policy, prompts, key, batch
+    played = self._sampled.play(*inputs, meanwhile)
+    counts = {f"unscored/{k}": float(n) for k, n in played.failures.items()}
+    counts["time/environment_s"] = played.seconds
+    counts |= played.turns
+    baseline = None
+    if self._greedy is not None:
+      of_greedy = self._greedy.play(*inputs)
+      counts["time/environment_s"] += of_greedy.seconds
+      baseline = of_greedy.scored
+    seconds = {k: x for k, x in counts.items() if k.startswith("time/")}
+    counts = {k: x for k, x in counts.items() if k not in seconds}
+    rollout = self._stamp(numbers_of, played.rollout)
+    drawn = Drawn(rollout, None, played.scored, baseline)
+    return drawn, judging.Told(counts, played.errors), seconds
+
+
+def jit_step(mesh: Mesh, function: Callable, parts: step.Parts) -> jit.Program:
+  """Compiles a stage that consumes the state and returns the next one."""
+  whole = sharding.replicated(mesh)
+  if mesh.size == 1:
+    return jit.Program(
+      functools.partial(function, parts=parts),
+      whole,
+      donate=0,
+      out_shardings=whole,
+    )
+
+  def stage(state, *inputs):
+    state, metrics, *written = function(state, *inputs, parts=parts)
+    # The new state lies where the old one did; left to itself the compiler
+    # may choose another layout, and the next step would not fit it.
+    state = sharding.constrain_state(mesh, state)
+    metrics = jax.lax.with_sharding_constraint(metrics, whole)
+    return state, metrics, *(sharding.constrain_written(mesh, written))
+
+  stage.__name__ = function.__name__
+  return jit.Program(stage, whole, donate=0)
+
+
+def _numbers(metrics: dict[str, jax.Array]) -> dict[str, float]:
+  return numbers(jax.device_get(metrics))
+
+
+def numbers(fetched: dict[str, Any]) -> dict[str, Any]:
+  """What was fetched as Python numbers; arrays, as those of guards, stay."""
+  return {k: x if np.ndim(x) else float(x) for k, x in fetched.items()}

@@ -1,0 +1,298 @@
+"""The models that a config describes, and the parameters they start with."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh
+
+from grpo_jax.data import encoder
+from grpo_jax.data.sources import Record
+from grpo_jax.models import architecture, lora, quantization, transformer
+from grpo_jax.models.hf import peft, weights
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.problem.problem import Problem
+from grpo_jax.training.runtime import jit, sharding
+from grpo_jax.types import MemberState, Policy, PyTree, TrainState
+
+
+def make_policy(
+  config: config_lib.RunConfig, problem: Problem, mesh: Mesh
+) -> Policy:
+  """The model for the problem's vocabulary, split over the mesh.
+
+  An id that the tokenizer does not have is never written (`only_known`).
+
+  Raises:
+    ValueError: A size of the model does not split.
+  """
+  model = config.model.transformer(problem.tokenizer.vocab_size)
+  check_model(model, mesh)
+  check_images(model, problem, "config.model")
+  longest = problem.max_prompt_len + problem.max_new_tokens
+  is_short = model.rope_scaling == "longrope" and not model.long_context
+  if is_short and longest > model.rope_original_len:
+    raise ValueError(
+      f"config: prompts and completions have up to {longest} tokens, and the"
+      f" model's positions are scaled for {model.rope_original_len}; set"
+      " config.model.long_context=True, which scales those of all sequences"
+      " for long ones, or lower config.data.max_prompt_len or"
+      " config.sampling.max_new_tokens."
+    )
+  adapters = config.model.adapters()
+  if adapters is not None:
+    alpha = jit.number("model.lora_alpha", adapters.alpha)
+    adapters = dataclasses.replace(adapters, alpha=alpha)
+  policy = sharding.on_mesh(policy_of(model, adapters), mesh)
+  return only_known(policy, problem.tokenizer, model.vocab_size)
+
+
+def only_known(policy: Policy, tokenizer: Any, num_ids: int) -> Policy:
+  """The policy with logits of -inf for ids that the tokenizer does not have.
+
+  Tables of checkpoints are often rounded up, and a vocabulary may have gaps.
+  The same ids are left out of draws and of log-probs, entropies and
+  divergences, because all of them read `head`. If there is a token for each id,
+  the policy stays as it is.
+
+  Args:
+    policy: With `num_ids` logits.
+    tokenizer: Its `pieces` are the tokens; empty: nobody knows them.
+    num_ids: V.
+  """
+  known = np.zeros(num_ids, bool)
+  known[[id_ for id_ in tokenizer.pieces() if id_ < num_ids]] = True
+  if known.all() or not known.any():
+    return policy
+
+  def head(params, h, *more):
+    logits = policy.head(params, h, *more)
+    return jnp.where(known, logits, -jnp.inf)
+
+  return dataclasses.replace(policy, head=head)
+
+
+def check_images(
+  model: architecture.TransformerConfig, problem: Problem, where: str
+) -> None:
+  """Raises ValueError unless a model can read what the prompts show.
+
+  Args:
+    model: Of the run, or one from outside of it.
+    problem: Has the prompts.
+    where: Which setting the model is of.
+  """
+  shapes = problem.image_shapes
+  if shapes is None:
+    return
+  if model.tower is None:
+    raise ValueError(
+      f"{where}: the model has no vision tower, and the prompts show images;"
+      " set config.model.tower.kind, or name a checkpoint that has one."
+    )
+  num_places, num_values = shapes.patches.shape
+  of_token = model.tower.patches_per_token
+  if num_values != model.tower.patch_width or num_places % of_token:
+    raise ValueError(
+      f"{where}: prompts show {num_places} patches of {num_values} numbers, and"
+      f" the model's tower reads patches of {model.tower.patch_width} numbers,"
+      f" {of_token} for each token; needed are the same numbers, and a multiple"
+      " of these patches. Change the sizes of config.model.tower, or of the"
+      " images."
+    )
+  if (sight := problem.encoder.sight) is not None:
+    _check_sight(model, sight, problem, where)
+  elif len(problem.train):  # A problem that is only compiled has no records.
+    _check_placeholders(model, problem.train[0], where)
+
+
+def _check_placeholders(
+  model: architecture.TransformerConfig, first: Record, where: str
+) -> None:
+  """Raises ValueError unless a task's first prompt has room for its images."""
+  assert model.tower is not None  # It was looked at before.
+  of_token = model.tower.patches_per_token
+  shown = int((np.asarray(first["images"].image) >= 0).sum()) // of_token
+  found = int((np.asarray(first["prompt"]) == model.image_token).sum())
+  if found != shown:
+    raise ValueError(
+      f"{where}: the images of the first prompt are {shown} tokens, and it has"
+      f" {found} placeholders with the id {model.image_token}; set"
+      " config.model.tower.image_token to the id that stands for images."
+    )
+
+
+def _check_sight(
+  model: architecture.TransformerConfig,
+  sight: encoder.Sight,
+  problem: Problem,
+  where: str,
+) -> None:
+  """Raises ValueError unless a model reads what a processor writes.
+
+  Args:
+    model: With a tower.
+    sight: How prompts show images.
+    problem: Has the tokenizer.
+    where: Which setting the model is of.
+  """
+  assert model.tower is not None  # It was looked at before.
+  token = sight.processor.image_token
+  (id_,) = problem.tokenizer.encode(token)
+  if id_ != model.image_token:
+    raise ValueError(
+      f"{where}: the placeholder of images has the id {model.image_token}, and"
+      f" {token!r} has the id {id_} in the tokenizer; set"
+      " config.model.tower.image_token to it, or config.data.tokenizer to that"
+      " of the checkpoint."
+    )
+  if sight.processor.merge**2 != model.tower.patches_per_token:
+    raise ValueError(
+      f"{where}: the tower makes a token of {model.tower.patches_per_token}"
+      f" patches, and the processor of config.data.images of"
+      f" {sight.processor.merge} x {sight.processor.merge}; set"
+      " config.data.image_processor to the folder of the same family."
+    )
+
+
+def check_model(model: architecture.TransformerConfig, mesh: Mesh) -> None:
+  """Raises ValueError if a size of the model does not split over the mesh."""
+  sizes = {
+    ("tensor",): {
+      "num_kv_heads": model.num_kv_heads,
+      "vocab_size": model.vocab_size,
+      **{
+        name: getattr(model, name)
+        for name, present in (
+          ("expert_width", model.num_experts),
+          ("shared_width", model.shared_width),
+          ("mlp_width", not model.num_experts or model.num_dense_layers),
+        )
+        if present
+      },
+    },
+    ("expert",): {"num_experts": model.num_experts},
+    ("fsdp", "expert"): {
+      "width": model.width,
+      **{
+        name: getattr(model, name)
+        for name in ("latent_width", "query_latent_width")
+        if getattr(model, name)
+      },
+    },
+  }
+  if (tower := model.tower) is not None:
+    for axes, names in {
+      ("tensor",): ("num_heads", "mlp_width"),
+      ("fsdp", "expert"): ("width",),
+    }.items():
+      sizes[axes] |= {f"tower's {n}": getattr(tower, n) for n in names}
+  for axes, fields in sizes.items():
+    parts = math.prod(mesh.shape[axis] for axis in axes)
+    shown = " × ".join(f"{axis} {mesh.shape[axis]}" for axis in axes)
+    named = " or ".join(f"config.mesh.{axis}" for axis in axes)
+    for name, size in fields.items():
+      if size % parts or (size == 0 and parts > 1):
+        raise ValueError(
+          f"config.mesh: the model's {name} {size} does not split over {shown}:"
+          f" {size} / {parts} is not a whole number"
+          f"{' of at least 1' if not size else ''}. Change {named}."
+        )
+
+
+def policy_of(
+  model: architecture.TransformerConfig, adapters: lora.LoRAConfig | None
+) -> Policy:
+  """A transformer, with adapters if there are any."""
+  policy = transformer.transformer_policy(model)
+  return policy if adapters is None else lora.lora_policy(policy, adapters)
+
+
+def sampling_policy(policy: Policy, kind: str, mesh: Mesh) -> Policy:
+  """The policy as rollouts of training read it.
+
+  Args:
+    policy: Of the run.
+    kind: `config.sampling.weights_dtype`.
+    mesh: Codes and scales are where it has the kernels.
+  """
+
+  def place(codes):
+    if mesh.size == 1:
+      return codes
+    return lax.with_sharding_constraint(codes, sharding.of_params(mesh, codes))
+
+  return quantization.rounding(policy, kind, place)
+
+
+def first_state(
+  config: config_lib.RunConfig,
+  problem: Problem,
+  policy: Policy,
+  mesh: Mesh,
+) -> TrainState:
+  """The state that a run starts with: fresh, or from a checkpoint's weights.
+
+  Adapters that the config names are read too.
+
+  Raises:
+    FileNotFoundError, ValueError: The checkpoint's files are at fault.
+  """
+  if not config.model.checkpoint:
+    return initial_state(policy, config.seed)
+  _, params = weights.load(
+    config.model.directory(weights=True),
+    config.model.transformer(problem.tokenizer.vocab_size),
+    param_dtype=config.model.param_dtype,
+    shardings=functools.partial(sharding.of_params, mesh),
+    convert=functools.partial(
+      quantization.quantize_leaf, kind=config.model.quantization
+    ),
+  )
+  adapters = config.model.adapters()
+  if adapters is not None:
+    init_key, _ = jax.random.split(jax.random.key(config.seed))
+    params = lora.wrap(params, adapters, init_key)
+    if config.model.adapter_checkpoint:
+      params = peft.load(config.model.adapter_checkpoint, params, adapters)
+  return state_of(params, policy, config.seed)
+
+
+def state_of(params: PyTree, policy: Policy, seed: int) -> TrainState:
+  """A state before any phase, with these parameters of the policy."""
+  # The keys alone are made: a random model of that size would be in the way.
+  empty = dataclasses.replace(policy, init=lambda key: {})
+  return initial_state(empty, seed).with_params(policy=params)
+
+
+def initial_state(policy: Policy, seed: int) -> TrainState:
+  """A state before any phase: parameters and keys only."""
+  key = jax.random.key(seed)
+  init_key, run_key = jax.random.split(key)
+  return TrainState(
+    step=jnp.int32(0),
+    phase=jnp.int32(0),
+    phase_step=jnp.int32(0),
+    key=run_key,
+    members={"policy": MemberState(jax.jit(policy.init)(init_key))},
+    algorithm_state={},
+  )
+
+
+def evaluation_params(member: MemberState) -> PyTree:
+  """Parameters of a member to evaluate: the average where one is kept."""
+  if member.average is None:
+    return member.params
+  trained = jax.tree.map(
+    lambda average, leaf: average.astype(leaf.dtype),
+    member.average,
+    member.params["trained"],
+  )
+  return {**member.params, "trained": trained}

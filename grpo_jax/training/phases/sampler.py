@@ -1,0 +1,424 @@
+"""Who writes completions: the player of a phase, and its episodes on the host.
+
+In the graph a player is a function of arrays (`make_player`). With an
+environment on the host, episodes are played turn after turn (`HostEpisodes`).
+
+The device draws actions (`rollout/host_turns.py`), each process has those of
+its own rows answered by their sessions (`rewards/workers/sessions.py`), and the
+answers go back to the device as they come: a row whose tool is slow holds up no
+other one. What comes out is a `Rollout` as any other; of a row whose session
+has failed all scores are NaN, so that it is unscored. Where contexts are
+compacted, a row is an episode until then, and each of its contexts is a row of
+the rollout (`episodes.py`).
+
+Of several processes, all go on until no row of any of them does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from grpo_jax import ranges
+from grpo_jax.data import pipeline
+from grpo_jax.rollout import compaction, hints, host_turns, sampling, seats
+from grpo_jax.rollout import resumed as resumed_lib
+from grpo_jax.settings import config as config_lib
+from grpo_jax.step import models
+from grpo_jax.training.phases import episodes as episodes_lib
+from grpo_jax.training.phases import judging
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import jit, sharding
+from grpo_jax.types import (
+  Compaction,
+  Environment,
+  HostCompaction,
+  Player,
+  Policy,
+  Prompts,
+  PyTree,
+  Rollout,
+  Scored,
+)
+
+
+def make_sample(
+  policy: Policy,
+  problem: problem_lib.Problem,
+  opponents: seats.Opponents | None = None,
+) -> Callable:
+  """(params, prompts, key, config=…, group_size=…) -> a rollout.
+
+  With opponents `params` are those of all models, as in `sampling.sample`.
+  """
+  if problem.compaction is None:
+    sample: Callable = sampling.sample
+    if problem.limits:
+      sample = functools.partial(_sample_within, of_domains=problem.limits)
+    return functools.partial(
+      sample, policy, environment=problem.environment, opponents=opponents
+    )
+  assert problem.environment is not None
+  assert isinstance(problem.compaction, Compaction)
+  return functools.partial(
+    compaction.sample,
+    policy,
+    environment=problem.environment,
+    compaction=problem.compaction,
+  )
+
+
+def _sample_within(
+  policy: Policy,
+  params: PyTree,
+  prompts: Prompts,
+  key: jax.Array,
+  config: sampling.SamplingConfig,
+  group_size: int,
+  *,
+  of_domains: tuple[int, ...],
+  environment: Environment | None,
+  opponents: seats.Opponents | None,
+) -> Rollout:
+  """Samples as `sampling.sample`, with a budget for each domain of prompts.
+
+  Prompts without a domain, as somebody asks for them, have all slots.
+  """
+  limits = resumed_lib.budgets(
+    of_domains, prompts, group_size, config.max_new_tokens
+  )
+  return sampling.sample(
+    policy,
+    params,
+    prompts,
+    key,
+    config,
+    group_size,
+    limits=limits,
+    environment=environment,
+    opponents=opponents,
+  )
+
+
+def make_turns(
+  policy: Policy,
+  problem: problem_lib.Problem,
+  config: sampling.SamplingConfig,
+  group_size: int,
+) -> host_turns.HostTurns:
+  """The compiled parts of a rollout with the environment on the host."""
+  assert problem.host_environment is not None
+  compacts = problem.compaction
+  assert compacts is None or isinstance(compacts, HostCompaction)
+  return host_turns.HostTurns(
+    policy, config, group_size, problem.host_environment, compacts
+  )
+
+
+def make_player(
+  policy: Policy,
+  problem: problem_lib.Problem,
+  config: config_lib.SamplingConfig,
+  group_size: int,
+  required: frozenset[str],
+  table: Table | None = None,
+  corrects: hints.Correction | None = None,
+) -> Player | host_turns.HostPlayer:
+  """Who writes the completions of a phase.
+
+  Args:
+    policy: The model.
+    problem: Prompts, and the environment that answers.
+    config: How to draw.
+    group_size: Completions per prompt.
+    required: Optional inputs that the objective reads.
+    table: Who sits in other seats of the environment; None: the policy.
+    corrects: What is done with wrong completions; None: nothing.
+  """
+  sampler = config.sampler(
+    problem.max_new_tokens,
+    problem.tokenizer.end_ids,
+    problem.tokenizer.pad_id,
+    record_kept="kept_ids" in required,
+    record_routing="routing" in required,
+    mix_until=_mix_until(problem, config),
+  )
+  greedy = dataclasses.replace(
+    sampler,
+    temperature=0.0,
+    record_kept=False,
+    record_routing=False,
+    mix=None,
+  )
+  has_greedy = "greedy_rewards" in required
+  if problem.host_environment is not None:
+    return host_turns.HostPlayer(
+      make_turns(policy, problem, sampler, group_size),
+      make_turns(policy, problem, greedy, 1) if has_greedy else None,
+      tuple(sorted(problem.score_names)),
+    )
+  if table is None:
+    sample = make_sample(policy, problem)
+    played = functools.partial(models.played, sample)
+  else:
+    sample = make_sample(policy, problem, table.opponents)
+    played = functools.partial(models.played_by_all, sample, table.views)
+  return Player(
+    played(config=sampler, group_size=group_size),
+    played(config=greedy, group_size=1) if has_greedy else None,
+    None
+    if corrects is None
+    else models.played(
+      functools.partial(hints.correct, policy),
+      config=sampler,
+      correction=corrects,
+    ),
+  )
+
+
+def _mix_until(
+  problem: problem_lib.Problem, sampling: config_lib.SamplingConfig
+) -> tuple[int, ...]:
+  """The token after which inputs are mixed no more, if any are and one is.
+
+  Raises:
+    ValueError: Its text is not one token.
+  """
+  if not sampling.mix_rate or not sampling.mix_until:
+    return ()
+  try:
+    ids = problem.tokenizer.markup_ids(sampling.mix_until)
+  except ValueError:
+    ids = []
+  if len(ids) != 1:
+    raise ValueError(
+      f"config.sampling.mix_until={sampling.mix_until!r} is"
+      f" {ranges.counted(len(ids), 'token')}"
+      f" {ids}, and one has to tell where mixing ends; choose a token of the"
+      " tokenizer, or '' to mix whole completions."
+    )
+  return tuple(ids)
+
+
+class Table(NamedTuple):
+  """Who plays with the policy.
+
+  Attributes:
+    opponents: Models, and who has which.
+    views: Of each of the models, (parameters of all members) -> what is run.
+  """
+
+  opponents: seats.Opponents
+  views: tuple[Callable[[models.Params], models.View], ...]
+
+
+class Played(NamedTuple):
+  """A rollout, and what was counted on the way by this process.
+
+  Attributes:
+    rollout: On the devices, split by rows.
+    scored: What the sessions said of it, as rewards; the same.
+    failures: Failed rows of this process by kind; some are logged.
+    errors: Why they have failed.
+    seconds: That the device had nothing to do, because sessions were asked or
+      waited for.
+    calls: Of the program that advances the episodes.
+    turns: What was counted of each turn, by names of metrics.
+    cut: How far rows have come that may go on; None where all of them end.
+  """
+
+  rollout: Rollout
+  scored: Scored
+  failures: dict[str, int]
+  errors: judging.Errors
+  seconds: float
+  calls: int
+  turns: dict[str, float]
+  cut: host_turns.Cut | None = None
+
+
+class HostEpisodes:
+  """The compiled parts, and the loop of the host between them."""
+
+  def __init__(
+    self,
+    problem: problem_lib.Problem,
+    mesh: Mesh,
+    turns: host_turns.HostTurns,
+    keeps_contexts: bool = True,
+  ):
+    """Compiles nothing yet.
+
+    Args:
+      problem: With sessions.
+      mesh: The mesh of the run.
+      turns: The parts.
+      keeps_contexts: Whether a rollout has all contexts of its episodes, and
+        not the last ones alone.
+    """
+    self._problem = problem
+    self._mesh = mesh
+    self._turns = turns
+    self._rows = sharding.by_rows(mesh)
+    self._judged = sharding.by_rows_once(mesh)
+    self._whole = sharding.replicated(mesh)
+    constrain = sharding.episodes_constraint(mesh)
+
+    def beginning(begin):
+      def begun(*inputs):
+        fixed, episodes, seeds = begin(*inputs)
+        return fixed, constrain(episodes), seeds
+
+      return jax.jit(begun, out_shardings=(None, None, self._rows))
+
+    def advance(fixed, episodes, answers):
+      episodes, actions, left = turns.advance(fixed, episodes, answers)
+      return constrain(episodes), actions, left
+
+    self._begin = beginning(turns.begin)
+    self._resume = beginning(functools.partial(host_turns.begin, turns))
+    self._pause = jax.jit(
+      functools.partial(host_turns.pause, turns), out_shardings=self._rows
+    )
+    self._advance = jit.Program(
+      advance,
+      self._whole,
+      donate=1,
+      out_shardings=(None, self._rows, self._whole),
+    )
+
+    def reopen(params, episodes, openings):
+      return constrain(turns.reopen(params, episodes, openings))
+
+    def kept(rollout):
+      return rollout if keeps_contexts else compaction.last_rows(rollout)
+
+    def finish(*arguments):
+      return kept(turns.finish(*arguments))
+
+    self._kept = kept
+    self._reopen = jit.Program(reopen, self._whole, donate=1)
+    # Of last contexts nothing is as large as what they are taken from.
+    is_whole = keeps_contexts or turns.compaction is None
+    self._finish = jax.jit(
+      finish, donate_argnums=2 if is_whole else (), out_shardings=self._rows
+    )
+    split = sharding.row_constraint(mesh)
+    self._judge = problem.judge.without_models()
+    self._score = jit.Program(
+      lambda prompts, rollout: split(self._judge.score({}, prompts, rollout)),
+      self._whole,
+    )
+
+  def play(
+    self,
+    params: PyTree,
+    prompts: Prompts,
+    key: jax.Array,
+    batch: pipeline.PromptBatch,
+    meanwhile: Callable[[], None] | None = None,
+    resumed: host_turns.Resumed | None = None,
+  ) -> Played:
+    """One episode of each row, or as much of it as a step may have.
+
+    Args:
+      params: Of the policy, on the devices.
+      prompts: On the devices, split by rows.
+      key: As in `sampling.sample`.
+      batch: The prompts that this process feeds.
+      meanwhile: Called once, by all processes between the same two calls of the
+        program: when all rows wait for their sessions for the first time, or
+        else at the end.
+      resumed: Rows that go on, or begin, and may wait for another step; `key`
+        is not read then. None: all of them begin, and end.
+    """
+    turns, mesh = self._turns, self._mesh
+    if resumed is None:
+      fixed, written, seeds = self._begin(params, prompts, key)
+    else:
+      fixed, written, seeds = self._resume(params, prompts, resumed)
+    num_rows = len(seeds)
+    rows = judging.judged_rows(mesh, num_rows)
+    fed = sharding.local_rows(self._rows, len(prompts.ids))
+    index = np.searchsorted(fed, rows // turns.group_size)
+    host = episodes_lib.HostRows(
+      self._problem,
+      turns,
+      self._problem.begin_sessions(
+        batch, index, judging.to_judge(mesh, seeds, num_rows)
+      ),
+      episodes_lib.contexts(turns, batch, index),
+      len(rows),
+    )
+    calls = 0
+    idle_s = 0.0
+    said = host.nothing()
+    if resumed is not None:
+      started = time.perf_counter()
+      said = host.go_on(
+        *judging.to_judge(mesh, (resumed.rollout, resumed.cut), num_rows)
+      )
+      idle_s += time.perf_counter() - started
+    while True:
+      written, actions, left = self._advance(
+        fixed, written, sharding.from_local(said, self._judged)
+      )
+      calls += 1
+      left = jax.device_get(left)
+      if not left.goes_on:
+        break
+      started = time.perf_counter()
+      host.ask(judging.to_judge(mesh, actions, num_rows))
+      if meanwhile is not None and not left.writes and not left.reopens:
+        meanwhile()
+        meanwhile = None
+      if left.reopens:
+        openings = sharding.from_local(host.open(), self._judged)
+        written = self._reopen(params, written, openings)
+      said = host.answers(is_idle=not left.writes and not left.reopens)
+      if not left.writes:
+        idle_s += time.perf_counter() - started
+    if meanwhile is not None:
+      meanwhile()
+    host.end()
+    done, scores = sharding.from_local((host.done, host.scores()), self._judged)
+    cut = None
+    if resumed is None:
+      rollout = self._finish(prompts, fixed, written, done, scores)
+    else:
+      rollout, cut = self._pause(prompts, resumed, fixed, written, done, scores)
+    failures = host.episodes.failures
+    self._problem.complaints.log(
+      "an episode failed: unscored", failures.messages
+    )
+    scored = self._score(prompts, rollout)
+    each = len(rollout.tokens) // num_rows
+    messages = {
+      row * each + number: text
+      for row, text in failures.messages.items()
+      for number in range(each)
+    }
+    errors = judging.errors_of(mesh, batch, num_rows * each, messages)
+    return Played(
+      *(rollout, scored, failures.counts, errors, idle_s),
+      *(calls, host.counts.metrics(), cut),
+    )
+
+  def shapes(
+    self, params: PyTree, prompts: Prompts, key: jax.Array
+  ) -> tuple[Rollout, Scored]:
+    """Shapes of what `play` gives; nothing is run."""
+
+    drawn = host_turns.shapes(
+      self._turns, params, prompts, key, self._problem.score_names
+    )
+    rollout = jax.eval_shape(self._kept, drawn)
+    judge = functools.partial(self._judge.score, {})
+    return rollout, jax.eval_shape(judge, prompts, rollout)

@@ -1,0 +1,185 @@
+"""What a run has left in its workdir: its settings, and its models.
+
+Of a checkpoint only the models that are asked for are read: no moments, and
+nothing of the phases, so that a run can be opened whose own teachers are gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import ml_collections
+from jax.sharding import Mesh
+
+from grpo_jax import imports
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.phases import policy
+from grpo_jax.training.runtime import checkpoints, files, log, sharding
+from grpo_jax.types import MemberState, PyTree
+
+# (Config, what it names) of which a warning has been given.
+_warned: set[tuple[str, str]] = set()
+
+
+def settings(workdir: files.Path) -> config_lib.RunConfig:
+  """The settings of a run, with all that they name at hand.
+
+  A warning says what is imported that this process has not imported yet.
+
+  Args:
+    workdir: Folder of the run, local or gs://.
+
+  Raises:
+    FileNotFoundError: There is no run, or an object that it names is missing.
+    ValueError: Its config is damaged, or what it names cannot be imported.
+  """
+  path = workdir / log.CONFIG
+  if not path.exists():
+    raise FileNotFoundError(
+      f"{workdir} holds no run: {path} is missing. Pass the --workdir of"
+      " experiments.train."
+    )
+  values = log.read_json(path, dict)
+  if "model_type" in values:
+    raise ValueError(
+      f"{workdir} is a Hugging Face checkpoint, and no run; needed is the"
+      " --workdir of experiments.train."
+    )
+  names = [x for x in _foreign(values) if not imports.is_known(x)]
+  if new := {(str(path), name) for name in names} - _warned:
+    _warned.update(new)
+    logging.warning(
+      "%s names %s, which will be imported and run: use workdirs of people"
+      " whom you trust.",
+      path,
+      ", ".join(names),
+    )
+  imports.fetch(json.dumps(values), workdir)
+  return config_lib.resolve(ml_collections.ConfigDict(values))
+
+
+# Settings that may hold import paths, in whatever group they are.
+_NAMING = frozenset(
+  (
+    *("name", "functions", "steps", "correct", "consistent", "environment"),
+    *("rules", "judge", "tools"),
+  )
+)
+
+
+def _foreign(values: Mapping[str, Any]) -> list[str]:
+  """What a config names by its import path, but for ours."""
+  return [
+    text
+    for text in dict.fromkeys(_named(values, ""))
+    if ":" in text and not text.startswith("grpo_jax.")
+  ]
+
+
+def _named(value: Any, setting: str) -> Iterator[str]:
+  """Texts of the settings in `_NAMING`, however deep in groups and lists."""
+  if isinstance(value, Mapping):
+    for name, inner in value.items():
+      yield from _named(inner, name)
+  elif isinstance(value, str):
+    if setting in _NAMING:
+      yield value
+  elif isinstance(value, Sequence):
+    for inner in value:
+      yield from _named(inner, setting)
+
+
+def last_step(workdir: files.Path, config: config_lib.RunConfig) -> int:
+  """The step of the last checkpoint.
+
+  Raises:
+    FileNotFoundError: There is none.
+  """
+  with _opened(workdir, config) as saved:
+    step = saved.latest_step()
+  if step is None:
+    raise FileNotFoundError(
+      f"{workdir} has no checkpoint yet; wait for the first one"
+      " (config.checkpoint.every)."
+    )
+  return step
+
+
+def shapes(
+  workdir: files.Path, config: config_lib.RunConfig, step: int
+) -> dict[str, MemberState]:
+  """The models of a checkpoint by name, as shapes; moments are left out.
+
+  Raises:
+    FileNotFoundError, ValueError: There is no such step, or it is damaged.
+  """
+  with _opened(workdir, config) as saved:
+    found = saved.shapes(step)["members"]
+  return {
+    name: MemberState(
+      params=_groups(member.get("params") or {}), average=member.get("average")
+    )
+    for name, member in found.items()
+  }
+
+
+def read(
+  workdir: files.Path,
+  config: config_lib.RunConfig,
+  step: int,
+  wanted: Mapping[str, MemberState],
+  mesh: Mesh,
+) -> dict[str, PyTree]:
+  """Parameters of some models; of a model with an average, that.
+
+  Args:
+    workdir: Folder of the run, local or gs://.
+    config: Its settings.
+    step: Of the checkpoint.
+    wanted: Shapes of the models by name, of those that `shapes` gives.
+    mesh: Where they are placed, as `sharding.of_params` says.
+
+  Raises:
+    FileNotFoundError, ValueError: There is no such step, or it is damaged.
+  """
+
+  def place(tree):
+    return sharding.abstract(tree, sharding.of_params(mesh, tree))
+
+  abstract = {
+    name: {
+      "params": {key: place(x) for key, x in member.params.items() if x},
+      **({} if member.average is None else {"average": place(member.average)}),
+    }
+    for name, member in wanted.items()
+  }
+  with _opened(workdir, config) as saved:
+    found = saved.restore({"members": abstract}, step, in_part=True)[0]
+  return {
+    name: policy.evaluation_params(
+      MemberState(params=_groups(one["params"]), average=one.get("average"))
+    )
+    for name, one in found["members"].items()
+  }
+
+
+def _groups(params: PyTree) -> PyTree:
+  """With both groups: a checkpoint does not have those without arrays."""
+  return {"trained": {}, "frozen": {}} | params
+
+
+@contextlib.contextmanager
+def _opened(
+  workdir: files.Path, config: config_lib.RunConfig
+) -> Iterator[checkpoints.Checkpoints]:
+  saved = checkpoints.Checkpoints(
+    workdir / "checkpoints", keep=config.checkpoint.keep
+  )
+  try:
+    yield saved
+  finally:
+    saved.close()

@@ -1,0 +1,331 @@
+"""An environment on the host, as a config means it: sizes, and ids.
+
+And when its contexts are compacted: what is text in the settings are ids here,
+and what does not fit is refused, before anything runs.
+
+Records of a run whose environment makes its own prompts.
+
+Tools of an environment on the host, in prompts of a chat template.
+
+A factory of sessions (`data.environment`) may have two attributes, which are
+called with `environment.options`, as its `warm_up` is:
+
+    schemas(**options) -> what a chat template reads as `tools`
+    in_chat(chat_text, **options) -> an observation with all markup, without
+        text; raises ValueError where the template writes other markup
+
+`grpo_jax/rewards/agents/tools.py` has both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grpo_jax.data import environments
+from grpo_jax.rewards.workers import session_worker
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import environment as environment_lib
+from grpo_jax.training.problem import records, tokens
+from grpo_jax.types import (
+  Compaction,
+  Environment,
+  HostCompaction,
+  HostEnvironment,
+)
+
+
+def environment(
+  config: config_lib.RunConfig, text: Any, replaced: Environment | None
+) -> HostEnvironment:
+  """The environment that a config means.
+
+  Args:
+    config: The config of the run.
+    text: The tokenizer.
+    replaced: What it takes the place of, or None.
+
+  Raises:
+    ValueError: A size is missing, the text of an end is not one token, or the
+      tokenizer cannot write what is read after a blocked call.
+  """
+  turns = config.environment
+  sizes: dict[str, Any] = {
+    "max_turns": turns.max_turns,
+    "max_action_len": turns.max_action_len,
+    "max_observation_len": turns.max_observation_len,
+  }
+  sizes = {
+    name: getattr(replaced, name, None) if size is None else size
+    for name, size in sizes.items()
+  }
+  for name, size in sizes.items():
+    if size is None:
+      raise ValueError(
+        f"config.data.environment={config.data.environment!r} needs"
+        f" config.environment.{name}: the program of a turn has fixed shapes."
+      )
+  ends = list(getattr(replaced, "action_ends", text.end_ids))
+  if turns.action_ends:
+    where = "config.environment.action_ends: an action ends"
+    ends = list(text.end_ids)
+    ends += tokens.single_ids(text, turns.action_ends, where)
+  dummy: list[int] = []
+  if config.interceptor.rules:
+    try:
+      dummy = text.observation_ids(
+        config.interceptor.observation, sizes["max_observation_len"]
+      )
+    except ValueError as error:
+      raise ValueError(
+        f"config.interceptor.dummy={config.interceptor.dummy}: {error}"
+      ) from None
+  return HostEnvironment(
+    **sizes,
+    action_ends=tuple(dict.fromkeys(ends)),
+    path=config.data.environment,
+    dummy=tuple(dummy),
+  )
+
+
+def compaction(
+  config: config_lib.RunConfig,
+  text: Any,
+  environment: HostEnvironment,
+  max_prompt_len: int,
+  max_new_tokens: int,
+  of_task: Compaction | HostCompaction | None = None,
+) -> HostCompaction | None:
+  """When contexts of this environment are replaced, and by what.
+
+  Args:
+    config: The config of the run.
+    text: The tokenizer.
+    environment: Sizes of turns.
+    max_prompt_len, max_new_tokens: S of first prompts, and T.
+    of_task: What the task does where the config says nothing, with slots for
+      any context; None: nothing.
+
+  Raises:
+    ValueError: A size does not fit, or the tokenizer cannot write a text.
+  """
+  wanted = config.environment.compaction
+  if wanted.context_len is None:
+    if isinstance(of_task, Compaction):
+      return _as_on_host(of_task, max_prompt_len)
+    return of_task
+  where = "config.environment.compaction"
+  asked, around = wanted.asked, wanted.around
+  if config.data.template == "chat" and isinstance(asked, str):
+    asked, around = _in_chat(config, text, asked)
+    around = wanted.resume or around
+  try:
+    instruction = text.observation_ids(asked, wanted.context_len)
+  except ValueError as error:
+    raise ValueError(
+      f"{where}.instruction={wanted.instruction}: {error}"
+    ) from None
+  ends = list(environment.action_ends)
+  if wanted.ends:
+    ends = list(text.end_ids)
+    ends += tokens.single_ids(
+      text, wanted.ends, f"{where}.ends: a summary ends"
+    )
+  before, after = (tuple(text.markup_ids(x)) for x in around)
+  summary = len(before) + wanted.max_summary_len - 1 + len(after)
+  reserve = _reserve(wanted, environment, len(instruction))
+  begins = max_prompt_len + summary
+  observed = environment.max_observation_len
+  if begins + observed + reserve > wanted.context_len:
+    raise ValueError(
+      f"{where}.context_len={wanted.context_len} has no room for a first prompt"
+      f" of {max_prompt_len} tokens (config.data.max_prompt_len), a summary of"
+      f" {summary}, an observation of {observed} and a reserve of {reserve};"
+      f" needed are {begins + observed + reserve}."
+    )
+  if observed + reserve > max_new_tokens:
+    raise ValueError(
+      f"config.sampling.max_new_tokens={max_new_tokens} is what follows the"
+      f" prompt of a context, and has no room for an observation of {observed}"
+      f" tokens and a reserve of {reserve}; raise it to {observed + reserve} or"
+      " more."
+    )
+  prompt_len = wanted.max_prompt_len
+  if prompt_len is None:
+    turn = environment.max_action_len + observed
+    prompt_len = min(
+      begins + wanted.keep_turns * turn, wanted.context_len - reserve
+    )
+  if prompt_len < begins:
+    raise ValueError(
+      f"{where}.max_prompt_len={prompt_len} is less than {begins}: a first"
+      f" prompt of {max_prompt_len} tokens and a summary of {summary}; raise"
+      " it, or leave it out."
+    )
+  return HostCompaction(
+    every=wanted.every,
+    context_len=wanted.context_len,
+    reserve=reserve,
+    instruction=tuple(instruction),
+    ends=tuple(dict.fromkeys(ends)),
+    resume=(before, after),
+    max_summary_len=wanted.max_summary_len,
+    keep_turns=wanted.keep_turns,
+    max_compactions=wanted.max_compactions,
+    prompt_len=prompt_len,
+    trains_summary=wanted.trains_summary,
+    keeps_summary=wanted.keeps_summary,
+  )
+
+
+def _in_chat(
+  config: config_lib.RunConfig, text: Any, instruction: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+  """The instruction as the user's message, and the summary as the assistant's.
+
+  Returns:
+    (before, instruction, after), behind the end token of an action; and what
+    stands around a summary behind a prompt that opens the assistant's turn.
+
+  Raises:
+    ValueError: There is no template, or no end token ends its replies.
+  """
+  action, asks = "the action", "the instruction"
+  messages = [
+    {"role": "user", "content": "the task"},
+    {"role": "assistant", "content": action},
+    {"role": "user", "content": asks},
+  ]
+  written = text.chat_text(messages, **config.data.chat_options)
+  _, _, rest = written.partition(action)
+  before, _, after = rest.partition(asks)
+  for id_ in text.end_ids:
+    end = text.exact_text([id_])
+    if before.startswith(end) and after:
+      return (before.removeprefix(end), instruction, after), ("", end)
+  raise ValueError(
+    "config.environment.compaction: the chat template writes"
+    f" {rest!r:.80} behind a reply, which begins with no end token of the"
+    " tokenizer; write the signs of the chat into config.environment.compaction"
+    ".instruction, three texts, and resume, two texts (docs/compaction.md)."
+  )
+
+
+def _reserve(
+  wanted: environment_lib.CompactionConfig,
+  environment: HostEnvironment,
+  instruction_len: int,
+) -> int:
+  """What has to be left where no summary is due yet.
+
+  That is looked at once in a turn: an action comes before the next time.
+
+  Raises:
+    ValueError: What the settings say is less than that.
+  """
+  most = environment.max_action_len
+  least = most + instruction_len + wanted.max_summary_len
+  reserve = least if wanted.reserve is None else wanted.reserve
+  if reserve < least:
+    raise ValueError(
+      f"config.environment.compaction.reserve={reserve} is less than {least}:"
+      f" an action of {most} tokens, the instruction of {instruction_len} and a"
+      f" summary of {wanted.max_summary_len}; raise it, or leave it out."
+    )
+  return reserve
+
+
+def _as_on_host(compaction: Compaction, prompt_len: int) -> HostCompaction:
+  """The compaction of a task, whose signs are the instruction and the ends."""
+  least = compaction.head_len + 1 + compaction.max_summary_len
+  if prompt_len < least:
+    raise ValueError(
+      f"config.data.max_prompt_len={prompt_len}: contexts of this task begin"
+      f" with up to {least} tokens (head, <sum>, summary); raise it to that."
+    )
+  return HostCompaction(
+    every=compaction.every,
+    context_len=compaction.context_len,
+    reserve=compaction.reserve,
+    instruction=(compaction.open_id,),
+    ends=(compaction.close_id,),
+    resume=((compaction.open_id,), (compaction.close_id,)),
+    max_summary_len=compaction.max_summary_len,
+    keep_turns=compaction.keep_turns,
+    max_compactions=compaction.max_compactions,
+    prompt_len=prompt_len,
+    head_len=compaction.head_len,
+    trains_summary=compaction.trains_summary,
+    keeps_summary=compaction.keeps_summary,
+  )
+
+
+def open_sources(
+  config: config_lib.RunConfig, text: Any, environment: HostEnvironment
+) -> records.Opened:
+  """What the environment shows first, and what a teacher plays in it.
+
+  Args:
+    config: Its data are those of the source "environment".
+    text: The tokenizer.
+    environment: As the config means it.
+
+  Raises:
+    ValueError: The factory cannot be imported, does not take the options, or
+      makes no prompts.
+  """
+  factory = session_worker.load_factory(
+    environment.path, config.environment.options
+  )
+  if not hasattr(factory, "problem"):
+    raise ValueError(
+      "config.data.source='environment': the environment"
+      f" {environment.path!r} has no attribute `problem`, a function (seed,"
+      " **options) -> (prompt, extras), which makes prompts; add one, or name"
+      " another source of prompts."
+    )
+  train = environments.EnvironmentSource(factory.problem, "train", config.seed)
+  # Its own seed: held-out episodes differ between no two runs.
+  held_out = environments.EnvironmentSource(factory.problem, "test", 0)
+  lesson = getattr(factory, "lesson", None)
+  if lesson is None:
+    return records.Opened(train, held_out, train)
+  ends = list(environment.action_ends)
+  played = environments.PlayedSource(
+    train,
+    lesson,
+    text,
+    # An action that says nothing of its end is ended by an end token.
+    sorted(ends, key=lambda x: x not in text.end_ids),
+    environment.max_turns,
+    environment.max_observation_len,
+  )
+  return records.Opened(train, held_out, played)
+
+
+def chat_options(config: config_lib.RunConfig, text: Any) -> dict[str, Any]:
+  """What the chat template reads beside the messages, with the tools.
+
+  Args:
+    config: The config of the run. Tools that it names itself stay.
+    text: The tokenizer.
+
+  Raises:
+    ValueError: The factory complains about its options or about the template,
+      or its markup has no room in an observation.
+  """
+  data, turns = config.data, config.environment
+  options = dict(data.chat_options)
+  if data.template != "chat" or not data.environment:
+    return options
+  factory = session_worker.load_factory(data.environment, turns.options)
+  if "tools" not in options and hasattr(factory, "schemas"):
+    options["tools"] = factory.schemas()
+  if hasattr(factory, "in_chat"):
+
+    def chat_text(messages):
+      return text.chat_text(messages, **options)
+
+    markup = factory.in_chat(chat_text)
+    if turns.max_observation_len is not None:
+      text.observation_ids(markup, turns.max_observation_len)
+  return options

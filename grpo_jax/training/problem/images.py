@@ -1,0 +1,181 @@
+"""Images of records, decoded and cut in processes of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from grpo_jax.data import encoder
+from grpo_jax.data.images import files, processors
+from grpo_jax.rewards.workers import frames, image_worker, pool
+from grpo_jax.settings import groups
+
+# Seconds for an image. No image within the limits takes a tenth of it, so that
+# no record is left out because a machine is busy.
+TIMEOUT_S = 60.0
+
+
+class _Call(pool.Call):
+  """Images of one call, and what became of them."""
+
+  def __init__(self, images: Sequence[Any], processor: processors.Processor):
+    super().__init__(range(len(images)), pool.Failures(len(images)))
+    self._images, self._processor = images, processor
+    self.found: list[processors.Cut | str] = ["it was not looked at"] * len(
+      images
+    )
+
+  def message(self, index: int) -> Any:
+    return self._images[index]
+
+  def record(
+    self, index: int, content: Any, failure: frames.Failure | None
+  ) -> None:
+    del failure  # A worker says in the content what is wrong.
+    self.found[index] = image_worker.heard(content, self._processor)
+
+  def fail(self, index: int, kind: str, message: str) -> None:
+    super().fail(index, kind, message)
+    self.found[index] = {
+      "timeout": f"it took more than {TIMEOUT_S:g} s",
+      "worker_died": "its decoder ended",
+    }.get(kind, message)
+
+  def timeout_s(self, index: int) -> float:
+    return TIMEOUT_S
+
+  def take(self, slot: int, num_workers: int, num_open: int) -> list[int]:
+    if num_open or not self.pending:
+      return []
+    return [self.pending.popleft()]  # Each may be as long as a message.
+
+
+class Reader:
+  """Worker processes that look at images.
+
+  They start when the first image is looked at. Several threads may ask; one
+  waits for the other.
+  """
+
+  def __init__(
+    self, processor: processors.Processor, folder: str, num_workers: int
+  ):
+    """Starts nothing yet.
+
+    Args:
+      processor: What becomes of an image.
+      folder: Where paths begin, and may not leave.
+      num_workers: Processes.
+
+    Raises:
+      ImportError: Pillow is missing.
+    """
+    files.import_pillow()
+    self.processor = processor
+    self._folder, self._num_workers = folder, num_workers
+    self._pool: pool.Pool | None = None
+    self._lock = threading.Lock()
+    self._is_closed = False
+
+  def cuts(self, images: Sequence[Sequence[Any]]) -> list[processors.Cut | str]:
+    """What each image becomes, or why it cannot be used.
+
+    Args:
+      images: Values as `files.value` makes them.
+
+    Raises:
+      RuntimeError: It is closed, or a worker cannot start.
+    """
+    found: list[processors.Cut | str] = [_unsent(image) for image in images]
+    sent = [i for i, why in enumerate(found) if not why]
+    if not sent:
+      return found
+    call = _Call([images[i] for i in sent], self.processor)
+    with self._lock:
+      if self._is_closed:
+        raise RuntimeError("images: the reader is closed.")
+      if self._pool is None:
+        self._pool = self._started()
+      self._pool.run(call, TIMEOUT_S * (1 + len(sent)))
+    for i, one in zip(sent, call.found, strict=True):
+      found[i] = one
+    return found
+
+  def _started(self) -> pool.Pool:
+    argument = {
+      "processor": self.processor.described(),
+      "folder": self._folder,
+    }
+    return pool.Pool(
+      "images",
+      "image_worker",
+      argument,
+      self._num_workers,
+      TIMEOUT_S,
+      TIMEOUT_S,
+    )
+
+  def close(self) -> None:
+    """Ends the processes, after the images that they have in hand.
+
+    May be called again. A thread that reads ahead may be in `cuts`: a pool that
+    is closed under it would start a new process for each that has ended.
+    """
+    self._is_closed = True
+    with self._lock:
+      if self._pool is not None:
+        self._pool.close()
+
+
+def _unsent(image: Sequence[Any]) -> str:
+  """Why an image is not sent to a worker; empty if it is."""
+  if image[0] == "bad":
+    return image[1]
+  size = 0 if image[0] == "path" else len(image[1]) * 3 // 4
+  if size > files.MAX_SENT_BYTES:
+    return (
+      f"it has {size} bytes; at most {files.MAX_SENT_BYTES} are read from a"
+      " record, and more from a file"
+    )
+  return ""
+
+
+def opened(config: Any) -> Reader | None:
+  """Who looks at the images of a run; None where prompts are text alone.
+
+  Args:
+    config: A `RunConfig`.
+
+  Raises:
+    FileNotFoundError, ImportError, ValueError: A folder, Pillow or a processor
+      is missing, or a setting is not for this processor.
+  """
+  data = config.data
+  if not data.images:
+    return None
+  if not (data.image_processor or config.model.checkpoint):
+    raise ValueError(
+      f"config.data.images={data.images!r} needs the processor of a checkpoint;"
+      " set config.data.image_processor to its folder."
+    )
+  where = data.image_processor or config.model.directory()
+  return Reader(
+    processors.from_folder(where, data.image_options),
+    groups.folder(data),
+    data.image_workers,
+  )
+
+
+def sight(reader: Reader | None, data: Any) -> encoder.Sight | None:
+  """How prompts show images.
+
+  Args:
+    reader: Looks at them; or None.
+    data: A `DataConfig`.
+  """
+  if reader is None:
+    return None
+  return encoder.Sight(
+    reader.processor, reader.cuts, data.max_images, data.max_patches
+  )

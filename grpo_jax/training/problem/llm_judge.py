@@ -1,0 +1,314 @@
+"""A model of the run as a judge: what it reads, and what it decides.
+
+The rubric of each prompt is made into token ids on the host, where records are
+text (`Rubric`). Inside the program the completion is put into its place, and
+the judge writes its verdict (`ByReading`).
+
+No completion can say anything to the judge but by words: control tokens in it,
+which end a turn or begin one, are left out, and what looks like one in a prompt
+is characters. What words can do is in docs/judge.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax.rewards import rubrics
+from grpo_jax.rewards.in_graph import text as text_lib
+from grpo_jax.rewards.in_graph import verdicts
+from grpo_jax.rollout import sampling
+from grpo_jax.settings.rewards import JUDGE, JudgeConfig
+from grpo_jax.step import models
+from grpo_jax.step.micro_batches import UpdatePlan
+from grpo_jax.types import Prompts, Rollout
+
+# Who judges, if it is not the policy.
+MEMBER = "judge"
+# Of an answer so many bytes are read for each token.
+_BYTES_PER_TOKEN = 8
+_PREFIX = f"{JUDGE}/"
+_RUBRIC = "\0"  # In a chat template, where the rubric goes.
+
+
+@dataclasses.dataclass(frozen=True)
+class Rubric:
+  """A rubric as token ids.
+
+  Attributes:
+    text: It.
+    tokenizer: Of the run.
+    opening, closing: What stands around it, as ids.
+    num_slots: N, for all but the completion.
+  """
+
+  text: str
+  tokenizer: Any
+  opening: tuple[int, ...]
+  closing: tuple[int, ...]
+  num_slots: int
+
+  def arrays(self, record: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """What a judge reads with the completions of a record, for `extras`.
+
+    Returns:
+      "judge/tokens" [N], "judge/head" [], how many of them stand before the
+      completion, and "judge/size" [], how many there are; 0 where they do not
+      fit, or where the tokenizer cannot write them.
+    """
+    tokens = np.full(self.num_slots, self.tokenizer.pad_id, np.int32)
+    try:
+      head, tail = self.ids(record)
+    except ValueError:
+      head, tail = [], []
+    size = len(head) + len(tail)
+    if size > self.num_slots:
+      head, size = [], 0
+    tokens[:size] = [*head, *tail][:size]
+    return {
+      f"{_PREFIX}tokens": tokens,
+      f"{_PREFIX}head": np.array(len(head), np.int32),
+      f"{_PREFIX}size": np.array(size, np.int32),
+    }
+
+  def ids(self, record: Mapping[str, Any]) -> tuple[list[int], list[int]]:
+    """What stands before the completion, and what behind it.
+
+    Raises:
+      ValueError: A value is missing, or cannot be written.
+    """
+    parts: list[list[int]] = [[*self.opening], []]
+    side = 0
+    fields = {**record["extras"], "answer": record["answer"]}
+    for is_name, piece in rubrics.parts(self.text):
+      if is_name and piece == rubrics.COMPLETION:
+        side = 1
+      elif is_name:
+        parts[side] += self._value(piece, record["prompt"], fields)
+      else:
+        parts[side] += self.tokenizer.markup_ids(piece)
+    parts[1] += self.closing
+    return parts[0], parts[1]
+
+  def _value(
+    self, name: str, prompt: Any, fields: Mapping[str, Any]
+  ) -> list[int]:
+    """The ids of a value, without control tokens."""
+    if name == rubrics.PROMPT and not isinstance(prompt, str):
+      control = self.tokenizer.control_ids()
+      return [int(i) for i in prompt if int(i) not in control]
+    value = rubrics.value(name, prompt, fields)
+    return self.tokenizer.observation_ids(value, self.num_slots + 1)
+
+
+def rubric(
+  wanted: JudgeConfig,
+  tokenizer: Any,
+  max_prompt_len: int,
+  record: Mapping[str, Any],
+) -> Rubric:
+  """The rubric of a config.
+
+  Args:
+    wanted: With a rubric.
+    tokenizer: Of the run.
+    max_prompt_len: Of its prompts, tokens.
+    record: The first one, which is tried.
+
+  Raises:
+    ValueError: The tokenizer cannot write it, a value is missing, the first
+      record does not fit, or nobody says how long others may be.
+  """
+  if wanted.template == "chat":
+    if not hasattr(tokenizer, "chat_text"):
+      raise ValueError(
+        "config.judge.template='chat': the tokens of a task have no chat"
+        " template; set it to '{rubric}', or take data of text."
+      )
+    message = {"role": "user", "content": _RUBRIC}
+    opening, _, closing = tokenizer.chat_text([message]).partition(_RUBRIC)
+    around = tokenizer.markup_ids(opening), tokenizer.markup_ids(closing)
+  else:
+    opening, _, closing = wanted.template.partition("{rubric}")
+    around = tokenizer.context_ids(opening), tokenizer.markup_ids(closing)
+  names = set(rubrics.places(wanted.rubric))
+  num_slots = wanted.max_prompt_len
+  if num_slots is None:
+    if others := sorted(names - {rubrics.PROMPT, rubrics.COMPLETION}):
+      raise ValueError(
+        f"config.judge.max_prompt_len is not set, and the rubric has {others}"
+        " of each record, whose lengths nobody knows; set it to the slots for"
+        " all that the judge reads but the completion, tokens."
+      )
+    words = [
+      piece for is_name, piece in rubrics.parts(wanted.rubric) if not is_name
+    ]
+    fixed = sum(len(tokenizer.markup_ids(piece)) for piece in words)
+    num_slots = max_prompt_len + fixed + sum(map(len, around))
+  made = Rubric(
+    wanted.rubric, tokenizer, tuple(around[0]), tuple(around[1]), num_slots
+  )
+  size = sum(map(len, made.ids(record)))
+  if size > num_slots:
+    raise ValueError(
+      f"config.judge.max_prompt_len={num_slots}: the rubric of the first record"
+      f" has {size} tokens; raise it, or shorten the rubric."
+    )
+  return made
+
+
+@dataclasses.dataclass(frozen=True)
+class ByReading:
+  """A model of the run that reads a rubric and writes a verdict.
+
+  Attributes:
+    name: Name of the component.
+    member: Name of the member.
+    sampler: How it writes: the most likely tokens.
+    table: The bytes of each token.
+    room: Bytes of an answer that are read.
+    words, marker: See `rewards.verdicts.read`.
+    control: Ids that no completion can say to it.
+    batch_size: Rows that it reads at once; None: as many as there are prompts.
+    view: How the member is run; None until a phase has it.
+    plan: How rows are run; as `view`.
+  """
+
+  name: str
+  member: str
+  sampler: sampling.SamplingConfig
+  table: text_lib.Table
+  room: int
+  words: Mapping[str, float]
+  marker: str
+  control: tuple[int, ...]
+  batch_size: int | None = None
+  view: Callable[[models.Params], models.View] | None = None
+  plan: UpdatePlan | None = None
+
+  def verdicts(
+    self, params: models.Params, prompts: Prompts, rollout: Rollout
+  ) -> jax.Array:  # [B]
+    """What each completion is worth; NaN where there is no verdict."""
+    assert self.view is not None
+    assert self.plan is not None
+    trunk = self.view(params).trunk
+    tokens, mask = asked(prompts, rollout, self.control, self.sampler.pad_id)
+    count = len(tokens)
+    size = _chunk(
+      count, self.batch_size or len(prompts.ids), self.plan.num_shards
+    )
+
+    def write(rows):
+      tokens, mask = rows
+      ids = jnp.zeros(len(tokens), jnp.int32)  # Of draws, of which none is.
+      said = sampling.sample(
+        trunk.policy,
+        trunk.params,
+        Prompts(tokens, mask, ids, {}),
+        jax.random.key(0),
+        self.sampler,
+        1,
+      )
+      return said.tokens, said.completion_mask
+
+    def chunks(
+      x,
+    ):  # [B, N] -> [B / size, size, N]; each has rows of all shards.
+      return jnp.moveaxis(x.reshape(size, -1, *x.shape[1:]), 1, 0)
+
+    with jax.named_scope("judge"):
+      if size == count:
+        written = write((tokens, mask))
+      else:
+        written = jax.lax.map(write, (chunks(tokens), chunks(mask)))
+        written = jax.tree.map(
+          lambda x: jnp.moveaxis(x, 0, 1).reshape(count, -1), written
+        )
+      text = text_lib.written(self.table, written[0], written[1], self.room)
+      worth = verdicts.read(text, self.words, self.marker)
+    is_asked = prompts.extras[f"{_PREFIX}size"] > 0  # [P]
+    return jnp.where(is_asked[rollout.prompt_index], worth, jnp.nan)
+
+
+def by_reading(wanted: JudgeConfig, tokenizer: Any) -> ByReading:
+  """The judge of a config, before a phase has it."""
+  pieces = tokenizer.token_bytes()
+  return ByReading(
+    name=JUDGE,
+    member=MEMBER if wanted.model else "policy",
+    sampler=sampling.SamplingConfig(
+      max_new_tokens=wanted.max_new_tokens,
+      end_ids=tokenizer.end_ids,
+      pad_id=tokenizer.pad_id,
+      temperature=0.0,
+    ),
+    table=text_lib.table(pieces),
+    room=wanted.max_new_tokens * min(max(map(len, pieces)), _BYTES_PER_TOKEN),
+    words={word: float(worth) for word, worth in wanted.verdicts.items()},
+    marker=wanted.marker,
+    control=tuple(sorted(tokenizer.control_ids())),
+    batch_size=wanted.batch_size,
+  )
+
+
+def asked(
+  prompts: Prompts,
+  rollout: Rollout,
+  control: tuple[int, ...],
+  pad_id: int,
+) -> tuple[jax.Array, jax.Array]:  # [B, N + T] int32, [B, N + T] bool
+  """Rubrics with completions in their places, left-padded.
+
+  Args:
+    prompts: With `Rubric.arrays` in their extras.
+    rollout: B completions.
+    control: Ids that are left out of them.
+    pad_id: Fills the unused slots.
+  """
+  tokens, head, size = (
+    prompts.extras[f"{_PREFIX}{name}"][rollout.prompt_index]
+    for name in ("tokens", "head", "size")
+  )  # [B, N], [B], [B]
+  said = rollout.completion_mask & ~jnp.isin(
+    rollout.tokens, jnp.array(control, jnp.int32)
+  )
+  order = jnp.argsort(~said, axis=1, stable=True)
+  completion = jnp.take_along_axis(rollout.tokens, order, axis=1)  # [B, T]
+  # Without a rubric nothing is asked, and one slot has to be there.
+  length = jnp.where(size > 0, said.sum(axis=1), 0)  # [B]
+  count = jnp.maximum(size + length, 1)
+  num_slots = tokens.shape[1] + completion.shape[1]
+  place = jnp.arange(num_slots) - (num_slots - count)[:, None]  # [B, N + T]
+  head, end = head[:, None], (head + length)[:, None]
+
+  def of(x, index):
+    clipped = jnp.clip(index, 0, x.shape[1] - 1)
+    return jnp.take_along_axis(x, clipped, axis=1)
+
+  own = of(tokens, jnp.where(place < head, place, place - length[:, None]))
+  is_completion = (place >= head) & (place < end)
+  rows = jnp.where(is_completion, of(completion, place - head), own)
+  mask = place >= 0
+  return jnp.where(mask, rows, pad_id), mask
+
+
+@functools.cache
+def _chunk(count: int, most: int, num_shards: int) -> int:
+  """Rows at once: a divisor of all of them that splits over the devices.
+
+  At least one row of each device, also if fewer are asked for.
+  """
+  most = min(max(most, num_shards), count)
+  sizes = [
+    size
+    for size in range(num_shards, most + 1, num_shards)
+    if count % size == 0
+  ]
+  return max(sizes, default=count)

@@ -1,0 +1,794 @@
+"""Who scores completions: functions of arrays, functions of text, members.
+
+A `Sum` of judges is the verdict of a phase. Functions of text are asked on the
+host between two halves of a step; everything else, also what reads text as
+arrays of bytes, is part of the compiled program.
+
+From the settings of rewards to the judges of a run.
+"""
+
+from __future__ import annotations
+
+import codecs
+import concurrent.futures
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax import imports
+from grpo_jax.data import domains, sources
+from grpo_jax.ops import masked
+from grpo_jax.rewards import derived, registry
+from grpo_jax.rewards import derived as derived_lib
+from grpo_jax.rewards.agents import interceptor as interceptor_lib
+from grpo_jax.rewards.in_graph import accuracy, forms, numbers
+from grpo_jax.rewards.in_graph import text as text_lib
+from grpo_jax.rewards.workers import host, judge_service
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings.rewards import JUDGE, REWARD_MODEL
+from grpo_jax.step import models, reward_models
+from grpo_jax.step.micro_batches import UpdatePlan
+from grpo_jax.training.problem import llm_judge
+from grpo_jax.training.runtime import jit
+from grpo_jax.types import Prompts, Rollout, Scored
+
+Components = Mapping[str, jax.Array]  # each [B]
+
+
+@dataclasses.dataclass(frozen=True)
+class InGraph:
+  """A verifier of arrays.
+
+  Attributes:
+    components: (prompts, rollout) -> rewards by name; NaN: does not apply.
+    steps: (prompts, rollout) -> scores of steps and where steps end, each
+      [B, T]; None if it judges whole completions only.
+  """
+
+  components: Callable[[Prompts, Rollout], Components]
+  steps: Callable[[Prompts, Rollout], tuple[jax.Array, jax.Array]] | None = None
+
+
+def of_episodes(prompts: Prompts, rollout: Rollout) -> Components:
+  """What environments say of their episodes."""
+  del prompts
+  assert rollout.scores is not None
+  return rollout.scores
+
+
+class Said(NamedTuple):
+  """What the host says of rows.
+
+  Attributes:
+    components: Rewards by name; NaN: does not apply.
+    failed: Rows that could not be scored.
+    steps: Scores of steps and where steps end; None if nobody scores steps.
+  """
+
+  components: Components
+  failed: jax.Array  # [B] bool
+  steps: tuple[jax.Array, jax.Array] | None = None  # each [B, T]
+
+
+@dataclasses.dataclass(frozen=True)
+class OnHost:
+  """Verifiers of text, in worker processes of the host.
+
+  Attributes:
+    scorer: The processes.
+  """
+
+  scorer: host.HostScorer
+
+  def ask(
+    self, *rows: Sequence[Any], again: str | None = None
+  ) -> host.HostScores:
+    """What they say of B rows.
+
+    Args:
+      rows: See `HostScorer.score`.
+      again: Rows that time out are asked once more, and are then wrong by this
+        component (`retries.py`); None: they are unscored.
+    """
+    if again is None:
+      return self.scorer.score(*rows)
+    return host.score(self.scorer, *rows, correct=again)
+
+
+@dataclasses.dataclass(frozen=True)
+class Derived:
+  """A reward that is made of the others and of the tokens.
+
+  Attributes:
+    name: Name of the component.
+    function: See `rewards/derived.py`.
+    sources: Names of the components that it cannot do without.
+  """
+
+  name: str
+  function: Callable[[derived_lib.Seen], jax.Array]
+  sources: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class ByMember:
+  """A model of the run that scores completions: a reward model.
+
+  Attributes:
+    name: Name of the component.
+    member: Name of the member.
+    steps: Of a process reward model, what its steps are; None of one that
+      scores whole completions.
+    view: How the member is run; None until a phase has it.
+    plan: How rows are run; as `view`.
+  """
+
+  name: str
+  member: str
+  steps: reward_models.Steps | None = None
+  view: Callable[[models.Params], models.View] | None = None
+  plan: UpdatePlan | None = None
+
+  def said(
+    self, params: models.Params, prompts: Prompts, rollout: Rollout
+  ) -> tuple[Components, tuple[jax.Array, jax.Array] | None]:
+    """The score of each completion, and scores of steps if it has any."""
+    assert self.view is not None
+    assert self.plan is not None
+    values = reward_models.values(
+      self.plan, self.view(params), prompts, rollout
+    )
+    if self.steps is None:
+      score = reward_models.at_last(values, rollout.written)
+      return {self.name: score}, None
+    ends = self.steps.found(rollout)
+    right = masked.select(jax.nn.sigmoid(values), ends)
+    return {self.name: self.steps.score(right, ends)}, (right, ends)
+
+
+@dataclasses.dataclass(frozen=True)
+class ByService:
+  """A model that is asked over HTTP.
+
+  Attributes:
+    name: Name of the component.
+    service: Who is asked.
+    step_timeout_s: For all rows of a step, seconds.
+  """
+
+  name: str
+  service: judge_service.JudgeService
+  step_timeout_s: float
+
+  def ask(
+    self,
+    prompts: Sequence[str],
+    completions: Sequence[str],
+    extras: Sequence[Mapping[str, Any]],
+  ) -> host.HostScores:
+    """See `JudgeService.score`."""
+    return self.service.score(
+      self.name, prompts, completions, extras, self.step_timeout_s
+    )
+
+
+# Who says what is not for it to say what is right.
+_MODELS = (ByMember, llm_judge.ByReading, ByService)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sum:
+  """Judges whose rewards add up.
+
+  Attributes:
+    judges: They have no name of a component in common.
+    weights: Weight of each component; one without is watched, not rewarded.
+    correct: The component whose values of at least 1 mark a right answer.
+    schedules: Weights that change: (steps of the phase, weights at them).
+    domains: Of some components the domains of prompts that they are for.
+  """
+
+  judges: tuple[
+    InGraph | OnHost | ByMember | llm_judge.ByReading | ByService | Derived, ...
+  ]
+  weights: Mapping[str, float]
+  correct: str
+  schedules: Mapping[str, tuple[Sequence[int], Sequence[float]]] = (
+    dataclasses.field(default_factory=dict)
+  )
+  domains: Mapping[str, tuple[int, ...]] = dataclasses.field(
+    default_factory=dict
+  )
+
+  @property
+  def on_host(self) -> OnHost | None:
+    """The judge that runs functions of text, if there is one."""
+    found = [judge for judge in self.judges if isinstance(judge, OnHost)]
+    return found[0] if found else None
+
+  @property
+  def service(self) -> judge_service.JudgeService | None:
+    """The model that is asked over HTTP, if there is one."""
+    found = [x.service for x in self.judges if isinstance(x, ByService)]
+    return found[0] if found else None
+
+  @property
+  def asks_host(self) -> bool:
+    """Whether completions have to be text for a judge."""
+    return self.on_host is not None or self.service is not None
+
+  @property
+  def by_models(
+    self,
+  ) -> tuple[ByMember | llm_judge.ByReading | ByService, ...]:
+    """The judges that are models."""
+    return tuple(x for x in self.judges if isinstance(x, _MODELS))
+
+  @property
+  def is_host_alone(self) -> bool:
+    """Whether the verdict needs nothing but what the host says."""
+    others = [x for x in self.judges if not isinstance(x, OnHost)]
+    return not (others or self.schedules or self.domains)
+
+  def said_shapes(self, num_rows: int, num_slots: int) -> Said | None:
+    """Shapes of what the host says of so many rows; None: it is not asked."""
+    if not self.asks_host:
+      return None
+
+    def of_rows(kind: Any, *shape: int) -> Any:
+      return jax.ShapeDtypeStruct((num_rows, *shape), kind)
+
+    names = [x.name for x in self.judges if isinstance(x, ByService)]
+    steps = None
+    if self.on_host is not None:
+      scorer = self.on_host.scorer
+      names += scorer.functions
+      if scorer.has_steps:
+        steps = of_rows(jnp.float32, num_slots), of_rows(jnp.bool_, num_slots)
+    components = {name: of_rows(jnp.float32) for name in names}
+    return Said(components, of_rows(jnp.bool_), steps)
+
+  @property
+  def derived(self) -> frozenset[str]:
+    """Names of the rewards that are made of others."""
+    return frozenset(x.name for x in self.judges if isinstance(x, Derived))
+
+  def without_models(self) -> Sum:
+    """The judges that are no models: what is true does not change.
+
+    Where a model alone was rewarded, what is right is the reward.
+    """
+    gone = {judge.name for judge in self.by_models}
+    for judge in self.judges:  # What is made of another comes after it.
+      if isinstance(judge, Derived) and gone & {*judge.sources}:
+        gone.add(judge.name)
+    kept: dict[str, Any] = {
+      field: {k: v for k, v in getattr(self, field).items() if k not in gone}
+      for field in ("weights", "schedules", "domains")
+    }
+    if gone and not any(kept["weights"].values()):
+      kept |= {"weights": {self.correct: 1.0}, "schedules": {}}
+    judges = tuple(x for x in self.judges if getattr(x, "name", "") not in gone)
+    return dataclasses.replace(self, judges=judges, **kept)
+
+  def weighted(self, weights: Mapping[str, float]) -> Sum:
+    """These judges with other weights, which do not change."""
+    return dataclasses.replace(self, weights=weights, schedules={})
+
+  def ranked_by(self, member: str) -> Sum:
+    """A member whose score is the reward, while these judges watch."""
+    asked = ByMember("ranked_by", member)
+    return dataclasses.replace(
+      self.weighted({asked.name: 1.0}), judges=(*self.judges, asked)
+    )
+
+  def bound(
+    self,
+    views: Mapping[str, Callable[[models.Params], models.View]],
+    plan: UpdatePlan,
+    steps: reward_models.Steps | None = None,
+  ) -> Sum:
+    """These judges with the members of a phase.
+
+    Args:
+      views: How members are run, by name.
+      plan: How rows are run.
+      steps: Of a process reward model; None: it scores whole completions.
+    """
+    judges = tuple(
+      dataclasses.replace(
+        judge, view=views[judge.member], plan=plan, steps=steps
+      )
+      if isinstance(judge, ByMember)
+      else dataclasses.replace(judge, view=views[judge.member], plan=plan)
+      if isinstance(judge, llm_judge.ByReading)
+      else judge
+      for judge in self.judges
+    )
+    return dataclasses.replace(self, judges=judges)
+
+  def ask(
+    self,
+    prompts: Sequence[str],
+    completions: Sequence[str],
+    ids: Sequence[int],
+    extras: Sequence[Mapping[str, Any]],
+    tokens: Sequence[Sequence[int]],
+    again: str | None = None,
+  ) -> host.HostScores:
+    """What functions of text, and a model over HTTP, say of B rows.
+
+    Args:
+      prompts, completions, ids, extras, tokens: See `HostScorer.score`.
+      again: See `OnHost.ask`.
+    """
+    assert self.asks_host
+    found = []
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+      asked = [
+        threads.submit(judge.ask, prompts, completions, extras)
+        for judge in self.judges
+        if isinstance(judge, ByService)
+      ]
+      if self.on_host is not None:
+        rows = prompts, completions, ids, extras, tokens
+        found.append(self.on_host.ask(*rows, again=again))
+      found += [future.result() for future in asked]
+    return host.together(found)
+
+  def score(
+    self,
+    params: models.Params,
+    prompts: Prompts,
+    rollout: Rollout,
+    said: Said | None = None,
+    step: jax.Array | None = None,
+  ) -> Scored:
+    """The verdict.
+
+    Args:
+      params: Parameters of all members, by name.
+      prompts: P prompts.
+      rollout: B completions of them.
+      said: What the host says of them, if it is asked.
+      step: Of the phase, for weights that change; None: they do not.
+    """
+    components: dict[str, jax.Array] = {}
+    failed, steps, steps_of_member = None, None, None
+    if self.asks_host:
+      assert said is not None
+      components |= said.components
+      failed, steps = said.failed, said.steps
+    for judge in self.judges:
+      if isinstance(judge, ByMember):
+        found, of_steps = judge.said(params, prompts, rollout)
+        components |= found
+        steps_of_member = of_steps or steps_of_member
+      elif isinstance(judge, llm_judge.ByReading):
+        worth = judge.verdicts(params, prompts, rollout)
+        components[judge.name] = worth
+        unread = jnp.isnan(worth) & self._applies(judge.name, prompts, rollout)
+        failed = unread if failed is None else failed | unread
+      elif isinstance(judge, InGraph):
+        components |= judge.components(prompts, rollout)
+        if judge.steps is not None:
+          steps = judge.steps(prompts, rollout)
+    for judge in self.judges:
+      if isinstance(judge, Derived):
+        seen = derived_lib.seen(components, self.correct, prompts, rollout)
+        components[judge.name] = judge.function(seen)
+    scored = derived_lib.combine(
+      self._of_domains(components, prompts, rollout),
+      {name: self._weight(name, step) for name in components},
+      failed,
+      self.correct,
+    )
+    # A process reward model is there to be asked.
+    steps = steps_of_member or steps
+    if steps is None:
+      return scored
+    return dataclasses.replace(
+      scored, step_rewards=steps[0], step_mask=steps[1]
+    )
+
+  def _of_domains(
+    self, components: Components, prompts: Prompts, rollout: Rollout
+  ) -> Components:
+    """The components, where they are for the domain of the prompt."""
+    return {
+      name: jnp.where(self._applies(name, prompts, rollout), values, jnp.nan)
+      if name in self.domains
+      else values
+      for name, values in components.items()
+    }
+
+  def _applies(
+    self, name: str, prompts: Prompts, rollout: Rollout
+  ) -> jax.Array:  # [B] bool
+    """Whether a component is for the domain of the prompt."""
+    if name not in self.domains:
+      return jnp.ones(len(rollout.tokens), bool)
+    domain = prompts.extras["domain"][rollout.prompt_index]
+    return jnp.isin(domain, jnp.array(self.domains[name]))
+
+  def _weight(self, name: str, step: jax.Array | None) -> Any:
+    """Weight of a component at a step."""
+    if step is None or name not in self.schedules:
+      return self.weights.get(name, 0.0)
+    steps, weights = self.schedules[name]
+    return jnp.interp(step, jnp.array(steps), jnp.array(weights))
+
+  def score_on_host(self, said: Said) -> Scored:
+    """The verdict of the host alone, as NumPy arrays."""
+    assert self.is_host_alone
+    nothing: Any = None
+    return jax.device_get(self.score(nothing, nothing, nothing, said))
+
+  def close(self) -> None:
+    """Ends the worker processes, and connections."""
+    if self.on_host is not None:
+      self.on_host.scorer.close()
+    if self.service is not None:
+      self.service.close()
+
+
+def judge(
+  config: config_lib.RunConfig,
+  verifier: InGraph | OnHost | None,
+  correct: str | None = None,
+  names: tuple[str, ...] = (),
+) -> Sum:
+  """The verdict of a run.
+
+  Args:
+    config: The config of the run.
+    verifier: Of completions alone; None for a problem that is played in
+      sessions, before they are there.
+    correct: The component that marks right answers; None: as the config says.
+    names: Of the domains of prompts, by number.
+
+  Raises:
+    ValueError: A reward is for a domain that there is not.
+  """
+  rewards = config.rewards
+  found: list[Any] = [] if verifier is None else [verifier]
+  if REWARD_MODEL in rewards.functions:
+    found.append(ByMember(REWARD_MODEL, "reward"))
+  of_domains = {
+    name: domains.numbers(names, wanted, f"config.rewards.domains[{name!r}]")
+    for name, wanted in rewards.domains.items()
+  }
+  if config.judge.service.url and JUDGE in rewards.functions:
+    asked = service(config, of_domains.get(JUDGE))
+    found.append(ByService(JUDGE, asked, rewards.step_timeout_s))
+  for name in rewards.names:
+    if name in derived.DERIVED:
+      options = rewards.arguments(name)
+      derived.check_options(name, options)
+      function = functools.partial(
+        derived.DERIVED[name],
+        **jit.numbers(f"rewards.options.{name}", options),
+      )
+      found.append(Derived(name, function, derived.sources(options)))
+  named = rewards.right if correct is None else correct
+  if named in derived.DERIVED:
+    raise ValueError(
+      f"config.rewards.functions={rewards.functions}: what is right is not for"
+      f" {named!r} to say, which is made of it; name a verifier first, or as"
+      " config.rewards.correct."
+    )
+  schedules: dict[str, Any] = {
+    name: tuple(zip(*jit.schedule(name, points), strict=True))
+    for name, points in rewards.schedules.items()
+  }
+  return Sum(
+    tuple(found),
+    jit.numbers(
+      "rewards.weights", dict(zip(rewards.names, rewards.weights, strict=True))
+    ),
+    named,
+    schedules,
+    of_domains,
+  )
+
+
+def service(
+  config: config_lib.RunConfig, of_domains: tuple[int, ...] | None = None
+) -> judge_service.JudgeService:
+  """The judge that is asked over HTTP."""
+  wanted = config.judge
+  return judge_service.JudgeService(
+    wanted.service.url,
+    wanted.model,
+    wanted.rubric,
+    wanted.verdicts,
+    wanted.marker,
+    max_tokens=wanted.max_new_tokens,
+    key_variable=wanted.service.key_variable,
+    options=wanted.service.options,
+    limits=wanted.service.limits(),
+    domains=of_domains,
+  )
+
+
+def interceptor(
+  config: config_lib.RunConfig,
+) -> tuple[interceptor_lib.Interceptor, judge_service.JudgeService | None]:
+  """The interceptor of a config, and the model over HTTP that it asks, if any.
+
+  Without rules it blocks nothing.
+
+  Raises:
+    ValueError: A rule or its judge cannot be imported.
+  """
+  wanted = config.interceptor
+  asked = service(config) if wanted.asks_service else None
+  return wanted.make(asked, config.rewards.step_timeout_s), asked
+
+
+def on_host(
+  config: config_lib.RunConfig, tokenizer: tuple[str, list, dict]
+) -> OnHost:
+  """The config's functions of text, in processes of their own.
+
+  Args:
+    config: The config of the run.
+    tokenizer: How functions that ask for it make the tokenizer.
+  """
+  rewards = config.rewards
+  functions = of_text(config)
+  context = registry.Context(
+    tokenizer=tokenizer,
+    answer_after=rewards.answer_after,
+    sandbox=rewards.sandbox,
+    conversational=config.data.template == "chat",
+  )
+  weights = dict(zip(rewards.names, rewards.weights, strict=True))
+  scorer = host.HostScorer(
+    functions,
+    {name: weights[name] for name in functions},
+    row_timeout_s=rewards.row_timeout_s,
+    step_timeout_s=rewards.step_timeout_s,
+    num_workers=rewards.num_workers,
+    variables=rewards.variables,
+    worker_memory_gib=rewards.worker_memory_gib,
+    options={name: rewards.arguments(name) for name in functions},
+    steps=rewards.steps,
+    context=context,
+  )
+  right = registry.load_function(functions.get(rewards.right, _ACCURACY))
+  if registry.kind(right).sees_group:
+    scorer.close()
+    raise ValueError(
+      f"config.rewards.functions={rewards.functions}: what is right is not for"
+      f" {rewards.right!r} to say, which compares the completions of a prompt;"
+      " name a verifier first, or as config.rewards.correct, with a weight of 0"
+      " if it is only watched."
+    )
+  return OnHost(scorer)
+
+
+# Bytes of a completion that there is room for, for each token of the budget. A
+# longer one is white space for the most part, and has no answer.
+_BYTES_PER_TOKEN = 8
+# Golds that are looked at before anything is compiled.
+_NUM_GOLDS = 1000
+
+ArrayReward = Callable[..., jax.Array]
+# Rewards of text that can be inside the program: (text, options) -> [B].
+_ON_ARRAYS: dict[str, ArrayReward] = {
+  "language_consistency": forms.language_consistency,
+  "tag_count": forms.tag_count,
+  "think_answer_format": forms.think_answer_format,
+}
+_ACCURACY = "math_accuracy"
+_GOLD = "gold/"
+
+
+def in_graph(
+  config: config_lib.RunConfig, pieces: Sequence[bytes], strips: int
+) -> InGraph:
+  """The config's functions of text, on arrays.
+
+  Args:
+    config: The config of the run.
+    pieces: The bytes of each token of the tokenizer.
+    strips: Spaces that it drops at the beginning of a text.
+
+  Raises:
+    ValueError: One of them has no form for arrays.
+  """
+  functions = of_text(config)
+  known = sorted((*_ON_ARRAYS, _ACCURACY))
+  if others := sorted(set(functions.values()) - set(known)):
+    raise ValueError(
+      f"config.rewards.in_graph=True: {others} have no form for arrays, and are"
+      f" for the host; there are {known}. Leave them out, or set"
+      " config.rewards.in_graph=False."
+    )
+  for name, path in functions.items():
+    registry.check_options(path, config.rewards.arguments(name))
+  table = text_lib.table(pieces, strips)
+  budget = config.sampling.max_new_tokens
+  assert budget is not None  # `RunConfig` has seen to it.
+  room = budget * min(max(map(len, pieces)), _BYTES_PER_TOKEN)
+
+  def components(prompts: Prompts, rollout: Rollout) -> dict[str, jax.Array]:
+    text = text_lib.written(
+      table, rollout.tokens, rollout.completion_mask, room
+    )
+    found = {}
+    for name, path in functions.items():
+      if path == _ACCURACY:
+        found[name] = _accuracy(prompts, rollout, text)
+      else:
+        options = config.rewards.arguments(name)
+        found[name] = _ON_ARRAYS[path](text, **options)
+    return found
+
+  def _accuracy(prompts: Prompts, rollout: Rollout, text: text_lib.Text):
+    gold = {
+      name.removeprefix(_GOLD): x[rollout.prompt_index]
+      for name, x in prompts.extras.items()
+      if name.startswith(_GOLD)
+    }
+    is_known = gold.pop("known")
+    after = config.rewards.answer_after
+    right = accuracy.accuracy(text, gold, after)
+    return jnp.where(is_known, right, jnp.nan)
+
+  return InGraph(components)
+
+
+class WithGolds:
+  """Records with their gold answers as arrays, for `in_graph`."""
+
+  def __init__(self, source: Any):
+    """Looks at the first thousand golds.
+
+    Args:
+      source: Of records.
+
+    Raises:
+      ValueError: One of them is for the host.
+    """
+    self._source = source
+    self.starts = sources.starts(source)
+    number = min(len(source), _NUM_GOLDS)
+    golds = [source[i]["answer"] for i in range(number)]
+    bad = [gold for gold in golds if numbers.gold(gold) is None]
+    if bad:
+      raise ValueError(
+        f"config.rewards.in_graph=True: {len(bad)} of the first {number} golds"
+        " are no numbers that can be compared on arrays, such as"
+        f" {bad[0]!r:.60}; symbols are for the host: set"
+        " config.rewards.in_graph=False."
+      )
+    self._none = {
+      name: np.zeros_like(value)
+      for name, value in (numbers.gold("0") or {}).items()
+    }
+
+  def __len__(self) -> int:
+    return len(self._source)
+
+  def number(self, index: int) -> int:
+    """See `sources.number`."""
+    return sources.number(self._source, index)
+
+  def only(self, wanted: Collection[int]) -> WithGolds:
+    """See `domains.only`."""
+    other = copy.copy(self)
+    other._source = domains.only(self._source, wanted)
+    return other
+
+  def __getitem__(self, index: int) -> dict[str, Any]:
+    record = self._source[index]
+    gold = numbers.gold(record["answer"])
+    arrays = (self._none if gold is None else gold) | {
+      "known": np.array(gold is not None)
+    }
+    named = {f"{_GOLD}{name}": value for name, value in arrays.items()}
+    return {**record, "extras": {**record["extras"], **named}}
+
+
+def placed(
+  steps: Sequence[Sequence[tuple[int, float]]],
+  texts: Sequence[str],
+  tokens: np.ndarray,  # [B, T]
+  mask: np.ndarray,  # [B, T] bool
+  pieces: Sequence[bytes],
+) -> tuple[np.ndarray, np.ndarray]:  # [B, T] float32, [B, T] bool
+  """Scores of steps of texts at the tokens with which the steps end.
+
+  Args:
+    steps: Of each text (characters up to the end of a step, its score).
+    texts: The texts of the tokens.
+    tokens: Ids.
+    mask: Which of them exist.
+    pieces: The bytes of each token.
+
+  Returns:
+    The score of the step that ends with a token, and where steps end. Of
+    several steps that end with one token the lowest score counts.
+  """
+  scores = np.full(tokens.shape, np.inf, np.float32)
+  for b, (of_row, text) in enumerate(zip(steps, texts, strict=True)):
+    slots = np.flatnonzero(mask[b])
+    if not of_row or not len(slots):
+      continue
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    ends = np.cumsum([len(decoder.decode(pieces[tokens[b, t]])) for t in slots])
+    ends -= max(ends[-1] - len(text), 0)  # Spaces dropped at the beginning.
+    for end, score in of_row:
+      place = min(int(np.searchsorted(ends, end)), len(slots) - 1)
+      slot = slots[place]
+      scores[b, slot] = min(scores[b, slot], score)
+  ended = np.isfinite(scores)
+  return np.where(ended, scores, 0.0).astype(np.float32), ended
+
+
+def of_text(config: config_lib.RunConfig) -> dict[str, str]:
+  """The rewards that read text: name -> import path or built-in name.
+
+  Raises:
+    ValueError: There is none.
+  """
+  others = {REWARD_MODEL, JUDGE, *derived.DERIVED}
+  names = zip(config.rewards.names, config.rewards.functions, strict=True)
+  found = {name: path for name, path in names if path not in others}
+  if not found:
+    raise ValueError(
+      f"config.rewards.functions={config.rewards.functions}: none of them reads"
+      " what was written; add a verifier, with a weight of 0 if it is only to"
+      f" say what is right: {', '.join(registry.BUILTIN)}, or an import"
+      " path."
+    )
+  return found
+
+
+def check_names(
+  who: str, config: config_lib.RunConfig, known: Sequence[str]
+) -> None:
+  """Raises KeyError if a verifier lacks a reward, or what says who is right."""
+  others = {REWARD_MODEL, JUDGE, *derived.DERIVED}
+  if unknown := {*config.rewards.functions} - {*known, *others}:
+    hint = ""
+    if any(":" in name for name in unknown):
+      hint = (
+        " A function of text scores records of text, as those of"
+        ' config.data.source="jsonl"; what a task rewards is returned by its'
+        " own verifier."
+      )
+    shown = sorted(
+      name.rpartition(":")[2] if imports.is_object(name) else name
+      for name in unknown
+    )
+    raise KeyError(
+      f"config.rewards.functions: {who} has no component {shown}; it has"
+      f" {sorted(known)}. Made of these and of the tokens:"
+      f" {sorted(derived.DERIVED)}.{hint}"
+    )
+  right = config.rewards.correct or "accuracy"
+  if right not in {*known, *derived.DERIVED}:
+    raise KeyError(
+      f"{who} has no component {right!r}, which marks right answers in metrics"
+      f" and evaluations; it has {sorted(known)}. Return it too, 1 for a right"
+      " answer and 0 for a wrong one; or set config.rewards.correct to the"
+      " reward that is 1 for right answers."
+    )
+
+
+def plain_extras(record: Mapping[str, Any]) -> dict[str, Any]:
+  """What verifiers and sessions are told, readable without NumPy."""
+  extras = {**record["extras"], "answer": record["answer"]}
+  return {
+    name: value.tolist() if hasattr(value, "tolist") else value
+    for name, value in extras.items()
+  }

@@ -1,0 +1,479 @@
+"""A problem whose prompts and scores come from an environment of `verifiers`.
+
+Its process is started here, before anything else, because it knows the prompts.
+
+Episodes of an environment that asks over HTTP, request by request.
+
+Each episode has an address of its own, so that its requests are told apart.
+What a request adds to the conversation is written after the tokens that are
+there already, which stay as they were sampled. So an episode is one row: a
+prompt, what the policy wrote, and in between what was said to it. If a request
+has another past than the one that was sampled, no row can be made of it, and
+the episode has failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import secrets
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from grpo_jax.data import chat
+from grpo_jax.data.encoder import Encoder
+from grpo_jax.rewards.workers import verifiers_process
+from grpo_jax.serving import endpoint, engine, http, requests
+from grpo_jax.serving.requests import BadRequest, Reply, Request
+from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import environment as environment_lib
+from grpo_jax.settings.environment import ServedConfig
+from grpo_jax.training.problem import rewards
+from grpo_jax.types import HostEnvironment
+
+MODEL = "policy"
+REWRITTEN = "rewritten"  # Kind of failure, beside those of `frames`.
+
+
+class Turn(NamedTuple):
+  """An action.
+
+  Attributes:
+    observed: What was read before it, after the action before.
+    drawn: What the policy wrote.
+  """
+
+  observed: list[int]
+  drawn: engine.Drawn
+
+
+@dataclasses.dataclass
+class Episode:
+  """A conversation as far as it has got.
+
+  Attributes:
+    prompt: Ids that the row continues.
+    key: Of its draws.
+    turns: Actions so far.
+    failed: Why no row can be made of it, or "".
+    is_full: A request had no room.
+    is_over: Nothing more is drawn for it.
+    waits: A request of it is being answered.
+    seen: When it was last heard of; see `Rollouts.now`.
+    answered_at: When its last reply was sent, by the clock of `time`.
+    answer_s: Of each turn but the last, seconds until the next request.
+  """
+
+  prompt: list[int]
+  key: np.ndarray
+  turns: list[Turn] = dataclasses.field(default_factory=list)
+  failed: str = ""
+  is_full: bool = False
+  is_over: bool = False
+  waits: bool = False
+  seen: float = 0.0
+  answered_at: float = 0.0
+  answer_s: list[float] = dataclasses.field(default_factory=list)
+  # All ids; the messages that they stand for, as they were sent, and with all
+  # that the policy has written; of a prompt without messages its text.
+  ids: list[int] = dataclasses.field(default_factory=list)
+  sent: list[chat.Message] = dataclasses.field(default_factory=list)
+  said: list[chat.Message] = dataclasses.field(default_factory=list)
+  text: str = ""
+  lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+
+  @property
+  def size(self) -> int:
+    """Tokens after the prompt."""
+    return sum(len(turn.observed) + len(turn.drawn.ids) for turn in self.turns)
+
+
+class Limits(NamedTuple):
+  """What a player draws.
+
+  Attributes:
+    max_new_tokens: T, of a row.
+    max_action_len: Of an action.
+    temperature: At which the policy is trained; requests have no other one.
+    top_p: The same; None for all tokens.
+  """
+
+  max_new_tokens: int
+  max_action_len: int
+  temperature: Any
+  top_p: Any
+
+
+class Rollouts:
+  """The episodes that are played now; answers their requests.
+
+  Attributes:
+    now: Seconds that the player has waited for the environment.
+  """
+
+  def __init__(self) -> None:
+    self.now = 0.0
+    self._number = 0
+    self._episodes: Sequence[Episode] = ()
+    self._player: tuple[endpoint.Speaker, engine.Sampler, Limits] | None = None
+
+  def begin(
+    self,
+    episodes: Sequence[Episode],
+    speaker: endpoint.Speaker,
+    sampler: engine.Sampler,
+    limits: Limits,
+  ) -> int:
+    """Takes requests of these episodes, and of no others.
+
+    Returns:
+      A number for them.
+    """
+    self.now = 0.0
+    self._number += 1
+    self._player = speaker, sampler, limits
+    self._episodes = episodes
+    return self._number
+
+  def end(self) -> None:
+    """Takes no more requests."""
+    for episode in self._episodes:
+      episode.is_over = True
+    self._episodes = ()
+
+  def path(self, row: int) -> str:
+    """The address of an episode, after that of the server."""
+    return f"/rollouts/{self._number}-{row}/v1"
+
+  def models(self) -> list[str]:
+    """The name of the model."""
+    return [MODEL]
+
+  async def complete(
+    self, body: Any, is_chat: bool, rollout: str | None
+  ) -> dict[str, Any]:
+    """Answers a request; see `serving_http.Endpoint`."""
+    episode = self._found(rollout)
+    request = requests.parse(body, is_chat)
+    # One after the other: what is written depends on what was.
+    async with episode.lock:
+      episode.waits, episode.seen = True, self.now
+      if len(episode.answer_s) < len(episode.turns):
+        episode.answer_s.append(time.monotonic() - episode.answered_at)
+      try:
+        return await self._answer(request, episode)
+      finally:
+        episode.waits, episode.seen = False, self.now
+        episode.answered_at = time.monotonic()
+
+  def _found(self, rollout: str | None) -> Episode:
+    number, _, row = (rollout or "").partition("-")
+    is_here = number == str(self._number) and row.isdecimal()
+    if not is_here or int(row) >= len(self._episodes):
+      raise BadRequest(
+        f"there is no episode {rollout!r:.40}, or it is over.", status=404
+      )
+    return self._episodes[int(row)]
+
+  async def _answer(self, request: Request, episode: Episode) -> dict[str, Any]:
+    assert self._player is not None
+    speaker, sampler, limits = self._player
+    check(request, limits)
+    if episode.failed or episode.is_over:
+      raise BadRequest(f"this episode is over: {episode.failed}", status=409)
+    try:
+      ids = await asyncio.to_thread(_context, request, episode, speaker)
+    except ValueError as error:
+      episode.failed = str(error)
+      raise BadRequest(episode.failed, "messages", status=409) from None
+    size = len(ids) - len(episode.prompt)
+    if size >= limits.max_new_tokens:
+      episode.is_full = True
+      endpoint.check_length(
+        ids, len(episode.prompt) + limits.max_new_tokens - 1
+      )
+    room = min(limits.max_action_len, limits.max_new_tokens - size)
+    ask = engine.Ask(
+      ids, episode.key, min(request.limit or room, room), first=size
+    )
+    (drawn,) = await endpoint.drawn_of(sampler, [ask])
+    name = uuid.uuid4().hex[:16]
+    reply = speaker.reply(request, ids, drawn, name, limits.temperature == 0)
+    if not episode.is_over:
+      _note(request, episode, ids, reply)
+    kind = "chatcmpl" if request.messages is not None else "cmpl"
+    return requests.answer(request, f"{kind}-{name}", MODEL, [ids], [[reply]])
+
+
+def check(request: Request, limits: Limits) -> None:
+  """Raises BadRequest for a request that no row can be drawn for."""
+  asked = {"temperature": request.temperature, "top_p": request.top_p}
+  trained = {
+    "temperature": limits.temperature,
+    "top_p": 1.0 if limits.top_p is None else limits.top_p,
+  }
+  for name, value in asked.items():
+    # At temperature 0, in an evaluation, whatever is asked for is overruled.
+    if value is not None and limits.temperature and value != trained[name]:
+      raise BadRequest(
+        f"{name}={value}: this policy is trained, and drawn, with"
+        f" {trained[name]} (config.sampling.{name}); leave it out, or set the"
+        " config to it.",
+        name,
+      )
+  if request.num_samples != 1 or len(request.prompts) > 1:
+    raise BadRequest(
+      "an episode has one completion for each request; set n=1.", "n"
+    )
+  if request.echo or request.num_alternatives:
+    raise BadRequest(
+      "an episode has the log-probs of its own tokens alone; ask without echo"
+      " and without likely tokens in their place (logprobs=0, top_logprobs=0).",
+      "echo" if request.echo else "logprobs",
+    )
+  if request.seed is not None:
+    raise BadRequest(
+      "the draws of an episode depend on the seed of the run; leave it out.",
+      "seed",
+    )
+
+
+def _context(
+  request: Request, episode: Episode, speaker: endpoint.Speaker
+) -> list[int]:
+  """Ids after which the policy writes; they begin with those so far.
+
+  Raises:
+    ValueError: They would not.
+  """
+  if not episode.turns:
+    (ids,) = speaker.prompts(request)
+    if ids[: len(episode.prompt)] != episode.prompt:
+      raise ValueError(
+        "the first request of the episode has another prompt than its example"
+        " in the data set of the environment, and the row has room for that"
+        " one alone"
+      )
+    return ids
+  if request.messages is None:
+    (prompt,) = request.prompts
+    if isinstance(prompt, str) and prompt.startswith(episode.text):
+      rest = prompt[len(episode.text) :]
+      return [*episode.ids, *(speaker.encode(rest) if rest else ())]
+    if list(prompt[: len(episode.ids)]) == episode.ids:
+      return list(map(int, prompt))
+    raise ValueError(
+      "a request has another past than what was said before; it was rewritten"
+    )
+  known = len(episode.sent)
+  same = len(request.messages) > known and all(
+    chat.is_reply(ours, theirs)
+    for ours, theirs in zip(request.messages, episode.sent, strict=False)
+  )
+  if not same:
+    raise ValueError(
+      "a request has other messages than those that were said before: its"
+      " context was rewritten, and tokens that were sampled in another one"
+      " make no row"
+    )
+  return speaker.writer.extended(
+    episode.ids,
+    episode.said,
+    request.messages[known:],
+    **endpoint.template_options(request),
+  )
+
+
+def _note(
+  request: Request, episode: Episode, ids: list[int], reply: Reply
+) -> None:
+  """Puts an action down."""
+  drawn = reply.drawn
+  before = len(episode.ids) if episode.turns else len(episode.prompt)
+  episode.turns.append(Turn(ids[before:], drawn))
+  episode.ids = [*ids, *drawn.ids]
+  if request.messages is None:
+    (prompt,) = request.prompts
+    if isinstance(prompt, str):
+      episode.text = prompt + reply.text
+    return
+  new = request.messages[len(episode.sent) :]
+  episode.sent += [*new, reply.message]
+  episode.said += [*new, {"role": "assistant", "content": reply.said}]
+
+
+class Served:
+  """An environment, and the server that it asks.
+
+  Attributes:
+    environment: In its process.
+    wanted: How it is run.
+    row_timeout_s: For what an episode does between two requests.
+    step_timeout_s: For all that the episodes of a step do.
+    rollouts: Episodes that are played.
+    token: Of the server.
+  """
+
+  def __init__(
+    self,
+    environment: verifiers_process.Environment,
+    wanted: ServedConfig,
+    row_timeout_s: float,
+    step_timeout_s: float,
+  ):
+    """Takes over the environment; the server starts with the first play."""
+    self.environment, self.wanted = environment, wanted
+    self.row_timeout_s, self.step_timeout_s = row_timeout_s, step_timeout_s
+    self.rollouts = Rollouts()
+    self.token = secrets.token_urlsafe(32)
+    self._server: http.Server | None = None
+
+  @property
+  def url(self) -> str:
+    """The server's address; a server that does not run yet is started."""
+    if self._server is None:
+      # It waits as long as the player does; its own deadline comes later.
+      self._server = http.Server(
+        self.rollouts,
+        token=self.token,
+        max_requests=2**20,
+        timeout_s=24 * 3600.0,
+      )
+    return self._server.url
+
+  def close(self) -> None:
+    """Ends the process and the server. May be called again."""
+    self.environment.close()
+    if self._server is not None:
+      self._server.close()
+      self._server = None
+
+
+RETURN, ACCURACY = "return", "accuracy"
+
+
+class Examples:
+  """The examples of an environment as a source of prompts."""
+
+  def __init__(
+    self,
+    split: str,
+    examples: Sequence[Mapping[str, Any]],
+    writer: chat.Writer,
+    encode: Any,
+  ):
+    """Takes over what the process has told.
+
+    Args:
+      split: Of the environment.
+      examples: Each with a prompt, an answer and tools.
+      writer: Writes messages.
+      encode: Writes text.
+    """
+    self._split, self._examples = split, examples
+    self._writer, self._encode = writer, encode
+
+  def __len__(self) -> int:
+    return len(self._examples)
+
+  def __getitem__(self, index: int) -> dict[str, Any]:
+    example = self._examples[index]
+    try:
+      ids = self._ids(example)
+    except ValueError as error:
+      raise ValueError(
+        f"example {index} ({self._split}) of the environment: {error}"
+      ) from error
+    return {
+      "prompt": ids,
+      "answer": example["answer"],
+      "completion": None,
+      "extras": {"split": self._split, "example": int(index)},
+    }
+
+  def _ids(self, example: Mapping[str, Any]) -> np.ndarray:  # [any] int32
+    prompt = example["prompt"]
+    if isinstance(prompt, str):
+      return np.asarray(self._encode(prompt), np.int32)
+    messages = chat.checked(prompt)
+    tools = {"tools": example["tools"]} if example["tools"] else {}
+    return np.asarray(self._writer.ids(messages, **tools), np.int32)
+
+
+def environment(config: config_lib.RunConfig, text: Any) -> HostEnvironment:
+  """The sizes of a rollout; `text` is the tokenizer."""
+  most = config.sampling.max_new_tokens
+  assert most is not None  # `RunConfig` has seen to it.
+  return HostEnvironment(
+    max_turns=most,  # Each has a token at least.
+    max_action_len=min(config.environment.max_action_len or most, most),
+    max_observation_len=most,
+    action_ends=tuple(text.end_ids),
+    path=config.data.environment,
+  )
+
+
+def fields(config: config_lib.RunConfig, text: Any) -> dict[str, Any]:
+  """Fields of a `Problem`.
+
+  Args:
+    config: The config of the run.
+    text: The tokenizer.
+
+  Raises:
+    KeyError: A reward is none of the scores of the environment.
+    ValueError: There is no such environment, or it cannot be played.
+  """
+  data, wanted = config.data, config.served
+  assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
+  path = data.environment.removeprefix(environment_lib.PREFIX)
+  encoder = Encoder(text, data.template, dict(data.chat_options))
+  served = verifiers_process.Environment(
+    path,
+    dict(config.environment.options),
+    config.rewards.variables,
+    wanted.python,
+  )
+  try:
+    names = frozenset({*served.names, ACCURACY})
+    known = sorted({*names, RETURN})
+    rewards.check_names(f"the environment {data.environment!r}", config, known)
+    writer = chat.Writer(encoder)
+    train, held_out = (
+      Examples(split, served.examples[split], writer, text.encode)
+      for split in verifiers_process.SPLITS
+    )
+    train[0]  # Raises where its messages cannot be written.
+  except BaseException:
+    served.close()
+    raise
+  return {
+    "tokenizer": text,
+    "train": train,
+    "held_out": held_out,
+    "supervised": train,
+    "encoder": encoder,
+    "answer_after": config.rewards.answer_after,
+    "max_prompt_len": data.max_prompt_len,
+    "max_new_tokens": config.sampling.max_new_tokens,
+    "truncate_completions": True,
+    "host_environment": environment(config, text),
+    "sessions": Served(
+      served,
+      wanted,
+      config.rewards.row_timeout_s,
+      config.rewards.step_timeout_s,
+    ),
+    "score_names": names,
+    "components": frozenset(known),
+    "judge": rewards.judge(
+      config,
+      rewards.InGraph(rewards.of_episodes),
+      config.rewards.correct or ACCURACY,
+    ),
+    "provides": frozenset({"turns", "state_id"}),
+  }

@@ -1,0 +1,870 @@
+"""The table of rules that look at a run's health.
+
+A run that learns nothing, or the wrong thing, looks fine in most of its
+numbers. Each rule names one way in which that happens: a condition of
+`rules.py`, for how many steps in a row it must hold, what it means, and
+which setting to change. `health.py` asks the rules after each step.
+
+    python -m experiments.health.false_alarms
+
+says how often each rule is wrong about healthy runs.
+
+Conditions of alarms: what must be seen in the metrics of a phase.
+
+Each function takes a `History` and returns the numbers that it was convinced
+by, or None. `rules.py` says how long a condition must hold, and what it means.
+
+What rules of health know of a phase: its last steps, and a few sums.
+
+Whether a metric rises or falls over a window: Mann and Kendall's test.
+
+    S = Σ_{i<j} sign(x_j − x_i),    z = (S − sign(S)) / √Var(S)
+
+    Var(S) = [n(n−1)(2n+5) − Σ_t t(t−1)(2t+5)] / 18
+
+with t the sizes of groups of equal values. The test asks for the order of the
+values alone, so one step that is far off decides nothing, and it assumes no
+distribution. It does assume that values are independent, and metrics of
+neighbouring steps are not. Therefore steps are averaged in blocks first: noise
+that lasts a few steps is inside a block then.
+
+Sources: Mann, "Nonparametric tests against trend", Econometrica 13, 1945;
+Kendall, "Rank correlation methods", 1948, for ties.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+WINDOW = 100  # Steps that are kept.
+OPENING = 10  # Steps that say how a phase began.
+REASONING = "reasoning_steps/per_completion"
+_MAX_EVALUATIONS = 10  # That are kept.
+
+Line = Mapping[str, float | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+  """What rules know of the settings of a phase.
+
+  Attributes:
+    name: The name of the phase.
+    kind: Of the phase; see `kinds.py`.
+    steps: The steps of the phase.
+    last: Its last step, counted over all phases.
+    group_size, num_rows: Completions per prompt, and per batch.
+    max_unscored: Share of rows, `config.rewards.max_unscored`.
+    correct: The component that marks right completions.
+    rewarded: Components with a weight.
+    num_eval: Held-out prompts.
+    ends_short: Whether a step that is short of live groups ends the run.
+  """
+
+  name: str = "rl"
+  kind: str = "rl"
+  steps: int = 1000
+  last: int = 1000
+  group_size: int = 8
+  num_rows: int = 64
+  max_unscored: float = 0.5
+  correct: str = "accuracy"
+  rewarded: tuple[str, ...] = ("accuracy",)
+  num_eval: int = 256
+  ends_short: bool = False
+
+
+@dataclasses.dataclass
+class Component:
+  """A component of the reward over a phase.
+
+  Attributes:
+    steps: In which it might have applied.
+    applied: In which it did, to some completion.
+    values: At most two different ones that it had.
+  """
+
+  steps: int = 0
+  applied: int = 0
+  values: set[float] = dataclasses.field(default_factory=set)
+
+  def add(self, share: float | None, mean: float | None, spread: float | None):
+    """Takes the numbers of a step."""
+    self.steps += 1
+    if not share:
+      return
+    self.applied += 1
+    if len(self.values) < 2:
+      self.values.add(mean or 0.0)
+      if spread:
+        self.values.update((0.0, 1.0))  # Not the same for all.
+
+
+class History:
+  """The steps of a phase so far.
+
+  Attributes:
+    stage: The phase.
+    step: The last step, counted over all phases.
+    num_steps: Steps seen.
+    components: Of the reward, by name.
+    reasoning: The same for steps of reasoning.
+    evaluations: (number of the step in the phase, held-out accuracy).
+  """
+
+  def __init__(self, stage: Stage):
+    self.stage = stage
+    self.step = self.num_steps = 0
+    self.components: dict[str, Component] = {}
+    self.reasoning = Component()
+    self.evaluations: collections.deque[tuple[int, float]] = collections.deque(
+      maxlen=_MAX_EVALUATIONS
+    )
+    self._lines: collections.deque[Line] = collections.deque(maxlen=WINDOW)
+    self._opening: dict[str, list[float]] = collections.defaultdict(list)
+
+  def add(self, step: int, line: Line) -> None:
+    """Takes the metrics of a step; NaN and None are means over nothing."""
+    self.step = step
+    self.num_steps += 1
+    self._lines.append(line)
+    if self.num_steps <= OPENING:
+      for name in line:
+        if (value := self.last(name)) is not None:
+          self._opening[name].append(value)
+    for name in line:
+      if name.startswith("applicable/"):
+        own = name.removeprefix("applicable/")
+        self.components.setdefault(own, Component()).add(
+          self.last(name),
+          self.last(f"reward/{own}"),
+          self.last(f"reward_range/{own}"),
+        )
+    if REASONING in line:
+      number = self.last(REASONING)
+      self.reasoning.add(number, number, 0.0)
+    if (accuracy := self.last("eval/accuracy")) is not None:
+      self.evaluations.append((self.num_steps, accuracy))
+
+  @property
+  def at_end(self) -> bool:
+    """Whether this is the last step of the phase."""
+    return self.step == self.stage.last
+
+  def last(self, name: str) -> float | None:
+    """The value of this step; None if there is none, or it is not finite."""
+    return _finite(self._lines[-1].get(name)) if self._lines else None
+
+  def window(self, name: str, size: int) -> list[float | None] | None:
+    """The values of the last `size` steps; None before there are so many."""
+    if size > min(len(self._lines), WINDOW):
+      return None
+    lines = list(self._lines)[-size:]
+    return [_finite(line.get(name)) for line in lines]
+
+  def opening(self, name: str) -> float | None:
+    """Mean of the first steps of the phase; None while they go on."""
+    values = self._opening.get(name)
+    if self.num_steps < OPENING or not values:
+      return None
+    return sum(values) / len(values)
+
+
+def _finite(value: float | None) -> float | None:
+  return value if value is not None and math.isfinite(value) else None
+
+
+BLOCKS = 10  # Means that a window is reduced to.
+# One-sided, a chance of 1.3e-3 for independent blocks without a trend.
+SIGNIFICANT = 3.0
+
+
+def block_means(
+  values: Sequence[float | None], num_blocks: int = BLOCKS
+) -> np.ndarray | None:
+  """Means of equal parts of a window, [num_blocks].
+
+  Args:
+    values: One for each step; None and NaN are means over nothing, and are
+      left out.
+    num_blocks: Parts.
+
+  Returns:
+    None where a part has no value, so that nothing is known of the window.
+  """
+  array = np.array([math.nan if x is None else x for x in values], float)
+  parts = np.array_split(array, num_blocks)
+  kept = [part[np.isfinite(part)] for part in parts]
+  if not all(len(part) for part in kept):
+    return None
+  return np.array([part.mean() for part in kept])
+
+
+def mann_kendall(values: np.ndarray | Sequence[float]) -> float:
+  """z of the trend of some values: above 0 where they rise.
+
+  Args:
+    values: [n], in the order of time.
+
+  Returns:
+    0 where all are equal, or where there are fewer than three.
+  """
+  x = np.asarray(values, float)
+  n = len(x)
+  if n < 3:
+    return 0.0
+  later, earlier = np.tril_indices(n, -1)
+  total = float(np.sign(x[later] - x[earlier]).sum())
+  _, ties = np.unique(x, return_counts=True)
+  variance = (
+    n * (n - 1) * (2 * n + 5) - (ties * (ties - 1) * (2 * ties + 5)).sum()
+  ) / 18
+  if variance <= 0:
+    return 0.0
+  return (total - float(np.sign(total))) / math.sqrt(variance)
+
+
+def trend(values: Sequence[float | None]) -> float:
+  """z of the trend of a window of steps; 0 where nothing is known."""
+  means = block_means(values)
+  return 0.0 if means is None else mann_kendall(means)
+
+
+def ends(values: Sequence[float | None]) -> tuple[float, float]:
+  """Mean of the first and of the last fifth of a window; NaN if unknown."""
+  means = block_means(values)
+  if means is None:
+    return math.nan, math.nan
+  size = len(means) // 5
+  return float(means[:size].mean()), float(means[-size:].mean())
+
+
+Numbers = dict[str, float]
+Check = Callable[[History], Numbers | None]
+
+TREND = 50  # Steps over which a trend is asked for.
+LONG = 100  # Steps over which something is to have stood still.
+
+
+def above(name: str, bound: float) -> Check:
+  """A metric is greater than a bound."""
+
+  def check(history: History) -> Numbers | None:
+    value = history.last(name)
+    return {name: value} if value is not None and value > bound else None
+
+  return check
+
+
+def all_groups_dead(history: History) -> Numbers | None:
+  """No prompt has completions with different rewards."""
+  stage = history.stage
+  if stage.kind != "rl" or stage.group_size < 2:
+    return None
+  share = history.last("dead_groups")
+  return {"dead_groups": share} if share == 1 else None
+
+
+def no_pairs(history: History) -> Numbers | None:
+  """No prompt gives a pair to learn a preference from."""
+  trained = history.last("tokens/trained")
+  if history.stage.kind not in ("preference", "comparison", "pairs"):
+    return None
+  return {"tokens/trained": 0.0} if trained == 0 else None
+
+
+def zero_gradient(history: History) -> Numbers | None:
+  """Something that is trained has no gradient."""
+  names = ("gradient_norm", "value/gradient_norm", "reward_model/gradient_norm")
+  return {name: 0.0 for name in names if history.last(name) == 0} or None
+
+
+def entropy_collapsed(history: History) -> Numbers | None:
+  """Entropy is a tenth of what it was, and the task is not solved."""
+  before = history.opening("entropy/mean")
+  now, accuracy = history.last("entropy/mean"), history.last("accuracy")
+  if before is None or now is None or accuracy is None:
+    return None
+  if now >= 0.1 * before or accuracy >= 0.9:
+    return None
+  return {"entropy/mean": now, "at the start": before, "accuracy": accuracy}
+
+
+def grows(name: str, factor: float, least: float) -> Check:
+  """A metric has a rising trend, to `factor` times as much, and `least`."""
+
+  def check(history: History) -> Numbers | None:
+    values = history.window(name, LONG)
+    if values is None or trend(values) < SIGNIFICANT:
+      return None
+    first, last = ends(values)
+    if not (last > factor * first and last > least):
+      return None
+    return {name: last, f"{LONG} steps ago": first}
+
+  return check
+
+
+def length_drifts(history: History) -> Numbers | None:
+  """Lengths double or halve, and accuracy does not rise with them."""
+  lengths = history.window("length/mean", LONG)
+  accuracy = history.window("accuracy", LONG)
+  if lengths is None or accuracy is None:
+    return None
+  if abs(trend(lengths)) < SIGNIFICANT:
+    return None
+  first, last = ends(lengths)
+  before, now = ends(accuracy)
+  if 0.5 * first < last < 2 * first or now > before + 0.02:
+    return None
+  return {"length/mean": last, f"{LONG} steps ago": first, "accuracy": now}
+
+
+def constant_fill(history: History) -> Numbers | None:
+  """All completions are equally long and have equal rewards."""
+  least, most = history.last("length/min"), history.last("length/max")
+  if least is None or least != most or history.last("reward/std") != 0:
+    return None
+  return {"length/mean": least, "reward/mean": history.last("reward/mean") or 0}
+
+
+def perfect_score(history: History) -> Numbers | None:
+  """Nearly all completions are right."""
+  return above("accuracy", 0.99)(history)
+
+
+def component_saturated(history: History) -> Numbers | None:
+  """A component has nothing more to give, and accuracy has not risen."""
+  accuracy = history.window("accuracy", LONG)
+  opening = history.opening("accuracy")
+  if accuracy is None or opening is None or trend(accuracy) >= 2:
+    return None
+  _, now = ends(accuracy)
+  if not now < min(0.5, opening + 0.05):
+    return None
+  found = {}
+  for name in history.stage.rewarded:
+    means = block_means(history.window(f"reward/{name}", LONG) or [])
+    ranges = history.window(f"reward_range/{name}", LONG) or []
+    if name == history.stage.correct or means is None or means.min() <= 0:
+      continue
+    # Of a component that is 0 or its most, a range is its most.
+    most = max((x for x in ranges if x is not None), default=0.0)
+    if not most or 0.97 * most <= means.min() <= most * 1.0001:
+      found[f"reward/{name}"] = float(means[-1])
+  return {**found, "accuracy": now} if found else None
+
+
+def proxy_up_truth_down(history: History) -> Numbers | None:
+  """Training reward rises while held-out accuracy falls."""
+  if history.last("eval/accuracy") is None or len(history.evaluations) < 5:
+    return None
+  accuracy = [value for _, value in history.evaluations]
+  span = history.num_steps - history.evaluations[0][0]
+  rewards = history.window("reward/mean", min(max(span, TREND), LONG))
+  if rewards is None or trend(rewards) < SIGNIFICANT:
+    return None
+  before, now = sum(accuracy[:2]) / 2, sum(accuracy[-2:]) / 2
+  # Of the difference of two means of two evaluations each.
+  deviation = math.sqrt(0.25 / max(history.stage.num_eval, 1))
+  # Five values that fall all the time have z = −2.2.
+  if mann_kendall(accuracy) > -2 or now > before - max(0.03, 2 * deviation):
+    return None
+  first, last = ends(rewards)
+  return {
+    "reward/mean": last,
+    "and before": first,
+    "eval/accuracy": now,
+    "before": before,
+  }
+
+
+def reward_up_accuracy_down(history: History) -> Numbers | None:
+  """Tests whether rewards rise in training while accuracy falls."""
+  rewards = history.window("reward/mean", TREND)
+  accuracy = history.window("accuracy", TREND)
+  if rewards is None or accuracy is None:
+    return None
+  if trend(rewards) < SIGNIFICANT or trend(accuracy) > -SIGNIFICANT:
+    return None
+  (first, last), (before, now) = ends(rewards), ends(accuracy)
+  if now > before - 0.03:
+    return None
+  return {
+    "reward/mean": last,
+    "and before": first,
+    "accuracy": now,
+    "before": before,
+  }
+
+
+def anticorrelated(history: History) -> Numbers | None:
+  """A rewarded component is high where the reward is low."""
+  found = {}
+  for name in history.stage.rewarded:
+    key = f"reward_correlation/{name}"
+    means = block_means(history.window(key, TREND) or [])
+    if means is not None and means.mean() < -0.3 and means.max() < -0.1:
+      found[key] = float(means.mean())
+  return found or None
+
+
+def some_unscored(history: History) -> Numbers | None:
+  """More than a twentieth of the rows has no score."""
+  count = history.last("unscored") or 0.0
+  share = count / history.stage.num_rows
+  return {"unscored": count, "share": share} if share > 0.05 else None
+
+
+def too_many_unscored(history: History) -> Numbers | None:
+  """More rows have no score than config.rewards.max_unscored allows."""
+  rows = history.stage.num_rows
+  count = history.last("unscored") or 0.0
+  if count <= history.stage.max_unscored * rows:
+    return None
+  last = (history.window("unscored", size) for size in (3, 2, 1))
+  counts = next(values for values in last if values is not None)
+  first = history.step - len(counts) + 1
+  steps = {f"step {first + i}": x or 0.0 for i, x in enumerate(counts)}
+  return {"rows": float(rows), **steps}
+
+
+def short_of_groups(history: History) -> Numbers | None:
+  """A batch lacks live groups, in a phase that such a step ends."""
+  missing = history.last("drawn/missing") or 0.0
+  if not history.stage.ends_short or not missing:
+    return None
+  numbers = {"missing": missing}
+  for name in ("rounds", "groups"):
+    numbers[name] = history.last(f"drawn/{name}") or 0.0
+  return numbers
+
+
+# Completions of fewer steps may be equal by chance.
+_MIN_STEPS = 3
+
+
+def never_applied(history: History) -> Numbers | None:
+  """A component has applied to no completion of the phase."""
+  found = {
+    f"applicable/{name}": 0.0
+    for name, seen in sorted(history.components.items())
+    if seen.steps >= _MIN_STEPS and not seen.applied
+  }
+  return found if found and history.at_end else None
+
+
+def component_constant(history: History) -> Numbers | None:
+  """A rewarded component was the same for every completion of the phase."""
+  found = {
+    f"reward/{name}": next(iter(seen.values))
+    for name, seen in sorted(history.components.items())
+    if name in history.stage.rewarded
+    and seen.steps >= _MIN_STEPS
+    and len(seen.values) == 1
+  }
+  return found if found and history.at_end else None
+
+
+def no_steps_of_reasoning(history: History) -> Numbers | None:
+  """No completion of the phase had a step that was scored."""
+  seen = history.reasoning
+  if seen.steps < _MIN_STEPS or seen.applied or not history.at_end:
+    return None
+  return {REASONING: 0.0}
+
+
+# Rules that always stop a run, and the settings by which they never warn.
+UNSCORED = "too_many_unscored"
+SHORT = "short_of_groups"
+ALWAYS = {
+  UNSCORED: "config.rewards.max_unscored=1.0",
+  SHORT: "config.rl.when_short='fewer'",
+}
+PREFIX = "alarm/"  # Of the metrics of alarms.
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+  """One way in which a run goes wrong.
+
+  Attributes:
+    number: "H01", ….
+    name: Of the metric `alarm/NAME`, which is 1 in the line of the step.
+    meaning: What is the matter; a sentence.
+    reads: Metrics that it looks at.
+    threshold: When its condition holds, in words.
+    advice: What to look at, and which settings to change.
+    check: The condition.
+    patience: Looks in a row, at each of which the condition holds.
+    every: Steps between two looks; more than 1 for conditions on a window.
+  """
+
+  number: str
+  name: str
+  meaning: str
+  reads: tuple[str, ...]
+  threshold: str
+  advice: str
+  check: Check
+  patience: int = 1
+  every: int = 1
+
+  @property
+  def key(self) -> str:
+    """The metric of the alarm."""
+    return f"{PREFIX}{self.name}"
+
+  @property
+  def wait(self) -> str:
+    """For how long the condition holds before the rule warns; may be empty."""
+    if self.patience == 1:
+      return ""
+    if self.every == 1:
+      return f"for {self.patience} steps in a row"
+    return f"at {self.patience} looks in a row, {self.every} steps apart"
+
+
+# What grows, goes on; a wave that lasts some thirty steps is gone by then.
+_LOOKS = 3
+_SIGMA = f"z > {SIGNIFICANT:g}"
+
+RULES = (
+  Rule(
+    "H01",
+    "all_groups_dead",
+    "In no group do the rewards differ, so there is nothing to learn from.",
+    ("dead_groups",),
+    "dead_groups = 1, in a phase that draws groups",
+    "Look at reward/mean: near its least, the task is too hard (easier prompts,"
+    " --config.sft.steps, --config.rl.group_size) or the verifier refuses"
+    " everything; near its most, there is nothing left to learn.",
+    all_groups_dead,
+    patience=10,
+  ),
+  Rule(
+    "H02",
+    "zero_gradient",
+    "The gradient is exactly 0: the parameters stay what they are.",
+    ("gradient_norm", "value/gradient_norm", "reward_model/gradient_norm"),
+    "one of them = 0",
+    "Look at dead_groups, unscored and clip_fraction: equal rewards, rows"
+    " without a score and clipped tokens all have no gradient.",
+    zero_gradient,
+    patience=10,
+  ),
+  Rule(
+    "H03",
+    "entropy_collapsed",
+    "The policy hardly varies what it writes, and has not solved the task.",
+    ("entropy/mean", "accuracy"),
+    "entropy/mean < 0.1 × its mean over the first 10 steps of the phase, and"
+    " accuracy < 0.9",
+    "Lower --config.rl.optimizer.learning_rate, raise"
+    " --config.algorithm.entropy_coef or --config.algorithm.kl_coef, or let"
+    " --config.algorithm.clip_high be larger.",
+    entropy_collapsed,
+    patience=10,
+  ),
+  Rule(
+    "H04",
+    "cut_off",
+    "Most completions end at their budget of tokens and not by themselves.",
+    ("truncated",),
+    "truncated > 0.5",
+    "Raise --config.sampling.max_new_tokens, or look at samples.jsonl for text"
+    " that goes on without end; --config.algorithm.overlong_filter leaves such"
+    " rows out.",
+    above("truncated", 0.5),
+    patience=10,
+  ),
+  Rule(
+    "H05",
+    "sampler_gap_large",
+    "Sampler and trainer disagree about the log-probabilities of tokens.",
+    ("sampler_gap/mean",),
+    "sampler_gap/mean > 0.1 nats",
+    "Raise the precision of --config.model.cache_dtype,"
+    " --config.sampling.weights_dtype and --config.model.dtype, lower"
+    " --config.rl.staleness or --config.rl.replay_size, or set"
+    " --config.algorithm.importance_mode=truncate.",
+    above("sampler_gap/mean", 0.1),
+    patience=10,
+  ),
+  Rule(
+    "H06",
+    "sampler_gap_growing",
+    "Sampler and trainer disagree more and more.",
+    ("sampler_gap/mean",),
+    f"{_SIGMA} over 100 steps, 3 times as large after them, and > 0.005 nats",
+    "As for H05; a gap that grows is a sign of precision lost in sharp"
+    " distributions, or of parameters that the sampler does not have.",
+    grows("sampler_gap/mean", 3, 5e-3),
+    patience=_LOOKS,
+    every=10,
+  ),
+  Rule(
+    "H07",
+    "update_far",
+    "A single step takes the policy far from the one that drew the batch.",
+    ("kl/update",),
+    "kl/update > 0.1 nats per token",
+    "Lower --config.rl.optimizer.learning_rate, --config.rl.num_epochs or"
+    " --config.rl.num_minibatches.",
+    above("kl/update", 0.1),
+    patience=5,
+  ),
+  Rule(
+    "H08",
+    "ratio_growing",
+    "Ratios of new to old probability move further and further from 1.",
+    ("ratio/max_deviation",),
+    f"{_SIGMA} over 100 steps, 5 times as large after them, and > 2",
+    "As for H07; --config.algorithm.clip_high and dual_clip bound what such"
+    " tokens do.",
+    grows("ratio/max_deviation", 5, 2.0),
+    patience=_LOOKS,
+    every=10,
+  ),
+  Rule(
+    "H09",
+    "clipped",
+    "Most tokens are clipped, and the batch is used for little.",
+    ("clip_fraction",),
+    "clip_fraction > 0.5",
+    "Lower --config.rl.optimizer.learning_rate or --config.rl.num_epochs, or"
+    " widen --config.algorithm.clip_low and --config.algorithm.clip_high.",
+    above("clip_fraction", 0.5),
+    patience=10,
+  ),
+  Rule(
+    "H10",
+    "length_drift",
+    "Completions get longer or shorter, and no more of them are right.",
+    ("length/mean", "accuracy"),
+    f"|z| > {SIGNIFICANT:g} over 100 steps, after them by a factor of 2,"
+    " and accuracy is up by less than 0.02",
+    "Look whether the reward pays for length. In a loss that divides by each"
+    " completion's length, long wrong ones cost little: see"
+    " --config=FILE:dr_grpo, or add the reward soft_overlong.",
+    length_drifts,
+    every=10,
+  ),
+  Rule(
+    "H11",
+    "constant_fill",
+    "All completions are equally long and equally good: the policy may have"
+    " found one text that the verifier pays for.",
+    ("length/min", "length/max", "reward/std"),
+    "length/min = length/max, and reward/std = 0",
+    "Read samples.jsonl, and try the text that is always written as the answer"
+    " of any prompt.",
+    constant_fill,
+    patience=10,
+  ),
+  Rule(
+    "H12",
+    "perfect_score",
+    "More than 0.99 of the completions are right. Suspicious by default: either"
+    " the task is solved, and nothing is left to learn, or the verifier accepts"
+    " what it should not.",
+    ("accuracy",),
+    "accuracy > 0.99",
+    "Look for empty, constant or copied answers in samples.jsonl"
+    " (config.log.samples_every), and give the verifier wrong ones.",
+    perfect_score,
+    patience=3,
+  ),
+  Rule(
+    "H13",
+    "component_saturated",
+    "A component of the reward, such as the format, has nothing more to give,"
+    " and accuracy is low and does not rise.",
+    ("reward/NAME", "reward_range/NAME", "accuracy"),
+    "over 100 steps reward/NAME within 3 % of its most; accuracy < 0.5, z < 2"
+    " and less than 0.05 above the first 10 steps of the phase",
+    "Lower the component's weight (--config.rewards.weights, or"
+    " config.rewards.schedules), and look for easier prompts.",
+    component_saturated,
+    every=10,
+  ),
+  Rule(
+    "H14",
+    "proxy_up_truth_down",
+    "The reward rises in training while held-out accuracy falls.",
+    ("reward/mean", "eval/accuracy"),
+    f"reward/mean {_SIGMA}; 5 to 10 evaluations with z < −2, and down by more"
+    " than 0.03 and two standard errors",
+    "The policy learns what the reward pays for and not the task. Read"
+    " samples.jsonl; stop at the best evaluation; raise"
+    " --config.algorithm.kl_coef; change the reward.",
+    proxy_up_truth_down,
+  ),
+  Rule(
+    "H15",
+    "reward_up_accuracy_down",
+    "In training the reward rises while fewer completions are right.",
+    ("reward/mean", "accuracy"),
+    f"over 50 steps reward/mean {_SIGMA}, accuracy z < −{SIGNIFICANT:g}"
+    " and down by more than 0.03",
+    "Some component is cheaper to please than the task. Compare the curves"
+    " reward/NAME, and lower the weight of the one that rises.",
+    reward_up_accuracy_down,
+    every=10,
+  ),
+  Rule(
+    "H16",
+    "anticorrelated_component",
+    "A component that is rewarded is high where the reward is low: another one"
+    " works against it.",
+    ("reward_correlation/NAME",),
+    "over 50 steps the mean < −0.3, and < −0.1 in each tenth of them",
+    "Look at the sign and the size of its weight in --config.rewards.weights.",
+    anticorrelated,
+    every=10,
+  ),
+  Rule(
+    "H17",
+    "blocked_calls_rising",
+    "More and more calls of tools are blocked: the policy tries what it may"
+    " not.",
+    ("reward/blocked",),
+    f"{_SIGMA} over 100 steps, 3 times as many after them, and > 0.05 per"
+    " completion",
+    "Read the calls in samples.jsonl. A penalty for blocked calls, or an end of"
+    " the episode (config.data.task_options), takes away what they pay.",
+    grows("reward/blocked", 3, 0.05),
+    patience=_LOOKS,
+    every=10,
+  ),
+  Rule(
+    "H18",
+    "some_unscored",
+    "More than a twentieth of the rows have no score, and are left out.",
+    ("unscored", "unscored/KIND"),
+    "unscored > 0.05 of the rows",
+    "The log has the verifier's messages. Raise"
+    " --config.rewards.row_timeout_s where unscored/timeout counts them.",
+    some_unscored,
+    patience=10,
+  ),
+  Rule(
+    "H19",
+    UNSCORED,
+    "More rows have no score than are allowed. This rule always stops the run.",
+    ("unscored",),
+    "unscored > config.rewards.max_unscored of the rows",
+    "Correct the verifier, and start again with the same command; or set"
+    " --config.rewards.max_unscored.",
+    too_many_unscored,
+    patience=3,
+  ),
+  Rule(
+    "H20",
+    "no_pairs",
+    "No prompt gives a pair of a better and a worse completion: a loss of 0 is"
+    " no perfect fit.",
+    ("tokens/trained",),
+    "tokens/trained = 0, in a phase that learns preferences",
+    "Completions need different rewards: raise the phase's group_size or"
+    " --config.sampling.temperature, or look at what the verifier says.",
+    no_pairs,
+    patience=3,
+  ),
+  Rule(
+    "H21",
+    "component_never_applied",
+    "A component of the reward applied to no completion of the phase: it was"
+    " None or NaN for each.",
+    ("applicable/NAME",),
+    "at the end of a phase of 3 steps or more: applicable/NAME was always 0",
+    "Look at what it reads (extras, the gold answer, config.rewards.domains).",
+    never_applied,
+  ),
+  Rule(
+    "H22",
+    "component_constant",
+    "A component of the reward was the same for every completion of the phase,"
+    " so nothing was learnt from it.",
+    ("reward/NAME", "reward_range/NAME"),
+    "at the end of a phase of 3 steps or more: one value only",
+    "Look at samples.jsonl: nobody did what it rewards or punishes, or"
+    " everybody did, or it does not look at the completion.",
+    component_constant,
+  ),
+  Rule(
+    "H23",
+    "no_steps_of_reasoning",
+    "No completion of the phase had a step of reasoning that was scored.",
+    ("reasoning_steps/per_completion",),
+    "at the end of a phase of 3 steps or more: always 0",
+    "Look at samples.jsonl, and at what config.rewards.steps takes for a step.",
+    no_steps_of_reasoning,
+  ),
+  Rule(
+    "H24",
+    SHORT,
+    "The rounds of dynamic sampling ended with fewer live groups than a batch"
+    " needs, and the step trained nothing. This rule always stops the run.",
+    ("drawn/missing",),
+    "drawn/missing > 0, in a phase with when_short='error'",
+    "Raise --config.rl.max_rounds or --config.rl.group_size, or choose prompts"
+    " that are less easy or less hard; --config.rl.when_short=fewer trains on"
+    " the groups there are, and duplicate repeats them.",
+    short_of_groups,
+  ),
+)
+
+BY_NAME = {rule.name: rule for rule in RULES}
+
+
+def find(name: str) -> Rule | None:
+  """A rule by its name or number."""
+  return next((r for r in RULES if name in (r.name, r.number)), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Alarm:
+  """A rule that has warned.
+
+  Attributes:
+    step: Over all phases.
+    phase: Name of the phase.
+    rule: What has warned.
+    numbers: That convinced it.
+  """
+
+  step: int
+  phase: str
+  rule: Rule
+  numbers: dict[str, float]
+
+  @property
+  def evidence(self) -> str:
+    """The numbers in words."""
+    said = ", ".join(f"{name} {x:.4g}" for name, x in self.numbers.items())
+    return f"{said}, {self.rule.wait}" if self.rule.wait else said
+
+  def text(self) -> str:
+    """What a person is told."""
+    return (
+      f"{self.phase}, step {self.step}: {self.rule.number} {self.rule.name}."
+      f" {self.rule.meaning} ({self.evidence}) {self.rule.advice}"
+    )
+
+  def as_json(self) -> dict[str, object]:
+    """What `result.json` has of it."""
+    return {
+      "step": self.step,
+      "phase": self.phase,
+      "rule": self.rule.number,
+      "name": self.rule.name,
+      "meaning": self.rule.meaning,
+      "numbers": self.numbers,
+      "advice": self.rule.advice,
+    }

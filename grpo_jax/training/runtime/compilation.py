@@ -1,0 +1,153 @@
+"""How long JAX traces and compiles, and what it finds compiled already.
+
+Compiled programs that are kept for the next process.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import os
+import pathlib
+import platform
+import stat
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import jax
+from absl import logging
+
+_DURATIONS = "/jax/core/compile/"
+_BACKEND = "/jax/core/compile/backend_compile_duration"
+_HIT = "/jax/compilation_cache/cache_hits"
+# Programs that are compiled sooner are not kept: looking for them takes longer.
+_SMALL_S = 1.0
+_NESTED = 10_000  # Events that may lie within one.
+
+
+@dataclasses.dataclass(frozen=True)
+class Count:
+  """What has been compiled.
+
+  Attributes:
+    seconds: Of tracing and compiling, and of reading compiled programs.
+    large: Programs that took longer than a second to compile.
+    found: Programs that were read from the cache.
+  """
+
+  seconds: float = 0.0
+  large: int = 0
+  found: int = 0
+
+  def __sub__(self, other: Self) -> Count:
+    return Count(
+      self.seconds - other.seconds,
+      self.large - other.large,
+      self.found - other.found,
+    )
+
+  def describe(self) -> str:
+    """In words: "traced and compiled in 12.3 s"."""
+    if self.found and self.large:
+      source = f" ({self.found} of {self.found + self.large} from the cache)"
+    elif self.found:
+      source = " (from the cache)"
+    else:
+      source = ""
+    return f"traced and compiled in {self.seconds:.1f} s{source}"
+
+
+class Clock:
+  """Counts what JAX compiles in this process.
+
+  Attributes:
+    count: Since the clock was made.
+  """
+
+  def __init__(self, clock: Callable[[], float] = time.perf_counter):
+    self.count = Count()
+    self._clock = clock
+    # When the latest ones began, and their seconds.
+    self._within: collections.deque[tuple[float, float]] = collections.deque(
+      maxlen=_NESTED
+    )
+    self._is_found = False  # The program that is being made.
+
+  @property
+  def seconds(self) -> float:
+    """Seconds of tracing and compiling together."""
+    return self.count.seconds
+
+  def on_event(self, event: str, **_: Any) -> None:
+    """Hears that something has happened."""
+    if event == _HIT:
+      self._is_found = True
+
+  def on_duration(self, event: str, duration_secs: float, **_: Any) -> None:
+    """Hears how long something has taken that is over now."""
+    if not event.startswith(_DURATIONS):
+      return
+    seconds = duration_secs
+    large = found = 0
+    if event == _BACKEND:
+      found = int(self._is_found)
+      large = int(not found and seconds > _SMALL_S)
+      self._is_found = False
+    now, new = self._clock(), seconds
+    # A function is traced while another one is: no second counts twice.
+    while self._within and self._within[-1][0] >= now - seconds:
+      new -= self._within.pop()[1]
+    self._within.append((now - seconds, seconds))
+    old = self.count
+    self.count = Count(
+      old.seconds + max(new, 0.0), old.large + large, old.found + found
+    )
+
+
+@contextlib.contextmanager
+def clock() -> Iterator[Clock]:
+  """A clock that runs until the context is left."""
+  counting = Clock()
+  jax.monitoring.register_event_listener(counting.on_event)
+  jax.monitoring.register_event_duration_secs_listener(counting.on_duration)
+  try:
+    yield counting
+  finally:
+    jax.monitoring.unregister_event_duration_listener(counting.on_duration)
+    jax.monitoring.unregister_event_listener(counting.on_event)
+
+
+_FOLDER = "jax_compilation_cache_dir"
+
+
+def use() -> None:
+  """Keeps compiled programs for the next run, unless JAX was told where.
+
+  In `$XDG_CACHE_HOME` or `~/.cache`, apart for each machine: homes are shared
+  by machines whose processors differ. JAX_COMPILATION_CACHE_DIR names another
+  folder, and JAX_ENABLE_COMPILATION_CACHE=false switches the cache off.
+  """
+  if jax.config.values[_FOLDER] is None:
+    caches = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    folder = caches.expanduser() / "grpo_jax" / "programs" / platform.node()
+    jax.config.update(_FOLDER, str(folder))
+  _warn_of_strangers(jax.config.values[_FOLDER])
+
+
+def _warn_of_strangers(folder: str) -> None:
+  """Warns of compiled programs, which are run as they are, of other users."""
+  path = pathlib.Path(folder)
+  if not path.is_dir():
+    return  # It will be made, or it is in a bucket.
+  found = path.stat()
+  # A group that has the number of a user is that user's own.
+  by_group = found.st_mode & stat.S_IWGRP and found.st_gid != found.st_uid
+  if by_group or found.st_mode & stat.S_IWOTH or found.st_uid != os.getuid():
+    logging.warning(
+      "%s, with compiled programs of JAX, can be written by other users: what"
+      " they put there is run. Share it with those you trust, or set"
+      " JAX_COMPILATION_CACHE_DIR to a folder of your own.",
+      folder,
+    )

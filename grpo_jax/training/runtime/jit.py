@@ -1,0 +1,180 @@
+"""One program for all numbers: which settings are its inputs, and how.
+
+Runs that differ in such settings alone compile once: whoever comes second finds
+the program in the cache of compiled programs, also within a process.
+
+    sft.optimizer.learning_rate   1e-3 → 2e-3    the same program
+    algorithm.kl_coef             0.1 → 0.2      the same program
+    algorithm.kl_coef             0.1 → 0        another: no reference is run
+
+See `hyperparameters.py` for how a number becomes an input.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from jax import export
+from jax.sharding import Sharding
+
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training.runtime import hyperparameters
+
+# Groups of settings, beside phases, whose numbers are inputs.
+GROUPS = ("algorithm", "critic", "reward_model", "sampling")
+# Whole numbers that are no sizes.
+_WHOLE = frozenset({"steps", "warmup_steps"})
+# By these no logit has to be divided, which saves time.
+_NO_CHANGE = {"sampling.temperature": 1.0, "eval.temperature": 1.0}
+
+
+def number(name: str, value: Any) -> Any:
+  """A setting as an input of the programs that read it.
+
+  Args:
+    name: As "algorithm.clip_low".
+    value: Of the setting; what is no number stays as it is, and so does what
+      differs between the runs of one program already.
+  """
+  last = name.rpartition(".")[2]
+  if isinstance(value, hyperparameters.Varied):
+    return value
+  if name in hyperparameters.CONSTANT or (
+    name in _NO_CHANGE and _NO_CHANGE[name] == value
+  ):
+    return value
+  if type(value) is float or (type(value) is int and last in _WHOLE):
+    return hyperparameters.Varied(f"config.{name}", (value,))
+  return value
+
+
+def numbers(name: str, settings: Any) -> Any:
+  """A group of settings with its numbers as inputs."""
+  if isinstance(settings, hyperparameters.Varied):
+    return settings
+  if dataclasses.is_dataclass(settings):
+    changed = {
+      field.name: numbers(f"{name}.{field.name}", getattr(settings, field.name))
+      for field in dataclasses.fields(settings)
+    }
+    return dataclasses.replace(settings, **changed)  # type: ignore[type-var]
+  if isinstance(settings, Mapping):
+    return {
+      key: numbers(f"{name}.{key}", value) for key, value in settings.items()
+    }
+  if isinstance(settings, tuple):
+    return tuple(
+      numbers(f"{name}.{index}", value) for index, value in enumerate(settings)
+    )
+  return number(name, settings)
+
+
+def schedule(name: str, points: Any) -> list[tuple[Any, Any]]:
+  """A schedule of `rewards.schedules`, its steps and weights as inputs."""
+  where = f"config.rewards.schedules.{name}"
+  return [
+    (
+      hyperparameters.Varied(f"{where}.{index}.step", (int(step),)),
+      hyperparameters.Varied(f"{where}.{index}.weight", (float(weight),)),
+    )
+    for index, (step, weight) in enumerate(points)
+  ]
+
+
+def with_inputs(
+  config: config_lib.RunConfig, phase: str
+) -> config_lib.RunConfig:
+  """The settings that the programs of a phase are made of."""
+  name, objective = config.algorithm
+  changed = {
+    group: numbers(group, getattr(config, group)) for group in GROUPS[1:]
+  }
+  seed: Any = config.seed
+  if type(seed) is int:
+    seed = hyperparameters.Varied("config.seed", (seed,))
+  return dataclasses.replace(
+    config,
+    seed=seed,
+    algorithm=(name, numbers("algorithm", objective)),
+    sections={
+      **config.sections,
+      phase: numbers(phase, config.sections[phase]),
+    },
+    **changed,
+  )
+
+
+def _placed(numbers: Any, whole: Sharding | None) -> Any:
+  """Numbers as arrays of a weak type."""
+  if jax.process_count() == 1:
+    return jax.device_put(numbers, whole)
+  # `device_put` would have each process compare them, one by one, with those
+  # of the first one, which are float32 then.
+  with jax.transfer_guard("allow"):
+    return jax.jit(lambda x: x, out_shardings=whole)(numbers)
+
+
+class Program:
+  """A compiled function of arrays, and of numbers that it closes over."""
+
+  def __init__(
+    self,
+    function: Callable,
+    whole: Sharding | None = None,
+    donate: int | None = None,
+    **options: Any,
+  ):
+    """Compiles nothing yet.
+
+    Args:
+      function: What it closes over may be `varied.Varied`.
+      whole: Where numbers lie; None: on the device that JAX takes by itself.
+      donate: Argument whose arrays it may write over.
+      **options: Of `jax.jit`.
+    """
+    self._whole = whole
+    self._slots = hyperparameters.Slots()
+    self._inputs: Any = None
+
+    def with_numbers(inputs, *arguments):
+      with self._slots.reading(inputs):
+        return function(*arguments)
+
+    named = getattr(function, "func", function)  # Of a partial function.
+    with_numbers.__name__ = getattr(named, "__name__", "program")
+    if donate is not None:
+      options["donate_argnums"] = donate + 1
+    self._jitted = jax.jit(with_numbers, **options)
+
+  def __call__(self, *arguments: Any) -> Any:
+    if self._inputs is None:
+      # The trace that finds them is the one that is compiled.
+      empty = _placed(self._slots.empty(), self._whole)
+      self._jitted.eval_shape(empty, *arguments)
+      self._inputs = self.inputs
+    return self._jitted(self._inputs, *arguments)
+
+  def eval_shape(self, *arguments: Any) -> Any:
+    """Shapes of the results, for arguments or their shapes."""
+    return self._jitted.eval_shape(self._slots.empty(), *arguments)
+
+  def lower(self, *arguments: Any) -> jax.stages.Lowered:
+    """The program for arguments, or their shapes; numbers come first."""
+    return self._jitted.lower(self._slots.empty(), *arguments)
+
+  def exported(self, *arguments: Any) -> export.Exported:
+    """What `lower` gives in the portable form of `jax.export`."""
+    return export.export(self._jitted)(self._slots.empty(), *arguments)
+
+  @property
+  def inputs(self) -> Any:
+    """The numbers, for what `lower` has compiled."""
+    return _placed(self._slots.filled(), self._whole)
+
+  @property
+  def names(self) -> tuple[str, ...]:
+    """What its numbers were computed from, in the order of its inputs."""
+    return self._slots.names

@@ -1,0 +1,843 @@
+"""Where a process shows what it does: a terminal, a notebook, or a file.
+
+    with console.waiting("rl: compiling"):  # rl: compiling 12 s
+      program = compiled(...)
+
+A terminal has a few lines at its end that are drawn again in place, and
+everything else that is printed appears above them. A notebook has one output
+that is replaced. A file, or the log of a batch job, gets plain lines of ASCII,
+few enough to be read.
+
+There is one `Screen` in a process, since there is one terminal: what stands
+in the last lines, and a thread that lets timers run while the main one is busy.
+
+What a person sees of a running phase.
+
+On a terminal, and in a notebook, two lines that are drawn again in place:
+
+    rl  120/1000 ━━━━╸────────────────────────────────────  12 % ETA 1:02:33
+      reward 0.512 ▁▂▃▅▆▇ ↑  accuracy 0.634 ▁▂▃▅▆▇ ↑  12.3k tok/s
+
+Elsewhere (a file, a batch job) a plain line now and then:
+
+    rl 120/1000 [###.......] reward 0.512 accuracy 0.634 12.3k tok/s ETA 1:02:33
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import html
+import io
+import logging
+import math
+import os
+import statistics
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self, TextIO
+
+import rich.console
+import rich.live
+from absl import logging as absl_logging
+from rich.text import Text
+
+from grpo_jax.training.runtime import hosts
+
+COLUMNS = 80
+_MIN_COLUMNS, _MAX_COLUMNS = 20, 120
+_NOTEBOOK_COLUMNS = 100
+# Seconds between two drawings, where nothing but time has changed.
+_TICK_S = {"terminal": 0.5, "notebook": 1.0, "plain": 1.0}
+_PATIENCE_S = 0.3  # What is over sooner is not shown.
+# A file hears of what takes so long, and then once in so many seconds.
+_PLAIN_FIRST_S, _PLAIN_EVERY_S = 10.0, 30.0
+_ASCII = str.maketrans(
+  {"–": "-", "…": "~", "≥": ">=", "≤": "<=", "→": "->", "×": "x", "·": "."}
+)
+
+Lines = Callable[[int], Sequence[Text]]  # Of a width, in columns.
+
+
+def wrapped(text: str, width: int = COLUMNS) -> str:
+  """The text in lines that fit a terminal; words, as paths, stay whole."""
+  return "\n".join(
+    textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+    for line in text.splitlines()
+  )
+
+
+def is_ascii(stream: TextIO) -> bool:
+  """Whether a stream should have no more than ASCII of us: it is a file."""
+  encoding = (getattr(stream, "encoding", None) or "ascii").lower()
+  return mode_of(stream) == "plain" or not encoding.startswith("utf")
+
+
+def fitting(text: str, stream: TextIO) -> str:
+  """The text with our own signs in ASCII, where the stream wants that."""
+  return text.translate(_ASCII) if is_ascii(stream) else text
+
+
+def mode_of(stream: TextIO) -> str:
+  """ "terminal", "notebook" or "plain"."""
+  if rich.console.Console(file=stream).is_jupyter:
+    return "notebook"
+  is_dumb = os.environ.get("TERM", "").lower() in ("dumb", "unknown")
+  return "terminal" if stream.isatty() and not is_dumb else "plain"
+
+
+@dataclasses.dataclass
+class _Activity:
+  """Something that takes time.
+
+  Attributes:
+    what: It is.
+    start: When it began, seconds.
+    next_plain: When a file hears of it again.
+  """
+
+  what: str
+  start: float
+  next_plain: float
+
+
+class Screen:
+  """The last lines of a stream, and what is printed above them.
+
+  Args:
+    stream: A terminal, or a file.
+    clock: Seconds that pass.
+    ticks: Whether a thread draws while time passes.
+  """
+
+  def __init__(
+    self,
+    stream: TextIO,
+    clock: Callable[[], float] = time.monotonic,
+    ticks: bool = True,
+  ):
+    self.stream = stream
+    self.mode = mode_of(stream)
+    self.ascii = is_ascii(stream)
+    self._clock, self._ticks = clock, ticks
+    self._lock = threading.RLock()
+    self._bar: Lines | None = None
+    self._activities: list[_Activity] = []
+    self._stopped = threading.Event()
+    self._thread: threading.Thread | None = None
+    self._live: rich.live.Live | None = None
+    self._console: rich.console.Console | None = None
+    if self.mode == "terminal":
+      self._console = rich.console.Console(
+        file=stream, force_terminal=True, highlight=False, soft_wrap=False
+      )
+    self._cell = _Cell()
+
+  @property
+  def is_active(self) -> bool:
+    """Whether there is something in the last lines."""
+    return self._bar is not None or bool(self._activities)
+
+  def print(self, text: str) -> None:
+    """Prints lines above the last ones."""
+    with self._lock:
+      if self._console is not None and self._live is not None:
+        # As they are: the terminal breaks what is too long, and not we.
+        self._console.print(Text(text), soft_wrap=True)
+      else:
+        self.stream.write(fitting(text, self.stream) + "\n")
+        self.stream.flush()
+
+  def alarm(self, text: str, kind: str = "warning") -> None:
+    """Prints a warning of at most 80 columns, above the last lines.
+
+    Args:
+      text: Of any length; lines stay lines.
+      kind: What stands before it.
+    """
+    with self._lock:
+      if self._console is None:
+        self.print(wrapped(f"{kind}: {text}"))
+        return
+      width = min(self._console.width, COLUMNS)
+      styled = Text(wrapped(f"{kind}: {text}", width))
+      colour = "red" if kind == "error" else "yellow"
+      styled.stylize(f"bold {colour}", 0, len(kind) + 1)
+      self._console.print(styled, soft_wrap=True)
+
+  def show(self, lines: Lines | None) -> None:
+    """Puts a bar into the last lines; None takes it away.
+
+    A stream that is a file shows no bar: see `Screen.print`.
+    """
+    with self._lock:
+      self._bar = lines
+      self._changed()
+
+  def finish(self) -> None:
+    """The bar stays on the screen as it is, and is not drawn any more."""
+    with self._lock:
+      lines, self._bar = self._bar, None
+      if lines is None:
+        return
+      self._changed(keep=lines)
+
+  @contextlib.contextmanager
+  def waiting(self, what: str) -> Iterator[None]:
+    """Says what takes so long, with a timer, until the context is left."""
+    now = self._clock()
+    activity = _Activity(what, now, now + _PLAIN_FIRST_S)
+    with self._lock:
+      self._activities.append(activity)
+      self._changed()
+    try:
+      yield
+    finally:
+      with self._lock:
+        self._activities = [x for x in self._activities if x is not activity]
+        self._changed()
+
+  def tick(self) -> None:
+    """Draws what has changed because time has passed."""
+    with self._lock:
+      if not self.is_active:
+        return
+      if self.mode != "plain":
+        self._draw()
+      elif self._activities:
+        activity, now = self._activities[-1], self._clock()
+        if now >= activity.next_plain:
+          activity.next_plain += _PLAIN_EVERY_S
+          self.print(f"{activity.what} {now - activity.start:.0f} s")
+
+  def _changed(self, keep: Lines | None = None) -> None:
+    """Draws, and lets the thread run exactly while there is something."""
+    if self.mode != "plain":
+      self._draw(keep)
+    if self.is_active and self._thread is None and self._ticks:
+      self._stopped = threading.Event()
+      self._thread = threading.Thread(
+        target=self._run, args=(self._stopped,), daemon=True, name="console"
+      )
+      self._thread.start()
+    if not self.is_active and self._thread is not None:
+      self._stopped.set()
+      self._thread = None
+
+  def _run(self, stopped: threading.Event) -> None:
+    while not stopped.wait(_TICK_S[self.mode]):
+      self.tick()
+
+  def lines(self, width: int) -> list[Text]:
+    """What stands in the last lines of a screen of so many columns."""
+    shown = list(self._bar(width)) if self._bar is not None else []
+    if self._activities:
+      activity = self._activities[-1]
+      seconds = self._clock() - activity.start
+      if seconds >= _PATIENCE_S:
+        line = Text(f"{activity.what} {seconds:.0f} s", "cyan", no_wrap=True)
+        line.truncate(width, overflow="crop" if self.ascii else "ellipsis")
+        shown.append(line)
+    return shown
+
+  def _draw(self, keep: Lines | None = None) -> None:
+    if self.mode == "notebook":
+      kept = list(keep(_NOTEBOOK_COLUMNS)) if keep else []
+      self._cell.show(kept, self.lines(_NOTEBOOK_COLUMNS))
+      return
+    assert self._console is not None
+    width = min(max(self._console.width, _MIN_COLUMNS), _MAX_COLUMNS)
+    shown = self.lines(width)
+    if self._live is not None and (keep or not shown):
+      self._live.update(Text(), refresh=True)
+      self._live.stop()
+      self._live = None
+    if keep:
+      self._console.print(Text("\n").join(keep(width)))
+    if not shown:
+      return
+    if self._live is None:
+      self._live = rich.live.Live(
+        console=self._console,
+        auto_refresh=False,
+        transient=True,
+        # What goes elsewhere stays there.
+        redirect_stdout=sys.stdout.isatty(),
+        redirect_stderr=sys.stderr.isatty(),
+      )
+      self._live.start()
+      # A process that is killed would leave a terminal without one.
+      self._console.show_cursor(True)
+    self._live.update(Text("\n").join(shown), refresh=True)
+
+
+class _Cell:
+  """The output of a notebook's cell that is drawn again in place."""
+
+  def __init__(self):
+    self._handle: Any = None
+    self._of: int | None = None  # The number of the cell.
+    self._kept: list[Text] = []
+    self._shown = ""
+
+  def show(self, kept: Sequence[Text], lines: Sequence[Text]) -> None:
+    """Draws the lines.
+
+    Args:
+      kept: Those that stay for good, above the others.
+      lines: Those that the next call replaces.
+    """
+    from IPython import display, get_ipython
+
+    number = get_ipython().execution_count
+    if number != self._of:
+      if not (kept or lines):
+        return
+      self._of, self._handle, self._kept, self._shown = number, None, [], ""
+    self._kept += kept
+    text = Text("\n").join([*self._kept, *lines])
+    if text.plain == self._shown:
+      return
+    self._shown = text.plain
+    bundle = {"text/plain": text.plain, "text/html": _as_html(text)}
+    if self._handle is None:
+      self._handle = display.display(bundle, raw=True, display_id=True)
+    else:
+      self._handle.update(bundle, raw=True)
+
+
+def _as_html(text: Text) -> str:
+  """The text in colour; all of it is escaped."""
+  console = rich.console.Console(
+    file=io.StringIO(),
+    record=True,
+    width=_NOTEBOOK_COLUMNS,
+    force_jupyter=False,
+  )
+  console.print(text, soft_wrap=True)
+  style = "white-space:pre;overflow-x:auto;line-height:normal;margin:0"
+  code = console.export_html(inline_styles=True, code_format="{code}")
+  return f'<pre style="{html.escape(style)}">{code.rstrip()}</pre>'
+
+
+_screen: Screen | None = None
+
+
+def shared_screen() -> Screen:
+  """The screen of this process, which is where standard error goes."""
+  global _screen
+  if _screen is None or (
+    not _screen.is_active and _screen.stream is not sys.stderr
+  ):
+    _screen = Screen(sys.stderr)
+    if _screen.mode == "notebook" and not logging.getLogger().handlers:
+      take_over_logging()
+  return _screen
+
+
+@contextlib.contextmanager
+def waiting(what: str) -> Iterator[None]:
+  """Shows what takes so long, with a timer; in process 0."""
+  if not hosts.is_main():
+    yield
+    return
+  with shared_screen().waiting(what):
+    yield
+
+
+def columns() -> int:
+  """Width of the terminal in characters; 80 if the output is a file."""
+  if mode_of(sys.stdout) != "terminal":
+    return COLUMNS
+  width = rich.console.Console(file=sys.stdout, force_terminal=True).width
+  return min(max(width, _MIN_COLUMNS), _MAX_COLUMNS)
+
+
+def say(text: str, style: str = "") -> None:
+  """Prints lines to the output, with colours where it is a terminal.
+
+  Args:
+    text: The lines.
+    style: As `rich` has it, for a terminal.
+  """
+  text = fitting(text, sys.stdout)
+  if mode_of(sys.stdout) != "terminal":
+    print(text, flush=True)
+    return
+  terminal = rich.console.Console(
+    file=sys.stdout, force_terminal=True, highlight=False
+  )
+  terminal.print(Text(text, style), soft_wrap=True)
+
+
+class _Handler(logging.Handler):
+  """Log records as lines for a person, above the last ones."""
+
+  def emit(self, record: logging.LogRecord) -> None:
+    """Shows a record."""
+    try:
+      kind = "note"
+      if record.levelno >= logging.WARNING:
+        kind = "warning"
+      if record.levelno >= logging.ERROR:
+        kind = "error"
+      shared_screen().alarm(self.format(record), kind)
+    except Exception:  # As logging's own handlers: a log stops no program.
+      self.handleError(record)
+
+
+def take_over_logging() -> None:
+  """Shows the warnings of all libraries as plain lines: "warning: ..." """
+  root = logging.getLogger()
+  root.removeHandler(absl_logging.get_absl_handler())
+  if not any(isinstance(handler, _Handler) for handler in root.handlers):
+    root.addHandler(_Handler())
+
+
+UNSCORED = "unscored"  # The field that is shown where it is not 0.
+_MIN_BAR, _MAX_BAR = 5, 24  # Characters between the brackets.
+_MAX_LIVE_BAR = 60
+_REDRAW_SECONDS = 0.1
+_PLAIN_SECONDS = 30.0
+_RECENT = 48  # Steps behind a trend.
+_PACE = 20  # Steps behind an ETA.
+_NUM_TRENDS = 2  # Sparklines that are worth more than a further field.
+_SPARKS, _NUM_SPARKS = "▁▂▃▄▅▆▇█", 8
+
+
+def render(
+  width: int,
+  phase: str,
+  step: int,
+  total_steps: int,
+  fields: Mapping[str, float],
+  tokens_per_second: float | None,
+  eta: float | None,
+) -> str:
+  """The line, in at most `width` characters, all of them ASCII.
+
+  What does not fit is left out: the fields from the last to the first, then
+  the tokens per second, then the ETA. The bar takes the room that remains.
+
+  Args:
+    width: Columns of the terminal.
+    phase: Name of the phase.
+    step: Steps taken in the phase.
+    total_steps: Steps of the phase.
+    fields: name -> value, the most important first; NaN, a mean over nothing,
+      is shown as "-".
+    tokens_per_second: Completion tokens per second; None leaves it out.
+    eta: Seconds until the phase ends; None if not known yet.
+  """
+  total = max(total_steps, 1)
+  name = phase.encode("ascii", "replace").decode()
+  head = f"{name} {str(step).rjust(len(str(total)))}/{total}"
+  shown = [
+    f"{label} {_number(value, label)}".encode("ascii", "replace").decode()
+    for label, value in fields.items()
+  ]
+  tail = [f"ETA {_duration(eta)}"]
+  if tokens_per_second is not None:
+    tail.insert(0, f"{_quantity(tokens_per_second)} tok/s")
+  while shown and len(" ".join([head, *shown, *tail])) > width:
+    shown.pop()
+  while tail and len(" ".join([head, *tail])) > width:
+    tail.pop(0)
+  room = width - len(" ".join([head, *shown, *tail])) - len(" []")
+  if room >= _MIN_BAR:
+    size = min(room, _MAX_BAR)
+    done = min(max(step, 0), total) * size // total
+    head += f" [{'#' * done}{'.' * (size - done)}]"
+  return " ".join([head, *shown, *tail])[:width]
+
+
+def _number(value: float, name: str = "") -> str:
+  if math.isnan(value):
+    return "-"  # A mean over nothing.
+  if not math.isfinite(value):
+    return str(float(value))
+  if name == UNSCORED:
+    return f"{value:.0f}"  # It is a count.
+  if value != 0 and not 1e-3 <= abs(value) < 1e5:
+    return f"{value:.1e}"
+  digits = 3 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+  return f"{value:.{digits}f}"
+
+
+def _quantity(value: float) -> str:
+  if not math.isfinite(value):
+    return str(float(value))
+  for limit, divisor, unit in ((1e3, 1, ""), (1e6, 1e3, "k")):
+    # 999.96 would otherwise be printed as 1000.0 of the smaller unit.
+    if abs(value) < limit - divisor * 0.05:
+      return f"{value / divisor:.{1 if unit else 0}f}{unit}"
+  return f"{value / 1e6:.1f}M"
+
+
+def _duration(seconds: float | None) -> str:
+  if seconds is None or not math.isfinite(seconds):
+    return "-:--"
+  minutes, seconds = divmod(round(max(seconds, 0)), 60)
+  hours, minutes = divmod(minutes, 60)
+  days, hours = divmod(hours, 24)
+  if days:
+    return f"{days}d{hours:02}h"
+  return (
+    f"{hours}:{minutes:02}:{seconds:02}"
+    if hours
+    else (f"{minutes}:{seconds:02}")
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+  """What is known of a phase at a moment.
+
+  Attributes:
+    phase: Its name.
+    step: Steps taken in it.
+    total_steps: Its steps.
+    fields: name -> value, the most important first; NaN is a mean over nothing.
+    recent: name -> values of the last steps, the newest last.
+    tokens_per_second: Completion tokens per second; None: not known.
+    eta: Seconds until the phase ends; None: not known.
+    seconds: That it has taken, once it is over.
+  """
+
+  phase: str
+  step: int
+  total_steps: int
+  fields: Mapping[str, float]
+  recent: Mapping[str, Sequence[float]]
+  tokens_per_second: float | None = None
+  eta: float | None = None
+  seconds: float | None = None
+
+
+def live(width: int, view: View, ascii: bool = False) -> list[Text]:
+  """The two lines of a terminal; without numbers, the first alone.
+
+  What does not fit is left out: fields from the last to the third, then
+  sparklines, the rate, and the other fields.
+
+  Args:
+    width: Columns that a line may have.
+    view: What is known.
+    ascii: Whether there are no other characters.
+  """
+  lines = [_bar_line(width, view, ascii)]
+  if view.fields:
+    lines.append(_numbers_line(width, view, ascii))
+  for line in lines:
+    line.no_wrap = True
+    line.truncate(width)
+  return lines
+
+
+def _bar_line(width: int, view: View, ascii: bool) -> Text:
+  total = max(view.total_steps, 1)
+  done = min(max(view.step, 0), total)
+  phase = _printable(view.phase, ascii)
+  head = f"{phase} {str(view.step).rjust(len(str(total)))}/{total}"
+  time_left = f"ETA {_duration(view.eta)}"
+  if view.seconds is not None:
+    time_left = f"in {_duration(view.seconds)}"
+  tail = f"{100 * done // total:3d} % {time_left}"
+  line = Text(head, "bold")
+  size = min(width - len(head) - len(tail) - 2, _MAX_LIVE_BAR)
+  if size >= _MIN_BAR:
+    full = size * done // total
+    line.append(" ")
+    line.append(("#" if ascii else "━") * full, "green")
+    line.append(("." if ascii else "─") * (size - full), "dim")
+  return line.append(f" {tail}", "none")
+
+
+def _numbers_line(width: int, view: View, ascii: bool) -> Text:
+  rate = []
+  if view.tokens_per_second is not None:
+    rate = [Text(f"{_quantity(view.tokens_per_second)} tok/s", "dim")]
+  names = list(view.fields)
+  line = Text()
+  for size, num_sparks, tail in _layouts(names, rate):
+    parts = [
+      _field(view, name, ascii, i < num_sparks)
+      for i, name in enumerate(names[:size])
+    ]
+    line = Text("  ").append_text(Text("  ").join(parts + tail))
+    if len(line.plain) <= width:
+      break
+  return line
+
+
+def _layouts(
+  names: list[str], rate: list[Text]
+) -> Iterator[tuple[int, int, list[Text]]]:
+  """(fields, how many of them with sparklines, rate), the widest first."""
+  few = min(len(names), _NUM_TRENDS)
+  if UNSCORED in names:
+    few = max(few, names.index(UNSCORED) + 1)
+  for number in range(len(names), few, -1):
+    yield number, number, rate
+    yield number, _NUM_TRENDS, rate
+  yield few, few, rate
+  for number in range(few, 0, -1):
+    yield number, number, []
+    yield number, 0, rate
+    yield number, 0, []
+
+
+def _field(view: View, name: str, ascii: bool, sparks: bool) -> Text:
+  value, recent = view.fields[name], view.recent.get(name, ())
+  style = "yellow" if name == UNSCORED else ""
+  text = Text(f"{_printable(name, ascii)} ", style or "dim")
+  shown = _number(value, name)
+  text.append("–" if shown == "-" and not ascii else shown, style or "bold")
+  if name == UNSCORED:
+    return text
+  if sparks and not ascii and (spark := sparkline(recent)):
+    text.append(f" {spark}", "cyan")
+  if sign := arrow(recent, ascii):
+    text.append(f" {sign}", "cyan")
+  return text
+
+
+def _printable(text: str, ascii: bool) -> str:
+  if ascii:
+    text = text.encode("ascii", "replace").decode()
+  return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def sparkline(values: Sequence[float]) -> str:
+  """The course of the last values in a few characters; "" of fewer than two.
+
+  Each character is the mean of neighbours, between the lowest and the highest
+  of these means; a blank stands where nothing is finite.
+  """
+  size = min(len(values), _NUM_SPARKS)
+  if size < 2:
+    return ""
+  means = []
+  for i in range(size):
+    chunk = values[i * len(values) // size : (i + 1) * len(values) // size]
+    finite = [x for x in chunk if math.isfinite(x)]
+    means.append(_mean(finite) if finite else math.nan)
+  known = [x for x in means if math.isfinite(x)]
+  if not known:
+    return ""
+  low, high = min(known), max(known)
+  # A span that overflows, or is none, is drawn as a level.
+  span = high - low
+  level = (len(_SPARKS) - 1) // 2
+
+  def spark(value: float) -> str:
+    if not math.isfinite(value):
+      return " "
+    if not 0 < span < math.inf:
+      return _SPARKS[level]
+    return _SPARKS[round((value - low) / span * (len(_SPARKS) - 1))]
+
+  return "".join(map(spark, means))
+
+
+def _mean(values: Sequence[float]) -> float:
+  try:
+    return statistics.fmean(values)
+  except OverflowError:  # Of the sum.
+    return sum(x / len(values) for x in values)
+
+
+def arrow(values: Sequence[float], ascii: bool = False) -> str:
+  """Where values go: "↑", "↓", or "" if that could be noise.
+
+  The mean of the newer half is compared with that of the older one: a
+  difference counts from two standard errors on.
+  """
+  finite = [x for x in values if math.isfinite(x)]
+  half = len(finite) // 2
+  if half < 3:
+    return ""
+  old, new = finite[:half], finite[-half:]
+  try:
+    error = math.sqrt(
+      (statistics.variance(old) + statistics.variance(new)) / half
+    )
+    change = statistics.fmean(new) - statistics.fmean(old)
+  except OverflowError:
+    return ""
+  if abs(change) <= 2 * error:
+    return ""
+  up, down = "+-" if ascii else "↑↓"
+  return up if change > 0 else down
+
+
+def together(shown: Sequence[Mapping[str, float]]) -> dict[str, float]:
+  """The fields of several runs as those of one.
+
+  Means over the runs that have a value, so that NaN is shown only where none
+  has one; of unscored rows, the sum.
+  """
+  names = dict.fromkeys(name for fields in shown for name in fields)
+  merged = {}
+  for name in names:
+    values = [fields[name] for fields in shown if name in fields]
+    known = [x for x in values if not math.isnan(x)]
+    if name == UNSCORED:
+      merged[name] = sum(known)
+    else:
+      merged[name] = sum(known) / len(known) if known else math.nan
+  return merged
+
+
+class Pace:
+  """How long steps and evaluations take, and what is left of both."""
+
+  def __init__(self):
+    self._steps: collections.deque[float] = collections.deque(maxlen=_PACE)
+    self._num_steps = 0
+    self._evaluation_s = 0.0
+
+  def step(self, seconds: float) -> None:
+    """Notes a step: seconds without compilation and evaluation."""
+    if self._num_steps == 1:
+      self._steps.clear()  # The first does more than those that follow.
+    self._num_steps += 1
+    self._steps.append(max(seconds, 0.0))
+
+  def evaluation(self, seconds: float) -> None:
+    """Notes an evaluation: seconds without compilation."""
+    self._evaluation_s = max(seconds, 0.0)
+
+  def left(self, steps: int, evaluations: int) -> float | None:
+    """Seconds for so many of both; None while no step is known."""
+    if not self._steps:
+      return None
+    step_s = sum(self._steps) / len(self._steps)
+    return steps * step_s + evaluations * self._evaluation_s
+
+
+def num_due(every: int, done: int, steps: int) -> int:
+  """How often something is still due after `done` steps: see `run.due`."""
+  if done >= steps:
+    return 0
+  if every <= 0:
+    return 1
+  return steps // every - done // every + (steps % every > 0)
+
+
+class Progress:
+  """Shows the progress of one phase; a context manager that ends with it.
+
+  Args:
+    phase: Name of the phase.
+    total_steps: Steps of the phase.
+    screen: Where; None: that of the process.
+    clock: Seconds that pass.
+  """
+
+  def __init__(
+    self,
+    phase: str,
+    total_steps: int,
+    screen: Screen | None = None,
+    clock: Callable[[], float] = time.monotonic,
+  ):
+    self._phase = phase
+    self._total_steps = total_steps
+    self._screen = shared_screen() if screen is None else screen
+    self._clock = clock
+    self._recent: dict[str, collections.deque[float]] = {}
+    self._view: View | None = None
+    self._start = clock()
+    self._time = self._start  # Of the view.
+    self._next_time = -math.inf
+    self._is_shown = True
+
+  def __enter__(self) -> Self:
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    self.done()
+
+  def update(
+    self,
+    step: int,
+    fields: Mapping[str, float],
+    tokens_per_second: float | None = None,
+    eta: float | None = None,
+  ) -> None:
+    """Says that `step` steps of the phase are done.
+
+    Redraws at most ten times a second, so it may be called at every step.
+
+    Args:
+      step: Steps done.
+      fields: name -> value of this step, the most important first.
+      tokens_per_second: See `View`.
+      eta: See `View`.
+    """
+    for name, value in fields.items():
+      self._recent.setdefault(name, collections.deque(maxlen=_RECENT)).append(
+        value
+      )
+    recent = {name: tuple(self._recent[name]) for name in fields}
+    self._view = View(
+      self._phase,
+      step,
+      self._total_steps,
+      dict(fields),
+      recent,
+      tokens_per_second,
+      eta,
+    )
+    self._time = self._clock()
+    self._is_shown = False
+    if self._time >= self._next_time:
+      self._show()
+
+  def alarm(self, text: str) -> None:
+    """Shows a warning above the bar, or as lines of its own."""
+    self._screen.alarm(text)
+
+  def done(self) -> None:
+    """Shows the last update, which stays."""
+    if self._view is None:
+      return
+    if not self._is_shown:
+      self._show()
+    seconds = self._clock() - self._start
+    self._view = dataclasses.replace(self._view, seconds=seconds)
+    self._screen.finish()
+
+  def _show(self) -> None:
+    view = self._view
+    assert view is not None
+    self._is_shown = True
+    if self._screen.mode != "plain":
+      self._next_time = self._time + _REDRAW_SECONDS
+      self._screen.show(self._lines)
+      return
+    self._next_time = self._time + _PLAIN_SECONDS
+    self._screen.print(
+      render(
+        COLUMNS,
+        view.phase,
+        view.step,
+        view.total_steps,
+        view.fields,
+        view.tokens_per_second,
+        view.eta,
+      )
+    )
+
+  def _lines(self, width: int) -> list[Text]:
+    view = self._view
+    assert view is not None
+    if view.eta is not None:  # It goes on while a step takes its time.
+      left = max(view.eta - (self._clock() - self._time), 0.0)
+      view = dataclasses.replace(view, eta=left)
+    return live(width, view, self._screen.ascii)
