@@ -38,7 +38,7 @@ from grpo_jax.training.phases import (
 from grpo_jax.training.phases import models as models_lib
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.phases import sampler as sampler_lib
-from grpo_jax.training.phases.policy import Outside
+from grpo_jax.training.phases.models import Outside
 from grpo_jax.training.problem import llm_judge
 from grpo_jax.training.problem.problem import Problem
 from grpo_jax.training.runtime import jit, sharding
