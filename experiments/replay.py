@@ -137,11 +137,11 @@ def _print_changes(workdir: str) -> None:
     print(f"  {line}")
 
 
-def _rows(group: traces.Group) -> list[traces.Row]:
+def _rows(group: traces.Group) -> list[traces.TraceRow]:
   return [row for row in group.rows if row.sample == _SAMPLE.value]
 
 
-def _described(row: traces.Row) -> list[str]:
+def _described(row: traces.TraceRow) -> list[str]:
   """A row with its numbers, as lines."""
   context = f", context {row.context}" if row.context else ""
   lines = [f"sample {row.sample}{context}: {files.escaped(row.text)}"]

@@ -110,10 +110,10 @@ def _serve(
 ) -> None:
   """Draws what the server is asked for."""
   problem = loaded.problem
-  sampler = engine.Sampler(
+  sampler = engine.Drawer(
     loaded.policy,
     loaded.mesh,
-    sampling.SamplingConfig(
+    sampling.SamplerConfig(
       max_new_tokens=problem.max_new_tokens,
       end_ids=problem.tokenizer.end_ids,
       pad_id=problem.tokenizer.pad_id,

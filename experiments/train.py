@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
   )
   try:
     result = loop.train(config, workdir)
-  except health.Halted as error:
+  except health.HealthHalt as error:
     hosts.say(flags_lib.wrapped(f"HALTED: {error}"))
     return 3
   if result.preempted:

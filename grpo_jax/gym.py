@@ -37,7 +37,7 @@ _reseeding = threading.Lock()  # Streams make problems in threads of their own.
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class GymProblem:
   """One problem with its dataset.
 
   Attributes:
@@ -116,7 +116,9 @@ def check(name: str, settings: str, level: int | None) -> None:
 
 
 @functools.lru_cache(maxsize=64)  # The rows of a group follow each other.
-def problem(name: str, settings: str, level: int | None, seed: int) -> Problem:
+def problem(
+  name: str, settings: str, level: int | None, seed: int
+) -> GymProblem:
   """Makes a problem.
 
   Args:
@@ -134,11 +136,11 @@ def problem(name: str, settings: str, level: int | None, seed: int) -> Problem:
   try:
     if name not in RESEEDED:
       dataset = _dataset(name, settings, level, seed)
-      return Problem(dataset, dataset[0])
+      return GymProblem(dataset, dataset[0])
     with _reseeding:
       dataset = _kept(name, settings, level)
       dataset.seed = seed
-      return Problem(dataset, dataset[0])
+      return GymProblem(dataset, dataset[0])
   except ImportError:
     raise
   except Exception as error:

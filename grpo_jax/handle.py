@@ -61,7 +61,7 @@ class Run:
     stack = contextlib.ExitStack()
     self._stack = stack
     self._close = weakref.finalize(self, stack.close)
-    self._samplers: dict[Any, draws.Sampler] = {}
+    self._samplers: dict[Any, draws.TextSampler] = {}
 
   def __enter__(self) -> Self:
     return self
@@ -119,7 +119,7 @@ class Run:
     return self.workdir
 
   @property
-  def history(self) -> plots.History:
+  def history(self) -> plots.RunHistory:
     """What has been logged until now, as arrays by name."""
     return plots.read(self._folder("history"))
 
@@ -184,7 +184,7 @@ class Run:
     n: int = 1,
     temperature: float = 0.0,
     seed: int = 0,
-  ) -> draws.Samples:
+  ) -> draws.DrawnTexts:
     """Completions of prompts, with log-probs, entropies and rewards.
 
     A prompt that is a text has no right answer, and what continues it is not
@@ -221,7 +221,7 @@ class Run:
     records = [self._record(prompt) for prompt in given]
     key = is_scored, n, float(temperature)
     if key not in self._samplers:
-      self._samplers[key] = draws.Sampler(self.loaded, records, *key)
+      self._samplers[key] = draws.TextSampler(self.loaded, records, *key)
     return self._samplers[key].draw(records, seed)
 
   def _record(self, prompt: str | Mapping[str, Any]) -> dict[str, Any]:

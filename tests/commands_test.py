@@ -295,7 +295,7 @@ def _trace(config, problem, prepared, mesh, index):
   elif problem.domains:  # Which records would say.
     domain = jax.ShapeDtypeStruct((section.num_prompts,), np.int32)
     prompts = dataclasses.replace(prompts, extras={"domain": domain})
-  if isinstance(parts.player, host_turns.HostPlayer):
+  if isinstance(parts.player, host_turns.EpisodeSampler):
     drawn = phase.drawn(state)
     more = drawn.rollout, drawn.scored, drawn.baseline
     return shapes(step.learn_stage, state, prompts, *more)

@@ -3731,7 +3731,7 @@ MUTATIONS = [
     "What was said of episodes is lost by a resumed run.",
     "grpo_jax/training/phases/executors.py",
     "    self._told = list(told)\n",
-    "    self._told = [judging.Told({}, {}) for _ in told]\n",
+    "    self._told = [judging.HostReport({}, {}) for _ in told]\n",
     "tests/training/host_environment_test.py -k failed_ahead",
   ),
   Mutation(

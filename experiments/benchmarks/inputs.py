@@ -94,7 +94,7 @@ def make_problem(
     encoder=Encoder(tokenizer),
     max_prompt_len=work.prompt_len,
     max_new_tokens=work.completion_len,
-    judge=rewards.Sum((verifier,), {"even": 1.0}, "even"),
+    judge=rewards.RewardSum((verifier,), {"even": 1.0}, "even"),
     truncate_completions=False,
     verifier_s=verifier_s,
   )
@@ -109,7 +109,7 @@ def make_parts(
   critic: config_lib.CriticConfig | None = None,
   tower: TowerSettings | None = None,
   **phase: Any,
-) -> tuple[step.Parts, TrainState]:
+) -> tuple[step.Phase, TrainState]:
   """The functions of the step and the state before it.
 
   Args:

@@ -118,7 +118,7 @@ def _timed(function: Callable, *arguments: Any) -> _Timed:
 
 def _sampler(policy: Policy, num_tokens: int) -> Callable[..., Rollout]:
   """(parameters, prompts) -> completions that nothing ends."""
-  config = sampling.SamplingConfig(num_tokens, (), 0)
+  config = sampling.SamplerConfig(num_tokens, (), 0)
 
   @jax.jit
   def sample(params, prompts):

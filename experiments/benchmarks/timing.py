@@ -22,7 +22,7 @@ from grpo_jax.step import models, step
 from grpo_jax.training.phases import executors
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import jit, sharding
-from grpo_jax.types import Drawn, Prompts, TrainBatch, TrainState
+from grpo_jax.types import Prompts, Rollouts, TrainBatch, TrainState
 
 # More than caches hold.
 _READ_BYTES = 512 * 2**20
@@ -124,7 +124,7 @@ class Bench:
     **phase: Any,
   ):
     self.steps = _TRAIN if phase.get("staleness") else 1
-    self._queue: tuple[Drawn, ...] = ()
+    self._queue: tuple[Rollouts, ...] = ()
     self.programs: dict[str, Program] = {}
     self.runs: dict[str, Callable[[], Any]] = {}
     self.fills: dict[str, float] = {}

@@ -72,21 +72,21 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _measured(
-  run: run_lib.Run, index: int, every: int
+  run: run_lib.OpenRun, index: int, every: int
 ) -> tuple[dict[bool, list[float]], list[float]]:
   """Seconds of rounds, with traces and without, and of traces.
 
   The first round of each kind is not counted.
   """
-  crew = loop.Alone(run, index)
-  feed = steps.Feed([run], index, crew)
+  crew = loop.OneRun(run, index)
+  feed = steps.Batches([run], index, crew)
   tracer = tracing.Tracer(run, index)
   seconds: dict[bool, list[float]] = {True: [], False: []}
   writing = []
   for number in range(2 * (_ROUNDS.value + 1)):
     is_on = number % 2 == 0
     started = time.perf_counter()
-    before: executors.Outcome | None = None
+    before: executors.StepResult | None = None
     for step in range(every):
       (outcome,) = crew.advance(feed.next(1 << 30))
       if before is not None:
@@ -105,7 +105,7 @@ def _measured(
 
 
 def _sizes(
-  run: run_lib.Run, index: int
+  run: run_lib.OpenRun, index: int
 ) -> tuple[dict[str, int], dict[str, int]]:
   """Bytes of the step's program, with its rows and without; see JAX."""
   parts = run.phases[index].parts
@@ -114,7 +114,7 @@ def _sizes(
   batch = next(run_lib.make_stream(run.config, run.problem, run.mesh, index))
   prompts = sharding.from_local(batch.prompts, sharding.by_rows(run.mesh))
 
-  def without(state: Any, prompts: Any, *, parts: step_lib.Parts) -> Any:
+  def without(state: Any, prompts: Any, *, parts: step_lib.Phase) -> Any:
     return step_lib.fused_step(state, prompts, parts=parts)[:2]
 
   def size(function: Any) -> dict[str, int]:

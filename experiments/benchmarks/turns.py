@@ -155,7 +155,7 @@ class Bench:
       nothing = np.zeros(self.num_rows, bool)
       came, turn = nothing, np.zeros(self.num_rows, int)
       while True:
-        answers = host_state.Answers(
+        answers = host_state.HostAnswers(
           observation=np.full(shape, 38, np.int32),
           size=np.where(turn < size.turns, size.observation, 0).astype("int32"),
           reward=np.zeros(self.num_rows, np.float32),
@@ -258,8 +258,8 @@ def _problem(size: Size) -> problem_lib.Problem:
   return dataclasses.replace(problem, host_environment=environment)
 
 
-def _sampler(size: Size) -> sampling.SamplingConfig:
-  return sampling.SamplingConfig(
+def _sampler(size: Size) -> sampling.SamplerConfig:
+  return sampling.SamplerConfig(
     max_new_tokens=size.slots, end_ids=(), pad_id=0, lanes=_LANES.value
   )
 

@@ -89,7 +89,7 @@ def _lines(
     if arm not in results.arms:
       continue
     steps, values = results.curve(arm)
-    look = style.Look(
+    look = style.FigureStyle(
       colour,
       style.MARKERS[style.COLOURS.index(colour)] if label != _WIDE else "",
       style.DASHES[number % len(style.DASHES)] if label != _WIDE else "-",

@@ -72,7 +72,7 @@ def _variant_of(found: Comparison) -> Any:
 
 
 def _curves(
-  found: Comparison, looks: dict[str, style.Look], x: str, width: float
+  found: Comparison, looks: dict[str, style.FigureStyle], x: str, width: float
 ) -> Any:
   """A panel for each task: interquartile means over seeds, and intervals."""
   columns = min(len(found.tasks), _MOST_COLUMNS if width > 4 else 1)
@@ -115,7 +115,9 @@ def _rows(axes: Any, found: Comparison, names: Sequence[str]) -> None:
   axes.tick_params(axis="y", length=0)
 
 
-def _mark(axes: Any, place: int, estimate: Any, look: style.Look) -> None:
+def _mark(
+  axes: Any, place: int, estimate: Any, look: style.FigureStyle
+) -> None:
   if estimate is None:
     return
   if estimate.low is not None:
@@ -125,7 +127,7 @@ def _mark(axes: Any, place: int, estimate: Any, look: style.Look) -> None:
 
 
 def _aggregates(
-  found: Comparison, looks: dict[str, style.Look], width: float
+  found: Comparison, looks: dict[str, style.FigureStyle], width: float
 ) -> Any:
   """A panel for each aggregate, a row for each algorithm."""
   kinds = list(scores_lib.AGGREGATES)
@@ -144,7 +146,7 @@ def _aggregates(
 
 
 def _profiles(
-  found: Comparison, looks: dict[str, style.Look], width: float
+  found: Comparison, looks: dict[str, style.FigureStyle], width: float
 ) -> Any:
   """Share of the runs above each score."""
   matrices = {
@@ -179,7 +181,7 @@ def _profiles(
 
 
 def _improvement(
-  found: Comparison, looks: dict[str, style.Look], width: float
+  found: Comparison, looks: dict[str, style.FigureStyle], width: float
 ) -> Any:
   """Probability of improvement over the baseline, a row for each algorithm."""
   names = [name for name in found.algorithms if name != found.baseline]

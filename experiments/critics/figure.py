@@ -105,7 +105,7 @@ def _line(
   axes,
   records: Mapping[Setting, Record],
   points: Iterable[tuple[float, Setting]],
-  look: style.Look,
+  look: style.FigureStyle,
   label: str,
   shift: float,
 ) -> None:

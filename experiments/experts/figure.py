@@ -11,7 +11,7 @@ from grpo_jax.training.monitor import style
 
 _LEARNING = ("mixed", "sequential", "opd-full", "opd-token")
 _LOOKS = {
-  "base": style.Look(style.GREY, ""),
+  "base": style.FigureStyle(style.GREY, ""),
   **style.looks((*_LEARNING, "sft-experts")),
 }
 

@@ -39,7 +39,7 @@ def plot(path: pathlib.Path, results: Results) -> None:
 def _lines(
   axes,
   results: Results,
-  looks: Mapping[str, style.Look],
+  looks: Mapping[str, style.FigureStyle],
   names: Iterable[str],
   over_completions: bool,
 ) -> None:

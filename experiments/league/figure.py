@@ -64,7 +64,7 @@ def plot(path: pathlib.Path, results: Results) -> None:
 
 
 def _mark(
-  axes: Any, place: int, estimate: Estimate | None, look: style.Look
+  axes: Any, place: int, estimate: Estimate | None, look: style.FigureStyle
 ) -> None:
   """An estimate and its interval, in a row."""
   if estimate is None:
@@ -76,7 +76,7 @@ def _mark(
 
 
 def _rates(
-  axes: Any, place: int, name: str, look: style.Look, results: Results
+  axes: Any, place: int, name: str, look: style.FigureStyle, results: Results
 ) -> None:
   """What the lower and the higher rate add to the default one."""
   means = results.by_rate(name)

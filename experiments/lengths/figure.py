@@ -52,7 +52,9 @@ def plot(path: pathlib.Path, results: Results) -> None:
   style.save(canvas, path)
 
 
-def _curve(axes, values: np.ndarray, look: style.Look, label: str) -> None:
+def _curve(
+  axes, values: np.ndarray, look: style.FigureStyle, label: str
+) -> None:
   """Means over seeds [S, steps] of a few steps each, with their interval."""
   num = values.shape[1] // _SMOOTHED
   if not num:

@@ -79,7 +79,7 @@ def _band(
   how: _Style,
 ) -> None:
   label, colour, marker = how
-  figures.curve(axes, steps, values, style.Look(colour, marker), label)
+  figures.curve(axes, steps, values, style.FigureStyle(colour, marker), label)
 
 
 def _bandit(axes: Any, results: Results, place: int) -> None:

@@ -156,7 +156,7 @@ def _greedy(config, num_tokens, params, prompts):
     params,
     prompts,
     jax.random.key(0),
-    sampling.SamplingConfig(
+    sampling.SamplerConfig(
       max_new_tokens=num_tokens, end_ids=(), pad_id=0, temperature=0.0
     ),
     1,

@@ -36,7 +36,7 @@ def of_prefixes(
   policy = run.loaded.policy
   task = add.make(level=level, scratchpad=True)
   size = given.tokens.shape[1]
-  config = sampling.SamplingConfig(
+  config = sampling.SamplerConfig(
     max_new_tokens=size, end_ids=task.end_ids, pad_id=task.pad_id
   )
   begun = errors.prompts(given.operands)

@@ -181,7 +181,7 @@ def table(
   made = build.Models(
     *(config, phase, policy, algorithm, objective, plan), outside=teachers
   )
-  parts = step.Parts(
+  parts = step.Phase(
     policy=policy,
     algorithm=algorithm,
     config=objective,

@@ -177,7 +177,7 @@ def _compiled(
   target = steps.Target(of, 1, chips.devices(of))
   made = []
 
-  def keep(parts: step_lib.Parts, mesh: Mesh) -> step_lib.Parts:
+  def keep(parts: step_lib.Phase, mesh: Mesh) -> step_lib.Phase:
     made.append((parts, mesh))
     return parts
 

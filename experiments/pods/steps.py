@@ -37,15 +37,15 @@ from grpo_jax.training.runtime import jit, sharding, terminal
 from grpo_jax.types import (
   Images,
   Metrics,
-  Player,
   Prompts,
   PyTree,
+  Sampler,
   Scored,
   TrainState,
 )
 
 # What a test may do to the parts of a phase.
-Change = Callable[[step_lib.Parts, Mesh], step_lib.Parts]
+Change = Callable[[step_lib.Phase, Mesh], step_lib.Phase]
 
 
 # Scopes of `step/step.py` and `rollout/sampling.py`.
@@ -65,7 +65,7 @@ PHASES = (
 )
 
 
-def unchanged(parts: step_lib.Parts, mesh: Mesh) -> step_lib.Parts:
+def unchanged(parts: step_lib.Phase, mesh: Mesh) -> step_lib.Phase:
   """The change that is none."""
   del mesh
   return parts
@@ -186,12 +186,12 @@ def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
 
 
 def scored_step(
-  state: TrainState, prompts: Prompts, scored: Scored, *, parts: step_lib.Parts
+  state: TrainState, prompts: Prompts, scored: Scored, *, parts: step_lib.Phase
 ) -> tuple[TrainState, Metrics, PyTree]:
   """A step whose verifiers are on the host: their scores are an input."""
   rollout = step_lib.sample_stage(state, prompts, parts=parts)
   greedy = None
-  assert isinstance(parts.player, Player)
+  assert isinstance(parts.player, Sampler)
   if parts.player.greedy is not None:
     greedy = jax.tree.map(
       lambda x: x[:: parts.plan.group_size] if x.ndim else x, scored

@@ -48,7 +48,7 @@ def plot(path: pathlib.Path, results: Results) -> None:
 
 
 def _line(
-  axes: Any, results: Results, arm: str, name: str, look: style.Look
+  axes: Any, results: Results, arm: str, name: str, look: style.FigureStyle
 ) -> None:
   """Mean over seeds with its interval; another line for each reward model."""
   kl, how = arm.split("-")

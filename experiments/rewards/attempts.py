@@ -15,7 +15,7 @@ from experiments.rewards import box_attacks, verdict_attacks
 from grpo_jax.rewards import code
 from grpo_jax.rewards.sandbox import box as box_lib
 
-_SHORT = box_lib.Limits(cpu_s=1)
+_SHORT = box_lib.BoxLimits(cpu_s=1)
 
 
 class Host(NamedTuple):
@@ -62,7 +62,7 @@ def has_won(box: box_lib.Box, attack: box_attacks.Attack, of: Host) -> bool:
   # An attack on something else is not to be stopped by a slow machine.
   cpu_s = 1 if "CPU time" in attack.held_by else 10
   outcome = box.run(
-    program, of.data, limits=box_lib.Limits(cpu_s=cpu_s, wall_s=wall_s)
+    program, of.data, limits=box_lib.BoxLimits(cpu_s=cpu_s, wall_s=wall_s)
   )
   if attack.name == "say much":  # It is told nothing of how much is read.
     return len(outcome.output) >= 1 << 20

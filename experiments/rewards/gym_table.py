@@ -109,7 +109,7 @@ def report(timeout_s: float) -> None:
   two_processes.report(gym.names(), attempt, timeout_s)
 
 
-def _score(made: gym.Problem, answer: str) -> float | None:
+def _score(made: gym.GymProblem, answer: str) -> float | None:
   """A score, or None where the dataset fails on such an answer."""
   try:
     return made.score(answer)

@@ -246,7 +246,7 @@ def plot(groups: Sequence[Group], metric: str, path: pathlib.Path) -> None:
   style.save(canvas, path)
 
 
-def _draw_curve(axes: Any, group: Group, look: style.Look) -> None:
+def _draw_curve(axes: Any, group: Group, look: style.FigureStyle) -> None:
   steps = sorted(set.intersection(*({*steps} for steps, _ in group.curves)))
   if not steps:
     return

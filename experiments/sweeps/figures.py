@@ -9,14 +9,14 @@ import numpy as np
 
 from experiments.sweeps import statistics
 from grpo_jax.training.monitor import style
-from grpo_jax.training.monitor.style import Look
+from grpo_jax.training.monitor.style import FigureStyle
 
 
 def curve(
   axes: Any,
   x: np.ndarray,  # [N]
   values: np.ndarray,  # [S, N]
-  look: Look,
+  look: FigureStyle,
   label: str = "",
   statistic: Callable[..., np.ndarray] = np.mean,
   **line: Any,

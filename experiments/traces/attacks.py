@@ -96,11 +96,11 @@ def without_marks(text: str) -> str:
   return "".join(c for c in text if unicodedata.category(c)[0] != "M")
 
 
-def _row(text: str, sample: int, rng: np.random.Generator) -> traces.Row:
+def _row(text: str, sample: int, rng: np.random.Generator) -> traces.TraceRow:
   """A completion whose text is its tokens, and stands in all other places."""
   tokens = tuple(text[i : i + 6] for i in range(0, len(text), 6))
   size = len(tokens)
-  return traces.Row(
+  return traces.TraceRow(
     row=sample,
     sample=sample,
     context=0,
@@ -131,7 +131,7 @@ def run() -> source.Run:
       # Without numbers the same text goes another way.
       (
         _row(text, 0, rng),
-        traces.Row(
+        traces.TraceRow(
           1, 1, 0, text, (), np.zeros(0, np.int32), None, None, False, {}
         ),
       ),
@@ -182,7 +182,7 @@ def plain_run(name: str, seed: int) -> source.Run:
 
 def _sum(
   record: int, sample: int, step: int, rng: np.random.Generator
-) -> traces.Row:
+) -> traces.TraceRow:
   """A sum with its steps, which an environment interrupts."""
   right = bool(rng.random() < 0.2 + step / 60)
   answer = record + 7 + (0 if right else int(rng.integers(1, 5)))
@@ -193,7 +193,7 @@ def _sum(
   observed = np.zeros(size, bool)
   observed[6:9] = sample % 2 == 0
   scored = rng.random() > 0.05
-  return traces.Row(
+  return traces.TraceRow(
     row=sample,
     sample=sample,
     context=0,
@@ -247,13 +247,13 @@ def long_run(rows: int) -> source.Run:
 
 def _random_row(
   sample: int, rng: np.random.Generator, words: list[str]
-) -> traces.Row:
+) -> traces.TraceRow:
   ids = rng.zipf(1.3, 100) % len(words)
   tokens = tuple(words[i] for i in ids)
   right = bool(rng.random() < 0.5)
   values = rng.normal(size=(5, 100)).astype(np.float32)
   names = ("ratio", "entropy", "advantage", "old_logp", "sampler_logp")
-  return traces.Row(
+  return traces.TraceRow(
     *(sample, sample, 0, "".join(tokens), tokens, ids.astype(np.int32)),
     *(float(right), right, True),
     {"sum": float(right)},

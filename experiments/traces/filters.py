@@ -20,10 +20,10 @@ class Filter(NamedTuple):
   name: str  # As --filter takes it.
   label: str
   meaning: str
-  holds: Callable[[traces.Row, traces.Group], bool]
+  holds: Callable[[traces.TraceRow, traces.Group], bool]
 
 
-def _wrong_but_rewarded(row: traces.Row, group: traces.Group) -> bool:
+def _wrong_but_rewarded(row: traces.TraceRow, group: traces.Group) -> bool:
   if row.reward is None or row.correct is not False:
     return False
   rewards = _rewards(group.rows)
@@ -32,27 +32,27 @@ def _wrong_but_rewarded(row: traces.Row, group: traces.Group) -> bool:
   return row.reward > _mean(rewards)
 
 
-def _cut_off(row: traces.Row, group: traces.Group) -> bool:
+def _cut_off(row: traces.TraceRow, group: traces.Group) -> bool:
   del group
   return not row.terminated
 
 
-def _unscored(row: traces.Row, group: traces.Group) -> bool:
+def _unscored(row: traces.TraceRow, group: traces.Group) -> bool:
   del group
   return row.reward is None
 
 
-def _clipped(row: traces.Row, group: traces.Group) -> bool:
+def _clipped(row: traces.TraceRow, group: traces.Group) -> bool:
   del group
   return bool(np.any(row.values.get("clipped", False)))
 
 
-def _intercepted(row: traces.Row, group: traces.Group) -> bool:
+def _intercepted(row: traces.TraceRow, group: traces.Group) -> bool:
   del group
   return any(call.get("blocked") for call in row.calls)
 
 
-def _disagreeing(row: traces.Row, group: traces.Group) -> bool:
+def _disagreeing(row: traces.TraceRow, group: traces.Group) -> bool:
   """One component finds no better row in the group, another no worse one."""
   is_best = is_worst = False
   for name, value in row.components.items():
@@ -65,7 +65,7 @@ def _disagreeing(row: traces.Row, group: traces.Group) -> bool:
   return is_best and is_worst
 
 
-def _failed(row: traces.Row, group: traces.Group) -> bool:
+def _failed(row: traces.TraceRow, group: traces.Group) -> bool:
   del group
   return bool(row.error)
 
@@ -94,7 +94,7 @@ FILTERS = (
 )
 
 
-def bits(row: traces.Row, group: traces.Group) -> int:
+def bits(row: traces.TraceRow, group: traces.Group) -> int:
   """Bit i is set if `FILTERS[i]` holds."""
   return sum(x.holds(row, group) << i for i, x in enumerate(FILTERS))
 
@@ -138,14 +138,14 @@ def key(group: traces.Group) -> tuple[str, int | str]:
   return group.split, group.record if group.record >= 0 else group.prompt
 
 
-def has_text(row: traces.Row, group: traces.Group, text: str) -> bool:
+def has_text(row: traces.TraceRow, group: traces.Group, text: str) -> bool:
   """Whether prompt, completion, error or calls have a text, in any case."""
   calls = [str(value) for call in row.calls for value in call.values()]
   parts = [group.prompt, row.opening, row.text, row.error, *calls]
   return any(text.lower() in part.lower() for part in parts)
 
 
-def _rewards(rows: Iterable[traces.Row]) -> list[float]:
+def _rewards(rows: Iterable[traces.TraceRow]) -> list[float]:
   return [row.reward for row in rows if row.reward is not None]
 
 

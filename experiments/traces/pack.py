@@ -215,7 +215,7 @@ class _Columns:
       self._rows.append(self._row(row, group, has_numbers))
 
   def _row(
-    self, row: traces.Row, group: traces.Group, has_numbers: bool
+    self, row: traces.TraceRow, group: traces.Group, has_numbers: bool
   ) -> list[Any]:
     size = len(row.tokens)
     first, names = -1, 0

@@ -121,9 +121,9 @@ def of_samples(
   return groups
 
 
-def _of_sample(line: Mapping[str, Any], sample: int) -> traces.Row:
+def _of_sample(line: Mapping[str, Any], sample: int) -> traces.TraceRow:
   scored = bool(line["valid"])
-  return traces.Row(
+  return traces.TraceRow(
     row=-1,
     sample=sample,
     context=0,

@@ -40,7 +40,7 @@ class Question(NamedTuple):
 
 def matches(
   run: source.Run, question: Question
-) -> list[tuple[traces.Group, list[traces.Row]]]:
+) -> list[tuple[traces.Group, list[traces.TraceRow]]]:
   """Groups with the completions that the question is for, none empty."""
   tests = [x.holds for x in filters.FILTERS if x.name in question.filters]
   is_worse = [True] * len(run.groups)
@@ -93,7 +93,7 @@ def lines(run: source.Run, question: Question, limit: int) -> Iterator[str]:
     yield f"{len(found) - limit} more groups; --limit prints more."
 
 
-def _group(group: traces.Group, rows: list[traces.Row]) -> Iterator[str]:
+def _group(group: traces.Group, rows: list[traces.TraceRow]) -> Iterator[str]:
   about = [f"step {group.step}", group.phase, group.split]
   if group.record >= 0:
     about.append(f"record {group.record}")
@@ -106,7 +106,7 @@ def _group(group: traces.Group, rows: list[traces.Row]) -> Iterator[str]:
     yield from _row(row, group)
 
 
-def _row(row: traces.Row, group: traces.Group) -> Iterator[str]:
+def _row(row: traces.TraceRow, group: traces.Group) -> Iterator[str]:
   number = f"{row.sample}.{row.context}" if row.context else str(row.sample)
   reward = "unscored" if row.reward is None else f"{row.reward:.3f}"
   verdict = {True: "right", False: "wrong", None: ""}[row.correct]

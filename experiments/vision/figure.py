@@ -10,7 +10,7 @@ from experiments.vision.results import Results
 from grpo_jax.training.monitor import style
 
 _LOOKS = {
-  arms.BASE: style.Look(style.GREY, "X"),
+  arms.BASE: style.FigureStyle(style.GREY, "X"),
   **style.looks((arms.GRPO, arms.SAME_UPDATES, arms.SAME_EXAMPLES)),
 }
 _LABELS = {arms.BASE: "warm start", **arms.SHOWN}

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from grpo_jax.data.images.processors import Cut, Processor
+from grpo_jax.data.images.processors import PatchCut, Processor
 from grpo_jax.data.sources import Record
 from grpo_jax.types import Images
 
@@ -37,7 +37,7 @@ class Shown(NamedTuple):
   """
 
   ids: np.ndarray  # [any] int32
-  cuts: tuple[Cut, ...]
+  cuts: tuple[PatchCut, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Sight:
   """
 
   processor: Processor
-  read: Callable[[Sequence[Any]], list[Cut | str]]
+  read: Callable[[Sequence[Any]], list[PatchCut | str]]
   max_images: int
   max_patches: int
 
@@ -65,16 +65,16 @@ class Sight:
 
   def cuts(
     self, records: Sequence[dict[str, Any]]
-  ) -> list[tuple[Cut, ...] | Unusable]:
+  ) -> list[tuple[PatchCut, ...] | Unusable]:
     """The images of several records, all of which are looked at at once."""
     images = [tuple(record.get("pictures", ())) for record in records]
     said = iter(self.read([image for of_one in images for image in of_one]))
     return [self._of_record(one, [next(said) for _ in one]) for one in images]
 
   def _of_record(
-    self, images: Sequence[Any], said: Sequence[Cut | str]
-  ) -> tuple[Cut, ...] | Unusable:
-    found: list[Cut] = []
+    self, images: Sequence[Any], said: Sequence[PatchCut | str]
+  ) -> tuple[PatchCut, ...] | Unusable:
+    found: list[PatchCut] = []
     for place, (image, cut) in enumerate(zip(images, said, strict=True)):
       if isinstance(cut, str):
         named = f" ({image[1]!r:.80})" if image[0] == "path" else ""
@@ -123,7 +123,7 @@ class Sight:
     ours = self.processor
     return f"{ours.before}{ours.image_token}{ours.after}".join(parts)
 
-  def expanded(self, text: str, cuts: Sequence[Cut]) -> str | Unusable:
+  def expanded(self, text: str, cuts: Sequence[PatchCut]) -> str | Unusable:
     """A text with the placeholders of all images."""
     token = self.processor.image_token
     parts = text.split(token)
@@ -137,7 +137,7 @@ class Sight:
       made += [self.processor.placeholders(cut), part]
     return "".join(made)
 
-  def arrays(self, prompts: Sequence[Sequence[Cut]]) -> Images:
+  def arrays(self, prompts: Sequence[Sequence[PatchCut]]) -> Images:
     """The images of P prompts as NumPy arrays of fixed sizes.
 
     Args:

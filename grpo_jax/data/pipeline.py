@@ -200,7 +200,9 @@ def supervised_stream(
   def encode_rows(records: Sequence[Record]) -> list[Any]:
     return list(map(encode_row, records, encode.prompts(records)))
 
-  def make_batch(rows: Sequence[Row], num_unusable: int) -> SupervisedBatch:
+  def make_batch(
+    rows: Sequence[EncodedRow], num_unusable: int
+  ) -> SupervisedBatch:
     made = supervised_batch(
       [(finding.ids_of(row.ids[0]), *row.ids[1:]) for row in rows],
       max_prompt_len,
@@ -308,7 +310,9 @@ def pair_stream(
     fits = max(ids.size for ids in pair) <= max_completion_len
     return (prompt, pair) if fits and prompt.size <= max_prompt_len else None
 
-  def make_batch(rows: Sequence[Row], num_unusable: int) -> SupervisedBatch:
+  def make_batch(
+    rows: Sequence[EncodedRow], num_unusable: int
+  ) -> SupervisedBatch:
     prompts, pairs = zip(*(row.ids for row in rows), strict=True)
     completions = [ids for pair in pairs for ids in pair]
     tokens, mask = _pad(completions, max_completion_len, pad_id, left=False)
@@ -393,7 +397,7 @@ def evaluation_batches(
     ):
       _check_shown(position, prompt, max_prompt_len)
       number = sources.number(source, number)
-      made.append(Row(position, number, record, prompt))
+      made.append(EncodedRow(position, number, record, prompt))
     num_real = int((first + chosen < num_prompts).sum())
     batch = prompt_batch(made, max_prompt_len, pad_id, sight=encode.sight)
     batches.append((batch, num_real))
@@ -417,7 +421,7 @@ def _check_shown(position: int, prompt: Any, max_prompt_len: int) -> None:
     )
 
 
-class Row(NamedTuple):
+class EncodedRow(NamedTuple):
   """A record at its place in the stream, with its token ids."""
 
   position: int
@@ -430,7 +434,7 @@ def _stream(
   name: str,
   source: Source,
   encode_rows: finding.EncodeRows,
-  make_batch: Callable[[Sequence[Row], int], Any],
+  make_batch: Callable[[Sequence[EncodedRow], int], Any],
   *,
   batch_size: int,
   seed: int,
@@ -458,7 +462,8 @@ def _stream(
     positions = [batch * batch_size + int(row) for row in chosen]
     made, num_unusable = find(positions)
     return make_batch(
-      [Row(n, *x) for n, x in zip(positions, made, strict=True)], num_unusable
+      [EncodedRow(n, *x) for n, x in zip(positions, made, strict=True)],
+      num_unusable,
     )
 
   batches = grain.MapDataset.range(sys.maxsize // batch_size).map(make)
@@ -470,7 +475,7 @@ def _stream(
 
 
 def prompt_batch(
-  rows: Sequence[Row],
+  rows: Sequence[EncodedRow],
   max_prompt_len: int,
   pad_id: int,
   more: Callable[[Record], Mapping[str, np.ndarray]] | None = None,
@@ -508,7 +513,7 @@ def prompt_batch(
 
 
 def _images(
-  sight: Sight | None, rows: Sequence[Row], prompts: Sequence[Any]
+  sight: Sight | None, rows: Sequence[EncodedRow], prompts: Sequence[Any]
 ) -> Images | None:
   """What prompts show; None where they are tokens only."""
   if sight is None:
@@ -609,7 +614,7 @@ class PlacedPrompts:
     """
     positions = [int(places[row]) for row in self._rows]
     found, num_unusable = self._find(positions)
-    made = [Row(n, *x) for n, x in zip(positions, found, strict=True)]
+    made = [EncodedRow(n, *x) for n, x in zip(positions, found, strict=True)]
     return prompt_batch(made, *self._shape, num_unusable)
 
   def get_state(self) -> dict[str, Any]:
@@ -664,7 +669,7 @@ class ChosenPrompts:
       number = int(self._pool[places[row]])
       record = self._source[number]
       made.append(
-        Row(
+        EncodedRow(
           self._taken * self._size + row,
           sources.number(self._source, number),
           record,

@@ -68,7 +68,7 @@ _MAX_SIZE = 2**24
 
 
 @dataclasses.dataclass(frozen=True)
-class Steps:
+class TokenizerSteps:
   """The steps of a normalizer or a decoder that may make a text longer.
 
   Attributes:
@@ -79,7 +79,7 @@ class Steps:
   steps: tuple[tuple[int, float], ...]
 
   @classmethod
-  def of(cls, part: dict[str, Any]) -> Steps:
+  def of(cls, part: dict[str, Any]) -> TokenizerSteps:
     """Reads what a tokenizer.json has under "normalizer" or "decoder"."""
     if inner := part.get("normalizers") or part.get("decoders"):
       return cls(sum((cls.of(step).steps for step in inner), ()))
@@ -420,8 +420,8 @@ class Tokenizer:
     # Files remember how long the texts of their training were.
     self._tokenizer.no_truncation()
     self._tokenizer.no_padding()
-    self._normalizer = Steps.of(_as_json(self._tokenizer.normalizer))
-    self._decoder = Steps.of(_as_json(self._tokenizer.decoder))
+    self._normalizer = TokenizerSteps.of(_as_json(self._tokenizer.normalizer))
+    self._decoder = TokenizerSteps.of(_as_json(self._tokenizer.decoder))
     self._probed: set[tuple[str, bool]] = set()
     self._path = path
     self.special_tokens: dict[str, str] = files.special_tokens()

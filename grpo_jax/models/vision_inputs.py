@@ -27,7 +27,7 @@ TOWER = "tower"  # Its name among the parameters of a policy.
 Remat = Callable[[TransformerConfig, Callable], Callable]
 
 
-class Seen(NamedTuple):
+class Features(NamedTuple):
   """What is read in the place of some tokens.
 
   Attributes:
@@ -154,7 +154,7 @@ def of_prompts(
   mask: jax.Array,  # [P, S]
   images: Images,
   remat: Remat,
-) -> tuple[Seen, jax.Array | None]:
+) -> tuple[Features, jax.Array | None]:
   """What prompts read, and where completions begin; `remat` as in `features`.
 
   The latter is None where completions begin at the number of tokens.
@@ -164,10 +164,10 @@ def of_prompts(
   if config.rope_sections:
     of_slots, end = positions(config, mask, which, images)
   found = features(config, params, images, remat)
-  return Seen(found.features, which, found.deep, of_slots), end
+  return Features(found.features, which, found.deep, of_slots), end
 
 
-def some(seen: Seen, part: slice) -> Seen:
+def some(seen: Features, part: slice) -> Features:
   """Takes some slots of what was seen."""
   of_slots = seen.positions
   if of_slots is not None:
@@ -175,7 +175,7 @@ def some(seen: Seen, part: slice) -> Seen:
   return seen._replace(which=seen.which[:, part], positions=of_slots)
 
 
-def put(x: jax.Array, seen: Seen | None) -> jax.Array:  # [B, L, D]
+def put(x: jax.Array, seen: Features | None) -> jax.Array:  # [B, L, D]
   """Embeddings with features where some are read."""
   if seen is None:
     return x
@@ -184,7 +184,7 @@ def put(x: jax.Array, seen: Seen | None) -> jax.Array:  # [B, L, D]
   return jnp.where(seen.which[..., None] >= 0, taken.astype(x.dtype), x)
 
 
-def add(x: jax.Array, seen: Seen | None, layer: jax.Array) -> jax.Array:
+def add(x: jax.Array, seen: Features | None, layer: jax.Array) -> jax.Array:
   """The residual stream [B, L, D] behind a layer, with what is added there."""
   if seen is None or not seen.deep:
     return x
@@ -212,7 +212,7 @@ class Shared(NamedTuple):
   deep: tuple[jax.Array, ...] = ()
 
 
-def shared(kv: Any, seen: Seen, last: jax.Array) -> Shared:
+def shared(kv: Any, seen: Features, last: jax.Array) -> Shared:
   """What `prefix` says of prompts.
 
   Args:
@@ -243,7 +243,7 @@ def of_rows(
   images: Images,
   prefix: Any,
   remat: Remat,
-) -> Seen:
+) -> Features:
   """What rows [B, L] read, that begin with a prompt or with its last token.
 
   Args:
@@ -281,4 +281,4 @@ def of_rows(
     )
     of_slots = jnp.concatenate([of_slots, after], axis=2)
   own = jnp.pad(own, ((0, 0), (0, num_after)), constant_values=-1)
-  return Seen(vectors.features, own, vectors.deep, of_slots)
+  return Features(vectors.features, own, vectors.deep, of_slots)

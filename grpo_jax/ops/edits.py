@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 
-class Tree(NamedTuple):
+class EditTree(NamedTuple):
   """An ordered tree with labels, its nodes in postorder.
 
   Attributes:
@@ -59,7 +59,7 @@ def levenshtein(
   return row[b_len]
 
 
-def tree_distance(a: Tree, b: Tree) -> jax.Array:  # [] int32
+def tree_distance(a: EditTree, b: EditTree) -> jax.Array:  # [] int32
   """Least number of insertions, deletions and renamings from tree a to tree b.
 
   With F[i, x] the forest of the nodes i to x − 1 of a postorder, and l(x) the

@@ -348,7 +348,7 @@ def num_passed(
   box: box_lib.Box,
   program: str,
   tests: Sequence[Test],
-  limits: box_lib.Limits,
+  limits: box_lib.BoxLimits,
   row_s: float,
 ) -> int:
   """How many tests a program passes.
@@ -368,7 +368,7 @@ def num_passed(
   end = time.monotonic() + row_s
   passed = 0
 
-  def run(data: bytes, calls: Sequence[str] | None) -> box_lib.Outcome:
+  def run(data: bytes, calls: Sequence[str] | None) -> box_lib.ProgramResult:
     left = end - time.monotonic()
     within = dataclasses.replace(limits, wall_s=min(limits.wall_s, left))
     return box.run(program, data, calls, within)
@@ -442,7 +442,7 @@ def code(
       f"code: language={language!r}; needed is 'python', the only one."
     )
   box = box_lib.require(sandbox)
-  limits = box_lib.Limits(cpu_s=cpu_s, wall_s=wall_s, memory=memory)
+  limits = box_lib.BoxLimits(cpu_s=cpu_s, wall_s=wall_s, memory=memory)
   rewards: list[float | None] = []
   for completion, extra in zip(completions, extras, strict=True):
     tests = of_row(extra)

@@ -25,7 +25,7 @@ from grpo_jax.ops import baselines, hashes, returns, shaping
 from grpo_jax.types import Prompts, Rollout, Scored
 
 
-class Seen(NamedTuple):
+class RewardInputs(NamedTuple):
   """What a derived reward is made of.
 
   Attributes:
@@ -48,7 +48,7 @@ def seen(
   correct: str,
   prompts: Prompts,
   rollout: Rollout,
-) -> Seen:
+) -> RewardInputs:
   """What derived rewards of these completions are made of.
 
   Args:
@@ -62,7 +62,7 @@ def seen(
     lengths = returns.over_traces(lengths, rollout.traces.id)
   values = jnp.asarray(components[correct], jnp.float32)
   right = jnp.where(jnp.isnan(values), jnp.nan, values >= 1.0)
-  return Seen(components, right, lengths, prompts, rollout)
+  return RewardInputs(components, right, lengths, prompts, rollout)
 
 
 def cosine(
@@ -195,7 +195,7 @@ def ranks(
 
 
 def cosine_length(
-  of: Seen,
+  of: RewardInputs,
   *,
   max_len: float | None = None,
   right: tuple[float, float] = (1.0, 0.5),
@@ -215,14 +215,14 @@ def cosine_length(
   return jnp.where(known, exceeded, reward)
 
 
-def kimi_length(of: Seen) -> jax.Array:  # [B]
+def kimi_length(of: RewardInputs) -> jax.Array:  # [B]
   """`kimi` within the groups of the rollout."""
   rollout = of.rollout
   return kimi(of.correct, of.lengths, rollout.group_id, rollout.num_groups)
 
 
 def soft_overlong(
-  of: Seen,
+  of: RewardInputs,
   *,
   max_len: float | None = None,
   cache: float | None = None,
@@ -237,19 +237,21 @@ def soft_overlong(
   return shaping.soft_overlong(of.lengths, longest, last)
 
 
-def repetition(of: Seen, *, n: int = 3, penalty: float = -1.0) -> jax.Array:
+def repetition(
+  of: RewardInputs, *, n: int = 3, penalty: float = -1.0
+) -> jax.Array:
   """`repeated_ngrams` of what the policy wrote."""
   return repeated_ngrams(of.rollout.tokens, of.rollout.written, n, penalty)
 
 
-def rank(of: Seen, *, source: str) -> jax.Array:  # [B]
+def rank(of: RewardInputs, *, source: str) -> jax.Array:  # [B]
   """`ranks` of the component `source` within the groups of the rollout."""
   rollout = of.rollout
   values = _component(of, "rank", source)
   return ranks(values, rollout.group_id, rollout.num_groups)
 
 
-def total(of: Seen, *, parts: Mapping[str, float]) -> jax.Array:  # [B]
+def total(of: RewardInputs, *, parts: Mapping[str, float]) -> jax.Array:  # [B]
   """Other rewards in one: their sum with these weights, where they apply.
 
   For algorithms that normalise each reward by itself (`mo_grpo`, `gdpo`): what
@@ -271,7 +273,7 @@ def total(of: Seen, *, parts: Mapping[str, float]) -> jax.Array:  # [B]
 
 
 def flipped(
-  of: Seen, *, source: str, probability: float, seed: int = 0
+  of: RewardInputs, *, source: str, probability: float, seed: int = 0
 ) -> jax.Array:  # [B]
   """1 − r for some of the completions: a verifier with errors.
 
@@ -305,7 +307,7 @@ def flipped(
   return jnp.where(share < probability, 1 - values, values)
 
 
-def _component(of: Seen, name: str, source: str) -> jax.Array:  # [B]
+def _component(of: RewardInputs, name: str, source: str) -> jax.Array:  # [B]
   """A reward that another one is made of.
 
   Raises:
@@ -347,7 +349,7 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
     ) from error
 
 
-def _budget(of: Seen) -> int:
+def _budget(of: RewardInputs) -> int:
   return of.rollout.tokens.shape[1]
 
 

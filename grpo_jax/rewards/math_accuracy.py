@@ -312,7 +312,7 @@ def _same(gold: str, found: str) -> bool:
   return _same_leaf(gold, found)
 
 
-def _same_members(gold: notation.Members, found: notation.Members) -> bool:
+def _same_members(gold: notation.Elements, found: notation.Elements) -> bool:
   num = len(gold.parts)
   if len(found.parts) != num or num > _MAX_MEMBERS:
     return False

@@ -305,7 +305,7 @@ def _joined(parts: list[str]) -> str:
   return text.strip()
 
 
-class Members(NamedTuple):
+class Elements(NamedTuple):
   """The members of an answer.
 
   Attributes:
@@ -347,7 +347,7 @@ def _inside(text: str) -> tuple[str, str, list[int]] | None:
   return first, last, commas
 
 
-def split(text: str) -> Members | None:
+def split(text: str) -> Elements | None:
   """The members of a plain answer; None for one thing alone."""
   if inside := _inside(text):
     first, last, cuts = inside
@@ -365,12 +365,12 @@ def split(text: str) -> Members | None:
         cuts.append(mark.start())
     if not cuts:
       signs = _signs(text)
-      return Members("", "", signs) if len(signs) > 1 else None
+      return Elements("", "", signs) if len(signs) > 1 else None
     bounds = [-1, *cuts, len(text)]
   parts = [text[a + 1 : b].strip() for a, b in itertools.pairwise(bounds)]
   if opening in ("", "{"):
     parts = [x for part in parts for x in _signs(part)]
-  return Members(opening, closing, tuple(parts))
+  return Elements(opening, closing, tuple(parts))
 
 
 def _signs(text: str) -> tuple[str, ...]:

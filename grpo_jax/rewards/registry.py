@@ -234,7 +234,7 @@ class Context:
   conversational: bool = False
 
 
-class Kind(NamedTuple):
+class RewardKind(NamedTuple):
   """How a function is called.
 
   Attributes:
@@ -247,7 +247,7 @@ class Kind(NamedTuple):
 
 
 KINDS = tuple(
-  Kind(group, wait) for wait in (True, False) for group in (True, False)
+  RewardKind(group, wait) for wait in (True, False) for group in (True, False)
 )
 
 
@@ -269,11 +269,11 @@ def plain_of(function: RewardFunction) -> Any:
   return inspect.unwrap(plain)
 
 
-def kind(function: RewardFunction) -> Kind:
+def kind(function: RewardFunction) -> RewardKind:
   """How a function is called."""
   plain = plain_of(function)
   is_async = inspect.iscoroutinefunction(plain)
-  return Kind(getattr(function, "sees_group", False), is_async)
+  return RewardKind(getattr(function, "sees_group", False), is_async)
 
 
 @functools.cache

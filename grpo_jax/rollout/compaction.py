@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from grpo_jax.rollout import drawing, sampling, turns
-from grpo_jax.rollout.sampling import SamplingConfig
+from grpo_jax.rollout.sampling import SamplerConfig
 from grpo_jax.types import (
   Compaction,
   Environment,
@@ -30,7 +30,7 @@ from grpo_jax.types import (
 
 
 def _check(
-  num_slots: int, config: SamplingConfig, compaction: Compaction
+  num_slots: int, config: SamplerConfig, compaction: Compaction
 ) -> None:
   """Raises ValueError where `sample` cannot play; it says when."""
   least = compaction.head_len + 1 + compaction.max_summary_len
@@ -51,7 +51,7 @@ def sample(
   params: PyTree,
   prompts: Prompts,
   key: jax.Array,  # [] key of (seed, step)
-  config: SamplingConfig,
+  config: SamplerConfig,
   group_size: int,
   *,
   environment: Environment,

@@ -32,14 +32,7 @@ import jax.numpy as jnp
 
 from grpo_jax.ops import logprobs
 from grpo_jax.rollout import drawing, resumed, sampling
-from grpo_jax.types import (
-  Corrections,
-  Policy,
-  Prompts,
-  PyTree,
-  Rollout,
-  Scored,
-)
+from grpo_jax.types import Corrections, Policy, Prompts, PyTree, Rollout, Scored
 
 # Names among the extras of prompts, each [P, n] int32 with -1 behind: what is
 # appended with the answer, end token included, and a whole right completion.
@@ -181,7 +174,7 @@ def correct(
   rollout: Rollout,
   scored: Scored,
   *,
-  config: sampling.SamplingConfig,
+  config: sampling.SamplerConfig,
   correction: Correction,
 ) -> Rollout:
   """A rollout with some of its wrong rows corrected.
@@ -282,7 +275,7 @@ def _continued(
   keys: jax.Array,  # [B] keys
   rollout: Rollout,
   found: Plan,
-  config: sampling.SamplingConfig,
+  config: sampling.SamplerConfig,
   correction: Correction,
 ) -> Rollout:
   """The rows in which the policy has gone on after cues."""

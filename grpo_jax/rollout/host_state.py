@@ -28,7 +28,7 @@ from grpo_jax.types import HostCompaction, Prompts, PyTree, Traces
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Contexts:
+class HostContexts:
   """Contexts of E episodes with J rows each, and of W lanes.
 
   Attributes:
@@ -97,7 +97,7 @@ def begin(
   group_size: int,
   num_slots: int,
   of_lanes: tuple[PyTree, PyTree],
-) -> Contexts:
+) -> HostContexts:
   """Before the first token.
 
   Args:
@@ -118,7 +118,7 @@ def begin(
     return every.reshape(-1, x.shape[1])
 
   prefix, first_h = of_lanes
-  return Contexts(
+  return HostContexts(
     number=zero,
     summarizes=zero > 0,
     room=_room(compaction, mask, num_slots),
@@ -130,11 +130,11 @@ def begin(
 
 
 def opened(
-  contexts: Contexts,
+  contexts: HostContexts,
   compaction: HostCompaction,
   openings: Openings,
   num_slots: int,
-) -> Contexts:
+) -> HostContexts:
   """In the next context, where there is one; prefixes are the old ones."""
   came = openings.came
   number = contexts.number + came
@@ -163,7 +163,7 @@ def chosen(which: jax.Array, new: PyTree, old: PyTree) -> PyTree:
 
 
 def of_rollout(
-  contexts: Contexts, written: dict[str, jax.Array]
+  contexts: HostContexts, written: dict[str, jax.Array]
 ) -> dict[str, Any]:
   """The fields of a `Rollout` that tell contexts from each other."""
   num_rows = len(contexts.prompt_mask)
@@ -198,7 +198,7 @@ PAUSES = 4  # It has the tokens of this step, and goes on in another one.
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Answers:
+class HostAnswers:
   """What the host says of actions.
 
   Attributes:
@@ -244,7 +244,7 @@ class Fixed:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Episodes:
+class HostEpisodes:
   """All rows between two calls, and W lanes that each have one of them.
 
   Where contexts are replaced, a row is an episode in its context of the moment,
@@ -274,7 +274,7 @@ class Episodes:
   read: jax.Array  # [W] int32
   next_row: jax.Array  # [] int32
   cache: PyTree
-  contexts: Contexts | None = None
+  contexts: HostContexts | None = None
 
   @property
   def rows(self) -> jax.Array:  # [B] int32
@@ -325,14 +325,14 @@ def goes_on(doing: jax.Array) -> jax.Array:  # [B] int32 -> [] bool
   return ((doing != OVER) & (doing != PAUSES)).any()
 
 
-def paused(episodes: Episodes, limits: jax.Array) -> Episodes:
+def paused(episodes: HostEpisodes, limits: jax.Array) -> HostEpisodes:
   """The episodes, of which those pause that would write beyond their limit."""
   is_full = (episodes.doing == WRITES) & (episodes.size >= limits)
   doing = jnp.where(is_full, PAUSES, episodes.doing)
   return dataclasses.replace(episodes, doing=doing)
 
 
-def reopens(episodes: Episodes, writes: jax.Array) -> jax.Array:  # [] bool
+def reopens(episodes: HostEpisodes, writes: jax.Array) -> jax.Array:  # [] bool
   """Whether enough episodes wait for a context, or there is nothing else to do.
 
   What contexts begin with is run for all lanes at once.
@@ -347,7 +347,7 @@ def reopens(episodes: Episodes, writes: jax.Array) -> jax.Array:  # [] bool
   return (closed > 0) & (~writes | (closed * _PATIENCE >= num_playing))
 
 
-def with_answers(episodes: Episodes, answers: Answers) -> Episodes:
+def with_answers(episodes: HostEpisodes, answers: HostAnswers) -> HostEpisodes:
   """Rewards at the ends of actions, and the observations after them."""
   written: dict[str, Any] = dict(episodes.written)
   in_contexts = episodes.contexts

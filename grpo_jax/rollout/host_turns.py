@@ -82,7 +82,7 @@ class HostTurns:
   """
 
   policy: Policy
-  config: sampling.SamplingConfig
+  config: sampling.SamplerConfig
   group_size: int
   environment: HostEnvironment
   compaction: HostCompaction | None = None
@@ -119,7 +119,7 @@ class HostTurns:
 
   def begin(
     self, params: PyTree, prompts: Prompts, key: jax.Array
-  ) -> tuple[host_state.Fixed, host_state.Episodes, jax.Array]:
+  ) -> tuple[host_state.Fixed, host_state.HostEpisodes, jax.Array]:
     """Runs the prompts; no action is drawn yet.
 
     Args:
@@ -160,7 +160,7 @@ class HostTurns:
       )
       fixed = self._with_contexts(fixed, prompts, key, num_lanes)
     zero = jnp.zeros(num_rows, jnp.int32)
-    episodes = host_state.Episodes(
+    episodes = host_state.HostEpisodes(
       written=written,
       size=zero,
       start=zero,
@@ -234,7 +234,7 @@ class HostTurns:
     return prefix, of_prompts(fixed.first_h)
 
   def _in_lanes(
-    self, fixed: host_state.Fixed, episodes: host_state.Episodes
+    self, fixed: host_state.Fixed, episodes: host_state.HostEpisodes
   ) -> tuple[PyTree, PyTree]:  # each [P', ...], [W, D]
     """What lanes need of the contexts that they hold."""
     if episodes.contexts is None:
@@ -244,9 +244,9 @@ class HostTurns:
   def advance(
     self,
     fixed: host_state.Fixed,
-    episodes: host_state.Episodes,
-    answers: host_state.Answers,
-  ) -> tuple[host_state.Episodes, host_state.Actions, host_state.Left]:
+    episodes: host_state.HostEpisodes,
+    answers: host_state.HostAnswers,
+  ) -> tuple[host_state.HostEpisodes, host_state.Actions, host_state.Left]:
     """Reads the answers that have come, and writes actions.
 
     Args:
@@ -278,8 +278,8 @@ class HostTurns:
     return episodes, self._ended(episodes), left
 
   def _refilled(
-    self, fixed: host_state.Fixed, episodes: host_state.Episodes
-  ) -> host_state.Episodes:
+    self, fixed: host_state.Fixed, episodes: host_state.HostEpisodes
+  ) -> host_state.HostEpisodes:
     """Gives lanes whose rows are over the next rows, while there are any."""
     num_rows, num_lanes = len(episodes.size), len(episodes.row)
     if num_lanes == num_rows:
@@ -310,10 +310,10 @@ class HostTurns:
     self,
     fixed: host_state.Fixed,
     of_lanes: tuple[PyTree, PyTree],
-    episodes: host_state.Episodes,
+    episodes: host_state.HostEpisodes,
     count: jax.Array,  # [W] int32
     most: int,
-  ) -> tuple[host_state.Episodes, PyTree]:
+  ) -> tuple[host_state.HostEpisodes, PyTree]:
     """The next tokens of some lanes are read; what predicts those after."""
     num_slots = self.config.max_new_tokens
     row, place = episodes.rows[episodes.row][:, None], episodes.read[:, None]
@@ -343,8 +343,8 @@ class HostTurns:
     self,
     fixed: host_state.Fixed,
     of_lanes: tuple[PyTree, PyTree],
-    episodes: host_state.Episodes,
-  ) -> host_state.Episodes:
+    episodes: host_state.HostEpisodes,
+  ) -> host_state.HostEpisodes:
     """All that rows have not read but for its last token, in chunks."""
     most = min(self.max_read_len, _CHUNK)
     if fixed.limits is not None:
@@ -368,8 +368,8 @@ class HostTurns:
     self,
     fixed: host_state.Fixed,
     of_lanes: tuple[PyTree, PyTree],
-    episodes: host_state.Episodes,
-  ) -> host_state.Episodes:
+    episodes: host_state.HostEpisodes,
+  ) -> host_state.HostEpisodes:
     """Draws tokens, one of each lane at a time."""
 
     def step(carry):
@@ -394,10 +394,10 @@ class HostTurns:
   def _drawn(
     self,
     fixed: host_state.Fixed,
-    episodes: host_state.Episodes,
+    episodes: host_state.HostEpisodes,
     h: PyTree,  # [W, D]
     writes: jax.Array,  # [W] bool
-  ) -> host_state.Episodes:
+  ) -> host_state.HostEpisodes:
     """With one token more in every lane that writes."""
     config = self.config
     num_rows = len(episodes.size)
@@ -447,7 +447,7 @@ class HostTurns:
 
   def _is_end(
     self,
-    episodes: host_state.Episodes,
+    episodes: host_state.HostEpisodes,
     row: jax.Array,  # [n] int32
     token: jax.Array,  # [n] int32
     length: jax.Array,  # [n] int32, with this token
@@ -469,7 +469,7 @@ class HostTurns:
       is_end,
     )
 
-  def _ended(self, episodes: host_state.Episodes) -> host_state.Actions:
+  def _ended(self, episodes: host_state.HostEpisodes) -> host_state.Actions:
     """The actions of rows whose action has ended in this call."""
     most = self.max_written_len
     length = jnp.where(
@@ -491,9 +491,9 @@ class HostTurns:
   def reopen(
     self,
     params: PyTree,
-    episodes: host_state.Episodes,
+    episodes: host_state.HostEpisodes,
     openings: host_state.Openings,
-  ) -> host_state.Episodes:
+  ) -> host_state.HostEpisodes:
     """Begins the next contexts of some episodes; the answers that were held
     back come in the call after this one.
 
@@ -541,7 +541,7 @@ class HostTurns:
     self,
     prompts: Prompts,
     fixed: host_state.Fixed,
-    episodes: host_state.Episodes,
+    episodes: host_state.HostEpisodes,
     done: jax.Array,  # [B] bool
     scores: dict[str, jax.Array],  # each [B]
   ) -> Rollout:
@@ -579,7 +579,7 @@ class HostTurns:
 
 
 @dataclasses.dataclass(frozen=True)
-class HostPlayer:
+class EpisodeSampler:
   """Who writes the completions of a phase, with the host between the turns.
 
   Attributes:
@@ -595,11 +595,11 @@ class HostPlayer:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Cut:
+class CutTurn:
   """How far rows have come, beside what is written.
 
   Attributes:
-    start, turn, state: As in `host_state.Episodes`.
+    start, turn, state: As in `host_state.HostEpisodes`.
     over: The episode has ended, or its session has failed.
   """
 
@@ -609,7 +609,7 @@ class Cut:
   over: jax.Array  # [B] bool
 
   @classmethod
-  def nothing(cls, num_rows: int) -> Cut:
+  def nothing(cls, num_rows: int) -> CutTurn:
     """Of rows that have not begun."""
     # Arrays of their own: where they are donated, each is given away once.
     start, turn = (jnp.zeros(num_rows, jnp.int32) for _ in range(2))
@@ -633,12 +633,12 @@ class Resumed:
   keys: jax.Array  # [B] keys
   limits: jax.Array  # [B] int32
   rollout: Rollout
-  cut: Cut
+  cut: CutTurn
 
 
 def begin(
   play: HostTurns, params: PyTree, prompts: Prompts, resumed: Resumed
-) -> tuple[host_state.Fixed, host_state.Episodes, jax.Array]:
+) -> tuple[host_state.Fixed, host_state.HostEpisodes, jax.Array]:
   """As `HostTurns.begin`, with what rows have come to in the steps before."""
   fixed, episodes, _ = play.begin(params, prompts, resumed.keys[0])
   fixed = dataclasses.replace(fixed, keys=resumed.keys, limits=resumed.limits)
@@ -660,10 +660,10 @@ def pause(
   prompts: Prompts,
   resumed: Resumed,
   fixed: host_state.Fixed,
-  episodes: host_state.Episodes,
+  episodes: host_state.HostEpisodes,
   done: jax.Array,  # [B] bool
   scores: dict[str, jax.Array],  # each [B]
-) -> tuple[Rollout, Cut]:
+) -> tuple[Rollout, CutTurn]:
   """The rollout as far as it has come, once no row has anything left to do.
 
   Args:
@@ -682,7 +682,7 @@ def pause(
   }
   done = before.terminated | (done & is_over)
   rollout = play.finish(prompts, fixed, episodes, done, kept)
-  cut = Cut(episodes.start, episodes.turn, episodes.state, is_over)
+  cut = CutTurn(episodes.start, episodes.turn, episodes.state, is_over)
   return dataclasses.replace(rollout, version=before.version), cut
 
 

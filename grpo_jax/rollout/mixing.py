@@ -76,7 +76,7 @@ class Mixing:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Inputs:
+class BlendedInputs:
   """What W lanes read of their last tokens.
 
   Attributes:
@@ -172,7 +172,7 @@ def of_policy(
 
 def after(
   mixing: Mixing,
-  inputs: Inputs,
+  inputs: BlendedInputs,
   neighbours: jax.Array | None,  # [V, k - 1] int32
   logits: jax.Array,  # [W, V]
   likeliest: jax.Array,  # [W] int32
@@ -180,7 +180,7 @@ def after(
   tokens: jax.Array,  # [W] int32
   keys: jax.Array,  # [W] keys
   positions: jax.Array,  # [W] int32
-) -> Inputs:
+) -> BlendedInputs:
   """What lanes read of the tokens that they have just drawn.
 
   Args:
@@ -222,4 +222,4 @@ def after(
     jnp.where(mixes[:, None], x, y)
     for x, y in zip((ids, weights), as_it_is, strict=True)
   )
-  return Inputs(ids, weights, is_open)
+  return BlendedInputs(ids, weights, is_open)

@@ -41,14 +41,7 @@ from jax import lax
 
 from grpo_jax.ops import logprobs
 from grpo_jax.rollout import drawing, sampling, turns
-from grpo_jax.types import (
-  Environment,
-  Images,
-  Policy,
-  Prompts,
-  PyTree,
-  Rollout,
-)
+from grpo_jax.types import Environment, Images, Policy, Prompts, PyTree, Rollout
 
 
 def joined(
@@ -119,7 +112,7 @@ def gone_on(
   size: jax.Array,  # [B] int32
   limits: jax.Array,  # [B] int32
   is_open: jax.Array,  # [B] bool
-  config: sampling.SamplingConfig,
+  config: sampling.SamplerConfig,
   environment: Environment | None = None,
   episodes: turns.Episodes | None = None,
 ) -> tuple[Rollout, jax.Array, turns.Episodes | None]:  # and [B, n] bool
@@ -257,7 +250,7 @@ def goes_on(
   limits: jax.Array,  # [B] int32
   step: jax.Array,  # [] int32
   *,
-  config: sampling.SamplingConfig,
+  config: sampling.SamplerConfig,
   most: int,
   environment: Environment | None = None,
   episodes: turns.Episodes | None = None,
@@ -333,7 +326,7 @@ def begin(
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Contexts:
+class ResumedContexts:
   """What is to be continued.
 
   Attributes:
@@ -363,7 +356,7 @@ class Contexts:
 class _Each(sampling.Decoder):
   """A decoder whose rows have a temperature and a top_p of their own."""
 
-  contexts: Contexts | None = None
+  contexts: ResumedContexts | None = None
 
   def drawn(self, state, logits, keys, positions):  # [W, V], [W], [W]
     """Draws as `drawing.draw`."""
@@ -415,8 +408,8 @@ def draw_each(
 def draw(
   policy: Policy,
   params: PyTree,
-  contexts: Contexts,
-  config: sampling.SamplingConfig,
+  contexts: ResumedContexts,
+  config: sampling.SamplerConfig,
   is_own: bool,
 ) -> dict[str, jax.Array]:  # each [B, T]
   """Continues every context.
@@ -468,7 +461,7 @@ class Alternatives(NamedTuple):
 def alternatives(
   policy: Policy,
   params: PyTree,
-  contexts: Contexts,
+  contexts: ResumedContexts,
   drawn: dict[str, jax.Array],  # each [B, T]
   k: int,
   chunk_bytes: int = 2**26,

@@ -26,7 +26,7 @@ _SMALLEST = 128  # Slots of a cache that may grow.
 
 
 @dataclasses.dataclass(frozen=True)
-class SamplingConfig:
+class SamplerConfig:
   """How completions are drawn; filters apply in the order of the fields.
 
   Attributes:
@@ -121,7 +121,7 @@ class DecodeState:
   written: dict[str, jax.Array]  # each [B, T, ...]
   cache: PyTree
   episodes: turns.Episodes | None = None
-  inputs: mixing.Inputs | None = None
+  inputs: mixing.BlendedInputs | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Decoder:
 
   policy: Policy
   weights: PyTree
-  config: SamplingConfig
+  config: SamplerConfig
   keys: jax.Array  # [B] keys
   first_h: PyTree  # [P, D], or each
   prefix: PyTree  # each [P, ...]
@@ -238,7 +238,9 @@ class Decoder:
       of_slots = mixing.plain(written["tokens"], config.mix.top_k)
       written["mix_ids"], written["mix_weights"] = of_slots
       ids, weights = (x[: self.num_lanes, 0] for x in of_slots)
-      inputs = mixing.Inputs(ids, weights, jnp.ones(self.num_lanes, bool))
+      inputs = mixing.BlendedInputs(
+        ids, weights, jnp.ones(self.num_lanes, bool)
+      )
     if self.environment is not None and episodes is not None:
       written["observed"] = jnp.zeros(shape, bool)
       written["turn_rewards"] = jnp.zeros(shape, jnp.float32)
@@ -457,7 +459,7 @@ class Decoder:
 
 def _check(
   policy: Policy,
-  config: SamplingConfig,
+  config: SamplerConfig,
   group_size: int,
   environment: Environment | None,
 ) -> None:
@@ -484,7 +486,7 @@ def sample(
   params: PyTree,
   prompts: Prompts,
   key: jax.Array,  # [] key of (seed, step)
-  config: SamplingConfig,
+  config: SamplerConfig,
   group_size: int,
   limits: jax.Array | None = None,  # [B] int32
   environment: Environment | None = None,

@@ -88,7 +88,7 @@ class Speaker:
     self,
     request: Request,
     prompt: Sequence[int],
-    drawn: engine.Drawn,
+    drawn: engine.Generated,
     name: str,
     is_greedy: bool,
   ) -> Reply:
@@ -136,7 +136,7 @@ class Speaker:
     self,
     request: Request,
     prompt: Sequence[int],
-    drawn: engine.Drawn,
+    drawn: engine.Generated,
     is_greedy: bool,
   ) -> list[Token]:
     """Tokens with log-probs, as a request wants them."""
@@ -185,8 +185,8 @@ class Speaker:
     return tuple(zip(pieces, (logp for _, logp in kept), strict=True))
 
   def _stopped(
-    self, drawn: engine.Drawn, stops: Sequence[str]
-  ) -> tuple[engine.Drawn, str, bool]:
+    self, drawn: engine.Generated, stops: Sequence[str]
+  ) -> tuple[engine.Generated, str, bool]:
     """What is left before the first stop text, and whether there is one."""
     text = self._text.decode(drawn.ids)
     places = [at for stop in stops if (at := text.find(stop)) >= 0]
@@ -214,7 +214,7 @@ class Completions:
   def __init__(
     self,
     speaker: Speaker,
-    sampler: engine.Sampler,
+    sampler: engine.Drawer,
     model: str,
     seed: int = 0,
   ):
@@ -313,7 +313,7 @@ class Completions:
     self,
     request: Request,
     asks: Sequence[engine.Ask],
-    drawn: Sequence[engine.Drawn],
+    drawn: Sequence[engine.Generated],
   ) -> dict[str, Any]:
     """The body of an answer."""
     name = uuid.uuid4().hex[:16]
@@ -348,8 +348,8 @@ def check_length(ids: Sequence[int], most: int) -> None:
 
 
 async def drawn_of(
-  sampler: engine.Sampler, asks: Sequence[engine.Ask]
-) -> list[engine.Drawn]:
+  sampler: engine.Drawer, asks: Sequence[engine.Ask]
+) -> list[engine.Generated]:
   """What a sampler draws, once somebody has called `work`.
 
   Raises:

@@ -47,7 +47,7 @@ class Ask:
     key: Data of its key, as `key_of` gives it.
     limit: Most tokens to draw.
     first: Tokens of its completion that are in the context already.
-    temperature, top_p: As in `sampling.SamplingConfig`; not read where the
+    temperature, top_p: As in `sampling.SamplerConfig`; not read where the
       config of the sampler decides.
     with_alternatives: Whether likely tokens are named at each place, of the
       context too.
@@ -62,7 +62,7 @@ class Ask:
   with_alternatives: bool = False
 
 
-class Drawn(NamedTuple):
+class Generated(NamedTuple):
   """What was drawn after a context; position t of each is about token t.
 
   Attributes:
@@ -80,11 +80,11 @@ class Drawn(NamedTuple):
   ended: bool
   alternatives: resumed.Alternatives | None = None  # [c - 1 + n(, k)]
 
-  def cut(self, size: int) -> Drawn:
+  def cut(self, size: int) -> Generated:
     """The first so many tokens."""
     if size >= len(self.ids):
       return self
-    return Drawn(
+    return Generated(
       self.ids[:size],
       self.behavior_logp[:size],
       self.sampler_logp[:size],
@@ -107,15 +107,15 @@ class _Job:
   """Rows that were asked for together."""
 
   future: concurrent.futures.Future
-  drawn: list[Drawn | None]
+  drawn: list[Generated | None]
 
-  def take(self, place: int, drawn: Drawn) -> None:
+  def take(self, place: int, drawn: Generated) -> None:
     self.drawn[place] = drawn
     if None not in self.drawn:
       _settle(self.future.set_result, self.drawn)
 
 
-class Sampler:
+class Drawer:
   """A queue of contexts, and the program that continues them.
 
   Attributes:
@@ -127,7 +127,7 @@ class Sampler:
     self,
     policy: Policy,
     mesh: Mesh,
-    config: sampling.SamplingConfig,
+    config: sampling.SamplerConfig,
     num_rows: int,
     context_len: int,
     *,
@@ -181,7 +181,7 @@ class Sampler:
     self.calls = 0
 
   def submit(self, asks: Sequence[Ask]) -> concurrent.futures.Future:
-    """Puts rows into the queue; the future gets a `Drawn` for each.
+    """Puts rows into the queue; the future gets a `Generated` for each.
 
     A future that is cancelled while its rows wait costs nothing.
 
@@ -261,7 +261,7 @@ class Sampler:
           taken.append(row)
     return taken
 
-  def _draw(self, params: PyTree, asks: Sequence[Ask]) -> list[Drawn]:
+  def _draw(self, params: PyTree, asks: Sequence[Ask]) -> list[Generated]:
     """Runs the program; rows that nobody has asked for are not drawn."""
     contexts = sharding.from_local(self._arrays(asks), self._rows)
     completions = self._program(params, contexts)
@@ -278,7 +278,7 @@ class Sampler:
       size = int(written["completion_mask"][row].sum())
       ids = written["tokens"][row, :size].tolist()
       records = {name: written[name][row, :size] for name in drawing.RECORDS}
-      drawn = Drawn(ids, **records, ended=bool(ids) and ids[-1] in ends)
+      drawn = Generated(ids, **records, ended=bool(ids) and ids[-1] in ends)
       if others is not None and ask.with_alternatives:
         whole = len(ask.ids) - 1 + size
         drawn = drawn._replace(
@@ -289,7 +289,7 @@ class Sampler:
       found.append(drawn)
     return found
 
-  def _arrays(self, asks: Sequence[Ask]) -> resumed.Contexts:
+  def _arrays(self, asks: Sequence[Ask]) -> resumed.ResumedContexts:
     """NumPy arrays of contexts; the last rows do not exist."""
     shape = self.num_rows, self.context_len
     tokens: Any = np.full(shape, self.config.pad_id, np.int32)
@@ -313,7 +313,7 @@ class Sampler:
       fields["limits"][row] = ask.limit
       fields["temperature"][row] = ask.temperature
       fields["top_p"][row] = ask.top_p
-    return resumed.Contexts(tokens=tokens, mask=mask, **fields)
+    return resumed.ResumedContexts(tokens=tokens, mask=mask, **fields)
 
 
 @jax.jit

@@ -365,7 +365,7 @@ class Reply:
     calls: Calls of tools, as OpenAI has them.
   """
 
-  drawn: engine.Drawn
+  drawn: engine.Generated
   said: str
   text: str
   tokens: Sequence[Token]

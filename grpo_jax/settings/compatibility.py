@@ -364,7 +364,7 @@ FEATURES = {
 }
 
 
-class Row(NamedTuple):
+class Exclusion(NamedTuple):
   """Two features that exclude each other.
 
   Attributes:
@@ -386,83 +386,83 @@ _CORRECT = (
 )
 
 TABLE = (
-  Row(
+  Exclusion(
     "opponents",
     "single player",
     "its environment has no seat for another one",
     "leave config.{name}.opponents empty, or choose a task for several players,"
     " such as 'nim'",
   ),
-  Row(
+  Exclusion(
     "several players",
     "compaction",
     "who writes is not asked between two contexts",
     "choose a task without compaction",
   ),
-  Row(
+  Exclusion(
     "canaries with a KL",
     "compaction",
     "the KL of a canary is of completions in one row",
     "set config.guards.canary_max_kl=0, or do without compaction",
   ),
-  Row(
+  Exclusion(
     "images",
     "environment",
     "what an environment shows is tokens, and the images of a prompt are read"
     " once, before the first of them",
     "choose a task without an environment, or prompts without images",
   ),
-  Row(
+  Exclusion(
     "images",
     "compaction",
     "a later context begins with a summary, in which nothing is shown",
     "choose a task without compaction, or prompts without images",
   ),
-  Row(
+  Exclusion(
     "images",
     GIVEN_PAIRS,
     "two completions of a prompt are compared without its images",
     "leave config.phases without {name!r}, or choose prompts without images",
   ),
-  Row(
+  Exclusion(
     "images",
     "prompts in chunks",
     "what images are read as belongs to a prompt in one piece",
     "set config.model.prefill_chunk=0, or choose prompts without images",
   ),
-  Row(
+  Exclusion(
     "images",
     "forced answers",
     "an answer is forced behind the tokens of a prompt and a completion, which"
     " are read again without images",
     "choose another algorithm, such as 'grpo', or prompts without images",
   ),
-  Row(
+  Exclusion(
     "images",
     "old completions",
     "a group of an earlier phase is kept as tokens, without its images",
     "set config.reward_model.history_share=0, or choose prompts without images",
   ),
-  Row(
+  Exclusion(
     "lanes",
     "environment in the graph",
     "the rows of an environment in the graph are all decoded at once",
     "set config.sampling.lanes=None",
   ),
-  Row(
+  Exclusion(
     "correction",
     "environment",
     "an episode goes on by what its environment says, and not by a hint",
     "leave config.{name}.correction out, or choose a task of one turn",
   ),
-  Row(
+  Exclusion(
     "correction",
     "text",
     "right answers are put in where tasks make the prompts, whose verifiers are"
     " in the program",
     "leave config.{name}.correction out, or choose a task",
   ),
-  Row(
+  Exclusion(
     "correction",
     "verifiers on the host",
     "what was written is judged twice within one step, which does not leave the"
@@ -470,20 +470,20 @@ TABLE = (
     "leave config.{name}.correction out, or config.rewards.functions that ask"
     " the host",
   ),
-  Row(
+  Exclusion(
     "correction",
     "mixed inputs",
     "a draft is read again as it is written, and not as it was read",
     "leave config.{name}.correction out, or set config.sampling.mix_rate=0",
   ),
-  Row(
+  Exclusion(
     "correction",
     "kept routing",
     "nobody has recorded which experts what was put in takes",
     "leave config.{name}.correction out, or set"
     " config.algorithm.keep_routing=False",
   ),
-  Row(
+  Exclusion(
     "correction",
     "recycled surplus",
     "what is said of corrections is about the draws of the step, and some"
@@ -491,157 +491,157 @@ TABLE = (
     "leave config.{name}.correction out, or set"
     " config.{name}.recycle_surplus=False",
   ),
-  Row(
+  Exclusion(
     "correction",
     "replay",
     "what is said of corrections is about the draws of the step, and some"
     " groups of its batch would be of earlier steps",
     "leave config.{name}.correction out, or set config.{name}.replay_size=0",
   ),
-  Row(
+  Exclusion(
     "correction",
     "forced answers",
     "what the policy expects after a prefix is asked of its own words, and a"
     " hint is not its own",
     "leave config.{name}.correction out, or choose another algorithm",
   ),
-  Row(
+  Exclusion(
     "mixed inputs",
     "forced answers",
     "an answer is forced behind the tokens of a completion, and not behind what"
     " the policy has read of them",
     "set config.sampling.mix_rate=0, or choose another algorithm",
   ),
-  Row(
+  Exclusion(
     "mixed inputs",
     "environment",
     "what an environment writes is read as it is, and so is a context that it"
     " compacts",
     "set config.sampling.mix_rate=0, or choose a task of one turn",
   ),
-  Row(
+  Exclusion(
     "partial rollouts",
     "environment that asks over HTTP",
     "it keeps its conversations to itself, and they end with the step",
     "set config.{name}.partial_len=None, or use an environment with sessions",
   ),
-  Row(
+  Exclusion(
     "partial rollouts",
     "compaction",
     "a rollout whose context is compacted is several rows, which do not wait",
     "set config.{name}.partial_len=None, or do without compaction",
   ),
-  Row(
+  Exclusion(
     "partial rollouts",
     "several players",
     "a reward is credited to who has written, when an episode has ended",
     "set config.{name}.partial_len=None, or choose a task for one player",
   ),
-  Row(
+  Exclusion(
     "partial rollouts",
     "lanes",
     "the rows that go on are all decoded at once",
     "set config.sampling.lanes=None",
   ),
-  Row(
+  Exclusion(
     "partial rollouts",
     "verifiers on the host",
     "completions are decoded and judged in one program",
     "set config.{name}.partial_len=None, or take verifiers of the task",
   ),
-  Row(
+  Exclusion(
     "partial rollouts",
     "correction",
     "a draft is judged when it has ended, and would go on in another step",
     "leave config.{name}.correction out, or set config.{name}.partial_len=None",
   ),
-  Row(
+  Exclusion(
     "partial rollouts",
     "mixed inputs",
     "what is written is read again as it is, and not as it was read",
     "set config.sampling.mix_rate=0, or config.{name}.partial_len=None",
   ),
-  Row(
+  Exclusion(
     "partial rollouts",
     "kept routing",
     "what is written is read again, through whichever experts it takes then",
     "set config.algorithm.keep_routing=False, or "
     "config.{name}.partial_len=None",
   ),
-  Row(
+  Exclusion(
     "partial rollouts",
     "forced answers",
     "an answer is forced behind completions that have all ended",
     "set config.{name}.partial_len=None, or choose another algorithm",
   ),
-  Row(
+  Exclusion(
     "partial rollouts",
     "rounds",
     "a round is drawn to its end, and rows that go on are not",
     "set config.{name}.max_rounds=1, or config.{name}.partial_len=None",
   ),
-  Row(
+  Exclusion(
     "partial rollouts",
     "replay",
     "groups that wait would stand beside those that are replayed",
     "set config.{name}.replay_size=0, or config.{name}.partial_len=None",
   ),
-  Row(
+  Exclusion(
     "partial rollouts",
     "schedule",
     "both say which prompts come next",
     "set config.{name}.schedule.name='epochs', or "
     "config.{name}.partial_len=None",
   ),
-  Row(
+  Exclusion(
     "partial rollouts",
     "old completions",
     "a completion that is kept is whole",
     "set config.reward_model.history_share=0, or "
     "config.{name}.partial_len=None",
   ),
-  Row(
+  Exclusion(
     "partial rollouts",
     "guards",
     "they count the prompts of a step, and some would be there again "
     "without being trained",
     "set config.guards.on=False, or config.{name}.partial_len=None",
   ),
-  Row(
+  Exclusion(
     "partial rollouts",
     "empty rows count",
     "completions that go on have no tokens in a step, and would count",
     "set config.algorithm.count_empty=False, or config.{name}.partial_len=None",
   ),
-  Row(
+  Exclusion(
     "rounds",
     "environment on the host",
     "its episodes are drawn in one round",
     "set config.{name}.max_rounds=1, which leaves groups without different"
     " rewards out of the loss",
   ),
-  Row(
+  Exclusion(
     "rounds",
     "compaction",
     "a rollout whose context is compacted is several rows, which rounds do not"
     " sort",
     "set config.{name}.max_rounds=1",
   ),
-  Row(
+  Exclusion(
     "schedule",
     "staleness",
     "it chooses the prompts of a step by what became of those before, and the"
     " next batches are drawn before that is known",
     "set config.{name}.schedule.name='epochs', or config.{name}.staleness=0",
   ),
-  Row(
+  Exclusion(
     "schedule",
     "rounds",
     "it has to see every group that is drawn, and rounds drop those without"
     " different rewards",
     "set config.{name}.schedule.name='epochs', or config.{name}.max_rounds=1",
   ),
-  Row(
+  Exclusion(
     "past completions",
     "environment",
     "it asks the policy again about completions of earlier steps, which have"
@@ -649,27 +649,27 @@ TABLE = (
     "set config.{name}.schedule.name='frontier', or choose a task without an"
     " environment",
   ),
-  Row(
+  Exclusion(
     "past completions",
     "mixed inputs",
     "it asks the policy again about the tokens of earlier completions, and not"
     " about what was read of them",
     "set config.{name}.schedule.name='frontier', or config.sampling.mix_rate=0",
   ),
-  Row(
+  Exclusion(
     "coupled groups",
     "compaction",
     "a rollout whose context is compacted is several rows of a group",
     "choose another algorithm, or do without compaction",
   ),
-  Row(
+  Exclusion(
     "whole completions",
     "compaction",
     "a rollout whose context is compacted has its tokens in several rows",
     "choose another algorithm, such as 'grpo' or 'compaction_rl', or do"
     " without compaction",
   ),
-  Row(
+  Exclusion(
     "options of whole completions",
     "compaction",
     "a rollout whose context is compacted has its tokens in several rows",
@@ -679,14 +679,14 @@ TABLE = (
     " config.algorithm.off_policy_threshold=0 and config.algorithm.opd_early=0,"
     " or do without compaction",
   ),
-  Row(
+  Exclusion(
     "empty rows count",
     "compaction",
     "a rollout has a row for each context that it may have, and those that it"
     " did not need would count",
     "set config.algorithm.count_empty=False, or do without compaction",
   ),
-  Row(
+  Exclusion(
     "forced answers",
     "environment",
     "an answer is forced where a completion goes on, and an environment would"
@@ -694,21 +694,21 @@ TABLE = (
     "choose another algorithm, such as 'grpo', or a task without an"
     " environment",
   ),
-  Row(
+  Exclusion(
     "forced answers",
     "reward model",
     "utilities are what the verifier says of an answer, and credits are the"
     " difference of a reward to them",
     "leave it out of config.rewards.functions, or choose another algorithm",
   ),
-  Row(
+  Exclusion(
     "overlong_cache",
     "compaction",
     "it is a share of the budget of a completion, and a rollout whose context"
     " is compacted has one for each context",
     "set config.algorithm.overlong_cache=0",
   ),
-  Row(
+  Exclusion(
     "cut contexts that stand alone",
     "compaction",
     "each context is paid the outcome of its rollout there and nothing beyond,"
@@ -716,53 +716,53 @@ TABLE = (
     "set config.algorithm.boundary='chain', 'bootstrap' or"
     " 'compaction_rl_bootstrap', or config.algorithm.bootstrap_cut=False",
   ),
-  Row(
+  Exclusion(
     "final values of a shared trunk",
     "kept routing",
     "nobody has recorded which experts a last token takes",
     "set config.critic.trunk='own', config.algorithm.keep_routing=False or"
     " config.algorithm.bootstrap_cut=False",
   ),
-  Row(
+  Exclusion(
     "reward model",
     "compaction",
     "a reward model, or a judge, reads a completion in one row",
     "leave it out of config.rewards.functions, or do without compaction",
   ),
-  Row(
+  Exclusion(
     "pairs ranked by a model",
     "environment on the host",
     "what its sessions say is the whole reward of an episode",
     "leave config.reward_model.ranked_by empty, or use an environment in the"
     " graph",
   ),
-  Row(
+  Exclusion(
     "pairs ranked by a model",
     "compaction",
     "a reward model reads a completion in one row",
     "leave config.reward_model.ranked_by empty, or do without compaction",
   ),
-  Row(
+  Exclusion(
     "old completions",
     "compaction",
     "a completion that is kept is one row",
     "set config.reward_model.history_share=0, or do without compaction",
   ),
-  Row(
+  Exclusion(
     "reward model",
     "environment on the host",
     "what its sessions say is the whole reward of an episode",
     "leave it out of config.rewards.functions, or use an environment in the"
     " graph",
   ),
-  Row(
+  Exclusion(
     "rounds",
     "no dynamic sampling",
     "rounds are drawn until enough groups have rewards that differ, which"
     " dynamic sampling alone asks for",
     "set config.algorithm.dynamic_sampling=True, or config.{name}.max_rounds=1",
   ),
-  Row(
+  Exclusion(
     "rounds",
     "max_live_groups",
     "they are two ways to a batch of live groups",
@@ -770,78 +770,78 @@ TABLE = (
     " number and config.algorithm.max_live_groups=0; to choose them from one"
     " large batch, set config.{name}.max_rounds=1",
   ),
-  Row(
+  Exclusion(
     "dynamic sampling",
     "single completions",
     "it compares the completions of a prompt, and nothing would be trained",
     "set config.algorithm.dynamic_sampling=False, or config.{name}.group_size"
     " to 2 or more",
   ),
-  Row(
+  Exclusion(
     "scale of the group",
     "single completions",
     "it compares the completions of a prompt, and nothing would be trained",
     "set config.algorithm.advantage_scale='none', or config.{name}.group_size"
     " to 2 or more",
   ),
-  Row(
+  Exclusion(
     "staleness",
     "rounds",
     "the next batches are drawn before this one is verified, and rounds draw"
     " more of this one after that",
     "set config.{name}.staleness=0, or config.{name}.max_rounds=1",
   ),
-  Row(
+  Exclusion(
     "staleness",
     "no correction",
     "completions of earlier parameters would be taken for the current ones'",
     f"{_CORRECT}; or set config.{{name}}.staleness=0",
   ),
-  Row(
+  Exclusion(
     "rounding to be corrected",
     "no correction",
     "completions of rounded kernels would be taken for those of the kernels"
     " that are trained",
     _CORRECT,
   ),
-  Row(
+  Exclusion(
     "rounded kernels",
     "quantized base",
     "its kernels are codes already, and would not be rounded again",
     "set config.sampling.weights_dtype='model'",
   ),
-  Row(
+  Exclusion(
     "recycled surplus",
     "no correction",
     "groups of the last step's parameters would be taken for the current ones'",
     f"{_CORRECT}; or set config.{{name}}.recycle_surplus=False",
   ),
-  Row(
+  Exclusion(
     "recycled surplus",
     "weights that change",
     "the rewards of a step would be sums with the weights of two",
     "leave config.rewards.schedules empty, or set"
     " config.{name}.recycle_surplus=False",
   ),
-  Row(
+  Exclusion(
     "replay",
     "no correction",
     "groups of earlier parameters would be taken for the current ones'",
     f"{_CORRECT}; or set config.{{name}}.replay_size=0",
   ),
-  Row(
+  Exclusion(
     "replay",
     "weights that change",
     "the rewards of a step would be sums with the weights of several",
     "leave config.rewards.schedules empty, or set config.{name}.replay_size=0",
   ),
-  Row(
+  Exclusion(
     "replay",
     "single completions",
     "it keeps groups whose rewards differ, and no group would",
     "set config.{name}.replay_size=0, or config.{name}.group_size to 2 or more",
   ),
-  Row(
+  Exclusion(
     "replay",
     "past completions",
     "the schedule keeps what was written for the prompts of a step, and some"
@@ -849,28 +849,28 @@ TABLE = (
     "set config.{name}.schedule.name='frontier', or"
     " config.{name}.replay_size=0",
   ),
-  Row(
+  Exclusion(
     "replay",
     "environment on the host",
     "what is kept of a group are arrays of the compiled program, and its"
     " episodes are put together outside of it",
     "set config.{name}.replay_size=0, or use an environment in the graph",
   ),
-  Row(
+  Exclusion(
     "replay",
     "compaction",
     "a rollout whose context is compacted is several rows, which are not put in"
     " the place of one",
     "set config.{name}.replay_size=0, or do without compaction",
   ),
-  Row(
+  Exclusion(
     "sampling mask",
     "no top_k",
     "top_k bounds the number of tokens that are recorded",
     "set config.sampling.top_k, as 64, or config.algorithm.keep_sampling_mask="
     "False",
   ),
-  Row(
+  Exclusion(
     "recorded log-probs",
     "filters without a record",
     "the recorded log-probs are not of the policy that is trained",
@@ -878,14 +878,14 @@ TABLE = (
     " the most ids that are recorded of a token, as 64; or leave the filters"
     " out: top_k, top_p and min_p None",
   ),
-  Row(
+  Exclusion(
     "teachers of domains",
     "prompts without domains",
     "the domain of a prompt chooses its teacher",
     "set config.data.domain_key, name one teacher, or mix them with"
     " config.{name}.reference_mixture",
   ),
-  Row(
+  Exclusion(
     "images",
     "schedule",
     "it chooses from prompts that fit, and images are looked at when it is"
@@ -893,26 +893,26 @@ TABLE = (
     "set config.{name}.schedule.name='epochs', or leave config.data.images"
     " empty",
   ),
-  Row(
+  Exclusion(
     "limits by domain",
     "environment",
     "an episode ends where its environment says so",
     "leave config.sampling.domain_limits empty",
   ),
-  Row(
+  Exclusion(
     "limits by domain",
     "overlong_cache",
     "it is a share of one budget, that of all completions",
     "set config.algorithm.overlong_cache=0, or leave"
     " config.sampling.domain_limits empty",
   ),
-  Row(
+  Exclusion(
     "text in the graph",
     "steps of a text",
     "steps of a text are scored by functions on the host",
     "set config.rewards.in_graph=False, or leave config.rewards.steps empty",
   ),
-  Row(
+  Exclusion(
     "weights that change",
     "environment on the host",
     "scores of sessions are added up where they come in, without the step",

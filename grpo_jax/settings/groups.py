@@ -148,7 +148,7 @@ OWN = (
 )
 
 
-class Part(NamedTuple):
+class MixturePart(NamedTuple):
   """One entry.
 
   Attributes:
@@ -160,7 +160,7 @@ class Part(NamedTuple):
   weight: float
 
 
-def parts(data: Any) -> dict[str, Part]:
+def parts(data: Any) -> dict[str, MixturePart]:
   """The parts of a `DataConfig` whose source is "mixture", by domain.
 
   Raises:
@@ -172,7 +172,7 @@ def parts(data: Any) -> dict[str, Part]:
       "config.data.source='mixture' and config.data.mixture is empty; name its"
       " parts, as ({'name': 'add'}, {'name': 'sort', 'weight': 2.0})."
     )
-  found: dict[str, Part] = {}
+  found: dict[str, MixturePart] = {}
   for place, entry in enumerate(data.mixture):
     where = f"config.data.mixture[{place}]"
     name, part = _part(where, data, entry)
@@ -193,7 +193,9 @@ def parts(data: Any) -> dict[str, Part]:
   return found
 
 
-def _part(where: str, data: Any, entry: Mapping[str, Any]) -> tuple[str, Part]:
+def _part(
+  where: str, data: Any, entry: Mapping[str, Any]
+) -> tuple[str, MixturePart]:
   if not hasattr(entry, "items"):
     raise TypeError(
       f"{where} is {entry!r:.60}; needed is a group, as {{'name': 'add'}}."
@@ -233,7 +235,7 @@ def _part(where: str, data: Any, entry: Mapping[str, Any]) -> tuple[str, Part]:
   name = given if given is not None else _name(made)
   if not isinstance(name, str) or not name:
     raise ValueError(f"{where} has the domain {name!r:.60}; needed is a text.")
-  return name, Part(made, float(weight))
+  return name, MixturePart(made, float(weight))
 
 
 def _name(data: Any) -> str:
@@ -556,7 +558,7 @@ class SamplingConfig:
     record_kept: bool = False,
     record_routing: bool = False,
     mix_until: tuple[int, ...] = (),
-  ) -> sampling.SamplingConfig:
+  ) -> sampling.SamplerConfig:
     """The sampler's config for a tokenizer."""
     mix = None
     if self.mix_rate:
@@ -568,7 +570,7 @@ class SamplingConfig:
         min_entropy=self.mix_min_entropy,
         until=mix_until,
       )
-    return sampling.SamplingConfig(
+    return sampling.SamplerConfig(
       max_new_tokens=max_new_tokens,
       end_ids=end_ids,
       pad_id=pad_id,

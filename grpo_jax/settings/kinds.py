@@ -53,7 +53,7 @@ def _found(metrics: Metrics, names: Mapping[str, str]) -> dict[str, float]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
+class PhaseKind:
   """One row of the table above.
 
   Attributes:
@@ -319,14 +319,14 @@ def _show_reward_model(metrics: Metrics) -> dict[str, float]:
   )
 
 
-SUPERVISED = Kind(
+SUPERVISED = PhaseKind(
   "supervised",
   num_given=1,
   trains=("policy",),
   objective=_likelihood,
   check=_check_supervised,
 )
-RL = Kind(
+RL = PhaseKind(
   "rl",
   num_given=0,
   trains=("policy", "critic"),
@@ -335,7 +335,7 @@ RL = Kind(
   shows=_show_rewards,
   check=_check_drawn,
 )
-VALUE = Kind(
+VALUE = PhaseKind(
   "value",
   num_given=0,
   trains=("critic",),
@@ -343,7 +343,7 @@ VALUE = Kind(
   shows=_show_value,
   check=_check_value,
 )
-PREFERENCE = Kind(
+PREFERENCE = PhaseKind(
   "preference",
   num_given=0,
   trains=("reward",),
@@ -351,7 +351,7 @@ PREFERENCE = Kind(
   shows=_show_reward_model,
   check=_check_preference,
 )
-REJECTION = Kind(
+REJECTION = PhaseKind(
   "rejection",
   num_given=0,
   trains=(),
@@ -359,7 +359,7 @@ REJECTION = Kind(
   shows=_show_kept,
   check=_check_rejection,
 )
-PROCESS = Kind(
+PROCESS = PhaseKind(
   "process",
   num_given=0,
   trains=("reward",),
@@ -367,7 +367,7 @@ PROCESS = Kind(
   shows=_show_reward_model,
   check=_check_preference,
 )
-PAIRS = Kind(
+PAIRS = PhaseKind(
   "pairs",
   num_given=2,
   trains=("policy",),
@@ -375,7 +375,7 @@ PAIRS = Kind(
   evaluates=True,
   check=_check_pairs,
 )
-COMPARISON = Kind(
+COMPARISON = PhaseKind(
   "comparison",
   num_given=2,
   trains=("reward",),

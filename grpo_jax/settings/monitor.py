@@ -79,7 +79,7 @@ class GuardsConfig:
       canary_max_kl=ranges.NOT_NEGATIVE,
     )
 
-  def of_phase(self, phase: PhaseConfig) -> guards_lib.Guards | None:
+  def of_phase(self, phase: PhaseConfig) -> guards_lib.InfluenceBounds | None:
     """The guards inside the steps of a phase; None where they are off.
 
     Raises:
@@ -96,7 +96,7 @@ class GuardsConfig:
         f" has num_prompts={phase.num_prompts}, so each would be refused; lower"
         " it."
       )
-    return guards_lib.Guards(
+    return guards_lib.InfluenceBounds(
       num_prompts=phase.num_prompts,
       min_distinct=distinct,
       cap=self.influence_cap,

@@ -495,7 +495,7 @@ class PhaseConfig:
     return len(self.reference_workdirs) > 1 and not self.reference_mixture
 
   @property
-  def of_kind(self) -> kinds.Kind:
+  def of_kind(self) -> kinds.PhaseKind:
     """What phases of this kind have in common."""
     return kinds.KINDS[self.kind]
 

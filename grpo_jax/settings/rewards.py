@@ -67,9 +67,9 @@ class ServiceConfig:
         " JUDGE_API_KEY."
       )
 
-  def limits(self) -> judge_service.Limits:
+  def limits(self) -> judge_service.JudgeLimits:
     """What the service may cost."""
-    return judge_service.Limits(
+    return judge_service.JudgeLimits(
       self.timeout_s, self.max_tries, self.max_calls, self.max_in_flight
     )
 

@@ -16,7 +16,7 @@ from grpo_jax.algorithms import (
 )
 from grpo_jax.ops import logprobs
 from grpo_jax.step import passes, step
-from grpo_jax.step.rows import Written
+from grpo_jax.step.rows import StepRows
 from grpo_jax.types import PolicyOutputs, TrainState
 
 # What the loss of a token may read and a step does not hand out.
@@ -37,7 +37,7 @@ class After(NamedTuple):
 
 
 def after_update(
-  state: TrainState, rows: Written, *, parts: step.Parts
+  state: TrainState, rows: StepRows, *, parts: step.Phase
 ) -> After | None:
   """A pass over the rows of the step that has led to a state.
 

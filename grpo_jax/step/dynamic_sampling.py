@@ -352,7 +352,7 @@ def metrics(collected: Collected) -> Metrics:
   return found
 
 
-class Mixed(NamedTuple):
+class ReplayMix(NamedTuple):
   """A batch of which some groups are replayed.
 
   Attributes:
@@ -461,7 +461,7 @@ class Replay:
     fresh: Groups,
     key: jax.Array,
     step: jax.Array,
-  ) -> Mixed:
+  ) -> ReplayMix:
     """Keeps live groups, and puts kept ones in the place of dead ones.
 
     Args:
@@ -483,7 +483,7 @@ class Replay:
     groups = taken(joined(state["groups"], fresh), order, fresh)
     count = replayed.sum()
     ages = jnp.where(replayed, step - state["step"][own], 0).sum()
-    return Mixed(
+    return ReplayMix(
       groups,
       state,
       {
@@ -513,7 +513,7 @@ class Replay:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept:
+class Buffers:
   """What a phase keeps of the groups that it draws.
 
   Attributes:

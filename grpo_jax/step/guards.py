@@ -27,7 +27,7 @@ ARRAYS = (PROMPTS, IDS, INFLUENCE, SCALE, KEPT)
 
 
 @dataclasses.dataclass(frozen=True)
-class Guards:
+class InfluenceBounds:
   """What is asked of the prompts of a phase.
 
   Attributes:

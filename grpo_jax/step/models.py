@@ -1,7 +1,7 @@
 """The models of a run: what each says of a batch, and where it starts.
 
 A run has a policy, and whatever else its objective asks for: a reference, a
-critic, teachers, a reward model. Each is a `Member`. One function computes what
+critic, teachers, a reward model. Each is a `Model`. One function computes what
 any of them says of the rows of a batch (`with_fields`); one enters a phase with
 all of them (`enter_phase`); `update.py` takes the gradient steps.
 
@@ -39,7 +39,7 @@ from grpo_jax.types import (
 Params = Mapping[str, PyTree]  # Parameters of members, by name.
 
 
-class View(NamedTuple):
+class ModelView(NamedTuple):
   """A member that can be run.
 
   Attributes:
@@ -52,11 +52,11 @@ class View(NamedTuple):
 
 
 # (view, micro-batch, prefix of its prompts) -> fields of a `TrainBatch`.
-Fields = Callable[[View, TrainBatch, PyTree], dict[str, Any]]
+Fields = Callable[[ModelView, TrainBatch, PyTree], dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Member:
+class Model:
   """One model of a run, as a phase uses it.
 
   Attributes:
@@ -81,7 +81,7 @@ class Member:
   """
 
   start: Callable[[Mapping[str, MemberState]], PyTree]
-  view: Callable[[Params], View] | None = None
+  view: Callable[[Params], ModelView] | None = None
   fields: Fields | None = None
   domain: int | None = None
   to_the_end: bool = False
@@ -96,7 +96,7 @@ class Member:
 
 def with_fields(
   plan: UpdatePlan,
-  member: Member,
+  member: Model,
   params: Params,
   batch: TrainBatch,
   couples_group: bool = False,
@@ -161,35 +161,37 @@ def _merged(
   return {name: one(name, x) for name, x in new.items()}
 
 
-def policy_view(policy: Policy, params: Params) -> View:
+def policy_view(policy: Policy, params: Params) -> ModelView:
   """The policy itself."""
   own = params["policy"]
-  return View(passes.Trunk(policy, own), functools.partial(policy.head, own))
+  return ModelView(
+    passes.Trunk(policy, own), functools.partial(policy.head, own)
+  )
 
 
-def frozen_view(policy: Policy, name: str, params: Params) -> View:
+def frozen_view(policy: Policy, name: str, params: Params) -> ModelView:
   """A frozen copy or teacher: its leaves, and the policy's for the others.
 
   It takes experts of its own choice.
   """
   own, shared = params[name], params["policy"]["frozen"]
   whole = {**own, "frozen": {**shared, **own["frozen"]}}
-  return View(
+  return ModelView(
     passes.Trunk(policy, whole, is_free=True),
     functools.partial(policy.head, whole),
   )
 
 
-def outside_view(policy: Policy, name: str, params: Params) -> View:
+def outside_view(policy: Policy, name: str, params: Params) -> ModelView:
   """A model from outside of the run, which shares nothing with others."""
   own = params[name]
-  return View(
+  return ModelView(
     passes.Trunk(policy, own, is_free=True),
     functools.partial(policy.head, own),
   )
 
 
-def critic_view(critic: Critic, name: str, params: Params) -> View:
+def critic_view(critic: Critic, name: str, params: Params) -> ModelView:
   """A trunk with one number at its end."""
   own = params[name]
   trunk = passes.Trunk(
@@ -197,11 +199,11 @@ def critic_view(critic: Critic, name: str, params: Params) -> View:
     critic.trunk_params(own, params["policy"]),
     is_free=not critic.is_shared,
   )
-  return View(trunk, functools.partial(critic.head, own))
+  return ModelView(trunk, functools.partial(critic.head, own))
 
 
 def anchor_fields(
-  plan: UpdatePlan, required: frozenset[str], view: View, part, prefix
+  plan: UpdatePlan, required: frozenset[str], view: ModelView, part, prefix
 ) -> dict[str, Any]:
   """What the policy says of its tokens before the update."""
   h, aux = view.trunk.hidden(part, prefix)
@@ -225,7 +227,7 @@ def reference_fields(
   plan: UpdatePlan,
   required: frozenset[str],
   topk: int,
-  view: View,
+  view: ModelView,
   part,
   prefix,
 ) -> dict[str, Any]:
@@ -256,13 +258,13 @@ def reference_fields(
   return fields
 
 
-def value_fields(view: View, part, prefix) -> dict[str, Any]:
+def value_fields(view: ModelView, part, prefix) -> dict[str, Any]:
   """What a critic expects before the update."""
   h, _ = view.trunk.hidden(part, prefix)
   return {"values": view.head(h)}
 
 
-def values_to_the_end(view: View, part, prefix) -> dict[str, Any]:
+def values_to_the_end(view: ModelView, part, prefix) -> dict[str, Any]:
   """And of the state after the last token, which needs a slot more.
 
   Recorded experts are not taken: the last token has none.
@@ -280,7 +282,7 @@ def values_to_the_end(view: View, part, prefix) -> dict[str, Any]:
 
 
 def enter(
-  members: Mapping[str, Member],
+  members: Mapping[str, Model],
   before: Mapping[str, MemberState],
   kept: frozenset[str] = frozenset(),
 ) -> dict[str, MemberState]:
@@ -366,7 +368,7 @@ def _played(sample, params, *inputs, **fixed):
 
 def played_by_all(
   sample: Callable[..., Rollout],
-  views: Sequence[Callable[[Params], View]],
+  views: Sequence[Callable[[Params], ModelView]],
   **fixed: Any,
 ) -> functools.partial:
   """Samples episodes that the policy and other members play together.
@@ -441,7 +443,7 @@ def head_of_domains(
 
 def mixture_view(
   teachers: Sequence[Teacher], weights: Sequence[float], params: Params
-) -> View:
+) -> ModelView:
   """All teachers as one model, whose logits are a weighted sum of theirs.
 
       q(v) ∝ Π_k q_k(v)^{w_k},   Σ_k w_k = 1
@@ -487,4 +489,4 @@ def mixture_view(
     return logits
 
   mixed = dataclasses.replace(teachers[0].policy, prefix=prefix, hidden=hidden)
-  return View(passes.Trunk(mixed, own, is_free=True), head)
+  return ModelView(passes.Trunk(mixed, own, is_free=True), head)

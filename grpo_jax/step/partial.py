@@ -104,7 +104,7 @@ class Partial:
       )
     if self.on_host:
       num_rows = self.num_prompts * self.group_size
-      waiting["episodes"] = host_turns.Cut.nothing(num_rows)
+      waiting["episodes"] = host_turns.CutTurn.nothing(num_rows)
     return dataclasses.replace(
       state,
       schedule={"places": places, "next": jnp.int32(self.num_prompts)},
@@ -145,12 +145,12 @@ class Partial:
     begins = ~before.completion_mask.any(axis=1)
     cut = jax.tree.map(
       lambda x, y: jnp.where(begins, x, y),
-      *(host_turns.Cut.nothing(len(keys)), cut),
+      *(host_turns.CutTurn.nothing(len(keys)), cut),
     )
     return host_turns.Resumed(keys, limits, before, cut)
 
   def of_host(
-    self, state: TrainState, rollout: Rollout, cut: host_turns.Cut
+    self, state: TrainState, rollout: Rollout, cut: host_turns.CutTurn
   ) -> tuple[TrainState, Rollout, jax.Array, Metrics]:
     """As `settle`, of what was played with the host.
 

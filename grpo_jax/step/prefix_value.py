@@ -30,7 +30,7 @@ import numpy as np
 from grpo_jax.ops import logprobs, masked, segments
 from grpo_jax.step import passes
 from grpo_jax.step.micro_batches import UpdatePlan
-from grpo_jax.step.models import View
+from grpo_jax.step.models import ModelView
 from grpo_jax.types import Extras, Metrics, Prompts, TrainBatch
 
 
@@ -151,7 +151,7 @@ class ForcedAnswers:
   def with_utilities(
     self,
     plan: UpdatePlan,
-    view: View,
+    view: ModelView,
     batch: TrainBatch,
     couples_group: bool = False,
   ) -> TrainBatch:
@@ -174,7 +174,7 @@ class ForcedAnswers:
     return dataclasses.replace(batch, **found)
 
   def _of_rows(
-    self, plan: UpdatePlan, view: View, part: TrainBatch, prefix: Any
+    self, plan: UpdatePlan, view: ModelView, part: TrainBatch, prefix: Any
   ) -> dict[str, jax.Array]:
     """V̂ of what stands before the segment of each token of some rows."""
     del prefix  # Of the prompts: a row's own begins with its prompt.

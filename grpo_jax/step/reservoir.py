@@ -41,7 +41,7 @@ _RECORDED = (
 )
 
 
-class Mixed(NamedTuple):
+class ReservoirMix(NamedTuple):
   """A batch of which some groups are old.
 
   Attributes:
@@ -132,7 +132,7 @@ class Reservoir:
     key: jax.Array,
     step: jax.Array,
     first: jax.Array,
-  ) -> Mixed:
+  ) -> ReservoirMix:
     """Puts old groups in the place of the last fresh ones, and keeps those.
 
     All fresh groups may be kept: those that make room are lost for this step
@@ -167,7 +167,7 @@ class Reservoir:
     after = self._keep(state, fresh, place_key, step)
     ages = jnp.where(is_there, step - state["step"][slots], 0)
     count = is_there.sum()
-    return Mixed(
+    return ReservoirMix(
       dataclasses.replace(batch, **changed, **nothing),
       after,
       is_old,

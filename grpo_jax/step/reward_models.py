@@ -21,7 +21,7 @@ from grpo_jax.ops import values as values_lib
 from grpo_jax.step import metrics as metrics_lib
 from grpo_jax.step import passes
 from grpo_jax.step.micro_batches import UpdatePlan
-from grpo_jax.step.models import View, value_fields
+from grpo_jax.step.models import ModelView, value_fields
 from grpo_jax.types import Metrics, Prompts, Rollout, Scored, TrainBatch
 
 # How scores of steps become one of the completion.
@@ -29,7 +29,7 @@ OF_STEPS = ("min", "product", "sum")
 
 
 def values(
-  plan: UpdatePlan, view: View, prompts: Prompts, rollout: Rollout
+  plan: UpdatePlan, view: ModelView, prompts: Prompts, rollout: Rollout
 ) -> jax.Array:  # [B, T]
   """What a reward model says after each token of completions.
 
@@ -64,7 +64,10 @@ def values(
 
 
 def of_batch(
-  plan: UpdatePlan, view: View, batch: TrainBatch, couples_group: bool = False
+  plan: UpdatePlan,
+  view: ModelView,
+  batch: TrainBatch,
+  couples_group: bool = False,
 ) -> jax.Array:  # [B, T]
   """Scores the rows of a batch; no gradient enters."""
   with jax.named_scope("reward_model"):

@@ -15,7 +15,7 @@ import jax
 from grpo_jax.types import Prompts, Rollout, Scored, TrainBatch
 
 # By the name of the field: what an algorithm has to need, for its step to hand
-# the field out beside `Written`. Others are always handed out, or never.
+# the field out beside `StepRows`. Others are always handed out, or never.
 _IF_NEEDED = {
   "behavior_logp": "behavior_logp",
   "entropy": "behavior_entropy",
@@ -36,7 +36,7 @@ _LARGE = (
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Written:
+class StepRows:
   """The rows of a step.
 
   Attributes:
@@ -67,7 +67,7 @@ def written(
   scored: Scored,
   batch: TrainBatch,
   required: frozenset[str],
-) -> Written:
+) -> StepRows:
   """The rows of a step that hands them out.
 
   Args:
@@ -77,7 +77,7 @@ def written(
   """
   dropped = {name for name, need in _IF_NEEDED.items() if need not in required}
   nothing: dict[str, Any] = dict.fromkeys(dropped.union(_LARGE))
-  return Written(
+  return StepRows(
     batch=dataclasses.replace(batch, **nothing),
     prompt_id=prompts.ids[rollout.prompt_index],
     rewards=scored.rewards,

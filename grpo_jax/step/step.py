@@ -4,7 +4,7 @@
 verifiers that are array functions. `sample_stage` and `learn_stage` are the
 same stages with the host between them, for verifiers that need text; see
 `drivers.py`. Everything that changes between steps is in `TrainState`,
-everything fixed is in `Parts`.
+everything fixed is in `Phase`.
 
 The fixed functions of a phase, which the stages of its steps are made of.
 """
@@ -37,17 +37,17 @@ from grpo_jax.step import prompts as prompts_lib
 from grpo_jax.step import rows as rows_lib
 from grpo_jax.step import update as update_lib
 from grpo_jax.step.micro_batches import UpdatePlan
-from grpo_jax.step.rows import Written
+from grpo_jax.step.rows import StepRows
 from grpo_jax.types import (
   Algorithm,
-  Drawn,
-  Judge,
   Metrics,
-  Player,
   Policy,
   Prompts,
   PyTree,
+  Reward,
   Rollout,
+  Rollouts,
+  Sampler,
   Scored,
   TrainBatch,
   TrainState,
@@ -56,7 +56,7 @@ from grpo_jax.types import (
 
 
 @dataclasses.dataclass(frozen=True)
-class Parts:
+class Phase:
   """The fixed functions of a phase.
 
   Attributes:
@@ -97,10 +97,10 @@ class Parts:
   algorithm: Algorithm
   config: Any
   plan: UpdatePlan
-  members: dict[str, models.Member]
+  members: dict[str, models.Model]
   losses: tuple[update_lib.Loss, ...]
-  player: Player | host_turns.HostPlayer | None = None
-  judge: Judge | None = None
+  player: Sampler | host_turns.EpisodeSampler | None = None
+  judge: Reward | None = None
   keeps: frozenset[str] = frozenset()
   constrain_rows: Callable[[PyTree], PyTree] = lambda rows: rows
   constrain_trained: Callable[[PyTree], PyTree] = lambda trained: trained
@@ -108,9 +108,9 @@ class Parts:
   when_short: str = "fewer"
   staleness: int = 0
   partial: partial.Partial | None = None
-  guards: guards_lib.Guards | None = None
+  guards: guards_lib.InfluenceBounds | None = None
   history: reservoir.Reservoir | None = None
-  kept: dynamic_sampling.Kept | None = None
+  kept: dynamic_sampling.Buffers | None = None
   domains: tuple[str, ...] = ()
   forced: prefix_value.ForcedAnswers | None = None
   schedule: prompts_lib.Schedule | None = None
@@ -160,7 +160,7 @@ _OLD = 7
 _REPLAYED = 13
 
 
-def enter_phase(state: TrainState, parts: Parts, index: int) -> TrainState:
+def enter_phase(state: TrainState, parts: Phase, index: int) -> TrainState:
   """The state at the start of phase `index`, from the end of the one before.
 
   A pure function, so that `jax.eval_shape` of it describes a checkpoint.
@@ -198,11 +198,11 @@ def enter_phase(state: TrainState, parts: Parts, index: int) -> TrainState:
   return dataclasses.replace(state, kept=parts.kept.enter(drawn))
 
 
-def _drawn_shapes(state: TrainState, parts: Parts) -> Rollout:
+def _drawn_shapes(state: TrainState, parts: Phase) -> Rollout:
   """Shapes of a rollout of all places; nothing is run."""
   assert parts.partial is not None
   prompts, player = parts.partial.prompts, parts.player
-  if isinstance(player, host_turns.HostPlayer):
+  if isinstance(player, host_turns.EpisodeSampler):
     return host_turns.shapes(
       *(player.play, state.params["policy"], prompts, state.key),
       player.score_names,
@@ -227,7 +227,7 @@ def step_keys(
 
 
 def prepare(
-  state: TrainState, batch: TrainBatch, key: jax.Array, *, parts: Parts
+  state: TrainState, batch: TrainBatch, key: jax.Array, *, parts: Phase
 ) -> TrainBatch:
   """What members say, advantages, and whatever else couples rows.
 
@@ -272,7 +272,7 @@ def update(
   key: jax.Array,
   trains: jax.Array | None = None,
   *,
-  parts: Parts,
+  parts: Phase,
 ) -> tuple[TrainState, Metrics]:
   """All gradient steps on one prepared batch; see `update.run`."""
   state, metrics = update_lib.run(parts.update, state, batch, key, trains)
@@ -302,7 +302,7 @@ def sample_stage(
   prompts: Prompts,
   ahead: jax.Array | int = 0,
   *,
-  parts: Parts,
+  parts: Phase,
 ) -> Rollout:
   """Completions of the prompts under the current policy.
 
@@ -312,7 +312,7 @@ def sample_stage(
     ahead: How many steps later; the draws are those of the prompts' step.
     parts: Functions of the phase.
   """
-  assert isinstance(parts.player, Player)
+  assert isinstance(parts.player, Sampler)
   rollout_key, _ = step_keys(state, ahead)
   with jax.named_scope("rollout"):
     rollout = parts.player.play(state.params, prompts, rollout_key)
@@ -330,10 +330,10 @@ def greedy_stage(
   prompts: Prompts,
   ahead: jax.Array | int = 0,
   *,
-  parts: Parts,
+  parts: Phase,
 ) -> Rollout | None:
   """The greedy completion of each prompt, if the algorithm needs it."""
-  assert isinstance(parts.player, Player)
+  assert isinstance(parts.player, Sampler)
   if parts.player.greedy is None:
     return None
   rollout_key, _ = step_keys(state, ahead)
@@ -350,8 +350,8 @@ def learn_stage(
   greedy: Scored | None = None,
   trains: jax.Array | None = None,
   *,
-  parts: Parts,
-) -> tuple[TrainState, Metrics, Written]:
+  parts: Phase,
+) -> tuple[TrainState, Metrics, StepRows]:
   """Advantages and update from a scored rollout; jit with donated state.
 
   Args:
@@ -462,7 +462,7 @@ def _before_update(
   scored: Scored,
   batch: TrainBatch,
   *,
-  parts: Parts,
+  parts: Phase,
 ) -> Metrics:
   """What there is to say of a prepared batch."""
   metrics = metrics_lib.rollout_metrics(rollout, scored, batch)
@@ -493,7 +493,7 @@ def _with_replayed(
   fresh: dynamic_sampling.Groups,
   key: jax.Array,
   *,
-  parts: Parts,
+  parts: Phase,
 ) -> tuple[TrainState, dynamic_sampling.Groups, Metrics]:
   """Groups of which dead ones are replaced, and what is said of them.
 
@@ -518,15 +518,15 @@ def drawn_stage(
   ahead: jax.Array | int = 0,
   said: Any = None,
   *,
-  parts: Parts,
-) -> Drawn:
+  parts: Phase,
+) -> Rollouts:
   """What the policy writes for a step, with its wrong rows corrected.
 
   Args:
     state, prompts, ahead, parts: As in `sample_stage`.
     said: As in `draw_stage`.
   """
-  assert isinstance(parts.player, Player)
+  assert isinstance(parts.player, Sampler)
   rollout = sample_stage(state, prompts, ahead, parts=parts)
   greedy = greedy_stage(state, prompts, ahead, parts=parts)
   if parts.player.correct is not None:
@@ -539,16 +539,16 @@ def drawn_stage(
           state.params, prompts, rollout_key, rollout, scored
         ),
       )
-  return Drawn(rollout, greedy)
+  return Rollouts(rollout, greedy)
 
 
 def judged_stage(
   state: TrainState,
   prompts: Prompts,
-  drawn: Drawn,
+  drawn: Rollouts,
   said: Any = None,
   *,
-  parts: Parts,
+  parts: Phase,
 ) -> dynamic_sampling.Groups:
   """The verdict on what was drawn for a step; see `draw_stage`."""
   scored = _scored(state, prompts, drawn.rollout, said, parts)
@@ -559,7 +559,7 @@ def judged_stage(
 
 
 def _scored(
-  state: TrainState, prompts: Prompts, rollout: Rollout, said: Any, parts: Parts
+  state: TrainState, prompts: Prompts, rollout: Rollout, said: Any, parts: Phase
 ) -> Scored:
   """What verifiers in the graph say of a rollout, in the step of the state."""
   assert parts.judge is not None
@@ -570,7 +570,7 @@ def _scored(
 
 
 def draw_stage(
-  state: TrainState, prompts: Prompts, said: Any = None, *, parts: Parts
+  state: TrainState, prompts: Prompts, said: Any = None, *, parts: Phase
 ) -> dynamic_sampling.Groups:
   """Completions of the prompts, and the verdict on them.
 
@@ -586,8 +586,8 @@ def draw_stage(
 
 
 def stale_step(
-  state: TrainState, prompts: Prompts, drawn: Drawn, *, parts: Parts
-) -> tuple[TrainState, Metrics, Written]:
+  state: TrainState, prompts: Prompts, drawn: Rollouts, *, parts: Phase
+) -> tuple[TrainState, Metrics, StepRows]:
   """Scores what was drawn ahead, and updates; jit with `donate_argnums=0`."""
   groups = judged_stage(state, prompts, drawn, parts=parts)
   return learn_stage(
@@ -601,8 +601,8 @@ def stale_step(
 
 
 def fused_step(
-  state: TrainState, prompts: Prompts, *, parts: Parts
-) -> tuple[TrainState, Metrics, Written]:
+  state: TrainState, prompts: Prompts, *, parts: Phase
+) -> tuple[TrainState, Metrics, StepRows]:
   """Samples, scores and updates once; jit with `donate_argnums=0`."""
   if parts.partial is not None:
     return _partial_step(state, prompts, parts.partial, parts)
@@ -642,14 +642,14 @@ def _partial_step(
   state: TrainState,
   prompts: Prompts,
   partial: partial_lib.Partial,
-  parts: Parts,
-) -> tuple[TrainState, Metrics, Written]:
+  parts: Phase,
+) -> tuple[TrainState, Metrics, StepRows]:
   """A step in which rows get a few tokens more; see `partial.py`."""
   with jax.named_scope("rollout"):
     found = partial.advance(state, prompts)
   rollout = found[1]
   greedy = greedy_stage(state, prompts, parts=parts)
-  groups = judged_stage(state, prompts, Drawn(rollout, greedy), parts=parts)
+  groups = judged_stage(state, prompts, Rollouts(rollout, greedy), parts=parts)
   return _trained(prompts, found, groups.scored, groups.greedy, parts)
 
 
@@ -657,12 +657,12 @@ def partial_step_of_host(
   state: TrainState,
   prompts: Prompts,
   rollout: Rollout,
-  cut: host_turns.Cut,
+  cut: host_turns.CutTurn,
   scored: Scored,
   greedy: Scored | None = None,
   *,
-  parts: Parts,
-) -> tuple[TrainState, Metrics, Written]:
+  parts: Phase,
+) -> tuple[TrainState, Metrics, StepRows]:
   """A step whose rows have got a few tokens more; jit with donated state.
 
   Args:
@@ -682,8 +682,8 @@ def _trained(
   found: tuple[TrainState, Rollout, jax.Array, Metrics],
   scored: Scored,
   greedy: Scored | None,
-  parts: Parts,
-) -> tuple[TrainState, Metrics, Written]:
+  parts: Phase,
+) -> tuple[TrainState, Metrics, StepRows]:
   """The update from those groups that have ended, as `Partial.settle` says."""
   state, rollout, is_whole, drawn = found
   kept = parts.constrain_rows(state.kept)
@@ -702,7 +702,7 @@ def _trained(
 
 
 def supervised_step(
-  state: TrainState, batch: TrainBatch, *, parts: Parts
+  state: TrainState, batch: TrainBatch, *, parts: Phase
 ) -> tuple[TrainState, Metrics]:
   """One update on given completions; jit with `donate_argnums=0`."""
   batch = dataclasses.replace(batch, **parts.constrain_rows(row_arrays(batch)))

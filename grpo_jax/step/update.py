@@ -20,7 +20,7 @@ from grpo_jax.ops import values as values_lib
 from grpo_jax.step import metrics as metrics_lib
 from grpo_jax.step import models, passes
 from grpo_jax.step.micro_batches import UpdatePlan
-from grpo_jax.step.models import Member, Params
+from grpo_jax.step.models import Model, Params
 from grpo_jax.types import (
   Algorithm,
   Critic,
@@ -61,7 +61,7 @@ class Loss(Protocol):
   def enters_trunk(self) -> bool:
     """Whether it has a gradient with respect to the trunk."""
 
-  def view(self, params: Params) -> models.View:
+  def view(self, params: Params) -> models.ModelView:
     """What the rows are run through, from the parameters of all members."""
 
   def value(
@@ -121,7 +121,7 @@ class PolicyLoss:
   num_updates: int = 1
   enters_trunk: bool = True
 
-  def view(self, params: Params) -> models.View:
+  def view(self, params: Params) -> models.ModelView:
     """The policy."""
     return models.policy_view(self.policy, params)
 
@@ -245,7 +245,7 @@ class CriticLoss:
     """A shared trunk is the policy's, and no gradient enters it."""
     return not self.critic.is_shared
 
-  def view(self, params: Params) -> models.View:
+  def view(self, params: Params) -> models.ModelView:
     """The critic."""
     return models.critic_view(self.critic, self.member, params)
 
@@ -290,7 +290,7 @@ class Update:
   """
 
   plan: UpdatePlan
-  members: Mapping[str, Member]
+  members: Mapping[str, Model]
   losses: tuple[Loss, ...]
   couples_group: bool = False
   constrain_rows: Callable[[PyTree], PyTree] = lambda rows: rows
@@ -518,7 +518,7 @@ def run(
   ), metrics_lib.of_trained(metrics, batch.mask)
 
 
-def _average(member: Member, state, params: PyTree) -> PyTree:
+def _average(member: Model, state, params: PyTree) -> PyTree:
   """The moving average of the trained leaves after a step, if one is kept."""
   if member.ema_decay is None:
     return state.average

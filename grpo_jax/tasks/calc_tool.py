@@ -137,7 +137,7 @@ def _guarded(interceptor: str, penalty: float) -> Environment:
     return environment
   return interceptor_lib.guard(
     environment,
-    interceptor_lib.Interceptor(
+    interceptor_lib.InterceptorTask(
       rules=(has_hash,),
       judge=None if interceptor == "rules" else is_bare_hash,
       dummy=UNKNOWN,
@@ -244,7 +244,7 @@ def _identity(problem: tuple[list[int], list[int], int]) -> list[int]:
 # The environment.
 
 
-class State(NamedTuple):
+class CalcState(NamedTuple):
   """One episode; the counts are of actions.
 
   Attributes:
@@ -268,7 +268,7 @@ class State(NamedTuple):
   malformed: jax.Array  # [] int32
 
 
-class Call(NamedTuple):
+class CalcCall(NamedTuple):
   """What an action asks of the tool; at most one of the first three is True.
 
   Attributes:
@@ -284,12 +284,12 @@ class Call(NamedTuple):
   result: jax.Array  # [] int32
 
 
-def reset(key: jax.Array, extras: Extras) -> State:
+def reset(key: jax.Array, extras: Extras) -> CalcState:
   """Begins an episode; nothing in it is random."""
   del key
   no = jnp.zeros((), bool)
   zero = jnp.zeros((), jnp.int32)
-  return State(
+  return CalcState(
     jnp.asarray(extras["gold"], jnp.int32),
     jnp.asarray(extras["leak"]) > 0,
     *(zero, no, no, no, zero, zero, zero),
@@ -297,10 +297,10 @@ def reset(key: jax.Array, extras: Extras) -> State:
 
 
 def step(
-  state: State,
+  state: CalcState,
   tokens: jax.Array,  # [A] int32
   mask: jax.Array,  # [A] bool
-) -> tuple[State, Turn]:
+) -> tuple[CalcState, Turn]:
   """Executes one action; see `Environment.step`."""
   call = _read(tokens, mask)
   leaked = call.leak & state.leak
@@ -330,7 +330,7 @@ def step(
   turn = state.turn + 1
   done = (mask.any() & (last == vocab.EOS)) | (turn == MAX_TURNS)
   understood = call.arithmetic | call.comment | leaked | answered
-  new = State(
+  new = CalcState(
     state.gold,
     state.leak,
     turn,
@@ -349,7 +349,7 @@ def step(
   )
 
 
-def scores(state: State) -> dict[str, jax.Array]:
+def scores(state: CalcState) -> dict[str, jax.Array]:
   """Judges an episode; see `make` for the names."""
   return {
     "accuracy": state.right.astype(jnp.float32),
@@ -363,7 +363,7 @@ def scores(state: State) -> dict[str, jax.Array]:
 def _read(
   tokens: jax.Array,  # [A] int32
   mask: jax.Array,  # [A] bool
-) -> Call:
+) -> CalcCall:
   """Parses an action as a call of the tool."""
   size = mask.sum()
   slots = jnp.arange(tokens.shape[0])  # [A]
@@ -401,7 +401,7 @@ def _read(
 
   hashed = framed & (tokens[1] == vocab.HASH)
   letter = _is_letter(tokens) | (slots < 2) | ~inside
-  return Call(
+  return CalcCall(
     arithmetic,
     hashed & (size > 3) & letter.all(),
     hashed & (size == 3),
@@ -441,7 +441,9 @@ def has_hash(tokens: jax.Array, mask: jax.Array) -> jax.Array:
   return is_call(tokens, mask) & (mask & (tokens == vocab.HASH)).any()
 
 
-def is_bare_hash(tokens: jax.Array, mask: jax.Array, state: State) -> jax.Array:
+def is_bare_hash(
+  tokens: jax.Array, mask: jax.Array, state: CalcState
+) -> jax.Array:
   """The judge: a `#` that no letter follows; no call ends with a `#`."""
   del state
   is_hash, is_letter = mask & (tokens == vocab.HASH), mask & _is_letter(tokens)

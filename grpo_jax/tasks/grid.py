@@ -217,7 +217,7 @@ def _next_action(cell: int, distances: Mapping[int, int]) -> int:
 # The environment.
 
 
-class State(NamedTuple):
+class GridState(NamedTuple):
   """One episode; places are cells."""
 
   agent: jax.Array  # [] int32
@@ -230,11 +230,11 @@ class State(NamedTuple):
   won: jax.Array  # [] bool
 
 
-def reset(key: jax.Array, extras: Extras) -> State:
+def reset(key: jax.Array, extras: Extras) -> GridState:
   """Begins an episode; nothing in it is random."""
   del key
   no = jnp.zeros((), bool)
-  return State(
+  return GridState(
     agent=jnp.asarray(extras["agent"], jnp.int32),
     key=jnp.asarray(extras["key"], jnp.int32),
     door=jnp.asarray(extras["door"], jnp.int32),
@@ -247,12 +247,12 @@ def reset(key: jax.Array, extras: Extras) -> State:
 
 
 def step(
-  state: State,
+  state: GridState,
   tokens: jax.Array,  # [1] int32
   mask: jax.Array,  # [1] bool
   *,
   tabular: bool,
-) -> tuple[State, Turn]:
+) -> tuple[GridState, Turn]:
   """Does one action; see `Environment.step`."""
   action = jnp.where(mask[0], tokens[0], vocab.PAD)
   row, column = state.agent // SIZE, state.agent % SIZE
@@ -286,7 +286,7 @@ def step(
   )
 
 
-def _observation(state: State) -> jax.Array:  # [12] int32
+def _observation(state: GridState) -> jax.Array:  # [12] int32
   """What the policy sees of a state."""
 
   def place(cell: jax.Array) -> list[jax.Array]:
@@ -307,7 +307,7 @@ def _observation(state: State) -> jax.Array:  # [12] int32
   )
 
 
-def scores(state: State) -> dict[str, jax.Array]:
+def scores(state: GridState) -> dict[str, jax.Array]:
   """Judges an episode; see `make` for the names."""
   return {
     "accuracy": state.won.astype(jnp.float32),
@@ -315,7 +315,7 @@ def scores(state: State) -> dict[str, jax.Array]:
   }
 
 
-def state_id(state: State) -> jax.Array:  # [] int32
+def state_id(state: GridState) -> jax.Array:  # [] int32
   """cell * 2 + h, below 2 * NUM_CELLS; exact within one problem."""
   return state.agent * 2 + state.has_key
 

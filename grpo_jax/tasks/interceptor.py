@@ -34,7 +34,7 @@ OUTCOMES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Interceptor:
+class InterceptorTask:
   """Which actions are not executed, and what happens instead.
 
   Attributes:
@@ -79,7 +79,9 @@ class Guarded(NamedTuple):
   counts: dict[str, jax.Array]  # each [] int32
 
 
-def guard(environment: Environment, interceptor: Interceptor) -> Environment:
+def guard(
+  environment: Environment, interceptor: InterceptorTask
+) -> Environment:
   """Puts an interceptor before an environment.
 
   The scores get the numbers of actions of the episode that were flagged,

@@ -104,7 +104,7 @@ def make(teacher_error: float = 0.0, num_lessons: int = 0) -> Task:
   )
 
 
-class Rule(NamedTuple):
+class StageRule(NamedTuple):
   """One problem.
 
   Attributes:
@@ -127,15 +127,15 @@ def example(
 ) -> Example:
   """Draws one problem; see `Task.example`. Extras: gold, padded; domain []."""
 
-  def sample(rng: np.random.Generator) -> Rule:
+  def sample(rng: np.random.Generator) -> StageRule:
     template = int(rng.integers(len(TEMPLATES)))
     if split == "test" and rng.random() < 0.5:
       template = len(TEMPLATES) + int(rng.integers(len(HELD_OUT)))
     names = rng.choice(list(ATTRIBUTES), size=2, replace=False)
     digits = rng.integers(10, size=2)
-    return Rule(template, "".join(names), "".join(map(str, digits)))
+    return StageRule(template, "".join(names), "".join(map(str, digits)))
 
-  def identity(rule: Rule) -> list[int]:
+  def identity(rule: StageRule) -> list[int]:
     words, _ = _ALL[rule.template]
     return vocab.encode(rule.filled(words))
 
@@ -192,7 +192,7 @@ def verify(
 class _Parser(NamedTuple):
   """What is known after some tokens: nodes, and lists that are open."""
 
-  tree: edits.Tree
+  tree: edits.EditTree
   heads: jax.Array  # [N] int32, labels of the open lists.
   starts: jax.Array  # [N] int32, nodes that there were before them.
   depth: jax.Array  # [] int32
@@ -204,7 +204,7 @@ def parsed(
   tokens: jax.Array,  # [L] int32
   size: jax.Array,  # [] int32
   num_nodes: int,
-) -> tuple[edits.Tree, jax.Array]:  # [] bool
+) -> tuple[edits.EditTree, jax.Array]:  # [] bool
   """Reads an expression: one list, `( atom item* )`, of letters and digits.
 
   Args:
@@ -219,7 +219,7 @@ def parsed(
   nothing = jnp.zeros(num_nodes, jnp.int32)
   zero = jnp.zeros((), jnp.int32)
   start = _Parser(
-    *(edits.Tree(nothing, nothing, zero), nothing, nothing, zero),
+    *(edits.EditTree(nothing, nothing, zero), nothing, nothing, zero),
     *(jnp.zeros((), bool), size > 0),
   )
 
@@ -238,7 +238,7 @@ def parsed(
     label = jnp.where(closes, at.heads[inner], token)
     first = jnp.where(closes, at.starts[inner], new)
     after = _Parser(
-      edits.Tree(
+      edits.EditTree(
         tree.labels.at[node].set(label, mode="drop"),
         tree.first.at[node].set(first, mode="drop"),
         new + (is_leaf | closes),

@@ -340,7 +340,7 @@ def _facts(letters: Sequence[int], digits: Sequence[int]) -> list[int]:
 # The environment.
 
 
-class State(NamedTuple):
+class MemchainState(NamedTuple):
   """One episode.
 
   Attributes:
@@ -367,7 +367,7 @@ def reset(
   num_steps: int,
   num_digits: int,
   brief: bool,
-) -> State:
+) -> MemchainState:
   """Begins an episode; the distractors are drawn."""
   letter_key, digit_key = jax.random.split(key)
   known = jnp.asarray(extras["letters"], jnp.int32)  # [F]
@@ -392,7 +392,7 @@ def reset(
   )
   query = extras["query"]
   zero = jnp.zeros((), jnp.int32)
-  return State(
+  return MemchainState(
     question=jnp.array(
       [vocab.OBS, known[query], vocab.QUESTION, vocab.OBS_END], jnp.int32
     ),
@@ -408,10 +408,10 @@ def reset(
 
 
 def step(
-  state: State,
+  state: MemchainState,
   tokens: jax.Array,  # [4] int32
   mask: jax.Array,  # [4] bool
-) -> tuple[State, Turn]:
+) -> tuple[MemchainState, Turn]:
   """Does one action; see `Environment.step`."""
   num_distractors, size = state.distractors.shape
   num_steps = num_distractors + 2
@@ -444,7 +444,7 @@ def step(
   )
 
 
-def scores(state: State) -> dict[str, jax.Array]:
+def scores(state: MemchainState) -> dict[str, jax.Array]:
   """Judges an episode; see `make` for the names."""
   num_expected = state.distractors.shape[0] + 1
   return {
@@ -453,7 +453,7 @@ def scores(state: State) -> dict[str, jax.Array]:
   }
 
 
-def action_len(state: State) -> jax.Array:  # [] int32
+def action_len(state: MemchainState) -> jax.Array:  # [] int32
   """One token, and four where the question is answered."""
   asked = state.turn == state.distractors.shape[0] + 1
   return jnp.where(asked, ANSWER_LEN, 1)
@@ -464,7 +464,7 @@ def action_len(state: State) -> jax.Array:  # [] int32
 
 def replay_numpy(
   extras: Mapping[str, np.ndarray],
-  start: State,
+  start: MemchainState,
   actions: Sequence[Sequence[int]],
 ) -> tuple[list[PlainTurn], dict[str, float]]:
   """An episode on the host; see `Task.replay_numpy`."""

@@ -172,7 +172,7 @@ def _winning_move(heaps: Sequence[int]) -> str | None:
 # The environment.
 
 
-class State(NamedTuple):
+class NimState(NamedTuple):
   """One game."""
 
   heaps: jax.Array  # [num_heaps] int32
@@ -185,11 +185,11 @@ class State(NamedTuple):
   won: jax.Array  # [] bool
 
 
-def reset(key: jax.Array, extras: Extras) -> State:
+def reset(key: jax.Array, extras: Extras) -> NimState:
   """Begins a game; nothing in it is random."""
   del key
   no = jnp.zeros((), bool)
-  return State(
+  return NimState(
     heaps=jnp.asarray(extras["heaps"], jnp.int32),
     mover=jnp.asarray(extras["seat"], jnp.int32),
     turn=jnp.zeros((), jnp.int32),
@@ -207,10 +207,10 @@ def _is_won(heaps: jax.Array) -> jax.Array:  # [h] -> [] bool
 
 
 def step(
-  state: State,
+  state: NimState,
   tokens: jax.Array,  # [2] int32
   mask: jax.Array,  # [2] bool
-) -> tuple[State, Turn]:
+) -> tuple[NimState, Turn]:
   """Does one action; see `Environment.step`."""
   heap, count = tokens[0] - vocab.LETTER_A, tokens[1] - vocab.DIGIT_0
   taken = jnp.where(jnp.arange(len(state.heaps)) == heap, count, 0)
@@ -221,7 +221,7 @@ def step(
   fault = ~is_move | (_is_won(state.heaps) & _is_won(heaps))
   done = ~is_move | (heaps == 0).all()
   won = done & (is_mine == is_move)
-  new = State(
+  new = NimState(
     heaps=heaps,
     mover=1 - state.mover,
     turn=state.turn + 1,
@@ -238,7 +238,7 @@ def step(
   return environment_lib.settle(state.over, state, new, answer)
 
 
-def scores(state: State) -> dict[str, jax.Array]:
+def scores(state: NimState) -> dict[str, jax.Array]:
   """What a game was worth; see `make` for the names."""
   found = {
     "accuracy": state.moved & ~state.faulty,
@@ -248,12 +248,12 @@ def scores(state: State) -> dict[str, jax.Array]:
   return {name: x.astype(jnp.float32) for name, x in found.items()}
 
 
-def seat(state: State) -> jax.Array:  # [] int32
+def seat(state: NimState) -> jax.Array:  # [] int32
   """Who is to move; see `Environment.seat`."""
   return state.mover
 
 
-def state_id(state: State, *, base: int) -> jax.Array:  # [] int32
+def state_id(state: NimState, *, base: int) -> jax.Array:  # [] int32
   """Heaps as digits, and who is to move; exact."""
   number = state.mover
   for size in list(state.heaps):

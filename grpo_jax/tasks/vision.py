@@ -75,7 +75,7 @@ class Square(NamedTuple):
     return [self.left, self.top, right, bottom]
 
 
-class Problem(NamedTuple):
+class VisionProblem(NamedTuple):
   """A question about an image."""
 
   domain: str  # Of `DOMAINS`.
@@ -156,7 +156,7 @@ def make(
   )
 
 
-def _identity(problem: Problem) -> list[int]:
+def _identity(problem: VisionProblem) -> list[int]:
   """Names the image: test problems share none with those to learn from."""
   names = list(COLOURS)
   return [
@@ -195,7 +195,7 @@ def _are_apart(one: Square, other: Square) -> bool:
   )
 
 
-def _sample(rng: np.random.Generator, domains: Sequence[str]) -> Problem:
+def _sample(rng: np.random.Generator, domains: Sequence[str]) -> VisionProblem:
   """A problem of one of the domains. Squares that find no place are redrawn."""
   domain = domains[int(rng.integers(len(domains)))]
   question, colours, sides = DOMAINS[domain]
@@ -209,7 +209,7 @@ def _sample(rng: np.random.Generator, domains: Sequence[str]) -> Problem:
   ]
   while (squares := _placed(rng, wanted)) is None:
     pass  # There is room for any number; the first ones were in the way.
-  return Problem(domain, colour, squares)
+  return VisionProblem(domain, colour, squares)
 
 
 def pixels(squares: list[Square]) -> np.ndarray:  # [8, 8, 3] float32

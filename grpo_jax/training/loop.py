@@ -32,7 +32,7 @@ from grpo_jax.training.evaluation import lint
 from grpo_jax.training.phases import build, executors
 from grpo_jax.training.problem import probe
 from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.training.run import Result, Run
+from grpo_jax.training.run import OpenRun, Result
 from grpo_jax.training.runtime import (
   checkpoints,
   compilation,
@@ -44,10 +44,10 @@ from grpo_jax.training.runtime import (
 )
 
 
-class Alone:
+class OneRun:
   """One run, whose state is always at hand."""
 
-  def __init__(self, run: Run, index: int):
+  def __init__(self, run: OpenRun, index: int):
     parts = run.phases[index].parts
     self._run = run
     self._driver = run.program(
@@ -56,19 +56,19 @@ class Alone:
       lambda: executors.make_driver(run.problem, run.mesh, parts, run.told),
     )
 
-  def advance(self, batches: list[list[Any]]) -> list[executors.Outcome]:
-    """See `steps.Crew`."""
+  def advance(self, batches: list[list[Any]]) -> list[executors.StepResult]:
+    """See `steps.Stepper`."""
     self._run.state, outcome = self._driver(self._run.state, *batches[0])
     self._run.told = outcome.told
     return [outcome]
 
-  def places(self, run: Run) -> np.ndarray:  # [P] int32
-    """See `steps.Crew`."""
+  def places(self, run: OpenRun) -> np.ndarray:  # [P] int32
+    """See `steps.Stepper`."""
     return jax.device_get(run.state.schedule["places"])
 
   @contextlib.contextmanager
-  def at_hand(self, run: Run) -> Iterator[None]:
-    """See `steps.Crew`."""
+  def at_hand(self, run: OpenRun) -> Iterator[None]:
+    """See `steps.Stepper`."""
     del run
     yield
 
@@ -135,14 +135,14 @@ def train(
       compiling=stack.enter_context(compilation.clock()),
     )
     stack.push(watch.failing)  # Before whatever waits for other processes.
-    go_through([run], functools.partial(Alone, run))
+    go_through([run], functools.partial(OneRun, run))
     if failure := _failure(run) or run.failure:
       raise failure
     return run_lib.result(run)
 
 
 def go_through(
-  together: Sequence[Run], crew_of: Callable[[int], steps.Crew]
+  together: Sequence[OpenRun], crew_of: Callable[[int], steps.Stepper]
 ) -> None:
   """Takes runs that have got equally far through the phases that are left.
 
@@ -175,12 +175,12 @@ def go_through(
     run.saved.wait()
 
 
-def going_on(together: Sequence[Run]) -> list[Run]:
+def going_on(together: Sequence[OpenRun]) -> list[OpenRun]:
   """The runs that are not left behind."""
   return [run for run in together if run.failure is None]
 
 
-def _failure(run: Run) -> Exception | None:
+def _failure(run: OpenRun) -> Exception | None:
   """What a run ends with that a rule of health has stopped; or None."""
   if run.health.halted is None:
     return None
@@ -188,7 +188,9 @@ def _failure(run: Run) -> Exception | None:
   return run.health.failure(run.problem.complaints, run.saved.latest_step())
 
 
-def _leave_behind(together: Sequence[Run], saved: Sequence[Run]) -> None:
+def _leave_behind(
+  together: Sequence[OpenRun], saved: Sequence[OpenRun]
+) -> None:
   """Goes on without those of several runs that a rule of health has stopped.
 
   Args:
@@ -202,7 +204,9 @@ def _leave_behind(together: Sequence[Run], saved: Sequence[Run]) -> None:
       logging.warning("%s is left behind: %s", workdir, run.failure)
 
 
-def _run_phase(together: Sequence[Run], index: int, crew: steps.Crew) -> None:
+def _run_phase(
+  together: Sequence[OpenRun], index: int, crew: steps.Stepper
+) -> None:
   """Steps through one phase, from wherever the states are in it."""
   for run in together:  # What was left behind is part of the program too.
     with crew.at_hand(run):
@@ -228,8 +232,8 @@ def _run_phase(together: Sequence[Run], index: int, crew: steps.Crew) -> None:
       run.log.write(offset, name, summary)
       tracing.write_evaluation(run, name, offset, at_start=True)
 
-  book = steps.Book(together, crew, index, offset, done + 1)
-  feed = steps.Feed(together, index, crew)
+  book = steps.Recorder(together, crew, index, offset, done + 1)
+  feed = steps.Batches(together, index, crew)
   if phase.plays and first.phases[index].parts.trains_policy:
     algorithm, objective = first.config.objective(name)
     own = algorithm.name.rpartition(":")[2]  # Of an import path.
@@ -273,7 +277,7 @@ def _run_phase(together: Sequence[Run], index: int, crew: steps.Crew) -> None:
       _leave_behind(together, halted)
 
 
-def _leave_halted(together: Sequence[Run]) -> None:
+def _leave_halted(together: Sequence[OpenRun]) -> None:
   """Leaves runs behind that a guard has halted; their checkpoints stay."""
   for run in going_on(together):
     if run.guards.halted:
@@ -285,11 +289,11 @@ def _leave_halted(together: Sequence[Run]) -> None:
 
 
 def _save(
-  together: Sequence[Run],
-  crew: steps.Crew,
+  together: Sequence[OpenRun],
+  crew: steps.Stepper,
   index: int,
   step: int,
-  feed: steps.Feed,
+  feed: steps.Batches,
 ) -> None:
   """Saves all runs; none is a checkpoint ahead of another for long."""
   with jax.transfer_guard("allow"):

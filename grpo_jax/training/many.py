@@ -54,7 +54,7 @@ from grpo_jax.training.runtime import (
   log,
   sharding,
 )
-from grpo_jax.types import Drawn, Policy, PyTree, TrainState
+from grpo_jax.types import Policy, PyTree, Rollouts, TrainState
 
 # Settings that may differ, beside those of phases; where they are groups, in
 # their numbers.
@@ -292,7 +292,7 @@ class Together:
   """
 
   def __init__(
-    self, together: Sequence[run_lib.Run], of_phase: Programs, mesh: Mesh
+    self, together: Sequence[run_lib.OpenRun], of_phase: Programs, mesh: Mesh
   ):
     self._together = list(together)
     self._programs, self._mesh = of_phase, mesh
@@ -302,7 +302,7 @@ class Together:
       np.arange(len(self._together), dtype=np.int32), self._split
     )
 
-  def advance(self, batches: list[list[Any]]) -> list[executors.Outcome]:
+  def advance(self, batches: list[list[Any]]) -> list[executors.StepResult]:
     """See `steps.Crew`."""
     if self._states is None:
       states = [run.state for run in self._together]
@@ -315,8 +315,8 @@ class Together:
       self._states, metrics, written = self._step(self._states, of_steps)
     fetched = functools.cache(lambda: jax.device_get(metrics))
 
-    def outcome(i: int, run: run_lib.Run) -> executors.Outcome:
-      return executors.Outcome(
+    def outcome(i: int, run: run_lib.OpenRun) -> executors.StepResult:
+      return executors.StepResult(
         lambda: executors.numbers({key: x[i] for key, x in fetched().items()}),
         functools.partial(_written, written, i, self._mesh, run.mesh)
         if written is not None
@@ -339,7 +339,9 @@ class Together:
     if draw is None:
       return self._programs.step(self._numbers, states, now)
 
-    def drawn(states: TrainState, batches: Sequence[Any], ahead: int) -> Drawn:
+    def drawn(
+      states: TrainState, batches: Sequence[Any], ahead: int
+    ) -> Rollouts:
       of_runs = np.full(len(self._together), ahead, np.int32)
       placed_ahead = jax.device_put(of_runs, self._split)
       return draw(self._numbers, states, placed(batches), placed_ahead)
@@ -348,7 +350,7 @@ class Together:
     states, *said = self._programs.step(self._numbers, states, now, queue[0])
     return dataclasses.replace(states, queue=queue[1:]), *said
 
-  def places(self, run: run_lib.Run) -> np.ndarray:  # [P] int32
+  def places(self, run: run_lib.OpenRun) -> np.ndarray:  # [P] int32
     """See `steps.Crew`."""
     if self._states is None:
       return run.state.schedule["places"]
@@ -356,7 +358,7 @@ class Together:
     return jax.device_get(self._states.schedule["places"])[index]
 
   @contextlib.contextmanager
-  def at_hand(self, run: run_lib.Run) -> Iterator[None]:
+  def at_hand(self, run: run_lib.OpenRun) -> Iterator[None]:
     """See `steps.Crew`."""
     state = run.state
     if self._states is not None:
@@ -428,7 +430,7 @@ def _of_phase(
     config = hyperparameters.merged(alike, "config", run)
     problem = problem_lib.make_problem(config)
     if len(set(seeds)) > 1:
-      seed: Any = hyperparameters.Varied("config.seed", seeds, run)
+      seed: Any = hyperparameters.TracedNumber("config.seed", seeds, run)
       config = dataclasses.replace(config, seed=seed)
     alone = sharding.make_mesh(1)
     return build.make_parts(config, problem, policy, name, alone)
@@ -524,7 +526,7 @@ def _one(states: TrainState, i: int, mesh: Mesh) -> TrainState:
 
 
 @contextlib.contextmanager
-def _at_hand(run: run_lib.Run, state: TrainState) -> Iterator[None]:
+def _at_hand(run: run_lib.OpenRun, state: TrainState) -> Iterator[None]:
   """Has the state of a run on its device while it is needed.
 
   Otherwise the host has it: a device may have no room for those of all runs.

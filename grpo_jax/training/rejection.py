@@ -38,7 +38,7 @@ def files(config: config_lib.RunConfig) -> dict[int, str]:
   }
 
 
-class Kept(NamedTuple):
+class KeptCompletions(NamedTuple):
   """What is kept of a step.
 
   Attributes:
@@ -56,8 +56,8 @@ def keep(
   mesh: Mesh,
   index: int,
   step: int,
-  outcome: executors.Outcome,
-) -> Kept:
+  outcome: executors.StepResult,
+) -> KeptCompletions:
   """What is kept of a step; every process calls it, and gets all of it.
 
   Args:
@@ -95,7 +95,7 @@ def keep(
     "kept/prompts": float(np.mean([bool(x) for x in groups.values()])),
     "kept/tokens": float(np.mean(lengths)) if lengths else float("nan"),
   }
-  return Kept(kept, metrics)
+  return KeptCompletions(kept, metrics)
 
 
 def _lines(

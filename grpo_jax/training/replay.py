@@ -82,13 +82,13 @@ def replay_steps(
 
 
 def _outcomes(
-  run: run_lib.Run, index: int
-) -> Iterator[tuple[int, executors.Outcome]]:
+  run: run_lib.OpenRun, index: int
+) -> Iterator[tuple[int, executors.StepResult]]:
   """Takes the steps of a phase that are left: their numbers over all phases,
   and outcomes."""
   run_lib.enter(run, index)
-  crew = loop.Alone(run, index)
-  feed = steps.Feed([run], index, crew)
+  crew = loop.OneRun(run, index)
+  feed = steps.Batches([run], index, crew)
   counts = [run.config.section(name).steps for name in run.config.phases]
   offset = sum(counts[:index])
   for done in range(int(run.state.phase_step), counts[index]):
@@ -96,7 +96,7 @@ def _outcomes(
     yield offset + done + 1, outcome
 
 
-def _ids(outcome: executors.Outcome) -> str:
+def _ids(outcome: executors.StepResult) -> str:
   assert outcome.batch is not None
   ids = sorted(outcome.batch.prompts.ids.tolist())
   return ", ".join(map(str, ids[:32])) + (", …" if len(ids) > 32 else "")
@@ -125,7 +125,7 @@ def _check_step(settings: config_lib.RunConfig, step: int) -> None:
 @contextlib.contextmanager
 def opened(
   folder: files.Path, settings: config_lib.RunConfig, step: int
-) -> Iterator[run_lib.Run]:
+) -> Iterator[run_lib.OpenRun]:
   """The run as it was at its last checkpoint before a step."""
   mesh = sharding.make_mesh(**dataclasses.asdict(settings.mesh))
   with contextlib.ExitStack() as stack:
@@ -147,7 +147,7 @@ def opened(
       shapes = checkpointed.abstract_start(policy, settings.seed)
       state = checkpointed.restore(saved, start, phases, shapes, mesh)
     nobody: Any = None  # Who watches, saves or evaluates.
-    yield run_lib.Run(
+    yield run_lib.OpenRun(
       config=settings,
       config_hash="",
       problem=problem,
@@ -180,7 +180,7 @@ def recorded(
   return None
 
 
-def differences(found: traces.Row, expected: traces.Row) -> list[str]:
+def differences(found: traces.TraceRow, expected: traces.TraceRow) -> list[str]:
   """What differs between a row that was drawn again and its trace.
 
   Args:

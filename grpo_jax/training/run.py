@@ -98,7 +98,7 @@ class Result:
 
 
 @dataclasses.dataclass
-class Run:
+class OpenRun:
   """What a run keeps open, and the state as it moves on.
 
   Attributes:
@@ -136,7 +136,7 @@ class Run:
   config_hash: str
   problem: problem_lib.Problem
   mesh: Mesh
-  phases: list[checkpointed.Phase]
+  phases: list[checkpointed.OpenPhase]
   streams: list[Any]
   evaluator: evaluation.Evaluator
   saved: checkpoints.Checkpoints
@@ -161,7 +161,7 @@ class Run:
   failure: Exception | None = None
   programs: dict[tuple[str, str], Any] = dataclasses.field(default_factory=dict)
   evaluation_s: float = 0.0
-  told: tuple[judging.Told, ...] = ()
+  told: tuple[judging.HostReport, ...] = ()
 
   def __post_init__(self):
     self.told = judging.told_from((self.position or {}).get("told", ()))
@@ -221,7 +221,7 @@ class Prepared(NamedTuple):
   """
 
   policy: Policy
-  phases: list[checkpointed.Phase]
+  phases: list[checkpointed.OpenPhase]
   start: TrainState
   streams: list[Any]
 
@@ -275,7 +275,7 @@ def open_run(
   stop: hosts.Stop,
   compiling: compilation.Clock,
   evaluator: evaluation.Evaluator | None = None,
-) -> Run:
+) -> OpenRun:
   """A run at its start, or where its last checkpoint is.
 
   Args:
@@ -287,7 +287,7 @@ def open_run(
     problem: What it solves.
     prepared: Its parts.
     mesh: Its devices.
-    watch, stop, compiling: See `Run`.
+    watch, stop, compiling: See `OpenRun`.
     evaluator: One of another run with the same prompts and judges.
 
   Raises:
@@ -345,7 +345,7 @@ def open_run(
     log_lib.save_run_info(workdir, config_json)
     inputs.save(workdir, read)
   stack.enter_context(log)
-  return Run(
+  return OpenRun(
     config=settings,
     config_hash=config_hash(config_json),
     problem=problem,
@@ -371,7 +371,7 @@ def config_hash(config_json: str) -> str:
   return log_lib.config_hash(json.loads(config_json), MAY_CHANGE)
 
 
-def enter(run: Run, index: int) -> None:
+def enter(run: OpenRun, index: int) -> None:
   """Brings the state to where phase `index` begins or continues."""
   run.index = index
   if held_out := run.measured.get(run.config.phases[index]):
@@ -391,7 +391,7 @@ def enter(run: Run, index: int) -> None:
   run.state = jax.device_put(state, sharding.of_state(run.mesh, state))
 
 
-def result(run: Run) -> Result:
+def result(run: OpenRun) -> Result:
   """How the run has ended, evaluated where that is missing, and saved."""
   preempted, saved_step = run.stop.agreed(), None
   if preempted:
@@ -482,12 +482,12 @@ def example(
 
 
 def record(
-  run: Run,
+  run: OpenRun,
   name: str,
   offset: int,
   done: int,
   metrics: dict[str, float],
-  outcome: executors.Outcome,
+  outcome: executors.StepResult,
   is_due: bool,
   is_probed: bool = False,
 ) -> dict[str, float]:
@@ -555,7 +555,7 @@ def due(every: int, done: int, steps: int) -> bool:
   return done == steps or (every > 0 and done % every == 0)
 
 
-def evaluate(run: Run) -> dict[str, float]:
+def evaluate(run: OpenRun) -> dict[str, float]:
   """Held-out means; keeps the completions for the summary."""
   start, compiled = time.perf_counter(), run.compiling.seconds
   with terminal.waiting("evaluating"), jax.transfer_guard("allow"):
@@ -572,7 +572,7 @@ def evaluate(run: Run) -> dict[str, float]:
   return run.after
 
 
-def looked_at(run: Run, name: str) -> dict[str, float]:
+def looked_at(run: OpenRun, name: str) -> dict[str, float]:
   """What is due of a phase: held-out means, or those of its reward model."""
   kind = run.config.section(name).of_kind
   found: dict[str, float] = {}
@@ -584,7 +584,7 @@ def looked_at(run: Run, name: str) -> dict[str, float]:
   return found
 
 
-def save(run: Run, index: int, global_step: int, stream_state: Any) -> None:
+def save(run: OpenRun, index: int, global_step: int, stream_state: Any) -> None:
   """Everything the run needs to go on; the log reaches the disk first."""
   run.log.flush()
   extra = {
@@ -608,7 +608,7 @@ def save(run: Run, index: int, global_step: int, stream_state: Any) -> None:
 
 
 def _check_finite(
-  run: Run, name: str, done: int, metrics: dict[str, float]
+  run: OpenRun, name: str, done: int, metrics: dict[str, float]
 ) -> None:
   culprits = {"": name, "value/": "critic", "reward_model/": "reward_model"}
   found = [
@@ -648,7 +648,7 @@ def _check_finite(
 
 
 @contextlib.contextmanager
-def profiled(run: Run, global_step: int) -> Iterator[None]:
+def profiled(run: OpenRun, global_step: int) -> Iterator[None]:
   """Traces the steps of `config.profile_steps` for xprof."""
   steps = run.config.profile_steps
   if steps and global_step == steps[0]:

@@ -13,14 +13,14 @@ from grpo_jax.training import run as run_lib
 from grpo_jax.training import tracing
 from grpo_jax.training.monitor import health
 from grpo_jax.training.phases import executors
-from grpo_jax.training.run import Run
+from grpo_jax.training.run import OpenRun
 from grpo_jax.training.runtime import compilation, hosts, terminal
 
 
-class Crew(Protocol):
+class Stepper(Protocol):
   """What moves the runs of a phase on."""
 
-  def advance(self, batches: list[list[Any]]) -> list[executors.Outcome]:
+  def advance(self, batches: list[list[Any]]) -> list[executors.StepResult]:
     """One step of all runs.
 
     Args:
@@ -30,24 +30,24 @@ class Crew(Protocol):
       What the step will have to say of each run.
     """
 
-  def places(self, run: Run) -> Any:
+  def places(self, run: OpenRun) -> Any:
     """Places in its pool of the prompts that a run draws next, [P] int32.
 
     Waits for the step that says so.
     """
 
-  def at_hand(self, run: Run) -> contextlib.AbstractContextManager[None]:
+  def at_hand(self, run: OpenRun) -> contextlib.AbstractContextManager[None]:
     """Has the state of a run in `run.state`, on its devices, for a while."""
 
 
-class Feed:
+class Batches:
   """The batches of a phase, each with the stream's state before it.
 
   Batches wait whose step is not done: the next one, and those that rollouts are
   drawn for ahead.
   """
 
-  def __init__(self, together: Sequence[Run], index: int, crew: Crew):
+  def __init__(self, together: Sequence[OpenRun], index: int, crew: Stepper):
     self._together, self._crew = together, crew
     self._streams = [run.streams[index] for run in together]
     parts = together[0].phases[index].parts
@@ -75,8 +75,8 @@ class Feed:
     return batches
 
   def counted(
-    self, batches: list[list[Any]], outcomes: Sequence[executors.Outcome]
-  ) -> list[executors.Outcome]:
+    self, batches: list[list[Any]], outcomes: Sequence[executors.StepResult]
+  ) -> list[executors.StepResult]:
     """What a step says, with what was left out of its batch for its images.
 
     Args:
@@ -93,8 +93,8 @@ class Feed:
     ]
 
   def _with_unusable(
-    self, run: Run, number: int, outcome: executors.Outcome
-  ) -> executors.Outcome:
+    self, run: OpenRun, number: int, outcome: executors.StepResult
+  ) -> executors.StepResult:
     if self._totals is None:
       self._totals = executors.totals(run.mesh)
     total = self._totals({"data/unusable": float(number)})
@@ -108,13 +108,13 @@ class Feed:
     return waiting[0][0] if waiting else self._streams[i].get_state()
 
 
-class Book:
+class Recorder:
   """Writes and shows what the steps of a phase have to say."""
 
   def __init__(
     self,
-    together: Sequence[Run],
-    crew: Crew,
+    together: Sequence[OpenRun],
+    crew: Stepper,
     index: int,
     offset: int,
     first_step: int,
@@ -151,7 +151,7 @@ class Book:
   def record(
     self,
     done: int,
-    outcomes: Sequence[executors.Outcome],
+    outcomes: Sequence[executors.StepResult],
     compiled: compilation.Count,
     is_due: bool,
     is_probed: bool,

@@ -43,7 +43,7 @@ import numpy as np
 
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import after as after_lib
-from grpo_jax.step.rows import Written
+from grpo_jax.step.rows import StepRows
 from grpo_jax.training import run as run_lib
 from grpo_jax.training.evaluation import rows, trace_rows
 from grpo_jax.training.phases import executors
@@ -154,7 +154,7 @@ def is_traced(config: config_lib.RunConfig, name: str, done: int) -> bool:
 class Tracer:
   """Traces the steps of one phase of a run."""
 
-  def __init__(self, run: run_lib.Run, index: int):
+  def __init__(self, run: run_lib.OpenRun, index: int):
     """Compiles nothing yet.
 
     Args:
@@ -180,7 +180,7 @@ class Tracer:
   def write(
     self,
     step: int,
-    outcome: executors.Outcome,
+    outcome: executors.StepResult,
     is_current: bool = True,
     is_alarm: bool = False,
   ) -> None:
@@ -212,7 +212,7 @@ class Tracer:
       _write(self._run, groups, step, 1)
 
   def group(
-    self, step: int, outcome: executors.Outcome, prompt_id: int
+    self, step: int, outcome: executors.StepResult, prompt_id: int
   ) -> traces.Group | None:
     """The group of a prompt in a step whose state the run has now.
 
@@ -236,7 +236,7 @@ class Tracer:
     return self._run.config.section(self._name).num_prompts
 
   def _looked_at(
-    self, written: Written, is_current: bool
+    self, written: StepRows, is_current: bool
   ) -> tuple[after_lib.After | None, dict[str, np.ndarray]]:
     """What a pass says of the rows, and what rules read of them."""
     found = None
@@ -246,7 +246,9 @@ class Tracer:
       heads = self._heads(written, None)
     return found, jax.device_get(heads)
 
-  def _named(self, outcome: executors.Outcome, ids: Sequence[int]) -> list[int]:
+  def _named(
+    self, outcome: executors.StepResult, ids: Sequence[int]
+  ) -> list[int]:
     """The groups of prompts that the config names."""
     names = self._run.config.log.trace_prompts
     if not names:
@@ -265,8 +267,8 @@ class Tracer:
   def _groups(
     self,
     step: int,
-    outcome: executors.Outcome,
-    written: Written,
+    outcome: executors.StepResult,
+    written: StepRows,
     found: after_lib.After | None,
     chosen: dict[int, tuple[str, ...]],
     heads: dict[str, np.ndarray],
@@ -314,7 +316,7 @@ class Tracer:
     ]
 
   def _told(
-    self, outcome: executors.Outcome, ids: Sequence[int]
+    self, outcome: executors.StepResult, ids: Sequence[int]
   ) -> dict[int, tuple[int, str, list, dict[str, Any]]]:
     """What the processes that know prompts say of them.
 
@@ -342,7 +344,7 @@ class Tracer:
     return found
 
 
-def _fed(outcome: executors.Outcome) -> dict[int, tuple[int, dict]]:
+def _fed(outcome: executors.StepResult) -> dict[int, tuple[int, dict]]:
   """Number and record of the prompts that this process feeds, by their id."""
   batch = outcome.batch
   assert batch is not None
@@ -352,14 +354,14 @@ def _fed(outcome: executors.Outcome) -> dict[int, tuple[int, dict]]:
 
 
 def _after(
-  state: TrainState, written: Written, *, parts: Any
+  state: TrainState, written: StepRows, *, parts: Any
 ) -> tuple[after_lib.After | None, dict[str, jax.Array]]:
   found = after_lib.after_update(state, written, parts=parts)
   return found, _heads(written, found)
 
 
 def _heads(
-  written: Written, found: after_lib.After | None
+  written: StepRows, found: after_lib.After | None
 ) -> dict[str, jax.Array]:  # each [B]
   """What rules read of rows."""
   batch = written.batch
@@ -376,7 +378,7 @@ def _heads(
 
 
 def write_evaluation(
-  run: run_lib.Run, name: str, step: int, at_start: bool = False
+  run: run_lib.OpenRun, name: str, step: int, at_start: bool = False
 ) -> None:
   """Writes some of the held-out prompts of the run's last evaluation.
 
@@ -426,7 +428,7 @@ def _nan(x: float | None) -> float:
 
 
 def _write(
-  run: run_lib.Run, groups: Sequence[traces.Group], step: int, order: int
+  run: run_lib.OpenRun, groups: Sequence[traces.Group], step: int, order: int
 ) -> None:
   """Writes groups, in what is their part of the file."""
   total = run.config.log.traces_max_mib * _MIB

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import jax
 
 from grpo_jax.types.common import PyTree
-from grpo_jax.types.rollouts import Drawn, Prompts, Rollout, Scored
+from grpo_jax.types.rollouts import Prompts, Rollout, Rollouts, Scored
 
 
 @jax.tree_util.register_dataclass
@@ -64,7 +64,7 @@ class TrainState:
   reservoir: PyTree = None
   schedule: PyTree = None
   kept: PyTree = None
-  queue: tuple[Drawn, ...] = ()
+  queue: tuple[Rollouts, ...] = ()
 
   @property
   def params(self) -> dict[str, PyTree]:
@@ -183,7 +183,7 @@ class Critic:
   head: Callable[[PyTree, jax.Array], jax.Array]
 
 
-class Judge(Protocol):
+class Reward(Protocol):
   """Who scores the completions of a phase; see `training/problem/rewards.py`.
   """
 
@@ -207,7 +207,7 @@ class Judge(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Player:
+class Sampler:
   """Who writes the completions of a phase, in the graph.
 
   Attributes:

@@ -230,7 +230,7 @@ class Scored:
   step_mask: jax.Array | None = None  # [B, T] bool
 
 
-class Drawn(NamedTuple):
+class Rollouts(NamedTuple):
   """What the policy wrote for one step.
 
   Attributes:

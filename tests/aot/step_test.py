@@ -19,7 +19,7 @@ from grpo_jax.step import models, step
 from grpo_jax.training.phases import checkpointed
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.runtime import sharding
-from grpo_jax.types import Player
+from grpo_jax.types import Sampler
 
 WIDTH, LAYERS = recorded.WIDTH, recorded.LAYERS
 MLP, PROMPT, NEW = recorded.MLP, recorded.PROMPT, recorded.NEW
@@ -85,7 +85,7 @@ def sampled(target, change) -> costs.Analysis:
       prompts = sharding.abstract(phases[-1].prompts, sharding.by_rows(mesh))
       function = functools.partial(
         step.sample_stage,
-        parts=dataclasses.replace(parts, player=Player(play)),
+        parts=dataclasses.replace(parts, player=Sampler(play)),
       )
       text = jax.jit(function).lower(state, prompts).compile().as_text()
   return costs.analyze(text, steps.PHASES, most_tokens=NEW - 1)

@@ -39,7 +39,7 @@ def test_the_files_are_what_is_said(tmp_path):
 
 def test_a_right_program_passes_and_the_wrong_order_fails():
   box = box_lib.Box("process")
-  limits = box_lib.Limits(wall_s=20.0)
+  limits = box_lib.BoxLimits(wall_s=20.0)
   _, test = code_problems.problems()
   for steps in test[:3]:
     for sloppy, passed in ((False, 5), (True, 0)):

@@ -38,7 +38,7 @@ def test_an_adapted_transformer_samples_and_scores_like_the_original():
 
     batch = transformer_test.make_batch(junk=99)
     prompts = Prompts(*batch[:2], jnp.arange(3), {})
-    sampling_config = sampling.SamplingConfig(
+    sampling_config = sampling.SamplerConfig(
       5, (0,), 0, temperature=0.7, lanes=5
     )
 

@@ -386,7 +386,7 @@ def _sample(config, params, record_routing=True):
     params,
     _prompts(),
     jax.random.key(3),
-    sampling.SamplingConfig(T, (0,), 0, record_routing=record_routing),
+    sampling.SamplerConfig(T, (0,), 0, record_routing=record_routing),
     G,
   )
 

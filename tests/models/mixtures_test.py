@@ -176,7 +176,7 @@ def test_routing_is_recorded_and_replayed(name):
   tokens, mask, *_ = transformer_test.make_batch()
   own = np.arange(len(tokens), dtype=np.int32)
   prompts = Prompts(tokens, mask, own, {})
-  sampled = sampling.SamplingConfig(
+  sampled = sampling.SamplerConfig(
     max_new_tokens=4, end_ids=(), pad_id=0, record_routing=True
   )
   sample = functools.partial(

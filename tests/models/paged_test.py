@@ -140,7 +140,7 @@ def rollout(config, lanes):
   sample = functools.partial(
     sampling.sample,
     policy,
-    config=sampling.SamplingConfig(
+    config=sampling.SamplerConfig(
       max_new_tokens=40, end_ids=(3,), pad_id=0, lanes=lanes
     ),
     group_size=4,

@@ -72,7 +72,7 @@ def test_eight_devices_sample_the_rows_of_one(lanes, cache_dtype, rows):
       functools.partial(
         sampling.sample,
         policy,
-        config=sampling.SamplingConfig(
+        config=sampling.SamplerConfig(
           6, (0,), 0, lanes=lanes, mix=mixing.Mixing(rate=0.5, until=(5,))
         ),
         group_size=4,
@@ -103,7 +103,7 @@ def test_eight_devices_correct_the_rows_of_one(rows):
     hints = jnp.tile(jnp.array([9, 9, 1, -1], jnp.int32), (8, 1))
     extras = {hints_lib.ANSWER: hints, hints_lib.REFERENCE: hints}
     prompts = Prompts(tokens, tokens > 0, jnp.arange(8), extras)
-    sampler = sampling.SamplingConfig(8, (0, 1, 2), 0)
+    sampler = sampling.SamplerConfig(8, (0, 1, 2), 0)
     settings = hints_lib.Correction(0.5, 0.2, 0.2, (11,), 3, 3)
 
     @jax.jit
@@ -149,7 +149,7 @@ def test_a_mesh_gathers_codes_and_samples_the_rows_of_one_device():
       sample = functools.partial(
         sampling.sample,
         policy_lib.sampling_policy(policy, "int8", mesh),
-        config=sampling.SamplingConfig(6, (0,), 0),
+        config=sampling.SamplerConfig(6, (0,), 0),
         group_size=4,
       )
       with jax.set_mesh(mesh):

@@ -298,7 +298,7 @@ def test_rounds_keep_the_groups_that_one_device_keeps():
     parts = dataclasses.replace(
       parts,
       max_rounds=3,
-      kept=dynamic_sampling.Kept(
+      kept=dynamic_sampling.Buffers(
         tiny.make_prompts(8), recycles=True, replay=dynamic_sampling.Replay(8)
       ),
     )

@@ -43,7 +43,9 @@ def _flat(tree):
     first.append(start)
 
   visit(tree)
-  return edits.Tree(_padded(labels, SIZE), _padded(first, SIZE), len(labels))
+  return edits.EditTree(
+    _padded(labels, SIZE), _padded(first, SIZE), len(labels)
+  )
 
 
 def _distances(pairs):
@@ -121,7 +123,7 @@ def test_known_edits_of_trees(a, b, apart):
 
 
 def test_a_tree_without_nodes_is_as_far_as_all_of_the_other():
-  empty = edits.Tree(jnp.zeros(8, int), jnp.zeros(8, int), jnp.array(0))
+  empty = edits.EditTree(jnp.zeros(8, int), jnp.zeros(8, int), jnp.array(0))
   tree = jax.tree.map(jnp.asarray, _flat(_tree("(f(gab))")))
   rows = jax.tree.map(lambda x, y: jnp.stack([x, y]), empty, tree)
   other = jax.tree.map(lambda x, y: jnp.stack([x, y]), tree, empty)

@@ -163,7 +163,7 @@ class _Counting(box_lib.Box):
 
 def test_after_the_first_loop_nothing_is_run():
   box = _Counting("process")
-  limits = box_lib.Limits(wall_s=2.0, cpu_s=1)
+  limits = box_lib.BoxLimits(wall_s=2.0, cpu_s=1)
   program = "x = int(input())\nwhile x == 5: pass\nprint(2 * x)\nprint(-x)"
   assert code.num_passed(box, program, _READ, limits, row_s=60.0) == 1
   assert box.num_runs == 2
@@ -172,7 +172,7 @@ def test_after_the_first_loop_nothing_is_run():
 def test_a_row_has_a_deadline_of_its_own():
   box = _Counting("process")
   slow = "import time\ntime.sleep(1.1)\nx = int(input())\nprint(2*x)\nprint(-x)"
-  limits = box_lib.Limits(wall_s=20.0)
+  limits = box_lib.BoxLimits(wall_s=20.0)
   passed = code.num_passed(box, slow, 5 * _READ, limits, row_s=3.0)
   assert passed <= 2
   assert box.num_runs <= 2

@@ -389,7 +389,7 @@ def test_a_dataset_that_fails_at_the_right_answer_fails(monkeypatch):
   def broken(self, answer):
     raise KeyError("no such thing")
 
-  monkeypatch.setattr(problems.Problem, "score", broken)
+  monkeypatch.setattr(problems.GymProblem, "score", broken)
   with pytest.raises(KeyError, match="no such thing"):
     _gym("gcd", "5")
 

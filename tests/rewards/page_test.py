@@ -113,7 +113,7 @@ def test_rewards_that_are_normalised_as_one():
   judge = _judge(TOGETHER)
   (total,) = judge.judges
   assert total.sources == ("math_accuracy", "think_answer_format")
-  seen = derived.Seen(
+  seen = derived.RewardInputs(
     {"math_accuracy": np.ones(2), "think_answer_format": np.arange(2.0)},
     *[None] * 4,
   )

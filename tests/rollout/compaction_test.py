@@ -67,7 +67,7 @@ def _sample(policy, params, prompts, key, config, group_size, env, compact):
 
 
 def _run(table, prompts, slots, compact=EVERY_TWO, env=COUNT, group_size=1):
-  config = sampling.SamplingConfig(max_new_tokens=slots, end_ids=(), pad_id=0)
+  config = sampling.SamplerConfig(max_new_tokens=slots, end_ids=(), pad_id=0)
   params = {"trained": jnp.asarray(table), "frozen": {}}
   key = jax.random.key(0)
   return jax.device_get(

@@ -19,7 +19,7 @@ CONFIG = transformer_test.float64(
   dataclasses.replace(transformer_test.PLAIN, num_layers=1)
 )
 PAD, ENDS, T, G = 0, (1, 2, 3), 14, 32
-SAMPLER = sampling.SamplingConfig(T, ENDS, PAD, temperature=0.8, top_k=9)
+SAMPLER = sampling.SamplerConfig(T, ENDS, PAD, temperature=0.8, top_k=9)
 CUE, MOST = (11, 12), 4
 CORRECTION = hints.Correction(
   p_cue=0.4,

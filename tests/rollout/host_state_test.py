@@ -41,7 +41,7 @@ def test_observations_come_after_actions_as_far_as_there_is_room():
   zero = np.zeros(5, np.int32)
   tokens = np.concatenate([TOKENS, TOKENS[1:2]])
   size = np.append(SIZE, 2)
-  episodes = host_state.Episodes(
+  episodes = host_state.HostEpisodes(
     written={
       "tokens": tokens,
       "completion_mask": np.arange(4) < size[:, None],
@@ -59,7 +59,7 @@ def test_observations_come_after_actions_as_far_as_there_is_room():
     next_row=np.int32(5),
     cache=None,
   )
-  answers = host_state.Answers(
+  answers = host_state.HostAnswers(
     observation=np.full((5, 3), 5),
     size=np.array([0, 3, 2, 3, 3]),
     reward=np.float32([0, 1, 2, 3, 4]),

@@ -27,7 +27,7 @@ CONFIG = transformer_test.float64(
   )
 )
 MIX = mixing.Mixing(rate=0.6, top_k=TOP_K, until=(UNTIL,))
-SAMPLER = sampling.SamplingConfig(
+SAMPLER = sampling.SamplerConfig(
   8, (0,), 0, temperature=TEMPERATURE, top_k=6, mix=MIX
 )
 
@@ -90,7 +90,7 @@ def _after(mix, tokens, is_open, neighbours, entropy):
   logits = jnp.asarray(LOGITS)
   return mixing.after(
     mix,
-    mixing.Inputs(*mixing.plain(tokens, mix.top_k), is_open),
+    mixing.BlendedInputs(*mixing.plain(tokens, mix.top_k), is_open),
     neighbours,
     logits,
     logits.argmax(axis=-1),
@@ -137,7 +137,9 @@ def test_random_neighbours_are_any_others():
     jax.vmap(
       lambda key: mixing.after(
         mixing.Mixing(rate=1.0, top_k=3, neighbours="random"),
-        mixing.Inputs(*mixing.plain(jnp.array([1]), 3), jnp.array([True])),
+        mixing.BlendedInputs(
+          *mixing.plain(jnp.array([1]), 3), jnp.array([True])
+        ),
         None,
         jnp.asarray(LOGITS[1:]),
         jnp.array([3]),

@@ -25,7 +25,7 @@ _begin = jax.jit(resumed.begin, static_argnums=0)
 
 
 def _config(**fields):
-  return sampling.SamplingConfig(T, (tiny.END,), tiny.PAD, **fields)
+  return sampling.SamplerConfig(T, (tiny.END,), tiny.PAD, **fields)
 
 
 @functools.cache
@@ -145,7 +145,7 @@ def test_pieces_of_episodes_are_the_whole(length):
     )
     return resumed.goes_on(
       *(turns_test.MARKOV, params, prompts, keys, rollout, limits, step),
-      config=sampling.SamplingConfig(num_slots, (), 0),
+      config=sampling.SamplerConfig(num_slots, (), 0),
       most=length,
       environment=environment,
       episodes=episodes,

@@ -71,9 +71,7 @@ def table_of(table):
 
 
 def run_chains(params, starts, **config):
-  config = sampling.SamplingConfig(
-    **{"max_new_tokens": 5, "pad_id": 0} | config
-  )
+  config = sampling.SamplerConfig(**{"max_new_tokens": 5, "pad_id": 0} | config)
   prompts = make_prompts([[start] for start in starts])
   return sample(MARKOV, params, prompts, jax.random.key(0), config, 1)
 
@@ -147,7 +145,7 @@ def test_decoding_stops_when_all_rows_are_done(end_ids, num_decodes):
 
   policy = dataclasses.replace(MARKOV, decode=decode)
   params = chains([9, 1, 2, 3, 4], [6, 5])
-  config = sampling.SamplingConfig(5, end_ids, 0)
+  config = sampling.SamplerConfig(5, end_ids, 0)
   prompts = make_prompts([[9], [6]])
   rollout = sample(policy, params, prompts, jax.random.key(0), config, 2)
   jax.block_until_ready(rollout)
@@ -159,7 +157,7 @@ def test_decoding_stops_when_all_rows_are_done(end_ids, num_decodes):
 # ---- Draws.
 
 UNIFORM = table_of(np.zeros((64, 64)))
-FREE = sampling.SamplingConfig(6, (), 0)
+FREE = sampling.SamplerConfig(6, (), 0)
 
 
 def draws(key=0, ids=(0, 1), group_size=2):
@@ -212,7 +210,7 @@ def test_a_token_is_where_logits_and_noise_are_largest():
     table_of(table),
     prompts,
     key,
-    sampling.SamplingConfig(4, (), 0, temperature=0.5),
+    sampling.SamplerConfig(4, (), 0, temperature=0.5),
     2,
   )
   noise = np.asarray(noise_of(row_keys(key, prompts.ids, 2), 4, 10))
@@ -233,7 +231,7 @@ def test_a_token_is_where_logits_and_noise_are_largest():
   ],
 )
 def test_which_token_is_most_likely(row, token):
-  config = sampling.SamplingConfig(1, (), 0, temperature=0.0)
+  config = sampling.SamplerConfig(1, (), 0, temperature=0.0)
   params = table_of(np.tile(row, (4, 1)))
   prompts = make_prompts([[0]])
   rollout = sample(MARKOV, params, prompts, jax.random.key(0), config, 1)
@@ -252,7 +250,7 @@ def test_which_token_is_most_likely(row, token):
 def test_frequencies_and_records_follow_the_filtered_distribution(change, kept):
   probs = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
   table = table_of(np.broadcast_to(np.log(probs), (5, 5)))
-  config = sampling.SamplingConfig(2, (), 0, **change)
+  config = sampling.SamplerConfig(2, (), 0, **change)
   num_rows = 4000
   rollout = sample(
     MARKOV,
@@ -285,7 +283,7 @@ def test_frequencies_and_records_follow_the_filtered_distribution(change, kept):
 def test_temperature_zero_takes_the_most_likely_token():
   probs = np.array([0.2, 0.5, 0.3])
   params = table_of(np.broadcast_to(np.log(probs), (3, 3)))
-  config = sampling.SamplingConfig(4, (), 0, temperature=0.0)
+  config = sampling.SamplerConfig(4, (), 0, temperature=0.0)
   rollout = sample(
     MARKOV, params, make_prompts([[0]]), jax.random.key(0), config, 3
   )
@@ -308,7 +306,7 @@ def test_kept_ids_are_what_the_filters_left(change, kept):
   probs = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
   table = table_of(np.broadcast_to(np.log(probs), (5, 5)))
   # Token 0 ends a row, so that some slots are never written.
-  config = sampling.SamplingConfig(4, (0,), 0, record_kept=True, **change)
+  config = sampling.SamplerConfig(4, (0,), 0, record_kept=True, **change)
   rollout = sample(
     MARKOV,
     table,
@@ -333,7 +331,7 @@ def test_kept_ids_are_what_the_filters_left(change, kept):
 
 def test_of_equal_tokens_only_the_recorded_ones_are_drawn():
   """Filtering by value alone would keep all five, and record three."""
-  config = sampling.SamplingConfig(8, (), 0, top_k=3, record_kept=True)
+  config = sampling.SamplerConfig(8, (), 0, top_k=3, record_kept=True)
   table = table_of(np.zeros((5, 5)))
   rollout = sample(
     MARKOV, table, make_prompts([[0]]), jax.random.key(0), config, 20
@@ -373,7 +371,7 @@ def take(prompts, rows):
 def test_recorded_log_probs_equal_teacher_forcing(model, lanes):
   policy, params, prompts = model
   with jax.enable_x64(True):
-    config = sampling.SamplingConfig(
+    config = sampling.SamplerConfig(
       5, (0, 1), 0, temperature=0.7, top_k=6, lanes=lanes
     )
     rollout = sample(policy, params, prompts, jax.random.key(1), config, 4)
@@ -412,7 +410,7 @@ def test_recorded_log_probs_equal_teacher_forcing(model, lanes):
 def test_samples_do_not_depend_on_the_rest_of_the_batch(model):
   policy, params, prompts = model
   with jax.enable_x64(True):
-    config = sampling.SamplingConfig(5, (0,), 0)
+    config = sampling.SamplerConfig(5, (0,), 0)
 
     def tokens(rows):
       rollout = sample(
@@ -429,7 +427,7 @@ def test_samples_do_not_depend_on_the_rest_of_the_batch(model):
 def test_rows_point_at_their_prompts_and_groups(model):
   policy, params, prompts = model
   with jax.enable_x64(True):
-    config = sampling.SamplingConfig(5, (0,), 0)
+    config = sampling.SamplerConfig(5, (0,), 0)
     rollout = sample(policy, params, prompts, jax.random.key(1), config, 4)
   expected = np.repeat([0, 1, 2], 4)
   np.testing.assert_array_equal(rollout.prompt_index, expected)
@@ -461,7 +459,7 @@ def rollout_of(config, smallest=128, num_slots=16, **options):
   tokens, mask, *_ = transformer_test.make_batch()
   prompts = Prompts(tokens, mask, np.arange(3), {})
   options = {"end_ids": (0,), "pad_id": 0, "top_k": 9} | options
-  sampler = sampling.SamplingConfig(num_slots, **options)
+  sampler = sampling.SamplerConfig(num_slots, **options)
   policy = transformer.transformer_policy(config)
 
   @jax.jit
@@ -544,7 +542,7 @@ def test_a_free_lane_takes_the_next_row():
   for token in range(19):
     table[token, token + 1] = 1000.0
   params = table_of(table)
-  config = sampling.SamplingConfig(16, (19,), 0, lanes=2)
+  config = sampling.SamplerConfig(16, (19,), 0, lanes=2)
   prompts = make_prompts([[17], [6], *[[17]] * 6])
   rollout = sample(policy, params, prompts, jax.random.key(0), config, 1)
   jax.block_until_ready(rollout)
@@ -568,7 +566,7 @@ def test_a_cache_that_holds_prompts_gets_that_of_the_row_in_the_lane():
   decoder = sampling.Decoder(
     policy,
     weights=None,
-    config=sampling.SamplingConfig(5, (), 0, lanes=2),
+    config=sampling.SamplerConfig(5, (), 0, lanes=2),
     keys=jax.random.split(jax.random.key(0), 8),
     first_h=jax.device_put(np.zeros((4, 1), np.float32)),
     prefix=jax.device_put(np.arange(4)),
@@ -595,7 +593,7 @@ def test_rows_may_have_limits_of_their_own(model, lanes):
   policy, params, prompts = model
   limits = np.array([1, 5, 3, 2, 4, 5, 1, 2, 5, 3, 4, 1])
   # Padding looks like the end token, which the model does not have.
-  config = sampling.SamplingConfig(5, (50,), 50, lanes=lanes)
+  config = sampling.SamplerConfig(5, (50,), 50, lanes=lanes)
   rollout = jax.jit(
     functools.partial(sampling.sample, policy, config=config, group_size=4)
   )(params, prompts, jax.random.key(1), limits=limits)
@@ -611,7 +609,7 @@ def test_rows_may_have_limits_of_their_own(model, lanes):
 def test_more_lanes_than_rows_are_no_lanes(model):
   policy, params, prompts = model
   with jax.enable_x64(True):
-    config = sampling.SamplingConfig(5, (0,), 0)
+    config = sampling.SamplerConfig(5, (0,), 0)
     programs = [
       program.lower(
         policy,
@@ -631,7 +629,7 @@ def test_a_prompt_is_cached_once_and_not_for_each_row(lanes):
   """3 prompts of 7 slots, 15 rows of 5; one head of width 6."""
   policy = transformer.transformer_policy(transformer_test.RICH)
   params = jax.eval_shape(policy.init, jax.random.key(0))
-  config = sampling.SamplingConfig(5, (0,), 0, lanes=lanes)
+  config = sampling.SamplerConfig(5, (0,), 0, lanes=lanes)
   prompts = make_prompts(np.ones((3, 7)))
   text = program.lower(
     policy, params, prompts, jax.random.key(0), config, 5
@@ -656,7 +654,7 @@ def test_a_cache_carries_what_its_dtype_says(dtype, name):
     params,
     prompts,
     jax.random.key(0),
-    sampling.SamplingConfig(5, (0,), 0),
+    sampling.SamplerConfig(5, (0,), 0),
     5,
   ).as_text()
   loops = re.findall(r"stablehlo\.while.* : (.*)", text)

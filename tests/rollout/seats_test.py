@@ -35,7 +35,7 @@ def make_prompts(num_prompts=8):
 
 
 def config(**fields):
-  return sampling.SamplingConfig(
+  return sampling.SamplerConfig(
     max_new_tokens=14, end_ids=(tiny.END,), pad_id=tiny.PAD, **fields
   )
 

@@ -29,7 +29,7 @@ def _sample(policy, params, prompts, key, config, group_size, environment):
 
 
 def _run(table, prompts, slots, *, key=0, group_size=1, environment, **config):
-  config = sampling.SamplingConfig(
+  config = sampling.SamplerConfig(
     **{"max_new_tokens": slots, "end_ids": (), "pad_id": 0} | config
   )
   params = {"trained": jnp.asarray(table), "frozen": {}}

@@ -53,7 +53,7 @@ def test_health_and_models(server):
 
 def test_a_chat_has_the_tokens_of_run_sample(loaded, server):
   record = {"prompt": "ab cd", "answer": "", "extras": {}}
-  sampler = draws.Sampler(loaded, [record], False, 2, 1.0)
+  sampler = draws.TextSampler(loaded, [record], False, 2, 1.0)
   ((*rows,),) = sampler.draw([record], seed=3)
   body = {
     **ASK,
@@ -190,7 +190,7 @@ def test_a_token_without_a_chance_has_a_number(loaded):
     logp=np.array([-np.inf, -0.2], np.float32),
   )
   one = np.array([-0.2], np.float32)
-  drawn = engine.Drawn([9], one, one, one, False, alternatives)
+  drawn = engine.Generated([9], one, one, one, False, alternatives)
   reply = served.speaker_of(loaded).reply(request, [5, 7], drawn, "n", False)
   answer = requests.answer(request, "n", "m", [[5, 7]], [[reply]])
   found = answer["choices"][0]["logprobs"]

@@ -43,7 +43,7 @@ def drawn(loaded, sampler, asks):
 def test_completions_are_those_of_run_sample(loaded, sampler, temperature):
   num = 3 if temperature else 1
   records = [{"prompt": x, "answer": "", "extras": {}} for x in PROMPTS]
-  theirs = draws.Sampler(loaded, records, False, num, temperature)
+  theirs = draws.TextSampler(loaded, records, False, num, temperature)
   expected = theirs.draw(records, seed=5)
   asks = [
     ask_of(loaded, prompt, 5, number, i, temperature=temperature)

@@ -50,7 +50,7 @@ def make_parts(settings=SETTINGS, **options):
     score=few_twos,
     **options,
   )
-  sampler = sampling.SamplingConfig(T, (tiny.END,), tiny.PAD)
+  sampler = sampling.SamplerConfig(T, (tiny.END,), tiny.PAD)
   player = dataclasses.replace(
     parts.player,
     correct=models.played(

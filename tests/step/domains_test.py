@@ -120,7 +120,7 @@ def test_completions_stay_within_the_limits_of_their_domains():
     compaction=None, environment=None, limits=(1, 4, 3)
   )
   sample = sampler.make_sample(policy, problem)
-  config = sampling.SamplingConfig(max_new_tokens=4, end_ids=(), pad_id=0)
+  config = sampling.SamplerConfig(max_new_tokens=4, end_ids=(), pad_id=0)
   prompts = tiny.make_prompts(3)
   domain = jnp.array([2, 0, 1], jnp.int32)
   limited = Prompts(

@@ -59,7 +59,7 @@ def run(compiled, batches):
   return said, params
 
 
-GUARDS = guards_lib.Guards(
+GUARDS = guards_lib.InfluenceBounds(
   P, min_distinct=2, cap=0.9, window=3, repeats=3, repeat_window=4
 )
 
@@ -67,7 +67,7 @@ GUARDS = guards_lib.Guards(
 @pytest.mark.slow
 def test_bounds_that_do_not_bind_change_nothing(step):
   batches = [(2, 3, 4, 5), (6, 2, 3, 4)]
-  loose = guards_lib.Guards(P, min_distinct=1, cap=1.0, repeats=100)
+  loose = guards_lib.InfluenceBounds(P, min_distinct=1, cap=1.0, repeats=100)
   _, plain = run(step(None), batches)
   said, guarded = run(step(loose), batches)
   assert all((x[guards_lib.KEPT]).all() for x in said)
@@ -118,7 +118,7 @@ def test_influence_is_counted_as_it_was_scaled(parts):
   batch = dataclasses.replace(
     batch, advantages=advantages, policy_weight=jnp.full((16, 4), 2.0)
   )
-  guards = guards_lib.Guards(P, cap=0.5, window=3)
+  guards = guards_lib.InfluenceBounds(P, cap=0.5, window=3)
   keys = jnp.arange(1, P + 1, dtype=jnp.uint32)
   said = {guards_lib.PROMPTS: keys, guards_lib.KEPT: jnp.ones(P, bool)}
   weigh = jax.jit(guards.weigh)

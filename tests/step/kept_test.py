@@ -88,7 +88,7 @@ def _parts(recycles):
     return parts
   prompts = jax.tree.map(lambda x: x[:4], rounds_test._prompts(()))
   return dataclasses.replace(
-    parts, kept=dynamic_sampling.Kept(prompts, recycles=True)
+    parts, kept=dynamic_sampling.Buffers(prompts, recycles=True)
   )
 
 

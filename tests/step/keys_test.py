@@ -85,14 +85,14 @@ def _of_a_step(state, prompts, parts):
   scored = parts.judge.score(None, prompts, rollout)
   rollout_key, _ = step_lib.step_keys(state)
   for turn in range(2):  # Of contexts that are compacted, too.
-    config = sampling.SamplingConfig(max_new_tokens=T, end_ids=(), pad_id=0)
+    config = sampling.SamplerConfig(max_new_tokens=T, end_ids=(), pad_id=0)
     keys = drawing.row_keys(rollout_key, prompts.ids, G, turn)
     for position in range(T):
       at = jnp.full(len(keys), position)
       drawing.draw(jnp.zeros((len(keys), 5)), keys, at, config)
       mixing.after(
         mixing.Mixing(rate=0.5),
-        mixing.Inputs(*mixing.plain(at, 2), at < T),
+        mixing.BlendedInputs(*mixing.plain(at, 2), at < T),
         jnp.zeros((5, 1), jnp.int32),
         jnp.zeros((len(keys), 5)),
         *(at, at.astype(jnp.float32), at, keys, at),

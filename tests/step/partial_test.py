@@ -45,7 +45,7 @@ def make_parts(length, staleness, learning_rate=0.1, algorithm="grpo"):
   made = partial.Partial(
     go_on=models.played(
       functools.partial(resumed.goes_on, policy),
-      config=sampling.SamplingConfig(T, (tiny.END,), tiny.PAD),
+      config=sampling.SamplerConfig(T, (tiny.END,), tiny.PAD),
       most=T,
     ),
     prompts=jax.eval_shape(lambda: prompts_at(range(P))),

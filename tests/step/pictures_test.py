@@ -274,7 +274,7 @@ def test_the_sampler_and_the_update_agree(lanes, mix):
   policy = make_policy("float32")
   params = drawn.params(policy)
   prompts = make_prompts()
-  config = sampling.SamplingConfig(
+  config = sampling.SamplerConfig(
     max_new_tokens=4, end_ids=(1,), pad_id=0, lanes=lanes, mix=mix
   )
   sample = jax.jit(
@@ -327,7 +327,7 @@ def test_rows_that_go_on_read_their_images_again():
   policy = make_policy("float32")
   params = drawn.params(policy)
   prompts = make_prompts()
-  config = sampling.SamplingConfig(max_new_tokens=4, end_ids=(1,), pad_id=0)
+  config = sampling.SamplerConfig(max_new_tokens=4, end_ids=(1,), pad_id=0)
   key = jax.random.key(3)
   sample = functools.partial(sampling.sample, policy, params, prompts, key)
   whole = jax.jit(lambda: sample(config, 2))()

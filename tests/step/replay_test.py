@@ -183,7 +183,7 @@ def replaying():
     1, fields={"importance_mode": "truncate", "dynamic_sampling": False}
   )
   prompts = jax.tree.map(lambda x: x[:4], rounds_test._prompts(()))
-  waits = dynamic_sampling.Kept(prompts, replay=dynamic_sampling.Replay(6))
+  waits = dynamic_sampling.Buffers(prompts, replay=dynamic_sampling.Replay(6))
   parts = dataclasses.replace(parts, kept=waits)
   step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
   return tiny.make_state(parts), step

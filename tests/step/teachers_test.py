@@ -24,7 +24,7 @@ ROUTERS = {"domain": (), "mixture": WEIGHTS}
 class Distilled(NamedTuple):
   """A phase with two teachers, and its programs."""
 
-  parts: step.Parts
+  parts: step.Phase
   state: TrainState
   batch: TrainBatch
   log_probs: Callable

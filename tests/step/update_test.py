@@ -34,7 +34,7 @@ def test_each_epoch_has_an_order_of_its_own():
 
 
 def test_an_average_keeps_its_share_of_the_past():
-  member = models.Member(start=lambda _: {}, ema_decay=0.75)
+  member = models.Model(start=lambda _: {}, ema_decay=0.75)
   before = MemberState({}, average={"w": jnp.float32(4.0)})
   after = update._average(member, before, {"trained": {"w": jnp.float32(8.0)}})
   assert float(after["w"]) == 0.75 * 4.0 + 0.25 * 8.0

@@ -49,7 +49,7 @@ def _spy() -> Environment:
 def _guarded(**options) -> Environment:
   return interceptor.guard(
     _spy(),
-    interceptor.Interceptor(
+    interceptor.InterceptorTask(
       **{
         "rules": (
           lambda tokens, mask: tokens[0] == RISKY,
@@ -137,7 +137,7 @@ def test_without_rules_it_is_bitwise_the_environment():
   extras, actions, played = environment_test.cases(variant)
   plain = environment_test.make(variant).environment
   guarded = interceptor.guard(
-    plain, interceptor.Interceptor((), calc_tool.is_bare_hash, (vocab.OBS,))
+    plain, interceptor.InterceptorTask((), calc_tool.is_bare_hash, (vocab.OBS,))
   )
   tokens, mask = episodes.pack(plain, actions, plain.max_turns + 1)
   other = jax.device_get(
@@ -154,4 +154,4 @@ def test_without_rules_it_is_bitwise_the_environment():
 
 def test_negative_penalties_are_refused():
   with pytest.raises(ValueError, match="penalty is -1"):
-    interceptor.Interceptor((), None, (), penalty=-1)
+    interceptor.InterceptorTask((), None, (), penalty=-1)

@@ -160,7 +160,7 @@ def test_contexts_together_are_an_episode_and_fill_their_budget():
       heard = re.findall(
         r"\[((?:<obs>)?[a-z](?::\d</obs>)?)\]", "".join(map(_marked, examples))
       )
-      start = memchain.State(
+      start = memchain.MemchainState(
         *[None] * 2,
         np.array([vocab.encode(text) for text in heard]),
         *[None] * 3,

@@ -13,7 +13,7 @@ from grpo_jax.algorithms import objective
 from grpo_jax.ops import returns
 from grpo_jax.rollout import compaction
 from grpo_jax.step import models, step, update
-from grpo_jax.types import Compaction, Player
+from grpo_jax.types import Compaction, Sampler
 from tests.rollout import toy
 from tests.training import tiny, turns_test
 
@@ -47,7 +47,7 @@ def make_parts(name, **options):
     group_size=keywords["group_size"],
   )
   plan = dataclasses.replace(parts.plan, group_size=1)
-  return dataclasses.replace(parts, player=Player(play), plan=plan)
+  return dataclasses.replace(parts, player=Sampler(play), plan=plan)
 
 
 def make_prompts(num_prompts=4, first=0):
@@ -133,7 +133,7 @@ def test_a_greedy_rollout_is_one_row_for_each_prompt():
   play = parts.player.play
   config = dataclasses.replace(play.keywords["config"], temperature=0.0)
   greedy = functools.partial(play, config=config, group_size=1)
-  parts = dataclasses.replace(parts, player=Player(play, greedy))
+  parts = dataclasses.replace(parts, player=Sampler(play, greedy))
   prompts = make_prompts()
   state = tiny.make_state(parts)
   rows = step.sample_stage(state, prompts, parts=parts).prompt_index

@@ -49,7 +49,7 @@ def test_a_run_stops_at_a_perfect_score_and_goes_on_to_the_same_bytes(
 
   config = _config()
   config.health.halt = ("perfect_score",)
-  with pytest.raises(health.Halted, match="H12 perfect_score") as caught:
+  with pytest.raises(health.HealthHalt, match="H12 perfect_score") as caught:
     loop.train(config, stopped)
   assert f"rl, step {alarm['step']}: " in str(caught.value)
   assert not (stopped / log.RESULT).exists()

@@ -18,7 +18,7 @@ from grpo_jax.training.phases import build, executors, judging, sampler
 from grpo_jax.training.problem import environment as environment_lib
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import log, sharding
-from grpo_jax.types import Player
+from grpo_jax.types import Sampler
 from tests.experiments import command, tiny_config
 from tests.training import host_sessions, tiny
 from tests.training.phases import players_test
@@ -92,7 +92,7 @@ def test_it_takes_the_place_of_the_tasks_environment():
   }
   assert made.provides >= {"turns", "state_id"}
   parts = make_parts()
-  assert isinstance(parts.player, host_turns.HostPlayer)
+  assert isinstance(parts.player, host_turns.EpisodeSampler)
   assert parts.player.play.environment == environment
 
 
@@ -233,8 +233,8 @@ def both_parts(name):
   here = players_test.with_sessions(
     host_sessions.Local(host_sessions.calculator)
   )
-  in_graph = Player(models.played(sample, **sizes))
-  on_host = host_turns.HostPlayer(
+  in_graph = Sampler(models.played(sample, **sizes))
+  on_host = host_turns.EpisodeSampler(
     sampler.make_turns(parts.policy, here, **sizes)
   )
   if parts.player.greedy is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from grpo_jax.rewards.workers import pool
-from grpo_jax.rewards.workers.session_worker import Answer
+from grpo_jax.rewards.workers.session_worker import SessionAnswer
 from grpo_jax.tasks import calc_tool
 from grpo_jax.tasks import vocabulary as vocab
 
@@ -120,7 +120,7 @@ class Local:
     self.failures = pool.Failures(len(prompts))
     self.scores: dict[int, Any] = {}
     self.blocked: set[int] = set()
-    self._come: dict[int, Answer | None] = {}
+    self._come: dict[int, SessionAnswer | None] = {}
     return self
 
   @property
@@ -138,7 +138,7 @@ class Local:
   def _answer(self, row, action, is_last):
     if action is None:
       self.scores[row] = self._sessions[row].scores()
-      return Answer("", 0.0, False, self.scores[row])
+      return SessionAnswer("", 0.0, False, self.scores[row])
     self.actions[row].append(action)
     try:
       observation, reward, done = self._sessions[row].step(action)
@@ -147,7 +147,7 @@ class Local:
       return None
     if done or is_last:
       self.scores[row] = self._sessions[row].scores()
-    return Answer(observation, reward, done, self.scores.get(row))
+    return SessionAnswer(observation, reward, done, self.scores.get(row))
 
   def poll(self, timeout_s):
     come, self._come = self._come, {}

@@ -41,9 +41,9 @@ def test_a_phase_that_comes_again_is_the_program_that_it_was(iterations):
     programs={},
     told=(),
   )
-  one.program = types.MethodType(run.Run.program, one)
+  one.program = types.MethodType(run.OpenRun.program, one)
   _, rm, rl, rm_again, rl_again = (
-    loop.Alone(one, index)._driver for index in range(5)
+    loop.OneRun(one, index)._driver for index in range(5)
   )
   assert rm is rm_again
   assert rl is rl_again

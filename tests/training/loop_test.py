@@ -332,7 +332,7 @@ def test_scoring_on_the_host_changes_no_number(run, tmp_path, monkeypatch):
     def ask_host(self, batch, rollout, judge=None, evaluates=False):
       found = jax.device_get(components(batch.prompts, rollout))
       nothing = np.zeros(len(rollout.tokens), bool)
-      return rewards_lib.Said(found, failed=nothing), {"raised": 0}, {}
+      return rewards_lib.HostScores(found, failed=nothing), {"raised": 0}, {}
 
   scorer = types.SimpleNamespace(close=lambda: None)
   judge = dataclasses.replace(made.judge, judges=(rewards_lib.OnHost(scorer),))

@@ -270,7 +270,7 @@ def test_a_run_that_a_rule_stops_is_saved_and_left_behind(
     config.health.halt = ("cut_off",)
   workdirs = [tmp_path / "stopped", tmp_path / "whole"]
   failure, result = many.train(configs, workdirs)
-  assert isinstance(failure, health.Halted)
+  assert isinstance(failure, health.HealthHalt)
   assert result.step == 8
   assert [row["step"] for row in rows(workdirs[1])] == [*range(1, 9)]
   stopped = rows(workdirs[0])

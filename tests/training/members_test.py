@@ -21,7 +21,7 @@ from grpo_jax.training.phases import models as models_lib
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
-from grpo_jax.types import MemberState, Player, Rollout
+from grpo_jax.types import MemberState, Rollout, Sampler
 from tests.experiments import tiny_config
 from tests.models import drawn
 from tests.training import tiny
@@ -53,7 +53,7 @@ def judged_phases():
 def test_a_verifier_and_a_reward_model_are_one_program():
   """No transfer to the host is in a step, and what it logs has both."""
   run, made, policy, (sft, rm, rl) = judged_phases()
-  assert isinstance(rl.parts.player, Player)
+  assert isinstance(rl.parts.player, Sampler)
   assert made.judge.on_host is None
   assert rl.parts.members["reward"].optimizer is None
   assert rm.parts.losses[0].trains == ("reward",)

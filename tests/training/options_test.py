@@ -22,7 +22,7 @@ from grpo_jax.training.phases import build, executors
 from grpo_jax.training.problem import problem
 from grpo_jax.training.problem import rewards as rewards_lib
 from grpo_jax.training.runtime import checkpoints, sharding
-from grpo_jax.types import Algorithm, Player, Rollout
+from grpo_jax.types import Algorithm, Rollout, Sampler
 from tests.experiments import tiny_config
 from tests.training import tiny
 
@@ -359,7 +359,7 @@ def test_remax_compares_with_the_greedy_completion_of_the_prompt():
     state.params["policy"],
     prompts,
     jax.random.key(9),  # Which does not matter.
-    sampling.SamplingConfig(4, (tiny.END,), tiny.PAD, temperature=0.0),
+    sampling.SamplerConfig(4, (tiny.END,), tiny.PAD, temperature=0.0),
     1,
   )
   baseline = np.asarray(_even_tokens(prompts, greedy).rewards)  # [P]
@@ -403,11 +403,11 @@ def test_remax_on_the_host_is_remax_in_the_program():
     def ask_host(self, batch, rollout, judge=None):
       components = jax.device_get(jax.jit(even_tokens)(batch.prompts, rollout))
       nothing = np.zeros(len(rollout.tokens), bool)
-      return rewards_lib.Said(components, failed=nothing), {}, {}
+      return rewards_lib.HostScores(components, failed=nothing), {}, {}
 
   made, parts = _rl_parts(_rl_setting("remax", task_options={"length": 2}))
   in_graph, on_host = (
-    rewards_lib.Sum((judge,), {"share": 1.0}, "share")
+    rewards_lib.RewardSum((judge,), {"share": 1.0}, "share")
     for judge in (
       rewards_lib.InGraph(even_tokens),
       rewards_lib.OnHost(types.SimpleNamespace(close=lambda: None)),
@@ -461,7 +461,7 @@ def _writes(made, texts):
       num_groups=4,
     )
 
-  return Player(play)
+  return Sampler(play)
 
 
 @pytest.mark.slow

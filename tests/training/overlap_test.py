@@ -29,7 +29,7 @@ BATCHES = [
 
 
 # What the host says, here in this process, is all there is to say.
-JUDGE = rewards.Sum(
+JUDGE = rewards.RewardSum(
   (rewards.OnHost(types.SimpleNamespace(close=lambda: None)),),
   {"share": 1.0},
   "share",
@@ -38,7 +38,7 @@ JUDGE = rewards.Sum(
 
 def _count_tokens(batch, rollout):
   scored = tiny.count_token(batch.prompts, rollout)
-  said = rewards.Said(scored.components, ~scored.valid)
+  said = rewards.HostScores(scored.components, ~scored.valid)
   return jax.device_get(said), {}, {}
 
 

@@ -94,7 +94,7 @@ def _outcome(made, tokens, good):
     rewards=jnp.arange(6.0),
     components={"f1": jnp.arange(6.0) / 6},
   )
-  return executors.Outcome(dict, lambda: rows, batch)
+  return executors.StepResult(dict, lambda: rows, batch)
 
 
 def _keep(made, outcome, **settings):

@@ -227,7 +227,7 @@ def get_config(name="sort", staleness=2):
 
 def stopped_after(step, patch):
   """Lets a run be stopped by a signal in a step of reinforcement."""
-  made = loop.Alone.advance
+  made = loop.OneRun.advance
 
   def advance(self, batches):
     outcomes = made(self, batches)
@@ -237,7 +237,7 @@ def stopped_after(step, patch):
       signal.raise_signal(signal.SIGTERM)
     return outcomes
 
-  patch.setattr(loop.Alone, "advance", advance)
+  patch.setattr(loop.OneRun, "advance", advance)
 
 
 @pytest.mark.slow

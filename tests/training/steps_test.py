@@ -23,7 +23,7 @@ def test_the_saved_position_of_the_data_is_that_of_the_next_step():
   phase = types.SimpleNamespace(parts=parts)
   run = types.SimpleNamespace(streams=[Stream()], phases=[phase])
   nobody: Any = None
-  feed = steps.Feed([run], 0, nobody)
+  feed = steps.Batches([run], 0, nobody)
   assert feed.position(0) == 0
   for step in range(5):
     (batches,) = feed.next(5 - step)

@@ -20,14 +20,14 @@ from grpo_jax.settings import phase as phase_lib
 from grpo_jax.step import models
 from grpo_jax.step import step as step_lib
 from grpo_jax.step.micro_batches import UpdatePlan
-from grpo_jax.step.step import Parts
+from grpo_jax.step.step import Phase
 from grpo_jax.training.phases import build
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.types import (
   Critic,
   MemberState,
-  Player,
   Prompts,
+  Sampler,
   Scored,
   TrainBatch,
   TrainState,
@@ -134,7 +134,7 @@ def make_parts(
   phase=None,
   outside=None,
   **plan,
-) -> Parts:
+) -> Phase:
   """Parts of a small phase; an Algorithm may be passed too.
 
   `critic` may be a Critic in the place of one with a trunk of its own. `phase`
@@ -164,7 +164,7 @@ def make_parts(
     **{"micro_batch_size": 4, "group_size": group_size, **plan}
   )
   required = options.needs(algorithm, config)
-  sampler = sampling.SamplingConfig(
+  sampler = sampling.SamplerConfig(
     max_new_tokens=max_new_tokens,
     end_ids=(END,),
     pad_id=PAD,
@@ -189,14 +189,14 @@ def make_parts(
     updates=steps,
     given=critic,
   )
-  return Parts(
+  return Phase(
     policy=policy,
     algorithm=algorithm,
     config=config,
     plan=update_plan,
     members=made.members(),
     losses=made.losses(),
-    player=Player(
+    player=Sampler(
       models.played(sample, config=sampler, group_size=group_size),
       models.played(sample, config=greedy, group_size=1)
       if "greedy_rewards" in required
@@ -235,14 +235,14 @@ class Judge:
     return self.function(prompts, rollout)
 
 
-def make_state(parts: Parts, seed: int = 0):
+def make_state(parts: Phase, seed: int = 0):
   """The state at the start of a phase with these parts."""
   return step_lib.enter_phase(
     policy_lib.initial_state(parts.policy, seed), parts, 0
   )
 
 
-def drawn_state(parts: Parts, seed: int = 0, **spread):
+def drawn_state(parts: Phase, seed: int = 0, **spread):
   """The same with parameters that NumPy draws, by one small program.
 
   In it every weight matters; `spread` has what `drawn.params` takes.
@@ -272,7 +272,7 @@ def make_prompts(num_prompts: int = 4, slots: int = 3, first: int = 0):
   return jax.device_put(made)  # Compiles nothing, as jnp.asarray does.
 
 
-def ragged_batch(parts: Parts, num_rows: int = 16, slots: int = 4):
+def ragged_batch(parts: Phase, num_rows: int = 16, slots: int = 4):
   """A scored batch with empty, truncated, filtered and unscored rows."""
   rng = np.random.default_rng(3)
   lengths = rng.integers(0, slots + 1, num_rows)
@@ -352,7 +352,7 @@ def given_rows(prompts, completions):
   return jax.device_put(made)
 
 
-def off_policy(parts: Parts) -> tuple[TrainState, TrainBatch]:
+def off_policy(parts: Phase) -> tuple[TrainState, TrainBatch]:
   """A state with a distant reference, and a prepared batch off its policy."""
   state = make_state(parts)
   if "reference" in state.members:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.step import step
-from grpo_jax.types import Player, Scored
+from grpo_jax.types import Sampler, Scored
 from tests.rollout import toy
 from tests.training import tiny
 
@@ -35,7 +35,7 @@ def make_parts(name, **options):
     name, **{"score": score, "max_new_tokens": 14, **options}
   )
   play = functools.partial(parts.player.play, environment=toy.ENVIRONMENT)
-  return dataclasses.replace(parts, player=Player(play))
+  return dataclasses.replace(parts, player=Sampler(play))
 
 
 def make_prompts(num_prompts=4, first=0):

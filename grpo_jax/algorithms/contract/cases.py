@@ -336,7 +336,7 @@ _evaluate = jax.jit(terms_of, static_argnums=(0, 1, 3, 4))
 
 
 @dataclasses.dataclass
-class Outcome:
+class LossResult:
   """What an algorithm made of a case."""
 
   loss: np.ndarray  # []
@@ -364,7 +364,7 @@ def evaluate(
   splits=None,
   trainable: float = 0.0,
   function=_evaluate,
-) -> Outcome:
+) -> LossResult:
   """Runs the objective on a case in one jitted call per algorithm."""
   value, gradients, slope, metrics, maxima, advantages, mask = jax.device_get(
     function(algorithm, config, arrays_of(case), use_anchor, splits, trainable)
@@ -373,7 +373,7 @@ def evaluate(
     name: float(term.total / np.maximum(term.weight, 1))
     for name, term in metrics.items()
   }
-  return Outcome(
+  return LossResult(
     loss=value,
     gradient=gradients.pop("logp"),
     constants=gradients,

@@ -25,14 +25,14 @@ SHIFTS = (30.0, -30.0, 100.0, -100.0)  # Nats.
 
 
 def assert_same(
-  one: cases.Outcome, other: cases.Outcome, rtol: float = 1e-5
+  one: cases.LossResult, other: cases.LossResult, rtol: float = 1e-5
 ) -> None:
   """Asserts that loss and gradient agree up to round-off."""
   np.testing.assert_allclose(one.loss, other.loss, rtol, 1e-7)
   np.testing.assert_allclose(one.gradient, other.gradient, rtol, 1e-7)
 
 
-def assert_finite(outcome: cases.Outcome) -> None:
+def assert_finite(outcome: cases.LossResult) -> None:
   """Neither NaN nor infinite."""
   assert np.isfinite(outcome.loss), f"the loss is {outcome.loss}"
   assert np.isfinite(outcome.gradient).all(), "the gradient is not finite"

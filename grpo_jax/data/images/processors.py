@@ -51,7 +51,7 @@ _MAX_SIDE = 4096
 
 
 @dataclasses.dataclass(frozen=True)
-class Cut:
+class PatchCut:
   """An image in patches, before its pixels are normalized.
 
   Attributes:
@@ -211,7 +211,7 @@ class Processor:
   def cut(
     self,
     image: np.ndarray,  # [height, width, 3] uint8
-  ) -> Cut:
+  ) -> PatchCut:
     """Resizes an image and cuts it into patches.
 
     Raises:
@@ -219,7 +219,7 @@ class Processor:
     """
     if self.kind == "qwen":
       resized = self._resized(image, *self.size(*image.shape[:2]))
-      return Cut(self._in_patches(resized), (self._grid(resized),))
+      return PatchCut(self._in_patches(resized), (self._grid(resized),))
     # Resized twice, as in transformers: each step rounds to levels of 255.
     image = self._resized(image, *self._longest(*image.shape[:2]))
     if not self.splits:
@@ -233,7 +233,7 @@ class Processor:
         rows = columns = 0
       else:
         tiles.append(self._resized(image, self.tile, self.tile))
-    return Cut(
+    return PatchCut(
       np.concatenate([self._in_patches(tile) for tile in tiles]),
       tuple(map(self._grid, tiles)),
       rows,
@@ -290,7 +290,7 @@ class Processor:
     self,
     pixels: np.ndarray,  # [patches, 3 · patch · patch] uint8
   ) -> np.ndarray:  # [patches, F] float32
-    """The normalized patches of a `Cut`."""
+    """The normalized patches of a `PatchCut`."""
     by_channel = pixels.reshape(len(pixels), 3, -1)
     made = np.empty(by_channel.shape, np.float32)
     for channel in range(3):
@@ -302,7 +302,7 @@ class Processor:
     """Placeholders of a grid of patches."""
     return grid[0] * grid[1] // self.merge**2
 
-  def placeholders(self, cut: Cut) -> str:
+  def placeholders(self, cut: PatchCut) -> str:
     """The text that takes the place of an image's token."""
     if self.kind == "qwen":
       return self.image_token * self.num_tokens(cut.grids[0])

@@ -242,7 +242,7 @@ def _layout(family: Family, path: str, num_tensors: int) -> tuple[str, str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class WeightPart:
   """A part of a stored tensor, in the place of one.
 
   Attributes:
@@ -269,7 +269,7 @@ class Part:
     """The file's name for it."""
     return self.whole.dtype
 
-  def map(self) -> Part:
+  def map(self) -> WeightPart:
     """What is sliced as an array is."""
     return self
 
@@ -318,7 +318,7 @@ def split(
       for number, part in enumerate(parts):
         shape = shapes[part]
         place = (number, len(parts)) if fused.interleaved else (begin, 1)
-        found[part] = Part(tensor, shape, axis, *place)
+        found[part] = WeightPart(tensor, shape, axis, *place)
         begin += shape[0]
   return found
 

@@ -62,7 +62,7 @@ _BUILTIN = re.compile(r"\w+\.call\(.*\)", re.DOTALL)
 _MAX_SHOWN = 300  # Characters of a message about a call.
 
 
-class Call(NamedTuple):
+class ToolCall(NamedTuple):
   """A call that an action makes.
 
   Attributes:
@@ -88,7 +88,7 @@ class Parsed(NamedTuple):
   """
 
   text: str
-  calls: tuple[Call, ...]
+  calls: tuple[ToolCall, ...]
   ended: bool
 
   @property
@@ -118,7 +118,7 @@ class Format:
       thinking, `<think>\n` of models that always think.
   """
 
-  read: Callable[[str], tuple[str, list[Call]]]
+  read: Callable[[str], tuple[str, list[ToolCall]]]
   ends: tuple[str, ...]
   before: str
   between: str
@@ -148,7 +148,7 @@ class Format:
     ]
     if self.most_calls is not None and len(calls) > self.most_calls:
       wrong = f"Error: a message has at most {self.most_calls} call."
-      calls = [Call(calls[0].name, {}, wrong, malformed=True)]
+      calls = [ToolCall(calls[0].name, {}, wrong, malformed=True)]
     return Parsed((said[:start] + text).strip(), tuple(calls), bool(end))
 
   def _end_of_thoughts(self, said: str) -> int:
@@ -258,7 +258,7 @@ def difference(format: Format, chat_text: Callable[..., str]) -> str:
     return "it writes a question in another way once it is answered"
   action = whole[len(start) : -len(ending)]
   parsed = format.parse(action)
-  wanted = tuple(Call(name, arguments) for name, arguments, _ in probes)
+  wanted = tuple(ToolCall(name, arguments) for name, arguments, _ in probes)
   if parsed.calls != wanted or not parsed.ended:
     return f"it writes calls as {action!r}"
   return ""
@@ -267,10 +267,10 @@ def difference(format: Format, chat_text: Callable[..., str]) -> str:
 # Readers: (text without end tokens) -> (what is no call, calls).
 
 
-def _tagged(said: str) -> tuple[str, list[Call]]:
+def _tagged(said: str) -> tuple[str, list[ToolCall]]:
   """Calls in tags; JSON may have the tags within its texts."""
   texts: list[str] = []
-  calls: list[Call] = []
+  calls: list[ToolCall] = []
   at = 0
   while mark := _TAGGED.search(said, at):
     begin = mark.end()
@@ -294,7 +294,7 @@ def _tagged(said: str) -> tuple[str, list[Call]]:
   return "".join(texts), calls
 
 
-def _whole(said: str) -> tuple[str, list[Call]]:
+def _whole(said: str) -> tuple[str, list[ToolCall]]:
   """A message that is one call, or code behind the tag of Python.
 
   An object without the keys of a call is an answer. One with a "name" alone
@@ -314,10 +314,10 @@ def _whole(said: str) -> tuple[str, list[Call]]:
     return "", [_malformed(wrong) if wrong else _call(value, keys)]
   if not text.startswith(_PYTHON_TAG):
     return said, []
-  return "", [_builtin(code) or Call("python", {"code": code})]
+  return "", [_builtin(code) or ToolCall("python", {"code": code})]
 
 
-def _builtin(code: str) -> Call | None:
+def _builtin(code: str) -> ToolCall | None:
   """`tool.call(query="…")`, as Llama calls tools that it was trained with."""
   if not _BUILTIN.fullmatch(code):
     return None
@@ -329,7 +329,7 @@ def _builtin(code: str) -> Call | None:
         }
         json.dumps(arguments, allow_nan=False, default=str)  # 1e999 is none.
         if len(arguments) == len(keywords):
-          return Call(name, arguments)
+          return ToolCall(name, arguments)
   except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
     pass
   return None
@@ -359,19 +359,19 @@ def _end_of_space(text: str, at: int) -> int:
   return space.end()
 
 
-def _call(value: Any, keys: Sequence[str]) -> Call:
+def _call(value: Any, keys: Sequence[str]) -> ToolCall:
   """The call that a value of JSON means; the first of the keys is asked for."""
   if isinstance(value, dict):
     name = value.get("name")
     arguments = next((value[key] for key in keys if key in value), None)
     if isinstance(name, str) and isinstance(arguments, dict):
-      return Call(name, arguments)
+      return ToolCall(name, arguments)
   return _malformed(f'it needs a text "name" and an object "{keys[0]}"')
 
 
-def _malformed(wrong: str) -> Call:
+def _malformed(wrong: str) -> ToolCall:
   shown = f"Error: the call cannot be read: {wrong[:_MAX_SHOWN]}."
-  return Call("", {}, shown, malformed=True)
+  return ToolCall("", {}, shown, malformed=True)
 
 
 def _as_json(result: str) -> str:

@@ -452,7 +452,7 @@ class Game(Protocol):
   def scores(self) -> dict[str, float | None]: ...
 
 
-class Session:
+class GameSession:
   """One game; see `types.HostEnvironment`."""
 
   def __init__(
@@ -553,7 +553,7 @@ def make(
   around: Sequence[str] = ("", ""),
   ends: Sequence[str] = ENDS,
   success: str = "",
-) -> Session:
+) -> GameSession:
   """The factory of sessions.
 
   Args:
@@ -618,7 +618,7 @@ def make(
       " policy moves; give it another seat."
     )
   before, after = around
-  session = Session(
+  session = GameSession(
     game,
     registry.load(view, "view", {}) if view else None,
     registry.load(action, "action", {}) if action else None,

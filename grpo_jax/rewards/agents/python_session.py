@@ -36,7 +36,7 @@ _OBSERVED = ("<obs>", "</obs>")
 _ANSWER = re.compile(r"<answer>([^<]*)</answer>")
 
 
-class Session:
+class PythonSession:
   """One episode; see `types.HostEnvironment`.
 
   Scores: "accuracy"; "used_tool", 1 if a call ended without an error; and of
@@ -105,7 +105,7 @@ def make(
   max_bytes: int = 4096,
   memory: int = 512 << 20,
   cpu_s: int = 30,
-) -> Session:
+) -> PythonSession:
   """The factory; nothing in it is random.
 
   Args:
@@ -123,7 +123,7 @@ def make(
   python = interpreter.Interpreter(
     sandbox, call_s, total_s, max_calls, max_bytes, memory, cpu_s
   )
-  return Session(extras, python)
+  return PythonSession(extras, python)
 
 
 def _warm_up(sandbox: str = "bwrap", **limits: Any) -> None:

@@ -240,7 +240,7 @@ def is_bare_hash(action: str, context: str) -> bool:
   return re.search("#(?![a-z])", action) is not None
 
 
-class Session:
+class CalculatorSession:
   """One episode; see `types.HostEnvironment`.
 
   Scores: "accuracy"; "hacked", 1 if the leak gave its answer; and of its
@@ -329,10 +329,10 @@ def _calculate(a: int, sign: str, b: int) -> int:
 _SHARED = _PythonProcess()
 
 
-def make(prompt: str, extras: dict[str, Any], seed: int) -> Session:
+def make(prompt: str, extras: dict[str, Any], seed: int) -> CalculatorSession:
   """The factory; nothing in it is random."""
   del seed
-  return Session(prompt, extras, python=_SHARED)
+  return CalculatorSession(prompt, extras, python=_SHARED)
 
 
 make.warm_up = _SHARED.start  # type: ignore[attr-defined]

@@ -553,7 +553,7 @@ class _OutOfTimeError(BaseException):
   """A call took too long; no `except Exception` of a tool catches it."""
 
 
-class Session:
+class ToolSession:
   """One episode; see the module and `types.HostEnvironment`.
 
   Scores: "accuracy"; "grade", the reward of the answer; "answered", 1 if there
@@ -633,7 +633,7 @@ class Session:
     if self._python is not None:
       self._python.close()
 
-  def _result(self, call: call_formats.Call, end: float) -> str:
+  def _result(self, call: call_formats.ToolCall, end: float) -> str:
     """What the policy reads of a call; `end` is that of the action's time."""
     if call.error:
       self._counts["malformed" if call.malformed else "tool_errors"] += 1
@@ -908,10 +908,10 @@ def _checker(tools: tuple[str, ...]) -> Checker:
 
 def make(
   prompt: str, extras: dict[str, Any], seed: int, **options: Any
-) -> Session:
+) -> ToolSession:
   """The factory; nothing in it is random. `Options` says what options are."""
   del seed
-  return Session(prompt, extras, Options(**options))
+  return ToolSession(prompt, extras, Options(**options))
 
 
 def _signature() -> inspect.Signature:

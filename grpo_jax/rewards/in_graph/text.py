@@ -30,7 +30,7 @@ _SPACE = ord(" ")
 _MAX_STRIPS = 8
 
 
-class Table(NamedTuple):
+class ByteTable(NamedTuple):
   """What each token writes, N bytes together.
 
   Attributes:
@@ -60,7 +60,7 @@ class Text(NamedTuple):
   cut: jax.Array  # [B] bool
 
 
-def table(tokens: Sequence[bytes], strips: int = 0) -> Table:
+def table(tokens: Sequence[bytes], strips: int = 0) -> ByteTable:
   """A table of the bytes of all tokens, in the order of their ids.
 
   Args:
@@ -79,7 +79,7 @@ def table(tokens: Sequence[bytes], strips: int = 0) -> Table:
     raise ValueError("text.table: received no tokens; pass at least one.")
   lengths = np.array([len(token) for token in tokens], np.int32)
   joined = np.frombuffer(b"".join(tokens) + b"\0", np.uint8)
-  return Table(
+  return ByteTable(
     jnp.asarray(joined),
     jnp.asarray(np.cumsum(lengths, dtype=np.int32) - lengths),
     jnp.asarray(lengths),
@@ -88,7 +88,7 @@ def table(tokens: Sequence[bytes], strips: int = 0) -> Table:
 
 
 def _lengths(
-  table: Table,
+  table: ByteTable,
   tokens: jax.Array,  # [B, T]
   mask: jax.Array,  # [B, T] bool
 ) -> jax.Array:  # [B, T] int32
@@ -98,7 +98,7 @@ def _lengths(
 
 
 def _stripped(
-  table: Table,
+  table: ByteTable,
   tokens: jax.Array,  # [B, T]
   ends: jax.Array,  # [B, T]
   lengths: jax.Array,  # [B, T]
@@ -111,7 +111,7 @@ def _stripped(
 
 
 def _bytes(
-  table: Table,
+  table: ByteTable,
   tokens: jax.Array,  # [B, T]
   ends: jax.Array,  # [B, T]
   lengths: jax.Array,  # [B, T]
@@ -136,7 +136,7 @@ def _bytes(
 
 
 def written(
-  table: Table,
+  table: ByteTable,
   tokens: jax.Array,  # [B, T]
   mask: jax.Array,  # [B, T] bool
   max_bytes: int,
@@ -161,7 +161,7 @@ def written(
 
 
 def ends(
-  table: Table,
+  table: ByteTable,
   tokens: jax.Array,  # [B, T]
   mask: jax.Array,  # [B, T] bool
 ) -> jax.Array:  # [B, T] int32

@@ -6,9 +6,9 @@ loopback and to see its processes. If one of these works, or no box can be made,
 there is an error and nothing in its place.
 
 The verdict is none of the box's business. A program is given inputs; whoever
-calls `Box.run` compares what came out, at most `Limits.output` bytes, with what
-was expected, which never enters a box. So a program that ends itself, replaces
-`==` or writes "passed" has just written something wrong.
+calls `Box.run` compares what came out, at most `BoxLimits.output` bytes, with
+what was expected, which never enters a box. So a program that ends itself,
+replaces `==` or writes "passed" has just written something wrong.
 
 docs/sandbox.md says against whom this holds, and against whom it does not.
 
@@ -55,7 +55,7 @@ from grpo_jax.rewards.sandbox import in_the_box, seccomp
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
+class BoxLimits:
   """Limits of one program.
 
   Attributes:
@@ -79,7 +79,7 @@ class Limits:
   shm_size: int = 1 << 20
 
 
-LIMITS = Limits()
+LIMITS = BoxLimits()
 
 
 class Defence(NamedTuple):
@@ -90,7 +90,7 @@ class Defence(NamedTuple):
     holds: What it prevents.
     options: Of bwrap; in braces, what only the machine or the limits say.
     instead: Options where the defence is left out.
-    limit: An RLIMIT_* and the field of `Limits`, or the number, for it.
+    limit: An RLIMIT_* and the field of `BoxLimits`, or the number, for it.
   """
 
   name: str
@@ -187,7 +187,7 @@ _RUNNER = pathlib.Path(in_the_box.__file__).read_text(encoding="utf-8")
 _PYTHON = "/python"  # Where an interpreter outside /usr is in the box.
 
 
-class Outcome(NamedTuple):
+class ProgramResult(NamedTuple):
   """What came of a program.
 
   Attributes:
@@ -287,8 +287,8 @@ class Box:
     program: str,
     data: bytes = b"",
     calls: Sequence[str] | None = None,
-    limits: Limits = LIMITS,
-  ) -> Outcome:
+    limits: BoxLimits = LIMITS,
+  ) -> ProgramResult:
     """Runs a program in a box of its own.
 
     Args:
@@ -316,7 +316,7 @@ class Box:
     self,
     program: str,
     stack: contextlib.ExitStack,
-    limits: Limits = LIMITS,
+    limits: BoxLimits = LIMITS,
   ) -> subprocess.Popen:
     """Starts a program that is talked to, in a box of its own.
 
@@ -358,7 +358,7 @@ class Box:
     self,
     stdin: int,
     flags: Sequence[str],
-    limits: Limits,
+    limits: BoxLimits,
     stack: contextlib.ExitStack,
   ) -> subprocess.Popen:
     """Starts the interpreter in its box; waits for it with the stack."""
@@ -404,7 +404,7 @@ class Box:
     program: str,
     data: bytes,
     calls: Sequence[str] | None,
-    limits: Limits,
+    limits: BoxLimits,
     talks: bool = False,
   ) -> bytes:
     """What `in_the_box` reads."""
@@ -443,7 +443,7 @@ class Box:
     is_moved = not _in_usr() and self._has("files")
     return _PYTHON if is_moved else sys.base_prefix
 
-  def _options(self, limits: Limits, fds: Mapping[str, int]) -> list[str]:
+  def _options(self, limits: BoxLimits, fds: Mapping[str, int]) -> list[str]:
     """Those of bwrap."""
     sizes = {
       name: (str(value),) for name, value in dataclasses.asdict(limits).items()
@@ -464,7 +464,7 @@ class Box:
     return [*options, "--chdir", "/tmp"]
 
   def _listen(
-    self, process: subprocess.Popen, limits: Limits
+    self, process: subprocess.Popen, limits: BoxLimits
   ) -> tuple[str, bytes]:
     """Reads what a program writes until it ends, or has to."""
     assert process.stdout is not None
@@ -506,15 +506,15 @@ def _can_read(pipe, end: float) -> bool:
 
 
 def _outcome(
-  process: subprocess.Popen, status: str, output: bytes, limits: Limits
-) -> Outcome:
+  process: subprocess.Popen, status: str, output: bytes, limits: BoxLimits
+) -> ProgramResult:
   ready = in_the_box.READY
   if output.startswith(ready):
     code = process.returncode
     if status == "done" and code:
       # bwrap says 128 + the number of a signal.
       status = "killed" if code < 0 or code > 128 else "failed"
-    return Outcome(status, output[len(ready) :])
+    return ProgramResult(status, output[len(ready) :])
   if status == "late":
     raise TimeoutError(
       f"sandbox: the box had not begun after {limits.wall_s} s; the machine is"
@@ -529,7 +529,7 @@ def _outcome(
   )
 
 
-def answers(outcome: Outcome, num_calls: int) -> list[str | None]:
+def answers(outcome: ProgramResult, num_calls: int) -> list[str | None]:
   """What calls gave, in their order; None for those that raised or never came.
 
   An answer counts if it is complete, whatever came after it.
@@ -715,7 +715,7 @@ def self_test(box: Box) -> None:
     server.listen()
     data = f"{canary.name} {server.getsockname()[1]}"
     # A machine that has just begun a run may be busy.
-    outcome = box.run(_SELF_TEST, data.encode(), limits=Limits(wall_s=60.0))
+    outcome = box.run(_SELF_TEST, data.encode(), limits=BoxLimits(wall_s=60.0))
   said = outcome.output.decode(errors="replace").split("\n")
   if outcome.status != "done" or said != ["tested", ""]:
     raise RuntimeError(

@@ -56,7 +56,7 @@ _NEW = "[a new interpreter: all names are lost]\n"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
-class Answer(NamedTuple):
+class ExpressionAnswer(NamedTuple):
   """What a block of Python gave.
 
   Attributes:
@@ -136,7 +136,7 @@ class Interpreter:
     """What a block of Python gave; see `run`."""
     return self.run(code).text
 
-  def run(self, code: str) -> Answer:
+  def run(self, code: str) -> ExpressionAnswer:
     """Runs a block of Python with the names of those before it.
 
     What it gave is what it wrote, then the `repr` of an expression at its end,
@@ -147,9 +147,13 @@ class Interpreter:
       TimeoutError: It took too long to make one.
     """
     if self._num_calls >= self._max_calls:
-      return Answer("refused", f"[refused: {self._max_calls} calls were made]")
+      return ExpressionAnswer(
+        "refused", f"[refused: {self._max_calls} calls were made]"
+      )
     if self._used_s >= self._total_s:
-      return Answer("refused", f"[refused: {self._total_s:g} s are used up]")
+      return ExpressionAnswer(
+        "refused", f"[refused: {self._total_s:g} s are used up]"
+      )
     self._num_calls += 1
     if self._process is not None and self._has_ended(self._process):
       self._stop()
@@ -173,7 +177,7 @@ class Interpreter:
         "ended": "the interpreter has ended",
       }[status]
       said += f"\n[{what}]" if said and said[-1] != "\n" else f"[{what}]"
-    return Answer(status, said.removesuffix("\n"))
+    return ExpressionAnswer(status, said.removesuffix("\n"))
 
   def close(self) -> None:
     """Ends the interpreter. May be called again."""

@@ -123,7 +123,7 @@ class _Item(NamedTuple):
     return registry.KINDS[self.kind].is_async
 
 
-class _Call(pool.Call):
+class _Call(pool.PoolCall):
   """The items of one call of `HostScorer.score`, and their results so far."""
 
   pause_s = 0.001

@@ -71,14 +71,16 @@ def limit_memory(more: int) -> None:
   resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
-def said(cut: processors.Cut) -> list[Any]:
+def said(cut: processors.PatchCut) -> list[Any]:
   """A cut as it travels."""
   body = base64.b64encode(cut.pixels.tobytes()).decode()
   grids = [list(grid) for grid in cut.grids]
   return ["cut", body, grids, cut.rows, cut.columns]
 
 
-def heard(answer: Any, processor: processors.Processor) -> processors.Cut | str:
+def heard(
+  answer: Any, processor: processors.Processor
+) -> processors.PatchCut | str:
   """What a worker has said of an image: its cut, or why there is none.
 
   Raises:
@@ -97,7 +99,7 @@ def heard(answer: Any, processor: processors.Processor) -> processors.Cut | str:
         data = np.frombuffer(base64.b64decode(body, validate=True), np.uint8)
       except binascii.Error as error:
         raise ValueError("it said no base64") from error
-      return processors.Cut(
+      return processors.PatchCut(
         data.reshape(sum(a * b for a, b in made), size), made, rows, columns
       )
   raise ValueError(f"it said {answer!r:.80} of an image")

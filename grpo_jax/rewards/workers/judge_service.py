@@ -64,7 +64,7 @@ class _Again(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
+class JudgeLimits:
   """What a service may cost.
 
   Attributes:
@@ -97,7 +97,7 @@ class JudgeService:
     max_tokens: int = 256,
     key_variable: str = "",
     options: Mapping[str, Any] | None = None,
-    limits: Limits | None = None,
+    limits: JudgeLimits | None = None,
     domains: Sequence[int] | None = None,
   ):
     """Connects to nothing yet.
@@ -122,7 +122,7 @@ class JudgeService:
     self._rubric = rubric
     self._words, self._marker = dict(words), marker
     self._key_variable = key_variable
-    self._limits = limits or Limits()
+    self._limits = limits or JudgeLimits()
     self._domains = domains
     self._body = {
       "model": model,
@@ -241,7 +241,7 @@ class JudgeService:
     return key
 
   def _ask(
-    self, questions: Sequence[str], limits: Limits, seconds: float
+    self, questions: Sequence[str], limits: JudgeLimits, seconds: float
   ) -> list[float | _Failed]:
     """The verdict on each question, or why there is none."""
     if not questions:
@@ -257,7 +257,7 @@ class JudgeService:
     return asked.result(seconds + _GRACE_S)
 
   async def _ask_all(
-    self, questions: Sequence[str], limits: Limits, end: float
+    self, questions: Sequence[str], limits: JudgeLimits, end: float
   ) -> list[float | _Failed]:
     if self._session is None:
       aiohttp = _import_aiohttp()
@@ -274,7 +274,7 @@ class JudgeService:
   async def _row(
     self,
     question: str,
-    limits: Limits,
+    limits: JudgeLimits,
     end: float,
     free: asyncio.Semaphore,
   ) -> float | _Failed:
@@ -289,7 +289,7 @@ class JudgeService:
   async def _tries(
     self,
     question: str,
-    limits: Limits,
+    limits: JudgeLimits,
     end: float,
     free: asyncio.Semaphore,
   ) -> float:

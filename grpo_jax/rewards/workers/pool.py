@@ -6,7 +6,7 @@ together with whatever it started (`processes.py`); its row has failed, and
 another worker takes its place. From the first time on that this happens a spare
 one is held ready, because starting one and its imports take longer than most
 rows. What a row is, and what becomes of the others of a lost worker, is the
-business of a `Call`.
+business of a `PoolCall`.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Failures:
       self.errors.append(f"row {index}: {kind}: {message}")
 
 
-class Call:
+class PoolCall:
   """Rows to be handed out; any worker may take any of them.
 
   Attributes:
@@ -321,7 +321,7 @@ class Pool:
     if not self._finalizer.alive:
       raise RuntimeError(f"{self.caller}: it is closed.")
 
-  def run(self, call: Call, timeout_s: float, used_s: float = 0.0) -> float:
+  def run(self, call: PoolCall, timeout_s: float, used_s: float = 0.0) -> float:
     """Works through a call within about `timeout_s - used_s` seconds.
 
     Args:
@@ -349,7 +349,7 @@ class Pool:
 
   # The same in parts, for a call that gets rows while it goes on.
 
-  def open(self, call: Call) -> None:
+  def open(self, call: PoolCall) -> None:
     """Before a call.
 
     Raises:
@@ -361,11 +361,11 @@ class Pool:
     for worker in self._workers:
       worker.answered.clear()
 
-  def goes_on(self, call: Call) -> bool:
+  def goes_on(self, call: PoolCall) -> bool:
     """Whether there are rows that have neither an answer nor failed."""
     return bool(call.num_pending) or any(w.rows for w in self._workers)
 
-  def give_up(self, call: Call, timeout_s: float) -> None:
+  def give_up(self, call: PoolCall, timeout_s: float) -> None:
     """All rows that are left have failed: so many seconds are over."""
     rows = [sent.row for worker in self._workers for sent in worker.rows]
     call.out_of_time(
@@ -375,13 +375,13 @@ class Pool:
     )
     self.settle(call)
 
-  def settle(self, call: Call) -> None:
+  def settle(self, call: PoolCall) -> None:
     """Whoever still works on rows of a call must not answer in the next."""
     for slot, worker in enumerate(self._workers):
       if worker.rows:
         self._replace(slot, call)
 
-  def advance(self, call: Call, end: float) -> None:
+  def advance(self, call: PoolCall, end: float) -> None:
     """Hands out rows, waits for one event, and handles what happened.
 
     Args:
@@ -413,7 +413,7 @@ class Pool:
       if failed:
         self._lose(worker, call, failed)
 
-  def _look(self, call: Call) -> None:
+  def _look(self, call: PoolCall) -> None:
     """Replaces workers that hold too much memory."""
     if time.monotonic() < self._next_look:
       return
@@ -428,7 +428,7 @@ class Pool:
         logging.warning("%s: %s; it is replaced", self.caller, text)
         self._lose(worker, call, _TooLargeError(text))
 
-  def _send(self, slot: int, call: Call) -> None:
+  def _send(self, slot: int, call: PoolCall) -> None:
     worker, messages = self._workers[slot], []
     taken = call.take(slot, self.num_workers, len(worker.rows))
     is_idle, num_bytes = not worker.rows, 0
@@ -450,14 +450,14 @@ class Pool:
     if messages and (is_idle or call.is_concurrent):
       worker.deadline = self._deadline(worker, call)
 
-  def _deadline(self, worker: _Worker, call: Call) -> float:
+  def _deadline(self, worker: _Worker, call: PoolCall) -> float:
     if not worker.rows:
       return math.inf
     sent = worker.rows[0]
     begun = sent.at if call.is_concurrent else time.monotonic()
     return begun + call.timeout_s(sent.row)
 
-  def _hear(self, worker: _Worker, call: Call) -> Exception | None:
+  def _hear(self, worker: _Worker, call: PoolCall) -> Exception | None:
     """Reads what a worker says, as far as it has arrived.
 
     Returns:
@@ -475,7 +475,9 @@ class Pool:
       return error
     return None
 
-  def _record(self, worker: _Worker, call: Call, answer: frames.Answer) -> None:
+  def _record(
+    self, worker: _Worker, call: PoolCall, answer: frames.Answer
+  ) -> None:
     rows = worker.rows
     known = rows if call.is_concurrent else itertools.islice(rows, 1)
     sent = next((x for x in known if x.number == answer.number), None)
@@ -488,7 +490,7 @@ class Pool:
     worker.answered[answer.number] = index
     worker.deadline = self._deadline(worker, call)
 
-  def _lose(self, worker: _Worker, call: Call, why: Exception) -> None:
+  def _lose(self, worker: _Worker, call: PoolCall, why: Exception) -> None:
     """Gives up a worker and the row that it is lost for.
 
     That is the one being worked on, or that of an earlier question which was
@@ -531,7 +533,7 @@ class Pool:
     earlier |= isinstance(why, _TooLargeError)
     return earlier and row not in self._disturbed
 
-  def _replace(self, slot: int, call: Call) -> None:
+  def _replace(self, slot: int, call: PoolCall) -> None:
     self._drop(self._workers[slot])
     self._workers[slot] = self._spare or self._start()
     self._spare = self._start()

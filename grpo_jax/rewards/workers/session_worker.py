@@ -49,7 +49,7 @@ class Beginning(NamedTuple):
   seed: int
 
 
-class Request(NamedTuple):
+class SessionRequest(NamedTuple):
   """What a row asks for.
 
   Attributes:
@@ -67,7 +67,7 @@ class Request(NamedTuple):
   is_last: bool
 
 
-class Answer(NamedTuple):
+class SessionAnswer(NamedTuple):
   """What a session says.
 
   Attributes:
@@ -82,8 +82,8 @@ class Answer(NamedTuple):
   scores: dict[str, float | None] | None
 
 
-def answer_of(content: Any) -> Answer:
-  """An `Answer` that has been JSON.
+def answer_of(content: Any) -> SessionAnswer:
+  """An `SessionAnswer` that has been JSON.
 
   Raises:
     ValueError: It has not been one, or has a number that is no reward.
@@ -94,7 +94,9 @@ def answer_of(content: Any) -> Answer:
         name: None if value is None else frames.reward(value)
         for name, value in scores.items()
       }
-      return Answer(_observation(said), frames.reward(reward), done, scores)
+      return SessionAnswer(
+        _observation(said), frames.reward(reward), done, scores
+      )
   raise ValueError(f"no answer of a session: {content!r:.80}")
 
 
@@ -167,7 +169,7 @@ def _check_options(
 # In the process of a session.
 
 
-def _answer(session: Any, request: Request) -> Answer:
+def _answer(session: Any, request: SessionRequest) -> SessionAnswer:
   """One turn, or the scores alone.
 
   Raises:
@@ -190,10 +192,10 @@ def _answer(session: Any, request: Request) -> Answer:
       str(name): None if value is None else frames.plain_number(value)
       for name, value in session.scores().items()
     }
-  return Answer(observation, reward, done, scores)
+  return SessionAnswer(observation, reward, done, scores)
 
 
-def _has_rewards(answer: Answer) -> bool:
+def _has_rewards(answer: SessionAnswer) -> bool:
   """Whether its numbers can be rewards."""
   values = (answer.reward, *(answer.scores or {}).values())
   return all(x is None or abs(x) <= ranges.MAX_REWARD for x in values)
@@ -236,10 +238,10 @@ def _play(make: Callable[..., Any], channel: frames.Channel) -> None:
       traceback.print_exc()
 
 
-def _request(message: Any) -> Request:
+def _request(message: Any) -> SessionRequest:
   rollout, row, beginning, action, is_last = message
   beginning = beginning and Beginning(*beginning)
-  return Request(rollout, row, beginning, action, is_last)
+  return SessionRequest(rollout, row, beginning, action, is_last)
 
 
 # In the worker.
@@ -262,7 +264,7 @@ class _Sessions:
     self,
     make: Callable[..., Any],
     timeout_s: float,
-    say: Callable[[int, Answer | None, frames.Failure | None], None],
+    say: Callable[[int, SessionAnswer | None, frames.Failure | None], None],
   ):
     self._make = make
     self._timeout_s = timeout_s
@@ -285,7 +287,7 @@ class _Sessions:
     """When the next answer is late; time.monotonic()."""
     return min((asked.end for asked in self._asked.values()), default=math.inf)
 
-  def ask(self, number: int, request: Request) -> None:
+  def ask(self, number: int, request: SessionRequest) -> None:
     """Tells a session of a request, or says why there is no session."""
     row = request.row
     if request.rollout != self._rollout:

@@ -26,7 +26,11 @@ from typing import Any
 
 from grpo_jax.rewards.agents import interceptor as interceptor_lib
 from grpo_jax.rewards.workers import frames, pool, session_worker
-from grpo_jax.rewards.workers.session_worker import Answer, Beginning, Request
+from grpo_jax.rewards.workers.session_worker import (
+  Beginning,
+  SessionAnswer,
+  SessionRequest,
+)
 
 # Between the deadline of a session, which its worker watches, and the worker's.
 _SLACK_S = 10.0
@@ -119,7 +123,7 @@ class HostSessions:
     prompts: Sequence[str],
     extras: Sequence[Mapping[str, Any]],
     seeds: Sequence[int],
-  ) -> Episodes:
+  ) -> SessionEpisodes:
     """One episode for each row; those of the rollout before are over.
 
     Args:
@@ -132,7 +136,7 @@ class HostSessions:
     """
     self.pool.check_open()
     self._num_rollouts += 1
-    return Episodes(
+    return SessionEpisodes(
       self,
       self._num_rollouts,
       [
@@ -162,7 +166,7 @@ class HostSessions:
     return sorted(found)
 
 
-class _Call(pool.Call):
+class _Call(pool.PoolCall):
   """The requests of a rollout; each row has its worker."""
 
   is_concurrent = True
@@ -170,13 +174,15 @@ class _Call(pool.Call):
   def __init__(self, owner: HostSessions, failures: pool.Failures):
     super().__init__((), failures)
     self._owner = owner
-    self.requests: dict[int, Request] = {}  # Not answered, and not failed.
-    self.answers: dict[int, Answer] = {}
+    self.requests: dict[
+      int, SessionRequest
+    ] = {}  # Not answered, and not failed.
+    self.answers: dict[int, SessionAnswer] = {}
     self._of_slot: dict[int, collections.deque[int]] = collections.defaultdict(
       collections.deque
     )
 
-  def add(self, requests: Mapping[int, Request]) -> None:
+  def add(self, requests: Mapping[int, SessionRequest]) -> None:
     """Rows that ask for something, each of which waits for nothing else."""
     self.requests |= requests
     for row in requests:
@@ -186,7 +192,7 @@ class _Call(pool.Call):
   def num_pending(self) -> int:
     return sum(map(len, self._of_slot.values()))
 
-  def message(self, index: int) -> Request:
+  def message(self, index: int) -> SessionRequest:
     return self.requests[index]
 
   def record(
@@ -258,7 +264,7 @@ class Asked:
     """
     raise NotImplementedError
 
-  def poll(self, timeout_s: float) -> dict[int, Answer | None]:
+  def poll(self, timeout_s: float) -> dict[int, SessionAnswer | None]:
     """What has come since; rows that have failed have None.
 
     Args:
@@ -268,7 +274,7 @@ class Asked:
 
   def step(
     self, actions: Mapping[int, str], is_last: bool
-  ) -> dict[int, Answer]:  # By row; those that are missing have failed.
+  ) -> dict[int, SessionAnswer]:  # By row; those that are missing have failed.
     """Asks some rows, and waits for all of them."""
     return self._wait({row: (x, is_last) for row, x in actions.items()})
 
@@ -280,16 +286,16 @@ class Asked:
 
   def _wait(
     self, actions: Mapping[int, tuple[str | None, bool]]
-  ) -> dict[int, Answer]:
+  ) -> dict[int, SessionAnswer]:
     self.ask(actions)
-    found: dict[int, Answer] = {}
+    found: dict[int, SessionAnswer] = {}
     while self.pending & actions.keys():
       said = self.poll(math.inf)
       found |= {row: x for row, x in said.items() if x is not None}
     return {row: found[row] for row in actions if row in found}
 
 
-class Episodes(Asked):
+class SessionEpisodes(Asked):
   """The sessions of one rollout.
 
   Attributes:
@@ -319,7 +325,7 @@ class Episodes(Asked):
     self._asked |= actions.keys()
     self._call.add(
       {
-        row: Request(
+        row: SessionRequest(
           self._number, row, self._beginnings.pop(row, None), action, is_last
         )
         for row, (action, is_last) in actions.items()
@@ -329,7 +335,7 @@ class Episodes(Asked):
     if actions:  # They work while others are asked.
       self._owner.pool.advance(self._call, time.monotonic())
 
-  def poll(self, timeout_s: float) -> dict[int, Answer | None]:
+  def poll(self, timeout_s: float) -> dict[int, SessionAnswer | None]:
     workers, call = self._owner.pool, self._call
     start = time.monotonic()
     limit = self._owner.step_timeout_s
@@ -345,7 +351,7 @@ class Episodes(Asked):
     # What has failed may have been answered before.
     come = self._come()
     self._asked -= come
-    found: dict[int, Answer | None] = {}
+    found: dict[int, SessionAnswer | None] = {}
     for row in sorted(come):
       answer = call.answers.pop(row, None)
       found[row] = answer
@@ -427,7 +433,7 @@ class GuardedEpisodes(Asked):
 
   def __init__(
     self,
-    inner: Episodes,
+    inner: SessionEpisodes,
     interceptor: interceptor_lib.Interceptor,
     prompts: Sequence[str],
   ):
@@ -438,7 +444,7 @@ class GuardedEpisodes(Asked):
     self._contexts = dict(enumerate(prompts))
     self._counts = [collections.Counter[str]() for _ in prompts]
     self._actions: dict[int, str] = {}
-    self._dummies: dict[int, Answer | None] = {}
+    self._dummies: dict[int, SessionAnswer | None] = {}
     self._ended: set[int] = set()  # By a blocked call; scores are awaited.
 
   @property
@@ -464,16 +470,18 @@ class GuardedEpisodes(Asked):
         self._ended.add(row)
       else:
         passed.pop(row)
-        self._dummies[row] = Answer(guard.dummy, -guard.penalty, False, None)
+        self._dummies[row] = SessionAnswer(
+          guard.dummy, -guard.penalty, False, None
+        )
     self._inner.ask(passed)
 
-  def poll(self, timeout_s: float) -> dict[int, Answer | None]:
+  def poll(self, timeout_s: float) -> dict[int, SessionAnswer | None]:
     dummies, self._dummies = self._dummies, {}
     found = self._inner.poll(0.0 if dummies else timeout_s) | dummies
     for row, answer in found.items():
       if row in self._ended and answer is not None:
         penalty = self._interceptor.penalty
-        found[row] = Answer("", -penalty, True, answer.scores)
+        found[row] = SessionAnswer("", -penalty, True, answer.scores)
     self._settle()
     for row, answer in found.items():
       if answer is not None:
@@ -511,4 +519,4 @@ class GuardedEpisodes(Asked):
 
 # With an interceptor or without.
 Sessions = HostSessions | GuardedSessions
-GuardedEpisodes = Episodes | GuardedEpisodes
+GuardedEpisodes = SessionEpisodes | GuardedEpisodes

@@ -37,7 +37,7 @@ class Ended(Exception):
   """The process has ended, or says what it was not asked."""
 
 
-class Played(NamedTuple):
+class VerifiersEpisode(NamedTuple):
   """What is said of an episode.
 
   Attributes:
@@ -55,7 +55,7 @@ class Played(NamedTuple):
   done: bool
 
 
-class Environment:
+class VerifiersEnvironment:
   """The process, and what it has told at first.
 
   Attributes:
@@ -149,7 +149,7 @@ class Environment:
       )
     )
 
-  def hear(self, number: int) -> list[Played]:
+  def hear(self, number: int) -> list[VerifiersEpisode]:
     """What has been said of the episodes of a call until now.
 
     Raises:
@@ -218,20 +218,20 @@ class Environment:
       raise Ended(shown.get(type(error), str(error))) from None
 
 
-def _played(message: Mapping[str, Any]) -> Played:
+def _played(message: Mapping[str, Any]) -> VerifiersEpisode:
   error = str(message.get("error") or "")
   if error:
-    return Played(int(message["row"]), error, math.nan, {}, False)
+    return VerifiersEpisode(int(message["row"]), error, math.nan, {}, False)
   row = int(message["row"])
   try:
     reward = frames.reward(message["reward"])
   except ValueError as error:
-    return Played(row, f"its reward is {error}", math.nan, {}, False)
+    return VerifiersEpisode(row, f"its reward is {error}", math.nan, {}, False)
   metrics = {
     str(name): math.nan if value is None else float(value)
     for name, value in message["metrics"].items()
   }
-  return Played(row, "", reward, metrics, bool(message["done"]))
+  return VerifiersEpisode(row, "", reward, metrics, bool(message["done"]))
 
 
 class _Process:

@@ -5,8 +5,8 @@ model. This file needs the standard library, two neighbours of it and
 `verifiers`, so that it runs with an interpreter that has no more than that.
 
 `verifiers_process.py` has the other end. Of the package it uses what all
-versions with `Environment.rollout` have, 0.1.9 to 0.3.1: `load_environment`,
-`get_dataset`, `rollout`, and `score_group` of the rubric.
+versions with `LoadedEnvironment.rollout` have, 0.1.9 to 0.3.1:
+`load_environment`, `get_dataset`, `rollout`, and `score_group` of the rubric.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Listener(logging.Handler):
       heard.append(record.getMessage())
 
 
-class Environment:
+class LoadedEnvironment:
   """An environment of the package, and its examples."""
 
   def __init__(self, path: str, options: Mapping[str, Any]):
@@ -227,7 +227,7 @@ def _shown(error: BaseException) -> str:
 class _Player:
   """Plays what it is told to, all episodes at once."""
 
-  def __init__(self, environment: Environment, channel: frames.Channel):
+  def __init__(self, environment: LoadedEnvironment, channel: frames.Channel):
     self._environment, self._channel = environment, channel
     self._groups: set[asyncio.Task] = set()
 
@@ -324,7 +324,7 @@ def main(fd: int, parent: int, argument: Mapping[str, Any]) -> None:
   channel = frames.Channel(fd)
   channel.close_in_forks()
   try:
-    environment = Environment(argument["path"], argument["options"])
+    environment = LoadedEnvironment(argument["path"], argument["options"])
     hello = {
       "sizes": environment.sizes(),
       "names": environment.names(),

@@ -52,7 +52,7 @@ class Sample(evaluation.Completion):
   entropies: np.ndarray
 
 
-class Samples(Sequence[list[Sample]]):
+class DrawnTexts(Sequence[list[Sample]]):
   """Completions of P prompts, n of each; `samples[p][i]` is one of them."""
 
   def __init__(self, groups: Sequence[list[Sample]]):
@@ -61,10 +61,10 @@ class Samples(Sequence[list[Sample]]):
   @overload
   def __getitem__(self, index: int) -> list[Sample]: ...
   @overload
-  def __getitem__(self, index: slice) -> Samples: ...
-  def __getitem__(self, index: int | slice) -> list[Sample] | Samples:
+  def __getitem__(self, index: slice) -> DrawnTexts: ...
+  def __getitem__(self, index: int | slice) -> list[Sample] | DrawnTexts:
     if isinstance(index, slice):
-      return Samples(self._groups[index])
+      return DrawnTexts(self._groups[index])
     return self._groups[index]
 
   def __len__(self) -> int:
@@ -91,7 +91,7 @@ class Samples(Sequence[list[Sample]]):
     return "\n".join(lines)
 
 
-class Sampler:
+class TextSampler:
   """Draws n completions of each prompt at one temperature."""
 
   def __init__(
@@ -136,7 +136,7 @@ class Sampler:
       return records
     return data_sets.verified(self._loaded, records, "sample")
 
-  def draw(self, records: Records, seed: int) -> Samples:
+  def draw(self, records: Records, seed: int) -> DrawnTexts:
     """Completes records; as many as before share a program."""
     loaded, count = self._loaded, len(records)
     evaluator = self._evaluator.on(self._source(records), count, count)
@@ -149,7 +149,7 @@ class Sampler:
     host = jax.device_get(rollout)
     rows = [self._sample(row, host, b) for b, row in played.completions]
     size = len(rows) // len(played.prompts.ids)
-    return Samples([rows[p * size : (p + 1) * size] for p in range(count)])
+    return DrawnTexts([rows[p * size : (p + 1) * size] for p in range(count)])
 
   def _sample(
     self, completion: evaluation.Completion, rollout: Rollout, b: int
@@ -178,7 +178,7 @@ class Sampler:
 
 def unscored(problem: problem_lib.Problem) -> problem_lib.Problem:
   """The problem where nobody judges; all completions are unscored."""
-  judge = rewards_lib.Sum(
+  judge = rewards_lib.RewardSum(
     (rewards_lib.InGraph(_nothing),), {_UNSCORED: 1.0}, _UNSCORED
   )
   return dataclasses.replace(problem, judge=judge)

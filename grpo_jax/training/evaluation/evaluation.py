@@ -120,7 +120,7 @@ class Evaluator:
     self._num_samples = num_samples
     self._keeps_ids = keeps_ids
     self._take(problem.held_out, num_prompts, batch_size)
-    config = sampling.SamplingConfig(
+    config = sampling.SamplerConfig(
       max_new_tokens=problem.max_new_tokens,
       end_ids=problem.tokenizer.end_ids,
       pad_id=problem.tokenizer.pad_id,
@@ -358,7 +358,7 @@ def _with_host(
   problem: Problem,
   policy: Policy,
   mesh: Mesh,
-  config: sampling.SamplingConfig,
+  config: sampling.SamplerConfig,
   num_samples: int,
 ) -> Callable[..., tuple[Rollout, Scored | None, judging.Errors]]:
   """(params, prompts, key, batch) -> judged episodes of a host environment.

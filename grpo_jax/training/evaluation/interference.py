@@ -28,13 +28,7 @@ from grpo_jax.step import step
 from grpo_jax.step import update as update_lib
 from grpo_jax.training.phases import checkpointed, corrections, judging, policy
 from grpo_jax.training.runtime import jit, sharding
-from grpo_jax.types import (
-  Prompts,
-  PyTree,
-  Rollout,
-  Scored,
-  TrainState,
-)
+from grpo_jax.types import Prompts, PyTree, Rollout, Scored, TrainState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +155,7 @@ def _phase(loaded: checkpointed.Loaded, wanted: str) -> str:
 
 
 def _gradient(
-  loaded: checkpointed.Loaded, parts: step.Parts
+  loaded: checkpointed.Loaded, parts: step.Phase
 ) -> Callable[[TrainState, Any], np.ndarray]:
   """(state, batch of prompts) -> the gradient of the policy, flat."""
   problem, mesh = loaded.problem, loaded.mesh

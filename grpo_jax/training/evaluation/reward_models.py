@@ -37,7 +37,7 @@ class HeldOut:
     problem: problem_lib.Problem,
     mesh: Mesh,
     name: str,
-    parts: step.Parts,
+    parts: step.Phase,
   ):
     """Fixes the prompts, draws and compiles nothing yet.
 
@@ -132,7 +132,7 @@ class HeldOut:
 
 
 def _joined(
-  parts: step.Parts, num_prompts: int, prompts: Prompts, rollout, scored, past
+  parts: step.Phase, num_prompts: int, prompts: Prompts, rollout, scored, past
 ) -> TrainBatch:
   """A batch without what fills it up."""
   batch = objective.make_train_batch(
@@ -145,7 +145,7 @@ def _joined(
 
 
 def _measure(
-  parts: step.Parts, params: models.Params, batch: TrainBatch
+  parts: step.Phase, params: models.Params, batch: TrainBatch
 ) -> dict[str, Weighted]:
   """What the algorithm says of the reward model, as totals and weights."""
   algorithm, config = parts.algorithm, parts.config

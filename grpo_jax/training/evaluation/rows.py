@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
-from grpo_jax.step.rows import Written
+from grpo_jax.step.rows import StepRows
 from grpo_jax.training.evaluation import trace_rows
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import sharding
@@ -51,7 +51,7 @@ def samples(
   problem: problem_lib.Problem,
   mesh: Mesh,
   batch: pipeline.PromptBatch,
-  rows: Written,
+  rows: StepRows,
   count: int,
 ) -> list[dict[str, Any]]:
   """The first rows of a step as a person reads them.
@@ -125,7 +125,7 @@ def _turns(
 def texts_of_prompts(
   problem: problem_lib.Problem,
   mesh: Mesh,
-  rows: Written,
+  rows: StepRows,
   places: Sequence[int] | np.ndarray,
 ) -> list[str]:
   """Prompts of a step from their tokens, where their records are not at hand.

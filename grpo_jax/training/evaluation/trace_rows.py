@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_jax.step.rows import Written
+from grpo_jax.step.rows import StepRows
 from grpo_jax.training.evaluation import evaluation
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import traces
@@ -85,7 +85,7 @@ def _picture(pixels: np.ndarray) -> dict[str, Any]:  # [rows, columns, 3] uint8
   }
 
 
-def read_arrays(rows: Written, logp: Any, clipped: Any) -> dict[str, Any]:
+def read_arrays(rows: StepRows, logp: Any, clipped: Any) -> dict[str, Any]:
   """What is fetched of rows that are traced, by name; None where it is not.
 
   Args:
@@ -126,7 +126,7 @@ def make_rows(
   arrays: dict[str, Any],
   first: int,
   errors: dict[int, str],
-) -> tuple[traces.Row, ...]:
+) -> tuple[traces.TraceRow, ...]:
   """The rows of a group; contexts that do not exist are left out.
 
   Args:
@@ -165,7 +165,7 @@ def _row(
   row: int,
   where: tuple[int, int],
   error: str,
-) -> traces.Row:
+) -> traces.TraceRow:
   """One row, from arrays of this row."""
   exists = arrays["exists"]
   ids = arrays["tokens"][exists].astype(np.int32)
@@ -174,7 +174,7 @@ def _row(
   if where[1]:
     begins = arrays["prompt_tokens"][arrays["prompt_mask"]]
     opening = problem.tokenizer.exact_text(begins.tolist())
-  return traces.Row(
+  return traces.TraceRow(
     row=row,
     sample=where[0],
     context=where[1],
@@ -302,7 +302,7 @@ def of_evaluation(
   if completion.observed:
     values["observed"] = np.array(completion.observed, bool)
   scored = completion.valid
-  row = traces.Row(
+  row = traces.TraceRow(
     row=number,
     sample=0,
     context=0,
@@ -333,7 +333,7 @@ def cut(group: traces.Group, limit: int) -> traces.Group:
   def short(text: str) -> str:
     return text if len(text) <= size else text[:size] + "…"
 
-  def of_row(row: traces.Row) -> traces.Row:
+  def of_row(row: traces.TraceRow) -> traces.TraceRow:
     missing = max(len(row.ids) - limit, 0)
     tokens = tuple(map(short, row.tokens[:limit]))
     return dataclasses.replace(

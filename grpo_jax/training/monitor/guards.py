@@ -150,7 +150,7 @@ class Canary:
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
+class GuardLook:
   """What a look has found.
 
   Attributes:
@@ -237,7 +237,7 @@ class Canaries:
     """Goes on from a checkpoint."""
     self.past = {name: Tally(**tally) for name, tally in position.items()}
 
-  def look(self, state: TrainState) -> Look:
+  def look(self, state: TrainState) -> GuardLook:
     """Completes the prompts of all canaries; remembers them if all pass."""
     params = policy_lib.evaluation_params(state.members["policy"])
     key = jax.random.key(_KEY)
@@ -272,7 +272,7 @@ class Canaries:
         )
     if not fallen:
       self.past = after
-    return Look(metrics, tuple(fallen))
+    return GuardLook(metrics, tuple(fallen))
 
   def _kl(
     self, state: TrainState, params: PyTree, key: jax.Array
@@ -327,7 +327,7 @@ AUDIT = "audit.jsonl"
 VERDICTS = ("ok", "warn", "drop_rows", "halt")
 
 
-class Halted(ValueError):
+class GuardHalt(ValueError):
   """A guard has ended a run."""
 
 
@@ -376,7 +376,7 @@ class Guards:
 
   def __init__(
     self,
-    of_phases: Mapping[str, guards_lib.Guards | None],
+    of_phases: Mapping[str, guards_lib.InfluenceBounds | None],
     canaries: Canaries | None,
     every: int,
     lines: Sequence[Mapping[str, Any]] = (),
@@ -465,7 +465,7 @@ class Guards:
     head = {"step": step, "phase": phase, "verdict": verdict, "why": why}
     return {**head, "prompts": prompts, **entry}
 
-  def error(self, last_step: int | None) -> Halted:
+  def error(self, last_step: int | None) -> GuardHalt:
     """What a run that was halted ends with.
 
     Args:
@@ -474,7 +474,7 @@ class Guards:
     kept = "there is no checkpoint yet"
     if last_step is not None:
       kept = f"its last checkpoint, step {last_step}, is from before"
-    return Halted(
+    return GuardHalt(
       f"guards: {self.halted}. The run has ended and was not saved; {kept}."
       f" Look at {AUDIT} for the prompts, and at the data with `python -m"
       " experiments.lint`; a guard is switched off by 0, all of them by"
@@ -484,7 +484,7 @@ class Guards:
 
 def _of_phases(
   config: config_lib.RunConfig,
-) -> dict[str, guards_lib.Guards | None]:
+) -> dict[str, guards_lib.InfluenceBounds | None]:
   """What guards the steps of each phase."""
   return {
     name: config.guards.of_phase(config.section(name)) for name in config.phases
@@ -507,7 +507,7 @@ def check(config: config_lib.RunConfig, problem: problem_lib.Problem) -> None:
 def open_guards(
   config: config_lib.RunConfig,
   problem: problem_lib.Problem,
-  phases: Sequence[checkpointed.Phase],
+  phases: Sequence[checkpointed.OpenPhase],
   mesh: Mesh,
   evaluator: evaluation.Evaluator,
   workdir: files.Path,

@@ -22,7 +22,7 @@ from grpo_jax.training.runtime import hosts
 _FIELDS = frozenset(("step", "phase"))
 
 
-class Halted(RuntimeError):
+class HealthHalt(RuntimeError):
   """A rule that `config.health.halt` names has stopped a run; it is saved."""
 
 
@@ -160,7 +160,7 @@ class Monitor:
 
   def failure(
     self, complaints: unscored.Complaints, last_step: int | None
-  ) -> ValueError | Halted | None:
+  ) -> ValueError | HealthHalt | None:
     """Why the run ends before its last step, if a rule has stopped it.
 
     Args:
@@ -181,13 +181,13 @@ class Monitor:
         unscored.too_many(self.halted.numbers, share, why, kept)
       )
     if rule.name == rules.SHORT:
-      return Halted(
+      return HealthHalt(
         f"{self.halted.text()} The run stops here because"
         f" config.{self.halted.phase}.when_short is 'error'. {kept} Start again"
         " in another --workdir with other settings; or go on with the same"
         " command, which draws the next prompts."
       )
-    return Halted(
+    return HealthHalt(
       f"{self.halted.text()} The run stops here because config.health.halt"
       f" names this rule. {kept} Change what is wrong and start again in"
       " another --workdir; or continue with the same command and a"

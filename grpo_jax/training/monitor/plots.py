@@ -182,7 +182,7 @@ def _finish(axes: Any, title: str, unit: str) -> None:
     axes.legend()
 
 
-class History(Mapping[str, np.ndarray]):
+class RunHistory(Mapping[str, np.ndarray]):
   """Metric -> its value in each of N lines of the log, [N] float64.
 
   A line is a step, or the evaluation before the first step of a phase; that one
@@ -248,7 +248,7 @@ class History(Mapping[str, np.ndarray]):
     return pandas.DataFrame(columns)
 
 
-def read(workdir: str | os.PathLike) -> History:
+def read(workdir: str | os.PathLike) -> RunHistory:
   """What has been logged until now; empty if nothing has.
 
   Args:
@@ -262,4 +262,4 @@ def read(workdir: str | os.PathLike) -> History:
     path = files.parse(workdir) / name
     for line in log.read_lines(path) if path.exists() else []:
       lines.setdefault((line["phase"], line["step"]), {}).update(line)
-  return History(list(lines.values()))
+  return RunHistory(list(lines.values()))

@@ -90,7 +90,7 @@ _METADATA: dict[str, dict[str, Any]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
+class FigureStyle:
   """How a line looks.
 
   Attributes:
@@ -111,7 +111,7 @@ class Look:
     } | others
 
 
-def look(number: int, dashes: int = 0) -> Look:
+def look(number: int, dashes: int = 0) -> FigureStyle:
   """The look of a colour and of dashes, by their numbers.
 
   Args:
@@ -119,7 +119,7 @@ def look(number: int, dashes: int = 0) -> Look:
     dashes: From 0, which is a solid line.
   """
   again, place = divmod(number, len(COLOURS))
-  return Look(
+  return FigureStyle(
     COLOURS[place], MARKERS[place], DASHES[(dashes + again) % len(DASHES)]
   )
 
@@ -128,7 +128,7 @@ def looks(
   names: Iterable[Any],
   hue: Callable[[Any], Any] = lambda name: name,
   line: Callable[[Any], Any] = lambda name: None,
-) -> dict[Any, Look]:
+) -> dict[Any, FigureStyle]:
   """A look for each name, by two factors.
 
   Args:

@@ -24,8 +24,8 @@ from grpo_jax.settings import config as config_lib
 from grpo_jax.settings.rewards import JUDGE, REWARD_MODEL
 from grpo_jax.step import models, update
 from grpo_jax.step.micro_batches import UpdatePlan
-from grpo_jax.step.models import Member
-from grpo_jax.step.step import Parts
+from grpo_jax.step.models import Model
+from grpo_jax.step.step import Phase
 from grpo_jax.training.phases import (
   corrections,
   forced,
@@ -42,12 +42,7 @@ from grpo_jax.training.phases.models import Outside
 from grpo_jax.training.problem import llm_judge
 from grpo_jax.training.problem.problem import Problem
 from grpo_jax.training.runtime import jit, sharding
-from grpo_jax.types import (
-  ROW_AXES,
-  Algorithm,
-  Critic,
-  Policy,
-)
+from grpo_jax.types import ROW_AXES, Algorithm, Critic, Policy
 
 # Who compares the policy with another one: by a ratio, or by a distance.
 _COMPARED = frozenset(("old_logp", "behavior_logp", "ref_logp"))
@@ -210,7 +205,7 @@ def make_parts(
   policy: Policy,
   name: str,
   mesh: Mesh,
-) -> Parts:
+) -> Phase:
   """The fixed functions of the phase called `name`.
 
   Raises:
@@ -283,7 +278,7 @@ def make_parts(
     *(config, phase, policy, algorithm, objective_config, plan),
     outside=_found_outside(config, name, problem, mesh),
   )
-  parts = Parts(
+  parts = Phase(
     policy=policy,
     algorithm=algorithm,
     config=objective_config,
@@ -425,7 +420,7 @@ class Models:
       is_alone=model is not None,
     )
 
-  def members(self) -> dict[str, Member]:
+  def members(self) -> dict[str, Model]:
     """By name; what they say of a batch is asked in this order."""
     found = {}
     if "ref_logp" in self.required:
@@ -439,7 +434,7 @@ class Models:
     if (critic := self.reward_model()) is not None:
       found["reward"] = self._reward(critic)
     if (model := self.outside.get(llm_judge.MEMBER)) is not None:
-      found[llm_judge.MEMBER] = Member(
+      found[llm_judge.MEMBER] = Model(
         start=model.start(llm_judge.MEMBER), read=model.read
       )
     if (model := self.outside.get("ranker")) is not None:
@@ -502,14 +497,14 @@ class Models:
       )
     return tuple(found)
 
-  def _policy(self) -> Member:
+  def _policy(self) -> Model:
     required = self.required
     is_trained = "policy" in self.phase.trains
     says = "anchor" in required or (
       "old_logp" in required and self.plan.num_updates > 1
     )
     settings = self.phase.optimizer
-    return Member(
+    return Model(
       start=lambda before: before["policy"].params,
       view=functools.partial(models.policy_view, self.policy),
       fields=functools.partial(models.anchor_fields, self.plan, required)
@@ -529,7 +524,7 @@ class Models:
       continues=True,
     )
 
-  def _scalars(self) -> Member:
+  def _scalars(self) -> Model:
     """What the algorithm trains beside the policy, anew in each phase."""
 
     def start(before):
@@ -538,14 +533,14 @@ class Models:
       return {"trained": {"scalars": scalars}, "frozen": {}}
 
     is_trained = "policy" in self.phase.trains
-    return Member(
+    return Model(
       start=start,
       optimizer=optimizers.of_scalars(self.phase.optimizer, self.num_updates)
       if is_trained
       else None,
     )
 
-  def _critic(self, critic: Critic) -> Member:
+  def _critic(self, critic: Critic) -> Model:
     # It alone says values of states: numbers of a reward model are rewards.
     to_the_end = "final_value" in self.required
     fields = models.values_to_the_end if to_the_end else models.value_fields
@@ -555,14 +550,14 @@ class Models:
       to_the_end=to_the_end,
     )
 
-  def _of_critic(self, name: str, critic: Critic, settings: Any) -> Member:
+  def _of_critic(self, name: str, critic: Critic, settings: Any) -> Model:
     def start(before):
       if name in before:
         return before[name].params
       return critic.init(before["policy"].params)
 
     num_updates = self.num_updates * settings.num_updates
-    return Member(
+    return Model(
       start=start,
       view=functools.partial(models.critic_view, critic, name),
       scope="values",
@@ -574,7 +569,7 @@ class Models:
       continues=True,
     )
 
-  def _reward(self, critic: Critic) -> Member:
+  def _reward(self, critic: Critic) -> Model:
     member = self._of_critic("reward", critic, self.config.reward_model)
     model = self.outside.get("reward")
     if model is not None:
@@ -597,8 +592,8 @@ class Models:
       member, start=start, optimizer=None, schedule=None
     )
 
-  def _ranker(self, model: Outside) -> Member:
-    return Member(
+  def _ranker(self, model: Outside) -> Model:
+    return Model(
       start=model.start("ranker"),
       view=self.views()["ranker"],
       read=model.read,

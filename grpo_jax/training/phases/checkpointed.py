@@ -27,17 +27,17 @@ from grpo_jax.training.phases import workdir as workdir_lib
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import checkpoints, files, sharding
 from grpo_jax.types import (
-  Drawn,
   Images,
   MemberState,
   Policy,
   Prompts,
   PyTree,
+  Rollouts,
   TrainState,
 )
 
 
-class Phase(NamedTuple):
+class OpenPhase(NamedTuple):
   """A phase before it runs.
 
   Attributes:
@@ -48,10 +48,10 @@ class Phase(NamedTuple):
     drawn: Shapes of a rollout that waits, from those of the state.
   """
 
-  parts: step_lib.Parts
+  parts: step_lib.Phase
   enter: Callable[[TrainState], TrainState]
   prompts: Prompts
-  drawn: Callable[[TrainState], Drawn]
+  drawn: Callable[[TrainState], Rollouts]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,9 +146,9 @@ def make_phases(
   problem: problem_lib.Problem,
   policy: Policy,
   mesh: Mesh,
-) -> list[Phase]:
+) -> list[OpenPhase]:
   """The phases of a config in order."""
-  found: list[Phase] = []
+  found: list[OpenPhase] = []
   needed: frozenset[str] = frozenset()  # Members that later phases go on with.
   for index in reversed(range(len(config.phases))):
     name = config.phases[index]
@@ -166,19 +166,19 @@ def make_phases(
       hints = corrections.arrays(config, problem, name)
       prompts = kept_groups.prompt_shapes(problem, *shape, hints)
     drawn = functools.partial(_drawn, problem, mesh, parts, prompts)
-    found.insert(0, Phase(parts, enter, prompts, drawn))
+    found.insert(0, OpenPhase(parts, enter, prompts, drawn))
   return found
 
 
 def _drawn(
   problem: problem_lib.Problem,
   mesh: Mesh,
-  parts: step_lib.Parts,
+  parts: step_lib.Phase,
   prompts: Prompts,
   state: TrainState,
-) -> Drawn:
+) -> Rollouts:
   """Shapes of what a phase draws ahead; nothing is run."""
-  if not isinstance(parts.player, host_turns.HostPlayer):
+  if not isinstance(parts.player, host_turns.EpisodeSampler):
     draw = functools.partial(step_lib.drawn_stage, parts=parts)
     return jax.eval_shape(draw, state, prompts)
 
@@ -191,7 +191,7 @@ def _drawn(
   if parts.player.greedy is not None:
     _, baseline = shapes(parts.player.greedy, keeps_contexts=False)
   rollout = jax.eval_shape(step_lib.with_version, state, rollout)
-  return Drawn(rollout, None, scored, baseline)
+  return Rollouts(rollout, None, scored, baseline)
 
 
 def _empty_prompts(shape: tuple[int, int], images: Images | None) -> Prompts:
@@ -264,7 +264,7 @@ def _check_policy(where: Any, policy: Policy, theirs: PyTree) -> None:
     )
 
 
-def with_outside(state: TrainState, parts: step_lib.Parts) -> TrainState:
+def with_outside(state: TrainState, parts: step_lib.Phase) -> TrainState:
   """The state with the members that come from outside of the run.
 
   One that goes on from phase to phase is read where it is not there yet.
@@ -289,7 +289,7 @@ def with_outside(state: TrainState, parts: step_lib.Parts) -> TrainState:
 def restore(
   saved: checkpoints.Checkpoints,
   step: int,
-  phases: list[Phase],
+  phases: list[OpenPhase],
   initial: TrainState,
   mesh: Mesh,
 ) -> TrainState:
@@ -311,7 +311,7 @@ def abstract_start(policy: Policy, seed: int) -> TrainState:
   return jax.eval_shape(lambda: policy_lib.initial_state(policy, seed))
 
 
-def abstract_state(phases: list[Phase], initial: TrainState) -> TrainState:
+def abstract_state(phases: list[OpenPhase], initial: TrainState) -> TrainState:
   """Shapes after entering these phases; raises if one cannot be entered."""
   abstract = initial
   for phase in phases:

@@ -24,7 +24,7 @@ import numpy as np
 
 from grpo_jax.data import pipeline
 from grpo_jax.rewards.workers import sessions
-from grpo_jax.rewards.workers.session_worker import Answer
+from grpo_jax.rewards.workers.session_worker import SessionAnswer
 from grpo_jax.rollout import host_state, host_turns
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.types import HostCompaction, Rollout
@@ -70,7 +70,7 @@ class _Episode:
     self.opening: Ids | None = None
 
 
-class Contexts:
+class EpisodeContexts:
   """The contexts of the episodes of this process."""
 
   def __init__(
@@ -236,13 +236,13 @@ _PATIENCE_S = 1.0
 
 def contexts(
   turns: host_turns.HostTurns, batch: pipeline.PromptBatch, index: np.ndarray
-) -> Contexts | None:
+) -> EpisodeContexts | None:
   """Those of episodes that begin with these prompts; None if they stay."""
   if turns.compaction is None:
     return None
   tokens = np.asarray(batch.prompts.tokens)
   mask = np.asarray(batch.prompts.mask)
-  return Contexts(
+  return EpisodeContexts(
     turns.compaction,
     [tokens[i][mask[i]].tolist() for i in index],
     turns.config.max_new_tokens,
@@ -296,7 +296,7 @@ class HostRows:
     problem: problem_lib.Problem,
     turns: host_turns.HostTurns,
     episodes: sessions.GuardedEpisodes,
-    contexts: Contexts | None,
+    contexts: EpisodeContexts | None,
     num_rows: int,
   ):
     self.episodes = episodes
@@ -316,7 +316,7 @@ class HostRows:
     self._called_at = time.perf_counter()
     self._call_s = 0.0
 
-  def nothing(self) -> host_state.Answers:
+  def nothing(self) -> host_state.HostAnswers:
     """No answer to any row; NumPy arrays, as all here."""
     num_rows = len(self.done)
     fields: dict[str, Any] = {
@@ -328,9 +328,11 @@ class HostRows:
     }
     if self._contexts is not None:
       fields["summarizes"] = np.zeros(num_rows, bool)
-    return host_state.Answers(**fields)
+    return host_state.HostAnswers(**fields)
 
-  def go_on(self, rollout: Rollout, cut: host_turns.Cut) -> host_state.Answers:
+  def go_on(
+    self, rollout: Rollout, cut: host_turns.CutTurn
+  ) -> host_state.HostAnswers:
     """Has new sessions answer what those of the steps before have answered.
 
     A session that does not answer as the one before it has failed.
@@ -374,7 +376,7 @@ class HostRows:
     self._called_at = time.perf_counter()
     return answers
 
-  def _is_same(self, row: int, said: Answer, past: _Past) -> bool:
+  def _is_same(self, row: int, said: SessionAnswer, past: _Past) -> bool:
     """Whether an answer is that of a former step; if not, the row fails."""
     try:
       ids = self._problem.tokenizer.observation_ids(
@@ -448,7 +450,7 @@ class HostRows:
     self._size[np.asarray(openings.came)] = 0
     return openings
 
-  def answers(self, is_idle: bool) -> host_state.Answers:
+  def answers(self, is_idle: bool) -> host_state.HostAnswers:
     """What has come since the call before.
 
     Whoever is idle waits for the first answer, and then for more of them as

@@ -33,12 +33,12 @@ from grpo_jax.data import pipeline
 from grpo_jax.rollout import host_turns
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import dynamic_sampling, step
-from grpo_jax.step.rows import Written
+from grpo_jax.step.rows import StepRows
 from grpo_jax.training.phases import judging, sampler, served_episodes
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.problem import rewards
 from grpo_jax.training.runtime import hosts, jit, sharding
-from grpo_jax.types import Drawn, Scored, TrainBatch, TrainState
+from grpo_jax.types import Rollouts, Scored, TrainBatch, TrainState
 
 
 def train_batch(
@@ -76,7 +76,7 @@ def train_batch(
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class StepResult:
   """What one dispatched step will have to say.
 
   Attributes:
@@ -90,34 +90,34 @@ class Outcome:
   """
 
   metrics: Callable[[], dict[str, float]]
-  written: Callable[[], Written] | None = None
+  written: Callable[[], StepRows] | None = None
   batch: pipeline.PromptBatch | None = None
   errors: judging.Errors = dataclasses.field(default_factory=dict)
-  told: tuple[judging.Told, ...] = ()
+  told: tuple[judging.HostReport, ...] = ()
 
 
 # counts of this process -> () -> those of all, to be fetched later.
 Totals = Callable[[dict[str, float]], Callable[[], dict[str, float]]]
 
 # (state, batch, *batches that come next) -> the state one step on, and more.
-Driver = Callable[..., tuple[TrainState, Outcome]]
+Driver = Callable[..., tuple[TrainState, StepResult]]
 
 
 def make_driver(
   problem: problem_lib.Problem,
   mesh: Mesh,
-  parts: step.Parts,
-  told: Sequence[judging.Told] = (),
+  parts: step.Phase,
+  told: Sequence[judging.HostReport] = (),
 ) -> Driver:
   """The driver of a phase: given completions, fused, ahead, split, or episodes.
 
   Args:
     problem, mesh, parts: Of the phase.
-    told: As `Outcome.told` of the step before the first one.
+    told: As `StepResult.told` of the step before the first one.
   """
   if parts.player is None:
     return _supervised(mesh, parts)
-  if isinstance(parts.player, host_turns.HostPlayer):
+  if isinstance(parts.player, host_turns.EpisodeSampler):
     return _Episodes(problem, mesh, parts, told)
   if problem.judge.asks_host:
     return _Split(problem, mesh, parts)
@@ -125,10 +125,10 @@ def make_driver(
 
 
 def make_draw(
-  problem: problem_lib.Problem, mesh: Mesh, parts: step.Parts
+  problem: problem_lib.Problem, mesh: Mesh, parts: step.Phase
 ) -> Callable[[TrainState, pipeline.PromptBatch], dynamic_sampling.Groups]:
   """(state, batch) -> scored completions of prompts, and no update."""
-  if isinstance(parts.player, host_turns.HostPlayer):
+  if isinstance(parts.player, host_turns.EpisodeSampler):
     return _Episodes(problem, mesh, parts).draw
   if problem.judge.on_host is not None:
     return _Split(problem, mesh, parts).draw
@@ -159,7 +159,7 @@ def rows_to_feed(
   )
 
 
-def _supervised(mesh: Mesh, parts: step.Parts) -> Driver:
+def _supervised(mesh: Mesh, parts: step.Phase) -> Driver:
   """Advances the state by a batch of given completions."""
   advance = jit_step(mesh, step.supervised_step, parts)
   rows = sharding.by_rows(mesh)
@@ -169,12 +169,12 @@ def _supervised(mesh: Mesh, parts: step.Parts) -> Driver:
     chosen = sharding.local_rows(rows, num_rows)
     placed = sharding.from_local(train_batch(batch, chosen, num_rows), rows)
     state, metrics = advance(state, placed)
-    return state, Outcome(lambda: _numbers(metrics))
+    return state, StepResult(lambda: _numbers(metrics))
 
   return driver
 
 
-def _fused(mesh: Mesh, parts: step.Parts) -> Driver:
+def _fused(mesh: Mesh, parts: step.Phase) -> Driver:
   """Advances the state by the one program: sample, score, update."""
   advance = jit_step(mesh, step.fused_step, parts)
   rows = sharding.by_rows(mesh)
@@ -182,12 +182,12 @@ def _fused(mesh: Mesh, parts: step.Parts) -> Driver:
   def driver(state: TrainState, batch: pipeline.PromptBatch):
     prompts = sharding.from_local(batch.prompts, rows)
     state, metrics, written = advance(state, prompts)
-    return state, Outcome(lambda: _numbers(metrics), lambda: written, batch)
+    return state, StepResult(lambda: _numbers(metrics), lambda: written, batch)
 
   return driver
 
 
-def _ahead(mesh: Mesh, parts: step.Parts) -> Driver:
+def _ahead(mesh: Mesh, parts: step.Phase) -> Driver:
   """Advances the state by two programs: one draws ahead, one learns.
 
   Nothing stands between them, and the device runs one after the other. As one
@@ -216,7 +216,7 @@ def _ahead(mesh: Mesh, parts: step.Parts) -> Driver:
     state, queue = with_queue(state, (batch, *following), draw)
     state, metrics, written = learn(state, placed, queue[0])
     state = dataclasses.replace(state, queue=queue[1:])
-    return state, Outcome(lambda: _numbers(metrics), lambda: written, batch)
+    return state, StepResult(lambda: _numbers(metrics), lambda: written, batch)
 
   return driver
 
@@ -224,8 +224,8 @@ def _ahead(mesh: Mesh, parts: step.Parts) -> Driver:
 def with_queue(
   state: TrainState,
   batches: Sequence[Any],
-  draw: Callable[[TrainState, Any, int], Drawn],
-) -> tuple[TrainState, tuple[Drawn, ...]]:
+  draw: Callable[[TrainState, Any, int], Rollouts],
+) -> tuple[TrainState, tuple[Rollouts, ...]]:
   """The state without its queue, and the queue with what was missing.
 
   Args:
@@ -249,7 +249,7 @@ class _Split:
   """
 
   def __init__(
-    self, problem: problem_lib.Problem, mesh: Mesh, parts: step.Parts
+    self, problem: problem_lib.Problem, mesh: Mesh, parts: step.Phase
   ):
     rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
     self._problem, self._mesh, self._parts = problem, mesh, parts
@@ -265,7 +265,9 @@ class _Split:
     self._learn = jit_step(mesh, step.learn_stage, parts)
     judge: Any = parts.judge
     self._judge = judge
-    self._service = judge.service if isinstance(judge, rewards.Sum) else None
+    self._service = (
+      judge.service if isinstance(judge, rewards.RewardSum) else None
+    )
     constrain = sharding.row_constraint(mesh)
     self._complete = jit.Program(
       lambda *inputs: constrain(judge.score(*inputs)), whole
@@ -287,8 +289,8 @@ class _Split:
     state: TrainState,
     batch: pipeline.PromptBatch,
     *following: pipeline.PromptBatch,
-  ) -> tuple[TrainState, Outcome]:
-    queue: tuple[Drawn, ...] = ()
+  ) -> tuple[TrainState, StepResult]:
+    queue: tuple[Rollouts, ...] = ()
     of_rounds: dict[str, jax.Array] = {}
     trains: jax.Array | None = None
     errors: judging.Errors = {}
@@ -319,7 +321,7 @@ class _Split:
       trains,
     )
     total = self._totals(counts)
-    return dataclasses.replace(state, queue=queue[1:]), Outcome(
+    return dataclasses.replace(state, queue=queue[1:]), StepResult(
       lambda: _numbers(metrics | of_rounds) | total(),
       lambda: written,
       batch,
@@ -335,10 +337,10 @@ class _Split:
 
   def _draw(
     self, state: TrainState, batch: pipeline.PromptBatch, ahead: int
-  ) -> Drawn:
+  ) -> Rollouts:
     prompts = sharding.from_local(batch.prompts, self._rows)
     steps = jax.device_put(np.int32(ahead), self._whole)
-    return Drawn(
+    return Rollouts(
       self._sample(state, prompts, steps), self._greedy(state, prompts, steps)
     )
 
@@ -346,7 +348,7 @@ class _Split:
     self,
     state: TrainState,
     batch: pipeline.PromptBatch,
-    drawn: Drawn,
+    drawn: Rollouts,
     errors: judging.Errors,
   ) -> tuple[dynamic_sampling.Groups, dict[str, float]]:
     """Scored groups of the batch, and what is counted; adds to `errors`."""
@@ -380,7 +382,9 @@ class _Split:
       prompts, drawn.rollout, scored, of_greedy
     ), counts
 
-  def _verdict(self, state, prompts, rollout, said: rewards.Said) -> Scored:
+  def _verdict(
+    self, state, prompts, rollout, said: rewards.HostScores
+  ) -> Scored:
     """What all judges say together; others are asked on the device."""
     if self._judge.is_host_alone:
       with jax.transfer_guard("allow"):
@@ -427,20 +431,21 @@ class _Episodes:
 
   What is played ahead is scored already, and waits with its scores: nobody can
   be asked again. What sessions have said that is no array waits in this object,
-  and in the `Outcome` for whoever saves a checkpoint. Where rollouts are cut, a
-  step plays on in all places, and why a row has failed waits with its group.
+  and in the `StepResult` for whoever saves a checkpoint. Where rollouts are
+  cut, a step plays on in all places, and why a row has failed waits with its
+  group.
   """
 
   def __init__(
     self,
     problem: problem_lib.Problem,
     mesh: Mesh,
-    parts: step.Parts,
-    told: Sequence[judging.Told] = (),
+    parts: step.Phase,
+    told: Sequence[judging.HostReport] = (),
   ):
     self._rows = sharding.by_rows(mesh)
     whole = sharding.replicated(mesh)
-    assert isinstance(parts.player, host_turns.HostPlayer)
+    assert isinstance(parts.player, host_turns.EpisodeSampler)
     self._sampled = served_episodes.host_episodes(
       problem, mesh, parts.player.play
     )
@@ -472,7 +477,7 @@ class _Episodes:
     state: TrainState,
     batch: pipeline.PromptBatch,
     *following: pipeline.PromptBatch,
-  ) -> tuple[TrainState, Outcome]:
+  ) -> tuple[TrainState, StepResult]:
     if self._partial is not None:
       return self._advance(state, batch)
     batches = batch, *following
@@ -503,7 +508,7 @@ class _Episodes:
     state, metrics, written = learnt
     told = self._told.pop(0)
     total = self._totals(told.counts | times)
-    return dataclasses.replace(state, queue=tuple(queue[1:])), Outcome(
+    return dataclasses.replace(state, queue=tuple(queue[1:])), StepResult(
       lambda: _numbers(metrics) | total(),
       lambda: written,
       batch,
@@ -513,7 +518,7 @@ class _Episodes:
 
   def _advance(
     self, state: TrainState, batch: pipeline.PromptBatch
-  ) -> tuple[TrainState, Outcome]:
+  ) -> tuple[TrainState, StepResult]:
     """A step in which the rows of all places get a few tokens more."""
     prompts = sharding.from_local(batch.prompts, self._rows)
     key = self._key_of(state, jax.device_put(np.int32(0), self._whole))
@@ -531,10 +536,10 @@ class _Episodes:
     state, metrics, written = self._learn(
       state, prompts, played.rollout, played.cut, played.scored, baseline
     )
-    told = *self._told, judging.Told({}, played.errors)
+    told = *self._told, judging.HostReport({}, played.errors)
     errors = judging.errors_here(batch, told)
-    self._told = [judging.Told({}, errors)]
-    return state, Outcome(
+    self._told = [judging.HostReport({}, errors)]
+    return state, StepResult(
       lambda: _numbers(metrics) | total(),
       lambda: written,
       batch,
@@ -559,7 +564,7 @@ class _Episodes:
     batch: pipeline.PromptBatch,
     ahead: int,
     meanwhile: Callable[[], None] | None,
-  ) -> tuple[Drawn, judging.Told, dict[str, float]]:
+  ) -> tuple[Rollouts, judging.HostReport, dict[str, float]]:
     """The episodes of a batch.
 
     Args:
@@ -593,11 +598,11 @@ class _Episodes:
     seconds = {k: x for k, x in counts.items() if k.startswith("time/")}
     counts = {k: x for k, x in counts.items() if k not in seconds}
     rollout = self._stamp(numbers_of, played.rollout)
-    drawn = Drawn(rollout, None, played.scored, baseline)
-    return drawn, judging.Told(counts, played.errors), seconds
+    drawn = Rollouts(rollout, None, played.scored, baseline)
+    return drawn, judging.HostReport(counts, played.errors), seconds
 
 
-def jit_step(mesh: Mesh, function: Callable, parts: step.Parts) -> jit.Program:
+def jit_step(mesh: Mesh, function: Callable, parts: step.Phase) -> jit.Program:
   """Compiles a stage that consumes the state and returns the next one."""
   whole = sharding.replicated(mesh)
   if mesh.size == 1:

@@ -42,7 +42,7 @@ def judged_rows(mesh: Mesh, num_rows: int) -> np.ndarray:
 Errors = dict[tuple[int, int], str]
 
 
-class Told(NamedTuple):
+class HostReport(NamedTuple):
   """What sessions have said of a rollout, beside rewards.
 
   Attributes:
@@ -54,7 +54,7 @@ class Told(NamedTuple):
   errors: Errors
 
 
-def told_by_all(told: Sequence[Told]) -> list[dict[str, Any]]:
+def told_by_all(told: Sequence[HostReport]) -> list[dict[str, Any]]:
   """What all processes have been told, as JSON; every process calls it."""
   everyone = hosts.gather(
     [[x.counts, [[*key, text] for key, text in x.errors.items()]] for x in told]
@@ -70,10 +70,10 @@ def told_by_all(told: Sequence[Told]) -> list[dict[str, Any]]:
   ]
 
 
-def told_from(saved: Sequence[Mapping[str, Any]]) -> tuple[Told, ...]:
+def told_from(saved: Sequence[Mapping[str, Any]]) -> tuple[HostReport, ...]:
   """What this process says of it from then on: the first one all of it."""
   return tuple(
-    Told(
+    HostReport(
       {
         name: count if hosts.is_main() else 0.0
         for name, count in one["counts"].items()
@@ -129,7 +129,9 @@ def rollout_to_judge(mesh: Mesh, rollout: Rollout) -> Rollout:
   )
 
 
-def errors_here(batch: pipeline.PromptBatch, told: Sequence[Told]) -> Errors:
+def errors_here(
+  batch: pipeline.PromptBatch, told: Sequence[HostReport]
+) -> Errors:
   """Messages of rows whose prompts are in a batch; others were trained."""
   here = {int(x) for x in batch.prompts.ids}
   return {

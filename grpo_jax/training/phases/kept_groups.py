@@ -21,9 +21,9 @@ def make(
   problem: Problem,
   name: str,
   objective: Any,
-  judge: rewards.Sum,
+  judge: rewards.RewardSum,
   num_shards: int,
-) -> dynamic_sampling.Kept | None:
+) -> dynamic_sampling.Buffers | None:
   """What the phase called `name` keeps; None: nothing.
 
   Args:
@@ -47,7 +47,7 @@ def make(
       " number)."
     )
   slots = phase.max_prompt_len or problem.max_prompt_len
-  return dynamic_sampling.Kept(
+  return dynamic_sampling.Buffers(
     prompts=prompt_shapes(problem, phase.num_prompts, slots),
     said=judge.said_shapes(phase.num_rows, problem.max_new_tokens),
     recycles=phase.recycle_surplus,

@@ -44,7 +44,7 @@ from grpo_jax.settings.phase import RewardModelConfig
 from grpo_jax.step import models as models_lib
 from grpo_jax.step import reward_models
 from grpo_jax.step.micro_batches import UpdatePlan
-from grpo_jax.step.models import Member
+from grpo_jax.step.models import Model
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.phases import sampler
 from grpo_jax.training.phases import workdir as workdir_lib
@@ -73,7 +73,7 @@ class Outside:
   width: int
 
   def start(self, name: str) -> Callable[[Any], PyTree]:
-    """`Member.start` of a member that is read before the phase is entered."""
+    """`Model.start` of a member that is read before the phase is entered."""
 
     def start(before):
       if name in before:
@@ -309,7 +309,7 @@ class References:
 
   def made(
     self, plan: UpdatePlan, required: frozenset[str], topk: int
-  ) -> dict[str, Member]:
+  ) -> dict[str, Model]:
     """By name.
 
     Args:
@@ -323,7 +323,7 @@ class References:
     models = [*paths(self.phase)]
     if not models:
       return {
-        MEMBER: Member(
+        MEMBER: Model(
           start=self._start,
           view=self._view(),
           fields=fields,
@@ -334,7 +334,7 @@ class References:
     found = {}
     for number, name in enumerate(models):
       model = self.outside[name]
-      found[name] = Member(start=model.start(name), read=model.read)
+      found[name] = Model(start=model.start(name), read=model.read)
       if self.phase.reference_mixture and number > 0:
         continue  # The first one speaks for all.
       found[name] = dataclasses.replace(
@@ -353,7 +353,7 @@ class References:
     view = self._view()
     return lambda params, batch: view(params).head
 
-  def _view(self, name: str = MEMBER) -> Callable[..., models_lib.View]:
+  def _view(self, name: str = MEMBER) -> Callable[..., models_lib.ModelView]:
     """How a reference is run, or the mixture of all."""
     if self.phase.reference_mixture:
       return functools.partial(
@@ -400,7 +400,7 @@ def made(
   phase: config_lib.PhaseConfig,
   policy: Policy,
   outside: Mapping[str, Outside],
-) -> dict[str, Member]:
+) -> dict[str, Model]:
   """The members that the opponents of a phase are, by name.
 
   Args:
@@ -415,21 +415,21 @@ def made(
   found = {}
   for name in _models(phase):
     if (model := outside.get(name)) is not None:
-      found[name] = Member(
+      found[name] = Model(
         start=model.start(name),
         view=functools.partial(models_lib.outside_view, model.policy, name),
         read=model.read,
       )
     else:
       view = functools.partial(models_lib.frozen_view, policy, name)
-      found[name] = Member(start=start, view=view)
+      found[name] = Model(start=start, view=view)
   return found
 
 
 def table(
   phase: config_lib.PhaseConfig,
   policy: Policy,
-  all_members: Mapping[str, Member],
+  all_members: Mapping[str, Model],
   outside: Mapping[str, Outside],
 ) -> sampler.Table | None:
   """Who sits where in a phase; None if the policy has all seats.

@@ -40,11 +40,11 @@ from grpo_jax.types import (
   Compaction,
   Environment,
   HostCompaction,
-  Player,
   Policy,
   Prompts,
   PyTree,
   Rollout,
+  Sampler,
   Scored,
 )
 
@@ -80,7 +80,7 @@ def _sample_within(
   params: PyTree,
   prompts: Prompts,
   key: jax.Array,
-  config: sampling.SamplingConfig,
+  config: sampling.SamplerConfig,
   group_size: int,
   *,
   of_domains: tuple[int, ...],
@@ -110,7 +110,7 @@ def _sample_within(
 def make_turns(
   policy: Policy,
   problem: problem_lib.Problem,
-  config: sampling.SamplingConfig,
+  config: sampling.SamplerConfig,
   group_size: int,
 ) -> host_turns.HostTurns:
   """The compiled parts of a rollout with the environment on the host."""
@@ -130,7 +130,7 @@ def make_player(
   required: frozenset[str],
   table: Table | None = None,
   corrects: hints.Correction | None = None,
-) -> Player | host_turns.HostPlayer:
+) -> Sampler | host_turns.EpisodeSampler:
   """Who writes the completions of a phase.
 
   Args:
@@ -159,7 +159,7 @@ def make_player(
   )
   has_greedy = "greedy_rewards" in required
   if problem.host_environment is not None:
-    return host_turns.HostPlayer(
+    return host_turns.EpisodeSampler(
       make_turns(policy, problem, sampler, group_size),
       make_turns(policy, problem, greedy, 1) if has_greedy else None,
       tuple(sorted(problem.score_names)),
@@ -170,7 +170,7 @@ def make_player(
   else:
     sample = make_sample(policy, problem, table.opponents)
     played = functools.partial(models.played_by_all, sample, table.views)
-  return Player(
+  return Sampler(
     played(config=sampler, group_size=group_size),
     played(config=greedy, group_size=1) if has_greedy else None,
     None
@@ -216,7 +216,7 @@ class Table(NamedTuple):
   """
 
   opponents: seats.Opponents
-  views: tuple[Callable[[models.Params], models.View], ...]
+  views: tuple[Callable[[models.Params], models.ModelView], ...]
 
 
 class Played(NamedTuple):
@@ -241,7 +241,7 @@ class Played(NamedTuple):
   seconds: float
   calls: int
   turns: dict[str, float]
-  cut: host_turns.Cut | None = None
+  cut: host_turns.CutTurn | None = None
 
 
 class HostEpisodes:

@@ -19,7 +19,7 @@ from grpo_jax.training.problem.problem import Problem
 from grpo_jax.training.runtime import files
 
 
-class Pool(NamedTuple):
+class PromptPool(NamedTuple):
   """The prompts that a phase may draw.
 
   Attributes:
@@ -31,7 +31,9 @@ class Pool(NamedTuple):
   numbers: np.ndarray
 
 
-def pool(config: config_lib.RunConfig, problem: Problem, name: str) -> Pool:
+def pool(
+  config: config_lib.RunConfig, problem: Problem, name: str
+) -> PromptPool:
   """The pool of the phase called `name`; reads its prompts.
 
   Raises:
@@ -69,7 +71,7 @@ def pool(config: config_lib.RunConfig, problem: Problem, name: str) -> Pool:
       f" step are more than the {len(numbers)} to choose from; lower it, or"
       f" raise {where}.pool."
     )
-  return Pool(source, numbers)
+  return PromptPool(source, numbers)
 
 
 def make(
@@ -113,7 +115,7 @@ def make(
   )
 
 
-def _ads(found: Pool, settings: Any, where: str) -> prompts_lib.Ads:
+def _ads(found: PromptPool, settings: Any, where: str) -> prompts_lib.Ads:
   """The clusters of a pool; reads their file.
 
   Raises:
@@ -149,7 +151,7 @@ def _ads(found: Pool, settings: Any, where: str) -> prompts_lib.Ads:
 
 
 def counted(
-  found: Pool, problem: Problem, path: str, setting: str
+  found: PromptPool, problem: Problem, path: str, setting: str
 ) -> tuple[np.ndarray, np.ndarray]:  # [N], [N]
   """Right and scored completions of each prompt in a file of them.
 

@@ -67,7 +67,7 @@ class ServedEpisodes:
     self._problem, self._mesh = problem, mesh
     self._served, self._turns = problem.sessions, turns
     self._rows = sharding.by_rows(mesh)
-    self._sampler: engine.Sampler | None = None
+    self._sampler: engine.Drawer | None = None
     self._speaker = endpoint.Speaker(
       problem.encoder,
       problem.bytes_of,
@@ -107,7 +107,7 @@ class ServedEpisodes:
     ]
     one = _Play(self._problem, self._turns, batch, episodes)
     sampler = self._sampler_for(len(episodes))
-    limits = served_lib.Limits(
+    limits = served_lib.ServedLimits(
       self._turns.config.max_new_tokens,
       self._turns.environment.max_action_len,
       self._turns.config.temperature,
@@ -155,11 +155,11 @@ class ServedEpisodes:
 
     return jax.eval_shape(played, one.arrays(), prompts)
 
-  def _sampler_for(self, num_rows: int) -> engine.Sampler:
+  def _sampler_for(self, num_rows: int) -> engine.Drawer:
     """The sampler, whose program is made for the first number of rows."""
     if self._sampler is None:
       turns, wanted = self._turns, self._served.wanted
-      self._sampler = engine.Sampler(
+      self._sampler = engine.Drawer(
         turns.policy,
         self._mesh,
         dataclasses.replace(
@@ -203,13 +203,13 @@ class _Play:
     self._turns, self._batch, self._episodes = turns, batch, episodes
     self.failures = pool.Failures(len(episodes))
     self.failures.counts[served_lib.REWRITTEN] = 0
-    self._said: dict[int, verifiers_process.Played] = {}
+    self._said: dict[int, verifiers_process.VerifiersEpisode] = {}
     self._pending = set(range(len(episodes)))
 
   def run(
     self,
     number: int,
-    sampler: engine.Sampler,
+    sampler: engine.Drawer,
     params: PyTree,
     meanwhile: Callable[[], None] | None,
   ) -> None:
@@ -280,7 +280,7 @@ class _Play:
       )
     return rows
 
-  def _take(self, played: verifiers_process.Played) -> None:
+  def _take(self, played: verifiers_process.VerifiersEpisode) -> None:
     """What the environment says of an episode that it has played."""
     row = played.row
     if row not in self._pending:
@@ -392,7 +392,7 @@ def _write(
   row: int,
   start: int,
   number: int,
-  turn: served_lib.Turn,
+  turn: served_lib.ServedTurn,
 ) -> int:
   """Puts a turn into its slots; where the next one begins."""
   middle = start + len(turn.observed)

@@ -16,15 +16,15 @@ from grpo_jax.settings import groups
 TIMEOUT_S = 60.0
 
 
-class _Call(pool.Call):
+class _Call(pool.PoolCall):
   """Images of one call, and what became of them."""
 
   def __init__(self, images: Sequence[Any], processor: processors.Processor):
     super().__init__(range(len(images)), pool.Failures(len(images)))
     self._images, self._processor = images, processor
-    self.found: list[processors.Cut | str] = ["it was not looked at"] * len(
-      images
-    )
+    self.found: list[processors.PatchCut | str] = [
+      "it was not looked at"
+    ] * len(images)
 
   def message(self, index: int) -> Any:
     return self._images[index]
@@ -78,7 +78,9 @@ class Reader:
     self._lock = threading.Lock()
     self._is_closed = False
 
-  def cuts(self, images: Sequence[Sequence[Any]]) -> list[processors.Cut | str]:
+  def cuts(
+    self, images: Sequence[Sequence[Any]]
+  ) -> list[processors.PatchCut | str]:
     """What each image becomes, or why it cannot be used.
 
     Args:
@@ -87,7 +89,9 @@ class Reader:
     Raises:
       RuntimeError: It is closed, or a worker cannot start.
     """
-    found: list[processors.Cut | str] = [_unsent(image) for image in images]
+    found: list[processors.PatchCut | str] = [
+      _unsent(image) for image in images
+    ]
     sent = [i for i, why in enumerate(found) if not why]
     if not sent:
       return found

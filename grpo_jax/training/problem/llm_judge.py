@@ -2,7 +2,7 @@
 
 The rubric of each prompt is made into token ids on the host, where records are
 text (`Rubric`). Inside the program the completion is put into its place, and
-the judge writes its verdict (`ByReading`).
+the judge writes its verdict (`LlmJudge`).
 
 No completion can say anything to the judge but by words: control tokens in it,
 which end a turn or begin one, are left out, and what looks like one in a prompt
@@ -164,7 +164,7 @@ def rubric(
 
 
 @dataclasses.dataclass(frozen=True)
-class ByReading:
+class LlmJudge:
   """A model of the run that reads a rubric and writes a verdict.
 
   Attributes:
@@ -182,14 +182,14 @@ class ByReading:
 
   name: str
   member: str
-  sampler: sampling.SamplingConfig
-  table: text_lib.Table
+  sampler: sampling.SamplerConfig
+  table: text_lib.ByteTable
   room: int
   words: Mapping[str, float]
   marker: str
   control: tuple[int, ...]
   batch_size: int | None = None
-  view: Callable[[models.Params], models.View] | None = None
+  view: Callable[[models.Params], models.ModelView] | None = None
   plan: UpdatePlan | None = None
 
   def verdicts(
@@ -237,13 +237,13 @@ class ByReading:
     return jnp.where(is_asked[rollout.prompt_index], worth, jnp.nan)
 
 
-def by_reading(wanted: JudgeConfig, tokenizer: Any) -> ByReading:
+def by_reading(wanted: JudgeConfig, tokenizer: Any) -> LlmJudge:
   """The judge of a config, before a phase has it."""
   pieces = tokenizer.token_bytes()
-  return ByReading(
+  return LlmJudge(
     name=JUDGE,
     member=MEMBER if wanted.model else "policy",
-    sampler=sampling.SamplingConfig(
+    sampler=sampling.SamplerConfig(
       max_new_tokens=wanted.max_new_tokens,
       end_ids=tokenizer.end_ids,
       pad_id=tokenizer.pad_id,

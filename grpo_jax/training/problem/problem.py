@@ -90,7 +90,7 @@ class Problem:
   encoder: Encoder
   max_prompt_len: int
   max_new_tokens: int
-  judge: rewards_lib.Sum
+  judge: rewards_lib.RewardSum
   truncate_completions: bool
   environment: Environment | None = None
   host_environment: HostEnvironment | None = None
@@ -298,9 +298,9 @@ class Problem:
     self,
     batch: pipeline.PromptBatch,
     rollout: Rollout,
-    judge: rewards_lib.Sum | None = None,
+    judge: rewards_lib.RewardSum | None = None,
     evaluates: bool = False,
-  ) -> tuple[rewards_lib.Said, dict[str, int], dict[int, str]]:
+  ) -> tuple[rewards_lib.HostScores, dict[str, int], dict[int, str]]:
     """What the verifiers on the host say of fetched completions.
 
     Args:
@@ -334,7 +334,7 @@ class Problem:
     components: dict[str, Any] = dict(scores.components)
     failed: Any = scores.failed
     return (
-      rewards_lib.Said(components, failed, steps),
+      rewards_lib.HostScores(components, failed, steps),
       scores.failures,
       scores.messages,
     )

@@ -1,8 +1,8 @@
 """Who scores completions: functions of arrays, functions of text, members.
 
-A `Sum` of judges is the verdict of a phase. Functions of text are asked on the
-host between two halves of a step; everything else, also what reads text as
-arrays of bytes, is part of the compiled program.
+A `RewardSum` of judges is the verdict of a phase. Functions of text are asked
+on the host between two halves of a step; everything else, also what reads text
+as arrays of bytes, is part of the compiled program.
 
 From the settings of rewards to the judges of a run.
 """
@@ -24,8 +24,8 @@ import numpy as np
 from grpo_jax import imports
 from grpo_jax.data import domains, sources
 from grpo_jax.ops import masked
-from grpo_jax.rewards import derived, registry
 from grpo_jax.rewards import derived as derived_lib
+from grpo_jax.rewards import registry
 from grpo_jax.rewards.agents import interceptor as interceptor_lib
 from grpo_jax.rewards.in_graph import accuracy, forms, numbers
 from grpo_jax.rewards.in_graph import text as text_lib
@@ -62,7 +62,7 @@ def of_episodes(prompts: Prompts, rollout: Rollout) -> Components:
   return rollout.scores
 
 
-class Said(NamedTuple):
+class HostScores(NamedTuple):
   """What the host says of rows.
 
   Attributes:
@@ -112,12 +112,12 @@ class Derived:
   """
 
   name: str
-  function: Callable[[derived_lib.Seen], jax.Array]
+  function: Callable[[derived_lib.RewardInputs], jax.Array]
   sources: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
-class ByMember:
+class RewardModel:
   """A model of the run that scores completions: a reward model.
 
   Attributes:
@@ -132,7 +132,7 @@ class ByMember:
   name: str
   member: str
   steps: reward_models.Steps | None = None
-  view: Callable[[models.Params], models.View] | None = None
+  view: Callable[[models.Params], models.ModelView] | None = None
   plan: UpdatePlan | None = None
 
   def said(
@@ -153,7 +153,7 @@ class ByMember:
 
 
 @dataclasses.dataclass(frozen=True)
-class ByService:
+class RemoteJudge:
   """A model that is asked over HTTP.
 
   Attributes:
@@ -179,11 +179,11 @@ class ByService:
 
 
 # Who says what is not for it to say what is right.
-_MODELS = (ByMember, llm_judge.ByReading, ByService)
+_MODELS = (RewardModel, llm_judge.LlmJudge, RemoteJudge)
 
 
 @dataclasses.dataclass(frozen=True)
-class Sum:
+class RewardSum:
   """Judges whose rewards add up.
 
   Attributes:
@@ -195,7 +195,8 @@ class Sum:
   """
 
   judges: tuple[
-    InGraph | OnHost | ByMember | llm_judge.ByReading | ByService | Derived, ...
+    InGraph | OnHost | RewardModel | llm_judge.LlmJudge | RemoteJudge | Derived,
+    ...,
   ]
   weights: Mapping[str, float]
   correct: str
@@ -215,7 +216,7 @@ class Sum:
   @property
   def service(self) -> judge_service.JudgeService | None:
     """The model that is asked over HTTP, if there is one."""
-    found = [x.service for x in self.judges if isinstance(x, ByService)]
+    found = [x.service for x in self.judges if isinstance(x, RemoteJudge)]
     return found[0] if found else None
 
   @property
@@ -226,7 +227,7 @@ class Sum:
   @property
   def by_models(
     self,
-  ) -> tuple[ByMember | llm_judge.ByReading | ByService, ...]:
+  ) -> tuple[RewardModel | llm_judge.LlmJudge | RemoteJudge, ...]:
     """The judges that are models."""
     return tuple(x for x in self.judges if isinstance(x, _MODELS))
 
@@ -236,7 +237,7 @@ class Sum:
     others = [x for x in self.judges if not isinstance(x, OnHost)]
     return not (others or self.schedules or self.domains)
 
-  def said_shapes(self, num_rows: int, num_slots: int) -> Said | None:
+  def said_shapes(self, num_rows: int, num_slots: int) -> HostScores | None:
     """Shapes of what the host says of so many rows; None: it is not asked."""
     if not self.asks_host:
       return None
@@ -244,7 +245,7 @@ class Sum:
     def of_rows(kind: Any, *shape: int) -> Any:
       return jax.ShapeDtypeStruct((num_rows, *shape), kind)
 
-    names = [x.name for x in self.judges if isinstance(x, ByService)]
+    names = [x.name for x in self.judges if isinstance(x, RemoteJudge)]
     steps = None
     if self.on_host is not None:
       scorer = self.on_host.scorer
@@ -252,14 +253,14 @@ class Sum:
       if scorer.has_steps:
         steps = of_rows(jnp.float32, num_slots), of_rows(jnp.bool_, num_slots)
     components = {name: of_rows(jnp.float32) for name in names}
-    return Said(components, of_rows(jnp.bool_), steps)
+    return HostScores(components, of_rows(jnp.bool_), steps)
 
   @property
   def derived(self) -> frozenset[str]:
     """Names of the rewards that are made of others."""
     return frozenset(x.name for x in self.judges if isinstance(x, Derived))
 
-  def without_models(self) -> Sum:
+  def without_models(self) -> RewardSum:
     """The judges that are no models: what is true does not change.
 
     Where a model alone was rewarded, what is right is the reward.
@@ -277,23 +278,23 @@ class Sum:
     judges = tuple(x for x in self.judges if getattr(x, "name", "") not in gone)
     return dataclasses.replace(self, judges=judges, **kept)
 
-  def weighted(self, weights: Mapping[str, float]) -> Sum:
+  def weighted(self, weights: Mapping[str, float]) -> RewardSum:
     """These judges with other weights, which do not change."""
     return dataclasses.replace(self, weights=weights, schedules={})
 
-  def ranked_by(self, member: str) -> Sum:
+  def ranked_by(self, member: str) -> RewardSum:
     """A member whose score is the reward, while these judges watch."""
-    asked = ByMember("ranked_by", member)
+    asked = RewardModel("ranked_by", member)
     return dataclasses.replace(
       self.weighted({asked.name: 1.0}), judges=(*self.judges, asked)
     )
 
   def bound(
     self,
-    views: Mapping[str, Callable[[models.Params], models.View]],
+    views: Mapping[str, Callable[[models.Params], models.ModelView]],
     plan: UpdatePlan,
     steps: reward_models.Steps | None = None,
-  ) -> Sum:
+  ) -> RewardSum:
     """These judges with the members of a phase.
 
     Args:
@@ -305,9 +306,9 @@ class Sum:
       dataclasses.replace(
         judge, view=views[judge.member], plan=plan, steps=steps
       )
-      if isinstance(judge, ByMember)
+      if isinstance(judge, RewardModel)
       else dataclasses.replace(judge, view=views[judge.member], plan=plan)
-      if isinstance(judge, llm_judge.ByReading)
+      if isinstance(judge, llm_judge.LlmJudge)
       else judge
       for judge in self.judges
     )
@@ -334,7 +335,7 @@ class Sum:
       asked = [
         threads.submit(judge.ask, prompts, completions, extras)
         for judge in self.judges
-        if isinstance(judge, ByService)
+        if isinstance(judge, RemoteJudge)
       ]
       if self.on_host is not None:
         rows = prompts, completions, ids, extras, tokens
@@ -347,7 +348,7 @@ class Sum:
     params: models.Params,
     prompts: Prompts,
     rollout: Rollout,
-    said: Said | None = None,
+    said: HostScores | None = None,
     step: jax.Array | None = None,
   ) -> Scored:
     """The verdict.
@@ -366,11 +367,11 @@ class Sum:
       components |= said.components
       failed, steps = said.failed, said.steps
     for judge in self.judges:
-      if isinstance(judge, ByMember):
+      if isinstance(judge, RewardModel):
         found, of_steps = judge.said(params, prompts, rollout)
         components |= found
         steps_of_member = of_steps or steps_of_member
-      elif isinstance(judge, llm_judge.ByReading):
+      elif isinstance(judge, llm_judge.LlmJudge):
         worth = judge.verdicts(params, prompts, rollout)
         components[judge.name] = worth
         unread = jnp.isnan(worth) & self._applies(judge.name, prompts, rollout)
@@ -424,7 +425,7 @@ class Sum:
     steps, weights = self.schedules[name]
     return jnp.interp(step, jnp.array(steps), jnp.array(weights))
 
-  def score_on_host(self, said: Said) -> Scored:
+  def score_on_host(self, said: HostScores) -> Scored:
     """The verdict of the host alone, as NumPy arrays."""
     assert self.is_host_alone
     nothing: Any = None
@@ -443,7 +444,7 @@ def judge(
   verifier: InGraph | OnHost | None,
   correct: str | None = None,
   names: tuple[str, ...] = (),
-) -> Sum:
+) -> RewardSum:
   """The verdict of a run.
 
   Args:
@@ -459,25 +460,25 @@ def judge(
   rewards = config.rewards
   found: list[Any] = [] if verifier is None else [verifier]
   if REWARD_MODEL in rewards.functions:
-    found.append(ByMember(REWARD_MODEL, "reward"))
+    found.append(RewardModel(REWARD_MODEL, "reward"))
   of_domains = {
     name: domains.numbers(names, wanted, f"config.rewards.domains[{name!r}]")
     for name, wanted in rewards.domains.items()
   }
   if config.judge.service.url and JUDGE in rewards.functions:
     asked = service(config, of_domains.get(JUDGE))
-    found.append(ByService(JUDGE, asked, rewards.step_timeout_s))
+    found.append(RemoteJudge(JUDGE, asked, rewards.step_timeout_s))
   for name in rewards.names:
-    if name in derived.DERIVED:
+    if name in derived_lib.DERIVED:
       options = rewards.arguments(name)
-      derived.check_options(name, options)
+      derived_lib.check_options(name, options)
       function = functools.partial(
-        derived.DERIVED[name],
+        derived_lib.DERIVED[name],
         **jit.numbers(f"rewards.options.{name}", options),
       )
-      found.append(Derived(name, function, derived.sources(options)))
+      found.append(Derived(name, function, derived_lib.sources(options)))
   named = rewards.right if correct is None else correct
-  if named in derived.DERIVED:
+  if named in derived_lib.DERIVED:
     raise ValueError(
       f"config.rewards.functions={rewards.functions}: what is right is not for"
       f" {named!r} to say, which is made of it; name a verifier first, or as"
@@ -487,7 +488,7 @@ def judge(
     name: tuple(zip(*jit.schedule(name, points), strict=True))
     for name, points in rewards.schedules.items()
   }
-  return Sum(
+  return RewardSum(
     tuple(found),
     jit.numbers(
       "rewards.weights", dict(zip(rewards.names, rewards.weights, strict=True))
@@ -740,7 +741,7 @@ def of_text(config: config_lib.RunConfig) -> dict[str, str]:
   Raises:
     ValueError: There is none.
   """
-  others = {REWARD_MODEL, JUDGE, *derived.DERIVED}
+  others = {REWARD_MODEL, JUDGE, *derived_lib.DERIVED}
   names = zip(config.rewards.names, config.rewards.functions, strict=True)
   found = {name: path for name, path in names if path not in others}
   if not found:
@@ -757,7 +758,7 @@ def check_names(
   who: str, config: config_lib.RunConfig, known: Sequence[str]
 ) -> None:
   """Raises KeyError if a verifier lacks a reward, or what says who is right."""
-  others = {REWARD_MODEL, JUDGE, *derived.DERIVED}
+  others = {REWARD_MODEL, JUDGE, *derived_lib.DERIVED}
   if unknown := {*config.rewards.functions} - {*known, *others}:
     hint = ""
     if any(":" in name for name in unknown):
@@ -773,10 +774,10 @@ def check_names(
     raise KeyError(
       f"config.rewards.functions: {who} has no component {shown}; it has"
       f" {sorted(known)}. Made of these and of the tokens:"
-      f" {sorted(derived.DERIVED)}.{hint}"
+      f" {sorted(derived_lib.DERIVED)}.{hint}"
     )
   right = config.rewards.correct or "accuracy"
-  if right not in {*known, *derived.DERIVED}:
+  if right not in {*known, *derived_lib.DERIVED}:
     raise KeyError(
       f"{who} has no component {right!r}, which marks right answers in metrics"
       f" and evaluations; it has {sorted(known)}. Return it too, 1 for a right"

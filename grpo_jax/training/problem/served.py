@@ -39,7 +39,7 @@ MODEL = "policy"
 REWRITTEN = "rewritten"  # Kind of failure, beside those of `frames`.
 
 
-class Turn(NamedTuple):
+class ServedTurn(NamedTuple):
   """An action.
 
   Attributes:
@@ -48,7 +48,7 @@ class Turn(NamedTuple):
   """
 
   observed: list[int]
-  drawn: engine.Drawn
+  drawn: engine.Generated
 
 
 @dataclasses.dataclass
@@ -70,7 +70,7 @@ class Episode:
 
   prompt: list[int]
   key: np.ndarray
-  turns: list[Turn] = dataclasses.field(default_factory=list)
+  turns: list[ServedTurn] = dataclasses.field(default_factory=list)
   failed: str = ""
   is_full: bool = False
   is_over: bool = False
@@ -92,7 +92,7 @@ class Episode:
     return sum(len(turn.observed) + len(turn.drawn.ids) for turn in self.turns)
 
 
-class Limits(NamedTuple):
+class ServedLimits(NamedTuple):
   """What a player draws.
 
   Attributes:
@@ -119,14 +119,16 @@ class Rollouts:
     self.now = 0.0
     self._number = 0
     self._episodes: Sequence[Episode] = ()
-    self._player: tuple[endpoint.Speaker, engine.Sampler, Limits] | None = None
+    self._player: (
+      tuple[endpoint.Speaker, engine.Drawer, ServedLimits] | None
+    ) = None
 
   def begin(
     self,
     episodes: Sequence[Episode],
     speaker: endpoint.Speaker,
-    sampler: engine.Sampler,
-    limits: Limits,
+    sampler: engine.Drawer,
+    limits: ServedLimits,
   ) -> int:
     """Takes requests of these episodes, and of no others.
 
@@ -209,7 +211,7 @@ class Rollouts:
     return requests.answer(request, f"{kind}-{name}", MODEL, [ids], [[reply]])
 
 
-def check(request: Request, limits: Limits) -> None:
+def check(request: Request, limits: ServedLimits) -> None:
   """Raises BadRequest for a request that no row can be drawn for."""
   asked = {"temperature": request.temperature, "top_p": request.top_p}
   trained = {
@@ -294,7 +296,7 @@ def _note(
   """Puts an action down."""
   drawn = reply.drawn
   before = len(episode.ids) if episode.turns else len(episode.prompt)
-  episode.turns.append(Turn(ids[before:], drawn))
+  episode.turns.append(ServedTurn(ids[before:], drawn))
   episode.ids = [*ids, *drawn.ids]
   if request.messages is None:
     (prompt,) = request.prompts
@@ -320,7 +322,7 @@ class Served:
 
   def __init__(
     self,
-    environment: verifiers_process.Environment,
+    environment: verifiers_process.VerifiersEnvironment,
     wanted: ServedConfig,
     row_timeout_s: float,
     step_timeout_s: float,
@@ -432,7 +434,7 @@ def fields(config: config_lib.RunConfig, text: Any) -> dict[str, Any]:
   assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
   path = data.environment.removeprefix(environment_lib.PREFIX)
   encoder = Encoder(text, data.template, dict(data.chat_options))
-  served = verifiers_process.Environment(
+  served = verifiers_process.VerifiersEnvironment(
     path,
     dict(config.environment.options),
     config.rewards.variables,

@@ -93,7 +93,7 @@ def _sources(
 
 
 def _mixed(data: DataConfig, task: tasks.Task, seed: int) -> Made:
-  parts: Mapping[str, groups.Part] = groups.parts(data)
+  parts: Mapping[str, groups.MixturePart] = groups.parts(data)
   weights = [part.weight for part in parts.values()]
   made = {
     name: _sources(

@@ -1,14 +1,14 @@
 """Numbers that differ between runs of one compiled program.
 
 A hyperparameter is a Python number: code computes with it, branches on it and
-closes over it. `Varied` stands for such a number of a run, or of several runs
-that are one program. Arithmetic with Python numbers is done on the host, in the
-float64 that a plain number would have; only where the result meets an array
-does it become one, and there it is an input of the program and no constant of
-it (`Slots`). So `1 - config.clip_low` is as exact as it always was, and the
-program is the same for every `clip_low`. Where Python branches on a number, its
-value decides, and so the program is another one; several runs all have to go
-the same way, because their program has one way only.
+closes over it. `TracedNumber` stands for such a number of a run, or of several
+runs that are one program. Arithmetic with Python numbers is done on the host,
+in the float64 that a plain number would have; only where the result meets an
+array does it become one, and there it is an input of the program and no
+constant of it (`Inputs`). So `1 - config.clip_low` is as exact as it always
+was, and the program is the same for every `clip_low`. Where Python branches on
+a number, its value decides, and so the program is another one; several runs all
+have to go the same way, because their program has one way only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _reading: contextvars.ContextVar[Callable[[str, Any], Any] | None] = (
 )
 
 
-class Slots:
+class Inputs:
   """Which number each input of a program is.
 
   A trace asks for numbers by what they were computed from, such as
@@ -105,7 +105,7 @@ def _number(name: str, value: Any) -> Any:
 # than arrays and trees of arrays; within them `__jax_array__` is asked for.
 @jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Varied:
+class TracedNumber:
   """A number of a run, or a number for each run and the run whose turn it is.
 
   Attributes:
@@ -122,7 +122,8 @@ class Varied:
   formula: str = ""
   array: jax.Array | None = None  # []
 
-  # NumPy would make an array of objects; without this it asks `Varied` first.
+  # NumPy would make an array of objects; without this it asks `TracedNumber`
+  # first.
   __array_ufunc__ = None
 
   def tree_flatten(self):
@@ -179,7 +180,7 @@ class Varied:
     if len(values) > 1 and all(value == values[0] for value in values):
       return values[0]
     run = self.run if run is None else run
-    return Varied(name or self.name, values, run, formula)
+    return TracedNumber(name or self.name, values, run, formula)
 
   def _the_same(self, results: Iterable[Any], what: str) -> Any:
     """What all runs agree on.
@@ -199,7 +200,7 @@ class Varied:
 
   def _beside(self, other: Any) -> list[tuple[Any, Any]]:
     """For each run its number, and that of `other`."""
-    theirs = other.values if isinstance(other, Varied) else (other,)
+    theirs = other.values if isinstance(other, TracedNumber) else (other,)
     count = max(len(self.values), len(theirs))
     own, theirs = (
       x * count if len(x) == 1 else x for x in (self.values, theirs)
@@ -208,11 +209,11 @@ class Varied:
 
   def _combined(self, function, other: Any, swapped: bool = False) -> Any:
     """function(self, other), for every run or of arrays."""
-    if not isinstance(other, (Varied, bool, int, float)):
+    if not isinstance(other, (TracedNumber, bool, int, float)):
       number = jnp.asarray(self)
       return function(other, number) if swapped else function(number, other)
     name, run, formula = self.name, self.run, repr(other)
-    if isinstance(other, Varied):
+    if isinstance(other, TracedNumber):
       name = " and ".join(dict.fromkeys((self.name, other.name)))
       run = other.run if run is None else run
       formula = other.formula or other.name
@@ -228,10 +229,10 @@ class Varied:
     )
 
   def _compared(self, function, other: Any, sign: str) -> Any:
-    known = isinstance(other, (Varied, bool, int, float)) or other is None
+    known = isinstance(other, (TracedNumber, bool, int, float)) or other is None
     if not known:
       return function(jnp.asarray(self), other)
-    shown = other.name if isinstance(other, Varied) else other
+    shown = other.name if isinstance(other, TracedNumber) else other
     return self._the_same(
       (function(x, y) for x, y in self._beside(other)),
       f"whether it is {sign} {shown}",
@@ -309,13 +310,14 @@ class Varied:
 
 def at_least(number: Any, low: float) -> Any:
   """The larger one, without a branch of Python: both are the same program."""
-  if not isinstance(number, Varied):
+  if not isinstance(number, TracedNumber):
     return max(number, low)
   return number._combined(max, low)
 
 
 def merged(values: list[Any], name: str, run: jax.Array) -> Any:
-  """One setting of several runs: as it is where they agree, else `Varied`.
+  """One setting of several runs: as it is where they agree, else
+  `TracedNumber`.
 
   Args:
     values: Of each run: a number, or a dataclass or tuple of settings.
@@ -330,7 +332,7 @@ def merged(values: list[Any], name: str, run: jax.Array) -> Any:
     return first
   kinds = {type(value) for value in values}
   if kinds == {float}:
-    return Varied(name, tuple(values), run)
+    return TracedNumber(name, tuple(values), run)
   if len(kinds) == 1 and dataclasses.is_dataclass(first):
     fields = {
       field.name: merged(
@@ -352,7 +354,7 @@ def merged(values: list[Any], name: str, run: jax.Array) -> Any:
     ]
     return tuple(
       dataclasses.replace(x, formula=f"{name}.{index}")
-      if isinstance(x, Varied)
+      if isinstance(x, TracedNumber)
       else x
       for index, x in enumerate(found)
     )

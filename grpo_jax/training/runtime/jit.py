@@ -40,20 +40,20 @@ def number(name: str, value: Any) -> Any:
       differs between the runs of one program already.
   """
   last = name.rpartition(".")[2]
-  if isinstance(value, hyperparameters.Varied):
+  if isinstance(value, hyperparameters.TracedNumber):
     return value
   if name in hyperparameters.CONSTANT or (
     name in _NO_CHANGE and _NO_CHANGE[name] == value
   ):
     return value
   if type(value) is float or (type(value) is int and last in _WHOLE):
-    return hyperparameters.Varied(f"config.{name}", (value,))
+    return hyperparameters.TracedNumber(f"config.{name}", (value,))
   return value
 
 
 def numbers(name: str, settings: Any) -> Any:
   """A group of settings with its numbers as inputs."""
-  if isinstance(settings, hyperparameters.Varied):
+  if isinstance(settings, hyperparameters.TracedNumber):
     return settings
   if dataclasses.is_dataclass(settings):
     changed = {
@@ -77,8 +77,8 @@ def schedule(name: str, points: Any) -> list[tuple[Any, Any]]:
   where = f"config.rewards.schedules.{name}"
   return [
     (
-      hyperparameters.Varied(f"{where}.{index}.step", (int(step),)),
-      hyperparameters.Varied(f"{where}.{index}.weight", (float(weight),)),
+      hyperparameters.TracedNumber(f"{where}.{index}.step", (int(step),)),
+      hyperparameters.TracedNumber(f"{where}.{index}.weight", (float(weight),)),
     )
     for index, (step, weight) in enumerate(points)
   ]
@@ -94,7 +94,7 @@ def with_inputs(
   }
   seed: Any = config.seed
   if type(seed) is int:
-    seed = hyperparameters.Varied("config.seed", (seed,))
+    seed = hyperparameters.TracedNumber("config.seed", (seed,))
   return dataclasses.replace(
     config,
     seed=seed,
@@ -136,7 +136,7 @@ class Program:
       **options: Of `jax.jit`.
     """
     self._whole = whole
-    self._slots = hyperparameters.Slots()
+    self._slots = hyperparameters.Inputs()
     self._inputs: Any = None
 
     def with_numbers(inputs, *arguments):

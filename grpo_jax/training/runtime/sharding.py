@@ -235,7 +235,7 @@ def row_constraint(mesh: Mesh) -> Callable[[PyTree], PyTree]:
 
 def episodes_constraint(
   mesh: Mesh,
-) -> Callable[[host_state.Episodes], host_state.Episodes]:
+) -> Callable[[host_state.HostEpisodes], host_state.HostEpisodes]:
   """Inside jit: keeps episodes between two turns where their rows are."""
   if mesh.size == 1:
     return lambda episodes: episodes

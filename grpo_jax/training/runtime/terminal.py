@@ -494,7 +494,7 @@ def _duration(seconds: float | None) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class View:
+class Status:
   """What is known of a phase at a moment.
 
   Attributes:
@@ -518,7 +518,7 @@ class View:
   seconds: float | None = None
 
 
-def live(width: int, view: View, ascii: bool = False) -> list[Text]:
+def live(width: int, view: Status, ascii: bool = False) -> list[Text]:
   """The two lines of a terminal; without numbers, the first alone.
 
   What does not fit is left out: fields from the last to the third, then
@@ -538,7 +538,7 @@ def live(width: int, view: View, ascii: bool = False) -> list[Text]:
   return lines
 
 
-def _bar_line(width: int, view: View, ascii: bool) -> Text:
+def _bar_line(width: int, view: Status, ascii: bool) -> Text:
   total = max(view.total_steps, 1)
   done = min(max(view.step, 0), total)
   phase = _printable(view.phase, ascii)
@@ -557,7 +557,7 @@ def _bar_line(width: int, view: View, ascii: bool) -> Text:
   return line.append(f" {tail}", "none")
 
 
-def _numbers_line(width: int, view: View, ascii: bool) -> Text:
+def _numbers_line(width: int, view: Status, ascii: bool) -> Text:
   rate = []
   if view.tokens_per_second is not None:
     rate = [Text(f"{_quantity(view.tokens_per_second)} tok/s", "dim")]
@@ -591,7 +591,7 @@ def _layouts(
     yield number, 0, []
 
 
-def _field(view: View, name: str, ascii: bool, sparks: bool) -> Text:
+def _field(view: Status, name: str, ascii: bool, sparks: bool) -> Text:
   value, recent = view.fields[name], view.recent.get(name, ())
   style = "yellow" if name == UNSCORED else ""
   text = Text(f"{_printable(name, ascii)} ", style or "dim")
@@ -751,7 +751,7 @@ class Progress:
     self._screen = shared_screen() if screen is None else screen
     self._clock = clock
     self._recent: dict[str, collections.deque[float]] = {}
-    self._view: View | None = None
+    self._view: Status | None = None
     self._start = clock()
     self._time = self._start  # Of the view.
     self._next_time = -math.inf
@@ -777,15 +777,15 @@ class Progress:
     Args:
       step: Steps done.
       fields: name -> value of this step, the most important first.
-      tokens_per_second: See `View`.
-      eta: See `View`.
+      tokens_per_second: See `Status`.
+      eta: See `Status`.
     """
     for name, value in fields.items():
       self._recent.setdefault(name, collections.deque(maxlen=_RECENT)).append(
         value
       )
     recent = {name: tuple(self._recent[name]) for name in fields}
-    self._view = View(
+    self._view = Status(
       self._phase,
       step,
       self._total_steps,

@@ -36,7 +36,7 @@ _IF_SHOWN = ("images", "box")
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class TraceRow:
   """A completion, or one context of it.
 
   Attributes:
@@ -124,7 +124,7 @@ class Group:
   record: int
   prompt: str
   chosen: tuple[str, ...]
-  rows: tuple[Row, ...]
+  rows: tuple[TraceRow, ...]
   images: tuple[dict[str, Any], ...] = ()
   box: tuple[int, ...] = ()
 
@@ -213,7 +213,7 @@ def decode(value: Mapping[str, Any]) -> Group:
   return Group(**fields)
 
 
-def _encode_row(row: Row) -> dict[str, Any]:
+def _encode_row(row: TraceRow) -> dict[str, Any]:
   return {
     **vars(row),
     "ids": _packed(row.ids),
@@ -221,7 +221,7 @@ def _encode_row(row: Row) -> dict[str, Any]:
   }
 
 
-def _decode_row(value: Mapping[str, Any]) -> Row:
+def _decode_row(value: Mapping[str, Any]) -> TraceRow:
   fields = dict(value)
   fields["tokens"] = tuple(fields["tokens"])
   size = len(fields["tokens"])
@@ -230,7 +230,7 @@ def _decode_row(value: Mapping[str, Any]) -> Row:
     name: _unpacked(x, size) for name, x in fields["values"].items()
   }
   fields["calls"] = tuple(fields["calls"])
-  return Row(**fields)
+  return TraceRow(**fields)
 
 
 def _packed(x: np.ndarray) -> str:

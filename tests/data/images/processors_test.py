@@ -93,7 +93,7 @@ def test_each_patch_is_there_for_two_frames():
 def test_the_text_of_tiles_is_that_of_transformers(tiles):
   ours = processor("smolvlm")
   grids = ((4, 4),) * (tiles[0] * tiles[1] + 1)
-  cut = processors.Cut(np.zeros((0, 12), np.uint8), grids, *tiles)
+  cut = processors.PatchCut(np.zeros((0, 12), np.uint8), grids, *tiles)
   rows, columns = tiles
   expected = str(references()[f"text/{rows}x{columns}"])
   assert ours.placeholders(cut) == expected

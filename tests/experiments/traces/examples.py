@@ -21,7 +21,7 @@ def row(text="42", **fields):
     **{"ids": np.zeros(0, np.int32), "reward": 1.0, "correct": True},
     **{"terminated": True, "components": {}},
   }
-  return traces.Row(**defaults | fields)
+  return traces.TraceRow(**defaults | fields)
 
 
 def group(*rows, **fields):

@@ -65,7 +65,7 @@ def context(format, rounds):
     action = chats.action_text(format, content, calls_)
     parsed = made.parse(action)
     assert parsed.calls == tuple(
-      call_formats.Call(name, arguments) for name, arguments, _ in calls_
+      call_formats.ToolCall(name, arguments) for name, arguments, _ in calls_
     )
     assert parsed.ended
     assert not parsed.error
@@ -226,7 +226,7 @@ def test_calls_in_a_thought_are_none(action, opening, count):
 )
 def test_llama_has_a_tag_for_calls_and_for_code(action, call):
   parsed = call_formats.named("llama").parse(action)
-  assert parsed.calls == (call_formats.Call(*call),)
+  assert parsed.calls == (call_formats.ToolCall(*call),)
 
 
 @pytest.mark.parametrize(

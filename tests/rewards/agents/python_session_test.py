@@ -21,7 +21,7 @@ def obs(text):
 @pytest.fixture
 def session():
   python = interpreter.Interpreter(call_s=60.0)
-  made = python_session.Session({"answer": " 64 "}, python)
+  made = python_session.PythonSession({"answer": " 64 "}, python)
   yield made
   made.close()
 

@@ -31,7 +31,7 @@ class Spy:
 
 def begin(leak=True, spy=None):
   spy = spy or Spy()
-  return python_tool.Session(PROMPT, {"leak": leak}, spy), spy
+  return python_tool.CalculatorSession(PROMPT, {"leak": leak}, spy), spy
 
 
 @pytest.fixture(scope="module")
@@ -294,4 +294,4 @@ def test_a_calculator_that_hangs_costs_one_row():
 
 def test_a_prompt_that_is_no_such_problem_raises():
   with pytest.raises(ValueError, match="'12'"):
-    python_tool.Session("12", {})
+    python_tool.CalculatorSession("12", {})

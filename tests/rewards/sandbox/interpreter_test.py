@@ -352,7 +352,7 @@ def test_a_box_that_cannot_be_made_raises(monkeypatch):
   monkeypatch.setattr(slow, "_command", lambda *_: ["/bin/sleep", "60"])
   monkeypatch.setattr(box, "require", lambda kind: slow)
   with started() as python:
-    python._limits = box.Limits(wall_s=0.2)
+    python._limits = box.BoxLimits(wall_s=0.2)
     with pytest.raises(TimeoutError, match="not begun"):
       python.call("1")
   slow.close()

@@ -12,7 +12,7 @@ from experiments.rewards import attempts, box_attacks
 from grpo_jax.rewards.sandbox import box as box_lib
 from grpo_jax.rewards.workers import processes
 
-_SHORT = box_lib.Limits(wall_s=20.0, cpu_s=1)
+_SHORT = box_lib.BoxLimits(wall_s=20.0, cpu_s=1)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def test_known_outcomes(kind):
 
   def run(program, data=b"", calls=None, **limits):
     limits = {"wall_s": 20.0, "cpu_s": 1, **limits}
-    return box.run(program, data, calls, box_lib.Limits(**limits))
+    return box.run(program, data, calls, box_lib.BoxLimits(**limits))
 
   assert run("print(2 * int(input()))", b"4") == ("done", b"8\n")
   calls = ["f(4)", "1 / 0", "f('é')", "exit()", "f(1)"]
@@ -65,11 +65,11 @@ def test_answers_are_read_as_far_as_they_are_whole(answers, rest, data):
     else b"%d:%s" % (len(x.encode("utf-8", "replace")), x.encode())
     for x in texts
   )
-  outcome = box_lib.Outcome("done", said + rest)
+  outcome = box_lib.ProgramResult("done", said + rest)
   assert box_lib.answers(outcome, len(texts)) == texts
   assert len(box_lib.answers(outcome, len(texts) + 3)) == len(texts) + 3
   cut = data.draw(st.integers(0, len(said)))
-  found = box_lib.answers(box_lib.Outcome("late", said[:cut]), len(texts))
+  found = box_lib.answers(box_lib.ProgramResult("late", said[:cut]), len(texts))
   whole = next((i for i, x in enumerate(found) if x != texts[i]), len(texts))
   assert all(x is None for x in found[whole:])
 

@@ -6,7 +6,7 @@ import pytest
 
 from grpo_jax.rewards.agents import interceptor
 from grpo_jax.rewards.workers import sessions
-from grpo_jax.rewards.workers.session_worker import Answer
+from grpo_jax.rewards.workers.session_worker import SessionAnswer
 
 PATH = "tests.rewards.workers.host_sessions"
 COUNTS = {"flagged": 0.0, "judged": 0.0, "blocked": 0.0, "unjudged": 0.0}
@@ -34,8 +34,8 @@ def test_a_blocked_call_never_reaches_the_session_and_the_episode_goes_on(
   episodes = begin(workers, 2, penalty=0.25)
   answers = episodes.step({0: "bad", 1: "go"}, False)
   assert answers == {
-    0: Answer("<none>", -0.25, False, None),
-    1: Answer("b1:go", 0.5, False, None),
+    0: SessionAnswer("<none>", -0.25, False, None),
+    1: SessionAnswer("b1:go", 0.5, False, None),
   }
   # It is the first that this session is told.
   assert episodes.step({0: "go"}, False)[0].observation == "a1:go"

@@ -141,7 +141,7 @@ def _fail():
 without_a_tool.before_session = _fail
 
 
-class Calculator(python_tool.Session):
+class Calculator(python_tool.CalculatorSession):
   """Says which process is its calculator, and may stop it."""
 
   def step(self, action):

@@ -452,7 +452,7 @@ def test_bad_rows_among_many_harm_none_of_the_others(monkeypatch, kind):
   ("row_s", "size"), [(1e-4, 64), (5e-4, 40), (0.01, 8), (10.0, 8)]
 )
 def test_only_short_rows_wait_in_large_numbers(monkeypatch, row_s, size):
-  call = pool.Call(range(1000), pool.Failures(1000))
+  call = pool.PoolCall(range(1000), pool.Failures(1000))
   first = call.take(0, 2, 0)
   assert len(first) == 8  # Nothing is known of them.
   call.num_answered = 8

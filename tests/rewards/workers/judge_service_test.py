@@ -29,7 +29,7 @@ def service(url, rubric=RUBRIC, limits=None, **options):
     rubric,
     WORDS,
     key_variable="JUDGE_KEY",
-    limits=judge_service.Limits(**{"timeout_s": 5.0, **(limits or {})}),
+    limits=judge_service.JudgeLimits(**{"timeout_s": 5.0, **(limits or {})}),
     **options,
   )
 

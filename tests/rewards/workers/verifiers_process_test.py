@@ -84,7 +84,7 @@ def played(environment, url, examples, number=1, group_size=2):
 
 def open_(function="", **options):
   path = f"{MODULE}:{function}" if function else MODULE
-  return verifiers_process.Environment(path, options)
+  return verifiers_process.VerifiersEnvironment(path, options)
 
 
 @pytest.mark.slow
@@ -167,10 +167,10 @@ def test_an_error_of_an_environment_is_told(url):
 )
 def test_what_cannot_be_opened_says_why(path, options, message):
   with pytest.raises(ValueError, match=message) as caught:
-    verifiers_process.Environment(path, options)
+    verifiers_process.VerifiersEnvironment(path, options)
   assert "config.data.environment='verifiers:" in str(caught.value)
 
 
 def test_another_interpreter_that_is_none():
   with pytest.raises(ValueError, match=r"config\.served\.python='/nowhere'"):
-    verifiers_process.Environment(MODULE, {}, python="/nowhere")
+    verifiers_process.VerifiersEnvironment(MODULE, {}, python="/nowhere")

@@ -100,7 +100,7 @@ def test_one_task_under_two_names_does_not_interfere():
     is_letter = (rollout.tokens >= 38) & rollout.completion_mask
     return {"letters": is_letter.mean(axis=1)}
 
-  judge = rewards.Sum(
+  judge = rewards.RewardSum(
     (rewards.InGraph(share_of_letters),), {"letters": 1.0}, "letters"
   )
   loaded = dataclasses.replace(

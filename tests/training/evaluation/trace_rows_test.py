@@ -157,7 +157,7 @@ def test_texts_of_byte_tokens_show_ends_and_join_characters():
 
 def _group(number, size):
   noise = np.random.default_rng(number).normal(size=size).astype(np.float32)
-  row = traces.Row(
+  row = traces.TraceRow(
     row=0,
     sample=0,
     context=0,

@@ -10,7 +10,7 @@ from grpo_jax.settings import phase as phase_lib
 from grpo_jax.step import guards as guards_lib
 from grpo_jax.training.monitor import guards
 
-INSIDE = guards_lib.Guards(4, min_distinct=2, cap=0.5, repeats=3)
+INSIDE = guards_lib.InfluenceBounds(4, min_distinct=2, cap=0.5, repeats=3)
 
 
 def make(lines=()):
@@ -132,7 +132,7 @@ def test_guards_are_off_until_they_are_switched_on():
   assert off.of_phase(phase()) is None
   on = monitor.GuardsConfig(on=True)
   assert on.of_phase(phase("supervised")) is None
-  assert on.of_phase(phase()) == guards_lib.Guards(
+  assert on.of_phase(phase()) == guards_lib.InfluenceBounds(
     16, min_distinct=8, cap=0.05, window=20, repeats=8, repeat_window=1000
   )
   assert on.of_phase(phase(num_prompts=6)).min_distinct == 4

@@ -212,7 +212,7 @@ def test_a_step_short_of_groups_stops_a_run_that_asks_for_it():
   assert watched([stage], lines).failure(unscored.Complaints(), 8) is None
   stage = dataclasses.replace(stage, ends_short=True)
   failure = watched([stage], lines).failure(unscored.Complaints(), 8)
-  assert isinstance(failure, health.Halted)
+  assert isinstance(failure, health.HealthHalt)
   for text in (
     "rl, step 3: H24",
     "missing 3",
@@ -248,7 +248,7 @@ def test_a_rule_that_halts_says_how_to_go_on():
   settings = HealthConfig(halt=("H12",))
   monitor = watched([series.STAGE], [{"accuracy": 1.0}] * 5, settings)
   failure = monitor.failure(unscored.Complaints(), 8)
-  assert isinstance(failure, health.Halted)
+  assert isinstance(failure, health.HealthHalt)
   assert monitor.halted.step == 3
   kept = "The last checkpoint is of step 8."
   for text in ("rl, step 3: H12", "config.health.halt", kept):

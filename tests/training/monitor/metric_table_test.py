@@ -133,7 +133,7 @@ def logged():
     "grpo",
     {
       "max_rounds": 3,
-      "kept": dynamic_sampling.Kept(
+      "kept": dynamic_sampling.Buffers(
         _prompts(4), recycles=True, replay=dynamic_sampling.Replay(8)
       ),
     },

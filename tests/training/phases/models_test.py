@@ -13,7 +13,7 @@ from grpo_jax.training.phases import policy as policy_lib
 from tests.models import drawn
 from tests.training import tiny
 
-DRAWS = sampling.SamplingConfig(max_new_tokens=1, end_ids=(1,), pad_id=0)
+DRAWS = sampling.SamplerConfig(max_new_tokens=1, end_ids=(1,), pad_id=0)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def params(kind):
 
 
 def sampling_config(slots, **options):
-  return sampling.SamplingConfig(
+  return sampling.SamplerConfig(
     max_new_tokens=slots, end_ids=(vocab.EOS,), pad_id=vocab.PAD, **options
   )
 

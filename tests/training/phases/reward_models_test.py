@@ -82,15 +82,15 @@ def test_a_process_reward_model_gives_scores_of_steps():
 
 def test_without_the_model_what_is_right_is_the_reward():
   """Of verifiers that only watch nobody would be scored."""
-  member = rewards.ByMember("reward_model", "reward")
+  member = rewards.RewardModel("reward_model", "reward")
   alone = {"a": 0.0, "reward_model": 1.0}
-  assert rewards.Sum((member,), alone, "a").without_models().weights == {
+  assert rewards.RewardSum((member,), alone, "a").without_models().weights == {
     "a": 1.0
   }
   beside = {"a": 0.0, "b": 2.0, "reward_model": 1.0}
-  judge = rewards.Sum((member,), beside, "a").without_models()
+  judge = rewards.RewardSum((member,), beside, "a").without_models()
   assert judge.weights == {"a": 0.0, "b": 2.0}
-  watched = rewards.Sum((), {"a": 0.0}, "a")
+  watched = rewards.RewardSum((), {"a": 0.0}, "a")
   assert watched.without_models().weights == {"a": 0.0}
 
 

@@ -81,10 +81,10 @@ def loaded_of(config) -> checkpointed.Loaded:
 
 def sampler_of(loaded: checkpointed.Loaded, num_rows: int = 4, **options):
   text = loaded.problem.tokenizer
-  return engine.Sampler(
+  return engine.Drawer(
     loaded.policy,
     loaded.mesh,
-    sampling.SamplingConfig(MAX_NEW_TOKENS, text.end_ids, text.pad_id),
+    sampling.SamplerConfig(MAX_NEW_TOKENS, text.end_ids, text.pad_id),
     num_rows,
     MAX_PROMPT_LEN,
     **options,
@@ -100,7 +100,7 @@ def speaker_of(loaded: checkpointed.Loaded, calls=None) -> endpoint_lib.Speaker:
 
 
 @contextlib.contextmanager
-def working(loaded: checkpointed.Loaded, sampler: engine.Sampler):
+def working(loaded: checkpointed.Loaded, sampler: engine.Drawer):
   """A thread that draws what is asked for."""
   over = threading.Event()
 

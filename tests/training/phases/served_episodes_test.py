@@ -88,7 +88,9 @@ class Scripted:
 
 
 def done(row, reward=1.0, **metrics):
-  return verifiers_process.Played(row["row"], "", reward, metrics, True)
+  return verifiers_process.VerifiersEpisode(
+    row["row"], "", reward, metrics, True
+  )
 
 
 def question(row):
@@ -115,7 +117,7 @@ class Game:
     text = loaded.problem.tokenizer
     self.turns = host_turns.HostTurns(
       loaded.policy,
-      sampling.SamplingConfig(MOST, text.end_ids, text.pad_id, temperature),
+      sampling.SamplerConfig(MOST, text.end_ids, text.pad_id, temperature),
       GROUP,
       HostEnvironment(
         MOST, MOST // 2, MOST, tuple(text.end_ids), "verifiers:x"
@@ -209,7 +211,7 @@ def game(loaded):
 def test_one_turn_has_the_draws_of_the_sampler(loaded, game):
   rollout, played = game.play(single)
   text = loaded.problem.tokenizer
-  config = sampling.SamplingConfig(MOST // 2, text.end_ids, text.pad_id)
+  config = sampling.SamplerConfig(MOST // 2, text.end_ids, text.pad_id)
   expected = jax.device_get(
     sampling.sample(
       *(loaded.policy, loaded.params, game.prompts, jax.random.key(3)),
@@ -312,7 +314,7 @@ def other_prompt(ask, row):
 def says_why(ask, row):
   if row["row"]:
     return single(ask, row)
-  return verifiers_process.Played(0, "no tool today", 0.0, {}, False)
+  return verifiers_process.VerifiersEpisode(0, "no tool today", 0.0, {}, False)
 
 
 def asks_nothing(ask, row):
@@ -419,7 +421,7 @@ def test_prompts_without_messages_have_turns_too(game):
       assert status == 200, answer
       prompt += answer["choices"][0]["text"] + "go"
     assert ask(None, path="/completions", prompt="other")[0] == 409
-    return verifiers_process.Played(row["row"], "", 1.0, {}, True)
+    return verifiers_process.VerifiersEpisode(row["row"], "", 1.0, {}, True)
 
   rollout, played = game.play(script)
   assert played.failures["rewritten"] == 4

@@ -32,7 +32,7 @@ COMPACTION = HostCompaction(
 
 
 def make(prompt=(1, 2, 3), slots=40, **changes):
-  return episodes.Contexts(
+  return episodes.EpisodeContexts(
     dataclasses.replace(COMPACTION, **changes), [prompt], slots
   )
 
@@ -208,7 +208,7 @@ def test_contexts_are_what_the_template_writes(chat, template, end):
 
   task = {"role": "user", "content": "What is 2 + 2?"}
   prompt = text.chat_ids([task], **options)
-  contexts = episodes.Contexts(compaction, [prompt], 400)
+  contexts = episodes.EpisodeContexts(compaction, [prompt], 400)
   written = []
   for number in range(3):
     action = act(f"call {number}")

@@ -153,7 +153,7 @@ def reader(batch_size=None):
   policy = scripted()
   return dataclasses.replace(
     made,
-    view=lambda params: models.View(
+    view=lambda params: models.ModelView(
       passes.Trunk(policy, params), functools.partial(policy.head, params)
     ),
     plan=UpdatePlan(micro_batch_size=4, group_size=4),
@@ -187,7 +187,7 @@ def test_without_a_verdict_a_row_is_unscored_where_it_is_judged():
   given = prompts(made, [one] * 3, domain=np.array([0, 1, 0], np.int32))
   rows = rollout(COMPLETIONS, [0, 0, 1, 1, 2, 2])
   right = rewards_lib.InGraph(lambda prompts, rollout: {"right": jnp.ones(6)})
-  judge = rewards_lib.Sum(
+  judge = rewards_lib.RewardSum(
     (right, reader()),
     {"right": 0.5, "judge": 1.0},
     "right",

@@ -158,7 +158,7 @@ def _sum(**fields):
       "b": jnp.array([2.0, 2.0, 4.0, 4.0]),
     }
   )
-  return rewards_lib.Sum((rewards,), {"a": 1.0, "b": 1.0}, "a", **fields)
+  return rewards_lib.RewardSum((rewards,), {"a": 1.0, "b": 1.0}, "a", **fields)
 
 
 def _rows(domains=(0, 1)):
@@ -189,9 +189,9 @@ def test_a_reward_is_for_the_domains_that_it_names():
 
 
 def test_a_reward_of_a_component_that_is_gone_goes_too():
-  member = rewards_lib.ByMember("reward_model", "reward")
+  member = rewards_lib.RewardModel("reward_model", "reward")
   ranks = rewards_lib.Derived("rank", derived.rank, ("reward_model",))
-  judge = rewards_lib.Sum(
+  judge = rewards_lib.RewardSum(
     (member, ranks), {"reward_model": 1.0, "rank": 1.0}, "a"
   )
   assert judge.without_models().judges == ()

@@ -34,7 +34,7 @@ X = np.float32([0.1, 0.5, 2.0])
 
 
 def of(value, name="rate"):
-  return hyperparameters.Varied(name, (value,))
+  return hyperparameters.TracedNumber(name, (value,))
 
 
 def text(function, *arguments):
@@ -109,7 +109,7 @@ def test_where_python_branches_the_value_decides():
 
 
 def test_what_finds_no_input_is_a_constant():
-  slots = hyperparameters.Slots(num_floats=2, num_whole=0)
+  slots = hyperparameters.Inputs(num_floats=2, num_whole=0)
   with slots.reading(((jnp.float32(7), jnp.float32(8)), ())):
     assert jnp.asarray(of(0.25, "a")) == 7
     # Of the same name, and another number.
@@ -117,7 +117,7 @@ def test_what_finds_no_input_is_a_constant():
     assert jnp.asarray(of(0.5, "b")) == 8
     assert jnp.asarray(of(0.75, "c")) == 0.75
     assert jnp.asarray(of(3, "count")) == 3
-  slots = hyperparameters.Slots(num_floats=2, num_whole=0)
+  slots = hyperparameters.Inputs(num_floats=2, num_whole=0)
   with slots.reading(((jnp.float32(7), jnp.float32(8)), ())):
     assert jnp.asarray(of(0.25, "a")) == 7
   assert slots.filled() == ((0.25, 0.0), ())
@@ -364,7 +364,8 @@ def test_the_page_names_the_settings_that_are_inputs():
       field.name
       for field in dataclasses.fields(settings)
       if isinstance(
-        getattr(jit.numbers(name, settings), field.name), hyperparameters.Varied
+        getattr(jit.numbers(name, settings), field.name),
+        hyperparameters.TracedNumber,
       )
     }
 

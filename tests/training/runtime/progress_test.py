@@ -124,7 +124,7 @@ def view(**changes):
     **{"phase": "rl", "step": 120, "total_steps": 1000, "fields": fields},
     **{"recent": recent, "tokens_per_second": 12_345.6, "eta": 3753.0},
   }
-  return terminal.View(**defaults | changes)
+  return terminal.Status(**defaults | changes)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_any_lines_of_a_terminal_fit(
   width, phase, step, total, fields, values, rate, eta, ascii
 ):
   recent = dict.fromkeys(fields, tuple(values))
-  shown = terminal.View(phase, step, total, fields, recent, rate, eta)
+  shown = terminal.Status(phase, step, total, fields, recent, rate, eta)
   lines = terminal.live(width, shown, ascii)
   assert len(lines) == 1 + bool(fields)
   for line in lines:

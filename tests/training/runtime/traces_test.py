@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as arrays
 from grpo_jax.training.runtime import traces
 
 
-def _row(size: int, **values: np.ndarray) -> traces.Row:
-  return traces.Row(
+def _row(size: int, **values: np.ndarray) -> traces.TraceRow:
+  return traces.TraceRow(
     row=3,
     sample=1,
     context=0,
@@ -31,7 +31,7 @@ def _row(size: int, **values: np.ndarray) -> traces.Row:
   )
 
 
-def _group(*rows: traces.Row) -> traces.Group:
+def _group(*rows: traces.TraceRow) -> traces.Group:
   return traces.Group(
     7, "rl", "train", 12, -1, "1+1=", ("best", "random"), rows
   )

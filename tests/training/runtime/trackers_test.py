@@ -66,7 +66,7 @@ def wandb_records(path):
 
 
 def traced(step, text="2", reward=1.0):
-  row = traces.Row(
+  row = traces.TraceRow(
     0, 0, 0, text, ("2",), np.array([5], np.int32), reward, True, True, {}
   )
   return traces.Group(step, "rl", "train", 3, -1, "1+1=", ("best",), (row,))

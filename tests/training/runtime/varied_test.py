@@ -18,7 +18,9 @@ def per_run(function, values=VALUES):
   """What `function` of the varied number is for each run."""
 
   def of_run(run):
-    return jnp.asarray(function(hyperparameters.Varied("rate", values, run)))
+    return jnp.asarray(
+      function(hyperparameters.TracedNumber("rate", values, run))
+    )
 
   return jax.jit(lambda runs: jax.lax.map(of_run, runs))(
     jnp.arange(len(values))
@@ -101,21 +103,23 @@ def test_a_number_is_as_wide_as_a_plain_one(meet, value):
     return [f for x in arrays for f in (meet(x, number), meet(number, x))]
 
   def of_a_run(run):
-    return met(hyperparameters.Varied("rate", (value, value + 1), run))
+    return met(hyperparameters.TracedNumber("rate", (value, value + 1), run))
 
   plain = types(lambda: met(value))
-  number = hyperparameters.Varied("rate", (value,))
+  number = hyperparameters.TracedNumber("rate", (value,))
   assert types(lambda: met(number)) == plain
   assert types(jit.Program(lambda: met(number))) == plain
   assert types(of_a_run, jnp.int32(0)) == plain
 
 
 def test_what_runs_agree_on_is_a_plain_number():
-  number = hyperparameters.Varied("rate", VALUES, jnp.int32(0))
+  number = hyperparameters.TracedNumber("rate", VALUES, jnp.int32(0))
   assert number * 0 == 0.0
   assert type(number * 0) is float
   assert (number > 0) is True
-  assert round(hyperparameters.Varied("share", (2.1, 1.9), jnp.int32(0))) == 2
+  assert (
+    round(hyperparameters.TracedNumber("share", (2.1, 1.9), jnp.int32(0))) == 2
+  )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +132,7 @@ def test_what_runs_agree_on_is_a_plain_number():
 )
 def test_runs_that_part_are_refused(branch, match):
   with pytest.raises(ValueError, match=match):
-    branch(hyperparameters.Varied("rate", VALUES, jnp.int32(0)))
+    branch(hyperparameters.TracedNumber("rate", VALUES, jnp.int32(0)))
 
 
 def test_settings_are_merged_and_checked_as_one():
