@@ -425,7 +425,7 @@ class GuardedSessions:
 
 
 class GuardedEpisodes(Asked):
-  """Episodes with the methods of `sessions.Episodes`, and four more scores.
+  """Episodes with the methods of `SessionEpisodes`, and four more scores.
 
   These scores are numbers of actions of the episode: those that were "flagged",
   "judged", "blocked" and "unjudged"; see `interceptor.Event`.
@@ -519,4 +519,4 @@ class GuardedEpisodes(Asked):
 
 # With an interceptor or without.
 Sessions = HostSessions | GuardedSessions
-GuardedEpisodes = SessionEpisodes | GuardedEpisodes
+Episodes = SessionEpisodes | GuardedEpisodes

@@ -278,7 +278,7 @@ class Problem:
 
   def begin_sessions(
     self, batch: pipeline.PromptBatch, index: np.ndarray, seeds: np.ndarray
-  ) -> sessions_lib.GuardedEpisodes:
+  ) -> sessions_lib.Episodes:
     """A session for each row.
 
     Args:
