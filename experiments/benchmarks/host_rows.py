@@ -152,7 +152,7 @@ def _in_process(
 def _in_pool(
   paths: dict[str, str], rows: Rows, num_workers: int
 ) -> tuple[_Time, int, int]:
-  found: list[host.HostScores] = []
+  found: list[host.WorkerScores] = []
   with host.HostScorer(
     paths,
     dict.fromkeys(paths, 1.0),

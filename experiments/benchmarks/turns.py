@@ -96,7 +96,7 @@ class Bench:
     self.turns = sampler.make_turns(
       self.policy, self.problem, _sampler(size), _GROUP.value
     )
-    self._player = sampler.HostEpisodes(self.problem, self.mesh, self.turns)
+    self._player = sampler.HostSampler(self.problem, self.mesh, self.turns)
     self._anew = _Anew(self.policy, self.turns)
 
   @property

@@ -29,7 +29,7 @@ import dataclasses
 import jax.numpy as jnp
 
 from grpo_jax.algorithms import grpo, ppo
-from grpo_jax.algorithms.options import ClipConfig, CriticConfig
+from grpo_jax.algorithms.options import ClipConfig, CriticOptions
 from grpo_jax.ops import aggregation
 from grpo_jax.types import Algorithm, TrainBatch
 
@@ -37,7 +37,7 @@ WEIGHTS = ("token", "context", "trace")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CompactionRLConfig(ClipConfig, CriticConfig):
+class CompactionRLConfig(ClipConfig, CriticOptions):
   """PPO's options, and what weighs as much.
 
   Attributes:

@@ -296,7 +296,7 @@ class ClipConfig(CommonConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CriticConfig(CommonConfig):
+class CriticOptions(CommonConfig):
   """Options of algorithms with a critic.
 
   Attributes:
@@ -360,7 +360,7 @@ class CriticConfig(CommonConfig):
   def scale_free(self) -> bool:
     return self.whiten
 
-  def for_pretraining(self) -> CriticConfig:
+  def for_pretraining(self) -> CriticOptions:
     """And on the returns themselves, and without a clip.
 
     Where contexts end with the value of the next one, the return goes on. It
@@ -369,7 +369,7 @@ class CriticConfig(CommonConfig):
     Source: VC-PPO, arXiv:2503.01491, Section 3.2.
     """
     on_all_rows = super().for_pretraining()
-    assert isinstance(on_all_rows, CriticConfig)
+    assert isinstance(on_all_rows, CriticOptions)
     bootstraps = self.boundary.endswith("bootstrap")
     return dataclasses.replace(
       on_all_rows,
@@ -494,7 +494,7 @@ def needs(algorithm: Algorithm, config: CommonConfig) -> frozenset[str]:
     or bool(config.opd_domain_weights),
     "kept_ids": config.keep_sampling_mask,
     "routing": config.keep_routing,
-    "final_value": isinstance(config, CriticConfig) and config.bootstrap_cut,
+    "final_value": isinstance(config, CriticOptions) and config.bootstrap_cut,
     "router": config.balance_coef > 0 or config.router_bias_step > 0,
   }
   names = set(algorithm.needs) | {name for name, on in reads.items() if on}

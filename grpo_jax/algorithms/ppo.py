@@ -29,7 +29,7 @@ import dataclasses
 import jax
 
 from grpo_jax.algorithms import grpo
-from grpo_jax.algorithms.options import ClipConfig, CriticConfig
+from grpo_jax.algorithms.options import ClipConfig, CriticOptions
 from grpo_jax.ops import aggregation, masked
 from grpo_jax.ops import returns as returns_lib
 from grpo_jax.ops import values as values_lib
@@ -37,13 +37,13 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PPOConfig(ClipConfig, CriticConfig):
+class PPOConfig(ClipConfig, CriticOptions):
   kl_coef: float = 0.05
   kl_kind: str = "k1"
   kl_in_reward: bool = True  # arXiv:1909.08593, Eq. 2.
 
 
-def _generalized(config: CriticConfig, batch: TrainBatch, lam):
+def _generalized(config: CriticOptions, batch: TrainBatch, lam):
   beyond = None  # [B]
   if config.bootstrap_cut:
     beyond = masked.select(batch.final_value, ~batch.terminated)
@@ -69,7 +69,7 @@ def _generalized(config: CriticConfig, batch: TrainBatch, lam):
   )  # [B, T], [B, T]
 
 
-def advantages(config: CriticConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
+def advantages(config: CriticOptions, batch: TrainBatch) -> jax.Array:  # [B, T]
   lam: float | jax.Array = config.lam
   if config.length_adaptive_alpha:
     lengths = batch.mask.sum(axis=-1)  # [B]
@@ -82,12 +82,12 @@ def advantages(config: CriticConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
   return masked.whiten(raw, batch.mask) if config.whiten else raw
 
 
-def returns(config: CriticConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
+def returns(config: CriticOptions, batch: TrainBatch) -> jax.Array:  # [B, T]
   return _generalized(config, batch, config.lam_critic)[1]
 
 
 def critic_loss(
-  config: CriticConfig, values: jax.Array, batch: TrainBatch
+  config: CriticOptions, values: jax.Array, batch: TrainBatch
 ) -> jax.Array:  # [B, T]
   return values_lib.value_loss(
     values, batch.returns, batch.values, batch.mask, config.value_clip or None

@@ -25,13 +25,13 @@ import dataclasses
 import jax
 
 from grpo_jax.algorithms import ppo
-from grpo_jax.algorithms.options import CriticConfig
+from grpo_jax.algorithms.options import CriticOptions
 from grpo_jax.ops import aggregation, ratios, surrogates
 from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SAOConfig(CriticConfig):
+class SAOConfig(CriticOptions):
   """The band of ratios, and the critic's options.
 
   Attributes:

@@ -15,13 +15,13 @@ from __future__ import annotations
 import dataclasses
 
 from grpo_jax.algorithms import grpo, ppo
-from grpo_jax.algorithms.options import ClipConfig, CriticConfig
+from grpo_jax.algorithms.options import ClipConfig, CriticOptions
 from grpo_jax.ops import aggregation
 from grpo_jax.types import Algorithm
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VAPOConfig(ClipConfig, CriticConfig):
+class VAPOConfig(ClipConfig, CriticOptions):
   clip_high: float = 0.28
   lam_critic: float = 1.0
   length_adaptive_alpha: float = 0.05

@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 
 from grpo_jax.algorithms import grpo, ppo
-from grpo_jax.algorithms.options import ClipConfig, CriticConfig
+from grpo_jax.algorithms.options import ClipConfig, CriticOptions
 from grpo_jax.ops import aggregation
 from grpo_jax.types import Algorithm
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VCPPOConfig(ClipConfig, CriticConfig):
+class VCPPOConfig(ClipConfig, CriticOptions):
   lam_critic: float = 1.0
 
 

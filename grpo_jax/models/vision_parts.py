@@ -159,7 +159,7 @@ class TowerOutputs(NamedTuple):
   deep: tuple[jax.Array, ...] = ()
 
 
-class RMSNorm(nn.Module):
+class VisionRMSNorm(nn.Module):
   """x / sqrt(mean(x²) + ε) · scale over the last axis (Qwen2.5-VL)."""
 
   eps: float
@@ -198,7 +198,7 @@ class LayerNorm(nn.Module):
 
 def norm(tower: TowerConfig, dtype: str, param_dtype: str, name: str | None):
   """The norm of a family."""
-  kind = RMSNorm if tower.kind == "qwen2_5_vl" else LayerNorm
+  kind = VisionRMSNorm if tower.kind == "qwen2_5_vl" else LayerNorm
   return kind(tower.norm_eps, dtype, param_dtype, name=name)
 
 
@@ -242,7 +242,7 @@ def _attend(q, k, v, mask):
   return jnp.einsum("phnm,pmhk->pnhk", weights, v)
 
 
-class Attention(nn.Module):
+class VisionAttention(nn.Module):
   """Multi-head attention with biases; kernels are laid out as in `blocks.py`.
 
   The fused kernel is [D, H, 3, K], of query, key and value of each head.
@@ -270,7 +270,7 @@ class Attention(nn.Module):
     return out(attended[..., None, :])
 
 
-class MLP(nn.Module):
+class VisionMLP(nn.Module):
   """down(gelu(up(x))) with biases, and the tanh form of gelu.
 
   In Qwen2.5-VL down(silu(gate(x)) · up(x)), with biases too.
@@ -293,7 +293,7 @@ class MLP(nn.Module):
     return dense(self.tower.width, name="down")(inner)
 
 
-class Block(nn.Module):
+class VisionBlock(nn.Module):
   """One layer of a tower: attention and MLP, each after a norm."""
 
   tower: TowerConfig
@@ -308,6 +308,6 @@ class Block(nn.Module):
     turn: Turn = lambda x: x,
   ) -> jax.Array:  # [P, N, D]
     of = self.tower, self.dtype, self.param_dtype
-    attention = Attention(*of, name="attention")
+    attention = VisionAttention(*of, name="attention")
     x = x + attention(norm(*of, name="attention_norm")(x), mask, turn)
-    return x + MLP(*of, name="mlp")(norm(*of, name="mlp_norm")(x))
+    return x + VisionMLP(*of, name="mlp")(norm(*of, name="mlp_norm")(x))

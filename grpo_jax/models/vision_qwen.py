@@ -69,7 +69,7 @@ def init(
     key, 5
   )
   lecun = nn.initializers.lecun_normal()
-  block = vision_parts.Block(tower, param_dtype, param_dtype)
+  block = vision_parts.VisionBlock(tower, param_dtype, param_dtype)
   merger = Merger(tower, width, param_dtype, param_dtype)
   x = jnp.zeros((1, tower.patches_per_token, tower.width), param_dtype)
   mask = jnp.ones((1, *x.shape[1:2] * 2), bool)
@@ -115,7 +115,7 @@ def encode(
   if tower.window:
     near = far & _same(images.place // (tower.merge * tower.window))
   param_dtype = str(kernel.dtype)
-  block: Any = vision_parts.Block(tower, dtype, param_dtype)
+  block: Any = vision_parts.VisionBlock(tower, dtype, param_dtype)
 
   def layer(carry, inputs):
     x, deep = carry

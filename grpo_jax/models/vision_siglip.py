@@ -37,7 +37,7 @@ def init(
   """Parameters; see `towers.init`."""
   patch_key, place_key, layers_key, connector_key = jax.random.split(key, 4)
   lecun = nn.initializers.lecun_normal()
-  block = vision_parts.Block(tower, param_dtype, param_dtype)
+  block = vision_parts.VisionBlock(tower, param_dtype, param_dtype)
   x = jnp.zeros((1, 1, tower.width), param_dtype)
   mask = jnp.ones((1, 1, 1), bool)
   layers = jax.vmap(lambda k: block.init(k, x, mask)["params"])(
@@ -95,7 +95,7 @@ def encode(
   x = linear(params["patch"], images.patches) + table[buckets(tower, images)]
   mask = vision_parts.visible(images)
   param_dtype = str(table.dtype)
-  block = vision_parts.Block(tower, dtype, param_dtype)
+  block = vision_parts.VisionBlock(tower, dtype, param_dtype)
 
   def layer(x, of_layer):
     return block.apply({"params": of_layer}, x, mask), None

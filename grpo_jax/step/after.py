@@ -8,12 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.algorithms import (
-  distillation,
-  objective,
-  options,
-  policy_metrics,
-)
+from grpo_jax.algorithms import distillation, objective, options, policy_metrics
 from grpo_jax.ops import logprobs
 from grpo_jax.step import passes, step
 from grpo_jax.step.rows import StepRows

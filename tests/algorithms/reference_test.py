@@ -15,7 +15,7 @@ import pytest
 from grpo_jax import algorithms
 from grpo_jax.algorithms.contract import cases
 from grpo_jax.algorithms.contract import reference as reference_lib
-from grpo_jax.algorithms.options import CriticConfig
+from grpo_jax.algorithms.options import CriticOptions
 from tests.references import common, contexts, ppo
 
 NAMES = tuple(algorithms.ALGORITHMS)
@@ -84,7 +84,7 @@ def test_loss_and_gradient_equal_the_reference(name, seed):
 WITH_CRITIC = [
   name
   for name in NAMES
-  if issubclass(algorithms.get_algorithm(name).config_class, CriticConfig)
+  if issubclass(algorithms.get_algorithm(name).config_class, CriticOptions)
 ]
 
 

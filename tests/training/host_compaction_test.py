@@ -154,7 +154,7 @@ def make_player(kind, lanes, changes, records, keeps_contexts):
     host_environment=here,
     score_names=frozenset({"accuracy", "semicolons"}),
   )
-  return sampler_lib.HostEpisodes(problem, mesh, play, keeps_contexts), problem
+  return sampler_lib.HostSampler(problem, mesh, play, keeps_contexts), problem
 
 
 def play(

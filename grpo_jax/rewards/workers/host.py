@@ -39,7 +39,7 @@ from grpo_jax.rewards.workers import frames, pool, reward_worker
 FAILURE_KINDS = pool.FAILURE_KINDS
 
 
-class HostScores(NamedTuple):
+class WorkerScores(NamedTuple):
   """What the reward functions said about B rows.
 
   Attributes:
@@ -66,14 +66,14 @@ class HostScores(NamedTuple):
   steps: list[list[tuple[int, float]]] | None = None
 
 
-def together(parts: Sequence[HostScores]) -> HostScores:
+def together(parts: Sequence[WorkerScores]) -> WorkerScores:
   """What several said of the same rows; a row failed if one of them failed."""
   messages: dict[int, str] = {}
   failures: dict[str, int] = {}
   for part in parts:
     messages = part.messages | messages
     failures |= part.failures
-  return HostScores(
+  return WorkerScores(
     {name: x for part in parts for name, x in part.components.items()},
     np.any([part.failed for part in parts], axis=0),
     failures,
@@ -423,7 +423,7 @@ class HostScorer:
     ids: Sequence[int],
     extras: Sequence[Mapping[str, Any]],
     tokens: Sequence[Sequence[int]] | None = None,
-  ) -> HostScores:
+  ) -> WorkerScores:
     """Scores B rows, in order, within about `step_timeout_s`.
 
     Args:
@@ -474,7 +474,7 @@ class HostScorer:
     values = call.values.T.astype(np.float32)
     components = dict(zip(self.functions, values.copy(), strict=True))
     failures = call.failures
-    return HostScores(
+    return WorkerScores(
       components,
       failures.failed,
       failures.counts,
@@ -520,7 +520,7 @@ def score(
   tokens: Sequence[Sequence[int]] | None = None,
   *,
   correct: str,
-) -> HostScores:
+) -> WorkerScores:
   """Scores B rows as `HostScorer.score` does, and time-outs once more.
 
   The second tries are made one after another, so that no other row takes their
@@ -580,5 +580,5 @@ def _units(
   return [[b for b, id_ in enumerate(ids) if id_ == one] for one in again]
 
 
-def _timed_out(scores: HostScores) -> int:
+def _timed_out(scores: WorkerScores) -> int:
   return sum(scores.failures[kind] for kind in _TIMEOUTS)

@@ -165,7 +165,7 @@ class JudgeService:
     completions: Sequence[str],
     extras: Sequence[Mapping[str, Any]],
     step_timeout_s: float,
-  ) -> host.HostScores:
+  ) -> host.WorkerScores:
     """Verdicts on B rows, in order, within about `step_timeout_s`.
 
     Args:
@@ -202,7 +202,7 @@ class JudgeService:
         messages[i] = f"{answer.kind}: {name}: {answer}"
       else:
         values[i] = answer
-    return host.HostScores(
+    return host.WorkerScores(
       {name: values},
       failed,
       dict(counts),

@@ -63,7 +63,7 @@ class Completion:
     return self.valid and self.correct
 
 
-class Played(NamedTuple):
+class Completed(NamedTuple):
   """A batch of prompts that was completed.
 
   Attributes:
@@ -232,14 +232,14 @@ class Evaluator:
     size = self._num_samples
     return [rows[i * size : (i + 1) * size] for i in range(self.num_prompts)]
 
-  def played(self, params: PyTree, key: jax.Array) -> Iterator[Played]:
+  def played(self, params: PyTree, key: jax.Array) -> Iterator[Completed]:
     """The same, a batch at a time, with its arrays."""
     for number, (batch, prompts) in enumerate(self._batches):
       rollout, scored, errors = self._complete(params, prompts, key, batch)
       start = number * self._batch_size * self._num_samples
       judged = self._judge(batch, prompts, rollout, scored, errors)
       completions = [(start + index, row) for index, row in judged]
-      yield Played(prompts, rollout, completions)
+      yield Completed(prompts, rollout, completions)
 
   def rollouts(
     self, params: PyTree, key: jax.Array

@@ -523,7 +523,7 @@ class _Episodes:
     prompts = sharding.from_local(batch.prompts, self._rows)
     key = self._key_of(state, jax.device_put(np.int32(0), self._whole))
     inputs = state.params["policy"], prompts, key, batch
-    assert isinstance(self._sampled, sampler.HostEpisodes)
+    assert isinstance(self._sampled, sampler.HostSampler)
     played = self._sampled.play(*inputs, resumed=self._resumed(state, prompts))
     counts = {f"unscored/{k}": float(n) for k, n in played.failures.items()}
     counts |= played.turns | {"time/environment_s": played.seconds}

@@ -1,7 +1,7 @@
 """Who writes completions: the player of a phase, and its episodes on the host.
 
 In the graph a player is a function of arrays (`make_player`). With an
-environment on the host, episodes are played turn after turn (`HostEpisodes`).
+environment on the host, episodes are played turn after turn (`HostSampler`).
 
 The device draws actions (`rollout/host_turns.py`), each process has those of
 its own rows answered by their sessions (`rewards/workers/sessions.py`), and the
@@ -219,7 +219,7 @@ class Table(NamedTuple):
   views: tuple[Callable[[models.Params], models.ModelView], ...]
 
 
-class Played(NamedTuple):
+class HostSamples(NamedTuple):
   """A rollout, and what was counted on the way by this process.
 
   Attributes:
@@ -244,7 +244,7 @@ class Played(NamedTuple):
   cut: host_turns.CutTurn | None = None
 
 
-class HostEpisodes:
+class HostSampler:
   """The compiled parts, and the loop of the host between them."""
 
   def __init__(
@@ -325,7 +325,7 @@ class HostEpisodes:
     batch: pipeline.PromptBatch,
     meanwhile: Callable[[], None] | None = None,
     resumed: host_turns.Resumed | None = None,
-  ) -> Played:
+  ) -> HostSamples:
     """One episode of each row, or as much of it as a step may have.
 
     Args:
@@ -406,7 +406,7 @@ class HostEpisodes:
       for number in range(each)
     }
     errors = judging.errors_of(mesh, batch, num_rows * each, messages)
-    return Played(
+    return HostSamples(
       *(rollout, scored, failures.counts, errors, idle_s),
       *(calls, host.counts.metrics(), cut),
     )

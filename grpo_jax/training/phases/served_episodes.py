@@ -93,7 +93,7 @@ class ServedEpisodes:
     key: jax.Array,
     batch: pipeline.PromptBatch,
     meanwhile: Callable[[], None] | None = None,
-  ) -> sampler_lib.Played:
+  ) -> sampler_lib.HostSamples:
     """One episode of each row; see `players.HostEpisodes.play`.
 
     Raises:
@@ -126,7 +126,7 @@ class ServedEpisodes:
     self._problem.complaints.log(
       "an episode failed: unscored", one.failures.messages
     )
-    return sampler_lib.Played(
+    return sampler_lib.HostSamples(
       rollout,
       self._score(prompts, rollout),
       one.failures.counts,
@@ -414,7 +414,7 @@ def host_episodes(
   mesh: Mesh,
   turns: host_turns.HostTurns,
   keeps_contexts: bool = True,
-) -> sampler_lib.HostEpisodes | ServedEpisodes:
+) -> sampler_lib.HostSampler | ServedEpisodes:
   """The player of the environment that a problem has on the host.
 
   Args:
@@ -423,4 +423,4 @@ def host_episodes(
   """
   if isinstance(problem.sessions, served_lib.Served):
     return ServedEpisodes(problem, mesh, turns)
-  return sampler_lib.HostEpisodes(problem, mesh, turns, keeps_contexts)
+  return sampler_lib.HostSampler(problem, mesh, turns, keeps_contexts)

@@ -147,7 +147,7 @@ def _score(
 
 
 def _message(
-  scorer: host.HostScorer, scores: host.HostScores, number: int, split: str
+  scorer: host.HostScorer, scores: host.WorkerScores, number: int, split: str
 ) -> str:
   said: dict[str, str] = {}  # Of each function the first message.
   for _, message in sorted(scores.messages.items()):

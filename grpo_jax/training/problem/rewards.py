@@ -88,7 +88,7 @@ class OnHost:
 
   def ask(
     self, *rows: Sequence[Any], again: str | None = None
-  ) -> host.HostScores:
+  ) -> host.WorkerScores:
     """What they say of B rows.
 
     Args:
@@ -171,7 +171,7 @@ class RemoteJudge:
     prompts: Sequence[str],
     completions: Sequence[str],
     extras: Sequence[Mapping[str, Any]],
-  ) -> host.HostScores:
+  ) -> host.WorkerScores:
     """See `JudgeService.score`."""
     return self.service.score(
       self.name, prompts, completions, extras, self.step_timeout_s
@@ -322,7 +322,7 @@ class RewardSum:
     extras: Sequence[Mapping[str, Any]],
     tokens: Sequence[Sequence[int]],
     again: str | None = None,
-  ) -> host.HostScores:
+  ) -> host.WorkerScores:
     """What functions of text, and a model over HTTP, say of B rows.
 
     Args:

@@ -63,7 +63,7 @@ class Episode:
     is_full: A request had no room.
     is_over: Nothing more is drawn for it.
     waits: A request of it is being answered.
-    seen: When it was last heard of; see `Rollouts.now`.
+    seen: When it was last heard of; see `OpenEpisodes.now`.
     answered_at: When its last reply was sent, by the clock of `time`.
     answer_s: Of each turn but the last, seconds until the next request.
   """
@@ -108,7 +108,7 @@ class ServedLimits(NamedTuple):
   top_p: Any
 
 
-class Rollouts:
+class OpenEpisodes:
   """The episodes that are played now; answers their requests.
 
   Attributes:
@@ -330,7 +330,7 @@ class Served:
     """Takes over the environment; the server starts with the first play."""
     self.environment, self.wanted = environment, wanted
     self.row_timeout_s, self.step_timeout_s = row_timeout_s, step_timeout_s
-    self.rollouts = Rollouts()
+    self.rollouts = OpenEpisodes()
     self.token = secrets.token_urlsafe(32)
     self._server: http.Server | None = None
 

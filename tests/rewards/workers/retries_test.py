@@ -36,7 +36,7 @@ class Scorer:
       other.append(0.25)
     values = np.float32(values)
     components = {"accuracy": values, "brevity": np.float32(other)}
-    return host.HostScores(components, np.isnan(values), failures, [], {})
+    return host.WorkerScores(components, np.isnan(values), failures, [], {})
 
 
 def score(scorer, *completions):

@@ -108,7 +108,7 @@ def make_player(kind, slots, options):
     environment(),
   )
   mesh = sharding.make_mesh(1, devices=jax.devices()[:1])
-  return sampler.HostEpisodes(calculator(), mesh, turns)
+  return sampler.HostSampler(calculator(), mesh, turns)
 
 
 def play(sessions, batch, slots, kind="adapter", max_turns=4, **options):
