@@ -134,6 +134,7 @@ setuptools.setup(
       "commit.json",
       "*.pyi",
       "settings/*.pyi",
+      "training/monitor/*.toml",
       "data/assets/*",
     ],
     "experiments.launch": ["*.sh"],

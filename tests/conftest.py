@@ -138,13 +138,13 @@ def pytest_runtest_setup():
 
 
 def _described(record):
-  from grpo_jax.training.monitor import metric_table
+  from grpo_jax.training.monitor import metrics as metrics_lib
 
   @functools.wraps(record)
   def checked(*arguments, **named):
     metrics = record(*arguments, **named)
-    unknown = metric_table.unknown(metrics)
-    assert not unknown, f"add to training/monitor/metric_rows.py: {unknown}"
+    unknown = metrics_lib.unknown(metrics)
+    assert not unknown, f"add to training/monitor/metrics.toml: {unknown}"
     return metrics
 
   return checked

@@ -2341,10 +2341,10 @@ MUTATIONS = [
   ),
   Mutation(
     "A name that begins like one of the table is in it.",
-    "grpo_jax/training/monitor/metric_table.py",
+    "grpo_jax/training/monitor/metrics.py",
     "row.pattern.fullmatch(name)",
     "row.pattern.match(name)",
-    "tests/training/monitor/metric_table_test.py -k is_not_described",
+    "tests/training/monitor/metrics_test.py -k is_not_described",
   ),
   Mutation(
     "Alarms have no room in TensorBoard after many samples.",

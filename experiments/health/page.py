@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pathlib
 
-from grpo_jax.training.monitor import metric_table
+from grpo_jax.training.monitor import metrics
 from grpo_jax.training.rules import rules
 
 PATH = pathlib.Path(__file__).resolve().parents[2] / "docs/metrics.md"
@@ -21,7 +21,7 @@ Each line of `metrics.jsonl` has the metrics of a step by these names, and
 TensorBoard and W&B show the same. null is a mean over nothing. A word in
 capitals, as in `reward/NAME`, stands for any name. *healthy* is a rule of
 thumb: compare the curves of a run with those of another run. The table in
-Python is `grpo_jax/training/monitor/metric_table.py`. This page is written by
+Python is `grpo_jax/training/monitor/metrics.py`. This page is written by
 `python -m experiments.health.page`.
 """
 
@@ -58,7 +58,7 @@ yours:
 def page() -> str:
   """docs/metrics.md."""
   lines = [_HEAD]
-  for section, rows in metric_table.SECTIONS.items():
+  for section, rows in metrics.SECTIONS.items():
     lines += [
       f"## {section}\n",
       "| metric | unit | meaning | healthy | if not |",

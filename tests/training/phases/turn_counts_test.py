@@ -1,6 +1,6 @@
 """Sums of turns by hand."""
 
-from grpo_jax.training.monitor import metric_table
+from grpo_jax.training.monitor import metrics
 from grpo_jax.training.phases import episodes
 
 
@@ -21,7 +21,7 @@ def test_later_turns_are_added_up():
 
 def test_every_number_is_in_the_table_of_metrics():
   for name in episodes.TurnCounts(2).metrics():
-    assert metric_table.find(name) is not None, name
+    assert metrics.find(name) is not None, name
   names = episodes.TurnCounts(2).metrics()
   assert "turn/1/calls" in names
   assert not any("later" in name for name in names)

@@ -17,7 +17,7 @@ from experiments.health import page, series
 from grpo_jax.step import dynamic_sampling, partial
 from grpo_jax.step import step as step_lib
 from grpo_jax.training.evaluation import evaluation
-from grpo_jax.training.monitor import metric_table
+from grpo_jax.training.monitor import metrics
 from grpo_jax.training.phases import episodes as episodes_lib
 from grpo_jax.training.rules import rules
 from tests.training import tiny
@@ -157,13 +157,13 @@ def logged():
 
 @pytest.mark.slow
 def test_what_runs_log_is_described():
-  assert metric_table.unknown(logged()) == []
+  assert metrics.unknown(logged()) == []
 
 
 @pytest.mark.slow
 def test_every_row_is_logged():
-  described = {metric_table.find(name) for name in logged()}
-  missing = [row.name for row in metric_table.METRICS if row not in described]
+  described = {metrics.find(name) for name in logged()}
+  missing = [row.name for row in metrics.METRICS if row not in described]
   assert missing == []
 
 
@@ -173,9 +173,9 @@ def test_what_is_logged_elsewhere_is_read_there(name):
 
 
 def test_rows_are_whole_and_different():
-  names = [row.name for row in metric_table.METRICS]
+  names = [row.name for row in metrics.METRICS]
   assert len({*names}) == len(names)
-  for row in metric_table.METRICS:
+  for row in metrics.METRICS:
     assert row.unit, row
     assert row.meaning, row
     assert row.healthy, row
@@ -185,21 +185,21 @@ def test_rows_are_whole_and_different():
 
 def test_rules_read_metrics_that_there_are():
   read = {name for rule in rules.RULES for name in rule.reads}
-  assert metric_table.unknown(read) == []
+  assert metrics.unknown(read) == []
   (line,) = series.constant(np.random.default_rng(0), 1)
-  assert metric_table.unknown(line) == []
+  assert metrics.unknown(line) == []
 
 
 def test_what_is_not_described_is_found():
-  found = metric_table.unknown(["loss", "rewards/a", "nonsense", "accuracy_2"])
+  found = metrics.unknown(["loss", "rewards/a", "nonsense", "accuracy_2"])
   assert found == ["accuracy_2", "nonsense", "rewards/a"]
 
 
 def test_a_name_of_its_own_comes_before_a_pattern():
-  assert metric_table.find("reward/mean").name == "reward/mean"
-  assert metric_table.find("reward/mean_length").name == "reward/NAME"
-  assert metric_table.find("eval/reward/a/b").name == "eval/reward/NAME"
-  assert metric_table.find("unscored/timeout").name == "unscored/KIND"
+  assert metrics.find("reward/mean").name == "reward/mean"
+  assert metrics.find("reward/mean_length").name == "reward/NAME"
+  assert metrics.find("eval/reward/a/b").name == "eval/reward/NAME"
+  assert metrics.find("unscored/timeout").name == "unscored/KIND"
 
 
 def test_the_page_is_up_to_date():

@@ -1,20 +1,20 @@
-"""What each metric of a run means: one table for pages, notebooks and viewers.
+"""The table of metrics, for pages, notebooks and viewers: `metrics.toml`.
 
-    metric_table.find("reward/format").meaning
+    metrics.find("reward/format").meaning
 
 A row may stand for several metrics: a word in capitals, as in `reward/NAME`, is
-any name. `docs/metrics.md` is made of this table by
-`experiments/health/page.py`, and tests compare it with what runs log.
+any name. `experiments/health/page.py` makes docs/metrics.md of the table, and
+tests compare it with what runs log.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import pathlib
 import re
+import tomllib
 from collections.abc import Iterable
-
-from grpo_jax.training.monitor import metric_rows, more_metric_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Metric:
     return re.compile(re.sub(r"[A-Z]+", ".+", re.escape(self.name)))
 
 
+_TABLE = pathlib.Path(__file__).with_name("metrics.toml")
 SECTIONS: dict[str, tuple[Metric, ...]] = {
-  section: tuple(Metric(*row) for row in rows)
-  for table in (metric_rows, more_metric_rows)
-  for section, rows in table.SECTIONS.items()
+  section: tuple(Metric(**row) for row in rows)
+  for section, rows in tomllib.loads(_TABLE.read_text("utf-8")).items()
 }
 METRICS = tuple(row for rows in SECTIONS.values() for row in rows)
 
