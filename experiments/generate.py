@@ -39,8 +39,9 @@ from absl import flags
 from experiments import flags as flags_lib
 from experiments import policies
 from grpo_jax import ranges
-from grpo_jax.data import demonstrations, sources
+from grpo_jax.data import sources
 from grpo_jax.settings import phase
+from grpo_jax.settings import phase as phase_lib
 from grpo_jax.training.evaluation import data_sets, generation
 from grpo_jax.training.phases import checkpointed
 from grpo_jax.training.runtime import files, hosts, terminal
@@ -95,12 +96,15 @@ _KEEP = flags.DEFINE_integer(
   "keep", None, "Right completions of each prompt that are written at most.", 1
 )
 _ORDER = flags.DEFINE_enum(
-  "order", "shortest", demonstrations.ORDERS, "With --keep: which come first."
+  "order",
+  "shortest",
+  phase_lib.DEMONSTRATION_ORDERS,
+  "With --keep: which come first.",
 )
 _DISTINCT = flags.DEFINE_enum(
   "distinct",
   "answer",
-  demonstrations.DISTINCT,
+  phase_lib.DISTINCT,
   "With --keep: of completions with the same answer, or text, one is kept.",
 )
 _LEAST = flags.DEFINE_multi_string(

@@ -41,17 +41,58 @@ import sys
 import tempfile
 import traceback
 import types
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import (
+  Collection,
+  Iterable,
+  Iterator,
+  Mapping,
+  MutableMapping,
+)
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+_T = TypeVar("_T")
 _MARK = "object@"
 _NAME = re.compile(r"object@([0-9a-f]{16}):(\w+)")
 _ENDING = ".pkl"
 # Objects that were named, or loaded, in this process.
 _alive: dict[str, Any] = {}
 _opened: list[str] = []  # The folder of the pickles, once there is one.
+
+
+class Table(MutableMapping[str, _T], Generic[_T]):
+  """Objects by name; each is imported when it is first asked for."""
+
+  def __init__(self, package: str, paths: Mapping[str, str]):
+    """Takes the place of each object in the package, "module:OBJECT"."""
+    self._package = package
+    self._paths = dict(paths)
+    self._objects: dict[str, _T] = {}
+
+  def __getitem__(self, name: str) -> _T:
+    if name not in self._objects:
+      place, _, attribute = self._paths[name].partition(":")
+      module = importlib.import_module(f"{self._package}.{place}")
+      self._objects[name] = getattr(module, attribute)
+    return self._objects[name]
+
+  def __setitem__(self, name: str, value: _T) -> None:
+    self._paths.setdefault(name, "")
+    self._objects[name] = value
+
+  def __delitem__(self, name: str) -> None:
+    del self._paths[name]
+    self._objects.pop(name, None)
+
+  def __contains__(self, name: object) -> bool:
+    return name in self._paths
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(self._paths)
+
+  def __len__(self) -> int:
+    return len(self._paths)
 
 
 def folder() -> str:
@@ -102,8 +143,6 @@ def name_of(value: Any) -> str:
     return module
   try:
     import cloudpickle  # Workers start without it, and without NumPy.
-
-    pass
 
     content = cloudpickle.dumps(value)
   except Exception as error:

@@ -113,12 +113,9 @@ def _with_foo(tmp_path, *copied):
   (tmp_path / "tests/references/foo.py").write_text(REFERENCE)
   table = tmp_path / "grpo_jax/algorithms/__init__.py"
   text = table.read_text()
-  text = text.replace(
-    "from grpo_jax.algorithms.gfpo",
-    "from grpo_jax.algorithms.foo import FOO\nfrom grpo_jax.algorithms.gfpo",
-    1,
-  ).replace("    GRPO,\n", "    FOO,\n    GRPO,\n", 1)
-  table.write_text(text)
+  first = '"grpo": "grpo:GRPO",'
+  assert first in text
+  table.write_text(text.replace(first, f'"foo": "foo:FOO",\n{first}', 1))
 
 
 def _pytest(folder, *arguments):

@@ -38,7 +38,7 @@ from jax.sharding import Mesh
 
 from experiments import flags as flags_lib
 from experiments.benchmarks import compared, workload
-from grpo_jax.models.vision_parts import TowerConfig
+from grpo_jax.models.architecture import TowerConfig
 from grpo_jax.settings.model import TowerSettings
 from grpo_jax.types import Images, Prompts
 

@@ -40,6 +40,7 @@ from experiments import flags as flags_lib
 from grpo_jax.models import quantization
 from grpo_jax.rollout import sampling
 from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import groups
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout
 
@@ -60,7 +61,7 @@ class Row(NamedTuple):
   """A line of the table: a kind of kernels and its measurements.
 
   Attributes:
-    kind: Of `quantization.SAMPLED`.
+    kind: Of `groups.WEIGHTS_DTYPES`.
     num_bytes: Bytes of the layers that a decode step reads.
     seconds: Seconds of a decode step.
     gap, kl: Gap and KL of sampler and trainer, nats a token.
@@ -84,7 +85,7 @@ def measured(
     prompts: One completion of each is drawn.
     num_tokens: Tokens of a completion, at least 2.
   """
-  for kind in quantization.SAMPLED:
+  for kind in groups.WEIGHTS_DTYPES:
     rounded = quantization.rounding(policy, kind)
     weights = jax.eval_shape(rounded.weights, params)["trained"]["layers"]
     one, all_ = (

@@ -5,115 +5,68 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_jax import imports
-from grpo_jax.algorithms import options
-from grpo_jax.algorithms.bradley_terry import BRADLEY_TERRY
-from grpo_jax.algorithms.cispo import CISPO
-from grpo_jax.algorithms.clip_cov import CLIP_COV
-from grpo_jax.algorithms.compaction_rl import COMPACTION_RL
-from grpo_jax.algorithms.dapo import DAPO
-from grpo_jax.algorithms.deepseek_v32 import DEEPSEEK_V32
-from grpo_jax.algorithms.dpo import DPO
-from grpo_jax.algorithms.dr_grpo import DR_GRPO
-from grpo_jax.algorithms.edge_grpo import EDGE_GRPO
-from grpo_jax.algorithms.gagpo import GAGPO
-from grpo_jax.algorithms.gdpo import GDPO
-from grpo_jax.algorithms.gfpo import GFPO
-from grpo_jax.algorithms.gigpo import GIGPO
-from grpo_jax.algorithms.gmpo import GMPO
-from grpo_jax.algorithms.gpg import GPG
-from grpo_jax.algorithms.grpo import GRPO
-from grpo_jax.algorithms.grpo_ps import GRPO_PS
-from grpo_jax.algorithms.grpo_s import GRPO_S
-from grpo_jax.algorithms.gspo import GSPO
-from grpo_jax.algorithms.gspo_token import GSPO_TOKEN
-from grpo_jax.algorithms.gtpo import GTPO
-from grpo_jax.algorithms.kl_cov import KL_COV
-from grpo_jax.algorithms.lambda_grpo import LAMBDA_GRPO
-from grpo_jax.algorithms.luspo import LUSPO
-from grpo_jax.algorithms.mo_grpo import MO_GRPO
-from grpo_jax.algorithms.opd_full import OPD_FULL
-from grpo_jax.algorithms.opd_token import OPD_TOKEN
-from grpo_jax.algorithms.opd_topk import OPD_TOPK
-from grpo_jax.algorithms.opo import OPO
-from grpo_jax.algorithms.otb import OTB
-from grpo_jax.algorithms.passk import PASSK
-from grpo_jax.algorithms.ppo import PPO
-from grpo_jax.algorithms.ppo_dpo import PPO_DPO
-from grpo_jax.algorithms.reinforce import REINFORCE
-from grpo_jax.algorithms.reinforce_pp import REINFORCE_PP
-from grpo_jax.algorithms.reinforce_pp_baseline import REINFORCE_PP_BASELINE
-from grpo_jax.algorithms.remax import REMAX
-from grpo_jax.algorithms.rloo import RLOO
-from grpo_jax.algorithms.rredcot import RREDCOT
-from grpo_jax.algorithms.sao import SAO
-from grpo_jax.algorithms.sapo import SAPO
-from grpo_jax.algorithms.sft import SFT
-from grpo_jax.algorithms.spo import SPO
-from grpo_jax.algorithms.tic_grpo import TIC_GRPO
-from grpo_jax.algorithms.two_grpo import TWO_GRPO
-from grpo_jax.algorithms.two_grpo_dpo import TWO_GRPO_DPO
-from grpo_jax.algorithms.vapo import VAPO
-from grpo_jax.algorithms.vc_ppo import VC_PPO
-from grpo_jax.algorithms.vespo import VESPO
-from grpo_jax.types import Algorithm
 
-ALGORITHMS: dict[str, Algorithm] = {
-  a.name: a
-  for a in (
-    GRPO,
-    GRPO_PS,
-    DR_GRPO,
-    DAPO,
-    GSPO,
-    GSPO_TOKEN,
-    LUSPO,
-    GMPO,
-    CISPO,
-    SAPO,
-    VESPO,
-    TIC_GRPO,
-    LAMBDA_GRPO,
-    CLIP_COV,
-    KL_COV,
-    DEEPSEEK_V32,
-    RREDCOT,
-    EDGE_GRPO,
-    GTPO,
-    GRPO_S,
-    MO_GRPO,
-    GDPO,
-    GFPO,
-    TWO_GRPO,
-    TWO_GRPO_DPO,
-    DPO,
-    PASSK,
-    REINFORCE,
-    RLOO,
-    REINFORCE_PP,
-    REINFORCE_PP_BASELINE,
-    REMAX,
-    SPO,
-    OPO,
-    GPG,
-    OTB,
-    PPO,
-    VC_PPO,
-    PPO_DPO,
-    VAPO,
-    SAO,
-    COMPACTION_RL,
-    GAGPO,
-    GIGPO,
-    OPD_TOKEN,
-    OPD_FULL,
-    OPD_TOPK,
-    BRADLEY_TERRY,
-    SFT,
-  )
-}
+if TYPE_CHECKING:
+  from grpo_jax.types import Algorithm
+
+# Each is imported when it is first asked for.
+ALGORITHMS: imports.Table[Algorithm] = imports.Table(
+  __name__,
+  {
+    "grpo": "grpo:GRPO",
+    "grpo_ps": "grpo_ps:GRPO_PS",
+    "dr_grpo": "dr_grpo:DR_GRPO",
+    "dapo": "dapo:DAPO",
+    "gspo": "gspo:GSPO",
+    "gspo_token": "gspo_token:GSPO_TOKEN",
+    "luspo": "luspo:LUSPO",
+    "gmpo": "gmpo:GMPO",
+    "cispo": "cispo:CISPO",
+    "sapo": "sapo:SAPO",
+    "vespo": "vespo:VESPO",
+    "tic_grpo": "tic_grpo:TIC_GRPO",
+    "lambda_grpo": "lambda_grpo:LAMBDA_GRPO",
+    "clip_cov": "clip_cov:CLIP_COV",
+    "kl_cov": "kl_cov:KL_COV",
+    "deepseek_v32": "deepseek_v32:DEEPSEEK_V32",
+    "rredcot": "rredcot:RREDCOT",
+    "edge_grpo": "edge_grpo:EDGE_GRPO",
+    "gtpo": "gtpo:GTPO",
+    "grpo_s": "grpo_s:GRPO_S",
+    "mo_grpo": "mo_grpo:MO_GRPO",
+    "gdpo": "gdpo:GDPO",
+    "gfpo": "gfpo:GFPO",
+    "two_grpo": "two_grpo:TWO_GRPO",
+    "two_grpo_dpo": "two_grpo_dpo:TWO_GRPO_DPO",
+    "dpo": "dpo:DPO",
+    "passk": "passk:PASSK",
+    "reinforce": "reinforce:REINFORCE",
+    "rloo": "rloo:RLOO",
+    "reinforce_pp": "reinforce_pp:REINFORCE_PP",
+    "reinforce_pp_baseline": "reinforce_pp_baseline:REINFORCE_PP_BASELINE",
+    "remax": "remax:REMAX",
+    "spo": "spo:SPO",
+    "opo": "opo:OPO",
+    "gpg": "gpg:GPG",
+    "otb": "otb:OTB",
+    "ppo": "ppo:PPO",
+    "vc_ppo": "vc_ppo:VC_PPO",
+    "ppo_dpo": "ppo_dpo:PPO_DPO",
+    "vapo": "vapo:VAPO",
+    "sao": "sao:SAO",
+    "compaction_rl": "compaction_rl:COMPACTION_RL",
+    "gagpo": "gagpo:GAGPO",
+    "gigpo": "gigpo:GIGPO",
+    "opd_token": "opd_token:OPD_TOKEN",
+    "opd_full": "opd_full:OPD_FULL",
+    "opd_topk": "opd_topk:OPD_TOPK",
+    "bradley_terry": "bradley_terry:BRADLEY_TERRY",
+    "sft": "sft:SFT",
+  },
+)
 
 
 def get_algorithm(name: str | Algorithm) -> Algorithm:
@@ -145,6 +98,9 @@ def get_algorithm(name: str | Algorithm) -> Algorithm:
 
 @functools.lru_cache
 def _from_outside(found: Any, path: str) -> Algorithm:
+  from grpo_jax.algorithms import options
+  from grpo_jax.types import Algorithm
+
   if not isinstance(found, Algorithm):
     raise ValueError(
       f"algorithm {path!r} is {found!r:.200} ({type(found).__name__}); needed"
@@ -180,10 +136,11 @@ def _from_outside(found: Any, path: str) -> Algorithm:
 
 def name_of(algorithm: str | Algorithm) -> str:
   """What a config calls an algorithm: its name in the table, or its path."""
-  if isinstance(algorithm, Algorithm) and (
-    ALGORITHMS.get(algorithm.name) is algorithm or ":" in algorithm.name
-  ):
-    return algorithm.name
+  if isinstance(algorithm, str):
+    return algorithm
+  name = getattr(algorithm, "name", "")
+  if name and (ALGORITHMS.get(name) is algorithm or ":" in name):
+    return name
   return imports.name_of(algorithm)
 
 

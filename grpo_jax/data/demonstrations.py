@@ -31,9 +31,6 @@ from etils import epath
 from grpo_jax.data import formats
 from grpo_jax.data.sources import Record, Source
 
-ORDERS = ("shortest", "random")
-DISTINCT = ("answer", "text", "none")
-
 
 class Candidate(NamedTuple):
   """A completion of a prompt, of which some are kept.

@@ -7,14 +7,15 @@ The modules that compute (`attention.py`, `paged.py`, `blocks.py` and
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple, Self
-
-import jax
+import math
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from grpo_jax import ranges
-from grpo_jax.models import experts
-from grpo_jax.models.vision_parts import TowerConfig
-from grpo_jax.types import PyTree
+
+if TYPE_CHECKING:  # Settings read this file, without JAX.
+  import jax
+
+  from grpo_jax.types import PyTree
 
 # What a run decides, and not the checkpoint that it starts from.
 FIELDS_OF_A_RUN = (
@@ -30,9 +31,10 @@ FIELDS_OF_A_RUN = (
   "long_context",
 )
 
-# What the fields of these names may be; for `experts` it is `experts.FORMS`.
+# What the fields of these names may be.
 ATTENTION_FORMS = ("auto", "plain", "splash", "cudnn")
 DECODE_FORMS = ("plain", "paged")
+EXPERT_FORMS = ("auto", "dense", "blocked", "ragged", "megablox")
 REMAT_FORMS = ("none", "dots", "full")
 CACHE_DTYPES = ("model", "bfloat16", "int8")
 
@@ -43,7 +45,7 @@ _CHOICES = {
   "router_scores": ("softmax", "sigmoid"),
   "attention": ATTENTION_FORMS,
   "decode_attention": DECODE_FORMS,
-  "experts": experts.FORMS,
+  "experts": EXPERT_FORMS,
   "remat": REMAT_FORMS,
   "cache_dtype": CACHE_DTYPES,
 }
@@ -52,6 +54,21 @@ _CHOICES = {
 # What the numbers of an architecture may be; checked before anything of their
 # size is made, or counted through.
 _WIDTH, _MANY = ranges.Range(1, 2**20), ranges.Range(1, 2**16)
+LORA_RANKS = ranges.Range(1, 2**16)
+TOWER_KINDS = ("siglip", "qwen2_5_vl", "qwen3_vl")
+TOWER_RANGES = {
+  "width": _WIDTH,
+  "num_layers": ranges.Range(1, 4096),
+  "num_heads": _MANY,
+  "mlp_width": _WIDTH,
+  "patch_size": ranges.Range(1, 4096),
+  "channels": ranges.Range(1, 4096),
+  "merge": ranges.Range(1, 64),
+  "side": ranges.Range(1, 2**12),
+  "frames": ranges.Range(1, 64),
+  "window": ranges.Range(0, 2**12),
+  "norm_eps": ranges.Range(ranges.MIN_FLOAT, 1),
+}
 RANGES = {
   "width": _WIDTH,
   "num_layers": ranges.Range(1, 4096),
@@ -88,6 +105,109 @@ RANGES = {
   "prefill_chunk": ranges.Range(0, 2**20),
   "vocab_size": ranges.Range(1, 2**24),
 }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TowerConfig:
+  """Sizes of a vision tower.
+
+  Attributes:
+    kind: Its family; see `vision_towers.py`.
+    width: Width of its residual stream.
+    num_layers: Number of its blocks.
+    num_heads: Heads of its attention; they divide the width.
+    mlp_width: Width inside its MLP.
+    patch_size: Rows and columns of pixels of a patch.
+    channels: Numbers of a pixel.
+    merge: Rows and columns of patches that become one token of the language
+      model.
+    side: Rows and columns of the table of learned positions.
+    norm_eps: Added to variances, or mean squares, before the root.
+    frames: Frames of a patch; a tower that also reads videos takes an image
+      for so many equal ones (2 in Qwen's).
+    window: Rows and columns of tokens of a window, outside of which patches
+      see nothing but in `full_layers` (Qwen2.5-VL); 0 for no windows.
+    full_layers: Layers without windows, from 0.
+    deep_layers: Layers of which features are made too, for as many first layers
+      of the language model (Qwen3-VL).
+  """
+
+  kind: str = "siglip"
+  width: int = 64
+  num_layers: int = 2
+  num_heads: int = 4
+  mlp_width: int = 128
+  patch_size: int = 14
+  channels: int = 3
+  merge: int = 2
+  side: int = 16
+  norm_eps: float = 1e-6
+  frames: int = 1
+  window: int = 0
+  full_layers: tuple[int, ...] = ()
+  deep_layers: tuple[int, ...] = ()
+
+  def __post_init__(self):
+    if self.kind not in TOWER_KINDS:
+      raise ValueError(
+        f"tower: kind is {self.kind!r}; use one of {', '.join(TOWER_KINDS)}."
+      )
+    for name, allowed in TOWER_RANGES.items():
+      if (value := getattr(self, name)) not in allowed:
+        raise ValueError(f"tower: {name} is {value}, but must be {allowed}.")
+    if self.width % self.num_heads:
+      raise ValueError(
+        f"tower: width {self.width} does not split into {self.num_heads}"
+        " heads; change width or num_heads."
+      )
+    for name in ("full_layers", "deep_layers"):
+      layers = getattr(self, name)
+      if list(layers) != sorted({*layers} & {*range(self.num_layers)}):
+        raise ValueError(
+          f"tower: {name} is {layers}; needed are layers from 0 to"
+          f" {self.num_layers - 1}, each once and in their order."
+        )
+    if self.kind != "siglip" and self.head_width % 4:
+      raise ValueError(
+        f"tower: heads are {self.head_width} wide, and kind {self.kind!r} turns"
+        " pairs of channels by rows and as many by columns; make the width of"
+        " a head a multiple of 4."
+      )
+    lacks = {
+      "frames": self.frames > 1 and self.kind == "siglip",
+      "window": self.window > 0 and self.kind != "qwen2_5_vl",
+      "full_layers": bool(self.full_layers) and not self.window,
+      "deep_layers": bool(self.deep_layers) and self.kind != "qwen3_vl",
+    }
+    if wrong := [name for name, is_wrong in lacks.items() if is_wrong]:
+      raise ValueError(
+        f"tower: {', '.join(wrong)} is set, which kind {self.kind!r} with"
+        f" window {self.window} has not; leave it out."
+      )
+
+  @property
+  def patch_width(self) -> int:  # F
+    """Numbers of a patch."""
+    return math.prod(self.patch_shape)
+
+  @property
+  def patch_shape(self) -> tuple[int, ...]:
+    """Channels, frames if a patch has several, rows and columns of pixels.
+
+    The numbers of a patch are in this order, the last axis fastest.
+    """
+    frames = () if self.kind == "siglip" else (self.frames,)
+    return (self.channels, *frames, self.patch_size, self.patch_size)
+
+  @property
+  def head_width(self) -> int:  # K
+    """Width of a head."""
+    return self.width // self.num_heads
+
+  @property
+  def patches_per_token(self) -> int:
+    """How many patches become one token."""
+    return self.merge**2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,6 @@ from jax import lax
 from grpo_jax.ops import masked
 from grpo_jax.types import Critic, Policy, PyTree
 
-TRUNKS = ("own", "shared")
-
 
 def make_critic(
   policy: Policy, trunk: str = "own", freeze: Sequence[str] = ()
@@ -43,9 +41,9 @@ def make_critic(
     ValueError: The trunk is unknown, or a shared one is to be frozen; or, from
       `init`, no parameter has the name.
   """
-  if trunk not in TRUNKS:
+  if trunk not in ("own", "shared"):
     raise ValueError(
-      f"make_critic: trunk is {trunk!r}; choose one of {', '.join(TRUNKS)}."
+      f"make_critic: trunk is {trunk!r}; choose 'own' or 'shared'."
     )
   is_shared = trunk == "shared"
   if is_shared and freeze:

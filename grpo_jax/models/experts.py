@@ -279,7 +279,6 @@ _BY_NAME = {
   "ragged": ragged,
   "megablox": megablox,
 }
-FORMS = ("auto", *_BY_NAME)
 
 
 def form(name: str, dtype) -> str:

@@ -28,7 +28,7 @@ import numpy as np
 from jax import lax
 
 from grpo_jax import ranges
-from grpo_jax.models import experts, quantization
+from grpo_jax.models import architecture, experts, quantization
 from grpo_jax.types import Policy, PyTree
 
 # Adapter -> (path of its kernel in a layer, its name in Hugging Face's models).
@@ -75,7 +75,6 @@ TOWER_MODULES = tuple(
   for name in ("query", "key", "value", "qkv", "out", "gate", "up", "down")
 )
 NAMES = (*(name for name in MODULES if name != "qkv"), *TOWER_MODULES)
-RANKS = ranges.Range(1, 2**16)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,10 +101,10 @@ class LoRAConfig:
   quantization: str = "none"
 
   def __post_init__(self):
-    if self.rank not in RANKS:
+    if self.rank not in architecture.LORA_RANKS:
       raise ValueError(
-        f"lora: rank is {self.rank}, but must be {RANKS}; leave the adapters"
-        " out to train all parameters."
+        f"lora: rank is {self.rank}, but must be {architecture.LORA_RANKS};"
+        " leave the adapters out to train all parameters."
       )
     if self.alpha not in ranges.POSITIVE:
       raise ValueError(

@@ -47,7 +47,6 @@ from grpo_jax.types import Policy, PyTree
 
 KINDS = ("none", "int8", "nf4", "nf4_double")
 # How a sampler may hold kernels that are trained; "model" is as they are.
-SAMPLED = ("model", "int8", "float8_e4m3fn")
 _CODES = ("int8", "nf4", "float8")  # Names of codes in the place of a kernel.
 
 # Which axes of a kernel are summed over, counted from its end: experts have one
@@ -353,9 +352,10 @@ def rounding(
   Source: Liu et al., "FlashRL: 8Bit Rollouts, Full Power RL", 2025, where the
   sampler alone is rounded, and its gap corrected for.
   """
-  if kind not in SAMPLED:
+  if kind not in ("model", "int8", "float8_e4m3fn"):
     raise ValueError(
-      f"rounding: kind {kind!r} is not known; use one of {', '.join(SAMPLED)}."
+      f"rounding: kind {kind!r} is not known; use one of model, int8,"
+      " float8_e4m3fn."
     )
   if kind == "model":
     return policy

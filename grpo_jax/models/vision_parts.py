@@ -7,9 +7,7 @@ width of the tower.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,132 +15,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from grpo_jax import ranges
+from grpo_jax.models.architecture import TowerConfig
 from grpo_jax.ops import masked
 from grpo_jax.types import Images
 
 _BLOCK = 512  # Queries whose scores exist at a time.
 # What positions make of queries and keys [P, N, H, K].
 Turn = Callable[[jax.Array], jax.Array]
-
-KINDS = ("siglip", "qwen2_5_vl", "qwen3_vl")
-_WIDTH, _MANY = ranges.Range(1, 2**20), ranges.Range(1, 2**16)
-RANGES = {
-  "width": _WIDTH,
-  "num_layers": ranges.Range(1, 4096),
-  "num_heads": _MANY,
-  "mlp_width": _WIDTH,
-  "patch_size": ranges.Range(1, 4096),
-  "channels": ranges.Range(1, 4096),
-  "merge": ranges.Range(1, 64),
-  "side": ranges.Range(1, 2**12),
-  "frames": ranges.Range(1, 64),
-  "window": ranges.Range(0, 2**12),
-  "norm_eps": ranges.Range(ranges.MIN_FLOAT, 1),
-}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TowerConfig:
-  """Sizes of a vision tower.
-
-  Attributes:
-    kind: Its family; see `vision_towers.py`.
-    width: Width of its residual stream.
-    num_layers: Number of its blocks.
-    num_heads: Heads of its attention; they divide the width.
-    mlp_width: Width inside its MLP.
-    patch_size: Rows and columns of pixels of a patch.
-    channels: Numbers of a pixel.
-    merge: Rows and columns of patches that become one token of the language
-      model.
-    side: Rows and columns of the table of learned positions.
-    norm_eps: Added to variances, or mean squares, before the root.
-    frames: Frames of a patch; a tower that also reads videos takes an image
-      for so many equal ones (2 in Qwen's).
-    window: Rows and columns of tokens of a window, outside of which patches
-      see nothing but in `full_layers` (Qwen2.5-VL); 0 for no windows.
-    full_layers: Layers without windows, from 0.
-    deep_layers: Layers of which features are made too, for as many first layers
-      of the language model (Qwen3-VL).
-  """
-
-  kind: str = "siglip"
-  width: int = 64
-  num_layers: int = 2
-  num_heads: int = 4
-  mlp_width: int = 128
-  patch_size: int = 14
-  channels: int = 3
-  merge: int = 2
-  side: int = 16
-  norm_eps: float = 1e-6
-  frames: int = 1
-  window: int = 0
-  full_layers: tuple[int, ...] = ()
-  deep_layers: tuple[int, ...] = ()
-
-  def __post_init__(self):
-    if self.kind not in KINDS:
-      raise ValueError(
-        f"tower: kind is {self.kind!r}; use one of {', '.join(KINDS)}."
-      )
-    for name, allowed in RANGES.items():
-      if (value := getattr(self, name)) not in allowed:
-        raise ValueError(f"tower: {name} is {value}, but must be {allowed}.")
-    if self.width % self.num_heads:
-      raise ValueError(
-        f"tower: width {self.width} does not split into {self.num_heads}"
-        " heads; change width or num_heads."
-      )
-    for name in ("full_layers", "deep_layers"):
-      layers = getattr(self, name)
-      if list(layers) != sorted({*layers} & {*range(self.num_layers)}):
-        raise ValueError(
-          f"tower: {name} is {layers}; needed are layers from 0 to"
-          f" {self.num_layers - 1}, each once and in their order."
-        )
-    if self.kind != "siglip" and self.head_width % 4:
-      raise ValueError(
-        f"tower: heads are {self.head_width} wide, and kind {self.kind!r} turns"
-        " pairs of channels by rows and as many by columns; make the width of"
-        " a head a multiple of 4."
-      )
-    lacks = {
-      "frames": self.frames > 1 and self.kind == "siglip",
-      "window": self.window > 0 and self.kind != "qwen2_5_vl",
-      "full_layers": bool(self.full_layers) and not self.window,
-      "deep_layers": bool(self.deep_layers) and self.kind != "qwen3_vl",
-    }
-    if wrong := [name for name, is_wrong in lacks.items() if is_wrong]:
-      raise ValueError(
-        f"tower: {', '.join(wrong)} is set, which kind {self.kind!r} with"
-        f" window {self.window} has not; leave it out."
-      )
-
-  @property
-  def patch_width(self) -> int:  # F
-    """Numbers of a patch."""
-    return math.prod(self.patch_shape)
-
-  @property
-  def patch_shape(self) -> tuple[int, ...]:
-    """Channels, frames if a patch has several, rows and columns of pixels.
-
-    The numbers of a patch are in this order, the last axis fastest.
-    """
-    frames = () if self.kind == "siglip" else (self.frames,)
-    return (self.channels, *frames, self.patch_size, self.patch_size)
-
-  @property
-  def head_width(self) -> int:  # K
-    """Width of a head."""
-    return self.width // self.num_heads
-
-  @property
-  def patches_per_token(self) -> int:
-    """How many patches become one token."""
-    return self.merge**2
 
 
 class TowerOutputs(NamedTuple):

@@ -27,7 +27,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from grpo_jax.models import vision_parts
-from grpo_jax.models.vision_parts import TowerConfig, TowerOutputs
+from grpo_jax.models.architecture import TowerConfig
+from grpo_jax.models.vision_parts import TowerOutputs
 from grpo_jax.types import Images, PyTree
 
 

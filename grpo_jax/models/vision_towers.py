@@ -19,7 +19,8 @@ from typing import Any
 import jax
 
 from grpo_jax.models import vision_qwen, vision_siglip
-from grpo_jax.models.vision_parts import TowerConfig, TowerOutputs
+from grpo_jax.models.architecture import TowerConfig
+from grpo_jax.models.vision_parts import TowerOutputs
 from grpo_jax.types import Images, PyTree
 
 _FAMILIES: dict[str, Any] = {

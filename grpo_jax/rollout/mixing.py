@@ -30,8 +30,6 @@ from jax import lax
 
 from grpo_jax.types import Policy, PyTree
 
-ANCHORS = ("argmax", "sampled")
-NEIGHBOURS = ("nearest", "random")
 # Folded into the key of a row, where tokens fold their positions.
 _MIX = 2**31 - 2
 _CHUNK = 2**24  # Cosines that exist at a time.
@@ -68,9 +66,10 @@ class Mixing:
 
     check(0 < self.rate <= 1, "rate", "in (0, 1]; leave mixing out for 0")
     check(self.top_k >= 2, "top_k", "at least 2: an anchor and a neighbour")
-    check(self.anchor in ANCHORS, "anchor", f"one of {', '.join(ANCHORS)}")
-    known = ", ".join(NEIGHBOURS)
-    check(self.neighbours in NEIGHBOURS, "neighbours", f"one of {known}")
+    is_known = self.anchor in ("argmax", "sampled")
+    check(is_known, "anchor", "one of argmax, sampled")
+    is_known = self.neighbours in ("nearest", "random")
+    check(is_known, "neighbours", "one of nearest, random")
     check(self.min_entropy >= 0, "min_entropy", "0 or positive")
 
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grpo_jax.settings import environment as environment_lib
 from grpo_jax.settings.phase import SPO
-from grpo_jax.types import Algorithm
+
+if TYPE_CHECKING:
+  from grpo_jax.types import Algorithm
 
 GIVEN_PAIRS = "given pairs"  # Of a phase that plays nothing.
 

@@ -25,7 +25,7 @@ import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_collections
 from ml_collections import config_dict
@@ -63,7 +63,9 @@ from grpo_jax.settings.rewards import (
   JudgeConfig,
   RewardsConfig,
 )
-from grpo_jax.types import Algorithm
+
+if TYPE_CHECKING:
+  from grpo_jax.types import Algorithm
 
 SEED = "{seed}"
 

@@ -15,11 +15,12 @@ import difflib
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grpo_jax import ranges
-from grpo_jax.models import quantization
-from grpo_jax.rollout import mixing, sampling
+
+if TYPE_CHECKING:
+  from grpo_jax.rollout import sampling
 
 # Those that only prompts with images read.
 _OF_IMAGES = (
@@ -256,6 +257,9 @@ TEMPERATURE = ranges.Range(1e-6, ranges.MAX_FLOAT)
 # How a frozen model is kept: in its own dtype; or all of it in bfloat16; or the
 # kernels of its layers in 8 bits, and the rest in bfloat16.
 STORAGE = ("own", "bfloat16", "int8")
+WEIGHTS_DTYPES = ("model", "int8", "float8_e4m3fn")
+MIX_ANCHORS = ("argmax", "sampled")
+MIX_NEIGHBOURS = ("nearest", "random")
 
 
 def one_of(what: str, value: str, known: tuple[str, ...]) -> None:
@@ -546,9 +550,9 @@ class SamplingConfig:
       mix_top_k=ranges.Range(2, ranges.MAX_INT),
       mix_min_entropy=ranges.Range(0, 22),  # The log of 2³¹ tokens is 21.5.
     )
-    one_of("sampling.weights_dtype", self.weights_dtype, quantization.SAMPLED)
-    one_of("sampling.mix_anchor", self.mix_anchor, mixing.ANCHORS)
-    one_of("sampling.mix_neighbours", self.mix_neighbours, mixing.NEIGHBOURS)
+    one_of("sampling.weights_dtype", self.weights_dtype, WEIGHTS_DTYPES)
+    one_of("sampling.mix_anchor", self.mix_anchor, MIX_ANCHORS)
+    one_of("sampling.mix_neighbours", self.mix_neighbours, MIX_NEIGHBOURS)
 
   def sampler(
     self,
@@ -560,6 +564,8 @@ class SamplingConfig:
     mix_until: tuple[int, ...] = (),
   ) -> sampling.SamplerConfig:
     """The sampler's config for a tokenizer."""
+    from grpo_jax.rollout import mixing, sampling
+
     mix = None
     if self.mix_rate:
       mix = mixing.Mixing(

@@ -24,11 +24,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_jax import algorithms
-from grpo_jax.algorithms import process_reward
-from grpo_jax.types import Algorithm
+
+if TYPE_CHECKING:
+  from grpo_jax.types import Algorithm
 
 Metrics = Mapping[str, float]
 OF_PAIRS = "bradley_terry"  # By which a reward model learns from pairs.
@@ -251,6 +252,8 @@ def _pairs(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
 
 def _process(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
   del algorithm, config
+  from grpo_jax.algorithms import process_reward
+
   found = process_reward.PROCESS_REWARD
   return found, found.config_class()
 

@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_jax import ranges
-from grpo_jax.models import architecture, lora
-from grpo_jax.models.hf import families, hub, peft
-from grpo_jax.models.vision_parts import KINDS, TowerConfig
+from grpo_jax.models import architecture
+from grpo_jax.models.architecture import (
+  LORA_RANKS,
+  TOWER_KINDS,
+  TowerConfig,
+)
+
+if TYPE_CHECKING:
+  from grpo_jax.models import lora
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,8 +57,8 @@ class TowerSettings(TowerConfig):
     if changed:
       raise ValueError(
         f"config.model.tower has {', '.join(changed)}, and no kind; set"
-        f" config.model.tower.kind to one of {', '.join(KINDS)}, or leave them"
-        " as they are."
+        f" config.model.tower.kind to one of {', '.join(TOWER_KINDS)}, or"
+        " leave them as they are."
       )
 
   @property
@@ -108,7 +114,7 @@ class ModelConfig(architecture.Architecture):
     super().__post_init__()
     ranges.check(self, "config.model", lora_alpha=ranges.POSITIVE)
     if self.lora_rank:
-      ranges.check(self, "config.model", lora_rank=lora.RANKS)
+      ranges.check(self, "config.model", lora_rank=LORA_RANKS)
     if self.revision and not self.checkpoint:
       raise ValueError(
         f"config.model.revision={self.revision!r} is of a checkpoint on the"
@@ -138,6 +144,8 @@ class ModelConfig(architecture.Architecture):
       ValueError: A number is out of range; or the file has another one.
     """
     if self.adapter_checkpoint:
+      from grpo_jax.models.hf import peft
+
       found = peft.config_of(self.adapter_checkpoint, self.quantization)
       for name in ("rank", "alpha", "modules"):
         setting, theirs = f"lora_{name}", getattr(found, name)
@@ -151,6 +159,8 @@ class ModelConfig(architecture.Architecture):
       return found
     if not self.lora_rank:
       return None
+    from grpo_jax.models import lora
+
     return lora.LoRAConfig(
       rank=self.lora_rank,
       alpha=self.lora_alpha,
@@ -164,6 +174,8 @@ class ModelConfig(architecture.Architecture):
     Args:
       weights: Whether they are needed, and not its config and tokenizer alone.
     """
+    from grpo_jax.models.hf import hub
+
     return hub.local_directory(self.checkpoint, self.revision, weights)
 
   def transformer(self, vocab_size: int) -> architecture.TransformerConfig:
@@ -197,6 +209,8 @@ class ModelConfig(architecture.Architecture):
         f" config.model.checkpoint={self.checkpoint!r}: its config.json says"
         " which tower it has; leave the kind empty."
       )
+    from grpo_jax.models.hf import families
+
     theirs, _ = families.from_config_json(self.directory())
     if theirs["vocab_size"] < vocab_size:
       raise ValueError(

@@ -6,15 +6,18 @@ Settings of the rules of health; `alarms.py` has their table.
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 from grpo_jax import ranges
 from grpo_jax.settings import groups
 from grpo_jax.settings.groups import one_of
 from grpo_jax.settings.phase import PhaseConfig
-from grpo_jax.step import guards as guards_lib
 from grpo_jax.training.rules import rules
 
 _WINDOW = ranges.Range(2, 2**20)  # Steps; one of them is the present one.
+
+if TYPE_CHECKING:
+  from grpo_jax.step import guards as guards_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +99,8 @@ class GuardsConfig:
         f" has num_prompts={phase.num_prompts}, so each would be refused; lower"
         " it."
       )
+    from grpo_jax.step import guards as guards_lib
+
     return guards_lib.InfluenceBounds(
       num_prompts=phase.num_prompts,
       min_distinct=distinct,

@@ -11,17 +11,28 @@ import dataclasses
 import math
 
 from grpo_jax import ranges
-from grpo_jax.data import demonstrations
-from grpo_jax.models import critic
 from grpo_jax.settings import groups, kinds
 from grpo_jax.settings.groups import one_of
-from grpo_jax.step import dynamic_sampling, prompts, reward_models
 
 # Every prompt once, in an order of each epoch's own.
 EPOCHS = "epochs"
 ADS = "ads"
 SPO = "spo"
-NAMES = (EPOCHS, *prompts.WEIGHTS, ADS, SPO)
+# Draw each prompt with a weight: `prompts.WEIGHTS` has their formulas.
+WEIGHTED = (
+  "uniform",
+  "frontier",
+  "easy_to_hard",
+  "hard_to_easy",
+  "interleave",
+  "target",
+)
+NAMES = (EPOCHS, *WEIGHTED, ADS, SPO)
+DEMONSTRATION_ORDERS = ("shortest", "random")
+DISTINCT = ("answer", "text", "none")
+TRUNKS = ("own", "shared")
+WHEN_SHORT = ("fewer", "error", "duplicate")
+OF_STEPS = ("min", "product", "sum")
 _OF_WEIGHTS = ("pool", "uniform_share", "decay", "start_share", "pace_steps")
 # What each of them reads; of the others, those with weights read the same.
 _READS = {
@@ -331,8 +342,8 @@ class KeepConfig:
   def check(self, where: str) -> None:
     """Raises ValueError if a setting is out of range."""
     ranges.check(self, where, most=ranges.SIZE)
-    one_of(f"{where[7:]}.order", self.order, demonstrations.ORDERS)
-    one_of(f"{where[7:]}.distinct", self.distinct, demonstrations.DISTINCT)
+    one_of(f"{where[7:]}.order", self.order, DEMONSTRATION_ORDERS)
+    one_of(f"{where[7:]}.distinct", self.distinct, DISTINCT)
     try:
       bounds = self.bounds
     except ValueError as error:
@@ -552,7 +563,7 @@ class PhaseConfig:
         f" config.{name}.reference_workdirs, one of them above 0; or () for the"
         " teacher of each prompt's domain."
       )
-    one_of(f"{name}.when_short", self.when_short, dynamic_sampling.WHEN_SHORT)
+    one_of(f"{name}.when_short", self.when_short, WHEN_SHORT)
     if self.when_short != "fewer" and self.max_rounds == 1:
       raise ValueError(
         f"config.{name}.when_short={self.when_short!r} is about rounds that end"
@@ -643,7 +654,7 @@ class CriticConfig:
   optimizer: OptimizerConfig = OptimizerConfig()
 
   def __post_init__(self):
-    one_of("critic.trunk", self.trunk, critic.TRUNKS)
+    one_of("critic.trunk", self.trunk, TRUNKS)
     ranges.check(self, "config.critic", num_updates=_UPDATES)
     self.optimizer.check("config.critic.optimizer")
 
@@ -692,7 +703,7 @@ class RewardModelConfig:
   optimizer: OptimizerConfig = OptimizerConfig()
 
   def __post_init__(self):
-    one_of("reward_model.of_steps", self.of_steps, reward_models.OF_STEPS)
+    one_of("reward_model.of_steps", self.of_steps, OF_STEPS)
     if "" in self.step_ends:
       raise ValueError(
         f"config.reward_model.step_ends={self.step_ends}: every token ends with"

@@ -65,8 +65,6 @@ from jax import lax
 from grpo_jax.ops import baselines, masked
 from grpo_jax.types import Metrics, Prompts, PyTree, Rollout, Scored
 
-WHEN_SHORT = ("fewer", "error", "duplicate")
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +179,7 @@ def settle(
 
   Args:
     collected: What its rounds have left.
-    when_short: One of `WHEN_SHORT`. Static.
+    when_short: "fewer", "error" or "duplicate". Static.
 
   Returns:
     P groups, and whether the step trains at all; None: it always does.

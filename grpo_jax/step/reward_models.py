@@ -25,7 +25,6 @@ from grpo_jax.step.models import ModelView, value_fields
 from grpo_jax.types import Metrics, Prompts, Rollout, Scored, TrainBatch
 
 # How scores of steps become one of the completion.
-OF_STEPS = ("min", "product", "sum")
 
 
 def values(
@@ -94,7 +93,7 @@ class Steps:
 
   Attributes:
     ends: Of each token id, whether a step ends with it.
-    of_steps: One of `OF_STEPS`.
+    of_steps: "min", "product" or "sum".
   """
 
   ends: np.ndarray  # [V] bool

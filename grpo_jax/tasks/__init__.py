@@ -12,24 +12,6 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from grpo_jax import imports
-from grpo_jax.tasks import (
-  add,
-  bias_mcq,
-  bracket,
-  calc_tool,
-  copy,
-  countdown,
-  grid,
-  ir_tree,
-  language,
-  memchain,
-  mixture,
-  multi,
-  nim,
-  sort,
-  verdict,
-  vision,
-)
 from grpo_jax.tasks.task import Example, Task
 from grpo_jax.types import Compaction, Environment, Turn
 
@@ -41,26 +23,29 @@ __all__ = [
   "Task",
   "Turn",
   "make_task",
-  "mixture",
 ]
 
-TASKS: dict[str, Callable[..., Task]] = {
-  "add": add.make,
-  "bias_mcq": bias_mcq.make,
-  "bracket": bracket.make,
-  "calc_tool": calc_tool.make,
-  "copy": copy.make,
-  "countdown": countdown.make,
-  "grid": grid.make,
-  "ir_tree": ir_tree.make,
-  "language": language.make,
-  "memchain": memchain.make,
-  "multi": multi.make,
-  "nim": nim.make,
-  "sort": sort.make,
-  "verdict": verdict.make,
-  "vision": vision.make,
-}
+# Each is imported when it is first asked for.
+TASKS: imports.Table[Callable[..., Task]] = imports.Table(
+  __name__,
+  {
+    "add": "add:make",
+    "bias_mcq": "bias_mcq:make",
+    "bracket": "bracket:make",
+    "calc_tool": "calc_tool:make",
+    "copy": "copy:make",
+    "countdown": "countdown:make",
+    "grid": "grid:make",
+    "ir_tree": "ir_tree:make",
+    "language": "language:make",
+    "memchain": "memchain:make",
+    "multi": "multi:make",
+    "nim": "nim:make",
+    "sort": "sort:make",
+    "verdict": "verdict:make",
+    "vision": "vision:make",
+  },
+)
 
 
 def make_task(name: str, **options: Any) -> Task:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_jax.data import demonstrations, observations, tokenizer
+from grpo_jax.settings import phase as phase_lib
 from grpo_jax.tasks import add, sort
 
 CANDIDATES = st.lists(
@@ -25,8 +26,8 @@ CANDIDATES = st.lists(
 @given(
   candidates=CANDIDATES,
   most=st.integers(1, 4),
-  order=st.sampled_from(demonstrations.ORDERS),
-  distinct=st.sampled_from(demonstrations.DISTINCT),
+  order=st.sampled_from(phase_lib.DEMONSTRATION_ORDERS),
+  distinct=st.sampled_from(phase_lib.DISTINCT),
 )
 def test_what_is_kept_is_right_and_different_and_not_too_much(
   candidates, most, order, distinct

@@ -32,10 +32,13 @@ import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from grpo_jax.models.architecture import TransformerConfig
+from grpo_jax.models.architecture import (
+  TOWER_RANGES,
+  TowerConfig,
+  TransformerConfig,
+)
 from grpo_jax.models.hf import config_json
 from grpo_jax.models.hf.config_json import Keys
-from grpo_jax.models.vision_parts import RANGES, TowerConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -558,9 +561,9 @@ def _tower(
   for key, name in names.items():
     value = config_json.required(found, key)
     kinds = (int, float) if name == "norm_eps" else (int,)
-    if type(value) not in kinds or value not in RANGES[name]:
+    if type(value) not in kinds or value not in TOWER_RANGES[name]:
       raise config_json.unsupported(
-        f"vision_config.{key}", value, f"a number, {RANGES[name]}"
+        f"vision_config.{key}", value, f"a number, {TOWER_RANGES[name]}"
       )
     fields[name] = found.pop(key)
   return fields, {k: v for k, v in found.items() if k not in _IGNORED}
@@ -617,7 +620,7 @@ def qwen2_5_tower(keys: Keys) -> dict[str, Any]:
   _same_width(keys, left)
   size = left.pop("window_size")
   token = fields["patch_size"] * fields["merge"]
-  if type(size) is not int or size // token not in RANGES["window"]:
+  if type(size) is not int or size // token not in TOWER_RANGES["window"]:
     raise config_json.unsupported(
       "vision_config.window_size", size, "a number of pixels"
     )
@@ -693,8 +696,10 @@ def siglip_tower(keys: Keys) -> dict[str, Any]:
     ("scale_factor", merge, "merge", merge),
     ("vision_config.image_size", size, "side", size),
   ):
-    if type(number) is not int or number not in RANGES[name]:
-      raise config_json.unsupported(key, value, f"a number, {RANGES[name]}")
+    if type(number) is not int or number not in TOWER_RANGES[name]:
+      raise config_json.unsupported(
+        key, value, f"a number, {TOWER_RANGES[name]}"
+      )
   side = size // fields["patch_size"]
   return _made({**fields, "merge": merge, "side": side}, left)
 

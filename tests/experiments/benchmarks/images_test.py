@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.benchmarks import images, inputs, workload
-from grpo_jax.models.vision_parts import TowerConfig
+from grpo_jax.models.architecture import TowerConfig
 from tests.experiments import command
 
 TINY = workload.Work(

@@ -8,7 +8,7 @@ import pytest
 
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import phase as phase_lib
-from grpo_jax.step import dynamic_sampling, step
+from grpo_jax.step import step
 from grpo_jax.training import loop
 from grpo_jax.training import run as run_lib
 from grpo_jax.training.evaluation import rows
@@ -160,4 +160,4 @@ def test_a_buffer_splits_over_the_devices():
 def test_nothing_is_kept_that_is_not_asked_for():
   config = config_lib.RunConfig()
   assert kept_groups.make(config, None, "rl", None, None, 1) is None
-  assert dynamic_sampling.WHEN_SHORT[0] == config.section("rl").when_short
+  assert phase_lib.WHEN_SHORT[0] == config.section("rl").when_short

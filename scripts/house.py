@@ -1,0 +1,120 @@
+"""Prints how large the house is: files, lines, imports, settings and names.
+
+    python scripts/house.py
+
+tests/house_test.py compares the numbers with `RECORDED`. A commit that raises a
+recorded number says why.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_CLAUSE = re.compile(r"(What|Who|Which|Whether|How)\b")
+_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+# Name of a number -> the most that it may be.
+RECORDED = {}
+
+_SETTINGS = """
+import json, sys
+import grpo_jax.settings.config
+names = [name for name in sys.modules if name.startswith("grpo_jax")]
+print(json.dumps([len(names), sum(x in sys.modules for x in ("jax", "flax"))]))
+"""
+_QUICKSTART = """
+import json, sys
+import grpo_jax, jax
+from grpo_jax.settings import config as config_lib
+from grpo_jax.training import loop, run
+from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import sharding
+settings = config_lib.resolve(grpo_jax.config("quickstart"))
+mesh = sharding.make_mesh(1)
+with jax.set_mesh(mesh):
+  run.prepare(settings, problem_lib.make_problem(settings), mesh)
+print(json.dumps(sum(name.startswith("grpo_jax") for name in sys.modules)))
+"""
+_SIZES = """
+import dataclasses, json
+import grpo_jax
+from grpo_jax import types
+def leaves(group):
+  return sum(leaves(x) if hasattr(x, "items") else 1 for x in group.values())
+settings = leaves(grpo_jax.default_config("grpo").to_dict())
+print(json.dumps([settings, len(dataclasses.fields(types.TrainBatch))]))
+"""
+
+
+def _printed(source: str):
+  """Runs Python source in a process of its own and reads its last line."""
+  done = subprocess.run(
+    [sys.executable, "-c", source],
+    cwd=_ROOT,
+    env=os.environ | {"JAX_PLATFORMS": "cpu"},
+    stdout=subprocess.PIPE,
+    text=True,
+    check=True,
+  )
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+def in_source() -> dict[str, int]:
+  """Numbers that are read in the source, by name."""
+  found: dict[str, int] = collections.defaultdict(int)
+  folders: dict[str, int] = collections.Counter()
+  classes: dict[str, int] = collections.Counter()
+  for folder in ("grpo_jax", "experiments", "tests"):
+    for path in sorted((_ROOT / folder).rglob("*.py")):
+      text = path.read_text("utf-8")
+      found[f"lines of {folder}"] += text.count("\n")
+      nodes = [*ast.walk(ast.parse(text))]
+      for node in nodes:
+        if isinstance(node, (ast.Module, ast.ClassDef, *_FUNCTION)):
+          summary = ast.get_docstring(node) or ""
+          found["summaries with a clause"] += bool(_CLAUSE.match(summary))
+      if folder != "grpo_jax":
+        continue
+      found["files of grpo_jax"] += 1
+      folders[path.parent.relative_to(_ROOT).as_posix()] += 1
+      for node in nodes:
+        if isinstance(node, _FUNCTION):
+          lines = node.end_lineno - node.lineno + 1
+          found["functions above 100 lines"] += lines > 100
+        elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+          classes[node.name] += 1
+  folders.pop("grpo_jax/algorithms")
+  found["files of the largest folder"] = max(folders.values())
+  found["class names of two classes"] = sum(n > 1 for n in classes.values())
+  return dict(found)
+
+
+def in_processes() -> dict[str, int]:
+  """Numbers that take an import of the package, by name."""
+  modules, libraries = _printed(_SETTINGS)
+  settings, fields = _printed(_SIZES)
+  return {
+    "modules that settings import": modules,
+    "of JAX and Flax, that settings import": libraries,
+    "modules of a quickstart run": _printed(_QUICKSTART),
+    "settings of GRPO": settings,
+    "fields of TrainBatch": fields,
+  }
+
+
+def main() -> None:
+  """Prints every number beside the one that is recorded."""
+  for name, number in (in_source() | in_processes()).items():
+    print(f"{number:8d}  of {RECORDED.get(name, 0):8d}  {name}")
+
+
+if __name__ == "__main__":
+  main()
