@@ -61,7 +61,7 @@ _alive: dict[str, Any] = {}
 _opened: list[str] = []  # The folder of the pickles, once there is one.
 
 
-class Table(MutableMapping[str, _T], Generic[_T]):
+class LazyTable(MutableMapping[str, _T], Generic[_T]):
   """Objects by name; each is imported when it is first asked for."""
 
   def __init__(self, package: str, paths: Mapping[str, str]):

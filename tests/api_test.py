@@ -39,7 +39,7 @@ def test_importing_the_package_imports_nothing_else():
   "is_chosen", [False, pytest.param(True, marks=pytest.mark.slow)]
 )
 def test_warnings_are_plain_lines_unless_somebody_has_chosen(is_chosen):
-  code = "import logging, sys; from grpo_jax.training import api;"
+  code = "import logging, sys; from grpo_jax import api;"
   if is_chosen:
     code += "logging.basicConfig(format='mine %(message)s', force=True);"
   else:

@@ -65,10 +65,10 @@ def names_elsewhere(lines):
   program = f"""
 import sys
 sys.path[:] = {sys.path!r}
-from grpo_jax import objects
+from grpo_jax import imports
 code = compile({chr(10) * lines + textwrap.dedent(CELL)!r}, "c{lines}", "exec")
 exec(code)
-print(*(objects.name_of(globals()[name]) for name in {NAMES!r}))
+print(*(imports.name_of(globals()[name]) for name in {NAMES!r}))
 """
   return subprocess.run(
     [sys.executable, "-c", program],
@@ -166,12 +166,12 @@ def test_a_workdir_has_what_its_config_names(tmp_path):
   program = f"""
 import pathlib, sys
 sys.path[:] = {sys.path!r}
-from grpo_jax import objects
-objects.fetch({text!r}, pathlib.Path({str(tmp_path / "run")!r}))
-recipe = objects.load({name!r}, "recipe")
+from grpo_jax import imports
+imports.fetch({text!r}, pathlib.Path({str(tmp_path / "run")!r}))
+recipe = imports.load({name!r}, "recipe")
 print(recipe.settings().size, recipe.score([""], ["yes"], [0], [{{}}]))
 try:
-  objects.load("object@0123456789abcdef:foo", "algorithm")
+  imports.load("object@0123456789abcdef:foo", "algorithm")
 except ValueError as error:
   print(error)
 """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
   from grpo_jax.types import Algorithm
 
 # Each is imported when it is first asked for.
-ALGORITHMS: imports.Table[Algorithm] = imports.Table(
+ALGORITHMS: imports.LazyTable[Algorithm] = imports.LazyTable(
   __name__,
   {
     "grpo": "grpo:GRPO",

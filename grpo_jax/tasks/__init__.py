@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 # Each is imported when it is first asked for.
-TASKS: imports.Table[Callable[..., Task]] = imports.Table(
+TASKS: imports.LazyTable[Callable[..., Task]] = imports.LazyTable(
   __name__,
   {
     "add": "add:make",

@@ -184,8 +184,7 @@ class Critic:
 
 
 class Reward(Protocol):
-  """Who scores the completions of a phase; see `training/problem/rewards.py`.
-  """
+  """Who scores the completions of a phase; see `training/problem/rewards.py`."""
 
   def score(
     self,

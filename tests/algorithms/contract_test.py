@@ -23,7 +23,7 @@ NAMES = tuple(algorithms.ALGORITHMS)
 OWN_LOSS = {
   *{
     algorithm.policy_loss: name
-    for name, algorithm in reversed(algorithms.ALGORITHMS.items())
+    for name, algorithm in reversed([*algorithms.ALGORITHMS.items()])
   }.values(),
   *tiny.VARIED,
 }

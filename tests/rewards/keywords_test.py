@@ -13,7 +13,7 @@ REWARDS = r"""
   import asyncio
   import re
 
-  from grpo_jax.rewards import functions
+  from grpo_jax.rewards import registry
 
   def longer(completion_ids, **kwargs):
     return [float(len(ids)) for ids in completion_ids]
@@ -44,7 +44,7 @@ REWARDS = r"""
     await asyncio.sleep(0.01)
     return [1.0 if completion else 0.0 for completion in completions]
 
-  @functions.of_group
+  @registry.of_group
   def most(completions, **kwargs):
     longest = max(map(len, completions))
     return [float(len(x) == longest) for x in completions]

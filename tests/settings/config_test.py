@@ -30,7 +30,7 @@ from grpo_jax.models import (
   vision_towers,
 )
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import environment, model, monitor, rewards
+from grpo_jax.settings import environment, groups, model, monitor, rewards
 from grpo_jax.settings import phase as phase_lib
 from grpo_jax.step import models, update
 from grpo_jax.training.phases import build, forced, optimizers
@@ -118,13 +118,9 @@ def _readers() -> str:
   """The code that may read a `RunConfig`: all but its definition."""
   paths = [
     path
-    for folder in ("grpo_jax/training", "experiments")
+    for folder in ("grpo_jax/training", "grpo_jax/settings", "experiments")
     for path in sorted((_ROOT / folder).rglob("*.py"))
-    if path.name
-    not in (
-      *("config.py", "sections.py", "settings.py"),
-      *("model_settings.py", "health_settings.py"),
-    )
+    if path.name not in ("config.py", "phase.py", "groups.py", "model.py")
   ]
   functions = [
     config_lib.micro_batch_size,
@@ -132,6 +128,8 @@ def _readers() -> str:
     config_lib.default_config,
     config_lib.resolve,
   ]
+  for module in (phase_lib, groups):
+    functions += dict(inspect.getmembers(module, inspect.isfunction)).values()
   return "\n".join(
     [path.read_text(encoding="utf-8") for path in paths]
     + [inspect.getsource(function) for function in functions]

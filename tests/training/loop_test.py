@@ -212,7 +212,7 @@ def test_second_phase_gets_its_own_reference(tmp_path):
 
 
 MOODY = """
-  from tests.rewards import bad_verifiers
+  from tests.rewards.workers import bad_verifiers
 
   def moody(prompts, completions, ids, extras):
     # Whatever the policy wrote, the record says how the verifier behaves.

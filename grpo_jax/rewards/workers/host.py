@@ -364,7 +364,7 @@ class HostScorer:
     )
     self._pool = pool.Pool(
       "HostScorer",
-      "worker",
+      "reward_worker",
       {
         "functions": called,
         "options": {name: dict(x) for name, x in options.items()},

@@ -91,8 +91,8 @@ def _start_process(
         sys.executable,
         "-c",
         f"import sys; sys.path[:] = {sys.path!r};"
-        " from grpo_jax import objects;"
-        f" objects.look_in({imports.folder()!r});"
+        " from grpo_jax import imports;"
+        f" imports.look_in({imports.folder()!r});"
         f" from grpo_jax.rewards.workers import {module};"
         f" {module}.main({theirs.fileno()}, {os.getpid()}, {argument!r})",
       ],

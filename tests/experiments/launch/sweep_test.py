@@ -13,7 +13,7 @@ from tests.experiments.launch import conftest
 
 _SWEEP = """
 from configs.quickstart import get_config
-from grpo_jax.training import grids
+from grpo_jax.settings import grids
 
 
 def sweep(add):

@@ -582,7 +582,7 @@ import sys
 import jax
 import numpy as np
 from experiments.benchmarks import load
-from grpo_jax.models import weights
+from grpo_jax.models.hf import weights
 
 directory, axis, address, process = sys.argv[1:]
 if address:

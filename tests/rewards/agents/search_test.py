@@ -97,8 +97,8 @@ def test_an_index_starts_neither_jax_nor_threads(tmp_path):
   (tmp_path / "a.txt").write_text("one passage\nanother passage")
   program = f"""
 import sys, threading
-from grpo_jax.rewards import search
-assert search.Index({str(tmp_path / "a.txt")!r}).find("another", 1)
+from grpo_jax.rewards.agents import tools
+assert tools.Index({str(tmp_path / "a.txt")!r}).find("another", 1)
 assert not [x for x in sys.modules if x.partition(".")[0] in ("jax", "numba")]
 assert threading.active_count() == 1
 import tqdm.auto

@@ -158,11 +158,11 @@ def _ran(program, *arguments):
 # A process with a terminal, in which a program tries to open it.
 _IN_A_TERMINAL = """
 import os, pty, sys
-from grpo_jax.rewards import boxes
+from grpo_jax.rewards.sandbox import box
 pid, fd = pty.fork()
 if not pid:
   program = "import os; os.open('/dev/tty', os.O_RDWR); print('opened')"
-  outcome = boxes.Box(without=sys.argv[1:]).run(program)
+  outcome = box.Box(without=sys.argv[1:]).run(program)
   print("[", outcome.output.decode().strip(), "]")
   sys.exit()
 said = b""
@@ -187,10 +187,11 @@ def test_the_terminal_is_out_of_reach(without, said):
 
 _WAITING = """
 import sys
-from grpo_jax.rewards import boxes, defences
-box = boxes.Box(without=sys.argv[1:])
+from grpo_jax.rewards.sandbox import box
+sandbox = box.Box(without=sys.argv[1:])
 print(flush=True)
-box.run("import time; time.sleep(600)", limits=defences.Limits(wall_s=600.0))
+limits = box.BoxLimits(wall_s=600.0)
+sandbox.run("import time; time.sleep(600)", limits=limits)
 """
 
 

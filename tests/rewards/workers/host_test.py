@@ -385,7 +385,7 @@ def test_bad_options_raise():
 # A main program without a guard: workers must not import it again.
 PROGRAM = f"""
 import sys
-from grpo_jax.rewards import host
+from grpo_jax.rewards.workers import host
 paths = {{"f": "{BAD}:by_completion", "pid": "{BAD}:pid"}}
 scorer = host.HostScorer(paths, {{"f": 1.0, "pid": 0.0}}, num_workers=1)
 scores = scorer.score([""], ["1"], [0], [{{}}])

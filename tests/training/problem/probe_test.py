@@ -11,7 +11,7 @@ from grpo_jax.training.problem import problem as problem_lib
 from tests.experiments import errors_test
 
 REWARDS = """
-  from grpo_jax.rewards import functions
+  from grpo_jax.rewards import registry
 
   def scalar(prompts, completions, ids, extras):
     return 1.0
@@ -39,7 +39,7 @@ REWARDS = """
     assert completion.startswith("<think>") and "<answer>88" in completion
     return [None]
 
-  @functions.of_group
+  @registry.of_group
   def deviation(prompts, completions, ids, extras):
     assert len(completions) == 4, len(completions)
     return [0.0 for _ in completions]
@@ -47,7 +47,7 @@ REWARDS = """
   def generous(completions, **kwargs):
     return [1.0 for _ in completions]
 
-  @functions.of_group
+  @registry.of_group
   def of_one(prompts, completions, ids, extras):
     return [0.0]
 """

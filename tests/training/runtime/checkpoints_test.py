@@ -363,7 +363,7 @@ import os, signal, sys
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec as P
-from grpo_jax.training import checkpoints
+from grpo_jax.training.runtime import checkpoints
 mesh = jax.make_mesh(
     (4,), ("fsdp",), axis_types=(jax.sharding.AxisType.Auto,))
 rows, columns = (NamedSharding(mesh, P(*axes)) for axes in (
@@ -419,7 +419,7 @@ def test_kill_while_saving_leaves_the_previous_step(tmp_path):
 _NO_ROOM = """
 import resource, sys
 import jax
-from grpo_jax.training import checkpoints
+from grpo_jax.training.runtime import checkpoints
 store = checkpoints.Checkpoints(sys.argv[1], keep=3)
 small = {"x": jax.random.normal(jax.random.key(0), (8,))}
 store.save(1, small, {})

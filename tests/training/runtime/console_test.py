@@ -216,8 +216,8 @@ def test_the_output_has_ascii_signs_in_a_file(monkeypatch, stream, text):
 
 _PROGRAM = """
 import sys
-from grpo_jax.training import console
-screen = console.Screen(sys.stderr)
+from grpo_jax.training.runtime import terminal
+screen = terminal.Screen(sys.stderr)
 try:
   with screen.waiting("compiling"):
     screen.show(lambda width: [__import__("rich.text").text.Text("bar")])

@@ -39,7 +39,7 @@ def test_a_process_that_the_others_leave_alone_may_be_started_again():
     free.bind(("localhost", 0))
     port = free.getsockname()[1]
   program = (
-    "from grpo_jax.training import hosts; hosts._CONNECT_S = 1;"
+    "from grpo_jax.training.runtime import hosts; hosts._CONNECT_S = 1;"
     f" hosts.start('localhost:{port}', 2, 1)"
   )
   alone = subprocess.run(

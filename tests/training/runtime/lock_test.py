@@ -17,8 +17,8 @@ from tests.experiments import command, tiny_config
 # Holds the lock of a folder until it is killed.
 _HOLDER = """
 import sys, time
-from grpo_jax.training import lock, paths
-with lock.held(paths.parse(sys.argv[1])):
+from grpo_jax.training.runtime import lock, files
+with lock.held(files.parse(sys.argv[1])):
   print("held", flush=True)
   time.sleep(600)
 """

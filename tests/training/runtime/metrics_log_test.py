@@ -204,8 +204,8 @@ def test_fresh_start_sets_files_of_an_earlier_attempt_aside(tmp_path):
 
 def test_written_lines_survive_a_killed_process(tmp_path):
   program = (
-    "import os, signal, sys; from grpo_jax.training import metrics_log;"
-    "log = metrics_log.MetricsLog(sys.argv[1], tensorboard=False);"
+    "import os, signal, sys; from grpo_jax.training.runtime import log;"
+    "log = log.MetricsLog(sys.argv[1], tensorboard=False);"
     "log.write(1, 'rl', {'loss': 1.0});"
     "os.kill(os.getpid(), signal.SIGKILL)"
   )
