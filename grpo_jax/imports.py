@@ -50,8 +50,6 @@ from collections.abc import (
 )
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-
 _T = TypeVar("_T")
 _MARK = "object@"
 _NAME = re.compile(r"object@([0-9a-f]{16}):(\w+)")
@@ -418,6 +416,8 @@ class Digest:
     elif isinstance(value, property):
       self._all("property", (value.fget, value.fset, value.fdel))
     elif hasattr(value, "__array__") and hasattr(value, "dtype"):
+      import numpy as np  # Workers start without it.
+
       array = np.asarray(value)
       self._say("array", value.dtype, array.shape, array.tobytes())
     elif type(value) is list:

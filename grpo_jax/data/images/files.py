@@ -248,7 +248,6 @@ def import_pillow() -> Any:
     import PIL.ImageOps
   except ImportError as error:
     raise ImportError(
-      "grpo_jax.images: images need the package 'pillow'; install"
-      " grpo_jax[vision]."
+      "images: they need the package 'pillow'; install grpo_jax[vision]."
     ) from error
   return PIL

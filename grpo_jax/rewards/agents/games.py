@@ -504,7 +504,7 @@ class GameSession:
     said = observation if self._view is None else self._view(observation)
     if not isinstance(said, str):
       raise ValueError(
-        f"text_games: the policy would be shown {said!r:.60}, which is no"
+        f"games: the policy would be shown {said!r:.60}, which is no"
         " text; name a function (observation) -> text in"
         " config.environment.options.view."
       )
@@ -592,7 +592,7 @@ def make(
   del teacher
   if "seed" not in extras:
     raise ValueError(
-      f"text_games: the extras {sorted(extras)} have no 'seed', which says"
+      f"games: the extras {sorted(extras)} have no 'seed', which says"
       " which game it is; set config.data.source='environment', which makes the"
       " prompts."
     )
@@ -608,13 +608,13 @@ def make(
     game = GymnasiumGame(name, number, kwargs, success)
   else:
     raise ValueError(
-      f"text_games: config.environment.options.env is {env!r}; needed is"
+      f"games: config.environment.options.env is {env!r}; needed is"
       " 'textarena:NAME', 'gymnasium:NAME' or"
       " 'gymnasium:package.module:Class'."
     )
   if game.over:
     raise OverError(
-      f"text_games: the game {env!r} with the seed {number} is over before the"
+      f"games: the game {env!r} with the seed {number} is over before the"
       " policy moves; give it another seat."
     )
   before, after = around
@@ -628,7 +628,7 @@ def make(
   )
   if prompt is not None and session.first() != prompt:
     raise ValueError(
-      f"text_games: the game {env!r} with the seed {number} shows"
+      f"games: the game {env!r} with the seed {number} shows"
       f" {session.first()!r:.80} at first, and the prompt is {prompt!r:.80};"
       " needed are prompts of config.data.source='environment' with the same"
       " options, and a game that begins alike in every process."

@@ -160,7 +160,7 @@ def of_parts(name: str, description: str, parameters: Schema) -> Schema:
 
 def _bad(name: str, what: str) -> ValueError:
   return ValueError(
-    f"tool_schemas: the function {name!r} has {what}; see"
+    f"tools: the function {name!r} has {what}; see"
     " grpo_jax/rewards/agents/tools.py for what a tool needs."
   )
 

@@ -109,7 +109,7 @@ def letters_of(
   """
   if script not in BLOCKS:
     raise KeyError(
-      f"scripts.letters: no script {script!r}; choose from {sorted(BLOCKS)}."
+      f"forms.letters_of: no script {script!r}; choose from {sorted(BLOCKS)}."
     )
   point = code_points(data)
   runs = jnp.asarray(_letters())
