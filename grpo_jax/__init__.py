@@ -6,8 +6,7 @@
     run = g.train(config)
     print(run.evaluate(), run.sample("dcba="))
 
-docs/python.md has the rest. The names below are loaded when they are first
-used.
+docs/python.md has the rest. The public names are loaded at their first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a notebook or a script calls: configs, training, runs.
+"""The functions that a notebook or a script calls: configs, training, runs.
 
 import grpo_jax as g
 
@@ -33,31 +33,31 @@ _FOLDERS: list[tempfile.TemporaryDirectory] = []
 def config(
   name: str | os.PathLike, algorithm: Any = None, **settings: Any
 ) -> typed.Config:
-  """A config of a file, with some settings changed.
+  """Returns the config of a file, with some settings changed.
 
       config("quickstart", "gspo", **{"rl.steps": 50, "seed": 1})
       config("jsonl", data=[{"prompt": "1 + 1 =", "answer": "2"}])
 
-  More are changed by assignment, `config.rl.steps = 100`. There a name that no
-  setting has is an AttributeError; a new phase, as `phase_config` makes it, is
-  added `with config.unlocked()`.
+  More settings are changed by assignment, as in `config.rl.steps = 100`. If no
+  setting has the assigned name, that is an AttributeError. A new phase, as
+  `phase_config` makes it, is added `with config.unlocked()`.
 
   Args:
-    name: Of a file in configs/, as "quickstart" or "recipes/dapo"; or the path
-      of another one, which ends in ".py".
-    algorithm: What the file's `get_config` takes: an algorithm, or a model for
-      a recipe; None: its default.
-    **settings: By their names; those with dots as `**{"rl.steps": 50}`. `data`
-      may be the records themselves: a list of dictionaries, a data set of
-      Hugging Face's `datasets`, or a dictionary of both parts, "train" and
-      "test". Columns beside those of a record are among its extras, which
-      reward functions read. The run keeps a copy.
+    name: The name of a file in configs/, such as "quickstart" or
+      "recipes/dapo"; or the path of another file, which ends in ".py".
+    algorithm: The argument of the file's `get_config`: an algorithm, or a model
+      for a recipe. None: its default.
+    **settings: New values by the names of settings; names with dots as
+      `**{"rl.steps": 50}`. `data` may be the records themselves: a list of
+      dictionaries, a data set of Hugging Face's `datasets`, or a dictionary of
+      both parts, "train" and "test". Columns beside those of a record are among
+      its extras, which reward functions read. The run keeps a copy.
 
   Raises:
-    FileNotFoundError: There is no such file.
-    KeyError: There is no such setting, or it is a group of them; the message
-      has the nearest one.
-    TypeError: A value is of another kind.
+    FileNotFoundError: The file does not exist.
+    KeyError: The setting does not exist, or the name is that of a group of
+      settings; the message has the nearest name.
+    TypeError: A value has the wrong type.
     ValueError: The file makes no config, or `settings` has the algorithm.
   """
   arguments = () if algorithm is None else (algorithm,)
@@ -68,11 +68,11 @@ def config(
 
 
 def _prepare() -> None:
-  """What the commands do before anything else, where nobody has done it."""
+  """Does what the commands do first, unless it has been done already."""
   compilation.use()
   root = logging.getLogger()
-  # Libraries configure it when they are imported. What a person has chosen
-  # stays.
+  # Libraries configure the root logger when they are imported. Handlers that a
+  # person has chosen stay.
   of_libraries = [
     handler
     for handler in root.handlers
@@ -88,21 +88,21 @@ def _prepare() -> None:
 def train(
   config: typed.Config, workdir: str | os.PathLike | None = None
 ) -> handle.Run:
-  """Runs the phases of a config, or what is left of them.
+  """Runs the phases of a config, or continues an unfinished run.
 
-  Compiled programs are kept for the next process (`program_cache.use`). Ctrl-C,
-  or interrupting the kernel, finishes the step and saves; a second one
-  is a KeyboardInterrupt. The same call continues: of a run without a folder of
-  its own `train(config, run.workdir)`.
+  Compiled programs are kept for the next process (`compilation.use`). Ctrl-C,
+  or interrupting the kernel, finishes the step and saves; a second one is a
+  KeyboardInterrupt. The same call continues the run. If the run has a temporary
+  folder, `train(config, run.workdir)` continues it.
 
   Args:
-    config: From `config`, or another one with its settings.
+    config: A config from `config`, or another one with the same settings.
     workdir: Folder of the run, local or gs://; an unfinished run in it is
       continued. None: a temporary folder, which is removed when the process
       ends.
 
   Returns:
-    The run, to look at and to sample from. Its `result` is None if it was
+    The run, to look at and to sample from. Its `result` is None if the run was
     stopped.
 
   Raises:
@@ -135,15 +135,15 @@ def train(
 
 
 def load(workdir: str | os.PathLike, step: int | None = None) -> handle.Run:
-  """A run, to look at and to sample from.
+  """Opens a run, to look at and to sample from.
 
   Args:
     workdir: Folder of the run, local or gs://.
-    step: Checkpoint of the policy; None: the last one.
+    step: Step of the policy's checkpoint; None: the last one.
 
   Raises:
-    FileNotFoundError: There is no run.
-    ValueError: Its config is damaged.
+    FileNotFoundError: The folder has no run.
+    ValueError: The run's config is damaged.
   """
   _prepare()
   folder = files.parse(workdir)
@@ -152,11 +152,11 @@ def load(workdir: str | os.PathLike, step: int | None = None) -> handle.Run:
 
 
 def load_checkpoint(config: typed.Config, checkpoint: str) -> handle.Run:
-  """A Hugging Face checkpoint, to evaluate and to sample from.
+  """Opens a Hugging Face checkpoint, to evaluate and to sample from.
 
   Args:
-    config: Data, rewards and lengths, as a run from that checkpoint would have
-      them (configs/checkpoint.py); adapters too.
+    config: Data, rewards, lengths and adapters, as a run that starts from the
+      checkpoint would have them (configs/checkpoint.py).
     checkpoint: Folder, or name on the hub.
 
   Raises:

@@ -1,11 +1,11 @@
-"""Problems of reasoning-gym, made alike wherever they are needed.
+"""Problems of reasoning-gym, made alike in every process.
 
     made = gym.problem("gcd", "{}", None, 7)
     made.entry["question"], made.score("12")
 
-A problem is a function of (dataset, settings, level, seed), so the process that
+A problem is a function of (dataset, settings, level, seed). So the process that
 scores an answer makes the problem anew and needs no copy of it. `data` and
-`rewards` share this file; it knows neither.
+`rewards` import this module; it imports neither.
 
 Source: Stojanovski et al., "Reasoning Gym: Reasoning Environments for
 Reinforcement Learning with Verifiable Rewards", arXiv:2505.24760.
@@ -20,13 +20,14 @@ import json
 import threading
 from typing import Any
 
-# Seeds of problems are below it: one of the datasets seeds NumPy's old
+# Seeds of problems are below this: one of the datasets seeds NumPy's old
 # generator, which takes no more than 32 bits.
 MAX_SEED = 2**31
 
 # Datasets that read files when they begin, which takes up to half a second.
-# One object makes all their problems: of each of them a problem is a function
-# of the object's seed, which is not true of all datasets (`gym_test.py`).
+# One object of such a dataset makes all its problems. This is possible because
+# a problem depends on the object's seed alone, which is not true of all
+# datasets (`gym_test.py`).
 RESEEDED = (
   *("arc_agi", "caesar_cipher", "codeio", "emoji_mystery", "figlet_font"),
   *("group_anagrams", "letter_counting", "letter_jumble", "n_queens"),
@@ -38,18 +39,18 @@ _reseeding = threading.Lock()  # Streams make problems in threads of their own.
 
 @dataclasses.dataclass(frozen=True)
 class GymProblem:
-  """One problem with its dataset.
+  """A problem with its dataset.
 
   Attributes:
-    dataset: Of reasoning-gym, with this problem alone in it.
-    entry: Its `question`, `answer` (text, or None) and `metadata`.
+    dataset: A dataset of reasoning-gym with this problem alone in it.
+    entry: The problem's `question`, `answer` (text, or None) and `metadata`.
   """
 
   dataset: Any
   entry: dict[str, Any]
 
   def score(self, answer: str) -> float:
-    """What the dataset says of an answer, usually in [0, 1]."""
+    """Returns the dataset's score of an answer, usually in [0, 1]."""
     return float(self.dataset.score_answer(answer, self.entry))
 
 
@@ -65,7 +66,7 @@ def _factory() -> Any:
 
 
 def names() -> tuple[str, ...]:
-  """The datasets that there are, in alphabetical order.
+  """Returns the names of all datasets, in alphabetical order.
 
   Raises:
     ImportError: The package is missing.
@@ -74,17 +75,17 @@ def names() -> tuple[str, ...]:
 
 
 def check(name: str, settings: str, level: int | None) -> None:
-  """Raises unless there is such a dataset with such settings.
+  """Raises unless the dataset exists and accepts the settings.
 
   Args:
     name: The name of the dataset.
     settings: A JSON object with fields of the dataset's config.
-    level: Of difficulty, as in `problem`.
+    level: Level of difficulty, as in `problem`.
 
   Raises:
     ImportError: The package is missing.
-    ValueError: No such dataset, setting, value or level; the message lists
-      those that exist.
+    ValueError: The dataset, a setting, its value or the level does not exist.
+      For a name, the message lists those that exist.
   """
   factory = _factory()
   if name not in factory.DATASETS:
@@ -108,7 +109,7 @@ def check(name: str, settings: str, level: int | None) -> None:
     )
   try:
     _dataset(name, settings, level, 0)
-  except Exception as error:  # Of any kind: datasets assert what they need.
+  except Exception as error:  # Of any type: datasets assert what they need.
     raise ValueError(
       f"reasoning-gym: the dataset {name!r} refuses the settings {settings}:"
       f" {error} ({type(error).__name__})."
@@ -124,14 +125,14 @@ def problem(
   Args:
     name: The name of the dataset.
     settings: A JSON object with fields of the dataset's config.
-    level: Of difficulty, from 0 on, for all that the dataset's curriculum can
-      change; its last levels where it has fewer. Settings go before it. None:
-      the defaults.
-    seed: In [0, `MAX_SEED`).
+    level: Level of difficulty, from 0 on, of everything that the dataset's
+      curriculum can change. An attribute with fewer levels has its last one.
+      Settings override the level. None: the defaults.
+    seed: The seed, in [0, `MAX_SEED`).
 
   Raises:
     ImportError: The package is missing.
-    ValueError: The dataset cannot make it.
+    ValueError: The dataset cannot make the problem.
   """
   try:
     if name not in RESEEDED:
@@ -152,7 +153,7 @@ def problem(
 
 @functools.lru_cache(maxsize=16)
 def _kept(name: str, settings: str, level: int | None) -> Any:
-  """A dataset whose seed is set for each problem."""
+  """Returns a dataset whose seed is set anew for each problem."""
   return _dataset(name, settings, level, 0)
 
 
@@ -161,7 +162,7 @@ def _config_class(name: str) -> Any:
 
 
 def _dataset(name: str, settings: str, level: int | None, seed: int) -> Any:
-  """The dataset whose only problem has this seed."""
+  """Makes the dataset whose only problem has this seed."""
   # A dataset of size 1 for each problem: most make problem i from seed + i, so
   # two seeds would share their problems, and some draw all when they begin.
   fields = {**json.loads(settings), "seed": seed, "size": 1}

@@ -1,13 +1,13 @@
-"""A run in the hands of a person: its log, its policy, and what to ask of it.
+"""A run in the hands of a person: its log, its policy, samples and evaluations.
 
     run = grpo_jax.load("runs/quickstart")
     run.history["reward/mean"]                      # [N]
     run.sample("dcba=").texts
     run.evaluate(num_samples=8, temperature=1.0)["eval/maj@8"]
 
-Files are read when they are asked for, so that a run which is still going can
-be looked at. The policy is opened when it is first needed, and stays in memory
-until the handle is closed, as a context manager or with the process.
+Each access reads the files anew, so a run can be looked at while it trains. The
+policy is opened at the first use. It stays in memory until the process ends or
+the handle, which is a context manager, is closed.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Run:
   """A run on a disk or in a bucket, or a checkpoint that no run has trained.
 
   Attributes:
-    config: Its settings.
-    workdir: Its folder; None of a checkpoint.
+    config: The run's settings.
+    workdir: The run's folder; None for a checkpoint.
   """
 
   def __init__(
@@ -51,8 +51,8 @@ class Run:
     """Opens nothing yet.
 
     Args:
-      config: Its settings.
-      workdir: Its folder; None of a checkpoint.
+      config: The run's settings.
+      workdir: The run's folder; None for a checkpoint.
       opened: Opens the policy; the stack closes it.
     """
     self.config = config
@@ -82,17 +82,17 @@ class Run:
     )
 
   def close(self) -> None:
-    """Frees the policy; what is asked for later opens it again."""
+    """Frees the policy; a later use opens it again."""
     self.__dict__.pop("loaded", None)
     self._samplers.clear()
     self._stack.close()
 
   @functools.cached_property
   def loaded(self) -> checkpointed.Loaded:
-    """The models in memory; averaged parameters, where there are any.
+    """The models in memory; their parameters are averaged if the run averages.
 
     Raises:
-      FileNotFoundError: There is no such checkpoint.
+      FileNotFoundError: The checkpoint does not exist.
       ValueError: The checkpoint or the data are at fault.
     """
     with contextlib.ExitStack() as stack:
@@ -102,7 +102,7 @@ class Run:
 
   @property
   def step(self) -> int | None:
-    """Step of the checkpoint; None of one that no run has trained."""
+    """Step of the checkpoint; None if no run has trained it."""
     return self.loaded.step
 
   @property
@@ -120,7 +120,7 @@ class Run:
 
   @property
   def history(self) -> plots.RunHistory:
-    """What has been logged until now, as arrays by name."""
+    """The logged metrics up to now, as arrays by name."""
     return plots.read(self._folder("history"))
 
   @property
@@ -131,23 +131,23 @@ class Run:
 
   @property
   def result(self) -> dict[str, Any] | None:
-    """How the run ended: `result.json`.
+    """The content of `result.json`: how the run ended.
 
-    None where it has not: it is going on, or was stopped, and the same call of
-    `train` continues it.
+    None while the run is going on or if it was stopped; the same call of
+    `train` then continues it.
     """
     path = self._folder("result") / log.RESULT
     return log.read_json(path, dict) if path.exists() else None
 
   def traces(self) -> list[traces_lib.Group]:
-    """Whole groups token by token, as the run has traced them."""
+    """Returns the groups that the run has traced, token by token."""
     return traces_lib.read(self._folder("traces"))
 
   def plot(self) -> Figure:
-    """Reward, accuracy, length and entropy.
+    """Plots reward, accuracy, length and entropy.
 
-    A notebook shows the figure. A script has nobody who does: there it is also
-    written into the folder of the run, as `curves.png`, and the path is said.
+    A notebook shows the figure. In a script nobody does, so the figure is also
+    written into the folder of the run, as `curves.png`, and the path is logged.
 
     Raises:
       ImportError: matplotlib is not installed.
@@ -165,10 +165,10 @@ class Run:
     return figure
 
   def prompts(self, num_prompts: int) -> list[dict[str, Any]]:
-    """The first held-out records, for `sample`.
+    """Returns the first held-out records, for `sample`.
 
     Raises:
-      ValueError: There are not so many.
+      ValueError: The run has fewer held-out records.
     """
     held_out = self.loaded.problem.held_out
     if not 1 <= num_prompts <= len(held_out):
@@ -185,18 +185,19 @@ class Run:
     temperature: float = 0.0,
     seed: int = 0,
   ) -> draws.DrawnTexts:
-    """Completions of prompts, with log-probs, entropies and rewards.
+    """Draws completions of prompts, with log-probs, entropies and rewards.
 
-    A prompt that is a text has no right answer, and what continues it is not
-    scored: its rewards are NaN. A record has one, and is scored as in the run.
+    A prompt that is a text has no right answer, so its completions are not
+    scored: their rewards are NaN. A record has an answer, and is scored as in
+    the run.
 
     Args:
-      prompts: Texts, of a task in its own alphabet; or records, as `prompts`
-        gives them, or {"prompt": "27 + 58 =", "answer": "85"}. One or several,
-        of one kind.
-      n: Completions of each.
-      temperature: 0 takes the most likely tokens.
-      seed: The seed of the draws.
+      prompts: One or several prompts, all texts or all records. A text is
+        written in the alphabet of the run's task. A record is one of `prompts`,
+        or {"prompt": "27 + 58 =", "answer": "85"}.
+      n: Completions of each prompt.
+      temperature: Sampling temperature; 0 takes the most likely tokens.
+      seed: Seed of the draws.
 
     Raises:
       ValueError: A prompt or a number is at fault, or the run's task has an
@@ -225,10 +226,10 @@ class Run:
     return self._samplers[key].draw(records, seed)
 
   def _record(self, prompt: str | Mapping[str, Any]) -> dict[str, Any]:
-    """A prompt as the records of the run have it.
+    """Returns a prompt in the form of the run's records.
 
     Raises:
-      ValueError: It cannot be one.
+      ValueError: The prompt cannot be such a record.
     """
     problem = self.loaded.problem
     if isinstance(prompt, str):
@@ -263,7 +264,7 @@ class Run:
     data: Mapping[str, str] | None = None,
     top_p: float | None = None,
   ) -> dict[str, float]:
-    """Figures of the policy on held-out prompts, or on files of prompts.
+    """Evaluates the policy on held-out prompts, or on files of prompts.
 
     Args:
       num_prompts: The first so many prompts; None: as many held-out ones as the
@@ -276,10 +277,11 @@ class Run:
         the probability; None: from all.
 
     Returns:
-      What `evaluation.summarize` and `scores.lengths` have; of several samples
-      also "eval/pass@4", "eval/maj@4" and so on (`scores.of_samples`). NaN is a
-      mean over nothing. With `data` they are "eval/NAME/accuracy" and so on,
-      and "eval/macro/…" are the means over the data sets.
+      The metrics of `evaluation.summarize` and `scores.lengths`; with several
+      samples also "eval/pass@4", "eval/maj@4" and so on (`scores.of_samples`).
+      The mean over nothing is NaN. With `data` the names are
+      "eval/NAME/accuracy" and so on, and "eval/macro/…" are the means over the
+      data sets.
 
     Raises:
       FileNotFoundError, ValueError: The data or a number is at fault.
@@ -316,7 +318,7 @@ class Run:
 def _figures(
   data: data_sets.DataSet, groups: scores.Groups, consistent: str
 ) -> dict[str, float]:
-  """What `evaluate` says of a data set."""
+  """Returns the metrics of one data set."""
   domains = [name for name in data.domains if name is not None]
   figures: dict[str, float | None] = {
     **evaluation.summarize(groups, domains, consistent)

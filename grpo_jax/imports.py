@@ -3,23 +3,23 @@
     config.rewards.functions = (brevity,)        # of a notebook cell
     config.algorithm = algorithm_config(MY_ALGORITHM)
 
-A config is text, and so is what worker processes are told. An object of a
-module that can be imported is named by its path, "my_pkg.rewards:brevity". Any
-other, of a notebook or of a script, is pickled by value (cloudpickle) and named
-by what it says, "object@1f0c…:brevity", where the digits are a hash of code,
-constants, and all that it refers to. So an object that was changed is another
-setting, and one that is merely defined again, in a new kernel, is the same.
+A config is text, and worker processes are sent text too. If a module that can
+be imported has the object, the object's name is its path, such as
+"my_pkg.rewards:brevity". Any other object, of a notebook or a script, is
+pickled by value (cloudpickle). Its name, such as "object@1f0c…:brevity", has a
+hash of what the object does. So an object that was changed is another setting,
+and one that is only defined again, in a new kernel, is the same setting.
 
-Pickles are files of a folder that this process and its workers read; a run
+The hash is the same in every process. Pickles themselves are not: they have
+file names, line numbers, random numbers of classes, and sets in an order that
+differs between processes. So `Digest` walks the object instead. A function
+counts with its code, its constants and defaults, and, by their values, the
+globals and variables that it refers to. An object of a module that can be
+imported counts with its path.
+
+Pickles are files in a folder that this process and its workers read; a run
 keeps those that it needs in `objects/` of its workdir. Like a module, a pickle
-runs what it likes when it is loaded.
-
-A hash of what an object does, the same in every process.
-
-Pickles are not: they have file names, line numbers, random numbers of classes,
-and sets in an order that differs between processes. A function is its code,
-its constants and defaults, and, by their values, the globals and variables that
-it refers to; what belongs to a module that can be imported is its path.
+can run any code when it is loaded.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class LazyTable(MutableMapping[str, _T], Generic[_T]):
 
 
 def folder() -> str:
-  """Where the pickles of this process are; gone when it ends."""
+  """Returns the folder of this process's pickles, gone when the process ends."""
   if not _opened:
     made = tempfile.TemporaryDirectory(prefix="grpo_jax_objects_")
     _opened.append(made.name)
@@ -103,22 +103,22 @@ def folder() -> str:
 
 
 def look_in(path: str) -> None:
-  """Has a worker read the pickles of the process that has started it."""
+  """Makes a worker read the pickles of the process that has started it."""
   _opened[:] = [path]
 
 
 def is_object(name: str) -> bool:
-  """Whether a name is that of a pickled object."""
+  """Returns True if the name is that of a pickled object."""
   return name.startswith(_MARK)
 
 
 def is_known(name: str) -> bool:
-  """Whether what a name stands for has been imported or made here."""
+  """Returns True if the name's object has been imported or made here."""
   return name in _alive or name.partition(":")[0] in sys.modules
 
 
 def named(value: Any) -> Any:
-  """A setting with text in the place of objects; others stay as they are."""
+  """Returns a setting with names in the place of objects; text stays."""
   if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
     return type(value)(named(one) for one in value)
   is_instance = dataclasses.is_dataclass(value) and not isinstance(value, type)
@@ -126,13 +126,14 @@ def named(value: Any) -> Any:
 
 
 def name_of(value: Any) -> str:
-  """The name of an object in a config.
+  """Returns the name of an object in a config, and pickles it if need be.
 
   Args:
-    value: A function, an algorithm, a task, or what makes one; text stays.
+    value: A function, an algorithm, a task, or a factory of these; text is
+      returned as it is.
 
   Raises:
-    ValueError: It cannot be pickled.
+    ValueError: The object cannot be pickled.
   """
   if isinstance(value, str):
     return value
@@ -152,7 +153,7 @@ def name_of(value: Any) -> str:
     ) from error
   try:
     digest = Digest().add(value).text()
-  except Exception:  # Of what pickles and cannot be walked.
+  except Exception:  # It can be pickled, and not walked.
     digest = hashlib.sha256(content).hexdigest()[:16]
   name = f"{_MARK}{digest}:{label}"
   _alive.setdefault(name, value)
@@ -168,16 +169,16 @@ def load(
   kind: str = "object",
   where: str = "here",
 ) -> Any:
-  """The object of a name: imported, or read from its pickle.
+  """Returns the object of a name: imported, or read from its pickle.
 
   Args:
-    path: "package.module:name", or what `name_of` gave.
-    what: It is, in messages.
-    kind: Of object, in messages.
-    where: The module must import, in messages.
+    path: "package.module:name", or a name from `name_of`.
+    what: What the object is for, in messages.
+    kind: The kind of object, in messages.
+    where: The place where the module must import, in messages.
 
   Raises:
-    ValueError: There is none.
+    ValueError: The name is not a path, or its object cannot be loaded.
   """
   module_name, colon, attribute = path.partition(":")
   if not (module_name and colon and attribute):
@@ -211,7 +212,7 @@ def load(
 
 
 def _line(error: Exception) -> str:
-  """The line of a module at which its import has failed; "" if none has."""
+  """Returns the line of a module at which its import has failed, or ""."""
   own = [
     frame
     for frame in traceback.extract_tb(error.__traceback__)
@@ -225,20 +226,20 @@ def _line(error: Exception) -> str:
 
 
 def nearest(name: str, names: Iterable[Any]) -> str:
-  """A hint for a message: the name that is most like this one."""
+  """Returns a hint for a message: the name that is most like this one."""
   close = difflib.get_close_matches(name, [str(n) for n in names], n=1)
   return f" Did you mean '{close[0]}'?" if close else ""
 
 
 def keep(text: str, into: Any) -> None:
-  """Writes the pickles that a text names.
+  """Copies the pickles that a text names into the folder of a run.
 
   Args:
-    text: A config, as JSON has it.
-    into: Folder of a run, a path of any kind.
+    text: A config, as JSON.
+    into: Folder of a run, a path of any type.
 
   Raises:
-    FileNotFoundError: One was never read or made here.
+    FileNotFoundError: A pickle was never read or made here.
   """
   for name in _names(text):
     target = into / "objects" / _file(name)
@@ -251,11 +252,11 @@ def fetch(text: str, source: Any) -> None:
   """Copies the pickles that a text names to where this process reads them.
 
   Args:
-    text: A config, as JSON has it.
+    text: A config, as JSON.
     source: Folder of a run.
 
   Raises:
-    FileNotFoundError: One is missing.
+    FileNotFoundError: A pickle is missing.
   """
   for name in _names(text):
     ours = pathlib.Path(folder(), _file(name))
@@ -280,7 +281,7 @@ def _file(name: str) -> str:
 
 
 def _write(path: Any, content: bytes) -> None:
-  """Writes a file whole; another process may be doing the same."""
+  """Writes a whole file; another process may be doing the same."""
   aside = path.parent / f"{path.name}.{os.getpid()}"
   aside.write_bytes(content)
   aside.replace(path)
@@ -305,7 +306,7 @@ def _unpickled(name: str, what: str) -> Any:
 
 
 def _label(value: Any) -> str:
-  """A short name, for people."""
+  """Returns a short name, for people."""
   plain = value.func if isinstance(value, functools.partial) else value
   given = getattr(plain, "__name__", None) or getattr(plain, "name", None)
   text = given if isinstance(given, str) else type(value).__name__
@@ -313,7 +314,7 @@ def _label(value: Any) -> str:
 
 
 def _home(value: Any, label: str) -> str:
-  """The import path of an object of a module that can be imported, or ""."""
+  """Returns the import path of an object, or "" if no module has it."""
   modules = {getattr(value, "__module__", None): None}
   if dataclasses.is_dataclass(value) and not isinstance(value, type):
     fields = [getattr(value, f.name) for f in dataclasses.fields(value)]
@@ -330,7 +331,7 @@ def _home(value: Any, label: str) -> str:
 
 @functools.cache
 def _imports(module_name: str) -> bool:
-  """Whether another process finds the module that is loaded here."""
+  """Returns True if another process finds the module that is loaded here."""
   module = sys.modules.get(module_name)
   origin = getattr(module, "__file__", None)
   if module_name == "__main__" or not origin:
@@ -341,7 +342,7 @@ def _imports(module_name: str) -> bool:
   return False
 
 
-# What `dataclasses` writes into a class.
+# The attributes that `dataclasses` writes into a class.
 _GENERATED = frozenset(
   (
     *("__init__", "__repr__", "__eq__", "__hash__", "__lt__", "__le__"),
@@ -349,7 +350,7 @@ _GENERATED = frozenset(
     *("__match_args__", "__dataclass_params__"),
   )
 )
-# What says where a class was written, or is made by Python.
+# Attributes that say where a class was written, or that Python makes.
 _PLACE = frozenset(
   (
     *("__module__", "__dict__", "__weakref__", "__firstlineno__"),
@@ -361,14 +362,14 @@ _PLACE = frozenset(
 
 
 class Digest:
-  """Takes values one after another."""
+  """A hash of what Python objects do; values are added one after another."""
 
   def __init__(self) -> None:
     self._hash = hashlib.sha256()
     self._seen: dict[int, tuple[int, Any]] = {}
 
   def text(self) -> str:
-    """16 hexadecimal digits."""
+    """Returns 16 hexadecimal digits."""
     return self._hash.hexdigest()[:16]
 
   def _say(self, *parts: object) -> None:
@@ -377,7 +378,7 @@ class Digest:
       self._hash.update(b"%d:" % len(content) + content)
 
   def add(self, value: Any) -> Digest:
-    """Goes on with a value, and with all that it refers to."""
+    """Adds a value, and all that it refers to."""
     plain = (bool, int, float, complex, str, bytes, type(None), type(...))
     if type(value) in plain:
       self._say(type(value).__name__, repr(value))
@@ -432,7 +433,7 @@ class Digest:
 
 
 def _global(value: Any) -> str:
-  """The path of a function or class of a module that is no notebook."""
+  """Returns the path of a function or class outside `__main__`, or ""."""
   module = getattr(value, "__module__", None)
   name = getattr(value, "__qualname__", None)
   if not (isinstance(module, str) and isinstance(name, str)):
@@ -446,7 +447,7 @@ def _global(value: Any) -> str:
 
 
 def _of_code(code: types.CodeType) -> tuple[Any, ...]:
-  """All of a code object but for where it was written."""
+  """Returns all of a code object but the place where it was written."""
   return (
     (code.co_name, code.co_code, code.co_consts, code.co_names),
     (code.co_varnames, code.co_freevars, code.co_cellvars),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-# What arrays on a device hold: int32 and float32, the latter without the
+# The numbers that arrays on a device hold: int32, and float32 without the
 # numbers so small that a processor may take them for 0.
 MAX_INT = 2**31 - 1
 MIN_FLOAT, MAX_FLOAT = 1e-37, 3e38
@@ -19,10 +19,10 @@ class Range:
 
   low: float
   high: float
-  below: bool = False  # Whether `high` itself is out of it.
+  below: bool = False  # True if `high` itself is excluded.
 
   def __contains__(self, value: float) -> bool:
-    # Not a number is in no range: every comparison with it is false.
+    # NaN is in no range: every comparison with it is false.
     if self.below:
       return self.low <= value < self.high
     return self.low <= value <= self.high
@@ -36,8 +36,8 @@ class Range:
 
 COUNT = Range(0, MAX_INT)
 SIZE = Range(1, MAX_INT)
-# Rows of a batch, and slots of a sequence: what is more is a slip of the hand,
-# and would be allocated, or counted through, before anything complains.
+# Rows of a batch, and slots of a sequence. A larger number is a slip of the
+# hand, and would be allocated, or counted through, before anything complains.
 ROWS = Range(1, 2**20)
 SLOTS = Range(1, 2**20)
 NOT_NEGATIVE = Range(0, MAX_FLOAT)
@@ -47,11 +47,11 @@ DECAY = Range(0, 1, below=True)
 
 
 def check(config: Any, where: str, **fields: Range) -> None:
-  """Raises ValueError unless each field is in its range, or None.
+  """Raises ValueError unless each field is in its range, or is an allowed None.
 
   Args:
-    config: Has the fields.
-    where: What the config is called, as "config.eval".
+    config: The object that has the fields.
+    where: The config's name in messages, such as "config.eval".
     **fields: Name -> range.
   """
   for name, allowed in fields.items():
@@ -63,5 +63,5 @@ def check(config: Any, where: str, **fields: Range) -> None:
 
 
 def counted(count: int, noun: str) -> str:
-  """A number with its noun, as "1 seed" and "2 seeds"."""
+  """Returns a number with its noun, such as "1 seed" and "2 seeds"."""
   return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,4 +1,4 @@
-"""JSON as its standard has it: without NaN, and with finite numbers only.
+"""JSON by its standard: without NaN, and with finite numbers only.
 
 Python reads NaN, Infinity and 1e999, and writes the first two again, which
 other readers of JSON refuse.
@@ -26,10 +26,10 @@ DECODER = json.JSONDecoder(parse_constant=_refused, parse_float=_number)
 
 
 def loads(text: str | bytes) -> Any:
-  """A value of JSON.
+  """Parses a JSON value.
 
   Raises:
-    ValueError: It is no JSON, or has a number that is not finite.
-    RecursionError: It is too deep.
+    ValueError: The text is not JSON, or has a number that is not finite.
+    RecursionError: The value is nested too deeply.
   """
   return json.loads(text, parse_constant=_refused, parse_float=_number)

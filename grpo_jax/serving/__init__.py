@@ -1,1 +1,1 @@
-"""A policy behind OpenAI's interface."""
+"""A server that answers OpenAI's API with the completions of a policy."""

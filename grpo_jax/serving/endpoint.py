@@ -1,4 +1,4 @@
-"""From requests to rows of a sampler, and from what it draws to answers."""
+"""Turns requests into rows of a sampler, and completions into answers."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ from grpo_jax.rewards.agents import call_formats
 from grpo_jax.serving import engine, requests
 from grpo_jax.serving.requests import BadRequest, Reply, Request, Token
 
-# Characters of a text that is encoded whatever the context holds: a template
-# may leave out most of it, and an encoder may read much text as one token.
+# A text of at most so many characters is encoded whatever the context holds: a
+# template may leave out most of it, and one token may stand for much text.
 _MIN_CHARS = 2**16
 
-# The log-prob of what has no chance, as OpenAI writes it: JSON has no infinity.
+# The log-prob of a token of probability 0, as OpenAI writes it: JSON has no
+# infinity.
 _MIN_LOGP = -9999.0
 
-# (text of a reply) -> what is no call, and calls: (name, arguments as JSON).
+# (text of a reply) -> the text without calls, and the calls, each of them
+# (name, arguments as JSON).
 Calls = Callable[[str], tuple[str, Sequence[tuple[str, str]]]]
 
 
 class Speaker:
-  """What requests say as ids, and what ids say as replies."""
+  """Encodes the prompts of requests, and decodes completions into replies."""
 
   def __init__(
     self,
@@ -40,12 +42,12 @@ class Speaker:
     pieces: Callable[[Sequence[int]], Sequence[bytes]],
     calls: Calls | None = None,
   ):
-    """Takes over an encoder.
+    """Makes a speaker from an encoder.
 
     Args:
-      encoder: With the tokenizer and the template of the policy.
+      encoder: The tokenizer and the chat template of the policy.
       pieces: (ids) -> the bytes of each token.
-      calls: Finds calls of tools in a reply; None: they are text.
+      calls: Finds calls of tools in a reply; None: calls are left as text.
     """
     self.writer = chat.Writer(encoder)
     self._text = encoder.tokenizer
@@ -57,7 +59,7 @@ class Speaker:
     return max(map(len, self._pieces(range(self._text.vocab_size))))
 
   def prompts(self, request: Request) -> list[list[int]]:
-    """Ids of the prompts of a request.
+    """Returns the token ids of the prompts of a request.
 
     Raises:
       BadRequest: The tokenizer or its template refuses them.
@@ -70,7 +72,7 @@ class Speaker:
       raise BadRequest(str(error), "messages") from error
 
   def encode(self, text: str) -> list[int]:
-    """Ids of a text in the middle of a context."""
+    """Returns the token ids of a text in the middle of a context."""
     return self._text.encode(text)
 
   def _prompt(self, prompt: str | list[int]) -> list[int]:
@@ -92,14 +94,14 @@ class Speaker:
     name: str,
     is_greedy: bool,
   ) -> Reply:
-    """What is sent of a completion.
+    """Returns the reply that is sent for a completion.
 
     Args:
-      request: What was asked for.
-      prompt: Ids of its context.
+      request: The request.
+      prompt: Token ids of the prompt.
       drawn: The completion.
-      name: Of the answer, which is in the names of calls.
-      is_greedy: The most likely tokens were taken.
+      name: The answer's name, which is in the names of calls.
+      is_greedy: True if the most likely tokens were taken.
     """
     if request.limit == 0:  # One token is the least that is drawn.
       drawn = drawn.cut(0)
@@ -139,7 +141,7 @@ class Speaker:
     drawn: engine.Generated,
     is_greedy: bool,
   ) -> list[Token]:
-    """Tokens with log-probs, as a request wants them."""
+    """Returns the tokens with log-probs that a request asks for."""
     x = drawn.sampler_logp if is_greedy else drawn.behavior_logp
     logps: list[float | None] = x.tolist()
     ids = list(drawn.ids)
@@ -174,7 +176,7 @@ class Speaker:
     ids: np.ndarray,  # [k]
     logps: np.ndarray,  # [k]
   ) -> tuple[tuple[bytes, float], ...]:
-    """Likely tokens in the place of one, without those that have no chance."""
+    """Returns the likely tokens at a place, without those of probability 0."""
     kept = [
       # A drawn token keeps the number with which it was drawn.
       (id_, own_logp if id_ == own and own_logp is not None else logp)
@@ -187,13 +189,13 @@ class Speaker:
   def _stopped(
     self, drawn: engine.Generated, stops: Sequence[str]
   ) -> tuple[engine.Generated, str, bool]:
-    """What is left before the first stop text, and whether there is one."""
+    """Returns the part before the first stop text, its text, and if one is there."""
     text = self._text.decode(drawn.ids)
     places = [at for stop in stops if (at := text.find(stop)) >= 0]
     if not places:
       return drawn, text, False
 
-    # The token with which the stop text is whole is the last that counts.
+    # The token that completes the stop text is the last that counts.
     def is_there(size: int) -> bool:
       said = self._text.decode(drawn.ids[:size])
       return any(stop in said for stop in stops)
@@ -203,13 +205,13 @@ class Speaker:
 
 
 def template_options(request: Request) -> dict[str, Any]:
-  """What a chat template reads of a request beside its messages."""
+  """Returns what a chat template reads of a request beside its messages."""
   tools = {} if request.tools is None else {"tools": request.tools}
   return {**request.chat_options, **tools}
 
 
 class Completions:
-  """Answers requests that have nothing to do with each other."""
+  """Answers requests that are independent of each other."""
 
   def __init__(
     self,
@@ -218,29 +220,29 @@ class Completions:
     model: str,
     seed: int = 0,
   ):
-    """Takes requests at once; somebody has to call `sampler.work`.
+    """Takes requests at once; the caller has to call `sampler.work`.
 
     Args:
-      speaker: Reads and writes.
-      sampler: Draws, with temperatures of the requests.
-      model: Its name.
-      seed: Requests without one have seeds from here on.
+      speaker: Encodes prompts and decodes completions.
+      sampler: Draws completions, with the temperatures of the requests.
+      model: The model's name.
+      seed: The first of the seeds that requests without a seed get.
     """
     self._speaker, self._sampler, self._model = speaker, sampler, model
     self._seeds = itertools.count(seed)
 
   def models(self) -> list[str]:
-    """The name of the model."""
+    """Returns the name of the model."""
     return [self._model]
 
   async def complete(
     self, body: Any, is_chat: bool, rollout: str | None
   ) -> dict[str, Any]:
-    """Answers a request; see `serving_http.Endpoint`."""
+    """Answers a request; see `http.Endpoint`."""
     if rollout is not None:
       raise BadRequest("there are no rollouts here.", status=404)
-    # In threads: a tokenizer and a template take seconds for a long text, in
-    # which the server has to hear others.
+    # In threads: for a long text a tokenizer and a template take seconds, in
+    # which the server has to take other requests.
     request, prompts = await asyncio.to_thread(self._read, body, is_chat)
     seed = next(self._seeds) if request.seed is None else request.seed
     asks = await asyncio.to_thread(self._asks, request, prompts, seed)
@@ -249,7 +251,7 @@ class Completions:
     return {**answer, "seed": seed}
 
   def _read(self, body: Any, is_chat: bool) -> tuple[Request, list[list[int]]]:
-    """A request, and the ids of its prompts."""
+    """Returns a request, and the token ids of its prompts."""
     request = requests.parse(body, is_chat)
     if request.model not in ("", self._model):
       raise BadRequest(
@@ -275,7 +277,7 @@ class Completions:
     return request, prompts
 
   def _check_text(self, request: Request) -> None:
-    """Refuses a text that no context holds, before it is encoded."""
+    """Refuses a text that is too long for the context, before it is encoded."""
     texts = [x for x in request.prompts if isinstance(x, str)]
     if request.messages is not None:
       texts = ["".join(message["content"] for message in request.messages)]
@@ -292,7 +294,7 @@ class Completions:
   def _asks(
     self, request: Request, prompts: list[list[int]], seed: int
   ) -> list[engine.Ask]:
-    """Contexts to continue, those of a prompt side by side."""
+    """Returns the contexts to continue, those of a prompt side by side."""
     most = self._sampler.config.max_new_tokens
     return [
       engine.Ask(
@@ -315,7 +317,7 @@ class Completions:
     asks: Sequence[engine.Ask],
     drawn: Sequence[engine.Generated],
   ) -> dict[str, Any]:
-    """The body of an answer."""
+    """Returns the body of an answer."""
     name = uuid.uuid4().hex[:16]
     replies = [
       self._speaker.reply(request, ask.ids, one, name, ask.temperature == 0)
@@ -336,7 +338,7 @@ class Completions:
 def check_length(ids: Sequence[int], most: int) -> None:
   """Raises BadRequest for a context that is too long.
 
-  The message is what clients look for to find this out.
+  Clients recognise this error by its message.
   """
   if len(ids) > most:
     raise BadRequest(
@@ -350,10 +352,10 @@ def check_length(ids: Sequence[int], most: int) -> None:
 async def drawn_of(
   sampler: engine.Drawer, asks: Sequence[engine.Ask]
 ) -> list[engine.Generated]:
-  """What a sampler draws, once somebody has called `work`.
+  """Returns completions of a sampler, once another thread has called `work`.
 
   Raises:
-    BadRequest: Too many rows wait, or nobody will draw them.
+    BadRequest: Too many rows wait, or the sampler is closed.
   """
   try:
     return await asyncio.wrap_future(sampler.submit(asks))
@@ -364,13 +366,14 @@ async def drawn_of(
 
 
 def calls_of(parse: Callable[[str], Any]) -> Calls:
-  """Calls as `rewards.call_formats` finds them.
+  """Returns a finder of calls that uses a parser of `agents.call_formats`.
 
-  A reply with a call that cannot be read is text, as it is with other servers.
+  If a call in a reply cannot be read, the whole reply is text, as with other
+  servers.
 
   Args:
-    parse: (action) -> text and calls, each with a name, arguments and whether
-      it is malformed.
+    parse: (action) -> text and calls, each with a name, arguments and a flag
+      that it is malformed.
   """
 
   def calls(text: str) -> tuple[str, Sequence[tuple[str, str]]]:
@@ -386,9 +389,11 @@ def calls_of(parse: Callable[[str], Any]) -> Calls:
 
 
 def calls_named(name: str) -> Calls | None:
-  """Calls in a form of `rewards.call_formats`; None without a name.
+  """Returns the finder of calls in a named format of `agents.call_formats`.
+
+  An empty name gives None.
 
   Raises:
-    ValueError: There is no such form.
+    ValueError: The format does not exist.
   """
   return calls_of(call_formats.named(name).parse) if name else None

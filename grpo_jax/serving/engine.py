@@ -1,16 +1,16 @@
-"""Completions that are asked for while a policy is in memory.
+"""Completions on request, while a policy is in memory.
 
-Whoever asks, in whatever thread, puts rows into a queue and gets a future. The
-thread that owns the device calls `work`, which collects what is there, draws it
+Any thread puts rows into a queue and gets a future. The thread that owns the
+device calls `work`, which collects the waiting rows, draws their completions
 with one compiled program of fixed shape, and fulfils the futures:
 
-    sampler = serving.Sampler(policy, mesh, config, num_rows=16, context_len=64)
-    future = sampler.submit([serving.Ask(ids, key, limit=8)])
+    sampler = engine.Drawer(policy, mesh, config, num_rows=16, context_len=64)
+    future = sampler.submit([engine.Ask(ids, key, limit=8)])
     sampler.work(params, timeout_s=1.0)
     (drawn,) = future.result()
 
-What is drawn of a row depends on its own fields alone. So the same request gets
-the same tokens, whatever else is in the queue.
+A row's completion depends on the row's own fields alone. So the same request
+gets the same tokens, whatever else is in the queue.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from grpo_jax.rollout import drawing, resumed, sampling
 from grpo_jax.training.runtime import jit, sharding
 from grpo_jax.types import Policy, PyTree
 
-MAX_ALTERNATIVES = 20  # Of a token.
-# How much longer than one pause rows are waited for, at most.
+MAX_ALTERNATIVES = 20  # At one place.
+# The longest wait for more rows, in pauses.
 _MOST_PAUSES = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Ask:
-  """A context, and how to go on after it.
+  """A context, and the settings of its completion.
 
   Attributes:
-    ids: Its tokens, at least one.
-    key: Data of its key, as `key_of` gives it.
+    ids: Tokens of the context, at least one.
+    key: Data of the random key, as `key_of` gives it.
     limit: Most tokens to draw.
-    first: Tokens of its completion that are in the context already.
-    temperature, top_p: As in `sampling.SamplerConfig`; not read where the
-      config of the sampler decides.
-    with_alternatives: Whether likely tokens are named at each place, of the
-      context too.
+    first: Tokens of the completion that are in the context already.
+    temperature, top_p: As in `sampling.SamplerConfig`; ignored if the config of
+      the sampler decides.
+    with_alternatives: Asks for the likely tokens at each place, of the context
+      too.
   """
 
   ids: Sequence[int]
@@ -63,14 +63,14 @@ class Ask:
 
 
 class Generated(NamedTuple):
-  """What was drawn after a context; position t of each is about token t.
+  """The completion of a context; position t of each array is about token t.
 
   Attributes:
     ids: Tokens, with the end token if there is one.
     behavior_logp, sampler_logp, entropy: As in `Rollout`. Nats.
-    ended: Whether an end token was drawn.
-    alternatives: Of all tokens of context and completion but the first; None
-      unless they were asked for.
+    ended: True if an end token was drawn.
+    alternatives: Likely tokens in the place of each token of context and
+      completion but the first; None unless they were asked for.
   """
 
   ids: list[int]
@@ -81,7 +81,7 @@ class Generated(NamedTuple):
   alternatives: resumed.Alternatives | None = None  # [c - 1 + n(, k)]
 
   def cut(self, size: int) -> Generated:
-    """The first so many tokens."""
+    """Returns the first `size` tokens of the completion."""
     if size >= len(self.ids):
       return self
     return Generated(
@@ -95,16 +95,16 @@ class Generated(NamedTuple):
 
 
 class Full(Exception):
-  """More rows wait already than may."""
+  """The error of a queue that has no room for more rows."""
 
 
 class Closed(Exception):
-  """Nobody will draw what is asked for."""
+  """The error of rows that will never be drawn."""
 
 
 @dataclasses.dataclass
 class _Job:
-  """Rows that were asked for together."""
+  """Rows that were submitted together."""
 
   future: concurrent.futures.Future
   drawn: list[Generated | None]
@@ -119,8 +119,7 @@ class Drawer:
   """A queue of contexts, and the program that continues them.
 
   Attributes:
-    calls: Of the program, so far.
-    steps: Decode steps of all calls.
+    calls: Number of the program's calls so far.
   """
 
   def __init__(
@@ -139,13 +138,13 @@ class Drawer:
 
     Args:
       policy: The model.
-      mesh: On which its parameters are, all of it of this process.
+      mesh: The mesh of the parameters; all its devices belong to this process.
       config: Length of completions, end tokens, and, unless `is_own`, how
         tokens are drawn.
       num_rows: Most rows at a time; rounded up to a number that splits over
         the devices.
       context_len: Most tokens of a context.
-      is_own: Whether rows have temperatures and a top_p of their own.
+      is_own: True if each row has a temperature and a top_p of its own.
       pause_s: Rows that come within so many seconds of each other are drawn
         together.
       max_waiting: Most rows in the queue.
@@ -181,13 +180,13 @@ class Drawer:
     self.calls = 0
 
   def submit(self, asks: Sequence[Ask]) -> concurrent.futures.Future:
-    """Puts rows into the queue; the future gets a `Generated` for each.
+    """Puts rows into the queue; the future gets a `Generated` for each row.
 
     A future that is cancelled while its rows wait costs nothing.
 
     Raises:
-      Full: There is no room for them.
-      Closed: After `close`.
+      Full: The queue has no room for the rows.
+      Closed: `close` was called before.
     """
     job = _Job(concurrent.futures.Future(), [None] * len(asks))
     with self._changed:
@@ -203,30 +202,30 @@ class Drawer:
     return job.future
 
   def drop(self, why: str) -> None:
-    """Fails the futures of rows that wait."""
+    """Fails the futures of the rows that wait."""
     with self._changed:
       waiting, self._waiting = self._waiting, collections.deque()
     for job, *_ in waiting:
       _fail(job, Closed(why))
 
   def close(self, why: str) -> None:
-    """Fails the futures of rows that wait, and refuses rows from now on."""
+    """Fails the futures of the rows that wait, and refuses rows from now on."""
     with self._changed:
       self._closed = why
       self._changed.notify_all()
     self.drop(why)
 
   def work(self, params: PyTree, timeout_s: float) -> int:
-    """Draws what is in the queue, up to `num_rows`.
+    """Draws completions of the rows in the queue, up to `num_rows`.
 
-    Called under `jax.set_mesh`, by one thread.
+    It is called under `jax.set_mesh`, by one thread.
 
     Args:
-      params: Of the policy, on the devices.
-      timeout_s: How long to wait for a first row.
+      params: Parameters of the policy, on the devices.
+      timeout_s: The longest wait for a first row, in seconds.
 
     Returns:
-      How many rows were drawn; 0 if none has come in time.
+      The number of rows drawn; 0 if no row has come in time.
     """
     taken = self._collect(timeout_s)
     if not taken:
@@ -242,7 +241,7 @@ class Drawer:
     return len(taken)
 
   def _collect(self, timeout_s: float) -> list[tuple[_Job, int, Ask]]:
-    """Waits for rows, and for those that come right after them."""
+    """Waits for a row, and for the rows that come right after it."""
     with self._changed:
       self._changed.wait_for(
         lambda: bool(self._waiting or self._closed), timeout=timeout_s
@@ -262,7 +261,7 @@ class Drawer:
     return taken
 
   def _draw(self, params: PyTree, asks: Sequence[Ask]) -> list[Generated]:
-    """Runs the program; rows that nobody has asked for are not drawn."""
+    """Runs the program; the rows beyond the contexts are not drawn."""
     contexts = sharding.from_local(self._arrays(asks), self._rows)
     completions = self._program(params, contexts)
     others = None
@@ -290,11 +289,11 @@ class Drawer:
     return found
 
   def _arrays(self, asks: Sequence[Ask]) -> resumed.ResumedContexts:
-    """NumPy arrays of contexts; the last rows do not exist."""
+    """Returns NumPy arrays of contexts; the rows beyond them do not exist."""
     shape = self.num_rows, self.context_len
     tokens: Any = np.full(shape, self.config.pad_id, np.int32)
     mask: Any = np.zeros(shape, bool)
-    mask[:, -1] = True  # A row without a token has no last one.
+    mask[:, -1] = True  # A row without a token would have no last token.
     key = asks[0].key
     fields: dict[str, Any] = {
       "keys": np.tile(key, (self.num_rows, *[1] * key.ndim)),
@@ -323,10 +322,10 @@ def _key_data(seed: jax.Array, folded: Sequence[jax.Array]) -> jax.Array:
 
 
 def key_of(seed: int, *folded: int) -> np.ndarray:
-  """Data of a key of draws, as arrays of the host.
+  """Returns the data of a random key for draws, as arrays of the host.
 
-  `key_of(seed, 0, i, 0)` is that of the i-th completion of the first prompt of
-  `run.sample(…, seed=seed)`.
+  For example, `key_of(seed, 0, i, 0)` is the key of the i-th completion of the
+  first prompt of `run.sample(…, seed=seed)`.
   """
   with jax.transfer_guard("allow"):
     return np.asarray(_key_data(np.int32(seed), list(map(np.int32, folded))))
@@ -337,9 +336,9 @@ def _fail(job: _Job, error: Exception) -> None:
 
 
 def _settle(put: Callable[[Any], None], value: Any) -> None:
-  """Puts an outcome into a future, unless it has one, or was cancelled.
+  """Puts a result into a future, unless it has one or was cancelled.
 
-  Whoever asked may cancel it at any time, from another thread.
+  Another thread may cancel the future at any time.
   """
   with contextlib.suppress(concurrent.futures.InvalidStateError):
     put(value)

@@ -1,4 +1,4 @@
-"""An HTTP server in a thread, with the paths of OpenAI's interface.
+"""An HTTP server in a thread, with the paths of OpenAI's API.
 
     GET  /health                 200 while requests are taken
     GET  /v1/models              the models
@@ -6,11 +6,13 @@
     POST /v1/chat/completions    `Endpoint.complete`
     POST /v1/completions         the same
 
-All of them but /health are also under /rollouts/NAME/v1/…, where requests
-belong to an episode. The server listens on this machine alone, or elsewhere
-with a token, which every request but /health then has to bring. Without a token
-it answers to the names of this machine alone (Host), and to no page of another
-site (Origin): a browser on this machine would pass on the requests of any page.
+All paths but /health are also under /rollouts/NAME/v1/…, where requests belong
+to an episode.
+
+The server listens on this machine alone, unless it has a token, which every
+request but /health then has to bring. Without a token it accepts only the names
+of this machine (Host) and pages from there (Origin): otherwise a browser on
+this machine would pass on the requests of any page.
 """
 
 from __future__ import annotations
@@ -32,36 +34,36 @@ from grpo_jax.serving.requests import BadRequest
 
 MAX_BYTES = 4 * 2**20
 _START_S = 30.0
-# For the body of a request, and for a connection on which nothing is asked.
+# Timeouts, for the body of a request and for an idle connection.
 _BODY_S = 20.0
 _IDLE_S = 75.0
 
 
 class Endpoint(Protocol):
-  """Who answers."""
+  """The object that answers requests."""
 
   def models(self) -> list[str]:
-    """Names of the models."""
+    """Returns the names of the models."""
     ...
 
   async def complete(
     self, body: Any, is_chat: bool, rollout: str | None
   ) -> dict[str, Any]:
-    """The body of an answer.
+    """Returns the body of an answer.
 
     Args:
       body: JSON data.
-      is_chat: Of /chat/completions.
+      is_chat: True for /chat/completions.
       rollout: The episode that the request belongs to, or None.
 
     Raises:
-      BadRequest: It is refused.
+      BadRequest: The request is refused.
     """
     ...
 
 
 def check_address(host: str, token: str) -> None:
-  """Raises ValueError for an address that others reach without a token."""
+  """Raises ValueError if other machines reach the address without a token."""
   if not _is_loopback(host) and not token:
     raise ValueError(
       f"--host={host} is reached from other machines, and whoever reaches it"
@@ -81,7 +83,7 @@ class Server:
   """A server that takes requests until it is closed.
 
   Attributes:
-    host, port: Where it listens.
+    host, port: The address on which the server listens.
     url: http://HOST:PORT
   """
 
@@ -97,12 +99,12 @@ class Server:
     """Starts a thread, and waits until the port is open.
 
     Args:
-      endpoint: Who answers; called in that thread.
+      endpoint: Answers the requests; called in that thread.
       host: Address or name.
-      port: 0 for a free one.
-      token: That requests have to bring; empty for none.
-      max_requests: That are worked on at the same time; others are refused.
-      timeout_s: For an answer.
+      port: Port; 0 for a free one.
+      token: The token that requests have to bring; empty for none.
+      max_requests: Most requests at the same time; more are refused.
+      timeout_s: Longest time for an answer, in seconds.
 
     Raises:
       ImportError: aiohttp is not installed.
@@ -135,7 +137,7 @@ class Server:
   def close(self) -> None:
     """Ends the thread; requests that wait get no answer."""
     if self._stop is not None:
-      with contextlib.suppress(RuntimeError):  # It is closed already.
+      with contextlib.suppress(RuntimeError):  # The loop is closed already.
         self._loop.call_soon_threadsafe(self._stop.set)
     self._thread.join(_START_S)
 
@@ -246,7 +248,7 @@ class Server:
     return self._web.json_response(answer)
 
   async def _stream(self, request: Any, events: list[dict[str, Any]]) -> Any:
-    """Sends events, of which each is JSON, and at last [DONE]."""
+    """Sends events, each as JSON, and then [DONE]."""
     response = self._web.StreamResponse(
       headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
     )
@@ -257,7 +259,7 @@ class Server:
     return response
 
   def _guarded(self, handler: Callable) -> Callable:
-    """The handler behind the token; whatever it raises is an answer too."""
+    """Adds the check of the token to a handler, and turns exceptions into answers."""
 
     async def guarded(request: Any) -> Any:
       try:
@@ -283,7 +285,7 @@ class Server:
     if not self._token:
       self._check_names(request)
       return
-    # What is not UTF-8 comes as half surrogate pairs.
+    # Bytes that are not UTF-8 come as half surrogate pairs.
     given = request.headers.get("Authorization", "").encode(
       "utf-8", "surrogateescape"
     )
@@ -295,7 +297,7 @@ class Server:
       )
 
   def _check_names(self, request: Any) -> None:
-    """Refuses what a page of another site sends through a browser."""
+    """Refuses requests that a page of another site sends through a browser."""
     origin = request.headers.get("Origin")
     for field, url in (("Host", f"//{request.host}"), ("Origin", origin)):
       try:
@@ -314,7 +316,7 @@ class Server:
 
 
 def _described(name: str) -> dict[str, Any]:
-  """A model, as clients list it."""
+  """Returns a model as clients list it."""
   return {
     "id": name,
     "object": "model",
@@ -333,7 +335,7 @@ async def _nowhere(request: Any) -> Any:
 
 
 def _import_web() -> Any:
-  """The optional package, imported when it is needed."""
+  """Imports the optional package when it is needed."""
   try:
     from aiohttp import web
   except ImportError as error:

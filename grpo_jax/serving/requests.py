@@ -1,11 +1,12 @@
-"""Requests and answers of OpenAI's interface, as `experiments.serve` has them.
+"""Requests and answers of OpenAI's API, as `experiments.serve` has them.
 
-A body becomes a `Request`, or a `BadRequest` that says what is wrong with it:
-nothing that would change an answer is passed over in silence. Beside what
-OpenAI has, `return_token_ids` is vLLM's: the answer then has the ids of prompt
-and completion. Log-probs are those of the distribution that a token was drawn
-from, with temperature and top_p applied; of a greedy completion, and of a
-prompt that is sent back (`echo`), at temperature 1.
+A body becomes a `Request`, or a `BadRequest` that says what is wrong with it: a
+field that would change the answer is never ignored. `return_token_ids` is
+vLLM's addition: the answer then has the token ids of prompt and completion.
+
+Log-probs are those of the distribution that a token was drawn from, with
+temperature and top_p applied. For a greedy completion, and for a prompt that is
+sent back (`echo`), they are at temperature 1.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from grpo_jax.serving import engine
 
 MAX_SEED = 2**31 - 1
 MAX_SAMPLES = 128
-MAX_LOGPROBS = 5  # Of /completions.
+MAX_LOGPROBS = 5  # For /completions.
 _MAX_STOPS = 16
-# Of these an answer does not depend.
+# Fields on which the answer does not depend.
 _IGNORED = frozenset(
   (
     *("user", "metadata", "store", "service_tier", "safety_identifier"),
@@ -32,7 +33,7 @@ _IGNORED = frozenset(
     "spaces_between_special_tokens",
   )
 )
-# These may be said, with the value that changes nothing.
+# Fields that are allowed with a value that changes nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
   "best_of": (1,),
   "suffix": ("",),
@@ -58,7 +59,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-# Why a field has no other value, where this is not obvious.
+# Reasons why a field has no other value, if they are not obvious.
 _REASONS = {
   "response_format": (
     "nothing here confines tokens to a grammar, so no form can be promised; say"
@@ -70,11 +71,11 @@ _REASONS = {
 
 
 class BadRequest(Exception):
-  """What is asked for cannot be had.
+  """The error of a request that cannot be answered.
 
   Attributes:
-    status: Of HTTP.
-    param: The field that is at fault, if it is one.
+    status: Status code of HTTP.
+    param: The field that is at fault, or None.
     code: A word for programs, or None.
   """
 
@@ -91,24 +92,24 @@ class BadRequest(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What is asked for.
+  """A request for completions.
 
   Attributes:
-    model: As it was named; "" if it was not.
-    messages: Of a chat; None for a prompt that is there as it is.
-    tools: Their descriptions, as the chat template reads them, or None.
-    chat_options: What else the chat template reads.
-    prompts: Texts or ids; empty for a chat.
+    model: The model's name; "" if the request has none.
+    messages: Messages of a chat; None for a plain prompt.
+    tools: Descriptions of tools, as the chat template reads them, or None.
+    chat_options: Other variables of the chat template.
+    prompts: Texts or token ids; empty for a chat.
     num_samples: Completions of each prompt.
-    limit: Most tokens of each; None: as many as there may be.
-    temperature, top_p: As in `sampling.SamplingConfig`; None where nothing was
-      said of them.
+    limit: Most tokens of each completion; None: as many as possible.
+    temperature, top_p: As in `sampling.SamplerConfig`; None if the request does
+      not set them.
     stop: Texts before which a completion is cut.
-    seed: Of its draws; None: any.
-    logprobs: Whether the answer has log-probs.
-    num_alternatives: Likeliest tokens that are named at each place.
-    echo: Whether the answer begins with the prompt.
-    token_ids: Whether it has ids.
+    seed: Seed of the draws; None: any.
+    logprobs: True if the answer has log-probs.
+    num_alternatives: Number of likeliest tokens that are named at each place.
+    echo: True if the answer begins with the prompt.
+    token_ids: True if the answer has token ids.
   """
 
   model: str
@@ -129,23 +130,23 @@ class Request:
 
   @property
   def with_alternatives(self) -> bool:
-    """Whether log-probs are needed that drawing does not give."""
+    """True if the request needs log-probs that drawing does not give."""
     return self.logprobs and (self.echo or self.num_alternatives > 0)
 
 
 def parse(body: Any, is_chat: bool) -> Request:
-  """Reads a body.
+  """Reads the body of a request.
 
   Args:
     body: JSON data.
-    is_chat: Of /chat/completions; else of /completions.
+    is_chat: True for /chat/completions, False for /completions.
 
   Raises:
-    BadRequest: It is none, or asks for what there is not.
+    BadRequest: The body is not a request, or asks for something unsupported.
   """
   if not isinstance(body, Mapping):
     raise BadRequest("the body is no JSON object; needed is one with a prompt.")
-  # A field that is null is as one that is missing.
+  # A field that is null counts as missing.
   given = {name: x for name, x in body.items() if x is not None}
   reader = _Fields(given)
   for name, neutral in _NEUTRAL.items():
@@ -159,7 +160,7 @@ def parse(body: Any, is_chat: bool) -> Request:
       )
   names = ("max_tokens", *("max_completion_tokens",) * is_chat)
   echo = not is_chat and reader.flag("echo")
-  # A prompt that is sent back is an answer without a single token.
+  # With `echo` an answer may have the prompt alone, and no new token.
   found = [reader.whole(name, 1 - echo, math.inf) for name in names]
   limits = [limit for limit in found if limit is not None]
   logprobs, num_alternatives = _logprobs_wanted(reader, is_chat)
@@ -199,7 +200,7 @@ def parse(body: Any, is_chat: bool) -> Request:
 
 
 def _logprobs_wanted(reader: _Fields, is_chat: bool) -> tuple[bool, int]:
-  """Whether there are log-probs, and likeliest tokens of each place."""
+  """Returns if log-probs are wanted, and the number of likeliest tokens."""
   if not is_chat:
     number = reader.whole("logprobs", 0, MAX_LOGPROBS)
     return number is not None, number or 0
@@ -213,14 +214,14 @@ def _logprobs_wanted(reader: _Fields, is_chat: bool) -> tuple[bool, int]:
 
 
 class _Fields:
-  """Fields of a body, and which of them somebody has looked at."""
+  """The fields of a body, and the names of those that have been read."""
 
   def __init__(self, given: Mapping[str, Any]):
     self._given = given
     self.taken: set[str] = set()
 
   def take(self, name: str) -> Any:
-    """The value of a field, or None."""
+    """Returns the value of a field, or None."""
     self.taken.add(name)
     return self._given.get(name)
 
@@ -262,7 +263,7 @@ class _Fields:
 def _chat(
   reader: _Fields,
 ) -> tuple[list[chat_lib.Message], list[Any] | None, dict[str, Any]]:
-  """Messages, tools, and what else the chat template reads."""
+  """Returns messages, tools and other variables of the chat template."""
   try:
     messages = chat_lib.checked(reader.take("messages"))
   except ValueError as error:
@@ -286,7 +287,7 @@ def _chat(
 
 
 def _prompts(value: Any) -> list[str | list[int]]:
-  """One prompt or several, each text or ids."""
+  """Returns a list of prompts, each a text or token ids."""
 
   def is_ids(x: Any) -> bool:
     return isinstance(x, list) and all(type(i) is int and i >= 0 for i in x)
@@ -308,7 +309,7 @@ def _prompts(value: Any) -> list[str | list[int]]:
 
 
 def wants_usage(options: Any) -> bool:
-  """Whether the last event of a stream has the numbers of tokens."""
+  """Returns True if the last event of a stream has the numbers of tokens."""
   match options:
     case None:
       return False
@@ -339,8 +340,8 @@ class Token(NamedTuple):
   """A token of an answer with log-probs.
 
   Attributes:
-    piece: Its text.
-    logp: Its log-prob, nats; None for the first token of a prompt.
+    piece: Bytes of its text.
+    logp: Log-prob of the token, nats; None for the first token of a prompt.
     likeliest: Likely tokens in its place, with log-probs, from the likeliest
       on; the token itself may be among them.
   """
@@ -352,17 +353,17 @@ class Token(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Reply:
-  """A completion as it is sent.
+  """A completion in the form in which it is sent.
 
   Attributes:
-    drawn: Its tokens, up to the one with which a stop text is whole.
-    said: All of their text, but for the end token.
-    text: Of that what is no call, up to a stop text; after the prompt, if that
+    drawn: Tokens, up to the one that completes a stop text.
+    said: The text of these tokens, without the end token.
+    text: The text up to a stop text, without calls; after the prompt, if that
       is sent back.
     tokens: Tokens with log-probs, those of a prompt that is sent back first;
       empty unless log-probs were asked for.
     finish_reason: "stop", "length" or "tool_calls".
-    calls: Calls of tools, as OpenAI has them.
+    calls: Calls of tools, in OpenAI's form.
   """
 
   drawn: engine.Generated
@@ -391,14 +392,14 @@ def answer(
   prompts: Sequence[Sequence[int]],
   replies: Sequence[Sequence[Reply]],
 ) -> dict[str, Any]:
-  """The body of an answer.
+  """Returns the body of an answer.
 
   Args:
-    request: What was asked for.
-    name: Of the answer.
-    model: That has answered.
-    prompts: Ids of each prompt.
-    replies: Of each of them.
+    request: The request.
+    name: The answer's name.
+    model: The model's name.
+    prompts: Token ids of each prompt.
+    replies: The replies to each prompt.
   """
   choices: list[dict[str, Any]] = []
   for ids, group in zip(prompts, replies, strict=True):
@@ -443,11 +444,11 @@ def answer(
 
 
 def events(answer: Mapping[str, Any], usage: bool) -> list[dict[str, Any]]:
-  """An answer as the events of a stream.
+  """Returns an answer as the events of a stream.
 
   Args:
-    answer: See above.
-    usage: Whether the last one has the numbers of tokens.
+    answer: The body from `answer`.
+    usage: True if the last event has the numbers of tokens.
   """
   is_chat = answer["object"] == "chat.completion"
   same = {
@@ -476,7 +477,7 @@ def events(answer: Mapping[str, Any], usage: bool) -> list[dict[str, Any]]:
 
 
 def _shown(piece: bytes) -> str:
-  """The text of a token; the bytes of a part of a character, as OpenAI does."""
+  """Returns the text of a token, or the bytes of a part of a character."""
   try:
     return piece.decode("utf-8")
   except UnicodeDecodeError:
@@ -512,7 +513,7 @@ def _logprobs(tokens: Sequence[Token]) -> dict[str, Any]:
 
 
 def _by_text(token: Token) -> dict[str, float] | None:
-  """Log-probs by text; the likelier one of two tokens with the same text."""
+  """Returns log-probs by text, the larger one if two tokens have the same text."""
   if token.logp is None:
     return None
   found: dict[str, float] = {}
@@ -522,7 +523,7 @@ def _by_text(token: Token) -> dict[str, float] | None:
 
 
 def error(problem: BadRequest) -> dict[str, Any]:
-  """The body of a refusal."""
+  """Returns the body of a refusal."""
   kinds = {401: "authentication_error", 429: "rate_limit_error"}
   kind = "server_error" if problem.status >= 500 else "invalid_request_error"
   return {
