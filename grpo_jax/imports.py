@@ -94,7 +94,7 @@ class LazyTable(MutableMapping[str, _T], Generic[_T]):
 
 
 def folder() -> str:
-  """Returns the folder of this process's pickles, gone when the process ends."""
+  """Returns the folder of this process's pickles; it goes with the process."""
   if not _opened:
     made = tempfile.TemporaryDirectory(prefix="grpo_jax_objects_")
     _opened.append(made.name)

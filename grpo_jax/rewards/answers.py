@@ -1,21 +1,22 @@
-r"""Which answer a completion commits to, and which number it is.
+r"""Final answers of completions, and the numbers that they are.
 
-The one reader of answers: rewards compare what it finds with the right answer,
-and votes (maj@k) count it.
+This is the only reader of answers: rewards compare its result with the right
+answer, and votes (maj@k) count it.
 
-A completion may hold a thought, `<think>…</think>`. An answer stands after it:
+A completion may have a thought, `<think>…</think>`. The answer comes after it:
 
-1. the content of the last `<answer>…</answer>`, and of its last `\boxed{…}` if
-   there is one; where `<answer>` is opened, nothing outside it is an answer;
-2. without `<answer>`, the last `\boxed{…}`, if no thought is left open;
-3. without a box too, what follows the last marker, as `####`, up to the end of
-   its line, if a marker is named and no thought is left open.
+1. It is the content of the last `<answer>…</answer>`, or of the last
+`\boxed{…}`
+   in that content. If `<answer>` is opened, nothing outside it is an answer.
+2. Without `<answer>`, it is the last `\boxed{…}`, if no thought is left open.
+3. Without a box too, it is the text behind the last marker, such as `####`, up
+   to the end of the line, if a marker is named and no thought is left open.
 
 `\fbox` is a box too. A number needs no braces: `\boxed 4`. An empty tag, box or
-marker is none, so that one behind the answer does not hide it.
+marker does not count, so that one behind the answer does not hide it.
 
-Every function takes time linear in the text. A policy that is stuck in a loop
-writes a tag ten thousand times.
+Every function takes time linear in the text, because a policy that is stuck in
+a loop writes a tag ten thousand times.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ import fractions
 import re
 import unicodedata
 
-# Deeply nested repetition is the usual text of this length. No answer to a
-# question with one right answer is this long.
+# Longer texts are usually deeply nested repetition; an answer to a question
+# with one right answer is not that long.
 MAX_CHARS = 1000
 # Fractions and roots within one another, as a person still writes them.
 _MAX_DEPTH = 4
@@ -36,17 +37,17 @@ _MAX_EXPONENT = 100  # Of ten, in scientific notation.
 _LATEX_TOKEN = re.compile(
   r"\\(?:boxed|fbox)\s*(?:\{|([-+]?[0-9][^\s$\\{}]*))|\\.|[{}]", re.DOTALL
 )
-_BEHIND_BARE = ".,;:!?)]"  # No part of a number that a box has without braces.
+_BEHIND_BARE = ".,;:!?)]"  # Not part of a number in a box without braces.
 _THINK, _END_THINK = "<think>", "</think>"
 _ANSWER, _END_ANSWER = "<answer>", "</answer>"
 _PARTS = (_THINK, _END_THINK, _ANSWER, _END_ANSWER, r"\boxed", r"\fbox")
 
 
 def last_boxed(text: str) -> str | None:
-  """Content of the last complete `\\boxed{…}` that has one, or None.
+  r"""Returns the content of the last complete `\boxed{…}`, or None.
 
-  Of nested boxes, the one that starts last. A box whose closing brace is
-  missing (a truncated completion) is no box, and an empty one is none either.
+  Of nested boxes it is the one that starts last. A box without a closing brace
+  (a truncated completion) does not count, and neither does an empty box.
   """
   open_braces: list[tuple[int, bool]] = []  # (start of content, is a box)
   start, content = -1, None
@@ -64,7 +65,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def final_answer(text: str, after: str = "") -> str | None:
-  """The answer that a completion commits to, by the rules above, or None.
+  """Returns the final answer of a completion, by the rules above, or None.
 
   Args:
     text: A completion.
@@ -96,14 +97,15 @@ def final_answer(text: str, after: str = "") -> str | None:
 
 
 def vote(text: str, after: str = "") -> str | None:
-  """What a completion votes for, or None if its answer cannot be read.
+  """Returns the vote of a completion, or None if its answer cannot be read.
 
-  The `canonical` form of its answer. A completion without any tag or box, as
-  tasks have them, is an answer as it stands, but for white space around it.
+  The vote is the `canonical` form of its answer. A completion without any tag
+  or box, as tasks have them, is an answer as a whole, without white space
+  around it.
 
   Args:
     text: A completion.
-    after: A marker before answers, as in `final_answer`; a part like a tag.
+    after: A marker before answers, as in `final_answer`; it counts as a tag.
   """
   answer = final_answer(text, after)
   if answer is not None:
@@ -113,10 +115,10 @@ def vote(text: str, after: str = "") -> str | None:
 
 
 def canonical(answer: str) -> str:
-  """A form that equal answers share: 1,000 and 1000.0, 1/2 and \\frac12.
+  r"""Returns a form that equal answers share: 1/2 for 1/2, 2/4 and \frac12.
 
-  A rational number is its value in lowest terms. Anything else stays as it
-  is, but for white space, dollars, and the sizes of fractions and brackets.
+  A rational number becomes its value in lowest terms. Any other answer loses
+  only white space, dollars, and the sizes of fractions and brackets.
   """
   found = quantity(answer)
   if found is not None and found.value is not None:
@@ -127,14 +129,14 @@ def canonical(answer: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Quantity:
-  """A number as a final answer has it.
+  r"""A number in a final answer.
 
   Attributes:
-    value: Of a rational number; None for one with roots or π.
+    value: The value of a rational number; None for a number with roots or π.
     places: Decimals of a number that was written with a decimal point, so that
       it may be rounded; 0 for any other.
-    unit: What follows it, as `cm` of `18\\text{ cm}`; `$` of dollars; often
-      empty.
+    unit: The unit behind it, such as `cm` in `18\text{ cm}`; `$` for dollars;
+      often empty.
     text: The number alone.
   """
 
@@ -166,16 +168,16 @@ _PLAIN_UNIT = re.compile(
   r"(?: [A-Za-z]+)*(?:/(?:[A-Za-z]{3,}|s|h|hr))?(?:\^[23])?"
   r"|m/s(?:\^2)?)\.?$"
 )
-# What may stand without a command where the right answer has it.
+# Units that need no command if the right answer has them.
 KNOWN_UNIT = re.compile(r"[A-Za-z](?:[A-Za-z/ ]*[A-Za-z])?(?:\^[23])?")
-# Words that say more than what is counted.
+# Words of a condition, which are not part of a unit.
 CONDITION = re.compile(
   r"(?i:\b(?:or|and|if|when|where|for|mod|modulo|more|less|least|most|than|above"
   r"|below|to|only|except|not|am|pm)\b|[ap]\. ?m)"
 )
 _ASSIGNED = re.compile(r"(?:[A-Za-z]|\\[a-z]+)?\s*=([^=]*)")
 _DOLLAR = re.compile(r"\\\$\$|\\?\$")
-# Brackets around all of a number, but for its sign.
+# Brackets around a whole number, except for its sign.
 _ENCLOSED = re.compile(
   r"(?P<sign>[-+−]?\s*)"
   r"(?:(?:\\left)?\((?P<inner>[^()]*?)(?:\\right)?\)|\{(?P<group>[^{}]*)\})"
@@ -188,7 +190,7 @@ _MAX_WRAPPINGS = 4
 
 
 def unwrapped(answer: str) -> str:
-  """An answer without what encloses all of it: $…$, **…**, \\text{…}, {…}."""
+  r"""Returns an answer without enclosing $…$, **…**, \text{…} or {…}."""
   answer = answer.strip()
   for _ in range(_MAX_WRAPPINGS):
     answer = answer.removesuffix(".").rstrip()
@@ -202,7 +204,7 @@ def unwrapped(answer: str) -> str:
 
 
 def _is_group(text: str) -> bool:
-  """Whether the brace that a text begins with is closed by its last one."""
+  """Returns True if a text's first brace is closed by its last."""
   depth = 0
   for brace in re.finditer(r"[{}]", text):
     depth += 1 if brace.group() == "{" else -1
@@ -212,7 +214,7 @@ def _is_group(text: str) -> bool:
 
 
 def without_scripts(answer: str) -> str:
-  """`^2` for ², and `^{10}` for ¹⁰."""
+  """Writes `^2` for ², and `^{10}` for ¹⁰."""
 
   def as_power(found: re.Match[str]) -> str:
     power = found.group().translate(str.maketrans(RAISED))
@@ -222,7 +224,7 @@ def without_scripts(answer: str) -> str:
 
 
 def with_fractions(answer: str) -> str:
-  r"""`\frac{1}{2}` for ½."""
+  r"""Writes `\frac{1}{2}` for ½."""
 
   def as_fraction(found: re.Match[str]) -> str:
     above, _, below = unicodedata.normalize("NFKD", found[0]).partition("⁄")
@@ -232,17 +234,17 @@ def with_fractions(answer: str) -> str:
 
 
 def formulas(answer: str) -> list[str]:
-  """The formulas of a sentence: what stands in $…$, \\(…\\) or \\[…\\]."""
+  r"""Returns the formulas of a sentence, in $…$, \(…\) or \[…\]."""
   return ["".join(found).strip() for found in _FORMULA.findall(answer)]
 
 
 def without_formulas(answer: str) -> str:
-  """What of a sentence is no formula."""
+  """Returns a sentence without its formulas."""
   return _FORMULA.sub("", answer)
 
 
 def quantity(answer: str, unit: str = "") -> Quantity | None:
-  r"""Reads a number, evaluated as far as it can be; None for anything else.
+  r"""Reads a number and evaluates it if it is rational; None for other texts.
 
   | accepted              |                                                    |
   |-----------------------|----------------------------------------------------|
@@ -254,17 +256,18 @@ def quantity(answer: str, unit: str = "") -> Quantity | None:
   | percentages           | 50\%, 50 percent: they are 0.5                     |
   | roots and π           | 2\sqrt{3}, \sqrt[3]{2}, \frac{1+\sqrt{5}}{2}, 4\pi |
 
-  Each also after `x =` or a dollar; before a unit, as `\text{ cm}`, ` cm` and
-  ^\circ; in brackets; and in `$…$` or in bold, alone or as the one formula of a
-  sentence. ½ and the like are fractions.
-  Sums, products and powers of whole numbers are no numbers here, nor are
-  chains (1 = 2 = 3), lists, units with a condition (`3 \text{ or more}`), and
-  functions: `123 \cdot 456` states a question again.
+  A number may stand after `x =` or a dollar; before a unit, such as
+  `\text{ cm}`, ` cm` and ^\circ; in brackets; and in `$…$` or in bold, alone or
+  as the only formula of a sentence. ½ and the like are fractions.
+
+  Sums, products and powers of whole numbers are not accepted: `123 \cdot 456`
+  only states a question again. Neither are chains (1 = 2 = 3), lists, units
+  with a condition (`3 \text{ or more}`), and functions.
 
   Args:
-    answer: What was answered.
-    unit: Of the right answer, if it is known. It needs neither a command nor a
-      blank: `5m`.
+    answer: The answer.
+    unit: The unit of the right answer, if it is known. It needs neither a
+      command nor a blank: `5m`.
   """
   if len(answer) > MAX_CHARS:
     return None
@@ -294,7 +297,7 @@ def quantity(answer: str, unit: str = "") -> Quantity | None:
     return None
   if enclosed := _ENCLOSED.fullmatch(answer):
     sign, inner = enclosed["sign"], enclosed["inner"] or enclosed["group"] or ""
-    # Blanks for them; -(1 + 2) stays.
+    # Blanks replace the brackets; -(1 + 2) stays.
     if not (sign.strip() and re.search("[-+−]", inner)):
       answer = f"{sign} {inner} "
   if unit in ("degree", "degrees", r"\degree"):
@@ -313,10 +316,10 @@ def quantity(answer: str, unit: str = "") -> Quantity | None:
 
 
 class _NotANumberError(Exception):
-  """What is being read is no number of the grammar."""
+  """The text being read is not a number of the grammar."""
 
 
-# Between thousands, beside a comma.
+# Separators of thousands other than a comma.
 SPACED = r"(?:,\\! ?|\{,\}|\\[,;:! ]|~|[ \u00a0\u2009\u202f])"
 _DIGITS = rf"(?:[1-9][0-9]{{0,2}}(?:(?:,|{SPACED})[0-9]{{3}})+|[0-9]+)"
 _REPEATED = re.compile(r"([0-9]*)\\overline\{([0-9]+)\}")
@@ -332,7 +335,7 @@ _FRACTION = re.compile(r"\\[dtc]?frac(?![a-z])")
 
 
 class _Reader:
-  """Recursive descent over
+  """A parser by recursive descent, with the grammar
 
       whole = sum [%]          sum = [±] term {± term}
       term = rational | [rational [·]] irrational [/ rational]
@@ -362,7 +365,7 @@ class _Reader:
 
   def _skip(self) -> None:
     space = _SPACE.match(self.text, self._at)
-    assert space is not None  # It may be empty.
+    assert space is not None  # The match may be empty.
     self._at = space.end()
 
   def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
@@ -470,13 +473,13 @@ class _Reader:
   def _scientific(
     self, number: fractions.Fraction, exponent: int
   ) -> fractions.Fraction:
-    # With other mantissas it is a product still to be done: 123 · 10^2.
+    # With another mantissa the product is still to be computed: 123 · 10^2.
     if not 1 <= number < 10 or abs(exponent) > _MAX_EXPONENT:
       raise _NotANumberError
     return number * fractions.Fraction(10) ** exponent
 
   def _irrational(self) -> bool:
-    """Takes a root, π, both, or a sum in brackets with one of them in it."""
+    """Reads a root, π, both, or a sum in brackets with one of them in it."""
     if self._takes("("):
       if self._sum() is not None:
         raise _NotANumberError
@@ -499,7 +502,7 @@ class _Reader:
     return bool(self._take(re.compile(r"\\pi(?![a-z])|π")))
 
   def _argument(self) -> fractions.Fraction | None:
-    """{sum}, or one digit."""
+    """Reads {sum}, or one digit."""
     if self._takes("{"):
       value = self._sum()
       self._need("}")
@@ -507,14 +510,14 @@ class _Reader:
     return self._number(self._take(re.compile("[0-9]")))
 
   def _fraction(self) -> fractions.Fraction | None:
-    """\\frac with sums above and below; nothing in one of numbers is left."""
+    r"""Reads \frac; two rational parts have to be plain numbers."""
     self._take(_FRACTION)
     start = self._at
     above, below = self._argument(), self._argument()
     if above is None or below is None:
       return None
     if re.search(r"[a-z*/]", self.text[start : self._at]):
-      raise _NotANumberError  # Of fractions, or of products.
+      raise _NotANumberError  # A part is a fraction or a product.
     return _quotient(above, below)
 
 

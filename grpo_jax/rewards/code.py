@@ -1,27 +1,24 @@
 r"""Rewards for programs that pass hidden tests, run in a sandbox.
 
-`code.py` reads the tests of a row: inputs with outputs, and calls with
-results.
-
 A program is run once for each input, in a box of its own. The calls of a row
 are evaluated one after another in one box, in the process that ran the program:
 a call may see what an earlier one has changed, as in any program. That leaks
 nothing, since no expected output is ever in a box, and a box costs more than
 most programs.
 
-The verdict is the host's: it compares values, or texts without white space at
-the ends of lines and of the whole. A test is not passed if the program crashes,
-ends with an error, takes too long, or writes too much. What remains possible is
-to guess, and tests with few possible outputs are easily guessed.
+The host decides: it compares values, or texts without white space at the ends
+of lines and of the whole. A test is not passed if the program crashes, ends
+with an error, takes too long, or writes too much. A program can still guess,
+and tests with few possible outputs are easily guessed.
 
-Tests of programs, in the forms in which data sets publish them.
-
-Ours is a list of dicts, of one of two kinds:
+`read` takes tests in the forms in which data sets publish them. Ours is a list
+of dicts, of one of two kinds:
 
     {"input": "3 4\n", "output": "7"}     standard input and output
     {"call": "f(3)", "output": "9"}       an expression, and its `repr`
 
-Read too, also as JSON text, and as the columns that hold them:
+These forms are read too, also as JSON text, and from the columns that hold
+them:
 
     {"inputs": [...], "outputs": [...]}   `input_output` of APPS and TACO, with
                                           "fn_name" for calls of a function
@@ -58,12 +55,12 @@ from typing import Any, NamedTuple
 from grpo_jax import strict_json
 from grpo_jax.rewards.sandbox import box as box_lib
 
-# Fields of `extras` that may hold the tests; the first that is there does.
+# Fields of `extras` that may hold the tests; the first that exists is read.
 FIELDS = (
   *("tests", "input_output", "reward_model", "ground_truth"),
   *("verification_info", "test_cases"),
 )
-# Columns that hold them together.
+# Columns that together hold the tests.
 _COLUMNS = (
   *("public_tests", "private_tests", "generated_tests"),
   *("public_test_cases", "private_test_cases"),
@@ -80,10 +77,11 @@ class Test(NamedTuple):
   """A test of a program.
 
   Attributes:
-    call: An expression; None where the program is run with an input.
-    input: What it reads.
-    output: What it has to write, or the `repr` of the call.
-    value: Of the call, in the place of `output`; a list of one element.
+    call: An expression; None if the program is run with an input.
+    input: The program's standard input.
+    output: The expected output, or the `repr` of the call.
+    value: The expected value of the call, which replaces `output`; a tuple of
+      one element.
   """
 
   call: str | None
@@ -92,7 +90,7 @@ class Test(NamedTuple):
   value: tuple[Any, ...] = ()
 
   def passes(self, said: str | None) -> bool:
-    """Whether a program has said what it should; None: nothing."""
+    """Returns True if the output is as expected; None counts as no output."""
     if said is None:
       return False
     if self.value:
@@ -119,7 +117,7 @@ def _is_value(said: str, value: Any) -> bool:
 
 
 def _listed(value: Any) -> Any:
-  """A value with lists for tuples, as JSON has them."""
+  """Returns a value with lists for tuples, as in JSON."""
   if isinstance(value, (list, tuple)):
     return [_listed(x) for x in value]
   if isinstance(value, dict):
@@ -128,11 +126,11 @@ def _listed(value: Any) -> Any:
 
 
 def of_row(extra: Mapping[str, Any]) -> list[Test]:
-  """The tests of a row.
+  """Returns the tests of a row.
 
   Raises:
     KeyError: No field has tests.
-    ValueError: There are none, or one is not of a known form.
+    ValueError: The field is empty, or a test is not of a known form.
   """
   fields = [name for name in FIELDS if extra.get(name) is not None][:1]
   fields = fields or [name for name in _COLUMNS if extra.get(name)]
@@ -155,13 +153,13 @@ def of_row(extra: Mapping[str, Any]) -> list[Test]:
 
 
 def read(tests: Any) -> list[Test]:
-  """The tests of a program.
+  """Returns the tests of a program.
 
   Args:
-    tests: In one of the forms above.
+    tests: Tests in one of the forms above.
 
   Raises:
-    ValueError: It is of none of them.
+    ValueError: The form is not one of these.
   """
   if isinstance(tests, (str, bytes)):
     tests = _json(tests)
@@ -198,7 +196,7 @@ def _read_one(test: Any) -> Test:
 
 
 def _test(given: Any, output: Any, name: Any, is_call: bool = False) -> Test:
-  """A test of an input, or of a function by its arguments."""
+  """Makes a test of an input, or of a function by its arguments."""
   if not name and not is_call:
     texts = [_text(given), _text(output)]
     if None in texts:
@@ -218,7 +216,7 @@ def _test(given: Any, output: Any, name: Any, is_call: bool = False) -> Test:
 
 
 def _text(value: Any) -> str | None:
-  """A text, or the lines of one."""
+  """Returns a text, or joins a list of lines; None for anything else."""
   if isinstance(value, Sequence) and all(isinstance(x, str) for x in value):
     return value if isinstance(value, str) else "\n".join(value)
   return None
@@ -240,8 +238,8 @@ _MARK = re.compile(
   re.M,
 )
 _LANGUAGE = re.compile(r"[ \t]*\W?(\w*)")
-_SHARE = 0.9  # Of the time for a row; the rest is for ending its last program.
-_LEAST_S = 1.0  # For a run, most of it for a busy machine to make the box.
+_SHARE = 0.9  # Of a row's time; the rest is for ending its last program.
+_LEAST_S = 1.0  # For a run; a busy machine needs most of it to make the box.
 _LANGUAGES = ("", "py", "python", "python3", "py3")
 
 
@@ -249,8 +247,8 @@ class _Block(NamedTuple):
   """A block between fences.
 
   Attributes:
-    language: As it is marked, in small letters; often empty.
-    start, end: Of its text.
+    language: The mark behind the fence, in small letters; often empty.
+    start, end: Characters of its text.
   """
 
   language: str
@@ -259,11 +257,11 @@ class _Block(NamedTuple):
 
 
 def _marks(completion: str) -> tuple[list[re.Match[str]], list[_Block]]:
-  """The tags and the blocks of a completion.
+  """Returns the tags and the blocks of a completion.
 
   In a block that is closed, a tag counts only at the beginning of a line, where
   it ends the block: programs have tags in their texts. A fence with one word
-  behind it begins a block, also if the block before was not closed.
+  behind it begins a block, even if the block before was not closed.
   """
   tags: list[re.Match[str]] = []
   inside: list[re.Match[str]] = []
@@ -276,7 +274,7 @@ def _marks(completion: str) -> tuple[list[re.Match[str]], list[_Block]]:
         continue
       tags.append(mark)
     elif opened is not None and not mark["fence"].startswith(opened["fence"]):
-      continue  # A shorter one, or one of other signs, is text of the block.
+      continue  # A shorter fence, or another kind, is text of the block.
     if opened is not None:
       blocks.append(_block(opened, mark.start()))
       inside.clear()
@@ -294,7 +292,7 @@ def _block(opened: re.Match[str], end: int) -> _Block:
 
 
 def _place(tags: Sequence[re.Match[str]], size: int) -> tuple[int, int] | None:
-  """Where the answer of a completion stands, by its tags; None: nowhere."""
+  """Returns the range of the answer in a completion, by its tags, or None."""
   last = {mark["tag"]: number for number, mark in enumerate(tags)}
   thought = last.get("</think>", -1)
   start = tags[thought].end() if thought >= 0 else 0
@@ -311,16 +309,16 @@ def _place(tags: Sequence[re.Match[str]], size: int) -> tuple[int, int] | None:
 
 
 def program_of(completion: str) -> str | None:
-  """The program in a completion, or None.
+  """Returns the program in a completion, or None.
 
-  The rules of `answers.py` say where an answer stands: behind the thoughts, and
-  in the last <answer>…</answer> if one is opened. There the program is the last
-  block that is marked as Python, else the last one that is not marked, else the
-  whole of it. A block that is not closed ends with the answer, and an empty one
-  is none.
+  The answer is where `answers.py` finds it: behind the thoughts, and in the
+  last <answer>…</answer> if one is opened. In the answer, the program is the
+  last block that is marked as Python, else the last block without a mark, else
+  the whole answer. A block that is not closed ends with the answer, and an
+  empty block does not count.
 
-  Takes time linear in the text: a row that takes too long is not wrong but
-  unscored.
+  Takes time linear in the text: a row that takes too long would be unscored,
+  not wrong.
   """
   tags, blocks = _marks(completion)
   place = _place(tags, len(completion))
@@ -332,7 +330,7 @@ def program_of(completion: str) -> str | None:
     program = completion[block.start : min(block.end, end)]
     is_inside = start <= block.start <= end and not program.isspace()
     if is_inside and program and block.language in _LANGUAGES:
-      # A block of a list is indented.
+      # A block in a list is indented.
       is_indented = program.lstrip("\r\n")[:1] in (" ", "\t")
       programs[bool(block.language)] = (
         textwrap.dedent(program) if is_indented else program
@@ -351,19 +349,19 @@ def num_passed(
   limits: box_lib.BoxLimits,
   row_s: float,
 ) -> int:
-  """How many tests a program passes.
+  """Counts the tests that a program passes.
 
-  After the first one that takes too long, none of the others is run, and none
-  for which there is hardly time to make a box: a program that leaves so little
-  must not have its row unscored. The calls come first, and together have the
-  time of one program.
+  After a test that takes too long, no further test is run. A test is also not
+  run if the time left hardly suffices to make a box: a program that leaves so
+  little time must not make its row unscored. The calls come first, and together
+  have the time of one program.
 
   Args:
-    box: For the program.
-    program: Python.
-    tests: The tests of the two kinds.
+    box: The box for the program.
+    program: Python code.
+    tests: Tests of both kinds.
     limits: The limits of each run.
-    row_s: Seconds for all of them.
+    row_s: Seconds for all runs.
   """
   end = time.monotonic() + row_s
   passed = 0
@@ -410,31 +408,31 @@ def code(
 ) -> list[float | None]:
   """The share of hidden tests that each completion's program passes.
 
-  A program that loops, crashes or floods has failed the tests in question: the
-  value is a number, whatever a program does.
+  A program that loops, crashes or floods fails the tests in question: the
+  reward is a number, whatever the program does.
 
   Args:
     prompts: Decoded prompts, ignored.
     completions: Each with a program; see `program_of`.
     ids: Occurrences in the data stream, ignored.
-    extras: Each with "tests", or another of `hidden_tests.FIELDS`. The policy
-      never sees them.
+    extras: Each with "tests", or another of `FIELDS`. The policy never sees
+      them.
     partial: False: 1.0 for all tests and 0.0 otherwise.
-    sandbox: "bwrap", or "process", which holds nothing.
-    timeout_s: Seconds that the caller waits for a row. Tests for which no time
-      is left are not passed, so that slow programs are wrong and not unscored:
-      let it be above `wall_s` times the number of tests that read input.
-    language: Of the programs: "python".
+    sandbox: "bwrap", or "process", which does not isolate the program.
+    timeout_s: Seconds that the caller waits for a row. A test for which no time
+      is left is not passed, so a slow program is wrong and not unscored. It
+      should be above `wall_s` times the number of tests that read input.
+    language: The programs' language: "python".
     cpu_s: Whole seconds of a core for each run of a program.
     wall_s: Seconds for each run.
     memory: Bytes of address space.
 
   Raises:
-    KeyError, ValueError: An element of `extras` has no tests, or others than
-      these; or an argument is not known.
+    KeyError, ValueError: An element of `extras` has no tests, or tests of an
+      unknown form; or an argument has an unknown value.
     RuntimeError: The sandbox cannot be made here, or has failed. Then nothing
       is known of the program: the row is unscored.
-    TimeoutError: The box itself did not begin in `wall_s`. Likewise.
+    TimeoutError: The box itself did not begin in `wall_s`. The row is unscored.
   """
   del prompts, ids
   if language != "python":
@@ -459,10 +457,10 @@ def warm_up(sandbox: str = "bwrap") -> None:
   """Makes and tests the box, before the first row.
 
   Raises:
-    RuntimeError: It cannot be made here, or does not hold.
+    RuntimeError: The box cannot be made here, or does not isolate.
   """
   box_lib.require(sandbox)
 
 
-# Called by each scoring process before its first row (`worker.main`).
+# Called by each scoring process before its first row (`reward_worker.py`).
 code.warm_up = warm_up  # type: ignore[attr-defined]

@@ -1,14 +1,14 @@
-"""Rewards made of other rewards, and of the tokens of a completion.
+"""Rewards made of other rewards and of tokens, and the total reward of a row.
 
 None of them reads text, so each is part of the compiled program, whatever the
-others are. `config.rewards.functions` names them, and `config.rewards.options`
-has their arguments:
+other rewards are. `config.rewards.functions` names them, and
+`config.rewards.options` has their arguments:
 
     config.rewards.functions = ("math_accuracy", "cosine_length")
     config.rewards.weights = (0.0, 1.0)
     config.rewards.options = {"cosine_length": {"max_len": 512}}
 
-The total reward of each row from its weighted components, in the graph.
+`combine` adds the weighted components of each row, in the graph.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from grpo_jax.types import Prompts, Rollout, Scored
 
 
 class RewardInputs(NamedTuple):
-  """What a derived reward is made of.
+  """The inputs of a derived reward.
 
   Attributes:
     components: Rewards by name; NaN: does not apply.
-    correct: 1 for a right answer, 0 for a wrong one, NaN where nobody says.
+    correct: 1 for a right answer, 0 for a wrong one, NaN if unknown.
     lengths: Tokens that the policy wrote, of whole rollouts.
     prompts: The prompts.
     rollout: The completions.
@@ -49,11 +49,11 @@ def seen(
   prompts: Prompts,
   rollout: Rollout,
 ) -> RewardInputs:
-  """What derived rewards of these completions are made of.
+  """Returns the inputs of derived rewards for these completions.
 
   Args:
     components: Rewards by name.
-    correct: The one whose values of at least 1 mark a right answer.
+    correct: The reward whose values of at least 1 mark a right answer.
     prompts: P prompts.
     rollout: B completions of them.
   """
@@ -76,15 +76,16 @@ def cosine(
 
       r = long + (short − long) (1 + cos(π min(n / max_len, 1))) / 2
 
-  Args:
-    correct: 1 right, 0 wrong, NaN unknown: does not apply.
-    lengths: n, tokens.
-    max_len: Tokens.
-    right: (short, long): reward of a right answer of 0 and of `max_len` tokens.
-    wrong: The same of a wrong one.
-
   With the defaults a right answer should be short. A wrong one should be long:
-  there may have been more to think. Swapped values give the reverse.
+  more thinking might have helped. Swapped values give the reverse.
+
+  Args:
+    correct: 1 right, 0 wrong, NaN unknown: the reward does not apply.
+    lengths: n, tokens.
+    max_len: Length at which the reward is `long`, tokens.
+    right: (short, long): rewards of a right answer of 0 and of `max_len`
+      tokens.
+    wrong: The same for a wrong answer.
 
   Source: Yeo et al., "Demystifying Long Chain-of-Thought Reasoning in LLMs",
   arXiv:2502.03373, Section 4.1; values as in Open-R1.
@@ -111,8 +112,8 @@ def kimi(
       λ = 1/2 − (n − n_min) / (n_max − n_min)
       r = λ if right, min(0, λ) if wrong; 0 where all lengths are equal
 
-  Lengths are compared over the rows of which is known whether they are right;
-  the reward does not apply to others.
+  Lengths are compared over the rows that are known to be right or wrong; the
+  reward does not apply to others.
 
   Source: Kimi Team, "Kimi k1.5", arXiv:2501.12599, Section 2.3.3.
   """
@@ -131,12 +132,13 @@ def repeated_ngrams(
   n: int = 3,
   penalty: float = -1.0,
 ) -> jax.Array:  # [B]
-  """A penalty for saying things again.
+  """A penalty for repeated n-grams.
 
       r = penalty · (1 − different n-grams / n-grams)
 
-  0 for a completion of fewer than n tokens. n-grams are of adjacent slots that
-  are all in the mask. Deviation: of token ids, where Open-R1 counts words.
+  The penalty is 0 for a completion of fewer than n tokens. n-grams are of
+  adjacent slots that are all in the mask. Deviation: n-grams are of token ids;
+  Open-R1 counts words.
 
   Source: as `cosine`; Open-R1's `get_repetition_penalty_reward`.
   """
@@ -160,13 +162,14 @@ def ranks(
   group_id: jax.Array,  # [B]
   num_groups: int,
 ) -> jax.Array:  # [B] in [0, 1]
-  """The place of each value among those of its group.
+  """The rank of each value in its group, from 0 to 1.
 
       r = (number of smaller ones + half of the other equal ones) / (G − 1)
 
-  1 for the largest of a group, 0 for the smallest, 1/2 where all are equal or
-  one is alone. NaN where the value is NaN, which also nobody is compared with.
-  A monotone change of the values leaves the ranks as they are.
+  The rank is 1 for the largest value of a group and 0 for the smallest. It is
+  1/2 if all values are equal or a group has one value. A NaN has rank NaN, and
+  does not count in its group. A monotone change of the values does not change
+  the ranks.
   """
   num_rows = values.shape[0]
   applies = ~jnp.isnan(values)
@@ -191,7 +194,7 @@ def ranks(
   return jnp.where(applies, back, jnp.nan)
 
 
-# What `config.rewards.functions` names.
+# The rewards that `config.rewards.functions` names.
 
 
 def cosine_length(
@@ -202,7 +205,7 @@ def cosine_length(
   wrong: tuple[float, float] = (-1.0, -0.5),
   exceeded: float | None = None,
 ) -> jax.Array:  # [B]
-  """`cosine` of the length; `max_len`: the budget T, if nothing is said.
+  """`cosine` of the length; `max_len` is the budget T by default.
 
   `exceeded` is the reward of a completion that the budget has cut off; the
   paper has −10.
@@ -229,8 +232,8 @@ def soft_overlong(
 ) -> jax.Array:  # [B]
   """`shaping.soft_overlong` as a reward of its own.
 
-  `max_len` is the budget T and `cache` a fifth of it, if nothing is said, as
-  in DAPO with 20 480 and 4 096 tokens.
+  By default `max_len` is the budget T and `cache` is a fifth of it, as in DAPO
+  with 20 480 and 4 096 tokens.
   """
   longest = _budget(of) if max_len is None else max_len
   last = longest / 5 if cache is None else cache
@@ -240,7 +243,7 @@ def soft_overlong(
 def repetition(
   of: RewardInputs, *, n: int = 3, penalty: float = -1.0
 ) -> jax.Array:
-  """`repeated_ngrams` of what the policy wrote."""
+  """`repeated_ngrams` of the tokens that the policy wrote."""
   return repeated_ngrams(of.rollout.tokens, of.rollout.written, n, penalty)
 
 
@@ -252,10 +255,11 @@ def rank(of: RewardInputs, *, source: str) -> jax.Array:  # [B]
 
 
 def total(of: RewardInputs, *, parts: Mapping[str, float]) -> jax.Array:  # [B]
-  """Other rewards in one: their sum with these weights, where they apply.
+  """The weighted sum of other rewards, over those that apply.
 
-  For algorithms that normalise each reward by itself (`mo_grpo`, `gdpo`): what
-  is to be normalised together is a `total`, and its parts have a weight of 0.
+  For algorithms that normalise each reward by itself (`mo_grpo`, `gdpo`), a
+  `total` joins rewards that are to be normalised together; its parts then have
+  a weight of 0:
 
       config.rewards.functions = ("accuracy", "process", "total", "consistency")
       config.rewards.weights = (0.0, 0.0, 1.0, 1.0)
@@ -263,7 +267,7 @@ def total(of: RewardInputs, *, parts: Mapping[str, float]) -> jax.Array:  # [B]
         "total": {"parts": {"accuracy": 1.0, "process": 0.5}}
       }
 
-  It does not apply where none of its parts does.
+  The total does not apply if none of its parts does.
   """
   values = jnp.stack([_component(of, "total", name) for name in parts])
   weights = jnp.stack([jnp.float32(weight) for weight in parts.values()])
@@ -277,15 +281,15 @@ def flipped(
 ) -> jax.Array:  # [B]
   """1 − r for some of the completions: a verifier with errors.
 
-  Which ones is drawn by `hashes.identity` of prompt and completion, and by
-  nothing else: the same completion of the same prompt is judged alike in each
+  `hashes.identity` of prompt and completion alone decides which completions are
+  misjudged. So the same completion of the same prompt is judged alike in each
   step, as by a model that is wrong about it.
 
   Args:
     of: The completions.
     source: Name of r, a reward in [0, 1].
     probability: Share of completions that are misjudged, in [0, 1].
-    seed: Another one misjudges others.
+    seed: Another seed misjudges other completions.
 
   Raises:
     ValueError: The probability is not in [0, 1].
@@ -302,16 +306,16 @@ def flipped(
   said = hashes.identity(of.rollout.tokens, of.rollout.completion_mask)
   salt = hashes.mixed(jnp.uint32(seed))
   drawn = hashes.mixed(said ^ hashes.mixed(asked ^ salt))
-  # 24 bits: more would be rounded, some to 1.
+  # 24 bits: with more, float32 would round, some values to 1.
   share = (drawn >> 8).astype(jnp.float32) / 2**24  # [0, 1)
   return jnp.where(share < probability, 1 - values, values)
 
 
 def _component(of: RewardInputs, name: str, source: str) -> jax.Array:  # [B]
-  """A reward that another one is made of.
+  """Returns a reward that another reward is made of.
 
   Raises:
-    ValueError: There is none of this name.
+    ValueError: No reward of this name comes before.
   """
   if source not in of.components:
     raise ValueError(
@@ -332,7 +336,7 @@ DERIVED: dict[str, Callable[..., jax.Array]] = {
 
 
 def sources(options: Mapping[str, Any]) -> tuple[str, ...]:
-  """Names of the rewards that a derived one with these options is made of."""
+  """Returns the names of the rewards that a derived reward is made of."""
   named = (options["source"],) if "source" in options else ()
   return (*named, *options.get("parts", ()))
 
@@ -365,23 +369,23 @@ def combine(
 
   Args:
     components: Each reward by name, before weights; NaN = not applicable.
-    weights: Weight of each component, by the same names; an array [] where it
+    weights: Weight of each component, by the same names; an array [] if it
       changes between steps.
     failed: True where a component failed, so that the row is unscored; None
-      if none can fail.
+      if no component can fail.
     correct: The component whose values of at least 1 mark a right answer;
       None for the first in sorted order.
 
   Returns:
-    The scored rows. A row is valid unless it failed, a component or the total
-    is beyond `ranges.MAX_REWARD`, or no component of non-zero weight applies
-    (a component of weight 0 is only observed, and its row alone would have a
-    reward of 0 that nobody gave). Rewards are 0 and `correct` is False where
-    not valid.
+    The scored rows. A row is not valid if it failed, if a component or the
+    total is beyond `ranges.MAX_REWARD`, or if no component of non-zero weight
+    applies. (A component of weight 0 is only observed; with it alone a row
+    would have a reward of 0 that no function gave.) If a row is not valid, its
+    reward is 0 and `correct` is False.
 
   Raises:
-    KeyError: Components and weights do not have the same names, there are
-      none, or `correct` is not among them.
+    KeyError: Components and weights have different names, there are no
+      components, or `correct` is not among them.
   """
   if not components or set(components) != set(weights):
     raise KeyError(

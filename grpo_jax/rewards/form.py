@@ -1,9 +1,7 @@
-"""Rewards for the form of a completion, whatever its content.
+"""Rewards for the form of a completion, and for the steps of its reasoning.
 
-Scores of the steps of a text: which line of the reasoning is right.
-
-Such a function is named by `config.rewards.steps`, has the signature of a
-reward function (`registry.py`), and returns for each completion a list of
+A function of steps is named by `config.rewards.steps` and has the signature of
+a reward function (`registry.py`). It returns for each completion a list of
 (characters of the completion up to the end of the step, score of the step).
 """
 
@@ -18,8 +16,8 @@ _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
 def _is_think_answer(text: str) -> bool:
   # Searched by hand, not with the expression in the docstring below: with two
-  # lazy groups it backtracks quadratically on "</think>" * n, and a policy
-  # stuck in a loop writes exactly that.
+  # lazy groups the expression backtracks quadratically on "</think>" * n, and a
+  # policy stuck in a loop writes exactly that.
   if any(text.count(tag) != 1 for tag in _TAGS):
     return False
   thought, _, rest = text.partition("</think>")
@@ -39,7 +37,7 @@ def think_answer_format(
   ids: list[int],
   extras: list[dict],
 ) -> list[float]:
-  """1.0 where the completion is one thought followed by one answer, else 0.0.
+  """1.0 if the completion is one thought followed by one answer, else 0.0.
 
       ^<think>(?!.*<think>).*?</think>\\s*<answer>.*?</answer>\\s*$
 
@@ -49,13 +47,13 @@ def think_answer_format(
   a chat template must not write it already. Linear in the length of the
   completion.
 
-  What the thought says is not looked at: any word takes this reward.
+  The content of the thought does not matter: any word takes this reward.
 
   Args:
     prompts: Decoded prompts, ignored.
     completions: Decoded completions, without the end token.
     ids: Occurrences in the data stream, ignored.
-    extras: What else is known of each prompt, ignored.
+    extras: Other data of each prompt, ignored.
 
   Returns:
     One number per completion.
@@ -72,17 +70,19 @@ def tag_count(
   ids: list[int],
   extras: list[dict],
 ) -> list[float]:
-  """0.25 for each of `<think>`, `</think>`, `<answer>`, `</answer>` that
-  occurs exactly once: a part of the way to `think_answer_format`.
+  r"""0.25 for each of the four tags that occurs exactly once.
+
+  The tags are `<think>`, `</think>`, `<answer>` and `</answer>`. The reward is
+  a part of the way to `think_answer_format`.
 
   Deviation: Open-R1 counts the tags together with the newlines beside them,
-  as in "<think>\\n"; here the tags alone count.
+  as in "<think>\n"; here the tags alone count.
 
   Args:
     prompts: Decoded prompts, ignored.
     completions: Decoded completions.
     ids: Occurrences in the data stream, ignored.
-    extras: What else is known of each prompt, ignored.
+    extras: Other data of each prompt, ignored.
 
   Returns:
     One number per completion: 0, 0.25, 0.5, 0.75 or 1.
@@ -96,8 +96,8 @@ def tag_count(
   ]
 
 
-# What the Unicode names of a script's letters begin with, behind FULLWIDTH and
-# the like.
+# The beginnings of the Unicode names of a script's letters, behind FULLWIDTH
+# and the like.
 _NAMES = {
   "arabic": ("ARABIC ",),
   "cyrillic": ("CYRILLIC ",),
@@ -119,24 +119,25 @@ def language_consistency(
 ) -> list[float | None]:
   """The share of the letters of the thought that belong to a script.
 
-  The thought is what stands between `<think>` and the next `</think>`. Without
+  The thought is the text between `<think>` and the next `</think>`. Without
   `<think>` it begins with the completion, and without `</think>` it ends with
-  it. Digits, signs, and accents that are characters of their own are no
-  letters. A script is not a language: English and French have the same one.
+  the completion. Digits, signs, and accents that are characters of their own
+  are not letters. A script is not a language: English and French have the same
+  script.
 
   Args:
     prompts: Decoded prompts, ignored.
     completions: Decoded completions.
     ids: Occurrences in the data stream, ignored.
-    extras: What else is known of each prompt, ignored.
+    extras: Other data of each prompt, ignored.
     script: "latin", "cyrillic", "greek", "arabic", "devanagari", "han", "kana"
       (Hiragana and Katakana) or "hangul".
 
   Returns:
-    0 to 1 per completion; None where the thought has no letters.
+    0 to 1 per completion; None if the thought has no letters.
 
   Raises:
-    KeyError: No such script.
+    KeyError: The script is unknown.
 
   Source: DeepSeek-AI, "DeepSeek-R1", arXiv:2501.12948, Section 2.3.2: the
   proportion of target language words. Deviation: letters, not words, for Han
@@ -177,11 +178,11 @@ _EQUATION = re.compile(
   rf"((?:\s*[-+*/x×÷]\s*(?:\((?:{_NUMBER})\)|(?:{_NUMBER}))){{1,8}})"
   rf"\s*=\s*({_NUMBER})"
 )
-# What makes an equation a part of a longer one: before it, and behind it.
+# Signs that make an equation a part of a longer one: before it, and behind it.
 _OPERATORS = ("+", "-", "*", "/", "×", "÷", "^")
 _GOES_ON = re.compile(r"\s*[-+*/×÷^]\s*[(0-9.]")
 _TERM = re.compile(rf"\s*([-+*/x×÷])\s*\(?({_NUMBER})\)?")
-# So much of a line is read. A policy may write a line without end.
+# Only so many characters of a line are read: a policy may write without end.
 _MAX_LINE = 500
 # Written decimals are rounded: 1 / 3 = 0.33.
 _DIVISIONS = ("/", "÷")
@@ -193,24 +194,26 @@ def arithmetic_steps(
   ids: list[int],
   extras: list[dict],
 ) -> list[list[tuple[int, float]]]:
-  """1.0 for each line whose sums are right, 0.0 for one with a wrong sum.
+  """1.0 for each line whose sums are right, 0.0 for a line with a wrong sum.
 
-  A step is a line with at least one equation `a + b = c` of written numbers,
-  with +, −, × (also `x` and `*`) and ÷ (`/`) between two and nine of them, in
-  the usual order of operations. A line is right if all its equations are: each
-  of them exactly, or, where it has a division, as far as the decimals of its
-  result go. Lines without an equation are no steps, and a piece of a longer
-  one, as in `(3 + 1) * 2 = 8`, is none. What the line is about is not looked
-  at: `1 + 1 = 2` takes this reward.
+  A step is a line with at least one equation `a + b = c` of written numbers.
+  Left of the equals sign are two to nine numbers with +, −, × (also `x` and
+  `*`) and ÷ (`/`), in the usual order of operations. A line is right if all its
+  equations are. An equation with a division has to hold up to the decimals of
+  its result, any other one exactly.
+
+  A line without an equation is not a step. A part of a longer equation, as in
+  `(3 + 1) * 2 = 8`, does not count. The topic of the line does not matter:
+  `1 + 1 = 2` takes this reward.
 
   Args:
     prompts: Decoded prompts, ignored.
     completions: Decoded completions.
     ids: Occurrences in the data stream, ignored.
-    extras: What else is known of each prompt, ignored.
+    extras: Other data of each prompt, ignored.
 
   Returns:
-    Of each completion (characters up to the end of the line, score).
+    For each completion a list of (characters up to the end of the line, score).
 
   Source: process supervision of DeepSeekMath (arXiv:2402.03300, Section
   4.1.3), with arithmetic in the place of its process reward model.
@@ -234,7 +237,7 @@ def _of_text(text: str) -> list[tuple[int, float]]:
 
 
 def _is_part(equation: re.Match[str]) -> bool:
-  """Whether it is cut out of a longer one: 2^2 + 1 = 5, 1 + 1 = 2 + 5."""
+  """Returns True for a part of a longer equation, as in 2^2 + 1 = 5."""
   text, start = equation.string, equation.start()
   if _GOES_ON.match(text, equation.end()):
     return True
@@ -246,7 +249,7 @@ def _is_part(equation: re.Match[str]) -> bool:
 
 
 def _holds(first: str, rest: str, result: str) -> bool:
-  """Whether an equation is true."""
+  """Returns True if an equation holds."""
   terms, sign, last = Fraction(0), 1, _value(first)
   for operator, written in _TERM.findall(rest):
     value = _value(written)

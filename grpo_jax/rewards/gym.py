@@ -1,8 +1,8 @@
-r"""Rewards of reasoning-gym: each problem's own dataset scores the answer.
+"""Rewards of reasoning-gym: each problem's own dataset scores the answer.
 
-The problem is made anew from what its record says (`extras`), and compared with
-the prompt, so that an answer is never scored against another problem. Scores
-are partial where a dataset gives some for an answer that is nearly right.
+The problem is made anew from its record (`extras`), and compared with the
+prompt, so that an answer is never scored against another problem. Some datasets
+give a partial score to an answer that is nearly right.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import json
 from grpo_jax import gym
 from grpo_jax.rewards import answers
 
-# Their `score_answer` takes every text for right: bool("False") is True.
+# Datasets whose `score_answer` takes every text for right: bool("False") is
+# True. Their answers are compared as texts.
 _COMPARED = ("game_of_life_halting",)
 # A completion without any of these is an answer as it stands.
 _MARKS = ("<think>", "</think>", "<answer>", "</answer>", r"\boxed")
 
 
 def answer_of(completion: str) -> str | None:
-  """The answer of a completion, or None if it cannot be read.
+  """Returns the answer of a completion, or None if it cannot be read.
 
-  That of `answers.final_answer`; of a completion without tags and boxes, all of
-  it but for white space around it.
+  It is the answer of `answers.final_answer`. If a completion has neither tags
+  nor boxes, the whole text without white space around it is the answer.
   """
   answer = answers.final_answer(completion)
   if answer is None and not any(mark in completion for mark in _MARKS):
@@ -46,16 +47,16 @@ def reasoning_gym(
     ids: Unused.
     extras: Each has `dataset`, `settings`, `level` and `seed`, as records of
       `data.source="reasoning_gym"` do.
-    exact: Whether only a score of 1 counts, as 1, and any other one as 0.
+    exact: If True, a score of 1 counts as 1 and any other score as 0.
 
   Returns:
-    Usually in [0, 1], 1 for a right answer; 0 without an answer, and for one
-    at which the dataset raises.
+    Scores, usually in [0, 1], with 1 for a right answer. The score is 0 without
+    an answer, and for an answer at which the dataset raises.
 
   Raises:
     ImportError: reasoning-gym is missing.
     KeyError: The extras are not those of such a record.
-    ValueError: The problem made anew is another one.
+    ValueError: The problem made anew differs from the prompt.
   """
   del ids
   rows = zip(prompts, completions, extras, strict=True)
@@ -85,8 +86,9 @@ def _score(prompt: str, completion: str, extra: dict) -> float:
   try:
     return made.score(answer)
   except Exception:
-    # Some raise at what is no number, or no list. Who writes that is wrong,
-    # not unscored; if the right answer raises too, nobody is.
+    # Some datasets raise at an answer that is not a number, or not a list. Such
+    # an answer is wrong, not unscored. But if the right answer raises too, the
+    # dataset is at fault, and the row is unscored.
     if made.entry["answer"] is not None:
       made.score(made.entry["answer"])
     return 0.0

@@ -1,25 +1,25 @@
 r"""Rewards for a right final answer in mathematics.
 
 A gold answer that is a number is compared with numbers only, exactly. Any other
-is written plainly (`notation.plain`), and so is the prediction:
+gold answer is written plainly (`notation.plain`), and so is the prediction:
 
-- the same text is right;
-- lists, tuples, sets and intervals are compared member by member: the order
-  counts in ( ) and [ ], and the number of members always;
-- `x < 1 or x > 3` and the union of two intervals are the same;
-- words, times of day, and what math-verify does not read as a whole are right
-  as the same text only. It reads a gold answer as a whole if the gold answer
-  with any one of its numbers changed is another expression;
-- formulas are compared by math-verify, once the prediction is known to be
+- The same text is right.
+- Lists, tuples, sets and intervals are compared member by member: the order
+  counts in ( ) and [ ], and the number of members always.
+- `x < 1 or x > 3` and the union of two intervals are the same.
+- Words, times of day, and formulas that math-verify does not read as a whole
+  are right as the same text only. A gold answer is read as a whole if a change
+  of any one of its numbers makes it another expression.
+- Formulas are compared by math-verify, once the prediction is known to be
   cheap; numbers among them exactly.
 
-What a reward can be had for without a right answer, and stays:
+These answers get the reward although they are not quite right:
 
 - a fraction that is not reduced, `\frac{246}{2}` for 123, and a root that is
-  not simplified, where the gold answer has roots too: both are numbers;
-- a dollar before a number that counts no money: gold answers leave it out;
-- the name before `=`: `y = 3` for x;
-- where the gold answer is no number, everything that math-verify takes for
+  not simplified, if the gold answer has roots too: both are numbers;
+- a dollar before a number that does not count money: gold answers leave it out;
+- another name before `=`: `y = 3` for x;
+- if the gold answer is not a number, everything that math-verify takes for
   equal: `(1 \cdot 1, 2)` for `(1, 2)`, a for A;
 - an answer that is changed later without a tag or a box: "no, it is 7".
 """
@@ -36,14 +36,15 @@ from typing import Any
 from grpo_jax.rewards import answers, notation
 
 # A row may take this long, which is under the 10 s that `host.HostScorer`
-# grants by default. Its deadline is still needed: math-verify raises from a
-# signal, which does not interrupt one long operation in C and is lost inside a
-# destructor.
+# grants by default. The scorer's deadline is still needed: math-verify raises
+# from a signal, which does not interrupt one long operation in C and is lost
+# inside a destructor.
 _TIMEOUT_S = 6
 
-# What a prediction may have of a thing that costs time, or as much as the gold
-# answer has of it. Without these limits math-verify times out on towers of
-# powers, unions, and brackets, whose parsing takes twice as long for each pair.
+# Limits of things that cost time. A prediction may have as much of each, or as
+# much as the gold answer has. Without these limits math-verify times out on
+# towers of powers, unions, and brackets, whose parsing takes twice as long for
+# each pair.
 _MAX_FORMULA_CHARS = 300
 _MAX_NESTING = 5
 _MAX_BRACKETS = 12
@@ -55,7 +56,7 @@ _MAX_UNIONS = 4
 _MAX_RELATIONS = 1
 # Decimals from which on a rounded number stands for the exact one.
 _MIN_ROUNDED_PLACES = 6
-# Digits to which two numbers with roots or π are the same.
+# Two numbers with roots or π are the same if so many digits agree.
 _MAX_DIGITS = 2500
 _MAX_MEMBERS = 24
 
@@ -66,7 +67,7 @@ _UNIT_BEHIND = re.compile(r"\\text\{([^{}]*)\}(?:\^\{[23]\})?$")
 _BASE = re.compile(r"(?<=[0-9A-F])_\{[0-9]+\}$")
 _RATIO = re.compile(r"([^:]+):([^:]+)")
 _TIME = re.compile(r"[0-9]{1,2}:[0-9]{2}\b.*")
-# What math-verify passes over, or reads as something else.
+# Notation that math-verify ignores, or reads as something else.
 _UNREAD = re.compile(
   r"\\(?:equiv|mod|ldots|to|gcd|lcm|langle|mapsto|iff|implies|perp|parallel)"
   r"(?![A-Za-z])|\\in(?![a-z]).*\\in(?![a-z])|:.*:|\{.*[:|].*\\\}|[0-9]'"
@@ -76,9 +77,9 @@ _WORD = re.compile(r"\$?\\(?:text\w*|mathrm|mbox)\s*\{\s*[A-Za-z]{2,}\s*\}\$?")
 _POWER_TOKEN = re.compile(r"[0-9]+|[^\s]")
 _UNION = re.compile(r"\\(?:cup|cap|setminus)(?![A-Za-z])")
 _RELATION = re.compile(r"[=<>≤≥≠]|\\(?:leq?|geq?|neq?|lt|gt)(?![A-Za-z])")
-# Commands that write something down. All others, as \sum or \binom, give
-# math-verify something to compute, and are accepted if the gold answer has
-# them too.
+# Commands that only write something down. All others, such as \sum or \binom,
+# give math-verify something to compute. They are accepted only if the gold
+# answer has them too.
 _WRITTEN = frozenset(
   "\\" + name
   for name in (
@@ -106,7 +107,7 @@ def _math_verify() -> Any:
 
 @functools.lru_cache(256)
 def _parse(text: str) -> Any:
-  """The expression of a plain formula; raises if it is not read whole."""
+  """Parses a plain formula; raises if it is not read as a whole."""
   from latex2sympy2_extended import latex2sympy2
   from math_verify import grader
 
@@ -114,7 +115,7 @@ def _parse(text: str) -> Any:
     raise ValueError(text)
   if ratio := _RATIO.fullmatch(text):
     text = rf"\frac{{{ratio[1]}}}{{{ratio[2]}}}"
-  # Decimals as fractions, for 0.1 is no binary number.
+  # Decimals as fractions: 0.1 is not exact in binary.
   text = _NUMBER.sub(_as_fraction, text).replace("%", r"\%")
   return latex2sympy2.latex2sympy(
     text,
@@ -132,7 +133,7 @@ def _as_fraction(found: re.Match[str]) -> str:
 
 
 def _equal(gold: str, found: str) -> bool:
-  """Whether two formulas are, for math-verify; False where it raises."""
+  """Returns True if math-verify finds two formulas equal, and no error."""
   try:
     wanted, said = (notation.named(text)[1] for text in (gold, found))
     if _is_number(_parse(wanted)) and _is_number(_parse(said)):
@@ -151,9 +152,9 @@ def _verified(gold: str, found: str) -> bool:
 
 
 def _differ(one: Any, other: Any) -> bool:
-  """Whether two terms with variables differ, be it little, at one point.
+  """Returns True if two terms with variables differ at a point, even slightly.
 
-  For math-verify nothing is left of a difference below 1e-15.
+  math-verify ignores a difference below 1e-15.
   """
   import sympy
 
@@ -177,7 +178,7 @@ def _is_zero(number: Any) -> bool:
 
   try:
     return number.evalf(2, maxn=_MAX_DIGITS, strict=True) == 0
-  except evalf.PrecisionExhausted:  # Of an integral at any precision.
+  except evalf.PrecisionExhausted:  # An integral raises at any precision.
     left_open = sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit
     return not number.has(*left_open)
 
@@ -189,7 +190,7 @@ def _is_number(expression: Any) -> bool:
 
 
 def _numbers_equal(gold: str, found: str, places: int = 0) -> bool:
-  """Whether both are the same number, to so many places or exactly."""
+  """Returns True if both are the same number, to so many places or exactly."""
   import sympy
 
   one, other = _parse(gold), _parse(found)
@@ -206,7 +207,7 @@ def _numbers_equal(gold: str, found: str, places: int = 0) -> bool:
 
 @functools.lru_cache(4096)
 def _is_read_whole(gold: str) -> bool:
-  """Whether the formula with any one number changed is another expression."""
+  """Returns True if a change of any number makes another expression."""
   expression = _parse(gold)
   for found in _NUMBER.finditer(gold):
     whole, point, places = found.group().partition(".")
@@ -221,11 +222,11 @@ def _is_read_whole(gold: str) -> bool:
 
 
 def reads(gold: str) -> str:
-  """How a gold answer is compared.
+  """Returns the way in which a gold answer is compared.
 
   Returns:
-    "number", "words", "formula" or "text"; "" for one that cannot be compared.
-    As "text", a formula that math-verify does not read whole is compared.
+    "number", "words", "formula" or "text"; "" if it cannot be compared. A
+    formula that math-verify does not read as a whole is compared as "text".
   """
   gold = _gold(gold)
   plain = notation.plain(gold)
@@ -263,7 +264,7 @@ def _gold(answer: Any) -> str:
 
 
 def _is_complete(text: str) -> bool:
-  """Whether there is something, with as many braces opened as closed."""
+  """Returns True for a text with as many braces opened as closed."""
   return bool(text) and text.count("{") == text.count("}")
 
 
@@ -293,7 +294,7 @@ def _accuracy(prediction: str | None, gold: str) -> float | None:
 
 
 def _same(gold: str, found: str) -> bool:
-  """Whether two plain answers are the same."""
+  """Returns True if two plain answers are the same."""
   if notation.as_words(gold) == notation.as_words(found):
     return True
   members, of_found = (
@@ -336,7 +337,7 @@ def _same_members(gold: notation.Elements, found: notation.Elements) -> bool:
 def _same_intervals(
   gold: tuple[notation.Interval, ...], found: tuple[notation.Interval, ...]
 ) -> bool:
-  """Whether both have the same intervals, in any order."""
+  """Returns True if both have the same intervals, in any order."""
 
   def same(one: notation.Interval, other: notation.Interval) -> bool:
     names = {one.name, other.name} - {""}
@@ -354,7 +355,7 @@ def _same_intervals(
 def _paired(
   gold: Iterable[Any], found: Iterable[Any], same: Callable[..., bool]
 ) -> bool:
-  """Whether each has another one that is the same."""
+  """Returns True if the parts can be paired with parts that are the same."""
   left = list(found)
   for part in gold:
     equal = next((k for k, x in enumerate(left) if same(part, x)), None)
@@ -375,7 +376,7 @@ def _same_leaf(gold: str, found: str) -> bool:
     if said is not None:
       return bool(_of_quantities(said, wanted))
   if notation.as_words(_BASE.sub("", gold)) == notation.as_words(found):
-    return True  # A base may be left out, as a unit may.
+    return True  # A base may be left out, like a unit.
   gold, found = _without_unit(gold, found)
   if notation.has_words(gold) or _TIME.fullmatch(gold):
     return False
@@ -385,7 +386,7 @@ def _same_leaf(gold: str, found: str) -> bool:
 
 
 def _without_unit(gold: str, found: str) -> tuple[str, str]:
-  r"""Both without the unit behind a number, as in `5! \text{ ways}`."""
+  r"""Returns both without the unit behind a number, as in `5! \text{ ways}`."""
   unit = _UNIT_BEHIND.search(gold)
   if unit is None or answers.CONDITION.search(unit[1]):
     return gold, found
@@ -422,7 +423,7 @@ def _close(gold: str, found: str, places: int) -> bool:
 
 
 def _rounds_to(value: fractions.Fraction, other: answers.Quantity) -> bool:
-  """Whether `other` is `value` rounded to decimals enough to stand for it."""
+  """Returns True if `other` is `value` rounded to enough decimals."""
   return (
     other.places >= _MIN_ROUNDED_PLACES
     and bool(other.value)
@@ -431,7 +432,7 @@ def _rounds_to(value: fractions.Fraction, other: answers.Quantity) -> bool:
 
 
 def _is_cheap(prediction: str, gold: str) -> bool:
-  """Whether math-verify can compare the two in little time."""
+  """Returns True if math-verify can compare the two in little time."""
   if set(_COMMAND.findall(prediction)) - _WRITTEN - set(_COMMAND.findall(gold)):
     return False
   if "!" in prediction and "!" not in gold:
@@ -468,12 +469,13 @@ def _variables(text: str) -> int:
 
 
 def _powers(text: str) -> tuple[int, int, int]:
-  """What the powers of a formula cost.
+  """Returns three measures of the cost of a formula's powers.
 
   Returns:
-    How many stand on each other: 1 in x^2, 2 in 2^{n^2} and x^a^b; the largest
-    product of the whole numbers in one exponent; and the sum of these over
-    powers of brackets, which are expanded.
+    The height of the tallest tower: 1 in x^2, 2 in 2^{n^2} and x^a^b; the
+      largest
+    product of the whole numbers in one exponent; and the sum of these products
+    over powers of brackets, which are expanded.
   """
   tallest = largest = expanded = level = last = pending = 0
   opened: list[tuple[int, int]] = []
@@ -505,15 +507,15 @@ def math_accuracy(
   extras: list[dict],
   answer_after: str = "",
 ) -> list[float | None]:
-  r"""1.0 where the final answer equals the gold answer, else 0.0.
+  r"""1.0 if the final answer equals the gold answer, else 0.0.
 
-  `answers.final_answer` says which answer that is. If the gold answer is a
-  number (`answers.quantity`), so must be the prediction: whole numbers,
-  fractions and decimals are compared exactly, or as far as a decimal of six or
-  more places goes; numbers with roots or π only with a gold answer that has
-  them, by math-verify. A percentage is its value, 0.5 for `50\%`. A unit may be
-  left out, and is otherwise the gold answer's. Everything else is compared by
-  math-verify, symbolically.
+  `answers.final_answer` finds the final answer. If the gold answer is a number
+  (`answers.quantity`), the prediction has to be a number too. Whole numbers,
+  fractions and decimals are compared exactly, or up to the last place of a
+  decimal with six or more places. Numbers with roots or π are compared only
+  with a gold answer that has them, by math-verify. A percentage is its value,
+  0.5 for `50\%`. A unit may be left out, and otherwise has to be the gold
+  answer's. Other gold answers are compared by math-verify, symbolically.
 
   Args:
     prompts: Decoded prompts, ignored.
@@ -524,20 +526,21 @@ def math_accuracy(
     answer_after: A marker before answers, as in `answers.final_answer`.
 
   Returns:
-    One value per completion. 0.0 for no answer, one that does not parse, or
-    one that is too long or costly to compare: long or deeply nested, powers of
-    powers, large exponents, sums and factorials, as far as the gold answer has
-    none; or one at which math-verify raises. None for a gold answer that does
-    not parse: the row says nothing about the policy.
+    One value per completion. It is 0.0 without an answer, and for an answer
+    that does not parse, that is too long or too costly to compare, or at which
+    math-verify raises. Too costly are deep nesting, powers of powers, large
+    exponents, sums and factorials, unless the gold answer has them too. The
+    value is None for a gold answer that does not parse: the row says nothing
+    about the policy.
 
   Raises:
     KeyError: An element of `extras` has no "answer".
     TimeoutError: math-verify took more than 6 s. Deviation from the common
-      practice of scoring 0: how long it takes depends on the load of the
-      machine, and a verifier that failed must not be taken for a wrong answer.
-      An evaluation tries again, and then does take it for wrong.
-    RuntimeError: Called outside a main thread, where math-verify cannot set
-      the signal that ends a hanging comparison.
+      practice of scoring 0: the time depends on the load of the machine, and a
+      verifier that failed must not be taken for a wrong answer. An evaluation
+      tries again, and then does take it for wrong.
+    RuntimeError: The call is outside a main thread, where math-verify cannot
+      set the signal that ends a hanging comparison.
     ImportError: math-verify is not installed.
 
   Source: github.com/huggingface/Math-Verify, version 0.9.
@@ -551,7 +554,7 @@ def math_accuracy(
     )
   errors, utils = _math_verify().errors, _math_verify().utils
   scores = []
-  _warm_up()  # No row's deadline is for it.
+  _warm_up()  # Before the first row's deadline begins.
   accuracy = utils.timeout(_TIMEOUT_S)(_accuracy)
   for completion, extra in zip(completions, extras, strict=True):
     try:
@@ -566,9 +569,9 @@ def math_accuracy(
 
 @functools.cache
 def _warm_up() -> None:
-  """Imports math-verify and has it build its parser, which takes seconds."""
+  """Imports math-verify and makes it build its parser, which takes seconds."""
   _accuracy("x + 1", "1 + x")
 
 
-# Called by each scoring process before its first row (`worker.main`).
+# Called by each scoring process before its first row (`reward_worker.py`).
 math_accuracy.warm_up = _warm_up  # type: ignore[attr-defined]

@@ -1,13 +1,14 @@
-r"""One way of writing an answer that is no number: `plain`.
+r"""The plain form of an answer that is not a number.
 
     plain("x <= √17")     # x\le\sqrt{17}
     plain(r"**\frac\pi2**")  # \frac{\pi}{2}
 
-An answer is dressed in many ways: bold, sizes, spaces, Unicode, the operators
-of programming languages, TeX with and without braces. `plain` takes all of it
-off, of the right answer and of the policy's alike, and changes nothing that it
-has made. `split` then finds the members of a list, a tuple, a set or an
-interval, and `as_words` the form in which texts are compared.
+The same answer can be written in many ways: in bold, with sizes, spaces,
+Unicode, the operators of programming languages, TeX with and without braces.
+`plain` removes these differences, from the right answer and from the policy's
+alike, and leaves a plain answer as it is. `split` then finds the members of a
+list, a tuple, a set or an interval, and `as_words` the form in which texts are
+compared.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _ASCII = (
   (re.compile(r"!=|<>"), r"\\ne "),
   (re.compile(r"->"), r"\\to "),
   (re.compile(r"\*\*"), "^"),
-  # Thousands; a comma alone may stand between members.
+  # Thousands; a comma alone may also separate members.
   (
     re.compile(
       rf"(?<![0-9.])[1-9][0-9]{{0,2}}(?:{answers.SPACED}[0-9]{{3}})+(?![0-9])"
@@ -108,7 +109,7 @@ _SAME = {
   **{r"\rparen": ")", r"\degree": r"^{\circ}", r"\bmod": r"\mod", ";": ","},
   **{r"\pmod": r"\mod", r"\varphi": r"\phi", r"\R": r"\mathbb{R}"},
 }
-# What is written without a backslash as well.
+# Names that are also written without a backslash.
 _NAMES = {
   **{x: "\\" + x for x in ("sqrt", "pi", "infty", "theta", "alpha", "beta")},
   **{x: "\\" + x for x in ("sin", "cos", "tan", "cot", "sec", "csc", "ln")},
@@ -120,7 +121,7 @@ _NAMES = {
 
 
 def plain(answer: str) -> str:
-  """An answer without its dress; the same for what is plain already."""
+  """Returns the plain form of an answer; a plain answer stays as it is."""
   text = answers.with_fractions(answers.without_scripts(answer))
   text = _SUBSCRIPTS.sub(_script, text).translate(str.maketrans(_UNICODE))
   text = answers.unwrapped(_sentence(answers.unwrapped(text)))
@@ -149,7 +150,7 @@ def _script(found: re.Match[str]) -> str:
 
 
 def _sentence(text: str) -> str:
-  """The formula of a sentence, or a list of those that stand alone."""
+  """Returns the formula of a sentence, or a list of formulas alone."""
   found = answers.formulas(text)
   if not found:
     return text
@@ -171,7 +172,7 @@ class _Writer:
     return "".join(parts).strip()
 
   def _next(self) -> str:
-    """The next token that is no space; it stays."""
+    """Returns the next token that is not a space, without taking it."""
     for token in self._tokens[self._at :]:
       if not token.isspace() and token not in _SPACES:
         return token
@@ -179,7 +180,7 @@ class _Writer:
     return ""
 
   def _until(self, end: str | None) -> str:
-    """What stands before a closing token, which is taken."""
+    """Writes the tokens before a closing token, and takes that token."""
     parts: list[str] = []
     over, command = None, ""
     while self._at < len(self._tokens):
@@ -205,7 +206,7 @@ class _Writer:
     return self._tokens[self._at - 2] if self._at > 1 else ""
 
   def _one(self, token: str) -> str:
-    """What one token stands for, with its arguments."""
+    """Writes one token with its arguments."""
     token = _SAME.get(token, token)
     if token.isalpha():
       token = _NAMES.get(token, token)
@@ -237,7 +238,7 @@ class _Writer:
     return token
 
   def _argument(self, digits: int | None = None) -> str:
-    """{…}, (…), or one token; of a number so many digits."""
+    """Writes {…}, (…), or one token; of a number so many digits."""
     token = self._next()
     self._at += 1
     if token == "{":
@@ -255,7 +256,7 @@ class _Writer:
     return self._one(token) if token else ""
 
   def _closing(self) -> int:
-    """Where the bracket closes that was opened just before; 0 for nowhere."""
+    """Returns the place where the bracket opened last is closed, or 0."""
     depth = 1
     for at in range(self._at, len(self._tokens)):
       depth += (self._tokens[at] == "(") - (self._tokens[at] == ")")
@@ -264,7 +265,7 @@ class _Writer:
     return 0
 
   def _text(self) -> str:
-    r"""A word as \text{…}; what is none without the command."""
+    r"""Writes a word as \text{…}, and other content without the command."""
     if self._next() != "{":
       return ""
     depth, start = 0, self._at
@@ -287,7 +288,7 @@ def _is_command(token: str) -> bool:
 
 
 def _joined(parts: list[str]) -> str:
-  """Puts parts together, with a space only where one is needed."""
+  """Joins parts, with a space only where one is needed."""
   text = ""
   for part in parts:
     if part == " ":
@@ -310,8 +311,8 @@ class Elements(NamedTuple):
 
   Attributes:
     opening: ( [ { or <; "" for a list without brackets.
-    closing: Its counterpart; of an interval perhaps another one.
-    parts: Plain answers: two at least, or one of a set.
+    closing: Its counterpart; an interval may have the other kind.
+    parts: Plain answers: at least two, or one for a set.
   """
 
   opening: str
@@ -328,7 +329,10 @@ _MARK = re.compile(r"\\[A-Za-z]+|\\.|[][(){},]", re.DOTALL)
 
 
 def _inside(text: str) -> tuple[str, str, list[int]] | None:
-  """Brackets around all of a text, and the commas in these alone."""
+  """Returns the brackets around a whole text, and the commas between them.
+
+  Commas in inner brackets do not count. None if no brackets enclose the text.
+  """
   depth, commas = 0, []
   marks = list(_MARK.finditer(text))
   if not marks or marks[0].start() or marks[-1].end() != len(text):
@@ -348,7 +352,7 @@ def _inside(text: str) -> tuple[str, str, list[int]] | None:
 
 
 def split(text: str) -> Elements | None:
-  """The members of a plain answer; None for one thing alone."""
+  """Returns the members of a plain answer; None for a single thing."""
   if inside := _inside(text):
     first, last, cuts = inside
     if not cuts and first != r"\{":
@@ -374,19 +378,19 @@ def split(text: str) -> Elements | None:
 
 
 def _signs(text: str) -> tuple[str, ...]:
-  r"""The two that a term with one \pm stands for, or itself."""
+  r"""Returns the two values of a term with one \pm, or the term itself."""
   if text.count(r"\pm") != 1:
     return (text,)
   return text.replace(r"\pm", "+"), text.replace(r"\pm", "-")
 
 
 class Interval(NamedTuple):
-  """The numbers between two, as an answer has them.
+  """The numbers between two numbers.
 
   Attributes:
-    name: Of the variable; often empty.
-    opening, closing: Their brackets.
-    low, high: Plain answers.
+    name: The variable's name; often empty.
+    opening, closing: Brackets at the two ends.
+    low, high: The two ends, plain answers.
   """
 
   name: str
@@ -401,7 +405,7 @@ _ORDER = re.compile(r"(<|>|\\le(?![a-z])|\\ge(?![a-z]))")
 
 
 def intervals(text: str) -> tuple[Interval, ...] | None:
-  r"""What `x<1`, `0<x\le1`, `(0,1]\cup(2,3)` and lists of these leave open.
+  r"""Returns the intervals in `x<1`, `0<x\le1`, `(0,1]\cup(2,3)` and lists.
 
   None for anything else.
   """
@@ -454,7 +458,7 @@ _NAMED = re.compile(
 
 
 def named(text: str) -> tuple[str, str]:
-  r"""(`x`, `3`) of `x=3` and of `x\in 3`; ("", text) of anything else."""
+  r"""Splits `x=3` and `x\in 3` into (`x`, `3`); ("", text) for other texts."""
   found = _NAMED.fullmatch(text)
   return (found[1], found[2].strip()) if found else ("", text)
 
@@ -466,18 +470,18 @@ _RUN = re.compile(r"\\(?:begin|end)\{\w*\}|\\[A-Za-z]+|[A-Za-z]+")
 
 
 def as_words(text: str) -> str:
-  """The form in which texts are compared: neither case nor blanks count."""
+  """Returns the form for comparing texts, without case and blanks."""
   text = _TEXT.sub(lambda found: found[1].rstrip(" ,"), text)
   text = _QUOTED.sub(r"\1", text)
   return _UNSAID.sub("", text).lower()
 
 
 def has_words(text: str) -> bool:
-  r"""Whether a plain answer holds words, and not only letters of variables.
+  r"""Returns True if a plain answer has words, not just letters of variables.
 
-  A word is what \text says, or a run of letters that is no product: variables
-  are small letters, three at most, and none is called o. Alone they stand in
-  the order of the alphabet.
+  A word is the content of \text, or a run of letters that is not a product of
+  variables. Variables are small letters, three at most, and never an o. If a
+  product is the whole answer, its variables are in alphabetical order.
   """
   if r"\text" in text or re.search("[A-Z] [A-Z]", text):
     return True

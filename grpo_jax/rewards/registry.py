@@ -1,4 +1,4 @@
-"""Reward functions on the host: how they are named, found and called.
+"""Reward functions on the host: their names, signatures and calls.
 
 A reward function has the signature
 
@@ -9,19 +9,19 @@ and is called with lists of one row. Three things may differ:
 
 - `async def`: many rows wait at the same time, each with its own deadline. That
   is for functions that ask a service.
-- `@functions.of_group`: the lists hold all completions of a prompt, for rewards
+- `@registry.of_group`: the lists hold all completions of a prompt, for rewards
   that compare them.
 - Further arguments, by name: those of `CONTEXT`, and what
   `config.rewards.options` has for this function.
 
+For example, with
+
     def spelling(prompts, completions, ids, extras, *, tokens, words=100):
 
-is given the token ids of each completion, and `words` by
+`tokens` is filled with the token ids of each completion, and `words` by
 `config.rewards.options = {"spelling": {"words": 50}}`.
 
-Functions with the keyword arguments of TRL are taken too: see `registry.py`.
-
-Reward functions with the keyword arguments of TRL, as they are.
+Reward functions with the keyword arguments of TRL are taken as they are:
 
     def reward(completions, ground_truth, **kwargs):
       return [float(x == y) for x, y in zip(completions, ground_truth)]
@@ -29,16 +29,16 @@ Reward functions with the keyword arguments of TRL, as they are.
 A function that names `completions` (or their token ids), and neither `ids` nor
 `extras`, is called with keywords: `prompts`, `completions`, `completion_ids`
 (also as `completions_ids`), and a list for each column of the records: what
-their `extras` have, and `answer`. One with `**kwargs` gets all of them, another
-those that it names. With the tokenizer's chat template
+their `extras` have, and `answer`. A function with `**kwargs` gets all of them,
+another function those that it names. With the tokenizer's chat template
 (`config.data.template="chat"`) a prompt and a completion are lists of messages,
 {"role": "user", "content": …}, and otherwise texts.
 
 Deviations from TRL, as of its version of November 2025: lists have one row, or
-with `functions.of_group` those of a prompt, and never the whole batch.
-`trainer_state` says, when it is looked into, that rewards do not know the step.
-`log_extra`, `log_metric` and `environments` are None where a function needs
-them, and are left at their defaults otherwise.
+with `registry.of_group` those of a prompt, and never the whole batch. An access
+to an attribute of `trainer_state` raises an error: rewards do not know the
+step. `log_extra`, `log_metric` and `environments` are None if a function
+requires them, and are left at their defaults otherwise.
 
 Source: TRL, documentation of GRPOTrainer, "Using a custom reward function".
 """
@@ -65,7 +65,7 @@ _NOT_HERE = ("log_extra", "log_metric", "environments")
 
 
 class NoState:
-  """In the place of TRL's `trainer_state`."""
+  """A stand-in for TRL's `trainer_state`; its attributes raise an error."""
 
   def __getattr__(self, name: str) -> Any:
     raise AttributeError(
@@ -76,7 +76,7 @@ class NoState:
 
 
 def uses(function: Callable[..., Any]) -> bool:
-  """Whether a function is called with keywords."""
+  """Returns True if a function is called with keywords."""
   named = _keyword_parameters(function)
   if any(p.kind is p.VAR_POSITIONAL for p in named.values()):
     return False
@@ -85,7 +85,7 @@ def uses(function: Callable[..., Any]) -> bool:
 
 
 def reads_tokens(function: Callable[..., Any]) -> bool:
-  """Whether a function that is called with keywords gets token ids."""
+  """Returns True if a function that is called with keywords gets token ids."""
   named = _keyword_parameters(function)
   return _takes_any(named) or any(name in named for name in _IDS)
 
@@ -93,11 +93,11 @@ def reads_tokens(function: Callable[..., Any]) -> bool:
 def missing(
   function: Callable[..., Any], given: Collection[str], columns: Collection[str]
 ) -> list[str]:
-  """The arguments of a function that nothing fills in.
+  """Returns the required arguments of a function that nothing fills in.
 
   Args:
-    function: One that is called with keywords.
-    given: Names that it gets besides: of options and of what it asks for.
+    function: A function that is called with keywords.
+    given: Other names that it gets: its options, and those of `CONTEXT`.
     columns: The columns of the records.
   """
   known = {*_ROWS, *_NOT_HERE, "trainer_state", *given, *columns}
@@ -114,12 +114,12 @@ def adapted(
   given: Mapping[str, Any],
   conversational: bool,
 ) -> Callable[..., Any]:
-  """The function with the arguments of every reward function.
+  """Wraps a function, so that it is called as every other reward function.
 
   Args:
-    function: One that is called with keywords.
+    function: A function that is called with keywords.
     given: Arguments that are the same for all rows.
-    conversational: Whether prompts and completions are lists of messages.
+    conversational: True if prompts and completions are lists of messages.
   """
   named = _keyword_parameters(function)
   takes_any = _takes_any(named)
@@ -132,7 +132,7 @@ def adapted(
     extras: Sequence[Mapping[str, Any]],
     tokens: Sequence[Sequence[int]] = (),
   ) -> Any:
-    del ids  # TRL has no number of a prompt.
+    del ids  # TRL does not number prompts.
     names = {name: None for row in extras for name in row}
     columns = {name: [row.get(name) for row in extras] for name in names}
     full = columns | {
@@ -199,10 +199,10 @@ BUILTIN = {
   "tree_similarity": "grpo_jax.rewards.trees:tree_similarity",
   "yes_no": "grpo_jax.rewards.vision:yes_no",
 }
-# Those that score the steps of a completion.
+# Functions that score the steps of a completion.
 STEPS = {"arithmetic_steps": "grpo_jax.rewards.form:arithmetic_steps"}
 
-# What a function is given where it has an argument of this name.
+# The values that a function gets if it has an argument of this name.
 CONTEXT = {
   "tokens": "list of token ids of each completion",
   "tokenizer": "the run's tokenizer, with `encode` and `decode`",
@@ -215,15 +215,15 @@ _POSITIONAL = 4
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-  """What is the same for all rows.
+  """The arguments that are the same for all rows.
 
   Attributes:
     tokenizer: (import path of a class, its arguments, its keyword arguments),
-      plain data; None if nobody asks for it.
+      plain data; None if no function asks for it.
     answer_after: Marker of an answer; see `answers.final_answer`.
-    sandbox: How programs are kept apart; see `sandbox.py`.
+    sandbox: The kind of sandbox; see `sandbox/box.py`.
     timeout_s: Deadline of a row, seconds.
-    conversational: Whether functions that are called with keywords get lists of
+    conversational: True if functions that are called with keywords get lists of
       messages.
   """
 
@@ -235,10 +235,10 @@ class Context:
 
 
 class RewardKind(NamedTuple):
-  """How a function is called.
+  """The kind of call that a function needs.
 
   Attributes:
-    sees_group: With all completions of a prompt, and not with one.
+    sees_group: It is called with all completions of a prompt, and not with one.
     is_async: It waits, and others are called meanwhile.
   """
 
@@ -254,15 +254,15 @@ KINDS = tuple(
 def of_group(function: RewardFunction) -> RewardFunction:
   """Declares that a function is called with all completions of a prompt.
 
-  In training these are the `group_size` of a step. An evaluation has as many as
-  it draws of each prompt: one, where it is greedy.
+  In training these are the `group_size` completions of a step. In an evaluation
+  they are those drawn of each prompt: one, if it is greedy.
   """
   function.sees_group = True  # type: ignore[attr-defined]
   return function
 
 
 def plain_of(function: RewardFunction) -> Any:
-  """What somebody has written, below decorators and given arguments."""
+  """Returns the function below decorators and given arguments."""
   plain: Any = function
   while isinstance(plain, functools.partial):
     plain = plain.func
@@ -270,7 +270,7 @@ def plain_of(function: RewardFunction) -> Any:
 
 
 def kind(function: RewardFunction) -> RewardKind:
-  """How a function is called."""
+  """Returns the kind of call that a function needs."""
   plain = plain_of(function)
   is_async = inspect.iscoroutinefunction(plain)
   return RewardKind(getattr(function, "sees_group", False), is_async)
@@ -278,7 +278,7 @@ def kind(function: RewardFunction) -> RewardKind:
 
 @functools.cache
 def asks_for(function: RewardFunction) -> set[str]:
-  """The names of `CONTEXT` that a function is given."""
+  """Returns the names of `CONTEXT` that a function is given."""
   if uses(function):
     found = set(_parameters(function)) & set(CONTEXT)
     return found | ({"tokens"} if reads_tokens(function) else set())
@@ -292,13 +292,13 @@ def load_function(path: str) -> RewardFunction:
     path: "package.module:function", or a name in `BUILTIN` or `STEPS`.
 
   Raises:
-    ValueError: Nothing callable is found there.
+    ValueError: The path does not lead to something callable.
   """
   return load(path, "reward function", BUILTIN | STEPS)
 
 
 def check_options(path: str, options: Mapping[str, Any]) -> None:
-  """Raises ValueError if a function has no argument of some option's name."""
+  """Raises ValueError if the options do not fit the function's arguments."""
   function = load_function(path)
   by_keyword = uses(function)
   named = dict(_parameters(function)) if by_keyword else _named(function)
@@ -312,7 +312,7 @@ def check_options(path: str, options: Mapping[str, Any]) -> None:
         f"config.rewards.options: {path!r} got {name!r}; it has"
         f" {', '.join(own) or 'no options'}.{nearest(name, own)}"
       )
-  if by_keyword:  # What is no option may be a column of the records.
+  if by_keyword:  # Other arguments may be columns of the records.
     return
   needed = {
     name
@@ -329,7 +329,7 @@ def check_options(path: str, options: Mapping[str, Any]) -> None:
 def bound(
   path: str, options: Mapping[str, Any], context: Context
 ) -> RewardFunction:
-  """A function with its options and what it asks for, but for the tokens."""
+  """Returns a function with its options and `CONTEXT`, except the tokens."""
   function = load_function(path)
   asked = asks_for(function) - {"tokens"}
   given: dict[str, Any] = {name: getattr(context, name) for name in asked}
@@ -337,7 +337,7 @@ def bound(
     where, arguments, named = given["tokenizer"]
     given["tokenizer"] = _tokenizer(where, repr(arguments), repr(named))
   if uses(function):
-    # Its options are named, and so is what else it is given.
+    # Options and context are passed by name.
     own = _parameters(function)
     wanted = {name: x for name, x in given.items() if name in own}
     made = functools.partial(
@@ -371,7 +371,7 @@ def load(
 
   Args:
     path: "package.module:function", or a name in `builtin`.
-    what: It is, in messages.
+    what: What the function is for, in messages.
     builtin: Short names of paths.
   """
   known = f" or one of {sorted(builtin)}" if builtin else ""
@@ -403,7 +403,7 @@ def _parameters(function: RewardFunction) -> Mapping[str, inspect.Parameter]:
 
 
 def _named(function: RewardFunction) -> dict[str, inspect.Parameter]:
-  """The arguments after those of every reward function."""
+  """Returns the arguments after those of every reward function."""
   parameters = list(_parameters(function).values())
   variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
   return {

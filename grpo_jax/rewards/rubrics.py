@@ -1,18 +1,21 @@
-"""What a judge is told: a rubric with places for what is judged.
+r"""Prompts for a judge, and the verdicts in its replies.
+
+A rubric is a text with places for the values of a row:
 
     "Is this the sum?\n{prompt}\n{completion}\nAnswer yes or no."
 
 {prompt} and {completion} are those of a row; {answer} and any other name are
-fields of its record, so that each prompt may have a rubric, or a reference
-answer, of its own. A value is put in once: a name in braces inside a prompt or
-a completion is text like any other.
+fields of its record. So each prompt may have a rubric, or a reference answer,
+of its own. A value is put in once: a name in braces inside a prompt or a
+completion is text like any other.
 
-What a judge has decided: one of a few words in what it wrote.
+The verdict is one of a few words in the judge's reply:
 
     read("It adds up. Verdict: yes", {"yes": 1.0, "no": 0.0}, "Verdict:")  # 1.0
 
 With a marker the first word behind the last marker counts, and without one the
-last word of all. `rewards/in_graph/verdicts.py` says the same of rows of bytes.
+last word of all. `rewards/in_graph/verdicts.py` does the same with rows of
+bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ _PLACE = re.compile(r"\{([A-Za-z_]\w*)\}")
 
 
 def check_rubric(rubric: str, where: str) -> None:
-  """Raises ValueError unless a completion has its place in a rubric, once."""
+  """Raises ValueError unless a rubric has exactly one place {completion}."""
   count = places(rubric).count(COMPLETION)
   if count != 1:
     raise ValueError(
@@ -43,26 +46,26 @@ def check_rubric(rubric: str, where: str) -> None:
 
 
 def places(rubric: str) -> list[str]:
-  """The names of the values that a rubric asks for, in their order."""
+  """Returns the names of the values that a rubric asks for, in their order."""
   return _PLACE.findall(rubric)
 
 
 def parts(rubric: str) -> list[tuple[bool, str]]:
-  """A rubric in pieces: (whether it is the name of a value, text)."""
+  """Splits a rubric into pieces: (is the name of a value, text)."""
   pieces = _PLACE.split(rubric)
   return [(i % 2 == 1, piece) for i, piece in enumerate(pieces) if piece]
 
 
 def value(name: str, prompt: str, fields: Mapping[str, Any]) -> str:
-  """What stands in a rubric for a name, but for the completion.
+  """Returns the value for a name in a rubric other than the completion.
 
   Args:
-    name: Of the value.
-    prompt: Of the row.
-    fields: Of its record: its extras, and "answer".
+    name: The value's name.
+    prompt: The row's prompt.
+    fields: Fields of the row's record: its extras, and "answer".
 
   Raises:
-    ValueError: The record has no text and no number of that name.
+    ValueError: The record has neither a text nor a number of that name.
   """
   if name == PROMPT:
     return prompt
@@ -86,11 +89,11 @@ def value(name: str, prompt: str, fields: Mapping[str, Any]) -> str:
 def filled(
   rubric: str, prompt: str, completion: str, fields: Mapping[str, Any]
 ) -> str:
-  """A rubric with its values.
+  """Returns a rubric with its values filled in.
 
-  {fence} becomes a word that nobody can write who does not know it before: a
-  digest of the whole completion. Between two of them stands what is judged, and
-  nothing in it can look like the second one.
+  {fence} becomes a word that a policy cannot know before it writes: a digest of
+  the whole completion. The completion stands between two of them, and nothing
+  in it can look like the second one.
   """
   digest = hashlib.blake2b(digest_size=8)
   digest.update(
@@ -105,9 +108,9 @@ def filled(
   )
 
 
-# Characters of words; of those beyond ASCII all are.
+# Characters of words; all characters beyond ASCII are among them.
 _OF_WORDS = "0-9A-Za-z_\x80-\U0010ffff"
-# What stands between parts of a number: 7.5, 1,000, 8/10 and -3 are not 5.
+# Characters that make digits a part of a longer number, as in 7.5 or 8/10.
 BEFORE_DIGITS = "-/.,"
 IN_NUMBERS = ".,"
 
@@ -115,11 +118,11 @@ IN_NUMBERS = ".,"
 def check_verdicts(
   verdicts: Mapping[str, float], marker: str, where: str
 ) -> None:
-  """Raises ValueError unless these are words with numbers that can be told.
+  """Raises ValueError unless the verdicts are distinct words with numbers.
 
   Args:
-    verdicts: Word -> what it is worth.
-    marker: Behind which a word stands; or empty.
+    verdicts: Word -> its reward.
+    marker: The text before the verdict; or empty.
     where: Name of the setting, for messages.
   """
   words = [lowered(word) for word in verdicts]
@@ -145,28 +148,28 @@ def check_verdicts(
 
 
 def lowered(text: str) -> str:
-  """The text with a to z for A to Z; no other letter changes."""
+  """Returns the text with a to z for A to Z; no other letter changes."""
   return re.sub("[A-Z]+", lambda found: found[0].lower(), text)
 
 
 def read(
   text: str, verdicts: Mapping[str, float], marker: str = ""
 ) -> float | None:
-  """What a judge has decided.
+  """Returns the reward of the verdict in a judge's reply.
 
-  A word is none where it is part of another one, and a number is none where it
-  is part of another one, as 5 in 7.5, in 15 or in -5, and 10 in 8/10. Case does
-  not count.
+  A word does not count if it is part of another word. A number does not count
+  if it is part of another number, such as 5 in 7.5, in 15 or in -5, and 10 in
+  8/10. Case does not matter.
 
   Args:
-    text: All that it wrote.
-    verdicts: Word -> what it is worth.
-    marker: Behind the last one of these the first word counts; empty: the last
-      word of the text counts.
+    text: The whole reply.
+    verdicts: Word -> its reward.
+    marker: The first word behind the last marker counts; if it is empty, the
+      last word of the text counts.
 
   Returns:
-    What the word is worth; of words that begin, or end, at the same place, the
-    longest one. None where there is none.
+    The reward of the word; of words that begin, or end, at the same place, the
+    longest one counts. None without a word.
   """
   text, marker = lowered(text), lowered(marker)
   start = 0
@@ -184,7 +187,7 @@ def read(
 
 
 def _pattern(word: str) -> str:
-  """Where a word begins: a look ahead, so that places may overlap."""
+  """Returns a pattern for a word's start; by lookahead, places may overlap."""
   before, after = f"(?<![{_OF_WORDS}])", f"(?![{_OF_WORDS}])"
   if word[0].isdigit():
     before += f"(?<![{re.escape(BEFORE_DIGITS)}])"

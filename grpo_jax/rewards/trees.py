@@ -1,7 +1,7 @@
-"""Rewards for structured answers: as trees, as tokens, and whether they parse.
+"""Rewards for structured answers, by their trees, tokens and syntax.
 
-Of an answer that is code, a wrong token may be one of hundreds. These rewards
-say how near it is to the gold answer, `answer` of the record:
+If an answer is code, a single wrong token among hundreds makes it wrong. These
+rewards measure the distance to the gold answer, `answer` of the record:
 
     config.rewards.functions = ("tree_similarity", "token_similarity", "parses")
     config.rewards.weights = (0.5, 0.3, 0.2)
@@ -10,8 +10,8 @@ say how near it is to the gold answer, `answer` of the record:
       "parses": {"language": "python"},
     }
 
-Their weighted sum is 1 for the gold answer. The weights are ours: of P4IR's
-reward (arXiv:2606.22402) it is known that it has both distances.
+Their weighted sum is 1 for the gold answer. The weights are ours: P4IR's reward
+(arXiv:2606.22402) is known to have both distances, and no more is known of it.
 
 Languages: "python", and "expression": one list `(head item …)`, whose head is
 an atom, and whose items are atoms and lists.
@@ -29,18 +29,18 @@ import numpy as np
 from grpo_jax.rewards import gym
 
 LANGUAGES = ("expression", "python")
-# Of larger trees, and of longer texts, none is near to anything.
+# Larger trees, and longer texts, have a similarity of 0.
 _MAX_NODES = 2000
 _MAX_TOKENS = 2000
-# Rows of a table, a few microseconds each.
+# Most rows of tables in a comparison, a few microseconds each.
 _MAX_WORK = 200_000
 
 
 class Tree(NamedTuple):
-  """An ordered tree, its nodes in postorder.
+  """An ordered tree, with its nodes in postorder.
 
   Attributes:
-    labels: Of the nodes; the root is the last.
+    labels: Labels of the nodes; the root is the last.
     first: Place of the leftmost leaf below each node.
   """
 
@@ -49,7 +49,7 @@ class Tree(NamedTuple):
 
   @property
   def keyroots(self) -> np.ndarray:
-    """The last of the nodes with an equal leftmost leaf, ascending."""
+    """The last node of each set with one leftmost leaf, in ascending order."""
     last = {leaf: place for place, leaf in enumerate(self.first.tolist())}
     return np.array(sorted(last.values()))
 
@@ -64,9 +64,9 @@ def tree_similarity(
 ) -> list[float]:
   """1 − edits / nodes of the larger tree, of the answer and the gold answer.
 
-  Edits are insertions, deletions and renamings of nodes, which cost 1 each, of
-  ordered trees. An answer that does not parse has 0, and so has one that takes
-  more than some seconds to compare, or has more than 2000 nodes.
+  Edits are insertions, deletions and renamings of nodes of ordered trees, and
+  cost 1 each. The similarity is 0 for an answer that does not parse, that takes
+  more than some seconds to compare, or that has more than 2000 nodes.
 
   Args:
     prompts: Ignored.
@@ -76,7 +76,7 @@ def tree_similarity(
     language: One of `LANGUAGES`.
 
   Raises:
-    ValueError: A gold answer does not parse, or there is no such language.
+    ValueError: A gold answer does not parse, or the language is unknown.
 
   Source: Zhang and Shasha, SIAM J. Comput. 18(6), 1989; P4IR, arXiv:2606.22402.
   """
@@ -104,7 +104,7 @@ def token_similarity(
 ) -> list[float]:
   """1 − edits / tokens of the longer one, of the answer and the gold answer.
 
-  Tokens are words, numbers and single signs; white space is none. Edits are
+  Tokens are words, numbers and single signs, without white space. Edits are
   insertions, deletions and replacements. An answer of more than 2000 tokens
   has 0.
 
@@ -138,7 +138,7 @@ def parses(
   *,
   language: str = "expression",
 ) -> list[float]:
-  """1 where the answer is of the language, else 0.
+  """1 if the answer is of the language, else 0.
 
   Args:
     prompts: Ignored.
@@ -153,7 +153,10 @@ def parses(
 
 
 def levenshtein(a: list[str], b: list[str]) -> int:
-  """Least number of insertions, deletions and replacements from a to b."""
+  """Returns the least number of edits from a to b.
+
+  Edits are insertions, deletions and replacements.
+  """
   numbers = {x: i for i, x in enumerate(dict.fromkeys((*a, *b)))}
   place = np.arange(len(b) + 1)
   other, row = np.array([numbers[x] for x in b], int), place
@@ -164,15 +167,15 @@ def levenshtein(a: list[str], b: list[str]) -> int:
 
 
 def _with_insertions(best: np.ndarray, place: np.ndarray) -> np.ndarray:
-  """The least of best_k + (j − k) over k ≤ j, for each j."""
+  """Returns the least of best_k + (j − k) over k ≤ j, for each j."""
   return np.minimum.accumulate(best - place) + place
 
 
 def distance(a: Tree, b: Tree) -> int:
-  """Least number of edits from a to b, by Zhang and Shasha's keyroots."""
+  """Returns the least number of edits from a to b, by Zhang and Shasha."""
   numbers = {x: i for i, x in enumerate(dict.fromkeys(a.labels + b.labels))}
   of_a, of_b = (np.array([numbers[x] for x in t.labels]) for t in (a, b))
-  apart = np.zeros((len(of_a), len(of_b)), int)  # Of the trees below nodes.
+  apart = np.zeros((len(of_a), len(of_b)), int)  # Distances of subtrees.
   for i in a.keyroots:
     for j in b.keyroots:
       left, above = a.first[i], b.first[j]
@@ -203,10 +206,10 @@ def _similarity(tree: Tree, gold: Tree) -> float:
 
 
 def parse(text: str, language: str) -> Tree | None:
-  """The tree of a text; None if it is not of the language, or too large.
+  """Returns the tree of a text; None if it does not parse or is too large.
 
   Raises:
-    ValueError: There is no such language.
+    ValueError: The language is unknown.
   """
   if language not in LANGUAGES:
     raise ValueError(
@@ -217,11 +220,11 @@ def parse(text: str, language: str) -> Tree | None:
   return None if root is None else _postorder(root)
 
 
-Nested = tuple[str, list[Any]]  # A label, and what is below it.
+Nested = tuple[str, list[Any]]  # A label, and the nodes below it.
 
 
 def _expression(text: str) -> Nested | None:
-  """`(head item …)` as nested pairs; a list is labelled by its head."""
+  """Returns `(head item …)` as nested pairs; a list has its head as label."""
   root: tuple[str | None, list[Any]] = ("", [])
   open_lists = [root]
   for piece in re.findall(r"[()]|[^\s()]+", text):
@@ -245,7 +248,7 @@ def _expression(text: str) -> Nested | None:
 
 
 def _python(text: str) -> Nested | None:
-  """The syntax tree of a module; labels have names and constants."""
+  """Returns the syntax tree of a module; labels have names and constants."""
   try:
     with warnings.catch_warnings():
       warnings.simplefilter("ignore")
@@ -273,10 +276,10 @@ def _label(node: ast.AST) -> str:
 
 
 def _postorder(root: Nested) -> Tree | None:
-  """None where there are too many nodes."""
+  """Returns a tree in postorder; None if it has too many nodes."""
   labels: list[str] = []
   first: list[int] = []
-  # A node is met twice: on the way down, and with all below it done.
+  # A node is met twice: on the way down, and after all nodes below it.
   rest: list[tuple[Nested, int | None]] = [(root, None)]
   while rest:
     (label, below), start = rest.pop()

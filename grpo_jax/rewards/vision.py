@@ -7,18 +7,15 @@ or with another field of its extras:
     config.rewards.functions = ("box_iou", "box_format")
     config.rewards.options = {"box_iou": {"field": "box"}}
 
-Gold boxes are lists of four numbers, or text with one; gold objects are lists
-of {"bbox_2d": [x1, y1, x2, y2], "label": "cat"}, or text with one as JSON.
-Pixels are those that the policy is to write: a model that sees a resized image
-writes its pixels, and the data have to say the same.
+A box is (x1, y1, x2, y2) with x1 < x2 and y1 < y2. Any other four numbers have
+no area and match nothing, but count as a box all the same. Gold boxes are lists
+of four numbers, or text with one. Gold objects are lists of {"bbox_2d": [x1,
+y1, x2, y2], "label": "cat"}, or text with one as JSON. A model that sees a
+resized image writes pixels of that image, so the gold boxes have to be in the
+same pixels.
 
 Sources: Shen et al., "VLM-R1", arXiv:2504.07615, and its code; R1-V,
 github.com/Deep-Agent/R1-V (counting).
-
-Boxes of objects in images: read from text, and compared.
-
-A box is (x1, y1, x2, y2) with x1 < x2 and y1 < y2; any other has no area, is
-like nothing, and counts as a box all the same.
 """
 
 from __future__ import annotations
@@ -37,9 +34,9 @@ Box = tuple[float, float, float, float]
 
 # Characters of a list of boxes; a longer answer has none.
 MAX_CHARS = 20_000
-# Boxes that are compared: as many as COCO's evaluation takes.
+# Most boxes that are compared, the same number as in COCO's evaluation.
 MAX_BOXES = 100
-# Of a coordinate; products of larger ones would lose their digits.
+# Products of larger coordinates would lose digits.
 MAX_COORDINATE = 1e6
 # The thresholds of COCO's mean average precision.
 THRESHOLDS = tuple(0.5 + 0.05 * i for i in range(10))
@@ -53,11 +50,11 @@ _FENCED = re.compile(r"```(?:json)?(.*?)```", re.DOTALL)
 
 
 class Detection(NamedTuple):
-  """A box, and what it is said to be.
+  """A box with a label.
 
   Attributes:
-    box: Its corners; `_NOWHERE` where what was written is no box.
-    label: Of the object; empty if there is none.
+    box: Corners of the box; `_NOWHERE` if what was written is not a box.
+    label: Label of the object; empty if it has none.
   """
 
   box: Box
@@ -65,7 +62,7 @@ class Detection(NamedTuple):
 
 
 def box_of(values: Any) -> Box | None:
-  """Four numbers as a box; None where they are none, or too large."""
+  """Returns four numbers as a box; None for other or too large values."""
   if not isinstance(values, list | tuple) or len(values) != 4:
     return None
   found = []
@@ -79,7 +76,7 @@ def box_of(values: Any) -> Box | None:
 
 
 def boxes_in(text: str) -> list[Box | None]:
-  """All lists of four numbers in a text; None for those too large."""
+  """Returns all lists of four numbers in a text; None for those too large."""
   if len(text) > MAX_CHARS:
     return []
   return [box_of([float(x) for x in m.groups()]) for m in _BOX.finditer(text)]
@@ -88,7 +85,7 @@ def boxes_in(text: str) -> list[Box | None]:
 def iou(a: Box, b: Box) -> float:
   """Area of the intersection over that of the union; 0 without an area.
 
-  In [0, 1]; 1 only for the same box.
+  The value is in [0, 1], and 1 only for the same box.
   """
   wide = min(a[2], b[2]) - max(a[0], b[0])
   tall = min(a[3], b[3]) - max(a[1], b[1])
@@ -102,12 +99,12 @@ def iou(a: Box, b: Box) -> float:
 
 
 def detections_in(text: str) -> list[Detection]:
-  """The list of objects that a text has as JSON, alone or between ``` marks.
+  """Returns the objects that a text lists as JSON, alone or between ``` marks.
 
       [{"bbox_2d": [10, 20, 110, 220], "label": "cat"}, …]
 
-  An entry that has no box is one that is nowhere. A text without such a list
-  has none at all.
+  An entry without a box counts as an object that is nowhere. A text without
+  such a list has no objects.
   """
   if len(text) > MAX_CHARS:
     return []
@@ -120,7 +117,7 @@ def detections_in(text: str) -> list[Detection]:
 
 
 def detections_of(values: Any) -> list[Detection]:
-  """The objects of a list; see `detections_in`."""
+  """Returns the objects of a list; see `detections_in`."""
   if isinstance(values, dict):
     values = [values]
   if not isinstance(values, list):
@@ -145,12 +142,12 @@ def average_precision(
 ) -> float:
   """COCO's mean average precision of one image, over labels and thresholds.
 
-  All objects that were found are equally sure, so their order is that in which
-  they were written. Those with a label that is not among the gold ones do not
-  count. Of each label the first 100 are looked at.
+  All detections have the same confidence, so they are ranked in the order in
+  which they were written. Detections with a label that no gold object has do
+  not count. Only the first 100 detections of each label count.
 
   Returns:
-    In [0, 1]; 0 where nothing was found, or nothing is to be found.
+    A number in [0, 1]; 0 without detections or without gold objects.
 
   Source: Lin et al., "Microsoft COCO", arXiv:1405.0312; its evaluation
   interpolates precision at 101 recalls.
@@ -165,13 +162,13 @@ def average_precision(
 
 
 def _table(ours: Sequence[Box], theirs: Sequence[Box]) -> np.ndarray:
-  """The index of each of our boxes with each of theirs."""
+  """Returns the IoU of each of our boxes with each of theirs."""
   made = [[iou(a, b) for b in theirs] for a in ours]
   return np.array(made, float).reshape(len(ours), len(theirs))
 
 
 def _precision(table: np.ndarray, least: float) -> float:
-  """Average precision at one threshold of the index."""
+  """Returns the average precision at one threshold of the IoU."""
   count, size = table.shape
   if not count:
     return 0.0
@@ -179,7 +176,7 @@ def _precision(table: np.ndarray, least: float) -> float:
   hits = np.zeros(count)
   for place in range(count):
     usable = np.where(free, table[place], -1.0)
-    # Of equal ones the last, as COCO's evaluation takes it.
+    # The last of equal ones, as in COCO's evaluation.
     best = size - 1 - int(np.argmax(usable[::-1]))
     if usable[best] >= min(least, 1 - 1e-10):
       free[best] = False
@@ -195,11 +192,11 @@ def _precision(table: np.ndarray, least: float) -> float:
 
 
 class Matched(NamedTuple):
-  """Objects that were found, in pairs with gold ones.
+  """Detections in pairs with gold objects.
 
   Attributes:
-    indices: The index of each pair.
-    right_labels: Pairs with the same label.
+    indices: IoU of each pair.
+    right_labels: Number of pairs with the same label.
   """
 
   indices: list[float]
@@ -212,9 +209,9 @@ def matched(
   """Pairs the nearest boxes first, whatever their labels are.
 
   Args:
-    found: At most `MAX_BOXES` of them are looked at.
-    gold: What is to be found.
-    least: The index of a pair is at least this.
+    found: Detections; only the first `MAX_BOXES` count.
+    gold: Gold objects.
+    least: The least IoU of a pair.
   """
   found = found[:MAX_BOXES]
   table = _table([x.box for x in found], [x.box for x in gold])
@@ -234,7 +231,7 @@ def _scored(
   field: str,
   score: Callable[[str, Any], float],
 ) -> list[float]:
-  """Scores of final answers; 0 where there is none."""
+  """Returns the scores of final answers; 0 for a completion without one."""
   found = []
   for text, extra in zip(completions, extras, strict=True):
     if field not in extra:
@@ -258,22 +255,22 @@ def box_iou(
 ) -> list[float]:
   """Intersection over union of the box in the answer and the gold box.
 
-  An answer with two boxes that differ has 0: it would be paid for guesses.
-  Deviation: VLM-R1 takes the first.
+  An answer with two boxes that differ has 0: otherwise it would be paid for
+  guesses. Deviation: VLM-R1 takes the first box.
 
   Args:
     prompts: Ignored.
     completions: Texts; the box is four numbers in brackets.
     ids: Ignored.
-    extras: What each record says.
-    threshold: Where it is given, 1.0 for a larger index, and else 0.0.
-    field: Of the extras: the gold box.
+    extras: The fields of each record.
+    threshold: With a threshold, the reward is 1.0 for a larger IoU, else 0.0.
+    field: Field of the extras with the gold box.
 
   Returns:
-    In [0, 1]. A box without an area has 0.
+    Numbers in [0, 1]; 0 for a box without an area.
 
   Raises:
-    ValueError: A gold box is none.
+    ValueError: A gold box is not a box.
   """
   del prompts, ids
 
@@ -321,23 +318,24 @@ def detection_map(
 
       mAP · min(1, gold objects / objects in the answer)
 
-  The factor is against answers that name a hundred boxes: average precision
-  hardly minds what comes after the right ones.
+  The factor lowers the reward of answers that name a hundred boxes: average
+  precision hardly depends on boxes behind the right ones.
 
   Args:
     prompts: Ignored.
     completions: Texts; the objects are JSON, alone or between ``` marks.
     ids: Ignored.
-    extras: What each record says.
-    threshold: Of the index, in place of the mean over 0.5, 0.55, …, 0.95.
-    length_factor: Whether to multiply by the factor.
-    field: Of the extras: the gold objects.
+    extras: The fields of each record.
+    threshold: One threshold of the IoU, in place of the mean over 0.5, 0.55, …,
+      0.95.
+    length_factor: If True, the factor is applied.
+    field: Field of the extras with the gold objects.
 
   Returns:
-    In [0, 1].
+    Numbers in [0, 1].
 
   Raises:
-    ValueError: There are no gold objects.
+    ValueError: A record has no gold objects.
   """
   del prompts, ids
   thresholds = THRESHOLDS if threshold is None else (threshold,)
@@ -366,30 +364,32 @@ def detection_score(
   threshold: float = 0.5,
   field: str = "answer",
 ) -> list[float]:
-  """A weighted mean of where the objects are, what they are, and how many.
+  """A weighted mean of the scores for position, label and completeness.
 
       position      Σ index of the pairs / gold objects
       label         pairs with the same label / gold objects
       completeness  1 − (gold objects without a pair / gold objects
                          + objects without a pair / objects in the answer) / 2
 
-  Pairs are the nearest boxes first, with an index of at least `threshold`.
+  The index is the IoU. The nearest boxes are paired first, with an index of at
+  least `threshold`.
 
   Args:
     prompts: Ignored.
     completions: Texts; the objects are JSON, alone or between ``` marks.
     ids: Ignored.
-    extras: What each record says.
+    extras: The fields of each record.
     position, label, completeness: Weights, not negative and not all 0; they are
       divided by their sum.
-    threshold: Of a pair.
-    field: Of the extras: the gold objects.
+    threshold: The least IoU of a pair.
+    field: Field of the extras with the gold objects.
 
   Returns:
-    In [0, 1]; 0 for an answer without objects.
+    Numbers in [0, 1]; 0 for an answer without objects.
 
   Raises:
-    ValueError: There are no gold objects; or the weights are no weights.
+    ValueError: A record has no gold objects; or a weight is negative, or all
+      weights are 0.
   """
   del prompts, ids
   weights = (position, label, completeness)
@@ -430,17 +430,18 @@ def counting(
   *,
   field: str = "answer",
 ) -> list[float]:
-  """1.0 where the one whole number of the answer is the gold number, else 0.0.
+  """1.0 if the answer has one whole number, the gold number; else 0.0.
 
   Args:
     prompts: Ignored.
-    completions: Texts; words may stand around the number, and no other number.
+    completions: Texts; the number may have words around it, but no other
+      number.
     ids: Ignored.
-    extras: What each record says.
-    field: Of the extras: a whole number, or its digits.
+    extras: The fields of each record.
+    field: Field of the extras with a whole number, or its digits.
 
   Raises:
-    ValueError: A gold number is none.
+    ValueError: A gold number is not a number.
   """
   del prompts, ids
 
@@ -464,20 +465,20 @@ def numeric(
   absolute: float = 0.0,
   field: str = "answer",
 ) -> list[float]:
-  """1.0 where the answer is the gold number, or near enough, else 0.0.
+  """1.0 if the answer is the gold number, or near enough, else 0.0.
 
       |answer − gold| ≤ absolute + relative · |gold|
 
   Args:
     prompts: Ignored.
-    completions: Texts; numbers are read as `answers.quantity` does.
+    completions: Texts; numbers are read by `answers.quantity`.
     ids: Ignored.
-    extras: What each record says.
-    relative, absolute: How far it may be.
-    field: Of the extras: a number, or text that is one.
+    extras: The fields of each record.
+    relative, absolute: Tolerances.
+    field: Field of the extras with a number, or text that is a number.
 
   Raises:
-    ValueError: A gold number is none.
+    ValueError: A gold number is not a number.
   """
   del prompts, ids
 
@@ -498,7 +499,7 @@ def _number(gold: Any, field: str) -> Any:
   return found.value
 
 
-# A letter that the answer begins with, as "(B)", "B." or "B:".
+# A letter at the beginning of the answer, such as "(B)", "B." or "B:".
 _FIRST = re.compile(r"\(?([A-Z])(?:[).:,]|$)")
 _ALONE = re.compile(r"(?<![A-Za-z])([A-Z])(?![A-Za-z'’])")
 
@@ -511,17 +512,18 @@ def choice(
   *,
   field: str = "answer",
 ) -> list[float]:
-  """1.0 where the answer chooses the gold letter, else 0.0.
+  """1.0 if the answer chooses the gold letter, else 0.0.
 
-  It is the letter that the answer begins with, as in "B. A cat" or "(B)"; or
-  else the one capital letter that stands alone. An answer with several has 0.
+  The chosen letter is the one that the answer begins with, as in "B. A cat" or
+  "(B)", or else the only capital letter that stands alone. An answer with
+  several letters has 0.
 
   Args:
     prompts: Ignored.
     completions: Texts.
     ids: Ignored.
-    extras: What each record says.
-    field: Of the extras: a letter, or an answer with one.
+    extras: The fields of each record.
+    field: Field of the extras with a letter, or an answer with one.
 
   Raises:
     ValueError: A gold answer has no letter.
@@ -560,21 +562,21 @@ def yes_no(
   *,
   field: str = "answer",
 ) -> list[float]:
-  """1.0 where the answer says yes or no as the gold answer does, else 0.0.
+  """1.0 if the answer says yes or no as the gold answer does, else 0.0.
 
-  An answer with both words has 0. Deviation: VLM-R1 takes the first, also of
-  those inside of other words, as "no" in "know".
+  An answer with both words has 0. Deviation: VLM-R1 takes the first of them,
+  even inside another word, such as "no" in "know".
 
   Args:
     prompts: Ignored.
     completions: Texts; capital letters do not matter.
     ids: Ignored.
-    extras: What each record says.
-    field: Of the extras: "yes", "no", a text with one of them, or true or
-      false.
+    extras: The fields of each record.
+    field: Field of the extras with "yes", "no", a text with one of them, or
+      true or false.
 
   Raises:
-    ValueError: A gold answer says neither.
+    ValueError: A gold answer has neither word, or both.
   """
   del prompts, ids
 
@@ -601,12 +603,12 @@ def box_format(
   ids: list[int],
   extras: list[dict],
 ) -> list[float]:
-  r"""1.0 where a thought is followed by an answer with a box in JSON, else 0.0.
+  r"""1.0 if a thought is followed by an answer with a box in JSON, else 0.0.
 
       <think>.*?</think>\s*<answer>.*?\{.*\[\d+,\s*\d+,\s*\d+,\s*\d+\].*\}.*?</answer>
 
-  anywhere in the completion, with `.` matching newlines. It says nothing of the
-  box. Linear in the length of the completion.
+  anywhere in the completion, with `.` matching newlines. The box itself may be
+  wrong. Linear in the length of the completion.
 
   Args:
     prompts: Ignored.
@@ -621,8 +623,8 @@ def box_format(
 
 
 def _has_box(text: str) -> bool:
-  # By hand, each part at its first place after the one before: the expression
-  # above takes time with the fifth power of a text of tags.
+  # Searched by hand, each part at its first place after the one before: the
+  # time of the expression above grows with the fifth power of a text of tags.
   place = text.find("<think>")
   if place < 0:
     return False

@@ -189,7 +189,11 @@ class Speaker:
   def _stopped(
     self, drawn: engine.Generated, stops: Sequence[str]
   ) -> tuple[engine.Generated, str, bool]:
-    """Returns the part before the first stop text, its text, and if one is there."""
+    """Cuts a completion at its first stop text.
+
+    Returns:
+      The completion, its text, and True if it has a stop text.
+    """
     text = self._text.decode(drawn.ids)
     places = [at for stop in stops if (at := text.find(stop)) >= 0]
     if not places:

@@ -259,7 +259,7 @@ class Server:
     return response
 
   def _guarded(self, handler: Callable) -> Callable:
-    """Adds the check of the token to a handler, and turns exceptions into answers."""
+    """Checks the token before a handler, and answers with its exceptions."""
 
     async def guarded(request: Any) -> Any:
       try:

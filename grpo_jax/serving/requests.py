@@ -513,7 +513,7 @@ def _logprobs(tokens: Sequence[Token]) -> dict[str, Any]:
 
 
 def _by_text(token: Token) -> dict[str, float] | None:
-  """Returns log-probs by text, the larger one if two tokens have the same text."""
+  """Returns log-probs by text, the larger one of two equal texts."""
   if token.logp is None:
     return None
   found: dict[str, float] = {}

@@ -17,16 +17,16 @@ def accuracy(
   after: str = "",
   width: int = find.MAX_ANSWER,
 ) -> jax.Array:  # [B] float32
-  """1.0 where the final answer is the gold number, else 0.0.
+  """1.0 if the final answer is the gold number, else 0.0.
 
-  What `rewards.math_accuracy` says, but for the deviations that `find` and
+  The same as `rewards.math_accuracy`, except for the deviations that `find` and
   `numbers` list.
 
   Args:
-    text: Completions. One that was cut has no answer.
+    text: Completions. A completion that was cut has no answer.
     gold: The arrays of `numbers.gold`, one row for each completion.
-    after: A marker before answers, as `find.final_answer` has it.
-    width: Bytes of an answer that are looked at.
+    after: A marker before answers, as in `find.final_answer`.
+    width: Bytes of an answer; a longer answer does not count.
   """
   window = find.final_answer(text, after, width)
   return numbers.equal(window, gold).astype(jnp.float32)

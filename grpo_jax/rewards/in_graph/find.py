@@ -1,16 +1,16 @@
-r"""The answer that a completion commits to, in rows of bytes.
+r"""Final answers, and the numbers in them, in rows of bytes.
 
-The rules are those of `rewards.answers.final_answer`, here with sums, minima
-and maxima along the row in the place of a stack: of `\boxed{\frac{1}{2}}` the
-depth of braces is
+`final_answer` has the rules of `rewards.answers.final_answer`. Instead of a
+stack it has sums, minima and maxima along the row. For example, the depth of
+braces in `\boxed{\frac{1}{2}}` is
 
     \boxed{\frac{1}{2}}
     0     1     2 12 10
 
 and a box is closed by the first brace behind it whose depth is less than the
-box's own. Time is linear in the bytes, and so is memory.
+box's own. Time and memory are linear in the bytes.
 
-What of an answer is its number: not $…$, `x =`, a dollar, or a unit.
+`number` finds the number of an answer, without $…$, `x =`, a dollar, or a unit:
 
     It is $x = 3\text{ cm}$.   ->   the number `3` with the unit `cm`
 
@@ -30,19 +30,19 @@ import numpy as np
 from grpo_jax.rewards.in_graph import text as text_lib
 from grpo_jax.rewards.in_graph.text import Text
 
-# Bytes of an answer that are looked at. What is longer is no answer here.
+# Bytes of an answer; a longer answer does not count here.
 MAX_ANSWER = 256
 
 _BACKSLASH = ord("\\")
 
 
 class Window(NamedTuple):
-  """An answer of each row, without white space around it, W bytes at most.
+  """The answer of each row, without white space around it, W bytes at most.
 
   Attributes:
-    bytes: Zero behind the end, and where there is no answer.
-    length: Bytes of the answer; 0 where there is none.
-    found: Whether there is one. An empty answer is one.
+    bytes: Bytes of the answer; zero behind its end, and without an answer.
+    length: Bytes of the answer; 0 without an answer.
+    found: True if there is an answer, which may be empty.
   """
 
   bytes: jax.Array  # [B, W] uint8
@@ -63,7 +63,7 @@ def _last_boxed(
   start: jax.Array,  # [B]
   end: jax.Array,  # [B]
 ) -> _Span:
-  r"""Content of the last `\boxed{…}` or `\boxed 4` in [start, end).
+  r"""Finds the content of the last `\boxed{…}` or `\boxed 4` in [start, end).
 
   Every `start` is 0 or follows a `>`, and every `end` precedes a `<` or is the
   end of the text, so that no command crosses them.
@@ -78,7 +78,7 @@ def _last_boxed(
   brace = text_lib.behind(text_lib.before(~escaped, end), start)
   opens = brace & (data == ord("{"))
   closes = brace & (data == ord("}"))
-  # \boxed, and what is nearest before each place that is no white space.
+  # \boxed, and the nearest byte before each place that is not white space.
   command = jnp.zeros_like(escapes)
   for name in (rb"\boxed", rb"\fbox"):
     found = escapes & text_lib.starts(words, name)
@@ -87,7 +87,7 @@ def _last_boxed(
     jnp.where(space, 0, 2 * place + command), axis=1
   )  # Twice the place, and 1 more if \boxed ends there.
   follows = text_lib.shifted(near, -1) % 2 == 1
-  # Braces that close nothing make it negative, which changes no comparison.
+  # Braces that close nothing make the depth negative, which is harmless.
   depth = jnp.cumsum(opens.astype(jnp.int32) - closes, axis=1)
   later = jax.lax.cummin(depth, axis=1, reverse=True)
   box = text_lib.last(
@@ -112,7 +112,7 @@ def _last_boxed(
 
 
 def _nears(space: jax.Array, mask: jax.Array) -> jax.Array:  # [B, L] bool
-  """Whether the next word behind each place begins where `mask` is True."""
+  """Marks the places whose next word begins where `mask` is True."""
   place = text_lib.places(space)
   none = 2 * space.shape[1]
   word = jnp.where(space, none, 2 * place + mask)
@@ -127,9 +127,9 @@ def _after_marker(
   end: jax.Array,  # [B]
   after: bytes,
 ) -> _Span:
-  """What follows the last `after` in [start, end) before an end of line.
+  """Finds the rest of the line behind the last `after` in [start, end).
 
-  Marks without a word behind them, in their line, are none.
+  A marker without a word behind it, in its line, does not count.
   """
   marks = text_lib.behind(text_lib.starts(words, after), start)
   marks = text_lib.before(marks, end - (len(after) - 1))
@@ -148,7 +148,7 @@ def _span(
   space: jax.Array,  # [B, L] bool
   after: bytes,
 ) -> _Span:
-  """The answer with white space around it."""
+  """Finds the answer, with the white space around it."""
   tags = (b"<think>", b"</think>", b"<answer>", b"</answer>")
   found = jnp.stack([text_lib.starts(words, tag) for tag in tags])
   think, thought, answer, _ = text_lib.last(found)  # Each [B].
@@ -164,7 +164,7 @@ def _span(
   filled = (content >= 0) & (text_lib.shifted(word, -1) >= content)
   end = text_lib.last(found[3] & filled)
   content = text_lib.at(content, end)
-  # A box is too often a try, if the thought was never closed.
+  # In a thought that was never closed, a box is too often a try.
   unfinished = (thought < 0) & (think >= 0)
   usable = jnp.where(tagged, end >= 0, ~unfinished)
   thinks = text_lib.first(text_lib.behind(found[0], rest))
@@ -181,7 +181,7 @@ def _span(
 
 
 def _either(one: _Span, other: _Span, allowed: jax.Array) -> _Span:
-  """`one`, or else `other`, where it is allowed."""
+  """Returns `one`, or else `other`, in the rows where an answer is allowed."""
   return _Span(
     jnp.where(one.found, one.start, other.start),
     jnp.where(one.found, one.end, other.end),
@@ -192,18 +192,19 @@ def _either(one: _Span, other: _Span, allowed: jax.Array) -> _Span:
 def final_answer(
   text: Text, after: str = "", width: int = MAX_ANSWER
 ) -> Window:
-  """The answer of each row, by the rules of `rewards.answers.final_answer`.
+  """Returns the answers of rows, as `rewards.answers.final_answer` does.
 
   Args:
     text: Completions.
-    after: A marker such as "####". Where a completion has neither an answer
-      tag nor a box, its answer is what follows the last marker, up to the end
-      of that line. Empty: there is no such rule.
-    width: W, the bytes of an answer that are looked at.
+    after: A marker such as "####". If a completion has neither an answer tag
+      nor a box, its answer is the text behind the last marker, up to the end of
+      that line. Empty: there is no such rule.
+    width: W, the most bytes of an answer.
 
   Returns:
-    The answers. Deviations from the host: an answer that is longer than W is
-    none, and neither is one of a text that was cut.
+    The answers. Deviations from the host: an answer of more than W bytes, and
+      an
+    answer in a text that was cut, do not count.
   """
   words = text_lib.words(text.bytes)
   space = text_lib.spaces(words)
@@ -218,8 +219,7 @@ def final_answer(
   return Window(data, length, found)
 
 
-# Bytes of a unit that are compared; no gold answer with a longer one is
-# scored here.
+# Most bytes of a unit; gold answers with longer units are not scored here.
 MAX_UNIT = 32
 DEGREE = "°".encode()
 
@@ -227,23 +227,23 @@ _NAMES = (
   *(rb"\text", rb"\textrm", rb"\textbf", rb"\textit", rb"\mbox"),
   *(rb"\mathrm", rb"\mathbf", rb"\boldsymbol", b""),
 )
-_PAIRS = (  # What may stand around a whole answer.
+_PAIRS = (  # Pairs of signs that may enclose a whole answer.
   *((b"$$", b"$$"), (b"$", b"$"), (rb"\(", rb"\)"), (rb"\[", rb"\]")),
   *((b"**", b"**"), (b"*", b"*"), (b"__", b"__"), (b"`", b"`")),
   *((name + b"{", b"}") for name in _NAMES),
-  # Commands for all that follows, which no letter follows.
+  # Commands for the rest of the answer, without a letter directly behind them.
   *((x, b"") for x in (rb"\displaystyle", rb"\textstyle", rb"\bf", rb"\rm")),
   (rb"\it", b""),
 )
 _MAX_WRAPPINGS = 4  # As on the host.
-_BRACKETS = (  # Around a number, but for its sign.
+_BRACKETS = (  # Around a number, except for its sign.
   *((b"(", b")"), (rb"\left(", b")"), (b"(", rb"\right)")),
   *((rb"\left(", rb"\right)"), (b"{", b"}")),
 )
 _SIGNS = (b"+", b"-", "−".encode())
 _DOLLARS = (rb"\$$", rb"\$", b"$")  # Before an amount.
 _UNIT_NAMES = (rb"\text", rb"\textrm", rb"\mathrm", rb"\mbox")
-# Of \text{…}^2, and degrees.
+# Ends of \text{…}^2; and degrees.
 _POWERS = tuple(
   f"}}^{opening}{power}{closing}".encode()
   for opening in ("", "{")
@@ -257,14 +257,14 @@ _DEGREES = (
 
 
 class Number(NamedTuple):
-  """Where the number of each row stands, and its unit.
+  r"""The place of each row's number, and its unit.
 
   Attributes:
     start, end: The number is in [start, end) of the window.
-    single: Whether there is at most one formula, so that it is the answer.
-    unit: As the answer has it, its blanks normal, and `\\circ` written as °.
+    single: True with at most one formula, so that it is the answer.
+    unit: The answer's unit, with single blanks, and `\circ` written as °.
     unit_length: Bytes of the unit, also of those that do not fit.
-    percent: Whether the unit was the word.
+    percent: True if the unit was the word "percent".
   """
 
   start: jax.Array  # [B] int32
@@ -276,15 +276,15 @@ class Number(NamedTuple):
 
 
 class _Rows:
-  """A window of bytes, what was seen in it, and the part that is left."""
+  """A window of bytes, arrays derived from it, and the span that is left."""
 
   def __init__(self, window: Window):
     self.bytes = window.bytes
     self.words = text_lib.words(window.bytes)
     self.space = text_lib.spaces(self.words)
     self.place = place = text_lib.places(window.bytes)
-    # For each place, where the next byte of a word is, and the end of the
-    # last one: white space is taken off often.
+    # For each place, the next byte of a word, and the end of the last one, since
+    # white space is removed often.
     size = window.bytes.shape[1]
     self.next_word = jax.lax.cummin(
       jnp.where(self.space, size, place), axis=1, reverse=True
@@ -302,7 +302,7 @@ class _Rows:
     self.dollar = window.bytes == ord("$")
 
   def narrow(self, start: jax.Array, end: jax.Array, where: jax.Array) -> None:
-    """Sets [start, end) where it is said, and takes white space off."""
+    """Sets [start, end) in the rows of `where`, and removes white space."""
     self.start, self.end = self.stripped(
       jnp.where(where, start, self.start), jnp.where(where, end, self.end)
     )
@@ -310,27 +310,27 @@ class _Rows:
   def stripped(
     self, start: jax.Array, end: jax.Array
   ) -> tuple[jax.Array, jax.Array]:  # [B], [B]
-    """[start, end) without the white space at its ends."""
+    """Returns [start, end) without the white space at its ends."""
     begin = text_lib.at(self.next_word, start)
     found = (start < end) & (begin < end)
     end = text_lib.at(self.word_end, end - 1)
     return jnp.where(found, begin, start), jnp.where(found, end, start)
 
   def part(self, mask: jax.Array, size: int = 1) -> jax.Array:  # [B, W] bool
-    """Where something of `size` bytes lies in what is left."""
+    """Restricts a mask to places whose `size` bytes are in the span left."""
     whole = self.place + size <= self.end[:, None]
     return mask & whole & (self.place >= self.start[:, None])
 
   def begins(
     self, index: jax.Array, patterns: Sequence[bytes]
   ) -> jax.Array:  # [B, patterns] bool
-    """Which patterns stand at `index` [B], in what is left."""
+    """Marks the patterns that begin at `index` [B], in the span left."""
     return self._stand(index[:, None], patterns)
 
   def ends(
     self, index: jax.Array, patterns: Sequence[bytes]
   ) -> jax.Array:  # [B, patterns] bool
-    """Which patterns stand just before `index` [B], in what is left."""
+    """Marks the patterns that end just before `index` [B], in the span left."""
     return self._stand(index[:, None] - _sizes(patterns), patterns)
 
   def _stand(
@@ -338,7 +338,7 @@ class _Rows:
     start: jax.Array,  # [B, 1 or patterns]
     patterns: Sequence[bytes],
   ) -> jax.Array:  # [B, patterns] bool
-    """Which patterns stand at `start`, in what is left."""
+    """Marks the patterns that begin at `start`, in the span left."""
     size = max(map(len, patterns))
     wanted = np.array([[*x.ljust(size, b"\0")] for x in patterns], np.uint8)
     place = start[:, :, None] + np.arange(size)  # [B, patterns, size]
@@ -358,12 +358,12 @@ def _size(
   found: jax.Array,  # [B, patterns] bool
   patterns: Sequence[bytes],
 ) -> jax.Array:  # [B]
-  """Bytes of the longest pattern that was found; 0 if none was."""
+  """Returns the bytes of the longest pattern found; 0 without one."""
   return jnp.where(found, _sizes(patterns), 0).max(axis=1)
 
 
 def without_superscripts(window: Window) -> Window:
-  """`^2` and `^3` in the place of ² and ³, which are two bytes as well."""
+  """Writes `^2` and `^3` for ² and ³, which have two bytes as well."""
   data, following = window.bytes, text_lib.shifted(window.bytes, 1)
   found = (data == 0xC2) & text_lib.one_of(following, b"\xb2\xb3")
   second = text_lib.shifted(found, -1)
@@ -375,7 +375,7 @@ def without_superscripts(window: Window) -> Window:
 def number(
   window: Window,
   unit: jax.Array,  # [B, MAX_UNIT] uint8, of the gold answer.
-  is_plain: jax.Array,  # [B] bool, whether it needs no command.
+  is_plain: jax.Array,  # [B] bool, True if the unit needs no command.
 ) -> Number:
   """Finds the number of each answer; see `rewards.answers.quantity`."""
   rows = _Rows(window)
@@ -409,7 +409,7 @@ def without_brackets(
   start: jax.Array,  # [B]
   end: jax.Array,  # [B]
 ) -> jax.Array:  # [B, W] uint8
-  """Blanks for brackets around all of [start, end), but for its sign."""
+  """Writes blanks for brackets around all of [start, end), except a sign."""
   rows = _Rows(Window(text_lib.kept(data, start, end), end, end > start))
   rows.narrow(start, end, end > start)
   size = _size(rows.begins(start, _SIGNS), _SIGNS)
@@ -431,12 +431,12 @@ def without_brackets(
 
 
 def unit_row(word: bytes) -> np.ndarray:  # [MAX_UNIT] uint8
-  """A unit as it is compared."""
+  """Returns the bytes of a unit, for comparisons."""
   return np.frombuffer(word.ljust(MAX_UNIT, b"\0"), np.uint8)
 
 
 def _dot(rows: _Rows) -> jax.Array:  # [B] int32
-  """1 where what is left ends in a full stop, or else 0."""
+  """Returns 1 if the span left ends in a full stop, else 0."""
   dot = text_lib.at(rows.bytes, rows.end - 1) == ord(".")
   return (dot & (rows.start < rows.end)).astype(jnp.int32)
 
@@ -444,7 +444,7 @@ def _dot(rows: _Rows) -> jax.Array:  # [B] int32
 def _unwrapped(
   rows: _Rows, start: jax.Array, end: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  r"""Leaves $…$, $$…$$, \(…\), \[…\] or \text{…} around all of the answer."""
+  r"""Removes $…$, $$…$$, \(…\), \[…\] or \text{…} around the whole answer."""
   rows.start, rows.end = start, end
   rows.narrow(start, end - _dot(rows), end > start)
   start, end = rows.start, rows.end
@@ -475,7 +475,7 @@ def _unwrapped(
 
 
 def _to_formula(rows: _Rows) -> jax.Array:  # [B] bool
-  """Goes to the one formula of a sentence; False where there are several."""
+  """Narrows to the only formula of a sentence; False if it has several."""
   # A dollar opens a formula if it has no backslash before it, and neither a
   # backslash nor a dollar stands before the next one.
   dollar = rows.part(rows.dollar)
@@ -504,7 +504,7 @@ def _to_formula(rows: _Rows) -> jax.Array:  # [B] bool
 
 
 def _leave_name(rows: _Rows) -> None:
-  r"""Leaves `x =` or `\theta =`, of an answer with one `=`."""
+  r"""Removes `x =` or `\theta =` from an answer with a single `=`."""
   equals = rows.part(rows.bytes == ord("="))
   sign = text_lib.first(equals)
   _, end = rows.stripped(rows.start, sign)
@@ -522,16 +522,16 @@ def _leave_name(rows: _Rows) -> None:
 
 def _leave_unit(
   rows: _Rows,
-  plain: jax.Array,  # [B, MAX_UNIT] uint8, what may stand without a command.
+  plain: jax.Array,  # [B, MAX_UNIT] uint8, a unit that needs no command.
 ) -> tuple[jax.Array, jax.Array]:  # [B, MAX_UNIT] uint8, [B] int32
-  """Leaves the unit and blanks before it; returns the unit and its length."""
+  """Removes the unit and blanks before it; returns the unit and its length."""
   end = rows.end - _dot(rows)
   tails = rows.ends(end, (*_POWERS, *_DEGREES))
   power = _size(tails[:, : len(_POWERS)], _POWERS)
   # The brace that closes \text{…} is the first byte of a power.
   text = _text_unit(rows, end - jnp.maximum(power, 1))
   degree = _size(tails[:, len(_POWERS) :], _DEGREES)
-  # Blanks before it: \ , \, , \; , ~ and white space.
+  # Blanks before the unit: \ , \, , \; , ~ and white space.
   begins = rows.part(rows.blank, 2)
   blanks = rows.space | (rows.bytes == ord("~")) | begins
   blanks |= text_lib.shifted(begins, -1)
@@ -555,7 +555,7 @@ def _plain_unit(
   blanks: jax.Array,  # [B, W] bool
   end: jax.Array,  # [B]
 ) -> tuple[jax.Array, jax.Array]:  # [B, MAX_UNIT] uint8, [B] int32
-  """A unit without a command that ends at `end`, and its length or 0."""
+  """Finds a unit without a command before `end`; its length may be 0."""
   words = jnp.stack(
     [
       plain,
@@ -567,7 +567,7 @@ def _plain_unit(
   place = start[..., None] + np.arange(MAX_UNIT)
   found = jax.vmap(text_lib.at, (None, 0))(rows.bytes, place)
   same = ((found == words) | (words == 0)).all(axis=2) & (length > 0)
-  # That of the gold answer needs no blank before it.
+  # The unit of the gold answer needs no blank before it.
   joined = text_lib.digits(rows.bytes) | (rows.bytes == ord("}"))
   joined = jnp.stack([blanks | joined, *[blanks] * len(_WORDS_OF_UNITS)])
   same &= jax.vmap(text_lib.at)(joined, start - 1)
@@ -585,7 +585,7 @@ class _Unit(NamedTuple):
 
 
 def _text_unit(rows: _Rows, close: jax.Array) -> _Unit:
-  r"""The `\text{…}` whose brace closes at `close`."""
+  r"""Finds the `\text{…}` whose brace closes at `close`."""
   opening = text_lib.last(text_lib.before(rows.part(rows.brace), close))
   word = text_lib.before(rows.part(~rows.space), opening)
   end = text_lib.last(word) + 1
@@ -599,7 +599,7 @@ def _text_unit(rows: _Rows, close: jax.Array) -> _Unit:
 def _normal_unit(
   rows: _Rows, unit: _Unit, end: jax.Array
 ) -> tuple[jax.Array, jax.Array]:  # [B, MAX_UNIT] uint8, [B] int32
-  """The unit with single spaces, and with ° for its command."""
+  """Returns the unit with single spaces, and with ° for its command."""
   place = rows.place
   content = (place > unit.open[:, None]) & (place < end[:, None])
   content &= place != unit.close[:, None]
@@ -618,7 +618,7 @@ def _normal_unit(
   gap = word & before & (place > text_lib.first(word)[:, None])
   target = jnp.cumsum(word.astype(jnp.int32) + gap, axis=1) - 1
   length = jnp.max(jnp.where(word, target + 1, 0), axis=1)
-  # Where no word is, there is a gap.
+  # A place without a word is a gap.
   made = jnp.where(np.arange(MAX_UNIT) < length[:, None], np.uint8(ord(" ")), 0)
   row = jnp.arange(len(data))[:, None]
   index = jnp.where(word, target, MAX_UNIT)  # Beyond the end it is dropped.

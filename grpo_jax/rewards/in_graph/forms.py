@@ -1,11 +1,10 @@
 """Rewards for the form of a completion, inside a compiled program.
 
-The same numbers as the functions of `rewards.formatting`.
+The rewards are the same numbers as those of `rewards.form`.
 
-Letters of rows of UTF-8, and the script that each belongs to.
-
-Bytes become code points inside the program. A table that is made once, of the
-places in Unicode where letters begin and end, says which are letters.
+For the share of a script's letters, bytes of UTF-8 become code points inside
+the program. A table of the places in Unicode where runs of letters begin and
+end, which is made once, tells letters from other characters.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ import numpy as np
 from grpo_jax.rewards.in_graph import text as text_lib
 from grpo_jax.rewards.in_graph.text import Text
 
-# First and last code points of the blocks that hold a script's letters. What
-# else a block holds is no letter, and does not count.
+# First and last code points of the blocks that hold a script's letters. Other
+# characters of a block are not letters, and do not count.
 BLOCKS: dict[str, tuple[tuple[int, int], ...]] = {
   "latin": (
     *((0x41, 0x5A), (0x61, 0x7A), (0xC0, 0x24F), (0x250, 0x2AF)),
@@ -64,7 +63,7 @@ BLOCKS: dict[str, tuple[tuple[int, int], ...]] = {
 
 @functools.cache
 def _letters() -> np.ndarray:  # [R] int32
-  """Code points where runs of letters begin and, in turn, end."""
+  """Returns the code points where runs of letters begin and, in turn, end."""
   is_letter = np.array(
     [unicodedata.category(chr(x))[0] == "L" for x in range(sys.maxunicode + 1)]
   )
@@ -75,9 +74,9 @@ def _letters() -> np.ndarray:  # [R] int32
 def code_points(
   data: jax.Array,  # [B, L] uint8
 ) -> jax.Array:  # [B, L] int32
-  """The character that begins at each byte; 0 where none does.
+  """Returns the character that begins at each byte, or 0.
 
-  None begins inside of another one, nor at bytes that are no UTF-8.
+  No character begins inside another one, nor at bytes that are not UTF-8.
   """
   later = [text_lib.shifted(data, k).astype(jnp.int32) for k in (1, 2, 3)]
   goes_on = [(x >= 0x80) & (x < 0xC0) for x in later]
@@ -90,7 +89,7 @@ def code_points(
   ):
     good &= goes_on[size - 1]
     value = (value << 6) | (later[size - 1] & 0x3F)
-    bits = 6 - size  # Of the first byte, below its mark.
+    bits = 6 - size  # Bits of the first byte below its mark.
     number = value & (2 ** (bits + 6 * size) - 1)
     is_lead = (lead >> bits) == (mark >> bits)
     valid = is_lead & good & (number >= least) & (number <= sys.maxunicode)
@@ -102,10 +101,10 @@ def letters_of(
   data: jax.Array,  # [B, L] uint8
   script: str,
 ) -> tuple[jax.Array, jax.Array]:  # [B, L] bool, [B, L] bool
-  """Where letters begin, and where those of a script do.
+  """Marks the bytes where letters begin, and where those of a script do.
 
   Raises:
-    KeyError: No such script.
+    KeyError: The script is unknown.
   """
   if script not in BLOCKS:
     raise KeyError(
@@ -124,7 +123,7 @@ _TAGS = (b"<think>", b"</think>", b"<answer>", b"</answer>")
 
 
 def _found(text: Text) -> jax.Array:  # [4, B, L] bool
-  """Where each of the four tags begins."""
+  """Marks the bytes where each of the four tags begins."""
   words = text_lib.words(text.bytes)
   return jnp.stack([text_lib.starts(words, tag) for tag in _TAGS])
 
@@ -132,21 +131,21 @@ def _found(text: Text) -> jax.Array:  # [4, B, L] bool
 def tag_count(text: Text) -> jax.Array:  # [B] float32
   """0.25 for each of the four tags that occurs exactly once.
 
-  See `rewards.formatting.tag_count`.
+  See `rewards.form.tag_count`.
   """
   once = _found(text).sum(axis=2) == 1  # [4, B]
   return 0.25 * once.sum(axis=0).astype(jnp.float32)
 
 
 def think_answer_format(text: Text) -> jax.Array:  # [B] float32
-  """1.0 where the completion is one thought followed by one answer, else 0.0.
+  """1.0 if the completion is one thought followed by one answer, else 0.0.
 
-  See `rewards.formatting.think_answer_format`. A text that was cut is neither.
+  See `rewards.form.think_answer_format`. A text that was cut has 0.0.
   """
   found = _found(text)
   once = (found.sum(axis=2) == 1).all(axis=0)
   think, end_think, answer, end_answer = starts = text_lib.first(found)
-  # Each tag, and the words between it and what is next.
+  # Each tag, and the words between it and the next tag, or the end.
   begins = starts + np.array([len(tag) for tag in _TAGS])[:, None]
   ends = jnp.stack([end_think, answer, end_answer, text.length])
   word = ~text_lib.spaces(text_lib.words(text.bytes))
@@ -162,13 +161,13 @@ def language_consistency(
 ) -> jax.Array:  # [B] float32
   """The share of the letters of the thought that belong to a script.
 
-  See `rewards.formatting.language_consistency`.
+  See `rewards.form.language_consistency`.
 
   Returns:
-    0 to 1; NaN where the thought has no letters.
+    0 to 1; NaN if the thought has no letters.
 
   Raises:
-    KeyError: No such script; `scripts.BLOCKS` has them.
+    KeyError: The script is not in `BLOCKS`.
   """
   think, end_think, _, _ = _found(text)
   opening = text_lib.first(think)

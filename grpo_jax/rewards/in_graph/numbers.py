@@ -1,25 +1,25 @@
-r"""Whether an answer is the number that the gold answer is.
+r"""Comparison of answers with gold numbers, exactly, inside a compiled program.
 
-What `rewards.math_accuracy` says where the gold answer is a rational number.
-Both are fractions of whole numbers; they are multiplied crosswise and compared
-exactly, digit by digit. No answer of a window is too long for it.
+The result is that of `rewards.math_accuracy` for a gold answer that is a
+rational number. Both numbers are fractions of whole numbers; they are
+multiplied crosswise and compared exactly, digit by digit. This works for every
+answer that fits into a window.
 
-Deviations from the host, each a rare form, and no answer here:
+Deviations from the host, each a rare form that does not count as an answer
+here:
 
 - a repeating decimal in a fraction or before a power of ten,
   `1/0.\overline{3}`;
 - a mixed number with a decimal point in its fraction, `3\frac{0.5}{2}`;
 - fractions of one character, ½, and raised digits but for ² and ³.
 
-Whole numbers of hundreds of digits, exactly, in rows of int32.
+**Arithmetic.** A whole number of hundreds of digits is a row of limbs in int32,
+three decimal digits each, the least significant first: 1234567 is [567, 234, 1,
+0, …]. Base 1000 is as large as a product of two numbers of 256 digits allows:
+86 products of 999 · 999 are less than 2^31.
 
-A number is a row of limbs, three decimal digits each, the least significant
-first: 1234567 is [567, 234, 1, 0, …]. Base 1000 is as large as a product of
-two numbers of 256 digits allows: 86 products of 999 · 999 are less than 2^31.
-
-Which rational number a text is: a finite automaton over its bytes.
-
-The grammar is that part of `rewards.answers.quantity` whose value is rational:
+**Reading.** A finite automaton over the bytes reads the number. Its grammar is
+that part of `rewards.answers.quantity` whose value is rational:
 
     number   = [±] value [%]
     value    = plain | plain / plain | plain · 10^n | plain e [±] digits
@@ -30,10 +30,10 @@ The grammar is that part of `rewards.answers.quantity` whose value is rational:
 
 with blanks between all of these. A text becomes one symbol for each byte, then
 one state for each byte, by a table that is made here in Python. A second table
-says what a byte in that state is to the number, the denominator's digit, say;
-whatever else is asked of the text is asked of these roles. What Python's
-regular expressions try out (whether three digits follow a comma) is decided by
-what stands next to the byte.
+gives the role of a byte in that state, for example a digit of the denominator.
+All other functions read these roles. Python's regular expressions on the host
+look ahead, for example whether three digits follow a comma; here the bytes
+beside a byte decide that.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _BASE = 1000
 
 
 def constant(value: int, size: int) -> np.ndarray | None:  # [size] int32
-  """The limbs of a number that the host knows; None if they do not suffice."""
+  """Returns the limbs of a number of the host; None if they do not suffice."""
   limbs = np.zeros(size, np.int32)
   for k in range(size):
     value, limbs[k] = divmod(value, _BASE)
@@ -69,12 +69,12 @@ def read(
   shift: jax.Array,  # [B] int32
   size: int,
 ) -> jax.Array:  # [B, size] int32
-  """The number whose digits stand where `mask` is True, times 10^shift.
+  """Returns the number with the digits where `mask` is True, times 10^shift.
 
-  What does not fit is lost: choose `size` for it.
+  Digits that do not fit into `size` limbs are lost.
   """
   from_right = jnp.cumsum(mask, axis=1, dtype=jnp.int32)
-  # Of the last digit the rank is `shift`.
+  # The rank of the last digit is `shift`.
   rank = shift[:, None] + from_right[:, -1:] - from_right
   value = data * jnp.array([1, 10, 100], jnp.int32)[rank % 3]
   limb = jnp.where(mask, rank // 3, size)  # Beyond the end it is dropped.
@@ -84,7 +84,7 @@ def read(
 
 
 def padded(limbs: jax.Array, size: int) -> jax.Array:  # [B, n] -> [B, size]
-  """Adds limbs of zero to a number, or takes its last limbs away."""
+  """Adds limbs of zero to a number, or removes its last limbs."""
   missing = size - limbs.shape[1]
   return jnp.pad(limbs, ((0, 0), (0, max(missing, 0))))[:, :size]
 
@@ -92,8 +92,8 @@ def padded(limbs: jax.Array, size: int) -> jax.Array:  # [B, n] -> [B, size]
 def product(one: jax.Array, other: jax.Array) -> jax.Array:
   """[B, n] · [B, size] -> [B, size], with carries still to be made.
 
-  Both need limbs below 1000; the shorter should be the first. What does not
-  fit is lost.
+  Both need limbs below 1000; the shorter should be the first. Limbs that do not
+  fit are lost.
   """
 
   def step(total: jax.Array, limb: jax.Array) -> tuple[jax.Array, None]:
@@ -116,7 +116,7 @@ def carried(limbs: jax.Array) -> jax.Array:  # [B, size] -> [B, size]
 
 
 def sign_of(limbs: jax.Array) -> jax.Array:  # [..., size] -> [...] int32
-  """-1, 0 or 1; of limbs of either sign, with carries still to be made."""
+  """Returns -1, 0 or 1, for limbs of either sign before carries."""
 
   def step(
     state: tuple[jax.Array, jax.Array], limb: jax.Array
@@ -128,11 +128,11 @@ def sign_of(limbs: jax.Array) -> jax.Array:  # [..., size] -> [...] int32
   zero = jnp.zeros_like(limbs[..., 0])
   state = (zero, zero != 0)
   (carry, some), _ = jax.lax.scan(step, state, jnp.moveaxis(limbs, -1, 0))
-  # What is left to carry is -1 for a small negative number: 999, 999, … - 1.
+  # The last carry is -1 for a small negative number: 999, 999, … - 1.
   return jnp.where(carry < 0, -1, (some | (carry > 0)).astype(jnp.int32))
 
 
-# Symbols. NONE stands outside of the text, and inside of longer symbols.
+# Symbols. NONE is outside the text, and inside longer symbols.
 SYMBOLS = (
   *("NONE", "OTHER", "WHITE", "BLANK", "THIN", "SIZE", "ZERO", "ONE"),
   *("DIGIT", "DOT", "SLASH", "PLUS", "MINUS", "OPEN", "CLOSE", "FRACTION"),
@@ -140,12 +140,12 @@ SYMBOLS = (
 )
 CODE = {name: code for code, name in enumerate(SYMBOLS)}
 _DIGITS = ("ZERO", "ONE", "DIGIT")
-# \left and \right are blanks too, but not inside of fractions, where the host
-# refuses letters. THIN is one that may separate thousands.
+# \left and \right are blanks too, but not inside fractions, where the host
+# refuses letters. THIN is a blank that may separate thousands.
 _BLANKS = ("WHITE", "BLANK", "THIN")
 _ALL_BLANKS = (*_BLANKS, "SIZE")
 
-_LONG = (  # Bytes of a symbol; whether a small letter may follow.
+_LONG = (  # Symbol, its bytes, and True if a small letter may follow.
   ("BLANK", rb"\ ", True),
   ("BLANK", rb"\;", True),
   ("BLANK", rb"\:", True),
@@ -184,7 +184,7 @@ def symbols(
   start: jax.Array,  # [B]
   end: jax.Array,  # [B]
 ) -> jax.Array:  # [B, W] int32
-  """The symbol that begins at each byte of [start, end); NONE elsewhere."""
+  """Returns the symbol that begins at each byte of [start, end), else NONE."""
   data = text.kept(data, start, end)
   words = text.words(data)
   digit = text.digits(data)
@@ -210,20 +210,20 @@ def symbols(
     found &= text.shifted(three, len(pattern))
     code = jnp.where(found, CODE[name], code)
     size = jnp.where(found, len(pattern), size)
-  # What lies inside of a longer symbol is none.
+  # Bytes inside a longer symbol have no symbol of their own.
   reach = jax.lax.cummax(text.places(data) + size, axis=1)
   covered = text.shifted(reach, -1) > text.places(data)
   return jnp.where(covered & inside, CODE["NONE"], code)
 
 
-# Plain numbers of the grammar, by where they stand.
+# Plain numbers of the grammar, by their places.
 _PLAIN = ("first", "below", "over", "under")
 _WHOLE = ("one", "two", "three", "many", "group1", "group2", "group3")
 _COMPLETE = ("one", "two", "three", "many", "group3", "decimal", "bare")
 
 
 class _Builder:
-  """Collects transitions, under names of states."""
+  """Collects transitions between states by their names."""
 
   def __init__(self) -> None:
     self.moves: dict[tuple[str, str], str] = {}
@@ -234,10 +234,10 @@ class _Builder:
       self.moves[state, symbol] = to
 
   def plain(self, name: str, before: Iterable[str], repeats: bool) -> None:
-    """A plain number, after any of the states `before`."""
+    """Adds a plain number, after any of the states `before`."""
     add = self.add
     for state in before:
-      add(state, ("ZERO",), f"{name}.many")  # 0,123 is no number.
+      add(state, ("ZERO",), f"{name}.many")  # 0,123 is not a number.
       add(state, ("ONE", "DIGIT"), f"{name}.one")
       add(state, ("DOT",), f"{name}.opening")
     for state, following in zip(
@@ -252,7 +252,7 @@ class _Builder:
       add(f"{name}.{state}", ("DOT",), f"{name}.point")
     add(f"{name}.point", _DIGITS, f"{name}.decimal")
     add(f"{name}.decimal", _DIGITS, f"{name}.decimal")
-    # After .5 there is no \overline.
+    # No \overline may follow .5.
     add(f"{name}.opening", _DIGITS, f"{name}.bare")
     add(f"{name}.bare", _DIGITS, f"{name}.bare")
     if repeats:
@@ -263,7 +263,7 @@ class _Builder:
       add(f"{name}.repeat", ("CLOSE",), f"{name}.repeated")
 
   def blanks(self, name: str, to: str, blanks: Iterable[str]) -> None:
-    """Blanks after a plain number lead to the state `to`."""
+    """Makes blanks after a plain number lead to the state `to`."""
     for state in _COMPLETE:
       taken = {s for x, s in self.moves if x == f"{name}.{state}"}
       free = [s for s in blanks if s not in taken]
@@ -271,7 +271,7 @@ class _Builder:
 
 
 def _moves() -> dict[tuple[str, str], str]:
-  """All transitions between named states; "start" is the first state."""
+  """Returns all transitions between named states, from "start" on."""
   made = _Builder()
   add = made.add
   for state in ("start", "signed"):
@@ -292,7 +292,7 @@ def _moves() -> dict[tuple[str, str], str]:
   for state in (*whole, "first.decimal", "first.bare", "whole", "broken"):
     add(state, ("SLASH",), "slash")
     add(state, ("TIMES",), "times")
-    if state not in ("whole", "broken"):  # No blank before it.
+    if state not in ("whole", "broken"):  # No blank before an exponent.
       add(state, ("EXPONENT",), "exponent")
   add("slash", _ALL_BLANKS, "slash")
   made.plain("below", ("slash",), repeats=False)
@@ -324,7 +324,7 @@ def _add_fraction(made: _Builder) -> None:
     made.add(f"{name}.end", _BLANKS, f"{name}.end")
     for state in (*_COMPLETE, "end"):
       made.add(f"{name}.{state}", ("CLOSE",), after)
-  # A single digit is the whole part, and what may follow the part follows it.
+  # A single digit is a whole part, and is followed by what follows a part.
   made.add("over.digit", _BLANKS, "middle")
   made.add("over.digit", ("OPEN",), "under.brace")
   made.add("over.digit", _DIGITS, "under.digit")
@@ -332,7 +332,7 @@ def _add_fraction(made: _Builder) -> None:
 
 
 def _add_part(made: _Builder) -> None:
-  """The fraction of 3 1/2."""
+  """Adds the fraction of a mixed number such as 3 1/2."""
   for begin, name, blank in (
     ("whole", "part.over", "part.end"),
     ("part.slash", "part.under", "done"),
@@ -380,7 +380,7 @@ def _add_power(made: _Builder) -> None:
 
 
 def accepting() -> set[str]:
-  """States in which a text may end."""
+  """Returns the states in which a text may end."""
   return {
     *(f"{name}.{x}" for name in ("first", "below") for x in _COMPLETE),
     *("first.repeated", "whole", "broken", "repeated"),
@@ -390,13 +390,13 @@ def accepting() -> set[str]:
 
 
 class _Automaton(NamedTuple):
-  names: tuple[str, ...]  # Of the states; 0 is the start, 1 is a failure.
+  names: tuple[str, ...]  # Names of states; 0 is the start, 1 is a failure.
   table: np.ndarray  # [states, symbols] int32
 
 
 @functools.cache
 def automaton() -> _Automaton:
-  """The names of all states, and the table."""
+  """Returns the names of all states, and the table."""
   moves = _moves()
   found = dict.fromkeys(
     ["start", "failed", *(s for s, _ in moves), *moves.values()]
@@ -411,7 +411,7 @@ def automaton() -> _Automaton:
 
 
 def roles(symbols: jax.Array) -> jax.Array:  # [B, W] -> [B, W] int32
-  """What each byte is to the number: one bit for each name of `ROLES`.
+  """Returns the roles of each byte: one bit for each name of `ROLES`.
 
   They depend on the symbol and on the state after it.
   """
@@ -432,20 +432,20 @@ def roles(symbols: jax.Array) -> jax.Array:  # [B, W] -> [B, W] int32
 
 
 def has(roles: jax.Array, *names: str) -> jax.Array:  # bool
-  """Where a byte has one of these roles."""
+  """Marks the bytes that have one of these roles."""
   bits = sum(1 << list(ROLES).index(name) for name in names)
   return roles & bits != 0
 
 
 def counted(roles: jax.Array) -> dict[str, jax.Array]:  # each [B] int32
-  """How many bytes of a row have each role."""
+  """Counts the bytes of a row that have each role."""
   bit = jnp.arange(len(ROLES))[:, None, None]
   counts = ((roles >> bit) & 1).sum(axis=2, dtype=jnp.int32)
   return dict(zip(ROLES, counts, strict=True))
 
 
 def _roles() -> dict[str, tuple[Iterable[str], Iterable[str]]]:
-  """For each role, states and the symbols that lead to them."""
+  """Returns, for each role, states and the symbols that lead to them."""
   whole, places = {}, {}
   for name in _PLAIN:
     single = []
@@ -470,7 +470,7 @@ def _roles() -> dict[str, tuple[Iterable[str], Iterable[str]]]:
     "power 3": (("power.three", "exponent.three"), _DIGITS),
     "percent": (("percent",), ("PERCENT",)),
     "blank": (("start", "signed"), _ALL_BLANKS),
-    # Of the last byte they say where the text ends, for NONE changes nothing.
+    # For the last byte these say where the text ends: NONE changes nothing.
     "end": (ends, SYMBOLS),
     "decimal end": (places["first"], SYMBOLS),
   }
@@ -479,24 +479,24 @@ def _roles() -> dict[str, tuple[Iterable[str], Iterable[str]]]:
 ROLES = _roles()
 
 
-_GOLD_LIMBS = 14  # Of three digits each.
-_MAX_EXPONENT = 100  # Of ten, in scientific notation, as on the host.
-# Decimals from which on a rounded number stands for the exact one.
+_GOLD_LIMBS = 14  # Three digits each.
+_MAX_EXPONENT = 100  # Exponent of ten, in scientific notation, as on the host.
+# With so many decimals, a rounded number counts as the exact one.
 _MIN_ROUNDED_PLACES = 6
 
 
 def gold(answer: str) -> dict[str, np.ndarray] | None:
-  """The arrays of a gold answer, once per record, on the host.
+  r"""Returns the arrays of a gold answer, made once per record, on the host.
 
   Args:
-    answer: A number, with or without `$…$` or `\\boxed{…}`.
+    answer: A number, with or without `$…$` or `\boxed{…}`.
 
   Returns:
     `numerator` and `denominator` [14] int32, limbs of three digits; `negative`
-    [] bool; `places` [] int32, decimals; `unit` [32] uint8, and `is_plain` []
-    bool, whether it needs no command. None for a gold answer that only the host
-    can compare: one that is no number, has roots or π, more than 42 digits
-    above or below, or a unit of more than 32 bytes.
+    [] bool; `places` [] int32, decimals; `unit` [32] uint8; and `is_plain` []
+    bool, True if the unit needs no command. None for a gold answer that only
+    the host can compare: one that is not a number, has roots or π, more than 42
+    digits above or below, or a unit of more than 32 bytes.
   """
   answer = str(answer).strip()
   boxed = answers.last_boxed(answer)
@@ -527,10 +527,10 @@ def gold(answer: str) -> dict[str, np.ndarray] | None:
 def equal(
   window: Window, gold: Mapping[str, jax.Array]
 ) -> jax.Array:  # [B] bool
-  """Whether each answer is the number of its gold answer.
+  """Returns True for each answer that equals its gold answer.
 
   Args:
-    window: Answers. Where none was found, none is equal.
+    window: Answers; a row without an answer gives False.
     gold: The arrays of `gold`, with a first axis of B.
   """
   chex.assert_rank([window.bytes, gold["numerator"]], 2)
@@ -542,7 +542,7 @@ def equal(
   same_unit = (number.unit == gold["unit"]).all(axis=1)
   fits = number.unit_length <= find.MAX_UNIT
   unit = (number.unit_length == 0) | (same_unit & fits)
-  # Gold answers leave the dollar out.
+  # Gold answers leave out the dollar.
   dollars = (number.unit == find.unit_row(b"$")).all(axis=1)
   unit |= dollars & (gold["unit"] == 0).all(axis=1)
   same = _compared(value, gold)
@@ -553,13 +553,13 @@ class _Value(NamedTuple):
   """A fraction, (whole · below + above) / below · 10^exponent, of each row.
 
   Attributes:
-    digits: Of the numbers `below`, `whole` and `above`.
-    masks: Where these digits stand.
-    exponent: Of ten.
-    negative: Its sign.
-    valid: Whether it is a number at all; that `below` is not zero, and a part
-      of a mixed number less than one, is still to be seen.
-    mixed: Whether it is a mixed number.
+    digits: Digits of the numbers `below`, `whole` and `above`.
+    masks: True in the places of these digits.
+    exponent: Exponent of ten.
+    negative: True for a negative number.
+    valid: True if the text is a number. Two conditions are still to be checked:
+      `below` is not zero, and the fraction of a mixed number is less than one.
+    mixed: True for a mixed number.
     places: Decimals of a number that is one decimal alone; 0 for any other.
   """
 
@@ -575,7 +575,7 @@ class _Value(NamedTuple):
 def _value(
   data: jax.Array,  # [B, W] uint8
   roles: jax.Array,  # [B, W]
-  percent: jax.Array,  # [B] bool, whether the word stands behind it.
+  percent: jax.Array,  # [B] bool, True with the word behind the number.
 ) -> _Value:
   count = counted(roles)
   data = data.astype(jnp.int32) - ord("0")
@@ -585,7 +585,7 @@ def _value(
   whole = first & parts[:, None]
   above = has(roles, "over", "repeat") | (first & ~parts[:, None])
   below = has(roles, "under", "below", "repeat")
-  # Without a denominator it is 1, which is written over the first byte.
+  # A missing denominator is 1, which is written over the first byte.
   no_below = count["under"] + count["below"] + count["repeat"] == 0
   one = no_below[:, None] & (text.places(data) == 0)
   # 0.1\overline{6} is (1 · 9 + 6) / 9 / 10: as many nines as digits.
@@ -624,7 +624,7 @@ def _power(
   roles: jax.Array,  # [B, W]
   count: Mapping[str, jax.Array],
 ) -> jax.Array:  # [B] int32
-  """The exponent that is written after 10^, of three digits at most."""
+  """Returns the exponent written after 10^, of three digits at most."""
   power = jnp.zeros_like(count["times"])
   for name in ("power 1", "power 2", "power 3"):
     digit = jnp.where(has(roles, name), data, 0).sum(axis=1)
@@ -636,7 +636,7 @@ def _is_mantissa(
   roles: jax.Array,  # [B, W]
   count: Mapping[str, jax.Array],
 ) -> jax.Array:  # [B] bool
-  """Whether the digits before the point are a number from 1 to 9."""
+  """Returns True if the digits before the point are a number from 1 to 9."""
   last = text.last(has(roles, "nonzero"))
   zeros = text.behind(has(roles, "zero"), last)
   return (count["nonzero"] == 1) & ~zeros.any(axis=1)
@@ -645,9 +645,9 @@ def _is_mantissa(
 def _compared(
   value: _Value, gold: Mapping[str, jax.Array]
 ) -> jax.Array:  # [B] bool
-  """Whether both are equal, or one is the other one rounded."""
+  """Returns True if both are equal, or one is the other one rounded."""
   width = value.digits.shape[-1]
-  # All digits of a window, shifted by a power of ten, times those of the gold.
+  # All digits of a window, shifted by a power of ten, times the gold digits.
   size = (width + _MAX_EXPONENT + 3 * _GOLD_LIMBS) // 3 + 3
   up = jnp.maximum(value.exponent, 0)
   down = jnp.maximum(-value.exponent, 0)
@@ -684,7 +684,7 @@ def _compared(
   )  # [10, B]
   same = signs[0] == 0
   found_zero, gold_zero = signs[8] == 0, signs[9] == 0
-  # Half of the last place belongs to the even neighbour.
+  # Half of the last place is rounded to the even neighbour.
   to_found = _rounds(signs[1], signs[2], above[:, 0] % 2 == 0)
   to_found &= (value.places >= _MIN_ROUNDED_PLACES) & ~found_zero
   to_gold = _rounds(signs[3], signs[4], gold["numerator"][:, 0] % 2 == 0)
@@ -695,6 +695,6 @@ def _compared(
 
 
 def _rounds(one: jax.Array, other: jax.Array, even: jax.Array) -> jax.Array:
-  """Whether |difference| is less than half, or just half and `even` [B]."""
+  """Returns True if |difference| is below half, or just half and `even`."""
   least = jnp.minimum(one, other)
   return (least > 0) | ((least == 0) & even)

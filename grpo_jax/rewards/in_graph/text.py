@@ -1,19 +1,16 @@
-"""Sampled tokens as rows of bytes, inside a compiled program.
+"""Sampled tokens as rows of bytes, and searches in them, in a compiled program.
 
     data = text.table(tokenizer.token_bytes())
     written = text.written(data, tokens, mask, max_bytes=4096)
 
-The bytes are those that `tokenizer.decode` writes, but for bytes that are no
-UTF-8: `decode` writes U+FFFD for them, and here they stay as they are. Neither
-is part of a number, a tag, a letter or white space.
-
-Searching in rows of bytes: where a pattern, a space, the first hit is.
+The bytes are those that `tokenizer.decode` writes, except for bytes that are
+not UTF-8: `decode` writes U+FFFD for them, and here they stay as they are.
+Neither is part of a number, a tag, a letter or white space.
 
 A row of a batch is UTF-8 text with zeros behind its end. A pattern in ASCII
-occurs in the bytes where it occurs in the characters, for no byte of another
-character is ASCII. Positions are counted in bytes from 0.
-
-Every function takes time linear in the bytes.
+occurs in the bytes where it occurs in the characters, because no byte of
+another character is ASCII. Positions are counted in bytes from 0. Every
+function takes time linear in the bytes.
 """
 
 from __future__ import annotations
@@ -31,13 +28,13 @@ _MAX_STRIPS = 8
 
 
 class ByteTable(NamedTuple):
-  """What each token writes, N bytes together.
+  """The bytes that each token writes, N together.
 
   Attributes:
-    bytes: Of all tokens, one after another, and a zero.
-    starts: Where the bytes of each token begin.
+    bytes: Bytes of all tokens, one after another, and a zero.
+    starts: Place where the bytes of each token begin.
     lengths: Bytes of each token; 0 for tokens that are not written.
-    strips: Spaces that are dropped at the beginning of a text, at most.
+    strips: Most spaces that are dropped at the beginning of a text.
   """
 
   bytes: jax.Array  # [N + 1] uint8
@@ -50,9 +47,9 @@ class Text(NamedTuple):
   """Rows of UTF-8.
 
   Attributes:
-    bytes: Zero behind the end.
-    length: Bytes of each row that are there, L at most.
-    cut: Whether the text was longer than L. Its end is missing then.
+    bytes: The text; zero behind its end.
+    length: Bytes of each row's text, L at most.
+    cut: True if the text was longer than L, so that its end is missing.
   """
 
   bytes: jax.Array  # [B, L] uint8
@@ -61,7 +58,7 @@ class Text(NamedTuple):
 
 
 def table(tokens: Sequence[bytes], strips: int = 0) -> ByteTable:
-  """A table of the bytes of all tokens, in the order of their ids.
+  """Makes a table of the bytes of all tokens, in the order of their ids.
 
   Args:
     tokens: As `data.tokenizer.Tokenizer.token_bytes` returns them.
@@ -103,7 +100,7 @@ def _stripped(
   ends: jax.Array,  # [B, T]
   lengths: jax.Array,  # [B, T]
 ) -> jax.Array:  # [B] int32
-  """How many spaces at the beginning of each row are not written."""
+  """Counts the spaces at the beginning of each row that are not written."""
   place = jnp.arange(_MAX_STRIPS)[None, :]
   opening = _bytes(table, tokens, ends, lengths, place)
   leading = jnp.cumprod(opening == _SPACE, axis=1).sum(axis=1)
@@ -117,7 +114,7 @@ def _bytes(
   lengths: jax.Array,  # [B, T]
   places: jax.Array,  # [B or 1, L]
 ) -> jax.Array:  # [B, L] uint8
-  """The bytes of all tokens one after another, at `places`."""
+  """Returns the bytes of all tokens one after another, at `places`."""
   num_rows, num_tokens = tokens.shape
   places = jnp.broadcast_to(places, (num_rows, places.shape[1]))
   which = jax.vmap(lambda e, p: jnp.searchsorted(e, p, side="right"))(
@@ -141,13 +138,13 @@ def written(
   mask: jax.Array,  # [B, T] bool
   max_bytes: int,
 ) -> Text:
-  """The text of the tokens where `mask` is True.
+  """Returns the text of the tokens where `mask` is True.
 
   Args:
-    table: Of the tokenizer. Ids that it does not have write nothing.
-    tokens: Ids.
-    mask: Which of them exist.
-    max_bytes: L, the room for each row. What does not fit is left out.
+    table: The tokenizer's table. Ids that it does not have write nothing.
+    tokens: Token ids.
+    mask: True for tokens that exist.
+    max_bytes: L, the room for each row. Bytes that do not fit are left out.
   """
   chex.assert_rank([tokens, mask], 2)
   chex.assert_equal_shape([tokens, mask])
@@ -165,9 +162,9 @@ def ends(
   tokens: jax.Array,  # [B, T]
   mask: jax.Array,  # [B, T] bool
 ) -> jax.Array:  # [B, T] int32
-  """How many bytes of the text are written once a token is.
+  """Counts the bytes of the text up to the end of each token.
 
-  A token that writes nothing ends where the one before it does.
+  A token that writes nothing ends where the token before it does.
   """
   chex.assert_rank([tokens, mask], 2)
   chex.assert_equal_shape([tokens, mask])
@@ -178,7 +175,7 @@ def ends(
 
 
 def encoded(texts: Sequence[str], max_bytes: int) -> Text:
-  """Rows of bytes of texts that are known on the host, for tests and pages.
+  """Returns rows of bytes of texts on the host, for tests and pages.
 
   Half a surrogate pair is written as the three bytes that it would have.
   """
@@ -196,7 +193,7 @@ def encoded(texts: Sequence[str], max_bytes: int) -> Text:
 
 
 def shifted(data: jax.Array, by: int) -> jax.Array:  # [B, L] -> [B, L]
-  """What stands `by` places further on (before, if negative); zero beyond."""
+  """Returns the data `by` places further on (back, if negative), or zero."""
   chex.assert_rank(data, 2)
   size = data.shape[1]
   if abs(by) >= size:
@@ -207,7 +204,7 @@ def shifted(data: jax.Array, by: int) -> jax.Array:  # [B, L] -> [B, L]
 
 
 def words(data: jax.Array) -> jax.Array:  # [B, L] uint8 -> [B, L] uint32
-  """The four bytes from each place on, the first in the lowest bits.
+  """Returns the four bytes from each place on, the first in the lowest bits.
 
   Patterns are compared by them: four bytes at once, and without shifting the
   bytes anew for each pattern, which takes most of the time to compile.
@@ -219,7 +216,7 @@ def words(data: jax.Array) -> jax.Array:  # [B, L] uint8 -> [B, L] uint32
 
 
 def _pieces(pattern: bytes) -> Iterator[tuple[int, np.uint32, np.uint32]]:
-  """Cuts a pattern into four bytes: offset, which bits count, the bits."""
+  """Cuts a pattern into four bytes: offset, mask of bits, the bits."""
   for k in range(0, len(pattern), 4):
     piece = pattern[k : k + 4]
     bits = np.uint32(256 ** len(piece) - 1)
@@ -227,7 +224,7 @@ def _pieces(pattern: bytes) -> Iterator[tuple[int, np.uint32, np.uint32]]:
 
 
 def starts(words: jax.Array, pattern: bytes) -> jax.Array:  # [B, L] bool
-  """Where `pattern` begins; patterns may overlap."""
+  """Marks the places where `pattern` begins; patterns may overlap."""
   found = jnp.ones(words.shape, bool)
   for offset, bits, value in _pieces(pattern):
     found &= shifted(words, offset) & bits == value
@@ -235,7 +232,7 @@ def starts(words: jax.Array, pattern: bytes) -> jax.Array:  # [B, L] bool
 
 
 def one_of(data: jax.Array, characters: bytes) -> jax.Array:  # [B, L] bool
-  """Where one of these bytes stands."""
+  """Marks the places of any of these bytes."""
   found = jnp.zeros(data.shape, bool)
   for byte in characters:
     found |= data == byte
@@ -243,17 +240,17 @@ def one_of(data: jax.Array, characters: bytes) -> jax.Array:  # [B, L] bool
 
 
 def digits(data: jax.Array) -> jax.Array:  # [B, L] bool
-  """Where 0 to 9 stand; other digits of Unicode are none."""
+  """Marks the places of 0 to 9; other digits of Unicode do not count."""
   return (data >= ord("0")) & (data <= ord("9"))
 
 
 def lower(data: jax.Array) -> jax.Array:  # [B, L] bool
-  """Where a to z stand."""
+  """Marks the places of a to z."""
   return (data >= ord("a")) & (data <= ord("z"))
 
 
 def spaces(words: jax.Array) -> jax.Array:  # [B, L] bool
-  """All bytes of white space, as `str.strip` and `\\s` understand it.
+  r"""Marks all bytes of white space, as in `str.strip` and `\s`.
 
   They are U+0009 to U+000D, U+001C to U+0020, U+0085, U+00A0, U+1680, U+2000
   to U+200A, U+2028, U+2029, U+202F, U+205F and U+3000.
@@ -270,7 +267,7 @@ def spaces(words: jax.Array) -> jax.Array:  # [B, L] bool
 
 
 def _general(last: jax.Array) -> jax.Array:
-  """Whether E2 80 and this byte are white space."""
+  """Returns True if E2 80 and this byte are white space."""
   listed = (last == 0xA8) | (last == 0xA9) | (last == 0xAF)
   return listed | ((last >= 0x80) & (last <= 0x8A))
 
@@ -316,7 +313,7 @@ def kept(
   start: jax.Array,  # [B]
   end: jax.Array,  # [B]
 ) -> jax.Array:  # [B, L]
-  """The row with zeros outside of [start, end)."""
+  """Returns the rows with zeros outside [start, end)."""
   inside = behind(before(jnp.ones(data.shape, bool), end), start)
   return jnp.where(inside, data, jnp.zeros_like(data))
 
@@ -326,7 +323,7 @@ def stripped(
   start: jax.Array,  # [B]
   end: jax.Array,  # [B]
 ) -> tuple[jax.Array, jax.Array]:  # [B], [B]
-  """[start, end) without the white space at its ends."""
+  """Returns [start, end) without the white space at its ends."""
   word = behind(before(~space, end), start)
   end = last(word) + 1
   found = end > 0

@@ -1,6 +1,6 @@
-"""What a judge has decided, inside a compiled program.
+"""Verdicts in the replies of a judge, inside a compiled program.
 
-The same as `rewards.verdicts.read`.
+`read` does the same as `rewards.rubrics.read`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from grpo_jax.rewards.in_graph.text import Text
 def read(
   text: Text, verdicts: Mapping[str, float], marker: str = ""
 ) -> jax.Array:  # [B] float32
-  """What each row has decided; NaN where there is no verdict.
+  """Returns the reward of each row's verdict; NaN without a verdict.
 
-  A row that was cut has none without a marker: its last word is not known.
+  Without a marker, a row that was cut has no verdict: its last word is unknown.
 
   Args:
-    text, verdicts, marker: See `rewards.verdicts.read`.
+    text, verdicts, marker: See `rewards.rubrics.read`.
   """
   data = text.bytes
   upper = (data >= ord("A")) & (data <= ord("Z"))
@@ -40,10 +40,10 @@ def read(
   longest = max(map(len, verdicts))
   for word, worth in verdicts.items():
     where = text_lib.behind(_whole(data, words, word), start)
-    place = text_lib.last(where) + len(word)  # Where it ends.
+    place = text_lib.last(where) + len(word)  # The end of the word.
     if marker:
       place = data.shape[1] - text_lib.first(where)
-    # The longest of those that begin, or end, at the same place.
+    # The longest of the words that begin, or end, at the same place.
     rank = jnp.where(where.any(axis=1), place * (longest + 1) + len(word), -1)
     value = jnp.where(rank > best, jnp.float32(worth), value)
     best = jnp.maximum(best, rank)
@@ -55,7 +55,7 @@ def _whole(
   words: jax.Array,  # [B, L] uint32
   word: str,
 ) -> jax.Array:  # [B, L] bool
-  """Where a word begins that is not part of another one, or of a number."""
+  """Marks the starts of a word that is not part of another, or of a number."""
   pattern = rubrics.lowered(word).encode()
   found = text_lib.starts(words, pattern)
   before = text_lib.shifted(data, -1)
@@ -70,7 +70,7 @@ def _whole(
 
 
 def _of_words(data: jax.Array) -> jax.Array:
-  """Bytes of words: of characters beyond ASCII all are."""
+  """Marks bytes of words, with all bytes of characters beyond ASCII."""
   return (
     text_lib.digits(data)
     | text_lib.lower(data)
