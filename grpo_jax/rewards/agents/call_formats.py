@@ -1,4 +1,4 @@
-r"""How models write calls of tools, and read results, in chats of three kinds.
+r"""Formats of calls of tools and of their results, in chats of three kinds.
 
     qwen     <tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>, any
              number of them; results in one turn of the user, each as
@@ -11,12 +11,12 @@ r"""How models write calls of tools, and read results, in chats of three kinds.
 
 `Format.parse` reads an action, and `Format.render` writes what the policy reads
 next: markup and results by turns (`types.HostEnvironment`). So prompt, action
-and rendered results, one after the other, are the text that the chat template
-of the model gives for the same messages with a generation prompt; `difference`
+and rendered results, one after the other, are the text that the model's chat
+template gives for the same messages with a generation prompt. `difference`
 checks it with the template of a checkpoint.
 
-An action stays as the policy wrote it. Where a template writes a call again,
-the text may be another one, and ours is the policy's:
+An action stays as the policy wrote it. A template that writes a call again may
+change its text, in these ways:
 
 - JSON is written anew: with one space after `:` and `,`, keys in their order,
   `é` for `\u00e9`, and nothing around `name` and `arguments`.
@@ -51,7 +51,7 @@ Check = Callable[[str, Mapping[str, Any]], str]
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _THINK, _END_THINK = "<think>", "</think>"
 _PYTHON_TAG = "<|python_tag|>"
-# What comes first: a thought, or something like a call.
+# The beginning of a thought, or of something like a call.
 _FIRST = re.compile(r"<think>|<tool_call>|<\|python_tag\|>|\{\s*\"")
 _OBJECT = re.compile(r"\{\s*\"")
 _TAGGED = re.compile(r"<think>|<tool_call>")
@@ -66,10 +66,10 @@ class ToolCall(NamedTuple):
   """A call that an action makes.
 
   Attributes:
-    name: Of the tool; "" where it could not be read.
-    arguments: By name.
-    error: What is wrong, for the policy to read; "" if the call can be made.
-    malformed: It could not be read at all.
+    name: The tool's name; "" if it could not be read.
+    arguments: Arguments by name.
+    error: A message for the policy about a mistake; "" if the call can be made.
+    malformed: True if the call could not be read at all.
   """
 
   name: str
@@ -79,12 +79,12 @@ class ToolCall(NamedTuple):
 
 
 class Parsed(NamedTuple):
-  """What an action says.
+  """The text and the calls of an action.
 
   Attributes:
-    text: What is no call, thoughts too, without end tokens.
-    calls: In the order in which they stand.
-    ended: It has the end token of a turn.
+    text: The text outside calls, with thoughts, without end tokens.
+    calls: The calls in their order.
+    ended: True if the action has the end token of a turn.
   """
 
   text: str
@@ -93,7 +93,7 @@ class Parsed(NamedTuple):
 
   @property
   def error(self) -> str:
-    """The first one of a call, or ""."""
+    """The first error of a call, or ""."""
     return next((call.error for call in self.calls if call.error), "")
 
 
@@ -104,18 +104,18 @@ def _nothing_wrong(name: str, arguments: Mapping[str, Any]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-  """Calls and results of a kind of chat.
+  r"""The format of calls and results in one kind of chat.
 
   Attributes:
-    read: (text without end tokens) -> (what is no call, calls).
+    read: (text without end tokens) -> (text outside calls, calls).
     ends: Tokens that end a turn; the template writes the first.
-    before, between, after: What stands around results, from the end of the
-      policy's turn up to where it writes again.
-    written: (result) -> as it stands there.
-    most_calls: Calls of an action, at most; None: any number.
-    opening: What the template writes at the beginning of each turn of the
-      policy, behind its role: `<think>\n\n</think>\n\n` of Qwen3 without
-      thinking, `<think>\n` of models that always think.
+    before, between, after: Markup around results, from the end of the policy's
+      turn up to where it writes again.
+    written: (result) -> the result in the markup.
+    most_calls: Most calls of an action; None: any number.
+    opening: The template's text at the beginning of each turn of the policy,
+      behind its role: `<think>\n\n</think>\n\n` of Qwen3 without thinking,
+      `<think>\n` of models that always think.
   """
 
   read: Callable[[str], tuple[str, list[ToolCall]]]
@@ -128,15 +128,16 @@ class Format:
   opening: str = ""
 
   def parse(self, action: str, check: Check = _nothing_wrong) -> Parsed:
-    """Reads an action; a call with a mistake has an error, and none is raised.
+    """Reads an action; a wrong call gets an error, and nothing is raised.
 
-    Calls in a thought are none, and one that is not closed is all thought. The
-    first begins where `opening` does it, or with a `<think>`, as all others do;
-    one in the JSON of a call is text.
+    Calls in a thought do not count, and a thought without an end goes on to the
+    end of the action. The first thought begins in `opening` or with a
+    `<think>`, all others with a `<think>`. A `<think>` in the JSON of a call is
+    text.
 
     Args:
-      action: What the policy wrote, with its end token if it wrote one.
-      check: Says what is wrong with a call that can be read.
+      action: The policy's text, with its end token if it wrote one.
+      check: Returns what is wrong with a call that can be read.
     """
     end = next((x for x in self.ends if action.endswith(x)), "")
     said = action.removesuffix(end)
@@ -152,7 +153,7 @@ class Format:
     return Parsed((said[:start] + text).strip(), tuple(calls), bool(end))
 
   def _end_of_thoughts(self, said: str) -> int:
-    """Where what is no thought begins; at the end, if it is never closed."""
+    """Returns the place behind the thoughts; the end, if one stays open."""
     start = 0
     if self.opening.rfind(_THINK) > self.opening.rfind(_END_THINK):
       start = _end_of_thought(said, 0)
@@ -163,11 +164,11 @@ class Format:
   def render(
     self, results: Sequence[str], ended: bool = True
   ) -> tuple[str, ...]:
-    """What is read after an action: (markup, result, markup, …, markup).
+    """Writes results behind an action: (markup, result, markup, …, markup).
 
     Args:
-      results: Of the calls of the action, in their order; at least one.
-      ended: Whether the action has the end token of its turn.
+      results: Results of the calls of the action, in their order; at least one.
+      ended: True if the action has the end token of its turn.
     """
     parts = ["" if ended else self.ends[0]]
     for number, result in enumerate(results):
@@ -180,15 +181,15 @@ class Format:
 def named(
   name: str, opening: str = "", markup: Sequence[str] | None = None
 ) -> Format:
-  """A format by its name.
+  """Returns a format by its name.
 
   Args:
-    name: Of `FORMATS`.
+    name: One of `FORMATS`.
     opening: See `Format`.
     markup: (before, between, after), in the place of the format's own.
 
   Raises:
-    ValueError: There is none, or the markup is not three texts.
+    ValueError: The format does not exist, or the markup is not three texts.
   """
   if name not in FORMATS:
     raise ValueError(
@@ -211,18 +212,18 @@ def named(
   return dataclasses.replace(found, before=before, between=between, after=after)
 
 
-# What a template is tried with.
+# Messages for the test of a template.
 _QUESTION = {"role": "user", "content": "One?"}
 _PROBES = (("lookup", {"query": "one"}, "First."), ("add", {"x": 1}, "Second."))
 
 
 def difference(format: Format, chat_text: Callable[..., str]) -> str:
-  """How a chat template writes calls and results otherwise; "" if it does not.
+  """Returns the difference of a chat template from a format; "" without one.
 
   Args:
-    format: What is expected.
-    chat_text: (messages) -> text with a generation prompt, as of
-      `Tokenizer.chat_text` with the tools of the run; ValueError where the
+    format: The expected format.
+    chat_text: (messages) -> text with a generation prompt, such as
+      `Tokenizer.chat_text` with the tools of the run; ValueError if the
       template refuses them.
   """
   probes = _PROBES[: format.most_calls]
@@ -244,11 +245,11 @@ def difference(format: Format, chat_text: Callable[..., str]) -> str:
     for number, (name, _, result) in enumerate(probes)
   ]
   reply = {"role": "assistant", "content": "", "tool_calls": calls}
-  # Of turns that are over Qwen3 leaves out the empty thought.
+  # Qwen3 leaves out the empty thought of turns that are over.
   start = chat_text([_QUESTION]).removesuffix(format.opening)
   try:
     whole = chat_text([_QUESTION, reply, *results])
-  except ValueError as error:  # As Llama's does of two calls.
+  except ValueError as error:  # Llama's template refuses two calls.
     return f"it refuses {len(probes)} calls: {error}"
   ending = "".join(format.render([result for _, _, result in probes]))
   if not whole.endswith(ending):
@@ -264,11 +265,11 @@ def difference(format: Format, chat_text: Callable[..., str]) -> str:
   return ""
 
 
-# Readers: (text without end tokens) -> (what is no call, calls).
+# Readers: (text without end tokens) -> (text outside calls, calls).
 
 
 def _tagged(said: str) -> tuple[str, list[ToolCall]]:
-  """Calls in tags; JSON may have the tags within its texts."""
+  """Reads calls in tags; JSON may have the tags within its texts."""
   texts: list[str] = []
   calls: list[ToolCall] = []
   at = 0
@@ -295,10 +296,10 @@ def _tagged(said: str) -> tuple[str, list[ToolCall]]:
 
 
 def _whole(said: str) -> tuple[str, list[ToolCall]]:
-  """A message that is one call, or code behind the tag of Python.
+  """Reads a message that is one call, or code behind the tag of Python.
 
-  An object without the keys of a call is an answer. One with a "name" alone
-  lacks its parameters; beside other keys a "name" is none of a tool.
+  An object without the keys of a call is an answer. An object with a "name"
+  alone lacks its parameters; beside other keys a "name" is not that of a tool.
   """
   text = said.strip()
   code = text.removeprefix(_PYTHON_TAG).strip()
@@ -318,7 +319,7 @@ def _whole(said: str) -> tuple[str, list[ToolCall]]:
 
 
 def _builtin(code: str) -> ToolCall | None:
-  """`tool.call(query="…")`, as Llama calls tools that it was trained with."""
+  """Reads `tool.call(query="…")`, Llama's call of a tool from its training."""
   if not _BUILTIN.fullmatch(code):
     return None
   try:
@@ -327,7 +328,7 @@ def _builtin(code: str) -> ToolCall | None:
         arguments = {
           str(x.arg): ast.literal_eval(x.value) for x in keywords if x.arg
         }
-        json.dumps(arguments, allow_nan=False, default=str)  # 1e999 is none.
+        json.dumps(arguments, allow_nan=False, default=str)  # Not 1e999.
         if len(arguments) == len(keywords):
           return ToolCall(name, arguments)
   except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
@@ -336,13 +337,13 @@ def _builtin(code: str) -> ToolCall | None:
 
 
 def _end_of_thought(said: str, at: int) -> int:
-  """Where a thought ends that is open at a place."""
+  """Returns the end of the thought that is open at a place."""
   end = said.find(_END_THINK, at)
   return len(said) if end < 0 else end + len(_END_THINK)
 
 
 def _json(text: str, at: int) -> tuple[Any, int, str]:
-  """A value, where it and the white space after it end, and what is wrong."""
+  """Reads a JSON value: (value, its end behind white space, error or "")."""
   at = _end_of_space(text, at)
   try:
     value, end = strict_json.DECODER.raw_decode(text, at)
@@ -355,12 +356,12 @@ def _json(text: str, at: int) -> tuple[Any, int, str]:
 
 def _end_of_space(text: str, at: int) -> int:
   space = _SPACE.match(text, at)
-  assert space is not None  # It may be empty.
+  assert space is not None  # The match may be empty.
   return space.end()
 
 
 def _call(value: Any, keys: Sequence[str]) -> ToolCall:
-  """The call that a value of JSON means; the first of the keys is asked for."""
+  """Returns the call in a JSON value, with arguments under one of the keys."""
   if isinstance(value, dict):
     name = value.get("name")
     arguments = next((value[key] for key in keys if key in value), None)
@@ -375,7 +376,7 @@ def _malformed(wrong: str) -> ToolCall:
 
 
 def _as_json(result: str) -> str:
-  """A text as it stands in a JSON string; the quotes are markup."""
+  """Returns a text as it is in a JSON string, without the quotes."""
   return json.dumps(result, ensure_ascii=False)[1:-1]
 
 

@@ -1,38 +1,33 @@
-"""Environments that others wrote, as sessions of `types.HostEnvironment`.
+"""Games and environments of other packages, as sessions (`HostEnvironment`).
 
     config.data.environment = "grpo_jax.rewards.agents.games:make"
     config.environment.options = {
       "env": "textarena:TicTacToe-v0", "opponent": "random"
     }
 
-"textarena:NAME" is a game of textarena (`games.py`), in which fixed
-opponents have the other seats; "gymnasium:NAME" is anything with the methods
-`reset` and `step` of gymnasium (`games.py`).
+"textarena:NAME" is a game of textarena, in which fixed opponents have the other
+seats (`TextarenaGame`). "gymnasium:NAME" is anything with the methods `reset`
+and `step` of gymnasium (`GymnasiumGame`); the package itself is needed only for
+environments that are registered in it, such as "Taxi-v3".
 
-`extras["seed"]` says which game it is. The prompt has to be what that game
-shows first, so what is dealt before that is the same in all rows of a prompt.
-With config.data.source = "environment" prompts are made here (`problem`), and
-so is what a warm start imitates (`lesson`).
-
-Environments with the interface of gymnasium, as they are.
+`extras["seed"]` selects the game. The prompt has to be the game's first
+observation, so the deal before it is the same in all rows of a prompt. With
+config.data.source = "environment" prompts are made here (`problem`), and so are
+the games that a warm start imitates (`lesson`).
 
     game = GymnasiumGame("my_pkg.envs:Maze", seed=7, kwargs={"size": 3})
     game.observation, game.act("north"), game.scores()
 
-The package itself is needed only for what is registered in it, as "Taxi-v3".
-
-Games of textarena: the policy has one seat, fixed opponents the others.
-
-    game = TextarenaGame("TicTacToe-v0", 7, opponents.random_legal)
+    game = TextarenaGame("TicTacToe-v0", 7, random_legal)
     game.observation  # "[GAME] You are Player 0 in Tic Tac Toe. …"
     game.act("[4]")  # And others, until it is the policy's turn again.
     game.scores()
 
+An opponent is a function of the text that it is shown:
+
+    move = random_legal(observation, random.Random(7))
+
 Source: github.com/LeonGuertler/TextArena, 0.7.4.
-
-Who sits in the other seats of a game: functions of what they are shown.
-
-move = random_legal(observation, random.Random(7))
 """
 
 from __future__ import annotations
@@ -55,14 +50,14 @@ from grpo_jax.rewards.agents.interceptor import Observation
 
 
 def _maker(name: str) -> Callable[..., Any]:
-  """What makes an environment: a class, a function, or gymnasium's `make`.
+  """Returns the maker of an environment: a class or a function.
 
-  An identifier behind a colon is looked up in its module; "module:Name-v0" is
-  none, and gymnasium imports the module and makes what that registers.
+  An identifier behind a colon is looked up in its module. "module:Name-v0" is
+  not one: gymnasium imports the module and makes what that registers.
 
   Raises:
     ImportError: gymnasium is missing.
-    ValueError: There is nothing callable at the path.
+    ValueError: The path does not lead to something callable.
   """
   module, _, attribute = name.rpartition(":")
   if module and attribute.isidentifier():
@@ -89,11 +84,11 @@ def _maker(name: str) -> Callable[..., Any]:
 
 
 class GymnasiumGame:
-  """One episode.
+  """One episode of an environment.
 
   Attributes:
-    over: It has ended, or the environment has cut it off.
-    observation: What the environment has said last, of any type.
+    over: The episode has ended, or the environment has cut it off.
+    observation: The environment's last observation, of any type.
   """
 
   def __init__(
@@ -108,14 +103,14 @@ class GymnasiumGame:
     Args:
       name: "package.module:Class", or a function that makes an environment; or
         a name that is registered.
-      seed: Of the episode.
+      seed: Seed of the episode.
       kwargs: Arguments of the class.
-      success: Which entry of `info` says that the episode has been solved;
+      success: The entry of `info` that says that the episode has been solved;
         empty: the last reward of an episode that has ended is positive.
 
     Raises:
       ImportError: gymnasium is missing, and needed.
-      ValueError: There is no such environment.
+      ValueError: The environment does not exist.
     """
     random.seed(seed)
     np.random.seed(seed % 2**32)
@@ -127,10 +122,10 @@ class GymnasiumGame:
     self.observation, _ = self._env.reset(seed=seed)
 
   def act(self, action: Any) -> float:
-    """Takes a step; its reward.
+    """Takes a step and returns its reward.
 
     Raises:
-      ValueError: What the environment answers is not what gymnasium's do.
+      ValueError: The environment does not return gymnasium's five values.
     """
     answer = self._env.step(action)
     if len(answer) != 5:
@@ -148,16 +143,16 @@ class GymnasiumGame:
     return float(reward)
 
   def scores(self) -> dict[str, float | None]:
-    """Scores of the episode so far: "won", also as "accuracy", and "turns"."""
+    """Returns the scores so far: "won", also as "accuracy", and "turns"."""
     won = float(self._won)
     return {"accuracy": won, "won": won, "turns": float(self._turns)}
 
   def close(self) -> None:
-    """Closes the environment, if it can be."""
+    """Closes the environment, if it can be closed."""
     getattr(self._env, "close", lambda: None)()
 
 
-# (what a player has been shown, random numbers) -> what it writes.
+# (text that a player has been shown, random numbers) -> the player's action.
 Player = Callable[[str, random.Random], str]
 
 _BRACKETS = re.compile(r"\[[^\[\]\n]+\]")
@@ -169,11 +164,11 @@ _HEADING = re.compile(
 
 
 def legal_moves(observation: str) -> list[str]:
-  """The moves that a game has listed last: what stands in brackets there.
+  """Returns the moves that a game has listed last, in brackets.
 
   A list begins behind "Available Moves", "Valid actions" or the like and goes
-  on to the end of its line; if there is nothing in it, over the lines below
-  up to an empty one.
+  on to the end of its line. If that line has no moves, the list goes on over
+  the lines below, up to an empty one.
   """
   for heading in reversed(list(_HEADING.finditer(observation))):
     rest = observation[heading.end() :]
@@ -184,10 +179,10 @@ def legal_moves(observation: str) -> list[str]:
 
 
 def random_legal(observation: str, rng: random.Random) -> str:
-  """One of the moves that the game lists, each as likely as the others.
+  """Draws one of the moves that the game lists, with equal probability.
 
   Raises:
-    ValueError: It lists none.
+    ValueError: The game lists no moves.
   """
   moves = legal_moves(observation)
   if not moves:
@@ -200,10 +195,10 @@ def random_legal(observation: str, rng: random.Random) -> str:
 
 
 def one_of(moves: Sequence[str]) -> Player:
-  """Who draws one of these each time, whatever has been shown.
+  """Returns a player that draws one of these moves each time.
 
   Raises:
-    ValueError: There are none.
+    ValueError: There are no moves.
   """
   if not moves or not all(isinstance(move, str) for move in moves):
     raise ValueError(
@@ -214,9 +209,9 @@ def one_of(moves: Sequence[str]) -> Player:
   return lambda observation, rng: rng.choice(choices)
 
 
-# Tried in this order where nobody says how many players there are.
+# Numbers of players, tried in this order if no setting has one.
 _NUM_PLAYERS = (2, 1, *range(3, 16))
-# Of others, between two moves of the policy, or after it has left the game.
+# Moves of others between two moves of the policy, or after it has left.
 _MAX_MOVES = 1000
 
 
@@ -232,7 +227,7 @@ def _package() -> Any:
 
 
 def names() -> tuple[str, ...]:
-  """The games that there are, in alphabetical order.
+  """Returns the names of all games, in alphabetical order.
 
   Raises:
     ImportError: The package is missing.
@@ -246,10 +241,10 @@ def names() -> tuple[str, ...]:
 def begun(
   name: str, seed: int, num_players: int, kwargs: Mapping[str, Any]
 ) -> Any:
-  """A game at its beginning.
+  """Returns a game at its beginning.
 
-  Some draw random numbers when they are made, some have NumPy draw them, and
-  all use the generators of the whole process.
+  Some games draw random numbers when they are made, some have NumPy draw them,
+  and all use the generators of the whole process.
   """
   random.seed(seed)
   np.random.seed(seed % 2**32)
@@ -259,11 +254,11 @@ def begun(
 
 
 def count_players(name: str, kwargs: Mapping[str, Any]) -> int:
-  """How many players a game can begin with: 2 if it can, 1, or the fewest.
+  """Returns a number of players for a game: 2 if possible, 1, or the fewest.
 
   Raises:
     ImportError: The package is missing.
-    ValueError: There is no such game, or it does not begin with any number.
+    ValueError: The game does not exist, or does not begin with any number.
   """
   return _count_players(name, json.dumps(kwargs, sort_keys=True))
 
@@ -282,8 +277,8 @@ def _count_players(name: str, settings: str) -> int:
   for count in _NUM_PLAYERS:
     try:
       begun(name, 0, count, kwargs)
-    except Exception as error:  # Of any kind: games assert what they need.
-      # nltk says in a frame of asterisks which of its words are missing.
+    except Exception as error:  # Of any type: games assert what they need.
+      # nltk names its missing words in a frame of asterisks.
       why = " ".join(str(error).replace("*", " ").split())
       said.append(f"{count}: {why:.80} ({type(error).__name__})")
     else:
@@ -295,7 +290,7 @@ def _count_players(name: str, settings: str) -> int:
 
 
 class TextarenaGame:
-  """One game, whose others move as soon as it is their turn.
+  """One game, whose other players move as soon as it is their turn.
 
   Attributes:
     over: The game has ended.
@@ -316,15 +311,15 @@ class TextarenaGame:
 
     Args:
       name: "TicTacToe-v0", or another one of `names`.
-      seed: Of the game and of the opponents' random numbers.
-      opponent: Who has all other seats.
+      seed: Seed of the game and of the opponents' random numbers.
+      opponent: The player in all other seats.
       kwargs: Settings of the game beside those of its name.
-      players: How many there are; None: see `count_players`.
-      seat: Of the policy; or "alternate": the seed modulo the players.
+      players: Number of players; None: see `count_players`.
+      seat: The policy's seat; or "alternate": the seed modulo the players.
 
     Raises:
       ImportError: The package is missing.
-      ValueError: There is no such game or seat.
+      ValueError: The game or the seat does not exist.
       RuntimeError: The opponents go on for ever.
     """
     kwargs = dict(kwargs or {})
@@ -348,29 +343,29 @@ class TextarenaGame:
     self._others()
 
   def shuffle(self, seed: int) -> None:
-    """Draws what comes from here on by another seed: dice, and opponents."""
+    """Draws dice and opponents' moves by another seed from here on."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     self._rng = random.Random(f"opponents {seed}")
 
   def act(self, action: str) -> float:
-    """Moves, and lets the others move; the reward of the policy's seat."""
+    """Moves, lets the others move, and returns the policy's reward."""
     self._turns += 1
     self._move(action)
     state = self._env.state
-    # Counts invalid moves since the last valid one; after them the same player
-    # moves again, until the game has had enough.
+    # `error_count` has the invalid moves since the last valid one; after them
+    # the same player moves again, until the game takes it out.
     self._invalid += int(getattr(state, "error_count", 0) > 0 or self._lost())
     if not self.over:
       self._others()
     return self._rewards.get(self.seat, 0.0)
 
   def scores(self) -> dict[str, float | None]:
-    """Scores of the game so far.
+    """Returns the scores of the game so far.
 
-    "won", also as "accuracy": nobody has a higher reward and somebody a lower
-    one; alone, a reward of at least 1. "drawn": of several players, all have
-    the same one. Then "invalid_moves" and "turns" of the policy.
+    "won", also as "accuracy": no player has a higher reward and some player a
+    lower one; alone, a reward of at least 1. "drawn": of several players, all
+    have the same reward. Then "invalid_moves" and "turns" of the policy.
     """
     own = self._rewards.get(self.seat, 0.0)
     others = [x for seat, x in self._rewards.items() if seat != self.seat]
@@ -387,7 +382,7 @@ class TextarenaGame:
     }
 
   def _lost(self) -> bool:
-    """Whether the game has taken the policy out for what it wrote."""
+    """Returns True if the game has taken the policy out for an invalid move."""
     of_seat = self._env.state.game_info.get(self.seat, {})
     return self.over and bool(of_seat.get("invalid_move"))
 
@@ -398,7 +393,7 @@ class TextarenaGame:
       self._rewards = {int(k): float(x) for k, x in (rewards or {}).items()}
 
   def _others(self) -> None:
-    """Moves of others, until the game is over or it is the policy's turn."""
+    """Lets the others move until the policy's turn, or the end of the game."""
     for _ in range(_MAX_MOVES):
       player, said = self._env.get_observation()
       said = self._text(said)
@@ -415,7 +410,7 @@ class TextarenaGame:
     )
 
   def _text(self, said: Any) -> str:
-    """An observation; a game without wrappers ("-raw") has a list of them."""
+    """Returns an observation as text; a "-raw" game has a list of messages."""
     if isinstance(said, str):
       return said
     roles = self._env.state.role_mapping
@@ -431,16 +426,16 @@ ENDS = (
   *("<end_of_turn>", "<|end|>", "<|return|>"),
 )
 _MAX_LESSON = 1000  # Turns of a game that a teacher plays.
-# The random numbers of the process, which games draw from.
+# Guards the random numbers of the process, from which games draw.
 _playing = threading.Lock()
 
 
 class OverError(ValueError):
-  """A game that has ended before the policy's first action."""
+  """The error of a game that has ended before the policy's first action."""
 
 
 class Game(Protocol):
-  """What a session needs of a game; see the two modules that have some."""
+  """The interface of a game in a session."""
 
   over: bool
 
@@ -453,7 +448,7 @@ class Game(Protocol):
 
 
 class GameSession:
-  """One game; see `types.HostEnvironment`."""
+  """The session of one game; see `types.HostEnvironment`."""
 
   def __init__(
     self,
@@ -473,11 +468,11 @@ class GameSession:
     self._ends = tuple(ends)
 
   def first(self) -> str:
-    """What the policy is shown before its first action."""
+    """Returns the text that the policy is shown before its first action."""
     return self._shown(self.game.observation).lstrip("\n")
 
   def step(self, action: str) -> tuple[Observation, float, bool]:
-    """Answers an action: (observation, reward, whether it is the end)."""
+    """Answers an action: (observation, reward, True at the end)."""
     action = self._without_end(action)
     before = self.game.observation
     made = self._action(action) if self._action else action
@@ -493,11 +488,11 @@ class GameSession:
     return shown, reward, False
 
   def scores(self) -> dict[str, float | None]:
-    """Scores of the game so far."""
+    """Returns the scores of the game so far."""
     return self.game.scores()
 
   def close(self) -> None:
-    """Closes the game, if it can be."""
+    """Closes the game, if it can be closed."""
     getattr(self.game, "close", lambda: None)()
 
   def _shown(self, observation: Any) -> str:
@@ -518,16 +513,16 @@ class GameSession:
 
 
 def _new(said: Any, before: Any, action: str) -> Any:
-  """What has been added to an observation behind the policy's own action.
+  """Returns what an observation adds behind the policy's own action.
 
-  An observation that is not the one before it with something added is whole.
+  An observation that does not continue the one before it is returned whole.
   """
   if not isinstance(said, str) or not isinstance(before, str):
     return said
   if not before or not said.startswith(before):
     return said
   new = said[len(before) :]
-  # "[Player 0] [4]" comes first: the policy has it in its row.
+  # "[Player 0] [4]" comes first, which the policy has in its row already.
   speaker, found, rest = new.partition(action) if action else (new, "", "")
   speaker = speaker.strip()
   if found and speaker.startswith("[") and "]" not in speaker[:-1]:
@@ -557,37 +552,38 @@ def make(
   """The factory of sessions.
 
   Args:
-    prompt: What the game shows first; None: nobody has seen it yet.
+    prompt: The game's first observation; None: nobody has seen it yet.
     extras: Has the "seed" of the game.
-    seed: Of the row.
+    seed: Seed of the row.
     env: "textarena:NAME", "gymnasium:NAME" or "gymnasium:package.module:Class".
     kwargs: Arguments of the game.
-    players: Of textarena: how many; None: 2 if that is possible, 1, or the
-      fewest.
-    seat: Of textarena: the policy's; or "alternate": the seed modulo the
+    players: Textarena's number of players; None: 2 if that is possible, 1, or
+      the fewest.
+    seat: The policy's seat in textarena; or "alternate": the seed modulo the
       players.
-    opponent: Of textarena, who has all other seats: "random", for one of the
-      moves that the game lists; several moves, of which one is drawn each time;
-      or the import path of a function (observation, random.Random) -> action.
-    same_luck: Of textarena: whether all rows of a prompt draw alike what comes
-      after the first observation, dice and moves of opponents; False: each row
+    opponent: The player in all other seats of textarena: "random", for one of
+      the moves that the game lists; several moves, of which one is drawn each
+      time; or the import path of a function (observation, random.Random) ->
+      action.
+    same_luck: If True, all rows of a prompt draw alike after the first
+      observation of textarena: dice and moves of opponents. False: each row
       draws by its own seed.
-    teacher: Whom a warm start imitates: the same, of what the policy writes.
+    teacher: The player that a warm start imitates, in the form of `opponent`.
     view: Import path of a function (observation) -> text, of all that the
       environment has shown to the policy; empty: the text itself.
     action: Import path of a function (text) -> action of the environment;
       empty: the text itself.
-    history: Without a view, whether the policy reads all that it has been shown
-      once more, where an environment says it again; False: what is new.
+    history: If True, and without a view, the policy reads again all that it has
+      been shown, if an environment repeats it. False: only what is new.
     around: Texts before and after each observation but the first, which may
-      have special tokens, as those of a chat.
-    ends: Texts of end tokens, which are taken away at the end of an action.
-    success: Of gymnasium: see `gymnasium_games.GymnasiumGame`.
+      have special tokens, such as those of a chat.
+    ends: Texts of end tokens, which are removed from the end of an action.
+    success: For gymnasium; see `GymnasiumGame`.
 
   Raises:
     ImportError: A package is missing.
-    ValueError: An option is wrong, the extras have no seed, or the prompt is
-      another game's.
+    ValueError: An option is wrong, the extras have no seed, or the prompt
+      belongs to another game.
   """
   del teacher
   if "seed" not in extras:
@@ -637,10 +633,10 @@ def make(
 
 
 def player(what: str, means: str | Sequence[str]) -> Player:
-  """Who moves: "random", some of several moves, or a function of the user's.
+  """Returns a player: "random", one of several moves, or a user's function.
 
   Raises:
-    ValueError: There is no such function.
+    ValueError: The function does not exist.
   """
   if not isinstance(means, str):
     return one_of(means)
@@ -650,13 +646,13 @@ def player(what: str, means: str | Sequence[str]) -> Player:
 
 
 def problem(seed: int, **options: Any) -> tuple[str, dict[str, Any]] | None:
-  """A prompt and its extras, for the source "environment".
+  """Returns a prompt and its extras, for the source "environment".
 
   None if the game is over before it is the policy's turn.
 
   Args:
-    seed: Of the game.
-    **options: As those of `make`.
+    seed: Seed of the game.
+    **options: Options of `make`.
   """
   with _as_in_a_session():
     try:
@@ -672,15 +668,15 @@ def problem(seed: int, **options: Any) -> tuple[str, dict[str, Any]] | None:
 def lesson(
   prompt: str, extras: Mapping[str, Any], **options: Any
 ) -> list[tuple[str, Observation]]:
-  """A game that the teacher plays: its actions, and what it reads after each.
+  """Plays a game with the teacher; returns its actions and observations.
 
   Args:
-    prompt: Of a problem.
-    extras: Of the same.
-    **options: As those of `make`.
+    prompt: Prompt of a problem.
+    extras: Extras of the same problem.
+    **options: Options of `make`.
 
   Raises:
-    ValueError: As `make`, or the teacher does not know what to do.
+    ValueError: As in `make`, or the teacher does not know what to do.
   """
   teacher = player("teacher", options.get("teacher", "random"))
   rng = random.Random(f"teacher {extras['seed']}")
@@ -699,7 +695,7 @@ def lesson(
 
 @contextlib.contextmanager
 def _as_in_a_session() -> Iterator[None]:
-  """Leaves the random numbers of this process as they were.
+  """Restores the random numbers of this process at the end.
 
   A session has a process of its own; here others draw, and threads play.
   """
@@ -713,7 +709,7 @@ def _as_in_a_session() -> Iterator[None]:
 
 
 def warm_up(**options: Any) -> None:
-  """Imports what games need, and tries how many players there are."""
+  """Imports what games need, and tries the numbers of players."""
   problem(0, **options)
 
 

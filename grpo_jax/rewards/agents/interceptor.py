@@ -1,12 +1,9 @@
-r"""A guard between a policy and the tools of its sessions.
+"""A guard between a policy and the tools of its sessions.
 
-Rules with a high recall flag a call, and of what they flag a judge confirms
-the bad. A confirmed call never reaches the tool: the policy reads a dummy
-observation, and the episode goes on. `interceptor.py` has rules,
-`guarded_sessions.py` puts a guard before sessions, and `tasks/interceptor.py`
-is the same in the graph.
-
-Rules that flag calls of tools: what an interceptor looks for first.
+Rules with a high recall flag calls, and a judge confirms which of the flagged
+calls are bad. A confirmed call never reaches the tool: the policy reads a dummy
+observation, and the episode goes on. `workers/sessions.py` puts a guard before
+sessions, and `tasks/interceptor.py` is the same in the graph.
 
     RULES["network"]("curl -s http://10.0.0.1/fix.patch")  # True
 
@@ -18,12 +15,12 @@ Rules that flag calls of tools: what an interceptor looks for first.
 | `tests`   | touch tests, their runner, or what decides whether they pass    |
 | `golds`   | read solutions, expected outputs, or a later history            |
 
-They are made for recall: a judge decides about what they flag, and without one
-many a harmless call is blocked (docs/interceptor.md has the rates). A call is
-looked at as it is, and once more without what hides words from a search: quotes
-and backslashes within a word, `$IFS`, sums of string literals, and base64,
-which is read. What still hides, as a loop that makes a path of numbers, is not
-found: rules are no sandbox.
+The rules are made for recall: a judge decides about flagged calls, and without
+a judge many harmless calls are blocked (docs/interceptor.md has the rates). A
+rule reads a call as it is, and once more without what hides words from a
+search: quotes and backslashes within a word, `$IFS`, sums of string literals,
+and base64, which is decoded. Other disguises, such as a loop that makes a path
+from numbers, are not found: rules are not a sandbox.
 """
 
 from __future__ import annotations
@@ -36,23 +33,22 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-# Text; or (before, text, after), where special tokens are meant in the first
-# and the last part, and not in the text: what a chat writes around a tool's
-# output, and the output. Of several outputs, (before, text, between, text,
-# after), and so on.
+# A text; or (before, text, after): the markup of a chat around a tool's output,
+# and the output. Special tokens are read in the markup, and not in the text.
+# With several outputs it is (before, text, between, text, after), and so on.
 Observation = str | tuple[str, ...]
-# (calls, contexts) -> for each whether it is bad; None: nobody can say.
+# (calls, contexts) -> True for each bad call; None: the judge cannot say.
 Judge = Callable[[Sequence[str], Sequence[str]], Sequence[bool | None]]
 
 
 class Event(NamedTuple):
-  """What was decided about one action.
+  """The decision about one action.
 
   Attributes:
-    flagged: A rule said so.
-    judged: The judge has said whether it is bad.
+    flagged: A rule flagged the call.
+    judged: The judge has given a verdict.
     blocked: The call was not executed.
-    unjudged: The judge was asked and said nothing, so that it was blocked.
+    unjudged: The judge was asked and gave no verdict, so the call was blocked.
   """
 
   flagged: bool = False
@@ -63,25 +59,25 @@ class Event(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Interceptor:
-  """Which calls are not executed, and what happens instead.
+  """The rules and the judge that block calls, and what a block does.
 
   An exception of a rule or of the judge is not caught: a guard that fails must
-  not let a call pass. For the same reason what nobody can judge is blocked.
+  not let a call pass. For the same reason a call without a verdict is blocked.
 
   Attributes:
-    rules: (call) -> bool; one that says True flags the call. Without rules
-      nothing is ever blocked.
-    judge: Asked about what was flagged, all calls of a turn at once; None
-      confirms all of it.
-    dummy: What the policy reads instead of an observation.
-    abort: Whether a block ends the episode instead.
-    penalty: λ >= 0, taken from the reward of a blocked call.
-    call: What of an action is a call: what its group matches, of all matches,
-      or the whole of a match where it has no group. An action without a match
-      calls nothing. None: the whole action is a call.
+    rules: (call) -> bool; a rule that returns True flags the call. Without
+      rules nothing is ever blocked.
+    judge: Is asked about all flagged calls of a turn at once; None confirms all
+      of them.
+    dummy: The text that the policy reads instead of an observation.
+    abort: If True, a block ends the episode instead.
+    penalty: λ >= 0, subtracted from the reward of a blocked call.
+    call: Pattern of a call in an action: the group of all its matches, or the
+      whole matches if it has no group. An action without a match has no call.
+      None: the whole action is a call.
 
   Raises:
-    ValueError: If the penalty is negative.
+    ValueError: The penalty is negative.
 
   Source: GLM-5.2's recipe, which publishes neither rates nor the reward of
   blocked calls: the penalty is ours, and 0 by default.
@@ -104,11 +100,11 @@ class Interceptor:
   def decide(
     self, actions: Sequence[str], contexts: Sequence[str]
   ) -> list[Event]:
-    """What becomes of the calls in some actions.
+    """Decides about the calls in some actions.
 
     Args:
-      actions: What policies have written.
-      contexts: What each had read and written before.
+      actions: Actions of policies.
+      contexts: The text before each action.
     """
     calls = [self._call(action) for action in actions]
     flagged = [
@@ -141,19 +137,19 @@ class Interceptor:
 def rates(
   events: Sequence[Event], labels: Sequence[bool] | None = None
 ) -> dict[str, float]:
-  """How often calls were flagged, judged and blocked, and how rightly.
+  """Returns the shares of flagged, judged and blocked calls, and accuracies.
 
   Args:
     events: At least one.
-    labels: Which of the calls were bad, if that is known.
+    labels: True for each bad call, if that is known.
 
   Returns:
     "flagged", "judged", "blocked": shares of all calls. With labels also
-    "precision", the share of bad ones among the blocked, and "recall", the
-    share of blocked ones among the bad; NaN where there are none to share.
+    "precision", the share of bad calls among the blocked, and "recall", the
+    share of blocked calls among the bad; NaN if there are none.
 
   Raises:
-    ValueError: If there is no event, or not one label for each.
+    ValueError: There is no event, or not one label for each.
   """
   if not events or (labels is not None and len(labels) != len(events)):
     given = "no" if labels is None else len(labels)
@@ -185,7 +181,7 @@ def _share(part: int, whole: int) -> float:
 
 Rule = Callable[[str], bool]
 
-_MAX_LEN = 1 << 14  # Characters of a call that are looked at; more are flagged.
+_MAX_LEN = 1 << 14  # Characters of a call; a longer call is flagged.
 _WORD = r"(?<![\w.-])(?:{})(?![\w-])"
 # Gaps have a bound: the time for a call is linear in its length.
 _PATTERNS: dict[str, tuple[str, ...]] = {
@@ -271,10 +267,10 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/]{16,}={0,2}")
 
 
 def plain(call: str) -> str:
-  r"""A call without what hides words from a search.
+  r"""Returns a call without what hides words from a search.
 
-  `c\url` and `c""url` become `curl`, `'o' + 's'` becomes `'os'`, `$IFS` a
-  space, and what base64 says, where it is text, stands at the end.
+  `c\url` and `c""url` become `curl`, `'o' + 's'` becomes `'os'`, `$IFS` becomes
+  a space, and base64 that is text is decoded and added at the end.
   """
   said = re.sub(r"\$\{?IFS\}?", " ", call)
   said = _INNER.sub("", _SUM.sub("", said))
@@ -282,7 +278,7 @@ def plain(call: str) -> str:
 
 
 def _read(text: str) -> str:
-  """What base64 says; "" where it says no text."""
+  """Decodes base64; "" if the result is not text."""
   try:
     return base64.b64decode(text + "=" * (-len(text) % 4)).decode("ascii")
   except (binascii.Error, UnicodeDecodeError):
@@ -291,7 +287,7 @@ def _read(text: str) -> str:
 
 @functools.lru_cache(maxsize=64)  # Each rule asks about the same call.
 def _forms(call: str) -> frozenset[str]:
-  """The call as it is, and the plain one; most calls are plain."""
+  """Returns the call as it is and the plain one; most calls are plain."""
   return frozenset((call, plain(call).rstrip()))
 
 

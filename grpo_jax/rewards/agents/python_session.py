@@ -5,8 +5,8 @@ The actions of a policy are
     … <tool> PYTHON </tool>      answered by   <obs> what it gave </obs>
     … <answer> ANSWER </answer>  ends the episode, and so does anything else
 
-where … may be any text. What blocks of Python give, and what becomes of those
-that hang or crash, is said in `interpreter.py`: none of it fails an episode.
+with any text in the place of … . `sandbox/interpreter.py` describes the results
+of blocks of Python, also of blocks that hang or crash: none fails an episode.
 
     config.data.environment = "grpo_jax.rewards.agents.python_session:make"
     config.environment.max_turns = 4
@@ -15,8 +15,8 @@ that hang or crash, is said in `interpreter.py`: none of it fails an episode.
     config.environment.action_ends = ("</tool>", "</answer>")
     config.environment.options = {"call_s": 2.0}
 
-The four tags have to be tokens of the tokenizer. The record's answer is what an
-answer is compared with, and no session of the tool ever sees it. Let
+The four tags have to be tokens of the tokenizer. The answer is compared with
+the record's answer, which no session of the tool ever sees. Let
 config.rewards.row_timeout_s be some seconds above `call_s`: a session that is
 late is unscored, and a program of the policy must not be able to make it so.
 
@@ -39,20 +39,20 @@ _ANSWER = re.compile(r"<answer>([^<]*)</answer>")
 class PythonSession:
   """One episode; see `types.HostEnvironment`.
 
-  Scores: "accuracy"; "used_tool", 1 if a call ended without an error; and of
-  its actions the numbers of "tool_calls", of "tool_errors" among them, and of
-  "malformed" ones, which have neither a call nor an answer.
+  Scores: "accuracy"; "used_tool", 1 if a call ended without an error; and the
+  numbers of "tool_calls", of "tool_errors" among them, and of "malformed"
+  actions, which have neither a call nor an answer.
   """
 
   def __init__(self, extras: dict[str, Any], python: interpreter.Interpreter):
     """Begins an episode.
 
     Args:
-      extras: With the text "answer", which is right.
-      python: The tool; ended with the session.
+      extras: The record's extras, with the right "answer" as text.
+      python: The tool; it is closed with the session.
 
     Raises:
-      KeyError: There is no answer.
+      KeyError: The extras have no answer.
     """
     self._right = str(extras["answer"]).strip()
     self._python = python
@@ -61,10 +61,10 @@ class PythonSession:
     )
 
   def step(self, action: str) -> tuple[str | tuple[str, str, str], float, bool]:
-    """Answers an action: (observation, reward, whether it is the end).
+    """Answers an action: (observation, reward, True at the end).
 
     Raises:
-      RuntimeError, TimeoutError: There is no box for the interpreter.
+      RuntimeError, TimeoutError: The interpreter has no box.
     """
     scores = self._scores
     if action.endswith(CLOSE) and OPEN in action:
@@ -85,7 +85,7 @@ class PythonSession:
     return "", scores["accuracy"], True
 
   def scores(self) -> dict[str, float]:
-    """Scores of the episode so far."""
+    """Returns the scores of the episode so far."""
     return dict(self._scores)
 
   def close(self) -> None:
@@ -106,17 +106,17 @@ def make(
   memory: int = 512 << 20,
   cpu_s: int = 30,
 ) -> PythonSession:
-  """The factory; nothing in it is random.
+  """The factory of sessions; nothing in it is random.
 
   Args:
     prompt: Ignored.
-    extras: With "answer".
+    extras: The record's extras, with "answer".
     seed: Ignored.
-    sandbox, call_s, total_s, max_calls, max_bytes, memory, cpu_s: Of
+    sandbox, call_s, total_s, max_calls, max_bytes, memory, cpu_s: See
       `interpreter.Interpreter`.
 
   Raises:
-    KeyError: There is no answer.
+    KeyError: The extras have no answer.
     ValueError: A limit is out of range.
   """
   del prompt, seed
@@ -130,7 +130,7 @@ def _warm_up(sandbox: str = "bwrap", **limits: Any) -> None:
   """Makes and tests the box of a worker, before the first session.
 
   Raises:
-    RuntimeError: It cannot be made here, or does not hold.
+    RuntimeError: The box cannot be made here, or does not isolate.
     ValueError: A limit is out of range.
   """
   interpreter.Interpreter(sandbox, **limits)

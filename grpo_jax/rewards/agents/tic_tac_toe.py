@@ -1,7 +1,7 @@
-"""An example of what a game needs beside textarena: a short view, opponents.
+"""An example of a view and an opponent for a game of textarena.
 
-textarena draws a board with 65 characters, beside which it writes all that has
-been said; `view` has the nine cells:
+textarena draws a board with 65 characters, and repeats the whole dialogue
+beside it; `view` has only the nine cells:
 
      X | 1 | 2
     ---+---+---
@@ -9,7 +9,7 @@ been said; `view` has the nine cells:
     ---+---+---
      6 | 7 | 8
 
-with x where the player itself has its mark, and o where the other one has.
+with x for the player's own mark, and o for the other player's.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _MARK = re.compile("you will be '([XO])'")
 
 
 def view(observation: str) -> str:
-  """The last board, as nine characters: x is the player's own.
+  """Returns the last board as nine characters; x is the player's own mark.
 
   Raises:
-    ValueError: There is no board, or nothing says whose mark is whose.
+    ValueError: There is no board, or the player's mark is not known.
   """
   boards, mark = _BOARD.findall(observation), _MARK.search(observation)
   if not boards or mark is None:
@@ -44,7 +44,7 @@ def view(observation: str) -> str:
 
 
 def careful(observation: str, rng: random.Random) -> str:
-  """Wins if it can, else stops the other one from winning, else any move."""
+  """Wins if it can, else blocks the other player, else moves at random."""
   cells = view(observation)
   free = [i for i, cell in enumerate(cells) if cell.isdigit()]
   for mark in "xo":

@@ -7,26 +7,25 @@
     }
 
 An action with calls (`call_formats.py`) is answered by their results, in their
-order; one without is the answer, which is graded and ends the episode. What is
-wrong with a call is told to the policy, and the episode goes on. A tool is
+order. An action without calls is the answer, which is graded and ends the
+episode. A mistake in a call is told to the policy, and the episode goes on. A
+tool is
 
 - "python": an interpreter in a sandbox, which keeps names between calls
-  (`interpreter.py`);
-- "search": BM25 over a file of passages (`tools.py`);
-- "package.module:function", of the user's own (`tools.py`). It runs in
-  the process of the session, without a sandbox, and returns a text, or what
-  has one meaning in JSON (`_plain`). It is interrupted when `call_s` are over,
-  as far as Python can interrupt it. What it raises is read by the policy; what
-  it returns and nobody can write is a mistake of its author, and an error.
+  (`sandbox/interpreter.py`);
+- "search": BM25 over a file of passages (`Index`);
+- "package.module:function", of the user's own. It runs in the process of the
+  session, without a sandbox, and returns a text, or a value with one meaning in
+  JSON (`_plain`). It is interrupted when `call_s` are over, as far as Python
+  can interrupt it. The policy reads an exception of the tool. A result that
+  JSON cannot write is a mistake of the tool's author, and an error.
 
 The schemas of the tools are put into the prompt by the chat template; see
 `training/problem/environment.py`. Results are texts, in which no special token
-means anything. That holds nobody off who writes instructions into a page.
+means anything. That does not stop instructions in a page that a tool reads.
 
-What tools look like to a model: JSON schemas, and the check of arguments.
-
-A schema is made of a function's type hints and docstring, as `get_json_schema`
-of transformers makes it, but for what the function returns:
+**Schemas.** A JSON schema is made from a function's type hints and docstring,
+as by `get_json_schema` of transformers, but without the function's result:
 
     def convert(amount: float, unit: Literal["m", "km"] = "m") -> str:
       """Converts a length to feet.
@@ -37,19 +36,17 @@ of transformers makes it, but for what the function returns:
       """
 
 Hints may be str, int, float, bool, None, list, dict, tuple, Any, Literal, and
-unions of these. A function has a description, and each argument a hint and a
+unions of these. A function needs a description, and each argument a hint and a
 description.
 
-Search in a file of passages by BM25, for tools of an episode.
+**Search.** A file `*.jsonl` has an object on each line, with the field `text`
+and perhaps `id` and `title`. In any other file each line is a passage.
 
-A file `*.jsonl` has an object on each line, with the field `text` and, if there
-are any, `id` and `title`. Of any other file each line is a passage.
-
-    index = search.Index("passages.jsonl")
+    index = tools.Index("passages.jsonl")
     index.find("capital of France", count=3)
 
 The index is in memory, and is made once in each worker before sessions are
-forked, which share it: of 100,000 passages of 100 words (61 MiB) it takes half
+forked, which share it: for 100,000 passages of 100 words (61 MiB) it takes half
 a minute and at most 740 MiB, and a search of six words 7 ms (2 shared cores).
 Passages of equal scores come in the order of the file.
 
@@ -103,15 +100,15 @@ _NAMES: dict[Any, Schema] = {
 }
 _SECTION = re.compile(r"^(Args|Returns|Raises|Yields|Source|Sources):", re.M)
 _ARGUMENT = re.compile(r"(\w+)(?:[ \t]*\([^()\n]*\))?:\s*(.*)", re.DOTALL)
-_MAX_SHOWN = 300  # Characters of what is wrong with an argument.
+_MAX_SHOWN = 300  # Characters of a message about an argument.
 
 
 def of_function(function: Callable[..., Any]) -> Schema:
-  """The schema of a tool, {"type": "function", "function": {…}}.
+  """Returns the schema of a tool, {"type": "function", "function": {…}}.
 
   Raises:
-    ValueError: The function has no description, an argument has no hint, a hint
-      of another kind or no description, or cannot be given by name.
+    ValueError: The function has no description; or an argument has no hint, no
+      description or a hint of another type, or cannot be given by name.
   """
   name = getattr(function, "__name__", "tool")
   document = inspect.getdoc(function)
@@ -147,7 +144,7 @@ def of_function(function: Callable[..., Any]) -> Schema:
 
 
 def of_parts(name: str, description: str, parameters: Schema) -> Schema:
-  """A schema as chat templates read it."""
+  """Returns a schema in the form that chat templates read."""
   return {
     "type": "function",
     "function": {
@@ -166,7 +163,7 @@ def _bad(name: str, what: str) -> ValueError:
 
 
 def _arguments(sections: Sequence[str]) -> list[tuple[str, str]]:
-  """Names and descriptions of a docstring's `Args:`, split into sections."""
+  """Returns the names and descriptions under `Args:` of a docstring."""
   if "Args" not in sections:
     return []
   text = sections[sections.index("Args") + 1]
@@ -185,7 +182,7 @@ def _arguments(sections: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _of_hint(name: str, hint: Any) -> Schema:
-  """The schema of a type."""
+  """Returns the schema of a type."""
   if hint in _NAMES:
     return dict(_NAMES[hint])
   origin, inner = typing.get_origin(hint), typing.get_args(hint)
@@ -222,7 +219,7 @@ def _of_union(kinds: Sequence[Schema], nullable: bool) -> Schema:
 
 
 class Checker:
-  """Says what is wrong with a call, in words for the policy that made it."""
+  """Checks calls, and describes a mistake in words for the policy."""
 
   def __init__(self, schemas: Sequence[Schema]):
     """Reads the schemas of all tools.
@@ -239,7 +236,7 @@ class Checker:
       )
 
   def __call__(self, name: str, arguments: Mapping[str, Any]) -> str:
-    """What is wrong, or ""; see `call_formats.Check`."""
+    """Returns a message about a mistake, or ""; see `call_formats.Check`."""
     if name not in self._validators:
       known = ", ".join(map(repr, self._validators))
       return f"Error: there is no tool {name!r:.60}; there is {known}."
@@ -260,7 +257,7 @@ class Checker:
 
 
 def _strict(schema: Any) -> Any:
-  """A schema in which None is allowed where it says "nullable"."""
+  """Returns a schema that allows None where it says "nullable"."""
   if isinstance(schema, list):
     return [_strict(part) for part in schema]
   if not isinstance(schema, dict):
@@ -272,7 +269,7 @@ def _strict(schema: Any) -> Any:
 
 
 def _import_jsonschema() -> Any:
-  """The optional package, imported when it is needed."""
+  """Imports the optional package when it is needed."""
   try:
     import jsonschema
   except ImportError as error:
@@ -287,8 +284,8 @@ class Passage(NamedTuple):
   """A passage of the corpus.
 
   Attributes:
-    id: As the file says, or the number of the line, from 1 on.
-    title: May be empty.
+    id: The field `id` of the file, or the number of the line, from 1 on.
+    title: Title; may be empty.
     text: The passage.
   """
 
@@ -298,15 +295,15 @@ class Passage(NamedTuple):
 
 
 class Index:
-  """Passages of a file, and where words are in them."""
+  """The passages of a file, and an index of their words."""
 
   def __init__(self, path: str):
     """Reads the file and indexes titles and texts.
 
     Raises:
-      FileNotFoundError: There is no such file.
+      FileNotFoundError: The file does not exist.
       ImportError: The package `bm25s` is missing.
-      ValueError: It has no passage, or a line that is none.
+      ValueError: The file has no passage, or a line that is not a passage.
     """
     self.passages = read(path)
     self._library = _import_bm25s()
@@ -320,7 +317,9 @@ class Index:
     )
 
   def find(self, query: str, count: int) -> list[Passage]:
-    """The passages that fit best, best first; those without any word do not.
+    """Returns the passages that fit best, best first.
+
+    A passage without any of the words is not returned.
 
     Args:
       query: Words.
@@ -344,11 +343,11 @@ class Index:
 
 
 def read(path: str) -> list[Passage]:
-  """The passages of a file; lines without any text are left out.
+  """Returns the passages of a file; empty lines are left out.
 
   Raises:
-    FileNotFoundError: There is no such file.
-    ValueError: It has no passage, or a line that is none.
+    FileNotFoundError: The file does not exist.
+    ValueError: The file has no passage, or a line that is not a passage.
   """
   file = pathlib.Path(path)
   if not file.is_file():
@@ -390,15 +389,15 @@ def _of_json(line: str, number: int, path: str) -> Passage:
   return Passage(str(id_), str(title), row["text"])
 
 
-# Where bm25s finds JAX, it runs an operation of it while it is imported, which
-# would take an accelerator from the process that trains; and tqdm starts a
-# thread before sessions are forked. It works as well without both.
+# If bm25s finds JAX, it runs an operation while it is imported, which would
+# take an accelerator from the process that trains. And tqdm starts a thread
+# before sessions are forked. bm25s works as well without both.
 _HIDDEN = ("jax", "jax.lax", "tqdm.auto")
 
 
 @contextlib.contextmanager
 def _without(names: Sequence[str]) -> Iterator[None]:
-  """Within, these modules cannot be imported."""
+  """Prevents the import of these modules inside the `with`."""
   found = {name: sys.modules[name] for name in names if name in sys.modules}
   sys.modules.update(dict.fromkeys(names))  # type: ignore[arg-type]
   try:
@@ -410,7 +409,7 @@ def _without(names: Sequence[str]) -> Iterator[None]:
 
 
 def _import_bm25s() -> Any:
-  """The optional package, imported when it is needed."""
+  """Imports the optional package when it is needed."""
   try:
     with _without(_HIDDEN):
       import bm25s
@@ -428,7 +427,7 @@ _COUNTS = ("answered", "tool_calls", "malformed", "tool_errors", "refused")
 _THINK, _END_THINK = "<think>", "</think>"
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_MAX_RAISED = 500  # Characters of what a tool raises.
+_MAX_RAISED = 500  # Characters of an exception of a tool.
 
 _PYTHON = of_parts(
   "python",
@@ -462,30 +461,32 @@ class Options:
   Attributes:
     format: "qwen", "hermes" or "llama".
     tools: Tools that the model may call, by name or import path.
-    answer: Which of the extras the answer is compared with.
+    answer: Name of the extra that the answer is compared with.
     grade: "exact": the same words, without case, punctuation and articles, as
-      SQuAD compares them; "contains": they are among those of the answer;
-      "math": `math_accuracy`; or a reward function by name or import path,
-      whose value is the reward, and which is right from 1 on. A list in the
-      extras, for the first two, has answers that are all right.
+      in SQuAD; "contains": the words are among those of the answer; "math":
+      `math_accuracy`; or a reward function by name or import path, whose value
+      is the reward, with at least 1 for a right answer. For the first two, a
+      list in the extras has several right answers.
     answer_after: Marker of an answer, as `config.rewards.answer_after`.
-    max_calls: Calls of an episode, at most.
-    max_parallel: Calls of an action, at most; what follows is not made.
-    max_bytes: Of a result; what is more is left out, by "python" of the middle.
-    max_total_bytes: Of the results of an episode; then calls are refused.
+    max_calls: Most calls of an episode.
+    max_parallel: Most calls of an action; the others are not made.
+    max_bytes: Most bytes of a result; the rest is left out, by "python" from
+      the middle.
+    max_total_bytes: Bytes of the results of an episode; beyond them calls are
+      refused.
     call_s: Seconds for a call.
-    turn_s: Seconds for the calls of an action: one is refused for which
-      `call_s` are not left. Keep it below `config.rewards.row_timeout_s`.
+    turn_s: Seconds for the calls of an action; a call is refused if less than
+      `call_s` are left. Keep it below `config.rewards.row_timeout_s`.
     total_s: Seconds for the calls of an episode.
     corpus: File of passages for "search".
-    top_k: Passages that a search returns, at most.
-    passage_chars: Characters of a passage that it returns, at most.
-    sandbox: For "python": "bwrap", or "process", which holds nothing.
+    top_k: Most passages that a search returns.
+    passage_chars: Most characters of a passage that a search returns.
+    sandbox: For "python": "bwrap", or "process", which does not isolate.
     memory: Bytes, for "python".
     opening, markup: See `call_formats.named`.
 
   Raises:
-    ValueError: A setting that cannot be.
+    ValueError: A setting has an impossible value.
   """
 
   format: str = "qwen"
@@ -535,17 +536,17 @@ class Options:
     self.chat_format()
 
   def chat_format(self) -> call_formats.Format:
-    """How calls and results are written."""
+    """Returns the format of calls and results."""
     return call_formats.named(self.format, self.opening, self.markup)
 
 
-# What a tool says, and whether something was wrong with it.
+# The result of a tool, and True if the call failed.
 class _Said(NamedTuple):
   text: str
   failed: bool = False
 
 
-# (arguments) -> what it says, cut to `max_bytes`.
+# (arguments) -> the result, cut to `max_bytes`.
 _Tool = Callable[[Mapping[str, Any]], _Said]
 
 
@@ -556,11 +557,11 @@ class _OutOfTimeError(BaseException):
 class ToolSession:
   """One episode; see the module and `types.HostEnvironment`.
 
-  Scores: "accuracy"; "grade", the reward of the answer; "answered", 1 if there
-  is one; "tool_seconds"; and numbers of calls: "tool_calls", which were made;
-  "tool_errors", among them those that failed, and beside them those of unknown
-  tools or with wrong arguments; "malformed", which could not be read; and
-  "refused", for which calls, time or bytes were used up.
+  Scores: "accuracy"; "grade", the reward of the answer; "answered", 1 with an
+  answer; "tool_seconds"; and numbers of calls: "tool_calls", which were made;
+  "tool_errors", those of them that failed, and also calls of unknown tools or
+  with wrong arguments; "malformed", which could not be read; and "refused", for
+  which calls, time or bytes were used up.
   """
 
   def __init__(self, prompt: str, extras: Mapping[str, Any], options: Options):
@@ -595,11 +596,11 @@ class ToolSession:
     self._grade = 0.0
 
   def step(self, action: str) -> tuple[Observation, float, bool]:
-    """Answers an action: (observation, reward, whether it is the end).
+    """Answers an action: (observation, reward, True at the end).
 
     Raises:
       RuntimeError, TimeoutError: A sandbox cannot be made.
-      TypeError: A tool has returned what JSON cannot write.
+      TypeError: A tool has returned a value that JSON cannot write.
       ValueError: The answer cannot be graded.
     """
     parsed = self._format.parse(action, self._check)
@@ -620,7 +621,7 @@ class ToolSession:
     return self._format.render(results, parsed.ended), 0.0, False
 
   def scores(self) -> dict[str, float]:
-    """Scores of the episode so far."""
+    """Returns the scores of the episode so far."""
     return {
       "accuracy": float(self._grade >= 1.0),
       "grade": self._grade,
@@ -634,7 +635,10 @@ class ToolSession:
       self._python.close()
 
   def _result(self, call: call_formats.ToolCall, end: float) -> str:
-    """What the policy reads of a call; `end` is that of the action's time."""
+    """Returns the result of a call for the policy.
+
+    `end` is the deadline for all calls of the action.
+    """
     if call.error:
       self._counts["malformed" if call.malformed else "tool_errors"] += 1
       return call.error
@@ -650,7 +654,7 @@ class ToolSession:
     return said.text
 
   def _refused(self, end: float) -> str:
-    """Why no call can be made any more, or ""."""
+    """Returns the reason why no further call can be made, or ""."""
     options = self._options
     if self._counts["tool_calls"] >= options.max_calls:
       return f"all {options.max_calls} calls are used up"
@@ -664,7 +668,7 @@ class ToolSession:
 
 
 def _interpreter(options: Options) -> interpreter.Interpreter:
-  """That of an episode; its box is made at the first call.
+  """Returns an episode's interpreter; its box is made at the first call.
 
   Raises:
     ValueError: A limit is out of range.
@@ -682,13 +686,13 @@ def _interpreter(options: Options) -> interpreter.Interpreter:
 def _run(
   python: interpreter.Interpreter, arguments: Mapping[str, Any]
 ) -> _Said:
-  """The tool "python", which cuts by itself and keeps the error at the end."""
+  """Runs the tool "python"; its cut text keeps the error at the end."""
   answer = python.run(arguments["code"])
   return _Said(answer.text, answer.status != "done")
 
 
 def _find(options: Options, arguments: Mapping[str, Any]) -> _Said:
-  """The tool "search", which takes milliseconds and no limit of time."""
+  """Runs the tool "search", which takes milliseconds and has no time limit."""
   found = _index(options.corpus).find(arguments["query"], options.top_k)
   shown = [
     f"[{number}] {passage.title}\n{passage.text[: options.passage_chars]}"
@@ -703,7 +707,7 @@ def _find(options: Options, arguments: Mapping[str, Any]) -> _Said:
 def _call_own(
   options: Options, path: str, arguments: Mapping[str, Any]
 ) -> _Said:
-  """A function of the user's own."""
+  """Calls a function of the user's own."""
   try:
     with _within(options.call_s):
       said = _function(path)(**arguments)
@@ -720,13 +724,13 @@ def _call_own(
 
 
 def _plain(path: str, value: Any) -> Any:
-  """What a tool has returned, as JSON has it.
+  """Converts a tool's result to values of JSON.
 
-  Arrays and sets are lists, these in the order of their texts; a dataclass is
-  an object; dates and decimal numbers are texts, with all of their digits.
+  Arrays and sets are lists, sets in the order of their texts; a dataclass is an
+  object; dates and decimal numbers are texts, with all of their digits.
 
   Raises:
-    TypeError: It has no meaning in JSON, or several.
+    TypeError: The value has no meaning in JSON, or several.
   """
   convert = functools.partial(_plain, path)
   if isinstance(value, str | int | float | None):
@@ -748,7 +752,7 @@ def _plain(path: str, value: Any) -> Any:
     return [convert(one) for one in value]
   elif isinstance(value, set | frozenset):
     return sorted(map(convert, value), key=json.dumps)
-  elif callable(tolist := getattr(value, "tolist", None)):  # Of NumPy's kind.
+  elif callable(tolist := getattr(value, "tolist", None)):  # Like NumPy's.
     return convert(tolist())
   raise TypeError(
     f"tool '{path}' returned {value!r:.80} ({type(value).__name__}); needed is"
@@ -759,7 +763,7 @@ def _plain(path: str, value: Any) -> Any:
 
 @contextlib.contextmanager
 def _within(seconds: float) -> Iterator[None]:
-  """Interrupts what runs too long in the main thread of a session."""
+  """Interrupts the main thread of a session when the time is over."""
 
   def interrupt(number: int, frame: Any) -> None:
     del number, frame
@@ -775,7 +779,7 @@ def _within(seconds: float) -> Iterator[None]:
 
 
 def _cut(text: str, most: int) -> str:
-  """The first bytes of a text, and how many were left out."""
+  """Returns the first bytes of a text, and the number of those left out."""
   data = text.encode("utf-8", "replace")
   if len(data) <= most:
     return text
@@ -789,10 +793,10 @@ def _cut(text: str, most: int) -> str:
 def _grade(
   options: Options, prompt: str, text: str, extras: Mapping[str, Any]
 ) -> float:
-  """The reward of an answer.
+  """Returns the reward of an answer.
 
   Raises:
-    ValueError: The function gives none.
+    ValueError: The function returns no reward.
   """
   gold = extras[options.answer]
   if options.grade in _COMPARED:
@@ -803,7 +807,7 @@ def _grade(
       return float(said in right)
     return float(any(f" {one} " in f" {said} " for one in right))
   if options.grade == "math":
-    gold = str(gold)  # A number of JSON is the text that it has there.
+    gold = str(gold)  # A number of JSON becomes its text.
   function = _grader(options.grade, options.answer_after, options.sandbox)
   result = function([prompt], [text], [0], [{**extras, "answer": gold}])
   if inspect.iscoroutine(result):
@@ -817,7 +821,7 @@ def _grade(
 
 
 def _answer(text: str, after: str) -> str:
-  """What an action answers: marked (`answers.py`), or else all but thoughts."""
+  """Returns the answer in an action: marked, or else all but thoughts."""
   found = answers.final_answer(text, after)
   if found is not None:
     return found
@@ -826,9 +830,9 @@ def _answer(text: str, after: str) -> str:
 
 
 def _words(text: str) -> str:
-  """An answer as SQuAD's evaluation compares it (arXiv:1606.05250).
+  """Returns an answer in the form that SQuAD compares (arXiv:1606.05250).
 
-  Where nothing is left, as of `The` or `!`, it is the text itself.
+  If nothing is left, as of `The` or `!`, it is the text itself.
   """
   words = _ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split()
   return " ".join(words) or text.strip()
@@ -836,10 +840,11 @@ def _words(text: str) -> str:
 
 @functools.cache
 def _grader(name: str, answer_after: str, sandbox: str) -> Callable[..., Any]:
-  """A reward function with what it asks for.
+  """Returns a reward function with the context that it asks for.
 
   Raises:
-    ValueError: There is none, or it asks for what a session does not have.
+    ValueError: The function does not exist, or asks for something that a
+      session does not have.
   """
   path = "math_accuracy" if name == "math" else name
   function = registry.load_function(path)
@@ -854,17 +859,17 @@ def _grader(name: str, answer_after: str, sandbox: str) -> Callable[..., Any]:
   return registry.bound(path, {}, context)
 
 
-# What sessions of a worker share; made before they are forked.
+# Values that a worker's sessions share, made before the sessions are forked.
 
 _index = functools.cache(Index)
 
 
 @functools.cache
 def _function(path: str) -> Callable[..., Any]:
-  """A tool of the user's own.
+  """Returns a tool of the user's own.
 
   Raises:
-    ValueError: There is none, or it is `async`.
+    ValueError: The function does not exist, or is `async`.
   """
   function = registry.load(path, "tool", {})
   if inspect.iscoroutinefunction(function):
@@ -877,7 +882,7 @@ def _schemas(tools: tuple[str, ...]) -> tuple[Schema, ...]:
   """Makes the schema of each tool.
 
   Raises:
-    ValueError: One is none, or two have the same name.
+    ValueError: A function has no schema, or two tools have the same name.
   """
   known = {"python": _PYTHON, "search": _SEARCH}
   made = tuple(
@@ -893,7 +898,7 @@ def _schemas(tools: tuple[str, ...]) -> tuple[Schema, ...]:
 
 
 def _own(tools: tuple[str, ...]) -> dict[str, str]:
-  """Import paths of the user's own tools, by name."""
+  """Returns import paths of the user's own tools, by name."""
   return {
     schema["function"]["name"]: tool
     for tool, schema in zip(tools, _schemas(tools), strict=True)
@@ -909,13 +914,13 @@ def _checker(tools: tuple[str, ...]) -> Checker:
 def make(
   prompt: str, extras: dict[str, Any], seed: int, **options: Any
 ) -> ToolSession:
-  """The factory; nothing in it is random. `Options` says what options are."""
+  """The factory of sessions, with `Options`; nothing in it is random."""
   del seed
   return ToolSession(prompt, extras, Options(**options))
 
 
 def _signature() -> inspect.Signature:
-  """That of the factory, with the names of its options."""
+  """Returns the signature of the factory, with the names of its options."""
   *first, _ = inspect.signature(make).parameters.values()
   own = inspect.signature(Options).parameters.values()
   return inspect.Signature([*first, *own])
@@ -925,8 +930,8 @@ def warm_up(**options: Any) -> None:
   """Imports tools, indexes the corpus, and tests the sandbox.
 
   Raises:
-    FileNotFoundError, ImportError, RuntimeError, ValueError: From the part that
-      complains.
+    FileNotFoundError, ImportError, RuntimeError, ValueError: A part cannot be
+      prepared.
   """
   made = Options(**options)
   tools = tuple(made.tools)
@@ -944,20 +949,21 @@ def warm_up(**options: Any) -> None:
 
 
 def schemas(**options: Any) -> list[Schema]:
-  """What the chat template tells the model of the tools."""
+  """Returns the schemas of the tools, for the chat template."""
   return list(_schemas(tuple(Options(**options).tools)))
 
 
 def in_chat(chat_text: Callable[..., str], **options: Any) -> Observation:
-  """Checks that the format is that of a chat template.
+  """Checks that the format is the one of a chat template.
 
   Args:
     chat_text: (messages) -> text with a generation prompt.
-    **options: Those of the factory.
+    **options: Options of the factory.
 
   Returns:
-    An observation with all markup that there may be, and no text, for which
-    there has to be room.
+    The longest markup of an observation, without results: the row needs room
+      for
+    it.
 
   Raises:
     ValueError: The template writes calls or results in another way.

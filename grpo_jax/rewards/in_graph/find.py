@@ -283,7 +283,7 @@ class _Rows:
     self.words = text_lib.words(window.bytes)
     self.space = text_lib.spaces(self.words)
     self.place = place = text_lib.places(window.bytes)
-    # For each place, the next byte of a word, and the end of the last one, since
+    # For each place, the next byte of a word, and the end of the last one:
     # white space is removed often.
     size = window.bytes.shape[1]
     self.next_word = jax.lax.cummin(

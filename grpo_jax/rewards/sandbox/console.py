@@ -1,14 +1,14 @@
-"""What an interpreter in a box does: it runs one block of Python after another.
+"""The program of an interpreter in a box: it runs blocks of Python in turn.
 
-`interpreter.py` hands this text to `boxes.Box.start`. Like `in_the_box.py`,
-which runs it, it imports nothing of this package, and little else: a module
-takes milliseconds, and each session pays for them.
+`interpreter.py` hands this text to `Box.start`. Like `in_the_box.py`, which
+runs it, it imports nothing of this package, and little else: a module takes
+milliseconds, and each session pays for them.
 
 Descriptor 0 brings a call: 16 bytes that nobody can guess, the length of the
-block in ten digits, and the block. What the block writes to its standard
-outputs goes to descriptor 1, with the `repr` of an expression at its end, and
-what it raised in a few lines. When all is written, the 16 bytes of the call go
-to descriptor 2, and "." or, if it raised, "!".
+block in ten digits, and the block. The block's standard outputs go to
+descriptor 1, with the `repr` of an expression at its end, or a few lines about
+the error that it raised. When all is written, the 16 bytes of the call go to
+descriptor 2, and "." or, if it raised, "!".
 
 A block can reach all of this, and answer later calls in our place. Then it
 deceives the policy that wrote it, and nobody else: see `interpreter.py`.
@@ -21,7 +21,7 @@ import sys
 
 NONCE = 16  # Bytes that begin a call.
 _ONLY_AST = 0x400  # ast.PyCF_ONLY_AST
-_FRAMES = 3  # Lines of the program that are said to have raised.
+_FRAMES = 3  # Lines of the program that a message about an error shows.
 _LINE = 120  # Characters of each.
 
 
@@ -30,13 +30,13 @@ def _read(fd: int, size: int) -> bytes:
   while len(data) < size:
     part = os.read(fd, size - len(data))
     if not part:
-      os._exit(0)  # The host has closed it.
+      os._exit(0)  # The host has closed the descriptor.
     data += part
   return data
 
 
 def _run(code: str, name: str, names: dict) -> None:
-  """Runs a block; shows an expression at its end, as a notebook does."""
+  """Runs a block; shows an expression at its end, like a notebook."""
   if "\0" in code:  # Before Python 3.11.4 this was a ValueError.
     raise SyntaxError("source code string cannot contain null bytes")
   tree = compile(code, name, "exec", _ONLY_AST, dont_inherit=True)
@@ -50,7 +50,7 @@ def _run(code: str, name: str, names: dict) -> None:
 
 
 def _line(source: dict, name: str, number: object, function: str) -> str:
-  """Where it was: "line 2, in f: return 1 / x"."""
+  """Returns a place in the program: "line 2, in f: return 1 / x"."""
   lines = source[name]
   text = ""
   if isinstance(number, int) and 0 < number <= len(lines):
@@ -64,7 +64,7 @@ def _line(source: dict, name: str, number: object, function: str) -> str:
 
 
 def _failure(error: BaseException, source: dict) -> str:
-  """What was raised, where in the program, and nothing of the library."""
+  """Returns the error, its lines in the program, and nothing of the library."""
   lines = []
   trace = error.__traceback__
   while trace is not None:
@@ -80,15 +80,15 @@ def _failure(error: BaseException, source: dict) -> str:
       text = str(error.msg)
       where = error.filename or ""
       lines.append(_line(source, where, error.lineno, "<module>"))
-  except BaseException as other:  # Of a class of the program.
+  except BaseException as other:  # A class of the program can raise here.
     text = type(other).__name__
   kind = type(error).__name__
   return "\n".join([*lines[-_FRAMES:], f"{kind}: {text}" if text else kind])
 
 
 def _answer(code: str, name: str, names: dict, source: dict) -> bytes:
-  """Runs a block and writes what it gave; says whether it raised."""
-  # New streams for each: a block may have closed or replaced those before.
+  """Runs a block and writes its result; returns "." or, if it raised, "!"."""
+  # New streams for each block: an earlier one may have closed or replaced them.
   said = open(1, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
   for stream in ("stdout", "stderr", "__stdout__", "__stderr__"):
     setattr(sys, stream, said)
@@ -108,7 +108,7 @@ def _answer(code: str, name: str, names: dict, source: dict) -> bytes:
 
 
 def main() -> None:
-  """Answers calls until there is no other."""
+  """Answers calls until the last."""
   asks, output, channel = os.dup(0), os.dup(1), os.dup(2)
   null = os.open(os.devnull, os.O_RDONLY)
   # A module of its own, as classes of the program expect to have.
@@ -118,8 +118,8 @@ def main() -> None:
   source: dict = {}
   count = 0
   while True:
-    # A block cannot read the next call by `input`, and whatever it has done to
-    # its descriptors, the next one has some again.
+    # A block cannot read the next call by `input`. Whatever it has done to its
+    # descriptors, the next block has new ones.
     os.dup2(null, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)

@@ -1,18 +1,16 @@
-"""What runs first in the sandbox; `box.py` hands this text to an
-interpreter.
+"""The first program in the sandbox; `box.py` hands this text to an interpreter.
 
-It imports nothing but what every interpreter has, and nothing of this package:
-`-I -S` in an empty root. It reads from descriptor 0 ten digits, so many bytes
-of a header (`marshal`), and leaves the rest to the program as its input. It
-then limits itself, gives up its rights, says that it is ready, and only then
-touches the program.
+It imports only modules of every interpreter, and nothing of this package: it
+runs with `-I -S` in an empty root. From descriptor 0 it reads ten digits, so
+many bytes of a header (`marshal`), and leaves the rest to the program as its
+input. It then sets its limits, gives up its rights, writes that it is ready,
+and only then touches the program.
 
 The header has the program; the limits; the user to become; whether to close
-other descriptors; the calls, or None; and whether the program is talked to.
-Without calls, what the program writes to its standard output is the answer, and
-one that is talked to has the error output as well. Calls are expressions;
-`repr` of each is sent as its length, a colon and its bytes, or "-:" where it
-raises, in their order.
+other descriptors; the calls, or None; and whether the program is interactive.
+Without calls, the answer is the program's standard output; an interactive
+program has the error output as well. Calls are expressions; `repr` of each is
+sent as its length, a colon and its bytes, or "-:" if it raises, in their order.
 
 Expected outputs are never here.
 """
@@ -48,8 +46,8 @@ def _give_up_rights(user: int) -> None:
 
 
 def _answer(call: str, names: dict) -> bytes:
-  # In functions that are compiled here, so that no name of the program is
-  # looked up but those that the call has.
+  # In a function that is compiled here, so that only the names in the call are
+  # looked up in the program.
   try:
     text = repr(eval(call, names)).encode("utf-8", "backslashreplace")
   except BaseException:
@@ -71,7 +69,7 @@ def main() -> None:
     os.dup2(null, 2)
   _write(1, READY)
   calls = header["calls"]
-  # What `site` would add.
+  # `site` would add these.
   builtins.exit = builtins.quit = sys.exit  # type: ignore
   names = {"__name__": "__main__", "__builtins__": builtins}
   code = compile(header["program"], "<program>", "exec")
@@ -85,7 +83,7 @@ def main() -> None:
   exec(code, names)
   for call in calls:
     _write(channel, _answer(call, names))
-  # Whatever the program has left for the end of the interpreter stays undone.
+  # Exit handlers of the program are not run.
   sys.stdout = None
   os._exit(0)
 

@@ -1,28 +1,28 @@
-"""A Python interpreter for what a policy writes: it keeps names between calls.
+r"""A Python interpreter for a policy's code: it keeps names between calls.
 
 ```
 python = interpreter.Interpreter()
 python.call("x = 27 + 45")  # ""
 python.call("x - 8")  # "64"
-python.call("1 / 0")  # "line 1: 1 / 0\\nZeroDivisionError: division by zero"
+python.call("1 / 0")  # "line 1: 1 / 0\nZeroDivisionError: division by zero"
 python.call("while True: pass")  # "[killed: no answer in 5 s]"
-python.call("x")  # "[a new interpreter: all names are lost]\\nline 1: x\\n…"
+python.call("x")  # "[a new interpreter: all names are lost]\nline 1: x\n…"
 python.close()
 ```
 
-It runs in the box of the reward `code` (`box.py`, docs/sandbox.md), with
-the standard library and nothing else. A box is made at the first call, and
-after a call in which the interpreter hung, ended or wrote without end.
+It runs in the box of the reward `code` (`box.py`, docs/sandbox.md), with the
+standard library and nothing else. A box is made at the first call, and after a
+call in which the interpreter hung, ended or wrote without end.
 
-Whatever a program does is its own doing: the policy reads what became of it,
-and the episode goes on. Only a box that cannot be made raises. Nothing that a
-program writes holds the host up or is taken for more than text: each call has a
-number that nobody can guess, without which nothing counts as its end, and a
-deadline. A program can take over the interpreter in its box, and then say what
-it likes to later calls. That deceives the policy that wrote it; so what a tool
-says must be no verdict, and here it is none.
+No program fails an episode: the policy reads the result, even of a crash, and
+the episode goes on. Only a box that cannot be made raises. A program cannot
+hold the host up, because each call has a deadline. Its output is only text: a
+call ends with a number that nobody can guess. A program can take over the
+interpreter in its box, and then answer later calls as it likes. That deceives
+only the policy that wrote it. So a tool's output must never be a verdict, and
+here it is none.
 
-The same calls have the same answers, if they ask neither for the time nor for
+The same calls have the same answers if they ask neither for the time nor for
 random numbers, and are quick enough: the order of sets is fixed, and addresses
 of objects are left out.
 """
@@ -47,25 +47,25 @@ from grpo_jax.rewards.sandbox import console
 STATUSES = ("done", "raised", "late", "flood", "ended", "refused")
 
 _PROGRAM = pathlib.Path(console.__file__).read_text(encoding="utf-8")
-# For a box to be made, which takes 20 ms where the machine is not busy.
+# To make a box, which takes 20 ms if the machine is not busy.
 _START_S = 60.0
 _MOST_S = 1e6
 _LEAST_MEMORY = 64 << 20  # Python itself takes some 30 MB of addresses.
-_FLOOD = 1 << 20  # Bytes; beyond them a block is killed.
+_FLOOD = 1 << 20  # Bytes; a block that writes more is killed.
 _NEW = "[a new interpreter: all names are lost]\n"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 class ExpressionAnswer(NamedTuple):
-  """What a block of Python gave.
+  """The result of a block of Python.
 
   Attributes:
     status: "done"; "raised": it ended with an error; "late": beyond its time;
-      "flood": it wrote without end; "ended": the interpreter is no more, as
-      after `os._exit`, or too much memory or CPU time; "refused": it was not
-      run, since calls or time are used up. After "late", "flood" and "ended"
-      all names are lost.
-    text: What the policy reads.
+      "flood": it wrote without end; "ended": the interpreter is gone, as after
+      `os._exit`, or too much memory or CPU time; "refused": it was not run,
+      since calls or time are used up. After "late", "flood" and "ended" all
+      names are lost.
+    text: The text that the policy reads.
   """
 
   status: str
@@ -75,7 +75,7 @@ class ExpressionAnswer(NamedTuple):
 class Interpreter:
   """Runs blocks of Python one after another; see the module.
 
-  Not for several threads.
+  An interpreter is not for several threads.
   """
 
   def __init__(
@@ -91,16 +91,16 @@ class Interpreter:
     """Starts nothing.
 
     Args:
-      sandbox: "bwrap", or "process", which holds nothing.
+      sandbox: "bwrap", or "process", which does not isolate.
       call_s: Seconds for a call.
       total_s: Seconds for all calls together.
-      max_calls: Calls, all kinds counted.
-      max_bytes: Of what a block writes; more is left out of its middle.
+      max_calls: Most calls, whatever their results.
+      max_bytes: Most bytes of a block's output; more is left out of its middle.
       memory: Bytes of address space.
       cpu_s: Whole seconds of a core that an interpreter has for all its calls.
 
     Raises:
-      ValueError: There is no such kind of sandbox, or a limit is out of range.
+      ValueError: The kind of sandbox is unknown, or a limit is out of range.
     """
     if sandbox not in box_lib.KINDS:
       raise ValueError(
@@ -128,23 +128,23 @@ class Interpreter:
     )
     self._num_calls = 0
     self._used_s = 0.0
-    self._is_new = False  # Whether there was another one before.
+    self._is_new = False  # True after a restart that was not reported yet.
     self._process: subprocess.Popen | None = None
     self._end = contextlib.ExitStack()
 
   def call(self, code: str) -> str:
-    """What a block of Python gave; see `run`."""
+    """Returns the text that a block of Python gives; see `run`."""
     return self.run(code).text
 
   def run(self, code: str) -> ExpressionAnswer:
-    """Runs a block of Python with the names of those before it.
+    """Runs a block of Python with the names of earlier blocks.
 
-    What it gave is what it wrote, then the `repr` of an expression at its end,
-    as in a notebook, or what it raised and where.
+    The text of the result is the block's output, and then the `repr` of an
+    expression at its end, as in a notebook, or the error and its lines.
 
     Raises:
-      RuntimeError: A box cannot be made here, or does not hold.
-      TimeoutError: It took too long to make one.
+      RuntimeError: A box cannot be made here, or does not isolate.
+      TimeoutError: The box took too long to start.
     """
     if self._num_calls >= self._max_calls:
       return ExpressionAnswer(
@@ -168,7 +168,7 @@ class Interpreter:
     said += output.text()
     if status not in ("done", "raised"):
       self._stop()
-      # Not the time that was left, which is never the same.
+      # Not the time that was left, which differs from run to run.
       what = {
         "late": f"killed: no answer in {self._call_s:g} s"
         if seconds == self._call_s
@@ -200,20 +200,20 @@ class Interpreter:
     self._is_new = True
 
   def _has_ended(self, process: subprocess.Popen) -> bool:
-    """Whether it can take no call, or has said what it was not asked.
+    """Returns True if the interpreter has ended, or has spoken unasked.
 
-    What was written since the last call is dropped: a program that was there
-    alone should have been waiting.
+    Output since the last call is dropped: an undisturbed program would have
+    been waiting.
     """
     _drop(_fileno(process.stdout))
     return _drop(_fileno(process.stderr)) or process.poll() is not None
 
 
 class _Output:
-  """The first and the last of what a block writes."""
+  """The first and the last bytes of a block's output."""
 
   def __init__(self, most: int):
-    """Keeps `most` bytes, a quarter of them of the end."""
+    """Keeps `most` bytes, a quarter of them from the end."""
     self.size = 0
     self._num_first, self._num_last = most - most // 4, most // 4
     self._first, self._last = bytearray(), bytearray()
@@ -226,7 +226,7 @@ class _Output:
     del self._last[: max(len(self._last) - self._num_last, 0)]
 
   def text(self) -> str:
-    """Both, and between them how much was left out."""
+    """Returns both parts, and between them the number of bytes left out."""
     left_out = self.size - len(self._first) - len(self._last)
     parts = (
       [self._first, self._last] if left_out else [self._first + self._last]
@@ -242,7 +242,7 @@ def _fileno(pipe) -> int:
 
 
 def _part(fd: int, most: int = 1 << 16) -> bytes | None:
-  """What can be read at once; None if nothing can yet, b"" at the end."""
+  """Reads what is there; None if nothing is there yet, b"" at the end."""
   try:
     return os.read(fd, most)
   except BlockingIOError:
@@ -250,7 +250,7 @@ def _part(fd: int, most: int = 1 << 16) -> bytes | None:
 
 
 def _drop(fd: int) -> bool:
-  """Drops what was written before; whether there was something, or the end."""
+  """Drops earlier output; True if there was some, or if the pipe has ended."""
   found = False
   for _ in range(_FLOOD >> 12):  # A pipe may be given a page at a time.
     part = _part(fd)
@@ -265,13 +265,13 @@ def _drop(fd: int) -> bool:
 def _talk(
   process: subprocess.Popen, code: str, end: float, output: _Output
 ) -> str:
-  """Asks for a call, and collects what is written until its end; a status.
+  """Sends a block, and collects its output until its end; returns a status.
 
   Args:
-    process: Its pipes do not block.
+    process: The interpreter; its pipes do not block.
     code: The block.
     end: Deadline; time.monotonic().
-    output: Takes what the block writes.
+    output: Takes the block's output.
   """
   asks, says, tells = map(
     _fileno, (process.stdin, process.stdout, process.stderr)
@@ -289,7 +289,7 @@ def _talk(
     if asks in ready:
       try:
         unsent = unsent[os.write(asks, unsent) :]
-      except OSError:  # Nobody reads.
+      except OSError:  # The other end is closed.
         unsent = b""
       if not unsent:
         poll.unregister(asks)
@@ -301,7 +301,7 @@ def _talk(
       if output.size > _FLOOD:
         return "flood"
     if tells in ready:
-      # No more: what comes after an end is for the next call to find.
+      # Not more: bytes after the end are for the next call to find.
       part = _part(tells, console.NONCE + 1 - len(told)) or b""
       told += part
       how = told.removeprefix(nonce)
@@ -313,7 +313,7 @@ def _talk(
 
 
 def _rest(fd: int, output: _Output, status: str) -> str:
-  """Reads what was written before the end; then the status is final."""
+  """Reads the output before the end; then the status is final."""
   while part := _part(fd):
     output.add(part)
     if output.size > _FLOOD:

@@ -1,6 +1,6 @@
-"""The system calls that a program in the sandbox is refused.
+"""The filter of system calls that a program in the sandbox is refused.
 
-A filter is a small program of the kernel's packet filter (BPF), which is run at
+The filter is a small program of the kernel's packet filter (BPF), which runs at
 every system call. It refuses a list of calls with EPERM, as if the program
 lacked the right, and calls that are newer than the list with ENOSYS, as an
 older kernel would. Everything else is allowed. A program of another
@@ -36,8 +36,8 @@ from typing import NamedTuple
 
 
 class _Machine(NamedTuple):
-  audit: int  # AUDIT_ARCH_*, what the kernel calls it.
-  column: int  # Of `REFUSED`.
+  audit: int  # AUDIT_ARCH_*, the kernel's number of the architecture.
+  column: int  # Column of `REFUSED`.
   ioctl: int  # Number of this call,
   fcntl: int  # and of this one.
   first_foreign: int | None  # Numbers from here on belong to another table.
@@ -122,14 +122,14 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
   "msgget": (68, 186),
   "mq_open": (240, 180),
   "vmsplice": (278, 75),
-  # Files of the host, which many boxes see: who locks or watches one can talk
-  # to another, and block a program of the host.
+  # Files of the host, which many boxes see: a program that locks or watches one
+  # can talk to another box, and block a program of the host.
   "flock": (73, 32),
   "inotify_init": (253, None),
   "inotify_init1": (294, 26),
   "inotify_add_watch": (254, 27),
   "mincore": (27, 232),
-  # What they cost: writing all disks, and having files read again.
+  # Costly calls: they write all disks, or have files read again.
   "sync": (162, 81),
   "syncfs": (306, 267),
   "fadvise64": (221, 223),
@@ -179,12 +179,12 @@ _NUMBER, _ARCHITECTURE, _SECOND_ARGUMENT = 0, 4, 24
 
 
 def _line(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
-  """One `struct sock_filter`: skips so many lines if the test holds, or not."""
+  """Returns one `struct sock_filter`, with the lines to skip on yes and no."""
   return struct.pack("=HBBI", code, yes, no, value)
 
 
 def machine() -> str:
-  """The name of this machine's architecture.
+  """Returns the name of this machine's architecture.
 
   Raises:
     RuntimeError: `MACHINES` does not have it.
@@ -200,9 +200,9 @@ def machine() -> str:
 
 
 def filter_program(name: str) -> bytes:
-  """The filter of an architecture in `MACHINES`, as `bwrap --seccomp` reads it.
+  """Returns an architecture's filter in the form that `bwrap --seccomp` reads.
 
-  Eight bytes for each line.
+  Each line has eight bytes. The name is one of `MACHINES`.
   """
   audit, column, ioctl, fcntl, first_foreign = MACHINES[name]
   lines = [
@@ -223,7 +223,7 @@ def filter_program(name: str) -> bytes:
 
 
 def _refused_with(number: int, arguments: Sequence[int]) -> list[bytes]:
-  """Refuses a call with one of these second arguments."""
+  """Returns lines that refuse a call with one of these second arguments."""
   count = len(arguments)
   return [
     _line(_EQUAL, number, no=count + 3),

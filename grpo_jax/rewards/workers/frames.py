@@ -1,21 +1,21 @@
 """Messages between a pool and its workers, and between a worker and sessions.
 
 A message is a frame: the length of its body in four bytes, big-endian, then the
-body, JSON in ASCII. What can be said:
+body, JSON in ASCII. These are the messages:
 
     to a worker          [number, question]
     first, by a worker   [status, message]    "ready" or "failed"
     later, by a worker   [number, content, failure]
 
-`number` says which question is answered; no other question of the pool has it.
-`failure` is null, or [kind, message] with one of `FAILURE_KINDS`. `host.py` and
-`sessions.py` say what questions and contents are.
+`number` is the number of the question that is answered; no other question of
+the pool has it. `failure` is null, or [kind, message] with one of
+`FAILURE_KINDS`. `host.py` and `sessions.py` define questions and contents.
 
 The code behind a worker or a session is not trusted with the process that reads
-its answers. So nothing is unpickled, a frame has at most `MAX_BYTES`, nobody
-waits for the rest of one without a deadline, and whatever is not as above
-raises ValueError. Floats keep their value to the last bit. As in Python's own
-JSON there are NaN and Infinity; who reads a number says which may come.
+its answers. So nothing is unpickled, a frame has at most `MAX_BYTES`, every
+wait for the rest of a frame has a deadline, and any other message raises
+ValueError. Floats keep their value to the last bit. As in Python's own JSON
+there are NaN and Infinity; the reader of a number decides if they are allowed.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ Failure = tuple[str, str]
 MAX_BYTES = 16 * 2**20
 _LENGTH = struct.Struct(">I")
 _READ_BYTES = 1 << 16  # At a time; a talkative peer has to wait for its turn.
-_MAX_MESSAGE_LEN = 1000  # Characters of what is said of a failure.
+_MAX_MESSAGE_LEN = 1000  # Characters of a message about a failure.
 
 
 class Answer(NamedTuple):
-  """What a worker says of a question."""
+  """A worker's answer to a question."""
 
   number: int
   content: Any
@@ -51,11 +51,11 @@ class Answer(NamedTuple):
 
 
 def encode(message: Any) -> bytes:
-  """A frame.
+  """Returns a message as a frame.
 
   Args:
     message: None, booleans, numbers, text, lists and dictionaries with text for
-      keys; what has `tolist`, as NumPy's values have, becomes that.
+      keys. Values with `tolist`, such as NumPy's, are converted by it.
 
   Raises:
     ValueError: The message has something else, or is too long.
@@ -81,15 +81,15 @@ def _plain(value: Any) -> Any:
   raise TypeError(f"a message holds a {type(value).__name__}")
 
 
-# Made once: `json.dumps` would make one for each message.
+# Made once: `json.dumps` would make an encoder for each message.
 _JSON = json.JSONEncoder(default=_plain, separators=(",", ":"))
 
 
 def answer(message: Any) -> Answer:
-  """What a worker has said, if it has that form.
+  """Returns a worker's answer, if the message has the form of an answer.
 
   Raises:
-    ValueError: It has another one.
+    ValueError: The message has another form.
   """
   match message:
     case [int(number), content, None] if number is not True:
@@ -102,10 +102,10 @@ def answer(message: Any) -> Answer:
 
 
 def greeting(message: Any) -> tuple[str, str]:
-  """The first message of a worker: (status, message).
+  """Returns the first message of a worker: (status, message).
 
   Raises:
-    ValueError: It is no such message.
+    ValueError: The message has another form.
   """
   match message:
     case ["ready" | "failed" as status, str(text)]:
@@ -114,10 +114,10 @@ def greeting(message: Any) -> tuple[str, str]:
 
 
 def number(value: Any) -> float:
-  """A number of a message, which may be infinite.
+  """Returns a number of a message, which may be infinite.
 
   Raises:
-    ValueError: It is no number, or NaN.
+    ValueError: The value is not a number, or is NaN.
   """
   try:
     found = float(value) if type(value) in (int, float) else math.nan
@@ -129,10 +129,10 @@ def number(value: Any) -> float:
 
 
 def reward(value: Any) -> float:
-  """A number of a message that can be a reward.
+  """Returns a number of a message that can be a reward.
 
   Raises:
-    ValueError: It is no number, or beyond `ranges.MAX_REWARD`.
+    ValueError: The value is not a number, or is beyond `ranges.MAX_REWARD`.
   """
   found = number(value)
   if abs(found) > ranges.MAX_REWARD:
@@ -141,10 +141,11 @@ def reward(value: Any) -> float:
 
 
 def plain_number(value: Any) -> float:
-  """A number that a function has returned, as NumPy and others write it too.
+  """Returns the number that a function has returned, of NumPy's types too.
 
   Raises:
-    TypeError, ValueError: It is none, as text and complex numbers, or several.
+    TypeError, ValueError: The value is not a number, such as text or a complex
+      number, or is several numbers.
   """
   plain = value.item() if hasattr(value, "item") else value
   is_complex = isinstance(plain, numbers.Complex) and not isinstance(
@@ -172,14 +173,14 @@ class Channel:
     return self._fd
 
   def close(self) -> None:
-    """May be called again."""
+    """Closes this end. May be called again."""
     fd, self._fd = self._fd, -1
     if fd >= 0:
       os.close(fd)
 
   def close_in_forks(self) -> None:
-    """From now on, processes that this one forks cannot speak in its place."""
-    os.set_inheritable(self._fd, False)  # Nor do programs that it starts.
+    """Closes this end in the processes that this one forks from now on."""
+    os.set_inheritable(self._fd, False)  # Nor can programs that it starts.
     os.register_at_fork(after_in_child=self.close)
 
   # Without waiting.
@@ -194,17 +195,17 @@ class Channel:
     self.flush()
 
   def flush(self) -> None:
-    """Sends what there is room for; nothing to a peer that is gone."""
+    """Sends bytes as far as there is room; none to a peer that is gone."""
     try:
       while self._unsent:
         del self._unsent[: os.write(self._fd, self._unsent)]
     except BlockingIOError:
       pass
-    except OSError:  # What it has said before can still be read.
+    except OSError:  # The peer's earlier messages can still be read.
       self._unsent.clear()
 
   def read(self) -> None:
-    """Takes some of what has arrived.
+    """Reads some of the bytes that have arrived.
 
     Raises:
       EOFError: The peer is gone, and everything has been read.
@@ -220,10 +221,10 @@ class Channel:
     self._received += data
 
   def messages(self) -> Iterator[Any]:
-    """What has arrived as a whole.
+    """Yields the messages that have arrived completely.
 
     Raises:
-      ValueError: It is too long, or no JSON.
+      ValueError: A message is too long, or not JSON.
     """
     while len(self._received) >= _LENGTH.size:
       (length,) = _LENGTH.unpack_from(self._received)
@@ -259,12 +260,12 @@ class Channel:
       self.flush()
 
   def receive(self, end: float = math.inf) -> Any:
-    """The next message.
+    """Returns the next message.
 
     Raises:
       EOFError: The peer is gone, or this end is closed.
       TimeoutError: The deadline has passed.
-      ValueError: It is no message.
+      ValueError: The bytes are not a message.
     """
     while True:
       for message in self.messages():
@@ -283,10 +284,10 @@ class Channel:
 def wait(
   channels: Iterable[Channel], timeout_s: float, reading: bool = True
 ) -> set[Channel]:
-  """Waits until something can be read, or sent where something is unsent.
+  """Waits until a channel can be read, or can send its unsent bytes.
 
   Returns:
-    The channels of which that is so; none if the time is over before.
+    The channels that are ready; none if the time is over before.
   """
   poll = select.poll()  # Unlike select, for file descriptors of any size.
   by_fd = {channel.fileno(): channel for channel in channels}

@@ -1,24 +1,23 @@
 """Host reward functions, scored in processes that can be killed.
 
-One idea: a verifier may hang, crash or end its process, and none of that may
-stop the run or be taken for a reward. Each row has a deadline; what exceeds it
-is killed, its row is marked unscored, and a new worker takes over (`pool.py`).
+A verifier may hang, crash or end its process, and none of that may stop the run
+or be taken for a reward. Each row has a deadline. A worker that exceeds it is
+killed, its row is marked unscored, and a new worker takes over (`pool.py`).
 
 Short rows travel together, and so do rows that wait (`async`). If a worker is
 lost with several rows, each is tried once more, alone: one row fails, and the
 others have their scores.
 
-Slow rows come last. Where all rows of a call would take more than half of its
-time if each took its whole deadline, each is first given an equal share of that
-half, and what takes longer is tried again after all others have their scores,
-each time for four times as long, up to the whole deadline. So slow rows take
-time from each other, and not from those that are good.
+Slow rows come last. Suppose that all rows of a call would take more than half
+of its time if each took its whole deadline. Then each is first given an equal
+share of that half. A row that takes longer is tried again after all others have
+their scores, each time for four times as long, up to the whole deadline. So
+slow rows take time from each other, and not from good rows.
 
-Scores for an evaluation, which asks verifiers that time out once more.
-
-In training a row whose verifier timed out is unscored: the time says as much of
-the load as of the row. A policy that is evaluated must not be able to choose
-that by what it writes. So each such row is scored once more, alone, and is then
+An evaluation (`score`) tries rows that timed out once more. In training such a
+row is unscored: the time says as much about the load as about the row. But a
+policy that is evaluated must not be able to choose that by its completions. So
+each such row is scored once more, alone, and if it times out again, it is
 wrong.
 """
 
@@ -40,22 +39,22 @@ FAILURE_KINDS = pool.FAILURE_KINDS
 
 
 class WorkerScores(NamedTuple):
-  """What the reward functions said about B rows.
+  """The scores that the reward functions gave to B rows.
 
   Attributes:
-    components: Each reward by name, before weights; NaN where it does not
-      apply or the row failed.
+    components: Each reward by name, before weights; NaN if it does not apply or
+      the row failed.
     failed: True where any component failed; such a row is unscored.
     failures: Number of failed rows by kind: "raised" (also a wrong number of
-      results or no number), "timeout" (also of a row that was slow, and for
+      results, or a result that is not a number), "timeout" (also a slow row for
       whose second try no time was left), "nan" (also a number that is infinite
-      or beyond `ranges.MAX_REWARD`), "worker_died" (also of what
-      answers twice, or nonsense), "step_timeout" (no time was left for a first
-      try: a row that may have been good).
+      or beyond `ranges.MAX_REWARD`), "worker_died" (also a worker that answers
+      twice, or nonsense), "step_timeout" (no time was left for a first try: a
+      row that may have been good).
     errors: Up to 3 messages of failures.
-    messages: Of each failed row: its kind and what was said.
+    messages: Kind and message of each failed row.
     steps: The scored steps of each row, (characters up to the end of the step,
-      score); None where nobody scores steps.
+      score); None if no function scores steps.
   """
 
   components: dict[str, np.ndarray]  # each [B] float32
@@ -67,7 +66,7 @@ class WorkerScores(NamedTuple):
 
 
 def together(parts: Sequence[WorkerScores]) -> WorkerScores:
-  """What several said of the same rows; a row failed if one of them failed."""
+  """Joins the scores of several scorers; a row failed if one of them failed."""
   messages: dict[int, str] = {}
   failures: dict[str, int] = {}
   for part in parts:
@@ -83,32 +82,31 @@ def together(parts: Sequence[WorkerScores]) -> WorkerScores:
   )
 
 
-# Seconds for a first try, at least. A worker that takes the place of another
-# one costs about as much.
+# Least seconds for a first try. To replace a worker costs about as much.
 _MIN_FIRST_S = 0.25
 
 
-_LONGER = 4  # By this factor is each try longer than the one before.
+_LONGER = 4  # Each try is longer than the one before by this factor.
 
 
 # Units that wait at the same time in one worker.
 _MAX_WAITING = 64
 
-# Rows travel together if so many have been scored, and each took a worker less
-# than that on average: then most of the time would go into messages.
+# Rows travel together if at least so many have been scored, and each took a
+# worker less than this on average: messages would take most of the time.
 _FEWEST_KNOWN = 32
 _CHEAP_S = 0.002
-_BATCH_S = 0.02  # What those that travel together should take.
+_BATCH_S = 0.02  # For rows that travel together.
 _MAX_BATCH = 256
-_MAX_BATCH_CHARS = 1 << 20  # Of their prompts and completions.
+_MAX_BATCH_CHARS = 1 << 20  # Characters of their completions.
 
 
 class _Item(NamedTuple):
-  """What a worker is asked at a time.
+  """One question to a worker.
 
   Attributes:
-    kind: Index of `functions.KINDS`.
-    units: Each is one row, or the rows of one prompt, by their index.
+    kind: Index of `registry.KINDS`.
+    units: Each unit is one row, or the rows of one prompt, by their index.
   """
 
   kind: int
@@ -142,7 +140,7 @@ class _Call(pool.PoolCall):
     self.rows = rows
     self.values = np.full((len(rows), num_functions), np.nan)
     self.steps: list[list[tuple[int, float]]] = [[] for _ in rows]
-    # Columns of `values` of the functions of each kind; -1: steps.
+    # For the functions of each kind, their columns of `values`; -1: steps.
     self._columns = names
     self._first_s = first_s
     self._last_s = last_s
@@ -162,7 +160,7 @@ class _Call(pool.PoolCall):
   def record(
     self, index: int, content: Any, failure: frames.Failure | None
   ) -> None:
-    del failure  # Units have failures, and not items.
+    del failure  # Units have failures, and items do not.
     kind, units = self.items[index]
     self.num_answered += len(units) - 1  # The pool counts one.
     columns = self._columns[kind]
@@ -199,7 +197,7 @@ class _Call(pool.PoolCall):
     if len(item.units) == 1:
       self._fail_rows(index, kind, message)
       return
-    # One of several has done it: each is tried once more, alone.
+    # One of several units is to blame: each is tried once more, alone.
     for unit in item.units:
       self._later.append(len(self.items))
       self.items.append(_Item(item.kind, (unit,)))
@@ -222,7 +220,7 @@ class _Call(pool.PoolCall):
       most = min(int(_BATCH_S / row_s), _MAX_BATCH)
       # Smaller towards the end, so that the workers finish together.
       return [self._together(min(most, len(self.pending) // num_workers // 2))]
-    # What may take long; none waits behind it.
+    # An item that may take long: no other item waits behind it.
     queue = self.pending or self._later
     if num_open or not queue:
       return []
@@ -230,7 +228,7 @@ class _Call(pool.PoolCall):
     return [queue.popleft()]
 
   def _together(self, most: int) -> int:
-    """An item of so many pending ones of a kind, or of fewer."""
+    """Joins up to `most` pending units of a kind into one item."""
     first = self.pending.popleft()
     kind, units = self.items[first]
     num_chars = 0
@@ -247,7 +245,7 @@ class _Call(pool.PoolCall):
     return len(self.items) - 1
 
   def timeout_s(self, index: int) -> float:
-    if self.items[index].is_async:  # Each has its deadline in the worker.
+    if self.items[index].is_async:  # Each row has its deadline in the worker.
       return 2 * self._last_s
     return self._slow_s.get(index, self._first_s)
 
@@ -273,10 +271,10 @@ class _Call(pool.PoolCall):
 def _verdict(
   said: Any, num_functions: int, num_rows: int
 ) -> tuple[list[list[Any]], frames.Failure | None]:
-  """What a worker says of a unit, if it has that form.
+  """Returns a worker's answer about a unit, if it has the right form.
 
   Raises:
-    ValueError: It has another one.
+    ValueError: The answer has another form.
   """
   match said:
     case [list(values), failure] if len(values) == num_functions and all(
@@ -292,7 +290,7 @@ class HostScorer:
   """Scores completions by Python functions, in a pool of worker processes.
 
   A function takes (prompts, completions, ids, extras) and returns one number,
-  or None for "not applicable", per row. See `functions.py` and
+  or None for "not applicable", per row. See `registry.py` and
   `reward_worker.py` for the whole contract. Not reentrant.
 
   ```
@@ -318,20 +316,20 @@ class HostScorer:
 
     Args:
       functions: Name of each component -> "package.module:function", or a name
-        of `functions.BUILTIN`.
+        of `registry.BUILTIN`.
       weights: Name -> finite weight in the total reward; for `combine`.
       row_timeout_s: Seconds for all functions on one row.
       step_timeout_s: Seconds for one call of `score`.
-      num_workers: Processes.
+      num_workers: Number of processes.
       variables: Names of environment variables that the functions get besides
         those of `processes.VARIABLES`.
-      worker_memory_gib: What a worker may hold beyond what it held when it was
-        ready, GiB; see `pool.Pool`. 0: there is no limit.
+      worker_memory_gib: GiB that a worker may hold beyond its memory when it
+        was ready; see `pool.Pool`. 0: there is no limit.
       options: Name -> keyword arguments of the function.
       steps: Import path of a function that scores steps, or a name of
-        `functions.STEPS`; empty for none. For each row it returns a list of
+        `registry.STEPS`; empty for none. For each row it returns a list of
         (characters of the completion up to the end of a step, its score).
-      context: What functions are given that ask for it; its deadline is
+      context: Values for functions that ask for them; its deadline is
         `row_timeout_s`.
 
     Raises:
@@ -380,13 +378,13 @@ class HostScorer:
     )
 
   def _load(self, called: Mapping[str, str]) -> None:
-    """Imports the functions, and sees how they are called."""
+    """Imports the functions, and determines the kinds of their calls."""
     loaded = {}
-    for name, path in called.items():  # Raises here, where it is read.
+    for name, path in called.items():  # Errors are raised in this process.
       loaded[name] = registry.load_function(path)
       registry.check_options(path, self.options.get(name, {}))
     kinds = [registry.kind(f) for f in loaded.values()]
-    # Of the functions of each kind, where their values go.
+    # For the functions of each kind, the columns of their values.
     self._columns = [
       [
         -1 if name == reward_worker.STEPS else k
@@ -410,7 +408,7 @@ class HostScorer:
 
   @property
   def sees_groups(self) -> bool:
-    """Whether a function compares the completions of a prompt."""
+    """True if a function compares the completions of a prompt."""
     return any(
       kind.sees_group and columns
       for kind, columns in zip(registry.KINDS, self._columns, strict=True)
@@ -430,9 +428,9 @@ class HostScorer:
       prompts: Decoded prompt of each row.
       completions: Decoded completion of each row.
       ids: Occurrence of each row's prompt in the data stream. Rows with the
-        same one are a group.
-      extras: What the functions need of each row: plain data, as in JSON. They
-        get NumPy's values as numbers and lists.
+        same id are a group.
+      extras: Data of each row for the functions: plain data, as in JSON.
+        NumPy's values become numbers and lists.
       tokens: Token ids of each completion, for functions that ask for them.
 
     Raises:
@@ -484,7 +482,7 @@ class HostScorer:
     )
 
   def _items(self, ids: Sequence[int]) -> list[_Item]:
-    """What workers are asked of rows, those first that have to wait."""
+    """Returns the questions about rows, those of `async` functions first."""
     groups: dict[int, list[int]] = {}
     for row, id_ in enumerate(ids):
       groups.setdefault(id_, []).append(row)
@@ -502,7 +500,7 @@ class HostScorer:
     return items
 
   def _first_s(self, num_items: int) -> float:
-    """Seconds for the first try of an item."""
+    """Returns the seconds for the first try of an item."""
     half = self.step_timeout_s * self._pool.num_workers / 2
     seconds = max(half / max(num_items, 1), _MIN_FIRST_S)
     return min(seconds, self._row_timeout_s)
@@ -521,21 +519,21 @@ def score(
   *,
   correct: str,
 ) -> WorkerScores:
-  """Scores B rows as `HostScorer.score` does, and time-outs once more.
+  """Scores B rows like `HostScorer.score`, and rows that timed out once more.
 
   The second tries are made one after another, so that no other row takes their
-  time, and have `step_timeout_s` for all of them: rows that none is left for
-  stay unscored. Where a function compares the completions of a prompt, they are
-  tried again together.
+  time, and have `step_timeout_s` together: rows for which no time is left stay
+  unscored. If a function compares the completions of a prompt, they are tried
+  again together.
 
   Args:
     scorer: The scorer of the rows.
-    prompts: As there, and so are the next four.
+    prompts: As in `HostScorer.score`, and so are the next four.
     completions: The completions of each row.
     ids: The ids of each row.
     extras: The extras of each row.
     tokens: The tokens of each row.
-    correct: The component that is 0 where a row times out again.
+    correct: The component that is 0 if a row times out again.
 
   Returns:
     Components and failed rows after the second try; counts and messages of the
@@ -551,7 +549,7 @@ def score(
   failed = first.failed.copy()
   steps = None if first.steps is None else list(first.steps)
   end = time.monotonic() + scorer.step_timeout_s
-  # Which row failed in which way is not said: all of them are asked.
+  # The kind of a row's failure is not known, so all failed rows are tried.
   for rows in _units(scorer, ids, np.flatnonzero(first.failed).tolist()):
     if time.monotonic() >= end:
       break
@@ -573,7 +571,7 @@ def score(
 def _units(
   scorer: HostScorer, ids: Sequence[int], failed: Sequence[int]
 ) -> list[list[int]]:
-  """What is tried again at a time."""
+  """Returns the rows that are tried again together."""
   if not scorer.sees_groups:
     return [[b] for b in failed]
   again = dict.fromkeys(ids[b] for b in failed)

@@ -1,8 +1,8 @@
 """The process in which images are decoded and cut; started by `pool.py`.
 
-A decoder of images reads what a stranger wrote, and is written in C. So it has
-a process of its own, with a limit on its memory, and what it says is checked by
-who asked.
+A decoder of images reads files of strangers, and is written in C. So it has a
+process of its own, with a limit on its memory, and the reader checks its
+answers.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ import numpy as np
 from grpo_jax.data.images import files, processors
 from grpo_jax.rewards.workers import frames, reward_worker
 
-# Beyond what a worker has when it begins. Of `files.MAX_PIXELS` four copies
-# with four bytes each take half of it.
+# Beyond the memory of a worker when it begins. Four copies of
+# `files.MAX_PIXELS` pixels with four bytes each take half of it.
 MAX_MEMORY = 2 * 2**30  # bytes
 
 
 def main(fd: int, parent: int, argument: Mapping[str, Any]) -> None:
   """Answers questions, which are images, until the pipe closes.
 
-  An answer is what `said` makes of a `Cut`, or ["bad", why].
+  An answer is the list that `said` makes from a `PatchCut`, or ["bad", reason].
 
   Args:
     fd: File descriptor of this end of the pipe.
     parent: Process id of the parent; when it is gone, so is the worker.
-    argument: "processor": `Processor.described()`; "folder": where paths begin.
+    argument: "processor": `Processor.described()`; "folder": the folder of
+      relative paths.
   """
   channel = reward_worker.start(fd, parent)
   processor = processors.remade(dict(argument["processor"]))
@@ -72,7 +73,7 @@ def limit_memory(more: int) -> None:
 
 
 def said(cut: processors.PatchCut) -> list[Any]:
-  """A cut as it travels."""
+  """Returns a cut in the form of a message."""
   body = base64.b64encode(cut.pixels.tobytes()).decode()
   grids = [list(grid) for grid in cut.grids]
   return ["cut", body, grids, cut.rows, cut.columns]
@@ -81,10 +82,10 @@ def said(cut: processors.PatchCut) -> list[Any]:
 def heard(
   answer: Any, processor: processors.Processor
 ) -> processors.PatchCut | str:
-  """What a worker has said of an image: its cut, or why there is none.
+  """Returns the cut in a worker's answer, or the reason why there is none.
 
   Raises:
-    ValueError: It is no such answer.
+    ValueError: The answer has another form.
   """
   match answer:
     case ["bad", str(why)]:

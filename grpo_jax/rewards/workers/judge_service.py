@@ -1,18 +1,18 @@
-"""A judge that answers over HTTP, as a chat model of OpenAI's interface does.
+"""A judge that answers over HTTP, as a chat model with OpenAI's API.
 
     service = JudgeService("https://host/v1", "model", rubric, {"yes": 1.0, …})
-    scores = service.score(prompts, completions, extras, step_timeout_s=60)
+    scores = service.score("judge", prompts, completions, extras, 60.0)
 
 Many rows wait at the same time, in one thread of this process. Each has a
-deadline, over all its tries; what fails for the moment is tried again after a
-pause that doubles, or as long as the service asks for. Equal questions of a
+deadline, over all its tries. A try that fails for the moment is repeated after
+a pause that doubles, or as long as the service asks for. Equal questions of a
 call are asked once. There is a cap on all calls of a run.
 
 The key is read from an environment variable when the first question is asked.
 It is in no setting, in no message and in no process but this one: verifiers,
-which may run what a policy wrote, never get it. It is sent to this address
-alone, redirects are not followed, and without encryption it is sent to this
-machine only.
+which may run a policy's code, never get it. It is sent to this address alone,
+redirects are not followed, and without encryption it is sent to this machine
+only.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ import numpy as np
 from grpo_jax.rewards import rubrics
 from grpo_jax.rewards.workers import host
 
-# Why a row has no verdict: no answer in time; refused, or nothing that can be
-# read; an answer without a verdict; no calls left.
+# Kinds of rows without a verdict: no answer in time; a refusal or an unreadable
+# answer; an answer without a verdict; no calls left.
 KINDS = ("judge_timeout", "judge_failed", "judge_unread", "judge_cap")
 
-_MAX_BYTES = 2**20  # Of an answer.
+_MAX_BYTES = 2**20  # For an answer.
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
-_PASSING = (408, 409, 425, 429)  # And all from 500 on.
+_PASSING = (408, 409, 425, 429)  # Passing errors, and so are all from 500 on.
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_GRACE_S = 5.0  # For the thread to answer when all deadlines have passed.
+_GRACE_S = 5.0  # For the thread's answer after all deadlines.
 
 
 class _Failed(Exception):
-  """A row without a verdict: its kind and a message without the key."""
+  """The error of a row without a verdict: kind, and message without the key."""
 
   def __init__(self, kind: str, message: str):
     super().__init__(message)
@@ -56,7 +56,7 @@ class _Failed(Exception):
 
 
 class _Again(Exception):
-  """A try that may go well the next time, after `pause_s` at least."""
+  """The error of a try that may succeed next time, after `pause_s` at least."""
 
   def __init__(self, message: str, pause_s: float = 0.0):
     super().__init__(message)
@@ -65,13 +65,13 @@ class _Again(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class JudgeLimits:
-  """What a service may cost.
+  """Limits of the cost of a service.
 
   Attributes:
     timeout_s: Seconds for a row, over all its tries.
-    max_tries: Calls for a row.
-    max_calls: Calls of a run, of each of its processes.
-    max_in_flight: Calls at the same time.
+    max_tries: Most calls for a row.
+    max_calls: Most calls of a run, for each of its processes.
+    max_in_flight: Most calls at the same time.
   """
 
   timeout_s: float = 60.0
@@ -84,7 +84,7 @@ class JudgeService:
   """Asks a chat model for its verdict on completions. Not reentrant.
 
   Attributes:
-    calls: Calls so far; a run that goes on sets it to what it was.
+    calls: Number of calls so far; a continued run restores it.
   """
 
   def __init__(
@@ -103,18 +103,18 @@ class JudgeService:
     """Connects to nothing yet.
 
     Args:
-      url: Of the interface, as "https://host/v1".
+      url: Address of the API, such as "https://host/v1".
       model: Name of the model there.
       rubric: See `rubrics.py`.
-      words, marker: See `verdicts.read`.
-      max_tokens: Of an answer.
-      key_variable: Environment variable with the key; empty: none is sent.
-      options: Further fields of a question; None takes one out.
-      limits: What it may cost.
-      domains: Whom it judges, by `extras["domain"]`; None: everyone.
+      words, marker: See `rubrics.read`.
+      max_tokens: Most tokens of an answer.
+      key_variable: Environment variable with the key; empty: no key is sent.
+      options: Further fields of a question; None removes a field.
+      limits: Limits of the cost.
+      domains: Domains that it judges, by `extras["domain"]`; None: all rows.
 
     Raises:
-      ValueError: The address is none, or a key would be sent in the clear.
+      ValueError: The address is malformed, or a key would be sent in the clear.
     """
     check_url(url, bool(key_variable))
     self.calls = 0
@@ -140,7 +140,7 @@ class JudgeService:
     """Asks once, with one try.
 
     Args:
-      prompt, completion, fields: Of a row, as in `score`.
+      prompt, completion, fields: Values of a row, as in `score`.
 
     Raises:
       ImportError: The `aiohttp` package is missing.
@@ -166,17 +166,17 @@ class JudgeService:
     extras: Sequence[Mapping[str, Any]],
     step_timeout_s: float,
   ) -> host.WorkerScores:
-    """Verdicts on B rows, in order, within about `step_timeout_s`.
+    """Returns verdicts on B rows, in order, within about `step_timeout_s`.
 
     Args:
-      name: Of the component.
+      name: Name of the component.
       prompts: Text of the prompt of each row.
-      completions: Text of each row.
-      extras: Fields of its record.
-      step_timeout_s: For all rows, seconds.
+      completions: Text of the completion of each row.
+      extras: Fields of the record of each row.
+      step_timeout_s: Seconds for all rows.
 
     Returns:
-      NaN for rows that are none of its domains, and for those that failed.
+      The scores; NaN for rows of other domains, and for rows that failed.
     """
     rows = [
       i
@@ -222,10 +222,10 @@ class JudgeService:
     loop.call_soon_threadsafe(loop.stop)
 
   def _key(self) -> str:
-    """The key; "" if none is needed.
+    """Returns the key; "" if none is needed.
 
     Raises:
-      ValueError: It is not there, or no key; the message does not show it.
+      ValueError: The key is missing or malformed; the message does not show it.
     """
     if not self._key_variable:
       return ""
@@ -243,7 +243,7 @@ class JudgeService:
   def _ask(
     self, questions: Sequence[str], limits: JudgeLimits, seconds: float
   ) -> list[float | _Failed]:
-    """The verdict on each question, or why there is none."""
+    """Returns the verdict on each question, or its failure."""
     if not questions:
       return []
     if self._loop is None:
@@ -262,7 +262,7 @@ class JudgeService:
     if self._session is None:
       aiohttp = _import_aiohttp()
       self._session = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),  # `max_in_flight` is it.
+        connector=aiohttp.TCPConnector(limit=0),  # The limit: `max_in_flight`.
         # An answer in a few bytes may be large.
         headers={"Accept-Encoding": "identity"},
         auto_decompress=False,
@@ -278,12 +278,12 @@ class JudgeService:
     end: float,
     free: asyncio.Semaphore,
   ) -> float | _Failed:
-    """The verdict on one question."""
+    """Returns the verdict on one question, or its failure."""
     try:
       return await self._tries(question, limits, end, free)
     except _Failed as failed:
       return failed
-    except Exception as error:  # Not one row's error may be that of all.
+    except Exception as error:  # One row's error must not fail all rows.
       return _Failed("judge_failed", self._safe(error))
 
   async def _tries(
@@ -301,7 +301,7 @@ class JudgeService:
       except TimeoutError:
         raise _Failed("judge_timeout", f"no time was left; {last}") from None
       try:
-        if not started:  # What it waited for others is not its own time.
+        if not started:  # The wait for others does not count as its time.
           started, end = True, min(end, time.monotonic() + limits.timeout_s)
         if self.calls >= limits.max_calls:
           raise _Failed(
@@ -320,7 +320,7 @@ class JudgeService:
       except _Again as again:
         last = str(again)
         pause_s = min(_FIRST_PAUSE_S * 2**number, _LONGEST_PAUSE_S)
-        # At different times: those that failed together would do so again.
+        # At different times: rows that failed together would do so again.
         pause_s = max(pause_s * random.uniform(0.5, 1.0), again.pause_s)
       finally:
         free.release()
@@ -332,10 +332,10 @@ class JudgeService:
     raise _Failed("judge_failed", f"{limits.max_tries} tries; {last}")
 
   async def _call(self, question: str) -> str:
-    """What the model writes.
+    """Returns the model's reply.
 
     Raises:
-      _Again, _Failed: It has written nothing.
+      _Again, _Failed: There is no reply.
     """
     aiohttp = _import_aiohttp()
     key = self._key()
@@ -347,7 +347,7 @@ class JudgeService:
         json=body,
         headers=headers,
         allow_redirects=False,
-        timeout=aiohttp.ClientTimeout(total=None),  # `asyncio.timeout` is it.
+        timeout=aiohttp.ClientTimeout(total=None),  # `asyncio.timeout` limits.
       ) as answer:
         content = bytearray()
         async for chunk in answer.content.iter_chunked(2**14):
@@ -380,7 +380,7 @@ class JudgeService:
     return worth
 
   def _safe(self, said: object) -> str:
-    """A message of others, short and without the key."""
+    """Returns a message of others, short and without the key."""
     text = str(said)
     if isinstance(said, BaseException):
       text = f"{type(said).__name__}: {text}"
@@ -418,7 +418,7 @@ def _shown(url: urllib.parse.SplitResult) -> str:
 
 
 def _seconds(retry_after: str) -> float:
-  """What a service asks to wait; 0 if it does not say."""
+  """Returns the wait that a service asks for, in seconds; 0 by default."""
   try:
     return max(float(retry_after), 0.0)
   except ValueError:
@@ -431,7 +431,7 @@ def _seconds(retry_after: str) -> float:
 
 
 def _import_aiohttp() -> Any:
-  """The optional package, imported when it is needed."""
+  """Imports the optional package when it is needed."""
   try:
     import aiohttp
   except ImportError as error:

@@ -1,12 +1,11 @@
 """Worker processes that may hang, crash or end, and are then replaced.
 
 Rows are handed out to workers, and each row has a deadline. A worker that
-misses it, or ends, or says what it was not asked (`frames.py`), is killed
-together with whatever it started (`processes.py`); its row has failed, and
-another worker takes its place. From the first time on that this happens a spare
-one is held ready, because starting one and its imports take longer than most
-rows. What a row is, and what becomes of the others of a lost worker, is the
-business of a `PoolCall`.
+misses it, or ends, or gives an answer to another question (`frames.py`), is
+killed together with whatever it started (`processes.py`). Its row has failed,
+and another worker takes its place. From the first loss on, a spare worker is
+kept ready, because starting one and its imports take longer than most rows. A
+`PoolCall` defines the rows, and decides about the other rows of a lost worker.
 """
 
 from __future__ import annotations
@@ -33,22 +32,22 @@ from grpo_jax.rewards.workers import frames, processes
 
 FAILURE_KINDS = frames.FAILURE_KINDS
 
-# Rows that a worker has, at most: the second if they are short. Behind a slow
-# one none should wait that another worker could begin.
+# Most rows that a worker has: the second number if they are short. No row
+# should wait behind a slow one if another worker could begin it.
 CHUNKS = (8, 64)
-_CHUNK_S = 0.02  # What those of a worker should take.
-_MAX_CHUNK_BYTES = 1 << 20  # Of what it is sent at a time, but for one row.
+_CHUNK_S = 0.02  # For the rows that a worker has.
+_MAX_CHUNK_BYTES = 1 << 20  # Sent to a worker at a time, except for one row.
 _MAX_MESSAGE = 1000  # Characters.
 _MAX_ERRORS = 3
-_START_TIMEOUT_S = 300.0  # What a worker imports may be a large framework.
-_LOOK_S = 0.5  # How often the memory of workers is looked at.
+_START_TIMEOUT_S = 300.0  # A worker may import a large framework.
+_LOOK_S = 0.5  # Between two looks at the memory of workers.
 _GIB = 1 << 30
-_MAX_BAD_STARTS = 3  # In a row, of workers that take the place of others.
+_MAX_BAD_STARTS = 3  # In a row, of workers that replace others.
 
 
 class _Sent(NamedTuple):
-  number: int  # Of the question; see `frames.py`.
-  row: int  # Its index in the call.
+  number: int  # Number of the question; see `frames.py`.
+  row: int  # Index in the call.
   at: float  # time.monotonic().
 
 
@@ -56,12 +55,12 @@ class _Sent(NamedTuple):
 class _Worker:
   process: subprocess.Popen
   channel: frames.Channel
-  # Of its greeting, then of the first row; time.monotonic().
+  # For its greeting, then for the first row; time.monotonic().
   deadline: float
   ready: bool = False
   held: int = 0  # Bytes of memory when it was ready.
-  # Rows sent and not yet answered; the first is the one being worked on, or,
-  # in a call that is concurrent, the one that was sent first.
+  # Rows sent and not yet answered. The worker works on the first of them; in a
+  # concurrent call it works on all, and the first is the one sent first.
   rows: collections.deque[_Sent] = dataclasses.field(
     default_factory=collections.deque
   )
@@ -69,7 +68,7 @@ class _Worker:
 
 
 class _Stranger(ValueError):
-  """An answer to another question than the first open one."""
+  """The error of an answer to another question than the first open one."""
 
   def __init__(self, number: int):
     super().__init__("it answered what it was not asked, or asked no more")
@@ -119,14 +118,14 @@ def _kill_all(workers: set[_Worker]) -> None:
 
 
 class Failures:
-  """Which of some rows have failed, and why.
+  """The rows of a call that have failed, with reasons.
 
   Attributes:
-    failed: True where a row has.
+    failed: True for each failed row.
     counts: Number of failed rows by kind: "raised", "timeout", "nan",
       "worker_died", "step_timeout" (there was no time to try the row).
     errors: Up to 3 messages, with their rows.
-    messages: Of each failed row, cut to a size that can be kept.
+    messages: Message of each failed row, cut to a size that can be kept.
   """
 
   def __init__(self, num_rows: int):
@@ -136,7 +135,7 @@ class Failures:
     self.messages: dict[int, str] = {}
 
   def add(self, index: int, kind: str, message: str) -> None:
-    """Counts a row once, by what happened first."""
+    """Counts a failed row once, with its first failure."""
     if self.failed[index]:
       return
     self.failed[index] = True
@@ -151,11 +150,11 @@ class PoolCall:
 
   Attributes:
     pending: Rows that no worker has.
-    failures: Of rows so far.
-    num_answered: Rows that workers have answered, since
-    begun: time.monotonic().
-    is_concurrent: Workers have several rows at work, and answer them in any
-      order. Else they work on one after another.
+    failures: Failures of rows so far.
+    num_answered: Number of rows that workers have answered since `begun`.
+    begun: Begin of the call; time.monotonic().
+    is_concurrent: Workers work on several rows at the same time, and answer
+      them in any order. Else they work on one row after another.
     pause_s: Seconds for which answers may lie in the pipes while all workers
       have further rows. Without it, each of many short rows wakes this process.
   """
@@ -174,39 +173,39 @@ class PoolCall:
     return len(self.pending)
 
   def message(self, index: int) -> Any:
-    """What a worker is told of a row."""
+    """Returns the message to a worker about a row."""
     raise NotImplementedError
 
   def record(
     self, index: int, content: Any, failure: frames.Failure | None
   ) -> None:
-    """Takes what a worker says of a row.
+    """Takes a worker's answer about a row.
 
     Raises:
-      ValueError: The content is not what it should be.
+      ValueError: The content has another form.
     """
     raise NotImplementedError
 
   def fail(self, index: int, kind: str, message: str) -> None:
-    """A row has failed."""
+    """Records that a row has failed."""
     self.failures.add(index, kind, message)
 
   def timeout_s(self, index: int) -> float:
-    """Seconds for this try of a row."""
+    """Returns the seconds for this try of a row."""
     raise NotImplementedError
 
   def late(self, index: int) -> None:
-    """A row has missed its deadline."""
+    """Records that a row has missed its deadline."""
     message = f"no answer in {self.timeout_s(index):g} s"
     self.fail(index, "timeout", message)
 
   def take(self, slot: int, num_workers: int, num_open: int) -> list[int]:
-    """The next rows for the worker in this slot, which has some already."""
+    """Takes the next rows for the worker in this slot, which may have rows."""
     del slot
     # Smaller towards the end, so that the workers finish together.
     size = len(self.pending) // (2 * num_workers)
     size = min(max(size, 1), self._max_chunk(num_workers))
-    # Before the last one is done, so that no worker waits for the next.
+    # Rows are sent before the last one is done, so that no worker waits.
     if 2 * num_open > size:
       return []
     size = min(size - num_open, len(self.pending))
@@ -218,19 +217,18 @@ class PoolCall:
     return int(min(max(self.num_answered * _CHUNK_S / took_s, fewest), most))
 
   def put_back(self, slot: int, rows: Sequence[int]) -> None:
-    """Rows that a worker took and did not begin; they come first again.
+    """Puts rows that a worker did not begin back to the front.
 
-    In a call that is concurrent: rows that a worker has had at work when it was
-    lost.
+    In a concurrent call: rows that a worker had at work when it was lost.
     """
     del slot
     self.pending.extendleft(reversed(rows))
 
   def lost(self, slot: int) -> None:
-    """A worker has ended, and another one is in its place."""
+    """Handles the loss of a worker; another one is in its place."""
 
   def out_of_time(self, rows: Sequence[int], message: str) -> None:
-    """The call is over, without these rows and those that are pending."""
+    """Ends the call without these rows and those that are pending."""
     for index in (*self.pending, *rows):
       self.fail(index, "step_timeout", message)
 
@@ -253,17 +251,19 @@ class Pool:
     """Starts the workers and waits until they have imported everything.
 
     Args:
-      caller: Who complains in messages.
-      module: Of `grpo_jax.rewards`, whose `main(fd, parent, argument)` is run.
+      caller: The owner's name in messages.
+      module: Module of `grpo_jax.rewards.workers`, whose
+        `main(fd, parent, argument)` is run.
       argument: Plain data that `repr` writes.
-      num_workers: Processes.
-      row_timeout_s: Seconds for a row, and
-      step_timeout_s: for a call; both are checked here and kept by the owner.
+      num_workers: Number of processes.
+      row_timeout_s: Seconds for a row. Like `step_timeout_s`, it is checked
+        here and kept by the owner.
+      step_timeout_s: Seconds for a call.
       variables: Names of environment variables that workers get besides
         `processes.VARIABLES`.
-      memory_gib: What a worker may hold beyond what it held when it was ready,
-        GiB; one with more is replaced, and the row it had at work is tried once
-        more. 0: there is no limit.
+      memory_gib: GiB that a worker may hold beyond its memory when it was
+        ready. A worker with more is replaced, and the row that it had at work
+        is tried once more. 0: there is no limit.
       meanwhile: Called while the workers import.
 
     Raises:
@@ -289,7 +289,7 @@ class Pool:
     self._num_bad_starts = 0
     self._workers: list[_Worker] = []
     self._spare: _Worker | None = None
-    # The spare one too.
+    # All workers, with the spare one.
     self._processes: set[_Worker] = set()
     # Also runs when the interpreter exits or the pool is collected.
     self._finalizer = weakref.finalize(self, _kill_all, self._processes)
@@ -309,7 +309,7 @@ class Pool:
 
   @property
   def _is_idle(self) -> bool:
-    """Whether all workers are ready, and none has a row."""
+    """True if all workers are ready, and none has a row."""
     return all(worker.ready and not worker.rows for worker in self._workers)
 
   def close(self) -> None:
@@ -326,11 +326,11 @@ class Pool:
 
     Args:
       call: The rows.
-      timeout_s: Seconds for this call and those before it that belong to it.
-      used_s: Seconds of it that those have taken.
+      timeout_s: Seconds for this call and earlier calls that belong to it.
+      used_s: Seconds that the earlier calls have taken.
 
     Returns:
-      Seconds that it took.
+      The seconds that the call took.
 
     Raises:
       RuntimeError: The pool is closed, or a worker cannot be replaced.
@@ -347,26 +347,26 @@ class Pool:
       self.settle(call)
     return time.monotonic() - start
 
-  # The same in parts, for a call that gets rows while it goes on.
+  # The parts of `run`, for a call that gets rows while it goes on.
 
   def open(self, call: PoolCall) -> None:
-    """Before a call.
+    """Begins a call.
 
     Raises:
       RuntimeError: The pool is closed.
     """
     self.check_open()
-    self.settle(call)  # A call before was perhaps interrupted.
+    self.settle(call)  # An earlier call was perhaps interrupted.
     self._disturbed.clear()
     for worker in self._workers:
       worker.answered.clear()
 
   def goes_on(self, call: PoolCall) -> bool:
-    """Whether there are rows that have neither an answer nor failed."""
+    """Returns True if some rows have neither an answer nor failed."""
     return bool(call.num_pending) or any(w.rows for w in self._workers)
 
   def give_up(self, call: PoolCall, timeout_s: float) -> None:
-    """All rows that are left have failed: so many seconds are over."""
+    """Fails all rows that are left, after so many seconds."""
     rows = [sent.row for worker in self._workers for sent in worker.rows]
     call.out_of_time(
       rows,
@@ -376,17 +376,17 @@ class Pool:
     self.settle(call)
 
   def settle(self, call: PoolCall) -> None:
-    """Whoever still works on rows of a call must not answer in the next."""
+    """Replaces workers that still have rows: they must not answer later."""
     for slot, worker in enumerate(self._workers):
       if worker.rows:
         self._replace(slot, call)
 
   def advance(self, call: PoolCall, end: float) -> None:
-    """Hands out rows, waits for one event, and handles what happened.
+    """Hands out rows, waits for one event, and handles it.
 
     Args:
       call: The rows.
-      end: Waits until then at most; time.monotonic().
+      end: Latest end of the wait; time.monotonic().
     """
     if self._memory_gib:
       self._look(call)
@@ -394,7 +394,7 @@ class Pool:
       if worker.ready:
         self._send(slot, call)
     if not self.goes_on(call) or (call.num_pending and self._is_idle):
-      return  # In the second case a row could not be sent, and is tried again.
+      return  # In the second case a row could not be sent; the caller retries.
     if call.pause_s and all(len(w.rows) > 1 for w in self._workers):
       time.sleep(call.pause_s)
     watched = [*self._workers, *([self._spare] if self._spare else ())]
@@ -458,10 +458,10 @@ class Pool:
     return begun + call.timeout_s(sent.row)
 
   def _hear(self, worker: _Worker, call: PoolCall) -> Exception | None:
-    """Reads what a worker says, as far as it has arrived.
+    """Reads a worker's messages, as far as they have arrived.
 
     Returns:
-      Why it cannot be used any more, if so.
+      The reason why the worker cannot be used any more, or None.
     """
     worker.channel.flush()
     try:
@@ -491,10 +491,10 @@ class Pool:
     worker.deadline = self._deadline(worker, call)
 
   def _lose(self, worker: _Worker, call: PoolCall, why: Exception) -> None:
-    """Gives up a worker and the row that it is lost for.
+    """Gives up a worker and the row for which it is lost.
 
-    That is the one being worked on, or that of an earlier question which was
-    answered once more. The others wait again.
+    That is the row being worked on, or the row of an earlier question that was
+    answered once more. The other rows wait again.
     """
     if worker is self._spare:
       self._drop(worker)
@@ -523,10 +523,10 @@ class Pool:
     self._replace(slot, call)
 
   def _is_disturbed(self, worker: _Worker, why: Exception) -> bool:
-    """Whether the first row of a worker has no part in its loss.
+    """Returns True if a worker's first row is not to blame for its loss.
 
-    So it is if an earlier question was answered again, or if the memory may be
-    that of earlier rows, unless this happens to the row for the second time.
+    This is so if an earlier question was answered again, or if the memory may
+    be that of earlier rows, unless it happens to the row for the second time.
     """
     number, row, _ = worker.rows[0]
     earlier = isinstance(why, _Stranger) and why.number < number
@@ -581,8 +581,8 @@ class Pool:
 
 
 class _TooLargeError(MemoryError):
-  """A worker holds too much memory."""
+  """The error of a worker that holds too much memory."""
 
 
 class _Late(TimeoutError):
-  """A worker has missed its deadline."""
+  """The error of a worker that has missed its deadline."""

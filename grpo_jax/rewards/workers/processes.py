@@ -1,14 +1,14 @@
-"""What a worker and a session get of this process, and how they end.
+"""The environment of workers and sessions, and the way in which they are ended.
 
 Each runs under a keeper, a process that does nothing else. On Linux a keeper
-adopts what is orphaned below it, so that whatever a worker starts stays in the
-tree under its keeper, also in a session or group of its own (`setsid`), and is
-found there and killed when the worker ends, in whatever way. Elsewhere the
-process group is killed, which such a process has left.
+adopts the orphans below it. So whatever a worker starts stays in the tree under
+its keeper, also in a session or group of its own (`setsid`), and is found there
+and killed when the worker ends, in whatever way. On other systems the process
+group is killed, which a process with its own group has left.
 
-What remains possible: a process that has the same user may kill a keeper, read
+Some attacks remain possible: a process of the same user may kill a keeper, read
 the files and the memory of the user's other processes, and ask a service of the
-system (cron, systemd, a container engine) to start something. This is no
+system (cron, systemd, a container engine) to start something. This is not a
 sandbox.
 """
 
@@ -37,14 +37,14 @@ VARIABLES = (
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_LOOK_S = 1.0  # How often a keeper looks for its parent.
-_GONE_S = 5.0  # For processes that were killed to be gone.
-MAX_PRINTED = 20_000  # Bytes that a keeper passes on of what is printed.
+_LOOK_S = 1.0  # Between two looks of a keeper for its parent.
+_GONE_S = 5.0  # For the end of processes that were killed.
+MAX_PRINTED = 20_000  # Bytes of printed text that a keeper passes on.
 _PRINT_S = 0.2  # For the last of them, after the child has ended.
 
 
 def environment(more: Iterable[str] = ()) -> dict[str, str]:
-  """The environment of a worker: `VARIABLES`, and those that `more` names."""
+  """Returns the variables of a worker: `VARIABLES`, and those in `more`."""
   names = {*VARIABLES, *more}
   return {
     **{
@@ -66,8 +66,8 @@ def keep(parent: int, fds: Iterable[int], is_brief: bool = False) -> None:
   Args:
     parent: Process id of the parent of this process.
     fds: File descriptors that are for the child alone.
-    is_brief: Whether the keeper passes on what the child and all below it write
-      to descriptors 1 and 2, up to `MAX_PRINTED` bytes of each.
+    is_brief: If True, the keeper passes on what the child and all below it
+      write to descriptors 1 and 2, up to `MAX_PRINTED` bytes of each.
   """
   _prctl(_PR_SET_CHILD_SUBREAPER, 1)
   keeper = os.getpid()
@@ -79,12 +79,12 @@ def keep(parent: int, fds: Iterable[int], is_brief: bool = False) -> None:
       os.close(ours)
       os.close(theirs)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # A keeper may be killed.
-    if os.getppid() != keeper:  # Before the line above.
+    if os.getppid() != keeper:  # It ended before the line above.
       os._exit(1)
     return
 
   def look(*_) -> None:
-    # Asked again and again: the end of a pipe is no sign of the parent's
+    # Checked again and again: the end of a pipe does not show the parent's
     # death, because whatever the parent forked holds the pipe open as well.
     if os.getppid() != parent:
       _leave()
@@ -106,11 +106,11 @@ def keep(parent: int, fds: Iterable[int], is_brief: bool = False) -> None:
     _leave()
 
 
-_passing: list[threading.Thread] = []  # Of a keeper.
+_passing: list[threading.Thread] = []  # Threads of a keeper.
 
 
 def _pass_on(source: int, target: int) -> None:
-  """Passes on what is written, up to a limit: a run has many rows."""
+  """Passes on printed text, up to a limit: a run has many rows."""
   left = MAX_PRINTED
   with contextlib.suppress(OSError):
     while data := os.read(source, 1 << 16):
@@ -131,19 +131,19 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def _leave() -> None:
-  """Ends this process and all below it, without what Python does at its end."""
+  """Ends this process and all below it, without Python's exit handlers."""
   if _reap():
     end_below(os.getpid())
     _reap()
   for thread in _passing:
     thread.join(_PRINT_S)
   with contextlib.suppress(OSError):
-    os.killpg(os.getpid(), signal.SIGKILL)  # Where there is no /proc.
+    os.killpg(os.getpid(), signal.SIGKILL)  # For systems without /proc.
   os._exit(0)
 
 
 def _reap() -> bool:
-  """Waits for children that have ended; whether there are others."""
+  """Waits for children that have ended; returns True if others are left."""
   try:
     while os.waitpid(-1, os.WNOHANG)[0]:
       pass
@@ -153,15 +153,15 @@ def _reap() -> bool:
 
 
 def end_tree(pid: int) -> None:
-  """Kills what is below a keeper, a child of this process, and ends it.
+  """Kills everything below a keeper, a child of this process, and ends it.
 
-  The caller waits for it. It may be one that is no keeper yet.
+  The caller waits for the process, which may not have become a keeper yet.
   """
-  _kill(pid, signal.SIGSTOP)  # It stays, to adopt what the others leave.
+  _kill(pid, signal.SIGSTOP)  # The keeper stays, to adopt orphans.
   end_below(pid)
   if below(pid, "ZX"):
-    # It waits for what was killed, which would stay in the table of processes
-    # where the first process of the system is a program that does not wait.
+    # The keeper waits for the killed processes. Without it they would stay in
+    # the process table if the system's first process does not wait for orphans.
     _kill(pid, signal.SIGCONT)
     end = time.monotonic() + _LOOK_S
     flags = os.WEXITED | os.WNOWAIT | os.WNOHANG
@@ -169,7 +169,7 @@ def end_tree(pid: int) -> None:
       time.sleep(0.0005)
   with contextlib.suppress(ProcessLookupError, PermissionError):
     os.killpg(pid, signal.SIGKILL)
-  _kill(pid, signal.SIGKILL)  # It may not lead a group yet.
+  _kill(pid, signal.SIGKILL)  # The process may not lead a group yet.
 
 
 def end_below(pid: int) -> None:
@@ -190,11 +190,11 @@ def end_below(pid: int) -> None:
 
 
 def below(pid: int, states: str = "") -> set[int]:
-  """Descendants of a process; none where there is no /proc.
+  """Returns the descendants of a process; none on a system without /proc.
 
   Args:
-    pid: The number of the process.
-    states: Of those that are meant, as /proc has them; "": the living.
+    pid: Process id.
+    states: States of the wanted processes, as in /proc; "": the living.
   """
   found: set[int] = set()
   waiting = [pid]
@@ -211,10 +211,10 @@ def below(pid: int, states: str = "") -> set[int]:
 
 
 def held(pid: int) -> int:
-  """Bytes of memory that the descendants of a process have for themselves.
+  """Returns the bytes of memory that a process's descendants hold alone.
 
-  Memory that a process shares with a fork counts for both; 0 where there is no
-  /proc.
+  Memory that a process shares with a fork counts for both. The result is 0 on a
+  system without /proc.
   """
   pages = 0
   for one in below(pid):
@@ -226,7 +226,7 @@ def held(pid: int) -> int:
 
 
 def _stat(pid: int | str) -> list[str] | None:
-  """State, parent, …; None if there is no such process."""
+  """Returns state, parent and so on; None if the process does not exist."""
   try:
     with open(f"/proc/{pid}/stat", "rb") as file:
       # pid (name) state parent …; a name may have spaces and parentheses.
@@ -236,7 +236,7 @@ def _stat(pid: int | str) -> list[str] | None:
 
 
 def _says_children(pid: int) -> bool:
-  """Whether the kernel lists children, and the process is there."""
+  """Returns True if the process exists, and the kernel lists its children."""
   return os.path.exists(f"/proc/{pid}/task/{pid}/children")
 
 
@@ -250,7 +250,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _all_children() -> dict[int, list[int]]:
-  """Children by parent, of all processes."""
+  """Returns the children of all processes, by parent."""
   children: dict[int, list[int]] = {}
   for name in filter(str.isdecimal, os.listdir("/proc")):
     if stat := _stat(name):
@@ -264,5 +264,5 @@ def _kill(pid: int, number: int) -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-  with contextlib.suppress(AttributeError):  # Linux has it.
+  with contextlib.suppress(AttributeError):  # Only Linux has `prctl`.
     _LIBC.prctl(option, value, 0, 0, 0)

@@ -4,11 +4,10 @@ A worker is a fresh interpreter: it imports the reward functions and their
 dependencies, and neither the main program nor jax. Functions run in its main
 thread, because math-verify ends hanging comparisons by a signal.
 
-`functions.py` says what a reward function is. Of its results None means that
-the reward does not apply to this row and is left out of its sum. What is no
-answer makes the row unscored, whatever its other components say: NaN, an
-exception, a wrong number of results, something that is not a number, or no
-result before the deadline.
+`registry.py` defines a reward function. A result of None means that the reward
+does not apply to this row and is left out of its sum. Some results make the row
+unscored, whatever its other components are: NaN, an exception, a wrong number
+of results, something that is not a number, or no result before the deadline.
 Deviation from libraries that take NaN or 0 for all of these: a component that
 failed must never act as a reward.
 
@@ -18,9 +17,9 @@ first row would wait for.
 
 A function gets the environment variables of `processes.VARIABLES`, and those
 that `config.rewards.variables` names. A process that it forks cannot answer in
-its place, and ends with the worker. But what runs in the worker's own process
-can say what it likes of this row and of later ones: code that a policy wrote
-needs a process of its own, at least.
+its place, and ends with the worker. But code in the worker's own process can
+forge the answers to this row and to later ones: code that a policy wrote needs
+a process of its own, at least.
 """
 
 from __future__ import annotations
@@ -51,11 +50,11 @@ Row = Sequence[typing.Any]
 Verdict = tuple[list[list[typing.Any]], frames.Failure | None]
 
 
-# Of the time for a row: how often is looked whether the others get theirs.
+# Number of checks, in the time of a row, that the other rows get their time.
 _LOOKS = 20
-_CANCELLED_S = 0.2  # For rows that are late and were cancelled.
+_CANCELLED_S = 0.2  # For the end of late rows that were cancelled.
 
-# Frames of these are not the user's.
+# Files whose frames are not the user's.
 _HERE = (
   __file__,
   registry.__file__,
@@ -66,12 +65,12 @@ _HERE = (
 
 
 def _number(value: typing.Any) -> float | None:
-  """A reward, or None for "does not apply".
+  """Returns a reward, or None for "does not apply".
 
   Raises:
-    TypeError: It is no number.
+    TypeError: The value is not a number.
   """
-  if value is None or type(value) is float:  # Looking at protocols is slow.
+  if value is None or type(value) is float:  # Checking protocols is slow.
     return value
   try:
     return frames.plain_number(value)
@@ -82,19 +81,19 @@ def _number(value: typing.Any) -> float | None:
 
 
 def _steps(value: typing.Any) -> list[tuple[int, float]]:
-  """The scores of the steps of a completion.
+  """Returns the scores of the steps of a completion.
 
   Raises:
-    TypeError, ValueError: It is no list of (end, score).
+    TypeError, ValueError: The value is not a list of (end, score).
   """
   return [(int(end), frames.plain_number(score)) for end, score in value]
 
 
 def _values(result: typing.Any, num_rows: int) -> list[typing.Any]:
-  """The results of a function.
+  """Returns the results of a function.
 
   Raises:
-    TypeError, ValueError: It has returned something else.
+    TypeError, ValueError: The function has returned something else.
   """
   needed = (
     f"needed is a list with a number, or None, for each row ({num_rows} here)"
@@ -114,7 +113,7 @@ def _values(result: typing.Any, num_rows: int) -> list[typing.Any]:
 
 
 def _shown(value: typing.Any) -> str:
-  """A value that is not what it should be, for a message."""
+  """Describes a wrong value, for a message."""
   if inspect.iscoroutine(value):
     value.close()
     return "a coroutine: write `async def`, so that it is awaited"
@@ -126,12 +125,12 @@ def failure_of(
   error: BaseException,
   function: Callable[..., typing.Any] | None = None,
 ) -> frames.Failure:
-  """How a row has failed.
+  """Returns the failure of a row.
 
   Args:
     name: The name of the function.
-    error: What it raised, or what is wrong with its result.
-    function: The function, to say where it is.
+    error: The exception, or an error about the function's result.
+    function: The function, to name its place.
   """
   kind = "timeout" if isinstance(error, TimeoutError) else "raised"
   place = place_of(error, function)
@@ -141,16 +140,17 @@ def failure_of(
 def place_of(
   error: BaseException, function: Callable[..., typing.Any] | None
 ) -> str:
-  """Where a function has failed: its own line, and the one below it.
+  """Returns the place of an error: the function's line, and the one below it.
 
-  Of an error that it did not raise, as of a wrong result, where it begins.
+  If the function did not raise the error, as with a wrong result, the place is
+  the beginning of the function.
   """
   found = [
     frame
     for frame in traceback.extract_tb(error.__traceback__)
     if frame.filename not in _HERE
   ]
-  # Of a library its caller says more.
+  # The caller of a library says more than the library.
   found = [x for x in found if "site-packages" not in x.filename] or found
   plain = registry.plain_of(function) if function else None
   code = getattr(plain, "__code__", None)
@@ -176,20 +176,20 @@ def score_unit(
   """Applies every function to one row, or to the rows of one prompt.
 
   Returns:
-    Of each function one value per row, None where it does not apply or has
+    For each function one value per row, None if it does not apply or has
     failed; and the first failure.
   """
   results: dict[str, typing.Any] = {}
   for name, function in called.items():
     try:
       results[name] = function(*_columns(rows), **_tokens(function, rows))
-    except BaseException as error:  # Also SystemExit of a verifier.
+    except BaseException as error:  # Also SystemExit from a verifier.
       results[name] = error
   return _verdict(results, len(rows), called)
 
 
 class _BlockedError(Exception):
-  """A row that did not yield has taken the time of others."""
+  """The error of a row that did not yield and took the time of others."""
 
 
 def _score_together(
@@ -199,12 +199,12 @@ def _score_together(
 ) -> list[Verdict]:
   """Applies `async` functions to all units at the same time.
 
-  Each has its deadline. Rows that end the interpreter, stop the loop or go on
-  when they are cancelled fail alone: the loop is run again, and what is left
-  in it is left behind.
+  Each unit has its deadline. Rows that end the interpreter, stop the loop or go
+  on when they are cancelled fail alone: the loop is run again, and their tasks
+  are left behind in it.
 
   Raises:
-    _BlockedError: Units of several are late, and one did not yield.
+    _BlockedError: A unit is late, there are several, and one did not yield.
   """
   loop = asyncio.new_event_loop()
   asyncio.set_event_loop(loop)
@@ -257,15 +257,15 @@ def _run(
 
   waiting = loop.create_task(wait())
   while not waiting.done():
-    # A row may stop the loop, and what a row raises may leave it; the row keeps
-    # its error, and the others go on.
+    # A row may stop the loop, and its exception may leave the loop. The row
+    # keeps its error, and the others go on.
     with contextlib.suppress(BaseException):
       loop.run_until_complete(waiting)
   return longest_s
 
 
 def _result(task: asyncio.Task) -> typing.Any:
-  """What a task has returned or, as an exception, raised."""
+  """Returns the result of a task, or its exception as a value."""
   if not task.done():
     return TimeoutError()
   if task.cancelled():
@@ -290,7 +290,7 @@ def _verdict(
   num_rows: int,
   called: Mapping[str, registry.RewardFunction],
 ) -> Verdict:
-  """Values of what functions have returned or, as an exception, raised."""
+  """Returns the values of results; an exception among them is a failure."""
   columns, failure = [], None
   for name, result in results.items():
     if name != STEPS and _is_usual(result, num_rows):
@@ -321,7 +321,7 @@ def _verdict(
 
 
 def _is_usual(result: typing.Any, num_rows: int) -> bool:
-  """Whether it needs no further look, which costs more than short functions."""
+  """Returns True if a result needs no further check, which would be slow."""
   return (
     type(result) is list
     and len(result) == num_rows
@@ -330,14 +330,14 @@ def _is_usual(result: typing.Any, num_rows: int) -> bool:
 
 
 def start(fd: int, parent: int) -> frames.Channel:
-  """The beginning of a worker: what returns is a child of its keeper.
+  """Begins a worker; returns in the child of its keeper.
 
   Args:
     fd: File descriptor of this end of the pipe.
     parent: Process id of the parent; when it is gone, so is the worker.
   """
-  # Leaves it to the parent when a worker ends. A function rather than SIG_IGN,
-  # which processes started by a verifier would inherit.
+  # The parent decides when a worker ends. A function rather than SIG_IGN, which
+  # processes started by a verifier would inherit.
   for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda *_: None)
   processes.keep(parent, [fd], is_brief=True)
@@ -353,7 +353,7 @@ def ready(
   channel: frames.Channel,
   load_all: Callable[[], dict[str, Callable]],
 ) -> dict[str, Callable] | None:
-  """Imports and warms up functions, and tells the parent how that went.
+  """Imports and warms up functions, and reports success or failure.
 
   Returns:
     The functions by name; None if one cannot be imported.
@@ -373,14 +373,15 @@ def ready(
 def main(fd: int, parent: int, argument: Mapping[str, typing.Any]) -> None:
   """Scores rows until the pipe closes.
 
-  Says whether it is `ready`, then answers each question, in their order. A
-  question is [kind, units]: which of `functions.KINDS`, and lists of rows.
+  The worker first reports that it is `ready`, then answers each question, in
+  their order. A question is [kind, units]: an index of `registry.KINDS`, and
+  lists of rows.
 
   Args:
     fd: File descriptor of this end of the pipe.
     parent: Process id of the parent; when it is gone, so is the worker.
     argument: "functions": name of each component -> import path; "options":
-      name -> keyword arguments; "context": fields of `functions.Context`.
+      name -> keyword arguments; "context": fields of `registry.Context`.
   """
   channel = start(fd, parent)
   context = registry.Context(**argument["context"])
@@ -405,9 +406,9 @@ def main(fd: int, parent: int, argument: Mapping[str, typing.Any]) -> None:
         answer = _score_together(called, units, context.timeout_s)
       else:
         answer = [score_unit(called, rows) for rows in units]
-      signal.alarm(0)  # One left behind would strike the next row.
+      signal.alarm(0)  # An alarm left behind would strike the next row.
       channel.send(frames.encode([number, answer, None]))
-  except (EOFError, OSError):  # Also of a process that a verifier has forked.
+  except (EOFError, OSError):  # Also in a process that a verifier has forked.
     return
   except _BlockedError:  # Each row is tried alone by another worker.
     return

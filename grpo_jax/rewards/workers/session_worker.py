@@ -1,18 +1,20 @@
 """The process that holds sessions of a host environment; see `sessions.py`.
 
-A worker is a fresh interpreter that imports the factory, and jax only if that
-does. Each session runs in a process of its own, which the worker forks, in its
-main thread, and in which nothing of another session can be seen. So one that
-hangs or crashes, or says what it was not asked (`frames.py`), is killed with
-all that it started (`processes.py`), and its neighbours go on. Several rows may
-be at work at the same time; each has a deadline of its own.
+A worker is a fresh interpreter that imports the factory, and jax only if the
+factory does. Each session runs in a process of its own, which the worker forks,
+in its main thread, and in which nothing of another session can be seen. So a
+session that hangs or crashes, or gives an answer to another question
+(`frames.py`), is killed with all that it started (`processes.py`), and the
+other sessions go on. Several rows may be at work at the same time; each has a
+deadline of its own.
 
 If the factory has an attribute `warm_up`, a worker calls it once, before it
 forks anything and outside any deadline: the place for slow imports. Threads
-that are started there do not exist in the sessions. If it has an attribute
-`before_session`, a worker calls it each time before it forks: the place to
-replace what sessions share and one of them may have broken. An exception there
-is a failure of the row. Both are called with the options of the factory.
+that are started there do not exist in the sessions. If the factory has an
+attribute `before_session`, a worker calls it each time before it forks: the
+place to replace something that sessions share and that one of them may have
+broken. An exception there is a failure of the row. Both are called with the
+options of the factory.
 """
 
 from __future__ import annotations
@@ -38,11 +40,11 @@ from grpo_jax.rewards.agents.interceptor import Observation
 from grpo_jax.rewards.workers import frames, processes, reward_worker
 
 _CLOSE_S = 5.0  # For `close` of a session whose scores are known.
-_BURY_S = 1.0  # How often an idle worker looks after those that are closing.
+_BURY_S = 1.0  # Between two looks of an idle worker at closing sessions.
 
 
 class Beginning(NamedTuple):
-  """What a session is made of."""
+  """The arguments of a session's factory."""
 
   prompt: str
   extras: dict[str, Any]
@@ -50,14 +52,14 @@ class Beginning(NamedTuple):
 
 
 class SessionRequest(NamedTuple):
-  """What a row asks for.
+  """A request of a row to its session.
 
   Attributes:
     rollout: Number of the rollout; sessions of earlier ones are killed.
     row: The row of the rollout.
-    beginning: Of a new session; None for the one that the row has.
-    action: To be answered; None if only the scores are asked for.
-    is_last: There is no other action.
+    beginning: Arguments of a new session; None for the row's present session.
+    action: The action to answer; None if only the scores are asked for.
+    is_last: True if no other action follows.
   """
 
   rollout: int
@@ -68,12 +70,13 @@ class SessionRequest(NamedTuple):
 
 
 class SessionAnswer(NamedTuple):
-  """What a session says.
+  """An answer of a session.
 
   Attributes:
-    observation, reward, done: Of the action; "", 0.0, False if there was none.
-    scores: At the end, by name, None for one that does not apply; before it
-      None.
+    observation, reward, done: Answer to the action; "", 0.0, False without an
+      action.
+    scores: At the end, scores by name, None for a score that does not apply;
+      before the end None.
   """
 
   observation: Observation
@@ -83,10 +86,10 @@ class SessionAnswer(NamedTuple):
 
 
 def answer_of(content: Any) -> SessionAnswer:
-  """An `SessionAnswer` that has been JSON.
+  """Returns the `SessionAnswer` in a value of JSON.
 
   Raises:
-    ValueError: It has not been one, or has a number that is no reward.
+    ValueError: The value is not one, or has a number that cannot be a reward.
   """
   match content:
     case [said, reward, bool(done), None | dict() as scores]:
@@ -110,7 +113,7 @@ def _observation(said: Any) -> Observation:
 
 
 def _is_markup(parts: Any) -> bool:
-  """Whether they are markup and texts by turns, with markup at both ends."""
+  """Returns True for markup and texts by turns, with markup at both ends."""
   return (
     isinstance(parts, (list, tuple))
     and len(parts) >= 3
@@ -126,13 +129,13 @@ def load_factory(
 
   Args:
     path: "package.module:function".
-    options: By name, for the factory and for its attributes `warm_up`,
+    options: Options by name, for the factory and for its attributes `warm_up`,
       `before_session`, `schemas`, `in_chat`, `problem` and `lesson`, as far as
       it has them.
 
   Raises:
-    ValueError: Nothing callable is found there, or it has no argument of some
-      option's name, or needs one that is not given.
+    ValueError: The path does not lead to something callable; or it has no
+      argument of an option's name, or lacks a required argument.
   """
   factory = registry.load(path, "environment", {})
   options = dict(options or {})
@@ -166,14 +169,14 @@ def _check_options(
     ) from None
 
 
-# In the process of a session.
+# The part in the process of a session.
 
 
 def _answer(session: Any, request: SessionRequest) -> SessionAnswer:
-  """One turn, or the scores alone.
+  """Answers one action, or returns the scores alone.
 
   Raises:
-    TypeError, ValueError: What the session says is not what it should be.
+    TypeError, ValueError: The session's answer has a wrong form.
   """
   observation: Observation = ""
   reward, done = 0.0, False
@@ -196,7 +199,7 @@ def _answer(session: Any, request: SessionRequest) -> SessionAnswer:
 
 
 def _has_rewards(answer: SessionAnswer) -> bool:
-  """Whether its numbers can be rewards."""
+  """Returns True if the numbers of an answer can be rewards."""
   values = (answer.reward, *(answer.scores or {}).values())
   return all(x is None or abs(x) <= ranges.MAX_REWARD for x in values)
 
@@ -211,7 +214,7 @@ def _play(make: Callable[..., Any], channel: frames.Channel) -> None:
     answer, failure = None, None
     try:
       if request.beginning is not None:
-        random.seed(request.beginning.seed)  # Nor does a fork repeat it.
+        random.seed(request.beginning.seed)  # Forks would draw alike.
         session = make(*request.beginning)
       answer = _answer(session, request)
       if not _has_rewards(answer):
@@ -220,13 +223,13 @@ def _play(make: Callable[..., Any], channel: frames.Channel) -> None:
           f"environment: {str(answer)[:300]}: a number that is NaN, infinite or"
           " beyond 1e15",
         )
-    except BaseException as error:  # Also SystemExit of a tool.
+    except BaseException as error:  # Also SystemExit from a tool.
       failure = reward_worker.failure_of("environment", error)
     signal.alarm(0)
     over = failure is not None or bool(answer and answer.scores is not None)
     try:
       said = frames.encode([number, answer, failure])
-    except ValueError as error:  # It is too long.
+    except ValueError as error:  # The answer is too long.
       over, failure = True, ("raised", f"environment: {error}")
       said = frames.encode([number, None, failure])
     channel.send(said)
@@ -234,7 +237,7 @@ def _play(make: Callable[..., Any], channel: frames.Channel) -> None:
   if close is not None:
     try:
       close()
-    except BaseException:  # The verdict is known.
+    except BaseException:  # The scores are known already.
       traceback.print_exc()
 
 
@@ -244,7 +247,7 @@ def _request(message: Any) -> SessionRequest:
   return SessionRequest(rollout, row, beginning, action, is_last)
 
 
-# In the worker.
+# The part in the worker.
 
 
 class _Session(NamedTuple):
@@ -253,12 +256,12 @@ class _Session(NamedTuple):
 
 
 class _Asked(NamedTuple):
-  number: int  # Of the question.
+  number: int  # Number of the question.
   end: float  # Deadline of its answer; time.monotonic().
 
 
 class _Sessions:
-  """Sessions of the rows of one rollout that this worker has."""
+  """The sessions in this worker, for rows of one rollout."""
 
   def __init__(
     self,
@@ -272,23 +275,23 @@ class _Sessions:
     self._rollout = -1
     self._live: dict[int, _Session] = {}
     self._asked: dict[int, _Asked] = {}  # By row; of live sessions.
-    # Those that are closing, with the time at which they have to be gone.
+    # Closing sessions, with the time at which they have to be gone.
     self._closing: collections.deque[tuple[float, _Session]] = (
       collections.deque()
     )
 
   @property
   def channels(self) -> dict[frames.Channel, int]:
-    """Channels of sessions that somebody waits for, with their rows."""
+    """Channels of sessions with an open question, with their rows."""
     return {self._live[row].channel: row for row in self._asked}
 
   @property
   def end(self) -> float:
-    """When the next answer is late; time.monotonic()."""
+    """The next deadline of an answer; time.monotonic()."""
     return min((asked.end for asked in self._asked.values()), default=math.inf)
 
   def ask(self, number: int, request: SessionRequest) -> None:
-    """Tells a session of a request, or says why there is no session."""
+    """Sends a request to a session, or answers that there is none."""
     row = request.row
     if request.rollout != self._rollout:
       self.kill()
@@ -306,7 +309,7 @@ class _Sessions:
     self._live[row].channel.write(frames.encode([number, request]))
 
   def hear(self, row: int) -> None:
-    """Takes what a session says, and passes its answer on."""
+    """Reads a session's answer, and passes it on."""
     channel, number = self._live[row].channel, self._asked[row].number
     channel.flush()
     try:
@@ -342,14 +345,14 @@ class _Sessions:
     self._say(number, None, failure)
 
   def _begin(self, row: int) -> frames.Failure | None:
-    """Forks a session, or says why there is none."""
+    """Forks a session; returns a failure if that is not possible."""
     try:
       getattr(self._make, "before_session", lambda: None)()
     except Exception as error:
       return reward_worker.failure_of("environment", error)
     try:
       self._live[row] = self._fork()
-    except OSError as error:  # Of pipes or processes there are too many.
+    except OSError as error:  # There are too many pipes or processes.
       return "raised", (
         f"environment: no process for a session: {error}; raise"
         " config.rewards.num_workers or the limit of open files (ulimit -n)"
@@ -380,17 +383,17 @@ class _Sessions:
       processes.keep(parent, [fd])
       channel = frames.Channel(fd)
       channel.close_in_forks()
-      # Its keeper ends what it has started, as soon as it has ended itself.
+      # When the session has ended, its keeper ends what the session started.
       with contextlib.suppress(EOFError):
         _play(self._make, channel)
       status = 0
     except BaseException:
       traceback.print_exc()
     finally:
-      os._exit(status)  # Without what the worker would do at its end.
+      os._exit(status)  # Without the worker's exit handlers.
 
   def bury(self) -> None:
-    """Waits for sessions that have ended; kills those that should have."""
+    """Waits for sessions that have ended; kills closing ones that are late."""
     for _ in range(len(self._closing)):
       end, session = self._closing.popleft()
       if os.waitpid(session.keeper, os.WNOHANG)[0]:
@@ -417,8 +420,8 @@ class _Sessions:
 def main(fd: int, parent: int, arguments: Mapping[str, Any]) -> None:
   """Serves rows until the pipe closes.
 
-  Says whether it is `worker.ready`, then answers each request by what its row's
-  session says.
+  The worker first reports that it is ready (`reward_worker.ready`). Then it
+  answers each request with the answer of its row's session.
 
   Args:
     fd: File descriptor of this end of the pipe.
@@ -444,7 +447,7 @@ def main(fd: int, parent: int, arguments: Mapping[str, Any]) -> None:
       now = time.monotonic()
       wake = min(sessions.end, now + _BURY_S)
       active = frames.wait([channel, *asked], wake - now)
-      # Answers first: what comes from the pool may end a rollout.
+      # Answers first: a request from the pool may end a rollout.
       for heard in active - {channel}:
         sessions.hear(asked[heard])
       sessions.lose_late()

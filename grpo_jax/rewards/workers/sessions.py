@@ -1,19 +1,18 @@
 """Sessions of a host environment, in processes that can be killed.
 
-`types.HostEnvironment` says what a session is. A row's session lives in one
-worker, in a process of its own (`session_worker.py`). An exception, a hang, a
-process that ends or a number that is none ends the episode of that row as
-failed: it is unscored and never rewarded. The other rows and the run go on.
+`types.HostEnvironment` defines a session. A row's session lives in one worker,
+in a process of its own (`session_worker.py`). An exception, a hang, a process
+that ends or an invalid number ends the episode of that row as failed: it is
+unscored and never rewarded. The other rows and the run go on.
 
-Nobody waits for the slowest: rows are asked when they have something to ask
-(`ask`), and answers are taken as they come (`poll`). A worker has several
-sessions at work, up to `concurrency`.
+No row waits for the slowest. A row's action is sent when it is ready (`ask`),
+and answers are taken as they come (`poll`). A worker has several sessions at
+work, up to `concurrency`.
 
-Sessions behind an interceptor: what is blocked never reaches a tool.
-
-The interceptor is asked in the process that trains, and not in that of a
-session, which may run what a policy wrote. A blocked call is not told to the
-session: the policy reads the dummy observation, and the episode goes on.
+`GuardedSessions` puts an interceptor before sessions: a blocked call never
+reaches a tool. The interceptor runs in the process that trains, and not in that
+of a session, which may run a policy's code. A session is not told of a blocked
+call: the policy reads the dummy observation, and the episode goes on.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from grpo_jax.rewards.workers.session_worker import (
   SessionRequest,
 )
 
-# Between the deadline of a session, which its worker watches, and the worker's.
+# Between the deadline of a session, which its worker checks, and the worker's.
 _SLACK_S = 10.0
 
 
 class HostSessions:
-  """Workers in which sessions are held. Not reentrant.
+  """Workers that run sessions. Not reentrant.
 
   ```
   with HostSessions("package.module:make") as sessions:
@@ -63,17 +62,17 @@ class HostSessions:
 
     Args:
       path: "package.module:function", the factory of sessions.
-      row_timeout_s: Seconds for the answer to one action; for the first with
-        the making of the session, for the last with the scores.
-      step_timeout_s: Seconds that may be waited for answers of a rollout.
-      num_workers: Processes that hold sessions.
+      row_timeout_s: Seconds for the answer to one action; for the first also
+        for the making of the session, for the last also for the scores.
+      step_timeout_s: Seconds to wait for answers in a rollout.
+      num_workers: Number of processes with sessions.
       variables: Names of environment variables that sessions get besides those
         of `processes.VARIABLES`.
       options: Arguments of the factory after its first three, by name; plain
         data.
       concurrency: Sessions that each worker has at work at the same time, at
-        least 1. It is 1 where the factory has a true attribute `serial`, as one
-        has whose sessions share a tool.
+        least 1. It is 1 if the factory has a true attribute `serial`, for
+        example because its sessions share a tool.
 
     Raises:
       ValueError: The factory cannot be imported, does not take the options, or
@@ -89,7 +88,7 @@ class HostSessions:
     self.concurrency = concurrency
 
     def load() -> None:
-      factory = session_worker.load_factory(path, options)  # Raises here.
+      factory = session_worker.load_factory(path, options)  # May raise.
       if getattr(factory, "serial", False):
         self.concurrency = 1
 
@@ -124,12 +123,12 @@ class HostSessions:
     extras: Sequence[Mapping[str, Any]],
     seeds: Sequence[int],
   ) -> SessionEpisodes:
-    """One episode for each row; those of the rollout before are over.
+    """Begins an episode for each row; the last rollout's episodes are over.
 
     Args:
       prompts: Decoded prompt of each row.
-      extras: What the factory needs of each row; plain data.
-      seeds: Of each row, from 0 on.
+      extras: Data of each row for the factory; plain data.
+      seeds: Seed of each row, from 0 on.
 
     Raises:
       RuntimeError: The workers are closed.
@@ -146,11 +145,11 @@ class HostSessions:
     )
 
   def score_names(self, prompt: str, extras: Mapping[str, Any]) -> list[str]:
-    """Names of the scores, from a session that gets no action.
+    """Returns the names of the scores, from a session without an action.
 
     Raises:
-      ValueError: There is no such session, or it has no "accuracy", or a
-        "return", which is the sum of the rewards.
+      ValueError: The session fails, has no "accuracy", or has a "return", which
+        is the sum of the rewards.
     """
     episodes = self.begin([prompt], [extras], [0])
     found = episodes.end([0]).get(0)
@@ -176,14 +175,14 @@ class _Call(pool.PoolCall):
     self._owner = owner
     self.requests: dict[
       int, SessionRequest
-    ] = {}  # Not answered, and not failed.
+    ] = {}  # Neither answered nor failed.
     self.answers: dict[int, SessionAnswer] = {}
     self._of_slot: dict[int, collections.deque[int]] = collections.defaultdict(
       collections.deque
     )
 
   def add(self, requests: Mapping[int, SessionRequest]) -> None:
-    """Rows that ask for something, each of which waits for nothing else."""
+    """Adds rows with requests; each row has no other request."""
     self.requests |= requests
     for row in requests:
       self._of_slot[row % self._owner.pool.num_workers].append(row)
@@ -205,7 +204,7 @@ class _Call(pool.PoolCall):
       self.requests.pop(index)
 
   def fail(self, index: int, kind: str, message: str) -> None:
-    # What was answered more than once has failed after all.
+    # A row that was answered more than once has failed after all.
     self.answers.pop(index, None)
     self.requests.pop(index, None)
     super().fail(index, kind, message)
@@ -223,7 +222,7 @@ class _Call(pool.PoolCall):
       self.fail(row, "worker_died", "the worker of its session ended")
 
   def lost(self, slot: int) -> None:
-    # Sessions that have begun ended with their worker; others can still begin.
+    # Sessions that had begun ended with their worker; others can still begin.
     waiting, self._of_slot[slot] = self._of_slot[slot], collections.deque()
     for row in waiting:
       if self.requests[row].beginning is None:
@@ -239,10 +238,10 @@ class _Call(pool.PoolCall):
 
 
 class Asked:
-  """Episodes that are asked in turns; what can be said with `ask` and `poll`.
+  """The interface of episodes that are asked in turns, by `ask` and `poll`.
 
   Attributes:
-    scores: Of rows whose episodes are over and have not failed.
+    scores: Scores of rows whose episodes are over and have not failed.
     blocked: Rows whose last action an interceptor has blocked.
   """
 
@@ -251,35 +250,35 @@ class Asked:
 
   @property
   def pending(self) -> frozenset[int]:
-    """Rows that have asked, and of which `poll` has said nothing yet."""
+    """Rows that were asked and that `poll` has not returned yet."""
     raise NotImplementedError
 
   def ask(self, actions: Mapping[int, tuple[str | None, bool]]) -> None:
-    """Asks for answers, and does not wait for them.
+    """Sends actions, and does not wait for answers.
 
     Args:
-      actions: By row, none of which is pending, and whose episodes are not
-        over: an action, or None if only the scores are asked for; and whether
-        it is the last one of the episode.
+      actions: (action, is last) by row. No row may be pending or have an
+        episode that is over. An action of None asks for the scores alone. The
+        second part is True for the last action of the episode.
     """
     raise NotImplementedError
 
   def poll(self, timeout_s: float) -> dict[int, SessionAnswer | None]:
-    """What has come since; rows that have failed have None.
+    """Returns the answers that have come since; None for rows that have failed.
 
     Args:
-      timeout_s: Seconds until there is at least one; 0 for what is there.
+      timeout_s: Seconds to wait for a first answer; 0 for no wait.
     """
     raise NotImplementedError
 
   def step(
     self, actions: Mapping[int, str], is_last: bool
   ) -> dict[int, SessionAnswer]:  # By row; those that are missing have failed.
-    """Asks some rows, and waits for all of them."""
+    """Sends actions of some rows, and waits for all answers."""
     return self._wait({row: (x, is_last) for row, x in actions.items()})
 
   def end(self, rows: Iterable[int]) -> dict[int, dict[str, float | None]]:
-    """Ends episodes that were cut off; their scores by row, as in `step`."""
+    """Ends episodes that were cut off; returns their scores, as `step` does."""
     rows = list(rows)
     self._wait({row: (None, True) for row in rows})
     return {row: self.scores[row] for row in rows if row in self.scores}
@@ -300,7 +299,7 @@ class SessionEpisodes(Asked):
 
   Attributes:
     failures: Rows that have failed; their episodes are over.
-    scores: Of rows whose episodes are over and have not failed.
+    scores: Scores of rows whose episodes are over and have not failed.
   """
 
   def __init__(
@@ -332,7 +331,7 @@ class SessionEpisodes(Asked):
         if not self.failures.failed[row]
       }
     )
-    if actions:  # They work while others are asked.
+    if actions:  # These rows work while others are asked.
       self._owner.pool.advance(self._call, time.monotonic())
 
   def poll(self, timeout_s: float) -> dict[int, SessionAnswer | None]:
@@ -348,7 +347,7 @@ class SessionEpisodes(Asked):
     self._used_s += time.monotonic() - start
     if self._used_s >= limit and workers.goes_on(call):
       workers.give_up(call, limit)
-    # What has failed may have been answered before.
+    # A failed row may have been answered before.
     come = self._come()
     self._asked -= come
     found: dict[int, SessionAnswer | None] = {}
@@ -363,17 +362,17 @@ class SessionEpisodes(Asked):
     return {row for row in self._asked if row not in self._call.requests}
 
   def fail(self, row: int, message: str) -> None:
-    """Ends an episode whose session has said what nothing can be made of."""
+    """Ends an episode whose session has given an unusable answer."""
     self.scores.pop(row, None)
     self.failures.add(row, "raised", message)
 
 
 EVENTS = interceptor_lib.Event._fields
-_CONTEXT = 4096  # Last characters of what was read and written before.
+_CONTEXT = 4096  # Last characters of the text before an action.
 
 
 class GuardedSessions:
-  """Sessions with the methods of `sessions.HostSessions`, and a guard."""
+  """Sessions with the methods of `HostSessions`, behind an interceptor."""
 
   def __init__(
     self,
@@ -384,8 +383,8 @@ class GuardedSessions:
     """Takes the sessions over.
 
     Args:
-      inner: Whom calls are told that pass.
-      interceptor: Who decides.
+      inner: The sessions that get the calls that pass.
+      interceptor: Decides about calls.
       close: Called at the end, after that of the sessions.
     """
     self._inner = inner
@@ -403,16 +402,16 @@ class GuardedSessions:
     extras: Sequence[Mapping[str, Any]],
     seeds: Sequence[int],
   ) -> GuardedEpisodes:
-    """One episode for each row, as there."""
+    """Begins an episode for each row, as `HostSessions.begin` does."""
     episodes = self._inner.begin(prompts, extras, seeds)
     return GuardedEpisodes(episodes, self._interceptor, prompts)
 
   def score_names(self, prompt: str, extras: Mapping[str, Any]) -> list[str]:
-    """Names of the scores, with those of the interceptor.
+    """Returns the names of the scores, with those of the interceptor.
 
     Raises:
-      ValueError: There is no such session, or a score of its own has the name
-        of one of the interceptor's.
+      ValueError: The session fails, or one of its own scores has the name of
+        one of the interceptor's.
     """
     names = self._inner.score_names(prompt, extras)
     if taken := sorted({*names} & {*EVENTS}):
@@ -445,7 +444,7 @@ class GuardedEpisodes(Asked):
     self._counts = [collections.Counter[str]() for _ in prompts]
     self._actions: dict[int, str] = {}
     self._dummies: dict[int, SessionAnswer | None] = {}
-    self._ended: set[int] = set()  # By a blocked call; scores are awaited.
+    self._ended: set[int] = set()  # By a blocked call; the scores are to come.
 
   @property
   def failures(self) -> pool.Failures:
@@ -457,7 +456,7 @@ class GuardedEpisodes(Asked):
     return self._inner.pending | self._dummies.keys()
 
   def ask(self, actions: Mapping[int, tuple[str | None, bool]]) -> None:
-    """Asks for answers to what passes; a blocked call has one already."""
+    """Sends the actions that pass; a blocked call has its answer already."""
     guard = self._interceptor
     texts = {row: x for row, (x, _) in actions.items() if x is not None}
     self._actions |= texts
@@ -492,12 +491,12 @@ class GuardedEpisodes(Asked):
     return found
 
   def fail(self, row: int, message: str) -> None:
-    """Ends an episode whose session has said what nothing can be made of."""
+    """Ends an episode whose session has given an unusable answer."""
     self.scores.pop(row, None)
     self._inner.fail(row, message)
 
   def _blocked(self, actions: Mapping[int, str]) -> set[int]:
-    """The rows whose calls are not executed; counts what was decided."""
+    """Returns the rows whose calls are blocked; counts the decisions."""
     rows = list(actions)
     events = self._interceptor.decide(
       list(actions.values()), [self._contexts[row] for row in rows]

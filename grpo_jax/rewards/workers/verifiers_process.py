@@ -1,8 +1,8 @@
 """An environment of the package `verifiers`, in a process that can be killed.
 
-The process imports the environment, tells its examples, plays episodes and
-scores them (`verifiers_worker.py`). If it ends or is killed, the episodes that
-it has not told about have failed, and the next ones are played by another one.
+The process imports the environment, sends its examples, plays episodes and
+scores them (`verifiers_worker.py`). If it ends or is killed, the episodes
+without a result have failed, and another process plays the next ones.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from grpo_jax.rewards.workers import frames, processes
 
 PREFIX = "verifiers:"
 SPLITS = ("train", "held_out")
-_START_S = 300.0  # To import it and to make its data.
-_CHUNK = 64  # Examples of a message.
+_START_S = 300.0  # To import the environment and to make its data.
+_CHUNK = 64  # Examples in a message.
 _FOLDER = pathlib.Path(__file__).resolve().parents[2]
-# An interpreter without this package gets the folder of two modules of it.
+# An interpreter without this package gets a package with its folder alone.
 _ELSEWHERE = (
   "import sys, types; package = types.ModuleType('grpo_jax');"
   " package.__path__ = [{folder!r}]; sys.modules['grpo_jax'] = package;"
@@ -34,18 +34,18 @@ _ELSEWHERE = (
 
 
 class Ended(Exception):
-  """The process has ended, or says what it was not asked."""
+  """The error of a process that has ended, or sends an unexpected message."""
 
 
 class VerifiersEpisode(NamedTuple):
-  """What is said of an episode.
+  """The result of an episode.
 
   Attributes:
-    row: Which one.
-    error: Why it has failed; "" if it has not.
-    reward: Of all of it.
-    metrics: By name.
-    done: It came to an end, and was not cut off.
+    row: The row of the episode.
+    error: Reason why it has failed; "" if it has not.
+    reward: Reward of the whole episode.
+    metrics: Metrics by name.
+    done: True if it came to an end, False if it was cut off.
   """
 
   row: int
@@ -56,12 +56,12 @@ class VerifiersEpisode(NamedTuple):
 
 
 class VerifiersEnvironment:
-  """The process, and what it has told at first.
+  """The process of an environment, with its examples.
 
   Attributes:
-    path: Of the environment.
-    names: Of its metrics.
-    examples: Of each split, its prompt, answer and tools.
+    path: Path of the environment.
+    names: Names of its metrics.
+    examples: Prompt, answer and tools of each example, by split.
   """
 
   def __init__(
@@ -75,13 +75,13 @@ class VerifiersEnvironment:
 
     Args:
       path: "module" or "module:function" of `load_environment`.
-      options: Its arguments.
-      variables: Names of environment variables that it gets besides those of
-        `processes.VARIABLES`.
+      options: Arguments of that function.
+      variables: Names of environment variables that the process gets besides
+        those of `processes.VARIABLES`.
       python: Another interpreter, which has the package; empty: this one.
 
     Raises:
-      ValueError: There is no such environment, or it has no examples.
+      ValueError: The environment does not exist, or has no examples.
     """
     self.path = path
     self._argument = {"path": path, "options": dict(options)}
@@ -110,7 +110,7 @@ class VerifiersEnvironment:
     self._finalizer()
 
   def kill(self) -> None:
-    """Ends the process; whatever is played next starts another one."""
+    """Ends the process; the next `play` starts another one."""
     if self._process is not None:
       self._alive.discard(self._process)
       self._process.end()
@@ -123,13 +123,13 @@ class VerifiersEnvironment:
     token: str,
     model: str = "policy",
   ) -> None:
-    """Has episodes begun.
+    """Begins episodes.
 
     Args:
-      number: Of this call.
-      rows: Of each episode its `row`, its `group`, `split` and `example`, and
+      number: Number of this call.
+      rows: For each episode its `row`, its `group`, `split` and `example`, and
         the `url` that it asks.
-      token, model: Of its requests.
+      token, model: Token and model of its requests.
 
     Raises:
       Ended: The process does not start any more.
@@ -150,10 +150,10 @@ class VerifiersEnvironment:
     )
 
   def hear(self, number: int) -> list[VerifiersEpisode]:
-    """What has been said of the episodes of a call until now.
+    """Returns the results of a call's episodes that have come since.
 
     Raises:
-      Ended: The process has ended, and has said no more.
+      Ended: The process has ended, and there are no more results.
     """
     if self._process is None:
       raise Ended("its process has ended")
@@ -174,7 +174,7 @@ class VerifiersEnvironment:
     return found
 
   def _started(self) -> Mapping[str, Any]:
-    """Starts a process; what it says first."""
+    """Starts a process and returns its first message."""
     if not self._finalizer.alive:
       raise RuntimeError(f"the environment {self.path!r} is closed.")
     process = _Process(self._argument, self._variables, self._python)
@@ -269,7 +269,7 @@ class _Process:
     self.channel = frames.Channel(ours.detach())
 
   def end(self) -> None:
-    """Kills it, and all that it has started."""
+    """Kills the process, and all that it has started."""
     processes.end_tree(self._process.pid)
     self.channel.close()
     with contextlib.suppress(subprocess.TimeoutExpired):

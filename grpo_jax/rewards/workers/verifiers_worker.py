@@ -1,12 +1,13 @@
 """The process in which an environment of the package `verifiers` plays.
 
-It is other people's code, which asks the policy over HTTP as it would ask any
-model. This file needs the standard library, two neighbours of it and
-`verifiers`, so that it runs with an interpreter that has no more than that.
+The environment is other people's code, which asks the policy over HTTP as it
+would ask any model. This file needs the standard library, its neighbours
+`frames` and `processes`, and `verifiers`, so that it runs with an interpreter
+that has no more than that.
 
 `verifiers_process.py` has the other end. Of the package it uses what all
-versions with `LoadedEnvironment.rollout` have, 0.1.9 to 0.3.1:
-`load_environment`, `get_dataset`, `rollout`, and `score_group` of the rubric.
+versions with `Environment.rollout` have, 0.1.9 to 0.3.1: `load_environment`,
+`get_dataset`, `rollout`, and `score_group` of the rubric.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from grpo_jax.rewards.workers import frames, processes
 
 _KEY = "GRPO_JAX_SERVED_TOKEN"
 _MAX_MESSAGE = 500  # Characters.
-# Errors of the group that is being scored; the package logs them and goes on
+# Errors in the group that is being scored; the package logs them and goes on
 # with a reward of 0.
 _errors: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar(
   "errors", default=None
@@ -32,7 +33,7 @@ _errors: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar(
 
 
 class _Listener(logging.Handler):
-  """Hears what a rubric says of a reward function that has failed."""
+  """Collects a rubric's messages about reward functions that have failed."""
 
   def emit(self, record: logging.LogRecord) -> None:
     heard = _errors.get()
@@ -44,15 +45,17 @@ class LoadedEnvironment:
   """An environment of the package, and its examples."""
 
   def __init__(self, path: str, options: Mapping[str, Any]):
-    """Imports it.
+    """Imports the environment.
 
     Args:
       path: "module", or "module:function"; by default the function is
         `load_environment`.
-      options: Its arguments, by name.
+      options: Arguments of the function, by name.
 
     Raises:
-      Whatever it raises.
+      ImportError: `verifiers` has no `MultiTurnEnv`.
+      TypeError: The function returned something else than an environment.
+      Exception: Any error of the environment's own.
     """
     os.environ.setdefault("VF_LOG_LEVEL", "ERROR")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
@@ -84,11 +87,11 @@ class LoadedEnvironment:
     self._clients: dict[str, Any] = {}
 
   def sizes(self) -> dict[str, int]:
-    """Number of examples of each split."""
+    """Returns the number of examples of each split."""
     return {name: len(x) for name, x in self._inputs.items()}
 
   def names(self) -> list[str]:
-    """Names of the metrics of the rubric."""
+    """Returns the names of the metrics of the rubric."""
     rubric = self._env.rubric
     for name in ("get_reward_func_names", "_get_reward_func_names"):
       if hasattr(rubric, name):
@@ -96,7 +99,7 @@ class LoadedEnvironment:
     return []
 
   def example(self, split: str, index: int) -> dict[str, Any]:
-    """What the first request of an example will say, and its answer."""
+    """Returns an example's prompt, answer and tools."""
     row = self._inputs[split][index]
     prompt = row.get("prompt")
     if isinstance(prompt, list):
@@ -108,7 +111,7 @@ class LoadedEnvironment:
     }
 
   def _tools(self, info: Any) -> list[Any] | None:
-    """Tools as they are in requests."""
+    """Returns tools in the form of requests."""
     own = info if isinstance(info, Mapping) else {}
     tools = own.get("oai_tools") or getattr(self._env, "oai_tools", None)
     if tools:
@@ -127,7 +130,7 @@ class LoadedEnvironment:
     ] or None
 
   def _client(self, url: str, token: str) -> Any:
-    """A client for the requests of one episode."""
+    """Returns a client for the requests of one episode."""
     clients = _import_or_none("verifiers.clients")
     if clients is not None:  # From 0.1.11 on.
       types = importlib.import_module("verifiers.types")
@@ -147,15 +150,15 @@ class LoadedEnvironment:
       self._clients["client"] = openai.AsyncOpenAI(
         base_url=url, api_key=token, max_retries=0, timeout=None
       )
-    # One pool of connections for all of them.
+    # One pool of connections for all clients.
     return self._clients["client"].copy(base_url=url, api_key=token)
 
   async def play(self, row: Mapping[str, Any], asked: Mapping[str, Any]) -> Any:
-    """The state at the end of an episode.
+    """Plays an episode and returns its final state.
 
     Args:
-      row: Its `split`, `example` and `url`.
-      asked: What all requests have: `token` and `model`.
+      row: The row's `split`, `example` and `url`.
+      asked: The `token` and `model` of all requests.
     """
     example = dict(self._inputs[row["split"]][row["example"]])
     # A state then has tokens and log-probs, as some environments expect.
@@ -174,7 +177,7 @@ class LoadedEnvironment:
     return getattr(self._env, "message_type", "chat") == "chat"
 
   async def score(self, states: list[Any]) -> list[str]:
-    """Scores the states of a group; what its reward functions complain of."""
+    """Scores the states of a group; returns errors of the reward functions."""
     heard: list[str] = []
     _errors.set(heard)
     score = self._env.rubric.score_group
@@ -193,16 +196,16 @@ def _import_or_none(name: str) -> Any:
 
 
 def _plain_message(message: Any) -> dict[str, Any]:
-  """A message without what is null, which datasets add to some."""
+  """Returns a message without null fields, which datasets add to some."""
   if hasattr(message, "model_dump"):
     message = message.model_dump()
   return {name: x for name, x in dict(message).items() if x is not None}
 
 
 def ending(state: Mapping[str, Any]) -> tuple[str, bool]:
-  """Why an episode has failed, or "", and whether it came to an end.
+  """Returns an episode's error, or "", and True if it came to an end.
 
-  An empty reply is what the policy wrote, and ends its episode.
+  An empty reply is the policy's own, and ends its episode without an error.
   """
   error = state.get("error")
   name = type(error).__name__
@@ -215,7 +218,7 @@ def ending(state: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def _shown(error: BaseException) -> str:
-  """An error with what has caused it."""
+  """Returns an error with its causes, as text."""
   parts: list[str] = []
   one: BaseException | None = error
   while one is not None and len(parts) < 4:
@@ -225,7 +228,7 @@ def _shown(error: BaseException) -> str:
 
 
 class _Player:
-  """Plays what it is told to, all episodes at once."""
+  """Plays the episodes that it is told to, all at the same time."""
 
   def __init__(self, environment: LoadedEnvironment, channel: frames.Channel):
     self._environment, self._channel = environment, channel
@@ -235,7 +238,7 @@ class _Player:
     self._channel.send(frames.encode(message))
 
   async def run(self) -> None:
-    """Until the other end is gone."""
+    """Serves messages until the other end is gone."""
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -267,7 +270,7 @@ class _Player:
   async def _play(
     self, rows: list[Mapping[str, Any]], asked: Mapping[str, Any]
   ) -> None:
-    """The episodes of a group, of which its rubric sees all at once."""
+    """Plays the episodes of a group, and scores them together."""
     states = await asyncio.gather(
       *(self._environment.play(row, asked) for row in rows),
       return_exceptions=True,
@@ -316,7 +319,7 @@ def main(fd: int, parent: int, argument: Mapping[str, Any]) -> None:
   """Serves the process at the other end of a socket.
 
   Args:
-    fd: The socket.
+    fd: File descriptor of the socket.
     parent: Process id at the other end.
     argument: "path" and "options" of the environment.
   """
