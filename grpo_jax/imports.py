@@ -173,7 +173,7 @@ def load(
 
   Args:
     path: "package.module:name", or a name from `name_of`.
-    what: What the object is for, in messages.
+    what: Purpose of the object, in messages.
     kind: The kind of object, in messages.
     where: The place where the module must import, in messages.
 

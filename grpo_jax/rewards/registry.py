@@ -170,7 +170,7 @@ def _keyword_parameters(
 ) -> dict[str, inspect.Parameter]:
   try:
     return dict(inspect.signature(function).parameters)
-  except ValueError:  # Of some functions in C nobody knows it.
+  except ValueError:  # The signature of some functions in C is unknown.
     return {}
 
 
@@ -238,8 +238,8 @@ class RewardKind(NamedTuple):
   """The kind of call that a function needs.
 
   Attributes:
-    sees_group: It is called with all completions of a prompt, and not with one.
-    is_async: It waits, and others are called meanwhile.
+    sees_group: True for a call with all completions of a prompt, and not one.
+    is_async: True if the function waits, and others are called meanwhile.
   """
 
   sees_group: bool
@@ -371,7 +371,7 @@ def load(
 
   Args:
     path: "package.module:function", or a name in `builtin`.
-    what: What the function is for, in messages.
+    what: Purpose of the function, in messages.
     builtin: Short names of paths.
   """
   known = f" or one of {sorted(builtin)}" if builtin else ""
@@ -398,7 +398,7 @@ nearest = imports.nearest
 def _parameters(function: RewardFunction) -> Mapping[str, inspect.Parameter]:
   try:
     return inspect.signature(function).parameters
-  except ValueError:  # Of some functions in C nobody knows it.
+  except ValueError:  # The signature of some functions in C is unknown.
     return {}
 
 

@@ -9,10 +9,10 @@
 All paths but /health are also under /rollouts/NAME/v1/…, where requests belong
 to an episode.
 
-The server listens on this machine alone, unless it has a token, which every
-request but /health then has to bring. Without a token it accepts only the names
-of this machine (Host) and pages from there (Origin): otherwise a browser on
-this machine would pass on the requests of any page.
+To be reached from other machines, the server needs a token, which every request
+but /health then has to bring. Without a token it accepts only the names of this
+machine (Host) and pages from there (Origin): otherwise a browser on this
+machine would pass on the requests of any page.
 """
 
 from __future__ import annotations

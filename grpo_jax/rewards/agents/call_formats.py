@@ -26,8 +26,8 @@ change its text, in these ways:
   had, drops thoughts before the last question of a user, and leaves out the
   empty thought of `enable_thinking=False` once the turn is over.
 - Hermes writes a line break behind the last `</tool_response>` of a turn, once
-  another turn follows. While the next action is written, and always here, there
-  is none.
+  another turn follows. While the next action is written, and always here, the
+  line break is missing.
 
 Sources: the templates in the tokenizers of Qwen/Qwen2.5-7B-Instruct,
 Qwen/Qwen3-8B, Qwen/Qwen3-4B-Instruct-2507, NousResearch/Hermes-3-Llama-3.1-8B

@@ -552,7 +552,7 @@ def make(
   """The factory of sessions.
 
   Args:
-    prompt: The game's first observation; None: nobody has seen it yet.
+    prompt: The game's first observation; None if it is not known yet.
     extras: Has the "seed" of the game.
     seed: Seed of the row.
     env: "textarena:NAME", "gymnasium:NAME" or "gymnasium:package.module:Class".

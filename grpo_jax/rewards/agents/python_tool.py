@@ -58,7 +58,7 @@ _ALLOWED = (
   *(ast.Add, ast.Sub, ast.Mult, ast.USub, ast.UAdd),
 )
 
-# The program of the process: a line in, a line out, both with the call's number.
+# The program of the process: a line in, a line out, with the call's number.
 _PROGRAM = """
 import resource, sys
 for kind, value in (

@@ -82,7 +82,7 @@ class Defence(NamedTuple):
 
   Attributes:
     name: Name for tests and the documentation.
-    holds: What it prevents.
+    holds: The attack that it prevents.
     options: Options of bwrap; those in braces depend on the machine or the
       limits.
     instead: Options if the defence is left out.
@@ -263,8 +263,8 @@ class Box:
     may_become: tuple[str, ...] = ()
     if os.geteuid() == 0 and "user" not in self.without:
       # Root under another number would still be root to the kernel: it owns the
-      # settings in /proc/sys, and no limit of processes binds it. So the program
-      # becomes a user that the host knows as nobody.
+      # settings in /proc/sys, and no limit of processes binds it. So the
+      # program becomes a user that the host knows as nobody.
       self._fds["users"] = _namespace_of_nobody(self._end)
       self._user = NOBODY
       become = ("--userns", str(self._fds["users"]))
@@ -370,8 +370,8 @@ class Box:
         # this one may be making a box as well: each needs its own position.
         fds["seccomp"] = _opened_again(fds["seccomp"], until_started)
       if self.kind == "bwrap":
-        # Not in the command line, which the box can read: they have paths of the
-        # host.
+        # Not in the command line, which the box can read: they have paths of
+        # the host.
         options = self._options(limits, fds)
         fds["options"] = _written(options, until_started)
       executable, *command = self._command(flags, fds)

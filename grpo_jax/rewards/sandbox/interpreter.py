@@ -20,7 +20,7 @@ hold the host up, because each call has a deadline. Its output is only text: a
 call ends with a number that nobody can guess. A program can take over the
 interpreter in its box, and then answer later calls as it likes. That deceives
 only the policy that wrote it. So a tool's output must never be a verdict, and
-here it is none.
+here it is not one.
 
 The same calls have the same answers if they ask neither for the time nor for
 random numbers, and are quick enough: the order of sets is fixed, and addresses

@@ -156,7 +156,7 @@ def _check_options(
 ) -> None:
   try:
     signature = inspect.signature(factory)
-  except ValueError:  # Of some functions in C nobody knows it.
+  except ValueError:  # The signature of some functions in C is unknown.
     return
   try:
     signature.bind("", {}, 0, **options)

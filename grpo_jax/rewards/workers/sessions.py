@@ -123,7 +123,7 @@ class HostSessions:
     extras: Sequence[Mapping[str, Any]],
     seeds: Sequence[int],
   ) -> SessionEpisodes:
-    """Begins an episode for each row; the last rollout's episodes are over.
+    """Begins an episode for each row; those of the previous rollout are over.
 
     Args:
       prompts: Decoded prompt of each row.

@@ -26,7 +26,7 @@ SPLITS = ("train", "held_out")
 _START_S = 300.0  # To import the environment and to make its data.
 _CHUNK = 64  # Examples in a message.
 _FOLDER = pathlib.Path(__file__).resolve().parents[2]
-# An interpreter without this package gets a package with its folder alone.
+# An interpreter without this package gets an empty one with its folder as path.
 _ELSEWHERE = (
   "import sys, types; package = types.ModuleType('grpo_jax');"
   " package.__path__ = [{folder!r}]; sys.modules['grpo_jax'] = package;"
