@@ -173,7 +173,7 @@ KINDS = ("bwrap", "process")
 NOBODY = 65534
 TOO_LONG = ("killed", "late")  # After these statuses another try costs time.
 
-# How the interpreter is started: isolated, and without site packages.
+# Flags of the interpreter: isolated, and without site packages.
 _ALONE = ("-I", "-S", "-X", "utf8")
 # The same, but the interpreter reads its variables, of which there is one.
 _ALONE_AND_SEEDED = ("-P", "-s", "-S", "-X", "utf8")
