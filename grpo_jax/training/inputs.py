@@ -1,7 +1,7 @@
-"""Which files a run reads, and whether they are still what they were.
+"""Digests of the files that a run reads, to find those that have changed.
 
 A stream of prompts is a function of its records, so a run that is continued
-with other ones is another run. `inputs.json` in the workdir has a digest of
+with other records is another run. `inputs.json` in the workdir has a digest of
 each file that a setting names: data, tokenizers, folders of checkpoints,
 datasets of TFDS, and modules of one's own.
 """
@@ -29,11 +29,11 @@ from grpo_jax.training.runtime import files as files_lib
 from grpo_jax.training.runtime import log
 
 _FILE = "inputs.json"
-# What is read of the folder of a checkpoint, and of a run.
+# The files that are read in the folder of a checkpoint, and of a run.
 _OF_CHECKPOINT = ("*.json", "*.jinja", "*.safetensors")
 _OF_RUN = (log.CONFIG,)
-# Of a larger file as many bytes are read, at places that are spread over it:
-# the weights of a large model would take minutes.
+# A larger file is read in part: as many bytes, at places spread over the file.
+# The weights of a large model would take minutes.
 _WHOLE, _NUM_PLACES = 2**30, 1024
 _BLOCK = _WHOLE // _NUM_PLACES
 _WITH_PATHS = ("jsonl", "mixture")  # Sources whose images are files.
@@ -44,19 +44,20 @@ _PACKAGE = pathlib.Path(__file__).parents[2]
 def digests(
   config: config_lib.RunConfig, problem: problem_lib.Problem | None = None
 ) -> dict[str, str]:
-  """A digest of each file that a run reads, by its path.
+  """Returns a digest of each file that a run reads, by its path.
 
   Args:
-    config: Its settings, which name files.
-    problem: Its records, which may name images; None: these do not count.
-      Where records are read one by one, nobody knows all of them.
+    config: Settings of the run, which name files.
+    problem: The problem, whose records may name images; None: images do not
+      count. If records are read one by one (`config.data.streaming`), their
+      images do not count either.
   """
   files = [
     path
     for value in _texts(dataclasses.asdict(config))
     for path in _files(value)
   ]
-  if config.model.checkpoint:  # Which may be a name on the hub, and no path.
+  if config.model.checkpoint:  # It may be a name on the hub, not a path.
     files += _of_folder(config.model.directory())
   data = config.data
   if problem is not None and data.images and data.source in _WITH_PATHS:
@@ -70,16 +71,16 @@ def digests(
 
 
 def check(workdir: files_lib.Path, now: Mapping[str, str]) -> None:
-  """Compares files with those that a run has read before.
+  """Compares files with those that the run has read before.
 
-  A warning names modules that have changed: code may be corrected.
+  Only a warning names modules that have changed, since code may be corrected.
 
   Args:
     workdir: Folder of the run; one without a record passes.
-    now: What `digests` says.
+    now: The digests (`digests`).
 
   Raises:
-    ValueError: Another file has changed, has gone or has been added.
+    ValueError: A file that is not a module has changed, has gone or was added.
   """
   path = workdir / _FILE
   if not path.exists():
@@ -118,14 +119,14 @@ def check(workdir: files_lib.Path, now: Mapping[str, str]) -> None:
 
 
 def save(workdir: files_lib.Path, now: Mapping[str, str]) -> None:
-  """Writes what `digests` says into the folder of a run."""
+  """Writes the digests into the folder of a run."""
   log.write_json(workdir / _FILE, dict(sorted(now.items())))
 
 
 def _images(
   config: config_lib.RunConfig, problem: problem_lib.Problem
 ) -> Iterator[pathlib.Path]:
-  """The files of images of records in memory."""
+  """Yields the image files that records in memory name."""
   folder = pathlib.Path(groups.folder(config.data))
   for source in (problem.train, problem.held_out):
     for number in range(0 if config.data.streaming else len(source)):
@@ -147,7 +148,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _files(value: str) -> Iterator[files_lib.Path]:
-  """The files that a setting means; none, if it means something else."""
+  """Yields the files that a setting names; none if it means something else."""
   if _IMPORT_PATH.fullmatch(value):
     yield from _module(value.partition(":")[0])
     return
@@ -163,7 +164,11 @@ def _files(value: str) -> Iterator[files_lib.Path]:
 
 
 def _of_folder(folder: files_lib.Path) -> Iterator[files_lib.Path]:
-  """What is read of a folder; nothing, if it is of something else."""
+  """Yields the files that a run reads of a folder: a checkpoint, a run or a
+  tokenizer.
+
+  Of any other folder there are none.
+  """
   described = folder / "config.json"
   if not described.exists():
     if (folder / "tokenizer.json").exists():
@@ -176,7 +181,7 @@ def _of_folder(folder: files_lib.Path) -> Iterator[files_lib.Path]:
 
 
 def _module(name: str) -> Iterator[pathlib.Path]:
-  """The file of a module outside this package, without importing it."""
+  """Yields the file of a module outside this package, without importing it."""
   places, spec = None, None
   for number, _ in enumerate(parts := name.split("."), start=1):
     spec = importlib.machinery.PathFinder.find_spec(
@@ -191,7 +196,7 @@ def _module(name: str) -> Iterator[pathlib.Path]:
 
 
 def _of_dataset(data: groups.DataConfig) -> list[files_lib.Path]:
-  """The files of a dataset of TFDS; none, if the data are others."""
+  """Returns the files of a dataset of TFDS; none for another source."""
   if data.source != "tfds":
     return []
   folder = files_lib.parse(sources.tfds_folder(data.name))
@@ -200,7 +205,7 @@ def _of_dataset(data: groups.DataConfig) -> list[files_lib.Path]:
 
 
 def _digest(path: files_lib.Path) -> str:
-  """16 hexadecimal digits."""
+  """The digest of a file, 16 hexadecimal digits."""
   if files_lib.is_remote(path):
     return _read.__wrapped__(path, None)
   found = path.stat()

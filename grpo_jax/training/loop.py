@@ -1,12 +1,14 @@
 """The training loop, read from top to bottom.
 
-Set-up, then for each phase: restore or enter, and step. Metrics of step n are
-fetched while step n + 1 runs. A run can be killed at any moment and started
-again with the same command: it continues from the last checkpoint, and ends
-with the same bytes as if nothing had happened.
+The loop sets up a run, and then, for each phase, restores or enters it and
+steps through it. Metrics of step n are fetched while step n + 1 runs. A run can
+be killed at any moment and started again with the same command: it continues
+from the last checkpoint, and ends with the same bytes as if nothing had
+happened.
 
-Several runs that are one program (`many.py`) go through the same loop: a crew
-moves all of them on by a step, and everything else is done for each.
+Several runs that are one program (`many.py`) go through the same loop: a
+stepper advances all of them by a step, and everything else is done for each
+run.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from grpo_jax.training.runtime import (
 
 
 class OneRun:
-  """One run, whose state is always at hand."""
+  """The stepper of a single run, whose state is always on its devices."""
 
   def __init__(self, run: OpenRun, index: int):
     parts = run.phases[index].parts
@@ -76,7 +78,7 @@ class OneRun:
 def train(
   config: ml_collections.ConfigDict, workdir: str | os.PathLike
 ) -> Result:
-  """Runs the phases of a config, or what is left of them.
+  """Runs the phases of a config, or those that are left.
 
   Args:
     config: See `config.py`; the resolved form is saved in the workdir.
@@ -88,8 +90,8 @@ def train(
       is at fault, or another process trains in `workdir`; nothing that was
       written is lost.
     FloatingPointError: The loss or gradient is not finite.
-    health.Halted: A rule of `config.health.halt` has stopped it; the message
-      names the step of the last checkpoint.
+    health.Halted: A rule of `config.health.halt` has stopped the run; the
+      message names the step of the last checkpoint.
   """
   settings = config_lib.resolve(config)
   workdir = files.parse(workdir)
@@ -144,13 +146,13 @@ def train(
 def go_through(
   together: Sequence[OpenRun], crew_of: Callable[[int], steps.Stepper]
 ) -> None:
-  """Takes runs that have got equally far through the phases that are left.
+  """Takes runs that are at the same step through the phases that are left.
 
   Args:
-    together: The runs; if there are several, one whose loss is not finite, or
-      that a rule of health stops, is left behind with its `failure`. So is any
-      that a guard has halted.
-    crew_of: (index of a phase) -> what moves them on in it.
+    together: The runs. If there are several, one whose loss is not finite, or
+      that a health rule stops, is left behind with its `failure`. A run that a
+      guard has halted is left behind in any case.
+    crew_of: (index of a phase) -> the stepper of the runs in that phase.
   """
   first = together[0]
   if (last_step := first.saved.latest_step()) is not None:
@@ -176,12 +178,12 @@ def go_through(
 
 
 def going_on(together: Sequence[OpenRun]) -> list[OpenRun]:
-  """The runs that are not left behind."""
+  """Returns the runs that are not left behind."""
   return [run for run in together if run.failure is None]
 
 
 def _failure(run: OpenRun) -> Exception | None:
-  """What a run ends with that a rule of health has stopped; or None."""
+  """The exception to raise for a run that a health rule has stopped, or None."""
   if run.health.halted is None:
     return None
   run.saved.wait()
@@ -191,11 +193,11 @@ def _failure(run: OpenRun) -> Exception | None:
 def _leave_behind(
   together: Sequence[OpenRun], saved: Sequence[OpenRun]
 ) -> None:
-  """Goes on without those of several runs that a rule of health has stopped.
+  """Leaves those of several runs behind that a health rule has stopped.
 
   Args:
-    together: The runs; a single one stops the loop itself.
-    saved: Those that have been saved since.
+    together: The runs; a single run stops the loop itself.
+    saved: The runs to look at, which have been saved since.
   """
   for run in saved if len(together) > 1 else ():
     run.failure = _failure(run)
@@ -207,12 +209,12 @@ def _leave_behind(
 def _run_phase(
   together: Sequence[OpenRun], index: int, crew: steps.Stepper
 ) -> None:
-  """Steps through one phase, from wherever the states are in it."""
-  for run in together:  # What was left behind is part of the program too.
+  """Steps through one phase, from the step that the states are at."""
+  for run in together:  # A run that was left behind is in the program too.
     with crew.at_hand(run):
       run_lib.enter(run, index)
     run.after = None
-  # They all have its sizes; what was left behind also stays where it was.
+  # All runs have its sizes; a run that was left behind stays at its old step.
   first = going_on(together)[0]
   name = first.config.phases[index]
   phase = first.config.section(name)
@@ -240,7 +242,7 @@ def _run_phase(
     hosts.say(f"{name}: {own}; {options.in_force(objective)}")
   pending: Callable[[], None] | None = None
   with book.display, jax.transfer_guard("disallow"):
-    # Looked at once a step: whatever stops the loop has also been saved.
+    # Looked at once a step, so that a step that stops the loop is also saved.
     stopping = first.stop.look()
     while done < phase.steps and not stopping and going_on(together):
       with run_lib.profiled(first, offset + done + 1):
@@ -271,7 +273,7 @@ def _run_phase(
         pending()
         pending = None
       _leave_halted(together)
-      # What canaries have not looked at is not saved: it is done again.
+      # A state that canaries have not looked at is not saved: it is redone.
       if is_saved and (is_probed or not first.guards.watches(name)):
         _save(together, crew, index, offset + done, feed)
       _leave_behind(together, halted)
@@ -295,7 +297,7 @@ def _save(
   step: int,
   feed: steps.Batches,
 ) -> None:
-  """Saves all runs; none is a checkpoint ahead of another for long."""
+  """Saves all runs; no checkpoint is ahead of another one for long."""
   with jax.transfer_guard("allow"):
     if len(together) > 1:
       for run in going_on(together):

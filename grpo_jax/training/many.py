@@ -1,16 +1,17 @@
 """Several runs as one compiled program.
 
-Runs that differ in their seeds and in numbers that are not whole are the same
-program with other inputs. Here it is traced and compiled once; states and
-batches have a leading axis of runs, which is split over the devices. A device
-takes its runs one after another, or all at once (`side_by_side`). Everything
-else is done for each run as `loop.py` does it: a stream of prompts of its own,
-the same files, checkpoints of its own, from which either goes on.
+Runs that differ only in their seeds and in numbers that are not whole are one
+program with different inputs. The program is traced and compiled once; states
+and batches have a leading axis of runs, which is split over the devices. A
+device takes its runs one after another, or all at once (`side_by_side`).
+Everything else is done for each run as `loop.py` does it: each run has its own
+stream of prompts, the same files, and its own checkpoints, from which it can
+continue in one program with others or alone.
 
 The compiler makes other code of a step in a loop over runs, and of a number
-that is no constant because it differs: what is computed is the same, and
-rounded differently. In float32 on a CPU, eight seeds of the quickstart (40 and
-20 steps) ended with all bits of runs of their own. The eight took 85 s with
+that differs between runs and so is not a constant: the mathematics is the same,
+and the rounding is not. In float32 on a CPU, eight seeds of the quickstart (40
+and 20 steps) ended with all bits of runs of their own. The eight took 85 s with
 everything, and 138 s one after another, of which the first had compiled for the
 others. With the algorithm REINFORCE, and with numbers that differ, parameters
 are up to 2e-7 off after three steps.
@@ -56,8 +57,8 @@ from grpo_jax.training.runtime import (
 )
 from grpo_jax.types import Policy, PyTree, Rollouts, TrainState
 
-# Settings that may differ, beside those of phases; where they are groups, in
-# their numbers.
+# Settings that may differ, beside those of phases; a group may differ in its
+# numbers.
 _MAY_DIFFER = (
   "seed",
   "algorithm",
@@ -74,30 +75,29 @@ def train(
   workdirs: Sequence[str | os.PathLike],
   side_by_side: bool | None = None,
 ) -> list[run_lib.Result | Exception]:
-  """Runs several configs that one program can compute, or what is left.
+  """Trains several configs that one program can compute, or continues them.
 
-  A run whose loss is no longer finite, or that a rule of health stops, is left
-  behind, and the others go on.
-  Steps are timed for all runs together. Runs that have got equally far are one
-  program: after a kill while checkpoints were written there may be two, one
-  after the other.
+  A run whose loss is no longer finite, or that a health rule stops, is left
+  behind, and the others go on. Steps are timed for all runs together. Runs that
+  are at the same step are one program: if the runs were killed while
+  checkpoints were written there may be two programs, one after the other.
 
   Args:
-    configs: Of the runs; they differ in `seed` and, of the other settings
-      that `may_differ`, in numbers that are not whole.
+    configs: Configs of the runs; they differ in `seed` and, of the other
+      settings that `may_differ`, in numbers that are not whole.
     workdirs: Folder of each run, with the files of a run of its own.
-    side_by_side: Whether a device computes all of its runs at once, as
-      batched operations, instead of one after another; None: on accelerators
-      (not measured there). Each loop then lasts as long as the
-      run that needs it longest. Eight runs of the quickstart at once take
-      2.4 s per step on 2 CPU cores, and 1.2 s one after another.
+    side_by_side: True if a device computes all of its runs at once, as batched
+      operations, instead of one after another; None: on accelerators (not
+      measured there). Each loop then lasts as long as the run that needs it
+      longest. Eight runs of the quickstart at once take 2.4 s per step on 2 CPU
+      cores, and 1.2 s one after another.
 
   Returns:
-    How each run ended; the error of one that was left behind.
+    The result of each run; the exception of a run that was left behind.
 
   Raises:
-    KeyError, TypeError, ValueError: A config is at fault, they are not one
-      program, or another process trains in a workdir; nothing was written.
+    KeyError, TypeError, ValueError: A config is at fault, the configs are not
+      one program, or another process trains in a workdir; nothing was written.
   """
   _check(configs, workdirs)
   if side_by_side is None:
@@ -129,7 +129,7 @@ def train(
 
 
 def may_differ(config: ml_collections.ConfigDict) -> tuple[str, ...]:
-  """Settings that may differ between runs of one program, or their groups."""
+  """Returns settings, or groups of them, that may differ between the runs."""
   return (*_MAY_DIFFER, *config_lib.section_names(config))
 
 
@@ -188,7 +188,7 @@ def _check(
 
 
 def _make_mesh(num_runs: int, wanted: config_lib.MeshConfig) -> Mesh:
-  """Makes a mesh of as many devices as have equally many runs each.
+  """Makes the largest mesh on which all devices have equally many runs.
 
   Raises:
     ValueError: A run is to be split over devices.
@@ -213,7 +213,7 @@ def _train_together(
   side_by_side: bool,
   stop: hosts.Stop,
 ) -> list[run_lib.Result | Exception]:
-  """Trains runs that have all got to the same step."""
+  """Trains runs that are all at the same step."""
   mesh = _make_mesh(len(settings), settings[0].mesh)
   alone = sharding.make_mesh(1)
   order = "at once" if side_by_side else "one after another"
@@ -285,10 +285,11 @@ def _train_together(
 
 
 class Together:
-  """Runs that are one program; see `steps.Crew`.
+  """The stepper of runs that are one program; see `steps.Stepper`.
 
-  Between steps the states of all runs are one tree on the devices; a single one
-  is on the host, since a device may have no room for those of all runs.
+  Between steps the states of all runs are one tree on the devices. The state of
+  a single run is on the host, since a device may have no room for those of all
+  runs.
   """
 
   def __init__(
@@ -303,12 +304,12 @@ class Together:
     )
 
   def advance(self, batches: list[list[Any]]) -> list[executors.StepResult]:
-    """See `steps.Crew`."""
+    """See `steps.Stepper`."""
     if self._states is None:
       states = [run.state for run in self._together]
       self._states = _stacked(states, self._split)
-    # For each step the batches of all runs; steps that come next are there
-    # where rollouts are drawn ahead.
+    # For each step the batches of all runs; those of the next steps are there
+    # if rollouts are drawn ahead.
     of_steps = list(zip(*batches, strict=True))
     rows = of_steps[0]
     with jax.set_mesh(self._mesh):
@@ -329,7 +330,7 @@ class Together:
   def _step(
     self, states: TrainState, of_steps: Sequence[Sequence[Any]]
   ) -> tuple[TrainState, PyTree, PyTree]:
-    """The states of all runs one step on, metrics and rows."""
+    """Returns the states of all runs after a step, with metrics and rows."""
 
     def placed(batches: Sequence[Any]) -> PyTree:
       inputs = jax.tree.map(lambda *x: np.stack(x), *map(_arrays, batches))
@@ -351,7 +352,7 @@ class Together:
     return dataclasses.replace(states, queue=queue[1:]), *said
 
   def places(self, run: run_lib.OpenRun) -> np.ndarray:  # [P] int32
-    """See `steps.Crew`."""
+    """See `steps.Stepper`."""
     if self._states is None:
       return run.state.schedule["places"]
     index = next(i for i, one in enumerate(self._together) if one is run)
@@ -359,7 +360,7 @@ class Together:
 
   @contextlib.contextmanager
   def at_hand(self, run: run_lib.OpenRun) -> Iterator[None]:
-    """See `steps.Crew`."""
+    """See `steps.Stepper`."""
     state = run.state
     if self._states is not None:
       index = next(i for i, one in enumerate(self._together) if one is run)
@@ -369,13 +370,14 @@ class Together:
 
 
 class Programs(NamedTuple):
-  """What all runs of a phase are computed by; each array has an axis of runs.
+  """The programs of a phase for all runs; each array has a leading axis of
+  runs.
 
   Attributes:
-    step: (numbers of the runs, states, batches, what was drawn ahead for them
-      if anything is) -> states, metrics, rows; states are donated.
-    draw: (numbers, states, batches, steps until they are trained) -> what the
-      policies write; None where a step draws what it trains.
+    step: (numbers of the runs, states, batches, rollouts if they were drawn
+      ahead) -> states, metrics, rows; states are donated.
+    draw: (numbers, states, batches, steps until they are trained) -> rollouts
+      of the policies; None if a step draws the rollouts that it trains on.
   """
 
   step: Callable
@@ -389,13 +391,15 @@ def _make_programs(
   mesh: Mesh,
   side_by_side: bool,
 ) -> list[Programs]:
-  """The programs of each phase, traced once to find where the runs part."""
+  """Makes the programs of each phase, and traces them to find where runs
+  differ.
+  """
   alone = sharding.make_mesh(1)
   first = settings[0]
   found: list[Programs] = []
   for index, name in enumerate(first.phases):
     before = first.phases[:index]
-    # A phase that comes again is the program that it was.
+    # A phase that comes again has the same program.
     of_phase = (
       found[before.index(name)]
       if name in before
@@ -417,7 +421,7 @@ def _of_phase(
   mesh: Mesh,
   side_by_side: bool,
 ) -> Programs:
-  """The programs of one phase."""
+  """Makes the programs of one phase."""
   seeds = tuple(config.seed for config in settings)
   alike = [
     dataclasses.replace(config_lib.with_paths_of(c, settings[0]), seed=seeds[0])
@@ -426,7 +430,7 @@ def _of_phase(
   name = alike[0].phases[index]
 
   def parts_of(run):
-    # With numbers of the run whose turn it is; the problem for its verifier.
+    # The config has the numbers of run `run`; the problem has the verifier.
     config = hyperparameters.merged(alike, "config", run)
     problem = problem_lib.make_problem(config)
     if len(set(seeds)) > 1:
@@ -453,7 +457,10 @@ def _of_phase(
 def _of_runs(
   of_one: Callable, *, mesh: Mesh, side_by_side: bool, donate: int | None = None
 ) -> Any:
-  """The program of a function of one run; arrays have an axis of runs more."""
+  """Makes a program for all runs from a function of one run.
+
+  Its arrays have one more axis, the first, of runs.
+  """
 
   def on_device(*inputs):
     if side_by_side:
@@ -462,7 +469,7 @@ def _of_runs(
 
   program: Callable = on_device
   if mesh.size > 1:
-    # Devices have nothing to do with each other, as if each ran alone.
+    # Devices exchange nothing, as if each ran alone.
     program = jax.shard_map(
       on_device,
       mesh=mesh,
@@ -476,7 +483,9 @@ def _of_runs(
 def _check_programs(
   of_phase: Programs, mesh: Mesh, num_runs: int, state: PyTree, batch: PyTree
 ) -> None:
-  """Traces them for shapes of one run; finds where the runs part."""
+  """Traces the programs for shapes of one run; an error shows where runs
+  differ.
+  """
   states, batches = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct((num_runs, *x.shape), x.dtype),
     (state, batch),
@@ -491,7 +500,7 @@ def _check_programs(
 
 
 def _arrays(batch: pipeline.PromptBatch | pipeline.SupervisedBatch) -> PyTree:
-  """What the program reads of a batch."""
+  """The arrays of a batch that the program reads."""
   if isinstance(batch, pipeline.PromptBatch):
     return batch.prompts
   num_rows = len(batch.tokens)
@@ -499,7 +508,7 @@ def _arrays(batch: pipeline.PromptBatch | pipeline.SupervisedBatch) -> PyTree:
 
 
 def _on_host(state: TrainState) -> TrainState:
-  """The state in the host's memory, but for its keys."""
+  """The state in the host's memory, except for its keys."""
   return jax.tree.map(
     lambda x: x if _is_key(x) else np.asarray(jax.device_get(x)), state
   )
@@ -520,16 +529,17 @@ def _stacked(states: list[TrainState], split: NamedSharding) -> TrainState:
 
 
 def _one(states: TrainState, i: int, mesh: Mesh) -> TrainState:
-  """The state of run `i`, of those of all runs."""
+  """The state of run `i`, taken from the states of all runs."""
   with jax.transfer_guard("allow"), jax.set_mesh(mesh):
     return jax.tree.map(lambda x: x[i], states)
 
 
 @contextlib.contextmanager
 def _at_hand(run: run_lib.OpenRun, state: TrainState) -> Iterator[None]:
-  """Has the state of a run on its device while it is needed.
+  """Puts the state of a run on its device for as long as it is needed.
 
-  Otherwise the host has it: a device may have no room for those of all runs.
+  Otherwise the host has it, since a device may have no room for the states of
+  all runs.
   """
   with jax.transfer_guard("allow"):
     run.state = jax.device_put(state, sharding.replicated(run.mesh))
@@ -538,7 +548,7 @@ def _at_hand(run: run_lib.OpenRun, state: TrainState) -> Iterator[None]:
 
 
 def _written(rows: PyTree, i: int, mesh: Mesh, own: Mesh) -> PyTree:
-  """The rows of run `i`, of those of all runs, on its own device."""
+  """The rows of run `i`, taken from those of all runs, on its own device."""
   with jax.transfer_guard("allow"):
     with jax.set_mesh(mesh):
       one = jax.tree.map(lambda x: x[i], rows)

@@ -1,13 +1,14 @@
-"""Completions that a phase keeps, and phases that imitate them.
+"""Rejection sampling: completions that a phase keeps, and phases that imitate
+them.
 
-A phase of the kind "rejection" draws completions, has them judged, and keeps
+A phase of the kind "rejection" draws completions, has them scored, and keeps
 right ones: at most `keep.most` of each prompt, in a file beside the log,
 
     data-2-rejection.jsonl        # of the second phase, which has this name
 
-It is one of the files that a run which continues cuts back to its checkpoint,
-so a run that was killed keeps what it would have kept. A later phase reads it
-when it begins (`Stream`).
+A run that continues cuts this file back to its checkpoint, as it does with its
+other files. So a run that was killed keeps the same completions as one that was
+not. A later phase reads the file when it begins (`Stream`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from grpo_jax.training.runtime import hosts
 
 
 def files(config: config_lib.RunConfig) -> dict[int, str]:
-  """The file of each phase that keeps completions, by its place."""
+  """Returns the file of each phase that keeps completions, by its index."""
   return {
     index: f"data-{index + 1}-{name}.jsonl"
     for index, name in enumerate(config.phases)
@@ -39,11 +40,11 @@ def files(config: config_lib.RunConfig) -> dict[int, str]:
 
 
 class KeptCompletions(NamedTuple):
-  """What is kept of a step.
+  """The completions of a step that a phase keeps.
 
   Attributes:
-    lines: Of the file of the phase.
-    metrics: Numbers about them.
+    lines: Lines for the file of the phase.
+    metrics: Metrics of the kept completions.
   """
 
   lines: list[dict[str, Any]]
@@ -58,15 +59,16 @@ def keep(
   step: int,
   outcome: executors.StepResult,
 ) -> KeptCompletions:
-  """What is kept of a step; every process calls it, and gets all of it.
+  """Returns the kept completions of a step; every process calls it, and gets
+  all.
 
   Args:
     config: Settings of the run.
-    problem: Of the run.
-    mesh: Of the run.
-    index: Of the phase, which keeps completions.
-    step: Over all phases.
-    outcome: Of the step.
+    problem: The problem of the run.
+    mesh: The mesh of the run.
+    index: Index of the phase, which keeps completions.
+    step: Step over all phases.
+    outcome: The result of the step.
   """
   assert outcome.written is not None
   assert outcome.batch is not None
@@ -106,7 +108,7 @@ def _lines(
   found: dict[str, Any],
   batch: pipeline.PromptBatch,
 ) -> list[tuple[int, list[dict[str, Any]]]]:
-  """First row and kept lines of each prompt that this process feeds."""
+  """Returns first row and kept lines of each prompt that this process feeds."""
   keep = config.section(config.phases[index]).keep
   good = found["good"].copy()
   for component, least in keep.bounds.items():
@@ -159,13 +161,13 @@ def open_source(
   workdir: files_lib.Path,
   index: int,
 ) -> sources.Source:
-  """What a supervised phase imitates.
+  """Opens the demonstrations of a supervised phase.
 
   Args:
     config: Settings of the run.
-    problem: Of the run, with its own data.
-    workdir: Of the run.
-    index: Of the phase, which has begun.
+    problem: The problem of the run, with its own data.
+    workdir: Folder of the run.
+    index: Index of the phase, which has begun.
 
   Raises:
     FileNotFoundError, ValueError: A file is missing, empty or at fault.
@@ -197,7 +199,9 @@ def open_source(
 def _path(
   config: config_lib.RunConfig, workdir: files_lib.Path, index: int, name: str
 ) -> files_lib.Path:
-  """The file that a phase calls `name`; of an earlier phase the last one."""
+  """The file that a phase calls `name`; of earlier phases of that name the
+  last.
+  """
   earlier = [at for at in files(config) if config.phases[at] == name]
   earlier = [at for at in earlier if at < index]
   return (
@@ -206,7 +210,7 @@ def _path(
 
 
 class Stream:
-  """Batches of what a phase imitates, which an earlier phase may yet write.
+  """Batches of demonstrations; an earlier phase may not have written them yet.
 
   Has `get_state` and `set_state`, as streams have.
   """
@@ -219,17 +223,17 @@ class Stream:
     index: int,
     *arguments: Any,
   ):
-    """Opens nothing that may not be there yet.
+    """Opens only files that no earlier phase is to write.
 
     Args:
       config: Settings of the run.
-      problem: Of the run.
-      workdir: Of the run.
-      index: Of the phase.
-      *arguments: Of `Problem.supervised_stream`.
+      problem: The problem of the run.
+      workdir: Folder of the run.
+      index: Index of the phase.
+      *arguments: Arguments of `Problem.supervised_stream`.
 
     Raises:
-      FileNotFoundError, ValueError: A file that is no earlier phase's is
+      FileNotFoundError, ValueError: A file that no earlier phase writes is
         missing, empty or at fault.
     """
     self._where = config, problem, workdir, index
@@ -243,7 +247,7 @@ class Stream:
     )
     if there == phase.demonstrations:
       self._open()
-    elif there:  # What is there is looked at, though not all of it is.
+    elif there:  # Files that are there are checked, though others are missing.
       name = config.phases[index]
       part = config.with_section(name, demonstrations=there)
       open_source(part, problem, workdir, index)

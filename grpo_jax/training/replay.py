@@ -1,11 +1,11 @@
 """Draws a completion of a run again, bit for bit.
 
 A step is a function of the state before it, of its prompts and of the seed. So
-from the last checkpoint before the step, or from the start of the run, the run
-is repeated up to it; nothing is written, and the run is left as it is. The same
+the run is repeated up to the step, from the last checkpoint before it, or from
+the start of the run. Nothing is written, and the run stays as it is. The same
 versions on the same kind and number of devices give the same bits. A run of a
-sweep that was one program with others (`many.py`) is repeated alone, and may
-differ from itself by round-off.
+sweep that was one program with other runs (`many.py`) is repeated alone, and
+may differ from itself by round-off.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from grpo_jax.training.runtime import checkpoints, files, log, sharding, traces
 def replay(
   workdir: str | os.PathLike, step: int, *prompt_ids: int
 ) -> list[traces.Group]:
-  """The completions of prompts in a step, with all their numbers.
+  """Draws the completions of prompts in a step again, with all their numbers.
 
   Args:
     workdir: Folder of the run, local or gs://.
-    step: Over all phases, from 1.
-    *prompt_ids: Occurrences of prompts in the stream of its phase.
+    step: Step over all phases, from 1.
+    *prompt_ids: Occurrences of prompts in the stream of the step's phase.
 
   Raises:
-    FileNotFoundError: There is no run.
-    ValueError: It has no such step or prompt, or the step has drawn nothing; or
-      there are fewer devices than the run had.
+    FileNotFoundError: There is no run in the folder.
+    ValueError: The run has no such step or prompt, or the step has drawn
+      nothing; or there are fewer devices than the run had.
   """
   return replay_steps(workdir, {step: prompt_ids})
 
@@ -53,7 +53,7 @@ def replay_steps(
 
   Args:
     workdir: Folder of the run, local or gs://.
-    wanted: Step -> prompts in it; not empty.
+    wanted: Step -> prompts of that step; not empty.
 
   Returns:
     Groups in the order of steps.
@@ -84,8 +84,10 @@ def replay_steps(
 def _outcomes(
   run: run_lib.OpenRun, index: int
 ) -> Iterator[tuple[int, executors.StepResult]]:
-  """Takes the steps of a phase that are left: their numbers over all phases,
-  and outcomes."""
+  """Yields number and result of each step that is left of a phase.
+
+  The number is the step over all phases.
+  """
   run_lib.enter(run, index)
   crew = loop.OneRun(run, index)
   feed = steps.Batches([run], index, crew)
@@ -106,7 +108,7 @@ def _check_step(settings: config_lib.RunConfig, step: int) -> None:
   """Refuses a step in which a run has drawn nothing.
 
   Raises:
-    ValueError: There is none, or its completions come with the data.
+    ValueError: The run has no such step, or its completions come with the data.
   """
   before = 0
   for name in settings.phases:
@@ -126,7 +128,7 @@ def _check_step(settings: config_lib.RunConfig, step: int) -> None:
 def opened(
   folder: files.Path, settings: config_lib.RunConfig, step: int
 ) -> Iterator[run_lib.OpenRun]:
-  """The run as it was at its last checkpoint before a step."""
+  """Opens a run at its last checkpoint before a step, or at its start."""
   mesh = sharding.make_mesh(**dataclasses.asdict(settings.mesh))
   with contextlib.ExitStack() as stack:
     stack.enter_context(jax.set_mesh(mesh))
@@ -172,7 +174,7 @@ def opened(
 def recorded(
   workdir: str | os.PathLike, step: int, prompt_id: int
 ) -> traces.Group | None:
-  """The group as the run has traced it, if it has."""
+  """Returns the group as the run has traced it; None if it has not."""
   for group in traces.read(workdir):
     key = group.split, group.step, group.prompt_id
     if key == ("train", step, prompt_id):
@@ -181,14 +183,15 @@ def recorded(
 
 
 def differences(found: traces.TraceRow, expected: traces.TraceRow) -> list[str]:
-  """What differs between a row that was drawn again and its trace.
+  """Compares a row that was drawn again with its trace.
 
   Args:
-    found: Drawn again.
-    expected: Traced, and perhaps cut.
+    found: The row that was drawn again.
+    expected: The trace, which may be cut.
 
   Returns:
-    Names of fields and of numbers of tokens; empty if all bits are equal.
+    Names of the fields and of the numbers of tokens that differ; empty if all
+    bits are equal.
   """
   count = len(expected.ids)
   names = ["reward", "correct", "terminated", "components", "context"]

@@ -1,4 +1,4 @@
-"""A run that is open: its files, its state, and what is written of a step."""
+"""An open run: its files, its state, and the records of its steps."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ from grpo_jax.training.runtime import log as log_lib
 from grpo_jax.types import Policy, TrainState
 
 _NOWHERE = pathlib.Path()
-# Settings that a resumed run may change: how it is watched, and the devices
-# that compute it, on which its numbers depend by round-off alone.
+# Settings that a resumed run may change: those of monitoring, and the devices,
+# on which its numbers depend by round-off alone.
 MAY_CHANGE = frozenset(
   (
     *("checkpoint.compress", "health", "hosts", "log", "mesh"),
@@ -61,19 +61,19 @@ MAY_CHANGE = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """How a run ended.
+  """The end of a run.
 
   Attributes:
     step: Steps done, over all phases.
-    preempted: True if a signal stopped it; the same command continues.
+    preempted: True if a signal stopped the run; the same command continues it.
     stopped_by: Name of that signal, "SIGTERM" or "SIGINT"; or empty.
-    saved_step: Step of the last checkpoint if a signal stopped it. Steps that
-      canaries have not looked at are not saved.
+    saved_step: Step of the last checkpoint if a signal stopped the run. Steps
+      that canaries have not looked at are not saved.
     before, after: Held-out means (`evaluation.summarize`) at the start of the
       first phase that is evaluated and at the end; None without such a phase.
-    num_prompts: Held-out prompts behind them.
+    num_prompts: Number of held-out prompts behind these means.
     examples: Held-out completions at the end, one per prompt.
-    has_drawn: Whether a phase trains the policy on what it draws.
+    has_drawn: True if a phase trains the policy on what it draws.
   """
 
   step: int
@@ -88,7 +88,7 @@ class Result:
 
   @property
   def stopped(self) -> str:
-    """Where a signal has stopped it, and what is saved, in words."""
+    """The step at which a signal stopped the run, and the saved step, in words."""
     said = f"after step {self.step}, and "
     if self.saved_step == self.step:
       return f"{said}saved"
@@ -99,37 +99,39 @@ class Result:
 
 @dataclasses.dataclass
 class OpenRun:
-  """What a run keeps open, and the state as it moves on.
+  """An open run: its files, its programs, and its state as it advances.
 
   Attributes:
     config: Settings of the run.
     config_hash: Hash of the settings that may not change when it continues.
-    problem: Prompts and judges.
-    mesh: Its devices.
-    phases: Before they run.
+    problem: Prompts and rewards.
+    mesh: Devices of the run.
+    phases: The phases, compiled for no step yet.
     streams: Batches of each phase.
     evaluator, saved, log: Held-out prompts, checkpoints, and the log.
-    profile_dir: Where traces go.
-    stop: Whether somebody asks it to end.
-    watch: Over the other processes.
-    compiling: What has been compiled.
-    state: After the last step.
-    position: Extra data of the checkpoint that it continues from; None at the
-      start.
+    profile_dir: Folder of profiles for xprof.
+    stop: Request to end the run, by a signal.
+    watch: Watch over the other processes.
+    compiling: Clock of compilations.
+    state: State after the last step.
+    position: Extra data of the checkpoint that the run continues from; None at
+      the start.
     before, after: First evaluation of the run, last one of this phase.
     examples: Completions of the last evaluation.
-    rewards: Of each held-out prompt in the last evaluation that was traced;
-      None where a prompt was not scored, or where none was traced.
-    health: Looks at the numbers of each step.
-    guards: Verdicts on its steps.
-    measured: Held-out pairs of phases that train a reward model, by name.
-    tracing: Where a trace is being written.
-    index: The phase that it is in.
-    failure: Why it goes on no more, where others do.
-    programs: What phases have compiled, by what it is and by the name of the
-      phase: one that comes again finds it.
+    rewards: Reward of each held-out prompt in the last evaluation that was
+      traced; None for a prompt that was not scored. None if no evaluation was
+      traced.
+    health: Health rules, which look at the numbers of each step.
+    guards: Guards, which give verdicts on its steps.
+    measured: Held-out pairs of phases that train a reward model, by phase name.
+    tracing: Folder of the profile that is being written, or None.
+    index: Index of the current phase.
+    failure: The exception for which the run is left behind while others go on;
+      None if it goes on.
+    programs: Compiled programs by (purpose, name of the phase), so that a phase
+      that comes again is not compiled again.
     evaluation_s: Seconds of the last evaluation, without compilation.
-    told: What sessions have said of the rollouts in the queue of the state.
+    told: Reports of sessions on the rollouts in the queue of the state.
   """
 
   config: config_lib.RunConfig
@@ -180,7 +182,7 @@ class OpenRun:
     }
 
   def _monitor(self) -> health_lib.Monitor:
-    """What rules know of the steps so far."""
+    """Makes the health monitor, which reads the log of the steps so far."""
     workdir = self.saved.directory.parent
     monitor = health_lib.Monitor(
       health_lib.stages_of(self.config, self.problem.judge.correct),
@@ -193,7 +195,7 @@ class OpenRun:
     return monitor
 
   def program(self, what: str, index: int, make: Callable[[], Any]) -> Any:
-    """What phase `index` runs; made once for all phases of its name."""
+    """Returns a program of phase `index`, made once for all phases of its name."""
     key = what, self.config.phases[index]
     if key not in self.programs:
       self.programs[key] = make()
@@ -201,23 +203,23 @@ class OpenRun:
 
   @property
   def stopping(self) -> bool:
-    """Whether it ends after this step, as of the last `look`."""
+    """True if the run ends after this step, as of the last `look`."""
     return self.stop.agreed() or self.health.halted is not None
 
   @property
   def first(self) -> int:
-    """The phase that it begins or continues with."""
+    """Index of the phase that the run begins or continues with."""
     return self.position["phase"] if self.position else 0
 
 
 class Prepared(NamedTuple):
-  """A run before there is an array of it.
+  """A run before any of its arrays exists.
 
   Attributes:
-    policy: The model.
-    phases: Before they run.
+    policy: The policy's model.
+    phases: The phases, which have not run.
     start: Shapes of the state before the first phase.
-    streams: Batches of each phase; none of a problem without records.
+    streams: Batches of each phase; empty for a problem without records.
   """
 
   policy: Policy
@@ -232,15 +234,17 @@ def prepare(
   mesh: Mesh,
   workdir: files.Path = _NOWHERE,
 ) -> Prepared:
-  """Makes the parts of a run, and with them all checks of its settings.
+  """Makes the parts of a run, and with them checks all of its settings.
 
-  A launcher calls it for devices that are elsewhere, so that it refuses what
-  the trainer would refuse there.
+  A launcher calls it for devices that are elsewhere, and so refuses a config
+  that the trainer would refuse there.
 
   Args:
     settings: Settings of the run.
-    problem: What it solves. One that is only described has no records.
-    mesh: Its devices; an `AbstractMesh` of those that are elsewhere will do.
+    problem: The problem that the run trains on. A problem that is only
+      described has no records.
+    mesh: Devices of the run; for devices that are elsewhere an `AbstractMesh`
+      will do.
     workdir: Folder of the run.
 
   Raises:
@@ -276,19 +280,20 @@ def open_run(
   compiling: compilation.Clock,
   evaluator: evaluation.Evaluator | None = None,
 ) -> OpenRun:
-  """A run at its start, or where its last checkpoint is.
+  """Opens a run at its start, or at its last checkpoint.
 
   Args:
-    stack: Closes what is opened here.
+    stack: Closes the files that are opened here.
     settings: Settings of the run.
     config_json: The config as it was given.
     workdir: Folder of the run.
-    saved: Its checkpoints.
-    problem: What it solves.
-    prepared: Its parts.
-    mesh: Its devices.
+    saved: Checkpoints of the run.
+    problem: The problem that the run trains on.
+    prepared: Parts of the run.
+    mesh: Devices of the run.
     watch, stop, compiling: See `OpenRun`.
-    evaluator: One of another run with the same prompts and judges.
+    evaluator: The evaluator of another run with the same prompts and rewards;
+      None: a new one.
 
   Raises:
     ValueError: The checkpoint is of another config, or a file that the run
@@ -299,7 +304,7 @@ def open_run(
   read = inputs.digests(settings, problem)
   last_step = saved.latest_step()
   if last_step is not None:
-    # Without a checkpoint nothing is continued, and all may change.
+    # Without a checkpoint nothing is continued, and all settings may change.
     position = saved.extra(last_step)
     if position["phase"] < 0:
       raise ValueError(
@@ -372,7 +377,7 @@ def config_hash(config_json: str) -> str:
 
 
 def enter(run: OpenRun, index: int) -> None:
-  """Brings the state to where phase `index` begins or continues."""
+  """Brings the state to the point where phase `index` begins or continues."""
   run.index = index
   if held_out := run.measured.get(run.config.phases[index]):
     held_out.forget()
@@ -392,7 +397,9 @@ def enter(run: OpenRun, index: int) -> None:
 
 
 def result(run: OpenRun) -> Result:
-  """How the run has ended, evaluated where that is missing, and saved."""
+  """Returns the end of a run, evaluated if that is missing; writes it to the
+  log.
+  """
   preempted, saved_step = run.stop.agreed(), None
   if preempted:
     run.saved.wait()
@@ -434,9 +441,9 @@ def make_stream(
   index: int,
   workdir: files.Path = _NOWHERE,
 ) -> Any:
-  """The batches of phase `index`, from the first on.
+  """Makes the batches of phase `index`, from the first on.
 
-  What an earlier phase has written for it is in the workdir.
+  Demonstrations that an earlier phase has written for it are in the workdir.
   """
   name = config.phases[index]
   phase = config.section(name)
@@ -467,7 +474,10 @@ def example(
   mesh: Mesh,
   index: int,
 ) -> Any:
-  """A batch like those of phase `index`: what it imitates may not be there."""
+  """Returns a batch of the shapes of phase `index`.
+
+  Its demonstrations need not exist yet, so the records are others.
+  """
   phase = config.section(config.phases[index])
   own = dataclasses.replace(
     phase,
@@ -491,20 +501,21 @@ def record(
   is_due: bool,
   is_probed: bool = False,
 ) -> dict[str, float]:
-  """Writes what a step has to say.
+  """Writes the metrics, samples, alarms and verdicts of a step.
 
   Args:
-    run: Its state is evaluated, or looked at, if that is due.
+    run: The run; its state is evaluated, or looked at by canaries, if that is
+      due.
     name: Name of the phase.
     offset: Steps of the phases before.
     done: Steps of this phase, this one included.
     metrics: Numbers of the step, with its `time/step_s`, seconds.
-    outcome: Has its rows.
-    is_due: Whether to evaluate.
-    is_probed: Whether to look at canaries.
+    outcome: The result of the step, which has its rows.
+    is_due: True if the run is evaluated.
+    is_probed: True if canaries are looked at.
 
   Returns:
-    All that was written.
+    All numbers that were written.
 
   Raises:
     FloatingPointError: The loss or the gradient is not finite.
@@ -546,17 +557,17 @@ def record(
 
 
 def is_looked_at(every: int, done: int) -> bool:
-  """Whether rows of a step are written: of the first, and every so many."""
+  """Says if rows of a step are written: the first step, and every so many."""
   return every > 0 and (done == 1 or done % every == 0)
 
 
 def due(every: int, done: int, steps: int) -> bool:
-  """Whether something happens after `done` steps: always after the last."""
+  """Says if something happens after `done` steps; after the last step it does."""
   return done == steps or (every > 0 and done % every == 0)
 
 
 def evaluate(run: OpenRun) -> dict[str, float]:
-  """Held-out means; keeps the completions for the summary."""
+  """Evaluates a run: returns held-out means, and keeps the completions."""
   start, compiled = time.perf_counter(), run.compiling.seconds
   with terminal.waiting("evaluating"), jax.transfer_guard("allow"):
     results = run.evaluator.completions(
@@ -573,7 +584,10 @@ def evaluate(run: OpenRun) -> dict[str, float]:
 
 
 def looked_at(run: OpenRun, name: str) -> dict[str, float]:
-  """What is due of a phase: held-out means, or those of its reward model."""
+  """Returns the numbers that are due of a phase.
+
+  They are held-out means, those of its reward model, or both.
+  """
   kind = run.config.section(name).of_kind
   found: dict[str, float] = {}
   if kind.evaluates:
@@ -585,7 +599,7 @@ def looked_at(run: OpenRun, name: str) -> dict[str, float]:
 
 
 def save(run: OpenRun, index: int, global_step: int, stream_state: Any) -> None:
-  """Everything the run needs to go on; the log reaches the disk first."""
+  """Saves all that the run needs to continue; the log reaches the disk first."""
   run.log.flush()
   extra = {
     "phase": index,

@@ -18,33 +18,34 @@ from grpo_jax.training.runtime import compilation, hosts, terminal
 
 
 class Stepper(Protocol):
-  """What moves the runs of a phase on."""
+  """The object that advances the runs of a phase."""
 
   def advance(self, batches: list[list[Any]]) -> list[executors.StepResult]:
-    """One step of all runs.
+    """Advances all runs by one step.
 
     Args:
       batches: For each run the batch of the step, and those that come next.
 
     Returns:
-      What the step will have to say of each run.
+      The result of the step for each run.
     """
 
   def places(self, run: OpenRun) -> Any:
-    """Places in its pool of the prompts that a run draws next, [P] int32.
+    """Returns the places in its pool of the prompts that a run draws next, [P]
+    int32.
 
-    Waits for the step that says so.
+    Waits for the step that chooses them.
     """
 
   def at_hand(self, run: OpenRun) -> contextlib.AbstractContextManager[None]:
-    """Has the state of a run in `run.state`, on its devices, for a while."""
+    """Puts the state of a run into `run.state`, on its devices, for a while."""
 
 
 class Batches:
-  """The batches of a phase, each with the stream's state before it.
+  """The batches of a phase, each with the state of the stream before it.
 
-  Batches wait whose step is not done: the next one, and those that rollouts are
-  drawn for ahead.
+  The batches of steps that are not done yet wait in a queue: the next one, and
+  those for which rollouts are drawn ahead.
   """
 
   def __init__(self, together: Sequence[OpenRun], index: int, crew: Stepper):
@@ -59,7 +60,7 @@ class Batches:
     ]
 
   def next(self, steps_left: int) -> list[list[Any]]:
-    """For each run the batch of this step, and those that come next."""
+    """Returns for each run the batch of this step, and those that come next."""
     batches = []
     for run, stream, waiting in zip(
       self._together, self._streams, self._waiting, strict=True
@@ -77,11 +78,11 @@ class Batches:
   def counted(
     self, batches: list[list[Any]], outcomes: Sequence[executors.StepResult]
   ) -> list[executors.StepResult]:
-    """What a step says, with what was left out of its batch for its images.
+    """Adds to a step's metrics the number of records left out for their images.
 
     Args:
-      batches: Of the step, as `next` has given them.
-      outcomes: Of each run.
+      batches: The batches of the step (`next`).
+      outcomes: The result of the step for each run.
     """
     return [
       self._with_unusable(run, ahead[0].num_unusable, outcome)
@@ -103,13 +104,13 @@ class Batches:
     )
 
   def position(self, i: int) -> Any:
-    """Where the stream of run `i` goes on after this step."""
+    """The state from which the stream of run `i` continues after this step."""
     waiting = self._waiting[i]
     return waiting[0][0] if waiting else self._streams[i].get_state()
 
 
 class Recorder:
-  """Writes and shows what the steps of a phase have to say."""
+  """Writes and shows the metrics, samples and traces of the steps of a phase."""
 
   def __init__(
     self,
@@ -119,14 +120,14 @@ class Recorder:
     offset: int,
     first_step: int,
   ):
-    """Nothing has been recorded yet.
+    """Starts with nothing recorded.
 
     Args:
       together: The runs.
-      crew: Moves them on.
+      crew: The stepper of the runs.
       index: The index of the phase.
       offset: Steps of the phases before.
-      first_step: The first one of the phase in this process.
+      first_step: The first step of the phase in this process.
     """
     self._together, self._crew = together, crew
     config = together[0].config
@@ -141,7 +142,9 @@ class Recorder:
 
   @contextlib.contextmanager
   def advancing(self) -> Iterator[None]:
-    """While a step is started: the first one is compiled there."""
+    """Surrounds the start of a step; the first step compiles, and this is
+    shown.
+    """
     with contextlib.ExitStack() as stack:
       if not self._is_compiled:
         stack.enter_context(terminal.waiting(f"{self._name}: compiling"))
@@ -156,7 +159,8 @@ class Recorder:
     is_due: bool,
     is_probed: bool,
   ) -> None:
-    """Waits for step `done` of the phase; evaluates, looks at canaries if due.
+    """Waits for step `done` of the phase; evaluates and looks at canaries if
+    due.
 
     Raises:
       FloatingPointError: The loss or gradient of the only run is not finite.
@@ -211,7 +215,7 @@ class Recorder:
       self._clock = time.perf_counter()
 
   def _show(self, done: int, written: Sequence[Mapping[str, float]]) -> None:
-    """Shows what has been written of a step."""
+    """Shows the metrics that have been written of a step."""
     evaluations = 0
     if self._phase.of_kind.evaluates:
       every = self._together[0].config.eval.every

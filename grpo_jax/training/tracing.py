@@ -1,34 +1,34 @@
-"""Chooses the groups of a step that are traced, and writes them.
+"""Chooses the groups of a step and the held-out prompts to trace; writes them.
 
-A step is traced while its state is there: the host waits for it, and runs the
-new policy over its rows before the next step takes the state. So a traced step
-costs a forward pass over its rows and a pause, and no other step costs
-anything. The step's own program is the same whatever is traced.
+A traced step costs a pause and a forward pass over its rows: the host waits for
+the step, and runs the new policy over the rows before the next step takes the
+state. Other steps cost nothing. The program of a step is the same whatever is
+traced.
 
-What a step may write is its part of `config.log.traces_max_mib`: what is left
-of it, over the steps and evaluations that are still to be traced. All of this
-is a function of the config and of what was written before, so a run that was
-killed writes what it would have written.
-
-Phases whose completions come with the data have no traces, since nothing in
-them was written by the policy. In those that train no policy, as where a reward
-model learns, tokens have no numbers of after the update.
-
-Which groups of a step are traced, and which held-out prompts.
+Groups of a step and held-out prompts are chosen by these rules:
 
 | rule              | chooses                                                |
 |-------------------|--------------------------------------------------------|
-| named             | prompts of `config.log.trace_prompts`, all that come   |
+| named             | all prompts of `config.log.trace_prompts` that come    |
 | largest spread    | the group whose rewards differ most                    |
 | regressed         | the held-out prompt that has lost most reward since    |
 |                   | the last evaluation                                    |
 | worst, best       | the group of the row with the least, the most reward   |
 | most clipped      | the group with the most clipped tokens                 |
-| random            | others, by a key of (seed, step), as many as are left; |
-|                   | of held-out prompts the same each time, by the seed    |
+| random            | others, as many as are left, by a key of (seed, step); |
+|                   | the same held-out prompts each time, by the seed       |
 
-Where several are equal, the order of the random ones decides. A step that has
-raised an alarm is traced too, and then all of its groups are named "alarm".
+If several are equal, their place in the random order decides. A step that has
+raised an alarm is traced too, and all of its groups have the rule "alarm" too.
+
+`config.log.traces_max_mib` is shared out: what is left of it is divided by the
+number of steps and evaluations that are still to be traced. The choice and the
+size depend on the config and on what was written before, so a run that was
+killed writes the same traces as one that was not.
+
+A phase whose completions come with the data has no traces, since the policy
+wrote nothing in it. In a phase that does not train the policy, as where a
+reward model learns, tokens have no numbers from after the update.
 """
 
 from __future__ import annotations
@@ -53,13 +53,14 @@ from grpo_jax.types import TrainState
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-  """What the rules read of B rows, of which each group has as many.
+  """Numbers of B rows that the rules read; all groups have as many rows.
 
   Attributes:
-    reward: Of each row; anything where it is not scored.
-    scored: Rows with a verdict; of a rollout with contexts the last one.
-    clipped: Clipped tokens of each row; None where nothing is.
-    lost: Reward that each row had more at the time before; None the first time.
+    reward: Reward of each row; any number where the row is not scored.
+    scored: Rows with a verdict; of the contexts of a rollout the last one.
+    clipped: Number of clipped tokens of each row; None without clipping.
+    lost: Reward that each row has lost since the last evaluation; None the
+      first time.
   """
 
   reward: np.ndarray  # [B] float32
@@ -76,15 +77,15 @@ def choose(
   key: Sequence[int],
   is_alarm: bool = False,
 ) -> dict[int, tuple[str, ...]]:
-  """The groups, the most important first, with the rules that chose each.
+  """Returns the groups to trace, most important first, with their rules.
 
   Args:
     numbers: The numbers of the rows.
     size: Rows of each group.
     count: Groups at most, beside those that are named.
-    named: Groups that are chosen whatever they are.
-    key: Of the random order, whole numbers from 0.
-    is_alarm: Whether the step has raised an alarm.
+    named: Groups that are chosen whatever their numbers.
+    key: Key of the random order, whole numbers from 0.
+    is_alarm: True if the step has raised an alarm.
   """
   order = np.random.default_rng(tuple(key)).permutation(
     len(numbers.reward) // size
@@ -132,7 +133,7 @@ def _if(mask: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def is_named(names: Sequence[str], number: int, prompt: str) -> bool:
-  """Whether a config names a prompt, by its number or by a part of its text."""
+  """Says if a config names a prompt, by its number or by a part of its text."""
   return any(
     name == str(number) or (not name.isdecimal() and name in prompt)
     for name in names
@@ -143,7 +144,7 @@ _MIB = 2**20
 
 
 def is_traced(config: config_lib.RunConfig, name: str, done: int) -> bool:
-  """Whether step `done` of a phase is traced if nothing happens."""
+  """Says if step `done` of a phase is traced when it raises no alarm."""
   phase = config.section(name)
   every = config.log.traces_every
   if not every or not phase.plays:
@@ -187,11 +188,11 @@ class Tracer:
     """Writes groups of a step.
 
     Args:
-      step: Over all phases.
-      outcome: The outcome of the step.
-      is_current: Whether the state of the run is the one after this step;
-        otherwise tokens have no numbers of after the update.
-      is_alarm: Whether it has raised an alarm.
+      step: Step over all phases.
+      outcome: The result of the step.
+      is_current: True if the state of the run is the one after this step;
+        otherwise tokens have no numbers from after the update.
+      is_alarm: True if the step has raised an alarm.
     """
     assert outcome.written is not None
     log = self._run.config.log
@@ -214,7 +215,7 @@ class Tracer:
   def group(
     self, step: int, outcome: executors.StepResult, prompt_id: int
   ) -> traces.Group | None:
-    """The group of a prompt in a step whose state the run has now.
+    """Returns the group of a prompt in the step whose state the run has now.
 
     Returns:
       None if the step has no such prompt.
@@ -238,7 +239,10 @@ class Tracer:
   def _looked_at(
     self, written: StepRows, is_current: bool
   ) -> tuple[after_lib.After | None, dict[str, np.ndarray]]:
-    """What a pass says of the rows, and what rules read of them."""
+    """Returns the log-probs after the update, and the numbers that rules read.
+
+    The first are None if the state is not the one after the step.
+    """
     found = None
     if is_current:
       found, heads = self._after(self._run.state, written)
@@ -249,7 +253,7 @@ class Tracer:
   def _named(
     self, outcome: executors.StepResult, ids: Sequence[int]
   ) -> list[int]:
-    """The groups of prompts that the config names."""
+    """Returns the groups of the prompts that the config names."""
     names = self._run.config.log.trace_prompts
     if not names:
       return []
@@ -273,7 +277,9 @@ class Tracer:
     chosen: dict[int, tuple[str, ...]],
     heads: dict[str, np.ndarray],
   ) -> list[traces.Group]:
-    """The chosen groups; every process calls this, and gets all of them."""
+    """Returns the chosen groups; every process calls this, and gets all of
+    them.
+    """
     size = len(heads["reward"]) // self._num_prompts
     logp, clipped = (None, None) if found is None else found
     arrays = trace_rows.read_arrays(written, logp, clipped)
@@ -318,10 +324,11 @@ class Tracer:
   def _told(
     self, outcome: executors.StepResult, ids: Sequence[int]
   ) -> dict[int, tuple[int, str, list, dict[str, Any]]]:
-    """What the processes that know prompts say of them.
+    """Gathers prompts' texts and errors from the processes that feed them.
 
     Returns:
-      Record, text, errors, and what a prompt shows.
+      Prompt id -> number of the record, text, errors of its rows, and the
+      fields of a `traces.Group` about its images.
     """
     fed = {x: told for x, told in _fed(outcome).items() if x in ids}
     own = [
@@ -345,7 +352,9 @@ class Tracer:
 
 
 def _fed(outcome: executors.StepResult) -> dict[int, tuple[int, dict]]:
-  """Number and record of the prompts that this process feeds, by their id."""
+  """Returns number and record of each prompt that this process feeds, by its
+  id.
+  """
   batch = outcome.batch
   assert batch is not None
   numbers = batch.numbers or [-1] * len(batch.records)
@@ -363,7 +372,7 @@ def _after(
 def _heads(
   written: StepRows, found: after_lib.After | None
 ) -> dict[str, jax.Array]:  # each [B]
-  """What rules read of rows."""
+  """Returns the numbers of rows that rules read."""
   batch = written.batch
   scored = batch.valid if batch.is_last is None else batch.valid & batch.is_last
   heads = {
@@ -385,8 +394,8 @@ def write_evaluation(
   Args:
     run: The run, which has just been evaluated.
     name: The name of the phase.
-    step: Over all phases.
-    at_start: Whether the phase has made no step yet.
+    step: Step over all phases.
+    at_start: True if the phase has made no step yet.
   """
   log, completions = run.config.log, run.examples
   if not log.traces_every:
@@ -430,7 +439,7 @@ def _nan(x: float | None) -> float:
 def _write(
   run: run_lib.OpenRun, groups: Sequence[traces.Group], step: int, order: int
 ) -> None:
-  """Writes groups, in what is their part of the file."""
+  """Writes groups within their share of the size of the file."""
   total = run.config.log.traces_max_mib * _MIB
   left = max(total - run.log.position()[traces.FILE], 0)
   size = left // max(num_left(run.config, step, order), 1)
@@ -439,11 +448,11 @@ def _write(
 
 
 def num_left(config: config_lib.RunConfig, step: int, order: int) -> int:
-  """How often the run writes traces from a point on, this time included.
+  """The number of times that the run still writes traces, this time included.
 
   Args:
     config: The config of the run.
-    step: Over all phases.
+    step: Step over all phases.
     order: 0 for the evaluation after the step, 1 for the step itself, 2 for the
       evaluation before the first step of the phase that follows.
   """

@@ -12,15 +12,15 @@ from grpo_jax.training.problem.problem import Problem
 
 
 def make(settings: Any, problem: Problem) -> ForcedAnswers:
-  """What is forced in a phase.
+  """Makes the forced answers of a phase.
 
   Args:
-    settings: Of the algorithm.
-    problem: Of the run; knows right answers.
+    settings: Config of the algorithm.
+    problem: The problem of the run, which knows right answers.
 
   Raises:
-    ValueError: A text is none of the tokenizer's, or no token is a delimiter;
-      or an algorithm from outside has no such settings.
+    ValueError: A text is not made of tokens of the tokenizer, or no token is a
+      delimiter; or an algorithm from outside has no such settings.
   """
   if not isinstance(settings, RREDCoTConfig):
     raise ValueError(
@@ -43,7 +43,7 @@ def make(settings: Any, problem: Problem) -> ForcedAnswers:
 def _ids(
   name: str, text: str, settings: RREDCoTConfig, problem: Problem
 ) -> tuple[int, ...]:
-  """The tokens of the setting of this name."""
+  """The token ids of the setting `name`."""
   try:
     return tuple(problem.tokenizer.markup_ids(text))
   except ValueError as error:
@@ -54,7 +54,7 @@ def _ids(
 def _delimiters(
   settings: RREDCoTConfig, problem: Problem
 ) -> np.ndarray:  # [V] bool
-  """Which tokens end a segment."""
+  """The mask of the tokens that end a segment."""
   texts = [text.decode(errors="replace") for text in problem.pieces]
 
   def is_end(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a phase keeps of the groups it draws, from the settings of a run."""
+"""The buffers of groups that a phase keeps, from the settings of a run."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def make(
   judge: rewards.RewardSum,
   num_shards: int,
 ) -> dynamic_sampling.Buffers | None:
-  """What the phase called `name` keeps; None: nothing.
+  """Makes the buffers of the phase `name`; None if it keeps no groups.
 
   Args:
-    config, problem: Of the run.
-    name: Of the phase.
+    config, problem: Settings and problem of the run.
+    name: Name of the phase.
     objective: The config of its objective.
-    judge: Who scores its completions.
+    judge: The reward of its completions.
     num_shards: Devices that share rows.
 
   Raises:
@@ -68,13 +68,14 @@ def prompt_shapes(
   slots: int,
   hints: Callable[[Any], Mapping[str, np.ndarray]] | None = None,
 ) -> Prompts:
-  """Shapes of a batch of prompts, with what verifiers read of them.
+  """Shapes of a batch of prompts, with the arrays that verifiers read.
 
   Args:
-    problem: Has a record, whose arrays are those of all.
+    problem: The problem; the arrays of its first record are those of all.
     num_prompts: P.
     slots: S.
-    hints: Arrays of a record that are put into its completions.
+    hints: (record) -> arrays for the corrections of its completions; None:
+      there are none.
   """
   record = problem.train[0]
   arrays = {

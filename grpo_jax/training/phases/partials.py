@@ -1,4 +1,4 @@
-"""How the rollouts of a phase are cut, from the settings of a run."""
+"""Partial rollouts of a phase, from the settings of a run."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def make(
   name: str,
   required: frozenset[str],
 ) -> partial.Partial | None:
-  """How rollouts of the phase called `name` are cut; None: they are whole.
+  """Makes the partial rollouts of the phase `name`; None if rollouts are whole.
 
   Args:
-    config, problem, policy: Of the run.
-    name: Of the phase.
+    config, problem, policy: Settings, problem and model of the run.
+    name: Name of the phase.
     required: Optional inputs that its objective reads.
   """
   phase = config.section(name)
@@ -41,7 +41,7 @@ def make(
     record_kept="kept_ids" in required,
   )
   length = min(length, num_slots)
-  # Where each completion ends before the bound comes, it never gets more.
+  # If every completion ends before the bound, none ever gets more tokens.
   is_bounded = length * (phase.staleness + 1) < num_slots
   return partial.Partial(
     go_on=models.played(
@@ -68,13 +68,13 @@ def make(
 def stream(
   problem: Problem, phase: Any, seed: int, rows: Sequence[int]
 ) -> pipeline.PlacedPrompts:
-  """The prompts of a phase whose rollouts are cut.
+  """The prompts of a phase with partial rollouts.
 
   Args:
-    problem: Of the run.
+    problem: The problem of the run.
     phase: Its section of the config.
-    seed: Of the order.
-    rows: Which ones of each batch to make.
+    seed: Seed of the order.
+    rows: Rows of each batch that this process makes.
   """
   return pipeline.PlacedPrompts(
     problem.of_domains(problem.train, phase.domains),

@@ -1,4 +1,4 @@
-"""What a reward model keeps of earlier phases, from the settings of a run."""
+"""The reservoir of old groups for a reward model, from the settings of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def make(
   max_new_tokens: int,
   num_shards: int,
 ) -> reservoir.Reservoir | None:
-  """The reservoir of a phase; None where it learns from nothing that is old.
+  """Makes the reservoir of a phase; None if it learns from no earlier phase.
 
   Args:
     config: Settings of the run.
