@@ -183,7 +183,7 @@ def going_on(together: Sequence[OpenRun]) -> list[OpenRun]:
 
 
 def _failure(run: OpenRun) -> Exception | None:
-  """The exception to raise for a run that a health rule has stopped, or None."""
+  """The exception for a run that a health rule has stopped, or None."""
   if run.health.halted is None:
     return None
   run.saved.wait()

@@ -88,7 +88,7 @@ class Result:
 
   @property
   def stopped(self) -> str:
-    """The step at which a signal stopped the run, and the saved step, in words."""
+    """The step where a signal stopped the run, and the saved step, in words."""
     said = f"after step {self.step}, and "
     if self.saved_step == self.step:
       return f"{said}saved"
@@ -195,7 +195,7 @@ class OpenRun:
     return monitor
 
   def program(self, what: str, index: int, make: Callable[[], Any]) -> Any:
-    """Returns a program of phase `index`, made once for all phases of its name."""
+    """Returns a program of phase `index`, made once for phases of its name."""
     key = what, self.config.phases[index]
     if key not in self.programs:
       self.programs[key] = make()
@@ -397,9 +397,7 @@ def enter(run: OpenRun, index: int) -> None:
 
 
 def result(run: OpenRun) -> Result:
-  """Returns the end of a run, evaluated if that is missing; writes it to the
-  log.
-  """
+  """The end of a run, evaluated if that is missing; writes it to the log."""
   preempted, saved_step = run.stop.agreed(), None
   if preempted:
     run.saved.wait()
@@ -557,7 +555,7 @@ def record(
 
 
 def is_looked_at(every: int, done: int) -> bool:
-  """Says if rows of a step are written: the first step, and every so many."""
+  """Says if rows of a step are written: of the first, and of every n-th."""
   return every > 0 and (done == 1 or done % every == 0)
 
 
@@ -599,7 +597,7 @@ def looked_at(run: OpenRun, name: str) -> dict[str, float]:
 
 
 def save(run: OpenRun, index: int, global_step: int, stream_state: Any) -> None:
-  """Saves all that the run needs to continue; the log reaches the disk first."""
+  """Saves what the run needs to go on; the log reaches the disk first."""
   run.log.flush()
   extra = {
     "phase": index,

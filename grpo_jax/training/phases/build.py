@@ -1,6 +1,6 @@
-"""From a config to the parts of a phase: members, losses, player, judge.
+"""Makes the parts of a phase from a config: models, losses, sampler, reward.
 
-What has to fit together before a phase is made.
+`make_parts` also checks that settings, data and devices go together.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from grpo_jax.training.problem.problem import Problem
 from grpo_jax.training.runtime import jit, sharding
 from grpo_jax.types import ROW_AXES, Algorithm, Critic, Policy
 
-# Who compares the policy with another one: by a ratio, or by a distance.
+# Inputs that compare the policy with another one, by a ratio or a divergence.
 _COMPARED = frozenset(("old_logp", "behavior_logp", "ref_logp"))
 
 
@@ -142,7 +142,7 @@ def groups(
 
 
 def inputs(given: frozenset[str], required: frozenset[str], name: str) -> None:
-  """Raises ValueError if nothing provides what the algorithm reads."""
+  """Raises ValueError if an input that the algorithm reads is not provided."""
   for need in (
     "step_rewards",
     "turns",
@@ -158,12 +158,14 @@ def inputs(given: frozenset[str], required: frozenset[str], name: str) -> None:
 
 
 def check_domains(problem: Problem, count: int, setting: str) -> None:
-  """Raises ValueError if there is nothing for a domain; indexing would clamp.
+  """Raises ValueError if a setting has too few values for the domains.
+
+  Indexing by domain would clamp without an error.
 
   Args:
-    problem: Records with domains.
-    count: How many domains the setting is about.
-    setting: The name of the setting, and its value.
+    problem: Problem whose records have domains.
+    count: Number of domains that the setting covers.
+    setting: Name of the setting, and its value.
   """
   if len(problem.domains) > count:
     raise ValueError(
@@ -177,8 +179,8 @@ def gradient_steps(
 ) -> None:
   """Warns of gradient steps that no ratio corrects.
 
-  The first one of a batch is on-policy. A policy gradient without a ratio is
-  biased in those that follow.
+  The first gradient step on a batch is on-policy. A policy gradient without a
+  ratio is biased in the steps after it.
   """
   own = algorithm.config_class()
   follow = phase.num_epochs * phase.num_minibatches - 1
@@ -206,7 +208,7 @@ def make_parts(
   name: str,
   mesh: Mesh,
 ) -> Phase:
-  """The fixed functions of the phase called `name`.
+  """Makes the fixed functions of the phase `name`.
 
   Raises:
     ValueError: The phase's prompts do not split over the mesh, or two features
@@ -301,7 +303,7 @@ def make_parts(
   if phase.reward_weights:
     names = config.rewards.names
     judge = judge.weighted(dict(zip(names, phase.reward_weights, strict=True)))
-  # Only what is true ranks the pairs that a reward model learns from.
+  # A reward model learns from pairs that are ranked without models.
   proxy = None
   if _models(config, phase):
     steps = models_lib.steps(config.reward_model, problem.tokenizer)
@@ -359,15 +361,15 @@ def make_parts(
 
 @dataclasses.dataclass(frozen=True)
 class Models:
-  """The members of a phase, and what trains them.
+  """The models of a phase, and the losses that train them.
 
   Attributes:
     config: Settings of the run.
-    phase: Its section.
+    phase: Settings of the phase.
     policy: The model.
-    algorithm, objective: The objective of the phase and its config.
-    plan: How rows become micro-batches.
-    outside: Models that are not this run's, by the name of the member.
+    algorithm, objective: Algorithm of the phase, and its config.
+    plan: Division of rows into micro-batches.
+    outside: Models from outside of the run, by name.
   """
 
   config: config_lib.RunConfig
@@ -392,25 +394,25 @@ class Models:
 
   @property
   def is_scored(self) -> bool:
-    """Whether a reward model scores completions of this phase."""
+    """True if a reward model scores completions of this phase."""
     return REWARD_MODEL in _models(self.config, self.phase)
 
   @property
   def references(self) -> models_lib.References:
-    """What the policy is held to."""
+    """The references that the KL divergence of the policy is measured to."""
     return models_lib.References(
       self.algorithm.name, self.phase, self.policy, self.outside
     )
 
   def critic(self) -> Critic | None:
-    """The model with values, of objectives that have one."""
+    """The critic, for objectives that have one."""
     if self.algorithm.critic_loss is None or "critic" not in self.phase.trains:
       return None
     settings = self.config.critic
     return critic_lib.make_critic(self.policy, settings.trunk, settings.freeze)
 
   def reward_model(self) -> Critic | None:
-    """The model that scores completions, or learns to."""
+    """The reward model, if it scores completions or learns to."""
     if not (self.is_scored or "reward" in self.phase.trains):
       return None
     model = self.outside.get("reward")
@@ -421,7 +423,7 @@ class Models:
     )
 
   def members(self) -> dict[str, Model]:
-    """By name; what they say of a batch is asked in this order."""
+    """The models of the phase by name, in the order in which they are asked."""
     found = {}
     if "ref_logp" in self.required:
       topk = getattr(self.objective, "topk", 0)
@@ -442,7 +444,7 @@ class Models:
     return found
 
   def views(self) -> dict[str, Any]:
-    """How members that judge are run."""
+    """The views of models that score completions, by name."""
     found: dict[str, Any] = {
       "policy": functools.partial(models.policy_view, self.policy)
     }
@@ -461,7 +463,7 @@ class Models:
     return found
 
   def losses(self) -> tuple[update.Loss, ...]:
-    """In the order in which they are taken for each minibatch."""
+    """The losses, in the order in which they are taken for each minibatch."""
     found: list[update.Loss] = []
     if "policy" in self.phase.trains:
       reference = None
@@ -525,7 +527,7 @@ class Models:
     )
 
   def _scalars(self) -> Model:
-    """What the algorithm trains beside the policy, anew in each phase."""
+    """The scalars that the algorithm trains, initialized in each phase."""
 
     def start(before):
       del before
@@ -541,7 +543,7 @@ class Models:
     )
 
   def _critic(self, critic: Critic) -> Model:
-    # It alone says values of states: numbers of a reward model are rewards.
+    # Only the critic gives values of states: a reward model gives rewards.
     to_the_end = "final_value" in self.required
     fields = models.values_to_the_end if to_the_end else models.value_fields
     return dataclasses.replace(
@@ -603,7 +605,7 @@ class Models:
 def _found_outside(
   config: config_lib.RunConfig, name: str, problem: Problem, mesh: Mesh
 ) -> dict[str, models_lib.Outside]:
-  """The models that a phase has from outside of the run, by member."""
+  """Finds the models of a phase from outside of the run, by name."""
   phase = config.section(name)
   find = functools.partial(
     models_lib.find_outside, config=config, problem=problem, mesh=mesh
@@ -637,7 +639,8 @@ def _models(
 ) -> set[str]:
   """The rewards by models that completions of a phase get."""
   found = {REWARD_MODEL, JUDGE} & {*config.rewards.functions}
-  # What is kept to be imitated is judged by models where that is asked for.
+  # Completions that are kept for imitation are scored by a model only if the
+  # phase sets a bound on its component.
   asked = phase.trains or found & {*phase.keep.bounds}
   is_judged = phase.plays and "reward" not in phase.trains and asked
   return found if is_judged else set()
@@ -654,11 +657,11 @@ def update_plan(
   shares_prompts: bool = True,
   by_domain: bool = False,
 ) -> UpdatePlan:
-  """How a batch of the phase becomes gradient steps on a mesh.
+  """Plans the gradient steps on a batch of the phase.
 
-  Each device has as many rows of a micro-batch as the others, and whole groups
-  where these are coupled: the size that is asked for is rounded up to the next
-  one that divides. `phase_checks.rows` has seen to it that there is one.
+  Each device has equally many rows of a micro-batch, and whole groups if these
+  are coupled: the size that the config asks for is rounded up to the next one
+  that divides. `rows` has checked that there is one.
   """
   num_shards = sharding.num_row_shards(mesh)
   micro = config_lib.micro_batch_size(
@@ -692,7 +695,7 @@ def update_plan(
 def update_path(
   name: str, phase: config_lib.PhaseConfig, plan: UpdatePlan
 ) -> str:
-  """Says how devices share the gradient steps of the phase."""
+  """Describes how devices share the gradient steps of the phase, in words."""
   minibatch = phase.num_rows // phase.num_minibatches
   text = (
     f"update of {name}: {minibatch // plan.micro_batch_size} micro-batches of"

@@ -1,4 +1,4 @@
-"""What is on disk of a run: the state of a checkpoint, a trained policy."""
+"""Runs and checkpoints from disk: phases, states and trained policies."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ class OpenPhase(NamedTuple):
 
   Attributes:
     parts: Its fixed functions.
-    enter: The state at its start, from the end of the phase before.
-    prompts: Shapes of its batches; with what environments and verifiers need
-      where rollouts are drawn ahead, and may be part of a checkpoint.
-    drawn: Shapes of a rollout that waits, from those of the state.
+    enter: (state at the end of the phase before) -> state at its start.
+    prompts: Shapes of its batches. If rollouts are drawn ahead, these may be
+      part of a checkpoint, and the shapes include arrays for environments and
+      verifiers.
+    drawn: (shapes of the state) -> shapes of a rollout that waits.
   """
 
   parts: step_lib.Phase
@@ -56,15 +57,15 @@ class OpenPhase(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-  """Trained models, with what they were trained on.
+  """A trained policy, with the settings and data of its run.
 
   Attributes:
     config: Settings of the run.
-    problem: What it was to solve.
+    problem: The problem that it was trained on.
     policy: The model.
-    mesh: On which the parameters are.
-    params: Parameters of the policy, averaged ones where there are any.
-    step: Step of the checkpoint; None of one that no run has trained.
+    mesh: Mesh with the parameters.
+    params: Parameters of the policy, averaged ones if there are any.
+    step: Step of the checkpoint; None if no run has trained it.
   """
 
   config: config_lib.RunConfig
@@ -78,15 +79,15 @@ class Loaded:
 def opened(
   stack: contextlib.ExitStack, workdir: files.Path, step: int | None = None
 ) -> Loaded:
-  """Opens a run for evaluation; the parameters are the averaged ones, if any.
+  """Opens a run for evaluation, with the averaged parameters if there are any.
 
-  What its config names by import path is imported, as in training: a warning
-  says what.
+  Objects that its config names by import path are imported, as in training; a
+  warning names them.
 
   Args:
-    stack: Closes what is opened here.
+    stack: Closes the files and processes that are opened here.
     workdir: Folder of the run, local or gs://.
-    step: Checkpoint; None: the last.
+    step: Step of the checkpoint; None: the last.
 
   Raises:
     FileNotFoundError: There is no run or no such checkpoint.
@@ -109,8 +110,9 @@ def opened_checkpoint(
   """Opens a Hugging Face checkpoint for evaluation, as `opened` does a run.
 
   Args:
-    stack: Closes what is opened here.
-    config: As a run from that checkpoint would have it (`model.checkpoint`).
+    stack: Closes the files and processes that are opened here.
+    config: Config of a run that begins with that checkpoint
+      (`model.checkpoint`).
 
   Raises:
     FileNotFoundError, ValueError: The checkpoint or the config is at fault.
@@ -125,7 +127,7 @@ def opened_checkpoint(
 def _described(
   stack: contextlib.ExitStack, config: config_lib.RunConfig
 ) -> tuple[problem_lib.Problem, Mesh, Policy]:
-  """What a config describes, on the devices that are here."""
+  """Makes problem, mesh and policy of a config, on the devices here."""
   problem = problem_lib.make_problem(config)
   stack.callback(problem.close)
   mesh = _mesh_here(config.mesh)
@@ -134,7 +136,7 @@ def _described(
 
 
 def _mesh_here(config: config_lib.MeshConfig) -> Mesh:
-  """The mesh of a run; where it does not fit, a copy on each device."""
+  """Makes the mesh of a run; if it does not fit, a copy on each device."""
   try:
     return sharding.make_mesh(**dataclasses.asdict(config))
   except ValueError:
@@ -147,9 +149,9 @@ def make_phases(
   policy: Policy,
   mesh: Mesh,
 ) -> list[OpenPhase]:
-  """The phases of a config in order."""
+  """Makes the phases of a config, in order."""
   found: list[OpenPhase] = []
-  needed: frozenset[str] = frozenset()  # Members that later phases go on with.
+  needed: frozenset[str] = frozenset()  # Models that later phases go on with.
   for index in reversed(range(len(config.phases))):
     name = config.phases[index]
     phase = config.section(name)
@@ -177,7 +179,7 @@ def _drawn(
   prompts: Prompts,
   state: TrainState,
 ) -> Rollouts:
-  """Shapes of what a phase draws ahead; nothing is run."""
+  """The shapes of the rollouts that a phase draws ahead; nothing is run."""
   if not isinstance(parts.player, host_turns.EpisodeSampler):
     draw = functools.partial(step_lib.drawn_stage, parts=parts)
     return jax.eval_shape(draw, state, prompts)
@@ -213,7 +215,7 @@ def first_state(
   policy: Policy,
   mesh: Mesh,
 ) -> TrainState:
-  """The state that a run starts with: another run's policy, if it says so.
+  """Makes the first state of a run, with another run's policy if it names one.
 
   Raises:
     FileNotFoundError, ValueError: The checkpoint is at fault.
@@ -236,9 +238,9 @@ def _check_policy(where: Any, policy: Policy, theirs: PyTree) -> None:
   """Raises ValueError unless shapes are those of a policy.
 
   Args:
-    where: Where they come from, for messages.
-    policy: Of a config.
-    theirs: Shapes of its parameters.
+    where: Origin of the shapes, for messages.
+    policy: Policy of a config.
+    theirs: Shapes of parameters.
   """
 
   def described(params):
@@ -265,16 +267,16 @@ def _check_policy(where: Any, policy: Policy, theirs: PyTree) -> None:
 
 
 def with_outside(state: TrainState, parts: step_lib.Phase) -> TrainState:
-  """The state with the members that come from outside of the run.
+  """Reads the models from outside of the run into the state.
 
-  One that goes on from phase to phase is read where it is not there yet.
+  A model that continues from phase to phase is read only if it is not there.
 
   Args:
-    state: Before the phase is entered.
+    state: State before the phase begins.
     parts: Functions of the phase.
 
   Raises:
-    FileNotFoundError, ValueError: What was found is gone, or damaged.
+    FileNotFoundError, ValueError: A model is gone, or damaged.
   """
   return state.with_members(
     **{
@@ -293,7 +295,7 @@ def restore(
   initial: TrainState,
   mesh: Mesh,
 ) -> TrainState:
-  """The state of a checkpoint, whatever its phase holds."""
+  """Restores the state of a checkpoint, in whichever phase it was saved."""
   extra = saved.extra(step)
   entered = phases[: extra["phase"] + 1]
   abstract = abstract_state(entered, initial)
@@ -307,12 +309,12 @@ def restore(
 
 
 def abstract_start(policy: Policy, seed: int) -> TrainState:
-  """Shapes before any phase; no parameter is made."""
+  """The shapes of the state before any phase; no parameter is made."""
   return jax.eval_shape(lambda: policy_lib.initial_state(policy, seed))
 
 
 def abstract_state(phases: list[OpenPhase], initial: TrainState) -> TrainState:
-  """Shapes after entering these phases; raises if one cannot be entered."""
+  """The shapes after entering these phases; raises if one cannot be entered."""
   abstract = initial
   for phase in phases:
     abstract = jax.eval_shape(phase.enter, abstract)

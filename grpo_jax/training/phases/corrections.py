@@ -1,4 +1,4 @@
-"""What is put into wrong completions, from settings to token ids."""
+"""Corrections of wrong completions, from settings to token ids."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Record = Mapping[str, Any]
 def make(
   config: config_lib.RunConfig, problem: Problem, name: str
 ) -> hints_lib.Correction | None:
-  """What the phase called `name` does with wrong completions; None: nothing.
+  """Makes the correction of the phase `name`; None if it corrects nothing.
 
   Raises:
     ValueError: The task knows no right answers, a text is not made of its
@@ -58,11 +58,11 @@ def make(
 def arrays(
   config: config_lib.RunConfig, problem: Problem, name: str
 ) -> Callable[[Record], dict[str, np.ndarray]] | None:
-  """(record) -> the hints of its prompt, for `extras`; None: it needs none.
+  """Returns (record) -> hints of its prompt, for `extras`; None without hints.
 
   Args:
-    config, problem: Of the run.
-    name: Of the phase.
+    config, problem: Settings and problem of the run.
+    name: Name of the phase.
   """
   if not config.section(name).correction.corrects:
     return None
@@ -71,11 +71,11 @@ def arrays(
 
 @dataclasses.dataclass(frozen=True)
 class Hints:
-  """What is put in where the answer is known.
+  """Hints for completions of prompts whose answer is known.
 
   Attributes:
-    where: The section of the settings.
-    solutions: What the task knows of right answers.
+    where: Section of the settings.
+    solutions: Right answers of the task.
     before, after: Token ids around an answer, the end token included.
     size: N, slots for each hint.
   """
@@ -87,9 +87,9 @@ class Hints:
   size: int
 
   def arrays(self, record: Record) -> dict[str, np.ndarray]:
-    """Both hints of a record, [N] int32 with -1 behind.
+    """The two hints of a record, each [N] int32 with -1 after its end.
 
-    What is longer than N would not fit into a completion, and is not there.
+    A hint that is longer than N would not fit into a completion, and is all -1.
     """
     found = self.solutions.find(record["extras"])
     answer = [*self.before, *found.answer, *self.after]
@@ -99,7 +99,7 @@ class Hints:
     }
 
   def check(self, record: Record) -> None:
-    """Tries the sentence on one record, behind a draft that has an answer.
+    """Tries the sentence on one record, after a draft that has an answer.
 
     Raises:
       ValueError: The verifier does not take the answer of the sentence.
@@ -148,10 +148,11 @@ def _hints(config: config_lib.RunConfig, problem: Problem, name: str) -> Hints:
 def _ids(
   problem: Problem, setting: str, text: str, may_be_empty: bool = False
 ) -> tuple[int, ...]:
-  """The tokens of a text.
+  """The token ids of a text.
 
   Raises:
-    ValueError: It has none, or is not made of tokens of the run.
+    ValueError: It is empty, is not made of tokens of the run, or has a token
+      that ends a completion.
   """
   try:
     found = tuple(problem.tokenizer.markup_ids(text))

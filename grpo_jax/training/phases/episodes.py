@@ -1,17 +1,17 @@
-"""Rows of this process whose environment is on the host, as they are played.
+"""Episodes on the host: the rows of this process, as far as they are played.
 
-Between two calls of the device (`rollout/host_turns.py`) their actions are told
-to the sessions, and what has come of answers goes back: ids, and no text.
+Between two calls of the device (`rollout/host_turns.py`), `HostRows` tells the
+actions of rows to their sessions, and returns the answers that have come. The
+device gets ids, not text.
 
-Contexts of episodes on the host: when a summary is due, and what follows it.
+`EpisodeContexts` decides when a context is replaced by a summary, and what the
+next one begins with. The device writes ids and knows nothing of turns
+(`rollout/host_state.py`), so the turns of each episode are kept here:
+observations, actions, and the observation that is held back while a summary is
+written. All of it is ids: a next context begins with the very tokens of the one
+before, and no text is encoded twice.
 
-The device writes ids and knows nothing of turns (`rollout/host_state.py`).
-Here are the turns of each episode: what was read, what was done, which
-observation is held back while a summary is written. All of it is ids: what a
-next context begins with are the very tokens of the one before, and no text is
-encoded twice.
-
-What is counted of the turns of episodes whose environment is on the host.
+`TurnCounts` adds up metrics of the turns.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ class _Episode:
   Attributes:
     first: Ids of its first prompt.
     prompt_size: Tokens that its context began with.
-    read: What the action that comes next answers; None in the first turn.
-    held: What is read when the next context begins; None if nothing waits.
+    read: Observation before the next action; None in the first turn.
+    held: Observation that is held back until the next context begins; None if
+      there is none.
     pairs: Its turns.
     turns: Actions since the context began.
-    number: Of the context, from 0.
-    summarizes: A summary is written.
-    opening: What the next context begins with, until it is taken.
+    number: Number of the context, from 0.
+    summarizes: True while a summary is written.
+    opening: Ids that the next context begins with, until they are taken.
   """
 
   def __init__(self, first: Ids):
@@ -79,28 +80,28 @@ class EpisodeContexts:
     prompts: Sequence[Sequence[int]],
     num_slots: int,
   ):
-    """All episodes are in their first context.
+    """Starts all episodes in their first context.
 
     Args:
-      compaction: When they are not any more.
+      compaction: Rule for the end of a context.
       prompts: Ids of each first prompt.
-      num_slots: T, of what follows a prompt.
+      num_slots: T, slots after a prompt.
     """
     self._compaction = compaction
     self._num_slots = num_slots
     self._episodes = [_Episode(tuple(map(int, ids))) for ids in prompts]
 
   def room(self, row: int) -> int:
-    """Tokens that may follow what the context begins with."""
+    """The number of tokens that may follow the opening of the context."""
     size = self._compaction.context_len - self._episodes[row].prompt_size
     return min(max(size, 1), self._num_slots)
 
   def summarizes(self, row: int) -> bool:
-    """Whether what it writes is a summary, and no action."""
+    """True if the row writes a summary instead of an action."""
     return self._episodes[row].summarizes
 
   def acted(self, row: int, action: Sequence[int]) -> None:
-    """Notes an action that is whole."""
+    """Notes a complete action."""
     episode = self._episodes[row]
     episode.turns += 1
     if episode.read is not None:  # It answers more than the first prompt.
@@ -110,11 +111,11 @@ class EpisodeContexts:
   def to_read(
     self, row: int, observation: Sequence[int], size: int
   ) -> tuple[Ids, bool]:
-    """What is read after an action, and whether it asks for a summary.
+    """Returns the ids to read after an action, and if they ask for a summary.
 
     Args:
       row: The episode.
-      observation: What the environment has said; held back if one is due.
+      observation: Ids from the environment; held back if a summary is due.
       size: Tokens of the completion so far.
     """
     compaction, episode = self._compaction, self._episodes[row]
@@ -129,13 +130,13 @@ class EpisodeContexts:
     return compaction.instruction, True
 
   def summarized(self, row: int, summary: Sequence[int]) -> None:
-    """Puts the next context together, once a summary has come to its end."""
+    """Puts the next context together, once a summary is complete."""
     compaction, episode = self._compaction, self._episodes[row]
     assert episode.held is not None
     opening = episode.first[: compaction.head_len]
     before, after = compaction.resume
     told = (*before, *map(int, summary[:-1]), *after)
-    # Also if it is dropped: an ablation keeps the same turns.
+    # A summary counts even if it is dropped: an ablation keeps the same turns.
     size = len(opening) + len(told)
     if compaction.keeps_summary:
       opening += told
@@ -154,7 +155,7 @@ class EpisodeContexts:
     episode.opening = opening
 
   def open(self) -> host_state.Openings:
-    """Begins the contexts that are ready; NumPy arrays."""
+    """Begins the contexts that are ready; returns NumPy arrays."""
     num_slots = self._compaction.prompt_len
     shape = len(self._episodes), num_slots
     fields: dict[str, Any] = {
@@ -174,7 +175,7 @@ class EpisodeContexts:
     return host_state.Openings(**fields)
 
   def resumed(self) -> dict[int, Ids]:
-    """What the contexts go on with that have begun since the last time."""
+    """Returns held observations of contexts that began since the last call."""
     found = {}
     for row, episode in enumerate(self._episodes):
       if episode.held is not None and not episode.summarizes:
@@ -188,14 +189,14 @@ _COUNTS = ("calls", "blocked", "failed", "tokens", "observed")
 
 
 class TurnCounts:
-  """Sums over the rows of a process, of each of the first turns.
+  """Sums over the rows of a process, for each of the first turns.
 
-  Those of all later turns are added up. The names are there whatever happens,
-  so that several processes have the same ones.
+  All later turns share one sum. The names do not depend on what happens, so
+  that several processes have the same ones.
   """
 
   def __init__(self, max_turns: int):
-    """Nothing is counted yet.
+    """Starts all sums at 0.
 
     Args:
       max_turns: Most turns of an episode.
@@ -209,14 +210,14 @@ class TurnCounts:
     }
 
   def add(self, name: str, turn: int, amount: float = 1.0) -> None:
-    """Adds to "calls", "blocked", "failed", "tokens" or "observed".
+    """Adds to "calls", "blocked", "failed", "tokens", "observed" or "seconds".
 
-    "seconds" too, from a question to its answer.
+    "seconds" are those from a question to its answer.
     """
     self._sums[name][min(turn, len(self._names) - 1)] += amount
 
   def metrics(self) -> dict[str, float]:
-    """By their names in the log; seconds are means over the calls."""
+    """Returns the sums by their names in the log, and mean seconds of calls."""
     found = {
       f"turn/{turn}/{name}": float(self._sums[name][place])
       for name in _COUNTS
@@ -237,7 +238,7 @@ _PATIENCE_S = 1.0
 def contexts(
   turns: host_turns.HostTurns, batch: pipeline.PromptBatch, index: np.ndarray
 ) -> EpisodeContexts | None:
-  """Those of episodes that begin with these prompts; None if they stay."""
+  """Makes the contexts of episodes of a batch; None without compaction."""
   if turns.compaction is None:
     return None
   tokens = np.asarray(batch.prompts.tokens)
@@ -250,11 +251,11 @@ def contexts(
 
 
 class _Past(NamedTuple):
-  """An action of a former step, and what was said of it.
+  """An action of a former step, and the answer to it.
 
   Attributes:
     action, observation: Ids.
-    reward: Of the action.
+    reward: Reward of the action.
   """
 
   action: list[int]
@@ -263,7 +264,7 @@ class _Past(NamedTuple):
 
 
 def _past(rollout: Rollout, row: int, num_turns: int) -> Iterator[_Past]:
-  """The turns of a row that its session has answered."""
+  """Yields the turns of a row that its session has answered."""
   tokens, observed = np.asarray(rollout.tokens[row]), rollout.observed
   assert observed is not None
   assert rollout.turn is not None
@@ -288,7 +289,7 @@ class HostRows:
   Attributes:
     episodes: Their sessions.
     done: Episodes that were not cut off.
-    counts: Of their turns.
+    counts: Metrics of their turns.
   """
 
   def __init__(
@@ -317,7 +318,7 @@ class HostRows:
     self._call_s = 0.0
 
   def nothing(self) -> host_state.HostAnswers:
-    """No answer to any row; NumPy arrays, as all here."""
+    """Makes empty answers to all rows; NumPy arrays, as in all this class."""
     num_rows = len(self.done)
     fields: dict[str, Any] = {
       "observation": np.zeros((num_rows, self._max_read_len), np.int32),
@@ -333,15 +334,15 @@ class HostRows:
   def go_on(
     self, rollout: Rollout, cut: host_turns.CutTurn
   ) -> host_state.HostAnswers:
-    """Has new sessions answer what those of the steps before have answered.
+    """Plays former turns again, in new sessions.
 
-    A session that does not answer as the one before it has failed.
+    A session that does not give the answers of the former one has failed.
 
     Args:
-      rollout, cut: How far rows have come; NumPy arrays.
+      rollout, cut: Progress of the rows; NumPy arrays.
 
     Returns:
-      What the device is told first: which rows have failed.
+      The first answers for the device: which rows have failed.
     """
     over, turns = np.asarray(cut.over), np.asarray(cut.turn)
     self._over |= over
@@ -377,7 +378,7 @@ class HostRows:
     return answers
 
   def _is_same(self, row: int, said: SessionAnswer, past: _Past) -> bool:
-    """Whether an answer is that of a former step; if not, the row fails."""
+    """Says if an answer equals that of a former step; if not, the row fails."""
     try:
       ids = self._problem.tokenizer.observation_ids(
         said.observation, self._environment.max_observation_len
@@ -400,11 +401,11 @@ class HostRows:
     return is_same
 
   def ask(self, actions: host_state.Actions) -> None:
-    """Tells the sessions what rows have done.
+    """Tells the sessions the actions of their rows.
 
     Args:
-      actions: NumPy arrays; no action where a row still writes, waits, or is
-        over.
+      actions: NumPy arrays; a row that still writes, waits, or is over has no
+        action.
     """
     self._call_s = time.perf_counter() - self._called_at
     length, ended = np.asarray(actions.length), np.asarray(actions.ended)
@@ -431,7 +432,7 @@ class HostRows:
   def _summarized(
     self, tokens: Any, length: np.ndarray, ended: np.ndarray
   ) -> np.ndarray:  # [B] bool
-    """Takes the summaries among what has ended; whose they are."""
+    """Takes the summaries that have ended; returns the rows that write one."""
     assert self._contexts is not None
     found = np.zeros(len(length), bool)
     for row in map(int, np.flatnonzero(length)):
@@ -451,13 +452,14 @@ class HostRows:
     return openings
 
   def answers(self, is_idle: bool) -> host_state.HostAnswers:
-    """What has come since the call before.
+    """Returns the answers that have come since the last call.
 
-    Whoever is idle waits for the first answer, and then for more of them as
-    long as the call took: it takes as long for one row as for all of them.
+    An idle process waits for the first answer, and then for further ones as
+    long as the last call of the device took: a call takes as long for one row
+    as for all of them.
 
     Args:
-      is_idle: No row of any process has something to do on the device.
+      is_idle: True if no row of any process has work on the device.
     """
     answers: Any = self.nothing()
     self._end(answers, np.flatnonzero(self._cut).tolist())
@@ -477,13 +479,13 @@ class HostRows:
     return answers
 
   def _end(self, answers: Any, rows: list[int]) -> None:
-    """Ends episodes that are cut off; their scores are waited for later."""
+    """Ends episodes that are cut off; `end` waits for their scores later."""
     answers.came[rows] = True
     self._over[rows] = True
     self.episodes.ask({row: (None, True) for row in rows})
 
   def _take(self, answers: Any, timeout_s: float) -> None:
-    """Adds what has come until then to the answers."""
+    """Adds to `answers` those that come within `timeout_s` seconds."""
     for row, said in self.episodes.poll(timeout_s).items():
       if self._over[row]:
         continue  # Its scores, after it was cut off.
@@ -512,7 +514,7 @@ class HostRows:
       self._tell(answers, row, ids)
 
   def _tell(self, answers: Any, row: int, ids: Sequence[int]) -> None:
-    """Has a row read ids, and go on if it has room for more."""
+    """Lets a row read ids, and continue if it has room for more."""
     room = self._num_slots
     if self._contexts is not None:
       room = self._contexts.room(row)
@@ -523,7 +525,7 @@ class HostRows:
       self._end(answers, [row])
 
   def _count(self, row: int, has_failed: bool) -> None:
-    """A call of a row has come to its end."""
+    """Counts a call of a row that has ended."""
     turn = self._turns[row] - 1
     seconds = time.perf_counter() - self._asked_at[row]
     self.counts.add("calls", turn)
@@ -537,7 +539,7 @@ class HostRows:
       self.episodes.poll(_PATIENCE_S)
 
   def scores(self) -> dict[str, np.ndarray]:  # each [B] float32
-    """Scores of each row, with "return"; all NaN where a row has failed."""
+    """The scores of each row, with "return"; all NaN if the row has failed."""
     names = self._problem.score_names
     for row, scores in list(self.episodes.scores.items()):
       if set(scores) != set(names):

@@ -1,19 +1,23 @@
-"""How a batch advances the state: one program, or two with the host between.
+"""Drivers, which advance the state of a run by one batch.
 
 A driver takes the state and a batch from the stream, dispatches the compiled
-stages of `stages.py` and returns at once: what the step will have to say is
-fetched later, while the next step runs. Two drivers wait for the host: the
-split one for its verifiers, and that of episodes for its sessions. A driver
-that is given the batches that come next too draws their rollouts ahead; they
-wait in `TrainState.queue`. While the host verifies, the device would have
-nothing else to do. Where verifiers are in the program, nothing is gained by it
-but what is to be studied: the same order of draws and updates, and the same
-queue.
+stages of `step/step.py` and returns at once: the metrics of the step are
+fetched later, while the next step runs. `make_driver` chooses one of these:
+
+* given completions: one program, which trains on the completions of the data;
+* fused: one program, which samples, scores and updates;
+* ahead: two programs, one of which draws rollouts ahead of the other;
+* split: two programs, with the verifiers of the host between them;
+* episodes: the host plays the turns of a rollout between calls of the device.
+
+The last two wait for the host, for its verifiers or for its sessions. A driver
+that also gets the batches that come next draws their rollouts ahead; they wait
+in `TrainState.queue`. So the device has work while the host verifies. If
+verifiers are part of the program, drawing ahead saves no time: it is there to
+study the same order of draws and updates, with the same queue.
 
 Of several processes, each passes the rows of a batch that its devices hold
-(`rows_to_feed`), and scores the completions of these.
-
-Batches of completions that are given, and not drawn.
+(`rows_to_feed`), and scores the completions of these rows.
 """
 
 from __future__ import annotations
@@ -44,14 +48,14 @@ from grpo_jax.types import Rollouts, Scored, TrainBatch, TrainState
 def train_batch(
   batch: pipeline.SupervisedBatch, rows: np.ndarray, num_rows: int
 ) -> TrainBatch:
-  """A batch of given completions in the layout of every other batch.
+  """Makes a `TrainBatch` of completions that come with the data.
 
-  Of a pair, the row that was preferred is right, and has the reward 1.
+  Of a pair, the preferred row is right and has the reward 1.
 
   Args:
     batch: Rows of one process.
-    rows: Which ones of the whole batch they are.
-    num_rows: How many the whole batch has.
+    rows: Numbers of these rows in the whole batch.
+    num_rows: Number of rows of the whole batch.
   """
   everyone = np.ones(len(rows), bool)
   group_size = len(batch.tokens) // len(batch.prompt_tokens)
@@ -77,16 +81,18 @@ def train_batch(
 
 @dataclasses.dataclass(frozen=True)
 class StepResult:
-  """What one dispatched step will have to say.
+  """The result of a dispatched step.
 
   Attributes:
-    metrics: Waits for the step; its numbers.
-    written: Waits for what made it; its rows, on the devices of one run. None
-      in phases whose completions are given.
+    metrics: Waits for the step, and returns its metrics.
+    written: Waits for the program that makes the rows of the step, and returns
+      them, on the devices of one run. None in phases whose completions are
+      given.
     batch: The prompts of the rows that this process feeds.
-    errors: Why rows could not be scored that this process judges.
-    told: Of each rollout that is left in `TrainState.queue`, what its sessions
-      have said that no array holds.
+    errors: Error messages of rows that this process judges and that could not
+      be scored.
+    told: Reports of sessions on each rollout that is left in
+      `TrainState.queue`, which no array holds.
   """
 
   metrics: Callable[[], dict[str, float]]
@@ -96,10 +102,10 @@ class StepResult:
   told: tuple[judging.HostReport, ...] = ()
 
 
-# counts of this process -> () -> those of all, to be fetched later.
+# Counts of this process -> () -> counts of all processes, fetched later.
 Totals = Callable[[dict[str, float]], Callable[[], dict[str, float]]]
 
-# (state, batch, *batches that come next) -> the state one step on, and more.
+# (state, batch, *batches that come next) -> the next state, and the result.
 Driver = Callable[..., tuple[TrainState, StepResult]]
 
 
@@ -109,11 +115,11 @@ def make_driver(
   parts: step.Phase,
   told: Sequence[judging.HostReport] = (),
 ) -> Driver:
-  """The driver of a phase: given completions, fused, ahead, split, or episodes.
+  """Makes the driver of a phase; see the list at the top of the module.
 
   Args:
-    problem, mesh, parts: Of the phase.
-    told: As `StepResult.told` of the step before the first one.
+    problem, mesh, parts: Problem, devices and functions of the phase.
+    told: `StepResult.told` of the step before the first one.
   """
   if parts.player is None:
     return _supervised(mesh, parts)
@@ -127,7 +133,7 @@ def make_driver(
 def make_draw(
   problem: problem_lib.Problem, mesh: Mesh, parts: step.Phase
 ) -> Callable[[TrainState, pipeline.PromptBatch], dynamic_sampling.Groups]:
-  """(state, batch) -> scored completions of prompts, and no update."""
+  """Makes (state, batch) -> scored completions, without an update."""
   if isinstance(parts.player, host_turns.EpisodeSampler):
     return _Episodes(problem, mesh, parts).draw
   if problem.judge.on_host is not None:
@@ -148,7 +154,7 @@ def rows_to_feed(
   mesh: Mesh,
   phase: config_lib.PhaseConfig,
 ) -> np.ndarray:
-  """The rows of each batch of a phase that this process has to pass on."""
+  """The rows of each batch of a phase that this process passes on."""
   rows, size = sharding.by_rows(mesh), phase.num_prompts
   if not problem.judge.asks_host:
     return sharding.local_rows(rows, size * phase.max_rounds)
@@ -160,7 +166,7 @@ def rows_to_feed(
 
 
 def _supervised(mesh: Mesh, parts: step.Phase) -> Driver:
-  """Advances the state by a batch of given completions."""
+  """Makes the driver for batches of given completions."""
   advance = jit_step(mesh, step.supervised_step, parts)
   rows = sharding.by_rows(mesh)
 
@@ -175,7 +181,7 @@ def _supervised(mesh: Mesh, parts: step.Phase) -> Driver:
 
 
 def _fused(mesh: Mesh, parts: step.Phase) -> Driver:
-  """Advances the state by the one program: sample, score, update."""
+  """Makes the driver with one program: sample, score, update."""
   advance = jit_step(mesh, step.fused_step, parts)
   rows = sharding.by_rows(mesh)
 
@@ -188,11 +194,11 @@ def _fused(mesh: Mesh, parts: step.Phase) -> Driver:
 
 
 def _ahead(mesh: Mesh, parts: step.Phase) -> Driver:
-  """Advances the state by two programs: one draws ahead, one learns.
+  """Makes the driver with two programs: one draws ahead, one learns.
 
-  Nothing stands between them, and the device runs one after the other. As one
-  program they would take as long, and it would be compiled three times: the
-  first steps draw several batches, and the last ones none.
+  Nothing stands between them, and the device runs one after the other. One
+  program would take as long, and would be compiled three times: the first steps
+  draw several batches, and the last ones draw none.
   """
   rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
   sample = jit.Program(
@@ -226,13 +232,13 @@ def with_queue(
   batches: Sequence[Any],
   draw: Callable[[TrainState, Any, int], Rollouts],
 ) -> tuple[TrainState, tuple[Rollouts, ...]]:
-  """The state without its queue, and the queue with what was missing.
+  """Returns the state without its queue, and the queue filled up by draws.
 
   Args:
-    state: Before a step.
-    batches: Of the step, and those that come next.
-    draw: (state without a queue, batch, steps until it is trained) -> what the
-      policy writes for it.
+    state: State before a step.
+    batches: Batch of the step, and those that come next.
+    draw: (state without a queue, batch, steps until it is trained) -> rollouts
+      of the policy.
   """
   queue = state.queue
   state = dataclasses.replace(state, queue=())
@@ -241,11 +247,11 @@ def with_queue(
 
 
 class _Split:
-  """A step in two programs with the host's verifiers between them.
+  """The driver with the host's verifiers between two programs.
 
-  The device works through what is dispatched in its order. A rollout that is
-  drawn ahead is dispatched before the host verifies, so it is drawn while the
-  host does; the update, which needs the scores, comes after it.
+  The device works through its programs in the order of dispatch. A rollout that
+  is drawn ahead is dispatched before the host verifies, so the device draws
+  while the host verifies. The update needs the scores, and comes after.
   """
 
   def __init__(
@@ -331,7 +337,7 @@ class _Split:
   def draw(
     self, state: TrainState, batch: pipeline.PromptBatch
   ) -> dynamic_sampling.Groups:
-    """Scored completions of prompts, and no update."""
+    """Returns scored completions of prompts, without an update."""
     drawn = self._draw(state, batch, 0)
     return self._judged(state, batch, drawn, {})[0]
 
@@ -351,7 +357,7 @@ class _Split:
     drawn: Rollouts,
     errors: judging.Errors,
   ) -> tuple[dynamic_sampling.Groups, dict[str, float]]:
-    """Scored groups of the batch, and what is counted; adds to `errors`."""
+    """Returns scored groups of the batch, and counts; adds to `errors`."""
     fetched = judging.rollout_to_judge(self._mesh, drawn.rollout)
     fetched_greedy = baseline = None
     if drawn.greedy is not None:
@@ -385,7 +391,9 @@ class _Split:
   def _verdict(
     self, state, prompts, rollout, said: rewards.HostScores
   ) -> Scored:
-    """What all judges say together; others are asked on the device."""
+    """Scores a rollout: combines the host's rewards with those of the
+    device.
+    """
     if self._judge.is_host_alone:
       with jax.transfer_guard("allow"):
         alone = self._judge.score_on_host(said)
@@ -397,10 +405,11 @@ class _Split:
 
 
 def totals(mesh: Mesh) -> Totals:
-  """What adds up the counts of all processes.
+  """Makes a function that adds up the counts of all processes.
 
-  Of seconds, as "time/verify_s", the largest counts: the slowest process is
-  waited for. All processes call it for the same names, in the same order.
+  Of seconds, as "time/verify_s", the maximum is taken, since all wait for the
+  slowest process. All processes call the function with the same names, in the
+  same order.
   """
   if jax.process_count() == 1:
     return lambda counts: lambda: counts
@@ -422,18 +431,18 @@ def totals(mesh: Mesh) -> Totals:
 
 
 class _Episodes:
-  """The host between the turns of a rollout; what it says are the scores.
+  """The driver for an environment on the host, whose sessions score rollouts.
 
-  With rollouts that are played ahead, the update of a step is dispatched when
-  all rows of such a rollout wait for their sessions for the first time: it is
-  what the device has to do meanwhile. The rollout is drawn by a copy of the
-  weights before that update, which the update itself overwrites.
+  If rollouts are played ahead, the update of a step is dispatched when all rows
+  of such a rollout wait for their sessions for the first time, so that the
+  device has work meanwhile. The rollout is drawn by a copy of the weights
+  before that update, since the update overwrites them.
 
-  What is played ahead is scored already, and waits with its scores: nobody can
-  be asked again. What sessions have said that is no array waits in this object,
-  and in the `StepResult` for whoever saves a checkpoint. Where rollouts are
-  cut, a step plays on in all places, and why a row has failed waits with its
-  group.
+  A rollout that is played ahead has been scored, and waits with its scores: its
+  sessions are over and cannot be asked again. Their reports that no array holds
+  wait in this object, and in `StepResult` for a checkpoint. With partial
+  rollouts, a step continues the rows of all places, and the error of a failed
+  row waits with its group.
   """
 
   def __init__(
@@ -459,7 +468,7 @@ class _Episodes:
       out_shardings=whole,
     )
     self._stamp = jax.jit(step.with_version, out_shardings=self._rows)
-    # A jitted function may hand on what it is given; a copy is asked for.
+    # A jitted function may return its inputs themselves, so they are copied.
     self._copied = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
     self._whole = whole
     self._learn = jit_step(mesh, step.learn_stage, parts)
@@ -519,7 +528,7 @@ class _Episodes:
   def _advance(
     self, state: TrainState, batch: pipeline.PromptBatch
   ) -> tuple[TrainState, StepResult]:
-    """A step in which the rows of all places get a few tokens more."""
+    """Makes a step in which the rows of all places get a few more tokens."""
     prompts = sharding.from_local(batch.prompts, self._rows)
     key = self._key_of(state, jax.device_put(np.int32(0), self._whole))
     inputs = state.params["policy"], prompts, key, batch
@@ -550,7 +559,7 @@ class _Episodes:
   def draw(
     self, state: TrainState, batch: pipeline.PromptBatch
   ) -> dynamic_sampling.Groups:
-    """Scored episodes of prompts, and no update."""
+    """Returns scored episodes of prompts, without an update."""
     drawn, *_ = self._play(state, batch, 0, None)
     prompts = sharding.from_local(batch.prompts, self._rows)
     assert drawn.scored is not None
@@ -565,16 +574,16 @@ class _Episodes:
     ahead: int,
     meanwhile: Callable[[], None] | None,
   ) -> tuple[Rollouts, judging.HostReport, dict[str, float]]:
-    """The episodes of a batch.
+    """Plays the episodes of a batch.
 
     Args:
-      state: Before a step.
-      batch: That of the step, or a later one.
-      ahead: How many steps later.
+      state: State before a step.
+      batch: Batch of the step, or a later one.
+      ahead: Number of steps by which it is later.
       meanwhile: Called while sessions are waited for; overwrites the state.
 
     Returns:
-      What was played, what was said of it, and seconds by their names.
+      The rollouts, the report of their sessions, and seconds by name.
     """
     prompts = sharding.from_local(batch.prompts, self._rows)
     nothing: Any = None
@@ -630,5 +639,5 @@ def _numbers(metrics: dict[str, jax.Array]) -> dict[str, float]:
 
 
 def numbers(fetched: dict[str, Any]) -> dict[str, Any]:
-  """What was fetched as Python numbers; arrays, as those of guards, stay."""
+  """Turns fetched scalars into Python numbers; arrays, as of guards, stay."""
   return {k: x if np.ndim(x) else float(x) for k, x in fetched.items()}

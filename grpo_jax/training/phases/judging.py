@@ -1,4 +1,4 @@
-"""Which rows of a rollout a process judges, and what it says of them."""
+"""Rows of a rollout that a process judges, and reports of sessions on them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from grpo_jax.types import PyTree, Rollout
 
 
 def to_judge(mesh: Mesh, rows: PyTree, num_rows: int) -> PyTree:
-  """What this process, and no other, judges of arrays split by rows.
+  """Fetches the rows that this process judges from arrays split by rows.
 
   Args:
     mesh: The mesh of the run.
     rows: Arrays on all devices, split by rows.
-    num_rows: How many rows there are.
+    num_rows: Number of rows.
 
   Returns:
     NumPy arrays of the rows `judged_rows`.
@@ -34,7 +34,7 @@ def to_judge(mesh: Mesh, rows: PyTree, num_rows: int) -> PyTree:
 
 
 def judged_rows(mesh: Mesh, num_rows: int) -> np.ndarray:
-  """The rows of a rollout that this process judges, and no other one."""
+  """The rows of a rollout that this process, and no other one, judges."""
   return sharding.local_rows(sharding.by_rows_once(mesh), num_rows)
 
 
@@ -43,11 +43,11 @@ Errors = dict[tuple[int, int], str]
 
 
 class HostReport(NamedTuple):
-  """What sessions have said of a rollout, beside rewards.
+  """The report of sessions on a rollout, beside rewards.
 
   Attributes:
-    counts: Numbers by their names in the log, of this process.
-    errors: Why rows have failed that this process judges.
+    counts: Numbers of this process, by their names in the log.
+    errors: Error messages of failed rows that this process judges.
   """
 
   counts: dict[str, float]
@@ -55,7 +55,7 @@ class HostReport(NamedTuple):
 
 
 def told_by_all(told: Sequence[HostReport]) -> list[dict[str, Any]]:
-  """What all processes have been told, as JSON; every process calls it."""
+  """Gathers the reports of all processes, as JSON; every process calls it."""
   everyone = hosts.gather(
     [[x.counts, [[*key, text] for key, text in x.errors.items()]] for x in told]
   )
@@ -71,7 +71,10 @@ def told_by_all(told: Sequence[HostReport]) -> list[dict[str, Any]]:
 
 
 def told_from(saved: Sequence[Mapping[str, Any]]) -> tuple[HostReport, ...]:
-  """What this process says of it from then on: the first one all of it."""
+  """Returns the reports of a checkpoint; the first process has all of them.
+
+  Other processes get counts of 0 and no errors.
+  """
   return tuple(
     HostReport(
       {
@@ -94,13 +97,15 @@ def errors_of(
   num_rows: int,
   messages: Mapping[int, str],
 ) -> Errors:
-  """Messages of rows that this process judges, whatever becomes of the rows.
+  """Returns the messages of rows that this process judges, by prompt and place.
+
+  These keys stay valid when the rows move to other places of the batch.
 
   Args:
     mesh: The mesh of the run.
     batch: The prompts that this process feeds.
     num_rows: Rows of the rollout, over all processes.
-    messages: By number of the row among those `judged_rows`.
+    messages: Messages by number of the row among those of `judged_rows`.
   """
   split = sharding.by_rows(mesh)
   num_prompts = sharding.num_rows(split, len(batch.prompts.ids))
@@ -115,9 +120,9 @@ def errors_of(
 
 
 def rollout_to_judge(mesh: Mesh, rollout: Rollout) -> Rollout:
-  """Takes what this process judges of a rollout, without the large records.
+  """Fetches the rows that this process judges, without the large records.
 
-  Its `prompt_index` counts the prompts that this process feeds.
+  The `prompt_index` of the result counts the prompts that this process feeds.
   """
   records = ("kept_ids", "routing", "prompt_routing", "version")
   nothing: dict[str, Any] = dict.fromkeys((*records, "mix_ids", "mix_weights"))
@@ -132,7 +137,10 @@ def rollout_to_judge(mesh: Mesh, rollout: Rollout) -> Rollout:
 def errors_here(
   batch: pipeline.PromptBatch, told: Sequence[HostReport]
 ) -> Errors:
-  """Messages of rows whose prompts are in a batch; others were trained."""
+  """Returns messages of rows whose prompts are in a batch.
+
+  The rows of other prompts have been trained.
+  """
   here = {int(x) for x in batch.prompts.ids}
   return {
     place: text
@@ -149,7 +157,11 @@ def collect(
   max_rounds: int,
   recycled: dynamic_sampling.Groups | None,
 ) -> tuple[dynamic_sampling.Collected, dict[str, float]]:
-  """`rounds.collect` with the host between the rounds; sums what they count."""
+  """Collects groups as `dynamic_sampling.collect`, with the host in between.
+
+  Returns:
+    The groups, and the sums of the counts of all rounds.
+  """
   size = len(batch.records) // max_rounds
   collected: dynamic_sampling.Collected | None = None
   counts: dict[str, float] = collections.defaultdict(float)

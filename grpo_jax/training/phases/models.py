@@ -1,23 +1,24 @@
-"""What a policy is held to: its reference, or one or several teachers.
+"""Models of a phase beside the policy: references, opponents, reward models.
 
-Who plays with the policy, in environments that have seats for others.
+A model may come from outside of the run. One string names it: the workdir of a
+run, whose last checkpoint is read and whose architecture is that of its config;
+or the folder or hub name of a Hugging Face checkpoint. The architecture may
+differ from the policy's, in size and in family. The tokenizer must be the same,
+piece by piece. `find_outside` reads configs, tokenizers and shapes, and reports
+errors in them. `Outside.read` reads the parameters, when a phase begins that
+needs them.
+
+A reference, or one or several teachers, is what a KL divergence of the policy
+is measured to (`References`).
+
+Opponents play with the policy in environments that have seats for others:
 
     config.rl.opponents = ("start", "runs/another")
 
-Each is a frozen member of the phase, "opponent1", "opponent2", …; "self" is the
-policy as it is, which needs none.
+Each opponent is a frozen model of the phase, "opponent1", "opponent2", …;
+"self" is the policy as it is, which needs no further model.
 
-Reward models of a run: what they score, and those from outside of it.
-
-Models from outside of a run: of other runs, or Hugging Face checkpoints.
-
-One string names either: the workdir of a run, whose last checkpoint is read
-and whose architecture is that of its config; or the folder or hub name of a
-checkpoint. The architecture may be another than the policy's, in size and in
-family. The tokenizer must be the same, piece by piece.
-
-What is at fault is found by `find`, which reads configs, tokenizers and shapes.
-Parameters are read by `Outside.read`, where a phase begins that needs them.
+Reward models may score whole completions or steps (`find_reward_model`).
 """
 
 from __future__ import annotations
@@ -56,15 +57,15 @@ from grpo_jax.types import MemberState, Policy, PyTree
 
 @dataclasses.dataclass(frozen=True)
 class Outside:
-  """A model that is not this run's.
+  """A model that is not of this run.
 
   Attributes:
-    policy: Of its own architecture, with as many logits as the policy of the
-      run has: rows of its table that no token has are left out, and ids that it
-      has no row for get the lowest of its logits.
-    shapes: Of its parameters, which share nothing with those of the run.
+    policy: The model, of its own architecture, with as many logits as the
+      policy of the run. Rows of its table that no token has are left out, and
+      ids for which it has no row get the lowest of its logits.
+    shapes: Shapes of its parameters, which share nothing with those of the run.
     read: () -> its parameters, on the mesh of the run.
-    width: Of its hidden states.
+    width: Width of its hidden states.
   """
 
   policy: Policy
@@ -73,7 +74,7 @@ class Outside:
   width: int
 
   def start(self, name: str) -> Callable[[Any], PyTree]:
-    """`Model.start` of a member that is read before the phase is entered."""
+    """Makes `Model.start` of a model that is read before its phase begins."""
 
     def start(before):
       if name in before:
@@ -93,21 +94,21 @@ def find_outside(
   member: str = "policy",
   storage: str = "own",
 ) -> Outside:
-  """The model that a setting names, before its parameters are read.
+  """Finds the model that a setting names; its parameters are not read yet.
 
   Args:
     path: Workdir of a run, or folder or hub name of a checkpoint.
-    setting: Which setting names it, for messages, as "config.rl.reference".
-    config: Settings of this run. Of a checkpoint, the fields of a run (dtype,
-      attention, …) are those of its `model`.
-    problem: Of this run, with its tokenizer.
-    mesh: Of this run.
+    setting: Name of the setting, for messages, as "config.rl.reference".
+    config: Settings of this run. A checkpoint gets the fields of a run (dtype,
+      attention, …) from its `model`.
+    problem: Problem of this run, with its tokenizer.
+    mesh: Mesh of this run.
     member: Name of the model among those of the other run.
     storage: One of `settings.STORAGE`; others than "own" are for policies.
 
   Raises:
     FileNotFoundError: There is no such run or checkpoint.
-    ValueError: It is damaged or not supported, has no such member, or another
+    ValueError: It is damaged or not supported, lacks the model, or has another
       tokenizer; or a size does not split over the mesh.
   """
   shown = f"{setting}={path!r}"
@@ -136,7 +137,7 @@ def find_outside(
 
 
 def is_checkpoint(path: str) -> bool:
-  """Whether a string means a Hugging Face checkpoint, and not a run."""
+  """Says if a string means a Hugging Face checkpoint instead of a run."""
   folder = files.parse(path)
   file = folder / log.CONFIG
   if file.exists():
@@ -147,7 +148,7 @@ def is_checkpoint(path: str) -> bool:
 def _of_run(
   workdir: files.Path, mesh: Mesh, member: str, storage: str
 ) -> tuple[Outside, Callable[[], Any]]:
-  """A model of another run, and what makes its tokenizer."""
+  """Returns a model of another run, and () -> its tokenizer."""
   config = workdir_lib.settings(workdir)
   step = workdir_lib.last_step(workdir, config)
   saved = workdir_lib.shapes(workdir, config, step)
@@ -157,7 +158,7 @@ def _of_run(
       " name a run that has trained one."
     )
   wanted = {member: saved[member]}
-  # What it shares with the policy there, as the base of adapters.
+  # Parameters that it shares with the policy there, as the base of adapters.
   shared = {}
   if member != "policy":
     own = saved[member].params["frozen"]
@@ -198,7 +199,7 @@ def _of_run(
 def _outside_of_checkpoint(
   name: str, config: config_lib.RunConfig, mesh: Mesh, storage: str
 ) -> tuple[Outside, Callable[[], Any]]:
-  """The model of a checkpoint, and what makes its tokenizer."""
+  """Returns the model of a checkpoint, and () -> its tokenizer."""
   directory = hub.local_directory(name)
   fields, _ = families.from_config_json(directory)
   own = {n: getattr(config.model, n) for n in architecture.FIELDS_OF_A_RUN}
@@ -232,7 +233,7 @@ def _outside_of_checkpoint(
 
 
 def _stored(params: PyTree, storage: str) -> PyTree:
-  """The parameters in the form in which a frozen model is kept."""
+  """Converts parameters to the form in which a frozen model is kept."""
   if storage == "own":
     return params
   if storage == "int8":
@@ -262,9 +263,11 @@ def _placed(params: PyTree, mesh: Mesh) -> PyTree:
 
 
 def _with_ids(policy: Policy, count: int) -> Policy:
-  """The policy with so many logits, of which no token has those that differ.
+  """The policy with `count` logits.
 
-  Checkpoints of a family round their tables up to different sizes.
+  Surplus logits are cut off, and missing ones are the lowest of the row; no
+  token has these ids. Checkpoints of a family round their tables up to
+  different sizes.
   """
 
   def head(params, h):
@@ -283,7 +286,7 @@ MEMBER = "reference"
 
 
 def paths(phase: config_lib.PhaseConfig) -> dict[str, str]:
-  """Member -> workdir or checkpoint, of references from outside of the run."""
+  """The workdir or checkpoint of each reference from outside, by name."""
   found = phase.reference_workdirs
   if len(found) == 1:
     return {MEMBER: found[0]}
@@ -298,8 +301,8 @@ class References:
     algorithm: Name of the algorithm of the phase, for messages.
     phase: Settings of the phase.
     policy: The policy.
-    outside: Models that are not of this run, by the name of the member, with
-      those of `paths` among them.
+    outside: Models from outside of the run, by name, with those of `paths`
+      among them.
   """
 
   algorithm: str
@@ -310,12 +313,12 @@ class References:
   def made(
     self, plan: UpdatePlan, required: frozenset[str], topk: int
   ) -> dict[str, Model]:
-    """By name.
+    """Makes the models, by name.
 
     Args:
-      plan: How rows become micro-batches.
+      plan: Division of rows into micro-batches.
       required: Optional inputs that the objective reads.
-      topk: How many likeliest tokens of a teacher it reads.
+      topk: Number of likeliest tokens of a teacher that it reads.
     """
     fields = functools.partial(
       models_lib.reference_fields, plan, required, topk
@@ -336,7 +339,7 @@ class References:
       model = self.outside[name]
       found[name] = Model(start=model.start(name), read=model.read)
       if self.phase.reference_mixture and number > 0:
-        continue  # The first one speaks for all.
+        continue  # The view of the first one is that of the mixture.
       found[name] = dataclasses.replace(
         found[name],
         view=self._view(name),
@@ -347,14 +350,14 @@ class References:
     return found
 
   def head(self) -> Callable[..., models_lib.Head]:
-    """(parameters of all members, rows) -> what makes logits of `ref_h`."""
+    """Returns (parameters of all models, rows) -> the head for `ref_h`."""
     if self.phase.has_teachers_of_domains:
       return functools.partial(models_lib.head_of_domains, self._teachers())
     view = self._view()
     return lambda params, batch: view(params).head
 
   def _view(self, name: str = MEMBER) -> Callable[..., models_lib.ModelView]:
-    """How a reference is run, or the mixture of all."""
+    """The view of a reference, or that of the mixture of all."""
     if self.phase.reference_mixture:
       return functools.partial(
         models_lib.mixture_view, self._teachers(), self.phase.reference_mixture
@@ -386,13 +389,13 @@ START = "start"
 
 
 def _models(phase: config_lib.PhaseConfig) -> dict[str, str]:
-  """Member -> what it is, each once, of opponents that are not the policy."""
+  """The opponents of a phase that are not the policy, each once, by name."""
   others = dict.fromkeys(name for name in phase.opponents if name != SELF)
   return {f"opponent{i}": name for i, name in enumerate(others, 1)}
 
 
 def from_outside(phase: config_lib.PhaseConfig) -> dict[str, str]:
-  """Member -> workdir or checkpoint, of those that are not of this run."""
+  """The workdir or checkpoint of each opponent from outside, by name."""
   return {k: where for k, where in _models(phase).items() if where != START}
 
 
@@ -401,12 +404,12 @@ def made(
   policy: Policy,
   outside: Mapping[str, Outside],
 ) -> dict[str, Model]:
-  """The members that the opponents of a phase are, by name.
+  """Makes the models of the opponents of a phase, by name.
 
   Args:
     phase: Settings of the phase.
     policy: The policy.
-    outside: By name of the member, those of `from_outside`.
+    outside: Models of `from_outside`, by name.
   """
 
   def start(before: Mapping[str, MemberState]) -> PyTree:
@@ -432,12 +435,12 @@ def table(
   all_members: Mapping[str, Model],
   outside: Mapping[str, Outside],
 ) -> sampler.Table | None:
-  """Who sits where in a phase; None if the policy has all seats.
+  """Assigns the seats of a phase; None if the policy has all seats.
 
   Args:
     phase: Settings of the phase.
     policy: The policy.
-    all_members: Those of `made` among them.
+    all_members: Models of the phase, with those of `made` among them.
     outside: As in `made`.
   """
   if not phase.opponents:
@@ -457,11 +460,11 @@ def table(
 def steps(
   settings: RewardModelConfig, tokenizer: Any
 ) -> reward_models.Steps | None:
-  """Which tokens end a step of a process reward model; None: it is none.
+  """Finds the tokens that end a step; None without a process reward model.
 
   Args:
     settings: `config.reward_model`.
-    tokenizer: Of the run.
+    tokenizer: Tokenizer of the run.
 
   Raises:
     ValueError: No token has such an end, or the tokenizer does not say.
@@ -486,14 +489,14 @@ def outside_of(
   mesh: Mesh,
   is_judged: bool,
 ) -> dict[str, Outside]:
-  """The reward models that a phase has from outside of the run, by member.
+  """Finds the reward models that a phase has from outside of the run, by name.
 
   Args:
     config: Settings of this run.
-    name: Of the phase.
-    problem: Of this run.
-    mesh: Of this run.
-    is_judged: Whether a reward model judges its completions.
+    name: Name of the phase.
+    problem: Problem of this run.
+    mesh: Mesh of this run.
+    is_judged: True if a reward model scores completions of the phase.
   """
   settings, phase = config.reward_model, config.section(name)
   named = {}
@@ -523,19 +526,20 @@ def find_reward_model(
   problem: Problem,
   mesh: Mesh,
 ) -> Outside:
-  """A reward model that is not this run's, before its parameters are read.
+  """Finds a reward model from outside; its parameters are not read yet.
 
   Args:
-    path: Workdir of a run that has trained one, or folder or hub name of a
-      checkpoint with a scalar head.
-    setting: Which setting names it, for messages.
-    scores_steps: Whether it is to score steps, or whole completions.
+    path: Workdir of a run that has trained a reward model, or folder or hub
+      name of a checkpoint with a scalar head.
+    setting: Name of the setting, for messages.
+    scores_steps: True if the model has to score steps, False for whole
+      completions.
     config: Settings of this run.
-    problem: Of this run, with its tokenizer.
-    mesh: Of this run.
+    problem: Problem of this run, with its tokenizer.
+    mesh: Mesh of this run.
 
   Raises:
-    FileNotFoundError, ValueError: As from `outside.find`; or it scores
+    FileNotFoundError, ValueError: As from `find_outside`; or the model scores
       something else than is asked for.
   """
   shown = f"{setting}={path!r}"
@@ -600,7 +604,7 @@ def _of_checkpoint(
   problem: Problem,
   mesh: Mesh,
 ) -> Outside:
-  """A reward model of a checkpoint."""
+  """The reward model of a checkpoint."""
   directory = pathlib.Path(hub.local_directory(name))
   described = classifiers.described(directory)
   _check_kind(shown, described.scores_steps, scores_steps)

@@ -1,7 +1,7 @@
-"""Optimizer chains from their config.
+"""Optimizers from their config.
 
-Whatever the parameters are, gradients are clipped, moments kept and updates
-computed in float32; only their sum with the parameters is rounded.
+For parameters of any dtype, gradients are clipped, moments kept and updates
+computed in float32; only the sum of update and parameter is rounded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OF_LATENT = re.compile(r"attention/(query_heads|query_up|kv_up)/")
 def schedule(
   config: phase.OptimizerConfig, num_updates: int
 ) -> Callable[[jax.Array], jax.Array]:
-  """Learning rate by gradient step, over `num_updates` steps in all."""
+  """The learning rate by gradient step, over `num_updates` steps in all."""
   peak, end = config.learning_rate, config.learning_rate * config.final_fraction
   decay_steps = hyperparameters.at_least(num_updates - config.warmup_steps, 1)
   if config.schedule == "constant":
@@ -62,7 +62,7 @@ def _is_matrix(path, leaf) -> bool:
 
 
 def decay_mask(params: PyTree) -> PyTree:
-  """True for matrices: weight decay skips embeddings, norms and biases."""
+  """The mask of matrices: weight decay skips embeddings, norms and biases."""
   return jax.tree_util.tree_map_with_path(_is_matrix, params)
 
 
@@ -78,7 +78,7 @@ def _adamw(config, rate) -> optax.GradientTransformation:
 
 
 def _adafactor(config, rate) -> optax.GradientTransformation:
-  """Second moments as an outer product per matrix; no first moments.
+  """Adafactor: second moments as an outer product per matrix; no first moments.
 
   The size of a step is the learning rate, as with Adam, and not a fraction of
   the size of the parameters.
@@ -96,7 +96,7 @@ def _adafactor(config, rate) -> optax.GradientTransformation:
 
 
 def _muon(config, rate) -> optax.GradientTransformation:
-  """Orthogonalised momentum for the matrices of the layers, AdamW for the rest.
+  """Muon: orthogonalised momentum for the layers' matrices, AdamW for the rest.
 
   Updates are scaled to the size of Adam's, so that learning rates and decay
   carry over.
@@ -138,7 +138,7 @@ def _is_axes(node) -> bool:
 
 
 def muon_axes(params: PyTree) -> PyTree:
-  """Which axes of a parameter are a matrix; None where AdamW does the update.
+  """The matrix axes of each parameter; None if AdamW updates the parameter.
 
   Axes that are not named count matrices: layers, experts, and in the fused
   kernel the heads of queries, keys and values, which are orthogonalised one by
@@ -163,10 +163,10 @@ def muon_axes(params: PyTree) -> PyTree:
 def _on_matrices(
   inner: optax.GradientTransformation,
 ) -> optax.GradientTransformation:
-  """`inner` on [..., in, out] for kernels, and on flat vectors.
+  """Applies `inner` to [..., in, out] views of kernels, and to flat vectors.
 
-  It factors the two largest axes, which would be those of a head, or layers
-  and width of a stack of norms.
+  `inner` factors the two largest axes. Without the views these would be the
+  axes of a head, or layers and width of a stack of norms.
   """
 
   def view(path, leaf):
@@ -198,7 +198,9 @@ def _on_matrices(
 def _in_float32(
   inner: optax.GradientTransformation,
 ) -> optax.GradientTransformation:
-  """`inner` with gradients, parameters and moments of at least float32."""
+  """Applies `inner` to gradients, parameters and moments in float32 or
+  wider.
+  """
 
   def init(params):
     return inner.init(masked.wide(params))
@@ -213,9 +215,9 @@ def round_stochastically(
   key: jax.Array,
   x: jax.Array,  # [...] float32
 ) -> jax.Array:  # [...] bfloat16
-  """One of the two neighbours in bfloat16, with x as the expected value.
+  """Rounds x to a neighbour in bfloat16 whose expected value is x.
 
-  Random bits are added to the 16 that bfloat16 has not; the carry decides.
+  Random bits are added to the 16 bits that bfloat16 lacks; the carry decides.
   Infinity and NaN stay.
   """
   bits = lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
@@ -232,7 +234,7 @@ class RoundingState(NamedTuple):
   step: jax.Array  # [] int32
 
 
-# Apart from what else is drawn from the seed.
+# Numbers that keep these draws apart from others of the same seed.
 _STREAMS = {
   owner: zlib.crc32(text) & 0x7FFFFFFF
   for owner, text in (
@@ -248,10 +250,11 @@ def _stochastically_rounded(
 ) -> optax.GradientTransformation:
   """Changes the updates of bfloat16 parameters so that their sum is unbiased.
 
-  Rounding to the nearest loses every update that is smaller than half a unit
-  in the last place, 1/512 of the parameter; with this it is made, whole, with
-  the right probability. The draws of step n depend on (seed, n) only. Other
-  parameters, such as adapters in float32, are updated as without it.
+  Rounding to the nearest loses every update that is smaller than half a unit in
+  the last place, 1/512 of the parameter. Stochastic rounding makes the update
+  of a whole unit with the right probability. The draws of step n depend on
+  (seed, n) only. Other parameters, such as adapters in float32, are updated as
+  without it.
   """
 
   def init(params):
@@ -271,7 +274,7 @@ def _stochastically_rounded(
         return change
       wide = old.astype(jnp.float32)
       new = round_stochastically(key, wide + change)
-      # What makes old + change the rounded number.
+      # The change for which old + change is the rounded number.
       return new.astype(jnp.float32) - wide
 
     updates = jax.tree.map(rounded, keys, params, updates)
@@ -289,10 +292,10 @@ def of_model(
   """The config's optimizer for the parameters of one model.
 
   Args:
-    config: Of the phase, or of the critic.
+    config: Optimizer of the phase, or of the critic or reward model.
     num_updates: Gradient steps of the phase.
-    seed: The seed of the draws of stochastic rounding.
-    owner: Name of the member; draws of different ones differ.
+    seed: Seed of the draws of stochastic rounding.
+    owner: Name of the model; draws of different ones differ.
   """
   clip = optax.clip_by_global_norm(config.clip_norm)
   rule = _RULES[config.name](config, schedule(config, num_updates))

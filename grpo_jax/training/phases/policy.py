@@ -26,12 +26,13 @@ from grpo_jax.types import MemberState, Policy, PyTree, TrainState
 def make_policy(
   config: config_lib.RunConfig, problem: Problem, mesh: Mesh
 ) -> Policy:
-  """The model for the problem's vocabulary, split over the mesh.
+  """Makes the model for the problem's vocabulary, split over the mesh.
 
-  An id that the tokenizer does not have is never written (`only_known`).
+  It never writes an id that the tokenizer does not have (`only_known`).
 
   Raises:
-    ValueError: A size of the model does not split.
+    ValueError: A size of the model does not split over the mesh, or the model
+      does not fit the images or the lengths of the problem.
   """
   model = config.model.transformer(problem.tokenizer.vocab_size)
   check_model(model, mesh)
@@ -63,8 +64,9 @@ def only_known(policy: Policy, tokenizer: Any, num_ids: int) -> Policy:
   the policy stays as it is.
 
   Args:
-    policy: With `num_ids` logits.
-    tokenizer: Its `pieces` are the tokens; empty: nobody knows them.
+    policy: A policy with `num_ids` logits.
+    tokenizer: Tokenizer, whose `pieces` are the tokens; empty: they are
+      unknown, and the policy stays as it is.
     num_ids: V.
   """
   known = np.zeros(num_ids, bool)
@@ -82,12 +84,12 @@ def only_known(policy: Policy, tokenizer: Any, num_ids: int) -> Policy:
 def check_images(
   model: architecture.TransformerConfig, problem: Problem, where: str
 ) -> None:
-  """Raises ValueError unless a model can read what the prompts show.
+  """Raises ValueError unless a model can read the images of the prompts.
 
   Args:
-    model: Of the run, or one from outside of it.
-    problem: Has the prompts.
-    where: Which setting the model is of.
+    model: Model of the run, or from outside of it.
+    problem: Problem with the prompts.
+    where: Setting that names the model, for messages.
   """
   shapes = problem.image_shapes
   if shapes is None:
@@ -135,13 +137,13 @@ def _check_sight(
   problem: Problem,
   where: str,
 ) -> None:
-  """Raises ValueError unless a model reads what a processor writes.
+  """Raises ValueError unless a model reads the output of the image processor.
 
   Args:
-    model: With a tower.
-    sight: How prompts show images.
-    problem: Has the tokenizer.
-    where: Which setting the model is of.
+    model: Model with a vision tower.
+    sight: Encoding of images in prompts.
+    problem: Problem with the tokenizer.
+    where: Setting that names the model, for messages.
   """
   assert model.tower is not None  # It was looked at before.
   token = sight.processor.image_token
@@ -210,18 +212,18 @@ def check_model(model: architecture.TransformerConfig, mesh: Mesh) -> None:
 def policy_of(
   model: architecture.TransformerConfig, adapters: lora.LoRAConfig | None
 ) -> Policy:
-  """A transformer, with adapters if there are any."""
+  """Makes a transformer, with adapters if there are any."""
   policy = transformer.transformer_policy(model)
   return policy if adapters is None else lora.lora_policy(policy, adapters)
 
 
 def sampling_policy(policy: Policy, kind: str, mesh: Mesh) -> Policy:
-  """The policy as rollouts of training read it.
+  """The policy with the weights that rollouts of training read.
 
   Args:
-    policy: Of the run.
+    policy: Policy of the run.
     kind: `config.sampling.weights_dtype`.
-    mesh: Codes and scales are where it has the kernels.
+    mesh: Mesh of the run; codes and scales lie where the kernels do.
   """
 
   def place(codes):
@@ -238,7 +240,7 @@ def first_state(
   policy: Policy,
   mesh: Mesh,
 ) -> TrainState:
-  """The state that a run starts with: fresh, or from a checkpoint's weights.
+  """Makes the first state of a run: fresh, or with a checkpoint's weights.
 
   Adapters that the config names are read too.
 
@@ -266,14 +268,14 @@ def first_state(
 
 
 def state_of(params: PyTree, policy: Policy, seed: int) -> TrainState:
-  """A state before any phase, with these parameters of the policy."""
-  # The keys alone are made: a random model of that size would be in the way.
+  """Makes a state before any phase, with these parameters of the policy."""
+  # Only keys are made: a random model of that size would take memory.
   empty = dataclasses.replace(policy, init=lambda key: {})
   return initial_state(empty, seed).with_params(policy=params)
 
 
 def initial_state(policy: Policy, seed: int) -> TrainState:
-  """A state before any phase: parameters and keys only."""
+  """Makes a state before any phase: parameters and keys only."""
   key = jax.random.key(seed)
   init_key, run_key = jax.random.split(key)
   return TrainState(
@@ -287,7 +289,7 @@ def initial_state(policy: Policy, seed: int) -> TrainState:
 
 
 def evaluation_params(member: MemberState) -> PyTree:
-  """Parameters of a member to evaluate: the average where one is kept."""
+  """The parameters of a model for evaluation: the average if one is kept."""
   if member.average is None:
     return member.params
   trained = jax.tree.map(

@@ -1,4 +1,4 @@
-"""The reservoir of old groups for a reward model, from the settings of a run."""
+"""The reservoir of old groups for a reward model, from the run's settings."""
 
 from __future__ import annotations
 

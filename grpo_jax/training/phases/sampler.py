@@ -1,17 +1,16 @@
-"""Who writes completions: the player of a phase, and its episodes on the host.
+"""The sampler of a phase, and its episodes on the host.
 
-In the graph a player is a function of arrays (`make_player`). With an
-environment on the host, episodes are played turn after turn (`HostSampler`).
+In the graph a sampler is a function of arrays (`make_player`). With an
+environment on the host, episodes are played turn after turn (`HostSampler`):
+the device draws actions (`rollout/host_turns.py`), each process has the
+sessions of its own rows answer them (`rewards/workers/sessions.py`), and the
+answers go back to the device as they come. A row whose tool is slow does not
+hold up others. The result is a `Rollout` like any other. If the session of a
+row has failed, all scores of the row are NaN, so that it is unscored. If
+contexts are compacted, a row is an episode while it is played, and each of its
+contexts is a row of the rollout (`episodes.py`).
 
-The device draws actions (`rollout/host_turns.py`), each process has those of
-its own rows answered by their sessions (`rewards/workers/sessions.py`), and the
-answers go back to the device as they come: a row whose tool is slow holds up no
-other one. What comes out is a `Rollout` as any other; of a row whose session
-has failed all scores are NaN, so that it is unscored. Where contexts are
-compacted, a row is an episode until then, and each of its contexts is a row of
-the rollout (`episodes.py`).
-
-Of several processes, all go on until no row of any of them does.
+Several processes all go on until no row of any of them does.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def make_sample(
   problem: problem_lib.Problem,
   opponents: seats.Opponents | None = None,
 ) -> Callable:
-  """(params, prompts, key, config=…, group_size=…) -> a rollout.
+  """Makes (params, prompts, key, config=…, group_size=…) -> a rollout.
 
   With opponents `params` are those of all models, as in `sampling.sample`.
   """
@@ -87,9 +86,9 @@ def _sample_within(
   environment: Environment | None,
   opponents: seats.Opponents | None,
 ) -> Rollout:
-  """Samples as `sampling.sample`, with a budget for each domain of prompts.
+  """Samples as `sampling.sample`, with a token budget for each domain.
 
-  Prompts without a domain, as somebody asks for them, have all slots.
+  Prompts without a domain, such as those of a user, have all slots.
   """
   limits = resumed_lib.budgets(
     of_domains, prompts, group_size, config.max_new_tokens
@@ -113,7 +112,7 @@ def make_turns(
   config: sampling.SamplerConfig,
   group_size: int,
 ) -> host_turns.HostTurns:
-  """The compiled parts of a rollout with the environment on the host."""
+  """Makes the compiled parts of a rollout with the environment on the host."""
   assert problem.host_environment is not None
   compacts = problem.compaction
   assert compacts is None or isinstance(compacts, HostCompaction)
@@ -131,16 +130,16 @@ def make_player(
   table: Table | None = None,
   corrects: hints.Correction | None = None,
 ) -> Sampler | host_turns.EpisodeSampler:
-  """Who writes the completions of a phase.
+  """Makes the sampler of the completions of a phase.
 
   Args:
     policy: The model.
     problem: Prompts, and the environment that answers.
-    config: How to draw.
+    config: Settings of the draws.
     group_size: Completions per prompt.
     required: Optional inputs that the objective reads.
-    table: Who sits in other seats of the environment; None: the policy.
-    corrects: What is done with wrong completions; None: nothing.
+    table: Models in the other seats of the environment; None: the policy.
+    corrects: Correction of wrong completions; None: there is none.
   """
   sampler = config.sampler(
     problem.max_new_tokens,
@@ -186,7 +185,7 @@ def make_player(
 def _mix_until(
   problem: problem_lib.Problem, sampling: config_lib.SamplingConfig
 ) -> tuple[int, ...]:
-  """The token after which inputs are mixed no more, if any are and one is.
+  """The token after which inputs are mixed no more; empty if there is none.
 
   Raises:
     ValueError: Its text is not one token.
@@ -208,11 +207,11 @@ def _mix_until(
 
 
 class Table(NamedTuple):
-  """Who plays with the policy.
+  """The models that play with the policy.
 
   Attributes:
-    opponents: Models, and who has which.
-    views: Of each of the models, (parameters of all members) -> what is run.
+    opponents: Models, and the seat of each.
+    views: For each of the models, (parameters of all models) -> its view.
   """
 
   opponents: seats.Opponents
@@ -220,18 +219,18 @@ class Table(NamedTuple):
 
 
 class HostSamples(NamedTuple):
-  """A rollout, and what was counted on the way by this process.
+  """A rollout, and the counts of this process.
 
   Attributes:
-    rollout: On the devices, split by rows.
-    scored: What the sessions said of it, as rewards; the same.
-    failures: Failed rows of this process by kind; some are logged.
-    errors: Why they have failed.
-    seconds: That the device had nothing to do, because sessions were asked or
-      waited for.
-    calls: Of the program that advances the episodes.
-    turns: What was counted of each turn, by names of metrics.
-    cut: How far rows have come that may go on; None where all of them end.
+    rollout: The rollout, on the devices, split by rows.
+    scored: Its rewards, from the sessions; on the devices too.
+    failures: Number of failed rows of this process by kind; some are logged.
+    errors: Error messages of these rows.
+    seconds: Seconds in which the device had no work, because sessions were
+      asked or waited for.
+    calls: Calls of the program that advances the episodes.
+    turns: Counts of each turn, by names of metrics.
+    cut: Progress of rows that may go on; None if all of them end.
   """
 
   rollout: Rollout
@@ -245,7 +244,7 @@ class HostSamples(NamedTuple):
 
 
 class HostSampler:
-  """The compiled parts, and the loop of the host between them."""
+  """The sampler of episodes on the host: compiled parts, and their loop."""
 
   def __init__(
     self,
@@ -257,11 +256,11 @@ class HostSampler:
     """Compiles nothing yet.
 
     Args:
-      problem: With sessions.
+      problem: The problem, with sessions.
       mesh: The mesh of the run.
-      turns: The parts.
-      keeps_contexts: Whether a rollout has all contexts of its episodes, and
-        not the last ones alone.
+      turns: The compiled parts.
+      keeps_contexts: True if a rollout has all contexts of its episodes, False
+        for the last ones only.
     """
     self._problem = problem
     self._mesh = mesh
@@ -305,7 +304,8 @@ class HostSampler:
 
     self._kept = kept
     self._reopen = jit.Program(reopen, self._whole, donate=1)
-    # Of last contexts nothing is as large as what they are taken from.
+    # Last contexts alone are smaller than the buffers they are taken from, so
+    # these buffers cannot be reused.
     is_whole = keeps_contexts or turns.compaction is None
     self._finish = jax.jit(
       finish, donate_argnums=2 if is_whole else (), out_shardings=self._rows
@@ -326,18 +326,18 @@ class HostSampler:
     meanwhile: Callable[[], None] | None = None,
     resumed: host_turns.Resumed | None = None,
   ) -> HostSamples:
-    """One episode of each row, or as much of it as a step may have.
+    """Plays one episode of each row, or as much of it as a step may have.
 
     Args:
-      params: Of the policy, on the devices.
-      prompts: On the devices, split by rows.
+      params: Parameters of the policy, on the devices.
+      prompts: Prompts on the devices, split by rows.
       key: As in `sampling.sample`.
       batch: The prompts that this process feeds.
       meanwhile: Called once, by all processes between the same two calls of the
         program: when all rows wait for their sessions for the first time, or
         else at the end.
       resumed: Rows that go on, or begin, and may wait for another step; `key`
-        is not read then. None: all of them begin, and end.
+        is not read then. None: all rows begin, and end.
     """
     turns, mesh = self._turns, self._mesh
     if resumed is None:
@@ -414,7 +414,7 @@ class HostSampler:
   def shapes(
     self, params: PyTree, prompts: Prompts, key: jax.Array
   ) -> tuple[Rollout, Scored]:
-    """Shapes of what `play` gives; nothing is run."""
+    """The shapes of the result of `play`; nothing is run."""
 
     drawn = host_turns.shapes(
       self._turns, params, prompts, key, self._problem.score_names

@@ -1,4 +1,4 @@
-"""The pool of a phase that chooses its prompts, from the settings of a run."""
+"""The prompt schedule of a phase that chooses its prompts from a pool."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PromptPool(NamedTuple):
 
   Attributes:
     source: Records.
-    numbers: Those of them that fit, [N] int.
+    numbers: Numbers of the records that fit, [N] int.
   """
 
   source: sources.Source
@@ -34,10 +34,10 @@ class PromptPool(NamedTuple):
 def pool(
   config: config_lib.RunConfig, problem: Problem, name: str
 ) -> PromptPool:
-  """The pool of the phase called `name`; reads its prompts.
+  """Returns the pool of the phase `name`; reads its prompts.
 
   Raises:
-    ValueError: Nobody can read them all, or a step needs more of them.
+    ValueError: The prompts have no end, or a step needs more of them.
   """
   phase = config.section(name)
   where = f"config.{name}.schedule"
@@ -77,9 +77,9 @@ def pool(
 def make(
   config: config_lib.RunConfig, problem: Problem, name: str
 ) -> prompts_lib.Schedule | None:
-  """The schedule of a phase; None where prompts come in an order of their own.
+  """Makes the schedule of a phase; None if prompts come in the stream's order.
 
-  A problem that is only described has no records, and no pool of them.
+  A problem that is only described has no records, so there is no schedule.
 
   Raises:
     ValueError: See `pool`.
@@ -116,11 +116,11 @@ def make(
 
 
 def _ads(found: PromptPool, settings: Any, where: str) -> prompts_lib.Ads:
-  """The clusters of a pool; reads their file.
+  """Makes a schedule over the clusters of a pool; reads their file.
 
   Raises:
-    FileNotFoundError, ValueError: It is not there, of other data, or does not
-      fit the sizes of a step.
+    FileNotFoundError, ValueError: The file is missing, is of other data, or
+      does not fit the sizes of a step.
   """
   setting = f"{where}.clusters"
   records = [found.source[int(number)] for number in found.numbers]
@@ -153,16 +153,16 @@ def _ads(found: PromptPool, settings: Any, where: str) -> prompts_lib.Ads:
 def counted(
   found: PromptPool, problem: Problem, path: str, setting: str
 ) -> tuple[np.ndarray, np.ndarray]:  # [N], [N]
-  """Right and scored completions of each prompt in a file of them.
+  """Counts right and scored completions of each prompt in a file.
 
-  Prompts are told apart by their text; one that is in the pool several times
-  has the completions of all.
+  Prompts are told apart by their text. A prompt that is in the pool several
+  times has the completions of all its copies.
 
   Args:
     found: The N prompts.
-    problem: Of the run.
+    problem: The problem of the run.
     path: A file that `experiments.generate` has written.
-    setting: That names it, for messages.
+    setting: The setting that names the file, for messages.
 
   Raises:
     FileNotFoundError: There is no such file.
@@ -209,9 +209,9 @@ def stream(
   """The batches of a phase that chooses its prompts.
 
   Args:
-    config, problem: Of the run.
-    name: Of the phase.
-    rows: Which ones of each batch to make.
+    config, problem: Settings and problem of the run.
+    name: Name of the phase.
+    rows: Rows of each batch that this process makes.
   """
   phase = config.section(name)
   source, numbers = pool(config, problem, name)

@@ -1,12 +1,12 @@
-"""The player of an environment that asks the policy over HTTP.
+"""The sampler of an environment that asks the policy over HTTP.
 
     problem.sessions ── rows ──▶ its process ── requests ──▶ our server
           ▲                                                      │
-          └── what it says of rows ◀── draws, in this thread ◀───┘
+          └── results of rows ◀── draws, in this thread ◀────────┘
 
-All episodes of a step go on at the same time; what is asked for at the same
-time is drawn together. At the end each conversation is a row of a `Rollout`, as
-with any other environment on the host.
+All episodes of a step are played at the same time, and requests that come at
+the same time are drawn together. At the end each conversation is a row of a
+`Rollout`, as with any other environment on the host.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _POLL_S = 0.02
 
 
 class ServedEpisodes:
-  """Plays with the methods of `players.HostEpisodes`."""
+  """A sampler with the methods of `sampler.HostSampler`."""
 
   def __init__(
     self,
@@ -48,13 +48,12 @@ class ServedEpisodes:
     """Compiles nothing yet.
 
     Args:
-      problem: With an environment that asks over HTTP.
+      problem: The problem, with an environment that asks over HTTP.
       mesh: The mesh of the run.
-      turns: The policy, how it is drawn, and sizes.
+      turns: The policy, the settings of its draws, and sizes.
 
     Raises:
-      ValueError: The run is one of several processes; or something is to be
-        recorded that is not.
+      ValueError: The algorithm needs a record that is not made here.
     """
     assert isinstance(problem.sessions, served_lib.Served)
     for name in ("record_kept", "record_routing"):
@@ -94,11 +93,11 @@ class ServedEpisodes:
     batch: pipeline.PromptBatch,
     meanwhile: Callable[[], None] | None = None,
   ) -> sampler_lib.HostSamples:
-    """One episode of each row; see `players.HostEpisodes.play`.
+    """Plays one episode of each row; see `sampler.HostSampler.play`.
 
     Raises:
       RuntimeError: The process of the environment does not start any more.
-      ValueError: A prompt is none of the environment's.
+      ValueError: A prompt is not one of the environment's.
     """
     keys = sharding.to_local(self._keys(key, prompts.ids))
     episodes = [
@@ -141,7 +140,7 @@ class ServedEpisodes:
   def shapes(
     self, params: PyTree, prompts: Prompts, key: jax.Array
   ) -> tuple[Rollout, Scored]:
-    """Shapes of what `play` gives; nothing is run."""
+    """The shapes of the result of `play`; nothing is run."""
     del params, key
     num_groups = len(prompts.ids)
     nobody = served_lib.Episode([], np.zeros(0, np.uint32))
@@ -213,12 +212,12 @@ class _Play:
     params: PyTree,
     meanwhile: Callable[[], None] | None,
   ) -> None:
-    """Draws what is asked for until the environment has told of every row.
+    """Draws for requests until the environment has reported on every row.
 
     Args:
-      number: Of the step.
-      sampler, params: Who draws.
-      meanwhile: See `players.HostEpisodes.play`.
+      number: Number of these episodes, from `OpenEpisodes.begin`.
+      sampler, params: The sampler, and the parameters of the policy.
+      meanwhile: See `sampler.HostSampler.play`.
     """
     served, rollouts = self._served, self._served.rollouts
     environment = served.environment
@@ -236,7 +235,7 @@ class _Play:
         if meanwhile is not None and sampler.calls:
           meanwhile()
           meanwhile = None
-        # What the policy takes is not the environment's.
+        # The time that the policy takes does not count for the environment.
         rollouts.now += time.perf_counter() - started
       try:
         for played in environment.hear(number):
@@ -254,11 +253,11 @@ class _Play:
         hangs = True
     if meanwhile is not None:
       meanwhile()
-    if hangs:  # What it still does is for nobody.
+    if hangs:  # Nobody waits for what it still does.
       environment.kill()
 
   def _rows(self) -> list[dict[str, Any]]:
-    """What the environment is told of each row."""
+    """The rows for the environment: example, group and URL of each."""
     rows: list[dict[str, Any]] = []
     for row in range(len(self._episodes)):
       group = row // self._turns.group_size
@@ -281,7 +280,7 @@ class _Play:
     return rows
 
   def _take(self, played: verifiers_process.VerifiersEpisode) -> None:
-    """What the environment says of an episode that it has played."""
+    """Notes the result of an episode that the environment has played."""
     row = played.row
     if row not in self._pending:
       return
@@ -300,7 +299,7 @@ class _Play:
       self._said[row] = played
 
   def _check_rows(self, now: float) -> bool:
-    """Fails rows of which nothing is heard; whether there were any."""
+    """Fails rows without a request for too long; says if there were any."""
     limit = self._served.row_timeout_s
     late = [
       row
@@ -321,7 +320,10 @@ class _Play:
     self._pending.clear()
 
   def counts(self) -> episodes_lib.TurnCounts:
-    """What is counted of each turn; a call is an action that was answered."""
+    """Counts calls, tokens and seconds of each turn.
+
+    A call is an action that was answered.
+    """
     counts = episodes_lib.TurnCounts(self._turns.environment.max_turns)
     for row, episode in enumerate(self._episodes):
       for number, turn in enumerate(episode.turns):
@@ -371,7 +373,7 @@ class _Play:
     return said is not None and said.done and not self._episodes[row].is_full
 
   def _scores(self) -> dict[str, np.ndarray]:  # each [B] float32
-    """Scores of each row; all NaN where the row has failed."""
+    """The scores of each row; all NaN if the row has failed."""
     names = [*sorted(self._problem.score_names), served_lib.RETURN]
     found = {
       name: np.full(len(self._episodes), np.nan, np.float32) for name in names
@@ -394,7 +396,7 @@ def _write(
   number: int,
   turn: served_lib.ServedTurn,
 ) -> int:
-  """Puts a turn into its slots; where the next one begins."""
+  """Writes a turn into its slots; returns where the next one begins."""
   middle = start + len(turn.observed)
   end = middle + len(turn.drawn.ids)
   made["tokens"][row, start:end] = [*turn.observed, *turn.drawn.ids]
@@ -415,11 +417,11 @@ def host_episodes(
   turns: host_turns.HostTurns,
   keeps_contexts: bool = True,
 ) -> sampler_lib.HostSampler | ServedEpisodes:
-  """The player of the environment that a problem has on the host.
+  """Makes the sampler of the environment that a problem has on the host.
 
   Args:
-    problem, mesh, turns, keeps_contexts: As there; who asks over HTTP has one
-      context.
+    problem, mesh, turns, keeps_contexts: Arguments of `sampler.HostSampler`; an
+      environment that asks over HTTP has one context.
   """
   if isinstance(problem.sessions, served_lib.Served):
     return ServedEpisodes(problem, mesh, turns)

@@ -1,7 +1,7 @@
-"""What a run has left in its workdir: its settings, and its models.
+"""The workdir of a run: its settings, and the models of its checkpoints.
 
-Of a checkpoint only the models that are asked for are read: no moments, and
-nothing of the phases, so that a run can be opened whose own teachers are gone.
+Only the models that are asked for are read of a checkpoint, without moments and
+the state of phases. So a run can be opened whose own teachers are gone.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from grpo_jax.training.phases import policy
 from grpo_jax.training.runtime import checkpoints, files, log, sharding
 from grpo_jax.types import MemberState, PyTree
 
-# (Config, what it names) of which a warning has been given.
+# (Config, import path) pairs for which a warning has been given.
 _warned: set[tuple[str, str]] = set()
 
 
 def settings(workdir: files.Path) -> config_lib.RunConfig:
-  """The settings of a run, with all that they name at hand.
+  """Reads the settings of a run, and imports or fetches all that they name.
 
-  A warning says what is imported that this process has not imported yet.
+  A warning names the objects that this process has not imported yet.
 
   Args:
     workdir: Folder of the run, local or gs://.
 
   Raises:
     FileNotFoundError: There is no run, or an object that it names is missing.
-    ValueError: Its config is damaged, or what it names cannot be imported.
+    ValueError: Its config is damaged, or an object that it names cannot be
+      imported.
   """
   path = workdir / log.CONFIG
   if not path.exists():
@@ -72,7 +73,7 @@ _NAMING = frozenset(
 
 
 def _foreign(values: Mapping[str, Any]) -> list[str]:
-  """What a config names by its import path, but for ours."""
+  """The import paths in a config, without those of grpo_jax itself."""
   return [
     text
     for text in dict.fromkeys(_named(values, ""))
@@ -81,7 +82,7 @@ def _foreign(values: Mapping[str, Any]) -> list[str]:
 
 
 def _named(value: Any, setting: str) -> Iterator[str]:
-  """Texts of the settings in `_NAMING`, however deep in groups and lists."""
+  """Yields texts of the settings in `_NAMING`, also inside groups and lists."""
   if isinstance(value, Mapping):
     for name, inner in value.items():
       yield from _named(inner, name)
@@ -97,7 +98,7 @@ def last_step(workdir: files.Path, config: config_lib.RunConfig) -> int:
   """The step of the last checkpoint.
 
   Raises:
-    FileNotFoundError: There is none.
+    FileNotFoundError: There is no checkpoint.
   """
   with _opened(workdir, config) as saved:
     step = saved.latest_step()
@@ -134,14 +135,14 @@ def read(
   wanted: Mapping[str, MemberState],
   mesh: Mesh,
 ) -> dict[str, PyTree]:
-  """Parameters of some models; of a model with an average, that.
+  """Reads the parameters of some models; if a model has an average, that.
 
   Args:
     workdir: Folder of the run, local or gs://.
-    config: Its settings.
-    step: Of the checkpoint.
-    wanted: Shapes of the models by name, of those that `shapes` gives.
-    mesh: Where they are placed, as `sharding.of_params` says.
+    config: Settings of the run.
+    step: Step of the checkpoint.
+    wanted: Shapes of the models by name, taken from `shapes`.
+    mesh: Mesh on which they are placed (`sharding.of_params`).
 
   Raises:
     FileNotFoundError, ValueError: There is no such step, or it is damaged.
@@ -168,7 +169,7 @@ def read(
 
 
 def _groups(params: PyTree) -> PyTree:
-  """With both groups: a checkpoint does not have those without arrays."""
+  """The parameters with both groups; a checkpoint leaves out an empty one."""
   return {"trained": {}, "frozen": {}} | params
 
 
