@@ -560,7 +560,7 @@ def is_looked_at(every: int, done: int) -> bool:
 
 
 def due(every: int, done: int, steps: int) -> bool:
-  """Says if something happens after `done` steps; after the last step it does."""
+  """Says if something happens after `done` steps; it does after the last."""
   return done == steps or (every > 0 and done % every == 0)
 
 

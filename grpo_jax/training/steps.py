@@ -104,7 +104,7 @@ class Batches:
     )
 
   def position(self, i: int) -> Any:
-    """The state from which the stream of run `i` continues after a step."""
+    """The state of the stream of run `i` after this step."""
     waiting = self._waiting[i]
     return waiting[0][0] if waiting else self._streams[i].get_state()
 

@@ -1,31 +1,31 @@
-"""Guards of a run: verdicts on its steps, the audit log, and when it halts.
+"""Guards of a run: verdicts on its steps, the audit log, and canaries.
 
-What bounds prompts inside a step is `step/guards.py`; here is what is made
-of it. `audit.jsonl` has a line for each step:
+`step/guards.py` bounds the influence of prompts inside a step. This module
+turns its numbers into verdicts (`Guards`). `audit.jsonl` has a line for each
+step:
 
     {"step": 12, "phase": "rl", "verdict": "drop_rows", "why": ["2 of 16 …"],
      "prompts": [176, …], "records": ["9c04d1aa", …],
      "influence": [3.2, …], "scale": [1.0, …], "kept": [true, …]}
 
-`prompts` are occurrences in the stream, as in samples.jsonl, and `records` say
-which prompts are the same. The verdict is the worst of: ok; warn, a prompt was
-scaled down; drop_rows, prompts were left out; halt.
+`prompts` are occurrences in the stream, as in samples.jsonl; equal `records`
+are the same prompt. The verdict is the worst of: ok; warn, a prompt was scaled
+down; drop_rows, prompts were left out; halt.
 
 A run that halts is not saved: its last checkpoint, which has passed all
 canaries, is what remains.
 
-Scores that must not fall: probes of a policy while it is trained.
-
-A canary is a component of the reward, asked of prompts that nobody trains on.
-The policy completes them every few steps, with samples as in training, and the
-canary falls when its mean is far below the mean of all looks that have passed:
+A canary (`Canaries`) is a score that must not fall: a component of the reward,
+on prompts that nobody trains on. The policy completes them every few steps,
+with samples as in training. The canary falls when its mean is far below the
+mean of all looks that have passed:
 
     b − v > max(k σ, d),    σ² = s² (1/n + 1/N)
 
 with n new scores of mean v, N earlier ones of mean b, and s² the variance of
-all of them together: of a score of 0 and 1, s² = p (1 − p). Where the rate has
-not changed, a look is wrong with a probability of 0.0013 at k = 3, and of less
-where d is what decides.
+all of them together: of a score of 0 and 1, s² = p (1 − p). If the rate has not
+changed, a look is wrong with a probability of 0.0013 at k = 3, and of less
+where d decides.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ _CHUNK_BYTES = 64 * 2**20  # Of logits, for the KL.
 
 @dataclasses.dataclass(frozen=True)
 class Tally:
-  """Scores of the looks that have passed.
+  """Sums of the scores of the looks that have passed.
 
   Attributes:
-    count: How many.
-    total, squares: Sums of them and of their squares.
+    count: Number of scores.
+    total, squares: Sums of the scores and of their squares.
   """
 
   count: int = 0
@@ -93,7 +93,8 @@ def bound(
   """The lowest mean of these scores that passes.
 
   Args:
-    past: Looks that have passed; −inf before the first.
+    past: Tally of the looks that have passed; the bound is −inf before the
+      first.
     scores: The scores of this look.
     fall: d, the largest fall that passes whatever the deviation.
     sigmas: k.
@@ -108,12 +109,12 @@ def bound(
 
 @dataclasses.dataclass(frozen=True)
 class Canary:
-  """What must not fall.
+  """A score that must not fall.
 
   Attributes:
-    text: As the config says it.
-    component: Of the reward; "correct" for right answers.
-    sign: −1 where less is better.
+    text: Text of the config.
+    component: Component of the reward; "correct" for right answers.
+    sign: −1 if less is better, else 1.
     path: File with its prompts; "" for held-out ones.
   """
 
@@ -142,7 +143,10 @@ class Canary:
       )
 
   def scores(self, rows: Sequence[evaluation.Completion]) -> list[float]:
-    """Scores of completions; the larger the better. Unscored ones are wrong."""
+    """The scores of completions, larger ones better; an unscored one is wrong.
+
+    A component other than "correct" leaves unscored completions out.
+    """
     if self.component == _CORRECT:
       return [self.sign * row.right for row in rows]
     found = [row.components[self.component] for row in rows if row.valid]
@@ -151,11 +155,11 @@ class Canary:
 
 @dataclasses.dataclass(frozen=True)
 class GuardLook:
-  """What a look has found.
+  """The result of a look at the canaries.
 
   Attributes:
     metrics: `canary/NAME` of each, and `canary/kl` in nats per completion.
-    fallen: A sentence for each that has fallen; none: it has passed.
+    fallen: A sentence for each canary that has fallen; empty: all have passed.
   """
 
   metrics: dict[str, float]
@@ -163,11 +167,11 @@ class GuardLook:
 
 
 def check_canaries(guards: GuardsConfig, problem: Problem) -> None:
-  """Raises ValueError if nobody gives what a canary is to be.
+  """Raises ValueError if a canary is not a component of the reward.
 
   Args:
-    guards: Says what must not fall.
-    problem: Its verifiers judge held-out prompts, without models.
+    guards: Settings with the canaries.
+    problem: Problem whose verifiers judge held-out prompts, without models.
   """
   known = problem.components | problem.judge.without_models().derived
   for text in guards.canaries:
@@ -175,7 +179,7 @@ def check_canaries(guards: GuardsConfig, problem: Problem) -> None:
 
 
 class Canaries:
-  """The canaries of a run, and what they have said so far."""
+  """The canaries of a run, and the tallies of their scores so far."""
 
   def __init__(
     self,
@@ -185,14 +189,15 @@ class Canaries:
     mesh: Any,
     evaluator: evaluation.Evaluator,
   ):
-    """Makes their prompts; compiles nothing yet.
+    """Makes the prompts of the canaries; compiles nothing yet.
 
     Args:
       config: The config of the run.
-      problem: Prompts and judges.
+      problem: Prompts and rewards.
       policy: The model.
       mesh: The mesh of the run.
-      evaluator: Of the run; shares its program where it samples alike.
+      evaluator: The evaluator of the run; its program is shared if it samples
+        at the same temperature.
 
     Raises:
       ValueError: A canary has prompts of its own, and the task has no text.
@@ -228,17 +233,17 @@ class Canaries:
     self.past: dict[str, Tally] = {}
 
   def position(self) -> dict[str, Any]:
-    """What a checkpoint keeps of them."""
+    """The tallies, as JSON for a checkpoint."""
     return {
       name: dataclasses.asdict(tally) for name, tally in self.past.items()
     }
 
   def resume(self, position: Mapping[str, Any]) -> None:
-    """Goes on from a checkpoint."""
+    """Continues from a checkpoint."""
     self.past = {name: Tally(**tally) for name, tally in position.items()}
 
   def look(self, state: TrainState) -> GuardLook:
-    """Completes the prompts of all canaries; remembers them if all pass."""
+    """Completes the prompts of all canaries; keeps the scores if all pass."""
     params = policy_lib.evaluation_params(state.members["policy"])
     key = jax.random.key(_KEY)
     rows = {
@@ -277,7 +282,7 @@ class Canaries:
   def _kl(
     self, state: TrainState, params: PyTree, key: jax.Array
   ) -> float | None:
-    """KL(policy ‖ reference) of completions, nats each; None: not looked at."""
+    """KL(policy ‖ reference) of completions, nats each; None: not measured."""
     if not self.guards.canary_max_kl or "reference" not in state.members:
       return None
     every = {**state.params, "policy": params}
@@ -299,7 +304,7 @@ def _kl_of(
   policy: Policy,
   scale: float,
 ) -> jax.Array:  # []
-  """Mean over completions of Σ_t k3, of tokens that the policy wrote."""
+  """The mean over completions of Σ_t k3, of tokens that the policy wrote."""
   mask = rollout.written  # [B, T]
 
   def logp(view):  # [B, T]
@@ -332,7 +337,7 @@ class GuardHalt(ValueError):
 
 
 class Ledger:
-  """What the prompts of a run have had of its updates, since it began."""
+  """The influence of each prompt of a run on its updates, since it began."""
 
   def __init__(self, lines: Sequence[Mapping[str, Any]] = ()):
     """Reads the audit log of a run that continues."""
@@ -347,7 +352,7 @@ class Ledger:
       self._total += x
 
   def entry(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """The fields of a step's line that are about its prompts; counts them."""
+    """The fields of a step's line that are about its prompts; adds them up."""
     records = [f"{int(key):08x}" for key in arrays[guards_lib.PROMPTS]]
     influence = [float(x) for x in arrays[guards_lib.INFLUENCE]]
     self._add(records, influence)
@@ -360,7 +365,7 @@ class Ledger:
 
   @property
   def largest_share(self) -> float:
-    """Largest share that one prompt has in the influence of all steps; or 0."""
+    """Largest share of one prompt in the influence of all steps, or 0."""
     if not self._total:
       return 0.0
     return max(self._influence.values()) / self._total
@@ -370,8 +375,8 @@ class Guards:
   """The guards of a run.
 
   Attributes:
-    halted: Why the run ends; empty while it does not.
-    canaries: What must not fall; None if there are none.
+    halted: The reason why the run ends; empty while it does not.
+    canaries: The canaries; None if there are none.
   """
 
   def __init__(
@@ -381,13 +386,13 @@ class Guards:
     every: int,
     lines: Sequence[Mapping[str, Any]] = (),
   ):
-    """Begins, or goes on.
+    """Begins, or continues from an audit log.
 
     Args:
       of_phases: Guards inside the steps of each phase, by its name.
-      canaries: What must not fall.
-      every: Steps between looks at them.
-      lines: The lines of the audit log of a run that continues.
+      canaries: The canaries; None if there are none.
+      every: Steps between looks at the canaries.
+      lines: Lines of the audit log of a run that continues.
     """
     self._of_phases = of_phases
     self._every = every
@@ -396,17 +401,17 @@ class Guards:
     self.halted = ""
 
   def watches(self, phase: str) -> bool:
-    """Whether canaries are looked at in a phase."""
+    """Says if canaries are looked at in a phase."""
     return self.canaries is not None and bool(self._of_phases.get(phase))
 
   def probes(self, phase: str, done: int, steps: int, is_saved: bool) -> bool:
-    """Whether canaries are looked at after so many steps of a phase."""
+    """Says if canaries are looked at after so many steps of a phase."""
     if not self.watches(phase):
       return False
     return is_saved or done == steps or done % self._every == 0
 
   def look(self, state: Any) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Looks at the canaries; their metrics, and what has fallen."""
+    """Looks at the canaries; returns metrics, and those that have fallen."""
     assert self.canaries is not None
     found = self.canaries.look(state)
     return found.metrics, found.fallen
@@ -421,11 +426,11 @@ class Guards:
     """The line of the audit log for a step; None in phases without guards.
 
     Args:
-      step: Over all phases.
-      phase: Its name.
-      metrics: Of the step; arrays of guards are taken out, and the largest
-        share of all time is added.
-      fallen: Canaries that have fallen after it.
+      step: Step over all phases.
+      phase: Name of the phase.
+      metrics: Metrics of the step; arrays of guards are taken out, and the
+        largest share of all time is added.
+      fallen: Canaries that have fallen after the step.
     """
     inside = self._of_phases.get(phase)
     if inside is None:
@@ -466,10 +471,10 @@ class Guards:
     return {**head, "prompts": prompts, **entry}
 
   def error(self, last_step: int | None) -> GuardHalt:
-    """What a run that was halted ends with.
+    """The exception for a run that a guard has halted.
 
     Args:
-      last_step: Of its last checkpoint.
+      last_step: Step of its last checkpoint; None if there is none.
     """
     kept = "there is no checkpoint yet"
     if last_step is not None:
@@ -485,21 +490,21 @@ class Guards:
 def _of_phases(
   config: config_lib.RunConfig,
 ) -> dict[str, guards_lib.InfluenceBounds | None]:
-  """What guards the steps of each phase."""
+  """The guards inside the steps of each phase, by its name."""
   return {
     name: config.guards.of_phase(config.section(name)) for name in config.phases
   }
 
 
 def _looks(config: config_lib.RunConfig) -> bool:
-  """Whether there are canaries in any phase."""
+  """Says if there are canaries in any phase."""
   guards = config.guards
   is_on = any(_of_phases(config).values())
   return bool(is_on and guards.canary_every and guards.canaries)
 
 
 def check(config: config_lib.RunConfig, problem: problem_lib.Problem) -> None:
-  """Raises ValueError if nobody gives what a canary of the run is to be."""
+  """Raises ValueError if a canary of the run is not a reward's component."""
   if _looks(config):
     check_canaries(config.guards, problem)
 
@@ -513,12 +518,13 @@ def open_guards(
   workdir: files.Path,
   position: Mapping[str, Any] | None,
 ) -> Guards:
-  """The guards of a run at its start, or where its last checkpoint is.
+  """Opens the guards of a run at its start, or at its last checkpoint.
 
   Args:
     config: The config of the run.
     problem, phases, mesh, evaluator: Those of the run.
-    workdir: Its folder; the audit log there has been cut to the checkpoint.
+    workdir: Folder of the run; the audit log there has been cut to the
+      checkpoint.
     position: Extra data of that checkpoint; None at the start.
   """
   of_phases = _of_phases(config)

@@ -1,9 +1,9 @@
-"""Asks the rules of `alarms.py` after each step, and says what they find.
+"""Asks the health rules after each step, and reports their alarms.
 
 A rule warns once a phase: on the console, as the metric `alarm/NAME` in the
-line of the step, to W&B, and in `result.json`. What a rule knows is made of the
-lines of metrics.jsonl and nothing else, so that a run which continues reads
-them again and goes on as if it had never stopped.
+line of the step, in TensorBoard and W&B, and in `result.json`. Rules read
+nothing but the lines of metrics.jsonl. So a run that continues reads these
+lines again, and goes on as if it had never stopped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class HealthHalt(RuntimeError):
 def stages_of(
   config: config_lib.RunConfig, correct: str = ""
 ) -> tuple[Stage, ...]:
-  """What rules know of the phases of a run.
+  """The settings of the phases of a run that rules read.
 
   Args:
     config: Settings of the run.
@@ -67,7 +67,7 @@ def of_step(line: Mapping[str, Any]) -> dict[str, Any] | None:
   """The metrics in a line of metrics.jsonl.
 
   Returns:
-    None of an evaluation before a phase, which is no step of it.
+    None for an evaluation before a phase, which is not a step of it.
   """
   found = {name: x for name, x in line.items() if name not in _FIELDS}
   of_evaluation = ("eval/", "canary/")
@@ -75,7 +75,7 @@ def of_step(line: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def has_alarm(metrics: Mapping[str, Any]) -> bool:
-  """Whether the metrics of a step have an alarm."""
+  """Says if the metrics of a step have an alarm."""
   return any(name.startswith(rules.PREFIX) for name in metrics)
 
 
@@ -83,7 +83,7 @@ class Monitor:
   """Watches a run.
 
   Attributes:
-    alarms: So far, in their order.
+    alarms: Alarms so far, in their order.
     halted: The alarm that stops the run, if one does.
   """
 
@@ -97,8 +97,8 @@ class Monitor:
 
     Args:
       stages: The phases of the run; see `stages_of`.
-      settings: What follows from an alarm; None: warnings.
-      samples: Where completions are to be looked at.
+      settings: Consequences of alarms; None: warnings.
+      samples: File in which a person can look at completions.
     """
     self.alarms: list[rules.Alarm] = []
     self.halted: rules.Alarm | None = None
@@ -108,7 +108,7 @@ class Monitor:
     self._enter(0)
 
   def _enter(self, index: int) -> None:
-    """Forgets what was, for the phase `index`."""
+    """Clears the history, for the phase `index`."""
     self._index = index
     self._history = History(self._stages[index])
     self._in_a_row: dict[str, int] = {}
@@ -118,11 +118,11 @@ class Monitor:
     """Looks at the metrics of a step.
 
     Args:
-      step: Over all phases.
-      metrics: What its line will have, without the alarms.
+      step: Step over all phases.
+      metrics: Metrics of the step's line, without the alarms.
 
     Returns:
-      What is wrong and has not been said in this phase; it is logged, too.
+      Alarms that are new in this phase; they are logged, too.
     """
     holds = self._look(step, metrics)
     found = [
@@ -140,10 +140,10 @@ class Monitor:
     return found
 
   def replay(self, lines: Iterable[Mapping[str, Any]], last: int) -> None:
-    """Gets to where a run continues, and says nothing.
+    """Reads the lines up to the point where a run continues, without warnings.
 
     Args:
-      lines: Of metrics.jsonl.
+      lines: Lines of metrics.jsonl.
       last: Step of the checkpoint; lines of later steps are ignored.
     """
     for line in lines:
@@ -155,16 +155,16 @@ class Monitor:
       for rule in warned:
         self._note(self._alarm(rule, holds.get(rule.name, {})))
       if any(self._settings.halts(rule) for rule in warned):
-        # Whoever starts it again has seen why it stopped: it is as new.
+        # A person who starts it again has seen the alarm: it may come again.
         self._enter(self._index)
 
   def failure(
     self, complaints: unscored.Complaints, last_step: int | None
   ) -> ValueError | HealthHalt | None:
-    """Why the run ends before its last step, if a rule has stopped it.
+    """The exception for a run that a rule has stopped early, or None.
 
     Args:
-      complaints: Of verifiers, which say why rows have no score.
+      complaints: Messages of verifiers, which explain rows without a score.
       last_step: The step of its last checkpoint; None if there is no
         checkpoint. Steps that canaries have not looked at are not saved.
     """
@@ -197,7 +197,7 @@ class Monitor:
   def _look(
     self, step: int, metrics: Mapping[str, Any]
   ) -> dict[str, dict[str, float]]:
-    """Takes the metrics of a step.
+    """Adds the metrics of a step to the history, and asks the rules.
 
     Returns:
       Rules that have not warned yet and whose patience has ended, with the

@@ -1,6 +1,4 @@
-"""Curves of a finished or running run, from its `metrics.jsonl`.
-
-What a run has logged, as arrays.
+"""Curves and arrays of a finished or running run, from its logs.
 
 history = grpo_jax.load("runs/quickstart").history
 plt.plot(history.steps, history["reward/mean"])
@@ -35,7 +33,7 @@ def plot_run(workdir: str | os.PathLike, path: str | os.PathLike) -> None:
 
   Args:
     workdir: Folder of the run, local or gs://.
-    path: PNG to write, the same; its folder must exist.
+    path: PNG to write, local or gs://; its folder must exist.
 
   Raises:
     ImportError, FileNotFoundError, ValueError: See `figure_of`.
@@ -91,10 +89,10 @@ def figure_of(workdir: str | os.PathLike) -> Figure:
     """A figure of its own, not pyplot's: no display and no global state."""
 
     def _repr_png_(self) -> bytes:
-      """What notebooks show, whatever their backend is."""
+      """The picture that notebooks show, with any backend."""
       return png(self)
 
-  # A notebook has settings of its own, which stay.
+  # The notebook's own settings come back afterwards.
   with matplotlib.rc_context():
     canvas = style.canvas(style.PAGE, 4.6, kind=Shown)
     name = source.parent.resolve().name
@@ -125,7 +123,7 @@ def figure_of(workdir: str | os.PathLike) -> Figure:
 
 
 def png(canvas: Figure) -> bytes:
-  """A figure as the bytes of a PNG."""
+  """The bytes of a figure as a PNG."""
   picture = io.BytesIO()
   canvas.savefig(picture, format="png")
   return picture.getvalue()
@@ -142,7 +140,7 @@ def _series(
 
 
 def smoothed(values: np.ndarray) -> np.ndarray:  # [N] -> [N]
-  """Moving average of the neighbours within a fortieth of the curve."""
+  """The moving average over neighbours within a fortieth of the curve."""
   index = np.arange(len(values))
   reach = len(values) // 40
   # Near the ends fewer neighbours are averaged.
@@ -185,9 +183,9 @@ def _finish(axes: Any, title: str, unit: str) -> None:
 class RunHistory(Mapping[str, np.ndarray]):
   """Metric -> its value in each of N lines of the log, [N] float64.
 
-  A line is a step, or the evaluation before the first step of a phase; that one
-  has the number of the step before it. Where a line has no such number, as
-  between two evaluations, or a mean was over nothing, there is NaN.
+  A line is a step, or the evaluation before the first step of a phase, which
+  has the number of the step before it. A number that a line lacks, as between
+  two evaluations, and a mean over nothing are NaN.
 
   Attributes:
     steps: [N] int, over all phases.
@@ -195,7 +193,7 @@ class RunHistory(Mapping[str, np.ndarray]):
   """
 
   def __init__(self, lines: list[dict[str, Any]]):
-    """Takes lines of `metrics.jsonl`, with what `timings.jsonl` has of each."""
+    """Takes lines of `metrics.jsonl`, merged with those of `timings.jsonl`."""
     self.steps = np.array([line["step"] for line in lines], np.int64)
     self.phases = np.array([line["phase"] for line in lines], np.str_)
     self._lines = lines
@@ -249,7 +247,7 @@ class RunHistory(Mapping[str, np.ndarray]):
 
 
 def read(workdir: str | os.PathLike) -> RunHistory:
-  """What has been logged until now; empty if nothing has.
+  """Reads the log of a run so far; empty if nothing has been logged.
 
   Args:
     workdir: Folder of the run, local or gs://.

@@ -1,11 +1,11 @@
-"""How every figure of the project looks: colours, markers, sizes and names.
+"""The style of every figure of the project: colours, markers, sizes and names.
 
 Figures are drawn at the size at which a paper prints them, one column or a page
 wide, so letters keep their size of 7 to 9 points. Colours are those of Okabe
 and Ito, "Color Universal Design", 2008, which people with any of the common
-colour deficiencies tell apart; nothing is told by the colour alone, since each
-has a marker too. Where two things vary, colour and marker are those of one of
-them and the dashes those of the other (`looks`).
+colour deficiencies tell apart. Each colour has a marker too, so nothing is told
+by the colour alone. If two factors vary, one has colour and marker, and the
+other has the dashes (`looks`).
 
 Equal inputs give equal bytes: files have no date and no name of the library
 that drew them.
@@ -35,8 +35,8 @@ FORMATS = ("pdf", "pgf", "svg", "png")
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, RED, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 GREY = "#777777"
-# In the order in which they are taken: without green-sensitive cones green and
-# purple are both grey, so they stand far apart; yellow is pale, and comes last.
+# In the order of use. To people without green-sensitive cones green and purple
+# are both grey, so they stand far apart. Yellow is pale, and comes last.
 COLOURS = (BLUE, RED, GREEN, ORANGE, BLACK, SKY, PURPLE, YELLOW)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
@@ -81,7 +81,7 @@ _RC: Any = {
   "pgf.rcfonts": False,  # The fonts of the document.
   "savefig.dpi": DPI,
 }
-# What a format writes about itself beside the picture, and must not.
+# Fields that a format writes about itself, and that are left out.
 _METADATA: dict[str, dict[str, Any]] = {
   "png": {"Software": None},
   "svg": {"Date": None, "Creator": None},
@@ -91,10 +91,10 @@ _METADATA: dict[str, dict[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True)
 class FigureStyle:
-  """How a line looks.
+  """The style of a line.
 
   Attributes:
-    colour, marker: They belong together.
+    colour, marker: A pair that belongs together.
     dashes: A line style of matplotlib.
   """
 
@@ -103,7 +103,7 @@ class FigureStyle:
   dashes: Any = "-"
 
   def line(self, **others: Any) -> dict[str, Any]:
-    """Arguments of `Axes.plot`."""
+    """The arguments of `Axes.plot`."""
     return {
       "color": self.colour,
       "marker": self.marker,
@@ -112,11 +112,12 @@ class FigureStyle:
 
 
 def look(number: int, dashes: int = 0) -> FigureStyle:
-  """The look of a colour and of dashes, by their numbers.
+  """The style with a colour and with dashes, by their numbers.
 
   Args:
-    number: From 0; beyond the last colour they begin again, with other dashes.
-    dashes: From 0, which is a solid line.
+    number: Number of the colour, from 0; beyond the last colour they begin
+      again, with other dashes.
+    dashes: Number of the dashes, from 0, which is a solid line.
   """
   again, place = divmod(number, len(COLOURS))
   return FigureStyle(
@@ -129,12 +130,12 @@ def looks(
   hue: Callable[[Any], Any] = lambda name: name,
   line: Callable[[Any], Any] = lambda name: None,
 ) -> dict[Any, FigureStyle]:
-  """A look for each name, by two factors.
+  """A style for each name, by two factors.
 
   Args:
-    names: What is drawn, in its order.
-    hue: (name) -> what decides colour and marker, such as the algorithm.
-    line: (name) -> what decides the dashes, such as a setting of it.
+    names: Names of the lines, in the order of drawing.
+    hue: (name) -> factor of colour and marker, such as the algorithm.
+    line: (name) -> factor of the dashes, such as a setting of the algorithm.
   """
   names = list(names)
   hues = list(dict.fromkeys(map(hue, names)))
@@ -145,7 +146,7 @@ def looks(
 
 
 def canvas(width: float, height: float, **others: Any) -> Figure:
-  """An empty figure, a page of its own and not pyplot's.
+  """An empty figure of its own, outside pyplot.
 
   Args:
     width: Inches; `COLUMN` or `PAGE`.
@@ -163,8 +164,8 @@ def canvas(width: float, height: float, **others: Any) -> Figure:
     raise ImportError(
       "figure: matplotlib is not installed; run `pip install 'grpo_jax[plot]'`."
     ) from error
-  # Axes read their settings where they are made, text where it is drawn: for
-  # this process they are the settings of all figures.
+  # Axes read their settings when they are made, text when it is drawn, so these
+  # become the settings of all figures of this process.
   matplotlib.rcParams.update(_RC)
   options: dict[str, Any] = {"dpi": DPI, "layout": "constrained"} | others
   kind = options.pop("kind", figure.Figure)
@@ -181,8 +182,8 @@ def panels(
   """A figure of panels of equal size.
 
   Args:
-    rows, columns: How many.
-    width: Of the figure, inches.
+    rows, columns: Numbers of panels.
+    width: Width of the figure, inches.
     row: Height of a row, inches.
     **others: Further arguments of `Figure.subplots`.
   """
@@ -197,12 +198,12 @@ def band(
   high: Any,  # [N]
   colour: str,
 ) -> None:
-  """An interval around a curve."""
+  """Draws an interval around a curve."""
   axes.fill_between(x, low, high, color=colour, alpha=_BAND, lw=0)
 
 
 def label(axes: Axes, title: str = "", x: str = "", y: str = "") -> None:
-  """Title and names of both axes; what is empty stays as it is."""
+  """Writes the title and the names of both axes, except empty ones."""
   if title:
     axes.set_title(title)
   if x:
@@ -212,10 +213,10 @@ def label(axes: Axes, title: str = "", x: str = "", y: str = "") -> None:
 
 
 def spread(wanted: npt.ArrayLike, gap: float) -> np.ndarray:  # [N]
-  """Places near those wanted, no two nearer to each other than `gap`."""
+  """Returns places near those wanted, at least `gap` from each other."""
   asked = np.asarray(wanted, float)
   order = np.argsort(asked, kind="stable")
-  # Of blocks of neighbours that touch.
+  # Sizes and means of blocks of neighbours that touch.
   sizes: list[int] = []
   means: list[float] = []
   for value in asked[order]:
@@ -241,11 +242,12 @@ def name_lines(drawn: Figure, axes: Axes, most: int = 8, **legend: Any) -> None:
   """Writes the names of lines at their right ends, or in a legend.
 
   Args:
-    drawn: The figure, complete but for this.
-    axes: Of lines with a label. Of several with one label, the first counts.
-    most: With more names than this, or where they are higher than the panel,
-      there is a legend.
-    **legend: Its arguments.
+    drawn: The figure, complete except for the names.
+    axes: Axes with labelled lines. If several lines have one label, the first
+      counts.
+    most: If there are more names than this, or if they are higher than the
+      panel, there is a legend.
+    **legend: Arguments of the legend.
   """
   lines: dict[str, Any] = {}
   for line in axes.lines:
@@ -288,7 +290,7 @@ def name_lines(drawn: Figure, axes: Axes, most: int = 8, **legend: Any) -> None:
 
 
 def _readable(colour: Any) -> Any:
-  """The colour of text; pale ones are darkened."""
+  """The colour of text; pale colours are darkened."""
   from matplotlib import colors
 
   rgb = np.array(colors.to_rgb(colour))
@@ -300,12 +302,12 @@ def _readable(colour: Any) -> Any:
 def shared_legend(
   drawn: Figure, every: Iterable[Axes], columns: int = 0
 ) -> None:
-  """One legend above all panels.
+  """Draws one legend above all panels.
 
   Args:
     drawn: The figure.
     every: The panels.
-    columns: Of the legend; 0: as many as fit.
+    columns: Columns of the legend; 0: as many as fit.
   """
   handles: dict[str, Any] = {}
   for axes in every:
@@ -327,7 +329,7 @@ def shared_legend(
 
 
 def save(drawn: Figure, path: str | os.PathLike, **others: Any) -> None:
-  """Writes a figure; the ending of the path says in which format.
+  """Writes a figure in the format of the path's ending.
 
   Args:
     drawn: The figure.
@@ -354,11 +356,11 @@ def save(drawn: Figure, path: str | os.PathLike, **others: Any) -> None:
 def _save_pgf(
   drawn: Figure, path: pathlib.Path, options: dict[str, Any]
 ) -> None:
-  """Writes commands of PGF, also where there is no LaTeX.
+  """Writes commands of PGF, also on a machine without LaTeX.
 
-  matplotlib asks LaTeX how large each text is, to arrange the panels. Where
-  LaTeX is missing, the sizes are those of matplotlib's own font: the text is
-  still set by LaTeX, in the document, and may be a little wider or narrower.
+  matplotlib asks LaTeX how large each text is, to arrange the panels. If LaTeX
+  is missing, the sizes are those of matplotlib's own font: LaTeX still sets the
+  text, in the document, and it may be a little wider or narrower.
   """
   import matplotlib
   from matplotlib.backends import backend_agg, backend_pgf

@@ -391,9 +391,7 @@ class _Split:
   def _verdict(
     self, state, prompts, rollout, said: rewards.HostScores
   ) -> Scored:
-    """Scores a rollout: combines the host's rewards with those of the
-    device.
-    """
+    """Scores a rollout: combines the host's rewards with the device's."""
     if self._judge.is_host_alone:
       with jax.transfer_guard("allow"):
         alone = self._judge.score_on_host(said)

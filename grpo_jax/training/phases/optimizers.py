@@ -198,9 +198,7 @@ def _on_matrices(
 def _in_float32(
   inner: optax.GradientTransformation,
 ) -> optax.GradientTransformation:
-  """Applies `inner` to gradients, parameters and moments in float32 or
-  wider.
-  """
+  """Applies `inner` in float32 or wider, whatever the parameters' dtype."""
 
   def init(params):
     return inner.init(masked.wide(params))

@@ -1,11 +1,9 @@
-"""An environment on the host, as a config means it: sizes, and ids.
+"""An environment on the host, from the settings of a run.
 
-And when its contexts are compacted: what is text in the settings are ids here,
-and what does not fit is refused, before anything runs.
-
-Records of a run whose environment makes its own prompts.
-
-Tools of an environment on the host, in prompts of a chat template.
+The texts of the settings become token ids, and sizes that do not fit are
+refused before anything runs: of turns (`environment`), of contexts that are
+compacted (`compaction`), and of tools in a chat template (`chat_options`). If
+the environment makes its own prompts, `open_sources` has its records.
 
 A factory of sessions (`data.environment`) may have two attributes, which are
 called with `environment.options`, as its `warm_up` is:
@@ -37,16 +35,16 @@ from grpo_jax.types import (
 def environment(
   config: config_lib.RunConfig, text: Any, replaced: Environment | None
 ) -> HostEnvironment:
-  """The environment that a config means.
+  """Makes the environment on the host of a config.
 
   Args:
     config: The config of the run.
     text: The tokenizer.
-    replaced: What it takes the place of, or None.
+    replaced: The environment in graph that it replaces, or None.
 
   Raises:
     ValueError: A size is missing, the text of an end is not one token, or the
-      tokenizer cannot write what is read after a blocked call.
+      tokenizer cannot write the observation after a blocked call.
   """
   turns = config.environment
   sizes: dict[str, Any] = {
@@ -95,15 +93,15 @@ def compaction(
   max_new_tokens: int,
   of_task: Compaction | HostCompaction | None = None,
 ) -> HostCompaction | None:
-  """When contexts of this environment are replaced, and by what.
+  """Makes the compaction of contexts in an environment; None without one.
 
   Args:
     config: The config of the run.
     text: The tokenizer.
     environment: Sizes of turns.
     max_prompt_len, max_new_tokens: S of first prompts, and T.
-    of_task: What the task does where the config says nothing, with slots for
-      any context; None: nothing.
+    of_task: Compaction of the task, which counts if the config sets none; it
+      has slots for any context. None: the task has none.
 
   Raises:
     ValueError: A size does not fit, or the tokenizer cannot write a text.
@@ -180,11 +178,12 @@ def compaction(
 def _in_chat(
   config: config_lib.RunConfig, text: Any, instruction: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-  """The instruction as the user's message, and the summary as the assistant's.
+  """Writes the instruction as the user's message, a summary as the assistant's.
 
   Returns:
-    (before, instruction, after), behind the end token of an action; and what
-    stands around a summary behind a prompt that opens the assistant's turn.
+    (before, instruction, after), for the place after the end token of an
+    action; and the texts around a summary after a prompt that opens the
+    assistant's turn.
 
   Raises:
     ValueError: There is no template, or no end token ends its replies.
@@ -215,12 +214,12 @@ def _reserve(
   environment: HostEnvironment,
   instruction_len: int,
 ) -> int:
-  """What has to be left where no summary is due yet.
+  """The number of tokens that must be left while no summary is due.
 
-  That is looked at once in a turn: an action comes before the next time.
+  It is compared once in a turn, so an action comes before the next comparison.
 
   Raises:
-    ValueError: What the settings say is less than that.
+    ValueError: The reserve of the settings is too small.
   """
   most = environment.max_action_len
   least = most + instruction_len + wanted.max_summary_len
@@ -262,12 +261,12 @@ def _as_on_host(compaction: Compaction, prompt_len: int) -> HostCompaction:
 def open_sources(
   config: config_lib.RunConfig, text: Any, environment: HostEnvironment
 ) -> records.Opened:
-  """What the environment shows first, and what a teacher plays in it.
+  """Opens the prompts of an environment, and a teacher's episodes in it.
 
   Args:
-    config: Its data are those of the source "environment".
+    config: Config whose data source is "environment".
     text: The tokenizer.
-    environment: As the config means it.
+    environment: The environment of the config.
 
   Raises:
     ValueError: The factory cannot be imported, does not take the options, or
@@ -294,7 +293,7 @@ def open_sources(
     train,
     lesson,
     text,
-    # An action that says nothing of its end is ended by an end token.
+    # A teacher's action without an end of its own gets an end token.
     sorted(ends, key=lambda x: x not in text.end_ids),
     environment.max_turns,
     environment.max_observation_len,
@@ -303,7 +302,7 @@ def open_sources(
 
 
 def chat_options(config: config_lib.RunConfig, text: Any) -> dict[str, Any]:
-  """What the chat template reads beside the messages, with the tools.
+  """The options of the chat template, with the tools of the environment.
 
   Args:
     config: The config of the run. Tools that it names itself stay.

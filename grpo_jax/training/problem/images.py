@@ -11,13 +11,13 @@ from grpo_jax.data.images import files, processors
 from grpo_jax.rewards.workers import frames, image_worker, pool
 from grpo_jax.settings import groups
 
-# Seconds for an image. No image within the limits takes a tenth of it, so that
-# no record is left out because a machine is busy.
+# Seconds for an image. Images within the limits take less than a tenth of it,
+# so a busy machine leaves no record out.
 TIMEOUT_S = 60.0
 
 
 class _Call(pool.PoolCall):
-  """Images of one call, and what became of them."""
+  """The images of one call, and their results."""
 
   def __init__(self, images: Sequence[Any], processor: processors.Processor):
     super().__init__(range(len(images)), pool.Failures(len(images)))
@@ -52,21 +52,21 @@ class _Call(pool.PoolCall):
 
 
 class Reader:
-  """Worker processes that look at images.
+  """Worker processes that decode and cut images.
 
-  They start when the first image is looked at. Several threads may ask; one
-  waits for the other.
+  They start with the first image. Several threads may ask; one waits for the
+  other.
   """
 
   def __init__(
     self, processor: processors.Processor, folder: str, num_workers: int
   ):
-    """Starts nothing yet.
+    """Starts no process yet.
 
     Args:
-      processor: What becomes of an image.
-      folder: Where paths begin, and may not leave.
-      num_workers: Processes.
+      processor: Image processor of the model.
+      folder: Folder to which paths are relative, and which they may not leave.
+      num_workers: Number of processes.
 
     Raises:
       ImportError: Pillow is missing.
@@ -81,13 +81,13 @@ class Reader:
   def cuts(
     self, images: Sequence[Sequence[Any]]
   ) -> list[processors.PatchCut | str]:
-    """What each image becomes, or why it cannot be used.
+    """The patches of each image, or the reason why it cannot be used.
 
     Args:
-      images: Values as `files.value` makes them.
+      images: Values from `files.value`.
 
     Raises:
-      RuntimeError: It is closed, or a worker cannot start.
+      RuntimeError: The reader is closed, or a worker cannot start.
     """
     found: list[processors.PatchCut | str] = [
       _unsent(image) for image in images
@@ -121,10 +121,10 @@ class Reader:
     )
 
   def close(self) -> None:
-    """Ends the processes, after the images that they have in hand.
+    """Ends the processes, after the images that they work on.
 
-    May be called again. A thread that reads ahead may be in `cuts`: a pool that
-    is closed under it would start a new process for each that has ended.
+    May be called again. A thread that reads ahead may be in `cuts`. If the pool
+    were closed meanwhile, it would start a new process for each that has ended.
     """
     self._is_closed = True
     with self._lock:
@@ -133,7 +133,7 @@ class Reader:
 
 
 def _unsent(image: Sequence[Any]) -> str:
-  """Why an image is not sent to a worker; empty if it is."""
+  """The reason why an image is not sent to a worker; empty if it is."""
   if image[0] == "bad":
     return image[1]
   size = 0 if image[0] == "path" else len(image[1]) * 3 // 4
@@ -146,7 +146,7 @@ def _unsent(image: Sequence[Any]) -> str:
 
 
 def opened(config: Any) -> Reader | None:
-  """Who looks at the images of a run; None where prompts are text alone.
+  """Makes the reader of the images of a run; None if prompts are text alone.
 
   Args:
     config: A `RunConfig`.
@@ -172,10 +172,10 @@ def opened(config: Any) -> Reader | None:
 
 
 def sight(reader: Reader | None, data: Any) -> encoder.Sight | None:
-  """How prompts show images.
+  """The encoding of images in prompts; None without a reader.
 
   Args:
-    reader: Looks at them; or None.
+    reader: Reader of the images, or None.
     data: A `DataConfig`.
   """
   if reader is None:

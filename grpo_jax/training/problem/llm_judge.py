@@ -1,12 +1,13 @@
-"""A model of the run as a judge: what it reads, and what it decides.
+"""A model of the run as a judge: its prompts and its verdicts.
 
 The rubric of each prompt is made into token ids on the host, where records are
 text (`Rubric`). Inside the program the completion is put into its place, and
 the judge writes its verdict (`LlmJudge`).
 
-No completion can say anything to the judge but by words: control tokens in it,
-which end a turn or begin one, are left out, and what looks like one in a prompt
-is characters. What words can do is in docs/judge.md.
+A completion reaches the judge as words only: control tokens in it, which begin
+or end a turn, are left out, and text in a prompt that looks like a control
+token is encoded as characters. The effect that words can have is described in
+docs/judge.md.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from grpo_jax.step import models
 from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.types import Prompts, Rollout
 
-# Who judges, if it is not the policy.
+# Name of the model that judges, if it is not the policy.
 MEMBER = "judge"
 # Of an answer so many bytes are read for each token.
 _BYTES_PER_TOKEN = 8
@@ -42,10 +43,10 @@ class Rubric:
   """A rubric as token ids.
 
   Attributes:
-    text: It.
-    tokenizer: Of the run.
-    opening, closing: What stands around it, as ids.
-    num_slots: N, for all but the completion.
+    text: Text of the rubric.
+    tokenizer: Tokenizer of the run.
+    opening, closing: Ids around the rubric.
+    num_slots: N, slots for all but the completion.
   """
 
   text: str
@@ -55,12 +56,13 @@ class Rubric:
   num_slots: int
 
   def arrays(self, record: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """What a judge reads with the completions of a record, for `extras`.
+    """The arrays of a record for the judge's prompts, as `extras`.
 
     Returns:
-      "judge/tokens" [N], "judge/head" [], how many of them stand before the
-      completion, and "judge/size" [], how many there are; 0 where they do not
-      fit, or where the tokenizer cannot write them.
+      "judge/tokens" [N], the ids around the completion; "judge/head" [], the
+      number of ids before the completion; and "judge/size" [], the number of
+      all. The numbers are 0 if the ids do not fit, or if the tokenizer cannot
+      write them.
     """
     tokens = np.full(self.num_slots, self.tokenizer.pad_id, np.int32)
     try:
@@ -78,7 +80,7 @@ class Rubric:
     }
 
   def ids(self, record: Mapping[str, Any]) -> tuple[list[int], list[int]]:
-    """What stands before the completion, and what behind it.
+    """The ids before the completion, and those after it.
 
     Raises:
       ValueError: A value is missing, or cannot be written.
@@ -113,17 +115,17 @@ def rubric(
   max_prompt_len: int,
   record: Mapping[str, Any],
 ) -> Rubric:
-  """The rubric of a config.
+  """Makes the rubric of a config.
 
   Args:
-    wanted: With a rubric.
-    tokenizer: Of the run.
-    max_prompt_len: Of its prompts, tokens.
-    record: The first one, which is tried.
+    wanted: Settings with a rubric.
+    tokenizer: Tokenizer of the run.
+    max_prompt_len: Most tokens of its prompts.
+    record: The first record, which is tried.
 
   Raises:
-    ValueError: The tokenizer cannot write it, a value is missing, the first
-      record does not fit, or nobody says how long others may be.
+    ValueError: The tokenizer cannot write the rubric, a value is missing, the
+      first record does not fit, or the lengths of others are not known.
   """
   if wanted.template == "chat":
     if not hasattr(tokenizer, "chat_text"):
@@ -165,19 +167,20 @@ def rubric(
 
 @dataclasses.dataclass(frozen=True)
 class LlmJudge:
-  """A model of the run that reads a rubric and writes a verdict.
+  """A reward by a model of the run that reads a rubric and writes a verdict.
 
   Attributes:
     name: Name of the component.
-    member: Name of the member.
-    sampler: How it writes: the most likely tokens.
+    member: Name of the model.
+    sampler: Settings of its draws: the most likely tokens.
     table: The bytes of each token.
-    room: Bytes of an answer that are read.
-    words, marker: See `rewards.verdicts.read`.
-    control: Ids that no completion can say to it.
+    room: Bytes of a verdict that are read.
+    words, marker: See `rewards.in_graph.verdicts.read`.
+    control: Ids that are left out of completions.
     batch_size: Rows that it reads at once; None: as many as there are prompts.
-    view: How the member is run; None until a phase has it.
-    plan: How rows are run; as `view`.
+    view: (parameters of all models) -> view of the model; None until a phase
+      sets it.
+    plan: Division of rows into micro-batches; None until a phase sets it.
   """
 
   name: str
@@ -195,7 +198,7 @@ class LlmJudge:
   def verdicts(
     self, params: models.Params, prompts: Prompts, rollout: Rollout
   ) -> jax.Array:  # [B]
-    """What each completion is worth; NaN where there is no verdict."""
+    """The score of each completion; NaN if there is no verdict."""
     assert self.view is not None
     assert self.plan is not None
     trunk = self.view(params).trunk
@@ -207,7 +210,7 @@ class LlmJudge:
 
     def write(rows):
       tokens, mask = rows
-      ids = jnp.zeros(len(tokens), jnp.int32)  # Of draws, of which none is.
+      ids = jnp.zeros(len(tokens), jnp.int32)  # For draws, and none is made.
       said = sampling.sample(
         trunk.policy,
         trunk.params,
@@ -238,7 +241,7 @@ class LlmJudge:
 
 
 def by_reading(wanted: JudgeConfig, tokenizer: Any) -> LlmJudge:
-  """The judge of a config, before a phase has it."""
+  """Makes the judge of a config, before a phase sets its view."""
   pieces = tokenizer.token_bytes()
   return LlmJudge(
     name=JUDGE,
@@ -264,12 +267,12 @@ def asked(
   control: tuple[int, ...],
   pad_id: int,
 ) -> tuple[jax.Array, jax.Array]:  # [B, N + T] int32, [B, N + T] bool
-  """Rubrics with completions in their places, left-padded.
+  """Prompts for the judge: rubrics with their completions, left-padded.
 
   Args:
-    prompts: With `Rubric.arrays` in their extras.
+    prompts: Prompts with `Rubric.arrays` in their extras.
     rollout: B completions.
-    control: Ids that are left out of them.
+    control: Ids that are left out of the completions.
     pad_id: Fills the unused slots.
   """
   tokens, head, size = (
@@ -281,7 +284,7 @@ def asked(
   )
   order = jnp.argsort(~said, axis=1, stable=True)
   completion = jnp.take_along_axis(rollout.tokens, order, axis=1)  # [B, T]
-  # Without a rubric nothing is asked, and one slot has to be there.
+  # Without a rubric nothing is asked, but a row needs at least one slot.
   length = jnp.where(size > 0, said.sum(axis=1), 0)  # [B]
   count = jnp.maximum(size + length, 1)
   num_slots = tokens.shape[1] + completion.shape[1]
@@ -301,9 +304,9 @@ def asked(
 
 @functools.cache
 def _chunk(count: int, most: int, num_shards: int) -> int:
-  """Rows at once: a divisor of all of them that splits over the devices.
+  """The number of rows at once: a divisor of all that splits over the devices.
 
-  At least one row of each device, also if fewer are asked for.
+  It is at least one row of each device, also if fewer are asked for.
   """
   most = min(max(most, num_shards), count)
   sizes = [

@@ -1,4 +1,4 @@
-"""Calls the reward functions once, before anything is compiled."""
+"""A call of the reward functions before anything is compiled."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _NEEDED = (
 def check(problem: problem_lib.Problem, group_size: int = 1) -> None:
   """Scores the first records with their reference answers.
 
-  A verifier may fail on a row that nobody has foreseen; one that fails on each
-  of these is broken. The completion of a record is what a teacher would write,
-  or else its answer.
+  A verifier may fail on an unforeseen row; a verifier that fails on each of
+  these is broken. The completion of a record is a teacher's completion, or else
+  its answer.
 
   Args:
-    problem: Verifiers of tasks, and sessions, have been tried where it was
-      made.
+    problem: The problem. Verifiers of tasks, and sessions, were tried when it
+      was made.
     group_size: Completions of a prompt, for functions that compare them.
 
   Raises:
-    ValueError: A function cannot be called as it is, or each row failed; says
-      which function, and the line.
+    ValueError: A function cannot be called as it is, or each row failed; the
+      message names the function, and the line.
   """
   if problem.judge.service is not None:
     first = problem.train[0]
@@ -70,7 +70,7 @@ def check(problem: problem_lib.Problem, group_size: int = 1) -> None:
 
 
 def _score_nothing(problem: problem_lib.Problem, copies: int) -> None:
-  """Warns if the first records are answered rightly by nothing at all."""
+  """Warns if empty completions of the first records are all marked as right."""
   assert problem.judge.on_host is not None
   scorer = problem.judge.on_host.scorer
   number = min(_NUM_RECORDS, len(problem.train))
@@ -104,11 +104,12 @@ def _score(
   """Asks for the rewards of the first records of a split.
 
   Args:
-    problem: Its verifiers. Held-out records have no teacher, and are completed
-      as the training records are: a wrong answer is no failure.
+    problem: The problem with the verifiers. Held-out records have no teacher,
+      so they are completed as the training records are: a wrong answer is not a
+      failure.
     source: Records.
     copies: Completions of each record.
-    split: What the records are called in a message.
+    split: Name of the split in a message.
 
   Raises:
     ValueError: Each row failed.
@@ -178,10 +179,10 @@ def _check_signature(
   options: Mapping[str, Any],
   columns: Collection[str],
 ) -> None:
-  """Raises ValueError if a function cannot be called with what there is."""
+  """Raises ValueError if a function cannot be called with its arguments."""
   try:
     signature = inspect.signature(function)
-  except ValueError:  # Of some functions in C nobody knows it.
+  except ValueError:  # Some functions in C have no known signature.
     return
   where = f"config.rewards.functions: {name} ({_place(function)}) has the"
   if registry.uses(function):
@@ -199,7 +200,7 @@ def _check_signature(
     return
   asked = registry.asks_for(function)
   try:
-    # What `config.rewards.options` says has been checked already.
+    # Arguments of `config.rewards.options` have been checked before.
     signature.replace(
       parameters=[
         p
@@ -214,7 +215,7 @@ def _check_signature(
 
 
 def _place(function: Callable[..., Any]) -> str:
-  """File and line of a function, as far as it is known."""
+  """File and line of a function, as far as they are known."""
   code = getattr(registry.plain_of(function), "__code__", None)
   if code is None:
     return repr(function)

@@ -1,9 +1,9 @@
-"""What is to be solved: prompts, tokens, and who scores the answers.
+"""The problem of a run: its prompts, tokenizer, environment and rewards.
 
-`make_problem` is where data, tasks and rewards meet. A problem of ids
+`make_problem` puts data, tasks and rewards together. A problem of ids
 (`data.source="task"`) is verified inside the program; a problem of text is
 verified on the host. Either may have an environment on the host
-(`data.environment`), whose scores take the place of both.
+(`data.environment`), whose scores replace those of the verifier.
 """
 
 from __future__ import annotations
@@ -51,35 +51,36 @@ class Problem:
     tokenizer: Text of ids; `pad_id`, `end_ids`, `vocab_size`.
     train, held_out: Records to learn from, and to evaluate on.
     supervised: Records with the completions that the warm start imitates.
-    encoder: Ids of a record.
+    encoder: Encoder of records as ids.
     max_prompt_len: S.
     max_new_tokens: T.
-    judge: Who scores completions.
-    environment: What answers the actions of a completion, in graph; None
-      where it has one turn, or `host_environment` answers.
-    host_environment: The same on the host, in `sessions`; or None.
-    sessions: Worker processes of that.
+    judge: The reward of completions.
+    environment: The environment that answers actions in graph; None if a
+      completion is a single turn, or if `host_environment` answers.
+    host_environment: The environment on the host, in `sessions`; or None.
+    sessions: Worker processes of `host_environment`.
     score_names: Names of the scores of its sessions.
-    components: Names of what the verifiers of a task, of text or of sessions
-      say; models, and what is made of others, are not among them.
+    components: Names of the rewards of a task's verifier, of functions of text,
+      or of sessions; rewards by models and derived rewards are not among them.
     answer_after: Marker of an answer (`config.rewards.answer_after`).
-    compaction: When the context of an episode is replaced by a summary, or
+    compaction: Rule for replacing the context of an episode by a summary, or
       None.
-    truncate_completions: Whether supervised completions are cut to the
-      budget instead of left out.
+    truncate_completions: True if supervised completions are cut to the budget,
+      False if longer ones are left out.
     complaints: Messages of verifiers that failed.
     domains: Names of the domains of prompts, by number; empty: prompts have
       none.
-    limits: Most tokens of a completion of each of them; empty: all slots.
-    answers: What the task knows of answers, for those that are forced; or None.
-    solutions: The same for those that are put into wrong completions; or None.
-    rubric: What a model of the run reads that judges; None: none does.
-    reader: Worker processes that look at images; None: prompts are text alone.
-    image_shapes: Shapes of the images of one prompt; None where prompts show
-      none.
+    limits: Most tokens of a completion of each domain; empty: all slots.
+    answers: Right answers and verifier of the task, for forced answers; or
+      None.
+    solutions: Right answers and verifier of the task on the host, for
+      corrections of wrong completions; or None.
+    rubric: Rubric for a judge that is a model of the run; None without one.
+    reader: Worker processes that read images; None: prompts are text alone.
+    image_shapes: Shapes of the images of one prompt; None if prompts show no
+      images.
     provides: Optional inputs of algorithms that come from the data or the
-      verifier: "step_rewards", "turns", "state_id", "domain",
-      "prefix_utility".
+      verifier: "step_rewards", "turns", "state_id", "domain", "prefix_utility".
     num_threads: Threads that make batches of records ahead.
   """
 
@@ -130,8 +131,8 @@ class Problem:
     try:
       pieces = self.pieces
     except (AttributeError, ValueError):
-      # An alphabet, whose texts are joined from those of the ids; or a
-      # tokenizer of which nobody can say which bytes a token writes.
+      # An alphabet, whose texts are concatenated from those of the ids; or a
+      # tokenizer whose tokens have no known bytes.
       pieces = []
     named = {text.pad_id, *text.end_ids}
     # A checkpoint may have more ids than its tokenizer.
@@ -160,18 +161,18 @@ class Problem:
     names: Sequence[str] = (),
     hints: Arrays | None = None,
   ):
-    """Endless shuffled `PromptBatch`es.
+    """Iterates over shuffled `PromptBatch`es without an end.
 
     Args:
-      seed: Of the order.
-      num_prompts: Of each batch.
+      seed: Seed of the order.
+      num_prompts: Prompts of each batch.
       max_prompt_len: Longer prompts are left out; None: those that do not fit.
-      rows: Which ones of each batch to make; None: all.
+      rows: Rows of each batch to make; None: all.
       names: Domains whose prompts are taken; empty: all.
-      hints: Arrays of a record that are put into its completions.
+      hints: (record) -> arrays for the corrections of its completions.
 
     Raises:
-      ValueError: No prompt is of these domains, or nobody can choose them.
+      ValueError: No prompt is of these domains, or they cannot be selected.
     """
     return iter(
       pipeline.prompt_stream(
@@ -188,7 +189,7 @@ class Problem:
     )
 
   def arrays(self, hints: Arrays | None = None) -> Arrays | None:
-    """What a record has beside its extras, for the program; None: nothing."""
+    """Returns (record) -> arrays beside its extras; None if there are none."""
     made: list[Arrays] = [self.rubric.arrays] if self.rubric else []
     if hints is not None:
       made.append(hints)
@@ -253,7 +254,7 @@ class Problem:
   def of_domains(
     self, source: sources.Source, names: Sequence[str]
   ) -> sources.Source:
-    """The records of some domains; without names those of all."""
+    """The records of some domains; all records if no domain is named."""
     if not names:
       return source
     return domains_lib.only(
@@ -268,7 +269,7 @@ class Problem:
     ]
 
   def prompt_texts(self, records: Sequence[dict]) -> list[str]:
-    """Each prompt as a person reads it."""
+    """The text of each prompt, as a person reads it."""
     return [
       record["prompt"]
       if isinstance(record["prompt"], str)
@@ -279,7 +280,7 @@ class Problem:
   def begin_sessions(
     self, batch: pipeline.PromptBatch, index: np.ndarray, seeds: np.ndarray
   ) -> sessions_lib.Episodes:
-    """A session for each row.
+    """Begins a session for each row.
 
     Args:
       batch: The prompts with their records.
@@ -301,16 +302,17 @@ class Problem:
     judge: rewards_lib.RewardSum | None = None,
     evaluates: bool = False,
   ) -> tuple[rewards_lib.HostScores, dict[str, int], dict[int, str]]:
-    """What the verifiers on the host say of fetched completions.
+    """Scores fetched completions with the verifiers on the host.
 
     Args:
       batch: The prompts with their records.
       rollout: NumPy arrays; `prompt_index` counts the prompts of `batch`.
-      judge: Who is asked; None: all that there are.
-      evaluates: Whether a row that times out twice is wrong (`retries.py`).
+      judge: The reward to ask; None: that of the problem.
+      evaluates: True if a row that times out twice is wrong
+        (`rewards.workers.host.score`).
 
     Returns:
-      NumPy arrays, failures by kind, and the messages of failed rows.
+      Scores as NumPy arrays, failures by kind, and the messages of failed rows.
     """
     judge = judge or self.judge
     index = np.asarray(rollout.prompt_index)
@@ -345,11 +347,12 @@ def make_problem(config: config_lib.RunConfig, starts: bool = True) -> Problem:
 
   Args:
     config: Settings of the run.
-    starts: Whether sessions of an environment are started. A launcher needs
+    starts: True if sessions of an environment are started. A launcher needs
       none.
 
   Raises:
-    KeyError, ValueError, FileNotFoundError: From the part that complains.
+    KeyError, ValueError, FileNotFoundError: A setting is wrong, or a file is
+      missing.
   """
   made = _make_problem(config, starts)
   made = dataclasses.replace(
@@ -369,7 +372,7 @@ def make_problem(config: config_lib.RunConfig, starts: bool = True) -> Problem:
 
 
 def _with_reader(config: config_lib.RunConfig, problem: Problem) -> Problem:
-  """The problem with a model of the run that reads completions."""
+  """Adds a judge that is a model of the run, and its rubric, to a problem."""
   rubric = llm_judge.rubric(
     config.judge,
     problem.tokenizer,
@@ -455,18 +458,18 @@ def _make_problem(config: config_lib.RunConfig, starts: bool) -> Problem:
 def with_sessions(
   config: config_lib.RunConfig, problem: Problem, starts: bool = True
 ) -> Problem:
-  """The problem with the config's environment on the host.
+  """Adds the config's environment on the host to a problem.
 
-  It takes the place of an environment of the problem, whose sizes of turns it
-  has where the config does not say others.
+  It replaces an environment of the problem, and takes over its sizes of turns
+  if the config does not set others.
 
   Args:
     config: Settings of the run.
-    problem: Prompts and judges.
-    starts: Whether its sessions are started.
+    problem: Prompts and rewards.
+    starts: True if the sessions of the environment are started.
 
   Raises:
-    KeyError: A reward is none of the scores of its sessions.
+    KeyError: A reward is not among the scores of its sessions.
     ValueError: A size or token is missing, or there is no such environment.
   """
   environment = environment_lib_lib.environment(
@@ -490,7 +493,7 @@ def with_sessions(
     ),
     provides=(problem.provides | {"turns", "state_id"}) - {"step_rewards"},
   )
-  if not starts:  # What the sessions would say that they score.
+  if not starts:  # The names that the sessions would report.
     asked = {*config.rewards.names, config.rewards.correct or "accuracy"}
     return dataclasses.replace(made, score_names=frozenset(asked - {"return"}))
   rewards = config.rewards
@@ -531,7 +534,7 @@ def with_sessions(
 
 
 def _worth(verify, correct, tokens, mask, extras):  # [F], [F] -> []
-  """What the verifier says of a completion that is an answer alone."""
+  """The verifier's score of a completion that consists of an answer alone."""
   return verify(tokens, mask, extras)[correct]
 
 
@@ -589,7 +592,7 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     ),
     solutions=solutions_lib.of_task(task, correct),
     domains=made.domains,
-    # All prompts of a task show as much; None is an empty tree.
+    # All prompts of a task have equal shapes of images; None is an empty tree.
     image_shapes=jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype),
       train[0].get("images"),

@@ -1,4 +1,4 @@
-"""The sources of records that a config's `data` means."""
+"""The sources of text records, from the config's `data`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ class Opened(NamedTuple):
   """Records of a run.
 
   Attributes:
-    train: To learn from.
-    held_out: To evaluate on.
-    supervised: The training records, with what a warm start imitates.
-    domains: Names of the domains of all of them, by number; empty: they have
+    train: Records to learn from.
+    held_out: Records to evaluate on.
+    supervised: The training records, with the completions that a warm start
+      imitates.
+    domains: Names of the domains of all records, by number; empty: they have
       none.
   """
 
@@ -40,11 +41,12 @@ def open_sources(data: DataConfig, seed: int) -> Opened:
   """Opens the files or datasets of text that a config names.
 
   Args:
-    data: Its records are text.
+    data: Data whose records are text.
     seed: The seed of the run.
 
   Raises:
-    FileNotFoundError, ImportError, OSError, ValueError: From the source.
+    FileNotFoundError, ImportError, OSError, ValueError: A file or dataset is
+      missing, or not as described.
   """
   if data.source == "mixture":
     return _mixed(data, seed)
@@ -70,7 +72,7 @@ def _mixed(data: DataConfig, seed: int) -> Opened:
 def _with_domains(
   data: DataConfig, train: Source, held_out: Source
 ) -> tuple[Source, Source, tuple[str, ...]]:
-  """The sources with numbers of domains, and the names of these.
+  """Adds numbers of domains to the sources; returns the domains' names too.
 
   Raises:
     ValueError: Names are given and there are no domains, or too many.
@@ -112,11 +114,11 @@ def _format(data: DataConfig) -> str:
 def _with_lessons(
   data: DataConfig, seed: int, train: Source, held_out: Source
 ) -> Opened:
-  """The sources, with what a warm start imitates."""
+  """Adds the completions that a warm start imitates."""
   if data.quarantine:
     train = quality.Without(train, data.quarantine)
   if _format(data) == "gsm8k":
-    # Worked answers: a teacher puts them into the format to be learnt.
+    # A teacher puts worked answers into the format to be learnt.
     lessons = teacher.ThinkAnswerSource(train, seed, data.drop_tag_probability)
     return Opened(train, held_out, lessons)
   if data.rejected_share:
@@ -148,7 +150,7 @@ def _train_and_held_out(data: DataConfig, seed: int) -> tuple[Source, Source]:
       sources.TextSource(held_out_path, data.separator),
     )
   if data.source == "reasoning_gym":
-    # Its own seed: held-out problems differ between no two runs.
+    # A fixed seed: all runs have the same held-out problems.
     return (
       gym.GymSource(data.datasets, "train", seed),
       gym.GymSource(data.datasets, "test", 0),

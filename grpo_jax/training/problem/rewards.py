@@ -1,10 +1,9 @@
-"""Who scores completions: functions of arrays, functions of text, members.
+"""Rewards of completions: functions of arrays, functions of text, and models.
 
-A `RewardSum` of judges is the verdict of a phase. Functions of text are asked
-on the host between two halves of a step; everything else, also what reads text
-as arrays of bytes, is part of the compiled program.
-
-From the settings of rewards to the judges of a run.
+A `RewardSum` adds up the rewards of a phase. Functions of text are asked on the
+host between two halves of a step; everything else is part of the compiled
+program, also functions that read text as arrays of bytes. `judge` makes the
+reward of a run from its settings.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ class InGraph:
 
   Attributes:
     components: (prompts, rollout) -> rewards by name; NaN: does not apply.
-    steps: (prompts, rollout) -> scores of steps and where steps end, each
-      [B, T]; None if it judges whole completions only.
+    steps: (prompts, rollout) -> scores of steps and where steps end, each [B,
+      T]; None if it judges whole completions only.
   """
 
   components: Callable[[Prompts, Rollout], Components]
@@ -56,19 +55,19 @@ class InGraph:
 
 
 def of_episodes(prompts: Prompts, rollout: Rollout) -> Components:
-  """What environments say of their episodes."""
+  """The scores of episodes, from their environment."""
   del prompts
   assert rollout.scores is not None
   return rollout.scores
 
 
 class HostScores(NamedTuple):
-  """What the host says of rows.
+  """Scores of rows from the host.
 
   Attributes:
     components: Rewards by name; NaN: does not apply.
     failed: Rows that could not be scored.
-    steps: Scores of steps and where steps end; None if nobody scores steps.
+    steps: Scores of steps and where steps end; None if no steps are scored.
   """
 
   components: Components
@@ -89,12 +88,13 @@ class OnHost:
   def ask(
     self, *rows: Sequence[Any], again: str | None = None
   ) -> host.WorkerScores:
-    """What they say of B rows.
+    """Scores B rows.
 
     Args:
       rows: See `HostScorer.score`.
-      again: Rows that time out are asked once more, and are then wrong by this
-        component (`retries.py`); None: they are unscored.
+      again: Component for which a row counts as wrong if it times out a second
+        time, after it was asked once more (`host.score`); None: a row that
+        times out is unscored.
     """
     if again is None:
       return self.scorer.score(*rows)
@@ -103,12 +103,12 @@ class OnHost:
 
 @dataclasses.dataclass(frozen=True)
 class Derived:
-  """A reward that is made of the others and of the tokens.
+  """A reward that is computed from the others and from the tokens.
 
   Attributes:
     name: Name of the component.
     function: See `rewards/derived.py`.
-    sources: Names of the components that it cannot do without.
+    sources: Names of the components that it needs.
   """
 
   name: str
@@ -118,15 +118,16 @@ class Derived:
 
 @dataclasses.dataclass(frozen=True)
 class RewardModel:
-  """A model of the run that scores completions: a reward model.
+  """A reward that is the score of a reward model of the run.
 
   Attributes:
     name: Name of the component.
-    member: Name of the member.
-    steps: Of a process reward model, what its steps are; None of one that
-      scores whole completions.
-    view: How the member is run; None until a phase has it.
-    plan: How rows are run; as `view`.
+    member: Name of the model.
+    steps: Steps that a process reward model scores; None if the model scores
+      whole completions.
+    view: (parameters of all models) -> view of the model; None until a phase
+      sets it.
+    plan: Division of rows into micro-batches; None until a phase sets it.
   """
 
   name: str
@@ -138,7 +139,7 @@ class RewardModel:
   def said(
     self, params: models.Params, prompts: Prompts, rollout: Rollout
   ) -> tuple[Components, tuple[jax.Array, jax.Array] | None]:
-    """The score of each completion, and scores of steps if it has any."""
+    """Scores each completion, and its steps if the model scores steps."""
     assert self.view is not None
     assert self.plan is not None
     values = reward_models.values(
@@ -158,8 +159,8 @@ class RemoteJudge:
 
   Attributes:
     name: Name of the component.
-    service: Who is asked.
-    step_timeout_s: For all rows of a step, seconds.
+    service: Client of the model.
+    step_timeout_s: Timeout for all rows of a step, seconds.
   """
 
   name: str
@@ -178,20 +179,23 @@ class RemoteJudge:
     )
 
 
-# Who says what is not for it to say what is right.
+# Rewards by models, which do not decide if an answer is right.
 _MODELS = (RewardModel, llm_judge.LlmJudge, RemoteJudge)
 
 
 @dataclasses.dataclass(frozen=True)
 class RewardSum:
-  """Judges whose rewards add up.
+  """Rewards that are added up.
 
   Attributes:
-    judges: They have no name of a component in common.
-    weights: Weight of each component; one without is watched, not rewarded.
+    judges: The rewards; no two have a component of the same name.
+    weights: Weight of each component; one without a weight is watched, not
+      rewarded.
     correct: The component whose values of at least 1 mark a right answer.
-    schedules: Weights that change: (steps of the phase, weights at them).
-    domains: Of some components the domains of prompts that they are for.
+    schedules: Weights that change: (steps of the phase, weights at these
+      steps).
+    domains: Numbers of the domains for which a component counts; a component
+      that is not named counts for all.
   """
 
   judges: tuple[
@@ -209,7 +213,7 @@ class RewardSum:
 
   @property
   def on_host(self) -> OnHost | None:
-    """The judge that runs functions of text, if there is one."""
+    """The functions of text, if there are any."""
     found = [judge for judge in self.judges if isinstance(judge, OnHost)]
     return found[0] if found else None
 
@@ -221,24 +225,24 @@ class RewardSum:
 
   @property
   def asks_host(self) -> bool:
-    """Whether completions have to be text for a judge."""
+    """True if a reward reads completions as text on the host."""
     return self.on_host is not None or self.service is not None
 
   @property
   def by_models(
     self,
   ) -> tuple[RewardModel | llm_judge.LlmJudge | RemoteJudge, ...]:
-    """The judges that are models."""
+    """The rewards by models."""
     return tuple(x for x in self.judges if isinstance(x, _MODELS))
 
   @property
   def is_host_alone(self) -> bool:
-    """Whether the verdict needs nothing but what the host says."""
+    """True if the verdict needs nothing but scores of functions of text."""
     others = [x for x in self.judges if not isinstance(x, OnHost)]
     return not (others or self.schedules or self.domains)
 
   def said_shapes(self, num_rows: int, num_slots: int) -> HostScores | None:
-    """Shapes of what the host says of so many rows; None: it is not asked."""
+    """Shapes of the host's scores of so many rows; None if it is not asked."""
     if not self.asks_host:
       return None
 
@@ -257,16 +261,16 @@ class RewardSum:
 
   @property
   def derived(self) -> frozenset[str]:
-    """Names of the rewards that are made of others."""
+    """Names of the derived rewards."""
     return frozenset(x.name for x in self.judges if isinstance(x, Derived))
 
   def without_models(self) -> RewardSum:
-    """The judges that are no models: what is true does not change.
+    """The sum without rewards by models: the other rewards do not change.
 
-    Where a model alone was rewarded, what is right is the reward.
+    If only models were rewarded, the component of right answers is the reward.
     """
     gone = {judge.name for judge in self.by_models}
-    for judge in self.judges:  # What is made of another comes after it.
+    for judge in self.judges:  # A derived reward comes after its sources.
       if isinstance(judge, Derived) and gone & {*judge.sources}:
         gone.add(judge.name)
     kept: dict[str, Any] = {
@@ -279,11 +283,11 @@ class RewardSum:
     return dataclasses.replace(self, judges=judges, **kept)
 
   def weighted(self, weights: Mapping[str, float]) -> RewardSum:
-    """These judges with other weights, which do not change."""
+    """The same rewards with other weights, which stay constant."""
     return dataclasses.replace(self, weights=weights, schedules={})
 
   def ranked_by(self, member: str) -> RewardSum:
-    """A member whose score is the reward, while these judges watch."""
+    """Makes a model's score the only reward; the other rewards are watched."""
     asked = RewardModel("ranked_by", member)
     return dataclasses.replace(
       self.weighted({asked.name: 1.0}), judges=(*self.judges, asked)
@@ -295,12 +299,13 @@ class RewardSum:
     plan: UpdatePlan,
     steps: reward_models.Steps | None = None,
   ) -> RewardSum:
-    """These judges with the members of a phase.
+    """Gives the rewards by models the models of a phase.
 
     Args:
-      views: How members are run, by name.
-      plan: How rows are run.
-      steps: Of a process reward model; None: it scores whole completions.
+      views: Views of the models, by name.
+      plan: Division of rows into micro-batches.
+      steps: Steps that a process reward model scores; None: it scores whole
+        completions.
     """
     judges = tuple(
       dataclasses.replace(
@@ -323,7 +328,7 @@ class RewardSum:
     tokens: Sequence[Sequence[int]],
     again: str | None = None,
   ) -> host.WorkerScores:
-    """What functions of text, and a model over HTTP, say of B rows.
+    """Scores B rows with functions of text, and with a model over HTTP.
 
     Args:
       prompts, completions, ids, extras, tokens: See `HostScorer.score`.
@@ -351,14 +356,14 @@ class RewardSum:
     said: HostScores | None = None,
     step: jax.Array | None = None,
   ) -> Scored:
-    """The verdict.
+    """Scores completions with all rewards, and adds these up.
 
     Args:
-      params: Parameters of all members, by name.
+      params: Parameters of all models, by name.
       prompts: P prompts.
       rollout: B completions of them.
-      said: What the host says of them, if it is asked.
-      step: Of the phase, for weights that change; None: they do not.
+      said: The host's scores of them, if it is asked.
+      step: Step of the phase, for weights that change; None: they do not.
     """
     components: dict[str, jax.Array] = {}
     failed, steps, steps_of_member = None, None, None
@@ -390,7 +395,7 @@ class RewardSum:
       failed,
       self.correct,
     )
-    # A process reward model is there to be asked.
+    # Steps of a process reward model come before those of a verifier.
     steps = steps_of_member or steps
     if steps is None:
       return scored
@@ -401,7 +406,7 @@ class RewardSum:
   def _of_domains(
     self, components: Components, prompts: Prompts, rollout: Rollout
   ) -> Components:
-    """The components, where they are for the domain of the prompt."""
+    """The components, NaN for prompts of domains that they do not count for."""
     return {
       name: jnp.where(self._applies(name, prompts, rollout), values, jnp.nan)
       if name in self.domains
@@ -412,21 +417,21 @@ class RewardSum:
   def _applies(
     self, name: str, prompts: Prompts, rollout: Rollout
   ) -> jax.Array:  # [B] bool
-    """Whether a component is for the domain of the prompt."""
+    """The mask of rows for whose domain a component counts."""
     if name not in self.domains:
       return jnp.ones(len(rollout.tokens), bool)
     domain = prompts.extras["domain"][rollout.prompt_index]
     return jnp.isin(domain, jnp.array(self.domains[name]))
 
   def _weight(self, name: str, step: jax.Array | None) -> Any:
-    """Weight of a component at a step."""
+    """The weight of a component at a step."""
     if step is None or name not in self.schedules:
       return self.weights.get(name, 0.0)
     steps, weights = self.schedules[name]
     return jnp.interp(step, jnp.array(steps), jnp.array(weights))
 
   def score_on_host(self, said: HostScores) -> Scored:
-    """The verdict of the host alone, as NumPy arrays."""
+    """The verdict from the host's scores alone, as NumPy arrays."""
     assert self.is_host_alone
     nothing: Any = None
     return jax.device_get(self.score(nothing, nothing, nothing, said))
@@ -445,17 +450,18 @@ def judge(
   correct: str | None = None,
   names: tuple[str, ...] = (),
 ) -> RewardSum:
-  """The verdict of a run.
+  """Makes the reward of a run.
 
   Args:
     config: The config of the run.
-    verifier: Of completions alone; None for a problem that is played in
-      sessions, before they are there.
-    correct: The component that marks right answers; None: as the config says.
-    names: Of the domains of prompts, by number.
+    verifier: Verifier of completions; None for a problem that is played in
+      sessions which do not exist yet.
+    correct: The component that marks right answers; None: the one that the
+      config names.
+    names: Names of the domains of prompts, by number.
 
   Raises:
-    ValueError: A reward is for a domain that there is not.
+    ValueError: A reward is for a domain that does not exist.
   """
   rewards = config.rewards
   found: list[Any] = [] if verifier is None else [verifier]
@@ -502,7 +508,7 @@ def judge(
 def service(
   config: config_lib.RunConfig, of_domains: tuple[int, ...] | None = None
 ) -> judge_service.JudgeService:
-  """The judge that is asked over HTTP."""
+  """Makes the client of the judge that is asked over HTTP."""
   wanted = config.judge
   return judge_service.JudgeService(
     wanted.service.url,
@@ -521,9 +527,9 @@ def service(
 def interceptor(
   config: config_lib.RunConfig,
 ) -> tuple[interceptor_lib.Interceptor, judge_service.JudgeService | None]:
-  """The interceptor of a config, and the model over HTTP that it asks, if any.
+  """Makes the interceptor of a config, and the model over HTTP that it asks.
 
-  Without rules it blocks nothing.
+  Without rules it blocks nothing. The model is None if no rule asks one.
 
   Raises:
     ValueError: A rule or its judge cannot be imported.
@@ -536,11 +542,12 @@ def interceptor(
 def on_host(
   config: config_lib.RunConfig, tokenizer: tuple[str, list, dict]
 ) -> OnHost:
-  """The config's functions of text, in processes of their own.
+  """Starts the config's functions of text in processes of their own.
 
   Args:
     config: The config of the run.
-    tokenizer: How functions that ask for it make the tokenizer.
+    tokenizer: Import path and arguments of the tokenizer, for functions that
+      ask for it.
   """
   rewards = config.rewards
   functions = of_text(config)
@@ -575,8 +582,8 @@ def on_host(
   return OnHost(scorer)
 
 
-# Bytes of a completion that there is room for, for each token of the budget. A
-# longer one is white space for the most part, and has no answer.
+# Bytes of a completion for which there is room, for each token of the budget. A
+# longer completion is mostly white space, and has no answer.
 _BYTES_PER_TOKEN = 8
 # Golds that are looked at before anything is compiled.
 _NUM_GOLDS = 1000
@@ -595,7 +602,7 @@ _GOLD = "gold/"
 def in_graph(
   config: config_lib.RunConfig, pieces: Sequence[bytes], strips: int
 ) -> InGraph:
-  """The config's functions of text, on arrays.
+  """Makes the config's functions of text, on arrays.
 
   Args:
     config: The config of the run.
@@ -603,7 +610,7 @@ def in_graph(
     strips: Spaces that it drops at the beginning of a text.
 
   Raises:
-    ValueError: One of them has no form for arrays.
+    ValueError: One of the functions has no form for arrays.
   """
   functions = of_text(config)
   known = sorted((*_ON_ARRAYS, _ACCURACY))
@@ -651,13 +658,13 @@ class WithGolds:
   """Records with their gold answers as arrays, for `in_graph`."""
 
   def __init__(self, source: Any):
-    """Looks at the first thousand golds.
+    """Checks the first thousand golds.
 
     Args:
-      source: Of records.
+      source: Source of records.
 
     Raises:
-      ValueError: One of them is for the host.
+      ValueError: One of these golds cannot be compared on arrays.
     """
     self._source = source
     self.starts = sources.starts(source)
@@ -706,18 +713,19 @@ def placed(
   mask: np.ndarray,  # [B, T] bool
   pieces: Sequence[bytes],
 ) -> tuple[np.ndarray, np.ndarray]:  # [B, T] float32, [B, T] bool
-  """Scores of steps of texts at the tokens with which the steps end.
+  """Assigns scores of steps of texts to the tokens with which the steps end.
 
   Args:
-    steps: Of each text (characters up to the end of a step, its score).
+    steps: For each text pairs of (characters up to the end of a step, its
+      score).
     texts: The texts of the tokens.
     tokens: Ids.
-    mask: Which of them exist.
+    mask: Tokens that exist.
     pieces: The bytes of each token.
 
   Returns:
-    The score of the step that ends with a token, and where steps end. Of
-    several steps that end with one token the lowest score counts.
+    The score of the step that ends with a token, and where steps end. If
+    several steps end with one token, the lowest score counts.
   """
   scores = np.full(tokens.shape, np.inf, np.float32)
   for b, (of_row, text) in enumerate(zip(steps, texts, strict=True)):
@@ -739,7 +747,7 @@ def of_text(config: config_lib.RunConfig) -> dict[str, str]:
   """The rewards that read text: name -> import path or built-in name.
 
   Raises:
-    ValueError: There is none.
+    ValueError: There is no such reward.
   """
   others = {REWARD_MODEL, JUDGE, *derived_lib.DERIVED}
   names = zip(config.rewards.names, config.rewards.functions, strict=True)
@@ -757,7 +765,9 @@ def of_text(config: config_lib.RunConfig) -> dict[str, str]:
 def check_names(
   who: str, config: config_lib.RunConfig, known: Sequence[str]
 ) -> None:
-  """Raises KeyError if a verifier lacks a reward, or what says who is right."""
+  """Raises KeyError if a verifier lacks a reward or the mark of right
+  answers.
+  """
   others = {REWARD_MODEL, JUDGE, *derived_lib.DERIVED}
   if unknown := {*config.rewards.functions} - {*known, *others}:
     hint = ""
@@ -787,7 +797,7 @@ def check_names(
 
 
 def plain_extras(record: Mapping[str, Any]) -> dict[str, Any]:
-  """What verifiers and sessions are told, readable without NumPy."""
+  """The extras and answer of a record, as values readable without NumPy."""
   extras = {**record["extras"], "answer": record["answer"]}
   return {
     name: value.tolist() if hasattr(value, "tolist") else value

@@ -1,15 +1,15 @@
 """A problem whose prompts and scores come from an environment of `verifiers`.
 
-Its process is started here, before anything else, because it knows the prompts.
+Its process is started here, before anything else, because it knows the prompts
+(`fields`). During a rollout the environment asks the policy over HTTP, request
+by request (`OpenEpisodes`).
 
-Episodes of an environment that asks over HTTP, request by request.
-
-Each episode has an address of its own, so that its requests are told apart.
-What a request adds to the conversation is written after the tokens that are
-there already, which stay as they were sampled. So an episode is one row: a
-prompt, what the policy wrote, and in between what was said to it. If a request
-has another past than the one that was sampled, no row can be made of it, and
-the episode has failed.
+Each episode has an address of its own, so that its requests are told apart. The
+text that a request adds to the conversation is written after the tokens that
+are there, which stay as they were sampled. So an episode is one row: a prompt,
+the actions of the policy, and the messages between them. If a request has
+another past than the one that was sampled, no row can be made of it, and the
+episode has failed.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class ServedTurn(NamedTuple):
   """An action.
 
   Attributes:
-    observed: What was read before it, after the action before.
-    drawn: What the policy wrote.
+    observed: Ids between the action before and this one.
+    drawn: Tokens of the policy.
   """
 
   observed: list[int]
@@ -53,19 +53,19 @@ class ServedTurn(NamedTuple):
 
 @dataclasses.dataclass
 class Episode:
-  """A conversation as far as it has got.
+  """A conversation so far.
 
   Attributes:
     prompt: Ids that the row continues.
-    key: Of its draws.
+    key: Random key of its draws.
     turns: Actions so far.
-    failed: Why no row can be made of it, or "".
-    is_full: A request had no room.
-    is_over: Nothing more is drawn for it.
-    waits: A request of it is being answered.
-    seen: When it was last heard of; see `OpenEpisodes.now`.
-    answered_at: When its last reply was sent, by the clock of `time`.
-    answer_s: Of each turn but the last, seconds until the next request.
+    failed: The reason why no row can be made of it, or "".
+    is_full: True if a request had no room.
+    is_over: True if nothing more is drawn for it.
+    waits: True while a request of it is being answered.
+    seen: Time of its last request or reply; see `OpenEpisodes.now`.
+    answered_at: Time of its last reply, by `time.monotonic`.
+    answer_s: For each turn but the last, seconds until the next request.
   """
 
   prompt: list[int]
@@ -78,8 +78,8 @@ class Episode:
   seen: float = 0.0
   answered_at: float = 0.0
   answer_s: list[float] = dataclasses.field(default_factory=list)
-  # All ids; the messages that they stand for, as they were sent, and with all
-  # that the policy has written; of a prompt without messages its text.
+  # All ids; the messages that they stand for, as they were sent, and with the
+  # complete texts of the policy; the text of a prompt without messages.
   ids: list[int] = dataclasses.field(default_factory=list)
   sent: list[chat.Message] = dataclasses.field(default_factory=list)
   said: list[chat.Message] = dataclasses.field(default_factory=list)
@@ -93,13 +93,14 @@ class Episode:
 
 
 class ServedLimits(NamedTuple):
-  """What a player draws.
+  """Limits and settings of the draws for an episode.
 
   Attributes:
-    max_new_tokens: T, of a row.
-    max_action_len: Of an action.
-    temperature: At which the policy is trained; requests have no other one.
-    top_p: The same; None for all tokens.
+    max_new_tokens: T, tokens of a row.
+    max_action_len: Tokens of an action.
+    temperature: Temperature at which the policy is trained; requests may not
+      ask for another one.
+    top_p: Top-p at which it is trained; None for all tokens.
   """
 
   max_new_tokens: int
@@ -112,7 +113,7 @@ class OpenEpisodes:
   """The episodes that are played now; answers their requests.
 
   Attributes:
-    now: Seconds that the player has waited for the environment.
+    now: Seconds that the sampler has waited for the environment.
   """
 
   def __init__(self) -> None:
@@ -133,7 +134,7 @@ class OpenEpisodes:
     """Takes requests of these episodes, and of no others.
 
     Returns:
-      A number for them.
+      A number for this set of episodes, which is part of their addresses.
     """
     self.now = 0.0
     self._number += 1
@@ -158,10 +159,10 @@ class OpenEpisodes:
   async def complete(
     self, body: Any, is_chat: bool, rollout: str | None
   ) -> dict[str, Any]:
-    """Answers a request; see `serving_http.Endpoint`."""
+    """Answers a request; see `serving.http.Endpoint`."""
     episode = self._found(rollout)
     request = requests.parse(body, is_chat)
-    # One after the other: what is written depends on what was.
+    # One after the other: a request continues the tokens of the one before.
     async with episode.lock:
       episode.waits, episode.seen = True, self.now
       if len(episode.answer_s) < len(episode.turns):
@@ -219,7 +220,7 @@ def check(request: Request, limits: ServedLimits) -> None:
     "top_p": 1.0 if limits.top_p is None else limits.top_p,
   }
   for name, value in asked.items():
-    # At temperature 0, in an evaluation, whatever is asked for is overruled.
+    # In an evaluation at temperature 0, values of requests are ignored.
     if value is not None and limits.temperature and value != trained[name]:
       raise BadRequest(
         f"{name}={value}: this policy is trained, and drawn, with"
@@ -247,10 +248,10 @@ def check(request: Request, limits: ServedLimits) -> None:
 def _context(
   request: Request, episode: Episode, speaker: endpoint.Speaker
 ) -> list[int]:
-  """Ids after which the policy writes; they begin with those so far.
+  """The ids after which the policy writes; they begin with those so far.
 
   Raises:
-    ValueError: They would not.
+    ValueError: They would not begin with those so far.
   """
   if not episode.turns:
     (ids,) = speaker.prompts(request)
@@ -293,7 +294,7 @@ def _context(
 def _note(
   request: Request, episode: Episode, ids: list[int], reply: Reply
 ) -> None:
-  """Puts an action down."""
+  """Adds an action to its episode."""
   drawn = reply.drawn
   before = len(episode.ids) if episode.turns else len(episode.prompt)
   episode.turns.append(ServedTurn(ids[before:], drawn))
@@ -309,15 +310,16 @@ def _note(
 
 
 class Served:
-  """An environment, and the server that it asks.
+  """An environment of `verifiers`, and the server that it asks.
 
   Attributes:
-    environment: In its process.
-    wanted: How it is run.
-    row_timeout_s: For what an episode does between two requests.
-    step_timeout_s: For all that the episodes of a step do.
+    environment: The environment, in its process.
+    wanted: Settings of the environment.
+    row_timeout_s: Timeout of an episode between two requests, seconds.
+    step_timeout_s: Timeout of the environment for all episodes of a step,
+      seconds.
     rollouts: Episodes that are played.
-    token: Of the server.
+    token: Token of the server.
   """
 
   def __init__(
@@ -336,9 +338,9 @@ class Served:
 
   @property
   def url(self) -> str:
-    """The server's address; a server that does not run yet is started."""
+    """The server's address; starts the server if it does not run yet."""
     if self._server is None:
-      # It waits as long as the player does; its own deadline comes later.
+      # The sampler's deadlines come first; this one is longer.
       self._server = http.Server(
         self.rollouts,
         token=self.token,
@@ -368,13 +370,13 @@ class Examples:
     writer: chat.Writer,
     encode: Any,
   ):
-    """Takes over what the process has told.
+    """Takes over the examples from the process.
 
     Args:
-      split: Of the environment.
-      examples: Each with a prompt, an answer and tools.
-      writer: Writes messages.
-      encode: Writes text.
+      split: Split of the environment.
+      examples: Mappings, each with a prompt, an answer and tools.
+      writer: Writer of messages as ids.
+      encode: (text) -> ids.
     """
     self._split, self._examples = split, examples
     self._writer, self._encode = writer, encode
@@ -420,14 +422,14 @@ def environment(config: config_lib.RunConfig, text: Any) -> HostEnvironment:
 
 
 def fields(config: config_lib.RunConfig, text: Any) -> dict[str, Any]:
-  """Fields of a `Problem`.
+  """Starts the environment, and returns the fields of its `Problem`.
 
   Args:
     config: The config of the run.
     text: The tokenizer.
 
   Raises:
-    KeyError: A reward is none of the scores of the environment.
+    KeyError: A reward is not among the scores of the environment.
     ValueError: There is no such environment, or it cannot be played.
   """
   data, wanted = config.data, config.served

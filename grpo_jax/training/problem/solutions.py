@@ -1,7 +1,4 @@
-"""What a task knows of right answers, for completions that are given one.
-
-What a task says of completions, tried before anything is compiled.
-"""
+"""Right answers of a task for corrections, and the names of its scores."""
 
 from __future__ import annotations
 
@@ -22,12 +19,11 @@ Extras = Mapping[str, np.ndarray]
 
 
 class Solutions(NamedTuple):
-  """Right answers, and what the verifier says of completions; on the host.
+  """Right answers and the verifier of a task, on the host.
 
   Attributes:
     find: (extras of one problem) -> a solution.
-    worth: (tokens [F], mask [F], extras) -> what a completion is worth, in
-      [0, 1].
+    worth: (tokens [F], mask [F], extras) -> score of a completion, in [0, 1].
   """
 
   find: Callable[[Extras], Solution]
@@ -35,10 +31,10 @@ class Solutions(NamedTuple):
 
 
 def of_task(task: Task, correct: str) -> Solutions | None:
-  """What a task knows; None: no solutions, or nobody could try them.
+  """The right answers of a task; None without solutions or a host verifier.
 
   Args:
-    task: Of the run.
+    task: Task of the run.
     correct: The component that tells right from wrong.
   """
   if task.solution is None or task.verify_numpy is None:
@@ -53,7 +49,7 @@ def _worth(verify, correct, tokens, mask, extras):  # [F], [F] -> float
 
 
 def names(task: tasks.Task, extras: Mapping[str, np.ndarray]) -> set[str]:
-  """The names of what a task's verifier, or its environment, says.
+  """Traces a task's verifier, or its environment, for the names of its scores.
 
   Raises:
     ValueError: It cannot be traced, or does not give a number for each name.
@@ -74,7 +70,7 @@ def names(task: tasks.Task, extras: Mapping[str, np.ndarray]) -> set[str]:
   try:
     said = jax.eval_shape(function, dict(extras))
   except Exception as error:
-    # With the line: a task may be of a notebook.
+    # The message has the line, since a task may be of a notebook.
     raise ValueError(
       f"task {task.name!r}: its {who} fails on the first problem with"
       f" {files.escaped(str(error)[:300])} ({type(error).__name__}"

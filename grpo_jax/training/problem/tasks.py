@@ -1,4 +1,4 @@
-"""The task that a config means, and the sources of its problems."""
+"""The task of a config, and the sources of its problems."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Made(NamedTuple):
   """A task with its problems.
 
   Attributes:
-    task: Of all problems.
+    task: The task of all problems.
     train, held_out, supervised: As in `problem.Problem`.
     domains: Names of the domains; empty: its problems have none.
   """
@@ -34,7 +34,7 @@ class Made(NamedTuple):
 
 
 def make_task(data: DataConfig) -> tasks.Task:
-  """The task of a config, or that of a mixture of tasks.
+  """Makes the task of a config, or that of a mixture of tasks.
 
   Raises:
     KeyError, TypeError, ValueError: There is no such task.
@@ -45,11 +45,11 @@ def make_task(data: DataConfig) -> tasks.Task:
 
 
 def make(data: DataConfig, seed: int) -> Made:
-  """The task, and sources of its problems, which are made as they are read.
+  """Makes the task, and sources that make its problems when they are read.
 
   Args:
-    data: Its prompts are made of ids.
-    seed: Of the run.
+    data: Data whose prompts are made of ids.
+    seed: Seed of the run.
 
   Raises:
     KeyError, TypeError, ValueError: There is no such task.
@@ -86,7 +86,7 @@ def _sources(
   lessons = dataclasses.replace(task, example=task.lesson or task.example)
   return (
     sources.TaskSource(task, "train", seed, num_train),
-    # Its own seed: held-out problems differ between no two runs.
+    # A fixed seed: all runs have the same held-out problems.
     sources.TaskSource(task, "test", 0, _NUM_EXAMPLES),
     sources.TaskSource(lessons, "train", seed, num_train),
   )

@@ -1,4 +1,4 @@
-"""The tokenizer that a config means, and whether two of them are the same."""
+"""The tokenizer of a config, and the comparison of two tokenizers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OURS = {"gsm8k": tokenizer.GSM8K_BPE, "bytes": tokenizer.BYTES}
 
 
 def tokenizer_path(config: config_lib.RunConfig) -> Any:
-  """File or folder of the tokenizer that a config means."""
+  """File or folder of the tokenizer of a config."""
   if config.data.tokenizer in OURS:
     return OURS[config.data.tokenizer]
   if config.data.tokenizer:
@@ -24,7 +24,7 @@ def tokenizer_path(config: config_lib.RunConfig) -> Any:
 
 
 def make_tokenizer(config: config_lib.RunConfig) -> Any:
-  """The tokenizer of a config; of a task, its alphabet.
+  """Makes the tokenizer of a config; for a task, its alphabet.
 
   Raises:
     FileNotFoundError, KeyError, ValueError: There is no such tokenizer, or no
@@ -43,10 +43,11 @@ def single_ids(text: Any, pieces: Sequence[str], shown: str) -> list[int]:
   Args:
     text: The tokenizer.
     pieces: The texts.
-    shown: How a message names the setting, and what has a single token.
+    shown: Name of the setting, and of the thing that has a single token, for
+      messages.
 
   Raises:
-    ValueError: One is more, or none.
+    ValueError: A text is not exactly one token.
   """
   found: list[int] = []
   for piece in pieces:
@@ -67,13 +68,13 @@ def single_ids(text: Any, pieces: Sequence[str], shown: str) -> list[int]:
 def check_same(ours: Any, theirs: Any, shown: str) -> None:
   """Raises ValueError unless two tokenizers have the same pieces as ids.
 
-  Files that differ may be the same tokenizer, and a model reads ids alone. Ids
+  Different files may hold the same tokenizer, and a model reads ids alone. Ids
   above the pieces of both are rows of a table that nothing uses.
 
   Args:
-    ours: Of this run.
-    theirs: Of a model from outside.
-    shown: How a message names that model: the setting and its value.
+    ours: Tokenizer of this run.
+    theirs: Tokenizer of a model from outside.
+    shown: Name of that model for messages: the setting and its value.
   """
   here, there = ours.pieces(), theirs.pieces()
   differ = sorted(

@@ -1,4 +1,4 @@
-"""What is done about rows that no verifier could score.
+"""Errors for rows that no verifier could score.
 
 A row that fails alone is left out of the loss. A verifier that fails on most
 rows has a defect, and a run that goes on trains on the rest, or on nothing.
@@ -17,19 +17,20 @@ _NUM_KEPT = 10_000  # Different messages that are counted: some quote a row.
 
 
 class Complaints:
-  """Messages of verifiers: logged, and counted by what they say."""
+  """Messages of verifiers: logged, and counted by their text."""
 
   def __init__(self):
     self._counts: collections.Counter[tuple[str, str]] = collections.Counter()
 
   def log(self, what: str, messages: Mapping[int, str]) -> None:
-    """Logs messages of failed rows: what is new, and then each tenfold.
+    """Logs messages of failed rows: each new one, and then each tenfold count.
 
-    A verifier that is broken says the same of each row of each step.
+    A broken verifier gives the same message for each row of each step.
 
     Args:
-      what: Has failed.
-      messages: Of each row; text of a verifier, which may quote a completion.
+      what: The failure, as the beginning of the line.
+      messages: Message of each row, by its number; text of a verifier, which
+        may quote a completion.
     """
     rows: dict[str, list[int]] = {}
     for row, message in messages.items():
@@ -51,7 +52,7 @@ class Complaints:
       logging.warning("%s%s, %s: %s", hosts.label(), what, where, text)
 
   def commonest(self) -> str:
-    """The message that was heard most often; empty if there was none."""
+    """The most frequent message; empty if there was none."""
     by_text: collections.Counter[str] = collections.Counter()
     for (_, text), count in self._counts.items():
       by_text[text] += count
@@ -61,13 +62,14 @@ class Complaints:
 def too_many(
   numbers: Mapping[str, float], max_unscored: float, why: str, kept: str
 ) -> str:
-  """What a run ends with that the rule `too_many_unscored` has stopped.
+  """The message for a run that the rule `too_many_unscored` has stopped.
 
   Args:
-    numbers: Of its alarm: "rows" of a batch, and unscored ones by "step N".
-    max_unscored: Share of rows, as `RewardsConfig` has it.
+    numbers: Numbers of its alarm: "rows" of a batch, and unscored ones by "step
+      N".
+    max_unscored: Share of rows (`config.rewards.max_unscored`).
     why: The commonest message of verifiers; empty if there was none.
-    kept: A sentence that says what is saved.
+    kept: A sentence about the last checkpoint.
   """
   rows = numbers["rows"]
   steps = [
@@ -93,7 +95,7 @@ _NO_ERROR = (
 def excess(
   num_unscored: float, num_rows: int, max_unscored: float
 ) -> str | None:
-  """Why an evaluation says nothing of the policy; None if it does."""
+  """The reason why an evaluation has too few scores; None if it has enough."""
   if num_unscored <= max_unscored * num_rows:
     return None
   return (

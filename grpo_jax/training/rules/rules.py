@@ -1,32 +1,28 @@
-"""The table of rules that look at a run's health.
+"""The health rules of a run: their table, their conditions and their history.
 
 A run that learns nothing, or the wrong thing, looks fine in most of its
-numbers. Each rule names one way in which that happens: a condition of
-`rules.py`, for how many steps in a row it must hold, what it means, and
-which setting to change. `health.py` asks the rules after each step.
+metrics. Each rule of `RULES` names one way in which this happens: a condition,
+for how many steps in a row it must hold, what it means, and which setting to
+change. `monitor/health.py` asks the rules after each step.
 
     python -m experiments.health.false_alarms
 
 says how often each rule is wrong about healthy runs.
 
-Conditions of alarms: what must be seen in the metrics of a phase.
+A condition is a function of a `History`, which has the last steps of a phase
+and a few sums. It returns the numbers that convinced it, or None.
 
-Each function takes a `History` and returns the numbers that it was convinced
-by, or None. `rules.py` says how long a condition must hold, and what it means.
-
-What rules of health know of a phase: its last steps, and a few sums.
-
-Whether a metric rises or falls over a window: Mann and Kendall's test.
+A rise or fall of a metric over a window is found by Mann and Kendall's test:
 
     S = Σ_{i<j} sign(x_j − x_i),    z = (S − sign(S)) / √Var(S)
 
     Var(S) = [n(n−1)(2n+5) − Σ_t t(t−1)(2t+5)] / 18
 
-with t the sizes of groups of equal values. The test asks for the order of the
+with t the sizes of groups of equal values. The test uses the order of the
 values alone, so one step that is far off decides nothing, and it assumes no
 distribution. It does assume that values are independent, and metrics of
 neighbouring steps are not. Therefore steps are averaged in blocks first: noise
-that lasts a few steps is inside a block then.
+that lasts a few steps then stays inside a block.
 
 Sources: Mann, "Nonparametric tests against trend", Econometrica 13, 1945;
 Kendall, "Rank correlation methods", 1948, for ties.
@@ -51,11 +47,11 @@ Line = Mapping[str, float | None]
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-  """What rules know of the settings of a phase.
+  """The settings of a phase that rules read.
 
   Attributes:
     name: The name of the phase.
-    kind: Of the phase; see `kinds.py`.
+    kind: Kind of the phase; see `kinds.py`.
     steps: The steps of the phase.
     last: Its last step, counted over all phases.
     group_size, num_rows: Completions per prompt, and per batch.
@@ -63,7 +59,7 @@ class Stage:
     correct: The component that marks right completions.
     rewarded: Components with a weight.
     num_eval: Held-out prompts.
-    ends_short: Whether a step that is short of live groups ends the run.
+    ends_short: True if a step that is short of live groups ends the run.
   """
 
   name: str = "rl"
@@ -84,9 +80,9 @@ class Component:
   """A component of the reward over a phase.
 
   Attributes:
-    steps: In which it might have applied.
-    applied: In which it did, to some completion.
-    values: At most two different ones that it had.
+    steps: Steps in which it might have applied.
+    applied: Steps in which it applied to some completion.
+    values: At most two different values that it had.
   """
 
   steps: int = 0
@@ -94,7 +90,7 @@ class Component:
   values: set[float] = dataclasses.field(default_factory=set)
 
   def add(self, share: float | None, mean: float | None, spread: float | None):
-    """Takes the numbers of a step."""
+    """Adds the numbers of a step."""
     self.steps += 1
     if not share:
       return
@@ -112,7 +108,7 @@ class History:
     stage: The phase.
     step: The last step, counted over all phases.
     num_steps: Steps seen.
-    components: Of the reward, by name.
+    components: Components of the reward, by name.
     reasoning: The same for steps of reasoning.
     evaluations: (number of the step in the phase, held-out accuracy).
   """
@@ -129,7 +125,7 @@ class History:
     self._opening: dict[str, list[float]] = collections.defaultdict(list)
 
   def add(self, step: int, line: Line) -> None:
-    """Takes the metrics of a step; NaN and None are means over nothing."""
+    """Adds the metrics of a step; NaN and None are means over nothing."""
     self.step = step
     self.num_steps += 1
     self._lines.append(line)
@@ -153,7 +149,7 @@ class History:
 
   @property
   def at_end(self) -> bool:
-    """Whether this is the last step of the phase."""
+    """True after the last step of the phase."""
     return self.step == self.stage.last
 
   def last(self, name: str) -> float | None:
@@ -168,7 +164,7 @@ class History:
     return [_finite(line.get(name)) for line in lines]
 
   def opening(self, name: str) -> float | None:
-    """Mean of the first steps of the phase; None while they go on."""
+    """The mean of the first steps of the phase; None while they go on."""
     values = self._opening.get(name)
     if self.num_steps < OPENING or not values:
       return None
@@ -179,7 +175,7 @@ def _finite(value: float | None) -> float | None:
   return value if value is not None and math.isfinite(value) else None
 
 
-BLOCKS = 10  # Means that a window is reduced to.
+BLOCKS = 10  # Number of means to which a window is reduced.
 # One-sided, a chance of 1.3e-3 for independent blocks without a trend.
 SIGNIFICANT = 3.0
 
@@ -187,15 +183,15 @@ SIGNIFICANT = 3.0
 def block_means(
   values: Sequence[float | None], num_blocks: int = BLOCKS
 ) -> np.ndarray | None:
-  """Means of equal parts of a window, [num_blocks].
+  """The means of equal parts of a window, [num_blocks].
 
   Args:
-    values: One for each step; None and NaN are means over nothing, and are
-      left out.
-    num_blocks: Parts.
+    values: One for each step; None and NaN are means over nothing, and are left
+      out.
+    num_blocks: Number of parts.
 
   Returns:
-    None where a part has no value, so that nothing is known of the window.
+    None if a part has no value, so that the window is not known.
   """
   array = np.array([math.nan if x is None else x for x in values], float)
   parts = np.array_split(array, num_blocks)
@@ -206,13 +202,13 @@ def block_means(
 
 
 def mann_kendall(values: np.ndarray | Sequence[float]) -> float:
-  """z of the trend of some values: above 0 where they rise.
+  """The z of the trend of some values: above 0 if they rise.
 
   Args:
     values: [n], in the order of time.
 
   Returns:
-    0 where all are equal, or where there are fewer than three.
+    0 if all are equal, or if there are fewer than three.
   """
   x = np.asarray(values, float)
   n = len(x)
@@ -230,13 +226,13 @@ def mann_kendall(values: np.ndarray | Sequence[float]) -> float:
 
 
 def trend(values: Sequence[float | None]) -> float:
-  """z of the trend of a window of steps; 0 where nothing is known."""
+  """The z of the trend of a window of steps; 0 if it is not known."""
   means = block_means(values)
   return 0.0 if means is None else mann_kendall(means)
 
 
 def ends(values: Sequence[float | None]) -> tuple[float, float]:
-  """Mean of the first and of the last fifth of a window; NaN if unknown."""
+  """Means of the first and of the last fifth of a window; NaN if not known."""
   means = block_means(values)
   if means is None:
     return math.nan, math.nan
@@ -247,12 +243,12 @@ def ends(values: Sequence[float | None]) -> tuple[float, float]:
 Numbers = dict[str, float]
 Check = Callable[[History], Numbers | None]
 
-TREND = 50  # Steps over which a trend is asked for.
-LONG = 100  # Steps over which something is to have stood still.
+TREND = 50  # Steps of a window for a trend.
+LONG = 100  # Steps of a window for a slow trend, or for standing still.
 
 
 def above(name: str, bound: float) -> Check:
-  """A metric is greater than a bound."""
+  """Makes the check for a metric above a bound."""
 
   def check(history: History) -> Numbers | None:
     value = history.last(name)
@@ -262,7 +258,7 @@ def above(name: str, bound: float) -> Check:
 
 
 def all_groups_dead(history: History) -> Numbers | None:
-  """No prompt has completions with different rewards."""
+  """Detects that no prompt has completions with different rewards."""
   stage = history.stage
   if stage.kind != "rl" or stage.group_size < 2:
     return None
@@ -271,7 +267,7 @@ def all_groups_dead(history: History) -> Numbers | None:
 
 
 def no_pairs(history: History) -> Numbers | None:
-  """No prompt gives a pair to learn a preference from."""
+  """Detects that no prompt gives a pair to learn a preference from."""
   trained = history.last("tokens/trained")
   if history.stage.kind not in ("preference", "comparison", "pairs"):
     return None
@@ -279,13 +275,13 @@ def no_pairs(history: History) -> Numbers | None:
 
 
 def zero_gradient(history: History) -> Numbers | None:
-  """Something that is trained has no gradient."""
+  """Detects that something that is trained has no gradient."""
   names = ("gradient_norm", "value/gradient_norm", "reward_model/gradient_norm")
   return {name: 0.0 for name in names if history.last(name) == 0} or None
 
 
 def entropy_collapsed(history: History) -> Numbers | None:
-  """Entropy is a tenth of what it was, and the task is not solved."""
+  """Detects an entropy below a tenth of its start in an unsolved task."""
   before = history.opening("entropy/mean")
   now, accuracy = history.last("entropy/mean"), history.last("accuracy")
   if before is None or now is None or accuracy is None:
@@ -296,7 +292,9 @@ def entropy_collapsed(history: History) -> Numbers | None:
 
 
 def grows(name: str, factor: float, least: float) -> Check:
-  """A metric has a rising trend, to `factor` times as much, and `least`."""
+  """Makes the check for a metric that rises `factor` times and above
+  `least`.
+  """
 
   def check(history: History) -> Numbers | None:
     values = history.window(name, LONG)
@@ -311,7 +309,7 @@ def grows(name: str, factor: float, least: float) -> Check:
 
 
 def length_drifts(history: History) -> Numbers | None:
-  """Lengths double or halve, and accuracy does not rise with them."""
+  """Detects lengths that double or halve while accuracy does not rise."""
   lengths = history.window("length/mean", LONG)
   accuracy = history.window("accuracy", LONG)
   if lengths is None or accuracy is None:
@@ -326,7 +324,7 @@ def length_drifts(history: History) -> Numbers | None:
 
 
 def constant_fill(history: History) -> Numbers | None:
-  """All completions are equally long and have equal rewards."""
+  """Detects that all completions have equal lengths and equal rewards."""
   least, most = history.last("length/min"), history.last("length/max")
   if least is None or least != most or history.last("reward/std") != 0:
     return None
@@ -334,12 +332,12 @@ def constant_fill(history: History) -> Numbers | None:
 
 
 def perfect_score(history: History) -> Numbers | None:
-  """Nearly all completions are right."""
+  """Detects that nearly all completions are right."""
   return above("accuracy", 0.99)(history)
 
 
 def component_saturated(history: History) -> Numbers | None:
-  """A component has nothing more to give, and accuracy has not risen."""
+  """Detects a component near its maximum while accuracy has not risen."""
   accuracy = history.window("accuracy", LONG)
   opening = history.opening("accuracy")
   if accuracy is None or opening is None or trend(accuracy) >= 2:
@@ -361,7 +359,7 @@ def component_saturated(history: History) -> Numbers | None:
 
 
 def proxy_up_truth_down(history: History) -> Numbers | None:
-  """Training reward rises while held-out accuracy falls."""
+  """Detects a training reward that rises while held-out accuracy falls."""
   if history.last("eval/accuracy") is None or len(history.evaluations) < 5:
     return None
   accuracy = [value for _, value in history.evaluations]
@@ -385,7 +383,7 @@ def proxy_up_truth_down(history: History) -> Numbers | None:
 
 
 def reward_up_accuracy_down(history: History) -> Numbers | None:
-  """Tests whether rewards rise in training while accuracy falls."""
+  """Detects a training reward that rises while training accuracy falls."""
   rewards = history.window("reward/mean", TREND)
   accuracy = history.window("accuracy", TREND)
   if rewards is None or accuracy is None:
@@ -404,7 +402,7 @@ def reward_up_accuracy_down(history: History) -> Numbers | None:
 
 
 def anticorrelated(history: History) -> Numbers | None:
-  """A rewarded component is high where the reward is low."""
+  """Detects a rewarded component that is high where the reward is low."""
   found = {}
   for name in history.stage.rewarded:
     key = f"reward_correlation/{name}"
@@ -415,14 +413,14 @@ def anticorrelated(history: History) -> Numbers | None:
 
 
 def some_unscored(history: History) -> Numbers | None:
-  """More than a twentieth of the rows has no score."""
+  """Detects that more than a twentieth of the rows have no score."""
   count = history.last("unscored") or 0.0
   share = count / history.stage.num_rows
   return {"unscored": count, "share": share} if share > 0.05 else None
 
 
 def too_many_unscored(history: History) -> Numbers | None:
-  """More rows have no score than config.rewards.max_unscored allows."""
+  """Detects more rows without a score than config.rewards.max_unscored."""
   rows = history.stage.num_rows
   count = history.last("unscored") or 0.0
   if count <= history.stage.max_unscored * rows:
@@ -435,7 +433,7 @@ def too_many_unscored(history: History) -> Numbers | None:
 
 
 def short_of_groups(history: History) -> Numbers | None:
-  """A batch lacks live groups, in a phase that such a step ends."""
+  """Detects a batch short of live groups, in a phase that this ends."""
   missing = history.last("drawn/missing") or 0.0
   if not history.stage.ends_short or not missing:
     return None
@@ -445,12 +443,12 @@ def short_of_groups(history: History) -> Numbers | None:
   return numbers
 
 
-# Completions of fewer steps may be equal by chance.
+# In fewer steps all completions may be equal by chance.
 _MIN_STEPS = 3
 
 
 def never_applied(history: History) -> Numbers | None:
-  """A component has applied to no completion of the phase."""
+  """Detects a component that has applied to no completion of the phase."""
   found = {
     f"applicable/{name}": 0.0
     for name, seen in sorted(history.components.items())
@@ -460,7 +458,7 @@ def never_applied(history: History) -> Numbers | None:
 
 
 def component_constant(history: History) -> Numbers | None:
-  """A rewarded component was the same for every completion of the phase."""
+  """Detects a rewarded component that was the same for all completions."""
   found = {
     f"reward/{name}": next(iter(seen.values))
     for name, seen in sorted(history.components.items())
@@ -472,14 +470,14 @@ def component_constant(history: History) -> Numbers | None:
 
 
 def no_steps_of_reasoning(history: History) -> Numbers | None:
-  """No completion of the phase had a step that was scored."""
+  """Detects that no completion of the phase had a step that was scored."""
   seen = history.reasoning
   if seen.steps < _MIN_STEPS or seen.applied or not history.at_end:
     return None
   return {REASONING: 0.0}
 
 
-# Rules that always stop a run, and the settings by which they never warn.
+# Rules that always stop a run, and the settings that switch each off.
 UNSCORED = "too_many_unscored"
 SHORT = "short_of_groups"
 ALWAYS = {
@@ -495,13 +493,13 @@ class Rule:
 
   Attributes:
     number: "H01", ….
-    name: Of the metric `alarm/NAME`, which is 1 in the line of the step.
-    meaning: What is the matter; a sentence.
+    name: Name in the metric `alarm/NAME`, which is 1 in the line of the step.
+    meaning: The diagnosis, a sentence.
     reads: Metrics that it looks at.
-    threshold: When its condition holds, in words.
-    advice: What to look at, and which settings to change.
+    threshold: The condition, in words.
+    advice: Places to look at, and settings to change.
     check: The condition.
-    patience: Looks in a row, at each of which the condition holds.
+    patience: Number of looks in a row at which the condition must hold.
     every: Steps between two looks; more than 1 for conditions on a window.
   """
 
@@ -522,7 +520,7 @@ class Rule:
 
   @property
   def wait(self) -> str:
-    """For how long the condition holds before the rule warns; may be empty."""
+    """The time for which the condition must hold, in words; may be empty."""
     if self.patience == 1:
       return ""
     if self.every == 1:
@@ -530,7 +528,7 @@ class Rule:
     return f"at {self.patience} looks in a row, {self.every} steps apart"
 
 
-# What grows, goes on; a wave that lasts some thirty steps is gone by then.
+# Looks at a growing metric: a wave of some thirty steps is over by the last.
 _LOOKS = 3
 _SIGMA = f"z > {SIGNIFICANT:g}"
 
@@ -824,7 +822,7 @@ BY_NAME = {rule.name: rule for rule in RULES}
 
 
 def find(name: str) -> Rule | None:
-  """A rule by its name or number."""
+  """The rule of a name or number."""
   return next((r for r in RULES if name in (r.name, r.number)), None)
 
 
@@ -833,10 +831,10 @@ class Alarm:
   """A rule that has warned.
 
   Attributes:
-    step: Over all phases.
+    step: Step over all phases.
     phase: Name of the phase.
-    rule: What has warned.
-    numbers: That convinced it.
+    rule: The rule.
+    numbers: The numbers that convinced it.
   """
 
   step: int
@@ -851,14 +849,14 @@ class Alarm:
     return f"{said}, {self.rule.wait}" if self.rule.wait else said
 
   def text(self) -> str:
-    """What a person is told."""
+    """The message of the alarm for a person."""
     return (
       f"{self.phase}, step {self.step}: {self.rule.number} {self.rule.name}."
       f" {self.rule.meaning} ({self.evidence}) {self.rule.advice}"
     )
 
   def as_json(self) -> dict[str, object]:
-    """What `result.json` has of it."""
+    """The alarm as `result.json` holds it."""
     return {
       "step": self.step,
       "phase": self.phase,
