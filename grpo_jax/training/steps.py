@@ -110,7 +110,7 @@ class Batches:
 
 
 class Recorder:
-  """Writes and shows the metrics, samples and traces of the steps of a phase."""
+  """Writes and shows metrics, samples and traces of the steps of a phase."""
 
   def __init__(
     self,

@@ -1,8 +1,8 @@
-"""Model cards: what an exported policy is, as the Hugging Face hub has them.
+"""Model cards of exported policies, for the Hugging Face hub.
 
-README.md of an exported folder: YAML that the hub reads, and then the same and
-more for people. No path of the machine that trained is in it: of a file or a
-folder it has the last name.
+A card is the README.md of an exported folder: YAML for the hub, and then the
+same and more for people. It contains no path of the machine that trained: a
+file or a folder appears by its last name.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from grpo_jax.training.runtime import commit as commit_lib
 from grpo_jax.training.runtime import files, log
 
 README = "README.md"
-# Keys of the base's own card that say under which license it is.
+# Keys of the license in the base's own card.
 _LICENSE = ("license", "license_name", "license_link")
-# What the hub calls data sets of TFDS.
+# Names on the hub of data sets of TFDS.
 _ON_HUB = {"gsm8k": "openai/gsm8k"}
 _ON_ARXIV = re.compile(r"(?:arXiv:\s*|\()(?:[^()]*,\s*)?(\d{4}\.\d{5})")
 _LOADING = {
@@ -56,7 +56,7 @@ print(run.sample(run.prompts(4), n=2, temperature=1.0))
 """,
 }
 
-# How a prompt is put to the model, as in training.
+# Code that puts a prompt to the model, as in training.
 _IN_CHAT = """\
 ids = tokenizer.apply_chat_template(
   [{"role": "user", "content": "What is 27 + 58?"}],
@@ -80,10 +80,10 @@ def card(
 
   Args:
     workdir: Folder of the run, or of merged runs.
-    step: Of the checkpoint that is exported; None of merged runs.
-    base: Folder of the checkpoint that training began with; its license is
-      read from its README.md, if it has one.
-    library: What loads the exported folder: "transformers", "peft", or
+    step: Step of the checkpoint that is exported; None for merged runs.
+    base: Folder of the checkpoint that training began with; its license is read
+      from its README.md, if it has one.
+    library: Library that loads the exported folder: "transformers", "peft", or
       "grpo_jax" for a folder that opens like a run.
 
   Returns:
@@ -153,7 +153,7 @@ def card(
 
 
 def _prompting(data: Mapping[str, Any], template: str) -> str:
-  """Code that makes token ids of a prompt."""
+  """The code that makes token ids of a prompt."""
   if template != "chat":
     return _IN_TEXT % json.dumps(template, ensure_ascii=False)
   options = data.get("chat_options") or {}
@@ -170,7 +170,7 @@ def _algorithm(values: Mapping[str, Any]) -> str:
 
 
 def _module_doc(algorithm: str) -> str:
-  """Docstring of the file of an algorithm; empty where there is none."""
+  """Docstring of the file of an algorithm; empty if there is none."""
   where = f"grpo_jax.algorithms.{algorithm}"
   if ":" in algorithm:
     where = algorithm.partition(":")[0]
@@ -181,7 +181,7 @@ def _module_doc(algorithm: str) -> str:
 
 
 def _summary(algorithm: str) -> str:
-  """What is new about an algorithm: the first sentence of its file."""
+  """The first sentence of an algorithm's file, without its arXiv number."""
   first = _module_doc(algorithm).strip().partition("\n\n")[0]
   text = re.sub(r"\s*\([^()]*\d{4}\.\d{5}\)", "", " ".join(first.split()))
   return text.rstrip(".") or "of a package of its own"
@@ -194,7 +194,7 @@ def _paper(algorithm: str) -> str:
 
 
 def _license(base: pathlib.Path | None) -> dict[str, str]:
-  """What the card of the base says of its license."""
+  """The license fields in the card of the base."""
   path = base and base / README
   if path is None or not path.is_file():
     return {}
@@ -209,7 +209,7 @@ def _license(base: pathlib.Path | None) -> dict[str, str]:
 
 
 def _is_on_hub(checkpoint: str) -> bool:
-  """Whether it is a name, owner/name, and no folder here."""
+  """Says if it is a name, owner/name, and not a folder here."""
   named = re.fullmatch(r"[\w.-]+/[\w.-]+", checkpoint)
   return bool(named) and not pathlib.Path(checkpoint).expanduser().is_dir()
 
@@ -240,7 +240,7 @@ def _data(values: Mapping[str, Any]) -> str:
 
 
 def _one(data: Any) -> str:
-  """A source of prompts; of a file its name without its folder."""
+  """A source of prompts; a file appears by its name without its folder."""
   if not isinstance(data, Mapping):
     return f"`{data}`"
   path = data.get("train_path") or ""
@@ -258,7 +258,7 @@ def _steps(values: Mapping[str, Any], step: int | None) -> str:
 
 
 def _versions(workdir: files.Path) -> dict[str, str]:
-  """Which grpo_jax has trained, and which has written this."""
+  """The versions of grpo_jax that trained the policy and write the card."""
   path = workdir / log.ENVIRONMENT
   starts = log.read_json(path, list) if path.exists() else []
   found = {}
@@ -311,7 +311,7 @@ def _front_matter(
   result: Mapping[str, Any],
   merged: Any,
 ) -> str:
-  """The YAML that the hub reads; a text in JSON is YAML too."""
+  """The YAML for the hub; texts are JSON, which is YAML too."""
   model, data = values.get("model", {}), values.get("data", {})
   checkpoint, name = model.get("checkpoint", ""), _algorithm(values)
   lines = [f"{key}: {json.dumps(x)}" for key, x in license_of.items()]

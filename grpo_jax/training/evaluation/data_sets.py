@@ -1,7 +1,7 @@
-"""What a policy is evaluated on: held-out prompts of its run, or files of them.
+"""Data sets of an evaluation: held-out prompts of a run, or files of prompts.
 
-A policy completes all prompts of one data set after the other, with one
-program as long as their batches have the same shape.
+A policy completes all prompts of one data set after the other, with one program
+as long as their batches have the same shape.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class DataSet:
   """Prompts to evaluate on.
 
   Attributes:
-    name: For people.
+    name: Name for people.
     source: Records.
-    num_prompts: The first so many of them.
-    names: Of domains, by number.
+    num_prompts: Number of records to use, the first ones.
+    names: Names of domains, by number.
   """
 
   name: str
@@ -63,7 +63,7 @@ class DataSet:
 
 @dataclasses.dataclass(frozen=True)
 class Draws:
-  """How completions are drawn.
+  """Settings of the draws.
 
   Attributes:
     temperature: 0 for the most likely tokens.
@@ -83,7 +83,7 @@ def opened(
   data: Mapping[str, str],
   num_prompts: int | None = None,
 ) -> list[DataSet]:
-  """The data sets to evaluate on.
+  """Opens the data sets to evaluate on.
 
   Args:
     loaded: A policy.
@@ -94,8 +94,8 @@ def opened(
 
   Raises:
     FileNotFoundError: There is no such file.
-    ValueError: A file is malformed, a name means something else already, or
-      the policy reads no text.
+    ValueError: A file is malformed, a name means something else already, or the
+      policy reads no text.
   """
   config, problem = loaded.config, loaded.problem
   if not data:
@@ -134,15 +134,15 @@ def opened(
 def verified(
   loaded: checkpointed.Loaded, source: sources.Source, where: str
 ) -> sources.Source:
-  """Records with what the verifiers of the policy need.
+  """Adds the fields that the verifiers of the policy need to records.
 
   Args:
     loaded: The policy.
     source: Records.
-    where: They come from, for messages.
+    where: Origin of the records, for messages.
 
   Raises:
-    ValueError: They lack something.
+    ValueError: The records lack a field.
   """
   rewards = loaded.config.rewards
   has_domains = formats.has_domain(source[0])
@@ -163,10 +163,10 @@ def with_lengths(
   max_prompt_len: int | None = None,
   max_new_tokens: int | None = None,
 ) -> checkpointed.Loaded:
-  """The policy with room for longer texts, or shorter ones; None: as it is.
+  """The policy with room for longer or shorter texts; None: as it is.
 
   Raises:
-    ValueError: Its task decides how long they are.
+    ValueError: Its task or its rewards fix the lengths.
   """
   problem = loaded.problem
   config = loaded.config
@@ -197,12 +197,12 @@ def complete(
   draws: Draws,
   batch_size: int | None = None,
 ) -> list[list[list[Completion]]]:
-  """Draws and judges completions: by data set, then by prompt.
+  """Draws and scores completions: by data set, then by prompt.
 
   Args:
     loaded: The policy.
-    data: At least one.
-    draws: How.
+    data: At least one data set.
+    draws: Settings of the draws.
     batch_size: Prompts per batch; None: as in the run.
   """
   batch_size = batch_size or loaded.config.eval.batch_size
@@ -235,7 +235,7 @@ def lines(
   Args:
     data: The prompts.
     greedy: One completion of each.
-    sampled: The others.
+    sampled: The other completions of each.
   """
   prompts = zip(greedy, sampled, data.golds, data.domains, strict=True)
   for number, (one, several, gold, domain) in enumerate(prompts):
@@ -253,7 +253,7 @@ def lines(
 
 
 def _plain(row: Completion) -> dict:
-  """A completion without its prompt; null for what is no number."""
+  """A completion without its prompt; null for numbers that are not finite."""
   return {
     "text": row.text,
     "answer": row.answer,

@@ -1,4 +1,4 @@
-"""Completions of prompts that somebody asks for, token by token.
+"""Completions of given prompts, token by token.
 
 drawn = run.sample(["27 + 58 =", "1 + 1 ="], n=4, temperature=1.0)
 drawn.texts[0]                 # Four texts that continue the first prompt.
@@ -35,16 +35,16 @@ _UNSCORED = "unscored"
 class Sample(evaluation.Completion):
   """One completion, token by token.
 
-  `reward` is NaN, and `valid` is False, where nobody has scored it: the prompt
-  was a text alone, without a right answer, or a verifier has failed.
+  `reward` is NaN, and `valid` is False, if it was not scored: the prompt was a
+  text alone, without a right answer, or a verifier has failed.
 
   Attributes:
     tokens: Text of each token [n], those of an environment included.
-    logprobs: Of each token [n], nats, under the policy at the sampling
-      temperature; at temperature 1 where the most likely token was taken. NaN
-      on tokens of an environment.
-    entropies: The same of the distribution of each token. NaN also for greedy
-      rollouts whose context is compacted.
+    logprobs: Log-prob of each token [n], nats, under the policy at the sampling
+      temperature; at temperature 1 if the most likely tokens were taken. NaN on
+      tokens of an environment.
+    entropies: Entropy of the distribution of each token [n], nats, at the same
+      temperature. NaN also for greedy rollouts whose context is compacted.
   """
 
   tokens: tuple[str, ...]
@@ -72,16 +72,16 @@ class DrawnTexts(Sequence[list[Sample]]):
 
   @property
   def texts(self) -> list[list[str]]:  # [P][n]
-    """What the policy wrote."""
+    """The texts of the completions."""
     return [[row.text for row in group] for group in self]
 
   @property
   def rewards(self) -> np.ndarray:  # [P, n]
-    """Weighted sums of the rewards; NaN where nobody has scored."""
+    """Weighted sums of the rewards; NaN for completions without a score."""
     return np.array([[row.reward for row in group] for group in self])
 
   def __repr__(self) -> str:
-    """Each prompt, and under it the rewards and the texts."""
+    """Shows each prompt, and under it the rewards and the texts."""
     lines = []
     for group in self:
       lines.append(files.escaped(group[0].prompt))
@@ -106,9 +106,9 @@ class TextSampler:
 
     Args:
       loaded: The policy.
-      records: Like those to complete.
-      is_scored: Whether the records have what verifiers need.
-      num_samples: Completions of each.
+      records: Records like those to complete.
+      is_scored: True if the records have the fields that verifiers need.
+      num_samples: Completions of each record.
       temperature: 0 for the most likely tokens.
     """
     problem = loaded.problem
@@ -137,7 +137,7 @@ class TextSampler:
     return data_sets.verified(self._loaded, records, "sample")
 
   def draw(self, records: Records, seed: int) -> DrawnTexts:
-    """Completes records; as many as before share a program."""
+    """Completes records; calls with equally many records share a program."""
     loaded, count = self._loaded, len(records)
     evaluator = self._evaluator.on(self._source(records), count, count)
     with jax.set_mesh(loaded.mesh):
@@ -154,7 +154,7 @@ class TextSampler:
   def _sample(
     self, completion: evaluation.Completion, rollout: Rollout, b: int
   ) -> Sample:
-    """Row b of a rollout, as NumPy arrays, with what was said of it."""
+    """Row b of a rollout of NumPy arrays, with its scores."""
     kept = rollout.completion_mask[b]  # [T]
     own = rollout.written[b][kept]  # [n]
     known: dict[str, Any] = dataclasses.asdict(completion)
@@ -177,7 +177,7 @@ class TextSampler:
 
 
 def unscored(problem: problem_lib.Problem) -> problem_lib.Problem:
-  """The problem where nobody judges; all completions are unscored."""
+  """The problem without rewards; all its completions are unscored."""
   judge = rewards_lib.RewardSum(
     (rewards_lib.InGraph(_nothing),), {_UNSCORED: 1.0}, _UNSCORED
   )
@@ -185,7 +185,7 @@ def unscored(problem: problem_lib.Problem) -> problem_lib.Problem:
 
 
 def _nothing(prompts: Prompts, rollout: Rollout) -> dict[str, jax.Array]:
-  """No verdict on any row."""
+  """The scores of an unscored problem: NaN for each row."""
   del prompts
   return {_UNSCORED: jnp.full(len(rollout.tokens), jnp.nan)}
 

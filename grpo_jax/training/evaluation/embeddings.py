@@ -1,4 +1,4 @@
-"""What a policy makes of prompts and of their reference solutions.
+"""Embeddings of prompts by a policy, and losses of their reference solutions.
 
 known = embeddings.measure(run.loaded, records)
 known.embeddings    # [N, D]
@@ -22,11 +22,11 @@ from grpo_jax.types import Policy
 
 
 class Measured(NamedTuple):
-  """What a policy says of N records.
+  """Embeddings and losses of N records.
 
   Attributes:
-    embeddings: Mean over the tokens of the prompt of the states from which the
-      next one is predicted.
+    embeddings: Mean over the tokens of the prompt of the hidden states that
+      predict the next token.
     losses: Mean negative log-prob of the reference solution, its end token
       included, nats per token.
   """
@@ -40,12 +40,12 @@ def measure(
 ) -> Measured:
   """Runs a policy over prompts, and over their solutions.
 
-  The completion of a record is its reference solution; of a text that is
-  longer than the budget of a completion, what comes before is read.
+  The completion of a record is its reference solution. If a text is longer than
+  the budget of a completion, the part that fits is read.
 
   Args:
     loaded: The policy.
-    records: N of its data, whose prompts fit.
+    records: N records of its data, whose prompts fit.
     batch_size: Records at a time; splits over the devices.
 
   Raises:
@@ -111,7 +111,8 @@ def _of_rows(
 ) -> tuple[jax.Array, jax.Array]:  # [P, D], [P]
   """The embeddings and losses of a batch."""
   index = jnp.arange(len(tokens), dtype=jnp.int32)
-  # A prompt as what follows on its first token: of that there are states.
+  # `hidden` gives states of completions only, so the prompt is passed as the
+  # completion of its first token.
   num_slots = prompt_tokens.shape[1]
   sizes = prompt_mask.sum(axis=1)  # [P]
   slots = jnp.arange(num_slots)

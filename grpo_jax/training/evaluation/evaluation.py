@@ -1,6 +1,6 @@
-"""Completions of held-out prompts, with what verifiers say of them.
+"""Completions of held-out prompts, with their scores by verifiers.
 
-Figures of several completions a prompt, as pass@k, are in `scores.py`.
+Figures of several completions a prompt, such as pass@k, are in `scores.py`.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ from grpo_jax.types import Policy, Prompts, PyTree, Rollout, Scored
 
 @dataclasses.dataclass(frozen=True)
 class Completion:
-  """One judged completion.
+  """One completion with its scores.
 
   Attributes:
-    prompt, text: As a person reads them.
-    answer: What it votes for; None if it cannot be read.
+    prompt, text: Texts for a person.
+    answer: Answer that it votes for; None if it cannot be read.
     reward: Weighted sum of the components.
-    correct: Found right by the verifier.
-    valid: Could be scored.
-    num_tokens: With the end token.
-    terminated: It came to an end; False if it was cut off.
+    correct: True if the verifier found it right.
+    valid: True if it could be scored.
+    num_tokens: Number of tokens, with the end token.
+    terminated: True if it came to an end; False if it was cut off.
     components: Rewards by name; NaN: does not apply.
-    ids: Token ids of the text, with the end token, where they are kept.
-    observed: Of each of them, whether an environment wrote it; empty without
-      one.
-    error: Why it could not be scored; empty where it could, or nobody says.
+    ids: Token ids of the text, with the end token; empty if they are not kept.
+    observed: For each id, True if an environment wrote it; empty without an
+      environment.
+    error: The reason why it could not be scored; empty if it could, or if the
+      reason is not known.
   """
 
   prompt: str
@@ -59,18 +60,19 @@ class Completion:
 
   @property
   def right(self) -> bool:
-    """Scored, and found correct."""
+    """True if it was scored, and found correct."""
     return self.valid and self.correct
 
 
 class Completed(NamedTuple):
-  """A batch of prompts that was completed.
+  """A batch of prompts with their completions.
 
   Attributes:
-    prompts: On the devices; the last ones may be there to fill them.
-    rollout: Completions, on the devices; of compacted contexts the last.
-    completions: Those that this process has judged, by their number among the
-      completions of all batches.
+    prompts: Prompts on the devices; the last ones may only fill the batch.
+    rollout: Completions, on the devices; if contexts are compacted, the last
+      contexts.
+    completions: Completions that this process has judged, by their number among
+      the completions of all batches.
   """
 
   prompts: Prompts
@@ -81,11 +83,11 @@ class Completed(NamedTuple):
 class Evaluator:
   """Completes the same held-out prompts again and again.
 
-  They are split over the mesh. Each process judges the completions that its
+  Prompts are split over the mesh. Each process judges the completions that its
   devices hold, and gets those of the others.
 
   Attributes:
-    num_prompts: How many there are (may be fewer than asked for).
+    num_prompts: Number of prompts (may be fewer than asked for).
     domains: Names of their domains, in their order; empty if they have none.
   """
 
@@ -107,13 +109,13 @@ class Evaluator:
       problem: Prompts and verifiers.
       policy: The model.
       mesh: The mesh of the run.
-      num_prompts: The first so many of the held-out prompts.
+      num_prompts: Number of held-out prompts, the first ones.
       batch_size: Prompts per batch.
       temperature: 0 for greedy completions.
       num_samples: Completions per prompt.
       top_p: Tokens are drawn from the most likely ones that have this share of
         the probability; None: from all.
-      keeps_ids: Whether completions have their token ids.
+      keeps_ids: True if completions keep their token ids.
     """
     self._problem = problem
     self._mesh = mesh
@@ -170,7 +172,7 @@ class Evaluator:
     """Makes the batches of prompts, or those of prompts from `start` on."""
     problem, mesh = self._problem, self._mesh
     stop = num_prompts if stop is None else stop
-    # Enough to fill the devices; what fills up the last batch is dropped.
+    # Enough to fill the devices; rows that fill up the last batch are dropped.
     batch_size = min(batch_size, num_prompts)
     batch_size += -batch_size % mesh.size
     rows = sharding.by_rows(mesh)
@@ -210,11 +212,10 @@ class Evaluator:
 
     Args:
       held_out: The prompts.
-      num_prompts: The first so many of them.
+      num_prompts: Number of prompts, the first ones.
       batch_size: Prompts per batch.
-      start, stop: Of these prompts only those of the batches that begin at
-        `start`, and before `stop`. What is drawn of a prompt does not depend
-        on it.
+      start, stop: Only the batches that begin at `start` or later, and before
+        `stop`. The draws for a prompt do not depend on them.
     """
     other = copy.copy(self)
     other._take(held_out, num_prompts, batch_size, start, stop)
@@ -223,7 +224,7 @@ class Evaluator:
   def completions(
     self, params: PyTree, key: jax.Array
   ) -> list[list[Completion]]:
-    """For each held-out prompt its judged completions."""
+    """The scored completions of each held-out prompt."""
     own = [row for part in self.played(params, key) for row in part.completions]
     told = [(number, dataclasses.asdict(row)) for number, row in own]
     everyone = [item for part in hosts.gather(told) for item in part]
@@ -233,7 +234,7 @@ class Evaluator:
     return [rows[i * size : (i + 1) * size] for i in range(self.num_prompts)]
 
   def played(self, params: PyTree, key: jax.Array) -> Iterator[Completed]:
-    """The same, a batch at a time, with its arrays."""
+    """Yields the same a batch at a time, with its arrays."""
     for number, (batch, prompts) in enumerate(self._batches):
       rollout, scored, errors = self._complete(params, prompts, key, batch)
       start = number * self._batch_size * self._num_samples
@@ -244,7 +245,9 @@ class Evaluator:
   def rollouts(
     self, params: PyTree, key: jax.Array
   ) -> list[tuple[Prompts, Rollout]]:
-    """What `completions` judges, on the devices, with the last batch whole."""
+    """The rollouts that `completions` judges, and those that fill the
+    devices.
+    """
     return [
       (prompts, self._complete(params, prompts, key, batch)[0])
       for batch, prompts in self._batches
@@ -258,7 +261,7 @@ class Evaluator:
     scored: Scored | None,
     errors: judging.Errors,
   ) -> list[tuple[int, Completion]]:
-    """The completions that are this process's to judge, by their number."""
+    """The completions that this process judges, by their number."""
     problem = self._problem
     num_rows = len(rollout.prompt_index)
     numbers = judging.judged_rows(self._mesh, num_rows)
@@ -301,7 +304,7 @@ def _by_row(
   places: np.ndarray,  # [B], in the group of each row.
   errors: judging.Errors,
 ) -> list[str]:
-  """The message of each row that this process judges, or ""."""
+  """The error message of each row that this process judges, or ""."""
   ids = np.asarray(batch.prompts.ids)[np.asarray(rollout.prompt_index)]
   return [
     errors.get((int(id_), int(place)), "")
@@ -317,17 +320,17 @@ def completions_of(
   answer_after: str = "",
   errors: Sequence[str] | None = None,
 ) -> list[Completion]:
-  """The judged completions of a rollout, as NumPy arrays.
+  """The scored completions of a rollout of NumPy arrays.
 
-  One that was cut off has no vote: what it would have come to is not known.
+  A completion that was cut off has no vote, since its answer is not known.
 
   Args:
-    prompts: By `rollout.prompt_index`.
-    texts: One of each row.
+    prompts: Texts by `rollout.prompt_index`.
+    texts: Text of each row.
     rollout: The rows.
-    verdict: What was said of them.
+    verdict: The scores of the rows.
     answer_after: Marker of an answer; see `answers.vote`.
-    errors: Why each row could not be scored; None: nobody says.
+    errors: The reason why each row could not be scored; None: not known.
   """
   exists = np.asarray(rollout.completion_mask)
   observed = rollout.observed
@@ -361,9 +364,9 @@ def _with_host(
   config: sampling.SamplerConfig,
   num_samples: int,
 ) -> Callable[..., tuple[Rollout, Scored | None, judging.Errors]]:
-  """(params, prompts, key, batch) -> judged episodes of a host environment.
+  """Makes (params, prompts, key, batch) -> episodes, scores and error messages.
 
-  And why some of them could not be judged.
+  The environment is on the host.
   """
   turns = sampler.make_turns(policy, problem, config, num_samples)
   player = served_episodes.host_episodes(
@@ -382,22 +385,23 @@ def summarize(
   domains: Sequence[str] = (),
   consistent: str = "",
 ) -> dict[str, float]:
-  """What a policy is worth, over all its completions.
+  """The accuracy and mean rewards of a policy, over all its completions.
 
   Args:
-    results: Of each prompt its completions.
+    results: Completions of each prompt.
     domains: Name of the domain of each prompt; empty: there are none.
-    consistent: The component that says whether answers follow from the
-      reasoning; empty, or not of these completions: nobody says.
+    consistent: The component that tells if answers follow from the reasoning;
+      empty, or absent from these completions: not known.
 
   Returns:
-    `eval/accuracy`, the share of right answers among all completions: one that
+    `eval/accuracy`, the share of right answers among all completions; one that
     could not be scored is not right. `eval/accuracy_scored`, `eval/reward` and
-    `eval/reward/<component>` are means over those that were. All of them are
-    NaN if none was; `eval/length` is in tokens; `eval/unscored` counts. Of each
-    domain the same under `eval/domain/NAME/`, without components; and
-    `eval/macro_accuracy`, the mean of their accuracies. `eval/quadrants/…` as
-    in training (`step/metrics.py`), where somebody says what follows.
+    `eval/reward/<component>` are means over those that were scored. All of
+    these are NaN if none was. `eval/length` is in tokens; `eval/unscored` is a
+    count. For each domain the same under `eval/domain/NAME/`, without
+    components; and `eval/macro_accuracy`, the mean of their accuracies.
+    `eval/quadrants/…` as in training (`step/metrics.py`), if `consistent` is
+    known.
   """
   rows = [row for group in results for row in group]
   scored = [row for row in rows if row.valid]
@@ -431,7 +435,7 @@ def summarize(
 def _quadrants(
   scored: Sequence[Completion], consistent: str
 ) -> dict[str, float]:
-  """How often the answer follows from the reasoning, and is right."""
+  """Shares of answers that follow from the reasoning, and that are right."""
   known = [x for x in scored if not math.isnan(x.components[consistent])]
   found = [(x.components[consistent] >= 0.5, x.correct) for x in known]
   shares = {
@@ -444,5 +448,5 @@ def _quadrants(
 
 
 def _mean(values: Sequence[float]) -> float:
-  """NaN if there is nothing to average."""
+  """The mean; NaN if there is nothing to average."""
   return float(np.mean(values)) if len(values) else math.nan

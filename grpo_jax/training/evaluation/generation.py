@@ -1,13 +1,13 @@
-"""Completions of many prompts, written to a file that grows.
+"""Generation: completions of many prompts, written to a file that grows.
 
     for done in generation.generate(loaded, source, num, out, wanted): …
 
-A line of the file is a completion (`data/demonstrations.py`); beside it,
-`OUT.position.json` says how far the file has got. It is written after each
-batch, so a program that was killed goes on with the batch that it was in, and
-ends with the bytes of one that was not. What is drawn of a prompt depends on
-the seed and on the place of the prompt alone: neither on the number of prompts
-at a time nor, but for rounding, on the devices.
+A line of the file is a completion (`data/demonstrations.py`). Beside it,
+`OUT.position.json` has the progress of the file, and is written after each
+batch. So a program that was killed continues with the batch that it was in, and
+ends with the bytes of one that was not. The draws for a prompt depend on the
+seed and on the place of the prompt alone: neither on the number of prompts at a
+time nor, but for rounding, on the devices.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from grpo_jax.training.runtime import files, hosts, log
 
 
 class Done(NamedTuple):
-  """How far a file has got.
+  """The progress of a file.
 
   Attributes:
     prompts: Prompts that are done.
@@ -48,12 +48,12 @@ class Done(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-  """What is to be in the file.
+  """The settings of a file of completions.
 
   Attributes:
-    draws: How completions are drawn.
-    keep: Which are kept; None: all.
-    is_scored: Whether verifiers look at them.
+    draws: Settings of the draws.
+    keep: Rule for the completions to keep; None: all.
+    is_scored: True if verifiers score them.
     batch_size: Prompts at a time; it changes no line.
   """
 
@@ -80,7 +80,7 @@ class Wanted:
 
 
 def position_of(out: pathlib.Path) -> pathlib.Path:
-  """The file that says how far `out` has got."""
+  """The file with the progress of `out`."""
   return out.with_name(out.name + ".position.json")
 
 
@@ -112,10 +112,10 @@ def check_prompts(
 def settings_of(
   config: ml_collections.ConfigDict | None,
 ) -> dict[str, Any] | None:
-  """What a config says of the lines of a file; None without one.
+  """The settings of a config on which a file depends; None without a config.
 
   Args:
-    config: Of a checkpoint; a run has its own, which does not change.
+    config: Config of a checkpoint; a run has its own, which does not change.
   """
   if config is None:
     return None
@@ -138,16 +138,16 @@ def generate(
   Args:
     loaded: The policy.
     source: Prompts.
-    num_prompts: How many of them.
+    num_prompts: Number of prompts to complete.
     out: The file.
-    wanted: What is to be in it.
-    settings: What the file depends on beside `wanted`, as JSON has it.
+    wanted: Settings of the file.
+    settings: Further settings on which the file depends, as JSON.
 
   Yields:
-    How far the file has got: at the start, and after each batch.
+    The progress of the file: at the start, and after each batch.
 
   Raises:
-    ValueError: `out` is there and is not of these settings.
+    ValueError: `out` exists and is not of these settings.
   """
   settings = json.loads(
     json.dumps(
@@ -205,7 +205,7 @@ def generate(
 
 
 def _found(out: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Done, int]:
-  """How far the file has got, and its bytes up to there."""
+  """The progress of the file, and its bytes up to there."""
   path = position_of(out)
   if not path.exists():
     if out.exists() and out.stat().st_size:
@@ -248,7 +248,7 @@ def _found(out: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Done, int]:
 
 
 def _append(out: pathlib.Path, size: int, lines: list[dict[str, Any]]) -> int:
-  """Writes lines after the first `size` bytes; how many there are then."""
+  """Writes lines after the first `size` bytes; returns the new size."""
   text = "".join(json.dumps(x, sort_keys=True) + "\n" for x in lines).encode()
   with out.open("r+b" if out.exists() else "w+b") as file:
     file.truncate(size)
@@ -307,7 +307,7 @@ def _candidate(row: Completion, keep: KeepConfig) -> demonstrations.Candidate:
 
 
 def _verdict(row: Completion) -> dict[str, Any]:
-  """What verifiers said; null where they said nothing."""
+  """The scores of verifiers; null for missing ones."""
   return {
     "valid": row.valid,
     "correct": row.right,

@@ -1,14 +1,14 @@
-"""How alike the gradients of domains are: do they help or hinder each other?
+"""Cosines between the gradients of domains: do they help or hinder each other?
 
     found = interference.measure(run.loaded, num_prompts=64)
     found.cosines[0, 1]   # Between the gradients of two domains.
 
 For each domain a policy completes prompts of that domain alone, and the
 gradient of the phase's objective is taken at its parameters, without clipping
-and before the optimizer. A cosine below 0 says that a small step for one domain
-is a step back for the other. A gradient of few prompts is noisy: the cosine of
-two batches of one domain, on the diagonal, says how much, and those between
-domains are no larger than what it allows.
+and before the optimizer. A cosine below 0 means that a small step for one
+domain is a step back for the other. A gradient of few prompts is noisy. The
+cosine of two batches of one domain, on the diagonal, shows the noise, and
+bounds the cosines between domains.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from grpo_jax.types import Prompts, PyTree, Rollout, Scored, TrainState
 
 @dataclasses.dataclass(frozen=True)
 class Interference:
-  """Gradients of D domains, compared.
+  """Compared gradients of D domains.
 
   Attributes:
-    names: Of the domains.
+    names: Names of the domains.
     cosines: Mean cosine of gradients from different batches [D, D]; those on
-      the diagonal are of two batches of one domain. NaN where all gradients of
-      a domain are 0: no group had different rewards.
+      the diagonal are of two batches of one domain. NaN if all gradients of a
+      domain are 0, since no group had different rewards.
     norms: Mean norm of the gradients of each domain [D].
   """
 
@@ -60,11 +60,12 @@ def measure(
 
   Args:
     loaded: A trained policy, whose data have domains.
-    phase: Name of the phase whose objective it is; empty: the last one that
-      draws completions and trains the policy.
-    num_prompts: Of a batch; each has as many completions as in the phase.
-    num_batches: Of each domain, 2 or more.
-    seed: Of the prompts and of the draws.
+    phase: Name of the phase with the objective; empty: the last one that draws
+      completions and trains the policy.
+    num_prompts: Prompts of a batch; each has as many completions as in the
+      phase.
+    num_batches: Batches of each domain, 2 or more.
+    seed: Seed of the prompts and of the draws.
 
   Raises:
     ValueError: There are no domains, no such phase, or too few batches.
@@ -110,7 +111,7 @@ def measure(
       own = []
       for _ in range(num_batches):
         batch = next(stream)
-        # Draws of their own: the key of a step is of its number.
+        # The key of a step depends on its number, so each batch has own draws.
         state = dataclasses.replace(state, step=state.step + 1)
         own.append(gradient(state, batch))
       found.append(own)
@@ -121,7 +122,7 @@ def compared(
   names: tuple[str, ...],
   gradients: np.ndarray,  # [D, batches, parameters]
 ) -> Interference:
-  """The cosines of gradients, each of a batch of its own."""
+  """Compares gradients, each of a batch of its own, by their cosines."""
   norms = np.linalg.norm(gradients, axis=-1)  # [D, batches]
   with np.errstate(invalid="ignore", divide="ignore"):
     unit = gradients / norms[..., None]
@@ -139,7 +140,7 @@ def compared(
 
 
 def _phase(loaded: checkpointed.Loaded, wanted: str) -> str:
-  """The name of the phase whose objective is looked at."""
+  """The name of the phase with the objective."""
   config = loaded.config
   found = [
     name
@@ -157,7 +158,7 @@ def _phase(loaded: checkpointed.Loaded, wanted: str) -> str:
 def _gradient(
   loaded: checkpointed.Loaded, parts: step.Phase
 ) -> Callable[[TrainState, Any], np.ndarray]:
-  """(state, batch of prompts) -> the gradient of the policy, flat."""
+  """Makes (state, batch of prompts) -> the gradient of the policy, flat."""
   problem, mesh = loaded.problem, loaded.mesh
   rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
   if problem.sessions is not None:
@@ -226,7 +227,7 @@ def _gradient(
 
 
 def table(found: Interference) -> list[str]:
-  """A line for each domain."""
+  """Formats the cosines as lines, one for each domain."""
   width = max(8, *(min(len(name), 12) for name in found.names))
   names = [name[:width] for name in found.names]
   head = "".join(f" {name:>{width}}" for name in [*names, "norm"])

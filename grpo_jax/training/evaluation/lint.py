@@ -1,9 +1,9 @@
-"""Looks at the data of a run, and at its verifier, before it trains.
+"""Checks of the data of a run, and of its verifier, before it trains.
 
-`before_training` is what every run does first: it reads as many records as tell
-whether there are enough different prompts. `records` and `verifier` look at
-more, for runs with guards and for `experiments.lint`; `disagreements` asks a
-policy that is there already.
+Every run first calls `before_training`, which reads as many records as are
+needed to see that there are enough different prompts. `records` and `verifier`
+check more, for runs with guards and for `experiments.lint`. `disagreements`
+asks a policy that exists already.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from grpo_jax.training.problem.problem import Problem
 from grpo_jax.training.runtime import hosts
 
 PER_PROMPT = 8  # Different prompts for each prompt of a step.
-# Of one prompt, of the records of a data set.
+# Largest share of one prompt in the records of a data set.
 _MAX_SHARE = 0.05
 _MIN_RECORDS = 100
-# Of a majority of samples that has another answer than the label.
+# Share of samples that agree on another answer than the label.
 _AGREED = 0.75
-_NUM_GOLDS = 16  # That a verifier is tried on.
-# What a reference answer becomes a completion by.
+_NUM_GOLDS = 16  # Reference answers on which a verifier is tried.
+# Forms that make a completion of a reference answer.
 _FORMS = "{}", "<answer>{}</answer>", r"\boxed{{{}}}", "#### {}"
-_NUM_RECORDS = 2000  # That runs with guards look at.
+_NUM_RECORDS = 2000  # Records that runs with guards check.
 _NUM_SHOWN = 32  # Records whose images are in memory at once.
-_MAX_TRIES = 256  # Records among which a task's teacher is right so often.
+_MAX_TRIES = 256  # Records that are tried for completions of a task's teacher.
 
 
 def before_training(config: config_lib.RunConfig, problem: Problem) -> None:
   """Warns of too few prompts, before anything is compiled.
 
-  A run that refuses bad data looks at all that `experiments.lint` does.
+  A run that refuses bad data checks everything that `experiments.lint` checks.
 
   Raises:
-    ValueError: config.guards says that such data are refused.
+    ValueError: `config.guards` refuses such data.
   """
   mode = config.guards.lint
   needed = num_needed(config)
@@ -76,7 +76,9 @@ def num_needed(config: config_lib.RunConfig) -> int:
 
 
 def of_number(problem: Problem, needed: int, num_records: int) -> list[Finding]:
-  """Errors about the first records: too few prompts, or one that is most."""
+  """Errors of the first records: too few prompts, or one that is too
+  frequent.
+  """
   number = min(num_records, len(problem.train))
   keys = [_identity(problem, i) for i in range(number)]
   found = quality.of_count(
@@ -96,7 +98,7 @@ def of_number(problem: Problem, needed: int, num_records: int) -> list[Finding]:
 
 
 def _identity(problem: Problem, number: int) -> tuple[Any, ...]:
-  """What a record asks: its prompt, and what a verifier has in arrays.
+  """The identity of a record: its prompt, and the verifier's arrays.
 
   A task's images are part of the prompt.
   """
@@ -114,10 +116,10 @@ def _identity(problem: Problem, number: int) -> tuple[Any, ...]:
 def records(
   config: config_lib.RunConfig, problem: Problem, num_records: int
 ) -> list[Finding]:
-  """All that can be said of the first records without a policy.
+  """All findings about the first records that need no policy.
 
-  Prompts that a task makes are drawn with repetition, so that copies among
-  them are no mistake.
+  Prompts that a task makes are drawn with repetition, so copies among them are
+  not a mistake.
   """
   number = min(num_records, len(problem.train))
   found = of_number(problem, num_needed(config), number)
@@ -138,7 +140,7 @@ def records(
 
 
 def _of_golds(golds: Sequence[str]) -> list[Finding]:
-  """Warnings about gold answers that `math_accuracy` reads in part or not."""
+  """Warnings about gold answers that `math_accuracy` does not read wholly."""
   kinds = {gold: math_accuracy.reads(gold) for gold in {*golds}}
   found = []
   for kind, what in (
@@ -194,13 +196,13 @@ def _of_images(
 
 
 def _label(record: Mapping[str, Any]) -> str:
-  """The right answer as a text; "" where there is none."""
+  """The right answer as a text; "" if there is none."""
   extras = record["extras"]
   return record["answer"] or str(extras.get("label", extras.get("gold", "")))
 
 
 def _attributes(record: Mapping[str, Any]) -> dict[str, Any]:
-  """Single values that a record has beside its prompt and its answer."""
+  """Single values of a record beside its prompt and its answer."""
   return {
     name: value.item() if isinstance(value, np.ndarray | np.generic) else value
     for name, value in record["extras"].items()
@@ -209,13 +211,12 @@ def _attributes(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def verifier(config: config_lib.RunConfig, problem: Problem) -> list[Finding]:
-  """Errors of a verifier that accepts what it should not, or refuses golds.
+  """Errors of a verifier that accepts wrong answers, or refuses right ones.
 
   Golds are teachers' completions that are right, or reference answers. Each is
-  changed in six ways: left empty, with nothing between its tags of an answer or
-  in its box, cut in half, turned round, with one token replaced, and replaced
-  by the gold of another record that it is not. Most of each kind should be
-  wrong.
+  changed in six ways: left empty, with nothing between the tags of its answer
+  or in its box, cut in half, reversed, with one token replaced, and replaced by
+  the gold of another record that differs. Most of each kind should be wrong.
   """
   if problem.sessions is not None or problem.environment is not None:
     return [_not_tried("sessions judge what an environment has seen")]
@@ -285,12 +286,12 @@ def _not_tried(why: str) -> Finding:
   return Finding("verifier", False, f"the verifier was not tried: {why}.")
 
 
-# A record's number, and the tokens or the text of a completion of it.
+# Number of a record, and the tokens or the text of a completion of it.
 _Completed = tuple[int, Any]
 
 
 def _of_task(task: tasks.Task, problem: Problem):
-  """(judge of completions, right ones) of a task, by the twin on the host."""
+  """(judge of completions, right ones) of a task, by its host verifier."""
   assert task.verify_numpy is not None
   verify = task.verify_numpy
 
@@ -319,7 +320,7 @@ def _of_task(task: tasks.Task, problem: Problem):
 def _on_host(problem: Problem):
   """(judge of completions, reference ones) of text, by the run's verifier.
 
-  An answer alone is put into the form that most of them are right in.
+  An answer alone is put into the form in which most answers are right.
   """
   assert problem.judge.on_host is not None
   scorer = problem.judge.on_host.scorer
@@ -355,7 +356,7 @@ def _on_host(problem: Problem):
 
 
 def _emptied(text: str) -> str:
-  """A completion whose answer is there, and empty."""
+  """The completion with an answer that is there, but empty."""
   text = re.sub(r"<answer>.*</answer>", "<answer></answer>", text, flags=re.S)
   return re.sub(r"\\boxed\{.*\}", r"\\boxed{}", text, flags=re.S)
 
@@ -363,7 +364,7 @@ def _emptied(text: str) -> str:
 def _mutated(
   golds: Sequence[_Completed], emptied: Sequence[_Completed]
 ) -> dict[str, list[_Completed]]:
-  """Wrong answers that are made of right ones, by what was done to them."""
+  """Wrong answers made of right ones, by the kind of change."""
   names = "empty", "cut in half", "turned round", "replaced", "swapped"
   changed: dict[str, list[_Completed]] = {name: [] for name in names}
   changed["without an answer"] = [
@@ -392,10 +393,10 @@ def _mutated(
 def disagreements(
   completions: Sequence[Sequence[evaluation.Completion]],
 ) -> list[Finding]:
-  """A warning about records of which a policy is sure that they are wrong.
+  """A warning about records whose label a policy confidently contradicts.
 
   Args:
-    completions: Of each record, some samples of a policy that is trusted.
+    completions: For each record, some samples of a policy that is trusted.
   """
   doubted = []
   for number, group in enumerate(completions):

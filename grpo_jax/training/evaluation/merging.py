@@ -1,9 +1,9 @@
-"""Policies of several runs averaged into one.
+"""Merged policies: averages of the parameters of several runs.
 
     θ = Σ_i w_i θ_i,    Σ_i w_i = 1                   (linear)
     θ = θ_0 + Σ_i w_i (θ_i − θ_0)                     (task arithmetic)
 
-The second adds up what runs have learnt since they parted from a base θ_0.
+The second adds up the changes of runs since they parted from a base θ_0.
 
 Sources: Wortsman et al., "Model soups", arXiv:2203.05482; Ilharco et al.,
 "Editing models with task arithmetic", arXiv:2212.04089.
@@ -27,7 +27,7 @@ from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.runtime import checkpoints, files, hosts, log
 from grpo_jax.types import PyTree
 
-# What a checkpoint of a merged policy has as its phase: no run has begun.
+# The phase in a checkpoint of a merged policy: no run has begun.
 NO_PHASE = -1
 MERGE = "merge.json"
 
@@ -35,15 +35,16 @@ MERGE = "merge.json"
 def coefficients(
   count: int, weights: Sequence[float], has_base: bool
 ) -> list[float]:
-  """The coefficient of each policy, those of the base last.
+  """The coefficient of each policy, that of the base last.
 
   Args:
     count: Policies beside the base.
-    weights: One for each; empty: equal ones, whose sum is 1.
-    has_base: Whether what they are added to is a base.
+    weights: A weight for each policy; empty: equal ones, whose sum is 1.
+    has_base: True if differences are added to a base.
 
   Raises:
-    ValueError: There are not as many weights, or their sum is not 1.
+    ValueError: The number of weights is another one, a weight is not finite, or
+      their sum without a base is not 1.
   """
   if not count:
     raise ValueError("merge: no runs are named; needed is one or more.")
@@ -78,8 +79,8 @@ def merge(
   and `config.start_workdir` begins with it.
 
   Args:
-    names: Folders of runs, local or gs://: their last checkpoints, averaged
-      ones where a run keeps an average.
+    names: Folders of runs, local or gs://, whose last checkpoints are merged;
+      averaged parameters if a run keeps an average.
     out: New folder, local or gs://.
     weights, base: See above; the base is a run too.
 
@@ -88,8 +89,8 @@ def merge(
 
   Raises:
     FileNotFoundError: There is no such run.
-    ValueError: A policy has other arrays or tokens than the first, adapters,
-      or a packed base; or `out` is there.
+    ValueError: A policy has other arrays or tokens than the first, adapters, or
+      a packed base; or `out` exists.
   """
   every = [*names, *([base] if base else [])]
   shares = coefficients(len(names), weights, bool(base))
@@ -161,7 +162,7 @@ def _check_tokens(
 def _added(
   total: PyTree, params: PyTree, share: float, name: str, first_name: str
 ) -> PyTree:
-  """The sum so far, in float32, with a policy times its coefficient."""
+  """Adds a policy times its coefficient to the sum so far, in float32."""
   if total is None:
     total = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), params)
   ours, theirs = (

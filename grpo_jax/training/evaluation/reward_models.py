@@ -1,8 +1,8 @@
-"""How well a reward model ranks what it was not trained on.
+"""Evaluation of a reward model on held-out pairs or steps.
 
-In a phase that trains one, held-out prompts are completed and judged as those
-of the phase are, once, and the model is asked about the same completions again
-and again. Where pairs come with the data, held-out ones are taken.
+In a phase that trains a reward model, held-out prompts are completed and judged
+as those of the phase are, once, and the model scores the same completions again
+and again. If pairs come with the data, held-out pairs are taken.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class HeldOut:
     """Fixes the prompts, draws and compiles nothing yet.
 
     Args:
-      config: Of the run.
-      problem: Prompts and judges.
-      mesh: Of the run.
+      config: Settings of the run.
+      problem: Prompts and rewards.
+      mesh: The mesh of the run.
       name: Name of the phase.
       parts: Functions of the phase.
 
@@ -59,7 +59,7 @@ class HeldOut:
     self._measure = jit.Program(
       functools.partial(_measure, self._parts), whole, out_shardings=whole
     )
-    # As many as make whole batches: the pass over them has the phase's shapes.
+    # Whole batches: the pass over them has the phase's shapes.
     available = min(config.eval.num_prompts, len(problem.held_out))
     size, length = phase.num_prompts, phase.max_prompt_len
     if not phase.plays:
@@ -87,17 +87,17 @@ class HeldOut:
     self._make = lambda state: [self._drawn(state, x) for x, _ in prompts]
 
   def forget(self) -> None:
-    """Draws anew when it is asked next, as for another policy."""
+    """Forgets the completions, so that the next call draws new ones."""
     self._batches = []
 
   def measure(self, state: TrainState) -> dict[str, float]:
-    """What the reward model of a state is worth.
+    """Measures the reward model of a state.
 
     Returns:
       `eval/reward_model/accuracy`, `eval/reward_model/calibration_error` and,
-      of pairs, `eval/reward_model/margin`, with the number of pairs or steps,
-      `eval/reward_model/count`; see the table of metrics. NaN where there is
-      none.
+      for pairs, `eval/reward_model/margin`, with the number of pairs or steps,
+      `eval/reward_model/count`; see the table of metrics. A mean is NaN if
+      there are no pairs or steps.
     """
     with jax.transfer_guard("allow"):
       if not self._batches:
@@ -134,7 +134,7 @@ class HeldOut:
 def _joined(
   parts: step.Phase, num_prompts: int, prompts: Prompts, rollout, scored, past
 ) -> TrainBatch:
-  """A batch without what fills it up."""
+  """A batch without the rows that fill it up."""
   batch = objective.make_train_batch(
     parts.algorithm, parts.config, prompts, rollout, scored, past
   )
@@ -147,7 +147,7 @@ def _joined(
 def _measure(
   parts: step.Phase, params: models.Params, batch: TrainBatch
 ) -> dict[str, Weighted]:
-  """What the algorithm says of the reward model, as totals and weights."""
+  """The algorithm's metrics of the reward model, as totals and weights."""
   algorithm, config = parts.algorithm, parts.config
   assert algorithm.critic_metrics is not None
   view: Any = parts.members["reward"].view

@@ -1,7 +1,7 @@
-"""Rows of a step on the host: those that somebody looks at.
+"""Rows of a step on the host, for logs and traces.
 
-A step leaves its rows on the devices (`step/rows.py`). Whoever looks at
-some of them fetches these, and not all.
+A step leaves its rows on the devices (`step/rows.py`). A reader of some rows
+fetches these, and not all.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def _taker(mesh: Mesh) -> Any:
 
 
 def take(mesh: Mesh, tree: PyTree, rows: Sequence[int] | np.ndarray) -> PyTree:
-  """Some rows of arrays as NumPy arrays, in every process.
+  """Fetches some rows of arrays as NumPy arrays, in every process.
 
   All processes call it with the same rows.
 
   Args:
     mesh: The mesh of the run.
     tree: Arrays on its devices, with rows first.
-    rows: Which ones; as many each time, or it is compiled again.
+    rows: Numbers of the rows; another number of rows is compiled again.
   """
   with jax.transfer_guard("allow"):
     index = jax.device_put(
@@ -54,18 +54,18 @@ def samples(
   rows: StepRows,
   count: int,
 ) -> list[dict[str, Any]]:
-  """The first rows of a step as a person reads them.
+  """The first rows of a step as texts for a person.
 
-  Of several processes, each knows the texts of the prompts that it feeds, and
+  Each of several processes knows the texts of the prompts that it feeds, and
   leaves out the others. A prompt of an earlier step is read from its tokens.
   Rows that are still being written are left out.
 
   Args:
-    problem: Prompts and tokens.
+    problem: Prompts and tokenizer.
     mesh: The mesh of the run.
     batch: The prompts that this process feeds.
     rows: The rows of the step.
-    count: How many, at most.
+    count: Number of rows, at most.
   """
   found = take(
     mesh,
@@ -110,7 +110,7 @@ def samples(
 def _turns(
   problem: problem_lib.Problem, found: dict[str, Any], row: int
 ) -> dict[str, Any]:
-  """What a row said to an environment, if any, and what it has answered."""
+  """The calls of a row in an environment; empty without an environment."""
   if found["turn"] is None:
     return {}
   arrays = {
@@ -128,15 +128,15 @@ def texts_of_prompts(
   rows: StepRows,
   places: Sequence[int] | np.ndarray,
 ) -> list[str]:
-  """Prompts of a step from their tokens, where their records are not at hand.
+  """Decodes prompts of a step from their tokens, without their records.
 
   All processes call it with the same places.
 
   Args:
-    problem: Has the tokenizer.
+    problem: Problem with the tokenizer.
     mesh: The mesh of the run.
     rows: The rows of the step.
-    places: Of the prompts in its batch.
+    places: Places of the prompts in the batch of the step.
   """
   batch = rows.batch
   found = take(

@@ -1,7 +1,7 @@
 """Figures of several completions of each prompt: pass@k, maj@k, intervals.
 
-A completion that could not be scored is not right, in all of them.
-docs/evaluation.md says what each figure is.
+A completion that could not be scored counts as wrong in all of them.
+docs/evaluation.md describes each figure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _CONSENSUS = 64  # maj@64 is cons@64 in papers.
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-  """Chance that k of the samples, drawn without replacement, hold a right one.
+  """The chance that k of the samples, drawn without replacement, have a right
+  one.
 
       1 − C(n − c, k) / C(n, k), as a product that cannot overflow.
 
@@ -37,17 +38,17 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 
 
 def ballots(group: Sequence[Completion], gold: str) -> list[str | None]:
-  """What each completion of one prompt votes for.
+  """The vote of each completion of one prompt.
 
   With the right answer 1/3, the answers `0.333333` and `1/3` are one vote: the
-  verifier found both equal to it. Without a right answer in the data, what is
-  right may be many different things, as programs are, and these stay different
-  votes. Wrong answers that differ always do: they were compared with the right
-  one, and not with each other.
+  verifier found both equal to it. Without a right answer in the data, many
+  different answers may be right, such as programs, and these stay different
+  votes. Different wrong answers are always different votes: they were compared
+  with the right answer, and not with each other.
 
   Args:
-    group: Its completions.
-    gold: The right answer, as the data has it; empty if it has none.
+    group: Completions of the prompt.
+    gold: The right answer in the data; empty if there is none.
   """
   votes = [row.answer for row in group]
   right = _right_votes(votes, [row.right for row in group])
@@ -60,7 +61,7 @@ def ballots(group: Sequence[Completion], gold: str) -> list[str | None]:
 def _right_votes(
   votes: Sequence[str | None], correct: Sequence[bool]
 ) -> set[str]:
-  """Votes that some right completion has given."""
+  """The votes of right completions."""
   return {
     vote
     for vote, is_correct in zip(votes, correct, strict=True)
@@ -75,12 +76,11 @@ def majority_at_k(
   num_subsets: int = 256,
   seed: int = 0,
 ) -> float:
-  """Chance that the most frequent vote of k samples is right.
+  """The chance that the most frequent vote of k samples is right.
 
-  Ties are broken at random (their average counts); an answer that could not
-  be read never votes, and where nobody votes there is no right answer. The
-  mean over all subsets of k samples, or over `num_subsets` random ones if there
-  are more.
+  Ties are broken at random (their average counts). An answer that could not be
+  read never votes; without votes there is no right answer. The mean is over all
+  subsets of k samples, or over `num_subsets` random ones if there are more.
 
   Source: Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in
   Language Models", arXiv:2203.11171.
@@ -117,7 +117,7 @@ def _subsets(
 
 
 def wilson_interval(num_correct: float, count: int) -> tuple[float, float]:
-  """95 % interval of a share.
+  """The 95 % interval of a share.
 
   Source: Wilson, "Probable inference, the law of succession, and statistical
   inference", JASA 22, 1927.
@@ -139,12 +139,12 @@ def wilson_interval(num_correct: float, count: int) -> tuple[float, float]:
 def bootstrap_interval(
   *parts: Sequence[float], num_resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
-  """95 % percentile interval of a mean over prompts.
+  """The 95 % percentile interval of a mean over prompts.
 
   Args:
-    *parts: A value for each prompt; of several parts, as domains, prompts are
-      drawn anew within each, and the mean is that of their means.
-    num_resamples: Draws.
+    *parts: A value for each prompt. For several parts, such as domains, prompts
+      are drawn anew within each, and the mean is that of their means.
+    num_resamples: Number of draws.
     seed: The seed of the draws.
   """
   rng = np.random.default_rng(seed)
@@ -158,15 +158,15 @@ def bootstrap_interval(
 
 
 def of_samples(sampled: Groups, golds: Sequence[str]) -> dict[str, list[float]]:
-  """Figures of each prompt, from as many completions of each.
+  """Figures of each prompt, from equally many completions of each.
 
   Args:
     sampled: Completions of each prompt.
     golds: See `ballots`.
 
   Returns:
-    "avg@n", the share of right ones among all n, and "pass@k" and "maj@k" for
-    k = 1, 2, 4, … and n; from 64 samples on also "cons@64", which is maj@64.
+    "avg@n", the share of right ones among all n, and "pass@k" and "maj@k" for k
+    = 1, 2, 4, … and n; from 64 samples on also "cons@64", which is maj@64.
   """
   count = len(sampled[0])
   right = [[row.right for row in group] for group in sampled]
@@ -191,7 +191,7 @@ def of_samples(sampled: Groups, golds: Sequence[str]) -> dict[str, list[float]]:
 def lengths(groups: Groups) -> dict[str, float | None]:
   """Mean tokens of right and of wrong completions, and the share cut off.
 
-  Right and wrong are those that were scored; None is a mean over nothing.
+  Right and wrong ones are those that were scored; None is a mean over nothing.
   """
   rows = [row for group in groups for row in group]
   return {
@@ -210,7 +210,7 @@ def per_prompt(
 
   Args:
     greedy: One completion of each prompt.
-    sampled: Several, as many of each.
+    sampled: Several completions of each prompt, equally many.
     golds: See `ballots`.
   """
   return {
@@ -225,17 +225,17 @@ def section(
   sampled: Groups,
   domains: Sequence[str | None],
 ) -> dict[str, Any]:
-  """All that is said of a data set.
+  """All figures of a data set.
 
   Args:
     values: `per_prompt` of its completions.
     greedy, sampled: See `per_prompt`.
-    domains: Name of each prompt's domain; None where there are no domains.
+    domains: Name of each prompt's domain; None without domains.
 
   Returns:
-    "num_prompts"; "figures" as `table` has them, with "greedy_scored", which is
-    over the prompts whose greedy completion was scored; "greedy" and "sampled"
-    with `lengths` and the number "unscored"; where there are domains,
+    "num_prompts"; "figures" in the form of `table`, with "greedy_scored", which
+    is over the prompts whose greedy completion was scored; "greedy" and
+    "sampled" with `lengths` and the number "unscored"; with domains also
     "domains", name -> "num_prompts" and "figures", and "macro".
   """
   scored = [group[0] for group in greedy if group[0].valid]
@@ -286,9 +286,10 @@ def known(
   greedy: Groups,
   sampled: Groups,
 ) -> dict[str, dict[str, float | None]]:
-  """The figures, with None for those of completions of which none was scored.
+  """Replaces figures by None if none of their completions was scored.
 
-  One that was not scored counts as wrong; of all of them nothing is known.
+  A completion that was not scored counts as wrong; if none was, nothing is
+  known.
   """
   is_known = {
     is_greedy: any(row.valid for group in groups for row in group)
@@ -306,7 +307,7 @@ def table(
   """Means over prompts with their 95 % intervals.
 
   Args:
-    values: Figure -> its value for each prompt, as `per_prompt` has them.
+    values: Figure -> its value for each prompt, from `per_prompt`.
 
   Returns:
     Figure -> "value", "low" and "high". The interval of "greedy" is Wilson's;
@@ -326,12 +327,12 @@ def table(
 def macro(
   parts: Sequence[Mapping[str, Sequence[float]]],
 ) -> dict[str, dict[str, float | None]]:
-  """Means over parts, as domains or data sets, of their means over prompts.
+  """Means over parts, such as domains, of their means over prompts.
 
   A part with few prompts counts as much as one with many.
 
   Args:
-    parts: Of each, what `table` takes; all have the same figures.
+    parts: For each part the argument of `table`; all have the same figures.
   """
   return {
     name: _row(
@@ -349,11 +350,11 @@ def _row(
 
 
 def _mean(values: Sequence[float]) -> float | None:
-  """None if there is nothing to average."""
+  """The mean; None if there is nothing to average."""
   return float(np.mean(values)) if len(values) else None
 
 
 def _natural(name: str) -> tuple[bool, int, str]:
-  """Numbers in their order, then names in theirs."""
+  """The key of a sort: numbers in their order, then names in theirs."""
   is_number = name.isdecimal()
   return not is_number, int(name) if is_number else 0, name

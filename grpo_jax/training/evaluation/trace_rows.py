@@ -1,7 +1,4 @@
-"""Traces of rows from their arrays: texts, numbers of tokens, calls.
-
-What the prompt of a traced group shows: pictures, and the right box.
-"""
+"""Rows of traces, from arrays: texts, numbers of tokens, calls, and images."""
 
 from __future__ import annotations
 
@@ -20,17 +17,17 @@ from grpo_jax.training.runtime import traces
 from grpo_jax.types import Images
 
 MAX_SIDE = 64  # Pixels of a picture in the file; larger ones are thinned out.
-MAX_PICTURES = 8  # Of a prompt.
+MAX_PICTURES = 8  # Pictures of a prompt.
 
 
 def of_record(record: Mapping[str, Any]) -> dict[str, Any]:
-  """Fields of a `traces.Group` about what its prompt shows.
+  """The fields of a `traces.Group` about the images of its prompt.
 
   Args:
-    record: As sources give it (`data/sources.py`).
+    record: Record of a source (`data/sources.py`).
 
   Returns:
-    "images" and "box"; nothing of a prompt that is tokens only.
+    "images" and "box"; empty for a prompt of tokens only.
   """
   images: list[dict[str, Any]] = []
   if record.get("images") is not None:
@@ -48,13 +45,13 @@ def of_record(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_patches(images: Images) -> list[dict[str, Any]]:
-  """Pictures of patches that are rows, columns and three colours in [0, 1].
+  """Makes pictures of patches of rows, columns and three colours in [0, 1].
 
-  Patches of other kinds, such as those that a processor has normalized, are no
-  pictures, and nothing comes of them.
+  Patches of other kinds, such as those that a processor has normalized, are not
+  pictures, and are left out.
 
   Args:
-    images: Of one prompt, NumPy arrays without the axis of prompts.
+    images: Images of one prompt, NumPy arrays without the axis of prompts.
   """
   side = math.isqrt(images.patches.shape[-1] // 3)
   if 3 * side**2 != images.patches.shape[-1]:
@@ -74,7 +71,7 @@ def of_patches(images: Images) -> list[dict[str, Any]]:
 
 
 def _picture(pixels: np.ndarray) -> dict[str, Any]:  # [rows, columns, 3] uint8
-  """A picture as JSON has it, of at most 64 pixels a side."""
+  """A picture for JSON, of at most 64 pixels a side."""
   rows, columns = pixels.shape[:2]
   step = max(1, math.ceil(max(rows, columns) / MAX_SIDE))
   thin = pixels[::step, ::step]
@@ -86,11 +83,11 @@ def _picture(pixels: np.ndarray) -> dict[str, Any]:  # [rows, columns, 3] uint8
 
 
 def read_arrays(rows: StepRows, logp: Any, clipped: Any) -> dict[str, Any]:
-  """What is fetched of rows that are traced, by name; None where it is not.
+  """The arrays to fetch for rows that are traced, by name; None if not known.
 
   Args:
     rows: The rows of the step.
-    logp, clipped: See `after.After`; None where it is not known.
+    logp, clipped: See `after.After`; None if not known.
   """
   batch = rows.batch
   arrays: dict[str, Any] = {
@@ -115,7 +112,7 @@ def read_arrays(rows: StepRows, logp: Any, clipped: Any) -> dict[str, Any]:
     "turn_rewards",
   ):
     arrays[name] = getattr(rows, name)
-  if batch.trace_order is not None:  # What each context begins with.
+  if batch.trace_order is not None:  # The opening of each context.
     arrays["prompt_tokens"] = batch.prompt_tokens
     arrays["prompt_mask"] = batch.prompt_mask
   return arrays
@@ -127,13 +124,13 @@ def make_rows(
   first: int,
   errors: dict[int, str],
 ) -> tuple[traces.TraceRow, ...]:
-  """The rows of a group; contexts that do not exist are left out.
+  """Makes the rows of a group; contexts that do not exist are left out.
 
   Args:
-    problem: Tokens, and the environment.
-    arrays: What `read_arrays` has named, fetched, of the group alone.
+    problem: Tokenizer, and the environment.
+    arrays: The arrays of `read_arrays`, fetched, of the group alone.
     first: Place of the group's first row in the batch.
-    errors: Why rows could not be scored, by their place in the group.
+    errors: The reason why a row could not be scored, by its place in the group.
   """
   size = len(arrays["tokens"])
   order = arrays["order"]
@@ -166,7 +163,7 @@ def _row(
   where: tuple[int, int],
   error: str,
 ) -> traces.TraceRow:
-  """One row, from arrays of this row."""
+  """Makes one row, from arrays of this row."""
   exists = arrays["exists"]
   ids = arrays["tokens"][exists].astype(np.int32)
   scored = bool(arrays["valid"])
@@ -195,7 +192,7 @@ def _row(
 
 
 def _values(arrays: dict[str, Any]) -> dict[str, np.ndarray]:  # each [n]
-  """Numbers of each token; NaN where one is not known."""
+  """The numbers of each token; NaN if one is not known."""
   exists = arrays["exists"]
 
   def of_tokens(x: Any) -> Any:
@@ -241,20 +238,20 @@ _OF_TOKENS = (
 def texts_of(
   problem: problem_lib.Problem, ids: Sequence[int] | np.ndarray
 ) -> tuple[str, ...]:
-  """The text of each token; of those that end a row, their names."""
+  """The text of each token; of tokens that end a row, their names."""
   return traces.texts_of_tokens(problem.bytes_of(ids))
 
 
 def calls(
   problem: problem_lib.Problem, arrays: dict[str, Any], ids: np.ndarray
 ) -> tuple[dict[str, Any], ...]:
-  """What was said to the environment in each turn, and what it has answered.
+  """The action in each turn of an episode, and the answer of the environment.
 
   Args:
-    problem: Tokens, and the environment.
-    arrays: Of one row: "exists", "turn", "observed" and "turn_rewards" [T],
-      None where there is no environment.
-    ids: Its tokens that exist.
+    problem: Tokenizer, and the environment.
+    arrays: Arrays of one row: "exists", "turn", "observed" and "turn_rewards"
+      [T], None without an environment.
+    ids: Ids of the tokens that exist.
   """
   if arrays["turn"] is None:
     return ()
@@ -296,7 +293,7 @@ def of_evaluation(
   completion: evaluation.Completion,
   chosen: tuple[str, ...],
 ) -> traces.Group:
-  """A held-out prompt and its completion."""
+  """The group of a held-out prompt and its completion."""
   ids = np.array(completion.ids, np.int32)
   values = {}
   if completion.observed:
@@ -324,9 +321,9 @@ def of_evaluation(
 
 
 def cut(group: traces.Group, limit: int) -> traces.Group:
-  """The group with so many tokens of each row, and texts of about that size.
+  """Cuts a group to so many tokens of each row, and texts to about that size.
 
-  A row that loses tokens says how many, and its text is that of the others.
+  A row that loses tokens has their number, and its text is that of the others.
   """
   size = _CHARACTERS * limit
 
@@ -355,14 +352,15 @@ def cut(group: traces.Group, limit: int) -> traces.Group:
   return dataclasses.replace(group, prompt=short(group.prompt), rows=rows)
 
 
-_CHARACTERS = 8  # For each token that is kept, of a text as a whole.
+_CHARACTERS = 8  # Characters of a text for each token that is kept.
 
 
 def bounded(groups: Sequence[traces.Group], size: int) -> bytes:
-  """Groups as one member of the file, of at most so many bytes.
+  """Writes groups as one member of the file, of at most `size` bytes.
 
-  Those that do not fit are left out, the last ones first. Of the first one rows
-  are cut, to half the tokens again and again. If nothing fits, nothing comes.
+  Groups that do not fit are left out, the last ones first. If the first group
+  does not fit alone, its rows are cut, to half the tokens again and again. If
+  nothing fits, the result is empty.
   """
   kept = list(groups)
   if not kept:

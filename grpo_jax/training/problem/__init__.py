@@ -1,1 +1,1 @@
-"""The problem of a run: its prompts, its tokens, and who scores."""
+"""The problem of a run: its prompts, tokenizer, environment and rewards."""

@@ -765,9 +765,7 @@ def of_text(config: config_lib.RunConfig) -> dict[str, str]:
 def check_names(
   who: str, config: config_lib.RunConfig, known: Sequence[str]
 ) -> None:
-  """Raises KeyError if a verifier lacks a reward or the mark of right
-  answers.
-  """
+  """Raises KeyError if a verifier lacks a reward, or marks no right answers."""
   others = {REWARD_MODEL, JUDGE, *derived_lib.DERIVED}
   if unknown := {*config.rewards.functions} - {*known, *others}:
     hint = ""

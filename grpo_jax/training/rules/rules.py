@@ -292,9 +292,7 @@ def entropy_collapsed(history: History) -> Numbers | None:
 
 
 def grows(name: str, factor: float, least: float) -> Check:
-  """Makes the check for a metric that rises `factor` times and above
-  `least`.
-  """
+  """Makes the check for a metric that rises `factor` times, past `least`."""
 
   def check(history: History) -> Numbers | None:
     values = history.window(name, LONG)

@@ -1,31 +1,30 @@
-"""Checkpoints of a run: asynchronous, atomic, and loud when they do not fit.
+"""Checkpoints of a run: asynchronous, atomic, and checked when restored.
 
 A directory of checkpoints belongs to one run. Each saved step is a directory
-named by its number that holds the arrays of the state and a JSON object
-`extra` (position of the data iterator and of the metrics, …), and a checksum
-of each array, which is compared when it is restored. A step that was being
-written when the process died keeps a temporary name, is never listed,
-and is replaced when the same step is saved again.
+named by its number. It holds the arrays of the state, a JSON object `extra`
+(position of the data iterator and of the metrics, …), and a checksum of each
+array, which is compared when the array is restored. A step that was being
+written when the process died keeps a temporary name, is never listed, and is
+replaced when the same step is saved again.
 
-A state may be saved from one mesh and restored on another, by as many
-processes or by others: each reads the parts that its devices need. Every
-process makes every call, in a folder that all of them share.
+A state may be saved from one mesh and restored on another, by as many processes
+or by others: each reads the parts that its devices need. Every process makes
+every call, in a folder that all of them share.
 
-Nothing here repairs or deletes what it does not understand: a directory of
-someone else, a damaged step or a state of another shape raises, and the files
-stay as they were.
+Nothing here repairs or deletes files that it does not understand: a directory
+of someone else, a damaged step or a state of another shape raises, and the
+files stay as they were.
 
-Checksums of arrays that say nothing of where their parts were.
-
-Every element is hashed with its position, and the hashes are added:
+Checksums of arrays do not depend on the place of their parts. Every element is
+hashed with its position, and the hashes are added:
 
     c_k(x) = Σ_i mix( bits(x_i) XOR mix(i + s_k) )  mod 2³²,  k = 1, 2
 
 The sum is exact in any order, so an array has the same checksum on every mesh
-and with any number of processes; it is computed where the array is, and only
-the sum leaves the devices. `mix` is a bijection: a change of one element always
-changes the sum, whichever bits it flips, and any other change is missed with a
-chance of 2⁻⁶⁴.
+and with any number of processes. It is computed on the devices of the array,
+and only the sum leaves them. `mix` is a bijection: a change of one element
+always changes the sum, whichever bits it flips, and any other change is missed
+with a chance of 2⁻⁶⁴.
 
 Source of `mix`: Appleby, MurmurHash3, `fmix32`.
 """
@@ -64,9 +63,9 @@ _BLOCK = 1 << 16  # Words.
 
 
 def of_leaves(tree: PyTree) -> dict[str, str]:
-  """Path of each array -> 16 hexadecimal digits.
+  """Checksums of a tree: path of each array -> 16 hexadecimal digits.
 
-  With several processes every one makes the call, and has the whole answer.
+  With several processes every one makes the call, and has the whole result.
 
   Args:
     tree: Arrays of numbers; typed keys as their data.
@@ -131,7 +130,7 @@ def _added(words: Any, shape: tuple[int, ...], xp: Any) -> Any:  # [2] uint32
   """The sums, by NumPy or jax.numpy.
 
   Args:
-    words: Bits of the elements. Of those with 8 bytes there are two words.
+    words: Bits of the elements. Elements of 8 bytes have two words.
     shape: The shape of the array.
     xp: The module.
   """
@@ -157,8 +156,8 @@ def _mixed(words: Any, position: Any, xp: Any) -> tuple[Any, ...]:
 def _reduced(mixed: tuple[jax.Array, ...]) -> jax.Array:  # [2] uint32
   """The sums, in one reduction.
 
-  A CPU computes it with its vector units. Two that are stacked take six times
-  as long there.
+  A CPU computes it with its vector units. Two reductions that are stacked take
+  six times as long there.
   """
   zeros = (jnp.uint32(0),) * len(mixed)
   axes = tuple(range(mixed[0].ndim))
@@ -176,7 +175,7 @@ def _mix(x: Any, xp: Any) -> Any:
   return x ^ (x >> xp.uint32(16))
 
 
-# Its presence says that the numbered directories beside it are ours.
+# Its presence marks the numbered directories beside it as ours.
 _MARKER = "grpo_jax_checkpoints.txt"
 _MARKER_TEXT = "Checkpoints of one grpo_jax run; each number is a step.\n"
 _EXTRA = "grpo_jax_extra"
@@ -189,10 +188,10 @@ _SHOWN = 5  # Differing arrays that an error lists.
 
 
 def _not_orbax_chatter(record: logging.LogRecord) -> bool:
-  """False for Orbax's lines, warnings excepted.
+  """False for Orbax's lines, except warnings.
 
-  Under absl.app it informs dozens of times per save; and of an error, which it
-  raises as well, each of its threads prints the traceback.
+  Under absl.app it logs dozens of lines per save. It raises errors, and each of
+  its threads prints the traceback as well.
   """
   return record.levelno == logging.WARNING or (
     f"{os.sep}orbax{os.sep}" not in record.pathname
@@ -200,9 +199,9 @@ def _not_orbax_chatter(record: logging.LogRecord) -> bool:
 
 
 def _complain(complaint: Any, before=sys.unraisablehook) -> None:
-  """Mutes answers to a save that has failed and waits for them no more.
+  """Mutes late answers to a save that has failed.
 
-  tensorstore has nobody else to complain to: it prints a traceback for each.
+  tensorstore has no other place to report them: it prints a traceback for each.
   """
   if str(complaint.exc_value) != "Event loop is closed":
     before(complaint)
@@ -217,15 +216,13 @@ class Checkpoints:
   Not thread-safe. With several processes, every process makes every call.
 
   Args:
-    directory: Where the steps are kept, local or gs://; made by the first
-      `save`.
+    directory: Directory of the steps, local or gs://; made by the first `save`.
     keep: Number of latest steps to keep, at least 1.
-    compress: Whether new steps are compressed. Either kind is read.
+    compress: True to compress new steps. Either kind is read.
 
   Raises:
-    ValueError: If `keep` is below 1, if the directory holds
-      files and none of them says that it is ours, or if not all processes see
-      the same directory.
+    ValueError: `keep` is below 1, the directory holds files and none of them
+      marks it as ours, or not all processes see the same directory.
   """
 
   def __init__(
@@ -243,7 +240,7 @@ class Checkpoints:
     self._keep = keep
     self._compress = compress
     self._position: int | None = None  # Step last saved or restored here.
-    self._is_writing = False  # A save of which nobody knows how it has ended.
+    self._is_writing = False  # True until the end of a save has been checked.
     self._open_checkpointer: ocp.training.Checkpointer | None = None
     found = self._owned()
     self._ours = bool(found)
@@ -343,22 +340,22 @@ class Checkpoints:
     """Copies the state to host memory and writes it in the background.
 
     The caller may donate or delete the arrays as soon as this returns: on an
-    accelerator the copy is complete, and on CPU, where the copy is a view,
-    the runtime keeps the buffer alive until it is written. An earlier save
-    that is still being written is waited for; if it failed, its error is
+    accelerator the copy is complete, and on CPU, where the copy is a view, the
+    runtime keeps the buffer alive until it is written. The call waits for an
+    earlier save that is still being written; if that failed, its error is
     raised here. Saving the step that was last saved or restored does nothing.
 
     Args:
       step: Number of the step; must exceed every saved step.
       state: Arrays in any registered containers; typed PRNG keys and None
         leaves included.
-      extra: What JSON can hold; tuples come back as lists.
+      extra: An object that JSON can hold; tuples come back as lists.
 
     Raises:
-      OSError: If an earlier save, or this one, cannot be written.
-      ValueError: If the directory holds this step or a later one that this
-        object did not save or restore, if `extra` is not JSON, or if not all
-        processes see the same directory.
+      OSError: An earlier save, or this one, cannot be written.
+      ValueError: The directory holds this step or a later one that this object
+        did not save or restore, `extra` is not JSON, or not all processes see
+        the same directory.
     """
     if step == self._position:
       return
@@ -403,24 +400,24 @@ class Checkpoints:
     step: int | None = None,
     in_part: bool = False,
   ) -> tuple[PyTree, dict[str, Any], int]:
-    """Reads a step back, byte for byte.
+    """Restores a step, byte for byte.
 
     Args:
       abstract_state: `jax.ShapeDtypeStruct`s or arrays with the containers,
-        shapes and dtypes of the saved state. Arrays are placed on the
-        shardings found here, whatever the mesh they were saved from; without
-        a sharding, on the first device.
-      step: Step to read; None reads the latest.
-      in_part: Whether the saved state may have arrays that are not asked for;
-        these are not read.
+        shapes and dtypes of the saved state. Arrays are placed on the shardings
+        found here, whatever the mesh they were saved from; without a sharding,
+        on the first device.
+      step: Step to read; None: the latest.
+      in_part: True if the saved state may have further arrays, which are not
+        read.
 
     Returns:
       The state, the `extra` that was saved with it, and the step.
 
     Raises:
-      FileNotFoundError: If there is no such step.
-      ValueError: If the step is damaged, down to a bit of a number, or its
-        arrays differ from `abstract_state` in names, shapes or dtypes.
+      FileNotFoundError: There is no such step.
+      ValueError: The step is damaged, down to a bit of a number, or its arrays
+        differ from `abstract_state` in names, shapes or dtypes.
     """
     step = self._existing(step)
     checkpointer = self._checkpointer()
@@ -441,11 +438,11 @@ class Checkpoints:
     return state, extra, step
 
   def extra(self, step: int | None = None) -> dict[str, Any]:
-    """Reads what was saved beside the state, before its shapes are known.
+    """Reads the `extra` of a step, before the shapes of its state are known.
 
     Raises:
-      FileNotFoundError: If there is no such step.
-      ValueError: If the step is damaged.
+      FileNotFoundError: There is no such step.
+      ValueError: The step is damaged.
     """
     step = self._existing(step)
     return self._read(lambda: self._metadata(step), step)[1]
@@ -454,8 +451,8 @@ class Checkpoints:
     """Shapes and dtypes of the arrays of a step, in dictionaries by name.
 
     Raises:
-      FileNotFoundError: If there is no such step.
-      ValueError: If the step is damaged.
+      FileNotFoundError: There is no such step.
+      ValueError: The step is damaged.
     """
     step = self._existing(step)
     saved = self._read(lambda: self._metadata(step), step)[0]
@@ -497,15 +494,15 @@ class Checkpoints:
     return metadata.metadata, json.loads(text), json.loads(sums)
 
   def _read(self, read: Callable[[], Any], step: int) -> Any:
-    """Calls `read`; whatever it raises becomes one error that says so."""
+    """Calls `read`; any exception becomes one error about this step."""
     with _muted():
       try:
         return read()
       except Exception as error:
         # Orbax has no one error for damage, so every kind is caught.
         cause = _first_cause(error)
-      # Raised outside the handler, so that what the reader left half done
-      # is freed here: it complains at that moment, in many pages.
+      # Raised outside the handler, so that unfinished work of the reader is
+      # freed here, where its pages of complaints are muted.
       gc.collect()
     raise ValueError(
       f"Checkpoints: {self.directory / str(step)} cannot be read ({cause});"
@@ -514,7 +511,7 @@ class Checkpoints:
     )
 
   def _way_on(self, step: int) -> str:
-    """What to do without this step."""
+    """The advice for continuing without this step."""
     earlier = [other for other in self.steps() if other < step]
     if not earlier:
       return "There is no earlier step; pass another --workdir to start over."
@@ -542,9 +539,9 @@ class Checkpoints:
   ) -> None:
     """Raises unless both trees have the same names, shapes and dtypes.
 
-    In part: unless what is wanted is there.
+    In part: raises unless the wanted arrays are there.
     """
-    # Compared here because Orbax would cast dtypes without a word.
+    # Compared here because Orbax would cast dtypes without a warning.
     saved_arrays, wanted_arrays = _describe(saved), _describe(wanted)
     if in_part:
       saved_arrays = {
@@ -576,21 +573,21 @@ class Checkpoints:
         self._open_checkpointer.wait()
 
   def check(self) -> None:
-    """Raises OSError if a save has failed by now; waits for none.
+    """Raises OSError if a save has failed by now; does not wait.
 
-    With several processes each of them says it of its own part.
+    With several processes each raises for its own part.
     """
     if self._is_writing and not self.is_saving():
       self.wait()
 
   def is_saving(self) -> bool:
-    """Whether a save is still being written."""
+    """Says if a save is still being written."""
     checkpointer = self._open_checkpointer
     return checkpointer is not None and checkpointer.is_saving_in_progress()
 
   @contextlib.contextmanager
   def _saving(self) -> Iterator[None]:
-    """Says what cannot be written, and what is there."""
+    """Turns an error of a save into one that names the last checkpoint."""
     try:
       yield
       return
@@ -598,7 +595,7 @@ class Checkpoints:
       cause = _first_cause(error)
       if os.strerror(errno.ENOSPC) in str(error):  # It may be a long way down.
         cause = "no space is left on the device"
-    # Raised outside the handler, and what threads have left half done is freed
+    # Raised outside the handler, so that unfinished work of threads is freed
     # here, as in `_read`.
     with _muted():
       gc.collect()
@@ -624,7 +621,8 @@ class Checkpoints:
 def describe(directory: str | os.PathLike) -> str:
   """A sentence about the last complete step.
 
-  Unlike the methods of `Checkpoints`, of any thread and any process alone.
+  Unlike the methods of `Checkpoints` it may be called by any thread, and by one
+  process alone.
   """
   steps = []
   if files.parse(directory).exists():
@@ -682,7 +680,7 @@ def _first_cause(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _muted():
-  """Without log lines and complaints of finalizers."""
+  """Mutes log lines and complaints of finalizers."""
   level, hook = logging.root.manager.disable, sys.unraisablehook
   logging.disable(logging.CRITICAL)
   sys.unraisablehook = lambda _: None

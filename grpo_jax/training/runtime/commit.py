@@ -1,4 +1,4 @@
-"""The commit of this library: what ran, for whoever wants to run it again."""
+"""The git commit of this library, for a person who repeats a run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 def git() -> dict[str, Any] | None:
   """Commit of this package, `{"commit": …, "dirty": …}`; None if unknown.
 
-  Of the checkout that it runs from; of an installed one, what it was built
-  from, as setup.py has noted it.
+  In a checkout it is the commit of the checkout; in an installed package, the
+  commit that it was built from, as setup.py has noted it.
   """
   package = pathlib.Path(__file__).resolve().parents[2]
   root = package.parent

@@ -1,7 +1,4 @@
-"""How long JAX traces and compiles, and what it finds compiled already.
-
-Compiled programs that are kept for the next process.
-"""
+"""Compilation times of JAX, and its cache of compiled programs."""
 
 from __future__ import annotations
 
@@ -29,10 +26,10 @@ _NESTED = 10_000  # Events that may lie within one.
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-  """What has been compiled.
+  """Counts of compiled programs.
 
   Attributes:
-    seconds: Of tracing and compiling, and of reading compiled programs.
+    seconds: Seconds of tracing and compiling, and of reading compiled programs.
     large: Programs that took longer than a second to compile.
     found: Programs that were read from the cache.
   """
@@ -49,7 +46,7 @@ class Count:
     )
 
   def describe(self) -> str:
-    """In words: "traced and compiled in 12.3 s"."""
+    """The counts in words: "traced and compiled in 12.3 s"."""
     if self.found and self.large:
       source = f" ({self.found} of {self.found + self.large} from the cache)"
     elif self.found:
@@ -60,16 +57,16 @@ class Count:
 
 
 class Clock:
-  """Counts what JAX compiles in this process.
+  """Counts the compilations of JAX in this process.
 
   Attributes:
-    count: Since the clock was made.
+    count: Counts since the clock was made.
   """
 
   def __init__(self, clock: Callable[[], float] = time.perf_counter):
     self.count = Count()
     self._clock = clock
-    # When the latest ones began, and their seconds.
+    # Starts of the latest events, and their seconds.
     self._within: collections.deque[tuple[float, float]] = collections.deque(
       maxlen=_NESTED
     )
@@ -81,12 +78,12 @@ class Clock:
     return self.count.seconds
 
   def on_event(self, event: str, **_: Any) -> None:
-    """Hears that something has happened."""
+    """Listens to events of JAX."""
     if event == _HIT:
       self._is_found = True
 
   def on_duration(self, event: str, duration_secs: float, **_: Any) -> None:
-    """Hears how long something has taken that is over now."""
+    """Listens to durations of events of JAX that have ended."""
     if not event.startswith(_DURATIONS):
       return
     seconds = duration_secs
@@ -108,7 +105,7 @@ class Clock:
 
 @contextlib.contextmanager
 def clock() -> Iterator[Clock]:
-  """A clock that runs until the context is left."""
+  """Makes a clock that runs until the context is left."""
   counting = Clock()
   jax.monitoring.register_event_listener(counting.on_event)
   jax.monitoring.register_event_duration_secs_listener(counting.on_duration)
@@ -123,11 +120,12 @@ _FOLDER = "jax_compilation_cache_dir"
 
 
 def use() -> None:
-  """Keeps compiled programs for the next run, unless JAX was told where.
+  """Keeps compiled programs for the next run, unless JAX has a folder already.
 
-  In `$XDG_CACHE_HOME` or `~/.cache`, apart for each machine: homes are shared
-  by machines whose processors differ. JAX_COMPILATION_CACHE_DIR names another
-  folder, and JAX_ENABLE_COMPILATION_CACHE=false switches the cache off.
+  The folder is in `$XDG_CACHE_HOME` or `~/.cache`, one for each machine, since
+  homes are shared by machines with different processors.
+  JAX_COMPILATION_CACHE_DIR names another folder, and
+  JAX_ENABLE_COMPILATION_CACHE=false switches the cache off.
   """
   if jax.config.values[_FOLDER] is None:
     caches = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
@@ -137,7 +135,7 @@ def use() -> None:
 
 
 def _warn_of_strangers(folder: str) -> None:
-  """Warns of compiled programs, which are run as they are, of other users."""
+  """Warns if other users can write compiled programs, since these are run."""
   path = pathlib.Path(folder)
   if not path.is_dir():
     return  # It will be made, or it is in a bucket.

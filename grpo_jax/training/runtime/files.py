@@ -1,10 +1,10 @@
-"""Where a run is kept: a folder of this machine, or `gs://bucket/folder`.
+"""Paths of a run: a folder of this machine, or `gs://bucket/folder`.
 
-An object store is not a disk: an object appears whole or not at all, cannot
-be appended to, and is not renamed but copied. What follows from that is here
-and in `metrics_log`; checkpoints on it are Orbax's business.
+An object store is not a disk: an object appears whole or not at all, cannot be
+appended to, and is not renamed but copied. This module and `log.py` handle
+these differences; Orbax handles them for checkpoints.
 
-Text of a model or a verifier, as a terminal and a log may show it.
+`escaped` makes text of a model or a verifier safe for a terminal and a log.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ _REMOTE = "gs://"
 
 
 def parse(path: str | os.PathLike) -> Path:
-  """The path of a folder or file: a `pathlib.Path` unless it is remote.
+  """Parses the path of a folder or file: a `pathlib.Path` unless it is remote.
 
   Raises:
-    ValueError: It is the address of something else, as `s3://…`, or names no
+    ValueError: It is an address of another kind, as `s3://…`, or names no
       bucket.
-    ImportError: It is remote, and what reads it is not installed.
+    ImportError: It is remote, and the library that reads it is not installed.
   """
   text = os.fspath(path)
   if not re.match(r"[A-Za-z][\w+.-]+:/", text):
     return pathlib.Path(text)
   if not re.match(rf"{_REMOTE}[^/]+", text):
-    # `gs:/bucket` is what pathlib makes of an address, and a folder named
-    # `gs:` is what it makes of that.
+    # pathlib turns an address into `gs:/bucket`, and that into a folder `gs:`.
     raise ValueError(
       f"{text!r} is neither a local folder nor gs://BUCKET/FOLDER; pass one of"
       " these."
@@ -50,7 +49,7 @@ def parse(path: str | os.PathLike) -> Path:
 
 
 def is_remote(path: Path) -> bool:
-  """Whether files of this path are objects in a bucket."""
+  """Says if files of this path are objects in a bucket."""
   return not isinstance(path, pathlib.Path)
 
 
@@ -68,9 +67,9 @@ def write(path: Path, content: bytes) -> None:
 
 
 def scratch(path: Path) -> pathlib.Path:
-  """A local folder for what will be `publish`ed as `path`.
+  """A local folder for the files that `publish` moves to `path`.
 
-  For programs that write to disks only. A local path is its own scratch.
+  It serves programs that write to disks only. A local path is its own scratch.
   """
   if isinstance(path, pathlib.Path):
     return path
@@ -78,7 +77,7 @@ def scratch(path: Path) -> pathlib.Path:
 
 
 def publish(source: pathlib.Path, path: Path) -> None:
-  """Moves the files of a scratch folder to where they belong."""
+  """Moves the files of a scratch folder to their path."""
   if source == path:
     return
   for file in sorted(source.rglob("*")):
@@ -90,7 +89,7 @@ def publish(source: pathlib.Path, path: Path) -> None:
 
 
 def escaped(text: str) -> str:
-  r"""The text on one line, without anything that a terminal would act upon.
+  r"""The text on one line, without characters that a terminal would act upon.
 
   Characters that are not printed are written as in a Python string: a new line
   as \n, the escape that begins a colour as \x1b, one that reverses the order of

@@ -1,10 +1,10 @@
-"""Several processes of one run: who they are, when to stop, who is lost.
+"""The processes of one run: how they join, stop together, and notice a loss.
 
 A run on several hosts is one process on each of them, all with the same
-command. They compute the same steps together, so they also start, stop and
-fail together: a process that is gone leaves the others in a collective that
-never ends. `Watch` ends them instead, with a message, and `EXIT_LOST` as the
-status; the same command continues from the last checkpoint.
+command. They compute the same steps together, so they also start, stop and fail
+together: a process that is gone leaves the others in a collective that never
+ends. `Watch` ends them instead, with a message, and `EXIT_LOST` as the status;
+the same command continues from the last checkpoint.
 
 With one process nothing here does anything.
 """
@@ -35,13 +35,13 @@ from grpo_jax.training.runtime import sharding
 EXIT_LOST = 75  # EX_TEMPFAIL of sysexits.h: the same command may succeed.
 
 _ORDER = "xla_cpu_enable_concurrency_optimized_scheduler"
-_CONNECT_S = 300  # Until the last process has to be there.
-# JAX aborts a process that misses a heartbeat for so long; `Watch` is sooner.
+_CONNECT_S = 300  # Seconds within which all processes must join.
+# JAX aborts a process without a heartbeat for so long; `Watch` is sooner.
 _JAX_HEARTBEAT_S = 300
-_SAVE_S = 20  # That a checkpoint has to be finished, when the run ends.
-_TELL_S = 5  # That process 0 has to tell the others why.
-# That process 0 outlives the others, who die without it: they hear of its error
-# within 1.5 intervals of `Watch`.
+_SAVE_S = 20  # Seconds to finish a checkpoint when the run ends.
+_TELL_S = 5  # Seconds for process 0 to tell the others why.
+# Seconds that process 0 waits for the others, which die without it: they read
+# its error within 1.5 intervals of `Watch`.
 _LINGER_S = 10
 
 
@@ -50,18 +50,19 @@ def start(
   num_processes: int | None = None,
   process_id: int | None = None,
 ) -> None:
-  """Joins the other processes of the run; first of all, before any device.
+  """Joins the other processes of the run, before any device is used.
 
   Without arguments, JAX finds them on Cloud TPU, under SLURM and through
-  JAX_COORDINATOR_ADDRESS; where there is nothing of it, nothing happens.
+  JAX_COORDINATOR_ADDRESS; without any of these, nothing happens.
 
-  Who can reach that port can take part: for networks that are trusted.
+  Everyone who can reach that port can take part, so the network must be
+  trusted.
 
   Args:
     coordinator: host:port where process 0 waits for the others; if the host is
       an address of this machine, or localhost, it listens there alone.
-    num_processes: How many there are.
-    process_id: Which of them this is, from 0 on.
+    num_processes: Number of processes.
+    process_id: Number of this process, from 0 on.
 
   Raises:
     ValueError: Only some of the arguments are given, or they do not fit.
@@ -120,7 +121,7 @@ def start(
 
 
 def _keep_order_of_collectives() -> None:
-  """Has programs for the CPU do one thing after another, where they can.
+  """Makes programs for the CPU run their operations one after another.
 
   Of eleven runs with two processes, `ppo`, four prompts and an environment on
   the host, ten were aborted by gloo ("op.preamble.length <= op.nbytes"); with
@@ -143,11 +144,11 @@ def _keep_order_of_collectives() -> None:
 
 
 def _own(coordinator: str | None) -> str | None:
-  """Where process 0 listens: there alone, if that is told; None: everywhere.
+  """The address where process 0 listens; None: on all networks of the machine.
 
-  JAX listens to every network of the machine otherwise. A name may stand for
-  another address on this machine than elsewhere, as 127.0.1.1 where /etc/hosts
-  has the own one, so of names `localhost` alone is taken at its word.
+  It is the coordinator's if that is an address of this machine. A name may
+  stand for another address on this machine than elsewhere, such as 127.0.1.1
+  for its own name in /etc/hosts, so `localhost` is the only name that counts.
   """
   assert coordinator is not None
   host, _, port = coordinator.rpartition(":")
@@ -165,8 +166,8 @@ def _own(coordinator: str | None) -> str | None:
 
 def _alone(reason: str) -> NoReturn:
   """Ends a process that the others have not joined."""
-  # Without its number: who asks for that starts a backend that nothing is
-  # connected to.
+  # Without the number of the process: asking for it would start a backend that
+  # is connected to nothing.
   print(
     f"error: the processes of the run did not all come together in {_CONNECT_S}"
     f" s: {reason}. Start all of them, with the same command.",
@@ -183,7 +184,7 @@ def _may_have_cluster() -> bool:
 
 
 def is_main() -> bool:
-  """Whether this process speaks and writes for all: process 0."""
+  """Says if this process, process 0, prints and writes for all."""
   return jax.process_index() == 0
 
 
@@ -194,7 +195,7 @@ def say(text: str) -> None:
 
 
 def label() -> str:
-  """Names this process at the start of a line; empty if there is only one."""
+  """The name of this process, to begin a line; empty if it is the only one."""
   if jax.process_count() == 1:
     return ""
   return f"{_name(jax.process_index(), platform.node())}: "
@@ -215,7 +216,7 @@ def leave(status: int) -> NoReturn:
 
 
 def end_at_once(reason: str) -> NoReturn:
-  """Ends this process from any of its threads, as one that was lost."""
+  """Ends this process from any of its threads, with `EXIT_LOST`."""
   print(f"{label()}{reason}", file=sys.stderr, flush=True)
   exit_now(EXIT_LOST)
 
@@ -229,9 +230,9 @@ def exit_now(status: int) -> NoReturn:
 
 
 def gather(value: Any) -> list[Any]:
-  """The value of each process, in each process, as JSON has it.
+  """Returns the values of all processes, in each process, by way of JSON.
 
-  Tuples come back as lists. Nothing that others send is more than data.
+  Tuples come back as lists. JSON is safe: values of others are data only.
   """
   if jax.process_count() == 1:
     return [value]
@@ -259,7 +260,7 @@ def check_same(**values: Any) -> None:
 
 
 class Exchange:
-  """Numbers of each process for all, without waiting for them."""
+  """Sends numbers of each process to all, without waiting for them."""
 
   def __init__(self, mesh: Mesh):
     self._sharding = NamedSharding(mesh, P(mesh.axis_names))
@@ -268,13 +269,13 @@ class Exchange:
     )
 
   def post(self, *values: float) -> jax.Array:  # [devices, values] float32
-    """Sends the numbers; what comes back can be fetched when it is needed.
+    """Sends the numbers; the result can be fetched when it is needed.
 
-    Every process calls it as often as the others.
+    All processes call it equally often.
 
     Returns:
-      A row for each device: the values of its process at its first device,
-      and zeros at the others, so that a sum over rows counts each once.
+      A row for each device: the values of its process at its first device, and
+        zeros at the others, so that a sum over rows counts each once.
     """
     devices = self._sharding.addressable_devices
     rows = np.zeros((len(devices), len(values)), np.float32)
@@ -291,8 +292,8 @@ class Stop:
     mesh: The mesh of the run.
 
   Attributes:
-    asked: Set in the process that has had the signal.
-    by: Name of the first signal here; "SIGTERM" where another process had it.
+    asked: Set in the process that has received the signal.
+    by: Name of the first signal here; "SIGTERM" if another process received it.
   """
 
   by = "SIGTERM"
@@ -304,14 +305,14 @@ class Stop:
     self._agreed = False
 
   def agreed(self) -> bool:
-    """Whether to stop, as of the last `look`."""
+    """Says if the run has to stop, as of the last `look`."""
     return self.asked.is_set() if self._exchange is None else self._agreed
 
   def look(self) -> bool:
-    """Whether to stop after this step; called once a step by every process.
+    """Says if the run stops after this step; every process calls it each step.
 
-    With several, each says what it knows, and hears what all have said one
-    step ago: to wait for this step's would hold up the device.
+    With several processes, each posts its own signal, and reads those that all
+    posted one step ago: waiting for this step's would hold up the device.
     """
     if self._exchange is not None and not self._agreed:
       if self._posted is not None:
@@ -330,7 +331,7 @@ class Stop:
     return self
 
   def _hear(self, number: int, frame: types.FrameType | None) -> None:
-    """What either signal does."""
+    """Handles either signal."""
     del frame
     if self.asked.is_set():
       if number == signal.SIGINT:
@@ -351,18 +352,19 @@ class Stop:
 class Watch:
   """Ends the process when another one of the run is gone, stopped or stuck.
 
-  Each process says in the store of JAX's coordination service, which lives in
-  process 0, that it is there and how many steps it has done. Process 0 reads
-  what all say, and judges; the others read what it says. A process is lost if
-  it has said nothing for `timeout_s`, if it ended with an error, or if it has
-  been behind the others for `stall_s`: it is stuck, though it may say so.
+  Each process writes its number of steps and a heartbeat into the store of
+  JAX's coordination service, which lives in process 0. Process 0 reads the
+  entries of all, and judges; the others read its entry. A process is lost if it
+  has written nothing for `timeout_s`, if it ended with an error, or if it has
+  been behind the others for `stall_s`: then it is stuck, though its heartbeat
+  goes on.
 
   A context manager; with one process it does nothing.
 
   Args:
     timeout_s: Seconds of silence.
     stall_s: Seconds without a step, compilation and evaluation included.
-    describe: What to say of the checkpoint to continue from.
+    describe: () -> a sentence about the checkpoint to continue from.
     settle: Waits for a checkpoint that is being written.
   """
 
@@ -379,7 +381,7 @@ class Watch:
     self._settle = settle
     self._interval = min(timeout_s / 6, 5.0)
     self._own: dict[str, Any] = {"host": platform.node(), "beat": 0, "steps": 0}
-    # By process: what it said last, and when that was new, and its steps.
+    # By process: its last entry, and when its heartbeat and its steps changed.
     self._said: dict[int, dict[str, Any]] = {}
     self._heard: dict[int, float] = {}
     self._moved: dict[int, float] = {}
@@ -387,7 +389,7 @@ class Watch:
     self._ending = threading.Lock()
 
   def step(self) -> None:
-    """Says that this process has done one more step."""
+    """Counts one more step of this process."""
     self._own["steps"] += 1
 
   def __enter__(self) -> Self:
@@ -414,8 +416,8 @@ class Watch:
   def failing(self, kind: Any, error: BaseException | None, _: Any) -> None:
     """Tells the others of an error, before anything waits for them.
 
-    An error of a collective is the echo of a loss elsewhere: it is held back
-    until the process that caused it is known, which ends this one.
+    An error of a collective is the consequence of a loss elsewhere: it is held
+    back until the process that caused it is known, which ends this one.
     """
     if error is None or jax.process_count() == 1 or "error" in self._own:
       return
@@ -431,7 +433,7 @@ class Watch:
       self._exchange_words()
 
   def _exchange_words(self) -> None:
-    """Says what this process has to say, and hears what concerns it."""
+    """Writes the entry of this process, and reads those that concern it."""
     client = _store()
     self._own["beat"] += 1
     try:
@@ -463,7 +465,7 @@ class Watch:
         self.end(verdict)
 
   def _verdict(self) -> str | None:
-    """Which process is lost and why, as far as this one can know."""
+    """The lost process and the reason, as far as this process can know."""
     now = time.monotonic()
     others = range(1, jax.process_count()) if is_main() else (0,)
     for process in others:
@@ -496,22 +498,22 @@ class Watch:
     return f"{who} done a step for {pause:.0f} s"
 
   def end(self, verdict: str, tell: bool = True) -> NoReturn:
-    """Says why the run ends and ends this process.
+    """Prints why the run ends, and ends this process.
 
-    Nothing here waits without a limit, because what is lost may be what it
-    waits for.
+    Nothing here waits without a limit, because it may wait for the very thing
+    that is lost.
 
     Args:
-      verdict: Why.
-      tell: Whether the other processes can be told.
+      verdict: The reason.
+      tell: True if the other processes can be told.
     """
     with self._ending:  # Never given back: one message is enough.
       tell = tell and is_main()
       if tell:
         self._own["verdict"] = verdict
         _within(_TELL_S, self._exchange_words)
-      # A save can be finished only if every process has done its part. What is
-      # not finished keeps its temporary name, and is no checkpoint.
+      # A save can be finished only if every process has done its part. An
+      # unfinished one keeps its temporary name, and is not a checkpoint.
       _within(_SAVE_S, self._settle)
       saved = _within(_SAVE_S, self._described) or "What is saved is unknown."
       print(
@@ -543,7 +545,10 @@ class Watch:
 
 
 def _within(seconds: float, work: Callable[[], Any]) -> Any:
-  """What `work` returns; None if that takes longer, and it is left alone."""
+  """Returns the result of `work`; None if it takes longer.
+
+  In that case the thread of `work` is left alone.
+  """
   results: list[Any] = []
   thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
   thread.start()
@@ -555,8 +560,8 @@ _KEY = "grpo_jax/processes"
 
 
 def _store() -> Any:
-  """Keys and values that all processes share."""
-  # JAX has no public name for it; Orbax reads it here as well.
+  """The store of keys and values that all processes share."""
+  # JAX has no public name for it; Orbax reads the private one as well.
   from jax._src import distributed
 
   return distributed.global_state.client
@@ -567,15 +572,16 @@ _handlers: list[Any] = []  # Kept alive: C holds the addresses.
 
 
 def _on_abort(end: Callable[[], NoReturn] | None) -> None:
-  """Says what ends the process when JAX aborts it.
+  """Sets the function that ends the process when JAX aborts it.
 
-  A process whose coordination service is gone, or cannot be reached, is
-  aborted at once by C++, which no Python handler can see. It has no callback
-  for it that works (jax 0.10.2 takes one from Python only to fail with
+  A process whose coordination service is gone, or cannot be reached, is aborted
+  at once by C++, which no Python handler can see. JAX has no callback for it
+  that works (jax 0.10.2 takes one from Python only to fail with
   `std::bad_cast`), so the signal itself is caught, in C.
 
   Args:
-    end: Says why, and ends it; None: the process dies of an abort as usual.
+    end: Prints the reason and ends the process; None: the process dies of an
+      abort as usual.
   """
   libc = ctypes.CDLL(None)
   libc.signal.argtypes = ctypes.c_int, ctypes.c_void_p

@@ -3,12 +3,12 @@
 A hyperparameter is a Python number: code computes with it, branches on it and
 closes over it. `TracedNumber` stands for such a number of a run, or of several
 runs that are one program. Arithmetic with Python numbers is done on the host,
-in the float64 that a plain number would have; only where the result meets an
-array does it become one, and there it is an input of the program and no
-constant of it (`Inputs`). So `1 - config.clip_low` is as exact as it always
-was, and the program is the same for every `clip_low`. Where Python branches on
-a number, its value decides, and so the program is another one; several runs all
-have to go the same way, because their program has one way only.
+in the float64 of a plain number. Only when the result meets an array does it
+become one, and there it is an input of the program instead of a constant
+(`Inputs`). So `1 - config.clip_low` is as exact as with a plain number, and the
+program is the same for every `clip_low`. If Python branches on a number, its
+value decides, so another value may give another program. Several runs must all
+take the same branch, because their program has only one.
 """
 
 from __future__ import annotations
@@ -23,30 +23,31 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-# Settings that are part of how a program differentiates itself.
+# Settings that must stay constants when a program is differentiated.
 CONSTANT = frozenset({"algorithm.jsd_beta", "reward_model.history_share"})
-# What numbers become where a program is traced; None elsewhere.
+# (name, value) -> input, while a program is traced; None otherwise.
 _reading: contextvars.ContextVar[Callable[[str, Any], Any] | None] = (
   contextvars.ContextVar("reading", default=None)
 )
 
 
 class Inputs:
-  """Which number each input of a program is.
+  """The inputs of a program, by the formula of each number.
 
-  A trace asks for numbers by what they were computed from, such as
-  "sub(1, config.algorithm.clip_low)", and gets inputs in the order in which it
-  asks. The order depends on the code alone, so runs with other numbers have the
-  same program. What is left when inputs run out, or is first asked for once the
-  inputs were filled, is a constant: right, and not shared.
+  A trace asks for numbers by their formulas, such as "sub(1,
+  config.algorithm.clip_low)", and gets inputs in the order in which it asks.
+  The order depends on the code alone, so runs with other numbers have the same
+  program. A number for which no input is left, or which is first asked for
+  after the inputs were filled, is a constant: the result is right, but the
+  program is not shared.
   """
 
   def __init__(self, num_floats: int = 128, num_whole: int = 32):
-    """Nothing was asked for yet.
+    """Starts without numbers.
 
     Args:
-      num_floats, num_whole: Inputs of either kind, at most; those that no trace
-        asks for are dropped by `jax.jit`.
+      num_floats, num_whole: Most inputs of either kind; `jax.jit` drops those
+        that no trace asks for.
     """
     self._sizes = {float: num_floats, int: num_whole}
     self._numbers: dict[type, dict[str, Any]] = {float: {}, int: {}}
@@ -57,7 +58,7 @@ class Inputs:
     return tuple((kind(),) * size for kind, size in self._sizes.items())
 
   def filled(self) -> tuple[tuple[Any, ...], ...]:
-    """The numbers as inputs; from now on there are no others."""
+    """The numbers as inputs; none is added after this call."""
     self._is_filled = True
     return tuple(
       (*numbers.values(), *(kind() for _ in range(len(numbers), size)))
@@ -68,7 +69,7 @@ class Inputs:
 
   @property
   def names(self) -> tuple[str, ...]:
-    """What the inputs were computed from."""
+    """The formulas of the inputs."""
     return tuple(name for own in self._numbers.values() for name in own)
 
   @contextlib.contextmanager
@@ -101,19 +102,19 @@ def _number(name: str, value: Any) -> Any:
   return value if read is None else read(name, value)
 
 
-# A pytree, because functions of jax.numpy that are jitted take no other objects
-# than arrays and trees of arrays; within them `__jax_array__` is asked for.
+# A pytree, because jitted functions of jax.numpy take only arrays and trees of
+# arrays; inside them JAX calls `__jax_array__`.
 @jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TracedNumber:
-  """A number of a run, or a number for each run and the run whose turn it is.
+  """A number of a run, or the numbers of several runs and the current run.
 
   Attributes:
     name: Settings that it comes from.
-    values: Of every run.
+    values: Value for each run.
     run: Index into `values`, traced; None: there is one run.
-    formula: How it was computed from settings; empty: it is one.
-    array: Its value where a function was traced that it is an argument of.
+    formula: Formula from settings; empty: it is a setting.
+    array: Value inside a traced function of which it is an argument.
   """
 
   name: str
@@ -122,8 +123,8 @@ class TracedNumber:
   formula: str = ""
   array: jax.Array | None = None  # []
 
-  # NumPy would make an array of objects; without this it asks `TracedNumber`
-  # first.
+  # NumPy would make an array of objects; with None it leaves the operation to
+  # `TracedNumber`.
   __array_ufunc__ = None
 
   def tree_flatten(self):
@@ -159,7 +160,7 @@ class TracedNumber:
 
   @property
   def value(self) -> Any:
-    """The first run's."""
+    """The value of the first run."""
     return self.values[0]
 
   def __repr__(self) -> str:
@@ -175,7 +176,7 @@ class TracedNumber:
     name: str = "",
     run: jax.Array | None = None,
   ) -> Any:
-    """The results of every run: one plain value if several agree."""
+    """Returns the results of all runs: a plain value if several runs agree."""
     values = tuple(results)
     if len(values) > 1 and all(value == values[0] for value in values):
       return values[0]
@@ -183,10 +184,10 @@ class TracedNumber:
     return TracedNumber(name or self.name, values, run, formula)
 
   def _the_same(self, results: Iterable[Any], what: str) -> Any:
-    """What all runs agree on.
+    """Returns the result on which all runs agree.
 
     Raises:
-      ValueError: They do not.
+      ValueError: They do not agree.
     """
     values = tuple(results)
     if any(value != values[0] for value in values):
@@ -199,7 +200,7 @@ class TracedNumber:
     return values[0]
 
   def _beside(self, other: Any) -> list[tuple[Any, Any]]:
-    """For each run its number, and that of `other`."""
+    """Pairs its number with that of `other`, for each run."""
     theirs = other.values if isinstance(other, TracedNumber) else (other,)
     count = max(len(self.values), len(theirs))
     own, theirs = (
@@ -208,7 +209,7 @@ class TracedNumber:
     return list(zip(own, theirs, strict=True))
 
   def _combined(self, function, other: Any, swapped: bool = False) -> Any:
-    """function(self, other), for every run or of arrays."""
+    """Applies function(self, other), for every run or to arrays."""
     if not isinstance(other, (TracedNumber, bool, int, float)):
       number = jnp.asarray(self)
       return function(other, number) if swapped else function(number, other)
@@ -309,23 +310,23 @@ class TracedNumber:
 
 
 def at_least(number: Any, low: float) -> Any:
-  """The larger one, without a branch of Python: both are the same program."""
+  """The larger of two numbers, without a Python branch: the same program."""
   if not isinstance(number, TracedNumber):
     return max(number, low)
   return number._combined(max, low)
 
 
 def merged(values: list[Any], name: str, run: jax.Array) -> Any:
-  """One setting of several runs: as it is where they agree, else
-  `TracedNumber`.
+  """Merges a setting of several runs: unchanged if equal, else `TracedNumber`.
 
   Args:
-    values: Of each run: a number, or a dataclass or tuple of settings.
+    values: Value for each run: a number, or a dataclass or tuple of settings.
     name: The name of the setting.
-    run: The run whose turn it is.
+    run: Index of the current run.
 
   Raises:
-    ValueError: They differ in something else than a number; names it.
+    ValueError: The runs differ in something else than a number; the message
+      names it.
   """
   first = values[0]
   if all(value == first for value in values):

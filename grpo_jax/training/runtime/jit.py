@@ -1,7 +1,7 @@
-"""One program for all numbers: which settings are its inputs, and how.
+"""Programs whose numbers are inputs, so that one program serves all numbers.
 
-Runs that differ in such settings alone compile once: whoever comes second finds
-the program in the cache of compiled programs, also within a process.
+Runs that differ only in such settings compile once: the second run finds the
+program in the cache of compiled programs, also within a process.
 
     sft.optimizer.learning_rate   1e-3 → 2e-3    the same program
     algorithm.kl_coef             0.1 → 0.2      the same program
@@ -25,19 +25,19 @@ from grpo_jax.training.runtime import hyperparameters
 
 # Groups of settings, beside phases, whose numbers are inputs.
 GROUPS = ("algorithm", "critic", "reward_model", "sampling")
-# Whole numbers that are no sizes.
+# Whole numbers that are not sizes.
 _WHOLE = frozenset({"steps", "warmup_steps"})
-# By these no logit has to be divided, which saves time.
+# Values that change nothing: no logit has to be divided, which saves time.
 _NO_CHANGE = {"sampling.temperature": 1.0, "eval.temperature": 1.0}
 
 
 def number(name: str, value: Any) -> Any:
-  """A setting as an input of the programs that read it.
+  """Makes a setting an input of the programs that read it.
 
   Args:
-    name: As "algorithm.clip_low".
-    value: Of the setting; what is no number stays as it is, and so does what
-      differs between the runs of one program already.
+    name: Name of the setting, such as "algorithm.clip_low".
+    value: Its value. A value that is not a number stays as it is, and so does
+      one that differs between the runs of one program.
   """
   last = name.rpartition(".")[2]
   if isinstance(value, hyperparameters.TracedNumber):
@@ -52,7 +52,7 @@ def number(name: str, value: Any) -> Any:
 
 
 def numbers(name: str, settings: Any) -> Any:
-  """A group of settings with its numbers as inputs."""
+  """Makes the numbers of a group of settings inputs."""
   if isinstance(settings, hyperparameters.TracedNumber):
     return settings
   if dataclasses.is_dataclass(settings):
@@ -73,7 +73,7 @@ def numbers(name: str, settings: Any) -> Any:
 
 
 def schedule(name: str, points: Any) -> list[tuple[Any, Any]]:
-  """A schedule of `rewards.schedules`, its steps and weights as inputs."""
+  """Makes the steps and weights of a schedule of `rewards.schedules` inputs."""
   where = f"config.rewards.schedules.{name}"
   return [
     (
@@ -87,7 +87,7 @@ def schedule(name: str, points: Any) -> list[tuple[Any, Any]]:
 def with_inputs(
   config: config_lib.RunConfig, phase: str
 ) -> config_lib.RunConfig:
-  """The settings that the programs of a phase are made of."""
+  """The config whose numbers are inputs of the programs of a phase."""
   name, objective = config.algorithm
   changed = {
     group: numbers(group, getattr(config, group)) for group in GROUPS[1:]
@@ -108,11 +108,11 @@ def with_inputs(
 
 
 def _placed(numbers: Any, whole: Sharding | None) -> Any:
-  """Numbers as arrays of a weak type."""
+  """Places numbers on devices, as arrays of a weak type."""
   if jax.process_count() == 1:
     return jax.device_put(numbers, whole)
-  # `device_put` would have each process compare them, one by one, with those
-  # of the first one, which are float32 then.
+  # `device_put` would have each process compare them, one by one, with those of
+  # the first process, and would make float32 of these.
   with jax.transfer_guard("allow"):
     return jax.jit(lambda x: x, out_shardings=whole)(numbers)
 
@@ -130,10 +130,11 @@ class Program:
     """Compiles nothing yet.
 
     Args:
-      function: What it closes over may be `varied.Varied`.
-      whole: Where numbers lie; None: on the device that JAX takes by itself.
-      donate: Argument whose arrays it may write over.
-      **options: Of `jax.jit`.
+      function: Function; numbers that it closes over may be
+        `hyperparameters.TracedNumber`.
+      whole: Sharding of the numbers; None: the default device of JAX.
+      donate: Number of the argument whose arrays may be overwritten.
+      **options: Options of `jax.jit`.
     """
     self._whole = whole
     self._slots = hyperparameters.Inputs()
@@ -151,7 +152,7 @@ class Program:
 
   def __call__(self, *arguments: Any) -> Any:
     if self._inputs is None:
-      # The trace that finds them is the one that is compiled.
+      # JAX keeps this trace, which finds the numbers, for the compilation.
       empty = _placed(self._slots.empty(), self._whole)
       self._jitted.eval_shape(empty, *arguments)
       self._inputs = self.inputs
@@ -162,19 +163,19 @@ class Program:
     return self._jitted.eval_shape(self._slots.empty(), *arguments)
 
   def lower(self, *arguments: Any) -> jax.stages.Lowered:
-    """The program for arguments, or their shapes; numbers come first."""
+    """Lowers the program for arguments, or their shapes; numbers come first."""
     return self._jitted.lower(self._slots.empty(), *arguments)
 
   def exported(self, *arguments: Any) -> export.Exported:
-    """What `lower` gives in the portable form of `jax.export`."""
+    """The lowered program in the portable form of `jax.export`."""
     return export.export(self._jitted)(self._slots.empty(), *arguments)
 
   @property
   def inputs(self) -> Any:
-    """The numbers, for what `lower` has compiled."""
+    """The numbers, as inputs of the program that `lower` returns."""
     return _placed(self._slots.filled(), self._whole)
 
   @property
   def names(self) -> tuple[str, ...]:
-    """What its numbers were computed from, in the order of its inputs."""
+    """The formulas of its numbers, in the order of its inputs."""
     return self._slots.names

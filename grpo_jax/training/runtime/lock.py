@@ -1,14 +1,14 @@
-"""One run at a time in a workdir.
+"""The lock of a workdir: one run at a time.
 
-On a disk the kernel holds the lock (`flock`) and gives it back when the
-process dies, however it dies: a killed run can be continued at once. In a
-bucket an object says who is there. It is made only where there is none, and
-written anew every `_RENEW_S` by its owner; each writing names the generation
-that it replaces, so that of two that try one succeeds. Whoever finds it
+On a disk the kernel holds the lock (`flock`) and releases it when the process
+dies, however it dies: a killed run can be continued at once. In a bucket an
+object names the owner. It is created only if there is none, and its owner
+writes it anew every `_RENEW_S`. Each write names the generation that it
+replaces, so if two processes try, one succeeds. A process that finds the object
 watches it: an owner that has written nothing for `_STALE_S` is dead, and so is
-one whose process is known to be gone from this machine.
+one whose process is known to have ended on this machine.
 
-The lock says who has it, for the message of whoever comes second.
+The lock names its owner, for the error message of a second process.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _STALE_S = 60.0
 def held(workdir: files.Path) -> Iterator[None]:
   """Keeps every other run out of a folder, which is made if missing.
 
-  With several processes every one makes the call, and process 0 has the lock
-  for all. What was made for the lock is gone afterwards.
+  With several processes every one makes the call, and process 0 holds the lock
+  for all. Files and folders that were made for the lock are removed afterwards.
 
   Raises:
-    ValueError: Another run has the folder, in all processes.
+    ValueError: Another run has the folder; raised in all processes.
   """
   with contextlib.ExitStack() as stack:
     refusal = None
@@ -60,7 +60,7 @@ def held(workdir: files.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _file(workdir: pathlib.Path) -> Iterator[None]:
-  """The lock of a folder on a disk."""
+  """Holds the lock of a folder on a disk."""
   made = [path for path in (workdir, *workdir.parents) if not path.exists()]
   workdir.mkdir(parents=True, exist_ok=True)
   path = workdir / NAME
@@ -101,7 +101,7 @@ def _file(workdir: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _object(workdir: files.Path) -> Iterator[None]:
-  """The lock of a folder in a bucket."""
+  """Holds the lock of a folder in a bucket."""
   lock = _Object(workdir)
   lock.take()
   over = threading.Event()
@@ -116,10 +116,10 @@ def _object(workdir: files.Path) -> Iterator[None]:
 
 
 class _Object:
-  """An object that one process at a time writes."""
+  """An object in a bucket that one process at a time writes."""
 
   def __init__(self, workdir: files.Path):
-    # With gcsfs, and what Orbax uses.
+    # Installed with gcsfs; Orbax uses them too.
     from google.api_core import exceptions
     from google.cloud import storage
 
@@ -132,7 +132,7 @@ class _Object:
     self._generation = 0  # That of the object as last written here; 0: none.
 
   def take(self) -> None:
-    """Makes the object, or takes that of a dead owner.
+    """Creates the object, or takes over that of a dead owner.
 
     Raises:
       FileNotFoundError: There is no such bucket.
@@ -162,7 +162,7 @@ class _Object:
       ) from error
 
   def _written(self, generation: int) -> tuple[int, bytes] | None:
-    """Replaces that generation; None, or what is there instead."""
+    """Replaces a generation; returns None, or what is there instead of it."""
     self._owner["beat"] += 1
     content = json.dumps(self._owner).encode()
     while True:
@@ -175,14 +175,14 @@ class _Object:
       if found is None:
         generation = 0  # It was removed in between.
       elif _parsed(found[1]).get("id") == self._owner["id"]:
-        # An answer was lost, and what was sent again has met itself.
+        # The answer to an earlier upload was lost: this is our own object.
         self._generation = found[0]
         return None
       else:
         return found
 
   def _found(self) -> tuple[int, bytes] | None:
-    """Generation and content of the object."""
+    """Generation and content of the object; None if there is none."""
     blob = self._blob.bucket.get_blob(self._blob.name)
     if blob is None:
       return None
@@ -193,7 +193,7 @@ class _Object:
     return int(blob.generation), content
 
   def renew(self, over: threading.Event) -> None:
-    """Writes the object until it is over; ends the process if it is lost."""
+    """Writes the object until `over`; ends the process if it has lost it."""
     while not over.wait(_RENEW_S):
       try:
         found = self._written(self._generation)
@@ -220,7 +220,7 @@ def _leave_to(workdir: files.Path, content: bytes) -> NoReturn:
 
 
 def _owner() -> dict[str, Any]:
-  """This process, as nothing else is called."""
+  """Fields that identify this process among all processes."""
   return {
     "host": platform.node(),
     "boot": _boot(),
@@ -231,7 +231,7 @@ def _owner() -> dict[str, Any]:
 
 
 def _boot() -> str:
-  """This start of this machine, and of this space of process ids in it."""
+  """The boot id of this machine, with its namespace of process ids."""
   try:
     boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -240,7 +240,7 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> int | None:
-  """Ticks from the start of the machine to that of a process."""
+  """Ticks from the machine's start to a process's start; None if unknown."""
   try:
     stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
   except OSError:
@@ -249,7 +249,7 @@ def _started(pid: int) -> int | None:
 
 
 def _is_gone(content: bytes) -> bool:
-  """Whether the owner was a process of this machine that has ended."""
+  """Says if the owner was a process of this machine that has ended."""
   owner = _parsed(content)
   return (
     bool(_boot())

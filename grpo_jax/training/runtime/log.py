@@ -1,4 +1,4 @@
-"""What a run writes about itself, beside its checkpoints.
+"""The files that a run writes about itself, beside its checkpoints.
 
 | file                 | content                                             |
 |----------------------|-----------------------------------------------------|
@@ -6,22 +6,22 @@
 | `timings.jsonl`      | `time/…` and `tokens_per_second…` of each step      |
 | `samples.jsonl`      | sampled completions and their rewards               |
 | `traces.jsonl.gz`    | groups of completions, token by token: `traces.py`  |
-| `audit.jsonl`        | verdicts of guards on each step, where they are on  |
+| `audit.jsonl`        | verdicts of guards on each step, if guards are on   |
 | `tensorboard/`       | the same metrics, settings and sampled texts        |
-| `wandb_id.txt`       | W&B run to continue, where W&B is used              |
+| `wandb_id.txt`       | W&B run to continue, if W&B is used                 |
 | `config.json`        | resolved config                                     |
 | `environment.json`   | versions, devices and arguments, one entry a start  |
 | `inputs.json`        | digests of the files that it reads: `inputs.py`     |
-| `result.json`        | how the run ended; absent while it has not          |
+| `result.json`        | result of the run; absent until it has ended        |
 
-A resumed run cuts these files back to where they were when its
-checkpoint was saved, so that they read as if it had never stopped.
+A resumed run cuts these files back to their sizes at its checkpoint, so that
+they read as if it had never stopped.
 
 In a bucket a `.jsonl` file is an object, which cannot be appended to: it is
-held in memory and written anew, at checkpoints, at the end, and otherwise at
+held in memory and written anew at checkpoints, at the end, and otherwise at
 most once a minute. A killed process loses the lines since then, but none that
-a checkpoint counts; and what is sent grows with the file (25 MB a minute after
-ten thousand steps of 2.5 kB).
+a checkpoint counts. The traffic grows with the file (25 MB a minute after ten
+thousand steps of 2.5 kB).
 """
 
 from __future__ import annotations
@@ -71,20 +71,19 @@ class MetricsLog:
 
   Args:
     workdir: Folder of the run, local or gs://; made if missing.
-    tensorboard: Whether to write TensorBoard events too.
-    wandb: Names the W&B project to log to as well; None: no W&B.
-    config: Settings of the run as JSON has them, for both.
-    resume_step: Step of the checkpoint that was restored; None: a run from
-      the start. Files of an earlier attempt are then renamed to end in
-      `.old`.
-    resume_position: `position()` at that checkpoint; what was written later
-      is cut. None exactly if `resume_step` is.
+    tensorboard: True to write TensorBoard events too.
+    wandb: Settings that name the W&B project to log to as well; None: no W&B.
+    config: Settings of the run as JSON, for TensorBoard and W&B.
+    resume_step: Step of the checkpoint that was restored; None: a run from the
+      start. Files of an earlier attempt are then renamed to end in `.old`.
+    resume_position: `position()` at that checkpoint; later lines are cut. None
+      exactly if `resume_step` is.
     more: Names of further files of lines.
 
   Raises:
-    ImportError: If W&B is asked for and not installed.
-    ValueError: If only one of `resume_step` and `resume_position` is None, or
-      if lines that were written before the checkpoint are missing or damaged.
+    ImportError: W&B is asked for and not installed.
+    ValueError: Only one of `resume_step` and `resume_position` is None, or
+      lines that were written before the checkpoint are missing or damaged.
   """
 
   def __init__(
@@ -104,7 +103,7 @@ class MetricsLog:
         " neither."
       )
     self._workdir = files.parse(workdir)
-    # First what may fail, and should leave the files uncut.
+    # Checks come first: if one fails, no file has been cut.
     for name, kept in (resume_position or {}).items():
       _check_kept(self._workdir / name, kept, resume_step)
     self._workdir.mkdir(parents=True, exist_ok=True)
@@ -136,7 +135,7 @@ class MetricsLog:
     try:
       self.close()
     except OSError:
-      if kind is None:  # Otherwise the first error is the one to hear of.
+      if kind is None:  # Otherwise the first error is reported.
         raise
 
   def write(self, step: int, phase: str, metrics: Mapping[str, Any]) -> None:
@@ -145,12 +144,12 @@ class MetricsLog:
     Args:
       step: Step over all phases.
       phase: Name of the phase.
-      metrics: name -> a number or an array of one. Numbers that are not
-        finite, as means over nothing, become null: JSON has no word for them.
+      metrics: name -> a number or an array of one. Numbers that are not finite,
+        such as means over nothing, become null, since JSON cannot hold them.
         TensorBoard and W&B do not get them.
 
     Raises:
-      ValueError: If a metric is named "step" or "phase".
+      ValueError: A metric is named "step" or "phase".
     """
     if taken := {"step", "phase"} & metrics.keys():
       raise ValueError(
@@ -183,7 +182,7 @@ class MetricsLog:
         tracker.samples(step, samples)
 
   def alert(self, step: int, title: str, text: str) -> None:
-    """Shows an alarm where the curves are: in W&B, and in TensorBoard."""
+    """Shows an alarm beside the curves: in W&B, and in TensorBoard."""
     for tracker in self._trackers:
       tracker.alert(step, title, text)
 
@@ -201,14 +200,14 @@ class MetricsLog:
   ) -> None:
     """Writes `result.json`, the last file of a run that has done all steps.
 
-    With the arguments goes `seconds`, the sum of `time/step_s` over the steps
-    of all starts: compilation counts, start-up and evaluation do not.
+    Beside the arguments it has `seconds`, the sum of `time/step_s` over the
+    steps of all starts: compilation counts, start-up and evaluation do not.
 
     Args:
       step: Steps done, over all phases.
-      before, after: Held-out means; None without an "rl" phase.
+      before, after: Held-out means; None without a phase that is evaluated.
       num_prompts: Held-out prompts behind them.
-      alarms: What rules of health have said, in its order.
+      alarms: Alarms of health rules, in their order.
     """
     self.flush()
     timings = read_lines(self._workdir / TIMINGS)
@@ -254,7 +253,7 @@ class MetricsLog:
 
 
 class NoLog:
-  """The log of a process that writes nothing: of all but the first."""
+  """The log of a process that writes nothing: all but the first."""
 
   def __enter__(self) -> Self:
     return self
@@ -293,9 +292,9 @@ class _File:
   """A file of lines on a disk.
 
   Args:
-    path: Made if missing.
-    size: Bytes to keep; None starts anew, and what was there is renamed to end
-      in `.old`.
+    path: Path of the file; made if missing.
+    size: Bytes to keep; None starts anew, and renames an old file to end in
+      `.old`.
   """
 
   def __init__(self, path: pathlib.Path, size: int | None):
@@ -306,7 +305,7 @@ class _File:
       elif path.stat().st_size:
         path.replace(path.with_name(path.name + ".old"))
     # Every line goes to the operating system at once, so that a killed process
-    # loses none; and nothing is left that a full disk would refuse again.
+    # loses none, and no buffer is left that a full disk would refuse again.
     self._path = path
     self._file = path.open("ab", buffering=0)
 
@@ -332,7 +331,7 @@ class _File:
 
 
 class _Object:
-  """A file in a bucket, where an object is only ever written whole."""
+  """A file in a bucket, which is only ever written whole."""
 
   def __init__(self, path: files.Path, size: int | None):
     self._path = path
@@ -386,7 +385,7 @@ def _check_kept(path: files.Path, size: int, step: int | None) -> None:
 
 
 def _valid(value: Any) -> Any:
-  """The value as JSON can hold it; array scalars and NaN included."""
+  """The value in a form that JSON can hold; array scalars and NaN included."""
   if value is None or isinstance(value, (str, bool, int)):
     return value
   if isinstance(value, Mapping):
@@ -401,7 +400,7 @@ def read_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
   """The objects of a `.jsonl` file, without a half-written last line.
 
   Raises:
-    ValueError: If another line is not JSON.
+    ValueError: Another line is not JSON.
   """
   return _parsed(files.parse(path).read_bytes(), path)
 
@@ -421,10 +420,10 @@ def _parsed(content: bytes, path: str | os.PathLike) -> list[dict[str, Any]]:
 
 
 def read_json(path: files.Path, kind: type) -> Any:
-  """What `write_json` has written.
+  """Reads a file of `write_json`.
 
   Raises:
-    ValueError: If it is no JSON, or of another kind.
+    ValueError: It is not JSON, or of another kind.
   """
   try:
     value = json.loads(path.read_text(encoding="utf-8"))
@@ -450,16 +449,16 @@ def check_config(
 
   Args:
     workdir: Directory of the run; one without a config passes.
-    config: Resolved config of this start, as JSON has it.
-    allowed: Fields that may differ, with dots for nested ones; a group
-      allows all fields below it.
+    config: Resolved config of this start, as JSON.
+    allowed: Fields that may differ, with dots for nested ones; a group allows
+      all fields below it.
     saved_hash: `config_hash` at the checkpoint that is to be continued; None:
-      there is none.
+      there is no checkpoint.
 
   Raises:
-    ValueError: If any other field differs; names each with both values. If
-      `config.json` is damaged. If it does not say what differs, and the hash
-      does.
+    ValueError: Another field differs; the message names each with both values.
+      Or `config.json` is damaged. Or it shows no difference, and the hash
+      differs.
   """
   path = files.parse(workdir) / CONFIG
   stored, given = {}, _fixed(config, allowed)
@@ -494,13 +493,13 @@ def check_config(
 def config_hash(
   config: Mapping[str, Any], allowed: Collection[str] = ()
 ) -> str:
-  """Tells configs apart that differ in more than the `allowed` fields."""
+  """A hash that tells apart configs that differ beyond the `allowed` fields."""
   text = json.dumps(_fixed(config, allowed), sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _fixed(config: Any, allowed: Collection[str]) -> dict[str, str]:
-  """The settings that may not differ, as `flatten` has them."""
+  """The settings that may not differ, in the form of `flatten`."""
   return {
     name: value
     for name, value in flatten(config).items()
@@ -509,7 +508,7 @@ def _fixed(config: Any, allowed: Collection[str]) -> dict[str, str]:
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, str]:
-  """Dotted name -> JSON, of every setting of a config as JSON has it."""
+  """Dotted name -> JSON, for every setting of a nested config."""
   if not isinstance(config, Mapping) or not config:
     return {prefix.removesuffix("."): json.dumps(config, sort_keys=True)}
   flat: dict[str, str] = {}
@@ -522,12 +521,12 @@ def save_run_info(workdir: str | os.PathLike, config_json: str) -> None:
   """Writes `config.json`, and adds this start to `environment.json`.
 
   Args:
-    workdir: Folder of the run, local or gs://; made if missing. A config in
-      it is replaced: call `check_config` first.
+    workdir: Folder of the run, local or gs://; made if missing. A config in it
+      is replaced: call `check_config` first.
     config_json: Resolved config, as a JSON object.
 
   Raises:
-    ValueError: If `environment.json` is damaged; nothing was changed.
+    ValueError: `environment.json` is damaged; nothing was changed.
   """
   folder = files.parse(workdir)
   path = folder / ENVIRONMENT
@@ -538,14 +537,14 @@ def save_run_info(workdir: str | os.PathLike, config_json: str) -> None:
 
 
 def changes_since(workdir: str | os.PathLike) -> list[str]:
-  """What differs between the last start of a run and this process.
+  """Lists the differences between the last start of a run and this process.
 
   Args:
     workdir: Folder of the run, local or gs://.
 
   Returns:
     Lines such as "packages.jax: 0.10.0 then, 0.10.1 now"; empty if versions,
-    devices and commit are those of then.
+    devices and commit are the same.
   """
   then = flatten(read_json(files.parse(workdir) / ENVIRONMENT, list)[-1])
   now = flatten(environment())
@@ -563,7 +562,7 @@ def write_json(path: files.Path, value: Any) -> None:
 
 
 def environment() -> dict[str, Any]:
-  """Versions, devices and arguments of this process, as JSON has them."""
+  """Versions, devices and arguments of this process, in a form for JSON."""
   versions: dict[str, str | None] = {}
   for package in _PACKAGES:
     try:

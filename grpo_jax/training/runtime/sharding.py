@@ -1,4 +1,4 @@
-"""Where arrays live on a mesh: rows, parameters, caches.
+"""Shardings of arrays on a mesh: rows, parameters, caches.
 
 | axis     | rows of a batch | parameters                                      |
 |----------|-----------------|-------------------------------------------------|
@@ -7,10 +7,11 @@
 | `expert` | split           | experts: each device has its own; others: fsdp  |
 | `tensor` | on all          | split by heads, MLP width, vocabulary           |
 
-Nothing in the models speaks of this: `RULES` says it of parameters by their
-path, and of whatever has their paths too, as moments and averages have. All
-axes are Auto: the compiler propagates shardings; JAX's default, Explicit,
-would reject mixed operands. `jax.jit` with shardings is what `pjit` became.
+The models contain no shardings. `RULES` gives the partition of a parameter by
+its path, and so that of other trees with the same paths, such as moments and
+averages. All axes are Auto: the compiler propagates shardings; JAX's default,
+Explicit, would reject mixed operands. `jax.jit` with shardings replaces the
+former `pjit`.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ from grpo_jax.types import (
 
 AXES = ("data", "fsdp", "expert", "tensor")  # The closest devices last.
 
-# What is no expert is split over the devices of both.
+# Parameters outside the experts are split over the devices of both axes.
 _FSDP = ("fsdp", "expert")
 
-# (end of the path of a parameter, partition of its last axes); the first that
-# matches is taken. A stack of layers has one axis more, which is not split.
+# (end of the path of a parameter, partition of its last axes); the first match
+# counts. A stack of layers has one more axis, which is not split.
 RULES: tuple[tuple[str, P], ...] = (
   (r"embed/embedding", P("tensor", _FSDP)),  # [V, D]
   (r"head/kernel", P(_FSDP, "tensor")),  # [D, V]
@@ -99,7 +100,7 @@ _COMPILED = tuple(
   (re.compile(rf"(.*/)?({pattern})(/codes)?(/int8|/nf4|/float8)?"), spec)
   for pattern, spec in RULES
 )
-# Scales of quantized kernels have an axis of 1 where codes have their inputs.
+# In scales of quantized kernels the axis of inputs has size 1.
 _SCALE = re.compile(r"(.*/)?(kernel|experts/\w+)(/codes)?/scale(/int8)?")
 
 
@@ -110,12 +111,12 @@ def make_mesh(
   expert: int = 1,
   devices: Sequence[Any] | None = None,
 ) -> Mesh:
-  """A mesh of devices; several TPU slices are told apart along `data`.
+  """Makes a mesh of devices; several TPU slices are told apart along `data`.
 
   Args:
     data: Copies of the parameters; None: as many as there are devices for.
     fsdp, tensor, expert: As in `MeshConfig`.
-    devices: To choose from, in order; None: all devices of the run.
+    devices: Devices to choose from, in order; None: all devices of the run.
 
   Raises:
     ValueError: The product is not a possible number of devices; or `data` is
@@ -155,13 +156,13 @@ def make_mesh(
   types = (AxisType.Auto,) * len(AXES)
   devices = devices[:count]
   num_slices = len({getattr(device, "slice_index", 0) for device in devices})
-  # On GPUs a host has an index of its own, and any axis may lead out of it.
+  # On GPUs each host has an index of its own, and any axis may span hosts.
   if num_slices > 1 and devices[0].platform != "gpu":
     return Mesh(
       _over_slices(shape, num_slices, devices), AXES, axis_types=types
     )
-  # JAX's own form knows no hosts of GPUs, and allows an axis that is a part of
-  # one of the torus, as 4 of 8, on v5e only.
+  # `jax.make_mesh` does not know hosts of GPUs, and allows an axis that is part
+  # of an axis of the torus, as 4 of 8, on v5e only.
   if num_slices == 1:
     with contextlib.suppress(NotImplementedError):
       return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
@@ -172,7 +173,7 @@ def make_mesh(
 
 
 def _over_slices(shape, num_slices, devices):
-  """Devices of several slices: only `data` leads from one to the next."""
+  """Arranges devices of several slices: only `data` spans slices."""
   data, *inner = shape
   if data % num_slices:
     raise ValueError(
@@ -189,25 +190,25 @@ def _over_slices(shape, num_slices, devices):
 
 
 def num_row_shards(mesh: Mesh | AbstractMesh) -> int:
-  """Into how many parts the rows of a batch are split."""
+  """The number of parts into which the rows of a batch are split."""
   return math.prod(mesh.shape[axis] for axis in ROW_AXES)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-  """A copy on every device."""
+  """The sharding with a copy on every device."""
   return NamedSharding(mesh, P())
 
 
 def by_rows(mesh: Mesh) -> NamedSharding:
-  """The leading axis split over the devices that share the rows."""
+  """The sharding of the leading axis over the devices that share rows."""
   return _placed(mesh, P(ROW_AXES))
 
 
 def _placed(mesh: Mesh, spec: P) -> NamedSharding:
-  """The sharding in the form in which a compiled program gives it back.
+  """The sharding in the form in which a compiled program returns it.
 
-  That form leaves out axes of one device. In another one the second step of a
-  run would not fit the program of the first, and be compiled again.
+  That form leaves out axes of one device. With another form the second step of
+  a run would not fit the program of the first, and would be compiled again.
   """
   kept: list[Any] = []
   for axes in spec:
@@ -222,7 +223,7 @@ def _placed(mesh: Mesh, spec: P) -> NamedSharding:
 def row_constraint(mesh: Mesh) -> Callable[[PyTree], PyTree]:
   """Inside jit: keeps the leading axis of every array split by rows.
 
-  Scalars have none, and are left alone.
+  Scalars are left as they are.
   """
   if mesh.size == 1:
     return lambda rows: rows
@@ -236,7 +237,7 @@ def row_constraint(mesh: Mesh) -> Callable[[PyTree], PyTree]:
 def episodes_constraint(
   mesh: Mesh,
 ) -> Callable[[host_state.HostEpisodes], host_state.HostEpisodes]:
-  """Inside jit: keeps episodes between two turns where their rows are."""
+  """Inside jit: keeps episodes between turns on the devices of their rows."""
   if mesh.size == 1:
     return lambda episodes: episodes
   of_rows = row_constraint(mesh)
@@ -258,9 +259,10 @@ def episodes_constraint(
 
 
 def constrain_written(mesh: Mesh, rows: PyTree) -> PyTree:
-  """Inside jit: what a step hands out, split by rows.
+  """Inside jit: keeps the rows that a step returns split by rows.
 
-  What batches share, as the state of an algorithm, is on every device.
+  Arrays that batches share, such as the state of an algorithm, are on every
+  device.
   """
   shared = fields_where(TrainBatch, kind="shared")
 
@@ -275,7 +277,7 @@ def constrain_written(mesh: Mesh, rows: PyTree) -> PyTree:
 
 
 def of_rows(mesh: Mesh, tree: PyTree) -> PyTree:
-  """Shardings of a tree whose arrays have rows first, but for scalars."""
+  """Shardings of a tree whose arrays, except scalars, have rows first."""
   rows, whole = by_rows(mesh), replicated(mesh)
   return jax.tree.map(lambda x: rows if x.ndim else whole, tree)
 
@@ -303,15 +305,15 @@ def _name(path) -> str:
 
 
 def of_params(mesh: Mesh, params: PyTree) -> PyTree:
-  """Shardings of policy parameters, or of whatever has their paths.
+  """Shardings of policy parameters, or of a tree with the same paths.
 
   Args:
     mesh: The mesh of the run.
     params: Arrays, or their shapes.
 
   Raises:
-    KeyError: No rule is about a parameter, and there are several devices.
-    ValueError: One does not split as its rule says.
+    KeyError: No rule matches a parameter, and there are several devices.
+    ValueError: A parameter does not split as its rule says.
   """
   if mesh.size == 1:
     return jax.tree.map(lambda _: replicated(mesh), params)
@@ -352,9 +354,9 @@ def _check_even(mesh: Mesh, name: str, shape: Sequence[int], spec: P) -> None:
 def of_state(mesh: Mesh, state: TrainState) -> TrainState:
   """Shardings of a whole state: parameters by `RULES`, moments like them.
 
-  What belongs to no parameter, or has lost an axis of it (factored moments),
-  is on every device. Queued rollouts, old completions and groups that wait are
-  split by rows.
+  Arrays that belong to no parameter, or that lack an axis of it (factored
+  moments), are on every device. Queued rollouts, old completions and groups
+  that wait are split by rows.
 
   Args:
     mesh: The mesh of the run.
@@ -378,7 +380,7 @@ def of_state(mesh: Mesh, state: TrainState) -> TrainState:
 
 
 def of_member(mesh: Mesh, member: MemberState) -> MemberState:
-  """Shardings of a member: parameters by `RULES`, moments and averages so too.
+  """Shardings of a model: parameters, moments and averages by `RULES`.
 
   Args:
     mesh: The mesh of the run.
@@ -410,14 +412,15 @@ def of_member(mesh: Mesh, member: MemberState) -> MemberState:
 
 
 def constrain_state(mesh: Mesh, state: TrainState) -> TrainState:
-  """Inside jit: the state where `of_state` has it."""
+  """Inside jit: keeps the state on the shardings of `of_state`."""
   return lax.with_sharding_constraint(state, of_state(mesh, state))
 
 
 def trained_constraint(mesh: Mesh) -> Callable[[PyTree], PyTree]:
-  """Inside jit: keeps {member: its trained leaves} where parameters are.
+  """Inside jit: keeps {model: its trained leaves} on the parameters' shardings.
 
-  Gradients that are added up in a loop would else be whole on every device.
+  Otherwise gradients that are added up in a loop would be whole on every
+  device.
   """
   if mesh.size == 1:
     return lambda trained: trained
@@ -428,11 +431,11 @@ def trained_constraint(mesh: Mesh) -> Callable[[PyTree], PyTree]:
 
 
 def on_mesh(policy: Policy, mesh: Mesh) -> Policy:
-  """The policy with its parameters and caches where they belong.
+  """The policy with its parameters and caches on their shardings.
 
-  While sampling, parameters are whole along the axes of FSDP: gathered once,
-  in the dtype that is computed in, before the loop over tokens. Left as they
-  are, every decode step would gather them anew.
+  While sampling, parameters are whole along the axes of FSDP: they are gathered
+  once, in the dtype of the computation, before the loop over tokens. Otherwise
+  every decode step would gather them again.
   """
   if mesh.size == 1:
     return policy
@@ -470,7 +473,7 @@ def of_cache(mesh: Mesh, cache: PyTree) -> PyTree:
   heads = {4: P(ROW_AXES, "tensor"), 5: P(ROW_AXES, None, None, "tensor")}
 
   def place(x):
-    # Of latent vectors there is one head, which every device has.
+    # Latent vectors have one head, which every device has.
     shared = x.ndim == 4 and x.shape[1] % mesh.shape["tensor"]
     return _placed(
       mesh, P(ROW_AXES) if shared else heads.get(x.ndim, P(ROW_AXES))
@@ -480,7 +483,7 @@ def of_cache(mesh: Mesh, cache: PyTree) -> PyTree:
 
 
 def abstract(tree: PyTree, where: PyTree) -> PyTree:
-  """Shapes and dtypes of a tree, to be placed on `where`.
+  """Shapes and dtypes of a tree, with their shardings.
 
   Args:
     tree: Arrays, or their shapes.
@@ -496,14 +499,16 @@ def abstract(tree: PyTree, where: PyTree) -> PyTree:
 
 
 def local_rows(rows: NamedSharding, num_rows: int) -> np.ndarray:
-  """The rows that this process holds, and has to feed, ascending.
+  """The rows that this process holds and has to feed, ascending.
 
-  Not always a block: neighbours in the mesh may belong to other processes.
-  Processes that hold parts of the same rows, as along `tensor`, feed the same.
+  They are not always a block: neighbours in the mesh may belong to other
+  processes. Processes that hold parts of the same rows, as along `tensor`, feed
+  the same rows.
 
   Args:
-    rows: Splits a leading axis. Of devices that are elsewhere all rows count.
-    num_rows: Its length.
+    rows: Sharding that splits a leading axis. For devices that are elsewhere
+      all rows count.
+    num_rows: Length of the axis.
   """
   if isinstance(rows.mesh, AbstractMesh):
     return np.arange(num_rows)
@@ -515,15 +520,15 @@ def local_rows(rows: NamedSharding, num_rows: int) -> np.ndarray:
 
 
 def num_rows(rows: NamedSharding, num_local: int) -> int:
-  """How many rows there are, of which this process holds `num_local`."""
+  """The number of all rows, of which this process holds `num_local`."""
   size = rows.mesh.size
   return num_local * size // len(local_rows(rows, size))
 
 
 def by_rows_once(mesh: Mesh) -> NamedSharding:
-  """Splits rows so that no two processes hold the same one.
+  """The sharding that splits rows so that no two processes hold the same row.
 
-  For what hosts find out about rows: two of them need not find the same.
+  It is for results of the host about rows: two hosts may find different ones.
   """
   rows = by_rows(mesh)
   holders: dict[str, set[int]] = {}
@@ -536,15 +541,15 @@ def by_rows_once(mesh: Mesh) -> NamedSharding:
 
 
 def from_local(tree: PyTree, rows: NamedSharding) -> PyTree:
-  """Arrays on all devices, from the rows that each process has.
+  """Makes arrays on all devices, from the rows that each process has.
 
   Args:
-    tree: NumPy arrays with the rows that `local_rows` names, in that order;
-      scalars are the same in every process.
-    rows: Splits a leading axis.
+    tree: NumPy arrays with the rows of `local_rows`, in that order; scalars are
+      the same in every process.
+    rows: Sharding that splits a leading axis.
   """
   whole = NamedSharding(rows.mesh, P())
-  # Meant as it stands; a guard of the caller is about slips.
+  # This transfer is intended; a caller's guard is there for accidental ones.
   with jax.transfer_guard_host_to_device("allow"):
     return jax.tree.map(
       lambda x: jax.make_array_from_process_local_data(
@@ -563,7 +568,7 @@ def to_local(tree: PyTree) -> PyTree:
     }
     return np.concatenate([shards[start] for start in sorted(shards)])
 
-  # Meant as it stands, as there.
+  # This transfer is intended too.
   with jax.transfer_guard_device_to_host("allow"):
     jax.tree.map(lambda x: x.copy_to_host_async(), tree)
     return jax.tree.map(fetch, tree)

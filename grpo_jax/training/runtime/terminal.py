@@ -1,6 +1,6 @@
-"""Where a process shows what it does: a terminal, a notebook, or a file.
+"""Output of a process for a person: to a terminal, a notebook, or a file.
 
-    with console.waiting("rl: compiling"):  # rl: compiling 12 s
+    with terminal.waiting("rl: compiling"):  # rl: compiling 12 s
       program = compiled(...)
 
 A terminal has a few lines at its end that are drawn again in place, and
@@ -8,17 +8,16 @@ everything else that is printed appears above them. A notebook has one output
 that is replaced. A file, or the log of a batch job, gets plain lines of ASCII,
 few enough to be read.
 
-There is one `Screen` in a process, since there is one terminal: what stands
-in the last lines, and a thread that lets timers run while the main one is busy.
+There is one `Screen` in a process, since there is one terminal. It holds the
+last lines, and a thread that lets timers run while the main thread is busy.
 
-What a person sees of a running phase.
-
-On a terminal, and in a notebook, two lines that are drawn again in place:
+`Progress` shows a running phase. On a terminal, and in a notebook, it has two
+lines that are drawn again in place:
 
     rl  120/1000 ━━━━╸────────────────────────────────────  12 % ETA 1:02:33
       reward 0.512 ▁▂▃▅▆▇ ↑  accuracy 0.634 ▁▂▃▅▆▇ ↑  12.3k tok/s
 
-Elsewhere (a file, a batch job) a plain line now and then:
+In a file, or the log of a batch job, it has a plain line now and then:
 
     rl 120/1000 [###.......] reward 0.512 accuracy 0.634 12.3k tok/s ETA 1:02:33
 """
@@ -51,10 +50,11 @@ from grpo_jax.training.runtime import hosts
 COLUMNS = 80
 _MIN_COLUMNS, _MAX_COLUMNS = 20, 120
 _NOTEBOOK_COLUMNS = 100
-# Seconds between two drawings, where nothing but time has changed.
+# Seconds between two drawings while nothing but time changes.
 _TICK_S = {"terminal": 0.5, "notebook": 1.0, "plain": 1.0}
-_PATIENCE_S = 0.3  # What is over sooner is not shown.
-# A file hears of what takes so long, and then once in so many seconds.
+_PATIENCE_S = 0.3  # An activity that is over sooner is not shown.
+# A file gets a line about an activity after so long, and then once in so many
+# seconds.
 _PLAIN_FIRST_S, _PLAIN_EVERY_S = 10.0, 30.0
 _ASCII = str.maketrans(
   {"–": "-", "…": "~", "≥": ">=", "≤": "<=", "→": "->", "×": "x", "·": "."}
@@ -64,7 +64,7 @@ Lines = Callable[[int], Sequence[Text]]  # Of a width, in columns.
 
 
 def wrapped(text: str, width: int = COLUMNS) -> str:
-  """The text in lines that fit a terminal; words, as paths, stay whole."""
+  """The text in lines that fit a terminal; words, such as paths, stay whole."""
   return "\n".join(
     textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
     for line in text.splitlines()
@@ -72,18 +72,18 @@ def wrapped(text: str, width: int = COLUMNS) -> str:
 
 
 def is_ascii(stream: TextIO) -> bool:
-  """Whether a stream should have no more than ASCII of us: it is a file."""
+  """Says if a stream should get ASCII only: it is a file, or not UTF-8."""
   encoding = (getattr(stream, "encoding", None) or "ascii").lower()
   return mode_of(stream) == "plain" or not encoding.startswith("utf")
 
 
 def fitting(text: str, stream: TextIO) -> str:
-  """The text with our own signs in ASCII, where the stream wants that."""
+  """The text with our own signs in ASCII, if the stream needs it."""
   return text.translate(_ASCII) if is_ascii(stream) else text
 
 
 def mode_of(stream: TextIO) -> str:
-  """ "terminal", "notebook" or "plain"."""
+  """The kind of a stream: "terminal", "notebook" or "plain"."""
   if rich.console.Console(file=stream).is_jupyter:
     return "notebook"
   is_dumb = os.environ.get("TERM", "").lower() in ("dumb", "unknown")
@@ -92,12 +92,12 @@ def mode_of(stream: TextIO) -> str:
 
 @dataclasses.dataclass
 class _Activity:
-  """Something that takes time.
+  """An activity that takes time.
 
   Attributes:
-    what: It is.
-    start: When it began, seconds.
-    next_plain: When a file hears of it again.
+    what: Name of the activity.
+    start: Time of its start, seconds.
+    next_plain: Time of the next line about it in a file.
   """
 
   what: str
@@ -106,12 +106,12 @@ class _Activity:
 
 
 class Screen:
-  """The last lines of a stream, and what is printed above them.
+  """The last lines of a stream, and the text that is printed above them.
 
   Args:
     stream: A terminal, or a file.
-    clock: Seconds that pass.
-    ticks: Whether a thread draws while time passes.
+    clock: () -> time, seconds.
+    ticks: True if a thread draws while time passes.
   """
 
   def __init__(
@@ -139,14 +139,14 @@ class Screen:
 
   @property
   def is_active(self) -> bool:
-    """Whether there is something in the last lines."""
+    """True if there is something in the last lines."""
     return self._bar is not None or bool(self._activities)
 
   def print(self, text: str) -> None:
     """Prints lines above the last ones."""
     with self._lock:
       if self._console is not None and self._live is not None:
-        # As they are: the terminal breaks what is too long, and not we.
+        # The terminal breaks lines that are too long, not we.
         self._console.print(Text(text), soft_wrap=True)
       else:
         self.stream.write(fitting(text, self.stream) + "\n")
@@ -156,8 +156,8 @@ class Screen:
     """Prints a warning of at most 80 columns, above the last lines.
 
     Args:
-      text: Of any length; lines stay lines.
-      kind: What stands before it.
+      text: Text of any length; its lines stay lines.
+      kind: Word before the text.
     """
     with self._lock:
       if self._console is None:
@@ -170,7 +170,7 @@ class Screen:
       self._console.print(styled, soft_wrap=True)
 
   def show(self, lines: Lines | None) -> None:
-    """Puts a bar into the last lines; None takes it away.
+    """Puts a bar into the last lines; None removes it.
 
     A stream that is a file shows no bar: see `Screen.print`.
     """
@@ -179,7 +179,7 @@ class Screen:
       self._changed()
 
   def finish(self) -> None:
-    """The bar stays on the screen as it is, and is not drawn any more."""
+    """Leaves the bar on the screen as it is; it is not drawn any more."""
     with self._lock:
       lines, self._bar = self._bar, None
       if lines is None:
@@ -188,7 +188,7 @@ class Screen:
 
   @contextlib.contextmanager
   def waiting(self, what: str) -> Iterator[None]:
-    """Says what takes so long, with a timer, until the context is left."""
+    """Shows an activity with a timer until the context is left."""
     now = self._clock()
     activity = _Activity(what, now, now + _PLAIN_FIRST_S)
     with self._lock:
@@ -202,7 +202,7 @@ class Screen:
         self._changed()
 
   def tick(self) -> None:
-    """Draws what has changed because time has passed."""
+    """Draws changes that come from the passing of time."""
     with self._lock:
       if not self.is_active:
         return
@@ -215,7 +215,7 @@ class Screen:
           self.print(f"{activity.what} {now - activity.start:.0f} s")
 
   def _changed(self, keep: Lines | None = None) -> None:
-    """Draws, and lets the thread run exactly while there is something."""
+    """Draws, and runs the thread exactly while the last lines are not empty."""
     if self.mode != "plain":
       self._draw(keep)
     if self.is_active and self._thread is None and self._ticks:
@@ -233,7 +233,7 @@ class Screen:
       self.tick()
 
   def lines(self, width: int) -> list[Text]:
-    """What stands in the last lines of a screen of so many columns."""
+    """The last lines of a screen of `width` columns."""
     shown = list(self._bar(width)) if self._bar is not None else []
     if self._activities:
       activity = self._activities[-1]
@@ -265,12 +265,12 @@ class Screen:
         console=self._console,
         auto_refresh=False,
         transient=True,
-        # What goes elsewhere stays there.
+        # Output that is redirected to a file stays there.
         redirect_stdout=sys.stdout.isatty(),
         redirect_stderr=sys.stderr.isatty(),
       )
       self._live.start()
-      # A process that is killed would leave a terminal without one.
+      # Else a process that is killed would leave a terminal without a cursor.
       self._console.show_cursor(True)
     self._live.update(Text("\n").join(shown), refresh=True)
 
@@ -288,8 +288,8 @@ class _Cell:
     """Draws the lines.
 
     Args:
-      kept: Those that stay for good, above the others.
-      lines: Those that the next call replaces.
+      kept: Lines that stay for good, above the others.
+      lines: Lines that the next call replaces.
     """
     from IPython import display, get_ipython
 
@@ -311,7 +311,7 @@ class _Cell:
 
 
 def _as_html(text: Text) -> str:
-  """The text in colour; all of it is escaped."""
+  """The text in colour, as HTML; all of it is escaped."""
   console = rich.console.Console(
     file=io.StringIO(),
     record=True,
@@ -328,7 +328,7 @@ _screen: Screen | None = None
 
 
 def shared_screen() -> Screen:
-  """The screen of this process, which is where standard error goes."""
+  """The screen of this process, on standard error."""
   global _screen
   if _screen is None or (
     not _screen.is_active and _screen.stream is not sys.stderr
@@ -341,7 +341,7 @@ def shared_screen() -> Screen:
 
 @contextlib.contextmanager
 def waiting(what: str) -> Iterator[None]:
-  """Shows what takes so long, with a timer; in process 0."""
+  """Shows an activity with a timer, in process 0."""
   if not hosts.is_main():
     yield
     return
@@ -358,11 +358,11 @@ def columns() -> int:
 
 
 def say(text: str, style: str = "") -> None:
-  """Prints lines to the output, with colours where it is a terminal.
+  """Prints lines to the output, in colour if it is a terminal.
 
   Args:
     text: The lines.
-    style: As `rich` has it, for a terminal.
+    style: Style of `rich`, for a terminal.
   """
   text = fitting(text, sys.stdout)
   if mode_of(sys.stdout) != "terminal":
@@ -418,10 +418,10 @@ def render(
   tokens_per_second: float | None,
   eta: float | None,
 ) -> str:
-  """The line, in at most `width` characters, all of them ASCII.
+  """The line for a file, in at most `width` characters of ASCII.
 
-  What does not fit is left out: the fields from the last to the first, then
-  the tokens per second, then the ETA. The bar takes the room that remains.
+  If it is too long, parts are left out: the fields from the last to the first,
+  then the tokens per second, then the ETA. The bar takes the room that remains.
 
   Args:
     width: Columns of the terminal.
@@ -495,17 +495,17 @@ def _duration(seconds: float | None) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-  """What is known of a phase at a moment.
+  """The progress of a phase at a moment.
 
   Attributes:
-    phase: Its name.
+    phase: Name of the phase.
     step: Steps taken in it.
-    total_steps: Its steps.
+    total_steps: Steps of the phase.
     fields: name -> value, the most important first; NaN is a mean over nothing.
     recent: name -> values of the last steps, the newest last.
     tokens_per_second: Completion tokens per second; None: not known.
     eta: Seconds until the phase ends; None: not known.
-    seconds: That it has taken, once it is over.
+    seconds: Seconds that it took; None until it is over.
   """
 
   phase: str
@@ -521,13 +521,13 @@ class Status:
 def live(width: int, view: Status, ascii: bool = False) -> list[Text]:
   """The two lines of a terminal; without numbers, the first alone.
 
-  What does not fit is left out: fields from the last to the third, then
-  sparklines, the rate, and the other fields.
+  If a line is too long, parts are left out: fields from the last to the third,
+  then sparklines, the rate, and the other fields.
 
   Args:
     width: Columns that a line may have.
-    view: What is known.
-    ascii: Whether there are no other characters.
+    view: The progress.
+    ascii: True if the terminal has ASCII only.
   """
   lines = [_bar_line(width, view, ascii)]
   if view.fields:
@@ -577,7 +577,7 @@ def _numbers_line(width: int, view: Status, ascii: bool) -> Text:
 def _layouts(
   names: list[str], rate: list[Text]
 ) -> Iterator[tuple[int, int, list[Text]]]:
-  """(fields, how many of them with sparklines, rate), the widest first."""
+  """Yields (fields, how many with sparklines, rate), the widest first."""
   few = min(len(names), _NUM_TRENDS)
   if UNSCORED in names:
     few = max(few, names.index(UNSCORED) + 1)
@@ -613,7 +613,7 @@ def _printable(text: str, ascii: bool) -> str:
 
 
 def sparkline(values: Sequence[float]) -> str:
-  """The course of the last values in a few characters; "" of fewer than two.
+  """The course of the last values in a few characters; "" for fewer than two.
 
   Each character is the mean of neighbours, between the lowest and the highest
   of these means; a blank stands where nothing is finite.
@@ -630,7 +630,7 @@ def sparkline(values: Sequence[float]) -> str:
   if not known:
     return ""
   low, high = min(known), max(known)
-  # A span that overflows, or is none, is drawn as a level.
+  # A span that overflows or is 0 is drawn as a level.
   span = high - low
   level = (len(_SPARKS) - 1) // 2
 
@@ -652,9 +652,9 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def arrow(values: Sequence[float], ascii: bool = False) -> str:
-  """Where values go: "↑", "↓", or "" if that could be noise.
+  """The direction of values: "↑", "↓", or "" if it could be noise.
 
-  The mean of the newer half is compared with that of the older one: a
+  The mean of the newer half is compared with that of the older half; a
   difference counts from two standard errors on.
   """
   finite = [x for x in values if math.isfinite(x)]
@@ -676,10 +676,10 @@ def arrow(values: Sequence[float], ascii: bool = False) -> str:
 
 
 def together(shown: Sequence[Mapping[str, float]]) -> dict[str, float]:
-  """The fields of several runs as those of one.
+  """The fields of several runs, merged into those of one.
 
-  Means over the runs that have a value, so that NaN is shown only where none
-  has one; of unscored rows, the sum.
+  A field is the mean over the runs that have a value, so NaN is shown only if
+  no run has one; unscored rows are summed.
   """
   names = dict.fromkeys(name for fields in shown for name in fields)
   merged = {}
@@ -694,7 +694,7 @@ def together(shown: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 class Pace:
-  """How long steps and evaluations take, and what is left of both."""
+  """The time of steps and of evaluations, and the time that is left."""
 
   def __init__(self):
     self._steps: collections.deque[float] = collections.deque(maxlen=_PACE)
@@ -704,7 +704,7 @@ class Pace:
   def step(self, seconds: float) -> None:
     """Notes a step: seconds without compilation and evaluation."""
     if self._num_steps == 1:
-      self._steps.clear()  # The first does more than those that follow.
+      self._steps.clear()  # The first step takes longer than later ones.
     self._num_steps += 1
     self._steps.append(max(seconds, 0.0))
 
@@ -713,7 +713,7 @@ class Pace:
     self._evaluation_s = max(seconds, 0.0)
 
   def left(self, steps: int, evaluations: int) -> float | None:
-    """Seconds for so many of both; None while no step is known."""
+    """Seconds for so many steps and evaluations; None before the first step."""
     if not self._steps:
       return None
     step_s = sum(self._steps) / len(self._steps)
@@ -721,7 +721,10 @@ class Pace:
 
 
 def num_due(every: int, done: int, steps: int) -> int:
-  """How often something is still due after `done` steps: see `run.due`."""
+  """The number of times that something is still due after `done` steps.
+
+  See `run.due`.
+  """
   if done >= steps:
     return 0
   if every <= 0:
@@ -735,8 +738,8 @@ class Progress:
   Args:
     phase: Name of the phase.
     total_steps: Steps of the phase.
-    screen: Where; None: that of the process.
-    clock: Seconds that pass.
+    screen: Screen; None: that of the process.
+    clock: () -> time, seconds.
   """
 
   def __init__(
@@ -770,7 +773,7 @@ class Progress:
     tokens_per_second: float | None = None,
     eta: float | None = None,
   ) -> None:
-    """Says that `step` steps of the phase are done.
+    """Shows that `step` steps of the phase are done.
 
     Redraws at most ten times a second, so it may be called at every step.
 
@@ -837,7 +840,7 @@ class Progress:
   def _lines(self, width: int) -> list[Text]:
     view = self._view
     assert view is not None
-    if view.eta is not None:  # It goes on while a step takes its time.
+    if view.eta is not None:  # It counts down during a step.
       left = max(view.eta - (self._clock() - self._time), 0.0)
       view = dataclasses.replace(view, eta=left)
     return live(width, view, self._screen.ascii)

@@ -1,4 +1,4 @@
-"""What a policy wrote, token by token: `traces.jsonl.gz`, and how it is read.
+"""Completions of a policy, token by token: `traces.jsonl.gz` and its reader.
 
     groups = traces.read("/tmp/run")
     worst = [group for group in groups if "worst" in group.chosen]
@@ -6,8 +6,8 @@
 
 The file has one gzip member for each step that was traced and one line of JSON
 for each group. Arrays are base64 of little-endian float32, int32 or packed
-bits, so that what is read is bit for bit what was written. A member has no
-time in it: equal runs write equal bytes.
+bits, so that they are read back bit for bit. A member holds no time, so equal
+runs write equal bytes.
 """
 
 from __future__ import annotations
@@ -42,39 +42,41 @@ class TraceRow:
   Attributes:
     row: Place in the batch of its step.
     sample: Place in its group.
-    context: 0, or which context of a rollout whose contexts are compacted.
-    text: As verifiers read it; end and pad tokens are not in it.
+    context: 0, or the number of the context if contexts are compacted.
+    text: Text that verifiers read, without end and pad tokens.
     tokens: Text of each token, see `texts_of_tokens`; of a token that ends a
       row, its name.
     ids: Token ids, [n] int32.
     reward: Weighted sum of the components; None if the row is unscored.
-    correct: Found right by the verifier; None if the row is unscored.
-    terminated: It came to an end; False if it was cut off.
+    correct: True if the verifier found it right; None if the row is unscored.
+    terminated: True if it came to an end; False if it was cut off.
     components: Rewards by name, before weights; None: does not apply.
-    error: Of a verifier or a session; "" if there was none.
-    calls: What was said to an environment, by turns: "turn", "in" and "out"
-      (texts), "reward" of the action, and "blocked": whether an interceptor
-      has answered in the place of the environment; None where it is not known,
-      as of tools on the host without `config.interceptor`.
-    values: Per token [n], by name, each where it is known; an evaluation has
-      "observed" alone. NaN where a number is of other tokens: what the policy
-      writes has "sampler_logp", "new_logp" and "entropy", what is trained has
-      the others. Bool are "clipped", "trained" and "observed"; int32 "turn"
-      and "version", the step of the parameters that drew it; float32:
-      - "sampler_logp", "old_logp", "new_logp" (nats): by the sampler, before
-        the update, and after it, by a pass of the same shapes.
-      - "ratio": exp(new_logp − old_logp). Where an update has one gradient
-        step it makes no pass before; the sampler's is then in the place of
-        old_logp, in "kl" too.
+    error: Error message of a verifier or a session; "" if there was none.
+    calls: Calls of an environment, by turns: "turn", "in" and "out" (texts),
+      "reward" of the action, and "blocked": true if an interceptor has answered
+      in place of the environment; None if that is not known, as for tools on
+      the host without `config.interceptor`.
+    values: Numbers per token [n], by name; a name is absent if it is not known,
+      and an evaluation has "observed" alone. A number is NaN on tokens to which
+      it does not apply: tokens that the policy writes have "sampler_logp",
+      "new_logp" and "entropy", tokens that are trained have the others.
+      "clipped", "trained" and "observed" are bool; "turn" and "version", the
+      step of the parameters that drew the token, are int32; the others are
+      float32:
+      - "sampler_logp", "old_logp", "new_logp" (nats): log-probs by the sampler,
+        before the update, and after it by a pass of the same shapes.
+      - "ratio": exp(new_logp − old_logp). An update with one gradient step
+        makes no pass before it; the sampler's log-prob then replaces old_logp,
+        in "kl" too.
       - "kl": old_logp − log-prob of the reference (nats), whose mean over
         tokens is an estimate of the KL.
-      - "entropy" (nats): of the distribution that the token was drawn from.
-      - "advantage", "value": of the update, and of the critic before it.
-      "clipped": the loss would push the token no further after the update.
-    opening: What a context after the first begins with: head, summary and last
-      turns; "" of the first, which begins with the prompt.
-    cut: Tokens that were left out at the end, because the file is bounded.
-      `tokens`, `ids` and `values` are of the others.
+      - "entropy" (nats): entropy of the distribution of the token.
+      - "advantage", "value": those of the update, and of the critic before it.
+      - "clipped": the loss would push the token no further after the update.
+    opening: Text at the start of a context after the first: head, summary and
+      last turns; "" for the first, which begins with the prompt.
+    cut: Number of tokens that were left out at the end, because the file is
+      bounded. `tokens`, `ids` and `values` are those of the others.
   """
 
   row: int
@@ -99,22 +101,22 @@ class Group:
   """A prompt of one step with all of its completions.
 
   Attributes:
-    step: Over all phases. A row was drawn before the update of this step.
+    step: Step over all phases. A row was drawn before the update of this step.
     phase: Name of the phase.
     split: "train" or "eval".
     prompt_id: Occurrence in the stream (train), number of the held-out prompt
       (eval).
-    record: Which record of the data it is: the same number each time that the
-      prompt comes; -1 where it is not known.
-    prompt: As a person reads it.
+    record: Number of the record in the data, the same each time that the prompt
+      comes; -1 if it is not known.
+    prompt: Text of the prompt for a person.
     chosen: Rules that chose it: "largest spread", "best", "worst", "most
       clipped", "alarm", "random", "named", "regressed".
-    rows: Its completions; with contexts that are compacted, several each.
-    images: What the prompt shows: of a picture "size", columns and rows of
-      pixels; "shape", those in the file; and "pixels", base64 of the bytes of
-      red, green and blue, row by row. Or its "name" alone.
-    box: Left, top, right and bottom of the right box, in pixels; empty where
-      none is asked for.
+    rows: Its completions; several rows for each if contexts are compacted.
+    images: Images of the prompt: for each "size", columns and rows of pixels;
+      "shape", those in the file; and "pixels", base64 of the bytes of red,
+      green and blue, row by row. Or its "name" alone.
+    box: Left, top, right and bottom of the right box, in pixels; empty if none
+      is asked for.
   """
 
   step: int
@@ -130,9 +132,9 @@ class Group:
 
 
 def read(workdir: str | os.PathLike) -> list[Group]:
-  """The groups that a run has traced, in the order of its steps.
+  """Reads the groups that a run has traced, in the order of its steps.
 
-  What a killed process has left half-written at the end is not read.
+  A half-written end, which a killed process leaves, is ignored.
 
   Args:
     workdir: Folder of the run, local or gs://.
@@ -166,7 +168,7 @@ def read(workdir: str | os.PathLike) -> list[Group]:
 
 
 def members(content: bytes, path: Any) -> Iterator[bytes]:
-  """What each whole gzip member of a file holds.
+  """Yields the content of each whole gzip member of a file.
 
   Raises:
     ValueError: One of them is damaged.
@@ -187,24 +189,24 @@ def members(content: bytes, path: Any) -> Iterator[bytes]:
 
 
 def member(lines: Sequence[bytes]) -> bytes:
-  """Lines of a step as one gzip member."""
+  """Compresses the lines of a step as one gzip member."""
   content = b"".join(line + b"\n" for line in lines)
   return gzip.compress(content, compresslevel=6, mtime=0)
 
 
 def encode(group: Group) -> dict[str, Any]:
-  """A group as JSON has it; `decode` gives it back bit for bit."""
+  """A group in a form for JSON; `decode` restores it bit for bit."""
   fields = {**vars(group), "rows": [_encode_row(row) for row in group.rows]}
   return {k: x for k, x in fields.items() if x or k not in _IF_SHOWN}
 
 
 def line(group: Group) -> bytes:
-  """A group as one line of JSON, without its end."""
+  """A group as one line of JSON, without the newline."""
   return json.dumps(encode(group), sort_keys=True, allow_nan=False).encode()
 
 
 def decode(value: Mapping[str, Any]) -> Group:
-  """The group that `encode` has written."""
+  """The group from a value of `encode`."""
   fields = dict(value)
   fields["chosen"] = tuple(fields["chosen"])
   fields["rows"] = tuple(_decode_row(row) for row in fields["rows"])
@@ -259,18 +261,19 @@ def _unpacked(text: str, size: int) -> np.ndarray:
 
 
 def number(value: Any) -> float | None:
-  """A number as JSON has it; None where it is not finite."""
+  """A number for JSON; None if it is not finite."""
   value = float(value)
   return value if math.isfinite(value) else None
 
 
 def texts_of_tokens(pieces: Sequence[bytes]) -> tuple[str, ...]:
-  """The text of each token, from the bytes that each one writes.
+  """The text of each token, from the bytes of each.
 
-  A character may be made of the bytes of several tokens. It is the text of the
-  token that completes it, and the ones before have the empty text. Bytes that
-  come to no character are U+FFFD at the token that shows it, and at the end of
-  the row at its last token. Joined, the texts are all bytes decoded at once.
+  A character may consist of the bytes of several tokens. It is the text of the
+  token that completes it, and the tokens before have the empty text. Bytes that
+  form no character are U+FFFD at the token that reveals this, and at the end of
+  the row at its last token. Concatenated, the texts are all bytes decoded at
+  once.
   """
   decoder = codecs.getincrementaldecoder("utf-8")("replace")
   last = len(pieces) - 1

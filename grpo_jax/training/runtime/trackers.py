@@ -1,8 +1,8 @@
-"""Where else a run shows its numbers: TensorBoard and Weights & Biases.
+"""Trackers of a run's metrics: TensorBoard, and Weights & Biases.
 
 Both get the scalars of each step, the config, and the alarms. TensorBoard also
-gets sampled texts, and what the HPARAMS tab needs to compare the runs of a
-folder: `tensorboard --logdir=runs`. W&B gets the traced groups of a run as a
+gets sampled texts, and the data of the HPARAMS tab, which compares the runs of
+a folder: `tensorboard --logdir=runs`. W&B gets the traced groups of a run as a
 table when it has ended.
 """
 
@@ -22,7 +22,7 @@ WANDB_ID = "wandb_id.txt"
 _TEXT_BYTES = 1 << 20
 _SHOWN_CHARACTERS = 400  # Of a prompt, and of a completion.
 _TABLE_ROWS = 500
-# Settings that say nothing of what is learnt.
+# Settings that do not affect what is learnt.
 _NO_HPARAMS = ("checkpoint", "health", "hosts", "log", "mesh")
 _COLUMNS = (
   *("step", "phase", "split", "chosen", "prompt_id", "prompt", "sample"),
@@ -31,12 +31,12 @@ _COLUMNS = (
 
 
 def finite(values: Mapping[str, float]) -> dict[str, float]:
-  """The values without means over nothing, which neither of both knows."""
+  """The values without NaN and infinity, which trackers cannot hold."""
   return {name: x for name, x in values.items() if math.isfinite(x)}
 
 
 def _code(text: str) -> str:
-  """Text as code: Markdown is made of nothing that a policy has written."""
+  """Formats text as code, so that no text of a policy becomes Markdown."""
   return "\n".join(f"    {files.escaped(x)}" for x in text.split("\n"))
 
 
@@ -45,9 +45,9 @@ class TensorBoard:
 
   Args:
     workdir: Folder of the run, local or gs://.
-    resume_step: Step of the checkpoint that was restored; None: a run from
-      the start.
-    config: Its settings, nested; None: they are not shown.
+    resume_step: Step of the checkpoint that was restored; None: a run from the
+      start.
+    config: Settings of the run, nested; None: they are not shown.
   """
 
   def __init__(
@@ -56,8 +56,8 @@ class TensorBoard:
     resume_step: int | None,
     config: Mapping[str, Any] | None,
   ):
-    # Programs that write no events need neither it nor the clients of buckets
-    # that it imports.
+    # Imported here, with the clients of buckets that it imports, because most
+    # programs write no events.
     import tensorboardX
     from tensorboardX import summary
 
@@ -94,7 +94,7 @@ class TensorBoard:
 
   def alert(self, step: int, title: str, text: str) -> None:
     """Adds an alarm to the texts."""
-    # However much was sampled before: rules warn once a phase.
+    # Alarms have no limit of bytes: rules warn once a phase.
     self._writer.add_text("alarms", _code(f"{title}: {text}"), step)
 
   def _text(self, tag: str, text: str, step: int) -> None:
@@ -104,7 +104,7 @@ class TensorBoard:
       self._writer.add_text(tag, code, step)
 
   def end(self) -> None:
-    """Says in the HPARAMS tab that the run has done all steps."""
+    """Marks the run in the HPARAMS tab as one that has done all steps."""
     if hasattr(self, "_end"):
       self._writer.file_writer.add_summary(self._end)
 
@@ -129,9 +129,9 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def hparams(config: Mapping[str, Any]) -> dict[str, bool | float | str]:
-  """Settings by which runs are compared: numbers, switches and texts.
+  """Settings for the comparison of runs: numbers, switches and texts.
 
-  Of lists, as those of rewards and their weights, the text.
+  A list, such as that of the rewards, is its text.
   """
   return {
     name: x if isinstance(x, (bool, int, float, str)) else repr(x)
@@ -148,13 +148,13 @@ def _short(value: Any) -> str:
 
 
 class Wandb:
-  """A run of Weights & Biases, which is continued where it is known.
+  """A run of Weights & Biases; a known one is continued.
 
   Args:
     workdir: Folder of the run, local or gs://; made if missing.
-    log: Names the project, and what else W&B shall know.
+    log: Settings that name the project, the run, its group and its tags.
     config: Settings of the run, nested.
-    package: What is known of the program: its commit.
+    package: Commit of the program.
 
   Raises:
     ImportError: wandb is not installed.
@@ -179,7 +179,7 @@ class Wandb:
     if not path.exists():
       files.write(path, secrets.token_hex(4).encode())
     self._module, self._workdir = wandb, workdir
-    # It writes to a disk only, and sends what it has written.
+    # wandb writes to a disk only, and sends these files.
     remote = files.is_remote(workdir)
     self._run = wandb.init(
       project=log.wandb_project,
@@ -197,12 +197,12 @@ class Wandb:
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Adds scalars.
 
-    Steps that W&B has already seen are dropped there; they are the same.
+    W&B drops steps that it has seen already; they are the same.
     """
     self._run.log(dict(values), step=step)
 
   def alert(self, step: int, title: str, text: str) -> None:
-    """Sends an alarm to those who have asked W&B for them."""
+    """Sends an alarm to people who have asked W&B for alarms."""
     self._run.alert(
       title=title,
       text=f"step {step}: {text}",
@@ -225,7 +225,7 @@ def trace_rows(groups: Sequence[traces.Group]) -> list[list[Any]]:
   """Rows of a table with `_COLUMNS`: the last groups, whole, the oldest first.
 
   Args:
-    groups: As `traces.read` gives them.
+    groups: Groups from `traces.read`.
   """
   chosen: list[traces.Group] = []
   size = 0
