@@ -148,7 +148,7 @@ def opened(
       position = saved.extra(start)
       shapes = checkpointed.abstract_start(policy, settings.seed)
       state = checkpointed.restore(saved, start, phases, shapes, mesh)
-    nobody: Any = None  # Who watches, saves or evaluates.
+    nobody: Any = None  # Nothing is watched, saved or evaluated.
     yield run_lib.OpenRun(
       config=settings,
       config_hash="",

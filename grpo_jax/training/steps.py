@@ -1,4 +1,4 @@
-"""Steps of a phase: their batches, what moves runs on, and what is recorded."""
+"""Steps of a phase: their batches, the stepper of runs, and their records."""
 
 from __future__ import annotations
 

@@ -245,9 +245,7 @@ class Evaluator:
   def rollouts(
     self, params: PyTree, key: jax.Array
   ) -> list[tuple[Prompts, Rollout]]:
-    """The rollouts that `completions` judges, and those that fill the
-    devices.
-    """
+    """The rollouts that `completions` judges, filled up to whole batches."""
     return [
       (prompts, self._complete(params, prompts, key, batch)[0])
       for batch, prompts in self._batches

@@ -76,9 +76,7 @@ def num_needed(config: config_lib.RunConfig) -> int:
 
 
 def of_number(problem: Problem, needed: int, num_records: int) -> list[Finding]:
-  """Errors of the first records: too few prompts, or one that is too
-  frequent.
-  """
+  """Errors of the first records: too few prompts, or a too frequent one."""
   number = min(num_records, len(problem.train))
   keys = [_identity(problem, i) for i in range(number)]
   found = quality.of_count(

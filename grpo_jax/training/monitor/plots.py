@@ -42,10 +42,10 @@ def plot_run(workdir: str | os.PathLike, path: str | os.PathLike) -> None:
 
 
 def figure_of(workdir: str | os.PathLike) -> Figure:
-  """Reward, accuracy, completion length and entropy of a run.
+  """Draws reward, accuracy, completion length and entropy of a run.
 
-  Covers the steps of the reinforcement phases. A faint line shows every step,
-  a strong one its moving average.
+  The curves cover the steps of the reinforcement phases. A faint line shows
+  every step, a strong one its moving average.
 
   Args:
     workdir: Folder of the run, local or gs://.
@@ -54,9 +54,9 @@ def figure_of(workdir: str | os.PathLike) -> Figure:
     A figure of matplotlib, which a notebook shows.
 
   Raises:
-    ImportError: If matplotlib is not installed.
-    FileNotFoundError: If the run has no `metrics.jsonl`.
-    ValueError: If no reinforcement step was logged yet.
+    ImportError: matplotlib is not installed.
+    FileNotFoundError: The run has no `metrics.jsonl`.
+    ValueError: No reinforcement step was logged yet.
   """
   try:
     import matplotlib

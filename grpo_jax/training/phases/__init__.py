@@ -1,1 +1,1 @@
-"""From a config to the compiled steps of its phases."""
+"""The phases of a run, from a config to their compiled steps."""

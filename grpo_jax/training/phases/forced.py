@@ -1,4 +1,4 @@
-"""The answers that are forced after segments, from texts to token ids."""
+"""Answers that are forced after segments, from texts to token ids."""
 
 from __future__ import annotations
 

@@ -391,7 +391,7 @@ class _Handler(logging.Handler):
 
 
 def take_over_logging() -> None:
-  """Shows the warnings of all libraries as plain lines: "warning: ..." """
+  """Shows the warnings of all libraries as plain lines, "warning: …"."""
   root = logging.getLogger()
   root.removeHandler(absl_logging.get_absl_handler())
   if not any(isinstance(handler, _Handler) for handler in root.handlers):
