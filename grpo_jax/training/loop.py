@@ -136,7 +136,7 @@ def train(
       stop=stack.enter_context(hosts.Stop(mesh)),
       compiling=stack.enter_context(compilation.clock()),
     )
-    stack.push(watch.failing)  # Before whatever waits for other processes.
+    stack.push(watch.failing)  # Runs before exits that wait for others.
     go_through([run], functools.partial(OneRun, run))
     if failure := _failure(run) or run.failure:
       raise failure
@@ -238,7 +238,7 @@ def _run_phase(
   feed = steps.Batches(together, index, crew)
   if phase.plays and first.phases[index].parts.trains_policy:
     algorithm, objective = first.config.objective(name)
-    own = algorithm.name.rpartition(":")[2]  # Of an import path.
+    own = algorithm.name.rpartition(":")[2]  # Without the module.
     hosts.say(f"{name}: {own}; {options.in_force(objective)}")
   pending: Callable[[], None] | None = None
   with book.display, jax.transfer_guard("disallow"):

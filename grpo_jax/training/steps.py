@@ -138,7 +138,7 @@ class Recorder:
     self.display = terminal.Progress(self._name, self._phase.steps)
     self._pace = terminal.Pace()
     self._is_compiled = False
-    self._clock = time.perf_counter()  # When the last step was recorded.
+    self._clock = time.perf_counter()  # Time of the last record.
 
   @contextlib.contextmanager
   def advancing(self) -> Iterator[None]:

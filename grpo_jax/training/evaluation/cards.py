@@ -176,7 +176,7 @@ def _module_doc(algorithm: str) -> str:
     where = algorithm.partition(":")[0]
   try:
     return importlib.import_module(where).__doc__ or ""
-  except ImportError:  # Of a package that is not here.
+  except ImportError:  # The algorithm's package is not installed.
     return ""
 
 

@@ -187,7 +187,7 @@ class Evaluator:
       start=start,
       stop=stop,
     )
-    # On the device once: the loop runs under a transfer guard.
+    # Copied to the devices once: the loop runs under a transfer guard.
     self._batches = [
       (batch, sharding.from_local(batch.prompts, rows)) for batch, _ in batches
     ]

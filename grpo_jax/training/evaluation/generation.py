@@ -98,7 +98,7 @@ def check_prompts(
       f" {ranges.counted(len(source), 'prompt')}."
     )
   if loaded.config.data.is_made_of_ids:
-    return  # They fit, and there may be a million.
+    return  # Made to fit, and perhaps a million.
   limit = loaded.problem.max_prompt_len
   for number in range(num_prompts):
     size = loaded.problem.encoder.prompt(source[number]).size

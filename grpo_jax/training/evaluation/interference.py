@@ -131,7 +131,7 @@ def compared(
   cosines = np.full((len(names),) * 2, np.nan)
   for i, row in enumerate(every):
     for j, cell in enumerate(row):
-      # Batches of two domains are different ones, whatever their numbers.
+      # Batches of two domains always differ, also those of equal number.
       values = cell[other] if i == j else cell
       known = values[np.isfinite(values)]
       if known.size:

@@ -121,7 +121,7 @@ class HeldOut:
   def _drawn(
     self, state: TrainState, batch: pipeline.PromptBatch
   ) -> TrainBatch:
-    # The same draws at whatever step they are made.
+    # The draws do not depend on the step at which they are made.
     start = dataclasses.replace(
       state, step=jnp.int32(0), phase_step=jnp.int32(0), queue=()
     )

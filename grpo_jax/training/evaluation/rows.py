@@ -88,7 +88,7 @@ def samples(
   prompts = dict(zip(ids, problem.prompt_texts(batch.records), strict=True))
   read = texts_of_prompts(problem, mesh, rows, found["prompt_index"])
   for prompt_id, text in zip(found["prompt_id"].tolist(), read, strict=True):
-    if prompt_id < min(ids):  # They ascend along the stream.
+    if prompt_id < min(ids):  # Ids ascend along the stream.
       prompts[prompt_id] = text
   texts = problem.texts(found["tokens"], found["mask"])
   is_there = found["valid"] | found["mask"].any(axis=1)

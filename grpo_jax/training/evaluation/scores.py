@@ -102,7 +102,7 @@ def majority_at_k(
   return float((won / np.maximum(winners.sum(axis=1), 1)).mean())
 
 
-@functools.lru_cache(maxsize=16)  # The same for each prompt.
+@functools.lru_cache(maxsize=16)  # All prompts share them.
 def _subsets(
   count: int, k: int, most: int, seed: int
 ) -> np.ndarray:  # [subsets, count] of 0 and 1

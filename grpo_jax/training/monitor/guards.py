@@ -56,9 +56,9 @@ from grpo_jax.training.problem.problem import Problem
 from grpo_jax.training.runtime import files, hosts, log
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout, TrainState
 
-_KEY = 0x6361  # Of the draws: others than those of evaluations.
+_KEY = 0x6361  # Key of the draws; it differs from that of evaluations.
 _CORRECT = "correct"  # Right answers, whichever component marks them.
-_CHUNK_BYTES = 64 * 2**20  # Of logits, for the KL.
+_CHUNK_BYTES = 64 * 2**20  # Bytes of logits, for the KL.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
   import pandas as pd
 
-CURVES = "curves.png"  # In the folder of a run.
+CURVES = "curves.png"  # File in the folder of a run.
 
 
 def plot_run(workdir: str | os.PathLike, path: str | os.PathLike) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 COLUMN = 3.25  # Inches: the width of a column of a page with two.
 PAGE = 6.75  # Inches: the width of both.
-DPI = 200  # Of pictures that are made of points.
+DPI = 200  # Dots per inch of PNG files.
 FORMATS = ("pdf", "pgf", "svg", "png")
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
@@ -42,7 +42,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 
 _TITLE, _TEXT, _SMALL = 8.5, 8.0, 7.0  # Points.
-_LINE, _BAND = 1.2, 0.15  # Points; how opaque an interval is.
+_LINE, _BAND = 1.2, 0.15  # Points; opacity of an interval.
 _RC: Any = {
   "font.size": _TEXT,
   "axes.titlesize": _TITLE,
@@ -75,10 +75,10 @@ _RC: Any = {
   "legend.labelspacing": 0.3,
   "figure.titlesize": _TITLE,
   "figure.labelsize": _TEXT,
-  "pdf.fonttype": 42,  # Fonts as outlines that editors can read.
+  "pdf.fonttype": 42,  # TrueType fonts, which editors can read.
   "svg.fonttype": "none",
-  "svg.hashsalt": "grpo_jax",  # Otherwise names of parts are random.
-  "pgf.rcfonts": False,  # The fonts of the document.
+  "svg.hashsalt": "grpo_jax",  # Otherwise ids are random.
+  "pgf.rcfonts": False,  # Takes the fonts of the document.
   "savefig.dpi": DPI,
 }
 # Fields that a format writes about itself, and that are left out.

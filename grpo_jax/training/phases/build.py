@@ -246,7 +246,7 @@ def make_parts(
       phase=phase,
       problem=problem,
       algorithm=algorithm,
-      # A critic that is trained alone leaves no rows out.
+      # A phase that trains a critic alone does not leave rows out.
       objective=config.algorithm[1]
       if algorithm.name == config.algorithm[0]
       else objective_config,

@@ -299,7 +299,7 @@ def restore(
   extra = saved.extra(step)
   entered = phases[: extra["phase"] + 1]
   abstract = abstract_state(entered, initial)
-  if count := extra.get("queue", 0):  # Absent where nothing was drawn ahead.
+  if count := extra.get("queue", 0):  # Absent if nothing was drawn ahead.
     drawn = entered[-1].drawn(abstract)
     abstract = dataclasses.replace(abstract, queue=(drawn,) * count)
   state, _, _ = saved.restore(

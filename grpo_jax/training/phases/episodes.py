@@ -104,7 +104,7 @@ class EpisodeContexts:
     """Notes a complete action."""
     episode = self._episodes[row]
     episode.turns += 1
-    if episode.read is not None:  # It answers more than the first prompt.
+    if episode.read is not None:  # Not the first turn.
       episode.pairs.append(Pair(episode.read, tuple(map(int, action))))
       del episode.pairs[: -self._compaction.keep_turns or None]
 
@@ -183,7 +183,7 @@ class EpisodeContexts:
     return found
 
 
-_SHOWN = 8  # Turns with numbers of their own.
+_SHOWN = 8  # Turns with metrics of their own.
 _LATER = "later"
 _COUNTS = ("calls", "blocked", "failed", "tokens", "observed")
 
@@ -311,8 +311,8 @@ class HostRows:
     self._num_slots = turns.config.max_new_tokens
     self._returns = np.zeros(num_rows, np.float32)
     self._size = np.zeros(num_rows, np.int32)
-    self._turns = np.zeros(num_rows, np.int32)  # Actions that were asked.
-    self._over = np.zeros(num_rows, bool)  # And the device knows, or will.
+    self._turns = np.zeros(num_rows, np.int32)  # Actions that sessions got.
+    self._over = np.zeros(num_rows, bool)  # The device knows, or will.
     self._cut = np.zeros(num_rows, bool)  # Actions without an end.
     self._called_at = time.perf_counter()
     self._call_s = 0.0
@@ -488,7 +488,7 @@ class HostRows:
     """Adds to `answers` those that come within `timeout_s` seconds."""
     for row, said in self.episodes.poll(timeout_s).items():
       if self._over[row]:
-        continue  # Its scores, after it was cut off.
+        continue  # Scores after it was cut off.
       answers.came[row] = True
       self._count(row, has_failed=said is None)
       if said is None:

@@ -237,7 +237,7 @@ def _stored(params: PyTree, storage: str) -> PyTree:
   if storage == "own":
     return params
   if storage == "int8":
-    # Before they are rounded.
+    # Quantized before they are rounded to bfloat16.
     if "base" in params["frozen"]:
       base = quantization.quantize(params["frozen"]["base"], "int8")
       params = {**params, "frozen": {**params["frozen"], "base": base}}
@@ -562,7 +562,7 @@ def find_reward_model(
   theirs = workdir_lib.settings(files.parse(path))
   _check_kind(shown, bool(theirs.reward_model.step_ends), scores_steps)
   sized = found
-  if theirs.reward_model.source:  # It has the size that it was read with.
+  if theirs.reward_model.source:  # Then it has that model's size.
     sized = find_reward_model(
       theirs.reward_model.source,
       setting=f"{shown}, whose config.reward_model.source",

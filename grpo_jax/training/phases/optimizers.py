@@ -21,7 +21,7 @@ from grpo_jax.settings import phase
 from grpo_jax.training.runtime import hyperparameters
 from grpo_jax.types import PyTree
 
-# Kernels to heads of their own, [N, H, K].
+# Kernels with an axis of heads, [N, H, K].
 _OF_LATENT = re.compile(r"attention/(query_heads|query_up|kv_up)/")
 
 

@@ -165,7 +165,7 @@ class ServedEpisodes:
           turns.config,
           max_new_tokens=turns.environment.max_action_len,
           end_ids=turns.environment.action_ends,
-          lanes=None,  # `continued` has none.
+          lanes=None,  # `continued` has no lanes.
         ),
         min(num_rows, wanted.num_rows or num_rows),
         self._problem.max_prompt_len + turns.config.max_new_tokens,

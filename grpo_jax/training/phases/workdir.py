@@ -63,7 +63,7 @@ def settings(workdir: files.Path) -> config_lib.RunConfig:
   return config_lib.resolve(ml_collections.ConfigDict(values))
 
 
-# Settings that may hold import paths, in whatever group they are.
+# Settings that may hold import paths, in any group.
 _NAMING = frozenset(
   (
     *("name", "functions", "steps", "correct", "consistent", "environment"),

@@ -283,7 +283,7 @@ def open_sources(
       " another source of prompts."
     )
   train = environments.EnvironmentSource(factory.problem, "train", config.seed)
-  # Its own seed: held-out episodes differ between no two runs.
+  # A fixed seed: all runs have the same held-out episodes.
   held_out = environments.EnvironmentSource(factory.problem, "test", 0)
   lesson = getattr(factory, "lesson", None)
   if lesson is None:

@@ -32,7 +32,7 @@ class _Call(pool.PoolCall):
   def record(
     self, index: int, content: Any, failure: frames.Failure | None
   ) -> None:
-    del failure  # A worker says in the content what is wrong.
+    del failure  # The worker's content has the reason.
     self.found[index] = image_worker.heard(content, self._processor)
 
   def fail(self, index: int, kind: str, message: str) -> None:

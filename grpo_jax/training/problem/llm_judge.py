@@ -32,10 +32,10 @@ from grpo_jax.types import Prompts, Rollout
 
 # Name of the model that judges, if it is not the policy.
 MEMBER = "judge"
-# Of an answer so many bytes are read for each token.
+# Bytes of a verdict that are read, for each token.
 _BYTES_PER_TOKEN = 8
 _PREFIX = f"{JUDGE}/"
-_RUBRIC = "\0"  # In a chat template, where the rubric goes.
+_RUBRIC = "\0"  # Place of the rubric in a chat template.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -150,7 +150,7 @@ def _score(
 def _message(
   scorer: host.HostScorer, scores: host.WorkerScores, number: int, split: str
 ) -> str:
-  said: dict[str, str] = {}  # Of each function the first message.
+  said: dict[str, str] = {}  # First message of each function.
   for _, message in sorted(scores.messages.items()):
     text = files.escaped(re.sub(r"^\w+: ", "", message))
     said.setdefault(text.partition(":")[0], text)

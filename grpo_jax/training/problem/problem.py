@@ -392,7 +392,7 @@ def _make_problem(config: config_lib.RunConfig, starts: bool) -> Problem:
     made = _task_problem(config)
     return with_sessions(config, made, starts) if data.environment else made
   text = tokens_lib.make_tokenizer(config)
-  assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
+  assert data.max_prompt_len is not None  # `RunConfig` has checked it.
   assert config.sampling.max_new_tokens is not None
   if environment_lib.is_served(data.environment):
     return Problem(**served.fields(config, text))
@@ -497,10 +497,10 @@ def with_sessions(
     asked = {*config.rewards.names, config.rewards.correct or "accuracy"}
     return dataclasses.replace(made, score_names=frozenset(asked - {"return"}))
   rewards = config.rewards
-  # Raises, if at all, before there is a process.
+  # Errors are raised here, before a process exists.
   guard, service = rewards_lib.interceptor(config)
   if service is not None:
-    service.check("", "ls", {})  # Not to block all calls of a whole run.
+    service.check("", "ls", {})  # Else it might block all calls.
   held = sessions_lib.HostSessions(
     environment.path,
     row_timeout_s=rewards.row_timeout_s,

@@ -624,7 +624,7 @@ def in_graph(
     registry.check_options(path, config.rewards.arguments(name))
   table = text_lib.table(pieces, strips)
   budget = config.sampling.max_new_tokens
-  assert budget is not None  # `RunConfig` has seen to it.
+  assert budget is not None  # `RunConfig` has checked it.
   room = budget * min(max(map(len, pieces)), _BYTES_PER_TOKEN)
 
   def components(prompts: Prompts, rollout: Rollout) -> dict[str, jax.Array]:

@@ -411,9 +411,9 @@ class Examples:
 def environment(config: config_lib.RunConfig, text: Any) -> HostEnvironment:
   """The sizes of a rollout; `text` is the tokenizer."""
   most = config.sampling.max_new_tokens
-  assert most is not None  # `RunConfig` has seen to it.
+  assert most is not None  # `RunConfig` has checked it.
   return HostEnvironment(
-    max_turns=most,  # Each has a token at least.
+    max_turns=most,  # Each turn has at least one token.
     max_action_len=min(config.environment.max_action_len or most, most),
     max_observation_len=most,
     action_ends=tuple(text.end_ids),
@@ -433,7 +433,7 @@ def fields(config: config_lib.RunConfig, text: Any) -> dict[str, Any]:
     ValueError: There is no such environment, or it cannot be played.
   """
   data, wanted = config.data, config.served
-  assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
+  assert data.max_prompt_len is not None  # `RunConfig` has checked it.
   path = data.environment.removeprefix(environment_lib.PREFIX)
   encoder = Encoder(text, data.template, dict(data.chat_options))
   served = verifiers_process.VerifiersEnvironment(
@@ -451,7 +451,7 @@ def fields(config: config_lib.RunConfig, text: Any) -> dict[str, Any]:
       Examples(split, served.examples[split], writer, text.encode)
       for split in verifiers_process.SPLITS
     )
-    train[0]  # Raises where its messages cannot be written.
+    train[0]  # Raises if its messages cannot be written.
   except BaseException:
     served.close()
     raise

@@ -38,9 +38,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 WINDOW = 100  # Steps that are kept.
-OPENING = 10  # Steps that say how a phase began.
+OPENING = 10  # Steps at the start of a phase, for comparison.
 REASONING = "reasoning_steps/per_completion"
-_MAX_EVALUATIONS = 10  # That are kept.
+_MAX_EVALUATIONS = 10  # Evaluations that are kept.
 
 Line = Mapping[str, float | None]
 
@@ -98,7 +98,7 @@ class Component:
     if len(self.values) < 2:
       self.values.add(mean or 0.0)
       if spread:
-        self.values.update((0.0, 1.0))  # Not the same for all.
+        self.values.update((0.0, 1.0))  # Completions differed.
 
 
 class History:
@@ -349,7 +349,7 @@ def component_saturated(history: History) -> Numbers | None:
     ranges = history.window(f"reward_range/{name}", LONG) or []
     if name == history.stage.correct or means is None or means.min() <= 0:
       continue
-    # Of a component that is 0 or its most, a range is its most.
+    # The range of a component that is 0 or its maximum is the maximum.
     most = max((x for x in ranges if x is not None), default=0.0)
     if not most or 0.97 * most <= means.min() <= most * 1.0001:
       found[f"reward/{name}"] = float(means[-1])
@@ -366,7 +366,7 @@ def proxy_up_truth_down(history: History) -> Numbers | None:
   if rewards is None or trend(rewards) < SIGNIFICANT:
     return None
   before, now = sum(accuracy[:2]) / 2, sum(accuracy[-2:]) / 2
-  # Of the difference of two means of two evaluations each.
+  # Deviation of the difference of two means of two evaluations each.
   deviation = math.sqrt(0.25 / max(history.stage.num_eval, 1))
   # Five values that fall all the time have z = −2.2.
   if mann_kendall(accuracy) > -2 or now > before - max(0.03, 2 * deviation):
@@ -482,7 +482,7 @@ ALWAYS = {
   UNSCORED: "config.rewards.max_unscored=1.0",
   SHORT: "config.rl.when_short='fewer'",
 }
-PREFIX = "alarm/"  # Of the metrics of alarms.
+PREFIX = "alarm/"  # Prefix of the metrics of alarms.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -59,7 +59,7 @@ from grpo_jax.types import PyTree
 _SALTS = (0x9E3779B9, 0x7F4A7C15)
 _SMALL = 1 << 20  # Elements that a CPU hashes faster than it compiles.
 _TINY = 1 << 12  # Elements that NumPy hashes faster than a block is hashed.
-_BLOCK = 1 << 16  # Words.
+_BLOCK = 1 << 16  # Words of a block.
 
 
 def of_leaves(tree: PyTree) -> dict[str, str]:
@@ -180,9 +180,9 @@ _MARKER = "grpo_jax_checkpoints.txt"
 _MARKER_TEXT = "Checkpoints of one grpo_jax run; each number is a step.\n"
 _EXTRA = "grpo_jax_extra"
 _CHECKSUMS = "grpo_jax_checksums"
-_DIGEST = "grpo_jax_sha256"  # Of both.
+_DIGEST = "grpo_jax_sha256"  # Of extra and checksums.
 _STEP = "grpo_jax_step"  # The name of the folder when it was saved.
-# Until every process sees a new file; NFS may take half a minute.
+# Seconds until every process sees a new file; NFS may take half a minute.
 _VISIBLE_SECONDS = 60.0
 _SHOWN = 5  # Differing arrays that an error lists.
 
@@ -421,8 +421,8 @@ class Checkpoints:
     """
     step = self._existing(step)
     checkpointer = self._checkpointer()
-    # Keys travel as raw data: Orbax would keep their type in a file of its
-    # own, and return plain integers without a word where that file is lost.
+    # Keys are saved as raw data: Orbax would keep their type in a file of its
+    # own, and would return plain integers without an error if it were lost.
     abstract_data = jax.tree.map(_abstract_data, abstract_state)
     saved, extra, sums = self._read(lambda: self._metadata(step), step)
     self._check_arrays(
@@ -593,7 +593,9 @@ class Checkpoints:
       return
     except (ValueError, OSError) as error:
       cause = _first_cause(error)
-      if os.strerror(errno.ENOSPC) in str(error):  # It may be a long way down.
+      if os.strerror(errno.ENOSPC) in str(
+        error
+      ):  # It may be deep in the chain.
         cause = "no space is left on the device"
     # Raised outside the handler, so that unfinished work of threads is freed
     # here, as in `_read`.

@@ -19,7 +19,7 @@ from absl import logging
 _DURATIONS = "/jax/core/compile/"
 _BACKEND = "/jax/core/compile/backend_compile_duration"
 _HIT = "/jax/compilation_cache/cache_hits"
-# Programs that are compiled sooner are not kept: looking for them takes longer.
+# Programs that compile faster are not cached: a lookup would take longer.
 _SMALL_S = 1.0
 _NESTED = 10_000  # Events that may lie within one.
 
@@ -70,7 +70,7 @@ class Clock:
     self._within: collections.deque[tuple[float, float]] = collections.deque(
       maxlen=_NESTED
     )
-    self._is_found = False  # The program that is being made.
+    self._is_found = False  # If the current program is cached.
 
   @property
   def seconds(self) -> float:
@@ -140,7 +140,7 @@ def _warn_of_strangers(folder: str) -> None:
   if not path.is_dir():
     return  # It will be made, or it is in a bucket.
   found = path.stat()
-  # A group that has the number of a user is that user's own.
+  # A group with the number of the user is the user's own.
   by_group = found.st_mode & stat.S_IWGRP and found.st_gid != found.st_uid
   if by_group or found.st_mode & stat.S_IWOTH or found.st_uid != os.getuid():
     logging.warning(

@@ -107,7 +107,7 @@ def start(
     if missing and "coordinator_address" in str(error):
       return  # JAX has found no cluster.
     raise
-  except RuntimeError as error:  # Or that process 0 has no address yet.
+  except RuntimeError as error:  # Also if process 0 has no address yet.
     if "before any JAX calls" in str(error):
       raise ValueError(
         "JAX was asked for devices before the processes of the run met, perhaps"
@@ -160,7 +160,7 @@ def _own(coordinator: str | None) -> str | None:
     with socket.socket(family) as probe:
       probe.bind((host.strip("[]"), 0))
   except OSError:
-    return None  # A name, or the address of what passes on to this machine.
+    return None  # A name, or the address of a proxy for this machine.
   return f"{host}:{port}"
 
 
@@ -447,7 +447,7 @@ class Watch:
       else:
         entries = {f"{_KEY}/0": client.key_value_try_get(f"{_KEY}/0")}
     except jax.errors.JaxRuntimeError:
-      return  # Process 0 is not there yet, or no more; `_judge` will tell.
+      return  # Process 0 has not started, or is gone; `_judge` decides.
     now = time.monotonic()
     for key, text in entries.items():
       process, entry = int(key.rpartition("/")[2]), json.loads(text)
@@ -507,7 +507,7 @@ class Watch:
       verdict: The reason.
       tell: True if the other processes can be told.
     """
-    with self._ending:  # Never given back: one message is enough.
+    with self._ending:  # Never released: one message is enough.
       tell = tell and is_main()
       if tell:
         self._own["verdict"] = verdict
@@ -529,7 +529,7 @@ class Watch:
   def _described(self) -> str:
     try:
       return self._describe()
-    except Exception as error:  # The network may be what is lost.
+    except Exception as error:  # The network may be lost.
       return f"What is saved cannot be read: {error}."
 
   def _end_by_abort(self) -> NoReturn:

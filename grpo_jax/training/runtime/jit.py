@@ -144,7 +144,7 @@ class Program:
       with self._slots.reading(inputs):
         return function(*arguments)
 
-    named = getattr(function, "func", function)  # Of a partial function.
+    named = getattr(function, "func", function)  # A partial function has it.
     with_numbers.__name__ = getattr(named, "__name__", "program")
     if donate is not None:
       options["donate_argnums"] = donate + 1

@@ -82,7 +82,7 @@ def _file(workdir: pathlib.Path) -> Iterator[None]:
         workdir,
         error.strerror,
       )
-    # The owner before may have removed the file that was opened here.
+    # A former owner may have removed the file that was opened here.
     with contextlib.suppress(FileNotFoundError):
       if os.path.samestat(os.fstat(descriptor), path.stat()):
         break
@@ -129,7 +129,7 @@ class _Object:
     bucket, _, folder = str(workdir).removeprefix("gs://").partition("/")
     name = f"{folder.rstrip('/')}/{NAME}".lstrip("/")
     self._blob = storage.Client().bucket(bucket).blob(name)
-    self._generation = 0  # That of the object as last written here; 0: none.
+    self._generation = 0  # Of the object as last written here; 0: none.
 
   def take(self) -> None:
     """Creates the object, or takes over that of a dead owner.
@@ -197,7 +197,7 @@ class _Object:
     while not over.wait(_RENEW_S):
       try:
         found = self._written(self._generation)
-      except Exception as error:  # Of the network, of any kind.
+      except Exception as error:  # Any error of the network.
         logging.warning("%s: the lock was not renewed: %s", NAME, error)
         continue
       if found is not None:

@@ -49,8 +49,8 @@ SAMPLES = "samples.jsonl"
 CONFIG = "config.json"
 RESULT = "result.json"
 ENVIRONMENT = "environment.json"
-_UPLOAD_SECONDS = 60.0  # Between two writings of an object that grows.
-# They differ between equal runs, and metrics.jsonl must not.
+_UPLOAD_SECONDS = 60.0  # Seconds between two uploads of a growing object.
+# Metrics that differ between equal runs, which metrics.jsonl must not.
 _TIMING_PREFIXES = ("time/", "tokens_per_second")
 _PACKAGES = (
   "grpo_jax",
@@ -112,7 +112,7 @@ class MetricsLog:
       self._trackers.append(
         trackers.Wandb(self._workdir, wandb, config, commit.git())
       )
-    # A run that has started again has not ended.
+    # A run that was started again has not ended.
     (self._workdir / RESULT).unlink(missing_ok=True)
     self._files: dict[str, _File | _Object] = {}
     for name in (METRICS, TIMINGS, SAMPLES, traces.FILE, *more):

@@ -85,16 +85,16 @@ RULES: tuple[tuple[str, P], ...] = (
   (r"out/a", P("tensor", None, None, None)),  # [C, R, K, r]
   (r"(shared_)?down/a", P("tensor", None)),  # [F, r]
   (r"(out|(shared_)?down)/b", P(None, _FSDP)),  # [r, D]
-  (r"kernel(/codes)?/scale/(scale|mean)", P()),  # Of scales: small.
+  (r"kernel(/codes)?/scale/(scale|mean)", P()),  # Scales are small.
   (r"experts/\w+(/codes)?/scale/(scale|mean)", P()),
   (r"patch/kernel", P(None, _FSDP)),  # [F, D], of a tower.
   (r"places/embedding", P(None, _FSDP)),  # [side², D]
   (r"connector/kernel", P(None, _FSDP)),  # [merge² · D, D of the model]
   (r"(gate|up)/bias", P("tensor")),  # [F]
   (r"(patch|down|(\w+_)?norm)/bias", P()),  # [D]
-  (r"scale|router_bias", P()),  # Norms and biases of routers: small.
-  (r"value_head/(kernel|bias)", P()),  # [D], []: small too.
-  (r"scalars(/.+)?", P()),  # Of an algorithm.
+  (r"scale|router_bias", P()),  # Norms and biases of routers are small.
+  (r"value_head/(kernel|bias)", P()),  # [D], []; small too.
+  (r"scalars(/.+)?", P()),  # Scalars of an algorithm.
 )
 _COMPILED = tuple(
   (re.compile(rf"(.*/)?({pattern})(/codes)?(/int8|/nf4|/float8)?"), spec)

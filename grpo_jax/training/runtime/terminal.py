@@ -60,7 +60,7 @@ _ASCII = str.maketrans(
   {"–": "-", "…": "~", "≥": ">=", "≤": "<=", "→": "->", "×": "x", "·": "."}
 )
 
-Lines = Callable[[int], Sequence[Text]]  # Of a width, in columns.
+Lines = Callable[[int], Sequence[Text]]  # (width in columns) -> lines.
 
 
 def wrapped(text: str, width: int = COLUMNS) -> str:
@@ -398,14 +398,14 @@ def take_over_logging() -> None:
     root.addHandler(_Handler())
 
 
-UNSCORED = "unscored"  # The field that is shown where it is not 0.
+UNSCORED = "unscored"  # A field that is shown only if it is not 0.
 _MIN_BAR, _MAX_BAR = 5, 24  # Characters between the brackets.
 _MAX_LIVE_BAR = 60
 _REDRAW_SECONDS = 0.1
 _PLAIN_SECONDS = 30.0
 _RECENT = 48  # Steps behind a trend.
 _PACE = 20  # Steps behind an ETA.
-_NUM_TRENDS = 2  # Sparklines that are worth more than a further field.
+_NUM_TRENDS = 2  # Sparklines that come before a further field.
 _SPARKS, _NUM_SPARKS = "▁▂▃▄▅▆▇█", 8
 
 
@@ -647,7 +647,7 @@ def sparkline(values: Sequence[float]) -> str:
 def _mean(values: Sequence[float]) -> float:
   try:
     return statistics.fmean(values)
-  except OverflowError:  # Of the sum.
+  except OverflowError:  # The sum overflows.
     return sum(x / len(values) for x in values)
 
 
@@ -756,7 +756,7 @@ class Progress:
     self._recent: dict[str, collections.deque[float]] = {}
     self._view: Status | None = None
     self._start = clock()
-    self._time = self._start  # Of the view.
+    self._time = self._start  # Time of the view.
     self._next_time = -math.inf
     self._is_shown = True
 

@@ -18,9 +18,9 @@ from grpo_jax.settings import groups as groups_lib
 from grpo_jax.training.runtime import files, traces
 
 WANDB_ID = "wandb_id.txt"
-# Of all texts of a start, so that the file stays small.
+# Bytes of all texts of a start, so that the file stays small.
 _TEXT_BYTES = 1 << 20
-_SHOWN_CHARACTERS = 400  # Of a prompt, and of a completion.
+_SHOWN_CHARACTERS = 400  # Characters of a prompt, and of a completion.
 _TABLE_ROWS = 500
 # Settings that do not affect what is learnt.
 _NO_HPARAMS = ("checkpoint", "health", "hosts", "log", "mesh")
