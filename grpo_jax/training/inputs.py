@@ -164,10 +164,10 @@ def _files(value: str) -> Iterator[files_lib.Path]:
 
 
 def _of_folder(folder: files_lib.Path) -> Iterator[files_lib.Path]:
-  """Yields the files that a run reads of a folder: a checkpoint, a run or a
-  tokenizer.
+  """Yields the files that a run reads of a folder.
 
-  Of any other folder there are none.
+  The folder is a checkpoint, a run or a tokenizer; of another one there are
+  none.
   """
   described = folder / "config.json"
   if not described.exists():

@@ -370,8 +370,7 @@ class Together:
 
 
 class Programs(NamedTuple):
-  """The programs of a phase for all runs; each array has a leading axis of
-  runs.
+  """The programs of a phase; each array has a leading axis of runs.
 
   Attributes:
     step: (numbers of the runs, states, batches, rollouts if they were drawn
@@ -391,9 +390,7 @@ def _make_programs(
   mesh: Mesh,
   side_by_side: bool,
 ) -> list[Programs]:
-  """Makes the programs of each phase, and traces them to find where runs
-  differ.
-  """
+  """Makes the programs of each phase; their trace finds where runs differ."""
   alone = sharding.make_mesh(1)
   first = settings[0]
   found: list[Programs] = []
@@ -483,9 +480,7 @@ def _of_runs(
 def _check_programs(
   of_phase: Programs, mesh: Mesh, num_runs: int, state: PyTree, batch: PyTree
 ) -> None:
-  """Traces the programs for shapes of one run; an error shows where runs
-  differ.
-  """
+  """Traces programs for shapes of one run; an error shows where runs differ."""
   states, batches = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct((num_runs, *x.shape), x.dtype),
     (state, batch),

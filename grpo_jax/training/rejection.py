@@ -1,5 +1,4 @@
-"""Rejection sampling: completions that a phase keeps, and phases that imitate
-them.
+"""Rejection sampling: phases that keep completions or imitate them.
 
 A phase of the kind "rejection" draws completions, has them scored, and keeps
 right ones: at most `keep.most` of each prompt, in a file beside the log,
@@ -59,8 +58,7 @@ def keep(
   step: int,
   outcome: executors.StepResult,
 ) -> KeptCompletions:
-  """Returns the kept completions of a step; every process calls it, and gets
-  all.
+  """Returns the kept completions of a step; all processes call it, and get all.
 
   Args:
     config: Settings of the run.
@@ -199,8 +197,9 @@ def open_source(
 def _path(
   config: config_lib.RunConfig, workdir: files_lib.Path, index: int, name: str
 ) -> files_lib.Path:
-  """The file that a phase calls `name`; of earlier phases of that name the
-  last.
+  """The file that a phase calls `name`.
+
+  Of several earlier phases of that name, the last one counts.
   """
   earlier = [at for at in files(config) if config.phases[at] == name]
   earlier = [at for at in earlier if at < index]

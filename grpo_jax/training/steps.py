@@ -31,8 +31,7 @@ class Stepper(Protocol):
     """
 
   def places(self, run: OpenRun) -> Any:
-    """Returns the places in its pool of the prompts that a run draws next, [P]
-    int32.
+    """Returns the places in its pool of a run's next prompts, [P] int32.
 
     Waits for the step that chooses them.
     """
@@ -142,9 +141,7 @@ class Recorder:
 
   @contextlib.contextmanager
   def advancing(self) -> Iterator[None]:
-    """Surrounds the start of a step; the first step compiles, and this is
-    shown.
-    """
+    """Surrounds the start of a step; shows that the first one compiles."""
     with contextlib.ExitStack() as stack:
       if not self._is_compiled:
         stack.enter_context(terminal.waiting(f"{self._name}: compiling"))
@@ -159,8 +156,9 @@ class Recorder:
     is_due: bool,
     is_probed: bool,
   ) -> None:
-    """Waits for step `done` of the phase; evaluates and looks at canaries if
-    due.
+    """Records step `done` of the phase; evaluates and looks at canaries if due.
+
+    The call waits for the step.
 
     Raises:
       FloatingPointError: The loss or gradient of the only run is not finite.

@@ -277,9 +277,7 @@ class Tracer:
     chosen: dict[int, tuple[str, ...]],
     heads: dict[str, np.ndarray],
   ) -> list[traces.Group]:
-    """Returns the chosen groups; every process calls this, and gets all of
-    them.
-    """
+    """Returns the chosen groups; all processes call it, and get all groups."""
     size = len(heads["reward"]) // self._num_prompts
     logp, clipped = (None, None) if found is None else found
     arrays = trace_rows.read_arrays(written, logp, clipped)
@@ -352,9 +350,7 @@ class Tracer:
 
 
 def _fed(outcome: executors.StepResult) -> dict[int, tuple[int, dict]]:
-  """Returns number and record of each prompt that this process feeds, by its
-  id.
-  """
+  """Returns number and record of each prompt that this process feeds, by id."""
   batch = outcome.batch
   assert batch is not None
   numbers = batch.numbers or [-1] * len(batch.records)

@@ -43,8 +43,8 @@ def coefficients(
     has_base: True if differences are added to a base.
 
   Raises:
-    ValueError: The number of weights is another one, a weight is not finite, or
-      their sum without a base is not 1.
+    ValueError: No run is named, there are not as many weights as runs, a weight
+      is not finite, or the weights without a base do not add up to 1.
   """
   if not count:
     raise ValueError("merge: no runs are named; needed is one or more.")

@@ -39,7 +39,7 @@ class HeldOut:
     name: str,
     parts: step.Phase,
   ):
-    """Fixes the prompts, draws and compiles nothing yet.
+    """Fixes the prompts; draws and compiles nothing yet.
 
     Args:
       config: Settings of the run.

@@ -21,8 +21,7 @@ _CONSENSUS = 64  # maj@64 is cons@64 in papers.
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-  """The chance that k of the samples, drawn without replacement, have a right
-  one.
+  """Chance that k of the samples, drawn without replacement, hold a right one.
 
       1 − C(n − c, k) / C(n, k), as a product that cannot overflow.
 

@@ -622,8 +622,8 @@ def jit_step(mesh: Mesh, function: Callable, parts: step.Phase) -> jit.Program:
 
   def stage(state, *inputs):
     state, metrics, *written = function(state, *inputs, parts=parts)
-    # The new state gets the shardings of the old one. Otherwise the compiler may
-    # choose others, and the next step would not fit them.
+    # The new state gets the shardings of the old one. Otherwise the compiler
+    # may choose others, which the next step would not fit.
     state = sharding.constrain_state(mesh, state)
     metrics = jax.lax.with_sharding_constraint(metrics, whole)
     return state, metrics, *(sharding.constrain_written(mesh, written))

@@ -10,7 +10,7 @@ row has failed, all scores of the row are NaN, so that it is unscored. If
 contexts are compacted, a row is an episode while it is played, and each of its
 contexts is a row of the rollout (`episodes.py`).
 
-Several processes all go on until no row of any of them does.
+With several processes, all go on until no row of any of them does.
 """
 
 from __future__ import annotations

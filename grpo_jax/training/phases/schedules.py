@@ -37,7 +37,7 @@ def pool(
   """Returns the pool of the phase `name`; reads its prompts.
 
   Raises:
-    ValueError: The prompts have no end, or a step needs more of them.
+    ValueError: Not all prompts can be read, or a step needs more of them.
   """
   phase = config.section(name)
   where = f"config.{name}.schedule"

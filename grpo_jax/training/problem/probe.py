@@ -1,4 +1,4 @@
-"""A call of the reward functions before anything is compiled."""
+"""Calls the reward functions once, before anything is compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors for rows that no verifier could score.
+"""Messages about rows that no verifier could score.
 
 A row that fails alone is left out of the loss. A verifier that fails on most
 rows has a defect, and a run that goes on trains on the rest, or on nothing.

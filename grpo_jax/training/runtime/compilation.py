@@ -70,7 +70,7 @@ class Clock:
     self._within: collections.deque[tuple[float, float]] = collections.deque(
       maxlen=_NESTED
     )
-    self._is_found = False  # If the current program is cached.
+    self._is_found = False  # True: the program was cached.
 
   @property
   def seconds(self) -> float:
