@@ -1,9 +1,9 @@
 """Rewards of completions: functions of arrays, functions of text, and models.
 
-A `RewardSum` adds up the rewards of a phase. Functions of text are asked on the
-host between two halves of a step; everything else is part of the compiled
-program, also functions that read text as arrays of bytes. `judge` makes the
-reward of a run from its settings.
+A `RewardSum` adds up the rewards of a phase. Functions of text, and models over
+HTTP, are asked on the host between two halves of a step. Everything else is
+part of the compiled program, also functions that read text as arrays of bytes.
+`judge` makes the reward of a run from its settings.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ RULES: tuple[tuple[str, P], ...] = (
   (r"out/a", P("tensor", None, None, None)),  # [C, R, K, r]
   (r"(shared_)?down/a", P("tensor", None)),  # [F, r]
   (r"(out|(shared_)?down)/b", P(None, _FSDP)),  # [r, D]
-  (r"kernel(/codes)?/scale/(scale|mean)", P()),  # Scales are small.
+  (r"kernel(/codes)?/scale/(scale|mean)", P()),  # Scales of scales: small.
   (r"experts/\w+(/codes)?/scale/(scale|mean)", P()),
   (r"patch/kernel", P(None, _FSDP)),  # [F, D], of a tower.
   (r"places/embedding", P(None, _FSDP)),  # [side², D]
