@@ -42,7 +42,7 @@ def test_nothing_found_is_status_1_and_a_wrong_name_2():
 
 @pytest.mark.parametrize("size", [1, 30, 300])
 def test_long_values_go_on_below(size):
-  one = program.documented.Setting("rl.name", "x " * size, "y", "What it is.")
+  one = program.setting_docs.Setting("rl.name", "x " * size, "y", "What it is.")
   lines = "\n".join(program.table([one])).splitlines()
   assert all(len(line) <= 80 for line in lines)
   assert "".join(lines).count("x") == size
@@ -50,6 +50,6 @@ def test_long_values_go_on_below(size):
 
 def test_long_names_do_not_touch_their_values():
   name = "reward_model.optimizer.stochastic_rounding"
-  one = program.documented.Setting(name, False, False, "What it is.")
+  one = program.setting_docs.Setting(name, False, False, "What it is.")
   row = program.table([one])[2]
   assert row.splitlines() == [f"  {name}", " " * 38 + f"{False!s:<20}False"]

@@ -232,9 +232,7 @@ def test_a_failed_box_is_no_wrong_answer(monkeypatch):
     def _command(self, *arguments):
       return ["/bin/false"]
 
-  monkeypatch.setattr(
-    code.sandbox_lib, "require", lambda kind: Broken("process")
-  )
+  monkeypatch.setattr(code.box_lib, "require", lambda kind: Broken("process"))
   with pytest.raises(RuntimeError, match="could not be made"):
     _score("f = lambda x: 2 * x", _CALLS)
 

@@ -260,12 +260,12 @@ def test_a_reply_with_calls_says_so(loaded):
   speaker = served.speaker_of(
     loaded, endpoint_lib.calls_of(lambda text: Parsed)
   )
-  request = endpoint_lib.serving_requests.parse(
+  request = endpoint_lib.requests.parse(
     {**ASK, "tools": [{"function": {}}]}, True
   )
   ids = loaded.problem.tokenizer.encode("abc")
   numbers = np.zeros(3, np.float32)
-  drawn = endpoint_lib.serving.Drawn(ids, numbers, numbers, numbers, True)
+  drawn = endpoint_lib.engine.Generated(ids, numbers, numbers, numbers, True)
   reply = speaker.reply(request, ids, drawn, "n", False)
   assert reply.finish_reason == "tool_calls"
   assert reply.said == "abc"

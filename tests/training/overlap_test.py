@@ -78,7 +78,7 @@ def make_parts(staleness, learning_rate=0.1):
 @functools.cache
 def train(staleness, learning_rate=0.1) -> Trained:
   parts, events = make_parts(staleness, learning_rate), []
-  program = executors.programs.Program
+  program = executors.jit.Program
 
   def spied(function, *places, **options):
     compiled = program(function, *places, **options)
@@ -92,7 +92,7 @@ def train(staleness, learning_rate=0.1) -> Trained:
 
   on_host = OnHost(events)
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(executors.programs, "Program", spied)
+    patch.setattr(executors.jit, "Program", spied)
     advance = executors.make_driver(on_host, sharding.make_mesh(1), parts)
   state = tiny.make_state(parts)
   states, metrics = [], []
