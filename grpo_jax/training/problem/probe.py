@@ -22,7 +22,7 @@ _NUM_RECORDS = 4
 _NEEDED = (
   "Needed is a function (prompts, completions, ids, extras) or, as in TRL,"
   " (prompts, completions, answer, **kwargs), all lists of one row (with"
-  " functions.of_group of all completions of a prompt), that returns a list"
+  " registry.of_group of all completions of a prompt), that returns a list"
   " with a number for each row, or None where it does not apply."
 )
 
