@@ -1,7 +1,8 @@
-"""What a transformer is, without what it computes: sizes, switches, a prefix.
+"""Sizes and switches of a transformer, and the prefix that decoding reads.
 
-The modules that compute (`attention.py`, `paged.py`, `blocks.py` and
-`transformer.py`) know this one, and it knows none of them.
+Nothing is computed here. The modules that compute (`attention.py`, `paged.py`,
+`blocks.py` and `transformer.py`) import this module, and it imports none of
+them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:  # Settings read this file, without JAX.
 
   from grpo_jax.types import PyTree
 
-# What a run decides, and not the checkpoint that it starts from.
+# Fields that a run decides, and not the checkpoint from which the run starts.
 FIELDS_OF_A_RUN = (
   "dtype",
   "param_dtype",
@@ -31,7 +32,7 @@ FIELDS_OF_A_RUN = (
   "long_context",
 )
 
-# What the fields of these names may be.
+# Values of the fields of these names.
 ATTENTION_FORMS = ("auto", "plain", "splash", "cudnn")
 DECODE_FORMS = ("plain", "paged")
 EXPERT_FORMS = ("auto", "dense", "blocked", "ragged", "megablox")
@@ -51,8 +52,8 @@ _CHOICES = {
 }
 
 
-# What the numbers of an architecture may be; checked before anything of their
-# size is made, or counted through.
+# Ranges of the numbers of an architecture. They are checked before an array of
+# such a size is made, and before anything is counted through.
 _WIDTH, _MANY = ranges.Range(1, 2**20), ranges.Range(1, 2**16)
 LORA_RANKS = ranges.Range(1, 2**16)
 TOWER_KINDS = ("siglip", "qwen2_5_vl", "qwen3_vl")
@@ -112,24 +113,24 @@ class TowerConfig:
   """Sizes of a vision tower.
 
   Attributes:
-    kind: Its family; see `vision_towers.py`.
-    width: Width of its residual stream.
-    num_layers: Number of its blocks.
-    num_heads: Heads of its attention; they divide the width.
-    mlp_width: Width inside its MLP.
+    kind: The family; see `vision_towers.py`.
+    width: Width of the residual stream.
+    num_layers: Number of blocks.
+    num_heads: Heads of attention; they divide the width.
+    mlp_width: Width inside the MLP.
     patch_size: Rows and columns of pixels of a patch.
     channels: Numbers of a pixel.
     merge: Rows and columns of patches that become one token of the language
       model.
     side: Rows and columns of the table of learned positions.
     norm_eps: Added to variances, or mean squares, before the root.
-    frames: Frames of a patch; a tower that also reads videos takes an image
-      for so many equal ones (2 in Qwen's).
-    window: Rows and columns of tokens of a window, outside of which patches
-      see nothing but in `full_layers` (Qwen2.5-VL); 0 for no windows.
-    full_layers: Layers without windows, from 0.
-    deep_layers: Layers of which features are made too, for as many first layers
-      of the language model (Qwen3-VL).
+    frames: Frames of a patch; a tower that also reads videos treats an image
+      as so many equal frames (2 in Qwen's).
+    window: Rows and columns of tokens of a window; patches see only their own
+      window, except in `full_layers` (Qwen2.5-VL). 0 for no windows.
+    full_layers: Layers without windows, counted from 0.
+    deep_layers: Layers whose outputs also become features, one for each of the
+      first layers of the language model (Qwen3-VL).
   """
 
   kind: str = "siglip"
@@ -219,20 +220,20 @@ class Architecture:
     num_layers: Number of blocks.
     num_heads: Query heads.
     num_kv_heads: Key and value heads; divides `num_heads`.
-    mlp_width: Width inside the SwiGLU; with experts that of the layers
-      without.
+    mlp_width: Width inside the SwiGLU; in a mixture, of the layers without
+      experts.
     head_dim: Width of a head, even; None for `width / num_heads`.
     rope_theta: Base of the rotary wavelengths.
     norm_eps: Added to mean squares before the root.
     qk_norm: RMSNorm on queries and keys: "head" over each head (Qwen3),
       "projection" over all heads of a token (OLMo-2), or "none".
     qkv_bias: Biases on queries, keys and values (Qwen2).
-    out_bias: A bias on what attention adds to the residual stream (gpt-oss).
-    attention_sinks: For each head a score of no key, which takes a share of
-      the weights (gpt-oss).
-    latent_width: Of the latent vector of a token that keys and values of all
-      heads are made of (DeepSeek's MLA; see `blocks.py`); 0 for heads of their
-      own.
+    out_bias: A bias on the output of attention (gpt-oss).
+    attention_sinks: A score of each head that belongs to no key and takes a
+      share of the weights (gpt-oss).
+    latent_width: Width of the latent vector of a token, from which keys and
+      values of all heads are made (DeepSeek's MLA; see `blocks.py`); 0 for
+      keys and values without a latent vector.
     query_latent_width: The same for queries; 0 for queries made directly.
     value_dim: Width of a value with `latent_width`; None for `head_dim`.
     tied_embeddings: Whether the head is the transposed embedding table.
@@ -240,9 +241,9 @@ class Architecture:
       both, OLMo-2 only those after.
     norm_plus_one: Norms multiply by 1 + scale (Gemma).
     scale_embeddings: Multiply embeddings by √width (Gemma).
-    activation: Of the gate: "silu", or "gelu" in its tanh form (Gemma); or
-      "clamped", gate · σ(a · gate) · (up + 1) of what is clamped to a limit
-      (gpt-oss).
+    activation: Activation of the gate: "silu", or "gelu" in its tanh form
+      (Gemma), or "clamped" (gpt-oss): gate · σ(a · gate) · (up + 1), where
+      gate and up are clamped to a limit.
     swiglu_limit: Bound of gate and up of "clamped".
     swiglu_slope: Slope a of the gate x·sigmoid(a·x) of "clamped".
     attention_scale: Factor of the scores; None for head_dim^−½.
@@ -260,32 +261,33 @@ class Architecture:
       YaRN, in wavelengths per original context, and that context, tokens.
     rope_truncate: Whether YaRN's bounds are rounded to whole channels.
     rope_amplitude: Factor of cosines and sines (YaRN, LongRoPE).
-    rope_short_factors, rope_long_factors: LongRoPE's, for each wavelength, in
-      the original context and beyond it.
-    long_context: Whether the long factors serve, for sequences of any length:
-      a run decides once, so that a token's log-prob does not depend on how
-      long its sequence becomes.
+    rope_short_factors, rope_long_factors: LongRoPE's factors, one for each
+      wavelength, in the original context and beyond it.
+    long_context: Whether the long factors are used, for sequences of any
+      length. A run decides once, so that a token's log-prob does not depend on
+      how long its sequence becomes.
     rotary_width: Channels of a head that positions turn, the first ones, or
       with `latent_width` the last ones; None for all.
     rotary_interleaved: Whether neighbouring channels are a pair (GLM-4,
       DeepSeek), and not those half of the width apart.
-    rope_sections: Pairs of channels that are turned by the time, the row and
-      the column of what an image shows (Qwen's M-RoPE); of text all three are
-      its position. Empty: all pairs by one position.
+    rope_sections: Numbers of pairs of channels that are turned by the time, the
+      row and the column of a token of an image (Qwen's M-RoPE); all three of a
+      text token are its position. Empty: one position turns all pairs.
     rope_sections_mixed: Whether rows and columns take every third pair in turn
       (Qwen3-VL), and not one range after the other (Qwen2.5-VL).
     num_experts: Experts in the place of each layer's MLP; 0 for none.
-    experts_per_token: How many of them a token takes.
+    experts_per_token: Number of experts that a token takes.
     expert_width: Width inside an expert's SwiGLU.
-    num_dense_layers: First layers of a mixture that have an MLP (DeepSeek).
-    shared_width: Width of an MLP beside the experts that every token takes; 0
-      for none.
+    num_dense_layers: Number of the first layers of a mixture that have an MLP
+      instead of experts (DeepSeek).
+    shared_width: Width of an MLP beside the experts, which every token takes;
+      0 for none.
     expert_biases: Whether routers and experts have biases (gpt-oss).
-    router_scores: What a router makes of its logits: "softmax" over all
-      experts, or "sigmoid" of each (DeepSeek-V3).
-    router_groups, groups_per_token: Groups of neighbouring experts, and from
-      how many of them, the best by the sum of their two largest scores, a
-      token takes its experts.
+    router_scores: Function of a router's logits: "softmax" over all experts,
+      or "sigmoid" of each (DeepSeek-V3).
+    router_groups, groups_per_token: Number of groups of neighbouring experts,
+      and the number of groups from which a token takes its experts. The best
+      groups are those with the largest sums of their two largest scores.
     router_scale: Factor of the weights.
     norm_topk: Whether the weights of a token's experts add up to 1
       (Qwen3-MoE), or are their shares of the distribution over all (OLMoE).
@@ -297,22 +299,23 @@ class Architecture:
       (TPU; see `paged.py`).
     experts: Form in which experts are computed, "dense", "blocked", "ragged"
       or "megablox" (TPU); "auto" for the one that the backend is best at.
-    remat: What the backward pass recomputes of a block instead of keeping it:
-      "none"; "dots" (all but products with weights and kernels of attention),
-      which is as fast and takes half the memory; or "full".
+    remat: Activations of a block that the backward pass recomputes instead of
+      keeping them: "none"; "dots" (all but products with weights and kernels
+      of attention), which is as fast and takes half the memory; or "full".
     split_positions: Whether the devices along `tensor` share the positions of
-      what one block hands to the next, which each of them else holds whole: for
-      long completions. Sequences that do not divide stay whole.
+      the residual stream between two blocks, for long completions; else each
+      device holds all positions. Sequences that do not divide stay whole.
     prefill_chunk: Tokens of a prompt that are run at a time before sampling,
-      for long prompts; 0: all at once. What a layer computes inside then
-      exists for so many tokens; keys and values are kept for all. Each piece
-      is compiled. Not with attention "cudnn" or images.
-    cache_dtype: How keys and values are held while sampling: "model" (in
+      for long prompts; 0: all at once. The activations inside a layer then
+      exist for so many tokens; keys and values are kept for all. Each chunk is
+      compiled. Not with attention "cudnn" or images.
+    cache_dtype: Format of keys and values while sampling: "model" (in
       `dtype`), "bfloat16", or "int8" with a scale for each token and head.
-      The update never reads them, so its ratios stay what they are; the
-      sampler's log-probs are those of the model that reads rounded ones.
-    dtype: Of activations and matmul operands. Norm statistics, softmax and
-      logits are at least float32.
+      The update never reads the cache, so its ratios do not change; the
+      sampler's log-probs are those of a model that reads rounded keys and
+      values.
+    dtype: Dtype of activations and matmul operands. Norm statistics, softmax
+      and logits are at least float32.
     param_dtype: The dtype of the parameters.
   """
 
@@ -543,7 +546,7 @@ class Architecture:
 
   @property
   def without_experts(self) -> Self:
-    """What the first layers of a mixture are."""
+    """The architecture of a mixture's first layers, which have an MLP."""
     return dataclasses.replace(
       self,
       num_experts=0,
@@ -579,7 +582,7 @@ class Architecture:
     return self.num_heads // self.num_kv_heads
 
   def slides(self, layer: int) -> bool:
-    """Whether a layer sees the last `sliding_window` tokens only."""
+    """Returns True if a layer sees the last `sliding_window` tokens only."""
     if self.sliding_window is None:
       return False
     return self.sliding_layers[layer] if self.sliding_layers else True
@@ -591,8 +594,10 @@ class TransformerConfig(Architecture):
 
   Attributes:
     vocab_size: V.
-    tower: What reads the images of prompts; None for prompts of tokens only.
-    image_token: The placeholder, in whose places prompts show their images.
+    tower: The vision tower that reads the images of prompts; None for prompts
+      of tokens only.
+    image_token: The placeholder token, in whose places the features of images
+      are read.
     tower_trained: Whether the tower is trained; else it is frozen.
   """
 
@@ -615,7 +620,7 @@ class TransformerConfig(Architecture):
         f"model: image_token is {self.image_token}, and the vocabulary has the"
         f" ids 0 to {self.vocab_size - 1}; name the id of the placeholder."
       )
-    # Of a run whose checkpoint says the rest, it is known here only.
+    # If a checkpoint sets the rest, its `rope_scaling` is known only here.
     if self.long_context and self.rope_scaling != "longrope":
       raise ValueError(
         "model: long_context chooses the long factors of rope_scaling"
@@ -624,11 +629,12 @@ class TransformerConfig(Architecture):
 
 
 class Prefix(NamedTuple):
-  """What decoding reads of prompts; of completions, a cache of such layers.
+  """Keys and values of prompts, as decoding reads them.
 
-  Keys are stored transposed, so that both products of a decode step read the
-  cache in the order in which it lies. Milliseconds per step on 2 CPU cores (4
-  layers, width 256, 4 heads, 2 key/value heads, 64 rows; keys / values):
+  The cache of completions is a tuple of such layers. Keys are stored
+  transposed, so that both products of a decode step read the cache in the order
+  of its memory. Milliseconds per step on 2 CPU cores (4 layers, width 256, 4
+  heads, 2 key/value heads, 64 rows; keys / values):
 
   | slots | C K S / C S K | C K S both | C S K both | S C K both |
   |-------|---------------|------------|------------|------------|
@@ -636,17 +642,18 @@ class Prefix(NamedTuple):
   |   512 |            26 |         36 |         39 |         55 |
   |   513 |            27 |         38 |         80 |         55 |
 
-  With one array per layer and the layers unrolled a step at 192 slots takes 14
-  ms, with one stacked array 14 (26 in another round), 19 with a scan that
-  carries the stack, 25 with a scan that consumes and rebuilds it.
+  A step at 192 slots takes 14 ms with one array per layer and unrolled layers.
+  It takes 14 with one stacked array (26 in another round), 19 with a scan that
+  carries the stack, and 25 with a scan that consumes and rebuilds the stack.
 
   Attributes:
-    layers: Rotated keys [P, C, K, S] and values [P, C, S, K] of each layer, as
-      `attention.held` gives them; or pages of both, as `paged.held` does. With
-      `latent_width` keys are latent vectors [P, 1, K, S], and values None.
+    layers: Rotated keys [P, C, K, S] and values [P, C, S, K] of each layer from
+      `attention.held`, or pages of both from `paged.held`. With `latent_width`
+      keys are latent vectors [P, 1, K, S], and values None.
     mask: True on slots that hold a token.
-    end: Position of the first token of a completion, where that is not the
-      number of tokens of the prompt (`rope_sections` and images).
+    end: Position of the first token of a completion; None where that is the
+      number of tokens of the prompt. They differ with `rope_sections` and
+      images.
   """
 
   layers: tuple[PyTree, ...]

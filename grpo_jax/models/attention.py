@@ -1,8 +1,8 @@
-"""Softmax attention between projections, in the form that a backend is best at.
+"""Softmax attention between projections, in the form that suits a backend.
 
-`B` rows of `M` slots, which have keys, and whose last `L` have queries; `H`
-query heads of width `K`, `C` key/value heads, `R = H / C` queries per key. The
-same sum in three forms:
+`B` rows of `M` slots with keys, of which the last `L` have queries; `H` query
+heads of width `K`, `C` key/value heads, `R = H / C` queries per key. The same
+sum in three forms:
 
 | form   | runs on    | how                                      | keeps    |
 |--------|------------|------------------------------------------|----------|
@@ -10,15 +10,15 @@ same sum in three forms:
 | splash | TPU        | JAX's Pallas kernel: blocks, online sums | B·H·L·K  |
 | cudnn  | NVIDIA GPU | cuDNN's fused kernel, as a custom call   | B·H·L·K  |
 
-`plain` is what the others are tested against. A decode step has the same sum in
-the form of `cached`, or in that of `paged.py`.
-The kernels skip the blocks that the causal mask or the window hides, and know
-of padding only through [B, M]: no mask [B, L, M] exists. cuDNN's counts the
-first query as the first key, so it serves where every slot has a query, L = M.
+The other forms are tested against `plain`. A decode step computes the same sum
+with `cached`, or with `paged.py`. The kernels skip the blocks that the causal
+mask or the window hides. They read padding only from a mask [B, M]: no mask
+[B, L, M] exists. cuDNN's kernel counts the first query as the first key, so it
+can be used only where every slot has a query, L = M.
 
-Neither kernel was run on the device that it is for. Splash was interpreted on
-a CPU, and compiled for TPU v5e and v5p; cuDNN's call was lowered, and what
-surrounds it was run around JAX's own form of the same function.
+Neither kernel was run on its own device. Splash was interpreted on a CPU, and
+compiled for TPU v5e and v5p. cuDNN's call was lowered, and the code around it
+was run with JAX's plain form of the same function.
 
 MiB of temporaries on each device, compiled by libtpu 0.0.42 for a gradient of 4
 layers in bfloat16, 2 rows of 2047 slots a device; and GB that this program
@@ -30,16 +30,15 @@ reads and writes, the layers counted once (experiments/benchmarks/attention.py):
 | Qwen3 0.6B, v5p, yes             | 1866, 15.2 |  410,  6.2 |
 | Gemma 2 2B, v5e, yes             | 1644, 17.7 | 1283, 13.0 |
 
-Splash does not multiply less: it skips what is hidden and computes the scores
+Splash does not multiply less: it skips hidden blocks, but computes the scores
 twice more for the gradient.
 
-Masks for JAX's splash kernel that take no time for long sequences.
-
-Which blocks the kernel visits is found out block by block when it is traced,
-and JAX's masks then compute a bool for each pair of tokens: with 131 072 of
-them some minutes for each mask. What a causal mask or a window shows depends
-on the distance of two tokens alone, so that all blocks of one distance are
-equal, and almost all of them are all True or all False.
+Masks of the splash kernel are made here too (`of_distance`), because JAX's own
+are slow. When the kernel is traced, it asks block by block for the mask, and
+JAX's masks compute a bool for each pair of tokens: with 131 072 tokens that
+takes some minutes for each mask. A causal mask or a window depends only on the
+distance of two tokens. So all blocks of one distance are equal, and almost all
+blocks are all True or all False.
 """
 
 from __future__ import annotations
@@ -60,12 +59,12 @@ from grpo_jax.types import ROW_AXES, PyTree
 
 
 def of_distance(shape: tuple[int, int], window: int | None, before: int) -> Any:
-  """A mask of the splash kernel by which tokens see those before them.
+  """A causal mask for the splash kernel, quick to make for long sequences.
 
   Args:
-    shape: Queries and keys.
+    shape: Numbers of queries and of keys.
     window: Tokens that a query sees, itself included; None for all before it.
-    before: Keys before the one of the first query.
+    before: Number of keys before the key of the first query.
   """
   # Other platforms need not import Pallas.
   from jax.experimental.pallas.ops.tpu import splash_attention
@@ -79,9 +78,10 @@ _CLASSES: dict[type, type] = {}
 
 
 def _quick(of: type) -> type:
-  """A subclass that computes the blocks of each distance once.
+  """A subclass of a mask that computes the blocks of each distance once.
 
-  One class for each, since equal masks are of equal classes.
+  There is one subclass for each class, because equal masks must have equal
+  classes.
   """
   if of not in _CLASSES:
 
@@ -97,7 +97,7 @@ def _quick(of: type) -> type:
         if key not in blocks:
           block = super().__getitem__(slices)
           if block.all() or not block.any():
-            # One array for all of a kind: memory.
+            # One array for all blocks of a kind, to save memory.
             kind = ("all", bool(block.flat[0]), *key[1:])
             block = blocks.setdefault(kind, block)
           blocks[key] = block
@@ -107,13 +107,13 @@ def _quick(of: type) -> type:
   return _CLASSES[of]
 
 
-_LANES = 128  # Slots that a TPU kernel takes at least, and in multiples of.
+_LANES = 128  # Numbers of slots that a TPU kernel takes are multiples of this.
 
 Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def capped(x: jax.Array, cap: float) -> jax.Array:
-  """x while it is small beside the cap; never beyond it."""
+  """cap · tanh(x / cap): nearly x where x is small, never beyond the cap."""
   return cap * jnp.tanh(x / cap)
 
 
@@ -130,16 +130,16 @@ def plain(
   mask: jax.Array,  # [B, L, M] bool
   sinks: jax.Array | None = None,  # [C, R]
 ) -> jax.Array:  # [B, L, C, R, K]
-  """Softmax attention; a query that may see nothing gets a finite answer.
+  """Softmax attention; a query that sees no key gets a finite result.
 
-  Values may have another width than keys. `sinks` are scores of no key.
+  Values may have another width than keys. `sinks` are scores without a key.
   """
   num_rows, length, num_kv_heads, queries, width = q.shape
-  # Matmuls and not einsums, which put k on the left; XLA:CPU then takes twice
-  # as long for a decode step (with 192 slots).
+  # Matmuls and not einsums: einsum puts k on the left, and XLA:CPU then takes
+  # twice as long for a decode step (with 192 slots).
   stacked = (num_rows, num_kv_heads, queries * length)
   q = jnp.moveaxis(q, 1, 3).reshape(*stacked, width)  # [B, C, R · L, K]
-  # Wide at once: XLA then need not round the product.
+  # Widened at once, so that XLA need not round the product.
   scores = masked.wide(q @ k)
   scores = scores.reshape(num_rows, num_kv_heads, queries, length, -1)
   weights = _weights(config, scores, mask, sinks).astype(v.dtype)
@@ -152,7 +152,7 @@ def _weights(config, scores, mask, sinks=None):  # [B, C, R, L, M], [B, L, M]
   scores = masked.wide(scores) * scale(config)
   if config.attention_softcap is not None:
     scores = capped(scores, config.attention_softcap)
-  # Not -inf: the row of a padding query is masked whole and would be NaN.
+  # Not -inf: a padding query sees no key, and its row would be NaN.
   lowest = jnp.finfo(scores.dtype).min
   scores = jnp.where(mask[:, None, None], scores, lowest)
   if sinks is None:
@@ -171,20 +171,21 @@ def held(
   k: jax.Array,  # [..., K, M]
   v: jax.Array | None,  # [..., M, K]
 ) -> tuple[PyTree, PyTree]:
-  """Keys and values as a cache holds them; of latent vectors, no values.
+  """Keys and values in the format of the cache (`config.cache_dtype`).
+
+  "int8" saves memory, and time where a product can read narrow numbers.
+  Compiled by libtpu 0.0.42 for TPU v5e (2 layers of 8 key/value heads of 128,
+  bfloat16, 64 rows of 1024 slots, 8 prompts of 512), the cache takes 281 MiB
+  instead of 544, temporaries 70 instead of 130, and a third fewer bytes are
+  read. XLA:CPU widens one layer at a time before its products, and takes
+  longer: 55 ms for a step with int8 and 102 with bfloat16, instead of 20 (4
+  layers, width 256, 64 rows, 256 slots).
 
   Returns:
-    Two arrays of `config.cache_dtype`; or for "int8" two of {"int8": codes,
-    "scale": [..., 1, M] or [..., M, 1]}, a scale for each token and head, by
-    which no code is ever multiplied (see `cached`).
-
-  Memory is saved, and time where the product can read what is narrow. Compiled
-  by libtpu 0.0.42 for TPU v5e (2 layers of 8 key/value heads of 128, bfloat16,
-  64 rows of 1024 slots, 8 prompts of 512): the cache takes 281 MiB and not 544,
-  temporaries 70 and not 130, and a third fewer bytes are read. XLA:CPU widens
-  one layer at a time before its products, and takes longer: 55 ms for a step
-  with int8 and 102 with bfloat16, not 20 (4 layers, width 256, 64 rows, 256
-  slots).
+    Two arrays of `config.cache_dtype`; for "int8" two of {"int8": codes,
+    "scale": [..., 1, M] or [..., M, 1]}, with a scale for each token and head,
+    by which no code is ever multiplied (see `cached`). The second is None for
+    latent vectors, which have no values.
   """
   if config.cache_dtype == "int8":
     keys = quantization.to_int8(k, (-2,))
@@ -195,7 +196,7 @@ def held(
 
 
 def _values(config, held):  # (held [..., K, M], held [..., M, K] or None)
-  """Values; of latent vectors, the first channels of what serves as keys."""
+  """Values; with latent vectors, the first channels of the keys."""
   keys, values = held
   if not config.latent_width:
     return values
@@ -225,16 +226,16 @@ def cached(
   mask: jax.Array,  # [B, L, S + M] bool
   sinks: jax.Array | None = None,  # [C, R]
 ) -> jax.Array:  # [B, L, C, R, K]
-  """`plain` for a few queries a row, whose first keys are shared.
+  """`plain` for a few queries a row, whose first keys are shared by rows.
 
-  With codes in the cache the scale of a key multiplies its scores, and the
-  scale of a value its weights:
+  If the cache holds codes, the scale of a key multiplies its scores, and the
+  scale of a value multiplies its weights:
 
       q · (s c) = s (q · c)        Σ_m w_m (s_m c_m) = Σ_m (w_m s_m) c_m
 
-  Each prefix is read once for the B / P adjacent rows that have it. With 64
-  rows of 8 prompts of 512 tokens and 64 tokens more (4 layers, width 256) a
-  decode step takes 16 ms on a CPU; with a copy for each row it took 26.
+  Each prefix is read once for its B / P adjacent rows. With 64 rows of 8
+  prompts of 512 tokens and 64 tokens more (4 layers, width 256) a decode step
+  takes 16 ms on a CPU; with a copy of the prefix for each row it took 26.
   """
   num_rows, length, num_kv_heads, queries, width = q.shape
   num_prefixes, _, _, num_shared = jax.tree.leaves(prefix[0])[0].shape
@@ -277,10 +278,10 @@ def ring(
   v: jax.Array | None,  # [B, C, 1, K]
   sinks: jax.Array | None = None,  # [C, R]
 ) -> tuple[jax.Array, tuple[PyTree, PyTree]]:
-  """`cached` after a key and a value are written to a slot of all rows.
+  """Writes a token's key and value to one slot of all rows, then attends.
 
   Returns:
-    What is attended, [B, 1, C, R, K], and `own` with the token.
+    The result of `cached`, [B, 1, C, R, K], and `own` with the token.
   """
   new = held(config, k, v)
 
@@ -306,13 +307,16 @@ def in_places(
   v: jax.Array | None,  # [B, C, L, K]
   sinks: jax.Array | None = None,  # [C, R]
 ) -> tuple[jax.Array, tuple[PyTree, PyTree]]:
-  """`cached` after keys and values are written, each row's to its own slots.
+  """Writes keys and values to slots of each row's own, then attends.
 
   Args:
-    places: Slots of the tokens; those of M or more are nowhere.
+    config: The transformer's config.
+    prefix, own, mask, q, sinks: As in `cached`.
+    places: Slots of the tokens; tokens with slots of M or more are not written.
+    k, v: Keys and values of the tokens.
 
   Returns:
-    What is attended, [B, L, C, R, K], and `own` with the tokens.
+    The result of `cached`, [B, L, C, R, K], and `own` with the tokens.
   """
   keys, values = held(config, k, v)
   rows = jnp.arange(len(places))[:, None]
@@ -333,11 +337,11 @@ def in_places(
 
 
 def views(config, visible, of_query, of_key):
-  """Masks [B, L, M] of a sliding layer, and of one that sees everything.
+  """Masks [B, L, M] of a sliding layer, and of a layer that does not slide.
 
   Args:
-    config: The transformer's.
-    visible: [B, L, M], what a layer that does not slide sees.
+    config: The transformer's config.
+    visible: [B, L, M], mask of a layer that does not slide.
     of_query: [B, L, 1], positions of queries.
     of_key: [B, M], positions of keys.
   """
@@ -363,23 +367,23 @@ def splash(
 ) -> jax.Array:  # [B, L, C, R, K]
   """Causal attention by the splash kernel.
 
-  The queries are scaled before the product and rounded to their dtype once
-  more than in `plain`. Padding is a segment of its own: its queries see
-  padding, themselves at least, and stay finite.
+  The queries are scaled before the product, and so are rounded to their dtype
+  once more than in `plain`. Padding is a segment of its own: its queries see
+  padding, at least themselves, and stay finite.
 
   Args:
-    config: The transformer's; its sizes, scale and soft-cap are used.
+    config: The transformer's config; its sizes, scale and soft-cap are used.
     window: Tokens that a query sees, itself included; None for all before it.
-    mask: True on tokens, which follow each other without holes: slots are
-      counted in the place of tokens.
-    q, k, v: As `Attention.project` makes them.
+    mask: True on tokens, which must follow each other without gaps, because
+      the kernel counts slots and not tokens.
+    q, k, v: As `Attention.project` returns them.
     interpret: Run the kernel's program on any backend, slowly.
   """
   num_rows, length, num_kv_heads, queries, width = q.shape
   num_heads = num_kv_heads * queries
   before = mask.shape[1] - length  # Slots without a query.
   padded = _whole_lanes(length)
-  # Each query has its own slot among the keys, also those of the padding.
+  # Each query has its own slot among the keys, padding included.
   padded_keys = _whole_lanes(before + padded)
   block_q, block_kv = (
     next(size for size in (512, 256, 128) if slots % size == 0)
@@ -438,16 +442,18 @@ def cudnn(
 ) -> jax.Array:  # [B, L, C, R, K]
   """Causal attention by cuDNN's fused kernel; the arguments are `splash`'s.
 
-  The kernel knows padding on the right only, as a length for each row. So the
-  rows are rotated until their tokens come first, and back. The other way, a
-  mask [B, 1, L, L], is added to the scores as a bias: it takes memory, has a
-  gradient that nobody wants, and no block is skipped for it.
+  The kernel supports padding only on the right, as a length for each row. So
+  the rows are rotated until their tokens come first, and rotated back after.
+  The alternative is a mask [B, 1, L, L], which is added to the scores as a
+  bias: it takes memory, has a gradient that is not needed, and skips no block.
 
   Args:
-    implementation: Of `jax.nn.dot_product_attention`; "xla" for its plain form.
+    config, window, mask, q, k, v: As in `splash`.
+    implementation: Implementation of `jax.nn.dot_product_attention`; "xla" for
+      its plain form.
   """
   num_rows, length, num_kv_heads, queries, width = q.shape
-  # In JAX 0.10 the gradient refuses odd lengths.
+  # In JAX 0.10 the gradient does not support odd lengths.
   even = length + length % 2
   start = jnp.argmax(mask, axis=1)[:, None]  # [B, 1]
   # An empty row sees one slot: softmax over nothing is NaN.
@@ -456,14 +462,14 @@ def cudnn(
 
   def rotated(x, shift):  # [B, even, heads, K]
     slots = (jnp.arange(even) + shift) % even  # [B, even]
-    # Unique: a gradient whose entries may meet is added up one by one.
+    # Unique: else the gradient adds up entries one by one, as they may meet.
     return x.at[jnp.arange(num_rows)[:, None], slots].get(
       unique_indices=True, mode="promise_in_bounds"
     )
 
   def tokens_first(x):  # [B, L, heads, K] -> [B, even, heads, K]
-    # What the kernel writes beside the tokens is nowhere promised, in values
-    # or gradients. Zeros stand there: here for the gradients.
+    # The kernel does not promise its values or gradients at padding. They are
+    # set to 0; this line is for the gradients.
     x = jnp.where(present, x, 0)
     x = jnp.pad(x, ((0, 0), (0, even - length), (0, 0), (0, 0)))
     return rotated(x, start)
@@ -484,7 +490,7 @@ def cudnn(
 
 
 def _splash_lacks(config) -> str:
-  """What the kernel needs and has not got, or nothing."""
+  """A need of the splash kernel that is not met, in words; "" if all are."""
   if mesh.platform() not in ("tpu", "cpu"):
     return f"a TPU (or a CPU, to be interpreted), and not a {mesh.platform()}"
   if config.dtype == "float64":
@@ -495,9 +501,9 @@ def _splash_lacks(config) -> str:
 
 
 def _cudnn_lacks(config) -> str:
-  # Compiling ahead there is no GPU to ask; 8.0 is the least that will do.
+  # A program compiled ahead of time has no GPU to ask; 8.0 is the least needed.
   capability = getattr(jax.devices()[0], "compute_capability", "8.0")
-  # AMD's are names, "gfx942".
+  # AMD's capabilities are names, such as "gfx942".
   number = float(capability) if capability[:1].isdigit() else 0.0
   if mesh.platform() != "gpu" or number < 8:
     return "an NVIDIA GPU of compute capability 8.0 or more"
@@ -517,12 +523,12 @@ def _cudnn_lacks(config) -> str:
 
 
 def form(config: TransformerConfig) -> str:
-  """Names what whole sequences are attended with: plain, splash or cudnn.
+  """Names the form of attention in whole sequences: plain, splash or cudnn.
 
-  "auto" is splash on TPUs, cuDNN on GPUs where it can be, and plain elsewhere.
+  "auto" is splash on TPUs and cuDNN on GPUs, if the kernel can run; else plain.
 
   Raises:
-    ValueError: `config.attention` asks for a kernel that cannot serve here.
+    ValueError: `config.attention` asks for a kernel that cannot run here.
   """
   lacks = {"splash": _splash_lacks, "cudnn": _cudnn_lacks}
   if config.attention == "auto":
@@ -537,7 +543,7 @@ def form(config: TransformerConfig) -> str:
 
 
 def continues(config: TransformerConfig) -> bool:
-  """Whether queries may begin after the keys do, as `over_sequences` says."""
+  """Returns True if keys may come before the first query (`num_before`)."""
   return form(config) != "cudnn"
 
 
@@ -547,25 +553,25 @@ def over_sequences(
   positions: jax.Array,  # [B, M]
   num_before: int = 0,
 ) -> Callable[[jax.Array], Attend]:
-  """How the layers attend in whole sequences, or in the end of them.
+  """The attention function of each layer for whole sequences, or their ends.
 
-  Within `jax.set_mesh(mesh)` each device runs a kernel on the rows that it
-  holds along `ROW_AXES`, and on the key/value heads with their queries along
-  `tensor`; on all of what does not divide evenly.
+  Within `jax.set_mesh(mesh)` each device runs a kernel on its own rows along
+  `ROW_AXES`, and on its own key/value heads and their queries along `tensor`;
+  on all rows or heads if they do not divide evenly.
 
   Args:
-    config: The transformer's.
-    mask: True on tokens, which follow each other without holes.
-    positions: Number of tokens before each one.
-    num_before: M − L, slots at the start that have keys only.
+    config: The transformer's config.
+    mask: True on tokens, which follow each other without gaps.
+    positions: Number of tokens before each token.
+    num_before: M − L, the number of slots at the start that have only keys.
 
   Returns:
-    A function of whether a layer slides, [] bool, to one of its queries
-    [B, L, C, R, K], keys [B, C, K, M] and values [B, C, M, K] to what is
-    attended, [B, L, C, R, K]; finite on padding.
+    A function from `slides`, [] bool, of a layer to the attention of the layer.
+    That is a function from queries [B, L, C, R, K], keys [B, C, K, M] and
+    values [B, C, M, K] to the result [B, L, C, R, K]; finite on padding.
 
   Raises:
-    ValueError: As `form` does.
+    ValueError: As in `form`.
   """
   chosen = form(config)
   if chosen == "plain":
@@ -597,7 +603,7 @@ def over_sequences(
   if mesh.size() > 1:
     rows = mesh.split(mask.shape[0], *ROW_AXES)
     heads = mesh.split(config.num_kv_heads, "tensor")
-    # check_vma: the splash kernel does not say over which axes its results
+    # check_vma: the splash kernel does not say over which mesh axes its results
     # vary.
     local = jax.shard_map(
       local,

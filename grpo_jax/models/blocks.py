@@ -1,31 +1,30 @@
 """One block of a transformer: norms, projections, MLP or experts, positions.
 
-Flax describes the block; `transformer.py` has the stack of them, and the
+The block is a Flax module; `transformer.py` has the stack of blocks, and the
 letters of the shapes.
 
-Multi-head latent attention: one vector of a token for keys and values.
-
-`H` query heads; of a token the cache holds `N` channels c, which its values and
-the `K − turned` channels of its keys without positions are made of, and the
-`turned` channels of its keys that positions have turned, the same for all
-heads:
+With multi-head latent attention a token has one vector for the keys and values
+of all `H` query heads. The cache holds [c; t]: `N` channels c, and `turned`
+channels t. The values are made of c, and so are the `K − turned` channels of
+the keys without positions. The channels t are those of the keys that positions
+have turned, the same for all heads:
 
     k_h = [U_h c; t],    v_h = V_h c,    score = q_h · k_h
 
-Two forms of the same sum:
+There are two forms of the same sum:
 
-- Whole sequences are attended after keys and values of all heads are made.
+- In whole sequences, keys and values of all heads are made before attention.
 - A decode step reads [c; t] alone: U_h moves to the query, V_h behind the sum,
 
       q_h · k_h = [U_hᵀ q_h; q_turned] · [c; t],
       Σ_m w_m v_hm = V_h Σ_m w_m c_m,
 
   which is grouped-query attention of H queries to a single head of N + turned
-  channels, whose first N are the values too. So the cache is that of
-  `attention.cached` with one head, and without values of its own.
+  channels, whose first N are also the values. So the cache is that of
+  `attention.cached` with one head, and without separate values.
 
-DeepSeek-V3 (H = 128, K = 192, values of 128, N = 512, turned 64) so holds 576
-numbers for a token of a layer, and not 128 · (192 + 128) = 40960.
+For example, DeepSeek-V3 (H = 128, K = 192, values of 128, N = 512, turned 64)
+holds 576 numbers for a token of a layer, instead of 128 · (192 + 128) = 40960.
 
 Source: DeepSeek-AI, "DeepSeek-V2", arXiv:2405.04434, Section 2.1 and
 Appendix C.
@@ -47,7 +46,7 @@ from grpo_jax.models import rope as rope_lib
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import masked
 
-# Of the norms of latent vectors, whatever the model's: no config.json has it.
+# ε of the norms of latent vectors in every model: no config.json has it.
 NORM_EPS = 1e-6
 
 
@@ -61,7 +60,7 @@ def expanded(
   kv_up: Callable[[jax.Array], jax.Array],  # [..., N] -> [..., H, plain + V]
   vectors: jax.Array,  # [B, 1, N + turned, M]
 ) -> tuple[jax.Array, jax.Array]:  # [B, H, K, M], [B, H, M, V]
-  """Keys and values of all heads."""
+  """Makes the keys and values of all heads from latent vectors."""
   vectors = jnp.moveaxis(vectors[:, 0], -1, 1)  # [B, M, N + turned]
   kv, turned = jnp.split(vectors, [config.latent_width], axis=-1)
   k, v = jnp.split(kv_up(kv), [plain_width(config)], axis=-1)
@@ -75,7 +74,7 @@ def absorbed(
   kernel: jax.Array,  # [N, H, plain + V]
   q: jax.Array,  # [B, L, H, 1, K]
 ) -> jax.Array:  # [B, L, 1, H, N + turned]
-  """Queries to latent vectors."""
+  """Queries that are multiplied by latent vectors instead of keys."""
   width = plain_width(config)
   plain, turned = jnp.split(q[..., 0, :], [width], axis=-1)
   plain = jnp.einsum("blhk,nhk->blhn", plain, kernel[..., :width])
@@ -87,7 +86,7 @@ def released(
   kernel: jax.Array,  # [N, H, plain + V]
   attended: jax.Array,  # [B, L, 1, H, N]
 ) -> jax.Array:  # [B, L, H, 1, V]
-  """Values of what was attended."""
+  """Values of all heads from the weighted sums of latent vectors."""
   kernel = kernel[..., plain_width(config) :]
   v = jnp.einsum("blhn,nhv->blhv", attended[:, :, 0], kernel)
   return v[..., None, :]
@@ -130,11 +129,12 @@ class RMSNorm(nn.Module):
 
 
 def residual_init(config: TransformerConfig) -> nn.initializers.Initializer:
-  """Small, so that a block starts near the identity.
+  """Initializer of small kernels, so that a block starts near the identity.
 
-  With Flax's default the blocks drown the embedding, and which token stood
-  there is learnt late: 500 supervised steps on two-digit addition ended at a
-  loss of 1.06 nats with it and at 0.32 with this.
+  With Flax's default the outputs of the blocks are large beside the embedding,
+  and the model learns late which token it reads: 500 supervised steps on
+  two-digit addition ended at a loss of 1.06 nats with Flax's default and at
+  0.32 with this.
 
   Source: Radford et al., "Language Models are Unsupervised Multitask
   Learners", 2019, Section 2.3 (the factor for the depth).
@@ -145,8 +145,8 @@ def residual_init(config: TransformerConfig) -> nn.initializers.Initializer:
 class Attention(nn.Module):
   """Projections of grouped-query attention; `attention.py` has the rest.
 
-  The fused kernel is [D, C, R + 2, K]: for each key/value head its R queries,
-  its key and its value, so that a mesh can split C and keep a head together.
+  The fused kernel is [D, C, R + 2, K]: the R queries, the key and the value of
+  each key/value head. So a mesh can split C and keep a head together.
   """
 
   config: TransformerConfig
@@ -192,9 +192,9 @@ class Attention(nn.Module):
 
 
 class Expansion(nn.Module):
-  """x W for latent vectors x [..., N] and W [N, H, K], which is asked for too.
+  """x W for latent vectors x [..., N] and W [N, H, K]; W can be read alone.
 
-  So a decode step need not expand what it has cached (see `blocks.py`).
+  A decode step reads W, so that it need not expand its cache.
   """
 
   config: TransformerConfig
@@ -214,12 +214,12 @@ class Expansion(nn.Module):
     return jnp.tensordot(x, kernel, axes=1)
 
   def whole(self) -> jax.Array:  # [N, H, K]
-    """W in the model's dtype; adapters are added where this is called."""
+    """W in the model's dtype; `lora` intercepts this call to add adapters."""
     return jnp.asarray(self.kernel, self.config.dtype)
 
 
 class LatentAttention(nn.Module):
-  """Projections of multi-head latent attention; `blocks.py` has the rest."""
+  """Projections of multi-head latent attention; see the module's docstring."""
 
   config: TransformerConfig
 
@@ -247,10 +247,11 @@ class LatentAttention(nn.Module):
     )
 
   def project(self, x, rope):  # x [B, L, D], rope 2 · [B, L, turned / 2]
-    """Queries [B, L, H, 1, K] and latent vectors [B, 1, N + turned, L]; None.
+    """Queries [B, L, H, 1, K], latent vectors [B, 1, N + turned, L], and None.
 
-    A latent vector is what a token's keys without positions and its values are
-    made of, followed by what of its keys positions have turned.
+    The first N channels of a latent vector make a token's values and the
+    channels of its keys without positions. The others are the channels of its
+    keys that positions have turned.
     """
     config = self.config
     if config.query_latent_width:
@@ -270,21 +271,21 @@ class LatentAttention(nn.Module):
     return q[..., None, :], jnp.moveaxis(vectors, 1, -1)[:, None], None
 
   def expanded(self, q, vectors):
-    """Queries, and keys [B, H, K, M] and values [B, H, M, V] of vectors."""
+    """Queries, and keys [B, H, K, M] and values [B, H, M, V] of all heads."""
     config = self.config
     return q, *expanded(config, self.kv_up, vectors)
 
   def absorbed(self, q):
-    """Queries [B, L, 1, H, N + turned] to the latent vectors themselves."""
+    """Queries [B, L, 1, H, N + turned] that latent vectors are keys of."""
     return absorbed(self.config, self.kv_up.whole(), q)
 
   def released(self, attended):
-    """Values [B, L, H, 1, V] of attended latent vectors [B, L, 1, H, N]."""
+    """Values [B, L, H, 1, V] of sums of latent vectors [B, L, 1, H, N]."""
     return released(self.config, self.kv_up.whole(), attended)
 
 
 class MLP(nn.Module):
-  """down(activation(gate(x)) · up(x)), or as `_gated` says."""
+  """down(activation(gate(x)) · up(x)), or the "clamped" form of `_gated`."""
 
   config: TransformerConfig
   inner: int | None = None  # None for the config's `mlp_width`.
@@ -306,7 +307,7 @@ class MLP(nn.Module):
 
 
 def _gated(config: TransformerConfig) -> experts.Gated:
-  """What a gate makes of `up`, elementwise."""
+  """Function (gate, up) -> hidden vector of an MLP, elementwise."""
   if config.activation == "clamped":
     limit, slope = config.swiglu_limit, config.swiglu_slope
 
@@ -320,7 +321,7 @@ def _gated(config: TransformerConfig) -> experts.Gated:
 
 
 class ExpertKernels(nn.Module):
-  """The parameters of the experts; the first axis counts them."""
+  """The parameters of the experts; the first axis is the expert."""
 
   config: TransformerConfig
 
@@ -356,14 +357,14 @@ class ExpertKernels(nn.Module):
 
 
 class MoE(nn.Module):
-  """A router and the experts among which it chooses for each token."""
+  """A router, and the experts from which it chooses for each token."""
 
   config: TransformerConfig
 
   @nn.compact
   def __call__(self, x, kept=None, bias=None):  # [N, D], [N, k], [E]
     config = self.config
-    # Near-ties decide which experts run, and bfloat16 makes many of them; so
+    # Near-ties decide which experts run, and bfloat16 makes many near-ties; so
     # does a float32 product at the default precision of a TPU.
     router = nn.Dense(
       config.num_experts,
@@ -398,9 +399,13 @@ class MoE(nn.Module):
 
 
 class RouterInputs(NamedTuple):
-  """What a layer's router is told, each None where there is nothing to tell.
+  """Inputs of a layer's router; None where an input is not given.
 
-  In `_forward` and `_decode` with an axis of layers, which comes first.
+  In `_forward` both have a leading axis of layers.
+
+  Attributes:
+    kept: Experts to take instead of the best ones.
+    bias: Added to the router's scores for the choice of experts.
   """
 
   kept: jax.Array | None = None  # [B, L, k] int32
@@ -408,7 +413,7 @@ class RouterInputs(NamedTuple):
 
 
 class Block(nn.Module):
-  """One layer: on whole sequences, or one token further with a cache."""
+  """One layer, for whole sequences or for tokens that continue a cache."""
 
   config: TransformerConfig
 
@@ -455,23 +460,28 @@ class Block(nn.Module):
     return jax.tree.map(lambda z: z.reshape(*rows, -1), (y, routed))
 
   def __call__(self, x, rope, attend, router, before=None):
-    """On whole sequences, where `attend` takes queries, keys and values.
+    """Runs the block on whole sequences, or on the ends of sequences.
 
-    With `before`, keys [B, C, K, S - 1] and values [B, C, S - 1, K] of what
-    rows continue, on what comes after those.
+    Args:
+      x: The residual stream [B, L, D].
+      rope: Cosines and sines, as `rotary` returns them.
+      attend: (queries, keys, values) -> the result of attention.
+      router: Inputs of the router.
+      before: Keys [B, C, K, S - 1] and values [B, C, S - 1, K] of the tokens
+        that the rows continue; None for whole sequences.
 
     Returns:
       The new x [B, L, D]; keys [B, C, K, L] and values [B, C, L, K], or latent
-      vectors and None as `LatentAttention.project` makes them; the
-      router's probabilities [B, L, E] and choices [B, L, k], or None.
+      vectors and None as `LatentAttention.project` returns them; the router's
+      probabilities [B, L, E] and choices [B, L, k], or None.
     """
     q, k, v = self._project(x, rope)
     keys, values = k, v
     if before is not None:
-      # One softmax over joined keys. Two blocks of scores, with the prompt's
-      # in one product for all its rows, took 7.4 ms and not 9.6 in a gradient
-      # of 8 rows of 128 tokens after 63 (2 % of the update), and 8.2 and not
-      # 6.6 for 64 tokens after 15.
+      # One softmax over concatenated keys. The alternative is two blocks of
+      # scores, with one product for all rows of a prompt. For a gradient of 8
+      # rows of 128 tokens after 63 it took 7.4 ms instead of 9.6 (2 % of the
+      # update), but for 64 tokens after 15 it took 8.2 instead of 6.6.
       keys = jnp.concatenate([before[0], k], axis=-1)
       if v is not None:
         values = jnp.concatenate([before[1], v], axis=-2)
@@ -482,7 +492,7 @@ class Block(nn.Module):
     return x, (k, v), routed
 
   def decode(self, x, rope, attend, router):  # [B, 1, D]
-    """Runs the block on one token, which `attend` also writes to a cache."""
+    """Runs the block on tokens that `attend` also writes to the cache."""
     q, k, v = self._project(x, rope)
     if self.config.latent_width:
       q = self.attention.absorbed(q)
@@ -501,7 +511,7 @@ def rotary(
   dtype = jnp.promote_types(config.dtype, jnp.float32)
   frequencies = rope_lib.frequencies(config, dtype)
   of_pairs = positions[..., None]
-  if positions.ndim == 3:  # Each pair is turned by one of the three.
+  if positions.ndim == 3:  # One of the three coordinates turns each pair.
     of_pairs = jnp.moveaxis(positions, 0, -1)[..., rope_lib.rows(config)]
   angles = of_pairs.astype(dtype) * frequencies
   cos, sin = jnp.cos(angles), jnp.sin(angles)
@@ -513,11 +523,12 @@ def rotary(
 def rotate(
   x, rope, interleaved=False
 ):  # [B, L, C, R, K], 2 · [B, L, turned / 2]
-  """Turns pairs of the first `turned` channels, and keeps the others.
+  """Turns pairs of the first `turned` channels, and keeps the other channels.
 
   Channels (i, i + turned / 2) are a pair, as in Llama and Qwen. With
-  `interleaved` (2 i, 2 i + 1) are, and come back in the order of the others,
-  which products of queries and keys do not depend on.
+  `interleaved` channels (2 i, 2 i + 1) are a pair. They are returned in the
+  order (i, i + turned / 2) too; products of queries and keys do not depend on
+  the order.
   """
   cos, sin = (table[:, :, None, None, :] for table in rope)
   width = 2 * cos.shape[-1]
@@ -537,7 +548,7 @@ def projected(
   h: jax.Array,  # [..., D]
   kernel: jax.Array,  # [D, V], of the same dtype
 ) -> jax.Array:  # [..., V]
-  """h W with sums, and a result, in float32."""
+  """h W with sums and result in at least float32."""
   # Sums in float32 cost nothing on an accelerator and spare the logits the
   # rounding to bfloat16.
   wide = jnp.promote_types(h.dtype, jnp.float32)
@@ -550,13 +561,13 @@ def _projected_forward(h, kernel):
 
 def _projected_backward(saved, d_logits):
   h, kernel = saved
-  # Rounded, as all gradients of activations are: with float32 on one side both
-  # products would be products in float32, which units for bfloat16 do not do.
+  # Rounded, as all gradients of activations are. With float32 on one side both
+  # products would be float32 products, which bfloat16 units cannot compute.
   d_logits = d_logits.astype(h.dtype)
   rows = tuple(range(h.ndim - 1))
-  # The states on the left, which XLA:CPU copies and turns; JAX's own rule has
-  # it turn the gradient of the logits, which is larger, and takes a third
-  # longer for both products.
+  # The states are on the left, so that XLA:CPU copies and transposes them.
+  # With JAX's own rule it transposes the gradient of the logits, which is
+  # larger, and takes a third longer for both products.
   d_kernel = jnp.tensordot(h, d_logits, axes=(rows, rows))
   return jnp.matmul(d_logits, kernel.T), d_kernel
 

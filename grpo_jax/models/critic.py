@@ -1,11 +1,11 @@
-"""Critics made of a policy: its trunk, or a copy of it, with a value head.
+"""Critics made from a policy: its trunk, or a copy of it, with a value head.
 
 The value of a state is a linear function of the hidden state from which the
 policy would predict the next token. The head starts at 0, so that the first
 advantages are returns without a baseline.
 
-A reward model is a critic that has read a token before it says something of
-it: its number at a completion's end token is of the whole completion.
+A reward model is a critic whose values come after each token instead of before:
+its value at a completion's end token is a score of the whole completion.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ def make_critic(
   """A critic for the states of a policy.
 
   Args:
-    policy: What is to be judged.
-    trunk: "own": a copy of the policy, from which the critic moves away on its
-      own. The base of adapters is not copied, both have adapters of their own.
+    policy: The policy whose states are valued.
+    trunk: "own": a copy of the policy, which is trained apart from it. The base
+      of adapters is not copied; policy and critic have adapters of their own.
       The load of experts is balanced in the policy only; `freeze` may keep the
       "router" as it was.
       "shared": the policy's hidden states, as constants; the critic is a head.
-    freeze: Names in the paths of parameters of an own trunk that stay what
-      they were in the policy, such as "attention" or "embed".
+    freeze: Names in the paths of parameters of an own trunk, such as
+      "attention" or "embed", that keep the policy's values.
 
   Raises:
-    ValueError: The trunk is unknown, or a shared one is to be frozen; or, from
-      `init`, no parameter has the name.
+    ValueError: The trunk is unknown, or `freeze` is set with a shared trunk;
+      or, from `init`, no parameter has such a name.
   """
   if trunk not in ("own", "shared"):
     raise ValueError(
@@ -75,8 +75,8 @@ def make_reward_model(
   Args:
     policy: The trunk.
     freeze: As in `make_critic`.
-    is_alone: Whether it comes from outside of the run, and has nothing of the
-      run's policy.
+    is_alone: Whether the reward model comes from outside of the run, and shares
+      no parameter with the run's policy.
   """
   made = make_critic(after_tokens(policy), "own", freeze)
   return dataclasses.replace(made, trunk_params=_alone) if is_alone else made
@@ -91,8 +91,8 @@ def reward_params(
   """Parameters of a reward model that was not made from the run's policy.
 
   Args:
-    trunk: Parameters of its trunk, of which no other model has a part.
-    frozen: What else its trunk reads, of the group "frozen" of a policy.
+    trunk: Parameters of its trunk, which no other model shares.
+    frozen: The group "frozen" of the trunk's policy.
     head: Kernel [D] and bias [].
     freeze: As in `make_critic`.
 
@@ -107,7 +107,7 @@ def reward_params(
 
 
 def parted_anew(params: PyTree, freeze: Sequence[str]) -> PyTree:
-  """A reward model with other parts of its trunk frozen than it had."""
+  """Parameters of a reward model, with a new choice of frozen parts."""
   trained, frozen = params["trained"], params["frozen"]
   trunk = _merged(trained["trunk"], frozen.get("trunk", {}))
   inherited = frozen.get("inherited", {})
@@ -115,10 +115,10 @@ def parted_anew(params: PyTree, freeze: Sequence[str]) -> PyTree:
 
 
 def after_tokens(policy: Policy) -> Policy:
-  """The policy whose `hidden` gives the state after each completion token.
+  """The policy with a `hidden` that returns states after completion tokens.
 
-  It is run over one slot more, and the first state, which has read nothing of
-  the completion, is dropped. Recorded experts are not taken.
+  The trunk is run over one more slot, and the first state, which has read no
+  completion token, is dropped. Recorded choices of experts are not used.
   """
 
   def hidden(
@@ -185,13 +185,13 @@ def _shared_trunk(params: PyTree, policy_params: PyTree) -> PyTree:
 def _init_own(
   policy_params: PyTree, freeze: tuple[str, ...], unread: tuple[str, ...]
 ) -> PyTree:
-  """A copy, since a step gives the memory of the policy's arrays away."""
+  """A copy of the policy's parameters, because a step donates the originals."""
   trunk = {
     name: value
     for name, value in policy_params["trained"].items()
     if name not in unread
   }
-  # What never moves is not copied: it is looked up in the policy.
+  # Frozen base and tower are not copied: they are read from the policy.
   own = {
     k: v
     for k, v in policy_params["frozen"].items()
@@ -203,7 +203,7 @@ def _init_own(
 
 
 def _parted(trunk: PyTree, freeze: tuple[str, ...]) -> PyTree:
-  """A trunk as two trees, of what is trained and of what is frozen."""
+  """Splits a trunk into trees of trained and of frozen parameters."""
   names = {
     _key(entry)
     for path, _ in jax.tree_util.tree_leaves_with_path(trunk)
@@ -254,6 +254,6 @@ def _without_none(tree):
 
 
 def _merged(x: PyTree, y: PyTree) -> PyTree:
-  """Two trees of dictionaries that have no leaf in common, as one."""
+  """Merges two trees of dictionaries that have no leaf in common."""
   both = x.keys() & y.keys()
   return {**x, **y, **{name: _merged(x[name], y[name]) for name in both}}

@@ -1,4 +1,4 @@
-"""Mixture of experts: which experts a token takes, and what they make of it.
+"""Mixture of experts: the router's choice, and the experts' weighted sum.
 
 Array functions of one layer. `N` tokens, `E` experts of width `F`, of which a
 token takes `k`. The same sum in four forms:
@@ -10,14 +10,14 @@ token takes `k`. The same sum in four forms:
 | ragged   | tokens sorted by expert, `jax.lax.ragged_dot` | 1 on TPU, or E  |
 | megablox | the same, with JAX's Pallas kernel for TPUs   | 1, whole tiles  |
 
-(as multiples of N·k·D·F). Compiled by libtpu 0.0.42 for TPU v5e `ragged_dot`
-and its gradient by the tokens are kernels; the gradient by the experts'
-parameters is not, and multiplies all tokens for every expert: 8.0 times what is
-needed with 8 experts, 32.1 times with 32, where megablox has 1.0. So megablox
-is the default on TPUs. No form was run on one.
+(as multiples of N·k·D·F). If libtpu 0.0.42 compiles `ragged_dot` for TPU v5e,
+the product and its gradient by the tokens are kernels. The gradient by the
+experts' parameters is not: it multiplies all tokens for every expert, which is
+8.0 times the multiplications needed with 8 experts and 32.1 times with 32.
+Megablox has 1.0, and so is the default on TPUs. No form was run on a TPU.
 
-CPUs have no instruction for `ragged_dot`, and in JAX 0.10 neither have NVIDIA
-GPUs: a copy of the tokens for each expert, mostly zeros, is multiplied there.
+CPUs have no instruction for `ragged_dot`, and NVIDIA GPUs have none in JAX
+0.10: they multiply a copy of the tokens, mostly zeros, for each expert.
 Milliseconds of a forward pass + its gradient, and MB that the gradient needs,
 on 2 CPU cores in float32:
 
@@ -42,16 +42,16 @@ from jax.sharding import PartitionSpec as P
 from grpo_jax.models import mesh
 from grpo_jax.types import ROW_AXES
 
-_LANES = 128  # What a TPU kernel takes at least, and in multiples of.
+_LANES = 128  # The sizes that a TPU kernel takes are multiples of this.
 _TILE = 512  # Largest tile of a product: 4 MiB of VMEM in float32, twice.
 
 
 class Routed(NamedTuple):
-  """Where a router sends tokens.
+  """A router's choice of experts for tokens.
 
   Attributes:
     ids: Experts of each token, by falling score unless they were given.
-    weights: What the output of each of them is multiplied by.
+    weights: Factor of the output of each chosen expert.
     probs: The router's distribution over all experts.
   """
 
@@ -60,7 +60,8 @@ class Routed(NamedTuple):
   probs: jax.Array  # [N, E]
 
 
-# (gate, up) -> what an expert multiplies by `down`, elementwise.
+# (gate, up) -> the hidden vector that an expert multiplies by `down`; it is
+# computed elementwise.
 Gated = Callable[[jax.Array, jax.Array], jax.Array]
 
 
@@ -69,9 +70,9 @@ class Kernels(NamedTuple):
 
   Attributes:
     gate, up, down: Kernels.
-    gate_bias, up_bias, down_bias: Added to their products; all or none.
+    gate_bias, up_bias, down_bias: Biases of the three products; all or none.
     adapters: Name of a kernel -> matrices A [E, in, r] and B [E, r, out], whose
-      product is added to it.
+      product is added to the kernel.
   """
 
   gate: jax.Array  # [E, D, F]
@@ -100,20 +101,22 @@ def route(
       w_j = scale · s_{e_j},  normalised: scale · s_{e_j} / Σ_i s_{e_i}
 
   Args:
-    logits: The router's, at least float32.
+    logits: Logits of the router, at least float32.
     num_chosen: k. Equal scores go to the lowest expert id.
     normalize: Whether the weights of a token add up to `scale` (Qwen3-MoE).
     kept: Experts to take instead of the best ones. Their weights still come
       from `logits`, so that the router has a gradient.
     bias: Added to s for the choice only, never to the weights.
     scores: "softmax" or "sigmoid".
-    groups: Number of groups of neighbouring experts; and from how many of them
-      experts are taken, those with the largest sums of two scores.
+    groups: Number of groups of neighbouring experts, and the number of groups
+      from which experts are taken. The groups taken are those with the largest
+      sums of their two largest scores.
     scale: Factor of the weights.
 
   Source: Yang et al., "Qwen3 Technical Report", arXiv:2505.09388; bias, sigmoid
-  and groups of DeepSeek-AI, "DeepSeek-V3", arXiv:2412.19437, Eqs. 12 to 16 and
-  Section 2.1.2; `kept` of "DeepSeek-V3.2", arXiv:2512.02556 (keep routing).
+  and groups from DeepSeek-AI, "DeepSeek-V3", arXiv:2412.19437, Eqs. 12 to 16
+  and Section 2.1.2; `kept` from "DeepSeek-V3.2", arXiv:2512.02556 (keep
+  routing).
   """
   is_softmax = scores == "softmax"
   shares = nn.softmax(logits, axis=-1) if is_softmax else nn.sigmoid(logits)
@@ -122,8 +125,8 @@ def route(
     ranked = ranked if bias is None else ranked + bias
     _, kept = lax.top_k(_of_best_groups(ranked, *groups), num_chosen)
   if normalize:
-    # From the logits: all kept experts of an old choice may have become so
-    # unlikely that their probabilities are 0 / 0.
+    # From the logits: all kept experts of an old choice may now be so unlikely
+    # that a quotient of their probabilities would be 0 / 0.
     taken = _taken(logits, kept)
     weights = nn.softmax(
       taken if is_softmax else nn.log_sigmoid(taken), axis=-1
@@ -138,7 +141,7 @@ def route(
 
 
 def _of_best_groups(scores, num_groups, num_taken):  # [N, E]
-  """The scores, and −inf for experts of other groups."""
+  """Scores of the experts of the best groups; −inf for all other experts."""
   if num_taken == num_groups:
     return scores
   grouped = scores.reshape(len(scores), num_groups, -1)
@@ -161,7 +164,7 @@ def dense(
 ) -> jax.Array:  # [N, D]
   """Σ_j w_j · down_{e_j}(gated(gate_{e_j} x, up_{e_j} x)).
 
-  Without the biases of `down`, which `mix` adds to each of the forms.
+  The biases of `down` are left out here; `mix` adds them in every form.
   """
   share = _shares(ids, weights, kernels.gate.shape[0])  # [N, E]
 
@@ -180,14 +183,14 @@ def _shares(ids, weights, num_experts):  # [N, k], [N, k] -> [N, E]
 
 
 def _expert(x, kernels, gated, product, bias_of):
-  """What experts make of rows, but for the biases of `down`.
+  """Outputs of experts for rows, without the biases of `down`.
 
   Args:
     x: Rows.
-    kernels: The experts'.
+    kernels: The experts' parameters.
     gated: As in `dense`.
-    product: (rows, kernel [E, in, out]) -> each row by its expert's kernel.
-    bias_of: A bias [E, out] -> what is added to rows.
+    product: (rows, kernel [E, in, out]) -> each row times its expert's kernel.
+    bias_of: A bias [E, out] -> the bias of each row.
   """
 
   def through(name, rows):
@@ -202,7 +205,7 @@ def _expert(x, kernels, gated, product, bias_of):
 
 
 def ragged(x, ids, weights, kernels, gated):
-  """Computes what `dense` does, with `jax.lax.ragged_dot`."""
+  """Computes the sum of `dense` with `jax.lax.ragged_dot`."""
   layout = _layout(ids, kernels.gate.shape[0], 1)
 
   def matmul(rows, kernel):
@@ -212,15 +215,15 @@ def ragged(x, ids, weights, kernels, gated):
 
 
 def blocked(x, ids, weights, kernels, gated):
-  """Computes what `dense` does as a batched matmul, a kernel for each block."""
+  """Computes the sum of `dense` as a batched matmul, one kernel a block."""
   num_experts = kernels.gate.shape[0]
-  # Blocks of the mean load: at most twice as many as there are experts, and
-  # at most half of their rows are empty.
+  # The size of a block is the mean load of an expert: there are at most twice
+  # as many blocks as experts, and at most half of their rows are empty.
   size = -(-ids.size // num_experts)
   layout = _layout(ids, num_experts, size)
 
-  # Recomputed in the backward pass: the kernels of the blocks are a copy of
-  # all parameters of the experts, twice.
+  # Recomputed in the backward pass: the kernels of the blocks are up to two
+  # copies of all parameters of the experts.
   @jax.checkpoint
   def matmul(rows, kernel):
     blocks = rows.reshape(-1, size, rows.shape[-1])
@@ -231,10 +234,10 @@ def blocked(x, ids, weights, kernels, gated):
 
 
 def megablox(x, ids, weights, kernels, gated):
-  """Computes what `dense` does with JAX's Pallas kernel `megablox.gmm`.
+  """Computes the sum of `dense` with JAX's Pallas kernel `megablox.gmm`.
 
   Tiles that no token fills are neither read nor multiplied, in the gradient
-  neither: what the kernel leaves unwritten there, nobody reads.
+  either. The kernel leaves their results unwritten, and nothing reads them.
   """
   # Other forms need not import Pallas.
   from jax.experimental.pallas.ops.tpu import megablox as megablox_kernel
@@ -248,7 +251,7 @@ def megablox(x, ids, weights, kernels, gated):
   missing = -num_slots % tile
   layout = layout._replace(
     tokens=jnp.pad(layout.tokens, (0, missing), constant_values=ids.shape[0]),
-    # Choices of an expert elsewhere: still behind the last slot.
+    # Choices of an expert on another device stay behind the last slot.
     slots=jnp.where(
       layout.slots < num_slots, layout.slots, num_slots + missing
     ),
@@ -269,7 +272,7 @@ def megablox(x, ids, weights, kernels, gated):
 
 
 def _tile(size: int) -> int:
-  """A kernel's tile of an axis, which may reach beyond the axis's end."""
+  """Size of a kernel's tile along an axis; it may exceed the axis."""
   return min(_TILE, -(-size // _LANES) * _LANES)
 
 
@@ -282,10 +285,12 @@ _BY_NAME = {
 
 
 def form(name: str, dtype) -> str:
-  """Which form "auto" is: megablox on TPUs, and blocked elsewhere.
+  """Resolves the name of a form; "auto" is megablox on TPUs, else blocked.
+
+  "auto" is blocked on TPUs too if megablox cannot compute in `dtype`.
 
   Raises:
-    ValueError: `name` asks for a kernel that cannot serve here.
+    ValueError: `name` asks for a kernel that cannot run here.
   """
   lacks = ""
   if mesh.platform() not in ("tpu", "cpu"):
@@ -310,29 +315,29 @@ def mix(
   gated: Gated,
   name: str = "auto",
 ) -> jax.Array:  # [N, D]
-  """Computes what `dense` does in the form of this name, on a mesh.
+  """Computes the experts' weighted sum in the form of this name, on a mesh.
 
   Within `jax.set_mesh(mesh)` each device sorts tokens of its own. Otherwise
   the compiler gathers them for one sort, and every device computes every
-  block. Along
+  block. The mesh axes split these:
 
-  - `data`, `fsdp` and `expert` the tokens are split;
-  - `expert` also the experts: the tokens of all its devices are gathered, each
-    device computes what its experts make of them, and these parts are added
-    up and scattered. Nothing is dropped, however uneven the load; each
-    token travels to all devices of the axis and not to those alone that have
-    its experts;
-  - `tensor` the width of each expert, whose parts are added up.
+  - `data`, `fsdp` and `expert` split the tokens.
+  - `expert` also splits the experts. The tokens of all its devices are
+    gathered, each device computes the outputs of its own experts, and these
+    parts are added up and scattered. No token is dropped, however uneven the
+    load. Each token travels to all devices of the axis, and not only to those
+    that have its experts.
+  - `tensor` splits the width of each expert, and the parts are added up.
 
-  A kernel that is split over `fsdp` besides is gathered along it, once for
-  each use. What does not divide evenly is on every device, but experts have
-  to. `blocked` saves memory and not time by a split of the experts, because
-  the number of blocks is that of the worst case; `ragged` and `megablox` save
-  both.
+  A kernel that is also split over `fsdp` is gathered along that axis, once for
+  each use. An array that does not divide evenly is on every device; the number
+  of experts must divide. A split of the experts saves `blocked` memory and no
+  time, because the number of blocks is that of the worst case; it saves
+  `ragged` and `megablox` both.
 
   Raises:
-    ValueError: The experts do not split over the axis `expert`, or as `form`
-      does.
+    ValueError: The experts do not split over the axis `expert`; or an error of
+      `form`.
   """
   function = _BY_NAME[form(name, x.dtype)]
   # The biases of `down` are added once, and not by every device of `tensor`.
@@ -361,7 +366,8 @@ def mix(
         lax.all_gather(z, "expert", tiled=True) for z in (x, ids, weights)
       )
     if parts:
-      # Experts elsewhere have an id that none has here, and no weight.
+      # Experts of other devices get an id that no expert has here, and weight
+      # 0.
       num_here = kernels.gate.shape[0]
       here = ids - lax.axis_index("expert") * num_here
       mine = (here >= 0) & (here < num_here)
@@ -389,7 +395,7 @@ def mix(
 
 
 def _specs(kernels: dict[str, Any], parts, width) -> dict[str, Any]:
-  """How the parameters of experts are split, if there are several devices."""
+  """Partition specs of the parameters of experts, by name."""
   spread: Any = P(parts, None, width)
   narrow: Any = P(parts, width)
   by_name = {"gate": spread, "up": spread, "down": narrow}
@@ -402,15 +408,15 @@ def _specs(kernels: dict[str, Any], parts, width) -> dict[str, Any]:
 
 
 class _Layout(NamedTuple):
-  """Tokens sorted by expert into M slots, an expert beginning a block.
+  """Tokens sorted by expert into M slots; each expert begins a new block.
 
-  Choices of an id that no expert has, E, come last and belong to no token.
+  Choices of E, an id that no expert has, have a slot behind the last one.
 
   Attributes:
     slots: Slot of each choice.
-    tokens: Token in each slot; N where there is none.
-    sizes: Choices of each expert.
-    expert_of_block: As it says; any expert for the empty blocks at the end.
+    tokens: Token in each slot; N where the slot is empty.
+    sizes: Number of choices of each expert.
+    expert_of_block: Expert of each block; any for the empty blocks at the end.
   """
 
   slots: jax.Array  # [N, k]
@@ -423,13 +429,13 @@ def _layout(ids: jax.Array, num_experts: int, block: int) -> _Layout:
   """Sorts choices [N, k] into blocks of `block` slots."""
   flat = ids.reshape(-1)
   num_choices = len(flat)
-  # Each expert that has a token may leave all but one slot of a block empty.
+  # Each expert with a token may leave all but one slot of a block empty.
   most = num_choices + min(num_experts, num_choices) * (block - 1)
   num_blocks = most // block
   sizes = jnp.bincount(flat, length=num_experts)  # [E]
   room = -(-sizes // block) * block
   order = jnp.argsort(flat, stable=True)
-  # How far the slot of an expert's choice lies behind its place in the order.
+  # Distance from the place of an expert's choice in the order to its slot.
   shift = (jnp.cumsum(room) - room) - (jnp.cumsum(sizes) - sizes)
   slots = jnp.arange(num_choices) + shift.at[flat[order]].get(mode="clip")
   slots = jnp.where(flat[order] < num_experts, slots, num_blocks * block)

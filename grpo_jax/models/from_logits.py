@@ -1,4 +1,4 @@
-"""Any function from tokens to logits, as a `Policy`."""
+"""A `Policy` made from any function from tokens to logits."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def policy_from_logits(
 ) -> Policy:
   """Adapts `function(params, tokens [B, L], mask [B, L]) -> logits [B, L, V]`.
 
-  Nothing is cached but the tokens: each decode step calls `function` on the
-  whole sequence, which is slow for long ones and always right.
+  Only tokens are cached: each decode step calls `function` on the whole
+  sequence, which is exact, and slow for long sequences.
 
   Args:
-    function: Causal; `logits[:, i]` predict token i + 1. Sequences are
-      left-padded prompts followed by right-padded completions; `mask` says
-      which tokens exist, the others are 0. L differs between calls.
+    function: A causal function; `logits[:, i]` predict token i + 1. Sequences
+      are left-padded prompts followed by right-padded completions. `mask` is
+      True on tokens that exist; the others are 0. L differs between calls.
     init: (key) -> params, any tree; all of it is trained.
 
   Returns:
@@ -69,7 +69,7 @@ def policy_from_logits(
   def decode(params, tokens, t, slot, prefix, cache):
     cache = cache.at[:, slot].set(tokens)  # [B, T]
     num_rows, num_slots = cache.shape
-    # From a ring to a row that begins with its first token.
+    # Rotates the ring so that each row begins with its first token.
     slots = (slot - t[:, None] + jnp.arange(num_slots)) % num_slots
     own = (
       jnp.take_along_axis(cache, slots, axis=1),

@@ -2,13 +2,14 @@
 
     y = W x + (α / r) · B A x,    A ~ U(−1/√in, 1/√in),    B = 0 at the start
 
-for the projections named in the config. Only A and B are trained: gradients and
-optimizer state exist for them alone, the backward pass makes no gradient of W,
-and W is never copied, whatever runs beside the policy (reference, average).
+for the projections named in the config. Only A and B are trained: they alone
+have gradients and optimizer state, the backward pass computes no gradient of W,
+and W is never copied, not even for models beside the policy (reference,
+average).
 
-The layers of the transformer stay as they are: the second term is added where
-Flax calls a projection. Queries, keys and values have adapters of their own
-although their kernels are one, as in PEFT, whose files are read and written.
+The layers of the transformer do not change: the second term is added where Flax
+calls a projection. Queries, keys and values share a kernel here, but have
+separate adapters, as in PEFT, whose files are read and written.
 
 Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models",
 arXiv:2106.09685, Eq. 3; the distribution of A is PEFT's.
@@ -41,7 +42,7 @@ MODULES = {
   "query_up": (("attention", "query_up"), "self_attn.q_b_proj"),
   "kv_down": (("attention", "kv_down"), "self_attn.kv_a_proj_with_mqa"),
   "kv_up": (("attention", "kv_up"), "self_attn.kv_b_proj"),
-  # Of the towers of Qwen, whose files have one tensor of the three.
+  # For the towers of Qwen, whose files have one tensor for the three.
   "qkv": (("attention", "qkv"), "attn.qkv"),
   "out": (("attention", "out"), "self_attn.o_proj"),
   "gate": (("mlp", "gate"), "mlp.gate_proj"),
@@ -65,8 +66,9 @@ _FUSED = {
   "value": slice(-1, None),
 }
 _OF_EXPERTS = "expert_"
-# Stacks of layers that may have adapters, as paths; a tower's are named by
-# themselves, since all that a language model has are adapted without names.
+# Paths of the stacks of layers that may have adapters. A tower's modules have
+# names of their own, because an empty list of modules means those of the
+# language model.
 TOWER = "tower/layers"
 STACKS = (*quantization.STACKS, TOWER)
 _OF_TOWER = "tower_"
@@ -79,20 +81,20 @@ NAMES = (*(name for name in MODULES if name != "qkv"), *TOWER_MODULES)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoRAConfig:
-  """Which projections are adapted, and how.
+  """Adapters: their projections, rank and scale, and the base's quantization.
 
   Attributes:
-    rank: Of each adapter, r ≥ 1.
+    rank: Rank of each adapter, r ≥ 1.
     alpha: α > 0; the adapters' term is multiplied by α / r.
     modules: Projections with an adapter: "query", "key", "value", "out",
       "gate", "up", "down"; with latent attention "query_heads" or "query_down"
       and "query_up", "kv_down", "kv_up"; in mixtures "shared_gate", … and
-      "expert_gate", …, where each expert has adapters of its own; of a vision
+      "expert_gate", …, where each expert has adapters of its own; in a vision
       tower "tower_out", "tower_gate", "tower_up" and "tower_down", and
-      "tower_query", … or, of Qwen's, "tower_qkv". Empty: all that the language
-      model's layers have, but for those of experts.
-    quantization: How the kernels of all layers are kept: "none" (as they
-      are), "int8", "nf4" or "nf4_double"; see `quantization.py`.
+      "tower_query", … or, in Qwen's towers, "tower_qkv". Empty: all projections
+      of the language model's layers, except those of experts.
+    quantization: Format of the kernels of all layers: "none" (floats), "int8",
+      "nf4" or "nf4_double"; see `quantization.py`.
   """
 
   rank: int = 16
@@ -129,15 +131,15 @@ class LoRAConfig:
 
 
 def lora_policy(policy: Policy, config: LoRAConfig) -> Policy:
-  """A transformer with adapters, of which nothing else is trained.
+  """A transformer with adapters; only the adapters are trained.
 
   Args:
-    policy: Of `transformer.py`.
+    policy: A policy of `transformer.py`.
     config: The config of the adapters.
 
   Returns:
-    A policy with the parameters of `wrap`. Fresh ones give exactly the
-    numbers of `policy`, unless its kernels are quantized.
+    A policy with the parameters of `wrap`. With fresh adapters it computes
+    exactly the numbers of `policy`, unless its kernels are quantized.
   """
 
   def adding(function: Callable) -> Callable:
@@ -160,9 +162,10 @@ def lora_policy(policy: Policy, config: LoRAConfig) -> Policy:
   def step(function: Callable) -> Callable:
     def call(weights, tokens, *state):
       if config.quantization != "none":
-        # Tied to the step. A compiler that sees that all steps have the same
-        # kernels unpacks them before the loop and holds every one as floats: in
-        # a rollout with 25 MB of int8, 105 MB of temporaries instead of 8.
+        # Ties the kernels to the step. If the compiler sees that all steps have
+        # the same kernels, it unpacks them before the loop and holds all as
+        # floats: a rollout with 25 MB of int8 had 105 MB of temporaries instead
+        # of 8.
         weights, tokens = lax.optimization_barrier((weights, tokens))
       return adding(function)(weights, tokens, *state)
 
@@ -190,22 +193,22 @@ def wrap(params: PyTree, config: LoRAConfig, key: jax.Array) -> PyTree:
   """Frozen parameters of a transformer with fresh adapters.
 
   Args:
-    params: Of the transformer; none of its arrays is copied unless it is
-      quantized here. Its kernels may be so already.
+    params: Parameters of the transformer. No array is copied, unless it is
+      quantized here. The kernels may be quantized already.
     config: The config of the adapters.
-    key: Draws every A.
+    key: Random key from which every A is drawn.
 
   Returns:
     {"trained": {name: {"a": [layers, *inputs, r], "b": [layers, r,
-    *outputs]}}, "frozen": {"base": what the transformer trains, and what it
-    freezes itself}}. Adapters are at least float32. Those of experts have an
-    axis of them after that of layers. Layers that the base has apart have their
-    adapters apart, {"dense_layers": {name: …}}; and so has a tower,
-    {"tower": {"layers": {name: …}}}, where names are without "tower_".
+    *outputs]}}, "frozen": {"base": the transformer's trained parameters, …}},
+    where … are its frozen parameters. Adapters are at least float32. Adapters
+    of experts have an axis of experts after that of layers. Adapters of other
+    stacks are under the path of the stack: {"dense_layers": {name: …}}, and
+    {"tower": {"layers": {name: …}}} with names without "tower_".
 
   Raises:
-    ValueError: `params` have adapters already; or `config.modules` names what
-      the layers do not have.
+    ValueError: `params` have adapters already; or `config.modules` names a
+      projection that the layers do not have.
   """
   if "base" in params["frozen"]:
     raise ValueError(
@@ -213,7 +216,7 @@ def wrap(params: PyTree, config: LoRAConfig, key: jax.Array) -> PyTree:
       " of the transformer, which merge() returns."
     )
   base = params["trained"]
-  whole = {**params["frozen"], **base}  # A tower may be frozen without us.
+  whole = {**params["frozen"], **base}  # A tower may be frozen already.
   adapters: dict[str, Any] = {}
   for (stack, name), (inputs, outputs, dtype) in _shapes(whole, config).items():
     key, draw = jax.random.split(key)
@@ -234,7 +237,7 @@ def wrap(params: PyTree, config: LoRAConfig, key: jax.Array) -> PyTree:
 
 
 def _kernel(layers: PyTree, name: str) -> PyTree:
-  """Kernel of a projection in a stack of layers; None if it has none."""
+  """Kernel of a projection in a stack of layers, or None if it is missing."""
   path, _ = MODULES[name]
   for key in path:
     layers = layers.get(key)
@@ -244,10 +247,11 @@ def _kernel(layers: PyTree, name: str) -> PyTree:
 
 
 def _shapes(base: PyTree, config: LoRAConfig) -> dict[tuple[str, str], tuple]:
-  """Stack, adapter -> ((layers, *inputs), outputs, dtype)."""
+  """Maps (stack, adapter) to ((layers, *inputs), outputs, dtype)."""
   known = {}
   for stack in STACKS:
-    # Qwen's towers have mergers; of theirs queries, keys and values are one.
+    # Towers of Qwen are those with a merger; their queries, keys and values
+    # have one adapter.
     is_one = stack == TOWER and "merger" in base.get("tower", {})
     for name, (path, _) in MODULES.items():
       if (name == "qkv" and not is_one) or (name in _FUSED and is_one):
@@ -274,7 +278,8 @@ def _shapes(base: PyTree, config: LoRAConfig) -> dict[tuple[str, str], tuple]:
   chosen = config.modules or [
     name for name in names if not name.startswith((_OF_EXPERTS, _OF_TOWER))
   ]
-  # In the order of the config, whose draws are those of the names.
+  # In the order of the config: the order decides which A is drawn from which
+  # key.
   return {
     place: known[place]
     for stack in STACKS
@@ -285,19 +290,19 @@ def _shapes(base: PyTree, config: LoRAConfig) -> dict[tuple[str, str], tuple]:
 
 
 def _named(stack: str, name: str) -> str:
-  """What a config calls a projection in a stack of layers."""
+  """Name of a projection of a stack of layers in `LoRAConfig.modules`."""
   return _OF_TOWER + name if stack == TOWER else name
 
 
 def _stack(tree: PyTree, stack: str) -> PyTree:
-  """The layers at a path of a tree; {} if it has none."""
+  """The layers at a path of a tree; {} if the path does not exist."""
   for key in stack.split("/"):
     tree = tree.get(key, {})
   return tree
 
 
 def of_stacks(adapters: PyTree) -> dict[str, PyTree]:
-  """Path of a stack of layers -> its adapters by name."""
+  """Maps the path of each stack of layers to its adapters by name."""
   apart = {
     stack: found
     for stack in STACKS
@@ -310,9 +315,9 @@ def of_stacks(adapters: PyTree) -> dict[str, PyTree]:
 
 
 def _joined(params: PyTree) -> PyTree:
-  """Parameters as the transformer gets them: adapters beside the kernels."""
+  """Parameters as the transformer reads them: adapters beside the kernels."""
   if "base" not in params["frozen"]:
-    return params  # They are joined already, for decoding.
+    return params  # Already in this form, for decoding.
   frozen = dict(params["frozen"])
   base = dict(quantization.boxed(frozen.pop("base")))
   for stack, adapters in of_stacks(params["trained"]).items():
@@ -329,7 +334,7 @@ def _joined(params: PyTree) -> PyTree:
 
 
 def _with(tree: PyTree, path: tuple[str, ...], value: PyTree) -> PyTree:
-  """The tree of dictionaries with those of `value` added at a path."""
+  """Merges the dictionaries of `value` into a tree at a path."""
   for key in reversed(path):
     value = {key: value}
 
@@ -342,7 +347,7 @@ def _with(tree: PyTree, path: tuple[str, ...], value: PyTree) -> PyTree:
 
 
 def _add_adapter(config, next_function, args, kwargs, context):
-  """Calls a module of Flax; where adapters lie beside its kernel, adds them."""
+  """Calls a Flax module, and adds the adapters that lie beside its kernel."""
   y = next_function(*args, **kwargs)
   module = context.module
   if context.method_name not in ("__call__", "whole") or not (
@@ -387,16 +392,16 @@ def _add_adapter(config, next_function, args, kwargs, context):
 
 
 def merge(params: PyTree, config: LoRAConfig) -> PyTree:
-  """Parameters of the plain transformer, with the adapters in its kernels.
+  """Adds the adapters to the kernels of the plain transformer.
 
   Args:
-    params: Of a `lora_policy`.
-    config: Its config.
+    params: Parameters of a `lora_policy`.
+    config: The config of the adapters.
 
   Returns:
-    What `wrap` got, changed by the adapters; in its dtype, so that a bfloat16
-    kernel loses changes below 1/256 of a weight. Kernels that were quantized
-    are what their codes stand for, in the dtype of the embeddings.
+    Parameters as `wrap` received them, changed by the adapters. They keep their
+    dtype, so that a bfloat16 kernel loses changes below 1/256 of a weight.
+    Quantized kernels become floats in the dtype of the embeddings.
   """
   frozen = dict(params["frozen"])
   base = frozen.pop("base")

@@ -1,7 +1,7 @@
-"""What kernels read of the mesh in `jax.set_mesh(mesh)`.
+"""Splits of arrays over the mesh in `jax.set_mesh(mesh)`, for kernels.
 
-The compiler cannot split a kernel, so that its callers do, with
-`jax.shard_map`, over the axes that are named here.
+The compiler cannot split a kernel. So the callers of a kernel split its arrays
+with `jax.shard_map`, over the axes that are chosen here.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from grpo_jax.types import ROW_AXES
 
 
 def platform(mesh: Mesh | AbstractMesh | None = None) -> str:
-  """For which programs on a mesh are made, here or elsewhere.
+  """Platform for which programs on a mesh are compiled, such as "tpu".
 
   Args:
-    mesh: None for the one that is set.
+    mesh: The mesh; None for the one that is set, or without one the default
+      backend.
   """
   if isinstance(mesh, Mesh):
     return mesh.devices.flat[0].platform
@@ -31,20 +32,20 @@ def platform(mesh: Mesh | AbstractMesh | None = None) -> str:
 
 
 def size() -> int:
-  """Number of devices of the mesh; 1 outside of one."""
+  """Number of devices of the mesh; 1 without a mesh."""
   return math.prod(jax.sharding.get_abstract_mesh().shape.values())
 
 
 def split(length: int, *names: str) -> tuple[str, ...] | None:
-  """Over which of these mesh axes an array axis is split, all together.
+  """Entry of a `PartitionSpec` that splits an array axis over mesh axes.
 
   Args:
     length: The length of the array axis.
-    names: Of mesh axes; those that the mesh has not got do not count.
+    names: Names of mesh axes; those that the mesh does not have are ignored.
 
   Returns:
-    An entry of a `PartitionSpec`; None if there is one device along them all,
-    or the array axis does not divide evenly.
+    The axes with several devices; None if there are none, or if the length is
+    not a multiple of the number of their devices.
   """
   sizes = jax.sharding.get_abstract_mesh().shape
   axes = tuple(name for name in names if sizes.get(name, 1) > 1)
@@ -53,11 +54,12 @@ def split(length: int, *names: str) -> tuple[str, ...] | None:
 
 
 def share_positions(x: jax.Array) -> jax.Array:  # [B, L, D]
-  """The same array, its positions split over `tensor` and its rows as ever.
+  """The same array with its positions split over `tensor`.
 
-  Attention sees all of them: the compiler gathers positions, and splits heads,
-  around it. At the products it gathers positions or weights, whichever are
-  fewer. Where the positions do not divide, nothing is done.
+  Rows stay split over `ROW_AXES`. Attention sees all positions: the compiler
+  gathers positions before attention, and splits heads instead. At the products
+  it gathers positions or weights, whichever are fewer. If the positions do not
+  divide, the array is returned as it is.
   """
   positions = split(x.shape[1], "tensor")
   if positions is None:

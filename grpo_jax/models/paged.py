@@ -1,33 +1,34 @@
 """Attention of a decode step over pages, by JAX's ragged paged attention.
 
-A page holds keys and values of 32 tokens of all heads. A row reads those that
-its table lists: first the full pages of its prompt, which it shares with the
-other rows of the group; then pages of its own, of which the first begins with
-what of the prompt did not fill a page. In a prompt of 70 tokens, of two rows:
+A page holds keys and values of 32 tokens of all heads. A row reads the pages
+that its table lists: first the full pages of its prompt, which it shares with
+the other rows of the group; then its own pages, the first of which begins with
+the prompt's last tokens, which did not fill a page. For a prompt of 70 tokens
+with two rows:
 
     slots of the prompt     [  0 .. 31  ][ 32 .. 63  ][64..69|          ]
     row 0 reads             page 0       page 1       own page: 64..69, then
     row 1 reads             page 0       page 1       own page  its completion
 
-In the cache of a layer, [P, n + G · m, 32, 2 · C, K'], a prompt has n pages and
-each of its G rows m; with lanes that take new rows each lane is a prompt of its
-own (G = 1), as it is for `attention.cached`. Keys and values of a head lie
-beside each other, and K' is K in whole lanes of 128 channels.
+The cache of a layer is [P, n + G · m, 32, 2 · C, K']: a prompt has n pages and
+each of its G rows has m. If decoding has lanes that take new rows, each lane is
+a prompt of its own (G = 1), as for `attention.cached`. Keys and values of a
+head are adjacent, and K' is K rounded up to whole lanes of 128 channels.
 
-Against `attention.cached`:
+Differences to `attention.cached`:
 
-- The kernel reads a row's tokens and nothing else: no slots beyond its length,
-  none before the window (which it skips the scores of, and not the reading).
-- Prompts are held once for their rows, as there, and in a second copy that
-  `prefill` made. Each row has up to 31 tokens of its prompt again, and half of
-  its last page is empty on average. Heads narrower than 128 take as much
-  memory as those of 128.
+- The kernel reads only slots that hold a row's tokens. It reads tokens before
+  the window, and skips only their scores.
+- Prompts are held once for their rows, as in `attention.cached`, and once more
+  in the copy that `prefill` made. Each row holds up to 31 tokens of its prompt
+  again, and half of its last page is empty on average. Heads narrower than 128
+  take as much memory as heads of 128.
 - Pages that rows share are read once for each row, and not once for all.
-- No int8 cache: the kernel knows one scale for all tokens.
+- There is no int8 cache: the kernel has one scale for all tokens.
 
 No run on a TPU has shown which is faster. The kernel was compiled for TPU v5e,
-and interpreted on a CPU by tests, which have to mend the interpreter of JAX
-0.10 for it; so it serves on TPUs only.
+and interpreted on a CPU by tests, which have to patch the interpreter of JAX
+0.10. So the paged form runs on TPUs only.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ from grpo_jax.types import ROW_AXES
 
 PAGE = 32  # Tokens.
 _LANES = 128
-# Block sizes are given: left alone, the kernel looks them up for the device of
-# this process, which need not be that of the mesh. Not tuned.
+# Block sizes are set here, and not tuned. Without them the kernel would look up
+# sizes for the device of this process, which need not be that of the mesh.
 _PAGES_AT_ONCE = 16
 _ROWS_AT_ONCE = 8
 
 
 def check(config: TransformerConfig) -> None:
-  """Raises ValueError if the kernel cannot serve the model here."""
+  """Raises ValueError if the kernel cannot run the model here."""
   lacks = ""
   num_heads = 2 * config.num_kv_heads
   if mesh.split(config.num_kv_heads, "tensor"):
@@ -93,10 +94,10 @@ def held(
   k: jax.Array,  # [P, C, K, S]
   v: jax.Array,  # [P, C, S, K]
 ) -> jax.Array:  # [P, n, PAGE, 2 · C, K']
-  """Pages of left-padded prompts, whose tokens come first in them.
+  """Pages of left-padded prompts; in the pages, tokens come first.
 
   Raises:
-    ValueError: As `check` does.
+    ValueError: As in `check`.
   """
   check(config)
   num_prompts, num_heads, width, num_slots = k.shape
@@ -117,12 +118,12 @@ def held(
 
 
 def _num_own(num_slots: int) -> int:
-  """Pages of a row for completion slots after an incomplete page."""
+  """Number of pages of a row: completion slots after an incomplete page."""
   return _whole(PAGE - 1 + num_slots, PAGE) // PAGE
 
 
 def allocate(num_rows: int, num_slots: int, prefix: Prefix) -> Any:
-  """The caches of the layers; `Policy.allocate` has the rest."""
+  """The caches of the layers; `Policy.allocate` has the contract."""
 
   def of_layer(pages):
     num_own = num_rows // pages.shape[0] * _num_own(num_slots)
@@ -132,14 +133,14 @@ def allocate(num_rows: int, num_slots: int, prefix: Prefix) -> Any:
 
 
 def admit(prefix: Prefix, cache: Any, num_rows: int) -> Any:
-  """`Policy.admit`; what rows wrote of completions stays as it is."""
+  """Implements `Policy.admit`; completion tokens in the cache stay."""
   length = prefix.mask.sum(axis=1)[:, None, None, None, None]  # [P, 1, ...]
 
   def of_layer(pages, cache):
     num_pages = pages.shape[1]
     group = num_rows // pages.shape[0]
     cache = lax.dynamic_update_slice_in_dim(cache, pages, 0, axis=1)
-    # None if it would be the one behind the last: then nothing is copied.
+    # If all pages are full, any page will do: then no token of it is copied.
     place = jnp.minimum(length // PAGE, num_pages - 1)
     last = jnp.take_along_axis(pages, place, axis=1)  # [P, 1, PAGE, ...]
     of_prompt = jnp.arange(PAGE)[:, None, None] < length % PAGE
@@ -160,25 +161,25 @@ def attend(
   v: jax.Array,  # [B, C, 1, K]
   cache: jax.Array,  # [P, n + B / P · m, PAGE, 2 · C, K']
 ) -> tuple[jax.Array, jax.Array]:
-  """Writes a token to the cache and attends to all up to it.
+  """Writes a token to the cache, then attends to all tokens up to it.
 
   Within `jax.set_mesh(mesh)` each device has the rows of its prompts along
-  `ROW_AXES` and its heads along `tensor`; all of what does not divide evenly.
-  So prompts have to divide for the rows to be split.
+  `ROW_AXES` and its heads along `tensor`; all rows or heads if they do not
+  divide evenly. Rows are split only if the number of prompts divides.
 
   Args:
-    config: The transformer's; its scale and soft-cap are used.
-    length: Tokens of each prompt.
+    config: The transformer's config; its scale and soft-cap are used.
+    length: Number of tokens of each prompt.
     t: Position of the token in its completion. Tokens before the first slot
-      or behind the last one are not written, and their rows get anything
-      finite.
-    num_pages: n, of each prompt.
+      or behind the last slot are not written, and the results of their rows are
+      arbitrary but finite.
+    num_pages: n, the number of pages of each prompt.
     window: Tokens that a query sees, itself included; None for all.
-    q, k, v: As `Attention.project` makes them.
+    q, k, v: As `Attention.project` returns them.
     cache: The cache of this layer.
 
   Returns:
-    What is attended, [B, 1, C, R, K], and the cache.
+    The result of attention, [B, 1, C, R, K], and the cache.
   """
   width = q.shape[-1]
   scale = attention.scale(config)
@@ -190,8 +191,8 @@ def attend(
     num_own = (room - num_pages) // group
     prompt, member = jnp.divmod(jnp.arange(num_rows), group)
     length = length[prompt]
-    first = prompt * room  # Page of the prompt, in all of them.
-    own = first + num_pages + member  # The first one of the row.
+    first = prompt * room  # The prompt's first page, in the pages of all.
+    own = first + num_pages + member  # The row's own first page.
     full, rest = jnp.divmod(length, PAGE)
 
     page, place = jnp.divmod(rest + t, PAGE)

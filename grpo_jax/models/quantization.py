@@ -1,7 +1,7 @@
-"""Kernels in 8 or 4 bits; what is computed with them stays float.
+"""Kernels in 8 or 4 bits; products with them are computed in floats.
 
-Frozen ones are kept so (`quantize`). Those that are trained may be read so by a
-sampler, which rounds them anew for each rollout (`rounding`).
+Frozen kernels are stored as codes (`quantize`). A sampler may also read trained
+kernels as codes; they are rounded anew for each rollout (`rounding`).
 
 A quantized kernel W is a dict of two arrays in W's place, a code per weight and
 a scale per output channel or block:
@@ -9,10 +9,10 @@ a scale per output channel or block:
     int8:  W ≈ scale · code,         scale = max |W| / 127 over the inputs
     nf4:   W ≈ scale · NF4[code],    scale = max |W| over 64 neighbours
 
-Both keep the axes of W, so that they are stacked over layers, sliced by a scan
-and split by a mesh as W is. The weights come back as floats one layer at a
-time, where Flax reads the kernel (see `Kernel`), and are multiplied as floats:
-memory is saved, not arithmetic.
+Both arrays keep the axes of W, so that they are stacked over layers, sliced by
+a scan and split by a mesh as W is. Flax reads the kernel as floats, one layer
+at a time (see `Kernel`), and multiplies floats: memory is saved, arithmetic is
+not.
 
 | kind       | bytes per weight         | largest error                   |
 |------------|--------------------------|---------------------------------|
@@ -20,12 +20,12 @@ memory is saved, not arithmetic.
 | nf4        | 0.5 + 4 / 64             | 0.152 of the block's largest    |
 | nf4_double | 0.5 + (1 + 4 / 256) / 64 | the same, and that of the scale |
 
-With nf4_double the scales s are 8-bit codes in turn, of blocks of up to 256,
-s ≈ mean + scale · code, which errs by 0.0040 of the largest s − mean.
+With nf4_double the scales s are themselves 8-bit codes in blocks of up to 256,
+s ≈ mean + scale · code; the error is at most 0.0040 of the largest |s − mean|.
 
 Source: Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs",
-arXiv:2305.14314, Section 3 and Appendix E; the codes of scales are whole
-numbers here, and 8-bit floats there.
+arXiv:2305.14314, Section 3 and Appendix E. Deviation: the codes of scales are
+whole numbers here, and 8-bit floats there.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ KINDS = ("none", "int8", "nf4", "nf4_double")
 # How a sampler may hold kernels that are trained; "model" is as they are.
 _CODES = ("int8", "nf4", "float8")  # Names of codes in the place of a kernel.
 
-# Which axes of a kernel are summed over, counted from its end: experts have one
-# axis more, and a stack of layers another.
+# Axes of a kernel that a product sums over, counted from the end: experts have
+# one more leading axis, and a stack of layers has another.
 INPUT_AXES = {
   "qkv": (-4,),  # [D, C, R + 2, K]
   "out": (-4, -3, -2),  # [C, R, K, D]
@@ -64,7 +64,8 @@ INPUT_AXES = {
   "down": (-2,),  # [F, D]
 }
 
-# Where a transformer has its layers: the first ones of a mixture may be apart.
+# Names of a transformer's stacks of layers; the dense layers of a mixture have
+# a stack of their own.
 STACKS = ("layers", "dense_layers")
 
 # Quantiles of a normal distribution, and an exact 0.
@@ -96,22 +97,22 @@ _BLOCK_OF_SCALES = 256
 def quantize(
   params: PyTree, kind: str, modules: tuple[str, ...] = ()
 ) -> PyTree:
-  """The kernels of the layers as codes and scales; the rest as it is.
+  """Converts the kernels of the layers to codes and scales.
 
   Args:
-    params: Of a transformer: {"embed": …, "layers": …, …}. What will be
-      trained must not be quantized; a `lora` policy calls this on its base.
-      Kernels that are quantized already stay as they are.
+    params: Parameters of a transformer: {"embed": …, "layers": …, …}. They must
+      be frozen: a `lora` policy calls this on its base. Kernels that are
+      quantized already stay as they are.
     kind: "int8", "nf4" or "nf4_double", or "none" for no change.
-    modules: Names of modules whose kernels are meant; empty: all.
+    modules: Names of modules whose kernels are quantized; empty: all.
       Embeddings, head, norms and biases stay floats.
 
   Returns:
     The tree with {"int8" or "nf4": codes, "scale": scales} for each kernel.
 
   Raises:
-    ValueError: Unknown kind; modules that the layers do not have, or whose
-      last axis is odd (nf4 packs two weights into a byte).
+    ValueError: Unknown kind; modules that the layers do not have; a kernel
+      whose last axis is odd, as nf4 packs two weights into a byte.
   """
   if kind not in KINDS:
     raise ValueError(
@@ -144,15 +145,16 @@ def quantize(
 
 
 def quantize_leaf(path: tuple, leaf: jax.Array, *, kind: str) -> PyTree:
-  """One leaf of a transformer, which `quantize` would convert or not.
+  """Converts one leaf of a transformer, if it is a kernel of the layers.
 
   Args:
-    path: Of the leaf, as `jax.tree_util` gives it.
-    leaf: A kernel of the layers is converted, anything else returned.
+    path: Path of the leaf, as `jax.tree_util` gives it.
+    leaf: The leaf; it is returned unchanged if it is not such a kernel.
     kind: "int8", "nf4" or "nf4_double", or "none" for no change.
 
   Raises:
-    ValueError: As in `quantize`.
+    ValueError: The kernel's last axis is odd, as nf4 packs two weights into a
+      byte.
   """
   name = _module(path)
   if name is None or kind == "none":
@@ -162,8 +164,8 @@ def quantize_leaf(path: tuple, leaf: jax.Array, *, kind: str) -> PyTree:
       f"quantize: {name} is {list(leaf.shape)}, and {kind} packs two weights of"
       " the last axis into a byte; use int8, or leave the module out."
     )
-  # Layer by layer, and not in a loop of XLA's, which makes float32 of all of
-  # them first: that would be larger than the model.
+  # Layer by layer, and not in a loop of XLA: XLA first makes float32 arrays of
+  # all layers, which would be larger than the model.
   encode = functools.partial(_encode, kind=kind, axes=INPUT_AXES[name])
   return jax.tree.map(lambda *codes: jnp.stack(codes), *map(encode, leaf))
 
@@ -189,7 +191,7 @@ def _encode(kernel: jax.Array, *, kind: str, axes: tuple[int, ...]) -> PyTree:
 
 
 def to_int8(x: jax.Array, axes: tuple[int, ...]) -> PyTree:
-  """Codes, and a scale of those along `axes`, which are 1 long in it."""
+  """Int8 codes, and a scale for all codes along `axes` (1 long in `scale`)."""
   wide = x.astype(jnp.float32)
   scale = abs(wide).max(axis=axes, keepdims=True) / 127
   codes = jnp.round(wide / jnp.where(scale > 0, scale, 1))
@@ -197,7 +199,7 @@ def to_int8(x: jax.Array, axes: tuple[int, ...]) -> PyTree:
 
 
 def to_float8(x: jax.Array, axes: tuple[int, ...]) -> PyTree:
-  """As `to_int8`, with codes in float8_e4m3fn, of which the largest is 448."""
+  """Float8_e4m3fn codes, of at most 448, and scales as in `to_int8`."""
   wide = x.astype(jnp.float32)
   largest = float(jnp.finfo(jnp.float8_e4m3fn).max)
   scale = abs(wide).max(axis=axes, keepdims=True) / largest
@@ -206,8 +208,8 @@ def to_float8(x: jax.Array, axes: tuple[int, ...]) -> PyTree:
 
 
 def _to_nf4(kernel: jax.Array) -> PyTree:
-  # Blocks lie along the last axis, which neighbours in memory share: the
-  # largest block that fits; 64 in published models.
+  # Blocks lie along the last axis, whose entries are adjacent in memory. The
+  # size is the largest that divides the axis; 64 in published models.
   size = math.gcd(kernel.shape[-1], _BLOCK)
   wide = kernel.astype(jnp.float32)
   blocks = wide.reshape(*wide.shape[:-1], -1, size)
@@ -221,10 +223,10 @@ def _to_nf4(kernel: jax.Array) -> PyTree:
 
 
 def _to_codes(scale: jax.Array) -> PyTree:
-  """Scales [..., N] as 8-bit codes of what they differ from their mean by.
+  """Converts scales [..., N] to 8-bit codes of their differences to the mean.
 
-  A block has up to 256 of the rows before the last axis, which a mesh may
-  split: its scale is small and on every device.
+  A block has up to 256 entries along the axes before the last one. A mesh may
+  split the codes; the scales of the blocks are small, and on every device.
   """
   mean = scale.mean()
   rows = (scale - mean).reshape(-1, scale.shape[-1])
@@ -238,7 +240,7 @@ def _to_codes(scale: jax.Array) -> PyTree:
 
 
 def _scales(codes: PyTree) -> jax.Array:  # [..., N]
-  """The reverse."""
+  """Scales from their codes: the reverse of `_to_codes`."""
   shape, scale = codes["int8"].shape, codes["scale"]
   rows = codes["int8"].reshape(len(scale), -1, shape[-1]).astype(scale.dtype)
   return (rows * scale[:, None] + codes["mean"]).reshape(shape)
@@ -250,7 +252,7 @@ def abstract(kernel: PyTree) -> jax.ShapeDtypeStruct:
 
 
 def is_quantized(node: Any) -> bool:
-  """Whether a node of a parameter tree is a kernel made by `quantize`."""
+  """Returns True if a node of a parameter tree is a quantized kernel."""
   return isinstance(node, dict) and any(name in node for name in _CODES)
 
 
@@ -270,7 +272,7 @@ def _values(kernel: PyTree) -> jax.Array:
       return kernel[name].astype(scale.dtype) * scale
   packed = kernel["nf4"]
   if isinstance(scale, dict):
-    # A stack of layers has means of its own, which no axis of codes tells.
+    # A stack has a mean for each layer, so that its codes have one axis more.
     num_stacked = scale["mean"].ndim
     of_layer = functools.reduce(
       lambda f, _: jax.vmap(f), range(num_stacked), _scales
@@ -283,11 +285,11 @@ def _values(kernel: PyTree) -> jax.Array:
 
 
 class Kernel(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
-  """A quantized kernel that Flax unpacks where a module reads its parameter.
+  """A quantized kernel that Flax unpacks when a module reads its parameter.
 
-  `Module.param` unboxes whatever is an `AxisMetadata`. So a scan slices the
-  codes, and only the kernels of one layer exist as floats; without `remat`
-  the backward pass keeps them for every layer, as it does activations.
+  `Module.param` unboxes every `AxisMetadata`. So a scan slices the codes, and
+  only the kernels of one layer exist as floats. Without `remat` the backward
+  pass keeps the floats of every layer, as it keeps activations.
   """
 
   codes: PyTree
@@ -301,7 +303,7 @@ class Kernel(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
     raise NotImplementedError("a quantized kernel is frozen")
 
   def add_axis(self, index, params):
-    """Required by Flax; there are no names of axes to keep."""
+    """Required by Flax; does nothing, because axes have no names here."""
     del index, params
     return self
 
@@ -309,7 +311,7 @@ class Kernel(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
 
 
 def boxed(params: PyTree) -> PyTree:
-  """The tree with a `Kernel` for all quantized kernels, for Flax to read."""
+  """The tree with each quantized kernel as a `Kernel`, for Flax to read."""
   return jax.tree.map(
     lambda node: Kernel(node) if is_quantized(node) else node,
     params,
@@ -318,11 +320,11 @@ def boxed(params: PyTree) -> PyTree:
 
 
 def unpacking(policy: Policy) -> Policy:
-  """A transformer whose own kernels were quantized: it can only be frozen.
+  """A policy that reads quantized kernels of its own; it cannot be trained.
 
   Args:
-    policy: Of `transformer.py`, of whose parameters `quantize` was called on
-      "trained".
+    policy: A policy of `transformer.py`, for whose parameters `quantize` was
+      called on "trained".
   """
   return _reading(
     policy, lambda params: {**params, "trained": boxed(params["trained"])}
@@ -334,23 +336,25 @@ def rounding(
   kind: str,
   place: Callable[[PyTree], PyTree] = lambda codes: codes,
 ) -> Policy:
-  """A policy that reads kernels rounded to 8 bits, made of what it is given.
+  """A policy that rounds its kernels to 8 bits before it reads them.
 
-  Codes and scales are made of the current parameters in the compiled program,
-  once for all tokens, and a decode step reads the codes. With adapters the
-  kernels of the base are rounded, and the adapters are read as they are.
-  Embeddings, head, norms, biases, routers and a vision tower stay floats.
+  The compiled program makes codes and scales from the current parameters, once
+  for all tokens, and a decode step reads the codes. With adapters the kernels
+  of the base are rounded, and the adapters are read as they are. Embeddings,
+  head, norms, biases, routers and a vision tower stay floats.
 
   Args:
-    policy: Of `transformer.py` or `lora.py`, whose kernels are no codes yet.
+    policy: A policy of `transformer.py` or `lora.py` whose kernels are not
+      quantized.
     kind: "int8" or "float8_e4m3fn", or "model" for the policy itself.
-    place: Inside jit: keeps codes and scales where a mesh has the kernels.
+    place: Function that shards codes and scales as the mesh shards the kernels;
+      it is called inside jit.
 
   Raises:
     ValueError: Unknown kind.
 
-  Source: Liu et al., "FlashRL: 8Bit Rollouts, Full Power RL", 2025, where the
-  sampler alone is rounded, and its gap corrected for.
+  Source: Liu et al., "FlashRL: 8Bit Rollouts, Full Power RL", 2025, which
+  rounds the sampler alone and corrects for the mismatch.
   """
   if kind not in ("model", "int8", "float8_e4m3fn"):
     raise ValueError(
@@ -369,7 +373,7 @@ def rounding(
     stacks = {name: params[name] for name in STACKS if name in params}
     stacks = place(jax.tree_util.tree_map_with_path(convert, stacks))
     if kind != "int8":
-      # A compiler may leave out a rounding of floats whose result it widens.
+      # A compiler may skip a rounding of floats if it widens the result.
       stacks = lax.optimization_barrier(stacks)
     return {**params, **stacks}
 
@@ -384,7 +388,7 @@ def rounding(
 
 
 def _reading(policy: Policy, whole: Callable[[PyTree], PyTree]) -> Policy:
-  """The policy, of whose parameters `whole` makes what its functions read."""
+  """The policy whose functions read `whole(params)` instead of `params`."""
 
   def unpacked(function):
     return lambda params, *args, **kwargs: function(
@@ -393,7 +397,7 @@ def _reading(policy: Policy, whole: Callable[[PyTree], PyTree]) -> Policy:
 
   def step(function):
     def call(weights, tokens, *state):
-      # Tied to the step, or all kernels are unpacked before the loop; see
+      # Ties the kernels to the step: else all are unpacked before the loop; see
       # `lora`.
       weights, tokens = lax.optimization_barrier((weights, tokens))
       return function(weights, tokens, *state)

@@ -1,10 +1,10 @@
-"""How fast rotary positions turn pairs of channels, scaled for long contexts.
+"""Frequencies of rotary positions, scaled for long contexts.
 
-`N` pairs of channels, wavelengths λ_i = 2π / f_i tokens.
+`N` pairs of channels, frequencies f_i, wavelengths λ_i = 2π / f_i tokens.
 
 Sources: Peng et al., "YaRN: Efficient Context Window Extension of Large
 Language Models", arXiv:2309.00071, Section 3.2; Ding et al., "LongRoPE",
-arXiv:2402.13753; Llama 3 as Meta's code has it.
+arXiv:2402.13753; Meta's code of Llama 3.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def frequencies(config: TransformerConfig, dtype) -> jax.Array:  # [N]
   if config.rope_scaling == "yarn":
     share = 1 - _ramp(config, dtype)
   else:
-    # Llama 3: only what turns less than once in the original context is
-    # scaled, with a ramp between its two bounds.
+    # Llama 3: only pairs that turn slowly in the original context are scaled,
+    # with a ramp between two bounds of the number of turns.
     turns = config.rope_original_len * plain / (2 * jnp.pi)
     low, high = config.rope_low_freq, config.rope_high_freq
     share = jnp.clip((turns - low) / (high - low), 0, 1)
@@ -41,9 +41,9 @@ def frequencies(config: TransformerConfig, dtype) -> jax.Array:  # [N]
 
 
 def rows(config: TransformerConfig) -> tuple[int, ...]:  # N of them
-  """Which of time 0, row 1 and column 2 turns each pair of channels.
+  """Coordinate that turns each pair of channels: time 0, row 1 or column 2.
 
-  Source: Qwen2-VL, arXiv:2409.12191, Section 2.1; of Qwen3-VL `transformers`.
+  Source: Qwen2-VL, arXiv:2409.12191, Section 2.1; for Qwen3-VL `transformers`.
   """
   _, of_row, of_column = config.rope_sections
   half = config.turned_width // 2
@@ -57,10 +57,10 @@ def rows(config: TransformerConfig) -> tuple[int, ...]:  # N of them
 
 
 def _ramp(config: TransformerConfig, dtype) -> jax.Array:  # [N]
-  """YaRN's: a line over the pairs, where Llama 3 has one over the turns."""
+  """YaRN's ramp from 0 to 1: linear in the pairs; Llama 3's is in the turns."""
 
   def pair(turns: float) -> float:
-    """Which pair turns so many times in the original context."""
+    """Index of the pair that turns so many times in the original context."""
     tokens = config.rope_original_len / (2 * math.pi * turns)
     return config.turned_width * math.log(tokens) / (2 * log_base)
 
@@ -70,18 +70,18 @@ def _ramp(config: TransformerConfig, dtype) -> jax.Array:  # [N]
     low, high = math.floor(low), math.ceil(high)
   low, high = max(low, 0), min(high, config.turned_width - 1)
   if low == high:
-    high += 0.001  # A step, and no division by 0.
+    high += 0.001  # A step, without a division by 0.
   pairs = jnp.arange(config.turned_width // 2, dtype=dtype)
   return jnp.clip((pairs - low) / (high - low), 0, 1)
 
 
 def yarn_amplitude(factor: float, weight: float = 1.0) -> float:
-  """0.1 · weight · ln(factor) + 1, by which YaRN multiplies; 1 if shorter."""
+  """YaRN's 0.1 · weight · ln(factor) + 1; 1 for factors of at most 1."""
   return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 def longrope_amplitude(factor: float, original_len: int) -> float:
-  """√(1 + ln(factor) / ln(original_len)); 1 for contexts that are no longer."""
+  """LongRoPE's √(1 + ln(factor) / ln(original_len)); 1 for factors up to 1."""
   if factor <= 1:
     return 1.0
   return math.sqrt(1 + math.log(factor) / math.log(original_len))

@@ -1,14 +1,15 @@
-"""A decoder-only transformer whose families are switches, as a `Policy`.
+"""A decoder-only transformer as a `Policy`; model families are its switches.
 
-RMSNorm, rotary positions, grouped-query attention, a gated MLP or a mixture of
-such experts; where the norms stand, what is capped or windowed and how
-positions are scaled is in `architecture.py`, and `families.py` says how each
-family sets it. `blocks.py` has one block; the layers are one stacked parameter
-tree. The training pass scans over the stack (one layer is compiled once), the
-decode step walks it in Python (see `_decode`). `P` prompts, `B` rows, `S`
-prompt and `T` completion slots, `L = S + T`, `D` width, `H` query heads, `C`
-key/value heads, `R = H / C` queries per key, `K` head width; `E` experts of
-width `F`, of which a token takes `k`.
+The transformer has RMSNorm, rotary positions, grouped-query attention, and a
+gated MLP or a mixture of such experts. The switches are in `architecture.py`:
+places of the norms, caps, windows, scaling of positions. `hf/families.py` sets
+them for each family. `blocks.py` has one block. The layers are one stacked
+parameter tree: the training pass scans over the stack, so that one layer is
+compiled once; the decode step unrolls the layers in Python (see `_weights`).
+
+`P` prompts, `B` rows, `S` prompt and `T` completion slots, `L = S + T`, `D`
+width, `H` query heads, `C` key/value heads, `R = H / C` queries per key, `K`
+head width; `E` experts of width `F`, of which a token takes `k`.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ from grpo_jax.models.architecture import Prefix, TransformerConfig
 from grpo_jax.models.blocks import Block, RMSNorm, RouterInputs
 from grpo_jax.types import Policy, PyTree, RouterOutputs
 
-# Kernels whose results are kept as those of products with weights are: that of
-# attention costs as much, and more in long sequences.
+# Kernels whose results "dots" keeps, as it keeps products with weights:
+# attention costs as much to recompute, and more in long sequences.
 _KERNELS = ("pallas_call", "dot_product_attention_fwd")
 
 
 def _products(primitive, *args, **params) -> bool:
-  """Whether "dots" keeps the results of a primitive."""
+  """Returns True if "dots" keeps the results of a primitive."""
   dots = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
   name = primitive.name.removesuffix("_wrapper")
   return name in _KERNELS or dots(primitive, *args, **params)
 
 
-# What the backward pass finds of a block. Temporary MiB of a gradient with 4
-# layers, width 256, MLP 768, 4 heads, 64 rows of 175 tokens, float32: none
-# 1791, dots 715, full 458.
+# Results of a block that are kept for the backward pass. Temporary MiB of a
+# gradient with 4 layers, width 256, MLP 768, 4 heads, 64 rows of 175 tokens,
+# float32: none 1791, dots 715, full 458.
 _REMAT = {
   "none": jax.checkpoint_policies.everything_saveable,
   "dots": _products,
@@ -51,7 +52,8 @@ _REMAT = {
 
 
 def _embed(config, trained, tokens, mix=None):  # [B, L] -> [B, L, D]
-  # Masked slots may hold any number: indexing clamps, and nobody sees them.
+  # Masked slots may hold any number: indexing clamps it, and no token attends
+  # to a masked slot.
   table = trained["embed"]["embedding"]
   if mix is None:
     x = table[tokens].astype(config.dtype)
@@ -67,7 +69,7 @@ def _embed(config, trained, tokens, mix=None):  # [B, L] -> [B, L, D]
 
 
 def _remat(config, layer):
-  """The function of a layer, of which the backward pass keeps less."""
+  """The function of a layer with the checkpointing of `config.remat`."""
   if config.remat == "none":
     return layer
   policy = _REMAT[config.remat]
@@ -86,16 +88,24 @@ def _forward(
   mix=None,
   seen=None,
 ):
-  """Runs the stack on tokens [B, L] at the end of slots with mask [B, M].
+  """Runs the stack on tokens [B, L], the last L of M slots.
 
-  The slots before them are there if the keys and values in them are given:
-  `prefix`, of the prompts, stacked over layers. `mix` has ids and weights of
-  the rows of the table, each [B, L, k], that are read instead of tokens;
-  `seen` has what images are read as.
+  Args:
+    config: The transformer's config.
+    params: Parameters, stacked over layers.
+    tokens: Tokens [B, L].
+    mask: True on the slots [B, M] that hold a token.
+    hold: (keys, values) -> the cache of a layer; None for no cache.
+    kept: Experts to take, stacked over layers; None for the best ones.
+    prefix: Keys and values in the first M - L slots, stacked over layers; None
+      if M = L.
+    mix: Ids and weights, each [B, L, k], of the rows of the embedding table
+      that are read instead of tokens; None for tokens.
+    seen: Features of images, which are read instead of placeholders; or None.
 
   Returns:
     The residual stream [B, L, D]; hold(keys, values), stacked over layers, or
-    None; what `Block` says of routing, stacked over layers, or None.
+    None; the router's probabilities and choices, stacked over layers, or None.
   """
   num_before = mask.shape[1] - tokens.shape[1]
   positions = _positions(mask)  # [B, M]
@@ -110,7 +120,7 @@ def _forward(
 
   def layer(of_block, x, inputs):
     params, slides, number, router, before = inputs
-    # Two sets of angles, of which each layer takes one.
+    # There are two sets of angles, and each layer takes one.
     rope = jax.tree.map(
       lambda near, far: near if near is far else jnp.where(slides, near, far),
       *ropes,
@@ -145,7 +155,7 @@ def _forward(
 
 
 def _stacks(config):
-  """Stacks of layers: name, what their blocks are, which layers they have."""
+  """Stacks of layers: name, config of the blocks, and slice of the layers."""
   first = config.num_dense_layers
   found = [("layers", config, slice(first, config.num_layers))]
   if first:
@@ -154,12 +164,12 @@ def _stacks(config):
 
 
 def _positions(mask):  # [B, L] bool -> [B, L]
-  """Number of tokens before each one; left padding has position 0."""
+  """Number of tokens before each token; left padding has position 0."""
   return jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
 
 
 def _ropes(config, positions):  # [B, L]
-  """Angles of a sliding layer, and of one that sees everything."""
+  """Cosines and sines for sliding layers, and for layers that do not slide."""
   far = blocks.rotary(config, positions)
   if config.sliding_window is None or config.local_rope_theta is None:
     return far, far
@@ -190,8 +200,8 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
 
   trained = {
     "embed": {
-      # Unit-size logits through the tied head, and large enough beside
-      # what the blocks add to the residual stream.
+      # Logits through a tied head then have unit size, and the embedding is
+      # large enough beside the outputs of the blocks.
       "embedding": nn.initializers.normal(config.width**-0.5)(
         embed_key, (config.vocab_size, config.width), config.param_dtype
       )
@@ -225,7 +235,7 @@ def _layers_last(x):  # [layers, B, L, ...] -> [B, L, layers, ...]
 
 
 def _check_extras(config, extras):
-  """Raises ValueError if these extra inputs are none of this model's."""
+  """Raises ValueError if the model does not take these extra inputs."""
   routing, mix = {"prompt_routing", "routing"}, {"mix_ids", "mix_weights"}
   known = [set(), mix] + [routing, routing | mix] * (config.num_experts > 0)
   images = {"images"} if config.tower is not None else set()
@@ -241,9 +251,10 @@ def _check_extras(config, extras):
 def _prefix(config, params, prompt_tokens, prompt_mask, extras=None):
   """Keys and values of all but the last token of each prompt, or None.
 
-  The last one is run with each row, which costs one token, and gives every
-  state from which a completion token is predicted in one piece. Of images it is
-  told what it reads: `pictures.Shared`.
+  The last token is run with each row. That costs one token, and then every
+  state that predicts a completion token is in one array. With images the result
+  is a `vision_inputs.Shared`, which also has the vectors that the last token
+  reads.
   """
   _check_extras(config, extras)
   images = (extras or {}).get("images")
@@ -284,12 +295,12 @@ def _hidden(
   _check_extras(config, extras)
   kv = prefix.kv if isinstance(prefix, vision_inputs.Shared) else prefix
   last = prompt_tokens.shape[1] - 1
-  first = 0 if kv is None else last  # Of the slots that are run.
+  first = 0 if kv is None else last  # First of the slots that are run.
 
   def joined(of_prompts, of_rows):  # [B, S + T - 1, ...]
     if prefix is None:
       of_prompts = of_prompts[prompt_index]
-    # The last completion token predicts nothing that is asked for.
+    # The state after the last completion token is not needed.
     return jnp.concatenate([of_prompts, of_rows[:, :-1]], axis=1)
 
   kept = mix = None
@@ -298,7 +309,8 @@ def _hidden(
     kept = jnp.moveaxis(kept[:, first:], 2, 0)  # [layers, B, L, k]
   if extras and "mix_ids" in extras:
     of_rows = extras["mix_ids"], extras["mix_weights"]  # [B, T, k] each.
-    # A prompt is read as it is: its token in all places, with weight 1.
+    # A prompt is read as it is: all k ids are its token, and the first has
+    # weight 1.
     as_it_is = (
       jnp.broadcast_to(x, (*prompt_tokens.shape, of_rows[0].shape[-1]))
       for x in (prompt_tokens[..., None], jnp.eye(1, of_rows[0].shape[-1])[0])
@@ -341,11 +353,15 @@ def _head(config, params, h):  # [..., D] -> [..., V]
 
 
 def _in_chunks(config, params, tokens, mask, hold):  # [P, S]
-  """`_forward` on so many tokens at a time; the residual stream of the last.
+  """Runs `_forward` on chunks of `config.prefill_chunk` tokens.
 
   A prefill of 4 prompts of 2048 slots has 1121 MiB of temporaries in one piece,
-  and 334 MiB in pieces of 512 (4 layers of width 512, plain attention, float32,
+  and 334 MiB in chunks of 512 (4 layers of width 512, plain attention, float32,
   compiled for a CPU).
+
+  Returns:
+    The residual stream of the last chunk; hold(keys, values) of all tokens,
+    stacked over layers; the routing of all tokens, or None.
 
   Raises:
     ValueError: The form of attention cannot continue a prompt.
@@ -407,9 +423,10 @@ def _prefill(config, params, prompt_tokens, prompt_mask, images=None):  # [P, S]
 def _weights(config, params):
   """Parameters with a tree for each layer, and kernels in the model's dtype.
 
-  In the loop a slice of a stack is a copy: a step of 64 rows took 11.8 ms and
-  not 8.3 (4 layers, width 256, on a CPU). Kernels would be rounded in every
-  step, and a mesh that gathers them here gathers half the bytes.
+  Both are done once, before the decode loop. In the loop a slice of a stack is
+  a copy: a step of 64 rows took 11.8 ms instead of 8.3 (4 layers, width 256, on
+  a CPU). Kernels would be rounded in every step; and a mesh that gathers
+  rounded kernels gathers half the bytes.
   """
 
   def rounded(path, leaf):
@@ -436,7 +453,7 @@ def _allocate(config, num_rows, num_slots, prefix=None):
   if config.latent_width:
     width = config.latent_width + config.turned_width
     keys, values = (num_rows, 1, width, num_slots), None
-  # Shapes only: the compiler would work for seconds to find scales of zeros.
+  # Shapes only: else the compiler takes seconds to compute the scales of zeros.
   layer = jax.eval_shape(
     functools.partial(attention.held, config),
     jax.ShapeDtypeStruct(keys, config.dtype),
@@ -455,7 +472,7 @@ def _admit(config, prefix, cache, num_rows):
 
 
 def _attends(config, positions, t, slot, prefix, cache):
-  """For each layer: (q, k, v of one token) -> (attended, its cache)."""
+  """A function for each layer: (q, k, v of a token) -> (attended, cache)."""
   if config.decode_attention == "paged":
     length = prefix.mask.sum(axis=1)
     windows = None, config.sliding_window
@@ -510,14 +527,14 @@ def _decode(config, weights, tokens, t, slot, prefix, cache, mix=None):
 
 
 def _ends(prefix, num_rows):
-  """Tokens before a completion [B], and the position of its first one [B]."""
+  """Numbers of prompt tokens [B], and positions of first completion tokens."""
   length = prefix.mask.sum(axis=1)
   end = length if prefix.end is None else prefix.end
   return (jnp.repeat(x, num_rows // len(length)) for x in (length, end))
 
 
 def _through(config, weights, x, ropes, attends):  # [B, L, D]
-  """The layers on tokens that `attends` also write to the cache.
+  """Runs the layers on tokens that `attends` also write to the cache.
 
   Returns:
     The residual stream [B, L, D], the cache, and the routing [B, L, layers, k]
@@ -588,7 +605,7 @@ def _extend(config, weights, tokens, t, count, prefix, cache):  # [B, L]
 
 
 def _extend_paged(config, weights, tokens, t, count, prefix, cache):
-  """Token by token: the kernel is called with one query of each row."""
+  """Extends token by token, because the kernel takes one query of each row."""
 
   def step(carry, inputs):
     cache, h = carry
@@ -616,15 +633,15 @@ def transformer_policy(config: TransformerConfig) -> Policy:
   """The functions of a transformer; see `Policy` for their contract.
 
   Args:
-    config: Sizes.
+    config: Sizes and switches.
 
   Returns:
-    A policy whose parameters are all trained, but for the biases of routers.
-    Layers are stacked: every leaf under "layers" has a leading axis of
-    `num_layers`. `hidden` takes `extras` with what tokens are mixed of,
-    "mix_ids" and "mix_weights"; with experts it returns `RouterOutputs`, and
-    takes those to keep: "prompt_routing" and "routing". All are as in
-    `Rollout`.
+    A policy whose parameters are all trained, except for the biases of routers
+    and a frozen tower. Layers are stacked: every leaf under "layers" has a
+    leading axis of layers. `hidden` takes in `extras` the embeddings that are
+    mixed in the place of tokens, "mix_ids" and "mix_weights". With experts it
+    returns `RouterOutputs`, and takes the experts to keep, "prompt_routing" and
+    "routing". All are as in `Rollout`.
   """
   return Policy(
     init=functools.partial(_init, config),

@@ -1,10 +1,10 @@
 """Images in the prompts of a transformer: features in the place of tokens.
 
-A prompt has a placeholder token for each token's worth of its images, and the
-r-th placeholder reads the r-th feature of its prompt. A tower is run once for
-each prompt: in `prefill`, and in the update in `prefix`; only where rows are
-run whole and without it, in `hidden`. Completions have no images: a placeholder
-that the policy writes is a token like any other.
+A prompt has one placeholder token for each feature of its images, and the r-th
+placeholder reads the r-th feature. The tower is run once for each prompt: by
+`prefill` in sampling, and by `prefix` in the update. `hidden` runs the tower
+only if rows are run whole without a prefix. Completions have no images: a
+placeholder that the policy writes is a token like any other.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.models.vision_parts import TowerOutputs
 from grpo_jax.types import Images, PyTree
 
-TOWER = "tower"  # Its name among the parameters of a policy.
+TOWER = "tower"  # Name of the tower among the parameters of a policy.
 
 Remat = Callable[[TransformerConfig, Callable], Callable]
 
 
 class Features(NamedTuple):
-  """What is read in the place of some tokens.
+  """Features of images, which slots read instead of their tokens.
 
   Attributes:
-    features: Vectors of each row, R of them.
-    which: Which of its vectors a slot reads; -1 where it reads its token.
-    deep: Vectors that are added to what the slot holds after a layer, of the
-      first layers one after the other.
-    positions: Time, row and column of each slot, with `rope_sections`; None:
-      rows are turned by the number of tokens before each.
+    features: The R vectors of each row.
+    which: Index of the vector that a slot reads; -1 where it reads its token.
+    deep: Vectors that are added to the residual stream after the first layers,
+      one array for each layer.
+    positions: Time, row and column of each slot, with `rope_sections`; None if
+      the position is the number of tokens before a slot.
   """
 
   features: jax.Array  # [B, R, D]
@@ -46,14 +46,14 @@ class Features(NamedTuple):
 
 
 def init(config: TransformerConfig, key: jax.Array) -> PyTree:
-  """Parameters of the tower; of a model without one, none."""
+  """Draws the parameters of the tower."""
   assert config.tower is not None
-  own = jax.random.fold_in(key, 1)  # Others draw as if there were no tower.
+  own = jax.random.fold_in(key, 1)  # Other draws are as without a tower.
   return vision_towers.init(config.tower, config.width, own, config.param_dtype)
 
 
 def without_tower(params: PyTree) -> PyTree:
-  """Parameters of what reads completions, which show nothing."""
+  """Parameters without the tower, for decoding: completions have no images."""
   return {
     group: {name: x for name, x in tree.items() if name != TOWER}
     for group, tree in params.items()
@@ -66,13 +66,13 @@ def features(
   images: Images,
   remat: Remat,
 ) -> TowerOutputs:  # of [P, R, D]
-  """What the tower says of the images of P prompts.
+  """Outputs of the tower for the images of P prompts.
 
   Args:
-    config: Of the model.
-    params: Its parameters.
-    images: Of the prompts.
-    remat: (config, function of a layer) -> the same with less kept of it.
+    config: The model's config.
+    params: The model's parameters.
+    images: Images of the prompts.
+    remat: (config, function of a layer) -> the function with checkpointing.
   """
   assert config.tower is not None
   group = "trained" if TOWER in params["trained"] else "frozen"
@@ -92,9 +92,9 @@ def index(
   mask: jax.Array,  # [P, S]
   images: Images,
 ) -> jax.Array:  # [P, S] int32
-  """Which feature each slot of a prompt reads; -1 where it reads its token.
+  """Index of the feature that each slot of a prompt reads; -1 for its token.
 
-  Placeholders beyond the last merged patch read their token.
+  Placeholders beyond the last feature read their token.
   """
   assert config.tower is not None
   is_one = mask & (tokens == config.image_token)
@@ -110,21 +110,23 @@ def positions(
   which: jax.Array,  # [P, S] int32
   images: Images,
 ) -> tuple[jax.Array, jax.Array]:  # [3, P, S], [P]
-  """Time, row and column of the slots of prompts, and the place behind them.
+  """Time, row and column of the slots of prompts, and the position after them.
 
-  A text token has one number three times, the place where it stands. An image
-  stands at one place s: its tokens have the time s, and s plus the row and the
-  column of each in the grid of its tokens. What follows stands at s plus the
-  larger side of that grid. Without images all are the number of tokens before.
+  All three numbers of a text token are its position. An image has one position
+  s: the time of its tokens is s, and their rows and columns are s plus the row
+  and the column in the grid of its tokens. The next token has the position s
+  plus the larger side of that grid. Without images all positions are the number
+  of tokens before.
 
   Args:
-    config: Of the model.
+    config: The model's config.
     mask: True on tokens.
-    which: As `index` says.
-    images: Of the prompts.
+    which: As `index` returns it.
+    images: Images of the prompts.
 
   Returns:
-    The three, 0 on padding; and where a completion begins.
+    Time, row and column of each slot, 0 on padding; and the position of the
+    first token of a completion.
 
   Source: Wang et al., "Qwen2-VL", arXiv:2409.12191, Section 2.1.
   """
@@ -155,9 +157,10 @@ def of_prompts(
   images: Images,
   remat: Remat,
 ) -> tuple[Features, jax.Array | None]:
-  """What prompts read, and where completions begin; `remat` as in `features`.
+  """Features of prompts, and the positions of the first completion tokens.
 
-  The latter is None where completions begin at the number of tokens.
+  The positions are None if they are the numbers of prompt tokens. `remat` is as
+  in `features`.
   """
   which = index(config, tokens, mask, images)
   of_slots = end = None
@@ -168,7 +171,7 @@ def of_prompts(
 
 
 def some(seen: Features, part: slice) -> Features:
-  """Takes some slots of what was seen."""
+  """Takes a part of the slots."""
   of_slots = seen.positions
   if of_slots is not None:
     of_slots = of_slots[:, :, part]
@@ -176,7 +179,7 @@ def some(seen: Features, part: slice) -> Features:
 
 
 def put(x: jax.Array, seen: Features | None) -> jax.Array:  # [B, L, D]
-  """Embeddings with features where some are read."""
+  """Replaces embeddings by features in the slots that read features."""
   if seen is None:
     return x
   place = jnp.maximum(seen.which, 0)[..., None]
@@ -185,7 +188,7 @@ def put(x: jax.Array, seen: Features | None) -> jax.Array:  # [B, L, D]
 
 
 def add(x: jax.Array, seen: Features | None, layer: jax.Array) -> jax.Array:
-  """The residual stream [B, L, D] behind a layer, with what is added there."""
+  """Adds the deep features of a layer to the residual stream [B, L, D]."""
   if seen is None or not seen.deep:
     return x
 
@@ -197,14 +200,14 @@ def add(x: jax.Array, seen: Features | None, layer: jax.Array) -> jax.Array:
 
 
 class Shared(NamedTuple):
-  """What rows read of a prompt with images that they share.
+  """The prefix of prompts with images, which several rows share.
 
   Attributes:
     kv: Keys and values of all tokens but the last, each [layers, P, ...]; None
-      where rows are run whole.
-    vectors: What the last token reads, as the vector [1, P, 1, D]; of rows that
-      are run whole, the features [1, P, R, D].
-    deep: What is added behind the first layers, in the same form.
+      if rows are run whole.
+    vectors: The vectors that the last tokens read, [1, P, 1, D]; if rows are
+      run whole, the features [1, P, R, D].
+    deep: The deep features in the same form.
   """
 
   kv: Any
@@ -213,12 +216,12 @@ class Shared(NamedTuple):
 
 
 def shared(kv: Any, seen: Features, last: jax.Array) -> Shared:
-  """What `prefix` says of prompts.
+  """Builds the prefix of prompts with images.
 
   Args:
-    kv: As `Shared` has it.
-    seen: What the prompts read.
-    last: Embeddings [P, 1, D] of their last tokens.
+    kv: As in `Shared`.
+    seen: Features of the prompts.
+    last: Embeddings [P, 1, D] of the prompts' last tokens.
   """
   if kv is None:
     return Shared(
@@ -244,22 +247,22 @@ def of_rows(
   prefix: Any,
   remat: Remat,
 ) -> Features:
-  """What rows [B, L] read, that begin with a prompt or with its last token.
+  """Features of rows [B, L], which begin with a prompt or its last token.
 
   Args:
-    config: Of the model.
-    params: Its parameters.
-    prompt_tokens, prompt_mask, images: Of the prompts.
+    config: The model's config.
+    params: The model's parameters.
+    prompt_tokens, prompt_mask, images: The prompts.
     prompt_index: Prompt of each row.
     num_slots: L.
-    prefix: As `hidden` has got it.
+    prefix: As `hidden` received it.
     remat: As in `features`.
   """
   own = index(config, prompt_tokens, prompt_mask, images)
   of_slots = None
   if config.rope_sections:
     of_slots, end = positions(config, prompt_mask, own, images)
-  if isinstance(prefix, Shared):  # Whose prompts are those of the rows.
+  if isinstance(prefix, Shared):  # Row b continues prompt b.
     vectors = TowerOutputs(prefix.vectors[0], tuple(d[0] for d in prefix.deep))
   elif len(prompt_index) < len(prompt_tokens):  # Some prompts have no row here.
     images = jax.tree.map(lambda x: x[prompt_index], images)
@@ -272,7 +275,7 @@ def of_rows(
     if of_slots is not None:
       of_slots, end = of_slots[:, prompt_index], end[prompt_index]
   if isinstance(prefix, Shared) and prefix.kv is not None:
-    own = jnp.zeros((len(prompt_index), 1), jnp.int32)  # Of the last token.
+    own = jnp.zeros((len(prompt_index), 1), jnp.int32)  # The last token's.
     of_slots = None if of_slots is None else of_slots[:, :, -1:]
   num_after = num_slots - own.shape[1]
   if of_slots is not None:

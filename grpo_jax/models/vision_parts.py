@@ -1,6 +1,6 @@
-"""What towers of several families are made of: sizes, norms, blocks.
+"""Parts of vision towers that families share: sizes, norms, blocks.
 
-A tower is a transformer without causal order over the patches of images. `P`
+A tower is a transformer without a causal mask over the patches of images. `P`
 prompts, `N` places for patches of `F` numbers, `H` heads of width `K`, `D`
 width of the tower.
 """
@@ -20,18 +20,18 @@ from grpo_jax.ops import masked
 from grpo_jax.types import Images
 
 _BLOCK = 512  # Queries whose scores exist at a time.
-# What positions make of queries and keys [P, N, H, K].
+# Function that turns queries and keys [P, N, H, K] by their positions.
 Turn = Callable[[jax.Array], jax.Array]
 
 
 class TowerOutputs(NamedTuple):
-  """What a language model reads of the images of P prompts.
+  """Features of the images of P prompts, for a language model.
 
   Attributes:
-    features: One vector in the place of each placeholder; those behind the
-      last merged patch are of empty places, and nobody reads them.
-    deep: Vectors that are added to the residual stream behind the first
-      layers of the language model, one array for each; often none.
+    features: One vector for each placeholder; vectors behind the last merged
+      patch belong to empty places, and are not read.
+    deep: Vectors that are added to the residual stream after the first layers
+      of the language model, one array for each layer; often none.
   """
 
   features: jax.Array  # [P, N / merge², width of the language model]
@@ -67,7 +67,7 @@ class LayerNorm(nn.Module):
     shape = x.shape[-1:]
     scale = self.param("scale", nn.initializers.ones, shape, self.param_dtype)
     bias = self.param("bias", nn.initializers.zeros, shape, self.param_dtype)
-    wide = masked.wide(x)  # As norms of the language model.
+    wide = masked.wide(x)  # As in the norms of the language model.
     centred = wide - wide.mean(axis=-1, keepdims=True)
     variance = jnp.square(centred).mean(axis=-1, keepdims=True)
     normed = centred * jax.lax.rsqrt(variance + self.eps)
@@ -82,7 +82,7 @@ def norm(tower: TowerConfig, dtype: str, param_dtype: str, name: str | None):
 
 
 def visible(images: Images) -> jax.Array:  # [P, N, N] bool
-  """Which patches a patch sees: those of its own image."""
+  """Mask by which a patch sees the patches of its own image."""
   of_query, of_key = images.image[:, :, None], images.image[:, None, :]
   return (of_query == of_key) & (of_key >= 0)
 
@@ -93,11 +93,11 @@ def attend(
   v: jax.Array,  # [P, N, H, K]
   mask: jax.Array,  # [P, N, N] bool
 ) -> jax.Array:  # [P, N, H, K]
-  """Softmax attention; a patch that may see nothing gets a finite answer.
+  """Softmax attention; a patch that sees no patch gets a finite result.
 
-  Queries of many patches are taken `_BLOCK` at a time, whose scores are made
-  again in the backward pass: the scores of all would be the largest array of a
-  run, P · H · N² numbers.
+  Many queries are taken `_BLOCK` at a time, and the backward pass recomputes
+  the scores of a block: the scores of all queries, P · H · N² numbers, would be
+  the largest array of a run.
   """
   num_blocks = q.shape[1] // _BLOCK
   if num_blocks < 2 or q.shape[1] % _BLOCK:
@@ -115,7 +115,7 @@ def attend(
 def _attend(q, k, v, mask):
   scores = jnp.einsum("pnhk,pmhk->phnm", q, k)
   scores = masked.wide(scores) * q.shape[-1] ** -0.5
-  # Not -inf: the row of an empty place is masked whole and would be NaN.
+  # Not -inf: an empty place sees no patch, and its row would be NaN.
   scores = jnp.where(mask[:, None], scores, jnp.finfo(scores.dtype).min)
   weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
   return jnp.einsum("phnm,pmhk->pnhk", weights, v)
@@ -124,7 +124,7 @@ def _attend(q, k, v, mask):
 class VisionAttention(nn.Module):
   """Multi-head attention with biases; kernels are laid out as in `blocks.py`.
 
-  The fused kernel is [D, H, 3, K], of query, key and value of each head.
+  The fused kernel is [D, H, 3, K]: query, key and value of each head.
   """
 
   tower: TowerConfig
@@ -152,7 +152,7 @@ class VisionAttention(nn.Module):
 class VisionMLP(nn.Module):
   """down(gelu(up(x))) with biases, and the tanh form of gelu.
 
-  In Qwen2.5-VL down(silu(gate(x)) · up(x)), with biases too.
+  In Qwen2.5-VL it is down(silu(gate(x)) · up(x)), also with biases.
   """
 
   tower: TowerConfig

@@ -4,15 +4,15 @@
     x = x + attention(norm(x)),  x = x + mlp(norm(x))        in each layer
     token = down(gelu(up(concat(norm(x) of merge × merge neighbours))))
 
-Patches see those of their own image; in Qwen2.5-VL, but for a few layers, only
-those of their own window of it. Queries and keys are turned by the row and by
-the column of a patch, each in a half of the pairs of channels. Qwen3-VL adds
-positions that are learned for the corners of a grid, between which a patch
-takes its share of the four nearest, and makes tokens of what some layers in the
-middle hold as well (DeepStack), with mergers whose norm comes after the
-neighbours are joined.
+Patches see the patches of their own image; in most layers of Qwen2.5-VL only
+those of their own window. The row of a patch turns one half of the pairs of
+channels of queries and keys, and the column the other half. Qwen3-VL also adds
+learned positions: the table belongs to the points of a grid, and a patch
+interpolates between the four nearest points. Some middle layers of Qwen3-VL
+give tokens too (DeepStack); their mergers apply the norm after the neighbours
+are concatenated.
 
-Scores of a layer are [P, H, N, N], also where windows hide most of them.
+Scores of a layer are [P, H, N, N], even where windows hide most of them.
 
 Sources: Bai et al., "Qwen2.5-VL Technical Report", arXiv:2502.13923, Section
 2.1; Meng et al., "DeepStack: Deeply Stacking Visual Tokens is Surprisingly
@@ -35,11 +35,14 @@ from grpo_jax.models.architecture import TowerConfig
 from grpo_jax.models.vision_parts import TowerOutputs
 from grpo_jax.types import Images, PyTree
 
-_THETA = 10_000.0  # Of rows and columns.
+_THETA = 10_000.0  # Rotary base for rows and columns.
 
 
 class Merger(nn.Module):
-  """A token of merge × merge neighbours, joined after or before the norm."""
+  """Makes a token of merge × merge neighbouring patches.
+
+  The neighbours are concatenated after the norm, or with `norm_joined` before.
+  """
 
   tower: TowerConfig
   width: int
@@ -65,7 +68,7 @@ class Merger(nn.Module):
 def init(
   tower: TowerConfig, width: int, key: jax.Array, param_dtype: str
 ) -> PyTree:
-  """Parameters; see `towers.init`."""
+  """Draws parameters; see `vision_towers.init`."""
   patch_key, place_key, layers_key, merger_key, deep_key = jax.random.split(
     key, 5
   )
@@ -105,7 +108,7 @@ def encode(
   dtype: str,
   remat: Callable,
 ) -> TowerOutputs:
-  """Runs the tower; see `towers.encode`."""
+  """Runs the tower; see `vision_towers.encode`."""
   kernel = params["patch"]["kernel"].astype(dtype)
   x = images.patches.astype(dtype) @ kernel
   if tower.kind == "qwen3_vl":
@@ -156,7 +159,7 @@ def _same(labels):  # [P, N, n] -> [P, N, N]
 
 
 def _rope(tower, place, dtype):  # [P, N, 2] -> 2 · [P, N, K / 2]
-  """Angles of the row in the first half of the pairs, then of the column."""
+  """Cosines and sines: the row's in the first half, then the column's."""
   dtype = jnp.promote_types(dtype, jnp.float32)
   quarter = tower.head_width // 4
   frequencies = _THETA ** (-jnp.arange(quarter, dtype=dtype) / quarter)
@@ -174,10 +177,10 @@ def places(
   table: jax.Array,  # [side², D]
   images: Images,
 ) -> jax.Array:  # [P, N, D], at least float32
-  """Learned positions of patches, between those of a grid of side × side.
+  """Learned positions of patches, interpolated in a grid of side × side.
 
-  The corners of an image are those of the grid; an image of a single row or
-  column has the first one.
+  The corners of an image are the corners of the grid. An image of a single row
+  or column has the first row or column of the grid.
   """
   image = jnp.maximum(images.image, 0)
   grid = jnp.take_along_axis(images.grid, image[..., None], axis=1)  # [P, N, 2]

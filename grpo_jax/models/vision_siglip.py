@@ -1,15 +1,16 @@
-"""The tower of SigLIP as Idefics3 and SmolVLM have it, with their connector.
+"""The tower of SigLIP in Idefics3 and SmolVLM, with their connector.
 
     x = W p + b + E[bucket]           of each patch p
     x = x + attention(norm(x)),  x = x + mlp(norm(x))        in each layer
     token = C concat(norm(x) of merge × merge neighbouring patches)
 
-A table E of side × side learned positions serves grids of any size: a patch in
-row i of h rows has the row ⌊i · side / h⌋ of the table, and columns so too.
+A table E of side × side learned positions is used for grids of any size: a
+patch in row i of h rows takes row ⌊i · side / h⌋ of the table; columns are
+alike.
 
-Deviation: the published code computes that quotient in float32, which puts a
-patch one row higher where i · side / h is whole and rounds down; between the
-grids of 1 to 64 rows and tables of 16, 24, 26, 27 or 32 rows there is no case.
+Deviation: the published code computes that quotient in float32. If i · side / h
+is whole but rounds down, a patch there takes one row less. With grids of 1 to
+64 rows and tables of 16, 24, 26, 27 or 32 rows this never happens.
 
 Sources: Zhai et al., "Sigmoid Loss for Language Image Pre-Training",
 arXiv:2303.15343; Laurençon et al., "Building and better understanding
@@ -35,7 +36,7 @@ from grpo_jax.types import Images, PyTree
 def init(
   tower: TowerConfig, width: int, key: jax.Array, param_dtype: str
 ) -> PyTree:
-  """Parameters; see `towers.init`."""
+  """Draws parameters; see `vision_towers.init`."""
   patch_key, place_key, layers_key, connector_key = jax.random.split(key, 4)
   lecun = nn.initializers.lecun_normal()
   block = vision_parts.VisionBlock(tower, param_dtype, param_dtype)
@@ -57,7 +58,7 @@ def init(
     },
     "layers": layers,
     "final_norm": {"scale": ones, "bias": jnp.zeros_like(ones)},
-    # As large as the rows of the language model's embedding table.
+    # Its outputs are as large as rows of the language model's embedding table.
     "connector": {
       "kernel": nn.initializers.normal(
         (width * tower.width * tower.patches_per_token) ** -0.5
@@ -86,7 +87,7 @@ def encode(
   dtype: str,
   remat: Callable,
 ) -> TowerOutputs:
-  """Runs the tower; see `towers.encode`."""
+  """Runs the tower; see `vision_towers.encode`."""
 
   def linear(of, x):
     y = x.astype(dtype) @ of["kernel"].astype(dtype)
@@ -106,7 +107,7 @@ def encode(
     vision_parts.LayerNorm(tower.norm_eps, dtype, param_dtype).apply,
     {"params": params["final_norm"]},
   )
-  # The patches of a token are adjacent, row by row: no pixel has to move.
+  # The patches of a token are adjacent, row by row, so a reshape is enough.
   merged = norm(x).reshape(
     x.shape[0], -1, tower.patches_per_token * tower.width
   )

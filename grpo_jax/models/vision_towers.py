@@ -1,14 +1,14 @@
-"""Vision towers: what a language model reads in the place of image tokens.
+"""Vision towers: features that a language model reads for image tokens.
 
-| kind         | of                | file              |
-|--------------|-------------------|-------------------|
+| kind         | of                | file               |
+|--------------|-------------------|--------------------|
 | `siglip`     | Idefics3, SmolVLM | `vision_siglip.py` |
 | `qwen2_5_vl` | Qwen2.5-VL        | `vision_qwen.py`   |
 | `qwen3_vl`   | Qwen3-VL          | `vision_qwen.py`   |
 
 A tower is a function of the `Images` of P prompts. All images of a prompt are
-in one row of patches; a patch sees those of its own image. Patches that become
-one token of the language model are adjacent.
+in one row of patches, and a patch sees only patches of its own image. Patches
+that become one token of the language model are adjacent.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _FAMILIES: dict[str, Any] = {
 def init(
   tower: TowerConfig, width: int, key: jax.Array, param_dtype: str = "float32"
 ) -> PyTree:
-  """Fresh parameters of a tower.
+  """Draws the parameters of a tower.
 
   Args:
-    tower: Its sizes.
-    width: Of the language model.
-    key: Draws every parameter.
+    tower: The tower's sizes.
+    width: Width of the language model.
+    key: Random key.
     param_dtype: The dtype of the parameters.
 
   Returns:
@@ -54,18 +54,19 @@ def encode(
   dtype: str = "float32",
   remat: Callable[[Callable], Callable] = lambda layer: layer,
 ) -> TowerOutputs:
-  """What the language model reads of the images of P prompts.
+  """Runs a tower on the images of P prompts.
 
   Args:
-    tower: Its sizes.
-    params: Its parameters.
-    images: Of P prompts, with N places each, a multiple of merge².
-    dtype: Of activations; statistics of norms and softmax are at least
+    tower: The tower's sizes.
+    params: The tower's parameters.
+    images: Images of P prompts, with N places each, a multiple of merge².
+    dtype: Dtype of activations; statistics of norms and softmax are at least
       float32.
-    remat: What becomes of the function of a layer, such as `jax.checkpoint`.
+    remat: A transformation of the function of a layer, such as
+      `jax.checkpoint`.
 
   Raises:
-    ValueError: The places do not split into tokens, or the patches are not of
+    ValueError: The places do not split into tokens, or the patches do not have
       this tower's size.
   """
   num_places, num_values = images.patches.shape[-2:]
