@@ -1,28 +1,26 @@
-"""Chat templates of downloaded checkpoints, run in a sandbox with limits.
+"""Chat conversations as token ids, and chat templates run with limits.
 
-A template is a program of a stranger. Jinja's sandbox keeps it from anything
-but its arguments. On top of that a rendering ends after `MAX_SECONDS`, which
-every turn of a loop and every call of a macro look at, and no text or list that
-an operator, a filter, a function or a block of output makes may be larger than
-`MAX_SIZE`.
-
-What remains, and only a process with limits of its own could end: a single
-filter or function that multiplies two large arguments, such as `replace`, or
-that is told a width inside a format, is looked at when it is done. Render
-templates that you do not trust at all in a container with limited memory, or
-give `config.data.template` in their place.
-
-Messages as token ids, in the form in which a policy was trained.
-
+`Writer` writes messages as ids, in the format in which the policy was trained.
 With `config.data.template="chat"` the tokenizer's chat template writes them.
-Any other template is for one prompt and has no roles; a conversation is then
+Any other template is for one prompt and has no roles. A conversation is then
 text: the messages before the first reply, one on each line, are the prompt of
-the template; after each reply stands an end token; what follows is written as
-it is.
+the template; an end token follows each reply; later messages are written as
+they are.
 
-Ids that were sampled stay as they are: `extended` writes only what comes after
-them. To encode their text again may give other ids, to which no log-prob
-belongs.
+Sampled ids stay as they are: `extended` writes only the ids after them. If
+their text were encoded again, the ids could differ, and would have no log-prob.
+
+`render` runs a chat template, which is a program of a stranger. Jinja's sandbox
+gives it access to its arguments only. In addition, a rendering ends after
+`MAX_SECONDS`: every turn of a loop and every call of a macro checks the time.
+No text or list that an operator, a filter, a function or a block of output
+makes may be larger than `MAX_SIZE`.
+
+One risk remains, which only a process with limits of its own could end: a
+single filter or function that multiplies two large arguments, such as
+`replace`, or that has a width inside a format, is checked only when it is done.
+Render templates that you do not trust at all in a container with limited
+memory, or set `config.data.template` instead.
 """
 
 from __future__ import annotations
@@ -41,41 +39,41 @@ from grpo_jax import strict_json
 from grpo_jax.data.encoder import Encoder
 
 MAX_SECONDS = 5.0
-MAX_SIZE = 2**22  # characters, or entries
-_MAX_BITS = 4096  # of a whole number
+MAX_SIZE = 2**22  # Characters, or entries.
+_MAX_BITS = 4096  # Bits of a whole number.
 
-# When the rendering that this thread is at has to be over.
+# The time at which the rendering of this context has to end.
 _end: contextvars.ContextVar[float] = contextvars.ContextVar("end")
 
 
 def render(source: str, values: Mapping[str, Any]) -> str:
-  """The text that a template makes of these values.
+  """Renders a template with these values.
 
   Raises:
     ImportError: The `jinja2` package is missing.
-    ValueError: The template is no template, refuses the values, fails on them,
-      or takes too long or too much.
+    ValueError: The template is not valid, rejects the values, fails on them,
+      takes too long, or makes a value that is too large.
   """
   token = _end.set(time.monotonic() + MAX_SECONDS)
   try:
     return _compiled(source).render(values)
   except ImportError:
     raise
-  except Exception as error:  # Of any kind: it is a stranger's program.
+  except Exception as error:  # A stranger's program may raise any exception.
     raise ValueError(f"{error} ({type(error).__name__})") from error
   finally:
     _end.reset(token)
 
 
 def _tick() -> str:
-  """Raises ValueError when the time of the rendering is over."""
+  """Raises ValueError if the time of the rendering is over."""
   if time.monotonic() > _end.get():
     raise ValueError(f"it has not ended after {MAX_SECONDS:g} s")
   return ""
 
 
 def _sized(value: Any) -> Any:
-  """The value, if it is not too large."""
+  """Returns the value; raises ValueError if it is too large."""
   if isinstance(value, int):
     size, most = value.bit_length(), _MAX_BITS
   elif isinstance(value, (str, bytes, list, tuple, dict, set)):
@@ -88,9 +86,9 @@ def _sized(value: Any) -> Any:
 
 
 def _limited(function: Callable) -> Callable:
-  """A filter or a global function with arguments and results of some size."""
+  """Limits the size of a function's arguments and results."""
 
-  @functools.wraps(function)  # Keeps what Jinja has noted on it.
+  @functools.wraps(function)  # Keeps the marks that Jinja set on the function.
   def call(*args, **kwargs):
     _check_arguments(args, kwargs)
     return _sized(function(*args, **kwargs))
@@ -106,7 +104,7 @@ def _check_arguments(args: Iterable, kwargs: Mapping[str, Any]) -> None:
 
 
 def _joined(parts: Iterable[str]) -> str:
-  """Joins parts as "".join does, and stops once the text is too long."""
+  """Joins parts as "".join does; raises once the text is too long."""
   found, size = [], 0
   for part in parts:
     found.append(part)
@@ -117,12 +115,12 @@ def _joined(parts: Iterable[str]) -> str:
 
 
 def _concatenated(*parts: Any) -> str:
-  """The operator `~`."""
+  """Implements the operator `~`."""
   return _joined(map(str, parts))
 
 
 def _apply(operator: Callable, name: str, left: Any, right: Any) -> Any:
-  """A binary operator whose result would not be too large."""
+  """Applies a binary operator; raises if the result would be too large."""
   numbers = isinstance(left, int) and isinstance(right, int)
   if name == "*" and not numbers:
     for some, times in ((left, right), (right, left)):
@@ -141,12 +139,12 @@ def _compiled(source: str) -> Any:
 
 @functools.cache
 def _environment() -> Any:
-  """With the tags, filters and functions of transformers."""
+  """The Jinja environment, with transformers' tags, filters and functions."""
   jinja2 = _import_jinja2()
   nodes = jinja2.nodes
 
   class Generation(jinja2.ext.Extension):  # type: ignore[name-defined]
-    """{% generation %} marks replies for others; here it changes nothing."""
+    """The tag {% generation %}, which marks replies; here it does nothing."""
 
     tags = {"generation"}  # noqa: RUF012 (Jinja's name and type)
 
@@ -167,7 +165,7 @@ def _environment() -> Any:
       return _apply(self.binop_table[operator], operator, left, right)
 
     def call(__self, __context, __obj, *args, **kwargs):
-      # Names as Jinja's, which no keyword of a template can be.
+      # Jinja uses such names, so that no keyword of a template can clash.
       _check_arguments(args, kwargs)
       return _sized(super().call(__context, __obj, *args, **kwargs))
 
@@ -176,7 +174,7 @@ def _environment() -> Any:
         node.body.insert(0, nodes.ExprStmt(self._calling("tick", [], node)))
       for node in [*source.find_all(nodes.Concat)]:
         call = self._calling("concatenated", node.nodes, node)
-        # In its place: whoever refers to the node is not known.
+        # Changed in place, because the node's parent is not known.
         node.nodes = [call]
       return super()._generate(source, *args, **kwargs)
 
@@ -195,7 +193,7 @@ def _environment() -> Any:
   def tojson(
     value, ensure_ascii=False, indent=None, separators=None, sort_keys=False
   ):
-    # Jinja's own escapes HTML.
+    # Jinja's own filter escapes HTML.
     return json.dumps(
       value,
       ensure_ascii=ensure_ascii,
@@ -208,7 +206,7 @@ def _environment() -> Any:
     trim_blocks=True,
     lstrip_blocks=True,
     extensions=[Generation, jinja2.ext.loopcontrols],
-    optimized=False,  # Constants too are computed while the time is measured.
+    optimized=False,  # So that the limits also hold for constants.
   )
   environment.filters["tojson"] = tojson
   environment.filters = {
@@ -221,7 +219,7 @@ def _environment() -> Any:
 
 
 def _import_jinja2() -> Any:
-  """The optional package of chat templates, imported when it is needed."""
+  """Imports the optional package that chat templates need."""
   try:
     import jinja2
     import jinja2.ext
@@ -236,20 +234,20 @@ def _import_jinja2() -> Any:
 
 Message = dict[str, Any]
 ROLES = ("system", "developer", "user", "assistant", "tool")
-_MOST_TOKENS = 2**20  # Of a message; requests are smaller.
+_MOST_TOKENS = 2**20  # Most tokens of a message; requests are smaller.
 
 
 class Writer:
   """Writes conversations for a policy."""
 
   def __init__(self, encoder: Encoder):
-    """Takes over an encoder, with its tokenizer and its template."""
+    """Creates a writer with the tokenizer and template of an encoder."""
     self._encoder = encoder
     self._text = encoder.tokenizer
 
   @property
   def has_roles(self) -> bool:
-    """Whether a chat template writes conversations."""
+    """True if a chat template writes conversations."""
     return self._encoder.template == "chat"
 
   def ids(self, messages: Sequence[Message], /, **options: Any) -> list[int]:
@@ -257,10 +255,10 @@ class Writer:
 
     Args:
       messages: As `checked` returns them; the last is not the assistant's.
-      **options: What the chat template reads besides, as `tools`.
+      **options: Further inputs of the chat template, such as `tools`.
 
     Raises:
-      ValueError: The template or the tokenizer refuses them.
+      ValueError: The template or the tokenizer rejects them.
     """
     if self.has_roles:
       return self._text.chat_ids(
@@ -288,17 +286,18 @@ class Writer:
     /,
     **options: Any,
   ) -> list[int]:
-    """Ids of a conversation that goes on; it begins with those so far.
+    """Ids of a continued conversation; they begin with the ids so far.
 
     Args:
       ids: All ids so far; those of the last reply are as they were sampled.
-      messages: What they stand for; the last is a reply, with all of its text
-        as content.
-      new: What follows.
+      messages: The messages of these ids; the last is a reply, with all of its
+        text as content.
+      new: The messages that follow.
       **options: As in `ids`.
 
     Raises:
-      ValueError: The template writes what was there differently now.
+      ValueError: With the new messages, the template writes the earlier ones
+        differently.
     """
     if self.has_roles:
       return self._text.extend(
@@ -318,19 +317,19 @@ class Writer:
       content = message["content"]
       if message["role"] == "assistant":
         ids += [*self._text.markup_ids(content), self._text.end_ids[0]]
-      else:  # In which nothing is a special token.
+      else:  # No text of others becomes a special token.
         ids += self._text.observation_ids(content, _MOST_TOKENS)
     return ids
 
 
 def _for_template(message: Message) -> Message:
-  """Calls with their arguments as data, which is how templates read them."""
+  """A message with the arguments of its calls as data, for templates."""
   if not message.get("tool_calls"):
     return message
   calls = []
   for call in message["tool_calls"]:
     function = dict(call["function"])
-    # A call with other arguments is written as it is.
+    # A call whose arguments cannot be parsed is written as it is.
     with contextlib.suppress(KeyError, RecursionError, TypeError, ValueError):
       function["arguments"] = strict_json.loads(function["arguments"])
     calls.append({**call, "function": function})
@@ -338,11 +337,11 @@ def _for_template(message: Message) -> Message:
 
 
 def checked(messages: Any) -> list[Message]:
-  """The messages of a request, with text for content.
+  """Checks the messages of a request, and returns them with text as content.
 
   Raises:
-    ValueError: There are none, or one is malformed, or has something else than
-      text, or the last one is a reply.
+    ValueError: There are none, one is malformed or has other content than text,
+      or the last message is a reply.
   """
   if not isinstance(messages, list) or not messages:
     raise ValueError(
@@ -400,7 +399,7 @@ def _part(number: int, part: Any) -> str:
 
 
 def is_reply(message: Message, sent: Message) -> bool:
-  """Whether a message of a request is a reply that was sent before."""
+  """Returns True if a message of a request is the reply that was sent."""
 
   def described(one: Message) -> tuple:
     calls = one.get("tool_calls") or []

@@ -1,15 +1,16 @@
-"""Clusters of like prompts, each ordered by how hard its prompts are: a file.
+"""Files with clusters of similar prompts, each ordered by difficulty.
 
 | array    | content                                                        |
 |----------|----------------------------------------------------------------|
-| digests  | what each record is, 16 bytes of a hash [N, 16]                |
-| clusters | its cluster, from 0 [N]                                        |
+| digests  | a hash of each record, 16 bytes [N, 16]                        |
+| clusters | cluster of each record, from 0 [N]                             |
 | losses   | mean negative log-prob of its reference solution, nats per     |
-|          | token, under the policy that was asked [N]                     |
-| number   | how many clusters were asked for; there may be fewer           |
-| about    | what else was asked, as JSON                                   |
+|          | token, under the policy that was used [N]                      |
+| number   | number of clusters asked for; there may be fewer               |
+| about    | other settings, as JSON                                        |
 
-The digests say whose clusters they are: a file of other data is refused.
+The digests tell to which data the clusters belong: a file of other data is
+rejected.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ _SIZE = 16  # Bytes of a digest.
 
 
 class Clusters(NamedTuple):
-  """What is known of N records.
+  """Clusters and difficulties of N records.
 
   Attributes:
-    clusters: The cluster of each, below `number`.
-    losses: How hard each is, nats per token.
-    number: Clusters that there are at most.
+    clusters: The cluster of each record, below `number`.
+    losses: The difficulty of each record, nats per token.
+    number: Most clusters that there may be.
   """
 
   clusters: np.ndarray  # [N] int
@@ -45,7 +46,7 @@ class Clusters(NamedTuple):
 
 
 def digest(record: Record) -> bytes:
-  """What a record is: a hash of its prompt, its answer and its solution."""
+  """Hashes the prompt, the answer and the solution of a record."""
 
   def plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
@@ -61,16 +62,16 @@ def found(
   least: int,
   seed: int,
 ) -> np.ndarray:  # [N] int
-  """k-means, without clusters of fewer than `least`.
+  """Finds clusters by k-means, each with at least `least` members.
 
-  The smallest cluster that has fewer is given up, and its members go to those
-  of the others whose centres are nearest, until there is none.
+  While a cluster has fewer, the smallest one is dissolved, and its members go
+  to the clusters with the nearest centres.
 
   Args:
-    embeddings: Of the records.
-    num_clusters: K, the most that there may be.
-    least: Members of a cluster.
-    seed: Of where the centres begin.
+    embeddings: Embeddings of the records.
+    num_clusters: K, the most clusters that there may be.
+    least: Fewest members of a cluster.
+    seed: Seed of the first centres.
 
   Raises:
     ValueError: There are too few records.
@@ -81,7 +82,7 @@ def found(
       f"{num_clusters} clusters of at least {least} prompts each: there are"
       f" {num} prompts; ask for fewer, or give more prompts."
     )
-  # A third of a second, which other programs need not spend.
+  # The import takes a third of a second, so that only this function does it.
   from scipy.cluster import vq
 
   x = np.asarray(embeddings, np.float64)
@@ -102,12 +103,12 @@ def found(
 def packed(
   records: Sequence[Record], known: Clusters, about: Mapping[str, Any]
 ) -> bytes:
-  """The content of a file.
+  """The content of a file of clusters.
 
   Args:
-    records: Of N prompts.
-    known: What is known of them.
-    about: What was asked, as JSON has it.
+    records: N records.
+    known: Their clusters.
+    about: Settings of the computation; values that JSON can hold.
   """
   buffer = io.BytesIO()
   np.savez_compressed(
@@ -124,16 +125,16 @@ def packed(
 def read(
   path: epath.PathLike, records: Sequence[Record], setting: str
 ) -> Clusters:
-  """What a file knows of these records.
+  """Reads the clusters of these records from a file.
 
   Args:
     path: Local or `gs://` file.
-    records: All of them have to be in it.
-    setting: That names the file, for messages.
+    records: The records; all of them must be in the file.
+    setting: Name of the setting with the path, for messages.
 
   Raises:
     FileNotFoundError: There is no such file.
-    ValueError: It is another kind of file, or of other data.
+    ValueError: The file is of another kind, or of other data.
   """
   path = epath.Path(path)
   where = f"{setting}={str(path)!r}"
@@ -172,9 +173,9 @@ def ranked(known: Clusters) -> tuple[np.ndarray, np.ndarray]:
   """The members of each cluster, the easiest first.
 
   Returns:
-    Places of the records [N], cluster by cluster; and the sizes of the clusters
-    [number], of which some may be 0. Of records with equal losses the first one
-    comes first.
+    Indices of the records [N], cluster by cluster; and the sizes of the
+    clusters [number], some of which may be 0. Records with equal losses keep
+    their order.
   """
   labels = known.clusters
   order = np.lexsort((np.arange(len(labels)), known.losses, labels))

@@ -1,20 +1,20 @@
-"""Completions that were kept to be imitated: which, and the files of them.
+"""Completions to imitate: the choice of them, and files of them.
 
 A line of a file is a completion:
 
-| field             | value                                                   |
-|-------------------|---------------------------------------------------------|
-| prompt            | text                                                    |
-| completion        | text, without the end token                             |
-| answer, extras    | of the record, as verifiers read them                   |
-| completion_ids    | token ids of the completion, with the end token         |
-| prompt_ids        | those of the prompt, where the problem is made of ids   |
-| tokenizer         | name of what these ids mean (`digest`)                  |
-| observed          | which ids an environment wrote; absent if it wrote none |
-| reward, correct … | what was said of it, for people                         |
+| field             | value                                                    |
+|-------------------|----------------------------------------------------------|
+| prompt            | text                                                     |
+| completion        | text, without the end token                              |
+| answer, extras    | those of the record, as verifiers read them              |
+| completion_ids    | token ids of the completion, with the end token          |
+| prompt_ids        | token ids of the prompt, if the problem is made of ids   |
+| tokenizer         | name of the ids' meaning (`digest`)                      |
+| observed          | True for ids of an environment; absent if it wrote none  |
+| reward, correct … | scores, for people                                       |
 
-A policy with the same tokens imitates the ids, and so exactly what was drawn;
-one with others imitates the text.
+A policy with the same tokens imitates the ids, and so exactly the sampled
+completion; a policy with other tokens imitates the text.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from grpo_jax.data.sources import Record, Source
 
 
 class Candidate(NamedTuple):
-  """A completion of a prompt, of which some are kept.
+  """A completion of a prompt that may be kept.
 
   Attributes:
-    is_good: Whether it may be.
-    text: What was written.
-    answer: What it votes for; None if that cannot be read.
-    num_tokens: Tokens written.
+    is_good: Whether the completion may be kept.
+    text: Its text.
+    answer: Its answer; None if no answer can be read.
+    num_tokens: Number of its tokens.
   """
 
   is_good: bool
@@ -55,16 +55,17 @@ def chosen(
   distinct: str,
   seed: Sequence[int],
 ) -> list[int]:
-  """Which completions of a prompt are kept, the first choice first.
+  """Chooses completions of a prompt; returns their indices, the best first.
 
   Args:
     candidates: All completions of the prompt.
-    most: How many are kept at most.
-    order: "shortest": those with the fewest tokens first, and of equal ones
-      the one that was drawn first; "random".
-    distinct: Of those with the same "answer", or the same "text", one is kept;
-      "none": duplicates stay. What has no answer is told apart by its text.
-    seed: Of the random order: non-negative numbers.
+    most: Most completions to keep.
+    order: "shortest": fewest tokens first, and the first drawn among equals;
+      or "random".
+    distinct: "answer" or "text": one completion of each answer or text is kept;
+      "none": duplicates stay. Completions without an answer are compared by
+      text.
+    seed: Seed of the random order: non-negative numbers.
   """
   good = [i for i, one in enumerate(candidates) if one.is_good]
   if order == "shortest":
@@ -85,7 +86,7 @@ def chosen(
 
 @functools.lru_cache(maxsize=8)
 def digest(tokenizer: Any) -> str:
-  """A name that tokenizers share whose ids mean the same."""
+  """Hashes the meaning of a tokenizer's ids; equal for equal meanings."""
   pieces = [tokenizer.decode([i]) for i in range(tokenizer.vocab_size)]
   text = json.dumps([pieces, [int(i) for i in tokenizer.end_ids]])
   return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -98,14 +99,14 @@ def line(
   observed: Sequence[bool] = (),
   **more: Any,
 ) -> dict[str, Any]:
-  """A completion as a file has it.
+  """The line of a file for a completion.
 
   Args:
-    tokenizer: Has `decode(ids) -> text`.
-    record: Its prompt, with answer and extras.
-    completion_ids: Its tokens.
-    observed: Which of them an environment wrote.
-    **more: What is known of it.
+    tokenizer: Tokenizer with `decode(ids) -> text`.
+    record: The record of the prompt, with answer and extras.
+    completion_ids: Tokens of the completion.
+    observed: True for tokens that an environment wrote.
+    **more: Further fields, such as the reward.
   """
   is_text = isinstance(record["prompt"], str)
   pictures = record.get("pictures")
@@ -141,13 +142,13 @@ class DemonstrationSource:
 
     Args:
       path: Local or `gs://` file.
-      tokenizer: Of the policy that is to imitate them.
-      is_text: Whether its prompts are texts; otherwise ids.
+      tokenizer: Tokenizer of the policy that imitates the completions.
+      is_text: Whether the policy's prompts are texts; otherwise ids.
 
     Raises:
       FileNotFoundError: There is no such file.
-      ValueError: It has no completion, a line is malformed, or the ids are
-        those of another tokenizer and the policy reads no text.
+      ValueError: The file has no completion, a line is malformed, or the ids
+        are those of another tokenizer and the policy reads no text.
     """
     self._path = path = epath.Path(path)
     if not path.exists() or path.is_dir():
@@ -208,7 +209,7 @@ class DemonstrationSource:
   def _check_ids(
     self, number: int, row: dict[str, Any], is_text: bool, vocab_size: int
   ) -> None:
-    """Raises ValueError unless the ids of a row are there, and are tokens."""
+    """Raises ValueError unless a row has ids, and all are tokens."""
     where = f"DemonstrationSource: {self._path}:{number}"
     for name in ("completion_ids", *(() if is_text else ("prompt_ids",))):
       ids = row.get(name)
@@ -245,7 +246,7 @@ class DemonstrationSource:
 
 
 class Joined:
-  """Several sources one after the other."""
+  """Concatenates several sources."""
 
   def __init__(self, parts: Sequence[Source]):
     self._parts = parts

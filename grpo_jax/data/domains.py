@@ -4,8 +4,8 @@
     mixed.domains            # ("sums", "words")
     mixed[5]["extras"]["domain"]  # 0 or 1
 
-The number of a domain is a place in a tuple of names. A program knows numbers,
-people read names.
+The number of a domain is its index in a tuple of names. Programs use the
+numbers, and people read the names.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from grpo_jax.data import orders, sources
 from grpo_jax.data.formats import DOMAIN_NAME, Record
 from grpo_jax.data.sources import Source
 
-# Records of a mixture whose parts have no end.
+# Size of a mixture whose parts are endless.
 _ENDLESS = 2**31 - 1
 
 
 def natural(name: str) -> tuple[bool, int, str]:
-  """Sorts numbers in their order, then names in theirs."""
+  """Sort key: numbers first, by value, then names, by letter."""
   is_number = name.isdecimal()
   return not is_number, int(name) if is_number else 0, name
 
@@ -34,11 +34,11 @@ def natural(name: str) -> tuple[bool, int, str]:
 def found(source: Source) -> tuple[str, ...]:
   """The names of the domains of a source, in their natural order.
 
-  Reads all records, unless the source knows. Where records have numbers, from 0
-  on, a number is the place of its name, and its own name where it has no other.
+  Reads all records, unless the source has the names. If records have numbers,
+  they count from 0, and a number without a name is its own name.
 
   Raises:
-    ValueError: Nobody can read them all.
+    ValueError: The source is endless, and does not have the names.
   """
   known = getattr(source, "domains", None)
   if known is not None:
@@ -62,9 +62,9 @@ def numbers(
   """The numbers of domains that a setting names.
 
   Args:
-    names: Of all domains, by number.
+    names: Names of all domains, by number.
     wanted: Names, or numbers.
-    setting: Whose they are, for messages.
+    setting: Name of the setting, for messages.
 
   Raises:
     ValueError: There is no such domain.
@@ -84,15 +84,15 @@ def numbers(
 def limits(
   names: Sequence[str], given: Mapping[str, int], most: int
 ) -> tuple[int, ...]:
-  """The budget of a completion of each domain, tokens; empty: all the same.
+  """Most tokens of a completion of each domain; empty if all are equal.
 
   Args:
-    names: Of all domains, by number.
+    names: Names of all domains, by number.
     given: `config.sampling.domain_limits`.
     most: Slots of a completion.
 
   Raises:
-    ValueError: There is no such domain, or no such number of slots.
+    ValueError: There is no such domain, or a limit is above the slots.
   """
   setting = "config.sampling.domain_limits"
   numbers(names, list(given), setting)
@@ -107,18 +107,18 @@ def limits(
 
 
 class Numbered:
-  """Records whose domains have numbers; of names, their places in a tuple.
+  """A source whose records have numbers of domains instead of names.
 
   Attributes:
-    domains: The names.
+    domains: Names of the domains, by number.
   """
 
   def __init__(self, source: Source, names: tuple[str, ...]):
-    """Looks at no record yet.
+    """Creates the source without reading a record.
 
     Args:
-      source: Its records have a domain in their extras: a name, or a number.
-      names: By number.
+      source: Records with a domain in their extras: a name, or a number.
+      names: Names of the domains, by number.
     """
     self._source = source
     self.domains = names
@@ -176,7 +176,8 @@ def only(source: Source, wanted: Collection[int]) -> Source:
   """The records of some domains, given by number; their shares stay.
 
   Raises:
-    ValueError: There is none, or the records are read one at a time.
+    ValueError: There is no such record, or the source cannot be read as a
+      whole.
   """
   if hasattr(source, "only"):
     return source.only(wanted)
@@ -199,19 +200,20 @@ def only(source: Source, wanted: Collection[int]) -> Source:
 
 
 class Place(NamedTuple):
-  """Where a record of a mixture is from."""
+  """Origin of a record of a mixture: a part, and a record of the part."""
 
   part: int
   record: int
 
 
 class Mixture:
-  """Several sources as one; the domain of a record is the place of its source.
+  """Several sources as one; the domain of a record is the index of its source.
 
   Attributes:
     domains: Names of the sources.
-    starts: Of a source that nobody reads as a whole, if one of them is such.
-    task: Where the parts are tasks, the task that has all of their problems.
+    starts: (0,) if one of the sources cannot be read as a whole, else None; see
+      `sources.starts`.
+    task: The task with the problems of all parts, if the parts are tasks.
   """
 
   def __init__(
@@ -221,13 +223,13 @@ class Mixture:
     place: Callable[[int], Place],
     remade: Callable[[Collection[int]], Source] | None = None,
   ):
-    """Opens nothing; see `weighted` and `in_turn`.
+    """Creates the mixture without reading; see `weighted` and `in_turn`.
 
     Args:
-      parts: By the name of the domain.
-      size: Records.
-      place: (number of a record) -> where it is from.
-      remade: (numbers of domains) -> the records of these alone.
+      parts: Sources by the name of the domain.
+      size: Number of records.
+      place: (number of a record) -> its origin.
+      remade: (numbers of domains) -> the mixture of these domains alone.
     """
     self._parts = tuple(parts.values())
     self._size = size
@@ -249,7 +251,7 @@ class Mixture:
     return {**record, "extras": extras}
 
   def number(self, index: int) -> int:
-    """See `sources.number`: records that come twice have one number."""
+    """See `sources.number`; a record that comes twice has one number."""
     part, inside = self._place(index)
     return self._first[part] + sources.number(self._parts[part], inside)
 
@@ -262,15 +264,15 @@ class Mixture:
 
 
 def weighted(parts: Mapping[str, Source], weights: Sequence[float]) -> Mixture:
-  """A source for training, of which each part has the share of its weight.
+  """A source for training in which each part has the share of its weight.
 
-  An epoch has every record of each part at least once, and those of parts that
-  are small for their weight more often. The order of a stream mixes them.
+  An epoch has every record of each part at least once, and records of parts
+  that are small for their weight more often. The order of a stream mixes them.
 
   Args:
-    parts: By the name of the domain.
-    weights: Of each part, not negative and not all 0; one of weight 0 is not
-      read.
+    parts: Sources by the name of the domain.
+    weights: Weight of each part, not negative and not all 0; a part of weight 0
+      is not read.
   """
   shares = np.asarray(weights, float) / np.sum(weights)
   sizes = [len(part) for part in parts.values()]
@@ -287,7 +289,7 @@ def weighted(parts: Mapping[str, Source], weights: Sequence[float]) -> Mixture:
   def place(index: int) -> Place:
     if not 0 <= index < ends[-1]:
       raise IndexError(f"weighted: record {index} is not in [0, {ends[-1]}).")
-    # Scattered, so that the first records are of all parts.
+    # Permuted, so that the first records come from all parts.
     index = orders.permuted(index, ends[-1], (0,))
     part = bisect.bisect_right(ends, index)
     return Place(part, (index - ends[part] + counts[part]) % sizes[part])
@@ -308,14 +310,14 @@ def weighted(parts: Mapping[str, Source], weights: Sequence[float]) -> Mixture:
 def in_turn(parts: Mapping[str, Source]) -> Mixture:
   """A source for evaluation: a record of each part in turn, none twice.
 
-  So the first n records have as many of each domain, whatever the weights are,
-  as long as there are as many.
+  So the first n records have equally many of each domain, whatever the weights
+  are, as long as no domain runs out.
 
   Args:
-    parts: By the name of the domain.
+    parts: Sources by the name of the domain.
   """
   sizes = [len(part) for part in parts.values()]
-  # Between two of these rounds, the same parts have records left.
+  # Between two of these rounds, the set of parts with records left is constant.
   rounds = [0, *sorted(set(sizes))]
   begins, left = [0], []
   for first, last in itertools.pairwise(rounds):

@@ -1,11 +1,10 @@
-"""Token ids of the fields of records.
+"""Encodes the fields of records as token ids, and images as patches.
 
-Prompts that show images: their text, and the arrays of their patches.
-
-A record has a text and images. Where the text has the marker `<image>`, or the
-token of the family's own, each stands for one image; otherwise the images come
-before the text. A chat template writes the token of the family for each; each
-token then becomes as many as the image has merged patches.
+A record with images has a text too. Each marker `<image>` in the text, or each
+image token of the model's family, is the place of one image; without markers
+the images come before the text. A chat template writes the family's token for
+each image. Each token is then repeated as often as the image has merged
+patches.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ MARKER = "<image>"
 
 
 class Unusable(str):
-  """Why a record is left out."""
+  """The reason why a record is left out, in words."""
 
 
 class Shown(NamedTuple):
   """A prompt with images.
 
   Attributes:
-    ids: Token ids, placeholders among them.
-    cuts: The images, in the order of their placeholders.
+    ids: Token ids, placeholders included.
+    cuts: The patches of the images, in the order of their placeholders.
   """
 
   ids: np.ndarray  # [any] int32
@@ -42,13 +41,13 @@ class Shown(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Sight:
-  """How prompts show images.
+  """Settings for images in prompts.
 
   Attributes:
-    processor: What becomes of an image.
-    read: (images) -> the cut of each, or why there is none.
-    max_images: M, grids of patches of a prompt: tiles count as images.
-    max_patches: N, patches of a prompt.
+    processor: The family's processor of images.
+    read: (images) -> the patches of each image, or the reason why it has none.
+    max_images: M, the most grids of patches of a prompt; tiles are images too.
+    max_patches: N, the most patches of a prompt.
   """
 
   processor: Processor
@@ -58,7 +57,7 @@ class Sight:
 
   @property
   def shapes(self) -> Images:
-    """Shapes of the images of one prompt."""
+    """Shapes and dtypes of the images of one prompt."""
     return jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self.arrays([()])
     )
@@ -66,7 +65,7 @@ class Sight:
   def cuts(
     self, records: Sequence[dict[str, Any]]
   ) -> list[tuple[PatchCut, ...] | Unusable]:
-    """The images of several records, all of which are looked at at once."""
+    """The patches of the images of several records, read all at once."""
     images = [tuple(record.get("pictures", ())) for record in records]
     said = iter(self.read([image for of_one in images for image in of_one]))
     return [self._of_record(one, [next(said) for _ in one]) for one in images]
@@ -119,12 +118,12 @@ class Sight:
     return made
 
   def in_text(self, parts: Sequence[str]) -> str:
-    """The parts as a text, where no chat template writes them."""
+    """The parts as one text with image tokens, without a chat template."""
     ours = self.processor
     return f"{ours.before}{ours.image_token}{ours.after}".join(parts)
 
   def expanded(self, text: str, cuts: Sequence[PatchCut]) -> str | Unusable:
-    """A text with the placeholders of all images."""
+    """Replaces each image token in a text by the placeholders of its image."""
     token = self.processor.image_token
     parts = text.split(token)
     if len(parts) != len(cuts) + 1:
@@ -141,7 +140,7 @@ class Sight:
     """The images of P prompts as NumPy arrays of fixed sizes.
 
     Args:
-      prompts: Images of each; all fit.
+      prompts: Images of each prompt, which fit `max_images` and `max_patches`.
     """
     num, room, most = len(prompts), self.max_patches, self.max_images
     patches = np.zeros((num, room, self.processor.features), np.float32)
@@ -173,14 +172,15 @@ class Encoder:
   """Token ids of a record's fields; fields that are ids already pass through.
 
   Attributes:
-    tokenizer: Has `encode(text) -> ids`, and `context_ids(text) -> ids`.
-    template: What the policy is shown; "{prompt}" stands for the record's
+    tokenizer: Tokenizer with `encode(text) -> ids`, and `context_ids(text) ->
+      ids`.
+    template: Text that the policy reads; "{prompt}" is replaced by the record's
       prompt, all other text (markers, instructions) is literal. The begin token
-      of a tokenizer that has one comes first, once. Or "chat": the tokenizer's
+      comes first, once, if the tokenizer has one. Or "chat": the tokenizer's
       chat template, with the prompt as the user's message and the assistant's
       turn opened; it writes a begin token itself.
-    chat_options: What else that template reads ("enable_thinking", …).
-    sight: How prompts show images; None: they are text alone.
+    chat_options: Further inputs of that template ("enable_thinking", …).
+    sight: Settings for images; None if prompts are text alone.
   """
 
   tokenizer: Any
@@ -206,9 +206,10 @@ class Encoder:
   def prompts(
     self, records: Sequence[Record]
   ) -> list[np.ndarray | Shown | Unusable]:
-    """Ids of several prompts; with images, if they show any.
+    """Ids of several prompts, or `Shown` for prompts with images.
 
-    An `Unusable` says why the images of a record cannot be shown.
+    If the images of a record cannot be shown, its entry is an `Unusable` with
+    the reason.
     """
     if self.sight is None:
       return [self.prompt(record) for record in records]
@@ -239,7 +240,7 @@ class Encoder:
     return Shown(self._some(encode(made), record), cuts)
 
   def content(self, record: Record) -> list[Hashable]:
-    """What a prompt says and shows, to compare it: no image is looked at."""
+    """The ids and images of a prompt, for comparison; no image is opened."""
     if self.sight is None:
       return self.prompt(record).tolist()
     images = (tuple(image) for image in record.get("pictures", ()))
@@ -249,7 +250,7 @@ class Encoder:
     """Ids of a prompt.
 
     Raises:
-      ValueError: There are none; or the images of the record cannot be shown.
+      ValueError: There are no ids; or the images of the record cannot be shown.
     """
     if self.sight is not None:
       (made,) = self.prompts([record])
@@ -265,7 +266,7 @@ class Encoder:
       message = {"role": "user", "content": value}
       value = self.tokenizer.chat_ids([message], **self.chat_options)
     elif isinstance(value, str):
-      # Not str.format: templates and prompts may contain other braces.
+      # Not str.format, as templates and prompts may contain other braces.
       text = self.template.replace("{prompt}", value)
       value = self.tokenizer.context_ids(text)
     return self._some(value, record)
@@ -292,7 +293,7 @@ class Encoder:
     return np.asarray(value, np.int32)
 
   def pair(self, record: Record) -> list[np.ndarray]:  # two of [any] int32
-    """Ids of the completion that was preferred, and of the other one."""
+    """Ids of the preferred completion, and of the rejected one."""
     if record.get("rejected") is None:
       raise ValueError(
         f"Encoder: the record {record!r:.80} has no pair of completions; a"
@@ -305,7 +306,7 @@ class Encoder:
     ]
 
   def observed(self, record: Record) -> np.ndarray | None:  # [any] bool
-    """Which ids of the completion are not imitated, if the record says so."""
+    """Mask of the ids of the completion that are not imitated, or None."""
     value = record.get("observed")
     if value is None:
       return None

@@ -1,9 +1,9 @@
-"""Prompts that an environment on the host makes, and games to imitate.
+"""Sources of prompts from an environment on the host, and of played episodes.
 
     EnvironmentSource(factory.problem, "train", seed=0)[5]["prompt"]
 
-An environment that others wrote has no file of prompts: what it shows first is
-the prompt, and a number, its seed, says which one. So a source is endless.
+An environment that others wrote has no file of prompts. The prompt is its first
+observation, which is a function of a number, the seed. So a source is endless.
 """
 
 from __future__ import annotations
@@ -20,37 +20,38 @@ from grpo_jax.data.sources import Source
 
 # Training episodes have seeds below this number, held-out ones from it on.
 FIRST_HELD_OUT = 2**30
-# Records of a source: more than a run reads, and not more than there are seeds.
+# Records of a source: more than a run reads, and at most the number of seeds.
 _SIZE = 2**30
 
-# Draws of a seed for a record.
+# Most draws of a seed for a record.
 _MAX_DRAWS = 100
 
-# (seed) -> (prompt, extras), always the same, or None: that seed has none.
+# (seed) -> (prompt, extras), always the same; None if the seed has no problem.
 Problem = Callable[[int], tuple[str, dict[str, Any]] | None]
-# (prompt, extras) -> actions of a teacher, with what is read after each.
+# (prompt, extras) -> actions of a teacher, with the observation after each.
 Lesson = Callable[[str, Mapping[str, Any]], Sequence[tuple[str, Observation]]]
 
 
 class EnvironmentSource:
-  """First observations of episodes.
+  """A source of first observations of episodes.
 
   Attributes:
-    starts: Records are made when they are read; see `pipeline`.
+    starts: (0,), because the source is endless; see `sources.starts`.
   """
 
   starts = (0,)
 
   def __init__(self, problem: Problem, split: str, seed: int):
-    """Makes nothing yet.
+    """Creates the source without making a record.
 
     Args:
-      problem: Of the environment.
-      split: "train": seeds are drawn from those below `FIRST_HELD_OUT`; or
-        "test": they are `FIRST_HELD_OUT`, the one after it, and so on, but for
-        those without a problem, in whose place others from there on are drawn.
-        So no episode is in both.
-      seed: Non-negative. Of the draws; record i is a function of (seed, i).
+      problem: Function of the environment from seeds to problems.
+      split: "train": seeds are drawn below `FIRST_HELD_OUT`. "test": seeds are
+        `FIRST_HELD_OUT`, the next number, and so on; a seed without a problem
+        is replaced by a seed that is drawn from `FIRST_HELD_OUT` on. So no
+        episode is in both splits.
+      seed: Seed of the draws, non-negative; record i is a function of
+        (seed, i).
     """
     self._problem = problem
     self._is_held_out = split != "train"
@@ -85,11 +86,11 @@ class EnvironmentSource:
 
 
 class PlayedSource:
-  """Prompts with episodes that a teacher has played.
+  """A source of prompts with episodes that a teacher has played.
 
   A completion has the ids of the teacher's actions, each up to a token that
-  ends actions, and between them those of what it has read, which are `observed`
-  and not imitated: a policy writes and reads the same in an episode.
+  ends actions, and between them the ids of observations, which are `observed`
+  and so not imitated. A policy writes and reads the same ids in an episode.
   """
 
   def __init__(
@@ -101,16 +102,16 @@ class PlayedSource:
     max_turns: int,
     max_observation_len: int,
   ):
-    """Plays nothing yet.
+    """Creates the source without playing an episode.
 
     Args:
       source: Prompts.
-      lesson: Of their environment.
-      tokenizer: Of the policy.
+      lesson: Function of the environment that plays an episode.
+      tokenizer: The policy's tokenizer.
       action_ends: Ids; the first is written after an action that does not end
         with one of them.
-      max_turns: Actions, at most.
-      max_observation_len: Tokens to which what is read is cut.
+      max_turns: Most actions of an episode.
+      max_observation_len: Tokens to which an observation is cut.
     """
     self._source = source
     self._lesson = lesson
@@ -145,14 +146,15 @@ def played_ids(
   action_ends: Sequence[int],
   max_observation_len: int,
 ) -> tuple[list[int], list[bool]]:
-  """Ids of an episode, and which of them were read.
+  """Ids of an episode, and a flag for each id that was read.
 
   Args:
-    turns: Actions, with what is read after each; after the last, nothing is.
-    tokenizer: Of the policy.
+    turns: Actions, with the observation after each; that after the last action
+      is not used.
+    tokenizer: The policy's tokenizer.
     action_ends: Ids; the first is written after an action that does not end
       with one of them.
-    max_observation_len: Tokens to which what is read is cut.
+    max_observation_len: Tokens to which an observation is cut.
   """
   ids: list[int] = []
   observed: list[bool] = []

@@ -1,10 +1,10 @@
-"""Which record stands at a position of a stream, and what is left out.
+"""Finds the record at a position of a stream, without unusable records.
 
-Records that are too long, or whose images cannot be shown, are left out. Of
-most sources they are found before the first batch. Of those with `starts`, and
-of all that show images, they are found when they are read, and another record
-of the same part takes the place of each, which depends on the seed and the
-position too.
+Records that are too long, or whose images cannot be shown, are left out. In
+most sources they are found before the first batch. In sources with `starts`,
+and in all that show images, they are found when they are read. Then another
+record of the same part takes the place of each; it is a function of the seed
+and the position too.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from grpo_jax.data import orders, sources
 from grpo_jax.data.encoder import Encoder, Shown, Unusable
 from grpo_jax.data.sources import Record, Source
 
-# (records) -> what each becomes: ids; None if it is too long; or why it is left
-# out.
+# (records) -> for each record its ids; None if it is too long; or the reason
+# why it is left out.
 EncodeRows = Callable[[Sequence[Record]], list[Any]]
 
 
@@ -29,8 +29,9 @@ class Found(NamedTuple):
   """Records at some positions.
 
   Attributes:
-    rows: Of each: its number in the source, the record, and what it became.
-    num_unusable: Others in whose place they are, whose images cannot be shown.
+    rows: For each position: number in the source, record, and encoded row.
+    num_unusable: Number of records that were replaced because their images
+      cannot be shown.
   """
 
   rows: list[tuple[int, Record, Any]]
@@ -40,9 +41,9 @@ class Found(NamedTuple):
 # (positions in the stream) -> the records there.
 Find = Callable[[Sequence[int]], Found]
 
-# Records in a row that may be left out, of a source that nobody reads through.
+# Most records in a row that may be left out, if records are found on demand.
 _MAX_ATTEMPTS = 1000
-# Records that are reported one by one.
+# Most records that are reported one by one.
 _MAX_REPORTED = 1000
 
 
@@ -53,15 +54,15 @@ def finder(
   seed: int,
   shows_images: bool = False,
 ) -> Find:
-  """Finds the records at positions of a stream.
+  """Makes the function that finds records at positions of a stream.
 
   Args:
-    name: Who complains.
+    name: Name of the caller, for messages.
     source: Records.
-    encode_rows: What they become.
+    encode_rows: Function that encodes records.
     seed: The seed of the order.
-    shows_images: Whether records may be left out for their images: these are
-      looked at when it is their turn, because all of them may take hours.
+    shows_images: Whether records may be left out for their images. Images are
+      opened when it is their turn, because all of them may take hours.
   """
   starts = sources.starts(source)
   if starts is None and not shows_images:
@@ -76,7 +77,7 @@ def _on_demand(
   encode_rows: EncodeRows,
   order: orders.PartedOrder,
 ) -> Find:
-  """Finds records without looking at any other; see `finder`."""
+  """Finds records without reading other records; see `finder`."""
   num_dropped = 0
   reported: set[int] = set()
 
@@ -139,7 +140,7 @@ def _from_kept(
   kept = fitting(name, source, encode_rows)
 
   # Not grain's own shuffle: it searches a 16-bit block for the next index,
-  # which takes 0.5 ms a record for 64 records and 3 ms for 10.
+  # which takes 0.5 ms a record with 64 records and 3 ms with 10.
   @functools.lru_cache(maxsize=2)  # A batch may touch two epochs.
   def order(epoch: int) -> np.ndarray:  # [number of kept records]
     return np.random.default_rng((seed, epoch)).permutation(kept)
@@ -158,19 +159,19 @@ def _from_kept(
 def short_prompts(
   encode: Encoder, max_prompt_len: int, records: Sequence[Record]
 ) -> list[Any]:
-  """The ids of prompts, or None where one is longer."""
+  """The ids of prompts; None for a prompt that is too long."""
   return [
     x if fits(x, max_prompt_len) else None for x in encode.prompts(records)
   ]
 
 
 def ids_of(prompt: Any) -> np.ndarray:  # [any] int32
-  """The ids of what `Encoder.prompts` gives."""
+  """The ids in a result of `Encoder.prompts`."""
   return prompt.ids if isinstance(prompt, Shown) else prompt
 
 
 def fits(prompt: Any, max_prompt_len: int) -> bool:
-  """Whether a prompt is short enough; one that is unusable is not looked at."""
+  """Returns True if a prompt is short enough, or unusable."""
   if isinstance(prompt, Unusable):
     return True
   return ids_of(prompt).size <= max_prompt_len
@@ -179,10 +180,10 @@ def fits(prompt: Any, max_prompt_len: int) -> bool:
 def fitting(
   name: str, source: Source, encode_rows: EncodeRows
 ) -> np.ndarray:  # [number of kept records] int
-  """Numbers of the records that `encode_rows` accepts; all those of a task.
+  """Numbers of the records that `encode_rows` accepts; all records of a task.
 
   Raises:
-    ValueError: It accepts none.
+    ValueError: It accepts no record.
   """
   kept = np.arange(len(source))
   if sources.task_of(source) is None:

@@ -1,11 +1,11 @@
-r"""From the fields of a dataset to those of a record.
+r"""Conversions from rows of a dataset to records.
 
     formats.conversion("gsm8k")({"question": "1 + 1?", "answer": "#### 2"})
     formats.conversion(fields={"prompt": "q", "answer": "a"})({"q": "1 + 1?"})
 
-A conversion takes a row as a file has it, text as `str` or UTF-8 `bytes`, and
-returns a record (`sources`). Datasets that are known have an entry in
-`FORMATS`; of others a mapping says which field is which.
+A conversion takes a row of a file, with text as `str` or UTF-8 `bytes`, and
+returns a record (`sources`). Known datasets have an entry in `FORMATS`; for
+others a mapping names the fields.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ Record = dict[str, Any]
 Row = Mapping[str, Any]
 Conversion = Callable[[Row], Record]
 
-# Field -> (type, what the error message says, default; required if `...`).
+# Field -> (type, the words of error messages, default; required if `...`).
 _FIELDS: dict[str, tuple[type, str, Any]] = {
   "prompt": (str, "a string", ...),
   "answer": (str, "a string", ""),
   "completion": (str, "a string", None),
   "extras": (dict, "an object", {}),
 }
-# Fields that the rows of a format have, and further ones that are read.
+# Fields that rows of a format must have, and optional fields that are read.
 _OF_FORMATS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
   "gsm8k": (("question", "answer"), ()),
   "math": (("problem", "solution"), ("answer", "level", "type", "subject")),
   "pairs": (("chosen", "rejected"), ("prompt",)),
 }
 _CALCULATOR = re.compile(r"<<[^>]*>>")
-_SHOWN = 30  # Names of fields in a message.
-# Fields in which rows of other projects have a video.
+_SHOWN = 30  # Most names of fields in a message.
+# Fields of videos in rows of other projects.
 _VIDEOS = ("video", "videos")
-# In `extras`: the name of a domain, before it has a number.
+# Field of `extras` with the name of a domain, before it has a number.
 DOMAIN_NAME = "domain_name"
 
 
@@ -51,24 +51,24 @@ def conversion(
   domain_key: str = "",
   images: Sequence[str] = (),
 ) -> Conversion:
-  """How rows become records.
+  """Makes the function that converts rows to records.
 
   Args:
     format: Key of `FORMATS`, or None.
-    fields: Names of the record's fields -> those of the row, as in
-      `mapped_record`; without a format. None and {}: they are the same.
+    fields: Names of the record's fields -> names of the row's, as in
+      `mapped_record`; without a format. None and {}: the names are equal.
     domain_key: Field of the row, or of its `extras`, whose text or whole number
-      is the name of the prompt's domain. Empty, or the row has none: the
-      domain is what the format says.
-    images: Fields of the row with an image, a list of images, or null; none of
-      them is a field for anything else. The record has all of them under
-      `pictures`, as `files.value` makes them; one that is nothing of the kind
-      is ["bad", why].
+      is the name of the prompt's domain. If it is empty, or the row does not
+      have the field, the format decides the domain.
+    images: Fields of the row with an image, a list of images, or null; they
+      must not be used for anything else. The record has all images under
+      `pictures`, as `files.value` makes them; a value that is not an image is
+      ["bad", reason].
 
   Raises:
-    ValueError: Unknown format; both are given; or a name in `fields` is none of
-      a record's. A conversion raises for a row with a video that is named
-      nowhere.
+    ValueError: Unknown format; both are given; or a name in `fields` is not a
+      field of a record. A conversion raises for a row with a video whose field
+      is not named.
   """
   convert = _conversion(format, fields)
   if domain_key:
@@ -90,9 +90,9 @@ def with_columns(
   """A conversion whose records have all other columns of a row as extras.
 
   Args:
-    convert: What `conversion` gave.
-    format, fields: As there.
-    more: Further fields that it reads.
+    convert: A result of `conversion`.
+    format, fields: As in `conversion`.
+    more: Further fields that `convert` reads.
   """
   read = {*more, *_VIDEOS}
   if format is not None:
@@ -135,7 +135,7 @@ def with_columns(
 
 
 def _names(fields: Iterable[str]) -> str:
-  """Names in a message, of which those of a wide table are not all printed."""
+  """Lists names for a message; of many names only the first ones."""
   found = sorted(fields)
   more = f" and {len(found) - _SHOWN} more" * (len(found) > _SHOWN)
   return str([f"{name:.60}" for name in found[:_SHOWN]]) + more
@@ -144,7 +144,7 @@ def _names(fields: Iterable[str]) -> str:
 def _without_video(
   convert: Conversion, fields: tuple[str, ...], raw: Row
 ) -> Record:
-  """A record of a row that has no video in some fields."""
+  """Converts a row; raises if one of these fields has a video."""
   for field in fields:
     if raw.get(field) is not None:
       raise ValueError(
@@ -158,7 +158,7 @@ def _without_video(
 def _with_images(
   convert: Conversion, fields: tuple[str, ...], raw: Row
 ) -> Record:
-  """A record with the images of some fields, in their order."""
+  """Converts a row, and adds the images of these fields in their order."""
   given: list[Any] = []
   for field in fields:
     if field not in raw:
@@ -183,7 +183,7 @@ def _image(given: Any) -> list[Any]:
 
 
 def _with_domain(convert: Conversion, key: str, raw: Row) -> Record:
-  """A record whose extras have the name of its domain, under `DOMAIN_NAME`."""
+  """Converts a row, and adds the name of its domain under `DOMAIN_NAME`."""
   inner = raw.get("extras")
   inner = inner if isinstance(inner, Mapping) else {}
   if key not in raw and key not in inner:
@@ -197,7 +197,7 @@ def _with_domain(convert: Conversion, key: str, raw: Row) -> Record:
   rest = dict(raw)
   if convert is plain_record and key in raw and key not in _FIELDS:
     rest.pop(key)
-  if "domain" in inner:  # Which need not be a number here.
+  if "domain" in inner:  # It need not be a number here.
     rest["extras"] = {k: x for k, x in inner.items() if k != "domain"}
   record = convert(rest)
   extras = {k: x for k, x in record["extras"].items() if k != "domain"}
@@ -205,14 +205,14 @@ def _with_domain(convert: Conversion, key: str, raw: Row) -> Record:
 
 
 def has_domain(record: Record) -> bool:
-  """Whether a record has a domain: a number, or a name."""
+  """Returns True if a record has a domain: a number, or a name."""
   return not {"domain", DOMAIN_NAME}.isdisjoint(record["extras"])
 
 
 def _conversion(
   format: str | None, fields: Mapping[str, Any] | None
 ) -> Conversion:
-  """The same, with the domains that the format knows."""
+  """As `conversion`, with the domains of the format and without images."""
   if format is not None:
     if format not in FORMATS:
       raise ValueError(
@@ -243,7 +243,7 @@ def _conversion(
 
 
 def _advice(raw: Row) -> str:
-  """What to set where a row has no prompt, in words."""
+  """Advice for a row without a prompt: the setting to change, in words."""
   for format, (needed, _) in _OF_FORMATS.items():
     is_worked = format != "gsm8k" or "####" in str(raw.get("answer"))
     if {*needed} <= raw.keys() and is_worked:
@@ -291,13 +291,13 @@ def mapped_record(fields: Mapping[str, Any], raw: Row) -> Record:
 
   Args:
     fields: `prompt`, `answer` and `completion` -> a name in `raw`;
-      `extras` -> a mapping of such names. An answer may be a number, and is
-      its text then.
-    raw: A row; more fields in it do not matter.
+      `extras` -> a mapping of such names. An answer that is a number becomes
+      text.
+    raw: A row; further fields are ignored.
 
   Raises:
-    ValueError: A field is missing (the message lists those that exist), or is
-      nothing that a record has there.
+    ValueError: A field is missing (the message lists those that exist), or has
+      another type than the record's field.
   """
 
   def found(name: str) -> Any:
@@ -323,7 +323,7 @@ def mapped_record(fields: Mapping[str, Any], raw: Row) -> Record:
 
 
 def _plain(value: Any) -> Any:
-  """A value without NumPy and bytes, as a verifier in a process reads it."""
+  """A value without NumPy and bytes, for a verifier in another process."""
   if isinstance(value, np.ndarray):
     return _plain(value.tolist())
   if isinstance(value, np.generic):
@@ -359,7 +359,7 @@ def gsm8k_record(raw: Row) -> Record:
     A record whose completion is the reasoning alone, for `teacher`.
 
   Raises:
-    ValueError: A field is missing or no text, or there is no `####` line.
+    ValueError: A field is missing or not text, or there is no `####` line.
 
   Source: Cobbe et al., "Training Verifiers to Solve Math Word Problems",
   arXiv:2110.14168.
@@ -385,7 +385,7 @@ def gsm8k_record(raw: Row) -> Record:
   }
 
 
-# The subjects of MATH; the number of a domain is the place in this list.
+# The subjects of MATH; the number of a domain is the index in this list.
 MATH_TYPES = (
   "Algebra",
   "Counting & Probability",
@@ -403,19 +403,19 @@ _BARE = re.compile(r"\\[A-Za-z]+|[^\s$\\{}]+")
 def math_record(raw: Row) -> Record:
   r"""Converts a problem of MATH with its solution.
 
-  The answer is what the solution's last box has. `level` ("Level 3", or 3) and
-  `type` ("Algebra"; MATH-500 calls it `subject`) become extras, and the type
-  also the domain: its place in `MATH_TYPES`.
+  The answer is the content of the solution's last box. `level` ("Level 3", or
+  3) and `type` ("Algebra"; `subject` in MATH-500) become extras. The index of
+  the type in `MATH_TYPES` is also the domain.
 
   Args:
-    raw: `problem` and `solution`; `answer`, where the solution has no box;
+    raw: `problem` and `solution`; `answer`, if the solution has no box;
       `level`, `type` or `subject`, if all rows have them.
 
   Returns:
     A record whose completion is the solution, with its box.
 
   Raises:
-    ValueError: A field is missing or no text, there is no answer, or the type
+    ValueError: A field is missing or not text, there is no answer, or the type
       is unknown.
 
   Source: Hendrycks et al., "Measuring Mathematical Problem Solving With the
@@ -456,7 +456,7 @@ def math_record(raw: Row) -> Record:
 
 
 def _level(value: Any) -> int:
-  """3 of "Level 3" or 3; 0 where it is "Level ?", as of two problems."""
+  """Reads 3 from "Level 3" or 3; 0 from "Level ?", which two problems have."""
   if isinstance(value, bytes):
     value = value.decode()
   digits = re.fullmatch(r"(?:Level )?([0-9?])", str(value))
@@ -468,10 +468,10 @@ def _level(value: Any) -> int:
 
 
 def gold_box(text: str) -> str | None:
-  r"""What the last box of a solution has, or None.
+  r"""The content of the last box of a solution, or None.
 
-  More than a completion may write (`rewards/answers.py`) is a box here, since
-  solutions have it: `\fbox{2}`, `\boxed A`. A box that is not closed is none.
+  Solutions also have `\fbox{2}` and `\boxed A`, which are boxes here, but not
+  in a completion (`rewards/answers.py`). A box that is not closed is ignored.
   """
   for box in reversed(list(_BOX.finditer(text))):
     start = box.end()
@@ -492,16 +492,17 @@ def pair_record(raw: Row) -> Record:
 
   Args:
     raw: `prompt`, `chosen` and `rejected`, each a text or a chat: a list of
-      {"role": …, "content": …}. Of a chat of completions the last message is
-      the assistant's, and is the completion. Without `prompt`, both chats
-      begin with the same message of the user. More fields do not matter.
+      {"role": …, "content": …}. The last message of a chat `chosen` or
+      `rejected` is the assistant's, and is the completion. Without `prompt`,
+      both chats begin with the same message of the user. Further fields are
+      ignored.
 
   Returns:
     A record with the chosen text as its completion, and `rejected`.
 
   Raises:
-    ValueError: A field is missing or neither a text nor such a chat; the chats
-      differ before the end; or both texts are the same.
+    ValueError: A field is missing, or is neither a text nor such a chat; the
+      chats differ before the end; or both texts are equal.
   """
   if not {"chosen", "rejected"} <= raw.keys():
     raise ValueError(
@@ -549,7 +550,7 @@ def _reply(raw: Row, field: str) -> tuple[str, Sequence[Any]]:
 
 
 def _question(value: Any) -> str:
-  """The text of a chat of one message of the user."""
+  """The text of a chat with a single message, the user's."""
   messages = _messages(value, "prompt")
   if len(messages) != 1 or messages[0]["role"] != "user":
     roles = [message["role"] for message in messages]

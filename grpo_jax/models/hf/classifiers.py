@@ -7,9 +7,9 @@
 | …ForSequenceClassification | whole completions         | 1                   |
 | …ForTokenClassification    | steps, at their last token| 1, or wrong / right |
 
-The score is a linear function of the state after a token, which is what
-`critic.make_reward_model` runs. Of two labels only the difference counts: the
-probability of the second is σ(r₁ − r₀).
+The score is a linear function of the state after a token, as in
+`critic.make_reward_model`. If there are two labels, only the difference counts:
+the probability of the second label is σ(r₁ − r₀).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _CAUSAL = "ForCausalLM"
 _OF_COMPLETIONS = "ForSequenceClassification"
 _OF_STEPS = "ForTokenClassification"
 _HEAD = "score."
-# Of the training of the head.
+# Keys about the training of the head.
 _DROPOUT = frozenset({"classifier_dropout", "num_labels"})
 
 
 @dataclasses.dataclass(frozen=True)
 class Classifier:
-  """What the config.json of a checkpoint says.
+  """The architecture of a reward model, from its config.json.
 
   Attributes:
-    fields: Of a `TransformerConfig`, without a head for tokens.
-    family: How its tensors are called.
-    scores_steps: Whether it was made to score steps.
+    fields: Fields of a `TransformerConfig`, without a head for tokens.
+    family: The family, which names the tensors.
+    scores_steps: Whether the model was trained to score steps.
   """
 
   fields: dict[str, Any]
@@ -49,8 +49,8 @@ def described(directory: pathlib.Path) -> Classifier:
   """The architecture of a checkpoint with a scalar head.
 
   Raises:
-    FileNotFoundError: No config.json.
-    ValueError: It is of another kind, or not supported.
+    FileNotFoundError: There is no config.json.
+    ValueError: The checkpoint is of another kind, or not supported.
   """
   config = config_json.read(directory)
   names = config.get("architectures") or [""]
@@ -66,7 +66,7 @@ def described(directory: pathlib.Path) -> Classifier:
   causal = name.removesuffix(kinds[0]) + _CAUSAL
   try:
     fields, family = families.from_config_json(
-      # Its files have no head for tokens.
+      # The files of a classifier have no head for tokens.
       {**own, "architectures": [causal], "tie_word_embeddings": True}
     )
   except ValueError as error:
@@ -85,7 +85,7 @@ def head(
   """The head of a checkpoint, in float32.
 
   Raises:
-    FileNotFoundError, ValueError: It has none, or one of another shape.
+    FileNotFoundError, ValueError: The head is missing, or has another shape.
   """
   tensors = safetensors.find(directory)
   width = found.fields["width"]

@@ -1,8 +1,8 @@
-"""Keys of a config.json, and the fields of a `TransformerConfig` they make.
+"""Functions from keys of a config.json to fields of a `TransformerConfig`.
 
-`families.py` says which keys each family has. A function here takes the keys
-that are left, takes out those that it reads, and returns fields; a value that
-nothing here can express raises.
+`families.py` lists the keys of each family. A function here receives the keys
+that are left, removes those that it reads, and returns fields. It raises
+ValueError for a value that a `TransformerConfig` cannot express.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from grpo_jax import ranges
 from grpo_jax.models import rope as rope_lib
 from grpo_jax.models.architecture import RANGES, TransformerConfig
 
-# Of config.json, those in no table taken out once they are read.
+# Keys of a config.json; functions remove the keys that they read.
 Keys = dict[str, Any]
 
 
 def read(directory: str | os.PathLike) -> dict[str, Any]:
-  """The config.json of a folder."""
+  """Reads the config.json of a folder."""
   path = pathlib.Path(directory) / "config.json"
   if not path.is_file():
     raise FileNotFoundError(
@@ -43,12 +43,12 @@ def read(directory: str | os.PathLike) -> dict[str, Any]:
 
 
 def flat(config: Mapping[str, Any], kinds: tuple[str | None, ...]) -> Keys:
-  """The text part of a model with several, and the keys that are for all.
+  """Merges the keys of the text part of a model with the keys beside it.
 
   Args:
-    config: What the file holds.
-    kinds: What its model_type may be; None: there is no such part, and all keys
-      are beside those of the other parts.
+    config: Content of the file.
+    kinds: Values that the part's model_type may have. None among them: the file
+      may have no such part, and its keys are beside those of the other parts.
   """
   outer = dict(config)
   inner = outer.pop("text_config", None)
@@ -61,7 +61,7 @@ def flat(config: Mapping[str, Any], kinds: tuple[str | None, ...]) -> Keys:
 
 
 def unsupported(key: str, value: Any, supported: str) -> ValueError:
-  """An error for a value that nothing here can express."""
+  """The error for a value that a `TransformerConfig` cannot express."""
   remedy = ""
   if key == "quantization_config":
     remedy = " docs/checkpoints.md says how quantised files are converted."
@@ -72,7 +72,7 @@ def unsupported(key: str, value: Any, supported: str) -> ValueError:
 
 
 def listed(values: tuple) -> str:
-  """Values for a message."""
+  """Lists values for a message: "1 or 2"."""
   return " or ".join(repr(value) for value in values)
 
 
@@ -87,14 +87,14 @@ def required(keys: Keys, key: str) -> Any:
 
 
 def take(keys: Keys, key: str) -> Any:
-  """A required value, which leaves the keys."""
+  """Removes a required key and returns its value."""
   value = required(keys, key)
   del keys[key]
   return value
 
 
 def whole(key: str, value: Any, field: str) -> int:
-  """A whole number that a field may have, and no None."""
+  """The value, if it is a whole number that the field may have; not None."""
   if type(value) is not int or value not in RANGES[field]:
     raise unsupported(key, value, f"a whole number, {RANGES[field]}")
   return value
@@ -144,18 +144,21 @@ _ROPE_TYPES: dict[str, dict[str, str]] = {
     "truncate": "rope_truncate",
   },
 }
-# Of those that a file may leave out.
+# Defaults of keys that a file may leave out.
 _ROPE_DEFAULTS = {"beta_slow": 1.0, "beta_fast": 32.0, "truncate": True}
 
 
 def rope(keys: Keys) -> dict[str, Any]:
-  """Positions that are the same in all layers."""
+  """Fields of rotary positions that are the same in all layers."""
   theta = keys.pop("rope_theta")
   return _rope_fields(*_rope_keys(keys), theta)
 
 
 def named_rope(keys: Keys) -> dict[str, Any]:
-  """The same, where `transformers` has a scaling for files without one."""
+  """As `rope`, for families whose files must name a scaling.
+
+  For a file without one, `transformers` uses a scaling of its own.
+  """
   if not (keys.get("rope_scaling") or keys.get("rope_parameters")):
     raise ValueError(
       "config.json: rope_scaling is missing or null, for which transformers"
@@ -166,7 +169,7 @@ def named_rope(keys: Keys) -> dict[str, Any]:
 
 
 def partial_rope(keys: Keys) -> dict[str, Any]:
-  """Positions that turn a share of the channels of a head (Phi-4, GLM-4)."""
+  """Fields of positions that turn a part of each head (Phi-4, GLM-4)."""
   theta, share = keys.pop("rope_theta"), keys.pop("partial_rotary_factor")
   name, found = _rope_keys(keys)
   share = found.pop("partial_rotary_factor", share)
@@ -180,7 +183,7 @@ def partial_rope(keys: Keys) -> dict[str, Any]:
   kind = found.get("rope_type", found.get("type"))
   if kind in ("longrope", "su"):
     return fields | _longrope(keys, name, found, theta)
-  keys.pop("original_max_position_embeddings", None)  # Of no scaling.
+  keys.pop("original_max_position_embeddings", None)  # Only LongRoPE reads it.
   return fields | _rope_fields(name, found, theta)
 
 
@@ -191,7 +194,7 @@ def _longrope(keys, name, found, theta) -> dict[str, Any]:
   original = whole(
     "original_max_position_embeddings", original, "rope_original_len"
   )
-  if original < 2:  # Its logarithm divides.
+  if original < 2:  # Its logarithm is a divisor.
     raise unsupported("original_max_position_embeddings", original, "2 or more")
   longest = whole(
     "max_position_embeddings",
@@ -229,7 +232,7 @@ def _longrope(keys, name, found, theta) -> dict[str, Any]:
 
 
 def gemma3_rope(keys: Keys) -> dict[str, Any]:
-  """Positions with a second base, and without scaling, in sliding layers."""
+  """Fields of positions with another base, unscaled, in sliding layers."""
   theta, local_theta = keys.pop("rope_theta"), keys.pop("rope_local_base_freq")
   local_theta = checked("rope_local_base_freq", local_theta, "rope_theta")
   name, found = _rope_keys(keys)
@@ -252,7 +255,7 @@ def gemma3_rope(keys: Keys) -> dict[str, Any]:
 
 
 def _rope_keys(keys: Keys) -> tuple[str, dict[str, Any]]:
-  """The key with the scaling, which has another name since transformers 5."""
+  """Name and value of the scaling's key, renamed in transformers 5."""
   present = {
     name: value
     for name in ("rope_scaling", "rope_parameters")
@@ -301,7 +304,7 @@ def _rope_fields(name: str, found: Any, theta: Any) -> dict[str, Any]:
 
 
 def _yarn_amplitude(name: str, found: Keys) -> dict[str, Any]:
-  """Factor of cosines and sines; the keys that it is made of leave."""
+  """Factor of cosines and sines; removes the keys that it reads."""
   number = {
     key: found.pop(key, None)
     for key in ("attention_factor", "mscale", "mscale_all_dim")
@@ -325,7 +328,7 @@ def _yarn_amplitude(name: str, found: Keys) -> dict[str, Any]:
 
 
 def qwen_window(keys: Keys) -> dict[str, Any]:
-  """A window in the layers from `max_window_layers` on, if it is used."""
+  """A window in the layers from `max_window_layers` on, if it is enabled."""
   used = keys.pop("use_sliding_window")
   window, first = keys.pop("sliding_window"), keys.pop("max_window_layers")
   if not used:
@@ -349,13 +352,13 @@ def mistral_window(keys: Keys) -> dict[str, Any]:
 
 
 def alternating_window(keys: Keys) -> dict[str, Any]:
-  """Every second layer slides, the first one too."""
+  """A window in every second layer, beginning with the first."""
   window = take(keys, "sliding_window")
   return _window(window, _layer_types(keys, lambda layer: layer % 2 == 0))
 
 
 def gemma3_window(keys: Keys) -> dict[str, Any]:
-  """All layers slide but the last of every `sliding_window_pattern`."""
+  """A window in all layers but the last of every `sliding_window_pattern`."""
   window = keys.pop("sliding_window")
   period = keys.pop("_sliding_window_pattern", 6)
   period = keys.pop("sliding_window_pattern", period)
@@ -369,7 +372,7 @@ def gemma3_window(keys: Keys) -> dict[str, Any]:
 def _layer_types(
   keys: Keys, default: Callable[[int], bool]
 ) -> tuple[bool, ...]:
-  """Which layers slide: as `layer_types` says, or as is usual."""
+  """A flag for each layer that slides: from `layer_types`, or the default."""
   count = keys["num_hidden_layers"]
   types = keys.pop("layer_types", None)
   if types is None:
@@ -396,11 +399,11 @@ def _window(size: Any, slides: tuple[bool, ...]) -> dict[str, Any]:
   return {"sliding_window": size, "sliding_layers": slides}
 
 
-# --- What only some families have ---
+# --- Keys of a few families only ---
 
 
 def attention_scale(keys: Keys) -> dict[str, Any]:
-  """Factor of the scores; the key is its inverse square."""
+  """Factor of the scores: the key's value to the power of −½."""
   scalar = take(keys, "query_pre_attn_scalar")
   if type(scalar) not in (int, float) or scalar not in ranges.POSITIVE:
     raise unsupported("query_pre_attn_scalar", scalar, "a positive number")
@@ -408,7 +411,7 @@ def attention_scale(keys: Keys) -> dict[str, Any]:
 
 
 def num_experts(keys: Keys) -> dict[str, Any]:
-  """The number of experts, which has another name since transformers 5."""
+  """The number of experts, whose key transformers 5 renamed."""
   found = {
     name: checked(name, keys.pop(name), "num_experts")
     for name in ("num_experts", "num_local_experts")
@@ -423,16 +426,16 @@ def num_experts(keys: Keys) -> dict[str, Any]:
 
 
 def latent_attention(keys: Keys) -> dict[str, Any]:
-  """Widths of DeepSeek's attention, positions and the scale of its scores.
+  """Widths, positions and scale of scores of DeepSeek's latent attention.
 
-  With YaRN the scores are multiplied by the square of another amplitude, of
-  `mscale_all_dim`.
+  With YaRN the scores are multiplied by the square of a second amplitude, which
+  depends on `mscale_all_dim`.
   """
   plain, turned, value = (
     whole(key, take(keys, key), "head_dim")
     for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
   )
-  # What transformers 5 writes beside them, and follows.
+  # Keys that transformers 5 also writes, and that follow from the others.
   for key, size in (("qk_head_dim", plain + turned), ("head_dim", turned)):
     if (given := keys.pop(key, None)) not in (size, None):
       raise unsupported(key, given, str(size))
@@ -459,7 +462,7 @@ def latent_attention(keys: Keys) -> dict[str, Any]:
 
 
 def routed_experts(keys: Keys) -> dict[str, Any]:
-  """Experts of DeepSeek-V3 and GLM-4.5: shared ones, groups, first layers."""
+  """Experts of DeepSeek-V3 and GLM-4.5: shared, groups, dense layers."""
   width = keys["moe_intermediate_size"]
   shared = keys.pop("n_shared_experts") or 0
   shared = whole("n_shared_experts", shared, "shared_width")
@@ -484,7 +487,7 @@ def routed_experts(keys: Keys) -> dict[str, Any]:
 
 
 def clamped_experts(keys: Keys) -> dict[str, Any]:
-  """Numbers of gpt-oss, whose files name one width for all."""
+  """Experts of gpt-oss, whose files have a single width for all."""
   chosen = keys["num_experts_per_tok"]
   if (also := keys.pop("experts_per_token", chosen)) != chosen:
     raise unsupported(
@@ -503,7 +506,7 @@ def clamped_experts(keys: Keys) -> dict[str, Any]:
 
 
 def packed_experts(keys: Keys) -> dict[str, Any]:
-  """Experts in four bits (`mxfp4.py`), or not: the files say which."""
+  """Accepts experts in four bits (`mxfp4.py`); their tensors tell."""
   found = keys.pop("quantization_config", None) or {}
   method = found.get("quant_method") if isinstance(found, Mapping) else None
   known = {"quant_method", "modules_to_not_convert", "dequantize"}
@@ -515,7 +518,7 @@ def packed_experts(keys: Keys) -> dict[str, Any]:
 
 
 def head_norms(keys: Keys) -> dict[str, Any]:
-  """Norms of queries and keys, per head or none."""
+  """Norms of queries and keys: over each head, or none."""
   used = keys.pop("use_qk_norm")
   if not isinstance(used, bool):
     raise unsupported("use_qk_norm", used, "true or false")

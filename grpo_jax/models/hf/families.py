@@ -1,26 +1,19 @@
-"""Open checkpoints that a `TransformerConfig` can express.
+"""Families of open checkpoints that a `TransformerConfig` can express.
 
-`FAMILIES` says for each `model_type` of a config.json what its keys mean and
-what its tensors are called. Every key must be in a family's table: one that
-nobody read could be the switch that makes the model another one, and the
-difference would show as slightly wrong logits. DeepSeek-R1's distillations are
-"qwen2" and "llama" files.
+`FAMILIES`, at the end, maps each `model_type` of a config.json to its `Family`:
+the meaning of its keys and the names of its tensors. Every key must be in a
+family's table. A key that is not read could be a switch that changes the model,
+and the only sign would be slightly wrong logits.
 
-What a family of checkpoints is, and what many of them have in common.
+The order here: `Family` and tables that many families share; families with
+fused tensors, latent attention or routed experts (Phi-3 and 4, DeepSeek-V3,
+GLM-4 and 4.5, gpt-oss); families with images (Qwen2.5-VL, Qwen3-VL, Idefics3);
+and the table with all other families. DeepSeek-R1's distillations are "qwen2"
+and "llama" files. SmolVLM's files are those of Idefics3.
 
-Families with fused tensors, latent attention or routed experts.
-
-Phi-3 and 4, DeepSeek-V3, GLM-4 and 4.5, gpt-oss; `families.py` has the table.
-
-Families whose prompts may show images: Qwen2.5-VL, Qwen3-VL, Idefics3.
-
-SmolVLM's files are those of Idefics3; `families.py` has the table. Videos have
-no place here: their keys are read over, and their tokens are tokens as any.
-
-Keys of a config.json about images, and the fields that they make.
-
-As `config_json.py`: a function takes out the keys that it reads. Towers are in
-"vision_config", whose keys must all be known too.
+As in `config_json.py`, a function removes the keys that it reads. Towers are in
+"vision_config", whose keys must all be known too. Videos are not supported:
+their keys are ignored, and their tokens are like any other token.
 """
 
 from __future__ import annotations
@@ -43,13 +36,13 @@ from grpo_jax.models.hf.config_json import Keys
 
 @dataclasses.dataclass(frozen=True)
 class Fused:
-  """Tensors that files hold as one.
+  """Tensors that files hold as one fused tensor.
 
   Attributes:
-    whole: End of the name of that one.
-    parts: Ends of the names in its place.
-    interleaved: Whether they take turns along its last axis; else they follow
-      each other along its first.
+    whole: End of the name of the fused tensor.
+    parts: Ends of the names of its parts.
+    interleaved: Whether the parts alternate along its last axis; else they
+      follow each other along its first axis.
   """
 
   whole: str
@@ -59,28 +52,27 @@ class Fused:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-  """How checkpoints of one `model_type` are written.
+  """The format of checkpoints of one `model_type`.
 
   Attributes:
     name: The `model_type`.
-    architecture: Class that `transformers` makes of it; of the same family
-      there are also classifiers, whose head is another.
+    architecture: Class of `transformers` for language models of the family; its
+      classifiers have other classes, with another head.
     fixed: Fields of a `TransformerConfig` that all members share.
     fields: Key of config.json -> field.
-    derived: Functions (keys) -> fields; they take out the keys that no table
+    derived: Functions (keys) -> fields; they remove the keys that no table
       names.
     defaults: Values of keys that a file may leave out, as in `transformers`.
     supported: Keys without a field -> the values that change nothing.
-    ignored: Keys that do not matter for what the model computes.
-    nested: What the model_type in "text_config" may be, which has the keys of
-      the language model; None among them: there may be no such part.
-    tensors: Path of a leaf -> its tensors' names. Queries, keys and values are
-      three for one leaf; {layer} and {expert} count.
-    fused: What several of these tensors are one tensor of.
-    experts_in_one: Whether tensors of experts are [E, in, out], of all experts
-      of a layer.
+    ignored: Keys that do not change what the model computes.
+    nested: Values that model_type may have in "text_config", which has the keys
+      of the language model. None among them: the file may have no such part.
+    tensors: Path of a leaf -> the names of its tensors. Queries, keys and
+      values are three tensors of one leaf; {layer} and {expert} are numbers.
+    fused: Tensors of files that have several of these tensors as parts.
+    experts_in_one: Whether a tensor [E, in, out] has all experts of a layer.
     other_parts: Beginnings of names of tensors that are not the language
-      model's; they are neither read nor lost in an export.
+      model's; they are not read, and an export copies them.
   """
 
   name: str
@@ -127,22 +119,22 @@ NO_WINDOW = {
   "sliding_window": 4096,
   "use_sliding_window": False,
 }
-# Of any model.
+# Keys of any model, and the values that change nothing.
 SUPPORTED: dict[str, tuple] = {
   "add_cross_attention": (False, None),
-  "auto_map": (None, {}),  # Code of its own.
+  "auto_map": (None, {}),  # Code that a checkpoint brings.
   "is_encoder_decoder": (False, None),
   "partial_rotary_factor": (1.0, None),
   "pruned_heads": (None, {}),
   "quantization_config": (None, {}),
 }
-# Of models whose positions may turn a part of a head.
+# Keys of models whose positions may turn a part of a head.
 PARTIAL = {
   key: values
   for key, values in SUPPORTED.items()
   if key != "partial_rotary_factor"
 }
-# Experts of DeepSeek-V3, which GLM-4.5 has too.
+# Keys of the experts of DeepSeek-V3 and GLM-4.5.
 ROUTED = {
   "moe_intermediate_size": "expert_width",
   "n_group": "router_groups",
@@ -157,7 +149,7 @@ SIGMOID: dict[str, tuple] = {
   "scoring_func": ("sigmoid",),
   "topk_method": ("noaux_tc",),
 }
-# Losses of routers, and layers that predict later tokens, which nothing runs.
+# Losses of routers, and layers that predict later tokens; neither is run here.
 OF_ROUTERS = frozenset(
   (
     *("aux_loss_alpha", "num_nextn_predict_layers", "output_router_logits"),
@@ -171,11 +163,11 @@ QKV = Fused(
 GATE_UP = Fused(
   "mlp.gate_up_proj.weight", ("mlp.gate_proj.weight", "mlp.up_proj.weight")
 )
-# One for all four projections; the output's has no place in our layers.
+# The key sets a bias on all four projections at once, which is not supported.
 NO_BIAS = {"attention_bias": (False, None)}
 SILU = {"hidden_act": ("silu",)}
-# Dropout and losses of routers are of the training that made the checkpoint;
-# lengths are advice.
+# Keys about the training of the checkpoint, such as dropout and losses of
+# routers, and lengths, which are advice.
 NOTES = """
   _attn_implementation_autoset _name_or_path attention_dropout
   attn_implementation begin_suppress_tokens bad_words_ids bos_token_id
@@ -247,8 +239,8 @@ def tensors(
 ) -> dict[str, tuple[str, ...]]:
   """`TENSORS` with the names of the norms between attention and MLP.
 
-  What a layer calls `post_attention_layernorm` stands before the MLP in Llama
-  and after the attention in Gemma and OLMo-2.
+  For example, `post_attention_layernorm` is the norm before the MLP in Llama,
+  and the norm after attention in Gemma and OLMo-2.
   """
   between = {
     f"layers/{leaf}/scale": (f"model.layers.{{layer}}.{name}.weight",)
@@ -291,7 +283,7 @@ PHI3 = Family(
     **PARTIAL,
     **SILU,
     **NO_BIAS,
-    # Of the code that Phi-4-mini brings, which computes what transformers does.
+    # Phi-4-mini brings its own code, which computes the same as transformers.
     "auto_map": (
       None,
       {},
@@ -448,7 +440,7 @@ GPT_OSS = Family(
     **SILU,
     "attention_bias": (True,),
   },
-  # A note, beside the original context of the positions.
+  # A note; the original context is among the keys of the positions.
   ignored=IGNORED | OF_ROUTERS | {"initial_context_length"},
   tensors={
     **tensors(LLAMA_NORMS),
@@ -477,7 +469,7 @@ GPT_OSS = Family(
 )
 
 
-# Notes, and sizes of images, which the processor reads.
+# Notes, and sizes of images, which only the processor needs.
 _IGNORED = IGNORED | {
   "max_image_size",
   "model_type",
@@ -510,11 +502,11 @@ _AXIAL: tuple = (
 
 
 def turned_by_place(keys: Keys, default: tuple[int, ...]) -> dict[str, Any]:
-  """Positions in three rows, of time, row and column, which share a head.
+  """Fields of positions by time, row and column, each for a part of a head.
 
   Args:
-    keys: Of the language model.
-    default: Pairs of channels of each, where a file does not say it.
+    keys: Keys of the language model.
+    default: Numbers of pairs of channels of the three, if a file has none.
   """
   for key in ("rope_scaling", "rope_parameters"):
     found = keys.get(key)
@@ -523,7 +515,7 @@ def turned_by_place(keys: Keys, default: tuple[int, ...]) -> dict[str, Any]:
     found = dict(found)
     if "mrope_section" in found:
       default = found.pop("mrope_section")
-    # transformers decides it by the family.
+    # transformers ignores the key: the family decides.
     found.pop("mrope_interleaved", None)
     for name in ("type", "rope_type"):
       if found.get(name) == "mrope":
@@ -547,7 +539,7 @@ def _tower(
   defaults: Keys,
   supported: Mapping[str, tuple],
 ) -> tuple[dict[str, Any], Keys]:
-  """Fields of a `TowerConfig`, and the keys of the tower that are left."""
+  """Fields of a `TowerConfig`, and the tower's keys that are left."""
   found = config_json.take(keys, "vision_config")
   if not isinstance(found, Mapping):
     raise config_json.unsupported("vision_config", found, "an object of keys")
@@ -570,7 +562,7 @@ def _tower(
 
 
 def _made(fields: dict[str, Any], left: Keys) -> dict[str, Any]:
-  """The tower, if no key is left."""
+  """The fields of the tower; raises if a key is left."""
   for key, value in left.items():
     raise config_json.unsupported(
       f"vision_config.{key}",
@@ -592,7 +584,7 @@ def _layers(key: str, value: Any) -> tuple[int, ...]:
 
 
 def _same_width(keys: Keys, left: Keys) -> None:
-  """Features are as wide as the residual stream that reads them."""
+  """Raises unless features are as wide as the language model."""
   width = config_json.required(keys, "hidden_size")
   if (out := left.pop("out_hidden_size", width)) != width:
     raise config_json.unsupported(
@@ -601,7 +593,7 @@ def _same_width(keys: Keys, left: Keys) -> None:
 
 
 def qwen2_5_tower(keys: Keys) -> dict[str, Any]:
-  """The tower of Qwen2.5-VL."""
+  """Fields of the tower of Qwen2.5-VL."""
   fields, left = _tower(
     keys,
     "qwen2_5_vl",
@@ -630,13 +622,13 @@ def qwen2_5_tower(keys: Keys) -> dict[str, Any]:
     )
   key = "fullatt_block_indexes"
   full = _layers(f"vision_config.{key}", left.pop(key))
-  # In any order, and also beyond the last one.
+  # Files list them in any order, and may list layers beyond the last one.
   full = tuple(sorted({x for x in full if x < fields["num_layers"]}))
   return _made({**fields, "window": size // token, "full_layers": full}, left)
 
 
 def qwen3_tower(keys: Keys) -> dict[str, Any]:
-  """The tower of Qwen3-VL."""
+  """Fields of the tower of Qwen3-VL."""
   fields, left = _tower(
     keys,
     "qwen3_vl",
@@ -665,7 +657,7 @@ def qwen3_tower(keys: Keys) -> dict[str, Any]:
 
 
 def siglip_tower(keys: Keys) -> dict[str, Any]:
-  """The tower of Idefics3 and SmolVLM."""
+  """Fields of the tower of Idefics3 and SmolVLM."""
   fields, left = _tower(
     keys,
     "siglip",
@@ -707,7 +699,7 @@ def siglip_tower(keys: Keys) -> dict[str, Any]:
 def _within(
   tensors: Mapping[str, tuple[str, ...]], inner: str
 ) -> dict[str, tuple[str, ...]]:
-  """The tensors of a language model that is a part of another model."""
+  """Tensor names of a language model inside another model, at `inner`."""
   return {
     leaf: tuple(
       inner + name.removeprefix("model.") if name.startswith("model.") else name
@@ -718,7 +710,7 @@ def _within(
 
 
 def _affine(leaf: str, name: str, kernel: bool = True) -> dict:
-  """Kernel, or scale, and bias of a module."""
+  """Tensor names of the kernel (or scale) and bias of a module."""
   weight = "kernel" if kernel else "scale"
   return {
     f"tower/{leaf}/{weight}": (f"{name}.weight",),
@@ -727,7 +719,7 @@ def _affine(leaf: str, name: str, kernel: bool = True) -> dict:
 
 
 def _qwen_tower(prefix: str, names: Mapping[str, str]) -> dict:
-  """Tensors of a tower of Qwen; `names` are those of leaves of each."""
+  """Tensor names of a Qwen tower; `names` differ between the families."""
   layer = prefix + "blocks.{layer}."
   tensors = {
     **_affine("patch", prefix + "patch_embed.proj"),
@@ -792,7 +784,7 @@ _SIGLIP_TOWER = {
   ),
 }
 _FIELDS = {**FIELDS, "image_token_id": "image_token"}
-# Of tokens around images, and of videos, which nothing here reads.
+# Keys about tokens around images and about videos, which are not read.
 _MARKS = {
   "video_token_id",
   "vision_end_token_id",
@@ -861,7 +853,7 @@ IDEFICS3 = Family(
     "rope_interleaved": (False,),
     "use_resampler": (False,),
   },
-  # Of the code that trained them; "scale_factor" is what counts.
+  # Keys of the code that trained the models; only "scale_factor" counts.
   ignored=IGNORED
   | {
     "_flash_attn_2_enabled",
@@ -882,26 +874,26 @@ SMOLVLM = dataclasses.replace(
 )
 
 
-_MOST_FURTHER = 64  # Layers behind the model; published are 0 and 1.
+_MOST_FURTHER = 64  # Most layers behind the model; published files have 0 or 1.
 
 
 def from_config_json(
   source: str | os.PathLike | Mapping[str, Any],
 ) -> tuple[dict[str, Any], Family]:
-  """What a config.json says, in both forms that `transformers` has had.
+  """Reads a config.json, in both formats that `transformers` has had.
 
   Args:
-    source: Folder with a config.json, or what it holds.
+    source: Folder with a config.json, or the content of that file.
 
   Returns:
-    Fields of a `TransformerConfig`, `vocab_size` among them; those left out
-    have its defaults, as `architecture.FIELDS_OF_A_RUN` always do. And the
-    family.
+    Fields of a `TransformerConfig`, `vocab_size` among them, and the family.
+    Fields that are left out have their defaults, as those of
+    `architecture.FIELDS_OF_A_RUN` always have.
 
   Raises:
-    FileNotFoundError: No config.json.
-    ValueError: A family, key or value that is not supported; named with the
-      value received and what is supported.
+    FileNotFoundError: There is no config.json.
+    ValueError: A family, key or value is not supported; the message has the
+      value received and the supported values.
   """
   if isinstance(source, Mapping):
     return _fields(source)
@@ -950,11 +942,11 @@ def _fields(config: Keys | Mapping[str, Any]) -> tuple[Keys, Family]:
     raise config_json.unsupported(
       "num_nextn_predict_layers", further, f"0 to {_MOST_FURTHER}"
     )
-  # Layers that predict later tokens, which nothing here runs.
+  # Layers that predict later tokens; they are not run here.
   layers = range(fields["num_layers"], fields["num_layers"] + further)
   parts = (*family.other_parts, *(f"model.layers.{i}." for i in layers))
   family = dataclasses.replace(family, other_parts=parts)
-  TransformerConfig(**fields)  # Complains about what does not fit together.
+  TransformerConfig(**fields)  # Raises if fields do not fit together.
   if unknown := sorted(keys.keys() - family.fields.keys() - family.ignored):
     raise ValueError(
       "config.json:"
@@ -1034,7 +1026,7 @@ _LLAMA = Family(
     "mlp_bias": (False, None),
     "rope_interleaved": (False,),
   },
-  # How the matmuls of the pretraining were split.
+  # The split of matmuls in pretraining.
   ignored=IGNORED | {"pretraining_tp"},
   tensors=tensors(LLAMA_NORMS),
 )
@@ -1085,7 +1077,8 @@ _GEMMA2 = Family(
     "hidden_activation": ("gelu_pytorch_tanh",),
     "use_bidirectional_attention": (False, None),
   },
-  # Other names of hidden_activation and sliding_window, which nothing reads.
+  # Other names of hidden_activation and sliding_window; transformers ignores
+  # them.
   ignored=IGNORED | {"hidden_act", "sliding_window_size"},
   tensors=tensors(GEMMA_NORMS),
 )
@@ -1099,14 +1092,14 @@ _GEMMA3_TEXT = dataclasses.replace(
     config_json.gemma3_window,
     config_json.attention_scale,
   ),
-  # transformers keeps a cap of the scores in the config and never applies it.
+  # transformers keeps a cap of the scores in the config, but never applies it.
   fields={
     key: field
     for key, field in _GEMMA2.fields.items()
     if key != "attn_logit_softcapping"
   },
   supported={**_GEMMA2.supported, "attn_logit_softcapping": (None,)},
-  # Published models with images name little but what differs from these.
+  # Published models with images name little beside the differences to these.
   defaults={
     **_GEMMA2.defaults,
     "attn_logit_softcapping": None,

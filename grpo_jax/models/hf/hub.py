@@ -1,4 +1,4 @@
-"""Where a checkpoint is: a folder, or a name on the Hugging Face hub."""
+"""Folders of checkpoints, downloaded from the Hugging Face hub if needed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import re
 
 # A list of files and their checksums, as `sha256sum` prints it.
 _SUMS = "SHA256SUMS"
-# What loading and exporting read. Other formats of the same weights are left
-# out, also those in folders and, of Mistral, in consolidated.safetensors.
+# Files that loading and exporting read. Other formats of the same weights are
+# left out, as are weights in folders and Mistral's consolidated.safetensors.
 _FILES = (
   *("*.json", "*.jinja", "tokenizer.model", _SUMS),
-  *("README.md", "LICENSE*", "NOTICE*"),  # What exports say of the base.
+  *("README.md", "LICENSE*", "NOTICE*"),  # Exports copy or quote them.
 )
 _WEIGHTS = "*.safetensors"
 _OTHERS = ("*/*", "consolidated*")
@@ -21,20 +21,22 @@ _OTHERS = ("*/*", "consolidated*")
 def local_directory(
   name: str, revision: str = "", weights: bool = True
 ) -> pathlib.Path:
-  """The folder of a checkpoint, downloaded first if `name` is a hub name.
+  """The folder of a checkpoint; downloads it if `name` is a hub name.
 
   Args:
-    name: A folder with a config.json, or "owner/name" on the hub. A folder of
-      that name comes first.
-    revision: Commit, tag or branch on the hub; only a commit stays what it is.
-      Empty: the newest of the main branch.
-    weights: Whether its weights are downloaded too. Without them a plan, which
-      needs sizes and the tokenizer, takes seconds.
+    name: A folder with a config.json, or "owner/name" on the hub. If a folder
+      of that name exists, it is taken.
+    revision: Commit, tag or branch on the hub; only a commit never changes.
+      Empty: the newest commit of the main branch.
+    weights: Whether the weights are downloaded too. Without them, a plan of a
+      run takes seconds: it needs only the sizes and the tokenizer.
 
   Raises:
     FileNotFoundError: There is no such folder, or no network to look it up.
-    ValueError: The folder has no config.json; or it is given with a revision.
-    ModuleNotFoundError: A hub name, and huggingface_hub is not installed.
+    ValueError: The folder has no config.json; or a folder is given with a
+      revision.
+    ModuleNotFoundError: A hub name needs huggingface_hub, which is not
+      installed.
   """
   path = pathlib.Path(name).expanduser()
   if path.is_dir():
@@ -71,7 +73,7 @@ def local_directory(
         ignore_patterns=list(_OTHERS),
       )
     )
-  except Exception as error:  # Of the network, the name, the permission.
+  except Exception as error:  # A wrong name, no network or no permission.
     at = f" at {revision!r}" if revision else ""
     raise FileNotFoundError(
       f"model.checkpoint: {name!r}{at} is no folder in {pathlib.Path.cwd()},"
@@ -84,7 +86,8 @@ def check_sums(directory: pathlib.Path) -> None:
   """Compares the files that SHA256SUMS lists, if the checkpoint has one.
 
   Raises:
-    ValueError: A file is missing or has another content, or the list is none.
+    ValueError: A file is missing or has another content; or SHA256SUMS is not a
+      list of checksums.
   """
   path = directory / _SUMS
   if not path.exists():

@@ -1,11 +1,11 @@
-"""Experts in four bits, as the files of gpt-oss have them (MXFP4).
+"""Experts in four bits (MXFP4), the format of gpt-oss.
 
-In the place of a tensor [E, in, out] there are two of bytes: `NAME_blocks`
+Files have two tensors of bytes instead of a tensor [E, in, out]: `NAME_blocks`
 [E, out, in / 32, 16] and `NAME_scales` [E, out, in / 32]. A byte of a block has
-two values of a group of 32 neighbouring inputs, the lower four bits first. Four
-bits are a sign, two bits of an exponent and one of a fraction (E2M1); a scale s
-is the factor 2^(s − 127) of its group (E8M0). A product of the two that is not
-too large for bfloat16 is exact in it, so that nothing is lost in reading.
+two values of a group of 32 neighbouring inputs, the lower four bits first. The
+four bits are a sign, two bits of an exponent and one of a fraction (E2M1); a
+scale s is the factor 2^(s − 127) of its group (E8M0). Their product is exact in
+bfloat16 if it is not too large, so reading loses nothing.
 
 Source: Rouhani et al., "OCP Microscaling Formats (MX) Specification", version
 1.0, Sections 5.3.3, 5.4.1 and 6.3.
@@ -25,26 +25,27 @@ import numpy as np
 from grpo_jax.models.hf.safetensors import Tensor
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
-_GROUP = 32  # Inputs of a scale.
+_GROUP = 32  # Inputs with a common scale.
 _POSITIVE = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
-_VALUES = np.concatenate([_POSITIVE, -_POSITIVE])  # Of four bits; −0.0 at 8.
-# Of a byte, the lower four bits first; two numbers as one, to be taken at once.
+_VALUES = np.concatenate([_POSITIVE, -_POSITIVE])  # By four bits; −0.0 at 8.
+# Both values of a byte, the lower four bits first. Two floats are stored as one
+# complex number, so that they are looked up at once.
 _PAIRS = np.stack([np.tile(_VALUES, 16), np.repeat(_VALUES, 16)], axis=-1)
 _PAIRS = _PAIRS.view(np.complex64)[:, 0]  # [256]
 _FACTORS = np.ldexp(
   np.float32(1), np.arange(-127, 128, dtype=np.int32)
 )  # [255]
-_NO_NUMBER = 255  # A scale.
+_NO_NUMBER = 255  # A scale that is NaN.
 
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-  """A tensor [E, in, out] of four bits, in the place of one.
+  """A tensor [E, in, out] in four bits, with the interface of a `Tensor`.
 
   Attributes:
-    blocks, scales: Where its bytes are.
-    name: Of the tensor.
-    dtype: What it reads like, in the files' words.
+    blocks, scales: The tensors of its bytes.
+    name: Name of the tensor.
+    dtype: Dtype of the values that are read, by its name in files.
   """
 
   blocks: Tensor
@@ -64,14 +65,14 @@ class Packed:
     return experts, groups * _GROUP, outer
 
   def map(self) -> Packed:
-    """What is sliced as an array is."""
+    """Returns the tensor itself, which is sliced like an array."""
     return self
 
   def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
     """A block in bfloat16; `index` has a slice for each axis.
 
     Raises:
-      ValueError: A scale is no number.
+      ValueError: A scale is not a number.
     """
     experts, inner, outer = index
     inner = slice(*inner.indices(self.shape[1]))
@@ -84,7 +85,7 @@ class Packed:
       for part, size in zip(index, self.shape, strict=True)
     ]
     out = np.empty(sizes, jnp.bfloat16)
-    # One expert at a time: what is between is in float32.
+    # One expert at a time, because intermediate arrays are float32.
     for place, expert in enumerate(numbers):
       scale = scales[expert, outer, groups]
       if (scale == _NO_NUMBER).any():
@@ -95,7 +96,7 @@ class Packed:
       pairs = _PAIRS.take(blocks[expert, outer, groups])  # [out, groups, 16]
       values = pairs.view(np.float32)  # [out, groups, 32]
       values *= _FACTORS[scale][..., None]
-      # The upper half of a float32: the lower one is 0.
+      # bfloat16 is the upper half of a float32; the lower half is 0 here.
       bits = (values.view(np.uint32) >> 16).astype(np.uint16)
       kept = bits.reshape(len(bits), -1)[
         :, inner.start - first : inner.stop - first : inner.step
@@ -109,10 +110,10 @@ def _bytes(tensor: Tensor) -> np.ndarray:
 
 
 def unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-  """Tensors with one of values in the place of blocks and scales.
+  """Tensors of the files, with a `Packed` for each pair of blocks and scales.
 
   Args:
-    tensors: What the files have.
+    tensors: Tensors of the files by name.
 
   Raises:
     ValueError: Blocks without scales, or shapes that do not fit each other.
@@ -135,7 +136,7 @@ def unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _check(name: str, blocks: Tensor, scales: Tensor) -> None:
-  """Raises unless they are bytes of the same groups."""
+  """Raises unless blocks and scales are bytes of the same groups."""
   is_fit = (
     len(blocks.shape) == 4
     and blocks.shape[-1] == _GROUP // 2

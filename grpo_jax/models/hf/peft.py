@@ -1,7 +1,7 @@
-"""Adapters in the files of PEFT, which are read and written.
+"""Reads and writes adapters in the files of PEFT.
 
-What PEFT wrote for the base's Hugging Face checkpoint, and what `save` writes,
-has a matrix A [r, in] and a B [out, r] for each projection of each layer.
+PEFT's files for the base's Hugging Face checkpoint, and those of `save`, have
+matrices A [r, in] and B [out, r] for each projection of each layer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from grpo_jax.models import lora
 from grpo_jax.models.hf import safetensors
 from grpo_jax.types import PyTree
 
-# Layers of a tower in transformers' models, and what its adapters are called.
+# Layers of a tower in transformers' models, and names of its adapters there.
 _QWEN = {"qkv": "attn.qkv", "out": "attn.proj"}
 _TOWERS = {
   "qwen2_5_vl": (
@@ -50,12 +50,13 @@ _TOWERS = {
 
 
 class _Model(NamedTuple):
-  """What the names of adapters depend on, beside the adapters.
+  """Properties of the base on which the names of adapters depend.
 
   Attributes:
-    num_apart: First layers of the base that are not in the stack of the others.
-    layers: Of the language model, in transformers' model.
-    tower: The layers of the tower, and names of their modules.
+    num_apart: Number of first layers of the base that have a stack of their
+      own.
+    layers: Name of the language model's layers in transformers' model.
+    tower: Name of the tower's layers there, and names of their modules.
   """
 
   num_apart: int
@@ -64,7 +65,7 @@ class _Model(NamedTuple):
 
 
 def _model(params: PyTree) -> _Model:
-  """Takes the parameters of a `lora_policy` apart."""
+  """The properties of the base of a `lora_policy`, from its parameters."""
   frozen = params["frozen"]
   apart = frozen["base"].get("dense_layers")
   num_apart = 0 if apart is None else len(jax.tree.leaves(apart)[0])
@@ -90,11 +91,11 @@ def save(
   """Writes the adapters as PEFT does, for the base's Hugging Face checkpoint.
 
   Args:
-    directory: Gets adapter_config.json and adapter_model.safetensors.
-    params: Of a `lora_policy`.
-    config: Its config.
-    base_model, revision: Folder or hub name of the checkpoint of the base, and
-      which one it is on the hub, noted in the config file.
+    directory: Folder for adapter_config.json and adapter_model.safetensors.
+    params: Parameters of a `lora_policy`.
+    config: The config of the adapters.
+    base_model, revision: Folder or hub name of the base's checkpoint, and its
+      revision on the hub; both are noted in the config file.
 
   Raises:
     ValueError: The directory has one of the files already.
@@ -143,13 +144,13 @@ def config_of(
   """The config of the adapters that PEFT, or `save`, wrote.
 
   Args:
-    directory: Has adapter_config.json and adapter_model.safetensors.
-    quantization: Of the base, which the file does not say.
+    directory: Folder with adapter_config.json and adapter_model.safetensors.
+    quantization: Quantization of the base, which is not in the file.
 
   Raises:
     FileNotFoundError: A file is missing.
-    ValueError: adapter_config.json is damaged, or says what a `lora.LoRAConfig`
-      cannot.
+    ValueError: adapter_config.json is damaged, or has a setting that a
+      `lora.LoRAConfig` cannot express.
   """
   settings = _read_settings(directory)
   path = pathlib.Path(directory) / _CONFIG
@@ -188,17 +189,17 @@ def config_of(
 def load(
   directory: str | os.PathLike, params: PyTree, config: lora.LoRAConfig
 ) -> PyTree:
-  """`params` with the adapters that PEFT, or `save`, wrote.
+  """Replaces the adapters in `params` by those that PEFT, or `save`, wrote.
 
   Args:
-    directory: Has adapter_config.json and adapter_model.safetensors.
-    params: Of a `lora_policy` over the base that the adapters belong to.
-    config: Its config; must have the rank, α and modules of the file.
+    directory: Folder with adapter_config.json and adapter_model.safetensors.
+    params: Parameters of a `lora_policy` over the adapters' base.
+    config: The policy's config, with the rank, α and modules of the file.
 
   Raises:
     FileNotFoundError: A file is missing.
     ValueError: The files have other settings or tensors than the config, or
-      are damaged; the message says which.
+      are damaged; the message names them.
   """
   settings = _read_settings(directory)
   directory = pathlib.Path(directory).expanduser()
@@ -232,7 +233,7 @@ def load(
 
 
 def _read_settings(directory: str | os.PathLike) -> dict[str, Any]:
-  """What adapter_config.json says; both files are there."""
+  """Settings in adapter_config.json; raises if either file is missing."""
   directory = pathlib.Path(directory).expanduser()
   for name in (_WEIGHTS, _CONFIG):
     if not (directory / name).is_file():
@@ -261,7 +262,7 @@ def _shape(arrays: dict[str, Any], name: str) -> Any:
 def _check_settings(
   path: pathlib.Path, settings: dict[str, Any], config: lora.LoRAConfig
 ) -> None:
-  """Raises unless the adapters mean what a `lora.LoRAConfig` can say."""
+  """Raises unless a `lora.LoRAConfig` can express the settings."""
   plain = {
     "peft_type": "LORA",
     "r": config.rank,
@@ -279,10 +280,10 @@ def _check_settings(
     "use_qalora": False,
     "target_parameters": None,
     "trainable_token_indices": None,
-    # Adapters that begin to work in the middle of a text.
+    # Adapters that are active only from the middle of a text on.
     "alora_invocation_tokens": None,
   }
-  # Other ways to start, like PiSSA, take a part out of the base's weights.
+  # Other initializations, such as PiSSA, change the base's weights.
   if settings.get("init_lora_weights") not in (None, True, False, "gaussian"):
     plain["init_lora_weights"] = True
   differ = [
@@ -297,7 +298,7 @@ def _check_settings(
 
 
 def _targets(params: PyTree) -> list[str]:
-  """Ends of names that are those of the adapted modules, and of no others."""
+  """Ends of names that match the adapted modules and no other module."""
   base, model = params["frozen"]["base"], _model(params)
   is_mixture = "experts" in base["layers"]["mlp"]
   targets: dict[str, None] = {}
@@ -307,7 +308,7 @@ def _targets(params: PyTree) -> list[str]:
       prefix, theirs = _module(stack, name, model)
       part, *rest = theirs.split(".")
       if stack == lora.TOWER or rest[-1] in ends_of_tower:
-        # Modules of the other part, or of mergers, would end so too.
+        # Modules of the other part, or of mergers, could have the same end.
         first = model.num_apart if stack == "layers" else 0
         ends = [
           f"{prefix}.{first + i}.{theirs}" for i in range(len(adapter["a"]))
@@ -317,7 +318,7 @@ def _targets(params: PyTree) -> list[str]:
         pattern = ".".join(rest)
         ends = [pattern.format(expert=i) for i in range(num_experts)]
       elif part == "mlp" and is_mixture and stack != lora.TOWER:
-        # Experts have gates too.
+        # Experts also have modules of such names.
         ends = [".".join(rest) if len(rest) > 1 else f"{part}.{rest[0]}"]
       else:
         ends = rest[-1:]
@@ -326,9 +327,9 @@ def _targets(params: PyTree) -> list[str]:
 
 
 def _named(target: str) -> str | None:
-  """The adapter of a target module; the first of those that it may mean."""
+  """The adapter of a target module, the first of several; or None."""
   for layers, modules in _TOWERS.values():
-    short = layers.removeprefix("model.")  # Also of transformers before 5.
+    short = layers.removeprefix("model.")  # Also the name in transformers < 5.
     for name, theirs in modules.items():
       in_tower = re.search(rf"(^|\.){re.escape(short)}\.\d+\.", f".{target}")
       if in_tower and target.endswith(f".{theirs}"):
@@ -346,7 +347,7 @@ def _named(target: str) -> str | None:
 
 
 def _module(stack: str, name: str, model: _Model) -> tuple[str, str]:
-  """Where the layers of a module are, and its name in them."""
+  """Name of the layers that have a module, and its name in a layer."""
   if stack == lora.TOWER:
     layers, modules = model.tower
     return layers, modules[name]
@@ -354,7 +355,7 @@ def _module(stack: str, name: str, model: _Model) -> tuple[str, str]:
 
 
 def _adapters(params_or_adapters: PyTree, model: _Model):
-  """Name here, adapter, which part of its arrays, its name there."""
+  """Tuples of name here, adapter, index in its arrays, and name in PEFT."""
   for stack, adapters in lora.of_stacks(params_or_adapters).items():
     first = model.num_apart if stack == "layers" else 0
     for name, adapter in adapters.items():
@@ -379,7 +380,7 @@ def _to_peft(adapters: PyTree, model: _Model) -> dict[str, jax.Array]:
   for name, adapter, place, theirs in _adapters(adapters, model):
     a, b = adapter["a"][place], adapter["b"][place]
     rank = a.shape[-1]
-    if name == "qkv":  # [r, H, 3, K]; queries of all heads come first there.
+    if name == "qkv":  # [r, H, 3, K]; in PEFT queries of all heads come first.
       b = b.swapaxes(1, 2)
     tensors[f"{theirs}.lora_A.weight"] = a.reshape(-1, rank).T
     tensors[f"{theirs}.lora_B.weight"] = b.reshape(rank, -1).T
@@ -387,10 +388,10 @@ def _to_peft(adapters: PyTree, model: _Model) -> dict[str, jax.Array]:
 
 
 def _from_peft(tensors: dict[str, np.ndarray], params: PyTree) -> PyTree:
-  """The reverse, in the shapes and dtypes of the adapters."""
+  """The reverse of `_to_peft`, in the shapes and dtypes of the adapters."""
   like = params["trained"]
   leaves, treedef = jax.tree.flatten(like)
-  # Filled in place; the tree has the same arrays as its leaves.
+  # The arrays are filled in place; they are the leaves of the tree.
   arrays = [np.empty(leaf.shape, leaf.dtype) for leaf in leaves]
   filled = jax.tree.unflatten(treedef, arrays)
   for name, adapter, place, theirs in _adapters(filled, _model(params)):

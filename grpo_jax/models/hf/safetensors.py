@@ -1,6 +1,6 @@
 """Tensors in the safetensors files of a checkpoint, one file or several.
 
-Reading maps a file into memory and takes nothing of it that is not asked for;
+Reading maps a file into memory and reads only the parts that are needed;
 writing makes the bytes of one tensor at a time.
 """
 
@@ -23,9 +23,9 @@ DTYPES = {
   "F16": np.dtype(np.float16),
   "BF16": np.dtype(jnp.bfloat16),
 }
-_MAX_NAME = 255  # Bytes of the name of a file, on all usual disks.
+_MAX_NAME = 255  # Most bytes of the name of a file on usual file systems.
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_MAX_HEADER = 10**8  # bytes, as the library of the format says
+_MAX_HEADER = 10**8  # Bytes; the limit of the format's own library.
 
 
 # --- Reading ---
@@ -33,7 +33,7 @@ _MAX_HEADER = 10**8  # bytes, as the library of the format says
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-  """Where a tensor is stored; `dtype` is the file's name for it."""
+  """Place, shape and dtype of a stored tensor; `dtype` is its name in files."""
 
   path: pathlib.Path
   dtype: str
@@ -42,7 +42,7 @@ class Tensor:
   num_bytes: int
 
   def map(self) -> np.ndarray:
-    """The tensor in the file; unmapped when nothing refers to it."""
+    """Maps the tensor into memory until nothing refers to the array."""
     return np.memmap(
       self.path, DTYPES[self.dtype], "r", self.offset, self.shape
     )
@@ -52,9 +52,10 @@ def find(directory: pathlib.Path) -> dict[str, Tensor]:
   """All tensors of a checkpoint by name; only headers are read.
 
   Raises:
-    FileNotFoundError: No weights, or a file that the index names is missing.
-    ValueError: A file is truncated or no safetensors file, or the index is of
-      another checkpoint.
+    FileNotFoundError: There are no weights, or a file that the index names is
+      missing.
+    ValueError: A file is truncated or not a safetensors file, or the index
+      belongs to another checkpoint.
   """
   if (directory / _WEIGHTS).is_file():
     return read_header(directory / _WEIGHTS)
@@ -171,12 +172,12 @@ def few(names: list[str]) -> str:
 
 
 def equal(first: Tensor, second: Tensor) -> bool:
-  """Whether two tensors have the same bytes."""
+  """Returns True if two tensors have the same bytes."""
   if (first.dtype, first.shape) != (second.dtype, second.shape):
     return False
   rows = max(1, 2**24 // first.shape[-1])
   return all(
-    # As bytes: not a number is not equal to itself.
+    # As bytes, because NaN does not equal itself.
     first.map()[i : i + rows].tobytes() == second.map()[i : i + rows].tobytes()
     for i in range(0, first.shape[0], rows)
   )
@@ -187,7 +188,7 @@ def equal(first: Tensor, second: Tensor) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-  """A tensor to be written; `data` makes its bytes."""
+  """A tensor to write; `data` makes its bytes."""
 
   name: str
   dtype: str
@@ -223,7 +224,7 @@ def write(
 
 def write_file(path: pathlib.Path, outputs: list[Output]) -> None:
   """Writes one file."""
-  # transformers refuses files that do not say "pt".
+  # transformers rejects files without the format "pt".
   header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
   end = 0
   for output in outputs:
@@ -234,7 +235,7 @@ def write_file(path: pathlib.Path, outputs: list[Output]) -> None:
     }
     end += output.num_bytes
   text = json.dumps(header, separators=(",", ":")).encode()
-  text += b" " * (-len(text) % 8)  # The data begin at a multiple of 8.
+  text += b" " * (-len(text) % 8)  # Data must begin at a multiple of 8.
   with path.open("wb") as file:
     file.write(len(text).to_bytes(8, "little"))
     file.write(text)

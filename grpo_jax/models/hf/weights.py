@@ -1,8 +1,8 @@
-"""Parameters of a transformer from, and to, a Hugging Face checkpoint.
+"""Loads a transformer from a Hugging Face checkpoint, and exports to one.
 
-Loading reads what the shards of this process need, one tensor at a time, from
-memory-mapped safetensors files into the stacked leaves. Beside the result the
-host holds one shard of one leaf. MiB of resident memory on top of that before
+Loading reads only tensors that the shards of this process need, one at a time,
+from memory-mapped safetensors files into the stacked leaves. Beside the result
+the host holds one shard of one leaf. MiB of resident memory, minus that before
 loading, for bfloat16 files of 6 · 32 MiB (176 in all, CPU devices;
 experiments/benchmarks/load.py):
 
@@ -14,18 +14,12 @@ experiments/benchmarks/load.py):
 | float32    | 1                             |    352 |  428 |
 | float32    | 8, split on the last axis     |    352 |  392 |
 
-Exporting is the reverse, one layer of one leaf at a time. What a tensor is
-called is in `families.py`; how it lies in a leaf is in `weights.py`.
+Exporting is the reverse, one layer of one leaf at a time.
 
-Where the tensors of a checkpoint lie in the leaves of the parameters.
-
-What a tensor is called is in `families.py`; how it lies in a leaf is in
-`_LAYOUT`.
-
-Tensors of a checkpoint that are several of ours, as `Family.fused` says.
-
-Reading shows the parts in the place of the whole, and copies nothing; writing
-joins them again.
+`families.py` has the names of the tensors, and `_LAYOUT` their places in the
+leaves of the parameters. A tensor of a checkpoint may be several tensors here
+(`Family.fused`): reading presents its parts as tensors without a copy, and
+writing concatenates them again.
 """
 
 from __future__ import annotations
@@ -56,9 +50,9 @@ from grpo_jax.types import PyTree
 
 Index = tuple[slice, ...]
 
-# Axes of a leaf of one layer, and which of them each axis of a tensor runs
-# over, the last one fastest: letters of transformer.py, E experts, Q the R + 2
-# of a fused kernel.
+# Axes of a leaf of one layer; and for each axis of a tensor, the axes of the
+# leaf that it runs over, the last one fastest. Letters are those of
+# transformer.py; E experts, Q the R + 2 of a fused kernel.
 _LAYOUT = {
   "embed/embedding": ("VD", "V D"),
   "head/kernel": ("DV", "V D"),
@@ -67,13 +61,13 @@ _LAYOUT = {
   "attention/qkv/bias": ("CQK", "CQK"),
   "attention/out/kernel": ("CRKD", "D CRK"),
   "attention/sinks": ("CR", "CR"),
-  # N: width of a latent vector.
+  # N is the width of a latent vector.
   "attention/query_heads/kernel": ("DCK", "CK D"),
   "attention/query_down/kernel": ("DN", "N D"),
   "attention/query_up/kernel": ("NCK", "CK N"),
   "attention/kv_down/kernel": ("DN", "N D"),
   "attention/kv_up/kernel": ("NCK", "CK N"),
-  # Of each head they are only as long as the last axis.
+  # With a norm over each head they have only the last axis.
   "attention/query_norm/scale": ("CRK", "CRK"),
   "attention/key_norm/scale": ("C1K", "C1K"),
   "mlp/gate/kernel": ("DF", "F D"),
@@ -105,7 +99,7 @@ _TOWER = {
   "up/kernel": ("DF", "F D"),
   "down/kernel": ("FD", "D F"),
 }
-# Queries, keys and values that are one tensor; of towers.
+# Queries, keys and values of towers, if they are one tensor.
 _IN_ONE = {"CQK D": "QCK D", "CQK": "QCK"}
 _NORM = ("D", "D")
 # Beginnings of the paths of leaves whose first axis counts layers.
@@ -113,21 +107,21 @@ _STACKED = re.compile(r"((tower/)?layers|tower/deep|dense_layers)/|router_bias")
 
 
 def name(path) -> str:
-  """A path of a tree as text, its keys joined by slashes."""
+  """A path of a tree as text: its keys, separated by slashes."""
   return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-  """A tensor, as a part of a leaf.
+  """A tensor of a checkpoint as a part of a leaf.
 
   Attributes:
-    tensor: Its name.
-    region: What it is of the leaf.
+    tensor: Name of the tensor.
+    region: Part of the leaf that the tensor fills.
     axes: Axes of the leaf that each axis of the tensor runs over, the last one
-      fastest. In the others the region has length 1.
-    stored: Shape of the tensor, if it has several axes in the place of its last
-      one here; else empty.
+      fastest. In all other axes the region has length 1.
+    stored: Shape of the tensor in the file, if several axes there are the last
+      axis here; else empty.
   """
 
   tensor: str
@@ -142,7 +136,7 @@ class Piece:
 
   @property
   def shape(self) -> tuple[int, ...]:
-    """Shape of the tensor, with the axes that it has here."""
+    """Shape of the tensor with the axes of `axes`."""
     return tuple(
       math.prod(self.sizes[axis] for axis in group) for group in self.axes
     )
@@ -154,14 +148,14 @@ class Piece:
 
   @property
   def order(self) -> tuple[int, ...]:
-    """Axes of the leaf in the order of the tensor, the others first."""
+    """Axes of the leaf in the order of the tensor, after all other axes."""
     inner = tuple(axis for group in self.axes for axis in group)
     outer = (axis for axis in range(len(self.region)) if axis not in inner)
     return (*outer, *inner)
 
 
 def leaves(params: PyTree) -> list[tuple]:
-  """Paths, without what group they are of, and leaves."""
+  """Leaves with their paths inside "trained" or "frozen"."""
   return [
     entry
     for group in ("trained", "frozen")
@@ -172,7 +166,7 @@ def leaves(params: PyTree) -> list[tuple]:
 def checkpoint_pieces(
   family: Family, config: TransformerConfig, abstract: PyTree
 ) -> dict[str, list[Piece]]:
-  """The tensors of each leaf, layer by layer."""
+  """The pieces of each leaf, layer by layer."""
   return {
     name(path): list(pieces_of_leaf(family, config, name(path), leaf.shape))
     for path, leaf in leaves(abstract)
@@ -185,13 +179,13 @@ def pieces_of_leaf(
   path: str,
   shape: tuple[int, ...],
 ) -> Iterator[Piece]:
-  """The tensors of one leaf; `path` is its name, `shape` its own."""
+  """The pieces of one leaf with this path and shape."""
   stack = _STACKED.match(path)
   of_tower = path.startswith("tower/")
   first = config.num_dense_layers
   if of_tower or path.startswith("dense_layers/"):
     first = 0
-  path = path.removeprefix("dense_")  # Tensors know their layer only.
+  path = path.removeprefix("dense_")  # Tensors are named by layer, not by stack.
   names = family.tensors[path]
   letters, tensor_axes = _layout(family, path, len(names))
   letters = letters[-(len(shape) - bool(stack)) :]
@@ -203,7 +197,7 @@ def pieces_of_leaf(
   axes = tuple(group for group in groups if group)
   sizes = dict(zip(letters, shape, strict=True))
   stored: tuple[int, ...] = ()
-  if path == "tower/patch/kernel":  # A convolution's.
+  if path == "tower/patch/kernel":  # In files it is a convolution's kernel.
     assert config.tower is not None
     stored = (shape[-1], *config.tower.patch_shape)
   parts = [slice(0, sizes.get("Q", 0))]
@@ -227,7 +221,7 @@ def pieces_of_leaf(
 
 
 def _layout(family: Family, path: str, num_tensors: int) -> tuple[str, str]:
-  """Axes of a leaf of one layer, and what each axis of a tensor runs over."""
+  """Axes of a leaf of one layer, and the axes that a tensor's run over."""
   in_one = _EXPERTS_IN_ONE if family.experts_in_one else {}
   of_layer = _STACKED.sub("", path) or path
   if path.startswith("tower/"):
@@ -243,14 +237,14 @@ def _layout(family: Family, path: str, num_tensors: int) -> tuple[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class WeightPart:
-  """A part of a stored tensor, in the place of one.
+  """A part of a fused tensor, with the interface of a `Tensor`.
 
   Attributes:
-    whole: The stored one.
-    shape: Of the part.
-    axis: Along which it is a part.
-    start, step: Where it begins on that axis, and how far its entries are
-      apart.
+    whole: The fused tensor.
+    shape: Shape of the part.
+    axis: The axis along which the parts lie.
+    start, step: First index of the part on that axis, and the distance between
+      its entries.
   """
 
   whole: Any
@@ -266,18 +260,18 @@ class WeightPart:
 
   @property
   def dtype(self) -> str:
-    """The file's name for it."""
+    """Dtype by its name in files."""
     return self.whole.dtype
 
   def map(self) -> WeightPart:
-    """What is sliced as an array is."""
+    """Returns the part itself, which is sliced like an array."""
     return self
 
   def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
     """A block of the part; `index` has a slice for each axis."""
     part = index[self.axis]
     start = self.start + part.start * self.step
-    # Not beyond the last one: the next entry may be of another part.
+    # Stops right after the last entry: the next may belong to another part.
     stop = start + (part.stop - part.start - 1) * self.step + 1
     of_whole = list(index)
     of_whole[self.axis] = slice(start, stop, self.step)
@@ -289,15 +283,16 @@ def split(
   shapes: Mapping[str, tuple[int, ...]],
   table: tuple[Fused, ...],
 ) -> dict[str, Any]:
-  """Tensors with parts in the place of those that are fused.
+  """Tensors of the files, with fused tensors replaced by their parts.
 
   Args:
-    tensors: What the files have.
-    shapes: Of all tensors that a model needs, parts and not wholes.
-    table: What is fused.
+    tensors: Tensors of the files by name.
+    shapes: Shapes of all tensors that a model needs; parts instead of fused
+      tensors.
+    table: The fused tensors of the family.
 
   Raises:
-    ValueError: A fused tensor has another shape than its parts have together.
+    ValueError: A fused tensor does not have the shape of its parts together.
   """
   found: dict[str, Any] = dict(tensors)
   for name, tensor in tensors.items():
@@ -332,7 +327,7 @@ def _whole_shape(
 
 
 def whole_names(names: list[str], table: tuple[Fused, ...]) -> list[str]:
-  """Names as files have them, each once."""
+  """Names of tensors in files: fused tensors instead of their parts."""
 
   def whole(name):
     for fused in table:
@@ -347,7 +342,7 @@ def whole_names(names: list[str], table: tuple[Fused, ...]) -> list[str]:
 def joined(
   outputs: Iterable[Output], table: tuple[Fused, ...]
 ) -> Iterator[Output]:
-  """Outputs with a whole in the place of its parts."""
+  """Outputs with the parts of each fused tensor concatenated."""
   waiting: dict[str, dict[str, Output]] = {}
   for output in outputs:
     (whole,) = whole_names([output.name], table)
@@ -378,10 +373,10 @@ def _join(name: str, fused: Fused, parts: list[Output]) -> Output:
   return Output(name, parts[0].dtype, shape, num_bytes, data)
 
 
-# Tensors that old checkpoints have and that follow from config.json.
+# Tensors of old checkpoints that follow from config.json.
 _REDUNDANT = re.compile(r"rotary_emb\.inv_freq$")
 
-# What an export copies: configuration, tokenizer, license.
+# Files that an export copies: configuration, tokenizer, license.
 _COPIED = (
   "config.json",
   "generation_config.json",
@@ -406,37 +401,34 @@ def load(
   convert: Callable[[tuple, jax.Array], PyTree] = lambda path, leaf: leaf,
   family: Family | None = None,
 ) -> tuple[TransformerConfig, PyTree]:
-  """The parameters of a checkpoint.
+  """Loads the parameters of a checkpoint.
 
   Args:
-    directory: Has config.json and model.safetensors, or
-      model.safetensors.index.json and the files that it names.
-    config: What config.json says, with `architecture.FIELDS_OF_A_RUN` as
-      wanted; None for their defaults.
-    param_dtype: Of the parameters, whatever the dtype of the files; None for
-      the config's.
-    shardings: A sharding, a tree of them whose leaves may stand for subtrees
-      of the parameters, or a function from abstract parameters to such a
-      tree. None for the default device. With several processes each one reads
-      the files, and of them only what its devices need.
-    convert: What becomes of a leaf, given its path, as soon as it is read;
+    directory: Folder with config.json and model.safetensors, or with
+      model.safetensors.index.json and the files that the index names.
+    config: The config of config.json with any `architecture.FIELDS_OF_A_RUN`;
+      None for the defaults of these fields.
+    param_dtype: Dtype of the parameters, whatever the dtype of the files; None
+      for the config's.
+    shardings: A sharding, a tree of shardings whose leaves may stand for
+      subtrees of the parameters, or a function from abstract parameters to
+      such a tree. None for the default device. With several processes, each
+      process reads only the parts of the files that its devices need.
+    convert: (path, leaf) -> the leaf to keep, called as soon as a leaf is read;
       with `quantization.quantize_leaf` no two leaves are whole at a time.
-    family: How the tensors are called, where somebody else has read
-      config.json, as for a classifier, whose `config` this is; None: as
-      config.json says.
+    family: The family, if the caller has read config.json, as for a classifier;
+      then `config` is needed. None: from config.json.
 
   Returns:
-    The config with `param_dtype`, and {"trained": …, "frozen": …}: biases of
-    routers, or nothing.
+    The config with `param_dtype`, and {"trained": …, "frozen": …}.
 
   Raises:
     FileNotFoundError: A file is missing, also one named by the index.
-    ValueError: config.json is not supported or says something else than
-      `config`; tensors are missing, unknown, or of another shape or dtype than
-      needed; a file is truncated or no safetensors file; a model with tied
-      embeddings comes with a head that is not its embedding; a file is not the
-      one that a SHA256SUMS beside it lists. Without that list a flipped bit in
-      a number goes unnoticed.
+    ValueError: config.json is not supported or differs from `config`; tensors
+      are missing, unknown, or of another shape or dtype than needed; a file is
+      truncated or not a safetensors file; a model with tied embeddings has a
+      head that is not its embedding; a file does not have the checksum in
+      SHA256SUMS. Without that list a flipped bit in a number is not noticed.
   """
   directory = pathlib.Path(directory)
   hub.check_sums(directory)
@@ -448,7 +440,7 @@ def load(
   tensors: dict = safetensors.find(directory)
   if family.experts_in_one:
     tensors = mxfp4.unpacked(tensors)
-  # Before each of them is looked for by name.
+  # Checked before each expert is looked up by name.
   num_experts = 0 if family.experts_in_one else config.num_experts
   layers = config.num_dense_layers, config.num_layers - config.num_dense_layers
   if layers[0] + layers[1] * max(num_experts, 1) > len(tensors):
@@ -469,7 +461,7 @@ def load(
 
   def make(path, leaf, sharding=None):
     read = functools.partial(_read_leaf, leaf, pieces[name(path)], tensors)
-    # Until it is ready the leaf is there too.
+    # Until the result is ready, the leaf is in memory too.
     return jax.block_until_ready(convert(path, _place(leaf, sharding, read)))
 
   trees = [abstract]
@@ -490,26 +482,25 @@ def export(
   max_shard_bytes: int = 5_000_000_000,
   dtype: str | None = None,
 ) -> None:
-  """Writes parameters as `transformers` does, for it to load.
+  """Writes parameters in the format of `transformers`.
 
-  Configuration, tokenizer and license of the source are copied; the dtype that
-  config.json names becomes that of the tensors. Parts of the source that
-  the parameters have not, such as a tower that nothing here runs, are copied
-  too.
+  Configuration, tokenizer and license of the source are copied; config.json
+  names the dtype of the written tensors. Parts of the source that are missing
+  in the parameters, such as a tower that is not run here, are copied too.
 
   Args:
-    params: {"trained": …, "frozen": …} of a transformer; of a policy with
-      adapters, what `lora.merge` makes of them.
+    params: {"trained": …, "frozen": …} of a transformer; for a policy with
+      adapters, the result of `lora.merge`.
     config: The config of the transformer.
-    source_directory: The checkpoint that the parameters were loaded from.
-    out_directory: Must not exist, or be empty. It is written under another
-      name and renamed when it is complete.
-    max_shard_bytes: Of one file, unless a single tensor is larger.
+    source_directory: The checkpoint from which the parameters were loaded.
+    out_directory: A folder that is empty or does not exist. It is written under
+      another name and renamed when it is complete.
+    max_shard_bytes: Most bytes of a file, unless a single tensor is larger.
     dtype: "float32" or "bfloat16"; None for that of the parameters.
 
   Raises:
     FileNotFoundError: The source has no config.json.
-    ValueError: The target has files already; the parameters are not those of
+    ValueError: The target has files already; the parameters do not fit
       `config`, or are on other processes; `config` is not the source's.
     OSError: The target cannot be written, or the disk is full.
   """
@@ -554,7 +545,7 @@ def export(
 def _agreed(
   caller: str, directory: pathlib.Path, config: TransformerConfig | None
 ) -> tuple[TransformerConfig, Family]:
-  """The config; raises if it is not the one of config.json."""
+  """Config and family; raises if the config differs from config.json."""
   fields, family = families.from_config_json(directory)
   if config is None:
     return TransformerConfig(**fields), family
@@ -591,7 +582,7 @@ def _check(
   pieces: dict[str, list[Piece]],
   tensors: dict[str, Tensor],
 ) -> None:
-  """Raises unless the tensors are exactly those of the config."""
+  """Raises unless the tensors are exactly those that the config needs."""
   needed = {p.tensor: p for of_leaf in pieces.values() for p in of_leaf}
   (head,) = family.tensors["head/kernel"]
   extra = sorted(
@@ -643,10 +634,10 @@ def _place(
   sharding: Sharding | None,
   read: Callable[[Index], np.ndarray],
 ) -> jax.Array:
-  """An array of what `read` returns for the shards of this process.
+  """Makes an array; `read` returns the shards of this process.
 
-  `jax.make_array_from_callback` keeps all shards on the host until the last
-  one is read, and reads the same one for every device that has it.
+  `jax.make_array_from_callback` would keep all shards on the host until the
+  last one is read, and would read a shard again for every device that has it.
   """
   if sharding is None:
     return jax.device_put(read(tuple(slice(0, size) for size in leaf.shape)))
@@ -679,7 +670,7 @@ def _read_leaf(
   tensors: dict[str, Tensor],
   index: Index,
 ) -> np.ndarray:
-  """leaf[index], from the tensors that have a part of it."""
+  """Reads leaf[index] from the tensors that have a part of it."""
   out = np.empty([part.stop - part.start for part in index], leaf.dtype)
   for piece in pieces:
     common = [
@@ -690,7 +681,7 @@ def _read_leaf(
       continue
     to = tuple(_shifted(c, i) for c, i in zip(common, index, strict=True))
     inside = [_shifted(c, r) for c, r in zip(common, piece.region, strict=True)]
-    # The copy converts, in pieces, and reads nothing else from the file.
+    # The copy converts the dtype, and reads nothing else from the file.
     tensor = tensors[piece.tensor].map()
     if piece.stored:
       tensor = tensor.reshape(piece.shape)
@@ -707,11 +698,11 @@ def _shifted(part: slice, origin: slice) -> slice:
 def _slice_of_tensor(
   tensor: np.ndarray, piece: Piece, inside: list[slice]
 ) -> np.ndarray:
-  """A view of what `inside` says of a tensor, with one axis for each axis."""
+  """A view of the part `inside` of a tensor, with the axes of the leaf."""
   rows, shape, rest = [], [], []
   for first, *others in piece.axes:
-    # In an axis of the tensor that runs over several, what is wanted of the
-    # first of them is a range.
+    # If an axis of the tensor runs over several axes of the leaf, the range of
+    # the first of them is a range of the tensor's axis.
     inner = [piece.sizes[axis] for axis in others]
     step = math.prod(inner)
     rows.append(slice(inside[first].start * step, inside[first].stop * step))
@@ -748,10 +739,10 @@ def _outputs(
 ) -> Iterator[Output]:
   names = {value: name for name, value in safetensors.DTYPES.items()}
   for path, leaf in leaves(params):
-    # Near-ties are what the biases of routers decide.
+    # Not rounded: the biases of routers decide near-ties.
     is_bias = name(path) == "router_bias"
     to = jnp.dtype(leaf.dtype if is_bias else dtype or leaf.dtype)
-    # Queries, keys and values, and all experts, are of the same layer.
+    # Cached: queries, keys and values, or all experts, need the same layer.
     part = functools.lru_cache(1)(functools.partial(_part, leaf))
     for piece in pieces_of_leaf(family, config, name(path), leaf.shape):
       yield Output(
@@ -772,7 +763,7 @@ def _part(leaf: jax.Array, start: int, stop: int) -> np.ndarray:
 
 @functools.partial(jax.jit, static_argnums=2)
 def _slice(leaf: jax.Array, start: int, length: int) -> jax.Array:
-  """One program for all layers."""
+  """Slices a leaf; one compiled program serves all layers."""
   return lax.dynamic_slice_in_dim(leaf, start, length)
 
 
@@ -786,7 +777,7 @@ def _data(
 
 
 def _other_parts(source: pathlib.Path, family: Family) -> Iterator[Output]:
-  """Tensors of the source that are not the language model's, as they are."""
+  """The source's tensors outside the language model, as they are."""
   if not family.other_parts:
     return
   for name, tensor in safetensors.find(source).items():
@@ -802,9 +793,9 @@ def _other_parts(source: pathlib.Path, family: Family) -> Iterator[Output]:
 
 
 def _set_dtype(path: pathlib.Path, dtype: str) -> None:
-  """What `transformers` converts to unless it is told otherwise."""
+  """Sets the dtype in config.json, to which `transformers` converts."""
   config = json.loads(path.read_text(encoding="utf-8"))
-  # What is written is not packed, whatever the source was.
+  # Written tensors are not quantized, whatever the source's were.
   changed = config.pop("quantization_config", None) is not None
   for keys in (config, config.get("text_config", {})):
     for key in ("dtype", "torch_dtype"):
