@@ -92,7 +92,7 @@ def limits(
     most: Slots of a completion.
 
   Raises:
-    ValueError: There is no such domain, or a limit is above the slots.
+    ValueError: There is no such domain, or a limit is not from 1 to `most`.
   """
   setting = "config.sampling.domain_limits"
   numbers(names, list(given), setting)

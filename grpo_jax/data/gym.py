@@ -1,9 +1,9 @@
-"""Problems of reasoning-gym as a source: endless, and the same for a seed.
+"""An endless source of problems of reasoning-gym, determined by a seed.
 
     GymSource(({"name": "gcd"}, {"name": "lcm", "weight": 2.0}), "train", 0)
 
-Record i is a function of (datasets, split, seed, i), so a run resumes exactly,
-and several processes need not agree on anything.
+Record i is a function of (datasets, split, seed, i). So a run resumes exactly,
+and several processes need not communicate.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from grpo_jax.data.formats import Record
 
 # Records of a source: more than a run reads.
 _SIZE = 2**31 - 1
-# Of all questions one in so many is for evaluation, whatever the seed.
+# One in so many questions is for evaluation, whatever the seed.
 _ONE_IN = 4
-# Draws of a question for the wanted split. If half of all are for evaluation or
-# for training, a thousand in a row are not: then there are too few questions.
+# Most draws of a question for the wanted split. If a thousand draws in a row
+# belong to the other split, the dataset has too few questions.
 _MAX_DRAWS = 1000
 
 _KNOWN = ("name", "weight", "settings", "level", "levels")
@@ -37,8 +37,8 @@ class _Dataset:
 
   Attributes:
     name: The name of the dataset.
-    weight: Its problems are drawn in proportion.
-    settings: A JSON object.
+    weight: Weight by which its problems are drawn.
+    settings: Settings of its config, a JSON object as text.
     levels: (first record, level or None), ascending from record 0.
   """
 
@@ -53,14 +53,14 @@ class _Dataset:
 
 
 class GymSource:
-  """Problems of several datasets, drawn by their weights.
+  """A source of problems of several datasets, drawn by their weights.
 
   Attributes:
-    starts: Records at which the difficulty changes; all before one of them are
-      read before those behind it.
-    domains: Names of the datasets; of several entries of one name, with their
-      number from the second on. The domain of a record is the place of its
-      dataset.
+    starts: Records at which the difficulty changes; all records before one of
+      them are read before the records behind it.
+    domains: Names of the datasets. If several entries have one name, a number
+      follows the name from the second on. The domain of a record is the index
+      of its dataset.
   """
 
   def __init__(
@@ -69,14 +69,15 @@ class GymSource:
     """Checks the datasets; problems are made when they are read.
 
     A question whose checksum is divisible by 4 is for evaluation only, and any
-    other for training only. So no question is in both, whatever the seeds; in
-    each split, a dataset of few questions repeats them.
+    other question for training only. So no question is in both splits, whatever
+    the seeds. A dataset of few questions repeats them in each split.
 
     Args:
-      datasets: Each has a `name`, and may have a `weight` (1 by default), the
-        `settings` of its config, and a `level` of difficulty of its
-        curriculum, or `levels`: pairs (n, level), of the n-th prompt of a
-        phase and those after it. The held-out split has the last level alone.
+      datasets: Entries with a `name`. An entry may have a `weight` (1 by
+        default), the `settings` of its config, and a `level` of difficulty of
+        its curriculum; or `levels`, pairs (n, level) where the level holds from
+        the n-th prompt of a phase on. The held-out split has the last level
+        alone.
       split: "train" or "test".
       seed: Non-negative.
 
@@ -106,7 +107,7 @@ class GymSource:
     )
 
   def only(self, wanted: Collection[int]) -> GymSource:
-    """The problems of some datasets, by their places; see `domains.only`."""
+    """The problems of some datasets, by their indices; see `domains.only`."""
     other = copy.copy(self)
     kept = [x * (i in wanted) for i, x in enumerate(self._shares)]
     other._shares = np.array(kept) / np.sum(kept)
@@ -153,7 +154,7 @@ def _for_evaluation(question: str) -> bool:
 
 
 def _checked(place: int, entry: Mapping[str, Any]) -> _Dataset:
-  """An entry of `config.data.datasets`, or an error that says what it lacks."""
+  """Checks an entry of `config.data.datasets`; raises ValueError if wrong."""
   where = f"config.data.datasets[{place}]"
   if unknown := entry.keys() - {*_KNOWN}:
     raise ValueError(
@@ -205,7 +206,7 @@ def _levels(where: str, given: Any) -> tuple[tuple[int, int | None], ...]:
 
 
 def _plain(value: Any) -> Any:
-  """Settings as JSON has them; groups of a config are mappings of a kind."""
+  """Converts settings to values of JSON; groups of a config become dicts."""
   if hasattr(value, "items"):
     return {name: _plain(x) for name, x in value.items()}
   if isinstance(value, (list, tuple)):

@@ -1,6 +1,6 @@
-"""Token ids of what is read in the middle of a completion.
+"""Token ids of observations, which a policy reads inside a completion.
 
-The alphabet of a synthetic task as a tokenizer.
+`TaskTokenizer`, the tokenizer of a synthetic task's alphabet, is here too.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-# What tools say: a text; or an odd number of them, markup and text by turns and
-# markup at both ends, where a chat surrounds texts by special tokens: (before,
-# text, after), or (before, text, between, text, after).
+# An answer of tools. It is a text; or, if a chat surrounds texts by special
+# tokens, an odd number of texts in which markup and text alternate, with markup
+# at both ends: (before, text, after), or (before, text, between, text, after).
 Observation = str | tuple[str, ...]
 
 
-# Of an observation so many characters are read for each token that there is
-# room for; if they make too few tokens, more of them are, up to the second.
+# Characters of an observation that are read for each token that there is room
+# for. If they make too few tokens, more are read, up to the second number.
 CHARS_PER_TOKEN = 16
 MOST_CHARS_PER_TOKEN = 256
 
@@ -61,16 +61,17 @@ def ids_of(text: Any, said: Observation, max_len: int) -> list[int]:
 def _whole_ids(
   text: Any, markup: Sequence[str], texts: Sequence[str], max_len: int
 ) -> list[int] | None:
-  """Ids of an observation of which nothing is cut; None if it has no room.
+  """Ids of a whole observation; None if there is no room for it.
 
-  They are those of the conversation as one text: a tokenizer may write the last
-  sign of a text and the line break of the markup behind it as one token.
+  They are the ids of the observation as one text: a tokenizer may write the
+  last character of a text and the line break of the markup after it as one
+  token.
   """
   found: list[int] = []
   plain = ""
 
   def write(ids: Iterable[int] = ()) -> bool:
-    """Writes what has waited, and these; whether there was room."""
+    """Writes the waiting text, then these ids; False if there is no room."""
     nonlocal plain
     room = max_len - len(found)
     if len(plain) > MOST_CHARS_PER_TOKEN * max(room, 0):
@@ -90,7 +91,7 @@ def _whole_ids(
 
 
 def _shared(sizes: Sequence[int], room: int) -> list[int]:
-  """How much of each is kept, so that the longest are cut to one length.
+  """The size that is kept of each; the longest are cut to one length.
 
   _shared([2, 9, 7], 12) == [2, 5, 5]
   """
@@ -116,7 +117,7 @@ class TaskTokenizer:
     return {i: self.exact_text([i]) for i in range(self.vocab_size)}
 
   def control_ids(self) -> frozenset[int]:
-    """Ids that are no text: those of padding, begin and ends."""
+    """Ids that are not text: padding, begin and end tokens."""
     return frozenset((self.pad_id, self._task.bos_id, *self.end_ids))
 
   def encode(self, text: str) -> list[int]:
@@ -124,43 +125,48 @@ class TaskTokenizer:
     return [self._task.bos_id, *self._task.encode(text)]
 
   def context_ids(self, text: str) -> list[int]:
-    """Token ids of a text that begins a context: those of `encode`."""
+    """Token ids of a text that begins a context: the ids of `encode`."""
     return self.encode(text)
 
   def decode(self, ids: Iterable[int]) -> str:
-    """Text of `ids`; pad, begin and end tokens vanish."""
+    """Text of `ids`; pad, begin and end tokens are dropped."""
     dropped = {self.pad_id, self._task.bos_id, *self.end_ids}
     return self._task.decode([int(i) for i in ids if int(i) not in dropped])
 
   def exact_text(self, ids: Iterable[int]) -> str:
-    """Text of an action: of just these ids, end and pad tokens too."""
-    begin = self._task.bos_id  # Padding between two of them is not dropped.
+    """Text of an action: of exactly these ids, with end and pad tokens."""
+    begin = self._task.bos_id  # Padding between two begin tokens is kept.
     tag = self._task.decode([begin])
     text = self._task.decode([begin, *map(int, ids), begin])
     return text[len(tag) : len(text) - len(tag)]  # The tag may be empty.
 
   def token_bytes(self) -> list[bytes]:
-    """What each id writes."""
+    """The bytes that each id writes."""
     return [self._task.decode([id_]).encode() for id_ in range(self.vocab_size)]
 
   def markup_ids(self, text: str) -> list[int]:
-    """Token ids of text whose special tokens are meant."""
+    """Token ids of a text whose special tokens count as such."""
     return self._task.encode(text)
 
   def split_markup(self, text: str) -> tuple[str, list[int], str]:
-    """Splits as `Tokenizer.split_markup`; no two signs make one token here,
-    so that all of it is ids."""
+    """Splits as `Tokenizer.split_markup`; all of the text becomes ids.
+
+    The reason is that no two signs make one token here.
+    """
     return "", self.markup_ids(text), ""
 
   def observation_ids(self, said: Observation, max_len: int) -> list[int]:
-    """Encodes as `Tokenizer.observation_ids`; there is no other way to write
-    the begin, end and pad tokens, so that a text with one is refused."""
+    """Encodes as `Tokenizer.observation_ids`.
+
+    A text with a begin, end or pad token is rejected, because there is no other
+    way to write it.
+    """
     return ids_of(self, said, max_len)
 
   def _plain_ids(self, text: str, max_len: int) -> list[int]:
     piece = text[: CHARS_PER_TOKEN * max_len]
     if len(piece) < len(text) and piece.rfind("<") > piece.rfind(">"):
-      piece = piece[: piece.rfind("<")]  # A tag that was cut.
+      piece = piece[: piece.rfind("<")]  # Drops a tag that was cut.
     ids = self._task.encode(piece)[:max_len]
     for id_ in {self.pad_id, self._task.bos_id, *self.end_ids}.intersection(
       ids

@@ -1,7 +1,7 @@
-"""Orders of records that nobody has to write down.
+"""Orders of records that are computed one entry at a time.
 
-An order of n records is a permutation of 0 … n − 1. For ten million of them an
-array takes 80 MB and a second; `permuted` computes one entry at a time.
+An order of n records is a permutation of 0 … n − 1. An array of ten million
+entries would take 80 MB and a second; `permuted` computes single entries.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import functools
 import numpy as np
 
 _ROUNDS = 6
-_ODD = 0x9E3779B97F4A7C15  # 2⁶⁴ / golden ratio, as SplitMix64 has it.
+_ODD = 0x9E3779B97F4A7C15  # 2⁶⁴ / golden ratio, as in SplitMix64.
 _MASK = 2**64 - 1
 
 
 def permuted(index: int, size: int, key: tuple[int, ...]) -> int:
-  """Where a pseudo-random permutation of 0 … size − 1 takes an index.
+  """Applies a pseudo-random permutation of 0 … size − 1 to an index.
 
-  A Feistel network permutes 0 … 4ᵏ − 1 for the least k with 4ᵏ ≥ size. What
-  falls outside goes through it again, until it is inside: less than four times
-  on average.
+  A Feistel network permutes 0 … 4ᵏ − 1 for the least k with 4ᵏ ≥ size. A result
+  outside the range goes through the network again, until it is inside: less
+  than four times on average.
 
   Args:
-    index: In [0, size).
-    size: At least 1.
+    index: Index in [0, size).
+    size: Size of the range, at least 1.
     key: Non-negative numbers; each key has a permutation of its own.
 
   Source: Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002,
@@ -32,7 +32,7 @@ def permuted(index: int, size: int, key: tuple[int, ...]) -> int:
   """
   if not 0 <= index < size:
     raise IndexError(f"permuted: index {index} is outside [0, {size}).")
-  half = max(((size - 1).bit_length() + 1) // 2, 1)  # bits
+  half = max(((size - 1).bit_length() + 1) // 2, 1)  # Bits.
   low = 2**half - 1
   keys = _round_keys(key)
   while True:
@@ -70,11 +70,11 @@ class PartedOrder:
 
     Args:
       size: Number of records, at least 1.
-      starts: Where parts begin: 0, and then ascending below `size`.
+      starts: First records of the parts: 0, and then ascending below `size`.
       seed: Non-negative; each epoch and part has an order of its own.
 
     Raises:
-      ValueError: The starts are no such numbers.
+      ValueError: The starts are not such numbers.
     """
     ends = (*starts[1:], size)
     if starts[0] != 0 or any(a >= b for a, b in zip(starts, ends, strict=True)):
@@ -87,11 +87,12 @@ class PartedOrder:
     self._seed = seed
 
   def __call__(self, position: int, attempt: int = 0) -> int:
-    """The record at a position of the stream, or what may stand in for it.
+    """The record at a position of the stream, or a replacement of it.
 
     Args:
-      position: From 0 on, over all epochs.
-      attempt: 0; from 1 on another record of the same part each.
+      position: Position from 0 on, over all epochs.
+      attempt: 0 for the record; each number from 1 on gives another record of
+        the same part.
     """
     epoch, index = divmod(position, self.size)
     part = sum(start <= index for start, _ in self._parts) - 1

@@ -1,32 +1,25 @@
 """Batches of prompts and of supervised rows: endless, and exact on resume.
 
 A stream is a function of (source, seed, position): every epoch has an order of
-its own, and row r of global batch b is position `b * P + r`. Nothing else is
-remembered, so the state of an iterator is one integer. It is the same for any
-number of processes, each of which makes only its own rows of every global
-batch.
+its own, and row r of global batch b is position `b * P + r`. So the state of an
+iterator is one integer. It is the same for any number of processes, each of
+which makes only its own rows of every global batch.
 
-Records that are too long are left out. Of most sources they are found before
-the first batch; of those with `starts` when they are read, and another record
-of the same part takes the place of each, which depends on the seed and the
-position too.
+Records that are too long are left out; `finding.py` has the rules.
 
-Batches of prompts at places of a stream that somebody names.
+Two classes return prompts that the caller chooses. `PlacedPrompts` takes
+positions of a stream. The prompts are those of `prompt_stream` with the same
+seed, and the class has no state:
 
     stream = PlacedPrompts(source, encoder, batch_size=4, …)
     stream.take([0, 1, 2, 3])
     stream.take([0, 4, 2, 5])    # Two of them again, and two new ones.
 
-The prompt at a place is that of `pipeline.prompt_stream` with the same seed, so
-the stream has no state of its own.
-
-Batches of prompts that somebody chooses, step by step.
+`ChosenPrompts` takes indices in a pool of records. Its state is the number of
+batches that it has returned:
 
     stream = ChosenPrompts(source, encoder, pool, batch_size=4, …)
     stream.take([7, 0, 3, 12])    # places in the pool
-
-Beside what it is told, a stream knows how many batches it has given, which is
-its state.
 """
 
 from __future__ import annotations
@@ -48,14 +41,14 @@ from grpo_jax.types import Images, Prompts
 
 
 class PromptBatch(NamedTuple):
-  """Prompts for the device, and what the host knows about them.
+  """Prompts for the device, and their records for the host.
 
   Attributes:
     prompts: NumPy arrays. `extras` has the NumPy values of the records'
       extras; text and other Python values stay in `records`.
     records: The P records, for host verifiers and for printing samples.
-    numbers: Which records of the source they are; empty where nobody asks.
-    num_unusable: Records that were left out in making it, for their images.
+    numbers: Numbers of the records in the source; empty if they are not needed.
+    num_unusable: Number of records that were left out for their images.
   """
 
   prompts: Prompts
@@ -67,19 +60,19 @@ class PromptBatch(NamedTuple):
 class SupervisedBatch(NamedTuple):
   """Prompts with the completions to imitate, one row per example.
 
-  Or with pairs of completions: then B is 2 P, and row 2p is what was preferred
-  to row 2p + 1.
+  A batch may also have pairs of completions. Then B is 2 P, and row 2p was
+  preferred to row 2p + 1.
 
   Attributes:
     prompt_tokens, prompt_mask: As in `Prompts`.
     tokens: Completions, right-padded, end token included.
-    completion_mask: Tokens that exist.
-    observed: Those of them that are read and not imitated.
+    completion_mask: True on tokens that exist.
+    observed: True on tokens of the completion that are not imitated.
     images: As in `Prompts`.
-    num_unusable: Records that were left out in making it, for their images.
+    num_unusable: Number of records that were left out for their images.
   """
 
-  prompt_tokens: np.ndarray  # [P, S] int32; P is B, but for pairs.
+  prompt_tokens: np.ndarray  # [P, S] int32; P is B, except with pairs.
   prompt_mask: np.ndarray  # [P, S] bool
   tokens: np.ndarray  # [B, T] int32
   completion_mask: np.ndarray  # [B, T] bool
@@ -100,10 +93,11 @@ def prompt_stream(
   more: Callable[[Record], Mapping[str, np.ndarray]] | None = None,
   num_threads: int = 1,
 ) -> grain.DatasetIterator[PromptBatch]:
-  """Iterates over shuffled prompts for ever.
+  """Iterates over shuffled prompts endlessly.
 
   Prompts longer than `max_prompt_len` are left out, and their number is
-  logged. A synthetic task is not read through beforehand; it must fit.
+  logged. All prompts of a synthetic task must fit; they are not checked one by
+  one.
 
   Args:
     source: Records.
@@ -115,17 +109,17 @@ def prompt_stream(
     rows: The rows of every batch that this process makes, ascending; None:
       all.
     more: (record) -> further arrays of `extras`.
-    num_threads: Threads that make batches ahead; 0: they are made when they
-      are asked for.
+    num_threads: Threads that make batches ahead; 0: a batch is made when it is
+      requested.
 
   Returns:
-    An iterator of `PromptBatch`. `get_state()` gives a dict that JSON can
+    An iterator of `PromptBatch`. `get_state()` returns a dict that JSON can
     hold; after `set_state` the next batch is the one that would have followed.
     Prompt ids are positions in the stream (modulo 2³¹).
 
   Raises:
-    ValueError: No prompt fits, a task's longest prompt does not, or the rows
-      are not of the batch.
+    ValueError: No prompt fits, a task's longest prompt does not fit, or the
+      rows are outside the batch.
   """
   check_task("prompt_stream", source, max_prompt_len=max_prompt_len)
   return _stream(
@@ -157,29 +151,29 @@ def supervised_stream(
   rows: Sequence[int] | None = None,
   num_threads: int = 1,
 ) -> grain.DatasetIterator[SupervisedBatch]:
-  """Iterates over shuffled (prompt, completion) rows for ever.
+  """Iterates over shuffled (prompt, completion) rows endlessly.
 
   Args:
     source: Records with completions.
     encode: Turns records into token ids.
     batch_size: B, over all processes.
     max_prompt_len: S, in tokens; longer prompts are left out.
-    max_completion_len: T, in tokens, with the end token; what happens to
-      longer completions is up to `truncate_completions`.
+    max_completion_len: T, in tokens, with the end token; for longer completions
+      see `truncate_completions`.
     seed: Non-negative; determines the order.
     pad_id: Fills the unused slots.
-    end_id: Appended to completions that do not end with it already; not to
-      those with `observed`, which may end before the episode does.
+    end_id: End token, appended to completions that do not end with it; not to
+      completions with `observed`, which may end before the episode does.
     truncate_completions: Whether to cut long completions after T tokens,
       without an end token, instead of leaving the rows out.
-    rows, num_threads: `prompt_stream` says what they mean.
+    rows, num_threads: As in `prompt_stream`.
 
   Returns:
     An iterator of `SupervisedBatch`, with a state as in `prompt_stream`.
 
   Raises:
-    ValueError: No row fits, a task's longest prompt or completion does not,
-      the rows are not of the batch, or a record has no completion.
+    ValueError: No row fits, a task's longest prompt or completion does not fit,
+      the rows are outside the batch, or a record has no completion.
   """
   limits = {"max_prompt_len": max_prompt_len}
   if not truncate_completions:
@@ -228,16 +222,17 @@ def supervised_stream(
 def given_row(
   encode: Encoder, record: Record, end_id: int, most: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """A prompt and the completion that is given, as a policy would write it.
+  """Encodes a record's prompt and completion as a policy would write them.
 
   Args:
     encode: Turns records into token ids.
-    record: With a completion.
+    record: A record with a completion.
     end_id: As in `supervised_stream`.
-    most: Tokens after which the completion is cut; None: nowhere.
+    most: Tokens after which the completion is cut; None: it is not cut.
 
   Returns:
-    Ids of both, and which ones of the latter an environment wrote.
+    Ids of the prompt, ids of the completion, and a mask of the completion's
+    ids that an environment wrote.
 
   Raises:
     ValueError: The record has no completion.
@@ -248,7 +243,7 @@ def given_row(
 def given_completion(
   encode: Encoder, record: Record, end_id: int, most: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Encodes the completion of a record; the prompt is left out."""
+  """Encodes the completion of a record, as `given_row` does."""
   completion = encode.completion(record)
   observed = encode.observed(record)
   if observed is None:
@@ -263,7 +258,7 @@ def supervised_batch(
   max_completion_len: int,
   pad_id: int,
 ) -> SupervisedBatch:
-  """What `given_row` says of several records, padded."""
+  """Pads results of `given_row` for several records to one batch."""
   prompts, completions, observed = zip(*rows, strict=True)
   flags, _ = _pad(observed, max_completion_len, False, left=False)
   return SupervisedBatch(
@@ -286,21 +281,21 @@ def pair_stream(
   rows: Sequence[int] | None = None,
   num_threads: int = 1,
 ) -> grain.DatasetIterator[SupervisedBatch]:
-  """Iterates over shuffled prompts with two given completions for ever.
+  """Iterates over shuffled prompts with two given completions endlessly.
 
   Args:
     source: Records with pairs.
     encode: Turns records into token ids; images of prompts are not read.
     batch_size: P, over all processes.
     max_prompt_len: S, in tokens.
-    max_completion_len: T, in tokens, with the end token. Where a prompt or one
-      of the two completions is longer, the pair is left out: of two texts that
-      are cut, nobody said which is better.
-    seed, pad_id, end_id, num_threads: `supervised_stream` says what they mean.
+    max_completion_len: T, in tokens, with the end token. If a prompt or one of
+      the two completions is longer, the pair is left out, because the
+      preference does not hold for texts that are cut.
+    seed, pad_id, end_id, num_threads: As in `supervised_stream`.
     rows: The prompts of every batch that this process makes, ascending.
 
   Raises:
-    ValueError: No pair fits, the rows are not of the batch, or a record has no
+    ValueError: No pair fits, the rows are outside the batch, or a record has no
       pair.
   """
 
@@ -337,7 +332,7 @@ def pair_stream(
 
 
 def _ended(ids: np.ndarray, end_id: int) -> np.ndarray:  # [any] int32
-  """A completion with an end token, as a policy writes one."""
+  """Appends the end token to a completion, unless it ends with it."""
   if not ids.size or ids[-1] != end_id:
     return np.append(ids, np.int32(end_id))
   return ids
@@ -360,23 +355,23 @@ def evaluation_batches(
   Args:
     source: Records.
     encode: Turns records into token ids.
-    num_prompts: How many records to take; None takes all.
+    num_prompts: Number of records to take; None takes all.
     batch_size: P, over all processes.
     max_prompt_len: S, in tokens.
     pad_id: Fills the unused slots.
     rows: As in `prompt_stream`.
-    start, stop: Of these batches only those that begin at record `start`, and
-      before record `stop`; None: all that follow.
+    start, stop: Range of records; only batches that begin in it are made. If
+      `stop` is None, the range has no end.
 
   Returns:
-    Pairs of a `PromptBatch` and the number of its rows that count. The others
-    repeat the last record to fill the last batch; they come after the rows
+    Pairs of a `PromptBatch` and the number of its rows that count. The other
+    rows repeat the last record to fill the last batch, and come after the rows
     that count. Prompt ids are positions 0, 1, 2, …
 
   Raises:
-    ValueError: `num_prompts` is not in [1, len(source)], or one of the prompts
-      is too long or shows an image that is broken: leaving it out would change
-      what the score means.
+    ValueError: `num_prompts` is not in [1, len(source)]; or a prompt is too
+      long or shows a broken image: leaving it out would change the meaning of
+      the score.
   """
   num_prompts = len(source) if num_prompts is None else num_prompts
   if not 1 <= num_prompts <= len(source):
@@ -422,12 +417,13 @@ def _check_shown(position: int, prompt: Any, max_prompt_len: int) -> None:
 
 
 class EncodedRow(NamedTuple):
-  """A record at its place in the stream, with its token ids."""
+  """A record at its position in the stream, with its token ids."""
 
   position: int
-  number: int  # Of the record, in its source.
+  number: int  # Number of the record in its source.
   record: Record
-  ids: Any  # Of the prompt, or `Shown`; or (prompt, completion, observed).
+  # Ids of the prompt, or `Shown`; or (prompt, completion, observed).
+  ids: Any
 
 
 def _stream(
@@ -445,10 +441,10 @@ def _stream(
   """Shuffles, repeats and batches the records that `encode_rows` accepts.
 
   Args:
-    name: Who complains.
+    name: Name of the caller, for messages.
     source: Records.
     encode_rows: See `finding.EncodeRows`.
-    make_batch: (rows, records that were left out) -> a batch.
+    make_batch: (rows, number of records left out) -> a batch.
     batch_size: Rows over all processes.
     seed: The seed of the order.
     rows: As in `prompt_stream`.
@@ -467,7 +463,7 @@ def _stream(
     )
 
   batches = grain.MapDataset.range(sys.maxsize // batch_size).map(make)
-  # The state counts batches that were taken, not those that wait.
+  # The state counts batches that were taken, not batches that wait.
   options = grain.ReadOptions(
     num_threads=num_threads, prefetch_buffer_size=2 * num_threads
   )
@@ -493,7 +489,7 @@ def prompt_batch(
     for name, value in records[0]["extras"].items()
     if isinstance(value, np.ndarray | np.generic)
   ]
-  # NumPy until the training loop puts it on devices.
+  # NumPy arrays; the training loop puts them on devices.
   arrays: dict[str, Any] = {
     "tokens": tokens,
     "mask": mask,
@@ -515,14 +511,14 @@ def prompt_batch(
 def _images(
   sight: Sight | None, rows: Sequence[EncodedRow], prompts: Sequence[Any]
 ) -> Images | None:
-  """What prompts show; None where they are tokens only."""
+  """Images of prompts; None if all prompts are tokens only."""
   if sight is None:
     return stacked_images([row.record for row in rows])
   return sight.arrays([x.cuts if isinstance(x, Shown) else () for x in prompts])
 
 
 def stacked_images(records: Sequence[Record]) -> Images | None:
-  """What the records of a task show; None where they are tokens only."""
+  """Stacks the images of a task's records; None if they have no images."""
   images = [record.get("images") for record in records]
   if images[0] is None:
     return None
@@ -532,7 +528,7 @@ def stacked_images(records: Sequence[Record]) -> Images | None:
 def _pad(
   rows: Sequence[np.ndarray], length: int, pad_id: int, *, left: bool
 ) -> tuple[np.ndarray, np.ndarray]:  # [B, length] int32, [B, length] bool
-  """Stacks ids of different lengths; the mask is True where they are."""
+  """Stacks ids of different lengths; the mask is True on ids."""
   tokens = np.full((len(rows), length), pad_id, np.int32)
   mask = np.zeros((len(rows), length), bool)
   for i, ids in enumerate(rows):
@@ -545,7 +541,7 @@ def _pad(
 def chosen_rows(
   name: str, batch_size: int, rows: Sequence[int] | None
 ) -> np.ndarray:  # [rows that this process makes]
-  """Rows of a batch that one process makes."""
+  """Checks the rows of a batch that one process makes; None is all rows."""
   chosen = np.arange(batch_size) if rows is None else np.asarray(rows, int)
   if not chosen.size or not (
     chosen[0] >= 0 and chosen[-1] < batch_size and (np.diff(chosen) > 0).all()
@@ -558,7 +554,7 @@ def chosen_rows(
 
 
 def check_task(name: str, source: Source, **limits: int) -> None:
-  """Raises unless a task's bounds, of the same names, are within `limits`."""
+  """Raises ValueError unless a task's bounds of these names are in limits."""
   task = sources.task_of(source)
   if task is None:
     return
@@ -571,7 +567,7 @@ def check_task(name: str, source: Source, **limits: int) -> None:
 
 
 class PlacedPrompts:
-  """Prompts of an endless stream, in any order."""
+  """Returns prompts of an endless stream, in any order."""
 
   def __init__(
     self,
@@ -592,7 +588,7 @@ class PlacedPrompts:
         in `pipeline.prompt_stream`.
 
     Raises:
-      ValueError: As there.
+      ValueError: As in `pipeline.prompt_stream`.
     """
     name = "PlacedPrompts"
     check_task(name, source, max_prompt_len=max_prompt_len)
@@ -607,10 +603,10 @@ class PlacedPrompts:
     self._shape = max_prompt_len, pad_id, more, encode.sight
 
   def take(self, places: np.ndarray) -> PromptBatch:  # [P] int32
-    """The prompts at these places, whose ids are the places.
+    """The prompts at these positions; their ids are the positions.
 
     Args:
-      places: Of the whole batch, of which this process makes its rows.
+      places: Positions for the whole batch; this process makes its own rows.
     """
     positions = [int(places[row]) for row in self._rows]
     found, num_unusable = self._find(positions)
@@ -618,15 +614,15 @@ class PlacedPrompts:
     return prompt_batch(made, *self._shape, num_unusable)
 
   def get_state(self) -> dict[str, Any]:
-    """Nothing: who names the places remembers them."""
+    """An empty state: the caller remembers the positions."""
     return {}
 
   def set_state(self, state: Mapping[str, Any]) -> None:
-    """Goes on with whatever is named."""
+    """Does nothing, because there is no state."""
 
 
 class ChosenPrompts:
-  """Prompts of a pool, in the order in which they are asked for."""
+  """Returns prompts of a pool that the caller chooses."""
 
   def __init__(
     self,
@@ -640,7 +636,7 @@ class ChosenPrompts:
     rows: Sequence[int] | None = None,
     more: Callable[[Record], Mapping[str, np.ndarray]] | None = None,
   ):
-    """Reads nothing yet.
+    """Creates the stream without reading a record.
 
     Args:
       source: Records.
@@ -650,7 +646,7 @@ class ChosenPrompts:
         `pipeline.prompt_stream`.
 
     Raises:
-      ValueError: The rows are not of the batch.
+      ValueError: The rows are outside the batch.
     """
     self._source, self._encode, self._pool = source, encode, pool
     self._size, self._more = batch_size, more
@@ -659,10 +655,11 @@ class ChosenPrompts:
     self._taken = 0
 
   def take(self, places: np.ndarray) -> PromptBatch:  # [P] int
-    """The next batch; prompt ids go on counting, whatever is chosen.
+    """Makes the next batch; prompt ids count on, whatever is chosen.
 
     Args:
-      places: Of the whole batch, of which this process makes its rows.
+      places: Indices in the pool for the whole batch; this process makes its
+        own rows.
     """
     made = []
     for row in self._rows.tolist():
@@ -680,9 +677,9 @@ class ChosenPrompts:
     return prompt_batch(made, *self._shape, self._more)
 
   def get_state(self) -> dict[str, Any]:
-    """What JSON can hold; see `set_state`."""
+    """The state, a dict that JSON can hold, for `set_state`."""
     return {"taken": self._taken}
 
   def set_state(self, state: Mapping[str, Any]) -> None:
-    """Goes on after as many batches."""
+    """Continues after as many batches as the state counts."""
     self._taken = state["taken"]

@@ -1,20 +1,20 @@
-"""What is wrong with data before anybody trains on them.
+"""Checks of data before training, and a source without excluded records.
 
-Checks of prompts and labels that need no policy. Prompts are sequences of
-tokens, of any kind; two are near-duplicates if their sets of 5-grams have a
+The checks of prompts and labels need no policy. Prompts are sequences of tokens
+of any kind. Two prompts are near-duplicates if their sets of 5-grams have a
 Jaccard index above 0.8:
 
     J(x, y) = |x ∩ y| / |x ∪ y|
 
 Pairs are found by an inverted index over prefixes, which misses none: two sets
-that are so alike share one of their rarest 5-grams. Each candidate is compared
-exactly afterwards.
+that are so similar share one of their rarest 5-grams. Then each candidate is
+compared exactly.
 
 Source of the index: Bayardo, Ma and Srikant, "Scaling up all pairs similarity
 search", WWW 2007, Section 4.3; of the prefix for Jaccard: Xiao et al.,
 "Efficient similarity joins for near duplicate detection", WWW 2008.
 
-Records that are left out of training, by what they say.
+`Without` leaves out the records that a file lists by a hash of their content.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from grpo_jax.data.sources import Record, Source
 
 GRAM = 5  # Tokens.
 ALIKE = 0.8  # Jaccard index above which prompts are near-duplicates.
-# Of labels by the value of an attribute.
+# Thresholds of `of_skew`: labels by the value of an attribute.
 _MIN_RECORDS = 20
 _SKEWED = 0.9
 _OVERALL = 0.6
-_MAX_VALUES = 50  # An attribute with more is a number or a name.
-_MAX_NAMED = 5  # Records that a message names.
+_MAX_VALUES = 50  # An attribute with more values is a number or a name.
+_MAX_NAMED = 5  # Most records that a message names.
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-  """Something that is wrong.
+  """A fault of the data that a check has found.
 
   Attributes:
-    check: Which check has found it.
-    is_error: Whether training should not begin; others are warnings.
-    message: What it is, and what to do.
+    check: Name of the check.
+    is_error: Whether training should not begin; else it is a warning.
+    message: The fault, and a remedy, in words.
     records: Numbers of the records.
   """
 
@@ -63,7 +63,7 @@ class Finding:
 def duplicates(
   prompts: Sequence[Sequence[Hashable]],
 ) -> dict[int, int]:
-  """Number of a prompt -> of the first one that is the same."""
+  """Maps the number of each repeated prompt to that of the first equal one."""
   first: dict[tuple[Hashable, ...], int] = {}
   found = {}
   for number, prompt in enumerate(prompts):
@@ -76,15 +76,15 @@ def duplicates(
 def near_duplicates(
   prompts: Sequence[Sequence[Hashable]], alike: float = ALIKE
 ) -> list[tuple[int, int, float]]:
-  """Pairs of different prompts whose sets of 5-grams are alike.
+  """Pairs of different prompts whose sets of 5-grams are similar.
 
   Args:
-    prompts: Tokens of each; shorter ones than a gram are one gram.
-    alike: In (0, 1); a pair is found if its index is larger.
+    prompts: Tokens of each prompt; a prompt shorter than a gram is one gram.
+    alike: Threshold in (0, 1); a pair is found if its Jaccard index is larger.
 
   Returns:
-    (number, smaller number, Jaccard index), in order. Of prompts that are the
-    same, the first stands for all.
+    (number, smaller number, Jaccard index), in order. Equal prompts are
+    represented by the first of them.
   """
   same = duplicates(prompts)
   frequency: collections.Counter[tuple] = collections.Counter()
@@ -98,11 +98,12 @@ def near_duplicates(
   }
   index: dict[tuple, list[int]] = collections.defaultdict(list)
   found = []
-  # From the smallest set on, so that a partner is never larger.
+  # In the order of size, so that a partner is never larger.
   for number in sorted(grams, key=lambda n: (len(grams[n]), n)):
     own = grams[number]
     rarest = sorted(own, key=order.__getitem__)
-    # More than so many grams are shared, so one is among the rest's rarest.
+    # A similar pair shares more than alike · len(own) grams. So at least one of
+    # them is among the rarest grams of this prefix.
     prefix = len(own) - math.floor(alike * len(own) + 1e-9)
     candidates = {
       other
@@ -127,7 +128,7 @@ def _grams(prompt: Sequence[Hashable]) -> set[tuple]:
 
 
 def of_duplicates(prompts: Sequence[Sequence[Hashable]]) -> list[Finding]:
-  """Warnings about prompts that are the same, or nearly."""
+  """Warnings about prompts that are equal, or nearly equal."""
   found = []
   if same := duplicates(prompts):
     found.append(
@@ -167,10 +168,10 @@ def of_count(
   """An error if there are too few different prompts.
 
   Args:
-    num_distinct: Different ones among those that were looked at.
-    num_prompts: Those that were looked at.
-    needed: 8 × the prompts of a step.
-    is_all: Whether these are all there are.
+    num_distinct: Number of different prompts among those that were read.
+    num_prompts: Number of prompts that were read.
+    needed: Fewest different prompts: 8 × the prompts of a step.
+    is_all: Whether all prompts were read.
   """
   if num_distinct >= needed:
     return []
@@ -213,14 +214,14 @@ def of_conflicts(
 def of_skew(
   attributes: Sequence[Mapping[str, Any]], labels: Sequence[Hashable]
 ) -> list[Finding]:
-  """Warnings where one value of an attribute nearly always has one label.
+  """Warnings about values of attributes that nearly always have one label.
 
-  A value of at least 20 records, of which 0.9 have the same label, which at
-  most 0.6 of all records have.
+  That is a value of at least 20 records, of which a share of 0.9 have a label
+  that a share of at most 0.6 of all records have.
 
   Args:
-    attributes: Of each record; numbers, texts and flags count.
-    labels: The labels of each record.
+    attributes: Attributes of each record; numbers, texts and flags count.
+    labels: The label of each record.
   """
   overall = collections.Counter(labels)
   found = []
@@ -260,7 +261,7 @@ def of_skew(
 
 
 def key(record: Record) -> str:
-  """Tells records apart: a hash of prompt, answer and images."""
+  """Hashes the prompt, the answer and the images of a record."""
   prompt = record["prompt"]
   text = prompt if isinstance(prompt, str) else np.asarray(prompt).tolist()
   content = json.dumps([text, record["answer"], *record.get("pictures", ())])
@@ -270,7 +271,9 @@ def key(record: Record) -> str:
 def described(
   source: Source, why: Mapping[int, Sequence[str]]
 ) -> list[dict[str, Any]]:
-  """What a file says of records: key, number, reasons, and for people the rest.
+  """Content of a file about records: key, number, reasons, and their text.
+
+  Only the key is read again; the rest is for people.
 
   Args:
     source: Records.
@@ -292,15 +295,15 @@ class Without:
   """A source without the records that a file names."""
 
   def __init__(self, source: Source, path: epath.PathLike):
-    """Reads the file, and looks at every record once.
+    """Reads the file, and every record once.
 
     Args:
-      source: Held in memory, or cheap to read.
-      path: JSON: a list of objects with a `key`.
+      source: A source that is held in memory, or cheap to read.
+      path: JSON file with a list of objects with a `key`.
 
     Raises:
       FileNotFoundError: There is no such file.
-      ValueError: It is no such list, or all records are in it.
+      ValueError: The file has no such list, or all records are in it.
     """
     path = epath.Path(path)
     if not path.exists():

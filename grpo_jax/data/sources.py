@@ -6,22 +6,20 @@ A record is a dict with these keys:
 |------------|----------------------------------------------------------------|
 | prompt     | text, or int32 token ids                                       |
 | answer     | the final answer as text, "" if there is none                  |
-| completion | what a teacher would write (text or int32 ids), or None        |
+| completion | completion of a teacher (text or int32 ids), or None           |
 | extras     | name -> value; NumPy values are batched for in-graph verifiers |
-| rejected   | what was not preferred to the completion, in pairs (text)      |
+| rejected   | completion that was not preferred, in pairs (text)             |
 | observed   | True on ids of the completion to read and not to imitate (the  |
 |            | environment's); None or absent if there are none               |
-| pictures   | what the prompt shows, each as `images.files.value` makes it;  |
-|            | absent where prompts are text alone                            |
+| pictures   | images of the prompt, each as `images.files.value` makes it;   |
+|            | absent if prompts are text alone                               |
 | images     | `Images` of the prompt without the axis of prompts, in NumPy;  |
 |            | None or absent if the prompt is tokens only                    |
 
 A source has `len(source)` and `source[i]`, and `source[i]` is always the same
-record: order, epochs and batches are the business of `pipeline`. Sources that
-make or read a record when it is asked for, of which no one reads all, have an
-attribute `starts`: see `streaming` and `gym`.
-
-A line of JSON and the record on it, or an error that says what is wrong.
+record; `pipeline` makes order, epochs and batches. Sources that make or read
+each record on demand, and are never read as a whole, have an attribute
+`starts`: see `streaming` and `gym`.
 """
 
 from __future__ import annotations
@@ -41,11 +39,10 @@ from etils import epath
 from grpo_jax.data import formats
 from grpo_jax.data.formats import Conversion, Record
 
-# Lists and objects within each other: the next reader may follow them with a
-# call for each.
+# Most nested lists and objects: a recursive reader needs a call for each level.
 _MAX_DEPTH = 64
-# Characters of a text of a record. To tokenize a million takes about a second,
-# and what is longer is a file in the place of a prompt.
+# Most characters of a text of a record. To tokenize a million takes about a
+# second, and a longer text is a file instead of a prompt.
 _MAX_TEXT = 2**22
 
 
@@ -53,8 +50,8 @@ def record_of(line: bytes, convert: Conversion) -> Record | None:
   """The record on a line of UTF-8; None if the line is empty.
 
   Raises:
-    ValueError: The line has no JSON object, or one that is too deep, too long,
-      or not what `convert` takes.
+    ValueError: The line is not a JSON object; or the object is too deep, too
+      long, or rejected by `convert`.
   """
   try:
     raw = _parsed(line)
@@ -69,7 +66,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
   """The object on a line of UTF-8; None if the line is empty.
 
   Raises:
-    ValueError: It is none; or as in `check`.
+    ValueError: The line is not a JSON object; or as in `check`.
   """
   text = line.decode("utf-8")
   if not text.strip():
@@ -88,17 +85,18 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def check(raw: Any) -> Any:
-  """The value, if it is neither too deep nor has half a surrogate pair.
+  """Returns a value of JSON, after a check of its depth and its text.
 
   Raises:
-    ValueError: It is, or has one, which no tokenizer and no file takes.
+    ValueError: The value is too deep, or has half a surrogate pair, which
+      neither tokenizers nor files can hold.
   """
   level: list[Any] = [raw]
   depth = 0
   while level:
     if (depth := depth + 1) > _MAX_DEPTH:
       raise _too_deep(reprlib.repr(raw))
-    found: dict[int, Any] = {}  # Each once: in memory one may be in itself.
+    found: dict[int, Any] = {}  # Each once, as a list may contain itself.
     for outer in level:
       inner = [*outer, *outer.values()] if isinstance(outer, dict) else outer
       for value in inner:
@@ -111,7 +109,7 @@ def check(raw: Any) -> Any:
 
 
 def sized(record: Record) -> Record:
-  """The record, if none of its texts is too long."""
+  """Returns the record; raises ValueError if one of its texts is too long."""
   for field in ("prompt", "answer", "completion", "rejected"):
     if len(record.get(field) or "") > _MAX_TEXT:
       raise ValueError(
@@ -129,7 +127,7 @@ def _too_deep(text: str) -> ValueError:
 
 
 class Source(Protocol):
-  """What `pipeline` reads from."""
+  """The interface of a source of records, from which `pipeline` reads."""
 
   def __len__(self) -> int: ...
 
@@ -176,22 +174,22 @@ class TaskSource:
 
 
 def starts(source: Source) -> tuple[int, ...] | None:
-  """Where the parts of a source begin that nobody reads as a whole, or None.
+  """First records of the parts of a source; None if it can be read as a whole.
 
-  Each part is read in an order of its own before the next one.
+  Each part is read in an order of its own before the next part.
   """
   return getattr(source, "starts", None)
 
 
 def task_of(source: Source) -> Any:
-  """The `tasks.task.Task` that makes the records; None where none does."""
+  """The `tasks.task.Task` that makes the records, or None."""
   return getattr(source, "task", None)
 
 
 def number(source: Source, index: int) -> int:
-  """Which record it is, of those that the source is made of.
+  """Number of the record at an index, among the records of the source's parts.
 
-  The same for two indices of the same record, as mixtures have them.
+  Indices of the same record, which mixtures have, have the same number.
   """
   found = getattr(source, "number", None)
   return index if found is None else found(index)
@@ -206,8 +204,7 @@ def tfds_folder(name: str, data_dir: str | None = None) -> epath.Path:
   """The folder of a TFDS dataset, with the config and version of its name.
 
   Args:
-    name: As in `TfdsSource`.
-    data_dir: As there.
+    name, data_dir: As in `TfdsSource`.
   """
   data_dir = data_dir or os.environ.get(
     "TFDS_DATA_DIR", "~/tensorflow_datasets"
@@ -236,13 +233,13 @@ class TfdsSource:
       split: TFDS split, such as "train" or "train[:100]".
       data_dir: Local or `gs://` folder of datasets; by default the
         environment variable TFDS_DATA_DIR, else ~/tensorflow_datasets.
-      format, fields, domain_key, images: As in `formats.conversion`; without
-        the former two, the format of the dataset's name. Images that the
-        dataset knows as such are read without being decoded; texts are paths.
+      format, fields, domain_key, images: As in `formats.conversion`. Without
+        `format` and `fields` the dataset's name is the format. Images that the
+        dataset declares are read without being decoded; texts are paths.
 
     Raises:
-      ValueError: Nothing says how its rows become records, or its rows lack a
-        field; there is no such split, or the data are no array_record.
+      ValueError: There is no format for the dataset, or its rows lack a field;
+        there is no such split, or the data are not in array_record.
       FileNotFoundError: The folder does not hold the dataset.
     """
     base = base_name(name)
@@ -265,7 +262,7 @@ class TfdsSource:
       )
     self._name = f"{name} ({split})"
     self._rows, self._paths = _opened(name, split, root, images)
-    self[0]  # A misspelt field is found at once.
+    self[0]  # Raises at once if a field is misspelt.
 
   def __len__(self) -> int:
     return len(self._rows)
@@ -283,7 +280,7 @@ class TfdsSource:
 
 
 def _texts(value: Any) -> Any:
-  """Text, or a list of texts, of what a dataset has as bytes."""
+  """Decodes bytes, or a list of bytes, of a dataset to text."""
   if isinstance(value, np.ndarray):
     value = value.tolist()
   if isinstance(value, list):
@@ -294,12 +291,12 @@ def _texts(value: Any) -> Any:
 def _opened(
   name: str, split: str, root: epath.Path, images: Sequence[str] = ()
 ) -> tuple[Any, tuple[str, ...]]:
-  """The rows of a split, and which fields of images are paths."""
+  """The rows of a split, and the fields of images that hold paths."""
   # Late, so that sources without TFDS start half a second sooner.
   import tensorflow_datasets as tfds
 
   class Undecoded(tfds.decode.SkipDecoding):
-    """Leaves the images of a sequence as they are too."""
+    """Skips the decoding of images, also in a sequence."""
 
     def decode_batch_example_np(self, examples: Any) -> Any:
       return examples
@@ -309,7 +306,7 @@ def _opened(
   raw, paths = {}, []
   for field in set(images) & {*known}:
     feature = known[field]
-    inner = getattr(feature, "feature", feature)  # Of a sequence.
+    inner = getattr(feature, "feature", feature)  # Element of a sequence.
     if isinstance(inner, tfds.features.Image):
       raw[field] = Undecoded()
     elif isinstance(inner, tfds.features.Text):
@@ -329,7 +326,7 @@ def _opened(
 
 
 class RowsSource:
-  """Rows of a program, held in memory."""
+  """Rows that a program passes, held in memory."""
 
   def __init__(
     self,
@@ -342,13 +339,13 @@ class RowsSource:
     """Checks all rows.
 
     Args:
-      rows: As the lines of `JsonlSource`. What else a row has is among the
+      rows: Rows like the lines of `JsonlSource`. Further fields of a row become
         extras of its record.
       format, fields, domain_key, images: As in `formats.conversion`.
 
     Raises:
-      ValueError: A row is malformed (the message has its number), or there is
-        none; or unknown format.
+      ValueError: A row is malformed (the message has its number), there are no
+        rows, or the format is unknown.
     """
     convert = formats.with_columns(
       formats.conversion(format, fields, domain_key, images),
@@ -372,7 +369,7 @@ class RowsSource:
 def _checked(
   records: list[Record], where: str, domain_key: str
 ) -> list[Record]:
-  """The records, if there are any, and all or none have a domain."""
+  """Returns records; raises if there are none, or if only some have domains."""
   if not records:
     raise ValueError(f"{where} has no records; need at least 1.")
   labelled = sum(map(formats.has_domain, records))
@@ -398,19 +395,21 @@ class JsonlSource:
     """Reads and checks the whole file.
 
     Args:
-      path: Local or `gs://` file, in UTF-8, with or without a mark of it.
+      path: Local or `gs://` file, in UTF-8, with or without a byte order mark.
         Each line has `prompt` and may have `answer`, `completion` (strings of
         up to 4 million characters) and `extras` (an object, which host
-        verifiers see). Empty lines are skipped. The entry `domain` of all
-        `extras` or of none numbers the domain of a prompt, from 0 on.
-      format, fields: Of a file that keeps a dataset's own fields, as in
-        `formats.conversion`: "gsm8k" reads `question` and `answer`.
-      domain_key, images: As there.
+        verifiers see). Empty lines are skipped. The entry `domain` of `extras`
+        is the number of the prompt's domain, from 0 on; all records have it, or
+        none.
+      format, fields: Format of a file that keeps a dataset's own fields, as in
+        `formats.conversion`. For example, "gsm8k" reads `question` and
+        `answer`.
+      domain_key, images: As in `formats.conversion`.
 
     Raises:
       FileNotFoundError: There is no such file.
-      ValueError: A line is malformed (the message has its number), or there
-        is none; or unknown format.
+      ValueError: A line is malformed (the message has its number), there are no
+        lines, or the format is unknown.
     """
     convert = formats.conversion(format, fields, domain_key, images)
     path = existing("JsonlSource", path, "a .jsonl file")
@@ -433,11 +432,11 @@ class JsonlSource:
 
 
 def existing(who: str, path: epath.PathLike, what: str) -> epath.Path:
-  """The path, if there is a file.
+  """Returns the path of an existing file.
 
   Raises:
-    FileNotFoundError: There is none.
-    IsADirectoryError: It is a folder.
+    FileNotFoundError: There is no such file.
+    IsADirectoryError: The path is a folder.
   """
   path = epath.Path(path)
   if path.is_dir():
@@ -460,10 +459,10 @@ class TextSource:
     """Reads the whole file.
 
     Args:
-      path: Local or `gs://` file, in UTF-8, with or without a mark of it.
-      separator: What stands between two prompts: "\\n" for a prompt on each
-        line, "\\n\\n" for paragraphs with empty lines between them. White space
-        around a prompt is taken away, and where nothing is left there is none.
+      path: Local or `gs://` file, in UTF-8, with or without a byte order mark.
+      separator: Text between two prompts: "\\n" for a prompt on each line,
+        "\\n\\n" for paragraphs with empty lines between them. White space
+        around a prompt is removed, and empty prompts are dropped.
 
     Raises:
       FileNotFoundError: There is no such file.
@@ -483,7 +482,7 @@ class TextSource:
         f"TextSource: {path}: {error}; need text in UTF-8."
       ) from error
     text = text.replace("\r\n", "\n")
-    if separator == "\n\n":  # An empty line may have spaces in it.
+    if separator == "\n\n":  # An empty line may contain spaces.
       text = re.sub(r"\n[ \t]+(?=\n)", "\n", text)
     self._prompts = [part.strip() for part in text.split(separator)]
     self._prompts = [prompt for prompt in self._prompts if prompt]

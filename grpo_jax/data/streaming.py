@@ -1,14 +1,14 @@
-"""JSON lines that stay on disk: ten million of them take no memory.
+"""A source of JSON lines that stay on disk: many records need no memory.
 
-An index says where each line begins. It is made once, in one pass over the
-file, and kept beside it:
+An index has the byte at which each line begins. It is made once, in one pass
+over the file, and kept beside the file:
 
     data.jsonl          the lines
-    data.jsonl.index    64 bytes that say which file it is of, with a checksum
-                        of the rest: one int64 for each line that is not empty,
-                        the byte it begins at
+    data.jsonl.index    64 bytes that identify the file, with a checksum of the
+                        rest: one int64 for each line that is not empty, the
+                        byte at which the line begins
 
-A line is read, parsed and checked when its record is asked for.
+A line is read, parsed and checked when its record is requested.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from etils import epath
 from grpo_jax.data import formats, sources
 from grpo_jax.data.formats import Record
 
-_BLOCK = 2**22  # Bytes that are looked at at once.
-_ENDS = 2**16  # Bytes of the head and of the tail that are part of the mark.
+_BLOCK = 2**22  # Bytes that are read at once.
+_ENDS = 2**16  # Bytes of the head, and of the tail, in the mark's checksum.
 _VERSION = b"grpolns2"
 # 64 bytes: version, number of lines, `_Mark`, checksum of what follows.
 _HEADER = struct.Struct("<8sqqqII24x")
 
 
 class _Mark(NamedTuple):
-  """What tells a file from another one, or from its later self.
+  """Identity of a file, which changes if the file changes.
 
   Attributes:
-    size: Bytes.
+    size: Size of the file, bytes.
     changed: Time of its last change, nanoseconds.
-    checksum: Of its first and last bytes.
+    checksum: Checksum of its first and last bytes.
   """
 
   size: int
@@ -56,7 +56,7 @@ class StreamedJsonlSource:
   """JSON objects, one a line, read from the disk one at a time.
 
   Attributes:
-    starts: One part: see `sources.starts`.
+    starts: (0,), a single part; see `sources.starts`.
   """
 
   starts = (0,)
@@ -73,15 +73,15 @@ class StreamedJsonlSource:
 
     Args:
       path: Local file as for `sources.JsonlSource`; it must not change while
-        it is read. Lines are checked when they are read, and the first one
-        now.
+        it is read. The first line is checked now, and other lines when they are
+        read.
       format, fields, domain_key, images: As in `formats.conversion`.
 
     Raises:
       FileNotFoundError: There is no such file.
-      OSError: There is no folder to keep the index in.
-      ValueError: The file lies in a bucket, or has no records; the first is
-        malformed; or unknown format.
+      OSError: The index cannot be written to any folder.
+      ValueError: The file is in a bucket, or has no records; the first record
+        is malformed; or the format is unknown.
     """
     self._convert = formats.conversion(format, fields, domain_key, images)
     if "://" in os.fspath(path):
@@ -111,7 +111,7 @@ class StreamedJsonlSource:
       index, "<i8", mode="r", offset=_HEADER.size, shape=(num_lines,)
     )
     self._file = os.open(self._path, os.O_RDONLY)
-    # Not `__del__`, which may run when `os` is no module any more.
+    # Not `__del__`, which may run after the module `os` is gone.
     weakref.finalize(self, os.close, self._file)
     self._has_domain: bool | None = None
     self._has_domain = formats.has_domain(self[0])
@@ -123,7 +123,7 @@ class StreamedJsonlSource:
     begin = int(self._begins[index])
     last = index + 1 == len(self._begins)
     end = self._size if last else int(self._begins[index + 1])
-    # Empty lines may follow, which no entry begins.
+    # Empty lines may follow; the index has no entry for them.
     line = os.pread(self._file, end - begin, begin).partition(b"\n")[0]
     try:
       record = sources.record_of(line, self._convert)
@@ -152,7 +152,7 @@ def _mark(path: pathlib.Path) -> _Mark:
 
 
 def _places(path: pathlib.Path) -> list[pathlib.Path]:
-  """Where an index may lie: beside the file, or else in the user's cache."""
+  """Paths of an index: beside the file, or else in the user's cache."""
   cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
   name = hashlib.sha256(os.fspath(path).encode()).hexdigest()[:32]
   return [
@@ -162,9 +162,9 @@ def _places(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _usable_index(path: pathlib.Path, mark: _Mark) -> pathlib.Path | None:
-  """An index of this very file whose offsets are whole, or None."""
+  """Path of an existing, complete index of exactly this file, or None."""
   for place in _places(path):
-    if not place.is_file():  # A folder, or a pipe that nobody writes into.
+    if not place.is_file():  # Not a folder, nor a pipe without a writer.
       continue
     try:
       content = place.read_bytes()
@@ -185,11 +185,11 @@ def _made_index(path: pathlib.Path, mark: _Mark) -> pathlib.Path:
     name = ""
     try:
       place.parent.mkdir(parents=True, exist_ok=True)
-      # Under another name until it is complete: a killed process leaves no
-      # index that looks whole, and several processes make one each.
+      # Written under another name until it is complete: a killed process leaves
+      # no index that looks complete, and several processes may make one each.
       descriptor, name = tempfile.mkstemp(dir=place.parent, prefix=".index-")
       logging.info("%s: making the index of lines %s", path, place)
-      os.fchmod(descriptor, 0o644)  # Others may use it, who read the file.
+      os.fchmod(descriptor, 0o644)  # Other users of the file may read it.
       with os.fdopen(descriptor, "wb") as file:
         _write_index(file, path, mark)
       os.replace(name, place)
@@ -223,7 +223,7 @@ def _write_index(file: Any, path: pathlib.Path, mark: _Mark) -> None:
 
 
 def _begins(path: pathlib.Path) -> Iterator[np.ndarray]:
-  """Places in the file at which lines begin that are not empty, in order."""
+  """Offsets at which the lines that are not empty begin, in order."""
   with path.open("rb") as file:
     at = len(codecs.BOM_UTF8) * (file.read(3) == codecs.BOM_UTF8)
     file.seek(at)
@@ -237,10 +237,10 @@ def _begins(path: pathlib.Path) -> Iterator[np.ndarray]:
 
 
 def _of_block(block: bytes) -> np.ndarray:
-  """Finds where lines begin, as `_begins`, in a block of whole lines."""
+  """Finds such offsets in a block of whole lines; see `_begins`."""
   ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
   begins = np.concatenate([[0], ends[:-1] + 1]) if ends.size else ends
-  # Nearly all lines begin with a brace: only others are looked at one by one.
+  # Nearly all lines begin with a brace: only other lines are read one by one.
   data = np.frombuffer(block, np.uint8)
   kept = data[begins] == ord("{")
   for i in np.flatnonzero(~kept):
@@ -250,7 +250,7 @@ def _of_block(block: bytes) -> np.ndarray:
 
 
 def _line_number(path: pathlib.Path, begin: int) -> int:
-  """The number, from 1 on, of the line that begins at this byte."""
+  """Number, from 1 on, of the line that begins at this byte."""
   count, left = 1, begin
   with path.open("rb") as file:
     while left and (block := file.read(min(left, _BLOCK))):

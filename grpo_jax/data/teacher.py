@@ -1,8 +1,8 @@
 """Teacher completions for a supervised warm start on worked solutions.
 
 A base model of a toy size has never seen `<think>` and `<answer>`. The warm
-start teaches the layout from human solutions; a sloppy teacher leaves a known
-share of rows without one tag, so that the format reward has something to do.
+start teaches the layout from human solutions. A sloppy teacher leaves out one
+tag in a known share of rows, so that the format reward has something to teach.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from grpo_jax.data import sources
 from grpo_jax.data.sources import Record, Source
 
-# What a sloppy teacher may forget. It always begins with `<think>`.
+# Tags that a sloppy teacher may leave out; it always begins with `<think>`.
 DROPPABLE_TAGS = ("</think>", "<answer>", "</answer>")
 
 
@@ -22,10 +22,11 @@ def think_answer(
   """Writes `<think>reasoning</think>\\n<answer>42</answer>`.
 
   Args:
-    record: Its `completion` is the reasoning, its `answer` the answer.
-    rng: Two draws are taken: whether to drop a tag, and which.
-    drop_tag_probability: Chance, in [0, 1], that one tag of `DROPPABLE_TAGS`
-      is missing, each as likely as the others.
+    record: A record whose `completion` is the reasoning.
+    rng: Generator of two draws: one decides whether a tag is dropped, the other
+      chooses the tag.
+    drop_tag_probability: Probability, in [0, 1], that one tag of
+      `DROPPABLE_TAGS` is missing; all tags are equally likely.
   """
   text = (
     f"<think>{record['completion']}</think>\n"
@@ -69,10 +70,10 @@ class ThinkAnswerSource:
 
 
 class RejectedSource:
-  """Pairs of which some have the rejected text as their completion.
+  """A source of pairs in which a share of completions are the rejected texts.
 
-  A policy that prefers one text to another has to know both: DPO takes pairs
-  to be draws of the policy that it starts from.
+  A policy that prefers one text to another must be able to write both: DPO
+  assumes that pairs are drawn from the policy from which it starts.
 
   Record i is the same in every epoch: its draw depends on (seed, i) only.
   """
@@ -83,7 +84,7 @@ class RejectedSource:
     Args:
       source: Records with pairs.
       seed: Non-negative.
-      share: Of the records, in [0, 1], whose rejected text is imitated.
+      share: Share of the records, in [0, 1], whose rejected text is imitated.
     """
     self._source = source
     self._seed = seed

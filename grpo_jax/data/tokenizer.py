@@ -1,28 +1,25 @@
-"""Text to token ids and back, behind one small interface.
+"""Tokenizers: text to token ids and back, behind one small interface.
 
 `Tokenizer` wraps a `tokenizer.json` file or the tokenizer of a checkpoint, with
-its chat template; `task_tokenizer.TaskTokenizer` speaks the alphabet of a
-synthetic task. Both have `encode`, `decode`, `pad_id`, `end_ids` and
-`vocab_size`, and for turns `exact_text`, `markup_ids`, `split_markup` and
-`observation_ids`. `context_ids` are those of a text that nothing comes before:
-the begin token of a tokenizer that has one is written there, and nowhere else.
-What else surrounds a prompt is said by a template in the config.
-`train` makes a small file for small models.
+its chat template; `observations.TaskTokenizer` has the alphabet of a synthetic
+task. Both have `encode`, `decode`, `pad_id`, `end_ids` and `vocab_size`, and
+for turns `exact_text`, `markup_ids`, `split_markup` and `observation_ids`.
+`context_ids` encodes a text at the beginning of a context: the begin token, if
+the tokenizer has one, is written there and nowhere else. All other text around
+a prompt comes from a template in the config. `train` makes a small file for
+small models.
 
-What the files of a checkpoint say about its tokenizer, as JSON.
-
-What each token of a tokenizer writes, as bytes.
-
-Two families of decoders join the bytes of tokens one after another:
+`token_bytes` lists the bytes that each token writes. Two families of decoders
+concatenate the bytes of tokens:
 
 | family        | a token          | its bytes                               |
 |---------------|------------------|-----------------------------------------|
 | byte-level    | `Ġthe`, `Ã©`     | each character stands for one byte      |
 | SentencePiece | `▁the`, `<0x0A>` | ▁ is a space, and <0x0A> is one byte    |
 
-Others are what they write behind another token. What a decoder drops is only
-known from what it writes, so every table is tried on texts before it is used;
-WordPiece, whose first token is written in its own way, is refused.
+The bytes of any other token are its text behind another token. Only the text of
+a decoder shows what it drops, so every table is tested on texts before it is
+used. WordPiece writes the first token differently, and so is not supported.
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ from grpo_jax.data import chat, observations
 from grpo_jax.data.observations import Observation
 from grpo_jax.data.sources import Source
 
-# The names under which chat templates find special tokens.
+# Names of special tokens in chat templates.
 _NAMED_TOKENS = (
   "bos_token",
   "eos_token",
@@ -62,8 +59,8 @@ _NAMED_TOKENS = (
   "mask_token",
 )
 
-# Characters that a normalizer or a decoder may make of a text: 16 million take
-# about 400 MB, and nothing can end the library once it has begun.
+# Most characters that a normalizer or a decoder may make of a text: 16 million
+# take about 400 MB, and a call of the library cannot be stopped.
 _MAX_SIZE = 2**24
 
 
@@ -72,15 +69,15 @@ class TokenizerSteps:
   """The steps of a normalizer or a decoder that may make a text longer.
 
   Attributes:
-    steps: Of each, how many characters it adds to a text, and to each character
-      of a text.
+    steps: For each step, the numbers of characters that it adds to a text, and
+      to each character of a text.
   """
 
   steps: tuple[tuple[int, float], ...]
 
   @classmethod
   def of(cls, part: dict[str, Any]) -> TokenizerSteps:
-    """Reads what a tokenizer.json has under "normalizer" or "decoder"."""
+    """Reads the entry "normalizer" or "decoder" of a tokenizer.json."""
     if inner := part.get("normalizers") or part.get("decoders"):
       return cls(sum((cls.of(step).steps for step in inner), ()))
     if part.get("type") == "Prepend":
@@ -91,20 +88,20 @@ class TokenizerSteps:
     if "String" in pattern:
       old = max(len(pattern["String"]), 1)
       return cls(((0, new / old - 1),) if new > old else ())
-    # A pattern may match between all characters, and takes nothing away there.
+    # A pattern may match between any two characters, and removes none there.
     return cls(((new, float(new)),))
 
   @property
   def grows(self) -> bool:
-    """Whether a text may become longer."""
+    """True if a text may become longer."""
     return any(more for _, more in self.steps)
 
   def check(self, size: int, what: str) -> None:
     """Raises ValueError if a text of this size may become too long.
 
     Args:
-      size: Characters.
-      what: Whose text it is, for the message.
+      size: Number of characters.
+      what: Origin of the text, for the message.
     """
     largest = float(size)
     for added, more in self.steps:
@@ -119,7 +116,9 @@ class TokenizerSteps:
 
 
 class CheckpointFiles:
-  """What the files of a checkpoint say; a lone tokenizer.json has nothing.
+  """Settings of a tokenizer in the files of a checkpoint.
+
+  If the path is a lone tokenizer.json, there are no such files.
 
   Attributes:
     tokenizer: Path of the tokenizer.json.
@@ -131,13 +130,13 @@ class CheckpointFiles:
     self.tokenizer = path / "tokenizer.json" if self._directory else path
     self.generation = self._json("generation_config.json")
     model = self._json("config.json")
-    # The language model's part of a model that also sees.
+    # The language model's part, in a model with images.
     inner = model.get("text_config") or {}
     if not isinstance(inner, dict):
       raise self._wrong("config.json", "text_config", inner)
     self.model: dict[str, Any] = {**model, **inner}
     self._settings = {
-      **self._json("special_tokens_map.json"),  # Of older checkpoints.
+      **self._json("special_tokens_map.json"),  # In older checkpoints.
       **self._json("tokenizer_config.json"),
     }
 
@@ -168,7 +167,7 @@ class CheckpointFiles:
     )
 
   def special_tokens(self) -> dict[str, str]:
-    """Texts of special tokens by the names that templates know them by."""
+    """Texts of special tokens by their names in templates."""
     found = {}
     for name in _NAMED_TOKENS:
       token = self._settings.get(name)
@@ -197,22 +196,23 @@ class CheckpointFiles:
 
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-# Tried on this many random texts of this many tokens.
+# Numbers of random texts, and of tokens of each, on which a table is tested.
 _NUM_TEXTS, _NUM_TOKENS = 200, 40
 _MAX_STRIPPED = 8
 _SAMPLE = "  A 7%:\t<answer>\\frac{1}{2}</answer>\n\nπ ≈ 3,14 é 😀 数"
 
 
 def _decoders(tokenizer: Any) -> Iterator[dict]:
-  """The steps of its decoder, as its file has them."""
+  """The steps of a tokenizer's decoder, in the format of its file."""
   found = json.loads(tokenizer.to_str()).get("decoder") or {}
   yield from found.get("decoders", [found])
 
 
 def byte_alphabet() -> dict[str, int]:
-  """The character that stands for each byte in byte-level tokens.
+  """Maps characters of byte-level tokens to the bytes that they stand for.
 
-  Those that can be seen stand for themselves; the others for U+0100 onwards.
+  Bytes of visible characters are those characters; the others are U+0100
+  onwards.
 
   Source: github.com/openai/gpt-2, `bytes_to_unicode`.
   """
@@ -228,8 +228,8 @@ def token_bytes(
   """The bytes of each token in the middle of a text.
 
   Args:
-    tokenizer: Of the `tokenizers` library.
-    size: Number of ids; those that the tokenizer does not have write nothing.
+    tokenizer: A tokenizer of the `tokenizers` library.
+    size: Number of ids; ids that the tokenizer does not have write nothing.
     dropped: Ids that are left out of texts.
   """
   kinds = {step.get("type") for step in _decoders(tokenizer)}
@@ -248,7 +248,7 @@ def token_bytes(
     elif "ByteFallback" in kinds and (byte := _BYTE.fullmatch(token)):
       made.append(bytes([int(byte[1], 16)]))
     else:
-      # Behind another token, so that no decoder takes a leading space away.
+      # Behind another token, so that no decoder removes a leading space.
       written = _text(tokenizer, [probe, id_])
       made.append(written.removeprefix(opening).encode())
   return made
@@ -272,7 +272,7 @@ def _probe(tokenizer: Any, size: int, dropped: Collection[int]) -> int:
 
 
 def stripped_spaces(tokenizer: Any, tokens: Sequence[bytes]) -> int:
-  """How many spaces at the beginning of a text are dropped, at most 8."""
+  """Number of spaces at the beginning of a text that are dropped, up to 8."""
   spaced = [id_ for id_, token in enumerate(tokens) if token.startswith(b" ")]
   if not spaced:
     return 0
@@ -291,18 +291,18 @@ def check(
 ) -> None:
   """Compares the texts of a sample and of random tokens with their bytes.
 
-  Where spaces at the beginning are dropped, they are not compared: some
-  decoders drop those of the first token, others one space.
+  Spaces at the beginning are not compared if they may be dropped: some decoders
+  drop those of the first token, others one space.
 
   Args:
-    decode: What the bytes are to be.
-    encoded: Token ids of a text.
+    decode: Function from ids to text, with which the bytes must agree.
+    encoded: Function from a text to its ids.
     tokens: The bytes of each token.
-    strips: Spaces that are dropped at the beginning of a text, at most.
-    name: What the tokenizer is called in messages.
+    strips: Most spaces that are dropped at the beginning of a text.
+    name: Name of the tokenizer in messages.
 
   Raises:
-    ValueError: A text is not the bytes of its tokens, one after another.
+    ValueError: The bytes of tokens, concatenated, are not their text.
   """
   rng = random.Random(0)
   usable = [id_ for id_, token in enumerate(tokens) if _is_text(token)]
@@ -322,7 +322,7 @@ def check(
 
 
 def _is_text(token: bytes) -> bool:
-  """Whether it is UTF-8: of other bytes, decoders write what they like."""
+  """Returns True for UTF-8 text; decoders differ in how they write others."""
   try:
     return bool(token.decode())
   except UnicodeDecodeError:
@@ -331,10 +331,10 @@ def _is_text(token: bytes) -> bool:
 
 # Trained by scripts/train_tokenizer.py on the GSM8K training split.
 GSM8K_BPE = epath.resource_path("grpo_jax") / "data/assets/gsm8k_bpe_2048.json"
-# The same without a merge: every byte is a token, for tasks about letters.
+# A tokenizer without merges: every byte is a token, for tasks about letters.
 BYTES = epath.resource_path("grpo_jax") / "data/assets/bytes.json"
 
-# What `train` gives the ids 0 to 5.
+# Tokens to which `train` gives the ids 0 to 5.
 SPECIAL_TOKENS = (
   "<pad>",
   "<eos>",
@@ -344,16 +344,16 @@ SPECIAL_TOKENS = (
   "</answer>",
 )
 
-# One turn of a chat: {"role": "user", "content": "..."}, and what else a
-# template reads.
+# One turn of a chat: {"role": "user", "content": "..."}, and further fields
+# that a template reads.
 Message = Mapping[str, Any]
 
 
-# Characters from which other threads do not wait for a text to be encoded.
+# Characters of a text from which other threads run while it is encoded.
 _LONG_TEXT = 2**14
 # A cut may change the tokens of the last word before it.
 _TOKENS_BEFORE_CUT = 32
-# A question that no template has in itself.
+# A question that no template contains.
 _PROBE = "Is this question the 7th one?"
 
 
@@ -361,13 +361,12 @@ class Tokenizer:
   """A tokenizer of the `tokenizers` library, and the chat template beside it.
 
   Attributes:
-    pad_id: Fills unused slots. Often an end id too: which slots exist is said
-      by masks, never by ids.
-    end_ids: Any of these ends a completion; the first is the one that
-      supervised targets end with.
-    vocab_size: Ids are below it. A model's table may have more rows than the
-      tokenizer has tokens; `decode` drops such ids.
-    special_tokens: What templates call bos_token, eos_token, …, as text.
+    pad_id: Id that fills unused slots. It is often an end id too: masks, and
+      never ids, tell which slots hold a token.
+    end_ids: Ids that end a completion; supervised targets end with the first.
+    vocab_size: Upper bound of the ids. A model's table may have more rows than
+      the tokenizer has tokens; `decode` drops such ids.
+    special_tokens: Texts of bos_token, eos_token, … for templates.
   """
 
   def __init__(
@@ -378,20 +377,20 @@ class Tokenizer:
     end_tokens: Sequence[str] | None = None,
     chat_template: str | None = None,
   ):
-    """Reads `path`.
+    """Reads the tokenizer at a path.
 
     Args:
       path: Local or `gs://` tokenizer.json; or a checkpoint's folder with one,
-        of which tokenizer_config.json, generation_config.json, config.json and
+        whose tokenizer_config.json, generation_config.json, config.json and
         chat_template.jinja are read too.
-      pad_token: Fills unused slots. None: "<pad>" for a file; for a folder the
-        token that it names, or an end token.
-      end_tokens: Any of these ends a completion. None: "<eos>" for a file; for
-        a folder the eos_token_id of its generation_config.json, else the
+      pad_token: Token that fills unused slots. None: "<pad>" for a file; for a
+        folder the token that it names, or an end token.
+      end_tokens: Tokens that end a completion. None: "<eos>" for a file; for a
+        folder the eos_token_id of its generation_config.json, else the
         eos_token of its tokenizer_config.json, else the eos_token_id of its
-        config.json. Of several the first is one that the chat template
-        writes, or else the eos_token.
-      chat_template: Jinja text, in the place of the folder's own.
+        config.json. If there are several, the first is one that the chat
+        template writes, or else the eos_token.
+      chat_template: Jinja text that replaces the folder's own template.
 
     Raises:
       ImportError: The `tokenizers` package is missing.
@@ -417,7 +416,7 @@ class Tokenizer:
       self._tokenizer = tokenizers.Tokenizer.from_str(
         files.tokenizer.read_text(encoding="utf-8")
       )
-    # Files remember how long the texts of their training were.
+    # Files may have a truncation to the length of training texts.
     self._tokenizer.no_truncation()
     self._tokenizer.no_padding()
     self._normalizer = TokenizerSteps.of(_as_json(self._tokenizer.normalizer))
@@ -442,7 +441,7 @@ class Tokenizer:
       pad_id = self._tokenizer.token_to_id(
         self.special_tokens.get("pad_token", "")
       )
-      # Some files name one for which the model has no row.
+      # Some files name a pad token for which the model has no row.
       usable = pad_id is not None and pad_id < self.vocab_size
       self.pad_id: int = pad_id if usable else self.end_ids[0]
     else:
@@ -471,7 +470,7 @@ class Tokenizer:
         f"Tokenizer: {self._path} names no end token; write eos_token_id into"
         " its generation_config.json, or pass end_tokens."
       )
-    # A base model's end of text often comes before the end of a turn.
+    # A base model's end of text is often listed before the end of a turn.
     written = "".join(self._templates.values())
 
     def preference(id_: int) -> tuple[bool, bool]:
@@ -494,7 +493,7 @@ class Tokenizer:
     return {id_: x for x, id_ in self._tokenizer.get_vocab().items()}
 
   def control_ids(self) -> frozenset[int]:
-    """Ids that are no text: special tokens, and those of padding and ends."""
+    """Ids that are not text: special tokens, padding and end tokens."""
     return frozenset(self._special)
 
   def encode(self, text: str) -> list[int]:
@@ -502,18 +501,18 @@ class Tokenizer:
 
     Raises:
       ValueError: The model has no row for one of the tokens; or the text has
-        half a surrogate pair, or is too much for the tokenizer's patterns.
+        half a surrogate pair, or is too long for the tokenizer's patterns.
     """
     return self._of_model(self._encode(self._tokenizer, text).ids, text)
 
   def context_ids(self, text: str) -> list[int]:
     """Token ids of a text that begins a context.
 
-    They are those of `encode` behind `begin_ids`, which are not written a
-    second time if the text has them.
+    They are the ids of `encode` after `begin_ids`, which are not written twice
+    if the text begins with them.
 
     Raises:
-      ValueError: As `encode`.
+      ValueError: As in `encode`.
     """
     ids = self.encode(text)
     begin = self.begin_ids
@@ -521,14 +520,14 @@ class Tokenizer:
 
   @functools.cached_property
   def begin_ids(self) -> list[int]:
-    """What this tokenizer writes before a text, often nothing.
+    """Ids that this tokenizer writes before a text, often none.
 
-    The post-processor of the tokenizer.json says so, as in transformers, for
-    which `add_bos_token` beside such a file means nothing either. What it
-    writes behind a text is left out, because a policy goes on there.
+    As in transformers, the post-processor of the tokenizer.json decides, and
+    `add_bos_token` beside such a file has no effect. Ids that it writes after a
+    text are left out, because a policy continues there.
     """
     found = self._encode(self._tokenizer, string.printable, True)
-    if all(found.special_tokens_mask):  # It knows none of these characters.
+    if all(found.special_tokens_mask):  # Its vocabulary has no such character.
       return []
     first = found.special_tokens_mask.index(0)
     return self._of_model(found.ids[:first], "")
@@ -536,7 +535,7 @@ class Tokenizer:
   def _encode(
     self, encoder: Any, text: str, add_special_tokens: bool = False
   ) -> Any:
-    """An encoding of `tokenizers`: ids, and where each stands in the text."""
+    """An encoding of `tokenizers`: ids, and their places in the text."""
     self._normalizer.check(len(text), f"{self._path} makes of {text[:80]!r}")
     with _complaining(
       f"{self._path} cannot encode the text {text[:80]!r}",
@@ -544,7 +543,7 @@ class Tokenizer:
     ):
       if len(text) < _LONG_TEXT:
         return encoder.encode(text, add_special_tokens=add_special_tokens)
-      # Other threads go on meanwhile, as they do not beside `encode`.
+      # Other threads run during `encode_batch`, but not during `encode`.
       (encoding,) = encoder.encode_batch(
         [text], add_special_tokens=add_special_tokens
       )
@@ -561,7 +560,7 @@ class Tokenizer:
     return ids
 
   def decode(self, ids: Iterable[int]) -> str:
-    """Text of `ids`; pad and end tokens vanish, tags like `<think>` stay."""
+    """Text of `ids` without pad and end tokens; tags like `<think>` stay."""
     dropped = {self.pad_id, *self.end_ids}
     kept = [int(i) for i in ids if int(i) not in dropped]
     return self._text(kept)
@@ -586,34 +585,34 @@ class Tokenizer:
     return made, strips
 
   def token_bytes(self) -> list[bytes]:
-    """What each id writes in the middle of `decode`'s text; b"" for none.
+    """Bytes that each id writes in the middle of `decode`'s text.
 
-    Joined, they are that text in UTF-8, but for `stripped_spaces` and for
-    bytes that are no UTF-8: for these, and with SentencePiece for all byte
-    tokens beside them, `decode` writes U+FFFD.
+    Concatenated, they are that text in UTF-8, with two exceptions:
+    `stripped_spaces`, and bytes that are not UTF-8. `decode` writes U+FFFD for
+    these, and with SentencePiece for all byte tokens next to them.
 
     Raises:
-      ValueError: This tokenizer's texts are not made like that.
+      ValueError: The texts of this tokenizer are not concatenated bytes.
     """
     return self._bytes[0]
 
   def stripped_spaces(self) -> int:
-    """How many spaces at the beginning of a text `decode` drops, 0 to 8.
+    """Number of spaces at the beginning of a text that `decode` drops, 0 to 8.
 
     Raises:
-      ValueError: As `token_bytes`.
+      ValueError: As in `token_bytes`.
     """
     return self._bytes[1]
 
   def exact_text(self, ids: Iterable[int]) -> str:
-    """Text of an action: of just these ids, end and pad tokens too."""
-    # Behind another token, so that no decoder takes away a leading space.
+    """Text of an action: of exactly these ids, with end and pad tokens."""
+    # Behind another token, so that no decoder removes a leading space.
     end = self.end_ids[0]
     opening, text = self._text([end]), self._text([end, *map(int, ids)])
     return text.removeprefix(opening)
 
   def markup_ids(self, text: str) -> list[int]:
-    """Token ids of text whose special tokens are meant, without a begin token.
+    """Token ids of a text whose special tokens count as such; no begin token.
 
     Raises:
       ValueError: The model has no row for one of the tokens.
@@ -621,35 +620,37 @@ class Tokenizer:
     return self.encode(text)
 
   def observation_ids(self, said: Observation, max_len: int) -> list[int]:
-    """Token ids of what is read in the middle of a completion.
+    """Token ids of an observation, which is read inside a completion.
 
-    Of the text, what looks like a special token is characters like any others:
-    a page that a tool has fetched ends no turn and begins none. Tokens that the
-    file does not call special, as `<tool_response>` often is, are tokens. Half
-    a surrogate pair becomes U+FFFD.
+    A special token in the text is encoded as plain characters: a page that a
+    tool has fetched neither ends nor begins a turn. Tokens that the file does
+    not mark as special, often `<tool_response>`, stay tokens. Half a surrogate
+    pair becomes U+FFFD.
 
     Args:
-      said: Text, which is cut; or (before, text, after), of which only the text
-        is, and whose first and last part may have special tokens. Of several
-        texts, (before, text, between, text, after), the longest are cut.
-      max_len: Tokens, at most. The time does not depend on what is cut away.
+      said: A text, which may be cut; or (before, text, after), where only the
+        text may be cut, and the markup before and after it may have special
+        tokens. In (before, text, between, text, after) the longest texts are
+        cut.
+      max_len: Most tokens. The time does not depend on the text that is cut
+        away.
 
     Returns:
-      Where nothing is cut, the ids are those of the whole as one text, but for
-      special tokens in what is said.
+      The ids. If nothing is cut, they are the ids of the whole as one text,
+      except for special tokens in the texts.
 
     Raises:
-      ValueError: The markup is longer than that, or there is not one part more
-        of it than of texts; the model has no row for one of the tokens; or this
-        tokenizer has no other way to write what looks like a special token.
+      ValueError: The markup is longer than `max_len`, or the number of parts is
+        even; the model has no row for one of the tokens; or this tokenizer
+        cannot write the text of a special token as plain characters.
     """
     return observations.ids_of(self, said, max_len)
 
   def split_markup(self, text: str) -> tuple[str, list[int], str]:
-    """Markup as plain text, ids of special tokens, and plain text again.
+    """Splits markup into plain text, ids, and plain text again.
 
-    The ids are those from the first special token to the last. Without one, all
-    of it is plain, and is the first part.
+    The ids are those from the first special token to the last. Without a
+    special token, all of the markup is the first part.
     """
     found = self._encode(self._tokenizer, text)
     spans = [
@@ -664,7 +665,7 @@ class Tokenizer:
 
   @functools.cached_property
   def _plain(self) -> Any:
-    """The tokenizer, with special tokens as characters."""
+    """The tokenizer that encodes special tokens as plain characters."""
     plain = _import_tokenizers().Tokenizer.from_str(self._tokenizer.to_str())
     plain.encode_special_tokens = True
     return plain
@@ -692,7 +693,7 @@ class Tokenizer:
       size *= 4
     ids = self._of_model(ids[:max_len], piece)
     for id_ in ids:
-      # A token for unknown characters is special too, and none of these.
+      # The token for unknown characters is special too, but is not meant here.
       if id_ in self._special and self._special[id_] in piece:
         raise ValueError(observations.cannot_write(self._special[id_]))
     return ids
@@ -704,21 +705,21 @@ class Tokenizer:
     add_generation_prompt: bool = True,
     **options: Any,
   ) -> str:
-    """A conversation as the chat template writes it.
+    """Renders a conversation with the chat template.
 
     Args:
-      messages: Turns, oldest first; keys whose value is None do not count.
+      messages: Turns, oldest first; keys whose value is None are ignored.
       add_generation_prompt: Whether to open the assistant's next turn.
-      **options: What else the template reads: tools (JSON schemas),
+      **options: Further inputs of the template: tools (JSON schemas),
         enable_thinking, ….
 
     Returns:
-      The text that `apply_chat_template` of transformers gives.
+      The text that `apply_chat_template` of transformers returns.
 
     Raises:
       ImportError: The `jinja2` package is missing.
-      ValueError: There is no template, or it refuses the messages, or takes
-        too long or too much (`chat.py`).
+      ValueError: There is no template; or it rejects the messages, or exceeds
+        the limits of `chat.py`.
     """
     by_name = self._templates
     name = "tool_use" if options.get("tools") is not None else "default"
@@ -752,7 +753,7 @@ class Tokenizer:
       ) from error
 
   def _probe(self, source: str, values: Mapping[str, Any]) -> None:
-    """Raises ValueError if a template writes nothing of a question.
+    """Raises ValueError if a template leaves out the text of a question.
 
     Each template is tried once with a text, and once with a list of parts.
     """
@@ -786,9 +787,9 @@ class Tokenizer:
     add_generation_prompt: bool = True,
     **options: Any,
   ) -> list[int]:
-    """Token ids of `chat_text`, of which special tokens are part.
+    """Token ids of `chat_text`, with its special tokens.
 
-    Text of a message that looks like a special token becomes one, as in
+    The text of a special token inside a message becomes that token, as in
     transformers.
     """
     return self.encode(
@@ -805,25 +806,25 @@ class Tokenizer:
   ) -> list[int]:
     """Token ids of a conversation with further turns, after sampled ids.
 
-    `ids` stay as they are: text that was sampled has many tokenizations, and
-    log-probs belong to the sampled one. Only what the template writes after
-    the reply is tokenized: the end of the turn, if the reply was cut off
-    before it, the new messages, and the start of the next reply.
+    `ids` stay as they are: a sampled text has many tokenizations, and log-probs
+    belong to the sampled one. Only text that the template writes after the
+    reply is tokenized: the end of the turn, if the reply was cut off before it,
+    the new messages, and the start of the next reply.
 
     Args:
       ids: All ids so far, the reply's end token included if it has one.
-      messages: The conversation that they stand for; the last is the
+      messages: The conversation of these ids; the last message is the
         assistant's reply, with its text as content.
-      new_messages: What follows it: a tool's or the user's.
-      **options: Of `chat_text`; the same as for the turns before.
+      new_messages: The messages that follow: a tool's or the user's.
+      **options: Options of `chat_text`, the same as for the turns before.
 
     Returns:
-      `ids`, and the ids of what is new. What a template leaves out of replies
-      (their reasoning) stays, for it is among `ids`.
+      `ids`, and the new ids. Parts of replies that a template leaves out (their
+      reasoning) stay, because they are among `ids`.
 
     Raises:
       ValueError: `messages` do not end with a reply; or the template writes
-        the turns so far differently once others follow.
+        the turns so far differently if others follow.
     """
     last = messages[-1] if messages else {}
     if not ids or last.get("role") != "assistant":
@@ -861,16 +862,16 @@ class Tokenizer:
 
 
 def _as_json(part: Any) -> dict[str, Any]:
-  """What a tokenizer.json has of a part; {} for a part that is not there."""
+  """A part of a tokenizer in the format of tokenizer.json; {} for None."""
   return {} if part is None else json.loads(part.__getstate__())
 
 
 @contextlib.contextmanager
 def _complaining(what: str, advice: str) -> Iterator[None]:
-  """Makes a ValueError of what the `tokenizers` library raises.
+  """Turns errors of the `tokenizers` library into ValueError.
 
-  It has no class of its own for errors; and where a pattern of a file is too
-  much for the library, it panics, which is not even an Exception.
+  The library has no class for its errors. If a pattern of a file is too complex
+  for the library, it panics, and a panic is not even an Exception.
   """
   try:
     yield
@@ -884,13 +885,13 @@ def _complaining(what: str, advice: str) -> Iterator[None]:
 def train(source: Source, vocab_size: int) -> str:
   """Trains a byte-level BPE tokenizer on the texts of a source.
 
-  Any text can be encoded and comes back unchanged. Digits are split one by
-  one, so that numbers of any length are made of the same ten tokens.
+  Any text can be encoded, and is decoded unchanged. Digits are split one by
+  one, so that numbers of any length consist of the same ten tokens.
 
   Args:
     source: Records whose prompts, completions and answers are text.
-    vocab_size: Number of tokens, at most; at least 262, for the special
-      tokens and the 256 bytes.
+    vocab_size: Most tokens; at least 262, for the special tokens and the 256
+      bytes.
 
   Returns:
     The contents of a file for `Tokenizer`; the same for the same arguments.
@@ -923,7 +924,7 @@ def train(source: Source, vocab_size: int) -> str:
 
 
 def _import_tokenizers() -> Any:
-  """The optional package, imported when it is needed."""
+  """Imports the optional package `tokenizers`."""
   try:
     import tokenizers
   except ImportError as error:

@@ -1,4 +1,5 @@
-"""Images of prompts: files, and what the families' processors make of them.
+"""Images of prompts: reading of files, and processors of model families.
 
-Knows NumPy and Pillow alone, so that worker processes start without JAX.
+The package imports only NumPy and Pillow, so that worker processes start
+without JAX.
 """

@@ -1,31 +1,31 @@
-"""What the processors of two kinds of families make of an image.
+"""Processors of images: resize an image and cut it into patches.
 
     processor = processors.from_folder("checkpoints/qwen2_5_vl")
     cut = processor.cut(pixels)           # patches, uint8, and their grids
-    processor.patches(cut)                # [patches, F] float32
+    processor.patches(cut.pixels)         # [patches, F] float32
     processor.placeholders(cut)           # the text in the place of the image
 
-"qwen": Qwen2-VL, Qwen2.5-VL and Qwen3-VL. An image keeps its proportions, is
-resized so that its sides are multiples of a merged patch and its area is within
-bounds, and is one grid of patches. Each patch is there twice, since the tower
-reads two frames at a time.
+There are two kinds:
 
-"idefics": Idefics3 and SmolVLM. An image is resized to a longest edge, cut into
-square tiles, and shown once more as a whole; each tile is a grid of its own.
+- "qwen": Qwen2-VL, Qwen2.5-VL and Qwen3-VL. An image keeps its proportions. It
+  is resized so that its sides are multiples of a merged patch and its area is
+  within bounds, and becomes one grid of patches. Each patch is there twice,
+  because the tower reads two frames at a time.
+- "idefics": Idefics3 and SmolVLM. An image is resized to a longest edge, cut
+  into square tiles, and shown once more as a whole; each tile is a grid of its
+  own.
 
-Patches lie as a tower reads them: block after block of merge × merge patches,
-row by row within a block and from block to block. A patch is (channel, row,
-column), for "qwen" (channel, frame, row, column).
+Patches are in the order of a tower: blocks of merge × merge patches, row by
+row, and row by row within a block. A patch is (channel, row, column), for
+"qwen" (channel, frame, row, column).
 
-The pixels are those of the processors of transformers that resize with Pillow,
-bit for bit. Those that resize with torchvision, its default, differ from them:
+The pixels equal those of the processors of transformers that resize with
+Pillow, bit for bit. Its default processors resize with torchvision, and differ:
 mostly by a level or two of 255 in one of two hundred pixels.
 
-The processor that a checkpoint's folder describes.
-
-Read are preprocessor_config.json, or what processor_config.json has under
-"image_processor", and the patches and the blocks of config.json where the
-former says nothing of them (Idefics3, SmolVLM).
+`from_folder` reads preprocessor_config.json, or the entry "image_processor" of
+processor_config.json. If these have no sizes of patches and blocks (Idefics3,
+SmolVLM), it reads them in config.json.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from grpo_jax.data.images import files
 from grpo_jax.data.images.files import BadImage
 
 KINDS = ("qwen", "idefics")
-# Longer sides make a tile of a single row; from transformers' `smart_resize`.
+# Largest ratio of the sides of an image; from transformers' `smart_resize`.
 MAX_RATIO = 200
-# Of "idefics": no side is longer, whatever the settings say.
+# Longest side of an image of "idefics", whatever the settings are.
 _MAX_SIDE = 4096
 
 
@@ -55,9 +55,11 @@ class PatchCut:
   """An image in patches, before its pixels are normalized.
 
   Attributes:
-    pixels: Of all patches, in the order of the tower: (channel, row, column).
+    pixels: Pixels of all patches in the order of the tower; those of a patch by
+      (channel, row, column).
     grids: Rows and columns of patches of each tile.
-    rows, columns: Of tiles, without the whole image; 0 where there is one grid.
+    rows, columns: Rows and columns of tiles, without the whole image; 0 if
+      there is a single grid.
   """
 
   pixels: np.ndarray  # [patches, 3 · patch · patch] uint8
@@ -68,22 +70,22 @@ class PatchCut:
 
 @dataclasses.dataclass(frozen=True)
 class Processor:
-  """How images become patches and placeholders.
+  """A processor of images: makes patches and placeholders.
 
   Attributes:
     kind: One of `KINDS`.
     patch: Pixels of a side of a patch.
     merge: Patches of a side of a block that becomes one token.
-    min_pixels, max_pixels: Of "qwen", of a resized image.
-    longest_edge: Of "idefics", of a resized image, in pixels.
-    tile: Of "idefics", pixels of a side of a tile.
-    splits: Of "idefics", whether there are tiles beside the whole image.
-    frames: How often each patch is there.
+    min_pixels, max_pixels: Bounds of the pixels of a resized image ("qwen").
+    longest_edge: Longest edge of a resized image, in pixels ("idefics").
+    tile: Pixels of a side of a tile ("idefics").
+    splits: Whether there are tiles beside the whole image ("idefics").
+    frames: Number of copies of each patch.
     resample: Pillow's number of the filter.
-    mean, std: Of each channel, after `scale`.
-    scale: Pixels are multiplied by it.
+    mean, std: Mean and standard deviation of each channel, after `scale`.
+    scale: Factor of the pixels.
     image_token: The text of a placeholder.
-    before, after: What stands around an image where no chat template writes it.
+    before, after: Text around an image that no chat template writes.
   """
 
   kind: str
@@ -112,7 +114,7 @@ class Processor:
       "patch": (self.patch, 1, 64),
       "merge": (self.merge, 1, 16),
       "frames": (self.frames, 1, 4),
-      "max_pixels": (self.max_pixels, 1, 2**26),  # Before the next.
+      "max_pixels": (self.max_pixels, 1, 2**26),  # The next line reads it.
       "min_pixels": (self.min_pixels, 1, self.max_pixels),
       "longest_edge": (self.longest_edge, 1, 2**13),
       "tile": (self.tile, 1, _MAX_SIDE),
@@ -146,10 +148,10 @@ class Processor:
     return 3 * self.frames * self.patch**2
 
   def size(self, height: int, width: int) -> tuple[int, int]:
-    """Height and width of an image after it was resized.
+    """Height and width of an image after resizing.
 
     Raises:
-      BadImage: Its sides are too different.
+      BadImage: The sides of the image are too different.
     """
     if self.kind == "qwen":
       return self._within_bounds(height, width)
@@ -177,7 +179,7 @@ class Processor:
     return tall, wide
 
   def _longest(self, height: int, width: int) -> tuple[int, int]:
-    """The size at which the longer side has the wanted length."""
+    """The size at which the longer side is `longest_edge`."""
     ratio = width / height
     if width >= height:
       width = self.longest_edge
@@ -205,7 +207,7 @@ class Processor:
     else:
       height = math.ceil(height / self.tile) * self.tile
       width = math.ceil(int(height * ratio) / self.tile) * self.tile
-    # A side that rounds to no pixel: transformers fails there.
+    # A side may round to 0 pixels, for which transformers fails.
     return max(height, self.tile), max(width, self.tile)
 
   def cut(
@@ -215,7 +217,7 @@ class Processor:
     """Resizes an image and cuts it into patches.
 
     Raises:
-      BadImage: Its sides are too different.
+      BadImage: The sides of the image are too different.
     """
     if self.kind == "qwen":
       resized = self._resized(image, *self.size(*image.shape[:2]))
@@ -262,7 +264,7 @@ class Processor:
     blocks = image.reshape(
       *(rows // merge, merge, patch), *(columns // merge, merge, patch), 3
     )
-    # Rows and columns of blocks, then of patches, then channel, row, column.
+    # Row and column of the block, then of the patch, then channel, row, column.
     ordered = blocks.transpose(0, 3, 1, 4, 6, 2, 5)
     return ordered.reshape(rows * columns, 3 * patch * patch)
 
@@ -278,9 +280,9 @@ class Processor:
 
   @functools.cached_property
   def _levels(self) -> np.ndarray:  # [3, 256] float32
-    """What becomes of the levels of each channel."""
-    # Rounded where transformers rounds: to float32 after scaling, and then with
-    # the mean and deviation in float32.
+    """Normalized values of the 256 levels of each channel."""
+    # Rounded where transformers rounds: to float32 after scaling; the mean and
+    # the deviation are float32 too.
     scaled = (np.arange(256, dtype=np.float64) * self.scale).astype(np.float32)
     mean = np.asarray(self.mean, np.float32)[:, None]
     std = np.asarray(self.std, np.float32)[:, None]
@@ -299,11 +301,11 @@ class Processor:
     return repeated.reshape(len(pixels), self.features)
 
   def num_tokens(self, grid: tuple[int, int]) -> int:
-    """Placeholders of a grid of patches."""
+    """Number of placeholders of a grid of patches."""
     return grid[0] * grid[1] // self.merge**2
 
   def placeholders(self, cut: PatchCut) -> str:
-    """The text that takes the place of an image's token."""
+    """The text of placeholders that replaces an image's token."""
     if self.kind == "qwen":
       return self.image_token * self.num_tokens(cut.grids[0])
     around, tokens = _AROUND, self.image_token * self.num_tokens(cut.grids[-1])
@@ -320,7 +322,7 @@ class Processor:
     return "\n".join([*lines, "", whole])
 
   def described(self) -> dict[str, Any]:
-    """Plain data, of which `Processor(**…)` makes the same one."""
+    """The fields as plain data, from which `remade` makes the processor."""
     return dataclasses.asdict(self)
 
 
@@ -328,7 +330,7 @@ _AROUND = "<fake_token_around_image>"
 
 
 def remade(described: dict[str, Any]) -> Processor:
-  """The processor of which `described` has told."""
+  """The processor with fields from `Processor.described`."""
   fields: dict[str, Any] = {
     name: tuple(value) if isinstance(value, list) else value
     for name, value in described.items()
@@ -336,13 +338,13 @@ def remade(described: dict[str, Any]) -> Processor:
   return Processor(**fields)
 
 
-# Names in files, without "Fast" at the end.
+# Names of processors in files, without "Fast" at the end.
 _QWEN = ("Qwen2VLImageProcessor", "Qwen3VLImageProcessor")
 _IDEFICS = ("Idefics3ImageProcessor", "SmolVLMImageProcessor")
-# OpenAI's CLIP, the default of Qwen's processor.
+# Those of OpenAI's CLIP, the default of Qwen's processor.
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
-# What `config.data.image_options` may say, by kind.
+# Keys that `config.data.image_options` may have, by kind.
 OPTIONS = {
   "qwen": ("min_pixels", "max_pixels"),
   "idefics": ("longest_edge", "tile", "splits"),
@@ -352,16 +354,16 @@ OPTIONS = {
 def from_folder(
   folder: str | pathlib.Path, options: Mapping[str, Any] | None = None
 ) -> Processor:
-  """The processor of a checkpoint.
+  """Reads the processor of a checkpoint.
 
   Args:
-    folder: Has the files of the processor.
-    options: Fields in the place of the files' own, as `OPTIONS` has them.
+    folder: Folder with the files of the processor.
+    options: Values that replace those of the files, with keys of `OPTIONS`.
 
   Raises:
     FileNotFoundError: There are no such files.
-    ValueError: They describe another processor, or one that is not followed
-      here; or an option is none, or out of range.
+    ValueError: The files describe a processor that is not supported; or an
+      option is unknown or out of range.
   """
   where = pathlib.Path(folder)
   ours = _settings(where)
@@ -411,7 +413,7 @@ def _settings(where: pathlib.Path) -> dict[str, Any]:
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
-  """The object in a JSON file; empty where there is no file."""
+  """Reads the object in a JSON file; {} if there is no file."""
   if not path.exists():
     return {}
   try:
@@ -437,7 +439,7 @@ def _norm(ours: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 def _edge(value: Any, name: str, usual: int) -> int:
-  """A length that a file gives as a number, or in a group."""
+  """Reads a length that a file has as a number or in a group."""
   if isinstance(value, Mapping):
     value = value.get(name)
   return usual if value is None else value
@@ -447,7 +449,7 @@ def _qwen(ours: Mapping[str, Any]) -> dict[str, Any]:
   size = ours.get("size") or {}
   least = _edge(size, "shortest_edge", _edge(size, "min_pixels", 56 * 56))
   most = _edge(size, "longest_edge", _edge(size, "max_pixels", 28 * 28 * 1280))
-  # Where a file has both, transformers lets these win.
+  # If a file has both, these win, as in transformers.
   return {
     "patch": ours.get("patch_size", 14),
     "merge": ours.get("merge_size", 2),

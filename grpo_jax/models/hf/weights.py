@@ -185,7 +185,7 @@ def pieces_of_leaf(
   first = config.num_dense_layers
   if of_tower or path.startswith("dense_layers/"):
     first = 0
-  path = path.removeprefix("dense_")  # Tensors are named by layer, not by stack.
+  path = path.removeprefix("dense_")  # Names of tensors have no stack.
   names = family.tensors[path]
   letters, tensor_axes = _layout(family, path, len(names))
   letters = letters[-(len(shape) - bool(stack)) :]
