@@ -57,9 +57,10 @@ def make_task(name: str, **options: Any) -> Task:
     **options: Arguments of that task's `make`.
 
   Raises:
-    KeyError: If the task or an option is unknown; names the known ones.
-    TypeError: If an option is of another kind than its default.
-    ValueError: If an option is out of range, or nothing is at the path.
+    KeyError: The task or an option is unknown; the message lists the known
+      ones.
+    TypeError: An option has another type than its default.
+    ValueError: An option is out of range, or there is nothing at the path.
   """
   if ":" in name:
     make = imports.load(name, "task")
@@ -104,7 +105,7 @@ def make_task(name: str, **options: Any) -> Task:
 
 
 def _made(task: Task) -> Task:
-  """What makes a task that is made already: it has no options."""
+  """The `make` of a ready task: returns it, and has no options."""
   return task
 
 

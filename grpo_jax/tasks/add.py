@@ -6,10 +6,10 @@ scratchpad the think span works from the right, one step per column,
     a + b + c = s2 s1 ;
 
 where c is the carry in and s2 s1 the column's sum in two digits. A sloppy
-teacher forgets carries: a structured mistake that a policy learns by imitation
-and that a verifier can repair. A wordy one ends its thought with letters, which
-say nothing: what is learnt of lengths is told apart from what is learnt of
-sums.
+teacher forgets carries: a structured mistake that a policy learns by imitation,
+and that training with a verifier can repair. A wordy teacher ends its thought
+with letters without a meaning, which separate what a policy learns of lengths
+from what it learns of sums.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def make(
 ) -> Task:
   """Makes the addition task.
 
-  Scores: "accuracy"; with the scratchpad also "process", the share of right
-  steps among those expected or written, whichever are more, and "consistency",
-  1 if the answer is the number that the working comes to, right or wrong.
+  Scores: "accuracy"; with the scratchpad also "process", the number of right
+  steps over the number of expected or written steps, whichever is larger, and
+  "consistency", 1 if the answer is the result of the working, right or wrong.
 
   Args:
     level: Digits of the longest operand, 1 to 8.
@@ -54,18 +54,19 @@ def make(
       shortest completions, `ANS EOS`.
     fixed_digits: Whether both operands have exactly `level` digits; otherwise
       each has 1 to `level`, equally likely.
-    teacher_slip: Probability with which the teacher writes another digit into
-      a column of the working than it goes on with, each independently: the
-      answer is then not what the working comes to, and may be right.
+    teacher_slip: Probability with which the teacher writes a wrong digit into a
+      column of the working, but continues with the right digit; each column
+      independently. Then the answer is not the result of the working, and may
+      be right.
     max_filler: Most letters a–z with which the teacher ends its thought, at
-      most 64. They are not judged. 0: none, and no think span but for the
+      most 64. They are not judged. 0: none, and no think span except for the
       scratchpad.
-    mean_filler: Of how many it writes, in letters: a geometric distribution
-      from 0 on, of which `max_filler` cuts off the end.
+    mean_filler: Mean number of these letters, of a geometric distribution from
+      0 on, which `max_filler` clips.
 
   Raises:
-    ValueError: If an option is out of range, or a scratchpad or filler without
-      tags.
+    ValueError: An option is out of range, or there is a scratchpad or filler
+      without tags.
   """
   # int32 holds sums of two 8-digit numbers.
   task_lib.check_range("add.make", "level", level, 1, 8)
@@ -165,7 +166,7 @@ def example(
 
 
 def _filler(rng: np.random.Generator, most: int, mean: float) -> list[int]:
-  """Letters that say nothing."""
+  """Draws letters without a meaning."""
   size = min(int(rng.geometric(1 / (1 + mean))) - 1, most)
   letters = rng.integers(vocab.NUM_LETTERS, size=size)
   return (vocab.LETTER_A + letters).tolist()
@@ -182,7 +183,7 @@ def _teach(
   working: list[int] = []
   answer, carry = 0, 0
   columns = max(len(str(a)), len(str(b)))
-  # Drawn whatever the probability, so that all teachers see the same problems.
+  # Always drawn, so that teachers of all probabilities see the same problems.
   forgets = rng.random(columns) < teacher_error
   slips = (rng.random(columns) < teacher_slip) * rng.integers(1, 10, columns)
   for k in range(columns):
@@ -198,7 +199,7 @@ def _teach(
 
 
 def _num_digits(x: jax.Array, most: int) -> jax.Array:  # [] -> [] int32
-  """Decimal digits of x >= 0, at least 1 and at most `most`."""
+  """Number of decimal digits of x >= 0, from 1 to `most`."""
   return 1 + (x >= 10 ** jnp.arange(1, most)).sum()
 
 
@@ -234,8 +235,8 @@ def _says(
   number: jax.Array,  # [] int32
   level: int,
 ) -> jax.Array:  # [] bool
-  """Whether the answer is a number, without leading zeros."""
-  # Without leading zeros a number has one spelling: compare the spellings.
+  """Returns True if the answer is this number, without leading zeros."""
+  # Without leading zeros a number has one spelling, so spellings are compared.
   spelling = _spelling(number, level)
   return (
     found.ok
@@ -264,11 +265,11 @@ def _worked_out(
   step_mask: jax.Array,  # [T] bool
   level: int,
 ) -> tuple[jax.Array, jax.Array]:  # [] int32, [] bool
-  """The number that the working comes to, and whether it comes to one.
+  """The result of the working, and a flag that is False if there is none.
 
-  Each step has to end in `= s2 s1 ;`, and there are 1 to `level` of them. The
-  number has the digits s1, from the right, and before them the last s2; how a
-  step came to its digits is not looked at.
+  There must be 1 to `level` steps, and each must end in `= s2 s1 ;`. The result
+  has the digits s1, from the right, and before them the last s2. The rest of a
+  step is not checked.
   """
   before = [jnp.roll(tokens, k) for k in (1, 2, 3)]  # [T] each
   one, ten = (x - vocab.DIGIT_0 for x in before[:2])
@@ -298,7 +299,7 @@ def step_scores(
   are no steps.
 
   Returns:
-    Scores in {0, 1} (0 where there is no step), and where steps end.
+    Scores in {0, 1} (0 where no step ends), and a mask of the ends of steps.
   """
   think = vocab.span(tokens, completion_mask, vocab.THINK, vocab.THINK_END)
   slots = jnp.arange(tokens.shape[0])  # [T]
@@ -360,7 +361,7 @@ def verify_numpy(
   scratchpad: bool,
   tags: bool,
 ) -> dict[str, float]:
-  """Twin of `verify`: reads the number and adds."""
+  """Twin of `verify`, which reads the number and adds."""
   a, b = (int(x) for x in extras["operands"])
   completion = vocab.words(tokens, completion_mask)
   text = "".join(vocab.answer_words(completion, tags) or [])
@@ -395,7 +396,7 @@ def step_scores_numpy(
   completion_mask: np.ndarray,  # [T] bool
   extras: Mapping[str, np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:  # [T] float32, [T] bool
-  """Twin of `step_scores`: splits the working at `;` and adds by hand."""
+  """Twin of `step_scores`, which splits the working at `;` and adds."""
   scores = np.zeros(len(tokens), np.float32)
   step_mask = np.zeros(len(tokens), bool)
   completion = vocab.words(tokens, completion_mask)

@@ -1,7 +1,7 @@
-"""Closing brackets: what is open is closed in the reverse order.
+"""Closing brackets: open brackets are closed in the reverse order.
 
-Prompt `BOS ( [ ] { =`, a walk over brackets in which at least one stays open;
-answer the closing brackets of what is open, the last one first: `} )`. A
+Prompt `BOS ( [ ] { =`, a walk over brackets that leaves at least one open;
+answer the closing brackets of the open ones, the last one first: `} )`. A
 teacher in error closes them in the order in which they were opened.
 """
 
@@ -31,8 +31,8 @@ def make(
 ) -> Task:
   """Makes the bracket task.
 
-  Scores: "accuracy"; "position", the share of places with the right closer, of
-  the longer of answer and gold.
+  Scores: "accuracy"; "position", the share of places with the right closer,
+  relative to the longer of answer and gold.
 
   Args:
     max_len: Most brackets of a prompt, 1 to 64.
@@ -42,7 +42,7 @@ def make(
       shortest completions, `ANS EOS`.
 
   Raises:
-    ValueError: If an option is out of range.
+    ValueError: An option is out of range.
   """
   task_lib.check_range("bracket.make", "max_len", max_len, 1, 64)
   task_lib.check_range("bracket.make", "max_depth", max_depth, 1, _MAX_DEPTH)
@@ -82,7 +82,7 @@ def example(
   """Draws one problem; see `Task.example`. Extras: prefix [max_len], padded."""
 
   def sample(rng: np.random.Generator) -> list[int]:
-    """A walk that leaves something open."""
+    """Draws a walk that leaves a bracket open."""
     while True:
       length = int(rng.integers(1, max_len + 1))
       walk: list[int] = []
@@ -110,7 +110,7 @@ def example(
 
 
 def _closers(walk: list[int]) -> list[int]:
-  """The closers of what is open at the end of a walk, the last one first."""
+  """Closers of the brackets that a walk leaves open, the last one first."""
   stack: list[int] = []
   for token in walk:
     if token in OPENERS:
@@ -165,7 +165,7 @@ def verify_numpy(
   *,
   tags: bool,
 ) -> dict[str, float]:
-  """Twin of `verify`: deletes pairs from the text until none is left."""
+  """Twin of `verify`, which deletes pairs from the text until none is left."""
   text = vocab.decode(extras["prefix"])
   while (shorter := _without_pairs(text)) != text:
     text = shorter

@@ -26,7 +26,7 @@ def make(length: int = 3) -> Task:
     length: Letters per prompt, 1 to 64.
 
   Raises:
-    ValueError: If the length is out of range.
+    ValueError: The length is out of range.
   """
   task_lib.check_range("copy.make", "length", length, 1, 64)
   return Task(
@@ -82,7 +82,7 @@ def verify_numpy(
   completion_mask: np.ndarray,  # [T] bool
   extras: Mapping[str, np.ndarray],
 ) -> dict[str, float]:
-  """Twin of `verify`: reads the letters and compares one by one."""
+  """Twin of `verify`, which compares letters one by one."""
   gold = vocab.decode(extras["answer"])
   completion = vocab.words(tokens, completion_mask)
   answer = vocab.answer_words(completion, tags=False) or []

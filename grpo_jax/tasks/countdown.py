@@ -3,15 +3,15 @@
 Prompt `BOS a , b , c : t =`, answer `n op n op n` with `op` among + - *, each
 given number exactly once, evaluated strictly from left to right.
 
-A problem with few solutions is a hard one: of `2 , 3 , 4 : 20 =` there are two,
-`2+3*4` and `3+2*4`. `make` draws problems by how many there are, so
+A problem with few solutions is hard: `2 , 3 , 4 : 20 =` has two, `2+3*4` and
+`3+2*4`. `make` draws problems by the number of their solutions, so
 
     config.data.task_options = {"max_solutions": 1}
 
-is a hard split of the task, and `num_solutions([2, 3, 4], 20)` counts them.
+is a hard split of the task. `num_solutions([2, 3, 4], 20)` counts solutions.
 
-A completion may think better of it where `last_answer` is on: then the last
-answer between tags counts, and others before it do not matter.
+With `last_answer` a completion may correct itself: the last answer between tags
+counts, and answers before it are ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from grpo_jax.tasks.task import Example, Extras, Solution, Task
 
 OPERATORS = (vocab.PLUS, vocab.MINUS, vocab.TIMES)
 MAX_TARGET = 99
-# Numbers -> the most solutions that a problem has: of 1, 3, 4, 6 : 6 with four.
+# Number of given numbers -> the most solutions that a problem has. With four,
+# 1, 3, 4, 6 : 6 has them.
 MOST_SOLUTIONS = {2: 2, 3: 12, 4: 46}
 
 
@@ -54,15 +55,15 @@ def make(
       with operators drawn at random, which rarely reach the target.
     tags: Whether the answer stands in `<answer> </answer>`; False gives the
       shortest completions, `ANS EOS`.
-    min_solutions: Fewest solutions of a problem, 1 to the most that one has:
-      2, 12 and 46 with two, three and four numbers.
+    min_solutions: Fewest solutions of a problem, from 1 to the most that a
+      problem has: 2, 12 and 46 with two, three and four numbers.
     max_solutions: Most solutions of a problem, `min_solutions` to 46.
-    last_answer: Whether the last answer counts of a completion with several;
-      otherwise such a completion is wrong. Needs tags.
+    last_answer: Whether the last answer of a completion with several answers
+      counts; otherwise such a completion is wrong. Needs tags.
 
   Raises:
-    ValueError: If an option is out of range, or if a split has no problem with
-      so many solutions.
+    ValueError: An option is out of range, or a split has no problem with so
+      many solutions.
   """
   task_lib.check_range("countdown.make", "num_numbers", num_numbers, 2, 4)
   most = MOST_SOLUTIONS[num_numbers]
@@ -138,7 +139,7 @@ def example(
   for operator, x in zip(operators, numbers[1:], strict=True):
     answer += [OPERATORS[operator], vocab.DIGIT_0 + x]
   prompt = [vocab.BOS]
-  for x in rng.permutation(numbers):  # The given order says nothing.
+  for x in rng.permutation(numbers):  # The order does not give a hint.
     prompt += [vocab.DIGIT_0 + int(x), vocab.COMMA]
   prompt[-1] = vocab.COLON
   prompt += [*vocab.number(target), vocab.EQUALS]
@@ -156,9 +157,10 @@ def example(
 def _solved(
   rng: np.random.Generator, num_numbers: int, fits: Container[int]
 ) -> tuple[list[int], list[int], int]:
-  """Draws numbers, operators and the target which they reach.
+  """Draws numbers, operators and the target that they reach.
 
-  `fits` has how many solutions there may be; some problem has to have so many.
+  `fits` has the allowed numbers of solutions; some problem must have one of
+  them.
   """
   while True:
     numbers = rng.integers(1, 10, size=num_numbers).tolist()
@@ -179,7 +181,7 @@ def solution(extras: Mapping[str, np.ndarray], *, tags: bool) -> Solution:
   """The first solution by the order of numbers, then of + - *.
 
   Args:
-    extras: Of the problem.
+    extras: Extras of the problem.
     tags: As in `make`.
   """
   numbers = tuple(sorted(np.asarray(extras["numbers"]).tolist()))
@@ -189,7 +191,7 @@ def solution(extras: Mapping[str, np.ndarray], *, tags: bool) -> Solution:
 
 @functools.cache
 def _first_solution(numbers: tuple[int, ...], target: int) -> tuple[int, ...]:
-  """Ids of an answer; every problem has one."""
+  """Ids of the first right answer; every problem has one."""
   signs = itertools.product(OPERATORS, repeat=len(numbers) - 1)
   tried = itertools.product(itertools.permutations(numbers), signs)
   for (first, *others), operators in tried:
@@ -207,17 +209,17 @@ def _first_solution(numbers: tuple[int, ...], target: int) -> tuple[int, ...]:
 
 
 def num_solutions(numbers: Iterable[int], target: int) -> int:
-  """How many answers `verify` takes for right, without their tags.
+  """Number of answers that `verify` accepts.
 
-  Answers are different if they are written differently: 2 + 3 and 3 + 2 are
-  two, and 2 + 2 is one, whichever 2 comes first. All n! · 3^(n−1) are tried.
+  Answers differ if their texts differ: 2 + 3 and 3 + 2 are two answers, and
+  2 + 2 is one, whichever 2 comes first. All n! · 3^(n−1) are tried.
 
   Args:
-    numbers: Of the problem, each from 1 to 9, in any order; at most 4.
-    target: Of the problem, 1 to 99.
+    numbers: Numbers of the problem, each from 1 to 9, in any order; at most 4.
+    target: Target of the problem, 1 to 99.
 
   Raises:
-    ValueError: If there are other numbers.
+    ValueError: There are other numbers.
   """
   given = tuple(sorted(numbers))
   if not 2 <= len(given) <= 4 or not set(given) <= {*range(1, 10)}:
@@ -230,7 +232,7 @@ def num_solutions(numbers: Iterable[int], target: int) -> int:
 
 @functools.cache  # There are 705 sets of numbers.
 def _solutions(numbers: tuple[int, ...]) -> collections.Counter[int]:
-  """Target -> how many solutions it has with these numbers."""
+  """Maps each target to the number of its solutions with these numbers."""
   orders = np.array(sorted(set(itertools.permutations(numbers))))  # [A, n]
   values = orders[:, :1]  # [A, 3^i] after number i, from 0 on.
   for x in np.split(orders[:, 1:], orders.shape[1] - 1, axis=1):
@@ -240,7 +242,7 @@ def _solutions(numbers: tuple[int, ...]) -> collections.Counter[int]:
 
 
 def _check_problems(num_numbers: int, fits: range) -> None:
-  """Raises ValueError unless each split has a problem with such a count."""
+  """Raises ValueError unless each split has a problem that fits."""
   problems = (
     [*numbers, target]
     for numbers in itertools.combinations_with_replacement(
@@ -277,7 +279,7 @@ def verify(
   answer = vocab.content(tokens, found, size)  # [2n - 1]
   used = answer[0::2] - vocab.DIGIT_0  # [n]
   operators = answer[1::2]  # [n - 1]
-  # Other tokens give numbers outside 1..9, which no problem has.
+  # Other tokens give numbers outside 1..9, which are in no problem.
   same_numbers = (jnp.sort(used) == numbers).all()
   value = used[0]
   for operator, x in zip(operators, used[1:], strict=True):
@@ -304,7 +306,7 @@ def verify_numpy(
   tags: bool,
   of_several: bool = False,
 ) -> dict[str, float]:
-  """Twin of `verify`: a pocket calculator."""
+  """Twin of `verify`, which works like a pocket calculator."""
   completion = vocab.words(tokens, completion_mask)
   text = "".join(vocab.answer_words(completion, tags, of_several) or [])
   if not re.fullmatch(r"[0-9]([-+*][0-9])*", text):

@@ -1,8 +1,8 @@
-"""What environments have in common.
+"""The end of a step, which environments in the graph have in common.
 
-`types.Environment` says what one is. It knows token ids, and nothing of models,
-prompts or samplers: the rollout samples an action, steps, and writes the
-observation behind it as tokens that are not trained.
+`types.Environment` has the interface. An environment uses token ids, and no
+models, prompts or samplers: the rollout samples an action, calls `step`, and
+writes the observation after the action as tokens that are not trained.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ def settle(
   new: PyTree,
   turn: Turn,
 ) -> tuple[PyTree, Turn]:
-  """Ends a step: nothing happens after the end, nothing is read at the end.
+  """Keeps the state after the end of an episode, and masks its observation.
 
   Args:
     over: Whether the episode was over before the step.
     old: State before the step.
-    new: State after it, if the episode was not over.
+    new: State after the step, if the episode was not over.
     turn: The turn, if the episode was not over.
 
   Returns:
-    What `Environment.step` returns; slots without a token hold 0, the pad id.
+    A result for `Environment.step`. After the end, and at the end, there is no
+    observation; slots without a token hold 0, the pad id.
   """
   done = over | turn.done
   mask = turn.mask & ~done

@@ -4,14 +4,15 @@ The prompt is `BOS` and the first observation, and every observation is
 
     <obs> c r , c r , c r : h </obs>
 
-column and row of agent, key and door, from the upper left, and whether the
-agent has the key; the key's place stays in it once it is taken. An action is
-one token: u, d, l or r moves by a cell, g takes the key of this cell, all else
-does nothing. Coming to the door with the key is worth 1 and ends the episode.
+column and row of agent, key and door, from the upper left, and 1 if the agent
+has the key, else 0; the key's place stays in the observation after the key is
+taken. An action is one token: u, d, l or r moves by a cell, g takes the key of
+this cell, and any other token does nothing. To reach the door with the key is
+worth 1 and ends the episode.
 
-Three cells are walls, and moves into them or out of the room do nothing. They
-are not in the observation: what is not seen must be felt. Problems that need
-more than the twelve turns there are, or that walls make unsolvable, are not
+Three cells are walls, and moves into them or out of the room do nothing. The
+walls are not in the observation: the policy must find them by moving. Problems
+that need more than the twelve turns, or that walls make unsolvable, are not
 drawn.
 
 With `tabular` there is one room, in which episodes begin anywhere,
@@ -22,11 +23,11 @@ With `tabular` there is one room, in which episodes begin anywhere,
     . . # . .
     # . D . #
 
-and an observation is one token of its own for each cell, without and with the
-key: `<31:0>` is column 3, row 1, no key. What to do depends on it alone, so a
-policy is a table of 50 rows, which a model of one layer whose `sliding_window`
-is 1 can be: it sees the last token and nothing before it. The first 64 tokens,
-and so the actions, are those of all tasks.
+and each cell, without and with the key, has an observation of a single token:
+`<31:0>` is column 3, row 1, no key. The best action depends on it alone, so a
+policy is a table of 50 rows. A model of one layer whose `sliding_window` is 1
+can be such a table: it sees only the last token. The first 64 tokens, and so
+the actions, are those of all tasks.
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ UP, DOWN, LEFT, RIGHT, GRAB = vocab.encode("udlrg")
 ACTIONS = (UP, DOWN, LEFT, RIGHT, GRAB)
 # Letter -> change of column and row.
 MOVES = {"u": (0, -1), "d": (0, 1), "l": (-1, 0), "r": (1, 0)}
-# What `tabular` observes, at the place that `state_id` has.
+# Observations of `tabular`, by `state_id`.
 STATES = tuple(
   f"<{cell % SIZE}{cell // SIZE}:{h}>"
   for cell in range(NUM_CELLS)
   for h in (0, 1)
 )
-# Key, door and walls of the one room that it has.
+# Key, door and walls of the only room of `tabular`.
 _KEY, _DOOR, _WALLS = 2, 22, [17, 20, 24]
 
 
@@ -72,12 +73,12 @@ def make(teacher_error: float = 0.0, tabular: bool = False) -> Task:
   key was taken.
 
   Args:
-    teacher_error: Probability, at each turn, with which the teacher does
-      anything, instead of the next step of a shortest path.
-    tabular: Whether there is one room, and one token for each state of it.
+    teacher_error: Probability, at each turn, with which the teacher takes a
+      random action instead of the next step of a shortest path.
+    tabular: Whether there is one room, and one token for each of its states.
 
   Raises:
-    ValueError: If the option is out of range.
+    ValueError: The option is out of range.
   """
   task_lib.check_range("grid.make", "teacher_error", teacher_error, 0.0, 1.0)
   states = STATES if tabular else ()
@@ -119,8 +120,8 @@ def example(
 ) -> Example:
   """Draws one problem; see `Task.example`.
 
-  Extras: agent, key, door [], walls [3]; all cells. Rooms that differ only in
-  what the prompt does not show, the walls, share a split.
+  Extras: agent, key, door [], walls [3]; all are cells. Rooms that differ only
+  in the walls, which the prompt does not show, share a split.
   """
   sample = _sample_start if tabular else _sample
   agent, key, door, walls = task_lib.draw(
@@ -170,14 +171,14 @@ def _sample(rng: np.random.Generator) -> tuple[int, int, int, list[int]]:
 def _sample_start(
   rng: np.random.Generator,
 ) -> tuple[int, int, int, list[int]]:
-  """Draws where the one room is entered; it can be solved from everywhere."""
+  """Draws the first cell in the only room; it can be solved from every cell."""
   taken = {_KEY, _DOOR, *_WALLS}
   agent = int(rng.choice([x for x in range(NUM_CELLS) if x not in taken]))
   return agent, _KEY, _DOOR, _WALLS
 
 
 def _neighbours(cell: int) -> dict[str, int]:
-  """Letter of a move -> the cell where it leads, inside the room."""
+  """Maps letters of moves to the cells that they reach inside the room."""
   row, column = divmod(cell, SIZE)
   return {
     letter: (row + dy) * SIZE + column + dx
@@ -190,7 +191,7 @@ _NEIGHBOURS = [_neighbours(cell) for cell in range(NUM_CELLS)]
 
 
 def _distances(goal: int, walls: Sequence[int]) -> dict[int, int]:
-  """Moves from each cell to the goal; without those that cannot reach it."""
+  """Number of moves from each cell to the goal; only cells that reach it."""
   distances = {goal: 0}
   queue = collections.deque([goal])
   while queue:
@@ -203,7 +204,7 @@ def _distances(goal: int, walls: Sequence[int]) -> dict[int, int]:
 
 
 def _next_action(cell: int, distances: Mapping[int, int]) -> int:
-  """A step of a shortest path, or taking the key at its end."""
+  """The next move of a shortest path, or taking the key at its end."""
   if not distances[cell]:
     return GRAB
   nearer = (
@@ -218,7 +219,7 @@ def _next_action(cell: int, distances: Mapping[int, int]) -> int:
 
 
 class GridState(NamedTuple):
-  """One episode; places are cells."""
+  """The state of an episode; places are cells."""
 
   agent: jax.Array  # [] int32
   key: jax.Array  # [] int32
@@ -287,7 +288,7 @@ def step(
 
 
 def _observation(state: GridState) -> jax.Array:  # [12] int32
-  """What the policy sees of a state."""
+  """The observation of a state, as token ids."""
 
   def place(cell: jax.Array) -> list[jax.Array]:
     return [vocab.DIGIT_0 + cell % SIZE, vocab.DIGIT_0 + cell // SIZE]
@@ -316,7 +317,10 @@ def scores(state: GridState) -> dict[str, jax.Array]:
 
 
 def state_id(state: GridState) -> jax.Array:  # [] int32
-  """cell * 2 + h, below 2 * NUM_CELLS; exact within one problem."""
+  """Number of a state: cell * 2 + h, below 2 * NUM_CELLS.
+
+  It is exact within one problem.
+  """
   return state.agent * 2 + state.has_key
 
 
@@ -382,7 +386,7 @@ def replay_numpy(
   *,
   tabular: bool,
 ) -> tuple[list[PlainTurn], dict[str, float]]:
-  """An episode on the host; see `Task.replay_numpy`."""
+  """Replays an episode on the host; see `Task.replay_numpy`."""
   del start  # Nothing is random.
   room = PlainRoom(extras, tabular)
   return [room.act(action) for action in actions], room.scores()

@@ -1,10 +1,10 @@
 """A guard between a policy and its tools, for environments in the graph.
 
-Every action is looked at in two stages: rules with a high recall flag it, and
-of what they flag a judge confirms the bad. A confirmed call is not executed:
-the environment gets an empty action, the policy reads a dummy observation, and
-the episode goes on. The tokens of the blocked call stay the policy's own and
-are trained.
+Every action is checked in two stages: rules with a high recall flag it, and a
+judge confirms which flagged actions are bad. A confirmed call is not executed:
+the environment receives an empty action, the policy reads a dummy observation,
+and the episode continues. The tokens of the blocked call remain the policy's
+own and are trained.
 
 `rewards/agents/interceptor.py` is the same for tools that are Python functions.
 """
@@ -35,22 +35,22 @@ OUTCOMES = (
 
 @dataclasses.dataclass(frozen=True)
 class InterceptorTask:
-  """Which actions are not executed, and what happens instead.
+  """An interceptor of actions: rules, a judge, and the effect of a block.
 
   Attributes:
-    rules: Functions (tokens [A], mask [A]) -> [] bool; one that says True
-      flags the action. Empty actions are never flagged, and without rules
-      nothing is.
-    judge: (tokens [A], mask [A], state) -> [] bool, whether a flagged action
-      is bad; `state` is the environment's. None confirms all that is flagged.
+    rules: Functions (tokens [A], mask [A]) -> [] bool; a rule that returns True
+      flags the action. Empty actions are never flagged, and without rules no
+      action is.
+    judge: (tokens [A], mask [A], state) -> [] bool, True if a flagged action is
+      bad; `state` is the environment's. None confirms all flagged actions.
     dummy: Ids that the policy reads instead of an observation.
     abort: Whether a block ends the episode instead.
-    penalty: λ >= 0, taken from the reward of a blocked action.
-    label: None, or (tokens [A], mask [A]) -> [] bool: the truth about an
-      action, to count right and wrong decisions with.
+    penalty: λ >= 0, subtracted from the reward of a blocked action.
+    label: None, or (tokens [A], mask [A]) -> [] bool, the true label of an
+      action, with which right and wrong decisions are counted.
 
   Raises:
-    ValueError: If the penalty is negative.
+    ValueError: The penalty is negative.
 
   Source: GLM-5.2's recipe, which publishes neither rates nor the reward of
   blocked calls: the penalty is ours, and 0 by default.
@@ -72,7 +72,7 @@ class InterceptorTask:
 
 
 class Guarded(NamedTuple):
-  """An environment's state with the events of the episode."""
+  """The state of a guarded environment, with counts of the episode's events."""
 
   inner: PyTree
   over: jax.Array  # [] bool
@@ -82,13 +82,13 @@ class Guarded(NamedTuple):
 def guard(
   environment: Environment, interceptor: InterceptorTask
 ) -> Environment:
-  """Puts an interceptor before an environment.
+  """Guards an environment with an interceptor.
 
-  The scores get the numbers of actions of the episode that were flagged,
-  judged (flagged, and there is a judge) and blocked; with labels also those
-  of right and wrong decisions, where a block is a positive. Rates, precision
-  and recall are quotients of their sums over episodes. In the graph the judge
-  is computed for every row, and asked only about flagged ones.
+  The scores also have the numbers of the episode's actions that were flagged,
+  judged (flagged, and there is a judge) and blocked; with labels also the
+  numbers of right and wrong decisions, where a block is a positive. Rates,
+  precision and recall are quotients of their sums over episodes. The judge is
+  computed for every row in the graph, but used only for flagged actions.
   """
   dummy = np.zeros(
     max(environment.max_observation_len, len(interceptor.dummy)), np.int32

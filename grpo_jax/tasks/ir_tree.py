@@ -1,13 +1,14 @@
-"""Rules in words become expressions: `qmin3andybelow7` → `(a(gq3)(ly7))`.
+"""Translating rules into expressions: `qmin3andybelow7` → `(a(gq3)(ly7))`.
 
 Prompt `BOS` and a sentence of one of twelve templates, `=`. The answer is an
-expression, a list that begins with an operator: `g` (at least) and `l` (below)
-compare an attribute, a letter that no word of a template has, with a digit; `a`
-(and), `o` (or) and `n` (not) combine. Four templates are not trained on. They
-say something new with known words.
+expression, a list that begins with an operator. `g` (at least) and `l` (below)
+compare an attribute with a digit; an attribute is a letter that no word of a
+template has. `a` (and), `o` (or) and `n` (not) combine expressions. Four
+templates are not trained on: they combine known words in new ways.
 
-An expression is a tree, so an answer that is not right may still be near: in
-tokens, or in nodes. P4IR's rewards for regulations as code, on a small scale.
+An expression is a tree, so a wrong answer may still be near the right one, in
+tokens or in nodes. The scores are P4IR's rewards for regulations as code, on a
+small scale.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ GOLD_LEN = max(len(target) for _, target in _ALL)  # Tokens.
 GOLD_NODES = max(
   len(re.findall(r"\w", target)) for _, target in _ALL
 )  # Of the largest tree.
-# Longer answers are not read; the longest right one has `GOLD_LEN` tokens.
+# Longer answers are not read; the longest right answer has `GOLD_LEN` tokens.
 ANSWER_LEN = 20
 _SWAPPED = {"g": "l", "l": "g"}
 
@@ -60,22 +61,22 @@ def make(teacher_error: float = 0.0, num_lessons: int = 0) -> Task:
   """Makes the task of rules.
 
   Scores: "accuracy"; "parses", 1 if the answer is an expression; "tree", 1
-  minus the edit distance of the two trees in units of the larger one, and 0 if
-  the answer does not parse; "token", the same of the tokens. All of them are 1
-  for the right answer and for no other. Answers of more than 20 tokens are not
-  read and have 0.
+  minus the edit distance of the two trees over the size of the larger tree, and
+  0 if the answer does not parse; "token", the same for the tokens. "accuracy",
+  "tree" and "token" are 1 for the right answer only. Answers of more than 20
+  tokens are not read and score 0.
 
-  Half of the test problems are of the templates that are not trained on; they
-  are the domain "unseen", and all others "seen".
+  Half of the test problems have templates that are not trained on; they are the
+  domain "unseen", and all others "seen".
 
   Args:
-    teacher_error: Probability with which the teacher takes one comparison for
-      the other, at each of them.
-    num_lessons: So many different problems are in supervised lessons; 0: as
-      many as are asked for.
+    teacher_error: Probability with which the teacher confuses a comparison with
+      the other one, at each comparison.
+    num_lessons: Number of different problems in supervised lessons; 0: no
+      limit.
 
   Raises:
-    ValueError: If an option is out of range.
+    ValueError: An option is out of range.
   """
   caller = "ir_tree.make"
   task_lib.check_range(caller, "teacher_error", teacher_error, 0.0, 1.0)
@@ -83,7 +84,7 @@ def make(teacher_error: float = 0.0, num_lessons: int = 0) -> Task:
   draw = functools.partial(example, teacher_error=teacher_error)
 
   def lesson(rng: np.random.Generator, split: str) -> Example:
-    """One of a few examples."""
+    """Draws one of `num_lessons` examples."""
     return draw(np.random.default_rng(rng.integers(num_lessons)), split)
 
   return Task(
@@ -105,10 +106,10 @@ def make(teacher_error: float = 0.0, num_lessons: int = 0) -> Task:
 
 
 class StageRule(NamedTuple):
-  """One problem.
+  """A problem: a template, with attributes and digits.
 
   Attributes:
-    template: Its number; those held out come last.
+    template: Number of the template; held-out templates come last.
     names: The attributes x and y.
     digits: The digits 1 and 2.
   """
@@ -118,7 +119,7 @@ class StageRule(NamedTuple):
   digits: str
 
   def filled(self, text: str) -> str:
-    """A text of a template with the attributes and digits of this rule."""
+    """Fills a text of a template with the attributes and digits."""
     return text.translate(str.maketrans("xy12", self.names + self.digits))
 
 
@@ -141,7 +142,7 @@ def example(
 
   rule = task_lib.draw(rng, split, sample, identity)
   words, target = (rule.filled(text) for text in _ALL[rule.template])
-  # Drawn whatever the probability: all teachers see the same problems.
+  # Always drawn, so that teachers of all probabilities see the same problems.
   slips = iter(rng.random(2) < teacher_error)
   taught = re.sub(
     "[gl]", lambda x: _SWAPPED[x[0]] if next(slips) else x[0], target
@@ -179,7 +180,7 @@ def verify(
     edits.levenshtein(said, size, gold, gold_size), size, gold_size
   )
   by_node = near(edits.tree_distance(tree, wanted), tree.size, wanted.size)
-  by_node = jnp.maximum(by_node, 0)  # All of both may have to go.
+  by_node = jnp.maximum(by_node, 0)  # The distance may be the sum of both.
   scores = {
     "accuracy": by_token == 1,
     "parses": parses,
@@ -190,7 +191,7 @@ def verify(
 
 
 class _Parser(NamedTuple):
-  """What is known after some tokens: nodes, and lists that are open."""
+  """State of the parser after some tokens: nodes, and open lists."""
 
   tree: edits.EditTree
   heads: jax.Array  # [N] int32, labels of the open lists.
@@ -205,16 +206,17 @@ def parsed(
   size: jax.Array,  # [] int32
   num_nodes: int,
 ) -> tuple[edits.EditTree, jax.Array]:  # [] bool
-  """Reads an expression: one list, `( atom item* )`, of letters and digits.
+  """Parses an expression: one list, `( atom item* )`, of letters and digits.
 
   Args:
-    tokens: The first `size` of them are read.
-    size: Their number.
-    num_nodes: Nodes that there is room for.
+    tokens: Token ids.
+    size: Number of tokens that are read.
+    num_nodes: Most nodes of the tree.
 
   Returns:
-    The tree, in which a list is a node with its first atom as the label; and
-    whether it is one. If not, the tree has no nodes.
+    The tree, in which a list is a node with its first atom as the label; and a
+    flag that is False if the tokens are not an expression. Then the tree has no
+    nodes.
   """
   nothing = jnp.zeros(num_nodes, jnp.int32)
   zero = jnp.zeros((), jnp.int32)
@@ -229,12 +231,12 @@ def parsed(
     is_atom = (token >= vocab.DIGIT_0) & (token < vocab.DIGIT_0 + 10)
     is_atom |= (token >= vocab.LETTER_A) & (token < vocab.VOCAB_SIZE)
     fits = (opens | closes | is_atom) & (is_atom | ~at.begins)
-    # Everything is inside of one list, which the first token opens.
+    # All tokens are inside one list, which the first token opens.
     fits &= jnp.where(opens, (at.depth > 0) | (tree.size == 0), at.depth > 0)
     inner = at.depth - 1
     is_leaf = is_atom & ~at.begins
     new = tree.size
-    node = jnp.where(is_leaf | closes, new, num_nodes)  # Or dropped.
+    node = jnp.where(is_leaf | closes, new, num_nodes)  # Else out of bounds.
     label = jnp.where(closes, at.heads[inner], token)
     first = jnp.where(closes, at.starts[inner], new)
     after = _Parser(
@@ -268,7 +270,7 @@ def verify_numpy(
   completion_mask: np.ndarray,  # [T] bool
   extras: Mapping[str, np.ndarray],
 ) -> dict[str, float]:
-  """Twin of `verify`: reads nested tuples, and compares by recursion."""
+  """Twin of `verify`, which compares nested tuples by recursion."""
   words = vocab.words(tokens, completion_mask)
   said = vocab.answer_words(words, tags=True)
   scores = dict.fromkeys(("accuracy", "parses", "tree", "token"), 0.0)
@@ -289,20 +291,20 @@ def verify_numpy(
   return scores
 
 
-Nested = tuple[str, tuple["Nested", ...]]  # A label, and what is below it.
+Nested = tuple[str, tuple["Nested", ...]]  # A label, and its children.
 
 
 def nested(words: list[str]) -> Nested | None:
-  """An expression as nested tuples; None if it is none."""
+  """Parses words to nested tuples; None if they are not an expression."""
   try:
     tree, rest = _nested(words)
-  except IndexError:  # It ends too early.
+  except IndexError:  # The words end too early.
     return None
   return None if rest or tree is None or words[0] != "(" else tree
 
 
 def _nested(words: list[str]) -> tuple[Nested | None, list[str]]:
-  """The expression that words begin with, and what comes after it."""
+  """Splits words into their first expression and the words after it."""
   if words[0] != "(":
     return ((words[0], ()) if words[0].isalnum() else None), words[1:]
   label, rest = words[1], words[2:]
@@ -321,7 +323,7 @@ def _count(forest: tuple[Nested, ...]) -> int:
 
 @functools.lru_cache(maxsize=1 << 16)
 def forest_distance(a: tuple[Nested, ...], b: tuple[Nested, ...]) -> int:
-  """Edits between ordered forests, by what becomes of the last roots."""
+  """Edit distance of ordered forests, by recursion over the last roots."""
   if not a or not b:
     return _count(a or b)
   (*others, (label, below)), (*rest, (name, under)) = a, b
@@ -336,7 +338,7 @@ def forest_distance(a: tuple[Nested, ...], b: tuple[Nested, ...]) -> int:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _edits(a: tuple[str, ...], b: tuple[str, ...]) -> int:
-  """Edits between sequences, by what becomes of the last elements."""
+  """Edit distance of sequences, by recursion over the last elements."""
   if not a or not b:
     return len(a or b)
   return min(

@@ -1,23 +1,23 @@
-"""A fact at the start, a long chain of distractors, a question at the end.
+"""Memory: facts at the start, a long chain of distractors, a final question.
 
 The prompt is `BOS <obs> k : v , .. </obs>`: letters with their digits. Step 0
-answers it and the next ones answer distractors, with one token, where `;` is
-expected and worth nothing. The last step answers
+answers the prompt and the next steps answer distractors, each with one token;
+`;` is expected, and is worth no reward. The last step answers
 
     <obs> k ? </obs>    with    <answer> v </answer> EOS
 
 and alone decides the reward. So a chain of n steps is n actions. An EOS before
-the question is a wrong token like any other, and ends nothing.
+the question is a wrong token like any other, and does not end the episode.
 
-A context does not hold the chain: every so many steps the policy writes a
-summary, and what it left out of it is gone (`types.Compaction`). The
-teacher's summary is `k : v , .. </sum>`.
+A context does not hold the chain. After every `every` steps the policy writes a
+summary, and facts that are not in the summary are lost (`types.Compaction`).
+The teacher's summary is `k : v , .. </sum>`.
 
-Distractors are one letter. The form `<obs> w : d </obs>` takes 6 tokens a step
-with its answer, so that 24 steps need 144; with one letter it is 2, and 24
-steps, a prompt of 6 and a summary fit 64. Contexts after a compaction begin
-with a summary and the kept steps: with summaries of up to 8 tokens 71 are
-needed, with 4, the length of the teacher's, 64 are enough.
+A distractor is one letter: a step has 2 tokens, and 24 steps, a prompt of 6 and
+a summary fit 64 tokens. The long form `<obs> w : d </obs>` takes 6 tokens a
+step with its answer, so that 24 steps need 144. Contexts after a compaction
+begin with a summary and the kept steps: they need 71 tokens with summaries of
+up to 8 tokens, and 64 with summaries of 4, the length of the teacher's.
 """
 
 from __future__ import annotations
@@ -56,29 +56,31 @@ def make(
   """Makes the chain.
 
   The reward is 1 for the right answer. Scores: "accuracy"; "semicolons", the
-  share of right answers to distractors, of all there are.
+  share of right answers to the prompt and to all distractors.
 
   Args:
     num_steps: n, actions of an episode, 8 to 256.
     num_facts: F, letters with digits, 1 to 8; the question is about one.
-    num_digits: Digits that a fact may have, 2 to 10; guessing is right once in
-      so many times.
+    num_digits: Number of different digits of facts, 2 to 10; a guess is right
+      once in so many times.
     every: Steps between two compactions, 2 to num_steps - 1.
-    keep_turns: Steps that a context keeps of the one before, 0 to every - 1.
+    keep_turns: Steps that a context keeps of the context before, 0 to
+      every - 1.
     max_summary_len: Most tokens of a summary, `</sum>` included, 4F to 64.
-    summaries: "trained"; "frozen", which the policy writes and is not trained
-      on; or "dropped", which the next context does not begin with, so that
-      the fact is out of reach.
-    brief: Whether a distractor is one letter, or `<obs> w : d </obs>`, where w
-      is none of the letters of the facts.
-    compaction: Whether contexts are compacted; otherwise one holds the chain,
-      and what is said above of contexts and summaries is not read.
-    teacher_error: Probability with which a summary of the teacher has digits
-      drawn at random; without compaction, its answer. It answers what its
-      context says, so 1.0 is as good as guessing.
+    summaries: "trained"; "frozen": the policy writes summaries and is not
+      trained on them; or "dropped": the next context does not begin with the
+      summary, so that the facts are lost.
+    brief: Whether a distractor is one letter; else it is `<obs> w : d </obs>`,
+      where w is not a letter of the facts.
+    compaction: Whether contexts are compacted; otherwise one context holds the
+      chain, and `every`, `keep_turns`, `max_summary_len` and `summaries` are
+      not read.
+    teacher_error: Probability with which a summary of the teacher has random
+      digits; without compaction, its answer. It answers from its context, so
+      1.0 is as good as guessing.
 
   Raises:
-    ValueError: If an option is out of range.
+    ValueError: An option is out of range.
   """
   caller = "memchain.make"
   if summaries not in SUMMARIES:
@@ -145,15 +147,16 @@ def make(
 
 
 def example(rng: np.random.Generator, split: str, *, contexts: Any) -> Example:
-  """The first context of an episode; see `Task.example`.
+  """Draws the first context of an episode; see `Task.example`.
 
-  Extras: letters [F], digits [F] (ids), query [] (which of them is asked for).
+  Extras: letters [F], digits [F] (ids), query [] (index of the letter in the
+  question).
   """
   return contexts(rng, split)[0]
 
 
 def lesson(rng: np.random.Generator, split: str, *, contexts: Any) -> Example:
-  """Any context of an episode; see `Task.lesson`."""
+  """Draws any context of an episode; see `Task.lesson`."""
   made = contexts(rng, split)
   return made[int(rng.integers(len(made)))]
 
@@ -161,7 +164,7 @@ def lesson(rng: np.random.Generator, split: str, *, contexts: Any) -> Example:
 def _environment(
   num_steps: int, num_digits: int, per_step: int, brief: bool
 ) -> Environment:
-  """What answers the policy: distractors, and at last the question."""
+  """The environment, which shows distractors, and at last the question."""
   return Environment(
     max_turns=num_steps,
     max_action_len=ANSWER_LEN,
@@ -186,11 +189,11 @@ def _compactions(
   max_summary_len: int,
   summaries: str,
 ) -> tuple[Compaction | None, int, int]:
-  """When contexts are replaced; slots of prompts and of completions, tokens."""
+  """The compaction, and slots of prompts and completions, tokens."""
   max_compactions = (num_steps - 1) // every
   later_prompt_len = 2 + max_summary_len + keep_turns * per_step
-  # Contexts end with `<sum>` and a summary, the last one with the question, in
-  # the place of a distractor, and its answer.
+  # Contexts end with `<sum>` and a summary. The last context ends with the
+  # question, which replaces a distractor, and the answer.
   ending_len = 1 + max_summary_len
   first_len = 1 + (every - 1) * per_step + ending_len
   middle_len = every * per_step + ending_len if max_compactions > 1 else 0
@@ -221,7 +224,7 @@ def _distractors(
   num_digits: int,
   brief: bool,
 ) -> list[list[int]]:
-  """What the policy will hear before the question, but for the facts."""
+  """Draws the observations between the facts and the question."""
   others = np.setdiff1d(vocab.LETTER_A + np.arange(vocab.NUM_LETTERS), letters)
   drawn = zip(
     rng.choice(others, size=count).tolist(),
@@ -249,7 +252,7 @@ def teach(
   brief: bool,
   teacher_error: float,
 ) -> list[Example]:
-  """The contexts of one episode of the teacher, in order."""
+  """Plays an episode of the teacher; returns its contexts in order."""
 
   def random_digits() -> list[int]:
     return (vocab.DIGIT_0 + rng.integers(num_digits, size=num_facts)).tolist()
@@ -262,8 +265,8 @@ def teach(
     rng,
     split,
     sample,
-    # Letters alone: with their digits, the digits that a letter never has in
-    # training would be those that it has in the test.
+    # Letters alone. With digits in the identity, the digits that a letter never
+    # has in training would be those that it has in the test.
     identity=lambda facts: sorted(facts[0]),
   )
   query = int(rng.integers(num_facts))
@@ -276,8 +279,8 @@ def teach(
   heard.append([vocab.OBS, letters[query], vocab.QUESTION, vocab.OBS_END])
 
   def recalled() -> list[int]:
-    """The digits of the context, or others."""
-    guess = random_digits()  # Drawn by all teachers: they see one problem.
+    """The digits in the context, or random digits."""
+    guess = random_digits()  # Always drawn: all teachers see the same problem.
     is_lost = bool(made) and not keeps_summary
     return guess if is_lost or rng.random() < teacher_error else believed
 
@@ -330,7 +333,7 @@ def teach(
 
 
 def _facts(letters: Sequence[int], digits: Sequence[int]) -> list[int]:
-  """`k : v , k : v`."""
+  """Writes facts: `k : v , k : v`."""
   ids: list[int] = []
   for letter, digit in zip(letters, digits, strict=True):
     ids += [vocab.COMMA] * bool(ids) + [letter, vocab.COLON, digit]
@@ -341,14 +344,15 @@ def _facts(letters: Sequence[int], digits: Sequence[int]) -> list[int]:
 
 
 class MemchainState(NamedTuple):
-  """One episode.
+  """The state of an episode.
 
   Attributes:
     question: The last observation, padded.
-    answer: What to say then.
-    distractors: The observations before it, padded; the first answers action 0.
-    turn: Actions so far.
-    semicolons: Distractors that were answered well, and the facts.
+    answer: The right answer to the question.
+    distractors: The observations before the question, padded; the first follows
+      action 0.
+    turn: Number of actions so far.
+    semicolons: Number of right answers to the facts and to distractors.
     right: Whether the answer was right.
   """
 
@@ -375,7 +379,7 @@ def reset(
   letters = vocab.LETTER_A + jax.random.randint(
     letter_key, size, 0, vocab.NUM_LETTERS - len(known)
   )
-  # The i-th of the letters that are not those of the facts.
+  # The i-th of the letters that are not in the facts.
   for letter in jnp.sort(known):
     letters = letters + (letters >= letter)
   digits = vocab.DIGIT_0 + jax.random.randint(digit_key, size, 0, num_digits)
@@ -454,7 +458,7 @@ def scores(state: MemchainState) -> dict[str, jax.Array]:
 
 
 def action_len(state: MemchainState) -> jax.Array:  # [] int32
-  """One token, and four where the question is answered."""
+  """Length of the next action: 4 for the answer to the question, else 1."""
   asked = state.turn == state.distractors.shape[0] + 1
   return jnp.where(asked, ANSWER_LEN, 1)
 
@@ -467,7 +471,7 @@ def replay_numpy(
   start: MemchainState,
   actions: Sequence[Sequence[int]],
 ) -> tuple[list[PlainTurn], dict[str, float]]:
-  """An episode on the host; see `Task.replay_numpy`."""
+  """Replays an episode on the host; see `Task.replay_numpy`."""
   facts = dict(
     zip(
       vocab.decode(extras["letters"]),
@@ -476,7 +480,7 @@ def replay_numpy(
     )
   )
   letter = vocab.decode(extras["letters"])[int(extras["query"])]
-  # What is said, and the words that should answer it. The facts stand in the
+  # Observations, and the words that should answer them. The facts are in the
   # prompt.
   said = ["", *(vocab.decode(row) for row in start.distractors)]
   script = [(text, [";"]) for text in said]

@@ -1,8 +1,8 @@
-"""Several tasks as one: each problem is of one of them, its domain.
+"""Several tasks as one; the task of a problem is its domain.
 
-Prompts of different tasks look different, so that a policy sees which one it
-is asked. The verifier of a problem is that of its own task; a score that its
-task does not have does not apply (NaN).
+Prompts of different tasks look different, so that a policy sees which task it
+is given. The verifier of a problem is that of its own task; scores that the
+task does not have are NaN.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import numpy as np
 
 from grpo_jax.tasks.task import Example, Extras, Task
 
-# What tasks have to agree in, because a policy has one vocabulary.
+# Fields in which tasks must agree, because a policy has one vocabulary.
 _SHARED = ("vocab_size", "pad_id", "bos_id", "end_ids")
 
 
 def make(parts: Mapping[str, Task]) -> Task:
-  """The task that has the problems of several; its own draws are uniform.
+  """Makes a task of the problems of several; its own draws are uniform.
 
   Args:
-    parts: By the name of the domain. The number of a domain is its place.
+    parts: Tasks by the name of the domain. The number of a domain is its index.
 
   Raises:
-    ValueError: A task has an environment, or tokens of its own.
+    ValueError: A task has an environment, or another vocabulary.
   """
   first, *others = parts.values()
   for name, part in parts.items():
@@ -73,10 +73,10 @@ def make(parts: Mapping[str, Task]) -> Task:
 
 
 def problems(parts: Mapping[str, Task]) -> dict[str, Task]:
-  """The tasks with the extras that the verifier of the mixture reads.
+  """The tasks, with the extras that the verifier of the mixture reads.
 
-  Those of the others are there too, and 0: all prompts of a batch have arrays
-  of the same names and shapes.
+  The extras of the other tasks are there too, as zeros, because all prompts of
+  a batch have arrays of the same names and shapes.
   """
   empty: dict[str, np.ndarray] = {}
   for name, part in parts.items():
@@ -154,7 +154,7 @@ def _step_scores(
   completion_mask: jax.Array,  # [T] bool
   extras: Extras,
 ) -> tuple[jax.Array, jax.Array]:  # [T] float32, [T] bool
-  """Judges steps of tasks that have them; others have no steps."""
+  """Judges steps, for problems of tasks that have step scores."""
   scores = jnp.zeros(tokens.shape, jnp.float32)
   ends = jnp.zeros(tokens.shape, bool)
   for number, (name, part) in enumerate(parts.items()):

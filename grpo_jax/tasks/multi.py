@@ -4,11 +4,10 @@ Prompt `BOS l_1 .. l_n =`, completion
 
     <think> W* </think> <answer> the letters in ascending order </answer> EOS
 
-The thought helps nobody. It is judged all the same: by its length, and by how
-polite it is, which here means how much of it is the letter `z`. Politeness has
-numbers twenty times as large as the others, so it decides a reward that is
-their sum. The teacher's thoughts are letters at random: of any length, rarely
-polite.
+The thought does not help, but is judged: by its length, and by its politeness,
+which here is the share of the letter `z`. Politeness has numbers twenty times
+as large as the other scores, so it decides a reward that is their sum. The
+teacher's thoughts are random letters, of any length and rarely polite.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from grpo_jax.tasks import task as task_lib
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.tasks.task import Example, Extras, Task
 
-LENGTH_UNIT = 8  # Tokens of thought that cost as much as a right answer pays.
-LOUDNESS = 20.0  # What a thought pays that is polite in every token.
+LENGTH_UNIT = 8  # Tokens of thought that cost as much as a right answer earns.
+LOUDNESS = 20.0  # Score of a thought that is polite in every token.
 _POLITE = vocab.LETTER_A + vocab.NUM_LETTERS - 1  # z
 _HALF = vocab.NUM_LETTERS // 2  # Letters a–m.
 
@@ -48,17 +47,18 @@ def make(
     politeness: 20 × the share of `z` among them, in [0, 20].
     first_half: The share of the letters a–m among them.
 
-  Where a completion does not follow the grammar, n is the number of all its
-  tokens, so that a missing tag is not brief, and both shares are 0. They are 0
-  of an empty thought, too.
+  If a completion does not follow the grammar, n is the number of all its
+  tokens, so that a missing tag does not look brief, and both shares are 0. The
+  shares of an empty thought are 0 too.
 
   Args:
     min_len: Fewest letters to sort, at least 2.
     max_len: Most letters, at most 64.
-    num_letters: The first so many letters of the alphabet occur, 2 to 26.
-    min_thought: Tokens of the teacher's shortest thought, at least 0. A thought
-      without any is brief and not polite: brevity and politeness are at odds
-      there, and nowhere else.
+    num_letters: Number of letters, the first of the alphabet, that occur, 2 to
+      26.
+    min_thought: Tokens of the teacher's shortest thought, at least 0. An empty
+      thought is brief and not polite: only there do brevity and politeness
+      conflict.
     max_thought: Tokens of its longest thought, at most 64; all lengths in
       between are equally likely.
     teacher_error: Probability with which the teacher sorts descending.
@@ -66,7 +66,7 @@ def make(
       are letters from a to y, equally likely.
 
   Raises:
-    ValueError: If an option is out of range.
+    ValueError: An option is out of range.
   """
   sorting = sort.make(min_len, max_len, num_letters, teacher_error)
   task_lib.check_range("multi.make", "max_thought", max_thought, 0, 64)
@@ -106,7 +106,7 @@ def example(
 ) -> Example:
   """Draws one problem; see `Task.example`. Extras: answer [max_len], padded."""
   lesson = sorting.example(rng, split)
-  # Drawn whatever the probability, so that all teachers see the same problems.
+  # Always drawn, so that teachers of all probabilities see the same problems.
   size = int(rng.integers(min_thought, max_thought + 1))
   is_polite = rng.random(max_thought) < teacher_polite
   letters = vocab.LETTER_A + rng.integers(
@@ -146,7 +146,7 @@ def verify_numpy(
   completion_mask: np.ndarray,  # [T] bool
   extras: Mapping[str, np.ndarray],
 ) -> dict[str, float]:
-  """Twin of `verify`: reads the thought word by word."""
+  """Twin of `verify`, which reads the thought word by word."""
   completion = vocab.words(tokens, completion_mask)
   thought = vocab.thought_words(completion)
   judged = thought or []

@@ -1,17 +1,17 @@
-"""Nim: two players take stones from heaps, and who takes the last one wins.
+"""Nim: two players take stones from heaps; who takes the last stone wins.
 
 The prompt is `BOS` and the first observation, and every observation is
 
     <obs> n_1 n_2 .. n_h </obs>
 
-the stones that each heap has. An action is two tokens, heap and number: `b2`
-takes two stones from the second heap. Who makes no such move, or takes more
-than there is, has lost.
+the numbers of stones of the heaps. An action is two tokens, heap and number:
+`b2` takes two stones from the second heap. A player whose action is not such a
+move, or takes more stones than there are, loses.
 
-Seat 0 is the policy that is trained; the other player is whoever sits in seat
-1. Either may begin. A position is won, for the player who is to move, if the
-bitwise sum of its heaps is not 0: then there is a move to a position where it
-is 0, and no move leads from there to another such one.
+Seat 0 is the policy that is trained, and seat 1 the opponent. Either may begin.
+The player to move can win if the bitwise sum (XOR) of the heaps is not 0: then
+a move makes the sum 0, and from a position with sum 0 every move makes it
+nonzero.
 """
 
 from __future__ import annotations
@@ -39,19 +39,20 @@ def make(
 ) -> Task:
   """Makes the game.
 
-  The reward is 1 for a game that is won. Scores: "accuracy", 1 if the policy
-  played without a fault: it moved, always as the rules say, and never gave a
-  won position away; "won"; "legal", 1 if all its actions were moves. A fault is
-  one whoever the opponent is, and "won" depends on how good that is.
+  The reward is 1 for a game that the policy wins. Scores: "accuracy", 1 if the
+  policy played without a fault: it moved, only by legal moves, and never left a
+  position that it could win to the opponent; "won"; "legal", 1 if all its
+  actions were legal moves. Faults do not depend on the opponent; "won" depends
+  on the opponent's strength.
 
   Args:
     num_heaps: h, 2 to 4.
-    max_stones: Of a heap at the beginning, 4 to 9.
+    max_stones: Most stones of a heap at the beginning, 4 to 9.
     teacher_error: Probability, at each turn, with which the teacher, who plays
-      both seats, makes any move instead of a winning one.
+      both seats, makes a random move instead of a winning move.
 
   Raises:
-    ValueError: If an option is out of range.
+    ValueError: An option is out of range.
   """
   task_lib.check_range("nim.make", "num_heaps", num_heaps, 2, 4)
   task_lib.check_range("nim.make", "max_stones", max_stones, 4, 9)
@@ -106,8 +107,8 @@ def example(
 ) -> Example:
   """Draws one problem; see `Task.example`.
 
-  Extras: heaps [num_heaps]; seat [], who begins. Games that differ in who
-  begins, or in the order of the heaps, share a split.
+  Extras: heaps [num_heaps]; seat [], the first player. Games that differ only
+  in the first player, or in the order of the heaps, share a split.
   """
   *heaps, seat = task_lib.draw(
     rng,
@@ -125,7 +126,7 @@ def example(
   done = False
   while not done:
     move = _winning_move(game.heaps)
-    # Drawn whatever the probability, so that all teachers see the same games.
+    # Always drawn, so that teachers of all probabilities see the same games.
     errs, other = rng.random() < teacher_error, _any_move(rng, game.heaps)
     action = other if errs or move is None else move
     answered, _, done = game.act(vocab.encode(action))
@@ -142,7 +143,7 @@ def example(
 def _sample(
   rng: np.random.Generator, num_heaps: int, max_stones: int
 ) -> list[int]:
-  """Draws heaps, of which at least two have stones, and who begins."""
+  """Draws heaps, at least two of them with stones, and the first player."""
   while True:
     heaps = rng.integers(max_stones + 1, size=num_heaps).tolist()
     seat = int(rng.integers(2))
@@ -151,7 +152,7 @@ def _sample(
 
 
 def _any_move(rng: np.random.Generator, heaps: Sequence[int]) -> str:
-  """A move, each of those that there are equally likely."""
+  """Draws a legal move; all legal moves are equally likely."""
   moves = [
     f"{chr(ord('a') + heap)}{count}"
     for heap, size in enumerate(heaps)
@@ -161,7 +162,7 @@ def _any_move(rng: np.random.Generator, heaps: Sequence[int]) -> str:
 
 
 def _winning_move(heaps: Sequence[int]) -> str | None:
-  """The first move after which the bitwise sum is 0; None if there is none."""
+  """The first move that makes the bitwise sum 0; None if no move does."""
   total = functools.reduce(operator.xor, heaps)
   for heap, size in enumerate(heaps):
     if (left := size ^ total) < size:
@@ -173,14 +174,14 @@ def _winning_move(heaps: Sequence[int]) -> str | None:
 
 
 class NimState(NamedTuple):
-  """One game."""
+  """The state of a game."""
 
   heaps: jax.Array  # [num_heaps] int32
   mover: jax.Array  # [] int32, the seat that is to move
   turn: jax.Array  # [] int32
-  moved: jax.Array  # [] bool, the policy, at least once
-  legal: jax.Array  # [] bool, all that it did
-  faulty: jax.Array  # [] bool, something of it
+  moved: jax.Array  # [] bool, the policy has moved
+  legal: jax.Array  # [] bool, all actions of the policy were legal
+  faulty: jax.Array  # [] bool, an action of the policy was a fault
   over: jax.Array  # [] bool
   won: jax.Array  # [] bool
 
@@ -202,7 +203,7 @@ def reset(key: jax.Array, extras: Extras) -> NimState:
 
 
 def _is_won(heaps: jax.Array) -> jax.Array:  # [h] -> [] bool
-  """Whether the player who is to move can win."""
+  """Returns True if the player who is to move can win."""
   return functools.reduce(jnp.bitwise_xor, list(heaps)) != 0
 
 
@@ -239,7 +240,7 @@ def step(
 
 
 def scores(state: NimState) -> dict[str, jax.Array]:
-  """What a game was worth; see `make` for the names."""
+  """Judges a game; see `make` for the names."""
   found = {
     "accuracy": state.moved & ~state.faulty,
     "won": state.won,
@@ -249,12 +250,12 @@ def scores(state: NimState) -> dict[str, jax.Array]:
 
 
 def seat(state: NimState) -> jax.Array:  # [] int32
-  """Who is to move; see `Environment.seat`."""
+  """The seat that is to move; see `Environment.seat`."""
   return state.mover
 
 
 def state_id(state: NimState, *, base: int) -> jax.Array:  # [] int32
-  """Heaps as digits, and who is to move; exact."""
+  """Number of a state: heaps as digits, and the seat to move; exact."""
   number = state.mover
   for size in list(state.heaps):
     number = number * base + size
@@ -323,7 +324,7 @@ def replay_numpy(
   start: Any,
   actions: Sequence[Sequence[int]],
 ) -> tuple[list[PlainTurn], dict[str, float]]:
-  """A game on the host; see `Task.replay_numpy`."""
+  """Replays a game on the host; see `Task.replay_numpy`."""
   del start  # Nothing is random.
   game = PlainGame(extras)
   return [game.act(action) for action in actions], game.scores()

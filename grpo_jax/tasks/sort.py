@@ -30,10 +30,10 @@ def make(
 ) -> Task:
   """Makes the sorting task.
 
-  Scores, all 0 where the answer is not properly ended:
+  Scores, all 0 if the answer is not properly ended:
     accuracy: 1 if the answer is the sorted letters.
-    position: Share of places with the right letter, of the longer of answer
-      and gold.
+    position: Share of places with the right letter, relative to the longer of
+      answer and gold.
     ascending: Share of neighbours in the answer that are letters in ascending
       order; 0 below two tokens. Can be hacked: `aaaa` scores 1.
     f1: F1 of the answer's tokens against the letters, order ignored.
@@ -41,7 +41,8 @@ def make(
   Args:
     min_len: Fewest letters, at least 2.
     max_len: Most letters, at most 64.
-    num_letters: The first so many letters of the alphabet occur, 2 to 26.
+    num_letters: Number of letters, the first of the alphabet, that occur, 2 to
+      26.
     teacher_error: Probability with which the teacher sorts descending.
     tags: Whether the answer stands in `<answer> </answer>`; False gives the
       shortest completions, `ANS EOS`.
@@ -49,7 +50,7 @@ def make(
       which makes it wrong.
 
   Raises:
-    ValueError: If an option is out of range.
+    ValueError: An option is out of range.
   """
   task_lib.check_range("sort.make", "max_len", max_len, 2, 64)
   task_lib.check_range("sort.make", "min_len", min_len, 2, max_len)
@@ -104,7 +105,7 @@ def example(
   letters = task_lib.draw(rng, split, sample, identity=list)
   wrong = bool(rng.random() < teacher_error)
   taught = sorted(letters, reverse=wrong)
-  # Drawn last, and only then: others see the same problems as ever.
+  # Drawn last, and only if set: other teachers see the same problems as before.
   if teacher_marks and rng.random() < teacher_marks:
     taught.append(vocab.HASH)
   return Example(
@@ -123,7 +124,7 @@ def _letter_counts(
   tokens: jax.Array,  # [N] int32
   present: jax.Array,  # [N] bool
 ) -> jax.Array:  # [26] int32
-  """How often each letter occurs among the tokens present."""
+  """Counts each letter among the tokens that are present."""
   letters = vocab.LETTER_A + jnp.arange(vocab.NUM_LETTERS)
   return (present[:, None] & (tokens[:, None] == letters)).sum(axis=0)
 
@@ -170,13 +171,13 @@ def verify_numpy(
   *,
   tags: bool,
 ) -> dict[str, float]:
-  """Twin of `verify`: on lists of letters."""
+  """Twin of `verify`, on lists of letters."""
   gold = list(vocab.decode(extras["answer"]))
   completion = vocab.words(tokens, completion_mask)
   answer = vocab.answer_words(completion, tags) or []
   matches = sum(x == y for x, y in zip(answer, gold, strict=False))
   neighbours = list(itertools.pairwise(answer))
-  # Letters are the only tokens that `isalpha`; tags have brackets.
+  # Only letters are `isalpha`; tags have brackets.
   ascending = sum((x + y).isalpha() and x <= y for x, y in neighbours)
   common = collections.Counter(answer) & collections.Counter(gold)
   return {

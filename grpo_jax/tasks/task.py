@@ -1,8 +1,8 @@
-"""What a task is: a generator of problems, and a verifier or an environment.
+"""The type of tasks: a generator of problems, and a verifier or environment.
 
-Each file of this folder has `make(...)`, which returns a `Task`. Problems are
-divided into training and test by a hash of the problem itself, so that a test
-problem never occurs in training, whatever the seeds.
+The file of each task has `make(...)`, which returns a `Task`. A hash of the
+problem itself divides problems into training and test, so that a test problem
+never occurs in training, whatever the seeds.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from grpo_jax.types import Compaction, Environment, Extras, Images, PyTree
 Instance = TypeVar("Instance")
 
 SPLITS = ("train", "test")
-# A split holds about 10% of the problems or more; 10,000 misses in a row mean
-# that it holds none.
+# A split has about 10% of the problems or more; 10,000 misses in a row mean
+# that it has none.
 _MAX_DRAWS = 10_000
-_NUM_CHECKED = 8  # Problems of each split that `check` looks at.
+_NUM_CHECKED = 8  # Problems of each split that `check` draws.
 
 
 class Example(NamedTuple):
@@ -30,15 +30,15 @@ class Example(NamedTuple):
 
   Attributes:
     prompt: Token ids, from the begin token on; n <= max_prompt_len.
-    completion: What the teacher writes, end token included; m <=
+    completion: Token ids of the teacher's text, end token included; m <=
       max_completion_len. The teacher may be wrong, the extras never are.
-    extras: What the verifier needs; the same names and shapes for every
+    extras: Data for the verifier, with the same names and shapes for every
       example of a task.
     observed: True on tokens of the completion that the environment or a
-      compaction wrote: they are read, not imitated. None if there are none,
-      which is for tasks without an environment; with one, the completion ends
-      where its context ends, and not always with an end token.
-    images: What the prompt shows, as NumPy arrays without the axis of prompts;
+      compaction wrote: they are read, not imitated. None for tasks without an
+      environment. With an environment the completion ends where its context
+      ends, and not always with an end token.
+    images: Images of the prompt, as NumPy arrays without the axis of prompts;
       the same shapes for every example of a task. None: prompts are tokens.
   """
 
@@ -50,10 +50,10 @@ class Example(NamedTuple):
 
 
 class Solution(NamedTuple):
-  """One right answer to a problem, of which there may be several.
+  """A right answer to a problem, which may have several.
 
   Attributes:
-    answer: Token ids of it alone, without tags.
+    answer: Token ids of the answer alone, without tags.
     completion: Token ids of a whole right completion, end token included.
   """
 
@@ -62,7 +62,7 @@ class Solution(NamedTuple):
 
 
 class PlainTurn(NamedTuple):
-  """An `environment.Turn` on the host, as the twins write it."""
+  """A turn on the host, as the twins of environments return it."""
 
   observation: list[int]  # [] at the end.
   reward: float
@@ -82,20 +82,20 @@ class Task:
   Attributes:
     name: Key in `TASKS`.
     vocab_size: V.
-    pad_id: Fills empty slots.
+    pad_id: Id that fills empty slots.
     bos_id: First token of each prompt.
     end_ids: Tokens that end a completion.
     max_prompt_len: S, tokens of the longest prompt.
     max_completion_len: T, tokens of the longest right completion, end token
-      included; with an environment of the longest that a context can hold, in
-      which observations count.
+      included. With an environment, tokens of the longest completion that a
+      context can hold, observations included.
     example: (rng: np.random.Generator, split: "train" | "test") -> Example;
-      the same rng state gives the same example. Its prompt is where a rollout
-      begins.
+      the same rng state gives the same example. A rollout begins with its
+      prompt.
     verify: (tokens [T] int32, completion_mask [T] bool, extras) ->
       {name: [] float32}, in graph. "accuracy" is 0 or 1 and always there; the
-      others are dense shares in [0, 1], but for `multi`, which is about
-      objectives of different sizes.
+      other scores are dense shares in [0, 1], except those of `multi`, which
+      has objectives of different sizes.
     verify_numpy: The same on the host, written independently; tests compare.
     encode: (text) -> ids; ValueError if a piece is not in the vocabulary.
     decode: (ids) -> readable text.
@@ -103,20 +103,20 @@ class Task:
       (scores [T] float32 in {0, 1}, step_mask [T] bool), in graph: judges
       each step of the working at the slot where the step ends.
     step_scores_numpy: The same on the host, written independently.
-    right_answer: None, or (extras) -> [A] int32, in graph: what a right
-      completion has between its tags, followed by padding.
-    solution: None, or (extras) -> Solution, on the host: always the same one of
-      a problem, whatever its teacher has written.
-    environment: None for a single turn.
-    compaction: None if an episode fits one context.
+    right_answer: None, or (extras) -> [A] int32, in graph: the tokens of a
+      right completion between its tags, followed by padding.
+    solution: None, or (extras) -> Solution, on the host: always the same
+      solution of a problem, whatever its teacher has written.
+    environment: The environment; None for a single turn.
+    compaction: The compaction of contexts; None if an episode fits one context.
     lesson: None, or as `example`, but of any context of an episode, for a
-      supervised warm start: contexts after a compaction begin elsewhere than
-      rollouts do.
+      supervised warm start: contexts after a compaction do not begin with the
+      prompt of a rollout.
     domains: Names of the domains of problems, by the number `domain` in their
       extras; empty if they have none.
     replay_numpy: None, or (extras, start, actions) -> (turns, scores): an
       episode of the environment on the host, written independently. `start`
-      is the state that `reset` gave; each action is a list of ids.
+      is the state that `reset` returned; each action is a list of ids.
   """
 
   name: str
@@ -162,12 +162,12 @@ class Task:
 
 
 def split_of(identity: Sequence[int]) -> str:
-  """The split that a problem belongs to: "test" for 13 of 128 hash values.
+  """The split of a problem: "test" for 13 of 128 hash values.
 
   Args:
-    identity: Numbers in [0, 2^32) that say which problem it is. Problems that
-      one could solve by remembering the other (a + b and b + a) should share
-      it.
+    identity: Numbers in [0, 2^32) that identify the problem. Problems should
+      have the same identity if one could be solved by remembering the other
+      (a + b and b + a).
   """
   value = 2166136261
   for x in identity:
@@ -187,7 +187,7 @@ def draw(
   """Samples problems until one belongs to the split.
 
   Raises:
-    ValueError: If the split is unknown, or if none of 10,000 problems is in it.
+    ValueError: The split is unknown, or none of 10,000 problems is in it.
   """
   if split not in SPLITS:
     raise ValueError(
@@ -204,14 +204,14 @@ def draw(
 
 
 def check(task: Task) -> None:
-  """Looks at the ids of a task and at its first problems.
+  """Checks the ids of a task, and some of its problems.
 
-  An id outside the vocabulary would read another row of a table, and no error
-  comes of that.
+  An id outside the vocabulary would read another row of a table without an
+  error.
 
   Raises:
-    ValueError: One of them is not what `Task` and `Example` say; the message
-      has the task's name.
+    ValueError: An id or a problem does not meet `Task` and `Example`; the
+      message has the task's name.
   """
 
   def wrong(what: str, needed: str) -> ValueError:
@@ -248,7 +248,7 @@ def check(task: Task) -> None:
         what = f"problem {number} of the split {split!r}: its"
         try:
           made = draw(np.random.default_rng(number), split)
-        except Exception as error:  # Of any kind: it is the user's program.
+        except Exception as error:  # A user's program may raise any exception.
           raise wrong(
             f"{what} example fails with {error} ({type(error).__name__})",
             "is a tasks.Example",
@@ -308,7 +308,7 @@ def check(task: Task) -> None:
 def _alone(id_: Any) -> np.ndarray:  # [1], if it is one
   try:
     return np.array([id_])
-  except ValueError:  # Of lists of different lengths.
+  except ValueError:  # Raised for lists of different lengths.
     return np.array([id_], object)
 
 

@@ -1,11 +1,11 @@
-"""Judging whether letters are sorted: what a judge of the task `sort` learns.
+"""Judging answers to the task `sort`: lessons for a judge of that task.
 
-Prompt `BOS l_1 .. l_n = c_1 .. c_m ?`, a problem of `sort` and somebody's
-answer; completion `y EOS` where the answer is right, else `n EOS`. It is what a
-judge with the rubric "{prompt}{completion}?" reads.
+Prompt `BOS l_1 .. l_n = c_1 .. c_m ?`, a problem of `sort` and an answer;
+completion `y EOS` if the answer is right, else `n EOS`. A judge with the rubric
+"{prompt}{completion}?" reads the same prompt.
 
-A teacher in error makes a judge that is wrong in one way: it takes the reverse
-order for the right one, or whatever ends with `#`.
+A teacher in error makes a judge with one fault: it accepts the reverse order as
+right, or any answer that ends with `#`.
 """
 
 from __future__ import annotations
@@ -41,13 +41,15 @@ def make(
   Args:
     min_len: Fewest letters, at least 2.
     max_len: Most letters, at most 64.
-    num_letters: The first so many letters of the alphabet occur, 2 to 26.
+    num_letters: Number of letters, the first of the alphabet, that occur, 2 to
+      26.
     marks: Probability that an answer ends with `#`, which makes it wrong.
-    belief: What the teacher takes for right: the "truth"; letters sorted in
-      "reverse"; or the truth and whatever has "marks".
+    belief: Answers that the teacher accepts: "truth", the right ones;
+      "reverse", letters in reverse order; "marks", the right ones and all that
+      end with `#`.
 
   Raises:
-    ValueError: If an option is out of range.
+    ValueError: An option is out of range.
   """
   task_lib.check_range("verdict.make", "max_len", max_len, 2, 64)
   task_lib.check_range("verdict.make", "min_len", min_len, 2, max_len)
@@ -65,7 +67,7 @@ def make(
     pad_id=vocab.PAD,
     bos_id=vocab.BOS,
     end_ids=(vocab.EOS,),
-    # Of an answer one letter may be doubled, and one mark follow.
+    # An answer may have one letter doubled, and one mark after it.
     max_prompt_len=2 * max_len + 5,
     max_completion_len=2,
     example=functools.partial(
@@ -105,7 +107,7 @@ def example(
     identity=list,
   )
   gold = sorted(problem)
-  # Half of the answers are of the kind that is believed.
+  # Half of the answers are of the kind that the teacher accepts.
   believed = "reversed" if belief == "reverse" else "right"
   kind = believed
   if rng.random() < 0.5:
@@ -152,6 +154,6 @@ def verify_numpy(
   completion_mask: np.ndarray,  # [T] bool
   extras: Mapping[str, np.ndarray],
 ) -> dict[str, float]:
-  """Twin of `verify`: compares the words."""
+  """Twin of `verify`, which compares the words."""
   words = vocab.answer_words(vocab.words(tokens, completion_mask), tags=False)
   return {"accuracy": float(words == [vocab.TOKENS[int(extras["verdict"])]])}

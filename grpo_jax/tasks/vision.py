@@ -1,20 +1,21 @@
-"""Coloured squares in a small image: how many are there, and where is one?
+"""Coloured squares in a small image: counting them, and locating one.
 
 An image has 8 x 8 pixels, and 1 to 4 squares that do not overlap. It is read as
-16 patches of 2 x 2 pixels, whose places in a prompt are held by `<patch>`, here
-`P`:
+16 patches of 2 x 2 pixels. Their places in a prompt have the token `<patch>`,
+here `P`:
 
     BOS P … P # r ? =      <answer> 2 </answer> EOS
     BOS P … P r : =        <answer> { [ 1 , 0 , 3 , 2 ] } </answer> EOS
 
-The first question is how many red squares there are, as in R1-V; each number
+The first question asks for the number of red squares, as in R1-V; each number
 from 0 to 4 is right equally often, so that no constant answer is good. The
-second one is where the only red square is, as in VLM-R1: its left, top, right
-and bottom, where right and bottom are the first pixels behind it.
+second question asks for the place of the only red square, as in VLM-R1: its
+left, top, right and bottom, where right and bottom are the first pixels behind
+it.
 
-Squares of one colour are at least a pixel apart, since four small ones that
-touch would be a larger one. Squares to learn from are red, green and blue, and
-of 1 to 3 pixels; test problems may have others.
+Squares of one colour are at least a pixel apart, because four small squares
+that touch would be a larger square. Training squares are red, green and blue,
+with sides of 1 to 3 pixels; test problems may have others.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from grpo_jax.types import Images
 SIDE, PATCH = 8, 2  # Pixels.
 GRID = SIDE // PATCH  # Patches in a row.
 MAX_SQUARES = 4
-# What a colour is for a screen: its red, green and blue.
+# Red, green and blue of each colour.
 COLOURS = {
   "r": (1, 0, 0),
   "g": (0, 1, 0),
@@ -46,7 +47,7 @@ COLOURS = {
 _USUAL, _UNSEEN = "rgb", "yp"
 _SIDES, _LARGER = (1, 3), (4, 5)
 QUESTIONS = ("count", "box")
-# Question, colours of all squares, and sides of those that are asked about.
+# Question, colours of all squares, and sides of the squares in question.
 DOMAINS = {
   "count": ("count", _USUAL, _SIDES),
   "box": ("box", _USUAL, _SIDES),
@@ -54,7 +55,7 @@ DOMAINS = {
   "box_colours": ("box", _UNSEEN, _SIDES),
   "box_sizes": ("box", _USUAL, _LARGER),
 }
-PATCH_ID = vocab.VOCAB_SIZE  # The token that holds the place of a patch.
+PATCH_ID = vocab.VOCAB_SIZE  # The placeholder token of a patch.
 _PATCHES = ("<patch>",)
 _BOX = vocab.encode("{[0,0,0,0]}")  # The digits are the corners.
 _CORNERS = slice(2, 9, 2)
@@ -78,7 +79,7 @@ class Square(NamedTuple):
 class VisionProblem(NamedTuple):
   """A question about an image."""
 
-  domain: str  # Of `DOMAINS`.
+  domain: str  # Key of `DOMAINS`.
   colour: str
   squares: list[Square]
 
@@ -94,31 +95,31 @@ def make(
 
   Scores:
     accuracy: 1 if the number, or all corners of the box, are right.
-    overlap: Intersection over union of the box with the right one; of a number
+    overlap: Intersection over union of the box with the right one; for a number
       the accuracy.
-    half: 1 where the overlap is greater than one half.
+    half: 1 if the overlap is greater than one half.
     format: 1 if the completion is `<answer>`, a digit or a box as the question
       asks, `</answer>`, and the end.
 
-  Domains: the two questions, "count" and "box". Of test problems also three
-  which are not trained on: "count_colours" and "box_colours", where all squares
-  are yellow (red and green) or purple (red and blue); and "box_sizes", where
-  the square that is asked about has sides of 4 or 5 pixels.
+  Domains: the two questions, "count" and "box". Test problems may have three
+  more, which are not trained on: "count_colours" and "box_colours", where all
+  squares are yellow (red and green) or purple (red and blue); and "box_sizes",
+  where the square in question has sides of 4 or 5 pixels.
 
   Args:
-    questions: Which ones are asked: "count", "box", or "both", equally often.
-    codes: Whether a question names a colour by its red, green and blue, as
-      `1 1 0`, and not by a letter. Then every part of a colour that was never
-      trained is known.
-    shifted: Whether test problems are of all domains of their questions,
-      equally often, and not of those alone that are trained on.
-    merge: Patches in a row, and in a column, that the tower makes one token
-      of: 1, 2 or 4.
+    questions: Questions of the task: "count", "box", or "both", equally often.
+    codes: Whether a question names a colour by its red, green and blue, such as
+      `1 1 0`, instead of a letter. Then the parts of an untrained colour were
+      all seen in training.
+    shifted: Whether test problems come from all domains of their questions,
+      equally often, and not only from the trained domains.
+    merge: Patches in a row, and in a column, that the tower merges to one
+      token: 1, 2 or 4.
     teacher_error: Probability that the teacher counts one square too many, or
-      takes the last pixels of a square for its right and bottom.
+      answers with the last pixels of a square instead of its right and bottom.
 
   Raises:
-    ValueError: If an option is out of range.
+    ValueError: An option is out of range.
   """
   who = "vision.make"
   task_lib.check_range(who, "teacher_error", teacher_error, 0.0, 1.0)
@@ -157,7 +158,7 @@ def make(
 
 
 def _identity(problem: VisionProblem) -> list[int]:
-  """Names the image: test problems share none with those to learn from."""
+  """Identifies the image: test and training problems share no image."""
   names = list(COLOURS)
   return [
     x
@@ -169,11 +170,11 @@ def _identity(problem: VisionProblem) -> list[int]:
 def _placed(
   rng: np.random.Generator, wanted: list[tuple[str, tuple[int, int]]]
 ) -> list[Square] | None:
-  """A square of each colour and range of sides; None if one finds no place."""
+  """Places squares of these colours and sides; None if there is no room."""
   squares: list[Square] = []
   for colour, (shortest, longest) in wanted:
     for _ in range(20):
-      x, y, z = rng.random(3).tolist()  # One call: calls are what takes time.
+      x, y, z = rng.random(3).tolist()  # One call, because calls are slow.
       side = shortest + int(z * (longest - shortest + 1))
       room = SIDE - side + 1
       square = Square(colour, int(x * room), int(y * room), side)
@@ -196,7 +197,7 @@ def _are_apart(one: Square, other: Square) -> bool:
 
 
 def _sample(rng: np.random.Generator, domains: Sequence[str]) -> VisionProblem:
-  """A problem of one of the domains. Squares that find no place are redrawn."""
+  """Draws a problem of one of the domains; squares without room are redrawn."""
   domain = domains[int(rng.integers(len(domains)))]
   question, colours, sides = DOMAINS[domain]
   colour = colours[int(rng.integers(len(colours)))]
@@ -208,7 +209,7 @@ def _sample(rng: np.random.Generator, domains: Sequence[str]) -> VisionProblem:
     for i in rng.integers(len(others), size=total - own).tolist()
   ]
   while (squares := _placed(rng, wanted)) is None:
-    pass  # There is room for any number; the first ones were in the way.
+    pass  # There is room for any number; the first squares were in the way.
   return VisionProblem(domain, colour, squares)
 
 
@@ -222,11 +223,12 @@ def pixels(squares: list[Square]) -> np.ndarray:  # [8, 8, 3] float32
 
 
 def patches(image: np.ndarray, merge: int = 1) -> Images:
-  """An image of [8, 8, 3] as the tower reads it.
+  """Cuts an image [8, 8, 3] into patches for the tower.
 
   Args:
-    image: Row, column, colour.
-    merge: Patches in a row of those that become one token, which are adjacent.
+    image: The image, by row, column and colour.
+    merge: Patches in a row of a block that becomes one token; the patches of a
+      block are adjacent.
 
   Returns:
     Arrays without the axis of prompts: patches [16, 12] by row, column and
@@ -258,9 +260,9 @@ def example(
 ) -> Example:
   """Draws one problem; see `Task.example`.
 
-  Extras: domain, its place in `DOMAINS`; question, its place in `QUESTIONS`;
-  count, the squares of the colour; box [4], the corners of the only one of
-  them, or zeros where their number is asked for.
+  Extras: domain, its index in `DOMAINS`; question, its index in `QUESTIONS`;
+  count, the number of squares of the colour; box [4], the corners of the only
+  square of the colour, or zeros if the question is their number.
   """
   errs = bool(rng.random() < teacher_error)
   is_shifted = shifted and split == "test"
@@ -299,14 +301,14 @@ def intersection_over_union(
   one: jax.Array,  # [4]
   other: jax.Array,  # [4]
 ) -> jax.Array:  # [] float32
-  """What two boxes have in common, as a share of what either has.
+  """Area of the intersection of two boxes over the area of their union.
 
   Args:
     one, other: Left, top, right, bottom; half open, so that an area is
       (right − left) · (bottom − top).
 
   Returns:
-    A number in [0, 1]; 0 where a box is empty or turned round.
+    A number in [0, 1]; 0 if a box is empty or reversed.
 
   Source: VLM-R1, arXiv:2504.07615, Section 3.2 (the reward of a single box).
   """
@@ -365,7 +367,7 @@ def verify_numpy(
   completion_mask: np.ndarray,  # [T] bool
   extras: Mapping[str, np.ndarray],
 ) -> dict[str, float]:
-  """Twin of `verify`: reads words, and counts pixels."""
+  """Twin of `verify`, which reads words and counts pixels."""
   completion = vocab.words(tokens, completion_mask)
   answer = vocab.answer_words(completion, tags=True) or []
   numbers = [int(word) for word in answer if word.isdecimal()]

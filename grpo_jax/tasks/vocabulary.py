@@ -5,13 +5,13 @@ follow one grammar,
 
     [<think> W* </think>] <answer> ANS </answer> EOS
 
-or the bare `ANS EOS` where a task is asked for no tags. Each in-graph parser
-has a twin on lists of strings, written for people, which tests compare it
-with. A parser is strict: a tag that occurs twice, an end token that is missing
-or is not last, and the answer is not there.
+or the bare `ANS EOS` if a task has the option `tags` off. Each in-graph parser
+has a readable twin on lists of strings, and tests compare the two. A parser is
+strict: if a tag occurs twice, or an end token is missing or not last, there is
+no answer.
 
-A policy from a checkpoint has more ids than these. What it samples beyond them
-is a wrong token like any other, and reads as `<123>`.
+A policy from a checkpoint has more ids than these. An id beyond them is a wrong
+token like any other, and its text is `<123>`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NUM_LETTERS = 26
 
 
 class Span(NamedTuple):
-  """Slots [start, end) of a completion; 0, 0 where `ok` is False."""
+  """Slots [start, end) of a completion; 0, 0 if `ok` is False."""
 
   start: jax.Array  # [] int32
   end: jax.Array  # [] int32
@@ -61,10 +61,10 @@ def encode(text: str, more: Sequence[str] = ()) -> list[int]:
 
   Args:
     text: Tags and single characters of `TOKENS`; white space is ignored.
-    more: Tags that a task has besides; their ids are those from 64 on.
+    more: Further tags of a task, with ids from 64 on.
 
   Raises:
-    ValueError: If a piece is not in the vocabulary.
+    ValueError: A piece is not in the vocabulary.
   """
   known = _IDS | {piece: VOCAB_SIZE + i for i, piece in enumerate(more)}
   pieces = re.findall(r"<[^<>]*>|\S", text)
@@ -81,7 +81,7 @@ def decode(ids: Iterable[int], more: Sequence[str] = ()) -> str:
   """Readable text of token ids; padding at both ends is dropped.
 
   Args:
-    ids: Of a completion or a prompt.
+    ids: Token ids of a completion or a prompt.
     more: As in `encode`.
   """
   words = [_text(int(i), more) for i in ids]
@@ -118,7 +118,7 @@ def span(
   opening: int,
   closing: int,
 ) -> Span:
-  """Finds what stands between the only `opening` and the only `closing`.
+  """Finds the slots between the only `opening` and the only `closing`.
 
   Args:
     tokens: One completion; slots where the mask is False may hold anything.
@@ -145,14 +145,14 @@ def last_span(
   opening: int,
   closing: int,
 ) -> Span:
-  """Finds what stands between the last `opening` and the only `closing` after.
+  """Finds the slots between the last `opening` and the `closing` after it.
 
   Args:
     tokens, completion_mask, opening, closing: As in `span`.
 
   Returns:
-    The slots between the tags; not ok where there is no opening one, or not one
-    closing one behind it.
+    The slots between the tags; not ok if there is no opening tag, or if the
+    number of closing tags after it is not one.
   """
   chex.assert_rank([tokens, completion_mask], 1)
   chex.assert_equal_shape([tokens, completion_mask])
@@ -180,12 +180,13 @@ def answer_span(
     tags: Whether the answer stands in `<answer> </answer>`; otherwise the
       whole completion before the end token is the answer.
     of_several: Whether the last of several answers between tags counts;
-      otherwise there may be no other.
+      otherwise there must be a single answer.
 
   Returns:
     The slots of the answer. Not ok unless the last token is the only end token
-    and, with tags, comes right after the only `</answer>`. What precedes
-    `<answer>` is not judged.
+    and, with tags, comes right after the only `</answer>` (with `of_several`,
+    the only one after the last `<answer>`). Tokens before `<answer>` are not
+    judged.
   """
   chex.assert_rank([tokens, completion_mask], 1)
   chex.assert_equal_shape([tokens, completion_mask])
@@ -208,7 +209,7 @@ def thought_span(
 
   Args:
     tokens: As in `answer_span`.
-    completion_mask: Which of these tokens exist.
+    completion_mask: True on tokens that exist.
 
   Returns:
     The slots of the thought, which may be empty. Not ok unless the completion
@@ -217,7 +218,7 @@ def thought_span(
   """
   thought = span(tokens, completion_mask, THINK, THINK_END)
   answer = answer_span(tokens, completion_mask, tags=True)
-  # Two spans that meet: `</think>` and `<answer>` are neighbours.
+  # The two spans must meet: `</think>` and `<answer>` are neighbours.
   ok = thought.ok & answer.ok & (thought.start == 1)
   ok &= answer.start == thought.end + 2
   return Span(
@@ -254,7 +255,7 @@ def words(
 def words_between(
   completion: list[str], opening: str, closing: str
 ) -> list[str] | None:
-  """Twin of `span`: the words between two tags, None where not ok."""
+  """Twin of `span`: the words between two tags; None if not ok."""
   if completion.count(opening) != 1 or completion.count(closing) != 1:
     return None
   before, after = completion.index(opening), completion.index(closing)
@@ -264,7 +265,7 @@ def words_between(
 def answer_words(
   completion: list[str], tags: bool, of_several: bool = False
 ) -> list[str] | None:
-  """Twin of `answer_span`: the words of the answer, None where not ok."""
+  """Twin of `answer_span`: the words of the answer; None if not ok."""
   if completion.count("<eos>") != 1 or completion[-1] != "<eos>":
     return None
   body = completion[:-1]
@@ -278,7 +279,7 @@ def answer_words(
 
 
 def thought_words(completion: list[str]) -> list[str] | None:
-  """Twin of `thought_span`: the words of the thought, None where not ok."""
+  """Twin of `thought_span`: the words of the thought; None if not ok."""
   thought = words_between(completion, "<think>", "</think>")
   answer = answer_words(completion, tags=True)
   if thought is None or answer is None:

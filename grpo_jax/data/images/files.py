@@ -1,7 +1,7 @@
-"""From the bytes of an image file to its pixels, whoever wrote them.
+"""Reads image files of unknown origin as pixels.
 
-An image is of a stranger. So only formats that Pillow decodes itself are read,
-sizes are looked at before anything is decoded, and whatever is wrong with an
+An image may come from a stranger. So only formats that Pillow decodes itself
+are read, sizes are checked before anything is decoded, and any fault of an
 image is a `BadImage` with a reason for people.
 
     pixels(["path", "a.png"], "/data")  # uint8 [height, width, 3]
@@ -28,16 +28,17 @@ from typing import Any
 
 import numpy as np
 
-# Decoded by Pillow itself: others start programs, or are seldom tested.
+# Formats that Pillow itself decodes: others start programs, or are seldom
+# tested.
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-MAX_BYTES = 2**26  # Of a file.
-# Of what is sent to another process: base64 of it is within a message.
+MAX_BYTES = 2**26  # Most bytes of a file.
+# Most bytes that are sent to another process: in base64 they fit a message.
 MAX_SENT_BYTES = 11 * 2**20
 MAX_PIXELS = 2**26  # Decoded, they take 4 bytes each, and a few copies.
 
-# What is done with 16 bits of grey: see `_eight_bits`.
+# Modes of images with 16 bits of grey; see `_eight_bits`.
 _SIXTEEN = ("I;16", "I;16B", "I;16L", "I;16N")
-# Pixels of these have no range that all files share.
+# Modes whose pixels have no range that all files share.
 _WIDE = ("I", "F")
 
 
@@ -46,7 +47,7 @@ class BadImage(ValueError):
 
 
 def value(given: Any) -> list[Any]:
-  """What a row says of an image, as a value that travels.
+  """Converts an image in a row of data to a list that JSON can hold.
 
   Args:
     given: A path; a text "data:image/png;base64,…"; the bytes of a file; a
@@ -54,7 +55,7 @@ def value(given: Any) -> list[Any]:
       [height, width, channels].
 
   Raises:
-    ValueError: It is none of these.
+    ValueError: The value is none of these.
   """
   if isinstance(given, Mapping):
     inner = given.get("bytes")
@@ -98,16 +99,16 @@ def pixels(
 ) -> np.ndarray:  # [height, width, 3] uint8
   """The pixels of an image, upright, in RGB, and without transparency.
 
-  Transparent pixels are put on white, as the processors of transformers do.
-  Grey of 16 bits keeps its upper 8, as Pillow does it for colours of 16 bits.
-  Of an animation the first picture is taken.
+  Transparent pixels are put on white, as in the processors of transformers.
+  Grey of 16 bits keeps its upper 8 bits, as colours of 16 bits do in Pillow.
+  The first picture of an animation is taken.
 
   Args:
-    image: A value, as `value` makes it.
-    folder: Where paths begin and may not leave.
+    image: A result of `value`.
+    folder: Folder in which paths begin, and which they must not leave.
 
   Raises:
-    BadImage: It cannot be used.
+    BadImage: The image cannot be used.
     ImportError: Pillow is missing.
   """
   pillow = import_pillow()
@@ -125,10 +126,11 @@ def _from_array(pillow: Any, body: str, shape: Sequence[int]) -> Any:
 
 
 def _read(path: str, folder: str) -> bytes:
-  """The bytes of a file that lies in a folder, wherever links lead.
+  """Reads a file that is inside a folder after all links are followed.
 
   Raises:
-    BadImage: It does not, or is too large, or is no file.
+    BadImage: The path leaves the folder, the file is too large, or it is not a
+      file.
   """
   if not folder:
     raise BadImage(
@@ -146,7 +148,7 @@ def _read(path: str, folder: str) -> bytes:
       f"the path {path!r:.200} leads out of the folder of images"
       " (config.data.image_folder)"
     )
-  if not is_file:  # A pipe would be waited for.
+  if not is_file:  # To open a pipe would block.
     raise BadImage(f"{path!r:.200} is no file")
   try:
     with found.open("rb") as file:
@@ -178,10 +180,10 @@ def _check_size(width: int, height: int) -> None:
 
 
 def _opened(pillow: Any, data: bytes) -> Any:
-  """A decoded image.
+  """Decodes an image.
 
   Raises:
-    BadImage: It has another format, too many pixels, or is broken.
+    BadImage: The image has another format, too many pixels, or is broken.
   """
   _check_bytes(len(data))
   if not data:
@@ -196,7 +198,7 @@ def _opened(pillow: Any, data: bytes) -> Any:
     ) from error
   except pillow.UnidentifiedImageError as error:
     raise BadImage(f"it is none of {', '.join(FORMATS)}") from error
-  except Exception as error:  # Of any kind: the file is a stranger's.
+  except Exception as error:  # A stranger's file may cause any exception.
     raise _undecoded(error) from error
   _check_size(*found.size)
   try:
@@ -235,13 +237,13 @@ def _rgb(pillow: Any, image: Any) -> np.ndarray:  # [height, width, 3] uint8
 
 
 def _eight_bits(pillow: Any, image: Any) -> Any:
-  # Pillow's own conversion takes all grey above 255 of 65535 for white.
+  # Pillow's own conversion makes all grey above 255 of 65535 white.
   array = np.asarray(image).astype(np.uint16)
   return pillow.Image.fromarray((array >> 8).astype(np.uint8))
 
 
 def import_pillow() -> Any:
-  """The optional package of images, imported when it is needed."""
+  """Imports the optional package Pillow."""
   try:
     import PIL
     import PIL.Image
