@@ -212,7 +212,7 @@ def has_domain(record: Record) -> bool:
 def _conversion(
   format: str | None, fields: Mapping[str, Any] | None
 ) -> Conversion:
-  """As `conversion`, with the domains of the format and without images."""
+  """The conversion of a format, or of fields, without images."""
   if format is not None:
     if format not in FORMATS:
       raise ValueError(

@@ -1,1 +1,1 @@
-"""Every setting of a run, and which of them exclude each other."""
+"""Every setting of a run, and a table of settings that exclude each other."""

@@ -1,10 +1,9 @@
-"""Which features do not go together: one table, read before anything compiles.
+"""The table of features that exclude each other, read before compilation.
 
-A feature is something that a config switches on. A row says which two exclude
-each other, why, and what to do. `tests/settings/compatibility_test.py` tries
-every row, and the pairs that the table allows.
-
-What a config may switch on that does not go with everything else.
+A feature is anything that a config switches on and that excludes another
+feature (`FEATURES`). A row of `TABLE` has two features that exclude each other,
+the reason, and a remedy. `tests/settings/compatibility_test.py` tries every
+row, and the pairs that the table allows.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from grpo_jax.settings.phase import SPO
 if TYPE_CHECKING:
   from grpo_jax.types import Algorithm
 
-GIVEN_PAIRS = "given pairs"  # Of a phase that plays nothing.
+GIVEN_PAIRS = "given pairs"  # A feature of phases that do not sample.
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-  """What a phase is made of.
+  """Settings and parts of a phase, from which features are read.
 
   Attributes:
     config: Settings of the run.
     name: Name of the phase.
     phase: Its section of the config.
-    problem: Prompts and judges.
+    problem: Prompts and verifiers.
     algorithm, objective: The objective of the phase and its config.
-    required: Optional inputs that it reads.
+    required: Optional inputs that the objective reads.
   """
 
   config: Any
@@ -45,11 +44,11 @@ class Setup:
 
 
 class Feature(NamedTuple):
-  """Something that a phase may have.
+  """A feature that a phase may have.
 
   Attributes:
-    is_on: Whether it has it.
-    shown: How a message names it: the setting and its value.
+    is_on: Function that tells whether a phase has the feature.
+    shown: Function that names it in messages: the setting and its value.
   """
 
   is_on: Callable[[Setup], bool]
@@ -79,7 +78,8 @@ def _rounding(setup: Setup) -> str:
 def _uncorrected(setup: Setup) -> bool:
   """True if all completions count as those of the policy that is trained.
 
-  The mask of bad old completions leaves some out, and weighs no others.
+  The mask of bad old completions leaves some out, but does not weigh others, so
+  it is not a correction.
   """
   chosen = setup.objective
   return (
@@ -98,7 +98,7 @@ def _no_correction(setup: Setup) -> str:
 
 
 def _joint_option(setup: Setup) -> str:
-  """The option that is made of all tokens of a completion together, or ""."""
+  """The option that needs all tokens of a completion together, or ""."""
   chosen = setup.objective
   options = {
     "importance_level": chosen.importance_mode != "none"
@@ -117,7 +117,7 @@ def _compaction(setup: Setup) -> str:
 
 
 def _seats(setup: Setup) -> bool:
-  """Whether an environment in the graph has seats for others."""
+  """Returns True if an environment in the graph has seats for others."""
   environment = setup.problem.environment
   return environment is not None and environment.seat is not None
 
@@ -370,9 +370,9 @@ class Exclusion(NamedTuple):
   """Two features that exclude each other.
 
   Attributes:
-    feature, excludes: Names of features.
-    why: The clause of a message between the two and what to do.
-    remedy: What to do; may have {name}, the name of the phase.
+    feature, excludes: Names of the features.
+    why: The reason, a clause of a message.
+    remedy: The remedy; may contain {name}, the name of the phase.
   """
 
   feature: str
@@ -924,10 +924,10 @@ TABLE = (
 
 
 def check(setup: Setup) -> None:
-  """Raises ValueError with all pairs of features that do not go together.
+  """Raises ValueError with all pairs of features that exclude each other.
 
-  A phase that plays nothing is asked about given pairs alone: the others are
-  about how completions are drawn and judged.
+  If a phase does not sample, only rows with given pairs are checked: the other
+  rows are about sampling and scoring.
   """
   complaints = []
   for row in TABLE:

@@ -1,19 +1,18 @@
-"""What a run can be told: frozen dataclasses, checked at the boundary.
+"""The settings of a run: frozen dataclasses, checked at the boundary.
 
 A config file (`configs/*.py`) starts from `default_config(algorithm)`, an
-ml_collections `ConfigDict` with every field below, and changes what it needs.
+ml_collections `ConfigDict` with every field below, and changes some of them.
 `resolve` turns the ConfigDict back into `RunConfig`, with types, names and
-sizes checked, so that nothing downstream reads a misspelt key.
+sizes checked, so that no code after it reads a misspelt key.
 
-The seed of a run in the paths that it reads.
+Paths may contain the seed of the run:
 
     config.start_workdir = "runs/base/seed={seed}"
 
-Runs that differ in their seeds alone, as those of a sweep, then follow each on
-a run of its own, or learn from teachers of their own. "{seed}" stands for the
-seed in every path to another run or to a file of completions or clusters: in
-`start_workdir`, in `reward_model`, in `judge.model`, and in the sections of
-phases.
+So each run of a sweep over seeds can continue a run of its own, or learn from
+teachers of its own. "{seed}" is replaced by the seed in every path to another
+run or to a file of completions or clusters: in `start_workdir`, in
+`reward_model`, in `judge.model`, and in the sections of phases.
 """
 
 from __future__ import annotations
@@ -71,13 +70,13 @@ SEED = "{seed}"
 
 
 def with_seed(config: Any) -> Any:
-  """The `RunConfig` with its seed in its paths."""
+  """Replaces "{seed}" by the seed in the paths of a `RunConfig`."""
   seed = str(config.seed)
   return _changed(config, config, lambda own, _: own.replace(SEED, seed))
 
 
 def with_paths_of(config: Any, other: Any) -> Any:
-  """The `RunConfig` with the paths of another one, of another seed."""
+  """The `RunConfig` with the paths of a config that has another seed."""
   return _changed(config, other, lambda _, theirs: theirs)
 
 
@@ -107,7 +106,7 @@ def _changed(config: Any, other: Any, change: Callable[[str, str], str]) -> Any:
 
 
 def _texts(settings: Any, other: Any, change: Callable[[str, str], str]) -> Any:
-  """A group of settings with its texts changed, and those in its tuples."""
+  """A group of settings with its texts, and the texts in tuples, changed."""
 
   def one(own: Any, theirs: Any) -> Any:
     if isinstance(own, str):
@@ -124,41 +123,42 @@ def _texts(settings: Any, other: Any, change: Callable[[str, str], str]) -> Any:
   return dataclasses.replace(settings, **fields)
 
 
-# The name of a run's own data among `demonstrations`.
+# Name of the run's own data in `demonstrations`.
 OWN = "own"
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-  """A whole run.
+  """The settings of a whole run.
 
   Attributes:
-    seed: Seeds parameter initialisation, data order and sampling.
-    start_workdir: Start with the policy of the last checkpoint of this run (its
-      average, if it keeps one), of the same architecture and vocabulary;
-      empty: from `model`, whose weights are not read otherwise. "{seed}" in
-      it, and in the paths of phases, is the seed of the run (`config.py`).
+    seed: Seed of parameter initialisation, data order and sampling.
+    start_workdir: Workdir of a run whose last checkpoint has the first policy
+      of this run (its average, if it keeps one), with the same architecture and
+      vocabulary; empty: the policy of `model`, whose weights are not read
+      otherwise. "{seed}" in it, and in the paths of phases, is the seed of the
+      run (`config.py`).
     phases: Names of the phases in order.
     sections: Settings of phases by name; in a config each is a section of its
-      own, as `config.rl`. Others than "sft", "value" and "rl" are made by
-      `phase_config`.
-    algorithm: Objective of what is drawn: name and fields.
+      own, such as `config.rl`. Sections other than "sft", "value" and "rl" are
+      made by `phase_config`.
+    algorithm: The algorithm of phases that sample: name and fields.
     critic: The critic of an algorithm that has one.
-    reward_model: Where a model scores completions, or learns to.
-    judge: Where a model reads completions and says what they are worth.
-    environment: Turns, where data.environment is set.
-    interceptor: Calls that such an environment does not get.
-    served: How one of the package verifiers is run.
+    reward_model: A model that scores completions, or learns to score them.
+    judge: A model that reads completions and gives verdicts.
+    environment: Turns of the environment, if data.environment is set.
+    interceptor: The interceptor of calls to such an environment.
+    served: Process of an environment of the package verifiers.
     data, model, sampling, rewards, eval, checkpoint, log, health, hosts: As
       named.
-    guards: Against data and rewards that would spoil the policy.
-    mesh: How the devices share the work.
+    guards: Guards against data and rewards that would spoil the policy.
+    mesh: Split of the work over the devices.
     profile_steps: (first, last) step of a trace for xprof, or ().
     required_accuracy: Held-out accuracy below which the command fails; None:
       no verdict.
-    unpublished: Settings, as "algorithm.clip_low", that a published recipe
-      does not state; what stands there is our choice.
-    allow_unpublished: Whether a run may start with them.
+    unpublished: Settings, such as "algorithm.clip_low", that a published recipe
+      does not state; their values are our choice.
+    allow_unpublished: Whether a run may start with such settings.
   """
 
   seed: int = 0
@@ -281,7 +281,7 @@ class RunConfig:
       )
 
   def _check_judge(self) -> None:
-    """Raises ValueError unless somebody asks the judge, and one alone does."""
+    """Raises ValueError unless exactly one feature uses the judge."""
     rewards = JUDGE in self.rewards.functions
     guards = self.interceptor.asks_service
     if guards and (rewards or not self.judge.service.url):
@@ -301,7 +301,7 @@ class RunConfig:
       )
 
   def _check_history(self) -> None:
-    """Raises ValueError if old completions are asked for and there are none."""
+    """Raises ValueError if no phase can supply the old completions."""
     share = self.reward_model.history_share
     count = sum(stage.of_kind.learns_from_drawn for stage in self.stages)
     if share and count < 2:
@@ -314,7 +314,7 @@ class RunConfig:
       )
 
   def _check_pairs(self) -> None:
-    """Raises ValueError for options of a loss of pairs that nobody reads."""
+    """Raises ValueError for options of a loss of pairs that no phase reads."""
     given = self.reward_model.of_pairs
     if not given:
       return
@@ -334,7 +334,7 @@ class RunConfig:
       )
 
   def _check_stage(self, index: int, name: str) -> None:
-    """Raises ValueError if a phase does not fit what is around it."""
+    """Raises ValueError if a phase does not fit the run or earlier phases."""
     phase, rewards = self.sections[name], self.rewards
     weights = phase.reward_weights
     if weights and len(weights) != len(rewards.functions):
@@ -393,7 +393,7 @@ class RunConfig:
     """The objective of a phase and its config.
 
     Raises:
-      ValueError: The run's algorithm has nothing that this phase trains.
+      ValueError: The run's algorithm has no objective for this phase.
     """
     own, options = self.algorithm
     kind = self.sections[name].of_kind
@@ -414,7 +414,7 @@ class RunConfig:
 
 
 def phase_config(kind: str, **fields: Any) -> typed.Phase:
-  """A section of a config for a phase; `config.phases` puts it in its place.
+  """Makes the section of a config for a phase, to be named in `config.phases`.
 
   Args:
     kind: A kind of `kinds.py`.
@@ -434,8 +434,8 @@ def algorithm_config(name: str | Algorithm, **fields: Any) -> typed.Algorithm:
   """An algorithm's config as a ConfigDict, with its name.
 
   Args:
-    name: Of an entry of `ALGORITHMS`, an import path, "my_pkg.foo:FOO", or an
-      `Algorithm`.
+    name: Name of an entry of `ALGORITHMS`, an import path, "my_pkg.foo:FOO", or
+      an `Algorithm`.
     **fields: Fields that differ from the paper's defaults.
 
   Raises:
@@ -457,12 +457,12 @@ def default_config(algorithm: str | Algorithm = "grpo") -> typed.Config:
 
 
 class _Settings(config_dict.ConfigDict):
-  """A ConfigDict that has the names of objects in their place."""
+  """A ConfigDict that stores the names of objects instead of the objects."""
 
   def __setitem__(self, key: str, value: Any) -> None:
     try:
       super().__setitem__(key, imports.named(value))
-    except TypeError:  # Whose message has the whole value, of any size.
+    except TypeError:  # Its message has the whole value, of any size.
       raise overrides.misfit(key, value, self.get_type(key)) from None
 
 
@@ -490,10 +490,10 @@ def resolve(config: ml_collections.ConfigDict) -> RunConfig:
   """Checks a ConfigDict and freezes it.
 
   Raises:
-    KeyError: A key that no field reads, with the nearest known name.
-    TypeError: A value of the wrong type.
-    ValueError: A value out of range, sizes that do not divide, or values that
-      were not published and are not allowed.
+    KeyError: A key is unknown; the message has the nearest known name.
+    TypeError: A value has the wrong type.
+    ValueError: A value is out of range, sizes do not divide, or a value is
+      unpublished and not allowed.
   """
   values = dict(config.items())
   algorithm = dict(_group(values.pop("algorithm", None), "config.algorithm"))
@@ -530,7 +530,7 @@ def resolve(config: ml_collections.ConfigDict) -> RunConfig:
 
 
 def _setting(config: ml_collections.ConfigDict, path: str) -> Any:
-  """The value of a setting that `unpublished` names."""
+  """The value of a setting in `unpublished`, by its name."""
   try:
     return functools.reduce(operator.getitem, path.split("."), config)
   except (KeyError, TypeError) as error:
@@ -541,7 +541,7 @@ def _setting(config: ml_collections.ConfigDict, path: str) -> Any:
 
 
 def _group(value: Any, where: str) -> Mapping[str, Any]:
-  """A value that has settings of its own."""
+  """The settings in a group, by name; raises if the value is not a group."""
   if not isinstance(value, (Mapping, config_dict.ConfigDict)):
     raise TypeError(
       f"{where} got {value!r:.80} ({type(value).__name__}); it is a group of"
@@ -554,7 +554,7 @@ def section_names(config: Mapping | config_dict.ConfigDict) -> tuple[str, ...]:
   """Names of the groups of settings that are phases.
 
   Raises:
-    TypeError: One that every config has is no group.
+    TypeError: A section that every config has is not a group.
   """
   groups = (Mapping, config_dict.ConfigDict)
   for name in SECTIONS:
@@ -566,7 +566,7 @@ def section_names(config: Mapping | config_dict.ConfigDict) -> tuple[str, ...]:
   )
 
 
-@functools.cache  # Half of the time of a config.
+@functools.cache  # It would take half of the time of a config.
 def _hints(cls: type) -> dict[str, Any]:
   """Types of a class's fields by name."""
   return typing.get_type_hints(cls)
@@ -579,7 +579,7 @@ def _freeze(
   also: tuple[str, ...] = (),
   made: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> Any:
-  """An object of a config class; its fields in `made` are complete already."""
+  """Makes an object of a config class; fields in `made` are ready objects."""
   hints = _hints(cls)
   known = [f.name for f in dataclasses.fields(cls) if f.name not in made]
   result = {}
@@ -594,7 +594,7 @@ def _freeze(
 
 
 def _typed(hint: Any, value: Any, where: str) -> Any:
-  """`value` as the field's type; ints pass for floats, lists for tuples."""
+  """Converts a value to the field's type: ints to floats, lists to tuples."""
   if dataclasses.is_dataclass(hint):
     return _freeze(typing.cast(type, hint), _group(value, where), where)
   origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -624,7 +624,7 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
 
 
 def _fits(kind: type, value: Any, where: str) -> None:
-  """Raises ValueError if no number of an array on a device is this one."""
+  """Raises ValueError if an array on a device cannot hold a number."""
   if kind is float and value and abs(value) not in ranges.POSITIVE:
     raise ValueError(
       f"{where}={value} must be 0, or a number whose size is {ranges.POSITIVE}:"
@@ -639,7 +639,7 @@ def _fits(kind: type, value: Any, where: str) -> None:
 def micro_batch_size(
   phase: PhaseConfig, max_prompt_len: int, max_new_tokens: int, backend: str
 ) -> int:
-  """Rows per micro-batch: what the config says, or a good default.
+  """Rows per micro-batch: the config's number, or a good default.
 
   Args:
     phase: The phase of the run.
@@ -664,7 +664,10 @@ def micro_batch_size(
 
 
 def lengths(phase: PhaseConfig, max_new_tokens: int) -> tuple[int, ...]:
-  """Completion slots that micro-batches may have instead of all, descending."""
+  """Numbers of completion slots below the maximum for shorter micro-batches.
+
+  They are descending, and the maximum is not among them.
+  """
   steps = phase.num_lengths - 1
   shares = (8 ** (-i / steps) for i in range(1, steps + 1))
   slots = (8 * round(share * max_new_tokens / 8) for share in shares)

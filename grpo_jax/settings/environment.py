@@ -1,8 +1,8 @@
-"""Settings of an environment on the host, and of what is kept of its turns.
+"""Settings of an environment on the host.
 
-Settings of a guard between a policy and the tools of an environment.
-
-Settings of environments that ask the policy over HTTP.
+They are the sizes of its turns, the compaction of contexts, an interceptor
+between the policy and its tools, and environments that call the policy over
+HTTP.
 """
 
 from __future__ import annotations
@@ -28,37 +28,38 @@ _INSTRUCTION = (
 
 @dataclasses.dataclass(frozen=True)
 class CompactionConfig:
-  """When a context is replaced by a summary that the policy writes.
+  """Compaction: the policy writes a summary that replaces a long context.
 
-  The next context begins with the whole first prompt, the summary with what
-  stands around it, and the last turns; docs/compaction.md has it for chats.
+  The next context begins with the whole first prompt, the summary with the
+  texts around it, and the last turns; for chats see docs/compaction.md.
 
   Attributes:
-    context_len: C, most tokens of a context: what it begins with, and what
-      follows. None: contexts are never replaced.
-    reserve: Tokens; a summary is due where a context has fewer than this left.
-      None: just enough for an action, the instruction and a summary.
-    every: Turns after which one is due anyway; 0: none.
-    keep_turns: Last turns, each an observation and an action, that the next
-      context begins with; fewer if they do not fit.
-    max_compactions: Most of them in an episode.
-    max_summary_len: Tokens of a summary, with its end.
-    max_prompt_len: Slots of what contexts begin with. None: as many as the
+    context_len: C, most tokens of a context, with its beginning. None: contexts
+      are never replaced.
+    reserve: Number of tokens; the policy writes a summary if a context has
+      fewer left. None: just enough for an action, the instruction and a
+      summary.
+    every: Turns after which a summary is written anyway; 0: never.
+    keep_turns: Number of last turns, each an observation and an action, with
+      which the next context begins; fewer if they do not fit.
+    max_compactions: Most compactions of an episode.
+    max_summary_len: Most tokens of a summary, with its end.
+    max_prompt_len: Slots of the beginning of a context. None: as many as the
       first prompt, a summary and the kept turns may take, within C.
-    instruction: What the policy reads before it writes a summary: one text, or
-      three (before, text, after), as the observations of a chat. With one text
-      and the data's template "chat" it is a message of the user, as the
-      tokenizer's chat template writes it.
-    ends: Texts of tokens that end a summary, beside the end tokens; empty: what
-      ends an action.
-    resume: What stands before and after a summary in the next context. The
-      token that ended the summary is not part of it, so that a chat has its end
-      of a message in the second text. Empty: nothing; or, where the template
-      says what the instruction is, what makes the summary the assistant's reply
-      to the first prompt.
+    instruction: Text that the policy reads before it writes a summary; or three
+      texts (before, text, after), like the observations of a chat. With one
+      text and the data's template "chat" it is a message of the user, written
+      by the tokenizer's chat template.
+    ends: Texts of tokens that end a summary, beside the end tokens; empty:
+      those that end an action.
+    resume: Texts before and after a summary in the next context. The token that
+      ended the summary is not part of it, so for a chat the second text has the
+      end of a message. Empty: no texts; or, if the chat template writes the
+      instruction, the texts that make the summary the assistant's reply to the
+      first prompt.
     trains_summary: Whether the tokens of summaries are trained.
-    keeps_summary: Whether contexts begin with the summary; without it they
-      begin with the prompt and the last turns alone.
+    keeps_summary: Whether contexts begin with the summary; else they begin with
+      the prompt and the last turns alone.
   """
 
   context_len: int | None = None
@@ -110,7 +111,7 @@ class CompactionConfig:
 
   @property
   def compacts(self) -> bool:
-    """Whether contexts are replaced at all."""
+    """True if contexts are replaced."""
     return self.context_len is not None
 
   @property
@@ -122,7 +123,7 @@ class CompactionConfig:
 
   @property
   def around(self) -> tuple[str, ...]:
-    """Before a summary, and after it."""
+    """Texts before a summary, and after it."""
     return self.resume or ("", "")
 
 
@@ -135,15 +136,15 @@ class EnvironmentConfig:
     max_action_len: Tokens after which an action ends.
     max_observation_len: Tokens to which an observation is cut.
     action_ends: Texts of tokens that end an action, beside the end tokens.
-    options: What the factory takes beside the prompt, the extras and the seed,
-      by name; plain data.
-    concurrency: Sessions that each of `rewards.num_workers` processes has at
-      work at the same time. More of them hide the time for which tools wait;
-      fewer leave each the cores that it needs to answer in time.
-    compaction: When contexts are replaced by summaries that the policy writes.
+    options: Arguments of the factory beside the prompt, the extras and the
+      seed, by name; plain data.
+    concurrency: Sessions that each of `rewards.num_workers` processes runs at
+      the same time. More sessions hide the time for which tools wait; fewer
+      leave each session the cores that it needs to answer in time.
+    compaction: Compaction of contexts by summaries that the policy writes.
 
-  None, and no text, mean those of the task's own environment; where there is
-  none, the sizes are needed.
+  None and empty texts mean the values of the task's own environment; without
+  such an environment, the sizes must be set.
   """
 
   max_turns: int | None = None
@@ -167,31 +168,31 @@ class EnvironmentConfig:
 
 
 SERVICE = "service"
-_BAD = 0.5  # Worth of a verdict from which on a call is bad.
+_BAD = 0.5  # Smallest value of a verdict that marks a call as bad.
 _PENALTY = ranges.Range(0.0, 1e6)
 
 
 @dataclasses.dataclass(frozen=True)
 class InterceptorConfig:
-  """Which calls of an environment on the host are not executed.
+  """An interceptor, which blocks calls to an environment on the host.
 
   Attributes:
-    rules: Sets of `rewards/agents/interceptor.py`: "shell", "files", "network",
-      "tests", "golds"; or rules of yours, (call) -> bool, as
-      "package.module:function". A call that one of them flags is judged. Empty:
+    rules: Names of sets of `rewards/agents/interceptor.py`: "shell", "files",
+      "network", "tests", "golds"; or your own rules, (call) -> bool, as
+      "package.module:function". A call that a rule flags is judged. Empty:
       there is no interceptor.
-    call: Regular expression of a call in an action, as
-      "(?s)<tool_call>(.*?)</tool_call>": what its group matches is looked at.
-      Empty: the whole action is.
-    judge: Whether a flagged call is bad. Empty: all of them are. "service": a
-      model over HTTP says so, by config.judge, whose rubric gets the call as
+    call: Regular expression of a call in an action, such as
+      "(?s)<tool_call>(.*?)</tool_call>": the match of its group is checked.
+      Empty: the whole action is checked.
+    judge: Judge of flagged calls. Empty: all of them are bad. "service": a
+      model over HTTP decides, by config.judge, whose rubric gets the call as
       {completion} and the last 4096 characters before it as {prompt}; a verdict
       worth 0.5 or more means bad. Otherwise a function (call, context) -> bool,
       as "package.module:function".
-    dummy: What the policy reads after a blocked call: one text, or three
-      (before, text, after) as the observations of a chat.
+    dummy: Text that the policy reads after a blocked call; or three texts
+      (before, text, after), like the observations of a chat.
     abort: Whether a block ends the episode instead.
-    penalty: λ >= 0, taken from the reward of a blocked call.
+    penalty: λ >= 0, subtracted from the reward of a blocked call.
   """
 
   rules: tuple[str, ...] = ()
@@ -230,12 +231,12 @@ class InterceptorConfig:
 
   @property
   def asks_service(self) -> bool:
-    """Whether the judge is a model over HTTP."""
+    """True if the judge is a model over HTTP."""
     return self.judge == SERVICE
 
   @property
   def in_vain(self) -> list[str]:
-    """Names of what was set although there are no rules."""
+    """Names of settings that are set although there are no rules."""
     if self.rules:
       return []
     return [
@@ -246,7 +247,7 @@ class InterceptorConfig:
 
   @property
   def observation(self) -> interceptor_lib.Observation:
-    """What the policy reads after a blocked call."""
+    """The observation after a blocked call."""
     if len(self.dummy) == 3:
       return self.dummy[0], self.dummy[1], self.dummy[2]
     return self.dummy[0]
@@ -254,11 +255,11 @@ class InterceptorConfig:
   def make(
     self, service: judge_service.JudgeService | None, timeout_s: float
   ) -> interceptor_lib.Interceptor:
-    """The interceptor that is meant.
+    """Makes the interceptor.
 
     Args:
-      service: Who is asked if `asks_service`.
-      timeout_s: For the verdicts on all calls of a turn.
+      service: The judge over HTTP, needed if `asks_service`.
+      timeout_s: Seconds for the verdicts on all calls of a turn.
 
     Raises:
       ValueError: A rule or the judge cannot be imported.
@@ -282,10 +283,10 @@ class InterceptorConfig:
 
 
 def rule(name: str) -> interceptor_lib.Rule:
-  """A set of rules by its name, or somebody's own by its import path.
+  """Finds a set of rules by its name, or a user's rule by its import path.
 
   Raises:
-    ValueError: There is none.
+    ValueError: There is no such rule.
   """
   if name in interceptor_lib.RULES:
     return interceptor_lib.RULES[name]
@@ -314,33 +315,33 @@ def _by_service(
   return judge
 
 
-SOURCE = "environment"  # Of prompts: the environment has its own.
+SOURCE = "environment"  # `data.source` if the environment has its own prompts.
 PREFIX = verifiers_process.PREFIX
-# What the environment itself decides.
+# Settings that the environment itself decides.
 _ITS_OWN = ("max_turns", "max_observation_len", "action_ends")
 
 
 def is_served(environment: str) -> bool:
-  """Whether an environment of this name asks over HTTP."""
+  """Returns True if an environment of this name calls the policy over HTTP."""
   return environment.startswith(PREFIX)
 
 
 @dataclasses.dataclass(frozen=True)
 class ServedConfig:
-  """How an environment of the package `verifiers` is run.
+  """The process of an environment of the package `verifiers`.
 
-  It is named by data.environment="verifiers:module", and its arguments are
-  environment.options.
+  data.environment="verifiers:module" names the environment, and
+  environment.options has its arguments.
 
   Attributes:
-    calls: How the policy writes calls of tools, a name of
+    calls: Format in which the policy writes calls of tools, a name of
       `rewards/agents/call_formats.py`; empty: calls are text.
-    python: Interpreter with the package, of a virtual environment of its own
-      if its versions do not go with those here; empty: this one.
-    num_rows: Requests that are answered at a time, at most; None: as many as
-      there are completions in a step.
-    pause_s: Requests that come within so many seconds of each other are
-      answered together.
+    python: Python interpreter that has the package, of another virtual
+      environment if versions conflict; empty: the interpreter of the run.
+    num_rows: Most requests that are answered at a time; None: the number of
+      completions in a step.
+    pause_s: Seconds between successive requests within which they are answered
+      together.
   """
 
   calls: str = ""
@@ -359,7 +360,7 @@ class ServedConfig:
       groups.one_of("served.calls", self.calls, tuple(call_formats.FORMATS))
 
   def check(self, data: Any, environment: Any, interceptor: Any) -> None:
-    """Raises ValueError for settings that nobody would read.
+    """Raises ValueError for settings that would not be read.
 
     Args:
       data, environment, interceptor: Sections of the same config.

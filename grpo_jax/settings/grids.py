@@ -7,7 +7,8 @@
         add(**cell)
 
 Each function returns a list of cells, and a cell is a dictionary: dotted name
-of a setting -> value. `product` takes what the others return, so they nest.
+of a setting -> value. `product` also takes lists of cells, so that functions
+can be nested.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ Grid: TypeAlias = Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]
 
 
 def product(*grids: Grid) -> Cells:
-  """Every cell of each grid with every cell of the others.
+  """Combines every cell of each grid with every cell of the other grids.
 
   Args:
-    *grids: A dictionary, name -> values, of which each value goes with every
-      value of the other names; or cells.
+    *grids: Grids. A grid is a dictionary, name -> values, in which each value
+      is combined with every value of the other names; or a list of cells.
 
   Returns:
-    Cells, the last grid fastest; one empty cell of no grids.
+    Cells, the last grid fastest; one empty cell without grids.
 
   Raises:
-    ValueError: Two grids set the same name, or one has no cell.
+    ValueError: Two grids set the same name, or a grid has no cell.
   """
   parts = [_cells(grid) for grid in grids]
   seen: set[str] = set()
@@ -49,13 +50,13 @@ def product(*grids: Grid) -> Cells:
 
 
 def zipped(axes: Mapping[str, Sequence[Any]]) -> Cells:
-  """The first values of all names, then the second ones, and so on.
+  """Combines the first values of all names, the second values, and so on.
 
   Args:
-    axes: Name -> values, as many for each name.
+    axes: Name -> values, equally many for each name.
 
   Raises:
-    ValueError: There are more values of one name than of another, or none.
+    ValueError: Names have different numbers of values, or none.
   """
   counts = {name: len(values) for name, values in axes.items()}
   if len({*counts.values()}) != 1 or not all(counts.values()):
@@ -71,11 +72,11 @@ def seeds(count: int, first: int = 0) -> Cells:
   """Cells that differ in the seed alone.
 
   Args:
-    count: How many.
+    count: Number of seeds.
     first: The first seed.
 
   Raises:
-    ValueError: There is to be none.
+    ValueError: The count is below 1.
   """
   if count < 1:
     raise ValueError(f"seeds: received {count}; needed is at least 1.")

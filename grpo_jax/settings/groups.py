@@ -1,11 +1,9 @@
-"""Groups of settings of a run: what it reads, draws, judges, saves and logs.
+"""Settings of data, sampling, evaluation, checkpoints, logs and hosts.
 
-Each is a frozen dataclass that checks its own numbers and names. What is
-trained, and how, is in `phase.py`; `config.py` puts all together.
-
-Settings of images in prompts, and what they open.
-
-The parts of a mixture: entries of `config.data.mixture`, checked.
+Each group is a frozen dataclass that checks its own numbers and names. Images
+in prompts are a part of the settings of data, and `parts` checks the entries of
+`config.data.mixture`. `phase.py` has the settings of training, and `config.py`
+puts all groups together.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from grpo_jax import ranges
 if TYPE_CHECKING:
   from grpo_jax.rollout import sampling
 
-# Those that only prompts with images read.
+# Settings that only prompts with images read.
 _OF_IMAGES = (
   "image_folder",
   "image_processor",
@@ -39,16 +37,16 @@ class ImageData:
   Attributes:
     images: Fields of the rows that have the images of a prompt: each an image,
       a list of images, or null (docs/images.md). Empty: prompts are text alone.
-    image_folder: Folder of images that are given by paths, which may not lead
-      out of it; empty: the folder of `train_path`.
+    image_folder: Folder of images that are given by paths, which must not leave
+      it; empty: the folder of `train_path`.
     image_processor: Folder of a checkpoint whose processor cuts images into
       patches; empty: that of `model.checkpoint`.
-    image_options: Settings of this processor in the place of its file's:
+    image_options: Settings that replace those of the processor's file:
       "min_pixels" and "max_pixels", or "longest_edge", "tile" and "splits".
-    max_images: Room for images in a prompt; a tile counts as one.
-    max_patches: Room for patches in a prompt. Prompts with more are left out
-      and counted, as those are whose images are broken.
-    image_workers: Processes in which images are decoded.
+    max_images: Most images of a prompt; a tile counts as one.
+    max_patches: Most patches of a prompt. Prompts with more patches, or with
+      broken images, are left out and counted.
+    image_workers: Number of processes that decode images.
   """
 
   images: tuple[str, ...] = ()
@@ -91,15 +89,15 @@ class ImageData:
 
 
 def folder(data: Any) -> str:
-  """Where paths of images begin; empty: nowhere, and none is read.
+  """The folder in which paths of images begin; "" if no paths are read.
 
   Args:
     data: A `DataConfig`.
 
   Raises:
     FileNotFoundError: There is no such folder.
-    ValueError: It lies in a bucket; or training and held-out records lie in
-      two folders, and no folder is named.
+    ValueError: The folder is in a bucket; or training and held-out records are
+      in two folders, and `image_folder` is not set.
   """
   if data.image_folder:
     if "://" in data.image_folder:
@@ -129,7 +127,7 @@ def folder(data: Any) -> str:
   return folders.pop()
 
 
-# Settings of the data that a part has for itself; it shares all others.
+# Settings of data that each part has for itself; parts share all others.
 OWN = (
   "source",
   "name",
@@ -150,11 +148,11 @@ OWN = (
 
 
 class MixturePart(NamedTuple):
-  """One entry.
+  """An entry of `config.data.mixture`, checked.
 
   Attributes:
     data: Settings of its records, a `DataConfig`.
-    weight: Its share of the training prompts is in proportion.
+    weight: Weight with which its training prompts are drawn.
   """
 
   data: Any
@@ -165,8 +163,9 @@ def parts(data: Any) -> dict[str, MixturePart]:
   """The parts of a `DataConfig` whose source is "mixture", by domain.
 
   Raises:
-    TypeError: A setting of a part is of another kind than that of the data.
-    ValueError: An entry is no part, two have one name, or text and ids mix.
+    TypeError: A setting of a part has another type than that of the data.
+    ValueError: An entry is not a part, two have the same name, or parts of text
+      and of ids are mixed.
   """
   if not data.mixture:
     raise ValueError(
@@ -240,7 +239,7 @@ def _part(
 
 
 def _name(data: Any) -> str:
-  """What a part without a name is called."""
+  """The default name of a part."""
   if data.source in ("jsonl", "text"):
     return pathlib.PurePosixPath(data.train_path).stem
   if data.source == "reasoning_gym":
@@ -248,13 +247,12 @@ def _name(data: Any) -> str:
   return data.name
 
 
-# Seconds. Waiting for the operating system counts them in milliseconds, of
-# which it knows 2³¹.
+# Seconds. The operating system counts waiting times in up to 2³¹ milliseconds.
 SECONDS = ranges.Range(1e-3, 1e6)
 MAX_TIMEOUT_S = 200  # Less than JAX's own limit of a heartbeat.
-# Logits are divided by it, and have to stay finite.
+# Logits are divided by the temperature, and must stay finite.
 TEMPERATURE = ranges.Range(1e-6, ranges.MAX_FLOAT)
-# How a frozen model is kept: in its own dtype; or all of it in bfloat16; or the
+# Formats of a frozen model: its own dtype; all of it in bfloat16; or the
 # kernels of its layers in 8 bits, and the rest in bfloat16.
 STORAGE = ("own", "bfloat16", "int8")
 WEIGHTS_DTYPES = ("model", "int8", "float8_e4m3fn")
@@ -263,7 +261,7 @@ MIX_NEIGHBOURS = ("nearest", "random")
 
 
 def one_of(what: str, value: str, known: tuple[str, ...]) -> None:
-  """Raises ValueError unless a choice is one of those that there are."""
+  """Raises ValueError unless a value is one of the known choices."""
   if value not in known:
     raise ValueError(
       f"config: {what} got {value!r:.80}{nearest(value, known)}; choose one of"
@@ -272,7 +270,7 @@ def one_of(what: str, value: str, known: tuple[str, ...]) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-  """A hint for a message: the known name that is most like this one."""
+  """A hint for a message: the known name that is most similar."""
   near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
   return f" (did you mean {near[0]!r}?)" if near else ""
 
@@ -281,7 +279,7 @@ SOURCES = (
   *("task", "tfds", "jsonl", "text", "reasoning_gym"),
   *("environment", "mixture"),
 )
-# Settings that only some of these read, with their defaults.
+# Settings that only some sources read, with their defaults.
 _OF_SOURCES: dict[str, tuple[Any, tuple[str, ...]]] = {
   "fields": ({}, ("tfds", "jsonl")),
   "streaming": (False, ("jsonl",)),
@@ -297,73 +295,72 @@ _OF_SOURCES: dict[str, tuple[Any, tuple[str, ...]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig(ImageData):
-  """Where prompts come from.
+  """The source of prompts and their encoding.
 
   Attributes:
     source: "task" (synthetic, `tasks/`), "tfds", "jsonl", "text" (prompts
-      alone), "reasoning_gym", "environment" (what `environment` shows first,
-      or the data set of one of the package verifiers), or "mixture" of several
-      of these but the last.
+      alone), "reasoning_gym", "environment" (first observations of
+      `environment`, or the data set of one of the package verifiers), or
+      "mixture" of several of the others.
     name: Task name, or the import path of a task ("my_pkg.tasks:make"), or TFDS
       dataset name ("gsm8k").
     task_options: Options of the task (`tasks/<name>.py`).
-    train_split, eval_split: Splits of a TFDS dataset, as "train[:1000]".
+    train_split, eval_split: Splits of a TFDS dataset, such as "train[:1000]".
     train_path: File of training prompts, JSON lines or text; local or gs://.
-    eval_path: The same of held-out prompts; empty: the training file.
-    format: How the rows of a JSON-lines file or a TFDS dataset read; empty: the
-      fields prompt, answer, completion and extras, or, of a TFDS dataset with
-      such a name, its own. "gsm8k": question and worked answer. "math": problem
-      and solution with a box. "pairs": prompt, chosen and rejected.
-    fields: Without a format, which fields of the rows are a record's: names
-      `prompt`, `answer` and `completion` of theirs, and `extras`, a group of
-      such names.
-    mixture: Parts of a mixture: each a group with settings of its own, as
+    eval_path: The same for held-out prompts; empty: the training file.
+    format: Format of the rows of a JSON-lines file or a TFDS dataset. "gsm8k":
+      question and worked answer. "math": problem and solution with a box.
+      "pairs": prompt, chosen and rejected. Empty: the fields prompt, answer,
+      completion and extras; or, if a TFDS dataset has such a name, its format.
+    fields: Names of the rows' fields for a record without a format: `prompt`,
+      `answer` and `completion`, and `extras`, a group of such names.
+    mixture: Parts of a mixture: each a group with settings of its own, such as
       `source` ("task" by default), `name`, `task_options` or `train_path`; its
       `weight` (1 by default), with which its prompts are drawn for training;
       and the name of its `domain` (by default that of the task or the file).
-      Evaluations take a prompt of each in turn. Parts are tasks, or text of one
-      tokenizer; what is no setting of a part, such as `template`, is that of
-      the mixture.
+      Evaluations take a prompt of each part in turn. Parts are tasks, or text
+      for one tokenizer; other settings, such as `template`, are those of the
+      mixture.
     domain_key: Field of the rows, or of their `extras`, whose text or whole
-      number is the name of a prompt's domain: metrics, evaluations and lengths
-      are told apart by it, and rewards, teachers and weights of the KL can be.
-      Empty: the number `domain` in `extras`, if there is one; of the format
-      "math" the subject.
-    domains: Names of the domains in the order of their numbers; empty: those
-      that the data have, in alphabetical order, and of numbers the number.
+      number is the name of a prompt's domain. Metrics, evaluations and lengths
+      are reported by domain, and rewards, teachers and weights of the KL can
+      depend on it. Empty: the number `domain` in `extras`, if there is one;
+      with the format "math" the subject.
+    domains: Names of the domains in the order of their numbers; empty: the
+      names in the data, in alphabetical order; a number without a name is its
+      own name.
     streaming: Leave a JSON-lines file on the disk and read a line when it is
       its turn, which takes no memory; a file `.index` is made beside it.
-    separator: What stands between the prompts of a text: "\\n", or "\\n\\n" for
+    separator: Text between the prompts of a text file: "\\n", or "\\n\\n" for
       paragraphs.
-    datasets: Of reasoning-gym: each a group with a `name`, and, if they are to
-      be others than the defaults, `weight`, `settings`, and `level` or
-      `levels` of difficulty (`data/gym.py`).
+    datasets: Datasets of reasoning-gym: each a group with a `name`, and
+      optionally `weight`, `settings`, and `level` or `levels` of difficulty
+      (`data/gym.py`).
     tokenizer: Path of a `tokenizer.json` or of a checkpoint's folder, or
-      "gsm8k" or "bytes" (every byte is a token) for those that come with the
-      package; empty with a `model.checkpoint`: that one's. Unused by tasks,
-      which are made of ids.
-    template: How a prompt is put to the model: a text with "{prompt}", or
-      "chat" for the tokenizer's own chat template.
-    chat_options: What the chat template reads beside the messages. Of an
-      environment with tools (docs/tools.md) their schemas are among it as
-      `tools`, if none are named here.
+      "gsm8k" or "bytes" (every byte is a token) for those of the package;
+      empty with a `model.checkpoint`: the checkpoint's. Unused by tasks, which
+      are made of ids.
+    template: Text around a prompt, with "{prompt}"; or "chat" for the
+      tokenizer's own chat template.
+    chat_options: Inputs of the chat template beside the messages. If an
+      environment has tools (docs/tools.md), their schemas are added as `tools`,
+      unless `tools` is set here.
     end_tokens: Tokens that end a completion; empty: those of the tokenizer.
     max_prompt_len: Prompt slots S; longer prompts are left out and counted.
-      None: what the task needs.
-    drop_tag_probability: How often the supervised teacher of worked answers
-      ("gsm8k") drops one of its format tags, in [0, 1].
-    rejected_share: Of a file of pairs, the share of rows in [0, 1] of which a
-      supervised phase imitates the rejected text, and not the chosen one.
+      None: the number that the task needs.
+    drop_tag_probability: Probability, in [0, 1], with which the supervised
+      teacher of worked answers ("gsm8k") drops one of its format tags.
+    rejected_share: Share of rows of a file of pairs, in [0, 1], of which a
+      supervised phase imitates the rejected text instead of the chosen text.
     quarantine: JSON file with records to leave out of training, as
       `experiments.lint` writes it; empty: none.
     num_threads: Threads that read and tokenize batches ahead; 0: a batch is
-      made when it is asked for. Never changes what is read.
-    environment: Import path "package.module:function" of what makes the
-      sessions of an environment on the host (`types.HostEnvironment`): episodes
-      of several turns, whose scores are the components of the reward. With a
-      task, it takes the place of the task's verifier or environment.
-      "verifiers:module" is an environment of that package (docs/serving.md).
-      Empty: none.
+      made when it is requested. Never changes the batches.
+    environment: Import path "package.module:function" of a factory of sessions
+      of an environment on the host (`types.HostEnvironment`): episodes of
+      several turns, whose scores are the components of the reward. It replaces
+      the verifier or environment of a task. "verifiers:module" is an
+      environment of that package (docs/serving.md). Empty: none.
   """
 
   source: str = "task"
@@ -454,7 +451,7 @@ class DataConfig(ImageData):
 
   @property
   def is_made_of_ids(self) -> bool:
-    """Whether tasks make the prompts, and there is no text."""
+    """True if tasks make the prompts as ids, without text."""
     if self.source != "mixture":
       return self.source == "task"
     first, *_ = parts(self).values()
@@ -462,7 +459,7 @@ class DataConfig(ImageData):
 
   @property
   def shown_task(self) -> str:
-    """How a message calls what makes prompts of ids."""
+    """Name, in messages, of the task or mixture that makes prompts of ids."""
     if self.source == "mixture":
       return "the mixture of tasks"
     return f"the task {self.name!r}"
@@ -470,46 +467,47 @@ class DataConfig(ImageData):
 
 @dataclasses.dataclass(frozen=True)
 class SamplingConfig:
-  """How completions are drawn.
+  """Sampling of completions: lengths, temperature, filters, cache, mixing.
 
   Attributes:
-    max_new_tokens: Budget T per completion; None: what the task needs.
-    temperature: Of training rollouts, > 0.
-    domain_limits: Budgets of completions of some domains of prompts, tokens,
-      by name: {"add": 8}. Those of other domains have max_new_tokens.
-    top_k: Keeps so many of the likeliest tokens; None: all.
-    top_p: Nucleus sampling: keeps the smallest set of tokens with this
-      probability; None: all.
-    min_p: Keeps tokens with at least this share of the probability of the
-      likeliest one; None: all.
-    lanes: Completions that are decoded at once; None: all. With fewer, the
-      next one begins where another has ended, which pays where their lengths
-      differ, and the cache has room for as many only. 256 of geometric
-      lengths, 38 tokens on average and 177 at most, take 3.7 s at once and 1.2
-      s in 32 lanes (2 layers, width 128, on a CPU).
-    num_cache_sizes: Sizes in which the cache of keys and values grows while
-      completions do, at most; each is half of the next, and compiled anew. 1
-      compiles faster, and all steps of decoding read a cache of full length.
-    weights_dtype: What kernels are rounded to while training rollouts are drawn
-      ("int8", "float8_e4m3fn"; "model": they are not). Updates and evaluations
-      read them as they are; see docs/quantised_sampling.md.
+    max_new_tokens: Most tokens T of a completion; None: the number that the
+      task needs.
+    temperature: Temperature of training rollouts, > 0.
+    domain_limits: Most tokens of completions in some domains of prompts, by
+      name: {"add": 8}. Other domains have max_new_tokens.
+    top_k: Number of the likeliest tokens that are kept; None: all.
+    top_p: Nucleus sampling: the smallest set of tokens with this probability
+      is kept; None: all.
+    min_p: Tokens with at least this share of the probability of the likeliest
+      token are kept; None: all.
+    lanes: Number of completions that are decoded at once; None: all. With
+      fewer, a completion begins when another has ended, which saves time if
+      lengths differ, and the cache is smaller. For example, 256 completions of
+      geometric lengths, 38 tokens on average and 177 at most, take 3.7 s at
+      once and 1.2 s in 32 lanes (2 layers, width 128, on a CPU).
+    num_cache_sizes: Most sizes of the cache of keys and values, which grows
+      with the completions; each size is half of the next, and is compiled
+      anew. 1 compiles faster, but all decode steps read a cache of full length.
+    weights_dtype: Format to which kernels are rounded for training rollouts
+      ("int8", "float8_e4m3fn"; "model": not rounded). Updates and evaluations
+      read the kernels as they are; see docs/quantised_sampling.md.
     uncorrected: Whether completions of rounded kernels, or of earlier
       parameters (config.rl.staleness, recycle_surplus, replay_size), may be
       trained on without a correction (config.algorithm.importance_mode,
       rejection).
-    mix_rate: Probability with which the policy reads a blend of like tokens
-      in the place of one that it has written; every pass of the update reads
-      the same. 0 for none, as in all evaluations; see docs/mixing.md.
+    mix_rate: Probability with which the policy reads a blend of similar tokens
+      instead of a token that it has written; every pass of the update reads the
+      same blends. 0 for none, as in all evaluations; see docs/mixing.md.
     mix_top_k: Tokens of a blend, at least 2: an anchor and its neighbours.
-    mix_anchor: "argmax", the likeliest token of the step, or "sampled", the one
-      that was written.
+    mix_anchor: "argmax", the likeliest token of the step, or "sampled", the
+      token that was written.
     mix_neighbours: "nearest", tokens whose embeddings have the largest cosine
       with that of the anchor; or "random", for comparison.
-    mix_min_entropy: Mixes only where the distribution of the token has more
-      entropy, nats; with mix_rate=1 entropy alone decides. 0: anywhere.
-    mix_until: Text of a token: it and all that follows in a completion are read
-      as they are. Empty: whole completions are mixed, as they are where it does
-      not come.
+    mix_min_entropy: Entropy of a token's distribution, nats, above which tokens
+      are mixed; with mix_rate=1 entropy alone decides. 0: anywhere.
+    mix_until: Text of a token. From it on, the tokens of a completion are not
+      mixed; without it the whole completion may be. Empty: whole completions
+      may be mixed.
   """
 
   max_new_tokens: int | None = None
@@ -597,9 +595,9 @@ class EvalConfig:
   """Held-out evaluation.
 
   Attributes:
-    num_prompts: Held-out prompts, one completion each.
+    num_prompts: Number of held-out prompts, with one completion each.
     batch_size: Prompts per evaluation batch.
-    temperature: Of the completions; 0 is greedy.
+    temperature: Temperature of the completions; 0 is greedy.
     every: Steps of the "rl" phase between evaluations; 0: only before and
       after the phase.
   """
@@ -626,13 +624,13 @@ class EvalConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-  """When to save.
+  """Saving of checkpoints.
 
   Attributes:
     every: Steps between checkpoints; 0: only at the end of a phase.
-    keep: Latest checkpoints kept.
-    compress: Whether checkpoints are compressed. Those of weights have a few
-      percent fewer bytes then, and take several times as long to write
+    keep: Number of the latest checkpoints that are kept.
+    compress: Whether checkpoints are compressed. Checkpoints of weights then
+      have a few percent fewer bytes, and take several times as long to write
       (benchmarks/host.md).
   """
 
@@ -648,26 +646,27 @@ class CheckpointConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LogConfig:
-  """What to write beside metrics.jsonl.
+  """Logs beside metrics.jsonl: trackers, samples, traces, curves.
 
   Attributes:
-    tensorboard: Write TensorBoard events.
+    tensorboard: Whether TensorBoard events are written.
     wandb_project: W&B project (extra `wandb`); empty: no W&B.
-    wandb_name: Of the run there; empty: the name of its folder.
-    wandb_group: Of runs that belong together; a sweep sets it to its own name.
+    wandb_name: Name of the run in W&B; empty: the name of its folder.
+    wandb_group: W&B group of related runs; a sweep sets it to its own name.
     wandb_tags: The tags of the run.
     samples_every: Steps between sampled texts in samples.jsonl; 0: none.
-    num_samples: Rows each time.
-    traces_every: Steps between groups of completions in traces.jsonl.gz, token
-      by token, of which each evaluation has some too; 0: none. The first and
-      the last step of a phase are among them.
-    trace_groups: Groups each time at most, beside those of `trace_prompts`;
-      and as many prompts of each evaluation.
-    trace_prompts: Prompts that are always among them when they come: numbers
-      of their records, or texts that they contain.
-    traces_max_mib: Most MiB of that file. Each time gets an equal part of what
-      is left; groups that do not fit are left out, and rows are cut.
-    curves: Draw curves.png at the end, which takes one to two seconds.
+    num_samples: Rows of sampled texts each time.
+    traces_every: Steps between groups of completions, token by token, in
+      traces.jsonl.gz; 0: none. The first and the last step of a phase, and
+      evaluations, are traced too.
+    trace_groups: Most groups each time, beside those of `trace_prompts`; and
+      most prompts of each evaluation.
+    trace_prompts: Prompts that are traced whenever they come: numbers of their
+      records, or texts that they contain.
+    traces_max_mib: Most MiB of that file. Each time gets an equal part of the
+      rest; groups that do not fit are left out, and rows are cut.
+    curves: Whether curves.png is drawn at the end, which takes one to two
+      seconds.
   """
 
   tensorboard: bool = True
@@ -697,12 +696,13 @@ class LogConfig:
 
 @dataclasses.dataclass(frozen=True)
 class HostsConfig:
-  """When a run on several hosts gives one of its processes up; `hosts.py`.
+  """Timeouts of processes in a run on several hosts; see `hosts.py`.
 
   Attributes:
-    timeout_s: Seconds without a sign of life from the process.
-    stall_s: Seconds that it is alive and behind the others, or that none gets
-      on: more than the longest compilation, evaluation or save takes.
+    timeout_s: Seconds without a sign of life after which a process is given up.
+    stall_s: Seconds after which a live process that is behind the others, or a
+      run without any progress, is given up; set it above the longest
+      compilation, evaluation or save.
   """
 
   timeout_s: float = 60.0

@@ -1,6 +1,6 @@
-"""Kinds of phases: where batches come from, and which members a loss trains.
+"""Kinds of phases: sources of completions, and the models that they train.
 
-A config lists the names of its phases; each name is a section of the config
+A config lists the names of its phases. Each name is a section of the config
 with a `kind` and settings of its own, so that stages may alternate freely:
 
     config.phases = ("sft", "rl", "sft2", "rl2")
@@ -9,14 +9,14 @@ with a `kind` and settings of its own, so that stages may alternate freely:
 | kind         | completions             | trains                            |
 |--------------|-------------------------|-----------------------------------|
 | `supervised` | come with the data      | the policy, by their likelihood   |
-| `rl`         | are drawn and judged    | the policy, and a critic          |
-| `value`      | are drawn and judged    | the critic alone, on returns      |
-| `preference` | are drawn and judged    | a reward model, on pairs of them  |
-| `process`    | are drawn and judged    | a process reward model, on steps  |
-| `rejection`  | are drawn and judged    | nothing: right ones are kept in a |
+| `rl`         | are sampled and scored  | the policy, and a critic          |
+| `value`      | are sampled and scored  | the critic alone, on returns      |
+| `preference` | are sampled and scored  | a reward model, on pairs of them  |
+| `process`    | are sampled and scored  | a process reward model, on steps  |
+| `rejection`  | are sampled and scored  | nothing: right ones are kept in a |
 |              |                         | file, which later phases imitate  |
 | `pairs`      | come with the data, two | the policy, by the run's          |
-|              | for each prompt         | algorithm, as `dpo`               |
+|              | for each prompt         | algorithm, such as `dpo`          |
 | `comparison` | the same                | a reward model                    |
 """
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
   from grpo_jax.types import Algorithm
 
 Metrics = Mapping[str, float]
-OF_PAIRS = "bradley_terry"  # By which a reward model learns from pairs.
+OF_PAIRS = "bradley_terry"  # Loss of a reward model that learns from pairs.
 
 
 def _check_nothing(name: str, section: Any) -> None:
-  """Any settings will do."""
+  """Accepts any settings."""
   del name, section
 
 
@@ -47,7 +47,7 @@ def _show_loss(metrics: Metrics) -> dict[str, float]:
 
 
 def _found(metrics: Metrics, names: Mapping[str, str]) -> dict[str, float]:
-  """What the display calls it -> value, of those metrics that there are."""
+  """Values of the existing metrics, by their labels on the display."""
   return {
     label: metrics[name] for label, name in names.items() if name in metrics
   }
@@ -55,17 +55,18 @@ def _found(metrics: Metrics, names: Mapping[str, str]) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class PhaseKind:
-  """One row of the table above.
+  """A kind of phase, a row of the table in the module's docstring.
 
   Attributes:
-    name: What a config calls it.
+    name: Name of the kind in a config.
     num_given: Completions of each prompt that come with the data: 1, or 2 of
-      which the first is preferred; 0 where they are drawn and judged.
-    trains: Members that it may train, of "policy", "critic", "reward"; a kind
+      which the first is preferred; 0 if completions are sampled and scored.
+    trains: Models that it may train, of "policy", "critic", "reward"; a kind
       without any keeps completions (`rejection.py`).
-    objective: (the run's algorithm and its config) -> those of the phase.
-    evaluates: Whether held-out prompts are completed before, during and after.
-    shows: (metrics of a step) -> what the display has of them.
+    objective: (algorithm of the run, its config) -> algorithm and config of the
+      phase.
+    evaluates: Whether there are evaluations before, during and after the phase.
+    shows: (metrics of a step) -> values for the display, by label.
     check: (name of the section, its settings); raises ValueError.
   """
 
@@ -79,17 +80,17 @@ class PhaseKind:
 
   @property
   def plays(self) -> bool:
-    """Whether completions are drawn and judged, or come with the data."""
+    """True if completions are sampled; False if they come with the data."""
     return self.num_given == 0
 
   @property
   def learns_from_drawn(self) -> bool:
-    """Whether a reward model learns from completions that are drawn."""
+    """True if a reward model learns from sampled completions."""
     return self.plays and "reward" in self.trains
 
   @property
   def measures(self) -> bool:
-    """Whether a reward model is measured on held-out pairs or steps."""
+    """True if a reward model is evaluated on held-out pairs or steps."""
     return "reward" in self.trains
 
 
@@ -112,7 +113,7 @@ def _check_supervised(name: str, section: Any) -> None:
 
 
 def _check_given(name: str, section: Any, size: int, count: str) -> None:
-  """Raises ValueError for settings of completions that are drawn."""
+  """Raises ValueError for settings that only sampled completions need."""
   for field, only, why in (
     ("temperature", None, "are given, not drawn"),
     ("reward_weights", (), "are given, not judged"),
@@ -138,7 +139,7 @@ def _check_given(name: str, section: Any, size: int, count: str) -> None:
 
 
 def _check_imitates(name: str, section: Any) -> None:
-  """Raises ValueError for settings of what is imitated."""
+  """Raises ValueError for settings that only imitation needs."""
   for field, unset in (("demonstrations", ()), ("num_records", None)):
     if getattr(section, field) != unset:
       raise ValueError(
@@ -149,7 +150,7 @@ def _check_imitates(name: str, section: Any) -> None:
 
 
 def _check_kept(name: str, section: Any) -> None:
-  """Raises ValueError for settings of what is kept."""
+  """Raises ValueError for settings of kept completions."""
   if section.keep != type(section.keep)():
     raise ValueError(
       f"config.{name}.keep was set, and a phase of the kind {section.kind!r}"
@@ -179,7 +180,7 @@ def _show_rewards(metrics: Metrics) -> dict[str, float]:
   accuracy = metrics.get("drawn/accuracy", metrics["accuracy"])
   return {
     "reward": metrics.get("drawn/reward", metrics["reward/mean"]),
-    # What the policy has written by itself, before any correction.
+    # Accuracy of the policy's own completions, before any correction.
     "accuracy": metrics.get("correction/draft_accuracy", accuracy),
     **({"unscored": unscored} if unscored else {}),
     **_found(

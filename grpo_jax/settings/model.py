@@ -1,9 +1,4 @@
-"""Settings of the model of a run, and where it comes from.
-
-Settings of what reads the images of prompts.
-
-Settings of the mesh of devices.
-"""
+"""Settings of the model of a run, its vision tower and the mesh of devices."""
 
 from __future__ import annotations
 
@@ -25,15 +20,17 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TowerSettings(TowerConfig):
-  """What reads the images of prompts; `models/vision_parts.py` has the sizes.
+  """The vision tower, which reads images of prompts.
+
+  `models/vision_parts.py` describes the other fields.
 
   Attributes:
     kind: Family of the tower, "siglip", "qwen2_5_vl" or "qwen3_vl"; empty:
       prompts have no images.
-    trained: Whether the tower is trained; else it stays as it is. Beneath
-      adapters it is never trained itself.
-    image_token: The id of the placeholder, in whose places prompts show their
-      images; with a checkpoint its config.json says it.
+    trained: Whether the tower is trained; else it is frozen. Beneath adapters
+      it is never trained itself.
+    image_token: Id of the placeholder token, in whose places the features of
+      images are read; with a checkpoint it comes from config.json.
   """
 
   kind: str = ""
@@ -79,25 +76,28 @@ class TowerSettings(TowerConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(architecture.Architecture):
-  """A transformer; `models/architecture.py` says what the other fields mean.
+  """A transformer; `models/architecture.py` describes the other fields.
 
   Attributes:
-    tower: What reads the images of prompts.
+    tower: The vision tower, which reads images of prompts.
     checkpoint: Folder or hub name of a Hugging Face checkpoint to start from.
-      Its config.json then decides the architecture: of the other fields only
-      `dtype`, `param_dtype`, `attention`, `decode_attention`, `experts`,
-      `remat`, `split_positions`, `prefill_chunk`, `cache_dtype`,
-      `long_context` and `tower.trained` may be set. Empty: from scratch.
+      Its config.json then decides the architecture. Only these other fields may
+      be set: `dtype`, `param_dtype`, `attention`, `decode_attention`,
+      `experts`, `remat`, `split_positions`, `prefill_chunk`, `cache_dtype`,
+      `long_context` and `tower.trained`. Empty: from scratch.
     revision: Commit, tag or branch of a checkpoint on the hub; with a commit a
-      run starts from the same files on every day. Empty: the newest.
+      run always starts from the same files. Empty: the newest.
     adapter_checkpoint: Folder with adapters to start from, as PEFT and
       `experiments.export --adapters` write it, for this `checkpoint`. Rank, α
-      and modules are the file's, and need not be set. Empty: fresh adapters.
+      and modules are those of the file, and need not be set. Empty: fresh
+      adapters.
     lora_rank: Rank of the adapters, which alone are trained; 0 for no adapters.
-    lora_alpha: Their term is multiplied by lora_alpha / lora_rank.
-    lora_modules: Projections with an adapter, as `lora.LoRAConfig` names them;
-      empty: all that the layers have, but for those of experts.
-    quantization: How the kernels beneath the adapters are kept: "none", "int8",
+    lora_alpha: α of the adapters, whose term is multiplied by
+      lora_alpha / lora_rank.
+    lora_modules: Projections with an adapter, by the names of
+      `lora.LoRAConfig`; empty: all projections of the layers, except those of
+      experts.
+    quantization: Format of the kernels beneath the adapters: "none", "int8",
       "nf4" or "nf4_double".
   """
 
@@ -127,7 +127,7 @@ class ModelConfig(architecture.Architecture):
           " adapters belong to a checkpoint; set config.model.checkpoint to the"
           " one that they were trained with."
         )
-      return  # Their file is read when the run begins.
+      return  # The file of the adapters is read when the run begins.
     if not self.lora_rank and self.quantization != "none":
       raise ValueError(
         f"config.model.quantization={self.quantization!r} freezes the kernels"
@@ -140,8 +140,8 @@ class ModelConfig(architecture.Architecture):
     """The low-rank adapters, or None.
 
     Raises:
-      FileNotFoundError: There are none in `adapter_checkpoint`.
-      ValueError: A number is out of range; or the file has another one.
+      FileNotFoundError: `adapter_checkpoint` has no adapters.
+      ValueError: A number is out of range, or differs from the file's.
     """
     if self.adapter_checkpoint:
       from grpo_jax.models.hf import peft
@@ -172,7 +172,8 @@ class ModelConfig(architecture.Architecture):
     """The folder of the checkpoint, downloaded if it is on the hub.
 
     Args:
-      weights: Whether they are needed, and not its config and tokenizer alone.
+      weights: Whether the weights are needed, and not only config and
+        tokenizer.
     """
     from grpo_jax.models.hf import hub
 
@@ -230,14 +231,14 @@ class MeshConfig:
   Rows of a batch are split over data × fsdp × expert.
 
   Attributes:
-    data: Copies of the parameters; None: as many as there are devices for.
+    data: Number of copies of the parameters; None: as many as devices allow.
       With several TPU slices, a multiple of their number; the gradient of
       every micro-batch is summed across them, so there a large
       `micro_batch_size` saves time.
     fsdp: Devices over which parameters, gradients and moments are split.
-    tensor: Devices over which heads, MLP width and vocabulary are split;
-      divides them, and the key/value heads.
-    expert: Devices over which experts are split; divides their number.
+    tensor: Devices over which heads, MLP width and vocabulary are split; it
+      must divide them, and the key/value heads.
+    expert: Devices over which experts are split; it must divide their number.
   """
 
   data: int | None = None

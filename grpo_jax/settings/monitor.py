@@ -1,6 +1,6 @@
-"""What a run does against data and rewards that would spoil its policy.
+"""Settings of guards against bad data and rewards, and of health rules.
 
-Settings of the rules of health; `alarms.py` has their table.
+`training/rules/rules.py` has the table of the rules.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from grpo_jax.settings.groups import one_of
 from grpo_jax.settings.phase import PhaseConfig
 from grpo_jax.training.rules import rules
 
-_WINDOW = ranges.Range(2, 2**20)  # Steps; one of them is the present one.
+_WINDOW = ranges.Range(2, 2**20)  # Steps, the present step included.
 
 if TYPE_CHECKING:
   from grpo_jax.step import guards as guards_lib
@@ -25,30 +25,33 @@ class GuardsConfig:
   """Guards against bad data and bad rewards; docs/guards.md.
 
   Attributes:
-    lint: What becomes of too few prompts, or one that is most of them, before
-      training: "warn", "refuse", or "off", which does not look. Where guards
-      are `on`, a warning is a refusal.
-    on: Switch all of what follows on. Each is switched off by 0.
-    min_distinct_prompts: Different prompts that a step must have, or the run
-      halts; None: half of `num_prompts`, and at least 4.
-    influence_cap: Largest share that a prompt has of Σ |advantage| · tokens
-      over a window of steps; what is above is scaled down.
+    lint: Reaction, before training, to too few different prompts or to one
+      prompt that is most of them: "warn", "refuse", or "off" for no check. If
+      guards are `on`, "warn" is "refuse".
+    on: Whether the guards below are on. Each is switched off by 0.
+    min_distinct_prompts: Fewest different prompts of a step; with fewer the run
+      halts. None: half of `num_prompts`, and at least 4.
+    influence_cap: Largest share of a prompt in Σ |advantage| · tokens over a
+      window of steps; a larger share is scaled down.
     influence_window: Steps of that window.
-    repeat_cap: How often a prompt is trained on in the steps of a second
-      window; later ones are left out.
+    repeat_cap: Most times that a prompt is trained on in the steps of a second
+      window; further completions are left out.
     repeat_window: Steps of that window.
-    canary_every: Steps between looks at the canaries. Every checkpoint is
-      looked at as well, and saved only if it passes, so that a run which halts
-      is where its last checkpoint is.
+    canary_every: Steps between checks of the canaries. Every checkpoint is
+      checked too, and saved only if it passes, so that a run which halts is
+      where its last checkpoint is.
     canary_prompts: Held-out prompts of each canary.
-    canaries: What must not fall: components of the reward, or "correct". A
-      minus says that less is better, and @FILE which prompts (JSON lines) are
-      asked instead of held-out ones: ("correct", "-biased", "format@probes").
-    canary_fall: By how much, below the mean of what has passed, a canary may
-      fall if its standard deviation allows less.
-    canary_sigmas: By how many standard deviations of that difference.
-    canary_max_kl: KL to the reference in nats per completion of a canary's
-      prompt that halts the run; not looked at in phases without a reference.
+    canaries: Scores that must not fall: components of the reward, or "correct".
+      A minus before the name means that less is better. @FILE after it names
+      prompts (JSON lines) that replace held-out prompts. For example:
+      ("correct", "-biased", "format@probes").
+    canary_fall: Fall below the mean of earlier passes that is always allowed,
+      even if `canary_sigmas` allows less.
+    canary_sigmas: Number of standard deviations of that difference by which a
+      canary may fall.
+    canary_max_kl: KL to the reference, in nats per completion of a canary's
+      prompt, above which the run halts; not checked in phases without a
+      reference.
   """
 
   lint: str = "warn"
@@ -83,10 +86,10 @@ class GuardsConfig:
     )
 
   def of_phase(self, phase: PhaseConfig) -> guards_lib.InfluenceBounds | None:
-    """The guards inside the steps of a phase; None where they are off.
+    """The guards inside the steps of a phase; None if they are off.
 
     Raises:
-      ValueError: A step has fewer prompts than are to be different.
+      ValueError: A step has fewer prompts than `min_distinct_prompts`.
     """
     if not (self.on and phase.plays and "policy" in phase.trains):
       return None
@@ -113,13 +116,13 @@ class GuardsConfig:
 
 @dataclasses.dataclass(frozen=True)
 class HealthConfig:
-  """What follows from an alarm.
+  """Reactions to alarms of health rules.
 
   Attributes:
     halt: Rules, by name or number ("perfect_score", "H12"), that stop the run
-      after saving. Too many rows without a score always do, and so does a step
-      short of live groups in a phase with when_short="error".
-    off: Rules that say nothing.
+      after saving. Too many rows without a score always stop it, and so does a
+      step short of live groups in a phase with when_short="error".
+    off: Rules that give no alarm.
 
   Both may change when a run continues.
   """
@@ -141,11 +144,11 @@ class HealthConfig:
         )
 
   def halts(self, rule: rules.Rule) -> bool:
-    """Whether an alarm of the rule stops the run."""
+    """Returns True if an alarm of the rule stops the run."""
     return rule.name in rules.ALWAYS or bool(
       {rule.name, rule.number} & {*self.halt}
     )
 
   def is_off(self, rule: rules.Rule) -> bool:
-    """Whether the rule says nothing."""
+    """Returns True if the rule gives no alarm."""
     return bool({rule.name, rule.number} & {*self.off})

@@ -1,6 +1,6 @@
-"""Settings that are named one by one, as `rl.steps`, in a config of a file.
+"""Config files, and settings that are set by name, such as `rl.steps`.
 
-The command line and `grpo_jax.config` find and check them here.
+The command line and `grpo_jax.config` find files and check settings here.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ml_collections import config_dict
 from grpo_jax import imports
 from grpo_jax.data import sources
 
-# Beside the package in a checkout, and where pip has installed both.
+# The folder is beside the package, in a checkout and in an installation by pip.
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
-# Groups whose settings have names of the user's own, and what one looks like.
+# Groups in which the user chooses the names of settings, each with an example.
 FREE_GROUPS = {
   "data.chat_options": "{'enable_thinking': False}",
   "data.image_options": "{'max_pixels': 200704}",
@@ -45,14 +45,14 @@ _NEEDED = {
 
 def text_of(error: BaseException) -> str:
   """The message of an error."""
-  # str(KeyError("x")) is "'x'": take the argument itself.
+  # str(KeyError("x")) is "'x'", so the argument itself is taken.
   if isinstance(error, KeyError) and error.args:
     return str(error.args[0])
   return str(error)
 
 
 def shipped() -> list[str]:
-  """Names of the configs that come with the library, as "recipes/dapo"."""
+  """Names of the configs of the library, such as "recipes/dapo"."""
   return sorted(
     file.relative_to(CONFIGS).with_suffix("").as_posix()
     for file in CONFIGS.rglob("*.py")
@@ -61,25 +61,25 @@ def shipped() -> list[str]:
 
 
 def find(name: str | os.PathLike) -> pathlib.Path:
-  """The config file that a path or a name means.
+  """Finds the config file for a path or a name.
 
-  A path of a file is that file, also one without its folder here:
-  "configs/quickstart.py" is found from any folder, where the library has it.
+  A path of the library, such as "configs/quickstart.py", is found from any
+  folder.
 
   Args:
-    name: A path, or the name of a config that comes with the library, as
-      "quickstart" or "recipes/dapo".
+    name: A path, or the name of a config of the library, such as "quickstart"
+      or "recipes/dapo".
 
   Raises:
-    FileNotFoundError: There is none; the message has the nearest one and the
-      list of all.
+    FileNotFoundError: There is no such file; the message has the nearest name
+      and the list of all.
   """
   text = os.fspath(name)
   path = pathlib.Path(text)
   if path.is_file():
     return path
   own = text.removeprefix("configs/").removesuffix(".py")
-  # "mine.py" would be a file of the user's own.
+  # "mine.py" would be a file of the user.
   is_name = text.startswith("configs/") or not text.endswith(".py")
   inside = not path.is_absolute() and ".." not in path.parts
   found = CONFIGS / f"{own}.py"
@@ -105,18 +105,18 @@ def load(path: str, *arguments: Any) -> config_dict.ConfigDict:
   """The config of a file.
 
   Args:
-    path: Of a Python file with `get_config`.
-    arguments: What `get_config` is called with.
+    path: Path of a Python file with `get_config`.
+    arguments: Arguments of `get_config`.
 
   Raises:
-    ValueError: There is none, or it cannot be made.
+    ValueError: There is no such function, or it fails.
   """
   try:
     module = runpy.run_path(path)
     if "get_config" not in module:
       raise ValueError("it defines no get_config(); see configs/quickstart.py.")
     config = module["get_config"](*arguments)
-  except Exception as error:  # Of any kind: it is the user's program.
+  except Exception as error:  # A user's program may raise any exception.
     kind = type(error).__name__
     raise ValueError(f"{path}: {text_of(error)} ({kind})") from error
   if not isinstance(config, config_dict.ConfigDict):
@@ -128,7 +128,7 @@ def load(path: str, *arguments: Any) -> config_dict.ConfigDict:
 
 
 def at(config: config_dict.ConfigDict, name: str) -> Any:
-  """The setting or the group of this name; an empty group where none is."""
+  """The setting or group of this name; an empty group if there is none."""
   node: Any = config
   for part in name.split(".") if name else ():
     node = node.get(part, {})
@@ -138,12 +138,12 @@ def at(config: config_dict.ConfigDict, name: str) -> Any:
 def complaint(
   config: config_dict.ConfigDict, name: str, spelled: Callable[[str], str]
 ) -> str | None:
-  """Why a name is that of no single setting, or None if it is.
+  """The reason why a name is not that of a single setting, or None.
 
   Args:
     config: All settings.
-    name: As "rl.steps".
-    spelled: How its writer would write another one.
+    name: The name, such as "rl.steps".
+    spelled: Function that spells another name as the user would.
   """
   for group in FREE_GROUPS:
     is_inside = name.startswith(f"{group}.") and not len(at(config, group))
@@ -177,13 +177,13 @@ def complaint(
 
 
 def whole(group: str, spelled: Callable[[str], str]) -> str:
-  """How a free group is written; quoted for a shell."""
+  """Example of setting a whole free group, quoted for a shell."""
   quote = '"' if spelled(group).startswith("-") else ""
   return f"{spelled(group)}={quote}{FREE_GROUPS[group]}{quote}"
 
 
 def lock(config: config_dict.ConfigDict) -> None:
-  """Lets no setting be added whose name is not the user's own to choose."""
+  """Locks a config against new settings, except in free groups."""
   config.lock()
   for group in FREE_GROUPS:
     found = at(config, group)
@@ -196,12 +196,12 @@ def apply(config: config_dict.ConfigDict, given: Mapping[str, Any]) -> None:
 
   Args:
     config: All settings.
-    given: Name, as "rl.steps" -> value.
+    given: Name, such as "rl.steps" -> value.
 
   Raises:
-    KeyError: There is no such setting, or it is a group of them; the message
-      has the nearest one.
-    TypeError: A value is of another kind.
+    KeyError: There is no such setting, or it is a group; the message has the
+      nearest name.
+    TypeError: A value has another type.
     ValueError: A name is that of the algorithm.
   """
   for name, value in given.items():
@@ -228,13 +228,13 @@ def apply(config: config_dict.ConfigDict, given: Mapping[str, Any]) -> None:
 
 
 def _shown(value: Any) -> str:
-  """A value in a message, of which a data set is not all printed."""
+  """A value for a message; a long value is cut."""
   text = repr(value)
   return text if len(text) <= 80 else f"{text[:80]}… ({type(value).__name__})"
 
 
 def misfit(name: str, value: Any, kind: type) -> TypeError:
-  """What is said of a value that a setting of this kind does not take."""
+  """The error for a value that a setting of this type does not accept."""
   is_rows = hasattr(value, "__len__") and not isinstance(value, str)
   hint = ""
   if name.rpartition(".")[2] in ("train_path", "eval_path") and is_rows:
@@ -244,14 +244,14 @@ def misfit(name: str, value: Any, kind: type) -> TypeError:
 
 
 def with_rows(given: Mapping[str, Any]) -> dict[str, Any]:
-  """The settings, of which records in memory are the data of the run.
+  """Converts settings whose `data` are records in memory.
 
   Args:
     given: Settings by name. `data` is a list of dictionaries, or a data set of
       Hugging Face's `datasets`; or a dictionary of two, "train" and "test".
 
   Raises:
-    TypeError: It is something else, or has something else in it.
+    TypeError: `data` has another type, or a record has.
     ValueError: A record is too deep, or has half a surrogate pair.
   """
   given = {**given}
@@ -295,12 +295,12 @@ def _rows(data: Any) -> list[dict[str, Any]]:
 
 
 def _fitting(kind: type, value: Any, name: str) -> Any:
-  """The value as a setting of this kind takes it.
+  """Converts a value to the type of a setting.
 
   Raises:
-    TypeError: It is of another kind.
+    TypeError: The value has another type.
   """
-  value = imports.named(value)  # Before it is a text.
+  value = imports.named(value)  # Objects become their names first.
   if isinstance(value, np.generic):
     value = value.item()
   if isinstance(value, list):

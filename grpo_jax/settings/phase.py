@@ -1,8 +1,8 @@
-"""Settings of what is trained: optimizers, phases, critics, reward models.
+"""Settings of training: phases, optimizers, critics and reward models.
 
-Settings of the order in which a phase draws its prompts.
-
-Settings of what a phase does with completions that are wrong.
+A phase also has settings of the order of its prompts (`ScheduleConfig`), of the
+correction of wrong completions (`CorrectionConfig`), and of the completions
+that it keeps (`KeepConfig`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from grpo_jax import ranges
 from grpo_jax.settings import groups, kinds
 from grpo_jax.settings.groups import one_of
 
-# Every prompt once, in an order of each epoch's own.
+# The schedule of epochs: every prompt once, in an order of each epoch's own.
 EPOCHS = "epochs"
 ADS = "ads"
 SPO = "spo"
@@ -34,54 +34,56 @@ TRUNKS = ("own", "shared")
 WHEN_SHORT = ("fewer", "error", "duplicate")
 OF_STEPS = ("min", "product", "sum")
 _OF_WEIGHTS = ("pool", "uniform_share", "decay", "start_share", "pace_steps")
-# What each of them reads; of the others, those with weights read the same.
+# Settings that each schedule reads; other schedules with weights read the same.
 _READS = {
   EPOCHS: (),
   ADS: ("pool", "clusters", "drawn_clusters", "window", "rate", "tolerance"),
   SPO: ("pool", "samples", "memory_low"),
 }
-# Paths, in which the seed of a run may stand.
+# Settings with paths that may contain "{seed}".
 PATHS = ("clusters", "samples")
 
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleConfig:
-  """Which prompts a step of a phase draws; docs/schedules.md.
+  """The choice of prompts for the steps of a phase; see docs/schedules.md.
 
   Attributes:
     name: "epochs": every prompt once before any comes again, in random order.
-      Others draw from a pool by how often each prompt was solved so far:
-      "uniform" (all alike), "frontier" (most often those that are solved half
-      of the time), "easy_to_hard", "hard_to_easy", "interleave" (half of the
-      weight by each of these two), "target" (the num_prompts that are
-      nearest to being solved half of the time), or "spo" (by the deviation of
-      right and wrong, and it forgets by how far the policy moved:
-      arXiv:2509.13232). "ads" draws clusters of like prompts, and of each a
-      window that moves to harder or easier ones (arXiv:2606.22305).
-    pool: The first so many records of the data are drawn from; None: all. A
-      task that makes its problems has no end of them, and needs a number.
-    uniform_share: Share of the probability that all prompts of the pool have
-      alike, so that none is forgotten.
-    decay: What earlier completions of a prompt still count, each time that it
-      is drawn; 1: as much as new ones.
-    start_share: Of "easy_to_hard", "hard_to_easy" and "interleave": the share
-      of the pool that the first step draws from.
-    pace_steps: Steps after which these draw from the whole pool.
-    clusters: Of "ads": the file that experiments.embed has written of the data.
-      "{seed}" in it stands for the seed of the run.
-    drawn_clusters: Of "ads": clusters of a step (C). Times `window` they are
+      Other schedules draw from a pool by the share of right completions of each
+      prompt so far: "uniform" (all equally likely), "frontier" (most often
+      prompts that are solved half of the time), "easy_to_hard", "hard_to_easy",
+      "interleave" (half of the weight by each of these two), "target" (the
+      num_prompts that are nearest to being solved half of the time), or "spo"
+      (by the deviation of right and wrong; it forgets as the policy moves:
+      arXiv:2509.13232). "ads" draws clusters of similar prompts, and from each
+      cluster a window that moves to harder or easier prompts
+      (arXiv:2606.22305).
+    pool: Number of the first records of the data from which prompts are drawn;
+      None: all. A task makes endless problems, and needs a number.
+    uniform_share: Share of the probability that is spread evenly over all
+      prompts of the pool, so that none is forgotten.
+    decay: Factor of the counts of a prompt's earlier completions each time that
+      it is drawn; 1: they count as much as new ones.
+    start_share: Share of the pool from which the first step draws
+      ("easy_to_hard", "hard_to_easy", "interleave").
+    pace_steps: Steps after which these schedules draw from the whole pool.
+    clusters: File of clusters of the data, written by experiments.embed
+      ("ads"). "{seed}" in it is replaced by the seed of the run.
+    drawn_clusters: Clusters of a step, C ("ads"). drawn_clusters × window is
       num_prompts.
-    window: Of "ads": prompts of a cluster that a step draws (B).
-    rate: Of "ads": how fast the probability of a cluster follows the share of
-      right completions (α).
-    tolerance: Of "ads": by how much that share of a prompt may be off ½ before
-      the window moves on.
-    samples: Of "spo": a file that experiments.generate has written of the
-      training prompts, with verdicts, from which counts begin; empty: from one
-      half right and one half wrong. "{seed}" stands for the seed.
-    memory_low: Of "spo": the least that earlier completions of a prompt count
-      when it is drawn, however far the policy has moved (ρ_low); below 0.96,
-      what they count at most.
+    window: Prompts of a cluster that a step draws, B ("ads").
+    rate: Rate at which the probability of a cluster follows the share of right
+      completions, α ("ads").
+    tolerance: Largest difference of a prompt's share of right completions from
+      ½ at which the window stays ("ads").
+    samples: File of completions of the training prompts, with verdicts, written
+      by experiments.generate, from which counts begin ("spo"); empty: counts
+      begin with one half right and one half wrong. "{seed}" in it is replaced
+      by the seed.
+    memory_low: Smallest factor of the counts of a prompt's earlier completions
+      when it is drawn, however far the policy has moved, ρ_low ("spo"); it must
+      be below 0.96, the largest factor.
   """
 
   name: str = EPOCHS
@@ -100,20 +102,20 @@ class ScheduleConfig:
 
   @property
   def chooses(self) -> bool:
-    """Whether prompts are chosen by what became of others."""
+    """True if the results of earlier prompts decide which are drawn."""
     return self.name != EPOCHS
 
   @property
   def tracks(self) -> bool:
-    """Whether it counts right and wrong completions of each prompt."""
+    """True if it counts right and wrong completions of each prompt."""
     return self.name not in (EPOCHS, ADS)
 
   def check(self, where: str, num_prompts: int) -> None:
     """Raises ValueError if a setting is out of range.
 
     Args:
-      where: As "config.rl.schedule".
-      num_prompts: Of a step of the phase.
+      where: Name of the group, such as "config.rl.schedule".
+      num_prompts: Prompts of a step of the phase.
     """
     one_of(f"{where[7:]}.name", self.name, NAMES)
     ranges.check(
@@ -147,7 +149,7 @@ class ScheduleConfig:
       )
 
   def _check_unused(self, where: str) -> None:
-    """Raises ValueError if a setting is changed that nothing reads."""
+    """Raises ValueError if a setting is changed that is not read."""
     read = ("name", *_READS.get(self.name, _OF_WEIGHTS))
     unused = [
       field.name
@@ -170,7 +172,7 @@ class ScheduleConfig:
     )
 
 
-# In a sentence, where the right answer goes.
+# Place of the right answer in the sentence.
 ANSWER = "{answer}"
 
 
@@ -178,21 +180,22 @@ ANSWER = "{answer}"
 class CorrectionConfig:
   """Guided error correction (EDGE-GRPO); docs/correction.md.
 
-  With all three probabilities 0 a wrong completion stays as it is.
+  If all three probabilities are 0, wrong completions stay as they are.
 
   Attributes:
-    p_cue: Probability that a wrong completion has the cue appended, after which
-      the policy goes on.
-    p_answer: That it has the sentence with the right answer appended.
-    p_reference: That it is replaced by a whole right completion.
+    p_cue: Probability that the cue is appended to a wrong completion; then the
+      policy continues it.
+    p_answer: Probability that the sentence with the right answer is appended.
+    p_reference: Probability that a whole right completion replaces the wrong
+      one.
     cue: Text of the cue.
-    sentence: Text of the sentence, in which "{answer}" stands for the answer.
-      An end token follows.
-    max_new_tokens: Most tokens that the policy writes after a cue. A completion
-      has room for it if draft, cue and these are within the budget of
-      completions; else it stays as it is, and is counted.
-    max_prompt_len: Completions of longer prompts stay as they are, tokens.
-    train_injected: Whether what was put in is trained, as in the paper.
+    sentence: Text of the sentence, in which "{answer}" is replaced by the
+      answer. An end token follows.
+    max_new_tokens: Most tokens that the policy writes after a cue. If draft,
+      cue and these tokens exceed the budget of completions, a completion stays
+      as it is, and is counted.
+    max_prompt_len: Longest prompt, in tokens, whose completions are corrected.
+    train_injected: Whether injected tokens are trained, as in the paper.
   """
 
   p_cue: float = 0.0
@@ -208,7 +211,7 @@ class CorrectionConfig:
 
   @property
   def corrects(self) -> bool:
-    """Whether any completion is corrected."""
+    """True if any completion may be corrected."""
     return bool(self.p_cue or self.p_answer or self.p_reference)
 
   def check(self, where: str) -> None:
@@ -237,35 +240,35 @@ class CorrectionConfig:
       )
 
 
-# What a program is unrolled or compiled for, once for each.
+# Numbers for which a program is unrolled or compiled, once for each.
 _UNROLLED = ranges.Range(1, 1024)
 _IN_EPOCHS = ScheduleConfig()
 _AS_THEY_ARE = CorrectionConfig()
-# Gradient steps of another model for each one of the policy.
+# Gradient steps of another model for each step of the policy.
 _UPDATES = ranges.Range(0, 1024)
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-  """A rule with a schedule, global-norm clipping and a decay mask.
+  """An optimizer with a schedule, global-norm clipping and a decay mask.
 
   Attributes:
-    name: "adamw"; "adafactor" (factored second moments, no first ones: the
+    name: "adamw"; "adafactor" (factored second moments, no first moments: the
       least memory); or "muon" (orthogonalised momentum for the matrices of the
       layers, AdamW for the rest). A learning rate makes steps of about the
-      same size with each.
-    learning_rate: Peak.
+      same size with each of them.
+    learning_rate: Peak learning rate.
     schedule: "constant", "linear" or "cosine" decay after the warm-up, over
       all gradient steps of the phase.
     warmup_steps: Gradient steps of linear warm-up.
     final_fraction: Learning rate at the end, as a fraction of the peak.
-    b1, b2, eps: AdamW's.
-    weight_decay: Decoupled; only on matrices, not on embeddings, norms and
-      biases.
+    b1, b2, eps: AdamW's parameter of this name.
+    weight_decay: Decoupled weight decay, only on matrices, not on embeddings,
+      norms and biases.
     clip_norm: Largest global gradient norm.
-    stochastic_rounding: Round the sum of a bfloat16 parameter and its update
-      up or down at random, so that small updates are not lost. Parameters in
-      float32, as those of adapters always are, lose none and stay as they are.
+    stochastic_rounding: Whether the sum of a bfloat16 parameter and its update
+      is rounded up or down at random, so that small updates are not lost.
+      Parameters in float32, such as those of adapters, are not affected.
   """
 
   name: str = "adamw"
@@ -302,18 +305,18 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class KeepConfig:
-  """Which completions of a prompt are kept to be imitated.
+  """The choice of a prompt's completions that are kept for imitation.
 
-  Kept are right ones that came to an end.
+  Only right completions that ended are kept.
 
   Attributes:
-    most: How many of a prompt at most.
-    order: Which come first: "shortest" or "random".
-    distinct: Of completions with the same "answer", or the same "text", one is
-      kept; "none": all. Where a prompt has one right answer, "answer" keeps one
+    most: Most completions of a prompt.
+    order: Order of the choice: "shortest" first, or "random".
+    distinct: "answer" or "text": one completion of each answer or text is kept;
+      "none": all. If a prompt has one right answer, "answer" keeps one
       completion.
-    least: The least value of a component of the reward that a completion
-      needs, of one or of several: ("language=0.9",).
+    least: Smallest values of components of the reward that a completion needs,
+      such as ("language=0.9",).
   """
 
   most: int = 1
@@ -323,10 +326,10 @@ class KeepConfig:
 
   @property
   def bounds(self) -> dict[str, float]:
-    """Component -> its least value.
+    """Maps components of the reward to their smallest values.
 
     Raises:
-      ValueError: One is not written as NAME=NUMBER.
+      ValueError: An entry is not written as NAME=NUMBER.
     """
     found = {}
     for given in self.least:
@@ -359,100 +362,101 @@ class PhaseConfig:
   """One phase of a run.
 
   Attributes:
-    kind: Where its batches come from, and what they train: see `kinds.py`.
-    steps: Batches.
+    kind: Kind of the phase: its source of completions and its trained models;
+      see `kinds.py`.
+    steps: Number of batches.
     num_prompts: Prompts per batch.
     group_size: Completions per prompt (1 in a supervised phase).
-    max_rounds: With dynamic sampling, draw up to so many batches of prompts in
-      a step, until num_prompts of them have completions with different
-      rewards; those are trained, and what the last round has beyond them is
-      dropped, unless recycle_surplus keeps it. If there are fewer, when_short
-      says what becomes of the step. 1 draws one batch. A step takes max_rounds
-      × num_prompts prompts from the data, drawn or not: where the data stands
-      is then a function of the step, and a run resumes exactly.
-    when_short: What a step does whose rounds end with fewer such groups than
-      num_prompts. "fewer": it trains on those there are. "error": it trains
-      nothing, and the run is saved and ends (verl). "duplicate": if they are
-      more than half of num_prompts, they are repeated in their order until the
-      batch is full; if not, the step trains nothing (GLM-5, arXiv:2602.15763).
-    recycle_surplus: Begin the rounds of a step with what the last one had
-      beyond num_prompts. It was drawn one update earlier, so the algorithm has
-      to correct for that (config.algorithm.importance_mode, …).
-    replay_size: Groups of completions that are kept to be trained again, in the
-      place of groups whose rewards are all equal: those with the highest sum of
-      absolute advantages, times the deviation of their rewards, of all that
-      were drawn in the phase. Which of them come is drawn in proportion to
-      that. They are of any age, so the algorithm has to correct for it. 0:
-      none.
-    schedule: Which prompts of the data come next.
-    correction: What is done with completions that are wrong.
+    max_rounds: Most rounds of dynamic sampling. A step samples for up to so
+      many batches of prompts, until num_prompts groups have different rewards.
+      Those are trained, and further groups of the last round are dropped unless
+      recycle_surplus keeps them; if there are fewer, see when_short. 1: one
+      batch. A step takes max_rounds × num_prompts prompts from the data,
+      sampled or not, so that the position in the data is a function of the
+      step, and a run resumes exactly.
+    when_short: Rule for a step with fewer such groups than num_prompts.
+      "fewer": it trains on them. "error": it trains nothing, and the run is
+      saved and ends (verl). "duplicate": if they are more than half of
+      num_prompts, they are repeated in their order until the batch is full;
+      else the step trains nothing (GLM-5, arXiv:2602.15763).
+    recycle_surplus: Whether the rounds of a step begin with the surplus groups
+      of the step before. They were sampled one update earlier, so the algorithm
+      must correct for that (config.algorithm.importance_mode, …).
+    replay_size: Number of groups that are kept for replay, which replace groups
+      whose rewards are all equal. Of all groups of the phase, those with the
+      highest priority are kept: the sum of absolute advantages times the
+      deviation of the rewards. Kept groups are drawn in proportion to it. They
+      may have any age, so the algorithm must correct for that. 0: none.
+    schedule: The choice of prompts.
+    correction: The correction of wrong completions.
     domains: Names of the domains whose prompts are drawn, in the proportions
       of the data; empty: all.
-    max_prompt_len: Longer prompts are left out of this phase and counted,
-      tokens; None: as in config.data.
+    max_prompt_len: Longest prompt of this phase, in tokens; longer prompts are
+      left out and counted. None: as in config.data.
     num_epochs: Passes over each batch.
     num_minibatches: Gradient steps per pass, on whole groups in random order;
-      on single rows if the groups do not divide by it.
-    micro_batch_size: Rows per forward/backward pass, of all devices together;
-      rounded up so that each device has equally many of them, and whole groups
-      where the algorithm couples these. None: a good size for the backend.
-      Changes time and memory, never the gradient.
-    num_lengths: Completion lengths that the update is compiled for, from T down
-      to T / 8 by equal factors, none below 16 slots: rows of about the same
-      length go together, and completions that end early cost less. Each takes a
-      compilation of its own; 1 for T only. In a single micro-batch the longest
-      row decides for all.
-    logits_chunk_mib: What the float32 logits of a chunk may take on a device,
-      MiB; None: a good size for the backend. Changes time and memory only.
-    reset_optimizer: Start the phase with a fresh optimizer state.
-    set_reference: Start the phase with the reference policy set to the
-      current one.
-    reference_workdirs: Take the reference policy from outside instead, as a
-      teacher: the workdir of a run, whose last checkpoint is read, or the
-      folder or hub name of a Hugging Face checkpoint, of any size and family
-      with the same tokenizer. Of several each prompt has the one of its domain,
-      in the order of the domains; or all are mixed.
-    reference_mixture: Weights of several teachers, ≥ 0, which are then mixed
-      for all prompts: the logits of the mixture are the weighted mean of
-      theirs. Empty: each prompt has the teacher of its domain.
-    reference_storage: How models of reference_workdirs are kept: "own", each in
-      its own dtype (a checkpoint in config.model.param_dtype); "bfloat16"; or
-      "int8", the kernels of their layers in 8 bits, and the rest in bfloat16.
-    reset_policy: Start the phase with the policy that the run began with, as in
-      a second warm start from the base.
-    demonstrations: What a supervised phase imitates: names of earlier phases of
+      on single rows if the number of groups is not a multiple of it.
+    micro_batch_size: Rows per forward/backward pass, of all devices together.
+      It is rounded up so that each device has equally many rows, and whole
+      groups if the algorithm couples the rows of a group. None: a good size for
+      the backend. Changes time and memory, never the gradient.
+    num_lengths: Number of completion lengths for which the update is compiled,
+      from T down to T / 8 by equal factors, none below 16 slots. Rows of
+      similar length are batched together, so that short completions cost less.
+      Each length is compiled separately; 1 for T only. In a single micro-batch
+      the longest row decides.
+    logits_chunk_mib: Size of the float32 logits of a chunk on a device, MiB;
+      None: a good size for the backend. Changes time and memory only.
+    reset_optimizer: Whether the phase starts with a fresh optimizer state.
+    set_reference: Whether the phase starts with the current policy as the
+      reference policy.
+    reference_workdirs: Reference policies from outside, as teachers: the
+      workdir of a run, whose last checkpoint is read, or the folder or hub name
+      of a Hugging Face checkpoint, of any size and family with the same
+      tokenizer. If there are several, each prompt has the teacher of its
+      domain, in the order of the domains; or all are mixed.
+    reference_mixture: Weights of several teachers, ≥ 0, which are mixed for all
+      prompts: the logits of the mixture are the weighted mean of theirs. Empty:
+      each prompt has the teacher of its domain.
+    reference_storage: Format of the models of reference_workdirs: "own", each
+      in its own dtype (a checkpoint in config.model.param_dtype); "bfloat16";
+      or "int8", the kernels of their layers in 8 bits, and the rest in
+      bfloat16.
+    reset_policy: Whether the phase starts with the first policy of the run, as
+      in a second warm start from the base.
+    demonstrations: Sources of a supervised phase: names of earlier phases of
       the kind "rejection", or files that these or experiments.generate have
-      written; "own" is the run's own data. Empty: that alone.
-    num_records: The first so many records of the run's own data are imitated;
-      None: all.
-    keep: Which completions a phase of the kind "rejection" keeps.
-    temperature: Of the completions that are drawn; None: that of
+      written; "own" is the run's own data. Empty: the run's own data alone.
+    num_records: Number of the first records of the run's own data that are
+      imitated; None: all.
+    keep: The choice of completions that a phase of the kind "rejection" keeps.
+    temperature: Temperature of sampled completions; None: that of
       config.sampling.
-    reward_weights: Of config.rewards.functions, in the place of
-      config.rewards.weights and schedules; empty: these. Evaluations keep to
-      config.rewards.
-    opponents: Who acts in the other seats of an environment that has several,
-      in a phase that draws: "start", the policy as it is at the start of the
-      phase; "self", as it is now; or another run's workdir, or a checkpoint
-      with the same tokenizer. Prompt n meets number n mod K of K. Nobody trains
-      them, and what they write is read. Empty: "self".
-    ema_decay: Of the average of the parameters, per step; None keeps none.
-    staleness: Updates that the parameters of a rollout may be behind those
-      that it trains. 0 is exact: the device waits for the host's verifiers.
-      With k, the rollouts of the next k batches are drawn before one is
-      trained, so that they are on their way while the host verifies; with an
-      environment on the host, so that the update runs while sessions are waited
-      for; where verifiers are in the program, for the sake of the study alone.
-      Needs an algorithm that corrects what has changed in between
+    reward_weights: Weights of config.rewards.functions that replace
+      config.rewards.weights and schedules; empty: these. Evaluations always
+      use config.rewards.
+    opponents: Players of the other seats of an environment with several seats:
+      "start", the policy at the start of the phase; "self", the current policy;
+      or another run's workdir, or a checkpoint with the same tokenizer. With K
+      opponents, prompt n has opponent n mod K. They are not trained, and the
+      policy reads their tokens. Empty: "self".
+    ema_decay: Decay, per step, of the average of the parameters; None keeps
+      no average.
+    staleness: Most updates by which the parameters of a rollout are behind
+      those that it trains. 0 is exact: the device waits for the host's
+      verifiers. With k, the rollouts of the next k batches are sampled before
+      one batch is trained, so that the device samples while the host verifies;
+      with an environment on the host, the update runs while sessions wait. If
+      verifiers are in the program it saves nothing, and is for studies only.
+      Needs an algorithm that corrects for the updates in between
       (config.algorithm.importance_mode, …).
-    partial_len: Decode at most so many tokens of each completion in a step,
-      and go on in the next one, with its parameters. Groups are trained when
-      all of their completions have ended, and wait for `staleness` updates at
-      most: in the last of these steps they are decoded to their end, whatever
-      that takes. Their places take the next prompts. With an
-      environment episodes are cut, and what it writes counts; on the host a new
-      session then answers the same actions again. None: completions are drawn
-      whole.
+    partial_len: Most tokens of each completion that a step decodes; the next
+      step continues with its own parameters. A group is trained when all of its
+      completions have ended, and waits for at most `staleness` updates: in the
+      last of these steps it is decoded to its end. The next prompts take its
+      place. With an environment episodes are cut, and tokens of observations
+      count; on the host a new session then answers the same actions again.
+      None: completions are sampled whole.
     optimizer: The optimizer of this phase.
   """
 
@@ -497,27 +501,27 @@ class PhaseConfig:
 
   @property
   def num_ahead(self) -> int:
-    """Batches whose rollouts are drawn before their step."""
+    """Number of batches whose rollouts are sampled before their step."""
     return self.staleness if self.partial_len is None else 0
 
   @property
   def has_teachers_of_domains(self) -> bool:
-    """Whether the domain of a prompt chooses one of several teachers."""
+    """True if the domain of a prompt chooses one of several teachers."""
     return len(self.reference_workdirs) > 1 and not self.reference_mixture
 
   @property
   def of_kind(self) -> kinds.PhaseKind:
-    """What phases of this kind have in common."""
+    """The properties of phases of this kind."""
     return kinds.KINDS[self.kind]
 
   @property
   def plays(self) -> bool:
-    """Whether completions are drawn, or come with the data."""
+    """True if completions are sampled; False if they come with the data."""
     return self.of_kind.plays
 
   @property
   def trains(self) -> tuple[str, ...]:
-    """Members that it may train."""
+    """Names of the models that the phase may train."""
     return self.of_kind.trains
 
   def check(self, name: str) -> None:
@@ -639,13 +643,13 @@ class CriticConfig:
   """The critic of algorithms that have one, in the phases "value" and "rl".
 
   Attributes:
-    trunk: "own": a copy of the policy, made where the first of these phases
+    trunk: "own": a copy of the policy, made when the first of these phases
       begins; or "shared": the policy's hidden states as constants.
     freeze: Names in the paths of parameters of an own trunk that are not
       trained, such as "attention" or "embed".
-    num_updates: Gradient steps for each one of the policy; 0 keeps the critic
+    num_updates: Gradient steps for each step of the policy; 0 keeps the critic
       as it is.
-    optimizer: Its own; the schedule begins anew in each phase.
+    optimizer: The critic's optimizer; its schedule begins anew in each phase.
   """
 
   trunk: str = "own"
@@ -661,33 +665,36 @@ class CriticConfig:
 
 @dataclasses.dataclass(frozen=True)
 class RewardModelConfig:
-  """A model that scores completions, where rewards have "reward_model".
+  """The reward model, for the reward "reward_model" and phases that train it.
 
   Attributes:
-    source: One that exists: the workdir of a run that has trained one, or the
-      folder or hub name of a Hugging Face checkpoint with a scalar head (a
-      model for sequence classification with one label; for token classification
-      where step_ends is set). It keeps its own size, and reads the policy's
-      tokens. A phase that trains the reward model goes on from it. Empty: a
-      copy of the policy, made where the first phase begins that trains it.
-    ranked_by: In phases of the kind "preference", another reward model, whose
-      scores rank completions in the place of rewards; named as source is, and
-      not trained. Empty: rewards rank them.
-    step_ends: A process reward model: it scores each step, which ends with a
-      token whose text ends like one of these, as (";",) or ("\\n",). Phases of
-      the kind "process" train it. Empty: it scores whole completions.
-    of_steps: How scores of steps, each the probability that the step is right,
-      become that of the completion: "min", "product" or "sum".
+    source: An existing reward model: the workdir of a run that has trained one,
+      or the folder or hub name of a Hugging Face checkpoint with a scalar head
+      (a model for sequence classification with one label; for token
+      classification if step_ends is set). It keeps its own size, and reads the
+      policy's tokens. A phase that trains the reward model continues from it.
+      Empty: a copy of the policy, made when the first phase that trains it
+      begins.
+    ranked_by: Another reward model whose scores rank completions instead of
+      rewards, in phases of the kind "preference"; named as source is, and not
+      trained. Empty: rewards rank them.
+    step_ends: Ends of texts of tokens that end a step, such as (";",) or
+      ("\\n",), for a process reward model, which scores each step. Phases of
+      the kind "process" train it. Empty: the model scores whole completions.
+    of_steps: Function from scores of steps, each the probability that the step
+      is right, to the score of the completion: "min", "product" or "sum".
     freeze: Names in the paths of parameters of its trunk that are not trained.
     num_updates: Gradient steps on each minibatch.
-    margin: Of the loss of pairs: by how much the better score should be ahead.
-    center_coef: Of the same: weight of the part that keeps scores centred.
-    history_share: Of the prompts of a step that it learns from, the share that
-      is old: chosen, with what was written then, from those of earlier phases.
-      0.1 of 40 prompts are 4, once there are as many; 0: none.
-    history_size: How many prompts are kept for that, with their completions: a
-      uniform sample of all that came in such phases.
-    optimizer: Its own; the schedule begins anew in each phase.
+    margin: Margin by which the better score should be ahead, in the loss of
+      pairs.
+    center_coef: Weight of the term of that loss that keeps scores centred.
+    history_share: Share of a step's prompts that come from earlier phases, with
+      their completions of that time. 0.1 of 40 prompts are 4, once there are as
+      many; 0: none.
+    history_size: Number of prompts that are kept for that, with their
+      completions: a uniform sample of all prompts of such phases.
+    optimizer: The reward model's optimizer; its schedule begins anew in each
+      phase.
   """
 
   source: str = ""
@@ -722,16 +729,16 @@ class RewardModelConfig:
 
   @property
   def of_pairs(self) -> dict[str, float]:
-    """Options of the loss of pairs that are set, by their name there."""
+    """Options of the loss of pairs that are set, by name."""
     given = {"margin": self.margin, "center_coef": self.center_coef}
     return {name: value for name, value in given.items() if value}
 
   def ranks(self, phase: PhaseConfig) -> bool:
-    """Whether another reward model ranks the completions of a phase."""
+    """Returns True if another reward model ranks a phase's completions."""
     return bool(self.ranked_by) and phase.kind == kinds.PREFERENCE.name
 
   def check(self, name: str, phase: PhaseConfig) -> None:
-    """Raises ValueError if a phase trains what is not asked for."""
+    """Raises ValueError if a phase does not fit these settings."""
     if "reward" not in phase.trains:
       return
     if self.ranks(phase) and phase.reward_weights:

@@ -1,6 +1,7 @@
-"""Settings of rewards: what the verifiers are, and how they add up.
+"""Settings of rewards: functions, weights, and the judge.
 
-Settings of the reward "judge": a model that reads a rubric and decides.
+The judge is a model that reads a rubric and gives a verdict, for the reward
+"judge".
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from grpo_jax.rewards import rubrics
 from grpo_jax.rewards.workers import judge_service
 from grpo_jax.settings import groups
 
-# The component of the reward that a judge gives.
+# Name of the judge's component of the reward.
 JUDGE = "judge"
 _TRIES = ranges.Range(1, 100)
 _AT_ONCE = ranges.Range(1, 1024)
@@ -22,22 +23,22 @@ _AT_ONCE = ranges.Range(1, 1024)
 
 @dataclasses.dataclass(frozen=True)
 class ServiceConfig:
-  """A judge that answers over HTTP, as a chat model of OpenAI's interface.
+  """A judge over HTTP, a chat model with OpenAI's interface.
 
   Attributes:
     url: Address of the interface, such as "https://host/v1"; empty: the judge
       is a model of the run, in its program.
-    key_variable: Environment variable with the key, which is in no config, log
-      or checkpoint; empty: none is sent.
+    key_variable: Environment variable with the key, which is not in any config,
+      log or checkpoint; empty: no key is sent.
     timeout_s: Seconds for the verdict on a row, over all its tries. All rows of
       a step have config.rewards.step_timeout_s.
-    max_tries: Calls for a row: what fails for the moment is tried again after a
-      pause that doubles.
-    max_calls: Calls of a run, of each of its processes, tries among them. Rows
-      beyond it are unscored. A run that goes on counts on from its checkpoint.
-    max_in_flight: Calls at the same time.
-    options: Further fields of a question, as {"seed": 1}; None takes out one of
-      "temperature" (0) and "max_tokens".
+    max_tries: Most calls for a row: a call with a temporary failure is tried
+      again after a pause that doubles.
+    max_calls: Most calls of each process of a run, repeated calls included.
+      Further rows are unscored. A resumed run counts on from its checkpoint.
+    max_in_flight: Most calls at the same time.
+    options: Further fields of a request, such as {"seed": 1}; None removes a
+      field, "temperature" (0) or "max_tokens".
   """
 
   url: str = ""
@@ -60,7 +61,7 @@ class ServiceConfig:
     if self.url:
       judge_service.check_url(self.url, bool(self.key_variable))
     if self.key_variable and not self.key_variable.isidentifier():
-      # Not shown: somebody may have put the key here.
+      # The value is not shown, because it may be the key by mistake.
       raise ValueError(
         "config.judge.service.key_variable is no name of an environment"
         " variable; the key itself is not a setting. Export it as, say,"
@@ -68,7 +69,7 @@ class ServiceConfig:
       )
 
   def limits(self) -> judge_service.JudgeLimits:
-    """What the service may cost."""
+    """Limits of the time and the calls of the service."""
     return judge_service.JudgeLimits(
       self.timeout_s, self.max_tries, self.max_calls, self.max_in_flight
     )
@@ -79,21 +80,24 @@ class JudgeConfig:
   """A model that reads a rubric with a completion, for the reward "judge".
 
   Attributes:
-    rubric: What it is told: a text with "{prompt}" and "{completion}", and
-      other fields of the records, as "{answer}". For a service also "{fence}",
-      a word that no completion can contain.
-    model: Who judges. Empty: the policy itself, as it is in each step. Or the
-      folder of a run, or the folder or hub name of a Hugging Face checkpoint
-      with the same tokenizer: frozen. For a service the model's name there.
-    verdicts: Words and what they are worth. The last word of the answer counts.
-    marker: Behind the last of these, as "Verdict:", the first word counts.
-    template: How the rubric is put to a model of the run: a text with
-      "{rubric}", or "chat" for the tokenizer's chat template. A service has one
-      of its own.
-    max_prompt_len: Slots for all that it reads but the completion, tokens;
-      completions of records with more are unscored. None: what a task needs, or
-      config.data.max_prompt_len and the words of the rubric.
-    max_new_tokens: Of its answer.
+    rubric: Text for the judge, with "{prompt}" and "{completion}", and other
+      fields of the records, such as "{answer}". For a service also "{fence}", a
+      word that no completion can contain.
+    model: The judge's model. Empty: the policy itself, as it is in each step.
+      Or the folder of a run, or the folder or hub name of a Hugging Face
+      checkpoint with the same tokenizer, which is frozen. For a service the
+      model's name there.
+    verdicts: Words and their values. The last word of the answer counts.
+    marker: Text, such as "Verdict:", after whose last occurrence the first word
+      counts. Empty: the last word of the answer counts.
+    template: Text around the rubric for a model of the run, with "{rubric}"; or
+      "chat" for the tokenizer's chat template. A service has a template of its
+      own.
+    max_prompt_len: Slots for everything that the judge reads except the
+      completion, tokens; completions of longer records are unscored. None: the
+      number that a task needs, or config.data.max_prompt_len and the words of
+      the rubric.
+    max_new_tokens: Most tokens of its answer.
     batch_size: Rows that a model of the run reads at once, over all devices;
       None: as many as a step has prompts.
     service: A judge over HTTP.
@@ -142,68 +146,68 @@ class JudgeConfig:
       )
 
 
-# The component of the reward that a model of the run gives.
+# Name of the reward model's component of the reward.
 REWARD_MODEL = "reward_model"
 
-# Processes of verifiers, or of sessions.
+# Numbers of processes of verifiers, or of sessions.
 _WORKERS = ranges.Range(1, 1024)
 
 
 @dataclasses.dataclass(frozen=True)
 class RewardsConfig:
-  """What the verifiers are and how they add up.
+  """Functions of the reward, their weights, and limits of verifiers.
 
   Attributes:
-    functions: For tasks, components of the task's verifier ("accuracy",
-      …), computed inside the program. With an environment on the host, scores
-      of its sessions, and "return". Otherwise functions of text: a built-in
-      name (`rewards/registry.py`: "math_accuracy", "think_answer_format", …)
-      or an import path ("my_pkg.rewards:brevity"). In any of these cases also
-      names of `rewards/derived.py` ("cosine_length", "rank", …), which are made
-      of the others and of the tokens; "reward_model": a model that was
+    functions: For tasks, components of the task's verifier ("accuracy", …),
+      computed inside the program. With an environment on the host, scores of
+      its sessions, and "return". Otherwise functions of text: a built-in name
+      (`rewards/registry.py`: "math_accuracy", "think_answer_format", …) or an
+      import path ("my_pkg.rewards:brevity"). In each case also names of
+      `rewards/derived.py` ("cosine_length", "rank", …), which are computed from
+      the other components and the tokens; "reward_model": a model that was
       trained on pairs of completions (`config.reward_model`); and "judge": a
       model that reads a rubric and writes a verdict (`config.judge`).
-    weights: One weight per function; with 0 the function is logged and not
+    weights: One weight per function; with weight 0 a function is logged and not
       rewarded.
-    schedules: Weights that change: {"think_answer_format": ((0, 1.0), (100,
-      0.0))} goes from 1 to 0 in the first hundred steps of a phase. Between two
-      steps it is linear, and outside of them constant. Evaluations keep to
-      `weights`.
+    schedules: Weights that change. For example, {"think_answer_format":
+      ((0, 1.0), (100, 0.0))} goes from 1 to 0 in the first hundred steps of a
+      phase. A weight is linear between two steps, and constant outside of them.
+      Evaluations always use `weights`.
     options: Arguments of functions by name: {"cosine_length": {"max_len": 64}}.
-    domains: Which domains of prompts a reward is for, by name or number:
-      {"math_accuracy": ("algebra", "geometry")}. To the others it does not
-      apply.
-    in_graph: Score text inside the compiled program, by the functions of
-      `rewards/in_graph`. They know numbers, and no algebra.
-    answer_after: Where a completion has neither `<answer>` nor a box, its
-      answer is what follows this marker, to the end of the line: "####". Empty:
-      it has no answer.
+    domains: Domains of prompts to which a reward applies, by name or number:
+      {"math_accuracy": ("algebra", "geometry")}. It does not apply to other
+      domains.
+    in_graph: Whether text is scored inside the compiled program, by the
+      functions of `rewards/in_graph`. They compare numbers, without algebra.
+    answer_after: Marker, such as "####", after which the rest of the line is
+      the answer of a completion that has neither `<answer>` nor a box. Empty:
+      such a completion has no answer.
     steps: The function that scores steps of reasoning, for algorithms that read
-      such scores: a name of `functions.STEPS` ("arithmetic_steps"), or an
-      import path. Empty: the scores of the task, if it has any.
-    sandbox: How the programs of the reward "code" are kept apart: "bwrap", or
-      "process", which holds less and says so.
+      such scores: a name of `registry.STEPS` ("arithmetic_steps"), or an import
+      path. Empty: the scores of the task, if it has any.
+    sandbox: Isolation of the programs of the reward "code": "bwrap", or
+      "process", which isolates less and logs so.
     correct: The function whose value ≥ 1 marks a right answer (metrics
       only); empty: the first.
-    consistent: The function whose value ≥ 1/2 says that the answer follows
+    consistent: The function whose value ≥ 1/2 means that the answer follows
       from the reasoning before it. The metrics quadrants/… count this for right
       and for wrong answers. Empty: there are no such metrics.
     row_timeout_s: Longest time for one try of a row on the host, seconds; with
-      an environment there for one action.
-    step_timeout_s: Longest time for all rows of a step, seconds; of an
-      evaluation, for those of a batch.
-    num_workers: Processes of verifiers, or of sessions: so many rows are worked
-      on at a time.
-    max_unscored: Share of rows, in [0, 1], that may stay unscored. With more of
-      them in three steps one after another the run is saved and ends with an
-      error; with more in an evaluation the run has failed, whatever its
-      accuracy. A policy with a share of u that nobody scored has an accuracy
-      of at most 1 − u.
-    variables: Names of environment variables that these processes get besides
-      those of `processes.VARIABLES`, such as an address or a key of a service.
-    worker_memory_gib: What a process of verifiers may hold beyond what it held
-      when it had imported its functions, GiB. One with more is replaced, and
-      the row it had at work is tried once more. 0: there is no limit.
+      an environment on the host, for one action.
+    step_timeout_s: Longest time for all rows of a step, or of a batch of an
+      evaluation, seconds.
+    num_workers: Number of processes of verifiers, or of sessions; each works on
+      one row at a time.
+    max_unscored: Largest share of unscored rows, in [0, 1]. If it is exceeded
+      in three successive steps, the run is saved and ends with an error; if it
+      is exceeded in an evaluation, the run has failed, whatever its accuracy. A
+      policy with a share u of unscored rows has an accuracy of at most 1 − u.
+    variables: Names of environment variables that these processes get in
+      addition to those of `processes.VARIABLES`, such as an address or a key of
+      a service.
+    worker_memory_gib: Most memory of a process of verifiers beyond its memory
+      after the import of its functions, GiB. A process with more is replaced,
+      and its current row is tried once more. 0: there is no limit.
   """
 
   functions: tuple[str, ...] = ("accuracy",)
@@ -290,7 +294,7 @@ class RewardsConfig:
 
   @property
   def names(self) -> tuple[str, ...]:
-    """Names of the components: what follows a colon."""
+    """Names of the components: the parts of import paths after the colon."""
     return tuple(path.rpartition(":")[2] for path in self.functions)
 
   @property
@@ -300,7 +304,7 @@ class RewardsConfig:
 
   @property
   def follows(self) -> str:
-    """Name of the component that says whether answers follow; or empty."""
+    """Name of the component that marks consistent answers, or ""."""
     return self.consistent.rpartition(":")[2]
 
   def arguments(self, name: str) -> dict[str, Any]:
@@ -309,7 +313,7 @@ class RewardsConfig:
 
 
 def _check_schedule(name: str, points: Any) -> None:
-  """Raises ValueError unless a schedule is steps with weights."""
+  """Raises ValueError unless a schedule is a list of steps with weights."""
   try:
     steps = [int(step) for step, _ in points]
     good = all(abs(float(w)) in ranges.NOT_NEGATIVE for _, w in points)

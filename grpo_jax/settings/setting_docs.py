@@ -1,7 +1,7 @@
-"""What every setting means: the docstrings of the classes, as data.
+"""The meaning of every setting: the docstrings of the classes, as data.
 
-A class of settings says under "Attributes:" what each field is; a class that
-derives from it may say it anew.
+The docstring of a class of settings has an entry for each field under
+"Attributes:". A derived class may have a new entry for a field.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Setting:
   """One setting.
 
   Attributes:
-    name: As "rl.optimizer.b1".
-    value: Its value in a config.
-    default: Its value where nothing is said.
-    text: What it means.
+    name: Name, such as "rl.optimizer.b1".
+    value: Value in a config.
+    default: Default value.
+    text: Meaning, from the docstring.
   """
 
   name: str
@@ -42,13 +42,13 @@ class Setting:
 
   @property
   def is_changed(self) -> bool:
-    """Whether the value is another one than the default."""
+    """True if the value differs from the default."""
     return self.value != self.default
 
 
 @functools.cache
 def attributes(cls: type) -> Mapping[str, str]:
-  """Field -> what the docstring of a class says of it; of one class alone."""
+  """Entries of fields in the docstring of a class, without its base classes."""
   head, _, body = (inspect.cleandoc(cls.__doc__ or "")).partition(
     "\nAttributes:\n"
   )
@@ -68,9 +68,9 @@ def attributes(cls: type) -> Mapping[str, str]:
 
 
 def text(cls: type, field: str) -> str:
-  """What a class, or the nearest one that it derives from, says of a field.
+  """The entry of a field in a class or its nearest base class.
 
-  Where none says anything: which file has the equation that it is part of.
+  If there is no entry, the text names the file with the equation of the field.
   """
   for base in cls.__mro__:
     if field in (found := attributes(base)):
@@ -83,10 +83,10 @@ def text(cls: type, field: str) -> str:
 def of_config(config: config_dict.ConfigDict) -> Iterator[Setting]:
   """The settings of a config, group by group.
 
-  The default of a phase that not every config has is that of its kind.
+  The defaults of a phase that not every config has are those of its kind.
 
   Raises:
-    KeyError: The config has a setting that there is not, or no algorithm.
+    KeyError: The config has an unknown setting, or no algorithm.
   """
   name = config.algorithm.name
   default = config_lib.default_config(name)
@@ -107,12 +107,12 @@ def of_config(config: config_dict.ConfigDict) -> Iterator[Setting]:
 def _settings(
   cls: type, config: Any, default: Any, where: str
 ) -> Iterator[Setting]:
-  """The settings of a group and of those in it."""
+  """The settings of a group and of the groups in it."""
   hints = typing.get_type_hints(cls)
   prefix = f"{where}." if where else ""
   for field in dataclasses.fields(cls):
     if field.name in ("sections", "algorithm"):
-      continue  # Groups of their own.
+      continue  # `of_config` lists them as groups of their own.
     hint, name = hints[field.name], f"{prefix}{field.name}"
     if dataclasses.is_dataclass(hint):
       yield from _settings(
@@ -124,6 +124,6 @@ def _settings(
 
 
 def _plain(value: Any) -> Any:
-  """A setting as Python has it."""
+  """The value of a setting; a group becomes a dict."""
   is_group = isinstance(value, config_dict.ConfigDict)
   return value.to_dict() if is_group else value

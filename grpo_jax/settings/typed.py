@@ -1,8 +1,8 @@
 """Types of configs, for annotations.
 
-When a program runs they are all ConfigDicts. Editors and mypy read `typed.pyi`
-instead, which has every setting of every group;
-`scripts/typed_configs.py` writes it.
+At run time all of them are ConfigDicts. Editors and mypy read `typed.pyi`
+instead, which has every setting of every group; `scripts/typed_configs.py`
+writes that file.
 """
 
 from ml_collections import config_dict

@@ -37,12 +37,12 @@ class Free(Group):
 
 class Optimizer(Group):
   name: str
-  """ "adamw"; "adafactor" (factored second moments, no first ones: the least
-  memory); or "muon" (orthogonalised momentum for the matrices of the layers,
-  AdamW for the rest). A learning rate makes steps of about the same size with
-  each."""
+  """ "adamw"; "adafactor" (factored second moments, no first moments: the
+  least memory); or "muon" (orthogonalised momentum for the matrices of the
+  layers, AdamW for the rest). A learning rate makes steps of about the same
+  size with each of them."""
   learning_rate: float
-  """Peak."""
+  """Peak learning rate."""
   schedule: str
   """ "constant", "linear" or "cosine" decay after the warm-up, over all
   gradient steps of the phase."""
@@ -51,114 +51,118 @@ class Optimizer(Group):
   final_fraction: float
   """Learning rate at the end, as a fraction of the peak."""
   b1: float
-  """AdamW's."""
+  """AdamW's parameter of this name."""
   b2: float
-  """AdamW's."""
+  """AdamW's parameter of this name."""
   eps: float
-  """AdamW's."""
+  """AdamW's parameter of this name."""
   weight_decay: float
-  """Decoupled; only on matrices, not on embeddings, norms and biases."""
+  """Decoupled weight decay, only on matrices, not on embeddings, norms and
+  biases."""
   clip_norm: float
   """Largest global gradient norm."""
   stochastic_rounding: bool
-  """Round the sum of a bfloat16 parameter and its update up or down at
-  random, so that small updates are not lost. Parameters in float32, as those
-  of adapters always are, lose none and stay as they are."""
+  """Whether the sum of a bfloat16 parameter and its update is rounded up or
+  down at random, so that small updates are not lost. Parameters in float32,
+  such as those of adapters, are not affected."""
 
 class Critic(Group):
   trunk: str
-  """ "own": a copy of the policy, made where the first of these phases
-  begins; or "shared": the policy's hidden states as constants."""
+  """ "own": a copy of the policy, made when the first of these phases begins;
+  or "shared": the policy's hidden states as constants."""
   freeze: tuple[str, ...]
   """Names in the paths of parameters of an own trunk that are not trained,
   such as "attention" or "embed"."""
   num_updates: int
-  """Gradient steps for each one of the policy; 0 keeps the critic as it
+  """Gradient steps for each step of the policy; 0 keeps the critic as it
   is."""
   optimizer: Optimizer
-  """Its own; the schedule begins anew in each phase."""
+  """The critic's optimizer; its schedule begins anew in each phase."""
 
 class RewardModel(Group):
   source: str
-  """One that exists: the workdir of a run that has trained one, or the folder
-  or hub name of a Hugging Face checkpoint with a scalar head (a model for
-  sequence classification with one label; for token classification where
-  step_ends is set). It keeps its own size, and reads the policy's tokens. A
-  phase that trains the reward model goes on from it. Empty: a copy of the
-  policy, made where the first phase begins that trains it."""
+  """An existing reward model: the workdir of a run that has trained one, or
+  the folder or hub name of a Hugging Face checkpoint with a scalar head (a
+  model for sequence classification with one label; for token classification
+  if step_ends is set). It keeps its own size, and reads the policy's tokens.
+  A phase that trains the reward model continues from it. Empty: a copy of the
+  policy, made when the first phase that trains it begins."""
   ranked_by: str
-  """In phases of the kind "preference", another reward model, whose scores
-  rank completions in the place of rewards; named as source is, and not
-  trained. Empty: rewards rank them."""
+  """Another reward model whose scores rank completions instead of rewards, in
+  phases of the kind "preference"; named as source is, and not trained. Empty:
+  rewards rank them."""
   step_ends: tuple[str, ...]
-  """A process reward model: it scores each step, which ends with a token
-  whose text ends like one of these, as (";",) or ("\\n",). Phases of the kind
-  "process" train it. Empty: it scores whole completions."""
+  """Ends of texts of tokens that end a step, such as (";",) or ("\\n",), for
+  a process reward model, which scores each step. Phases of the kind "process"
+  train it. Empty: the model scores whole completions."""
   of_steps: str
-  """How scores of steps, each the probability that the step is right, become
-  that of the completion: "min", "product" or "sum"."""
+  """Function from scores of steps, each the probability that the step is
+  right, to the score of the completion: "min", "product" or "sum"."""
   freeze: tuple[str, ...]
   """Names in the paths of parameters of its trunk that are not trained."""
   num_updates: int
   """Gradient steps on each minibatch."""
   margin: float
-  """Of the loss of pairs: by how much the better score should be ahead."""
+  """Margin by which the better score should be ahead, in the loss of
+  pairs."""
   center_coef: float
-  """Of the same: weight of the part that keeps scores centred."""
+  """Weight of the term of that loss that keeps scores centred."""
   history_share: float
-  """Of the prompts of a step that it learns from, the share that is old:
-  chosen, with what was written then, from those of earlier phases. 0.1 of 40
-  prompts are 4, once there are as many; 0: none."""
+  """Share of a step's prompts that come from earlier phases, with their
+  completions of that time. 0.1 of 40 prompts are 4, once there are as many;
+  0: none."""
   history_size: int
-  """How many prompts are kept for that, with their completions: a uniform
-  sample of all that came in such phases."""
+  """Number of prompts that are kept for that, with their completions: a
+  uniform sample of all prompts of such phases."""
   optimizer: Optimizer
-  """Its own; the schedule begins anew in each phase."""
+  """The reward model's optimizer; its schedule begins anew in each phase."""
 
 class Service(Group):
   url: str
   """Address of the interface, such as "https://host/v1"; empty: the judge is
   a model of the run, in its program."""
   key_variable: str
-  """Environment variable with the key, which is in no config, log or
-  checkpoint; empty: none is sent."""
+  """Environment variable with the key, which is not in any config, log or
+  checkpoint; empty: no key is sent."""
   timeout_s: float
   """Seconds for the verdict on a row, over all its tries. All rows of a step
   have config.rewards.step_timeout_s."""
   max_tries: int
-  """Calls for a row: what fails for the moment is tried again after a pause
-  that doubles."""
+  """Most calls for a row: a call with a temporary failure is tried again
+  after a pause that doubles."""
   max_calls: int
-  """Calls of a run, of each of its processes, tries among them. Rows beyond
-  it are unscored. A run that goes on counts on from its checkpoint."""
+  """Most calls of each process of a run, repeated calls included. Further
+  rows are unscored. A resumed run counts on from its checkpoint."""
   max_in_flight: int
-  """Calls at the same time."""
+  """Most calls at the same time."""
   options: Free
-  """Further fields of a question, as {"seed": 1}; None takes out one of
-  "temperature" (0) and "max_tokens"."""
+  """Further fields of a request, such as {"seed": 1}; None removes a field,
+  "temperature" (0) or "max_tokens"."""
 
 class Judge(Group):
   rubric: str
-  """What it is told: a text with "{prompt}" and "{completion}", and other
-  fields of the records, as "{answer}". For a service also "{fence}", a word
+  """Text for the judge, with "{prompt}" and "{completion}", and other fields
+  of the records, such as "{answer}". For a service also "{fence}", a word
   that no completion can contain."""
   model: str
-  """Who judges. Empty: the policy itself, as it is in each step. Or the
-  folder of a run, or the folder or hub name of a Hugging Face checkpoint with
-  the same tokenizer: frozen. For a service the model's name there."""
+  """The judge's model. Empty: the policy itself, as it is in each step. Or
+  the folder of a run, or the folder or hub name of a Hugging Face checkpoint
+  with the same tokenizer, which is frozen. For a service the model's name
+  there."""
   verdicts: Free
-  """Words and what they are worth. The last word of the answer counts."""
+  """Words and their values. The last word of the answer counts."""
   marker: str
-  """Behind the last of these, as "Verdict:", the first word counts."""
+  """Text, such as "Verdict:", after whose last occurrence the first word
+  counts. Empty: the last word of the answer counts."""
   template: str
-  """How the rubric is put to a model of the run: a text with "{rubric}", or
-  "chat" for the tokenizer's chat template. A service has one of its own."""
+  """Text around the rubric for a model of the run, with "{rubric}"; or "chat"
+  for the tokenizer's chat template. A service has a template of its own."""
   max_prompt_len: int | None
-  """Slots for all that it reads but the completion, tokens; completions of
-  records with more are unscored. None: what a task needs, or
-  config.data.max_prompt_len and the words of the rubric."""
+  """Slots for everything that the judge reads except the completion, tokens;
+  completions of longer records are unscored. None: the number that a task
+  needs, or config.data.max_prompt_len and the words of the rubric."""
   max_new_tokens: int
-  """Of its answer."""
+  """Most tokens of its answer."""
   batch_size: int | None
   """Rows that a model of the run reads at once, over all devices; None: as
   many as a step has prompts."""
@@ -170,26 +174,26 @@ class Data(Group):
   """Fields of the rows that have the images of a prompt: each an image, a
   list of images, or null (docs/images.md). Empty: prompts are text alone."""
   image_folder: str
-  """Folder of images that are given by paths, which may not lead out of it;
-  empty: the folder of `train_path`."""
+  """Folder of images that are given by paths, which must not leave it; empty:
+  the folder of `train_path`."""
   image_processor: str
   """Folder of a checkpoint whose processor cuts images into patches; empty:
   that of `model.checkpoint`."""
   image_options: Free
-  """Settings of this processor in the place of its file's: "min_pixels" and
+  """Settings that replace those of the processor's file: "min_pixels" and
   "max_pixels", or "longest_edge", "tile" and "splits"."""
   max_images: int | None
-  """Room for images in a prompt; a tile counts as one."""
+  """Most images of a prompt; a tile counts as one."""
   max_patches: int | None
-  """Room for patches in a prompt. Prompts with more are left out and counted,
-  as those are whose images are broken."""
+  """Most patches of a prompt. Prompts with more patches, or with broken
+  images, are left out and counted."""
   image_workers: int
-  """Processes in which images are decoded."""
+  """Number of processes that decode images."""
   source: str
   """ "task" (synthetic, `tasks/`), "tfds", "jsonl", "text" (prompts alone),
-  "reasoning_gym", "environment" (what `environment` shows first, or the data
-  set of one of the package verifiers), or "mixture" of several of these but
-  the last."""
+  "reasoning_gym", "environment" (first observations of `environment`, or the
+  data set of one of the package verifiers), or "mixture" of several of the
+  others."""
   name: Any
   """Task name, or the import path of a task ("my_pkg.tasks:make"), or TFDS
   dataset name ("gsm8k")."""
@@ -198,120 +202,120 @@ class Data(Group):
   train_path: str
   """File of training prompts, JSON lines or text; local or gs://."""
   eval_path: str
-  """The same of held-out prompts; empty: the training file."""
+  """The same for held-out prompts; empty: the training file."""
   format: str
-  """How the rows of a JSON-lines file or a TFDS dataset read; empty: the
-  fields prompt, answer, completion and extras, or, of a TFDS dataset with
-  such a name, its own. "gsm8k": question and worked answer. "math": problem
-  and solution with a box. "pairs": prompt, chosen and rejected."""
+  """Format of the rows of a JSON-lines file or a TFDS dataset. "gsm8k":
+  question and worked answer. "math": problem and solution with a box.
+  "pairs": prompt, chosen and rejected. Empty: the fields prompt, answer,
+  completion and extras; or, if a TFDS dataset has such a name, its format."""
   train_split: str
-  """Splits of a TFDS dataset, as "train[:1000]"."""
+  """Splits of a TFDS dataset, such as "train[:1000]"."""
   eval_split: str
-  """Splits of a TFDS dataset, as "train[:1000]"."""
+  """Splits of a TFDS dataset, such as "train[:1000]"."""
   fields: Free
-  """Without a format, which fields of the rows are a record's: names
-  `prompt`, `answer` and `completion` of theirs, and `extras`, a group of such
-  names."""
+  """Names of the rows' fields for a record without a format: `prompt`,
+  `answer` and `completion`, and `extras`, a group of such names."""
   streaming: bool
   """Leave a JSON-lines file on the disk and read a line when it is its turn,
   which takes no memory; a file `.index` is made beside it."""
   separator: str
-  """What stands between the prompts of a text: "\\n", or "\\n\\n" for
+  """Text between the prompts of a text file: "\\n", or "\\n\\n" for
   paragraphs."""
   datasets: tuple[Mapping[str, Any], ...]
-  """Of reasoning-gym: each a group with a `name`, and, if they are to be
-  others than the defaults, `weight`, `settings`, and `level` or `levels` of
-  difficulty (`data/gym.py`)."""
+  """Datasets of reasoning-gym: each a group with a `name`, and optionally
+  `weight`, `settings`, and `level` or `levels` of difficulty
+  (`data/gym.py`)."""
   mixture: tuple[Mapping[str, Any], ...]
-  """Parts of a mixture: each a group with settings of its own, as `source`
-  ("task" by default), `name`, `task_options` or `train_path`; its `weight` (1
-  by default), with which its prompts are drawn for training; and the name of
-  its `domain` (by default that of the task or the file). Evaluations take a
-  prompt of each in turn. Parts are tasks, or text of one tokenizer; what is
-  no setting of a part, such as `template`, is that of the mixture."""
+  """Parts of a mixture: each a group with settings of its own, such as
+  `source` ("task" by default), `name`, `task_options` or `train_path`; its
+  `weight` (1 by default), with which its prompts are drawn for training; and
+  the name of its `domain` (by default that of the task or the file).
+  Evaluations take a prompt of each part in turn. Parts are tasks, or text for
+  one tokenizer; other settings, such as `template`, are those of the
+  mixture."""
   domain_key: str
   """Field of the rows, or of their `extras`, whose text or whole number is
-  the name of a prompt's domain: metrics, evaluations and lengths are told
-  apart by it, and rewards, teachers and weights of the KL can be. Empty: the
-  number `domain` in `extras`, if there is one; of the format "math" the
-  subject."""
+  the name of a prompt's domain. Metrics, evaluations and lengths are reported
+  by domain, and rewards, teachers and weights of the KL can depend on it.
+  Empty: the number `domain` in `extras`, if there is one; with the format
+  "math" the subject."""
   domains: tuple[str, ...]
-  """Names of the domains in the order of their numbers; empty: those that the
-  data have, in alphabetical order, and of numbers the number."""
+  """Names of the domains in the order of their numbers; empty: the names in
+  the data, in alphabetical order; a number without a name is its own name."""
   tokenizer: str
   """Path of a `tokenizer.json` or of a checkpoint's folder, or "gsm8k" or
-  "bytes" (every byte is a token) for those that come with the package; empty
-  with a `model.checkpoint`: that one's. Unused by tasks, which are made of
+  "bytes" (every byte is a token) for those of the package; empty with a
+  `model.checkpoint`: the checkpoint's. Unused by tasks, which are made of
   ids."""
   template: str
-  """How a prompt is put to the model: a text with "{prompt}", or "chat" for
-  the tokenizer's own chat template."""
+  """Text around a prompt, with "{prompt}"; or "chat" for the tokenizer's own
+  chat template."""
   chat_options: Free
-  """What the chat template reads beside the messages. Of an environment with
-  tools (docs/tools.md) their schemas are among it as `tools`, if none are
-  named here."""
+  """Inputs of the chat template beside the messages. If an environment has
+  tools (docs/tools.md), their schemas are added as `tools`, unless `tools` is
+  set here."""
   end_tokens: tuple[str, ...]
   """Tokens that end a completion; empty: those of the tokenizer."""
   max_prompt_len: int | None
-  """Prompt slots S; longer prompts are left out and counted. None: what the
-  task needs."""
+  """Prompt slots S; longer prompts are left out and counted. None: the number
+  that the task needs."""
   drop_tag_probability: float
-  """How often the supervised teacher of worked answers ("gsm8k") drops one of
-  its format tags, in [0, 1]."""
+  """Probability, in [0, 1], with which the supervised teacher of worked
+  answers ("gsm8k") drops one of its format tags."""
   rejected_share: float
-  """Of a file of pairs, the share of rows in [0, 1] of which a supervised
-  phase imitates the rejected text, and not the chosen one."""
+  """Share of rows of a file of pairs, in [0, 1], of which a supervised phase
+  imitates the rejected text instead of the chosen text."""
   quarantine: str
   """JSON file with records to leave out of training, as `experiments.lint`
   writes it; empty: none."""
   num_threads: int
   """Threads that read and tokenize batches ahead; 0: a batch is made when it
-  is asked for. Never changes what is read."""
+  is requested. Never changes the batches."""
   environment: Any
-  """Import path "package.module:function" of what makes the sessions of an
+  """Import path "package.module:function" of a factory of sessions of an
   environment on the host (`types.HostEnvironment`): episodes of several
-  turns, whose scores are the components of the reward. With a task, it takes
-  the place of the task's verifier or environment. "verifiers:module" is an
-  environment of that package (docs/serving.md). Empty: none."""
+  turns, whose scores are the components of the reward. It replaces the
+  verifier or environment of a task. "verifiers:module" is an environment of
+  that package (docs/serving.md). Empty: none."""
 
 class Compaction(Group):
   context_len: int | None
-  """C, most tokens of a context: what it begins with, and what follows. None:
-  contexts are never replaced."""
+  """C, most tokens of a context, with its beginning. None: contexts are never
+  replaced."""
   reserve: int | None
-  """Tokens; a summary is due where a context has fewer than this left. None:
-  just enough for an action, the instruction and a summary."""
+  """Number of tokens; the policy writes a summary if a context has fewer
+  left. None: just enough for an action, the instruction and a summary."""
   every: int
-  """Turns after which one is due anyway; 0: none."""
+  """Turns after which a summary is written anyway; 0: never."""
   keep_turns: int
-  """Last turns, each an observation and an action, that the next context
-  begins with; fewer if they do not fit."""
+  """Number of last turns, each an observation and an action, with which the
+  next context begins; fewer if they do not fit."""
   max_compactions: int
-  """Most of them in an episode."""
+  """Most compactions of an episode."""
   max_summary_len: int
-  """Tokens of a summary, with its end."""
+  """Most tokens of a summary, with its end."""
   max_prompt_len: int | None
-  """Slots of what contexts begin with. None: as many as the first prompt, a
+  """Slots of the beginning of a context. None: as many as the first prompt, a
   summary and the kept turns may take, within C."""
   instruction: tuple[str, ...]
-  """What the policy reads before it writes a summary: one text, or three
-  (before, text, after), as the observations of a chat. With one text and the
-  data's template "chat" it is a message of the user, as the tokenizer's chat
-  template writes it."""
+  """Text that the policy reads before it writes a summary; or three texts
+  (before, text, after), like the observations of a chat. With one text and
+  the data's template "chat" it is a message of the user, written by the
+  tokenizer's chat template."""
   ends: tuple[str, ...]
-  """Texts of tokens that end a summary, beside the end tokens; empty: what
-  ends an action."""
+  """Texts of tokens that end a summary, beside the end tokens; empty: those
+  that end an action."""
   resume: tuple[str, ...]
-  """What stands before and after a summary in the next context. The token
-  that ended the summary is not part of it, so that a chat has its end of a
-  message in the second text. Empty: nothing; or, where the template says what
-  the instruction is, what makes the summary the assistant's reply to the
+  """Texts before and after a summary in the next context. The token that
+  ended the summary is not part of it, so for a chat the second text has the
+  end of a message. Empty: no texts; or, if the chat template writes the
+  instruction, the texts that make the summary the assistant's reply to the
   first prompt."""
   trains_summary: bool
   """Whether the tokens of summaries are trained."""
   keeps_summary: bool
-  """Whether contexts begin with the summary; without it they begin with the
-  prompt and the last turns alone."""
+  """Whether contexts begin with the summary; else they begin with the prompt
+  and the last turns alone."""
 
 class Environment(Group):
   max_turns: int | None
@@ -323,51 +327,51 @@ class Environment(Group):
   action_ends: tuple[str, ...]
   """Texts of tokens that end an action, beside the end tokens."""
   options: Free
-  """What the factory takes beside the prompt, the extras and the seed, by
+  """Arguments of the factory beside the prompt, the extras and the seed, by
   name; plain data."""
   concurrency: int
-  """Sessions that each of `rewards.num_workers` processes has at work at the
-  same time. More of them hide the time for which tools wait; fewer leave each
-  the cores that it needs to answer in time."""
+  """Sessions that each of `rewards.num_workers` processes runs at the same
+  time. More sessions hide the time for which tools wait; fewer leave each
+  session the cores that it needs to answer in time."""
   compaction: Compaction
-  """When contexts are replaced by summaries that the policy writes."""
+  """Compaction of contexts by summaries that the policy writes."""
 
 class Interceptor(Group):
   rules: tuple[str, ...]
-  """Sets of `rewards/agents/interceptor.py`: "shell", "files", "network",
-  "tests", "golds"; or rules of yours, (call) -> bool, as
-  "package.module:function". A call that one of them flags is judged. Empty:
-  there is no interceptor."""
+  """Names of sets of `rewards/agents/interceptor.py`: "shell", "files",
+  "network", "tests", "golds"; or your own rules, (call) -> bool, as
+  "package.module:function". A call that a rule flags is judged. Empty: there
+  is no interceptor."""
   call: str
-  """Regular expression of a call in an action, as
-  "(?s)<tool_call>(.*?)</tool_call>": what its group matches is looked at.
-  Empty: the whole action is."""
+  """Regular expression of a call in an action, such as
+  "(?s)<tool_call>(.*?)</tool_call>": the match of its group is checked.
+  Empty: the whole action is checked."""
   judge: str
-  """Whether a flagged call is bad. Empty: all of them are. "service": a model
-  over HTTP says so, by config.judge, whose rubric gets the call as
+  """Judge of flagged calls. Empty: all of them are bad. "service": a model
+  over HTTP decides, by config.judge, whose rubric gets the call as
   {completion} and the last 4096 characters before it as {prompt}; a verdict
   worth 0.5 or more means bad. Otherwise a function (call, context) -> bool,
   as "package.module:function"."""
   dummy: tuple[str, ...]
-  """What the policy reads after a blocked call: one text, or three (before,
-  text, after) as the observations of a chat."""
+  """Text that the policy reads after a blocked call; or three texts (before,
+  text, after), like the observations of a chat."""
   abort: bool
   """Whether a block ends the episode instead."""
   penalty: float
-  """λ >= 0, taken from the reward of a blocked call."""
+  """λ >= 0, subtracted from the reward of a blocked call."""
 
 class Served(Group):
   calls: str
-  """How the policy writes calls of tools, a name of
+  """Format in which the policy writes calls of tools, a name of
   `rewards/agents/call_formats.py`; empty: calls are text."""
   python: str
-  """Interpreter with the package, of a virtual environment of its own if its
-  versions do not go with those here; empty: this one."""
+  """Python interpreter that has the package, of another virtual environment
+  if versions conflict; empty: the interpreter of the run."""
   num_rows: int | None
-  """Requests that are answered at a time, at most; None: as many as there are
+  """Most requests that are answered at a time; None: the number of
   completions in a step."""
   pause_s: float
-  """Requests that come within so many seconds of each other are answered
+  """Seconds between successive requests within which they are answered
   together."""
 
 class TowerSettings(Group):
@@ -375,13 +379,13 @@ class TowerSettings(Group):
   """Family of the tower, "siglip", "qwen2_5_vl" or "qwen3_vl"; empty: prompts
   have no images."""
   width: int
-  """Width of its residual stream."""
+  """Width of the residual stream."""
   num_layers: int
-  """Number of its blocks."""
+  """Number of blocks."""
   num_heads: int
-  """Heads of its attention; they divide the width."""
+  """Heads of attention; they divide the width."""
   mlp_width: int
-  """Width inside its MLP."""
+  """Width inside the MLP."""
   patch_size: int
   """Rows and columns of pixels of a patch."""
   channels: int
@@ -394,22 +398,22 @@ class TowerSettings(Group):
   norm_eps: float
   """Added to variances, or mean squares, before the root."""
   frames: int
-  """Frames of a patch; a tower that also reads videos takes an image for so
-  many equal ones (2 in Qwen's)."""
+  """Frames of a patch; a tower that also reads videos treats an image as so
+  many equal frames (2 in Qwen's)."""
   window: int
-  """Rows and columns of tokens of a window, outside of which patches see
-  nothing but in `full_layers` (Qwen2.5-VL); 0 for no windows."""
+  """Rows and columns of tokens of a window; patches see only their own
+  window, except in `full_layers` (Qwen2.5-VL). 0 for no windows."""
   full_layers: tuple[int, ...]
-  """Layers without windows, from 0."""
+  """Layers without windows, counted from 0."""
   deep_layers: tuple[int, ...]
-  """Layers of which features are made too, for as many first layers of the
-  language model (Qwen3-VL)."""
+  """Layers whose outputs also become features, one for each of the first
+  layers of the language model (Qwen3-VL)."""
   trained: bool
-  """Whether the tower is trained; else it stays as it is. Beneath adapters it
-  is never trained itself."""
+  """Whether the tower is trained; else it is frozen. Beneath adapters it is
+  never trained itself."""
   image_token: int | None
-  """The id of the placeholder, in whose places prompts show their images;
-  with a checkpoint its config.json says it."""
+  """Id of the placeholder token, in whose places the features of images are
+  read; with a checkpoint it comes from config.json."""
 
 class Model(Group):
   width: int
@@ -421,7 +425,7 @@ class Model(Group):
   num_kv_heads: int
   """Key and value heads; divides `num_heads`."""
   mlp_width: int
-  """Width inside the SwiGLU; with experts that of the layers without."""
+  """Width inside the SwiGLU; in a mixture, of the layers without experts."""
   head_dim: int | None
   """Width of a head, even; None for `width / num_heads`."""
   rope_theta: float
@@ -434,13 +438,14 @@ class Model(Group):
   qkv_bias: bool
   """Biases on queries, keys and values (Qwen2)."""
   out_bias: bool
-  """A bias on what attention adds to the residual stream (gpt-oss)."""
+  """A bias on the output of attention (gpt-oss)."""
   attention_sinks: bool
-  """For each head a score of no key, which takes a share of the weights
-  (gpt-oss)."""
+  """A score of each head that belongs to no key and takes a share of the
+  weights (gpt-oss)."""
   latent_width: int
-  """Of the latent vector of a token that keys and values of all heads are
-  made of (DeepSeek's MLA; see `blocks.py`); 0 for heads of their own."""
+  """Width of the latent vector of a token, from which keys and values of all
+  heads are made (DeepSeek's MLA; see `blocks.py`); 0 for keys and values
+  without a latent vector."""
   query_latent_width: int
   """The same for queries; 0 for queries made directly."""
   value_dim: int | None
@@ -458,8 +463,9 @@ class Model(Group):
   scale_embeddings: bool
   """Multiply embeddings by √width (Gemma)."""
   activation: str
-  """Of the gate: "silu", or "gelu" in its tanh form (Gemma); or "clamped",
-  gate · σ(a · gate) · (up + 1) of what is clamped to a limit (gpt-oss)."""
+  """Activation of the gate: "silu", or "gelu" in its tanh form (Gemma), or
+  "clamped" (gpt-oss): gate · σ(a · gate) · (up + 1), where gate and up are
+  clamped to a limit."""
   swiglu_limit: float
   """Bound of gate and up of "clamped"."""
   swiglu_slope: float
@@ -497,13 +503,13 @@ class Model(Group):
   rope_amplitude: float
   """Factor of cosines and sines (YaRN, LongRoPE)."""
   rope_short_factors: tuple[float, ...]
-  """LongRoPE's, for each wavelength, in the original context and beyond
-  it."""
+  """LongRoPE's factors, one for each wavelength, in the original context and
+  beyond it."""
   rope_long_factors: tuple[float, ...]
-  """LongRoPE's, for each wavelength, in the original context and beyond
-  it."""
+  """LongRoPE's factors, one for each wavelength, in the original context and
+  beyond it."""
   long_context: bool
-  """Whether the long factors serve, for sequences of any length: a run
+  """Whether the long factors are used, for sequences of any length. A run
   decides once, so that a token's log-prob does not depend on how long its
   sequence becomes."""
   rotary_width: int | None
@@ -513,33 +519,37 @@ class Model(Group):
   """Whether neighbouring channels are a pair (GLM-4, DeepSeek), and not those
   half of the width apart."""
   rope_sections: tuple[int, ...]
-  """Pairs of channels that are turned by the time, the row and the column of
-  what an image shows (Qwen's M-RoPE); of text all three are its position.
-  Empty: all pairs by one position."""
+  """Numbers of pairs of channels that are turned by the time, the row and the
+  column of a token of an image (Qwen's M-RoPE); all three of a text token are
+  its position. Empty: one position turns all pairs."""
   rope_sections_mixed: bool
   """Whether rows and columns take every third pair in turn (Qwen3-VL), and
   not one range after the other (Qwen2.5-VL)."""
   num_experts: int
   """Experts in the place of each layer's MLP; 0 for none."""
   experts_per_token: int
-  """How many of them a token takes."""
+  """Number of experts that a token takes."""
   expert_width: int
   """Width inside an expert's SwiGLU."""
   num_dense_layers: int
-  """First layers of a mixture that have an MLP (DeepSeek)."""
+  """Number of the first layers of a mixture that have an MLP instead of
+  experts (DeepSeek)."""
   shared_width: int
-  """Width of an MLP beside the experts that every token takes; 0 for none."""
+  """Width of an MLP beside the experts, which every token takes; 0 for
+  none."""
   expert_biases: bool
   """Whether routers and experts have biases (gpt-oss)."""
   router_scores: str
-  """What a router makes of its logits: "softmax" over all experts, or
-  "sigmoid" of each (DeepSeek-V3)."""
+  """Function of a router's logits: "softmax" over all experts, or "sigmoid"
+  of each (DeepSeek-V3)."""
   router_groups: int
-  """Groups of neighbouring experts, and from how many of them, the best by
-  the sum of their two largest scores, a token takes its experts."""
+  """Number of groups of neighbouring experts, and the number of groups from
+  which a token takes its experts. The best groups are those with the largest
+  sums of their two largest scores."""
   groups_per_token: int
-  """Groups of neighbouring experts, and from how many of them, the best by
-  the sum of their two largest scores, a token takes its experts."""
+  """Number of groups of neighbouring experts, and the number of groups from
+  which a token takes its experts. The best groups are those with the largest
+  sums of their two largest scores."""
   router_scale: float
   """Factor of the weights."""
   norm_topk: bool
@@ -558,107 +568,107 @@ class Model(Group):
   """Form in which experts are computed, "dense", "blocked", "ragged" or
   "megablox" (TPU); "auto" for the one that the backend is best at."""
   remat: str
-  """What the backward pass recomputes of a block instead of keeping it:
-  "none"; "dots" (all but products with weights and kernels of attention),
-  which is as fast and takes half the memory; or "full"."""
+  """Activations of a block that the backward pass recomputes instead of
+  keeping them: "none"; "dots" (all but products with weights and kernels of
+  attention), which is as fast and takes half the memory; or "full"."""
   split_positions: bool
-  """Whether the devices along `tensor` share the positions of what one block
-  hands to the next, which each of them else holds whole: for long
-  completions. Sequences that do not divide stay whole."""
+  """Whether the devices along `tensor` share the positions of the residual
+  stream between two blocks, for long completions; else each device holds all
+  positions. Sequences that do not divide stay whole."""
   prefill_chunk: int
   """Tokens of a prompt that are run at a time before sampling, for long
-  prompts; 0: all at once. What a layer computes inside then exists for so
-  many tokens; keys and values are kept for all. Each piece is compiled. Not
+  prompts; 0: all at once. The activations inside a layer then exist for so
+  many tokens; keys and values are kept for all. Each chunk is compiled. Not
   with attention "cudnn" or images."""
   cache_dtype: str
-  """How keys and values are held while sampling: "model" (in `dtype`),
+  """Format of keys and values while sampling: "model" (in `dtype`),
   "bfloat16", or "int8" with a scale for each token and head. The update never
-  reads them, so its ratios stay what they are; the sampler's log-probs are
-  those of the model that reads rounded ones."""
+  reads the cache, so its ratios do not change; the sampler's log-probs are
+  those of a model that reads rounded keys and values."""
   dtype: str
-  """Of activations and matmul operands. Norm statistics, softmax and logits
-  are at least float32."""
+  """Dtype of activations and matmul operands. Norm statistics, softmax and
+  logits are at least float32."""
   param_dtype: str
   """The dtype of the parameters."""
   tower: TowerSettings
-  """What reads the images of prompts."""
+  """The vision tower, which reads images of prompts."""
   checkpoint: str
   """Folder or hub name of a Hugging Face checkpoint to start from. Its
-  config.json then decides the architecture: of the other fields only `dtype`,
-  `param_dtype`, `attention`, `decode_attention`, `experts`, `remat`,
-  `split_positions`, `prefill_chunk`, `cache_dtype`, `long_context` and
-  `tower.trained` may be set. Empty: from scratch."""
+  config.json then decides the architecture. Only these other fields may be
+  set: `dtype`, `param_dtype`, `attention`, `decode_attention`, `experts`,
+  `remat`, `split_positions`, `prefill_chunk`, `cache_dtype`, `long_context`
+  and `tower.trained`. Empty: from scratch."""
   revision: str
   """Commit, tag or branch of a checkpoint on the hub; with a commit a run
-  starts from the same files on every day. Empty: the newest."""
+  always starts from the same files. Empty: the newest."""
   adapter_checkpoint: str
   """Folder with adapters to start from, as PEFT and `experiments.export
-  --adapters` write it, for this `checkpoint`. Rank, α and modules are the
-  file's, and need not be set. Empty: fresh adapters."""
+  --adapters` write it, for this `checkpoint`. Rank, α and modules are those
+  of the file, and need not be set. Empty: fresh adapters."""
   lora_rank: int
   """Rank of the adapters, which alone are trained; 0 for no adapters."""
   lora_alpha: float
-  """Their term is multiplied by lora_alpha / lora_rank."""
+  """α of the adapters, whose term is multiplied by lora_alpha / lora_rank."""
   lora_modules: tuple[str, ...]
-  """Projections with an adapter, as `lora.LoRAConfig` names them; empty: all
-  that the layers have, but for those of experts."""
+  """Projections with an adapter, by the names of `lora.LoRAConfig`; empty:
+  all projections of the layers, except those of experts."""
   quantization: str
-  """How the kernels beneath the adapters are kept: "none", "int8", "nf4" or
+  """Format of the kernels beneath the adapters: "none", "int8", "nf4" or
   "nf4_double"."""
 
 class Sampling(Group):
   max_new_tokens: int | None
-  """Budget T per completion; None: what the task needs."""
+  """Most tokens T of a completion; None: the number that the task needs."""
   temperature: float
-  """Of training rollouts, > 0."""
+  """Temperature of training rollouts, > 0."""
   domain_limits: Free
-  """Budgets of completions of some domains of prompts, tokens, by name:
-  {"add": 8}. Those of other domains have max_new_tokens."""
+  """Most tokens of completions in some domains of prompts, by name: {"add":
+  8}. Other domains have max_new_tokens."""
   top_k: int | None
-  """Keeps so many of the likeliest tokens; None: all."""
+  """Number of the likeliest tokens that are kept; None: all."""
   top_p: float | None
-  """Nucleus sampling: keeps the smallest set of tokens with this probability;
-  None: all."""
+  """Nucleus sampling: the smallest set of tokens with this probability is
+  kept; None: all."""
   min_p: float | None
-  """Keeps tokens with at least this share of the probability of the likeliest
-  one; None: all."""
+  """Tokens with at least this share of the probability of the likeliest token
+  are kept; None: all."""
   lanes: int | None
-  """Completions that are decoded at once; None: all. With fewer, the next one
-  begins where another has ended, which pays where their lengths differ, and
-  the cache has room for as many only. 256 of geometric lengths, 38 tokens on
-  average and 177 at most, take 3.7 s at once and 1.2 s in 32 lanes (2 layers,
-  width 128, on a CPU)."""
+  """Number of completions that are decoded at once; None: all. With fewer, a
+  completion begins when another has ended, which saves time if lengths
+  differ, and the cache is smaller. For example, 256 completions of geometric
+  lengths, 38 tokens on average and 177 at most, take 3.7 s at once and 1.2 s
+  in 32 lanes (2 layers, width 128, on a CPU)."""
   num_cache_sizes: int
-  """Sizes in which the cache of keys and values grows while completions do,
-  at most; each is half of the next, and compiled anew. 1 compiles faster, and
-  all steps of decoding read a cache of full length."""
+  """Most sizes of the cache of keys and values, which grows with the
+  completions; each size is half of the next, and is compiled anew. 1 compiles
+  faster, but all decode steps read a cache of full length."""
   weights_dtype: str
-  """What kernels are rounded to while training rollouts are drawn ("int8",
-  "float8_e4m3fn"; "model": they are not). Updates and evaluations read them
-  as they are; see docs/quantised_sampling.md."""
+  """Format to which kernels are rounded for training rollouts ("int8",
+  "float8_e4m3fn"; "model": not rounded). Updates and evaluations read the
+  kernels as they are; see docs/quantised_sampling.md."""
   uncorrected: bool
   """Whether completions of rounded kernels, or of earlier parameters
   (config.rl.staleness, recycle_surplus, replay_size), may be trained on
   without a correction (config.algorithm.importance_mode, rejection)."""
   mix_rate: float
-  """Probability with which the policy reads a blend of like tokens in the
-  place of one that it has written; every pass of the update reads the same. 0
-  for none, as in all evaluations; see docs/mixing.md."""
+  """Probability with which the policy reads a blend of similar tokens instead
+  of a token that it has written; every pass of the update reads the same
+  blends. 0 for none, as in all evaluations; see docs/mixing.md."""
   mix_top_k: int
   """Tokens of a blend, at least 2: an anchor and its neighbours."""
   mix_anchor: str
-  """ "argmax", the likeliest token of the step, or "sampled", the one that
+  """ "argmax", the likeliest token of the step, or "sampled", the token that
   was written."""
   mix_neighbours: str
   """ "nearest", tokens whose embeddings have the largest cosine with that of
   the anchor; or "random", for comparison."""
   mix_min_entropy: float
-  """Mixes only where the distribution of the token has more entropy, nats;
+  """Entropy of a token's distribution, nats, above which tokens are mixed;
   with mix_rate=1 entropy alone decides. 0: anywhere."""
   mix_until: str
-  """Text of a token: it and all that follows in a completion are read as they
-  are. Empty: whole completions are mixed, as they are where it does not
-  come."""
+  """Text of a token. From it on, the tokens of a completion are not mixed;
+  without it the whole completion may be. Empty: whole completions may be
+  mixed."""
 
 class Rewards(Group):
   functions: tuple[str | Callable[..., Any], ...]
@@ -666,74 +676,75 @@ class Rewards(Group):
   inside the program. With an environment on the host, scores of its sessions,
   and "return". Otherwise functions of text: a built-in name
   (`rewards/registry.py`: "math_accuracy", "think_answer_format", …) or an
-  import path ("my_pkg.rewards:brevity"). In any of these cases also names of
-  `rewards/derived.py` ("cosine_length", "rank", …), which are made of the
-  others and of the tokens; "reward_model": a model that was trained on pairs
-  of completions (`config.reward_model`); and "judge": a model that reads a
-  rubric and writes a verdict (`config.judge`)."""
+  import path ("my_pkg.rewards:brevity"). In each case also names of
+  `rewards/derived.py` ("cosine_length", "rank", …), which are computed from
+  the other components and the tokens; "reward_model": a model that was
+  trained on pairs of completions (`config.reward_model`); and "judge": a
+  model that reads a rubric and writes a verdict (`config.judge`)."""
   weights: tuple[float, ...]
-  """One weight per function; with 0 the function is logged and not
+  """One weight per function; with weight 0 a function is logged and not
   rewarded."""
   schedules: Free
-  """Weights that change: {"think_answer_format": ((0, 1.0), (100, 0.0))} goes
-  from 1 to 0 in the first hundred steps of a phase. Between two steps it is
-  linear, and outside of them constant. Evaluations keep to `weights`."""
+  """Weights that change. For example, {"think_answer_format": ((0, 1.0),
+  (100, 0.0))} goes from 1 to 0 in the first hundred steps of a phase. A
+  weight is linear between two steps, and constant outside of them.
+  Evaluations always use `weights`."""
   options: Free
   """Arguments of functions by name: {"cosine_length": {"max_len": 64}}."""
   domains: Free
-  """Which domains of prompts a reward is for, by name or number:
-  {"math_accuracy": ("algebra", "geometry")}. To the others it does not
-  apply."""
+  """Domains of prompts to which a reward applies, by name or number:
+  {"math_accuracy": ("algebra", "geometry")}. It does not apply to other
+  domains."""
   in_graph: bool
-  """Score text inside the compiled program, by the functions of
-  `rewards/in_graph`. They know numbers, and no algebra."""
+  """Whether text is scored inside the compiled program, by the functions of
+  `rewards/in_graph`. They compare numbers, without algebra."""
   answer_after: str
-  """Where a completion has neither `<answer>` nor a box, its answer is what
-  follows this marker, to the end of the line: "####". Empty: it has no
-  answer."""
+  """Marker, such as "####", after which the rest of the line is the answer of
+  a completion that has neither `<answer>` nor a box. Empty: such a completion
+  has no answer."""
   steps: str
   """The function that scores steps of reasoning, for algorithms that read
-  such scores: a name of `functions.STEPS` ("arithmetic_steps"), or an import
+  such scores: a name of `registry.STEPS` ("arithmetic_steps"), or an import
   path. Empty: the scores of the task, if it has any."""
   sandbox: str
-  """How the programs of the reward "code" are kept apart: "bwrap", or
-  "process", which holds less and says so."""
+  """Isolation of the programs of the reward "code": "bwrap", or "process",
+  which isolates less and logs so."""
   correct: str
   """The function whose value ≥ 1 marks a right answer (metrics only); empty:
   the first."""
   consistent: str
-  """The function whose value ≥ 1/2 says that the answer follows from the
+  """The function whose value ≥ 1/2 means that the answer follows from the
   reasoning before it. The metrics quadrants/… count this for right and for
   wrong answers. Empty: there are no such metrics."""
   row_timeout_s: float
   """Longest time for one try of a row on the host, seconds; with an
-  environment there for one action."""
+  environment on the host, for one action."""
   step_timeout_s: float
-  """Longest time for all rows of a step, seconds; of an evaluation, for those
-  of a batch."""
+  """Longest time for all rows of a step, or of a batch of an evaluation,
+  seconds."""
   num_workers: int
-  """Processes of verifiers, or of sessions: so many rows are worked on at a
-  time."""
+  """Number of processes of verifiers, or of sessions; each works on one row
+  at a time."""
   max_unscored: float
-  """Share of rows, in [0, 1], that may stay unscored. With more of them in
-  three steps one after another the run is saved and ends with an error; with
-  more in an evaluation the run has failed, whatever its accuracy. A policy
-  with a share of u that nobody scored has an accuracy of at most 1 − u."""
+  """Largest share of unscored rows, in [0, 1]. If it is exceeded in three
+  successive steps, the run is saved and ends with an error; if it is exceeded
+  in an evaluation, the run has failed, whatever its accuracy. A policy with a
+  share u of unscored rows has an accuracy of at most 1 − u."""
   variables: tuple[str, ...]
-  """Names of environment variables that these processes get besides those of
-  `processes.VARIABLES`, such as an address or a key of a service."""
+  """Names of environment variables that these processes get in addition to
+  those of `processes.VARIABLES`, such as an address or a key of a service."""
   worker_memory_gib: float
-  """What a process of verifiers may hold beyond what it held when it had
-  imported its functions, GiB. One with more is replaced, and the row it had
-  at work is tried once more. 0: there is no limit."""
+  """Most memory of a process of verifiers beyond its memory after the import
+  of its functions, GiB. A process with more is replaced, and its current row
+  is tried once more. 0: there is no limit."""
 
 class Eval(Group):
   num_prompts: int
-  """Held-out prompts, one completion each."""
+  """Number of held-out prompts, with one completion each."""
   batch_size: int
   """Prompts per evaluation batch."""
   temperature: float
-  """Of the completions; 0 is greedy."""
+  """Temperature of the completions; 0 is greedy."""
   every: int
   """Steps of the "rl" phase between evaluations; 0: only before and after the
   phase."""
@@ -742,315 +753,324 @@ class Checkpoint(Group):
   every: int
   """Steps between checkpoints; 0: only at the end of a phase."""
   keep: int
-  """Latest checkpoints kept."""
+  """Number of the latest checkpoints that are kept."""
   compress: bool
-  """Whether checkpoints are compressed. Those of weights have a few percent
-  fewer bytes then, and take several times as long to write
+  """Whether checkpoints are compressed. Checkpoints of weights then have a
+  few percent fewer bytes, and take several times as long to write
   (benchmarks/host.md)."""
 
 class Log(Group):
   tensorboard: bool
-  """Write TensorBoard events."""
+  """Whether TensorBoard events are written."""
   wandb_project: str
   """W&B project (extra `wandb`); empty: no W&B."""
   wandb_name: str
-  """Of the run there; empty: the name of its folder."""
+  """Name of the run in W&B; empty: the name of its folder."""
   wandb_group: str
-  """Of runs that belong together; a sweep sets it to its own name."""
+  """W&B group of related runs; a sweep sets it to its own name."""
   wandb_tags: tuple[str, ...]
   """The tags of the run."""
   samples_every: int
   """Steps between sampled texts in samples.jsonl; 0: none."""
   num_samples: int
-  """Rows each time."""
+  """Rows of sampled texts each time."""
   traces_every: int
-  """Steps between groups of completions in traces.jsonl.gz, token by token,
-  of which each evaluation has some too; 0: none. The first and the last step
-  of a phase are among them."""
+  """Steps between groups of completions, token by token, in traces.jsonl.gz;
+  0: none. The first and the last step of a phase, and evaluations, are traced
+  too."""
   trace_groups: int
-  """Groups each time at most, beside those of `trace_prompts`; and as many
-  prompts of each evaluation."""
+  """Most groups each time, beside those of `trace_prompts`; and most prompts
+  of each evaluation."""
   trace_prompts: tuple[str, ...]
-  """Prompts that are always among them when they come: numbers of their
-  records, or texts that they contain."""
+  """Prompts that are traced whenever they come: numbers of their records, or
+  texts that they contain."""
   traces_max_mib: int
-  """Most MiB of that file. Each time gets an equal part of what is left;
-  groups that do not fit are left out, and rows are cut."""
+  """Most MiB of that file. Each time gets an equal part of the rest; groups
+  that do not fit are left out, and rows are cut."""
   curves: bool
-  """Draw curves.png at the end, which takes one to two seconds."""
+  """Whether curves.png is drawn at the end, which takes one to two
+  seconds."""
 
 class Health(Group):
   halt: tuple[str, ...]
   """Rules, by name or number ("perfect_score", "H12"), that stop the run
-  after saving. Too many rows without a score always do, and so does a step
-  short of live groups in a phase with when_short="error"."""
+  after saving. Too many rows without a score always stop it, and so does a
+  step short of live groups in a phase with when_short="error"."""
   off: tuple[str, ...]
-  """Rules that say nothing."""
+  """Rules that give no alarm."""
 
 class Guards(Group):
   lint: str
-  """What becomes of too few prompts, or one that is most of them, before
-  training: "warn", "refuse", or "off", which does not look. Where guards are
-  `on`, a warning is a refusal."""
+  """Reaction, before training, to too few different prompts or to one prompt
+  that is most of them: "warn", "refuse", or "off" for no check. If guards are
+  `on`, "warn" is "refuse"."""
   on: bool
-  """Switch all of what follows on. Each is switched off by 0."""
+  """Whether the guards below are on. Each is switched off by 0."""
   min_distinct_prompts: int | None
-  """Different prompts that a step must have, or the run halts; None: half of
-  `num_prompts`, and at least 4."""
+  """Fewest different prompts of a step; with fewer the run halts. None: half
+  of `num_prompts`, and at least 4."""
   influence_cap: float
-  """Largest share that a prompt has of Σ |advantage| · tokens over a window
-  of steps; what is above is scaled down."""
+  """Largest share of a prompt in Σ |advantage| · tokens over a window of
+  steps; a larger share is scaled down."""
   influence_window: int
   """Steps of that window."""
   repeat_cap: int
-  """How often a prompt is trained on in the steps of a second window; later
-  ones are left out."""
+  """Most times that a prompt is trained on in the steps of a second window;
+  further completions are left out."""
   repeat_window: int
   """Steps of that window."""
   canary_every: int
-  """Steps between looks at the canaries. Every checkpoint is looked at as
-  well, and saved only if it passes, so that a run which halts is where its
-  last checkpoint is."""
+  """Steps between checks of the canaries. Every checkpoint is checked too,
+  and saved only if it passes, so that a run which halts is where its last
+  checkpoint is."""
   canary_prompts: int
   """Held-out prompts of each canary."""
   canaries: tuple[str, ...]
-  """What must not fall: components of the reward, or "correct". A minus says
-  that less is better, and @FILE which prompts (JSON lines) are asked instead
-  of held-out ones: ("correct", "-biased", "format@probes")."""
+  """Scores that must not fall: components of the reward, or "correct". A
+  minus before the name means that less is better. @FILE after it names
+  prompts (JSON lines) that replace held-out prompts. For example: ("correct",
+  "-biased", "format@probes")."""
   canary_fall: float
-  """By how much, below the mean of what has passed, a canary may fall if its
-  standard deviation allows less."""
+  """Fall below the mean of earlier passes that is always allowed, even if
+  `canary_sigmas` allows less."""
   canary_sigmas: float
-  """By how many standard deviations of that difference."""
+  """Number of standard deviations of that difference by which a canary may
+  fall."""
   canary_max_kl: float
-  """KL to the reference in nats per completion of a canary's prompt that
-  halts the run; not looked at in phases without a reference."""
+  """KL to the reference, in nats per completion of a canary's prompt, above
+  which the run halts; not checked in phases without a reference."""
 
 class Hosts(Group):
   timeout_s: float
-  """Seconds without a sign of life from the process."""
+  """Seconds without a sign of life after which a process is given up."""
   stall_s: float
-  """Seconds that it is alive and behind the others, or that none gets on:
-  more than the longest compilation, evaluation or save takes."""
+  """Seconds after which a live process that is behind the others, or a run
+  without any progress, is given up; set it above the longest compilation,
+  evaluation or save."""
 
 class Mesh(Group):
   data: int | None
-  """Copies of the parameters; None: as many as there are devices for. With
+  """Number of copies of the parameters; None: as many as devices allow. With
   several TPU slices, a multiple of their number; the gradient of every
   micro-batch is summed across them, so there a large `micro_batch_size` saves
   time."""
   fsdp: int
   """Devices over which parameters, gradients and moments are split."""
   tensor: int
-  """Devices over which heads, MLP width and vocabulary are split; divides
-  them, and the key/value heads."""
+  """Devices over which heads, MLP width and vocabulary are split; it must
+  divide them, and the key/value heads."""
   expert: int
-  """Devices over which experts are split; divides their number."""
+  """Devices over which experts are split; it must divide their number."""
 
 class Schedule(Group):
   name: str
   """ "epochs": every prompt once before any comes again, in random order.
-  Others draw from a pool by how often each prompt was solved so far:
-  "uniform" (all alike), "frontier" (most often those that are solved half of
-  the time), "easy_to_hard", "hard_to_easy", "interleave" (half of the weight
-  by each of these two), "target" (the num_prompts that are nearest to being
-  solved half of the time), or "spo" (by the deviation of right and wrong, and
-  it forgets by how far the policy moved: arXiv:2509.13232). "ads" draws
-  clusters of like prompts, and of each a window that moves to harder or
-  easier ones (arXiv:2606.22305)."""
+  Other schedules draw from a pool by the share of right completions of each
+  prompt so far: "uniform" (all equally likely), "frontier" (most often
+  prompts that are solved half of the time), "easy_to_hard", "hard_to_easy",
+  "interleave" (half of the weight by each of these two), "target" (the
+  num_prompts that are nearest to being solved half of the time), or "spo" (by
+  the deviation of right and wrong; it forgets as the policy moves:
+  arXiv:2509.13232). "ads" draws clusters of similar prompts, and from each
+  cluster a window that moves to harder or easier prompts
+  (arXiv:2606.22305)."""
   pool: int | None
-  """The first so many records of the data are drawn from; None: all. A task
-  that makes its problems has no end of them, and needs a number."""
+  """Number of the first records of the data from which prompts are drawn;
+  None: all. A task makes endless problems, and needs a number."""
   uniform_share: float
-  """Share of the probability that all prompts of the pool have alike, so that
-  none is forgotten."""
+  """Share of the probability that is spread evenly over all prompts of the
+  pool, so that none is forgotten."""
   decay: float
-  """What earlier completions of a prompt still count, each time that it is
-  drawn; 1: as much as new ones."""
+  """Factor of the counts of a prompt's earlier completions each time that it
+  is drawn; 1: they count as much as new ones."""
   start_share: float
-  """Of "easy_to_hard", "hard_to_easy" and "interleave": the share of the pool
-  that the first step draws from."""
+  """Share of the pool from which the first step draws ("easy_to_hard",
+  "hard_to_easy", "interleave")."""
   pace_steps: int
-  """Steps after which these draw from the whole pool."""
+  """Steps after which these schedules draw from the whole pool."""
   clusters: str
-  """Of "ads": the file that experiments.embed has written of the data.
-  "{seed}" in it stands for the seed of the run."""
+  """File of clusters of the data, written by experiments.embed ("ads").
+  "{seed}" in it is replaced by the seed of the run."""
   drawn_clusters: int
-  """Of "ads": clusters of a step (C). Times `window` they are num_prompts."""
+  """Clusters of a step, C ("ads"). drawn_clusters × window is num_prompts."""
   window: int
-  """Of "ads": prompts of a cluster that a step draws (B)."""
+  """Prompts of a cluster that a step draws, B ("ads")."""
   rate: float
-  """Of "ads": how fast the probability of a cluster follows the share of
-  right completions (α)."""
+  """Rate at which the probability of a cluster follows the share of right
+  completions, α ("ads")."""
   tolerance: float
-  """Of "ads": by how much that share of a prompt may be off ½ before the
-  window moves on."""
+  """Largest difference of a prompt's share of right completions from ½ at
+  which the window stays ("ads")."""
   samples: str
-  """Of "spo": a file that experiments.generate has written of the training
-  prompts, with verdicts, from which counts begin; empty: from one half right
-  and one half wrong. "{seed}" stands for the seed."""
+  """File of completions of the training prompts, with verdicts, written by
+  experiments.generate, from which counts begin ("spo"); empty: counts begin
+  with one half right and one half wrong. "{seed}" in it is replaced by the
+  seed."""
   memory_low: float
-  """Of "spo": the least that earlier completions of a prompt count when it is
-  drawn, however far the policy has moved (ρ_low); below 0.96, what they count
-  at most."""
+  """Smallest factor of the counts of a prompt's earlier completions when it
+  is drawn, however far the policy has moved, ρ_low ("spo"); it must be below
+  0.96, the largest factor."""
 
 class Correction(Group):
   p_cue: float
-  """Probability that a wrong completion has the cue appended, after which the
-  policy goes on."""
+  """Probability that the cue is appended to a wrong completion; then the
+  policy continues it."""
   p_answer: float
-  """That it has the sentence with the right answer appended."""
+  """Probability that the sentence with the right answer is appended."""
   p_reference: float
-  """That it is replaced by a whole right completion."""
+  """Probability that a whole right completion replaces the wrong one."""
   cue: str
   """Text of the cue."""
   sentence: str
-  """Text of the sentence, in which "{answer}" stands for the answer. An end
-  token follows."""
+  """Text of the sentence, in which "{answer}" is replaced by the answer. An
+  end token follows."""
   max_new_tokens: int
-  """Most tokens that the policy writes after a cue. A completion has room for
-  it if draft, cue and these are within the budget of completions; else it
-  stays as it is, and is counted."""
+  """Most tokens that the policy writes after a cue. If draft, cue and these
+  tokens exceed the budget of completions, a completion stays as it is, and is
+  counted."""
   max_prompt_len: int
-  """Completions of longer prompts stay as they are, tokens."""
+  """Longest prompt, in tokens, whose completions are corrected."""
   train_injected: bool
-  """Whether what was put in is trained, as in the paper."""
+  """Whether injected tokens are trained, as in the paper."""
 
 class Keep(Group):
   most: int
-  """How many of a prompt at most."""
+  """Most completions of a prompt."""
   order: str
-  """Which come first: "shortest" or "random"."""
+  """Order of the choice: "shortest" first, or "random"."""
   distinct: str
-  """Of completions with the same "answer", or the same "text", one is kept;
-  "none": all. Where a prompt has one right answer, "answer" keeps one
+  """ "answer" or "text": one completion of each answer or text is kept;
+  "none": all. If a prompt has one right answer, "answer" keeps one
   completion."""
   least: tuple[str, ...]
-  """The least value of a component of the reward that a completion needs, of
-  one or of several: ("language=0.9",)."""
+  """Smallest values of components of the reward that a completion needs, such
+  as ("language=0.9",)."""
 
 class Phase(Group):
   kind: str
-  """Where its batches come from, and what they train: see `kinds.py`."""
+  """Kind of the phase: its source of completions and its trained models; see
+  `kinds.py`."""
   steps: int
-  """Batches."""
+  """Number of batches."""
   num_prompts: int
   """Prompts per batch."""
   group_size: int
   """Completions per prompt (1 in a supervised phase)."""
   max_rounds: int
-  """With dynamic sampling, draw up to so many batches of prompts in a step,
-  until num_prompts of them have completions with different rewards; those are
-  trained, and what the last round has beyond them is dropped, unless
-  recycle_surplus keeps it. If there are fewer, when_short says what becomes
-  of the step. 1 draws one batch. A step takes max_rounds × num_prompts
-  prompts from the data, drawn or not: where the data stands is then a
-  function of the step, and a run resumes exactly."""
+  """Most rounds of dynamic sampling. A step samples for up to so many batches
+  of prompts, until num_prompts groups have different rewards. Those are
+  trained, and further groups of the last round are dropped unless
+  recycle_surplus keeps them; if there are fewer, see when_short. 1: one
+  batch. A step takes max_rounds × num_prompts prompts from the data, sampled
+  or not, so that the position in the data is a function of the step, and a
+  run resumes exactly."""
   when_short: str
-  """What a step does whose rounds end with fewer such groups than
-  num_prompts. "fewer": it trains on those there are. "error": it trains
-  nothing, and the run is saved and ends (verl). "duplicate": if they are more
-  than half of num_prompts, they are repeated in their order until the batch
-  is full; if not, the step trains nothing (GLM-5, arXiv:2602.15763)."""
+  """Rule for a step with fewer such groups than num_prompts. "fewer": it
+  trains on them. "error": it trains nothing, and the run is saved and ends
+  (verl). "duplicate": if they are more than half of num_prompts, they are
+  repeated in their order until the batch is full; else the step trains
+  nothing (GLM-5, arXiv:2602.15763)."""
   recycle_surplus: bool
-  """Begin the rounds of a step with what the last one had beyond num_prompts.
-  It was drawn one update earlier, so the algorithm has to correct for that
-  (config.algorithm.importance_mode, …)."""
+  """Whether the rounds of a step begin with the surplus groups of the step
+  before. They were sampled one update earlier, so the algorithm must correct
+  for that (config.algorithm.importance_mode, …)."""
   replay_size: int
-  """Groups of completions that are kept to be trained again, in the place of
-  groups whose rewards are all equal: those with the highest sum of absolute
-  advantages, times the deviation of their rewards, of all that were drawn in
-  the phase. Which of them come is drawn in proportion to that. They are of
-  any age, so the algorithm has to correct for it. 0: none."""
+  """Number of groups that are kept for replay, which replace groups whose
+  rewards are all equal. Of all groups of the phase, those with the highest
+  priority are kept: the sum of absolute advantages times the deviation of the
+  rewards. Kept groups are drawn in proportion to it. They may have any age,
+  so the algorithm must correct for that. 0: none."""
   schedule: Schedule
-  """Which prompts of the data come next."""
+  """The choice of prompts."""
   correction: Correction
-  """What is done with completions that are wrong."""
+  """The correction of wrong completions."""
   domains: tuple[str, ...]
   """Names of the domains whose prompts are drawn, in the proportions of the
   data; empty: all."""
   max_prompt_len: int | None
-  """Longer prompts are left out of this phase and counted, tokens; None: as
-  in config.data."""
+  """Longest prompt of this phase, in tokens; longer prompts are left out and
+  counted. None: as in config.data."""
   num_epochs: int
   """Passes over each batch."""
   num_minibatches: int
   """Gradient steps per pass, on whole groups in random order; on single rows
-  if the groups do not divide by it."""
+  if the number of groups is not a multiple of it."""
   micro_batch_size: int | None
-  """Rows per forward/backward pass, of all devices together; rounded up so
-  that each device has equally many of them, and whole groups where the
-  algorithm couples these. None: a good size for the backend. Changes time and
-  memory, never the gradient."""
+  """Rows per forward/backward pass, of all devices together. It is rounded up
+  so that each device has equally many rows, and whole groups if the algorithm
+  couples the rows of a group. None: a good size for the backend. Changes time
+  and memory, never the gradient."""
   num_lengths: int
-  """Completion lengths that the update is compiled for, from T down to T / 8
-  by equal factors, none below 16 slots: rows of about the same length go
-  together, and completions that end early cost less. Each takes a compilation
-  of its own; 1 for T only. In a single micro-batch the longest row decides
-  for all."""
+  """Number of completion lengths for which the update is compiled, from T
+  down to T / 8 by equal factors, none below 16 slots. Rows of similar length
+  are batched together, so that short completions cost less. Each length is
+  compiled separately; 1 for T only. In a single micro-batch the longest row
+  decides."""
   logits_chunk_mib: int | None
-  """What the float32 logits of a chunk may take on a device, MiB; None: a
-  good size for the backend. Changes time and memory only."""
+  """Size of the float32 logits of a chunk on a device, MiB; None: a good size
+  for the backend. Changes time and memory only."""
   reset_optimizer: bool
-  """Start the phase with a fresh optimizer state."""
+  """Whether the phase starts with a fresh optimizer state."""
   set_reference: bool
-  """Start the phase with the reference policy set to the current one."""
+  """Whether the phase starts with the current policy as the reference
+  policy."""
   reference_workdirs: tuple[str, ...]
-  """Take the reference policy from outside instead, as a teacher: the workdir
-  of a run, whose last checkpoint is read, or the folder or hub name of a
-  Hugging Face checkpoint, of any size and family with the same tokenizer. Of
-  several each prompt has the one of its domain, in the order of the domains;
-  or all are mixed."""
+  """Reference policies from outside, as teachers: the workdir of a run, whose
+  last checkpoint is read, or the folder or hub name of a Hugging Face
+  checkpoint, of any size and family with the same tokenizer. If there are
+  several, each prompt has the teacher of its domain, in the order of the
+  domains; or all are mixed."""
   reference_mixture: tuple[float, ...]
-  """Weights of several teachers, ≥ 0, which are then mixed for all prompts:
-  the logits of the mixture are the weighted mean of theirs. Empty: each
-  prompt has the teacher of its domain."""
+  """Weights of several teachers, ≥ 0, which are mixed for all prompts: the
+  logits of the mixture are the weighted mean of theirs. Empty: each prompt
+  has the teacher of its domain."""
   reference_storage: str
-  """How models of reference_workdirs are kept: "own", each in its own dtype
+  """Format of the models of reference_workdirs: "own", each in its own dtype
   (a checkpoint in config.model.param_dtype); "bfloat16"; or "int8", the
   kernels of their layers in 8 bits, and the rest in bfloat16."""
   reset_policy: bool
-  """Start the phase with the policy that the run began with, as in a second
+  """Whether the phase starts with the first policy of the run, as in a second
   warm start from the base."""
   demonstrations: tuple[str, ...]
-  """What a supervised phase imitates: names of earlier phases of the kind
+  """Sources of a supervised phase: names of earlier phases of the kind
   "rejection", or files that these or experiments.generate have written; "own"
-  is the run's own data. Empty: that alone."""
+  is the run's own data. Empty: the run's own data alone."""
   num_records: int | None
-  """The first so many records of the run's own data are imitated; None:
-  all."""
+  """Number of the first records of the run's own data that are imitated;
+  None: all."""
   keep: Keep
-  """Which completions a phase of the kind "rejection" keeps."""
+  """The choice of completions that a phase of the kind "rejection" keeps."""
   temperature: float | None
-  """Of the completions that are drawn; None: that of config.sampling."""
+  """Temperature of sampled completions; None: that of config.sampling."""
   reward_weights: tuple[float, ...]
-  """Of config.rewards.functions, in the place of config.rewards.weights and
-  schedules; empty: these. Evaluations keep to config.rewards."""
+  """Weights of config.rewards.functions that replace config.rewards.weights
+  and schedules; empty: these. Evaluations always use config.rewards."""
   opponents: tuple[str, ...]
-  """Who acts in the other seats of an environment that has several, in a
-  phase that draws: "start", the policy as it is at the start of the phase;
-  "self", as it is now; or another run's workdir, or a checkpoint with the
-  same tokenizer. Prompt n meets number n mod K of K. Nobody trains them, and
-  what they write is read. Empty: "self"."""
+  """Players of the other seats of an environment with several seats: "start",
+  the policy at the start of the phase; "self", the current policy; or another
+  run's workdir, or a checkpoint with the same tokenizer. With K opponents,
+  prompt n has opponent n mod K. They are not trained, and the policy reads
+  their tokens. Empty: "self"."""
   ema_decay: float | None
-  """Of the average of the parameters, per step; None keeps none."""
+  """Decay, per step, of the average of the parameters; None keeps no
+  average."""
   staleness: int
-  """Updates that the parameters of a rollout may be behind those that it
-  trains. 0 is exact: the device waits for the host's verifiers. With k, the
-  rollouts of the next k batches are drawn before one is trained, so that they
-  are on their way while the host verifies; with an environment on the host,
-  so that the update runs while sessions are waited for; where verifiers are
-  in the program, for the sake of the study alone. Needs an algorithm that
-  corrects what has changed in between (config.algorithm.importance_mode,
+  """Most updates by which the parameters of a rollout are behind those that
+  it trains. 0 is exact: the device waits for the host's verifiers. With k,
+  the rollouts of the next k batches are sampled before one batch is trained,
+  so that the device samples while the host verifies; with an environment on
+  the host, the update runs while sessions wait. If verifiers are in the
+  program it saves nothing, and is for studies only. Needs an algorithm that
+  corrects for the updates in between (config.algorithm.importance_mode,
   …)."""
   partial_len: int | None
-  """Decode at most so many tokens of each completion in a step, and go on in
-  the next one, with its parameters. Groups are trained when all of their
-  completions have ended, and wait for `staleness` updates at most: in the
-  last of these steps they are decoded to their end, whatever that takes.
-  Their places take the next prompts. With an environment episodes are cut,
-  and what it writes counts; on the host a new session then answers the same
-  actions again. None: completions are drawn whole."""
+  """Most tokens of each completion that a step decodes; the next step
+  continues with its own parameters. A group is trained when all of its
+  completions have ended, and waits for at most `staleness` updates: in the
+  last of these steps it is decoded to its end. The next prompts take its
+  place. With an environment episodes are cut, and tokens of observations
+  count; on the host a new session then answers the same actions again. None:
+  completions are sampled whole."""
   optimizer: Optimizer
   """The optimizer of this phase."""
 
@@ -1348,28 +1368,28 @@ class Algorithm(Group):
 
 class Config(Group):
   seed: int
-  """Seeds parameter initialisation, data order and sampling."""
+  """Seed of parameter initialisation, data order and sampling."""
   start_workdir: str
-  """Start with the policy of the last checkpoint of this run (its average, if
-  it keeps one), of the same architecture and vocabulary; empty: from `model`,
-  whose weights are not read otherwise. "{seed}" in it, and in the paths of
-  phases, is the seed of the run (`config.py`)."""
+  """Workdir of a run whose last checkpoint has the first policy of this run
+  (its average, if it keeps one), with the same architecture and vocabulary;
+  empty: the policy of `model`, whose weights are not read otherwise. "{seed}"
+  in it, and in the paths of phases, is the seed of the run (`config.py`)."""
   phases: tuple[str, ...]
   """Names of the phases in order."""
   critic: Critic
   """The critic of an algorithm that has one."""
   reward_model: RewardModel
-  """Where a model scores completions, or learns to."""
+  """A model that scores completions, or learns to score them."""
   judge: Judge
-  """Where a model reads completions and says what they are worth."""
+  """A model that reads completions and gives verdicts."""
   data: Data
   """As named."""
   environment: Environment
-  """Turns, where data.environment is set."""
+  """Turns of the environment, if data.environment is set."""
   interceptor: Interceptor
-  """Calls that such an environment does not get."""
+  """The interceptor of calls to such an environment."""
   served: Served
-  """How one of the package verifiers is run."""
+  """Process of an environment of the package verifiers."""
   model: Model
   """As named."""
   sampling: Sampling
@@ -1385,20 +1405,20 @@ class Config(Group):
   health: Health
   """As named."""
   guards: Guards
-  """Against data and rewards that would spoil the policy."""
+  """Guards against data and rewards that would spoil the policy."""
   hosts: Hosts
   """As named."""
   mesh: Mesh
-  """How the devices share the work."""
+  """Split of the work over the devices."""
   profile_steps: tuple[int, ...]
   """(first, last) step of a trace for xprof, or ()."""
   required_accuracy: float | None
   """Held-out accuracy below which the command fails; None: no verdict."""
   unpublished: tuple[str, ...]
-  """Settings, as "algorithm.clip_low", that a published recipe does not
-  state; what stands there is our choice."""
+  """Settings, such as "algorithm.clip_low", that a published recipe does not
+  state; their values are our choice."""
   allow_unpublished: bool
-  """Whether a run may start with them."""
+  """Whether a run may start with such settings."""
   algorithm: Algorithm
   """Objective of what is drawn."""
   sft: Phase

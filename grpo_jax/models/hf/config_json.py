@@ -155,9 +155,9 @@ def rope(keys: Keys) -> dict[str, Any]:
 
 
 def named_rope(keys: Keys) -> dict[str, Any]:
-  """As `rope`, for families whose files must name a scaling.
+  """Fields of rotary positions, for families whose files must name a scaling.
 
-  For a file without one, `transformers` uses a scaling of its own.
+  For a file without a scaling, `transformers` uses one of its own.
   """
   if not (keys.get("rope_scaling") or keys.get("rope_parameters")):
     raise ValueError(
