@@ -311,7 +311,7 @@ class Writer:
     return [*ids, *closing, *self._plain(new)]
 
   def _plain(self, messages: Sequence[Message]) -> list[int]:
-    """Ids of messages without roles."""
+    """Ids of messages as text without roles."""
     ids: list[int] = []
     for message in messages:
       content = message["content"]

@@ -255,7 +255,7 @@ def _advice(raw: Row) -> str:
 
 
 def plain_record(raw: Row) -> Record:
-  """Checks a row whose fields are those of a record."""
+  """Checks a row that has the fields of a record."""
   record: Record = {}
   if "prompt" not in raw:
     raise ValueError(
@@ -488,7 +488,7 @@ def gold_box(text: str) -> str | None:
 
 
 def pair_record(raw: Row) -> Record:
-  """Converts a prompt with two completions of which one was preferred.
+  """Converts a prompt with a preferred and a rejected completion.
 
   Args:
     raw: `prompt`, `chosen` and `rejected`, each a text or a chat: a list of

@@ -216,8 +216,8 @@ def of_skew(
 ) -> list[Finding]:
   """Warnings about values of attributes that nearly always have one label.
 
-  That is a value of at least 20 records, of which a share of 0.9 have a label
-  that a share of at most 0.6 of all records have.
+  For such a value, at least 20 records have it, a share of 0.9 of them have one
+  label, and at most a share of 0.6 of all records have that label.
 
   Args:
     attributes: Attributes of each record; numbers, texts and flags count.

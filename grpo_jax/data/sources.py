@@ -138,7 +138,7 @@ class TaskSource:
   """Records of a synthetic task, generated when they are read."""
 
   def __init__(self, task: Any, split: str, seed: int, num_examples: int):
-    """Describes `num_examples` records; nothing is stored.
+    """Creates a source of `num_examples` records; nothing is stored.
 
     Args:
       task: A `tasks.task.Task`; its `example` makes the records.

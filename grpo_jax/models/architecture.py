@@ -275,7 +275,7 @@ class Architecture:
       text token are its position. Empty: one position turns all pairs.
     rope_sections_mixed: Whether rows and columns take every third pair in turn
       (Qwen3-VL), and not one range after the other (Qwen2.5-VL).
-    num_experts: Experts in the place of each layer's MLP; 0 for none.
+    num_experts: Experts that replace the MLP of each layer; 0 for none.
     experts_per_token: Number of experts that a token takes.
     expert_width: Width inside an expert's SwiGLU.
     num_dense_layers: Number of the first layers of a mixture that have an MLP
@@ -574,7 +574,7 @@ class Architecture:
 
   @property
   def num_expert_layers(self) -> int:
-    """Layers that have experts."""
+    """Number of layers that have experts."""
     return self.num_layers - self.num_dense_layers if self.num_experts else 0
 
   @property

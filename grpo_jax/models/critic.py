@@ -155,7 +155,7 @@ def _with_head(policy: Policy, init, policy_params: PyTree) -> PyTree:
 
 
 def _width(policy: Policy, policy_params: PyTree) -> int:
-  """D of the hidden states."""
+  """Width D of the hidden states."""
   token = jax.ShapeDtypeStruct((1, 1), jnp.int32)
   exists = jax.ShapeDtypeStruct((1, 1), bool)
   row = jax.ShapeDtypeStruct((1,), jnp.int32)

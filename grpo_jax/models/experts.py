@@ -177,7 +177,7 @@ def dense(
 
 
 def _shares(ids, weights, num_experts):  # [N, k], [N, k] -> [N, E]
-  """The weight of every expert for each token."""
+  """The weight of each expert for each token; 0 if it is not chosen."""
   chosen = nn.one_hot(ids, num_experts, dtype=weights.dtype)  # [N, k, E]
   return (chosen * weights[..., None]).sum(axis=1)
 

@@ -58,7 +58,7 @@ def check(config: TransformerConfig) -> None:
   num_heads = 2 * config.num_kv_heads
   if mesh.split(config.num_kv_heads, "tensor"):
     num_heads //= jax.sharding.get_abstract_mesh().shape["tensor"]
-  words = num_heads * _dtype(config).itemsize // 4  # Of a channel.
+  words = num_heads * _dtype(config).itemsize // 4  # Words of a channel.
   if mesh.platform() != "tpu":
     lacks = f"a TPU, and not a {mesh.platform()}"
   elif config.dtype == "float64":

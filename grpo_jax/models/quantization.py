@@ -257,7 +257,7 @@ def is_quantized(node: Any) -> bool:
 
 
 def dequantize(params: PyTree, dtype: Any = jnp.float32) -> PyTree:
-  """The tree with floats of this dtype for all quantized kernels."""
+  """Converts all quantized kernels of a tree to floats of this dtype."""
   return jax.tree.map(
     lambda node: _values(node).astype(dtype) if is_quantized(node) else node,
     params,

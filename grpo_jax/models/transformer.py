@@ -258,7 +258,7 @@ def _prefix(config, params, prompt_tokens, prompt_mask, extras=None):
   """
   _check_extras(config, extras)
   images = (extras or {}).get("images")
-  seen, last = None, jnp.zeros(())  # Without images nobody reads `last`.
+  seen, last = None, jnp.zeros(())  # Without images `last` is not read.
   if images is not None:
     last = _embed(config, params["trained"], prompt_tokens[:, -1:])
     seen, _ = vision_inputs.of_prompts(

@@ -76,7 +76,7 @@ class LayerNorm(nn.Module):
 
 
 def norm(tower: TowerConfig, dtype: str, param_dtype: str, name: str | None):
-  """The norm of a family."""
+  """The norm module of a family: RMSNorm in Qwen2.5-VL, else LayerNorm."""
   kind = VisionRMSNorm if tower.kind == "qwen2_5_vl" else LayerNorm
   return kind(tower.norm_eps, dtype, param_dtype, name=name)
 

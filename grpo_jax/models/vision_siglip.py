@@ -9,8 +9,8 @@ patch in row i of h rows takes row ⌊i · side / h⌋ of the table; columns are
 alike.
 
 Deviation: the published code computes that quotient in float32. If i · side / h
-is whole but rounds down, a patch there takes one row less. With grids of 1 to
-64 rows and tables of 16, 24, 26, 27 or 32 rows this never happens.
+is whole but rounds down, a patch takes the row before. With grids of 1 to 64
+rows and tables of 16, 24, 26, 27 or 32 rows this never happens.
 
 Sources: Zhai et al., "Sigmoid Loss for Language Image Pre-Training",
 arXiv:2303.15343; Laurençon et al., "Building and better understanding

@@ -447,7 +447,7 @@ def algorithm_config(name: str | Algorithm, **fields: Any) -> typed.Algorithm:
 
 
 def default_config(algorithm: str | Algorithm = "grpo") -> typed.Config:
-  """Every field of `RunConfig` with its default, and the algorithm's."""
+  """A config with every field of `RunConfig`, and those of the algorithm."""
   config = _as_config_dict(RunConfig())
   del config["sections"]
   for name, section in SECTIONS.items():
@@ -467,7 +467,7 @@ class _Settings(config_dict.ConfigDict):
 
 
 def _as_config_dict(config: Any, **extra: Any) -> config_dict.ConfigDict:
-  """A dataclass as a ConfigDict; optional numbers become placeholders."""
+  """Converts a dataclass to a ConfigDict; None becomes a typed placeholder."""
   cls: type = type(config)
   hints = _hints(cls)
   result = _Settings(extra)

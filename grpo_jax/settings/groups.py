@@ -58,7 +58,7 @@ class ImageData:
   image_workers: int = 2
 
   def check_images(self) -> None:
-    """Raises ValueError unless these settings go together."""
+    """Raises ValueError if these settings do not fit together."""
     ranges.check(
       self,
       "config.data",
@@ -350,8 +350,8 @@ class DataConfig(ImageData):
       None: the number that the task needs.
     drop_tag_probability: Probability, in [0, 1], with which the supervised
       teacher of worked answers ("gsm8k") drops one of its format tags.
-    rejected_share: Share of rows of a file of pairs, in [0, 1], of which a
-      supervised phase imitates the rejected text instead of the chosen text.
+    rejected_share: Share of rows of a file of pairs, in [0, 1], whose rejected
+      text a supervised phase imitates instead of the chosen text.
     quarantine: JSON file with records to leave out of training, as
       `experiments.lint` writes it; empty: none.
     num_threads: Threads that read and tokenize batches ahead; 0: a batch is

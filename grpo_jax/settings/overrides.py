@@ -274,7 +274,7 @@ def with_rows(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rows(data: Any) -> list[dict[str, Any]]:
-  """Records in memory as plain dictionaries."""
+  """Converts records in memory to plain dictionaries."""
   is_set = hasattr(data, "column_names") and hasattr(data, "__len__")
   rows = list(data) if is_set or isinstance(data, list | tuple) else None
   wrong = [x for x in rows or () if not isinstance(x, Mapping)]

@@ -263,8 +263,8 @@ class Data(Group):
   """Probability, in [0, 1], with which the supervised teacher of worked
   answers ("gsm8k") drops one of its format tags."""
   rejected_share: float
-  """Share of rows of a file of pairs, in [0, 1], of which a supervised phase
-  imitates the rejected text instead of the chosen text."""
+  """Share of rows of a file of pairs, in [0, 1], whose rejected text a
+  supervised phase imitates instead of the chosen text."""
   quarantine: str
   """JSON file with records to leave out of training, as `experiments.lint`
   writes it; empty: none."""
@@ -526,7 +526,7 @@ class Model(Group):
   """Whether rows and columns take every third pair in turn (Qwen3-VL), and
   not one range after the other (Qwen2.5-VL)."""
   num_experts: int
-  """Experts in the place of each layer's MLP; 0 for none."""
+  """Experts that replace the MLP of each layer; 0 for none."""
   experts_per_token: int
   """Number of experts that a token takes."""
   expert_width: int

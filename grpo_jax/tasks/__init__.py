@@ -1,6 +1,6 @@
 """Toy tasks with exact verifiers; one task, one file.
 
-`TASKS` names them all; `make_task("add", level=3)` makes one.
+`TASKS` lists all of them; for example, `make_task("add", level=3)` makes one.
 """
 
 from __future__ import annotations

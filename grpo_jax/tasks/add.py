@@ -329,7 +329,7 @@ def _working(
   operands: jax.Array,  # [2] int32
   level: int,
 ) -> jax.Array:  # [level, 9] int32
-  """The right step of every column, as tokens."""
+  """The right working: the step of each column, as tokens."""
   power = 10 ** jnp.arange(level)  # [level]
   a, b = operands[:, None] // power % 10  # [level] each
   carry = (operands[:, None] % power).sum(axis=0) // power

@@ -464,7 +464,7 @@ def is_leak(tokens: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 class PlainEpisode:
-  """The environment, and its interceptor, on lists of words."""
+  """Twin of the environment and its interceptor, on lists of words."""
 
   def __init__(
     self, extras: Mapping[str, np.ndarray], interceptor: str, penalty: float
@@ -483,7 +483,7 @@ class PlainEpisode:
     self.scores = dict.fromkeys(names, 0.0)
 
   def act(self, action: Sequence[int]) -> PlainTurn:
-    """Answers one action."""
+    """Executes one action and returns its turn."""
     if self.over:
       return PlainTurn([], 0.0, True)
     words = vocab.words(np.asarray(action, int), np.ones(len(action), bool))

@@ -328,7 +328,7 @@ def state_id(state: GridState) -> jax.Array:  # [] int32
 
 
 class PlainRoom:
-  """The environment on words; places are (column, row)."""
+  """Twin of the environment, on words; places are (column, row)."""
 
   def __init__(self, extras: Mapping[str, np.ndarray], tabular: bool):
     def place(cell: int) -> tuple[int, int]:

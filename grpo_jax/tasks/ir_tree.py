@@ -51,7 +51,7 @@ OPEN, CLOSE = vocab.encode("()")
 GOLD_LEN = max(len(target) for _, target in _ALL)  # Tokens.
 GOLD_NODES = max(
   len(re.findall(r"\w", target)) for _, target in _ALL
-)  # Of the largest tree.
+)  # Nodes of the largest tree.
 # Longer answers are not read; the longest right answer has `GOLD_LEN` tokens.
 ANSWER_LEN = 20
 _SWAPPED = {"g": "l", "l": "g"}

@@ -135,7 +135,7 @@ def _verify_numpy(
   completion_mask: np.ndarray,  # [T] bool
   extras: Mapping[str, np.ndarray],
 ) -> dict[str, float]:
-  """Twin of `_verify`."""
+  """Twin of `_verify`, which calls the twin of the problem's task."""
   scores: dict[str, float] = {}
   for number, (name, part) in enumerate(parts.items()):
     assert part.verify_numpy is not None
@@ -173,7 +173,7 @@ def _step_scores_numpy(
   completion_mask: np.ndarray,  # [T] bool
   extras: Mapping[str, np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:  # [T] float32, [T] bool
-  """Twin of `_step_scores`."""
+  """Twin of `_step_scores`, which calls the twin of the problem's task."""
   name = list(parts)[int(extras["domain"])]
   judge = parts[name].step_scores_numpy
   if judge is None:

@@ -266,7 +266,7 @@ def state_id(state: NimState, *, base: int) -> jax.Array:  # [] int32
 
 
 class PlainGame:
-  """The game on words."""
+  """Twin of the environment, on words."""
 
   def __init__(self, extras: Mapping[str, np.ndarray]):
     self.heaps = extras["heaps"].tolist()

@@ -103,12 +103,12 @@ def number(value: int) -> list[int]:
 
 
 def padded(ids: Sequence[int], size: int) -> np.ndarray:  # [size] int32
-  """Ids followed by padding."""
+  """Pads ids at the end."""
   return np.array([*ids, *[PAD] * (size - len(ids))], np.int32)
 
 
 def wrapped(answer: Sequence[int], tags: bool) -> list[int]:
-  """An answer as a whole completion, with or without tags."""
+  """Makes a whole completion of an answer, with or without tags."""
   return [ANSWER, *answer, ANSWER_END, EOS] if tags else [*answer, EOS]
 
 
@@ -227,7 +227,7 @@ def thought_span(
 
 
 def inside(found: Span, num_slots: int) -> jax.Array:  # [T] bool
-  """True on the slots of a span."""
+  """Mask of the slots of a span."""
   slots = jnp.arange(num_slots)
   return (slots >= found.start) & (slots < found.end)
 

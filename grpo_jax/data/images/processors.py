@@ -44,7 +44,8 @@ from grpo_jax.data.images import files
 from grpo_jax.data.images.files import BadImage
 
 KINDS = ("qwen", "idefics")
-# Largest ratio of the sides of an image; from transformers' `smart_resize`.
+# Largest ratio of the sides of an image, from transformers' `smart_resize`.
+# With longer sides a tile could be a single row.
 MAX_RATIO = 200
 # Longest side of an image of "idefics", whatever the settings are.
 _MAX_SIDE = 4096
@@ -144,7 +145,7 @@ class Processor:
 
   @property
   def features(self) -> int:
-    """Numbers of a patch, F."""
+    """Number of values of a patch, F."""
     return 3 * self.frames * self.patch**2
 
   def size(self, height: int, width: int) -> tuple[int, int]:

@@ -1,1 +1,1 @@
-"""Published files: read into parameters, and written for other libraries."""
+"""Reads published checkpoints and adapters, and writes them for others."""

@@ -60,7 +60,7 @@ class Packed:
 
   @property
   def shape(self) -> tuple[int, ...]:
-    """[E, in, out]."""
+    """Shape [E, in, out] of the tensor."""
     experts, outer, groups, _ = self.blocks.shape
     return experts, groups * _GROUP, outer
 

@@ -375,7 +375,7 @@ def _adapters(params_or_adapters: PyTree, model: _Model):
 
 
 def _to_peft(adapters: PyTree, model: _Model) -> dict[str, jax.Array]:
-  """Adapters under PEFT's names: A [r, inputs] and B [outputs, r]."""
+  """Converts adapters to PEFT's names: A [r, inputs] and B [outputs, r]."""
   tensors = {}
   for name, adapter, place, theirs in _adapters(adapters, model):
     a, b = adapter["a"][place], adapter["b"][place]

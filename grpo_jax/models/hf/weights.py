@@ -255,7 +255,7 @@ class WeightPart:
 
   @property
   def path(self) -> pathlib.Path:
-    """File of the whole."""
+    """File of the fused tensor."""
     return self.whole.path
 
   @property
@@ -420,7 +420,8 @@ def load(
       then `config` is needed. None: from config.json.
 
   Returns:
-    The config with `param_dtype`, and {"trained": …, "frozen": …}.
+    The config with `param_dtype`, and {"trained": …, "frozen": …}, where
+    "frozen" has biases of routers and a tower that is not trained, if any.
 
   Raises:
     FileNotFoundError: A file is missing, also one named by the index.
