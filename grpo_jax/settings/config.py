@@ -281,7 +281,7 @@ class RunConfig:
       )
 
   def _check_judge(self) -> None:
-    """Raises ValueError unless exactly one feature uses the judge."""
+    """Raises ValueError unless the rubric has one user, or both are unset."""
     rewards = JUDGE in self.rewards.functions
     guards = self.interceptor.asks_service
     if guards and (rewards or not self.judge.service.url):
