@@ -72,13 +72,13 @@ def encode(
   num_places, num_values = images.patches.shape[-2:]
   if num_places % tower.patches_per_token:
     raise ValueError(
-      f"towers.encode: there are {num_places} places for patches, and a token"
+      f"vision_towers.encode: there are {num_places} places for patches, and a token"
       f" is made of {tower.patches_per_token}; needed is a multiple. Change"
       " config.data.max_patches."
     )
   if num_values != tower.patch_width:
     raise ValueError(
-      f"towers.encode: patches have {num_values} numbers, and this tower reads"
+      f"vision_towers.encode: patches have {num_values} numbers, and this tower reads"
       f" {tower.channels} channels of {tower.frames} × {tower.patch_size} ×"
       f" {tower.patch_size} pixels, {tower.patch_width} numbers; change"
       " patch_size of the tower, or the size of the patches."
