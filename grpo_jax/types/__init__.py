@@ -15,7 +15,7 @@ Position `t` of every `[B, T]` array concerns completion token `t`; the shift
 between logits and targets happens once, in `ops/logprobs.py` and the models.
 Log-probabilities are in nats, at the sampling temperature.
 
-Each file holds a few of them; everybody imports them from here.
+The modules of this package define them; all other code imports them from here.
 """
 
 from grpo_jax.types.algorithms import (

@@ -1,4 +1,4 @@
-"""One published objective."""
+"""The interface of an algorithm: one published objective."""
 
 from __future__ import annotations
 
@@ -46,34 +46,35 @@ class Algorithm:
       group_id, lengths, entropy, values, state. Constants of the loss.
     policy_loss: (config, policy: PolicyOutputs, batch) -> [B] or [B, T], not
       aggregated; lower is better. None if the critic alone is trained.
-    aggregate: (values, mask) -> `Weighted`, of `ops/aggregation.py`; one that
-      averages over completions also takes `count_empty`.
+    aggregate: (values, mask) -> `Weighted`, of `ops/aggregation.py`. A function
+      that averages over completions also takes `count_empty`.
     init: (config) -> (trainable, state); both may be empty.
-    returns: (config, batch) -> [B, T], what a critic is to predict; once per
+    returns: (config, batch) -> [B, T], the targets of the critic; once per
       batch, beside the advantages. None without a critic that predicts.
-    prepare: (config, batch) -> batch; what else couples rows (pairs, ranks),
-      once per batch, after the advantages and what is rejected.
+    prepare: (config, batch) -> batch; other quantities that couple rows (pairs,
+      ranks), once per batch, after advantages and rejection.
     terms: (config) -> loss terms beside the policy's and the common ones.
-    critic_loss: (config, values [B, T], batch) -> [B] or [B, T], of a critic
-      that is trained beside the policy; None without one. `batch.values`, if
-      needed, are its values at the start of the update.
-    critic_metrics: (config, values [B, T], batch) -> {name: Weighted}, what is
-      logged of such a critic at the start of each of its steps; totals [K] are
-      those of bins, of which the sizes are added up. None: nothing.
+    critic_loss: (config, values [B, T], batch) -> [B] or [B, T], the loss of a
+      critic that is trained beside the policy; None without a critic.
+      `batch.values`, if needed, are the values at the start of the update.
+    critic_metrics: (config, values [B, T], batch) -> {name: Weighted}, metrics
+      of that critic at the start of each of its steps. A total [K] holds K
+      bins, and the absolute values of the bins are added up. None: no metrics.
     update_state: (config, state, metrics, batch) -> state, inside the step,
-      from what is logged of it and from its prepared rows.
-    needs: Optional inputs read; `options.NEEDS` says what they are.
+      from the step's metrics and its prepared rows.
+    needs: Optional inputs that the functions read, of `options.NEEDS`.
     couples_group: True if the gradient of one row depends on the current
-      log-probs of the others of its group: whole groups then stay together.
+      log-probs of other rows of its group: whole groups then stay together.
       Their rows must be adjacent, as the sampler makes them.
-    whole_completions: True if advantages are made of all tokens of a completion
-      (places, lengths, entropies), or a ratio is a product or a mean over them:
-      all must be in one row, so contexts that were compacted cannot be trained.
-    token_advantages: False if a loss has no use for advantages of single
-      tokens: it takes one for the whole completion, or none. Then no teacher's
-      word can be added to them (`opd_coef`).
-    min_group_size: Completions per prompt below which it cannot learn.
-    max_group_size: The most that it is defined for, or None.
+    whole_completions: True if advantages are computed from all tokens of a
+      completion (places, lengths, entropies), or a ratio is a product or a mean
+      over all tokens. All tokens must then be in one row, so compacted contexts
+      cannot be trained.
+    token_advantages: False if the loss takes one advantage for the whole
+      completion, or none. Then a teacher's signal cannot be added to advantages
+      of single tokens (`opd_coef`).
+    min_group_size: Fewest completions per prompt with which it can learn.
+    max_group_size: Most completions per prompt that it is defined for, or None.
   """
 
   name: str

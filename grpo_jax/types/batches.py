@@ -1,4 +1,4 @@
-"""What a loss reads and what it gives."""
+"""The inputs and outputs of a loss: training batches, policy outputs, terms."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from grpo_jax.types.common import Images, PyTree
 
 
 def _field(kind: str, clean: str = "", **more: Any) -> Any:
-  """A field of a batch, with what the system has to know of it.
+  """A field of a batch, with the metadata that the system reads.
 
   Args:
-    kind: What its leading axes are: "token" [B, T, ...] (advantages also [B]),
-      "row" [B, ...], "prompt" [P, ...], or "shared".
-    clean: What happens before a loss reads it: "masked", it is at least
-      float32, and 0 where a token is not trained; "wide", it is at least
-      float32; "", nothing.
-    **more: Of the field.
+    kind: The leading axes: "token" [B, T, ...] (advantages also [B]), "row"
+      [B, ...], "prompt" [P, ...], or "shared".
+    clean: The cleaning before a loss reads the field. "masked": the field is
+      at least float32, and 0 where a token is not trained. "wide": it is at
+      least float32. "": none.
+    **more: Arguments of `dataclasses.field`.
   """
   metadata = {"kind": kind, "clean": clean, **more.pop("metadata", {})}
   return dataclasses.field(metadata=metadata, **more)
@@ -29,13 +29,13 @@ def _field(kind: str, clean: str = "", **more: Any) -> Any:
 def _optional(
   kind: str, clean: str = "", need: str = "", provider: str = ""
 ) -> Any:
-  """A field that is None unless something provides it.
+  """A field that is None unless the algorithm or a setting asks for it.
 
   Args:
-    kind, clean: Kind of the field and how it is cleaned, as in `_field`.
-    need: By which name an algorithm asks for it in `needs`; "": it comes with
-      others, or nobody asks.
-    provider: Who provides it then, for messages.
+    kind, clean: Kind and cleaning of the field, as in `_field`.
+    need: The name in `needs` with which an algorithm asks for the field. "":
+      the field comes with others, or no algorithm asks for it.
+    provider: The provider of the field, for messages.
   """
   metadata = {"need": need, "provider": provider}
   return _field(kind, clean, default=None, metadata=metadata)
@@ -52,9 +52,9 @@ class TrainBatch:
 
   Attributes:
     prompt_tokens, prompt_mask, images: The prompts, as in `Prompts`.
-    prompt_index: Prompt of each row. Where the rows of a group share the pass
-      over their prompt, the batch of a step has one group of each prompt, in
-      the order of the prompts; minibatches may have them in any order.
+    prompt_index: Prompt of each row. If the rows of a group share the forward
+      pass of their prompt, the batch of a step has one group per prompt, in
+      the order of the prompts. Minibatches may have them in any order.
     group_id: Baseline group of each row, in [0, num_groups).
     tokens: Completion tokens.
     completion_mask: Tokens that exist (attention, lengths).
@@ -64,54 +64,57 @@ class TrainBatch:
     valid: Rows that were scored.
     terminated: Rows that were not cut off.
     correct: Rows with a right answer.
-    lengths: Tokens of each completion that the policy wrote: without those of
-      an environment, and also of rows that are not trained.
-    behavior_logp, sampler_logp, entropy, kept_ids: What the sampler recorded,
-      as in `Rollout`; None if the completions were given and not sampled.
-    routing, prompt_routing: Experts that the sampler took, as in `Rollout`; the
-      policy then takes these experts.
-    mix_ids, mix_weights: The same; every model then reads these rows of its own
-      table, with these weights, in the place of completion tokens.
-    anchor_routing: Experts on the way to each prediction, at the start of the
-      update; gone once `router_load` is made of them.
+    lengths: Number of tokens that the policy wrote in each completion. Tokens
+      of an environment do not count; rows that are not trained have lengths
+      too.
+    behavior_logp, sampler_logp, entropy, kept_ids: Records of the sampler, as
+      in `Rollout`; None if the completions come from data.
+    routing, prompt_routing: Experts that the sampler used, as in `Rollout`; the
+      policy then uses the same experts.
+    mix_ids, mix_weights: Mixed inputs of the sampler, as in `Rollout`; every
+      model then reads these rows of its own embedding table, with these
+      weights, in the place of completion tokens.
+    anchor_routing: Experts used for each prediction, at the start of the
+      update; None again once `router_load` is computed from them.
     router_load: Share of each expert in the choices of all trained tokens,
-      at the start of the update; a layer's add up to 1.
+      at the start of the update; the shares of a layer add up to 1.
     components: Each reward before weights, in sorted order of their names;
       NaN = not applicable.
     component_weights: Weight of each component.
     step_rewards, step_mask: Scores of steps, as in `Scored`.
-    answers: Answers that are forced after each segment: the opener, an answer,
-      the closer, and -1 in the slots behind.
-    answer_utility: What each of them is worth, the best ones first; 0 for one
-      that is not there.
+    answers: Known answers that are appended after each segment: the opener, an
+      answer, the closer, and -1 in the slots behind.
+    answer_utility: Utility of each answer, the best ones first; 0 for an empty
+      place.
     segment_end: True on the last token of each segment.
-    prefix_utility: Expected utility of what stands before the segment that a
+    prefix_utility: Expected utility of the prefix before the segment that a
       token is part of.
-    turn, turn_rewards, state_id: What is known of turns, as in `Rollout`.
-    trace_id, trace_order, is_last: Rollout of each row, its place there, and
-      whether it is the last one; None where a row is a rollout.
+    turn, turn_rewards, state_id: Turns, their rewards and states, as in
+      `Rollout`.
+    trace_id, trace_order, is_last: Rollout of each row, the row's place in it,
+      and True for the last row; None if each row is a rollout of its own.
     greedy_rewards: Reward of the greedy completion of the row's prompt.
-    expected: How likely a completion of the row's prompt is right, as far as
-      earlier steps know.
-    domain: Which domain the row's prompt belongs to, from 0.
+    expected: Estimate from earlier steps of the probability that a completion
+      of the row's prompt is right.
+    domain: Domain of the row's prompt, from 0.
     old_logp: Log-probs at the start of the update (the anchor of ratios).
     sum_pi_squared: Σ_v π(v)² at the start of the update.
     ref_logp: Log-probs under the frozen reference.
     ref_h: Hidden states of the reference.
     ref_topk_ids, ref_topk_logp: The reference's K likeliest tokens.
     values: A critic's values at the start of the update.
-    final_value: The same of the state after the last token of each row that
-      exists; anything in a row without trained tokens.
+    final_value: The critic's value of the state after the last existing token
+      of each row; arbitrary in a row without trained tokens.
     token_rewards: Dense rewards beside `rewards` (a KL penalty); 0 elsewhere.
     advantages: Per row or per token; a constant of the loss.
-    returns: What a critic learns to predict.
+    returns: Targets of the critic.
     policy_weight: Constant factor of each token's policy loss.
     pair_role: +1 for the better and -1 for the worse row of a group's pair
       of preferences, 0 for the others.
     selected: Tokens that the algorithm treats differently.
     state: The algorithm's own running state, as arrays.
     coefficients: Weights of loss terms that adapt, by the term's name.
-    key: For what is drawn at random in an update.
+    key: Random key of an update.
     num_groups: Static upper bound of `group_id`, exclusive.
   """
 
@@ -126,8 +129,8 @@ class TrainBatch:
   valid: jax.Array = _field("row")  # [B] bool
   terminated: jax.Array = _field("row")  # [B] bool
   correct: jax.Array = _field("row")  # [B] bool
-  # Typed as present: an algorithm reads only what it names in `needs`, and
-  # what nothing provides raises before tracing.
+  # Typed as present: an algorithm reads only fields that it names in `needs`,
+  # and a field without a provider raises before tracing.
   behavior_logp: jax.Array = _optional(
     "token", "masked", "behavior_logp", "recorded while sampling (phase rl)"
   )  # [B, T] float32
@@ -236,7 +239,7 @@ class TrainBatch:
 
 
 def fields_where(owner: type, **metadata: str) -> tuple[str, ...]:
-  """Names of the fields of a batch, or of outputs, that are declared so.
+  """Names of the fields of a dataclass that have this metadata.
 
   Args:
     owner: `TrainBatch` or `PolicyOutputs`.
@@ -250,7 +253,7 @@ def fields_where(owner: type, **metadata: str) -> tuple[str, ...]:
 
 
 def needs_of(owner: type) -> dict[str, str]:
-  """By which name in `needs` an algorithm asks for each optional field."""
+  """The name in `needs` that asks for each optional field."""
   return {
     field.name: field.metadata["need"]
     for field in dataclasses.fields(owner)
@@ -259,7 +262,7 @@ def needs_of(owner: type) -> dict[str, str]:
 
 
 def providers(owner: type) -> dict[str, str]:
-  """What an algorithm may name in `needs`, and who provides it."""
+  """The provider of each input that an algorithm may name in `needs`."""
   return {
     field.metadata["need"]: field.metadata["provider"]
     for field in dataclasses.fields(owner)
@@ -268,7 +271,7 @@ def providers(owner: type) -> dict[str, str]:
 
 
 def row_arrays(batch: TrainBatch) -> dict[str, jax.Array | None]:
-  """The row-indexed fields by name; `dataclasses.replace` puts them back."""
+  """Row-indexed fields by name; `dataclasses.replace` takes them back."""
   names = (
     *fields_where(TrainBatch, kind="row"),
     *fields_where(TrainBatch, kind="token"),
@@ -279,11 +282,11 @@ def row_arrays(batch: TrainBatch) -> dict[str, jax.Array | None]:
 def first_slots(
   rows: dict[str, jax.Array | None], num_slots: int
 ) -> dict[str, jax.Array | None]:
-  """Row-indexed fields with so many completion slots of each token field."""
+  """Row-indexed fields, the token fields cut to the first `num_slots` slots."""
   tokens = fields_where(TrainBatch, kind="token")
 
   def cut(name, x):
-    # Advantages may be of rows.
+    # Advantages may be per row.
     is_cut = x is not None and name in tokens and x.ndim > 1
     return x[:, :num_slots] if is_cut else x
 
@@ -291,11 +294,11 @@ def first_slots(
 
 
 class RouterOutputs(NamedTuple):
-  """What routers did on the way to the prediction of each completion token.
+  """Router probabilities and experts behind the prediction of each token.
 
   Attributes:
     probs: Distribution over all experts.
-    ids: The experts taken.
+    ids: The experts that were used.
   """
 
   probs: jax.Array  # [B, T, layers, E]
@@ -305,14 +308,14 @@ class RouterOutputs(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PolicyOutputs:
-  """What the differentiated policy gives a loss.
+  """Outputs of the policy that a loss differentiates.
 
   Attributes:
     logp: Log-prob of each completion token, nats.
     entropy: Entropy of each token's distribution, nats; if needed.
     topk_logp: Log-probs of the reference's K likeliest tokens; if needed.
     ref_kl: KL to the reference over the whole vocabulary, nats; if needed.
-    aux: What the model carried out: `RouterOutputs` if it has experts.
+    aux: `RouterOutputs` of a model with experts, else None.
     trainable: The algorithm's own trainable parameters.
   """
 
@@ -342,8 +345,8 @@ class Term(NamedTuple):
     coefficient: (batch) -> a number, or an array where it adapts.
     values: (policy, batch) -> per row [B] or per token [B, T].
     aggregate: A function of `ops/aggregation.py`.
-    mask: (batch) -> [B, T], the tokens that it is about; must not depend on
-      the policy, because denominators are summed before it is run.
+    mask: (batch) -> [B, T], the tokens of the term. The mask must not depend
+      on the policy, because denominators are summed before the policy runs.
   """
 
   coefficient: Callable[[TrainBatch], jax.Array | float]

@@ -1,7 +1,4 @@
-"""Names of types that the others are made of.
-
-Images of prompts, as the patches that a vision tower reads.
-"""
+"""Types that the other types are built from: trees, metrics, images."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ from typing import Any
 import jax
 
 PyTree = Any
-Extras = Mapping[str, Any]  # What a verifier needs, by name; arrays.
+Extras = Mapping[str, Any]  # Arrays that a verifier needs, by name.
 Metrics = dict[str, jax.Array]  # name -> [] float32
 
-# Axes of the mesh that split rows, and tokens, together: those of
-# `training/runtime/sharding.py` but for `tensor`.
+# Axes of the mesh that split rows, and tokens, together: the axes of
+# `training/runtime/sharding.py` except `tensor`.
 ROW_AXES = ("data", "fsdp", "expert")
 
 
@@ -26,16 +23,17 @@ class Images:
   """The images of P prompts: room for N patches and M images in each prompt.
 
   The patches of an image are adjacent, and the images of a prompt follow one
-  another in the order in which the prompt names them. Within an image patches
-  are in the order in which the family's tower reads them: the patches that it
-  merges into one token are adjacent. Places behind the last patch are empty.
+  another in the order in which the prompt names them. Within an image, patches
+  are in the order in which the family's vision tower reads them: the patches
+  that the tower merges into one token are adjacent. Places behind the last
+  patch are empty.
 
   Attributes:
     patches: Pixels of each patch, normalized as the tower expects them.
-    image: Which image of its prompt a patch is part of, from 0; -1 in an empty
-      place.
+    image: Image of the prompt that each patch is part of, from 0; -1 in an
+      empty place.
     place: Row and column of each patch in the grid of its image, from 0.
-    grid: Rows and columns of patches of each image; 0, 0 where there is none.
+    grid: Rows and columns of patches of each image; 0, 0 without an image.
   """
 
   patches: jax.Array  # [P, N, F] float32

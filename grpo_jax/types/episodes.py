@@ -1,4 +1,4 @@
-"""Episodes of several turns: environments, and contexts that are replaced."""
+"""Episodes of several turns: environments, and compaction of contexts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from grpo_jax.types.common import Extras, PyTree
 
 
 class Turn(NamedTuple):
-  """What an environment answers to one action.
+  """The answer of an environment to one action.
 
   Attributes:
-    observation: What the policy reads next, from slot 0 on.
-    mask: The tokens of it that exist; they are adjacent.
-    reward: The reward of this action, for the policy that is trained.
-    done: The episode is over; then there is no observation.
+    observation: Tokens that the policy reads next, from slot 0 on.
+    mask: True on the tokens of the observation that exist; they are adjacent.
+    reward: Reward of this action, for the policy that is trained.
+    done: True if the episode is over; then there is no observation.
   """
 
   observation: jax.Array  # [O] int32
@@ -29,10 +29,10 @@ class Turn(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-  """Pure functions of one episode; callers `vmap` them.
+  """An environment as pure functions of one episode; callers `vmap` them.
 
-  A step after the last one changes nothing: its turn is done, without reward
-  and observation.
+  A step after the last turn changes nothing: it returns a turn that is done,
+  without reward and observation.
 
   Attributes:
     max_turns: Most actions of an episode.
@@ -42,21 +42,21 @@ class Environment:
     reset: (key, extras) -> state, a pytree of arrays of fixed shapes.
     step: (state, tokens [A] int32, mask [A] bool) -> (state, Turn). The tokens
       that exist are adjacent and start at slot 0. An action may be unfinished
-      (A tokens without an end), malformed or empty: a turn in which nothing is
-      done, and which counts as a turn; it may be the end of a game.
+      (A tokens without an end), malformed or empty. It then counts as a turn in
+      which nothing is done; it may also end a game.
     scores: (state) -> {name: [] float32}, of an episode that is over or was
-      cut off. "accuracy" is 0 or 1 and always there; the names do not depend
+      cut off. "accuracy", 0 or 1, is always among them; the names do not depend
       on the state.
     action_len: None, or (state) -> [] int32: tokens after which the next
       action ends even without an end token, at most A; None: A.
     state_id: None, or (state) -> [] int32: number of the state before the next
       action, the same for the same state of the same problem; it groups visits
       (GAGPO, GiGPO). None: states with the same last observation are the same.
-    dummy: What is observed after an action that an interceptor has blocked;
-      empty without one.
-    seat: None, or (state) -> [] int32: who writes the next action. 0 is the
-      policy that is trained; the others, from 1 on, are opponents or partners,
-      whose tokens it reads. None: there is nobody else.
+    dummy: Observation after an action that an interceptor has blocked; empty
+      without an interceptor.
+    seat: None, or (state) -> [] int32: the writer of the next action. 0 is the
+      policy that is trained. Seats from 1 on are opponents or partners, whose
+      tokens the policy reads. None: there is only the policy.
   """
 
   max_turns: int
@@ -86,35 +86,39 @@ class HostEnvironment:
       scores() -> {name: float}
       close(), which may be missing
 
-  Text goes in, text comes out. `prompt` is as the data has it, `extras` is what
-  verifiers get too, plain data, and `seed` is a function of what keys the draws
-  of the row; the options are the run's. An action is what its ids say, with its
-  end token and without what the model reads around it; an observation has all
-  that the policy is to read, and is cut to O tokens. It is a str, in which
-  nothing is a special token, whatever a tool has put into it; or three of them,
-  (before, text, after), where a chat writes roles around the text: in the first
-  and the last special tokens are meant, and only the text is cut. Of several
-  tools' results it is (before, text, between, text, after), and so on, and the
-  longest texts are cut. `scores` may be asked for at any time, and its names
-  are always the same; "accuracy", 0 or 1, is one of them; None is a score that
-  does not apply. It is called once, when the episode is over or was cut off,
-  and nothing after it but `close`.
+  Text goes in, text comes out. `prompt` is the prompt of the data, `extras` are
+  the verifiers' extras as plain data, `seed` is a function of the row's
+  sampling key, and the options come from the run's settings.
+
+  An action is the decoded text of its ids, with its end token and without the
+  text that the model reads around it. An observation holds all that the policy
+  is to read, and is cut to O tokens. It has one of these forms:
+
+    text: a str without special tokens, whatever a tool has put into it.
+    (before, text, after): a chat writes roles around the text. `before` and
+      `after` may contain special tokens, and only the text is cut.
+    (before, text, between, text, after), and so on: results of several tools;
+      the longest texts are cut.
+
+  `scores` must work at any time, and its names are always the same. "accuracy",
+  0 or 1, is one of them; None is a score that does not apply. `scores` is
+  called once, when the episode is over or was cut off; only `close` follows.
 
   A factory that makes its own prompts (config.data.source = "environment") has
   the attributes
 
       problem(seed: int, **options) -> (prompt, extras), always the same; or
-        None: this seed has none
+        None: this seed has no problem
       lesson(prompt, extras, **options) -> [(action, observation), …]
 
-  of which a warm start needs the second: an episode of a teacher, with what it
-  reads after each action.
+  A warm start needs `lesson`: an episode of a teacher, with the observation
+  that follows each action.
 
   An exception, a deadline that passes, a process that ends and a number that is
   not finite end the episode as failed: the row is unscored.
 
   Attributes:
-    max_turns: Most actions of an episode; after the last one it is over.
+    max_turns: Most actions of an episode; the episode is over after the last.
     max_action_len: A, tokens; an action ends there even without an end token.
     max_observation_len: O, tokens.
     action_ends: Ids that end an action and belong to it; may be empty.
@@ -133,7 +137,7 @@ class HostEnvironment:
 
 @dataclasses.dataclass(frozen=True)
 class Compaction:
-  """When a rollout's context is replaced by a summary that the policy writes.
+  """Settings for replacing a rollout's context by a summary of the policy.
 
   Data only; the rollout does it. After a turn, `<sum>` is written as an
   observation, and the policy writes the summary. The next context is
@@ -143,26 +147,26 @@ class Compaction:
   and goes on with the observation that was pending.
 
   Attributes:
-    every: Turns between two compactions; 0: only when the context is nearly
-      full.
+    every: Turns between two compactions. 0: a context is compacted only when
+      it is nearly full.
     context_len: C, most tokens of a context: prompt, completion and summary.
     reserve: Tokens; a context with fewer than this left is compacted.
     open_id, close_id: `<sum>`, which the rollout writes, and `</sum>`, which
       ends the summary.
-    max_summary_len: Tokens, `</sum>` included, which takes the place of the
-      last one if the policy did not write it.
-    keep_turns: k; fewer are kept if they do not fit.
-    max_compactions: Most of them per rollout.
+    max_summary_len: Most tokens of a summary, `</sum>` included. If the policy
+      did not write `</sum>`, it replaces the last token.
+    keep_turns: k; fewer pairs are kept if k do not fit.
+    max_compactions: Most compactions of a rollout.
     head_len: First tokens of the first prompt with which every context begins
       (1: `<bos>`).
-    trains_summary: Whether summaries are trained. False: they count as
-      observed, as if somebody else had written them.
-    keeps_summary: Whether contexts begin with the summary. False: they begin
-      with head and last turns alone, and what a summary says is lost.
+    trains_summary: True if summaries are trained. False: they count as
+      observed, as if the policy had not written them.
+    keeps_summary: True if contexts begin with the summary. False: they begin
+      with head and last turns alone, and the content of the summary is lost.
 
   Source: "CompactionRL", arXiv:2607.05378, with a reserve of 10,240 tokens,
-  k = 2 and 3 compactions. It has no trigger by turns; ours makes the contexts
-  of a toy task equally long.
+  k = 2 and 3 compactions. The paper does not trigger by turns; `every` makes
+  the contexts of a toy task equally long.
   """
 
   every: int
@@ -188,21 +192,20 @@ class HostCompaction:
       head, before, summary, after, last k pairs (observation, action)
 
   and goes on with the observation that was held back. The last token of a
-  summary, its end, is not kept: `resume` has what stands around it.
+  summary, its end, is not kept: `resume` has the ids around the summary.
 
   Attributes:
     every, context_len, reserve, max_summary_len, keep_turns, max_compactions:
-      When a context ends and what is kept, as in `Compaction`; a summary has
-      its end among its tokens, and one that is cut off loses its last token for
-      it. Also T slots that are nearly full make it time for a summary.
+      End of a context and its remains, as in `Compaction`. A summary's end is
+      one of its tokens; a summary that is cut off loses its last token for
+      it. T slots that are nearly full also make a summary due.
     instruction: Ids that are read before a summary is written.
     ends: Ids that end a summary.
     resume: Ids before and after a summary in the context that begins with it.
-    prompt_len: S', slots of what contexts begin with.
+    prompt_len: S', slots of the beginning of a context.
     head_len: First tokens of the first prompt with which every context begins;
-      None: all of them.
-    trains_summary, keeps_summary: What becomes of a summary, as in
-      `Compaction`.
+      None: the whole prompt.
+    trains_summary, keeps_summary: Use of a summary, as in `Compaction`.
   """
 
   every: int

@@ -1,4 +1,4 @@
-"""The models of a run, who plays and who judges, and the state of all."""
+"""Interfaces of models, samplers and rewards, and the state of a run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from grpo_jax.types.rollouts import Prompts, Rollout, Rollouts, Scored
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class MemberState:
-  """What a run knows of one of its models: of the policy, a critic, a teacher.
+  """The state of one model of a run: of the policy, a critic, a teacher.
 
   Attributes:
-    params: {"trained": …, "frozen": …}. A member that shares leaves with
-      another, as adapters share the base of the policy, does not have them.
-    opt_state: Optimizer state of the trained leaves; None where a phase does
-      not train it.
+    params: {"trained": …, "frozen": …}. Leaves that the model shares with
+      another model, as adapters share the base of the policy, are left out.
+    opt_state: Optimizer state of the trained leaves; None if the phase does not
+      train the model.
     average: Moving average of the trained leaves, at least float32; or None.
   """
 
@@ -44,15 +44,16 @@ class TrainState:
       "algorithm" holds the scalars that an algorithm trains beside the policy.
     algorithm_state: {"algorithm": its running state (baselines, trackers),
       "coefficients": of the terms that adapt}.
-    reservoir: Old completions, which a reward model goes on learning from; None
-      where none does. See `step/reservoir.py`.
-    schedule: What is known of the prompts that a phase draws from, and which of
-      them come next; None where they come in an order of their own. See
+    reservoir: Old completions that a reward model goes on learning from, or
+      None. See `step/reservoir.py`.
+    schedule: Statistics of the prompts that a phase draws from, and its next
+      prompts; None if prompts come in the order of the data. See
       `step/prompts.py`.
-    kept: Groups of completions that wait for a later step, by what they are
-      kept for; None where a phase keeps none. See `step/dynamic_sampling.py`.
-    queue: What was drawn ahead for the next steps, the nearest first; between
-      steps only, the compiled stages see none.
+    kept: Groups of completions that wait for a later step, by the purpose that
+      they wait for; None if the phase does not keep groups. See
+      `step/dynamic_sampling.py`.
+    queue: Rollouts that were drawn ahead for the next steps, the next step
+      first. Empty inside compiled stages.
   """
 
   step: jax.Array  # [] int32
@@ -68,15 +69,15 @@ class TrainState:
 
   @property
   def params(self) -> dict[str, PyTree]:
-    """The parameters of all members, by name."""
+    """The parameters of all models, by name."""
     return {name: member.params for name, member in self.members.items()}
 
   def with_members(self, **members: MemberState) -> TrainState:
-    """The state with these members added or replaced."""
+    """Returns the state with these models added or replaced."""
     return dataclasses.replace(self, members={**self.members, **members})
 
   def with_params(self, **params: PyTree) -> TrainState:
-    """The state with the parameters of these members replaced."""
+    """Returns the state with the parameters of these models replaced."""
     return self.with_members(
       **{
         name: dataclasses.replace(self.members[name], params=value)
@@ -87,11 +88,11 @@ class TrainState:
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-  """A causal language model seen from outside: pure functions.
+  """A causal language model as pure functions.
 
   Parameters are `{"trained": tree, "frozen": tree}`; gradients and optimizer
-  state exist for the trained part only. `h` is whatever `head` understands;
-  for a transformer the final hidden state.
+  state exist for the trained part only. `h` is the input of `head`: for a
+  transformer, the final hidden state.
 
   Attributes:
     init: (key) -> params.
@@ -104,43 +105,43 @@ class Policy:
       the P prompts. `aux` is None or `RouterOutputs`. With `prefix` prompts are
       not run again, and row b continues prompt b.
     prefix: (params, prompt_tokens [P, S], prompt_mask [P, S], extras=None) ->
-      what `hidden` needs to know of prompts that several rows continue, a tree
-      of floats [N, P, ...]; None if there is nothing, and `hidden` runs each
-      row whole.
-    head: (params, or what `weights` makes of them; h [..., D]) -> logits
-      [..., V], any float dtype.
+      a tree of floats [N, P, ...] that `hidden` reads of prompts which several
+      rows continue; None if `hidden` runs each row whole.
+    head: (params or the result of `weights`, h [..., D]) -> logits [..., V],
+      any float dtype.
     prefill: (params, prompt_tokens [P, S], prompt_mask [P, S], images=None) ->
       (h [P, D], prefix, prompt_routing). Runs each prompt, with the `Images`
-      that it shows; `h` predicts completion token 0. `prefix` is a tree of
-      [P, ...], what decoding reads of each prompt; `prompt_routing` is as in
-      `Rollout`, None without experts.
-    weights: (params) -> what `decode` and `head` read of them, made once for
-      all steps.
+      that the prompt shows; `h` predicts completion token 0. `prefix` is a tree
+      of [P, ...] that decoding reads of each prompt; `prompt_routing` is as
+      in `Rollout`, None without experts.
+    weights: (params) -> the tree that `decode` and `head` read, computed once
+      for all decoding steps.
     allocate: (num_rows, num_slots, prefix=None) -> cache with free completion
       slots, for rows that continue these prompts. The same cache with more
       slots is this one padded at the ends of its arrays. `prefix` may be left
-      out where `decode` reads it and not a copy in the cache, as `admit` says.
+      out if `decode` reads it directly and not from a copy in the cache; see
+      `admit`.
     admit: (prefix, cache, num_rows) -> the cache for rows that continue other
       prompts from now on: a model whose cache holds a copy of the prompts
-      writes it here.
+      writes the copy here.
     decode: (weights, tokens [B], t [B], slot [], prefix, cache, mix=None) ->
       (h [B, D], cache, routing [B, layers, k]). Writes completion token t of
       each row to the slot; `h` predicts token t + 1. The other tokens of a row
-      are in the t slots before, where slot -1 is the last one; what other
-      slots hold is not seen. `prefix` is of P' ≤ B prompts, each of B / P'
-      adjacent rows. `routing` says which experts token t took, or is None.
-      `mix` is None or (ids [B, k], weights [B, k]) of the rows of the embedding
-      table that are read in the place of the tokens.
+      are in the t slots before, where slot -1 is the last one; other slots are
+      not read. `prefix` is of P' ≤ B prompts, each of B / P' adjacent rows.
+      `routing` holds the experts of token t, or is None. `mix` is None or
+      (ids [B, k], weights [B, k]) of the rows of the embedding table that are
+      read in the place of the tokens.
     extend: (weights, tokens [B, L], t [B], count [B], prefix, cache) ->
-      (h [B, D], cache, routing [B, L, layers, k]). As `decode` for the first
+      (h [B, D], cache, routing [B, L, layers, k]). Runs `decode` for the first
       `count` of L tokens, which are the tokens t, t + 1, … of each row, with
-      token n of a row in slot n: rows may be at different places, and none
-      moves if its count is 0. `h` predicts token t + count, and is anything
-      where that is 0.
-    embeddings: (params) -> the table [V, D], of which a token id is a row; None
-      if there is none, and inputs cannot be mixed.
-    num_experts: Experts of each layer; 0 for a model without.
-    only_head: Names in "trained" of what `head` alone reads.
+      token n of a row in slot n. Rows may be at different places, and a row
+      with count 0 stays where it is. `h` predicts token t + count, and is
+      arbitrary if the count is 0.
+    embeddings: (params) -> the embedding table [V, D]; None if the model has
+      no table, and inputs cannot be mixed.
+    num_experts: Experts of each layer; 0 without experts.
+    only_head: Names in "trained" of the parameters that `head` alone reads.
   """
 
   init: Callable[..., PyTree]
@@ -162,14 +163,14 @@ class Policy:
 
 @dataclasses.dataclass(frozen=True)
 class Critic:
-  """What the rest of a completion is worth: a trunk with one number at its end.
+  """A value function: a trunk with one number at its end, for each prefix.
 
   Parameters are `{"trained": tree, "frozen": tree}` as those of a policy.
 
   Attributes:
     trunk: Policy whose `prefix` and `hidden` are run.
-    is_shared: Whether the trunk's parameters are the policy's. Then no gradient
-      of the critic enters it.
+    is_shared: True if the trunk's parameters are the policy's. Then the
+      critic's gradient does not enter the trunk.
     init: (params of the policy) -> params.
     trunk_params: (params, params of the policy) -> params of the trunk.
     head: (params, h [..., D]) -> values [...], at least float32, of the states
@@ -194,27 +195,28 @@ class Reward(Protocol):
     said: Any = None,
     step: jax.Array | None = None,
   ) -> Scored:
-    """The verdict on B completions.
+    """Scores B completions.
 
     Args:
-      params: Parameters of all members; a reward model is one.
+      params: Parameters of all models; a reward model is one of them.
       prompts: P prompts.
-      rollout: Completions of them.
-      said: What verifiers of text on the host say, if there are any.
-      step: Step of the phase, [] int; None where weights do not change.
+      rollout: B completions of these prompts.
+      said: Scores of verifiers of text on the host, if there are any.
+      step: Step of the phase, [] int; None if weights do not change.
     """
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampler:
-  """Who writes the completions of a phase, in the graph.
+  """The sampler of a phase's completions, in the graph.
 
   Attributes:
-    play: (parameters of members by name, prompts, key) -> a rollout.
-    greedy: The greedy completion of each prompt; None if no algorithm needs it.
-    correct: (parameters of members by name, prompts, key, rollout, what was
-      said of it) -> the rollout with some of its wrong rows corrected; None
-      where all stay as they are.
+    play: (parameters of models by name, prompts, key) -> a rollout.
+    greedy: As `play`, for the greedy completion of each prompt; None if the
+      algorithm does not need it.
+    correct: (parameters of models by name, prompts, key, rollout, its scores)
+      -> the rollout with some of its wrong rows corrected; None without
+      corrections.
   """
 
   play: Callable[..., Rollout]

@@ -1,4 +1,4 @@
-"""Prompts, what was written after them, and what judges say of it."""
+"""Prompts, their completions, and the scores of completions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Prompts:
     ids: Occurrence of each prompt in the data stream of this phase (0, 1, 2,
       …). Part of the key of every draw, so that a question which comes twice
       gets different samples.
-    extras: Whatever the verifier needs (gold answers), each `[P, ...]`.
-    images: What the prompts show; None where prompts are tokens only.
+    extras: Inputs of the verifier (gold answers), each `[P, ...]`.
+    images: Images in the prompts; None if prompts are tokens only.
   """
 
   tokens: jax.Array  # [P, S] int32
@@ -35,7 +35,7 @@ class Prompts:
 
   @property
   def read(self) -> tuple:
-    """What a policy reads of them: tokens, mask, and images if any."""
+    """The inputs of a policy: tokens, mask, and images if any."""
     some = (self.tokens, self.mask)
     return some if self.images is None else (*some, self.images)
 
@@ -48,14 +48,14 @@ class Prompts:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Traces:
-  """Which rows are the contexts of one rollout, and what they begin with.
+  """The assignment of rows to rollouts of several contexts, and their prompts.
 
   Attributes:
-    prompt_tokens, prompt_mask: What each row continues, as in `Prompts`.
+    prompt_tokens, prompt_mask: Prompt of each row, as in `Prompts`.
     id: Rollout of each row, from 0.
     order: Place of each row in its rollout, from 0.
-    is_last: The last row of its rollout that exists.
-    num_contexts: Adjacent rows of each rollout. Static.
+    is_last: True on the last existing row of each rollout.
+    num_contexts: Number of adjacent rows of each rollout. Static.
   """
 
   prompt_tokens: jax.Array  # [B, S] int32
@@ -69,17 +69,17 @@ class Traces:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Corrections:
-  """What became of the drafts of a rollout whose wrong rows were corrected.
+  """The record of a rollout whose wrong rows (drafts) were corrected.
 
   Attributes:
-    kind: 0 where a draft was left as it was; else what was put in: 1, a cue,
-      after which the policy went on; 2, a sentence with the right answer; 3, a
-      whole right completion in the place of the draft.
-    unfit: Drafts that were to be corrected, and for which the budget of T
-      tokens has no room.
-    injected: True on tokens that were put in.
-    removed: Tokens that the policy has drawn and that are gone: the end token
-      of a draft, or all of it.
+    kind: The correction of each draft. 0: unchanged; 1: a cue, after which the
+      policy went on; 2: a sentence with the right answer; 3: a whole right
+      completion in the place of the draft.
+    unfit: True on drafts whose correction does not fit in the budget of T
+      tokens.
+    injected: True on tokens that the correction put in.
+    removed: Number of sampled tokens that the correction removed: the end token
+      of a draft, or all of the draft.
     rewards, valid, correct: Verdicts on the drafts, as in `Scored`.
   """
 
@@ -99,53 +99,55 @@ class Rollout:
 
   Attributes:
     tokens: Token ids; the pad id where `completion_mask` is False.
-    completion_mask: True on tokens that exist: those the policy wrote, up to
-      and including its end token, and in between those that an environment
-      wrote. Made from positions, never from ids.
-    behavior_logp: Log-prob of each token under the distribution it was drawn
-      from (temperature and filters applied), 0 where masked. Nats.
+    completion_mask: True on tokens that exist: the policy's tokens, up to and
+      including its end token, and an environment's tokens in between. Computed
+      from positions, never from ids.
+    behavior_logp: Log-prob of each token under the distribution from which it
+      was drawn (temperature and filters applied), 0 where masked. Nats.
     sampler_logp: Log-prob of the same tokens at the same temperature, without
       filters. Nats.
-    entropy: Entropy of the distribution drawn from, 0 where masked. Nats.
+    entropy: Entropy of the sampling distribution, 0 where masked. Nats.
     terminated: True if the row ended with an end token, or its environment
-      said so; False if the budget of T tokens cut it off. Where contexts are
-      compacted, of the whole rollout.
+      ended it; False if the budget of T tokens cut it off. If contexts are
+      compacted, this concerns the whole rollout.
     prompt_index: Row of `Prompts` that each completion answers.
-    group_id: Group that each completion is compared within, in
+    group_id: Group within which each completion is compared, in
       [0, num_groups).
     num_groups: Static upper bound of `group_id`, exclusive.
     kept_ids: The ids that the filters left at each position, -1 in unused
       slots; None unless recorded.
-    routing, prompt_routing: Which experts each token of the completion, and
-      of the prompt, took in each layer; anything where a token does not exist
-      or was not read, as the last one. None unless recorded.
+    routing, prompt_routing: Experts of each token of the completion, and of the
+      prompt, in each layer; arbitrary where a token does not exist or was not
+      read, as the last one. None unless recorded.
     mix_ids, mix_weights: Rows of the embedding table that the policy read in
-      the place of each token, and their weights, which add up to 1; a token
-      that was read as it is has weight 1 and stands in all places. None unless
-      inputs are mixed.
+      the place of each token, and their weights, which add up to 1. A token
+      that was not mixed has weight 1, and its id stands in all k places. None
+      unless inputs are mixed.
     version: The step of the state whose parameters drew each token, 0 where
       masked; None outside training.
-    observed: True on tokens that an environment or an opponent wrote, on those
-      that a correction has put in and that are not trained, and on summaries
-      that are not trained; on all but the last `behavior_logp`, `sampler_logp`
-      and `entropy` are 0. None without an environment or corrections.
-    policy_id: Who wrote each token: 0, the policy that is trained; k, its k-th
-      opponent; -1, the environment, or nobody. None where no environment has
-      seats for others.
-    turn: In which turn of its episode each token was written, from 0: an
-      observation is of the turn of the action that answers it.
-    turn_rewards: Reward of each action, at its last token, 0 elsewhere; what
-      comes with an opponent's action is the reward of the one before it.
+    observed: True on tokens of an environment or an opponent, on tokens of a
+      correction that are not trained, and on summaries that are not trained. On
+      all of these but summaries `behavior_logp`, `sampler_logp` and `entropy`
+      are 0. None without an environment or corrections.
+    policy_id: The writer of each token: 0, the policy that is trained; k, its
+      k-th opponent; -1, the environment, or nobody. None if the environment has
+      no seats for opponents.
+    turn: Turn of its episode in which each token was written, from 0. An
+      observation belongs to the turn of the action that answers it.
+    turn_rewards: Reward of each action, at its last token, 0 elsewhere. A
+      reward that comes with an opponent's action is credited to the policy's
+      action before it.
     state_id: Number of the state before the action that a token is part of;
-      anything where it is not written. None without an environment.
-    scores: What the environment says of each episode, by name, and the sum of
-      its rewards as "return"; None without one.
-    traces: Where contexts are compacted: the rows of one rollout, as many for
-      each; those that do not exist have no tokens. None where a row is a
+      arbitrary on tokens that the policy did not write. None without an
+      environment.
+    scores: The environment's scores of each episode, by name, and the sum of
+      its rewards as "return"; None without an environment.
+    traces: If contexts are compacted, the rows of each rollout, the same number
+      for each; rows that do not exist have no tokens. None if each row is a
       rollout.
-    corrections: What became of wrong drafts; None where none is corrected.
+    corrections: The record of corrected drafts; None without corrections.
     whole: False on rows that are still being written: they have no tokens here,
-      and take part in nothing. None where rollouts are not cut.
+      and are used nowhere. None if rollouts are not cut.
   """
 
   tokens: jax.Array  # [B, T] int32
@@ -175,7 +177,7 @@ class Rollout:
 
   @property
   def is_last(self) -> jax.Array:  # [B] bool
-    """True on one row of each rollout that is there, the last one."""
+    """True on the last row of each finished rollout."""
     if self.whole is not None:
       return self.whole
     if self.traces is None:
@@ -196,7 +198,7 @@ class Rollout:
 
   @property
   def num_drawn(self) -> jax.Array:  # [B] int32
-    """Tokens that were drawn of the policy, also where they are gone."""
+    """Number of tokens drawn from the policy, removed tokens included."""
     if self.corrections is None:
       return self.lengths
     own = self.written & ~self.corrections.injected
@@ -206,7 +208,7 @@ class Rollout:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Scored:
-  """What the verifiers said about a `Rollout`.
+  """The scores of a `Rollout`.
 
   Attributes:
     rewards: Weighted sum of the components; 0 where not `valid`.
@@ -231,14 +233,15 @@ class Scored:
 
 
 class Rollouts(NamedTuple):
-  """What the policy wrote for one step.
+  """The rollouts of one step.
 
   Attributes:
     rollout: Completions to learn from.
     greedy: The greedy completion of each prompt, if the algorithm needs it.
-    scored: What an environment on the host has said of the completions; None of
-      those that are judged later.
-    baseline: The same of the greedy completions, in whose place it stands.
+    scored: Scores of an environment on the host; None if the completions are
+      scored later.
+    baseline: Scores of greedy completions by an environment on the host, in the
+      place of `greedy`.
   """
 
   rollout: Rollout
