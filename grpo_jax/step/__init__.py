@@ -1,1 +1,1 @@
-"""The compiled step: models, advantages, exact gradients, updates."""
+"""The compiled training step: models, advantages, exact gradients, updates."""

@@ -1,4 +1,4 @@
-"""What the policy says of the rows of a step after their update."""
+"""Log-probs and clipping of a step's rows under the policy after its update."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from grpo_jax.step import passes, step
 from grpo_jax.step.rows import StepRows
 from grpo_jax.types import PolicyOutputs, TrainState
 
-# What the loss of a token may read and a step does not hand out.
+# Inputs of a token's loss that a step does not hand out.
 _UNKNOWN = frozenset(("ref_topk", "ref_kl"))
 
 
 class After(NamedTuple):
-  """What the policy says of rows after their update.
+  """Log-probs and clipping of rows after their update.
 
   Attributes:
-    logp: Of each token, nats; 0 where it was not written.
-    clipped: Trained tokens that the loss would push no further; None where
-      nothing is clipped, or where what the loss reads was not handed out.
+    logp: Log-prob of each token, nats; 0 on tokens that the policy did not
+      write.
+    clipped: Trained tokens whose loss has no gradient any more; None if the
+      loss does not clip, or reads an input that was not handed out.
   """
 
   logp: jax.Array  # [B, T] float32
@@ -34,20 +35,20 @@ class After(NamedTuple):
 def after_update(
   state: TrainState, rows: StepRows, *, parts: step.Phase
 ) -> After | None:
-  """A pass over the rows of the step that has led to a state.
+  """Runs the updated policy over the rows of the step.
 
-  It has the shapes of the passes before the update, so that a policy that has
+  The pass has the shapes of the passes before the update, so a policy that has
   not changed gives the same bits.
 
   Args:
-    state: After the step.
+    state: State after the step.
     rows: The rows of the step.
     parts: Functions of the phase.
 
   Returns:
-    None where the policy is not trained, and where its log-probs depend on
-    what was not handed out: the experts that tokens took, or the ids that the
-    filters of the sampler have left.
+    None if the policy is not trained, or if its log-probs depend on inputs that
+    were not handed out: the experts of tokens, or the ids that the sampler's
+    filters left.
   """
   required = options.needs(parts.algorithm, parts.config)
   if not parts.trains_policy or required & {"kept_ids", "routing"}:

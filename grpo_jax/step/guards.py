@@ -1,10 +1,10 @@
-"""Bounds of what one prompt can do to a policy, inside the step.
+"""Guards: bounds on the influence of a single prompt, inside the step.
 
-Three guards look at the prompts of a step, by what they say (`fingerprint`):
-a batch of too few different prompts trains nothing, a prompt that came too
-often is left out, and one whose share of the influence is too large is scaled
-down. What they remember is in the state, so a run that is killed goes on
-exactly.
+Three guards look at the prompts of a step, by the content of the prompts
+(`fingerprints`). A batch with too few different prompts trains nothing. A
+prompt that came too often is left out. A prompt whose share of the influence
+is too large is scaled down. The memory of the guards is in the state, so a run
+that is killed continues exactly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from grpo_jax.ops import influence
 from grpo_jax.types import Metrics, Prompts, PyTree, Rollout, TrainBatch
 
-# What a step says of each of its groups, beside its metrics.
+# Arrays of a step, one entry per group, beside its metrics.
 PROMPTS = "guards/prompts"
 IDS = "guards/ids"  # Occurrences in the stream.
 INFLUENCE = "guards/influence"
@@ -28,16 +28,15 @@ ARRAYS = (PROMPTS, IDS, INFLUENCE, SCALE, KEPT)
 
 @dataclasses.dataclass(frozen=True)
 class InfluenceBounds:
-  """What is asked of the prompts of a phase.
+  """Settings and functions of the guards of a phase.
 
   Attributes:
     num_prompts: Groups of a step.
     min_distinct: Different prompts that a step must have.
     cap: Largest share of the influence over a window; 0: no bound.
-    window: Its steps, this one included.
-    repeats: Steps of a second window in which a prompt is used at most as
-      often; 0: no bound.
-    repeat_window: Steps of that window, this one included.
+    window: Steps of that window, the current one included.
+    repeats: Most uses of a prompt in a second window; 0: no bound.
+    repeat_window: Steps of the second window, the current one included.
   """
 
   num_prompts: int
@@ -48,13 +47,13 @@ class InfluenceBounds:
   repeat_window: int = 1000
 
   def init(self) -> PyTree:
-    """What the guards remember at the start of a phase.
+    """The memory of the guards at the start of a phase.
 
-    The steps before, the latest last: `keys` and `influence` of their groups,
-    as it was after scaling, and `used`, the prompts that were trained on. Key
+    It covers the past steps, the latest last: `keys` and `influence` (after
+    scaling) of their groups, and `used`, the prompts that were trained on. Key
     0 is an empty place.
     """
-    # What is off has no array: one of no size cannot be saved.
+    # A guard that is off has no array: an empty array cannot be saved.
     state = {}
     if self.cap:
       past = (self.window - 1, self.num_prompts)
@@ -71,13 +70,13 @@ class InfluenceBounds:
     """Leaves out groups whose prompt came too often, or the whole batch.
 
     Args:
-      state: As `init` made it.
+      state: Memory of the guards.
       prompts: The prompts of the step.
-      rollout: Completions of them.
+      rollout: Completions of these prompts.
       batch: The same rows, before advantages.
 
     Returns:
-      The batch, and what there is to say of its groups.
+      The batch, and the arrays and metrics of its groups.
     """
     of_groups = jnp.zeros(rollout.num_groups, jnp.int32)
     of_groups = of_groups.at[rollout.group_id].set(rollout.prompt_index)
@@ -110,12 +109,12 @@ class InfluenceBounds:
     """Scales the policy loss of prompts with too much influence.
 
     Args:
-      state: Before the step.
-      batch: With advantages.
-      said: By `admit`.
+      state: Memory before the step.
+      batch: The batch with advantages.
+      said: Arrays and metrics of `admit`.
 
     Returns:
-      The batch, the state after the step, and what there is to say.
+      The batch, the memory after the step, and all arrays and metrics.
     """
     keys, kept = said[PROMPTS], said[KEPT]
     sizes = influence.of_groups(
@@ -146,10 +145,10 @@ class InfluenceBounds:
 
 
 def fingerprints(prompts: Prompts) -> jax.Array:  # [P] uint32
-  """One number for each prompt and what its verifier is given in arrays.
+  """A number for each prompt together with the arrays of its verifier.
 
-  A question with another label or another image is another prompt; a copy is
-  the same one, however far to the left it is padded.
+  A question with another label or another image is another prompt. A copy has
+  the same number, however far to the left it is padded.
   """
   tokens = jnp.where(prompts.mask, prompts.tokens + 1, 0)  # [P, S]
   columns = [tokens[:, ::-1]]
@@ -166,7 +165,7 @@ def fingerprints(prompts: Prompts) -> jax.Array:  # [P] uint32
         values.astype(jnp.float32), jnp.int32
       )
     columns.append(values.reshape(len(tokens), -1).astype(jnp.int32))
-  # Apart, so that the width of one moves no other.
+  # One digest per column, so that the width of one does not change another.
   digests = [influence.fingerprint(column) for column in columns]
   return influence.fingerprint(jnp.stack(digests, axis=-1))
 
@@ -177,5 +176,5 @@ def _num_distinct(keys: jax.Array) -> jax.Array:  # [P] -> []
 
 
 def _after(past: jax.Array, new: jax.Array) -> jax.Array:  # [W, P], [P]
-  """The window one step on."""
+  """Shifts the window by one step."""
   return jnp.concatenate([past, new[None].astype(past.dtype)])[1:]

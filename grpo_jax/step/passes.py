@@ -1,8 +1,8 @@
-"""Passes over the rows of a batch, a micro-batch at a time.
+"""Passes of models over the rows of a batch, one micro-batch at a time.
 
-The policy, its reference and its critic are run over the same rows in the same
-order: forward only (`frozen`), or with the gradient of a loss (`gradient`).
-Rows that share a prompt share one pass over it.
+The policy, its reference and its critic run over the same rows in the same
+order: forward only (`fields`), or with the gradient of a loss (`gradient`).
+Rows that share a prompt share one forward pass of the prompt.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from grpo_jax.types import Policy, PyTree, TrainBatch, Weighted
 
 
 class Trunk(NamedTuple):
-  """What the rows are run through.
+  """A model without its head, with its parameters.
 
   Attributes:
-    policy: Its functions.
-    params: Its parameters.
-    is_free: Whether its tokens take experts of its own choice, and not those
-      that the batch recorded. What is mixed is always that which was recorded:
-      it is what there is to read.
+    policy: Functions of the model.
+    params: Parameters of the model.
+    is_free: True if the model's router chooses the experts of tokens, instead
+      of the experts that the batch recorded. Mixed inputs are always those of
+      the record.
   """
 
   policy: Policy
@@ -36,7 +36,7 @@ class Trunk(NamedTuple):
   is_free: bool = False
 
   def hidden(self, batch: TrainBatch, prefix: PyTree):
-    """Teacher-forced states of rows [B, T, D], and what came with them."""
+    """Teacher-forced hidden states [B, T, D] of rows, and `aux`."""
     return self.policy.hidden(
       self.params,
       batch.prompt_tokens,
@@ -49,7 +49,7 @@ class Trunk(NamedTuple):
     )
 
   def prefix(self, batch: TrainBatch, prompts: dict[str, jax.Array]) -> PyTree:
-    """What rows read of some prompts."""
+    """The prefix that rows read of some prompts; see `Policy`."""
     extras = self._extras(dataclasses.replace(batch, **prompts))  # type: ignore[arg-type]
     return self.policy.prefix(
       self.params, prompts["prompt_tokens"], prompts["prompt_mask"], extras
@@ -58,7 +58,7 @@ class Trunk(NamedTuple):
   def prefixes(
     self, plan: UpdatePlan, batch: TrainBatch, prompts: dict[str, jax.Array]
   ) -> PyTree:  # each [N, D, P / D, ...]
-    """What rows read of all prompts; None unless rows share prompts."""
+    """The prefixes of all prompts; None unless rows share prompts."""
     if not plan.shares_prompts:
       return None
     chunks = micro_batches.split_prompts(plan, prompts)
@@ -70,7 +70,7 @@ class Trunk(NamedTuple):
     return micro_batches.joined_prompts(plan, prefix, axis=1)
 
   def _extras(self, batch: TrainBatch) -> dict[str, Any] | None:
-    """What there is to read beside tokens, and experts that are kept."""
+    """Model inputs beside tokens: images, mixed inputs, recorded experts."""
     extras: dict[str, Any] = {}
     if batch.images is not None:
       extras["images"] = batch.images
@@ -83,7 +83,7 @@ class Trunk(NamedTuple):
 
 
 def _with_prompts(plan, part, prompts, prefixes):
-  """A micro-batch that has what it reads of prompts, and its prefixes."""
+  """A micro-batch with its prompts, and the prefixes of these prompts."""
   if not plan.shares_prompts:
     return part, None
   return micro_batches.with_prompts(plan, part, prompts, prefixes)
@@ -96,18 +96,18 @@ def fields(
   outputs: Callable[[TrainBatch, PyTree], dict[str, jax.Array]],
   couples_group: bool,
 ) -> dict[str, Any]:
-  """What a pass that no gradient enters says of rows, by name.
+  """Outputs of a forward pass over all rows, by name, without gradient.
 
-  The same functions at the same shapes as in the update, so that the anchor
-  of the ratio carries the same rounding. Slots that are not trained may be 0.
+  The functions and shapes are those of the update, so that the anchor of the
+  importance ratio has the same rounding. Slots that are not trained may be 0.
 
   Args:
     plan: The plan of the update.
-    trunk: What is run.
+    trunk: The model.
     batch: B rows.
     outputs: (micro-batch, its prefix) -> arrays [rows, slots, ...] or [rows]
       by name.
-    couples_group: Whether groups stay together.
+    couples_group: True if groups must stay together.
   """
   num_slots = batch.mask.shape[1]
   local, prompts = micro_batches.own_prompts(plan, batch)
@@ -136,14 +136,14 @@ def fields(
 
 
 class Total(NamedTuple):
-  """What micro-batches add up to.
+  """Sums over micro-batches.
 
   Attributes:
     gradients: The gradients of the loss.
-    terms: Of the loss, by name.
-    metrics: Totals and weights.
-    maxima: Combined by maximum.
-    of_prefixes: The gradient that prompts receive from their rows.
+    terms: Terms of the loss, by name.
+    metrics: Totals and weights of metrics.
+    maxima: Metrics that are combined by maximum.
+    of_prefixes: Gradient with respect to the prefixes of prompts.
   """
 
   gradients: PyTree
@@ -179,20 +179,20 @@ def gradient(
 ) -> Total:
   """The sum of the gradients of all micro-batches.
 
-  Where rows share prompts, these are run once forward before all rows; and
-  once more, with the backward pass, after them: with what their rows add up
-  to, at least in float32.
+  If rows share prompts, the prompts run forward once before all rows. After the
+  rows, the prompts run once more, with the backward pass: its input is the sum
+  of the gradients from their rows, at least in float32.
 
   Args:
     plan: The plan of the update.
-    trunk: (trained) -> what the rows are run through.
-    trained: What the gradient is with respect to.
+    trunk: (trained) -> the `Trunk` of the rows.
+    trained: Parameters with respect to which the gradient is taken.
     batch: The rows of one gradient step, prepared.
-    loss: (trained, prefix, micro-batch) -> its part of the loss, and (terms,
-      metrics, maxima).
-    couples_group: Whether groups stay together.
-    constrain: Keeps trees like `trained` where they belong on a mesh.
-    enters_trunk: Whether the loss has a gradient with respect to the trunk.
+    loss: (trained, prefix, micro-batch) -> the micro-batch's part of the loss,
+      and (terms, metrics, maxima).
+    couples_group: True if groups must stay together.
+    constrain: Keeps trees like `trained` sharded over the mesh.
+    enters_trunk: True if the loss has a gradient with respect to the trunk.
   """
   local, prompts = micro_batches.own_prompts(plan, batch)
   arguments = (0, 1) if enters_trunk else (0,)
@@ -225,7 +225,7 @@ def gradient(
 
   prefixes = trunk(trained).prefixes(plan, batch, prompts)
   rows = micro_batches.arrange(plan, local, couples_group)
-  total = None  # Of one micro-batch, which keeps the dtypes of parameters.
+  total = None  # A single micro-batch keeps the dtypes of parameters.
   if batch.mask.shape[0] > plan.micro_batch_size or rows.order is not None:
     total = masked.wide(
       jax.tree.map(
@@ -246,7 +246,7 @@ def gradient(
 def _over(
   function: Callable[[Any, PyTree], Any], total: Any, inputs: PyTree
 ) -> Any:
-  """The last total, from function(total, x) over the leading axis of inputs."""
+  """Folds function(total, x) over the leading axis of inputs."""
   if jax.tree.leaves(inputs)[0].shape[0] == 1:
     return function(total, jax.tree.map(lambda x: x[0], inputs))
   return jax.lax.scan(lambda t, x: (function(t, x), None), total, inputs)[0]

@@ -1,9 +1,9 @@
-"""What reward models say of completions, and how that compares with the truth.
+"""Scores of reward models, and their agreement with the verifier.
 
-A reward model is a critic that has read a token before it says something of it
-(`models/critic.py`). Its score of a completion is its number after the last
-token; a process reward model says of each step how likely it is to be right,
-and its score is made of these.
+A reward model is a critic whose value at a token is computed after reading the
+token (`models/critic.py`). Its score of a completion is its value after the
+last token. A process reward model gives the probability that each step is
+right, and its score is computed from these probabilities.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from grpo_jax.types import Metrics, Prompts, Rollout, Scored, TrainBatch
 def values(
   plan: UpdatePlan, view: ModelView, prompts: Prompts, rollout: Rollout
 ) -> jax.Array:  # [B, T]
-  """What a reward model says after each token of completions.
+  """Values of a reward model after each token of completions.
 
   Args:
-    plan: How rows become micro-batches.
-    view: How the reward model is run.
+    plan: Division of rows into micro-batches.
+    view: The reward model.
     prompts: P prompts.
-    rollout: B completions of them, each in one row.
+    rollout: B completions of these prompts, each in one row.
   """
   rows = jnp.zeros(rollout.tokens.shape[0])
   given = rows == 0
   if len(rows) != len(prompts.ids) * plan.group_size:
-    # As greedy completions, one for each prompt.
+    # Greedy completions: one for each prompt.
     plan = dataclasses.replace(plan, group_size=1)
   batch = TrainBatch(
     prompt_tokens=prompts.tokens,
@@ -68,7 +68,7 @@ def of_batch(
   batch: TrainBatch,
   couples_group: bool = False,
 ) -> jax.Array:  # [B, T]
-  """Scores the rows of a batch; no gradient enters."""
+  """Values of a reward model at each token of a batch, without gradient."""
   with jax.named_scope("reward_model"):
     found = passes.fields(
       plan,
@@ -81,7 +81,7 @@ def of_batch(
 
 
 def at_last(said: jax.Array, mask: jax.Array) -> jax.Array:  # [B, T] -> [B]
-  """The number at the last True entry of each row; 0 if there is none."""
+  """The value at the last True entry of each row; 0 without True entries."""
   rows = jnp.ones_like(said[:, 0])
   is_last = returns.outcome_rewards(rows, mask) > 0
   return masked.sum(said, is_last, axis=-1)
@@ -89,7 +89,7 @@ def at_last(said: jax.Array, mask: jax.Array) -> jax.Array:  # [B, T] -> [B]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Steps:
-  """What a process reward model scores.
+  """The steps that a process reward model scores, and their combination.
 
   Attributes:
     ends: Of each token id, whether a step ends with it.
@@ -100,22 +100,23 @@ class Steps:
   of_steps: str
 
   def found(self, rollout: Rollout) -> jax.Array:  # [B, T] bool
-    """The written tokens with which steps end."""
+    """True on the policy's tokens that end a step."""
     is_end = jnp.take(
       jnp.asarray(self.ends), rollout.tokens, mode="fill", fill_value=False
     )
     return is_end & rollout.written
 
   def score(self, right: jax.Array, ends: jax.Array) -> jax.Array:  # [B]
-    """The score of completions of whose steps something is said.
+    """The score of completions from the probabilities of their steps.
 
     Args:
-      right: [B, T] Probability that the step is right which ends here.
-      ends: [B, T] Where steps end.
+      right: [B, T] Probability that the step which ends here is right.
+      ends: [B, T] True where a step ends.
 
     Returns:
-      The least probability, their product or their sum; 0 without steps, which
-      is the least of each: who writes none has nothing to win.
+      The least probability, their product or their sum. A completion without
+      steps scores 0, the minimum of all three, so leaving out steps does not
+      pay.
     """
     if self.of_steps == "sum":
       return masked.sum(right, ends, axis=-1)
@@ -127,21 +128,21 @@ class Steps:
 def proxy_metrics(
   rollout: Rollout, scored: Scored, proxy: str, truth: str, is_logit: bool
 ) -> Metrics:
-  """How well the score of a model still agrees with what is true.
+  """Agreement of a reward model's score with the verifier.
 
   Args:
-    rollout: B completions, as many of each prompt.
-    scored: What was said of them.
-    proxy: Component of the model.
-    truth: Component of the verifier.
-    is_logit: Whether differences of scores are those of Bradley and Terry.
+    rollout: B completions, the same number for each prompt.
+    scored: Their scores.
+    proxy: Name of the reward model's component.
+    truth: Name of the verifier's component.
+    is_logit: True if differences of scores are logits of Bradley and Terry.
 
   Returns:
-    `reward_model/accuracy`: of all pairs of completions of a prompt of which
-    the verifier prefers one, the share in which the model does too, half of it
-    for a tie; `reward_model/calibration_error` of them, if scores are logits;
-    `reward_model/correlation` of both over the batch. NaN where there is no
-    pair, or one of the two is constant.
+    `reward_model/accuracy`: share of the pairs of completions of a prompt, of
+    which the verifier prefers one, that the model orders in the same way; a tie
+    counts half. `reward_model/calibration_error` of these pairs, if scores are
+    logits. `reward_model/correlation` of both components over the batch. NaN if
+    there are no pairs, or one of the two components is constant.
   """
   order = jnp.argsort(rollout.group_id, stable=True)
   model, true = (scored.components[name][order] for name in (proxy, truth))

@@ -1,8 +1,8 @@
-"""What was written in a step, and what is known of each of its tokens.
+"""The rows that a step hands out: completions and their per-token records.
 
-A step hands its rows out, on the devices and split as they are, and so does not
-depend on who looks at them. What the policy says of them after the update is
-another program (`after.py`), run where somebody looks.
+A step hands its rows out on the devices, sharded as they are, and so does not
+depend on their readers. The pass of the policy after the update is another
+program (`after.py`), which runs only if somebody reads its results.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import jax
 
 from grpo_jax.types import Prompts, Rollout, Scored, TrainBatch
 
-# By the name of the field: what an algorithm has to need, for its step to hand
-# the field out beside `StepRows`. Others are always handed out, or never.
+# Field -> the input that an algorithm must need for its step to hand the field
+# out. Other fields are always handed out, or never.
 _IF_NEEDED = {
   "behavior_logp": "behavior_logp",
   "entropy": "behavior_entropy",
@@ -27,7 +27,7 @@ _IF_NEEDED = {
   "turn_rewards": "turns",
   "greedy_rewards": "greedy_rewards",
 }
-# They are as large as a state of the model for each token, or not arrays.
+# As large as a hidden state for each token, or not arrays.
 _LARGE = (
   *("kept_ids", "routing", "prompt_routing", "anchor_routing", "router_load"),
   *("ref_h", "ref_topk_ids", "ref_topk_logp", "key", "sampler_logp"),
@@ -40,11 +40,11 @@ class StepRows:
   """The rows of a step.
 
   Attributes:
-    batch: As the update has had them, without what is as large as hidden
-      states. Where the update has one gradient step, `old_logp` is None.
-    prompt_id: Occurrence in the stream of the prompt of each row.
-    rewards: Weighted sums of the components, as the verifiers gave them.
-    components: By name; NaN: does not apply.
+    batch: The batch of the update, without fields as large as hidden states. If
+      the update has one gradient step, `old_logp` is None.
+    prompt_id: Occurrence of each row's prompt in the stream.
+    rewards: Weighted sums of the components, as the verifiers returned them.
+    components: Each reward by name; NaN = not applicable.
     sampler_logp, entropy, version, observed, turn, turn_rewards: As in
       `Rollout`.
   """
@@ -68,12 +68,12 @@ def written(
   batch: TrainBatch,
   required: frozenset[str],
 ) -> StepRows:
-  """The rows of a step that hands them out.
+  """The `StepRows` of a step.
 
   Args:
-    prompts, rollout, scored: Those of the step.
-    batch: Prepared.
-    required: What its algorithm needs.
+    prompts, rollout, scored: Prompts, completions and scores of the step.
+    batch: The prepared batch.
+    required: Inputs that the algorithm needs.
   """
   dropped = {name for name, need in _IF_NEEDED.items() if need not in required}
   nothing: dict[str, Any] = dict.fromkeys(dropped.union(_LARGE))
