@@ -1,8 +1,7 @@
-"""Metrics of a scored rollout: array functions inside the step.
+"""Metrics of a step, as array functions inside the step.
 
-Metrics of a step for each domain of prompts.
-
-What corrections of wrong completions have done in a step.
+They cover a scored rollout as a whole and for each domain of prompts, the
+critic, routers, staleness, and corrections of wrong completions.
 """
 
 from __future__ import annotations
@@ -21,29 +20,28 @@ from grpo_jax.types import Metrics, Prompts, Rollout, Scored, TrainBatch
 def rollout_metrics(
   rollout: Rollout, scored: Scored, batch: TrainBatch
 ) -> Metrics:
-  """What the policy wrote and what the verifiers said of it.
+  """Metrics of the rollouts and their scores.
 
-  Of the batch that the step trains on. Where dynamic sampling has chosen it in
-  several rounds, `rounds.metrics` says what all that was drawn is like.
+  They cover the batch that the step trains on. If dynamic sampling has chosen
+  the batch in several rounds, `dynamic_sampling.metrics` covers all rollouts.
 
   Returns:
-    Scalars, float32: rewards (and each component, over the rows it applies
-    to, with its correlation with the reward, in the direction of its weight),
-    `accuracy`, lengths in tokens written (of right and wrong answers too),
-    entropy in nats per token, shares of truncated rows and of dead groups
-    (all right, all wrong), distinct completions per group, or contexts per
-    rollout where they are compacted, what inputs are mixed of, and counts of
-    tokens and of unscored rows. A mean over rows that do not occur (the length
-    of wrong answers when all are right, the reward when none was scored) is
-    NaN.
+    Scalars, float32. Rewards, and each component over the rows to which it
+  applies, with its correlation with the reward in the direction of its
+  weight. `accuracy`. Lengths in tokens of the policy, also of right and wrong
+  answers. Entropy in nats per token. Shares of truncated rows and of dead
+  groups (all right, all wrong). Distinct completions per group, or contexts
+  per rollout if contexts are compacted. The composition of mixed inputs.
+  Counts of tokens and of unscored rows. A mean without rows (the length of
+  wrong answers if all are right, the reward if no row was scored) is NaN.
   """
-  rows = rollout.is_last  # One of each rollout.
+  rows = rollout.is_last  # One row of each rollout.
   valid = scored.valid & rows
   correct = scored.correct & valid
   incorrect = ~scored.correct & valid
   mask = rollout.written  # [B, T]
   lengths = mask.sum(axis=-1).astype(jnp.float32)  # [B], tokens
-  if rollout.traces is not None:  # Of whole rollouts.
+  if rollout.traces is not None:  # Lengths of whole rollouts.
     lengths = returns.over_traces(lengths, rollout.traces.id)
   mean = _mean_if_any(scored.rewards, valid)
   variance = _mean_if_any(jnp.square(scored.rewards - mean), valid)
@@ -106,7 +104,7 @@ def rollout_metrics(
     metrics[f"reward_range/{name}"] = jnp.where(applies.any(), spread, jnp.nan)
     sign = jnp.where(scored.weights[name] < 0, -1.0, 1.0)
     related = correlation(sign * values, scored.rewards, applies)
-    # 0 is that of constants, too, which say nothing.
+    # 0 is also the correlation of constants, which has no information.
     metrics[f"reward_correlation/{name}"] = jnp.where(
       related == 0, jnp.nan, related
     )
@@ -127,18 +125,19 @@ def rollout_metrics(
 
 
 def quadrants(rollout: Rollout, scored: Scored, consistent: str) -> Metrics:
-  """How often the answer follows from the reasoning, and is right.
+  """Shares of completions by consistent reasoning and right answer.
 
   Args:
     rollout: B completions.
-    scored: What was said of them.
-    consistent: The component whose values of at least 1/2 say that it follows.
+    scored: Their scores.
+    consistent: The component that is at least 1/2 if the answer follows from
+      the reasoning.
 
   Returns:
-    Shares of the scored rows of which the component says anything:
+    Shares of the scored rows to which the component applies:
     `quadrants/consistent_right`, `/inconsistent_right`, `/consistent_wrong` and
     `/inconsistent_wrong`, which add up to 1, and `quadrants/inconsistent`, the
-    sum of the two of that name. NaN where there is no such row.
+    sum of the two inconsistent shares. NaN without such rows.
 
   Source: CORA, arXiv:2606.14691 (CC, IC, CW, IW and the inconsistency rate).
   """
@@ -158,15 +157,15 @@ def quadrants(rollout: Rollout, scored: Scored, consistent: str) -> Metrics:
 
 
 def critic_metrics(batch: TrainBatch) -> Metrics:
-  """What the critic knew before the update of what it is to predict.
+  """Metrics of the critic's values before the update, against its targets.
 
   Returns:
-    `value/explained_variance` of the targets, and `value/calibration_error` in
-    their units, over trained tokens; `value/mean` of those; and of the first
-    token of each rollout, which is the value of the prompt, the mean
-    `value/first` (to be read beside `accuracy`), its mean error
-    `value/first_error`, and its correlation over rollouts with their rewards,
-    `value/first_correlation`. NaN where no token is trained.
+    Over trained tokens: `value/explained_variance` of the targets,
+    `value/calibration_error` in the units of the targets, and `value/mean`.
+    Over the first tokens of rollouts, whose values are those of the prompts:
+    the mean `value/first` (compare `accuracy`), the mean error
+    `value/first_error`, and the correlation with the rewards of rollouts,
+    `value/first_correlation`. NaN if no token is trained.
   """
   mask = batch.mask  # [B, T]
   rows = mask.any(axis=-1)  # [B]
@@ -197,7 +196,7 @@ def critic_metrics(batch: TrainBatch) -> Metrics:
 
 
 def correlation(x: jax.Array, y: jax.Array, mask: jax.Array) -> jax.Array:
-  """Pearson's, over True entries; 0 where one of the two is constant."""
+  """Pearson correlation over True entries; 0 if x or y is constant."""
   differ = jnp.bool(True)
   for z in (x, y):
     differ &= masked.maximum(z, mask) > -masked.maximum(-z, mask)
@@ -208,10 +207,10 @@ def correlation(x: jax.Array, y: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def staleness_metrics(rollout: Rollout, step: jax.Array) -> Metrics:
-  """How many updates before `step` [] the tokens of a rollout were drawn.
+  """The age of a rollout's tokens: updates between their draw and `step` [].
 
   Returns:
-    `staleness/mean` and `staleness/max` over all its tokens, in updates.
+    `staleness/mean` and `staleness/max` over the policy's tokens, in updates.
   """
   assert rollout.version is not None
   mask = rollout.written  # [B, T]
@@ -223,11 +222,11 @@ def staleness_metrics(rollout: Rollout, step: jax.Array) -> Metrics:
 
 
 def router_metrics(load: jax.Array) -> Metrics:
-  """How uneven the shares of the experts [layers, E] are.
+  """Unevenness of the experts' shares of tokens [layers, E].
 
   Returns:
-    `router/max_load`, the largest share relative to an even one (1 to E), and
-    `router/dead`, the part of the experts that no token took.
+    `router/max_load`, the largest share relative to an even share (1 to E),
+    and `router/dead`, the fraction of experts without tokens.
   """
   return {
     "router/max_load": load.max() * load.shape[-1],
@@ -235,17 +234,17 @@ def router_metrics(load: jax.Array) -> Metrics:
   }
 
 
-# What an update has without trained tokens: 0, or nothing to do with them.
+# Metrics that an update without trained tokens has: 0, or not about tokens.
 _OF_ANY_UPDATE = frozenset(
   ("loss", "gradient_norm", "update_norm", "param_norm", "learning_rate")
 )
 
 
 def of_trained(metrics: Metrics, mask: jax.Array) -> Metrics:  # mask [B, T]
-  """The metrics of an update; NaN for those over tokens where it had none.
+  """Sets metrics over tokens to NaN if the update had no trained tokens.
 
   Losses, norms and rates stay: without a trained token the loss and the
-  gradient are 0, and a loss that is not finite has to be seen.
+  gradient are 0, and a loss that is not finite must stay visible.
   """
   return {
     name: x
@@ -256,7 +255,7 @@ def of_trained(metrics: Metrics, mask: jax.Array) -> Metrics:  # mask [B, T]
 
 
 def _mean_if_any(x: jax.Array, mask: jax.Array) -> jax.Array:
-  """Mean over True entries; NaN, "there were none", and not 0."""
+  """Mean over True entries; NaN and not 0 if there are none."""
   return jnp.where(mask.any(), masked.mean(x, mask), jnp.nan)
 
 
@@ -273,7 +272,7 @@ def _distinct(rollout: Rollout) -> jax.Array:
   group, digest = rollout.group_id[order], digest[order]
   new = (group[1:] != group[:-1]) | (digest[1:] != digest[:-1])
   first = group[1:] != group[:-1]
-  if rollout.whole is not None:  # Of a group, all rows or none.
+  if rollout.whole is not None:  # A group is whole or not as a whole.
     whole = rollout.whole[order]
     num = jnp.maximum(whole[0] + (first & whole[1:]).sum(), 1)
     return (whole[0] + (new & whole[1:]).sum()) / num
@@ -288,22 +287,22 @@ def domain_metrics(
   scored: Scored,
   batch: TrainBatch,
 ) -> Metrics:
-  """What `metrics.rollout_metrics` says of all rows, for each domain alone.
+  """Metrics of the rollouts and their scores for each domain of prompts.
 
   Args:
-    names: Of the domains, by number.
-    prompts: Their extras have the number "domain" [P].
+    names: Names of the domains, by number.
+    prompts: P prompts; their extras have the number "domain" [P].
     rollout: B rows.
-    scored: What the verifiers said of them.
-    batch: The same rows as they are trained.
+    scored: Their scores.
+    batch: The same rows as a training batch.
 
   Returns:
     Scalars, float32, under `domain/NAME/`: the `share` of the rollouts,
-    `accuracy`, `reward`, `length` (of right and wrong answers too) in tokens,
+    `accuracy`, `reward`, `length` (also of right and wrong answers) in tokens,
     `truncated`, `entropy` in nats per token, `dead_groups`, `unscored` and
-    `tokens`; where there is a reference, `kl`: k3 of the policy that has drawn
-    the tokens, in nats per trained token (the reference is run over no other).
-    NaN where there is nothing to average.
+    `tokens`. With a reference, `kl`: k3 from the policy that has drawn the
+    tokens, in nats per trained token (the reference runs only over these).
+    NaN if there is nothing to average.
   """
   rows = rollout.is_last  # [B]
   written = rollout.written  # [B, T]
@@ -319,12 +318,12 @@ def domain_metrics(
   )
   right = scored.correct & valid
   of_row = prompts.extras["domain"][rollout.prompt_index]  # [B]
-  # All rows of a group are of one prompt.
+  # All rows of a group have the same prompt.
   of_group = jax.ops.segment_max(of_row, rollout.group_id, rollout.num_groups)
   kl = None
   if batch.ref_logp is not None:
     drawn = rollout.sampler_logp
-    if batch.kept_ids is not None:  # Then the reference is filtered as well.
+    if batch.kept_ids is not None:  # Then the reference is filtered, too.
       drawn = rollout.behavior_logp
     kl = divergences.kl(drawn, batch.ref_logp, batch.mask, "k3")  # [B, T]
   found: Metrics = {}
@@ -362,20 +361,20 @@ def _mean(x: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def hint_metrics(rollout: Rollout, scored: Scored) -> Metrics:
-  """Numbers of the drafts, and of what became of them.
+  """Metrics of drafts and of their corrections.
 
   Args:
-    rollout: With corrections.
-    scored: What is said of it now.
+    rollout: Rollout with corrections.
+    scored: Scores of the corrected rollout.
 
   Returns:
-    Scalars, float32, under `correction/`: of all completions the `share` that
-    was corrected, and the number `unfit` of those without room for it; of the
-    corrected ones the share that is `right` now, and `right_after_cue` of those
-    that the policy has ended; `draft_accuracy` and `draft_dead_groups`, which
-    `accuracy` and `dead_groups` were before; the share `made_live` of groups
-    that were dead and are not; and the tokens `injected` and, after cues,
-    `generated`. NaN where there is nothing to average.
+    Scalars, float32, under `correction/`. Of all completions: the `share` that
+    was corrected, and the number `unfit` without room for a correction. Of the
+    corrected completions: the share that is `right` now, and `right_after_cue`
+    of those that the policy continued after a cue. Before the correction:
+    `draft_accuracy` and `draft_dead_groups`, as `accuracy` and `dead_groups`.
+    The share `made_live` of groups that were dead and are not. The tokens
+    `injected` and, after cues, `generated`. NaN if there is nothing to average.
   """
   made = rollout.corrections
   assert made is not None
@@ -383,7 +382,7 @@ def hint_metrics(rollout: Rollout, scored: Scored) -> Metrics:
   scored_now = scored.valid & is_corrected
   by_cue = scored_now & (made.kind == hints.BY_CUE)
 
-  def of_groups(rewards, valid):  # Which groups are live, and which scored.
+  def of_groups(rewards, valid):  # (is live, is scored) of each group.
     live = baselines.live_groups(
       rewards, valid, rollout.group_id, rollout.num_groups
     )
@@ -411,5 +410,5 @@ def hint_metrics(rollout: Rollout, scored: Scored) -> Metrics:
 
 
 def _share(what: jax.Array, where: jax.Array) -> jax.Array:  # [n], [n] -> []
-  """Mean of what is so; NaN where nothing is counted."""
+  """Mean of `what` over True entries of `where`; NaN if there are none."""
   return jnp.where(where.any(), masked.mean(what, where), jnp.nan)

@@ -3,10 +3,8 @@
 `fused_step` is the whole step as a function from state to state, for
 verifiers that are array functions. `sample_stage` and `learn_stage` are the
 same stages with the host between them, for verifiers that need text; see
-`drivers.py`. Everything that changes between steps is in `TrainState`,
-everything fixed is in `Phase`.
-
-The fixed functions of a phase, which the stages of its steps are made of.
+`training/phases/executors.py`. Everything that changes between steps is in
+`TrainState`; everything fixed is in `Phase`.
 """
 
 from __future__ import annotations
@@ -57,40 +55,40 @@ from grpo_jax.types import (
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-  """The fixed functions of a phase.
+  """The fixed functions and settings of a phase; its steps are built from them.
 
   Attributes:
-    policy: The model.
+    policy: The policy's model.
     algorithm: The objective.
-    config: Its config.
+    config: Config of the algorithm.
     plan: Epochs, minibatches, micro-batches.
-    members: The models of the phase, by name; what they say of a batch is asked
-      in this order.
-    losses: What trains them.
-    player: Who writes completions; None in phases whose completions are given.
-    judge: Who scores them; None in phases whose completions are given.
-    keeps: Names of members that a later phase needs and this one has not.
+    members: The models of the phase, by name. Their outputs for a batch are
+      computed in this order.
+    losses: Losses that train the models.
+    player: Sampler of completions; None if completions come from data.
+    judge: Reward of completions; None if completions come from data.
+    keeps: Names of models that a later phase needs and this one does not use.
     constrain_rows: Keeps row-indexed arrays sharded over the mesh.
-    constrain_trained: Keeps {member: its trained leaves} so.
+    constrain_trained: Keeps {model: its trained leaves} sharded over the mesh.
     max_rounds: R. A step gets R · P prompts and trains on P groups, which it
       draws in up to R rounds; see `dynamic_sampling.py`.
-    when_short: What the step does if it finds fewer; see `dynamic_sampling.py`.
-    staleness: Updates between the parameters that draw a rollout and those
-      that it trains, at most.
-    partial: How rollouts are cut where a step ends; None: they are drawn whole.
-    guards: Bounds of what one prompt can do; None: none.
-    history: Old groups among those that a reward model learns from; None: none.
-    kept: What waits of the groups that are drawn for later steps; None:
-      nothing does.
-    domains: Names of the domains of prompts, whose metrics are told apart.
-    forced: The answers that are forced after segments; None: no algorithm asks
-      what is expected of a prefix.
-    schedule: Which prompts of a pool come next; None: they come in an order of
-      their own.
-    proxy: Components of a reward model that judges and of what is true, and
-      whether scores are logits; None: none judges.
-    consistent: The component that says whether answers follow from the
-      reasoning; or empty.
+    when_short: Choice for a step with fewer groups; see `dynamic_sampling.py`.
+    staleness: Most updates between the parameters that draw a rollout and the
+      parameters that it trains.
+    partial: Settings for cutting rollouts at the end of a step; None: rollouts
+      are drawn whole.
+    guards: Bounds on the influence of one prompt, or None.
+    history: Reservoir of old groups for a reward model, or None.
+    kept: Buffers of groups that wait for later steps, or None.
+    domains: Names of the domains of prompts that have metrics of their own.
+    forced: Answers that are appended after segments, for prefix values; None
+      if no algorithm needs these values.
+    schedule: Choice of the next prompts of a pool; None: prompts come in the
+      order of the data.
+    proxy: (component of the reward model, component of the verifier, True if
+      scores are logits); None without a reward model.
+    consistent: Component that tells if answers follow from the reasoning, or
+      empty.
   """
 
   policy: Policy
@@ -128,7 +126,7 @@ class Phase:
 
   @property
   def update(self) -> update_lib.Update:
-    """What the gradient steps need."""
+    """The gradient steps of the phase."""
     return update_lib.Update(
       self.plan,
       self.members,
@@ -140,37 +138,37 @@ class Phase:
 
   @property
   def num_ahead(self) -> int:
-    """Batches whose rollouts are drawn before their step."""
+    """Number of batches whose rollouts are drawn before their step."""
     return 0 if self.partial is not None else self.staleness
 
   @property
   def is_told_prompts(self) -> bool:
-    """Whether the state says which prompts a step has."""
+    """True if the state determines the prompts of a step."""
     return self.schedule is not None or self.partial is not None
 
   @property
   def trains_policy(self) -> bool:
-    """Whether some loss changes what draws completions."""
+    """True if a loss trains the policy."""
     return any("policy" in loss.trains for loss in self.losses)
 
 
-# Folded into the key of an update for what is drawn of old completions, and of
-# groups to be replayed.
+# Folded into the key of an update, for draws of old completions and of groups
+# to replay.
 _OLD = 7
 _REPLAYED = 13
 
 
 def enter_phase(state: TrainState, parts: Phase, index: int) -> TrainState:
-  """The state at the start of phase `index`, from the end of the one before.
+  """The state at the start of phase `index`, from the end of the phase before.
 
-  A pure function, so that `jax.eval_shape` of it describes a checkpoint.
+  This is a pure function, so that its `jax.eval_shape` describes a checkpoint.
   """
   _, algorithm_state = objective.init(parts.algorithm, parts.config)
   if parts.guards is not None:
     algorithm_state = algorithm_state | {"guards": parts.guards.init()}
   entered = models.enter(parts.members, state.members, parts.keeps)
-  # Phases in between have it too: theirs is one program then, however often
-  # they come.
+  # Phases in between carry the reservoir too, so that they are one program,
+  # however often they come.
   old = state.reservoir
   if parts.history is not None:
     old = parts.history.enter(old)
@@ -199,7 +197,7 @@ def enter_phase(state: TrainState, parts: Phase, index: int) -> TrainState:
 
 
 def _drawn_shapes(state: TrainState, parts: Phase) -> Rollout:
-  """Shapes of a rollout of all places; nothing is run."""
+  """Shapes of a rollout of all places; runs no computation."""
   assert parts.partial is not None
   prompts, player = parts.partial.prompts, parts.player
   if isinstance(player, host_turns.EpisodeSampler):
@@ -214,11 +212,11 @@ def _drawn_shapes(state: TrainState, parts: Phase) -> Rollout:
 def step_keys(
   state: TrainState, ahead: jax.Array | int = 0
 ) -> tuple[jax.Array, jax.Array]:
-  """(rollout key, update key): functions of (seed, step) only.
+  """The rollout key and the update key: functions of (seed, step) only.
 
   Args:
-    state: Before a step.
-    ahead: Steps from that one to the one whose keys they are.
+    state: State before a step.
+    ahead: Number of steps from that step to the step of the keys.
   """
   rollout_key, update_key = jax.random.split(
     jax.random.fold_in(state.key, state.step + ahead)
@@ -229,12 +227,12 @@ def step_keys(
 def prepare(
   state: TrainState, batch: TrainBatch, key: jax.Array, *, parts: Phase
 ) -> TrainBatch:
-  """What members say, advantages, and whatever else couples rows.
+  """Adds model outputs, advantages and all else that couples rows to a batch.
 
   Args:
-    state: Before the update.
+    state: State before the update.
     batch: B rows with rewards.
-    key: For what the algorithm draws.
+    key: Random key of the algorithm.
     parts: Functions of the phase.
   """
   required = options.needs(parts.algorithm, parts.config)
@@ -254,7 +252,7 @@ def prepare(
     batch = objective.prepare(
       parts.algorithm, parts.config, dataclasses.replace(batch, key=key)
     )
-  if "router" in required:  # After rejection: of what is trained.
+  if "router" in required:  # After rejection: over trained tokens only.
     load = routing.load(
       batch.anchor_routing, batch.mask, parts.policy.num_experts
     )
@@ -274,7 +272,7 @@ def update(
   *,
   parts: Phase,
 ) -> tuple[TrainState, Metrics]:
-  """All gradient steps on one prepared batch; see `update.run`."""
+  """Takes all gradient steps on one prepared batch; see `update.run`."""
   state, metrics = update_lib.run(parts.update, state, batch, key, trains)
   if parts.trains_policy and parts.config.router_bias_step > 0:
     before = state.params["policy"]
@@ -284,7 +282,7 @@ def update(
 
 
 def _with_biases(policy: PyTree, load: jax.Array, config: Any) -> PyTree:
-  """The policy with its routers' biases moved against the load [layers, E]."""
+  """Moves the biases of the policy's routers against the load [layers, E]."""
   frozen = policy["frozen"]
   if "router_bias" not in frozen:
     raise ValueError(
@@ -304,12 +302,12 @@ def sample_stage(
   *,
   parts: Phase,
 ) -> Rollout:
-  """Completions of the prompts under the current policy.
+  """Samples completions of the prompts from the current policy.
 
   Args:
-    state: Before a step.
-    prompts: Those of the step, or of a later one.
-    ahead: How many steps later; the draws are those of the prompts' step.
+    state: State before a step.
+    prompts: Prompts of the step, or of a later step.
+    ahead: Number of steps later; the keys are those of the prompts' step.
     parts: Functions of the phase.
   """
   assert isinstance(parts.player, Sampler)
@@ -320,7 +318,7 @@ def sample_stage(
 
 
 def with_version(state: TrainState, rollout: Rollout) -> Rollout:
-  """A rollout with the step of the state that drew it."""
+  """Adds the step of the state that drew a rollout."""
   version = jnp.where(rollout.completion_mask, state.step, 0)  # [B, T]
   return dataclasses.replace(rollout, version=version)
 
@@ -352,23 +350,23 @@ def learn_stage(
   *,
   parts: Phase,
 ) -> tuple[TrainState, Metrics, StepRows]:
-  """Advantages and update from a scored rollout; jit with donated state.
+  """Updates on a scored rollout, from advantages on; jit with donated state.
 
   Args:
-    state: Before the step.
+    state: State before the step.
     prompts: P prompts.
-    rollout: B completions of them.
-    scored: Their rewards.
-    greedy: Of the greedy completion of each prompt, if needed.
-    trains: Whether the step trains at all, [] bool; None: it does. If not, no
-      parameter, moment, average or running state of the algorithm moves.
+    rollout: B completions of these prompts.
+    scored: Their scores.
+    greedy: Scores of the greedy completion of each prompt, if needed.
+    trains: True if the step trains, [] bool; None: it trains. If False,
+      parameters, moments, averages and the algorithm's state stay.
     parts: Functions of the phase.
 
   Returns:
-    The next state, the metrics, and the rows for whoever looks at them.
+    The next state, the metrics, and the rows of the step.
   """
   schedule, feedback = parts.schedule, None
-  if schedule is not None:  # Of what it has chosen, and no other.
+  if schedule is not None:  # Before groups of other prompts are replayed.
     feedback = prompts_lib.feedback_of(rollout, scored, len(prompts.ids))
   _, update_key = step_keys(state)
   order_key, draw_key = jax.random.split(update_key)
@@ -464,7 +462,7 @@ def _before_update(
   *,
   parts: Phase,
 ) -> Metrics:
-  """What there is to say of a prepared batch."""
+  """The metrics of a prepared batch before its update."""
   metrics = metrics_lib.rollout_metrics(rollout, scored, batch)
   if rollout.corrections is not None:
     metrics |= metrics_lib.hint_metrics(rollout, scored)
@@ -476,7 +474,7 @@ def _before_update(
     metrics |= prefix_value.metrics(batch)
   if batch.values is not None:
     metrics |= metrics_lib.critic_metrics(batch)
-  if not parts.losses:  # What is drawn is looked at, and trains nothing.
+  if not parts.losses:  # Completions are measured only; nothing is trained.
     del metrics["advantages/std"]
     metrics["tokens/trained"] = jnp.float32(0)
   if parts.proxy is not None:
@@ -495,9 +493,10 @@ def _with_replayed(
   *,
   parts: Phase,
 ) -> tuple[TrainState, dynamic_sampling.Groups, Metrics]:
-  """Groups of which dead ones are replaced, and what is said of them.
+  """Replaces dead groups by replayed groups.
 
-  Numbers of a batch are then not those of what was drawn, as with rounds.
+  The metrics of the batch then differ from the metrics of the rollouts, as in
+  dynamic sampling with several rounds; both are returned.
   """
   assert parts.kept is not None
   assert parts.kept.replay is not None
@@ -520,7 +519,7 @@ def drawn_stage(
   *,
   parts: Phase,
 ) -> Rollouts:
-  """What the policy writes for a step, with its wrong rows corrected.
+  """Samples the completions of a step and corrects wrong rows.
 
   Args:
     state, prompts, ahead, parts: As in `sample_stage`.
@@ -550,7 +549,7 @@ def judged_stage(
   *,
   parts: Phase,
 ) -> dynamic_sampling.Groups:
-  """The verdict on what was drawn for a step; see `draw_stage`."""
+  """Scores the rollouts of a step; see `draw_stage`."""
   scored = _scored(state, prompts, drawn.rollout, said, parts)
   baseline = None
   if drawn.greedy is not None:
@@ -561,7 +560,7 @@ def judged_stage(
 def _scored(
   state: TrainState, prompts: Prompts, rollout: Rollout, said: Any, parts: Phase
 ) -> Scored:
-  """What verifiers in the graph say of a rollout, in the step of the state."""
+  """Scores a rollout in the graph, at the state's step of the phase."""
   assert parts.judge is not None
   with jax.named_scope("verifier"):
     return parts.judge.score(
@@ -572,13 +571,13 @@ def _scored(
 def draw_stage(
   state: TrainState, prompts: Prompts, said: Any = None, *, parts: Phase
 ) -> dynamic_sampling.Groups:
-  """Completions of the prompts, and the verdict on them.
+  """Samples and scores completions of the prompts.
 
   Args:
-    state: Before a step.
-    prompts: Those of a round.
-    said: What verifiers on the host say, where shapes alone are asked for;
-      None: none is asked.
+    state: State before a step.
+    prompts: Prompts of a round.
+    said: Scores of verifiers on the host, if only shapes are computed; None
+      without such verifiers.
     parts: Functions of the phase.
   """
   drawn = drawn_stage(state, prompts, 0, said, parts=parts)
@@ -588,7 +587,7 @@ def draw_stage(
 def stale_step(
   state: TrainState, prompts: Prompts, drawn: Rollouts, *, parts: Phase
 ) -> tuple[TrainState, Metrics, StepRows]:
-  """Scores what was drawn ahead, and updates; jit with `donate_argnums=0`."""
+  """Scores rollouts drawn ahead, and updates; jit with `donate_argnums=0`."""
   groups = judged_stage(state, prompts, drawn, parts=parts)
   return learn_stage(
     state,
@@ -644,7 +643,7 @@ def _partial_step(
   partial: partial_lib.Partial,
   parts: Phase,
 ) -> tuple[TrainState, Metrics, StepRows]:
-  """A step in which rows get a few tokens more; see `partial.py`."""
+  """Runs a step that extends rows by a few tokens; see `partial.py`."""
   with jax.named_scope("rollout"):
     found = partial.advance(state, prompts)
   rollout = found[1]
@@ -663,13 +662,13 @@ def partial_step_of_host(
   *,
   parts: Phase,
 ) -> tuple[TrainState, Metrics, StepRows]:
-  """A step whose rows have got a few tokens more; jit with donated state.
+  """Runs a step whose rows the host has extended; jit with donated state.
 
   Args:
-    state, prompts: Before the step; of all places.
-    rollout, cut: As `host_resumed.pause` gives them.
-    scored: What the sessions have said; that of rows that wait is not read.
-    greedy: Of the greedy completion of each prompt, if needed.
+    state, prompts: State before the step; prompts of all places.
+    rollout, cut: Results of `host_turns.pause`.
+    scored: Scores of the sessions; those of waiting rows are not read.
+    greedy: Scores of the greedy completion of each prompt, if needed.
     parts: Functions of the phase.
   """
   assert parts.partial is not None
@@ -684,7 +683,7 @@ def _trained(
   greedy: Scored | None,
   parts: Phase,
 ) -> tuple[TrainState, Metrics, StepRows]:
-  """The update from those groups that have ended, as `Partial.settle` says."""
+  """Updates on the groups that have ended; see `Partial.settle`."""
   state, rollout, is_whole, drawn = found
   kept = parts.constrain_rows(state.kept)
   assert rollout.whole is not None
@@ -704,7 +703,7 @@ def _trained(
 def supervised_step(
   state: TrainState, batch: TrainBatch, *, parts: Phase
 ) -> tuple[TrainState, Metrics]:
-  """One update on given completions; jit with `donate_argnums=0`."""
+  """Updates once on completions from data; jit with `donate_argnums=0`."""
   batch = dataclasses.replace(batch, **parts.constrain_rows(row_arrays(batch)))
   _, update_key = step_keys(state)
   order_key, draw_key = jax.random.split(update_key)

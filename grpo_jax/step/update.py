@@ -1,6 +1,6 @@
-"""The update: exact gradients of every loss, and the steps of its optimizers.
+"""The update: exact gradients of every loss, and steps of the optimizers.
 
-A `Loss` says which members it trains. The update runs all losses of a phase
+A `Loss` names the models that it trains. The update runs all losses of a phase
 over each minibatch, one after another, a micro-batch at a time.
 """
 
@@ -36,60 +36,60 @@ from grpo_jax.types import (
 
 
 class Loss(Protocol):
-  """What trains some of the members."""
+  """A loss of the trained parameters of one or more models."""
 
   @property
   def trains(self) -> tuple[str, ...]:
-    """Names of the members whose trained leaves it is differentiated in.
+    """Names of the models whose trained leaves have gradients.
 
-    The rows are run through the first of them.
+    The first of them runs over the rows.
     """
 
   @property
   def prefix(self) -> str:
-    """What the names of its metrics begin with."""
+    """The beginning of its metrics' names."""
 
   @property
   def scope(self) -> str:
-    """Its name in profiles and reports."""
+    """The loss's name in profiles and reports."""
 
   @property
   def num_updates(self) -> int:
-    """K, its gradient steps on each minibatch; with 0 none is taken."""
+    """K, the gradient steps on each minibatch; may be 0."""
 
   @property
   def enters_trunk(self) -> bool:
-    """Whether it has a gradient with respect to the trunk."""
+    """True if the loss has a gradient with respect to the trunk."""
 
   def view(self, params: Params) -> models.ModelView:
-    """What the rows are run through, from the parameters of all members."""
+    """The model that runs over the rows, from the parameters of all models."""
 
   def value(
     self, params: Params, batch: TrainBatch, is_first: jax.Array | bool
   ) -> Callable[[Params, PyTree, TrainBatch], tuple[jax.Array, Any]]:
-    """The loss of a micro-batch, given the minibatch that it is a part of.
+    """The loss function of the micro-batches of a minibatch.
 
     Args:
-      params: Parameters of all members before the gradient step.
-      batch: The rows of the step, over which denominators are summed.
+      params: Parameters of all models before the gradient step.
+      batch: The minibatch, over which denominators are summed.
       is_first: True in the first gradient step of a batch.
 
     Returns:
-      (parameters of all members, prefix, micro-batch) -> its part of the loss,
-      and (terms, metrics, maxima).
+      (parameters of all models, prefix, micro-batch) -> the micro-batch's part
+      of the loss, and (terms, metrics, maxima).
     """
 
   def metrics(self, total: passes.Total) -> Metrics:
-    """Numbers that a gradient step logs."""
+    """The metrics of a gradient step."""
 
 
 def _whole(params: Params, name: str, trained: PyTree) -> Params:
-  """`params` with the trained leaves of a member replaced."""
+  """Replaces the trained leaves of one model in `params`."""
   return {**params, name: {**params[name], "trained": trained}}
 
 
 def _joined(params: Params, trained: Mapping[str, PyTree]) -> Params:
-  """`params` with the trained leaves of several members replaced."""
+  """Replaces the trained leaves of several models in `params`."""
   for name, leaves in trained.items():
     params = _whole(params, name, leaves)
   return params
@@ -97,16 +97,16 @@ def _joined(params: Params, trained: Mapping[str, PyTree]) -> Params:
 
 @dataclasses.dataclass(frozen=True)
 class PolicyLoss:
-  """The objective of an algorithm; see `Loss`.
+  """The loss of the policy under an algorithm; see `Loss`.
 
   Attributes:
-    policy: The model.
+    policy: The policy's model.
     algorithm, config: The objective.
-    plan: How rows become micro-batches.
-    reference: (parameters of all members, rows) -> the head that makes logits
-      of `ref_h`, for a KL over the whole vocabulary.
-    is_rounded: Whether rows were drawn by rounded kernels; the KL of what drew
-      them to the policy is then measured.
+    plan: Division of rows into micro-batches.
+    reference: (parameters of all models, rows) -> the head that computes logits
+      from `ref_h`, for a KL over the whole vocabulary.
+    is_rounded: True if the sampler ran with rounded kernels; then the KL from
+      the sampler to the policy is measured.
   """
 
   policy: Policy
@@ -128,12 +128,12 @@ class PolicyLoss:
   def outputs(
     self, params: Params, batch: TrainBatch, prefix: PyTree = None
   ) -> PolicyOutputs:
-    """What the loss reads of the policy with these parameters.
+    """The outputs of the policy with these parameters.
 
     Args:
-      params: Parameters of all members, by name.
+      params: Parameters of all models, by name.
       batch: The rows.
-      prefix: What rows read of shared prompts; see `Policy`.
+      prefix: Prefixes of shared prompts; see `Policy`.
     """
     required = options.needs(self.algorithm, self.config)
     view = self.view(params)
@@ -167,7 +167,7 @@ class PolicyLoss:
     )
 
   def value(self, params, batch, is_first):
-    """The terms of the objective, each over its own denominator."""
+    """The sum of the objective's terms, each over its own denominator."""
     del params
     algorithm, config = self.algorithm, self.config
     weights = objective.term_weights(algorithm, config, batch)
@@ -204,7 +204,7 @@ class PolicyLoss:
     return {"sampler_gap/kl": kl}
 
   def metrics(self, total):
-    """The loss and its terms, and what the objective measures."""
+    """The loss, its terms, and the metrics of the objective."""
     metrics = {f"loss/{name}": term for name, term in total.terms.items()}
     loss: Any = sum(total.terms.values())
     metrics["loss"] = loss
@@ -219,12 +219,12 @@ class PolicyLoss:
 
 @dataclasses.dataclass(frozen=True)
 class CriticLoss:
-  """A loss of the numbers that a critic gives to tokens; see `Loss`.
+  """The loss of a critic's values of tokens; see `Loss`.
 
   Attributes:
-    critic: The model.
+    critic: The critic's model.
     algorithm, config: The objective.
-    member: Its name among the members.
+    member: The critic's name among the models.
   """
 
   critic: Critic
@@ -242,7 +242,7 @@ class CriticLoss:
 
   @property
   def enters_trunk(self) -> bool:
-    """A shared trunk is the policy's, and no gradient enters it."""
+    """False if the trunk is shared: it is the policy's, without gradient."""
     return not self.critic.is_shared
 
   def view(self, params: Params) -> models.ModelView:
@@ -250,7 +250,7 @@ class CriticLoss:
     return models.critic_view(self.critic, self.member, params)
 
   def value(self, params, batch, is_first):
-    """The mean over the rows that the algorithm trains its critic on."""
+    """The mean loss over the rows on which the algorithm trains its critic."""
     del params, is_first
     weight = objective.critic_weight(self.algorithm, batch)
 
@@ -269,7 +269,7 @@ class CriticLoss:
     return value
 
   def metrics(self, total):
-    """The loss, and what the algorithm says of the critic."""
+    """The loss, and the algorithm's metrics of the critic."""
     return {f"{self.prefix}loss": total.terms["value"]} | {
       f"{self.prefix}{name}": values_lib.mean(value)
       for name, value in total.metrics.items()
@@ -278,15 +278,15 @@ class CriticLoss:
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-  """What the gradient steps of a phase need.
+  """The fixed inputs of a phase's gradient steps.
 
   Attributes:
     plan: Epochs, minibatches, micro-batches.
     members: Models of the phase, by name.
-    losses: What trains them, in this order for each minibatch.
+    losses: Losses, in the order in which each minibatch runs them.
     couples_group: See `Algorithm`.
     constrain_rows: Keeps row-indexed arrays sharded over the mesh.
-    constrain_trained: Keeps {member: its trained leaves} so.
+    constrain_trained: Keeps {model: its trained leaves} sharded over the mesh.
   """
 
   plan: UpdatePlan
@@ -304,21 +304,18 @@ def gradient(
   batch: TrainBatch,
   is_first: jax.Array | bool = True,
 ) -> tuple[dict[str, PyTree], Metrics]:
-  """Exact gradient of a loss over `batch`, a micro-batch at a time.
+  """The exact gradient of a loss over `batch`, a micro-batch at a time.
 
   Denominators are summed over all rows first; each micro-batch then adds
   coefficient · total / denominator. The result depends on the split by
   round-off only.
 
   Args:
-    update: What the gradient steps of the phase need.
-    loss: One of its losses.
-    params: Parameters of all members, by name.
-    batch: The rows of one gradient step, prepared.
-    is_first: See `Loss.value`.
-
-  Returns:
-    The gradients by member, and the metrics of the loss.
+    update: Inputs of the phase's gradient steps.
+  loss: One of its losses.
+  params: Parameters of all models, by name.
+  batch: The rows of one gradient step, prepared.
+  is_first: See `Loss.value`.
   """
   value = loss.value(params, batch, is_first)
   with jax.named_scope(loss.scope):
@@ -338,10 +335,10 @@ def gradient(
 
 
 def chosen(trains: jax.Array | None, new: PyTree, old: PyTree) -> PyTree:
-  """The new arrays where a step trains, or None is said of that; else the old.
+  """The new arrays if `trains` is True or None, else the old arrays.
 
-  Counts of steps, which are whole numbers, go on: the learning rate is that of
-  the step of the phase.
+  Counts of steps, the integer scalars, advance in any case: the learning rate
+  follows the step of the phase.
   """
   if trains is None:
     return new
@@ -363,10 +360,10 @@ def _steps(
   is_first: jax.Array | bool,
   trains: jax.Array | None,
 ) -> tuple[Params, dict[str, PyTree], Metrics]:
-  """K gradient steps of one loss, and what they say on average.
+  """Takes the K gradient steps of one loss.
 
   Returns:
-    Parameters, states of the optimizers, metrics.
+    Parameters, optimizer states, and metrics averaged over the steps.
   """
 
   def one(carry, _):
@@ -414,7 +411,7 @@ def _steps(
 def _minibatches(
   plan: UpdatePlan, num_rows: int, key: jax.Array
 ) -> jax.Array:  # [updates, rows] int32
-  """The rows of each gradient step; none are named where all rows are one."""
+  """The rows of each gradient step; no columns if a minibatch is the batch."""
   if plan.num_minibatches == 1:
     return jnp.zeros((plan.num_updates, 0), jnp.int32)
   orders = [
@@ -434,18 +431,18 @@ def run(
   key: jax.Array,
   trains: jax.Array | None = None,
 ) -> tuple[TrainState, Metrics]:
-  """All gradient steps on one batch: epochs × minibatches × micro-batches.
+  """Updates on one batch: epochs × minibatches × micro-batches.
 
   Args:
-    update: What the gradient steps of the phase need.
-    state: Before the update.
+    update: Inputs of the phase's gradient steps.
+    state: State before the update.
     batch: B rows, prepared.
-    key: Orders the groups into minibatches (unused with one minibatch).
-    trains: Whether parameters and moments move, [] bool; None: they do.
+    key: Random key that orders groups into minibatches (unused with one).
+    trains: True if parameters and moments change, [] bool; None: they change.
 
   Returns:
-    The state one step on, and metrics averaged over the gradient steps
-    (maxima: the largest); those over tokens are NaN where none is trained.
+    The state one step later, and metrics averaged over the gradient steps
+    (maxima: the largest). Metrics over tokens are NaN if no token is trained.
   """
   plan = update.plan
   names = [name for loss in update.losses for name in loss.trains]
@@ -519,7 +516,7 @@ def run(
 
 
 def _average(member: Model, state, params: PyTree) -> PyTree:
-  """The moving average of the trained leaves after a step, if one is kept."""
+  """The moving average of the trained leaves after a step, or None."""
   if member.ema_decay is None:
     return state.average
   return optax.incremental_update(
