@@ -1,55 +1,54 @@
-"""Dynamic sampling that draws until a batch is full of live groups.
+"""Dynamic sampling and replay: batches of live groups of completions.
 
-A round is a batch of prompts, sampled and scored. What stays of it are its live
-groups, those whose rewards are not all equal, until there are as many as a
-round has prompts. Draws are those of the prompts wherever they stand, so a
-group that stays has the tokens that it would have in one large batch.
+A group is live if its rewards are not all equal; a dead group trains nothing.
+Two mechanisms fill a batch with live groups, and both let groups wait in the
+state for a later step. Waiting groups keep all records of their draw: their
+tokens have the version and the log-probs of the policy that wrote them, so the
+corrections of an update and `staleness/mean` reflect their age.
 
-What a step does whose rounds end with too few live groups is `when_short`:
+Dynamic sampling draws rounds until a batch is full of live groups. A round is a
+batch of prompts, sampled and scored. The live groups of each round stay, until
+there are as many as a round has prompts. The random keys belong to the prompts
+and not to their places, so a group has the tokens that it would have in one
+large batch.
 
-    "fewer"      trains on those there are (the other groups are masked)
+`when_short` decides what a step does if its rounds end with too few live
+groups:
+
+    "fewer"      trains on the live groups (the other groups are masked)
     "error"      trains nothing, and the run ends (verl)
-    "duplicate"  if more than half of the groups live, repeats them in their
-                 order until the batch is full; if not, trains nothing (GLM-5)
+    "duplicate"  if more than half of the groups are live, repeats them in
+                 their order until the batch is full; if not, trains nothing
+                 (GLM-5)
 
-Live groups beyond a batch are dropped, or are recycled: they wait in the state,
-and the rounds of the next step begin with them. There are fewer of them than a
-batch has, and they come first, so none waits for longer than one step. What a
-step has drawn that trains nothing is no surplus, and is gone.
+Live groups beyond a batch, the surplus, are dropped or recycled. Recycled
+groups wait in the state, and the rounds of the next step begin with them. They
+are fewer than a batch and come first, so none waits for longer than one step.
+Rollouts of a step that trains nothing are not a surplus; they are dropped.
 
 Source: Yu et al., "DAPO: An Open-Source LLM Reinforcement Learning System at
 Scale", arXiv:2503.14476, Section 3.2. GLM-5 Team, "GLM-5: from Vibe Coding to
 Agentic Engineering", arXiv:2602.15763, for "duplicate".
 
-Groups with a high spread of rewards, replayed in the place of dead ones.
-
-A group whose rewards are all equal trains nothing. Its place in the batch is
-given to a group of an earlier step, which a buffer has kept for that:
+Replay puts live groups of earlier steps in the place of dead groups. A buffer
+keeps groups with a high spread of rewards:
 
     score = Σ_g |A_g| · s,   s the deviation of the rewards of the group
 
-The buffer keeps the K groups with the highest scores that there were. First the
-live groups of the step come into it, then one is drawn for each dead group,
-with a probability in proportion to its score: different ones, or, if the buffer
-has fewer than there are dead ones, with replacement. While it is empty, dead
-groups stay.
+The buffer keeps the K groups with the highest scores so far. In each step the
+live groups enter the buffer first. Then a group is drawn for each dead group,
+with probability in proportion to its score. The drawn groups are different, or,
+if the buffer has fewer groups than there are dead ones, drawn with replacement.
+While the buffer is empty, dead groups stay.
 
-Source: TRL, `GRPOWithReplayBufferTrainer` (experimental). Deviations: the
-advantage of a replayed group is computed anew from its rewards, with all that
-shapes them; its ratio is taken against the policy at the start of the update,
-and its importance weights against the policy that has drawn it, where TRL takes
-the current policy for both unless its steps are misaligned; all live groups of
-a step come into the buffer, where TRL 1.13 looked at the first one alone; a
-group that was not scored is dead; of equal scores the older one stays.
-
-Groups of completions that wait in the state for a later step.
-
-Two things wait: the surplus of dynamic sampling, with which the next step
-begins (`dynamic_sampling.py`), and groups that are replayed in the place of
-dead ones (`dynamic_sampling.py`). Both keep all that was recorded while they
-were drawn: their tokens have the version and the log-probs of the policy that
-wrote them, so the corrections of an update and `staleness/mean` see how old
-they are.
+Source: TRL, `GRPOWithReplayBufferTrainer` (experimental). Deviations:
+- The advantage of a replayed group is computed anew from its rewards, with all
+  shaping. Its ratio is taken against the policy at the start of the update, and
+  its importance weights against the policy that has drawn it; TRL takes the
+  current policy for both unless its steps are misaligned.
+- All live groups of a step enter the buffer; in TRL 1.13 only the first did.
+- A group that was not scored is dead.
+- Of equal scores the older group stays.
 """
 
 from __future__ import annotations
@@ -72,10 +71,10 @@ class Groups:
   """P prompts with G scored completions of each, in the sampler's order.
 
   Attributes:
-    prompts: What was asked.
+    prompts: P prompts.
     rollout: Rows b = p · G + g.
-    scored: What the verifiers said of them.
-    greedy: The same of the greedy completion of each prompt, if needed.
+    scored: Scores of the rows.
+    greedy: Scores of the greedy completion of each prompt, if needed.
   """
 
   prompts: Prompts
@@ -87,18 +86,18 @@ class Groups:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Collected:
-  """What the rounds so far have left.
+  """The groups collected by the rounds so far, with counts over all rounds.
 
   Attributes:
-    groups: The first P live groups, in the order in which they were drawn; as
-      long as there are fewer, dead ones of the last round after them.
-    surplus: P groups, of which the live ones come first: those beyond the
-      batch, in their order. None where these are dropped.
-    num_recycled: Live groups that the step has begun with.
-    num_rounds: Rounds drawn.
-    full: P groups are live.
-    counts: Sums over all that was drawn, kept or not: "live" groups, "valid"
-      and "correct" rows, their "reward", "tokens".
+    groups: The first P live groups, in the order in which they were drawn. If
+      there are fewer, dead groups of the last round follow.
+    surplus: P groups, the live groups beyond the batch first, in their order.
+      None if the surplus is dropped.
+    num_recycled: Number of live groups with which the step began.
+    num_rounds: Number of rounds drawn.
+    full: True if P groups are live.
+    counts: Sums over all rollouts, kept or not: "live" groups, "valid" and
+      "correct" rows, their "reward", "tokens".
   """
 
   groups: Groups
@@ -110,7 +109,7 @@ class Collected:
 
 
 def live_groups(groups: Groups, min_std: float = 0.0) -> jax.Array:  # [P] bool
-  """Which groups dynamic sampling trains on; see `baselines.live_groups`."""
+  """True for groups with unequal rewards; see `baselines.live_groups`."""
   rollout, scored = groups.rollout, groups.scored
   return baselines.live_groups(
     scored.rewards, scored.valid, rollout.group_id, rollout.num_groups, min_std
@@ -120,11 +119,11 @@ def live_groups(groups: Groups, min_std: float = 0.0) -> jax.Array:  # [P] bool
 def merge(
   kept: Groups, new: Groups, min_std: float = 0.0
 ) -> tuple[Groups, Groups]:
-  """The first P live groups of `kept`, then of `new`; and P that are left over.
+  """Merges groups: the first P live ones of `kept`, then `new`, and the rest.
 
-  If fewer live, dead groups of `new` come after them: its P groups are always
-  enough, so no dead one of `kept` stays. Of those that are left over the live
-  ones come first. Both are numbered anew.
+  If fewer than P are live, dead groups of `new` follow. The P groups of `new`
+  are always enough, so dead groups of `kept` do not stay. Of the rest, P
+  groups, the live groups come first. Both results are numbered anew.
   """
   num_groups = len(new.prompts.ids)
   rank = jnp.concatenate(
@@ -142,7 +141,7 @@ def merge(
 
 
 def joined(one: Groups, other: Groups) -> Groups:
-  """The groups of two, with the numbers of rows that each had."""
+  """Returns the groups of both; row numbers are not shifted."""
   # The weights of components are scalars, the same in each round.
   return jax.tree.map(
     lambda x, y: jnp.concatenate([x, y]) if y.ndim else y, one, other
@@ -154,12 +153,12 @@ def taken(
   order: jax.Array,  # [P] int
   like: Groups,
 ) -> Groups:
-  """The groups at these places, numbered as those of `like`."""
+  """Returns the groups at these places, numbered as the groups of `like`."""
 
   def one(x, of_like):  # x [K, ...] or [K · G, ...] of K groups.
     if not x.ndim:
       return x
-    rows = len(of_like) // len(order)  # Of each group.
+    rows = len(of_like) // len(order)  # Rows of each group.
     by_group = x.reshape(-1, rows, *x.shape[1:])
     return by_group[order].reshape(of_like.shape)
 
@@ -175,14 +174,14 @@ def taken(
 def settle(
   collected: Collected, when_short: str = "fewer"
 ) -> tuple[Groups, jax.Array | None]:
-  """What a step trains on.
+  """Chooses the groups that a step trains on.
 
   Args:
     collected: What its rounds have left.
     when_short: "fewer", "error" or "duplicate". Static.
 
   Returns:
-    P groups, and whether the step trains at all; None: it always does.
+    P groups, and True if the step trains at all; None: it always trains.
   """
   groups = collected.groups
   if when_short == "fewer":
@@ -191,20 +190,20 @@ def settle(
     return groups, collected.full
   size = len(groups.prompts.ids)  # P
   place = jnp.arange(size)
-  num_live = size - _missing(collected)  # These come first.
+  num_live = size - _missing(collected)  # Live groups come first.
   trains = 2 * num_live > size
-  # If all groups live, each stays where it is.
+  # If all groups are live, each stays where it is.
   order = jnp.where(trains, place % jnp.maximum(num_live, 1), place)
   return taken(groups, order, groups), trains
 
 
 def _missing(collected: Collected) -> jax.Array:  # [] int32
-  """Live groups that a batch is short of."""
+  """Number of live groups that the batch lacks."""
   return jnp.maximum(-_beyond(collected), 0)
 
 
 def _beyond(collected: Collected) -> jax.Array:  # [] int32
-  """Live groups beyond a batch; negative where there are not enough."""
+  """Number of live groups beyond a batch; negative if there are too few."""
   live = collected.counts["live"].astype(jnp.int32) + collected.num_recycled
   return live - len(collected.groups.prompts.ids)
 
@@ -215,14 +214,14 @@ def add(
   min_std: float = 0.0,
   recycled: Groups | None = None,
 ) -> Collected:
-  """Adds a round to what others have left.
+  """Adds a round to the collected groups.
 
   Args:
-    collected: None before the first round.
+    collected: Groups of the rounds before; None before the first round.
     new: The round.
     min_std: As in `live_groups`.
-    recycled: The surplus that the step begins with, if it is the first round;
-      None: no surplus is kept.
+    recycled: For the first round, the surplus with which the step begins; None
+      if a surplus is not kept.
   """
   scored, valid = new.scored, new.scored.valid
   of_round = {
@@ -234,7 +233,7 @@ def add(
   }
   counts = {name: x.sum().astype(jnp.float32) for name, x in of_round.items()}
   if collected is None:
-    # Groups of nothing are dead, and no dead one of the past is kept.
+    # Groups of zeros are dead, and dead groups of the past are not kept.
     collected = Collected(
       groups=_zeros(new),
       surplus=None,
@@ -258,7 +257,7 @@ def add(
 
 
 def _begun(collected: Collected, recycled: Groups, min_std: float) -> Collected:
-  """No round yet, and the live groups of an earlier step's surplus."""
+  """The state before the first round, with an earlier step's surplus."""
   count = live_groups(recycled, min_std).sum(dtype=jnp.int32)
   return dataclasses.replace(
     collected, groups=recycled, surplus=recycled, num_recycled=count
@@ -266,7 +265,7 @@ def _begun(collected: Collected, recycled: Groups, min_std: float) -> Collected:
 
 
 def nothing(like: Groups) -> Groups:
-  """Groups of these shapes, all of which are dead."""
+  """Returns dead groups of these shapes."""
   return _zeros(like)
 
 
@@ -282,19 +281,19 @@ def collect(
   min_std: float = 0.0,
   recycled: Groups | None = None,
 ) -> Collected:
-  """Draws rounds until the groups are full, in one loop of the program.
+  """Draws rounds until P groups are live, in one loop of the program.
 
   Args:
     draw: Samples and scores a round; compiled once.
     prompts: R · P prompts, in the order in which they are drawn.
     max_rounds: R. Static.
-    constrain_rows: As in `Parts`.
+    constrain_rows: As in `Phase`.
     min_std: As in `live_groups`.
-    recycled: The surplus of an earlier step, which is fewer than P groups: one
-      round is always drawn. None: no surplus is kept.
+    recycled: The surplus of an earlier step; it has fewer than P live groups,
+      so at least one round is drawn. None if a surplus is not kept.
 
   Returns:
-    P groups; fewer of them live than P if all rounds did not have as many.
+    P groups; fewer than P are live if the rounds had fewer live groups.
   """
   size = len(prompts.ids) // max_rounds  # P
 
@@ -316,18 +315,18 @@ def collect(
 
 
 def metrics(collected: Collected) -> Metrics:
-  """What is said of all that was drawn, beside what the step trains on.
+  """Metrics of all rollouts of a step, beside those of its batch.
 
   Returns:
-    `drawn/rounds`, `drawn/groups`, the share `drawn/live` of these that were
-    live, `drawn/missing`, the live groups that a batch is short of,
-    `drawn/surplus`, those beyond it, and `drawn/reward` and `drawn/accuracy`
-    over all rows drawn, which the choice of groups does not bias as it does
-    `reward/mean` and `accuracy`; NaN where none of them was scored.
-    `tokens/generated` and `completions/generated` count the dropped groups too,
-    in the place of the numbers that the batch gives. Where a surplus is kept,
-    `drawn/recycled` are the groups of the batch that an earlier step has drawn,
-    and all others are of what this step has.
+    `drawn/rounds`, `drawn/groups` and the share `drawn/live` of these that are
+    live. `drawn/missing`, the live groups that the batch lacks, and
+    `drawn/surplus`, the live groups beyond it. `drawn/reward` and
+    `drawn/accuracy` over all rows drawn: unlike `reward/mean` and `accuracy`,
+    they are not biased by the choice of groups; NaN if no row was scored.
+    `tokens/generated` and `completions/generated` also count the dropped
+    groups, and replace the numbers of the batch. If a surplus is kept,
+    `drawn/recycled` counts the groups of the batch that an earlier step has
+    drawn; all other metrics are about the draws of this step.
   """
   counts = collected.counts
   rounds = collected.num_rounds.astype(jnp.float32)
@@ -351,12 +350,12 @@ def metrics(collected: Collected) -> Metrics:
 
 
 class ReplayMix(NamedTuple):
-  """A batch of which some groups are replayed.
+  """A batch with replayed groups.
 
   Attributes:
-    groups: What is trained on.
+    groups: Groups that the step trains on.
     state: The buffer after the step.
-    metrics: What there is to say.
+    metrics: Metrics of the replay.
   """
 
   groups: Groups
@@ -370,13 +369,13 @@ def scores(
   min_std: float = 0.0,
   eps: float = 1e-6,
 ) -> jax.Array:  # [P] float32
-  """Σ |A| · s of each group; 0 of a dead one.
+  """Scores of groups for replay: Σ |A| · s; 0 for a dead group.
 
   Args:
     groups: P groups.
     scale: A is the reward minus the mean of the group, divided by the deviation
       of the "group" or of the "batch", or "none".
-    min_std: As in `rounds.live_groups`.
+    min_std: As in `live_groups`.
     eps: Added to that deviation.
   """
   rewards, valid = groups.scored.rewards, groups.scored.valid
@@ -397,30 +396,33 @@ def scores(
 def choose(
   key: jax.Array, score: jax.Array, count: jax.Array, most: int
 ) -> jax.Array:  # [most] int32
-  """Places of a buffer, as likely as their scores, of which `count` are meant.
+  """Draws places of a buffer with probabilities in proportion to their scores.
 
   Args:
-    key: For the draw.
-    score: Of each place [K]; 0 of an empty one.
-    count: How many are asked for. As long as there are as many groups, they are
-      different.
+    key: Random key.
+    score: Score of each place [K]; 0 for an empty place.
+    count: Number of places that the caller needs. They are different if the
+      buffer has at least `count` groups.
     most: Upper bound of `count`. Static.
+
+  Returns:
+    Places, of which the first `count` are meant.
   """
   once_key, again_key = jax.random.split(key)
-  logits = jnp.log(score)  # −inf of an empty place.
+  logits = jnp.log(score)  # −inf for an empty place.
   noise = jax.random.gumbel(once_key, score.shape)
   once = jnp.argsort(-(logits + noise), stable=True)
-  once = jnp.resize(once, (most,))  # Beyond K nobody reads it.
+  once = jnp.resize(once, (most,))  # Entries beyond K are not read.
   again = jax.random.categorical(again_key, logits, shape=(most,))
   return jnp.where(count <= (score > 0).sum(), once, again).astype(jnp.int32)
 
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-  """What a phase keeps for its dead groups.
+  """The replay buffer of a phase.
 
   Attributes:
-    size: K, groups that are kept.
+    size: K, the most groups in the buffer.
     scale, eps, min_std: As in `scores`.
   """
 
@@ -430,14 +432,14 @@ class Replay:
   min_std: Any = 0.0
 
   def init(self, drawn: Groups) -> PyTree:
-    """An empty buffer.
+    """Returns an empty buffer.
 
     Args:
       drawn: A round, or its shapes.
 
     Returns:
-      `groups`, K of them; `score` of each, 0 in an empty place; and `step`, at
-      which it came.
+      `groups`, K of them; `score` of each, 0 in an empty place; and `step`, the
+      step in which each came.
     """
     num_groups = len(drawn.prompts.ids)
 
@@ -460,20 +462,20 @@ class Replay:
     key: jax.Array,
     step: jax.Array,
   ) -> ReplayMix:
-    """Keeps live groups, and puts kept ones in the place of dead ones.
+    """Stores live groups, and replaces dead groups by stored ones.
 
     Args:
       state: See `init`.
       fresh: P groups.
-      key: For the choice.
-      step: Of the run.
+      key: Random key of the choice.
+      step: Step of the run.
     """
     num_groups = len(fresh.prompts.ids)
     live = live_groups(fresh, self.min_std)  # [P]
     state = self._with(state, fresh, step)
     score = state["score"]
     chosen = choose(key, score, (~live).sum(), num_groups)
-    # The first dead group has the first of them, and so on.
+    # The first dead group gets the first chosen group, and so on.
     own = chosen[jnp.maximum(jnp.cumsum(~live) - 1, 0)]  # [P]
     replayed = ~live & (score > 0).any()
     place = jnp.arange(num_groups, dtype=jnp.int32)
@@ -494,7 +496,7 @@ class Replay:
     )
 
   def _with(self, state: PyTree, fresh: Groups, step: jax.Array) -> PyTree:
-    """The K groups with the highest scores of the buffer and of a step."""
+    """The K groups with the highest scores, of the buffer and of a step."""
     score = jnp.concatenate(
       [state["score"], scores(fresh, self.scale, self.min_std, self.eps)]
     )
@@ -512,14 +514,14 @@ class Replay:
 
 @dataclasses.dataclass(frozen=True)
 class Buffers:
-  """What a phase keeps of the groups that it draws.
+  """The groups that a phase keeps for later steps.
 
   Attributes:
     prompts: Shapes of the prompts of a round.
-    said: Shapes of what verifiers on the host say of a round; None: none is
-      asked.
-    recycles: Whether the surplus of a step is kept.
-    replay: Which groups are replayed; None: none are.
+    said: Shapes of the scores of verifiers on the host for a round; None
+      without such verifiers.
+    recycles: True if the surplus of a step is kept.
+    replay: The replay buffer; None: groups are not replayed.
   """
 
   prompts: Prompts
@@ -528,7 +530,7 @@ class Buffers:
   replay: Replay | None = None
 
   def enter(self, drawn: Groups) -> dict[str, PyTree]:
-    """The state at the start of a phase: nothing waits.
+    """The state at the start of a phase: no groups wait.
 
     Args:
       drawn: A round, or its shapes.
@@ -542,16 +544,16 @@ class Buffers:
 
 
 def surplus(state: PyTree) -> Groups | None:
-  """The groups that the rounds of a step begin with.
+  """The surplus with which the rounds of a step begin, or None.
 
   Args:
-    state: `TrainState.kept`; None where a phase keeps nothing.
+    state: `TrainState.kept`; None if the phase does not keep groups.
   """
   return None if state is None else state.get("surplus")
 
 
 def with_surplus(state: PyTree, collected: Collected) -> PyTree:
-  """`TrainState.kept` with what the rounds of a step have left over."""
+  """`TrainState.kept` with the surplus of the rounds of a step."""
   if collected.surplus is None:
     return state
   return state | {"surplus": collected.surplus}

@@ -27,13 +27,13 @@ def rollout_metrics(
 
   Returns:
     Scalars, float32. Rewards, and each component over the rows to which it
-  applies, with its correlation with the reward in the direction of its
-  weight. `accuracy`. Lengths in tokens of the policy, also of right and wrong
-  answers. Entropy in nats per token. Shares of truncated rows and of dead
-  groups (all right, all wrong). Distinct completions per group, or contexts
-  per rollout if contexts are compacted. The composition of mixed inputs.
-  Counts of tokens and of unscored rows. A mean without rows (the length of
-  wrong answers if all are right, the reward if no row was scored) is NaN.
+    applies, with its correlation with the reward in the direction of its
+    weight. `accuracy`. Lengths in tokens of the policy, also of right and wrong
+    answers. Entropy in nats per token. Shares of truncated rows and of dead
+    groups (all right, all wrong). Distinct completions per group, or contexts
+    per rollout if contexts are compacted. The composition of mixed inputs.
+    Counts of tokens and of unscored rows. A mean without rows (the length of
+    wrong answers if all are right, the reward if no row was scored) is NaN.
   """
   rows = rollout.is_last  # One row of each rollout.
   valid = scored.valid & rows

@@ -1,11 +1,11 @@
-"""How the rows of a gradient step become micro-batches of about equal cost.
+"""Division of the rows of a gradient step into micro-batches of similar cost.
 
-Rows of about the same number of trained tokens go together, the longest first.
-A micro-batch is as long as its longest row needs, of a few lengths that are
-compiled, and has the more rows the shorter it is. Rows without any trained
-token (dead groups of dynamic sampling, completions that were filtered out) are
-not run. If there is only one length, rows keep their order and all are run.
-Each device has rows of its own, and its part in every micro-batch.
+Rows with a similar number of trained tokens go together, the longest first. A
+micro-batch has the smallest of a few compiled lengths that fits its longest
+row; the shorter it is, the more rows it has. Rows without trained tokens (dead
+groups of dynamic sampling, completions that were filtered out) are not run. If
+there is only one length, rows keep their order and all are run. Each device has
+rows of its own, and its part in every micro-batch.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from grpo_jax.types import (
 
 @dataclasses.dataclass(frozen=True)
 class UpdatePlan:
-  """How one batch of rows becomes gradient steps.
+  """The division of one batch of rows into gradient steps and micro-batches.
 
   Attributes:
     num_epochs: Passes over the batch.
     num_minibatches: Gradient steps per pass; must divide the rows.
     micro_batch_size: Rows of all T slots per forward/backward pass; must divide
       the rows of a minibatch. Changes time and memory, never the gradient.
-    temperature: Of the log-probs (the sampling temperature).
-    chunk_bytes: Of the logits that exist at a time, over all devices.
-    group_size: Adjacent rows of the same prompt, which stay together in
-      minibatches of whole groups, and share one pass over their prompt; 1
-      where each row goes its own way.
-    num_shards: Devices, each with adjacent rows of the batch, that have an
-      equal part in every micro-batch; its rows divide by their number.
-    group_parts: Devices that have a part each of the rows of a group, and run
-      the prompt for these; 1 where a device has whole groups of a minibatch.
+    temperature: Temperature of the log-probs (the sampling temperature).
+    chunk_bytes: Bytes of the logits that exist at a time, over all devices.
+    group_size: Adjacent rows of the same prompt. They stay together in
+      minibatches of whole groups, and share one forward pass of their prompt. 1
+      if rows are independent.
+    num_shards: Number of devices. Each has adjacent rows of the batch, and an
+      equal part in every micro-batch, whose rows their number divides.
+    group_parts: Number of devices over which the rows of a group are split;
+      each runs the prompt for its rows. 1 if a device has whole groups.
     lengths: Completion slots that micro-batches may have instead of all.
-    by_domain: Whether rows of one domain stand next to each other, among those
-      that need micro-batches of the same slots.
+    by_domain: True if rows of one domain are adjacent, among the rows that need
+      micro-batches of the same length.
   """
 
   num_epochs: int = 1
@@ -79,11 +79,11 @@ class UpdatePlan:
 
   @property
   def shares_prompts(self) -> bool:
-    """Whether several rows read one forward pass of their prompt."""
+    """True if several rows read one forward pass of their prompt."""
     return self.rows_of_prompt > 1
 
   def sizes(self, num_rows: int, num_slots: int) -> list[tuple[int, int]]:
-    """(slots, rows per device) of micro-batches, the longest first.
+    """Sizes (slots, rows per device) of micro-batches, the longest first.
 
     All have about the same number of tokens.
     """
@@ -98,13 +98,13 @@ class UpdatePlan:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Rows:
-  """The rows of a gradient step as devices take them, D devices.
+  """The rows of a gradient step in the order in which D devices run them.
 
   Attributes:
-    arrays: The row-indexed fields of a `TrainBatch`, each [D, N, ...], N rows
-      on each device and some without tokens at the end.
+    arrays: The row-indexed fields of a `TrainBatch`, each [D, N, ...]: N rows
+      on each device, the last ones padding without tokens.
     length: Slots up to the last trained token, of a row or of its group.
-    order: Where on its device each row stood; None if it still does.
+    order: Former place of each row on its device; None if rows did not move.
   """
 
   arrays: dict[str, jax.Array | None]
@@ -113,12 +113,12 @@ class Rows:
 
 
 def arrange(plan: UpdatePlan, batch: TrainBatch, couples_group: bool) -> Rows:
-  """The rows of a batch in the order in which they are run.
+  """Arranges the rows of a batch in the order in which they are run.
 
   Args:
     plan: The plan of the update.
     batch: B rows.
-    couples_group: Whether groups stay together, by their longest row.
+    couples_group: True if groups stay together, ordered by their longest row.
   """
   num_rows, num_slots = batch.mask.shape
   arrays = jax.tree.map(
@@ -133,9 +133,10 @@ def arrange(plan: UpdatePlan, batch: TrainBatch, couples_group: bool) -> Rows:
   if couples_group:
     groups = length.reshape(plan.num_shards, -1, plan.group_size)
     rank = jnp.repeat(groups.max(axis=-1), plan.group_size, axis=1)
-  # Stable: equally long groups stay whole.
+  # Stable, so that equally long groups stay whole.
   if plan.by_domain:
-    # By the micro-batches that they need; those without tokens are the last.
+    # By the length of the micro-batch that a row needs; rows without tokens
+    # come last.
     needed = sum(rank > slots for slots in (0, *(n for n, _ in sizes)))
     order = jnp.lexsort((arrays["domain"], -needed), axis=1)  # [D, N]
   else:
@@ -150,7 +151,7 @@ def arrange(plan: UpdatePlan, batch: TrainBatch, couples_group: bool) -> Rows:
 
 
 def restored(rows: Rows, x: jax.Array) -> jax.Array:  # [D, N, ...] -> [B, ...]
-  """What belongs to the rows, in the order of the batch."""
+  """Returns an array of the rows in the order of the batch."""
   if rows.order is not None:
     back = jnp.argsort(rows.order, axis=1)
     x = jax.vmap(lambda x, back: x[back])(x, back)
@@ -168,11 +169,11 @@ def sweep(
 
   Args:
     plan: The plan of the update.
-    batch: Of which `rows` are.
-    rows: From `arrange`.
-    function: (total, micro-batch, first) -> total, where the micro-batch has
-      the rows from `first` on of each device.
-    total: Before the first; may be None if there is only one micro-batch.
+    batch: The batch of `rows`.
+    rows: Result of `arrange`.
+    function: (total, micro-batch, first) -> total; the micro-batch has the rows
+      of each device from `first` on.
+    total: Total before the first; may be None for a single micro-batch.
 
   Returns:
     The last total.
@@ -220,24 +221,24 @@ def sweep(
 def own_prompts(
   plan: UpdatePlan, batch: TrainBatch
 ) -> tuple[TrainBatch, dict[str, PyTree]]:
-  """Rows that count the prompts of their device, and those prompts.
+  """Numbers the prompts of each device by themselves.
 
   Returns:
-    The batch, whose `prompt_index` is that of a prompt on its device; and the
-    fields of a `TrainBatch` about prompts, each [D, P / D, ...]. Where rows do
-    not share prompts, the batch as it was, and nothing.
+    The batch, whose `prompt_index` counts the prompts of the row's device; and
+    the prompt fields of a `TrainBatch`, each [D, P / D, ...]. If rows do not
+    share prompts, the batch unchanged, and {}.
   """
   if not plan.shares_prompts:
     return batch, {}
-  own = batch.prompt_index[:: plan.rows_of_prompt]  # [P], or of a minibatch.
-  # All rows are there, in the order of the prompts, so that these are where
-  # their rows are. The compiler does not see that in a lookup, and sends the
-  # prompts of the whole pod to every device.
+  own = batch.prompt_index[:: plan.rows_of_prompt]  # [P], or fewer.
+  # All rows are present, in the order of the prompts, so prompts are already on
+  # the devices of their rows. The compiler does not see that in a lookup, and
+  # would send the prompts of the whole pod to every device.
   in_place = plan.num_minibatches == 1 and len(own) == len(batch.prompt_tokens)
 
-  # Images of one prompt on each device are looked up twice: a lookup of one is
-  # a slice of what all devices have, and libtpu 0.0.42 aborts at some of them
-  # (AllGatherDynamicSliceCancellation).
+  # Images of a single prompt per device are looked up twice: a lookup of one is
+  # compiled to a slice of an all-gather, and libtpu 0.0.42 aborts at some of
+  # these (AllGatherDynamicSliceCancellation).
   twice = jnp.stack([own, own], axis=1)
   is_single = len(own) == plan.num_shards > 1
 
@@ -285,9 +286,10 @@ def summed_over_rows(
   x: PyTree,  # each [N, rows, ...]
   prefix: PyTree,  # each [N, D, P / D, ...]
 ) -> PyTree:  # like the prefix
-  """What the rows of a micro-batch add up to for each prompt.
+  """Sums over the rows of a micro-batch for each prompt.
 
-  As a product: adding at indices takes turns on a GPU, in no fixed order.
+  The sum is a matrix product: on a GPU, scattered additions run one after
+  another, in an order that is not fixed.
   """
   index = prompt_index.reshape(plan.num_shards, -1)
 
@@ -308,7 +310,9 @@ def summed_over_rows(
 
 
 def split_prompts(plan: UpdatePlan, x: PyTree, axis: int = 0) -> PyTree:
-  """[…, D, P / D, ...] as chunks [chunks, …, prompts, ...] of all devices.
+  """Splits […, D, P / D, ...] into chunks [chunks, …, prompts, ...].
+
+  The prompts of a chunk come from all devices.
 
   A chunk has no more prompts than a micro-batch has rows.
   """

@@ -1,31 +1,30 @@
-"""Partial rollouts: a step decodes a few tokens of each row, and trains groups.
+"""Partial rollouts: rows decode a few tokens a step; finished groups train.
 
 P·G places hold the completions of P prompts. In a step each row that has not
-ended gets at most N tokens more (`rollout/resumed.py`); then the groups whose
-rows have all ended are trained, and the others wait, with the tokens, the
-log-probs and the versions that they have. For P = 2 places of one row, N = 4:
+ended gets at most N more tokens (`rollout/resumed.py`). Then the groups whose
+rows have all ended are trained. The others wait, with the tokens, log-probs and
+versions that they have. An example with P = 2 places of one row, N = 4:
 
     step      0        1        2        3
     place 0   a 4..    a 7 END  c 4..    c 8..       a is trained in step 1
     place 1   b 3 END  d 4..    d 6 END  e 2 END     b in 0, d in 2, e in 3
 
-A place that is free takes the next prompt of the stream, the first place first,
-so no prompt is lost, and the prompts of a step are a function of what became of
-those before. The state says which prompts these are (`TrainState.schedule`).
-The host reads the prompts of all places for each step, also those of groups
-that go on.
+A free place takes the next prompt of the stream, the first place first. So no
+prompt is lost, and the prompts of a step are a function of the steps before.
+`TrainState.schedule` holds them. The host reads the prompts of all places for
+each step, also those of groups that continue.
 
 A group waits for `staleness` updates at most. In its last step its rows are
-decoded to their end, however many tokens that takes, so every token is trained,
-with parameters that are at most as many updates newer.
+decoded to their end, however many tokens that takes. So every token is trained,
+with parameters that are at most `staleness` updates newer.
 
-With an environment a row is an episode. It is cut wherever it is. In the graph
-the state of its environment waits with it; on the host its session is made anew
-(`rollout/host_turns.py`), and what it says is read whole. What an environment
-writes counts as the tokens of a row do.
+With an environment a row is an episode, which is cut at any token. In the graph
+the state of its environment waits with it. On the host its session is created
+anew (`rollout/resumed.py`), and its observations are read whole. Tokens of an
+environment count towards the tokens of a row.
 
-A group that waits takes no part in a step: its rows have no tokens there, and
-no reward. A step in which no group has ended changes no parameter.
+A waiting group takes no part in a step: its rows have no tokens there, and no
+reward. A step in which no group has ended does not change parameters.
 """
 
 from __future__ import annotations
@@ -47,22 +46,22 @@ _NAME = "partial"  # In `TrainState.kept`.
 
 @dataclasses.dataclass(frozen=True)
 class Partial:
-  """How rollouts are cut.
+  """The settings and state changes of partial rollouts.
 
   Attributes:
-    go_on: (parameters of members, prompts, keys, rollout, limits, step,
-      episodes=…) -> the rollout and its episodes, as `resumed.goes_on`; not
-      called where the environment is on the host.
+    go_on: (parameters of models, prompts, keys, rollout, limits, step,
+      episodes=…) -> the rollout and its episodes; see `resumed.py`. Not called
+      if the environment is on the host.
     prompts: Shapes of the prompts of a step.
     group_size: G.
-    pad_id: In empty slots.
+    pad_id: Id in empty slots.
     length: N, tokens of a row in a step.
-    staleness: Updates that a group waits for at most.
+    staleness: Most updates that a group waits for.
     limits: Most tokens of a completion for each domain of prompts; empty: all
       slots.
-    environment: In the graph, which `go_on` knows too; None: rows have one
-      turn, or the host answers.
-    on_host: The host answers.
+    environment: The environment in the graph, the same as in `go_on`; None for
+      rows of one turn and for environments on the host.
+    on_host: True if the environment is on the host.
   """
 
   go_on: Callable[..., tuple[Rollout, turns.Episodes | None]]
@@ -77,15 +76,15 @@ class Partial:
 
   @property
   def num_prompts(self) -> int:
-    """P."""
+    """P, prompts of a step."""
     return len(self.prompts.ids)
 
   def enter(self, state: TrainState, shapes: Rollout) -> TrainState:
     """The state at the start of a phase: all places take a prompt.
 
     Args:
-      state: Before the first step.
-      shapes: Of a rollout that is drawn whole.
+      state: State before the first step.
+      shapes: Shapes of a rollout that is drawn whole.
     """
     places = jnp.arange(self.num_prompts, dtype=jnp.int32)
     waiting: dict[str, Any] = {
@@ -117,8 +116,8 @@ class Partial:
     """Decodes in all places.
 
     Args:
-      state: Before a step.
-      prompts: Of all places; ids are places in the stream.
+      state: State before a step.
+      prompts: Prompts of all places; ids are places in the stream.
 
     Returns:
       As `settle`.
@@ -136,8 +135,8 @@ class Partial:
     """The rows of all places, for an environment on the host.
 
     Args:
-      state: Before a step.
-      prompts: Of all places; ids are places in the stream.
+      state: State before a step.
+      prompts: Prompts of all places; ids are places in the stream.
     """
     waiting = state.kept[_NAME]
     keys, _, limits = self._bounds(state, prompts)
@@ -152,12 +151,12 @@ class Partial:
   def of_host(
     self, state: TrainState, rollout: Rollout, cut: host_turns.CutTurn
   ) -> tuple[TrainState, Rollout, jax.Array, Metrics]:
-    """As `settle`, of what was played with the host.
+    """Settles rows that were sampled with the host; see `settle`.
 
     Args:
-      state: Before the step.
-      rollout: Of all rows, with the versions of the tokens of former steps.
-      cut: How far they have come.
+      state: State before the step.
+      rollout: All rows, with the versions of the tokens of former steps.
+      cut: Progress of the rows.
     """
     before = state.kept[_NAME]["rollout"].completion_mask
     assert rollout.version is not None
@@ -170,7 +169,7 @@ class Partial:
   def _bounds(
     self, state: TrainState, prompts: Prompts
   ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Of rows, each [B]: keys, most tokens, and most tokens in this step."""
+    """Keys, most tokens, and most tokens in this step, of rows, each [B]."""
     waiting = state.kept[_NAME]
     before, began = waiting["rollout"], waiting["began"]
     budget = resumed_lib.budgets(
@@ -189,18 +188,18 @@ class Partial:
     ended: jax.Array,  # [B] bool
     episodes: Any,
   ) -> tuple[TrainState, Rollout, jax.Array, Metrics]:
-    """What is trained of rows that have got their tokens, and what waits.
+    """Separates the groups that are trained from those that wait.
 
     Args:
-      state: Before a step.
-      rollout: Of all rows.
-      ended: They get no more tokens.
-      episodes: Those of the rows; None without an environment.
+      state: State before a step.
+      rollout: All rows, with the tokens of the step.
+      ended: True on rows that get no more tokens.
+      episodes: Episodes of the rows; None without an environment.
 
     Returns:
       The state, with the prompts of the next step; the rollout of the step, in
-      which rows that wait are not whole; which groups are trained [P] bool; and
-      what is said of all that was drawn.
+      which waiting rows are not whole; the mask of trained groups, [P] bool;
+      and metrics of all places.
     """
     waiting = state.kept[_NAME]
     before, began = waiting["rollout"], waiting["began"]
@@ -239,7 +238,7 @@ class Partial:
     return state, trained, is_whole, metrics
 
   def _is_last(self, state: TrainState) -> jax.Array:  # [B] bool
-    """Rows that may wait no longer, and get all the tokens they need."""
+    """True on rows that may not wait longer, and are decoded to their end."""
     began = state.kept[_NAME]["began"]
     return self._of_rows(state.step - began >= self.staleness)
 
@@ -252,10 +251,10 @@ class Partial:
     began: jax.Array,  # [P] int32
     ids: jax.Array,  # [P] int32
   ) -> jax.Array:  # [B] keys
-    """Keys of rows, as if each were drawn whole in the step it began in."""
+    """Keys of rows, as if each were drawn whole in its first step."""
 
     def of_group(began, prompt_id):
-      # As `stages.step_keys`.
+      # As `step.step_keys`.
       rollout_key, _ = jax.random.split(jax.random.fold_in(key, began))
       return drawing.row_keys(rollout_key, prompt_id[None], self.group_size)
 
@@ -263,7 +262,7 @@ class Partial:
 
 
 def of_trained_groups(metrics: Metrics, is_whole: jax.Array) -> Metrics:
-  """The metrics of a step; NaN for means over rows where none was trained."""
+  """Sets means over rows to NaN if no group was trained."""
   return {
     name: jnp.where(is_whole.any(), x, jnp.nan) if _is_mean(name) else x
     for name, x in metrics.items()
@@ -271,7 +270,7 @@ def of_trained_groups(metrics: Metrics, is_whole: jax.Array) -> Metrics:
 
 
 def _is_mean(name: str) -> bool:
-  """Whether a number is a mean, or an extreme, over rows or their tokens."""
+  """True if a metric is a mean or an extreme over rows or their tokens."""
   return name in _MEANS or name.startswith("applicable/")
 
 

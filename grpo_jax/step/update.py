@@ -312,10 +312,13 @@ def gradient(
 
   Args:
     update: Inputs of the phase's gradient steps.
-  loss: One of its losses.
-  params: Parameters of all models, by name.
-  batch: The rows of one gradient step, prepared.
-  is_first: See `Loss.value`.
+    loss: One of its losses.
+    params: Parameters of all models, by name.
+    batch: The rows of one gradient step, prepared.
+        is_first: See `Loss.value`.
+
+  Returns:
+    The gradients by model, and the metrics of the loss.
   """
   value = loss.value(params, batch, is_first)
   with jax.named_scope(loss.scope):
