@@ -1,15 +1,14 @@
-"""The models of a run: what each says of a batch, and where it starts.
+"""The models of a run: their outputs for a batch, and their start in a phase.
 
-A run has a policy, and whatever else its objective asks for: a reference, a
-critic, teachers, a reward model. Each is a `Model`. One function computes what
-any of them says of the rows of a batch (`with_fields`); one enters a phase with
-all of them (`enter_phase`); `update.py` takes the gradient steps.
+A run has a policy, and the models that its objective needs: a reference, a
+critic, teachers, a reward model. Each is a `Model`. `with_fields` computes the
+outputs of a model for the rows of a batch, `enter` starts a phase with all
+models, and `update.py` takes the gradient steps.
 
-Several teachers in the place of one reference.
-
-Either the domain of a prompt chooses its teacher. Then each teacher is run over
-the rows of its domain alone, and over a vocabulary only the heads of domains
-that are there are read. Or all teachers speak of all rows, as one mixture.
+Several teachers can take the place of one reference, in one of two ways. Either
+the domain of a prompt chooses its teacher: each teacher runs only over the rows
+of its domain, and a KL over the vocabulary reads only the heads of domains that
+are present. Or all teachers run over all rows, as one mixture.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ from grpo_jax.types import (
   TrainBatch,
 )
 
-Params = Mapping[str, PyTree]  # Parameters of members, by name.
+Params = Mapping[str, PyTree]  # Parameters of models, by name.
 
 
 class ModelView(NamedTuple):
-  """A member that can be run.
+  """A model that can run over rows.
 
   Attributes:
-    trunk: What the rows are run through.
+    trunk: The model without its head.
     head: (hidden states [..., D]) -> logits [..., V], or values [...].
   """
 
@@ -60,24 +59,26 @@ class Model:
   """One model of a run, as a phase uses it.
 
   Attributes:
-    start: (states of all members before the phase) -> parameters at its start.
-    view: (parameters of all members) -> what is run; None if nothing is, as
-      with the scalars of an algorithm. What a member shares with another is
-      looked up here.
-    fields: What it says of a batch before the update; None: nothing.
-    domain: Of whose rows it is asked, by number; None: of all.
-    to_the_end: Whether it reads rows up to the last token that exists, and not
-      only to the last one that is trained.
-    scope: Names this pass in profiles and reports.
-    optimizer: Over its trained leaves; None in phases that do not train it.
-    schedule: (gradient step) -> learning rate, of the same.
-    keeps_moments: Whether moments go on from the phase before.
-    ema_decay: Decay per step of the average of its trained leaves; None keeps
-      no average.
-    continues: Whether it goes on with what it was in the phase before, so that
-      phases in between have to keep it.
-    read: () -> parameters of a member that comes from outside of the run. They
-      are read before the phase is entered, and `start` finds them there.
+    start: (states of all models before the phase) -> parameters at its start.
+    view: (parameters of all models) -> the view that runs; None if the model
+      does not run, as the scalars of an algorithm. Parameters that the model
+      shares with another are looked up here.
+    fields: Fields of a batch that the model computes before the update, or
+      None.
+    domain: Number of the domain whose rows the model runs over; None: all rows.
+    to_the_end: True if the model reads rows up to the last token that exists,
+      and not only to the last trained token.
+    scope: Name of this pass in profiles and reports.
+    optimizer: Optimizer of its trained leaves; None in phases that do not train
+      the model.
+    schedule: (gradient step) -> learning rate of that optimizer.
+    keeps_moments: True if moments continue from the phase before.
+    ema_decay: Decay per step of the average of its trained leaves; None: there
+      is no average.
+    continues: True if the model continues from its state in an earlier phase,
+      so that phases in between have to keep it.
+    read: () -> parameters of a model from outside the run. They are read before
+      the phase is entered, and `start` finds them in the states.
   """
 
   start: Callable[[Mapping[str, MemberState]], PyTree]
@@ -101,14 +102,14 @@ def with_fields(
   batch: TrainBatch,
   couples_group: bool = False,
 ) -> TrainBatch:
-  """`batch` with what a member says of it; no gradient enters.
+  """Adds the fields that a model computes to `batch`, without gradient.
 
   Args:
-    plan: How rows become micro-batches.
-    member: With `fields`.
-    params: Parameters of all members, by name.
+    plan: Division of rows into micro-batches.
+    member: A model with `fields`.
+    params: Parameters of all models, by name.
     batch: B rows.
-    couples_group: Whether groups stay together.
+    couples_group: True if groups must stay together.
   """
   assert member.view is not None
   assert member.fields is not None
@@ -138,13 +139,13 @@ def _merged(
   new: Mapping[str, Any],
   batch: TrainBatch,
 ) -> dict[str, Any]:
-  """Fields of a batch in which some rows are replaced.
+  """Replaces some rows in fields of a batch.
 
   Args:
-    own: Rows that take the new values; others keep theirs, or 0.
-    new: Arrays [B, ...] by the name of their field. Hidden states may be of
-      another width than those that are there: all get the larger one.
-    batch: With the fields as they were, or None.
+    own: True on rows that take the new values; others keep theirs, or 0.
+    new: Arrays [B, ...] by the name of their field. New hidden states may
+      differ in width from the old ones: all get the larger width.
+    batch: The batch with the old fields, which may be None.
   """
 
   def one(name, x):
@@ -162,7 +163,7 @@ def _merged(
 
 
 def policy_view(policy: Policy, params: Params) -> ModelView:
-  """The policy itself."""
+  """The view of the policy."""
   own = params["policy"]
   return ModelView(
     passes.Trunk(policy, own), functools.partial(policy.head, own)
@@ -170,9 +171,9 @@ def policy_view(policy: Policy, params: Params) -> ModelView:
 
 
 def frozen_view(policy: Policy, name: str, params: Params) -> ModelView:
-  """A frozen copy or teacher: its leaves, and the policy's for the others.
+  """The view of a frozen copy or teacher that shares leaves with the policy.
 
-  It takes experts of its own choice.
+  Leaves that it does not have are the policy's. Its router chooses experts.
   """
   own, shared = params[name], params["policy"]["frozen"]
   whole = {**own, "frozen": {**shared, **own["frozen"]}}
@@ -183,7 +184,7 @@ def frozen_view(policy: Policy, name: str, params: Params) -> ModelView:
 
 
 def outside_view(policy: Policy, name: str, params: Params) -> ModelView:
-  """A model from outside of the run, which shares nothing with others."""
+  """The view of a model from outside the run; it shares no parameters."""
   own = params[name]
   return ModelView(
     passes.Trunk(policy, own, is_free=True),
@@ -192,7 +193,7 @@ def outside_view(policy: Policy, name: str, params: Params) -> ModelView:
 
 
 def critic_view(critic: Critic, name: str, params: Params) -> ModelView:
-  """A trunk with one number at its end."""
+  """The view of a critic."""
   own = params[name]
   trunk = passes.Trunk(
     critic.trunk,
@@ -205,7 +206,7 @@ def critic_view(critic: Critic, name: str, params: Params) -> ModelView:
 def anchor_fields(
   plan: UpdatePlan, required: frozenset[str], view: ModelView, part, prefix
 ) -> dict[str, Any]:
-  """What the policy says of its tokens before the update."""
+  """The policy's log-probs of its tokens before the update, and more."""
   h, aux = view.trunk.hidden(part, prefix)
   squares = "sum_pi_squared" in required
   old = logprobs.token_outputs(
@@ -231,7 +232,10 @@ def reference_fields(
   part,
   prefix,
 ) -> dict[str, Any]:
-  """What a frozen reference or teacher says of the policy's tokens."""
+  """Log-probs of the policy's tokens under a frozen reference or teacher.
+
+  If needed, its hidden states and its likeliest tokens are fields, too.
+  """
   h, _ = view.trunk.hidden(part, prefix)
   fields = {
     "ref_logp": logprobs.token_outputs(
@@ -243,7 +247,7 @@ def reference_fields(
       chunk_bytes=plan.chunk_bytes,
     ).logp
   }
-  if "ref_kl" in required:  # Its logits are made again, chunk by chunk.
+  if "ref_kl" in required:  # Logits are computed again, chunk by chunk.
     fields["ref_h"] = h
   if "ref_topk" in required:
     vocab_size = jax.eval_shape(view.head, h).shape[-1]
@@ -259,15 +263,16 @@ def reference_fields(
 
 
 def value_fields(view: ModelView, part, prefix) -> dict[str, Any]:
-  """What a critic expects before the update."""
+  """The critic's values before the update."""
   h, _ = view.trunk.hidden(part, prefix)
   return {"values": view.head(h)}
 
 
 def values_to_the_end(view: ModelView, part, prefix) -> dict[str, Any]:
-  """And of the state after the last token, which needs a slot more.
+  """The critic's values, and its value of the state after the last token.
 
-  Recorded experts are not taken: the last token has none.
+  The last state needs one more slot. Recorded experts are not used: the last
+  token has none.
   """
   longer = {
     name: jnp.pad(x, [(0, 0), (0, 1)] + [(0, 0)] * (x.ndim - 2))
@@ -286,18 +291,19 @@ def enter(
   before: Mapping[str, MemberState],
   kept: frozenset[str] = frozenset(),
 ) -> dict[str, MemberState]:
-  """The members at the start of a phase.
+  """The states of models at the start of a phase.
 
   Args:
     members: Models of the phase, by name.
     before: Their states, and those of others, at the end of the phase before.
-    kept: Names of members that this phase does not have and a later one will.
+    kept: Names of models that this phase does not have and a later one needs.
 
   Returns:
-    The states; what nobody needs any more is gone.
+    The states; those that no later phase needs are left out.
 
   Raises:
-    ValueError: A member has nothing to start from, or moments do not fit.
+    ValueError: A model has no parameters to start from, or moments do not
+      fit.
   """
   entered = {name: before[name] for name in before.keys() & kept}
   for name, member in members.items():
@@ -309,15 +315,15 @@ def enter(
       if member.keeps_moments and past and past.opt_state is not None:
         opt_state = _carried(opt_state, past.opt_state)
     if member.ema_decay is not None:
-      # A copy: the step donates the state, and the parameters move on. float32:
-      # at a decay of 0.999 bfloat16 would not move.
+      # A copy: the step donates the state, and the parameters change. float32:
+      # at a decay of 0.999 an average in bfloat16 would not change.
       average = jax.tree.map(jnp.copy, masked.wide(params["trained"]))
     entered[name] = MemberState(params, opt_state, average)
   return entered
 
 
 def _carried(new: PyTree, past: PyTree) -> PyTree:
-  """The moments of a model before, as they are; schedules start anew.
+  """Carries the moments of the phase before over; schedules start anew.
 
   Raises:
     ValueError: The phases have different optimizers.
@@ -342,7 +348,7 @@ def _carried(new: PyTree, past: PyTree) -> PyTree:
 
 
 def moving(params: PyTree) -> PyTree:
-  """A copy of what moves in a policy: all but a base and a frozen tower."""
+  """Copies the changing parts of a policy: not a base, not a frozen tower."""
   frozen = {
     name: value
     for name, value in params["frozen"].items()
@@ -352,11 +358,11 @@ def moving(params: PyTree) -> PyTree:
 
 
 def played(sample: Callable[..., Any], **fixed: Any) -> functools.partial:
-  """(parameters of members, prompts, key, …) -> a rollout by the policy.
+  """A function (parameters of models, prompts, key, …) -> a policy's rollout.
 
   Args:
-    sample: (parameters of the policy, prompts, key, …) -> a rollout, alone or
-      with what is left of it.
+    sample: (parameters of the policy, prompts, key, …) -> a rollout, which may
+      come with the state to continue from.
     **fixed: Its other arguments.
   """
   return functools.partial(_played, sample, **fixed)
@@ -371,11 +377,11 @@ def played_by_all(
   views: Sequence[Callable[[Params], ModelView]],
   **fixed: Any,
 ) -> functools.partial:
-  """Samples episodes that the policy and other members play together.
+  """A function as of `played`, for episodes with several models.
 
   Args:
-    sample: (parameters of the policy and of the others, …) -> a rollout.
-    views: Of the others.
+    sample: (parameters of the policy and of other models, …) -> a rollout.
+    views: Views of the other models.
     **fixed: As in `played`.
   """
   return functools.partial(_played_by_all, sample, tuple(views), **fixed)
@@ -390,11 +396,11 @@ Head = Callable[[jax.Array], jax.Array]  # [..., D] -> [..., V]
 
 
 class Teacher(NamedTuple):
-  """A model from outside of the run, as one of several.
+  """One of several teachers from outside the run.
 
   Attributes:
-    policy: Its functions; it has as many logits as the policy of the run.
-    name: Of the member with its parameters.
+    policy: Functions of the teacher; it has the vocabulary of the run's policy.
+    name: Name of the teacher among the models.
     width: D of its hidden states.
   """
 
@@ -403,7 +409,7 @@ class Teacher(NamedTuple):
   width: int
 
   def logits(self, params: Params, h: jax.Array) -> jax.Array:
-    """Its logits, from states whose first D numbers are its own."""
+    """The teacher's logits, from the first D numbers of hidden states."""
     return self.policy.head(params[self.name], h[..., : self.width])
 
 
@@ -412,17 +418,17 @@ def head_of_domains(
 ) -> Head:
   """The head of each row's teacher, by the number of the row's domain.
 
-  A head is run over all rows if one of them is of its domain. So where the rows
-  of a micro-batch are of one domain, one head is read (`UpdatePlan.by_domain`).
+  A head runs over all rows if one of them is of its domain. So if the rows of a
+  micro-batch are of one domain, one head runs (`UpdatePlan.by_domain`).
 
   Args:
-    teachers: Of domain 0, 1, ….
-    params: Parameters of all members, by name.
+    teachers: Teachers of domain 0, 1, ….
+    params: Parameters of all models, by name.
     batch: B rows with domains.
 
   Returns:
-    (states [B, n, D], of teachers that are narrower than D with anything behind
-    their own) -> logits [B, n, V].
+    (states [B, n, D]) -> logits [B, n, V]. States of a teacher narrower than D
+    may have arbitrary numbers behind its own.
   """
 
   def head(h):
@@ -453,8 +459,8 @@ def mixture_view(
 
   Args:
     teachers: K models.
-    weights: K numbers ≥ 0, not all 0; their sum is made 1.
-    params: Parameters of all members, by name.
+    weights: K numbers ≥ 0, not all 0; they are divided by their sum.
+    params: Parameters of all models, by name.
   """
   own = {teacher.name: params[teacher.name] for teacher in teachers}
   total = sum(weights)
@@ -483,7 +489,7 @@ def mixture_view(
     start = 0
     for teacher, share in zip(teachers, shares, strict=True):
       said = teacher.logits(own, h[..., start:])
-      # Upcast first: a sum in bfloat16 would round each of them.
+      # Upcast first: a sum in bfloat16 would round each term.
       said = said.astype(jnp.promote_types(said.dtype, jnp.float32))
       logits, start = logits + share * said, start + teacher.width
     return logits

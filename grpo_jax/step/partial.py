@@ -20,8 +20,8 @@ with parameters that are at most `staleness` updates newer.
 
 With an environment a row is an episode, which is cut at any token. In the graph
 the state of its environment waits with it. On the host its session is created
-anew (`rollout/resumed.py`), and its observations are read whole. Tokens of an
-environment count towards the tokens of a row.
+anew (`rollout/host_turns.py`), and its observations are read whole. Tokens of
+an environment count towards the tokens of a row.
 
 A waiting group takes no part in a step: its rows have no tokens there, and no
 reward. A step in which no group has ended does not change parameters.

@@ -1,17 +1,17 @@
-"""What is expected of a prefix: how likely known answers are there.
+"""Values of prefixes from the probabilities of known answers.
 
     V̂(s) = Σ_{y ∈ Y} π(y, closer | s, opener) u(y)
 
-Y has a right answer and the distinct final answers of the group, u(y) in [0, 1]
-is what the verifier says of y. No token is sampled: opener, answer and closer
-are written behind each prefix, and one teacher-forced pass says how likely they
-are. Keys and values of a row are computed once, and each prefix of it sees its
-part of them; so a pass is over the forced tokens alone. Answers that are worth
-nothing add nothing to the sum, and are not run.
+Y has a right answer and the distinct final answers of the group; u(y) in [0, 1]
+is the verifier's score of y. Tokens are not sampled: opener, answer and closer
+are appended to each prefix, and one teacher-forced pass gives their
+probability. Keys and values of a row are computed once, and each prefix of the
+row sees its part of them, so a pass is over the appended tokens alone. Answers
+with utility 0 do not change the sum, and are not run.
 
-A prefix has keys and values with a hole behind it, which is right wherever
-tokens see all tokens before them. Splash, the kernel for TPUs, counts the slots
-of a sliding window and not its tokens, and is not for this.
+The keys and values of a prefix have a hole behind them. This is right if tokens
+attend to all tokens before them. Splash, the kernel for TPUs, counts the slots
+and not the tokens of a sliding window, so it cannot be used here.
 
 Source: RREDCoT, arXiv:2606.06475; see `algorithms/rredcot.py`.
 """
@@ -35,13 +35,13 @@ from grpo_jax.types import Extras, Metrics, Prompts, TrainBatch
 
 
 class Answers(NamedTuple):
-  """What a task knows of its answers, in the graph.
+  """A task's right answers and utilities, in the graph.
 
   Attributes:
     right: (extras of one problem) -> [A] int32, a right answer.
-    worth: (tokens [F], mask [F], extras) -> [] in [0, 1], what a completion is
-      worth.
-    pad_id: Behind a right answer.
+    worth: (tokens [F], mask [F], extras) -> [] in [0, 1], the utility of a
+      completion.
+    pad_id: Id in the slots behind a right answer.
   """
 
   right: Callable[[Extras], jax.Array]
@@ -51,12 +51,12 @@ class Answers(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ForcedAnswers:
-  """What is forced, and where.
+  """Settings and functions for answers that are appended to prefixes.
 
   Attributes:
-    answers: Of the task.
+    answers: Answers of the task.
     opener, closer: Token ids around an answer, at least one each.
-    delimiter: Which ids end a segment.
+    delimiter: True for ids that end a segment.
     entropy_quantile: See `segments.uncertain`.
     min_gap, max_segments: See `segments.ends`.
   """
@@ -70,7 +70,7 @@ class ForcedAnswers:
   max_segments: int
 
   def with_candidates(self, prompts: Prompts, batch: TrainBatch) -> TrainBatch:
-    """The batch with its segments, and the answers that are forced after them.
+    """Adds segments, and the answers to append after them, to a batch.
 
     Args:
       prompts: P prompts with their extras.
@@ -80,7 +80,7 @@ class ForcedAnswers:
     size = right.shape[1]
     found = jax.vmap(functools.partial(self._final_answer, size=size))(
       batch.tokens, batch.completion_mask
-    )  # [B, A], -1 behind an answer and where there is none.
+    )  # [B, A], -1 behind an answer and without an answer.
     known = jnp.concatenate(
       [
         jnp.where(right == self.answers.pad_id, -1, right)[:, None],
@@ -97,7 +97,7 @@ class ForcedAnswers:
       )
 
     utility = jax.vmap(worth)(forced, prompts.extras)
-    # A row without an answer is one of no tokens, as any empty answer.
+    # A row without an answer counts as an empty answer.
     utility = jnp.where(is_again.any(axis=-1), 0.0, masked.wide(utility))
     best = jnp.argsort(-utility, axis=1, stable=True)
     rows = batch.prompt_index
@@ -109,7 +109,7 @@ class ForcedAnswers:
     )
 
   def _final_answer(self, tokens, mask, *, size):  # [T], [T] -> [size]
-    """What stands between the last opener and the closer, or -1s."""
+    """The tokens between the last opener and the closer, or -1s."""
     slots = jnp.arange(len(tokens))
     opens = mask & (tokens == self.opener[-1])
     start = jnp.max(jnp.where(opens, slots, -1)) + 1
@@ -121,7 +121,7 @@ class ForcedAnswers:
     return jnp.where(is_there & (place < end), taken, -1)
 
   def _forced(self, answer):  # [A] -> [F], -1 behind
-    """Opener, answer and closer without a gap."""
+    """Joins opener, answer and closer without a gap."""
     opener, closer = (
       jnp.array(x, jnp.int32) for x in (self.opener, self.closer)
     )
@@ -130,7 +130,7 @@ class ForcedAnswers:
     return row[order]
 
   def _segment_end(self, batch: TrainBatch) -> jax.Array:  # [B, T] bool
-    """Segments end where the settings say, and before the answer."""
+    """True at ends of segments: by the settings, and before the answer."""
     mask = batch.completion_mask
     is_opener = (batch.tokens[..., None] == jnp.array(self.opener)).any(-1)
     thought = mask & (jnp.cumsum(is_opener & mask, axis=1) == 0)
@@ -155,13 +155,13 @@ class ForcedAnswers:
     batch: TrainBatch,
     couples_group: bool = False,
   ) -> TrainBatch:
-    """The batch with V̂ of each prefix; no gradient enters.
+    """Adds V̂ of each prefix to a batch, without gradient.
 
     Args:
-      plan: How rows become micro-batches.
+      plan: Division of rows into micro-batches.
       view: The policy before the update.
-      batch: With its candidates.
-      couples_group: Whether groups stay together.
+      batch: Batch of `with_candidates`.
+      couples_group: True if groups must stay together.
     """
     with jax.named_scope("forced_answers"):
       found: dict[str, Any] = passes.fields(
@@ -176,8 +176,8 @@ class ForcedAnswers:
   def _of_rows(
     self, plan: UpdatePlan, view: ModelView, part: TrainBatch, prefix: Any
   ) -> dict[str, jax.Array]:
-    """V̂ of what stands before the segment of each token of some rows."""
-    del prefix  # Of the prompts: a row's own begins with its prompt.
+    """V̂ of the prefix before the segment of each token of some rows."""
+    del prefix  # Of prompts alone; here a prefix has completion tokens, too.
     policy, params, _ = view.trunk
     num_rows = len(part.tokens)
     number = segments.numbers(part.segment_end)  # [rows, slots]
@@ -191,7 +191,7 @@ class ForcedAnswers:
     first = jnp.full((num_rows, 1), self.opener[0], tokens.dtype)
     always = jnp.ones_like(first, bool)
     tokens = jnp.concatenate([tokens, first], axis=1)
-    # The last slot is not run here, but with each answer.
+    # The last slot is not run here, but together with each answer.
     stored = policy.prefix(params, tokens, jnp.pad(mask, ((0, 0), (0, 1))))
 
     def of_answer(k, c, total):
@@ -199,7 +199,7 @@ class ForcedAnswers:
       seen = jnp.concatenate(
         [part.prompt_mask[part.prompt_index], before, always], axis=1
       )
-      if stored is None:  # Rows are run whole, and may need to have no holes.
+      if stored is None:  # Rows are run whole, perhaps by models without holes.
         order = jnp.argsort(seen, axis=1, stable=True)
         of_prefix, seen = (
           jnp.take_along_axis(x, order, axis=1) for x in (tokens, seen)
@@ -253,10 +253,10 @@ class ForcedAnswers:
 
 
 def metrics(batch: TrainBatch) -> Metrics:
-  """What the passes were like, over the rows that are trained.
+  """Metrics of prefix values, over the rows that are trained.
 
   Args:
-    batch: With utilities.
+    batch: Batch of `with_utilities`.
   """
   rows = batch.mask.any(axis=1)  # [B]
   count = masked.select(batch.segment_end.sum(axis=1), rows)

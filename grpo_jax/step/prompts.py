@@ -1,19 +1,20 @@
-"""Which prompts of a pool a step draws: a function of what became of others.
+"""Schedules: the choice of a step's prompts from the results of earlier steps.
 
     state = enter(schedule, key, step=0)   # state["places"]: of the first step
     state, metrics = advance(schedule, state, feedback, key, 1, 1)
 
 The pool is the N prompts that a phase may draw; a place is a number below N. A
-schedule has no memory of its own: what it knows is arrays, which are part of
-`TrainState`, and so are the places of the step that comes next. A run that was
-killed therefore goes on with the same prompts, and all processes have them
-without asking each other.
+schedule is an object without memory. Its statistics are arrays in `TrainState`,
+as are the places of the next step. So a run that was killed continues with the
+same prompts, and all processes have them without communication.
 
-ADS: which clusters of prompts a step draws from, and how hard ones of them.
+There are three schedules. `Curriculum` weights prompts by how often they are
+solved; see the class.
 
-Prompts are clustered by what they are about, and those of a cluster are ordered
-by how unlikely their reference solution was to the first policy, the likeliest
-first: that is their position. A cluster k has a mini-cluster M_k of B
+`Ads` draws clusters of prompts, and prompts of the right difficulty in them.
+Prompts are clustered by their topic. The prompts of a cluster are ordered by
+the probability of their reference solution under the first policy, the
+likeliest first: this is their position. A cluster k has a mini-cluster M_k of B
 positions, at first the B easiest. A step draws C clusters without replacement
 by p and trains on all prompts of their mini-clusters. With ρ the share of right
 completions of a prompt,
@@ -21,34 +22,33 @@ completions of a prompt,
     r_k ← mean of ρ over M_k  for clusters that were drawn
     p   ← (1 − α) p + α r / Σ r
 
-A prompt with |ρ − ½| ≤ tolerance keeps its position in M_k; of others the
-position moves by one: one harder if ρ is higher, one easier if it is lower
-(`moved`). After N / (C B) steps all begins anew.
+A prompt with |ρ − ½| ≤ tolerance keeps its position in M_k. The position of
+others moves by one: one harder if ρ is higher, one easier if it is lower
+(`moved`). After N / (C B) steps the schedule starts anew.
 
 Source: "ADS: Adaptive Data Scheduling", arXiv:2606.22305, and the code of its
-authors. Where they say nothing: a prompt without a scored completion keeps its
-position, a cluster without one keeps its r, and Σ r = 0 counts as equal r. A
-position at the end of the direction that is asked for goes to the nearest free
-one on the other side.
+authors. Cases that they leave open: a prompt without a scored completion keeps
+its position, a cluster without one keeps its r, and Σ r = 0 counts as equal r.
+A position at the end of its direction goes to the nearest free position on the
+other side.
 
-SPO's choice of prompts: a tracker that forgets by how far the policy moved.
-
-Of each prompt a and b count right and wrong completions, φ = a / (a + b). With
-D the mean of abs(log π_then − log π_now) over the tokens of its previous
-completion,
+`SingleStream` is the choice of SPO: counts that are forgotten as the policy
+moves. a and b count right and wrong completions of each prompt, with
+φ = a / (a + b). With D the mean of abs(log π_then − log π_now) over the tokens
+of the prompt's previous completion,
 
     ρ ← clip(2^(−D / 0.06), ρ_low, 0.96)
     a ← ρ a + right,   b ← ρ b + (scored − right)
     weight of a prompt = √(φ (1 − φ)) + 0.05
 
-each time that it is drawn; D is 0 where there was no completion before. The
-previous completion of every prompt of the pool is part of the state, and a pass
-of the policy over those of the prompts of a step, before its update, gives D.
+each time that the prompt is drawn; D is 0 without a previous completion. The
+previous completion of every prompt of the pool is part of the state. A pass of
+the policy over those of a step's prompts, before the update, gives D.
 
 Source: Xu and Ding, "Single-stream Policy Optimization", arXiv:2509.13232, and
-verl's recipe `spo`. There D is taken after the update, of both policies: as
-many updates lie between. The recipe draws from a batch that it has loaded; here
-the whole pool is that batch.
+verl's recipe `spo`. There both policies are taken after the update, so D covers
+the same number of updates. The recipe draws from a loaded batch; here the whole
+pool is that batch.
 """
 
 from __future__ import annotations
@@ -74,23 +74,23 @@ from grpo_jax.types import (
   TrainState,
 )
 
-# Folded into the key of a step for what a schedule draws of it.
+# Folded into the key of a step, for the draws of a schedule.
 _DRAW = 11
-# a and b of every prompt before anybody has tried it.
+# a and b of every prompt before its first completion.
 PRIOR = 1.0
 # Weight of a prompt that is always solved, or never, beside φ(1 − φ).
 _LEAST = 1e-3
 
 
 class Samples(NamedTuple):
-  """A completion of each prompt, and how likely the policy was to write it.
+  """A completion of each prompt, and its log-probs under the sampling policy.
 
   Attributes:
     tokens: Token ids.
-    completion_mask: Tokens that exist.
-    mask: Those of them that the policy wrote.
-    logp: Of each token at the temperature of training when it was written, 0
-      where there is none, nats.
+    completion_mask: True on tokens that exist.
+    mask: True on tokens that the policy wrote.
+    logp: Log-prob of each token when it was drawn, at the temperature of
+      training, in nats; 0 without a token.
   """
 
   tokens: jax.Array  # [P, T] int32
@@ -100,14 +100,15 @@ class Samples(NamedTuple):
 
 
 class Feedback(NamedTuple):
-  """What became of the prompts of a step.
+  """The results of the prompts of a step.
 
   Attributes:
-    right: Completions of each prompt that are right.
-    scored: Completions of each prompt that could be scored.
-    samples: One completion of each; None unless the schedule keeps them.
-    drift: How far the policy has moved since the one that was kept of each
-      before, nats per token; 0 if there is none. None with `samples`.
+    right: Number of right completions of each prompt.
+    scored: Number of scored completions of each prompt.
+    samples: One completion of each prompt; None unless the schedule keeps
+      samples.
+    drift: Change of the policy's log-probs of each prompt's previous sample,
+      nats per token; 0 without a previous sample. None if `samples` is None.
   """
 
   right: jax.Array  # [P] float32
@@ -117,38 +118,42 @@ class Feedback(NamedTuple):
 
 
 class Schedule(Protocol):
-  """Draws P different places of a pool of N.
+  """A choice of P different places of a pool of N.
 
   Attributes:
-    tracks: Whether its state says of each prompt how likely a completion is
-      right; see `success`.
-    keeps_samples: Whether it asks for `Feedback.samples`.
+    tracks: True if its state estimates for each prompt the probability of a
+      right completion; see `success`.
+    keeps_samples: True if it needs `Feedback.samples`.
   """
 
   tracks: ClassVar[bool]
   keeps_samples: ClassVar[bool]
 
   def init(self) -> dict[str, jax.Array]:
-    """What is known before the first step."""
+    """The state before the first step."""
 
   def draw(
     self, state: PyTree, key: jax.Array, step: jax.Array | int
   ) -> tuple[dict[str, jax.Array], jax.Array]:
-    """The state, and the places [P] of a step of the phase, counted from 0."""
+    """Draws the places [P] of step `step` of the phase, counted from 0.
+
+    Returns:
+      The state, and the places.
+    """
 
   def update(
     self, state: PyTree, feedback: Feedback, step: jax.Array | int
   ) -> tuple[dict[str, jax.Array], Metrics]:
-    """The state after the step whose prompts were at `state["places"]`."""
+    """The state and metrics after the step with prompts `state["places"]`."""
 
 
 def enter(schedule: Schedule, key: jax.Array, step: Any) -> PyTree:
   """The state of a schedule at the start of a phase.
 
   Args:
-    schedule: Of the phase.
-    key: Of the run.
-    step: Steps of all phases before.
+    schedule: Schedule of the phase.
+    key: Key of the run.
+    step: Number of steps of all phases before.
   """
   return _with_places(schedule, schedule.init(), key, step, 0)
 
@@ -164,11 +169,12 @@ def advance(
   """The state after a step, with the places of the next one.
 
   Args:
-    schedule: Of the phase.
-    state: Before the step.
-    feedback: Of the prompts at `state["places"]`.
-    key: Of the run.
-    step, phase_step: Steps done, this one included: of all phases, of this one.
+    schedule: Schedule of the phase.
+    state: State before the step.
+    feedback: Results of the prompts at `state["places"]`.
+    key: Key of the run.
+    step, phase_step: Number of steps of all phases and of this phase, the
+      current step included.
   """
   state, metrics = schedule.update(state, feedback, phase_step - 1)
   return _with_places(schedule, state, key, step, phase_step), metrics
@@ -183,9 +189,9 @@ def _with_places(schedule, state, key, step, phase_step) -> PyTree:
 def feedback_of(rollout: Rollout, scored: Scored, num_prompts: int) -> Feedback:
   """Counts right and scored completions of each prompt.
 
-  A completion in several rows counts once; one that nobody could score not at
-  all. Of one that was corrected the draft counts, which the policy has written
-  by itself.
+  A completion in several rows counts once. An unscored completion does not
+  count. Of a corrected completion the draft counts, because the policy has
+  written the draft by itself.
   """
   valid, correct = scored.valid, scored.correct
   if rollout.corrections is not None:
@@ -200,12 +206,12 @@ def feedback_of(rollout: Rollout, scored: Scored, num_prompts: int) -> Feedback:
 
 
 def success(state: PyTree) -> jax.Array:  # [N]
-  """φ = a / (a + b): how likely a completion of each prompt is right."""
+  """φ = a / (a + b): the estimated success probability of each prompt."""
   return state["a"] / (state["a"] + state["b"])
 
 
 def expected(state: PyTree, rollout: Rollout) -> jax.Array:  # [B]
-  """φ of the prompt of each row, of a schedule that tracks."""
+  """φ of the prompt of each row, for a schedule with `tracks`."""
   return success(state)[state["places"][rollout.prompt_index]]
 
 
@@ -215,7 +221,7 @@ def track(
   step: jax.Array | int,
   decay: Any,  # [] or [P]
 ) -> dict[str, jax.Array]:
-  """Counts what became of the prompts at `state["places"]`.
+  """Updates the counts of the prompts at `state["places"]`.
 
       a ← g a + right,   b ← g b + (scored − right)
 
@@ -223,9 +229,9 @@ def track(
 
   Args:
     state: "a", "b", "visits" and "last_step" of N prompts.
-    feedback: Of the step.
-    step: Of the phase, from 0.
-    decay: g: what earlier completions still count.
+    feedback: Results of the step.
+    step: Step of the phase, from 0.
+    decay: g, the remaining weight of earlier completions.
   """
   places = state["places"]
   seen = feedback.scored > 0  # [P]
@@ -245,7 +251,7 @@ def track(
 
 
 def untried(size: int, prior: float) -> dict[str, jax.Array]:
-  """What is known of N prompts before anybody has tried them."""
+  """The state of N prompts before their first completions."""
   return {
     "a": jnp.full(size, prior, jnp.float32),
     "b": jnp.full(size, prior, jnp.float32),
@@ -257,7 +263,7 @@ def untried(size: int, prior: float) -> dict[str, jax.Array]:
 def without_replacement(
   key: jax.Array, probabilities: jax.Array, count: int
 ) -> jax.Array:  # [N] -> [count]
-  """Different places, drawn one after another in proportion to what is left.
+  """Draws different places one by one, in proportion to probabilities.
 
   Places of probability 0 come last, in random order.
 
@@ -265,7 +271,7 @@ def without_replacement(
   2006, in its form with Gumbel noise.
   """
   noise = jax.random.gumbel(key, probabilities.shape)
-  # Far below every float32 probability of a pool.
+  # 1e-30 is far below the probability of any prompt of a pool.
   logits = jnp.log(jnp.maximum(probabilities, 1e-30))
   return jax.lax.top_k(logits + noise, count)[1]
 
@@ -287,11 +293,11 @@ class Curriculum:
   | `interleave`   | half of the weight by each of these two                  |
   | `target`       | 1 among the P prompts with the least abs(φ − ½), else 0  |
 
-  with q = min(1, q₀ + (1 − q₀) step / pace). Prompts that are as easy as the
-  last of these belong to them: before any has been tried, all do.
+  with q = min(1, q₀ + (1 − q₀) step / pace). Ties with the last of these
+  prompts are included: before the first completion, all prompts are.
 
   Attributes:
-    rule: One of these.
+    rule: One of these rules.
     size: N.
     num_prompts: P.
     uniform_share: u.
@@ -332,7 +338,7 @@ class Curriculum:
   def probabilities(
     self, rate: jax.Array, step: jax.Array | int
   ) -> jax.Array:  # [N] -> [N]
-    """p(x) of the class, from φ."""
+    """p(x) from φ; see the class."""
     weights = WEIGHTS[self.rule](self, rate, step)
     weights = weights / weights.sum()
     share = self.uniform_share
@@ -345,13 +351,13 @@ class Curriculum:
     start = self.start_share
     pace = jnp.asarray(step, jnp.float32) / self.pace_steps
     share = jnp.minimum(1.0, start + (1 - start) * pace)
-    # 0.2 · 10 is a bit above 2 in float32, and 2 prompts are meant.
+    # 0.2 · 10 is slightly above 2 in float32, and 2 prompts are meant.
     count = jnp.ceil(share * self.size - 1e-3).astype(jnp.int32)
     return _least(1 - rate, jnp.clip(count, 1, self.size))
 
 
 def _least(x: jax.Array, count: Any) -> jax.Array:  # [N] -> [N] float32
-  """1 where x is among the `count` least, or equal to the last of them."""
+  """1 if x is among the `count` least, or equal to the last of them, else 0."""
   return (x <= jnp.sort(x)[count - 1]).astype(jnp.float32)
 
 
@@ -374,16 +380,16 @@ WEIGHTS = {
 
 
 def metrics(before: PyTree, after: PyTree) -> Metrics:
-  """What a tracker says of a step.
+  """Metrics of a tracking schedule after a step.
 
   Args:
     before: The state that drew the prompts.
-    after: The state that has seen what became of them.
+    after: The state with the results of the prompts.
 
   Returns:
-    `schedule/success` over the pool, `schedule/expected` of the prompts that
-    were drawn, before they were tried, `schedule/seen`, the share of the pool
-    that has been tried, and `schedule/most_visits` of a prompt.
+    `schedule/success` over the pool; `schedule/expected`, the estimate for the
+    drawn prompts before the step; `schedule/seen`, the share of the pool that
+    has been drawn; and `schedule/most_visits` of a prompt.
   """
   return {
     "schedule/success": success(after).mean(),
@@ -393,30 +399,30 @@ def metrics(before: PyTree, after: PyTree) -> Metrics:
 
 
 def coverage(visits: jax.Array) -> Metrics:  # [N]
-  """`schedule/seen` and `schedule/most_visits`, from how often each came."""
+  """`schedule/seen` and `schedule/most_visits`, from visits of each prompt."""
   return {
     "schedule/seen": (visits > 0).mean(dtype=jnp.float32),
     "schedule/most_visits": visits.max().astype(jnp.float32),
   }
 
 
-# r of every cluster before anybody has tried it.
+# r of every cluster before its first completions.
 _START = 0.5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ads:
-  """A `schedules.Schedule` over clusters.
+  """A `Schedule` over clusters of prompts; see the module.
 
   Attributes:
     order: Places of the pool, those of the first cluster first, and in each
       cluster the easiest first.
-    sizes: Prompts of each cluster, B or more; 0 of one that there is not, so
-      that runs with fewer clusters have the arrays of those with more.
+    sizes: Number of prompts of each cluster, B or more; 0 for padding, so that
+      runs with fewer clusters have arrays of the same shape.
     num_drawn: C.
     window: B.
     rate: α.
-    tolerance: By how much ρ may be off ½.
+    tolerance: Distance of ρ from ½ within which a prompt keeps its position.
   """
 
   order: np.ndarray  # [N] int32
@@ -431,14 +437,14 @@ class Ads:
 
   @property
   def period(self) -> int:
-    """Steps after which all begins anew."""
+    """Number of steps after which the schedule starts anew."""
     return max(len(self.order) // (self.num_drawn * self.window), 1)
 
   def init(self) -> dict[str, jax.Array]:
-    """See `schedules.Schedule`.
+    """The state before the first step; see `Schedule`.
 
-    The clusters are part of the state, because runs that are one program have
-    different ones.
+    The clusters are part of the state, because runs that share one program have
+    different clusters.
     """
     sizes = jnp.asarray(self.sizes, jnp.int32)
     return {
@@ -450,7 +456,7 @@ class Ads:
     }
 
   def _anew(self, sizes: jax.Array) -> dict[str, jax.Array]:
-    """What is forgotten after a period, as it is at the start of one."""
+    """The part of the state that starts anew in each period."""
     exists = sizes > 0
     first = jnp.arange(self.window, dtype=jnp.int32)
     return {
@@ -462,7 +468,7 @@ class Ads:
   def draw(
     self, state: PyTree, key: jax.Array, step: jax.Array | int
   ) -> tuple[dict[str, jax.Array], jax.Array]:
-    """See `schedules.Schedule`; the prompts of a cluster are adjacent."""
+    """See `Schedule`; the prompts of a cluster are adjacent."""
     del step
     drawn = without_replacement(key, state["p"], self.num_drawn)
     starts = jnp.cumsum(state["sizes"]) - state["sizes"]  # [K]
@@ -473,7 +479,7 @@ class Ads:
   def update(
     self, state: PyTree, feedback: Feedback, step: jax.Array | int
   ) -> tuple[dict[str, jax.Array], Metrics]:
-    """See `schedules.Schedule`."""
+    """See `Schedule`."""
     drawn = state["clusters"]
     shape = self.num_drawn, self.window
     scored = feedback.scored.reshape(shape)
@@ -509,7 +515,7 @@ class Ads:
     return following, said
 
   def _depth(self, state: PyTree) -> jax.Array:  # []
-    """Mean place of mini-clusters between the easiest, 0, and hardest, 1."""
+    """Mean place of mini-clusters, from 0, the easiest, to 1, the hardest."""
     middle = state["windows"].mean(axis=1, dtype=jnp.float32)
     least = (self.window - 1) / 2
     room = state["sizes"] - self.window
@@ -522,13 +528,13 @@ def mixed(
   exists: jax.Array,  # [K] bool
   rate: Any,
 ) -> jax.Array:  # [K]
-  """(1 − α) p + α r / Σ r; where all r are 0, as if they were equal."""
+  """(1 − α) p + α r / Σ r; r = 0 everywhere counts as equal r."""
   r = jnp.where(r.sum() > 0, r, 1.0) * exists
   return (1 - rate) * p + rate * (r / r.sum())
 
 
 def moves(rho: jax.Array, tolerance: Any) -> jax.Array:  # any shape, int32
-  """+1: one harder, −1: one easier, 0: where it is."""
+  """Moves of positions: +1, one harder; −1, one easier; 0, none."""
   off = rho - 0.5
   return jnp.where(jnp.abs(off) <= tolerance, 0, jnp.sign(off)).astype(
     jnp.int32
@@ -542,19 +548,19 @@ def moved(
 ) -> jax.Array:  # [B] int32
   """The positions of a mini-cluster after a step, in ascending order.
 
-  Those that stay have their position first; then those that become easier
-  take theirs, in ascending order; then those that become harder, in descending
-  order. A position that is taken is replaced by the nearest free one in the
-  same direction, or, where there is none before the end of the cluster, by the
-  nearest one in the other.
+  Prompts that stay take their positions first. Then the positions that become
+  easier move, in ascending order; then those that become harder, in descending
+  order. A position that is taken is replaced by the nearest free position in
+  the same direction. Without one before the end of the cluster, it is replaced
+  by the nearest free position in the other direction.
 
   Args:
     window: Different positions below `size`.
-    move: −1, 0 or 1 for each.
-    size: Prompts of the cluster, B or more.
+    move: −1, 0 or 1 for each position.
+    size: Number of prompts of the cluster, B or more.
   """
   num = len(window)
-  # B − 1 others take no more than as many places beside the one asked for.
+  # The B − 1 others take at most B − 1 places around the target.
   around = jnp.arange(-num, num + 1)
   turn = jnp.where(move < 0, 1, 2 * (move > 0))
   order = jnp.lexsort((jnp.where(move > 0, -window, window), turn))
@@ -573,11 +579,11 @@ def moved(
   return jnp.sort(found)
 
 
-# a and b of every prompt before anybody has tried it.
+# a and b of every prompt before its first completion.
 SPO_PRIOR = 0.5
-# D at which half of what was counted is forgotten, nats per token.
+# D at which half of the counts is forgotten, nats per token.
 _HALF = 0.06
-# What is remembered at most: a + b is at most 1 / (1 − 0.96) = 25 completions.
+# Largest ρ: a + b is at most 1 / (1 − 0.96) = 25 completions.
 _MOST = 0.96
 # Weight of a prompt that is always solved, or never.
 _SPO_LEAST = 0.05
@@ -585,14 +591,14 @@ _SPO_LEAST = 0.05
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SingleStream:
-  """A `schedules.Schedule` of N prompts.
+  """SPO's `Schedule` of N prompts; see the module.
 
   Attributes:
     size: N.
     num_prompts: P.
     num_slots: T of completions.
     memory_low: ρ_low.
-    counts: a and b of each prompt at the start; None: `PRIOR`.
+    counts: a and b of each prompt at the start; None: `SPO_PRIOR`.
   """
 
   size: int
@@ -605,7 +611,7 @@ class SingleStream:
   keeps_samples: ClassVar[bool] = True
 
   def init(self) -> dict[str, jax.Array]:
-    """See `schedules.Schedule`."""
+    """See `Schedule`."""
     state = untried(self.size, SPO_PRIOR)
     if self.counts is not None:
       state |= {name: jnp.asarray(self.counts[:, i]) for i, name in _COUNTS}
@@ -620,7 +626,7 @@ class SingleStream:
   def draw(
     self, state: PyTree, key: jax.Array, step: jax.Array | int
   ) -> tuple[dict[str, jax.Array], jax.Array]:
-    """See `schedules.Schedule`."""
+    """See `Schedule`."""
     del step
     weights = weight(success(state))
     p = weights / weights.sum()
@@ -629,7 +635,7 @@ class SingleStream:
   def update(
     self, state: PyTree, feedback: Feedback, step: jax.Array | int
   ) -> tuple[dict[str, jax.Array], Metrics]:
-    """See `schedules.Schedule`."""
+    """See `Schedule`."""
     assert feedback.samples is not None
     assert feedback.drift is not None
     rho = memory(feedback.drift, self.memory_low)  # [P]
@@ -651,12 +657,12 @@ _COUNTS = ((0, "a"), (1, "b"))
 
 
 def weight(rate: jax.Array) -> jax.Array:  # [N] -> [N]
-  """√(φ (1 − φ)) + 0.05."""
+  """Weights of prompts: √(φ (1 − φ)) + 0.05."""
   return jnp.sqrt(jnp.maximum(rate * (1 - rate), 0)) + _SPO_LEAST
 
 
 def memory(drift: jax.Array, low: Any) -> jax.Array:  # [P] -> [P]
-  """ρ = clip(2^(−D / 0.06), low, 0.96)."""
+  """The factor of old counts: ρ = clip(2^(−D / 0.06), low, 0.96)."""
   return jnp.clip(jnp.exp2(-drift / _HALF), jnp.asarray(low), _MOST)
 
 
@@ -665,11 +671,11 @@ def start_counts(
   scored: np.ndarray,  # [N]
   memory_low: Any,
 ) -> np.ndarray:  # [N, 2] float32
-  """a and b from completions that were drawn before: c of n are right.
+  """a and b from earlier completions of each prompt, c of n of them right.
 
       a = n₀ (c + ½) / (n + 1),   b = n₀ (n − c + ½) / (n + 1)
 
-  with n₀ = 1 / (1 − ρ_low). Prompts without any have `PRIOR`.
+  with n₀ = 1 / (1 − ρ_low). Prompts without completions have `SPO_PRIOR`.
   """
   size = float(1 / (1 - memory_low))
   a = size * (right + 0.5) / (scored + 1)
@@ -686,15 +692,15 @@ def with_samples(
   batch: TrainBatch,
   feedback: Feedback,
 ) -> Feedback:
-  """The feedback with a completion of each prompt, and the policy's drift.
+  """Adds a completion of each prompt and the policy's drift to the feedback.
 
   Args:
-    plan: How rows become micro-batches.
-    policy: The model.
-    state: Before the update.
-    rollout: B completions; the first of a prompt is kept.
-    batch: The rows made of it.
-    feedback: Of the P prompts.
+    plan: Division of rows into micro-batches.
+    policy: The policy's model.
+    state: State before the update.
+    rollout: B completions; the first of each prompt is kept.
+    batch: The same rows as a training batch.
+    feedback: Results of the P prompts.
   """
   num_rows = len(rollout.prompt_index)
   num_prompts = len(feedback.scored)
@@ -707,7 +713,7 @@ def with_samples(
     rollout.written[first],
     rollout.sampler_logp[first],
   )
-  # As many rows as the batch has, of which the others are not run.
+  # As many rows as the batch has; all but one of each prompt are not run.
   places = state.schedule["places"][rollout.prompt_index]  # [B]
   is_first = first[rollout.prompt_index] == rows
   past = {name: state.schedule[name][places] for name in samples._fields}
@@ -719,7 +725,7 @@ def with_samples(
     "kept_ids": None,
   }
   view = models.policy_view(policy, state.params)
-  # A completion of another time takes the experts that it takes today.
+  # Experts were not recorded for old completions: the router chooses them.
   view = view._replace(trunk=view.trunk._replace(is_free=True))
   with jax.named_scope("drift"):
     now = passes.fields(

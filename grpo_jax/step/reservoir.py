@@ -1,11 +1,10 @@
-"""Old completions that a reward model goes on learning from.
+"""A reservoir of old completions for the training of a reward model.
 
-Where phases of the kind "preference" come again, the policy of each has moved
-on, and a reward model that learns from its completions alone forgets what it
-knew of others. So a share of each batch is old: groups of completions that
-earlier phases have drawn, with what was said of them then. They come from a
-reservoir, which is a uniform sample of all groups that were drawn so far
-(Vitter's Algorithm R), and is part of the state.
+If phases of the kind "preference" are repeated, the policy differs in each. A
+reward model that learns from the newest completions alone forgets the others.
+So a share of each batch is old: groups of completions of earlier phases, with
+their former scores. They come from a reservoir, a uniform sample of all groups
+so far (Vitter's Algorithm R), which is part of the state.
 
     a step of 40 prompts with a share of 0.1: 36 of them are fresh, and 4 old
 
@@ -24,7 +23,7 @@ import jax.numpy as jnp
 
 from grpo_jax.types import Metrics, PyTree, TrainBatch
 
-# Fields of a group: of its prompt [S], of its tokens [G, T], of its rows [G].
+# Fields of a group: prompt fields [S], token fields [G, T], row fields [G].
 _PROMPT = {"prompt_tokens": jnp.int32, "prompt_mask": jnp.bool_}
 _TOKENS = {"tokens": jnp.int32, "completion_mask": bool, "mask": bool}
 _STEPS = {"step_rewards": jnp.float32, "step_mask": bool}
@@ -34,7 +33,7 @@ _ROWS = {
   "terminated": bool,
   "correct": bool,
 }
-# What the sampler recorded of the tokens, which nobody reads of old ones.
+# Records of the sampler, which are not read of old groups.
 _RECORDED = (
   *("behavior_logp", "sampler_logp", "entropy"),
   *("mix_ids", "mix_weights"),
@@ -42,13 +41,13 @@ _RECORDED = (
 
 
 class ReservoirMix(NamedTuple):
-  """A batch of which some groups are old.
+  """A batch of fresh and old groups.
 
   Attributes:
-    batch: What is trained on.
+    batch: The batch to train on.
     state: The reservoir after the step.
-    is_old: Rows whose place an old one has taken.
-    metrics: What there is to say.
+    is_old: True on rows that an old row has replaced.
+    metrics: Metrics of the reservoir.
   """
 
   batch: TrainBatch
@@ -59,15 +58,15 @@ class ReservoirMix(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Reservoir:
-  """What a phase keeps, and how much of it comes back.
+  """Settings and functions of the reservoir of a phase.
 
   Attributes:
-    size: K, groups that are kept.
+    size: K, the most groups in the reservoir.
     num_groups: P, groups of a batch.
-    num_old: How many of them are old, where there are as many.
+    num_old: Number of old groups in a batch, if the reservoir has as many.
     group_size: G, completions of a group.
     prompt_slots, token_slots: S and T.
-    with_steps: Whether rows have scores of steps.
+    with_steps: True if rows have scores of steps.
   """
 
   size: int
@@ -96,11 +95,11 @@ class Reservoir:
     """The reservoir at the start of a phase.
 
     Args:
-      past: That of the phase before; None: there is none yet.
+      past: Reservoir of the phase before, or None.
 
     Returns:
       `groups`, fields with K groups each; `step`, at which each was drawn, or
-      −1 in an empty place; and `seen`, how many there have been.
+      −1 in an empty place; and `seen`, the number of groups so far.
 
     Raises:
       ValueError: The phases draw groups of other sizes.
@@ -133,20 +132,19 @@ class Reservoir:
     step: jax.Array,
     first: jax.Array,
   ) -> ReservoirMix:
-    """Puts old groups in the place of the last fresh ones, and keeps those.
+    """Replaces the last fresh groups by old ones, and stores fresh groups.
 
-    All fresh groups may be kept: those that make room are lost for this step
-    only.
+    Replaced groups may be stored, too: they are lost for this step only.
 
     Args:
       state: See `enter`.
       batch: Fresh groups, before `prepare`.
-      key: For the choice of old groups, and of places for the fresh ones.
-      step: Of the run.
-      first: The first step of this phase: what was drawn before is old.
+      key: Random key for old groups, and for the places of fresh ones.
+      step: Step of the run.
+      first: The first step of this phase; groups from before are old.
     """
     old_key, place_key = jax.random.split(key)
-    # [P, G]: no use is made of rows of a group being neighbours.
+    # [P, G]: rows of a group need not be adjacent.
     rows = jnp.argsort(batch.group_id, stable=True).reshape(self.num_groups, -1)
     prompts = batch.prompt_index[rows[:, 0]]  # [P]
 
@@ -184,7 +182,7 @@ class Reservoir:
   def _choose(
     self, state: PyTree, key: jax.Array, first: jax.Array
   ) -> tuple[jax.Array, jax.Array]:  # [H] int32, [H] bool
-    """Places of old groups, each as likely; and whether there is one."""
+    """Draws places of old groups uniformly; False if there are too few."""
     is_old = (state["step"] >= 0) & (state["step"] < first)  # [K]
     draws = jnp.where(is_old, jax.random.uniform(key, (self.size,)), -1.0)
     _, slots = jax.lax.top_k(draws, self.num_old)
@@ -197,11 +195,11 @@ class Reservoir:
     key: jax.Array,
     step: jax.Array,
   ) -> PyTree:
-    """The reservoir with fresh groups, by Algorithm R for all of them at once.
+    """Stores fresh groups by Algorithm R, all of them at once.
 
-    The n-th group ever takes place n while there is room, and afterwards a
-    random one of n places, of which there are K. Of two in the same place the
-    later one stays. A group of which no row was scored does not count.
+    The n-th group ever takes place n while there is room. Afterwards it takes a
+    random one of n places, of which K exist. Of two groups in the same place
+    the later one stays. A group without scored rows does not count.
     """
     counts = fresh["valid"].any(axis=1)  # [P]
     number = state["seen"] + jnp.cumsum(counts)  # [P], from 1
@@ -222,12 +220,12 @@ class Reservoir:
   def shown(
     self, fresh: TrainBatch, batch: TrainBatch, is_old: jax.Array
   ) -> TrainBatch:
-    """The rows of the step, for whoever looks at them.
+    """The fresh rows of the step, for records of the step.
 
     Args:
-      fresh: As it was before `mix`.
-      batch: As the update had it.
-      is_old: Rows that were not trained on, because an old one was.
+      fresh: The batch before `mix`.
+      batch: The batch of the update.
+      is_old: True on fresh rows that an old row has replaced.
     """
     of_prompts = jnp.zeros(batch.prompt_tokens.shape[0], bool)
     of_prompts = of_prompts.at[fresh.prompt_index].max(is_old)
@@ -240,7 +238,7 @@ class Reservoir:
         drawn = getattr(fresh, name)
       return jnp.where(gone, drawn, trained)
 
-    names = {*self._fields, "advantages", "pair_role"}  # These by `prepare`.
+    names = {*self._fields, "advantages", "pair_role"}  # Last two: `prepare`.
     return dataclasses.replace(
       batch,
       **{

@@ -315,7 +315,7 @@ def gradient(
     loss: One of its losses.
     params: Parameters of all models, by name.
     batch: The rows of one gradient step, prepared.
-        is_first: See `Loss.value`.
+    is_first: See `Loss.value`.
 
   Returns:
     The gradients by model, and the metrics of the loss.
