@@ -1,10 +1,10 @@
-"""Rollouts whose context is replaced by summaries that the policy writes.
+"""Rollouts with compaction: summaries of the policy replace contexts.
 
 A rollout is a few contexts, one after another, each a row of its own with its
 own prompt. All rollouts are in their first context, then in their second, in a
-loop that is compiled once; a rollout that is over leaves empty rows. What a
-context begins with was written in the one before, where it was trained: here it
-is a prompt, so every token is trained once.
+loop that is compiled once; a rollout that is over leaves empty rows. The
+beginning of a context was written in the context before, and is trained there.
+Here it is a prompt, so every token is trained once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from grpo_jax.types import (
 def _check(
   num_slots: int, config: SamplerConfig, compaction: Compaction
 ) -> None:
-  """Raises ValueError where `sample` cannot play; it says when."""
+  """Raises the ValueErrors of `sample`."""
   least = compaction.head_len + 1 + compaction.max_summary_len
   if num_slots < least:
     raise ValueError(
@@ -57,17 +57,17 @@ def sample(
   environment: Environment,
   compaction: Compaction,
 ) -> Rollout:
-  """Plays `group_size` episodes of every prompt, in contexts of limited size.
+  """Samples `group_size` episodes of every prompt, in contexts of limited size.
 
   Args:
     policy, params, prompts, key, config, group_size, environment: As in
-      `sampling.sample`. T slots hold what is written in one context.
-    compaction: When a context is replaced, and by what. Static.
+      `sampling.sample`. T slots hold the tokens of one context.
+    compaction: Settings for replacing contexts. Static.
 
   Returns:
     Rows b = (p · G + g) · J + j, j = 0 … J − 1 the contexts of a rollout and J
-    = max_compactions + 1; those that do not exist have no tokens. `scores` are
-    those of the whole episode in each of its rows.
+    = max_compactions + 1; contexts that do not exist have no tokens. Each row
+    has the `scores` of its whole episode.
 
   Raises:
     ValueError: The prompts have no room for a summary; or rows are to be
@@ -148,7 +148,7 @@ def _as_rollout(
   num_prompts: int,
   num_contexts: int,
 ) -> Rollout:
-  """Contexts of R episodes as rows, those of an episode adjacent."""
+  """The contexts of R episodes as rows, those of an episode adjacent."""
 
   def rows(x):  # [J, R, ...] -> [R · J, ...]
     return jnp.moveaxis(x, 0, 1).reshape(-1, *x.shape[2:])
@@ -179,14 +179,14 @@ def _as_rollout(
 
 
 class _Context(NamedTuple):
-  """What rows begin with, left-padded."""
+  """The beginning of rows: prompts, left-padded."""
 
   tokens: jax.Array  # [R, S] int32
   mask: jax.Array  # [R, S] bool
 
 
 def _continued(episodes: turns.Episodes) -> turns.Episodes:
-  """At the start of the next context, with what was held to be read."""
+  """Episodes at the start of the next context, with the held observations."""
   contexts = episodes.contexts
   assert contexts is not None
   none = jnp.zeros_like(contexts.closed)
@@ -207,19 +207,19 @@ def _next(
   written: dict[str, jax.Array],
   episodes: turns.Episodes,
 ) -> _Context:
-  """Head, `<sum>`, summary, `</sum>`, and the last turns that fit.
+  """The next contexts: head, `<sum>`, summary, `</sum>`, last turns that fit.
 
   Args:
-    compaction: How much of each.
-    first: What the rollouts began with.
-    context: What the contexts that end began with; for its shape.
-    written: What was written in them, each [R, T, ...].
-    episodes: At their end.
+    compaction: Sizes of these parts.
+    first: Beginning of the first contexts.
+    context: Beginning of the contexts that end; for its shape.
+    written: Records of the contexts that end, each [R, T, ...].
+    episodes: State at their end.
   """
   num_rows, num_slots = context.tokens.shape
   tokens, exists = written["tokens"], written["completion_mask"]
   slots = jnp.arange(tokens.shape[1])
-  start = episodes.start[:, None]  # Of the summary.
+  start = episodes.start[:, None]  # Start of the summary.
 
   places = jnp.arange(compaction.max_summary_len)
   at = jnp.minimum(start + places, tokens.shape[1] - 1)
@@ -228,11 +228,11 @@ def _next(
     start + places < tokens.shape[1]
   )
   size = present.sum(axis=-1, keepdims=True)
-  # One that ran out of tokens is closed in the place of its last one.
+  # In a summary that ran out of tokens, `</sum>` replaces the last token.
   summary = jnp.where(places == size - 1, compaction.close_id, summary)
 
-  # A turn is its observation and the action that answered it. That of turn 0
-  # is in the first prompt.
+  # A turn is an observation and the action that answered it. The observation
+  # of turn 0 is in the first prompt.
   before = exists & (slots < start - 1) & (written["turn"] > 0)
   age = episodes.turn[:, None] - written["turn"]  # 1 for the last one.
   allowed = num_slots - compaction.head_len - 1 - size  # [R, 1]
@@ -260,7 +260,7 @@ def _next(
   every, mask = (jnp.concatenate(x, axis=1) for x in zip(*pieces, strict=True))
   total = mask.sum(axis=-1, keepdims=True)
   place = num_slots - total + jnp.cumsum(mask, axis=1) - 1
-  place = jnp.where(mask, place, num_slots)  # That one: nowhere.
+  place = jnp.where(mask, place, num_slots)  # Out of range: not written.
   rows = jnp.arange(num_rows)[:, None]
   empty = jnp.zeros(context.tokens.shape, tokens.dtype)
   return _Context(
@@ -270,7 +270,7 @@ def _next(
 
 
 def last_rows(rollout: Rollout) -> Rollout:
-  """One row for each rollout: its last context."""
+  """Returns one row for each rollout: its last context."""
   traces = rollout.traces
   if traces is None:
     return rollout

@@ -1,12 +1,12 @@
-"""Tokens that are drawn from logits, with keys of the rows alone.
+"""Draws of tokens from logits: logit filters, row keys, and records.
 
-`config` is a `sampling.SamplingConfig`.
-
-Logit filters: functions [B, V] -> [B, V] with -inf outside the kept set.
-
+Logit filters are functions [B, V] -> [B, V] with -inf outside the kept set.
 Each keeps the most likely token of a row. A threshold decides, so tokens that
-tie with the least likely kept one are kept too: the result does not depend on
+tie with the least likely kept token are kept too: the result does not depend on
 the order of ids, and `top_k` may keep more than k.
+
+The draws of a row depend on the row's key alone. `config` is a
+`sampling.SamplerConfig`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from grpo_jax.ops import logprobs, threefry
 
 
 def temperature(logits: jax.Array, value: float) -> jax.Array:  # [B, V]
-  """Logits over a positive temperature; below 1 sharpens."""
+  """Divides logits by a positive temperature; below 1 sharpens."""
   return logits / value
 
 
@@ -64,7 +64,7 @@ def min_p(logits: jax.Array, p: float) -> jax.Array:  # [B, V]
   return jnp.where(logits >= threshold, logits, -jnp.inf)
 
 
-# What `draw` says of a token beside itself, by names of `Rollout`.
+# Records of `draw` for each token, by names of `Rollout`.
 RECORDS = ("behavior_logp", "sampler_logp", "entropy")
 
 
@@ -76,8 +76,8 @@ def row_keys(
 ) -> jax.Array:  # [P * G] keys
   """One key per row b = p · G + g, from (key, ids[p], g, turn).
 
-  `turn` counts the rows of one rollout, which are more than one where its
-  context is compacted; turns within a row are told apart by position.
+  `turn` counts the rows of one rollout, of which there are several if contexts
+  are compacted. Turns within a row differ by their positions.
   """
 
   def row_key(prompt_id, sample_index):
@@ -100,9 +100,9 @@ def _filtered(logits, config):  # [B, V] -> [B, V], at temperature 1
 
 
 def _only_top(logits, count):  # [B, V] -> [B, V], [B, K]
-  """The K largest logits, and their ids; -1 for those that are -inf.
+  """Keeps the K largest logits, and returns their ids; -1 for -inf logits.
 
-  `filters.top_k` keeps ties, so it may keep more than K.
+  `top_k` keeps ties, so it may keep more than K.
   """
   largest, ids = lax.top_k(logits, count)  # [B, K]
   rows = jnp.arange(logits.shape[0])[:, None]
@@ -113,8 +113,9 @@ def _only_top(logits, count):  # [B, V] -> [B, V], [B, K]
 def argmax(x):  # [B, V] -> [B] int32
   """The first of the largest, as `jnp.argmax`; the last id if there is a NaN.
 
-  Two reductions of numbers. XLA:CPU runs that of pairs (number, index) one by
-  one, and draws the noise within it: three times as long as all of this.
+  This is two reductions of numbers. XLA:CPU runs a reduction of pairs (number,
+  index) one by one, and draws the noise within it, which takes three times as
+  long.
   """
   ids = jnp.arange(x.shape[-1], dtype=jnp.int32)
   is_largest = x == x.max(axis=-1, keepdims=True)
@@ -122,9 +123,11 @@ def argmax(x):  # [B, V] -> [B] int32
 
 
 def draw(logits, keys, positions, config):  # [B, V], [B], [B]
-  """Tokens, their `RECORDS` by name, each [B], and the kept ids.
+  """Draws a token for each row.
 
-  The last is what they were drawn from: logits [B, V] after all filters.
+  Returns:
+    Tokens [B]; their `RECORDS` by name, each [B]; the kept ids, or None; and
+    the logits [B, V] after all filters, from which the tokens were drawn.
   """
   logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
   if config.temperature == 0.0:
@@ -151,7 +154,7 @@ def _named(records: tuple[jax.Array, ...]) -> dict[str, jax.Array]:
 
 
 def noise(logits, keys, positions):  # [B, V], [B], [B] -> [B, V]
-  """What is added to logits so that the largest sum is a draw."""
+  """Gumbel noise: the argmax of logits plus noise is a draw."""
 
   def of_row(row_key, position):
     # Always float32, so that the bits do not depend on the model's dtype.
@@ -173,13 +176,13 @@ def nothing(
   logits: jax.Array | jax.ShapeDtypeStruct,  # [..., V]
   prompt_routing: jax.Array | None,
 ) -> dict[str, jax.Array]:  # each [B, T, ...]
-  """What is recorded of tokens, by names of `Rollout`, where none is drawn.
+  """Empty records of rows, by names of `Rollout`, before the first draw.
 
   Args:
-    config: What is recorded, and of how many tokens.
+    config: Settings of records, and T.
     num_rows: B.
-    logits: That tokens are drawn from, for their shape.
-    prompt_routing: As in `Rollout`, for its shape; read if it is recorded.
+    logits: Logits that tokens are drawn from, for their shape.
+    prompt_routing: As in `Rollout`, for its shape; read if routing is recorded.
   """
   shape = num_rows, config.max_new_tokens
   written = {
@@ -198,12 +201,12 @@ def nothing(
 
 
 def num_kept(config: Any, logits: jax.Array | jax.ShapeDtypeStruct) -> int:
-  """K of `Rollout.kept_ids`."""
+  """K, the size of `Rollout.kept_ids`."""
   assert config.top_k is not None
   return 1 if config.temperature == 0 else min(config.top_k, logits.shape[-1])
 
 
 def is_end(tokens: jax.Array, config: Any) -> jax.Array:
-  """Which tokens, of any shape, end a completion."""
+  """True on tokens, of any shape, that end a completion."""
   end_ids = jnp.asarray(config.end_ids, jnp.int32)
   return (tokens[..., None] == end_ids).any(axis=-1)

@@ -1,24 +1,23 @@
-"""Guided error correction: wrong completions go on from a hint.
+"""Guided error correction: wrong completions continue from a hint.
 
-A completion that was judged to be wrong is a draft. By a draw of its own, it
+A completion that was judged to be wrong is a draft. With these probabilities,
 
-    p_cue        has a cue appended, and the policy goes on after it
-    p_answer     has a sentence with the right answer appended
-    p_reference  is replaced by a whole right completion
+    p_cue        a cue is appended, and the policy goes on after it
+    p_answer     a sentence with the right answer is appended
+    p_reference  a whole right completion replaces the draft
 
-and stays as it is otherwise. The end token of a draft is removed where
-something comes after it. A prompt without a reference has the answer in its
-place. What was put in (*injected*) was not drawn of the policy, and is not
-trained unless somebody asks for it. Everything is inside the program of the
-step; whoever calls judges the rows again.
+and otherwise the draft stays. The end token of a draft is removed if tokens
+follow. A prompt without a reference gets the answer instead. Tokens that were
+put in (*injected*) are not draws of the policy, and are not trained by default.
+All of this is inside the program of the step; the caller scores the rows again.
 
 Source: "EDGE-GRPO", arXiv:2507.21848, Section 3, and its code,
 ZhangXJ199/EDGE-GRPO. There `cue` is " Wait! Something is wrong here.", the
 probabilities are 1/2, 1/4 and 1/4, and all tokens are trained, with a ratio of
-1. Deviations: a row is wrong where the judge says so, and not where its reward
-is below the largest possible one, which nobody knows of a sum of rewards; and
-injected tokens are not trained by default; where they are, their ratio is 1
-before the first gradient step only.
+1. Deviations: a row is wrong if it is scored as not correct; the authors ask if
+its reward is below the largest possible reward, which is not known for a sum of
+rewards. Injected tokens are not trained by default; if they are, their ratio is
+1 before the first gradient step only.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from grpo_jax.ops import logprobs
 from grpo_jax.rollout import drawing, resumed, sampling
 from grpo_jax.types import Corrections, Policy, Prompts, PyTree, Rollout, Scored
 
-# Names among the extras of prompts, each [P, n] int32 with -1 behind: what is
-# appended with the answer, end token included, and a whole right completion.
-# Without any token there is none.
+# Names among the extras of prompts, each [P, n] int32 with -1 behind: the
+# sentence with the answer, end token included, and a whole right completion.
+# A prompt whose row has no tokens has none.
 ANSWER, REFERENCE = "correction/answer", "correction/reference"
-# What is put in, as in `Corrections.kind`.
+# Kinds of correction, as in `Corrections.kind`.
 NONE, BY_CUE, BY_ANSWER, BY_REFERENCE = range(4)
 # Folded into the key of a row, where tokens fold their positions.
 _KIND = 2**31 - 3
@@ -46,14 +45,14 @@ _KIND = 2**31 - 3
 
 @dataclasses.dataclass(frozen=True)
 class Correction:
-  """What is done with wrong completions.
+  """The settings of corrections of wrong completions.
 
   Attributes:
     p_cue, p_answer, p_reference: Probabilities, which add up to 1 at most.
     cue: Token ids, at least one.
     max_new_tokens: Most tokens that the policy writes after a cue.
     max_prompt_len: Rows of longer prompts stay as they are.
-    train_injected: Whether what is put in is trained.
+    train_injected: True if injected tokens are trained.
     limits: Most tokens of a completion for each domain of prompts; empty: all
       slots.
   """
@@ -69,13 +68,13 @@ class Correction:
 
 
 class Plan(NamedTuple):
-  """What becomes of each row.
+  """The correction of each row.
 
   Attributes:
     kind, unfit: As in `Corrections`.
-    start: Where the hint begins.
-    hint: What is put in.
-    size: Tokens of it; 0 where a row stays as it is.
+    start: Slot at which the hint begins.
+    hint: Tokens of the hint.
+    size: Number of tokens of the hint; 0 if a row stays as it is.
   """
 
   kind: jax.Array  # [B] int32
@@ -90,12 +89,12 @@ def kinds(
   keys: jax.Array,  # [B] keys
   has_reference: jax.Array,  # [B] bool
 ) -> jax.Array:  # [B] int32
-  """What each row would have put in, if it were wrong.
+  """Draws the kind of correction that each row gets if it is wrong.
 
   Args:
-    correction: Its probabilities.
-    keys: Of the rows.
-    has_reference: Rows without one have the answer in its place.
+    correction: Settings with the probabilities.
+    keys: Keys of the rows.
+    has_reference: False on rows that get the answer instead of a reference.
   """
   folded = jax.vmap(jax.random.fold_in, (0, None))(keys, _KIND)
   chance = jax.vmap(lambda key: jax.random.uniform(key))(folded)  # [B]
@@ -120,14 +119,14 @@ def plan(
   rollout: Rollout,
   is_wrong: jax.Array,  # [B] bool
 ) -> Plan:
-  """What becomes of the rows of a rollout.
+  """Plans the corrections of the rows of a rollout.
 
   Args:
-    correction: What to do.
-    prompts: Their extras have `ANSWER` and `REFERENCE`.
-    keys: Of the rows.
+    correction: The settings.
+    prompts: P prompts, whose extras have `ANSWER` and `REFERENCE`.
+    keys: Keys of the rows.
     rollout: Drafts.
-    is_wrong: Those that are to be corrected.
+    is_wrong: True on rows to correct.
   """
   rows, slots = rollout.prompt_index, rollout.tokens.shape[1]
   answer, reference = (prompts.extras[x][rows] for x in (ANSWER, REFERENCE))
@@ -151,8 +150,8 @@ def plan(
   room = resumed.budgets(correction.limits, prompts, group_size, slots)
   more = jnp.where(kind == BY_CUE, correction.max_new_tokens, 0)
   fits = (start + size + more <= room) & (size > 0)
-  # A draft that the budget has cut off ends anywhere, and only what replaces it
-  # has room.
+  # A draft that the budget has cut off ends anywhere and has no room behind it;
+  # it can only be replaced.
   fits &= rollout.terminated | (kind == BY_REFERENCE)
   is_short = prompts.mask.sum(axis=1)[rows] <= correction.max_prompt_len
   wanted = is_wrong & is_short & (kind != NONE)
@@ -177,30 +176,30 @@ def correct(
   config: sampling.SamplerConfig,
   correction: Correction,
 ) -> Rollout:
-  """A rollout with some of its wrong rows corrected.
+  """Corrects some of the wrong rows of a rollout.
 
-  The draws of a row depend on its key alone: which hint it has, and its tokens,
-  whose positions count on. All rows that go on do so at once, whatever
-  `config.lanes`.
+  The draws of a row depend on its key alone: the draw of its hint, and those of
+  its tokens, whose positions count on. All rows that continue are decoded at
+  once, whatever `config.lanes` is.
 
   Args:
-    policy: What to sample from.
+    policy: The policy to sample from.
     params: Its parameters.
     prompts: P prompts, whose extras have `ANSWER` and `REFERENCE`.
-    key: That of the rollout; see `sampling.sample`.
+    key: Key of the rollout; see `sampling.sample`.
     rollout: Drafts, the G of each prompt adjacent.
-    scored: What was said of them.
-    config: How they were drawn. Static.
-    correction: What to do. Static.
+    scored: Scores of the drafts.
+    config: Sampling settings of the drafts. Static.
+    correction: The settings of corrections. Static.
 
   Returns:
-    Rows as they were, or corrected; `behavior_logp`, `sampler_logp` and
-    `entropy` are 0 at injected tokens, unless these are trained: then they are
-    those of a pass over the whole row.
+    Rows as they were, or corrected. `behavior_logp`, `sampler_logp` and
+    `entropy` are 0 at injected tokens, unless these are trained: then they
+    come from a pass over the whole row.
 
   Raises:
-    ValueError: Inputs are mixed, or routing is recorded: what reads a draft
-      again knows of neither.
+    ValueError: Inputs are mixed, or routing is recorded: the pass that reads a
+      draft again supports neither.
   """
   if config.mix is not None or config.record_routing:
     raise ValueError(
@@ -240,7 +239,7 @@ def correct(
 def _with_hints(
   rollout: Rollout, found: Plan, pad_id: int
 ) -> tuple[Rollout, jax.Array, jax.Array]:
-  """Drafts with hints, what is injected [B, T], and how many are gone [B]."""
+  """Drafts with hints, the injected tokens [B, T], and removed counts [B]."""
   slots = jnp.arange(rollout.tokens.shape[1])
   kept = rollout.completion_mask & (slots < found.start[:, None])
   removed = rollout.completion_mask & ~kept
@@ -260,7 +259,7 @@ def _with_hints(
   }
   for name, x in (("tokens", found.hint), ("completion_mask", exists)):
     fields[name] = resumed.put(fields[name], found.start, exists, x)
-  # Hints with an answer have an end token; after a cue somebody goes on.
+  # Hints with an answer have an end token; after a cue the policy goes on.
   terminated = jnp.where(
     found.kind == NONE, rollout.terminated, found.kind != BY_CUE
   )
@@ -278,11 +277,11 @@ def _continued(
   config: sampling.SamplerConfig,
   correction: Correction,
 ) -> Rollout:
-  """The rows in which the policy has gone on after cues."""
+  """Continues rows after cues with draws of the policy."""
   most = correction.max_new_tokens
   goes_on = found.kind == BY_CUE
   size = jnp.where(goes_on, found.start + found.size, 0)
-  # What goes on has room for that, and a prompt that is short enough.
+  # Rows that continue have room for `most` tokens, and a short prompt.
   tokens = rollout.tokens[:, : max(config.max_new_tokens - most, 0)]
   longest = min(prompts.tokens.shape[1], correction.max_prompt_len)
   short = dataclasses.replace(
@@ -307,7 +306,7 @@ def _with_own_outputs(
   injected: jax.Array,  # [B, T] bool
   temperature: Any,
 ) -> Rollout:
-  """With what the policy says of injected tokens, as if it had drawn them."""
+  """Adds the policy's log-probs and entropy at injected tokens to a rollout."""
   h, _ = policy.hidden(
     params,
     prompts.tokens,

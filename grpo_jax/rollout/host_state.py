@@ -1,17 +1,13 @@
-"""Episodes whose environment is on the host, between two calls of the device.
+"""The state of host episodes between two calls of the device.
 
-What `host_turns.py` passes around: the state of all rows, what the host says,
-and what it is told.
+`host_turns.py` uses these types: the state of all rows, the answers of the
+host, and the actions for the host.
 
-Contexts of episodes that the host plays, where summaries replace them.
-
-A context is a row with a prompt of its own. An episode has up to J of them, one
-after another, and its rows are adjacent. Its sizes are those of the context in
-which it is; what was written in those before stays where it is.
-
-The host decides when a summary is due, and puts together what the next context
-begins with (`training/phases/episodes.py`). So the device reads ids and asks
-for no reasons.
+With a compaction, summaries replace contexts. A context is a row with a prompt
+of its own. An episode has up to J contexts, one after another, in adjacent
+rows. Its sizes are those of its current context; earlier contexts stay in their
+rows. The host decides when a summary is due, and builds the beginning of the
+next context (`training/phases/episodes.py`). The device only reads its ids.
 """
 
 from __future__ import annotations
@@ -32,11 +28,11 @@ class HostContexts:
   """Contexts of E episodes with J rows each, and of W lanes.
 
   Attributes:
-    number: Of the context in which each episode is, from 0.
-    summarizes: A summary is what is written, or was written last.
-    room: Tokens that may follow what the context begins with.
-    prompt_tokens, prompt_mask: What each row begins with, as in `Traces`.
-    first_h, prefix: As in `host_state.Fixed`, of each lane.
+    number: Number of the current context of each episode, from 0.
+    summarizes: True if a summary is being written, or was written last.
+    room: Most tokens of the completion in this context.
+    prompt_tokens, prompt_mask: Prompt of each row, as in `Traces`.
+    first_h, prefix: As in `Fixed`, for each lane.
   """
 
   number: jax.Array  # [E] int32
@@ -51,11 +47,11 @@ class HostContexts:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Openings:
-  """What the next contexts of some episodes begin with, left-padded.
+  """The beginnings of the next contexts of some episodes, left-padded.
 
   Attributes:
-    tokens, mask: As in `Prompts`; anything of other episodes.
-    came: Which ones have a next context.
+    tokens, mask: As in `Prompts`; arbitrary for other episodes.
+    came: True on episodes with a next context.
   """
 
   tokens: jax.Array  # [E, S'] int32
@@ -64,10 +60,10 @@ class Openings:
 
 
 def padded(prompts: Prompts, num_slots: int) -> Prompts:
-  """First prompts with as many slots as what any context begins with.
+  """Pads first prompts to the slots of a context's beginning.
 
   Raises:
-    ValueError: They have more.
+    ValueError: The prompts have more slots.
   """
   more = num_slots - prompts.tokens.shape[1]
   if more < 0:
@@ -98,14 +94,14 @@ def begin(
   num_slots: int,
   of_lanes: tuple[PyTree, PyTree],
 ) -> HostContexts:
-  """Before the first token.
+  """The contexts of episodes before the first token.
 
   Args:
-    compaction: When contexts are replaced.
-    prompts: With S' slots.
-    group_size: Episodes of each.
+    compaction: Settings for replacing contexts.
+    prompts: P prompts with S' slots.
+    group_size: Episodes of each prompt.
     num_slots: T.
-    of_lanes: Prefix of each lane, and what predicts its first token.
+    of_lanes: Prefix of each lane, and the h that predicts its first token.
   """
   tokens, mask = (
     jnp.repeat(x, group_size, axis=0) for x in (prompts.tokens, prompts.mask)
@@ -135,11 +131,11 @@ def opened(
   openings: Openings,
   num_slots: int,
 ) -> HostContexts:
-  """In the next context, where there is one; prefixes are the old ones."""
+  """Moves episodes to their next contexts; prefixes stay the old ones."""
   came = openings.came
   number = contexts.number + came
   rows = jnp.arange(len(came)) * compaction.num_contexts + number
-  rows = jnp.where(came, rows, len(contexts.prompt_mask))  # That one: nowhere.
+  rows = jnp.where(came, rows, len(contexts.prompt_mask))  # Else out of range.
   return dataclasses.replace(
     contexts,
     number=number,
@@ -154,7 +150,7 @@ def opened(
 
 
 def chosen(which: jax.Array, new: PyTree, old: PyTree) -> PyTree:
-  """Takes the new value of each lane [W, ...] where `which`, else the old."""
+  """Takes the new value of each lane [W, ...] if `which`, else the old."""
 
   def choose(new, old):
     return jnp.where(which.reshape(-1, *[1] * (old.ndim - 1)), new, old)
@@ -165,7 +161,7 @@ def chosen(which: jax.Array, new: PyTree, old: PyTree) -> PyTree:
 def of_rollout(
   contexts: HostContexts, written: dict[str, jax.Array]
 ) -> dict[str, Any]:
-  """The fields of a `Rollout` that tell contexts from each other."""
+  """Adds the `Traces` of a `Rollout` to its fields."""
   num_rows = len(contexts.prompt_mask)
   num_contexts = num_rows // len(contexts.number)
   rows = jnp.arange(num_rows, dtype=jnp.int32)
@@ -185,30 +181,30 @@ def of_rollout(
   }
 
 
-# One in so many lanes waits for a prompt before those of all lanes are run.
+# New contexts are run for all lanes once one lane in so many waits for one.
 _PATIENCE = 8
 
-# What a row is doing.
-WRITES = 0  # An action; also before it has a lane.
+# The activity of a row.
+WRITES = 0  # Writes an action; also before it has a lane.
 ENDED = 1  # Its action has ended in this call.
-WAITS = 2  # For an answer, which the host knows.
+WAITS = 2  # Waits for an answer of the host.
 OVER = 3
-PAUSES = 4  # It has the tokens of this step, and goes on in another one.
+PAUSES = 4  # Has the tokens of this step, and continues in a later step.
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class HostAnswers:
-  """What the host says of actions.
+  """Answers of the host to actions.
 
   Attributes:
-    observation: What is read next, from slot 0 on.
-    size: Tokens of it; none at the end of an episode.
-    reward: The reward of the action.
-    goes_on: Another action is to be drawn.
-    came: There is an answer; without one nothing else of a row is read.
-    summarizes: What is read asks for a summary, which is written next; None
-      without a compaction.
+    observation: Tokens that are read next, from slot 0 on.
+    size: Number of tokens of the observation; 0 at the end of an episode.
+    reward: Reward of the action.
+    goes_on: True if another action follows.
+    came: True if there is an answer; the other fields are read only then.
+    summarizes: True if the observation asks for a summary, which is written
+      next; None without a compaction.
   """
 
   observation: jax.Array  # [B, O] int32
@@ -222,16 +218,16 @@ class HostAnswers:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Fixed:
-  """What does not change while episodes are played.
+  """Inputs that do not change during the episodes.
 
   Attributes:
-    weights: Of the policy, of its parameters.
-    keys: Of every row, also of contexts to come.
-    first_h: What predicts the first token after each prompt.
-    prefix: Of the policy, of each prompt. None, as `first_h`, where contexts
+    weights: `Policy.weights` of the parameters.
+    keys: Keys of all rows, also of later contexts.
+    first_h: h that predicts the first token after each prompt.
+    prefix: Policy's prefix of each prompt. None, like `first_h`, if contexts
       are replaced and no lane will need another first prompt.
     prompt_routing: As in `Rollout`; None if it is not recorded.
-    limits: As in `host_resumed.Resumed`; None where no row waits for a step.
+    limits: As in `host_turns.Resumed`; None if rows do not wait for a step.
   """
 
   weights: PyTree
@@ -245,23 +241,23 @@ class Fixed:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class HostEpisodes:
-  """All rows between two calls, and W lanes that each have one of them.
+  """The state of all rows between two calls, and of W lanes with a row each.
 
-  Where contexts are replaced, a row is an episode in its context of the moment,
-  and only `written` has rows for all J of them.
+  If contexts are replaced, a row is an episode in its current context, and only
+  `written` has rows for all J contexts.
 
   Attributes:
-    written: By name, as in `Rollout`; what does not exist holds its fill.
-    size: Tokens written, or observed.
-    start: Slot of the first token of the action that is, or was last, written.
-    turn: Actions before that.
-    state: A number of the last observation.
+    written: Records by name, as in `Rollout`; empty slots hold a fill value.
+    size: Number of tokens written or observed.
+    start: Slot of the first token of the current or last action.
+    turn: Number of actions before that.
+    state: Hash of the last observation.
     doing: `WRITES`, `ENDED`, `WAITS`, `OVER` or `PAUSES`.
-    row: What each lane works on.
-    read: Tokens of that row which the cache holds.
-    next_row: The first row that no lane has taken.
-    cache: The policy's own; token n of a row is in slot n of its lane.
-    contexts: None unless summaries replace them.
+    row: Row of each lane.
+    read: Number of tokens of that row in the cache.
+    next_row: The first row that was not in a lane yet.
+    cache: Cache of the policy; token n of a row is in slot n of its lane.
+    contexts: State of contexts; None without a compaction.
   """
 
   written: dict[str, jax.Array]  # each [B, T, ...]
@@ -278,7 +274,7 @@ class HostEpisodes:
 
   @property
   def rows(self) -> jax.Array:  # [B] int32
-    """Row of `written` in which each row or episode is."""
+    """Current row of each row or episode in `written`."""
     rows = jnp.arange(len(self.size))
     if self.contexts is None:
       return rows
@@ -289,13 +285,13 @@ class HostEpisodes:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Actions:
-  """Actions, and summaries, that have ended in a call.
+  """Actions and summaries that have ended in a call.
 
   Attributes:
-    tokens: From slot 0 on.
-    length: Tokens that exist; 0 where no action has ended.
-    ended: The action is whole: the budget of T tokens did not cut it off.
-    size: Tokens of the completion so far, with these.
+    tokens: Tokens of the actions, from slot 0 on.
+    length: Number of tokens; 0 on rows whose action has not ended.
+    ended: True if the action is whole: the budget of T tokens did not cut it.
+    size: Number of tokens of the completion so far, with these.
   """
 
   tokens: jax.Array  # [B, A] int32
@@ -307,12 +303,12 @@ class Actions:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Left:
-  """What is left to do, of the rows of all processes.
+  """The remaining work of the rows of all processes.
 
   Attributes:
-    writes: Some row has a token to write before the next answer comes.
-    goes_on: Some row is not over, and does not pause.
-    reopens: It is time to run what next contexts begin with.
+    writes: True if a row has a token to write before the next answer.
+    goes_on: True if a row is not over and does not pause.
+    reopens: True if it is time to run the beginnings of next contexts.
   """
 
   writes: jax.Array  # [] bool
@@ -321,21 +317,21 @@ class Left:
 
 
 def goes_on(doing: jax.Array) -> jax.Array:  # [B] int32 -> [] bool
-  """Whether some row has anything left to do in this step."""
+  """True if a row has work left in this step."""
   return ((doing != OVER) & (doing != PAUSES)).any()
 
 
 def paused(episodes: HostEpisodes, limits: jax.Array) -> HostEpisodes:
-  """The episodes, of which those pause that would write beyond their limit."""
+  """Pauses episodes that would write beyond their limit."""
   is_full = (episodes.doing == WRITES) & (episodes.size >= limits)
   doing = jnp.where(is_full, PAUSES, episodes.doing)
   return dataclasses.replace(episodes, doing=doing)
 
 
 def reopens(episodes: HostEpisodes, writes: jax.Array) -> jax.Array:  # [] bool
-  """Whether enough episodes wait for a context, or there is nothing else to do.
+  """True if enough episodes wait for a context, or nothing else is left to do.
 
-  What contexts begin with is run for all lanes at once.
+  The beginnings of contexts are run for all lanes at once.
   """
   in_contexts = episodes.contexts
   if in_contexts is None:
@@ -348,7 +344,7 @@ def reopens(episodes: HostEpisodes, writes: jax.Array) -> jax.Array:  # [] bool
 
 
 def with_answers(episodes: HostEpisodes, answers: HostAnswers) -> HostEpisodes:
-  """Rewards at the ends of actions, and the observations after them."""
+  """Adds rewards at the ends of actions, and the observations after them."""
   written: dict[str, Any] = dict(episodes.written)
   in_contexts = episodes.contexts
   num_slots: jax.Array | int = written["tokens"].shape[1]
@@ -356,7 +352,7 @@ def with_answers(episodes: HostEpisodes, answers: HostAnswers) -> HostEpisodes:
   if in_contexts is not None:
     num_slots = in_contexts.room
     assert answers.summarizes is not None
-    # What was held back is of the turn in which the summary was written.
+    # A held observation belongs to the turn in which the summary was written.
     acted = came & ~in_contexts.summarizes
     asks = jnp.where(came, answers.summarizes, in_contexts.summarizes)
     in_contexts = dataclasses.replace(in_contexts, summarizes=asks)

@@ -1,20 +1,20 @@
-"""Mixed inputs: what the policy reads is a blend of like tokens.
+"""Mixed inputs: the policy reads a blend of similar tokens.
 
 While a completion is drawn, the input after some of its tokens is not the
-embedding of the token that was written, but
+embedding of the token itself, but
 
     x = Σ_j w_j E[i_j],    i_1 = the anchor a,    i_2 … i_k its neighbours,
     w_j = p(i_j) / Σ_l p(i_l)
 
-with p the distribution that the token was drawn from, and the neighbours those
-k − 1 rows of the embedding table E that have the largest cosine with that of
-the anchor. So completions of one prompt drift apart in directions that mean
-something, and their tokens are still draws of the policy. Ids and weights are
-recorded, and whoever runs the completion again reads the same inputs.
+with p the distribution that the token was drawn from, and the neighbours the
+k − 1 rows of the embedding table E that have the largest cosine with the row of
+the anchor. So completions of one prompt drift apart in meaningful directions,
+and their tokens are still draws of the policy. Ids and weights are recorded, so
+that later passes over the completion read the same inputs.
 
 By default the anchor is the likeliest token, as in the authors' code, and not
-the one that was drawn: with weights near 1 the policy then reads on as if it
-had written its likeliest token.
+the drawn token: with weights near 1 the policy then continues as if it had
+written its likeliest token.
 
 Source: "N-GRPO", arXiv:2606.10768, and its code, ZJUSCL/N-GRPO.
 """
@@ -37,18 +37,18 @@ _CHUNK = 2**24  # Cosines that exist at a time.
 
 @dataclasses.dataclass(frozen=True)
 class Mixing:
-  """When an input is mixed, and of what.
+  """The settings of mixed inputs.
 
   Attributes:
     rate: Probability of each input to be mixed, in (0, 1].
     top_k: k ≥ 2, the anchor and its neighbours.
-    anchor: "argmax", the likeliest token, or "sampled", the one that was drawn.
+    anchor: "argmax", the likeliest token, or "sampled", the drawn token.
     neighbours: "nearest" by cosine; or "random", k − 1 adjacent ids that begin
       anywhere, for comparison.
-    min_entropy: Mixes only where the distribution that the token was drawn from
-      has more entropy, nats; 0: anywhere.
-    until: Tokens of which the first one in a completion, and all after it, are
-      read as they are; empty: none.
+    min_entropy: Entropy, in nats, that the token's distribution must exceed for
+      an input to be mixed; 0: no bound.
+    until: Tokens that end the mixing: the first one in a completion, and all
+      tokens after it, are read as they are. May be empty.
   """
 
   rate: Any
@@ -76,12 +76,12 @@ class Mixing:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class BlendedInputs:
-  """What W lanes read of their last tokens.
+  """The inputs of W lanes after their last tokens.
 
   Attributes:
-    ids, weights: Of the mixed rows; a token that is read as it is has weight 1
-      and stands in all places.
-    is_open: Nothing of `Mixing.until` was written yet.
+    ids, weights: Rows of the embedding table and their weights; a token that is
+      not mixed has weight 1 and stands in all places.
+    is_open: True if a token of `Mixing.until` was not written yet.
   """
 
   ids: jax.Array  # [W, k] int32
@@ -90,7 +90,7 @@ class BlendedInputs:
 
   @property
   def mix(self) -> tuple[jax.Array, jax.Array]:
-    """Ids and weights, as `Policy.decode` takes them."""
+    """Ids and weights, as arguments of `Policy.decode`."""
     return self.ids, self.weights
 
 
@@ -98,7 +98,7 @@ def plain(
   tokens: jax.Array,  # [...] int32
   top_k: int,
 ) -> tuple[jax.Array, jax.Array]:  # [..., k] int32, [..., k] float32
-  """Ids and weights of tokens that are read as they are."""
+  """Ids and weights of tokens that are not mixed."""
   ids = jnp.broadcast_to(tokens[..., None], (*tokens.shape, top_k))
   first = jnp.arange(top_k) == 0
   return ids, jnp.broadcast_to(first.astype(jnp.float32), ids.shape)
@@ -108,8 +108,9 @@ def is_mixed(
   tokens: jax.Array,  # [...] int32
   ids: jax.Array,  # [..., k] int32
 ) -> jax.Array:  # [...] bool
-  """Whether other rows than that of the token are read; no row is its own
-  neighbour, so a mixed input has at least one.
+  """True on tokens whose inputs are mixed.
+
+  A row is not its own neighbour, so a mixed input has at least one other id.
   """
   return (ids != tokens[..., None]).any(axis=-1)
 
@@ -144,10 +145,10 @@ def table(
   mixing: Mixing,
   embeddings: jax.Array,  # [V, D]
 ) -> jax.Array | None:  # [V, k - 1] int32
-  """The neighbours of each row; None where they are drawn.
+  """The neighbours of each row; None if neighbours are drawn at random.
 
   Raises:
-    ValueError: The table has no k rows.
+    ValueError: The table has fewer than k rows.
   """
   if mixing.top_k > len(embeddings):
     raise ValueError(
@@ -162,7 +163,7 @@ def table(
 def of_policy(
   mixing: Mixing | None, policy: Policy, params: PyTree
 ) -> jax.Array | None:  # [V, k - 1] int32
-  """`table` of a policy, or None: inputs are not mixed, or it has no table."""
+  """`table` of a policy; None without mixing or without embeddings."""
   if mixing is None or policy.embeddings is None:
     return None
   with jax.named_scope("neighbours"):
@@ -180,18 +181,18 @@ def after(
   keys: jax.Array,  # [W] keys
   positions: jax.Array,  # [W] int32
 ) -> BlendedInputs:
-  """What lanes read of the tokens that they have just drawn.
+  """The inputs of lanes after the tokens that they have just drawn.
 
   Args:
-    mixing: When, and of what.
-    inputs: Of the tokens before; only `is_open` is looked at.
-    neighbours: Of each row, from `table`.
-    logits: That tokens were drawn from, after all filters.
+    mixing: The settings.
+    inputs: Inputs after the tokens before; only `is_open` is read.
+    neighbours: Neighbours of each row, from `table`.
+    logits: Logits that tokens were drawn from, after all filters.
     likeliest: Their argmax.
-    entropy: Of the same distribution, nats.
-    tokens: The tokens.
-    keys: Of the rows.
-    positions: Of the tokens in their rows.
+    entropy: Entropy of the same distribution, nats.
+    tokens: The drawn tokens.
+    keys: Keys of the rows.
+    positions: Positions of the tokens in their rows.
   """
   ends = jnp.asarray(mixing.until, jnp.int32)
   is_open = inputs.is_open & ~(tokens[:, None] == ends).any(axis=-1)
@@ -214,7 +215,7 @@ def after(
     beside = neighbours[anchor]
   ids = jnp.concatenate([anchor[:, None], beside], axis=1).astype(jnp.int32)
   own = jnp.take_along_axis(logits, ids, axis=1)
-  # A token that the filters have left out has weight 0; the anchor never is.
+  # A token that the filters left out has weight 0; the anchor never does.
   weights = jax.nn.softmax(own, axis=-1).astype(jnp.float32)
   as_it_is = plain(tokens, mixing.top_k)
   ids, weights = (

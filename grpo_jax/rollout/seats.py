@@ -1,11 +1,10 @@
-"""Several policies in one episode: who writes the next tokens of a row.
+"""Several policies in one episode: seats for opponents and partners.
 
 An environment may have seats for others (`types.Environment.seat`). The policy
-that is trained has seat 0; in the others sit its opponents, or partners, which
-are models that nobody trains. All read the whole row. In each step of the
-decode loop every model runs, and the one whose turn it is writes: rows are in
-different turns at the same time, and each token is one draw, as without
-opponents.
+that is trained has seat 0. In the other seats are opponents or partners, models
+that are not trained. All read the whole row. In each step of the decode loop
+every model runs, and the model whose turn it is writes. Rows are in different
+turns at the same time, and each token is one draw, as without opponents.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from grpo_jax.types import Policy
 
 @dataclasses.dataclass(frozen=True)
 class Opponents:
-  """Who sits in the seats from 1 on.
+  """The opponents in the seats from 1 on.
 
   Seat s of a row of prompt n has opponent number (n + s − 1) mod K of K, so all
-  completions of a prompt meet the same ones.
+  completions of a prompt meet the same opponents.
 
   Attributes:
-    policies: The models beside the one that is trained.
-    models: Of each of K ≥ 1 opponents: 0, it is the policy as it is now; or m,
-      it is `policies[m - 1]`.
+    policies: The models beside the policy that is trained.
+    models: Model of each of K ≥ 1 opponents: 0, the current policy; m,
+      `policies[m - 1]`.
   """
 
   policies: tuple[Policy, ...]
@@ -40,24 +39,24 @@ class Opponents:
     seat: jax.Array,  # [B] int32
     ids: jax.Array,  # [B] int32
   ) -> jax.Array:  # [B] int32
-    """Who writes, as in `Rollout`, for rows of prompts with these ids."""
+    """`Rollout.policy_id` of the next tokens, for prompts with these ids."""
     number = (ids + seat - 1) % len(self.models)
     return jnp.where(seat == 0, 0, 1 + number)
 
   def model(self, policy_id: jax.Array) -> jax.Array:  # [B] -> [B] int32
-    """Which model writes: 0, or that of its opponent."""
+    """The model that writes: 0, the policy, or the model of the opponent."""
     return jnp.asarray((0, *self.models), jnp.int32)[policy_id]
 
 
 def joined(policies: Sequence[Policy]) -> Policy:
-  """Policies that read the same rows, as one that can be sampled from.
+  """Joins policies that read the same rows into one policy for sampling.
 
-  Parameters, weights, caches and h are tuples, one for each policy. `head` has
-  a third argument: the number of the policy [B] whose logits a row takes; None
-  for those of the first. All have the same tokens.
+  Parameters, weights, caches and h are tuples, with an entry for each policy.
+  `head` has a third argument: the number of the policy [B] whose logits a row
+  takes; None for the first. All policies have the same vocabulary.
 
   Args:
-    policies: The first is the one that is trained. Its experts are recorded.
+    policies: The first is the policy that is trained. Its experts are recorded.
   """
   first = policies[0]
 
@@ -127,13 +126,13 @@ def credited(
   rewards: jax.Array,  # [B, T] float32
   own: jax.Array,  # [B, T] bool
 ) -> jax.Array:  # [B, T] float32
-  """Rewards at the policy's own tokens: at the last one before each.
+  """Moves each reward to the policy's own token at or before it.
 
-  A game may be won by a mistake of the opponent. What comes before the first
-  own token belongs to no action, and is left out.
+  A game may be won by a mistake of the opponent. Rewards before the first own
+  token do not belong to an action, and are left out.
   """
   slots = jnp.arange(rewards.shape[1])
   last = jax.lax.cummax(jnp.where(own, slots, -1), axis=1)  # [B, T]
   rows = jnp.arange(rewards.shape[0])[:, None]
-  place = jnp.where(last < 0, rewards.shape[1], last)  # That one: nowhere.
+  place = jnp.where(last < 0, rewards.shape[1], last)  # Out of range: left out.
   return jnp.zeros_like(rewards).at[rows, place].add(rewards, mode="drop")

@@ -1,9 +1,9 @@
-"""Turns inside the decode loop: an environment answers what rows have written.
+"""Turns inside the decode loop: an environment answers the actions of rows.
 
 A row is an episode. Each step of the loop writes one token of every row: one
-that the policy draws, or the next one of an observation that is pending. Where
-a token ends an action, the environment steps. So rows may be in different turns
-at the same time, and nothing waits.
+that the policy draws, or the next one of a pending observation. If a token ends
+an action, the environment steps. So rows may be in different turns at the same
+time, and no row waits.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _RESET = 2**31 - 1
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Contexts:
-  """State of every row whose contexts are replaced by summaries.
+  """The state of the contexts of every row, with a compaction.
 
   Attributes:
-    compaction: When.
-    size: Tokens of the prompt that the context began with.
-    turns: Actions since then.
-    number: Compactions so far.
-    summarizes: The summary is being written, or `<sum>` is to be.
-    closed: It is there, and the context is over.
-    held: The observation with which the next one goes on.
-    held_size: Tokens of it.
+    compaction: Settings for replacing contexts.
+    size: Number of tokens of the context's prompt.
+    turns: Number of actions in the context.
+    number: Number of compactions so far.
+    summarizes: True if the summary is being written, or `<sum>` comes next.
+    closed: True if the summary is complete, and the context is over.
+    held: The observation with which the next context continues.
+    held_size: Number of tokens of that observation.
   """
 
   size: jax.Array  # [B] int32
@@ -50,20 +50,19 @@ class Contexts:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Episodes:
-  """State of every row between two tokens.
+  """The state of every episode between two tokens.
 
   Attributes:
-    state: The environment's.
-    observation: What is, or was last, to be read.
-    left: Tokens of it that are not written yet; they are its last ones.
-    size: Tokens of it.
-    start: Slot of the first token of the action that comes next, or is being
-      written.
-    turn: Actions so far.
-    reward: Of the action that ended with the last token; else 0.
-    done: The environment has ended the episode.
-    total: Rewards so far.
-    contexts: None unless they are compacted.
+    state: State of the environment.
+    observation: The current or last observation.
+    left: Number of its tokens, the last ones, that are not written yet.
+    size: Number of its tokens.
+    start: Slot of the first token of the current or next action.
+    turn: Number of actions so far.
+    reward: Reward of the action that ended with the last token; else 0.
+    done: True if the environment has ended the episode.
+    total: Sum of rewards so far.
+    contexts: State of contexts; None without a compaction.
   """
 
   state: PyTree  # each [B, ...]
@@ -79,14 +78,14 @@ class Episodes:
 
   @property
   def over(self) -> jax.Array:  # [B] bool
-    """Nothing more is written: the episode has ended, or the context."""
+    """True if the episode or its context has ended: no token follows."""
     return (
       self.done if self.contexts is None else self.done | self.contexts.closed
     )
 
 
 def seed(key: jax.Array) -> jax.Array:  # [] key of a row -> [] uint32
-  """Seed of an environment on the host; `begin` has the key itself."""
+  """Seed of an environment on the host; `begin` takes the key itself."""
   return jax.random.bits(jax.random.fold_in(key, _RESET), dtype=jnp.uint32)
 
 
@@ -96,7 +95,7 @@ def begin(
   extras: Extras,  # each [B, ...]
   compaction: Compaction | None = None,
 ) -> Episodes:
-  """Before the first token."""
+  """The episodes before the first token."""
   contexts = None
   if compaction is not None:
     none, nothing = jnp.zeros(len(keys), bool), jnp.zeros(len(keys), jnp.int32)
@@ -131,12 +130,12 @@ def moved(
   episodes: Episodes,
   by: jax.Array,  # [B] int32
 ) -> Episodes:
-  """The episodes, where each row has its tokens so many slots further."""
+  """Shifts the slots of each episode by `by`."""
   return dataclasses.replace(episodes, start=episodes.start + by)
 
 
 def pending(episodes: Episodes) -> tuple[jax.Array, jax.Array]:
-  """Which rows have a token of an observation next [B], and that token [B]."""
+  """Returns (True if an observation's token is next [B], that token [B])."""
   place = jnp.maximum(episodes.size - episodes.left, 0)[:, None]
   place = jnp.minimum(place, episodes.observation.shape[1] - 1)
   token = jnp.take_along_axis(episodes.observation, place, axis=1)[:, 0]
@@ -144,7 +143,7 @@ def pending(episodes: Episodes) -> tuple[jax.Array, jax.Array]:
 
 
 def untrained(episodes: Episodes) -> jax.Array:  # [B] bool
-  """Rows whose next token the policy writes, and is not trained on."""
+  """True on rows whose next token the policy writes but does not train on."""
   contexts = episodes.contexts
   if contexts is None or contexts.compaction.trains_summary:
     return jnp.zeros(len(episodes.left), bool)
@@ -158,20 +157,20 @@ def advance(
   t: jax.Array,  # [B] int32
   writes: jax.Array,  # [B] bool
 ) -> Episodes:
-  """After every row has got the token in slot t.
+  """The episodes after every row has got the token in slot t.
 
   Args:
-    environment: What answers the actions of all rows.
-    episodes: Before that token.
-    tokens: What rows have written, and read.
+    environment: Environment of all rows.
+    episodes: State before that token.
+    tokens: Tokens of the rows, written and observed.
     t: The slot.
-    writes: Rows that are not over.
+    writes: True on rows that are not over.
   """
   observed = episodes.left > 0
   left = episodes.left - (observed & writes)
   token = jnp.take_along_axis(tokens, t[:, None], axis=1)[:, 0]
   ends = jnp.asarray(environment.action_ends, jnp.int32)
-  length = t - episodes.start + 1  # Of the action, with this token.
+  length = t - episodes.start + 1  # Length of the action, with this token.
   limit: jax.Array | int = environment.max_action_len
   if environment.action_len is not None:
     limit = jax.vmap(environment.action_len)(episodes.state)
@@ -228,7 +227,7 @@ def advance(
 def _with_summary(
   episodes: Episodes, contexts: Contexts, t: jax.Array
 ) -> Episodes:
-  """After an action: where it is time, a summary before the observation."""
+  """Puts a summary before the observation of an action, if it is due."""
   compaction = contexts.compaction
   contexts = dataclasses.replace(contexts, turns=contexts.turns + 1)
   left = compaction.context_len - (contexts.size + t + 1 + episodes.size)
@@ -263,7 +262,7 @@ def _with_summary(
 def records(
   environment: Environment, episodes: Episodes
 ) -> dict[str, jax.Array]:  # each [B]
-  """What a `Rollout` has of the next token of every row, but its reward."""
+  """Records of the next token of every row, by names of `Rollout`."""
   if environment.state_id is not None:
     state = jax.vmap(environment.state_id)(episodes.state)
   else:
@@ -275,7 +274,7 @@ def last_seen(
   observation: jax.Array,  # [B, O] int32
   size: jax.Array,  # [B] int32
 ) -> jax.Array:  # [B] int32
-  """A number of the last observation, for the state that it shows."""
+  """Hash of the last observation, as the number of the state."""
   exists = jnp.arange(observation.shape[1]) < size[:, None]
   found = hashes.identity(observation, exists)
   return jax.lax.bitcast_convert_type(found, jnp.int32)
@@ -284,7 +283,7 @@ def last_seen(
 def seat(
   environment: Environment, episodes: Episodes
 ) -> jax.Array:  # [B] int32
-  """Who writes the next action of every row; see `Environment.seat`."""
+  """The seat that writes the next action of each row; see `Environment.seat`."""
   assert environment.seat is not None
   return jax.vmap(environment.seat)(episodes.state).astype(jnp.int32)
 
@@ -292,6 +291,6 @@ def seat(
 def scores(
   environment: Environment, episodes: Episodes
 ) -> dict[str, jax.Array]:  # each [B] float32
-  """What the environment says of every row, and "return", its rewards."""
+  """Scores of every episode by name, and "return", the sum of its rewards."""
   found = jax.vmap(environment.scores)(episodes.state)
   return {**found, "return": episodes.total}
