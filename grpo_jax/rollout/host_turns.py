@@ -1,40 +1,37 @@
 """Rollouts of several turns whose environment is on the host.
 
 A row is an episode: the policy writes an action, the host answers it, and so
-on. The sampler lives on the device between the calls of one program, `advance`,
-with the keys and values of all that rows have read. So a turn runs its new
-tokens and nothing else: those of an observation in chunks, those of an action
-one by one.
+on. The sampler's state stays on the device between the calls of one program,
+`advance`, with the keys and values of all tokens of the rows. So a turn runs
+its new tokens and nothing else: an observation in chunks, an action token by
+token.
 
 Rows do not wait for each other. Each call first takes the answers that have
-come. Rows with an answer go on, the others stay where they are, until the
-program returns with the actions that have ended: when nobody has anything to
-do, or some steps after the first end. Where rows are more than lanes, a lane
-whose row is over takes the next row.
+come. Rows with an answer continue, and the others stay where they are. The
+program returns with the actions that have ended: when no row has work left, or
+some steps after the first end. If there are more rows than lanes, a lane whose
+row is over takes the next row.
 
-What a row writes does not depend on when answers come. The key of a draw has
+The tokens of a row do not depend on when answers come. The key of a draw has
 the place of a token in its completion, as everywhere; token n of a row is in
-slot n of its lane, and what of its tokens are read together depends on the
+slot n of its lane; and the division of its tokens into chunks depends on the
 row alone. So the tokens are those of `sampling.sample` with an environment in
 the graph that gives the same answers.
 
-A row may be cut where a step ends (`host_turns.py`): it pauses when it has
-the tokens of the step, in an action or behind an observation.
+With a compaction an episode is several contexts, each a row of the rollout
+(`host_state.py`). `HostTurns.reopen` runs the beginnings of the next contexts.
 
-With a compaction an episode is several contexts, each a row of what comes out
-(`host_state.py`). `reopen` runs what the next ones begin with; in between
-all is as above.
-
-Episodes on the host that are cut where a step ends, and go on in another.
+In partial rollouts a row pauses when it has the tokens of the step, in an
+action or behind an observation, and continues in the next step:
 
     step 7    action 1, observation 1, the first tokens of action 2
     step 8    the rest of action 2, observation 2, action 3    by its parameters
 
-A row that goes on reads its prompt and its tokens again, with the parameters of
-now, and writes on behind them, as with an environment in the graph
-(`resumed.py`). What the step before has left is arrays alone. A session lives
-for one step: where its episode goes on, a new one is made with the same seed,
-gets the same actions, and has to answer as before.
+A row that continues reads its prompt and its tokens again, with the current
+parameters, as with an environment in the graph (`resumed.py`). Only arrays are
+kept between steps (`CutTurn`). A session lives for one step: if its episode
+continues, a new session is made with the same seed, gets the same actions, and
+has to answer as before.
 """
 
 from __future__ import annotations
@@ -63,22 +60,22 @@ _INTERVAL = 8  # Decode steps between looks for actions that have ended.
 
 @dataclasses.dataclass(frozen=True)
 class HostTurns:
-  """The compiled parts of such a rollout; pure functions.
+  """The compiled parts of a rollout with the host, as pure functions.
 
-  `begin`, then `advance` until no row goes on, each with the answers that have
-  come since the one before, then `finish`.
+  Callers run `begin`, then `advance` until no row continues, each time with the
+  answers since the last call, then `finish`.
 
   Attributes:
-    policy: What to sample from.
-    config: How to draw. Its end ids are not looked at: episodes end where the
-      environment says so.
+    policy: The policy to sample from.
+    config: Sampling settings. End ids are not read: the environment ends
+      episodes.
     group_size: Completions per prompt.
     environment: Sizes of turns.
-    compaction: When contexts are replaced by summaries; None: never.
+    compaction: Settings for replacing contexts by summaries, or None.
 
   Raises:
-    ValueError: A size is less than 1, or experts of a model without them are to
-      be recorded.
+    ValueError: A size is less than 1, or the routing of a model without experts
+      is to be recorded.
   """
 
   policy: Policy
@@ -106,13 +103,13 @@ class HostTurns:
 
   @property
   def max_read_len(self) -> int:
-    """Most tokens that are read in one answer."""
+    """Most tokens of an answer."""
     instruction = () if self.compaction is None else self.compaction.instruction
     return max(self.environment.max_observation_len, len(instruction))
 
   @property
   def max_written_len(self) -> int:
-    """Most tokens of what a row writes before the host is asked."""
+    """Most tokens that a row writes before the host answers."""
     if self.compaction is None:
       return self.environment.max_action_len
     return max(self.environment.max_action_len, self.compaction.max_summary_len)
@@ -120,7 +117,7 @@ class HostTurns:
   def begin(
     self, params: PyTree, prompts: Prompts, key: jax.Array
   ) -> tuple[host_state.Fixed, host_state.HostEpisodes, jax.Array]:
-    """Runs the prompts; no action is drawn yet.
+    """Runs the prompts; does not draw actions.
 
     Args:
       params: The parameters of the policy.
@@ -128,8 +125,8 @@ class HostTurns:
       key: As in `sampling.sample`.
 
     Returns:
-      What stays, the episodes, and a seed for the session of each row [B]
-      uint32.
+      The fixed inputs, the episodes, and a seed for the session of each row
+      [B] uint32.
     """
     config, compaction = self.config, self.compaction
     keys = drawing.row_keys(key, prompts.ids, self.group_size)
@@ -182,7 +179,7 @@ class HostTurns:
     key: jax.Array,
     num_lanes: int,
   ) -> host_state.Fixed:
-    """With a key for each context; prompts are kept for rows without a lane."""
+    """Adds a key for each context, and drops prompts if all rows have lanes."""
     assert self.compaction is not None
     keys = [
       drawing.row_keys(key, prompts.ids, self.group_size, number)
@@ -196,7 +193,7 @@ class HostTurns:
   def _empty(
     self, fixed: host_state.Fixed, routing: jax.Array | None, num_rows: int
   ) -> dict[str, jax.Array]:
-    """What nobody has written yet."""
+    """Empty records of all rows."""
     num_episodes = num_rows
     if self.compaction is not None:
       num_rows *= self.compaction.num_contexts
@@ -219,10 +216,10 @@ class HostTurns:
   def _of_lanes(
     self, fixed: host_state.Fixed, row: jax.Array
   ) -> tuple[PyTree, PyTree]:  # [W] -> each [P', ...], [W, D]
-    """Prefixes of first prompts, and what predicts their first tokens.
+    """Prefixes of first prompts, and the h that predict their first tokens.
 
-    Where each row has a lane, prefixes are shared by the rows of a prompt;
-    unless each will have contexts of its own.
+    If each row has a lane, the rows of a prompt share its prefix, unless each
+    will have contexts of its own.
     """
     prompt = row // self.group_size
 
@@ -236,7 +233,7 @@ class HostTurns:
   def _in_lanes(
     self, fixed: host_state.Fixed, episodes: host_state.HostEpisodes
   ) -> tuple[PyTree, PyTree]:  # each [P', ...], [W, D]
-    """What lanes need of the contexts that they hold."""
+    """Prefixes and first h of the current contexts of lanes."""
     if episodes.contexts is None:
       return self._of_lanes(fixed, episodes.row)
     return episodes.contexts.prefix, episodes.contexts.first_h
@@ -250,23 +247,26 @@ class HostTurns:
     """Reads the answers that have come, and writes actions.
 
     Args:
-      fixed: From `begin`.
-      episodes: After the call before.
-      answers: Those that have come since.
+      fixed: Result of `begin`.
+      episodes: State after the last call.
+      answers: Answers since the last call.
+
+    Returns:
+      The state, the actions that have ended, and the remaining work.
     """
     episodes = host_state.with_answers(episodes, answers)
     if fixed.limits is not None:
       episodes = host_state.paused(episodes, fixed.limits)
     episodes = self._refilled(fixed, episodes)
     of_lanes = self._in_lanes(fixed, episodes)
-    # Rows that go on read all that they have.
+    # Rows that continue from an earlier step read all of their tokens.
     if self.max_read_len > 1 or fixed.limits is not None:
       with jax.named_scope("read"):
         episodes = self._read(fixed, of_lanes, episodes)
     with jax.named_scope("decode"):
       episodes = self._write(fixed, of_lanes, episodes)
     doing = episodes.doing[episodes.row]
-    waiting = episodes.next_row < len(episodes.size)  # For a lane.
+    waiting = episodes.next_row < len(episodes.size)  # Rows wait for a lane.
     writes = (
       (doing == host_state.WRITES) | ((doing == host_state.OVER) & waiting)
     ).any()
@@ -314,7 +314,7 @@ class HostTurns:
     count: jax.Array,  # [W] int32
     most: int,
   ) -> tuple[host_state.HostEpisodes, PyTree]:
-    """The next tokens of some lanes are read; what predicts those after."""
+    """Reads the next tokens of some lanes; returns h after them, too."""
     num_slots = self.config.max_new_tokens
     row, place = episodes.rows[episodes.row][:, None], episodes.read[:, None]
     place = place + jnp.arange(most)  # [W, L]
@@ -330,7 +330,7 @@ class HostTurns:
     written = dict(episodes.written)
     if self.config.record_routing:
       exists = jnp.arange(most) < count[:, None]
-      place = jnp.where(exists, place, num_slots)  # That one: nowhere.
+      place = jnp.where(exists, place, num_slots)  # Else out of range.
       written["routing"] = (
         written["routing"].at[row, place].set(routing, mode="drop")
       )
@@ -345,7 +345,7 @@ class HostTurns:
     of_lanes: tuple[PyTree, PyTree],
     episodes: host_state.HostEpisodes,
   ) -> host_state.HostEpisodes:
-    """All that rows have not read but for its last token, in chunks."""
+    """Reads the unread tokens of rows, except the last one, in chunks."""
     most = min(self.max_read_len, _CHUNK)
     if fixed.limits is not None:
       most = min(self.config.max_new_tokens, _CHUNK)
@@ -370,7 +370,7 @@ class HostTurns:
     of_lanes: tuple[PyTree, PyTree],
     episodes: host_state.HostEpisodes,
   ) -> host_state.HostEpisodes:
-    """Draws tokens, one of each lane at a time."""
+    """Draws tokens, one for each lane at a time."""
 
     def step(carry):
       episodes, number = carry
@@ -398,7 +398,7 @@ class HostTurns:
     h: PyTree,  # [W, D]
     writes: jax.Array,  # [W] bool
   ) -> host_state.HostEpisodes:
-    """With one token more in every lane that writes."""
+    """Draws and records one token in every lane that writes."""
     config = self.config
     num_rows = len(episodes.size)
     row = episodes.row
@@ -425,7 +425,7 @@ class HostTurns:
     written = dict(episodes.written)
     for name, x in values.items():
       buffer = written[name]
-      to = jnp.where(writes, at, len(buffer))  # That one: nowhere.
+      to = jnp.where(writes, at, len(buffer))  # Else out of range.
       written[name] = buffer.at[to, place].set(
         x.astype(buffer.dtype), mode="drop"
       )
@@ -452,7 +452,7 @@ class HostTurns:
     token: jax.Array,  # [n] int32
     length: jax.Array,  # [n] int32, with this token
   ) -> jax.Array:  # [n] bool
-    """Whether what some rows write ends with a token: an action, a summary."""
+    """True if a token ends the action or summary of a row."""
     environment, compaction = self.environment, self.compaction
 
     def ends(ids, most):
@@ -470,7 +470,7 @@ class HostTurns:
     )
 
   def _ended(self, episodes: host_state.HostEpisodes) -> host_state.Actions:
-    """The actions of rows whose action has ended in this call."""
+    """The actions that have ended in this call."""
     most = self.max_written_len
     length = jnp.where(
       episodes.doing == host_state.ENDED, episodes.size - episodes.start, 0
@@ -494,20 +494,21 @@ class HostTurns:
     episodes: host_state.HostEpisodes,
     openings: host_state.Openings,
   ) -> host_state.HostEpisodes:
-    """Begins the next contexts of some episodes; the answers that were held
-    back come in the call after this one.
+    """Begins the next contexts of some episodes.
+
+    The answers that were held back come with the next call of `advance`.
 
     Args:
       params: The parameters of the policy.
-      episodes: After a call.
-      openings: Of episodes whose summaries have ended.
+      episodes: State after a call.
+      openings: Beginnings for episodes whose summaries have ended.
     """
     compaction, in_contexts = self.compaction, episodes.contexts
     assert compaction is not None
     assert in_contexts is not None
     row = episodes.row
     starts = openings.came[row]  # [W]
-    # One without tokens would have nothing to attend to.
+    # A lane without tokens would have nothing to attend to.
     last = jnp.arange(openings.mask.shape[1]) == openings.mask.shape[1] - 1
     mask = jnp.where(starts[:, None], openings.mask[row], last)
     with jax.named_scope("prefill"):
@@ -545,14 +546,14 @@ class HostTurns:
     done: jax.Array,  # [B] bool
     scores: dict[str, jax.Array],  # each [B]
   ) -> Rollout:
-    """The rollout, once no episode goes on.
+    """The rollout, once no episode continues.
 
     Args:
       prompts, fixed: As in `begin`.
-      episodes: After the last call.
-      done: The environment has ended the episode, or its last turn has.
-      scores: Of the sessions, and "return"; NaN where one does not apply, and
-        all of them where a row has failed.
+      episodes: State after the last call.
+      done: True if the environment or the last turn has ended the episode.
+      scores: Scores of the sessions, and "return"; NaN if a score does not
+        apply, and all NaN if the row has failed.
     """
     fields: dict[str, Any] = {
       "prompt_routing": fixed.prompt_routing,
@@ -580,12 +581,13 @@ class HostTurns:
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeSampler:
-  """Who writes the completions of a phase, with the host between the turns.
+  """The sampler of a phase's completions, with the host between the turns.
 
   Attributes:
     play: The compiled parts of a rollout.
-    greedy: The greedy completion of each prompt; None if no algorithm needs it.
-    score_names: What sessions score, beside the "return".
+    greedy: Those of the greedy completion of each prompt; None if the algorithm
+      does not need it.
+    score_names: Names of the scores of sessions, beside "return".
   """
 
   play: HostTurns
@@ -596,11 +598,11 @@ class EpisodeSampler:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CutTurn:
-  """How far rows have come, beside what is written.
+  """The progress of rows that are cut at the end of a step.
 
   Attributes:
     start, turn, state: As in `host_state.HostEpisodes`.
-    over: The episode has ended, or its session has failed.
+    over: True if the episode has ended, or its session has failed.
   """
 
   start: jax.Array  # [B] int32
@@ -610,8 +612,8 @@ class CutTurn:
 
   @classmethod
   def nothing(cls, num_rows: int) -> CutTurn:
-    """Of rows that have not begun."""
-    # Arrays of their own: where they are donated, each is given away once.
+    """The progress of rows that have not begun."""
+    # Separate arrays: a donated array must not appear twice.
     start, turn = (jnp.zeros(num_rows, jnp.int32) for _ in range(2))
     state = turns.last_seen(start[:, None], start)
     return cls(start, turn, state, jnp.zeros(num_rows, bool))
@@ -620,14 +622,14 @@ class CutTurn:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Resumed:
-  """Rows that go on, or begin, in a step that may end before they do.
+  """Rows that continue or begin in a step that may end before they do.
 
   Attributes:
-    keys: Of the rows, from the step in which each one began.
-    limits: Tokens of each row after which it waits for the next step; all
-      slots: it does not wait.
-    rollout: What is written, maybe nothing, the G rows of each prompt adjacent.
-    cut: How far they have come.
+    keys: Keys of the rows, from the step in which each one began.
+    limits: Tokens of each row after which it waits for the next step; T: it
+      does not wait.
+    rollout: Tokens so far, perhaps none, the G rows of each prompt adjacent.
+    cut: Progress of the rows.
   """
 
   keys: jax.Array  # [B] keys
@@ -639,7 +641,7 @@ class Resumed:
 def begin(
   play: HostTurns, params: PyTree, prompts: Prompts, resumed: Resumed
 ) -> tuple[host_state.Fixed, host_state.HostEpisodes, jax.Array]:
-  """As `HostTurns.begin`, with what rows have come to in the steps before."""
+  """Begins a step of partial rollouts; see `HostTurns.begin`."""
   fixed, episodes, _ = play.begin(params, prompts, resumed.keys[0])
   fixed = dataclasses.replace(fixed, keys=resumed.keys, limits=resumed.limits)
   before, cut = resumed.rollout, resumed.cut
@@ -664,12 +666,12 @@ def pause(
   done: jax.Array,  # [B] bool
   scores: dict[str, jax.Array],  # each [B]
 ) -> tuple[Rollout, CutTurn]:
-  """The rollout as far as it has come, once no row has anything left to do.
+  """The rollout so far and its progress, once no row has work left.
 
   Args:
     play, prompts, resumed: As in `begin`.
-    fixed, episodes, done, scores: As in `HostTurns.finish`; what is said of
-      rows whose episodes did not end in this step is not read.
+    fixed, episodes, done, scores: As in `HostTurns.finish`; `done` and `scores`
+      of rows whose episodes did not end in this step are not read.
   """
   before = resumed.rollout
   is_over = episodes.doing == host_state.OVER
@@ -693,11 +695,11 @@ def shapes(
   key: jax.Array,
   score_names: Iterable[str],
 ) -> Rollout:
-  """Shapes of a rollout; nothing is run.
+  """Shapes of a rollout; runs no computation.
 
   Args:
     play, params, prompts, key: As in `HostTurns.begin`.
-    score_names: What sessions score, beside the "return".
+    score_names: Names of the scores of sessions, beside "return".
   """
 
   def played(params, prompts, key):

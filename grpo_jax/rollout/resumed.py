@@ -1,13 +1,18 @@
-"""Rollouts that are cut where a step ends, and go on in the next one.
+"""Rows that continue: from an earlier step, after a hint, or for a request.
+
+A row that continues reads its prompt and its tokens again, as one prompt of its
+own, and draws tokens behind them.
+
+Partial rollouts are cut at the end of a step, and continue in the next one
+(`goes_on`):
 
     step 7    a b c d            4 tokens, drawn by the weights of step 7
     step 8            e f </s>   3 more, by those of step 8
 
-A row that goes on reads its prompt and its tokens again, with the weights of
-now, as a prompt of its own; keys and values of older weights are not kept. The
-key of a draw has the place of a token in its completion and the step in which
-the completion began, so with weights that have not changed the tokens are those
-of a rollout that was never cut. What is recorded of a token stays as it was
+The tokens are read with the current weights; keys and values of older weights
+are not kept. The key of a draw has the place of a token in its completion and
+the step in which the completion began. So with unchanged weights the tokens are
+those of a rollout that was never cut. The records of a token stay as they were
 when it was drawn.
 
 Source: Kimi Team, "Kimi k1.5: Scaling Reinforcement Learning with LLMs",
@@ -15,18 +20,11 @@ arXiv:2501.12599, Section 2.6.2 (partial rollouts). The paper keeps tokens of
 earlier steps out of the loss. Here they are trained, with the log-probs of the
 weights that drew them, and corrected like all old tokens.
 
-What a row continues where it has begun already: its prompt and its tokens.
-
-Rows that go on after the program of their first tokens has ended read all of it
-again, as one prompt of their own.
-
-Contexts that are continued together, each with settings of its own.
-
-Rows have nothing in common: each has its context, its key, the position of its
-first draw, its limit, and its own temperature and top_p, all of which are
-arrays. So one program of fixed shape serves any requests. As in `sampling`, a
-row's draws depend on its key and its positions alone, never on what else is in
-the batch.
+Requests continue contexts together, each with settings of its own (`draw`). A
+row has its own context, key, position of the first draw, limit, temperature and
+top_p, all of which are arrays. So one program of fixed shape serves any
+requests. As in `sampling`, a row's draws depend on its key and its positions
+alone, never on other rows of the batch.
 """
 
 from __future__ import annotations
@@ -50,13 +48,13 @@ def joined(
   size: jax.Array,  # [B] int32
   pad_id: int,
 ) -> tuple[jax.Array, jax.Array]:  # [B, S + T] int32, [B, S + T] bool
-  """Each row's prompt and the first tokens after it, left-padded.
+  """Joins each row's prompt and the first tokens after it, left-padded.
 
   Args:
     prompts: P prompts, each of B / P adjacent rows.
-    tokens: What stands after them.
-    size: How many of these tokens there are, at most T.
-    pad_id: In empty slots.
+    tokens: Tokens after the prompts.
+    size: Number of these tokens in each row, at most T.
+    pad_id: Id in empty slots.
   """
   num_slots = tokens.shape[1]
   group_size = len(tokens) // len(prompts.ids)
@@ -73,7 +71,7 @@ def joined(
 
 
 def _images(prompts: Prompts, num_rows: int) -> tuple[Images, ...]:
-  """Those of each row's prompt, if there are any."""
+  """Images of each row's prompt, if there are any."""
   if prompts.images is None:
     return ()
   group_size = num_rows // len(prompts.ids)
@@ -88,13 +86,13 @@ def put(
   x: jax.Array,  # [B, n, ...]
   rows: jax.Array | None = None,  # [B] int32
 ) -> jax.Array:  # [B, T, ...]
-  """Writes what exists into each row from a slot on, as far as it fits.
+  """Writes existing entries into each row from slot `start` on, if they fit.
 
-  With `rows` into these ones of a buffer that has more of them.
+  With `rows`, it writes into these rows of a buffer that has more rows.
   """
   num_slots = buffer.shape[1]
   slots = start[:, None] + jnp.arange(exists.shape[1])
-  slots = jnp.where(exists, slots, num_slots)  # That one: nowhere.
+  slots = jnp.where(exists, slots, num_slots)  # Else out of range.
   if rows is None:
     rows = jnp.arange(len(buffer))
   return buffer.at[rows[:, None], slots].set(
@@ -116,27 +114,27 @@ def gone_on(
   environment: Environment | None = None,
   episodes: turns.Episodes | None = None,
 ) -> tuple[Rollout, jax.Array, turns.Episodes | None]:  # and [B, n] bool
-  """A rollout with more tokens in its open rows, and which of them exist.
+  """Draws more tokens in the open rows of a rollout.
 
-  All of these rows are decoded at once, whatever `config.lanes` is. Draws count
-  their positions on behind the tokens that are read.
+  All of these rows are decoded at once, whatever `config.lanes` is. Positions
+  of draws count on behind the tokens that are read.
 
   Args:
-    policy, params: What to sample from, and its parameters.
+    policy, params: The policy to sample from, and its parameters.
     prompts: P prompts.
-    tokens: What is read after them: the first slots of the rollout.
-    rollout: What is written, the G rows of each prompt adjacent.
-    keys: Of the rows.
-    size: Tokens of each row that are read, behind which it goes on.
-    limits: Most tokens that are drawn of each row.
-    is_open: Rows that go on.
-    config: How to draw; its `max_new_tokens` is the largest limit. Static.
-    environment: What answers, or None. Static.
-    episodes: Of the rows, as far as they have come; their slots are those of
-      the rollout. None without an environment.
+    tokens: Tokens to read after the prompts: the first slots of the rollout.
+    rollout: Rollout so far, the G rows of each prompt adjacent.
+    keys: Keys of the rows.
+    size: Number of tokens of each row to read before the first draw.
+    limits: Most tokens to draw in each row.
+    is_open: True on rows that continue.
+    config: Sampling settings; `max_new_tokens` is the largest limit. Static.
+    environment: The environment, or None. Static.
+    episodes: Episodes of the rows so far; their slots are those of the rollout.
+      None without an environment.
 
   Returns:
-    The rollout, the tokens that are new, and the episodes after them.
+    The rollout, the mask of new tokens, and the episodes after them.
   """
   with jax.named_scope("prefill"):
     first_h, prefix, routing = policy.prefill(
@@ -145,7 +143,7 @@ def gone_on(
       *_images(prompts, len(tokens)),
     )
   before = None
-  shift = size  # From slots of what is drawn to those of the rollout.
+  shift = size  # From slots of the draws to slots of the rollout.
   if environment is not None and episodes is not None:
     length = environment.max_action_len
     at = size[:, None] - length + jnp.arange(length)
@@ -185,10 +183,9 @@ def gone_on(
 def budgets(
   of_domains: tuple[int, ...], prompts: Prompts, group_size: int, num_slots: int
 ) -> jax.Array:  # [B] int32
-  """Most tokens of each row: those of its prompt's domain.
+  """Most tokens of each row: the limit of its prompt's domain.
 
-  Where there are none, or prompts have no domain, as somebody asks for them, a
-  row has all slots.
+  Without limits of domains, or if prompts have no domain, a row has all slots.
   """
   if not of_domains or "domain" not in prompts.extras:
     return jnp.full(len(prompts.ids) * group_size, num_slots, jnp.int32)
@@ -196,16 +193,16 @@ def budgets(
   return jnp.repeat(own, group_size)
 
 
-# What tokens that are not there hold, by name, as in `sampling`; others: 0.
+# Fill values of empty slots, by name, as in `sampling`; others: 0.
 _FILLS = {"kept_ids": -1}
 
 
 def nothing(like: Rollout, pad_id: int) -> Rollout:
-  """Rows of which nothing is written yet.
+  """A rollout without tokens.
 
   Args:
-    like: A rollout with them, or its shapes.
-    pad_id: In empty slots.
+    like: A rollout of the same rows, or its shapes.
+    pad_id: Id in empty slots.
   """
   num_rows = like.tokens.shape[0]
   rows = jnp.arange(num_rows, dtype=jnp.int32) // (num_rows // like.num_groups)
@@ -222,7 +219,7 @@ def nothing(like: Rollout, pad_id: int) -> Rollout:
       name: jnp.zeros(x.shape, x.dtype) for name, x in like.scores.items()
     }
   fields["version"] = jnp.zeros(like.tokens.shape, jnp.int32)
-  # Two arrays: where they are donated, each is given away once.
+  # Two arrays: a donated array must not appear twice.
   fields["prompt_index"], fields["group_id"] = rows, jnp.copy(rows)
   return dataclasses.replace(like, **fields)
 
@@ -232,7 +229,7 @@ def cleared(
   rows: jax.Array,  # [B] bool
   pad_id: int,
 ) -> Rollout:
-  """The rollout, with nothing written in these rows."""
+  """Clears these rows of a rollout."""
   empty = nothing(rollout, pad_id)
   return jax.tree.map(
     lambda x, y: jnp.where(rows.reshape(-1, *[1] * (x.ndim - 1)), x, y),
@@ -255,28 +252,28 @@ def goes_on(
   environment: Environment | None = None,
   episodes: turns.Episodes | None = None,
 ) -> tuple[Rollout, turns.Episodes | None]:
-  """A rollout with up to so many tokens more in each row that has not ended.
+  """Continues each row that has not ended, up to its limit.
 
-  All rows that go on do so at once. With an environment a row is an episode,
-  which may be cut anywhere, in an action or in an observation, and goes on from
-  the state in which its environment was.
+  All rows are decoded at once. With an environment a row is an episode. It may
+  be cut anywhere, in an action or in an observation, and continues from the
+  state of its environment.
 
   Args:
-    policy: What to sample from.
+    policy: The policy to sample from.
     params: Its parameters.
     prompts: P prompts.
-    keys: Of the rows, from the step in which each one began.
-    rollout: What is written, maybe nothing, the G of each prompt adjacent.
+    keys: Keys of the rows, from the step in which each one began.
+    rollout: Tokens so far, perhaps none, the G rows of each prompt adjacent.
     limits: Tokens of each row after which it is cut, at most T.
-    step: The version of the tokens that are drawn.
-    config: How to draw. Static.
-    most: Tokens that a row can lack of its limit at most. Static.
-    environment: What answers, or None. Static.
-    episodes: Those of the rows after the step before; of rows that have no
-      tokens nothing is read. None without an environment.
+    step: The version of the new tokens.
+    config: Sampling settings. Static.
+    most: Most tokens between a row and its limit. Static.
+    environment: The environment, or None. Static.
+    episodes: Episodes of the rows after the last step; not read of rows without
+      tokens. None without an environment.
 
   Returns:
-    The rollout, and the episodes as far as they have come.
+    The rollout, and the episodes so far.
   """
   size = rollout.completion_mask.sum(axis=1, dtype=jnp.int32)
   if environment is not None:
@@ -303,7 +300,7 @@ def _begun(
   episodes: turns.Episodes | None,
   rows: jax.Array,  # [B] bool
 ) -> turns.Episodes:
-  """The episodes, with new ones in these rows."""
+  """Puts new episodes into these rows."""
   fresh = begin(environment, prompts, keys)
   return jax.tree.map(
     lambda x, y: jnp.where(rows.reshape(-1, *[1] * (x.ndim - 1)), x, y),
@@ -327,19 +324,19 @@ def begin(
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ResumedContexts:
-  """What is to be continued.
+  """Contexts to continue, each with its settings.
 
   Attributes:
-    tokens: Left-padded, as prompts are.
+    tokens: Token ids, left-padded as in prompts.
     mask: True on the tokens that exist.
-    keys: Data of the key of each row, as `jax.random.key_data` gives it.
-    first: Position of the first draw: 0, or the tokens of a completion that
-      are in the context already.
+    keys: Data of the key of each row, from `jax.random.key_data`.
+    first: Position of the first draw: 0, or the number of tokens of the
+      completion that are already in the context.
     limits: Most tokens to draw, at least 1.
-    exists: Rows that are drawn at all.
-    temperature: Of each row; 0 takes the most likely token. Not read where the
-      config decides.
-    top_p: Of each row, in (0, 1]; the same.
+    exists: True on rows that are drawn.
+    temperature: Temperature of each row; 0 takes the most likely token. Not
+      read if the config decides.
+    top_p: top_p of each row, in (0, 1]. Not read if the config decides.
   """
 
   tokens: jax.Array  # [B, C] int32
@@ -359,7 +356,7 @@ class _Each(sampling.Decoder):
   contexts: ResumedContexts | None = None
 
   def drawn(self, state, logits, keys, positions):  # [W, V], [W], [W]
-    """Draws as `drawing.draw`."""
+    """Draws with the settings of each row; see `drawing.draw`."""
     assert self.contexts is not None
     return draw_each(
       logits,
@@ -379,8 +376,8 @@ def draw_each(
 ) -> tuple[jax.Array, dict[str, jax.Array], None, jax.Array]:
   """Draws with a temperature and a top_p for each row.
 
-  Where the temperature is 0, what is recorded is 0 and the log-prob at
-  temperature 1, as there. No kept ids are recorded.
+  If the temperature is 0, the records are 0 and the log-prob at temperature 1,
+  as in `drawing.draw`. Kept ids are not recorded.
   """
   logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
   drawn = (temperature > 0)[:, None]  # [B, 1]
@@ -390,7 +387,7 @@ def draw_each(
     p = top_p[:, None]  # [B, 1]
     return jnp.where(drawn & (p < 1), drawing.top_p(scaled, p), scaled)
 
-  # A sort of the vocabulary, in which most requests have no interest.
+  # A sort of the vocabulary, which most requests do not need.
   filtered = lax.cond((top_p < 1).any(), filtered_by_mass, lambda: scaled)
 
   noises = drawing.noise(logits, keys, positions)  # [B, V]
@@ -415,12 +412,12 @@ def draw(
   """Continues every context.
 
   Args:
-    policy: What to sample from.
+    policy: The policy to sample from.
     params: Its parameters.
     contexts: The rows.
-    config: How many tokens, which of them end a row, and, unless `is_own`, how
-      they are drawn. Static; without lanes.
-    is_own: Whether rows have temperatures and a top_p of their own.
+    config: Most tokens, end ids, and, unless `is_own`, the settings of draws.
+      Static; without lanes.
+    is_own: True if rows have temperatures and a top_p of their own.
 
   Returns:
     "tokens", "completion_mask" and `drawing.RECORDS`, as in a `Rollout`.
@@ -448,7 +445,7 @@ def draw(
 
 
 class Alternatives(NamedTuple):
-  """Log-probs of tokens and of the likeliest ones in their places, nats.
+  """Log-probs of tokens and of the likeliest tokens in their places, nats.
 
   Slot t is about token t + 1 of a row, which begins with its context.
   """
@@ -466,26 +463,26 @@ def alternatives(
   k: int,
   chunk_bytes: int = 2**26,
 ) -> Alternatives:
-  """Runs contexts and what was drawn after them once more, whole.
+  """Runs contexts and their drawn tokens once more, whole.
 
-  Tokens of a context have the distribution at temperature 1. Tokens that were
-  drawn have the one that they were drawn from; of a greedy row, the one at
+  Log-probs of a context's tokens are at temperature 1. Log-probs of drawn
+  tokens are those of their sampling distribution; of a greedy row, at
   temperature 1.
 
   Args:
     policy, params, contexts: As in `draw`, with settings of each row.
-    drawn: What `draw` returned.
-    k: Likeliest tokens of each place; all of them where V is smaller.
+    drawn: Result of `draw`.
+    k: Number of likeliest tokens of each place, at most V.
     chunk_bytes: Bytes of float32 logits that are computed at a time.
 
   Returns:
-    Log-probs; -inf of what top_p leaves out. Slots after the last token of a
-    row hold anything.
+    Log-probs; -inf of tokens that top_p leaves out. Slots after the last token
+    of a row are arbitrary.
   """
   num_rows = contexts.tokens.shape[0]
   tokens = jnp.concatenate([contexts.tokens, drawn["tokens"]], axis=1)  # [B, L]
   size = contexts.mask.sum(axis=1) + drawn["completion_mask"].sum(axis=1)  # [B]
-  # From slot 0 on: the first token is the prompt of all others.
+  # Shifted to slot 0: the first token is the prompt of the others.
   places = jnp.arange(tokens.shape[1]) + contexts.mask.argmax(axis=1)[:, None]
   tokens = jnp.take_along_axis(tokens, places % tokens.shape[1], axis=1)
   mask = jnp.arange(tokens.shape[1]) < size[:, None]  # [B, L]
@@ -528,7 +525,7 @@ def alternatives(
     total = jax.nn.logsumexp(logits, axis=-1)  # [B, size]
     values, ids = logprobs.top_k(logits, k)  # [B, size, k]
     own = jnp.take_along_axis(logits, tokens_[..., None], axis=-1)
-    # All by one formula: the likeliest token has the largest number, exactly.
+    # One formula for all, so that the likeliest token has the largest log-prob.
     written = Alternatives(
       (own - total[..., None])[..., 0], ids, values - total[..., None]
     )

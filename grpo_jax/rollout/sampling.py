@@ -3,8 +3,8 @@
 A row's draws depend on its own key and on nothing else: the key is folded from
 (seed, step, occurrence of the prompt, sample index, turn, position), never from
 the place of the row in a batch or on a mesh. So rows may be decoded in any
-order and any number at once: in lanes, each of which takes the next row when
-its own has ended.
+order, and any number at once: in lanes, each of which takes the next row when
+its row has ended.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _SMALLEST = 128  # Slots of a cache that may grow.
 
 @dataclasses.dataclass(frozen=True)
 class SamplerConfig:
-  """How completions are drawn; filters apply in the order of the fields.
+  """Sampling settings; filters apply in the order of the fields.
 
   Attributes:
     max_new_tokens: Completion slots T; a row that fills them is cut off.
     end_ids: Tokens that end a completion and belong to it; may be empty (all
       rows run to T) and may contain `pad_id`.
-    pad_id: Written after the end; its meaning comes from the mask alone.
+    pad_id: Id in slots after the end; the mask alone decides what exists.
     temperature: Divides the logits; 0 takes the most likely token.
     top_k: Keeps the k most likely tokens, or None.
     top_p: Keeps the nucleus of mass p in (0, 1], or None.
     min_p: Keeps tokens with p ∈ (0, 1] times the largest probability, or None.
-    record_kept: Whether to record the ids that the filters kept; needs top_k,
+    record_kept: True to record the ids that the filters kept; needs top_k,
       which bounds their number.
-    record_routing: Whether to record the experts that each token took.
+    record_routing: True to record the experts of each token.
     lanes: Rows that are decoded at once; None for all. With fewer, a lane
-      whose row has ended takes the next one, which pays where lengths differ.
-    num_cache_sizes: Sizes in which the cache grows, at most.
-    mix: When the policy reads a blend of like tokens; None for never.
+      whose row has ended takes the next row, which pays off if lengths differ.
+    num_cache_sizes: Most sizes through which the cache grows.
+    mix: Settings of mixed inputs, or None.
   """
 
   max_new_tokens: int
@@ -95,21 +95,21 @@ class SamplerConfig:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DecodeState:
-  """Loop carry. W lanes each decode one row at a time.
+  """The loop carry: W lanes, which each decode one row at a time.
 
   Attributes:
     cursor: Decode steps so far; the cache is a ring in which each step writes
       one slot of all lanes.
-    row: What each lane works on.
-    t: Position of its last token; -1 before the first one.
-    token: Its last token.
-    busy: The row has not ended.
-    next_row: The first row that no lane has taken.
-    written: By name, as in `Rollout`; what was not drawn holds its fill.
-    cache: The policy's own; holds the tokens of busy rows but for the last.
-    episodes: Of rows, each in the lane of its number; None without an
-      environment.
-    inputs: What the last tokens are read as; None where that is themselves.
+    row: Row of each lane.
+    t: Position of the row's last token; -1 before the first one.
+    token: The row's last token.
+    busy: True if the row has not ended.
+    next_row: The first row that was not in a lane yet.
+    written: Records by name, as in `Rollout`; empty slots hold a fill value.
+    cache: Cache of the policy, with the tokens of busy rows except the last.
+    episodes: Episodes of the rows, each in the lane of its number; None without
+      an environment.
+    inputs: Mixed inputs after the last tokens; None without mixing.
   """
 
   cursor: jax.Array  # [] int32
@@ -126,26 +126,25 @@ class DecodeState:
 
 @dataclasses.dataclass(frozen=True)
 class Decoder:
-  """The steps of the loop, and what they read that does not change.
+  """The steps of the decode loop, and their fixed inputs.
 
   Attributes:
     policy, config: As in `sample`.
-    weights: Of the policy, of its parameters.
-    keys: Of every row.
-    first_h: What predicts the first token after each prompt.
-    prefix: Of the policy, of each prompt.
+    weights: `Policy.weights` of the parameters.
+    keys: Keys of all rows.
+    first_h: h that predicts the first token after each prompt.
+    prefix: The policy's prefix of each prompt.
     limits: Most tokens of each row.
-    environment: What answers, or None.
-    offsets: Tokens of every row that its prompt has of its completion, which
-      are not drawn again: they count for the keys of draws. None for 0.
+    environment: The environment, or None.
+    offsets: Number of completion tokens of every row that are in its prompt.
+      They are not drawn again, but count for the keys of draws. None for 0.
     before: The last of these tokens of every row, in front of slot 0: an action
-      that an environment answers may have begun there. None where no action
-      has.
-    opponents: Who sits in the seats of the environment; `policy` is then all of
-      them, `seats.joined`. None: the policy itself, wherever there are any.
-    ids: Of the prompt of each row, where there are opponents.
-    neighbours: Of each row of the embedding table, as inputs are mixed of; None
-      where none are, or where they are drawn.
+      that an environment answers may have begun there. None if no action has.
+    opponents: Opponents in the environment's seats; `policy` is then all
+      policies, `seats.joined`. None: the policy has all seats.
+    ids: Id of each row's prompt, if there are opponents.
+    neighbours: Neighbours of each row of the embedding table, for mixed inputs;
+      None without mixing, or if neighbours are drawn.
 
   Raises:
     ValueError: Inputs are to be mixed, and an environment writes some of the
@@ -190,12 +189,12 @@ class Decoder:
 
   @property
   def refills(self) -> bool:
-    """Whether rows wait for lanes; else lane w has row w to the end."""
+    """True if rows wait for lanes; else lane w has row w to the end."""
     return self.num_lanes < self.num_rows
 
   @property
   def has_seats(self) -> bool:
-    """Whether others than the policy may write."""
+    """True if the environment has seats for opponents."""
     return self.environment is not None and self.environment.seat is not None
 
   def of_lanes(self, row: jax.Array):  # [W]
@@ -203,7 +202,7 @@ class Decoder:
     share = self.num_rows // len(jax.tree.leaves(self.first_h)[0])
 
     def of_prompts(x):
-      # Each in its place. A lookup would send all prompts to every device.
+      # Repeated in place. A lookup would send all prompts to every device.
       return x[row // share] if self.refills else jnp.repeat(x, share, axis=0)
 
     first_h = jax.tree.map(of_prompts, self.first_h)
@@ -213,7 +212,7 @@ class Decoder:
     return prefix, first_h, self.in_lanes(self.keys, row)
 
   def in_lanes(self, x, row):  # [B, ...], [W] -> [W, ...]
-    """What is known of rows, of those in the lanes."""
+    """Entries of the rows in the lanes, from an array of all rows."""
     return x[row] if self.refills else x
 
   def start(
@@ -222,12 +221,12 @@ class Decoder:
     episodes: turns.Episodes | None = None,
     busy: jax.Array | None = None,  # [B] bool
   ) -> DecodeState:
-    """Lanes with the first rows, of which nothing is drawn yet.
+    """The state before the first draw: lanes with the first rows.
 
     Args:
       prompt_routing: As in `Rollout`.
-      episodes: Before the first token, with an environment.
-      busy: Rows that are run at all; None for all.
+      episodes: Episodes before the first token, with an environment.
+      busy: True on rows that are run; None for all.
     """
     config = self.config
     shape = self.num_rows, config.max_new_tokens
@@ -265,21 +264,21 @@ class Decoder:
     )
 
   def allocate(self, row, num_slots):  # [W]
-    """A cache for these rows in the lanes."""
+    """Allocates a cache for these rows in the lanes."""
     prefix, *_ = self.of_lanes(row)
     return self.policy.allocate(self.num_lanes, num_slots, prefix)
 
   def put(self, state, lanes, **values):  # [W] bool, each [W, ...]
-    """Writes what some lanes have, each at the place of its last token."""
+    """Writes values of some lanes, each at the place of its last token."""
     written = dict(state.written)
     for name, x in values.items():
       buffer = written[name]
       x = x.astype(buffer.dtype)
       if self.refills:
-        row = jnp.where(lanes, state.row, self.num_rows)  # That one: nowhere.
+        row = jnp.where(lanes, state.row, self.num_rows)  # Else out of range.
         written[name] = buffer.at[row, state.t].set(x, mode="drop")
       else:
-        t = state.cursor  # Of every lane. One column costs less than [W, 2].
+        t = state.cursor  # In every lane. One column costs less than [W, 2].
         old = lax.dynamic_index_in_dim(buffer, t, 1, keepdims=False)
         lanes_of_x = lanes.reshape(-1, *[1] * (x.ndim - 1))
         written[name] = lax.dynamic_update_index_in_dim(
@@ -288,7 +287,7 @@ class Decoder:
     return dataclasses.replace(state, written=written)
 
   def policy_id(self, state):  # [W] int32
-    """Who writes the next token of every lane, unless it is read; or None."""
+    """`Rollout.policy_id` of the next drawn token of every lane, or None."""
     if self.environment is None or self.environment.seat is None:
       return None
     seat = turns.seat(self.environment, state.episodes)
@@ -297,12 +296,12 @@ class Decoder:
     return self.opponents.policy_id(seat, self.in_lanes(self.ids, state.row))
 
   def drawn(self, state, logits, keys, positions):  # [W, V], [W], [W]
-    """Draws as `drawing.draw`; a subclass may treat each row in its own way."""
+    """Draws tokens as `drawing.draw`; a subclass may have settings per row."""
     del state
     return drawing.draw(logits, keys, positions, self.config)
 
   def draw(self, state, h, keys):  # [W, D], [W]
-    """Draws and records the next token of every lane, or reads it."""
+    """Draws and records the next token of every lane, or an observed token."""
     config = self.config
     state = dataclasses.replace(state, t=state.t + 1)
     who = self.policy_id(state)
@@ -357,7 +356,7 @@ class Decoder:
     return dataclasses.replace(state, token=tokens, busy=state.busy & ~ended)
 
   def step(self, of_lanes, state):
-    """Gives every busy lane one token more, and a new one its first."""
+    """Gives every busy lane one more token, and every new row its first."""
     prefix, first_h, keys = of_lanes
     slot = state.cursor % self.config.max_new_tokens
     read = () if state.inputs is None else (state.inputs.mix,)
@@ -373,7 +372,7 @@ class Decoder:
     return self.draw(state, h, keys)
 
   def refill(self, state):
-    """Gives lanes that are free the next rows, while there are any."""
+    """Gives free lanes the next rows, while there are any."""
     row = state.next_row + jnp.cumsum(~state.busy, dtype=jnp.int32) - 1
     takes = ~state.busy & (row < self.num_rows)
     row = jnp.where(takes, row, state.row)
@@ -393,7 +392,7 @@ class Decoder:
     )
 
   def waiting(self, state: DecodeState) -> jax.Array:  # [] bool
-    """Whether there are rows that no lane has taken."""
+    """True if rows wait for a lane."""
     return state.next_row < self.num_rows
 
   def run(self, state: DecodeState, limit: int) -> DecodeState:
@@ -424,7 +423,7 @@ class Decoder:
     for size in cache_sizes(num_slots, self.config.num_cache_sizes):
       room = jax.eval_shape(functools.partial(self.allocate, state.row, size))
       cache = jax.tree.map(_padded, state.cache, room)
-      # Only the last cache is a ring, round which rows may go.
+      # Only the last cache is a ring, in which rows may wrap around.
       limit = size if size < num_slots else jnp.iinfo(jnp.int32).max
       state = self.run(dataclasses.replace(state, cache=cache), limit)
     return dataclasses.replace(
@@ -439,7 +438,7 @@ class Decoder:
     episodes: turns.Episodes | None = None,
     busy: jax.Array | None = None,  # [B] bool
   ) -> DecodeState:
-    """Decodes every row, from its first token; as `start`."""
+    """Decodes every row from its first token; for arguments see `start`."""
     state = self.start(prompt_routing, episodes, busy)
     _, *first = self.of_lanes(state.row)
     return self.run_all(self.draw(state, *first))
@@ -448,8 +447,8 @@ class Decoder:
     """Decodes every row."""
     if not self.refills:
       return self.run_grown(state)
-    # Once, as a rule: again where all lanes were free at the same time, as
-    # with rows of equal lengths.
+    # Usually once; again if all lanes were free at the same time, as with rows
+    # of equal lengths.
     return lax.while_loop(
       lambda state: state.busy.any() | self.waiting(state),
       lambda state: self.run_grown(self.refill(state)),
@@ -463,7 +462,7 @@ def _check(
   group_size: int,
   environment: Environment | None,
 ) -> None:
-  """Raises ValueError where `sample` cannot draw; it says when."""
+  """Raises the ValueErrors of `sample`."""
   if group_size < 1:
     raise ValueError(
       f"sample: group_size is {group_size}, but each prompt needs at least 1"
@@ -495,26 +494,26 @@ def sample(
   """Draws `group_size` completions of every prompt; row b = p · G + g.
 
   Each prompt is run once, and its keys and values are kept once for all its
-  rows (in lanes, once for each). Decoding stops when every row has ended;
-  without lanes after at most T − 1 decode steps. Draws use the Gumbel-max
+  rows (in lanes, once for each lane). Decoding stops when every row has ended;
+  without lanes, after at most T − 1 decode steps. Draws use the Gumbel-max
   trick: the token is argmax(filtered logits + noise of the row at that
   position).
 
   Args:
-    policy: What to sample from.
+    policy: The policy to sample from.
     params: Its parameters.
     prompts: P left-padded prompts.
     key: Folded from the seed and the step; the prompt's id and the sample
       index are folded in here.
-    config: How to draw. Static.
+    config: Sampling settings. Static.
     group_size: Completions per prompt. Static.
     limits: Most tokens of each row, from 1 to T; None for T.
-    environment: Answers the actions in a row, which ends where the environment
-      says so, and not at an end token; None for completions of one turn. It
-      begins with the prompt's extras and a key of the row's own. Static.
-    opponents: Who sits in the other seats of the environment, if it has any;
-      `params` are then those of the policy and of `opponents.policies`, a
-      tuple. None: the policy has all seats. Static.
+    environment: Environment that answers the actions of a row, and that ends
+      the row instead of an end token; None for completions of one turn. It
+      starts from the prompt's extras and a key of the row. Static.
+    opponents: Opponents in the other seats of the environment, if it has
+      seats; `params` is then a tuple of the parameters of the policy and of
+      `opponents.policies`. None: the policy has all seats. Static.
 
   Returns:
     P · G completions; a group is the rows of one prompt. At temperature 0
@@ -522,9 +521,9 @@ def sample(
     `sampler_logp` is taken at temperature 1.
 
   Raises:
-    ValueError: If `group_size` is less than 1, the routing of a model without
+    ValueError: `group_size` is less than 1, the routing of a model without
       experts is to be recorded, an environment is to run in lanes, or inputs
-      are to be mixed where they cannot (see `Decoder`).
+      are to be mixed although they cannot (see `Decoder`).
   """
   _check(policy, config, group_size, environment)
   chex.assert_rank([prompts.tokens, prompts.mask, prompts.ids], [2, 2, 1])
@@ -589,7 +588,7 @@ def sample(
 
 
 def cache_sizes(num_slots: int, most: int = 4) -> list[int]:
-  """How many slots the cache has as it grows; each size is compiled anew.
+  """Numbers of slots of the growing cache; each size is compiled anew.
 
   A decode step of 32, 128, 256, 1024 slots takes 9.5, 12, 16, 34 ms on a CPU.
   """

@@ -283,7 +283,7 @@ def last_seen(
 def seat(
   environment: Environment, episodes: Episodes
 ) -> jax.Array:  # [B] int32
-  """The seat that writes the next action of each row; see `Environment.seat`."""
+  """The seat of the writer of each row's next action; see `Environment`."""
   assert environment.seat is not None
   return jax.vmap(environment.seat)(episodes.state).astype(jnp.int32)
 
