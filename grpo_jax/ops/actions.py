@@ -1,8 +1,8 @@
 """Actions: the trained tokens of a row that are in the same turn.
 
-Rows with several turns have several actions, with what an environment wrote
-between them. Two actions of a row are in different turns. Sums over an action
-are associative scans: no order of additions is left to the device.
+Rows with several turns have several actions, with observations between them.
+Two actions of a row are in different turns. Sums over an action are associative
+scans: the device does not choose the order of additions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def first(
   """True on the first token of each action."""
   chex.assert_rank([turn, mask], 2)
   chex.assert_equal_shape([turn, mask])
-  # The last token before each one that is of an action, if there is any.
+  # The last token of an action before each token, if there is one.
   slots = jnp.arange(mask.shape[1])
   last = jax.lax.cummax(jnp.where(mask, slots, -1), axis=1)
   last = jnp.pad(last[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
@@ -34,7 +34,7 @@ def spread(
   turn: jax.Array,  # [B, T] int32
   mask: jax.Array,  # [B, T] bool
 ) -> jax.Array:  # [B, T]
-  """At every token of an action x at its first one; 0 where masked."""
+  """Copies x at the first token of an action to all its tokens; 0 if masked."""
   slots = jnp.arange(mask.shape[1])
   start = jax.lax.cummax(jnp.where(first(turn, mask), slots, 0), axis=1)
   return masked.select(jnp.take_along_axis(x, start, axis=1), mask)
@@ -45,7 +45,7 @@ def total(
   turn: jax.Array,  # [B, T] int32
   mask: jax.Array,  # [B, T] bool
 ) -> jax.Array:  # [B, T]
-  """At every token the sum of x over its action; 0 where masked."""
+  """The sum of x over each token's action; 0 where masked."""
   goes_on = ~jnp.pad(first(turn, mask)[:, 1:], ((0, 0), (0, 1)))
   x = masked.select(x, mask)
   return spread(returns.recurrence(x, goes_on.astype(x.dtype)), turn, mask)
@@ -55,7 +55,7 @@ def lengths(
   turn: jax.Array,  # [B, T] int32
   mask: jax.Array,  # [B, T] bool
 ) -> jax.Array:  # [B, T] float32
-  """Tokens of its action at every token; 1 where masked."""
+  """The number of tokens of each token's action; 1 where masked."""
   return jnp.maximum(total(mask.astype(jnp.float32), turn, mask), 1.0)
 
 
@@ -66,7 +66,7 @@ def ratio(
   mask: jax.Array,  # [B, T] bool
   clamp: float | None = 20.0,
 ) -> jax.Array:  # [B, T]
-  """Length-normalised importance ratio of each action, at all its tokens.
+  """The length-normalised importance ratio of each action, at all its tokens.
 
       ρ_τ = exp( (1 / |a_τ|) Σ_{t in a_τ} [ log π_θ − log π_old ] )
 
@@ -128,7 +128,7 @@ def grouped_state_advantages(
   )
   beyond = jnp.zeros(len(mask), values.dtype)
   errors = rewards + gamma * returns.successor(values, starts, beyond) - values
-  # A rounding error is none: it would be standardised like any other.
+  # A rounding error is not an advantage: it would be standardised like one.
   size = jnp.maximum(jnp.abs(values), jnp.abs(rewards)).max(axis=-1)  # [B]
   largest = jax.ops.segment_max(size, group_id, num_groups)[group_id]
   errors = jnp.where(jnp.abs(errors) > 1e-5 * largest[:, None], errors, 0.0)
@@ -161,19 +161,19 @@ def anchors(
   mask: jax.Array,  # [B, T] bool
   group_id: jax.Array,  # [B] int32
 ) -> jax.Array:  # [B, T] int32
-  """A number in [0, B T) for each pair of a group and a state in it.
+  """A number in [0, B T) for each pair (group, state in the group).
 
   Args:
     state_id: State before the action of each token.
-    mask: True where it is one; other slots have numbers of their own.
-    group_id: Rows in which states with equal numbers are the same.
+    mask: True on slots with a state; other slots have numbers of their own.
+    group_id: Group of each row; within a group, equal ids are equal states.
 
   Source: "GiGPO", arXiv:2505.10978, Eq. 6: anchor states.
   """
   kinds = [
     y.ravel() for y in jnp.broadcast_arrays(state_id, group_id[:, None], ~mask)
   ]
-  order = jnp.lexsort(kinds)  # What is masked comes last.
+  order = jnp.lexsort(kinds)  # Masked slots come last.
   new = jnp.zeros(order.shape, bool)
   for y in kinds:
     new = new.at[1:].max(y[order][1:] != y[order][:-1])
@@ -206,7 +206,7 @@ def _means_of_equal(
   state_id: jax.Array,  # [B, T] int
   mask: jax.Array,  # [B, T] bool
 ) -> jax.Array:  # [B, T]
-  """At True slots the mean of x over those with the same group and state."""
+  """The mean of x over True slots with the same group and state."""
   kind = anchors(state_id, mask, group_id).ravel()
 
   def total_of_kind(y):

@@ -1,12 +1,11 @@
-"""How per-token or per-completion losses become one number.
+"""Aggregation of per-token or per-completion losses into one number.
 
-Whether tokens or completions are averaged is the whole difference between
-several papers. Each function returns `Weighted(total, weight)` and not a
-quotient: totals add up across micro-batches and devices and are divided once
-by the summed weight, so gradients do not depend on how rows were split. A
-weight depends on the mask only. Completions without a trained token count
-nowhere, unless `count_empty` says that they count among the completions, as in
-TRL.
+Several papers differ only in the average: over tokens or over completions. Each
+function returns `Weighted(total, weight)` and not a quotient. Totals add up
+across micro-batches and devices and are divided once by the summed weight, so
+gradients do not depend on the split of rows. A weight depends on the mask only.
+Completions without a trained token do not count, unless `count_empty` is True:
+then they count among the completions, as in TRL.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from grpo_jax.types import Weighted
 
 
 def over_tokens(x: jax.Array, mask: jax.Array) -> Weighted:  # [B(, T)], [B, T]
-  """Every token counts equally, so long completions count more (DAPO)."""
+  """Mean over tokens, so long completions count more (DAPO)."""
   x = masked.wide(x)
   if x.ndim == 1:
     x = x[:, None]
@@ -31,7 +30,7 @@ def over_sequences(
   mask: jax.Array,  # [B, T]
   count_empty: bool = False,
 ) -> Weighted:
-  """Every completion counts equally; its tokens share it (GRPO, GSPO)."""
+  """Mean over completions of the mean over their tokens (GRPO, GSPO)."""
   x = masked.wide(x)
   per_sequence = x if x.ndim == 1 else masked.mean(x, mask, axis=-1)  # [B]
   present = mask.any(axis=-1)
@@ -66,7 +65,7 @@ def equal_weights(
   unit: jax.Array,  # [B] int
   num_units: int,
 ) -> jax.Array:  # [B, 1]
-  """Weights of tokens that make their mean one over units of rows.
+  """Weights that turn a mean over tokens into a mean over units of rows.
 
   For example, the tokens of two groups with 10 and 30 trained tokens weigh 2
   and 2/3: each group then has half of the loss.

@@ -1,11 +1,10 @@
 """Advantages of completions relative to the group that shares a prompt.
 
-Groups are named by `group_id`, in any order and of any size. Rows that are
-not `valid` were not scored: they enter no statistic and get advantage 0. A
-group whose rewards are all equal carries no signal and gets exactly 0: the
+`group_id` names the groups, in any order and of any size. Rows that are not
+`valid` were not scored: statistics leave them out, and they get advantage 0. A
+group of one, or with equal rewards, has no signal and gets exactly 0. (The
 float32 mean of equal numbers can be one unit in the last place off, which
-divided by eps = 1e-6 would be visible. So does a group of one. All results
-are constants of the loss.
+divided by eps = 1e-6 would be visible.) All results are constants of the loss.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def live_groups(
   """True for groups whose valid rewards are not all equal.
 
   With `min_std` above 0 their deviation, with n − 1 in the denominator, must
-  also be above it: rewards that differ by round-off are then equal ones.
+  also be above it: rewards that differ by round-off then count as equal.
   """
   statistics = group_statistics(rewards, valid, group_id, num_groups)
   live = statistics.greatest > statistics.least
@@ -89,7 +88,7 @@ def without_round_off(
   group_id: jax.Array,  # [B] int
   num_groups: int,
 ) -> jax.Array:  # [B]
-  """x, made equal in groups in which all that differs is round-off.
+  """Makes x equal in groups whose entries differ only by round-off.
 
   Sums of the same terms in another order differ in their last digits, which a
   deviation would make as large as any other difference.
@@ -97,13 +96,13 @@ def without_round_off(
   Args:
     x: Sums.
     size: Sums of the absolute values of the terms of `x`.
-    valid: Rows that take part.
+    valid: True on rows that take part.
     group_id: Group of each row, in [0, num_groups).
     num_groups: Static.
 
   Returns:
-    The least of the group where its range is at most 1e-5 of the group's
-    largest size, otherwise x; 0 for rows that are not valid.
+    The least x of the group if the group's range is at most 1e-5 of its largest
+    size, otherwise x; 0 for rows that are not valid.
   """
   chex.assert_rank([x, size, valid, group_id], 1)
   chex.assert_equal_shape([x, size, valid, group_id])
@@ -144,7 +143,7 @@ def scaled(
   eps: float = 1e-6,
   compared: jax.Array | None = None,  # [B] bool
 ) -> jax.Array:  # shape of advantages
-  """A / (std of the rewards + eps), or A as it is.
+  """Scales advantages: A / (std of the rewards + eps), or A unchanged.
 
   Args:
     advantages: Advantages of any estimator.
@@ -156,7 +155,7 @@ def scaled(
       "batch" by that of all valid rewards, "none" leaves `advantages` alone.
     ddof: 1 for the sample deviation, 0 for the population's.
     eps: Added to the deviation.
-    compared: Valid rows that the deviation is of; None: all of them.
+    compared: Valid rows over which the deviation is taken; None: all of them.
 
   Returns:
     Scaled advantages; under "group" and "batch" 0 for invalid rows and where
@@ -250,8 +249,8 @@ def length_weighted(
 ) -> jax.Array:  # [B]
   """A_i = R_i − Σ_j n_j R_j / Σ_j n_j over the group.
 
-  The baseline of least variance if the squared gradient of a completion's
-  log-prob grows like its number of tokens n.
+  This is the baseline of least variance if the squared gradient of a
+  completion's log-prob grows like its number of tokens n.
 
   Args:
     rewards: Scalar reward of each completion.
@@ -287,9 +286,9 @@ def _leaders(
   group_id: jax.Array,  # [B] int
   num_groups: int,
 ) -> tuple[jax.Array, jax.Array]:  # [B] bool, [B]
-  """Who alone has the greatest x of a group, and the best x of the others.
+  """True on the only row with the greatest x of a group, and x of the second.
 
-  The latter is −inf where there are no others.
+  The second x is −inf in groups of one.
   """
   x = jnp.where(present, masked.wide(x), -jnp.inf)
   top = jax.ops.segment_max(x, group_id, num_groups)
@@ -306,11 +305,11 @@ def best_of_group(
   group_id: jax.Array,  # [B] int
   num_groups: int,
 ) -> jax.Array:  # [B]
-  """The best of a group gets its lead over the second, the others 0.
+  """Advantage of the best of a group: its lead over the second; others: 0.
 
       A_i = R_(1) − R_(2)  for i = argmax R
 
-  Follows the gradient of E[max of G rewards], that is of pass@G.
+  The gradient is that of E[max of G rewards], the reward of pass@G.
 
   Args:
     rewards: Scalar reward of each completion.
@@ -341,7 +340,7 @@ def optimal_token(
   num_groups: int,
   zero_tail: bool = False,
 ) -> jax.Array:  # [B, T]
-  """Return minus the baseline of least variance at that token of the group.
+  """The return minus the group's baseline of least variance at that token.
 
       A_it = G_it − Σ_j W_jt G_jt / (Σ_j W_jt + 1e-8),   W_t = Σ_{s ≤ t} w_s
       w_t  = 1 − 2 π(y_t) + Σ_v π(v)²
@@ -361,8 +360,8 @@ def optimal_token(
 
   Returns:
     Advantages; 0 where masked and where the returns of a group's rows at that
-    slot are all equal, which includes a slot that one row alone reaches. Such
-    slots that are a tail have A = G with `zero_tail`.
+    slot are all equal, which includes a slot that only one row reaches. With
+    `zero_tail`, such slots have A = G on a tail.
 
   Source: Li et al., "The Optimal Token Baseline", arXiv:2602.07078; as verl's
   `compute_optimal_token_baseline_advantage`, except for the equal returns.
@@ -372,8 +371,8 @@ def optimal_token(
   returns, logp, sum_pi_squared = (
     masked.wide(masked.select(x, mask)) for x in (returns, logp, sum_pi_squared)
   )
-  # Round-off can make the energy of a sure token negative, and Σ W + 1e-8
-  # 0.
+  # Round-off can make the energy of a certain token negative, and
+  # Σ W + 1e-8 then 0.
   energy = jnp.maximum(1 - 2 * jnp.exp(logp) + sum_pi_squared, 0.0)
   energy = jnp.cumsum(masked.select(energy, mask), axis=-1)
   weight = masked.select(energy, mask)  # [B, T]
@@ -407,7 +406,7 @@ def process_supervision(
   eps: float = 1e-6,
   ddof: int = 1,
 ) -> jax.Array:  # [B, T]
-  """Sum of the standardised rewards of the steps that end at t or later.
+  """The sum of the standardised rewards of the steps that end at t or later.
 
       ρ̃_ij = (ρ_ij − mean) / (std + eps),   A_it = Σ_{j: e_ij ≥ t} ρ̃_ij
 
@@ -455,8 +454,8 @@ def objectives_standardized(
 ) -> jax.Array:  # [B]
   """A_i = Σ_k w_k (r_ik − mean_k) / (std_k + eps), each objective by itself.
 
-  Every objective gets the same say whatever the size of its numbers; in the
-  standardised sum the loudest one wins.
+  Every objective has the same influence, whatever the scale of its rewards. In
+  a standardised sum the objective with the largest variance dominates.
 
   Args:
     components: Each reward before weights.
@@ -510,7 +509,7 @@ def length_preference(
       z_i = (n_i − mean n) / (std n + 1e-6),   h_i = max(1 + ρ z_i, 1e-3)
       f_i = G softmax_i( h_i^λ )
 
-  over the group, std with ddof 0. λ = 0 weighs all alike, λ > 0 prefers long
+  over the group, std with ddof 0. λ = 0 gives equal weights, λ > 0 prefers long
   completions and λ < 0 short ones.
 
   Args:
@@ -556,8 +555,8 @@ def rank_in_group(
 ) -> jax.Array:  # [B] int32
   """Number of valid rows of the group that come before each row.
 
-  Rows are ordered by their cost, equal ones by their place. Rows that are not
-  valid come after all others.
+  Rows are ordered by cost, rows of equal cost by place. Rows that are not valid
+  come last.
   """
   chex.assert_rank([cost, valid, group_id], 1)
   chex.assert_equal_shape([cost, valid, group_id])

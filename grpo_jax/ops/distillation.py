@@ -1,4 +1,4 @@
-"""What a teacher says of the tokens that a student has sampled."""
+"""On-policy distillation: a teacher's log-probs of the student's tokens."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def token_gap(
   mask: jax.Array,  # [B, T] bool
   clamp: float,
 ) -> jax.Array:  # [B, T]
-  """log π_teacher(y_t) − log π(y_t), within ±clamp.
+  """The gap log π_teacher(y_t) − log π(y_t), within ±clamp.
 
-  With the sampled token as the only one, −k1 of the reverse KL. As an advantage
-  its expected gradient is that of −KL(π ‖ π_teacher) at fixed prefixes.
+  At the sampled token this is −k1 of the reverse KL. As an advantage, its
+  expected gradient is that of −KL(π ‖ π_teacher) at fixed prefixes.
 
   Args:
     teacher_logp: Log-probs under the teacher, nats; −inf where it excludes the

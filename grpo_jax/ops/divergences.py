@@ -1,8 +1,8 @@
 """KL divergences: estimated from sampled tokens, or over a vocabulary.
 
-Value and gradient of an estimate must be judged apart. On samples of π_θ the
-expected value of k1 and k3 is KL(π_θ ‖ π_ref); the expected gradient is that of
-KL(π_θ ‖ π_ref) for k2, of KL(π_ref ‖ π_θ) for k3, and 0 for k1.
+Value and gradient of an estimator differ in what they estimate. On samples of
+π_θ the expected value of k1 and k3 is KL(π_θ ‖ π_ref). The expected gradient is
+that of KL(π_θ ‖ π_ref) for k2, of KL(π_ref ‖ π_θ) for k3, and 0 for k1.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def kl_k3(log_ratio: jax.Array, clamp: float | None = 20.0) -> jax.Array:
   """k3 = exp(−u) − 1 + u ≥ 0: unbiased in value; gradient ∇KL(π_ref‖π_θ).
 
   u is bounded below at −clamp, where exp would overflow, with a slope of 0;
-  above, k3 is linear and needs no bound. expm1 keeps digits for |u| < 1e-4,
-  where exp(−u) − 1 + u has none left.
+  above, k3 is linear and does not need a bound. expm1 keeps digits for
+  |u| < 1e-4, where exp(−u) − 1 + u loses all of them.
   """
   if clamp is not None:
     log_ratio = jnp.maximum(log_ratio, -clamp)
@@ -106,7 +106,7 @@ def kl(
 
 
 def _log_probs(logits: jax.Array) -> jax.Array:  # [..., V]
-  """log softmax, at least float32, finite where a logit is −inf."""
+  """Log-softmax, at least float32, finite where a logit is −inf."""
   logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
   return _floored(jax.nn.log_softmax(logits))
 
@@ -175,16 +175,16 @@ def topk_kl(
 
       Σ_k p_k (log p_k − log q_k) + p̄ (log p̄ − log q̄),   p̄ = 1 − Σ_k p_k
 
-  The rest is what makes it a divergence of two distributions: without it the
-  policy could lower the sum by moving mass out of the K tokens. A lower bound
-  of the full KL, equal to it at K = V.
+  The rest makes this a divergence of two distributions: without it the policy
+  could lower the sum by moving mass out of the K tokens. It is a lower bound of
+  the full KL, and equal to it at K = V.
 
   Args:
     topk_logp: Log-probs of the K tokens under the policy, nats.
     ref_topk_logp: Their log-probs under the reference, a constant.
 
   Returns:
-    Nats per token. Not NaN-safe where masked: select its inputs before.
+    Nats per token. Masked inputs may give NaN: select the inputs before.
   """
   chex.assert_rank([topk_logp, ref_topk_logp], 3)
   chex.assert_equal_shape([topk_logp, ref_topk_logp])
@@ -193,8 +193,8 @@ def topk_kl(
   ref = _floored(jax.lax.stop_gradient(ref_topk_logp).astype(dtype))
 
   def rest(logp):
-    # Below one rounding of 1 a rest cannot be told from 0, and at K = V both
-    # are 0: with one floor for both logarithms it then adds nothing.
+    # A rest below one rounding of 1 is indistinguishable from 0, and at K = V
+    # both rests are 0: with one floor for both logarithms they add nothing.
     mass = jnp.maximum(-jnp.expm1(jax.nn.logsumexp(logp, axis=-1)), 0.0)
     return mass, jnp.log(jnp.maximum(mass, jnp.finfo(dtype).eps))
 

@@ -1,7 +1,7 @@
 """Edit distances of sequences and of ordered trees, all costs 1.
 
-Sizes are part of the types, and what is there of them is data: a sequence has a
-length, and a tree a number of nodes. So rows of a batch are `vmap`ped.
+Arrays have fixed sizes, and the used part is data: a sequence has a length, and
+a tree has a number of nodes. So rows of a batch can be `vmap`ped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class EditTree(NamedTuple):
     labels: Labels of the nodes; children come before their parent, from the
       left to the right, and the root is the last.
     first: Place of the leftmost leaf below each node; a leaf's own.
-    size: Number of nodes; what comes after them is ignored.
+    size: Number of nodes; later entries are ignored.
   """
 
   labels: jax.Array  # [N] int32
@@ -40,7 +40,7 @@ def levenshtein(
 
   Args:
     a, b: Sequences.
-    a_len, b_len: How many of their elements there are.
+    a_len, b_len: Numbers of their elements.
 
   Source: Levenshtein, "Binary codes capable of correcting deletions, insertions
   and reversals", 1966; the table is that of Wagner and Fischer, 1974.
@@ -68,9 +68,9 @@ def tree_distance(a: EditTree, b: EditTree) -> jax.Array:  # [] int32
       D[i, x+1; j, y+1] = min( D[i, x; j, y+1] + 1,  D[i, x+1; j, y] + 1,
         D[i, l(x); j, l(y)] + D[l(x), x; l(y), y] + 1[label x ≠ label y] )
 
-  All pairs i, j are computed at a time, also those of which Zhang and Shasha's
-  algorithm does without: N · M steps of N · M numbers each, all of which are
-  kept. That suits trees of a few dozen nodes.
+  All pairs i, j are computed at once, also pairs that Zhang and Shasha's
+  algorithm skips: N · M steps of N · M numbers each, all of which are kept.
+  That suits trees of a few dozen nodes.
 
   Args:
     a, b: Trees with room for N and M nodes; an empty one is of size 0.
@@ -84,7 +84,7 @@ def tree_distance(a: EditTree, b: EditTree) -> jax.Array:  # [] int32
   def size(start, end):
     return jnp.maximum(end - start, 0)
 
-  # Where one of the forests is empty, the other one is inserted.
+  # If one of the forests is empty, the other one is inserted.
   x, y = (
     jnp.arange(n + 1)[:, None, None, None],
     jnp.arange(m + 1)[:, None, None],

@@ -1,4 +1,4 @@
-"""Numbers by which rows of tokens are told apart."""
+"""Hashes of rows of tokens."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ def identity(
   tokens: jax.Array,  # [N, L] int
   mask: jax.Array,  # [N, L] bool
 ) -> jax.Array:  # [N] uint32
-  """A number of each row of tokens, wherever in the row they stand.
+  """A hash of each row of tokens that does not depend on padding.
 
-  Equal rows have equal numbers; others have the same one by accident, one pair
-  in 2^32.
+  Equal rows have equal hashes; of different rows, one pair in 2^32 has the same
+  hash by accident.
   """
   chex.assert_rank([tokens, mask], 2)
   chex.assert_equal_shape([tokens, mask])
@@ -24,7 +24,7 @@ def identity(
 
 
 def mixed(x: jax.Array) -> jax.Array:  # uint32
-  """A number of which each bit depends on all bits of x.
+  """Mixes bits: each bit of the result depends on all bits of x.
 
   Source: the last step of MurmurHash3, by Austin Appleby.
   """

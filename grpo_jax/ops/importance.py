@@ -1,9 +1,9 @@
-"""Corrections for completions that another policy than the trained one wrote.
+"""Importance weights and masks for completions of another policy.
 
-Three policies meet in an update: the sampler (`behavior_logp`), the policy at
-its start (`old_logp`) and the current one (`logp`). Even between the first
-two, equal parameters in two programs differ. Everything here is a constant of
-the loss: weights and masks, no gradients.
+An update involves three policies: the sampler (`behavior_logp`), the policy at
+the start of the update (`old_logp`) and the current policy (`logp`). The first
+two differ even at equal parameters, because they run in two programs. All
+results are constants of the loss: weights and masks without gradients.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from grpo_jax.ops import divergences, masked, ratios
 
 
 def _known(log_ratio: jax.Array, mask: jax.Array) -> jax.Array:
-  """Constant log-ratios; 0 where masked or NaN (the sampler gave none)."""
+  """Constant log-ratios; 0 where masked or NaN (not known from the sampler)."""
   log_ratio = jax.lax.stop_gradient(log_ratio)
   return masked.select(log_ratio, mask & ~jnp.isnan(log_ratio))
 
@@ -39,7 +39,7 @@ def importance_weights(
   outside: IcePop for tokens, MIS for sequences. log w is clamped at ±20 nats.
 
   Args:
-    log_ratio: x, nats. NaN where the sampler reported nothing: factor 1.
+    log_ratio: x, nats. NaN if the sampler did not report a log-prob: factor 1.
     mask: True on trained tokens.
     level: "token" or "sequence".
     mode: "truncate" or "mask".
@@ -95,7 +95,7 @@ def batch_normalized(
   Args:
     weights: Importance weights, as `importance_weights` returns them.
     mask: True on trained tokens.
-    level: "token" or "sequence": what the mean counts.
+    level: Unit of the mean: "token" or "sequence".
 
   Returns:
     Weights of mean 1; unchanged where the mean is below 1e-8.
@@ -121,11 +121,11 @@ def rejection_mask(
   low: float,
   high: float,
 ) -> jax.Array:  # [B, T] bool
-  """Leaves out what the sampler and the old policy disagree about.
+  """Leaves out tokens or completions whose sampler and old policy disagree.
 
-  The estimate k of KL(π_behavior ‖ π_old) is taken of each token and reduced
-  by `statistic`. k2 and k3 must be at most `high`; k1, which is a negative
-  log-ratio, must lie in [log low, log high].
+  The estimate k of KL(π_behavior ‖ π_old) is computed for each token and
+  reduced by `statistic`. k2 and k3 must be at most `high`; k1, which is a
+  negative log-ratio, must lie in [log low, log high].
 
   Args:
     log_ratio: log π_old − log π_behavior, nats; NaN counts as 0.
@@ -182,7 +182,7 @@ def off_policy_sequence_mask(
   mask: jax.Array,  # [B, T] bool
   threshold: float,
 ) -> jax.Array:  # [B, 1] or [B, T] bool
-  """Leaves out completions that are bad and that the policy has left behind.
+  """Leaves out bad completions that have become unlikely under the policy.
 
       keep = A ≥ 0  or  (1/|y_i|) Σ_t [log π_behavior − log π_θ] ≤ δ
 
@@ -223,16 +223,16 @@ def top_entropy_mask(
     fraction: Share of them to keep, in (0, 1].
 
   Returns:
-    True where kept, within `mask`; tokens as high as the last kept one are
-    kept as well.
+    True on kept tokens, within `mask`; ties with the last kept token are kept,
+    too.
 
   Source: Wang et al., "Beyond the 80/20 Rule", arXiv:2506.01939.
   """
   chex.assert_equal_shape([entropy, mask])
   entropy = jax.lax.stop_gradient(entropy)
-  # `H ≥ quantile` asks for the first order statistic at or above the rank of
-  # the quantile. Taken whole, because an interpolation that rounds up by one
-  # unit in the last place would lose the very token it lies on.
+  # `H ≥ quantile` needs the first order statistic at or above the rank of the
+  # quantile. It is not interpolated: an interpolation that rounds up by one
+  # unit in the last place would lose the token on which it lies.
   rank = (1.0 - fraction) * jnp.maximum(mask.sum() - 1, 0)
   index = jnp.ceil(rank - 1e-4).astype(jnp.int32)
   ordered = jnp.sort(jnp.where(mask, entropy, jnp.inf), axis=None)

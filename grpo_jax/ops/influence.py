@@ -1,6 +1,6 @@
-"""How much of the updates each prompt has, and bounds of it.
+"""The influence of each prompt on updates, and bounds of that influence.
 
-A prompt is known by what it says: two records with the same tokens are one
+The content identifies a prompt: two records with the same tokens are one
 prompt, so copies of a record share one allowance.
 """
 
@@ -12,23 +12,23 @@ import chex
 import jax
 import jax.numpy as jnp
 
-# An equal share of the prompts that have any influence, times this, is allowed
-# whatever the cap: of three prompts one has at least a third. Without it the
-# first steps, or a task on which few groups are live, would be scaled to 0.
+# An equal share of the prompts with influence, times this, is allowed whatever
+# the cap: of three prompts one has at least a third. Without this slack the
+# first steps, or a task with few live groups, would be scaled to 0.
 SLACK = 2.0
-_MAX_STEPS = 64  # Of the solver; it needs one for each kink, mostly two.
-_TOLERANCE = 1e-6  # Relative, of its fixed point.
+_MAX_STEPS = 64  # Steps of the solver: one for each kink, mostly two.
+_TOLERANCE = 1e-6  # Relative tolerance of the fixed point.
 
 
 def fingerprint(
   values: jax.Array,  # [N, K] int or uint32
 ) -> jax.Array:  # [N] uint32
-  """A number for each row that differs where the rows do; never 0.
+  """A hash of each row; never 0.
 
       h = mix(Σ_k mix(v_k + mix(k + 1)))      mod 2³²
 
   where mix is the finaliser of MurmurHash3. Of n different rows, two share a
-  number with a probability of about n² / 2³³.
+  hash with a probability of about n² / 2³³.
   """
   chex.assert_rank(values, 2)
   places = _mix(jnp.arange(1, values.shape[1] + 1, dtype=jnp.uint32))  # [K]
@@ -49,9 +49,9 @@ def of_groups(
   group_id: jax.Array,  # [B] int
   num_groups: int,
 ) -> jax.Array:  # [num_groups]
-  """Influence of the rows of each group on a step.
+  """The influence of the rows of each group on a step.
 
-  I_x = Σ_i Σ_t |A_it| m_it   (A_i n_i, where the advantage is of rows)
+  I_x = Σ_i Σ_t |A_it| m_it   (|A_i| n_i for advantages of rows)
   """
   chex.assert_rank(mask, 2)
   size = jnp.abs(advantages)
@@ -61,11 +61,11 @@ def of_groups(
 
 
 class Capped(NamedTuple):
-  """What a cap has made of the groups of a step.
+  """The result of a cap on the groups of a step.
 
   Attributes:
     scale: Factor of the rows of each group, in [0, 1].
-    share: Share of the group's prompt in the window, before it.
+    share: Share of the group's prompt in the window, before scaling.
     cap: The cap that was applied.
   """
 
@@ -89,14 +89,14 @@ def capped(
       b_x + s_x I_x ≤ c T   where s_x < 1 and s_x > 0
       T = Σ_y b_y + s_y I_y,    c = max(cap, SLACK / |{y: b_y + I_y > 0}|) ≤ 1
 
-  so that no prompt of this step has more than c of what remains, unless it has
-  had it before (then s_x = 0). The others are left as they are, exactly.
+  so that no prompt of this step has more than the share c of the scaled total,
+  unless it had more before (then s_x = 0). Other prompts do not change at all.
 
   Args:
     keys: Prompt of each group of the step; several groups may have the same.
     influence: The influence of each group.
-    past_keys, past_influence: Keys and influence of the steps before, as they
-      were scaled. Entries without influence count as empty.
+    past_keys, past_influence: Keys and scaled influence of the steps before.
+      Entries without influence count as empty.
     cap: In (0, 1].
   """
   chex.assert_rank([keys, influence], 1)
@@ -132,8 +132,8 @@ def _fixed_point(
 ) -> jax.Array:  # []
   """The total influence T = Σ_y b_y + clip(c T − b_y, 0, I_y), from above.
 
-  A step solves the equation of the line on which T lies; where that leads past
-  the solution, it takes one of the plain iteration instead, which never does.
+  A step solves the equation of the line on which T lies. If that would pass the
+  solution, it takes a step of the plain iteration instead, which never does.
   """
 
   def rise(total):

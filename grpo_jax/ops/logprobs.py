@@ -1,19 +1,18 @@
-"""From logits to log-probabilities and entropies of tokens.
+"""Log-probabilities and entropies of tokens from logits, in chunks.
 
-The one place where a token meets the logits that predict it. Everything is at
-least float32: a log-prob near -1 rounds by up to 4e-3 in bfloat16, which is
-more than the clip range of sequence-level objectives.
+Only this module combines tokens with the logits that predict them. Everything
+is at least float32: a log-prob near -1 rounds by up to 4e-3 in bfloat16, which
+is more than the clip range of sequence-level objectives.
+
+Logits are computed a few positions at a time (`fold`). Arrays are [B, T, ...];
+a chunk is `size` positions of every row. Positions are split and rows are not,
+because a mesh shards rows.
 
 tokamax's `linear_softmax_cross_entropy_loss`, which fuses head and loss too,
-does not serve: it returns one sum or mean instead of a value per token, knows
-one matrix and no temperature, entropy or -inf logits, and on a CPU it makes
-the logits whole. Source: github.com/openxla/tokamax,
+cannot be used: it returns one sum or mean instead of a value per token,
+supports one matrix and neither temperature nor entropy nor -inf logits, and on
+a CPU it computes the logits whole. Source: github.com/openxla/tokamax,
 tokamax/_src/ops/linear_softmax_cross_entropy_loss/api.py.
-
-Working through an array a few positions at a time.
-
-Arrays are [B, T, ...]; a chunk is `size` positions of every row. Positions are
-split and rows are not, because rows are what a mesh shards.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def positions(h, size):
 
 
 def hoisted(function, h, size):
-  """`function` of `size` positions, what it closes over made arguments.
+  """Turns the arrays that `function` closes over into arguments.
 
   A custom rule must not close over traced values. `jax.closure_convert` would
   hoist those of float type only, and leave an integer one (quantised
@@ -64,7 +63,7 @@ def fold(body, carry, num_slots, size):
 
   The last chunk begins early instead of being padded, so that no array is
   copied and no head sees states that do not exist; `is_new` is False on the
-  positions it shares with the chunk before.
+  positions that it shares with the chunk before.
   """
 
   def step(i, carry):
@@ -78,14 +77,14 @@ def fold(body, carry, num_slots, size):
 
 
 def take(tree, start, size):  # each [B, T, ...] -> [B, size, ...]
-  """Positions from `start` on of every array."""
+  """Slices `size` positions from `start` on, of every array."""
   return jax.tree.map(
     lambda x: lax.dynamic_slice_in_dim(x, start, size, axis=1), tree
   )
 
 
 def put(tree, chunks, start):  # each [B, T, ...], [B, size, ...]
-  """The arrays with `chunks` written over their positions from `start` on."""
+  """Writes `chunks` over the positions of arrays from `start` on."""
   return jax.tree.map(
     lambda x, chunk: lax.dynamic_update_slice_in_dim(x, chunk, start, axis=1),
     tree,
@@ -110,8 +109,8 @@ def _scaled_and_shifted(
   # Upcast before anything else: the rounding of bfloat16 cannot be undone.
   scaled = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
   scaled = scaled / temperature
-  # Log-probs and entropies do not change with a shift, so the maximum needs no
-  # gradient; with it gone exp cannot overflow and the sum is at least 1.
+  # Log-probs and entropies do not change with a shift, so the maximum does not
+  # need a gradient. After the shift exp cannot overflow, and the sum is ≥ 1.
   shifted = scaled - lax.stop_gradient(scaled.max(axis=-1, keepdims=True))
   return shifted, jnp.log(jnp.exp(shifted).sum(axis=-1))
 
@@ -167,16 +166,16 @@ def entropy_from_logits(
     ValueError: If `temperature` is a Python number that is not positive.
   """
   shifted, log_sum = _scaled_and_shifted(logits, temperature)
-  # Masked before the product: 0 · (-inf) is NaN, and so would be the gradient
-  # of a product that is only discarded afterwards.
+  # Masked before the product: 0 · (-inf) is NaN. If the product were discarded
+  # afterwards, its gradient would still be NaN.
   finite = jnp.where(jnp.isfinite(shifted), shifted, 0.0)
-  # Divided afterwards: the sum of weights is known, and exp is taken once.
+  # Divided afterwards: the sum of weights is known, and exp is computed once.
   moment = (jnp.exp(shifted) * finite).sum(axis=-1)
   return log_sum - moment * jnp.exp(-log_sum)
 
 
 class TokenOutputs(NamedTuple):
-  """What a distribution over the vocabulary says at each position.
+  """Outputs of a distribution over the vocabulary at each position.
 
   Attributes:
     logp: Log-prob of the token, nats; -inf where the token is excluded.
@@ -194,7 +193,7 @@ class TokenOutputs(NamedTuple):
 
 
 class _Plan(NamedTuple):
-  """What is fixed when a program is traced."""
+  """Static arguments of the chunked computation."""
 
   call: Callable[..., jax.Array]  # (weights, others, h) -> logits
   ref_call: Callable[..., jax.Array] | None
@@ -205,7 +204,7 @@ class _Plan(NamedTuple):
 
 
 class _Slots(NamedTuple):
-  """What is cut into chunks along with `h`, and has no gradient."""
+  """Arrays that are cut into chunks along with `h`, without gradient."""
 
   tokens: jax.Array  # [B, T]
   kept_ids: jax.Array | None  # [B, T, K]
@@ -214,7 +213,7 @@ class _Slots(NamedTuple):
 
 
 class _Saved(NamedTuple):
-  """Per position, what spares the backward pass reductions over V."""
+  """Numbers per position that save the backward pass reductions over V."""
 
   shift: jax.Array  # [B, T]
   log_sum: jax.Array  # [B, T]
@@ -252,8 +251,8 @@ def token_outputs(
       ∂ ref_kl / ∂z_v = (1 − β) π_v (log π_v − log m_v − KL(π ‖ m))
                         (β = 1: without the factor; β = 0: π_v − q_v)
 
-  Reverse mode only. Positions are split and rows are not, because rows are
-  what a mesh shards.
+  Reverse mode only. Positions are split and rows are not, because a mesh shards
+  rows.
 
   Args:
     head: States [..., D] to logits [..., V], any float dtype. It may close
@@ -262,14 +261,14 @@ def token_outputs(
     h: `h[:, t]` predicts `tokens[:, t]`.
     tokens: Ids in [0, V).
     temperature: Positive.
-    with_entropy: Whether to compute `entropy`.
-    with_sum_pi_squared: Whether to compute `sum_pi_squared`.
+    with_entropy: True to compute `entropy`.
+    with_sum_pi_squared: True to compute `sum_pi_squared`.
     kept_ids: Ids that sampling kept, in any order, -1 in unused slots. All
       outputs, and the reference, are renormalised on this set; the gradient
       of every other logit is exactly 0. None keeps everything.
-    topk_ids: Ids in [0, V) whose log-probs to return.
+    topk_ids: Ids in [0, V) for `topk_logp`.
     reference: Head and states [B, T, D'] of a frozen policy q with the same
-      vocabulary, which is given the same temperature; gives `ref_kl`.
+      vocabulary, at the same temperature; gives `ref_kl`.
     reference_beta: β in [0, 1].
     chunk_bytes: Bytes that the logits of one chunk may take at float32 (at
       float64 for float64 logits), summed over the mesh; at least one position
@@ -278,10 +277,10 @@ def token_outputs(
       accelerator chunks of many tokens are faster.
 
   Returns:
-    Outputs in at least float32; None where not asked for. `logp` and
-    `topk_logp` are -inf for excluded ids, and `ref_kl` is +inf where the
-    second distribution excludes what the first does not; such entries pass on
-    no gradient. Where nothing is kept, entropy, Σπ² and ref_kl are 0.
+    Outputs in at least float32; None if not requested. `logp` and `topk_logp`
+    are -inf for excluded ids. `ref_kl` is +inf if the second distribution
+    excludes an id that the first does not. Such entries do not pass gradients
+    on. If no id is kept, entropy, Σπ² and ref_kl are 0.
 
   Raises:
     ValueError: If `temperature` is a Python number that is not positive, or
@@ -342,9 +341,9 @@ def reference_topk(
     chunk_bytes: Largest size of a chunk of logits, as for `token_outputs`.
 
   Returns:
-    Ids from the likeliest on (equal ones in any order), and their log-probs
-    under the whole vocabulary, or what is kept of it, in nats, at least
-    float32. Constants: no gradient passes.
+    Ids from the likeliest on (ties in any order), and their log-probs over the
+    whole vocabulary or over the kept ids, in nats, at least float32. They are
+    constants without gradient.
 
   Raises:
     ValueError: If `temperature` is a Python number that is not positive.
@@ -385,17 +384,17 @@ def _scaled(head, temperature):
 
 
 def chunk_size(head, h, chunk_bytes):
-  """Positions of every row per chunk, as `token_outputs` cuts them."""
+  """Number of positions of every row in a chunk of `token_outputs`."""
   logits = jax.eval_shape(head, positions(h, 1))  # [B, 1, V]
   num_slots = h.shape[1]
   size = max(1, chunk_bytes // (logits.size * logits.dtype.itemsize))
-  # As equal as they can be: the last one repeats as little as possible.
+  # Chunks as equal as possible: the last one repeats as little as possible.
   num_chunks = -(-num_slots // size)
   return -(-num_slots // num_chunks)
 
 
 def _keep(logits, kept_ids):  # [B, T, V], [B, T, K]
-  """-inf for ids that are not listed."""
+  """Sets logits of ids that are not listed to -inf."""
   num_ids = logits.shape[-1]
   # Negative indices would count from the end: send them past it.
   ids = jnp.where(kept_ids < 0, num_ids, kept_ids)
@@ -408,7 +407,7 @@ def _keep(logits, kept_ids):  # [B, T, V], [B, T, K]
 
 
 def _normalizer(logits):  # [..., V] -> [...], [...]
-  """The largest logit, and the log-sum-exp of what is left without it."""
+  """The largest logit, and the log-sum-exp of the logits minus it."""
   # Two numbers: in their sum a large shift would round the log away.
   shift = logits.max(axis=-1)
   empty = shift == -jnp.inf
@@ -418,13 +417,14 @@ def _normalizer(logits):  # [..., V] -> [...], [...]
 
 
 def top_k(x, k):  # [..., V] -> [..., k], [..., k] int32
-  """The largest of the largest of each block.
+  """The k largest entries and their ids, from the largest of each block.
 
-  Where the vocabulary is sharded, a device finds those of its own blocks, and
-  only they travel.
+  If the vocabulary is sharded, a device finds the largest of its own blocks,
+  and only these are communicated.
   """
-  # At a recall of 1 it is exact. `lax.top_k` would gather rows and vocabulary
-  # on every device: the compiler splits sorts over a mesh, and not top-k.
+  # At a recall of 1 the result is exact. `lax.top_k` would gather rows and
+  # vocabulary on every device: the compiler splits sorts over a mesh, but not
+  # top-k.
   largest = functools.partial(lax.approx_max_k, recall_target=1.0)
   num_blocks = math.gcd(x.shape[-1], 16)
   blocks = x.reshape(*x.shape[:-1], num_blocks, -1)
@@ -437,12 +437,12 @@ def top_k(x, k):  # [..., V] -> [..., k], [..., k] int32
 
 
 def _finite(x):
-  """0 instead of -inf, so that a product with 0 is 0; NaN stays."""
+  """Replaces -inf by 0, so that a product with 0 is 0; NaN stays."""
   return jnp.where(x == -jnp.inf, 0.0, x)
 
 
 def _gap(logp, other):
-  """log p − log q where p > 0, else 0; +inf where only q is 0."""
+  """Log-ratio log p − log q where p > 0, else 0; +inf where only q is 0."""
   return jnp.where(jnp.exp(logp) > 0, logp - other, 0.0)
 
 
@@ -451,7 +451,7 @@ def _kl(logp, other):  # [..., V], [..., V] -> [...]
 
 
 def _mixture(logp, ref_logp, beta):
-  """log((1 − β) p + β q)."""
+  """Log-probs of the mixture, log((1 − β) p + β q)."""
   if beta == 1:
     return ref_logp
   return jnp.logaddexp(logp + math.log1p(-beta), ref_logp + math.log(beta))
@@ -475,7 +475,7 @@ def _measures(
   ref_logits,  # [B, size, V] or None
   slots,
 ):
-  """The outputs of one chunk, and what their gradient needs."""
+  """The outputs of one chunk, and the numbers that their gradient needs."""
   shift, log_sum = _normalizer(logits)
   saved = _Saved(shift, log_sum)
   shifted = logits - shift[..., None]
@@ -484,7 +484,7 @@ def _measures(
   chosen = slots.tokens[..., None] == jnp.arange(logits.shape[-1])
   logp = jnp.where(chosen, shifted, 0.0).sum(axis=-1) - log_sum
   entropy = sum_pi_squared = topk_logp = ref_kl = None
-  # Sums of weights, divided afterwards: they need no second pass over V.
+  # Sums of weights, divided afterwards, avoid a second pass over V.
   weights = jnp.exp(shifted)
   if plan.with_entropy:
     moment = (weights * _finite(shifted)).sum(axis=-1)
@@ -523,13 +523,13 @@ def _logit_gradient(
   saved,
   gradient,
 ):  # [B, size, V]
-  """Σ_outputs gradient · ∂ output / ∂ logits."""
+  """The gradient of the logits: Σ_outputs gradient · ∂ output / ∂ logits."""
   log_pi = logits - saved.shift[..., None] - saved.log_sum[..., None]
   pi = jnp.exp(log_pi)
   d_logp = jnp.where(outputs.logp == -jnp.inf, 0.0, gradient.logp)
   chosen = slots.tokens[..., None] == jnp.arange(logits.shape[-1])
   total = jnp.where(chosen, d_logp[..., None], 0.0)
-  inner = -d_logp[..., None]  # What stands beside π_v.
+  inner = -d_logp[..., None]  # The factor of π_v.
   if outputs.topk_logp is not None:
     d_topk = jnp.where(
       outputs.topk_logp == -jnp.inf, 0.0, gradient.topk_logp
@@ -565,7 +565,7 @@ def _logit_gradient(
 
 
 def _forward(plan, h, weights, slots, others):
-  """All outputs, and what their gradient needs."""
+  """All outputs, and the numbers that their gradient needs."""
 
   def chunk(start):
     h_chunk, slots_chunk = take((h, slots), start, plan.size)
@@ -577,7 +577,7 @@ def _forward(plan, h, weights, slots, others):
     )
 
   def write(start, is_new, buffers):
-    del is_new  # What is computed twice is the same twice.
+    del is_new  # Positions that are computed twice have the same results.
     return put(buffers, chunk(start), start)
 
   num_slots = h.shape[1]
@@ -627,7 +627,7 @@ def _outputs_backward(plan, residuals, gradient):
       jax.tree.map(jnp.add, weight_sums, d_weights),
     )
 
-  # float32: hundreds of chunks would not add up in bfloat16.
+  # float32: sums over hundreds of chunks would lose digits in bfloat16.
   weight_sums = jax.tree.map(
     lambda w: jnp.zeros(w.shape, jnp.promote_types(w.dtype, jnp.float32)),
     weights,

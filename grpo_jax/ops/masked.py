@@ -14,7 +14,7 @@ _VARIANCE_EPS = 1e-8
 
 
 def wide(x: PyTree) -> PyTree:
-  """An array, or a tree of them, as float32; as it is where it is wider.
+  """Converts an array, or a tree of arrays, to at least float32.
 
   bfloat16 has three digits: sums, counts and norms would be off by parts per
   mille, and a sum of 256 equal terms would stop growing.
@@ -25,7 +25,7 @@ def wide(x: PyTree) -> PyTree:
 
 
 def select(x: jax.Array, mask: jax.Array) -> jax.Array:
-  """Returns `x` where `mask`, else exactly 0, with zero gradient there."""
+  """Returns `x` where `mask` is True, else exactly 0 with zero gradient."""
   return jnp.where(mask, x, 0)
 
 
@@ -51,19 +51,19 @@ def whiten(
   mask: jax.Array,  # bool, shape of x
   by_rows: bool = False,
 ) -> jax.Array:  # shape of x
-  """(x − mean) / √(variance + 1e-8) over the True entries; a constant.
+  """Whitens x over True entries: (x − mean) / √(variance + 1e-8); a constant.
 
   The variance is the sample's, as in verl and TRL.
 
   Args:
     x: Numbers of any shape, for example the advantages [B, T] of a batch.
-    mask: Which of them count.
-    by_rows: Whether every row counts as much as any other in mean and
-      variance, and not every entry; the last axis is then that of a row.
+    mask: True on entries that count.
+    by_rows: True if rows, and not entries, have equal weights in mean and
+      variance; the last axis is then that of a row.
 
   Returns:
-    Mean 0 and variance 1 over the True entries, 0 elsewhere. Exactly 0 where
-    they are all equal, which includes a single one and none.
+    Mean 0 and variance 1 over the True entries, 0 elsewhere. Exactly 0 if all
+    True entries are equal, also if there is one entry or none.
   """
   x = wide(x)
   # Equal numbers: their float32 mean may be one unit in the last place off,

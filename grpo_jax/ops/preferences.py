@@ -76,7 +76,7 @@ def dpo_score(
 
   Args:
     x: Nats.
-    f_divergence: What holds the policy at the reference.
+    f_divergence: Divergence between policy and reference.
 
   Returns:
     f'(π_θ/π_ref); constants are left out, because only differences count.
@@ -112,7 +112,7 @@ def bradley_terry(
   Args:
     chosen: r_w, rewards of the better completions.
     rejected: r_l, rewards of the worse ones.
-    margin: By how much the better one should be ahead, ≥ 0.
+    margin: Least difference r_w − r_l that the loss asks for, ≥ 0.
     center_coef: λ, pulls rewards towards mean 0, which ranking leaves open.
 
   Returns:
@@ -130,16 +130,16 @@ def of_ranking(
   margin: jax.Array,  # [N]
   mask: jax.Array,  # [N] bool
 ) -> dict[str, Weighted]:
-  """How well scores rank pairs whose order is known.
+  """Metrics of scores that rank pairs whose order is known.
 
   Args:
     margin: Score of the better completion minus score of the worse one.
-    mask: Pairs that there are.
+    mask: True on pairs that exist.
 
   Returns:
-    "accuracy", the share of pairs that are ranked right, half of it for a tie;
-    and "calibration_error": the score that is greater wins with the probability
-    σ(|margin|) by Bradley and Terry, which is compared with how often it does.
+    "accuracy", the share of pairs that are ranked right; a tie counts half. And
+    "calibration_error": by Bradley and Terry the greater score wins with
+    probability σ(|margin|), which is compared with the observed frequency.
   """
   right = jnp.where(margin == 0, 0.5, (margin > 0).astype(margin.dtype))
   confidence = jax.nn.sigmoid(jnp.abs(margin))  # At least ½.

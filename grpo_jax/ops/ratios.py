@@ -15,7 +15,7 @@ from grpo_jax.ops import masked
 
 
 def exp_clamped(log_ratio: jax.Array, clamp: float | None) -> jax.Array:
-  """exp(clip(x, -clamp, clamp)); `clamp` in nats, None disables it."""
+  """Computes exp(clip(x, -clamp, clamp)); `clamp` in nats, None: no clamp."""
   if clamp is not None:
     log_ratio = jnp.clip(log_ratio, -clamp, clamp)
   return jnp.exp(log_ratio)
@@ -26,7 +26,7 @@ def log_ratio(
   old_logp: jax.Array,  # [B, T]
   mask: jax.Array,  # [B, T] bool
 ) -> jax.Array:  # [B, T]
-  """log π_θ − log π_old per token, in nats; exactly 0 where masked."""
+  """Log-ratio log π_θ − log π_old per token, nats; exactly 0 where masked."""
   chex.assert_rank([logp, old_logp, mask], 2)
   chex.assert_equal_shape([logp, old_logp, mask])
   old_logp = jax.lax.stop_gradient(old_logp)  # π_old is a constant.

@@ -1,7 +1,7 @@
 """Returns and generalised advantages of tokens.
 
 A token's successor t⁺ is the next *trained* token: tool output and other
-holes in the mask are no decisions, so they are skipped and do not discount.
+holes in the mask are not decisions, so they are skipped and do not discount.
 Each recurrence y_t = x_t + d_t y_t⁺ is run as an associative scan: a hole is
 its neutral element (x = 0, d = 1), and its depth is log T. All results are
 constants of the loss and 0 where masked.
@@ -25,7 +25,7 @@ REWARDS = ("terminal", "split")
 
 @jax.jit  # A scan is dozens of operations: slow one by one outside of jit.
 def recurrence(x: jax.Array, decay: jax.Array) -> jax.Array:
-  """y_t = x_t + decay_t · y_{t+1} along the last axis, 0 beyond its end."""
+  """Solves y_t = x_t + decay_t · y_{t+1} along the last axis; 0 at its end."""
 
   def join(later, earlier):
     later_decay, later_x = later
@@ -43,7 +43,7 @@ def successor(
   mask: jax.Array,  # [..., T] bool
   beyond: jax.Array,  # [...]
 ) -> jax.Array:  # [..., T]
-  """x at the next True slot after t; `beyond` where there is none."""
+  """The value of x at the next True slot after t; `beyond` without one."""
   x = jnp.concatenate([masked.select(x, mask), beyond[..., None]], axis=-1)
   stop = jnp.concatenate(
     [mask, jnp.ones_like(mask, shape=(*mask.shape[:-1], 1))], axis=-1
@@ -70,12 +70,12 @@ def _per_row(x: jax.Array | float, dtype) -> jax.Array:  # [] or [B, 1]
 
 
 def _cut(x: jax.Array, ends: jax.Array | None) -> jax.Array:  # [B, T]
-  """What is carried over from the next slot: nothing where `ends`."""
+  """Sets x to 0 where `ends`, so that nothing is carried over an end."""
   return x if ends is None else masked.select(x, ~ends)
 
 
 def _prepared(mask: jax.Array, *arrays: jax.Array) -> list[jax.Array]:
-  """Each [B, T], at least float32, 0 where masked."""
+  """Converts arrays [B, T] to at least float32, 0 where masked."""
   chex.assert_rank([mask, *arrays], 2)
   chex.assert_equal_shape([mask, *arrays])
   return [masked.wide(masked.select(x, mask)) for x in arrays]
@@ -97,16 +97,16 @@ def returns_to_go(
   holes: str = "skip",
   ends: jax.Array | None = None,  # [B, T] bool
 ) -> jax.Array:  # [B, T]
-  """G_t = r_t + γ G_t⁺, the discounted rewards from token t on.
+  """Discounted returns from token t on: G_t = r_t + γ G_t⁺.
 
   Args:
     token_rewards: Reward of each token.
     mask: True on trained tokens.
     gamma: Discount per trained token, in [0, 1].
-    holes: "skip" goes over them; "reset" starts anew at each, so that a later
-      reward does not reach the tokens before a hole (verl's REINFORCE++).
-    ends: True on tokens that end an episode: what follows in the row is
-      another one, and G⁺ is 0 there. None: a row is one episode.
+    holes: "skip" passes over holes; "reset" starts anew at each hole, so that a
+      later reward does not reach the tokens before it (verl's REINFORCE++).
+    ends: True on tokens that end an episode, after which another one follows in
+      the row; G⁺ is 0 there. None: a row is one episode.
 
   Returns:
     Returns, 0 where masked.
@@ -143,10 +143,9 @@ def generalized_advantages(
     lam: λ in [0, 1]; 1 gives return minus value, 0 the one-step error.
     bootstrap_value: Value of the state after the last token of rows that were
       cut off; None for 0.
-    ends: True on tokens that end an episode: what follows in the row is
-      another one, and V⁺ and A⁺ are 0 there. Add the value of the state in
-      which an episode was cut off to the reward: r + γ V. None: a row is
-      one episode.
+    ends: True on tokens that end an episode, after which another one follows in
+      the row; V⁺ and A⁺ are 0 there. If an episode was cut off, add the value
+      of its last state to the reward: r + γ V. None: a row is one episode.
 
   Returns:
     Advantages, and the targets A + V of the critic. 0 where masked.
@@ -172,12 +171,12 @@ def length_adaptive_lambda(
   lengths: jax.Array,  # [B] int, tokens
   alpha: float,
 ) -> jax.Array:  # [B]
-  """λ_i = clip(1 − 1 / (α n_i), 0, 1): long completions look further ahead.
+  """λ by length, clip(1 − 1 / (α n_i), 0, 1): longer completions look further.
 
   Args:
     lengths: Trained tokens of each completion.
-    alpha: > 0; 0.05 in VAPO, 1.5 in SAO and CompactionRL. Completions of
-      fewer than 1 / α tokens would get a negative λ: they get 0.
+    alpha: α > 0; 0.05 in VAPO, 1.5 in SAO and CompactionRL. Completions of
+      fewer than 1 / α tokens get 0 instead of a negative λ.
 
   Source: Yue et al., "VAPO", arXiv:2504.05118.
   """
@@ -188,7 +187,7 @@ def over_traces(
   x: jax.Array,  # [B]
   trace_id: jax.Array,  # [B] int, in [0, B)
 ) -> jax.Array:  # [B]
-  """In every row the sum of x over the rows of its rollout."""
+  """The sum of x over the rows of each row's rollout."""
   return jax.ops.segment_sum(x, trace_id, len(x))[trace_id]
 
 
@@ -208,7 +207,7 @@ def subtrace_advantages(
   """Generalised advantages of rollouts that were compacted into several rows.
 
   The rows of one `trace_id`, in ascending `order`, are one rollout with one
-  outcome R. `boundary` says what the end of a row means to the next one:
+  outcome R. `boundary` sets the meaning of the end of a row:
 
   | boundary                  | R is paid at the end of | V_t⁺ there  | A_t⁺  |
   |---------------------------|-------------------------|-------------|-------|
@@ -218,15 +217,15 @@ def subtrace_advantages(
   | "compaction_rl"           | every row               | 0           | 0     |
   | "compaction_rl_bootstrap" | the last row            | of next row | 0     |
 
-  and the last two then multiply the advantages of a row by (γ λ)^N, N the
-  number of trained tokens in later rows of its rollout, λ the row's own. So
+  The last two then multiply the advantages of a row by (γ λ)^N, with N the
+  number of trained tokens in later rows of its rollout and λ of the row. So
   without values, "compaction_rl" gives token i of the n_s of row s
 
       A_{s,i} = R (γ λ)^{N_{>s} + n_s − i}
 
-  as one long row would. "chain" is plain estimation on the concatenation of
-  the rows. With `reward` "split", each of the K rows that have a trained token
-  is paid R / K at its end in the place of this, whatever the boundary.
+  as in one long row. "chain" is plain estimation on the concatenation of the
+  rows. With `reward` "split", each of the K rows with a trained token is paid
+  R / K at its end instead, whatever the boundary.
 
   Args:
     token_rewards: Rewards beside the outcome; all zeros if there are none.
@@ -240,14 +239,14 @@ def subtrace_advantages(
     boundary: One of `BOUNDARIES`.
     reward: One of `REWARDS`.
     bootstrap_value: V⁺ at the last trained token of a rollout that was cut off,
-      of the row that this token is in; 0 of others. None: 0.
+      in the row of this token; 0 in other rows. None: 0.
 
   Returns:
     Advantages, and the targets of the critic: A + V, with the A before the
     factor (γ λ)^N. 0 where masked.
 
   Raises:
-    ValueError: If `boundary` or `reward` is none of these.
+    ValueError: If `boundary` or `reward` is unknown.
 
   Source: "outcome", "chain", "bootstrap": own definitions after the GLM-5.2
   release notes; "compaction_rl": "CompactionRL", arXiv:2607.05378, Eq. 14 and

@@ -1,4 +1,4 @@
-"""How evenly routers spread tokens over experts."""
+"""The load of experts, and the loss that balances it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def load(
   mask: jax.Array,  # [B, T] bool
   num_experts: int,
 ) -> Weighted:  # ([layers, E], [])
-  """Share of each expert in the choices of some tokens, before division.
+  """The share of each expert in the choices of tokens, as total and weight.
 
       f_e = (1 / (k · tokens)) Σ_t Σ_j 1[ e_tj = e ]
 
   Args:
-    ids: The experts that each token took in each layer.
-    mask: The tokens that count.
+    ids: Experts of each token in each layer.
+    mask: True on tokens that count.
     num_experts: E.
 
   Returns:
-    Total and weight (the tokens); their quotient adds up to 1 in each layer,
-    and is 0 where no token counts.
+    Total and weight (the number of tokens); their quotient adds up to 1 in each
+    layer, and is 0 if no token counts.
 
   Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, Eq.
   18, without its factor E.
@@ -44,7 +44,7 @@ def balance(
   probs: jax.Array,  # [B, T, layers, E]
   shares: jax.Array,  # [layers, E]
 ) -> jax.Array:  # [B, T]
-  """What each token adds to the load-balance loss, mean over layers.
+  """The load-balance loss of each token, mean over layers.
 
       (1 / layers) Σ_l E Σ_e f_le p_tle
 

@@ -1,7 +1,7 @@
-"""Segments of a completion, and what each of them is worth.
+"""Segments of a completion, and their credits.
 
-A completion is cut into K segments. The utility V̂(s_k) is what is expected of
-it after segment k, and the credit of a segment is the change that it made.
+A completion is cut into K segments. The utility V̂(s_k) is the expected reward
+after segment k, and the credit of a segment is the change of V̂ that it made.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ def uncertain(
   mask: jax.Array,  # [B, T] bool
   quantile: float | jax.Array,
 ) -> jax.Array:  # [B, T] bool
-  """Tokens whose entropy is above this quantile of their row; 1: none."""
+  """True on tokens with entropy above this quantile of their row; 1: none."""
   chex.assert_rank([entropy, mask], 2)
   chex.assert_equal_shape([entropy, mask])
   entropy = masked.wide(entropy)
   known = jnp.where(mask, entropy, jnp.nan)
-  # NaN of a row without tokens, and nothing is above it.
+  # NaN for a row without tokens; no entropy is above it.
   level = jnp.nanquantile(known, quantile, axis=1, keepdims=True)  # [B, 1]
   return mask & (entropy > level)
 
@@ -35,16 +35,16 @@ def ends(
   min_gap: int,
   max_segments: int,
 ) -> jax.Array:  # [B, T] bool
-  """Where segments end: after a delimiter, or before what begins another one.
+  """True at ends of segments: after a delimiter, or before a new beginning.
 
   Args:
     delimiter: True on tokens that end a segment, however short it is.
-    begins: True on tokens that begin one if the segment before them has
+    begins: True on tokens that begin a segment if the segment before them has
       `min_gap` tokens by then.
     mask: True on tokens that exist; they are adjacent and begin at slot 0.
     min_gap: See `begins`.
-    max_segments: K, the most segments of a row. After K − 1 none is ended
-      before the last token.
+    max_segments: K, the most segments of a row. After K − 1 ends the next end
+      is the last token.
 
   Returns:
     True on the last token of each segment. A row without tokens has none.
@@ -90,7 +90,7 @@ def credits(
       Σ_k r_k = R − V̂(s_0)
 
   Args:
-    utility: V̂ of what stands before the segment that a token is part of.
+    utility: V̂ of the prefix before the segment that a token is part of.
     segment_end: True on the last token of each segment.
     rewards: R.
     mask: True on trained tokens.
@@ -114,7 +114,7 @@ def last_included(
   segment_end: jax.Array,  # [B, T] bool
   mask: jax.Array,  # [B, T] bool
 ) -> jax.Array:  # [B, T] bool
-  """The ends of segments among trained tokens, of which the last is one."""
+  """The ends of segments among trained tokens, the last one included."""
   return mask & (segment_end | _last(mask))
 
 
@@ -122,7 +122,7 @@ def spread(
   values: jax.Array,  # [B, T]
   is_end: jax.Array,  # [B, T] bool
 ) -> jax.Array:  # [B, T]
-  """What stands at the end of a segment, at each of its tokens; 0 behind."""
+  """Copies the value at the end of a segment to all its tokens; 0 behind."""
   num_slots = values.shape[1]
   slots = jnp.where(is_end, jnp.arange(num_slots), num_slots)
   end = jax.lax.cummin(slots, axis=1, reverse=True)  # [B, T]

@@ -1,7 +1,7 @@
-"""Which completions of a group are learned from, and a memory of groups.
+"""Selection of the completions of a group to train on, and a value memory.
 
-Groups are named by `group_id`, as in `baselines.py`, and rows that are not
-`valid` are never chosen.
+`group_id` names the groups, as in `baselines.py`, and rows that are not `valid`
+are never chosen.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def most_varied(
 
       S_g = argmax_{|S| = k} Var(R_S)
 
-  A set of the greatest variance has the s least rewards and the k − s greatest
-  ones, for some s, so that k + 1 sets are compared and not all of them.
+  A set of the greatest variance has the s least and the k − s greatest rewards,
+  for some s. So k + 1 sets are compared and not all of them.
 
   Args:
     rewards: Scalar reward of each completion.
@@ -61,8 +61,8 @@ def most_varied(
 
   splits = jnp.arange(num_kept + 1)
   variances = jax.vmap(variance)(splits)  # [k + 1, num_groups]
-  # Sets that mirror each other are equal up to round-off, which differs
-  # between devices.
+  # Sets that mirror each other have equal variances up to round-off, which
+  # differs between devices.
   greatest = variances.max(axis=0) * (1 - 1e-5)
   best = jnp.argmax(variances >= greatest, axis=0)  # [num_groups]
   return chosen(best[group_id])
@@ -85,18 +85,18 @@ def remember(
   x: jax.Array,  # [P]
   present: jax.Array,  # [P] bool
 ) -> Memory:
-  """The memory after some further values.
+  """Adds values to a memory.
 
   Args:
-    memory: What was there before.
+    memory: The memory before.
     x: Values in the order in which they come.
-    present: Those that count.
+    present: True on values that count.
   """
   chex.assert_rank([x, present], 1)
   size = len(memory.values)
   place = jnp.cumsum(present) - 1  # [P], among those that are present
   total = present.sum(dtype=jnp.int32)
-  # Two values for one place would be written in no certain order.
+  # Two values for one place would be written in an unspecified order.
   lasting = present & (place >= total - size)
   slot = jnp.where(lasting, (memory.num_seen + place) % size, size)
   values = memory.values.at[slot].set(
@@ -106,6 +106,6 @@ def remember(
 
 
 def quantiles(memory: Memory, shares: jax.Array) -> jax.Array:  # [K] -> [K]
-  """Quantiles of what is remembered, as `numpy.quantile`; NaN of nothing."""
+  """Quantiles of a memory, as `numpy.quantile`; NaN of an empty memory."""
   known = jnp.arange(len(memory.values)) < memory.num_seen
   return jnp.nanquantile(jnp.where(known, memory.values, jnp.nan), shares)

@@ -1,4 +1,4 @@
-"""What changes rewards and advantages: length, entropy, the KL coefficient."""
+"""Shaping of rewards and advantages: length, entropy, the KL coefficient."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def total_reward(
   components: Mapping[str, jax.Array],  # each [B] float32
   weights: Mapping[str, float | jax.Array],
 ) -> tuple[jax.Array, jax.Array]:  # [B], [B] bool
-  """The weighted sum of the components that apply, and where it is no reward.
+  """The weighted sum of the components that apply, and a check of its size.
 
       R_b = Σ_{k applicable to b} w_k r_kb
 
@@ -29,7 +29,7 @@ def total_reward(
     weights: Weight of each component, by the same names.
 
   Returns:
-    The sum, and whether a component or the sum is beyond `ranges.MAX_REWARD`.
+    The sum, and True if a component or the sum is beyond `ranges.MAX_REWARD`.
   """
   total = jnp.zeros_like(next(iter(components.values())))  # [B]
   too_large = jnp.zeros_like(total, bool)  # [B]
@@ -37,7 +37,7 @@ def total_reward(
     values = components[name]
     too_large |= jnp.abs(values) > ranges.MAX_REWARD
     total += weights[name] * jnp.where(jnp.isnan(values), 0.0, values)
-  # 0 · inf is NaN, which is not at most anything.
+  # 0 · inf is NaN, and a comparison with NaN is False.
   return total, too_large | ~(jnp.abs(total) <= ranges.MAX_REWARD)
 
 
@@ -93,7 +93,7 @@ def _entropy_shaped(
   alpha1: float,
   alpha2: float,
 ) -> jax.Array:  # shape of entropy
-  """±(α1 + α2 d share), d the rows of the same side that are alive there."""
+  """Rewards ±(α1 + α2 d share), d the alive rows of the same side."""
   # A negative entropy can only be round-off.
   entropy = jnp.maximum(masked.wide(masked.select(entropy, alive)), 0.0)
   weight = masked.select(
@@ -106,7 +106,7 @@ def _entropy_shaped(
 
   count = total(alive.astype(weight.dtype))
   sum_weight = total(weight)
-  # Right rows without any entropy share alike.
+  # Right rows without entropy have equal shares.
   share = jnp.where(
     sum_weight > 0,
     weight / jnp.where(sum_weight > 0, sum_weight, 1.0) * count,
@@ -135,7 +135,7 @@ def gtpo_rewards(
   token t, so that each side's shaping at t adds up to ±α2 d_t.
 
   Args:
-    correct: Which completions are right.
+    correct: True on right completions.
     entropy: Entropy of the distribution each token was drawn from, nats.
     mask: True on trained tokens.
     group_id: Group of each row, in [0, num_groups).
@@ -145,8 +145,8 @@ def gtpo_rewards(
     alpha2: Size of the shaping.
 
   Returns:
-    Rewards; 0 where masked and for invalid rows. Right rows that have no
-    entropy at all share alike.
+    Rewards; 0 where masked and for invalid rows. Right rows without any entropy
+    have equal shares.
 
   Source: "GTPO and GRPO-S: Token and Sequence-Level Reward Shaping with
   Policy Entropy", arXiv:2508.04349.
@@ -174,10 +174,10 @@ def grpo_s_rewards(
   alpha1: float = 1.0,
   alpha2: float = 0.1,
 ) -> jax.Array:  # [B]
-  """Rewards of whole completions by their mean entropy, as `gtpo_rewards`.
+  """Rewards of whole completions by their mean entropy; see `gtpo_rewards`.
 
-  Args: as there; H is the mean over a row's trained tokens and d the number
-    of rows on the same side.
+  The arguments are those of `gtpo_rewards`; H is the mean over a row's trained
+  tokens and d the number of rows on the same side.
 
   Returns:
     Rewards; 0 for invalid rows and rows without tokens.
@@ -205,17 +205,17 @@ def normalized_over_group(
   positive: jax.Array,  # [B] bool
   how: str,
 ) -> jax.Array:  # shape of x
-  """(x − mean) / (std + 1e-6) over the entries of a group, std with ddof 0.
+  """Standardises x over the entries of a group; std with ddof 0, eps 1e-6.
 
   Args:
     x: One number per completion or per token.
-    mask: Which of them count.
+    mask: True on entries that count.
     group_id: Group of each row, in [0, num_groups).
     num_groups: Static.
     positive: Side of each row.
     how: "joint" takes a group's entries together, "split" those of positive
       and of other rows apart (which removes the sign of the outcome), "none"
-      leaves x as it is.
+      leaves x unchanged.
 
   Returns:
     0 where masked and where the entries taken together are all equal.
@@ -248,7 +248,7 @@ def edge_factor(
   low: float = 0.1,
   high: float = 10.0,
 ) -> jax.Array:  # [B]
-  """Factor of the advantage that is large for confident completions.
+  """A factor of advantages that is large for confident completions.
 
       clip( mean_j H̄_j / H̄_i, low, high ),   H̄ = mean entropy of a row's tokens
 

@@ -17,7 +17,7 @@ from grpo_jax.ops import masked
 
 
 def _advantages_like(advantages: jax.Array, x: jax.Array) -> jax.Array:
-  """Advantages [B] or [B, T], constant, shaped to broadcast with `x`."""
+  """Constant advantages [B] or [B, T], shaped to broadcast with `x`."""
   if advantages.ndim > x.ndim:
     raise ValueError(
       f"surrogates: advantages of rank {advantages.ndim} cannot weigh a"
@@ -45,7 +45,7 @@ def clipped(
   dual_clip: float | None = None,
   ratio_cap: float | None = None,
 ) -> jax.Array:  # shape of ratio
-  """Pessimistic clipped surrogate.
+  """The pessimistic clipped surrogate.
 
       min( r A, clip(r, 1 − ε_low, 1 + ε_high) A )
 
@@ -101,7 +101,7 @@ def upper_clipped(
   advantages: jax.Array,  # [B] or [B, T]
   clip_high: float,
 ) -> jax.Array:  # shape of ratio
-  """Surrogate clipped from above only.
+  """The surrogate clipped from above only.
 
       min( r A, min(r, 1 + ε_high) A )
 
@@ -173,9 +173,9 @@ def banded_weight(
 
       sg[ r · 1(1 − ε_low < r < 1 + ε_high) ] A log π_θ
 
-  A token that has drifted too far is left out, whichever way and whatever the
-  sign of A. With ε_low = 1 and ε_high = ∞ it is the importance-weighted policy
-  gradient.
+  A token that has drifted too far is left out, in either direction and whatever
+  the sign of A. With ε_low = 1 and ε_high = ∞ this is the importance-weighted
+  policy gradient.
 
   Args:
     ratio: Importance ratios, positive.
@@ -311,7 +311,7 @@ def covariance(
 
       cov_it = (A_it − mean A) (log π_it − mean log π),   means over tokens
 
-  Tokens with a large share are those whose update lowers the entropy most.
+  Updates on tokens with a large share lower the entropy most.
 
   Returns:
     Constants; 0 where masked.
@@ -346,10 +346,10 @@ def clip_cov_mask(
     fraction: max(1, ⌊fraction · N⌋) tokens are chosen, or all candidates if
       there are fewer.
     low, high: Candidates have a covariance strictly between them.
-    key: For the choice.
+    key: Random key of the choice.
 
   Returns:
-    True where a token is to lose its gradient.
+    True on tokens that lose their gradient.
 
   Source: Cui et al., arXiv:2505.22617, Section 4.
   """
@@ -372,7 +372,7 @@ def kl_cov_mask(
       first.
 
   Returns:
-    True where a token is to be penalised; nowhere if no token is trained.
+    True on tokens to penalise; nowhere if no token is trained.
 
   Source: Cui et al., arXiv:2505.22617, Section 4.
   """
@@ -389,7 +389,7 @@ def _top(
   count: jax.Array,  # [] int32
 ) -> jax.Array:  # [B, T] bool
   """The `count` candidates with the highest scores; all if there are fewer."""
-  # By rank and not by a threshold: equal scores must not raise the number.
+  # By rank and not by a threshold: ties must not raise the number.
   order = jnp.argsort(
     jnp.where(candidates, scores, -jnp.inf), axis=None, descending=True
   )

@@ -1,10 +1,10 @@
 """JAX's default random bits, as one expression that XLA can fuse.
 
 Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror and Shaw, 2011, Parallel
-random numbers: as easy as 1, 2, 3). For a CPU JAX compiles the rounds as a
-loop, whose many small operations take longer than the rounds where few numbers
-are drawn at a time: a decode step draws one for each row and token of the
-vocabulary. Noise and the choice of a token take, in ms a step on two cores:
+random numbers: as easy as 1, 2, 3). On a CPU JAX compiles the rounds as a loop.
+Its many small operations take longer than the rounds if few numbers are drawn
+at a time: a decode step draws one for each row and token of the vocabulary.
+Noise and the choice of a token take, in ms a step on two cores:
 
 | rows × vocabulary | JAX's loop | unrolled |
 |-------------------|------------|----------|
@@ -12,7 +12,7 @@ vocabulary. Noise and the choice of a token take, in ms a step on two cores:
 | 64 × 1,024        | 0.58       | 0.26     |
 | 16 × 151,936      | 19         | 8.2      |
 
-For other platforms JAX has no loop, and `drawing.noise` asks JAX.
+On other platforms JAX has no loop, and `drawing.noise` uses JAX.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ _UNROLLED = jax.extend.random.define_prng_impl(
 
 
 def unrolled(keys: jax.Array) -> jax.Array:  # [...] keys -> [...] keys
-  """Keys that `jax.random` draws the same numbers of, of 32 bits, and sooner.
+  """Keys with which `jax.random` draws the same 32-bit numbers, but faster.
 
   They are for use within a function. Keys of another generator than JAX's
-  default come back as they are.
+  default are returned unchanged.
   """
   if jax.random.key_impl(keys) != "threefry2x32":
     return keys

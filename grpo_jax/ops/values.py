@@ -1,7 +1,4 @@
-"""What a critic is trained with and judged by.
-
-How often what is said with a probability is right.
-"""
+"""The loss of a critic, and metrics of values and of probabilities."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import jax.numpy as jnp
 from grpo_jax.ops import masked
 from grpo_jax.types import Weighted
 
-_NUM_BINS = 10  # Of the calibration error.
+_NUM_BINS = 10  # Bins of the calibration error.
 
 
 def value_loss(
@@ -22,20 +19,20 @@ def value_loss(
   mask: jax.Array,  # [B, T] bool
   clip: float | None = None,
 ) -> jax.Array:  # [B, T]
-  """Squared error of a critic, pessimistic about large moves.
+  """The squared error of a critic, pessimistic about large moves.
 
       ½ max( (V − R)², (V_old + clip(V − V_old, −c, c) − R)² )
 
   Args:
-    values: V, of the critic being trained; the state before each token.
+    values: V of the critic being trained, for the state before each token.
     returns: R, constants.
-    old_values: V_old, at the start of the update; constants.
+    old_values: V_old at the start of the update; constants.
     mask: True on trained tokens.
     clip: c, in units of the return, > 0; None for the plain error.
 
   Returns:
-    Per token, not aggregated; 0 where masked. The gradient is 0 where V has
-    left the range and moving back would not help.
+    Errors per token, not aggregated; 0 where masked. The gradient is 0 where V
+    has left the range and moving back would not help.
 
   Source: Schulman et al., "Proximal Policy Optimization Algorithms",
   arXiv:1707.06347 (code); Ouyang et al., "InstructGPT", arXiv:2203.02155.
@@ -56,14 +53,14 @@ def calibration_error(
   returns: jax.Array,  # [B, T]
   mask: jax.Array,  # [B, T] bool
 ) -> jax.Array:  # []
-  """How far values are from the returns that follow them, on average.
+  """The expected calibration error of values against returns.
 
       Σ_k (n_k / N) |mean of V in bin k − mean of R in bin k|
 
   over 10 equal parts of the range of V.
 
   Returns:
-    At least 0, in units of the return; 0 if the returns that follow any value
+    A number ≥ 0 in units of the return; 0 if the returns that follow any value
     have it as their mean. 0 without trained tokens. A metric: no gradient.
 
   Source: Naeini et al., "Obtaining Well Calibrated Probabilities Using
@@ -87,11 +84,11 @@ def explained_variance(
   returns: jax.Array,  # [B, T]
   mask: jax.Array,  # [B, T] bool
 ) -> jax.Array:  # []
-  """How much of the returns a critic explains: 1 − Var(R − V) / Var(R).
+  """The explained variance of returns, 1 − Var(R − V) / Var(R).
 
   Returns:
-    At most 1 (perfect up to a constant); 0 is no better than a constant, and
-    also what constant returns give. A metric: no gradient.
+    At most 1 (perfect up to a constant); 0 for values no better than a
+    constant, and for constant returns. A metric: no gradient.
   """
   chex.assert_equal_shape([values, returns, mask])
   values, returns = jax.lax.stop_gradient((values, returns))
@@ -102,7 +99,8 @@ def explained_variance(
 
   total = variance(returns)
   left = variance(returns - values)
-  # Not by the variance: the mean of equal numbers may be rounded.
+  # Compares extremes and not the variance: the mean of equal numbers may be
+  # rounded.
   differ = masked.maximum(returns, mask) > -masked.maximum(-returns, mask)
   return jnp.where(differ, 1.0 - left / jnp.where(differ, total, 1.0), 0.0)
 
@@ -115,7 +113,7 @@ def gaps(
   right: jax.Array,  # [...]
   mask: jax.Array,  # [...] bool
 ) -> Weighted:
-  """What an expected calibration error is made of, to be added up.
+  """Signed gaps of an expected calibration error, which can be added up.
 
       total_k = Σ_{i in bin k} (p_i − right_i),   weight = N
       ECE     = Σ_k (n_k / N) |mean of p in bin k − mean of right in bin k|
@@ -125,12 +123,12 @@ def gaps(
 
   Args:
     probability: p, in [0, 1].
-    right: What happened: 0, 1 or between them, as a tie of two.
-    mask: True on what counts.
+    right: Outcome: 0, 1, or between them for a tie.
+    mask: True on entries that count.
 
   Returns:
-    Totals [10] and a weight []; a metric: no gradient. `error` makes the
-    number of them, after those of several batches were added.
+    Totals [10] and a weight []; a metric: no gradient. `mean` computes the
+    error, after totals and weights of several batches were added.
 
   Source: Naeini et al., "Obtaining Well Calibrated Probabilities Using
   Bayesian Binning", AAAI 2015; Guo et al., "On Calibration of Modern Neural
@@ -146,10 +144,10 @@ def gaps(
 
 
 def mean(x: Weighted) -> jax.Array:  # []
-  """A mean, or of totals in bins the sum of their sizes, over the weight.
+  """The total over the weight; for totals in bins, the sum of their sizes.
 
   Returns:
-    NaN where nothing was counted.
+    The mean, or the calibration error of `gaps`; NaN if the weight is 0.
   """
   total = x.total if x.total.ndim == 0 else jnp.abs(x.total).sum()
   some = x.weight > 0
