@@ -1,4 +1,4 @@
-"""The table of all algorithms: one paper, one file, one row."""
+"""The table of all algorithms: one paper, one module, one row."""
 
 from __future__ import annotations
 
@@ -70,17 +70,17 @@ ALGORITHMS: imports.LazyTable[Algorithm] = imports.LazyTable(
 
 
 def get_algorithm(name: str | Algorithm) -> Algorithm:
-  """An algorithm of the table, or one that lives elsewhere.
+  """Returns an algorithm of the table, or one from elsewhere.
 
   Args:
     name: A key of `ALGORITHMS`, an import path, "my_pkg.foo:FOO", or an
-      `Algorithm`. Of those that are not in the table the path is also the
-      `name`; one of a notebook is pickled (`objects.name_of`).
+      `Algorithm`. The path is also the `name` of an algorithm that is not in
+      the table; an algorithm of a notebook is pickled (`imports.name_of`).
 
   Raises:
-    KeyError: The table has no such name; the message has the nearest one.
-    ValueError: Nothing can be imported from there, it is no `Algorithm`, or it
-      is called as one of the table.
+    KeyError: The table has no such name; the message has the nearest name.
+    ValueError: The import fails, the object is not an `Algorithm`, or it has
+      the name of an algorithm of the table.
   """
   name = name_of(name)
   if ":" in name:
@@ -145,12 +145,12 @@ def name_of(algorithm: str | Algorithm) -> str:
 
 
 def group_size(name: str | Algorithm, most: int) -> int:
-  """Completions of a prompt: `most`, or the most that `name` is defined for."""
+  """Completions per prompt: `most`, but at most the algorithm's maximum."""
   return min(most, get_algorithm(name).max_group_size or most)
 
 
 def make_config(name: str | Algorithm, **fields: Any) -> Any:
-  """The frozen config of an algorithm; unknown fields raise with the known."""
+  """Returns the frozen config of an algorithm; raises for unknown fields."""
   config_class = get_algorithm(name).config_class
   known = {field.name for field in dataclasses.fields(config_class)}
   for field in fields:

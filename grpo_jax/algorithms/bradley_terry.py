@@ -3,10 +3,10 @@
     L = (1/K) Σ_pairs [ −log σ(r_chosen − r_rejected − margin)
                         + c (r_chosen + r_rejected)² ]
 
-r is what a reward model says after a completion's last token; the K pairs are
-those of `dpo.py`. The second part keeps scores centred (Eisenstein et al.,
-arXiv:2312.09244); by default c = 0. No policy is trained: this is for phases of
-the kind "preference".
+r is the score of a reward model after a completion's last token; the K pairs
+are those of `dpo.py`. The second part keeps scores centred (Eisenstein et al.,
+arXiv:2312.09244); by default c = 0. A policy is not trained: this is for phases
+of the kind "preference".
 
 Source: Ouyang et al., "Training language models to follow instructions with
 human feedback", arXiv:2203.02155, Eq. 1.
@@ -30,14 +30,15 @@ class BradleyTerryConfig(CommonConfig):
   """Options of the loss of pairs.
 
   Attributes:
-    margin: By how much the chosen score should be above the other one.
+    margin: Least difference of the chosen and the rejected score that the loss
+      asks for.
     center_coef: c of the equation: weight of the part that keeps scores
       centred.
   """
 
   margin: float = 0.0
   center_coef: float = 0.0  # 0.01 in arXiv:2312.09244.
-  scale_free = True  # Rewards order completions, no more.
+  scale_free = True  # Rewards only order completions.
 
 
 def _pairs(
@@ -68,7 +69,7 @@ def critic_loss(
 def critic_metrics(
   config: BradleyTerryConfig, values: jax.Array, batch: TrainBatch
 ) -> dict[str, Weighted]:
-  """Share of pairs that are ranked right, and how far off σ(r_w − r_l) is."""
+  """The share of pairs ranked right, and the calibration of σ(r_w − r_l)."""
   del config
   chosen, rejected = _pairs(values, batch)
   rows = jnp.abs(batch.pair_role) * batch.mask.any(axis=-1)  # [B]

@@ -22,11 +22,11 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CISPOConfig(CommonConfig):
-  """Bounds of the weight.
+  """Options of CISPO: bounds of the weight.
 
   Attributes:
-    ratio_min, ratio_max: The ratio of a token is clipped to [min, max] before
-      it is its weight: ρ of the equation; 0 for no lower bound.
+    ratio_min, ratio_max: Bounds to which the ratio of a token is clipped before
+      it becomes the weight: ρ of the equation. 0 for no lower bound.
     log_ratio_clamp: Largest |log ratio|, nats, so that exp cannot overflow.
   """
 

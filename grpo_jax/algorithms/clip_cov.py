@@ -1,13 +1,13 @@
-"""Clip-Cov: a few tokens that would cost entropy learn nothing.
+"""Clip-Cov: a few tokens that would lower the entropy most are not trained.
 
     cov_it = (A_i − mean A) (log π_old(y_it) − mean log π_old)
     L      = −(1/N) Σ_i Σ_t 1[not dropped] min(r_it A_i, clip(r_it) A_i)
 
-Dropped are ⌊fraction · N⌋, at least one, of the tokens with cov in (cov_low,
-cov_high), drawn at random; all of them if there are fewer. N counts dropped
-tokens too. Deviation: the covariance is that of the anchor and of the whole
-batch, drawn once per step; verl takes the current policy's in every minibatch.
-The draw goes by the row's place in the batch.
+Of the tokens with cov in (cov_low, cov_high), ⌊fraction · N⌋, at least one, are
+dropped at random; all of them if there are fewer. N counts dropped tokens, too.
+Deviation: the covariance is that of the anchor and of the whole batch, and the
+draw is made once per step; verl uses the current policy in every minibatch. The
+draw depends on the row's place in the batch.
 
 Source: Cui et al., "The Entropy Mechanism of Reinforcement Learning for
 Reasoning Language Models", arXiv:2505.22617, Section 4.
@@ -27,12 +27,11 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClipCovConfig(ClipConfig):
-  """Which tokens are dropped.
+  """Options of Clip-Cov: the choice of tokens that are dropped.
 
   Attributes:
-    cov_low, cov_high: Tokens whose covariance lies between these may be
-      dropped.
-    cov_fraction: Share of the trained tokens that are.
+    cov_low, cov_high: Bounds of the covariance of tokens that may be dropped.
+    cov_fraction: Share of the trained tokens that are dropped.
   """
 
   advantage_scale: str = "group"
@@ -50,7 +49,7 @@ def prepare(config: ClipCovConfig, batch: TrainBatch) -> TrainBatch:
   dropped = surrogates.clip_cov_mask(
     surrogates.covariance(batch.advantages, batch.old_logp, batch.mask),
     batch.mask,
-    batch.mask,  # At the anchor no ratio is clipped.
+    batch.mask,  # At the anchor ratios are not clipped.
     config.cov_fraction,
     config.cov_low,
     config.cov_high,

@@ -10,16 +10,20 @@ and λ = 1 − 1 / (α |y|) over the tokens of the rollout, α = 1.5. The critic
 steps (`config.critic.num_updates`, phase "value"): `compaction_rl.py` of the
 recipes.
 
-`weight` = "context" is the paper's ablation "without token-level loss": every
-context weighs as much, however many tokens it has. With "trace" every rollout
-does, over all its contexts. The ablation without the cross-segment discount is
+`weight` = "context" is the paper's ablation "without token-level loss": all
+contexts have equal weights, however many tokens they have. With "trace" all
+rollouts have equal weights. The ablation without the cross-segment discount is
 `boundary` = "outcome".
 
-The paper leaves open what λ counts (all tokens of the rollout here; those of a
-context with `length_adaptive_unit` = "context"), whether a context ends with
-the value of the next one (it does not; `boundary` = "compaction_rl_bootstrap",
-where that value takes the place of R), γ (1) and whether advantages are
-standardised (they are). `reward` = "split" pays a context its share of R.
+The paper leaves four points open:
+- The tokens that λ counts: here all tokens of the rollout; those of a context
+  with `length_adaptive_unit` = "context".
+- The end of a context: here it does not have the value of the next context;
+  with `boundary` = "compaction_rl_bootstrap" that value takes the place of R.
+- γ: here 1.
+- Standardised advantages: here they are.
+
+`reward` = "split" pays a context its share of R.
 """
 
 from __future__ import annotations
@@ -38,18 +42,18 @@ WEIGHTS = ("token", "context", "trace")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CompactionRLConfig(ClipConfig, CriticOptions):
-  """PPO's options, and what weighs as much.
+  """PPO's options, and the unit of equal weight.
 
   Attributes:
-    weight: What weighs as much as any other in the loss: a "token", a whole
-      "context", or a "trace", which is a rollout with all its contexts.
+    weight: Unit of equal weight in the loss: a "token", a whole "context", or a
+      "trace", which is a rollout with all its contexts.
   """
 
   lam_critic: float = 1.0
   length_adaptive_alpha: float = 1.5
   boundary: str = "compaction_rl"  # Eq. 14.
   value_clip: float = 0.0
-  weight: str = "token"  # What weighs as much as any other.
+  weight: str = "token"  # The unit of equal weight.
 
   def __post_init__(self):
     super().__post_init__()
@@ -65,7 +69,7 @@ class CompactionRLConfig(ClipConfig, CriticOptions):
 
 
 def prepare(config: CompactionRLConfig, batch: TrainBatch) -> TrainBatch:
-  """Weighs tokens as `weight` says."""
+  """Weighs tokens by the unit `weight`."""
   if config.weight == "token":
     return batch
   num_rows = len(batch.mask)

@@ -9,12 +9,12 @@ with N the trained tokens of the batch. The four parts are four options:
 `overlong_cache` (soft punishment) with `overlong_filter` (its harder
 sibling, off by default as in the paper's final recipe).
 
-Deviations: dynamic sampling draws on until the batch is full of live groups
-only with `config.rl.max_rounds` above 1, and no further than that; with 1, the
-default, it is a mask over one batch. A group is live by its rewards before the
-length punishment, as verl's reading of the paper has it. Trained tokens are
-counted over the batch, as in TRL and verl; `token_mean_scope` = "group" counts
-them in each group, and takes the mean over groups, as Eq. 8 has it.
+Deviations: dynamic sampling draws up to `config.rl.max_rounds` rounds until the
+batch is full of live groups; with 1 round, the default, it is a mask over one
+batch. Live groups are determined by rewards before the length punishment, as in
+verl's reading of the paper. Trained tokens are counted over the batch, as in
+TRL and verl; `token_mean_scope` = "group" counts them in each group, and takes
+the mean over groups, as in Eq. 8.
 
 Source: Yu et al., "DAPO: An Open-Source LLM Reinforcement Learning System at
 Scale", arXiv:2503.14476.

@@ -8,10 +8,11 @@
 π_μ is the sampler. All parts are options of every algorithm; this is their
 combination: `off_policy_threshold` (δ), `kl_kind` "k3_unbiased",
 `kl_domain_weights` (β differs by domain), and `keep_sampling_mask` for
-filtered sampling. The report prints neither δ (0.5 is TRL's suggestion) nor β
-nor the clip range. For mixtures of experts its routing replay is the option
-`keep_routing`. r is to the policy at the start of the update, so completions of
-earlier parameters need `importance_mode` or `rejection` beside M.
+filtered sampling. The report does not print δ (0.5 is TRL's suggestion), β or
+the clip range. For mixtures of experts its routing replay is the option
+`keep_routing`. r is relative to the policy at the start of the update, so
+completions of earlier parameters need `importance_mode` or `rejection` beside
+M.
 """
 
 from __future__ import annotations

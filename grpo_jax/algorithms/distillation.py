@@ -1,4 +1,4 @@
-"""A teacher's word in the objective: options `opd_…` of `CommonConfig`."""
+"""A teacher in any objective: the options `opd_…` of `CommonConfig`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from grpo_jax.types import PolicyOutputs, TrainBatch
 
 
 def domain_weights(config: CommonConfig, batch: TrainBatch):
-  """Factor of what the teacher says of each row [B, 1], or 1."""
+  """The factor of the teacher's signal for each row [B, 1], or 1."""
   if not config.opd_domain_weights:
     return 1.0
   return jnp.asarray(config.opd_domain_weights)[batch.domain][:, None]
@@ -25,11 +25,13 @@ def with_teacher(
   advantages: jax.Array,  # [B] or [B, T]
   logp: jax.Array,  # [B, T]
 ) -> jax.Array:  # [B, T]
-  """A_task − λ w_d sg(d̂_t),  d̂_t = log π(y_t) − log π_teacher(y_t).
+  """Adds a teacher to advantages: A_task − λ w_d sg(d̂_t).
+
+      d̂_t = log π(y_t) − log π_teacher(y_t)
 
   Args:
-    config: With λ (`opd_coef`), and w_d of the domains.
-    batch: Rows with `ref_logp`, the teacher's word.
+    config: Config with λ (`opd_coef`), and w_d of the domains.
+    batch: Rows with `ref_logp`, the teacher's log-probs.
     advantages: A_task.
     logp: Log-probs of the sampled tokens under the student, nats.
 
@@ -51,7 +53,7 @@ def with_teacher(
 def with_current_teacher(
   config: CommonConfig, policy: PolicyOutputs, batch: TrainBatch
 ) -> TrainBatch:
-  """The batch with what a teacher says of the policy as it is, if asked for."""
+  """Adds the teacher's signal for the current policy, if the config asks."""
   if not (config.opd_coef > 0 and config.opd_anchor == "current"):
     return batch
   advantages = with_teacher(

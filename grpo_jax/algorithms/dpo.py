@@ -3,17 +3,19 @@
     x_i = Σ_t [log π_θ(y_it) − log π_ref(y_it)],   d = x_chosen − x_rejected
     L   = −(1/K) Σ_pairs log σ(β d)
 
-`kind` replaces log σ by other losses of d; `label_smoothing` is the share of
-pairs that the rewards order wrongly; `f_divergence` replaces the x of d by a
-function of it (`ops/preferences.py`); and x_i / |y_i| takes the place of x_i
-with `length_normalized`, and for "ipo". K pairs: one per group whose rewards
-are not all equal, of its first best and its first worst row; the other rows are
-not trained. With given pairs a group is two rows with rewards 1 and 0; here the
-policy samples them (online DPO).
+`kind` replaces log σ by other losses of d. `label_smoothing` is the share of
+pairs that the rewards order wrongly. `f_divergence` replaces x in d by a
+function of x (`ops/preferences.py`). With `length_normalized`, and for "ipo",
+x_i / |y_i| takes the place of x_i.
+
+There are K pairs: one per group whose rewards are not all equal, of its first
+best and its first worst row. The other rows are not trained. If pairs come from
+data, a group is two rows with rewards 1 and 0; else the policy samples the
+group (online DPO).
 
 Source: Rafailov et al., "Direct Preference Optimization", arXiv:2305.18290,
 Eq. 7; normalised by length: Lambert et al., "Tülu 3", arXiv:2411.15124, Eq. 6;
-the sources of the others stand in `ops/preferences.py`.
+the other sources are in `ops/preferences.py`.
 """
 
 from __future__ import annotations
@@ -30,15 +32,15 @@ from grpo_jax.types import Algorithm, PolicyOutputs, Term, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairConfig(CommonConfig):
-  """Which loss of the difference d.
+  """Options of DPO's loss of the difference d.
 
   Attributes:
-    beta: β of the equation: how much d counts, per nat.
+    beta: β of the equation: weight of d, per nat.
     kind: "sigmoid" (DPO), "hinge", "ipo" or "robust".
     label_smoothing: Share of pairs that the rewards order wrongly, below 0.5.
     f_divergence: "reverse_kl" (DPO), "forward_kl" or "js_divergence".
-    length_normalized: Whether log-ratios are means over tokens, as those of
-      "ipo" always are. β is then per nat and token: Tülu 3 has 5.
+    length_normalized: True if log-ratios are means over tokens, as they always
+      are for "ipo". β is then per nat and token: Tülu 3 has 5.
   """
 
   beta: float = 0.1  # Section 6.
@@ -65,9 +67,9 @@ class PairConfig(CommonConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DPOConfig(PairConfig):
-  """DPO alone."""
+  """Options of DPO alone."""
 
-  scale_free = True  # Rewards order completions, no more.
+  scale_free = True  # Rewards only order completions.
 
   def __post_init__(self):
     super().__post_init__()
@@ -77,21 +79,20 @@ class DPOConfig(PairConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WithPairsConfig(PairConfig):
-  """DPO beside another loss.
+  """Options of DPO beside another loss.
 
   Attributes:
-    dpo_coef: α, the weight of DPO's loss, whose other settings are those of
-      DPO.
+    dpo_coef: α, the weight of DPO's loss. Its other settings are those of DPO.
   """
 
   dpo_coef: float = 0.1
 
 
 def pair_roles(batch: TrainBatch) -> jax.Array:  # [B]
-  """+1 for the first best and −1 for the first worst row of each group.
+  """Roles in pairs: +1 for the first best and −1 for the first worst row.
 
-  0 for the others, for rows that were not scored or have no tokens, and in
-  groups whose rewards are all equal.
+  The role is 0 for other rows of a group, for rows that were not scored or have
+  no tokens, and in groups whose rewards are all equal.
   """
   rows = batch.valid & batch.mask.any(axis=-1)  # [B]
   group = batch.group_id, batch.num_groups
@@ -119,7 +120,7 @@ def prepare(config: DPOConfig, batch: TrainBatch) -> TrainBatch:
   return dataclasses.replace(
     batch,
     pair_role=roles,
-    advantages=roles,  # Of the rows that are left.
+    advantages=roles,  # Roles of the remaining rows.
     mask=batch.mask & (roles != 0)[:, None],
   )
 
@@ -142,7 +143,7 @@ def pair_loss(
 
 
 def with_roles(config: PairConfig, batch: TrainBatch) -> TrainBatch:
-  """Every row stays in the batch, those of pairs with their role."""
+  """Adds roles to the rows of pairs; all rows stay in the batch."""
   del config
   return dataclasses.replace(batch, pair_role=pair_roles(batch))
 
@@ -162,7 +163,7 @@ def pair_term(config: WithPairsConfig) -> dict[str, Term]:
 def policy_loss(
   config: DPOConfig, policy: PolicyOutputs, batch: TrainBatch
 ) -> jax.Array:  # [B]
-  # Both rows of a pair carry its loss: their mean is that of the pairs.
+  # Both rows of a pair carry its loss: their mean is the mean over pairs.
   return pair_loss(config, policy, batch)
 
 

@@ -3,7 +3,7 @@
     A_i  = R_i − mean_g R
     L    = −(1 / (S · T)) Σ_i Σ_t min(r_it A_i, clip(r_it) A_i)
 
-No division by the group's deviation (question-difficulty bias) and none by
+It divides neither by the group's deviation (question-difficulty bias) nor by
 the completion's own length (length bias); T is the generation budget.
 Deviation: S counts completions that have trained tokens, so filtered rows
 leave the mean.
@@ -21,7 +21,10 @@ from grpo_jax.types import Algorithm
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrGRPOConfig(ClipConfig):
-  """Clip range: Section 3.2, "PPO's clip"; 0.2 in oat's math_rl.sh."""
+  """Options of Dr. GRPO; the clip range is 0.2, as in oat's math_rl.sh.
+
+  The paper says "PPO's clip" (Section 3.2).
+  """
 
 
 DR_GRPO = Algorithm(

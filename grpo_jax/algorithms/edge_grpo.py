@@ -3,15 +3,14 @@
     A'_i = A_i · clip( mean_j H_j / H_i, 0.1, 10 )
     L    = GRPO's, with A' and by default without its KL
 
-H_i is the mean entropy of the completion's tokens when it was sampled, and j
-counts all completions of the batch that were scored, but for the groups that
-`dynamic_sampling` leaves out. Where the rewards of a
-group are equal, A' is 0, as A is.
+H_i is the mean entropy of the completion's tokens when it was sampled. j counts
+all scored completions of the batch, except groups that `dynamic_sampling`
+leaves out. If the rewards of a group are equal, A' is 0, as A is.
 
-Deviations from the authors' code: no mean over padding, no gradient through
-H_i, and the bounds that stand there commented out are on. The guided
-correction of wrong completions changes the rollout, and is a setting of it:
-`config.rl.correction`, docs/correction.md.
+Deviations from the authors' code: there is no mean over padding and no gradient
+through H_i, and the bounds are on, which the authors' code has commented out.
+The guided correction of wrong completions changes the rollout, and is a setting
+of the rollout: `config.rl.correction`, docs/correction.md.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EDGEGRPOConfig(ClipConfig):
-  """Bounds of the factor.
+  """Options of EDGE-GRPO: bounds of the factor.
 
   Attributes:
-    factor_min, factor_max: The factor of an advantage is clipped to [min, max].
+    factor_min, factor_max: Bounds to which the factor of an advantage is clipped.
   """
 
   advantage_scale: str = "group"

@@ -1,4 +1,4 @@
-"""GAGPO: visited states are the critic of several turns (arXiv:2605.13217).
+"""GAGPO: visited states as the critic of several turns (arXiv:2605.13217).
 
     G_τ = r_τ + γ G_{τ+1},   V(s) = mean of G over visits of s in the group
     δ_τ = r_τ + γ V(s_{τ+1}) − V(s_τ),   Â_τ = δ_τ + γ λ Â_{τ+1}
@@ -9,8 +9,8 @@
 of a turn is the environment's, without the weights of `config.rewards`. γ and λ
 are not stated; 0.95 and 0.9 are our choice, and 0.01 is the paper's β.
 
-Deviation: #actions is that of the batch. A minibatch of which the actions are
-longer than those of the batch has a smaller weight by as much.
+Deviation: #actions is that of the batch. A minibatch with longer actions than
+the batch has a weight that is smaller by the same factor.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GAGPOConfig(ClipConfig):
-  """Estimation over turns.
+  """Options of GAGPO: estimation over turns.
 
   Attributes:
     gamma: Discount per turn, in [0, 1].
@@ -39,7 +39,7 @@ class GAGPOConfig(ClipConfig):
   lam: float = 0.9
   kl_coef: float = 0.01
   scale_free = True  # Standardised here.
-  reads_rewards = False  # Those of turns are read.
+  reads_rewards = False  # Rewards of turns are read.
 
   def __post_init__(self):
     super().__post_init__()
@@ -65,7 +65,7 @@ def advantages(config: GAGPOConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
     config.gamma,
     config.lam,
   )
-  first = actions.first(batch.turn, batch.mask)  # One per action.
+  first = actions.first(batch.turn, batch.mask)  # One token per action.
   group = jnp.broadcast_to(batch.group_id[:, None], raw.shape)
   standard = baselines.group_standardized(
     raw.ravel(), first.ravel(), group.ravel(), batch.num_groups
@@ -74,7 +74,7 @@ def advantages(config: GAGPOConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
 
 
 def prepare(config: GAGPOConfig, batch: TrainBatch) -> TrainBatch:
-  """Every action weighs as much, however many tokens it has."""
+  """Gives equal weights to actions, however many tokens they have."""
   del config
   first = actions.first(batch.turn, batch.mask)
   tokens_per_action = batch.mask.sum() / jnp.maximum(first.sum(), 1)

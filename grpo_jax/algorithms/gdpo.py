@@ -1,11 +1,11 @@
-"""GDPO: objectives normalised apart, their sum over the batch (2601.05242).
+"""GDPO: each objective normalised, then their sum over the batch (2601.05242).
 
     S_i = Σ_k w_k (r_ik − mean_g r_k) / (std_g r_k + eps)
     A_i = (S_i − mean_batch S) / (std_batch S + 1e-4)
     L   = GRPO's, by default without its KL
 
-MO-GRPO followed by one normalisation that does not depend on how many
-objectives there are (TRL: `normalize_then_sum`).
+This is MO-GRPO followed by a normalisation that does not depend on the number
+of objectives (TRL: `normalize_then_sum`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""GFPO: sample more completions, learn from a chosen few (2508.09726).
+"""GFPO: sample more completions, train on a chosen few (2508.09726).
 
     S_g = the k completions of the group with the best metric
     A_i = 1[i ∈ S_g] (R_i − mean_S R) / (std_S R + eps)
@@ -11,21 +11,21 @@
 | "adaptive"     | the shortest, fewer of them where a prompt is easy      |
 | "max_variance" | those whose rewards vary most (PODS, arXiv:2504.13818)  |
 
-Lengths count the tokens that the policy wrote. Ties are broken by the order of
-rows. With "adaptive" a group's mean reward, of all its completions, is compared
-with the quartiles q of those of past groups:
+Lengths count the tokens of the policy. Ties are broken by the order of rows.
+With "adaptive" a group's mean reward over all its completions is compared with
+the quartiles q of the mean rewards of past groups:
 
     k = num_kept · (1 below q25, 1 below q50, 3/4 below q75, 1/2 above)
 
-which is 8, 8, 6, 4 with `num_kept` 8, the paper's for 16 completions, and never
-below 2. N counts the tokens of all completions, also of those left out (Eq. 2),
-or with `denom` "kept" of those alone; the deviation is the population's.
-The paper's excess length reduction compares the lengths of two runs with that
-at their start, so no metric of one run has it: take `length/mean` of both.
+With `num_kept` 8, k is 8, 8, 6, 4, the paper's numbers for 16 completions; k is
+never below 2. N counts the tokens of all completions (Eq. 2), or with `denom`
+"kept" those of kept completions alone. The deviation is the population's. The
+paper's excess length reduction compares two runs, so it is not a metric of one
+run: compute it from `length/mean` of both.
 
-Deviations: the paper prints the KL against π_old; `kl_coef` is that to the
-reference, and `kl_old_coef` the printed one. Quartiles are exact, over the
-last 8192 groups, in the place of a t-digest's.
+Deviations: the paper prints the KL against π_old; `kl_coef` weighs the KL to
+the reference, and `kl_old_coef` the printed KL. Quartiles are exact, over the
+last 8192 groups, instead of those of a t-digest.
 """
 
 from __future__ import annotations
@@ -46,14 +46,16 @@ _REMEMBERED = 8192  # groups
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GFPOConfig(ClipConfig):
-  """Which completions are kept.
+  """Options of GFPO: the choice of completions that are kept.
 
   Attributes:
-    num_kept: Completions of a group that are learned from, at least 2; of a
-      hard one with "adaptive".
-    metric: What is kept: "length", "efficiency", "adaptive" or "max_variance".
-    efficiency_shift: Whether "efficiency" measures rewards from the least of
-      the group. Of negative rewards, long completions have the most per token.
+    num_kept: Completions of a group that are trained, at least 2; with
+      "adaptive", those of a hard group.
+    metric: Metric of the choice: "length", "efficiency", "adaptive" or
+      "max_variance".
+    efficiency_shift: True if "efficiency" measures rewards from the least reward
+      of the group. Without it, if rewards are negative, long completions have
+      the most reward per token.
     adaptive_warmup: Groups that "adaptive" sees before it keeps fewer than
       `num_kept`.
     denom: Completions whose tokens the mean of the loss counts, and to which
@@ -99,7 +101,7 @@ def _statistics(batch: TrainBatch) -> baselines.GroupStatistics:
 
 
 def _most(config: GFPOConfig, batch: TrainBatch) -> jax.Array | int:
-  """How many rows of its group are kept, for each row [B], or for all []."""
+  """The number of kept rows of each row's group [B], or of all groups []."""
   if config.metric != "adaptive":
     return config.num_kept
   past = batch.state["difficulties"]
@@ -111,7 +113,7 @@ def _most(config: GFPOConfig, batch: TrainBatch) -> jax.Array | int:
 
 
 def kept(config: GFPOConfig, batch: TrainBatch) -> jax.Array:  # [B] bool
-  """The rows that are learned from."""
+  """True on the rows that are trained."""
   groups = batch.valid, batch.group_id
   if config.metric == "max_variance":
     return selection.most_varied(

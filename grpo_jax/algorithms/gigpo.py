@@ -1,4 +1,4 @@
-"""GiGPO: episodes and the actions of a state compared (arXiv:2505.10978).
+"""GiGPO: compares episodes, and actions in a state (arXiv:2505.10978).
 
     A^E_i  = (R_i − mean R) / F,  R_i = Σ_τ r_iτ,  over the group's episodes
     A^S_iτ = (G_iτ − mean G) / F,  G_τ = r_τ + γ G_{τ+1},  over all actions of
@@ -7,14 +7,14 @@
     L      = GRPO's
 
 F is the deviation + eps, or 1 without `normalize`: then R_i − mean R is
-(n − 1) / n times what leaving R_i out of the mean gives. An action that is
-alone in its state has A^S = 0. The reward of a turn is the environment's,
-without the weights of `config.rewards`. ω, γ and β are the paper's.
+(n − 1) / n times the difference to a mean without R_i. An action that is alone
+in its state has A^S = 0. The reward of a turn is the environment's, without the
+weights of `config.rewards`. ω, γ and β are the paper's.
 
-Deviations: the ratio of an action is in the paper that of the whole, here of
-each token, as in the authors' code; the paper gives each action of an episode
-the same weight, here each token of it has. A group whose R, or G, differ by no
-more than round-off has advantage 0.
+Deviations: the paper has one ratio for a whole action; here each token has its
+own, as in the authors' code. In the paper the actions of an episode have equal
+weights; here its tokens have. A group whose R, or G, differ only by round-off
+has advantage 0.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GiGPOConfig(ClipConfig):
-  """Episodes and states.
+  """Options of GiGPO: advantages of episodes and of states.
 
   Attributes:
     gamma: Discount per turn, in [0, 1].
     omega: ω of the equation: weight of the advantage among actions of a state.
-    normalize: Whether F is the deviation; otherwise it is 1.
+    normalize: True if F is the deviation; False: F is 1.
   """
 
   gamma: float = 0.95
   omega: float = 1.0
   normalize: bool = True  # F is the deviation.
   kl_coef: float = 0.01
-  reads_rewards = False  # Those of turns are read.
+  reads_rewards = False  # Rewards of turns are read.
 
   def __post_init__(self):
     super().__post_init__()

@@ -3,8 +3,8 @@
     y_it = min(Δ_it, clip(Δ_it, −ε_low, ε_high)) if A_i > 0, else max(…)
     L    = −(1/S) Σ_i A_i exp( (1/|y_i|) Σ_t y_it ),   Δ = log π_θ − log π_old
 
-The range is one of log-ratios: [e^−0.4, e^0.4]. Deviation: Δ is clamped at
-±20 nats; on its unclipped side the paper's mean has no bound.
+The clip range applies to log-ratios: ratios are in [e^−0.4, e^0.4]. Deviation:
+Δ is clamped at ±20 nats; on its unclipped side the paper's mean has no bound.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GMPOConfig(CommonConfig):
-  """The range is one of log-ratios.
+  """Options of GMPO: a clip range of log-ratios.
 
   Attributes:
-    clip_low, clip_high: Log-ratios of tokens are clipped to [−low, high], nats.
+    clip_low, clip_high: Range [−low, high] to which log-ratios of tokens are
+      clipped, nats.
     log_ratio_clamp: Largest |Δ|, nats, on its unclipped side too.
   """
 

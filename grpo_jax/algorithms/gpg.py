@@ -3,9 +3,9 @@
     A_i = α (R_i − mean_g R) / F,   α = B / #{i: R_i ≠ 0}
     L   = −(1/N) Σ_i Σ_t A_i log π_θ(y_it)
 
-α makes up for the rows without a reward, F is a constant. No ratio: use one
-update per batch. α is that of verl: the paper counts the groups that carry a
-signal.
+α compensates for rows without a reward, and F is a constant. There is no ratio:
+use one update per batch. α is that of verl: the paper counts the groups that
+have a signal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GPGConfig(CommonConfig):
-  """The constant F.
+  """Options of GPG: the constant F.
 
   Attributes:
     normalizer: F of the equation, which divides advantages; > 0.

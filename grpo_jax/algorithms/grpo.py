@@ -3,9 +3,9 @@
     A_i  = (R_i − mean_g R) / (std_g R + eps)
     L    = −(1/S) Σ_i (1/|y_i|) Σ_t [min(r_it A_i, clip(r_it) A_i) − β k3_it]
 
-Outcome supervision; k3 estimates the KL to the reference. The division by the
-deviation is `advantage_scale`. The paper prints neither the clip range nor
-which standard deviation it means; 0.2 and the sample deviation (ddof = 1) are
+This is outcome supervision; k3 estimates the KL to the reference. The division
+by the deviation is `advantage_scale`. The paper prints neither the clip range
+nor the kind of standard deviation; 0.2 and the sample deviation (ddof = 1) are
 the usual readings (TRL, verl).
 """
 
@@ -38,7 +38,7 @@ def clipped_loss(
   ratio: jax.Array,  # [B] or [B, T]
   batch: TrainBatch,
 ) -> jax.Array:  # shape of ratio
-  """−min(r A, clip(r) A) of any ratio, with every bound of `ClipConfig`."""
+  """The clipped loss −min(r A, clip(r) A) with all bounds of `ClipConfig`."""
   return -surrogates.clipped(
     ratio,
     batch.advantages,

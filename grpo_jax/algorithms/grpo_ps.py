@@ -1,4 +1,4 @@
-"""GRPO with process supervision: every step of reasoning has a reward.
+"""GRPO with process supervision: a reward for every step of reasoning.
 
     ρ̃_ij = (ρ_ij − mean_g ρ) / (std_g ρ + eps)
     A_it = Σ_{j: step j of i ends at or after t} ρ̃_ij
@@ -26,7 +26,7 @@ from grpo_jax.types import Algorithm, TrainBatch
 class GRPOPSConfig(ClipConfig):
   kl_coef: float = 0.04  # Section 4.2.
   scale_free = True  # Standardised here.
-  reads_rewards = False  # Those of steps are read.
+  reads_rewards = False  # Rewards of steps are read.
 
 
 def advantages(config: GRPOPSConfig, batch: TrainBatch) -> jax.Array:  # [B, T]

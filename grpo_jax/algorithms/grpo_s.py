@@ -1,12 +1,12 @@
-"""GRPO-S: completions' rewards that follow their entropy (2508.04349).
+"""GRPO-S: rewards of completions shaped by their entropy (2508.04349).
 
     right:  R̃_i =  α_1 + α_2 |right| H_i / Σ_{k right} H_k
     wrong:  R̃_i = −α_1 − α_2 |wrong| (1/H_i) / Σ_{k wrong} (1/H_k)
     A_i   = (R̃_i − mean_g) / (std_g + eps)
     L     = −(1/S) Σ_i min(s_i A_i, clip(s_i) A_i),   s_i = (1/|y_i|) Σ_t r_it
 
-The sequence form of `gtpo.py`, H_i the mean entropy of a completion's tokens.
-The ratio is the arithmetic mean of the tokens' ratios.
+This is the sequence form of `gtpo.py`, with H_i the mean entropy of a
+completion's tokens. The ratio is the arithmetic mean of the tokens' ratios.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GRPOSConfig(GTPOConfig):
-  """The options of GTPO."""
+  """Options of GRPO-S: those of GTPO."""
 
 
 def advantages(config: GRPOSConfig, batch: TrainBatch) -> jax.Array:  # [B]

@@ -3,7 +3,7 @@
     s_i = exp( (1/|y_i|) Σ_t [log π_θ − log π_old] )
     L   = −(1/S) Σ_i min(s_i A_i, clip(s_i, 1 − ε_low, 1 + ε_high) A_i)
 
-Deviation: `log_ratio_clamp` bounds the mean log-ratio at ±10 nats (verl),
+Deviation: `log_ratio_clamp` bounds the mean log-ratio at ±10 nats, as in verl;
 the paper has no bound.
 """
 

@@ -3,8 +3,8 @@
     s_it = sg[s_i] · π_θ(y_it) / sg[π_θ(y_it)],  s_i of GSPO
     L    = −(1/S) Σ_i (1/|y_i|) Σ_t min(s_it A_it, clip(s_it) A_it)
 
-Equal to GSPO in value and gradient while A is constant in a completion; made
-for advantages that are not. Deviation: the clamp of `gspo.py`.
+Value and gradient equal those of GSPO if A is constant in a completion; the
+method is for advantages that are not. Deviation: the clamp of `gspo.py`.
 
 Source: Zheng et al., "Group Sequence Policy Optimization", arXiv:2507.18071,
 Section 4.3.
@@ -24,7 +24,7 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GSPOTokenConfig(GSPOConfig):
-  """The defaults of GSPO."""
+  """Options of GSPO-token, with the defaults of GSPO."""
 
 
 def policy_loss(

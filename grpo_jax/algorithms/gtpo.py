@@ -1,4 +1,4 @@
-"""GTPO: token rewards that follow the policy's entropy (arXiv:2508.04349).
+"""GTPO: token rewards shaped by the policy's entropy (arXiv:2508.04349).
 
     right:  r̃_it =  α_1 + α_2 d_t H_it / Σ_{k right, alive} H_kt
     wrong:  r̃_it = −α_1 − α_2 h_t (1/H_it) / Σ_{k wrong, alive} (1/H_kt)
@@ -6,10 +6,11 @@
     L     = −(1/N) Σ_i Σ_t min(r_it A_it, clip(r_it) A_it)
 
 d_t and h_t count the right and wrong completions of the group that have a token
-t; 1e-6 is added to an H that divides. The deviation is the population's. Which
-set the paper normalises over could not be settled: "joint" is the group,
-"split" the right and the wrong tokens apart (which removes the outcome's sign),
-"none" leaves r̃. Another method is called GTPO too (arXiv:2508.03772).
+t; 1e-6 is added to an H that divides. The deviation is the population's. The
+paper does not settle the set of the normalisation: "joint" is the group,
+"split" separates right and wrong tokens (which removes the outcome's sign), and
+"none" leaves r̃ unchanged. Another method is also called GTPO
+(arXiv:2508.03772).
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GTPOConfig(ClipConfig):
-  """Rewards of tokens.
+  """Options of GTPO: rewards of tokens.
 
   Attributes:
-    alpha1: α_1 of the equation: what the outcome alone gives to a token.
-    alpha2: α_2: what the entropy adds on average.
-    normalization: Over which tokens r̃ is standardised: "joint" (the group),
-      "split" (right and wrong ones apart) or "none".
+    alpha1: α_1 of the equation: reward of a token from the outcome alone.
+    alpha2: α_2: mean reward of a token from the entropy.
+    normalization: Tokens over which r̃ is standardised: "joint" (the group),
+      "split" (right and wrong tokens separately) or "none".
   """
 
   clip_high: float = 0.28  # DAPO's.
   alpha1: float = 1.0  # Section 4.
   alpha2: float = 0.1
   normalization: str = "joint"
-  scale_free = True  # Made of answers and entropies.
-  reads_rewards = False  # But for what is right.
+  scale_free = True  # Computed from right answers and entropies.
+  reads_rewards = False  # Only the correctness of answers is read.
 
   def __post_init__(self):
     super().__post_init__()

@@ -1,11 +1,11 @@
-"""KL-Cov: the tokens that would cost most entropy are held back.
+"""KL-Cov: a penalty on the tokens that would lower the entropy most.
 
     cov_it = (A_i − mean A) (log π_old(y_it) − mean log π_old)
     L      = −(1/N) Σ_i Σ_t [r_it A_i − κ 1[selected] |log r_it|]
 
-Selected are the ⌊fraction · N⌋ tokens, at least one, of the largest cov.
-Nothing is clipped. Deviations: log r is clamped at ±20 nats in r (verl has no
-clamp here), and the covariance is that of the anchor and of the whole batch.
+The ⌊fraction · N⌋ tokens with the largest cov, at least one, are selected.
+Ratios are not clipped. Deviations: log r is clamped at ±20 nats in r (verl has
+no clamp here), and the covariance is that of the anchor and of the whole batch.
 
 Source: Cui et al., "The Entropy Mechanism of Reinforcement Learning for
 Reasoning Language Models", arXiv:2505.22617, Section 4.
@@ -25,7 +25,7 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KLCovConfig(CommonConfig):
-  """Which tokens are held back, and how.
+  """Options of KL-Cov: the choice of tokens, and their penalty.
 
   Attributes:
     cov_fraction: Share of the trained tokens, those of the largest covariance.

@@ -1,17 +1,18 @@
-"""λ-GRPO: the policy learns how much length should count (arXiv:2510.06870).
+"""λ-GRPO: a learned weight of completions by length (arXiv:2510.06870).
 
     z_i = (|y_i| − mean_g) / (std_g + eps),   h_i = 1 + ρ z_i
     f_i = G softmax_i(h_i^λ)
     L   = −(1/N) Σ_i f_i Σ_t min(r_it A_i, clip(r_it) A_i)
 
-Lengths count trained tokens, G the completions of the group that have any, and
-std is the population's. λ is one trained number: 0 is DAPO's token mean, below
-it short completions count more (GRPO-like), above it long ones. It has the
-optimizer of the policy.
+Lengths count trained tokens, G counts the completions of the group with trained
+tokens, and std is the population's. λ is one trained number with the policy's
+optimizer. λ = 0 is DAPO's token mean; with λ < 0 short completions count more
+(GRPO-like), with λ > 0 long ones.
+
 Deviations: N counts the tokens of the batch, not of each group; h ≥ 1e-3, so
 that the power is real. ρ = 1/9 and λ = 0 at the start are those of the public
 replication. The plain loss rewards weight on rows of low loss, whatever their
-length: `learn_lambda=False` keeps λ where it is.
+length: `learn_lambda=False` keeps λ at 0.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ class LambdaGRPOConfig(ClipConfig):
   """Options of the length weights.
 
   Attributes:
-    rho: ρ of the equation: how far a length one deviation from the mean moves
-      h.
-    learn_lambda: Whether λ is trained; otherwise it stays 0.
+    rho: ρ of the equation: change of h for a length one deviation from the
+      mean.
+    learn_lambda: True if λ is trained; otherwise it stays 0.
   """
 
   clip_high: float = 0.28  # DAPO's.

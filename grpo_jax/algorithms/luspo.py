@@ -2,8 +2,8 @@
 
     L = −(1/S) Σ_i |y_i| min(s_i A_i, clip(s_i, 1 − ε_low, 1 + ε_high) A_i)
 
-GSPO's mean over tokens favours short completions; the factor |y_i| takes it
-back. s_i as in `gspo.py`, and so is the clamp.
+GSPO's mean over tokens favours short completions; the factor |y_i| removes
+that. s_i and the clamp are those of `gspo.py`.
 
 Source: arXiv:2602.05261; the clip range is that of TRL 1.16.
 """

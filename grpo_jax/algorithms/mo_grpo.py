@@ -1,13 +1,13 @@
-"""MO-GRPO: every objective is normalised before they are added (2509.22047).
+"""MO-GRPO: normalises every objective before the sum (2509.22047).
 
     A_i = Σ_k w_k (r_ik − mean_g r_k) / (std_g r_k + eps)
     L   = GRPO's, by default without its KL
 
-With the rewards added first, as in GRPO, the one with the largest variance
-wins; here each objective correlates equally with A. An objective that does
-not apply to a completion contributes 0 to it. What is added to the sum of the
-rewards (`kl_in_reward`, `overlong_cache`) is refused: normalised like one more
-objective, it would weigh as much whatever its coefficient is.
+If rewards are added first, as in GRPO, the reward with the largest variance
+dominates; here each objective correlates equally with A. An objective that does
+not apply to a completion contributes 0 to it. Terms of the reward sum
+(`kl_in_reward`, `overlong_cache`) are refused: normalised like another
+objective, such a term would have the same weight whatever its coefficient is.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MOGRPOConfig(ClipConfig):
-  """No options of its own."""
+  """Options of MO-GRPO: those of `ClipConfig`."""
 
   scale_free = True  # Standardised here.
-  reads_rewards = False  # Their components are read.
+  reads_rewards = False  # Components of rewards are read.
 
 
 def advantages(config: MOGRPOConfig, batch: TrainBatch) -> jax.Array:  # [B]

@@ -1,10 +1,11 @@
-"""What every algorithm has in common, applied once.
+"""The common part of all objectives.
 
-An algorithm file chooses an advantage, a ratio, a surrogate and an aggregation.
-This module does the rest, in two stages. `prepare`, once per batch, does what
-couples rows: shaped rewards, advantages, rejection, importance weights. `loss`,
-once per micro-batch, does what depends on the policy: sanitised inputs, the
-policy term, KL, entropy, aggregation, metrics. Options: `options.CommonConfig`.
+The module of an algorithm chooses an advantage, a ratio, a surrogate and an
+aggregation. This module does the rest, in two stages. `prepare` runs once per
+batch and does all that couples rows: shaped rewards, advantages, rejection,
+importance weights. `loss` runs once per micro-batch and does all that depends
+on the policy: sanitised inputs, the policy term, KL, entropy, aggregation,
+metrics. The options are those of `options.CommonConfig`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from grpo_jax.types import (
 
 
 def init(algorithm: Algorithm, config: CommonConfig) -> tuple[PyTree, PyTree]:
-  """The algorithm's trainable parameters, and the state that goes with them."""
+  """The trainable parameters and the state of an algorithm at its start."""
   trainable, own = algorithm.init(config)
   coefficients = {}
   if config.kl_target:
@@ -65,7 +66,7 @@ def update_state(
   batch: TrainBatch,
   num_rollouts: jax.Array | int,
 ) -> PyTree:
-  """The state after a step with these metrics, rows and so many rollouts."""
+  """The algorithm's state after a step with these metrics and rows."""
   coefficients = dict(state["coefficients"])
   if config.kl_target:
     kl = metrics["kl/reference"]
@@ -76,7 +77,7 @@ def update_state(
       config.kl_horizon,
       num_rollouts,
     )
-    # NaN: no token was trained, so nothing is known.
+    # NaN: no token was trained, so the KL is not known.
     coefficients["kl"] = jnp.where(jnp.isnan(kl), coefficients["kl"], adapted)
   if config.entropy_target:
     # Skywork-OR1, arXiv:2505.22312, Section 5: a constant step either way.
@@ -90,7 +91,7 @@ def update_state(
 def trained_tokens(
   config: CommonConfig, rollout: Rollout, scored: Scored
 ) -> jax.Array:  # [B, T] bool
-  """Tokens that the policy wrote, of rows that were scored, in live groups."""
+  """True on tokens of the policy in scored rows of live groups."""
   rows = scored.valid  # [B]
   if config.dynamic_sampling:
     live = baselines.live_groups(
@@ -121,10 +122,10 @@ def make_train_batch(
     algorithm: The objective.
     config: Config of the objective.
     prompts: P prompts.
-    rollout: B completions of them.
-    scored: Their rewards.
-    state: State of the algorithm, as `init` made it.
-    greedy: Rewards of the greedy completion of each prompt, if needed.
+    rollout: B completions of these prompts.
+    scored: Scores of the completions.
+    state: State of the algorithm; see `init`.
+    greedy: Scores of the greedy completion of each prompt, if needed.
   """
   required = options.needs(algorithm, config)
   names = sorted(scored.components)
@@ -164,7 +165,7 @@ def make_train_batch(
   if "routing" in required:
     optional["routing"] = rollout.routing
     optional["prompt_routing"] = rollout.prompt_routing
-  if rollout.mix_ids is not None:  # What any model reads.
+  if rollout.mix_ids is not None:  # Inputs of all models.
     optional["mix_ids"] = rollout.mix_ids
     optional["mix_weights"] = rollout.mix_weights
   if "components" in required:
@@ -181,7 +182,7 @@ def make_train_batch(
     optional["turn_rewards"] = rollout.turn_rewards
   if "greedy_rewards" in required:
     assert greedy is not None
-    # An unscored greedy completion gives no baseline: 0, as REINFORCE.
+    # An unscored greedy completion gives the baseline 0, as in REINFORCE.
     baseline = masked.select(greedy.rewards, greedy.valid)  # [P]
     optional["greedy_rewards"] = baseline[rollout.prompt_index]
   if "domain" in prompts.extras:
@@ -190,7 +191,7 @@ def make_train_batch(
 
 
 def _sanitized(x: jax.Array, mask: jax.Array) -> jax.Array:
-  """Wide, and 0 where masked: garbage there must reach no gradient."""
+  """Upcasts x and sets masked entries to 0, so that they get no gradient."""
   return masked.select(masked.wide(x), mask if x.ndim == 2 else mask[..., None])
 
 
@@ -198,7 +199,7 @@ def _sanitized_batch(batch: TrainBatch, mask: jax.Array) -> TrainBatch:
   clean: dict[str, Any] = {
     name: _sanitized(value, mask)
     for name in fields_where(TrainBatch, clean="masked")
-    # Advantages may be of rows.
+    # Advantages may be per row.
     if (value := getattr(batch, name)) is not None and value.ndim > 1
   }
   return dataclasses.replace(batch, mask=mask, **clean)
@@ -210,9 +211,10 @@ def _possible(
   required: frozenset[str],
   batch: TrainBatch,
 ) -> jax.Array:  # [B, T] bool
-  """Trained tokens to which no model that the loss reads gives probability 0.
+  """True on trained tokens with nonzero probability in all models that matter.
 
-  What a teacher says is not asked: `opd_clamp` bounds it.
+  These are the models whose log-probs the loss reads, except a teacher, whose
+  log-probs `opd_clamp` bounds.
   """
   names = {"old_logp", "behavior_logp"} & required
   if config.kl_coef > 0 or "ref_logp" in algorithm.needs:
@@ -229,10 +231,10 @@ def sanitize(
 ) -> tuple[PolicyOutputs, TrainBatch]:
   """Upcasts every per-token input and zeroes it where it is not trained.
 
-  A trained token with log-prob −inf (a logit masked to −inf in training but
-  not in sampling) counts as not trained, as in `prepare` one that is −inf in
-  what the loss compares with; NaN is left alone, so that a broken policy is
-  seen and not hidden.
+  A trained token with log-prob −inf (a logit masked to −inf in training but not
+  in sampling) counts as not trained. `prepare` does the same if the token is
+  −inf under another model of the loss. NaN stays, so that a broken policy is
+  visible.
   """
   mask = batch.mask & ~jnp.isneginf(policy.logp)
   clean: dict[str, Any] = {
@@ -244,12 +246,12 @@ def sanitize(
 
 
 def _kl_coefficient(config: CommonConfig, batch: TrainBatch):
-  """Weight of the KL: fixed, or where it adapts the current one."""
+  """The weight of the KL: fixed, or the current one if it adapts."""
   return batch.coefficients.get("kl", config.kl_coef)
 
 
 def _domain_weights(config: CommonConfig, batch: TrainBatch):
-  """Factor of the KL of each row [B, 1], or 1."""
+  """The factor of the KL of each row [B, 1], or 1."""
   if not config.kl_domain_weights:
     return 1.0
   return jnp.asarray(config.kl_domain_weights)[batch.domain][:, None]
@@ -274,7 +276,7 @@ def _with_shaped_rewards(
     batch = dataclasses.replace(batch, token_rewards=dense)
   else:
     in_all = dense.sum(axis=-1)  # [B]
-    if batch.trace_id is not None:  # Of whole rollouts.
+    if batch.trace_id is not None:  # Lengths of whole rollouts.
       in_all = returns.over_traces(in_all, batch.trace_id)
     extra += in_all
   return dataclasses.replace(
@@ -283,14 +285,14 @@ def _with_shaped_rewards(
 
 
 def without_overlong(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
-  """The batch of which the overlong filter trains nothing that was cut off."""
+  """Removes rows that were cut off, if the overlong filter is on."""
   if not config.overlong_filter:
     return batch
   return dataclasses.replace(batch, mask=batch.mask & batch.terminated[:, None])
 
 
 def _without_rejected(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
-  """Leaves out what the sampler and the trainer disagree about."""
+  """Leaves out tokens or completions whose sampler and trainer disagree."""
   if config.rejection == "none":
     return batch
   statistic, _, kind = config.rejection.rpartition("_")
@@ -306,7 +308,7 @@ def _without_rejected(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
 
 
 def _with_weights(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
-  """Weighs what is trained; adapts the coefficient of the entropy."""
+  """Adds weights of trained tokens; adapts the coefficient of the entropy."""
   mask = batch.mask
   weights = [] if batch.policy_weight is None else [batch.policy_weight]
   if config.importance_mode != "none":
@@ -347,7 +349,7 @@ def _with_weights(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
 def prepare(
   algorithm: Algorithm, config: CommonConfig, batch: TrainBatch
 ) -> TrainBatch:
-  """Advantages and everything else that couples rows, once per batch.
+  """Adds advantages and all else that couples rows, once per batch.
 
   Args:
     algorithm: The objective.
@@ -364,8 +366,8 @@ def prepare(
   }
   batch = dataclasses.replace(batch, **scores)
   batch = _with_shaped_rewards(config, required, batch)
-  # Of the rows of a rollout one is compared with other rollouts. Tokens of all
-  # of them have advantages, where an algorithm gives each token its own.
+  # One row of each rollout is compared with other rollouts. If an algorithm
+  # has advantages per token, the tokens of all rows have advantages.
   compared = batch
   if batch.is_last is not None:
     compared = dataclasses.replace(batch, valid=batch.valid & batch.is_last)
@@ -393,7 +395,7 @@ def prepare(
   if algorithm.returns is not None:
     found["returns"] = algorithm.returns(config, batch)
   batch = dataclasses.replace(batch, **jax.lax.stop_gradient(found))
-  # Weights come last: they are of what is still trained.
+  # Weights come last: they cover the tokens that are still trained.
   batch = _without_rejected(config, without_overlong(config, batch))
   return _with_weights(config, algorithm.prepare(config, batch))
 
@@ -401,10 +403,9 @@ def prepare(
 def _with_singletons(
   batch: TrainBatch, compared: jax.Array, advantages: jax.Array
 ) -> jax.Array:
-  """The reward for an advantage where nothing is there to compare it with.
+  """Sets the advantage of a completion alone in its group to its reward.
 
-  Source: verl's `grpo`, which takes 0 for the mean and 1 for the deviation of
-  a group of one.
+  Source: verl's `grpo`, which uses mean 0 and deviation 1 for a group of one.
   """
   count = baselines.group_statistics(
     batch.rewards, compared, batch.group_id, batch.num_groups
@@ -465,14 +466,14 @@ def _balance_values(
 def _aggregate(
   algorithm: Algorithm, config: CommonConfig
 ) -> Callable[[jax.Array, jax.Array], Weighted]:
-  """How losses become one number, with what the config counts."""
+  """The algorithm's aggregation, with the option `count_empty`."""
   if config.count_empty:
     return functools.partial(algorithm.aggregate, count_empty=True)
   return algorithm.aggregate
 
 
 def _terms(algorithm: Algorithm, config: CommonConfig) -> dict[str, Term]:
-  """All terms of the loss, by name: the options as data."""
+  """All terms of the loss, by name, from the options."""
   terms = {}
   aggregate = _aggregate(algorithm, config)
   if algorithm.policy_loss is not None:
@@ -514,10 +515,10 @@ def _terms(algorithm: Algorithm, config: CommonConfig) -> dict[str, Term]:
 def term_weights(
   algorithm: Algorithm, config: CommonConfig, batch: TrainBatch
 ) -> dict[str, jax.Array]:
-  """Denominator of each loss term over all rows of `batch`.
+  """The denominator of each loss term over all rows of `batch`; never 0.
 
-  Summed over the whole minibatch (and all devices) before micro-batches are
-  formed, so that each micro-batch divides by the same number. Never 0.
+  It is summed over the whole minibatch (and all devices) before micro-batches
+  are formed, so that all micro-batches divide by the same number.
   """
   zeros = jnp.zeros(batch.mask.shape, jnp.float32)
   return {
@@ -527,7 +528,7 @@ def term_weights(
 
 
 def critic_weight(algorithm: Algorithm, batch: TrainBatch) -> jax.Array:
-  """Weight of the critic's loss over the whole batch, as `term_weights`."""
+  """The denominator of the critic's loss; see `term_weights`."""
   zeros = jnp.zeros(batch.mask.shape, jnp.float32)
   return jnp.maximum(algorithm.aggregate(zeros, batch.mask).weight, 1.0)
 
@@ -539,12 +540,12 @@ def critic_loss(
   values: jax.Array,
   batch: TrainBatch,
 ) -> Weighted:
-  """The critic's loss of some rows, averaged as the policy's is.
+  """The critic's loss over some rows, aggregated like the policy's loss.
 
   Args:
     algorithm: The objective; has a `critic_loss`.
     config: Config of the objective.
-    values: [B, T], of the critic being differentiated.
+    values: Values [B, T] of the critic that is differentiated.
     batch: Prepared rows.
   """
   assert algorithm.critic_loss is not None
@@ -567,8 +568,8 @@ def loss(
     algorithm: The objective.
     config: Config of the objective.
     policy: Outputs of the policy being differentiated.
-    batch: Prepared rows; `old_logp` None where needed means that this forward
-      pass is the anchor: the ratio is exactly 1 and its gradient flows.
+    batch: Prepared rows. If `old_logp` is needed and None, this forward pass is
+      the anchor: the ratio is exactly 1 and its gradient flows.
   """
   required = options.needs(algorithm, config)
   policy, batch = sanitize(policy, batch)
@@ -610,7 +611,7 @@ def loss(
     metrics["kl/update"] = aggregation.over_tokens(
       divergences.kl_k3(-log_ratio), mask
     )
-    # Over ratios of trained tokens only; a minibatch without any reads 0.
+    # Over ratios of trained tokens only; 0 in a minibatch without any.
     maxima["ratio/max"] = masked.maximum(ratio, mask)
     maxima["ratio/max_deviation"] = masked.maximum(jnp.abs(ratio - 1), mask)
   if batch.pair_role is not None and batch.ref_logp is not None:
@@ -621,7 +622,7 @@ def loss(
     metrics["router/entropy"] = aggregation.over_tokens(entropy, mask)
     metrics["router/load"] = routing.load(policy.aux.ids, mask, num_experts)
   if batch.sampler_logp is not None:
-    # What the sampler recorded of the distribution that is trained.
+    # The sampler's records of the distribution that is trained.
     sampled = (
       batch.behavior_logp if config.keep_sampling_mask else batch.sampler_logp
     )

@@ -1,6 +1,6 @@
-"""What every algorithm owes its users, of the table or of your own package.
+"""Checks for every algorithm, of the table or of your own package.
 
-`cases` makes small batches of arrays, `checks` has the properties that the
-tests of this package and `experiments.check_algorithm` both ask for, and
-`reference` compares with a loss that was written once more, in NumPy.
+`cases` makes small batches of arrays. `checks` has the properties that the
+tests of this package and `experiments.check_algorithm` both check. `reference`
+compares with a loss that was written once more, in NumPy.
 """

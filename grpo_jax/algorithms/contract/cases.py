@@ -1,4 +1,4 @@
-"""Array-level batches on which every algorithm of the table can be run."""
+"""Batches of arrays on which every algorithm of the table can run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GROUPS = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2, 2])
 BUDGET = 6
 COMPONENTS = ("brevity", "clarity")
 WEIGHTS = (1.0, 0.5)
-# What is known per token; slots outside the mask may hold anything.
+# Fields per token; slots outside the mask are arbitrary.
 TOKEN_FIELDS = (
   "logp",
   "old_logp",
@@ -43,7 +43,7 @@ TOKEN_FIELDS = (
   "sum_pi_squared",
   "prefix_utility",
 )
-# All that have an entry for each slot.
+# All fields with an entry for each slot.
 SLOT_FIELDS = (
   *TOKEN_FIELDS,
   *("step_mask", "segment_end", "mask", "turn", "state_id"),
@@ -68,7 +68,7 @@ CONSTANTS = (
 
 @dataclasses.dataclass
 class Case:
-  """One batch; every array may be replaced before `evaluate`."""
+  """A batch whose arrays may be replaced before `evaluate`."""
 
   logp: np.ndarray  # [B, T]
   old_logp: np.ndarray  # [B, T]
@@ -99,7 +99,7 @@ class Case:
   final_value: np.ndarray  # [B]
 
   def take(self, rows: np.ndarray) -> Case:
-    """The case with only these rows, in this order."""
+    """Returns the case with only these rows, in this order."""
     return Case(
       **{
         field.name: getattr(self, field.name)[rows]
@@ -109,7 +109,7 @@ class Case:
 
 
 def make_case(seed: int = 0, spread: float = 0.3, dtype=np.float32) -> Case:
-  """Random log-probs whose log-ratios have this standard deviation, nats."""
+  """A random case whose log-ratios have the deviation `spread`, nats."""
   rng = np.random.default_rng(seed)
   shape = (len(LENGTHS), BUDGET)
   mask = np.arange(BUDGET) < LENGTHS[:, None]
@@ -146,10 +146,10 @@ def make_case(seed: int = 0, spread: float = 0.3, dtype=np.float32) -> Case:
   case.behavior_logp = case.old_logp + 0.1 * rng.normal(size=shape)
   # Σ π² is at least the square of the drawn token's π.
   case.turn_rewards = rng.normal(size=shape)
-  # Of segments of up to three tokens.
+  # Segments of up to three tokens.
   case.prefix_utility = rng.random(shape)[:, (np.arange(BUDGET) + 1) // 3]
   case.sum_pi_squared = np.exp(2 * case.old_logp) + 0.3 * rng.random(shape)
-  case.components[4, 0] = np.nan  # Does not apply.
+  case.components[4, 0] = np.nan  # The reward does not apply.
   for field in dataclasses.fields(case):
     value = getattr(case, field.name)
     if value.dtype == np.float64:
@@ -158,10 +158,11 @@ def make_case(seed: int = 0, spread: float = 0.3, dtype=np.float32) -> Case:
 
 
 def derived(np_or_jnp, logp, ref_logp, values) -> dict:
-  """What else the policy gives, as functions of its log-probs.
+  """Further outputs of the policy, as functions of its log-probs.
 
-  Two of the reference's likeliest tokens, a divergence from the reference
-  over the vocabulary, and values of a critic, as if it shared the trunk.
+  They are two of the reference's likeliest tokens, a divergence from the
+  reference over the vocabulary, and values of a critic, as if it shared the
+  trunk.
   """
   xp = np_or_jnp
   shifts = xp.asarray([0.7, 1.7], logp.dtype)
@@ -183,7 +184,7 @@ def prepared(
   traces=None,
   observed=None,
 ):
-  """The batch of a case, with its advantages."""
+  """The prepared batch of a case, with advantages."""
   num_rows, budget = case.mask.shape
   prompts = Prompts(
     tokens=jnp.zeros((num_rows, 1), jnp.int32),
@@ -200,7 +201,7 @@ def prepared(
     terminated=case.terminated,
     prompt_index=jnp.arange(num_rows),
     group_id=case.group_id,
-    num_groups=4,  # One more than there are.
+    num_groups=4,  # One more than exist.
     turn=case.turn,
     turn_rewards=case.turn_rewards,
     state_id=case.state_id,
@@ -208,7 +209,7 @@ def prepared(
     observed=observed,
   )
   components = dict(zip(COMPONENTS, case.components.T, strict=True))
-  # In another order: they are found by their names.
+  # In another order: components are looked up by name.
   weights = dict(
     reversed([*zip(COMPONENTS, map(jnp.float32, WEIGHTS), strict=True)])
   )
@@ -259,16 +260,16 @@ def prepared(
 def terms_of(
   algorithm, config, arrays, use_anchor=True, splits=None, trainable=0.0
 ):
-  """Value and gradients of the loss, with the critic's if there is one.
+  """The value and gradients of the loss, with the critic's loss if needed.
 
-  A function of arrays, not jitted.
+  This is a function of arrays, not jitted.
 
   Args:
     algorithm: The algorithm of the table.
-    config: Its config.
-    arrays: Those of a case.
+    config: Config of the algorithm.
+    arrays: Arrays of a case.
     use_anchor: False takes the policy itself as the anchor (ratio 1).
-    splits: Rows of each micro-batch; None: one of all rows.
+    splits: Rows of each micro-batch; None: one micro-batch of all rows.
     trainable: Value of the algorithm's trainable parameters.
   """
   case = Case(**arrays)
@@ -278,7 +279,7 @@ def terms_of(
     batch = prepared(algorithm, config, changed, use_anchor, jax.random.key(0))
     initial, _ = algorithm.init(config)
     weights = objective.term_weights(algorithm, config, batch)
-    # They are made from states, which are finite also behind the mask.
+    # Computed from hidden states, which are finite also behind the mask.
     exists = (
       changed.mask & jnp.isfinite(changed.logp) & jnp.isfinite(changed.ref_logp)
     )
@@ -337,7 +338,7 @@ _evaluate = jax.jit(terms_of, static_argnums=(0, 1, 3, 4))
 
 @dataclasses.dataclass
 class LossResult:
-  """What an algorithm made of a case."""
+  """Loss, gradients and metrics of an algorithm on a case."""
 
   loss: np.ndarray  # []
   gradient: np.ndarray  # [B, T], with respect to logp

@@ -1,7 +1,7 @@
 """Properties of every algorithm; each function raises AssertionError.
 
-They take an algorithm and its config, and look at the loss of a batch and at
-its gradient with respect to the log-probs.
+Each takes an algorithm and its config, and checks the loss of a batch and its
+gradient with respect to the log-probs.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def assert_same(
 
 
 def assert_finite(outcome: cases.LossResult) -> None:
-  """Neither NaN nor infinite."""
+  """Asserts that loss and gradient are finite."""
   assert np.isfinite(outcome.loss), f"the loss is {outcome.loss}"
   assert np.isfinite(outcome.gradient).all(), "the gradient is not finite"
 
 
 def functions_return_what_is_needed(algorithm: Algorithm, config: Any) -> None:
-  """A number for each row or token, and of `aggregate` total and weight.
+  """Functions return a number per row or token; `aggregate`, total and weight.
 
-  Nothing is computed: what is wrong here would be an error somewhere else.
+  Nothing is computed: a wrong shape would be an error elsewhere.
   """
   case = cases.make_case()
   per_row = [(len(case.mask),), case.mask.shape]
@@ -90,7 +90,7 @@ def functions_return_what_is_needed(algorithm: Algorithm, config: Any) -> None:
 
 
 def place_of(function: Any) -> str:
-  """File and line of a function, for people; its name if nobody knows."""
+  """File and line of a function, or its name if they are not known."""
   while isinstance(function, functools.partial):
     function = function.func
   code = getattr(inspect.unwrap(function), "__code__", None)
@@ -107,7 +107,7 @@ def has_a_gradient(algorithm: Algorithm, config: Any) -> None:
 def masked_garbage_reaches_neither_loss_nor_gradient(
   algorithm: Algorithm, config: Any
 ) -> None:
-  """Whatever stands behind the mask, NaN too, changes no bit."""
+  """Numbers behind the mask, also NaN, do not change a bit."""
   case = cases.make_case()
   clean = cases.evaluate(algorithm, config, case)
   assert np.any(clean.gradient != 0)
@@ -123,7 +123,7 @@ def masked_garbage_reaches_neither_loss_nor_gradient(
 
 
 def unscored_rows_are_out(algorithm: Algorithm, config: Any) -> None:
-  """A row that nobody scored has no gradient, and no part in the others'."""
+  """An unscored row has no gradient, and does not change other gradients."""
   case = cases.make_case()
   clean = cases.evaluate(algorithm, config, case)
   for value in (1e9, np.nan):
@@ -140,7 +140,7 @@ def unscored_rows_are_out(algorithm: Algorithm, config: Any) -> None:
 def order_of_rows_and_names_of_groups_are_irrelevant(
   algorithm: Algorithm, config: Any
 ) -> None:
-  """Shuffled rows have the same loss, and gradients that are shuffled so."""
+  """Shuffled rows have the same loss, and gradients in the same order."""
   case = cases.make_case()
   order = np.random.default_rng(1).permutation(len(case.mask))
   shuffled = case.take(order)
@@ -156,7 +156,7 @@ def order_of_rows_and_names_of_groups_are_irrelevant(
 def degenerate_batches_give_zero_not_nan(
   algorithm: Algorithm, config: Any
 ) -> None:
-  """Without a token, and without a reward, there is nothing to learn."""
+  """Without tokens, and without rewards, loss and gradient are 0."""
   case = cases.make_case()
   empty = dataclasses.replace(case, mask=np.zeros_like(case.mask))
   unscored = dataclasses.replace(case, valid=np.zeros_like(case.valid))
@@ -169,7 +169,7 @@ def degenerate_batches_give_zero_not_nan(
 def constants_get_no_gradient(
   algorithm: Algorithm, config: Any, but: Collection[str] = ()
 ) -> None:
-  """Rewards, advantages and what was recorded are constants of the loss."""
+  """Rewards, advantages and records are constants of the loss."""
   case = cases.make_case()
   case.rewards[:4] = 0.5  # A group whose deviation is 0, too.
   outcome = cases.evaluate(algorithm, config, case)
@@ -182,10 +182,10 @@ def constants_get_no_gradient(
 def better_rewards_make_completions_likelier(
   algorithm: Algorithm, config: Any
 ) -> None:
-  """At ratio 1 a row's loss falls the faster, the more it is rewarded.
+  """At ratio 1 the slope of a row's loss falls as its reward rises.
 
-  A sign that is wrong passes everything else. It says nothing of a loss that
-  reads no rewards.
+  A wrong sign passes all other checks. The check does not apply to a loss that
+  does not read rewards.
   """
   case = cases.make_case()
   case.old_logp = case.behavior_logp = case.logp
@@ -209,7 +209,7 @@ def better_rewards_make_completions_likelier(
 def completions_of_one_token_are_finite(
   algorithm: Algorithm, config: Any
 ) -> None:
-  """Their only token has a gradient, and no slot behind it."""
+  """The only token has a gradient, and slots behind it have none."""
   case = cases.make_case()
   short = dataclasses.replace(case, mask=np.arange(cases.BUDGET) < 1)
   short.mask = np.tile(short.mask, (len(case.rewards), 1))
@@ -222,7 +222,7 @@ def completions_of_one_token_are_finite(
 def extreme_ratios_stay_finite(
   algorithm: Algorithm, config: Any, shifts: Collection[float] = SHIFTS
 ) -> None:
-  """Ratios of e^±100."""
+  """Loss and gradient are finite at ratios of e^±30 and e^±100."""
   case = cases.make_case()
   for shift in shifts:
     far = dataclasses.replace(
@@ -234,9 +234,9 @@ def extreme_ratios_stay_finite(
 
 
 def impossible_tokens_are_left_out(algorithm: Algorithm, config: Any) -> None:
-  """A token has no gradient to which any model gives the probability 0.
+  """A token to which a model gives probability 0 has no gradient.
 
-  Of the models whose log-probs the loss reads; a teacher's are clamped.
+  This holds for models whose log-probs the loss reads; a teacher's are clamped.
   """
   case = cases.make_case()
   read = {"logp", *options.needs(algorithm, config)}
@@ -258,10 +258,10 @@ def padding_columns_change_nothing(
   algorithm: Algorithm,
   config: Any,
 ) -> None:
-  """Three slots more, which no completion uses.
+  """Three more slots, which no completion uses, change nothing.
 
-  What divides by the budget, by definition, is compared without it, and has no
-  other terms here.
+  Losses that divide by the budget are compared without that factor, and without
+  other terms.
   """
   case = cases.make_case()
   wider: dict[str, Any] = {
@@ -290,11 +290,11 @@ def micro_batches_add_up(algorithm: Algorithm, config: Any) -> None:
   parts = cases.evaluate(algorithm, config, case, True, splits, 0.3)
   assert_same(parts, whole)
   np.testing.assert_allclose(parts.trainable, whole.trainable, 1e-4, 1e-7)
-  # Its gradient exists where the algorithm has parameters of its own.
+  # This gradient exists if the algorithm has parameters of its own.
   assert (whole.trainable != 0) == bool(algorithm.init(config)[0])
 
 
-# What holds for any algorithm, in the order in which a mistake is understood.
+# Checks for any algorithm, in the order in which a mistake is best understood.
 ALL: tuple[Callable[[Algorithm, Any], None], ...] = (
   functions_return_what_is_needed,
   has_a_gradient,
@@ -313,7 +313,7 @@ ALL: tuple[Callable[[Algorithm, Any], None], ...] = (
 
 
 def plain(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
-  """The algorithm with the term of the policy alone."""
+  """Returns the algorithm with the policy term alone."""
   config = dataclasses.replace(config, kl_coef=0.0, entropy_coef=0.0)
   if algorithm.policy_loss is not None:
     algorithm = dataclasses.replace(algorithm, critic_loss=None)

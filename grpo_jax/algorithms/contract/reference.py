@@ -1,7 +1,7 @@
-"""A loss beside another one of the same paper, written in NumPy.
+"""Comparison of a loss with a reference of the same paper, in NumPy.
 
-A reference names what it reads: each parameter is filled with the array of the
-case, or with the field of the config, that has its name.
+The parameters of a reference name its inputs: each parameter is filled with the
+array of the case, or the field of the config, of the same name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def filled(
   config: Any,
   **given: Any,
 ) -> Any:
-  """Calls a reference with whatever its parameters name."""
+  """Calls a reference with the inputs that its parameters name."""
   settings = {
     f.name: getattr(config, f.name) for f in dataclasses.fields(config)
   }
@@ -59,19 +59,20 @@ def compare(
   advantages: Callable[..., Any] | None = None,
   seed: int = 0,
 ) -> None:
-  """Compares value and gradient in float64.
+  """Compares value and gradient of a loss with its reference in float64.
 
   Args:
-    algorithm: What is checked.
-    config: Its config.
-    loss: The whole loss, with KL and entropy terms where the config has them,
-      of float64 arrays; `cases.Case` has their names, and `advantages` are
-      those of the next argument. `mask` has the trained tokens.
-    advantages: The same of the advantages; None: those of the algorithm.
-    seed: The seed of the batch.
+    algorithm: The algorithm to check.
+    config: Config of the algorithm.
+    loss: Reference of the whole loss, with KL and entropy terms if the config
+      has them, of float64 arrays; `cases.Case` has their names, and
+      `advantages` are those of the next argument. `mask` has the trained
+      tokens.
+    advantages: Reference of the advantages; None: the algorithm's advantages.
+    seed: Seed of the batch.
 
   Raises:
-    AssertionError: They differ; says which, and by how much.
+    AssertionError: Values or gradients differ; the message says by how much.
   """
   case = cases.make_case(seed, spread=0.3, dtype=np.float64)
   with jax.enable_x64(True):
@@ -113,7 +114,7 @@ def compare(
 
 
 def _unread(config: Any, loss: Callable[..., float]) -> str:
-  """Says which terms the config has that a reference cannot know of."""
+  """Names the terms of the config that a reference does not read."""
   names = inspect.signature(loss).parameters
   unread = [
     f"{name}={getattr(config, name)}"
