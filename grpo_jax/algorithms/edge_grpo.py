@@ -30,7 +30,8 @@ class EDGEGRPOConfig(ClipConfig):
   """Options of EDGE-GRPO: bounds of the factor.
 
   Attributes:
-    factor_min, factor_max: Bounds to which the factor of an advantage is clipped.
+    factor_min, factor_max: Bounds to which the factor of an advantage is
+      clipped.
   """
 
   advantage_scale: str = "group"

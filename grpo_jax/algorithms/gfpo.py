@@ -53,9 +53,9 @@ class GFPOConfig(ClipConfig):
       "adaptive", those of a hard group.
     metric: Metric of the choice: "length", "efficiency", "adaptive" or
       "max_variance".
-    efficiency_shift: True if "efficiency" measures rewards from the least reward
-      of the group. Without it, if rewards are negative, long completions have
-      the most reward per token.
+    efficiency_shift: True if "efficiency" measures rewards from the least
+      reward of the group. Otherwise, if rewards are negative, long completions
+      have the most reward per token.
     adaptive_warmup: Groups that "adaptive" sees before it keeps fewer than
       `num_kept`.
     denom: Completions whose tokens the mean of the loss counts, and to which

@@ -2,9 +2,9 @@
 
     L = (1/N) Σ_i Σ_t KL( π_θ(·|y_i<t) ‖ π_teacher(·|y_i<t) )
 
-The student samples; both distributions are compared over the vocabulary, in
+The student samples. Both distributions are compared over the vocabulary, in
 chunks, so that logits never exist whole. `jsd_beta` chooses the divergence: 1
-as above, 0 the other way round, between them generalised Jensen-Shannon. The
+as above, 0 KL(π_teacher ‖ π_θ), between them generalised Jensen-Shannon. The
 teacher is the frozen reference (`reference_workdirs` of the phase).
 
 Source: Agarwal et al., "On-Policy Distillation of Language Models" (GKD),
@@ -25,9 +25,9 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OPDFullConfig(CommonConfig):
-  """No options of its own."""
+  """Options of full distillation: the common ones."""
 
-  scale_free = True  # No reward is read.
+  scale_free = True  # Rewards are not read.
   reads_rewards = False
 
 

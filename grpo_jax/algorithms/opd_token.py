@@ -3,13 +3,13 @@
     A_it = log π_teacher(y_it) − log π_old(y_it)
     L    = −(1/N) Σ_i Σ_t min(r_it A_it, clip(r_it) A_it)
 
-The student samples, the teacher judges each token; on-policy and with the
+The student samples, and the teacher scores each token. On-policy and with the
 tokens summed, the expected gradient is that of Σ_t KL(π_θ ‖ π_teacher) with
-the prefixes held fixed; the published mean over tokens divides by a length that
-depends on what was sampled. The teacher is the frozen reference: set
-`reference_workdirs` of the phase to its run. The task's reward is not used:
-this is what `opd_coef` adds to any algorithm, alone. With `opd_anchor`
-"current" A is of π_θ in each gradient step, as in GLM-5 (arXiv:2602.15763).
+fixed prefixes; the published mean over tokens divides by a length that depends
+on the samples. The teacher is the frozen reference: set `reference_workdirs` of
+the phase to its run. The task's reward is not used: this is the term that
+`opd_coef` adds to any algorithm, alone. With `opd_anchor` "current" A is
+computed from π_θ in each gradient step, as in GLM-5 (arXiv:2602.15763).
 Deviation: A is clamped at ±20 nats.
 
 Source: Lu et al., "On-Policy Distillation", Thinking Machines, 2025; TRL 1.16.
@@ -30,7 +30,7 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OPDTokenConfig(ClipConfig):
-  """No options of its own."""
+  """Options of token distillation: those of `ClipConfig`."""
 
   opd_coef: float = 1.0
   scale_free = True  # The teacher judges.

@@ -2,8 +2,8 @@
 
     L = (1/N) Σ_i Σ_t Σ_{k ∈ top K, rest} π_k log(π_k / π_teacher,k)
 
-The KL of the distributions that see the teacher's K tokens one by one and all
-others as one: a lower bound of the full KL, for vocabularies whose teacher
+This is the KL of distributions that keep the teacher's K tokens apart and merge
+all others. It is a lower bound of the full KL, for vocabularies whose teacher
 log-probs are too large to keep. The teacher is the frozen reference
 (`reference_workdirs` of the phase).
 
@@ -25,15 +25,15 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OPDTopKConfig(CommonConfig):
-  """How much of the teacher is seen.
+  """Options of top-K distillation.
 
   Attributes:
-    topk: K of the equation: tokens of the teacher that are seen one by one; all
-      if the vocabulary is smaller.
+    topk: K of the equation: tokens of the teacher that are kept apart; all if
+      the vocabulary is smaller.
   """
 
-  topk: int = 64  # Of the teacher; all tokens if the vocabulary is smaller.
-  scale_free = True  # No reward is read.
+  topk: int = 64  # Tokens of the teacher; at most the vocabulary.
+  scale_free = True  # Rewards are not read.
   reads_rewards = False
 
   def __post_init__(self):

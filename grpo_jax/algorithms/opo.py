@@ -3,9 +3,10 @@
     b_g = Σ_{j ∈ g} |y_j| R_j / Σ_{j ∈ g} |y_j|,   A_i = R_i − b_g
     L   = −(1/S) Σ_i A_i Σ_t log π_θ(y_it)
 
-The optimal baseline weighs rewards by the squared norm of the score, for
-which the paper takes the length |y|: how many tokens the policy wrote.
-Exactly on-policy: no ratio, no KL, no entropy bonus; use one update per batch.
+The optimal baseline weighs rewards by the squared norm of the score, which the
+paper replaces by the length |y|, the number of tokens of the policy. The method
+is exactly on-policy: without ratio, KL and entropy bonus. Use one update per
+batch.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OPOConfig(CommonConfig):
-  """No options of its own."""
+  """Options of OPO: the common ones."""
 
 
 def advantages(config: OPOConfig, batch: TrainBatch) -> jax.Array:  # [B]

@@ -1,9 +1,9 @@
-"""Options that algorithms have in common, and what they need.
+"""The common options of algorithms, and the inputs that they need.
 
 An algorithm's config derives from `CommonConfig`, or from `ClipConfig` if it
 clips a ratio. Each common option is a field that is applied in one place, most
-of them in `objective.py`. `check` refuses an option that means nothing to an
-algorithm.
+of them in `objective.py`. `check` refuses an option that an algorithm cannot
+use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from grpo_jax.types import (
 )
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-# Optional inputs of a loss, and who provides them.
+# Optional inputs of a loss, and their providers.
 NEEDS = {
   **providers(TrainBatch),
   **providers(PolicyOutputs),
@@ -41,8 +41,8 @@ class CommonConfig:
     kl_kind: Estimator: "k1", "k2", "k3", "abs", "k1_plus" and "k3_plus"
       (value of one, gradient of k2), "k3_unbiased" (weighted by the ratio) or
       "full" (over the whole vocabulary).
-    jsd_beta: What "full" and the algorithm opd_full measure: 1 is KL(policy ‖
-      reference), 0 the other way round, between them the generalised
+    jsd_beta: Divergence of "full" and of the algorithm opd_full: 1 is KL(policy
+      ‖ reference), 0 is KL(reference ‖ policy), between them the generalised
       Jensen-Shannon divergence (GKD, arXiv:2306.13649).
     kl_in_reward: Subtract kl_coef · k1 from the reward of each token instead
       of adding the KL to the loss; refused unless `reads_rewards`.
@@ -51,72 +51,71 @@ class CommonConfig:
     kl_horizon: Completions over which kl_coef adapts to kl_target.
     opd_coef: λ of the advantage A − λ (log π − log π_teacher) of each sampled
       token, per nat; the teacher is the reference of the phase.
-    opd_anchor: Whose log π opd_coef compares with the teacher's: that of the
-      policy at the "start" of the update, or of the "current" policy in each
+    opd_anchor: Policy whose log π opd_coef compares with the teacher's: the
+      policy at the "start" of the update, or the "current" policy in each
       gradient step (cross-stage distillation, GLM-5, arXiv:2602.15763).
     opd_clamp: Largest |log π − log π_teacher| at a token, nats.
-    opd_early: γ of the factor 1 + γ (1 − share of the row's differences that
-      lie before the token), by which early tokens count more (TRL); 0: 1.
-    opd_domain_weights: Factor, for each prompt domain, of what the teacher
-      says, also in 'opd_full' and 'opd_topk'; empty: 1.
+    opd_early: γ of the factor 1 + γ (1 − share of the row's differences before
+      the token), with which early tokens count more (TRL); 0: factor 1.
+    opd_domain_weights: Factor of the teacher's signal for each prompt domain,
+      also in 'opd_full' and 'opd_topk'; empty: 1.
     entropy_coef: Weight of the entropy bonus, per nat, token mean.
     entropy_target: Adapt entropy_coef towards this entropy, nats per token,
       and apply it only below; 0 keeps it.
-    entropy_coef_step: By how much entropy_coef changes per step to reach
-      entropy_target.
+    entropy_coef_step: Change of entropy_coef per step to reach entropy_target.
     top_entropy_fraction: Share of the tokens, those with the highest entropy
       of the batch, whose policy loss counts; 1 is all.
     advantage_scale: Divide advantages by the deviation of the rewards of the
       "group" or of the "batch", or "none"; refused where `scale_free`.
-    advantage_eps: Added to the deviation that advantages are divided by.
-    singleton: Advantage of a completion that alone of its group was scored:
-      "zero", as it is compared with nothing, or "raw", its reward (verl).
-    count_empty: Whether completions without a trained token count where a loss
-      is a mean over completions, as in TRL.
-    token_mean_scope: Where the policy's loss is a mean over tokens, it is one
-      over all tokens of the "batch"; or the mean over groups of the mean over
-      the tokens of a "group" (DAPO, arXiv:2503.14476, Eq. 8). Trained tokens
-      are counted, in the whole batch, whatever its minibatches.
-    overlong_cache: Share of the budget over whose end the reward falls by up
-      to 1 (DAPO's soft punishment); 0 switches it off. Refused unless
+    advantage_eps: Number added to the deviation that divides advantages.
+    singleton: Advantage of the only scored completion of a group: "zero",
+      because there is no comparison, or "raw", its reward (verl).
+    count_empty: True if completions without a trained token count in a mean
+      over completions, as in TRL.
+    token_mean_scope: Scope of a policy loss that is a mean over tokens: over
+      all tokens of the "batch"; or the mean over groups of the mean over the
+      tokens of a "group" (DAPO, arXiv:2503.14476, Eq. 8). The count is that of
+      trained tokens in the whole batch, whatever its minibatches.
+    overlong_cache: Share of the budget, at its end, over which the reward falls
+      by up to 1 (DAPO's soft punishment); 0 switches it off. Refused unless
       `reads_rewards`.
     overlong_filter: Leave completions that hit the budget out of the loss
-      (DAPO, Section 3.4); they stay in all that advantages are made of. Pairs
-      of preferences are made of the others.
+      (DAPO, Section 3.4). They stay in the statistics of advantages, but pairs
+      of preferences are chosen among the others.
     dynamic_sampling: Leave groups whose rewards are all equal out of the loss
       and of its denominators (DAPO, Section 3.2). With config.rl.max_rounds
       above 1 others are drawn in their place.
-    min_reward_std: With dynamic sampling, a group whose rewards differ also
-      needs a deviation of its rewards above this, with n − 1 in the
-      denominator, to be trained; 0: any difference will do. slime has 1e-6,
-      below which rewards differ by round-off.
-    max_live_groups: With dynamic sampling, train only on the first so many
-      live groups of an over-sampled batch; 0 keeps all of them.
+    min_reward_std: With dynamic sampling, the deviation, with n − 1 in the
+      denominator, that unequal rewards of a group must exceed for it to be
+      trained; 0: any difference is enough. slime has 1e-6, below which rewards
+      differ by round-off.
+    max_live_groups: With dynamic sampling, the most live groups of an
+      over-sampled batch to train on, the first ones; 0 keeps all of them.
     importance_mode: Correct the gap between the sampler's and the trainer's
       log-probs by weights that are "truncate"d at importance_max, or "mask"ed
       to 0 outside [importance_min, importance_max]; or "none".
-    importance_level: The weights are those of a "token", or of the whole
-      "sequence".
+    importance_level: Unit of the weights: a "token", or the whole "sequence".
     importance_max, importance_min: Bounds of the weights.
     importance_normalize: Divide the weights by their mean over the batch.
-    rejection: Leave out, also of the denominators, what the sampler and the
-      trainer disagree about: "none", or the statistic and the estimator:
-      "token_k1", "seq_sum_k1", "seq_mean_k1", "seq_max_k2", … with k1 to k3.
-    rejection_low, rejection_high: Bounds: for k1 of the ratio of sampler to
-      trainer (of its product or geometric mean over a sequence); otherwise of
-      the estimate, there only the upper one.
-    off_policy_threshold: Leave the policy loss of a completion with a negative
-      advantage out when its mean log-prob fell by more than so many nats
-      since it was sampled; 0 switches it off. What it keeps is not weighed.
+    rejection: Leave tokens or sequences on which sampler and trainer disagree
+      out of the loss and its denominators: "none", or the statistic and the
+      estimator: "token_k1", "seq_sum_k1", "seq_mean_k1", "seq_max_k2", … with
+      k1 to k3.
+    rejection_low, rejection_high: Bounds: for k1, of the ratio of sampler to
+      trainer (of its product or geometric mean over a sequence); otherwise only
+      the upper bound, of the estimate.
+    off_policy_threshold: Fall of the mean log-prob since sampling, in nats,
+      above which the policy loss of a completion with a negative advantage is
+      left out; 0 switches it off. Kept completions are not weighed.
     keep_sampling_mask: Take all log-probs over the tokens that the sampler's
       filters kept, so that sampling and training have the same support.
-    keep_routing: Send each token through the experts that it took while it
-      was sampled (DeepSeek-V3.2, arXiv:2512.02556); the reference is free.
+    keep_routing: Send each token through the experts of its sampling
+      (DeepSeek-V3.2, arXiv:2512.02556), except in the reference.
     balance_coef: Weight of the load-balance loss of a model with experts,
       which is 1 for an even load (`ops/routing.py`).
-    router_bias_step: By how much the routers' biases change per step, up for
-      an expert with less than the mean load and down for one with more
-      (DeepSeek-V3, arXiv:2412.19437, Section 2.1.2); 0 keeps them.
+    router_bias_step: Change of the routers' biases per step, up for an expert
+      with less than the mean load and down for one with more (DeepSeek-V3,
+      arXiv:2412.19437, Section 2.1.2); 0 keeps them.
     positive_nll_coef: Weight of the likelihood of right answers, per nat,
       token mean.
   """
@@ -228,23 +227,23 @@ class CommonConfig:
 
   @property
   def scale_free(self) -> bool:
-    """Whether advantages stay as they are when all rewards are multiplied.
+    """True if a factor of all rewards does not change advantages.
 
-    They do where the algorithm standardises them by itself, or makes them of
-    something else than rewards.
+    That is so if the algorithm standardises advantages by itself, or does not
+    compute them from rewards.
     """
     return False
 
   @property
   def reads_rewards(self) -> bool:
-    """Whether the loss depends on the sums of completions' rewards.
+    """True if the loss depends on the sums of completions' rewards.
 
-    Where the loss does not, nothing could be added to these sums.
+    If it does not, terms cannot be added to these sums.
     """
     return True
 
   def for_pretraining(self) -> CommonConfig:
-    """The config of a phase that trains the critic alone: on all rows."""
+    """The config of a phase that trains the critic alone, on all rows."""
     return dataclasses.replace(
       self,
       dynamic_sampling=False,
@@ -306,24 +305,23 @@ class CriticOptions(CommonConfig):
       whatever the critic says (decoupled GAE, VC-PPO, arXiv:2503.01491).
     length_adaptive_alpha: α of λ_i = 1 − 1 / (α |y_i|) in the place of `lam`
       (VAPO, arXiv:2504.05118), within [0, 1]; 0 keeps `lam`.
-    length_adaptive_unit: Whose tokens |y_i| counts where a rollout was
-      compacted into several contexts: those of the whole "trace", which is the
-      rollout, so that all of its contexts have one λ; or those of each
-      "context".
-    boundary: What the end of a context means there: "outcome", "chain",
-      "bootstrap", "compaction_rl" or "compaction_rl_bootstrap"
+    length_adaptive_unit: Unit whose tokens |y_i| counts if a rollout was
+      compacted into several contexts: the whole "trace", which is the rollout,
+      so that all of its contexts have one λ; or each "context".
+    boundary: Meaning of the end of a context in such a rollout: "outcome",
+      "chain", "bootstrap", "compaction_rl" or "compaction_rl_bootstrap"
       (`returns.subtrace_advantages`).
-    reward: What a context is paid at its last trained token there: "terminal",
-      the rollout's R wherever `boundary` says so; or "split", R / K each, K
-      the contexts of the rollout (slime).
-    bootstrap_cut: Take the critic's value of the state after the last token of
-      a completion that the budget of tokens cut off for what would follow,
-      γ V, in advantages and targets alike; False: 0, as after an end. An
-      episode that its environment ends has ended, also by a limit of turns.
+    reward: Reward of a context at its last trained token in such a rollout:
+      "terminal", the rollout's R where `boundary` pays it; or "split", R / K
+      each, K the contexts of the rollout (slime).
+    bootstrap_cut: True to use the critic's value after the last token of a
+      completion that the budget cut off, γ V, in advantages and targets alike;
+      False: 0, as after an end. An episode that its environment ends, also by
+      a limit of turns, has ended.
     whiten: Standardise advantages over all tokens of the batch that the policy
       wrote in scored rows.
-    value_clip: The critic's error is not made smaller by moving a value further
-      than this from where it was; 0 for no clip.
+    value_clip: Distance from the old value beyond which a move of the value
+      does not lower the critic's error; 0 for no clip.
   """
 
   gamma: float = 1.0
@@ -361,10 +359,11 @@ class CriticOptions(CommonConfig):
     return self.whiten
 
   def for_pretraining(self) -> CriticOptions:
-    """And on the returns themselves, and without a clip.
+    """The config of a phase that trains the critic alone, on plain returns.
 
-    Where contexts end with the value of the next one, the return goes on. It
-    does not beyond a budget: there `bootstrap_cut` stays as it is.
+    Values are not clipped. If contexts end with the value of the next one, the
+    return continues there. It does not continue beyond the budget:
+    `bootstrap_cut` stays unchanged.
 
     Source: VC-PPO, arXiv:2503.01491, Section 3.2.
     """
@@ -414,7 +413,7 @@ _OF_POLICY = (
 
 
 def check(algorithm: Algorithm, config: CommonConfig) -> None:
-  """Raises ValueError if an option means nothing to this algorithm."""
+  """Raises ValueError if this algorithm cannot use an option."""
   if algorithm.policy_loss is None:
     for name in _OF_POLICY:
       if getattr(config, name) != getattr(CommonConfig, name):
@@ -476,7 +475,7 @@ def needs(algorithm: Algorithm, config: CommonConfig) -> frozenset[str]:
   """Names of the optional inputs that this algorithm with this config reads.
 
   Raises:
-    ValueError: The algorithm names one that nothing provides.
+    ValueError: The algorithm names an input without a provider.
   """
   corrected = config.importance_mode != "none" or config.rejection != "none"
   reads = {
@@ -511,9 +510,9 @@ def needs(algorithm: Algorithm, config: CommonConfig) -> frozenset[str]:
 
 
 def in_force(config: CommonConfig) -> str:
-  """Says in one line what the common options do to an algorithm's equations.
+  """Describes the effect of the common options on equations, in one line.
 
-  Its scale, KL and clip always, and other options where they are on.
+  Scale, KL and clip are always in it, and other options if they are on.
   """
   scale = f" / deviation of the {config.advantage_scale}"
   if config.advantage_scale == "none":
@@ -539,14 +538,14 @@ def naming_what_is_missing(function: _Function) -> _Function:
   """Decorates a function of an algorithm, its config and a batch.
 
   If code of the algorithm fails, and reads inputs that `needs` does not name
-  and that are None therefore, the ValueError names them.
+  and that are therefore None, the ValueError names them.
   """
 
   @functools.wraps(function)
   def call(algorithm: Algorithm, config: CommonConfig, *arguments: Any) -> Any:
     try:
       return function(algorithm, config, *arguments)
-    except Exception as error:  # Of any kind: operations on None.
+    except Exception as error:  # Any kind: operations on None.
       required = needs(algorithm, config)
       read = {
         name

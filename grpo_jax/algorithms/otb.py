@@ -9,8 +9,8 @@ has the least variance among those that depend on the position. The equations
 are those of verl's `optimal_token_baseline`, with its `handle_zero_tail` as
 `zero_tail`; token loss and clip range are its defaults, and its dual clip is
 off. Sums over j are over the rows of the group that have a trained token t.
-Deviation: where all of these have the same R, which includes a row that goes on
-alone, A is exactly 0; verl has what eps in the quotient leaves.
+Deviation: if all of these have the same R, as a row that continues alone, A is
+exactly 0; in verl eps in the quotient leaves a remainder.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OTBConfig(ClipConfig):
-  """What is done where one row is left.
+  """Options of the optimal token baseline.
 
   Attributes:
-    zero_tail: Whether the baseline is 0 where one row of a group alone goes on.
+    zero_tail: True if the baseline is 0 where one row of a group continues
+      alone.
   """
 
-  zero_tail: bool = False  # If True, A = R where one row alone goes on.
+  zero_tail: bool = False  # If True, A = R where a row continues alone.
 
 
 def advantages(config: OTBConfig, batch: TrainBatch) -> jax.Array:  # [B, T]

@@ -1,11 +1,11 @@
-"""Pass@k training: only the best completion of a group learns.
+"""Pass@k training: only the best completion of a group is trained.
 
     A_best = R_(1) − R_(2),   A_i = 0 otherwise
     L      = −(1/N) Σ_i Σ_t min(r_it A_i, clip(r_it) A_i)
 
 On-policy and with the tokens summed, the expected gradient is that of the
 expected maximum of the group, pass@G; the mean over tokens divides by a length
-that depends on what was sampled. Where the two best are equal nobody learns.
+that depends on the samples. If the two best rewards are equal, A is 0.
 `advantage_scale="group"` divides by the deviation, as verl does by default.
 
 Source: Tang et al., arXiv:2503.19595.
@@ -25,7 +25,7 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PassKConfig(ClipConfig):
-  """No options of its own."""
+  """Options of pass@k training: those of `ClipConfig`."""
 
 
 def advantages(config: PassKConfig, batch: TrainBatch) -> jax.Array:  # [B]

@@ -1,4 +1,4 @@
-"""What is measured of a surrogate: clipped tokens, and pairs ahead."""
+"""Metrics of a policy loss: clipped tokens, and margins of pairs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch, Weighted
 
 
 def of_pairs(policy: PolicyOutputs, batch: TrainBatch) -> dict[str, Weighted]:
-  """How far the better completions are ahead, against the reference."""
+  """Margins of pairs: log-ratio to the reference, better minus worse."""
   x = ratios.log_ratio(policy.logp, batch.ref_logp, batch.mask).sum(axis=-1)
   margin = jax.ops.segment_sum(
     batch.pair_role * x, batch.group_id, batch.num_groups
@@ -33,7 +33,7 @@ def of_clips(
   policy: PolicyOutputs,
   batch: TrainBatch,
 ) -> dict[str, Weighted]:
-  """Share of tokens that the surrogate gives no gradient, by direction."""
+  """Shares of clipped tokens, by direction."""
   policy, batch = jax.lax.stop_gradient((policy, batch))
   found = clipped(algorithm, config, policy, batch)
   advantages = batch.advantages
@@ -62,9 +62,9 @@ def clipped(
   policy: PolicyOutputs,
   batch: TrainBatch,
 ) -> jax.Array:  # [B, T] bool
-  """Which trained tokens the surrogate gives no gradient.
+  """True on trained tokens without a gradient of the surrogate.
 
-  Measured, not re-derived: a trained token with a non-zero advantage whose
+  This is measured, not derived: a trained token with a non-zero advantage whose
   derivative of the policy loss is exactly 0 was clipped, whatever the
   algorithm's ratio and bounds are.
 
@@ -72,8 +72,8 @@ def clipped(
     algorithm: The objective; has a `policy_loss` and ratios.
     config: Config of the objective.
     policy: Outputs of the policy for the rows; see `sanitize`.
-    batch: Prepared rows. What is said of tokens that are not trained means
-      nothing.
+    batch: Prepared rows. Results at tokens that are not trained are
+      meaningless.
   """
   fixed = jax.lax.stop_gradient((policy, batch))
 

@@ -9,17 +9,17 @@ A is Â, whitened over all tokens; R̂ = Â(λ_critic) + V_old is the critic's
 target. Defaults are those of TRL's experimental PPO: KL in the reward, and λ =
 λ_critic = 0.95. `dual_clip` = 3 is verl's default.
 
-`bootstrap_cut` takes a value of the critic for V beyond the last token of a
-completion that was cut off; it is 0 by default, as in TRL.
+V beyond the last token of a completion that was cut off is 0 by default, as in
+TRL; with `bootstrap_cut` it is a value of the critic.
 
-Where contexts are compacted, R_i is that of the rollout, `boundary` says what
-the end of a context means, and `reward` whether each is paid R_i or its share.
-`length_adaptive_alpha` counts all tokens of a rollout, or those of a context
-(`length_adaptive_unit`).
+If contexts are compacted, R_i is that of the rollout. `boundary` sets the
+meaning of the end of a context, and `reward` pays each context R_i or its
+share. `length_adaptive_alpha` counts all tokens of a rollout, or those of a
+context (`length_adaptive_unit`).
 
 Deviation: L_V has no coefficient. TRL adds 0.1 L_V to L, for one optimizer;
 here the critic has an optimizer and gradient clipping of its own
-(`config.critic`), and no gradient of L_V enters the policy.
+(`config.critic`), and the gradient of L_V does not enter the policy.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     L = L_PPO + α · L_DPO
 
 If the rewards of a group differ, its first best and its first worst completion
-are a pair (`dpo.py`). All completions are trained by PPO, with its critic. So
-the critic says which tokens were better than expected, and the pair which of
-two completions was better. One forward pass serves both.
+are a pair (`dpo.py`). PPO with its critic trains all completions. So the critic
+compares tokens with expectations, and the pair compares two completions. One
+forward pass serves both.
 
 The sum is ours: no paper that we know trains it. α = 0 is PPO.
 """
@@ -23,7 +23,7 @@ from grpo_jax.types import Algorithm
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PPODPOConfig(PPOConfig, WithPairsConfig):
-  """Both."""
+  """Options of PPO and of DPO."""
 
 
 PPO_DPO = Algorithm(

@@ -1,10 +1,10 @@
-"""A process reward model: how likely is a step of reasoning right?
+"""A process reward model: the probability that a step of reasoning is right.
 
     L = −(1/N) Σ_ij [ ρ_ij log σ(r_ij) + (1 − ρ_ij) log(1 − σ(r_ij)) ]
 
-r_ij is what the model says after the last token of step j of completion i, and
-ρ_ij in [0, 1] is what a verifier of steps says; N steps in all. No policy is
-trained: this is the objective of phases of the kind "process".
+r_ij is the model's score after the last token of step j of completion i, and
+ρ_ij in [0, 1] is the score of a verifier of steps; N counts all steps. A policy
+is not trained: this is the objective of phases of the kind "process".
 
 Source: Lightman et al., "Let's Verify Step by Step", arXiv:2305.20050; with
 labels between 0 and 1 Wang et al., "Math-Shepherd", arXiv:2312.08935, Eq. 2.
@@ -25,19 +25,19 @@ from grpo_jax.types import Algorithm, TrainBatch, Weighted
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProcessRewardConfig(CommonConfig):
-  """It has no options of its own."""
+  """Options of a process reward model: the common ones."""
 
   scale_free = True  # Labels are probabilities.
 
 
 def advantages(config: ProcessRewardConfig, batch: TrainBatch) -> jax.Array:
-  """None: no policy is trained."""
+  """Zeros, because a policy is not trained."""
   del config
   return jnp.zeros_like(batch.rewards)  # [B]
 
 
 def prepare(config: ProcessRewardConfig, batch: TrainBatch) -> TrainBatch:
-  """Trained are the tokens with which steps end."""
+  """Restricts training to the tokens that end steps."""
   del config
   return dataclasses.replace(batch, mask=batch.mask & batch.step_mask)
 
@@ -54,7 +54,7 @@ def critic_loss(
 def critic_metrics(
   config: ProcessRewardConfig, values: jax.Array, batch: TrainBatch
 ) -> dict[str, Weighted]:
-  """Share of steps on the right side of ½, and how far off it is."""
+  """The share of steps on the right side of ½, and the calibration error."""
   del config
   label = jnp.clip(batch.step_rewards, 0.0, 1.0)
   agrees = (values > 0) == (label >= 0.5)

@@ -2,10 +2,10 @@
 
     L = −(1/S) Σ_i (R_i − b) Σ_t log π_θ(y_it)
 
-b is an exponential moving average of the mean of R in past steps, and R is what
-the advantages are made of: where a length punishment or a KL is part of the
-reward, b has it, too. b is 0 in the first step, and with `baseline_decay` 0.
-With several updates per rollout no ratio corrects the staleness; use one.
+b is an exponential moving average of the mean of R in past steps. R is the
+reward of the advantages: if a length punishment or a KL is part of the reward,
+it is part of b, too. b is 0 in the first step, and with `baseline_decay` 0. A
+ratio does not correct staleness, so use one update per rollout.
 
 Source: Williams, "Simple statistical gradient-following algorithms for
 connectionist reinforcement learning", Machine Learning 8, 1992.
@@ -25,7 +25,7 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class REINFORCEConfig(CommonConfig):
-  """The running baseline.
+  """Options of REINFORCE: the running baseline.
 
   Attributes:
     baseline_decay: Decay of the average of the mean reward, per step, in
@@ -69,7 +69,7 @@ def update_state(config: REINFORCEConfig, state, metrics, batch: TrainBatch):
   compared = batch.valid
   if batch.is_last is not None:  # One row of each rollout, as in advantages.
     compared &= batch.is_last
-  # Where no row was scored, the baseline stays: what it expects has come.
+  # If no row was scored, the baseline does not change.
   expected = state["reward_sum"] / jnp.maximum(state["weight"], 1e-6)
   reward = masked.mean(batch.rewards, compared)
   reward = jnp.where(compared.any(), reward, expected)

@@ -4,10 +4,10 @@
     A_it = (Σ_{s ≥ t} γ^{s−t} r_is − mean) / std,   over all tokens
     L    = −(1/N) Σ_i Σ_t min(r_it A_it, clip(r_it) A_it)
 
-Mean and deviation are over the trained tokens of the batch, as in verl, so
-that long completions weigh more; with `normalize_over` = "sequences" every
-completion weighs as much. Tokens that are not trained are skipped: verl's
-return stops at them.
+Mean and deviation are over the trained tokens of the batch, as in verl, so long
+completions weigh more; with `normalize_over` = "sequences" all completions have
+equal weights. Tokens that are not trained are skipped; verl's return stops at
+them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class REINFORCEPPConfig(ClipConfig):
-  """A discount, and the KL in the reward.
+  """Options of REINFORCE++: a discount, and the KL in the reward.
 
   Attributes:
     gamma: Discount per trained token, in [0, 1].
-    normalize_over: What weighs as much as any other in the mean and the
-      deviation of the advantages: "tokens", or "sequences".
+    normalize_over: Units of equal weight in the mean and the deviation of the
+      advantages: "tokens", or "sequences".
   """
 
   gamma: float = 1.0
@@ -46,7 +46,7 @@ class REINFORCEPPConfig(ClipConfig):
 
 
 def check_normalize_over(config: Any) -> None:
-  """Raises ValueError unless advantages are normalised over what there is."""
+  """Raises ValueError if `normalize_over` is unknown."""
   if config.normalize_over not in ("tokens", "sequences"):
     config.complain(
       "normalize_over", "is unknown; choose one of tokens, sequences"

@@ -21,10 +21,10 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class REINFORCEPPBaselineConfig(ClipConfig):
-  """What advantages are standardised over.
+  """Options of REINFORCE++ with baseline: the standardisation.
 
   Attributes:
-    normalize_over: What the mean and the deviation are over: "tokens" or
+    normalize_over: Units of the mean and the deviation: "tokens" or
       "sequences", as in `reinforce_pp`.
   """
 

@@ -3,8 +3,8 @@
     A_i = R_i − R(greedy completion of the prompt)
     L   = −(1/S) Σ_i A_i Σ_t log π_θ(y_it)
 
-The greedy completions are one more rollout of one row per prompt. One whose
-verifier failed gives the baseline 0.
+The greedy completions are one more rollout of one row per prompt. If the
+verifier of a greedy completion failed, the baseline is 0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReMaxConfig(CommonConfig):
-  """No options of its own."""
+  """Options of ReMax: the common ones."""
 
 
 def advantages(config: ReMaxConfig, batch: TrainBatch) -> jax.Array:  # [B]

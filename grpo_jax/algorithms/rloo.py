@@ -3,12 +3,12 @@
     A_i = R_i − (1/(G − 1)) Σ_{j ≠ i} R_j
     L   = −(1/S) Σ_i min(w_i A_i, clip(w_i) A_i),   w_i = Π_t r_it
 
-The whole completion is one action, so its ratio is the product over tokens;
-the KL to the reference is part of the reward. On-policy the gradient is
+The whole completion is one action, so its ratio is the product over tokens; the
+KL to the reference is part of the reward. On-policy the gradient is
 A_i ∇ log π(y_i), unbiased. Coefficient and clip range are those of TRL 1.16;
-the paper makes one update per batch and needs no ratio. verl clips the token
-ratio instead. Deviations: log w is clamped at ±20 nats; a completion that is
-alone in its group gets 0.
+the paper makes one update per batch and does not need a ratio. verl clips the
+token ratio instead. Deviations: log w is clamped at ±20 nats; a completion that
+is alone in its group has A = 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""RREDCoT: the credit of a segment is the change of what is expected.
+"""RREDCoT: the credit of a segment is the change of the expected utility.
 
     V̂(s)  = Σ_{y ∈ Y} π(y, end | s, opener) u(y)
     r_k   = V̂(s_k) − V̂(s_{k−1}),  k < K        r_K = R − V̂(s_{K−1})
@@ -7,21 +7,21 @@
           = w A_i^GRPO + (1 − w) z(r_{k(t)})              "mix"
     L     = GRPO's, by default without its KL
 
-s_k is the prompt and the first k segments of a completion. After each of them
-an answer is forced by writing its opener (`</think><answer>`), and the policy
-says how likely each known answer y then is. Y has the distinct answers of the
-group and a right one, u(y) is what the verifier says of y. Nothing is sampled
-for it. z standardises over all segments of the group. Telescoping gives
-Σ_k r_k = R − V̂(s_0). What is left out of Y makes V̂ too small, never too large.
+s_k is the prompt and the first k segments of a completion. After each segment
+the opener of an answer (`</think><answer>`) is appended, and the policy gives
+the probability of each known answer y. Y has the distinct answers of the group
+and a right answer; u(y) is the verifier's score of y. Tokens are not sampled
+for this. z standardises over all segments of the group. Telescoping gives
+Σ_k r_k = R − V̂(s_0). Answers missing in Y make V̂ too small, never too large.
 
 `step/prefix_value.py` cuts the segments and computes V̂.
 
 Source: RREDCoT, arXiv:2606.06475, in the lineage of Arjona-Medina et al.,
 "RUDDER", arXiv:1806.07857.
 
-Deviations: no code is public, and the paper does not say which sequences its
-importance-sampling estimate is over; Y, the opener, the rule of the segments
-and what is added to the deviation are ours. Longer segments count more, since
+Deviations: the code is not public, and the paper does not state the sequences
+of its importance-sampling estimate. Y, the opener, the rule of the segments and
+the number added to the deviation are ours. Longer segments count more, since
 the loss is a mean over tokens.
 """
 
@@ -41,21 +41,21 @@ MODES = ("mix", "rudder", "return")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RREDCoTConfig(ClipConfig):
-  """GRPO's options, and how completions are cut and utilities estimated.
+  """GRPO's options, and those of segments and utilities.
 
   Attributes:
-    mode: What a token is credited with: "mix", "rudder" or "return".
+    mode: Credit of a token: "mix", "rudder" or "return".
     mix_weight: w of GRPO's advantage in "mix", in [0, 1].
-    opener: What is written to force an answer, a text of the tokenizer. No
-      segment ends behind its first token in a completion.
-    closer: What ends an answer; its end token is part of what is asked for.
-    delimiters: A token ends a segment whose text ends so; one of letters only
-      if it is all of the token, but for spaces.
-    entropy_quantile: A token of which the entropy is above this quantile of its
-      completion begins a segment; 1 for delimiters alone.
+    opener: Text that is appended before an answer, of the tokenizer. Segments
+      do not end behind its first token in a completion.
+    closer: Text that ends an answer; its tokens are part of the probability.
+    delimiters: Texts that end a segment if a token's text ends with one of
+      them; a delimiter of letters must be the whole token, except for spaces.
+    entropy_quantile: Quantile of a completion's entropies above which a token
+      begins a segment; 1 for delimiters alone.
     min_gap: Fewest tokens of a segment that ends before such a token.
     max_segments: K, the most segments of a completion; the last one has all
-      that is left.
+      remaining tokens.
   """
 
   mode: str = "mix"
@@ -66,7 +66,7 @@ class RREDCoTConfig(ClipConfig):
   entropy_quantile: float = 0.9
   min_gap: int = 4
   max_segments: int = 16
-  # Ours: standardised, credits of 1e-3 would be as loud as those of 1.
+  # Ours: without it, standardised credits of 1e-3 would weigh as much as 1.
   advantage_eps: float = 0.01
 
   def __post_init__(self):

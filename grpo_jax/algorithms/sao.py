@@ -4,18 +4,19 @@
     L    = −(1/N) Σ_i Σ_t sg[r_it · 1(1 − ε_low < r_it < 1 + ε_high)]
                           A_it log π_θ(y_it)
 
-The ratio is to the policy that sampled, as the sampler recorded it, so there is
-no pass for π_old; tokens outside the band are left out on both sides, whatever
-the sign of A. A is generalised advantages over the tokens that the policy
-wrote, with λ_i = 1 − 1 / (α |y_i|); the critic's targets have λ = 1. The bounds
-are those for mathematics; for code the paper uses (0.8, 3).
+The ratio is relative to the policy that sampled, as the sampler recorded it, so
+a pass for π_old is not needed. Tokens outside the band are left out on both
+sides, whatever the sign of A. A are generalised advantages over the tokens of
+the policy, with λ_i = 1 − 1 / (α |y_i|); the critic's targets have λ = 1. The
+bounds are those for mathematics; for code the paper uses (0.8, 3).
 
-The paper trains the critic with its attention frozen, two updates for each of
-the policy and five times its learning rate, after pre-training it:
-`config.critic.freeze=("attention",)`, `num_updates=2`, phase "value", which
-`configs/recipes/sao.py` sets, and `configs/ppo_add.py:sao` in small. γ and the
-KL are not stated; 1 and none are our choice. Where contexts are compacted,
-`boundary` = "compaction_rl" has CompactionRL's discount with this band.
+The paper pre-trains the critic. Then it trains the critic with its attention
+frozen, with two updates for each update of the policy and five times the
+policy's learning rate: `config.critic.freeze=("attention",)`, `num_updates=2`,
+phase "value". `configs/recipes/sao.py` sets these, and `configs/ppo_add.py:sao`
+does in small. γ and the KL are not stated; 1 and none are our choice. If
+contexts are compacted, `boundary` = "compaction_rl" has CompactionRL's discount
+with this band.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class SAOConfig(CriticOptions):
   """The band of ratios, and the critic's options.
 
   Attributes:
-    clip_low, clip_high: Tokens whose ratio to the sampler is not in (1 − low, 1
-      + high) are left out.
+    clip_low, clip_high: Widths of the band (1 − low, 1 + high) of ratios to the
+      sampler; tokens outside are left out.
     log_ratio_clamp: Largest |log ratio|, nats, so that exp cannot overflow.
   """
 

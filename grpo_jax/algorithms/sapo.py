@@ -21,12 +21,11 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SAPOConfig(CommonConfig):
-  """Temperatures of the gate.
+  """Options of SAPO: temperatures of the gate.
 
   Attributes:
-    tau_positive, tau_negative: How soon the gate closes as the ratio leaves 1,
-      for tokens with a positive advantage and for the others: τ of the
-      equation.
+    tau_positive, tau_negative: τ of the equation, the sharpness of the gate
+      around ratio 1, for tokens with a positive advantage and for the others.
     log_ratio_clamp: Largest |log ratio|, nats, so that exp cannot overflow.
   """
 

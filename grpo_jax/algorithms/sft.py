@@ -1,9 +1,9 @@
-"""Supervised fine-tuning: mean negative log-likelihood of given completions.
+"""Supervised fine-tuning: mean negative log-likelihood of completions.
 
     L = −(1/N) Σ_i Σ_t log π_θ(y_it)
 
-Not a second trainer: the same update, fed by batches whose completions come
-from data instead of the sampler.
+There is no second trainer: the update is the same, but completions come from
+data instead of the sampler.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SFTConfig(CommonConfig):
-  """No fields of its own."""
+  """Options of fine-tuning: the common ones."""
 
-  scale_free = True  # No reward is read.
+  scale_free = True  # Rewards are not read.
   reads_rewards = False
 
 

@@ -1,15 +1,15 @@
-"""SPO: one completion per prompt, against what is known of it (2509.13232).
+"""SPO: one completion per prompt, against a tracked baseline (2509.13232).
 
     A_i = (R_i − φ_i − mean) / (std + 1e-8),   over the completions of the batch
     L   = −(1/N) Σ_i Σ_t min(r_it A_i, clip(r_it) A_i)
 
-φ is how likely a completion of the prompt is right, from what became of it in
-earlier steps; a schedule that tracks prompts has it (`step/prompts.py`),
-and "spo" forgets as the paper does. φ counts right answers, so rewards are
-meant to be 1 for these and 0 for others.
+φ estimates the probability that a completion of the prompt is right, from its
+completions in earlier steps. A schedule that tracks prompts computes φ
+(`step/prompts.py`); the schedule "spo" forgets as in the paper. φ counts right
+answers, so rewards should be 1 for these and 0 for others.
 
-Clip range, dual clip and the mean over tokens are those of verl's recipe `spo`,
-and so is the sample deviation. Deviations: where all R − φ are equal, A is 0.
+Clip range, dual clip, the mean over tokens and the sample deviation are those
+of verl's recipe `spo`. Deviation: if all R − φ are equal, A is 0.
 """
 
 from __future__ import annotations

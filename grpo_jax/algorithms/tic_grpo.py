@@ -3,8 +3,8 @@
     w_i = Π_t r_it
     L   = −(1/S) Σ_i min(w_i A_i, min(w_i, 1 + ε_high) A_i)
 
-The trajectory's ratio makes the estimator one of the current policy's
-gradient, also off-policy; the token ratios of GRPO do not. Advantages are
+With the trajectory's ratio the estimator is one of the current policy's
+gradient, also off-policy; with GRPO's token ratios it is not. Advantages are
 GRPO's, of R_i / |y_i| with `length_corrected` (later versions of the paper).
 
 Deviations: log w is clamped at ±20 nats. The printed aggregation and clip could
@@ -28,13 +28,14 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TICGRPOConfig(CommonConfig):
-  """The upper bound alone.
+  """Options of TIC-GRPO: the upper bound, and the length correction.
 
   Attributes:
-    clip_high: The trajectory's ratio is clipped to at most 1 + high.
+    clip_high: Width of the range above 1: the trajectory's ratio is clipped to
+      at most 1 + high.
     log_ratio_clamp: Largest |log w| of a whole trajectory, nats.
-    length_corrected: Whether advantages are of R_i / |y_i|, where |y_i| counts
-      the tokens that the policy wrote.
+    length_corrected: True if advantages are those of R_i / |y_i|, where |y_i|
+      counts the tokens of the policy.
   """
 
   clip_high: float = 0.28

@@ -1,8 +1,8 @@
 """2-GRPO: GRPO with two completions per prompt (arXiv:2510.00977).
 
-With G = 2 and unequal rewards the advantages are ±1/√2 (ddof = 1), whatever
-the gap: the pair is a preference, and on-policy the gradient points where
-DPO's does. Otherwise `grpo.py`, without its KL.
+With G = 2 and unequal rewards the advantages are ±1/√2 (ddof = 1), whatever the
+gap: the pair is a preference, and on-policy the gradient has the direction of
+DPO's. Otherwise this is `grpo.py`, without its KL.
 """
 
 from __future__ import annotations

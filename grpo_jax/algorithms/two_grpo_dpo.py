@@ -4,10 +4,10 @@
 
 One forward pass serves both, and DPO's settings are those of `dpo.py`.
 On-policy with π_θ = π_ref, the gradient of 2-GRPO, whose loss is a mean over
-the tokens of a completion, points where that of DPO does with
-`length_normalized` (arXiv:2510.00977); away from the reference DPO weighs a
-pair by how wrong it still is, and GRPO clips it by how far it has moved. The
-sum is ours: neither paper trains it.
+the tokens of a completion, has the direction of DPO's with `length_normalized`
+(arXiv:2510.00977). Away from the reference DPO weighs a pair by its remaining
+error, and GRPO clips the pair by its distance from the old policy. The sum is
+ours: neither paper trains it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from grpo_jax.types import Algorithm
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TwoGRPODPOConfig(TwoGRPOConfig, WithPairsConfig):
-  """Both."""
+  """Options of 2-GRPO and of DPO."""
 
 
 TWO_GRPO_DPO = Algorithm(

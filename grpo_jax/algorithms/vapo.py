@@ -1,4 +1,4 @@
-"""VAPO: PPO whose critic can follow long reasoning (arXiv:2504.05118).
+"""VAPO: PPO with a critic for long reasoning (arXiv:2504.05118).
 
     λ_i = 1 − 1 / (α |y_i|) for the policy, λ_critic = 1 for the critic
     L   = PPO's with clip (0.2, 0.28)

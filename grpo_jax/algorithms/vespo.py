@@ -5,7 +5,7 @@
 
 with (k, λ) = (2, 3) for A_i ≥ 0 and (3, 2) otherwise. Deviations: each log r is
 clamped at ±20 nats, and W to [1e-8, e^20], as in TRL 1.16. Importance weights
-(`importance_mode`) multiply the loss, as in any other algorithm, and are no
+(`importance_mode`) multiply the loss, as in any other algorithm, and are not
 part of W; TRL has them in W.
 
 Source: arXiv:2602.10693; the constants are those of TRL 1.16.
@@ -25,11 +25,11 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VESPOConfig(CommonConfig):
-  """Shape of the weight φ.
+  """Options of VESPO: the shape of the weight φ.
 
   Attributes:
-    k_positive, lambda_positive: k and λ of φ where the advantage is ≥ 0.
-    k_negative, lambda_negative: k and λ of φ where it is negative.
+    k_positive, lambda_positive: k and λ of φ for advantages ≥ 0.
+    k_negative, lambda_negative: k and λ of φ for negative advantages.
     log_ratio_clamp: Largest log W, nats.
   """
 

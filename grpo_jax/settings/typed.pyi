@@ -1084,8 +1084,8 @@ class Algorithm(Group):
   one, gradient of k2), "k3_unbiased" (weighted by the ratio) or "full" (over
   the whole vocabulary)."""
   jsd_beta: float
-  """What "full" and the algorithm opd_full measure: 1 is KL(policy ‖
-  reference), 0 the other way round, between them the generalised
+  """Divergence of "full" and of the algorithm opd_full: 1 is KL(policy ‖
+  reference), 0 is KL(reference ‖ policy), between them the generalised
   Jensen-Shannon divergence (GKD, arXiv:2306.13649)."""
   kl_in_reward: bool
   """Subtract kl_coef · k1 from the reward of each token instead of adding the
@@ -1100,24 +1100,24 @@ class Algorithm(Group):
   """λ of the advantage A − λ (log π − log π_teacher) of each sampled token,
   per nat; the teacher is the reference of the phase."""
   opd_anchor: str
-  """Whose log π opd_coef compares with the teacher's: that of the policy at
-  the "start" of the update, or of the "current" policy in each gradient step
+  """Policy whose log π opd_coef compares with the teacher's: the policy at
+  the "start" of the update, or the "current" policy in each gradient step
   (cross-stage distillation, GLM-5, arXiv:2602.15763)."""
   opd_clamp: float
   """Largest |log π − log π_teacher| at a token, nats."""
   opd_early: float
-  """γ of the factor 1 + γ (1 − share of the row's differences that lie before
-  the token), by which early tokens count more (TRL); 0: 1."""
+  """γ of the factor 1 + γ (1 − share of the row's differences before the
+  token), with which early tokens count more (TRL); 0: factor 1."""
   opd_domain_weights: tuple[float, ...]
-  """Factor, for each prompt domain, of what the teacher says, also in
-  'opd_full' and 'opd_topk'; empty: 1."""
+  """Factor of the teacher's signal for each prompt domain, also in 'opd_full'
+  and 'opd_topk'; empty: 1."""
   entropy_coef: float
   """Weight of the entropy bonus, per nat, token mean."""
   entropy_target: float
   """Adapt entropy_coef towards this entropy, nats per token, and apply it
   only below; 0 keeps it."""
   entropy_coef_step: float
-  """By how much entropy_coef changes per step to reach entropy_target."""
+  """Change of entropy_coef per step to reach entropy_target."""
   top_entropy_fraction: float
   """Share of the tokens, those with the highest entropy of the batch, whose
   policy loss counts; 1 is all."""
@@ -1125,43 +1125,44 @@ class Algorithm(Group):
   """Divide advantages by the deviation of the rewards of the "group" or of
   the "batch", or "none"; refused where `scale_free`."""
   advantage_eps: float
-  """Added to the deviation that advantages are divided by."""
+  """Number added to the deviation that divides advantages."""
   singleton: str
-  """Advantage of a completion that alone of its group was scored: "zero", as
-  it is compared with nothing, or "raw", its reward (verl)."""
+  """Advantage of the only scored completion of a group: "zero", because there
+  is no comparison, or "raw", its reward (verl)."""
   count_empty: bool
-  """Whether completions without a trained token count where a loss is a mean
-  over completions, as in TRL."""
+  """True if completions without a trained token count in a mean over
+  completions, as in TRL."""
   token_mean_scope: str
-  """Where the policy's loss is a mean over tokens, it is one over all tokens
-  of the "batch"; or the mean over groups of the mean over the tokens of a
-  "group" (DAPO, arXiv:2503.14476, Eq. 8). Trained tokens are counted, in the
+  """Scope of a policy loss that is a mean over tokens: over all tokens of the
+  "batch"; or the mean over groups of the mean over the tokens of a "group"
+  (DAPO, arXiv:2503.14476, Eq. 8). The count is that of trained tokens in the
   whole batch, whatever its minibatches."""
   overlong_cache: float
-  """Share of the budget over whose end the reward falls by up to 1 (DAPO's
-  soft punishment); 0 switches it off. Refused unless `reads_rewards`."""
+  """Share of the budget, at its end, over which the reward falls by up to 1
+  (DAPO's soft punishment); 0 switches it off. Refused unless
+  `reads_rewards`."""
   overlong_filter: bool
   """Leave completions that hit the budget out of the loss (DAPO, Section
-  3.4); they stay in all that advantages are made of. Pairs of preferences are
-  made of the others."""
+  3.4). They stay in the statistics of advantages, but pairs of preferences
+  are chosen among the others."""
   dynamic_sampling: bool
   """Leave groups whose rewards are all equal out of the loss and of its
   denominators (DAPO, Section 3.2). With config.rl.max_rounds above 1 others
   are drawn in their place."""
   min_reward_std: float
-  """With dynamic sampling, a group whose rewards differ also needs a
-  deviation of its rewards above this, with n − 1 in the denominator, to be
-  trained; 0: any difference will do. slime has 1e-6, below which rewards
-  differ by round-off."""
+  """With dynamic sampling, the deviation, with n − 1 in the denominator, that
+  unequal rewards of a group must exceed for it to be trained; 0: any
+  difference is enough. slime has 1e-6, below which rewards differ by
+  round-off."""
   max_live_groups: int
-  """With dynamic sampling, train only on the first so many live groups of an
-  over-sampled batch; 0 keeps all of them."""
+  """With dynamic sampling, the most live groups of an over-sampled batch to
+  train on, the first ones; 0 keeps all of them."""
   importance_mode: str
   """Correct the gap between the sampler's and the trainer's log-probs by
   weights that are "truncate"d at importance_max, or "mask"ed to 0 outside
   [importance_min, importance_max]; or "none"."""
   importance_level: str
-  """The weights are those of a "token", or of the whole "sequence"."""
+  """Unit of the weights: a "token", or the whole "sequence"."""
   importance_max: float
   """Bounds of the weights."""
   importance_min: float
@@ -1169,34 +1170,34 @@ class Algorithm(Group):
   importance_normalize: bool
   """Divide the weights by their mean over the batch."""
   rejection: str
-  """Leave out, also of the denominators, what the sampler and the trainer
-  disagree about: "none", or the statistic and the estimator: "token_k1",
-  "seq_sum_k1", "seq_mean_k1", "seq_max_k2", … with k1 to k3."""
+  """Leave tokens or sequences on which sampler and trainer disagree out of
+  the loss and its denominators: "none", or the statistic and the estimator:
+  "token_k1", "seq_sum_k1", "seq_mean_k1", "seq_max_k2", … with k1 to k3."""
   rejection_low: float
-  """Bounds: for k1 of the ratio of sampler to trainer (of its product or
-  geometric mean over a sequence); otherwise of the estimate, there only the
-  upper one."""
+  """Bounds: for k1, of the ratio of sampler to trainer (of its product or
+  geometric mean over a sequence); otherwise only the upper bound, of the
+  estimate."""
   rejection_high: float
-  """Bounds: for k1 of the ratio of sampler to trainer (of its product or
-  geometric mean over a sequence); otherwise of the estimate, there only the
-  upper one."""
+  """Bounds: for k1, of the ratio of sampler to trainer (of its product or
+  geometric mean over a sequence); otherwise only the upper bound, of the
+  estimate."""
   off_policy_threshold: float
-  """Leave the policy loss of a completion with a negative advantage out when
-  its mean log-prob fell by more than so many nats since it was sampled; 0
-  switches it off. What it keeps is not weighed."""
+  """Fall of the mean log-prob since sampling, in nats, above which the policy
+  loss of a completion with a negative advantage is left out; 0 switches it
+  off. Kept completions are not weighed."""
   keep_sampling_mask: bool
   """Take all log-probs over the tokens that the sampler's filters kept, so
   that sampling and training have the same support."""
   keep_routing: bool
-  """Send each token through the experts that it took while it was sampled
-  (DeepSeek-V3.2, arXiv:2512.02556); the reference is free."""
+  """Send each token through the experts of its sampling (DeepSeek-V3.2,
+  arXiv:2512.02556), except in the reference."""
   balance_coef: float
   """Weight of the load-balance loss of a model with experts, which is 1 for
   an even load (`ops/routing.py`)."""
   router_bias_step: float
-  """By how much the routers' biases change per step, up for an expert with
-  less than the mean load and down for one with more (DeepSeek-V3,
-  arXiv:2412.19437, Section 2.1.2); 0 keeps them."""
+  """Change of the routers' biases per step, up for an expert with less than
+  the mean load and down for one with more (DeepSeek-V3, arXiv:2412.19437,
+  Section 2.1.2); 0 keeps them."""
   positive_nll_coef: float
   """Weight of the likelihood of right answers, per nat, token mean."""
   clip_low: float
@@ -1212,82 +1213,84 @@ class Algorithm(Group):
   log_ratio_clamp: float
   """Largest |log ratio|, nats, so that exp cannot overflow."""
   ratio_min: float
-  """The ratio of a token is clipped to [min, max] before it is its weight: ρ
-  of the equation; 0 for no lower bound."""
+  """Bounds to which the ratio of a token is clipped before it becomes the
+  weight: ρ of the equation. 0 for no lower bound."""
   ratio_max: float
-  """The ratio of a token is clipped to [min, max] before it is its weight: ρ
-  of the equation; 0 for no lower bound."""
+  """Bounds to which the ratio of a token is clipped before it becomes the
+  weight: ρ of the equation. 0 for no lower bound."""
   tau_positive: float
-  """How soon the gate closes as the ratio leaves 1, for tokens with a
-  positive advantage and for the others: τ of the equation."""
+  """τ of the equation, the sharpness of the gate around ratio 1, for tokens
+  with a positive advantage and for the others."""
   tau_negative: float
-  """How soon the gate closes as the ratio leaves 1, for tokens with a
-  positive advantage and for the others: τ of the equation."""
+  """τ of the equation, the sharpness of the gate around ratio 1, for tokens
+  with a positive advantage and for the others."""
   k_positive: float
-  """k and λ of φ where the advantage is ≥ 0."""
+  """k and λ of φ for advantages ≥ 0."""
   lambda_positive: float
-  """k and λ of φ where the advantage is ≥ 0."""
+  """k and λ of φ for advantages ≥ 0."""
   k_negative: float
-  """k and λ of φ where it is negative."""
+  """k and λ of φ for negative advantages."""
   lambda_negative: float
-  """k and λ of φ where it is negative."""
+  """k and λ of φ for negative advantages."""
   length_corrected: bool
-  """Whether advantages are of R_i / |y_i|, where |y_i| counts the tokens that
-  the policy wrote."""
+  """True if advantages are those of R_i / |y_i|, where |y_i| counts the
+  tokens of the policy."""
   rho: float
-  """ρ of the equation: how far a length one deviation from the mean moves
-  h."""
+  """ρ of the equation: change of h for a length one deviation from the
+  mean."""
   learn_lambda: bool
-  """Whether λ is trained; otherwise it stays 0."""
+  """True if λ is trained; otherwise it stays 0."""
   cov_low: float
-  """Tokens whose covariance lies between these may be dropped."""
+  """Bounds of the covariance of tokens that may be dropped."""
   cov_high: float
-  """Tokens whose covariance lies between these may be dropped."""
+  """Bounds of the covariance of tokens that may be dropped."""
   cov_fraction: float
-  """Share of the trained tokens that are."""
+  """Share of the trained tokens that are dropped."""
   cov_kl_coef: float
   """κ of the equation, per nat of |log r|."""
   mode: str
-  """What a token is credited with: "mix", "rudder" or "return"."""
+  """Credit of a token: "mix", "rudder" or "return"."""
   mix_weight: float
   """w of GRPO's advantage in "mix", in [0, 1]."""
   opener: str
-  """What is written to force an answer, a text of the tokenizer. No segment
-  ends behind its first token in a completion."""
+  """Text that is appended before an answer, of the tokenizer. Segments do not
+  end behind its first token in a completion."""
   closer: str
-  """What ends an answer; its end token is part of what is asked for."""
+  """Text that ends an answer; its tokens are part of the probability."""
   delimiters: tuple[str, ...]
-  """A token ends a segment whose text ends so; one of letters only if it is
-  all of the token, but for spaces."""
+  """Texts that end a segment if a token's text ends with one of them; a
+  delimiter of letters must be the whole token, except for spaces."""
   entropy_quantile: float
-  """A token of which the entropy is above this quantile of its completion
-  begins a segment; 1 for delimiters alone."""
+  """Quantile of a completion's entropies above which a token begins a
+  segment; 1 for delimiters alone."""
   min_gap: int
   """Fewest tokens of a segment that ends before such a token."""
   max_segments: int
-  """K, the most segments of a completion; the last one has all that is
-  left."""
+  """K, the most segments of a completion; the last one has all remaining
+  tokens."""
   factor_min: float
-  """The factor of an advantage is clipped to [min, max]."""
+  """Bounds to which the factor of an advantage is clipped."""
   factor_max: float
-  """The factor of an advantage is clipped to [min, max]."""
+  """Bounds to which the factor of an advantage is clipped."""
   alpha1: float
-  """α_1 of the equation: what the outcome alone gives to a token."""
+  """α_1 of the equation: reward of a token from the outcome alone."""
   alpha2: float
-  """α_2: what the entropy adds on average."""
+  """α_2: mean reward of a token from the entropy."""
   normalization: str
-  """Over which tokens r̃ is standardised: "joint" (the group), "split" (right
-  and wrong ones apart) or "none"."""
+  """Tokens over which r̃ is standardised: "joint" (the group), "split" (right
+  and wrong tokens separately) or "none"."""
   batch_eps: float
   """Added to the deviation of the sums over the batch."""
   num_kept: int
-  """Completions of a group that are learned from, at least 2; of a hard one
-  with "adaptive"."""
+  """Completions of a group that are trained, at least 2; with "adaptive",
+  those of a hard group."""
   metric: str
-  """What is kept: "length", "efficiency", "adaptive" or "max_variance"."""
+  """Metric of the choice: "length", "efficiency", "adaptive" or
+  "max_variance"."""
   efficiency_shift: bool
-  """Whether "efficiency" measures rewards from the least of the group. Of
-  negative rewards, long completions have the most per token."""
+  """True if "efficiency" measures rewards from the least reward of the group.
+  Otherwise, if rewards are negative, long completions have the most reward
+  per token."""
   adaptive_warmup: int
   """Groups that "adaptive" sees before it keeps fewer than `num_kept`."""
   denom: str
@@ -1296,7 +1299,7 @@ class Algorithm(Group):
   kl_old_coef: float
   """Weight of the KL to the policy at the start of the update, per nat."""
   beta: float
-  """β of the equation: how much d counts, per nat."""
+  """β of the equation: weight of d, per nat."""
   kind: str
   """ "sigmoid" (DPO), "hinge", "ipo" or "robust"."""
   label_smoothing: float
@@ -1304,22 +1307,22 @@ class Algorithm(Group):
   f_divergence: str
   """ "reverse_kl" (DPO), "forward_kl" or "js_divergence"."""
   length_normalized: bool
-  """Whether log-ratios are means over tokens, as those of "ipo" always are. β
+  """True if log-ratios are means over tokens, as they always are for "ipo". β
   is then per nat and token: Tülu 3 has 5."""
   dpo_coef: float
-  """α, the weight of DPO's loss, whose other settings are those of DPO."""
+  """α, the weight of DPO's loss. Its other settings are those of DPO."""
   baseline_decay: float
   """Decay of the average of the mean reward, per step, in [0, 1); 0: no
   baseline."""
   gamma: float
   """Discount per trained token, in [0, 1]."""
   normalize_over: str
-  """What weighs as much as any other in the mean and the deviation of the
-  advantages: "tokens", or "sequences"."""
+  """Units of equal weight in the mean and the deviation of the advantages:
+  "tokens", or "sequences"."""
   normalizer: float
   """F of the equation, which divides advantages; > 0."""
   zero_tail: bool
-  """Whether the baseline is 0 where one row of a group alone goes on."""
+  """True if the baseline is 0 where one row of a group continues alone."""
   lam: float
   """λ of the policy's advantages, in [0, 1]."""
   lam_critic: float
@@ -1329,40 +1332,41 @@ class Algorithm(Group):
   """α of λ_i = 1 − 1 / (α |y_i|) in the place of `lam` (VAPO,
   arXiv:2504.05118), within [0, 1]; 0 keeps `lam`."""
   length_adaptive_unit: str
-  """Whose tokens |y_i| counts where a rollout was compacted into several
-  contexts: those of the whole "trace", which is the rollout, so that all of
-  its contexts have one λ; or those of each "context"."""
+  """Unit whose tokens |y_i| counts if a rollout was compacted into several
+  contexts: the whole "trace", which is the rollout, so that all of its
+  contexts have one λ; or each "context"."""
   boundary: str
-  """What the end of a context means there: "outcome", "chain", "bootstrap",
-  "compaction_rl" or "compaction_rl_bootstrap"
+  """Meaning of the end of a context in such a rollout: "outcome", "chain",
+  "bootstrap", "compaction_rl" or "compaction_rl_bootstrap"
   (`returns.subtrace_advantages`)."""
   reward: str
-  """What a context is paid at its last trained token there: "terminal", the
-  rollout's R wherever `boundary` says so; or "split", R / K each, K the
-  contexts of the rollout (slime)."""
+  """Reward of a context at its last trained token in such a rollout:
+  "terminal", the rollout's R where `boundary` pays it; or "split", R / K
+  each, K the contexts of the rollout (slime)."""
   bootstrap_cut: bool
-  """Take the critic's value of the state after the last token of a completion
-  that the budget of tokens cut off for what would follow, γ V, in advantages
-  and targets alike; False: 0, as after an end. An episode that its
-  environment ends has ended, also by a limit of turns."""
+  """True to use the critic's value after the last token of a completion that
+  the budget cut off, γ V, in advantages and targets alike; False: 0, as after
+  an end. An episode that its environment ends, also by a limit of turns, has
+  ended."""
   whiten: bool
   """Standardise advantages over all tokens of the batch that the policy wrote
   in scored rows."""
   value_clip: float
-  """The critic's error is not made smaller by moving a value further than
-  this from where it was; 0 for no clip."""
+  """Distance from the old value beyond which a move of the value does not
+  lower the critic's error; 0 for no clip."""
   weight: str
-  """What weighs as much as any other in the loss: a "token", a whole
-  "context", or a "trace", which is a rollout with all its contexts."""
+  """Unit of equal weight in the loss: a "token", a whole "context", or a
+  "trace", which is a rollout with all its contexts."""
   omega: float
   """ω of the equation: weight of the advantage among actions of a state."""
   normalize: bool
-  """Whether F is the deviation; otherwise it is 1."""
+  """True if F is the deviation; False: F is 1."""
   topk: int
-  """K of the equation: tokens of the teacher that are seen one by one; all if
-  the vocabulary is smaller."""
+  """K of the equation: tokens of the teacher that are kept apart; all if the
+  vocabulary is smaller."""
   margin: float
-  """By how much the chosen score should be above the other one."""
+  """Least difference of the chosen and the rejected score that the loss asks
+  for."""
   center_coef: float
   """c of the equation: weight of the part that keeps scores centred."""
 
