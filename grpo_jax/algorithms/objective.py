@@ -473,7 +473,7 @@ def _aggregate(
 
 
 def _terms(algorithm: Algorithm, config: CommonConfig) -> dict[str, Term]:
-  """All terms of the loss, by name, from the options."""
+  """The terms of the loss, by name, from the options."""
   terms = {}
   aggregate = _aggregate(algorithm, config)
   if algorithm.policy_loss is not None:

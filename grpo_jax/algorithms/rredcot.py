@@ -46,8 +46,8 @@ class RREDCoTConfig(ClipConfig):
   Attributes:
     mode: Credit of a token: "mix", "rudder" or "return".
     mix_weight: w of GRPO's advantage in "mix", in [0, 1].
-    opener: Text that is appended before an answer, of the tokenizer. Segments
-      do not end behind its first token in a completion.
+    opener: Text of the tokenizer that is appended to ask for an answer. In a
+      completion, segments do not end behind its first token.
     closer: Text that ends an answer; its tokens are part of the probability.
     delimiters: Texts that end a segment if a token's text ends with one of
       them; a delimiter of letters must be the whole token, except for spaces.

@@ -196,7 +196,7 @@ def _over_actions(
   starts: jax.Array,  # [B, T] bool
   decay: float | jax.Array,
 ) -> jax.Array:  # [B, T]
-  """y_τ = x_τ + decay · y_{τ+1} at the first tokens of actions."""
+  """Solves y_τ = x_τ + decay · y_{τ+1} over the first tokens of actions."""
   return returns.recurrence(x, jnp.where(starts, decay, 1.0))
 
 

@@ -15,17 +15,19 @@ from grpo_jax.ops import masked, ratios
 
 
 def kl_k1(log_ratio: jax.Array) -> jax.Array:
-  """k1 = u: unbiased in value; as a loss its expected gradient is 0."""
+  """The estimator k1 = u: unbiased value; as a loss its mean gradient is 0."""
   return log_ratio
 
 
 def kl_k2(log_ratio: jax.Array) -> jax.Array:
-  """k2 = u²/2: biased in value; on-policy its gradient is ∇KL(π_θ‖π_ref)."""
+  """The estimator k2 = u²/2: biased value; on-policy ∇KL(π_θ‖π_ref)."""
   return 0.5 * jnp.square(log_ratio)
 
 
 def kl_k3(log_ratio: jax.Array, clamp: float | None = 20.0) -> jax.Array:
-  """k3 = exp(−u) − 1 + u ≥ 0: unbiased in value; gradient ∇KL(π_ref‖π_θ).
+  """The estimator k3 = exp(−u) − 1 + u ≥ 0: unbiased value.
+
+  Its gradient is ∇KL(π_ref‖π_θ).
 
   u is bounded below at −clamp, where exp would overflow, with a slope of 0;
   above, k3 is linear and does not need a bound. expm1 keeps digits for

@@ -565,7 +565,7 @@ def _logit_gradient(
 
 
 def _forward(plan, h, weights, slots, others):
-  """All outputs, and the numbers that their gradient needs."""
+  """The outputs of all chunks, and the numbers that their gradient needs."""
 
   def chunk(start):
     h_chunk, slots_chunk = take((h, slots), start, plan.size)

@@ -171,7 +171,7 @@ def length_adaptive_lambda(
   lengths: jax.Array,  # [B] int, tokens
   alpha: float,
 ) -> jax.Array:  # [B]
-  """λ by length, clip(1 − 1 / (α n_i), 0, 1): longer completions look further.
+  """Returns λ_i = clip(1 − 1 / (α n_i), 0, 1), larger for long completions.
 
   Args:
     lengths: Trained tokens of each completion.

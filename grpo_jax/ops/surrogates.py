@@ -307,7 +307,7 @@ def covariance(
   logp: jax.Array,  # [B, T]
   mask: jax.Array,  # [B, T] bool
 ) -> jax.Array:  # [B, T]
-  """Each token's share of the covariance of advantage and log-probability.
+  """The share of each token in the covariance of advantage and log-prob.
 
       cov_it = (A_it − mean A) (log π_it − mean log π),   means over tokens
 

@@ -74,7 +74,7 @@ def row_keys(
   group_size: int,
   turn: jax.Array | int = 0,
 ) -> jax.Array:  # [P * G] keys
-  """One key per row b = p · G + g, from (key, ids[p], g, turn).
+  """The keys of rows b = p · G + g, from (key, ids[p], g, turn).
 
   `turn` counts the rows of one rollout, of which there are several if contexts
   are compacted. Turns within a row differ by their positions.

@@ -35,7 +35,7 @@ from grpo_jax.types import Corrections, Policy, Prompts, PyTree, Rollout, Scored
 
 # Names among the extras of prompts, each [P, n] int32 with -1 behind: the
 # sentence with the answer, end token included, and a whole right completion.
-# A prompt whose row has no tokens has none.
+# Rows of -1 stand for "none".
 ANSWER, REFERENCE = "correction/answer", "correction/reference"
 # Kinds of correction, as in `Corrections.kind`.
 NONE, BY_CUE, BY_ANSWER, BY_REFERENCE = range(4)

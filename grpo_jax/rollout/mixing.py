@@ -81,7 +81,7 @@ class BlendedInputs:
   Attributes:
     ids, weights: Rows of the embedding table and their weights; a token that is
       not mixed has weight 1 and stands in all places.
-    is_open: True if a token of `Mixing.until` was not written yet.
+    is_open: True until the row has a token of `Mixing.until`.
   """
 
   ids: jax.Array  # [W, k] int32

@@ -1253,8 +1253,8 @@ class Algorithm(Group):
   mix_weight: float
   """w of GRPO's advantage in "mix", in [0, 1]."""
   opener: str
-  """Text that is appended before an answer, of the tokenizer. Segments do not
-  end behind its first token in a completion."""
+  """Text of the tokenizer that is appended to ask for an answer. In a
+  completion, segments do not end behind its first token."""
   closer: str
   """Text that ends an answer; its tokens are part of the probability."""
   delimiters: tuple[str, ...]

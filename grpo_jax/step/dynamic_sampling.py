@@ -406,7 +406,7 @@ def choose(
     most: Upper bound of `count`. Static.
 
   Returns:
-    Places, of which the first `count` are meant.
+    Places; callers read the first `count`.
   """
   once_key, again_key = jax.random.split(key)
   logits = jnp.log(score)  # −inf for an empty place.

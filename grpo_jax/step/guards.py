@@ -53,7 +53,7 @@ class InfluenceBounds:
     scaling) of their groups, and `used`, the prompts that were trained on. Key
     0 is an empty place.
     """
-    # A guard that is off has no array: an empty array cannot be saved.
+    # A guard that is off does not have arrays: empty arrays cannot be saved.
     state = {}
     if self.cap:
       past = (self.window - 1, self.num_prompts)

@@ -56,7 +56,7 @@ Fields = Callable[[ModelView, TrainBatch, PyTree], dict[str, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """One model of a run, as a phase uses it.
+  """A model of a run, as a phase uses it.
 
   Attributes:
     start: (states of all models before the phase) -> parameters at its start.
@@ -396,7 +396,7 @@ Head = Callable[[jax.Array], jax.Array]  # [..., D] -> [..., V]
 
 
 class Teacher(NamedTuple):
-  """One of several teachers from outside the run.
+  """A teacher from outside the run, of several.
 
   Attributes:
     policy: Functions of the teacher; it has the vocabulary of the run's policy.
@@ -450,7 +450,7 @@ def head_of_domains(
 def mixture_view(
   teachers: Sequence[Teacher], weights: Sequence[float], params: Params
 ) -> ModelView:
-  """All teachers as one model, whose logits are a weighted sum of theirs.
+  """The mixture of all teachers as one model, with weighted sums of logits.
 
       q(v) ∝ Π_k q_k(v)^{w_k},   Σ_k w_k = 1
 

@@ -23,8 +23,8 @@ the state of its environment waits with it. On the host its session is created
 anew (`rollout/host_turns.py`), and its observations are read whole. Tokens of
 an environment count towards the tokens of a row.
 
-A waiting group takes no part in a step: its rows have no tokens there, and no
-reward. A step in which no group has ended does not change parameters.
+A waiting group does not take part in a step: its rows have neither tokens nor
+rewards there. A step in which no group has ended does not change parameters.
 """
 
 from __future__ import annotations

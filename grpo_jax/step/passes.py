@@ -154,7 +154,7 @@ class Total(NamedTuple):
 
 
 def _sum(x: PyTree, y: PyTree) -> PyTree:
-  """x + y in the dtypes of x."""
+  """Adds trees x + y in the dtypes of x."""
   return jax.tree.map(lambda x, y: x + y.astype(x.dtype), x, y)
 
 

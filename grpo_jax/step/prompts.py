@@ -206,12 +206,12 @@ def feedback_of(rollout: Rollout, scored: Scored, num_prompts: int) -> Feedback:
 
 
 def success(state: PyTree) -> jax.Array:  # [N]
-  """φ = a / (a + b): the estimated success probability of each prompt."""
+  """The estimated success probability of each prompt, φ = a / (a + b)."""
   return state["a"] / (state["a"] + state["b"])
 
 
 def expected(state: PyTree, rollout: Rollout) -> jax.Array:  # [B]
-  """φ of the prompt of each row, for a schedule with `tracks`."""
+  """The φ of each row's prompt, for a schedule with `tracks`."""
   return success(state)[state["places"][rollout.prompt_index]]
 
 
@@ -338,7 +338,7 @@ class Curriculum:
   def probabilities(
     self, rate: jax.Array, step: jax.Array | int
   ) -> jax.Array:  # [N] -> [N]
-    """p(x) from φ; see the class."""
+    """The probabilities p(x) from φ; see the class."""
     weights = WEIGHTS[self.rule](self, rate, step)
     weights = weights / weights.sum()
     share = self.uniform_share
@@ -347,7 +347,7 @@ class Curriculum:
   def easiest(
     self, rate: jax.Array, step: jax.Array | int
   ) -> jax.Array:  # [N] -> [N] float32
-    """1 on the easiest share q of prompts."""
+    """Marks the easiest share q of prompts by 1."""
     start = self.start_share
     pace = jnp.asarray(step, jnp.float32) / self.pace_steps
     share = jnp.minimum(1.0, start + (1 - start) * pace)
@@ -357,7 +357,7 @@ class Curriculum:
 
 
 def _least(x: jax.Array, count: Any) -> jax.Array:  # [N] -> [N] float32
-  """1 if x is among the `count` least, or equal to the last of them, else 0."""
+  """Marks the `count` least entries of x, and ties with the last, by 1."""
   return (x <= jnp.sort(x)[count - 1]).astype(jnp.float32)
 
 
@@ -671,7 +671,7 @@ def start_counts(
   scored: np.ndarray,  # [N]
   memory_low: Any,
 ) -> np.ndarray:  # [N, 2] float32
-  """a and b from earlier completions of each prompt, c of n of them right.
+  """Counts a and b from earlier completions of each prompt, c of n right.
 
       a = n₀ (c + ½) / (n + 1),   b = n₀ (n − c + ½) / (n + 1)
 

@@ -1,4 +1,4 @@
-"""One training step: sample, score, update, as named stages of one program.
+"""A training step: sample, score, update, as named stages of one program.
 
 `fused_step` is the whole step as a function from state to state, for
 verifiers that are array functions. `sample_stage` and `learn_stage` are the

@@ -1,4 +1,4 @@
-"""The interface of an algorithm: one published objective."""
+"""The interface of an algorithm."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _no_terms(config: Any) -> dict[str, Term]:
 
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
-  """One published objective: functions of arrays and a frozen config.
+  """A published objective: functions of arrays and a frozen config.
 
   Attributes:
     name: Key in `ALGORITHMS`.
@@ -73,7 +73,7 @@ class Algorithm:
     token_advantages: False if the loss takes one advantage for the whole
       completion, or none. Then a teacher's signal cannot be added to advantages
       of single tokens (`opd_coef`).
-    min_group_size: Fewest completions per prompt with which it can learn.
+    min_group_size: Fewest completions per prompt that it can learn from.
     max_group_size: Most completions per prompt that it is defined for, or None.
   """
 

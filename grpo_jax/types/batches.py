@@ -29,7 +29,7 @@ def _field(kind: str, clean: str = "", **more: Any) -> Any:
 def _optional(
   kind: str, clean: str = "", need: str = "", provider: str = ""
 ) -> Any:
-  """A field that is None unless the algorithm or a setting asks for it.
+  """A field that is None unless a provider fills it.
 
   Args:
     kind, clean: Kind and cleaning of the field, as in `_field`.
@@ -339,7 +339,7 @@ class Weighted(NamedTuple):
 
 
 class Term(NamedTuple):
-  """One term of a loss: coefficient · aggregate(values, mask).
+  """A term of a loss: coefficient · aggregate(values, mask).
 
   Attributes:
     coefficient: (batch) -> a number, or an array where it adapts.

@@ -163,7 +163,7 @@ class Policy:
 
 @dataclasses.dataclass(frozen=True)
 class Critic:
-  """A value function: a trunk with one number at its end, for each prefix.
+  """A value function of prefixes: a trunk with a scalar head.
 
   Parameters are `{"trained": tree, "frozen": tree}` as those of a policy.
 

@@ -182,7 +182,7 @@ def constants_get_no_gradient(
 def better_rewards_make_completions_likelier(
   algorithm: Algorithm, config: Any
 ) -> None:
-  """At ratio 1 the slope of a row's loss falls as its reward rises.
+  """The slope of a row's loss at ratio 1 falls as its reward rises.
 
   A wrong sign passes all other checks. The check does not apply to a loss that
   does not read rewards.
