@@ -142,7 +142,7 @@ def returns_to_go(
   mask: jax.Array,  # [B, T] bool
   gamma: float | jax.Array,
 ) -> jax.Array:  # [B, T]
-  """G_τ = r_τ + γ G_{τ+1} of an action, at its first token; 0 elsewhere.
+  """Returns G_τ = r_τ + γ G_{τ+1} of actions, at first tokens; 0 elsewhere.
 
   Args:
     turn_rewards: Rewards of an action, at any of its tokens.

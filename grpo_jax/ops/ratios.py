@@ -104,7 +104,7 @@ def sequence_token_ratio(
     clamp: Largest |log s|, nats; None for no clamp.
 
   Returns:
-    Positive ratios, equal within a row; 1.0 where the row has no tokens.
+    Positive ratios, equal within a row; 1.0 in rows without tokens.
 
   Source: Zheng et al., "Group Sequence Policy Optimization",
   arXiv:2507.18071, Eq. 14.

@@ -245,7 +245,7 @@ def geometric_mean(
     clamp: Largest |Δ|, nats: one side is not clipped; None for no clamp.
 
   Returns:
-    One surrogate per completion; A_i where it has no tokens.
+    One surrogate per completion; A_i without tokens.
 
   Source: Zhao et al., "Geometric-Mean Policy Optimization",
   arXiv:2507.20673.
@@ -286,8 +286,8 @@ def vespo_weight(
     clamp: Largest |Δ| of a token and largest log w, nats.
 
   Returns:
-    Constants in (0, ∞); 1 where a completion has no tokens. The objective is
-    `reinforce` times φ.
+    Constants in (0, ∞); 1 without tokens. The objective is `reinforce` times
+    φ.
 
   Source: "VESPO: Variational Sequence-Level Soft Policy Optimization",
   arXiv:2602.10693; lower bound log 1e-8: TRL.
@@ -342,7 +342,7 @@ def clip_cov_mask(
   Args:
     cov: Covariance of each token, as `covariance` returns it.
     mask: True on trained tokens; N of them.
-    not_clipped: True where the ordinary clip leaves the gradient alive.
+    not_clipped: True where the ordinary clip does not remove the gradient.
     fraction: max(1, ⌊fraction · N⌋) tokens are chosen, or all candidates if
       there are fewer.
     low, high: Candidates have a covariance strictly between them.

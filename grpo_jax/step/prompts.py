@@ -528,7 +528,7 @@ def mixed(
   exists: jax.Array,  # [K] bool
   rate: Any,
 ) -> jax.Array:  # [K]
-  """(1 − α) p + α r / Σ r; r = 0 everywhere counts as equal r."""
+  """Returns (1 − α) p + α r / Σ r; if all r are 0, they count as equal."""
   r = jnp.where(r.sum() > 0, r, 1.0) * exists
   return (1 - rate) * p + rate * (r / r.sum())
 

@@ -342,7 +342,7 @@ class Term(NamedTuple):
   """A term of a loss: coefficient · aggregate(values, mask).
 
   Attributes:
-    coefficient: (batch) -> a number, or an array where it adapts.
+    coefficient: (batch) -> a number, or an array if it adapts.
     values: (policy, batch) -> per row [B] or per token [B, T].
     aggregate: A function of `ops/aggregation.py`.
     mask: (batch) -> [B, T], the tokens of the term. The mask must not depend

@@ -17,7 +17,7 @@ class Prompts:
   """A batch of prompts, left-padded; token positions are counted by the mask.
 
   Attributes:
-    tokens: Token ids; slots where `mask` is False may hold anything.
+    tokens: Token ids; arbitrary where `mask` is False.
     mask: True on the tokens that exist; they are adjacent and end at slot
       S - 1.
     ids: Occurrence of each prompt in the data stream of this phase (0, 1, 2,
