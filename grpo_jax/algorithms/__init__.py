@@ -135,7 +135,7 @@ def _from_outside(found: Any, path: str) -> Algorithm:
 
 
 def name_of(algorithm: str | Algorithm) -> str:
-  """What a config calls an algorithm: its name in the table, or its path."""
+  """The name of an algorithm in a config: of the table, or its path."""
   if isinstance(algorithm, str):
     return algorithm
   name = getattr(algorithm, "name", "")

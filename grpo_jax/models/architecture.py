@@ -207,7 +207,7 @@ class TowerConfig:
 
   @property
   def patches_per_token(self) -> int:
-    """How many patches become one token."""
+    """Number of patches that become one token."""
     return self.merge**2
 
 

@@ -72,14 +72,14 @@ def encode(
   num_places, num_values = images.patches.shape[-2:]
   if num_places % tower.patches_per_token:
     raise ValueError(
-      f"vision_towers.encode: there are {num_places} places for patches, and a token"
-      f" is made of {tower.patches_per_token}; needed is a multiple. Change"
+      f"vision_towers.encode: there are {num_places} places for patches, and a"
+      f" token is made of {tower.patches_per_token}; needed is a multiple. Change"
       " config.data.max_patches."
     )
   if num_values != tower.patch_width:
     raise ValueError(
-      f"vision_towers.encode: patches have {num_values} numbers, and this tower reads"
-      f" {tower.channels} channels of {tower.frames} × {tower.patch_size} ×"
+      f"vision_towers.encode: patches have {num_values} numbers, and this tower"
+      f" reads {tower.channels} channels of {tower.frames} × {tower.patch_size} ×"
       f" {tower.patch_size} pixels, {tower.patch_width} numbers; change"
       " patch_size of the tower, or the size of the patches."
     )

@@ -67,7 +67,7 @@ class SamplerConfig:
       if not holds:
         value = getattr(self, name)
         raise ValueError(
-          f"SamplingConfig: {name} is {value}, but must be {need}."
+          f"SamplerConfig: {name} is {value}, but must be {need}."
         )
 
     check(self.max_new_tokens >= 1, "max_new_tokens", "at least 1")

@@ -185,7 +185,7 @@ class Critic:
 
 
 class Reward(Protocol):
-  """Who scores the completions of a phase; see `training/problem/rewards.py`."""
+  """Scores the completions of a phase; see `training/problem/rewards.py`."""
 
   def score(
     self,
