@@ -22,7 +22,21 @@ _CLAUSE = re.compile(r"(What|Who|Which|Whether|How)\b")
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
-RECORDED = {}
+RECORDED = {
+  "lines of grpo_jax": 87_800,
+  "lines of experiments": 42_200,
+  "lines of tests": 94_600,
+  "files of grpo_jax": 331,
+  "files of the largest folder": 22,
+  "functions above 100 lines": 8,
+  "class names of two classes": 2,
+  "summaries with a clause": 341,
+  "modules that settings import": 40,
+  "of JAX and Flax, that settings import": 0,
+  "modules of a quickstart run": 233,
+  "settings of GRPO": 509,
+  "fields of TrainBatch": 58,
+}
 
 _SETTINGS = """
 import json, sys

@@ -73,14 +73,15 @@ def encode(
   if num_places % tower.patches_per_token:
     raise ValueError(
       f"vision_towers.encode: there are {num_places} places for patches, and a"
-      f" token is made of {tower.patches_per_token}; needed is a multiple. Change"
-      " config.data.max_patches."
+      f" token is made of {tower.patches_per_token}; set config.data.max_patches"
+      " to a multiple."
     )
   if num_values != tower.patch_width:
     raise ValueError(
       f"vision_towers.encode: patches have {num_values} numbers, and this tower"
-      f" reads {tower.channels} channels of {tower.frames} × {tower.patch_size} ×"
-      f" {tower.patch_size} pixels, {tower.patch_width} numbers; change"
-      " patch_size of the tower, or the size of the patches."
+      f" reads {tower.channels} channels of {tower.frames} ×"
+      f" {tower.patch_size} × {tower.patch_size} pixels,"
+      f" {tower.patch_width} numbers; change patch_size of the tower, or the"
+      " size of the patches."
     )
   return _FAMILIES[tower.kind].encode(tower, params, images, dtype, remat)
