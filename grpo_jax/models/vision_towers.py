@@ -73,8 +73,8 @@ def encode(
   if num_places % tower.patches_per_token:
     raise ValueError(
       f"vision_towers.encode: there are {num_places} places for patches, and a"
-      f" token is made of {tower.patches_per_token}; set config.data.max_patches"
-      " to a multiple."
+      f" token is made of {tower.patches_per_token}; set"
+      " config.data.max_patches to a multiple."
     )
   if num_values != tower.patch_width:
     raise ValueError(
