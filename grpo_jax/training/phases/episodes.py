@@ -296,7 +296,7 @@ class HostRows:
     self,
     problem: problem_lib.Problem,
     turns: host_turns.HostTurns,
-    episodes: sessions.GuardedEpisodes,
+    episodes: sessions.Episodes,
     contexts: EpisodeContexts | None,
     num_rows: int,
   ):
