@@ -209,7 +209,7 @@ def run(
 
 
 def _nobody_reads() -> bool:
-  """Whether the output is a pipe that its reader, such as `head`, has closed.
+  """True if the output is a pipe that its reader, such as `head`, has closed.
 
   Pipes to workers break too, and those are errors.
   """
@@ -234,7 +234,7 @@ def existing_folder(flag: flags.FlagHolder[str]) -> pathlib.Path:
 
 
 def _device_problem(error: Exception) -> str | None:
-  """What to do about missing devices; None if the error is another one."""
+  """Advice for an error about missing devices; None for any other error."""
   asked = jax.config.jax_platforms
   found = re.match(r"Unable to initialize backend '(\w+)': (.*)", str(error))
   if found:

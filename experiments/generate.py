@@ -223,10 +223,12 @@ def _out() -> pathlib.Path:
 
 
 def _keep() -> phase.KeepConfig | None:
-  """What --keep and the flags beside it ask for.
+  """The `phase.KeepConfig` of --keep and the flags beside it; None without
+  --keep.
 
   Raises:
-    ValueError: One of these is given without it, or is no number.
+    ValueError: One of these flags is given without --keep, or is not a
+    number.
   """
   if _KEEP.value is None:
     about = {"order": _ORDER, "distinct": _DISTINCT, "least": _LEAST}
@@ -268,10 +270,10 @@ def _source(loaded: checkpointed.Loaded) -> tuple[sources.Source, int]:
 
 
 def _num_prompts(loaded: checkpointed.Loaded, source: sources.Source) -> int:
-  """How many prompts are asked for.
+  """Number of prompts to sample.
 
   Raises:
-    ValueError: Nobody says, and the source has no end.
+    ValueError: --num_prompts is not set, and the source has no end.
   """
   if _NUM_PROMPTS.value is not None:
     return _NUM_PROMPTS.value

@@ -117,7 +117,7 @@ def measure(
 
 
 def machine(results: dict[str, Any]) -> str:
-  """Where it was measured, and the width and depth of the model."""
+  """The date, machine and model size of a measurement, as a line of text."""
   work = results["work"]
   return (
     f"{results['date']}, {results['device']}, {results['cores']} cores, JAX"

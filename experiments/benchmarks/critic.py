@@ -1,17 +1,18 @@
-r"""What a critic costs: PPO beside GRPO at equal samples.
+r"""The cost of a critic: PPO beside GRPO at equal numbers of completions.
 
     python -m experiments.benchmarks.critic --preset=S --json=runs/critic.json
 
-The fused step of `experiments.benchmarks.step` with as many completions for
-each algorithm: GRPO draws groups of them, PPO one for each prompt, so its
-prompts are that many more. "PPO, grouped" draws GRPO's groups, and so has the
-critic as the only difference. Everything is timed in the same rounds. Of the
-flags of that program, the sizes, --repeats and --json are read.
+Each algorithm runs the fused step of `experiments.benchmarks.step` on the same
+number of completions. GRPO draws a group for each prompt and PPO draws one
+completion, so PPO has that many more prompts. "PPO, grouped" draws GRPO's
+groups: there the critic is the only difference. All cases are timed in the same
+rounds. Of the flags of that program, the sizes, --repeats and --json are read.
 
-A critic with a trunk of its own has one forward pass for the values before the
-update, and for each of its K gradient steps three (a forward, and two products
-in the backward for each of it), all without the head: its floor. A shared trunk
-has no backward pass: 1 + K forward passes.
+The floor of a critic leaves out the head. A critic with a trunk of its own has
+one forward pass for the values before the update, and three for each of the K
+gradient steps: the forward pass, and two products in the backward pass for each
+product of it. A critic that shares the policy's trunk has no backward pass in
+it: 1 + K forward passes.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def measure(work: workload.Work, repeats: int) -> dict[str, Any]:
 
 
 def table(results: dict[str, Any]) -> str:
-  """What was measured, in Markdown."""
+  """Returns the measurements as a Markdown table."""
   work = results["work"]
   completions = work["prompts"] * work["group"]
   lines = [

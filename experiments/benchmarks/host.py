@@ -1,4 +1,4 @@
-r"""What the host costs a run: verifiers, the tokenizer, and checkpoints.
+r"""Costs of the host in a run: verifiers, the tokenizer and checkpoints.
 
     python -m experiments.benchmarks.host
     python -m experiments.benchmarks.host --host_parts=verifiers \
@@ -6,19 +6,19 @@ r"""What the host costs a run: verifiers, the tokenizer, and checkpoints.
     python -m experiments.benchmarks.host --host_parts=checkpoints \
         --state_gb=0.1,1,10 --state_folder=/some/disk
 
-Each part prints a table. Beside everything that is measured stands its floor,
+Each part prints a table. Each measurement stands beside its floor, which is
 measured before and after it in the same process: the reward functions in a
-loop, the tokenizer in a loop, a plain write and fsync of as many bytes. On a
-machine where other programs run, the ratios mean something and the seconds do
-not. Memory is what Linux says.
+loop, the tokenizer in a loop, a plain write and fsync of the same number of
+bytes. If other programs run on the machine, trust the ratios and not the
+seconds. Memory is read from Linux.
 
-`verifiers` sends rows through the pool that training has. Completions have
-about 70 words; half of them are right. With 0 workers each row is checked in
-this process as a worker does it, and nothing ends a row that hangs.
-`tokenizer` reads prompts of about 90 words through the stream of training, with
-0, 1 and 2 threads that work ahead; training has one. `checkpoints` saves and
-restores a state of normal numbers. A state of 10 GB needs a disk with 30 GB and
-memory for 12 GB.
+- `verifiers` sends rows through the pool that training has. Completions have
+  about 70 words; half of them are right. With 0 workers, this process checks
+  each row as a worker does, and nothing ends a row that hangs.
+- `tokenizer` reads prompts of about 90 words through the stream of training,
+  with 0, 1 and 2 threads that work ahead; training has one.
+- `checkpoints` saves and restores a state of normal numbers. A state of 10 GB
+  needs a disk with 30 GB and memory for 12 GB.
 """
 
 from __future__ import annotations

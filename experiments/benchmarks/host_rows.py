@@ -136,7 +136,7 @@ def scored(mix: str, num_rows: int, workers: Sequence[int]) -> Iterator[Scored]:
 def _in_process(
   loaded: dict[str, registry.RewardFunction], rows: Rows
 ) -> tuple[_Time, int, int]:
-  """What a worker does with each row, without a worker."""
+  """Scores each row as a worker does, in this process."""
   said: list[reward_worker.Verdict] = []
   with memory.growth() as grown:
     took = _timed(

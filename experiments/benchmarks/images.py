@@ -1,10 +1,11 @@
-r"""What images cost: a step with and without them, of as many tokens.
+r"""The cost of images: a step with and without them, at equal token counts.
 
     python -m experiments.benchmarks.images --preset=S --json=runs/images.json
 
-The fused step of `experiments.benchmarks.step`, with the model and the lengths
-of its preset. Half of the tokens of a prompt hold the place of an image, each
-that of 2 x 2 patches of 14 x 14 pixels. Four cases, in the same rounds:
+The step is the fused one of `experiments.benchmarks.step`, with the model and
+the lengths of its preset. Half of the tokens of a prompt are placeholders of an
+image, each for 2 x 2 patches of 14 x 14 pixels. Four cases are timed in the
+same rounds:
 
 | case     | the model has a tower | prompts have images |
 |----------|-----------------------|---------------------|
@@ -13,17 +14,17 @@ that of 2 x 2 patches of 14 x 14 pixels. Four cases, in the same rounds:
 | frozen   | yes, not trained      | yes                 |
 | images   | yes                   | yes                 |
 
-The floor of the tower is the time that its products of matrices take at the
-rate of a large product, which is measured in the same rounds. A forward pass
-over N patches of F numbers, with L layers of width D and an MLP of width M, and
-R tokens of merge² patches for a language model of width W, has
+The floor of the tower is the time of its matrix products at the rate of a large
+product, which is measured in the same rounds. A forward pass over N patches of
+F numbers, with L layers of width D and an MLP of width M, and R tokens of
+merge² patches for a language model of width W, has
 
     2 N (F D + L (4 D² + 2 D M)) + 4 L D N² + 2 R merge² D W
 
-FLOPs for each prompt. A step has one such pass in the rollout, and three in the
-update, whose backward pass has two products for each of the forward's; a frozen
-tower has one in each. Of the flags of that program, the sizes, --repeats and
---json are read.
+FLOPs for each prompt. A step has one such pass in the rollout. The update has
+three, because the backward pass has two products for each product of the
+forward pass; with a frozen tower it has one. Of the flags of that program, the
+sizes, --repeats and --json are read.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def measure(work: workload.Work, repeats: int) -> dict[str, Any]:
 
 
 def table(results: dict[str, Any]) -> str:
-  """What was measured, in Markdown."""
+  """Returns the measurements as a Markdown table."""
   work = results["work"]
   lines = [
     f"{compared.machine(results)}, {work['prompts']} prompts of"

@@ -1,7 +1,7 @@
-"""What the benchmarks run: a random model on prompts without a text.
+"""Problems, steps and batches of the benchmarks, with a random model.
 
 A case is a problem (tokens and a verifier), the functions of its step and a
-batch, made by the functions that train.
+batch. The functions that train make all of them; prompts have no text.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _SETTLED_S = 30.0
 
 
 class Left(NamedTuple):
-  """What there is at a time.
+  """Resources in use at a moment.
 
   Attributes:
     processes: Number of processes below this one.
@@ -53,14 +53,14 @@ class Left(NamedTuple):
 
 
 class Report(NamedTuple):
-  """What came of the sessions.
+  """Results of the sessions, and the resources in use around them.
 
   Attributes:
-    sessions, failed, wrong: Numbers of them: all, those that are unscored, and
-      those whose scores or answers are not the expected ones.
-    seconds: For all.
-    before, after, closed: After the start of the workers, after the last
-      session, and after the workers.
+    sessions, failed, wrong: Numbers of sessions: of all, of those without a
+    score, and of those with an unexpected score or answer.
+    seconds: Seconds of all sessions together.
+    before, after, closed: Resources after the start of the workers, after the
+    last session, and after the workers have ended.
   """
 
   sessions: int

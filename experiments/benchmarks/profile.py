@@ -1,22 +1,24 @@
-r"""Where the time of a training step goes, operation by operation, as text.
+r"""Profile of a training step, operation by operation, as text.
 
     python -m experiments.benchmarks.profile --preset=L
 
 The step is the fused one of `step.py`, with the flags of that benchmark for its
-sizes. It is compiled and run, and then one run is recorded by JAX's profiler.
-An operation is an instruction of the compiled program; its time is without the
-instructions that it runs (a loop its body). XLA runs independent operations at
-the same time on several threads: then each gets its share of the time, so all
-together are no more than the step. Operations of the same phase, module and
-shape are one line, so the layers of a model are added up.
+sizes. It is compiled and run, and then JAX's profiler records one run. An
+operation is an instruction of the compiled program. Its time leaves out the
+instructions that it runs: a loop's time is without its body. XLA runs
+independent operations on several threads at the same time. Each of these then
+has its share of the time, so the sum is at most the time of the step.
+Operations with the same phase, module and shape are one line, so the layers of
+a model are added up.
 
-Rates are operations of matrix products over seconds, beside the best rate of a
-product that is measured in the same process. What an operation's helper threads
-do is a part of its seconds and not a line of its own. Some products only start
-their threads, as those of weight gradients do, and are not waited for: their
-time is in the lines of what runs beside them, or in none. So read the rate of
-all products of a phase, and not that of one. Recording takes time for each
-operation: the seconds of the step with and without it are both printed.
+A rate is the operations of matrix products over seconds. It stands beside the
+best rate of a product, measured in the same process. The work of an operation's
+helper threads counts to the seconds of the operation and has no line of its
+own. Some products, such as those of weight gradients, only start their threads
+and are not waited for: their time is in the lines of operations that run at the
+same time, or in no line. So read the rate of all products of a phase, not of
+one product. Recording itself takes time: the seconds of the step are printed
+with and without it.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ class Event(NamedTuple):
 
 
 class Kind(NamedTuple):
-  """What the operations of one line have in common.
+  """Properties that the operations of one line share.
 
   Attributes:
     phase: Phase of the step; "other" where the program does not say it.
@@ -79,7 +81,7 @@ class Kind(NamedTuple):
 
 
 def _innermost(events: Iterable[Event]) -> Iterator[Event]:
-  """What a thread was at, without the parts that inner events take.
+  """Yields the events of a thread without the parts that inner events take.
 
   Args:
     events: The events of one thread. Any two of them follow each other, or
@@ -131,7 +133,7 @@ def shared(threads: Iterable[Iterable[Event]]) -> dict[str, float]:
 
 
 def kinds(text: str) -> dict[str, Kind]:
-  """What each instruction of a compiled program is, by its name."""
+  """Describes each instruction of a compiled program, by its name."""
   module = hlo.parse(text)
   found = {}
   for computation in module.computations.values():

@@ -1,14 +1,14 @@
-r"""What a sampler of rounded kernels costs and gains, on a random model.
+r"""Cost and gain of a sampler with rounded kernels, on a random model.
 
     python -m experiments.benchmarks.rounding --config=configs/quickstart.py \
         --config.model.width=896 --config.model.num_layers=8 \
         --config.model.num_heads=14 --config.model.num_kv_heads=2 \
         --config.model.mlp_width=4864
 
-The policy that the config describes, with random weights, samples
+The policy of the config, with random weights, samples
 --completion_tokens tokens of --num_completions completions, with kernels as
-they are and rounded to each kind of `config.sampling.weights_dtype`. Printed
-are
+they are and rounded to each kind of `config.sampling.weights_dtype`. The
+program prints
 
 - the bytes of the layers that a decode step reads;
 - the seconds of a decode step: those of a rollout without those of one of one
@@ -17,9 +17,9 @@ are
   q drew, p the policy as it is, nats;
 - KL(q ‖ p) over the whole vocabulary, the mean over these tokens, nats.
 
-Random weights have no outliers, and trained ones do: there the gap is larger.
---config.model.checkpoint names a model of configs/recipes/models.py, of which
-the sizes alone are read; other models have --vocab_size tokens.
+Trained weights have outliers, which random weights lack: there the gap is
+larger. --config.model.checkpoint names a model of configs/recipes/models.py, of
+which the sizes alone are read; other models have --vocab_size tokens.
 """
 
 from __future__ import annotations

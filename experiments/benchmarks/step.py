@@ -221,7 +221,7 @@ def _ratio(x: float) -> str:
 
 
 def table(results: dict[str, Any]) -> str:
-  """What a person wants to know first; at most 100 columns."""
+  """Returns the main results for a reader, in lines of at most 100 columns."""
   work, lengths = results["work"], results["lengths"]
   rates = {unit: max(of.values()) for unit, of in results["ceilings"].items()}
   slots = map(str, results["lengths_compiled"])

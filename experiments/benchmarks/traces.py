@@ -1,16 +1,16 @@
-"""What traces cost: rounds of steps with and without, one after the other.
+"""The cost of traces: rounds of steps with and without them, in turn.
 
     python -m experiments.benchmarks.traces --config=configs/quickstart.py
     python -m experiments.benchmarks.traces --config=configs/gsm8k_cpu.py \
         --config.log.traces_every=20 --rounds=5
 
-A round is as many steps as there are between two traces. In every other round
-one of them is traced as a run traces it: the host waits for it, the new policy
-is run over its rows, some of them are fetched and written. Of each kind the
-median round counts, so that a machine that is busy for a while does not decide;
-what is compiled is compiled before. Printed are the ratio of the rounds, how
-long the host works on a trace, the bytes of one in the file, and the bytes of
-the step's program with the rows that it hands out and without.
+A round has as many steps as there are between two traces. In every other round
+one step is traced as a run traces it: the host waits for the step, runs the new
+policy over its rows, and fetches and writes some of them. The median round of
+each kind counts, so that a machine that is busy for a while does not decide.
+All programs are compiled before. The program prints the ratio of the rounds,
+the seconds of host work on a trace, the bytes of a trace in the file, and the
+bytes of the step's program with and without the rows that it hands out.
 """
 
 from __future__ import annotations

@@ -59,10 +59,10 @@ _VOCAB = 64
 
 
 class Size(NamedTuple):
-  """How much work is to be done.
+  """Amount of work in a benchmark of turns.
 
   Attributes:
-    turns: Actions of an episode.
+    turns: Number of actions of an episode.
     action, observation: Tokens of an action, and of an answer to it.
     latency_s: Mean seconds that a tool sleeps.
   """
@@ -105,7 +105,7 @@ class Bench:
 
   @property
   def tokens(self) -> int:
-    """That are drawn in a rollout."""
+    """Number of tokens that a rollout draws."""
     return self.num_rows * self.size.turns * self.size.action
 
   def kept(self) -> tuple[float, float]:

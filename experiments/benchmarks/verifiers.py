@@ -1,15 +1,16 @@
-"""How many good rows slow and deadly ones cost, and how fast rows are scored.
+"""The cost of slow and deadly rows in good rows, and the speed of scoring.
 
     python -m experiments.benchmarks.verifiers --slow=0.15
     python -m experiments.benchmarks.verifiers --rows=2000 --deadly=0.05 \
         --step_timeout_s=120
 
-A slow row never ends, a deadly one ends its worker; the others take no time.
-Measured on 2026-11-23 on two cores, while other programs ran, with 200 rows,
-two workers, 2 s for a row and 15 s for all: none of 176 good rows beside 24
-slow ones is lost, and none of 148 beside 52. With one try of 2 s for each row
-in its turn, 68 and 83 were. 10 000 good rows take 0.6 s, and 2 000 of which
-every fifteenth is deadly 6 to 14 s, and 8 to 19 s without a spare worker.
+A slow row never ends, a deadly row ends its worker, and other rows take no
+time. Measured on 2026-11-23 on two cores, while other programs ran, with 200
+rows, two workers, 2 s for a row and 15 s for all rows: none of 176 good rows
+beside 24 slow ones is lost, and none of 148 beside 52. With one try of 2 s for
+each row in its turn, 68 and 83 were lost. 10 000 good rows take 0.6 s. 2 000
+rows, every fifteenth of which is deadly, take 6 to 14 s, and 8 to 19 s without
+a spare worker.
 """
 
 from __future__ import annotations

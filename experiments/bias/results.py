@@ -1,8 +1,9 @@
-"""What an arm leaves behind, and the numbers that are made of it.
+"""Record of an arm, and the numbers computed from it.
 
-`ARM.json` has, of each seed, the held-out bias and the share of "unknown" at
-each evaluation, the step that is kept (the last one, or where a guard halted
-the run the checkpoint before), and why it was halted; and the seconds of all.
+`ARM.json` has for each seed the held-out bias and the share of "unknown" at
+each evaluation; the step that is kept; and the reason why the run was halted.
+The step kept is the last one or, if a guard halted the run, that of the
+checkpoint before. The file also has the seconds of all seeds together.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Results(sweeps_lib.Recorded):
     self._every = max((seed["steps"] for seed in seeds), key=len, default=[])
 
   def seeds(self, arm: str) -> list[dict[str, Any]]:
-    """What is known of each seed."""
+    """The record of each seed of an arm."""
     return self._found[arm]["seeds"]
 
   def curve(

@@ -1,1 +1,1 @@
-"""What `experiments.compare` is made of: runs, statistics, tables, figures."""
+"""Parts of `experiments.compare`: runs, statistics, tables, figures."""

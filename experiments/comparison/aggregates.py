@@ -1,14 +1,14 @@
-"""What several runs on several tasks say together, and how surely.
+"""Aggregate scores of several runs on several tasks, with their uncertainty.
 
 Source: Agarwal, Schwarzer, Castro, Courville, Bellemare, "Deep Reinforcement
 Learning at the Edge of the Statistical Precipice", arXiv:2108.13264. The
-functions are those of its library rliable, from the text of the paper. Compared
-once with rliable 1.2.0 (`docs/guides/compare.md` has the figures): all point
-estimates are equal, and so are the ends of the intervals up to the draws of the
-bootstrap.
+functions are those of the paper's library rliable, written from the text of the
+paper. They were compared once with rliable 1.2.0 (`docs/guides/compare.md` has
+the figures): all point estimates are equal, and the ends of the intervals are
+equal up to the draws of the bootstrap.
 
-Scores are [S, M]: seeds and tasks. Those of different tasks are put together,
-so they need one scale, as the share of right answers has.
+Scores are [S, M]: seeds and tasks. Scores of different tasks are pooled, so
+they need one scale, as the share of right answers has.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def probability_of_improvement(
   one: np.ndarray,  # [..., S, M]
   other: np.ndarray,  # [..., K, M]
 ) -> np.ndarray:  # [...]
-  """How likely a run of `one` is better than a run of `other` on a task.
+  """Probability that a run of `one` is better than a run of `other` on a task.
 
       P = (1 / M) Σ_m (1 / (S · K)) Σ_i Σ_j (1[x_im > y_jm] + ½ 1[x_im = y_jm])
 

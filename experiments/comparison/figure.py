@@ -63,7 +63,8 @@ def _base_of(found: Comparison) -> Any:
 
 
 def _variant_of(found: Comparison) -> Any:
-  """Which variant of its algorithm a name is, from 0."""
+  """Returns the function from a name to its variant of the algorithm, from 0.
+  """
   variants: dict[str, list[str]] = {}
   bases = {run.algorithm: run.base for run in found.runs}
   for name in found.algorithms:

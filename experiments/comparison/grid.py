@@ -172,16 +172,16 @@ def _of_task(
 
 
 class Progress:
-  """How far a grid is, in words, and how long the rest may take.
+  """Progress of a grid in words, with an estimate of the time that is left.
 
-  The estimate is the seconds of a run that has ended in this grid, compilation
-  included, times the runs that are left. Runs of one program differ little, and
-  programs may: the estimate becomes better with each that ends.
+  The estimate is the mean seconds of the runs that have ended in this grid,
+  compilation included, times the runs that are left. Runs of one program differ
+  little, and programs may differ much: the estimate improves with each run.
 
   Args:
     root: Folder of the grid.
-    total: Cells of it.
-    left: Those that have not ended.
+    total: Number of cells of the grid.
+    left: Number of cells that have not ended.
   """
 
   def __init__(self, root: pathlib.Path, total: int, left: int):

@@ -76,7 +76,7 @@ def _commits(found: Comparison) -> list[str]:
 
 
 def notes_of(found: Comparison) -> list[str]:
-  """What a reader has to know beside the tables."""
+  """Notes that a reader needs beside the tables."""
   notes = []
   if found.missing:
     notes.append("## Runs without a value\n")

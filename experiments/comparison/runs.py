@@ -121,7 +121,9 @@ def read(workdirs: Sequence[pathlib.Path], metric: str) -> list[Run]:
 
 
 def _cell(workdir: pathlib.Path) -> dict[str, Any]:
-  """What `experiments.compare` has left in a folder; empty: nothing."""
+  """Reads the file that `experiments.compare` leaves in a folder; {} without
+  one.
+  """
   path = workdir / CELL
   return json.loads(path.read_text("utf-8")) if path.exists() else {}
 
@@ -135,7 +137,8 @@ def task_of(config: Mapping[str, Any]) -> str:
 
 
 def _is_shared(name: str) -> bool:
-  """Whether a setting is of neither the algorithm nor the task."""
+  """True for a setting that belongs neither to the algorithm nor to the task.
+  """
   own = ("algorithm.", "data.")
   return not name.startswith(own) and not _is_in(name, _IGNORED)
 
@@ -177,7 +180,7 @@ def _labels(
 def _differs_within_tasks(
   key: str, members: Sequence[int], flat: Sequence[Mapping[str, str]]
 ) -> bool:
-  """Whether a setting differs between runs of the same task."""
+  """True if a setting differs between runs of the same task."""
   values = collections.defaultdict(set)
   for i in members:
     task = tuple(v for k, v in flat[i].items() if k.startswith("data."))

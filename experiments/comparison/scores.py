@@ -98,12 +98,12 @@ class Comparison:
         )
 
   def name(self, internal: str) -> str:
-    """What is printed."""
+    """Returns the name that is printed for an internal one."""
     return self._names.get(internal, internal)
 
   @property
   def scale(self) -> str:
-    """How scores of different tasks are brought to one scale, in words."""
+    """Describes how the scores of different tasks are brought to one scale."""
     return "; ".join(
       f"On {self.name(task)}, {low:g} counts as 0 and {high:g} as 1"
       for task, (low, high) in self._ranges.items()

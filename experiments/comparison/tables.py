@@ -176,7 +176,7 @@ def _estimates(table: Table) -> set[int]:
 
 
 def _format(table: Table, column: int, digits: int) -> str:
-  """What siunitx needs to align a column: digits on both sides of the point."""
+  """Column format for siunitx: the digits on both sides of the point."""
   cells = [row[column] for row in table.rows]
   numbers = [x.value if isinstance(x, Estimate) else x for x in cells]
   shown = [_text(x, digits) for x in numbers if isinstance(x, float | int)]

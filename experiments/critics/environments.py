@@ -59,13 +59,13 @@ class State(NamedTuple):
 
 
 class Step(NamedTuple):
-  """What one step gave.
+  """Result of one step of an environment.
 
   Attributes:
-    reward: As it is trained on.
+    reward: Reward that training uses.
     score: Sum of the raw rewards of the episode up to this step.
-    final_observation: What the step led to; the next observation of the state
-      is that, or the first one of a new episode.
+    final_observation: Observation after the step. The state's next observation
+    is the same, or the first observation of a new episode.
     terminated: The episode is over: nothing would follow.
     truncated: The time was up, and the state was not terminal.
   """

@@ -54,7 +54,7 @@ class Rollout(NamedTuple):
 
 
 class Batch(NamedTuple):
-  """What the loss reads; [E, T] each."""
+  """Inputs of the loss, [E, T] each."""
 
   observations: jax.Array  # [E, T, D]
   actions: jax.Array  # [E, T] int, or [E, T, A]

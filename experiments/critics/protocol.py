@@ -1,13 +1,13 @@
-"""What is trained, how cells are summarised, and when a conclusion holds.
+"""Settings to train, summaries of cells, and the conditions of a conclusion.
 
 The rules below were written before any cell of the grid was trained. All of
 them compare final scores, one number per seed: the mean return of the episodes
 that ended in the last tenth of the budget. A comparison is a contrast of means
 over seeds with a 95 % interval by Welch's approximation; "below" and "above"
-mean that the whole interval is. A conclusion is confirmed if *every* one of its
-checks holds (an intersection: no correction for their number is needed), and
-not confirmed if one fails. The cells of γ = 0.99 and 8 environments are meant
-where nothing else is said, each horizon by itself.
+mean that the whole interval is below or above 0. A conclusion is confirmed if
+*every* one of its checks holds (an intersection: no correction for their number
+is needed), and not confirmed if one fails. Unless a rule says otherwise, it is
+about the cells of γ = 0.99 and 8 environments, each horizon by itself.
 
 C1  Without a critic, results are below PPO on long tasks; only CartPole is
     comparable.

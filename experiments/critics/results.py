@@ -1,4 +1,4 @@
-"""What a trained cell leaves behind."""
+"""Record of a trained cell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TAIL = training.NUM_BINS // 10  # The last tenth of the budget.
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-  """What a trained cell left behind; the fields are those of its JSON file.
+  """Record of a trained cell; the fields are those of its JSON file.
 
   Attributes:
     key: The key of the cell.
@@ -22,9 +22,9 @@ class Record:
       for each seed [S][NUM_BINS]; 0 where there were none.
     counts: Number of these episodes [S][NUM_BINS].
     steps: Environment steps of each seed [S].
-    seconds: Of training, all seeds together.
-    compile_seconds: Before it; about 0 where a program was shared.
-    date: When it was trained, YYYY-MM-DD.
+    seconds: Seconds of training, all seeds together.
+    compile_seconds: Seconds of compilation; about 0 for a shared program.
+    date: Day of the training, YYYY-MM-DD.
     cores: CPU cores of the machine.
   """
 

@@ -1,4 +1,4 @@
-"""What a cell trains, and how the protocol is read.
+"""Settings of a cell, and the readings of the paper behind them.
 
 Horizon 128 plays rollouts of 128 steps, in which episodes end and begin.
 Horizon 0 plays one whole episode in each copy of the environment.
@@ -15,8 +15,8 @@ Horizon 0 plays one whole episode in each copy of the environment.
 Readings where the paper leaves a choice:
 
 - The learning rate falls linearly to 0 over the number of iterations. With
-  horizon 0 that number is unknown, and the paper's code takes the number of
-  steps in its place: the rate stays all but constant. So it does here.
+horizon 0 that number is unknown. The paper's code takes the number of steps
+in its place, so the rate stays almost constant. The code here does the same.
 - Horizon 128 bootstraps: a critic's value stands for what follows the last
   step of a row and for what follows a time-out; after a termination there is
   nothing. Without a critic there is nothing to bootstrap with: G ends with the
@@ -42,7 +42,7 @@ MEANS = ("steps", "episodes")
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-  """What one cell trains.
+  """Settings of one cell.
 
   Attributes:
     environment: One of `environments.NAMES`.
@@ -50,7 +50,7 @@ class Setting:
     gamma: Discount per step, in [0, 1].
     horizon: 128, or any number of steps > 0; 0 for whole episodes.
     num_envs: Copies of the environment: the size of the group.
-    value_clip: Of the critic's loss, in units of the return; None for none.
+    value_clip: Clip range of the critic's loss, in units of return, or None.
     mean_of: One of `MEANS`.
     total_steps: Budget, environment steps.
   """

@@ -45,7 +45,7 @@ class State(NamedTuple):
 
 
 class Result(NamedTuple):
-  """What a cell leaves behind, of S seeds."""
+  """Results of a cell with S seeds."""
 
   score_sums: jax.Array  # [S, NUM_BINS], over episodes that ended in the bin
   num_episodes: jax.Array  # [S, NUM_BINS]

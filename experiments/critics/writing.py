@@ -42,7 +42,8 @@ def read(folder: pathlib.Path, cells: Iterable[Cell]) -> dict[Setting, Record]:
 
 
 def expected_seconds(cells: Iterable[Cell]) -> float:
-  """Of training these cells on two cores, programs included."""
+  """Estimated seconds to train these cells on two cores, compilation included.
+  """
   cells = list(cells)
   programs = {dataclasses.replace(x.setting, gamma=0.0) for x in cells}
   return _COMPILE_S * len(programs) + sum(

@@ -34,16 +34,17 @@ TEACHER_ERROR = 0.6  # Probability of a carry that the teacher forgets.
 
 
 class Size(NamedTuple):
-  """How much is computed.
+  """Amounts of computation.
 
   Attributes:
-    num_seeds: Of each arm.
-    imitation: Steps of `base`.
-    steps: Of each other arm.
+    num_seeds: Number of seeds of each arm.
+    imitation: Number of steps of `base`.
+    steps: Number of steps of each other arm.
     every: Steps between evaluations.
-    batch: Completions of a step.
-    pool: Prompts to choose from.
-    held_out: Prompts of an evaluation, as many of each number of digits.
+    batch: Number of completions of a step.
+    pool: Number of prompts to choose from.
+    held_out: Number of prompts of an evaluation, equally many of each number of
+    digits.
   """
 
   num_seeds: int
@@ -117,7 +118,7 @@ def window(size: Size) -> int:
 
 
 def embedding(size: Size) -> list[str]:
-  """How `experiments.embed` is asked for the clusters of a pool."""
+  """Flags of `experiments.embed` for the clusters of a pool."""
   return [
     f"--num_prompts={size.pool}",
     f"--num_clusters={size.pool // (4 * window(size))}",

@@ -1,8 +1,9 @@
-"""What an arm leaves behind, and the numbers that are made of it.
+"""Record of an arm, and the numbers computed from it.
 
-`ARM.json` has of each seed the share of right answers to held-out prompts, of
-all and of each number of digits, before the first step and after each 20; the
-share of groups in each step whose rewards differ; and the seconds of all.
+`ARM.json` has for each seed the share of right answers to held-out prompts, of
+all and of each number of digits, before the first step and after every 20
+steps; and the share of groups in each step whose rewards differ. The file also
+has the seconds of all seeds together.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Results(sweeps_lib.Recorded):
     return np.array([seed[what] for seed in self._found[arm]["seeds"]], float)
 
   def completions(self, arm: str) -> np.ndarray:  # [N]
-    """How many had been generated at each evaluation."""
+    """Numbers of completions that were drawn until each evaluation [N]."""
     size = arms.SIZES["full"]
     return np.arange(self.series(arm, ALL).shape[1]) * size.every * size.batch
 

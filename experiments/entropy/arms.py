@@ -1,8 +1,8 @@
-"""What is compared on countdown: the config of each arm.
+"""Arms of the experiment on countdown, and the config of each arm.
 
-All arms but `base`, which imitates a teacher, begin with the policy of `base`
-of their seed, take as many steps on as many prompts, and differ in what they
-do about entropy.
+`base` imitates a teacher. Every other arm begins with the policy of `base` of
+its seed and takes the same number of steps on the same number of prompts. These
+arms differ in how they treat entropy.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ ARMS = {
 
 
 class Size(NamedTuple):
-  """How much is computed.
+  """Amounts of computation.
 
   Attributes:
-    num_seeds: Of each arm.
-    imitation: Steps of `base`.
-    steps: Of each other arm, an even number.
-    num_prompts: Of a step.
-    num_held_out: Prompts of an evaluation.
+    num_seeds: Number of seeds of each arm.
+    imitation: Number of steps of `base`.
+    steps: Number of steps of each other arm; even.
+    num_prompts: Number of prompts of a step.
+    num_held_out: Number of prompts of an evaluation.
   """
 
   num_seeds: int

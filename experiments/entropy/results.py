@@ -1,9 +1,10 @@
-"""What an arm leaves behind, and the numbers that are made of it.
+"""Record of an arm, and the numbers computed from it.
 
-`ARM.json` has of each seed, for each step, entropy, accuracy before
-corrections, and shares of groups; the accuracy on held-out problems as it was
-logged; and pass@k of held-out problems in the middle and at the end. And the
-seconds of all. `base.json` has the pass@k that all others began with.
+`ARM.json` has for each seed: in each step the entropy, the accuracy before
+corrections and shares of groups; the accuracy on held-out problems as logged;
+and pass@k of held-out problems in the middle and at the end. The file also has
+the seconds of all seeds together. `base.json` has the pass@k with which all
+other arms began.
 """
 
 from __future__ import annotations

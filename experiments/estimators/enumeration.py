@@ -227,7 +227,7 @@ def greedy_index(logits: np.ndarray) -> int:
 
 
 def tables_of(algorithm: Algorithm, config: Any, problem: Problem) -> dict:
-  """What `gradients` reads, by completion [n, ...] or by row of the table."""
+  """Inputs of `gradients`, by completion [n, ...] or by row of the table."""
   logits = problem.logits
   sampler = logits if problem.old_logits is None else problem.old_logits
   every = all_of(logits)

@@ -1,7 +1,8 @@
-"""What each algorithm's gradient estimates, measured by enumeration.
+"""Measurements of each algorithm's expected gradient, by enumeration.
 
-Two prompts with a tabular policy each; `enumeration.py` gives exact means and
-variances of the gradients that the library's losses make of a group.
+Each measurement uses two prompts with a tabular policy each. `enumeration.py`
+gives exact means and variances of the gradients that the library's losses have
+over all groups.
 """
 
 from __future__ import annotations
@@ -67,14 +68,14 @@ def angle_of(found: Agreement) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """What was measured of one estimator.
+  """Measurements of one estimator.
 
   Attributes:
-    name: In the table.
-    target: What its mean is compared with.
-    group_size: Of everything that is not listed by G.
-    graded: By group size, with graded rewards.
-    verifier: By group size, with rewards of 0 and 1.
+    name: Name in the table.
+    target: Objective whose gradient the mean is compared with.
+    group_size: Group size of all fields that are not by group size.
+    graded: Agreement by group size, with graded rewards.
+    verifier: Agreement by group size, with rewards of 0 and 1.
     mean: Expected gradient with graded rewards, to find equal estimators.
     difficulty: c of each prompt alone, with rewards of 0 and 1 and the
       largest groups.

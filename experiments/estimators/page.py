@@ -76,7 +76,7 @@ def _list(found: Sequence[str]) -> str:
 def _findings(
   rows: Sequence[Row], parts: Sequence[tuple[str, list[Agreement]]]
 ) -> list[str]:
-  """What stands out of all rows, in sentences around the measured numbers."""
+  """Findings over all rows, in sentences around the measured numbers."""
   by = {row.name: row for row in rows}
   same = [
     [row.name for row in family]

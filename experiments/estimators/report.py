@@ -1,11 +1,11 @@
-"""What each published estimator estimates: a table and a figure.
+"""Command that writes a table and a figure about published estimators.
 
     python -m experiments.estimators.report
     python -m experiments.estimators.report --algorithms=grpo,rloo --out=/tmp
 
-Enumerates every group of completions of two small tabular policies, so that
-means and variances of gradients are exact. Writes estimators.md and
-estimators.png into the folder --out; takes one to three minutes on two cores.
+It enumerates every group of completions of two small tabular policies, so the
+means and variances of gradients are exact. It writes estimators.md and
+estimators.png into the folder --out, in one to three minutes on two cores.
 """
 
 from __future__ import annotations

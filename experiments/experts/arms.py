@@ -33,16 +33,16 @@ DOMAINS = tuple(str(part["name"]) for part in mixture.PARTS)
 
 
 class Size(NamedTuple):
-  """How much is computed.
+  """Amounts of computation.
 
   Attributes:
-    num_seeds: Of each arm.
-    imitation: Steps of `base`.
-    steps: Steps of `mixed`, and of `sequential` in all.
-    expert_steps: Of each expert.
-    on_experts: Steps of `sft-experts`.
-    num_prompts: Held out, of each domain.
-    gradient_prompts: Of a gradient; there are four for each domain.
+    num_seeds: Number of seeds of each arm.
+    imitation: Number of steps of `base`.
+    steps: Number of steps of `mixed`, and of `sequential` in all its phases.
+    expert_steps: Number of steps of each expert.
+    on_experts: Number of steps of `sft-experts`.
+    num_prompts: Number of held-out prompts of each domain.
+    gradient_prompts: Prompts of a gradient; a domain has four gradients.
   """
 
   num_seeds: int

@@ -1,8 +1,9 @@
-"""What an arm leaves behind, and the numbers that are made of it.
+"""Record of an arm, and the numbers computed from it.
 
-`ARM.json` has, of each seed, the held-out accuracy of each domain at each
-evaluation, the completions' tokens that were generated, and, of arms that are
-measured, the cosines between the gradients of domains; and the seconds of all.
+`ARM.json` has for each seed the held-out accuracy of each domain at each
+evaluation and the number of generated completion tokens. Arms that are measured
+also have the cosines between the gradients of domains. The file also has the
+seconds of all seeds together.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What an arm leaves behind, and the numbers that are made of it.
+"""Record of an arm, and the numbers computed from it.
 
-`ARM.json` has of each seed the share of right answers to held-out prompts, by
-the verifier without errors, before the first step and after each 20; and the
-seconds of all.
+`ARM.json` has for each seed the share of right answers to held-out prompts,
+judged by the verifier without errors, before the first step and after every 20
+steps. The file also has the seconds of all seeds together.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Results(sweeps_lib.Recorded):
     return np.array(self._found[arm]["seeds"], float)
 
   def completions(self, arm: str) -> np.ndarray:
-    """How many completions had been drawn then [N]."""
+    """Numbers of completions that were drawn until each evaluation [N]."""
     num = self.accuracy(arm).shape[1]
     steps = arms.STEPS - arms.EVERY * np.arange(num)[::-1]
     return steps * arms.BATCH

@@ -1,16 +1,16 @@
-r"""How often rules of health warn of runs that are well.
+r"""Rates of false alarms of the health rules, on runs that are well.
 
     python -m experiments.health.false_alarms
     python -m experiments.health.false_alarms runs/a runs/b
     python -m experiments.health.false_alarms --runs=500 \
         --out=docs/false_alarms.md runs/healthy/*
 
-First it makes up metrics of healthy runs (`series.py`), and counts the share of
-them in which each rule warns, with the upper end of its 95 % interval. With
-folders, each that of a run or of several, it then asks the rules about the runs
-that are logged there, as if nobody had asked before, and prints what they say.
-With --out it writes a page. Exit status: 1 if a rule warns of more than 1 % of
-the runs that are made up.
+The program first makes up metrics of healthy runs (`series.py`). It counts the
+share of these runs in which each rule warns, with the upper end of its 95 %
+interval. Each folder that is given holds one run or several. For these runs the
+program asks the rules about the logged metrics, ignores the alarms that were
+logged, and prints the warnings. With --out it writes a page. Exit status: 1 if
+a rule warns of more than 1 % of the made-up runs.
 """
 
 from __future__ import annotations
@@ -101,10 +101,10 @@ def simulated(
 
 
 def logged(workdir: pathlib.Path) -> list[rules.Alarm]:
-  """What rules say of a run that has ended.
+  """Alarms of the rules for a run that has ended.
 
   Raises:
-    FileNotFoundError: There is no run.
+    FileNotFoundError: The folder has no run.
   """
   values = json.loads((workdir / log.CONFIG).read_text())
   values.pop("health", None)
@@ -179,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _page(given: argparse.Namespace) -> str:
-  """What stands above the table."""
+  """Text of the page above the table."""
   commands = "".join(
     "python -m experiments.sweeps.run --launcher=vmap \\\n"
     f"    --config=configs/sweeps/healthy.py:{folder.name} --root={folder}\n"

@@ -1,4 +1,4 @@
-"""How rightly interceptors of calls of tools decide.
+"""Measurements of how often interceptors decide rightly about tool calls.
 
 | module     | content                                          |
 |------------|--------------------------------------------------|

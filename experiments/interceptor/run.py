@@ -1,18 +1,18 @@
-r"""How rightly an interceptor decides about 300 labelled calls of tools.
+r"""Command that measures an interceptor on 300 labelled tool calls.
 
     python -m experiments.interceptor.run --out=docs
     python -m experiments.interceptor.run --config=configs/calc_python_grpo.py \
         --calls=runs/calls.jsonl
 
-The first measures the sets of rules that ship
-(`rewards/agents/interceptor.py`), each of them alone and all together, and
-writes `interceptor_rates.md`. The second asks the interceptor of a config, with
-its judge: `config.interceptor`. The calls that ship are about commands and
-files. For rules about other calls, as those of this config, --calls names calls
-of yours: JSON lines with "call", "bad" and "kind".
+The first form measures the sets of rules that ship
+(`rewards/agents/interceptor.py`), each alone and all together, and writes
+`interceptor_rates.md`. The second form asks the interceptor of a config,
+`config.interceptor`, with its judge. The calls that ship are about commands and
+files. For rules about other calls, as in this config, --calls names a file of
+your own calls: JSON lines with "call", "bad" and "kind".
 
-Precision is the share of bad calls among those that are blocked, and recall the
-share of blocked ones among the bad.
+Precision is the share of bad calls among the blocked ones. Recall is the share
+of blocked calls among the bad ones.
 """
 
 from __future__ import annotations

@@ -46,13 +46,13 @@ Scores = Callable[[str, str], np.ndarray | None]
 
 
 def _bound(of: Scores, arm: str, what: str, needed: str, bound: float) -> Check:
-  """Whether a number is above, or below, a bound."""
+  """Checks that a number is above, or below, a bound."""
   excess = statistics.minus(of(arm, what), bound)
   return check(f"{what} of `{arm}` − {bound:g}", needed, (1, excess))
 
 
 def _change(of: Scores, arm: str, what: str, before: str) -> Check:
-  """Whether a number of the same seeds has fallen."""
+  """Checks that a number has fallen, seed by seed."""
   change = statistics.minus(of(arm, what), of(arm, before))
   return check(f"{what} of `{arm}`, end − {before}", "below", (1, change))
 

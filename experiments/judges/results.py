@@ -1,9 +1,10 @@
-"""What an arm leaves behind, and the numbers that are made of it.
+"""Record of an arm, and the numbers computed from it.
 
-`ARM.json` has of each seed: the verdicts and the right answers of each step of
-reinforcement; what held-out prompts say before it and every 25 steps, of
-sorting and, where the policy judges itself, of judging; and the seconds of all.
-Of a judge it has the seconds alone.
+`ARM.json` has for each seed the verdicts and the right answers of each step of
+reinforcement. It has the accuracy of held-out prompts before reinforcement and
+every 25 steps: of sorting, and of judging if the policy judges itself. The file
+also has the seconds of all seeds together. The file of a judge has the seconds
+alone.
 """
 
 from __future__ import annotations

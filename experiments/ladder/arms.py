@@ -92,13 +92,13 @@ GROUP_SIZE = 8
 
 
 class Size(NamedTuple):
-  """How much is computed.
+  """Amounts of computation.
 
   Attributes:
-    num_seeds: Of each arm.
-    imitation: Steps of `base`.
-    steps: Of each other arm.
-    num_prompts: Groups of a batch.
+    num_seeds: Number of seeds of each arm.
+    imitation: Number of steps of `base`.
+    steps: Number of steps of each other arm.
+    num_prompts: Number of groups of a batch.
   """
 
   num_seeds: int

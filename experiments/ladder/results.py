@@ -1,10 +1,10 @@
-"""What an arm leaves behind, and the numbers that are made of it.
+"""Record of an arm, and the numbers computed from it.
 
-`ARM.json` has of each seed and step how many completions were drawn, and what
-they were like before any was left out; and the seconds of all. The end of an
-arm is the mean over its last `WINDOW` steps. At equal completions it is that
-over as many steps before the step in which the arm has drawn as many as `grpo`
-has in all.
+`ARM.json` has for each seed and step the number of completions drawn, and the
+statistics of these before any was left out. The file also has the seconds of
+all seeds together. The final score of an arm is the mean over its last `WINDOW`
+steps. At equal completions it is the mean over `WINDOW` steps before the step
+in which the arm has drawn as many completions as `grpo` draws in all.
 """
 
 from __future__ import annotations

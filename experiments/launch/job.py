@@ -1,4 +1,4 @@
-"""What the launchers have in common: command line, code archive, commands."""
+"""Shared parts of the launchers: command line, code archive, commands."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ def num_slices(values: flags.FlagValues) -> int:
 
 
 def several_workers(topology: str, slices: int = 1) -> bool:
-  """Whether there is more than one VM."""
+  """True if a job has more than one VM."""
   return slices > 1 or parse_topology(topology).several_vms
 
 
@@ -328,7 +328,7 @@ def secrets(values: flags.FlagValues) -> dict[str, str]:
 
 
 def secret_commands(project: str, secret: str) -> tuple[Command, Command]:
-  """What looks for a secret, and what makes it from its standard input."""
+  """Commands that look a secret up, and make it from their standard input."""
   start = ["gcloud", "secrets"]
   where = [secret, f"--project={project}"]
   return (

@@ -1,10 +1,10 @@
-"""What a launcher finds out before it asks the cloud for anything.
+"""Checks of a run before a launcher asks the cloud for anything.
 
-A mistake that shows when the machines are there costs money and an hour. So the
-parts of the run are made here as experiments.train makes them there, for a mesh
-of the chips that are asked for, and what the machines will lack is said: extras
-of setup.py, credentials, a token. Records of text, weights, verifiers, sessions
-and services may be on the machines alone, and are not asked here.
+A mistake that shows when the machines are there costs money and an hour. So
+this module makes the parts of the run as experiments.train makes them there,
+for a mesh of the requested chips. It reports what the machines will lack:
+extras of setup.py, credentials, a token. Records of text, weights, verifiers,
+sessions and services may be on the machines alone, and are not checked here.
 """
 
 from __future__ import annotations
@@ -86,10 +86,11 @@ def say(notes: Sequence[str]) -> None:
 
 
 def resolved(arguments: Sequence[str]) -> config_lib.RunConfig:
-  """What experiments.train makes of its command line.
+  """Returns the config that experiments.train makes of its command line.
 
   Raises:
-    ValueError: It would refuse it; with its words.
+    ValueError: experiments.train would refuse the command line; the message
+    is its own.
   """
   values = flags.FlagValues()
   command_line = ["train", *arguments]
@@ -202,7 +203,7 @@ def needed_extras(config: config_lib.RunConfig, workdir: str) -> set[str]:
 
 
 def is_on_hub(checkpoint: str) -> bool:
-  """Whether it is a name, owner/name, of the hub and no folder here."""
+  """True for a name, owner/name, of the hub that is not a folder here."""
   named = re.fullmatch(r"[\w.-]+/[\w.-]+", checkpoint)
   return bool(named) and not pathlib.Path(checkpoint).is_dir()
 
@@ -268,7 +269,7 @@ def _files(config: config_lib.RunConfig) -> dict[str, str]:
 
 
 def _local_files(config: config_lib.RunConfig) -> list[str]:
-  """What the config names on this machine, which others do not have."""
+  """Warnings for the files of this machine that the config names."""
   models = _models(config).items()
   named = {name: path for name, path in models if not is_on_hub(path)}
   return [

@@ -313,7 +313,7 @@ class _Supervisor:
       time.sleep(self._poll_s)
 
   def _first_states(self) -> list[str]:
-    """What each worker says, asked until they all answer.
+    """Returns the state of each worker; asks until all of them answer.
 
     A program that may be running must not lose its code.
     """
@@ -326,7 +326,7 @@ class _Supervisor:
     return self._patiently(self._ask_workers, look_again)
 
   def _worker_states(self) -> list[str] | None:
-    """What each worker says, or None if one did not answer."""
+    """Returns the state of each worker, or None if one did not answer."""
     try:
       return self._ask_workers()
     except job.CommandError as error:

@@ -109,16 +109,16 @@ BASES = tuple(f"base-{task}" for task in TASKS)
 
 
 class Size(NamedTuple):
-  """How much is computed.
+  """Amounts of computation.
 
   Attributes:
-    num_seeds: How many seeds each arm has.
-    imitation: Steps of the warm start, by task.
-    batch: Completions of a step.
-    steps: How many steps each arm takes, in all its phases.
-    critic_steps: How many of these steps train the critic alone.
-    held_out: Problems of an evaluation.
-    records: Problems in words to train on.
+    num_seeds: Number of seeds of each arm.
+    imitation: Number of steps of the warm start, by task.
+    batch: Number of completions of a step.
+    steps: Number of steps of each arm, in all its phases.
+    critic_steps: Number of these steps that train the critic alone.
+    held_out: Number of problems of an evaluation.
+    records: Number of problems in words to train on.
   """
 
   num_seeds: int
@@ -258,7 +258,9 @@ _DATA = {"sort": _sort, "add": _add, "words": _words}
 
 
 def overrides(name: str, root: pathlib.Path) -> list[str]:
-  """What an arm is told of the folder of all runs."""
+  """Flags that name the start and the data of an arm below the folder of all
+  runs.
+  """
   algorithm, task = split(name)
   found = []
   if algorithm != "base":

@@ -15,7 +15,8 @@ _ROW = 0.135  # Inches.
 
 
 def kind(algorithm: str) -> str:
-  """What an algorithm compares a completion with."""
+  """Returns the kind of baseline that an algorithm compares a completion with.
+  """
   if arms.has_critic(algorithm):
     return _KINDS[2]
   return _KINDS[1] if arms.ENTRIES[algorithm].group_size == 1 else _KINDS[0]
@@ -78,7 +79,9 @@ def _mark(
 def _rates(
   axes: Any, place: int, name: str, look: style.FigureStyle, results: Results
 ) -> None:
-  """What the lower and the higher rate add to the default one."""
+  """Draws the gain of the lower and the higher learning rate over the default
+  one.
+  """
   means = results.by_rate(name)
   if means is None:
     return

@@ -100,7 +100,7 @@ advantages look one token ahead, or little more.""")
 
 
 def _first(results: Results) -> str:
-  """What is known so far, in a paragraph."""
+  """The paragraph with the answer so far."""
   verdicts = claims.verdicts(results)
   total = len(arms_lib.ENTRIES)
   ended = f"{len(results.complete)} of {total}"
@@ -128,7 +128,7 @@ verdict {parts[0]}, and {parts[1]}. The mean accuracy of GRPO is
 
 
 def _groups() -> str:
-  """How many completions of a prompt are drawn, in words."""
+  """Sentence about the number of completions for each prompt."""
   by_size: dict[int, list[str]] = {}
   for entry in arms_lib.ENTRIES.values():
     by_size.setdefault(entry.group_size, []).append(entry.shown)
@@ -150,7 +150,7 @@ def _left_out() -> str:
 
 
 def _state(results: Results) -> Iterator[str]:
-  """How much there is, and whether it is what it should be."""
+  """Yields the progress and the consistency of the results."""
   size = arms_lib.SIZES["full"]
   total = len(arms_lib.ARMS)
   hours = sum(map(results.seconds, results.arms)) / 3600
@@ -240,7 +240,7 @@ steps of a run with the critic's, without compilation and evaluation.""")
 
 
 def _ties(results: Results, verdicts: dict[str, str]) -> Iterator[str]:
-  """How many differences there are, in words."""
+  """Yields the number of differences, in words."""
   counts = {
     x: sum(y == x for y in verdicts.values()) for x in ("above", "below")
   }

@@ -1,14 +1,14 @@
-"""What an arm leaves behind, and the numbers that are made of it.
+"""Record of an arm, and the numbers computed from it.
 
-`ARM.json` has of each run, which is a seed and a learning rate: the share of
+A run is a seed and a learning rate. `ARM.json` has for each run: the share of
 right answers to held-out problems before the first step and after the last, the
-mean length of these answers after it, the entropy of the last steps, how many
-completions were generated, and the seconds of its steps. And the seconds of the
-whole arm, with compilation and evaluations.
+mean length of the answers after the last step, the entropy of the last steps,
+the number of generated completions, and the seconds of its steps. The file also
+has the seconds of the whole arm, with compilation and evaluations.
 
-The best learning rate of a seed is chosen by the other seeds: that with the
-highest mean accuracy of theirs. So no number is reported that has had a say in
-its own choice.
+The best learning rate of a seed is chosen by the other seeds: it is the rate
+with their highest mean accuracy. So no reported number takes part in its own
+choice.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def of_run(
 
 
 def is_divergence(error: str) -> bool:
-  """Whether the message is of a loss or a gradient that is not finite."""
+  """True if the message is about a loss or a gradient that is not finite."""
   return error.startswith("phase ") and (
     " is nan" in error or " is inf" in error
   )
@@ -257,7 +257,7 @@ class Results(sweeps_lib.Recorded):
     return int(min(x.min() for x in every)), int(max(x.max() for x in every))
 
   def diverged(self) -> dict[str, int]:
-    """How many runs of an arm had a loss that was not finite; if any had."""
+    """Number of runs with a loss that was not finite, by arm with such runs."""
     counts = {
       arm: sum("error" in run for run in self._found[arm]["runs"])
       for arm in self.arms
@@ -266,7 +266,7 @@ class Results(sweeps_lib.Recorded):
 
 
 def _values(runs: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-  """What -> [S, F], of the runs of an arm."""
+  """Returns name of a quantity -> [S, F] values over the runs of an arm."""
   seeds = sorted({run["seed"] for run in runs})
   factors = sorted({run["factor"] for run in runs})
   by_place = {(run["seed"], run["factor"]): run for run in runs}

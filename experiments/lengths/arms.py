@@ -1,8 +1,9 @@
-"""What is compared on sums with filler: the config of each arm.
+"""Arms of the experiment on sums with filler, and the config of each arm.
 
-All arms but `base` begin with the parameters of `base` of their seed, take as
-many steps on as many prompts, and differ in what they draw of each prompt and
-learn from. Those that end in "-mended" have the reward without its bug.
+Every arm but `base` begins with the parameters of `base` of its seed and takes
+the same number of steps on the same number of prompts. These arms differ in the
+completions that they draw for a prompt and learn from. Arms whose name ends in
+"-mended" have the reward without its bug.
 """
 
 from __future__ import annotations
@@ -88,13 +89,13 @@ FILTERED = tuple(
 
 
 class Size(NamedTuple):
-  """How much is computed.
+  """Amounts of computation.
 
   Attributes:
-    num_seeds: Of each arm.
-    imitation: Steps of `base`.
-    steps: Of each other arm.
-    num_prompts: Of a step.
+    num_seeds: Number of seeds of each arm.
+    imitation: Number of steps of `base`.
+    steps: Number of steps of each other arm.
+    num_prompts: Number of prompts of a step.
   """
 
   num_seeds: int

@@ -1,9 +1,9 @@
-"""What an arm leaves behind, and the numbers that are made of it.
+"""Record of an arm, and the numbers computed from it.
 
-`ARM.json` has, of each seed and step, the accuracy and the mean lengths of all,
-of right and of wrong completions, as they were drawn and before any was left
-out; and the seconds of all. The beginning of an arm is the mean over its first
-`FIRST` steps, and the end that over its last `LAST`.
+`ARM.json` has for each seed and step the accuracy and the mean lengths of all,
+of right and of wrong completions, as drawn and before any was left out. The
+file also has the seconds of all seeds together. The start of an arm is the mean
+over its first `FIRST` steps, and the end is the mean over its last `LAST`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ FIRST, LAST = 5, 20  # steps
 def excess_length_reduction(
   start: np.ndarray, baseline: np.ndarray, other: np.ndarray
 ) -> np.ndarray:
-  """How much of the growth of a baseline's lengths another arm has not.
+  """Share of the growth of a baseline's lengths that another arm avoids.
 
       ELR = (L_baseline − L_other) / (L_baseline − L_start)
 
   Args:
     start: Mean length before reinforcement, tokens [S].
-    baseline: That of the baseline at the end [S].
-    other: That of the other arm [S].
+    baseline: Mean length of the baseline at the end [S].
+    other: Mean length of the other arm at the end [S].
 
   Returns:
     [S]; 0 where the other arm is as long as the baseline, 1 where it is as

@@ -1,13 +1,14 @@
-"""What the experiments compare: the config of every arm.
+"""Arms of the experiments, and the config of every arm.
 
     python -m experiments.sweeps.run --launcher=vmap --root=runs/E2/joint \
         --config=experiments/long_horizon/config.py:E2,smoke,joint
 
-An arm is a sweep of its own: its seeds, and the values of what is varied, are
-the cells. All arms of an experiment draw as many rollouts of the same task to
-train the policy: 128 a step, of 16 prompts in groups, of 128 with a critic,
-whose pre-training draws 20 batches more. Profile `full` has the sizes of the
-claim; `smoke` is the same comparison on shorter chains, with fewer steps.
+An arm is a sweep of its own; its cells are its seeds and the values of the
+varied setting. All arms of an experiment draw the same number of rollouts of
+the same task to train the policy: 128 a step, of 16 prompts in groups, or of
+128 prompts with a critic. Pre-training of a critic draws 20 batches more.
+Profile `full` has the sizes of the claim. Profile `smoke` is the same
+comparison on shorter chains, with fewer steps.
 """
 
 from __future__ import annotations
@@ -52,24 +53,24 @@ class Arm:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-  """What is compared, and on what.
+  """Arms and settings of an experiment.
 
   Attributes:
-    title: In a few words.
+    title: Title in a few words.
     base: Module of `configs` with `get_config(algorithm)`.
     arms: The arms of the comparison.
-    settings: Of all arms, by profile.
+    settings: Settings of all arms, by profile.
     varied: Name of a setting that each arm is run with several values of, or
       "".
-    values: Of it, by profile.
-    follow: The settings of a value, itself among them.
-    metrics: What is reported at the end of a run: label -> name. The first one
-      is the score.
+    values: Values of this setting, by profile.
+    follow: Function from a value to its settings, the varied one among them.
+    metrics: Metrics that are reported at the end of a run: label -> name. The
+    first one is the score.
     shares_start: Whether all runs start with one policy, which is warmed up
-      once (`WARM_START`, with seed 0): where that takes longer than the rest.
-      Seeds then are those of problems, draws and critics.
-    curve: What is drawn over the steps: label and name.
-    limits: What the numbers do not show, by profile.
+    once (`WARM_START`, with seed 0). This is for warm starts that take
+    longer than the rest. Seeds are then those of problems, draws and critics.
+    curve: Metric that is drawn over the steps: label and name.
+    limits: Questions that the numbers leave open, by profile.
     cost: Minutes that the arms of `full` take one after another, each on a
       core of its own, as measured.
   """

@@ -36,7 +36,7 @@ Scores = Callable[..., np.ndarray | None]
 def _above(
   text: str, one: np.ndarray | None, other: np.ndarray | None
 ) -> Check:
-  """Whether one arm is above another, seed by seed."""
+  """Checks that one arm is above another, seed by seed."""
   return check(text, "above", (1, statistics.minus(one, other)))
 
 

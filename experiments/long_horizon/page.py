@@ -23,13 +23,13 @@ _NONE = "–"
 
 
 class Results:
-  """What the arms of an experiment have come to.
+  """Results of the arms of an experiment.
 
   Attributes:
-    arms: Those that have ended.
-    folders: Their folders, by name.
-    values: Of what is varied; (None,) if nothing is.
-    warm_start: Where that of all arms is; None if each has its own.
+    arms: Arms that have ended.
+    folders: Folders of these arms, by name.
+    values: Values of the varied setting; (None,) without one.
+    warm_start: Folder of the shared warm start; None if each arm has its own.
   """
 
   def __init__(self, name: str, profile: str, root: pathlib.Path):
@@ -79,7 +79,7 @@ class Results:
     )
 
   def date(self) -> str:
-    """When the last arm ended, YYYY-MM-DD."""
+    """Day on which the last arm ended, YYYY-MM-DD."""
     return sweeps_lib.date(list(self.folders.values()))
 
 

@@ -1,11 +1,11 @@
-"""What is compared on the tasks `multi` and `language`: the config of each arm.
+"""Arms of the tasks `multi` and `language`, and the config of each arm.
 
     python -m experiments.sweeps.run --launcher=vmap --root=runs/gdpo \
         --config=experiments/objectives/config.py:multi-gdpo
 
-An arm is a sweep over seeds; all arms of a task draw as many completions, and
-a seed means the same prompts and the same warm start in all that have the same
-teacher.
+An arm is a sweep over seeds. All arms of a task draw the same number of
+completions. In all arms with the same teacher, a seed means the same prompts
+and the same warm start.
 """
 
 from __future__ import annotations

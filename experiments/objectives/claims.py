@@ -43,19 +43,19 @@ OF_TEXTS = ("accuracy", "brevity", "politeness")
 
 
 def _change(of: Scores, arm: str, metric: str, needed: str) -> Check:
-  """Whether a metric has risen or fallen from the start to the end."""
+  """Checks that a metric has risen or fallen from the start to the end."""
   change = statistics.minus(of(arm, metric, "after"), of(arm, metric, "before"))
   return check(f"{metric} of `{arm}`, end − start", needed, (1, change))
 
 
 def _gap(of: Scores, one: str, other: str, metric: str) -> Check:
-  """Whether one arm ends above another."""
+  """Checks that one arm ends above another."""
   gap = statistics.minus(*(of(arm, metric, "after") for arm in (one, other)))
   return check(f"{metric}, `{one}` − `{other}`", "above", (1, gap))
 
 
 def _level(of: Scores, arm: str, metric: str, bound: float) -> Check:
-  """Whether a metric ends above a number."""
+  """Checks that a metric ends above a number."""
   excess = statistics.minus(of(arm, metric, "after"), bound)
   return check(f"{metric} of `{arm}` − {bound:g}", "above", (1, excess))
 

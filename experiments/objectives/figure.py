@@ -91,7 +91,9 @@ def _bandit(axes: Any, results: Results, place: int) -> None:
 
 
 def _plane(axes: Any, results: Results) -> None:
-  """Where the seeds end, in the plane of both regrets, and the arms."""
+  """Draws the final regrets of the seeds, and the arms, in the plane of
+  regrets.
+  """
   for arm, chances in enumerate(np.eye(bandit.NUM_ARMS)):
     place = np.asarray(bandit.regrets(chances))
     axes.plot(*place, ".", color=style.GREY)

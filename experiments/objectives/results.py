@@ -1,9 +1,9 @@
-"""What the runs leave behind, and the numbers that are made of it.
+"""Records of the runs, and the numbers computed from them.
 
-| in the root          | content                                               |
-|----------------------|-------------------------------------------------------|
-| `bandit-NAME.json`   | `{"seconds", "regrets"}` of all seeds                 |
-| a folder for each arm| a sweep; `output.txt`, what it printed; `seconds.json`|
+| in the root           | content                                           |
+|-----------------------|---------------------------------------------------|
+| `bandit-NAME.json`    | `{"seconds", "regrets"}` of all seeds             |
+| a folder for each arm | a sweep; `output.txt`, its output; `seconds.json` |
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Results:
     return sum(map(self.seconds, every))
 
   def date(self) -> str:
-    """When the last one ended, YYYY-MM-DD."""
+    """Day on which the last run ended, YYYY-MM-DD."""
     paths = [bandit_path(self._root, name) for name in self.bandits]
     paths += [self._root / arm / sweeps_lib.SECONDS for arm in self.arms]
     last = max(path.stat().st_mtime for path in paths)

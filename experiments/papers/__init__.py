@@ -1,1 +1,1 @@
-"""What `experiments.paper` is made of: outputs, their origin, an appendix."""
+"""Parts of `experiments.paper`: outputs, their origin, an appendix."""

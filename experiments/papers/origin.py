@@ -1,11 +1,11 @@
-"""Where each recorded number comes from, and whether it is stale.
+"""Origin of each recorded number: its commit, and whether it is stale.
 
 A record is a file of numbers of an arm or a cell, or a page that is itself the
-only record. What made it is read in its "made" (`sweeps/made.py`). Records from
-before there was one are dated by git: the commit is that which last changed the
-file, and "code" means that a file that makes numbers of the experiment has
-other statements now than in that commit. Their config hash is not known, and is
-shown as such.
+only record. The field "made" of a record names the code and config that made it
+(`sweeps/made.py`). A record that is older than this field is dated by git: its
+commit is the last one that changed the file. It is stale for "code" if a file
+that makes numbers of the experiment has other statements now than in that
+commit. Its config hash is unknown, and is shown as unknown.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Record:
 
 
 class History:
-  """What git knows: which commit last changed a file, and what came since.
+  """History of the repository: the last commit of each file, and what came
+  since.
 
   Args:
     log: Lines "@COMMIT DATE", newest first, each with the files that it
@@ -80,7 +81,7 @@ class History:
 
   @classmethod
   def read(cls) -> History:
-    """That of the repository."""
+    """Reads the history of the repository."""
     log = made.git("log", "--format=@%h %as", "--name-only", "--no-renames")
     status = made.git("status", "--porcelain") or ""
     return cls(log, (line[3:] for line in status.splitlines()))
@@ -91,7 +92,7 @@ class History:
     return (UNKNOWN, UNKNOWN) if number is None else self._commits[number]
 
   def place(self, commit: str) -> int | None:
-    """How many commits came after one."""
+    """Number of commits after a commit; None for an unknown one."""
     for number, (name, _) in enumerate(self._commits):
       if name.startswith(commit) or commit.startswith(name):
         return number
@@ -119,7 +120,7 @@ class History:
     return found
 
   def library_since(self, place: int) -> int:
-    """How many later commits changed the library."""
+    """Number of later commits that changed the library."""
     return sum(number < place for number in self._library)
 
 
@@ -283,7 +284,7 @@ def _tables(path: pathlib.Path) -> int:
 
 
 def summary(found: Iterable[Record]) -> dict[str, int]:
-  """How many records are stale for which reason, and how many are not."""
+  """Number of stale records for each reason, and of fresh ones."""
   counts: dict[str, int] = collections.Counter()
   for record in found:
     for reason in record.stale or ("fresh",):

@@ -59,7 +59,7 @@ def again(experiment: Experiment, write: bool) -> list[Again]:
 
 
 def _first(old: pathlib.Path, new: pathlib.Path) -> str:
-  """Where two files differ first, in words."""
+  """Describes the first difference between two files."""
   if old.suffix != ".md":
     sizes = old.stat().st_size, new.stat().st_size
     return f"a picture of {sizes[0]} bytes, now {sizes[1]}"

@@ -73,7 +73,7 @@ def _sweep(name: str, page: str = "", figure: bool = True) -> Experiment:
 
 
 def _measured(name: str, module: str, *outputs: str, code: str) -> Experiment:
-  """What measures and writes in one go."""
+  """Returns an experiment whose command measures and writes in one go."""
   return Experiment(
     name,
     (code,),

@@ -13,11 +13,11 @@ from experiments.sweeps.made import ROOT
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-  """Of an experiment with the modules `results`, `page` and `figure`.
+  """Writer of an experiment with the modules `results`, `page` and `figure`.
 
   Attributes:
-    name: Of the experiment.
-    page: Of its files.
+    name: Name of the experiment.
+    page: Name of its files.
   """
 
   name: str
@@ -42,7 +42,7 @@ class Sweep:
 
 @dataclasses.dataclass(frozen=True)
 class Critics:
-  """Of a profile of the experiment on critics."""
+  """Writer of a profile of the experiment on critics."""
 
   folder: str
   profile: str

@@ -1,4 +1,4 @@
-"""What a checkpoint computes here, to compare with what another program did."""
+"""Outputs of a checkpoint here, to compare with those of another program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHOWN = tuple(field.name for field in dataclasses.fields(Images))
 
 
 class Reference(NamedTuple):
-  """What another program computed; `images` is what the rows show."""
+  """Outputs of another program; `images` are the images of the rows."""
 
   input_ids: np.ndarray  # [B, L] int64, 0 on padding
   attention_mask: np.ndarray  # [B, L] bool

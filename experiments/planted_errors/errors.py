@@ -107,10 +107,11 @@ def settings() -> RREDCoTConfig:
 
 
 class Found(NamedTuple):
-  """What is said of segments [B, K].
+  """Measurements of segments [B, K].
 
   Attributes:
-    credits: RREDCoT's: by how much a segment made a right answer likelier.
+    credits: Credits of RREDCoT: the gain of a segment in the probability of a
+    right answer.
     entropy: Mean entropy of the distributions of its tokens, nats.
   """
 
