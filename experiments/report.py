@@ -1,4 +1,4 @@
-"""What `train` and `evaluate` say of a policy, in lines of text."""
+"""Reports of `train` and `evaluate` on a policy, in lines of text."""
 
 from __future__ import annotations
 
@@ -81,11 +81,12 @@ def _number(value: float, sign: str = "") -> str:
 def places(
   workdir: files.Path, plot: files.Path | None, tensorboard: bool
 ) -> list[str]:
-  """What a person opens after a run, and the command for it, where it is there.
+  """Lines about the outputs of a run that exist, each with the command to open
+  it.
 
   Args:
     workdir: Folder of the run.
-    plot: The picture that has been drawn.
+    plot: File of the figure, or None without one.
     tensorboard: Whether there are TensorBoard events.
   """
   samples, log = workdir / log_lib.SAMPLES, workdir / traces.FILE
@@ -106,7 +107,7 @@ def places(
 
 
 def _has_content(path: files.Path) -> bool:
-  """Whether there is a file that is not empty, on a disk or in a bucket."""
+  """True for a file that is not empty, on a disk or in a bucket."""
   if not path.exists():
     return False
   with path.open("rb") as file:
@@ -158,12 +159,12 @@ def failure(
 def evaluation_tables(
   title: str, how: str, said: Mapping[str, Any]
 ) -> list[str]:
-  """What `experiments.evaluate` prints.
+  """Lines that `experiments.evaluate` prints.
 
   Args:
-    title: Names the policy.
-    how: Completions were sampled.
-    said: As in evaluation.json.
+    title: Name of the policy.
+    how: Description of how completions were sampled.
+    said: Content of evaluation.json.
   """
   lines = []
   for name, section in said["data_sets"].items():

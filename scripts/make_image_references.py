@@ -105,7 +105,7 @@ def files():
 
 
 def text(rows, columns):
-  """What stands for an image of so many tiles, of 4 placeholders each."""
+  """Placeholder text of an image with so many tiles, 4 tokens each."""
   ours = types.SimpleNamespace(
     fake_image_token="<fake_token_around_image>",
     image_token="<image>",

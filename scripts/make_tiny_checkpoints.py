@@ -546,20 +546,21 @@ def make_reference(
   num_new_tokens: int = 0,
   bfloat16: bool = False,
 ) -> tuple[dict[str, np.ndarray], float]:
-  """What transformers computes from the files of `directory`, in float32.
+  """Computes the outputs of transformers from the files of `directory`, in
+  float32.
 
   Args:
     directory: A checkpoint.
-    input_ids: Tokens; anything where the mask is False.
+    input_ids: Tokens; their values do not matter where the mask is False.
     attention_mask: True on the tokens that exist, one run per row.
-    images: What the rows show, as `tiny_vision.draw` says it, if they do.
+    images: Images of the rows, as `tiny_vision.draw` returns them, or None.
     num_new_tokens: Length of the greedy continuation; 0 for none. It needs
       left-padded rows.
     bfloat16: Whether to load it in bfloat16 too.
 
   Returns:
-    The arrays of a reference file, and by how much the tokens of the
-    continuation were ahead of the second best, at least.
+    The arrays of a reference file, and the smallest lead of a token of the
+      continuation over the second best.
   """
   model = _load(directory, torch.float32)
   ids = torch.from_numpy(input_ids.astype(np.int64))

@@ -51,11 +51,11 @@ _STATUS = {0: "survived", 1: "killed"}
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """What became of a bug.
+  """Result of the tests for a bug.
 
   Attributes:
     status: "killed", "survived" or "broken".
-    seconds: Of its tests.
+    seconds: Seconds of its tests.
     said: The test that has failed and why, or the end of what pytest said.
   """
 
@@ -157,7 +157,7 @@ def results(
 
 
 def _name(mutation: Any) -> str:
-  """What a result belongs to: any change of an entry makes another one."""
+  """Key of a result; any change of an entry makes another one."""
   return json.dumps(mutation)
 
 

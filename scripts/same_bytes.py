@@ -401,7 +401,9 @@ def sweep(add):
 
 
 def _write_inputs(folder: pathlib.Path) -> None:
-  """What cases read that is not part of the tree: equal for all trees."""
+  """Writes the inputs of cases that are not part of the tree, equal for all
+  trees.
+  """
   import tokenizers
 
   folder.mkdir(parents=True, exist_ok=True)
@@ -628,7 +630,9 @@ def _fingerprint(workdir: pathlib.Path) -> dict[str, Any]:
 
 
 def _largest(metrics: list[str], name: str) -> float:
-  """Of the steps that draw; NaN, which is null, does not count."""
+  """Largest value of a metric over the steps that draw; NaN (null) does not
+  count.
+  """
   steps = [json.loads(line) for line in metrics]
   return max(x.get(name) or 0.0 for x in steps if x["phase"] != "sft")
 
@@ -712,7 +716,7 @@ def _first_difference(before: list[str], after: list[str]) -> str:
 
 
 def _array_differences(before: list, after: list) -> list[str]:
-  """What is on one side only, by shape, dtype and content."""
+  """Describes arrays that are on one side only, by shape, dtype and content."""
   counts = [
     collections.Counter((tuple(a[1]), a[2], a[3]) for a in side)
     for side in (before, after)

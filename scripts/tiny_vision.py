@@ -196,7 +196,7 @@ _TYPES = {*FAMILIES, "smolvlm"}
 
 
 def is_vision(config: dict) -> bool:
-  """Whether a config.json is of a model with images."""
+  """True if a config.json is of a model with images."""
   return config.get("model_type") in _TYPES
 
 
@@ -257,7 +257,7 @@ def draw(config: dict, seed: int) -> dict[str, np.ndarray]:
 def inputs(
   config: dict, arrays: dict[str, np.ndarray]
 ) -> dict[str, torch.Tensor]:
-  """What `transformers` takes beside tokens; of several prompts at once."""
+  """Inputs of `transformers` beside tokens, for several prompts at once."""
   is_patch = arrays["image"] >= 0
   grid = arrays["grid"]
   if "scale_factor" not in config:

@@ -273,10 +273,10 @@ _TOY_ROWS = 256
 def base(
   algorithm: str, model: str, known: Mapping[str, Model] = MODELS
 ) -> ml_collections.ConfigDict:
-  """What a recipe starts from: an algorithm on questions, with a model.
+  """Starting config of a recipe: an algorithm on questions, with a model.
 
   Args:
-    algorithm: Of the table.
+    algorithm: Name in the table of algorithms.
     model: A name of `known`, or "toy".
     known: `MODELS`, or `VISION`.
 
@@ -369,7 +369,7 @@ def architecture(checkpoint: str) -> Iterator[str]:
 
 
 def has_experts(model: str) -> bool:
-  """Whether the model is a mixture of experts; the toy is none."""
+  """True for a mixture of experts; the toy model is not one."""
   return model in MODELS and "num_experts" in MODELS[model].config_json
 
 

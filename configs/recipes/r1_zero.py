@@ -42,7 +42,7 @@ _TEMPLATE = (
 
 
 def base(model: str):
-  """What R1-Zero and the first reinforcement of R1 have in common."""
+  """Shared config of R1-Zero and the first reinforcement phase of R1."""
   config = models.base("grpo", model)
   config.data.template = _TEMPLATE
   config.rl.group_size = 16

@@ -191,12 +191,12 @@ def _entropy(
 def located(
   credits: np.ndarray, wrong: np.ndarray, level: int
 ) -> dict[str, object]:
-  """How often the segment with the error has the most negative credit.
+  """Statistics of how often the credits locate the error.
 
   Args:
-    credits: Of wrong completions [B, K].
-    wrong: The segment with the error of each [B].
-    level: How many segments may have one.
+    credits: Credits of wrong completions [B, K].
+    wrong: Index of the segment with the error [B].
+    level: Number of segments that may have an error.
   """
   is_found = credits.argmin(axis=1) == wrong
   return {

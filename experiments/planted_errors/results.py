@@ -1,8 +1,9 @@
-"""What an arm leaves behind, and the numbers that are made of it.
+"""Record of an arm, and the numbers computed from it.
 
-`taught.json` has of each seed what its credits locate and go with; another
-`ARM.json` the shares of right answers to held-out problems, before the first
-step of the policy and after each 20. Both have the seconds of all.
+`taught.json` has for each seed the accuracy of its credits in locating errors,
+and their correlations. The `ARM.json` of every other arm has the shares of
+right answers to held-out prompts, before the first step of the policy and after
+every 20 steps. Each file has the seconds of all seeds together.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def collected(folder: pathlib.Path) -> dict[str, Any] | None:
 
 
 def measured(workdir: pathlib.Path, seed: int) -> dict[str, Any]:
-  """What the credits of a run locate, and what they go with."""
+  """Accuracy and correlations of the credits of a run."""
   rng = np.random.default_rng(seed)
   operands = values.held_out(rng, arms.LEVEL, NUM_PROBLEMS)
   wrong = rng.integers(arms.LEVEL, size=NUM_PROBLEMS)
@@ -82,7 +83,7 @@ class Results(sweeps_lib.Recorded):
     return np.array(self._found[arm]["seeds"], float)
 
   def completions(self, arm: str) -> np.ndarray:
-    """How many completions had been drawn then [N]."""
+    """Numbers of completions that were drawn until each evaluation [N]."""
     num = self.accuracy(arm).shape[1]
     return (arms.STEPS - arms.EVERY * np.arange(num)[::-1]) * arms.BATCH
 

@@ -1,4 +1,4 @@
-"""What completions that go on from a prefix come to: Monte Carlo.
+"""Monte Carlo values of prefixes, from completions that go on from them.
 
     V(s)  = share of right answers among completions that begin with s
     d_k   = V(s_k) − V(s_{k−1}),  k < K        d_K = R − V(s_{K−1})
@@ -115,9 +115,10 @@ def correlation(one: np.ndarray, other: np.ndarray) -> float:
 def compared(
   run, level: int, num_problems: int, num_samples: int, seed: int
 ) -> dict[str, float]:
-  """How credits and entropies go with Monte-Carlo differences.
+  """Correlations of credits and entropies with Monte Carlo differences.
 
-  Half of the workings of held-out problems are right, and half have an error.
+  Half of the workings of the held-out problems are right, and half have an
+  error.
   """
   rng = np.random.default_rng(seed)
   operands = held_out(rng, level, num_problems)

@@ -267,7 +267,7 @@ def faster_lines(found: list[Change]) -> list[str]:
 
 
 def lines(found: list[Change]) -> list[str]:
-  """What to change, in words."""
+  """Lists the changes in words."""
   if not found:
     return ["No change of one of the settings that are tried here helps."]
   shown = ["What to change; GiB of a device afterwards:"]

@@ -59,7 +59,7 @@ class Chip:
   devices_per_chip: int = 1
 
   def is_sold(self, shape: tuple[int, ...]) -> bool:
-    """Whether there are slices of this shape."""
+    """True if slices of this shape exist."""
     return shape in self.slices or (
       len(shape) == 3
       and all(side > 0 and side % 4 == 0 for side in shape)

@@ -113,20 +113,21 @@ class Loop:
 
 @dataclasses.dataclass
 class Collective:
-  """What one instruction sends, over a whole step.
+  """Communication of one instruction, over a whole step.
 
   Attributes:
-    kind: Of `COLLECTIVES`.
-    name: Of its instruction.
-    op_name: Where it was traced.
-    phase: Scope that it belongs to.
-    count: How often it is run.
-    bytes: Of the whole array on a device, each time: what is gathered,
-      reduced or exchanged.
-    group_size: Devices that take part together.
-    is_async: Other work may be done meanwhile.
-    in_token_loop: It is run for each token.
-    invariant: In the token loop, and on data that no token changes: weights.
+    kind: Kind of collective, one of `COLLECTIVES`.
+    name: Name of its instruction.
+    op_name: Place in the code where it was traced.
+    phase: Scope to which it belongs.
+    count: Number of runs.
+    bytes: Bytes of the whole array on a device, in each run: the array that is
+      gathered, reduced or exchanged.
+    group_size: Number of devices that take part together.
+    is_async: Whether other work may be done meanwhile.
+    in_token_loop: Whether it is run for each token.
+    invariant: Whether it is in the token loop and on data that no token
+      changes, such as weights.
   """
 
   kind: str
@@ -182,17 +183,17 @@ class Costs:
 
 @dataclasses.dataclass
 class Analysis:
-  """What `analyze` found.
+  """Results of `analyze`.
 
   Attributes:
-    phases: Scope -> costs.
-    collectives: Each with its phase.
-    transfers: Each with its kind.
+    phases: Scope -> costs of it.
+    collectives: Collectives, each with its phase.
+    transfers: Transfers, each with its kind.
     loops: All loops, in the order of the walk.
-    kernels: Name -> how often a kernel is called whose operations are unknown.
-    matmuls: Products that were walked, and those in the text; unequal numbers
-      mean that the parser has lost a part of the program.
-    instructions: In the text, each once.
+    kernels: Name -> number of calls of a kernel whose operations are unknown.
+    matmuls: Number of products that were walked, and number of those in the
+      text; unequal numbers mean that the parser has lost a part of the program.
+    instructions: Number of instructions in the text, each counted once.
   """
 
   phases: dict[str, Costs]
@@ -257,14 +258,14 @@ def analyze(
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-  """Where the walk is.
+  """Position of the walk in a program.
 
   Attributes:
-    phase: Scope.
-    times: How often it comes here.
-    parameters: What is known of the parameters of the computation.
-    in_tokens: In a token loop.
-    is_async: In something that runs beside the rest.
+    phase: Scope of the position.
+    times: Number of times that the program comes here.
+    parameters: Known values of the parameters of the computation.
+    in_tokens: Whether it is in a token loop.
+    is_async: Whether it is in a part that runs beside the rest.
   """
 
   phase: str
@@ -472,7 +473,9 @@ class _Walk:
       self._fusion(self.module.computations[callee], place, channels)
 
   def _fusion(self, computation, place, channels):
-    """What is multiplied and sent in a fusion; its bytes are those outside."""
+    """Adds the products and collectives inside a fusion; its bytes are those
+    outside.
+    """
     for one in computation.instructions.values():
       phase = self.scope(one) or place.phase
       here = dataclasses.replace(
@@ -488,11 +491,12 @@ class _Walk:
         self._fusion(self.module.computations[callee], here, channels)
 
   def _starts(self, computation, one, channels) -> bool:
-    """Whether a collective in a fusion is not one that goes on there.
+    """True if a collective in a fusion starts there, and does not go on there.
 
-    One that runs beside several fusions is a part of each of them, with the
-    same channel: of the one in which it starts, of those beside which it goes
-    on, in this computation or in a loop, and of the one that waits for it.
+    A collective that runs beside several fusions is a part of each of them,
+    with the same channel: of the fusion in which it starts, of those beside
+    which it goes on, in this computation or in a loop, and of the one that
+    waits for it.
     """
     channel = _channel(one)
     if channel in self.started:
@@ -547,12 +551,12 @@ class _Walk:
 
 
 def _channel(one: Instruction) -> str:
-  """What the parts of a collective have in common."""
+  """Identifier that the parts of a collective share."""
   return one.attribute("channel_id") or one.name
 
 
 def _is_handed_on(computation: Computation, one: Instruction) -> bool:
-  """Whether a fusion has this for a collective alone that runs beside it.
+  """True if a fusion holds this only for a collective that runs beside it.
 
   Operands and results of such a fusion are the whole arrays of the collective,
   each where it lies: the fusion itself neither reads nor writes them.

@@ -57,7 +57,7 @@ _ALWAYS, _SAMPLING, _LEARNING = "always", "sampling", "learning"
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """What shapes are made of: the model, prompt and completion slots."""
+  """Settings that determine shapes: the model, prompt and completion slots."""
 
   model: TransformerConfig
   adapters: lora.LoRAConfig | None
@@ -65,7 +65,7 @@ class Sizes:
   max_new_tokens: int
 
   def policy(self) -> Policy:
-    """What is sampled from and trained."""
+    """Policy that is sampled from and trained."""
     return policy_lib.policy_of(self.model, self.adapters)
 
 

@@ -50,7 +50,7 @@ class Array:
 
   @property
   def in_hbm(self) -> bool:
-    """Whether it is in HBM, where scalars are not."""
+    """True for arrays in HBM; scalars are not there."""
     return self.space == 0 and bool(self.dims)
 
   @property
@@ -95,7 +95,8 @@ class Instruction:
 
   @property
   def target(self) -> str:
-    """What a custom call calls."""
+    """Name of the function that a custom call calls; "" for other instructions.
+    """
     found = re.search(r'custom_call_target="([^"]*)"', self.attributes)
     return found[1] if found else ""
 
@@ -153,7 +154,7 @@ def _arrays(text: str) -> tuple[Array, ...]:
 
 
 def _closing(text: str, start: int) -> int:
-  """Where the parenthesis that opens at `start` is closed."""
+  """Index of the parenthesis that closes the one at `start`."""
   depth = 0
   for match in re.compile(r"[()]").finditer(text, start):
     depth += 1 if match[0] == "(" else -1

@@ -1,7 +1,7 @@
-"""What a kernel multiplies that says nothing of it: JAX's splash attention.
+"""Products of a kernel that does not state them: JAX's splash attention.
 
-The calls of the kernel are in the text of a program with the shapes of queries
-and keys, the table of the blocks that it visits, and the sizes of the blocks.
+The text of a program has the calls of the kernel with the shapes of queries and
+keys, the table of the blocks that it visits, and the sizes of the blocks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What the text of a program says of its loops: trips, and what they keep."""
+"""Loops in the text of a program: trip counts, and the values that they keep.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ class Values:
   def of(
     self, computation: Computation, name: str, parameters: Sequence[Value]
   ) -> Value:
-    """What is known of an instruction, given what is of the parameters."""
+    """Known value of an instruction, given those of the parameters."""
     one = computation.instructions[name]
 
     def operand(i: int) -> Value:
@@ -145,7 +146,7 @@ class Values:
 
     @functools.cache
     def step(index: int) -> int | None:
-      """What a trip adds to an element."""
+      """Amount that a trip adds to an element; None if unknown."""
       after = self.of(body, body.root.name, [_Carried])
       value = after(index) if callable(after) else None
       if isinstance(value, _Carried) and value.index == index:
@@ -198,7 +199,7 @@ class Values:
     return count, not config and len(found) > 1, after
 
   def inside(self, computation, one, parameters) -> Elements:
-    """What the body of a loop knows of its parameter."""
+    """Known values of a loop's parameter inside its body."""
     body = self.module.computations[one.attribute("body") or ""]
     start = self.of(computation, one.operands[0], parameters)
     after = self.of(body, body.root.name, [_Carried])
@@ -212,7 +213,7 @@ class Values:
 
 
 class Invariants:
-  """Which values of a token loop are made of nothing that tokens change."""
+  """Values of a token loop that are made only of data that no token changes."""
 
   def __init__(self, module: Module):
     self.module = module

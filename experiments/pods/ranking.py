@@ -1,8 +1,8 @@
-"""Which mesh to ask for: those of a slice that fit, by the bound of the report.
+"""Ranking of the meshes of a slice that fit, by the bound of the report.
 
-Each candidate of `meshes.candidates` is compiled, and `report` says of it what
-it says of any mesh. A candidate whose memory is estimated at more than
-`_HOPELESS` times that of a device is not compiled.
+Each candidate of `meshes.candidates` is compiled, and `report` reports on it as
+on any mesh. If the estimated memory of a candidate is more than `_HOPELESS`
+times that of a device, the candidate is not compiled.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Row:
 
   @property
   def fits(self) -> bool:
-    """Whether it was compiled and fits."""
+    """True if the mesh was compiled and fits."""
     return self.results is not None and self.results["fits"]
 
 

@@ -199,7 +199,7 @@ def _compiled(
 
 
 def records() -> dict[str, dict[str, float]]:
-  """What is known of each size."""
+  """Recorded figures of each size."""
   path = PAGE.with_suffix(".json")
   return json.loads(path.read_text("utf-8")) if path.exists() else {}
 

@@ -144,7 +144,7 @@ def pod_config(
 
 
 def versions(case: Case) -> dict[str, str]:
-  """Of what compiles a program; of a CPU, its kind as well."""
+  """Versions of the compiler; of a CPU, its kind as well."""
   if case.topology:
     libtpu = importlib.metadata.version("libtpu")
     return {"jax": jax.__version__, "libtpu": libtpu}
@@ -200,7 +200,7 @@ def normalised(text: str) -> str:
 
 
 def of_text(text: str) -> dict[str, Any]:
-  """What is recorded of a normalised text: SHA-256 and counts of operations."""
+  """Record of a normalised text: SHA-256 and counts of operations."""
   found = collections.Counter(
     re.findall(r"\b(?:stablehlo|chlo|func)\.[a-z_0-9]+", text)
   )
@@ -244,7 +244,7 @@ def measure(name: str, text_folder: pathlib.Path | None = None) -> dict:
 
 
 def of_compiled(name: str, compiled: steps.Compiled) -> dict[str, Any]:
-  """What is recorded of a program that was compiled, without its text."""
+  """Record of a compiled program, without its text."""
   case = CASES[name]
   return {
     "what": case.what,
@@ -254,11 +254,11 @@ def of_compiled(name: str, compiled: steps.Compiled) -> dict[str, Any]:
 
 
 def differences(name: str, recorded: Mapping, measured: Mapping) -> list[str]:
-  """What differs by more than the margin, a sentence each.
+  """Sentences about the costs that differ by more than the margin.
 
   Args:
-    name: Of the program.
-    recorded, measured: As `measure` returns them.
+    name: Name of the program.
+    recorded, measured: Records as `measure` returns them.
   """
   same = recorded["versions"] == measured["versions"]
   margin = MARGIN if same else OTHER_MARGIN
@@ -289,7 +289,7 @@ def _other_number(name, what, old, new, margin) -> str:
 
 
 def _other_text(name: str, old: Mapping, new: Mapping) -> str:
-  """That the exported text is another one, by operations."""
+  """Sentence about an exported text that has changed, by operations."""
   before, after = old.get("operations", {}), new.get("operations", {})
   changed = [
     f"{operation} {before.get(operation, 0)} -> {after.get(operation, 0)}"
@@ -304,11 +304,11 @@ def _other_text(name: str, old: Mapping, new: Mapping) -> str:
 
 
 def compare(recorded: Mapping, measured: Mapping) -> tuple[str, bool]:
-  """What to print of all programs that were measured, and whether all agree.
+  """Lines to print about all measured programs, and whether all of them agree.
 
   Args:
-    recorded: Program -> what is recorded of it.
-    measured: Program -> what was found.
+    recorded: Program -> its record.
+    measured: Program -> its new measurement.
   """
   lines, wrong = [], []
   for name, found in measured.items():

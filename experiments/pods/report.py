@@ -203,7 +203,7 @@ def verdict(results: dict[str, Any]) -> str:
 
 
 def table(results: dict[str, Any]) -> str:
-  """What a person wants to know first; at most 80 columns."""
+  """Main results for a reader, in lines of at most 80 columns."""
   mesh = " x ".join(f"{axis} {n}" for axis, n in results["mesh"].items())
   slices = f"{results['slices']} x " if results["slices"] > 1 else ""
   lines = [

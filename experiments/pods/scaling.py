@@ -184,14 +184,14 @@ FAMILIES = {
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-  """How a family lies on so many chips.
+  """Layout of a family on a number of chips.
 
   Attributes:
-    topology: Of a slice.
-    num_slices: How many of them.
-    mesh: Axis -> devices.
-    num_prompts: Of a step.
-    micro_batch_size: Rows.
+    topology: Topology of a slice.
+    num_slices: Number of slices.
+    mesh: Axis -> number of devices.
+    num_prompts: Number of prompts of a step.
+    micro_batch_size: Rows of a micro-batch.
   """
 
   topology: str
@@ -236,7 +236,7 @@ def layout(family: Family, num_chips: int) -> Layout:
 
 
 def arguments(family: Family, num_chips: int) -> tuple[str, ...]:
-  """Of `experiments.pods.report`."""
+  """Command-line arguments of `experiments.pods.report`."""
   of = layout(family, num_chips)
   return (
     "--config=configs/pods.py:grpo",
@@ -289,7 +289,7 @@ class Point:
 def point(
   results: Mapping[str, Any], of: Layout, num_chips: int, compiled: bool
 ) -> Point:
-  """What is shown of a report."""
+  """Figures of a report for the table and the figure."""
   bounds = dict.fromkeys(("flops", "hbm", "links", "slices"), 0.0)
   for phase in results["phases"].values():
     seconds = phase["seconds"]
@@ -488,7 +488,7 @@ def plot(found: Mapping[str, Sequence[Point]], path: pathlib.Path) -> None:
 def errors(
   family: Family, reports: Mapping[int, Mapping[str, Any]]
 ) -> tuple[float, float, float] | None:
-  """How far the formula is off where the compiler is known.
+  """Errors of the formula at sizes where the compiler's figures are known.
 
   Each size is estimated from the nearest other one.
 
@@ -517,7 +517,7 @@ def errors(
 
 
 def bends(found: Sequence[Point]) -> str:
-  """What the rows of a family say, as items of a list."""
+  """Findings about the rows of a family, as items of a list."""
   first, last = found[0], found[-1]
   slowest = max(found, key=lambda one: one.seconds)
   main = max(last.bounds, key=last.bounds.__getitem__)

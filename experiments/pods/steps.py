@@ -354,7 +354,7 @@ class TooLargeError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-  """What is compiled for.
+  """Target of a compilation.
 
   Attributes:
     slice: Kind and shape of the chips.
@@ -452,7 +452,7 @@ def compile_step(
 
 
 def _said(error: str) -> str:
-  """What the compiler says of memory, without its table of buffers."""
+  """Message of the compiler about memory, without its table of buffers."""
   found = re.search(r"Used \S+ of \S+ hbm[^\n]*|Ran out of [^\n]*", error)
   return found[0] if found else error.splitlines()[0][:400]
 
@@ -487,7 +487,7 @@ def hbm(compiled: Compiled) -> dict[str, int]:
 
 
 def traffic(analysis: costs.Analysis, phase: str) -> dict[str, Any]:
-  """What a phase sends: bytes, share that runs beside other work, by kind."""
+  """Communication of a phase: bytes, the share beside other work, and kinds."""
   found = [one for one in analysis.collectives if one.phase == phase]
   sent = sum(one.sent for one in found)
   beside = sum(one.sent for one in found if one.is_async)
@@ -539,7 +539,7 @@ def phases(analysis: costs.Analysis, target: Target) -> dict[str, Any]:
 
 
 def analyze(compiled: Compiled) -> costs.Analysis:
-  """What the program does.
+  """Analyzes the costs of a compiled program.
 
   Raises:
     RuntimeError: The parser has lost a part of the program.
@@ -558,7 +558,7 @@ def analyze(compiled: Compiled) -> costs.Analysis:
 
 
 def of_program(compiled: Compiled, target: Target) -> dict[str, Any]:
-  """What a report says of a program that fits."""
+  """Results of a report for a program that fits."""
   analysis = analyze(compiled)
   found = phases(analysis, target)
   loop = [one for one in analysis.collectives if one.in_token_loop]
@@ -586,7 +586,7 @@ def of_program(compiled: Compiled, target: Target) -> dict[str, Any]:
 
 
 def cost(results: dict[str, Any], price: float | None) -> list[str]:
-  """What a step costs at least, as a line; nothing without a price."""
+  """Least price of a step, as a line; no line without a price."""
   if price is None or not results["fits"]:
     return []
   step = results["at_least_s"] / 3600 * results["chips"] * price

@@ -210,9 +210,9 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _missing(results: dict[str, Any]) -> str:
-  """What a device lacks, as the compiler says it; empty if it does not.
+  """Memory that a device lacks, from the compiler's message; "" if unknown.
 
-  Where temporaries alone do not fit, it says nothing of the rest.
+  If the temporaries alone do not fit, the message is about them alone.
   """
   said = results["compiler"]
   if found := re.search(r"capacity by ([\d.]+)([KMG])", said):

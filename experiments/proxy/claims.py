@@ -45,7 +45,7 @@ _NEITHER, _BOTH = "kl0-r0", "kl04-r10"
 
 
 def _narrower(of: Scores, arm: str, than: str) -> Check:
-  """Whether the gap of one arm is narrower at the end than that of another."""
+  """Checks that one arm's gap at the end is narrower than another's."""
   return check(
     f"gap of `{arm}` − gap of `{than}`",
     "below",
@@ -55,7 +55,7 @@ def _narrower(of: Scores, arm: str, than: str) -> Check:
 
 
 def _change(of: Scores, arm: str, what: str, needed: str) -> Check:
-  """Whether a number of the same seeds has risen, or fallen."""
+  """Checks that a number has risen, or fallen, seed by seed."""
   change = statistics.minus(of(arm, what, "after"), of(arm, what, "before"))
   return check(f"{what} of `{arm}`, after − before", needed, (1, change))
 

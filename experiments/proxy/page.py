@@ -89,7 +89,7 @@ sizes, and stand in `experiments/proxy/claims.py`:
 
 
 def _afterwards(results: Results) -> Iterator[str]:
-  """What no rule asks for; nothing while an arm is missing."""
+  """Yields findings outside the claims; nothing while an arm is missing."""
   if not {*_AGAIN_AND_ONCE} <= {*results.arms}:
     return
   again, once = (results.held_out(x, "accuracy") for x in _AGAIN_AND_ONCE)

@@ -1,8 +1,9 @@
-"""What an arm leaves behind, and the numbers that are made of it.
+"""Record of an arm, and the numbers computed from it.
 
-`ARM.json` has of each seed, for every fifth step of the policy, the means of
-what was drawn (`CURVES`); of held-out prompts the means before the first
-iteration and after each; and the seconds of all.
+`ARM.json` has for each seed the means of rollouts (`CURVES`) at every fifth
+step of the policy. It has the means of held-out prompts before the first
+iteration and after each one. The file also has the seconds of all seeds
+together.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Results(sweeps_lib.Recorded):
     return np.array([seed["held_out"][name] for seed in seeds], float)
 
   def opinion(self, arm: str) -> np.ndarray:
-    """How far the score rises in each iteration [S, iterations], nats."""
+    """Rise of the score in each iteration [S, iterations], nats."""
     return np.array([seed["gains"] for seed in self._found[arm]["seeds"]])
 
   def scores(self, arm: str, what: str, when: str) -> np.ndarray | None:

@@ -19,10 +19,11 @@ _SHORT = box_lib.BoxLimits(cpu_s=1)
 
 
 class Host(NamedTuple):
-  """What attacks look for.
+  """Secrets of the host that attacks look for.
 
   Attributes:
-    data: What they are told of it; see `box_attacks.Attack`.
+    data: Facts about the host that attacks get as input; see
+      `box_attacks.Attack`.
   """
 
   data: bytes
@@ -56,7 +57,7 @@ def host() -> Iterator[Host]:
 
 
 def has_won(box: box_lib.Box, attack: box_attacks.Attack, of: Host) -> bool:
-  """Whether an attack on the box succeeds."""
+  """True if an attack on the box succeeds."""
   program = f"{box_attacks.prelude()}\n{attack.program}"
   wall_s = 2.0 if "wall time" in attack.held_by else 20.0
   # An attack on something else is not to be stopped by a slow machine.
@@ -70,7 +71,7 @@ def has_won(box: box_lib.Box, attack: box_attacks.Attack, of: Host) -> bool:
 
 
 def has_scored(box: box_lib.Box, attack: verdict_attacks.Attack) -> bool:
-  """Whether an attack on the verdict has a reward."""
+  """True if an attack on the verdict has a reward."""
   return bool(
     code.num_passed(
       box,

@@ -35,7 +35,7 @@ class Attack(NamedTuple):
 
 
 def prelude() -> str:
-  """What every attack begins with."""
+  """Code with which every attack begins."""
   column = seccomp.MACHINES[seccomp.machine()].column
   numbers = {name: row[column] for name, row in seccomp.REFUSED.items()}
   return f"""

@@ -82,11 +82,11 @@ def games() -> list[str]:
 
 
 def attempt(name: str) -> dict[str, Any]:
-  """What a game does with its default settings.
+  """Measures a game with its default settings.
 
   Returns:
-    Numbers of the table, a digest of all that was shown, and why it ended early
-    if it did.
+    Numbers of the table, a digest of all texts that were shown, and the reason
+      of an early end if there was one.
   """
   options = {"env": f"textarena:{name}"}
   shown: list[Any] = []

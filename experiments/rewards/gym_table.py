@@ -75,10 +75,10 @@ says more of them, by `configs/sweeps/reasoning_gym.py`:
 
 
 def attempt(name: str) -> dict[str, Any]:
-  """What a dataset does with its default settings.
+  """Measures a dataset with its default settings.
 
   Returns:
-    Numbers of the table, and a digest of all that was made.
+    Numbers of the table, and a digest of all problems.
   """
   gym.check(name, "{}", None)
   digest = hashlib.sha256()

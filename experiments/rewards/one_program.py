@@ -60,7 +60,7 @@ def _train(workdir: pathlib.Path, in_graph: bool, argv: Sequence[str]) -> None:
 
 
 def compared(one: pathlib.Path, split: pathlib.Path) -> list[str]:
-  """What two runs have in common, a line for each figure."""
+  """Comparison of two runs, a line for each figure."""
   both = [log.read_lines(path / log.SAMPLES) for path in (one, split)]
   pairs = list(zip(*both, strict=True))
   same = [a for a, b in pairs if a["completion"] == b["completion"]]

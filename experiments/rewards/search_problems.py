@@ -102,7 +102,7 @@ def _train_tokenizer(folder: pathlib.Path, passages: str) -> None:
 def _episodes(
   draw: random.Random, name: str, code: str
 ) -> Iterator[tuple[str, ...]]:
-  """What the teacher writes, one action after the other."""
+  """Yields the episodes of the teacher, each as its actions in order."""
   for _ in range(NUM_TAUGHT):
     guess = f"{draw.randrange(100):02}{_END}"
     call = _call(name)

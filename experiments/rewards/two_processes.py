@@ -32,12 +32,12 @@ importlib.import_module(sys.argv[1]).report(float(sys.argv[2]))
 def tried(
   module: str, timeout_s: float, stderr: int | None = None
 ) -> dict[str, list[dict[str, Any]]]:
-  """What both processes report, by name.
+  """Reports of both processes, by name.
 
   Args:
     module: Its import path.
-    timeout_s: Seconds for a thing.
-    stderr: Where they write errors and warnings; as of `subprocess.run`.
+    timeout_s: Seconds for each case.
+    stderr: Target of errors and warnings, as in `subprocess.run`.
   """
   found: dict[str, list[dict[str, Any]]] = {}
   for hash_seed in ("1", "2"):

@@ -18,11 +18,11 @@ _CHUNK = 2000  # Rows of one call of the host scorer.
 
 
 class Verdicts(NamedTuple):
-  """What a verifier says of each row; NaN where it failed.
+  """Scores of a verifier; NaN for rows on which it failed.
 
   Attributes:
     scores: [N] float32
-    rows_per_s: Rows in a second.
+    rows_per_s: Rows per second.
   """
 
   scores: np.ndarray

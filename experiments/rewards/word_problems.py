@@ -125,7 +125,7 @@ def _problem(rng: random.Random) -> Problem:
 
 
 def actions(problem: Problem, rng: random.Random) -> list[str]:
-  """What the teacher does before its answer; none where it needs no tool."""
+  """Calls of the teacher before its answer; [] if it needs no tool."""
   chance = rng.random()
   if chance < BY_HEART:
     return []

@@ -1,16 +1,16 @@
-"""What do rollouts of rounded kernels cost, and does a correction pay?
+"""Experiment: rollouts with rounded kernels, and corrections for the rounding.
 
     python -m experiments.rounding.run
     python -m experiments.rounding.report
 
 | module       | content                                                 |
 |--------------|---------------------------------------------------------|
-| `arms.py`    | what is compared on brackets: what the kernels of the   |
-|              | sampler are rounded to, and what is done about it       |
+| `arms.py`    | the arms on brackets: how the kernels of the sampler    |
+|              | are rounded, and the correction for it                  |
 | `config.py`  | an arm as a config file                                 |
-| `claims.py`  | what is claimed, and what numbers would confirm it      |
+| `claims.py`  | the claims, and the numbers that would confirm them     |
 | `run.py`     | the command that trains                                 |
-| `results.py` | what it leaves behind                                   |
+| `results.py` | the record of an arm                                    |
 | `page.py`    | the page, and `figure.py` its figure                    |
 | `report.py`  | the command that writes docs/rounding.md and its figure |
 """

@@ -1,8 +1,9 @@
-"""What is compared on brackets: the config of each arm.
+"""Arms of the experiment on brackets, and the config of each arm.
 
-All arms but `base`, which imitates a teacher, begin with the policy of `base`
-of their seed, and take as many steps on as many prompts. They differ in what
-the kernels of the sampler are rounded to, and in what is done about it.
+`base` imitates a teacher. Every other arm begins with the policy of `base` of
+its seed and takes the same number of steps on the same number of prompts. These
+arms differ in the rounding of the sampler's kernels, and in the correction for
+it.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ KERNELS = {"exact": "model", "int8": "int8", "float8": "float8_e4m3fn"}
 
 
 class Correction(NamedTuple):
-  """What is done about the gap of sampler and trainer.
+  """Correction for the gap between sampler and trainer.
 
   Attributes:
-    text: What it is.
+    text: Description of the correction.
     settings: Fields of the algorithm's config.
   """
 
@@ -61,14 +62,14 @@ ARMS: dict[str, tuple[str, str] | None] = {
 
 
 class Size(NamedTuple):
-  """How much is computed.
+  """Amounts of computation.
 
   Attributes:
-    num_seeds: How many seeds each arm has.
-    imitation: Steps of `base`.
-    steps: Steps of each other arm.
-    num_prompts: Prompts of a step.
-    num_held_out: Prompts of an evaluation.
+    num_seeds: Number of seeds of each arm.
+    imitation: Number of steps of `base`.
+    steps: Number of steps of each other arm.
+    num_prompts: Number of prompts of a step.
+    num_held_out: Number of prompts of an evaluation.
   """
 
   num_seeds: int

@@ -1,4 +1,4 @@
-"""What mkdocs calls while it builds the site; see mkdocs.yml."""
+"""Functions that mkdocs calls while it builds the site; see mkdocs.yml."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _add(files: Files, config: MkDocsConfig, uri: str, text: str) -> None:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-  """What is written for readers comes before what is made of the code."""
+  """Ranks pages for readers above generated pages in the search."""
   uri = page.file.src_uri
   if uri.startswith(_FIRST):
     page.meta.setdefault("search", {"boost": 4})

@@ -1,8 +1,8 @@
-"""Where a file of the repository is on the site, and links that lead there.
+"""Addresses on the site of files of the repository, and links to them.
 
 Pages link to files of the repository, as a reader of the repository needs it.
-On the site a page has the address that `site_path` gives, and files that are no
-page of the site have a page with their source.
+On the site, a page has the address that `site_path` gives. A file that is not a
+page of the site has a page with its source.
 """
 
 from __future__ import annotations

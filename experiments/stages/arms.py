@@ -1,13 +1,13 @@
-"""What is compared: labelled examples, reinforcement, and both.
+"""Arms of the experiment: labelled examples, reinforcement, and both.
 
     python -m experiments.sweeps.run --launcher=vmap --root=runs/sft64 \
         --config=experiments/stages/config.py:sft-64 \
         --config.start_workdir=runs/stages/base/run
 
 The task is to add two numbers of three digits, column by column. A base model
-has read examples in which seven carries in ten are forgotten. From it each arm
-goes on with some labelled examples, which are right, and then with GRPO. Two
-arms begin with a smaller model, and nothing.
+has read examples in which seven carries in ten are forgotten. Each arm goes on
+from it, first with a number of labelled examples, which are right, and then
+with GRPO. Two arms begin with a smaller model, and without a base.
 """
 
 from __future__ import annotations

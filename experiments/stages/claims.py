@@ -41,7 +41,7 @@ Scores = Callable[[str, str], np.ndarray | None]
 def _gap(
   of: Scores, one: tuple[str, str], other: tuple[str, str], text: str
 ) -> Check:
-  """Whether one number is above another, seed by seed."""
+  """Checks that one number is above another, seed by seed."""
   return check(text, "above", (1, statistics.minus(of(*one), of(*other))))
 
 

@@ -1,15 +1,15 @@
-"""What the runs leave behind, and the numbers that are made of it.
+"""Records of the runs, and the numbers computed from them.
 
-| in the root          | content                                              |
-|----------------------|------------------------------------------------------|
-| `base/run`           | the run of the base                                  |
-| a folder for each arm| a sweep of seeds                                     |
-| `kept/kept.jsonl`    | right completions of an arm, for the smaller model   |
+| in the root           | content                                            |
+|-----------------------|----------------------------------------------------|
+| `base/run`            | the run of the base                                |
+| a folder for each arm | a sweep of seeds                                   |
+| `kept/kept.jsonl`     | right completions of an arm, for the smaller model |
 
-`ARM.json` has of each seed the tokens that were drawn until each evaluation,
-and the share of right answers there; `base.json` that share alone, and
-`kept.json` the tokens that were drawn for the smaller model; all of them the
-seconds.
+`ARM.json` has for each seed the tokens that were drawn until each evaluation,
+and the share of right answers there. `base.json` has that share alone, and
+`kept.json` the tokens that were drawn for the smaller model. All of them have
+the seconds.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Results:
     return self._found.get(arms_lib.KEPT, {"tokens": 0})["tokens"]
 
   def curve(self, arm: str) -> tuple[np.ndarray, np.ndarray]:
-    """What each seed has generated, and how often it is right.
+    """Tokens drawn by each seed, and its accuracy.
 
     Returns:
       Tokens [S, N] that were drawn in training until an evaluation, and the

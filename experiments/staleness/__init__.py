@@ -1,16 +1,16 @@
-"""What do completions of earlier weights cost, and what corrects for it?
+"""Experiment: completions of earlier weights, and corrections for their age.
 
     python -m experiments.staleness.run
     python -m experiments.staleness.report
 
 | module       | content                                                  |
 |--------------|----------------------------------------------------------|
-| `arms.py`    | what is compared on brackets: how many updates old       |
-|              | completions are, and what is done about it               |
+| `arms.py`    | the arms on brackets: the age of completions in          |
+|              | updates, and the correction for it                       |
 | `config.py`  | an arm as a config file                                  |
-| `claims.py`  | what is claimed, and what numbers would confirm it       |
+| `claims.py`  | the claims, and the numbers that would confirm them      |
 | `run.py`     | the command that trains                                  |
-| `results.py` | what it leaves behind                                    |
+| `results.py` | the record of an arm                                     |
 | `page.py`    | the page, and `figure.py` its figure                     |
 | `report.py`  | the command that writes docs/staleness.md and its figure |
 """

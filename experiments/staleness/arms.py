@@ -1,8 +1,9 @@
-"""What is compared on brackets: the config of each arm.
+"""Arms of the experiment on brackets, and the config of each arm.
 
-All arms but `base`, which imitates a teacher, begin with the policy of `base`
-of their seed, and take as many steps on as many prompts. They differ in how
-many updates their completions are old, and in what is done about it.
+`base` imitates a teacher. Every other arm begins with the policy of `base` of
+its seed and takes the same number of steps on the same number of prompts. These
+arms differ in the age of their completions in updates, and in the correction
+for it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ STALENESS = (0, 1, 4, 16)  # Updates.
 
 
 class Correction(NamedTuple):
-  """What is done about completions of earlier parameters.
+  """Correction for completions of earlier parameters.
 
   Attributes:
-    text: What it is.
+    text: Description of the correction.
     settings: Fields of the algorithm's config.
   """
 
@@ -89,14 +90,14 @@ ARMS: dict[str, tuple[str, int] | None] = {
 
 
 class Size(NamedTuple):
-  """How much is computed.
+  """Amounts of computation.
 
   Attributes:
-    num_seeds: Of each arm.
-    imitation: Steps of `base`.
-    steps: Of each other arm.
-    num_prompts: Of a step.
-    num_held_out: Prompts of an evaluation.
+    num_seeds: Number of seeds of each arm.
+    imitation: Number of steps of `base`.
+    steps: Number of steps of each other arm.
+    num_prompts: Number of prompts of a step.
+    num_held_out: Number of prompts of an evaluation.
   """
 
   num_seeds: int

@@ -1,8 +1,8 @@
-"""What an arm leaves behind, and the numbers that are made of it.
+"""Record of an arm, and the numbers computed from it.
 
-`ARM.json` has of each seed the accuracy on held-out problems at each
-evaluation, and means of a few numbers over twelfths of the steps; and the
-seconds of all.
+`ARM.json` has for each seed the accuracy on held-out problems at each
+evaluation, and means of a few numbers over twelfths of the steps. The file also
+has the seconds of all seeds together.
 """
 
 from __future__ import annotations

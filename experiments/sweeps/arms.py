@@ -35,7 +35,7 @@ STOPPED = 143  # Exit status of a program that a signal stopped.
 
 
 class HasSeeds(Protocol):
-  """How much is computed; `num_seeds` of each arm."""
+  """Amounts of computation, with the number of seeds of each arm."""
 
   @property
   def num_seeds(self) -> int: ...
@@ -204,7 +204,7 @@ def collected(
 def recorded(
   folder: pathlib.Path, names: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
-  """What the files `ARM.json` of a folder say, by arm, of those that exist."""
+  """Reads the files `ARM.json` of a folder that exist, by arm."""
   return {
     name: json.loads((folder / f"{name}.json").read_text("utf-8"))
     for name in names
@@ -254,7 +254,7 @@ def timed(folder: pathlib.Path, module: str, *arguments: str) -> int:
 
 
 def has_ended(folder: pathlib.Path) -> bool:
-  """Whether all cells of an arm have."""
+  """True if all cells of an arm have ended."""
   if not (folder / cells_lib.MANIFEST).exists():
     return False
   return all(
@@ -272,6 +272,6 @@ def seconds(folder: pathlib.Path) -> float:
 
 
 def date(folders: Sequence[pathlib.Path]) -> str:
-  """When the last of these arms ended, YYYY-MM-DD."""
+  """Day on which the last of these arms ended, YYYY-MM-DD."""
   last = max((folder / SECONDS).stat().st_mtime for folder in folders)
   return datetime.date.fromtimestamp(last).isoformat()

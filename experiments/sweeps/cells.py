@@ -1,4 +1,4 @@
-"""What a sweep consists of: cells, each a config and a folder of its own.
+"""Cells of a sweep, each with a config and a folder of its own.
 
 A config file defines, beside `get_config`, one or both of
 
@@ -10,18 +10,18 @@ A config file defines, beside `get_config`, one or both of
       rate = trial.suggest_float("learning_rate", 1e-5, 1e-2, log=True)
       return {"rl.optimizer.learning_rate": rate}
 
-`add` is called once per cell with what differs from the config; either function
-may take the argument of the file, as in FILE:ARGUMENT, as its second.
-`add(algorithm="rloo", …)` is a cell of FILE:rloo, for a file that takes an
-algorithm and is given without one. A cell is
-what `experiments.train` makes of its command line, so that its run can be
-started, looked at and resumed without the sweep.
+`add` is called once for each cell with the cell's differences from the config.
+Either function may take the argument of the file, as in FILE:ARGUMENT, as its
+second argument. Some files take an algorithm. If such a file is given without
+one, `add(algorithm="rloo", …)` is a cell of FILE:rloo. A cell is the config
+that `experiments.train` makes of its command line, so its run can be started,
+looked at and resumed without the sweep.
 
 | in the root      | content                                                |
 |------------------|--------------------------------------------------------|
 | `sweep.json`     | the cells: folders and overrides                       |
-| a folder a cell  | a run; `log.txt` is what a local one printed           |
-| `study.db`       | of a search, what Optuna knows                         |
+| a folder a cell  | a run; `log.txt` is the output of a local one          |
+| `study.db`       | Optuna's record of a search                            |
 """
 
 from __future__ import annotations
@@ -351,7 +351,7 @@ def read_manifest(root: pathlib.Path) -> dict[str, dict[str, Any]]:
 
 
 def read_result(workdir: pathlib.Path) -> dict[str, Any] | None:
-  """What a run wrote at its end; None if it has not ended."""
+  """Reads the results that a run wrote at its end; None if it has not ended."""
   path = workdir / log.RESULT
   return json.loads(path.read_text("utf-8")) if path.exists() else None
 

@@ -64,7 +64,7 @@ class Cloud:
     self._flags = shlex.split(flags)
 
   def start(self, cell: Cell) -> list[str]:
-    """What starts a cell and waits for its end."""
+    """Command that starts a cell and waits for its end."""
     # They return when the job is in a queue; the other one stays.
     wait = [] if self._launcher == "tpu_vm" else ["--wait"]
     config, *overrides = cell.arguments
@@ -79,7 +79,9 @@ class Cloud:
     ]
 
   def finish(self, cell: Cell) -> list[list[str]]:
-    """What fetches the results of a cell that has ended, and ends its costs."""
+    """Commands that fetch the results of a cell that has ended, and end its
+    costs.
+    """
     commands = [
       [
         *(

@@ -1,4 +1,4 @@
-"""What figures about experiments have in common, in the project's style."""
+"""Shared parts of figures about experiments, in the project's style."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
-"""What a recorded number was made by: config, code, commit, date, machine.
+"""Origin of a recorded number: config, code, commit, date, machine.
 
-`arms.record` writes it beside the numbers, as "made". Numbers are stale where
-one of two things has changed since:
+`arms.record` writes it beside the numbers, as "made". A number is stale if one
+of two things has changed since:
 
 - "config": the settings of the arm that differ from the library's defaults. A
-  setting that the library has got since, with a default that changes nothing,
-  does not make a number stale.
-- "code": the statements, without comments and docstrings, of the files of the
-  experiment's folder that make numbers, which are all but those that read them
-  (`READERS`).
+  later setting of the library whose default changes nothing does not make a
+  number stale.
+- "code": the statements, without comments and docstrings, of the files in the
+  experiment's folder that make numbers. These are all files but those that
+  read numbers (`READERS`).
 
-The library itself changes with most commits. How many there were is shown and
-judged by whoever reads; a test that compares bytes (`scripts/same_bytes.py`)
-says whether they meant anything.
+The library itself changes with most commits. The number of these commits is
+shown, and the reader judges it. A test that compares bytes
+(`scripts/same_bytes.py`) shows whether they changed any result.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LENGTH = 12  # Of a hash, in hexadecimal digits.
 
 
 def by(config: str) -> dict[str, Any]:
-  """What makes the numbers of an arm, now.
+  """Origin of the numbers of an arm that are made now.
 
   Args:
     config: FILE:ARGUMENT, the file in the folder of an experiment.
@@ -128,7 +128,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def git(*arguments: str) -> str | None:
-  """What git says of the repository; None without git or a repository."""
+  """Output of git in the repository; None without git or a repository."""
   if not (ROOT / ".git").exists():
     return None
   try:

@@ -1,4 +1,4 @@
-"""What pages about experiments have in common, as lines of Markdown."""
+"""Shared parts of pages about experiments, as lines of Markdown."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def rules(claims: ModuleType) -> Iterator[str]:
 
 
 def how_to_read() -> Iterator[str]:
-  """What the last two columns of a table of checks mean."""
+  """Explains the last two columns of a table of checks."""
   yield paragraph("""
 The column "needed" says where the first interval has to be. "Above" and "below"
 mean that the whole interval is above 0, or below 0. "Not below" and "not above"

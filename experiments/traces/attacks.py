@@ -80,7 +80,7 @@ CONTRAST = """(() => {
 
 
 def without_hidden(text: str) -> str:
-  """What is left of a text where the page shows no escapes."""
+  """Returns the visible rest of a text where the page shows no escapes."""
   kept = "".join(c for c in text if c == "\n" or not _is_hidden(c))
   return without_marks(kept)
 

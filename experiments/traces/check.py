@@ -348,7 +348,7 @@ def _flooded(
 
 
 def _complaints(browser: Browser) -> Iterator[Check]:
-  """What the browser had to say about all of it."""
+  """Yields checks of the browser's requests and messages."""
   others = [x for x in browser.requests if not x.startswith("file:")]
   yield "nothing was asked of a network", not others, str(others[:3])
   yield "no error was reported", not browser.messages, str(browser.messages[:3])

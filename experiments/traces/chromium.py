@@ -177,7 +177,7 @@ class Browser:
     )
 
   def theme(self, name: str) -> None:
-    """What the reader's system prefers: "light" or "dark"."""
+    """Sets the reader's preferred color scheme: "light" or "dark"."""
     feature = {"name": "prefers-color-scheme", "value": name}
     self.send("Emulation.setEmulatedMedia", features=[feature])
 

@@ -1,6 +1,6 @@
-"""Which completions and groups a reader looks for.
+"""Filters of the completions and groups to show.
 
-A filter of completions is decided here, once, for the page and the terminal.
+A filter is decided here, once, for the page and the terminal.
 """
 
 from __future__ import annotations
@@ -110,14 +110,14 @@ def score(group: traces.Group) -> float | None:
 
 
 def regressed(groups: Sequence[traces.Group], since: int) -> list[bool]:
-  """Which groups score less than their prompt did at a step.
+  """Marks the groups that score less than their prompt did at a step.
 
   Args:
-    groups: In the order of steps.
+    groups: Groups in the order of steps.
     since: A step. A prompt is compared with its last group up to it.
 
   Returns:
-    For each group whether it is later than `since` and has a lower `score`.
+    For each group, whether it is later than `since` and has a lower `score`.
   """
   before: dict[tuple[str, int | str], float] = {}
   found = []
@@ -139,7 +139,7 @@ def key(group: traces.Group) -> tuple[str, int | str]:
 
 
 def has_text(row: traces.TraceRow, group: traces.Group, text: str) -> bool:
-  """Whether prompt, completion, error or calls have a text, in any case."""
+  """True if prompt, completion, error or calls have a text, in any case."""
   calls = [str(value) for call in row.calls for value in call.values()]
   parts = [group.prompt, row.opening, row.text, row.error, *calls]
   return any(text.lower() in part.lower() for part in parts)

@@ -36,14 +36,14 @@ class _Shares(NamedTuple):
 
 
 def pack(runs: Sequence[source.Run], max_bytes: int) -> dict[str, str]:
-  """What `data.js` unpacks.
+  """Packs runs for `data.js`.
 
-  Where there are too many bytes, groups are left out until the texts have
-  three fifths of them, and then numbers of tokens. What stays is spread evenly
-  over the run, and the page says how much is missing.
+  If there are too many bytes, groups are left out until the texts have three
+  fifths of them, and then numbers of tokens. The rest is spread evenly over the
+  run, and the page says how much is missing.
 
   Args:
-    runs: One or two.
+    runs: One or two runs.
     max_bytes: The most bytes that the result has as text.
 
   Raises:

@@ -35,15 +35,15 @@ class Alarm:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """What is known of a run.
+  """Metrics, alarms and groups of a run.
 
   Attributes:
     name: Name of its folder.
-    algorithm: By name; "" if there is no config.
+    algorithm: Name of the algorithm; "" without a config.
     metrics: Lines of metrics.jsonl, in the order of steps.
-    alarms: In the order of steps.
-    doubts: Sentences of result.json.
-    groups: Traced ones, and those of samples.jsonl that were not traced; in
+    alarms: Alarms in the order of steps.
+    doubts: Sentences of result.json with doubts about the run.
+    groups: Traced groups, and those of samples.jsonl that were not traced; in
       the order of steps.
   """
 
@@ -138,7 +138,7 @@ def _of_sample(line: Mapping[str, Any], sample: int) -> traces.TraceRow:
 
 
 def alarms(metrics: Iterable[Mapping[str, Any]]) -> list[Alarm]:
-  """What has warned, in the order of steps.
+  """Alarms of the rules, in the order of steps.
 
   Args:
     metrics: Lines of metrics.jsonl. `alarm/NAME` is in the line of the step.
@@ -158,7 +158,7 @@ def alarms(metrics: Iterable[Mapping[str, Any]]) -> list[Alarm]:
 
 
 def call_texts(call: Mapping[str, Any]) -> dict[str, str]:
-  """What is known of a call of a tool, as texts by name."""
+  """Fields of a tool call as texts, by name."""
   return {
     str(name): value if isinstance(value, str) else json.dumps(value)
     for name, value in call.items()

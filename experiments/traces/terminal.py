@@ -20,13 +20,13 @@ _MAX_CHARACTERS = 2000
 
 
 class Question(NamedTuple):
-  """What is printed: completions for which all of it holds.
+  """Query for completions to print, all of whose conditions must hold.
 
   Attributes:
     filters: Names of `filters.FILTERS`.
     search: A text in prompt, completion, error or calls, in any case.
-    step, record, split, rule: Of the group; None: any.
-    since: Only groups that score less than their prompt did at this step.
+    step, record, split, rule: Values of the group; None allows any.
+    since: Step; only groups that score less than their prompt did then.
   """
 
   filters: tuple[str, ...] = ()

@@ -46,14 +46,14 @@ DOMAINS = (*IN_DOMAIN, *SHIFTED)
 
 
 class Size(NamedTuple):
-  """How much is computed.
+  """Amounts of computation.
 
   Attributes:
-    num_seeds: Of each arm.
-    imitation: Steps of `base`.
-    steps: Of each other arm.
-    num_prompts: Of a step of GRPO.
-    held_out: Prompts of an evaluation.
+    num_seeds: Number of seeds of each arm.
+    imitation: Number of steps of `base`.
+    steps: Number of steps of each other arm.
+    num_prompts: Number of prompts of a step of GRPO.
+    held_out: Number of prompts of an evaluation.
   """
 
   num_seeds: int

@@ -1,8 +1,9 @@
-"""What an arm leaves behind, and the numbers that are made of it.
+"""Record of an arm, and the numbers computed from it.
 
-`ARM.json` has of each seed and each domain of held-out prompts the share of
-right answers, and the mean overlap with the right one: of GRPO before its first
-step and after its last, of imitation after its last; and the seconds of all.
+`ARM.json` has for each seed and each domain of held-out prompts the share of
+right answers and the mean overlap with the right answer: of GRPO before its
+first step and after its last, of imitation after its last. The file also has
+the seconds of all seeds together.
 """
 
 from __future__ import annotations
