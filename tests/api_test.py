@@ -60,7 +60,7 @@ def test_what_is_no_config_is_refused_before_there_is_a_folder(given, capsys):
 
 
 class Columns:
-  """As a data set of the package `datasets`."""
+  """Stand-in for a data set of the package `datasets`."""
 
   column_names = ("question", "answer", "level")
 

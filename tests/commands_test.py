@@ -224,7 +224,7 @@ def parsed(command: Command):
 
 
 def _reads(word: str) -> bool:
-  """Whether a program is told what it reads in the place of training data."""
+  """True for a flag that replaces a program's training data."""
   return word.startswith(("--data=", "--prompts="))
 
 
@@ -266,7 +266,7 @@ _TRACED: set[str] = set()  # By what the program of a phase is made of.
 
 
 def _program(config: config_lib.RunConfig, index: int) -> str:
-  """What a phase's program is made of, as text."""
+  """Text of all that a phase's program is made of."""
   section = dataclasses.replace(config.stages[index], steps=1)
   made_of = [section, config.model, config.data, config.mesh]
   if section.plays:
@@ -329,7 +329,7 @@ def _given(problem, section):
 
 @functools.cache
 def _parsed(command: Command):
-  """What `parsed` gives, once for the pages that print the same."""
+  """Caches `parsed` for pages that print the same command."""
   return parsed(command)
 
 

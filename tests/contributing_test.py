@@ -119,7 +119,7 @@ def _with_foo(tmp_path, *copied):
 
 
 def _pytest(folder, *arguments):
-  """How many tests pass there; all have to."""
+  """Number of tests that pass in a folder; all have to."""
   said = subprocess.run(
     [
       *(sys.executable, "-m", "pytest", "-q", "-p", "no:xdist"),

@@ -90,7 +90,7 @@ class Server:
       return self.metadata(bucket, name)
 
   def allows(self, bucket: str, name: str, query: dict[str, str]) -> bool:
-    """Whether the generation is the one that is asked for; 0 is absence."""
+    """True if the generation is the one that is asked for; 0 means absence."""
     current = self.objects.get((bucket, name), (0, b""))[0]
     wanted = query.get("ifGenerationMatch")
     unwanted = query.get("ifGenerationNotMatch")

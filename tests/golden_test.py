@@ -44,9 +44,9 @@ def _read(file, names: dict[str, str]) -> dict[str, np.ndarray]:
 
 
 def _as_one_program(check, cases: list[tuple[dict, dict]]) -> list:
-  """What a check returns for each (hyperparameters, inputs).
+  """Results of a check for each pair (hyperparameters, inputs).
 
-  Each case alone, and each operation of it, would be compiled as well.
+  This is one program: otherwise each operation of each case would be compiled.
   """
   # Ids and masks are known before: some checks count with NumPy.
   real = [

@@ -99,7 +99,7 @@ def _room_of(parts: Sequence[str]) -> str:
 
 
 def _violations(path: str, source: str) -> list[str]:
-  """What a file at `path` (relative to the root) does that it must not."""
+  """Imports of a file at `path` (relative to the root) that are not allowed."""
   tree = ast.parse(source)
   imports = _imports(path, tree)
   parts = pathlib.PurePosixPath(path).with_suffix("").parts
@@ -144,7 +144,7 @@ def _module(path: str) -> str:
 
 
 def _by_module(sources: dict[str, str]) -> dict[str, set[str]]:
-  """Which of these files import which, by module."""
+  """Modules of these files -> those modules that they import."""
   modules = {_module(path) for path in sources}
   graph: dict[str, set[str]] = {}
   for path, source in sources.items():
@@ -157,7 +157,8 @@ def _by_module(sources: dict[str, str]) -> dict[str, set[str]]:
 
 
 def _by_folder(sources: dict[str, str]) -> dict[str, set[str]]:
-  """Which folders import which; a file beside folders stands for itself."""
+  """Folders -> folders that they import; a file beside folders counts as one.
+  """
   folder = {
     _module(path): path if path.count("/") == 1 else _folder(path)
     for path in sources
@@ -170,10 +171,10 @@ def _by_folder(sources: dict[str, str]) -> dict[str, set[str]]:
 
 
 def _circles(graph: dict[str, set[str]]) -> dict[str, set[str]]:
-  """What circles consist of, and what lies between two of them.
+  """Cycles of a graph, with the modules between two of them.
 
-  That is what is left when all that imports nothing of the rest, or that
-  nothing of the rest imports, is taken out again and again.
+  Modules that import none of the rest, or that none of the rest imports, are
+  taken out again and again; the modules left are the result.
   """
   while True:
     left = {name: imported & graph.keys() for name, imported in graph.items()}

@@ -1,4 +1,4 @@
-"""What `scripts/mutate.py` says of a bug; its list fits the tree."""
+"""Tests of the verdicts of `scripts/mutate.py`; its list fits the tree."""
 
 import json
 import pathlib

@@ -37,7 +37,7 @@ def _code_cells(name):
 
 
 def _printed(cell) -> str:
-  """What the cell printed when it was saved, without times."""
+  """Output that the cell printed when it was saved, without times."""
   printed = "".join(
     "".join(output["text"])
     for output in cell["outputs"]
@@ -48,7 +48,7 @@ def _printed(cell) -> str:
 
 
 def _kinds(cell) -> list[str]:
-  """Of the outputs that stay, in their order."""
+  """Kinds of the outputs that stay, in their order."""
   kinds = (output["output_type"] for output in cell["outputs"])
   return [kind for kind in kinds if kind in _KINDS]
 

@@ -53,7 +53,7 @@ NAMES = ("known", "slow", "again", "Settings", "RECIPE")
 
 
 def cell(source=CELL, lines=0):
-  """What a notebook has after a cell; `lines` stand before it."""
+  """Variables of a notebook after a cell; `lines` stand before it."""
   kernel: dict = {"__name__": "__main__"}
   code = compile("\n" * lines + textwrap.dedent(source), f"cell{lines}", "exec")
   exec(code, kernel)

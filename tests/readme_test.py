@@ -1,4 +1,4 @@
-"""What the documents say: files, targets, settings, and the example, run."""
+"""Tests of the documents: files, targets, settings, and the example, run."""
 
 import ast
 import dataclasses

@@ -678,7 +678,7 @@ FAMILIES = {
 
 
 def is_ours(family, hyper, inputs):
-  """Whether the references can compute what this case is about."""
+  """True if the references can compute the options of this case."""
   if FOREIGN & (set(hyper) | set(inputs)):
     return False
   if hyper.get("gradient_accumulation_steps", 1) != 1:

@@ -170,7 +170,7 @@ def test_tokens_have_the_advantages_and_the_slopes_of_one_row(name):
   ],
 )
 def test_options_about_whole_completions_are_refused(fields):
-  """Of a context they would be something else."""
+  """Refuses options that would mean something else for a context."""
   config = algorithms.make_config("grpo", **fields)
   setup = types.SimpleNamespace(objective=config)
   assert compatibility.FEATURES["options of whole completions"].is_on(setup)
@@ -366,6 +366,6 @@ def test_rollouts_weigh_the_same_whatever_their_contexts():
 
 @pytest.mark.parametrize("name", tiny.each(WHOLE, ("rloo",)))
 def test_others_would_be_wrong(name):
-  """Which is why `settings/compatibility.py` refuses them."""
+  """Shows why `settings/compatibility.py` refuses the other algorithms."""
   one, two = _of_one_and_two(name, **WIDE.get(name, {}))
   assert max(np.abs(y - x).max() for x, y in zip(one, two, strict=True)) > 1e-3

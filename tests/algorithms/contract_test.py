@@ -1,4 +1,4 @@
-"""What every algorithm of the table owes its users."""
+"""Contract of every algorithm of the table."""
 
 import dataclasses
 import functools
@@ -88,7 +88,7 @@ def _plain(name):
 
 @pytest.mark.parametrize("name", tiny.each(NAMES, OWN_LOSS))
 class TestContract:
-  """What one program for each algorithm shows."""
+  """Properties that one program for each algorithm shows."""
 
   def test_masked_garbage_reaches_neither_loss_nor_gradient(self, name):
     checks.masked_garbage_reaches_neither_loss_nor_gradient(*_make(name))
@@ -138,7 +138,7 @@ class TestContract:
 
 @pytest.mark.parametrize("name", tiny.each(NAMES))
 class TestPrograms:
-  """What needs a program of its own."""
+  """Properties that need a program of their own."""
 
   def test_padding_columns_change_nothing(self, name):
     algorithm, config = _make(name)
@@ -219,7 +219,7 @@ def test_impossible_tokens_are_left_out_of_every_kl(name, kind):
 
 @pytest.mark.parametrize("name", [x for x in NAMES if x in OWN_LOSS])
 class TestLoss:
-  """What is about the loss of the policy alone."""
+  """Properties of the policy's loss alone."""
 
   @pytest.mark.slow  # Two programs for each algorithm.
   def test_bfloat16_inputs_are_upcast(self, name):
@@ -297,7 +297,7 @@ def _bad_batch():
 
 
 class TestBounds:
-  """What every algorithm with a `ClipConfig` owes to its options."""
+  """Properties of the options of every algorithm with a `ClipConfig`."""
 
   @pytest.mark.parametrize("name", CLIPPED)
   def test_far_above_the_range_a_bad_completion_costs_the_bound(self, name):

@@ -141,7 +141,7 @@ def test_a_teacher_speaks_only_to_losses_that_listen():
 
 
 def test_the_reverse_kl_takes_one_of_two_modes():
-  """Of all students with one mode, those that are nearest to two of them."""
+  """Compares students of one mode by their distance to a teacher of two."""
   places = np.arange(21.0)
   centers, widths = np.arange(2.0, 19.0), np.array([1.0, 1.5, 2.0, 4.0, 6.0])
 

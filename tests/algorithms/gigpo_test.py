@@ -11,7 +11,7 @@ from grpo_jax.algorithms import gigpo
 
 
 def _advantages(episodes, groups, lengths, num_slots, valid=None, **fields):
-  """Of episodes of (state, reward); a row for each action of each episode."""
+  """Advantages of episodes of (state, reward), a row for each action."""
   shape = len(episodes), num_slots
   turn, state = np.zeros(shape, np.int32), np.full(shape, 99, np.int32)
   rewards, mask = np.zeros(shape, np.float32), np.zeros(shape, bool)
@@ -76,7 +76,7 @@ def test_three_episodes_by_hand():
 
 @pytest.mark.parametrize("normalize", [False, True])
 def test_the_same_episodes_in_other_slots_are_equal(normalize):
-  """Where the tokens are decides the order of sums, and nothing else."""
+  """The positions of tokens decide the order of sums, and nothing else."""
   rng = np.random.default_rng(0)
   episode = list(enumerate(rng.normal(size=20)))
   found = _advantages(

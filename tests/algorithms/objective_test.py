@@ -1,4 +1,4 @@
-"""What is joined and decided once for all algorithms, by hand.
+"""Parts of the objective that all algorithms share, by hand.
 
 `options_test.py` has the options' values and gradients.
 """
@@ -80,7 +80,9 @@ def test_a_completion_weighs_what_its_trained_tokens_do():
 
 
 def test_estimates_of_a_kl_are_of_the_policy_that_drew_the_tokens():
-  """Of 30 tokens two thirds are the one that was drawn with 2/3."""
+  """Two thirds of the 30 tokens are the one that was drawn with probability
+  2/3.
+  """
   case = cases.make_case(dtype=np.float64)
   trained = case.mask & case.valid[:, None]
   first = np.zeros_like(trained)

@@ -677,7 +677,7 @@ NEEDLESS = {
 
 
 def _terms_of_loss(name, case, fields):
-  """What the terms of the loss, and the critic's, are worth."""
+  """Values of the terms of the loss, and of the critic's."""
   batch = _prepared(name, case, **fields)
   algorithm, config = _checked(name, **fields)
   more = cases.derived(np, case.logp, case.ref_logp, case.values)

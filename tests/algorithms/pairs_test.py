@@ -15,7 +15,7 @@ ROWS = np.array([0, 1, 4, 6, 7, 8])
 
 @functools.cache
 def evaluated(name, **fields):
-  """Where π_θ = π_old = π_ref; the last group has no signal."""
+  """The loss at π_θ = π_old = π_ref; the last group has no signal."""
   case = cases.make_case(dtype=np.float64).take(ROWS)
   case.old_logp = case.ref_logp = case.logp
   case.rewards = np.array([0.3, 0.9, 1.0, -2.0, 0.5, 0.5])

@@ -67,7 +67,7 @@ def compiled(mesh, function, *inputs):
 
 
 def num_kernels(text, name=""):
-  """How many calls of Mosaic kernels of this name there are."""
+  """Number of calls of Mosaic kernels of this name."""
   calls = re.findall(r'^.*custom_call_target="tpu_custom_call".*$', text, re.M)
   return sum(name in call for call in calls)
 

@@ -37,7 +37,7 @@ def compiled(config) -> steps.Compiled:
 
 @pytest.fixture(scope="module")
 def shapes(compiled) -> set[tuple[int, ...]]:
-  """Of all arrays of the program."""
+  """Shapes of all arrays of the program."""
   module = hlo.parse(compiled.text)
   return {
     array.dims
@@ -54,7 +54,9 @@ def test_no_array_has_a_number_for_each_pair_of_tokens(shapes):
 
 
 def test_devices_share_what_layers_hand_on(shapes):
-  """What is kept of each layer for the backward pass of a row."""
+  """Each layer keeps half of a row's positions on a device for the backward
+  pass.
+  """
   assert (LAYERS, 1, TOKENS // 2, WIDTH) in shapes
   assert (LAYERS, 1, TOKENS, WIDTH) not in shapes
 

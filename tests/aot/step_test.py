@@ -66,7 +66,7 @@ def test_no_weight_is_gathered_for_a_token(analysis):
 
 
 def sampled(target, change) -> costs.Analysis:
-  """What the rollout alone does, of a policy that was changed."""
+  """Costs of the rollout alone, of a policy that was changed."""
   config = recorded.pod_config()
   with contextlib.closing(steps.make_problem(config)) as problem:
     mesh = sharding.make_mesh(

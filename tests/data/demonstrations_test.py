@@ -1,4 +1,5 @@
-"""Which completions are kept, and what a file of them is read as."""
+"""Tests of the completions that are kept, and of a file of them that is read.
+"""
 
 import json
 

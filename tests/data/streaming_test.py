@@ -15,7 +15,7 @@ from grpo_jax.data.encoder import Encoder
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-  """Where indexes go whose folder cannot be written."""
+  """Folder for indexes of data whose own folder cannot be written."""
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
   return tmp_path / "cache"
 

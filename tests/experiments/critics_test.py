@@ -51,7 +51,7 @@ def rollout_of(rewards, terminated=None, truncated=None, mask=None):
 
 @functools.cache
 def params_of():
-  """Of a policy and a critic of four numbers."""
+  """Parameters of a policy and a critic of four numbers."""
   init = jax.jit(policies.init, static_argnums=(1, 2))
   return init(jax.random.key(0), environments.make("CartPole-v1"), True)
 

@@ -1,4 +1,4 @@
-"""What a policy makes of prompts, and the file of their clusters."""
+"""Tests of the embeddings of prompts, and of the file of their clusters."""
 
 import jax
 import jax.numpy as jnp

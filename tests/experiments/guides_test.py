@@ -50,7 +50,7 @@ def test_the_environment_of_the_guide_answers():
 
 
 def test_the_algorithm_of_the_guide_squashes_what_grpo_has(monkeypatch):
-  """Of eight completions one is right: √2.475, and not √0.875 / 0.354."""
+  """One of eight completions is right: √2.475, and not √0.875 / 0.354."""
   made = []
   monkeypatch.setattr(
     grpo_jax, "train", lambda config, _: made.append(config), raising=False

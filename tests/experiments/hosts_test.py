@@ -36,7 +36,7 @@ LOST_S = TIMEOUT_S + hosts._TELL_S + 2 * hosts._SAVE_S + hosts._LINGER_S
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-  """How the processes of a run ended, and who scored what."""
+  """End of the processes of a run, and the rows that each has scored."""
 
   workdir: pathlib.Path
   statuses: list[int]

@@ -13,7 +13,7 @@ from grpo_jax.settings import config as config_lib
 
 
 def settings(name):
-  """What an arm is made of, by name; without what all arms share."""
+  """Settings of an arm by name, without those that all arms share."""
   run = config_lib.resolve(arms.get_config(name))
   algorithm, objective = run.algorithm
   phase = run.section("rl")

@@ -1,4 +1,4 @@
-"""What a run says at its end."""
+"""Tests of the report at the end of a run."""
 
 import json
 import math

@@ -94,7 +94,7 @@ def test_the_template_of_the_task_is_that_of_its_format(folder):
 
 @pytest.mark.slow
 def test_a_run_searches(folder, tmp_path, monkeypatch):
-  """As users run it, with fewer steps."""
+  """Runs as users do, with fewer steps."""
   monkeypatch.delitem(command.ENVIRONMENT, "XLA_FLAGS", raising=False)
   files = {
     "data.train_path": "train.jsonl",

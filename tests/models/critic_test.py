@@ -29,7 +29,7 @@ def _values(critic, params, policy_params):
 
 
 def _with_kernel(params):
-  """Of a head that is not 0."""
+  """Parameters with a kernel of the value head that is not 0."""
   head = params["trained"]["value_head"]
   kernel = np.arange(1, 1 + head["kernel"].size, dtype=np.float32)
   return {

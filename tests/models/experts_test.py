@@ -200,7 +200,8 @@ def test_a_kernel_that_cannot_serve_raises(
 
 @pytest.mark.slow
 def test_an_expert_taken_twice_counts_twice():
-  """As in the slots of tokens that were never decoded, which hold zeros."""
+  """Slots of tokens that were never decoded hold zeros: the same expert twice.
+  """
   with jax.enable_x64(True):
     layer, kept = _layer(6, 4), jnp.zeros((6, 2), jnp.int32)
     for form in (experts.ragged, experts.blocked):

@@ -46,14 +46,14 @@ def interpreted(monkeypatch):
 
 
 def one_layer(config, steps, lengths=LENGTHS, dtype="float32"):
-  """What rows attend to at the last step, by both forms; and the pages.
+  """Attention of rows at the last step, by both forms; and the pages.
 
   Args:
     config: With the window of the layer as `sliding_window`.
     steps: For each token, its position in each row [B]; a row whose position
       is 0 again begins anew.
     lengths: Tokens of the prompts.
-    dtype: Of all of it.
+    dtype: Type of all arrays.
   """
   steps = np.asarray(steps)
   num_rows, num_slots = steps.shape[1], len(steps)

@@ -69,7 +69,9 @@ def compiled_on(mesh, function, case):
 
 
 def assert_vocabulary_stays_split(text):
-  """What goes from device to device is smaller than a chunk's own logits."""
+  """Asserts that arrays sent between devices are smaller than a chunk's own
+  logits.
+  """
   collectives = re.findall(
     r"= (.*) (?:all-gather|all-to-all|all-reduce|collective-permute)"
     r"(?:-start)?\(",

@@ -108,7 +108,7 @@ def test_gradients_of_a_tower_are_those_of_one_device():
 def _run(
   devices, parts, num_steps=3, num_prompts=8, make_prompts=tiny.make_prompts
 ):
-  """What steps give and change, made as the loop makes them."""
+  """Metrics and changes of steps, made as the loop makes them."""
   mesh = sharding.make_mesh(devices)
   parts = dataclasses.replace(
     parts, constrain_rows=sharding.row_constraint(mesh)

@@ -16,7 +16,7 @@ HEAD_BYTES = D * V * 4
 
 
 def temporary_bytes(num_teachers):
-  """Of a device, where KLs to so many teachers are differentiated."""
+  """Temporary bytes of a device for the gradient of KLs to so many teachers."""
   mesh = jax.make_mesh((8,), ("fsdp",), axis_types=(AxisType.Auto,))
   split = NamedSharding(mesh, P("fsdp"))
   policy = types.SimpleNamespace(head=lambda kernel, h: h @ kernel)

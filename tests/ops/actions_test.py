@@ -107,7 +107,8 @@ def _at_starts(found, starts):
 
 
 def _advantages(episodes, groups, gamma, lam, lengths=None):
-  """Of episodes of (state, reward), with actions of these lengths."""
+  """Advantages of episodes of (state, reward), with actions of these lengths.
+  """
   arrays, starts = _laid_out(episodes, lengths)
   found = grouped_state_advantages(
     **arrays,

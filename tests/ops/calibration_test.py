@@ -1,4 +1,4 @@
-"""How often what is said with a probability is right."""
+"""Tests of calibration: the frequency of events with a stated probability."""
 
 import jax
 import numpy as np

@@ -13,7 +13,7 @@ entropy_of = jax.jit(routing.entropy)
 
 
 def load_of(ids, mask):
-  """Of E experts, as NumPy arrays."""
+  """Load of E experts, as NumPy arrays."""
   return jax.device_get(_load(ids, mask, E))
 
 

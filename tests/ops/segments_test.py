@@ -1,4 +1,4 @@
-"""Where segments end, and what each of them is credited with."""
+"""Tests of the ends of segments, and of their credits."""
 
 import jax
 import numpy as np

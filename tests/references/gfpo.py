@@ -21,7 +21,7 @@ def most_varied(rewards, num_kept: int) -> tuple[int, ...]:
 
 
 def adaptive_kept(difficulty: float, past, num_kept: int, warmup: int) -> int:
-  """How many are kept of a group with this mean reward, after others."""
+  """Number of rows kept of a group with this mean reward, after others."""
   if len(past) < warmup or not len(past):
     return num_kept
   for share, quartile in ((1, 0.25), (1, 0.5), (0.75, 0.75)):

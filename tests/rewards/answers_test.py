@@ -1,4 +1,4 @@
-r"""Which answer is found, which number it is, and which votes are equal."""
+r"""Tests of answers: finding them, reading their numbers, comparing votes."""
 
 import fractions
 import time

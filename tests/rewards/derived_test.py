@@ -21,7 +21,8 @@ NAN = math.nan
 
 
 def _run(function):
-  """What it returns; each operation alone would be compiled as well."""
+  """Compiles and calls a function; alone, each operation would be compiled too.
+  """
   return jax.device_get(jax.jit(function)())
 
 
@@ -226,7 +227,7 @@ def test_total_leaves_out_what_does_not_apply():
 
 
 def _flipped(tokens, prompt_index, padding=0, **options):
-  """Which of some completions, all right, are misjudged."""
+  """Marks the completions, all of them right, that are misjudged."""
   # The same shapes with other padding, so that nothing is compiled anew.
   prompts = np.roll([[1, 2, 0, 0, 0], [2, 1, 0, 0, 0]], padding, axis=1)
   tokens = np.roll(np.pad(tokens, ((0, 0), (0, 3))), padding, axis=1)

@@ -395,7 +395,7 @@ def test_a_dataset_that_fails_at_the_right_answer_fails(monkeypatch):
 
 
 def test_an_empty_completion_and_rewards_of_length():
-  """Of a wrong row; the lengths are 0, 50 and 100 tokens of 100."""
+  """A wrong row stays wrong; the lengths are 0, 50 and 100 tokens of 100."""
   wrong, lengths = jnp.zeros(3), jnp.array([0.0, 50.0, 100.0])
   group = jnp.zeros(3, jnp.int32)
   # Nothing is worth least, and so what is wrong is padded: this stays.

@@ -74,7 +74,7 @@ EXTRAS = [
 
 @pytest.fixture(scope="module")
 def scores(tmp_path_factory):
-  """Of a function, its values for the three rows, and the errors."""
+  """Function -> its values for the three rows, and the errors."""
   folder = tmp_path_factory.mktemp("trl")
   (folder / "trl_rewards.py").write_text(textwrap.dedent(REWARDS))
   with pytest.MonkeyPatch.context() as patch:

@@ -280,7 +280,7 @@ def test_only_the_place_of_the_answer_counts(completion, expected):
 
 
 def test_what_is_known_to_stay():
-  """As the docstring of the module says."""
+  """Checks the known limits that the docstring of the module lists."""
   for answer, gold in (
     (r"\frac{246}{2}", "123"),
     (r"\sqrt{48}", r"4\sqrt{3}"),

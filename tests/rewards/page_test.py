@@ -1,4 +1,4 @@
-"""What docs/rewards.md says: its table, and its examples, run."""
+"""Tests of docs/rewards.md: its table, and its examples, run."""
 
 import pathlib
 import re

@@ -84,7 +84,7 @@ def counts_tokens(prompts, completions, ids, extras, *, tokens, scale=1.0):
 
 
 def round_trip(prompts, completions, ids, extras, tokens, tokenizer):
-  """Whether the tokens are the completion."""
+  """1 for rows whose tokens decode to the completion, else 0."""
   decoded = [tokenizer.decode(row) for row in tokens]
   return [float(a == b) for a, b in zip(decoded, completions, strict=True)]
 

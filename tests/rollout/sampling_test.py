@@ -530,7 +530,7 @@ def test_the_cache_doubles_and_few_sizes_are_compiled():
 
 
 def test_a_free_lane_takes_the_next_row():
-  """Of 8 rows one has 13 tokens and seven have 2; two lanes."""
+  """One of 8 rows has 13 tokens, and the others have 2; there are two lanes."""
   calls = []
 
   def decode(*arguments):

@@ -79,7 +79,7 @@ def logits_of(policy, params, rollout, prompts):
 
 @pytest.mark.slow
 def test_each_token_is_the_choice_of_the_model_whose_turn_it_is():
-  """As a pass over the whole row of each model says."""
+  """A pass over the whole row of each model makes the same choices."""
   rollout, policies, everyone = played()
   prompts = make_prompts()
   choices = np.stack(
@@ -137,7 +137,7 @@ def test_what_the_policy_is_said_to_have_written_has_its_log_probs():
 
 @pytest.mark.slow
 def test_the_policy_itself_as_its_opponent_draws_what_it_draws_alone():
-  """Whether by the same parameters once more, or by having all seats."""
+  """Draws the same with its own parameters once more, or with all seats."""
   policy, params = policy_of(0)
   sample = functools.partial(
     sampling.sample,

@@ -156,7 +156,7 @@ def test_a_row_depends_on_its_own_key_only():
 
 
 def _actions(rollout, row):
-  """What the policy wrote of an episode, turn by turn."""
+  """Actions of the policy in an episode, turn by turn."""
   size = int(rollout.completion_mask[row].sum())
   actions = [[]]
   for t in range(size):

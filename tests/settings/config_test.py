@@ -149,7 +149,7 @@ def _dead_fields(cls: type) -> set[str]:
 
 
 def _names(code) -> set[str]:
-  """What code and the functions inside of it look up by name."""
+  """Names that code and the functions inside of it look up."""
   inside = filter(inspect.iscode, code.co_consts)
   return set(code.co_names).union(*map(_names, inside))
 

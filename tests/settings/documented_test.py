@@ -1,4 +1,4 @@
-"""What settings mean, as the docstrings of their classes say it."""
+"""Tests of the docstrings of settings' classes: every field has its meaning."""
 
 import ast
 import dataclasses

@@ -50,7 +50,7 @@ def _loss(parts):
 
 
 def _gradient(parts, state, batch):
-  """Of the critic's trained leaves, and the loss."""
+  """Gradient of the critic's trained leaves, and the loss."""
   loss = _loss(parts)
   function = jax.jit(functools.partial(update.gradient, parts.update, loss))
   gradients, found = jax.device_get(function(state.params, batch))
@@ -149,7 +149,7 @@ def test_gradient_is_that_of_the_squared_error_to_the_reference_targets():
   [("own", tiny.tiny_policy), slow("shared", tiny.tiny_transformer)],
 )
 def test_the_final_value_is_that_of_one_more_token(trunk, make_policy):
-  """Of whole rows, also where micro-batches have few slots."""
+  """Compares with whole rows, also for micro-batches with few slots."""
   policy = make_policy()
   parts = tiny.make_parts(
     "ppo",

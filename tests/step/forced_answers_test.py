@@ -1,4 +1,4 @@
-"""What is expected of prefixes, against one long row for each answer."""
+"""Compares expected answers of prefixes with one long row for each answer."""
 
 import dataclasses
 import functools

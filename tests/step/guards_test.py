@@ -49,7 +49,7 @@ def prompts_of(words, first=0):
 
 
 def run(compiled, batches):
-  """What each step says, and the parameters before and after."""
+  """Metrics of each step, and the parameters before and after."""
   state, advance = compiled
   said, params = [], [jax.device_get(state.params["policy"])]
   for number, words in enumerate(batches):

@@ -1,4 +1,4 @@
-"""What waits for a later step: the surplus of rounds, and its way through."""
+"""Tests of rows that wait for a later step: the surplus of rounds."""
 
 import dataclasses
 import functools

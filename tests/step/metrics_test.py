@@ -49,7 +49,7 @@ SCORED = Scored(
 
 
 def test_blends_are_counted_among_the_tokens_that_exist():
-  """Of 15 tokens two are mixed, of which one has its own token as anchor."""
+  """Two of 15 tokens are blends, one of them with its own token as anchor."""
   ids = np.repeat(TOKENS[..., None], 2, axis=2)
   weights = np.zeros(ids.shape, np.float32)
   weights[..., 0] = 1

@@ -1,4 +1,4 @@
-"""Which rows are run together, how long, and that none is forgotten."""
+"""Tests of micro-batches: their rows and lengths; no row is forgotten."""
 
 import dataclasses
 import functools

@@ -82,7 +82,7 @@ def run(order, unscored):
 
 @pytest.fixture(scope="module")
 def drawn():
-  """What many runs of three phases have drawn."""
+  """Rows that many runs of three phases have drawn."""
   order = jnp.asarray(np.random.default_rng(0).permutation(P * G))
   found, state = jax.device_get(run(order, P))
   of_steps = [
@@ -146,7 +146,7 @@ def test_each_group_is_kept_as_often_and_chosen_as_often(drawn):
 
 
 def test_who_looks_sees_the_rows_of_the_step(drawn):
-  """What an old row has replaced is shown as one that is not trained."""
+  """Rows that old rows have replaced are shown as not trained."""
   for step, (mixed, shown) in enumerate(drawn.found):
     np.testing.assert_array_equal(
       shown.tokens[..., 0], step * P + shown.group_id

@@ -44,7 +44,9 @@ _live = jax.jit(dynamic_sampling.live_groups, static_argnums=1)
 
 @functools.partial(jax.jit, static_argnums=1)
 def _live_and_trained(groups, min_std):
-  """What rounds keep, and what the mask of dynamic sampling trains on."""
+  """Groups that rounds keep, and the mask of dynamic sampling that trains on
+  them.
+  """
   config = algorithms.make_config("dapo", min_reward_std=min_std)
   live = dynamic_sampling.live_groups(groups, min_std)
   return live, objective.trained_tokens(config, groups.rollout, groups.scored)
@@ -476,7 +478,7 @@ def test_the_program_has_one_sampler():
 
 
 class _Judge:
-  """What the host says is the verdict."""
+  """Judge whose verdict is the host's."""
 
   asks_host = True
   is_host_alone = True

@@ -1,4 +1,4 @@
-"""Which prompts of a pool come next."""
+"""Tests of the order in which prompts of a pool come."""
 
 import dataclasses
 import functools

@@ -90,7 +90,7 @@ def distilled(request):
     return total, outputs.ref_kl
 
   def log_probs(params, batch):
-    """Of all tokens under all policies, at the temperature."""
+    """Log-probs of all tokens under all policies, at the temperature."""
     return tuple(
       jax.nn.log_softmax(
         policy.head(

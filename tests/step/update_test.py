@@ -1,4 +1,4 @@
-"""What a step does beside its gradients: orders, averages, rates, members."""
+"""Tests of a step beside its gradients: orders, averages, rates, models."""
 
 import dataclasses
 
@@ -81,7 +81,7 @@ def test_rates_that_are_logged_count_the_steps_of_each_member():
 
 
 def test_a_teacher_has_its_own_frozen_leaves():
-  """Where it has none, as with the base of adapters, the policy's."""
+  """Without own leaves, as with the base of adapters, it has the policy's."""
   policy = tiny.tiny_policy()
   params = {
     "policy": {"trained": {}, "frozen": {"base": 1, "scale": 2}},

@@ -163,7 +163,7 @@ def test_a_teacher_who_slips_is_right_and_inconsistent():
 
 
 def test_a_wordy_teacher_ends_its_thought_with_letters():
-  """As many as the geometric distribution says, which is cut off at 24."""
+  """Their number follows the geometric distribution, cut off at 24."""
   task = add.make(level=2, max_filler=24)
   rng = np.random.default_rng(0)
   sizes, letters = [], set()

@@ -1,4 +1,4 @@
-"""What every environment promises, over the table of all tasks."""
+"""Contract of every environment, over the table of all tasks."""
 
 from __future__ import annotations
 

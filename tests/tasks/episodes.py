@@ -23,14 +23,14 @@ NUM_ROWS = 1024
 
 
 class Played(NamedTuple):
-  """What environments answered; one row per episode, n actions each.
+  """Results of environments; one row per episode, n actions each.
 
   Attributes:
     start, end: States before the first and after the last action.
-    turns: The answers.
-    action_len, state_id: Of the state before each action.
-    changed: Whether an action changed the state.
-    scores: Of the end.
+    turns: Answers to the actions.
+    action_len, state_id: Values of the state before each action.
+    changed: Whether each action changed the state.
+    scores: Scores at the end.
   """
 
   start: PyTree  # each [N, ...]

@@ -1,4 +1,4 @@
-"""What every task promises, over the table of all of them."""
+"""Contract of every task, over the table of all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a teacher of judges takes for right."""
+"""Tests of the answers that a teacher of judges takes for right."""
 
 import numpy as np
 import pytest

@@ -40,7 +40,8 @@ def _state(config):
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
-  """Of ten supervised and ten reinforcement steps, over a base in codes."""
+  """A run of ten supervised and ten reinforcement steps, over a base in codes.
+  """
   workdir = tmp_path_factory.mktemp("adapters")
   loop.train(_config(quantization="nf4"), workdir)
   return workdir

@@ -51,7 +51,7 @@ def make_parts(name, **options):
 
 
 def make_prompts(num_prompts=4, first=0):
-  """Of eight slots: contexts begin with more than the first prompts."""
+  """Prompts of eight slots: contexts begin with more than the first prompts."""
   prompts = turns_test.make_prompts(num_prompts, first)
   padding = ((0, 0), (5, 0))
   return dataclasses.replace(

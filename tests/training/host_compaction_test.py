@@ -43,7 +43,7 @@ KEY = jax.random.key(5)
 
 @functools.cache
 def environment():
-  """Of a short chain, with actions that end where they say so."""
+  """Environment of a short chain, with actions that end where they say so."""
   task = tasks.make_task("memchain", num_steps=12, every=3)
   return dataclasses.replace(
     task.environment,
@@ -248,7 +248,7 @@ def steps(rollout):
 
 
 def number_kept(step):
-  """How many turns of the context before are at the end of an opening."""
+  """Number of turns of the context before that are at the end of an opening."""
   last = max(step.turns)
   found = []
   for count in range(3):

@@ -217,7 +217,7 @@ def steps_of(name, problem, parts, count=2):
 
 
 def both_parts(name):
-  """Of a phase with the environment in the graph, and on the host."""
+  """Phases with the environment in the graph, and on the host."""
   of_graph = players_test.calculator()
   parts = tiny.make_parts(
     name,

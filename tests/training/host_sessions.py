@@ -102,7 +102,7 @@ def echo(prompt, extras, seed):
 
 
 class Local:
-  """As `HostSessions`, in this process; keeps what it was asked."""
+  """Stand-in for `HostSessions` in this process; keeps the requests."""
 
   def __init__(self, make):
     self._make = make
@@ -159,7 +159,7 @@ class Local:
 
 
 def score_names():
-  """Of the calculator."""
+  """Names of the calculator's scores."""
   extras = {"operands": np.array([10, 10, 10]), "leak": 0}
   extras["operators"] = np.array([vocab.PLUS, vocab.PLUS])
   return frozenset(Calculator("", extras, 0).scores())

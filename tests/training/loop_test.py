@@ -41,7 +41,7 @@ def _shrink(model):
 
 @pytest.fixture(scope="module")
 def warnings(tmp_path_factory):
-  """What the log of `run` has of warnings; a file."""
+  """File for the warnings in the log of `run`."""
   return tmp_path_factory.mktemp("log") / "warnings.txt"
 
 

@@ -76,7 +76,7 @@ def test_a_verifier_and_a_reward_model_are_one_program():
   [slice(None), pytest.param(slice(2, None, 4), marks=pytest.mark.slow)],
 )
 def test_the_score_is_what_is_said_after_the_last_token(rows):
-  """Of groups, and of one completion for each prompt, as greedy ones are."""
+  """Tests groups, and one completion for each prompt, as greedy ones are."""
   policy = tiny.tiny_transformer()
   plan = tiny.make_parts(policy=policy).plan
   params = {"policy": drawn.params(policy)}

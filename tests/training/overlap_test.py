@@ -60,7 +60,7 @@ class OnHost:
 
 @dataclasses.dataclass
 class Trained:
-  """What a few steps of the split driver did."""
+  """Results of a few steps of the split driver."""
 
   events: list[str]
   rollouts: list

@@ -132,7 +132,7 @@ def stop_when(due, number: int, workdir: pathlib.Path, algorithm: str) -> str:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
-  """What an algorithm's run ends with that nobody stops."""
+  """Results of an algorithm's run that was not stopped."""
   results = {}
 
   def run(algorithm: str) -> dict:

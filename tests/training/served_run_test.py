@@ -25,7 +25,7 @@ pytestmark = [
 
 
 def read(workdir):
-  """What was logged of steps; an evaluation at the start has a line too."""
+  """Logged steps of a run, and its evaluation at the start."""
   lines = log.read_lines(workdir / log.METRICS)
   return [line for line in lines if "unscored" in line]
 

@@ -106,7 +106,7 @@ def train(name, staleness, learns=True):
 
 
 def _after_the_last_update(state):
-  """Where the learning rate has come to its end, 1e-30."""
+  """State at the end of the learning rate's schedule, 1e-30."""
   policy = state.members["policy"]
   late = optax.tree_utils.tree_set(policy.opt_state, count=jnp.int32(10**6))
   # Each leaf has an array of its own, which a step may donate.

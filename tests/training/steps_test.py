@@ -1,4 +1,4 @@
-"""What the steps of a phase are fed with."""
+"""Tests of the batches that the steps of a phase get."""
 
 import types
 from typing import Any

@@ -60,7 +60,7 @@ def test_a_broken_task_is_named_with_its_line(tmp_path, verify, message):
 
 
 def test_a_task_has_to_say_who_is_right():
-  """What is missing is known before anything is compiled, and how to set it."""
+  """The error comes before any compilation, and says how to set the score."""
   config = tiny_config.get_config("grpo")
   config.data.name = dataclasses.replace(
     copy_task.make(2), verify=other, verify_numpy=None

@@ -17,7 +17,7 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def score(prompts, rollout):
-  """What the environment paid."""
+  """Scores with the rewards of the environment."""
   del prompts
   paid = rollout.scores["return"]
   return Scored(

@@ -18,7 +18,7 @@ NAMES = re.findall(r"^def (\w+)", CODE, re.MULTILINE)
 
 
 def message(folder, monkeypatch, name):
-  """What a person reads below the command."""
+  """Message that a person reads below the command."""
   (folder / "my_rewards.py").write_text(CODE)
   monkeypatch.syspath_prepend(folder)
   monkeypatch.delitem(sys.modules, "my_rewards", raising=False)

@@ -1,4 +1,4 @@
-"""What a sampler of rounded kernels costs and gains."""
+"""Tests of the cost and the gain of a sampler with rounded kernels."""
 
 import jax
 import jax.numpy as jnp

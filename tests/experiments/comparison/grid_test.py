@@ -1,4 +1,4 @@
-"""Which cells a grid has, and how few programs they are."""
+"""Tests of the cells of a grid, and of the number of their programs."""
 
 import pytest
 

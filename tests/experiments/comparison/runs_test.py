@@ -1,4 +1,4 @@
-"""What is read of runs: names, curves, and what is missing."""
+"""Tests of the names, the curves and the gaps that are read of runs."""
 
 import json
 

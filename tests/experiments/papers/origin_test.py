@@ -1,4 +1,4 @@
-"""What is stale, from a history and files that were made up."""
+"""Tests of stale records, from a history and files that were made up."""
 
 import json
 import re

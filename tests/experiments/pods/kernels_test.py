@@ -1,4 +1,5 @@
-"""What splash attention multiplies, counted from the shapes of a call."""
+"""Tests of the products of splash attention, counted from the shapes of a call.
+"""
 
 import pytest
 
@@ -26,7 +27,7 @@ def test_pairs_that_are_seen_are_counted(phase, widths):
 
 
 def test_blocks_that_are_not_visited_are_not_counted():
-  """As with a window, for which the table has fewer columns."""
+  """Takes a window, for which the table has fewer columns."""
   table = Array("s8", (1, 3, 2))
   found = kernels.flops(
     "splash_mha_fwd_no_residuals", [table, QUERIES, KEYS, VALUES], SIZES

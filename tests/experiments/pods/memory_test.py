@@ -1,4 +1,4 @@
-"""What a run needs: figures in files, and against arrays that exist."""
+"""Tests of a run's memory: against figures in files, and arrays that exist."""
 
 import dataclasses
 import importlib
@@ -247,7 +247,8 @@ def test_the_command_prints_the_table():
 
 
 def test_teachers_are_held_beside_the_policy():
-  """Of other sizes than the policy, by their descriptions alone."""
+  """Describes teachers of other sizes than the policy, without their weights.
+  """
   config = pods_config.get_config("opd_full")
   config.rl.reference_workdirs = ("Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-1.5B")
   config.rl.reference_storage = "bfloat16"
@@ -287,7 +288,7 @@ def test_tpus_are_counted_with_the_attention_that_they_take():
 
 @pytest.mark.parametrize(("tokens", "shares"), [(16, True), (15, False)])
 def test_devices_of_tensor_share_what_layers_hand_on(tokens, shares):
-  """Where the positions divide; else each of them keeps all."""
+  """Devices share positions that divide; otherwise each of them keeps all."""
   config = tiny_config.get_config()
   config.sampling.max_new_tokens = tokens
   config.mesh.tensor = config.model.num_kv_heads = 2

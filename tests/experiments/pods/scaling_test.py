@@ -12,7 +12,7 @@ SMALL, LARGE = scaling.FAMILIES["0.5b-v5e"], scaling.FAMILIES["7b-v5p"]
 
 
 def report(links: float = 7e9, slices: float = 0.0) -> dict:
-  """Of a step of two phases on eight chips."""
+  """Report of a step of two phases on eight chips."""
 
   def phase(flops, hbm, links_s, slices_s):
     seconds = {"flops": flops, "hbm": hbm, "links": links_s}

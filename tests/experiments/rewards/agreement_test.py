@@ -1,4 +1,4 @@
-"""What is known of mutations is so, and the page says what was measured."""
+"""Tests that known mutations are as stated, and the page as measured."""
 
 import fractions
 import random

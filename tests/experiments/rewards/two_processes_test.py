@@ -1,4 +1,4 @@
-"""What two processes report of things that are good, differ, raise and hang."""
+"""Two processes report on cases that are good, differ, raise and hang."""
 
 from experiments.rewards import two_processes
 

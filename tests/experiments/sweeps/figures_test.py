@@ -1,4 +1,4 @@
-"""What figures about experiments have in common."""
+"""Tests of the shared parts of figures about experiments."""
 
 import numpy as np
 

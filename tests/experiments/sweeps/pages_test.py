@@ -1,4 +1,4 @@
-"""What pages about experiments have in common."""
+"""Tests of the shared parts of pages about experiments."""
 
 import types
 

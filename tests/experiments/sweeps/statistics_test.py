@@ -1,4 +1,4 @@
-"""What differences over seeds say about claims."""
+"""Tests of the conclusions from differences over seeds."""
 
 import numpy as np
 

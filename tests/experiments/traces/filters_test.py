@@ -1,4 +1,4 @@
-"""Which completions a filter finds, and which prompts got worse."""
+"""Tests of filters of completions, and of the prompts that got worse."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is read of a run, whatever it has written."""
+"""Tests of reading a run, with any files that it may have written."""
 
 import pytest
 

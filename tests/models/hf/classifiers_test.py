@@ -55,7 +55,7 @@ def make(folder, family, kind="SequenceClassification", head=None, **changes):
 
 
 def values(folder, ids, mask):
-  """What a checkpoint says after each token but the first ones."""
+  """Outputs of a checkpoint after each token but the first ones."""
   found = classifiers.described(folder)
   config = architecture.TransformerConfig(**found.fields)
   _, params = weights.load(

@@ -1,4 +1,4 @@
-"""What published config.json files say, in both forms they have had."""
+"""Tests of published config.json files, in both forms that they have had."""
 
 import json
 

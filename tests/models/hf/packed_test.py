@@ -20,7 +20,7 @@ SIZES = {"gate_up": (128, 32), "down": (32, 64)}  # out, in
 
 
 def value(code: int) -> float:
-  """Of four bits: (−1)^s · 2^(e − 1) · (1 + m / 2), or (−1)^s · m / 2."""
+  """Value of four bits: (−1)^s · 2^(e − 1) · (1 + m / 2), or (−1)^s · m / 2."""
   sign, exponent, fraction = code >> 3, code >> 1 & 3, code & 1
   size = (
     2.0 ** (exponent - 1) * (1 + fraction / 2) if exponent else fraction / 2

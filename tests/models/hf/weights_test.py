@@ -212,7 +212,7 @@ def _leaves(params):
 
 
 def _same(first, second):
-  """Whether two trees are the same bit for bit."""
+  """Asserts that two trees are the same, bit for bit."""
   assert jax.tree.structure(first) == jax.tree.structure(second)
   for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
     assert a.dtype == b.dtype

@@ -58,7 +58,7 @@ def rounds_of(format):
 
 
 def context(format, rounds):
-  """What a policy has read and written that wrote its calls like a template."""
+  """Context of a policy that wrote its calls like a template."""
   made = call_formats.named(format)
   text = ""
   for number, (content, calls_) in enumerate(rounds):

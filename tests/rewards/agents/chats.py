@@ -24,7 +24,7 @@ def of_json(value):
 
 
 def action_text(format, content, calls):
-  """What the assistant writes: content, (name, arguments, …)s, an end token."""
+  """Text of an assistant: content, (name, arguments, …)s, an end token."""
   if format == "llama":
     ((name, arguments, *_),) = calls
     return f'{{"name": "{name}", "parameters": {of_json(arguments)}}}<|eot_id|>'
@@ -40,11 +40,11 @@ def action_text(format, content, calls):
 
 
 def conversation(format, rounds):
-  """What a template writes behind the first generation prompt.
+  """Text that a template writes behind the first generation prompt.
 
   Args:
     format: "qwen", "hermes" or "llama".
-    rounds: Of (content, calls), and each call a (name, arguments, result).
+    rounds: Pairs (content, calls); each call is (name, arguments, result).
   """
   text = ""
   for number, (content, calls) in enumerate(rounds):

@@ -119,7 +119,7 @@ def rounds_of(name):
 
 
 def rendered(source, messages):
-  """What a template writes behind the first generation prompt."""
+  """Text that a template writes behind the first generation prompt."""
 
   def text(more):
     return chat.render(

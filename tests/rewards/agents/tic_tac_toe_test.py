@@ -14,7 +14,7 @@ BOARD = (
 
 
 def said(cells, mark="O"):
-  """What textarena shows, with an older board before this one."""
+  """Text that textarena shows, with an older board before this one."""
   other = "X" if mark == "O" else "O"
   drawn = cells.replace("x", mark).replace("o", other)
   return (

@@ -20,7 +20,7 @@ def program(after):
 
 
 def rewards(cases, after=AFTER):
-  """Of (completion, gold), at most ROWS of SIZE bytes."""
+  """Rewards of (completion, gold), at most ROWS of SIZE bytes."""
   cases = [*cases, *[("", "0")] * (ROWS - len(cases))]
   golds = [numbers.gold(gold) for _, gold in cases]
   stacked = {k: np.stack([x[k] for x in golds]) for k in golds[0]}
@@ -29,7 +29,7 @@ def rewards(cases, after=AFTER):
 
 
 def disagreements(seed, count):
-  """Where the host says something else, and how often it says 1."""
+  """Cases on which the host differs, and the number of 1s that it gives."""
   cases = made_texts.cases(seed, count)
   cases = [case for case in cases if len(case[0].encode()) <= SIZE]
   found, right = [], 0

@@ -65,7 +65,7 @@ def test_any_parts(rows):
 @hypothesis.settings(deadline=None, max_examples=10)
 @hypothesis.given(st.lists(st.text(max_size=40), min_size=1, max_size=20))
 def test_any_characters(contents):
-  """What is stripped as white space is what Python strips."""
+  """Strips the same white space as Python."""
   texts = [f"<answer>{content}</answer>" for content in contents]
   assert found(texts) == [
     None if "\ud800" <= max(x) <= "\udfff" else answers.final_answer(x)

@@ -25,7 +25,7 @@ def program(name, **options):
 
 
 def both(name, texts, **options):
-  """What the program and what the host say."""
+  """Values of the program, and those of the host."""
   rows = text.encoded([*texts, *[""] * (ROWS - len(texts))], SIZE)
   got = np.asarray(program(name, **options)(rows))[: len(texts)].tolist()
   size = len(texts)

@@ -1,4 +1,4 @@
-"""Which answers are the gold number: known, long and rounded ones."""
+"""Tests of answers that equal the gold number: known, long and rounded ones."""
 
 import fractions
 import functools
@@ -20,7 +20,7 @@ def program():
 
 
 def equal(pairs):
-  """Of (answer, gold), at most ROWS."""
+  """Equality of (answer, gold), at most ROWS."""
   padded = [*pairs, *[("", "0")] * (ROWS - len(pairs))]
   golds = [numbers.gold(gold) for _, gold in padded]
   stacked = {k: np.stack([x[k] for x in golds]) for k in golds[0]}

@@ -49,7 +49,7 @@ def test_known_outcomes(kind):
 
 
 def test_calls_end_with_the_program():
-  """What was answered before stays answered."""
+  """Answers of earlier calls stay."""
   box = box_lib.Box("process")
   outcome = box.run("import os", calls=["1", "os._exit(0)", "2"], limits=_SHORT)
   assert box_lib.answers(outcome, 3) == ["1", None, None]

@@ -11,7 +11,7 @@ _REFUSED = 0x50000 | errno.EPERM
 
 
 def _run(program, architecture, number, argument=0):
-  """What a filter returns: the instructions that the kernel's manual names."""
+  """Result of a filter: the instructions that the kernel's manual names."""
   data = struct.pack("=IIQQQ", number, architecture, 0, 0, argument)
   lines = list(struct.iter_unpack("=HBBI", program))
   accumulator, at = None, 0

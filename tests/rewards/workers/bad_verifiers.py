@@ -18,7 +18,8 @@ import time
 
 
 def parent_of_keeper():
-  """Of the process that has started this worker, or the worker of a session."""
+  """Id of the process that has started this worker, or the worker of a session.
+  """
   line = pathlib.Path(f"/proc/{os.getppid()}/stat").read_text()
   return int(line.rpartition(")")[2].split()[1])
 

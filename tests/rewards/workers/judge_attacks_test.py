@@ -1,4 +1,5 @@
-"""What completions cannot do to a judge; docs/judge.md lists what they can."""
+"""Tests of attacks on a judge that fail; docs/judge.md lists those that do not.
+"""
 
 import pytest
 

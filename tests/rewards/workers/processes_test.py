@@ -1,4 +1,4 @@
-"""What workers inherit, and that nothing below them stays."""
+"""Tests that workers inherit little, and that no process below them stays."""
 
 import subprocess
 

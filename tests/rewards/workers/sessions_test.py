@@ -22,7 +22,8 @@ def workers():
 
 @pytest.fixture(scope="module")
 def impatient():
-  """Where a deadline is to pass, and on a busy machine no other."""
+  """Sessions with a deadline that is to pass; a busy machine passes no other.
+  """
   with sessions.HostSessions(f"{PATH}:make", row_timeout_s=2.0) as made:
     yield made
 

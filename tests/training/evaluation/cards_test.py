@@ -17,7 +17,7 @@ BASE_CARD = "---\nlicense: other\nlicense_name: qwen-research\n---\n# Base\n"
 
 @pytest.fixture
 def run(tmp_path):
-  """What a run has left, without its weights."""
+  """Folder of a run, without its weights."""
   config = models.base("gspo", "qwen2.5-0.5b")
   config.seed = 3
   folder = tmp_path / "secret_user" / "run"

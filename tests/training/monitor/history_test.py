@@ -1,4 +1,4 @@
-"""What a run has logged, as arrays."""
+"""Tests of a run's log, read as arrays."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""How figures look: sizes, colours that stay apart, names that do too."""
+"""Tests of the style of figures: sizes, colours and names that stay apart."""
 
 import itertools
 import sys
@@ -46,7 +46,7 @@ DEUTERANOPIA = np.array(
 
 
 def seen(colour: str) -> np.ndarray:
-  """What a deuteranope sees, as sRGB."""
+  """Color that a deuteranope sees, as sRGB."""
   rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
   linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
   mixed = np.clip(DEUTERANOPIA @ linear, 0, 1)

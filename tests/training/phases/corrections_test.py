@@ -45,7 +45,7 @@ def made():
 
 
 def judge(made, rows, records):
-  """What the verifier in the graph says of rows [N, T], -1 behind."""
+  """Verdicts of the verifier in the graph for rows [N, T], -1 behind."""
   rows = jnp.asarray(rows)
   extras = jax.tree.map(
     lambda *x: jnp.stack(x), *[dict(record["extras"]) for record in records]

@@ -278,7 +278,7 @@ def test_what_does_not_go_together_is_refused(settings, message):
 
 @pytest.mark.slow
 def test_tokens_are_those_of_whole_rollouts_where_nothing_is_learnt(tmp_path):
-  """What the first groups have written, at a rate that moves no parameter."""
+  """Compares the first groups, at a learning rate that moves no parameter."""
   found = {}
   for length in (None, 2):
     config = get_config(

@@ -1,4 +1,4 @@
-"""What has to fit together before a phase is made."""
+"""Tests of the checks before a phase is made."""
 
 import dataclasses
 import types

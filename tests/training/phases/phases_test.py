@@ -217,7 +217,8 @@ def test_algorithm_state_belongs_to_its_phase():
 
 
 def test_shapes_of_a_phase_are_known_beforehand():
-  """What describes a checkpoint is what the phase then holds."""
+  """The description of a checkpoint fits the state that the phase then holds.
+  """
   parts = tiny.make_parts(fields={"kl_coef": 0.1})
   enter = functools.partial(_enter, parts=parts)
   initial = policy_lib.initial_state(parts.policy, 0)

@@ -81,7 +81,7 @@ def test_a_process_reward_model_gives_scores_of_steps():
 
 
 def test_without_the_model_what_is_right_is_the_reward():
-  """Of verifiers that only watch nobody would be scored."""
+  """Without it, no row would have a score if the verifiers only watched."""
   member = rewards.RewardModel("reward_model", "reward")
   alone = {"a": 0.0, "reward_model": 1.0}
   assert rewards.RewardSum((member,), alone, "a").without_models().weights == {

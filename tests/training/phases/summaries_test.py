@@ -1,4 +1,4 @@
-"""What contexts of episodes on the host begin with, in ids and in a chat."""
+"""Tests of the openings of contexts on the host, in ids and in a chat."""
 
 import dataclasses
 

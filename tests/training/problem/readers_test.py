@@ -1,4 +1,4 @@
-"""What a model of the run reads as a judge, and what it decides."""
+"""Tests of a judge that is a model of the run: its prompts and verdicts."""
 
 import dataclasses
 import functools
@@ -75,7 +75,7 @@ _asked = jax.jit(llm_judge.asked, static_argnums=(2, 3))
 
 
 def read_rows(text, rubric, records, completions, index, num_slots=6):
-  """What a judge reads of each row, as lists of ids."""
+  """Prompts of a judge for each row, as lists of ids."""
   control = tuple(sorted(text.control_ids()))
   asked = _asked(
     prompts(rubric, records),

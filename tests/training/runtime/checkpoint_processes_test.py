@@ -1,4 +1,4 @@
-"""What some processes save, as many others restore."""
+"""Tests that a number of processes restore the checkpoint of another number."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""How long JAX has compiled."""
+"""Tests of the time that JAX has compiled."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What stands at the end of a terminal, and what is printed above it."""
+"""Tests of the line at the end of a terminal, and of the text above it."""
 
 import io
 import logging

@@ -1,4 +1,5 @@
-"""What one process can know of several; those are in tests/experiments."""
+"""Tests of several hosts in one process; the others are in tests/experiments.
+"""
 
 import json
 import os

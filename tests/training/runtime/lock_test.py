@@ -114,7 +114,7 @@ def quick(monkeypatch):
 
 
 def leave_owner(bucket, folder: str, **changes) -> None:
-  """What a process of this machine leaves that was killed."""
+  """Leaves the lock of a process of this machine that was killed."""
   with subprocess.Popen(["true"]) as ended:
     pass
   owner = lock._owner() | {"pid": ended.pid} | changes

@@ -18,7 +18,7 @@ class Terminal(io.StringIO):
     return True
 
   def lines(self) -> list[str]:
-    """What stands on it, without blanks at the end."""
+    """Lines on the screen, without blanks at the end."""
     screen = pyte.Screen(self._columns, 30)
     screen.set_mode(pyte.modes.LNM)  # As the driver of a terminal.
     pyte.Stream(screen).feed(self.getvalue())

@@ -1,4 +1,4 @@
-"""What TensorBoard and Weights & Biases are told of a run."""
+"""Tests of the values of a run that TensorBoard and Weights & Biases get."""
 
 import json
 import struct

@@ -15,7 +15,7 @@ VALUES = (0.2, 0.3, 0.7)
 
 
 def per_run(function, values=VALUES):
-  """What `function` of the varied number is for each run."""
+  """Values of `function` of the traced number, one for each run."""
 
   def of_run(run):
     return jnp.asarray(
