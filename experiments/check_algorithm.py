@@ -1,17 +1,17 @@
-"""Checks an algorithm of your own against what every algorithm owes.
+"""Checks an algorithm of your own against the contract of all algorithms.
 
     python -m experiments.check_algorithm my_pkg.foo:FOO \
         --reference=my_pkg.foo_reference:loss
 
-The contract: masked tokens and unscored rows reach neither loss nor gradient,
-micro-batches add up, nothing is NaN, and so on; it is that of the tests of the
-algorithms in the table. The second line has the common options that are in
-force, such as a deviation by which advantages are divided. With --reference
-value and gradient are compared with a loss in NumPy, and advantages with the
-function `advantages` beside it, if there is one. Works from an installed
-package.
+By the contract, masked tokens and unscored rows reach neither loss nor
+gradient, micro-batches add up, nothing is NaN, and so on. The tests check the
+algorithms of the table by the same contract. The second line of the output has
+the common options that are in force, such as a deviation that divides
+advantages. With --reference, value and gradient are compared with a loss in
+NumPy, and advantages with the function `advantages` beside it, if there is one.
+The command works from an installed package.
 
-Exit status: 0 if all of it holds, 1 if not, 2 if there is no such algorithm.
+Exit status: 0 if all checks hold, 1 if not, 2 if the algorithm does not exist.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def report(path: str, expected: str | None) -> bool:
-  """Prints what holds, and returns whether all of it does.
+  """Prints the checks that hold, and returns whether all of them do.
 
   Args:
     path: Import path of the algorithm.
     expected: Import path of a reference, or None.
 
   Raises:
-    ValueError: There is no algorithm, or no reference.
+    ValueError: The algorithm or the reference does not exist.
   """
   algorithm = algorithms.get_algorithm(path)
   config = algorithm.config_class()

@@ -108,11 +108,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _records(loaded) -> list[sources.Record]:
-  """The first training records, but for those whose prompts are too long.
+  """The first training records whose prompts are not too long.
 
   Raises:
-    ValueError: Nobody says how many, and there is no end of them; or there are
-      fewer.
+    ValueError: The number of records is not set and the source has no end, or
+      the source has fewer records.
   """
   source = loaded.problem.train
   endless = sources.task_of(source) is not None or sources.starts(source)

@@ -157,10 +157,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _file(flag: str, value: str | None) -> files.Path | None:
-  """The file that a flag names, looked at before any work.
+  """Returns the file that a flag names, checked before any work.
 
   Raises:
-    FileNotFoundError: It could not be written.
+    FileNotFoundError: The file could not be written.
   """
   if not value:
     return None

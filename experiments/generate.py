@@ -223,12 +223,11 @@ def _out() -> pathlib.Path:
 
 
 def _keep() -> phase.KeepConfig | None:
-  """The `phase.KeepConfig` of --keep and the flags beside it; None without
-  --keep.
+  """The `phase.KeepConfig` of --keep and its flags; None without --keep.
 
   Raises:
     ValueError: One of these flags is given without --keep, or is not a
-    number.
+      number.
   """
   if _KEEP.value is None:
     about = {"order": _ORDER, "distinct": _DISTINCT, "least": _LEAST}

@@ -81,8 +81,7 @@ def _number(value: float, sign: str = "") -> str:
 def places(
   workdir: files.Path, plot: files.Path | None, tensorboard: bool
 ) -> list[str]:
-  """Lines about the outputs of a run that exist, each with the command to open
-  it.
+  """Lines about the existing outputs of a run, with the commands to open them.
 
   Args:
     workdir: Folder of the run.

@@ -546,8 +546,7 @@ def make_reference(
   num_new_tokens: int = 0,
   bfloat16: bool = False,
 ) -> tuple[dict[str, np.ndarray], float]:
-  """Computes the outputs of transformers from the files of `directory`, in
-  float32.
+  """Outputs of transformers from the files of `directory`, in float32.
 
   Args:
     directory: A checkpoint.
@@ -560,7 +559,7 @@ def make_reference(
 
   Returns:
     The arrays of a reference file, and the smallest lead of a token of the
-      continuation over the second best.
+    continuation over the second best.
   """
   model = _load(directory, torch.float32)
   ids = torch.from_numpy(input_ids.astype(np.int64))

@@ -401,9 +401,7 @@ def sweep(add):
 
 
 def _write_inputs(folder: pathlib.Path) -> None:
-  """Writes the inputs of cases that are not part of the tree, equal for all
-  trees.
-  """
+  """Writes the inputs that are not part of the tree, equal for all trees."""
   import tokenizers
 
   folder.mkdir(parents=True, exist_ok=True)
@@ -630,9 +628,7 @@ def _fingerprint(workdir: pathlib.Path) -> dict[str, Any]:
 
 
 def _largest(metrics: list[str], name: str) -> float:
-  """Largest value of a metric over the steps that draw; NaN (null) does not
-  count.
-  """
+  """Largest value of a metric over the steps that draw, without NaN (null)."""
   steps = [json.loads(line) for line in metrics]
   return max(x.get(name) or 0.0 for x in steps if x["phase"] != "sft")
 

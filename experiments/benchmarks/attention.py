@@ -100,7 +100,7 @@ def _loss(config, params, tokens):  # [B, L]
 
 
 def _compile(config, mesh, tokens):
-  """(the compiled value and gradient, its abstract parameters)."""
+  """The compiled value and gradient, and its abstract parameters."""
   params = jax.eval_shape(
     transformer.transformer_policy(config).init, jax.random.key(0)
   )

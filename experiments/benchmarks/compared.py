@@ -28,13 +28,13 @@ _SIZE = 2048  # Rows and columns of the matrices of the large product.
 
 
 class Step:
-  """One compiled step.
+  """A compiled step with its inputs.
 
   Args:
     work: Sizes and lengths.
     mesh: Mesh of the devices.
-    shown: What becomes of the prompts of the workload.
-    **options: As `inputs.make_parts` has them.
+    shown: Function that changes the prompts of the workload.
+    **options: Options of `inputs.make_parts`.
   """
 
   def __init__(

@@ -43,14 +43,15 @@ class Scored(NamedTuple):
 
   Attributes:
     mix: A name in `MIXES`.
-    num_workers: Processes; 0: what a worker does, in this process.
+    num_workers: Number of worker processes; with 0, this process does their
+      work.
     num_rows: Rows of a call.
     seconds: Seconds of a row.
     floor: Seconds of a row in a loop over the functions alone.
     busy, busy_floor: Processor seconds of a row in the call and in the loop,
       with those of the workers. Other programs disturb them less.
-    parent, largest: By how many bytes this process has grown, and the peak of
-      the largest worker.
+    parent, largest: Growth of this process, and peak of the largest worker,
+      bytes.
   """
 
   mix: str
@@ -181,7 +182,7 @@ class Encoded(NamedTuple):
       once, to find those that are too long.
     seconds: Seconds of a record after that.
     floor: Seconds of a record of the tokenizer in a loop.
-    grown: By how many bytes this process has grown.
+    grown: Growth of this process, bytes.
   """
 
   num_threads: int

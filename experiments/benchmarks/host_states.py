@@ -29,12 +29,12 @@ class Saved(NamedTuple):
   Attributes:
     num_bytes: Bytes of the state.
     compress: See `config.checkpoint.compress`.
-    stall: For which `save` holds up the next step.
-    written: From the call until the step is on the disk.
-    floor: A plain write and fsync of as many bytes.
-    restore: Until the state is there again and its checksums are compared.
-    read: A plain read of as many bytes, which are still in memory.
-    step, slowed: A step of training alone, and while a save is written.
+    stall: Time that `save` holds up the next step.
+    written: Time from the call until the step is on the disk.
+    floor: Time of a plain write and fsync of the same number of bytes.
+    restore: Time until the state is restored and its checksums are compared.
+    read: Time of a plain read of the same number of bytes, still in memory.
+    step, slowed: Time of a training step alone, and while a save is written.
     on_disk: Bytes of the checkpoint.
     save_peak: Memory above the state while it is saved, bytes.
     restore_peak: Memory above the restored state while it is read, bytes.
@@ -71,12 +71,12 @@ def make_state(num_bytes: int) -> dict[str, jax.Array]:
 def saved(
   num_bytes: int, folder: pathlib.Path, rounds: int, compress: bool = False
 ) -> Saved:
-  """The medians of some rounds, of which each measures all in turn.
+  """Medians of several rounds; each round measures everything in turn.
 
   Args:
     num_bytes: Size of the state, bytes.
-    folder: A new one below it is written and removed.
-    rounds: How many.
+    folder: Folder in which a new one is written and removed.
+    rounds: Number of rounds.
     compress: Whether the checkpoint is compressed.
 
   Raises:
@@ -145,7 +145,7 @@ def _while_saving(
 
 
 def _step() -> Callable[[], Any]:
-  """Something to compute, which takes some milliseconds on a core."""
+  """Returns a function that computes for some milliseconds on a core."""
   x = jnp.ones((_STEP_ROWS, _STEP_ROWS))
 
   @jax.jit

@@ -118,8 +118,8 @@ def make_parts(
     mesh: Mesh of the devices.
     lanes: Completions that the sampler decodes at once; None: all.
     algorithm: Name of an algorithm of the table.
-    critic: If it has one.
-    tower: What reads images, if the model has one.
+    critic: Critic of the algorithm, if it has one.
+    tower: Vision tower of the model, if it has one.
     **phase: Fields of `PhaseConfig` that differ from their defaults.
   """
   correction = "truncate" if phase.get("staleness") else "none"

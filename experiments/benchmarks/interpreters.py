@@ -57,10 +57,10 @@ class Report(NamedTuple):
 
   Attributes:
     sessions, failed, wrong: Numbers of sessions: of all, of those without a
-    score, and of those with an unexpected score or answer.
+      score, and of those with an unexpected score or answer.
     seconds: Seconds of all sessions together.
     before, after, closed: Resources after the start of the workers, after the
-    last session, and after the workers have ended.
+      last session, and after the workers have ended.
   """
 
   sessions: int
@@ -95,7 +95,7 @@ def left() -> Left:
 
 
 def _settled(expected: Left) -> Left:
-  """Looks until there is no more than expected, or some time is over."""
+  """Measures until no more than expected is in use, or some time is over."""
   end = time.monotonic() + _SETTLED_S
   while True:
     found = left()
@@ -105,7 +105,7 @@ def _settled(expected: Left) -> Left:
 
 
 def _play(workers, first: int, count: int) -> tuple[int, int]:
-  """One rollout; the numbers of sessions that failed, and of wrong ones."""
+  """Plays one rollout; returns the numbers of failed and of wrong sessions."""
   numbers = range(first, first + count)
   episodes = workers.begin(
     [""] * count, [{"answer": str(n + 1)} for n in numbers], list(numbers)

@@ -11,7 +11,7 @@ from grpo_jax.rewards.workers import processes
 
 
 class Growth:
-  """By how many bytes the resident memory of this process has grown.
+  """Growth of the resident memory of this process, in bytes.
 
   Attributes:
     before: Bytes at the beginning.

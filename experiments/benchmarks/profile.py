@@ -52,11 +52,11 @@ _PLAIN = (*_PHASES, "while", "body", "cond", "closed_call", "checkpoint", "vjp")
 
 
 class Event(NamedTuple):
-  """Something that a thread did.
+  """An interval of a thread's work.
 
   Attributes:
     name: The instruction that was run, or another label of the profiler.
-    start, end: In nanoseconds.
+    start, end: Times, nanoseconds.
   """
 
   name: str
@@ -176,7 +176,7 @@ def table(
   """The lines of both tables.
 
   Args:
-    seconds: How often each kind was run, and for how many seconds in all.
+    seconds: Number of runs of each kind, and their seconds in all.
     step_s: Seconds of the step that was recorded.
     best: Operations a second of the fastest product.
   """

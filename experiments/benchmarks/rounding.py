@@ -118,7 +118,8 @@ def _timed(function: Callable, *arguments: Any) -> _Timed:
 
 
 def _sampler(policy: Policy, num_tokens: int) -> Callable[..., Rollout]:
-  """(parameters, prompts) -> completions that nothing ends."""
+  """Returns the function (parameters, prompts) -> completions of full length.
+  """
   config = sampling.SamplerConfig(num_tokens, (), 0)
 
   @jax.jit

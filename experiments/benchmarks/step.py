@@ -5,37 +5,41 @@ r"""Time and memory of a whole training step and of its parts, beside floors.
     python -m experiments.benchmarks.step --preset=S --completion_len=256 \
         --length_distribution=geometric --json=runs/geometric.json
 
-One GRPO step of a random Qwen2-shaped transformer (biases on queries, keys and
-values, SwiGLU, tied head): sampling, verifier, one AdamW update, no KL, by the
-functions that train. --mode=fused times the one program, --mode=split the
-driver whose verifiers are processes of the host; --verifier_s makes these take
-so much longer. With --staleness rollouts of the next steps are drawn meanwhile:
-then steps are timed in trains of eight, and each has the forward pass that the
-anchor of its importance weights needs. The parts are compiled alone
-and called in turn, so that a load on the machine meets them all: policy
-prefill; rollout (prefill and the decoding loop; "decode" is the difference);
-verifier; log-probs alone, which are no part of the step; update (advantages,
-gradient, optimizer, metrics) on a fixed rollout. Compilation is not counted.
+The step is one GRPO step of a random Qwen2-shaped transformer (biases on
+queries, keys and values, SwiGLU, tied head), by the functions that train:
+sampling, verifier, one AdamW update, no KL.
+
+- --mode=fused times the one program.
+- --mode=split times the driver whose verifiers are processes of the host.
+  --verifier_s adds seconds to them. With --staleness, rollouts of the next
+  steps are drawn meanwhile. Then steps are timed in trains of eight, and each
+  has the forward pass that the anchor of its importance weights needs.
+
+The parts are compiled alone and called in turn, so that a load on the machine
+meets them all: policy prefill; rollout (prefill and the decoding loop; "decode"
+is the difference); verifier; log-probs alone, which are not a part of the step;
+update (advantages, gradient, optimizer, metrics) on a fixed rollout.
+Compilation is not counted.
 
 There is no end token. The length of every row is prescribed
-(`workload.lengths`): the sampler is told how many tokens each may have.
+(`workload.lengths`): the sampler gets the number of tokens of each row.
 
-With --lanes the sampler has no more than so many rows at a time, and the same
-rollout is timed in three ways: all rows at once until the longest has ended,
-as many at a time as there are lanes until the longest of those has ended, and
-in lanes that are refilled.
+With --lanes the sampler decodes at most that number of rows at a time. The same
+rollout is then timed in three ways: all rows at once until the longest has
+ended; batches of as many rows as there are lanes, each until its longest row
+has ended; and lanes that are refilled.
 
 Floors are the FLOPs of matrix products over the best rate of a product, or the
-bytes over the best rate of reading, whichever takes longer; both rates are
-measured in the same rounds. `workload.py` says what is counted: "full" is every
-row in full, "rows" is that without padding, "shared" has the prompt once per
-group in the update as well, "least" is what exists. Weights that fit into a
+bytes over the best rate of reading, whichever takes longer. Both rates are
+measured in the same rounds. `workload.py` defines the counts: "full" is every
+row in full, "rows" leaves out padding, "shared" also has the prompt once per
+group in the update, "least" is the tokens that exist. Weights that fit into a
 cache may be read faster than memory is, so a small model could decode below its
 floor.
 
-The memory of a program is what the compiler plans for arguments, outputs and
+The memory of a program is the compiler's plan for arguments, outputs and
 temporaries. The peak is that of the process (of the device, on an accelerator)
-once one step was compiled and run, before the parts were.
+after one step was compiled and run, before the parts were.
 """
 
 from __future__ import annotations
@@ -216,7 +220,7 @@ def report(
 
 
 def _ratio(x: float) -> str:
-  """In at most five characters."""
+  """Formats a ratio in at most five characters."""
   return f"{x:.1f}" if x < 100 else f"{x:.0f}" if x < 1000 else f"{x:.0e}"
 
 

@@ -60,7 +60,7 @@ def compiled(function: Any, *arguments: Any) -> Program:
 
 
 def peak_bytes() -> int | None:
-  """Most memory so far: of the accelerator, or resident (Linux)."""
+  """Peak memory so far in bytes: of the accelerator, or resident (Linux)."""
   device = jax.devices()[0]
   if device.platform != "cpu":
     return (device.memory_stats() or {}).get("peak_bytes_in_use")
@@ -105,14 +105,14 @@ class Bench:
   """The compiled parts of a step, and the state that they pass on.
 
   Attributes:
-    programs: What was compiled, by name; a split step is not one program.
-    runs: Runs a part and returns when it is done.
-    steps: Steps in a run of "step".
-    window: Decode steps in a run of them.
-    fills: Completion slots filled in such a run, on average, by its name.
+    programs: Compiled programs by name; a split step is not one program.
+    runs: Functions that run a part and return when it is done, by name.
+    steps: Number of steps in a run of "step".
+    window: Number of decode steps in a run of them.
+    fills: Mean number of filled completion slots in a decode run, by its name.
     rollouts: Ways of the same rollout.
     metrics: Numbers of the last step.
-    peak_bytes: Most memory until one step was compiled and run.
+    peak_bytes: Peak memory until one step was compiled and run.
   """
 
   def __init__(

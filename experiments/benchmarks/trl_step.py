@@ -96,7 +96,7 @@ def seconds(
   Args:
     work: Sizes; completions are as long as they may be.
     micro_batch: Rows of one backward pass.
-    num_steps: How many to measure.
+    num_steps: Number of steps to measure.
   """
   import transformers
   import trl

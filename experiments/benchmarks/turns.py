@@ -78,7 +78,7 @@ class Size(NamedTuple):
 
 
 class Bench:
-  """One size of work, and its three ways."""
+  """A size of work, and the three ways to do it."""
 
   def __init__(self, size: Size):
     self.size = size
@@ -177,7 +177,7 @@ class Bench:
 
 
 class _Anew:
-  """Each turn reads prompt and all that was written, and then draws."""
+  """Sampler that reads the prompt and all turns anew in each turn."""
 
   def __init__(self, policy: Policy, turns: host_turns.HostTurns):
     self._policy, self._turns = policy, turns

@@ -104,7 +104,7 @@ class Cost(NamedTuple):
   bytes: float
 
   def seconds(self, flops_per_s: float, bytes_per_s: float) -> float:
-    """With both at full speed, the smaller part hidden behind the larger."""
+    """Seconds at full speed, with the smaller part hidden behind the larger."""
     return max(self.flops / flops_per_s, self.bytes / bytes_per_s)
 
 
@@ -114,16 +114,18 @@ class Work:
 
   Attributes:
     hidden: Width D.
-    layers: Of attention and SwiGLU, with biases on queries, keys and values.
-    heads, kv_heads: Of queries; of keys and values.
-    mlp_width: Inside the SwiGLU; None for 4 · hidden.
-    vocab: Token ids; the head is the transposed embedding table.
+    layers: Number of layers of attention and SwiGLU, with biases on queries,
+      keys and values.
+    heads, kv_heads: Numbers of heads of queries, and of keys and values.
+    mlp_width: Width inside the SwiGLU; None for 4 · hidden.
+    vocab: Number of token ids; the head is the transposed embedding table.
     prompt_len: Tokens of every prompt; none is padded.
     completion_len: Slots T of every completion.
     prompts, group: P and G.
-    dtype: Of activations and products. Parameters are float32.
-    length_distribution: Of the tokens in a completion; "fixed": all slots.
-    length_mean: Of the others, tokens, before they are cut to the slots.
+    dtype: Type of activations and products. Parameters are float32.
+    length_distribution: Distribution of completion lengths; "fixed": all slots.
+    length_mean: Mean of the other distributions, tokens, before lengths are cut
+      to the slots.
   """
 
   hidden: int
@@ -306,7 +308,7 @@ def critic_flops(work: Work, is_shared: bool, num_updates: int) -> float:
 
 
 def decode_step(work: Work, filled: float) -> Cost:
-  """One step of all rows with `filled` completion slots behind each."""
+  """Cost of a decode step of all rows, each with `filled` completion slots."""
   slots = work.rows * (work.prompt_len + filled)
   weights = work.layer_weights + work.head_weights
   return Cost(

@@ -45,13 +45,13 @@ DEFAULT = ("p05", "kl001")
 
 
 class Arm(NamedTuple):
-  """One arm: data, warm start, KL and guards that go together.
+  """Combination of data, warm start, KL and guards.
 
   Attributes:
-    data: A key of `SHARES`, the share of flipped prompts.
-    teacher: A key of `TEACHERS`, the bias of the warm start.
-    kl: A key of `KL`, the KL coefficient.
-    guard: A key of `GUARDS`, the guards that are on.
+    data: Key of `SHARES`, the share of flipped prompts.
+    teacher: Key of `TEACHERS`, the bias of the warm start.
+    kl: Key of `KL`, the KL coefficient.
+    guard: Key of `GUARDS`, the guards that are on.
   """
 
   data: str
@@ -65,7 +65,7 @@ class Arm(NamedTuple):
 
 
 def _arms() -> dict[str, Arm]:
-  """All arms by name, those that matter most first."""
+  """Arms by name, the most important first."""
   teacher, kl = DEFAULT
   found = [Arm("mixed", one, kl, "none") for one in TEACHERS]
   found += [Arm("alone", one, kl, "none") for one in TEACHERS]

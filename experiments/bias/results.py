@@ -86,12 +86,12 @@ class Results(sweeps_lib.Recorded):
     return every, np.array(rows)
 
   def scores(self, arm: str, what: str) -> np.ndarray | None:
-    """One number for each seed; None while the arm is missing.
+    """Returns a score of each seed [S]; None while the arm is missing.
 
     Args:
       arm: Its name.
-      what: "rise", bias of what is kept − before; "mean", over the steps;
-        "before" and "after"; "unknown", its share at the end.
+      what: "rise", the bias of the kept step − that before; "mean", the mean
+        over the steps; "before" and "after"; "unknown", its share at the end.
     """
     if arm not in self._found:
       return None

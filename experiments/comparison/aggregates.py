@@ -49,11 +49,11 @@ def median(scores: np.ndarray) -> np.ndarray:  # [..., S, M] -> [...]
 
 
 def optimality_gap(scores: np.ndarray, best: float = 1.0) -> np.ndarray:
-  """By how much runs miss a score, on average: γ − mean min(score, γ).
+  """Mean shortfall of runs from a score: γ − mean min(score, γ).
 
   Args:
     scores: [..., S, M].
-    best: The score γ above which nothing counts.
+    best: Score γ; higher scores count as γ.
   """
   return best - np.minimum(scores, best).mean(axis=(-2, -1))
 
@@ -89,7 +89,7 @@ def interval(
   statistic: Statistic,
   resamples: int = RESAMPLES,
 ) -> tuple[np.ndarray, np.ndarray]:  # [] or [T], twice
-  """95 % interval of a statistic, by the stratified percentile bootstrap.
+  """The 95 % interval of a statistic, by stratified percentile bootstrap.
 
   The seeds of each task are drawn again, with replacement and apart from those
   of other tasks; tasks stay. Several samples are drawn independently.
@@ -97,11 +97,11 @@ def interval(
   Args:
     samples: The scores of one algorithm, or of each that is compared.
     statistic: (*samples [R, S, M]) -> [R] or [R, T].
-    resamples: How often; the draws are the same at every call.
+    resamples: Number of resamples; the draws are the same at every call.
 
   Returns:
-    The percentiles 2.5 and 97.5. Of one seed, the estimate twice: there is no
-    spread to be seen, and the caller should say so.
+    The percentiles 2.5 and 97.5. For one seed, the estimate twice: the spread
+    is unknown, and the caller should say so.
 
   Raises:
     ValueError: A sample has no score, or one that is not finite.

@@ -31,7 +31,7 @@ def write(
     found: The comparison.
     out: Folder to write to.
     formats: Kinds of files, some of `style.FORMATS`.
-    x: What curves are drawn over.
+    x: Quantity on the horizontal axis of curves.
     width: Width of each figure, inches.
 
   Returns:
@@ -39,7 +39,7 @@ def write(
 
   Raises:
     ImportError: matplotlib is not installed.
-    ValueError: A run has not logged what curves are drawn over.
+    ValueError: A run has not logged the quantity of the horizontal axis.
   """
   looks = style.looks(found.algorithms, _base_of(found), _variant_of(found))
   drawn: dict[str, Any] = {"curves": _curves(found, looks, x, width)}

@@ -51,7 +51,7 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class GridCell:
-  """One run of the grid; `cell` has its config and its folder."""
+  """Run of the grid; `cell` has its config and its folder."""
 
   algorithm: str
   task: str
@@ -100,18 +100,18 @@ def cells(
   seeds: Sequence[int],
   root: pathlib.Path,
 ) -> list[GridCell]:
-  """All cells of a grid, checked.
+  """Cells of a grid, checked.
 
   Args:
     file: Config file that takes an algorithm as its argument.
     common: Settings of all cells, from the command line.
     chosen: Algorithms.
-    tasks: Tasks of `config.data.name`; none: that of the file.
+    tasks: Values of `config.data.name`; without any, that of the file.
     seeds: The seeds.
     root: Folder of the grid.
 
   Raises:
-    KeyError: There is no such algorithm.
+    KeyError: An algorithm does not exist.
     ValueError: Settings do not fit, or two cells would share a folder.
   """
   found = []

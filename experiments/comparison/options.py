@@ -13,7 +13,7 @@ def names(values: Sequence[str]) -> dict[str, str]:
   """Printed names by internal ones.
 
   Raises:
-    ValueError: Something is neither a pair nor a file.
+    ValueError: A value is neither a pair nor a file.
   """
   found: dict[str, str] = {}
   for value in values:
@@ -33,10 +33,10 @@ def names(values: Sequence[str]) -> dict[str, str]:
 
 
 def ranges(values: Sequence[str]) -> dict[str, tuple[float, float]]:
-  """(low, high) by task.
+  """Parses ranges: (low, high) by task.
 
   Raises:
-    ValueError: Something is no range.
+    ValueError: A value is not a range.
   """
   found = {}
   for value in values:

@@ -28,10 +28,10 @@ def write(
   Args:
     found: The comparison.
     out: Folder to write to; made if missing.
-    formats, x, width: What figures look like; see `figure.write`.
+    formats, x, width: Form of the figures; see `figure.write`.
 
   Returns:
-    The exit status: 1 where a run has no value.
+    The exit status: 1 if a run has no value.
   """
   out.mkdir(parents=True, exist_ok=True)
   every = list(tables.every(found))

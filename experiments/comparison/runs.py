@@ -37,16 +37,16 @@ _IGNORED = (*run_lib.MAY_CHANGE, "seed", "checkpoint", "start_workdir")
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """One run.
+  """Settings and score of a run.
 
   Attributes:
     workdir: Its folder.
     algorithm, task: Names, unique for their settings.
     base: Name of the algorithm without settings.
     seed: Its seed.
-    value: The metric at the end; None: it has none.
-    why: Why there is no value; empty where there is one.
-    settings: What differs between algorithms beside their own settings, as
+    value: Metric at the end; None if the run has none.
+    why: Reason why the value is missing; empty if there is a value.
+    settings: Settings that differ between algorithms beside their own ones, as
       text by name: for a warning.
   """
 
@@ -121,9 +121,7 @@ def read(workdirs: Sequence[pathlib.Path], metric: str) -> list[Run]:
 
 
 def _cell(workdir: pathlib.Path) -> dict[str, Any]:
-  """Reads the file that `experiments.compare` leaves in a folder; {} without
-  one.
-  """
+  """Reads the file of `experiments.compare` in a folder; {} without one."""
   path = workdir / CELL
   return json.loads(path.read_text("utf-8")) if path.exists() else {}
 
@@ -155,7 +153,7 @@ def _labels(
   Args:
     names: The name of each run.
     flat: The settings of each run, as text.
-    prefix: Those that count begin with it; empty: all but those of tasks.
+    prefix: Prefix of the settings that count; empty: all but those of tasks.
   """
   labels = list(names)
   for name in dict.fromkeys(names):
@@ -254,7 +252,7 @@ def curve(
 
 
 def _seconds(workdir: pathlib.Path) -> list[tuple[float, float]]:
-  """(step, seconds) of each step of a run."""
+  """Returns (step, seconds) of each step of a run."""
   path = workdir / log.TIMINGS
   if not path.exists():
     return []

@@ -31,12 +31,12 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-  """An algorithm against the baseline on a task, seed by seed.
+  """Difference of an algorithm to the baseline on a task, seed by seed.
 
   Attributes:
-    algorithm, task: Which.
-    n: Seeds that both have.
-    contrast: Mean difference; None below two seeds.
+    algorithm, task: Their names.
+    n: Number of seeds that both have.
+    contrast: Mean difference; None with less than two seeds.
     p_holm: Its p-value, corrected for all differences of the comparison.
   """
 
@@ -48,18 +48,18 @@ class Difference:
 
 
 class Comparison:
-  """Algorithms by tasks by seeds, with a score each.
+  """Scores of algorithms by tasks by seeds.
 
   Args:
-    runs: In the order in which algorithms and tasks are shown.
-    metric: What the score is.
-    baseline: The algorithm that others are compared with; empty: the first.
-    names: What is printed for an algorithm, a task or the metric.
-    ranges: (low, high) of a task's scores that become 0 and 1 where tasks are
-      put together.
+    runs: Runs in the order in which algorithms and tasks are shown.
+    metric: Name of the score.
+    baseline: Algorithm to compare the others with; empty: the first.
+    names: Printed names of algorithms, tasks and the metric.
+    ranges: (low, high) of a task's scores that become 0 and 1 when tasks are
+      pooled.
 
   Raises:
-    ValueError: No run has a score, or a name is of nothing that there is.
+    ValueError: No run has a score, or a name does not exist here.
   """
 
   def __init__(
@@ -147,7 +147,7 @@ class Comparison:
     return np.array(columns, float).T
 
   def aggregate(self, algorithm: str, kind: str) -> Estimate | None:
-    """One of `AGGREGATES` over all tasks."""
+    """Estimate of one of `AGGREGATES` over all tasks."""
     scores = self.matrix(algorithm)
     if scores is None:
       return None
@@ -174,7 +174,7 @@ class Comparison:
     return self._estimates[algorithm, kind]
 
   def differences(self) -> list[Difference]:
-    """All algorithms against the baseline, on each task."""
+    """Differences of all algorithms to the baseline, on each task."""
     found = []
     for algorithm in self.algorithms:
       for task in self.tasks:

@@ -26,15 +26,15 @@ Cell = str | float | Estimate | None
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """A table.
+  """Table of a comparison.
 
   Attributes:
-    name: Of its files, and of its label in LaTeX.
-    title: A few words.
-    caption: What the numbers are, over how many runs, with which interval.
+    name: Name of its files, and of its label in LaTeX.
+    title: Title in a few words.
+    caption: Description of the numbers, their runs and their interval.
     head: A name for each column; the first columns are text.
-    rows: As many cells as names.
-    num_text: How many columns are text.
+    rows: Rows with as many cells as `head` has names.
+    num_text: Number of columns of text.
   """
 
   name: str
@@ -75,7 +75,7 @@ def _text(cell: Cell, digits: int) -> str:
 
 
 def _texts(table: Table) -> list[list[str]]:
-  """All rows, each cell in one piece."""
+  """Cells of all rows as text, each cell in one piece."""
   places = digits(table)
   return [
     [_text(cell, place) for cell, place in zip(row, places, strict=True)]
@@ -208,7 +208,7 @@ _BOOTSTRAP = (
 
 
 def every(found: Comparison) -> Iterator[Table]:
-  """All tables of a comparison."""
+  """Yields all tables of a comparison."""
   yield _by_task(found)
   # Over one task, median and mean are one number, and the third is above.
   if len(found.tasks) > 1 and (aggregates := _aggregates(found)):
@@ -313,7 +313,7 @@ def _differences(found: Comparison) -> Table:
 
 
 def runs_csv(found: Comparison) -> str:
-  """One line for each run, those without a value included."""
+  """Returns a CSV line for each run, those without a value included."""
   file = io.StringIO()
   writer = csv.writer(file, lineterminator="\n")
   writer.writerow(

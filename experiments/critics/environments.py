@@ -1,13 +1,13 @@
-"""One copy of a gymnax environment, as the replication sees it.
+"""Copies of a gymnax environment, with the wrappers of the replication.
 
-Discrete actions: observations and rewards are passed on as they are.
-Continuous actions get the wrappers of CleanRL's `ppo_continuous_action`: the
-action is clipped to its bounds, observations and rewards are normalised by
-running statistics, and both are clipped to ±10. As there, each copy keeps its
-own statistics, from the first step of training on, and a reward is divided by
-the deviation of the running discounted return. Simpler than there: statistics
-of observations are updated once per step, with the observation that the step
-led to, and not with the first one of an episode.
+Discrete actions: observations and rewards are passed on as they are. Continuous
+actions get the wrappers of CleanRL's `ppo_continuous_action`: the action is
+clipped to its bounds, observations and rewards are normalised by running
+statistics, and both are clipped to ±10. As in CleanRL, each copy keeps its own
+statistics, from the first step of training on, and a reward is divided by the
+deviation of the running discounted return. One thing is simpler than in
+CleanRL: statistics of observations are updated once per step, with the
+observation after the step, and not with the first observation of an episode.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _moments(shape: tuple[int, ...]) -> Moments:
 
 
 class State(NamedTuple):
-  """One copy of an environment, in the middle of an episode."""
+  """State of a copy of an environment, in the middle of an episode."""
 
   inner: Any  # Of gymnax.
   observation: jax.Array  # [D], as the policy sees it
@@ -65,7 +65,7 @@ class Step(NamedTuple):
     reward: Reward that training uses.
     score: Sum of the raw rewards of the episode up to this step.
     final_observation: Observation after the step. The state's next observation
-    is the same, or the first observation of a new episode.
+      is the same, or the first observation of a new episode.
     terminated: The episode is over: nothing would follow.
     truncated: The time was up, and the state was not terminal.
   """
@@ -85,8 +85,9 @@ class Environment:
     inner: The environment of gymnax.
     params: Its parameters.
     max_steps: Time limit of an episode, steps.
-    observation_size: D.
-    num_actions: Of discrete actions; of continuous ones, their dimensions.
+    observation_size: Size D of an observation.
+    num_actions: Number of discrete actions, or of dimensions of a continuous
+      one.
     continuous: Whether actions are real numbers.
   """
 
@@ -118,7 +119,7 @@ class Environment:
     action: jax.Array,  # [] int, or [A]
     gamma: jax.Array | float,
   ) -> tuple[State, Step]:
-    """One step; the state is a new episode's first one if this one ended.
+    """Takes a step; at the end of an episode, the state begins a new one.
 
     Raises:
       TypeError: gymnax answers otherwise than version 1.0 does.

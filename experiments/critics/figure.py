@@ -26,13 +26,13 @@ def plot(
   records: Mapping[Setting, Record],
   out: pathlib.Path,
 ) -> list[pathlib.Path]:
-  """Draws what was trained.
+  """Draws the results of the trained cells.
 
   Args:
     profile: The grid.
-    cells: Of the profile. An environment is drawn when all of its cells of
-      that part are there.
-    records: Of those cells that were trained.
+    cells: Cells of the profile. An environment is drawn when all of its cells
+      of that part are there.
+    records: Records of the trained cells.
     out: Start of the paths: FOLDER/NAME becomes FOLDER/NAME_curves.png.
 
   Returns:

@@ -31,11 +31,11 @@ def markdown(
 
   Args:
     name: The name of the profile.
-    command: That made it.
+    command: Command that made the page.
     cells: The cells of the profile.
-    records: Of those cells that were trained; not empty.
-    figures: Beside the page.
-    all_hours: What all cells are expected to take.
+    records: Records of the trained cells; not empty.
+    figures: Figures beside the page.
+    all_hours: Expected hours of all cells.
   """
   profile = protocol.PROFILES[name]
   scores = {x: record.final_scores() for x, record in records.items()}

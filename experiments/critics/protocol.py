@@ -54,17 +54,17 @@ _EASY = "CartPole-v1"
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-  """A grid.
+  """Grid of settings, in the parts D1, D2 and D3.
 
   Attributes:
     total_steps: Budget of a cell, environment steps per seed.
-    baselines: Of D1.
-    gammas: Of D1.
-    sweep_gammas: Of D2.
-    sweep_horizons: Of D2.
+    baselines: Baselines of D1.
+    gammas: Discounts of D1.
+    sweep_gammas: Discounts of D2.
+    sweep_horizons: Horizons of D2.
     groups: Numbers of environments, of D3.
-    group_gammas: Of D3.
-    group_horizons: Of D3.
+    group_gammas: Discounts of D3.
+    group_horizons: Horizons of D3.
     variants: Whether PPO without a value clip and means over episodes are
       trained too.
   """
@@ -146,7 +146,7 @@ def variant(setting: Setting) -> str:
 
 
 def cells(profile: Profile, num_seeds: int) -> list[Cell]:
-  """Every cell once, D1 first."""
+  """Cells of a profile, each once, D1 first."""
   parts: dict[Setting, list[str]] = {}
 
   def add(part, environment, baseline, gamma, horizon, num_envs=8, **others):

@@ -31,7 +31,7 @@ _EPOCHS = 4  # Each on the whole rollout.
 
 
 class State(NamedTuple):
-  """One seed in the middle of training."""
+  """State of a seed in the middle of training."""
 
   params: PyTree
   optimizer: PyTree
@@ -71,7 +71,7 @@ def init(
   params: PyTree,
   key: jax.Array,
 ) -> State:
-  """One seed before training."""
+  """State of a seed before training."""
   reset_key, key = jax.random.split(key)
   reset_keys = jax.random.split(reset_key, setting.num_envs)
   return State(
@@ -160,7 +160,7 @@ def _update(
   state: State,
   rollout: Rollout,
 ) -> State:
-  """One iteration of one seed, after its rollout."""
+  """Updates a seed after the rollout of an iteration."""
   found, old_values, targets, ema = losses.advantages(
     setting, rollout, gamma, state.params, state.ema, state.iteration, key
   )

@@ -63,12 +63,12 @@ def write(
   out: pathlib.Path,
   said: str,
 ) -> pathlib.Path:
-  """Writes page and figures; the path of the page.
+  """Writes page and figures; returns the path of the page.
 
   Args:
     name: The name of the profile.
-    cells: Of the profile.
-    records: Of those that have been trained.
+    cells: Cells of the profile.
+    records: Records of the trained cells.
     num_seeds: The number of seeds of each cell.
     out: Folder to write to.
     said: The folder in the command that the page shows.

@@ -44,7 +44,7 @@ class Size(NamedTuple):
     batch: Number of completions of a step.
     pool: Number of prompts to choose from.
     held_out: Number of prompts of an evaluation, equally many of each number of
-    digits.
+      digits.
   """
 
   num_seeds: int

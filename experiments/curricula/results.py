@@ -52,13 +52,13 @@ class Results(sweeps_lib.Recorded):
     return np.arange(self.series(arm, ALL).shape[1]) * size.every * size.batch
 
   def scores(self, arm: str, what: str) -> np.ndarray | None:  # [S]
-    """One number for each seed; None while an arm is missing.
+    """Returns a score of each seed [S]; None while an arm is missing.
 
     Args:
       arm: Its name.
       what: "area/NAME", the mean height of an accuracy over completions, by
         trapezoids; "start/NAME" and "end/NAME", that accuracy then; or "live",
-        the mean over all steps, None where no prompt has a group.
+        the mean over all steps, or None if no prompt has a group.
     """
     if arm not in self._found or (what == "live" and arm == "spo"):
       return None

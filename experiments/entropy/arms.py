@@ -22,14 +22,14 @@ BASE = "base"
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-  """One of several that are compared.
+  """Arm of the comparison.
 
   Attributes:
-    algorithm: Its objective.
-    text: What it is.
+    algorithm: Name of its algorithm.
+    text: Description of the arm.
     settings: Fields of the algorithm's config.
     corrects: Whether wrong completions are corrected.
-    train_injected: Whether what is put into them is trained.
+    train_injected: Whether the injected tokens are trained.
   """
 
   algorithm: str

@@ -67,12 +67,12 @@ def of_run(lines: Sequence[dict[str, Any]]) -> dict[str, list[float | None]]:
 def passes(
   workdir: pathlib.Path, step: int | None, num_prompts: int
 ) -> list[float]:
-  """Each of `PASSES` of a checkpoint, on held-out problems.
+  """Returns `PASSES` of a checkpoint on held-out problems.
 
   Args:
-    workdir: Of the run.
-    step: Of the checkpoint; None: the last one.
-    num_prompts: How many problems.
+    workdir: Folder of the run.
+    step: Step of the checkpoint; None: the last one.
+    num_prompts: Number of problems.
   """
   with api.load(workdir, step=step) as run:
     said = run.evaluate(num_prompts, temperature=1.0, num_samples=SAMPLES)
@@ -80,12 +80,12 @@ def passes(
 
 
 def collected(folder: pathlib.Path, size: arms.Size) -> dict[str, Any] | None:
-  """The numbers of an arm's runs; None while one has not ended.
+  """Returns the numbers of an arm's runs; None while a run has not ended.
 
   Args:
     folder: The folder of the sweep, which has the name of the arm, with one
       for each seed in it.
-    size: How much was computed.
+    size: Amounts of computation.
   """
   seeds = []
   for seed in range(size.num_seeds):
@@ -117,10 +117,9 @@ class Results(sweeps_lib.Recorded):
     return [name for name in self._found if name != arms.BASE]
 
   def logged(self, arm: str, what: str) -> np.ndarray | None:
-    """One of `LOGGED` in each step, or "held_out" in each evaluation [S, N].
+    """Returns values of `LOGGED` by step, or "held_out" by evaluation [S, N].
 
-    NaN where there was nothing to average; None where the arm has no such
-    number.
+    NaN if there was nothing to average; None if the arm lacks the number.
     """
     seeds = self._found[arm]["seeds"]
     if what not in seeds[0]:
@@ -128,7 +127,7 @@ class Results(sweeps_lib.Recorded):
     return np.array([seed[what] for seed in seeds], float)
 
   def passes(self, arm: str, what: str) -> np.ndarray:
-    """Before the first step, in the middle and at the end [S, 3]."""
+    """Pass@k before the first step, in the middle and at the end [S, 3]."""
     every = [
       np.array([seed["passes"] for seed in self._found[name]["seeds"]], float)
       for name in (arms.BASE, arm)
@@ -136,7 +135,7 @@ class Results(sweeps_lib.Recorded):
     return np.concatenate(every, axis=1)[:, :, PASSES.index(what)]
 
   def scores(self, arm: str, what: str) -> np.ndarray | None:
-    """One number for each seed; None while the arm is missing.
+    """Returns a score of each seed [S]; None while the arm is missing.
 
     Args:
       arm: Its name.

@@ -27,7 +27,7 @@ from grpo_jax.types import Algorithm, PolicyOutputs, Prompts, Rollout, Scored
 
 
 class Completions(NamedTuple):
-  """All n completions of at most T tokens, in lexicographic order."""
+  """Completions of at most T tokens, all n in lexicographic order."""
 
   tokens: np.ndarray  # [n, T] int, 0 where masked
   mask: np.ndarray  # [n, T] bool
@@ -36,21 +36,22 @@ class Completions(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """One prompt: a policy, and a reward for each of its completions.
+  """Prompt with a policy and a reward for each completion.
 
   Attributes:
-    logits: Of the policy that is differentiated; row 0 is the empty prefix,
-      rows 1 to V are those of one token, and so on.
+    logits: Logits of the policy that is differentiated; row 0 is the empty
+      prefix, rows 1 to V are those of one token, and so on.
     rewards: The rewards of each completion.
-    correct: Which of them are right; by default those with a reward > 0.
-    step_rewards: Reward of the step that ends at a token; every token ends
-      one. By default the reward, at the last token.
-    components: Rewards that are added; by default one.
-    ref_logits: Of the reference or the teacher; by default the policy's.
-    old_logits: Of the policy that sampled; None: the policy's (on-policy).
-    baseline: What REINFORCE has for a running mean reward.
-    values: What a critic says of each prefix; by default what a perfect one
-      would say.
+    correct: Marks of the right completions; by default those with a reward > 0.
+    step_rewards: Reward of the step that ends at a token; every token ends a
+      step. By default the reward, at the last token.
+    components: Rewards that are added; by default one component.
+    ref_logits: Logits of the reference or the teacher; by default the policy's.
+    old_logits: Logits of the policy that sampled; None: the policy's
+      (on-policy).
+    baseline: Running mean reward of REINFORCE.
+    values: Values of a critic for each prefix; by default those of a perfect
+      critic.
   """
 
   logits: np.ndarray  # [N, V]
@@ -78,7 +79,7 @@ def num_rows(num_symbols: int, num_slots: int) -> int:
 
 @functools.cache
 def completions(num_symbols: int, num_slots: int) -> Completions:
-  """Every completion: up to its end token, or T tokens without one."""
+  """Returns every completion: up to its end token, or T tokens without one."""
   end = num_symbols - 1
   found = []
 
@@ -413,17 +414,17 @@ def moments(
   """Exact mean and variance of an algorithm's gradient over all groups.
 
   Args:
-    algorithm: Of the table, or made from one.
+    algorithm: Algorithm of the table, or made from one.
     config: Its config.
     problem: Policy and rewards of one prompt.
     group_size: G; M = (n + G − 1)! / (G! (n − 1)!) multisets are summed over.
 
   Returns:
     Mean over groups of independent draws of −∇ loss, and E‖g‖² − ‖E g‖².
-    Deterministic but for draws that an algorithm makes itself (Clip-Cov),
-    of which each group gets one.
+    Deterministic, except for the draws of an algorithm itself (Clip-Cov); each
+    group gets one of these.
 
-  In float64 under `jax.enable_x64`.
+  The computation is in float64, under `jax.enable_x64`.
   """
   sampler = problem.logits if problem.old_logits is None else problem.old_logits
   probs = probabilities(sampler)

@@ -102,7 +102,7 @@ class Row:
 
   @property
   def angle(self) -> float:
-    """Between the expected gradient and its target, degrees."""
+    """Angle between the expected gradient and its target, degrees."""
     return angle_of(self.main)
 
   @property
@@ -242,13 +242,13 @@ def settings(name: str) -> Any:
 def measure(
   name: str, group_sizes: Sequence[int] = GROUP_SIZES, baseline: bool = False
 ) -> Row:
-  """One row of the table.
+  """Measures an algorithm for a row of the table.
 
   Args:
     name: The name of the algorithm.
-    group_sizes: The G to enumerate; `MAIN_SIZE`, or the nearest that the
-      algorithm is defined for, is what most columns are about.
-    baseline: Give REINFORCE the exact mean reward as baseline.
+    group_sizes: Group sizes G to enumerate. Most columns are about `MAIN_SIZE`,
+      or the nearest size for which the algorithm is defined.
+    baseline: Whether REINFORCE gets the exact mean reward as baseline.
   """
   algorithm, config = algorithms.get_algorithm(name), settings(name)
   if baseline:
@@ -317,7 +317,7 @@ def measure(
 
 
 def names() -> list[str]:
-  """Every algorithm that has a row, in the order of the library's table."""
+  """Names of the algorithms that have a row, in the order of `ALGORITHMS`."""
   return [name for name in algorithms.ALGORITHMS if name not in WITHOUT]
 
 
@@ -340,11 +340,12 @@ def ordered(rows: Sequence[Row]) -> list[Row]:
 
 
 def families(rows: Sequence[Row], up_to_scale: bool = False) -> list[list[Row]]:
-  """Rows with the same mean and variance, that is the same estimator.
+  """Groups rows with the same mean and variance: the same estimator.
 
   Args:
-    rows: Measured with the same prompts.
-    up_to_scale: Compare g / c, so that a constant factor is no difference.
+    rows: Rows measured with the same prompts.
+    up_to_scale: Whether g / c is compared, so that a constant factor does not
+      count.
   """
   found: list[list[Row]] = []
 

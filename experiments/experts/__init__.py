@@ -1,14 +1,14 @@
-"""Is one model for several domains better made of experts than all at once?
+"""Experiment: one model for several domains, from experts or from all at once.
 
     python -m experiments.experts.run
     python -m experiments.experts.report
 
 | module       | content                                                |
 |--------------|--------------------------------------------------------|
-| `arms.py`    | what is compared, and the budget that all have         |
+| `arms.py`    | the arms, and their common budget                      |
 | `config.py`  | an arm as a config file                                |
-| `claims.py`  | what is claimed, and what numbers would confirm it     |
+| `claims.py`  | the claims, and the numbers that would confirm them    |
 | `run.py`     | the command that trains and measures                   |
-| `results.py` | what it leaves behind                                  |
+| `results.py` | the record of an arm                                   |
 | `report.py`  | the command that writes docs/experts.md and its figure |
 """

@@ -55,7 +55,7 @@ class Size(NamedTuple):
 
   @property
   def keep_steps(self) -> int:
-    """In which each expert draws completions that are kept."""
+    """Number of steps in which each expert draws completions that are kept."""
     return self.steps // len(DOMAINS) - self.expert_steps
 
   @property

@@ -54,7 +54,7 @@ class Results(sweeps_lib.Recorded):
     return min(len(one["seeds"]) for one in self._found.values())
 
   def accuracy(self, arm: str, domain: str) -> np.ndarray:
-    """At the end [S]."""
+    """Returns the accuracy of a domain at the end [S]."""
     return self.curve(arm, domain)[1][:, -1]
 
   def curve(self, arm: str, domain: str) -> tuple[np.ndarray, np.ndarray]:
@@ -99,13 +99,14 @@ class Results(sweeps_lib.Recorded):
     )
 
   def scores(self, arm: str, what: str) -> np.ndarray | None:
-    """One number for each seed; None while the arm is missing.
+    """Returns a score of each seed [S]; None while the arm is missing.
 
     Args:
       arm: Its name.
       what: "macro", the mean accuracy of the domains at the end; "forgotten",
-        that of all domains but the last, minus at the end of their own phases;
-        "cosine", the mean between different domains; or a domain.
+        the accuracy of all domains but the last at the end, minus that at the
+        end of their own phases; "cosine", the mean between different domains;
+        or a domain.
     """
     if arm not in self._found:
       return None

@@ -90,7 +90,7 @@ def resolved(arguments: Sequence[str]) -> config_lib.RunConfig:
 
   Raises:
     ValueError: experiments.train would refuse the command line; the message
-    is its own.
+      is its own.
   """
   values = flags.FlagValues()
   command_line = ["train", *arguments]

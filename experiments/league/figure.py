@@ -79,9 +79,7 @@ def _mark(
 def _rates(
   axes: Any, place: int, name: str, look: style.FigureStyle, results: Results
 ) -> None:
-  """Draws the gain of the lower and the higher learning rate over the default
-  one.
-  """
+  """Draws the gains of the other two learning rates over the default."""
   means = results.by_rate(name)
   if means is None:
     return

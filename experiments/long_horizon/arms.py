@@ -65,10 +65,10 @@ class Experiment:
     values: Values of this setting, by profile.
     follow: Function from a value to its settings, the varied one among them.
     metrics: Metrics that are reported at the end of a run: label -> name. The
-    first one is the score.
+      first one is the score.
     shares_start: Whether all runs start with one policy, which is warmed up
-    once (`WARM_START`, with seed 0). This is for warm starts that take
-    longer than the rest. Seeds are then those of problems, draws and critics.
+      once (`WARM_START`, with seed 0). This is for warm starts that take
+      longer than the rest. Seeds are then those of problems, draws and critics.
     curve: Metric that is drawn over the steps: label and name.
     limits: Questions that the numbers leave open, by profile.
     cost: Minutes that the arms of `full` take one after another, each on a

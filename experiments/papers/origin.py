@@ -52,8 +52,7 @@ class Record:
 
 
 class History:
-  """History of the repository: the last commit of each file, and what came
-  since.
+  """History of the repository: the last commit of each file, and later ones.
 
   Args:
     log: Lines "@COMMIT DATE", newest first, each with the files that it

@@ -111,7 +111,7 @@ class Found(NamedTuple):
 
   Attributes:
     credits: Credits of RREDCoT: the gain of a segment in the probability of a
-    right answer.
+      right answer.
     entropy: Mean entropy of the distributions of its tokens, nats.
   """
 

@@ -86,7 +86,7 @@ def attempt(name: str) -> dict[str, Any]:
 
   Returns:
     Numbers of the table, a digest of all texts that were shown, and the reason
-      of an early end if there was one.
+    of an early end if there was one.
   """
   options = {"env": f"textarena:{name}"}
   shown: list[Any] = []

@@ -79,9 +79,7 @@ class Cloud:
     ]
 
   def finish(self, cell: Cell) -> list[list[str]]:
-    """Commands that fetch the results of a cell that has ended, and end its
-    costs.
-    """
+    """Commands that fetch the results of a cell at its end, and stop its costs."""
     commands = [
       [
         *(
