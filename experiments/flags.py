@@ -51,11 +51,11 @@ def define_config(
 ) -> flags.FlagHolder:
   """Defines --config=FILE[:ARGUMENT] and its --config.key=value overrides.
 
-  `parse` finds the file: that of a path, or of the name of a config that comes
+  `parse` finds the file: FILE is a path, or the name of a config that comes
   with the library.
 
   Args:
-    flag_values: Where to.
+    flag_values: Flags to which it is added.
     argv: Command line with the overrides; None: `sys.argv`.
   """
   if flag_values is flags.FLAGS and "config" in flag_values:
@@ -72,7 +72,7 @@ def define_config(
 
 
 def define_topology(default: str | None = None) -> flags.FlagHolder:
-  """Defines --topology=TPUS, which must be given where there is no default."""
+  """Defines --topology=TPUS, which must be given if there is no default."""
   if "topology" in flags.FLAGS:
     return _defined("topology")
   return flags.DEFINE_string(
@@ -129,10 +129,10 @@ def define_processes(
 
 
 def file_to_write(name: str, value: str | None) -> files.Path | None:
-  """The file of a flag, looked at before any work; None without one.
+  """Returns the file of a flag, checked before any work; None without one.
 
   Raises:
-    FileNotFoundError: It could not be written.
+    FileNotFoundError: The file could not be written.
   """
   if not value:
     return None
@@ -150,18 +150,18 @@ def run(
   needs_config: bool = True,
   takes_arguments: bool = False,
 ) -> None:
-  """Runs `main` with parsed flags; errors of the user's are one message.
+  """Runs `main` with parsed flags; shows a user's error as one message.
 
-  Exit status: what `main` returns, or 2 after a bad command line, config,
-  data set or checkpoint; 75 if another process of the run was lost; 130 after
-  Ctrl-C; 141 if nobody reads its output any more.
+  Exit status: what `main` returns, or 2 after a bad command line, config, data
+  set or checkpoint; 75 if another process of the run was lost; 130 after
+  Ctrl-C; 141 if the reader of its output has gone.
 
   Args:
     main: The program.
-    several_processes: Whether several of it may work together, started with
-      --coordinator, --num_processes and --process_id, or by what JAX knows.
-    needs_config: Whether --config, where it is a flag, has to be given.
-    takes_arguments: Whether it has arguments beside its flags.
+    several_processes: Whether several processes may work together, started with
+      --coordinator, --num_processes and --process_id, or as JAX detects them.
+    needs_config: Whether --config has to be given, if it is a flag.
+    takes_arguments: Whether it takes arguments beside its flags.
   """
 
   def parser(argv: Sequence[str]) -> list[str]:
@@ -219,10 +219,10 @@ def _nobody_reads() -> bool:
 
 
 def existing_folder(flag: flags.FlagHolder[str]) -> pathlib.Path:
-  """The folder that a flag names.
+  """Returns the folder that a flag names.
 
   Raises:
-    FileNotFoundError: There is no such folder.
+    FileNotFoundError: The folder does not exist.
   """
   folder = pathlib.Path(flag.value)
   if not folder.is_dir():
@@ -266,17 +266,18 @@ def parse(
   """Parses a command line.
 
   Args:
-    argv: `sys.argv`, or what `define_config` was given; ml_collections reads
+    argv: `sys.argv`, or the argument of `define_config`; ml_collections reads
       the overrides there.
     flag_values: The flags that are defined.
-    needs_config: Whether --config, where it is a flag, has to be given.
+    needs_config: Whether --config has to be given, if it is a flag.
     takes_arguments: Whether there may be others than flags.
 
   Returns:
     The name of the program, and its arguments.
 
   Raises:
-    ValueError: What was received, what is known and what to do.
+    ValueError: The command line is wrong; the message has the value received,
+      the known values and what to do.
   """
   mistake = None
   groups = _groups(argv)
@@ -334,7 +335,7 @@ def _set_group(
   """Sets a group whose keys are not known beforehand.
 
   Raises:
-    ValueError: The text is no dictionary with text for keys.
+    ValueError: The text is not a dictionary with text for keys.
   """
   try:
     value = ast.literal_eval(text)

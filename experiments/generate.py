@@ -1,4 +1,4 @@
-r"""Completes many prompts, and writes the completions; or keeps right ones.
+r"""Completes many prompts and writes the completions, or keeps right ones.
 
     python -m experiments.generate --workdir=runs/mine \
         --prompts=prompts.jsonl --out=runs/completions.jsonl --num_samples=4
@@ -8,23 +8,23 @@ r"""Completes many prompts, and writes the completions; or keeps right ones.
         --config=configs/checkpoint.py --prompts=prompts.txt \
         --out=runs/base.jsonl
 
-The policy is that of a run, or a Hugging Face checkpoint with a config that
-says what its data, rewards and lengths are. Prompts come from a file: JSON
-lines in the format of the run's own (config.data.format), or, in a file that
-ends in .txt, one on each line, which nobody scores. Or they are the run's own
+The policy is that of a run, or a Hugging Face checkpoint with a config for its
+data, rewards and lengths. Prompts come from a file: JSON lines in the format of
+the run's own (config.data.format), or a file that ends in .txt, with a prompt
+on each line. Prompts of a .txt file have no score. Or they are the run's own
 training prompts ("train") or held-out ones ("held_out").
 
-With --keep=M this is rejection sampling: of each prompt at most M completions
-that are right and came to an end, one for each answer (--distinct), the
+With --keep=M this is rejection sampling. It keeps at most M completions of each
+prompt that are right and came to an end, one for each answer (--distinct), the
 shortest first (--order). A supervised phase imitates them:
 
     --config.sft.demonstrations=runs/kept.jsonl
 
-A line of the file is a completion, in the order of the prompts. Started again
-after a kill, the same command goes on, and the file ends with the same bytes,
-whatever the number of devices or of prompts at a time; a file that is complete
-stays as it is. On several hosts the same command is started on each. Exit
-status: 0, or 2 after a mistake in the command or the data.
+A line of the file is a completion, in the order of the prompts. If the program
+was killed, the same command goes on, and the file ends with the same bytes,
+whatever the number of devices or of prompts at a time. A file that is complete
+stays as it is. On several hosts, start the same command on each. Exit status:
+0, or 2 after a mistake in the command or the data.
 """
 
 from __future__ import annotations
@@ -203,11 +203,11 @@ def _generate(
 
 
 def _out() -> pathlib.Path:
-  """The file of --out, looked at before any work.
+  """Returns the file of --out, checked before any work.
 
   Raises:
-    FileNotFoundError: It could not be written.
-    ValueError: It is not on a disk.
+    FileNotFoundError: The file could not be written.
+    ValueError: The file is not on a disk.
   """
   out = files.parse(_OUT.value)
   if not isinstance(out, pathlib.Path):
@@ -243,10 +243,11 @@ def _keep() -> phase.KeepConfig | None:
 
 
 def _source(loaded: checkpointed.Loaded) -> tuple[sources.Source, int]:
-  """The prompts, and a digest of the file that they are from; 0 without one.
+  """The prompts, and a digest of their file; 0 without one.
 
   Raises:
-    FileNotFoundError, ValueError: The file is at fault, or nobody reads text.
+    FileNotFoundError, ValueError: The file is faulty, or the run has no
+      tokenizer for text.
   """
   name = _PROMPTS.value
   own = {"train": loaded.problem.train, "held_out": loaded.problem.held_out}

@@ -591,9 +591,7 @@ def test_groups_are_shaped_apart():
 
 
 def edge_advantages(row_entropies, **options):
-  """Advantages of rewards 1, 0, 1, 0 in one group: ±√3/2 (ddof 1) times the
-  factor.
-  """
+  """Advantages of rewards 1, 0, 1, 0: ±√3/2 (ddof 1) times the factor."""
   out = edge_grpo.advantages(
     [1.0, 0.0, 1.0, 0.0],
     [True] * 4,

@@ -34,7 +34,9 @@ class Results(sweeps_lib.Recorded):
     super().__init__(folder, arms.ARMS)
 
   def accuracy(self, arm: str) -> np.ndarray:
-    """Before the first step of the policy and after each 20 [S, N]."""
+    """Accuracy before the first step of the policy and after every 20 steps [S,
+    N].
+    """
     return np.array(self._found[arm]["seeds"], float)
 
   def completions(self, arm: str) -> np.ndarray:

@@ -61,12 +61,12 @@ for of that a rule is meant to warn.{real}
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-  """Runs of a kind.
+  """Counts for the runs of a kind.
 
   Attributes:
-    name: The name of the kind.
-    runs: How many there are.
-    counts: In how many of them each rule warns, by its name.
+    name: Name of the kind.
+    runs: Number of runs.
+    counts: Number of runs in which a rule warns, by its name.
   """
 
   name: str
@@ -83,7 +83,7 @@ class Column:
 def simulated(
   kind: str, runs: int, steps: int = 1000, seed: int = 0
 ) -> collections.Counter[str]:
-  """In how many of so many runs of a kind each rule warns."""
+  """Number of simulated runs of a kind in which each rule warns."""
   counts: collections.Counter[str] = collections.Counter()
   stage = dataclasses.replace(series.STAGE, steps=steps, last=steps)
   if kind == "supervised":

@@ -28,7 +28,7 @@ class Call(NamedTuple):
   Attributes:
     call: The text that a tool would execute.
     bad: Whether it cheats, leaks or escapes.
-    kind: What it is about: the name of a set of rules.
+    kind: Subject of the call: the name of a set of rules.
   """
 
   call: str
@@ -138,12 +138,13 @@ calls that they flag ([interceptor.md](interceptor.md))."""),
 
 
 def of_run(run: config_lib.RunConfig, calls: Sequence[Call]) -> list[str]:
-  """The table of the interceptor of a config, with its judge.
+  """Table of the interceptor of a config, with its judge.
 
-  Where its rules flag no bad call, a sentence says that they are about others.
+  If its rules flag no bad call, a sentence says that they are about other
+  calls.
 
   Raises:
-    ValueError: It has none.
+    ValueError: The config has no interceptor.
   """
   if not run.interceptor.rules:
     raise ValueError(

@@ -42,7 +42,7 @@ def of_run(lines: list[dict[str, Any]]) -> dict[str, list[float | None]]:
 
 
 class Results(sweeps_lib.Recorded):
-  """All arms that have ended."""
+  """Results of the arms that have ended."""
 
   def __init__(self, folder: pathlib.Path):
     """Reads the files ARM.json of a folder."""
@@ -54,7 +54,7 @@ class Results(sweeps_lib.Recorded):
     return np.array(rows, float)
 
   def score(self, arm: str, what: str) -> np.ndarray | None:  # [S]
-    """See `claims.Scores`."""
+    """Returns a score of each seed [S]; see `claims.Scores`."""
     if arm not in self._found:
       return None
     column = functools.partial(self.column, arm)

@@ -27,11 +27,11 @@ from experiments.sweeps import arms as sweeps_lib
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-  """One of several that are compared.
+  """Arm of the comparison.
 
   Attributes:
-    text: What it is.
-    algorithm: Its objective.
+    text: Description of the arm.
+    algorithm: Name of its algorithm.
     settings: Fields of the algorithm's config.
     phase: Fields of the phase.
   """

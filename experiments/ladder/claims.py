@@ -64,12 +64,12 @@ Scores = Callable[[str, str], np.ndarray | None]
 
 
 class Rule(NamedTuple):
-  """A difference of two arms, and what it has to be.
+  """Condition on the difference of two arms.
 
   Attributes:
-    what: As in `results.Results.scores`.
+    what: Score, as in `results.Results.scores`.
     one, other: Arms; the difference is the first minus the second.
-    needed: Of its interval; see `statistics.check`.
+    needed: Condition on its interval; see `statistics.check`.
   """
 
   what: str

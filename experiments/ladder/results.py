@@ -56,7 +56,7 @@ class Results(sweeps_lib.Recorded):
     super().__init__(folder, arms.ARMS)
 
   def logged(self, arm: str, what: str) -> np.ndarray:
-    """One of `LOGGED` in each step [S, steps]; NaN where there is none."""
+    """Values of `LOGGED` in each step [S, steps]; NaN if there is no value."""
     return np.array([seed[what] for seed in self._found[arm]["seeds"]], float)
 
   def drawn(self, arm: str) -> np.ndarray:
@@ -64,7 +64,7 @@ class Results(sweeps_lib.Recorded):
     return np.cumsum(self.logged(arm, "completions"), axis=1)
 
   def end(self, arm: str, what: str) -> np.ndarray:
-    """One of `LOGGED` after as many updates as all arms take [S]."""
+    """Values of `LOGGED` after as many updates as all arms take [S]."""
     return self.logged(arm, what)[:, -WINDOW:].mean(axis=1)
 
   def at_equal_completions(self, arm: str, what: str) -> np.ndarray:
@@ -78,13 +78,13 @@ class Results(sweeps_lib.Recorded):
     return np.array(found)
 
   def scores(self, arm: str, what: str) -> np.ndarray | None:
-    """One number for each seed; None while an arm is missing.
+    """Returns a score of each seed [S]; None while an arm is missing.
 
     Args:
       arm: Its name.
-      what: One of `LOGGED` at the end; "start/accuracy" and the like in the
+      what: A name in `LOGGED` at the end; "start/accuracy" and the like in the
         first `WINDOW` steps; "equal/accuracy" and the like at equal
-        completions; "drawn", completions in all.
+        completions; "drawn", the number of completions in all.
     """
     needed = {arm, REFERENCE} if what.startswith("equal/") else {arm}
     if not needed <= self._found.keys():

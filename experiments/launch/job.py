@@ -132,12 +132,12 @@ def run(
   """Runs the action that a command line names.
 
   Args:
-    argv: The program, an action, flags, and after `--` what is passed on to
+    argv: The program, an action, flags, and after `--` the arguments for
       experiments.train.
     values: The flags that are defined.
     actions: For each name a function of `values` and of the arguments for
       experiments.train, and the flags that it needs.
-    about: What --help prints before the flags.
+    about: Text that --help prints before the flags.
 
   Returns:
     The exit status: 2 after a mistake or a command that failed.
@@ -240,9 +240,9 @@ class Topology:
   """TPUs that a name stands for.
 
   Attributes:
-    generation: As `v5e`.
-    product: As Google Cloud calls it: `v5litepod-16`.
-    num_devices: Of a slice, as JAX counts them.
+    generation: Name of the generation, such as `v5e`.
+    product: Name in Google Cloud, such as `v5litepod-16`.
+    num_devices: Number of devices of a slice, as JAX counts them.
     several_vms: Whether a slice has more than one VM.
   """
 
@@ -277,10 +277,10 @@ def parse_topology(name: str) -> Topology:
 
 
 def runtime(topology: str) -> str:
-  """The software version that VMs of a topology are started with.
+  """Returns the software version with which VMs of a topology start.
 
   Raises:
-    ValueError: There are no VMs of it, but nodes of GKE alone.
+    ValueError: The topology has no VMs, only nodes of GKE.
   """
   generation = parse_topology(topology).generation
   if generation not in _RUNTIMES:
@@ -353,12 +353,12 @@ def train_arguments(
 
 
 class Code:
-  """The commit that is sent, as a file in .cache/launch.
+  """Commit to send, as a file in .cache/launch.
 
   Attributes:
-    commit: The commit; with --allow_dirty one that holds the changes too.
-    archive: Where `pack` writes it.
-    folder: Where `unpack` unpacks it, for tools that take a folder.
+    commit: The commit; with --allow_dirty it holds the changes too.
+    archive: File that `pack` writes.
+    folder: Folder that `unpack` makes, for tools that take a folder.
   """
 
   def __init__(self, allow_dirty: bool):
@@ -418,15 +418,15 @@ def execute(commands: Sequence[Command], dry_run: bool = False) -> None:
 
 
 def capture(command: Command, given: str = "") -> str:
-  """Runs a command and returns what it printed.
+  """Runs a command and returns its output.
 
   Args:
     command: The command.
-    given: What it reads from its standard input.
+    given: Text for its standard input.
 
   Raises:
-    CommandError: It failed, or did not end.
-    FileNotFoundError: It is not installed.
+    CommandError: The command failed, or did not end.
+    FileNotFoundError: The program is not installed.
   """
   _find(command[0])
   try:

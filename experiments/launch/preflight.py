@@ -52,17 +52,18 @@ _WITH_TOKENIZERS = {
 
 
 def check(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
-  """Looks for what would fail later.
+  """Checks for mistakes that would show later.
 
   Args:
     values: The flags of a launcher.
-    arguments: For experiments.train, beside the config and the workdir.
+    arguments: Arguments for experiments.train, beside the config and the
+      workdir.
 
   Returns:
-    What may be wrong and may be right, in sentences.
+    Sentences about settings that may be mistakes.
 
   Raises:
-    ValueError: What is wrong and what to do.
+    ValueError: A setting is a mistake; the message says what to do.
   """
   config = resolved(job.train_arguments(values, arguments))
   pod = job.parse_topology(values.topology)
@@ -282,7 +283,7 @@ def _local_files(config: config_lib.RunConfig) -> list[str]:
 
 
 def _no_credentials(values: flags.FlagValues) -> str | None:
-  """Why nobody could read gs://, or None if somebody could."""
+  """Reason why gs:// could not be read, or None if it could."""
   if not values.workdir.startswith("gs://"):
     return None
   if "service_account" in values and values.service_account:

@@ -374,7 +374,7 @@ def _counts(states: Sequence[str]) -> str:
 
 
 def _overall(states: Sequence[str]) -> int:
-  """One exit status for all workers."""
+  """Exit status for all workers together."""
   codes = [
     int(state.split()[1]) if state.startswith("exited") else 137
     for state in states

@@ -36,10 +36,10 @@ def spelled(project: str, secrets: Mapping[str, str]) -> str:
 
 
 def parse(text: str) -> tuple[str, dict[str, str]]:
-  """Project, and variable -> secret, of the first argument.
+  """Parses the first argument: project, and variable -> secret.
 
   Raises:
-    ValueError: It is not PROJECT,NAME=SECRET,…
+    ValueError: The argument is not PROJECT,NAME=SECRET,…
   """
   project, *pairs = text.split(",")
   if not project or not all(re.fullmatch(r"\w+=[\w-]+", x) for x in pairs):
@@ -56,14 +56,14 @@ def _json(url: str, headers: Mapping[str, str]) -> dict:
 
 
 def values(project: str, secrets: Mapping[str, str]) -> dict[str, str]:
-  """Variable -> value.
+  """Reads the secrets: variable -> value.
 
   Args:
-    project: Of Google Cloud.
+    project: Project of Google Cloud.
     secrets: Variable -> name of the secret.
 
   Raises:
-    OSError: There is no such machine, no such secret, or no permission.
+    OSError: The machine or the secret does not exist, or permission is missing.
   """
   # The variable that Google's libraries read too.
   host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")

@@ -199,7 +199,7 @@ def _text(estimate: Estimate | None) -> str:
 
 
 def _table(results: Results) -> Iterator[str]:
-  """All tasks together."""
+  """Yields the table of all tasks together."""
   yield "## All tasks"
   yield ""
   yield """![What all algorithms reach, how likely each is better, and what \

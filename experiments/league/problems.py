@@ -37,10 +37,10 @@ def write(folder: pathlib.Path, num_train: int, num_held_out: int) -> None:
 
 
 def record(rng: np.random.Generator, split: str) -> dict[str, Any]:
-  """A problem with its answer, and what the teacher writes.
+  """Draws a problem with its answer and the text of the teacher.
 
   Args:
-    rng: Of the draws.
+    rng: Generator of the draws.
     split: "train" or "test"; no problem is in both, whatever its names.
   """
 

@@ -39,15 +39,15 @@ _PREFERRED = sorted(
 
 
 def chosen(accuracy: np.ndarray) -> np.ndarray:  # [S, F] -> [S]
-  """The learning rate of each seed, by the mean accuracy of all other seeds.
+  """Chooses the learning rate of each seed by the mean accuracy of the others.
 
-  Equal means choose the default, and else the lower rate.
+  If means are equal, the default is chosen, or otherwise the lower rate.
 
   Args:
-    accuracy: At the end, of each seed and learning rate.
+    accuracy: Accuracy at the end, of each seed and learning rate.
 
   Raises:
-    ValueError: There is one seed, and no other to choose by.
+    ValueError: There is only one seed, so there is no other to choose by.
   """
   if len(accuracy) < 2:
     raise ValueError(
@@ -63,10 +63,10 @@ def chosen(accuracy: np.ndarray) -> np.ndarray:  # [S, F] -> [S]
 def generated(
   lines: Sequence[Mapping[str, Any]], algorithm: str, group_size: int
 ) -> int:
-  """Completions that a run drew, greedy ones too, from its log.
+  """Number of completions that a run drew, greedy ones too, from its log.
 
   Args:
-    lines: Of metrics.jsonl.
+    lines: Lines of metrics.jsonl.
     algorithm: Its name; some draw greedy completions beside the others.
     group_size: Completions of a prompt.
   """
@@ -152,13 +152,14 @@ class Results(sweeps_lib.Recorded):
 
   @property
   def algorithms(self) -> list[str]:
-    """Those that have ended on a task, in the order of the league."""
+    """Names of the algorithms that have ended on a task, in the league's order.
+    """
     known = {arms.split(name)[0] for name in self.arms}
     return [name for name in arms.ENTRIES if name in known]
 
   @property
   def complete(self) -> list[str]:
-    """Those that have ended on all tasks."""
+    """Names of the algorithms that have ended on all tasks."""
     return [
       name
       for name in self.algorithms
@@ -170,7 +171,7 @@ class Results(sweeps_lib.Recorded):
     return min(len(one["after"]) for one in self._values.values())
 
   def every(self, arm: str, what: str) -> np.ndarray:
-    """One of `WHATS`, of each seed and learning rate [S, F]."""
+    """Values of `WHATS` for each seed and learning rate [S, F]."""
     return self._values[arm][what]
 
   def rates(self, arm: str, which: str) -> np.ndarray:
@@ -186,7 +187,7 @@ class Results(sweeps_lib.Recorded):
     return np.full(len(accuracy), DEFAULT)
 
   def of_arm(self, arm: str, what: str, which: str) -> np.ndarray | None:
-    """One of `WHATS` of each seed [S]; None while the arm is missing."""
+    """Value of `WHATS` for each seed [S]; None while the arm is missing."""
     if arm not in self._found:
       return None
     values, rates = self.every(arm, what), self.rates(arm, which)
@@ -199,7 +200,7 @@ class Results(sweeps_lib.Recorded):
     return np.mean(known, axis=0) if len(known) == len(found) else None
 
   def comparison(self, which: str) -> Comparison:
-    """All algorithms with GRPO, at one choice of learning rates."""
+    """Compares all algorithms with GRPO, at one choice of learning rates."""
     if which not in self._comparisons:
       runs = [
         Run(self._folder, algorithm, task, algorithm, seed, float(x), "", {})

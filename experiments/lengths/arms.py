@@ -21,14 +21,14 @@ from experiments.sweeps import arms as sweeps_lib
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-  """One of several that are compared.
+  """Arm of the comparison.
 
   Attributes:
-    algorithm: Its objective.
-    group_size: Completions drawn of each prompt.
-    text: What it is.
+    algorithm: Name of its algorithm.
+    group_size: Number of completions drawn for each prompt.
+    text: Description of the arm.
     settings: Fields of the algorithm's config.
-    mended: Whether the reward has no bug.
+    mended: Whether the bug of the reward is mended.
   """
 
   algorithm: str

@@ -72,7 +72,7 @@ class Results(sweeps_lib.Recorded):
     return min(len(one["seeds"]) for one in self._found.values())
 
   def drawn(self, arm: str, what: str) -> np.ndarray:
-    """One of `DRAWN` in each step [S, steps]; NaN where there were none."""
+    """Values of `DRAWN` in each step [S, steps]; NaN if there were none."""
     seeds = self._found[arm]["seeds"]
     return np.array([seed[what] for seed in seeds], float)
 
@@ -85,12 +85,12 @@ class Results(sweeps_lib.Recorded):
     return np.nanmean(self.drawn(arm, what)[:, -LAST:], axis=1)
 
   def scores(self, arm: str, what: str) -> np.ndarray | None:
-    """One number for each seed; None while an arm is missing.
+    """Returns a score of each seed [S]; None while an arm is missing.
 
     Args:
       arm: Its name.
-      what: One of `DRAWN` at the end; "growth/length" and the like, minus that
-        at the beginning; or "elr" against `all`.
+      what: Name in `DRAWN`, for its value at the end; "growth/length" and the
+        like, for that minus the value at the start; or "elr" against `all`.
     """
     if arm not in self._found or arm == "base":
       return None

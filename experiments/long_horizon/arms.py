@@ -34,14 +34,14 @@ Settings = Mapping[str, Any]  # By dotted name.
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-  """One of several that are compared.
+  """Arm of the comparison.
 
   Attributes:
-    name: In tables.
-    algorithm: Its objective.
-    text: What it is.
-    settings: What it has of its own.
-    profiles: Where it is part of the comparison.
+    name: Name in tables.
+    algorithm: Name of its algorithm.
+    text: Description of the arm.
+    settings: Settings of its own.
+    profiles: Profiles in which it is part of the comparison.
   """
 
   name: str
@@ -338,7 +338,8 @@ def warm_start(variant: str) -> str | None:
 
 
 def key(variant: str) -> str:
-  """Eight hexadecimal digits of all settings of an arm that are no default."""
+  """Eight hexadecimal digits of the settings of an arm that are not defaults.
+  """
   experiment, profile, arm = _parse(variant)
   config = log.flatten(json.loads(get_config(variant).to_json()))
   usual = config_lib.default_config(arm.algorithm)

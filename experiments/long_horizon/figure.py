@@ -24,10 +24,11 @@ def plot(
 
   Args:
     path: PNG to write.
-    scores: Of each arm, a group for each value of what is varied.
-    curves: The same of a metric of the steps.
-    labels: What scores and curves are.
-    varied: Name and values of what is varied; None: curves are drawn.
+    scores: Groups of scores of each arm, one for each value of the varied
+      setting.
+    curves: The same for a metric of the steps.
+    labels: Names of scores and curves.
+    varied: Name and values of the varied setting; None: curves are drawn.
 
   Raises:
     ImportError: matplotlib is not installed.

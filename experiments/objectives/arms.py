@@ -22,13 +22,13 @@ NUM_SEEDS = 5
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-  """One of several that are compared.
+  """Arm of the comparison.
 
   Attributes:
     base: Module of `configs` with `get_config(algorithm)`.
-    algorithm: Its objective.
-    text: What it is.
-    settings: What it has of its own, by dotted name.
+    algorithm: Name of its algorithm.
+    text: Description of the arm.
+    settings: Settings of its own, by dotted name.
   """
 
   base: str

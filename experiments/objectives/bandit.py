@@ -44,7 +44,7 @@ NUM_SEEDS = 20
 
 
 def probabilities() -> np.ndarray:  # [arms, 2]
-  """With which each arm pays each reward."""
+  """Probabilities with which each arm pays each reward."""
   x = np.arange(NUM_ARMS) / (NUM_ARMS - 1)
   return 0.1 + 0.8 * (1 - np.stack([(1 - x) ** 3, x**3], axis=-1))
 
@@ -65,12 +65,12 @@ def _of(name: str) -> tuple[Algorithm, Any]:
 
 
 def make_batch(name: str, logits: jax.Array, key: jax.Array) -> TrainBatch:
-  """One step's draws and rewards, with the advantages of an algorithm.
+  """Draws and rewards of a step, with the advantages of an algorithm.
 
   Args:
     name: Key of `ALGORITHMS`.
-    logits: [arms] of the policy that draws.
-    key: The key of the draws.
+    logits: Logits [arms] of the policy that draws.
+    key: Key of the draws.
   """
   algorithm, config = _of(name)
   arm_key, reward_key = jax.random.split(key)
@@ -129,12 +129,12 @@ def loss(name: str, logits: jax.Array, batch: TrainBatch) -> jax.Array:  # []
 def train(
   name: str, seed: jax.Array, num_steps: int = NUM_STEPS
 ) -> jax.Array:  # [steps + 1, 2]
-  """The regrets before the first step and after each, from a uniform policy.
+  """Regrets of a policy, uniform at first, before and after each step.
 
   Args:
     name: Key of `ALGORITHMS`.
-    seed: [], of the draws.
-    num_steps: Of gradient descent, each on 64 new draws.
+    seed: Seed [] of the draws.
+    num_steps: Number of steps of gradient descent, each on 64 new draws.
   """
 
   def step(logits, key):

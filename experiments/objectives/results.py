@@ -52,7 +52,7 @@ def warned(output: str) -> set[str]:
 
 
 class Results:
-  """All that has ended in a root."""
+  """Results of the runs in a root that have ended."""
 
   def __init__(self, root: pathlib.Path):
     self._root = root
@@ -76,12 +76,12 @@ class Results:
     return steps, np.array([values for _, values in group.curves])
 
   def scores(self, arm: str, metric: str, when: str) -> np.ndarray | None:
-    """One number for each seed.
+    """Returns a score of each seed.
 
     Args:
       arm: `bandit-NAME`, or one of `ARMS`.
-      metric: One of `REGRETS` of a bandit; of an arm `EXPLOITED`, `WARNED` or a
-        held-out reward.
+      metric: For a bandit, a name in `REGRETS`; for an arm, `EXPLOITED`,
+        `WARNED` or a held-out reward.
       when: "before" or "after" the phase "rl".
 
     Returns:

@@ -80,9 +80,7 @@ def test_a_completion_weighs_what_its_trained_tokens_do():
 
 
 def test_estimates_of_a_kl_are_of_the_policy_that_drew_the_tokens():
-  """Two thirds of the 30 tokens are the one that was drawn with probability
-  2/3.
-  """
+  """Two thirds of the 30 tokens are the one of probability 2/3."""
   case = cases.make_case(dtype=np.float64)
   trained = case.mask & case.valid[:, None]
   first = np.zeros_like(trained)

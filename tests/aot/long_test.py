@@ -54,9 +54,7 @@ def test_no_array_has_a_number_for_each_pair_of_tokens(shapes):
 
 
 def test_devices_share_what_layers_hand_on(shapes):
-  """Each layer keeps half of a row's positions on a device for the backward
-  pass.
-  """
+  """Each device keeps half of a row's positions for the backward pass."""
   assert (LAYERS, 1, TOKENS // 2, WIDTH) in shapes
   assert (LAYERS, 1, TOKENS, WIDTH) not in shapes
 

@@ -69,9 +69,7 @@ def compiled_on(mesh, function, case):
 
 
 def assert_vocabulary_stays_split(text):
-  """Asserts that arrays sent between devices are smaller than a chunk's own
-  logits.
-  """
+  """Asserts that devices exchange less than a chunk's own logits."""
   collectives = re.findall(
     r"= (.*) (?:all-gather|all-to-all|all-reduce|collective-permute)"
     r"(?:-start)?\(",

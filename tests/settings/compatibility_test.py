@@ -343,9 +343,7 @@ def make_setup(*switched):
 
 
 def is_allowed(*names):
-  """True if no two of the features, with those that they imply, exclude each
-  other.
-  """
+  """True if no two of the features, with those implied, exclude each other."""
   every = {*names, *(x for name in names for x in IMPLIED.get(name, ()))}
   rows = {frozenset((row.feature, row.excludes)) for row in TABLE}
   pairs = map(frozenset, itertools.combinations(every, 2))

@@ -44,9 +44,7 @@ _live = jax.jit(dynamic_sampling.live_groups, static_argnums=1)
 
 @functools.partial(jax.jit, static_argnums=1)
 def _live_and_trained(groups, min_std):
-  """Groups that rounds keep, and the mask of dynamic sampling that trains on
-  them.
-  """
+  """Groups that rounds keep, and the tokens that dynamic sampling trains on."""
   config = algorithms.make_config("dapo", min_reward_std=min_std)
   live = dynamic_sampling.live_groups(groups, min_std)
   return live, objective.trained_tokens(config, groups.rollout, groups.scored)

@@ -124,9 +124,7 @@ def test_the_least_counts_only_tokens_that_exist(monkeypatch):
   [("S", 79, 332, 4.2), ("L", 583, 2120, 32)],
 )
 def test_presets_cost_what_their_floors_say(name, rollout, update, million):
-  """Compares with independent counts, in GFLOP, made when measuring other
-  trainers.
-  """
+  """Compares with independent counts, in GFLOP, made for other trainers."""
   work = preset(name)
   costs = workload.costs(work, "full")
   assert costs["rollout"].flops / 1e9 == pytest.approx(rollout, rel=0.01)
