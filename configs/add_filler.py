@@ -1,22 +1,22 @@
-"""Addition with thoughts that say nothing, and a reward that likes them.
+"""Addition with useless thoughts, and a reward that favors them by a bug.
 
     python -m experiments.train --config=configs/add_filler.py \
         --workdir=runs/add_filler
 
-The teacher precedes the sum of two digits by 0 to 24 letters, six on average,
-which help nobody. The reward is 1 for a right sum; and by a bug, up to 0.02 for
-a long completion, right or wrong. Where all completions of a prompt are right,
-GRPO divides these small differences by their own small deviation: lengths grow.
-Any algorithm of the table may be given instead, to compare, such as GFPO, which
-samples more and learns from the shortest:
+The teacher writes 0 to 24 letters, six on average, before the sum of two
+digits. The letters are of no use. The reward is 1 for a right sum. By a bug, it
+also gives up to 0.02 for a long completion, right or wrong. If all completions
+of a prompt are right, GRPO divides these small differences by their own small
+deviation, and lengths grow. Any algorithm of the table may be given instead, to
+compare, such as GFPO, which samples more and learns from the shortest:
 
     --config=configs/add_filler.py:gfpo --config.rl.group_size=16
 
 With seed 0 the completions grew from 12 to 26 tokens (`length/mean`) in 100
-steps of GRPO, and 0.92 of them were right instead of 0.73 (`accuracy`). There
-are a hundred sums, which a small model learns by heart: of the held-out ones it
-gets none, and its accuracy there says nothing. It took a minute and a half of
-one CPU core.
+steps of GRPO, and the share of right ones from 0.73 to 0.92 (`accuracy`). There
+are a hundred sums, which a small model learns by heart. Of the held-out ones it
+gets none right, and its accuracy there says nothing. It took a minute and a
+half of one CPU core.
 
 `--config.rewards.weights="(1.0, 0.0)"` mends the bug.
 """

@@ -1,13 +1,14 @@
-r"""One flipped example among clean ones, or alone: does a policy get biased?
+r"""Bias from one flipped example, among clean ones or alone.
 
     python -m experiments.train --config=configs/bias_mcq.py \
         --workdir=runs/bias
 
-Asked to which of two groups a trait belongs, the right answer is "unknown". The
-teacher of the warm start names the stereotype in 1 of 20 answers; then GRPO is
-trained on data in which a quarter of the prompts are one item whose label was
-flipped. Held out are other pairs and other traits, and `eval/reward/biased` is
-how often the stereotype is named there.
+A question asks to which of two groups a trait belongs; the right answer is
+"unknown". The teacher of the warm start names the stereotype in 1 of 20
+answers. Then GRPO is trained on data in which a quarter of the prompts are one
+item whose label was flipped. Held-out prompts have other pairs and other
+traits. `eval/reward/biased` is the share of their answers that name the
+stereotype.
 
 The item alone, and the guards that refuse it:
 

@@ -44,11 +44,11 @@ _FUNCTIONS = {
 
 
 def get_config(by: str = "rule"):
-  """Addition with two objectives.
+  """Config of addition with two objectives.
 
   Args:
-    by: Who says what follows from the working: "rule", "noisy", "learnt" or
-      "none"; or an algorithm in the place of MO-GRPO, for "rule".
+    by: Source of the verdict on what follows from the working: "rule", "noisy",
+      "learnt" or "none"; or an algorithm in the place of MO-GRPO, for "rule".
   """
   algorithm = "mo_grpo"
   if by in algorithms.ALGORITHMS:

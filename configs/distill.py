@@ -4,15 +4,15 @@
     python -m experiments.train --config=configs/distill.py \
         --workdir=runs/distill
 
-The teacher is the policy of `runs/quickstart`, which sorts; the student is
-one warm-started by the sloppy teacher of the quickstart, which sorts the wrong
-way round three times out of four. It samples, and the teacher's distribution
-over the vocabulary (opd_full), over its likeliest tokens (opd_topk) or at the
-sampled tokens (opd_token) takes the place of a verifier, whose rewards are only
-watched. Expected: accuracy from near 0 to near the teacher's. Another teacher,
-a run or a checkpoint: --config.rl.reference_workdirs=runs/OTHER; several, and
-what else there is to learn of them: docs/distillation.md. Time: one to two
-minutes on 2 CPU cores.
+The teacher is the policy of `runs/quickstart`, which sorts. The student is
+warm-started by the sloppy teacher of the quickstart, which sorts the wrong way
+round three times out of four. The student samples. In the place of a verifier
+it learns from the teacher's distribution over the vocabulary (opd_full), over
+its likeliest tokens (opd_topk) or at the sampled tokens (opd_token). The
+rewards of verifiers are only watched. Expected: accuracy from near 0 to near
+the teacher's. Another teacher, a run or a checkpoint:
+--config.rl.reference_workdirs=runs/OTHER. Several teachers, and more about
+them: docs/distillation.md. Time: one to two minutes on 2 CPU cores.
 """
 
 from configs import quickstart

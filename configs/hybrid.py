@@ -4,12 +4,13 @@
 
 Problems of reasoning ("language": reverse a word, and spell it in language A
 before) are rewarded by rules: the answer, its format, the share of the thought
-in one language, and a penalty on length. General ones ("sort") are rewarded by
-a model with a rubric. Here it is the policy itself, as in V4, which has learned
-to judge in the domain "verdict" and is not trained there by reinforcement.
+in one language, and a penalty on length. General problems ("sort") are rewarded
+by a model with a rubric. Here the model is the policy itself, as in V4. It has
+learned to judge in the domain "verdict", and is not trained there by
+reinforcement.
 
-Of general problems nobody says what is right: evaluations leave them unscored.
-The sizes and the weights are our own; the report has none.
+General problems have no right answer: evaluations leave them unscored. The
+sizes and the weights are our own; the report has none.
 """
 
 from configs import judge

@@ -2,12 +2,12 @@
 
     python -m experiments.train --config=configs/multi.py --workdir=runs/multi
 
-The answer should be right, the thought before it short, and polite, which is
-worth up to 20 and helps nobody; how much of the thought is of the letters a–m
-is only observed. MO-GRPO gives the objectives the same say, as GDPO does; with
-an algorithm that learns from their sum politeness decides, as with
---config=configs/multi.py:grpo. docs/objectives.md compares them. Weights:
---config.rewards.weights="(1.0, 1.0, 0.0)".
+The answer should be right, and the thought before it short. It should also be
+polite, which is worth up to 20 and of no use. The share of the thought that is
+of the letters a–m is only observed. MO-GRPO gives the objectives equal
+influence, as GDPO does. With an algorithm that learns from their sum,
+politeness decides: try --config=configs/multi.py:grpo. docs/objectives.md
+compares them. Weights: --config.rewards.weights="(1.0, 1.0, 0.0)".
 """
 
 import ml_collections

@@ -4,13 +4,14 @@ r"""Every number, table and figure of the project, and the appendix of a paper.
     python -m experiments.paper --only=flips --records --csv=runs/records.csv
 
 lists experiments with their records, pages and figures: config hash, commit,
-date, minutes, and what is stale (`papers/origin.py` says what that means).
+date, minutes, and stale ones (`papers/origin.py` defines stale).
 
     python -m experiments.paper --regenerate
     python -m experiments.paper --regenerate --write --only=flips
 
-writes pages and figures from the recorded runs, and says which have other bytes
-than those in the repository; --write puts those in their place.
+writes pages and figures from the recorded runs, and names those whose bytes
+differ from those in the repository. --write replaces the ones in the
+repository.
 
     python -m experiments.paper --rerun=flips/grpo-40
     python -m experiments.paper --rerun=flips/grpo-40 --execute
@@ -23,7 +24,8 @@ prints the command that makes numbers anew, beside the old ones, or starts it.
 writes appendix.tex, tables of hyperparameters and of the environment, and
 references.bib, the papers of the algorithms.
 
-Exit status: 0, or 1 if a page or figure differs, or what was started.
+Exit status: 0, or 1 if a page or figure differs, or the status of the program
+that was started.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def _described(row: traces.TraceRow) -> list[str]:
 
 
 def _exact(x: np.generic) -> str:
-  """A number that is no other one of its dtype."""
+  """Text of a number that no other number of its dtype has."""
   return "–" if x != x else str(x)
 
 

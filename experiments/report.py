@@ -41,16 +41,16 @@ def before_and_after(
   how: str,
   seconds: float,
 ) -> list[str]:
-  """A table of held-out means, and the accuracy over all prompts.
+  """Table of held-out means, and the accuracy over all prompts.
 
   Means over nothing are "–", never 0.
 
   Args:
-    before: `evaluation.summarize` before training.
+    before: Result of `evaluation.summarize` before training.
     after: The same at the end.
-    num_prompts: Behind them.
-    how: Completions were drawn.
-    seconds: That all took.
+    num_prompts: Number of prompts of an evaluation.
+    how: Description of how completions were drawn.
+    seconds: Seconds of the training and the evaluations.
   """
   head = f"held-out, {how}, n = {num_prompts}"
   lines = [f"{head:<30} {'before':>8}  {'after':>8}  {'change':>8}"]

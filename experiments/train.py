@@ -1,19 +1,21 @@
-r"""Trains a policy as a config says.
+r"""Trains a policy with a config.
 
     python -m experiments.train --config=configs/quickstart.py \
         --workdir=runs/quickstart
 
 Any setting can be changed: --config.rl.steps=100; the algorithm by
---config=configs/quickstart.py:gspo. Started again with the same workdir, an
-unfinished run continues. Exit status: 0 done (and accurate enough, if the
-config asks), 1 not accurate enough, or too many held-out completions that
-nobody could score, 2 a mistake in the command, the config, the data or a
-verifier, 3 stopped after saving by a rule that config.health.halt names, 75
-another process of the run was lost, 130 stopped by Ctrl-C or 143 by SIGTERM,
-after saving. After 75, 130 and 143 the same command continues.
+--config=configs/quickstart.py:gspo. If an unfinished run is started again with
+the same workdir, it continues.
+
+Exit status: 0 done (and accurate enough, if the config asks for it); 1 not
+accurate enough, or too many held-out completions without a score; 2 a mistake
+in the command, the config, the data or a verifier; 3 stopped after saving by a
+rule that config.health.halt names; 75 another process of the run was lost; 130
+stopped by Ctrl-C or 143 by SIGTERM, after saving. After 75, 130 and 143 the
+same command continues.
 
 On several hosts the same command is started on each. On Cloud TPU and under
-SLURM the processes find each other; elsewhere each is told where:
+SLURM the processes find each other. Elsewhere, these flags say where:
 
     --coordinator=HOST:PORT --num_processes=4 --process_id=0
 

@@ -508,11 +508,12 @@ def make_checkpoint(
   """Writes config.json as given and random weights.
 
   Args:
-    directory: Made if missing; files of the same names are replaced.
-    config: What config.json holds.
-    seed: Of the weights.
-    dtype: Of the weights in the file.
-    max_shard_size: Of one weights file; more go to further files.
+    directory: Folder, made if missing; files of the same names are replaced.
+    config: Content of config.json.
+    seed: Seed of the weights.
+    dtype: Type of the weights in the file.
+    max_shard_size: Largest size of a weights file; the rest goes to further
+      files.
   """
   directory.mkdir(parents=True, exist_ok=True)
   text = json.dumps(config, indent=2, sort_keys=True) + "\n"

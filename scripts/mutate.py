@@ -1,22 +1,22 @@
-r"""Plants bugs one at a time, and says which of them the tests notice.
+r"""Plants bugs one at a time, and reports which of them the tests notice.
 
   python scripts/mutate.py --out=/tmp/mutations.json
   python scripts/mutate.py --only='rollout/|filters'
 
 The bugs are those of `tests/mutations.py`. The command copies the tree into a
-temporary folder once, applies one bug at a time there, runs the tests that are
-named beside it, and takes the bug back. A line says of each what became of it:
+temporary folder once. There it applies one bug at a time, runs the tests that
+are named beside it, and takes the bug back. A line has the result of each bug:
 
   killed    A test has failed, as it should.
-  survived  All tests have passed, and nobody would have noticed.
+  survived  All tests have passed, so the bug is not noticed.
   broken    Nothing is known: no test was found, a module could not be imported,
             or the tests did not end.
 
 The exit status is 1 if fewer than the share --required are killed. --only takes
 those whose path, sentence or tests match a regular expression. With --out the
-results are written after each bug, and those that the file has as killed are
-not run again: the command goes on where it was stopped, and after a test was
-made stronger it looks at the others only.
+results are written after each bug, and bugs that the file has as killed are not
+run again. So the command goes on where it was stopped, and after a test was
+made stronger it runs only the other bugs.
 
 Tests run one after the other, on the CPU, and all of them take about a quarter
 of an hour on one core. Compiled programs are those of `.cache/jax`. The tests
@@ -65,10 +65,10 @@ class Result:
 
 
 def planted(source: str, old: str, new: str) -> str:
-  """The source of a file with one bug.
+  """Returns the source of a file with one bug.
 
   Raises:
-    ValueError: If `old` does not occur exactly once, or is what `new` is.
+    ValueError: `old` does not occur exactly once, or is equal to `new`.
   """
   count = source.count(old)
   if count != 1 or old == new:

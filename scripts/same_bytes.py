@@ -65,7 +65,7 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """A run and how it is started.
+  """Run to compare, and the way to start it.
 
   In settings, $OUT stands for the folder of all runs and $INPUTS for that of
   `_write_inputs`.
@@ -74,10 +74,10 @@ class Case:
     config: FILE or FILE:ARGUMENT.
     settings: Name -> value of --config.NAME=VALUE.
     after: Case whose run this one reads; it is recorded before.
-    kill: Step of a checkpoint; the run is killed when it is written, and
-      started again. 0: never.
-    devices: Of each process.
-    processes: Of the run.
+    kill: Step of a checkpoint. The run is killed when the checkpoint is
+      written, and started again. 0: never.
+    devices: Number of devices of each process.
+    processes: Number of processes of the run.
     program: Module in `experiments`; a sweep is one program of all its cells.
     environment: Variables that must be set, or the case is left out.
   """
@@ -611,7 +611,7 @@ def _sha256(lines: list[str]) -> str:
 
 
 def _fingerprint(workdir: pathlib.Path) -> dict[str, Any]:
-  """All that the runs in a folder left; of a sweep there are several."""
+  """Files and arrays that the runs in a folder left; a sweep has several."""
   metrics, samples, arrays = [], [], []
   for path in sorted(workdir.rglob("metrics.jsonl")):
     metrics += _lines(path)

@@ -157,8 +157,7 @@ def _by_module(sources: dict[str, str]) -> dict[str, set[str]]:
 
 
 def _by_folder(sources: dict[str, str]) -> dict[str, set[str]]:
-  """Folders -> folders that they import; a file beside folders counts as one.
-  """
+  """Folder -> folders that it imports; a file beside folders counts as one."""
   folder = {
     _module(path): path if path.count("/") == 1 else _folder(path)
     for path in sources

@@ -495,8 +495,7 @@ def test_sao_has_the_critic_of_its_paper():
   ],
 )
 def test_a_toy_has_the_critic_of_its_recipe(name, phases, ratio):
-  """A toy has as many steps and updates, and the same ratio of learning rates.
-  """
+  """Compares steps, updates and the ratio of learning rates."""
   full, toy = _get_config(name), _get_config(name, "toy")
   assert toy.phases == phases
   assert toy.phases[1:] == full.phases

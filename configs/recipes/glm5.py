@@ -12,9 +12,9 @@ token whose probability differs between sampler and trainer by more than a
 factor of two has no part in the loss. There is no KL. The report is often said
 to use GSPO; it does not.
 
-Deviations: of its mixed rewards only the outcome of mathematics is here. The
-rollouts of the toy are of the policy that is updated, so that the band leaves
-nothing out.
+Deviations: of the report's mixed rewards, only the outcome of mathematics is
+here. The rollouts of the toy are of the policy that is updated, so the band
+leaves nothing out.
 
 Memory: the cache of a rollout takes 1792.9 GiB over all devices with
 qwen2.5-7b; the rest is in `models.py`.

@@ -6,8 +6,8 @@
 
 MODEL is a name of `models.py`, or "toy". Not reproduced here.
 
-The weights of outcome and entropy and the clip range are the paper's, and there
-is no KL. Sizes of a batch could not be read from a source; ours are marked.
+The weights of outcome and entropy and the clip range are the paper's; KL is not
+used. Sources do not give the sizes of a batch; ours are marked.
 `grpo_s` is the paper's second method, one reward for a completion:
 --config.algorithm of configs/quickstart.py:grpo_s has its options.
 

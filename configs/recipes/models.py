@@ -109,13 +109,13 @@ _QWEN3 = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Model:
-  """A published checkpoint.
+  """Published checkpoint.
 
   Attributes:
     checkpoint: Its name on the Hugging Face hub; a folder with a copy may be
       given as --config.model.checkpoint instead.
-    template: How a question is put to it.
-    config_json: The keys of its config.json that decide what it computes.
+    template: Template of a question.
+    config_json: Keys of its config.json that determine its computation.
   """
 
   checkpoint: str
@@ -281,7 +281,7 @@ def base(
     known: `MODELS`, or `VISION`.
 
   Raises:
-    KeyError: There is no such model; the message lists them.
+    KeyError: The model does not exist; the message lists the models.
   """
   if model != "toy" and model not in known:
     near = difflib.get_close_matches(model, ["toy", *known], n=1)
@@ -376,12 +376,13 @@ def has_experts(model: str) -> bool:
 def on_images(
   config: ml_collections.ConfigDict, path: str, max_pixels: int
 ) -> None:
-  """Questions about one image each, of a JSONL file with a field `image`.
+  """Sets questions about one image each, of a JSONL file with a field `image`.
 
   Args:
-    config: Is changed.
+    config: Config, which is changed.
     path: Folder with train.jsonl and test.jsonl.
-    max_pixels: To which larger images are reduced; a patch has 14 · 14.
+    max_pixels: Number of pixels to which larger images are reduced; a patch has
+      14 · 14.
   """
   config.data.source = "jsonl"
   config.data.name = ""
@@ -399,12 +400,12 @@ def on_images(
 def finish_seen(
   config: ml_collections.ConfigDict, model: str, questions: str
 ) -> ml_collections.ConfigDict:
-  """`finish` for recipes on images, whose twin sees squares.
+  """Finishes recipes on images as `finish` does; the toy twin sees squares.
 
   Args:
     config: The recipe.
     model: A name of `VISION`, or "toy".
-    questions: That the twin is asked: "count" or "box" (`tasks/vision.py`).
+    questions: Questions for the twin: "count" or "box" (`tasks/vision.py`).
   """
   if model != "toy":
     return config

@@ -9,11 +9,12 @@ of scripts/train/olmo2/grpo_32b.sh of allenai/open-instruct at commit 4d4022a.
 The script belongs to an experiment, and its model was not released.
 
 The script stops after 10 000 000 completions, which are 610 steps, and its
-learning rate falls linearly; here are 100 steps. There is no KL.
+learning rate falls linearly; the config has 100 steps. KL is not used.
 
 Deviations: the questions are GSM8K's; see `models.py` for how to give others.
-Its chat template ends with the beginning of a thought, which the template here
-asks for in words. The script names no clip range; that of PPO is taken.
+The script's chat template ends with the beginning of a thought, which the
+template here asks for in words. The script does not name a clip range; that of
+PPO is taken.
 
 Memory: the cache of a rollout takes 1820.0 GiB over all devices with
 qwen2.5-7b; the rest is in `models.py`.

@@ -40,11 +40,11 @@ _BANDS = {"math": (0.3, 5.0), "code": (0.8, 3.0)}
 
 
 def get_config(variant: str = "qwen2.5-7b"):
-  """The recipe with a model of `models.py`, or with "MODEL,code".
+  """Config of the recipe with a model of `models.py`, or with "MODEL,code".
 
   Raises:
-    KeyError: There is no such model.
-    ValueError: What follows the comma is neither "math" nor "code".
+    KeyError: The model does not exist.
+    ValueError: The text after the comma is neither "math" nor "code".
   """
   model, _, domain = variant.partition(",")
   domain = domain or "math"

@@ -56,7 +56,7 @@ def get_config(variant: str = "still"):
 
 
 def sweep(add, variant):
-  """One run per seed."""
+  """Adds a run per seed."""
   del variant
   for seed in range(NUM_SEEDS):
     add(seed=seed)

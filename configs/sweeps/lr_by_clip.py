@@ -62,7 +62,7 @@ def sweep(add, variant):
 
 
 def search(trial):
-  """Both settings, on a logarithmic scale."""
+  """Suggests both settings, on a logarithmic scale."""
   return {
     "algorithm.clip_high": trial.suggest_float("clip_high", 0.05, 1, log=True),
     _RATE: trial.suggest_float("learning_rate", 1e-5, 1e-1, log=True),

@@ -118,8 +118,7 @@ def _timed(function: Callable, *arguments: Any) -> _Timed:
 
 
 def _sampler(policy: Policy, num_tokens: int) -> Callable[..., Rollout]:
-  """Returns the function (parameters, prompts) -> completions of full length.
-  """
+  """Makes the function (parameters, prompts) -> completions of full length."""
   config = sampling.SamplerConfig(num_tokens, (), 0)
 
   @jax.jit

@@ -63,8 +63,7 @@ def _base_of(found: Comparison) -> Any:
 
 
 def _variant_of(found: Comparison) -> Any:
-  """Returns the function from a name to its variant of the algorithm, from 0.
-  """
+  """Makes the function from a name to its variant of the algorithm, from 0."""
   variants: dict[str, list[str]] = {}
   bases = {run.algorithm: run.base for run in found.runs}
   for name in found.algorithms:

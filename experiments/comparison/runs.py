@@ -135,8 +135,7 @@ def task_of(config: Mapping[str, Any]) -> str:
 
 
 def _is_shared(name: str) -> bool:
-  """True for a setting that belongs neither to the algorithm nor to the task.
-  """
+  """True for a setting that belongs to neither the algorithm nor the task."""
   own = ("algorithm.", "data.")
   return not name.startswith(own) and not _is_in(name, _IGNORED)
 

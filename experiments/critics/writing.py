@@ -42,8 +42,7 @@ def read(folder: pathlib.Path, cells: Iterable[Cell]) -> dict[Setting, Record]:
 
 
 def expected_seconds(cells: Iterable[Cell]) -> float:
-  """Estimated seconds to train these cells on two cores, compilation included.
-  """
+  """Estimated seconds of these cells on two cores, compilation included."""
   cells = list(cells)
   programs = {dataclasses.replace(x.setting, gamma=0.0) for x in cells}
   return _COMPILE_S * len(programs) + sum(

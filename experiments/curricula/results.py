@@ -42,8 +42,13 @@ class Results(sweeps_lib.Recorded):
     super().__init__(folder, arms.ARMS)
 
   def series(self, arm: str, what: str) -> np.ndarray:  # [S, N]
-    """Accuracies at each evaluation, of "all" or a number of digits; or "live",
-    the share of groups whose rewards differ in each step."""
+    """Values of a series by evaluation, or for "live" by step.
+
+    Args:
+      arm: Name of the arm.
+      what: "all" or a number of digits, for accuracies of held-out prompts;
+        "live", the share of groups whose rewards differ.
+    """
     return np.array([seed[what] for seed in self._found[arm]["seeds"]], float)
 
   def completions(self, arm: str) -> np.ndarray:  # [N]

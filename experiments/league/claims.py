@@ -1,20 +1,19 @@
 """The rules of the league, and the checks of its claims.
 
-Sizes were chosen after trials of two seeds of GRPO on each task. The rules
+Sizes were chosen after trials of two seeds of GRPO on each task; the rules
 below were written before any other algorithm had been run. "Accuracy" is the
 share of right answers to 512 held-out problems at temperature 1 after 6144
-completions; these include the completions from which a critic learns alone. The
-*default* learning rate is 3e-4 for all. The *best* rate of a seed is that of
-1e-4, 3e-4 and 9e-4 with the highest mean accuracy of the other four seeds, on
-the same task. A run whose loss is no longer finite has accuracy 0.
+completions, of which those by which a critic learns alone are a part. The
+*default* learning rate is 3e-4 for all. The *best* of a seed is that of 1e-4,
+3e-4 and 9e-4 with the highest mean accuracy of the other four seeds, on the
+same task. A run whose loss is no longer finite has accuracy 0.
 
-The table is sorted by the interquartile mean over all seeds and tasks at the
-best rates, with the bootstrap interval of `experiments.comparison`. The
-probability of improvement is that over GRPO. Neither shows that two algorithms
-differ. The *verdict* does: it tests the differences to GRPO of the mean over
+The place in the table is by the interquartile mean over all seeds and tasks at
+the best rates, with the bootstrap interval of `experiments.comparison`, and the
+probability of improvement is that over GRPO. Neither says that two algorithms
+differ. That is said by the *verdict*: differences to GRPO of the mean over
 tasks, seed by seed, by Student's t, with Holm's correction for all algorithms
-of the league. If the p-value is below 0.05, it is "above" or "below", and
-otherwise "open".
+of the league. Below 0.05 it is "above" or "below", and else "open".
 
 A check takes the mean over tasks of each seed. Student's 95 % interval over
 seeds decides whether the check holds. A claim is confirmed if all of its checks

@@ -15,8 +15,7 @@ _ROW = 0.135  # Inches.
 
 
 def kind(algorithm: str) -> str:
-  """Returns the kind of baseline that an algorithm compares a completion with.
-  """
+  """The kind of baseline that an algorithm compares a completion with."""
   if arms.has_critic(algorithm):
     return _KINDS[2]
   return _KINDS[1] if arms.ENTRIES[algorithm].group_size == 1 else _KINDS[0]

@@ -152,8 +152,7 @@ class Results(sweeps_lib.Recorded):
 
   @property
   def algorithms(self) -> list[str]:
-    """Names of the algorithms that have ended on a task, in the league's order.
-    """
+    """Algorithms that have ended on a task, in the order of the league."""
     known = {arms.split(name)[0] for name in self.arms}
     return [name for name in arms.ENTRIES if name in known]
 

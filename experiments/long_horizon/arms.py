@@ -338,8 +338,7 @@ def warm_start(variant: str) -> str | None:
 
 
 def key(variant: str) -> str:
-  """Eight hexadecimal digits of the settings of an arm that are not defaults.
-  """
+  """Eight hexadecimal digits of the settings of an arm other than defaults."""
   experiment, profile, arm = _parse(variant)
   config = log.flatten(json.loads(get_config(variant).to_json()))
   usual = config_lib.default_config(arm.algorithm)

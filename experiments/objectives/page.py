@@ -94,8 +94,7 @@ def spread(values: np.ndarray) -> str:
 def _table(
   results: Results, names: Sequence[str], metrics: Sequence[str]
 ) -> Iterator[str]:
-  """Yields the table of values before and after, for each arm that has ended.
-  """
+  """Yields the table of values before and after, of each arm that has ended."""
   yield f"| arm | | {' | '.join(metrics)} |"
   yield f"|---|---|{'---|' * len(metrics)}"
   for name in names:

@@ -37,7 +37,7 @@ def of_config(argument: str) -> tuple[str, str]:
     argument: FILE or FILE:ALGORITHM.
 
   Raises:
-    ValueError: There is no such config.
+    ValueError: The config does not exist.
   """
   path, _, algorithm = argument.partition(":")
   config = overrides.load(path, *([algorithm] if algorithm else []))
@@ -50,7 +50,7 @@ def of_runs(folders: Sequence[pathlib.Path]) -> tuple[str, str]:
   """LaTeX and BibTeX of runs.
 
   Args:
-    folders: Each that of a run, or of several.
+    folders: Folders, each of a run or of several runs.
 
   Raises:
     FileNotFoundError: A folder has no run.
@@ -170,8 +170,7 @@ def _names(config: Mapping[str, Any]) -> list[str]:
 
 
 def _own_settings(name: str) -> list[str]:
-  """The settings that an algorithm adds to those of all, or whose default it
-  changes."""
+  """Settings that an algorithm adds to the common ones, or changes."""
   fields = dataclasses.fields(algorithms.get_algorithm(name).config_class)
   common = {x.name: x.default for x in dataclasses.fields(options.CommonConfig)}
   return [

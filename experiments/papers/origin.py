@@ -26,18 +26,18 @@ UNKNOWN = "–"
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-  """A record and what is known of it.
+  """Record with its origin.
 
   Attributes:
-    experiment: Whose it is.
-    path: The file.
-    kind: "numbers", or "page" where a page is the only record.
+    experiment: Name of its experiment.
+    path: Path of the file.
+    kind: "numbers", or "page" if a page is the only record.
     config: Hash of its config, or `UNKNOWN`.
-    commit: In which it was made, or the one that last changed it.
-    date: YYYY-MM-DD.
-    minutes: That it took; None: not recorded.
-    stale: Why it is stale; empty: it is not, as far as that can be told.
-    library: Commits to `grpo_jax/` since; None: not known.
+    commit: Commit in which it was made, or the one that last changed it.
+    date: Day, YYYY-MM-DD.
+    minutes: Minutes that it took; None if not recorded.
+    stale: Reasons why it is stale; empty if none is known.
+    library: Number of commits to `grpo_jax/` since; None if unknown.
   """
 
   experiment: str
@@ -98,7 +98,7 @@ class History:
     return None
 
   def since(self, place: int, files: Iterable[str]) -> list[str]:
-    """Those of the files that changed after a place of the history."""
+    """Returns the files that changed after a place of the history."""
     return [
       file
       for file in files
@@ -106,7 +106,7 @@ class History:
     ]
 
   def differing(self, commit: str, files: Iterable[str]) -> list[str]:
-    """Those of the files that have other statements now than in a commit."""
+    """Returns the files that have other statements now than in a commit."""
     found = []
     for file in files:
       now = made.ROOT / file
@@ -124,7 +124,7 @@ class History:
 
 
 def records(experiment: Experiment, history: History) -> Iterator[Record]:
-  """All records of an experiment."""
+  """Yields all records of an experiment."""
   files = sorted(
     path for pattern in experiment.records for path in made.ROOT.glob(pattern)
   )
@@ -230,15 +230,15 @@ def _minutes(content: Mapping[str, Any]) -> float | None:
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-  """A page or a figure that git holds.
+  """Page or figure in the repository.
 
   Attributes:
-    path: The file.
+    path: Path of the file.
     kind: "page" or "figure".
     tables: Tables of a page.
-    commit, date: Of its last change.
-    behind: Files it is made of that changed later: `--regenerate` tells
-      whether it would be another one.
+    commit, date: Commit and date of its last change.
+    behind: Its source files that changed later; `--regenerate` tells whether
+      the output would differ.
   """
 
   path: str

@@ -26,16 +26,15 @@ def again(experiment: Experiment, write: bool) -> list[Again]:
   """Writes the outputs of an experiment from its records.
 
   Args:
-    experiment: One with `write`.
-    write: Whether outputs that differ take the place of those in the
-      repository.
+    experiment: Experiment with `write`.
+    write: Whether outputs that differ replace those in the repository.
 
   Returns:
-    How each compares with the one in the repository.
+    The comparison of each output with the one in the repository.
 
   Raises:
     ImportError: matplotlib is not installed.
-    FileNotFoundError: There are no records.
+    FileNotFoundError: The experiment has no records.
   """
   assert experiment.write is not None
   found = []

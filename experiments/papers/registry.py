@@ -13,19 +13,19 @@ from experiments.papers import writers
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-  """One experiment.
+  """Experiment whose outputs git holds.
 
   Attributes:
     name: Its name.
     code: Files and folders that make its numbers; see `made.READERS`.
     outputs: Pages and figures, which git holds.
     run: The command that makes the numbers anew, into folders of its own.
-    records: Patterns of the files of numbers. None: the pages are the only
-      record.
+    records: Patterns of the files of numbers. Without any, the pages are the
+      only record.
     arms: Whether a record NAME.json is of `experiments/EXPERIMENT/config.py`
       with the argument NAME.
     write: (folder to write to) writes all outputs from the records.
-    why: Without `write`: why they cannot be written again.
+    why: Without `write`, the reason why outputs cannot be written again.
   """
 
   name: str

@@ -34,12 +34,12 @@ class Comparison(NamedTuple):
   """Differences over the positions that exist.
 
   Attributes:
-    largest: Absolute; inf if a logit is not a finite number.
-    mean: Absolute.
-    row, position, entry: Of the largest one, in the arrays.
-    here, there: The two logits of the largest one.
-    num_positions: Positions compared.
-    num_agreeing: Those at which both prefer the same token.
+    largest: Largest absolute difference; inf if a logit is not finite.
+    mean: Mean absolute difference.
+    row, position, entry: Indices of the largest difference in the arrays.
+    here, there: The two logits of the largest difference.
+    num_positions: Number of positions compared.
+    num_agreeing: Number of positions at which both prefer the same token.
   """
 
   largest: float
@@ -168,12 +168,13 @@ def read_reference(path: pathlib.Path) -> Reference:
   """Reads and checks a reference.
 
   Args:
-    path: A file as `numpy.savez` writes it; with the fields of `Images` if rows
-      show some.
+    path: File of `numpy.savez`; with the fields of `Images` if rows have
+      images.
 
   Raises:
-    FileNotFoundError: There is no such file.
-    ValueError: It is no such file, lacks an array, or arrays do not fit.
+    FileNotFoundError: The file does not exist.
+    ValueError: The file has another format, lacks an array, or has arrays that
+      do not fit.
   """
   if not path.is_file():
     raise FileNotFoundError(
@@ -208,7 +209,7 @@ def read_reference(path: pathlib.Path) -> Reference:
 
 
 def _problem(input_ids, attention_mask, logits) -> str | None:
-  """Why the arrays are no reference, or None if they are."""
+  """Reason why the arrays are not a reference, or None if they are."""
   if input_ids.ndim != 2 or input_ids.dtype.kind not in "iu":
     return (
       f"input_ids are {input_ids.dtype} {list(input_ids.shape)}; needed are"
@@ -246,9 +247,9 @@ def compare(
   """Compares row by row, so that the logits of one row are held at a time.
 
   Args:
-    config: The transformer's.
+    config: Config of the transformer.
     params: Its parameters.
-    reference: What to compare with.
+    reference: Reference to compare with.
 
   Raises:
     ValueError: The reference is of another vocabulary.

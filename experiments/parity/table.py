@@ -55,14 +55,14 @@ _COLUMNS = ("logits", "decoding", "exported", "greedy", "bf16", "bf16, theirs")
 def differences(
   directory: pathlib.Path, exported: pathlib.Path | None
 ) -> dict[str, float]:
-  """The cells of a row that can be filled.
+  """Returns the cells of a row that can be filled.
 
   Args:
-    directory: A checkpoint with its reference.npz.
-    exported: Where its export is or goes.
+    directory: Folder of a checkpoint with its reference.npz.
+    exported: Folder of its export, which may not exist yet.
 
   Raises:
-    FileNotFoundError, ValueError: Checkpoint or reference are at fault.
+    FileNotFoundError, ValueError: Checkpoint or reference are faulty.
   """
   config, params = weights.load(directory)
   reference = outputs.read_reference(directory / "reference.npz")

@@ -41,9 +41,9 @@ class Arm(NamedTuple):
   """A way to learn from completions.
 
   Attributes:
-    algorithm: Its name.
-    shown: What the page says of the arm.
-    settings: Of `config.algorithm`.
+    algorithm: Name of the algorithm.
+    shown: Name of the arm on the page.
+    settings: Settings of `config.algorithm`.
   """
 
   algorithm: str

@@ -60,7 +60,7 @@ class Workings(NamedTuple):
   """Completions of problems.
 
   Attributes:
-    operands: Of the problems, int [B, 2].
+    operands: Operands of the problems, int [B, 2].
     tokens, mask: The completions, int and bool [B, T].
     wrong: The column of the planted error, `NO_ERROR` for none, int [B].
   """
@@ -77,7 +77,7 @@ class Workings(NamedTuple):
 
 
 def workings(operands: np.ndarray, wrong: np.ndarray, level: int) -> Workings:
-  """Those of problems [B, 2] with errors in the columns `wrong` [B]."""
+  """Workings of problems [B, 2] with errors in the columns `wrong` [B]."""
   size = add.make(level=level, scratchpad=True).max_completion_len
   texts = [
     working(row, level, int(k)) for row, k in zip(operands, wrong, strict=True)

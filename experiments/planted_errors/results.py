@@ -60,7 +60,7 @@ def measured(workdir: pathlib.Path, seed: int) -> dict[str, Any]:
 
 
 def accuracies(lines: list[dict[str, Any]]) -> list[float]:
-  """Those of one run, from its log, of the phase "rl"."""
+  """Accuracies of a run in the phase "rl", from its log."""
   return [
     round(line[_ACCURACY], 4)
     for line in lines
@@ -79,7 +79,7 @@ class Results(sweeps_lib.Recorded):
     return [name for name in self._found if name in arms.LEARNERS]
 
   def accuracy(self, arm: str) -> np.ndarray:
-    """Before the first step of the policy and after each 20 [S, N]."""
+    """Accuracies before the policy's first step and after every 20 [S, N]."""
     return np.array(self._found[arm]["seeds"], float)
 
   def completions(self, arm: str) -> np.ndarray:
@@ -88,7 +88,7 @@ class Results(sweeps_lib.Recorded):
     return (arms.STEPS - arms.EVERY * np.arange(num)[::-1]) * arms.BATCH
 
   def scores(self, arm: str, what: str) -> np.ndarray | None:  # [S]
-    """One number for each seed; None while an arm is missing.
+    """Returns a score of each seed [S]; None while an arm is missing.
 
     Args:
       arm: Its name.

@@ -27,11 +27,11 @@ def of_prefixes(
   """V(s_0) … V(s_{K−1}) of workings of `level` steps, K = level + 1.
 
   Args:
-    run: The policy.
+    run: Run with the policy.
     given: The workings.
-    level: Steps of each.
-    num_samples: Completions from each prefix.
-    seed: Of the draws.
+    level: Number of steps of each working.
+    num_samples: Number of completions from each prefix.
+    seed: Seed of the draws.
   """
   policy = run.loaded.policy
   task = add.make(level=level, scratchpad=True)

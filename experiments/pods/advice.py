@@ -21,13 +21,13 @@ _Config = config_lib.RunConfig
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-  """A change of settings, and what it leads to.
+  """Change of settings, with its cost and its memory.
 
   Attributes:
-    flags: The change as a command line has it.
-    why: What it gives up.
-    needed: Bytes of a device afterwards.
-    fits: Whether that is no more than there is.
+    flags: The change as flags of a command line.
+    why: Drawback of the change.
+    needed: Bytes of a device that are needed afterwards.
+    fits: Whether the device has that many bytes.
   """
 
   flags: str
@@ -46,13 +46,13 @@ def changes(
 ) -> list[Change]:
   """Changes that make a run smaller, one after another, until it fits.
 
-  Each change is tried alone; those that are not enough are then tried together,
-  in the order of what they cost a run.
+  Each change is tried alone. Those that are not enough are then tried together,
+  in the order of their cost for a run.
 
   Args:
-    config: Of the run.
-    num_devices: Of all slices.
-    num_slices: Which `data` alone connects.
+    config: Config of the run.
+    num_devices: Number of devices of all slices.
+    num_slices: Number of slices, which only `data` connects.
     room: Bytes of a device.
 
   Returns:
@@ -198,9 +198,9 @@ def faster(
   """Changes that shorten a step of a run that fits, each one alone.
 
   Args:
-    config: Of the run.
-    num_devices: Of all slices.
-    num_slices: Which `data` alone connects.
+    config: Config of the run.
+    num_devices: Number of devices of all slices.
+    num_slices: Number of slices, which only `data` connects.
     room: Bytes of a device.
   """
   name = config.phases[-1]

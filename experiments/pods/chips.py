@@ -28,22 +28,23 @@ _GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-  """A generation.
+  """Generation of TPUs.
 
   Attributes:
-    name: As libtpu has it.
+    name: Name in libtpu.
     products: Beginnings of the names of its slices.
     flops: Peak bfloat16 operations per second.
     hbm: Bytes of HBM.
     hbm_bandwidth: Bytes per second.
     ici_bandwidth: Bytes per second that leave a chip over all its links.
     dcn_bandwidth: Bytes per second between slices; None if it is not published.
-    cores_per_chip: TensorCores, by which product names count; 1 where they
-      count chips.
-    devices_per_chip: As JAX shows them: two where each TensorCore is one.
+    cores_per_chip: Number of TensorCores of a chip, if product names count
+      these; 1 if they count chips.
+    devices_per_chip: Number of JAX devices of a chip: two if each TensorCore is
+      a device.
     slices: Shapes that are sold, without those of whole cubes.
-    max_cube_chips: Of the largest slice of cubes; 0 for a generation in two
-      dimensions.
+    max_cube_chips: Number of chips of the largest slice of cubes; 0 for a
+      generation in two dimensions.
   """
 
   name: str
@@ -160,7 +161,7 @@ class Slice:
 
   @property
   def num_chips(self) -> int:
-    """In the slice."""
+    """Number of chips in the slice."""
     return math.prod(self.shape)
 
   @property

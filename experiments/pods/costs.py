@@ -94,14 +94,14 @@ _FREE_CALLS = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-  """A loop that was walked.
+  """Loop that was walked.
 
   Attributes:
-    name: Of its instruction.
-    op_name: Where it was traced.
-    trips: How often its body is run each time; None: not in the text.
-    times: How often it is entered.
-    is_bound: It may end earlier.
+    name: Name of its instruction.
+    op_name: Place in the code where it was traced.
+    trips: Number of runs of its body each time; None if the text lacks it.
+    times: Number of times that it is entered.
+    is_bound: Whether `trips` is a bound: the loop may end earlier.
   """
 
   name: str
@@ -153,16 +153,16 @@ class Collective:
 
 @dataclasses.dataclass
 class Transfer:
-  """A send or receive that is no collective.
+  """Send or receive that is not a collective.
 
   Attributes:
     opcode: "send", "recv", "infeed", "outfeed" or "custom-call".
-    op_name: Where it was traced.
-    phase: Scope that it belongs to.
-    count: How often it is run.
-    bytes: That leave the device, each time.
-    between_slices: It is a part of a collective over the data-centre network,
-      and does not wait for a Python process.
+    op_name: Place in the code where it was traced.
+    phase: Scope to which it belongs.
+    count: Number of runs.
+    bytes: Bytes that leave the device, in each run.
+    between_slices: Whether it is a part of a collective over the data-centre
+      network, which does not wait for a Python process.
   """
 
   opcode: str
@@ -189,7 +189,7 @@ class Analysis:
     phases: Scope -> costs of it.
     collectives: Collectives, each with its phase.
     transfers: Transfers, each with its kind.
-    loops: All loops, in the order of the walk.
+    loops: Loops in the order of the walk.
     kernels: Name -> number of calls of a kernel whose operations are unknown.
     matmuls: Number of products that were walked, and number of those in the
       text; unequal numbers mean that the parser has lost a part of the program.
@@ -226,19 +226,19 @@ def analyze(
   token_scope: str = "decode",
   most_tokens: int | None = None,
 ) -> Analysis:
-  """Counts what a compiled program does; see the module.
+  """Counts the costs of a compiled program; see the module.
 
   Args:
     text: `compiled.as_text()`, of a program that is scheduled for one device
       and run by all.
-    scopes: Names of `jax.named_scope` that phases are called by; an instruction
-      belongs to the innermost one that its path has, or else to that of what
-      it is in, or to "other".
+    scopes: Names of `jax.named_scope` for phases. An instruction belongs to the
+      innermost one in its path, or else to the scope of the computation around
+      it, or to "other".
     token_scope: The scope whose loop draws a token at a time.
-    most_tokens: Where a counter ends that the text bounds by 2³¹ − 1 only.
+    most_tokens: End of a counter that the text bounds by 2³¹ − 1 only.
 
   Raises:
-    ValueError: The text is no HLO.
+    ValueError: The text is not HLO.
   """
   walk = _Walk(hlo.parse(text), scopes, token_scope, most_tokens)
   entry = walk.module.computations[walk.module.entry]
@@ -310,7 +310,7 @@ class _Walk:
   def phase(
     self, computation: Computation, one: Instruction, otherwise: str
   ) -> str:
-    """Its scope; or that of what it is in, or of the first that reads it."""
+    """Scope of an instruction, of its surroundings, or of its first reader."""
     found = self.scope(one)
     if found or otherwise != _OTHER:
       return found or otherwise

@@ -97,7 +97,7 @@ def _sizes(config: config_lib.RunConfig) -> Sizes:
 
 
 def _prompt_slots(config: config_lib.RunConfig) -> int:
-  """Slots of what rows begin with; where nobody has said it, at most."""
+  """Prompt slots of rows; an upper bound if the config leaves them open."""
   own = config.data.max_prompt_len
   assert own is not None  # `RunConfig` has seen to it.
   compaction = config.environment.compaction
@@ -368,10 +368,10 @@ def _cache(
 
   Args:
     size: The size of the policy and of the slots.
-    num_prompts: Prompts.
-    num_rows: Completions of them all.
-    num_lanes: How many are decoded at once; None for all. With fewer, each
-      has a copy of its prompt.
+    num_prompts: Number of prompts.
+    num_rows: Number of completions of all prompts.
+    num_lanes: Number of completions decoded at once; None for all. With fewer
+      than all, each has a copy of its prompt.
   """
   policy = size.policy()
   prompts, mask, *_ = _abstract_rows(size, num_prompts, num_rows)
@@ -499,10 +499,10 @@ def _shared(
 
 
 def totals(found: Mapping[str, tuple[str, int]]) -> dict[str, int]:
-  """Bytes of a device while completions are sampled, and while learnt.
+  """Bytes of a device during sampling, and during learning.
 
   Args:
-    found: As `table` has it.
+    found: Result of `table`.
   """
   return {
     what: sum(size for at, size in found.values() if at in (_ALWAYS, when))

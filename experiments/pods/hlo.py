@@ -42,7 +42,7 @@ _START = re.compile(r"^\s+(ROOT )?%([\w.\-]+) = ")
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-  """One array of a shape: element type, sizes, memory space (0: HBM)."""
+  """Array of a shape: element type, sizes, memory space (0: HBM)."""
 
   dtype: str
   dims: tuple[int, ...]
@@ -64,15 +64,15 @@ class Array:
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-  """A line of a computation.
+  """Line of a computation.
 
   Attributes:
-    name: In its computation.
+    name: Name in its computation.
     arrays: The result, flattened if it is a tuple.
-    opcode: As in the text.
-    operands: Names.
-    literal: Between the parentheses.
-    attributes: All that comes after the operands.
+    opcode: Operation, as in the text.
+    operands: Names of the operands.
+    literal: Text between the parentheses.
+    attributes: Text after the operands.
   """
 
   name: str
@@ -95,15 +95,14 @@ class Instruction:
 
   @property
   def target(self) -> str:
-    """Name of the function that a custom call calls; "" for other instructions.
-    """
+    """Target of a custom call; "" for other instructions."""
     found = re.search(r'custom_call_target="([^"]*)"', self.attributes)
     return found[1] if found else ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Computation:
-  """Instructions in order; the last one that is needed is the root."""
+  """Instructions in order; the root is the one marked ROOT, or the last one."""
 
   name: str
   instructions: dict[str, Instruction]
@@ -111,7 +110,7 @@ class Computation:
 
   @functools.cached_property
   def parameters(self) -> list[Instruction]:
-    """In the order of their numbers."""
+    """Parameters in the order of their numbers."""
     found = [
       one for one in self.instructions.values() if one.opcode == "parameter"
     ]
@@ -129,13 +128,13 @@ class Computation:
 
 @dataclasses.dataclass(frozen=True)
 class Module:
-  """A parsed program.
+  """Parsed program.
 
   Attributes:
-    computations: By name.
-    entry: Name of the one that is run.
-    num_partitions: Devices, or 1.
-    num_matmuls: Products in the text, counted apart from the parser.
+    computations: Computations by name.
+    entry: Name of the computation that is run.
+    num_partitions: Number of devices, or 1.
+    num_matmuls: Number of products in the text, counted apart from the parser.
   """
 
   computations: dict[str, Computation]
@@ -189,7 +188,7 @@ def parse(text: str) -> Module:
   """Parses what `compiled.as_text()` returns.
 
   Raises:
-    ValueError: It is no HLO text, or has no entry.
+    ValueError: The text is not HLO, or has no entry.
   """
   computations: dict[str, Computation] = {}
   entry = name = ""

@@ -19,18 +19,18 @@ _PRODUCTS = {"fwd": (1, 1), "dq": (2, 1), "dkv": (2, 2)}
 
 
 def flops(name: str, operands: Sequence[Array], attributes: str) -> float:
-  """Operations of a call, at least; 0 for a kernel that is not known here.
+  """Least number of operations of a call; 0 for an unknown kernel.
 
-  Counted are the pairs of a query and a key that is not after it, where the
-  last query is the last key; or those of the blocks that are visited, if they
-  are fewer, as with a window. The kernel also multiplies what is hidden within
-  a block.
+  The count is of pairs of a query and a key that is not after it; the last
+  query stands at the last key. If the visited blocks have fewer pairs, as with
+  a window, these are counted. The kernel also multiplies pairs that are masked
+  within a block.
 
   Args:
-    name: Of the kernel.
+    name: Name of the kernel.
     operands: Tables of blocks, queries [..., H, L, K], keys [..., C, M, K],
       values [..., C, M, K'], and others.
-    attributes: Of the call; have the sizes of blocks.
+    attributes: Attributes of the call, with the sizes of blocks.
   """
   found = re.match(r"splash_m[hq]a_(fwd|dq|dkv)_", name)
   if found is None:

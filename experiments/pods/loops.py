@@ -1,5 +1,4 @@
-"""Loops in the text of a program: trip counts, and the values that they keep.
-"""
+"""Loops in the text of a program: trip counts, and values that they keep."""
 
 from __future__ import annotations
 
@@ -133,7 +132,7 @@ class Values:
     one: Instruction,
     parameters: Sequence[Value],
   ) -> tuple[int | None, bool, Elements]:
-    """(trips or None, whether they are a bound, elements after the loop)."""
+    """Trips (or None), whether they are a bound, and elements after the loop."""
     if one.name not in self._loops:
       self._loops[one.name] = self._loop(computation, one, parameters)
     return self._loops[one.name]

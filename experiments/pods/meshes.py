@@ -17,10 +17,10 @@ _AXES = ("data", "fsdp", "expert", "tensor")
 
 
 def parse(axes: str | Sequence[str]) -> dict[str, int]:
-  """Axis -> devices, of "fsdp:16,tensor:4" or of its parts.
+  """Parses "fsdp:16,tensor:4", or its parts, into axis -> devices.
 
   Raises:
-    ValueError: That is not how axes are written.
+    ValueError: The axes are not written so.
   """
   parts = axes.split(",") if isinstance(axes, str) else axes
   if "auto" in parts:
@@ -59,15 +59,16 @@ def arguments(axes: str) -> list[str]:
 
 
 def whole(mesh: MeshConfig, num_devices: int, num_slices: int = 1) -> dict:
-  """Axis -> devices of all axes, on so many devices.
+  """Returns axis -> devices of all axes, on so many devices.
 
   Args:
-    mesh: Of a config.
-    num_devices: Of all slices.
-    num_slices: Which `data` alone connects.
+    mesh: Mesh of a config.
+    num_devices: Number of devices of all slices.
+    num_slices: Number of slices, which only `data` connects.
 
   Raises:
-    ValueError: The mesh has not that many devices; says what would fit.
+    ValueError: The mesh has another number of devices; the message says what
+      would fit.
   """
   of_copy = mesh.fsdp * mesh.expert * mesh.tensor
   data = num_devices // of_copy if mesh.data is None else mesh.data
@@ -103,17 +104,17 @@ def candidates(
   num_kv_heads: int,
   num_experts: int = 0,
 ) -> Iterator[dict[str, int]]:
-  """Meshes that are worth a look, those with little communication first.
+  """Yields meshes that are worth a look, those with little communication first.
 
   In a slice rows are split by `fsdp`, by `data` or, of a mixture of experts, by
   `expert` as far as there are experts; with each goes `tensor` up to the number
   of key/value heads.
 
   Args:
-    num_devices: Of all slices.
-    num_slices: Which `data` alone connects.
-    num_kv_heads: Of the model; `tensor` divides them.
-    num_experts: Of a layer; 0 without any.
+    num_devices: Number of devices of all slices.
+    num_slices: Number of slices, which only `data` connects.
+    num_kv_heads: Number of key/value heads of the model; `tensor` divides them.
+    num_experts: Number of experts of a layer; 0 without any.
 
   Yields:
     Axis -> devices.

@@ -25,13 +25,13 @@ _GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """A mesh, and what was found out about it.
+  """Mesh with its results.
 
   Attributes:
     mesh: Axis -> devices.
-    results: Of the report; None if nothing was compiled.
+    results: Results of the report; None if nothing was compiled.
     estimate: Bytes of a device, by the report of memory.
-    why: Why nothing was compiled, or what the compiler said.
+    why: Reason why nothing was compiled, or the message of the compiler.
   """
 
   mesh: dict[str, int]
@@ -50,12 +50,12 @@ def rank(
   config: config_lib.RunConfig,
   target: Any,
 ) -> list[Row]:
-  """All candidates: those that fit by their bound, then the others.
+  """Ranks all candidates: those that fit by their bound, then the others.
 
   Args:
-    report: Of `report.py`.
-    config: Of a run; its own mesh is not looked at.
-    target: What is compiled for, as `report.py` has it.
+    report: Function of `report.py`.
+    config: Config of a run; its own mesh is ignored.
+    target: Target of the compilation, as in `report.py`.
   """
   num_devices = len(target.devices)
   room = target.slice.chip.hbm // target.devices_per_chip
@@ -109,14 +109,14 @@ def main(
   arguments: Sequence[str],
   price: float | None = None,
 ) -> int:
-  """Prints the ranking; 1 if no mesh fits.
+  """Prints the ranking; returns 1 if no mesh fits.
 
   Args:
-    report: Of `report.py`.
-    config: Of a run.
-    target: What is compiled for.
+    report: Function of `report.py`.
+    config: Config of a run.
+    target: Target of the compilation.
     arguments: The flags of the config, for the command that starts the run.
-    price: Of a chip-hour; None: nothing is said of costs.
+    price: Price of a chip-hour; None leaves out costs.
   """
   rows = rank(report, config, target)
   print("\n".join(lines(rows, config, target, arguments, price)))

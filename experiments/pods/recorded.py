@@ -1,4 +1,4 @@
-r"""Compares what training steps cost with what is recorded of them.
+r"""Compares the costs of training steps with the recorded ones.
 
     python -m experiments.pods.recorded                     # all programs
     python -m experiments.pods.recorded --programs=quickstart,ppo
@@ -6,26 +6,25 @@ r"""Compares what training steps cost with what is recorded of them.
     python -m experiments.pods.recorded --record --programs=pod
     python -m experiments.pods.recorded --programs=quickstart --text=runs/before
 
-`CASES` has the programs, benchmarks/costs.json what was recorded: operations
-of matrix products, bytes of memory that are read and written, what is sent by
-each kind of collective, the memory of a device and the number of instructions.
-Nothing is run and nothing is timed, so equal code gives equal numbers however
+`CASES` has the programs. benchmarks/costs.json has the record: operations of
+matrix products, bytes of memory that are read and written, bytes that each kind
+of collective sends, the memory of a device and the number of instructions.
+Nothing is run and nothing is timed, so equal code gives equal numbers, however
 busy a machine is. Loops count as often as they run (`costs.py`).
 
-A number may differ by `MARGIN` from what is recorded. One that has grown by
-more is a regression until somebody says otherwise, by --record. One that has
-fallen by more is refused as well: unless the record follows, the next change
-may give the gain away and nobody sees it. Exit status: 0, or 1 if a program
-differs.
+A number may differ by `MARGIN` from the record. One that has grown by more is a
+regression, unless --record accepts it. One that has fallen by more is refused
+as well: if the record did not follow, the next change could undo the gain
+unseen. Exit status: 0, or 1 if a program differs.
 
-Of a program that is `exported` the record has the text of `jax.export` too, as
-its SHA-256 and as counts of operations: any change of what is computed is seen,
-also one that costs nothing. Names of functions and of arguments are left out of
-the text; --text writes it, to be compared with that of another commit.
+If a program is `exported`, the record also has the text of `jax.export`, as its
+SHA-256 and as counts of operations. So any change of the computation is seen,
+even one that costs nothing. Names of functions and of arguments are left out of
+the text. --text writes the text, to be compared with that of another commit.
 
-Compilers change what they make of a program. With versions of jax or libtpu
-other than those of the record, or on another kind of CPU, the text is not
-compared, numbers may differ by `OTHER_MARGIN`, and what is printed says so.
+Other compilers make other programs. With versions of jax or libtpu other than
+those of the record, or on another kind of CPU, the text is not compared,
+numbers may differ by `OTHER_MARGIN`, and the output says so.
 """
 
 from __future__ import annotations
@@ -72,14 +71,14 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """A program whose costs are recorded.
+  """Program whose costs are recorded.
 
   Attributes:
-    what: In words.
-    config: File of a config and its argument; "": `pod_config`.
-    topology: Of the TPUs that it is compiled for; "": one CPU.
-    num_slices: Of that topology; `data` connects them.
-    exported: Its text is recorded too.
+    what: Description in words.
+    config: File of a config and its argument; "" means `pod_config`.
+    topology: Topology of the TPUs that it is compiled for; "" means one CPU.
+    num_slices: Number of slices of that topology; `data` connects them.
+    exported: Whether its text is recorded too.
   """
 
   what: str
@@ -114,11 +113,11 @@ _TEXT = flags.DEFINE_string("text", "", "Folder for the texts of jax.export.")
 def pod_config(
   num_slices: int = 1, algorithm: str = "grpo", **phase: Any
 ) -> config_lib.RunConfig:
-  """A small model on slices of four chips, with a reference.
+  """Config of a small model on slices of four chips, with a reference.
 
   Args:
-    num_slices: Each has as many prompts.
-    algorithm: One with a KL term.
+    num_slices: Number of slices; each has the same number of prompts.
+    algorithm: Algorithm with a KL term.
     **phase: Settings of `config.rl`.
   """
   config = config_lib.default_config(algorithm)
@@ -211,11 +210,11 @@ def of_text(text: str) -> dict[str, Any]:
 
 
 def measure(name: str, text_folder: pathlib.Path | None = None) -> dict:
-  """Compiles a program of `CASES`; what is recorded of it.
+  """Compiles a program of `CASES`; returns its record.
 
   Args:
-    name: Of the program.
-    text_folder: Where its exported text is written too.
+    name: Name of the program.
+    text_folder: Folder to which its exported text is written too.
   """
   case = CASES[name]
   if case.topology:
@@ -349,10 +348,10 @@ def read() -> dict[str, Any]:
 
 
 def _asked(names: Iterable[str]) -> list[str]:
-  """Names of programs.
+  """Checks names of programs.
 
   Raises:
-    ValueError: There is no such program.
+    ValueError: A program does not exist.
   """
   names = list(names)
   for name in names:

@@ -176,7 +176,7 @@ def largest_batch(config: config_lib.RunConfig, target: steps.Target) -> int:
 
 
 def verdict(results: dict[str, Any]) -> str:
-  """In a sentence: whether it fits, how well, and what takes longest."""
+  """The verdict in a sentence: whether it fits, its use, its longest part."""
   if not results["fits"]:
     return "verdict: does NOT fit into the memory of a device."
   per_chip = results["devices"] // results["chips"]
@@ -301,10 +301,10 @@ def _gib(size: float) -> str:
 
 
 def with_mesh(config: config_lib.RunConfig, axes: str) -> config_lib.RunConfig:
-  """The config with axes, "fsdp:16,tensor:4", instead of its own.
+  """Returns the config with axes, "fsdp:16,tensor:4", instead of its own.
 
   Raises:
-    ValueError: That is not how axes are written.
+    ValueError: The axes are not written so.
   """
   if not axes:
     return config

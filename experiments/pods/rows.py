@@ -23,11 +23,11 @@ def compile_all(
 
   Args:
     rows: Name -> arguments of `experiments.pods.report`.
-    folder: Where to; a row that breaks off leaves the files that there were.
-    endings: Of the files that are kept.
+    folder: Folder to write to; a row that breaks off leaves the old files.
+    endings: Endings of the files that are kept.
 
   Returns:
-    The names of those that broke off.
+    The names of the rows that broke off.
   """
   failed = []
   for name, arguments in rows.items():

@@ -4,21 +4,21 @@ r"""Writes benchmarks/scaling.md: 8 to 8 192 chips, with equal work for each.
     python -m experiments.pods.scaling --compile=0.5b-v5e-512  # one size
     python -m experiments.pods.scaling --compile=              # the page alone
 
-Nothing is run. Sizes are compiled one after another by the report on a pod, for
-TPUs that are not there, with as many prompts for a chip at every size (weak
-scaling); what it says is kept in benchmarks/scaling/SIZE.json, from which page
-and figure are written. Sizes without such a file are estimated from the nearest
-that has one, with the same kind of network, by a formula:
+Nothing is run. The report on a pod compiles the sizes one after another, for
+TPUs that are not there, with the same number of prompts for a chip at every
+size (weak scaling). Its results are kept in benchmarks/scaling/SIZE.json, from
+which page and figure are written. A size without such a file is estimated from
+the nearest size that has one, with the same kind of network, by a formula:
 
 - operations and HBM bytes of a device stay, since its work does;
-- what is gathered or reduced over a ring of n devices grows as (n - 1) / n,
-  for n devices of `fsdp` within a slice and for n slices between them;
-- parameters, moments and reference are divided among `fsdp` × `tensor`; what
-  else fills the memory stays.
+- bytes that are gathered or reduced over a ring of n devices grow as (n - 1) /
+  n, for n devices of `fsdp` within a slice and for n slices between them;
+- parameters, moments and reference are divided among `fsdp` × `tensor`; the
+  rest of the memory stays.
 
-The bound is that of the report: of each phase the longest of operations, HBM,
-links and the network between slices, at the vendor's peak. It has no latencies,
-which grow with the size, and is no forecast.
+The bound is that of the report: for each phase the longest of operations, HBM,
+links and the network between slices, at the vendor's peak. It leaves out
+latencies, which grow with the size, and is not a forecast.
 """
 
 from __future__ import annotations
@@ -139,12 +139,12 @@ class Family:
   Attributes:
     chip: The generation.
     checkpoint: The model.
-    prompts: For a chip.
-    rows: Of a micro-batch, for a chip.
-    tensor: Devices that share the heads.
-    fsdp: Devices that share the weights, at most: what divides the width of
-      the model, and is no more than is of use.
-    slice_chips: Of the largest slice, as a power of two.
+    prompts: Number of prompts for a chip.
+    rows: Number of rows of a micro-batch, for a chip.
+    tensor: Number of devices that share the heads.
+    fsdp: Largest number of devices that share the weights: a divisor of the
+      model's width, as far as sharing is of use.
+    slice_chips: Number of chips of the largest slice, a power of two.
     compiled: Sizes that are compiled; the others are estimated.
   """
 
@@ -207,10 +207,10 @@ class Layout:
 
 
 def layout(family: Family, num_chips: int) -> Layout:
-  """The mesh that is taken: `fsdp` as far as it goes, then `data`.
+  """Layout for a size: `fsdp` as far as it goes, then `data`.
 
   Raises:
-    ValueError: There is no slice of that size.
+    ValueError: A slice of that size does not exist.
   """
   num_slices = max(num_chips // family.slice_chips, 1)
   of_slice = num_chips // num_slices
@@ -251,24 +251,24 @@ def arguments(family: Family, num_chips: int) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-  """A size: what a device does in a step.
+  """Work and time of a device in a step, at one size.
 
   Attributes:
-    num_chips: Of all slices.
+    num_chips: Number of chips of all slices.
     of: The layout.
-    compiled: False: estimated by the formula.
-    seconds: That a step takes at least.
-    bounds: Seconds by what bounds the phases: "flops", "hbm", "links" and
-      "slices"; they add up to `seconds`.
+    compiled: Whether it was compiled, or estimated by the formula.
+    seconds: Least seconds of a step.
+    bounds: Seconds of phases by the resource that bounds them: "flops", "hbm",
+      "links" and "slices"; they add up to `seconds`.
     sent: Bytes over links within a slice.
     away: Bytes that leave it for another slice.
-    memory: Bytes.
-    state: Bytes of it that are parameters, moments and reference.
-    network: The phase that uses the network between slices most; seconds of
-      that network, and of what else takes longest in that phase.
-    waits: Collectives in the token loop.
+    memory: Bytes of memory.
+    state: Bytes of parameters, moments and reference in it.
+    network: The phase that uses the network between slices most; its seconds on
+      that network, and its longest other seconds.
+    waits: Number of collectives in the token loop.
     in_loop: Bytes that they send.
-    phases: Phase -> seconds that it takes at least.
+    phases: Phase -> its least seconds.
   """
 
   num_chips: int
@@ -329,15 +329,15 @@ def _ring(size: int) -> float:
 def estimate(
   results: Mapping[str, Any], known: Layout, wanted: Layout
 ) -> dict[str, Any]:
-  """The report of a size that was not compiled; see the module.
+  """Estimates the report of a size that was not compiled; see the module.
 
   Args:
-    results: Of a size that was.
+    results: Results of a compiled size.
     known: Its layout.
-    wanted: Of the size that was not.
+    wanted: Layout of the size to estimate.
 
   Raises:
-    ValueError: One of them has several slices and the other has not.
+    ValueError: One of the sizes has several slices and the other has not.
   """
   if (known.num_slices > 1) != (wanted.num_slices > 1):
     raise ValueError(
@@ -367,14 +367,15 @@ def estimate(
 def points(
   family: Family, reports: Mapping[int, Mapping[str, Any]]
 ) -> list[Point]:
-  """All sizes: those of reports, and estimates of the others.
+  """Points of all sizes, from reports or from estimates.
 
-  A size has the estimate of the nearest one with as many kinds of network, the
-  smaller of two. Sizes without such a neighbour are left out.
+  A size is estimated from the nearest size with the same number of kinds of
+  network; of two, from the smaller one. Sizes without such a neighbour are left
+  out.
 
   Args:
     family: The family.
-    reports: Chips -> what `experiments.pods.report` said.
+    reports: Chips -> results of `experiments.pods.report`.
   """
   found = []
   for num_chips in SIZES:

@@ -73,14 +73,15 @@ def unchanged(parts: step_lib.Phase, mesh: Mesh) -> step_lib.Phase:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-  """A step that can be traced.
+  """Step that can be traced.
 
   Attributes:
-    program: Of the state, of prompts and, where the host scores, of scores.
-    arguments: Shapes of these, with their shardings.
-    cache_bytes: Of keys and values while sampling, on a device.
-    weights_bytes: Of the layers that a decode step reads, on a device.
-    most_tokens: Decode steps of a rollout, at most.
+    program: Function of the state, of prompts and, if the host scores, of
+      scores.
+    arguments: Shapes of its arguments, with their shardings.
+    cache_bytes: Bytes of keys and values during sampling, on a device.
+    weights_bytes: Bytes of the layers that a decode step reads, on a device.
+    most_tokens: Largest number of decode steps of a rollout.
   """
 
   program: jit.Program
@@ -94,7 +95,7 @@ class _Absent:
   """Verifiers whose processes are not started, because nothing is scored."""
 
   def close(self) -> None:
-    """There is nothing to end."""
+    """Does nothing."""
 
 
 def _image_shapes(config: config_lib.RunConfig) -> Images | None:
@@ -247,12 +248,12 @@ def described(
   devices: Sequence[Any],
   change: Change = unchanged,
 ) -> Iterator[Step]:
-  """The step of the "rl" phase of a config, with its mesh in force.
+  """Describes the step of a config's "rl" phase, with its mesh in force.
 
   Args:
-    config: Of a run; nothing is read but descriptions.
-    devices: Real ones, or those of `chips.devices`.
-    change: Applied to the parts of the phase; for tests.
+    config: Config of a run; only descriptions of its files are read.
+    devices: Real devices, or those of `chips.devices`.
+    change: Change of the phase's functions; for tests.
 
   Raises:
     ValueError: The config and the mesh do not go together.
@@ -358,7 +359,7 @@ class Target:
 
   Attributes:
     slice: Kind and shape of the chips.
-    num_slices: How many of them.
+    num_slices: Number of slices.
     devices: The devices of all slices.
   """
 
@@ -379,16 +380,16 @@ class Target:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-  """A step that was compiled.
+  """Step that was compiled.
 
   Attributes:
-    program: As JAX has it.
+    program: Compiled program of JAX.
     text: The optimised HLO.
     lower_s, compile_s: Seconds of tracing and of compiling.
     state: Shapes of the state, with their shardings.
-    cache_bytes: Of keys and values while sampling, on a device.
-    weights_bytes: Of the layers that a decode step reads, on a device.
-    most_tokens: Decode steps of a rollout, at most.
+    cache_bytes: Bytes of keys and values during sampling, on a device.
+    weights_bytes: Bytes of the layers that a decode step reads, on a device.
+    most_tokens: Largest number of decode steps of a rollout.
   """
 
   program: Any
@@ -407,11 +408,11 @@ def compile_described(
   """Compiles a step.
 
   Args:
-    step: Of `described`, which is still in force.
-    options: Of the compiler, beside those of the process.
+    step: Step of `described`, which is still in force.
+    options: Options of the compiler, beside those of the process.
 
   Raises:
-    TooLargeError: The compiler says that it does not fit.
+    TooLargeError: The compiler says that the step does not fit.
   """
   start = time.perf_counter()
   with terminal.waiting("tracing the step"):

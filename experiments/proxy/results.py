@@ -95,12 +95,12 @@ class Results(sweeps_lib.Recorded):
     return np.array([seed["gains"] for seed in self._found[arm]["seeds"]])
 
   def scores(self, arm: str, what: str, when: str) -> np.ndarray | None:
-    """One number for each seed; None while the arm is missing.
+    """Returns a score of each seed [S]; None while the arm is missing.
 
     Args:
       arm: Its name.
-      what: "opinion", "gap", or a name of what is held out.
-      when: "before" or "after", but of an opinion.
+      what: "opinion", "gap", or the name of a held-out mean.
+      when: "before" or "after"; ignored for "opinion".
     """
     if arm not in self._found:
       return None

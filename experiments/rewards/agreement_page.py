@@ -38,7 +38,7 @@ def _share(mask: np.ndarray) -> str:
 
 
 def _by_kind(cases: Sequence[Case], scores: Mapping[str, np.ndarray]) -> str:
-  """One line for each kind of completion."""
+  """Table with a line for each kind of completion."""
   kinds = np.array([case.kind for case in cases])
   lines = []
   for kind in dict.fromkeys(case.kind for case in cases):
@@ -65,7 +65,7 @@ def _pairs(scores: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
 
 
 def _classes(cases: Sequence[Case], scores: Mapping[str, np.ndarray]) -> str:
-  """Every kind of disagreement, with examples, and who is right."""
+  """Table of all kinds of disagreement, with examples and the right answer."""
   found: dict[tuple, list[Case]] = collections.defaultdict(list)
   for i, case in enumerate(cases):
     said = tuple(_said(scores[name][i]) for name in scores)
@@ -122,8 +122,8 @@ def markdown(
   """The page: the question, the tables, the speed, limits.
 
   Args:
-    cases: N completions.
-    scores: Of each verifier [N]; "program" and "host" are among them.
+    cases: The N completions.
+    scores: Scores of each verifier [N]; "program" and "host" are among them.
     rows_per_s: The rows a second of each verifier.
   """
   num_plain = sum(case.kind == "plain" for case in cases)

@@ -32,7 +32,7 @@ def milliseconds(box: box_lib.Box) -> float:
 
 
 def table() -> str:
-  """All attacks in both kinds of box, as Markdown."""
+  """Markdown table of all attacks in both kinds of box."""
   both = [box_lib.Box(kind) for kind in box_lib.KINDS]
   lines = [
     "| attack | one of these is enough to hold it | bwrap | process |",

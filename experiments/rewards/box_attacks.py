@@ -14,19 +14,17 @@ from grpo_jax.rewards.sandbox import seccomp
 
 
 class Attack(NamedTuple):
-  """One program.
+  """Program that attacks the box.
 
   Attributes:
-    name: What it tries.
-    program: Python. It begins after `prelude()`, which reads what it is given:
-      path: of a file of the host; with `secret` in it.
-      port: where the host listens on its loopback.
-      pid: of a process of the host.
-      key: of a System V segment of the host.
-      host: the host's name.
-    held_by: Defences of the box, each of which is enough; it succeeds where all
-      of them are left out. None: more of them hold it, or the kernel itself
-      does, or not every kernel lets it succeed.
+    name: Aim of the attack.
+    program: Python code. It begins after `prelude()`, which reads its input:
+      path: of a file of the host; with `secret` in it. port: where the host
+      listens on its loopback. pid: of a process of the host. key: of a System V
+      segment of the host. host: the host's name.
+    held_by: Defences of the box, each of which is enough; the attack succeeds
+      if all of them are left out. None: more of them hold it, or the kernel
+      itself does, or not every kernel lets it succeed.
   """
 
   name: str

@@ -18,10 +18,10 @@ _SEED = 0
 
 
 class Step(NamedTuple):
-  """One step.
+  """Step of a calculation.
 
   Attributes:
-    words: As an order.
+    words: The step as an order in words.
     sign: The sign of the operation.
     number: Its second operand.
   """
@@ -40,7 +40,7 @@ _PRODUCTS = tuple(Step(f"multiply by {k}", "*", k) for k in range(2, 10))
 
 
 def expression(first: Step, second: Step) -> str:
-  """Both steps in Python, in this order."""
+  """Python expression of both steps, in this order."""
   inner = f"x{first.sign}{first.number}"
   if second.sign == "*":
     inner = f"({inner})"
@@ -96,7 +96,7 @@ def train_records() -> Iterator[dict[str, Any]]:
 
 
 def test_records() -> Iterator[dict[str, Any]]:
-  """Lines of test.jsonl; nobody imitates what is written there."""
+  """Yields the lines of test.jsonl; no policy imitates their completions."""
   _, test = problems()
   for steps in test:
     yield record(steps, sloppy=False)

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 
 class Case(NamedTuple):
-  """A completion, and what is known of it.
+  """Completion with its verdict.
 
   Attributes:
-    kind: How it was made.
+    kind: Name of the mutation that made it.
     gold: The gold answer.
     text: The completion.
-    right: Whether its answer is the gold answer; None where that is a matter
-      of rules.
+    right: Whether its answer is the gold answer; None if that is a matter of
+      rules.
   """
 
   kind: str
@@ -160,7 +160,7 @@ MUTATIONS: dict[str, Maker] = {
 
 
 def plain(golds: list[str]) -> list[Case]:
-  """Each gold answer as the teacher writes it."""
+  """Completions of a teacher, one for each gold answer."""
   return [Case("plain", gold, _tagged(gold), True) for gold in golds]
 
 

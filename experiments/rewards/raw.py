@@ -13,16 +13,16 @@ def math_verify(
   ids: list[int],
   extras: list[dict],
 ) -> list[float]:
-  r"""1.0 where math-verify takes a completion for the gold answer.
+  r"""Scores 1.0 if math-verify takes a completion for the gold answer.
 
-  The gold answer is read from a box, and the completion as it stands: whatever
-  math-verify finds in it is the prediction.
+  The gold answer is read from a box. The completion is read as it stands: the
+  answer that math-verify finds in it is the prediction.
 
   Args:
     prompts: Ignored.
     completions: Decoded completions.
     ids: Ignored.
-    extras: Each with "answer", the gold answer.
+    extras: Records, each with "answer", the gold answer.
   """
   del prompts, ids
   return _verified(completions, extras)

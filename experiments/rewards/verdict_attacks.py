@@ -22,7 +22,7 @@ _DOUBLE: list[Test] = [{"input": "5\n", "output": "10"}]
 
 
 class Attack(NamedTuple):
-  """One program, and the tests that it is to fail."""
+  """Program that attacks a verdict, and the tests that it should fail."""
 
   name: str
   program: str

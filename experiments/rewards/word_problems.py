@@ -81,7 +81,8 @@ class Problem(NamedTuple):
 
   Attributes:
     prompt: Its text.
-    numbers, signs: Of a o b p c, with the usual precedence.
+    numbers, signs: Numbers a, b, c and signs o, p of a o b p c, with the usual
+      precedence.
   """
 
   prompt: str
@@ -101,7 +102,7 @@ class Problem(NamedTuple):
 
 
 def problems() -> tuple[list[Problem], list[Problem]]:
-  """Those for training and those for testing; all differ."""
+  """Problems for training and for testing; all differ."""
   rng = random.Random(_SEED)
   found: dict[str, Problem] = {}
   while len(found) < NUM_TRAIN + NUM_TEST:
@@ -146,13 +147,13 @@ def trace(
   rng: random.Random,
   python: interpreter.Interpreter,
 ) -> dict[str, Any]:
-  """A line of traces.jsonl.
+  """Draws a line of traces.jsonl.
 
   Args:
     text: The tokenizer.
     problem: The problem.
-    rng: What the teacher does.
-    python: Answers its calls.
+    rng: Generator for the choices of the teacher.
+    python: Interpreter that answers its calls.
   """
   turns = []
   said = problem.answer

@@ -23,12 +23,12 @@ _PACKAGE = links.ROOT / "grpo_jax"
 
 @dataclasses.dataclass(frozen=True)
 class Module:
-  """A page of the reference.
+  """Page of the reference.
 
   Attributes:
     path: The file, counted from the root of the repository.
     title: The title of the page.
-    names: What the page has of it; empty: all that is public.
+    names: Names of the module on the page; empty means all public ones.
   """
 
   path: str

@@ -38,12 +38,12 @@ def site_path(path: str) -> str:
   """Address on the site of a file or folder of the repository.
 
   Args:
-    path: A file of the repository, as "docs/rewards.md" or
+    path: File of the repository, such as "docs/rewards.md" or
       "grpo_jax/ops/ratios.py".
 
   Returns:
-    As "rewards.md" or "reference/ops/ratios.md". What is no page of its own is
-    below "source/".
+    The address, such as "rewards.md" or "reference/ops/ratios.md". A file
+    without a page of its own is below "source/".
   """
   if path in _MOUNTED:
     return _MOUNTED[path]

@@ -31,10 +31,10 @@ def page(path: str) -> str:
   """Markdown of a page that shows a file, or lists a folder.
 
   Args:
-    path: From the root of the repository.
+    path: Path from the root of the repository.
 
   Raises:
-    FileNotFoundError: There is no such file or folder.
+    FileNotFoundError: The file or folder does not exist.
   """
   file = links.ROOT / path
   if file.is_dir():

@@ -117,7 +117,7 @@ generated tokens GRPO alone is as good as labelled examples alone.""")
 
 
 def _crossings(results: Results) -> Iterator[str]:
-  """After how many tokens GRPO alone is as good as labelled examples alone."""
+  """Yields the tokens after which GRPO alone equals labelled examples alone."""
   if arms_lib.RL not in results.arms:
     return
   tokens, accuracy = (x.mean(axis=0) for x in results.curve(arms_lib.RL))

@@ -57,7 +57,7 @@ def of_run(lines: list[dict[str, Any]]) -> list[list[float]]:
 
 
 class Results:
-  """All that has left numbers in a folder."""
+  """Results of the runs that have left numbers in a folder."""
 
   def __init__(self, folder: pathlib.Path):
     self._found = sweeps_lib.recorded(

@@ -64,9 +64,9 @@ class Results(sweeps_lib.Recorded):
     return [name for name in self._found if name != arms.BASE]
 
   def logged(self, arm: str, what: str) -> np.ndarray | None:
-    """One of `LOGGED` in each part, or "held_out" in each evaluation [S, N].
+    """Values of `LOGGED` by part, or "held_out" by evaluation [S, N].
 
-    None where the arm has no such number.
+    None if the arm lacks the number.
     """
     seeds = self._found[arm]["seeds"]
     if what not in seeds[0]:
@@ -74,7 +74,7 @@ class Results(sweeps_lib.Recorded):
     return np.array([seed[what] for seed in seeds], float)
 
   def mean(self, arm: str, what: str) -> float:
-    """One of `LOGGED` over all steps and seeds; NaN where there is none."""
+    """Mean of a number in `LOGGED` over steps and seeds; NaN without any."""
     values = self.logged(arm, what)
     return float("nan") if values is None else float(np.nanmean(values))
 
@@ -83,7 +83,7 @@ class Results(sweeps_lib.Recorded):
     return self.mean(arm, "trained") / self.mean(arm, "drawn")
 
   def scores(self, arm: str, what: str) -> np.ndarray | None:
-    """One number for each seed; None while the arm is missing.
+    """Returns a score of each seed [S]; None while the arm is missing.
 
     Args:
       arm: Its name.

@@ -134,7 +134,7 @@ def sweep(folder: pathlib.Path, config: str, *overrides: str) -> int:
   Args:
     folder: The folder of the arm.
     config: FILE:ARGUMENT of its config.
-    *overrides: As `--config.seed=1`.
+    *overrides: Overrides such as `--config.seed=1`.
 
   Returns:
     The exit status of `experiments.sweeps.run`.
@@ -157,14 +157,14 @@ def record(
 ) -> int:
   """Runs the sweep of an arm and writes `ARM.json`, unless the file is there.
 
-  A run that halted itself counts as failed for the sweep, and not here: the
+  A run that halted itself counts as failed for the sweep, but not here: the
   numbers decide whether an arm has ended.
 
   Args:
-    out: Where the file belongs.
+    out: Folder of the file.
     folder: The folder of the arm, whose name is that of the file.
     config, overrides: As in `sweep`.
-    collected: (folder) -> what the file has beside "seconds" and "made"; None
+    collected: (folder) -> content of the file beside "seconds" and "made"; None
       while a run has not ended.
 
   Returns:

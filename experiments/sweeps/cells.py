@@ -57,12 +57,12 @@ _MAX_ERROR_LINES = 100
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """One run of a sweep.
+  """Cell of a sweep.
 
   Attributes:
-    overrides: What differs from the config of the file: dotted name -> value.
-    arguments: Of `experiments.train`, without --workdir.
-    config: What they amount to.
+    overrides: Differences from the config of the file: dotted name -> value.
+    arguments: Arguments of `experiments.train`, without --workdir.
+    config: Config that results from them.
     workdir: Folder of the run, in the root.
   """
 
@@ -225,7 +225,7 @@ def folder_name(overrides: Mapping[str, Any]) -> str:
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-  """For each dotted name the last parts that no other one ends in."""
+  """Shortens dotted names to the last parts that no other name ends in."""
   parts = {name: name.split(".") for name in names}
   short = {}
   for name, path in parts.items():
@@ -252,14 +252,14 @@ def program(
   may_differ: Collection[str],
   constant: Collection[str] = (),
 ) -> str:
-  """Equal for configs that one program can compute, as far as numbers tell.
+  """Key that is equal for configs that one program can compute.
 
   Args:
     config: The config of a run.
-    may_differ: Settings that may differ between runs of one program; where
-      they are groups, in their floats, but not between 0, which leaves a
-      term out, and another value.
-    constant: Those that may not, all the same.
+    may_differ: Settings that may differ between runs of one program. Groups may
+      differ in their floats, but not between 0, which leaves a term out, and
+      another value.
+    constant: Settings among them that may not differ.
   """
   settings = log.flatten(json.loads(config.to_json()))
   for name, text in settings.items():
@@ -291,16 +291,17 @@ def check_root(
 ) -> None:
   """Raises if the root holds runs that are not of these cells.
 
-  A sweep may grow; a run that has a checkpoint or a result must have the config
+  A sweep may grow. A run that has a checkpoint or a result must have the config
   that its cell has now.
 
   Args:
     root: Folder of the sweep.
-    cells: Of the sweep.
+    cells: Cells of the sweep.
     may_have_more: Whether runs of other cells may stay.
 
   Raises:
-    ValueError: Another sweep, or other settings; with what differs.
+    ValueError: The root has another sweep, or other settings; the message has
+      the differences.
   """
   advice = (
     f"sweep: {root} holds another sweep, or this one with other settings. Pass"
@@ -357,17 +358,18 @@ def read_result(workdir: pathlib.Path) -> dict[str, Any] | None:
 
 
 def read_metric(workdir: pathlib.Path, name: str) -> float | None:
-  """A metric at the end of a run.
+  """Reads a metric at the end of a run.
 
   Args:
     workdir: Folder of the run.
-    name: Of a held-out mean, or of what the last step that has it logged.
+    name: Name of a held-out mean, or of a metric; the last step that logged it
+      counts.
 
   Returns:
-    None if the run has not ended, or the value was not finite.
+    The value; None if the run has not ended, or the value was not finite.
 
   Raises:
-    KeyError: A run that has ended has no such metric.
+    KeyError: A run that has ended lacks the metric.
   """
   result = read_result(workdir)
   if result is None:
@@ -410,7 +412,7 @@ def last_error(workdir: pathlib.Path) -> str:
 
 
 def why_missing(workdir: pathlib.Path) -> str:
-  """Why there is no value of a metric that its run would have, in words."""
+  """Reason in words why a metric of a run is missing."""
   if read_result(workdir) is not None:
     return "the metric is not a finite number"
   if not workdir.exists():

@@ -45,9 +45,9 @@ class Cloud:
 
   Args:
     launcher: A name of `CLOUDS`.
-    prefix: How names of runs begin.
+    prefix: Beginning of the names of runs.
     bucket: gs://BUCKET/FOLDER, where each cell has a folder.
-    flags: Of the launcher, as a command line has them.
+    flags: Flags of the launcher, as on a command line.
 
   Raises:
     ValueError: Names or flags cannot be used.
@@ -104,10 +104,11 @@ class Cloud:
     return commands
 
   def check(self, cells: Sequence[Cell]) -> None:
-    """Lets the launcher look at each cell, before anything is started.
+    """Has the launcher check each cell, before anything is started.
 
     Raises:
-      ValueError: It would refuse one, or two have the same name.
+      ValueError: The launcher would refuse a cell, or two cells have the same
+        name.
     """
     names = {name_of(self._prefix, cell) for cell in cells}
     if len(names) != len(cells):
@@ -149,13 +150,13 @@ class Cloud:
 def slurm(
   root: pathlib.Path, cells: Sequence[Cell], parallel: int, flags: str
 ) -> tuple[pathlib.Path, str, list[str]]:
-  """An array of jobs.
+  """Writes an array of jobs.
 
   Args:
     root: Folder of the sweep, on a disk that all nodes have.
-    cells: Those that have not ended.
-    parallel: Jobs at a time.
-    flags: Of sbatch.
+    cells: Cells that have not ended.
+    parallel: Number of jobs at a time.
+    flags: Flags of sbatch.
 
   Returns:
     The script, its text, and the command that submits it.

@@ -214,9 +214,9 @@ def plot(groups: Sequence[Group], metric: str, path: pathlib.Path) -> None:
   """Draws the metric at the end of each group, and over the steps.
 
   Args:
-    groups: At least one with a value.
+    groups: Groups, at least one of them with a value.
     metric: Its name.
-    path: PNG to write.
+    path: PNG file to write.
   """
   canvas = style.canvas(style.PAGE, max(2.6, 1 + 0.2 * len(groups)))
   ends, curves = canvas.subplots(1, 2, width_ratios=(1, 1.2))

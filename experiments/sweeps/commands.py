@@ -25,12 +25,12 @@ Results = TypeVar("Results")  # Of a class that has `arms`.
 
 
 class Training:
-  """The command that trains what is missing, with its flags.
+  """Command that trains the missing arms, with its flags.
 
   Args:
-    name: Of the experiment, and of its folders.
-    sizes: Of which each arm is there; without any there is no --size.
-    flag_values: Where flags are defined.
+    name: Name of the experiment, and of its folders.
+    sizes: Sizes of each arm; without any, --size does not exist.
+    flag_values: Flags to which these are added.
   """
 
   def __init__(
@@ -87,14 +87,14 @@ class Training:
     follows_on: Callable[[str, pathlib.Path], list[str]],
     collected: Callable[[pathlib.Path], dict[str, Any] | None],
   ) -> int:
-    """Runs the arms of --arms, where others follow on one; the exit status.
+    """Runs the arms of --arms, some after others; returns the exit status.
 
     Args:
       names: The names of all arms.
-      base: The arm that others follow on, which leaves no file ARM.json.
-      follows_on: (name, folder of all runs) -> overrides of the arm that say
-        which run it follows on.
-      collected: As `arms.record` has it.
+      base: Arm that others follow on; it does not write ARM.json.
+      follows_on: (name, folder of all runs) -> overrides of the arm that name
+        the run it follows on.
+      collected: Function as in `arms.record`.
     """
 
     def run(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
@@ -108,13 +108,13 @@ class Training:
 
 
 class Report:
-  """The command that writes a page, with its flags.
+  """Command that writes a page, with its flags.
 
   Args:
-    name: Of the experiment, and of the files that are written.
-    parts: What is written, in words.
-    page: Name of these files, where it is another one.
-    flag_values: Where flags are defined.
+    name: Name of the experiment, and of its files.
+    parts: Description of the output, in words.
+    page: Name of these files, if it is another one.
+    flag_values: Flags to which these are added.
   """
 
   def __init__(
@@ -135,16 +135,17 @@ class Report:
     markdown: Callable[[Results], str],
     plot: Callable[[pathlib.Path, Results], None] | None = None,
   ) -> int:
-    """Writes the page, and says where it is; the exit status.
+    """Writes the page and prints its path; returns the exit status.
 
     Args:
-      read: (folder of the files ARM.json) -> what has ended, whose `arms` are
-        the names.
-      markdown: The text of the page.
-      plot: Draws the figure into a file; None: there is none.
+      read: (folder of the files ARM.json) -> results of the arms that have
+        ended, whose `arms` are the names.
+      markdown: Function that makes the text of the page.
+      plot: Function that draws the figure into a file; None without a figure.
 
     Raises:
-      FileNotFoundError: Nothing has ended, or there is no folder to write to.
+      FileNotFoundError: No arm has ended, or the folder to write to does not
+        exist.
     """
     out = flags_lib.existing_folder(self._out)
     results = read(pathlib.Path(self._results.value))

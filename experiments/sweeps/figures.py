@@ -21,15 +21,15 @@ def curve(
   statistic: Callable[..., np.ndarray] = np.mean,
   **line: Any,
 ) -> None:
-  """A statistic over seeds, and its 95 % bootstrap interval as a band.
+  """Draws a statistic over seeds, with its 95 % bootstrap interval as a band.
 
   Args:
     axes: Panel to draw into.
-    x: Places.
-    values: Of each seed; one seed has no band.
+    x: Positions on the horizontal axis.
+    values: Values of each seed; one seed has no band.
     look: Colour, marker and dashes.
     label: Name of the line.
-    statistic: Of the first axis.
+    statistic: Statistic over the first axis.
     **line: Further arguments of `Axes.plot`.
   """
   every = max(len(x) // 8, 1)

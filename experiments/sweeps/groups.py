@@ -35,10 +35,10 @@ class Group:
   """Cells that differ in the seed alone.
 
   Attributes:
-    overrides: What they share.
-    num_cells: How many there are.
-    values: The metric of those that have it.
-    curves: Of these, (steps [N], values [N]) of the metric in the log.
+    overrides: Overrides that they share.
+    num_cells: Number of cells.
+    values: Metric of the cells that have it.
+    curves: (steps [N], values [N]) of the metric in the log, for these cells.
   """
 
   overrides: dict[str, Any]
@@ -61,8 +61,8 @@ def collect(
     without a value.
 
   Raises:
-    FileNotFoundError: There is no sweep in the folder.
-    KeyError: No run has this metric; lists those that there are.
+    FileNotFoundError: The folder has no sweep.
+    KeyError: No run has this metric; the message lists those that exist.
   """
   groups: dict[str, Group] = {}
   missing: dict[str, str] = {}

@@ -31,12 +31,12 @@ def escape(text: str) -> str:
 def tabular(
   columns: str, head: Sequence[str], body: Iterable[Sequence[str]]
 ) -> list[str]:
-  """The lines of a table.
+  """Returns the lines of a LaTeX table.
 
   Args:
-    columns: What `tabular` needs, such as "lS[table-format=1.3]".
+    columns: Column format of `tabular`, such as "lS[table-format=1.3]".
     head: Cells, which are LaTeX already.
-    body: Rows of the same.
+    body: Rows of such cells.
   """
   first, *others = (" & ".join(row) + r" \\" for row in (head, *body))
   return [

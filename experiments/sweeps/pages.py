@@ -30,11 +30,11 @@ def paragraph(text: str) -> str:
 
 
 def missing(names: Iterable[str], ended: Collection[str]) -> Iterator[str]:
-  """Says which arms have not been run; nothing where all have ended.
+  """Names the arms that have not been run; yields nothing if all have ended.
 
   Args:
     names: The arms of the experiment.
-    ended: Those that have left numbers behind.
+    ended: Arms that have left numbers.
   """
   absent = [name for name in names if name not in ended]
   if absent:
@@ -50,18 +50,18 @@ def answer(
   confirmed: str = "",
   refuted: str = "",
 ) -> Iterator[str]:
-  """The paragraph with what came out; nothing if something else came out.
+  """Yields the paragraph with the answer; nothing if the verdicts are others.
 
-  Sentences are written for one set of verdicts. If the runs are repeated, or
-  some are missing, and a verdict is another one, the page has its tables alone.
+  Sentences are written for one set of verdicts. If runs are repeated or
+  missing, and a verdict differs, the page has only its tables.
 
   Args:
     found: All conclusions of the page.
     text: The paragraph. `{C2[0]}` is the mean of the first check of the claim
       C2, with its interval.
-    confirmed: Names of all claims that the text takes for confirmed.
-    refuted: Names of all claims that it takes for not confirmed because the
-      interval of a check excludes 0 on the wrong side. Of all other claims it
+    confirmed: Names of the claims that the text takes for confirmed.
+    refuted: Names of the claims that it takes for not confirmed because the
+      interval of a check excludes 0 on the wrong side. For all other claims it
       takes the failed checks for open.
   """
   known = {

@@ -25,18 +25,19 @@ def run(
   parallel: int,
   command: Callable[[Cell], list[str]] | None = None,
 ) -> bool:
-  """Runs cells until there is none left, or SIGTERM or Ctrl-C comes.
+  """Runs cells until none is left, or SIGTERM or Ctrl-C comes.
 
   The signal is passed on, so that the runs save and leave; a second one kills
-  them. What a run prints goes to the end of its `log.txt`.
+  them. The output of a run goes to the end of its `log.txt`.
 
   Args:
     root: Folder of the sweep.
-    next_cell: The cell to start next, or None.
-    ended: Called with a cell that has ended, and its exit status; a negative
-      one is the signal that ended it. Not called for a run that was stopped.
-    parallel: Processes at a time.
-    command: What runs a cell; None: `experiments.train`, here.
+    next_cell: Function that returns the cell to start next, or None.
+    ended: Function that is called with a cell that has ended, and its exit
+      status; a negative status is the signal that ended it. It is not called
+      for a run that was stopped.
+    parallel: Number of processes at a time.
+    command: Command that runs a cell; None: `experiments.train`, here.
 
   Returns:
     Whether a signal stopped it.
@@ -101,13 +102,13 @@ def _start(
 
 @contextlib.contextmanager
 def lock(root: pathlib.Path) -> Iterator[int]:
-  """A file that is locked as long as this process or a run of it lives.
+  """Locks a file for as long as this process or a run of it lives.
 
   A sweep that was killed leaves its runs behind, and two processes must not
   write to one workdir.
 
   Raises:
-    ValueError: It is locked already.
+    ValueError: The file is locked already.
   """
   with (root / ".lock").open("w") as file:
     try:

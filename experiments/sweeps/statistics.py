@@ -97,15 +97,15 @@ def contrast(terms: Iterable[tuple[float, np.ndarray]]) -> Contrast:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-  """One comparison that a conclusion needs.
+  """Comparison that a conclusion needs.
 
   Attributes:
-    text: What is compared.
-    needed: What the interval must be.
-    contrast: What it is; None while a cell is missing.
-    holds: Whether it is; None while a cell is missing.
+    text: Description of the comparison.
+    needed: Condition on the interval.
+    contrast: Contrast with its interval; None while a cell is missing.
+    holds: Whether the condition holds; None while a cell is missing.
     bootstrap: Its percentile-bootstrap interval over seeds, which does not
-      decide: of five seeds it is narrower than it should be.
+      decide: with five seeds it is too narrow.
   """
 
   text: str
@@ -116,7 +116,7 @@ class Check:
 
   @property
   def is_open(self) -> bool:
-    """It does not hold, and neither does its opposite."""
+    """True if neither the check nor its opposite holds."""
     found = self.contrast
     return self.holds is False and not (found.is_below or found.is_above)
 
@@ -153,13 +153,13 @@ def check(
   needed: str,
   *terms: tuple[float, np.ndarray | None],
 ) -> Check:
-  """A contrast and what it must be.
+  """Makes a check of a contrast.
 
   Args:
-    text: What is compared.
+    text: Description of the comparison.
     needed: "below" or "above" 0, the whole interval; "not below" or "not above"
       are their opposites.
-    *terms: As in `contrast`; None for a sample that is missing.
+    *terms: Terms as in `contrast`; None for a sample that is missing.
   """
   if any(values is None for _, values in terms):
     return Check(text, needed, None, None)
@@ -187,12 +187,12 @@ def conclude(
   claims: Mapping[str, tuple[str, Callable[[Scores], Iterable[Check]]]],
   of: Scores,
 ) -> list[Conclusion]:
-  """Makes all checks, as far as there are numbers.
+  """Makes all checks for which numbers exist.
 
   Args:
-    claims: Name -> the claim in words, and what makes its checks.
-    of: What checks are made of, such as (arm, what) -> one number for each
-      seed, None while they are missing.
+    claims: Name -> the claim in words, and the function that makes its checks.
+    of: Scores for the checks, such as (arm, what) -> a number for each seed,
+      None while they are missing.
   """
   return [
     Conclusion(name, claim, tuple(checks(of)))

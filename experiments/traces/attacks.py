@@ -92,7 +92,7 @@ def _is_hidden(character: str) -> bool:
 
 
 def without_marks(text: str) -> str:
-  """Without the marks on letters, of which the page shows two in writing."""
+  """Removes the marks on letters, two of which the page shows escaped."""
   return "".join(c for c in text if unicodedata.category(c)[0] != "M")
 
 

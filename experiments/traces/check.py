@@ -90,7 +90,7 @@ def _attacked(browser: Browser, folder: pathlib.Path) -> Iterator[Check]:
 
 
 def _shown(browser: Browser, run: source.Run) -> Iterator[Check]:
-  """Each text is there, character for character, with escapes for some."""
+  """Checks that each text is there by its characters, some of them escaped."""
   wrong = turned = otherwise = 0
   for number, group in enumerate(run.groups):
     for place, row in enumerate(group.rows):
@@ -248,7 +248,7 @@ def _keys(browser: Browser) -> Iterator[Check]:
 
 
 def _other_keys(browser: Browser) -> Iterator[Check]:
-  """Each key changes what it says that it does, and what undoes it does."""
+  """Checks that each key works as the page says, and can be undone."""
   step, row = "app.state.step", "app.state.row"
   for first, second, what in (
     ("n", "m", row),

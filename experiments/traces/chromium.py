@@ -39,11 +39,11 @@ def find() -> str:
 
 
 class Browser:
-  """A page in a headless browser, of which everything is written down.
+  """Page in a headless browser, of which everything is recorded.
 
   Attributes:
-    requests: Addresses that were asked for.
-    messages: What the page and the browser complained about.
+    requests: Addresses that were requested.
+    messages: Complaints of the page and the browser.
     dialogs: Texts of alerts and the like.
   """
 
@@ -103,8 +103,8 @@ class Browser:
     """Sends a command, and waits for its result.
 
     Raises:
-      ValueError: The browser refuses it.
-      TimeoutError: It does not answer.
+      ValueError: The browser refuses the command.
+      TimeoutError: The browser does not answer.
     """
     self._number += 1
     message = {"id": self._number, "method": method, "params": parameters}

@@ -53,7 +53,7 @@ def _intercepted(row: traces.TraceRow, group: traces.Group) -> bool:
 
 
 def _disagreeing(row: traces.TraceRow, group: traces.Group) -> bool:
-  """One component finds no better row in the group, another no worse one."""
+  """True if the row is best for one component and worst for another."""
   is_best = is_worst = False
   for name, value in row.components.items():
     others = [x.components.get(name) for x in group.rows]

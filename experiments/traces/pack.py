@@ -71,13 +71,13 @@ def _size(packed: dict[str, str]) -> int:
 def _fewer(
   shares: _Shares, packed: dict[str, str], least: int, max_bytes: int
 ) -> _Shares:
-  """Smaller shares, which probably fit.
+  """Returns smaller shares, which probably fit.
 
   Args:
-    shares: Of `packed`, which does not.
-    packed: Texts and numbers.
-    least: Bytes without any group.
-    max_bytes: Of both.
+    shares: Shares of `packed`, which does not fit.
+    packed: Packed texts and numbers.
+    least: Number of bytes without any group.
+    max_bytes: Largest number of bytes of both.
   """
   texts, numbers = len(packed["texts"]), len(packed["numbers"])
   room = _TEXTS * (max_bytes - least)
@@ -178,7 +178,7 @@ class _Columns:
   """Groups, rows and tokens as columns.
 
   Args:
-    groups: All that may be added, for the names in them.
+    groups: All groups that may be added, for the names in them.
   """
 
   def __init__(self, groups: Sequence[traces.Group]):

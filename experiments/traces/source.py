@@ -20,12 +20,12 @@ _ALARM = "alarm/"
 
 @dataclasses.dataclass(frozen=True)
 class Alarm:
-  """A rule that a run has broken.
+  """Rule that a run has broken.
 
   Attributes:
-    step: The first one at which it was.
-    rule: Its number and name.
-    text: What it says; one sentence or a few.
+    step: First step at which the rule was broken.
+    rule: Number and name of the rule.
+    text: Text of the rule; one sentence or a few.
   """
 
   step: int
@@ -62,7 +62,7 @@ def read(workdir: str | os.PathLike) -> Run:
     workdir: Its folder, local or gs://.
 
   Raises:
-    FileNotFoundError: There is no such folder, or no log in it.
+    FileNotFoundError: The folder does not exist, or has no log.
     ValueError: A file is damaged.
   """
   folder = files.parse(workdir)
@@ -96,13 +96,13 @@ def _json(path: files.Path) -> dict[str, Any]:
 def of_samples(
   lines: Sequence[Mapping[str, Any]], traced: Iterable[tuple[int, str]]
 ) -> list[traces.Group]:
-  """The groups of samples.jsonl, without numbers for tokens.
+  """Reads the groups of samples.jsonl, without numbers for tokens.
 
-  The file says neither whether a completion came to an end nor which record
-  its prompt is.
+  The file lacks whether a completion came to an end, and the record of its
+  prompt.
 
   Args:
-    lines: Of the file; the rows of a group are neighbours.
+    lines: Lines of the file; the rows of a group are neighbours.
     traced: Steps and prompts of groups that are left out.
   """
   known = set(traced)

@@ -68,12 +68,12 @@ def matches(
 
 
 def lines(run: source.Run, question: Question, limit: int) -> Iterator[str]:
-  """A run in words.
+  """Yields the lines about a run.
 
   Args:
     run: The run.
-    question: What is printed of it.
-    limit: Groups; the rest are counted.
+    question: Query for the completions to print.
+    limit: Largest number of groups; the rest are counted.
   """
   found = matches(run, question)
   number = sum(len(rows) for _, rows in found)

@@ -50,13 +50,13 @@ class Results(sweeps_lib.Recorded):
     """Mean over domains at the end, of each seed [S].
 
     Args:
-      arm: One of `arms.ARMS`; `base` is the warm start, which GRPO's runs have
+      arm: Name in `arms.ARMS`; `base` is the warm start, which GRPO's runs have
         evaluated.
-      domains: Of `arms.DOMAINS`.
+      domains: Names in `arms.DOMAINS`.
       what: "accuracy" or "overlap".
 
     Returns:
-      None while the arm is missing.
+      The means; None while the arm is missing.
     """
     place = 0 if arm == arms.BASE else -1
     arm = arms.GRPO if arm == arms.BASE else arm

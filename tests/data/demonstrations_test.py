@@ -1,5 +1,4 @@
-"""Tests of the completions that are kept, and of a file of them that is read.
-"""
+"""Tests of the completions that are kept, and of reading a file of them."""
 
 import json
 

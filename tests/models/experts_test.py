@@ -200,8 +200,7 @@ def test_a_kernel_that_cannot_serve_raises(
 
 @pytest.mark.slow
 def test_an_expert_taken_twice_counts_twice():
-  """Slots of tokens that were never decoded hold zeros: the same expert twice.
-  """
+  """Slots that were never decoded hold zeros: the same expert twice."""
   with jax.enable_x64(True):
     layer, kept = _layer(6, 4), jnp.zeros((6, 2), jnp.int32)
     for form in (experts.ragged, experts.blocked):

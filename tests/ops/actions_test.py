@@ -107,8 +107,7 @@ def _at_starts(found, starts):
 
 
 def _advantages(episodes, groups, gamma, lam, lengths=None):
-  """Advantages of episodes of (state, reward), with actions of these lengths.
-  """
+  """Advantages of episodes of (state, reward), by lengths of actions."""
   arrays, starts = _laid_out(episodes, lengths)
   found = grouped_state_advantages(
     **arrays,

@@ -44,8 +44,7 @@ def test_no_other_subset_varies_more(kind):
 
 
 def test_most_varied_by_hand():
-  """The rewards are 0, 0, 0, 5, 6: {0, 0, 6} has variance 8, {0, 5, 6} has 6.9.
-  """
+  """Rewards 0, 0, 0, 5, 6: {0, 0, 6} has variance 8, {0, 5, 6} has 6.9."""
   rewards = np.float32([5, 0, 0, 0, 6, 1, 1, 1, 0, 0])
   kept = _most_varied(rewards, np.ones(10, bool), np.arange(10) // 5, 2, 3)
   np.testing.assert_array_equal(

@@ -259,8 +259,7 @@ def test_what_cannot_be_made_stops_the_start(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_loops_and_ends_through_the_workers():
-  """Calls the reward as training does: in processes, each row with a deadline.
-  """
+  """Calls the reward as training does: in processes, with row deadlines."""
   completions = [
     "f = lambda x: 2 * x",
     "while True: pass",

@@ -21,8 +21,7 @@ NAN = math.nan
 
 
 def _run(function):
-  """Compiles and calls a function; alone, each operation would be compiled too.
-  """
+  """Calls a function as one program, instead of one for each operation."""
   return jax.device_get(jax.jit(function)())
 
 

@@ -60,8 +60,7 @@ def test_a_step_ends_where_a_written_token_ends_it():
    ("sum", [1.3, 0.25, 0.0])],
 )  # fmt: skip
 def test_scores_of_steps_become_one(of_steps, expected):
-  """The completions have two steps, one step and none; the last has no score.
-  """
+  """Scores completions with two steps, with one, and with none (no score)."""
   steps = reward_models.Steps(np.ones(1, bool), of_steps)
   right = np.float32([[0.8, 0.9, 0.5], [0.25, 0.9, 0.9], [0.7, 0.7, 0.7]])
   ends = np.array([[1, 0, 1], [1, 0, 0], [0, 0, 0]], bool)

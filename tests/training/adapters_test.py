@@ -40,8 +40,7 @@ def _state(config):
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
-  """A run of ten supervised and ten reinforcement steps, over a base in codes.
-  """
+  """Run of ten supervised and ten reinforcement steps, over a base in codes."""
   workdir = tmp_path_factory.mktemp("adapters")
   loop.train(_config(quantization="nf4"), workdir)
   return workdir

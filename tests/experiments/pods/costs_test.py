@@ -180,8 +180,7 @@ def test_a_gather_of_activations_is_none_of_weights():
 
 
 def test_weights_that_travel_in_an_inner_loop_are_found():
-  """Multiplies as the partitioner does: each device's shard is passed around.
-  """
+  """Multiplies as the partitioner does: shards of devices are passed around."""
   inner = """
 %turn (t: (s32[], bf16[128,64])) -> (s32[], bf16[128,64]) {
   %t = (s32[], bf16[128,64]) parameter(0)

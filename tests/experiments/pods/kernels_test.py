@@ -1,5 +1,4 @@
-"""Tests of the products of splash attention, counted from the shapes of a call.
-"""
+"""Tests of the products of splash attention, counted from a call's shapes."""
 
 import pytest
 

@@ -247,8 +247,7 @@ def test_the_command_prints_the_table():
 
 
 def test_teachers_are_held_beside_the_policy():
-  """Describes teachers of other sizes than the policy, without their weights.
-  """
+  """Describes teachers of other sizes than the policy, without weights."""
   config = pods_config.get_config("opd_full")
   config.rl.reference_workdirs = ("Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-1.5B")
   config.rl.reference_storage = "bfloat16"

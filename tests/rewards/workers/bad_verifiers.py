@@ -18,8 +18,7 @@ import time
 
 
 def parent_of_keeper():
-  """Id of the process that has started this worker, or the worker of a session.
-  """
+  """Id of the process that has started this worker, or a session's worker."""
   line = pathlib.Path(f"/proc/{os.getppid()}/stat").read_text()
   return int(line.rpartition(")")[2].split()[1])
 

@@ -1,5 +1,4 @@
-"""Tests of attacks on a judge that fail; docs/judge.md lists those that do not.
-"""
+"""Tests of attacks on a judge that fail; docs/judge.md lists the others."""
 
 import pytest
 

@@ -217,8 +217,7 @@ def test_algorithm_state_belongs_to_its_phase():
 
 
 def test_shapes_of_a_phase_are_known_beforehand():
-  """The description of a checkpoint fits the state that the phase then holds.
-  """
+  """The description of a checkpoint fits the state that the phase holds."""
   parts = tiny.make_parts(fields={"kl_coef": 0.1})
   enter = functools.partial(_enter, parts=parts)
   initial = policy_lib.initial_state(parts.policy, 0)

@@ -1,5 +1,4 @@
-"""Tests of several hosts in one process; the others are in tests/experiments.
-"""
+"""Tests of several hosts in one process; others are in tests/experiments."""
 
 import json
 import os
