@@ -34,7 +34,7 @@ class Results(sweeps_lib.Recorded):
     super().__init__(folder, arms.ARMS)
 
   def accuracy(self, arm: str) -> np.ndarray:
-    """Accuracies before the first step of the policy and after every 20 [S, N]."""
+    """Accuracies before the policy's first step and after every 20 [S, N]."""
     return np.array(self._found[arm]["seeds"], float)
 
   def completions(self, arm: str) -> np.ndarray:

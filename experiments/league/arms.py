@@ -258,7 +258,7 @@ _DATA = {"sort": _sort, "add": _add, "words": _words}
 
 
 def overrides(name: str, root: pathlib.Path) -> list[str]:
-  """Flags for the start and the data of an arm, below the folder of all runs."""
+  """Flags for the start and the data of an arm, in the folder of all runs."""
   algorithm, task = split(name)
   found = []
   if algorithm != "base":

@@ -91,7 +91,7 @@ def _bandit(axes: Any, results: Results, place: int) -> None:
 
 
 def _plane(axes: Any, results: Results) -> None:
-  """Draws the arms and the final regrets of the seeds in the plane of regrets."""
+  """Draws the arms and the seeds' final regrets in the plane of regrets."""
   for arm, chances in enumerate(np.eye(bandit.NUM_ARMS)):
     place = np.asarray(bandit.regrets(chances))
     axes.plot(*place, ".", color=style.GREY)

@@ -473,7 +473,7 @@ class _Walk:
       self._fusion(self.module.computations[callee], place, channels)
 
   def _fusion(self, computation, place, channels):
-    """Adds the products and collectives of a fusion; its bytes are those outside."""
+    """Adds the products and collectives of a fusion, without its bytes."""
     for one in computation.instructions.values():
       phase = self.scope(one) or place.phase
       here = dataclasses.replace(

@@ -132,7 +132,7 @@ class Values:
     one: Instruction,
     parameters: Sequence[Value],
   ) -> tuple[int | None, bool, Elements]:
-    """Trips (or None), whether they are a bound, and elements after the loop."""
+    """Trips (or None), whether they are a bound, elements after the loop."""
     if one.name not in self._loops:
       self._loops[one.name] = self._loop(computation, one, parameters)
     return self._loops[one.name]

@@ -79,7 +79,7 @@ class Cloud:
     ]
 
   def finish(self, cell: Cell) -> list[list[str]]:
-    """Commands that fetch the results of a cell at its end, and stop its costs."""
+    """Commands that fetch the results of an ended cell, and stop its costs."""
     commands = [
       [
         *(

@@ -67,7 +67,7 @@ _mix = jax.jit(dynamic_sampling.Replay.mix, static_argnums=0)
 
 
 def test_the_buffer_keeps_the_highest_scores_that_there_were():
-  """Compares with a list sorted in each step; of equal scores the older stay."""
+  """Compares with a list sorted in each step; of equals the older stay."""
   rng = np.random.default_rng(0)
   own = dynamic_sampling.Replay(5, scale="none")
   state = own.init(_groups(range(4), REWARDS))

@@ -22,7 +22,7 @@ def workers():
 
 @pytest.fixture(scope="module")
 def impatient():
-  """Sessions with a deadline that is to pass, and no other on a busy machine."""
+  """Sessions with a deadline that is to pass, and no other if busy."""
   with sessions.HostSessions(f"{PATH}:make", row_timeout_s=2.0) as made:
     yield made
 
