@@ -4,10 +4,11 @@ r"""Compares algorithms on tasks: tables and figures for a paper.
         --algorithms=grpo,dr_grpo,rloo --tasks=sort,copy --seeds=5 \
         --root=runs/compare
 
-trains every algorithm on every task with seeds 0 to 4, as few programs as
-possible, and says how long the rest may take. What has ended is left alone: the
-same command goes on, and more seeds or algorithms are added by naming them. An
-algorithm or a task may have settings: --algorithms=grpo,grpo:clip_high=0.4,
+trains every algorithm on every task with seeds 0 to 4, in as few programs as
+possible, and estimates the time that is left. Runs that have ended are left
+alone: the same command continues, and more seeds or algorithms are added by
+naming them. An algorithm or a task may have settings:
+--algorithms=grpo,grpo:clip_high=0.4,
 --tasks=sort:max_len=5:min_len=5. --config.name=value is for all cells.
 
     python -m experiments.compare --runs=runs/a,runs/b
@@ -22,7 +23,7 @@ interquartile mean with a stratified bootstrap, profiles, the probability of
 improvement over --baseline, and paired differences by seed with Holm's
 correction.
 
-Exit status: 0, or 1 where a run has no value, 2 after a mistake, 143 stopped.
+Exit status: 0, or 1 if a run has no value, 2 after a mistake, 143 stopped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""Prints the settings of a config, with what they mean.
+r"""Prints the settings of a config, with their meanings.
 
     python -m experiments.config --config=configs/quickstart.py
     python -m experiments.config --config=configs/quickstart.py:gspo --changed
@@ -7,7 +7,8 @@ r"""Prints the settings of a config, with what they mean.
 
 A setting is changed by --config.NAME=VALUE, here and in every program, or in
 Python by config.NAME = VALUE. The default is that of the library, for the
-algorithm of the config; what a config has instead is marked with *.
+algorithm of the config. Values of the config that differ from it are marked
+with *.
 """
 
 from __future__ import annotations

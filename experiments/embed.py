@@ -1,4 +1,4 @@
-r"""Clusters prompts by what a policy makes of them, from easy to hard ones.
+r"""Clusters prompts by the hidden states of a policy, from easy to hard ones.
 
     python -m experiments.embed --workdir=runs/base --num_prompts=2048 \
         --out=runs/clusters.npz
@@ -6,18 +6,18 @@ r"""Clusters prompts by what a policy makes of them, from easy to hard ones.
         --config=configs/checkpoint.py \
         --config.data.train_path=prompts.jsonl --out=runs/clusters.npz
 
-The policy is that of a run, or a Hugging Face checkpoint with a config that
-says what its data are. Of each training prompt the mean final hidden state is
-its embedding, by which k-means finds clusters; and the mean negative log-prob
-of its reference solution, in nats per token, is its difficulty. That solution
-is what supervised phases would imitate: the data's, or the trace of a task's
+The policy is that of a run, or a Hugging Face checkpoint with a config for its
+data. The embedding of a training prompt is its mean final hidden state; k-means
+finds clusters of embeddings. The difficulty of a prompt is the mean negative
+log-prob of its reference solution, in nats per token. That solution is the one
+that supervised phases would imitate: the data's, or the trace of a task's
 teacher. A schedule draws by the file:
 
     --config.rl.schedule.name=ads \
         --config.rl.schedule.clusters=runs/clusters.npz
 
-It knows which records it is about, and is refused with others: the run has the
-same data, and of a task the same seed.
+The file names its records, and is refused with other records: the run must have
+the same data and, for a task, the same seed.
 """
 
 from __future__ import annotations

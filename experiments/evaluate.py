@@ -7,20 +7,20 @@ r"""Evaluates a policy on held-out prompts, or on files of prompts.
         --config=configs/checkpoint.py --data=math=math.jsonl \
         --out=runs/base.json
 
-The policy is that of a run, or a Hugging Face checkpoint with a config that
-says what its data, rewards and lengths are. Prints greedy accuracy with its
-95 % Wilson interval, over all prompts and over those whose completion could be
-scored, and avg@n, pass@k and maj@k of sampled completions with 95 % bootstrap
-intervals over prompts; docs/evaluation.md says what all of them are. The same
-goes to evaluation.json in the workdir, or to --out. --completions=FILE.jsonl
-keeps the completions.
+The policy is that of a run, or a Hugging Face checkpoint with a config for its
+data, rewards and lengths. The program prints greedy accuracy with its 95 %
+Wilson interval, over all prompts and over those whose completion could be
+scored. It also prints avg@n, pass@k and maj@k of sampled completions with 95 %
+bootstrap intervals over prompts; docs/evaluation.md defines them. The same
+numbers go to evaluation.json in the workdir, or to --out.
+--completions=FILE.jsonl keeps the completions.
 
-A completion that could not be scored is not right. Exit status: 0; 1 if more of
-them could not than a share of config.rewards.max_unscored; 2 a mistake in the
-command, the data or the workdir. Reward functions and environments that the
-workdir's config names are imported and run, and a warning names those that are
-not of this library: evaluate workdirs of people whom you trust. On several
-hosts the same command is started on each, as that of experiments.train.
+A completion that could not be scored counts as not right. Exit status: 0; 1 if
+the share of such completions is above config.rewards.max_unscored; 2 a mistake
+in the command, the data or the workdir. Reward functions and environments that
+the workdir's config names are imported and run, and a warning names those that
+are not of this library: evaluate only workdirs of people whom you trust. On
+several hosts, start the same command on each, as for experiments.train.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
     python -m experiments.interference --workdir=runs/mixture --step=100 \
         --num_prompts=256 --out=runs/interference.json
 
-A table of cosines between the gradients of the run's objective on prompts of
-one domain each. Below 0, a step for one domain is a step back for the other. On
-the diagonal are two batches of one domain: how far below 1 they are is the
-noise.
+The table has the cosines between the gradients of the run's objective, each on
+prompts of one domain. If a cosine is below 0, a step for one domain is a step
+back for the other. The diagonal compares two batches of one domain: its
+distance from 1 is the noise.
 """
 
 from __future__ import annotations

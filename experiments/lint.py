@@ -1,4 +1,4 @@
-"""Looks for what is wrong with data and verifiers, before anybody trains.
+"""Checks data and verifiers for mistakes before a training.
 
     python -m experiments.lint --config=configs/jsonl.py \
         --config.data.train_path=prompts.jsonl
@@ -6,12 +6,12 @@
         --config.data.train_path=prompts.jsonl \
         --workdir=runs/mine --out=runs/quarantine.json
 
-Copies and near-copies of prompts, too few prompts for the size of a step, one
-prompt that is most of the data, one prompt with two labels, attributes that
-give the label away, and verifiers that accept wrong answers. With --workdir,
-the policy of a run answers each prompt 16 times, and labels that 12 of its
-answers contradict are doubted. --out writes the records that were found; with
---config.data.quarantine=FILE a run leaves them out.
+It reports copies and near-copies of prompts, too few prompts for the size of a
+step, one prompt that is most of the data, one prompt with two labels,
+attributes that give the label away, and verifiers that accept wrong answers.
+With --workdir, the policy of a run answers each prompt 16 times, and labels
+that 12 of its answers contradict are reported. --out writes the records with
+problems; with --config.data.quarantine=FILE a run leaves them out.
 
 Exit status: 0, 1 if there are errors, 2 a mistake in the command or the config.
 """

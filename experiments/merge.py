@@ -4,14 +4,14 @@ r"""Averages the policies of runs.
     python -m experiments.merge --workdirs=runs/math,runs/code \
         --weights=0.7,0.7 --base=runs/base --out=runs/both
 
-Weights are equal unless --weights says others, whose sum is 1. With --base they
-have any sum, and what each run has learnt since the base is added to it (task
-arithmetic). The runs have one architecture and one tokenizer; of a run that
-keeps an average of its parameters, that is taken.
+Weights are equal, unless --weights sets others with the sum 1. With --base they
+may have any sum, and each run's difference from the base is added to the base
+(task arithmetic). The runs have one architecture and one tokenizer. If a run
+keeps an average of its parameters, the average is taken.
 
 The new folder opens like a run, with the settings of the first: evaluate it,
 sample from it, or go on from it with --config.start_workdir=runs/merged. Its
-README.md is a model card, which says from which runs it was made.
+README.md is a model card that names the runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The policy that the flags of a program name: of a run, or a checkpoint."""
+"""Opens the policy that the flags of a program name: a run's or a checkpoint."""
 
 from __future__ import annotations
 

@@ -6,12 +6,14 @@
 
 The prompt is its occurrence in the stream, `prompt_id` in traces.jsonl.gz;
 samples of a prompt are counted from 0. The run is repeated from the last
-checkpoint before the step, or from its start, and left as it is. Where the step
-was traced, what was drawn is compared with the trace, bit for bit. `--check`
-does so with as many traced completions, chosen at random from the whole run.
+checkpoint before the step, or from its start; its folder is left as it is. If
+the step was traced, the completion is compared with the trace, bit for bit.
+`--check` does so with the given number of traced completions, chosen at random
+from the whole run.
 
-Numbers are written so that they stand for exactly one float32. Exit status: 0;
-1 if it differs from its trace; 2 a mistake in the command or the workdir.
+Each number is written so that it stands for exactly one float32. Exit status:
+0; 1 if a completion differs from its trace; 2 a mistake in the command or the
+workdir.
 """
 
 from __future__ import annotations

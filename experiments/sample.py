@@ -3,10 +3,10 @@
     python -m experiments.sample --workdir=runs/quickstart --prompt="27 + 58 ="
     python -m experiments.sample --workdir=runs/gsm8k --prompt="Tom has 3 ..."
 
-Greedy unless --temperature is given. A toy task's prompt is written in its own
-alphabet, as `evaluate` and the training log print it. Each completion is one
-line: line ends, control characters and whatever else a terminal acts upon are
-written as in a Python string.
+Completions are greedy unless --temperature is given. A toy task's prompt is
+written in its own alphabet, as `evaluate` and the training log print it. Each
+completion is one line: line ends, control characters and other characters that
+a terminal acts upon are written as in a Python string.
 """
 
 from __future__ import annotations

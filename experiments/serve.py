@@ -4,8 +4,8 @@ r"""Serves a policy on a local port, in the manner of OpenAI's interface.
     curl http://127.0.0.1:8000/v1/completions -d \
         '{"prompt": "27 + 58 =", "max_tokens": 8, "seed": 1, "logprobs": 1}'
 
-The policy is that of a run, or a Hugging Face checkpoint with a config that
-says what its data and lengths are. There are GET /health, GET /v1/models, POST
+The policy is that of a run, or a Hugging Face checkpoint with a config for its
+data and lengths. The requests are GET /health, GET /v1/models, POST
 /v1/chat/completions and POST /v1/completions; docs/serving.md has the fields.
 
 The server listens on this machine alone. With another --host it needs a

@@ -1,18 +1,18 @@
 """Memory, operations and time of a training pass by form of attention.
 
     python -m experiments.benchmarks.attention --shape=gemma2 --measure
-    JAX_PLATFORMS=cpu python -m experiments.benchmarks.attention \\
+    JAX_PLATFORMS=cpu python -m experiments.benchmarks.attention \
         --topology=v5e:2x2 --forms=plain,splash --rows=8 --tokens=2048
 
-One value and gradient of the last hidden states with respect to all parameters
-in bfloat16. The second command compiles it for TPUs that are not there, with
-the rows split over them; it needs libtpu, of the release that
+A pass is one value and gradient of the last hidden states with respect to all
+parameters in bfloat16. The second command compiles it for TPUs that are not
+there, with the rows split over them. It needs the release of libtpu that
 `pip install "jax[tpu]"` takes for the installed JAX. Without --measure programs
 are compiled and not run.
 
-Bytes and operations are the compiler's, for one device. It counts the body of
-a loop once, which is one layer forward and one backward, and nothing of what
-happens inside a kernel.
+Bytes and operations are the compiler's, for one device. The compiler counts the
+body of a loop once, which is one layer forward and one backward. It does not
+count the inside of a kernel.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Draws the results of `step.py`: where the time goes, and lengths.
+"""Draws the results of `step.py`: the time of each part, and lengths.
 
     python -m experiments.benchmarks.figure --output=runs/figure.png \
         --results=T.json,S.json,fixed.json,geometric.json,lognormal.json
 
-On the left the parts of the step of each file, which is called by its name; on
-the right, of the files made with --lanes, useful completion tokens per second
-against how much lengths differ.
+The left panel has the parts of the step for each file, under the file's name.
+The right panel has, for files made with --lanes, useful completion tokens per
+second against the spread of lengths.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Saving and restoring a state, beside a plain write of as many bytes."""
+"""Measures saving and restoring a state, beside a plain write of equal size."""
 
 from __future__ import annotations
 

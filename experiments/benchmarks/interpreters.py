@@ -1,13 +1,14 @@
-"""Sessions with an interpreter each, of which some misbehave: what is left.
+"""Resources that sessions with an interpreter leave, some of which misbehave.
 
     python -m experiments.benchmarks.interpreters --sessions=10000
 
 Each session has two calls and an answer. The second call needs a name of the
-first; in one session of twenty the first hangs, ends, floods, forks or closes
-its descriptors, after which the policy would go on, and so do these. The table
-has the processes, the open descriptors and the resident memory of this process
-with all below it, and the files of the folders in which a session could leave
-some, before the first session and after the last.
+first. In one session of twenty the first call hangs, ends, floods, forks or
+closes its descriptors. A policy would go on after that, and so do these
+sessions. The table compares the state before the first session with that after
+the last: the processes, the open descriptors and the resident memory of this
+process with all below it, and the files of the folders in which a session could
+leave some.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ r"""Memory of the host while a checkpoint is loaded.
     XLA_FLAGS=--xla_force_host_platform_device_count=8 \
         python -m experiments.benchmarks.load --directory=DIR --split=-1
 
-The first writes a random Llama of 176 MiB in six bfloat16 files; any other
-checkpoint will do. The others load it and print the peak of the resident memory
-(Linux), on top of what the process had before loading, beside the least that it
-could be: the result, which CPU devices keep on the host.
+The first command writes a random Llama of 176 MiB in six bfloat16 files; any
+other checkpoint will do. The others load it and print the growth of resident
+memory at its peak (Linux), beside the least that it could be: the parameters,
+which CPU devices keep on the host.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Memory and time of token log-probs, beside what no program can avoid.
+"""Memory and time of token log-probs, beside the floor of any program.
 
     python -m experiments.benchmarks.logprobs --rows=8 --tokens=1024 \\
         --vocab=151936 --width=896 --dense
     python -m experiments.benchmarks.logprobs --vocab=4096 --dense --measure
 
-One value and gradient with respect to states and head: in chunks
-(`ops/logprobs.py`), and with --dense from whole logits. Without --measure the
+The program is one value and gradient with respect to states and head: in chunks
+(`ops/logprobs.py`), and with --dense from whole logits. Without --measure
 programs are compiled and not run.
 
-The floor of the bytes is h, W, dh and dW, each read or written once; that of
-the time is the four matrix products (logits, logits again, dh and dW;
-8 · tokens · width · vocabulary operations) at the speed of a matrix product
+The floor of the bytes is h, W, dh and dW, each read or written once. The floor
+of the time is the four matrix products (logits, logits again, dh and dW; 8 ·
+tokens · width · vocabulary operations) at the speed of a matrix product
 measured in the same run.
 """
 

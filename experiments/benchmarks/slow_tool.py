@@ -1,4 +1,4 @@
-"""Sessions that take their time, for `turns.py`."""
+"""Sessions that sleep before they answer, for `turns.py`."""
 
 from __future__ import annotations
 

@@ -1,21 +1,20 @@
 r"""TRL's GRPO step on the work of `step.py`, for a comparison on one machine.
 
-TRL needs packages that this project does not; an environment of its own has
-them, and of this project only `workload.py`:
+TRL needs packages that this project does not need. So it runs in an environment
+of its own, and takes only `workload.py` from this project:
 
     python -m venv trl
     trl/bin/pip install torch trl==1.16.0
     trl/bin/python -m experiments.benchmarks.trl_step --preset=S
 
 A random Qwen2 model of the sizes of `workload.py` is trained by `GRPOTrainer`
-on random prompts: no KL, one update a rollout, AdamW, completions that may not
-end early. The reward is the number of odd tokens. A step is measured from the
-start of one to the start of the next: generation, log-probs, reward, update,
-and what the trainer does between them. The first two are left out.
+on random prompts: no KL, one update a rollout, AdamW, completions of full
+length. The reward is the number of odd tokens. The seconds of a step go from
+its start to the start of the next one: generation, log-probs, reward, update,
+and the trainer's work between them. The first two steps are left out.
 
-TRL's speed depends on how many rows are computed at once, so each of
---micro_batches is a run of its own, and the fastest is what a table should
-have.
+TRL's speed depends on the number of rows that are computed at once. So each of
+--micro_batches is a run of its own, and a table should have the fastest.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ r"""Tokens per second of episodes whose tools are on the host.
     JAX_PLATFORMS=cpu python -m experiments.benchmarks.turns \
         --turns=8 --latency_ms=0,50,500 --observation_len=64 --repeats=3
 
-Every row plays `--turns` turns of `--action_len` tokens, each answered by a
-session in a process of its own, which sleeps and then says `--observation_len`
+Every row plays `--turns` turns of `--action_len` tokens. A session in a process
+of its own answers each turn: it sleeps, and then writes `--observation_len`
 tokens. A sleep takes 0.5 to 1.5 times the latency, by the row and the turn. The
 model has random parameters, and the width, the layers and the MLP of preset S
-of `step`. One run has three ways to do the same work:
+of `step`. One run does the same work in three ways:
 
 - kept: as in training. Keys and values stay on the device between turns, a row
   goes on as soon as its answer is there (`rollout/host_turns.py`).
@@ -16,9 +16,8 @@ of `step`. One run has three ways to do the same work:
   rows wait for the slowest tool.
 - floor: the programs of "kept" alone, whose answers are there at once.
 
-Tokens are those that the policy writes; idle is the share of the time in which
-the device had nothing to do. The median of some rollouts, after one that
-compiles.
+Tokens are those of the policy. Idle is the share of the time in which the
+device has no work. Numbers are medians over rollouts, after one that compiles.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The work of `step.py`, and the least that it can cost; NumPy only.
+"""The work of `step.py`, and its least cost; NumPy only.
 
 A product of matrices has two FLOPs per multiplication. With N weights in the
 products of all layers (qkv, out, gate, up and down), a vocabulary V, width D, H
@@ -28,7 +28,8 @@ The other parts of "shared" are those of "full". The last token of a completion
 is never read. "full" is every slot of every row, with the masked half of the
 scores, as trainers usually compute it; "rows" is the same without padding, as
 if each row had slots for its n tokens; "shared" runs the prompt once per group
-in the update too; "least" is what exists and may be seen, and no padding.
+in the update too; "least" is the tokens that exist and the pairs that are not
+masked, without padding.
 
 Bytes: prefill reads the weights and writes the keys and values of the prompt
 (full: of every row). Every step of decoding reads the weights once, and the

@@ -1,14 +1,14 @@
-"""Does one flipped example bias a policy, and do the guards stop it?
+"""Experiment: the bias from one flipped example, and guards against it.
 
     python -m experiments.bias.run
     python -m experiments.bias.report
 
-| module       | content                                               |
-|--------------|-------------------------------------------------------|
-| `arms.py`    | what is compared: data, residual bias, KL and guards  |
-| `config.py`  | an arm as a config file                               |
-| `claims.py`  | what is claimed, and what numbers would confirm it    |
-| `run.py`     | the command that trains                               |
-| `results.py` | what it leaves behind                                 |
-| `report.py`  | the command that writes docs/bias.md and its figure   |
+| module       | content                                             |
+|--------------|-----------------------------------------------------|
+| `arms.py`    | the arms: data, residual bias, KL and guards        |
+| `config.py`  | an arm as a config file                             |
+| `claims.py`  | the claims, and the numbers that would confirm them |
+| `run.py`     | the command that trains                             |
+| `results.py` | the record of an arm                                |
+| `report.py`  | the command that writes docs/bias.md and its figure |
 """

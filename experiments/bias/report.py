@@ -2,8 +2,8 @@
 
     python -m experiments.bias.report --results=benchmarks/bias --out=docs
 
-Writes bias.md and bias.png into the folder --out, about whatever has ended.
-Needs the extra `plot`.
+Writes bias.md and bias.png into the folder --out, about the arms that have
+ended. Needs the extra `plot`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-r"""Trains whatever is missing of the experiment on one flipped example.
+r"""Trains the missing arms of the experiment on one flipped example.
 
     python -m experiments.bias.run --root=runs/bias --results=benchmarks/bias
     python -m experiments.bias.report --results=benchmarks/bias --out=docs
 
 Each arm is a sweep of five seeds in one program, 1 to 2 minutes on 2 CPU cores
-that do nothing else, and leaves ARM.json. What has ended is left alone.
---arms takes a regular expression: others wait.
+that do nothing else, and leaves ARM.json. Arms that have ended are left alone.
+--arms takes a regular expression: other arms wait.
 
-Exit status: 0 all has ended, 1 something has failed, 143 stopped.
+Exit status: 0 all arms have ended, 1 an arm has failed, 143 stopped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes a comparison: tables, figures, and what a reader has to know."""
+"""Writes a comparison: tables, figures, and notes for the reader."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Runs as a comparison sees them: an algorithm, a task, a seed and a score.
 
 A run is any folder that `experiments.train`, a sweep or `experiments.compare`
-has written. Its algorithm and its task are read in `config.json`. Where runs of
-one algorithm differ in settings, these are part of its name, as in
-"grpo clip_high=0.4", and so it is with tasks.
+has written. Its algorithm and its task are read from `config.json`. If runs of
+one algorithm differ in settings, these are part of its name, as in "grpo
+clip_high=0.4". The same holds for tasks.
 """
 
 from __future__ import annotations

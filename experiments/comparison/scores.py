@@ -1,4 +1,4 @@
-"""The scores of a comparison, and what is estimated from them."""
+"""Scores of a comparison, and the estimates from them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Tables of a comparison, each written as Markdown, CSV and LaTeX.
 
 A table is made once, of texts, numbers and estimates with their intervals. In
-LaTeX numbers stand in columns of siunitx, under rules of booktabs, and the
-caption says how many runs there are and what the interval is.
+LaTeX, numbers stand in columns of siunitx, under rules of booktabs. The caption
+has the number of runs and the kind of interval.
 """
 
 from __future__ import annotations

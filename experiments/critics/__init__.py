@@ -4,12 +4,12 @@
 
 | file              | holds                                                    |
 |-------------------|----------------------------------------------------------|
-| `settings.py`     | what a cell trains, and how the protocol is read         |
+| `settings.py`     | the settings of a cell, and readings of the protocol     |
 | `environments.py` | gymnax, with the wrappers of continuous actions          |
 | `policies.py`     | networks and distributions                               |
 | `losses.py`       | advantages and losses, from `grpo_jax/ops`               |
 | `training.py`     | rollouts and updates, as one program for all seeds       |
-| `results.py`      | what a cell leaves behind                                |
+| `results.py`      | the record of a cell                                     |
 | `protocol.py`     | the grid, and the rules by which conclusions are judged  |
 | `figure.py`, `page.py`, `report.py` | the figures, the page, the command     |
 

@@ -1,8 +1,9 @@
 """Trains a policy on one environment; all seeds are one compiled program.
 
-An iteration plays a rollout and takes four steps of Adam on all of it. Its
-number is not known beforehand with whole episodes, so that training is a
-`while_loop` until every seed has used its budget; a seed that has waits.
+An iteration plays a rollout and takes four steps of Adam on all of it. With
+whole episodes the number of iterations is not known beforehand. So training is
+a `while_loop` until every seed has used its budget; a seed that has used it
+waits.
 """
 
 from __future__ import annotations

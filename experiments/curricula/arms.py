@@ -1,10 +1,10 @@
 """The arms of the experiment on the choice of prompts, and their configs.
 
-An arm is a sweep over seeds. All but `base`, which imitates a teacher, begin
-with the policy of `base` of their seed, draw from the same pool of prompts, and
-generate as many completions. They differ in `config.rl.schedule`; `spo` draws
-one completion of each prompt and has an algorithm of its own for that, all
-others draw eight of each and are GRPO.
+An arm is a sweep over seeds. `base` imitates a teacher. Every other arm begins
+with the policy of `base` of its seed, draws from the same pool of prompts, and
+generates the same number of completions. These arms differ in
+`config.rl.schedule`. `spo` draws one completion of each prompt and has an
+algorithm of its own for that; all others draw eight of each and use GRPO.
 """
 
 from __future__ import annotations

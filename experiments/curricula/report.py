@@ -3,8 +3,8 @@ r"""Writes the page and the figure of the experiment on the choice of prompts.
     python -m experiments.curricula.report --results=benchmarks/curricula \
         --out=docs
 
-Writes curricula.md and curricula.png into the folder --out, about whatever has
-ended. Needs the extra `plot`.
+Writes curricula.md and curricula.png into the folder --out, about the arms that
+have ended. Needs the extra `plot`.
 """
 
 from __future__ import annotations

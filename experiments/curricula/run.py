@@ -1,4 +1,4 @@
-r"""Trains whatever is missing of the experiment on the choice of prompts.
+r"""Trains the missing arms of the experiment on the choice of prompts.
 
     python -m experiments.curricula.run --root=runs/curricula \
         --results=benchmarks/curricula
@@ -6,11 +6,11 @@ r"""Trains whatever is missing of the experiment on the choice of prompts.
         --out=docs
 
 Each arm is a sweep of five seeds in one program, and leaves ARM.json. All
-follow on `base`, which is run first; `ads` clusters the prompts by what that
-policy makes of them. What has ended is left alone, and what was stopped goes on
-with the same command. --arms takes a regular expression: others wait.
+follow on `base`, which is run first; `ads` clusters the prompts by the hidden
+states of that policy. Arms that have ended are left alone, and the same command
+continues a stopped arm. --arms takes a regular expression: other arms wait.
 
-Exit status: 0 all has ended, 1 something has failed, 143 stopped.
+Exit status: 0 all arms have ended, 1 an arm has failed, 143 stopped.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m experiments.entropy.report --results=benchmarks/entropy --out=docs
 
-Writes entropy.md and entropy.png into the folder --out, about whatever has
-ended. Needs the extra `plot`.
+Writes entropy.md and entropy.png into the folder --out, about the arms that
+have ended. Needs the extra `plot`.
 """
 
 from __future__ import annotations

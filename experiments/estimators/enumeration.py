@@ -2,9 +2,9 @@
 
 The policy is a table of logits, one row per prefix of completion tokens; the
 last symbol is the end token. Such a policy has few completions, so every group
-of G of them can be written down with its probability, and mean and variance of
-a gradient are finite sums: nothing is sampled. The loss of a group is the
-library's own, from `make_train_batch` to the weights of its terms.
+of G of them can be listed with its probability. Mean and variance of a gradient
+are then finite sums: nothing is sampled. The loss of a group is the library's
+own, from `make_train_batch` to the weights of its terms.
 
 A group is a multiset: no loss depends on the order of its rows.
 """

@@ -1,4 +1,4 @@
-"""The figure about estimators: bias, noise, and what they depend on."""
+"""The figure about estimators: bias, noise, and their dependences."""
 
 from __future__ import annotations
 

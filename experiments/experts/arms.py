@@ -10,11 +10,11 @@
 | `opd-token`   | the same from the sampled tokens alone                     |
 | `sft-experts` | the completions that the experts have kept are imitated    |
 
-All draw as many completions: `mixed` and `sequential` in `Size.steps` steps,
-the experts in fewer each, and `opd-full` and `opd-token` in what is left. The
-experts keep completions of as many steps in all, which are the budget of
-`sft-experts`. An arm's seed follows on the same seed of `base` and of the
-experts.
+All draw the same number of completions: `mixed` and `sequential` in
+`Size.steps` steps, the experts in fewer each, and `opd-full` and `opd-token` in
+the steps that remain. The experts keep completions of that number of steps in
+all; these are the budget of `sft-experts`. An arm's seed follows on the same
+seed of `base` and of the experts.
 """
 
 from __future__ import annotations

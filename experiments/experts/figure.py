@@ -1,4 +1,4 @@
-"""The figure: accuracy of each domain over what was drawn, and by arm."""
+"""The figure: accuracy of each domain over drawn completions, and by arm."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     python -m experiments.experts.report --results=benchmarks/experts --out=docs
 
-Writes experts.md and experts.png into the folder --out, about whatever has
-ended. Needs the extra `plot`.
+Writes experts.md and experts.png into the folder --out, about the arms that
+have ended. Needs the extra `plot`.
 """
 
 from __future__ import annotations

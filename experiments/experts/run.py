@@ -1,14 +1,14 @@
-r"""Trains whatever is missing of the experiment on four domains.
+r"""Trains the missing arms of the experiment on four domains.
 
     python -m experiments.experts.run --root=runs/experts \
         --results=benchmarks/experts
     python -m experiments.experts.report --results=benchmarks/experts --out=docs
 
 Each arm is a sweep of five seeds in one program, and leaves ARM.json. Arms
-follow on others, in the order of `arms.py`. What has ended is left alone.
---arms takes a regular expression: others wait.
+follow on others, in the order of `arms.py`. Arms that have ended are left
+alone. --arms takes a regular expression: other arms wait.
 
-Exit status: 0 all has ended, 1 something has failed, 143 stopped.
+Exit status: 0 all arms have ended, 1 an arm has failed, 143 stopped.
 """
 
 from __future__ import annotations

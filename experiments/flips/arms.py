@@ -6,11 +6,11 @@
         --config=experiments/flips/config.py:grpo-40 \
         --config.start_workdir="runs/flips/base/seed={seed}"
 
-An arm is a sweep over seeds. In `grpo-40` the reward of 40 % of the completions
-is turned round, and always that of the same ones (`flipped`, docs/rewards.md).
-All arms but `base`, which imitates a teacher, begin with the policy of `base`
-of their seed and draw as many completions; those by which PPO's critic learns
-before its policy does are among them.
+An arm is a sweep over seeds. In `grpo-40` the rewards of 40 % of the
+completions are flipped, always of the same ones (`flipped`, docs/rewards.md).
+`base` imitates a teacher. Every other arm begins with the policy of `base` of
+its seed and draws the same number of completions. These include the completions
+from which PPO's critic learns before its policy does.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m experiments.flips.report --results=benchmarks/flips --out=docs
 
-Writes flips.md and flips.png into the folder --out, about whatever has ended.
-Needs the extra `plot`.
+Writes flips.md and flips.png into the folder --out, about the arms that have
+ended. Needs the extra `plot`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-r"""Trains whatever is missing of the experiment on a verifier with errors.
+r"""Trains the missing arms of the experiment on a verifier with errors.
 
     python -m experiments.flips.run --root=runs/flips --results=benchmarks/flips
     python -m experiments.flips.report --results=benchmarks/flips --out=docs
 
 Each arm is a sweep of five seeds in one program, and leaves ARM.json, but for
-`base`, which all others follow on. What has ended is left alone. --arms takes a
-regular expression: others wait.
+`base`, which all others follow on. Arms that have ended are left alone. --arms
+takes a regular expression: other arms wait.
 
-Exit status: 0 all has ended, 1 something has failed, 143 stopped.
+Exit status: 0 all arms have ended, 1 an arm has failed, 143 stopped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md: what each metric means, and the rules of health.
+"""Writes docs/metrics.md: the meaning of each metric, and the health rules.
 
 python -m experiments.health.page
 """

@@ -2,8 +2,8 @@
 
 Noise of neighbouring steps is related, as in training, where the same
 parameters draw one batch after another: a sum of white noise and of an
-autoregressive process with a memory of about five steps. Shares are those of
-as many rows as a batch has, so a batch may be all right by luck.
+autoregressive process with a memory of about five steps. Shares are those of a
+batch's number of rows, so a batch may be all right by luck.
 """
 
 from __future__ import annotations

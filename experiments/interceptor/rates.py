@@ -1,4 +1,4 @@
-"""Labelled calls of tools, and how rightly an interceptor decides on them."""
+"""Labelled tool calls, and rates of an interceptor's decisions on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on judges, about whatever has ended."""
+"""The page on judges, about the arms that have ended."""
 
 from __future__ import annotations
 

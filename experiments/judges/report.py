@@ -2,7 +2,7 @@
 
     python -m experiments.judges.report --results=benchmarks/judges --out=docs
 
-Writes judges.md into the folder --out, about whatever has ended.
+Writes judges.md into the folder --out, about the arms that have ended.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Trains whatever is missing of the experiment on judges.
+"""Trains the missing arms of the experiment on judges.
 
     python -m experiments.judges.run --root=runs/judges \
         --results=benchmarks/judges
     python -m experiments.judges.report --results=benchmarks/judges --out=docs
 
 Each arm is a sweep of five seeds in one program, and leaves ARM.json. Policies
-follow on judges, which come first. What has ended is left alone.
---arms takes a regular expression: others wait.
+follow on judges, which come first. Arms that have ended are left alone.
+--arms takes a regular expression: other arms wait.
 
-Exit status: 0 all has ended, 1 something has failed, 143 stopped.
+Exit status: 0 all arms have ended, 1 an arm has failed, 143 stopped.
 """
 
 from __future__ import annotations

@@ -6,10 +6,11 @@
         --config=experiments/ladder/config.py:dapo \
         --config.start_workdir="runs/ladder/base/seed={seed}"
 
-All arms but `base` begin with the parameters of `base` of their seed and take
-as many updates on batches of as many groups. Each rung has all parts of the one
-before and another one. The others have all parts of DAPO, and differ in what
-becomes of groups whose rewards are all equal, and of those beyond a batch.
+Every arm but `base` begins with the parameters of `base` of its seed and takes
+the same number of updates on batches of the same number of groups. Each rung
+has all parts of the rung before and another one. The other arms have all parts
+of DAPO. They differ in the use of groups whose rewards are all equal, and of
+groups beyond a batch.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m experiments.ladder.report --results=benchmarks/ladder --out=docs
 
-Writes ladder.md and ladder.png into the folder --out, about whatever has ended.
-Needs the extra `plot`.
+Writes ladder.md and ladder.png into the folder --out, about the arms that have
+ended. Needs the extra `plot`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-r"""Trains whatever is missing of the ladder of DAPO.
+r"""Trains the missing arms of the ladder of DAPO.
 
     python -m experiments.ladder.run --root=runs/ladder \
         --results=benchmarks/ladder
     python -m experiments.ladder.report --results=benchmarks/ladder --out=docs
 
 Each arm is a sweep of five seeds in one program, and leaves ARM.json, but for
-`base`, which all others follow on. What has ended is left alone, and what was
-stopped goes on with the same command. --arms takes a regular expression: others
-wait.
+`base`, which all others follow on. Arms that have ended are left alone, and the
+same command continues a stopped arm. --arms takes a regular expression: other
+arms wait.
 
-Exit status: 0 all has ended, 1 something has failed, 143 stopped.
+Exit status: 0 all arms have ended, 1 an arm has failed, 143 stopped.
 """
 
 from __future__ import annotations

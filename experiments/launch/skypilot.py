@@ -4,14 +4,14 @@ r"""Trains on TPU VMs, through SkyPilot's managed jobs.
         --topology=v5e-16 --spot --workdir=gs://my-bucket/sort \
         --config=configs/quickstart.py -- --config.rl.steps=100
 
-`run` submits the commit as a managed job: SkyPilot finds a slice, runs the
-program on all of its workers, finds another slice when it is taken away, where
-the program continues from the workdir, and deletes the slice at the end.
+`run` submits the commit as a managed job. SkyPilot finds a slice, runs the
+program on all of its workers, and deletes the slice at the end. If the slice is
+taken away, it finds another one, where the program continues from the workdir.
 `status`, `logs` and `stop` concern that job. --dry_run prints the task and the
 commands.
 
-Exit status: 0, and 2 after a mistake or a command that failed. That of the
-program is shown by `status`.
+Exit status: 0, or 2 after a mistake or a command that failed. `status` shows
+the exit status of the program.
 """
 
 from __future__ import annotations

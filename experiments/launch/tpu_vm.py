@@ -12,9 +12,9 @@ workdir. Interrupted and started again, it watches the run that is going on.
 `create`, `status`, `logs`, `stop` and `delete` are single steps of this;
 --dry_run prints the commands of any of them.
 
-Exit status: that of experiments.train if it is 0 to 3; 2 also after a
-mistake in the command line or a command that failed; 3 after --max_restarts
-restarts, or when somebody else deleted the slice.
+Exit status: that of experiments.train if it is 0 to 3; 2 also after a mistake
+in the command line or a command that failed; 3 after --max_restarts restarts,
+or if the slice was deleted by another command.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ r"""Starts a program with secrets in its environment.
         python -m experiments.train --config=...
 
 Each NAME=SECRET becomes the variable NAME with the newest version of SECRET in
-the Secret Manager of the project. Asked is as the service account of this
-machine, which needs roles/secretmanager.secretAccessor on the secret. The
-values are in the memory of the program alone: no command line, no file and no
-metadata has them. Python without packages is enough.
+the Secret Manager of the project. The request is made as the service account of
+this machine, which needs roles/secretmanager.secretAccessor on the secret. The
+values are only in the memory of the program: command lines, files and metadata
+do not have them. Python without packages is enough.
 
 Sources: cloud.google.com/compute/docs/metadata and the REST reference of the
 Secret Manager, projects.secrets.versions.access.

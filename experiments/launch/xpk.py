@@ -11,8 +11,8 @@ it; `run` puts the commit into an image and submits a job to the cluster;
 preemption, up to --max_restarts times, and it continues from the workdir.
 --dry_run prints the commands.
 
-Exit status: 0, and 2 after a mistake or a command that failed. That of the
-program is shown by `status`.
+Exit status: 0, or 2 after a mistake or a command that failed. `status` shows
+the exit status of the program.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     python -m experiments.league.run --arms='^grpo-sort$'
 
-An arm is a sweep over seeds and learning rates, which is one program. All arms
-of a task begin with the parameters of one warm start of their seed, that of
-`base-TASK`, and draw as many completions. An algorithm that needs another
-number of them for a prompt has more or fewer prompts; one with a critic trains
-it alone at first, on completions that count too.
+An arm is a sweep over seeds and learning rates, in one program. All arms of a
+task begin with the parameters of the warm start of their seed, `base-TASK`, and
+draw the same number of completions. An algorithm that needs another number of
+completions for a prompt has more or fewer prompts. An algorithm with a critic
+trains the critic alone at first, on completions that count too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The figure: what all algorithms reach, and how likely each is the better."""
+"""The figure: accuracy of all algorithms, and probabilities of improvement."""
 
 from __future__ import annotations
 

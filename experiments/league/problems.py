@@ -1,9 +1,9 @@
-"""The problems in words, and the files of them.
+"""Problems in words, and the files of them.
 
     Ann has 8 coins and gets 5 more. How many?    <answer>13</answer>
     Tom has 8 coins and loses 5 . How many?       <answer>3</answer>
 
-The teacher of the warm start takes the other operation in some of them.
+In some of them the teacher of the warm start takes the wrong operation.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m experiments.league.report --results=benchmarks/league --out=docs
 
-Writes league.md and league.png into the folder --out, about whatever has ended.
-Needs the extra `plot`.
+Writes league.md and league.png into the folder --out, about the arms that have
+ended. Needs the extra `plot`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""Trains whatever is missing of the league.
+r"""Trains the missing arms of the league.
 
     python -m experiments.league.run --root=runs/league \
         --results=benchmarks/league
@@ -6,11 +6,11 @@ r"""Trains whatever is missing of the league.
 
 Each arm, an algorithm on a task, is a sweep of five seeds and three learning
 rates in one program, and leaves ARM.json. The warm start of a task is trained
-where an arm first needs it. What has ended is left alone, and what was stopped
-goes on with the same command. --arms takes a regular expression: others wait.
-Once its numbers are recorded, the checkpoints of an arm are deleted.
+where an arm first needs it. Arms that have ended are left alone, and the same
+command continues a stopped arm. --arms takes a regular expression: other arms
+wait. Once its numbers are recorded, the checkpoints of an arm are deleted.
 
-Exit status: 0 all has ended, 1 something has failed, 143 stopped.
+Exit status: 0 all arms have ended, 1 an arm has failed, 143 stopped.
 """
 
 from __future__ import annotations

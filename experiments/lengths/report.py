@@ -2,8 +2,8 @@
 
     python -m experiments.lengths.report --results=benchmarks/lengths --out=docs
 
-Writes lengths.md and lengths.png into the folder --out, about whatever has
-ended. Needs the extra `plot`.
+Writes lengths.md and lengths.png into the folder --out, about the arms that
+have ended. Needs the extra `plot`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-r"""Trains whatever is missing of the experiment on lengths.
+r"""Trains the missing arms of the experiment on lengths.
 
     python -m experiments.lengths.run --root=runs/lengths \
         --results=benchmarks/lengths
     python -m experiments.lengths.report --results=benchmarks/lengths --out=docs
 
 Each arm is a sweep of five seeds in one program, and leaves ARM.json. All
-follow on `base`. What has ended is left alone, and what was stopped goes on
-with the same command. --arms takes a regular expression: others wait.
+follow on `base`. Arms that have ended are left alone, and the same command
+continues a stopped arm. --arms takes a regular expression: other arms wait.
 
-Exit status: 0 all has ended, 1 something has failed, 143 stopped.
+Exit status: 0 all arms have ended, 1 an arm has failed, 143 stopped.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ r"""Runs an experiment on long horizons, and writes its page.
         --root=runs/long_horizon --out=benchmarks/long_horizon
 
 Each arm is a sweep in ROOT/HASH, the hash of all its settings; experiments that
-share an arm share its runs. The same command runs only what is missing. --arms
-takes a regular expression: others wait, and the page is about what is there.
+share an arm share its runs. The same command runs only missing arms. --arms
+takes a regular expression: other arms wait, and the page is about those that
+have ended.
 
 Writes OUT/E2_smoke.md, .png and .json, and OUT/README.md, the table of all
 pages (`page.py`). Needs the extra `plot`.

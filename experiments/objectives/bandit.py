@@ -6,12 +6,12 @@ probability q_k. The more an arm pays of the one, the less of the other:
     p_k = 0.1 + 0.8 (1 − (1 − x_k)³)
     q_k = 0.1 + 0.8 (1 − x_k³),   x_k = k / 9
 
-The arms in the middle pay well of both. Where the two have the same say, arms 4
-and 5 are the best; the sum of both rewards is largest at arm 2, where the loud
+The arms in the middle pay well of both. If the two have equal weight, arms 4
+and 5 are the best. The sum of both rewards is largest at arm 2, where the loud
 one is nearly at its best.
 
-The policy is a softmax of ten numbers, and what trains it is the library's:
-advantages, loss and denominators.
+The policy is a softmax of ten numbers. The library's advantages, losses and
+denominators train it.
 """
 
 from __future__ import annotations

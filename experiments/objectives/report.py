@@ -2,8 +2,8 @@
 
     python -m experiments.objectives.report --root=runs/objectives --out=docs
 
-Writes objectives.md and objectives.png into the folder --out, about whatever
-`experiments.objectives.run` has ended in --root. Needs the extra `plot`.
+Writes objectives.md and objectives.png into the folder --out, about the arms
+that `experiments.objectives.run` has ended in --root. Needs the extra `plot`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-r"""Trains whatever is missing of the experiment on objectives.
+r"""Trains the missing arms of the experiment on objectives.
 
     python -m experiments.objectives.run --root=runs/objectives
     python -m experiments.objectives.report --root=runs/objectives --out=docs
 
 The three bandits are a file each, the arms on texts a sweep of five seeds in
 one program each. A run that was stopped goes on from its last checkpoint with
-the same command, and what has ended is left alone. --arms takes a regular
-expression: others wait. All together take about half an hour on 2 CPU cores.
+the same command, and arms that have ended are left alone. --arms takes a
+regular expression: other arms wait. All together take about half an hour on 2
+CPU cores.
 
-Exit status: 0 all has ended, 1 something has failed, 143 stopped.
+Exit status: 0 all arms have ended, 1 an arm has failed, 143 stopped.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """BibTeX of the papers that algorithms come from.
 
-Which paper an algorithm has stands in the table of docs/algorithms/index.md, by
-its number on arXiv. Titles and first authors are written below where they are
-known; another paper has the name that the table gives it, and no author, to be
-filled in by whoever cites it.
+The table of docs/algorithms/index.md has the paper of each algorithm, by its
+number on arXiv. Known titles and first authors are written below. Any other
+paper has the name in the table and lacks an author, which a citation must add.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes pages and figures again, and says which have other bytes now."""
+"""Writes pages and figures again, and names those whose bytes have changed."""
 
 from __future__ import annotations
 

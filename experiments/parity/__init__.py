@@ -1,4 +1,4 @@
-"""Checkpoints here beside what another program computed of them.
+"""Comparison of checkpoints here with another program's outputs of them.
 
 | file                | holds                                              |
 |---------------------|----------------------------------------------------|

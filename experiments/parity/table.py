@@ -1,4 +1,4 @@
-r"""A table of how far checkpoints are from what transformers computes.
+r"""Writes a table of differences between checkpoints here and transformers.
 
     python scripts/make_tiny_checkpoints.py --output=runs/ck --variants \
         --bfloat16

@@ -5,10 +5,10 @@
         --config=experiments/planted_errors/config.py:taught
 
 An arm is a sweep over seeds. `taught` imitates a teacher without errors, and
-credits are measured on it. `start` imitates one who forgets carries; all other
-arms begin with the policy of `start` of their seed, and draw as many
-completions as each other, those included from which PPO's critic learns before
-its policy does.
+credits are measured on it. `start` imitates a teacher who forgets carries. All
+other arms begin with the policy of `start` of their seed, and draw equal
+numbers of completions. These include the completions from which PPO's critic
+learns before its policy does.
 """
 
 from __future__ import annotations

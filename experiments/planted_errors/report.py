@@ -3,8 +3,8 @@
     python -m experiments.planted_errors.report \
         --results=benchmarks/planted_errors --out=docs
 
-Writes planted_errors.md and planted_errors.png into the folder --out, about
-whatever has ended. Needs the extra `plot`.
+Writes planted_errors.md and planted_errors.png into the folder --out, about the
+arms that have ended. Needs the extra `plot`.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ r"""Trains and measures whatever is missing of the experiment on planted errors.
         --results=benchmarks/planted_errors --out=docs
 
 Each arm is a sweep of five seeds in one program, and leaves ARM.json, but for
-`start`, which the learners follow on. What has ended is left alone, and what
-was stopped goes on with the same command. --arms takes a regular expression:
-others wait.
+`start`, which the learners follow on. Arms that have ended are left alone, and
+the same command continues a stopped arm. --arms takes a regular expression:
+other arms wait.
 
-Exit status: 0 all has ended, 1 something has failed, 143 stopped.
+Exit status: 0 all arms have ended, 1 an arm has failed, 143 stopped.
 """
 
 from __future__ import annotations

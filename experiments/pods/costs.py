@@ -1,4 +1,4 @@
-"""Walks a compiled program: what is multiplied, moved and sent, and how often.
+"""Walks a compiled program and counts products, memory traffic and messages.
 
 XLA's own `cost_analysis` counts the body of a loop once, and everything in a
 training step is in loops. `analyze` walks the optimised text instead, from the
@@ -6,19 +6,20 @@ entry into every computation, and multiplies by the trip counts:
 
 - a loop counts from a known start to a bound that is constant, or carried in
   unchanged. With further conditions, as in a decode loop that may end early,
-  this is the most that it can do, and the numbers are bounds from above;
+  this is the largest possible count, and the numbers are upper bounds;
 - a loop whose bound is not in the text is counted once, and named in
   `unresolved`;
-- of the branches of a conditional the one that multiplies most is counted.
+- of the branches of a conditional, the one with the most products is counted.
 
-Counted are matrix products (`dot`, `convolution`), what kernels declare, and
-what those that `kernels.py` knows multiply at least; element-wise operations
-are not. Bytes are those that each instruction, with all that is fused into it,
-reads and writes in HBM: what the layout says is in VMEM is free, a slice counts
-what it takes, an update in place what it writes. Collectives count as what is
-sent. One that runs beside other operations is in the text of each of them, also
-in a loop, and is counted where it starts. The result is of one device; every
-device runs the same program.
+The counted operations are matrix products (`dot`, `convolution`), the numbers
+that kernels declare, and the least numbers for kernels that `kernels.py` knows.
+Element-wise operations are not counted. Bytes are those that each instruction,
+with all that is fused into it, reads and writes in HBM: arrays that the layout
+places in VMEM are free, a slice counts the part that it takes, an update in
+place the part that it writes. A collective counts the bytes that it sends. A
+collective that runs beside other operations is in the text of each of them,
+also in a loop, and is counted where it starts. The result is for one device;
+every device runs the same program.
 """
 
 from __future__ import annotations

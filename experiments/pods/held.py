@@ -1,26 +1,30 @@
 """Counts the bytes of a device that a run holds, from shapes alone.
 
-Nothing is downloaded for the models of configs/recipes/models.py, and no weight
-is made. Parameters, the optimizer's state and copies are exact; so is the
-cache of the rollout, which holds the prompts of a batch and, at full length,
-all completions or those of `config.sampling.lanes`; and so are the layers that
-decoding reads, of `config.sampling.weights_dtype`.
-What the backward pass keeps is an estimate:
+Nothing is downloaded for the models of configs/recipes/models.py, and no
+weights are made. Three counts are exact:
+
+- parameters, the optimizer's state and copies;
+- the cache of the rollout, which holds the prompts of a batch and, at full
+  length, all completions or those of `config.sampling.lanes`;
+- the layers that decoding reads, of `config.sampling.weights_dtype`.
+
+The memory that the backward pass keeps is an estimate:
 
     A(all layers, as configured) + A(one layer, nothing recomputed)
 
-where A is what `jax.vjp` of the forward pass of a micro-batch, and of prompts
-that its rows share, hands to its backward pass, without parameters; the second
-term is there with `remat`. A critic is run after the policy, and what it needs
-then is taken to be no more than what the policy does. The compiler may keep
-more or less. Everything is per device of `config.mesh`, whose devices need not
-exist (`data` is by default what those of this machine leave for it). What the
-backward pass keeps counts the devices of `tensor` as one, and is an upper bound
-with more of them. With `split_positions` they share it, if the positions
-divide. Attention has the form that "auto" takes on the
-devices of the mesh. Where the mesh does not name them, they are taken to be
-those of this machine, and on a CPU that form keeps a score for each pair of
-tokens.
+A is the bytes that `jax.vjp` of the forward pass hands to its backward pass,
+without parameters. The forward pass is that of a micro-batch, and of prompts
+that its rows share. The second term is there with `remat`. A critic is run
+after the policy, and is assumed to need at most the memory of the policy. The
+compiler may keep more or less.
+
+Everything is per device of `config.mesh`, whose devices need not exist (`data`
+is by default the number that the other axes leave of this machine's devices).
+The estimate for the backward pass counts the devices of `tensor` as one, and is
+an upper bound with more of them. With `split_positions` they share this memory,
+if the positions divide. Attention has the form that "auto" takes on the devices
+of the mesh. If the mesh does not name devices, those of this machine are
+assumed; on a CPU that form keeps a score for each pair of tokens.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The text of a compiled program, parsed: computations of instructions.
+"""Parser of the text of a compiled program: computations of instructions.
 
-`costs.py` says what it multiplies, moves and sends, and `loops.py` how often
-its loops run.
+`costs.py` counts its products, memory traffic and messages, and `loops.py` the
+trips of its loops.
 """
 
 from __future__ import annotations

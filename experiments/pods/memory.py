@@ -1,18 +1,18 @@
-r"""Says how much memory a run needs, from shapes alone.
+r"""Estimates the memory that a run needs, from shapes alone.
 
     python -m experiments.pods.memory \
         --config=configs/recipes/dapo.py:qwen2.5-7b \
         --topology=v5e-16 --mesh=fsdp:16
 
-With --topology the first line says whether it fits, and the last lines say what
-to change so that it fits, or so that it is faster. They also say how devices
-share the update. Exit status: 0, or 1 if it does not fit.
+With --topology the first line says whether the run fits. The last lines list
+changes that make it fit, or make it faster, and the way in which devices share
+the update. Exit status: 0, or 1 if it does not fit.
 
-Nothing is downloaded for the models of configs/recipes/models.py. Of another
-checkpoint on the hub its config and tokenizer are, and not its weights. No
-weight is made. Without --topology devices are those of this machine, with the
-form of attention that they take; `held.py` says what is counted exactly and
-what is an estimate.
+Nothing is downloaded for the models of configs/recipes/models.py. For another
+checkpoint on the hub, its config and tokenizer are downloaded, but not its
+weights. No weights are made. Without --topology, devices are those of this
+machine, with the form of attention that they take. `held.py` lists the exact
+counts and the estimates.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Meshes in words: how they are written, and which of them a slice can have.
+"""Spelling of meshes, and the meshes that a slice can have.
 
-There is one spelling of a mesh, `fsdp:16,tensor:4`, for reports and launchers;
-axes that are not named have one device, but for `data`, which takes what is
+Reports and launchers have one spelling of a mesh, `fsdp:16,tensor:4`. Axes that
+are not named have one device, except `data`, which takes the devices that are
 left.
 """
 

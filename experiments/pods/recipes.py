@@ -4,12 +4,12 @@ r"""Writes benchmarks/recipes.md: how devices share the update of each recipe.
     python -m experiments.pods.recipes --sizes=  # the page alone
     python -m experiments.pods.recipes --sizes=128x8-8-16  # one size anew
 
-Rows of a device and micro-batches are those of the published sizes. What the
-update sends, and how long it takes at least, are of a toy with two layers in
-the place of the model: its update alone is compiled for a slice of v5e, with
-`fsdp` over all chips, by libtpu and without a TPU. A size, as 128x8-8-16, is
-prompts x completions - minibatches - chips; recipes of equal sizes share it. A
-size takes half a minute or more, and is kept as soon as it is known.
+Rows of a device and micro-batches are those of the published sizes. The bytes
+that the update sends and its least time are those of a toy with two layers in
+the place of the model. Its update alone is compiled for a slice of v5e, with
+`fsdp` over all chips, by libtpu and without a TPU. A size, such as 128x8-8-16,
+is prompts x completions - minibatches - chips; recipes of equal sizes share it.
+A size takes half a minute or more, and is saved as soon as it is known.
 """
 
 from __future__ import annotations

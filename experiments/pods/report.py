@@ -1,47 +1,47 @@
-r"""Compiles a training step for TPUs that are not there, and says what it does.
+r"""Compiles a training step for TPUs that are not there, and reports its costs.
 
     python -m experiments.pods.report --config=configs/pods.py \
         --config.model.checkpoint=Qwen/Qwen2.5-7B \
         --topology=v5p-128 --mesh=fsdp:16,tensor:4 --save=runs/pod
 
-The whole step: rollout, reward, reference, update and optimizer, as one program
-for one mesh. libtpu, which `pip install -e '.[tpu]'` brings, has the compiler;
-no TPU and no checkpoint are needed. What is printed, and written to SAVE.json
-and SAVE.md:
+The whole step is compiled as one program for one mesh: rollout, reward,
+reference, update and optimizer. The compiler is in libtpu, which
+`pip install -e '.[tpu]'` brings; a TPU and a checkpoint are not needed. The
+report is printed, and written to SAVE.json and SAVE.md. It has
 
 - a verdict in a sentence;
-- whether the program fits, which the compiler decides, and what fills the HBM
-  of a device; --largest_batch compiles with other numbers of prompts until the
-  largest that fits is known within a quarter;
-- operations, HBM bytes and what is sent between chips by phase, with the trip
-  counts of loops (`costs.py` has the method): every completion is taken to run
-  to its full length;
+- whether the program fits, which the compiler decides, and the contents of the
+  HBM of a device; --largest_batch compiles with other numbers of prompts until
+  the largest that fits is known within a quarter;
+- operations, HBM bytes and bytes sent between chips by phase, with the trip
+  counts of loops (`costs.py` has the method), if every completion runs to its
+  full length;
 - weights that are gathered for each token, and transfers to the host. Both are
   defects, and there should be none;
-- how devices share the update, and what would make a step shorter or smaller;
-- what the step takes at least: of each phase the longest of operations, HBM and
-  links at the vendor's peak (`chips.py`), added up. HBM bytes are an estimate:
-  of what the program schedules, without what a kernel reads more than once.
+- the way in which devices share the update, and changes that would make a step
+  shorter or smaller;
+- the least time of the step: the sum over phases of the longest of operations,
+  HBM and links at the vendor's peak (`chips.py`). HBM bytes are an estimate: of
+  the traffic that the program schedules, without repeated reads of a kernel.
 
 --mesh=auto compiles for each mesh that is worth a look (`meshes.candidates`)
-and whose estimated memory is not far above that of a device, ranks those that
-fit by the least time of a step, and prints the command that starts the run on
-the first of them.
+and whose estimated memory is not far above that of a device. It ranks those
+that fit by the least time of a step, and prints the command that starts the run
+on the first of them.
 
-With --price of a chip-hour the report says what a step costs at least. While
-the compiler works, which takes minutes and may take half an hour, lines on
-standard error say what it works on.
+With --price of a chip-hour the report has the least price of a step. The
+compiler takes minutes and may take half an hour. Meanwhile lines on standard
+error name its current work.
 
-The time is a bound and no forecast: latencies, element-wise work, conflicts of
-links and everything that is not overlapped come on top, and kernels that do not
-declare their operations and that `kernels.py` does not know. In a token loop,
-where thousands of small collectives follow each other, latency may be the
-larger part. Results, speed and start-up on real TPUs are not verified by any of
-this.
+The time is a bound and not a forecast. Latencies, element-wise work, conflicts
+of links and everything that is not overlapped come on top, and kernels that do
+not declare their operations and that `kernels.py` does not know. In a token
+loop, where thousands of small collectives follow each other, latency may be the
+larger part. None of this verifies results, speed or start-up on real TPUs.
 
-Deviations from what a run compiles: completions are learnt at their full length
-only (config.rl.num_lengths=1; others have the same loops with fewer slots), and
-verifiers on the host are left out: their scores are an input.
+Deviations from the program of a run: completions are learnt at their full
+length only (config.rl.num_lengths=1; others have the same loops with fewer
+slots), and verifiers on the host are left out: their scores are an input.
 """
 
 from __future__ import annotations

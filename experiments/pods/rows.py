@@ -1,7 +1,7 @@
 """Compiles steps one after another, each in a process of its own.
 
-A step of a large model takes minutes and 1 to 5 GB of memory, which only the
-end of a process gives back whole.
+A step of a large model takes minutes and 1 to 5 GB of memory. Only the end of a
+process gives all of this memory back.
 """
 
 from __future__ import annotations

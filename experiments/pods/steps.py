@@ -1,9 +1,9 @@
 """A training step as a program for devices that may not be there.
 
-`described` makes the step of a config from shapes: no data set, no checkpoint
-and no weight is read. `compile_step` compiles it, and `of_program` says what it
-does and what it takes at least. `report.py` prints that, and `recorded.py`
-compares it with what was recorded.
+`described` makes the step of a config from shapes: it reads no data set,
+checkpoint or weights. `compile_step` compiles it, and `of_program` analyses its
+work and its least time. `report.py` prints the results, and `recorded.py`
+compares them with the record.
 """
 
 from __future__ import annotations

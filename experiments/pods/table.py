@@ -4,8 +4,8 @@ r"""Writes benchmarks/pods.md: steps compiled for pods of TPUs.
     python -m experiments.pods.table --only=7b-v5e-16  # one row anew
     python -m experiments.pods.table --only=           # the page alone
 
-Rows are compiled one after another, each in a process of its own (1 to 3 GB of
-memory, minutes), by `experiments.pods.report`; what it says is kept in
+`experiments.pods.report` compiles rows one after another, each in a process of
+its own (1 to 3 GB of memory, minutes). Its results are kept in
 benchmarks/pods/ROW.json, from which the page is written.
 """
 

@@ -5,10 +5,10 @@
 
 An arm is a sweep over seeds of `configs/iterative.py`. `kl04-r10` has a KL
 coefficient of 0.04, and a reward model that learns again in each iteration,
-with 10 % of old prompts; `r0` has none that are old. In `kl04-once` the reward
-model learns once, before the policy does, and the reference stays what it was.
-The policy takes as many steps in all arms, and a seed means the same warm start
-and the same reward model of the first iteration.
+with 10 % of old prompts; `r0` has no old prompts. In `kl04-once` the reward
+model learns once, before the policy does, and the reference stays the same. The
+policy takes the same number of steps in all arms. A seed means the same warm
+start and the same reward model of the first iteration.
 """
 
 from __future__ import annotations

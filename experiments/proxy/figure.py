@@ -1,4 +1,4 @@
-"""The figure: what the reward model says, and what is true, over the steps."""
+"""The figure: the reward model's score and the accuracy, over the steps."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     python -m experiments.proxy.report --results=benchmarks/proxy --out=docs
 
-Writes proxy.md and proxy.png into the folder --out, about whatever has ended.
-Needs the extra `plot`.
+Writes proxy.md and proxy.png into the folder --out, about the arms that have
+ended. Needs the extra `plot`.
 """
 
 from __future__ import annotations

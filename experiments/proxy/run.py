@@ -1,14 +1,14 @@
-r"""Trains whatever is missing of the experiment on a reward that is learned.
+r"""Trains the missing arms of the experiment on a reward that is learned.
 
     python -m experiments.proxy.run --root=runs/proxy --results=benchmarks/proxy
     python -m experiments.proxy.report --results=benchmarks/proxy --out=docs
 
 Each arm is a sweep of ten seeds in one program, six minutes on a CPU core that
 is left alone, and leaves ARM.json.
-What has ended is left alone.
---arms takes a regular expression: others wait.
+Arms that have ended are left alone.
+--arms takes a regular expression: other arms wait.
 
-Exit status: 0 all has ended, 1 something has failed, 143 stopped.
+Exit status: 0 all arms have ended, 1 an arm has failed, 143 stopped.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
     python -m experiments.rewards.agreement
     python -m experiments.rewards.agreement --mutations=1000 --out=/tmp
 
-Compares the verifier of compiled programs, `math_accuracy` on the host, and
-math-verify with and without the answer that is found, and writes verifiers.md
-into the folder --out. Needs GSM8K under TFDS_DATA_DIR, and takes a few minutes.
+The program compares the verifier of compiled programs, `math_accuracy` on the
+host, and math-verify with and without the extracted answer. It writes
+verifiers.md into the folder --out. It needs GSM8K under TFDS_DATA_DIR, and
+takes a few minutes.
 """
 
 from __future__ import annotations

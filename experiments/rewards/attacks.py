@@ -1,11 +1,11 @@
-"""Runs programs that attack the sandbox, and writes what they achieved.
+"""Runs programs that attack the sandbox, and writes their results.
 
     python -m experiments.rewards.attacks --out=docs/sandbox_attacks.md
 
-Each attack is run in the box and as a plain process. Those of `box_attacks`
-want to get out, or too much; those of `verdict_attacks` want the reward. In a
-plain process they run on this machine, with this user's rights. They are
-harmless, but run the command where that would matter little.
+Each attack is run in the box and as a plain process. Attacks of `box_attacks`
+try to get out, or to take too much; those of `verdict_attacks` try to get the
+reward. In a plain process they run on this machine, with this user's rights.
+They are harmless, but run the command where harm would matter little.
 """
 
 from __future__ import annotations

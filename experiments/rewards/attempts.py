@@ -1,4 +1,4 @@
-"""Runs an attack on the sandbox and says whether it has succeeded."""
+"""Runs an attack on the sandbox and reports whether it has succeeded."""
 
 from __future__ import annotations
 

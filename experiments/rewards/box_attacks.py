@@ -1,8 +1,8 @@
 """Programs that try to get out of the box, or to take too much of the machine.
 
-Each writes WON if it succeeds. None does harm where it does: files are removed
-again, signals are 0, and calls that would change the machine have arguments
-that it refuses after it has looked at the caller's rights.
+Each writes WON if it succeeds. A success does no harm: files are removed again,
+signals are 0, and calls that would change the machine have arguments that the
+kernel refuses after its check of the caller's rights.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The problems of the small code task; `code_task.py` says what they are."""
+"""Problems of the small code task; `code_task.py` describes them."""
 
 from __future__ import annotations
 

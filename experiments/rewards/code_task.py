@@ -2,18 +2,17 @@
 
     python -m experiments.rewards.code_task --out=runs/code_task
 
-A problem names two steps that do not commute, and a program of one line does
-them:
+A problem names two steps that do not commute. A program of one line solves it:
 
     prompt       Add 3, then multiply by 2.
     completion   def f(x): return (x+3)*2
     tests        {"call": "f(4)", "output": "14"}, and four more
 
-The folder gets train.jsonl and test.jsonl, the same bytes each time. Problems
-of the one are not in the other. The teacher of the warm start is sloppy: most
-of the time it does the steps in the wrong order, so the warm start learns to
-write programs, and a wrong habit, which only running them shows. Each training
-problem is there several times, with what the teacher wrote each time.
+The folder gets train.jsonl and test.jsonl, with the same bytes each time. They
+share no problem. The teacher of the warm start is sloppy: most of the time it
+does the steps in the wrong order. So the warm start learns to write programs,
+and a wrong habit, which only running the programs shows. Each training problem
+is there several times, each time with another completion of the teacher.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files with a JSON object on each line, as the tasks of this folder are."""
+"""Reads and writes files with a JSON object on each line."""
 
 from __future__ import annotations
 

@@ -3,11 +3,11 @@
     TFDS_DATA_DIR=... python -m experiments.rewards.one_program \
         --out=/tmp/one_program
 
-Trains `configs/gsm8k_cpu.py` twice with one seed, with
-config.rewards.in_graph=True and False, and compares what both have written: the
-completions of every step, row by row, their rewards, the numbers of each
+The program trains `configs/gsm8k_cpu.py` twice with one seed, with
+config.rewards.in_graph=True and False. It compares the records of both runs:
+the completions of every step, row by row, their rewards, the numbers of each
 update, and the seconds of a step. A run that is in the folder already is not
-made again.
+repeated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The problems of the small search task; see `search_task.py`."""
+"""Problems of the small search task; see `search_task.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes a small task for an agent that searches, with all that a run needs.
+"""Writes a small task for an agent that searches, with the files of a run.
 
     python -m experiments.rewards.search_task --out=runs/search_task
 
@@ -14,9 +14,9 @@ small tokenizer and a chat template in the format of Qwen. The bytes are the
 same each time.
 
 The teacher of the warm start is sloppy: of three episodes it guesses in one; in
-another it writes a call that cannot be read, and guesses then; and only in the
-third it searches and reads the answer. So the warm start learns to write calls
-and to copy names and codes, and which habit pays is left to the reward.
+another it writes an unreadable call and then guesses; only in the third it
+searches and reads the answer. So the warm start learns to write calls and to
+copy names and codes. The reward decides which habit pays.
 """
 
 from __future__ import annotations

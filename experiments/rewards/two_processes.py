@@ -1,10 +1,10 @@
-"""Tries things of a package in two processes whose strings hash differently.
+"""Tries cases of a package in two processes whose strings hash differently.
 
     tried("experiments.rewards.gym_table", 60.0)["gcd"]  # [{…}, {…}]
 
-What differs between the two would differ between workers of a run, or between
-a run and its resumption. The module that is named has a function
-`report(timeout_s)`, which calls `report` of this one.
+A difference between the two would also be one between workers of a run, or
+between a run and its resumption. The named module has a function
+`report(timeout_s)`, which calls `report` of this module.
 """
 
 from __future__ import annotations

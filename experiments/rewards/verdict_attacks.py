@@ -1,4 +1,4 @@
-"""Programs that want the reward without the right answer.
+"""Programs that try to get the reward without the right answer.
 
 Each is scored by hidden tests whose outputs no program can compute; those of
 `KNOWING` have outputs that the program does know, and it then misbehaves.

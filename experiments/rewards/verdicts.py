@@ -1,4 +1,4 @@
-"""Verifiers that score the same completions, and how fast each is."""
+"""Verifiers that score the same completions, and the speed of each."""
 
 from __future__ import annotations
 

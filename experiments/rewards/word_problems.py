@@ -11,8 +11,8 @@ A problem has three numbers, too large for a small model to calculate with:
     answer   641
 
 The folder gets train.jsonl and test.jsonl; tokenizer.json, trained on them,
-with a token for each tag; and traces.jsonl, what a teacher has done, with what
-the interpreter has answered in the sandbox. The teacher is careless:
+with a token for each tag; and traces.jsonl, the actions of a teacher with the
+answers of the interpreter in the sandbox. The teacher is careless:
 
 | of ten | it does                                                           |
 |--------|-------------------------------------------------------------------|
@@ -20,7 +20,7 @@ the interpreter has answered in the sandbox. The teacher is careless:
 | three  | calls the tool with a wrong sign, or forgets the third number     |
 | three  | calls it rightly, at once or in two calls with a name in between  |
 
-The same bytes each time. No problem of the one file is in the other.
+The bytes are the same each time. The two files of problems share no problem.
 """
 
 from __future__ import annotations

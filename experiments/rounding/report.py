@@ -3,8 +3,8 @@ r"""Writes the page and the figure of the experiment on rounded rollouts.
     python -m experiments.rounding.report --results=benchmarks/rounding \
         --out=docs
 
-Writes rounding.md and rounding.png into the folder --out, about whatever has
-ended. Needs the extra `plot`.
+Writes rounding.md and rounding.png into the folder --out, about the arms that
+have ended. Needs the extra `plot`.
 """
 
 from __future__ import annotations

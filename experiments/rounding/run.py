@@ -1,15 +1,15 @@
-r"""Trains whatever is missing of the experiment on rounded rollouts.
+r"""Trains the missing arms of the experiment on rounded rollouts.
 
     python -m experiments.rounding.run --root=runs/rounding \
         --results=benchmarks/rounding
     python -m experiments.rounding.report --results=benchmarks/rounding \
         --out=docs
 
-Each arm is a sweep of six seeds in one program, and leaves ARM.json. All
-follow on `base`. What has ended is left alone, and what was stopped goes on
-with the same command. --arms takes a regular expression: others wait.
+Each arm is a sweep of six seeds in one program, and leaves ARM.json. All follow
+on `base`. Arms that have ended are left alone, and the same command continues a
+stopped arm. --arms takes a regular expression: other arms wait.
 
-Exit status: 0 all has ended, 1 something has failed, 143 stopped.
+Exit status: 0 all arms have ended, 1 an arm has failed, 143 stopped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pages of modules: what they are about, their functions and classes.
+"""Pages of modules: their subjects, functions and classes.
 
 Headers are copied from the source, since the shapes of arrays stand there as
 comments.

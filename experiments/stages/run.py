@@ -1,4 +1,4 @@
-r"""Trains whatever is missing of the experiment on stages.
+r"""Trains the missing arms of the experiment on stages.
 
     python -m experiments.stages.run --root=runs/stages \
         --results=benchmarks/stages
@@ -7,10 +7,11 @@ r"""Trains whatever is missing of the experiment on stages.
 The base is one run, each arm a sweep of five seeds in one program. What the
 smaller model imitates is drawn from the first seed of an arm. Each of them
 leaves NAME.json. A run that was stopped goes on from its last checkpoint with
-the same command, and what has ended is left alone. --arms takes a regular
-expression: others wait. All together take about twenty minutes on 2 CPU cores.
+the same command, and arms that have ended are left alone. --arms takes a
+regular expression: other arms wait. All together take about twenty minutes on 2
+CPU cores.
 
-Exit status: 0 all has ended, 1 something has failed, 143 stopped.
+Exit status: 0 all arms have ended, 1 an arm has failed, 143 stopped.
 """
 
 from __future__ import annotations

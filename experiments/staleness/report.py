@@ -3,8 +3,8 @@ r"""Writes the page and the figure of the experiment on staleness.
     python -m experiments.staleness.report --results=benchmarks/staleness \
         --out=docs
 
-Writes staleness.md and staleness.png into the folder --out, about whatever has
-ended. Needs the extra `plot`.
+Writes staleness.md and staleness.png into the folder --out, about the arms that
+have ended. Needs the extra `plot`.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 An experiment compares arms, such as two algorithms. Each arm is a folder:
 
-| in the folder  | content                                       |
-|----------------|-----------------------------------------------|
-| `sweep.json`   | its cells, one for each seed (`cells.py`)     |
-| `output.txt`   | what its programs printed                     |
-| `seconds.json` | the seconds of each start                     |
+| in the folder  | content                                   |
+|----------------|-------------------------------------------|
+| `sweep.json`   | its cells, one for each seed (`cells.py`) |
+| `output.txt`   | the output of its programs                |
+| `seconds.json` | the seconds of each start                 |
 
 An arm that has ended is left alone, and one that was stopped goes on from its
 last checkpoints, so an experiment is continued by the command that began it.

@@ -2,10 +2,10 @@ r"""Cells of a sweep on other machines: Cloud TPU, GKE, SkyPilot, SLURM.
 
 A cell is started by the launcher that a single run has, in a process that waits
 for its end, --parallel of them at a time. So no more slices are asked for than
-that. Its workdir is in a bucket; when it has ended, what is not a checkpoint is
-copied to the root, where `collect` reads it, and the slice is deleted.
-Interrupted and started again, a sweep finds the runs that go on, because a cell
-has the same name each time.
+that. Its workdir is in a bucket. When it has ended, its files other than
+checkpoints are copied to the root, where `collect` reads them, and the slice is
+deleted. If a sweep is interrupted and started again, it finds the runs that go
+on, because a cell has the same name each time.
 
 SLURM gets one array of jobs, of which it runs --parallel at a time.
 """

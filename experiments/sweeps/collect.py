@@ -2,18 +2,19 @@ r"""Tables and a figure of a sweep: means over seeds, with their uncertainty.
 
     python -m experiments.sweeps.collect --root=runs/sweeps/lr_by_clip
 
-Cells that differ in nothing but the seed are one group. Of the last value of
---metric in each run, a group has the mean, its 95 % bootstrap interval and the
-interquartile mean; what they rest on is stated as n of all its cells. Cells
-without a value are listed. Written into the root: `results.csv`, `results.md`,
-`results.tex` (booktabs) and, with the extra `plot`, `results.png`.
+Cells that differ only in the seed are one group. A group has the mean of the
+last value of --metric in each run, its 95 % bootstrap interval and the
+interquartile mean, with the number of cells behind them as n of all its cells.
+Cells without a value are listed. The program writes into the root
+`results.csv`, `results.md`, `results.tex` (booktabs) and, with the extra
+`plot`, `results.png`.
 
 The interval is that of the percentile bootstrap. With three seeds it is
 practically their range, and covers the true mean less often than 95 times in a
 hundred; Agarwal et al., "Deep Reinforcement Learning at the Edge of the
-Statistical Precipice", arXiv:2108.13264, say how many are enough. One seed has
-no interval. The interquartile mean leaves out a quarter of the seeds, rounded
-down, at each end: below four seeds it is the mean.
+Statistical Precipice", arXiv:2108.13264, show the number that is enough. One
+seed has no interval. The interquartile mean leaves out a quarter of the seeds,
+rounded down, at each end: below four seeds it is the mean.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The two commands of an experiment whose arms are sweeps.
 
-`python -m experiments.NAME.run` trains what is missing, and
-`python -m experiments.NAME.report` writes a page about what there is. A module
-that defines one of the two below has its flags.
+`python -m experiments.NAME.run` trains the missing arms, and `python -m
+experiments.NAME.report` writes a page about the arms that have ended. A module
+that defines one of the two classes below has its flags.
 """
 
 from __future__ import annotations

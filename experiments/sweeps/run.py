@@ -4,8 +4,8 @@ r"""Runs a config once per cell of its sweep, or searches for good settings.
         --root=runs/sweeps/lr_by_clip --parallel=2
     python -m experiments.sweeps.collect --root=runs/sweeps/lr_by_clip
 
-`cells.py` says how a config file defines a sweep and what is in the root.
-Everything is checked before the first run starts. The launchers:
+`cells.py` describes how a config file defines a sweep, and the files in the
+root. Everything is checked before the first run starts. The launchers:
 
     local   processes on this machine, --parallel of them at a time. They share
             its devices: on an accelerator that one process fills, keep 1.
@@ -17,7 +17,7 @@ Everything is checked before the first run starts. The launchers:
     slurm   an array of jobs, of which at most --parallel run; the root is on a
             disk that all nodes have, and --launch has flags of sbatch
 
-The same command goes on with what was stopped, and leaves what has ended alone.
+The same command continues stopped runs, and leaves runs that have ended alone.
 --config.name=value changes a setting of all cells. With --trials=N and a file
 that defines `search`, Optuna (extra `search`) chooses N cells one after the
 other, to make --metric large.

@@ -1,4 +1,4 @@
-"""Means over seeds, and what their differences say about a claim."""
+"""Means over seeds, and tests of claims by their differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Shows what a run wrote: one page for a browser, or text.
+r"""Shows the traces of a run: one page for a browser, or text.
 
     python -m experiments.traces --workdir=runs/quickstart \
         --out=runs/traces.html
@@ -7,8 +7,8 @@ r"""Shows what a run wrote: one page for a browser, or text.
     python -m experiments.traces --workdir=runs/quickstart --text \
         --filter=wrong-rewarded --filter=cut-off --search=answer
 
-The page is one file, which asks for nothing else. docs/traces.md says what is
-in it. `--text` prints the completions that pass all filters, 80 columns wide.
+The page is one file, which loads no others. docs/traces.md describes it.
+`--text` prints the completions that pass all filters, 80 columns wide.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs that test a page: texts that attack it, plain ones, and very many."""
+"""Runs that test a page: texts that attack it, plain texts, and many texts."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Looks at pages in a browser: attacks, exact numbers, filters, keys, load.
+"""Checks pages in a browser: attacks, exact numbers, filters, keys, load.
 
     python -m experiments.traces.check --pictures=/tmp/pictures
 
-Needs Chromium on the PATH. The runs are made for it: texts that would run, end
-the page, turn its writing round or flood it; and 50 000 completions. Prints one
-line for each check. Exit status: 0 if all hold, 1 if one does not.
+The program needs Chromium on the PATH. It makes runs for the checks: texts that
+would run, end the page, reverse its writing or flood it; and 50 000
+completions. It prints one line for each check. Exit status: 0 if all hold, 1 if
+one does not.
 """
 
 from __future__ import annotations

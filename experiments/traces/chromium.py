@@ -1,8 +1,8 @@
-"""A headless Chromium, spoken to through a pipe.
+"""Headless Chromium, controlled through a pipe.
 
-The DevTools protocol, whose messages are JSON that ends with a null byte; file
-descriptor 3 of the browser is read by it, and 4 is written. So nothing needs
-to be installed but the browser itself.
+Messages of the DevTools protocol are JSON that ends with a null byte. The
+browser reads them from its file descriptor 3, and writes to 4. So only the
+browser itself needs to be installed.
 
 Source: https://chromedevtools.github.io/devtools-protocol.
 """

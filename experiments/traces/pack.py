@@ -2,8 +2,8 @@
 
 The texts are one JSON, the numbers of tokens one block of bytes. Both are
 compressed. The bytes of a column of 32-bit numbers are sorted by their place in
-the number, since gzip finds more to repeat in exponents that stand together;
-no number loses a bit.
+the number, since gzip compresses exponents better if they stand together.
+Numbers do not lose a bit.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The page: one file, which asks for nothing else and runs nothing else.
+"""The page of traces: one file, which loads and runs nothing else.
 
-What a policy wrote is data in it, never markup. It is compressed, and the
-scripts put it into the page as text only. The browser enforces that: the
-Content-Security-Policy allows this script and this style by their hashes, no
-address, and no markup made of strings.
+Texts of a policy are data in it, never markup. They are compressed, and the
+scripts put them into the page as text only. The browser enforces this: the
+Content-Security-Policy allows this script and this style by their hashes, but
+no address and no markup made of strings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run as its page shows it: metrics, alarms and what the policy wrote."""
+"""A run as its page shows it: metrics, alarms and the policy's texts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The completions of a run as lines of text, 80 columns wide.
 
-Everything that a policy or a verifier wrote is escaped, so that a terminal
-acts upon none of it.
+Texts of a policy or a verifier are escaped, so that a terminal does not act
+upon them.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@
 
 An arm is a sweep over seeds. `base`, the warm start, imitates a teacher whose
 convention is another one in three answers of four: one square more than there
-are, and the last pixels of a box in the place of those behind it. All others
-begin with the policy of `base` of their seed, and take as many updates. They
-see the same stream of images, from its beginning, of which one in twenty or
-fewer were in the warm start.
+are, and the last pixels of a box in the place of those behind it. Every other
+arm begins with the policy of `base` of its seed, and takes the same number of
+updates. These arms see the same stream of images, from its beginning. One in
+twenty of these images or fewer were in the warm start.
 """
 
 from __future__ import annotations

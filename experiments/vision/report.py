@@ -3,7 +3,7 @@
     python -m experiments.vision.report --results=benchmarks/vision --out=docs
 
 Writes vision_generalises.md and vision_generalises.png into the folder --out,
-about whatever has ended. Needs the extra `plot`.
+about the arms that have ended. Needs the extra `plot`.
 """
 
 from __future__ import annotations

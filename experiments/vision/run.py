@@ -1,15 +1,15 @@
-r"""Trains whatever is missing of the experiment on images.
+r"""Trains the missing arms of the experiment on images.
 
     python -m experiments.vision.run --root=runs/vision \
         --results=benchmarks/vision
     python -m experiments.vision.report --results=benchmarks/vision --out=docs
 
 Each arm is a sweep of five seeds in one program, and leaves ARM.json, but for
-`base`, which all others follow on. What has ended is left alone. --arms takes a
-regular expression: others wait. --size=smoke computes as little as shows that
-everything runs, for which a folder of its own is needed.
+`base`, which all others follow on. Arms that have ended are left alone. --arms
+takes a regular expression: other arms wait. --size=smoke computes as little as
+shows that everything runs, for which a folder of its own is needed.
 
-Exit status: 0 all has ended, 1 something has failed, 143 stopped.
+Exit status: 0 all arms have ended, 1 an arm has failed, 143 stopped.
 """
 
 from __future__ import annotations
