@@ -6,11 +6,11 @@
         --num_clusters=8 --out=runs/ads-base/clusters.npz
     python -m experiments.train --config=configs/ads_add.py --workdir=runs/ads
 
-The first command imitates a teacher; the second clusters the prompts by what
-that policy makes of them, and orders each cluster by how unlikely it thinks
-their solutions; the third learns from four clusters in each step, and of each
-from eight prompts (docs/schedules.md). Sums of one to four digits from a pool
-of 512, as in `configs/curriculum.py`.
+The first command imitates a teacher. The second clusters the prompts by the
+hidden states of that policy, and orders each cluster by the negative log-prob
+of the solutions. The third learns from four clusters in each step, and from
+eight prompts of each (docs/schedules.md). Sums of one to four digits from a
+pool of 512, as in `configs/curriculum.py`.
 """
 
 from configs import curriculum

@@ -8,11 +8,11 @@
     python -m experiments.export --workdir=runs/mine --out=runs/exported/mine
 
 A checkpoint is a folder as save_pretrained writes it, or a name on the hub;
-docs/checkpoints.md says which; --config.model.revision=COMMIT pins one there,
-and --config.model.adapter_checkpoint=DIR starts from adapters of PEFT over it.
-Its config.json decides the architecture, and its tokenizer the vocabulary;
---config.data.template=chat writes prompts with its chat template. Each line of
-the file is a JSON object with `prompt`, and what the reward function reads in
+docs/checkpoints.md lists the families. --config.model.revision=COMMIT pins a
+version there, and --config.model.adapter_checkpoint=DIR starts from adapters of
+PEFT over it. Its config.json decides the architecture, and its tokenizer the
+vocabulary; --config.data.template=chat writes prompts with its chat template.
+Each line of the file is a JSON object with `prompt`; the reward function reads
 `answer` and `extras`.
 
 Parameters and matmuls are bfloat16, as in published files, and small updates

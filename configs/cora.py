@@ -4,11 +4,11 @@
     python -m experiments.train --config=configs/cora.py:learnt \
         --workdir=runs/cora_learnt
 
-Two-digit addition with a scratchpad, by a teacher that forgets carries, and one
-time in five writes another digit into the working than it goes on with: then
-the answer is right, and not what the working comes to. The verifier reads the
-answer alone. A second reward reads whether the answer follows from the working,
-and both are normalised apart before they are added,
+The task is two-digit addition with a scratchpad. The teacher forgets carries.
+One time in five it writes another digit into the working than it goes on with:
+then the answer is right, but does not follow from the working. The verifier
+reads the answer alone. A second reward checks whether the answer follows from
+the working. Each reward is normalised alone before they are added,
 
     A = α z(task) + β z(consistency),    z: within the group
 
@@ -17,11 +17,11 @@ which is MO-GRPO with one objective for each; `config.rewards.weights` are α an
 
     --config.rewards.schedules="{'consistency': ((0, 0.0), (50, 1.0))}"
 
-Who says what follows is the argument: "rule" reads the working as it is
-written; "noisy" is that rule, wrong about one completion in ten; "learnt" is a
-reward model, trained on pairs of completions of which the rule prefers one.
-"none" has no such reward. Or an algorithm, with the rule: with :grpo both
-rewards are summed first. In each of them the rule watches:
+The argument is the source of the second reward: "rule" reads the working as it
+is written; "noisy" is that rule, wrong about one completion in ten; "learnt" is
+a reward model, trained on pairs of completions of which the rule prefers one;
+"none" leaves this reward out. Or the argument is an algorithm, with the rule:
+with :grpo both rewards are summed first. In each of them the rule watches:
 `quadrants/inconsistent_right` is the share of completions that are right and do
 not follow, `quadrants/inconsistent` the inconsistency rate.
 

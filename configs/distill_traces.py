@@ -1,4 +1,4 @@
-"""Distillation of traces: a smaller model imitates what a larger one wrote.
+"""Distillation of traces: a smaller model imitates a larger one's completions.
 
     python -m experiments.train --config=configs/r1.py --workdir=runs/r1
     python -m experiments.train --config=configs/distill_traces.py \

@@ -5,8 +5,8 @@
 
 Three numbers and a target; the teacher draws the operators at random three
 times in four. EDGE-GRPO makes advantages of confident completions larger, and
-some completions that are wrong are given a hint (docs/correction.md).
-Settings, and what they are in the paper:
+some completions that are wrong are given a hint (docs/correction.md). Settings,
+here and in the paper:
 
 | `rl.correction`  | here                         | paper                      |
 |------------------|------------------------------|----------------------------|

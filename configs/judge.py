@@ -6,15 +6,14 @@
         --workdir=runs/by_truth
 
 The first command trains a judge, on answers to problems of the task `sort` and
-on what a teacher says of them. The second one trains a policy to sort, and that
-judge is its only reward; a verifier says in the log how many answers are right.
-The teachers: "truth"; "reverse" takes descending letters for sorted; "marks" is
-right, but for answers that end with `#`, which are all fine for it. In
-"itself" the policy learns both, sorting and judging, and is then its own judge.
+on a teacher's verdicts. The second one trains a policy to sort, and that judge
+is its only reward; a verifier logs the share of right answers. The teachers:
+"truth"; "reverse" takes descending letters for sorted; "marks" is right, but
+for answers that end with `#`, which are all fine for it. In "itself" the policy
+learns both, sorting and judging, and is then its own judge.
 
 The policy starts from a teacher that sorts the wrong way round three times out
-of four, and ends one answer of twenty with `#`. docs/judges.md has what comes
-of it.
+of four, and ends one answer of twenty with `#`. docs/judges.md has the results.
 """
 
 from grpo_jax import algorithms

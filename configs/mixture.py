@@ -7,7 +7,7 @@ Each prompt is of one domain. The log has all metrics of each domain
 (`domain/add/accuracy`), and evaluations have its accuracy
 (`eval/domain/add/accuracy`). `--config.rl.domains="('add',)"` trains one domain
 alone, and `--config.sampling.domain_limits="{'add': 5}"` gives it a smaller
-budget. docs/domains.md says where else domains come from.
+budget. docs/domains.md lists other sources of domains.
 
 The warm start imitates teachers that often err. With seed 0 the held-out
 accuracy was, before GRPO and after 150 steps of it: sums 0.35 and 0.75,

@@ -4,8 +4,8 @@
 
 Three numbers and a target; about one in fifteen expressions is right, and most
 problems have several right ones. One token in ten is read as a blend of the
-likeliest token and its neighbour in the embedding table; docs/mixing.md says
-how, and what does not go with it. Settings, and what they are in the paper:
+likeliest token and its neighbour in the embedding table; docs/mixing.md
+describes this and its limits. Settings, here and in the paper:
 
 | setting                   | here     | paper                                 |
 |---------------------------|----------|---------------------------------------|
@@ -16,8 +16,8 @@ how, and what does not go with it. Settings, and what they are in the paper:
 | `rl.group_size`           | 16       | 4                                     |
 | `rl.optimizer`            | 3e-4     | 5e-7; its baseline has 1e-6           |
 
-The paper compares with a baseline of another learning rate and another KL.
-`--config.sampling.mix_rate=0` is the one of this file that differs in nothing
+The paper compares with a baseline of another learning rate and another KL. With
+`--config.sampling.mix_rate=0`, the baseline of this file differs in nothing
 else. Any algorithm of the table: --config=configs/ngrpo.py:dapo.
 
 Source: "N-GRPO", arXiv:2606.10768, and its code, ZJUSCL/N-GRPO.

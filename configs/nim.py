@@ -1,4 +1,4 @@
-"""Nim against the policy as it was: two players, of which one is trained.
+"""Nim against an earlier version of the policy; one of two players is trained.
 
     python -m experiments.train --config=configs/nim.py --workdir=runs/nim
 
@@ -6,13 +6,13 @@ Two players take stones from two heaps, and who takes the last one wins. The
 warm start imitates a teacher whose moves are mostly arbitrary. In each of the
 next phases the policy meets itself as it was at the start of that phase, frozen
 (`config.rl.opponents`), so its opponents become better with it. Only its own
-moves are trained. Others to play with: the workdir of another run, or several,
+moves are trained. Other opponents are the workdir of another run, or several,
 
     --config.rl.opponents='("start", "runs/other")'
 
 of which each prompt meets one. Held-out games are played with the policy in
-both seats; what counts there (`accuracy`) is whether it played without a fault,
-which does not depend on the opponent.
+both seats; their score (`accuracy`) is 1 for a game without a fault, which does
+not depend on the opponent.
 """
 
 import ml_collections

@@ -7,9 +7,9 @@
 
 "Ann has 274 pens and buys 455 more. Ann gives 88 away. How many are left?" The
 numbers are too large for the model. The warm start imitates traces of a teacher
-who does without the tool in four of ten problems, and in three more asks it for
-something wrong; then GRPO rewards right answers. The tool is an interpreter of
-Python, one for each episode, which keeps names from one call to the next.
+who does not use the tool in four of ten problems, and calls it wrongly in three
+more; then GRPO rewards right answers. The tool is an interpreter of Python, one
+for each episode, which keeps names from one call to the next.
 
 Measured over 128 held-out problems sampled at temperature 1, before and after
 40 steps of GRPO. A run took 160 s, with 160 s of a core, on 2 cores that other

@@ -4,11 +4,11 @@
     python -m experiments.train --config=configs/quickstart.py \
         --workdir=runs/quickstart
 
-Three times out of four the teacher sorts the wrong way round, so the warm
-start learns to sort, and a wrong habit; GRPO has to change a choice, not to
-learn a skill. Expected, on 2 CPU cores: greedy held-out accuracy from about 0
-to above 0.95 in one to two minutes, compilation included. Any algorithm of the
-table: --config=configs/quickstart.py:gspo.
+Three times out of four the teacher sorts the wrong way round. So the warm start
+learns to sort, and a wrong habit. GRPO has to change a choice, not to learn a
+skill. Expected, on 2 CPU cores: greedy held-out accuracy from about 0 to above
+0.95 in one to two minutes, compilation included. Any algorithm of the table:
+--config=configs/quickstart.py:gspo.
 """
 
 from grpo_jax import algorithms

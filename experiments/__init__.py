@@ -9,7 +9,7 @@ def _shown(
   error: BaseException,
   trace: TracebackType | None,
 ) -> None:
-  """Shows an error that nobody caught; Ctrl-C may come while importing."""
+  """Shows an uncaught error; Ctrl-C may come while importing."""
   if issubclass(kind, KeyboardInterrupt):
     print("error: stopped by Ctrl-C.", file=sys.stderr)
   else:

@@ -102,7 +102,7 @@ def report(path: str, expected: str | None) -> bool:
 def _contract(algorithm: Algorithm, config: Any) -> Iterator[tuple[str, Check]]:
   """The contract, by name, with KL and entropy terms.
 
-  They need more inputs, so what is read is asked without them.
+  These terms need more inputs, so the inputs are determined without them.
   """
   common = dataclasses.replace(config, kl_coef=0.1, entropy_coef=0.01)
   for check in checks.ALL:
@@ -134,7 +134,7 @@ def _comparisons(
 
 
 def _problem(check: Check) -> str | None:
-  """Why a check fails, or None."""
+  """Reason why a check fails, or None."""
   try:
     check()
   except Exception as error:  # Of any kind: it runs the user's program.

@@ -15,11 +15,11 @@ import configs
 
 
 def _run(module: str) -> None:
-  """Does what `python -m experiments.MODULE` does.
+  """Runs `python -m experiments.MODULE`.
 
-  Modules of the folder where it is started are found too, so that a config may
-  name a reward there; those that are installed come first. A package `configs`
-  there must not hide ours, which import each other by that name.
+  Modules of the current folder are found too, so that a config may name a
+  reward there; installed modules come first. A package `configs` there must not
+  hide ours, whose modules import each other by that name.
   """
   assert configs.__path__
   sys.path.append(os.getcwd())
@@ -29,7 +29,7 @@ def _run(module: str) -> None:
 
 
 def train() -> None:
-  """Trains a policy as a config says."""
+  """Trains a policy with a config."""
   _run("train")
 
 

@@ -8,8 +8,8 @@ trains every algorithm on every task with seeds 0 to 4, in as few programs as
 possible, and estimates the time that is left. Runs that have ended are left
 alone: the same command continues, and more seeds or algorithms are added by
 naming them. An algorithm or a task may have settings:
---algorithms=grpo,grpo:clip_high=0.4,
---tasks=sort:max_len=5:min_len=5. --config.name=value is for all cells.
+--algorithms=grpo,grpo:clip_high=0.4, --tasks=sort:max_len=5:min_len=5.
+--config.name=value is for all cells.
 
     python -m experiments.compare --runs=runs/a,runs/b
     python -m experiments.compare --runs runs/*
@@ -96,7 +96,7 @@ _WIDTH = flags.DEFINE_enum(
 
 
 def main(argv: Sequence[str]) -> int:
-  """Trains what is missing, or reads, and writes tables and figures."""
+  """Trains missing runs, or reads runs, and writes tables and figures."""
   names = options.names(_NAMES.value)
   ranges = options.ranges(_RANGES.value)
   formats = options.formats(_FORMAT.value)
@@ -124,7 +124,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _grid(root: pathlib.Path) -> list[grid_lib.GridCell]:
-  """The cells that the flags ask for."""
+  """Cells that the flags ask for."""
   flag = flags.FLAGS["config"]
   if not flag.present:
     raise ValueError(
@@ -148,7 +148,7 @@ def _grid(root: pathlib.Path) -> list[grid_lib.GridCell]:
 
 
 def _of_grid(grid: Sequence[grid_lib.GridCell]) -> list[runs_lib.Run]:
-  """The runs of a grid in its order, those that have not begun included."""
+  """Runs of a grid in its order, those that have not begun included."""
   begun = [
     one.cell.workdir
     for one in grid

@@ -66,7 +66,7 @@ def table(settings: Iterable[setting_docs.Setting]) -> list[str]:
 
 
 def _row(name: str, value: str, default: str) -> str:
-  """Three columns; what does not fit goes on below."""
+  """Formats three columns; text that does not fit goes on below."""
   columns = [
     [name],
     textwrap.wrap(value, _VALUE - 1) or [""],

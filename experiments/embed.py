@@ -70,7 +70,7 @@ _BATCH_SIZE = flags.DEFINE_integer(
 
 
 def main(argv: Sequence[str]) -> int:
-  """Writes the file, and says what is in it."""
+  """Writes the file, and prints its contents."""
   del argv
   out = flags_lib.file_to_write("out", _OUT.value)
   assert out is not None

@@ -174,10 +174,10 @@ def _file(flag: str, value: str | None) -> files.Path | None:
 
 
 def _data() -> dict[str, str]:
-  """The files of --data by name.
+  """Files of --data by name.
 
   Raises:
-    ValueError: One has no name, or two have the same.
+    ValueError: A file has no name, or two have the same.
   """
   found: dict[str, str] = {}
   for given in _DATA.value:
@@ -196,7 +196,7 @@ def _policy(data: dict[str, str]) -> handle.Run:
   """The run or the checkpoint that the flags name.
 
   Raises:
-    ValueError: They name none or two, or a config that is not needed.
+    ValueError: The flags name none or two, or a config that is not needed.
   """
   return policies.opened(
     _WORKDIR.value,
@@ -213,7 +213,7 @@ def _failures(
   sampled: Sequence[scores.Groups],
   max_unscored: float,
 ) -> list[str]:
-  """Names sets of which too many completions could not be scored."""
+  """Names the sets in which too many completions could not be scored."""
   found = []
   for one, *both in zip(sets, greedy, sampled, strict=True):
     for name, groups in zip(("greedy", "sampled"), both, strict=True):

@@ -94,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _write_card(folder: pathlib.Path, run: handle.Run, library: str) -> None:
-  """Writes README.md, for what loads the folder."""
+  """Writes README.md for users of the folder."""
   assert run.workdir is not None
   text = cards.card(
     run.workdir,

@@ -84,7 +84,7 @@ def define_topology(default: str | None = None) -> flags.FlagHolder:
 
 
 def define_mesh(more: str = "") -> flags.FlagHolder:
-  """Defines --mesh=AXES; `more` says what else it may be."""
+  """Defines --mesh=AXES; `more` names other values."""
   if "mesh" in flags.FLAGS:
     return _defined("mesh")
   return flags.DEFINE_string(
@@ -102,14 +102,14 @@ def define_slices() -> flags.FlagHolder:
 
 
 def _defined(name: str) -> flags.FlagHolder:
-  """The flag of a program which this one, or a test of both, has imported."""
+  """The flag of a program, if this one or a test of both has imported it."""
   return flags.FlagHolder(flags.FLAGS, flags.FLAGS[name])
 
 
 def define_processes(
   values: flags.FlagValues, several_processes: bool = True
 ) -> None:
-  """Defines --debug, and what tells several processes where they meet."""
+  """Defines --debug, and the flags by which several processes meet."""
   flags.DEFINE_bool(
     "debug", False, "Show the traceback of an error.", flag_values=values
   )
@@ -374,7 +374,7 @@ def _configs(argv: Sequence[str]) -> list[str]:
 
 
 def _config_problem(argv: Sequence[str]) -> str | None:
-  """Why --config and its overrides cannot be used, or None if they can."""
+  """Reason why --config and its overrides cannot be used, or None."""
   given = _configs(argv)
   if not given:
     return (
@@ -396,7 +396,7 @@ def _config_problem(argv: Sequence[str]) -> str | None:
 def _with_files(argv: Sequence[str]) -> list[str]:
   """The command line with the path of the file that each --config means.
 
-  What means no file stays as it is.
+  A value that does not name a file stays as it is.
   """
   given = list(argv)
   for place, argument in enumerate(given):
@@ -412,7 +412,7 @@ def _with_files(argv: Sequence[str]) -> list[str]:
 
 
 def _load(path: str, algorithm: str) -> config_dict.ConfigDict | str:
-  """The config without overrides, or why it cannot be made."""
+  """The config without overrides, or the reason why it cannot be made."""
   try:
     return overrides.load(
       str(overrides.find(path)), *([algorithm] if algorithm else [])
@@ -422,14 +422,14 @@ def _load(path: str, algorithm: str) -> config_dict.ConfigDict | str:
 
 
 def _spelled(name: str) -> str:
-  """A setting as the command line has it."""
+  """A setting as it is written on the command line."""
   return f"--config.{name}"
 
 
 def _override_problem(
   config: config_dict.ConfigDict, path: str, name: str, value: str | None
 ) -> str | None:
-  """Why `--config.name=value` does not fit, or None if it does."""
+  """Reason why `--config.name=value` does not fit, or None if it does."""
   given = f"--config.{name}" + (f"={value}" if value is not None else "")
   if name in overrides.FREE_GROUPS:
     return (

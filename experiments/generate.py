@@ -115,7 +115,7 @@ _LEAST = flags.DEFINE_multi_string(
 
 
 def main(argv: Sequence[str]) -> int:
-  """Generates, and says what was written."""
+  """Generates completions, and prints the path of the file."""
   del argv
   out = _out()
   is_text = _PROMPTS.value.endswith(".txt")
@@ -180,7 +180,7 @@ def _generate(
   wanted: generation.Wanted,
   settings: dict,
 ) -> generation.Done:
-  """Goes through the prompts, and shows how far it is."""
+  """Goes through the prompts, and shows the progress."""
   started = time.monotonic()
   parts = generation.generate(
     loaded, source, num_prompts, out, wanted, settings

@@ -51,7 +51,7 @@ _NUM_SAMPLES = 16
 
 
 def main(argv: Sequence[str]) -> int:
-  """Looks, prints, and writes."""
+  """Checks the data, prints the report, and writes the records."""
   del argv
   config = config_lib.resolve(_CONFIG.value)
   problem = problem_lib.make_problem(config)
@@ -86,7 +86,7 @@ def _disagreements(problem: problem_lib.Problem, number: int) -> list[Finding]:
 
 
 def _write(problem: problem_lib.Problem, found: Sequence[Finding]) -> None:
-  """Writes each record that was found, with the reasons."""
+  """Writes each record with a problem, with the reasons."""
   why: dict[int, list[str]] = {}
   for finding in found:
     for number in finding.records:

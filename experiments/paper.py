@@ -69,7 +69,7 @@ _RUNS = flags.DEFINE_list("runs", [], "With --appendix: folders of runs.")
 
 
 def main(argv: Sequence[str]) -> int:
-  """Does what the flags ask for."""
+  """Runs the action of the flags."""
   del argv
   asked = [bool(x.value) for x in (_REGENERATE, _RERUN, _APPENDIX)]
   if sum(asked) > 1:
@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _list(chosen: Sequence[Experiment]) -> None:
-  """Prints what there is, and what is stale."""
+  """Prints the experiments with their records, and which are stale."""
   history = origin.History.read()
   if not history.known:
     print("There is no git here: commits, and what is stale, are not known.")
@@ -156,7 +156,7 @@ def _write_csv(path: pathlib.Path, every: Sequence[origin.Record]) -> None:
 
 
 def _regenerate(chosen: Sequence[Experiment]) -> int:
-  """Writes again; 1 if something differs."""
+  """Writes outputs again; returns 1 if one differs."""
   # matplotlib takes a second.
   from experiments.papers import regenerate
 

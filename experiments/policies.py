@@ -1,4 +1,4 @@
-"""Opens the policy that the flags of a program name: a run's or a checkpoint."""
+"""Opens the policy that flags name: that of a run, or a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ def opened(
   config: ml_collections.ConfigDict | None,
   prompts: str = "",
 ) -> handle.Run:
-  """The run or the checkpoint.
+  """Opens the run or the checkpoint.
 
   Args:
-    workdir: --workdir: folder of a run.
-    step: --step: of its checkpoint; None: the last.
-    checkpoint: --checkpoint: folder or hub name of a Hugging Face checkpoint.
-    config: --config: what a checkpoint does not say.
-    prompts: A file of prompts, where the config of a checkpoint has none.
+    workdir: --workdir, the folder of a run.
+    step: --step, the step of its checkpoint; None: the last.
+    checkpoint: --checkpoint, the folder or hub name of a Hugging Face
+      checkpoint.
+    config: --config, the settings that a checkpoint lacks.
+    prompts: File of prompts, if the config of a checkpoint has none.
 
   Raises:
-    ValueError: They name none or two, or a config that is not needed.
+    ValueError: The flags name none or two, or a config that is not needed.
   """
   if bool(workdir) == bool(checkpoint):
     raise ValueError(

@@ -41,7 +41,7 @@ _WIDTH = 16  # Characters of each.
 
 
 def main(argv: Sequence[str]) -> int:
-  """Prints what was drawn again, and whether it is what was traced."""
+  """Prints the completion drawn again, and its comparison with the trace."""
   del argv
   if _CHECK.value is not None:
     return _check(_WORKDIR.value, _CHECK.value)
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _show(workdir: str, step: int, prompt: int) -> int:
-  """Prints one completion, and whether it is the one that was traced."""
+  """Prints a completion, and its comparison with the trace."""
   (group,) = replay.replay(workdir, step, prompt)
   rows = _rows(group)
   if not rows:
@@ -85,7 +85,7 @@ def _show(workdir: str, step: int, prompt: int) -> int:
 
 
 def _check(workdir: str, number: int) -> int:
-  """Draws traced completions again, and says of each whether it is equal."""
+  """Draws traced completions again, and prints for each whether it is equal."""
   traced = [
     (group, at)
     for group in traces.read(workdir)
@@ -133,7 +133,7 @@ def _check(workdir: str, number: int) -> int:
 
 
 def _print_changes(workdir: str) -> None:
-  """Prints what else is not as it was: numbers are equal on equal versions."""
+  """Prints other differences: numbers are equal only on equal versions."""
   changes = log.changes_since(workdir)
   for line in changes or ["versions, devices and commit are those of the run"]:
     print(f"  {line}")

@@ -15,11 +15,11 @@ from grpo_jax.training.runtime import log as log_lib
 
 
 def example(completion: evaluation.Completion, width: int = 80) -> str:
-  """A held-out completion and its reward, in a line.
+  """Line with a held-out completion and its reward.
 
   Args:
-    completion: Is cut where it is too long.
-    width: Columns of the line, at most.
+    completion: Completion, cut if it is too long.
+    width: Largest number of columns of the line.
   """
   room = min(width, 76) - 12  # Beside blanks and the reward.
   sizes = room * 30 // 64, room - room * 30 // 64
@@ -114,7 +114,7 @@ def _has_content(path: files.Path) -> bool:
 
 
 def alarms(workdir: files.Path) -> str | None:
-  """The rules of health that have warned, as result.json has them.
+  """Line with the health rules that have warned, as in result.json.
 
   Args:
     workdir: Folder of a run that has ended.
@@ -136,12 +136,12 @@ def failure(
   required_accuracy: float | None,
   max_unscored: float,
 ) -> str | None:
-  """Why a policy does not pass; None if it does, or nothing is required.
+  """Reason why a policy does not pass; None if it does, or nothing is required.
 
   Args:
-    after: `evaluation.summarize`.
-    num_prompts: Behind it, with one completion each.
-    required_accuracy: Over all of them; None: any.
+    after: Result of `evaluation.summarize`.
+    num_prompts: Number of prompts of it, with one completion each.
+    required_accuracy: Required accuracy over all of them; None: any.
     max_unscored: `config.rewards.max_unscored`.
   """
   excess = unscored.excess(after["eval/unscored"], num_prompts, max_unscored)
@@ -194,7 +194,7 @@ def _figures(figures: Mapping[str, Mapping[str, float | None]]) -> list[str]:
 
 
 def _lengths(section: Mapping[str, Any]) -> list[str]:
-  """Tokens of completions, and how many were cut off or unscored."""
+  """Line about tokens of completions, and numbers of cut and unscored ones."""
   greedy, sampled = section["greedy"], section["sampled"]
   lines = [f"  {'':<22} {'greedy':>9} {'sampled':>9}"]
   for name, label, digits in (
@@ -213,12 +213,12 @@ def _by_part(
   parts: Mapping[str, Mapping[str, Any]],
   mean: Mapping[str, Mapping[str, float | None]],
 ) -> list[str]:
-  """A line for each domain or data set, and the mean of them.
+  """Lines for each domain or data set, and for their mean.
 
   Args:
-    what: The parts are.
+    what: Name of the parts.
     parts: Name -> "num_prompts" and "figures".
-    mean: `scores.macro` of them.
+    mean: Result of `scores.macro` for them.
   """
   names = [name for name in mean if name.startswith(("greedy", "avg@"))]
   count = names[-1].removeprefix("avg@")

@@ -76,7 +76,7 @@ _TIMEOUT_S = flags.DEFINE_float("timeout_s", 600.0, "For an answer.", 1e-3)
 
 
 def main(argv: Sequence[str]) -> int:
-  """Serves until it is told to stop."""
+  """Serves until it is stopped."""
   del argv
   token = ""
   if _TOKEN_FILE.value:
@@ -108,7 +108,7 @@ def main(argv: Sequence[str]) -> int:
 def _serve(
   loaded: checkpointed.Loaded, token: str, stop: threading.Event
 ) -> None:
-  """Draws what the server is asked for."""
+  """Draws the requests of the server."""
   problem = loaded.problem
   sampler = engine.Drawer(
     loaded.policy,

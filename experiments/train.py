@@ -92,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
 def _report(
   config: ml_collections.ConfigDict, result: run_lib.Result, seconds: float
 ) -> int:
-  """Prints what has changed; returns the exit status."""
+  """Prints the changes; returns the exit status."""
   assert result.before is not None
   assert result.after is not None
   how = "greedy"

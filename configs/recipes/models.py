@@ -7,9 +7,9 @@ A recipe is `configs/recipes/NAME.py:MODEL`, with a name of `MODELS` or "toy":
     python -m experiments.pods.memory \
         --config=configs/recipes/dapo.py:qwen2.5-0.5b
 
-The second command says what the first one needs. Questions are GSM8K's, from
-TFDS_DATA_DIR; those of MATH or any others, with a field `prompt` and a field
-`answer`, are two flags away:
+The second command estimates the memory of the first. Questions are GSM8K's,
+from TFDS_DATA_DIR; those of MATH or any others, with a field `prompt` and a
+field `answer`, are two flags away:
 
     --config.data.source=jsonl --config.data.train_path=math.jsonl
 

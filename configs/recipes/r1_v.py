@@ -1,4 +1,4 @@
-"""R1-V: counting what an image shows (github.com/Deep-Agent/R1-V).
+"""R1-V: counting objects in an image (github.com/Deep-Agent/R1-V).
 
     python -m experiments.train \
         --config=configs/recipes/r1_v.py:MODEL \

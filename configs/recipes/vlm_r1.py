@@ -1,4 +1,4 @@
-"""VLM-R1 3B: boxes of what a phrase refers to (arXiv:2504.07615).
+"""VLM-R1 3B: boxes of objects that a phrase describes (arXiv:2504.07615).
 
     python -m experiments.train \
         --config=configs/recipes/vlm_r1.py:MODEL \

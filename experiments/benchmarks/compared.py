@@ -130,7 +130,7 @@ def run(
   measured: Callable[[workload.Work, int], dict[str, Any]],
   table: Callable[[dict[str, Any]], str],
 ) -> int:
-  """Measures as the flags say, prints the table and writes the file."""
+  """Measures with the flags, prints the table and writes the file."""
   results = measured(step_benchmark.work_of_flags(), flags.FLAGS.repeats)
   print(table(results))
   if flags.FLAGS.json:

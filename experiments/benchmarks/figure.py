@@ -36,7 +36,7 @@ _MARKERS = "o", "s", "^"
 
 
 def _parts(axes: Any, results: dict[str, Any]) -> None:
-  """Stacked bars: which share of the step each part takes alone."""
+  """Draws stacked bars with the share of the step of each part alone."""
   for y, of in enumerate(results.values()):
     seconds = {name: of["phases"][name]["median_s"] for name in _PARTS}
     total, left = sum(seconds.values()), 0.0
@@ -73,7 +73,7 @@ def _parts(axes: Any, results: dict[str, Any]) -> None:
 
 
 def _lengths(axes: Any, results: dict[str, Any]) -> None:
-  """Tokens that exist per second of each way to sample, by the spread."""
+  """Draws completion tokens per second of each way to sample, by the spread."""
   drawn = []
   for of in results.values():
     if of["rollouts"]:

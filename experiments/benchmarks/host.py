@@ -53,10 +53,10 @@ _ROUNDS = flags.DEFINE_integer("save_rounds", 3, "Saves of each state.", 1)
 
 
 def _numbers(flag: flags.FlagHolder, kind: type, least: float) -> list:
-  """The numbers of a list.
+  """Parses the numbers of a flag.
 
   Raises:
-    ValueError: One of them is none, or is too small.
+    ValueError: A text is not a number, or a number is too small.
   """
   try:
     found = [kind(text) for text in flag.value]

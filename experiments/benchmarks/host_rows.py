@@ -80,7 +80,7 @@ def _timed(function: Callable[[], Any]) -> _Time:
 
 
 def make_rows(mix: str, num_rows: int) -> Rows:
-  """Sums, and completions of which half are right."""
+  """Draws sums, and completions half of which are right."""
   rng = random.Random(0)
   rows: Rows = ([], [], [], [])
   for number in range(num_rows):
@@ -101,7 +101,7 @@ def make_rows(mix: str, num_rows: int) -> Rows:
 
 
 def scored(mix: str, num_rows: int, workers: Sequence[int]) -> Iterator[Scored]:
-  """A line for each number of workers; the loop runs before and after each."""
+  """Yields a line per number of workers; the loop runs before and after it."""
   rows = make_rows(mix, num_rows)
   paths = MIXES[mix]
   loaded = {name: registry.load_function(path) for name, path in paths.items()}
@@ -194,7 +194,7 @@ class Encoded(NamedTuple):
 
 
 def encoded(num_rows: int, threads: Sequence[int]) -> Iterator[Encoded]:
-  """A line for each number of threads; the loop runs before and after each."""
+  """Yields a line per number of threads; the loop runs before and after it."""
   prompts, completions, _, extras = make_rows("math + format", num_rows)
   source = [
     {

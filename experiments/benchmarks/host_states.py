@@ -55,7 +55,7 @@ class Saved(NamedTuple):
 
 
 def make_state(num_bytes: int) -> dict[str, jax.Array]:
-  """Normal numbers, which are about as hard to compress as weights are."""
+  """Draws normal numbers, which compress about as badly as weights."""
   size = max(num_bytes // 4 // _LEAVES, 1)
   # Repeated farther away than compression looks back.
   drawn = np.random.default_rng(0).standard_normal(
@@ -139,7 +139,7 @@ def _round(num_bytes: int, own: pathlib.Path, compress: bool) -> Saved:
 def _while_saving(
   store: checkpoints.Checkpoints, step: Callable[[], Any]
 ) -> Iterator[float]:
-  """Seconds of steps of training, until the save is written."""
+  """Yields the seconds of training steps until the save is written."""
   while store.is_saving():
     yield _seconds(step)
 

@@ -53,7 +53,7 @@ CASES = {
 
 
 def tower_of(work: workload.Work, trained: bool = True) -> TowerSettings:
-  """A tower as wide and as deep as the language model."""
+  """Makes a tower as wide and as deep as the language model."""
   return TowerSettings(
     kind="siglip",
     width=work.hidden,
@@ -69,7 +69,7 @@ def tower_of(work: workload.Work, trained: bool = True) -> TowerSettings:
 
 
 def num_places(work: workload.Work) -> int:
-  """Tokens of a prompt that hold the place of an image."""
+  """Number of tokens of a prompt that are placeholders of an image."""
   return work.prompt_len // 2
 
 
@@ -94,7 +94,7 @@ def forward_flops(
 def with_images(
   prompts: Prompts, tower: TowerSettings, num_tokens: int
 ) -> Prompts:
-  """Prompts whose first tokens hold the places of one random image each."""
+  """Prompts whose first tokens are the placeholders of a random image each."""
   tokens = np.minimum(prompts.tokens, tower.image_token - 1)
   tokens[:, :num_tokens] = tower.image_token
   rows, columns = tower.merge, num_tokens * tower.merge  # A strip of patches.

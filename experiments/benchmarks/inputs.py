@@ -37,7 +37,7 @@ PAD = 0
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-  """A tokenizer whose text of an id is its number."""
+  """Tokenizer that writes an id as its number."""
 
   vocab_size: int
   end_ids: tuple[int, ...] = ()
@@ -51,7 +51,7 @@ class Numbers:
 
 
 def even_share(prompts: Prompts, rollout: Rollout) -> dict[str, jax.Array]:
-  """The verifier in the program: which part of the written ids is even."""
+  """Verifier in the program: the share of even ids among the written ones."""
   del prompts
   mask = rollout.completion_mask
   even = ((rollout.tokens % 2 == 0) & mask).sum(axis=-1)
@@ -60,7 +60,7 @@ def even_share(prompts: Prompts, rollout: Rollout) -> dict[str, jax.Array]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Problem(problem.Problem):
-  """A problem whose host verifiers take `verifier_s` seconds longer."""
+  """Problem whose host verifiers take `verifier_s` seconds longer."""
 
   verifier_s: float = 0.0
 
@@ -69,7 +69,7 @@ class Problem(problem.Problem):
     return super().ask_host(*arguments)
 
   def judged_on_host(self, *arguments) -> Scored:
-    """The verdict of the verifiers on the host."""
+    """Scores of the verifiers on the host."""
     said, *_ = self.ask_host(*arguments)
     return self.judge.score_on_host(said)
 
@@ -77,7 +77,7 @@ class Problem(problem.Problem):
 def make_problem(
   work: workload.Work, mode: str, verifier_s: float = 0.0
 ) -> Problem:
-  """Tokens and verifier, as training has them; `close` it."""
+  """Makes tokens and verifier, as training has them; `close` it."""
   tokenizer = Numbers(work.vocab)
   verifier: Any = rewards.InGraph(even_share)
   if mode == "split":

@@ -74,7 +74,7 @@ class Report(NamedTuple):
 
 
 def left() -> Left:
-  """Looks at this process, those below it, and their folders."""
+  """Measures this process, those below it, and their folders."""
   from grpo_jax.rewards.workers import processes
 
   pids = [os.getpid(), *sorted(processes.below(os.getpid()))]
@@ -138,7 +138,7 @@ def _play(workers, first: int, count: int) -> tuple[int, int]:
 
 
 def run(sessions: int, at_once: int = 100, num_workers: int = 2) -> Report:
-  """Plays so many sessions, in rollouts of some at once."""
+  """Plays the given number of sessions, in rollouts of some at once."""
   from grpo_jax.rewards.workers import sessions as sessions_lib
 
   workers = sessions_lib.HostSessions(

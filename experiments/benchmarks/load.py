@@ -103,8 +103,8 @@ def measure(
   """Loads a checkpoint, once per process.
 
   Returns:
-    The parameters; by how many bytes the resident memory grew at its peak; and
-    the bytes of the result on this process.
+    The parameters; the growth of resident memory at its peak, bytes; and the
+    bytes of the parameters on this process.
   """
   jax.block_until_ready(jnp.zeros(3))  # The backend is no part of it.
   before = memory.resident("VmRSS")

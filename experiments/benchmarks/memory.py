@@ -28,14 +28,14 @@ class Growth:
 
 @contextlib.contextmanager
 def growth() -> Iterator[Growth]:
-  """Measures until the end of the block."""
+  """Measures the growth until the end of the block."""
   found = Growth()
   yield found
   found.peak = max(resident("VmHWM") - found.before, 0)
 
 
 def resident(name: str, pid: int | str = "self") -> int:
-  """A line of /proc/PID/status, in bytes: VmRSS, or VmHWM for the highest."""
+  """A line of /proc/PID/status, in bytes: VmRSS, or VmHWM for the peak."""
   text = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="ascii")
   (line,) = (line for line in text.splitlines() if line.startswith(name))
   return int(line.split()[1]) * 1024

@@ -108,7 +108,7 @@ def _innermost(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def shared(threads: Iterable[Iterable[Event]]) -> dict[str, float]:
-  """Name -> seconds, those with several threads at work divided by them.
+  """Name -> seconds; if several threads work, the seconds are divided by them.
 
   Args:
     threads: The events of each thread, as in `_innermost`.
@@ -160,7 +160,7 @@ def _shape(one: hlo.Instruction) -> str:
 
 
 def _place(one: hlo.Instruction) -> tuple[str, str]:
-  """Phase and module of an instruction, by the scopes that it was traced in."""
+  """Phase and module of an instruction, by the scopes of its trace."""
   scopes = one.op_name.split("/")
   parts = [re.sub(r"[\w.]+\((.*)\)", r"\1", x) for x in scopes[1:]]
   phase = next((x for x in reversed(parts) if x in _PHASES), "other")
@@ -223,7 +223,7 @@ def table(
 
 
 def _recorded(folder: str, known: dict[str, Kind]) -> dict[Kind, tuple]:
-  """Counts and seconds of what the profiler has written into a folder."""
+  """Counts and seconds in the files of the profiler in a folder."""
   (path,) = pathlib.Path(folder).rglob("*.xplane.pb")
   threads = [
     [
@@ -244,7 +244,7 @@ def _recorded(folder: str, known: dict[str, Kind]) -> dict[Kind, tuple]:
 
 
 def report(work: workload.Work) -> str:
-  """Compiles, runs and records a step; the text about it."""
+  """Compiles, runs and records a step; returns the text about it."""
   mesh = sharding.make_mesh(1)
   with (
     contextlib.closing(inputs.make_problem(work, "fused")) as of,

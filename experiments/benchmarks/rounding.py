@@ -77,12 +77,12 @@ class Row(NamedTuple):
 def measured(
   policy: Policy, params: PyTree, prompts: Prompts, num_tokens: int
 ) -> Iterator[Row]:
-  """A row for each kind.
+  """Yields a row for each kind.
 
   Args:
     policy: The model.
     params: Its parameters.
-    prompts: One completion of each is drawn.
+    prompts: Prompts; one completion of each is drawn.
     num_tokens: Tokens of a completion, at least 2.
   """
   for kind in groups.WEIGHTS_DTYPES:
@@ -137,7 +137,7 @@ def _compared(
   prompts: Prompts,
   rollout: Rollout,
 ) -> tuple[jax.Array, jax.Array]:
-  """The gap and the KL of what the rounded policy drew."""
+  """The gap and the KL of the tokens that the rounded policy drew."""
 
   def log_probs(of):
     h, _ = of.hidden(

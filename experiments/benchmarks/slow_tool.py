@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Session:
-  """A tool that takes its time."""
+  """Tool that sleeps before it answers."""
 
   def __init__(self, seed: int, latency_s: float, size: int):
     self._random = np.random.default_rng(seed)

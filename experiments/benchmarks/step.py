@@ -114,7 +114,7 @@ _MIB = 2**20
 def report(
   work: workload.Work, bench: timing.Bench, repeats: int
 ) -> dict[str, Any]:
-  """Runs everything in turn; what the table and the file say of it."""
+  """Measures everything in turn; returns the contents of table and file."""
   limits = timing.ceilings(work, bench.parts.plan.micro_batch_size)
   flat = {
     f"{unit}/{name}": ceiling
@@ -135,7 +135,7 @@ def report(
   best = [max(rates[unit].values()) for unit in ("flops_per_s", "bytes_per_s")]
 
   def beside(measured: dict, costs: dict[str, workload.Cost]) -> dict:
-    """`measured` with a floor of each kind."""
+    """Adds the floor of each kind to `measured`."""
     floors = {}
     for kind, cost in costs.items():
       floor = cost.seconds(*best)

@@ -34,7 +34,7 @@ _TRAIN = 8
 
 
 class Program(NamedTuple):
-  """A compiled function, the seconds that it took, and what it may hold."""
+  """Compiled function with its seconds and its memory."""
 
   call: Callable[..., Any]
   compile_s: float
@@ -87,7 +87,7 @@ def _log_probs(state: TrainState, batch: TrainBatch, *, parts):
 def _decode(
   state: TrainState, tokens, cache, weights, prefix, first, *, parts, count
 ):
-  """`count` steps of the model from completion token `first` on."""
+  """Runs `count` steps of the model from completion token `first` on."""
   params = state.params["policy"]
 
   def one(t, carry):
@@ -277,7 +277,7 @@ class Bench:
       add(fill)
 
   def _add_rollouts(self, work, prompts, lanes) -> None:
-    """The rollout in lanes, and in batches of rows that wait for each other."""
+    """Adds rollouts in lanes, and in batches whose rows wait for each other."""
     key, _ = step.step_keys(self._state)
     lengths = jnp.asarray(workload.lengths(work), jnp.int32)  # [B]
     sampler = self.parts.player.play.keywords["config"]
@@ -324,7 +324,7 @@ class Bench:
 
 
 class Ceiling(NamedTuple):
-  """A function that does `amount` FLOPs, or reads as many bytes."""
+  """Function that does `amount` FLOPs, or reads `amount` bytes."""
 
   run: Callable[[], Any]
   amount: float

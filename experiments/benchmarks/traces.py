@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
 def _measured(
   run: run_lib.OpenRun, index: int, every: int
 ) -> tuple[dict[bool, list[float]], list[float]]:
-  """Seconds of rounds, with traces and without, and of traces.
+  """Seconds of rounds with and without traces, and of traces.
 
   The first round of each kind is not counted.
   """

@@ -144,7 +144,7 @@ class Bench:
     return time.perf_counter() - start, idle_s
 
   def floor(self) -> tuple[float, float]:
-    """The programs alone; what is read is there at once."""
+    """Runs the programs alone; answers are there at once."""
     player, size = self._player, self.size
     inputs = self.params, self.prompts, jax.random.key(0)
     start = time.perf_counter()

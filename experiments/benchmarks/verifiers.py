@@ -28,7 +28,7 @@ def misbehave(
   ids: Sequence[int],
   extras: Sequence[dict],
 ) -> list[float]:
-  """The reward function: a completion says what it does."""
+  """Reward function that misbehaves as the completion says."""
   del prompts, ids, extras
   if completions[0] == "slow":
     time.sleep(3600.0)

@@ -169,7 +169,7 @@ class Work:
 
   @property
   def rows(self) -> int:
-    """B."""
+    """Number B of completions."""
     return self.prompts * self.group
 
   @property
@@ -184,13 +184,13 @@ class Work:
 
   @property
   def layer_weights(self) -> int:
-    """N."""
+    """Number N of weights in the layers."""
     attention = 2 * self.hidden * (self.hidden + self.kv_width)
     return self.layers * (attention + 3 * self.hidden * self.inner)
 
   @property
   def head_weights(self) -> int:
-    """D · V."""
+    """Number D · V of weights in the head."""
     return self.hidden * self.vocab
 
   @property
@@ -324,7 +324,7 @@ def even_share(
   ids: Sequence[int],
   extras: Sequence[dict],
 ) -> list[float]:
-  """The verifier on the host: which part of the written ids is even."""
+  """Verifier on the host: the share of even ids among the written ones."""
   del prompts, ids, extras
   rows = [np.array(text.split(), int) for text in completions]
   return [float((row % 2 == 0).mean()) if row.size else 0.0 for row in rows]

@@ -25,7 +25,7 @@ _OF_GUARDS = {
 
 
 def plot(path: pathlib.Path, results: Results) -> None:
-  """Draws whatever has ended.
+  """Draws the results of the arms that have ended.
 
   Raises:
     ImportError: matplotlib is not installed.
@@ -83,7 +83,7 @@ def _lines(
   title: str,
   styles: Mapping[str, tuple[str, str]],
 ) -> None:
-  """Means over seeds with their interval; a halted run stays as it is kept."""
+  """Draws means over seeds with intervals; a halted run stays as it was."""
   axes.set_title(title)
   for number, (arm, (label, colour)) in enumerate(styles.items()):
     if arm not in results.arms:

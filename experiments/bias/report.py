@@ -19,7 +19,7 @@ _REPORT = commands.Report("bias")
 
 
 def main(argv: Sequence[str]) -> int:
-  """Writes both, and says where they are."""
+  """Writes page and figure, and prints their paths."""
   del argv
   return _REPORT.write(Results, page.markdown, figure.plot)
 

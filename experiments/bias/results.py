@@ -22,7 +22,7 @@ _BIAS, _RIGHT = "eval/reward/biased", "eval/accuracy"
 
 
 def collected(folder: pathlib.Path) -> dict[str, Any] | None:
-  """The numbers of an arm's runs; None while one has not ended.
+  """The numbers of an arm's runs; None while a run has not ended.
 
   Args:
     folder: The folder of the sweep, with one for each seed in it.

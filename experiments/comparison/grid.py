@@ -36,7 +36,7 @@ BOOK = "compare.json"
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-  """An algorithm or a task, with what is set of it.
+  """Algorithm or task, with its settings.
 
   Attributes:
     label: The text of the flag: NAME or NAME:SETTING=VALUE:….
@@ -60,7 +60,7 @@ class GridCell:
 
 
 def parse(text: str) -> Variant:
-  """NAME or NAME:SETTING=VALUE:SETTING=VALUE; a name may have colons.
+  """Parses NAME or NAME:SETTING=VALUE:SETTING=VALUE; a name may have colons.
 
   Raises:
     ValueError: A value is neither a number nor a word.
@@ -149,7 +149,7 @@ def cells(
 
 
 def _folder(label: str) -> str:
-  """A name for the folder of an algorithm or a task, as cells have theirs."""
+  """Name of the folder of an algorithm or a task, as for cells."""
   name, _, settings = label.partition(":")
   return cells_lib.folder_name({name: settings}) if settings else label
 
@@ -198,7 +198,7 @@ class Progress:
     log.write_json(self._path, self._book)
 
   def text(self) -> str:
-    """A line that says it."""
+    """Line about the progress."""
     ended = self._total - self._left
     done = f"{ended} of {ranges.counted(self._total, 'cell')} done"
     if not self._left:
@@ -211,7 +211,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-  """Seconds, minutes or hours."""
+  """Formats a duration in seconds, minutes or hours."""
   if seconds < 90:
     return f"{seconds:.0f} s"
   if seconds < 5400:
@@ -222,21 +222,21 @@ def duration(seconds: float) -> str:
 def train(
   root: pathlib.Path, grid: Sequence[GridCell], launcher: str = "vmap"
 ) -> bool:
-  """Trains whatever has not ended.
+  """Trains the cells that have not ended.
 
   Args:
     root: Folder of the grid.
     grid: Its cells.
-    launcher: "vmap": as few programs as possible; "local": processes, one
-      after another, for what one program cannot hold, such as answers that are
-      verified on the host.
+    launcher: "vmap": as few programs as possible; "local": processes, one after
+      another, for runs that cannot be one program, such as those with answers
+      that are verified on the host.
 
   Returns:
-    Whether a signal stopped it.
+    Whether a signal stopped the training.
 
   Raises:
-    ValueError: The root holds runs with other settings, or runs of it are
-      under way.
+    ValueError: The root holds runs with other settings, or its runs are under
+      way.
   """
   by_folder: dict[pathlib.Path, list[GridCell]] = {}
   for one in grid:

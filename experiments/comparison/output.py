@@ -64,7 +64,7 @@ def write(
 
 
 def _commits(found: Comparison) -> list[str]:
-  """The commits that the runs are of, each once."""
+  """Commits of the runs, each once."""
   commits: dict[str, None] = {}
   for run in found.runs:
     path = pathlib.Path(run.workdir) / log.ENVIRONMENT

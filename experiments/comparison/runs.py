@@ -61,10 +61,10 @@ class Run:
 
 
 def find(folders: Iterable[pathlib.Path]) -> list[pathlib.Path]:
-  """The folders of all runs, those inside of a folder included, sorted.
+  """Finds the folders of all runs, also inside of a folder, sorted.
 
   Raises:
-    FileNotFoundError: A folder has none.
+    FileNotFoundError: A folder has no run.
   """
   found: dict[pathlib.Path, None] = {}
   for folder in folders:
@@ -87,7 +87,7 @@ def read(workdirs: Sequence[pathlib.Path], metric: str) -> list[Run]:
     metric: A name in result.json, or in the last such line of metrics.jsonl.
 
   Raises:
-    KeyError: No run has the metric; lists those that there are.
+    KeyError: No run has the metric; the message lists those that exist.
     ValueError: Two runs have the same algorithm, task and seed.
   """
   configs = [
@@ -127,7 +127,7 @@ def _cell(workdir: pathlib.Path) -> dict[str, Any]:
 
 
 def task_of(config: Mapping[str, Any]) -> str:
-  """The name of what is learned."""
+  """Name of the task."""
   data = config["data"]
   if data["environment"]:
     return data["environment"]
@@ -201,7 +201,7 @@ def _check_once(runs: Iterable[Run]) -> None:
 def differing(runs: Sequence[Run]) -> dict[str, list[str]]:
   """Settings beside those of the algorithm that differ on a task, with values.
 
-  A comparison of algorithms is fair in what is not listed here.
+  A comparison of algorithms is fair in the settings that are not listed.
   """
   found: dict[str, dict[str, None]] = {}
   for task in dict.fromkeys(run.task for run in runs):
@@ -216,17 +216,17 @@ def differing(runs: Sequence[Run]) -> dict[str, list[str]]:
 def curve(
   run: Run, metric: str, x: str
 ) -> tuple[np.ndarray, np.ndarray]:  # [N], [N]
-  """A metric on the way of a run.
+  """A metric over the steps of a run.
 
   Args:
     run: The run.
     metric: A name in the run's log.
-    x: "step"; "tokens", all that were drawn so far; or "seconds" of all steps
-      so far, without compilation and evaluation, and divided by the number of
-      runs that a program of `experiments.compare` has trained together.
+    x: "step"; "tokens", the number drawn so far; or "seconds" of all steps so
+      far, without compilation and evaluation, and divided by the number of runs
+      that a program of `experiments.compare` has trained together.
 
   Raises:
-    ValueError: The log has nothing of the kind.
+    ValueError: The log lacks the metric or `x`.
   """
   lines = log.read_lines(run.workdir / log.METRICS)
   # By step, the later line counts: a phase begins where another has ended.

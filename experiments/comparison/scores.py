@@ -22,7 +22,7 @@ AGGREGATES = {
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-  """A number with its 95 % interval; without one below two seeds."""
+  """Number with its 95 % interval; with less than two seeds, without one."""
 
   value: float
   low: float | None = None
@@ -115,7 +115,7 @@ class Comparison:
     return [run for run in self.runs if run.value is None]
 
   def seeds(self, algorithm: str, task: str) -> dict[int, float]:
-    """Scores by seed, those that there are."""
+    """Scores by seed, of the seeds that have one."""
     return {
       seed: value
       for (x, y, seed), value in sorted(self._values.items())
@@ -135,7 +135,7 @@ class Comparison:
     return _estimate([values], statistic)
 
   def matrix(self, algorithm: str) -> np.ndarray | None:  # [S, M]
-    """Scores of the seeds that all tasks have, on one scale; None: no seed."""
+    """Scores of the seeds that all tasks have, on one scale; else None."""
     by_task = [self.seeds(algorithm, task) for task in self.tasks]
     seeds = sorted(set.intersection(*(set(x) for x in by_task)))
     if not seeds:

@@ -46,7 +46,7 @@ class Table:
 
 
 def digits(table: Table) -> list[int]:
-  """Digits behind the point of each column: three that say something.
+  """Digits behind the point of each column: three significant ones.
 
   A column whose largest number is 0.5 has three, as has one of 12.3; one of
   0.004 has five, and one of thousands has one.
@@ -61,7 +61,7 @@ def digits(table: Table) -> list[int]:
 
 
 def _text(cell: Cell, digits: int) -> str:
-  """A cell in one piece."""
+  """Text of a cell in one piece."""
   if cell is None:
     return _NONE
   if isinstance(cell, str | int):
@@ -166,7 +166,7 @@ def _latex_cell(cell: Cell, is_wide: bool, digits: int) -> list[str]:
 
 
 def _estimates(table: Table) -> set[int]:
-  """The columns that have an estimate."""
+  """Indices of the columns that have an estimate."""
   return {
     i
     for row in table.rows

@@ -162,7 +162,7 @@ class Environment:
     return state._replace(observation=self._seen(state, observation)), step
 
   def _seen(self, state: State, observation: jax.Array) -> jax.Array:
-    """An observation as the policy sees it."""
+    """Observation as the policy sees it."""
     if not self.continuous:
       return observation
     moments = state.observation_moments
@@ -171,7 +171,7 @@ class Environment:
 
 
 def make(name: str) -> Environment:
-  """The environment of that name.
+  """Makes the environment of that name.
 
   Raises:
     ValueError: `name` is not one of `NAMES`.

@@ -37,7 +37,7 @@ _CHUNK = 1024
 
 
 class Rollout(NamedTuple):
-  """E copies over T slots; the entries where `mask` is False mean nothing."""
+  """Rollout of E copies over T slots; masked entries have no meaning."""
 
   observations: jax.Array  # [E, T, D]
   actions: jax.Array  # [E, T] int, or [E, T, A]
@@ -150,7 +150,7 @@ def loss(setting: Setting, params: PyTree, batch: Batch) -> jax.Array:  # []
 
 
 def packed(batch: Batch) -> Batch:  # [E, T, ...] -> [1, N, ...]
-  """The live steps, then what is not live, N a multiple of the chunk."""
+  """Live steps, then the other ones, N a multiple of the chunk."""
   mask = batch.mask.reshape(-1)
   padding = -len(mask) % _CHUNK
   places = jnp.pad(jnp.argsort(~mask, stable=True), (0, padding))  # [N]

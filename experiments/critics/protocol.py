@@ -109,7 +109,7 @@ PROFILES = {
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """A setting, its seeds, and the parts of the protocol that it belongs to."""
+  """Setting with its seeds and the parts of the protocol that it belongs to."""
 
   setting: Setting
   num_seeds: int
@@ -121,7 +121,7 @@ class Cell:
 
   @property
   def key(self) -> str:
-    """Ten hexadecimal digits of all that the result depends on."""
+    """Ten hexadecimal digits of all settings that the result depends on."""
     content = [VERSION, self.num_seeds, dataclasses.asdict(self.setting)]
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
@@ -136,7 +136,7 @@ def describe(setting: Setting) -> str:
 
 
 def variant(setting: Setting) -> str:
-  """The baseline, with what differs from its usual form."""
+  """Name of the baseline, with its differences from the usual form."""
   text = setting.baseline
   if setting.has_critic and setting.value_clip is None:
     text += "-without-clip"
@@ -277,7 +277,7 @@ _CONCLUSIONS = {
 def conclusions(
   profile: Profile, scores: Mapping[Setting, np.ndarray]
 ) -> list[Conclusion]:
-  """C1 to C4 from the final scores [S] of the cells that were trained."""
+  """Conclusions C1 to C4 from the final scores [S] of the trained cells."""
 
   def of(environment, baseline, horizon, gamma=0.99, num_envs=8):
     setting = Setting(

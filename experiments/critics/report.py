@@ -41,14 +41,14 @@ _SEEDS = flags.DEFINE_integer("seeds", 5, "Seeds of a cell, at least 2.", 2)
 
 
 def main(argv: Sequence[str]) -> int:
-  """Trains what is missing, and writes the page."""
+  """Trains the missing cells, and writes the page."""
   del argv
   make(_PROFILE.value, pathlib.Path(_OUT.value), _CELLS.value, _SEEDS.value)
   return 0
 
 
 def make(name: str, out: pathlib.Path, only: str, num_seeds: int) -> None:
-  """Trains what is missing of a profile, and writes its page and figures.
+  """Trains the missing cells of a profile, and writes its page and figures.
 
   Args:
     name: The name of the profile.
@@ -112,7 +112,7 @@ def train(cell: Cell) -> Record:
 
 
 def _write(path: pathlib.Path, record: Record) -> None:
-  """Whole or not at all: a file that is there is a finished cell."""
+  """Writes a file whole or not at all: an existing file is a finished cell."""
   part = path.with_suffix(".part")
   part.write_text(json.dumps(dataclasses.asdict(record)) + "\n")
   part.rename(path)

@@ -41,7 +41,7 @@ class Record:
   def final_scores(self) -> np.ndarray:  # [S]
     """Mean return of the episodes that ended in the last tenth of the budget.
 
-    Where none ended there, of those in the last part in which some did.
+    If none ended there, the mean of the last part in which some did.
     """
     found = []
     for means, counts in zip(

@@ -127,7 +127,7 @@ def embedding(size: Size) -> list[str]:
 
 
 def follows_on(name: str, root: pathlib.Path) -> list[str]:
-  """Overrides that say which run an arm follows on, of its own seed."""
+  """Overrides that name the run that an arm follows on, of its own seed."""
   if name == BASE:
     return []
   start = f"{root}/{BASE}/seed={{seed}}"

@@ -13,7 +13,7 @@ _ARMS = ("uniform", "ads", "frontier", "easy_to_hard", "target", "spo")
 
 
 def plot(path: pathlib.Path, results: Results) -> None:
-  """Draws whatever has ended.
+  """Draws the results of the arms that have ended.
 
   Raises:
     ImportError: matplotlib is not installed.

@@ -29,13 +29,13 @@ _TRAINING = commands.Training("curricula", arms_lib.SIZES)
 
 
 def main(argv: Sequence[str]) -> int:
-  """Runs what is missing, one after another."""
+  """Runs the missing arms, one after another."""
   del argv
   return _TRAINING.go_through(arms_lib.ARMS, _run_arm)
 
 
 def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
-  """Runs the sweep of an arm, and writes its numbers; the exit status."""
+  """Runs the sweep of an arm and records its numbers; returns the status."""
   folder, size = root / name, arms_lib.SIZES[_TRAINING.size]
   config = _TRAINING.config(name)
   if name == arms_lib.BASE:
@@ -53,7 +53,7 @@ def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
 
 
 def _embed(root: pathlib.Path, size: arms_lib.Size) -> int:
-  """Clusters the prompts of each seed, as far as they are not yet."""
+  """Clusters the prompts of each seed for which this is missing."""
   for seed in range(size.num_seeds):
     start = root / arms_lib.BASE / f"seed={seed}"
     out = start / arms_lib.CLUSTERS

@@ -108,7 +108,7 @@ def completions(num_symbols: int, num_slots: int) -> Completions:
 def multisets(
   num_completions: int, group_size: int
 ) -> tuple[np.ndarray, np.ndarray]:  # [M, G], [M]
-  """Groups of G completions, and how many orders each of them has."""
+  """Groups of G completions, and the number of orders of each."""
   groups = list(
     itertools.combinations_with_replacement(range(num_completions), group_size)
   )
@@ -188,7 +188,7 @@ def state_values(
   logits: np.ndarray,  # [N, V]
   rewards: np.ndarray,  # [n]
 ) -> np.ndarray:  # [N]
-  """V(s) = E[R | prefix s], what a perfect critic says; 0 if out of reach."""
+  """V(s) = E[R | prefix s], the value of a perfect critic; 0 if unreachable."""
   every = all_of(logits)
   probs = np.broadcast_to(probabilities(logits)[:, None], every.mask.shape)
   rows = every.rows[every.mask]
@@ -221,7 +221,7 @@ def teacher_gradient(
 
 
 def greedy_index(logits: np.ndarray) -> int:
-  """The completion that takes the likeliest token every time."""
+  """Completion that takes the likeliest token every time."""
   every = all_of(logits)
   likeliest = logits.argmax(axis=1)[every.rows] == every.tokens
   return int(np.argmax((likeliest | ~every.mask).all(axis=1)))

@@ -55,7 +55,7 @@ EXACT = 1e-9  # Relative; rounding leaves about 1e-15.
 
 
 class Agreement(NamedTuple):
-  """An expected gradient beside the gradient it should be."""
+  """Expected gradient beside its target."""
 
   cosine: float
   bias: float  # ‖E g − c ∇J‖ / ‖c ∇J‖
@@ -162,7 +162,7 @@ def _scaled(problem: enumeration.Problem, by: float) -> enumeration.Problem:
 def target(
   name: str, made: Sequence[enumeration.Problem], group_size: int
 ) -> np.ndarray:  # [P, N, V]
-  """Gradient of what an estimator should follow, mean over prompts."""
+  """Gradient of the estimator's target, mean over prompts."""
 
   def one(problem):
     match name:
@@ -212,8 +212,9 @@ def compare(mean: np.ndarray, wanted: np.ndarray) -> Agreement:
 def token_length_weight(algorithm: Algorithm, config: Any) -> float:
   """Weight per token if the longest of two completions is the right one.
 
-  Divided by the weight if it is the shortest; under the uniform policy, in a
-  group of these two. 1 for a loss to which all tokens are alike.
+  It is divided by the weight if the shortest is right; under the uniform
+  policy, in a group of these two. It is 1 for a loss that treats all tokens
+  alike.
   """
   every = enumeration.completions(NUM_SYMBOLS, NUM_SLOTS)
   lengths = every.mask.sum(axis=1)

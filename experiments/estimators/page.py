@@ -21,7 +21,7 @@ from experiments.estimators.measurements import (
 
 
 def _number(value: float, digits: int) -> str:
-  """Fixed digits; "–" where there is none, and no negative zero."""
+  """Formats a number with fixed digits; "–" for NaN, and no negative zero."""
   if np.isnan(value):
     return "–"
   return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
@@ -227,7 +227,7 @@ def _findings(
 def _answer(
   rows: Sequence[Row], parts: Sequence[tuple[str, list[Agreement]]]
 ) -> Sequence[str]:
-  """The paragraph with what came out of all rows together."""
+  """The paragraph with the result of all rows together."""
   if not parts:
     return ()
   exact, scaled = (

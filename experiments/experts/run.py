@@ -32,13 +32,13 @@ _TRAINING = commands.Training("experts", arms_lib.SIZES)
 
 
 def main(argv: Sequence[str]) -> int:
-  """Runs what is missing, one after another."""
+  """Runs the missing arms, one after another."""
   del argv
   return _TRAINING.go_through(arms_lib.ARMS, _run_arm)
 
 
 def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
-  """Runs the sweep of an arm, and writes its numbers; the exit status."""
+  """Runs the sweep of an arm and records its numbers; returns the status."""
   size = arms_lib.SIZES[_TRAINING.size]
   return sweeps_lib.record(
     out,
@@ -52,7 +52,7 @@ def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
 def _collected(
   size: arms_lib.Size, folder: pathlib.Path
 ) -> dict[str, Any] | None:
-  """The numbers of an arm's runs; None while one has not ended."""
+  """The numbers of an arm's runs; None while a run has not ended."""
   found = sweeps_lib.collected(results.of_run, folder)
   if found is not None and folder.name in arms_lib.MEASURED:
     found |= {"cosines": _cosines(folder, size)}

@@ -15,7 +15,7 @@ _SHOWN = (0, 20, 40)  # Per cent of errors that have a panel of their own.
 
 
 def plot(path: pathlib.Path, results: Results) -> None:
-  """Draws whatever has ended.
+  """Draws the results of the arms that have ended.
 
   Raises:
     ImportError: matplotlib is not installed.

@@ -120,10 +120,10 @@ def logged(workdir: pathlib.Path) -> list[rules.Alarm]:
 
 
 def runs_in(folder: pathlib.Path) -> list[pathlib.Path]:
-  """Workdirs in a folder, which may be one itself.
+  """Workdirs in a folder, which may itself be a workdir.
 
   Raises:
-    FileNotFoundError: There is none.
+    FileNotFoundError: The folder has no run.
   """
   found = sorted(x.parent for x in folder.rglob(log.METRICS))
   if not found:

@@ -56,7 +56,7 @@ yours:
 
 
 def page() -> str:
-  """docs/metrics.md."""
+  """Text of docs/metrics.md."""
   lines = [_HEAD]
   for section, rows in metrics.SECTIONS.items():
     lines += [

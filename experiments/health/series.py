@@ -39,13 +39,13 @@ def noise(rng: np.random.Generator, steps: int, memory: float = 0.8):
 
 
 def constant(rng: np.random.Generator, steps: int) -> Lines:
-  """A run that stays where it is: whatever warns is wrong."""
+  """A run that stays at its means: any alarm is a false one."""
   level = rng.uniform(0.15, 0.85)
   return _lines(rng, np.full(steps, level), np.full(steps, 0.9))
 
 
 def slow(rng: np.random.Generator, steps: int) -> Lines:
-  """The same, but what is drawn remembers the last thirty steps."""
+  """A constant run whose rollouts remember the last thirty steps."""
   level = rng.uniform(0.15, 0.85)
   return _lines(
     rng, np.full(steps, level), np.full(steps, 0.9), memory=1 - 1 / 30
@@ -53,9 +53,9 @@ def slow(rng: np.random.Generator, steps: int) -> Lines:
 
 
 def learning(rng: np.random.Generator, steps: int) -> Lines:
-  """Accuracy rises, the format is learnt first, entropy and length move.
+  """A run that learns: accuracy, format, entropy and length move.
 
-  No task is solved here: H12 is meant to warn of those that are.
+  No task is solved here, because H12 is meant to warn of solved tasks.
   """
   x = np.arange(steps) / steps
   first, last = rng.uniform(0.05, 0.3), rng.uniform(0.6, 0.9)
@@ -66,7 +66,7 @@ def learning(rng: np.random.Generator, steps: int) -> Lines:
 
 
 def supervised(rng: np.random.Generator, steps: int) -> Lines:
-  """Imitation: a loss that falls, and a gradient."""
+  """A run of imitation: a loss that falls, and a gradient."""
   loss = 0.1 + 2 * np.exp(-5 * np.arange(steps) / steps)
   loss *= np.exp(0.1 * noise(rng, steps))
   gradient = np.exp(0.3 * noise(rng, steps))

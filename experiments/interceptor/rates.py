@@ -37,10 +37,11 @@ class Call(NamedTuple):
 
 
 def read(path: str = "") -> list[Call]:
-  """Labelled calls of a file, or those that ship.
+  """Reads labelled calls of a file, or those that ship.
 
   Raises:
-    ValueError: A line is none, or there is not one bad and one harmless call.
+    ValueError: A line is not a call, or the file lacks a bad or a harmless
+      call.
   """
   source = files.parse(path) if path else _SHIPPED
   found = []
@@ -79,7 +80,7 @@ def measured(
 
 
 def rows(calls: Sequence[Call]) -> Iterator[Row]:
-  """The rows of the sets that ship, without a judge."""
+  """Rows of the sets that ship, without a judge."""
   for name, rule in interceptor.RULES.items():
     guard = interceptor.Interceptor((rule,), None, "")
     own = [x for x in calls if x.kind == name]

@@ -39,7 +39,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
   """The config of an arm.
 
   Raises:
-    ValueError: There is none of this name.
+    ValueError: No arm has this name.
   """
   if name not in ARMS:
     raise ValueError(f"arms: no arm {name!r}; choose one of {', '.join(ARMS)}.")
@@ -57,7 +57,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
 
 
 def follows_on(name: str, root: pathlib.Path) -> list[str]:
-  """Overrides that say which judge an arm has, of its own seed."""
+  """Overrides that name the judge of an arm, of its own seed."""
   belief = _plain(name).removeprefix("by-")
   if name in JUDGES or belief not in JUDGES:
     return []

@@ -18,7 +18,7 @@ _REPORT = commands.Report("judges", "the page")
 
 
 def main(argv: Sequence[str]) -> int:
-  """Writes the page, and says where it is."""
+  """Writes the page, and prints its path."""
   del argv
   return _REPORT.write(Results, page.markdown)
 

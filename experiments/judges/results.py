@@ -49,7 +49,7 @@ class Results(sweeps_lib.Recorded):
     super().__init__(folder, arms.ARMS)
 
   def column(self, arm: str, name: str) -> np.ndarray:  # [S, N]
-    """Numbers of all seeds; NaN where there is none."""
+    """Values of all seeds; NaN if a value is missing."""
     rows = [seed[name] for seed in self._found[arm]["seeds"]]
     return np.array(rows, float)
 

@@ -60,7 +60,7 @@ class Results(sweeps_lib.Recorded):
     return np.array([seed[what] for seed in self._found[arm]["seeds"]], float)
 
   def drawn(self, arm: str) -> np.ndarray:
-    """Completions drawn until after each step [S, steps]."""
+    """Completions drawn until the end of each step [S, steps]."""
     return np.cumsum(self.logged(arm, "completions"), axis=1)
 
   def end(self, arm: str, what: str) -> np.ndarray:

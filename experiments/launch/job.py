@@ -49,7 +49,7 @@ Command = Sequence[str]
 
 
 class CommandError(Exception):
-  """A command failed; what it printed was shown, unless it is in `stderr`."""
+  """Error of a command; its output was shown, unless it is in `stderr`."""
 
   def __init__(self, command: Command, status: int, stderr: str = ""):
     said = f": {stderr.strip()}" if stderr.strip() else ""
@@ -85,7 +85,7 @@ def define(values: flags.FlagValues) -> None:
 
 
 def define_place(values: flags.FlagValues) -> None:
-  """Defines the flags of launchers that are told where to run."""
+  """Defines the flags of launchers that need a place to run."""
   define_string = _definer(flags.DEFINE_string, values)
   define_string("project", None, "Google Cloud project.")
   define_string("zone", None, "Zone, such as us-central1-a.")
@@ -253,10 +253,10 @@ class Topology:
 
 
 def parse_topology(name: str) -> Topology:
-  """The TPUs of a name: v5e-16, v5litepod-16 or v5e:4x4.
+  """Parses the name of TPUs: v5e-16, v5litepod-16 or v5e:4x4.
 
   Raises:
-    ValueError: There are none of that name or size.
+    ValueError: TPUs of that name or size do not exist.
   """
   old = re.fullmatch(r"(v[23])-(8|16|32|64|128|256|512|1024|2048)", name)
   if old:
@@ -292,7 +292,7 @@ def runtime(topology: str) -> str:
 
 
 def num_slices(values: flags.FlagValues) -> int:
-  """Slices of a run; one where the launcher knows no more."""
+  """Number of slices of a run; one if the launcher has no such flag."""
   return values.slices if "slices" in values else 1
 
 
@@ -302,7 +302,7 @@ def several_workers(topology: str, slices: int = 1) -> bool:
 
 
 def secrets(values: flags.FlagValues) -> dict[str, str]:
-  """Variable -> name of the secret, of --env.
+  """Variable -> name of the secret, from --env.
 
   Raises:
     ValueError: A value is neither NAME nor NAME=SECRET.

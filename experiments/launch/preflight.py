@@ -81,7 +81,7 @@ def check(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
 
 
 def say(notes: Sequence[str]) -> None:
-  """Prints what `check` has returned."""
+  """Prints the result of `check`."""
   for note in notes:
     print(f"note: {note}", file=sys.stderr)
 
@@ -118,7 +118,7 @@ def check_parts(
     Sentences about what could not be checked.
 
   Raises:
-    ValueError: The trainer would refuse it; with its words.
+    ValueError: The trainer would refuse the config; the message is its own.
   """
   mesh = jax.sharding.AbstractMesh(
     tuple(sizes[axis] for axis in sharding.AXES),
@@ -146,7 +146,7 @@ def _refusal(error: Exception) -> ValueError:
 
 
 def problem_of(config: config_lib.RunConfig) -> problem_lib.Problem:
-  """The problem of a config; of text a description, which has no records."""
+  """The problem of a config; for text a description, which has no records."""
   if config.data.is_made_of_ids:
     return problem_lib.make_problem(config, starts=False)
   problem = steps.make_problem(config)
@@ -256,7 +256,7 @@ def _models(config: config_lib.RunConfig) -> dict[str, str]:
 
 
 def _files(config: config_lib.RunConfig) -> dict[str, str]:
-  """Settings that name a file or a folder, and never something on the hub."""
+  """Settings that name a file or a folder, without those on the hub."""
   data = config.data
   is_ours = data.is_made_of_ids or data.tokenizer in tokens.OURS
   return {
@@ -343,7 +343,7 @@ def store(values: flags.FlagValues) -> None:
 
 
 def wrapped(values: flags.FlagValues, command: Sequence[str]) -> list[str]:
-  """A command of a worker, with what --env names in its environment."""
+  """Command of a worker, with the secrets of --env in its environment."""
   secrets = job.secrets(values)
   if not secrets:
     return list(command)

@@ -47,7 +47,7 @@ class _LostError(Exception):
 
 
 class _DeletedError(Exception):
-  """Somebody deleted the request, so that it is not wanted any more."""
+  """Error: the request was deleted by another command, so the run ends."""
 
 
 class _Slices:
@@ -168,7 +168,7 @@ class _Slices:
 
 
 def _state(slices: _Slices) -> tuple[str | None, str]:
-  """State of the queued resource, or None, and what is said about it."""
+  """State of the queued resource, or None, and its message."""
   try:
     text = job.capture(slices.describe())
   except job.CommandError as error:
@@ -262,7 +262,7 @@ class _Supervisor:
       time.sleep(self._poll_s)
 
   def _look(self) -> str:
-    """State of the queued resource; raises if nothing will come of it."""
+    """State of the queued resource; raises if it will not become active."""
     state, message = self._patiently(lambda: _state(self._slices))
     if state is None:
       raise _DeletedError
@@ -274,7 +274,7 @@ class _Supervisor:
   def _patiently(
     self, ask: Callable[[], Any], meanwhile: Callable[[], None] = lambda: None
   ) -> Any:
-    """An answer, unless there is none `_PATIENCE` times one after another."""
+    """Result of an action; fails after `_PATIENCE` failures in a row."""
     for look in itertools.count(1):
       try:
         return ask()
@@ -286,7 +286,7 @@ class _Supervisor:
       time.sleep(self._poll_s)
 
   def _watch(self) -> int:
-    """Waits until every worker has ended; returns what that amounts to."""
+    """Waits until every worker has ended; returns the status of all."""
     since_failure = since_answer = 0
     while True:
       if self._look() != "ACTIVE":  # On its way to an end.
@@ -361,7 +361,7 @@ class _Supervisor:
       job.say(f"no log: {error}")
 
   def _report(self, message: str) -> None:
-    """Says what has changed."""
+    """Prints changes."""
     if message != self._said:
       job.say(message)
     self._said = message

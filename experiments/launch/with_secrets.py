@@ -31,7 +31,7 @@ _UNAVAILABLE = 69  # EX_UNAVAILABLE, as worker.sh has it.
 
 
 def spelled(project: str, secrets: Mapping[str, str]) -> str:
-  """The first argument: of a project and variable -> secret."""
+  """Text of the first argument: project and variable -> secret."""
   return ",".join([project, *(f"{k}={v}" for k, v in secrets.items())])
 
 
@@ -85,7 +85,7 @@ def values(project: str, secrets: Mapping[str, str]) -> dict[str, str]:
 
 
 def main(argv: Sequence[str]) -> None:
-  """Becomes the program; leaves with 69 where a secret is not to be had."""
+  """Becomes the program; exits with 69 if a secret is not available."""
   if len(argv) < 3:
     sys.exit("with_secrets: needed are PROJECT,NAME=SECRET and a command.")
   try:

@@ -153,7 +153,7 @@ def split(name: str) -> tuple[str, str]:
 
 
 def base_of(name: str) -> str:
-  """The arm whose parameters an arm begins with."""
+  """Name of the arm whose parameters an arm begins with."""
   return f"base-{split(name)[1]}"
 
 
@@ -162,7 +162,7 @@ def has_critic(algorithm: str) -> bool:
 
 
 def num_greedy(algorithm: str, num_prompts: int) -> int:
-  """Completions that a step draws beside those that it trains on."""
+  """Number of completions that a step draws beside those that it trains on."""
   needs = algorithms.get_algorithm(algorithm).needs
   return num_prompts if "greedy_rewards" in needs else 0
 

@@ -56,7 +56,7 @@ def _learn(of: Results) -> Iterator[Check]:
 
 
 def gain(of: Results) -> np.ndarray | None:  # [S]
-  """Mean over all algorithms of what the best rates add to the default one.
+  """Mean gain over all algorithms of the best rates over the default one.
 
   None while an algorithm is missing.
   """
@@ -114,9 +114,8 @@ conclude = functools.partial(statistics.conclude, CLAIMS)
 def verdicts(of: Results) -> dict[str, str]:
   """ "above", "below" or "open", of each algorithm that has ended on all tasks.
 
-  Corrected for as many comparisons as the league has, whether made or not: a
-  verdict of a part of the league stays when the rest has come, unless it is
-  "open".
+  The correction is for all comparisons of the league, made or not. So a verdict
+  about a part of the league stays when the rest is there, unless it is "open".
   """
   base = of.scores(arms.BASELINE, "after", "best")
   if base is None:

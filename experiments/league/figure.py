@@ -66,7 +66,7 @@ def plot(path: pathlib.Path, results: Results) -> None:
 def _mark(
   axes: Any, place: int, estimate: Estimate | None, look: style.FigureStyle
 ) -> None:
-  """An estimate and its interval, in a row."""
+  """Draws an estimate and its interval in a row."""
   if estimate is None:
     return
   if estimate.low is not None:

@@ -16,7 +16,7 @@ from grpo_jax import algorithms
 
 
 def markdown(results: Results) -> str:
-  """The whole page, about all that has ended."""
+  """The page about the arms that have ended."""
   found = claims.conclude(results)
   lines = [
     *_head(results),
@@ -182,7 +182,7 @@ accuracy of 0: {shown}.""")
 
 
 def _missing(name: str, ended: set[str]) -> str:
-  """An algorithm, and on which tasks if it has ended on others."""
+  """Text about a missing algorithm, with its missing tasks if only some are."""
   absent = [x for x in arms_lib.TASKS if f"{name}-{x}" not in ended]
   where = (
     "" if len(absent) == len(arms_lib.TASKS) else f" ({', '.join(absent)})"

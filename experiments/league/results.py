@@ -80,9 +80,9 @@ def generated(
 def of_run(
   folder: pathlib.Path, name: str, share: int
 ) -> dict[str, Any] | None:
-  """The numbers of one run; None while it has not ended.
+  """Numbers of a run; None while it has not ended.
 
-  A run whose loss was no longer finite ends with no answer right.
+  A run whose loss was no longer finite ends without a right answer.
 
   Args:
     folder: Its folder.
@@ -178,7 +178,7 @@ class Results(sweeps_lib.Recorded):
 
     Args:
       arm: Its name.
-      which: "default", or "best": as the other seeds have chosen.
+      which: "default", or "best", which the other seeds choose.
     """
     accuracy = self.every(arm, "after")
     if which == "best":
@@ -241,7 +241,7 @@ class Results(sweeps_lib.Recorded):
     return sorted(self.algorithms, key=place)
 
   def other_starts(self) -> list[str]:
-    """Arms that began with other accuracies than the first of their task."""
+    """Arms whose start differs in accuracy from the first arm of their task."""
     first: dict[str, np.ndarray] = {}
     found = []
     for arm in self.arms:
@@ -252,7 +252,7 @@ class Results(sweeps_lib.Recorded):
     return found
 
   def completions(self) -> tuple[int, int]:
-    """The fewest and the most that a run has generated."""
+    """The smallest and the largest number of completions of a run."""
     every = [self.every(arm, "completions") for arm in self.arms]
     return int(min(x.min() for x in every)), int(max(x.max() for x in every))
 

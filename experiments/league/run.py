@@ -30,13 +30,13 @@ _TRAINING = commands.Training("league", arms_lib.SIZES)
 
 
 def main(argv: Sequence[str]) -> int:
-  """Runs what is missing, one after another."""
+  """Runs the missing arms, one after another."""
   del argv
   return _TRAINING.go_through(arms_lib.ARMS, _run_arm)
 
 
 def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
-  """Runs an arm, and its warm start before; the exit status."""
+  """Runs an arm, after its warm start; returns the exit status."""
   if (out / f"{name}.json").exists():
     return 0
   size = arms_lib.SIZES[_TRAINING.size]

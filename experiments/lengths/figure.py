@@ -20,7 +20,7 @@ _SMOOTHED = 10  # Steps of a mean, for the eye.
 
 
 def plot(path: pathlib.Path, results: Results) -> None:
-  """Draws whatever has ended.
+  """Draws the results of the arms that have ended.
 
   Raises:
     ImportError: matplotlib is not installed.

@@ -28,7 +28,7 @@ _SHOWN = {
 
 
 def markdown(results: Results) -> str:
-  """The whole page, about all that has ended."""
+  """The page about the arms that have ended."""
   found = claims.conclude(results.scores)
   lines = [*_head(results, found), *_lengths(results), *pages.checks(found)]
   return pages.joined(lines)

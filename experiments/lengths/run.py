@@ -27,13 +27,13 @@ _TRAINING = commands.Training("lengths", arms_lib.SIZES)
 
 
 def main(argv: Sequence[str]) -> int:
-  """Runs what is missing, one after another."""
+  """Runs the missing arms, one after another."""
   del argv
   return _TRAINING.go_through(arms_lib.ARMS, _run_arm)
 
 
 def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
-  """Runs the sweep of an arm, and writes its numbers; the exit status."""
+  """Runs the sweep of an arm and records its numbers; returns the status."""
   return sweeps_lib.record(
     out,
     root / name,

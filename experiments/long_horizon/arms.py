@@ -93,7 +93,7 @@ class Experiment:
     return [arm for arm in self.arms if profile in arm.profiles]
 
   def arm(self, name: str) -> Arm:
-    """Raises ValueError for a name that none has."""
+    """Returns the arm of a name; raises ValueError if there is none."""
     if name == WARM_START and self.shares_start:
       return dataclasses.replace(self.arms[0], name=name, settings={})
     for arm in self.arms:
@@ -300,7 +300,7 @@ def get_config(variant: str) -> ml_collections.ConfigDict:
   """The config of EXPERIMENT,PROFILE,ARM.
 
   Raises:
-    ValueError: There is none.
+    ValueError: The arm does not exist.
   """
   experiment, profile, arm = _parse(variant)
   base = importlib.import_module(f"configs.{experiment.base}")
@@ -331,7 +331,7 @@ def sweep(add: Callable[..., None], variant: str) -> None:
 
 
 def warm_start(variant: str) -> str | None:
-  """The variant that warms up what this one starts with, if it is shared."""
+  """Variant that warms up the start of this one, if the start is shared."""
   experiment, profile, _ = _parse(variant)
   name = variant.split(",")[0]
   return f"{name},{profile},{WARM_START}" if experiment.shares_start else None

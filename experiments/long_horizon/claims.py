@@ -127,7 +127,7 @@ CLAIMS: Mapping[str, tuple[str, Callable[..., Iterator[Check]]]] = {
 
 
 def conclude(name: str, of: Scores, values: Sequence[float]) -> Conclusion:
-  """Makes the checks of an experiment, as far as there are numbers."""
+  """Makes the checks of an experiment for which numbers exist."""
   claim, checks = CLAIMS[name]
   return Conclusion(name, claim, tuple(checks(of, values)))
 

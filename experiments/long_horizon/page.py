@@ -48,7 +48,7 @@ class Results:
     self._groups: dict[tuple[str, str], list[Group]] = {}
 
   def groups(self, arm: str, metric: str) -> list[Group]:
-    """Groups of runs, one for each value of what is varied."""
+    """Groups of runs, one for each value of the varied setting."""
     if (arm, metric) not in self._groups:
       found, _ = groups_lib.collect(self.folders[arm], metric)
       self._groups[arm, metric] = found

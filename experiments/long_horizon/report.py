@@ -39,7 +39,7 @@ _CONFIG = "experiments/long_horizon/config.py"
 
 
 def main(argv: Sequence[str]) -> int:
-  """Runs what is missing, and writes the page."""
+  """Runs the missing arms, and writes the page."""
   del argv
   root = cells_lib.parse_root(_ROOT.value)
   name, profile = _EXPERIMENT.value, _PROFILE.value
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(root: pathlib.Path, experiment: str, arm: str) -> int:
-  """Runs the sweep of an arm, if need be; its exit status."""
+  """Runs the sweep of an arm, if needed; returns its exit status."""
   variant = f"{experiment},{arm}"
   folder = root / arms_lib.key(variant)
   print(f"{variant}: {folder}", flush=True)

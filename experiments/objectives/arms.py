@@ -91,7 +91,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
   """The config of an arm.
 
   Raises:
-    ValueError: There is none of this name.
+    ValueError: No arm has this name.
   """
   if name not in ARMS:
     raise ValueError(f"arms: no arm {name!r}; choose one of {', '.join(ARMS)}.")

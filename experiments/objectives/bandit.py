@@ -50,16 +50,17 @@ def probabilities() -> np.ndarray:  # [arms, 2]
 
 
 def regrets(policy: jax.Array) -> jax.Array:  # [arms] -> [2]
-  """Regret by each reward: what its best arm pays more on average.
+  """Regret by each reward: the mean gain of its best arm over the policy.
 
-  In units of the reward: 0 to 0.8 of the first one, 0 to 8 of the second.
+  It is in units of the reward: 0 to 0.8 for the first one, 0 to 8 for the
+  second.
   """
   means = probabilities() * np.array([1.0, LOUDNESS])  # [arms, 2]
   return means.max(axis=0) - policy @ means
 
 
 def _of(name: str) -> tuple[Algorithm, Any]:
-  """An algorithm with its defaults, but for the KL to a reference."""
+  """An algorithm with its defaults, but without the KL to a reference."""
   algorithm = algorithms.get_algorithm(name)
   return algorithm, algorithm.config_class(kl_coef=0.0)
 

@@ -34,7 +34,7 @@ _Style = tuple[str, str, str]
 
 
 def plot(path: pathlib.Path, results: Results) -> None:
-  """Draws whatever has ended.
+  """Draws the results of the arms that have ended.
 
   Args:
     path: PNG to write.

@@ -19,7 +19,7 @@ OF_LANGUAGE = ("accuracy", "accuracy_buggy", "format", "language", "spelling")
 
 
 def markdown(results: Results) -> str:
-  """The whole page, about all that has ended."""
+  """The page about the arms that have ended."""
   found = claims.conclude(results.scores)
   lines = [
     *_head(results, found),

@@ -22,7 +22,7 @@ _OUT = flags.DEFINE_string("out", "docs", "Folder of page and figure.")
 
 
 def main(argv: Sequence[str]) -> int:
-  """Writes both, and says where they are."""
+  """Writes page and figure, and prints their paths."""
   del argv
   root = cells_lib.parse_root(_ROOT.value)
   out = flags_lib.existing_folder(_OUT)

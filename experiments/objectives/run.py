@@ -36,7 +36,7 @@ _CONFIG = "experiments/objectives/config.py"
 
 
 def main(argv: Sequence[str]) -> int:
-  """Runs what is missing, one after another."""
+  """Runs the missing arms, one after another."""
   del argv
   root = cells_lib.parse_root(_ROOT.value)
   every = [*(f"bandit-{name}" for name in results.BANDITS), *arms_lib.ARMS]
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(root: pathlib.Path, name: str) -> int:
-  """Runs an arm or a bandit; its exit status."""
+  """Runs an arm or a bandit; returns its exit status."""
   if name in arms_lib.ARMS:
     return sweeps_lib.sweep(root / name, f"{_CONFIG}:{name}")
   return _run_bandit(root, name.removeprefix("bandit-"))

@@ -84,7 +84,7 @@ def _appendix(
 def _settings(
   configs: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> list[str]:
-  """A table of what all share, and one of what differs between algorithms."""
+  """Tables of the common settings, and of those that differ by algorithm."""
   texts = {
     name: [log.flatten(one) for one in several]
     for name, several in configs.items()

@@ -174,7 +174,7 @@ def key(number: str) -> str:
 
 
 def _entry(number: str, shown: str) -> str:
-  """The entry of a paper of arXiv; `shown` is what the table says of it."""
+  """Entry of a paper of arXiv; `shown` is its name in the table."""
   author, title = _PAPERS.get(number, ("", ""))
   if not title:
     title = re.sub(r"[\[\]]|\(http[^)]*\)|,?\s*\d{4}\.\d{5}", "", shown).strip()

@@ -159,7 +159,7 @@ def _dated(
   code: list[str],
   history: History,
 ) -> Record:
-  """A record that git alone knows something about."""
+  """Record that only git knows."""
   name = str(path.relative_to(made.ROOT))
   commit, date = history.last(name)
   place = history.place(commit) if commit != UNKNOWN else None
@@ -190,7 +190,7 @@ def _told(
   about: Mapping[str, Any],
   history: History,
 ) -> Record:
-  """A record that says what made it."""
+  """Record with the field "made"."""
   stale = []
   folder = made.ROOT / experiment.code[0]
   if experiment.arms:
@@ -250,7 +250,7 @@ class Output:
 
 
 def outputs(experiment: Experiment, history: History) -> Iterator[Output]:
-  """The pages and figures of an experiment that there are."""
+  """Existing pages and figures of an experiment."""
   for name in experiment.outputs:
     path = made.ROOT / name
     if not path.exists():

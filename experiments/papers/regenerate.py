@@ -12,7 +12,7 @@ from experiments.sweeps import made
 
 @dataclasses.dataclass(frozen=True)
 class Again:
-  """A page or figure that was written again; `state` says how it compares."""
+  """Page or figure that was written again; `state` is the comparison."""
 
   path: str
   state: str

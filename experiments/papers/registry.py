@@ -41,8 +41,8 @@ class Experiment:
 def command(experiment: Experiment, arm: str = "") -> str:
   """The command that runs an experiment anew, or an arm with its warm start.
 
-  An arm that follows on several others needs these too: the command says which
-  run is missing.
+  An arm that follows on several others needs these too: the command names the
+  missing run.
 
   Args:
     experiment: The experiment.

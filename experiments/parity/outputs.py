@@ -86,9 +86,9 @@ def logits_of_shown(
   attention_mask: jax.Array,  # [1, L] bool
   images: Images,  # each [1, ...]
 ) -> jax.Array:  # [1, L, V]
-  """`logits` of a row that shows images, which prompts alone do.
+  """Returns `logits` of a row with images, which only prompts have.
 
-  Each slot is the end of a prompt, so that L prompts are run.
+  Each slot is the end of a prompt, so L prompts are run.
   """
   policy = transformer.transformer_policy(config)
   length = input_ids.shape[1]

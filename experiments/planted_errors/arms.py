@@ -72,7 +72,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
   """The config of an arm, without the run that it follows on.
 
   Raises:
-    ValueError: There is none of this name.
+    ValueError: No arm has this name.
   """
   if name not in ARMS:
     raise ValueError(f"arms: no arm {name!r}; choose one of {', '.join(ARMS)}.")
@@ -112,7 +112,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
 
 
 def follows_on(name: str, root: pathlib.Path) -> list[str]:
-  """Overrides that say which run an arm follows on, of its own seed."""
+  """Overrides that name the run that an arm follows on, of its own seed."""
   if name not in LEARNERS:
     return []
   return [f"--config.start_workdir={root}/{BASE}/seed={{seed}}"]

@@ -31,12 +31,12 @@ def working(
 ) -> list[int]:
   """A completion that adds by columns, with the carry of one column flipped.
 
-  Whatever follows from the flip follows, so the rest is consistent and the
+  The steps after the flip follow from it, so the rest is consistent and the
   answer is wrong.
 
   Args:
     operands: Both numbers [2].
-    level: Digits of both.
+    level: Number of digits of both.
     wrong: The column, from the right; `NO_ERROR`: none.
 
   Returns:
@@ -102,7 +102,7 @@ def prompts(operands: np.ndarray) -> Prompts:
 
 
 def settings() -> RREDCoTConfig:
-  """RREDCoT's, with segments that end at `;` alone."""
+  """Settings of RREDCoT, with segments that end at `;` alone."""
   return algorithms.make_config("rredcot", entropy_quantile=1.0)
 
 

@@ -26,7 +26,7 @@ _ACCURACY = "eval/accuracy"
 
 
 def collected(folder: pathlib.Path) -> dict[str, Any] | None:
-  """The numbers of an arm's runs; None while one has not ended.
+  """The numbers of an arm's runs; None while a run has not ended.
 
   Args:
     folder: The folder of the sweep, which has the name of the arm, with one

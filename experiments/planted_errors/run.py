@@ -26,7 +26,7 @@ _TRAINING = commands.Training("planted_errors")
 
 
 def main(argv: Sequence[str]) -> int:
-  """Runs what is missing, one after another."""
+  """Runs the missing arms, one after another."""
   del argv
   return _TRAINING.follow_on(
     arms_lib.ARMS,

@@ -15,8 +15,8 @@ def make(level: int = 2, skip: float = 0.5, teacher_error: float = 0.0) -> Task:
 
   Args:
     level: Digits of both operands.
-    skip: Probability of a working without its last steps; how many there are
-      is uniform, from none to all but one.
+    skip: Probability of a working without its last steps; the number of steps
+      kept is uniform, from none to all but one.
     teacher_error: Probability with which the teacher forgets a carry.
   """
   task = add.make(level=level, scratchpad=True, teacher_error=teacher_error)

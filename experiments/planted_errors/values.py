@@ -92,20 +92,20 @@ def _right(
 def differences(
   values: np.ndarray, rewards: np.ndarray
 ) -> np.ndarray:  # [B, K], [B] -> [B, K]
-  """d_1 … d_K."""
+  """Differences d_1 … d_K."""
   return np.diff(values, axis=1, append=rewards[:, None])
 
 
 def shared_by(
   weights: np.ndarray, rewards: np.ndarray
 ) -> np.ndarray:  # [B, K], [B] -> [B, K]
-  """The outcome, ±1, shared out in proportion to weights, such as entropies."""
+  """Shares the outcome, ±1, in proportion to weights, such as entropies."""
   share = weights / weights.sum(axis=1, keepdims=True)
   return (2 * rewards[:, None] - 1) * share
 
 
 def correlation(one: np.ndarray, other: np.ndarray) -> float:
-  """Pearson's r over all segments; NaN where one side does not vary."""
+  """Pearson's r over all segments; NaN if one side does not vary."""
   one, other = one.ravel(), other.ravel()
   if not (one.std() and other.std()):
     return float("nan")
@@ -141,7 +141,7 @@ def compared(
 def held_out(
   rng: np.random.Generator, level: int, num_problems: int
 ) -> np.ndarray:  # [N, 2]
-  """Operands of problems that no training sees."""
+  """Operands of problems that are not trained on."""
   task = add.make(level=level, scratchpad=True)
   return np.array(
     [task.example(rng, "test").extras["operands"] for _ in range(num_problems)]

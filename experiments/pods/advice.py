@@ -37,7 +37,7 @@ class Change:
 
 
 def needed(config: _Config, mesh: AbstractMesh) -> int:
-  """Bytes of a device at the fullest moment of a step."""
+  """Peak bytes of a device in a step."""
   return max(held.totals(held.table(config, mesh)).values())
 
 
@@ -94,7 +94,7 @@ def changes(
 def _proposals(
   config: _Config, num_devices: int, num_slices: int
 ) -> Iterator[tuple[str, str, Callable[[_Config], _Config]]]:
-  """Flags, what they give up, and the change; the cheapest first."""
+  """Flags, their drawback, and the change; the cheapest first."""
   name = config.phases[-1]
   phase = config.section(name)
   model = config.model
@@ -181,7 +181,7 @@ def _proposals(
 
 
 def _rows_of_device(config: _Config, shards: int) -> tuple[int, list[int]]:
-  """Rows of a micro-batch on a device, and what they could be, ascending."""
+  """Rows of a micro-batch on a device, and possible numbers, ascending."""
   name = config.phases[-1]
   phase = config.section(name)
   algorithm, _ = config.objective(name)
@@ -257,7 +257,7 @@ def _with_lanes(config: _Config, lanes: int) -> _Config:
 
 
 def faster_lines(found: list[Change]) -> list[str]:
-  """Sentences about changes that shorten a step; empty if there are none."""
+  """Sentences about changes that shorten a step; empty without any."""
   if not found:
     return []
   return ["What makes a step shorter; GiB of a device afterwards:"] + [

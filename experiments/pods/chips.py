@@ -180,7 +180,8 @@ def parse(name: str) -> Slice:
   """The slice of a name: of libtpu ("v5p:4x4x4") or of a product ("v5p-128").
 
   Raises:
-    ValueError: No such generation, or no slice of that shape or size is sold.
+    ValueError: The generation does not exist, or slices of that shape or size
+      are not sold.
   """
   known = ", ".join(
     product for chip in CHIPS.values() for product in chip.products

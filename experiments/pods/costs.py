@@ -207,7 +207,7 @@ class Analysis:
 
   @property
   def unresolved(self) -> list[Loop]:
-    """Loops that were counted once for want of a bound."""
+    """Loops that were counted once because their bound is unknown."""
     return [loop for loop in self.loops if loop.trips is None]
 
   @property
@@ -451,7 +451,7 @@ class _Walk:
     )
 
   def _plain(self, computation, one, place, channels):
-    """Fusions, products, kernels, and all that only moves bytes."""
+    """Counts fusions, products, kernels, and moves of bytes."""
     if one.opcode == "async-start":
       called = self.module.computations[one.attribute("calls") or ""]
       self.run(called, dataclasses.replace(place, is_async=True, parameters=()))
@@ -616,7 +616,7 @@ def _group_size(attributes: str, num_partitions: int) -> int:
 
 
 def product_flops(computation: Computation, one: Instruction) -> float:
-  """Operations of a product: two for each multiplication that is needed."""
+  """Operations of a product: two for each multiplication."""
   left, right = (
     computation.instructions[name].arrays[0] for name in one.operands[:2]
   )
@@ -631,8 +631,8 @@ def product_flops(computation: Computation, one: Instruction) -> float:
 def _convolution(one: Instruction, left: Array, right: Array) -> float:
   """Operations of a convolution, which is how a TPU writes its products.
 
-  Windows may reach into padding, by which products over several dimensions are
-  written; only what meets an element is counted, as XLA's own analysis does.
+  Windows may reach into padding, which products over several dimensions use.
+  Only products with an element are counted, as in XLA's own analysis.
   """
   labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", one.attributes)
   assert labels is not None, one

@@ -74,7 +74,7 @@ class Sizes:
 
 
 def sizes(config: config_lib.RunConfig) -> Sizes:
-  """The sizes of a run, without its data where they are not needed."""
+  """Sizes of a run, read without its data if possible."""
   with published.described(config) as described:
     return _sizes(described)
 
@@ -118,10 +118,10 @@ def mesh_of(
   """The mesh of a config, of devices that need not exist.
 
   Args:
-    config: Has the mesh.
-    num_devices: TPUs of all slices; None: as many devices like those of this
-      machine as the mesh takes.
-    num_slices: Slices, which `data` alone connects.
+    config: Config with the mesh.
+    num_devices: Number of TPUs of all slices; None: as many devices of this
+      machine's kind as the mesh takes.
+    num_slices: Number of slices, which only `data` connects.
 
   Raises:
     ValueError: The mesh has another number of devices.
@@ -144,10 +144,10 @@ def mesh_of(
 def update_plan(
   config: config_lib.RunConfig, size: Sizes, mesh: AbstractMesh
 ) -> UpdatePlan:
-  """The plan of the last phase.
+  """Plan of the last phase's update.
 
   Raises:
-    ValueError: Its rows do not split over the devices.
+    ValueError: The rows do not split over the devices.
   """
   name = config.phases[-1]
   algorithm, _ = config.objective(name)
@@ -164,10 +164,10 @@ def update_plan(
 def table(
   config: config_lib.RunConfig, mesh: AbstractMesh
 ) -> dict[str, tuple[str, int]]:
-  """Kind of array -> (when it is held, bytes per device), of the last phase.
+  """Kind of array -> (phase in which it is held, bytes per device), last phase.
 
   Raises:
-    ValueError: Its rows do not split over the devices.
+    ValueError: The rows do not split over the devices.
   """
   size = sizes(config)
   if mesh.abstract_device is not None:  # Of another kind than those here.
@@ -286,7 +286,7 @@ def table(
 def _references(
   config: config_lib.RunConfig, name: str, size: Sizes
 ) -> dict[str, models.Outside]:
-  """The references of a phase that are not of the run, by member."""
+  """References of a phase from outside the run, by model."""
   ids: Any = types.SimpleNamespace(
     vocab_size=size.model.vocab_size, pieces=dict
   )
@@ -311,7 +311,7 @@ def _states(
   phase: config_lib.PhaseConfig,
   teachers: Mapping[str, models.Outside],
 ) -> int:
-  """Bytes of the states that logits of the reference are made of."""
+  """Bytes of the states behind the logits of the reference."""
   widths = [model.width for model in teachers.values()] or [size.model.width]
   width = sum(widths) if phase.reference_mixture else max(widths)
   itemsize = jnp.dtype(size.model.dtype).itemsize
@@ -321,7 +321,7 @@ def _states(
 def _kept_of_old(
   config: config_lib.RunConfig, size: Sizes, mesh: AbstractMesh
 ) -> PyTree:
-  """Shapes of what a reward model keeps; None if it keeps nothing."""
+  """Shapes of the rows that a reward model keeps; None without any."""
   for name in config.phases:
     found = reservoirs.make(
       config,
@@ -336,7 +336,7 @@ def _kept_of_old(
 
 
 def _bytes(tree: PyTree, places: PyTree = None) -> int:
-  """Bytes of all arrays, or of a device's part if their places are given."""
+  """Bytes of all arrays, or of a device's part if shardings are given."""
   if places is None:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
   parts = jax.tree.map(
@@ -348,7 +348,7 @@ def _bytes(tree: PyTree, places: PyTree = None) -> int:
 
 
 def _abstract_rows(size: Sizes, num_prompts: int, num_rows: int):
-  """Prompts, their mask, completions, theirs, and who answers what."""
+  """Shapes of prompts, completions, their masks, and the prompt of each row."""
   shape = jax.ShapeDtypeStruct
   prompts = num_prompts, size.max_prompt_len
   completions = num_rows, size.max_new_tokens
@@ -424,10 +424,10 @@ def _kept(
 
   Args:
     size: The size of the policy and of the slots.
-    num_prompts: Prompts that are run at a time, where rows share them.
-    num_rows: Completions that are run at a time.
-    shares_prompts: Whether they do.
-    tensor: Devices that share positions where the model splits them.
+    num_prompts: Number of prompts that are run at a time, if rows share them.
+    num_rows: Number of completions that are run at a time.
+    shares_prompts: Whether rows share prompts.
+    tensor: Number of devices that share positions, if the model splits them.
   """
 
   def residuals(model: TransformerConfig) -> int:
@@ -485,16 +485,16 @@ def _shared(
   slots: int,
   tensor: int,
 ) -> int:
-  """Bytes that a device need not keep, because others have these positions.
+  """Bytes that a device need not keep, because others have the positions.
 
-  What layers hand on is shared by positions. What is between two layers is
-  shared by heads or by the width of the MLP, or by positions.
+  Outputs of layers are shared by positions. Arrays between two layers are
+  shared by heads, by the width of the MLP or by positions.
 
   Args:
     found: The arrays that a device keeps for the backward pass.
-    model: Says whether positions are shared.
-    slots: Positions of the pass.
-    tensor: Devices that share them.
+    model: Model, which sets whether positions are shared.
+    slots: Number of positions of the pass.
+    tensor: Number of devices that share them.
   """
   if not model.split_positions or slots % tensor:
     return 0

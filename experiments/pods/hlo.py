@@ -83,13 +83,13 @@ class Instruction:
   attributes: str
 
   def attribute(self, name: str) -> str | None:
-    """A name or number that an attribute has, without its "%"."""
+    """Name or number of an attribute, without its "%"."""
     found = re.search(rf"\b{name}=%?([\w.\-]+)", self.attributes)
     return found[1] if found else None
 
   @functools.cached_property
   def op_name(self) -> str:
-    """The path of scopes that it was traced in; may be empty."""
+    """Path of scopes of its trace; may be empty."""
     found = re.search(r'op_name="([^"]*)"', self.attributes)
     return found[1] if found else ""
 

@@ -30,7 +30,7 @@ _FORWARDED = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class _Carried:
-  """Element `index` of what a loop carries, plus a constant."""
+  """Element `index` of the values that a loop carries, plus a constant."""
 
   index: int
   offset: int = 0
@@ -153,7 +153,7 @@ class Values:
       return None
 
     def inside(index: int) -> Value:
-      """The value of an operand that no trip changes."""
+      """Value of an operand that trips do not change."""
       return start(index) if step(index) == 0 else None
 
     def bound(value: Value) -> int | None:
@@ -236,7 +236,7 @@ class Invariants:
     self._mark(body, [passed])
 
   def _mark(self, computation: Computation, parameters: Sequence[Any]) -> Any:
-    """Marks a computation; returns what its root is, by element of a tuple."""
+    """Marks a computation; returns the marks of its root, by tuple element."""
     known: dict[str, Any] = {}
 
     def whole(value: Any) -> bool:

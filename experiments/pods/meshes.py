@@ -46,7 +46,7 @@ def parse(axes: str | Sequence[str]) -> dict[str, int]:
 
 
 def spelled(sizes: Mapping[str, int | None]) -> str:
-  """A mesh as it is written; "data:1" for one device."""
+  """Spelling of a mesh; "data:1" for one device."""
   parts = [
     f"{name}:{sizes[name]}" for name in _AXES if (sizes.get(name) or 1) > 1
   ]
@@ -54,7 +54,7 @@ def spelled(sizes: Mapping[str, int | None]) -> str:
 
 
 def arguments(axes: str) -> list[str]:
-  """The flags of experiments.train for a mesh as it is written."""
+  """Flags of experiments.train for the spelling of a mesh."""
   return [f"--config.mesh.{name}={n}" for name, n in parse(axes).items()]
 
 

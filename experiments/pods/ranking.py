@@ -130,7 +130,7 @@ def lines(
   arguments: Sequence[str],
   price: float | None = None,
 ) -> list[str]:
-  """The verdict, the table, and the command or what to change."""
+  """Lines with the verdict, the table, and the command or the advice."""
   room = target.slice.chip.hbm // target.devices_per_chip
   where = target.slice.product.replace("v5litepod", "v5e")
   if target.num_slices > 1:

@@ -74,7 +74,7 @@ _COLUMNS = (
 
 @functools.cache
 def resolved(name: str) -> config_lib.RunConfig:
-  """A recipe as it is published."""
+  """Returns a recipe with its published sizes."""
   module = importlib.import_module(f"configs.recipes.{name}")
   config = module.get_config()
   config.allow_unpublished = True  # Nothing is trained.
@@ -89,10 +89,10 @@ def _size(phase: config_lib.PhaseConfig, num_chips: int) -> str:
 
 
 def plan(config: config_lib.RunConfig, name: str, num_chips: int) -> UpdatePlan:
-  """The plan of a phase on so many TPUs.
+  """Plan of a phase on a number of TPUs.
 
   Raises:
-    ValueError: Its rows do not split over them.
+    ValueError: The rows do not split over the devices.
   """
   mesh = AbstractMesh(
     (1, num_chips, 1, 1),
@@ -132,7 +132,7 @@ def _row(name: str, num_chips: int, found: dict[str, dict[str, float]]) -> str:
 
 
 def page(found: dict[str, dict[str, float]]) -> str:
-  """The page, from what was compiled of each size."""
+  """Text of the page, from the results of each size."""
   head = [_line(_COLUMNS), _line(["---"] * len(_COLUMNS))]
   rows = [_row(name, n, found) for name in NAMES for n in CHIPS]
   return "\n".join([_HEADING, *head, *rows, ""])
@@ -205,7 +205,7 @@ def records() -> dict[str, dict[str, float]]:
 
 
 def main(argv: Sequence[str]) -> int:
-  """Compiles sizes, and writes what is known of them and the page."""
+  """Compiles sizes, and writes their results and the page."""
   del argv
   jax.config.update("jax_platforms", "cpu")
   jax.config.update("jax_enable_compilation_cache", False)

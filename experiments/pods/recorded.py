@@ -151,11 +151,11 @@ def versions(case: Case) -> dict[str, str]:
 
 
 def numbers(compiled: steps.Compiled) -> dict[str, int]:
-  """Name -> what a compiled step costs on a device.
+  """Name -> cost of a compiled step on a device.
 
-  Operations, also by phase; bytes; instructions; of each kind of collective how
-  often it is run and the bytes that a device sends, and bytes that leave it for
-  another slice.
+  The costs are operations, also by phase; bytes; instructions; for each kind of
+  collective its number of runs and the bytes that a device sends; and the bytes
+  that leave it for another slice.
   """
   analysis = steps.analyze(compiled)
   found: dict[str, float] = {
@@ -180,10 +180,10 @@ def numbers(compiled: steps.Compiled) -> dict[str, int]:
 
 
 def normalised(text: str) -> str:
-  """StableHLO without what changes while what is computed does not.
+  """StableHLO without the names that do not affect the computation.
 
-  Locations, names of arguments and results, and those of functions, which are
-  numbered in the order of their appearance.
+  These are locations, names of arguments and results, and those of functions,
+  which are numbered in the order of their appearance.
   """
   lines = [line for line in text.splitlines() if not line.startswith("#loc")]
   text = re.sub(
@@ -343,7 +343,7 @@ def _spelled(of: Mapping[str, str]) -> str:
 
 
 def read() -> dict[str, Any]:
-  """Program -> what is recorded of it."""
+  """Reads the records: program -> its record."""
   return json.loads(PATH.read_text(encoding="utf-8")) if PATH.exists() else {}
 
 

@@ -84,7 +84,7 @@ _SAVE = flags.DEFINE_string("save", "", "Write SAVE.json and SAVE.md.")
 def report(
   name: str, config: config_lib.RunConfig, target: steps.Target
 ) -> dict[str, Any]:
-  """Compiles, and says everything; see the module."""
+  """Compiles the step and returns all results; see the module."""
   name_of_phase, phase = config.phases[-1], config.stages[-1]
   chip = target.slice.chip
   mesh = held.mesh_of(config, len(target.devices), target.num_slices)

@@ -427,7 +427,7 @@ _HEAD = (
 
 
 def table(found: Sequence[Point]) -> str:
-  """A line for each size."""
+  """Table with a line for each size."""
   lines = [_HEAD, ["---:"] * 2 + ["---"] * 2 + ["---:"] * (len(_HEAD) - 4)]
   for one in found:
     lines.append(
@@ -567,7 +567,7 @@ def bends(found: Sequence[Point]) -> str:
 
 
 def page(every: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> str:
-  """The page, of each family's reports: a table, and where it bends."""
+  """Text of the page, from each family's reports: a table and its bends."""
   parts = [_HEADING]
   for name, reports in every.items():
     family = FAMILIES[name]
@@ -609,7 +609,7 @@ _COMPILE = flags.DEFINE_list("compile", names(), "Sizes to compile anew.")
 
 
 def main(argv: Sequence[str]) -> int:
-  """Compiles sizes, and writes page and figure; 1 if one broke off."""
+  """Compiles sizes, writes page and figure; returns 1 if a size broke off."""
   del argv
   asked = {}
   for size in _COMPILE.value:

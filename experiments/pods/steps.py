@@ -66,7 +66,7 @@ PHASES = (
 
 
 def unchanged(parts: step_lib.Phase, mesh: Mesh) -> step_lib.Phase:
-  """The change that is none."""
+  """Returns the phase unchanged."""
   del mesh
   return parts
 
@@ -92,14 +92,14 @@ class Step:
 
 
 class _Absent:
-  """Verifiers whose processes are not started, because nothing is scored."""
+  """Verifiers whose processes are not started, because no row is scored."""
 
   def close(self) -> None:
     """Does nothing."""
 
 
 def _image_shapes(config: config_lib.RunConfig) -> Images | None:
-  """Shapes of the images of a prompt in words; None where it shows none."""
+  """Shapes of the images of a prompt in words; None without images."""
   if not config.data.images:
     return None
   tower = config.model.transformer(1).tower
@@ -124,7 +124,7 @@ def _image_shapes(config: config_lib.RunConfig) -> Images | None:
 def _domains(config: config_lib.RunConfig) -> tuple[str, ...]:
   """Names of domains of prompts in words, as far as settings have them.
 
-  Where records alone have them, those of which a setting speaks.
+  If only records have them, the names are those that a setting mentions.
   """
   data = config.data
   if data.source == "mixture":
@@ -137,7 +137,7 @@ def _domains(config: config_lib.RunConfig) -> tuple[str, ...]:
 
 
 def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
-  """The problem of a config; of one in words, what a program knows of it."""
+  """The problem of a config; for words, only the facts that a program needs."""
   if config.data.is_made_of_ids:
     made = problem_lib.make_problem(config)
     # A description of a teacher has no tokens that could be compared.
@@ -203,7 +203,7 @@ def scored_step(
 
 
 def _prompts(problem: problem_lib.Problem, num_prompts: int):
-  """Shapes of a batch, with what a verifier in the program reads."""
+  """Shapes of a batch, with the inputs of a verifier in the program."""
   if problem.judge.asks_host:
     shape = num_prompts, problem.max_prompt_len
     return Prompts(
@@ -225,7 +225,7 @@ def _prompts(problem: problem_lib.Problem, num_prompts: int):
 
 
 def scores(config: config_lib.RunConfig, num_rows: int):
-  """Shapes of what verifiers say of so many completions."""
+  """Shapes of the scores of verifiers for so many completions."""
   names = [path.rpartition(":")[2] for path in config.rewards.functions]
 
   def score() -> Scored:
@@ -350,7 +350,7 @@ def held_bytes(tree: PyTree) -> int:
 
 
 class TooLargeError(Exception):
-  """The program does not fit; says what the compiler said."""
+  """Error: the program does not fit; has the message of the compiler."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -374,7 +374,7 @@ class Target:
 
   @property
   def devices_per_chip(self) -> int:
-    """Two where each TensorCore is a device."""
+    """Number of devices of a chip: two if each TensorCore is a device."""
     return len(self.devices) // self.num_chips
 
 
@@ -443,10 +443,10 @@ def compile_step(
   devices: Sequence[Any],
   change: Change = unchanged,
 ) -> Compiled:
-  """Compiles the step that `described` describes, with the same errors.
+  """Compiles the step of `described`, with the same errors.
 
   Raises:
-    TooLargeError: The compiler says that it does not fit.
+    TooLargeError: The compiler says that the step does not fit.
   """
   with described(config, devices, change) as step:
     return compile_described(step)
@@ -508,7 +508,7 @@ def traffic(analysis: costs.Analysis, phase: str) -> dict[str, Any]:
 
 
 def phases(analysis: costs.Analysis, target: Target) -> dict[str, Any]:
-  """Phase -> costs of a device, and seconds that it takes at least."""
+  """Phase -> costs of a device, and its least seconds."""
   chip, per_chip = target.slice.chip, target.devices_per_chip
   names = [
     name

@@ -172,7 +172,7 @@ too; a long one may have pauses of the process in it.
 
 
 def page(folder: pathlib.Path) -> str:
-  """The page of the rows that there are, in the order of `ROWS`."""
+  """Text of the page about the existing rows, in the order of `ROWS`."""
   found: dict[str, dict[str, Any]] = {}
   for name in ROWS:
     path = folder / f"{name}.json"

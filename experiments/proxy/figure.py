@@ -25,7 +25,7 @@ _TITLES = {
 
 
 def plot(path: pathlib.Path, results: Results) -> None:
-  """Draws whatever has ended.
+  """Draws the results of the arms that have ended.
 
   Raises:
     ImportError: matplotlib is not installed.
@@ -50,7 +50,7 @@ def plot(path: pathlib.Path, results: Results) -> None:
 def _line(
   axes: Any, results: Results, arm: str, name: str, look: style.FigureStyle
 ) -> None:
-  """Mean over seeds with its interval; another line for each reward model."""
+  """Draws the mean over seeds with its interval, a line per reward model."""
   kl, how = arm.split("-")
   has_kl = arms.KL[kl] > 0
   steps, values = results.curve(arm, name)

@@ -16,7 +16,7 @@ _AGAIN_AND_ONCE = ("kl0-r0", "kl0-once")
 
 
 def markdown(results: Results) -> str:
-  """The whole page, about all that has ended."""
+  """The page about the arms that have ended."""
   found = claims.conclude(results.scores)
   lines = [*_head(results, found), *_arms(results), *pages.checks(found)]
   return pages.joined(lines)
@@ -137,7 +137,7 @@ pair. Numbers are means over seeds.""")
 
 
 def _last(values: np.ndarray) -> str:  # [S, N]
-  """Mean of the last five numbers of each seed that there are."""
+  """Mean of the last five numbers of each seed."""
   known = [row[~np.isnan(row)][-5:] for row in values]
   found = [row.mean() for row in known if len(row)]
   return f"{np.mean(found):.2f}" if found else "–"

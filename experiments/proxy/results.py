@@ -33,10 +33,10 @@ EVERY = 5  # Steps between numbers that are kept.
 
 
 def of_run(lines: list[dict[str, Any]]) -> dict[str, Any]:
-  """The numbers of one run.
+  """Numbers of a run.
 
   Args:
-    lines: Its log.
+    lines: Lines of its log.
   """
   lines = [line for line in lines if line["phase"] == "rl"]
   steps = [line for line in lines if "reward/mean" in line]
@@ -78,7 +78,7 @@ class Results(sweeps_lib.Recorded):
     return len(self._found[arm]["seeds"])
 
   def curve(self, arm: str, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps [N] and values [S, N]; NaN where there is none."""
+    """Steps [N] and values [S, N]; NaN if a value is missing."""
     seeds = self._found[arm]["seeds"]
     values = [seed["curves"][name] for seed in seeds]
     return np.array(seeds[0]["steps"]), np.array(values, float)

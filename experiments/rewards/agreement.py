@@ -33,7 +33,7 @@ def _golds() -> list[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-  """Compares, writes the page, and says where it is."""
+  """Compares, writes the page, and prints its path."""
   del argv
   out = flags_lib.existing_folder(_OUT)
   golds = _golds()

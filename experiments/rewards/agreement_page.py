@@ -60,7 +60,7 @@ def _by_kind(cases: Sequence[Case], scores: Mapping[str, np.ndarray]) -> str:
 
 
 def _pairs(scores: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
-  """The program with each of the others."""
+  """Pairs of the program and each other verifier."""
   return [("program", name) for name in scores if name != "program"]
 
 

@@ -24,7 +24,7 @@ _NUM_TIMED = 100
 
 
 def milliseconds(box: box_lib.Box) -> float:
-  """Milliseconds that a small program takes with its box."""
+  """Milliseconds of a small program, with its box."""
   start = time.monotonic()
   for _ in range(_NUM_TIMED):
     box.run("f = lambda x: 2 * x", calls=["f(1)"])

@@ -65,7 +65,7 @@ def problems() -> tuple[list[tuple[Step, Step]], list[tuple[Step, Step]]]:
 
 
 def record(steps: tuple[Step, Step], sloppy: bool) -> dict[str, Any]:
-  """A line of a file.
+  """Line of a file.
 
   Args:
     steps: The problem.

@@ -112,7 +112,7 @@ def report(timeout_s: float) -> None:
 
 
 def verdict(results: Sequence[Mapping[str, Any]]) -> str:
-  """Why a game cannot be played as it is, or that it can."""
+  """Reason why a game cannot be played as it is, or `_PLAYS`."""
   first, second = results
   for result in results:
     if error := result.get("error"):

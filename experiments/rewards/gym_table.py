@@ -110,7 +110,7 @@ def report(timeout_s: float) -> None:
 
 
 def _score(made: gym.GymProblem, answer: str) -> float | None:
-  """A score, or None where the dataset fails on such an answer."""
+  """Score, or None if the dataset fails on such an answer."""
   try:
     return made.score(answer)
   except Exception:  # A dataset may raise anything.

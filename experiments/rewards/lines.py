@@ -9,6 +9,6 @@ from typing import Any
 
 
 def write(path: pathlib.Path, rows: Iterable[Mapping[str, Any]]) -> None:
-  """Writes a row on each line, when all of them are made."""
+  """Writes a row on each line, after all of them are made."""
   text = "".join(json.dumps(row) + "\n" for row in rows)
   path.write_text(text, encoding="utf-8")

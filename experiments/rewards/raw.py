@@ -34,9 +34,9 @@ def math_verify_of_answer(
   ids: list[int],
   extras: list[dict],
 ) -> list[float]:
-  """1.0 where math-verify takes the final answer for the gold answer.
+  """Scores 1.0 if math-verify takes the final answer for the gold answer.
 
-  As `math_verify`, but for the prediction: the answer that
+  The rule is that of `math_verify`, but the prediction is the answer that
   `answers.final_answer` finds, in a box.
   """
   del prompts, ids

@@ -76,7 +76,7 @@ def _call(name: str) -> str:
 
 
 def _train_tokenizer(folder: pathlib.Path, passages: str) -> None:
-  """A tokenizer for what is written here, and names letter by letter."""
+  """Trains a tokenizer for the texts of the task, with names by letters."""
   schema = json.dumps(tools.schemas(**OPTIONS, corpus=passages))
   texts = [
     *[f'Code of "{one}"? {_call(one)} [1] {one}' for one in _LETTERS],
@@ -117,7 +117,7 @@ def _demonstration(
   actions: Iterable[str],
   corpus: str,
 ) -> dict[str, Any]:
-  """An episode of the teacher, with what the tools say of it."""
+  """Episode of the teacher, with the answers of the tools."""
   session = tools.make(record["prompt"], record, 0, **OPTIONS, corpus=corpus)
   turns = [(action, session.step(action)[0]) for action in actions]
   ids, observed = environments.played_ids(
@@ -127,7 +127,7 @@ def _demonstration(
 
 
 def write(folder: pathlib.Path) -> None:
-  """Writes the task; `search_task.py` says which files."""
+  """Writes the task; `search_task.py` lists the files."""
   folder.mkdir(parents=True, exist_ok=True)
   found = problems()
   corpus = folder / "passages.jsonl"

@@ -31,7 +31,7 @@ _OUT = flags.DEFINE_string("out", None, "Folder to write.", required=True)
 
 
 def main(argv: list[str]) -> None:
-  """Writes them to --out."""
+  """Writes the files to --out."""
   del argv
   search_problems.write(pathlib.Path(_OUT.value))
 

@@ -56,7 +56,7 @@ def tried(
 
 
 def report(names: Iterable[str], attempt: Attempt, timeout_s: float) -> None:
-  """Prints the results by name, as JSON: of `attempt`, or what it raised."""
+  """Prints the results of `attempt` by name, as JSON, or its errors."""
   found = {}
   context = multiprocessing.get_context("fork")
   for name in names:
@@ -84,10 +84,10 @@ def _send(sender: Any, attempt: Attempt, name: str) -> None:
 
 
 def described(error: Exception) -> str:
-  """An error as a result has it."""
+  """Text of an error in a result."""
   return f"{error} ({type(error).__name__})"
 
 
 def in_a_cell(error: str, most: int) -> str:
-  """The first characters of an error, as a table of Markdown can have them."""
+  """First characters of an error, as the cell of a Markdown table."""
   return " ".join(error.split())[:most].replace("|", "/")

@@ -55,7 +55,7 @@ def in_program(cases: Sequence[mutations.Case]) -> Verdicts:
 
 
 def on_host(cases: Sequence[mutations.Case], function: str) -> Verdicts:
-  """A function of the host, through two processes."""
+  """Scores of a function of the host, through two processes."""
   scores = []
   with host.HostScorer(
     {"reward": function}, {"reward": 1.0}, step_timeout_s=600.0

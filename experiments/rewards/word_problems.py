@@ -215,7 +215,7 @@ def write(folder: pathlib.Path, sandbox: str = "bwrap") -> None:
 
 
 def main(argv: list[str]) -> None:
-  """Writes them to --out."""
+  """Writes the files to --out."""
   del argv
   write(pathlib.Path(flags.FLAGS.out), flags.FLAGS.sandbox)
 

@@ -15,7 +15,7 @@ _TITLES = {"none": "No correction", "tis": "TIS"}
 
 
 def plot(path: pathlib.Path, results: Results) -> None:
-  """Draws whatever has ended.
+  """Draws the results of the arms that have ended.
 
   Raises:
     ImportError: matplotlib is not installed.

@@ -59,7 +59,7 @@ class Results(sweeps_lib.Recorded):
 
   @property
   def arms(self) -> list[str]:
-    """But for `base`, which is what all others had before the first step."""
+    """Names of the arms without `base`, with which all others began."""
     return [name for name in self._found if name != arms.BASE]
 
   def logged(self, arm: str, what: str) -> np.ndarray | None:

@@ -93,7 +93,7 @@ def package(name: str) -> list[Module]:
 
 
 def page(module: Module) -> str:
-  """Markdown of a page of its own: the module, then what is public in it."""
+  """Markdown of a page of its own: the module, then its public names."""
   tree = ast.parse(module.source)
   doc = ast.get_docstring(tree) or ""
   return "\n".join(

@@ -29,7 +29,7 @@ _LAST = (
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-  """Puts generated pages into the menu, where it says "generated: NAME"."""
+  """Puts generated pages into the menu, at entries "generated: NAME"."""
   config.nav = _filled(config.nav)
   return config
 
@@ -99,7 +99,7 @@ def _pages() -> dict[str, tuple[str, str]]:
 
 
 def _add_target(files: Files, config: MkDocsConfig, target: str) -> None:
-  """Adds what a page links to, unless the site has it."""
+  """Adds the target of a page's link, unless the site has it."""
   uri = links.site_path(target)
   if files.get_file_from_path(uri) is not None:
     return
@@ -132,7 +132,7 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
 def on_page_context(
   context: dict[str, Any], *, page: Page, **_: Any
 ) -> dict[str, Any]:
-  """Source pages have neither a menu nor a table of contents."""
+  """Hides menu and table of contents on source pages."""
   if page.file.src_uri.startswith("source/"):
     page.meta.setdefault("hide", ["navigation", "toc"])
   return context

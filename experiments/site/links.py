@@ -65,7 +65,7 @@ def site_path(path: str) -> str:
 
 
 def mapped(text: str, change: Callable[[str], str]) -> str:
-  """A page in which `change` was asked for each relative link.
+  """Applies `change` to each relative link of a page.
 
   Args:
     text: Markdown.

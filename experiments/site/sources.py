@@ -67,7 +67,7 @@ def _about(file: pathlib.Path) -> str:
 
 
 def notebook(file: pathlib.Path) -> str:
-  """Markdown of a notebook with its texts, its code and what that printed."""
+  """Markdown of a notebook with its texts, its code and its output."""
   lines: list[str] = []
   for cell in json.loads(file.read_text("utf-8"))["cells"]:
     text = "".join(cell["source"]).rstrip()

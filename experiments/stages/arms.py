@@ -36,7 +36,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
   """The config of an arm, or of the base.
 
   Raises:
-    ValueError: There is none of this name.
+    ValueError: No arm has this name.
   """
   if name not in (BASE, *ARMS):
     raise ValueError(
@@ -72,7 +72,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
 
 
 def with_needed(chosen: Sequence[str]) -> list[str]:
-  """Arms with what they need before them: the base, and kept completions."""
+  """Adds the arms that these need first: the base, and kept completions."""
   needed = [BASE, *chosen]
   if SMALL_KEPT in chosen:
     at = needed.index(SMALL_KEPT)

@@ -51,7 +51,7 @@ def _rise(of: Scores, arm: str) -> Check:
 
 
 def conclude(of: Scores) -> list[Conclusion]:
-  """The claims with what is known of them."""
+  """Conclusions about the claims, as far as numbers exist."""
   few, some, many = (f"sft-{n}" for n in arms.COUNTS)
   alone = arms.RL, "after"
   return [

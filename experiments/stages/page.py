@@ -16,7 +16,7 @@ from grpo_jax.training.monitor import style
 
 
 def markdown(results: Results) -> str:
-  """The whole page, about all that has ended."""
+  """The page about the arms that have ended."""
   found = claims.conclude(results.scores)
   return "\n".join([*_head(results, found), *_ends(results), *_checks(found)])
 

@@ -23,7 +23,7 @@ _OUT = flags.DEFINE_string("out", "docs", "Folder of page and figure.")
 
 
 def main(argv: Sequence[str]) -> int:
-  """Writes both, and says where they are."""
+  """Writes page and figure, and prints their paths."""
   del argv
   folder, out = map(flags_lib.existing_folder, (_RESULTS, _OUT))
   results = Results(folder)

@@ -38,7 +38,7 @@ def kept(root: pathlib.Path) -> pathlib.Path:
 
 
 def num_drawn(root: pathlib.Path) -> int | None:
-  """Tokens that were drawn for these; None while some are missing."""
+  """Number of tokens drawn for these; None while some are missing."""
   path = generation.position_of(kept(root))
   if not path.exists():
     return None
@@ -47,7 +47,7 @@ def num_drawn(root: pathlib.Path) -> int | None:
 
 
 def of_run(lines: list[dict[str, Any]]) -> list[list[float]]:
-  """[tokens drawn until then, right answers] of each evaluation of a run."""
+  """[Tokens drawn until then, right answers] of each evaluation of a run."""
   drawn, points = 0.0, []
   for line in lines:
     drawn += line.get("tokens/generated") or 0.0
@@ -75,7 +75,7 @@ class Results:
 
   @property
   def num_drawn(self) -> int:
-    """Tokens that were drawn for the smaller model; 0 while some miss."""
+    """Tokens drawn for the smaller model; 0 while some are missing."""
     return self._found.get(arms_lib.KEPT, {"tokens": 0})["tokens"]
 
   def curve(self, arm: str) -> tuple[np.ndarray, np.ndarray]:
@@ -100,5 +100,5 @@ class Results:
     return self.curve(arm)[1][:, 0 if when == "before" else -1]
 
   def seconds(self) -> float:
-    """Seconds of all starts of everything."""
+    """Seconds of all starts of all runs."""
     return float(np.nansum([x["seconds"] for x in self._found.values()]))

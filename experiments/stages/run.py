@@ -39,7 +39,7 @@ _CONFIG = "experiments/stages/config.py"
 
 
 def main(argv: Sequence[str]) -> int:
-  """Runs what is missing, one after another."""
+  """Runs the missing arms, one after another."""
   del argv
   root = cells_lib.parse_root(_ROOT.value)
   out = pathlib.Path(_RESULTS.value)
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
-  """Runs the base, an arm, or what draws completions; its exit status."""
+  """Runs the base, an arm, or the sampling; returns its exit status."""
   if name == arms_lib.BASE:
     return _run_base(root, out)
   if name == arms_lib.KEPT:

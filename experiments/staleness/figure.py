@@ -15,7 +15,7 @@ _CORRECTIONS = ("none", "tis", "dis", "mis", "opsm", "reject")
 
 
 def plot(path: pathlib.Path, results: Results) -> None:
-  """Draws whatever has ended.
+  """Draws the results of the arms that have ended.
 
   Raises:
     ImportError: matplotlib is not installed.

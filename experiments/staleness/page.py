@@ -12,7 +12,7 @@ from experiments.sweeps.statistics import Conclusion
 
 
 def markdown(results: Results) -> str:
-  """The whole page, about all that has ended."""
+  """The page about the arms that have ended."""
   found = claims.conclude(results.scores)
   lines = [*_head(results, found), *_numbers(results), *pages.checks(found)]
   return pages.joined(lines)

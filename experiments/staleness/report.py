@@ -20,7 +20,7 @@ _REPORT = commands.Report("staleness")
 
 
 def main(argv: Sequence[str]) -> int:
-  """Writes both, and says where they are."""
+  """Writes page and figure, and prints their paths."""
   del argv
   return _REPORT.write(Results, page.markdown, figure.plot)
 

@@ -60,7 +60,7 @@ class Results(sweeps_lib.Recorded):
 
   @property
   def arms(self) -> list[str]:
-    """But for `base`, which is what all others had before the first step."""
+    """Names of the arms without `base`, with which all others began."""
     return [name for name in self._found if name != arms.BASE]
 
   def logged(self, arm: str, what: str) -> np.ndarray | None:
@@ -79,7 +79,7 @@ class Results(sweeps_lib.Recorded):
     return float("nan") if values is None else float(np.nanmean(values))
 
   def trained(self, arm: str) -> float:
-    """The share of the tokens drawn that were trained."""
+    """Share of the drawn tokens that were trained."""
     return self.mean(arm, "trained") / self.mean(arm, "drawn")
 
   def scores(self, arm: str, what: str) -> np.ndarray | None:

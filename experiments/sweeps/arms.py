@@ -46,7 +46,7 @@ Size = TypeVar("Size", bound=HasSeeds)
 
 @dataclasses.dataclass(frozen=True)
 class Sized(Generic[Size]):
-  """Arms each of which there is in several sizes, as NAME or NAME@SIZE.
+  """Arms that exist in several sizes, as NAME or NAME@SIZE.
 
   Attributes:
     names: The names of the arms.
@@ -60,7 +60,7 @@ class Sized(Generic[Size]):
     """An arm and its size.
 
     Raises:
-      ValueError: There is none of this name.
+      ValueError: No arm has this name.
     """
     name, _, size = argument.partition("@")
     if name not in self.names or (size or "full") not in self.sizes:
@@ -78,10 +78,10 @@ class Sized(Generic[Size]):
 
 
 def follows_on(base: str, name: str, root: pathlib.Path) -> list[str]:
-  """Overrides that say which run of `base` an arm follows on, of its own seed.
+  """Overrides that name the run of `base` that an arm follows on, by seed.
 
   Args:
-    base: The arm that all others follow on.
+    base: Arm that all others follow on.
     name: The arm.
     root: Folder of all runs.
   """
@@ -94,7 +94,7 @@ def chosen(names: Iterable[str], pattern: str) -> list[str]:
   """The arms whose name has a match of a regular expression, in order.
 
   Raises:
-    ValueError: There are none.
+    ValueError: No arm has a match.
   """
   known = list(names)
   found = [name for name in known if re.search(pattern, name)]
@@ -106,7 +106,7 @@ def chosen(names: Iterable[str], pattern: str) -> list[str]:
 
 
 def go_through(names: Iterable[str], run: Callable[[str], int]) -> int:
-  """Runs arms one after another; the exit status of all.
+  """Runs arms one after another; returns the exit status of all.
 
   Args:
     names: The names of the arms.
@@ -213,7 +213,7 @@ def recorded(
 
 
 class Recorded:
-  """The arms that have ended; an experiment adds what it makes of them.
+  """Arms that have ended; an experiment adds its own numbers.
 
   Args:
     folder: The folder of the files `ARM.json`.
@@ -234,7 +234,7 @@ class Recorded:
 
 
 def timed(folder: pathlib.Path, module: str, *arguments: str) -> int:
-  """Runs a program, and adds to the seconds of its folder; its exit status."""
+  """Runs a program and adds its seconds to its folder; returns the status."""
   folder.mkdir(parents=True, exist_ok=True)
   started = time.monotonic()
   with (folder / OUTPUT).open("ab") as output:

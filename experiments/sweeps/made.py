@@ -59,7 +59,7 @@ def by(config: str) -> dict[str, Any]:
 
 
 def config_hash(config: str) -> str:
-  """The hash of what FILE:ARGUMENT sets otherwise than the library does."""
+  """Hash of the settings of FILE:ARGUMENT that differ from the library's."""
   path, _, argument = config.partition(":")
   loaded = overrides.load(path, *([argument] if argument else []))
   return hash_of(settings(loaded))
@@ -71,7 +71,7 @@ def settings(config: ml_collections.ConfigDict) -> dict[str, str]:
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
-  """The same of a config as JSON has it."""
+  """Settings of a config in JSON that differ from the defaults, as text."""
   algorithm = config["algorithm"]["name"]
   defaults = log.flatten(
     json.loads(config_lib.default_config(algorithm).to_json())
@@ -86,7 +86,7 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def hash_of(value: Any) -> str:
-  """A short hash of what JSON can hold."""
+  """Short hash of a JSON value."""
   text = json.dumps(value, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:_LENGTH]
 

@@ -100,7 +100,7 @@ seeds do not decide ("open").""")
 
 
 def rules(claims: ModuleType) -> Iterator[str]:
-  """The docstring of the module with the rules, without its first sentence."""
+  """Lines of the docstring of the module with the rules, but its summary."""
   for line in (claims.__doc__ or "").strip().splitlines()[2:]:
     yield f"    {line}" if line else ""
   yield ""

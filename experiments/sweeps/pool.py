@@ -123,7 +123,7 @@ def lock(root: pathlib.Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[list[int]]:
-  """The signals that ask to stop, as they come."""
+  """Signals that ask to stop, as they come."""
   received: list[int] = []
   previous = {
     number: signal.signal(number, lambda number, _: received.append(number))

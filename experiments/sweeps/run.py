@@ -149,7 +149,7 @@ def _run_there(
   left: Sequence[Cell],
   cloud: clouds.Cloud,
 ) -> int:
-  """Runs cells on other machines, and fetches what they have left."""
+  """Runs cells on other machines, and fetches their results."""
   waiting = collections.deque(left)
   report = _Report(len(left))
 
@@ -170,7 +170,7 @@ def _run_there(
 def _print_plan(
   root: pathlib.Path, left: Sequence[Cell], cloud: clouds.Cloud | None
 ) -> int:
-  """Prints what would be started.
+  """Prints the planned starts.
 
   Raises:
     ValueError: The launcher starts nothing on other machines.
@@ -228,7 +228,7 @@ class _Report:
 
 
 def _metric(cell: Cell) -> tuple[float | None, str]:
-  """The metric of a run that has ended, and as text."""
+  """Metric of a run that has ended, and its text."""
   try:
     value = cells_lib.read_metric(cell.workdir, _METRIC.value)
   except KeyError:  # `collect` says what there is.
@@ -237,7 +237,7 @@ def _metric(cell: Cell) -> tuple[float | None, str]:
 
 
 def _finish(root: pathlib.Path, cells: Sequence[Cell], stopped: bool) -> int:
-  """Prints what is left; returns the exit status."""
+  """Prints the remaining cells; returns the exit status."""
   left = [c for c in cells if cells_lib.read_result(c.workdir) is None]
   ended = len(cells) - len(left)
   print(f"{ended} of {ranges.counted(len(cells), 'cell')} done.")

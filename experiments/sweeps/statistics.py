@@ -31,7 +31,7 @@ def interval(
 ) -> tuple[np.ndarray, np.ndarray]:  # [] or [steps], twice
   """95 % percentile-bootstrap interval of a statistic over the first axis.
 
-  Of a few seeds it is little more than their range, and covers less often than
+  With few seeds it is little more than their range, and covers less often than
   95 times in a hundred.
   """
   return _percentiles([values], statistic)
@@ -80,7 +80,7 @@ def contrast(terms: Iterable[tuple[float, np.ndarray]]) -> Contrast:
       Welch's t test.
 
   Returns:
-    An interval of no width where no sample varies.
+    An interval of no width if no sample varies.
   """
   terms = list(terms)
   estimate = float(sum(w * np.mean(x) for w, x in terms))
@@ -125,7 +125,7 @@ class Check:
 class Conclusion:
   """A claim, which holds if all of its checks do.
 
-  An intersection, so that no correction for their number is needed.
+  This is an intersection, so a correction for their number is not needed.
   """
 
   name: str
@@ -179,7 +179,7 @@ def minus(
   one: np.ndarray | None,  # [S]
   other: np.ndarray | float | None,  # [S]
 ) -> np.ndarray | None:  # [S]
-  """A difference seed by seed, or to a number; None while one is missing."""
+  """Difference seed by seed, or to a number; None while one is missing."""
   return None if one is None or other is None else one - other
 
 

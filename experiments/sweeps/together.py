@@ -29,8 +29,8 @@ def train(group: Sequence[Cell]) -> list[Any]:
   """Trains the cells of one program.
 
   Returns:
-    How each run has ended, or the error that is to blame, which is also at the
-    end of the cell's `log.txt`.
+    The end of each run, or its error, which is also at the end of the cell's
+    `log.txt`.
   """
   try:
     results = many.train(

@@ -97,7 +97,7 @@ def without_marks(text: str) -> str:
 
 
 def _row(text: str, sample: int, rng: np.random.Generator) -> traces.TraceRow:
-  """A completion whose text is its tokens, and stands in all other places."""
+  """Completion whose text is its tokens, and stands in all other places."""
   tokens = tuple(text[i : i + 6] for i in range(0, len(text), 6))
   size = len(tokens)
   return traces.TraceRow(
@@ -183,7 +183,7 @@ def plain_run(name: str, seed: int) -> source.Run:
 def _sum(
   record: int, sample: int, step: int, rng: np.random.Generator
 ) -> traces.TraceRow:
-  """A sum with its steps, which an environment interrupts."""
+  """Sum with its steps, which an environment interrupts."""
   right = bool(rng.random() < 0.2 + step / 60)
   answer = record + 7 + (0 if right else int(rng.integers(1, 5)))
   words = f"take {record} and the 7 , tool says {record + 7} \n so {answer} ."

@@ -32,7 +32,7 @@ _LOAD_SECONDS = 5.0
 
 
 def main(argv: Sequence[str]) -> int:
-  """Makes the pages, opens them, and says what holds."""
+  """Makes the pages, opens them, and prints the checks."""
   del argv
   failed = 0
   with tempfile.TemporaryDirectory() as name, Browser() as browser:
@@ -55,7 +55,7 @@ def _open(
   runs: Sequence[source.Run],
   max_bytes: int = _PAGE_BYTES,
 ) -> tuple[float, int]:
-  """Writes and opens a page; seconds and bytes."""
+  """Writes and opens a page; returns seconds and bytes."""
   path = folder / "page.html"
   content = page.write(runs, max_bytes).encode()
   path.write_bytes(content)
@@ -63,7 +63,7 @@ def _open(
 
 
 def _attacked(browser: Browser, folder: pathlib.Path) -> Iterator[Check]:
-  """Texts that attack the page, in every place that shows text."""
+  """Checks texts that attack the page, in every place that shows text."""
   browser.size(1280, 860)
   run = attacks.run()
   _open(browser, folder, [run], 10 * _PAGE_BYTES)
@@ -138,7 +138,7 @@ def _long_row(browser: Browser, run: source.Run) -> Iterator[Check]:
 
 
 def _guarded(browser: Browser) -> Iterator[Check]:
-  """Even with a mistake in the scripts the browser would not obey."""
+  """Checks that the browser refuses, even with a mistake in the scripts."""
   known = len(browser.messages)
   for what, code in (
     (
@@ -169,7 +169,7 @@ def _guarded(browser: Browser) -> Iterator[Check]:
 
 
 def _asked(browser: Browser, folder: pathlib.Path) -> Iterator[Check]:
-  """Filters, search, numbers, keys and two runs."""
+  """Checks filters, search, numbers, keys and two runs."""
   runs = [attacks.plain_run("one", 0), attacks.plain_run("two", 1)]
   _open(browser, folder, runs)
   run = runs[0]
@@ -198,7 +198,7 @@ def _asked(browser: Browser, folder: pathlib.Path) -> Iterator[Check]:
 
 
 def _numbers(browser: Browser, run: source.Run) -> Iterator[Check]:
-  """The card's numbers are those of the run, to the last bit of float32."""
+  """Checks that the card has the run's numbers, to the last bit of float32."""
   browser.value(
     "app.select(app.runs[0].groups[0], app.runs[0].groups[0].first)"
   )
@@ -296,7 +296,7 @@ def _other_keys(browser: Browser) -> Iterator[Check]:
 
 
 def _looked_at(browser: Browser) -> Iterator[Check]:
-  """Widths and themes; pictures, where they are asked for."""
+  """Checks widths and themes; takes pictures if requested."""
   for name, width, theme in (
     ("desktop", 1280, "light"),
     ("dark", 1280, "dark"),
@@ -322,7 +322,7 @@ def _looked_at(browser: Browser) -> Iterator[Check]:
 def _flooded(
   browser: Browser, folder: pathlib.Path, rows: int
 ) -> Iterator[Check]:
-  """A long log: bytes, seconds, and what is in the page at a time."""
+  """Checks a long log: bytes, seconds, and elements in the page at a time."""
   what, run = f"{rows} rows", attacks.long_run(rows)
   for max_bytes in (_PAGE_BYTES, 10 * _PAGE_BYTES):
     seconds, size = _open(browser, folder, [run], max_bytes)

@@ -27,7 +27,7 @@ def find() -> str:
   """The path of a browser.
 
   Raises:
-    FileNotFoundError: There is none.
+    FileNotFoundError: No browser is found.
   """
   for name in _NAMES:
     if path := shutil.which(name):
@@ -167,7 +167,7 @@ class Browser:
     return found["result"].get("value")
 
   def size(self, width: int, height: int, scale: float = 1.0) -> None:
-    """Makes the window so large, in pixels; a narrow one is a phone's."""
+    """Sets the size of the window, in pixels; a narrow one is a phone's."""
     self.send(
       "Emulation.setDeviceMetricsOverride",
       width=width,
@@ -199,6 +199,6 @@ class Browser:
     self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
   def picture(self, path: pathlib.Path) -> None:
-    """Writes what is seen as a PNG."""
+    """Writes the visible page as a PNG."""
     data = self.send("Page.captureScreenshot", format="png")["data"]
     path.write_bytes(base64.b64decode(data))

@@ -100,7 +100,7 @@ def bits(row: traces.TraceRow, group: traces.Group) -> int:
 
 
 def score(group: traces.Group) -> float | None:
-  """Share of correct completions, or their mean reward where that is unknown.
+  """Share of correct completions, or their mean reward if that is unknown.
 
   None if no row was scored.
   """

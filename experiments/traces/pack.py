@@ -115,7 +115,7 @@ def _compressed(content: bytes) -> str:
 
 
 def _spread(number: int, share: float) -> np.ndarray:
-  """Places of a share of things, spread evenly; [number] bool."""
+  """Marks a share of things, spread evenly; [number] bool."""
   at = np.arange(number)
   return np.floor((at + 1) * share) > np.floor(at * share)
 
@@ -147,7 +147,7 @@ def _run(
 
 
 def _metrics(run: source.Run, steps: set[int]) -> dict[str, Any]:
-  """Columns of metrics; of long runs not all steps."""
+  """Columns of metrics; long runs have some of the steps."""
   lines = run.metrics
   if len(lines) > _MAX_STEPS:
     steps = steps | {alarm.step for alarm in run.alarms}
@@ -195,7 +195,7 @@ class _Columns:
     self._values: dict[str, list[np.ndarray]] = {x: [] for x in self._names}
 
   def add(self, group: traces.Group, has_numbers: bool) -> None:
-    """Adds a group, with or without what is known of its tokens."""
+    """Adds a group, with or without its numbers of tokens."""
     self._groups.append(
       [
         group.step,
@@ -268,7 +268,7 @@ class _Columns:
     }
 
   def write(self, blocks: list[bytes]) -> list[dict[str, Any]]:
-    """Appends the arrays' bytes; says what they are and where."""
+    """Writes the arrays' bytes; returns their types and places."""
     arrays = {"tokens": np.asarray(self._tokens, np.int32)}
     if self._tokens:
       for name, parts in self._values.items():

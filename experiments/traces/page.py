@@ -36,7 +36,7 @@ def write(runs: Sequence[source.Run], max_bytes: int) -> str:
   """The page as HTML.
 
   Args:
-    runs: One, or two that are compared.
+    runs: One run, or two to compare.
     max_bytes: Largest size of the page, bytes.
 
   Raises:
@@ -87,7 +87,7 @@ def _visible(text: str) -> str:
 
 
 def _filled(parts: dict[str, str]) -> str:
-  """`page.html` with its places filled, once and not again in what was put."""
+  """Fills the places of `page.html` once, and not in the inserted text."""
   pieces = _read("page.html").split("{{")
   filled = [pieces[0]]
   for piece in pieces[1:]:

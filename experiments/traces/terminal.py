@@ -41,7 +41,7 @@ class Question(NamedTuple):
 def matches(
   run: source.Run, question: Question
 ) -> list[tuple[traces.Group, list[traces.TraceRow]]]:
-  """Groups with the completions that the question is for, none empty."""
+  """Groups with the completions that match the question, without empty ones."""
   tests = [x.holds for x in filters.FILTERS if x.name in question.filters]
   is_worse = [True] * len(run.groups)
   if question.since is not None:

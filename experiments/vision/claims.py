@@ -45,7 +45,7 @@ BOXES = ("box_colours", "box_sizes")
 
 
 def gain(of: Scores, arm: str, domains: Sequence[str]) -> np.ndarray | None:
-  """Right answers that an arm has won since the warm start [seeds]."""
+  """Gain in right answers of an arm since the warm start [seeds]."""
   return statistics.minus(
     of(arm, domains, "accuracy"), of(arms.BASE, domains, "accuracy")
   )

@@ -17,7 +17,7 @@ _LABELS = {arms.BASE: "warm start", **arms.SHOWN}
 
 
 def plot(path: pathlib.Path, results: Results) -> None:
-  """Draws whatever has ended.
+  """Draws the results of the arms that have ended.
 
   Raises:
     ImportError: matplotlib is not installed.

@@ -20,7 +20,7 @@ the number is right, and else 0. Numbers are means over seeds with Student's
 
 
 def markdown(results: Results) -> str:
-  """The whole page, about all that has ended."""
+  """The page about the arms that have ended."""
   found = claims.conclude(results.scores)
   lines = [
     *_head(results, found),

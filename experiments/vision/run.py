@@ -27,7 +27,7 @@ _TRAINING = commands.Training("vision", arms_lib.SIZES)
 
 
 def main(argv: Sequence[str]) -> int:
-  """Runs what is missing, one after another."""
+  """Runs the missing arms, one after another."""
   del argv
   return _TRAINING.follow_on(
     arms_lib.ARMS,
