@@ -17,7 +17,7 @@ from configs import calc_tool_grpo
 
 
 def get_config(algorithm: str = "grpo"):
-  """The calculator in Python with any algorithm that turns suit."""
+  """Config of the calculator in Python, with an algorithm for several turns."""
   config = calc_tool_grpo.get_config(algorithm)
   tool = "grpo_jax.rewards.agents.python_tool"
   config.data.environment = f"{tool}:make"

@@ -19,7 +19,7 @@ from configs import quickstart
 
 
 def get_config(algorithm: str = "opd_full"):
-  """The quickstart's student with a teacher instead of a verifier."""
+  """Config of the quickstart's student with a teacher instead of a verifier."""
   config = quickstart.get_config(algorithm)
   config.seed = 1  # Not the initialisation of the teacher.
   config.rl.reference_workdirs = ("runs/quickstart",)

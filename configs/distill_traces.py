@@ -16,7 +16,7 @@ from configs import language
 
 
 def get_config(algorithm: str = "grpo"):
-  """Imitation alone; the phase of no steps evaluates what came of it."""
+  """Config of imitation alone; the phase without steps evaluates the result."""
   config = language.get_config(algorithm)
   config.phases = ("sft", "rl")
   config.rl.steps = 0

@@ -32,7 +32,7 @@ from grpo_jax.settings.config import phase_config
 
 
 def get_config(algorithm: str = "grpo", iterations: int = 6):
-  """A small run with so many iterations, and any algorithm of the table."""
+  """Config of a small run with so many iterations, for any algorithm."""
   config = quickstart.get_config(algorithm)
   options = config.data.task_options
   options.min_len = options.max_len = 5

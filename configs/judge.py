@@ -37,9 +37,10 @@ def get_config(which: str = "by-truth"):
   """A judge, or a policy that is judged.
 
   Args:
-    which: A belief of the task `verdict`: its judge; "by-" and a belief: the
-      policy that this one judges; "by-verifier": by the truth itself; or
-      "itself". Or an algorithm, in the place of GRPO, for "by-truth".
+    which: A belief of the task `verdict`, for its judge; "by-" and a belief,
+      for the policy of that judge; "by-verifier", for the policy of the truth
+      itself; or "itself". Or an algorithm, in the place of GRPO, for
+      "by-truth".
   """
   algorithm = "grpo"
   if which in algorithms.ALGORITHMS:

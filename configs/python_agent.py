@@ -32,7 +32,7 @@ FOLDER = "runs/python_agent"
 
 
 def get_config(algorithm: str = "grpo"):
-  """The word problems, with any algorithm of the table that turns suit."""
+  """Config of the word problems, with any algorithm for several turns."""
   config = config_lib.default_config(algorithm)
   config.phases = ("sft", "rl")
 

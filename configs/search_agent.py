@@ -37,7 +37,7 @@ TASK = "runs/search_task"
 
 
 def get_config(algorithm: str = "grpo"):
-  """The small search task, with any algorithm that turns suit."""
+  """Config of the small search task, with any algorithm for several turns."""
   config = config_lib.default_config(algorithm)
   config.phases = ("sft", "rl")
 

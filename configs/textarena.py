@@ -28,7 +28,7 @@ _GAME = "grpo_jax.rewards.agents.tic_tac_toe"
 
 
 def get_config(algorithm: str = "grpo"):
-  """Tic Tac Toe with any algorithm that turns suit."""
+  """Config of Tic Tac Toe, with any algorithm for several turns."""
   config = config_lib.default_config(algorithm)
   config.phases = ("sft", "rl")
 

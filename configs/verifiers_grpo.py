@@ -20,7 +20,7 @@ from grpo_jax.settings.config import default_config
 
 
 def get_config(algorithm: str = "grpo"):
-  """The letters with any algorithm that turns suit."""
+  """Config of the letters, with any algorithm for several turns."""
   config = default_config(algorithm)
   config.data.source = "environment"
   config.data.environment = "verifiers:configs.verifiers_grpo"

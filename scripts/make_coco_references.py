@@ -30,7 +30,7 @@ def near(rng, one):
 
 
 def case(rng):
-  """Objects, of which some are missed, doubled, misnamed or made up."""
+  """Draws objects, some of which are missed, doubled, misnamed or made up."""
   labels = ["cat", "dog", "bird"][: rng.randint(1, 3)]
   gold = [[*box(rng), rng.choice(labels)] for _ in range(rng.randint(1, 6))]
   found = []

@@ -20,7 +20,7 @@ TAGS = ("</think>", "<answer>", "</answer>")
 
 
 def pair(rng: random.Random) -> dict[str, str]:
-  """A sum whose answer stands in tags, and one with a tag missing."""
+  """Makes a sum whose answer stands in tags, and one with a tag missing."""
   a, b = rng.randrange(10), rng.randrange(10)
   chosen = f"<think>{a} and {b} is {a + b}</think>\n<answer>{a + b}</answer>"
   rejected = chosen.replace(rng.choice(TAGS), "")

@@ -631,7 +631,7 @@ def draw_prompts(vocab_size: int, lengths: tuple[int, ...], seed: int):
 def _prompts(
   config: dict, vocab_size: int, lengths: tuple[int, ...], seed: int
 ) -> dict:
-  """Arguments of `make_reference`; of prompts with images, of any length."""
+  """Arguments of `make_reference`; for prompts with images, of any length."""
   names = "input_ids", "attention_mask"
   if not tiny_vision.is_vision(config):
     drawn = draw_prompts(vocab_size, lengths, seed)

@@ -80,7 +80,7 @@ def planted(source: str, old: str, new: str) -> str:
 
 
 class Tree:
-  """A copy of what git knows of the tree, or would, in a folder of its own."""
+  """Copy of the files that git tracks, or would track, in another folder."""
 
   def __init__(self, root: pathlib.Path, folder: pathlib.Path):
     listed = subprocess.run(
@@ -144,7 +144,7 @@ def _said(output: str) -> str:
 def results(
   tree: Tree, mutations: Iterable[Any], unchanged: bool = False
 ) -> Iterator[tuple[Any, Result]]:
-  """Plants one bug after the other; yields what became of each."""
+  """Plants one bug after the other; yields the result of each."""
   for mutation in mutations:
     path, *change = mutation.path, mutation.old, mutation.new
     source = (tree.folder / path).read_text(encoding="utf-8")
@@ -168,7 +168,7 @@ def mutate(
   required: float,
   unchanged: bool = False,
 ) -> int:
-  """Runs all that is not known yet; returns the exit status of the command."""
+  """Runs the bugs without a result; returns the exit status of the command."""
   expected = "survived" if unchanged else "killed"
   known: dict[str, Any] = {}
   if out is not None and out.exists():

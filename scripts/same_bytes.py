@@ -634,7 +634,7 @@ def _largest(metrics: list[str], name: str) -> float:
 
 
 def _selected(only: str) -> list[str]:
-  """Names of the cases, those that others read included."""
+  """Names of the cases, and of those that they read."""
   names = {name for name in CASES if re.search(only, name)}
   names |= {CASES[name].after for name in names} - {""}
   return [name for name in CASES if name in names]
@@ -643,7 +643,7 @@ def _selected(only: str) -> list[str]:
 def record(
   tree: pathlib.Path, out: pathlib.Path, only: str, old_names: bool
 ) -> int:
-  """Runs the cases and writes their fingerprints; the exit status."""
+  """Runs the cases and writes their fingerprints; returns the exit status."""
   out.mkdir(parents=True, exist_ok=True)
   inputs = out / "inputs"
   _write_inputs(inputs)
@@ -695,7 +695,7 @@ def record(
 
 
 def _first_difference(before: list[str], after: list[str]) -> str:
-  """The first line that differs; of an object, the fields that do."""
+  """The first line that differs; for an object, the fields that differ."""
   for number, (a, b) in enumerate(zip(before, after, strict=False), start=1):
     if a == b:
       continue
@@ -731,7 +731,7 @@ def _array_differences(before: list, after: list) -> list[str]:
 
 
 def compare(before: pathlib.Path, after: pathlib.Path, only: str) -> int:
-  """Prints how the cases of two recordings differ; the exit status."""
+  """Prints how the cases of two recordings differ; returns the exit status."""
   sides = [
     {
       name: case

@@ -71,7 +71,7 @@ class Free(Group):
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-  """A line of a class: its name, its type as text, what it means."""
+  """Line of a class: its name, its type as text, its meaning."""
 
   name: str
   hint: str
@@ -79,7 +79,7 @@ class Field:
 
 
 def stub() -> str:
-  """The whole file."""
+  """Text of the whole file."""
   classes: dict[str, list[Field]] = {}
   phase = _name(phase_lib.PhaseConfig)
   run = [

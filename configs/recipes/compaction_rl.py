@@ -83,7 +83,7 @@ def get_config(model: str = "qwen2.5-7b"):
 
 
 def _with_tools(config: ml_collections.ConfigDict) -> None:
-  """Episodes of many turns, and when their contexts are replaced."""
+  """Sets episodes of many turns, and the compaction of their contexts."""
   config.data.template = "chat"
   config.data.max_prompt_len = 1024  # With the schemas of tools.
   config.data.environment = "grpo_jax.rewards.agents.tools:make"

@@ -315,7 +315,7 @@ def base(
 
 
 def on_programs(config: ml_collections.ConfigDict) -> None:
-  """Makes a recipe one on programs that hidden tests judge.
+  """Makes a recipe one about programs that hidden tests judge.
 
   Problems are those of `experiments.rewards.code_task`, or of another file with
   `tests` in its extras (docs/sandbox.md).
@@ -331,7 +331,7 @@ def on_programs(config: ml_collections.ConfigDict) -> None:
 def described(config: config_lib.RunConfig) -> Iterator[config_lib.RunConfig]:
   """The config with descriptions in the place of known checkpoints.
 
-  Those of the policy, and of the references of all phases.
+  These are the checkpoints of the policy, and of the references of all phases.
   """
   with contextlib.ExitStack() as stack:
 
@@ -351,10 +351,10 @@ def described(config: config_lib.RunConfig) -> Iterator[config_lib.RunConfig]:
 
 @contextlib.contextmanager
 def architecture(checkpoint: str) -> Iterator[str]:
-  """A folder with the config.json of a checkpoint, if it is a known one.
+  """Makes a folder with the config.json of a checkpoint, if it is a known one.
 
-  So that shapes can be had without a download; any other name, and a folder,
-  stays what it is. An -Instruct has the shapes of its base.
+  So shapes are known without a download. Any other name, and a folder, stays as
+  it is. An -Instruct model has the shapes of its base.
   """
   models = (*MODELS.values(), *VISION.values())
   known = {model.checkpoint: model for model in models}
@@ -429,13 +429,14 @@ def finish_seen(
 def finish(
   config: ml_collections.ConfigDict, model: str
 ) -> ml_collections.ConfigDict:
-  """The recipe as it is; or if the model is "toy", its small twin.
+  """Returns the recipe as it is, or for the model "toy" its small twin.
 
   The twin adds two-digit numbers column by column, after a warm start with a
   teacher that forgets carries. It has the recipe's algorithm, group size,
   rounds and gradient steps per batch, with fewer prompts, a learning rate for a
-  model from scratch, and the verifier's accuracy as the only reward. Its critic
-  is as much faster than the policy as the recipe's. Minutes on a CPU.
+  model from scratch, and the verifier's accuracy as the only reward. The
+  learning rates of its critic and policy have the ratio of the recipe's. It
+  takes minutes on a CPU.
   """
   if model != "toy":
     return config

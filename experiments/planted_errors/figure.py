@@ -1,4 +1,4 @@
-"""The figure: what credits locate, what they go with, and who learns faster."""
+"""The figure: located errors, correlations of credits, speeds of learning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Trains and measures whatever is missing of the experiment on planted errors.
+r"""Trains and measures the missing arms of the experiment on planted errors.
 
     python -m experiments.planted_errors.run --root=runs/planted_errors \
         --results=benchmarks/planted_errors

@@ -1,7 +1,7 @@
 """Advises changes of a run that does not fit, or has room to be faster.
 
-Each change is tried on the report of memory itself (`held.table`), so what is
-said of a change is what the report would say after it.
+Each change is tried on the report of memory itself (`held.table`), so its
+numbers are those of the report after the change.
 """
 
 from __future__ import annotations

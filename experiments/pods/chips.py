@@ -1,4 +1,4 @@
-"""TPU chips: their figures, the slices that are sold, and what they are called.
+"""TPU chips: their figures, the slices that are sold, and their names.
 
 Figures are the vendor's, per chip; nothing here was measured. Sources, read in
 November 2026:

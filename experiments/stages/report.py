@@ -2,8 +2,9 @@
 
     python -m experiments.stages.report --results=benchmarks/stages --out=docs
 
-Writes sft_or_rl.md and sft_or_rl.png into the folder --out, about whatever
-`experiments.stages.run` has left in --results. Needs the extra `plot`.
+Writes sft_or_rl.md and sft_or_rl.png into the folder --out, about the runs
+whose numbers `experiments.stages.run` has left in --results. Needs the extra
+`plot`.
 """
 
 from __future__ import annotations

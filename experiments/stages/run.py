@@ -4,12 +4,12 @@ r"""Trains the missing arms of the experiment on stages.
         --results=benchmarks/stages
     python -m experiments.stages.report --results=benchmarks/stages --out=docs
 
-The base is one run, each arm a sweep of five seeds in one program. What the
-smaller model imitates is drawn from the first seed of an arm. Each of them
-leaves NAME.json. A run that was stopped goes on from its last checkpoint with
-the same command, and arms that have ended are left alone. --arms takes a
-regular expression: other arms wait. All together take about twenty minutes on 2
-CPU cores.
+The base is one run, each arm a sweep of five seeds in one program. The
+completions that the smaller model imitates are drawn from the first seed of an
+arm. Each of them leaves NAME.json. A run that was stopped goes on from its last
+checkpoint with the same command, and arms that have ended are left alone.
+--arms takes a regular expression: other arms wait. All together take about
+twenty minutes on 2 CPU cores.
 
 Exit status: 0 all arms have ended, 1 an arm has failed, 143 stopped.
 """

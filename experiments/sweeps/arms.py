@@ -57,7 +57,7 @@ class Sized(Generic[Size]):
   sizes: Mapping[str, Size]
 
   def parsed(self, argument: str) -> tuple[str, Size]:
-    """An arm and its size.
+    """Splits NAME or NAME@SIZE into an arm and its size.
 
     Raises:
       ValueError: No arm has this name.
@@ -71,7 +71,7 @@ class Sized(Generic[Size]):
     return name, self.sizes[size or "full"]
 
   def sweep(self, add: Callable[..., None], argument: str) -> None:
-    """The cells of an arm, which are its seeds."""
+    """Adds the cells of an arm, one for each seed."""
     _, size = self.parsed(argument)
     for seed in range(size.num_seeds):
       add(seed=seed)
@@ -225,7 +225,7 @@ class Recorded:
 
   @property
   def arms(self) -> list[str]:
-    """Their names."""
+    """Names of the arms."""
     return list(self._found)
 
   def seconds(self, arm: str) -> float:

@@ -142,7 +142,7 @@ class Source:
   def _parsed(
     self, overrides: Mapping[str, Any]
   ) -> tuple[tuple[str, ...], ml_collections.ConfigDict]:
-    """Arguments of a cell, and the config that they amount to."""
+    """Arguments of a cell, and the config that results from them."""
     config, changed = self.config, {**self.common, **overrides}
     algorithm = changed.pop("algorithm", None)
     if algorithm is not None:
@@ -167,7 +167,8 @@ class Source:
     """The cells of `sweep`, in its order.
 
     Raises:
-      ValueError: There is none, one does not fit, or two are the same.
+      ValueError: The sweep has no cell, a cell does not fit, or two are the
+        same.
     """
     cells: list[Cell] = []
 
@@ -206,15 +207,15 @@ def _is_simple(value: Any) -> bool:
 
 
 def flag_value(value: Any) -> str:
-  """The value as a command line has it."""
+  """The value as it is written on a command line."""
   return value if isinstance(value, str) else repr(value)
 
 
 def folder_name(overrides: Mapping[str, Any]) -> str:
-  """A name for a folder, the same for the same overrides in any order.
+  """Makes the name of a folder, the same for overrides in any order.
 
-  What a shell or a file system could misread is replaced; a hash then keeps
-  names apart.
+  Characters that a shell or a file system could misread are replaced; a hash
+  then keeps names apart.
   """
   settings = [f"{k}={flag_value(v)}" for k, v in sorted(overrides.items())]
   text = ",".join(settings) or "base"
@@ -339,7 +340,7 @@ def read_manifest(root: pathlib.Path) -> dict[str, dict[str, Any]]:
   """Folder -> overrides, for each cell of the sweep in `root`, in order.
 
   Raises:
-    FileNotFoundError: No sweep was started there.
+    FileNotFoundError: The folder has no sweep.
   """
   path = root / MANIFEST
   if not path.exists():
@@ -389,7 +390,7 @@ def read_metric(workdir: pathlib.Path, name: str) -> float | None:
 
 
 def last_lines(workdir: pathlib.Path, count: int) -> str:
-  """The end of what a local run printed, or ""."""
+  """End of the output of a local run, or ""."""
   path = workdir / LOG
   if not path.exists():
     return ""

@@ -129,7 +129,7 @@ class Cloud:
         )
 
   def ended(self, cell: Cell) -> None:
-    """Runs `finish`; what fails of it is said, and the sweep goes on."""
+    """Runs `finish`; prints its failures, and the sweep goes on."""
     cell.workdir.mkdir(parents=True, exist_ok=True)
     for command in self.finish(cell):
       try:

@@ -90,7 +90,7 @@ def _interval_text(summary: Summary) -> str:
 
 
 def _names(groups: Sequence[Group]) -> dict[str, str]:
-  """Dotted name -> short one, for everything that is overridden."""
+  """Dotted name -> short name, for all settings that are overridden."""
   return cells_lib.short_names(
     dict.fromkeys(name for group in groups for name in group.overrides)
   )

@@ -55,7 +55,7 @@ class Training:
 
   @property
   def size(self) -> str:
-    """The name of the size; empty where there is one alone."""
+    """Name of the size; empty if there is only one."""
     return "" if self._size is None else self._size.value
 
   def config(self, arm: str) -> str:
@@ -67,7 +67,7 @@ class Training:
     names: Iterable[str],
     run: Callable[[pathlib.Path, pathlib.Path, str], int],
   ) -> int:
-    """Runs the arms that --arms names, one after another; the exit status.
+    """Runs the arms of --arms, one after another; returns the exit status.
 
     Args:
       names: The names of all arms.

@@ -32,7 +32,7 @@ def iterations():
 def test_a_phase_that_comes_again_is_the_program_that_it_was(iterations):
   """The same driver, given states of the same shapes."""
   its = iterations
-  # What `Alone` reads of a run.
+  # The attributes that `OneRun` reads of a run.
   one = types.SimpleNamespace(
     config=its.settings,
     problem=its.problem,
