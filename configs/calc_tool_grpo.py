@@ -26,7 +26,7 @@ def get_config(algorithm: str = "grpo"):
   config.data.task_options = ml_collections.ConfigDict(
     {"teacher_error": 0.6, "teacher_comment": 0.1}
   )
-  config.rewards.functions = ("return", "accuracy")  # What its turns paid.
+  config.rewards.functions = ("return", "accuracy")  # The sum of its turns.
   config.rewards.weights = (1.0, 0.0)
   config.rewards.correct = "accuracy"
 

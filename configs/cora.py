@@ -34,7 +34,7 @@ from configs import add_steps
 from grpo_jax import algorithms
 from grpo_jax.settings.config import phase_config
 
-# Who says what follows -> the functions, and their weights.
+# Source of the second reward -> the functions, and their weights.
 _FUNCTIONS = {
   "none": (("accuracy", "consistency"), (1.0, 0.0)),
   "rule": (("accuracy", "consistency"), (1.0, 1.0)),

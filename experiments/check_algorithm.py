@@ -41,10 +41,10 @@ _REFERENCE = flags.DEFINE_string(
   "Import path of a loss in NumPy, my_pkg.foo_reference:loss, whose parameters"
   " have the names of arrays (logp, mask, advantages, …) and of settings.",
 )
-_MAX_CHARS = 600  # Of what is said of a failure.
+_MAX_CHARS = 600  # Of a failure message.
 
 _FIRST = checks.ALL[0].__name__.replace("_", " ")
-# What is said of these is about what is checked, and not about a line of ours.
+# A failure message is about the checked algorithm, not about these lines.
 _OURS = (f"{pathlib.Path(grpo_jax.__file__).parent}{os.sep}", __file__)
 
 Check = Callable[[], None]

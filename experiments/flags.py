@@ -187,7 +187,7 @@ def run(
       _leave("stopped by Ctrl-C.", status=_INTERRUPTED)
     except Exception as error:
       if isinstance(error, BrokenPipeError) and _nobody_reads():
-        # What is still buffered is said to nobody, and not an error at exit.
+        # Buffered output is dropped, so that it raises no error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         hosts.leave(_NO_READER)
       if (no_device := _device_problem(error)) and not given.debug:

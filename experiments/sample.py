@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     (rows,) = run.sample(
       _PROMPT.value, _NUM_SAMPLES.value, _TEMPERATURE.value, _SEED.value
     )
-  if all(row.error for row in rows):  # What is left of them says nothing.
+  if all(row.error for row in rows):  # Their texts are broken off.
     raise ValueError(
       f"sample: a session of the environment failed: {rows[0].error}"
     )

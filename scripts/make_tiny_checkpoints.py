@@ -348,7 +348,7 @@ FAMILIES = {
 }
 
 
-# What the families above do not show, as "family-name" -> changed keys.
+# Switches that the families above lack, as "family-name" -> changed keys.
 _UNTIED = {"tie_word_embeddings": False}
 _IMAGES = {
   "boi_token_index": 93,

@@ -471,7 +471,7 @@ def _command(
   for name, value in case.settings.items():
     if old_names:
       name = _old_name(name)
-      # Where there is one text now there was no tuple.
+      # A single text was not a tuple before.
       value = str(value).removeprefix("('").removesuffix("',)")
     command.append(f"--config.{name}={filled(str(value))}")
   return command
@@ -588,7 +588,7 @@ def _arrays(step: pathlib.Path) -> list[tuple[str, list[int], str, str]]:
   import numpy as np
   import orbax.checkpoint.experimental.v1 as ocp
 
-  # Whatever the devices were that the arrays were saved from.
+  # The arrays may have been saved from other devices.
   place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   with ocp.training.Checkpointer(step.parent) as checkpointer:
     number = int(step.name)

@@ -209,7 +209,7 @@ def _grids(config: dict) -> list[list[tuple[int, int]]]:
 
 
 def draw(config: dict, seed: int) -> dict[str, np.ndarray]:
-  """Draws prompts with images: input_ids, attention_mask, fields of `Images`."""
+  """Draws prompts with images: input_ids, attention_mask and `Images`."""
   rng = np.random.default_rng(seed)
   vision = config["vision_config"]
   merge = config.get("scale_factor") or vision["spatial_merge_size"]

@@ -29,7 +29,7 @@ BLOCKS = (
   "import ctypes; ctypes.string_at(0)",
   "x = 'x' * 2**31",
 )
-ENDS = (0, 1, 2, 4, 5)  # Those of them after which names are lost.
+ENDS = (0, 1, 2, 4, 5)  # Faults after which names are lost.
 _EVERY = 20
 _BURIED_S = 3.0  # Idle workers look after what has ended once a second.
 _SETTLED_S = 30.0
@@ -84,7 +84,7 @@ def left() -> Left:
       descriptors += len(os.listdir(f"/proc/{pid}/fd"))
       statm = pathlib.Path(f"/proc/{pid}/statm").read_text()
       pages += int(statm.split()[1])
-    except OSError:  # It has ended in between.
+    except OSError:  # The process has ended.
       continue
   return Left(
     len(pids) - 1,
@@ -150,7 +150,7 @@ def run(sessions: int, at_once: int = 100, num_workers: int = 2) -> Report:
   )
   failed, wrong = 0, 0
   with workers:
-    _play(workers, 0, num_workers)  # What is imported at the first.
+    _play(workers, 0, num_workers)  # Imports.
     time.sleep(_BURIED_S)
     before = left()
     start = time.perf_counter()

@@ -106,7 +106,7 @@ def measure(
     The parameters; the growth of resident memory at its peak, bytes; and the
     bytes of the parameters on this process.
   """
-  jax.block_until_ready(jnp.zeros(3))  # The backend is no part of it.
+  jax.block_until_ready(jnp.zeros(3))  # The backend does not count.
   before = memory.resident("VmRSS")
   _, params = weights.load(
     directory, param_dtype=param_dtype, shardings=shardings

@@ -45,7 +45,7 @@ def largest_below() -> int:
   """The highest peak of a process below this one, in bytes; 0 without one."""
   peaks = [0]
   for pid in processes.below(os.getpid()):
-    with contextlib.suppress(OSError, ValueError):  # It has ended in between.
+    with contextlib.suppress(OSError, ValueError):  # It has ended.
       peaks.append(resident("VmHWM", pid))
   return max(peaks)
 

@@ -27,7 +27,7 @@ NUM_SEEDS = 5
 SHARES = {"mixed": 0.75, "alone": 1.0}
 TEACHERS = {"p02": 0.02, "p05": 0.05, "p10": 0.1, "p20": 0.2}
 KL = {"kl0": 0.0, "kl001": 0.001, "kl01": 0.01, "kl1": 0.1}
-# What each word switches on; every guard that it does not name is off.
+# Guards that each word switches on; all other guards are off.
 _OFF: dict[str, Any] = {
   "min_distinct_prompts": 0,
   "influence_cap": 0.0,

@@ -227,7 +227,7 @@ def _by_task(found: Comparison) -> Table:
     ["algorithm", *map(found.name, found.tasks)],
     "Interquartile mean",
   )
-  if len(found.tasks) == 1:  # There is no table of all tasks.
+  if len(found.tasks) == 1:  # No table of all tasks.
     mean = scores_lib.AGGREGATES["mean"]
     for row, name in zip(rows, found.algorithms, strict=True):
       row.append(found.of_task(name, found.tasks[0], mean))

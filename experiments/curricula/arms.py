@@ -19,7 +19,7 @@ from experiments.sweeps import arms as sweeps_lib
 
 NUM_SEEDS = 5
 BASE = "base"
-# What each schedule is called on the page.
+# Schedule -> its name on the page.
 ARMS = {
   BASE: "imitation of a teacher; all others go on",
   "uniform": "all prompts alike",

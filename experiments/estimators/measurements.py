@@ -24,7 +24,7 @@ NUM_SYMBOLS, NUM_SLOTS = 3, 3
 NUM_RIGHT = (4, 8)  # Right completions of the hard and of the easy prompt.
 GROUP_SIZES = (2, 3, 4, 6)
 MAIN_SIZE = 4
-# What has no row, and why.
+# Algorithms without a row -> the reason.
 WITHOUT = {
   "sft": "imitates given completions and has no reward",
   "bradley_terry": "trains a reward model and no policy",
@@ -34,7 +34,7 @@ WITHOUT = {
   "spo": "compares with earlier steps, and here there are none",
   "rredcot": "forces answers after segments, and these completions have one",
 }
-# What an algorithm claims to follow, where it is not the mean reward J.
+# Objectives that algorithms claim to follow, other than the mean reward J.
 TARGETS = {
   "passk": "pass@G",
   "gtpo": "P(right)",

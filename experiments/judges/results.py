@@ -26,7 +26,7 @@ def of_run(lines: list[dict[str, Any]]) -> dict[str, list[float | None]]:
   lines = [line for line in lines if line["phase"] == "rl"]
   steps = [line for line in lines if "reward/accuracy" in line]
   seen = [line for line in lines if "eval/accuracy" in line]
-  # Where a phase begins it has been evaluated, without a step.
+  # At the start of a phase there is an evaluation without a step.
   seen = seen[:1] + [line for line in seen if "reward/accuracy" in line]
 
   def column(rows, name, other=""):

@@ -144,7 +144,7 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
   config.rl.num_epochs = 4
   config.rl.num_minibatches = 4
   config.rl.num_lengths = 1  # Compiles faster.
-  # What is looked at are the completions that are drawn in training.
+  # The numbers are those of completions that are drawn in training.
   config.eval.num_prompts = config.eval.batch_size = 16
   config.eval.every = 0
   config.checkpoint.every = 0

@@ -17,7 +17,7 @@ import numpy as np
 from experiments.ladder import arms
 from experiments.sweeps import arms as sweeps_lib
 
-# What is logged of a step, by what it is called here; the first that there is.
+# Name here -> names of the metric in the log, of which the first one counts.
 LOGGED = {
   "accuracy": ("drawn/accuracy", "accuracy"),
   "completions": ("completions/generated",),

@@ -37,7 +37,7 @@ _GATED = ("meta-llama/", "google/gemma", "mistralai/", "CohereLabs/")
 _TOKEN = "HF_TOKEN"
 # Settings of weights that no program reads from a bucket.
 _FOLDERS = ("model.checkpoint", "model.adapter_checkpoint")
-# What an import path begins with -> the extra that has it.
+# Beginning of an import path -> the extra that installs it.
 _OF_ENVIRONMENT = {
   "verifiers:": "verifiers",
   "grpo_jax.rewards.agents.tools:": "tools",

@@ -90,7 +90,7 @@ ENTRIES = {
   "two_grpo_dpo": Entry("2-GRPO with DPO", 2),
   "ppo_dpo": Entry("PPO with DPO", 4),
 }
-# Those of the table that are not in the league, by the reason.
+# Reason -> algorithms of the table that are not in the league.
 LEFT_OUT = {
   "are not trained by rewards, but by texts, pairs or teachers": (
     *("sft", "dpo", "bradley_terry", "opd_token", "opd_full", "opd_topk"),

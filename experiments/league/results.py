@@ -32,7 +32,7 @@ WHATS = ("before", "after", "length", "entropy", "completions", "seconds")
 WHICH = ("default", "best")
 DEFAULT = arms.FACTORS.index(1.0)
 _GENERATED = "completions/generated"
-# Where rates are equally good: the default, then the lower one.
+# Order of equally good rates: the default, then the lower one.
 _PREFERRED = sorted(
   range(len(arms.FACTORS)), key=lambda i: (i != DEFAULT, arms.FACTORS[i])
 )

@@ -127,7 +127,7 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
   config.rl.steps = 0 if name == "base" else size.steps
   config.rl.num_prompts = size.num_prompts
   config.rl.group_size = arm.group_size
-  # What is looked at are the completions that are drawn in training.
+  # The numbers are those of completions that are drawn in training.
   config.eval.num_prompts = config.eval.batch_size = 16
   config.eval.every = 0
   config.checkpoint.keep = 1

@@ -16,7 +16,7 @@ import numpy as np
 from experiments.lengths import arms
 from experiments.sweeps import arms as sweeps_lib
 
-# What is logged of a step, by what it is called here.
+# Name here -> name of the metric in the log.
 DRAWN = {
   "accuracy": "accuracy",
   "length": "length/mean",

@@ -110,7 +110,7 @@ _PAPERS = {
     "DeepSeek-V3.2: Pushing the Frontier of Open Large Language Models",
   ),
 }
-# Those that are on no arXiv: algorithm -> entry.
+# Papers that are not on arXiv: algorithm -> entry.
 _OTHERS = {
   "reinforce": """@article{williams1992,
   title = {Simple statistical gradient-following algorithms for connectionist

@@ -165,7 +165,7 @@ def _dated(
   place = history.place(commit) if commit != UNKNOWN else None
   stale, library = [], None
   if place is not None:
-    # What no commit has touched since is the same.
+    # Files that no later commit has touched are the same.
     if touched := history.differing(commit, history.since(place, code)):
       names = ", ".join(pathlib.Path(x).name for x in touched)
       stale.append(f"code: {names}")

@@ -85,7 +85,7 @@ def differences(
     found = outputs.compare(narrow, params_narrow, reference)
     cells["bf16"] = found.largest
   if exported is not None:
-    # What a training makes of them: the same numbers would be in the source.
+    # Changed as by a training: equal parameters would also be in the source.
     params = jax.tree.map(lambda x: 0.9 * x, params)
     if not exported.exists():
       weights.export(params, config, directory, exported)

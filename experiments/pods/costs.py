@@ -34,7 +34,7 @@ from collections.abc import Sequence
 from experiments.pods import hlo, kernels, loops
 from experiments.pods.hlo import Array, Computation, Instruction
 
-# What no scope claims; and how far to look for a reader that does.
+# Scope of instructions without one; and how far to look for a reader's scope.
 _OTHER = "other"
 _READERS = 8
 # Names of fusions beside whose operations a collective goes on, and what the

@@ -11,9 +11,9 @@ from typing import Any
 
 from experiments.pods.hlo import Computation, Instruction, Module
 
-# A bound that is none: the loop ends by its other condition.
+# A bound without meaning: the loop ends by its other condition.
 _INT_MAX = 2**31 - 1
-# What is known of an operand is known of the result.
+# Operations whose result has the known value of the operand.
 _FORWARDED = frozenset(
   {
     "all-reduce",
@@ -36,7 +36,7 @@ class _Carried:
   offset: int = 0
 
 
-# What is known of a value: a number, a carried one, a tuple by index, nothing.
+# A known value: a number, a carried one, a tuple by index, or None.
 Value = Any
 Elements = Callable[[int], Value]
 

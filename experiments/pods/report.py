@@ -317,7 +317,7 @@ def main(argv: Sequence[str]) -> int:
   del argv
   # The host must not look for a TPU: libtpu is nothing but a compiler here.
   jax.config.update("jax_platforms", "cpu")
-  # What is compiled for devices elsewhere is written there and never read.
+  # Programs for devices elsewhere would be written there and never read.
   jax.config.update("jax_enable_compilation_cache", False)
   of = chips.parse(_TOPOLOGY.value)
   devices = chips.devices(of, _SLICES.value)

@@ -123,7 +123,7 @@ arrive, which is not in it:
 So the sizes at which the lines bend here are those at which they must bend. On
 real pods they bend earlier.
 """
-# What bounds a phase, in words.
+# Resource that bounds a phase -> its name in words.
 _WORDS = {
   "flops": "operations",
   "hbm": "reading and writing HBM",
@@ -176,7 +176,7 @@ FAMILIES = {
     rows=2,
     tensor=4,
     fsdp=64,
-    slice_chips=4096,  # 6 144 are sold, which is no power of two.
+    slice_chips=4096,  # 6 144 are sold, not a power of two.
     compiled=(64,),
   ),
 }

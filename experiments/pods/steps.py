@@ -44,7 +44,7 @@ from grpo_jax.types import (
   TrainState,
 )
 
-# What a test may do to the parts of a phase.
+# A test's change of the functions of a phase.
 Change = Callable[[step_lib.Phase, Mesh], step_lib.Phase]
 
 
@@ -150,7 +150,7 @@ def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
     return dataclasses.replace(made, tokenizer=cast("Any", ids))
   assert config.data.max_prompt_len is not None  # `RunConfig` has seen to it.
   assert config.sampling.max_new_tokens is not None
-  # Which ids end a completion are constants of the program, and any will do.
+  # The ids that end a completion are constants of the program; any will do.
   ids: Any = types.SimpleNamespace(
     vocab_size=1,
     pad_id=0,

@@ -198,7 +198,7 @@ def page(folder: pathlib.Path) -> str:
   )
   cells = [_cells(name, results) for name, results in found.items()]
   table = "\n".join(map(_line, (head, ["---"] * len(head), *cells)))
-  # What a row says by itself, one heading down.
+  # The report of each row, one heading down.
   reports = [
     "#" + (folder / f"{name}.md").read_text(encoding="utf-8") for name in found
   ]

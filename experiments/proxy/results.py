@@ -42,7 +42,7 @@ def of_run(lines: list[dict[str, Any]]) -> dict[str, Any]:
   steps = [line for line in lines if "reward/mean" in line]
   length = len(steps) // arms.ITERATIONS
   scores = np.array([line[CURVES["score"]] for line in steps])
-  # What is evaluated where a phase begins has been at the end of the last one.
+  # The evaluation at the start of a phase repeats that at the end of the last.
   seen = [line for line in lines if _HELD_OUT["accuracy"] in line]
   seen = seen[:1] + [line for line in seen if "reward/mean" in line]
   kept = [0, *range(EVERY - 1, len(steps), EVERY)]

@@ -65,7 +65,7 @@ def has_won(box: box_lib.Box, attack: box_attacks.Attack, of: Host) -> bool:
   outcome = box.run(
     program, of.data, limits=box_lib.BoxLimits(cpu_s=cpu_s, wall_s=wall_s)
   )
-  if attack.name == "say much":  # It is told nothing of how much is read.
+  if attack.name == "say much":  # It does not know how much is read.
     return len(outcome.output) >= 1 << 20
   return b"WON" in outcome.output
 

@@ -37,7 +37,7 @@ _PLAYS = "plays"
 _NO_MOVES = "lists no moves"
 _ALONE = "plays, for one; lists no moves for a warm start"
 _OWN = "lists no moves: needs an opponent of yours"
-# What stands in an error -> what it means.
+# Text in an error -> its meaning.
 _REASONS = {
   "nltk": "needs words that nltk downloads",
   "NLTK": "needs words that nltk downloads",

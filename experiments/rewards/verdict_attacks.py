@@ -44,7 +44,7 @@ class Equal(str):
   __repr__ = lambda self: self
   __len__ = lambda self: 5
 """
-# What a program finds in the memory of its process.
+# Texts that a program finds in the memory of its process.
 _ALL_TEXTS = """
 import gc, sys
 found = []

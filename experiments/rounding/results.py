@@ -15,7 +15,7 @@ import numpy as np
 from experiments.rounding import arms
 from experiments.sweeps import arms as sweeps_lib
 
-# What is logged of a step, by what it is called here.
+# Name here -> name of the metric in the log.
 LOGGED = {
   "weight": "policy_weight/mean",
   "gap": "sampler_gap/mean",

@@ -22,7 +22,7 @@ NUM_SEEDS = 5
 COUNTS = (64, 512, 4096)  # Labelled examples.
 BASE, RL = "base", "rl-0"
 SMALL_LABELS, SMALL_KEPT = "small-labels", "small-kept"
-KEPT = "kept"  # What draws completions for the smaller model.
+KEPT = "kept"  # Draws completions for the smaller model.
 TEACHER = "sft-512"  # Whose completions the smaller model imitates.
 ARMS = {
   RL: "GRPO from the base, without a labelled example",
@@ -62,7 +62,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
     config.model.mlp_width = 96
     config.sft.steps = 1000
   if name in (BASE, SMALL_LABELS, SMALL_KEPT):
-    config.rl.steps = 0  # It is evaluated, and nothing more.
+    config.rl.steps = 0  # It is only evaluated.
   if name.startswith("sft-"):
     config.sft.num_records = int(name.removeprefix("sft-"))
     config.sft.optimizer.learning_rate = 5e-4

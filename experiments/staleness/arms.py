@@ -147,7 +147,7 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
     settings = CORRECTIONS[correction].settings
     for field, value in settings.items():
       config.algorithm[field] = value
-    # It leaves completions out and weighs none, which alone is refused.
+    # It leaves completions out but weighs none, which would be refused alone.
     config.sampling.uncorrected = "off_policy_threshold" in settings
   config.eval.num_prompts = config.eval.batch_size = size.num_held_out
   config.eval.temperature = 1.0

@@ -15,7 +15,7 @@ import numpy as np
 from experiments.staleness import arms
 from experiments.sweeps import arms as sweeps_lib
 
-# What is logged of a step, by what it is called here.
+# Name here -> name of the metric in the log.
 LOGGED = {
   "age": "staleness/mean",
   "weight": "policy_weight/mean",

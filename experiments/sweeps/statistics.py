@@ -17,7 +17,7 @@ WHAT_DECIDES = (
   " seeds it covers less often than 95 times in a hundred."
 )
 
-Scores = TypeVar("Scores")  # What checks are made of.
+Scores = TypeVar("Scores")  # Inputs of checks.
 
 
 def interquartile_mean(values: np.ndarray, axis: int = -1) -> np.ndarray:

@@ -26,7 +26,7 @@ _PICTURES = flags.DEFINE_string(
 )
 _ROWS = flags.DEFINE_integer("rows", 50_000, "Completions of the long log.", 8)
 
-Check = tuple[str, bool, str]  # What should hold, whether it does, a detail.
+Check = tuple[str, bool, str]  # Claim, whether it holds, a detail.
 _PAGE_BYTES = 5_000_000
 _LOAD_SECONDS = 5.0
 
@@ -288,7 +288,7 @@ def _other_keys(browser: Browser) -> Iterator[Check]:
   )
   yield "after clearing, the chosen group is in sight", shown is True, ""
   browser.value("app.select(app.found[1].group, app.found[1].rows[0])")
-  # What the key has kept would win over what the reader's system prefers.
+  # The theme that the key has stored would win over the system's preference.
   browser.value(
     "delete document.documentElement.dataset.theme;"
     " localStorage.removeItem('traces-theme')"

@@ -103,7 +103,7 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
     config.more.num_prompts = EXAMPLES[name] * size.num_prompts
     config.more.optimizer = copy.deepcopy(config.rl.optimizer)
     config.phases = ("sft", "more", "rl")
-    config.rl.steps = 0  # It is evaluated, and nothing more.
+    config.rl.steps = 0  # It is only evaluated.
   config.eval.num_prompts = size.held_out
   config.eval.batch_size = min(512, size.held_out)
   config.eval.every = 0
