@@ -117,7 +117,7 @@ def pytest_collection_finish():
 
 
 def pytest_terminal_summary(terminalreporter):
-  """Prints how many cases of which function were checked."""
+  """Prints the number of checked cases of each function."""
   counts: dict[str, int] = {}
   for report in terminalreporter.getreports("passed"):
     for name, value in report.user_properties:
@@ -131,7 +131,7 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def pytest_runtest_setup():
-  """Whatever a run of a test logs has to be in the table of metrics."""
+  """Checks that the table of metrics has the names that a test's run logs."""
   run = sys.modules.get("grpo_jax.training.run")
   if run is not None and not hasattr(run.record, "__wrapped__"):
     run.record = _described(run.record)
@@ -158,8 +158,9 @@ _num_tests = itertools.count(1)
 def _free_programs():
   """Forgets compiled programs before there are too many of them.
 
-  Each keeps several memory maps. A process may have 65 530 on Linux, and XLA
-  dies of the next one: thousands of tests come near. Ten thousand are 2.6 GB.
+  Each program keeps several memory maps. A process may have 65 530 on Linux,
+  and XLA dies of the next one: thousands of tests come near. Ten thousand maps
+  are 2.6 GB.
   """
   yield
   if next(_num_tests) % 50 or not _MAPS.exists():

@@ -29,7 +29,7 @@ _UPLOAD = re.compile(r"/(?:resumable/)?upload/storage/v1/b/([^/]+)/o")
 
 
 class Server:
-  """Buckets at a port of this machine; a context manager."""
+  """Server of buckets at a port of this machine; a context manager."""
 
   def __init__(self, *buckets: str):
     self.objects: dict[tuple[str, str], tuple[int, bytes]] = {}
@@ -82,7 +82,7 @@ class Server:
   def store(
     self, bucket: str, name: str, content: bytes, query: dict[str, str]
   ) -> dict | None:
-    """Metadata of the new object; None if a precondition fails."""
+    """Stores an object; returns its metadata, or None if refused."""
     with self.lock:
       if not self.allows(bucket, name, query):
         return None
@@ -116,7 +116,7 @@ class Server:
 
 
 class _Listener(http.server.ThreadingHTTPServer):
-  """A thread for each connection."""
+  """Server with a thread for each connection."""
 
   daemon_threads = True
 
@@ -126,7 +126,7 @@ class _Listener(http.server.ThreadingHTTPServer):
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-  """One connection."""
+  """Handler of a connection."""
 
   protocol_version = "HTTP/1.1"
   wbufsize = -1  # An answer is one packet, which nothing has to wait for.

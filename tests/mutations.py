@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Mutation(NamedTuple):
-  """One bug: `old`, which occurs once in the file at `path`, becomes `new`."""
+  """Bug: `old`, which occurs once in the file at `path`, becomes `new`."""
 
   bug: str  # What is wrong then; a sentence.
   path: str

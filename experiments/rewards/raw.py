@@ -65,6 +65,6 @@ def _warm_up() -> None:
   math_verify([""], [r"\boxed{\frac{1}{2}}"], [0], [{"answer": "0.5"}])
 
 
-# Called by each scoring process before its first row (`worker.main`).
+# Called by each scoring process before its first row (`reward_worker.main`).
 math_verify.warm_up = _warm_up  # type: ignore[attr-defined]
 math_verify_of_answer.warm_up = _warm_up  # type: ignore[attr-defined]

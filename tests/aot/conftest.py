@@ -6,7 +6,7 @@ import pytest
 
 @pytest.fixture(scope="module", autouse=True)
 def no_cache():
-  """Nothing reads programs for other devices back from the cache."""
+  """Turns the cache off: programs for other devices are never read from it."""
   before = jax.config.jax_enable_compilation_cache
   jax.config.update("jax_enable_compilation_cache", False)
   yield

@@ -31,7 +31,7 @@ def start(
   cwd: pathlib.Path | None = None,
   environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen:
-  """`python -m experiments.<program>`, with both outputs as text."""
+  """Starts `python -m experiments.<program>`, with both outputs as text."""
   return subprocess.Popen(
     [sys.executable, "-m", f"experiments.{program}", *arguments],
     cwd=cwd or ROOT,
@@ -50,7 +50,7 @@ def start_all(
   environment: Mapping[str, str] | None = None,
   last: Sequence[str] = (),
 ) -> list[subprocess.Popen]:
-  """One run of several processes, each with so many devices of the CPU.
+  """Starts a run of several processes, each with so many devices of the CPU.
 
   The arguments `last` are those of the last process alone.
   """
@@ -82,9 +82,10 @@ def start_all(
 def finish_all(
   processes: list[subprocess.Popen], timeout_s: float = 500
 ) -> list[tuple[int, str, str]]:
-  """Waits for all; the exit status, stdout and stderr of each.
+  """Waits for all; returns the exit status, stdout and stderr of each.
 
-  Whatever is left after the time is killed, and the test fails by its status.
+  Processes that are left after the time are killed, and the test fails by their
+  status.
   """
   alarm = threading.Timer(timeout_s, lambda: [p.kill() for p in processes])
   alarm.start()

@@ -11,7 +11,7 @@ from tests.experiments import command
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-  """A run that was trained by its command, in the folder `run` of `cwd`."""
+  """Run that was trained by its command, in the folder `run` of `cwd`."""
 
   cwd: pathlib.Path
   status: int

@@ -12,12 +12,12 @@ from grpo_jax.settings.config import RunConfig
 
 
 def of_arm(arms: ModuleType, name: str, size: str = "") -> RunConfig:
-  """The run of seed 3 of an arm, where the folder of all runs is `root`.
+  """Makes the run of seed 3 of an arm; the folder of all runs is `root`.
 
   Args:
     arms: The module with the arms of an experiment.
     name: The arm.
-    size: Its size; empty: none is named.
+    size: Its size; empty for the default one.
   """
   config = arms.get_config(f"{name}@{size}" if size else name)
   for override in arms.follows_on(name, pathlib.Path("root")):

@@ -28,7 +28,7 @@ Inputs = dict[str, np.ndarray]
 
 
 class _Outcome:
-  """A verl case: one score per row, groups named by any numbers."""
+  """Case of verl: a score per row, and groups named by any numbers."""
 
   def __init__(self, inputs: Inputs):
     token_rewards = jnp.asarray(inputs["token_level_rewards"])
@@ -44,7 +44,7 @@ class _Outcome:
     return {"advantages": self.spread(advantages)}, {}
 
   def raw_singletons(self, advantages: jax.Array) -> jax.Array:
-    """verl gives a group of one its raw score; we give it 0."""
+    """Replaces scores of groups of one: verl's are raw, ours are 0."""
     return jnp.where(self.lone, self.rewards, advantages)
 
   def spread(self, advantages: jax.Array) -> jax.Array:
@@ -59,7 +59,7 @@ def _groups(index: np.ndarray) -> tuple[np.ndarray, int]:
 def _carried(x: jax.Array, mask: jax.Array) -> jax.Array:
   """x, and in masked slots the x of the next token (0 after the last).
 
-  What verl leaves there; ours is 0.
+  verl leaves these values there; ours are 0.
   """
   columns = [jnp.where(mask[:, -1], x[:, -1], 0)]
   for t in reversed(range(x.shape[1] - 1)):

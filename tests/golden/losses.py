@@ -115,7 +115,7 @@ def _kl_penalty(hyper, inputs):
 
 
 def _verl_policy(surrogate, mode=None, clamp=_CLAMP) -> Check:
-  """One of verl's policy losses, from (logp, inputs, mask, hyper).
+  """Computes one of verl's policy losses, from (logp, inputs, mask, hyper).
 
   `surrogate` returns the objective [B, T] and the clip metrics.
   """
@@ -569,7 +569,7 @@ def _trl_vllm_ratio(hyper, inputs):
 
 
 def _trl_dpo(hyper, inputs):
-  """The algorithm, on a batch of given pairs, by the settings of a config."""
+  """Runs the algorithm on a batch of given pairs, by a config's settings."""
   given = config_lib.default_config("dpo")
   for ours, theirs in (
     ("kind", "loss_type"),

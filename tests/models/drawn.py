@@ -9,11 +9,11 @@ import numpy as np
 
 
 def params(policy, seed=0, spread=0.4, of_vectors=0.3, norms=1.0):
-  """Random parameters in which every weight matters.
+  """Draws random parameters in which every weight matters.
 
   Args:
-    policy: What has parameters.
-    seed: Another one draws others.
+    policy: Policy with the parameters.
+    seed: Seed of the draws.
     spread: Deviation of kernels and embeddings, whose mean is 0.
     of_vectors: Deviation of the scales of norms and of biases.
     norms: Mean of the scales of norms.

@@ -17,5 +17,5 @@ def _compiled(function, *arrays):
 
 
 def values_and_slopes(function, *arrays):
-  """A function, and the slopes of its sum in each of the arrays, in NumPy."""
+  """Values of a function, and slopes of its sum in each array, in NumPy."""
   return jax.device_get(_compiled(function, *arrays))

@@ -18,7 +18,7 @@ def shortest(prompts, completions, ids, extras):
 
 
 async def asked(prompts, completions, ids, extras):
-  """A service that answers after a while; the row says how long it takes."""
+  """Asks a service that answers after a while; the row has its seconds."""
   (extra,) = extras
   await asyncio.sleep(extra.get("wait_s", 0.2))
   if extra.get("broken"):
@@ -44,7 +44,8 @@ async def asked_together(prompts, completions, ids, extras):
 
 
 async def misbehaves(prompts, completions, ids, extras):
-  """A number is the score, after a while; a word says what goes wrong."""
+  """Misbehaves: a number is the score, after a while; a word names the fault.
+  """
   (word,) = completions
   await asyncio.sleep(0.05)
   if word == "block":

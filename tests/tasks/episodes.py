@@ -44,12 +44,12 @@ class Played(NamedTuple):
 
 @functools.cache
 def player(environment: Environment) -> Callable:
-  """(keys, extras, tokens, mask) -> Played, over rows."""
+  """Makes (keys, extras, tokens, mask) -> Played, over rows."""
   return jax.jit(jax.vmap(functools.partial(play_one, environment)))
 
 
 def play_one(environment: Environment, key, extras, tokens, mask) -> Played:
-  """One episode; tokens and mask are [n, A]."""
+  """Plays one episode; tokens and mask are [n, A]."""
   length = environment.action_len or (lambda s: environment.max_action_len)
   number = environment.state_id or (lambda s: 0)
 
@@ -67,7 +67,7 @@ def play_one(environment: Environment, key, extras, tokens, mask) -> Played:
 def pack(
   environment: Environment, episodes: Sequence[Actions], num_turns: int
 ) -> tuple[np.ndarray, np.ndarray]:  # [N, n, A] int32, [N, n, A] bool
-  """Actions in slots; missing ones are empty, empty slots hold anything."""
+  """Packs actions in slots; missing ones are empty, empty slots arbitrary."""
   shape = (len(episodes), num_turns, environment.max_action_len)
   rng = np.random.default_rng(0)
   tokens = rng.integers(vocab.VOCAB_SIZE, size=shape)
@@ -181,7 +181,7 @@ def mutate(
   max_action_len: int,
   rng: np.random.Generator,
 ) -> Actions:
-  """Accidents in an episode: other, changed, empty, lost and random actions."""
+  """Makes accidents in an episode: other, changed, empty, lost, random ones."""
   actions = [list(action) for action in actions]
   for _ in range(int(rng.integers(1, 4))):
     at = int(rng.integers(len(actions)))

@@ -24,7 +24,7 @@ EXTRA_SLOTS = 5
 
 
 def row(text: str, num_slots: int) -> tuple[np.ndarray, np.ndarray]:
-  """A text as (tokens, completion_mask) of `num_slots` slots."""
+  """Encodes a text as (tokens, completion_mask) of `num_slots` slots."""
   ids = vocab.encode(text)
   return vocab.padded(ids, num_slots), np.arange(num_slots) < len(ids)
 
@@ -47,7 +47,7 @@ def stack_extras(extras: list[dict]) -> dict[str, np.ndarray]:
 
 
 def mutate(ids: list[int], rng: np.random.Generator) -> list[int]:
-  """One small accident: the kinds that samplers and policies have."""
+  """Makes one small accident: the kinds that samplers and policies have."""
   at = int(rng.integers(len(ids) + 1))
   token = int(rng.choice(_FRAME_IDS))
   if rng.random() < 0.5 and ids:
@@ -72,7 +72,7 @@ def mutate(ids: list[int], rng: np.random.Generator) -> list[int]:
 
 
 def random_ids(rng: np.random.Generator, size: int) -> list[int]:
-  """Any ids, those of larger policies among them."""
+  """Draws any ids, those of larger policies among them."""
   return rng.choice(_EVERY_ID, size=size).tolist()
 
 

@@ -15,7 +15,7 @@ from grpo_jax.tasks import vocabulary as vocab
 
 
 class Calculator:
-  """The plain twin of `calc_tool`, in words."""
+  """Plain twin of `calc_tool`, in words."""
 
   def __init__(self, prompt, extras, seed):
     del prompt, seed
@@ -31,14 +31,14 @@ class Calculator:
 
 
 class Verbose(Calculator):
-  """With observations that no action leaves room for, and no end."""
+  """Session with observations that are too long, without an end."""
 
   def step(self, action):
     return "x" * 30, 0.25, False
 
 
 class Broken(Calculator):
-  """Fails where a prompt begins with an even number, at the second action."""
+  """Session that fails at the second action if its first number is even."""
 
   def __init__(self, prompt, extras, seed):
     super().__init__(prompt, extras, seed)
@@ -71,7 +71,7 @@ def broken(prompt, extras, seed):
 
 
 class Moody(Calculator):
-  """Answers each time it is asked otherwise."""
+  """Session that answers differently each time."""
 
   def step(self, action):
     text, reward, done = super().step(action)
@@ -83,7 +83,7 @@ def moody(prompt, extras, seed):
 
 
 class Echo:
-  """Reads whatever it is told; pays by the length of an answer in words."""
+  """Session that repeats its input; pays by an answer's length in words."""
 
   def __init__(self, prompt, extras, seed):
     assert isinstance(extras["answer"], str)

@@ -27,7 +27,7 @@ def id_of(token):
 
 
 def write_tokenizer(folder):
-  """A token for each of `TOKENS` and each letter; the path of the file."""
+  """Writes a tokenizer with `TOKENS` and all letters; returns its path."""
   vocab = {token: i for i, token in enumerate((*TOKENS, *LETTERS))}
   made = tokenizers.Tokenizer(
     tokenizers.models.BPE(vocab=vocab, merges=[], unk_token="<unk>")
@@ -40,7 +40,7 @@ def write_tokenizer(folder):
 
 
 def write_records(folder, count=8, broken=BROKEN):
-  """Records of which the last ones have images that cannot be shown."""
+  """Writes records, the last of which have images that cannot be shown."""
   rows = []
   for number in range(count):
     pictures.picture(8, 12 + 4 * (number % 3), number).save(
@@ -66,7 +66,7 @@ def write_records(folder, count=8, broken=BROKEN):
 
 
 def set_data(config, folder):
-  """Settings of records with images, which are in the folder.
+  """Sets records with images, which are in the folder.
 
   Qwen's processor makes one or two tokens of an image, of 4 patches each.
   """
@@ -87,7 +87,7 @@ def set_data(config, folder):
 
 
 def make_config(folder, **changes):
-  """Settings of a run on records that are written there, as Qwen shows them."""
+  """Makes the settings of a run on records in a folder, with Qwen's images."""
   write_records(folder)
   write_tokenizer(folder)
   config = config_lib.default_config()

@@ -26,11 +26,11 @@ def make_mesh(sizes: tuple[int, ...]) -> Mesh:
 
 
 def of_a_run() -> TrainState:
-  """Shapes of all that a state can hold.
+  """Shapes of all that the state of a run can hold.
 
-  Adapters over a packed base, their optimizer, a reference, an average and
-  rollouts drawn ahead, as the phases of a run make them; the state of an
-  algorithm and a bfloat16 array, which that run has not.
+  These are adapters over a packed base, their optimizer, a reference, an
+  average and rollouts drawn ahead, as the phases of a run make them; and the
+  state of an algorithm and a bfloat16 array, which that run lacks.
   """
   from grpo_jax.settings import config as config_lib
   from grpo_jax.step import step
@@ -82,9 +82,9 @@ def small() -> PyTree:
 
 
 def shardings(shapes: PyTree, mesh: Mesh) -> PyTree:
-  """Every axis of the mesh on a dimension that it divides, if there is one.
+  """Shardings with every mesh axis on a dimension that it divides, if possible.
 
-  Not as a run splits its state, but as many ways as there are.
+  A run splits its state otherwise; here are as many ways as possible.
   """
 
   def place(index: int, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
@@ -103,7 +103,7 @@ def shardings(shapes: PyTree, mesh: Mesh) -> PyTree:
 
 
 def placed(shapes: PyTree, where: PyTree) -> PyTree:
-  """The shapes with their places, as `Checkpoints.restore` takes them."""
+  """Shapes with their shardings, as `Checkpoints.restore` takes them."""
   return jax.tree.map(
     lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
     shapes,
@@ -114,7 +114,7 @@ def placed(shapes: PyTree, where: PyTree) -> PyTree:
 def _bits(index: int, leaf: jax.ShapeDtypeStruct, seed: int) -> np.ndarray:
   """Random bits, those of subnormal numbers and of negative zeros among them.
 
-  No NaNs: a program that moves one may make another of it.
+  NaNs are left out: a program that moves one may change its bits.
   """
   if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
     leaf = jax.eval_shape(jax.random.key_data, leaf)
@@ -129,7 +129,7 @@ def _bits(index: int, leaf: jax.ShapeDtypeStruct, seed: int) -> np.ndarray:
 
 
 def make(shapes: PyTree, where: PyTree, seed: int = 0) -> PyTree:
-  """Arrays of these shapes and places; every process makes its own part."""
+  """Makes arrays of these shapes and shardings, each process its own part."""
 
   def array(index: int, leaf, sharding: NamedSharding) -> jax.Array:
     bits = _bits(index, leaf, seed)
@@ -149,7 +149,7 @@ def make(shapes: PyTree, where: PyTree, seed: int = 0) -> PyTree:
 
 
 def assert_made(state: PyTree, shapes: PyTree, where: PyTree, seed: int = 0):
-  """Every leaf has the bits of `make`, on the devices that `where` says."""
+  """Asserts that leaves have the bits of `make`, on the devices of `where`."""
   assert jax.tree.structure(state) == jax.tree.structure(shapes)
   leaves = jax.tree_util.tree_leaves_with_path(state)
   places = jax.tree.leaves(where)

@@ -69,7 +69,7 @@ def each(names, fast=FAST):
 
 
 def tiny_policy(vocab: int = VOCAB, width: int = 8, dtype=jnp.float32):
-  """Embeddings, a causal mean, a tanh and a head: no Flax anywhere."""
+  """Policy with embeddings, a causal mean, a tanh and a head, without Flax."""
 
   def logits(params, tokens, mask):
     x = params["embed"][tokens] * mask[..., None]
@@ -88,7 +88,7 @@ def tiny_policy(vocab: int = VOCAB, width: int = 8, dtype=jnp.float32):
 
 
 def tiny_transformer(**fields):
-  """One layer of width 8, unless `fields` say otherwise."""
+  """Policy of one layer of width 8, unless `fields` change it."""
   sizes = {
     "vocab_size": VOCAB,
     "width": 8,
@@ -135,12 +135,12 @@ def make_parts(
   outside=None,
   **plan,
 ) -> Phase:
-  """Parts of a small phase; an Algorithm may be passed too.
+  """Makes the functions of a small phase; an Algorithm may be passed too.
 
   `critic` may be a Critic in the place of one with a trunk of its own. `phase`
   has fields of a `PhaseConfig`; the phase is one of reinforcement, or of
-  preferences if the algorithm trains no policy. `outside` has models that its
-  settings name.
+  preferences if the algorithm does not train a policy. `outside` has models
+  that its settings name.
   """
   policy = policy or tiny_policy()
   if isinstance(algorithm, str):
@@ -208,7 +208,7 @@ def make_parts(
 
 @dataclasses.dataclass(frozen=True)
 class Models(build.Models):
-  """Members of a phase with so many updates, and this critic."""
+  """Models of a phase with so many updates, and this critic."""
 
   updates: int = 50
   given: Critic | None = None
@@ -226,7 +226,7 @@ class Models(build.Models):
 
 @dataclasses.dataclass(frozen=True)
 class Judge:
-  """A function of (prompts, rollout) as the judge of a phase."""
+  """Function of (prompts, rollout) as the judge of a phase."""
 
   function: Callable[..., Scored]
 
@@ -236,16 +236,16 @@ class Judge:
 
 
 def make_state(parts: Phase, seed: int = 0):
-  """The state at the start of a phase with these parts."""
+  """Makes the state at the start of a phase with these functions."""
   return step_lib.enter_phase(
     policy_lib.initial_state(parts.policy, seed), parts, 0
   )
 
 
 def drawn_state(parts: Phase, seed: int = 0, **spread):
-  """The same with parameters that NumPy draws, by one small program.
+  """Makes that state with parameters that NumPy draws, by one small program.
 
-  In it every weight matters; `spread` has what `drawn.params` takes.
+  Every weight matters in it; `spread` has the arguments of `drawn.params`.
   """
 
   def enter(params):
@@ -314,9 +314,9 @@ def ragged_batch(parts: Phase, num_rows: int = 16, slots: int = 4):
 
 
 def given_scores(batch: TrainBatch) -> TrainBatch:
-  """A scored batch with all that `stages.prepare` adds for GRPO, from NumPy.
+  """Scored batch with the fields of `objective.prepare` for GRPO, from NumPy.
 
-  Its policy of before is far from any policy.
+  Its old policy is far from any policy.
   """
   rng = np.random.default_rng(5)
   logp = np.asarray(batch.sampler_logp)

@@ -9,7 +9,7 @@ from PIL import Image
 
 
 def written(image, kind="PNG", **options):
-  """The bytes of a file."""
+  """Bytes of an image file."""
   file = io.BytesIO()
   image.save(file, kind, **options)
   return file.getvalue()
@@ -23,7 +23,7 @@ def picture(height, width, seed=0):
 
 
 def png(width, height, data=b""):
-  """A PNG that says that it has a size, with grey of one bit."""
+  """Makes a PNG whose header has a given size, with grey of one bit."""
 
   def chunk(name, body):
     checksum = zlib.crc32(name + body)

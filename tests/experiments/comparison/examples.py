@@ -24,7 +24,7 @@ def make(
   ended: bool = True,
   **settings: float,
 ) -> pathlib.Path:
-  """A run whose accuracy had these values, 100 tokens and 2 s a step."""
+  """Makes a run with these accuracies, and 100 tokens and 2 s a step."""
   folder.mkdir(parents=True)
   config = json.loads(_config(algorithm))
   config["data"]["name"], config["seed"] = task, seed

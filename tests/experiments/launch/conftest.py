@@ -49,7 +49,7 @@ def repository(tmp_path, monkeypatch) -> pathlib.Path:
 
 
 class Cloud:
-  """The folder of fake_gcloud, which describes the files."""
+  """Folder of fake_gcloud, whose docstring describes the files."""
 
   def __init__(self, folder: pathlib.Path):
     self.folder = folder

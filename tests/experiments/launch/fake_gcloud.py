@@ -76,7 +76,7 @@ def keep(now: dict) -> None:
 
 
 def end_vms(cloud: pathlib.Path = CLOUD) -> None:
-  """VMs vanish with all that is on them."""
+  """Ends VMs, with all that is on them."""
   for pid in (cloud / "vms").glob("*/*/grpo_jax_runs/*/pid"):
     with contextlib.suppress(ProcessLookupError):
       os.killpg(int(pid.read_text()), signal.SIGKILL)

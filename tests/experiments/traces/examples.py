@@ -15,7 +15,7 @@ FLOATS = (
 
 
 def row(text="42", **fields):
-  """A completion without anything that is not given."""
+  """Makes a completion whose fields are empty unless given."""
   defaults = {
     **{"row": 0, "sample": 0, "context": 0, "text": text, "tokens": ()},
     **{"ids": np.zeros(0, np.int32), "reward": 1.0, "correct": True},

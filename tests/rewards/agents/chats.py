@@ -66,13 +66,13 @@ def conversation(format, rounds):
 
 
 def template(format, opening="", call="{}", again="Q"):
-  """(messages) -> text, as of `Tokenizer.chat_text`, for one round.
+  """Makes (messages) -> text, as `Tokenizer.chat_text`, for one round.
 
   Args:
-    format: Of calls and results.
-    opening: What each turn of the assistant begins with.
-    call: What stands around calls.
-    again: How the question is written once it is answered.
+    format: Format of calls and results.
+    opening: Beginning of each turn of the assistant.
+    call: Text around calls.
+    again: Form of the question after its answer.
   """
 
   def chat_text(messages):

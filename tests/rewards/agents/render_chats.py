@@ -99,10 +99,10 @@ def messages_of(rounds):
 
 
 def rounds_of(name):
-  """The conversations that a template writes as they are.
+  """Conversations that a template writes as they are.
 
-  Llama has one call and nothing beside it, Hermes leaves text beside calls out,
-  and only Qwen3 knows of thoughts.
+  Llama has one call and nothing beside it, Hermes leaves out text beside calls,
+  and only Qwen3 has thoughts.
   """
   return [
     rounds

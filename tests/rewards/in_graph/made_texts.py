@@ -42,7 +42,7 @@ _PIECES = (
 
 
 def written(value, rng: random.Random) -> str:
-  """A number as somebody may write it."""
+  """Writes a number in one of several forms."""
   whole = abs(int(value))
   below = rng.choice((1, 2, 3, 7, 100))
   grouped = f"{whole:,}"
@@ -78,7 +78,7 @@ def written(value, rng: random.Random) -> str:
 
 
 def dressed(number: str, rng: random.Random) -> str:
-  """A number with what may stand around it."""
+  """Adds text around a number."""
   for _ in range(rng.choice((0, 0, 1, 1, 2, 3))):
     number = rng.choice(
       (
@@ -116,7 +116,7 @@ def dressed(number: str, rng: random.Random) -> str:
 
 
 def placed(answer: str, rng: random.Random) -> str:
-  """An answer in a completion."""
+  """Places an answer in a completion."""
   other = rng.choice(("7", "", "x", r"\frac{1}{2}", "}", "{"))
   return rng.choice(
     (
@@ -155,7 +155,7 @@ def rubble(rng: random.Random, size: int) -> str:
 
 
 def cases(seed: int, count: int) -> list[tuple[str, str]]:
-  """(completion, gold), of which about a third are right."""
+  """Makes (completion, gold), about a third of which are right."""
   rng = random.Random(seed)
   made = []
   for _ in range(count):

@@ -24,7 +24,7 @@ def parent_of_keeper():
 
 
 def daemon():
-  """A process that has left its group."""
+  """Starts a process that leaves its group."""
   return subprocess.Popen(["sleep", "600"], start_new_session=True)
 
 
@@ -154,7 +154,7 @@ def length(prompts, completions, ids, extras):
 
 
 def logged_length(prompts, completions, ids, extras):
-  """The length; $SCORED says which process of the run asked, and for what."""
+  """The length; the file $SCORED gets the process of the run, and the row."""
   del prompts, extras
   line = f"{parent_of_keeper()} {ids[0]} {completions[0]!r}\n"
   with open(os.environ["SCORED"], "a", encoding="utf-8") as file:
@@ -180,7 +180,7 @@ def pid(prompts, completions, ids, extras):
 
 
 def surroundings(prompts, completions, ids, extras):
-  """1.0 in a main thread without jax, without the program that started it."""
+  """Scores 1.0 in a main thread without jax and the program that started it."""
   del prompts, completions, ids, extras
   return [
     float(

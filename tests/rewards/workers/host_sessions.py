@@ -142,7 +142,7 @@ without_a_tool.before_session = _fail
 
 
 class Calculator(python_tool.CalculatorSession):
-  """Says which process is its calculator, and may stop it."""
+  """Session that names the process of its calculator, and may stop it."""
 
   def step(self, action):
     if action == "pid":

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 
 
 class Server:
-  """Answers questions by a function, and keeps what it was asked.
+  """Server that answers questions by a function, and keeps its calls.
 
   Attributes:
-    url: Of the interface.
-    asked: (headers, body) of each call.
-    most: Calls that were answered at the same time.
+    url: Address of the interface.
+    asked: Headers and body of each call.
+    most: Largest number of calls that were answered at the same time.
   """
 
   def __init__(self, url: str):
@@ -72,12 +72,12 @@ def serving(
 
 
 def says(text: str) -> tuple[int, dict[str, str], str]:
-  """The answer of a model."""
+  """Makes the answer of a model."""
   body = {"choices": [{"message": {"role": "assistant", "content": text}}]}
   return 200, {}, json.dumps(body)
 
 
 def slow(seconds: float) -> tuple[int, dict[str, str], str]:
-  """The same, too late."""
+  """Makes the answer of a model, too late."""
   time.sleep(seconds)
   return says("yes")

@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Secret:
-  """A digit that is drawn by the process's own generators is to be guessed."""
+  """Environment in which a digit of the process's own generators is guessed."""
 
   def __init__(self, size=10, turns=3):
     self._size, self._turns = size, turns
@@ -28,14 +28,14 @@ class Secret:
 
 
 class Old(Secret):
-  """With four values, as before gymnasium."""
+  """Environment with four values, as before gymnasium."""
 
   def step(self, action):
     return super().step(action)[:4]
 
 
 class Numbers(Secret):
-  """Whose observations and actions are numbers."""
+  """Environment whose observations and actions are numbers."""
 
   def reset(self, seed=None):
     return seed % 7, {}
@@ -63,10 +63,10 @@ def first_digit(text):
 
 
 def loser(observation, rng):
-  """An opponent who always breaks the rules."""
+  """Opponent who always breaks the rules."""
   return "no move at all"
 
 
 def guesses(observation, rng):
-  """A teacher of `Secret`."""
+  """Teacher of `Secret`."""
   return str(rng.randrange(10))

@@ -67,7 +67,7 @@ def config_of(path, **changes):
 
 
 def loaded_of(config) -> checkpointed.Loaded:
-  """Its parameters are those of the first step."""
+  """Loads a run whose parameters are those of the first step."""
   resolved = config_lib.resolve(config)
   problem = problem_lib.make_problem(resolved)
   mesh = sharding.make_mesh(1, devices=jax.devices()[:1])
@@ -101,7 +101,7 @@ def speaker_of(loaded: checkpointed.Loaded, calls=None) -> endpoint_lib.Speaker:
 
 @contextlib.contextmanager
 def working(loaded: checkpointed.Loaded, sampler: engine.Drawer):
-  """A thread that draws what is asked for."""
+  """Starts a thread that draws the requests."""
   over = threading.Event()
 
   def work():
@@ -120,7 +120,7 @@ def working(loaded: checkpointed.Loaded, sampler: engine.Drawer):
 
 @contextlib.contextmanager
 def server_of(loaded: checkpointed.Loaded, sampler, calls=None, **options):
-  """A server whose requests are answered."""
+  """Starts a server whose requests are answered."""
   endpoint = endpoint_lib.Completions(
     speaker_of(loaded, calls), sampler, "tiny", seed=100
   )
@@ -133,7 +133,7 @@ def server_of(loaded: checkpointed.Loaded, sampler, calls=None, **options):
 
 
 def post(url: str, body, token: str = "") -> tuple[int, dict]:
-  """The status of an answer, and its body."""
+  """Posts a request; returns the status of the answer, and its body."""
   data = body if isinstance(body, bytes) else json.dumps(body).encode()
   headers = {"Content-Type": "application/json"}
   if token:

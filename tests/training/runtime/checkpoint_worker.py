@@ -11,7 +11,7 @@ import jax
 
 
 def main() -> None:
-  """Does what the command says, with the other processes."""
+  """Runs the command of the line, with the other processes."""
   parser = argparse.ArgumentParser()
   parser.add_argument("action", choices=["save", "restore"])
   parser.add_argument("directory", type=pathlib.Path)

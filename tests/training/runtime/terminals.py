@@ -6,7 +6,7 @@ import pyte
 
 
 class Terminal(io.StringIO):
-  """A stream that is a terminal of `columns` × 30 characters."""
+  """Stream that is a terminal of `columns` × 30 characters."""
 
   encoding = "utf-8"
 
@@ -26,7 +26,7 @@ class Terminal(io.StringIO):
 
 
 class Clock:
-  """Seconds that pass when a test says so."""
+  """Clock whose seconds pass when a test says so."""
 
   seconds = 0.0
 
