@@ -163,7 +163,7 @@ def record(
   Args:
     out: Folder of the file.
     folder: The folder of the arm, whose name is that of the file.
-    config, overrides: As in `sweep`.
+    config, overrides: Arguments of `sweep`.
     collected: (folder) -> content of the file beside "seconds" and "made"; None
       while a run has not ended.
 
