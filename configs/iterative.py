@@ -3,24 +3,24 @@
     python -m experiments.train --config=configs/iterative.py \
         --workdir=runs/iterative
 
-Sorting five letters. In each iteration a reward model first learns from fresh
-completions which of two is better, one in ten of its prompts being of an
-earlier iteration; then GRPO follows its score alone, and the policy at the
+The task is to sort five letters. In each iteration a reward model first learns
+which of two fresh completions is better; one in ten of its prompts is of an
+earlier iteration. Then GRPO follows its score alone, and the policy at the
 start of the iteration is the reference. Settings of an iteration:
 
-| setting                             | what it is                         |
+| setting                             | meaning                            |
 |-------------------------------------|------------------------------------|
-| `config.phases`                     | how often both take their turn     |
+| `config.phases`                     | number of iterations               |
 | `config.rl.steps`                   | steps of the policy in between     |
 | `config.rl.set_reference`           | the reference becomes the policy   |
 | `config.reward_model.history_share` | prompts that are old               |
-| `config.preference.reward_weights`  | what makes a completion the better |
+| `config.preference.reward_weights`  | rewards that rank two completions  |
 
 The latter are nearly all about neighbours in ascending order, which any letters
 can be, and hardly about the letters that were given. So this is also a small
 example of a reward model that misleads: `reward/reward_model` rises in each
 iteration, and `eval/accuracy` first rises from 0.45 and then falls.
-docs/proxy.md measures what helps. It does not mislead with
+docs/proxy.md measures remedies. It does not mislead with
 --config.preference.reward_weights="(1.0, 0.0, 0.0, 0.0)".
 
 Source: Shao et al., "DeepSeekMath", arXiv:2402.03300, Algorithm 1; the recipe

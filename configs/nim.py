@@ -2,7 +2,7 @@
 
     python -m experiments.train --config=configs/nim.py --workdir=runs/nim
 
-Two players take stones from two heaps, and who takes the last one wins. The
+Two players take stones from two heaps; the player of the last stone wins. The
 warm start imitates a teacher whose moves are mostly arbitrary. In each of the
 next phases the policy meets itself as it was at the start of that phase, frozen
 (`config.rl.opponents`), so its opponents become better with it. Only its own

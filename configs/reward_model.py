@@ -8,10 +8,10 @@ ten. After the warm-up a copy of the policy learns which of two completions the
 verifier prefers. Then its score is the whole reward; the verifier watches, and
 `reward_model/accuracy` says whether the two still agree. With :grpo_ps, which
 reads scores of steps, the copy learns which steps are right. Any other
-algorithm may be given. To rank pairs otherwise than by what is right, give the
+algorithm may be given. To rank pairs by other rewards than accuracy, give the
 phase weights of its own: --config.rm.reward_weights.
 
-Expected: the two part, and soon. The model ranks 98 % of held-out pairs right;
+Expected: the two diverge soon. The model ranks 98 % of held-out pairs right;
 after 30 steps of `rl` accuracy has fallen from 0.74 to 0.02, while the score
 has risen.
 """

@@ -3,12 +3,12 @@
     python -m experiments.train --config=configs/rredcot_add.py \
         --workdir=runs/rredcot_add
 
-The policy itself says what a step was worth: an answer is forced after each
-`;`, and the credit of a step is by how much it made the right one likelier. No
-verifier of steps is asked. The metrics `forced_answers/…` have the cost of it,
-and what is expected before the first step; docs/rredcot.md says what this finds
-and what it cannot. To compare:
---config=configs/rredcot_add.py:grpo, or :grpo_ps, which asks one.
+The policy itself values a step: an answer is forced after each `;`, and the
+credit of a step is the gain in the probability of the right answer. A verifier
+of steps is not used. The metrics `forced_answers/…` have the cost of it, and
+the expected reward before the first step; docs/rredcot.md describes the results
+and the limits. To compare: --config=configs/rredcot_add.py:grpo, or :grpo_ps,
+which uses one.
 """
 
 from configs import add_steps

@@ -6,9 +6,8 @@
 
 The board is shown as nine characters, of which x are the policy's own, and the
 policy begins every other game. The warm start imitates random legal moves; then
-GRPO is paid what the game says, 1, 0 or -1, against an opponent that moves at
-random.
-Share of 512 held-out games that are won, sampled at temperature 1:
+GRPO gets the reward of the game, 1, 0 or -1, against an opponent that moves at
+random. Share of 512 held-out games that are won, sampled at temperature 1:
 
 | seed   | 0     | 1     | 2     | 3     |
 |--------|-------|-------|-------|-------|

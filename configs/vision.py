@@ -5,10 +5,10 @@
 
 Three times out of four the teacher counts one square too many, or takes the
 last pixels of a box for its right and bottom. So the warm start learns to see,
-and another convention than the verifier's. Every image says the same about a
+but with another convention than the verifier's. Every image shows the same
 convention, and GRPO can learn it from a few thousand completions.
-docs/vision.md has the numbers, and what becomes of a warm start without that
-habit. The reward is half the accuracy, and half the overlap of boxes.
+docs/vision.md has the numbers, and those of a warm start without that habit.
+The reward is half the accuracy, and half the overlap of boxes.
 
 Letters in the place of red, green and blue, and one of the two questions:
 

@@ -5,10 +5,10 @@
 The run must have started from a checkpoint (config.model.checkpoint), whose
 configuration and tokenizer files are copied beside the weights, so that
 `transformers` and every tool that reads its format load the result. A model
-card, README.md in the format of the hub, says what was trained, how, and by
-which commit. Adapters (config.model.lora_rank) are merged into the weights;
---adapters writes them alone, as PEFT does, and config.model.adapter_checkpoint
-starts from them again.
+card, README.md in the format of the hub, has the task, the settings and the
+commit of the training. Adapters (config.model.lora_rank) are merged into the
+weights; --adapters writes them alone, as PEFT does, and
+config.model.adapter_checkpoint starts from them again.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def run(
 ) -> None:
   """Runs `main` with parsed flags; shows a user's error as one message.
 
-  Exit status: what `main` returns, or 2 after a bad command line, config, data
+  Exit status: that of `main`, or 2 after a bad command line, config, data
   set or checkpoint; 75 if another process of the run was lost; 130 after
   Ctrl-C; 141 if the reader of its output has gone.
 

@@ -3,8 +3,8 @@
     python scripts/make_coco_references.py
 
 in an environment with pycocotools, which the package itself does not need. Each
-case is an image with gold and found objects, all of one score, and what COCO's
-own evaluation says of it: over all thresholds, and at 0.5.
+case is an image with gold and found objects, all of one score, and the result
+of COCO's own evaluation: over all thresholds, and at 0.5.
 """
 
 import contextlib

@@ -1,11 +1,11 @@
-"""Writes image files and what transformers makes of them: `references.npz`.
+"""Writes image files and their arrays in transformers: `references.npz`.
 
     python scripts/make_image_references.py
 
-in an environment with transformers (5.24) and Pillow. Of each file and each
+in an environment with transformers (5.24) and Pillow. For each file and each
 processor it holds the pixel values and grids of the processors that resize with
-Pillow, and, as a largest difference, how far those with torchvision are from
-them. Names of processors are those of folders in tests/data/images/processors.
+Pillow, and the largest difference of those with torchvision from them. Names of
+processors are those of folders in tests/data/images/processors.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""Makes the tiny checkpoints of the tests, and what transformers says of them.
+"""Makes the tiny checkpoints of the tests, and transformers' outputs of them.
 
   pip install torch transformers safetensors
   python scripts/make_tiny_checkpoints.py --output=tests/data/checkpoints
@@ -16,7 +16,7 @@ and original contexts are shorter than the sequences, so that every switch of a
 family shows in the logits. The same versions of torch and transformers give the
 same files.
 
-Those of families with images also have what the prompts show; see
+References of families with images also have the images of the prompts; see
 scripts/tiny_vision.py.
 
 Other members of the families, for experiments/parity/outputs.py:

@@ -56,7 +56,7 @@ class Result:
   Attributes:
     status: "killed", "survived" or "broken".
     seconds: Seconds of its tests.
-    said: The test that has failed and why, or the end of what pytest said.
+    said: The failed test with the reason, or the end of pytest's output.
   """
 
   status: str

@@ -6,7 +6,7 @@ r"""Proves that a restructuring changes no byte of any run.
       /tmp/before/fingerprints.json /tmp/after/fingerprints.json
 
 `record` trains every case of the table `CASES` for a few steps, with the code
-in --tree and the sizes of a toy, and writes what the runs have left: the lines
+in --tree and the sizes of a toy, and writes the results of the runs: the lines
 of metrics.jsonl and samples.jsonl without fields that a clock decides, and
 shape, dtype and SHA-256 of every array in the last checkpoint. A case that is
 in the file already is left alone, so the command goes on where it was stopped.
@@ -15,8 +15,8 @@ in the file already is left alone, so the command goes on where it was stopped.
 Runs are compared byte for byte, so both recordings belong on the same machine
 with the same versions of the libraries. Metrics must keep their names. Arrays
 may get other paths: they are compared as a multiset, and paths that differ are
-only mentioned. Where settings get other names, `CASES` has the new ones and
-`RENAMED` says what they were; --old-names records a tree that knows only those.
+only mentioned. If settings get other names, `CASES` has the new names and
+`RENAMED` the old ones; --old-names records a tree that knows only the old ones.
 
 A training is started by `python -m experiments.train` in a process of its own,
 on the CPU, one after the other. All together they take about ten minutes on one

@@ -1,9 +1,9 @@
 """Vision-language members of scripts/make_tiny_checkpoints.py, and images.
 
 Prompts are of three kinds: two images of different sizes, one image, none.
-Beside what other references hold, those of these families have what a prompt
-shows, as `grpo_jax.types.Images` has it: patches [P, N, F], image [P, N],
-place [P, N, 2] and grid [P, M, 2].
+Beside the arrays of other references, those of these families have the images
+of a prompt, with the fields of `grpo_jax.types.Images`: patches [P, N, F],
+image [P, N], place [P, N, 2] and grid [P, M, 2].
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python scripts/typed_configs.py
 
-It is made of the dataclasses of settings and of their docstrings, and a test
-sees that it is what they say.
+The file is made of the dataclasses of settings and their docstrings. A test
+checks that it is up to date.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ loss, 63.0 without the discount across contexts). Not reproduced here.
    two of the critic, with 1.5 times its learning rate, over the tokens of all
    contexts. λ is 1 − 1/(1.5 l), l the tokens of the rollout.
 
-The paper leaves open γ (here 1), the KL (here none), what l counts
+The paper leaves open γ (here 1), the KL (here none), the unit of l
 (--config.algorithm.length_adaptive_unit=context is the other reading), and how
 a context ends (--config.algorithm.boundary=compaction_rl_bootstrap is the other
 reading). We could not read the clip range, the length of a context, and whether

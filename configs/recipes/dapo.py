@@ -20,8 +20,8 @@ punishment beside them. The logged reward is larger by 1.
 
 Dynamic sampling draws until 512 prompts have completions whose rewards differ.
 Deviations: it does so 512 prompts at a time, verl's script 1536; and after 10
-rounds, its script's number too, it trains on what there is, where verl stops
-with an error. A step takes 5120 prompts from the data, drawn or not.
+rounds, its script's number too, it trains on the prompts that it has, whereas
+verl stops with an error. A step takes 5120 prompts from the data, drawn or not.
 
 Memory: the cache of a rollout takes 8974.0 GiB over all devices with
 qwen2.5-7b; the rest is in `models.py`.

@@ -11,10 +11,10 @@ The clip range is often quoted as 0.2 from this paper; the paper prints none. It
 cannot matter here: with one gradient step per batch every ratio is 1. The
 reward is often quoted as a model mixed with rules; the paper describes a
 learned reward model for its main run, and so it is here. In each iteration the
-reward model goes on learning from what the policy writes, with 10 % of old
+reward model goes on learning from the policy's completions, with 10 % of old
 data; then its score is the whole reward, the verifier watches, and the policy
 at the start of the iteration is the reference (Section 4.1.4). docs/proxy.md
-measures in small what KL and old data are good for.
+measures in small the effects of KL and old data.
 
 The toy follows its learned reward too far, one seed: held-out accuracy is 0.75
 before, 0.55 after 25 steps, 0.32 after the 50 of the first iteration, and 0.20

@@ -28,7 +28,7 @@ need data and a reward model that do not come with the package. With them it is
     config.rewards.functions += ("reward_model",)
     config.rl3 = phase_config("rl", steps=25, reward_weights=(1, 1, 1, 1))
 
-What is readable is what has one script: --config.rejection.keep.least. As in
+A readable completion has one script: --config.rejection.keep.least. As in
 R1-Zero the reference of a phase is the policy at its beginning.
 
 Memory: the cache of a rollout takes 14350.0 GiB over all devices with

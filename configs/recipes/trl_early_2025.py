@@ -4,8 +4,8 @@
         --config=configs/recipes/trl_early_2025.py:MODEL \
         --workdir=runs/trl_early_2025 --config.allow_unpublished=True
 
-MODEL is a name of `models.py`, or "toy". Many tables still quote these; what
-differs from `trl.py` is the KL, the mean over completions, the budget and the
+MODEL is a name of `models.py`, or "toy". Many tables still quote these. They
+differ from `trl.py` in the KL, the mean over completions, the budget and the
 temperature. Defaults of a library have no result in the literature.
 
 The first releases had no clip range; with one update per batch the ratio is 1,

@@ -24,8 +24,8 @@ qwen2.5-vl-7b.
 
 Deviations: images are reduced to 602112 pixels, 768 tokens. An answer with two
 boxes that differ has 0, where the authors take the first. The number of steps
-is that of 2 epochs of as many records as there are, which the paper does not
-say; 100 is our choice.
+of 2 epochs depends on the number of records, which the paper does not state;
+100 is our choice.
 """
 
 from configs.recipes import models

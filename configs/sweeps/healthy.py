@@ -1,4 +1,4 @@
-"""Runs in which nothing is wrong, to ask what the rules of health say of them.
+"""Healthy runs, to measure the false alarms of the health rules.
 
     python -m experiments.sweeps.run --config=configs/sweeps/healthy.py:still \
         --root=runs/healthy/still --launcher=vmap
@@ -7,8 +7,8 @@
     python -m experiments.health.false_alarms runs/healthy/*
 
 Sorting five letters, with three components of the reward. In `still` the
-learning rate of the second phase is next to 0, so what its metrics do is chance
-alone. In `learns` the policy gets better, and does not master the task.
+learning rate of the second phase is next to 0, so changes of its metrics are
+chance alone. In `learns` the policy gets better, and does not master the task.
 """
 
 from configs import quickstart

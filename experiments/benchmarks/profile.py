@@ -68,7 +68,7 @@ class Kind(NamedTuple):
   """Properties that the operations of one line share.
 
   Attributes:
-    phase: Phase of the step; "other" where the program does not say it.
+    phase: Phase of the step; "other" if the program does not name it.
     module: Module of the model, or the function that made the operation.
     shape: Shape of the result; for products also the shapes of the factors.
     flops: Operations of one run; 0 where nothing is multiplied.

@@ -84,7 +84,7 @@ def _texts(table: Table) -> list[list[str]]:
 
 
 def markdown(table: Table) -> str:
-  """A heading, the table, and what it shows."""
+  """A heading, the table, and its caption."""
   lines = [
     f"## {table.title}",
     "",

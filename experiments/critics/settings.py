@@ -17,10 +17,10 @@ Readings where the paper leaves a choice:
 - The learning rate falls linearly to 0 over the number of iterations. With
 horizon 0 that number is unknown. The paper's code takes the number of steps
 in its place, so the rate stays almost constant. The code here does the same.
-- Horizon 128 bootstraps: a critic's value stands for what follows the last
-  step of a row and for what follows a time-out; after a termination there is
-  nothing. Without a critic there is nothing to bootstrap with: G ends with the
-  row, as it ends with an episode.
+- Horizon 128 bootstraps: a critic's value stands for the return after the last
+  step of a row and after a time-out; after a termination the return is 0.
+  Without a critic there is nothing to bootstrap with: G ends with the row, as
+  it ends with an episode.
 - Horizon 0 does not bootstrap: a time-out is an end like any other.
 - `mean_of="episodes"`: m is the mean of the undiscounted sum of rewards of the
   episodes in the batch (or of their parts, with horizon 128), as in the first

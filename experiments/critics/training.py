@@ -277,7 +277,7 @@ def _compiled(
 def program(setting: Setting, num_seeds: int) -> Callable[[], Result]:
   """The training of a cell, compiled: seeds 0 to `num_seeds` − 1.
 
-  Settings that differ in gamma alone share what is compiled.
+  Settings that differ in gamma alone share a compiled program.
   """
   shared = dataclasses.replace(setting, gamma=0.0)
   compiled, params, keys = _compiled(shared, num_seeds)

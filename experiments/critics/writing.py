@@ -70,7 +70,7 @@ def write(
     records: Records of the trained cells.
     num_seeds: The number of seeds of each cell.
     out: Folder to write to.
-    said: The folder in the command that the page shows.
+    said: Folder in the command that the page shows.
   """
   figures = figure.plot(protocol.PROFILES[name], cells, records, out / name)
   command = f"python -m experiments.critics.report --profile={name}"

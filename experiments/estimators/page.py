@@ -304,7 +304,7 @@ def markdown(
   parts: Sequence[tuple[str, list[Agreement]]],
   reference: float,
 ) -> str:
-  """The page: the question, the table, what stands out, limits."""
+  """The page: the question, the table, findings, limits."""
   made = measurements.problems("verifier"), measurements.problems("graded")
   number = len(enumeration.completions(NUM_SYMBOLS, NUM_SLOTS).tokens)
   orders = number**MAIN_SIZE

@@ -26,7 +26,7 @@ _ALGORITHMS = flags.DEFINE_list(
 
 
 def main(argv: Sequence[str]) -> int:
-  """Measures, writes the page and the figure, and says where they are."""
+  """Measures, writes page and figure, and prints their paths."""
   del argv
   chosen = _ALGORITHMS.value or measurements.names()
   for name in chosen:

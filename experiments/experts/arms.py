@@ -125,7 +125,7 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
 
 
 def follows_on(name: str, root: pathlib.Path) -> list[str]:
-  """Overrides that say which runs an arm follows on, of its own seed."""
+  """Overrides that name the runs that an arm follows on, of its own seed."""
 
   def of(arm: str) -> str:
     return f"{root}/{arm}/seed={{seed}}"

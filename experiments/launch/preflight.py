@@ -309,7 +309,7 @@ def _no_credentials(values: flags.FlagValues) -> str | None:
 
 
 def store(values: flags.FlagValues) -> None:
-  """Puts what --env names into the Secret Manager, unless it is there.
+  """Puts the variables of --env into the Secret Manager, unless they are there.
 
   The value comes from the environment and goes to the standard input of gcloud:
   it is in no command line, no file, no log and no metadata of a machine.

@@ -56,7 +56,7 @@ class History:
 
   Args:
     log: Lines "@COMMIT DATE", newest first, each with the files that it
-      changed below; None: there is no git.
+      changed below; None without git.
     changed: Files that differ from the last commit.
   """
 

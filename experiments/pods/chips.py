@@ -10,7 +10,7 @@ November 2026:
   Reconfigurable Supercomputer", arXiv:2304.01433, Table 4;
 - slices: the same pages. Of v4, v5p and tpu7x those that are smaller than a
   cube of 4 × 4 × 4 are listed; larger ones have sides that are multiples of 4,
-  in ascending order. That all of them can be had is not said: the lists of XPK
+  in ascending order. Not all of them may be available: the lists of XPK
   (github.com/AI-Hypercomputer/xpk, system_characteristics.py) leave some out.
 """
 

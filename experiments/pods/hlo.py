@@ -185,7 +185,7 @@ def _instruction(text: str, start: re.Match) -> Instruction:
 
 
 def parse(text: str) -> Module:
-  """Parses what `compiled.as_text()` returns.
+  """Parses the text of `compiled.as_text()`.
 
   Raises:
     ValueError: The text is not HLO, or has no entry.

@@ -76,7 +76,7 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
   """The config of an arm, without the run that it follows on.
 
   Raises:
-    ValueError: There is none of this name, or of this size.
+    ValueError: No arm has this name, or this size.
   """
   name, size = _SIZED.parsed(argument)
   config = vision.get_config("grpo")

@@ -44,7 +44,7 @@ async def asked_together(prompts, completions, ids, extras):
 
 
 async def misbehaves(prompts, completions, ids, extras):
-  """Misbehaves: a number is the score, after a while; a word names the fault."""
+  """Misbehaves: a number is the score, after a while; a word is the fault."""
   (word,) = completions
   await asyncio.sleep(0.05)
   if word == "block":
