@@ -2,7 +2,7 @@
 
 A run that is killed on files of lines is in tests/training/resume_test.py, and
 a stream of each source goes on where it was in
-tests/training/problem/opening_test.py.
+tests/training/problem/records_test.py.
 """
 
 import json
@@ -14,15 +14,15 @@ from grpo_jax.training import loop
 from grpo_jax.training.runtime import log
 from tests.experiments import command, sources_config
 from tests.training import resume_test
-from tests.training.problem import opening_test
+from tests.training.problem import records_test
 
 _CONFIG = command.ROOT / "tests/experiments/sources_config.py"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sorted({*opening_test.KINDS} - {"streaming"}))
+@pytest.mark.parametrize("kind", sorted({*records_test.KINDS} - {"streaming"}))
 def test_a_run_learns_from_each_source(kind, tmp_path, monkeypatch):
-  settings = opening_test.settings_of(kind, tmp_path, monkeypatch)
+  settings = records_test.settings_of(kind, tmp_path, monkeypatch)
   config = sources_config.get_config(kind)
   config.data.train_path = settings.get("train_path", "")
   for phase in config.phases:
@@ -35,7 +35,7 @@ def test_a_run_learns_from_each_source(kind, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_killed_run_ends_with_the_same_bytes(tmp_path):
   rows = [{"prompt": f"{i}", "completion": f"is {i}"} for i in range(10)]
-  path = opening_test.write_lines(tmp_path, *rows)
+  path = records_test.write_lines(tmp_path, *rows)
 
   def start(workdir):
     return command.start(

@@ -1,6 +1,6 @@
 """Contexts of rollouts whose environment is on the host, by hand.
 
-`tests/training/phases/players_test.py` compares whole rollouts.
+`tests/training/phases/sampler_test.py` compares whole rollouts.
 """
 
 import jax

@@ -12,11 +12,11 @@ from hypothesis import strategies
 
 from grpo_jax.step import dynamic_sampling
 from grpo_jax.step import step as step_lib
-from tests.step import rounds_test
+from tests.step import dynamic_sampling_test
 from tests.training import tiny
 
-P = rounds_test.P
-_groups = rounds_test._groups
+P = dynamic_sampling_test.P
+_groups = dynamic_sampling_test._groups
 _add, _metrics = (
   jax.jit(dynamic_sampling.add),
   jax.jit(dynamic_sampling.metrics),
@@ -56,14 +56,14 @@ def test_steps_with_a_surplus_are_those_of_plain_python(steps):
     assert found["drawn/surplus"] == len(waiting)
     assert found["drawn/missing"] == P - len(batch)
     assert found["drawn/groups"] == drawn
-    assert found["completions/generated"] == drawn * rounds_test.G
+    assert found["completions/generated"] == drawn * dynamic_sampling_test.G
     surplus = collected.surplus
     live = dynamic_sampling.live_groups(surplus).tolist()
     assert live == [i < len(waiting) for i in range(P)]
     # All that belongs to a group has waited with it.
     if waiting:
       expected = _groups([*waiting, *[0] * (P - len(waiting))], [True] * P)
-      rows = len(waiting) * rounds_test.G
+      rows = len(waiting) * dynamic_sampling_test.G
       np.testing.assert_array_equal(
         surplus.rollout.behavior_logp[:rows],
         expected.rollout.behavior_logp[:rows],
@@ -83,10 +83,12 @@ def test_steps_with_a_surplus_are_those_of_plain_python(steps):
 
 
 def _parts(recycles):
-  parts = rounds_test._parts(3, fields={"importance_mode": "truncate"})
+  parts = dynamic_sampling_test._parts(
+    3, fields={"importance_mode": "truncate"}
+  )
   if not recycles:
     return parts
-  prompts = jax.tree.map(lambda x: x[:4], rounds_test._prompts(()))
+  prompts = jax.tree.map(lambda x: x[:4], dynamic_sampling_test._prompts(()))
   return dataclasses.replace(
     parts, kept=dynamic_sampling.Buffers(prompts, recycles=True)
   )
@@ -114,7 +116,7 @@ def test_a_surplus_is_trained_as_what_an_earlier_policy_wrote(
 ):
   state, step = recycling
   # Six live groups in two rounds: two are left over.
-  first = rounds_test._prompts((0, 1, 4, 5, 6, 7))
+  first = dynamic_sampling_test._prompts((0, 1, 4, 5, 6, 7))
   state, metrics, written = step(state, first)
   other, _, _ = dropping[1](dropping[0], first)
   # Nothing had waited, so the step is the one without the setting.
@@ -126,7 +128,7 @@ def test_a_surplus_is_trained_as_what_an_earlier_policy_wrote(
   assert waits.prompts.ids[:2].tolist() == [6, 7]
 
   # One round has three more: enough with the two that wait.
-  second = rounds_test._prompts((12, 13, 15), first=12)
+  second = dynamic_sampling_test._prompts((12, 13, 15), first=12)
   after, metrics, written = step(state, second)
   assert written.prompt_id[::4].tolist() == [6, 7, 12, 13]
   assert metrics["drawn/recycled"] == 2
@@ -164,7 +166,7 @@ def test_a_surplus_is_trained_as_what_an_earlier_policy_wrote(
 @pytest.mark.slow
 def test_a_phase_begins_with_nothing_that_waits(recycling):
   state, step = recycling
-  state, _, _ = step(state, rounds_test._prompts((0, 1, 4, 5, 6, 7)))
+  state, _, _ = step(state, dynamic_sampling_test._prompts((0, 1, 4, 5, 6, 7)))
   entered = step_lib.enter_phase(state, _parts(True), 1)
   assert not dynamic_sampling.live_groups(entered.kept["surplus"]).any()
   assert step_lib.enter_phase(state, _parts(False), 1).kept is None
@@ -175,15 +177,15 @@ def test_with_the_host_between_the_rounds_a_surplus_is_the_same():
   # Two rounds and two left over; one round with them; none live.
   live_ids = (0, 1, 4, 5, 6, 7, 12, 13)
   parts = _parts(True)
-  on_host = rounds_test._OnHost(parts.judge)
+  on_host = dynamic_sampling_test._OnHost(parts.judge)
   fused = types.SimpleNamespace(
     judge=types.SimpleNamespace(asks_host=False),
     texts=on_host.texts,
     prompt_texts=on_host.prompt_texts,
   )
-  one, history = rounds_test._steps(fused, parts, live_ids)
+  one, history = dynamic_sampling_test._steps(fused, parts, live_ids)
   parts = dataclasses.replace(parts, judge=on_host.judge)
-  other, others = rounds_test._steps(on_host, parts, live_ids)
+  other, others = dynamic_sampling_test._steps(on_host, parts, live_ids)
   for x, y in zip(one, other, strict=True):
     np.testing.assert_allclose(x, y, 1e-5, 1e-6)
   recycled = [metrics["drawn/recycled"] for metrics, _ in history]
@@ -197,6 +199,6 @@ def test_with_the_host_between_the_rounds_a_surplus_is_the_same():
     assert len(samples) == 16
   # Prompts of an earlier step are read from their tokens.
   shown = [sample["prompt"] for sample in history[1][1][::4]]
-  prompts = rounds_test._prompts(())
+  prompts = dynamic_sampling_test._prompts(())
   expected = on_host.texts(*map(np.asarray, (prompts.tokens, prompts.mask)))
   assert shown == [*expected[6:8], "question 12", "question 13"]

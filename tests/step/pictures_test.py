@@ -12,7 +12,7 @@ from grpo_jax.models import lora, vision_inputs
 from grpo_jax.rollout import drawing, mixing, resumed, sampling
 from grpo_jax.step import models, step, update
 from grpo_jax.types import Prompts
-from tests.models import drawn, pictures_test
+from tests.models import drawn, vision_inputs_test
 from tests.training import tiny
 
 TOKEN = 6
@@ -25,7 +25,7 @@ GRIDS = (((2, 2), (2, 2)), (), ((2, 4),), ((2, 2),))
 def make_policy(dtype="float64", **fields):
   return tiny.tiny_transformer(
     num_layers=2,
-    tower=pictures_test.TOWER,
+    tower=vision_inputs_test.TOWER,
     image_token=TOKEN,
     dtype=dtype,
     param_dtype=dtype,
@@ -42,7 +42,7 @@ def make_prompts(images=None):
   return Prompts(
     *jax.device_put((tokens, mask, np.arange(len(PROMPTS), dtype=np.int32))),
     extras={},
-    images=images or pictures_test.make_images(GRIDS),
+    images=images or vision_inputs_test.make_images(GRIDS),
   )
 
 
@@ -251,7 +251,7 @@ def test_reference_and_critic_see_images():
     plain = with_images(tiny.ragged_batch(parts), make_prompts(images))
     return prepare(state, plain, jax.random.key(2))
 
-  images = pictures_test.make_images(GRIDS)
+  images = vision_inputs_test.make_images(GRIDS)
   patches = np.array(images.patches)
   patches[0] += 1.0
   changed = dataclasses.replace(images, patches=jax.device_put(patches))

@@ -10,7 +10,7 @@ import pytest
 
 from grpo_jax.step import dynamic_sampling
 from grpo_jax.step import step as step_lib
-from tests.step import rounds_test
+from tests.step import dynamic_sampling_test
 from tests.training import tiny
 
 G, P = 4, 4
@@ -18,8 +18,10 @@ G, P = 4, 4
 
 def _groups(ids, rewards, valid=None):
   """Groups of four rows in which every number tells whose it is."""
-  groups = rounds_test._groups(ids, [True] * P, num_prompts=P, group_size=G)
-  scored = rounds_test._scored(np.ravel(rewards), valid)
+  groups = dynamic_sampling_test._groups(
+    ids, [True] * P, num_prompts=P, group_size=G
+  )
+  scored = dynamic_sampling_test._scored(np.ravel(rewards), valid)
   return dataclasses.replace(groups, scored=scored)
 
 
@@ -179,10 +181,10 @@ def test_groups_are_drawn_as_often_as_their_scores_say():
 @pytest.fixture(scope="module")
 def replaying():
   """The state at the start, and a step that replays."""
-  parts = rounds_test._parts(
+  parts = dynamic_sampling_test._parts(
     1, fields={"importance_mode": "truncate", "dynamic_sampling": False}
   )
-  prompts = jax.tree.map(lambda x: x[:4], rounds_test._prompts(()))
+  prompts = jax.tree.map(lambda x: x[:4], dynamic_sampling_test._prompts(()))
   waits = dynamic_sampling.Buffers(prompts, replay=dynamic_sampling.Replay(6))
   parts = dataclasses.replace(parts, kept=waits)
   step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
@@ -191,7 +193,7 @@ def replaying():
 
 def _four(live_ids, first):
   return jax.tree.map(
-    lambda x: x[:4], rounds_test._prompts(live_ids, first=first)
+    lambda x: x[:4], dynamic_sampling_test._prompts(live_ids, first=first)
   )
 
 

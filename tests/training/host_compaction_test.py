@@ -20,7 +20,7 @@ from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Compaction, HostEnvironment
 from tests.training import host_sessions
-from tests.training.phases import players_test
+from tests.training.phases import sampler_test
 
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
@@ -67,7 +67,7 @@ def chain():
 @functools.cache
 def params(kind):
   """Ends of actions and of summaries are likely."""
-  made = players_test.policy(kind).init(jax.random.key(1))
+  made = sampler_test.policy(kind).init(jax.random.key(1))
   ids = jnp.array(vocab.encode(";</sum><answer></answer><eos>"))
   if kind == "adapter":
     head = made["trained"]["head"]
@@ -141,8 +141,8 @@ def make_player(kind, lanes, changes, records, keeps_contexts):
     path="",
   )
   play = host_turns.HostTurns(
-    players_test.policy(kind),
-    players_test.sampling_config(SLOTS, lanes=lanes, record_routing=records),
+    sampler_test.policy(kind),
+    sampler_test.sampling_config(SLOTS, lanes=lanes, record_routing=records),
     GROUP,
     here,
     on_host(changes),
@@ -183,8 +183,8 @@ def sampler(kind, changes, records):
   return jax.jit(
     functools.partial(
       compaction.sample,
-      players_test.policy(kind),
-      config=players_test.sampling_config(SLOTS, record_routing=records),
+      sampler_test.policy(kind),
+      config=sampler_test.sampling_config(SLOTS, record_routing=records),
       group_size=GROUP,
       environment=environment(),
       compaction=dataclasses.replace(COMPACTION, **dict(changes)),
@@ -273,7 +273,7 @@ def test_contexts_are_those_of_the_environment_in_the_graph(kind, options):
   batch = make_batch()
   rollout, played = play(chains(batch), batch, kind, **options)
   wanted = in_graph(batch, kind, **options)
-  players_test.check_same(rollout, wanted)
+  sampler_test.check_same(rollout, wanted)
   check_traces(rollout, wanted)
   if (kind, options) == ("adapter", {}):  # There is something of everything.
     kept = [number_kept(x) for x in steps(wanted)]
@@ -347,7 +347,7 @@ def test_the_order_of_answers_changes_nothing(lanes):
   batch = make_batch()
   wanted, at_once = play(chains(batch), batch)
   late = chains(batch)
-  late.__class__ = players_test.Late
+  late.__class__ = sampler_test.Late
   late.order = 0
   rollout, played = play(late, batch, lanes=lanes)
   jax.tree.map(np.testing.assert_array_equal, rollout, wanted)

@@ -21,7 +21,7 @@ from grpo_jax.training.runtime import log, sharding
 from grpo_jax.types import Sampler
 from tests.experiments import command, tiny_config
 from tests.training import host_sessions, tiny
-from tests.training.phases import players_test
+from tests.training.phases import sampler_test
 
 PATH = "tests.training.host_sessions:calculator"
 
@@ -80,7 +80,7 @@ def test_it_takes_the_place_of_the_tasks_environment():
   assert made.environment is None
   assert made.judge.on_host is None
   environment = made.host_environment
-  own = players_test.environment()
+  own = sampler_test.environment()
   assert environment == dataclasses.replace(own, path=PATH)
   assert made.sessions.options == {
     "row_timeout_s": 2.0,
@@ -191,7 +191,7 @@ def test_text_of_actions_and_ids_of_observations():
   words = text.encode(" two  words")
   assert text.exact_text([*words, pad, end]) == " two  words<pad><eos>"
   assert text.markup_ids("<think>1") == text.encode("<think>1")
-  task = players_test.calculator().tokenizer
+  task = sampler_test.calculator().tokenizer
   ids = [vocab.PAD, vocab.TOOL, vocab.PAD, vocab.BOS, vocab.EOS, vocab.PAD]
   assert task.exact_text(ids) == "<pad><tool><pad><bos><eos><pad>"
   assert task.observation_ids("<obs>1", 9) == vocab.encode("<obs>1")
@@ -206,7 +206,7 @@ def steps_of(name, problem, parts, count=2):
   advance = executors.make_driver(problem, mesh, parts)
   state = jax.device_put(tiny.make_state(parts), sharding.replicated(mesh))
   history, samples = [], []
-  stream = players_test.calculator().prompt_stream(0, 4, None)
+  stream = sampler_test.calculator().prompt_stream(0, 4, None)
   for _ in range(count):
     batch = next(stream)
     with jax.transfer_guard("disallow"):
@@ -218,19 +218,19 @@ def steps_of(name, problem, parts, count=2):
 
 def both_parts(name):
   """Phases with the environment in the graph, and on the host."""
-  of_graph = players_test.calculator()
+  of_graph = sampler_test.calculator()
   parts = tiny.make_parts(
     name,
-    policy=players_test.policy("adapter"),
+    policy=sampler_test.policy("adapter"),
     max_new_tokens=40,
-    group_size=players_test.GROUP,
+    group_size=sampler_test.GROUP,
     learning_rate=0.01,
   )
-  config = players_test.sampling_config(40)
+  config = sampler_test.sampling_config(40)
   greedy = dataclasses.replace(config, temperature=0.0)
   sample = sampler.make_sample(parts.policy, of_graph)
-  sizes = {"config": config, "group_size": players_test.GROUP}
-  here = players_test.with_sessions(
+  sizes = {"config": config, "group_size": sampler_test.GROUP}
+  here = sampler_test.with_sessions(
     host_sessions.Local(host_sessions.calculator)
   )
   in_graph = Sampler(models.played(sample, **sizes))
@@ -310,7 +310,7 @@ def test_what_failed_ahead_is_counted_in_the_step_that_trains_it():
   problem = dataclasses.replace(problem, sessions=broken)
   mesh = sharding.make_mesh(1, devices=jax.devices()[:1])
   parts = dataclasses.replace(parts, staleness=1)
-  stream = players_test.calculator().prompt_stream(0, 4, None)
+  stream = sampler_test.calculator().prompt_stream(0, 4, None)
   batches = [next(stream) for _ in range(3)]
 
   def steps(advance, state, first):

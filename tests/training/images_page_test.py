@@ -9,7 +9,7 @@ import numpy as np
 from grpo_jax.data import formats
 from grpo_jax.data.images import files, processors
 from grpo_jax.training.problem import images
-from tests.data import shown_test
+from tests.data import encoder_test
 from tests.data.images import pictures
 from tests.training import pictures as runs
 
@@ -43,7 +43,7 @@ def said(tmp_path):
 
   def message(image, where=str(folder)):
     try:
-      shown_test.QWEN.cut(files.pixels(image, where))
+      encoder_test.QWEN.cut(files.pixels(image, where))
     except files.BadImage as error:
       return str(error)
     raise AssertionError(image)
@@ -56,7 +56,7 @@ def said(tmp_path):
     )
   ]
   made += [message(["path", "a"], ""), message(["bytes", "?"])]
-  made += [message(shown_test.picture(1, 300))]
+  made += [message(encoder_test.picture(1, 300))]
   (_, sent) = images._unsent(["path", "a"]), "A" * 2**24
   made += [images._unsent(["bytes", sent])]
   convert = formats.conversion(images=("a",))
@@ -66,17 +66,17 @@ def said(tmp_path):
   call.fail(0, "timeout", "")
   call.fail(1, "worker_died", "")
   made += call.found
-  encode = shown_test.encoder.Encoder(
-    shown_test.Characters(), "{prompt}", {}, shown_test.sight(max_patches=9)
+  encode = encoder_test.encoder.Encoder(
+    encoder_test.Characters(), "{prompt}", {}, encoder_test.sight(max_patches=9)
   )
-  picture = shown_test.picture()
-  record = shown_test.record
+  picture = encoder_test.picture()
+  record = encoder_test.record
   made += encode.prompts(
     [
       *(record("<image>"), record("", picture, picture)),
       *(
         record("", *[picture] * 3),
-        record(f"<image>{shown_test.TOKEN}", picture),
+        record(f"<image>{encoder_test.TOKEN}", picture),
       ),
     ]
   )
@@ -100,7 +100,7 @@ def test_figures_of_the_page():
   assert f"at most {files.MAX_SENT_BYTES // 2**20} MiB of them" in page
   assert f"{images.TIMEOUT_S:g} seconds for an image" in page
   assert ", ".join(files.FORMATS) in page
-  usual = shown_test.processors.Processor(
+  usual = encoder_test.processors.Processor(
     kind="qwen", patch=14, merge=2, frames=2
   )
   assert f"where F is {usual.features} for Qwen2.5-VL" in page

@@ -20,7 +20,7 @@ from grpo_jax.training.problem import records
 from grpo_jax.training.runtime import sharding
 from tests.data.images import pictures
 from tests.training import pictures as runs
-from tests.training.problem import opening_test
+from tests.training.problem import records_test
 
 CHECKPOINT = str(runs.CHECKPOINTS / "qwen2_5_vl")
 PROCESSOR = processors.from_folder(runs.PROCESSORS / "qwen2_5_vl")
@@ -252,7 +252,7 @@ def test_images_of_a_dataset(tmp_path, monkeypatch):
     }
     for i, image in enumerate(images)
   ]
-  opening_test.write_tfds(
+  records_test.write_tfds(
     tmp_path,
     "views",
     {"train": rows, "test": rows},

@@ -6,7 +6,7 @@ from grpo_jax.data import tokenizer
 from grpo_jax.rewards import rubrics
 from grpo_jax.settings import rewards
 from grpo_jax.training.problem import llm_judge
-from tests.training.problem import readers_test
+from tests.training.problem import llm_judge_test
 
 BYTES = tokenizer.Tokenizer(tokenizer.BYTES)
 # The tokenizer's own special tokens are the fence.
@@ -22,9 +22,9 @@ ATTACKS = (
 def read(completion):
   """The ids that a judge of the run reads of a completion."""
   wanted = rewards.JudgeConfig(rubric=RUBRIC)
-  first = readers_test.record("2+2=")
+  first = llm_judge_test.record("2+2=")
   made = llm_judge.rubric(wanted, BYTES, 20, first)
-  (row,) = readers_test.read_rows(BYTES, made, [first], [completion], [0], 64)
+  (row,) = llm_judge_test.read_rows(BYTES, made, [first], [completion], [0], 64)
   return row
 
 

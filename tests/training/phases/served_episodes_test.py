@@ -27,7 +27,7 @@ from grpo_jax.training.phases import served_episodes
 from grpo_jax.training.problem import rewards as rewards_lib
 from grpo_jax.training.problem import served as served_lib
 from grpo_jax.types import HostEnvironment, Prompts
-from tests.training.phases import players_test, served
+from tests.training.phases import sampler_test, served
 
 QUESTIONS = "say a", "bc"
 GROUP = 2
@@ -151,7 +151,7 @@ class Game:
         self.loaded.params, self.prompts, jax.random.key(3), self.batch
       )
     self.environment.join()
-    players_test.check_shapes(self.player, self.prompts, played, self.loaded)
+    sampler_test.check_shapes(self.player, self.prompts, played, self.loaded)
     return jax.device_get(played.rollout), played
 
   @functools.cached_property

@@ -11,7 +11,7 @@ from grpo_jax.training.problem import environment as environment_lib
 from grpo_jax.training.runtime import log
 from tests.experiments import command
 
-_HERE = "tests.training.problem.environment_data_test"
+_HERE = "tests.training.problem.environment_test"
 BYTES = tokenizer.Tokenizer(tokenizer.BYTES)
 
 

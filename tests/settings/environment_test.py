@@ -13,7 +13,7 @@ from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.training.problem import problem as problem_lib
 from tests.rewards.workers import judge_server
 from tests.training import host_environment_test, host_sessions
-from tests.training.phases import players_test
+from tests.training.phases import sampler_test
 
 TOOL = "grpo_jax.rewards.agents.python_tool"
 no_processes = host_environment_test.no_processes
@@ -170,7 +170,7 @@ def test_a_rollout_goes_on_after_blocked_calls(monkeypatch):
     [bool], None, dummy="<obs>?</obs>", penalty=0.5
   )
   guarded = sessions.GuardedSessions(local, guard)
-  _, rollout, played = players_test.play(guarded, players_test.make_batch(), 40)
+  _, rollout, played = sampler_test.play(guarded, sampler_test.make_batch(), 40)
   assert not local.actions
   assert not any(played.failures.values())
   blocked = rollout.scores["blocked"]

@@ -88,7 +88,7 @@ def test_docstrings_are_read_entry_by_entry():
   }
   assert setting_docs.text(Derived, "a") == both
   assert setting_docs.text(Derived, "c") == "Said anew."
-  place = "See the equation in tests/settings/documented_test.py."
+  place = "See the equation in tests/settings/setting_docs_test.py."
   assert setting_docs.text(Derived, "e") == place
 
 
