@@ -23,7 +23,7 @@ def test_changed_settings_are_printed_with_what_they_mean():
   row = lines.index(
     "* rl.steps                            77                  100"
   )
-  assert lines[row + 1] == "      Batches."
+  assert lines[row + 1] == "      Number of batches."
   names = [line.split()[1] for line in lines if line.startswith("* ")]
   assert "sft.optimizer.warmup_steps" in names
   # Its description speaks of steps.

@@ -112,7 +112,7 @@ def test_every_setting_is_there_with_its_value_and_its_meaning():
   assert changed == {"rl.steps", "more.steps"}
   assert (found["rl.steps"].value, found["rl.steps"].default) == (7, 100)
   assert found["algorithm.ratio_max"].value == 5.0
-  assert found["rl.optimizer.b1"].text == "AdamW's."
+  assert found["rl.optimizer.b1"].text == "AdamW's parameter of this name."
 
 
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)

@@ -1,6 +1,7 @@
 """Rows become traces: texts, numbers where they are known, calls, bounds."""
 
 import dataclasses
+import functools
 import types
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from grpo_jax.data import tokenizer
 from grpo_jax.training.evaluation import trace_rows
+from grpo_jax.training.problem.problem import Problem
 from grpo_jax.training.runtime import traces
 
 NAN = np.float32(np.nan)
@@ -25,7 +27,7 @@ class _Words:
 
 def _problem(text=None, dummy=()):
   text = text or _Words()
-  return types.SimpleNamespace(
+  problem = types.SimpleNamespace(
     tokenizer=text,
     environment=types.SimpleNamespace(dummy=dummy),
     host_environment=None,
@@ -33,6 +35,8 @@ def _problem(text=None, dummy=()):
       text.exact_text([i for i in row if i > 1]) for row in tokens
     ],
   )
+  problem.bytes_of = functools.partial(Problem.bytes_of, problem)
+  return problem
 
 
 def _arrays(**fields):
