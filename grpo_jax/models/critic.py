@@ -43,7 +43,7 @@ def make_critic(
   """
   if trunk not in ("own", "shared"):
     raise ValueError(
-      f"make_critic: trunk is {trunk!r}; choose 'own' or 'shared'."
+      f"make_critic: trunk is {trunk!r}; choose one of own, shared."
     )
   is_shared = trunk == "shared"
   if is_shared and freeze:
