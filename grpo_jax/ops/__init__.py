@@ -1,0 +1,1 @@
+"""Operations on arrays: one formula a function, with its equation."""
