@@ -23,7 +23,7 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 87_800,
+  "lines of grpo_jax": 87_900,
   "lines of experiments": 42_200,
   "lines of tests": 94_600,
   "files of grpo_jax": 331,

@@ -1,5 +1,4 @@
-"""Sampling in the compiled program: drawing, the decode loop, turns and
-contexts.
+"""Sampling in the program: drawing, the decode loop, turns and contexts.
 
 `prefill` gives keys and values of each prompt once, and a decode step reads
 them with one product for all rows of the prompt. `weights` takes out of the
