@@ -151,14 +151,14 @@ def test_no_draw_has_the_key_of_another(used):
     "drawing.py, gumbel": 2 * per_row * T,  # Of two turns.
     "mixing.py, uniform": 2 * per_row * T,
     "keys_test.py, bits": per_row,
-    "correction.py, uniform": per_row,
+    "hints.py, uniform": per_row,
     "surrogates.py, uniform": 2,
     "update.py, permutation": 4,  # Of each epoch.
-    "replay.py, gumbel": 2,
-    "replay.py, categorical": 2,
+    "dynamic_sampling.py, gumbel": 2,
+    "dynamic_sampling.py, categorical": 2,
     "reservoir.py, uniform": 2,
     "reservoir.py, randint": 2,
-    "schedules.py, gumbel": 3,
+    "prompts.py, gumbel": 3,
     "optimizers.py, bits": 12,  # Of three models with two leaves each.
   }
   owners = collections.defaultdict(set)

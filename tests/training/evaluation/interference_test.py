@@ -89,7 +89,7 @@ def test_a_file_that_cannot_be_written_is_said_before():
 @pytest.mark.slow
 def test_one_task_under_two_names_does_not_interfere():
   """With a reward that fresh policies get often."""
-  short = {"min_len": 2, "max_len": 2, "num_letters": 2, "tags": False}
+  short = {"min_len": 2, "max_len": 2, "num_letters": 4, "tags": False}
   parts = tuple(
     {"name": "sort", "domain": name, "task_options": short} for name in "ab"
   )
