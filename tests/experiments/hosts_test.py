@@ -75,13 +75,13 @@ def finish(
   lines = scored.read_text("utf-8").splitlines() if scored.exists() else []
   for line in lines:
     pid, _, row = line.partition(" ")
-    # Every process tries its verifiers on a teacher's completions first.
+    # Every process tries its verifiers on a teacher's completions first,
     if not ("<think>" in row and "</answer>" in row):
       by_pid[int(pid)].append(row)
   return Finished(
     workdir,
     *map(list, zip(*results, strict=True)),
-    [by_pid[process.pid] for process in processes],
+    [by_pid[process.pid][4:] for process in processes],  # and on empty ones.
   )
 
 
