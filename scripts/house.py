@@ -124,10 +124,16 @@ def in_processes() -> dict[str, int]:
   }
 
 
+def grown(numbers: dict[str, int]) -> dict[str, tuple[int, int]]:
+  """Returns (now, recorded) of each number above the recorded one, by name."""
+  pairs = {name: (number, RECORDED[name]) for name, number in numbers.items()}
+  return {name: pair for name, pair in pairs.items() if pair[0] > pair[1]}
+
+
 def main() -> None:
   """Prints every number beside the one that is recorded."""
   for name, number in (in_source() | in_processes()).items():
-    print(f"{number:8d}  of {RECORDED.get(name, 0):8d}  {name}")
+    print(f"{number:8d}  of {RECORDED[name]:8d}  {name}")
 
 
 if __name__ == "__main__":

@@ -37,10 +37,9 @@ from absl import flags
 
 from configs.recipes import models as published
 from experiments import flags as flags_lib
-from grpo_jax.models import quantization
+from grpo_jax.models import architecture, quantization
 from grpo_jax.rollout import sampling
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import groups
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout
 
@@ -61,7 +60,7 @@ class Row(NamedTuple):
   """A line of the table: a kind of kernels and its measurements.
 
   Attributes:
-    kind: Of `groups.WEIGHTS_DTYPES`.
+    kind: Of `architecture.SAMPLED_DTYPES`.
     num_bytes: Bytes of the layers that a decode step reads.
     seconds: Seconds of a decode step.
     gap, kl: Gap and KL of sampler and trainer, nats a token.
@@ -85,7 +84,7 @@ def measured(
     prompts: Prompts; one completion of each is drawn.
     num_tokens: Tokens of a completion, at least 2.
   """
-  for kind in groups.WEIGHTS_DTYPES:
+  for kind in architecture.SAMPLED_DTYPES:
     rounded = quantization.rounding(policy, kind)
     weights = jax.eval_shape(rounded.weights, params)["trained"]["layers"]
     one, all_ = (

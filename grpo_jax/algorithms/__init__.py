@@ -136,11 +136,13 @@ def _from_outside(found: Any, path: str) -> Algorithm:
 
 def name_of(algorithm: str | Algorithm) -> str:
   """The name of an algorithm in a config: of the table, or its path."""
-  if isinstance(algorithm, str):
-    return algorithm
-  name = getattr(algorithm, "name", "")
-  if name and (ALGORITHMS.get(name) is algorithm or ":" in name):
-    return name
+  if not isinstance(algorithm, str):
+    from grpo_jax.types import Algorithm
+
+    if isinstance(algorithm, Algorithm) and (
+      ALGORITHMS.get(algorithm.name) is algorithm or ":" in algorithm.name
+    ):
+      return algorithm.name
   return imports.name_of(algorithm)
 
 

@@ -56,6 +56,9 @@ _CHOICES = {
 # such a size is made, and before anything is counted through.
 _WIDTH, _MANY = ranges.Range(1, 2**20), ranges.Range(1, 2**16)
 LORA_RANKS = ranges.Range(1, 2**16)
+CRITIC_TRUNKS = ("own", "shared")
+# Formats in which a sampler may read trained kernels; "model": unchanged.
+SAMPLED_DTYPES = ("model", "int8", "float8_e4m3fn")
 TOWER_KINDS = ("siglip", "qwen2_5_vl", "qwen3_vl")
 TOWER_RANGES = {
   "width": _WIDTH,

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from grpo_jax.models import architecture
 from grpo_jax.ops import masked
 from grpo_jax.types import Critic, Policy, PyTree
 
@@ -41,9 +42,10 @@ def make_critic(
     ValueError: The trunk is unknown, or `freeze` is set with a shared trunk;
       or, from `init`, no parameter has such a name.
   """
-  if trunk not in ("own", "shared"):
+  if trunk not in architecture.CRITIC_TRUNKS:
     raise ValueError(
-      f"make_critic: trunk is {trunk!r}; choose one of own, shared."
+      f"make_critic: trunk is {trunk!r}; choose one of"
+      f" {', '.join(architecture.CRITIC_TRUNKS)}."
     )
   is_shared = trunk == "shared"
   if is_shared and freeze:

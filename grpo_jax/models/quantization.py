@@ -43,6 +43,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from grpo_jax.models import architecture
 from grpo_jax.types import Policy, PyTree
 
 KINDS = ("none", "int8", "nf4", "nf4_double")
@@ -356,10 +357,10 @@ def rounding(
   Source: Liu et al., "FlashRL: 8Bit Rollouts, Full Power RL", 2025, which
   rounds the sampler alone and corrects for the mismatch.
   """
-  if kind not in ("model", "int8", "float8_e4m3fn"):
+  if kind not in architecture.SAMPLED_DTYPES:
     raise ValueError(
-      f"rounding: kind {kind!r} is not known; use one of model, int8,"
-      " float8_e4m3fn."
+      f"rounding: kind {kind!r} is not known; use one of"
+      f" {', '.join(architecture.SAMPLED_DTYPES)}."
     )
   if kind == "model":
     return policy

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grpo_jax import ranges
+from grpo_jax.models.architecture import SAMPLED_DTYPES
 
 if TYPE_CHECKING:
   from grpo_jax.rollout import sampling
@@ -255,7 +256,6 @@ TEMPERATURE = ranges.Range(1e-6, ranges.MAX_FLOAT)
 # Formats of a frozen model: its own dtype; all of it in bfloat16; or the
 # kernels of its layers in 8 bits, and the rest in bfloat16.
 STORAGE = ("own", "bfloat16", "int8")
-WEIGHTS_DTYPES = ("model", "int8", "float8_e4m3fn")
 MIX_ANCHORS = ("argmax", "sampled")
 MIX_NEIGHBOURS = ("nearest", "random")
 
@@ -548,7 +548,7 @@ class SamplingConfig:
       mix_top_k=ranges.Range(2, ranges.MAX_INT),
       mix_min_entropy=ranges.Range(0, 22),  # The log of 2³¹ tokens is 21.5.
     )
-    one_of("sampling.weights_dtype", self.weights_dtype, WEIGHTS_DTYPES)
+    one_of("sampling.weights_dtype", self.weights_dtype, SAMPLED_DTYPES)
     one_of("sampling.mix_anchor", self.mix_anchor, MIX_ANCHORS)
     one_of("sampling.mix_neighbours", self.mix_neighbours, MIX_NEIGHBOURS)
 

@@ -11,6 +11,7 @@ import dataclasses
 import math
 
 from grpo_jax import ranges
+from grpo_jax.models.architecture import CRITIC_TRUNKS
 from grpo_jax.settings import groups, kinds
 from grpo_jax.settings.groups import one_of
 
@@ -30,7 +31,6 @@ WEIGHTED = (
 NAMES = (EPOCHS, *WEIGHTED, ADS, SPO)
 DEMONSTRATION_ORDERS = ("shortest", "random")
 DISTINCT = ("answer", "text", "none")
-TRUNKS = ("own", "shared")
 WHEN_SHORT = ("fewer", "error", "duplicate")
 OF_STEPS = ("min", "product", "sum")
 _OF_WEIGHTS = ("pool", "uniform_share", "decay", "start_share", "pace_steps")
@@ -658,7 +658,7 @@ class CriticConfig:
   optimizer: OptimizerConfig = OptimizerConfig()
 
   def __post_init__(self):
-    one_of("critic.trunk", self.trunk, TRUNKS)
+    one_of("critic.trunk", self.trunk, CRITIC_TRUNKS)
     ranges.check(self, "config.critic", num_updates=_UPDATES)
     self.optimizer.check("config.critic.optimizer")
 

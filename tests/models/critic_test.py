@@ -6,9 +6,8 @@ import jax
 import numpy as np
 import pytest
 
+from grpo_jax.models import architecture, lora
 from grpo_jax.models import critic as critic_lib
-from grpo_jax.models import lora
-from grpo_jax.settings import phase as phase_lib
 from tests.models import drawn
 from tests.training import tiny
 
@@ -41,7 +40,7 @@ def _with_kernel(params):
   }
 
 
-@pytest.mark.parametrize("trunk", phase_lib.TRUNKS)
+@pytest.mark.parametrize("trunk", architecture.CRITIC_TRUNKS)
 @pytest.mark.parametrize(
   "dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)]
 )

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from grpo_jax.models import architecture, lora, quantization, transformer
-from grpo_jax.settings import groups
 from tests.models import lora_test, transformer_test
 
 SMALL = architecture.TransformerConfig(
@@ -242,7 +241,7 @@ def test_bad_requests_raise(kind, modules, message):
 
 # ---- Kernels that a sampler rounds anew.
 
-EIGHT_BITS = groups.WEIGHTS_DTYPES[1:]
+EIGHT_BITS = architecture.SAMPLED_DTYPES[1:]
 # Axes of inputs of a stack of kernels.
 STACKED = {"qkv": 1, "out": (1, 2, 3), "gate": 1, "up": 1, "down": 1}
 

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib.util
 import inspect
+import itertools
 import json
 import pathlib
 import textwrap
@@ -22,6 +23,7 @@ from grpo_jax.models import (
   architecture,
   attention,
   blocks,
+  experts,
   rope,
   transformer,
   vision_parts,
@@ -29,10 +31,11 @@ from grpo_jax.models import (
   vision_siglip,
   vision_towers,
 )
+from grpo_jax.rollout import mixing
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import environment, groups, model, monitor, rewards
 from grpo_jax.settings import phase as phase_lib
-from grpo_jax.step import models, update
+from grpo_jax.step import models, prompts, update
 from grpo_jax.training.phases import build, forced, optimizers
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -235,6 +238,15 @@ def test_a_setting_that_nothing_reads_is_found(cls, monkeypatch):
 
 def _source_of_base(getsource, planted, cls):
   return lambda thing: getsource(cls if thing is planted else thing)
+
+
+def test_choices_of_settings_are_those_of_the_code():
+  assert (*prompts.WEIGHTS,) == phase_lib.WEIGHTED
+  assert ("auto", *experts._BY_NAME) == architecture.EXPERT_FORMS
+  for anchor, neighbours in itertools.product(
+    groups.MIX_ANCHORS, groups.MIX_NEIGHBOURS
+  ):
+    mixing.Mixing(rate=0.5, anchor=anchor, neighbours=neighbours)
 
 
 def test_every_setting_of_the_model_is_read():

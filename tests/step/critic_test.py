@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from grpo_jax.models import architecture
 from grpo_jax.models import critic as critic_lib
 from grpo_jax.ops import returns
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import phase as phase_lib
 from grpo_jax.settings import rewards as rewards_lib
 from grpo_jax.step import metrics, step, update
 from grpo_jax.training.phases import build
@@ -432,7 +432,7 @@ def test_metrics_of_nothing_are_absent():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trunk", phase_lib.TRUNKS)
+@pytest.mark.parametrize("trunk", architecture.CRITIC_TRUNKS)
 def test_a_critic_explains_a_reward_that_the_prompt_decides(trunk):
   """Explained variance → 1 where nothing is left to chance."""
 

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from experiments.benchmarks import rounding
-from grpo_jax.models import transformer
-from grpo_jax.settings import groups
+from grpo_jax.models import architecture, transformer
 from grpo_jax.types import Prompts
 from tests.models import transformer_test
 
@@ -22,7 +21,9 @@ def test_a_row_for_each_kind_of_kernels():
     prompts,
     9,
   )
-  assert [row.kind for row in (exact, int8, float8)] == [*groups.WEIGHTS_DTYPES]
+  assert [row.kind for row in (exact, int8, float8)] == [
+    *architecture.SAMPLED_DTYPES
+  ]
   assert exact.num_bytes > 2 * int8.num_bytes
   assert int8.num_bytes == float8.num_bytes
   assert exact.gap < 1e-5
