@@ -3,8 +3,8 @@
     python -m experiments.train --config=configs/calc_python_grpo.py \
         --workdir=runs/calc_python
 
-As configs/calc_tool_grpo.py, but calls are executed by Python processes:
-sessions (`grpo_jax/rewards/agents/python_tool.py`) take the place of the task's
+Differs from configs/calc_tool_grpo.py in who runs the calls: Python sessions
+(`grpo_jax/rewards/agents/python_tool.py`) take the place of the task's
 environment in the graph. Four times in ten the teacher takes the first result
 for the answer, and sometimes it tries the leak first, which an interceptor
 blocks.

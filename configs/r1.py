@@ -18,7 +18,7 @@ reinforcement, 0.98 and 1.00 after the second warm start, and 0.96 and 0.99 at
 the end, where the rewards are nearly constant. Two to four minutes on 2 CPU
 cores (one seed).
 
-The same stages at the sizes of the paper: configs/recipes/r1.py. With
+configs/recipes/r1.py has the same stages at the sizes of the paper. With
 configs/distill_traces.py, a smaller model learns from the kept completions.
 """
 

@@ -72,7 +72,7 @@ def define_config(
 
 
 def define_topology(default: str | None = None) -> flags.FlagHolder:
-  """Defines --topology=TPUS, which must be given if there is no default."""
+  """Defines --topology=TPUS; a flag without a default is required."""
   if "topology" in flags.FLAGS:
     return _defined("topology")
   return flags.DEFINE_string(

@@ -232,7 +232,7 @@ def train(
       that are verified on the host.
 
   Returns:
-    Whether a signal stopped the training.
+    True if a signal stopped the training.
 
   Raises:
     ValueError: The root holds runs with other settings, or its runs are under

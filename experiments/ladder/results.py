@@ -56,7 +56,7 @@ class Results(sweeps_lib.Recorded):
     super().__init__(folder, arms.ARMS)
 
   def logged(self, arm: str, what: str) -> np.ndarray:
-    """Values of `LOGGED` in each step [S, steps]; NaN if there is no value."""
+    """Values of `LOGGED` in each step [S, steps]; missing ones are NaN."""
     return np.array([seed[what] for seed in self._found[arm]["seeds"]], float)
 
   def drawn(self, arm: str) -> np.ndarray:
