@@ -131,10 +131,44 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def pytest_runtest_setup():
-  """Checks that the table of metrics has the names that a test's run logs."""
+  """Checks the names that runs log, and shares programs between equal runs."""
   run = sys.modules.get("grpo_jax.training.run")
   if run is not None and not hasattr(run.record, "__wrapped__"):
     run.record = _described(run.record)
+    run.open_run = _with_programs_of_before(run.open_run)
+
+
+# By module of tests: (config, devices) -> the first run of that config.
+_RUNS: dict = {}
+
+
+def pytest_runtest_teardown(item, nextitem):
+  if nextitem is None or nextitem.path != item.path:
+    _RUNS.clear()
+
+
+def _with_programs_of_before(open_run):
+  """Lets a run take the programs of an equal run of the same module of tests.
+
+  Most of the time of a tiny run is tracing. Programs that ask the host hold
+  its workers, and are not shared.
+  """
+
+  @functools.wraps(open_run)
+  def opened(stack, settings, config_json, workdir, **named):
+    problem = named["problem"]
+    if problem.judge.asks_host or problem.host_environment is not None:
+      return open_run(stack, settings, config_json, workdir, **named)
+    before = _RUNS.get((config_json, named["mesh"]))
+    if before is not None:
+      named.setdefault("evaluator", before.evaluator)
+    run = open_run(stack, settings, config_json, workdir, **named)
+    if before is not None:
+      run.programs = before.programs
+    _RUNS.setdefault((config_json, named["mesh"]), run)
+    return run
+
+  return opened
 
 
 def _described(record):
