@@ -19,12 +19,15 @@ if any(argument.startswith("--num_processes=") for argument in sys.argv):
   cache_key._hash_accelerator_config = cache_key._hash_devices
 
 
+SESSION_STEPS = 24
+
+
 def get_config(kind: str = "both"):
   """Five steps, with a checkpoint after the first, the third and the last.
 
   "long": of the first kind alone, so many that signals come in time.
-  "sessions": twelve steps of the second kind alone, with a calculator on the
-  host.
+  "sessions": `SESSION_STEPS` steps of the second kind alone, with a calculator
+  on the host.
   "summaries": the same of text, whose contexts are compacted. Each step depends
   on the one before, by the schedule "ads", whose clusters are beside the file
   that the environment variable SCORED names.
@@ -60,7 +63,7 @@ def get_config(kind: str = "both"):
     config.rl.staleness = 0
     config.rl.num_lengths = 1
   if kind == "sessions":
-    config.rl.steps = 12
+    config.rl.steps = SESSION_STEPS
     config.rl.staleness = 1
   if kind == "summaries":
     config.algorithm = algorithm_config("grpo")

@@ -271,12 +271,9 @@ def test_runs_as_one_program_end_as_runs_of_their_own(tmp_path):
     config.seed = seed
     config.rl.steps = 4
   together, alone, results, expected = many_test.train_both(configs, tmp_path)
-  assert [x.after for x in results] == [
-    pytest.approx(x.after) for x in expected
-  ]
-  for actual, other in zip(together, alone, strict=True):
-    many_test.assert_close_run(actual, other)
-    assert many_test.rows(actual)[-1]["staleness/mean"] == 2
+  assert results[1].after == pytest.approx(expected.after)
+  many_test.assert_close_run(together[1], alone)
+  assert many_test.rows(together[1])[-1]["staleness/mean"] == 2
   assert many_test.rows(together[0]) != many_test.rows(together[1])
 
 

@@ -5,7 +5,7 @@ import ml_collections
 import pytest
 
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training import loop, many
+from grpo_jax.training import loop
 from grpo_jax.training.phases import build
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import checkpoints, log, sharding
@@ -209,12 +209,8 @@ def test_runs_as_one_program_end_as_runs_of_their_own(tmp_path):
   configs = [
     get_config(seed=seed, phases=("rl",), rl__steps=4) for seed in range(2)
   ]
-  together = [tmp_path / f"together{i}" for i in range(2)]
-  many.train(configs, together)
-  for config, workdir in zip(configs, together, strict=True):
-    alone = tmp_path / f"alone_{workdir.name}"
-    loop.train(config, alone)
-    many_test.assert_close_run(workdir, alone)
+  together, alone, *_ = many_test.train_both(configs, tmp_path)
+  many_test.assert_close_run(together[1], alone)
 
 
 # --- what makes no sense is said before anything is compiled -----------------
