@@ -45,8 +45,9 @@ quickstart: $(VENV)/with-plot
 	  --config=configs/quickstart.py --workdir=$(WORKDIR) \
 	  --config.seed=$(SEED) $(ARGS)
 
-# Compilation, most of the time of a test, uses one core: two tests at once.
-WORKERS = -n 2 --dist worksteal
+# Compilation, most of the time of a test, uses one core, and some tests wait:
+# three tests at once on two cores.
+WORKERS = -n 3 --dist worksteal
 
 test: $(VENV)/with-test
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
