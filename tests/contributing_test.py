@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from experiments import check_algorithm
-from grpo_jax import algorithms
 from tests.experiments import command
 
 PAGE = (command.ROOT / "CONTRIBUTING.md").read_text()
@@ -147,23 +146,16 @@ def test_a_new_file_is_covered_by_the_tests(tmp_path):
 @pytest.mark.slow  # Tests in a process of their own.
 def test_no_list_is_left_out_by_the_steps(tmp_path):
   """With the steps up to the fourth, what lists algorithms has the new one."""
-  _with_foo(tmp_path, "grpo_jax", "tests", "docs", "README.md")
+  _with_foo(tmp_path, "grpo_jax", "tests", "docs")
   row = (
     "| `foo` | Foo | [foo.py](../../grpo_jax/algorithms/foo.py) |"
     " `configs/quickstart.py:foo` | [r](../../tests/references/foo.py) |\n"
   )
-  count = len(algorithms.ALGORITHMS)
-  for name, old, new in (
-    ("docs/algorithms/index.md", r"\| `gspo` \|", f"{row}| `gspo` |"),
-    ("README.md", rf"\b{count} (\[?algorithms)", rf"{count + 1} \1"),
-  ):
-    text, changes = re.subn(old, new, (tmp_path / name).read_text())
-    assert changes
-    (tmp_path / name).write_text(text)
-  _pytest(
-    tmp_path,
-    *("tests/readme_test.py", "-k", "counts_right or table_has_every_alg"),
-  )
+  page = tmp_path / "docs/algorithms/index.md"
+  text, changes = re.subn(r"\| `gspo` \|", f"{row}| `gspo` |", page.read_text())
+  assert changes
+  page.write_text(text)
+  _pytest(tmp_path, "tests/readme_test.py", "-k", "promises_no or table_has")
   _pytest(
     tmp_path,
     "tests/experiments/league_test.py::"
