@@ -93,7 +93,10 @@ class _Sdist(sdist.sdist):
       path.write_text(text, encoding="utf-8")
 
 
-_COMMANDS = ("train", "evaluate", "sample", "compare")
+_PROGRAMS = (
+  *("train", "evaluate", "sample", "generate", "serve", "export", "merge"),
+  *("replay", "lint", "config", "check_algorithm"),
+)
 
 setuptools.setup(
   name="grpo_jax",
@@ -122,12 +125,12 @@ setuptools.setup(
   cmdclass={"build_py": _BuildPy, "sdist": _Sdist},
   entry_points={
     "console_scripts": [
-      f"grpo-{name} = experiments.commands:{name}" for name in _COMMANDS
+      f"grpo-{name.replace('_', '-')} = grpo_jax.cli.{name}:run"
+      for name in _PROGRAMS
     ]
   },
-  packages=setuptools.find_namespace_packages(  # `configs` is files to run.
-    include=["grpo_jax*", "experiments*", "configs*"]
-  ),
+  # `grpo_jax/configs` is a link to `configs`, and is followed.
+  packages=setuptools.find_namespace_packages(include=["grpo_jax*"]),
   package_data={
     "grpo_jax": [
       "py.typed",
@@ -137,8 +140,6 @@ setuptools.setup(
       "training/monitor/*.toml",
       "data/assets/*",
     ],
-    "experiments.launch": ["*.sh"],
-    "experiments.traces": ["*.html", "*.css", "*.js"],
   },
   install_requires=[
     "absl-py>=2.1",

@@ -23,8 +23,8 @@ half of one CPU core.
 
 import ml_collections
 
-from configs import quickstart
 from grpo_jax import algorithms
+from grpo_jax.configs import quickstart
 
 
 def get_config(algorithm: str = "grpo"):

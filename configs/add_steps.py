@@ -13,7 +13,7 @@ right steps from 0.93 to 0.99. Time: about two minutes on 2 CPU cores.
 
 import ml_collections
 
-from configs import quickstart
+from grpo_jax.configs import quickstart
 
 
 def get_config(algorithm: str = "grpo_ps"):

@@ -13,7 +13,7 @@ eight prompts of each (docs/schedules.md). Sums of one to four digits from a
 pool of 512, as in `configs/curriculum.py`.
 """
 
-from configs import curriculum
+from grpo_jax.configs import curriculum
 
 BASE = "runs/ads-base"
 

@@ -21,7 +21,7 @@ has the numbers.
 
 import ml_collections
 
-from configs import quickstart
+from grpo_jax.configs import quickstart
 
 
 def get_config(algorithm: str = "grpo"):

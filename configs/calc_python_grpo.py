@@ -13,7 +13,7 @@ Measured with seed 0, over 256 held-out problems sampled at temperature 1: from
 cores.
 """
 
-from configs import calc_tool_grpo
+from grpo_jax.configs import calc_tool_grpo
 
 
 def get_config(algorithm: str = "grpo"):

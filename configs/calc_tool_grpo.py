@@ -15,8 +15,8 @@ to 0.99, in five to ten minutes on 2 CPU cores.
 
 import ml_collections
 
-from configs import quickstart
 from grpo_jax import algorithms
+from grpo_jax.configs import quickstart
 
 
 def get_config(algorithm: str = "grpo"):

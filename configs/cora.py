@@ -30,8 +30,8 @@ paper's task reward is accuracy and format: several rewards are normalised as
 one by `total` (docs/rewards.md).
 """
 
-from configs import add_steps
 from grpo_jax import algorithms
+from grpo_jax.configs import add_steps
 from grpo_jax.settings.config import phase_config
 
 # Source of the second reward -> the functions, and their weights.

@@ -15,7 +15,7 @@ the teacher's. Another teacher, a run or a checkpoint:
 them: docs/distillation.md. Time: one to two minutes on 2 CPU cores.
 """
 
-from configs import quickstart
+from grpo_jax.configs import quickstart
 
 
 def get_config(algorithm: str = "opd_full"):

@@ -12,7 +12,7 @@ experiments.generate writes them: --config.sft.demonstrations=runs/kept.jsonl. A
 model with other tokens reads their texts.
 """
 
-from configs import language
+from grpo_jax.configs import language
 
 
 def get_config(algorithm: str = "grpo"):

@@ -31,7 +31,7 @@ Source: "EDGE-GRPO", arXiv:2507.21848, and its code, ZhangXJ199/EDGE-GRPO.
 
 import ml_collections
 
-from configs import quickstart
+from grpo_jax.configs import quickstart
 
 
 def get_config(algorithm: str = "edge_grpo"):

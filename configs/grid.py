@@ -9,7 +9,7 @@ To compare: --config=configs/grid.py:gigpo, :grpo, or :ppo, which has a critic.
 
 import ml_collections
 
-from configs import calc_tool_grpo
+from grpo_jax.configs import calc_tool_grpo
 
 
 def get_config(algorithm: str = "gagpo"):

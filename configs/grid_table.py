@@ -8,7 +8,7 @@ action for each cell, without and with the key. Any algorithm of the table:
 --config=configs/grid_table.py:gigpo, :grpo, or :ppo.
 """
 
-from configs import grid
+from grpo_jax.configs import grid
 
 
 def get_config(algorithm: str = "gagpo"):

@@ -13,8 +13,8 @@ General problems have no right answer: evaluations leave them unscored. The
 sizes and the weights are our own; the report has none.
 """
 
-from configs import judge
 from grpo_jax import algorithms
+from grpo_jax.configs import judge
 from grpo_jax.settings import config as config_lib
 
 

@@ -28,7 +28,7 @@ one is ours.
 
 import ml_collections
 
-from configs import quickstart
+from grpo_jax.configs import quickstart
 
 
 def get_config(algorithm: str = "grpo"):

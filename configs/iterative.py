@@ -27,7 +27,7 @@ Source: Shao et al., "DeepSeekMath", arXiv:2402.03300, Algorithm 1; the recipe
 of the paper is configs/recipes/deepseekmath.py.
 """
 
-from configs import quickstart
+from grpo_jax.configs import quickstart
 from grpo_jax.settings.config import phase_config
 
 

@@ -23,7 +23,7 @@ The policy then learns to leave answers empty, and the log says that a score of
 
 import ml_collections
 
-from configs import multi
+from grpo_jax.configs import multi
 
 
 def get_config(algorithm: str = "grpo"):

@@ -16,7 +16,7 @@ guessing gives, to about 0.9, in three to five minutes on 2 CPU cores.
 
 import ml_collections
 
-from configs import calc_tool_grpo
+from grpo_jax.configs import calc_tool_grpo
 
 
 def get_config(algorithm: str = "ppo"):

@@ -12,8 +12,8 @@ compares them. Weights: --config.rewards.weights="(1.0, 1.0, 0.0)".
 
 import ml_collections
 
-from configs import quickstart
 from grpo_jax import algorithms
+from grpo_jax.configs import quickstart
 
 
 def get_config(algorithm: str = "mo_grpo"):

@@ -25,7 +25,7 @@ Source: "N-GRPO", arXiv:2606.10768, and its code, ZJUSCL/N-GRPO.
 
 import ml_collections
 
-from configs import quickstart
+from grpo_jax.configs import quickstart
 
 
 def get_config(algorithm: str = "grpo"):

@@ -17,7 +17,7 @@ not depend on the opponent.
 
 import ml_collections
 
-from configs import quickstart
+from grpo_jax.configs import quickstart
 
 
 def get_config(algorithm: str = "grpo"):

@@ -11,7 +11,7 @@ the scores are an input of the program. This config is there to be compiled;
 configs/recipes/vlm_r1.py trains.
 """
 
-from configs import pods
+from grpo_jax.configs import pods
 
 
 def get_config(algorithm: str = "grpo"):

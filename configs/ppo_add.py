@@ -18,8 +18,8 @@ to 0.99 with PPO, in five to eight minutes on 2 CPU cores.
 
 import ml_collections
 
-from configs import quickstart
 from grpo_jax import algorithms
+from grpo_jax.configs import quickstart
 from grpo_jax.settings.config import phase_config
 
 

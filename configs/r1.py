@@ -24,7 +24,7 @@ configs/distill_traces.py, a smaller model learns from the kept completions.
 
 import copy
 
-from configs import language
+from grpo_jax.configs import language
 from grpo_jax.settings.config import phase_config
 
 

@@ -16,7 +16,7 @@ after 30 steps of `rl` accuracy has fallen from 0.74 to 0.02, while the score
 has risen.
 """
 
-from configs import add_steps
+from grpo_jax.configs import add_steps
 from grpo_jax.settings.config import phase_config
 
 

@@ -11,7 +11,7 @@ and the limits. To compare: --config=configs/rredcot_add.py:grpo, or :grpo_ps,
 which uses one.
 """
 
-from configs import add_steps
+from grpo_jax.configs import add_steps
 
 
 def get_config(algorithm: str = "rredcot"):

@@ -15,7 +15,7 @@ begin with completions that were drawn before:
 and --config.rl.schedule.samples=runs/samples.jsonl.
 """
 
-from configs import curriculum
+from grpo_jax.configs import curriculum
 
 
 def get_config(algorithm: str = "spo"):

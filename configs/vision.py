@@ -17,7 +17,7 @@ Letters in the place of red, green and blue, and one of the two questions:
 
 import ml_collections
 
-from configs import quickstart
+from grpo_jax.configs import quickstart
 from grpo_jax.tasks import vision
 
 

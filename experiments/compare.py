@@ -35,12 +35,12 @@ from collections.abc import Sequence
 from absl import flags
 from ml_collections import config_flags
 
-from experiments import flags as flags_lib
 from experiments.comparison import grid as grid_lib
 from experiments.comparison import options, output
 from experiments.comparison import runs as runs_lib
 from experiments.comparison.scores import Comparison
 from experiments.sweeps import cells as cells_lib
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.training.monitor import style
 
 _CONFIG = flags_lib.define_config()

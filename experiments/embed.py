@@ -27,9 +27,9 @@ from collections.abc import Sequence
 import numpy as np
 from absl import flags
 
-from experiments import flags as flags_lib
-from experiments import policies
 from grpo_jax import ranges
+from grpo_jax.cli import flags as flags_lib
+from grpo_jax.cli import policies
 from grpo_jax.data import clusters, demonstrations, sources
 from grpo_jax.training.evaluation import embeddings
 from grpo_jax.training.runtime import files, terminal

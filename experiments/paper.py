@@ -41,10 +41,10 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from experiments import flags as flags_lib
 from experiments.papers import origin, registry
 from experiments.papers.registry import Experiment
 from grpo_jax import ranges
+from grpo_jax.cli import flags as flags_lib
 
 _ONLY = flags.DEFINE_string(
   "only", "", "Experiments whose name has a match of this regular expression."

@@ -90,9 +90,10 @@ class Tree:
       capture_output=True,
     )
     for name in filter(None, listed.stdout.decode().split("\0")):
-      if (root / name).is_file():  # It may have been removed.
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(root / name, folder / name)
+      path, copy = root / name, folder / name
+      if path.is_file() or path.is_symlink():  # It may have been removed.
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, copy, follow_symlinks=False)
     self.folder = folder
     self._environment = {
       "JAX_COMPILATION_CACHE_DIR": str(root / ".cache" / "jax"),

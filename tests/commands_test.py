@@ -28,10 +28,10 @@ import numpy as np
 import pytest
 from absl import app, flags
 
-from configs.recipes import models as published
-from experiments import flags as flags_lib
 from experiments.launch import job, preflight
 from experiments.pods import steps
+from grpo_jax.cli import flags as flags_lib
+from grpo_jax.configs.recipes import models as published
 from grpo_jax.data import pipeline
 from grpo_jax.rollout import host_turns
 from grpo_jax.settings import config as config_lib
@@ -49,7 +49,7 @@ _PAGES = sorted(
 )
 _MODULES = sorted(
   str(path.relative_to(_ROOT))
-  for folder in ("configs", "experiments")
+  for folder in ("configs", "experiments", "grpo_jax/cli")
   for path in (_ROOT / folder).rglob("*.py")
 )
 _RECIPES = sorted(
@@ -59,9 +59,13 @@ _RECIPES = sorted(
 )
 # A config with its argument, as texts name it; not one of the reader's own.
 _NAMED = r"\bconfigs/[a-z\d_/]+\.py:(?!foo|my_)[a-z][\w.-]*\w\b(?!:)"
+_PROGRAMS = "|".join(
+  path.stem.replace("_", "-")
+  for path in (_ROOT / "grpo_jax/cli").glob("*.py")
+  if "\nrun = " in path.read_text("utf-8")
+)
 _COMMAND = re.compile(
-  r"(?:python -m (experiments[a-z_.]*)|\bgrpo-(train|evaluate|sample|compare))"
-  r"(?=\s|$)"
+  rf"(?:python -m (experiments[a-z_.]*)|\bgrpo-({_PROGRAMS}))(?=\s|$)"
 )
 # Words that stand for what a reader has, and what is taken here.
 _STAND_INS = {
@@ -116,7 +120,7 @@ def commands(text: str) -> list[Command]:
         words = shlex.split(rest, comments=True)
         end = next((i for i, x in enumerate(words) if x in _ENDS), len(words))
         if words[:end] or not quoted:
-          module = match[1] or f"experiments.{match[2]}"
+          module = match[1] or f"experiments.{match[2].replace('-', '_')}"
           found.append(Command(module, tuple(map(_meant, words[:end]))))
   return found
 
@@ -147,13 +151,14 @@ class Parsed(BaseException):
 
 @contextlib.contextmanager
 def _fresh():
-  """No flag and no module of `experiments` is there before or after."""
+  """No flag and no module of a program is there before or after."""
 
   def ours():
     return {
       name: module
       for name, module in sys.modules.items()
-      if name.startswith("experiments.") and name != "experiments.flags"
+      if name.startswith(("experiments.", "grpo_jax.cli"))
+      and name != flags_lib.__name__
     }
 
   modules, state = ours(), vars(flags.FLAGS)

@@ -184,6 +184,14 @@ def _described(record):
   return checked
 
 
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+  """A `command.Finished` run that several tests look at."""
+  from tests.experiments import command
+
+  return command.finished(tmp_path_factory.mktemp("finished"))
+
+
 _MAPS = pathlib.Path("/proc/self/maps")
 _num_tests = itertools.count(1)
 

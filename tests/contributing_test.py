@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from experiments import check_algorithm
+from grpo_jax.cli import check_algorithm
 from tests.experiments import command
 
 PAGE = (command.ROOT / "CONTRIBUTING.md").read_text()

@@ -16,7 +16,7 @@ import pytest
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _FILES = sorted(
   path.relative_to(_ROOT).as_posix()
-  for folder in ("grpo_jax", "experiments", "configs")
+  for folder in ("grpo_jax", "grpo_jax/configs", "experiments")
   for path in (_ROOT / folder).rglob("*.py")
 )
 
@@ -56,14 +56,15 @@ for _room in (
   "training",
   "handle",
   "api",
+  "cli",
 ):
   _BELOW[_room] = {*_BELOW}
+_BELOW["configs"] = {*_BELOW} - {"api", "handle", "cli"}
 
 # Folder -> folders that it never imports.
 _ABOVE = {
   "grpo_jax": {"configs", "experiments", "tests"},
-  "configs": {"experiments", "tests"},
-  "experiments": {"tests"},
+  "experiments": {"configs", "tests"},  # They are grpo_jax.configs.
 }
 
 _CALLBACKS = {
@@ -262,11 +263,15 @@ def test_every_part_of_the_package_is_checked():
     ("grpo_jax/rewards/a.py", "import grpo_jax.rewards.agents", "not know rew"),
     ("grpo_jax/training/problem/a.py", "import grpo_jax.api", "not know api"),
     ("grpo_jax/training/a.py", "from experiments import train", "experiments"),
+    ("grpo_jax/cli/a.py", "from experiments import train", "experiments"),
+    ("grpo_jax/cli/a.py", "from grpo_jax.configs import x", "not know configs"),
+    ("grpo_jax/api.py", "from grpo_jax.cli import flags", "not know cli"),
     ("grpo_jax/training/a.py", "def f():\n  import configs.x", "configs"),
     ("grpo_jax/training/a.py", "import flax.struct", "inside grpo_jax/models"),
     ("experiments/a.py", "from flax import linen", "inside grpo_jax/models"),
-    ("configs/a.py", "import tensorflow as tf", "not a dependency"),
-    ("configs/a.py", "from experiments import train", "never imports exper"),
+    ("grpo_jax/configs/a.py", "import tensorflow as tf", "not a dependency"),
+    ("grpo_jax/configs/a.py", "from experiments import a", "never imports exp"),
+    ("grpo_jax/configs/a.py", "from grpo_jax.cli import a", "not know cli"),
     ("experiments/a.py", "from tests import conftest", "never imports tests"),
     ("grpo_jax/data/a.py", "import_module('tensorflow')", "not a dependency"),
     ("grpo_jax/ops/a.py", "import jax\njax.pure_callback(f, x)", "callback"),
@@ -292,7 +297,7 @@ def test_a_bad_file_is_found(path, source, message):
     ("grpo_jax/data/a.py", "import tensorflow_datasets as tfds"),
     ("grpo_jax/rollout/a.py", "from grpo_jax.types import Policy"),
     ("experiments/a.py", "from grpo_jax.training import loop"),
-    ("experiments/a.py", "from configs import quickstart"),
+    ("experiments/a.py", "from grpo_jax.configs import quickstart"),
   ],
 )
 def test_a_good_file_passes(path, source):

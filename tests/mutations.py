@@ -2334,10 +2334,10 @@ MUTATIONS = [
   ),
   Mutation(
     "Alarms are not named when a run has ended.",
-    "experiments/report.py",
+    "grpo_jax/cli/report.py",
     """return f"alarms: {', '.join(said)}" if said else None""",
     "return None",
-    "tests/experiments/report_test.py -k have_warned",
+    "tests/cli/report_test.py -k have_warned",
   ),
   Mutation(
     "A name that begins like one of the table is in it.",
@@ -3274,7 +3274,7 @@ MUTATIONS = [
     "grpo_jax/algorithms/contract/checks.py",
     'return getattr(found, "shape", None) in per_row',
     'return hasattr(found, "shape")',
-    "tests/experiments/check_algorithm_test.py -k wrong_function",
+    "tests/cli/check_algorithm_test.py -k wrong_function",
   ),
   Mutation(
     "A sign that is wrong is no mistake.",
@@ -3285,17 +3285,17 @@ MUTATIONS = [
   ),
   Mutation(
     "A check that fails does not count.",
-    "experiments/check_algorithm.py",
+    "grpo_jax/cli/check_algorithm.py",
     "failed += problem is not None",
     "failed += 0",
-    "tests/experiments/check_algorithm_test.py -k told_once",
+    "tests/cli/check_algorithm_test.py -k told_once",
   ),
   Mutation(
     "Of all differences from a reference the first is told.",
     "grpo_jax/algorithms/contract/reference.py",
     "np.unravel_index(gap.argmax(), gap.shape)",
     "np.unravel_index((~good).argmax(), gap.shape)",
-    "tests/experiments/check_algorithm_test.py -k largest_difference",
+    "tests/cli/check_algorithm_test.py -k largest_difference",
   ),
   Mutation(
     "A reward whose square is infinite is one.",
@@ -3472,7 +3472,7 @@ MUTATIONS = [
     "grpo_jax/training/evaluation/generation.py",
     "    file.truncate(size)\n    file.seek(size)\n",
     "    file.seek(0, 2)\n",
-    "tests/experiments/generate_test.py -k same_bytes",
+    "tests/cli/generate_test.py -k same_bytes",
   ),
   Mutation(
     "What runs have learnt is added to twice the base.",
@@ -3827,10 +3827,10 @@ MUTATIONS = [
   ),
   Mutation(
     "The values of a setting that is given twice are joined.",
-    "experiments/flags.py",
+    "grpo_jax/cli/flags.py",
     'name = match[1] or match[2] if match else f"argument {place}"',
     'name = f"argument {place}"',
-    "tests/experiments/flags_test.py -k settings_are_changed",
+    "tests/cli/flags_test.py -k settings_are_changed",
   ),
   Mutation(
     "Prompts are read by one thread, whatever the config says.",

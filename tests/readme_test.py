@@ -16,8 +16,8 @@ import sys
 import numpy as np
 import pytest
 
-from configs import checkpoint
 from grpo_jax import algorithms
+from grpo_jax.configs import checkpoint
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import setting_docs
 from grpo_jax.training.runtime import log

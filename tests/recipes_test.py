@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import ppo_add
-from configs.recipes import models
 from experiments.rewards import search_problems
 from grpo_jax import algorithms, api
+from grpo_jax.configs import ppo_add
+from grpo_jax.configs.recipes import models
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import step, update
 from grpo_jax.training import loop
@@ -24,7 +24,7 @@ from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Scored
-from tests.experiments import checkpoint_run_test
+from tests.cli import checkpoint_run_test
 from tests.training import pictures, tiny
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -464,7 +464,7 @@ def _models(name):
 
 
 def _get_config(name: str, *arguments: str):
-  module = importlib.import_module(f"configs.recipes.{name}")
+  module = importlib.import_module(f"grpo_jax.configs.recipes.{name}")
   return module.get_config(*arguments)
 
 

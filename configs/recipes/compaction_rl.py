@@ -42,7 +42,7 @@ own.
 
 import ml_collections
 
-from configs.recipes import models
+from grpo_jax.configs.recipes import models
 
 
 def get_config(model: str = "qwen2.5-7b"):

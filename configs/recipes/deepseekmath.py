@@ -31,7 +31,7 @@ Memory: the cache of a rollout takes 56.4 GiB over all devices with qwen2.5-7b;
 the rest is in `models.py`.
 """
 
-from configs.recipes import models
+from grpo_jax.configs.recipes import models
 from grpo_jax.settings import config as config_lib
 
 

@@ -21,7 +21,7 @@ Memory: the cache of a rollout takes 167.6 GiB over all devices with qwen2.5-7b;
 the rest is in `models.py`.
 """
 
-from configs.recipes import models
+from grpo_jax.configs.recipes import models
 
 
 def get_config(model: str = "qwen2.5-7b"):

@@ -409,7 +409,7 @@ def finish_seen(
   """
   if model != "toy":
     return config
-  from configs import vision
+  from grpo_jax.configs import vision
 
   twin = vision.get_config(config.algorithm.name)
   config = finish(config, model)

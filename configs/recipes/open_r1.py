@@ -22,7 +22,7 @@ Memory: the cache of a rollout takes 25.3 GiB over all devices with qwen2.5-7b;
 the rest is in `models.py`.
 """
 
-from configs.recipes import models
+from grpo_jax.configs.recipes import models
 
 _TEMPLATE = (
   "{prompt}\nReason first, between <think> and </think>. Then give the answer"

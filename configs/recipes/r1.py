@@ -37,7 +37,7 @@ qwen2.5-7b; the rest is in `models.py`.
 
 import copy
 
-from configs.recipes import models, r1_zero
+from grpo_jax.configs.recipes import models, r1_zero
 from grpo_jax.settings.config import phase_config
 
 _PHASES = ("sft", "rl", "rejection", "sft2", "rl2")

@@ -21,7 +21,7 @@ qwen2.5-vl-7b.
 Deviations: the model is Qwen2.5-VL 3B, as in the scripts that came later.
 """
 
-from configs.recipes import models
+from grpo_jax.configs.recipes import models
 
 
 def get_config(model: str = "qwen2.5-vl-3b"):

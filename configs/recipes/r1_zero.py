@@ -28,7 +28,7 @@ Memory: the cache of a rollout takes 14350.0 GiB over all devices with
 qwen2.5-7b; the rest is in `models.py`.
 """
 
-from configs.recipes import models
+from grpo_jax.configs.recipes import models
 
 # Table 1 of the paper.
 _TEMPLATE = (

@@ -33,7 +33,7 @@ qwen2.5-7b; the rest is in `models.py`, and the critic has parameters and
 moments of its own.
 """
 
-from configs.recipes import models
+from grpo_jax.configs.recipes import models
 from grpo_jax.settings import config as config_lib
 
 _BANDS = {"math": (0.3, 5.0), "code": (0.8, 3.0)}

@@ -28,7 +28,7 @@ of 2 epochs depends on the number of records, which the paper does not state;
 100 is our choice.
 """
 
-from configs.recipes import models
+from grpo_jax.configs.recipes import models
 
 
 def get_config(model: str = "qwen2.5-vl-3b"):

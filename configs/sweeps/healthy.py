@@ -11,7 +11,7 @@ learning rate of the second phase is next to 0, so changes of its metrics are
 chance alone. In `learns` the policy gets better, and does not master the task.
 """
 
-from configs import quickstart
+from grpo_jax.configs import quickstart
 
 # Learning rates; 1e-30 is lost in the rounding of a float32 parameter.
 VARIANTS = {"still": 1e-30, "learns": 5e-4}

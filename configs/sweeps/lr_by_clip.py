@@ -13,7 +13,7 @@ With --trials=20 --root=runs/sweeps/search, Optuna looks for the best learning
 rate and clip width instead.
 """
 
-from configs import quickstart
+from grpo_jax.configs import quickstart
 from grpo_jax.settings import grids
 
 _RATE = "rl.optimizer.learning_rate"

@@ -5,7 +5,7 @@
     python -m experiments.sweeps.collect --root=runs/sweeps/reasoning_gym
 """
 
-from configs.reasoning_gym import get_config
+from grpo_jax.configs.reasoning_gym import get_config
 
 
 def sweep(add):

@@ -27,8 +27,8 @@ import jax.numpy as jnp
 from absl import flags
 from jax.sharding import Mesh
 
-from experiments import flags as flags_lib
 from experiments.pods import chips
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.models import architecture, transformer
 from grpo_jax.training.runtime import sharding
 

@@ -23,8 +23,8 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from experiments import flags as flags_lib
 from experiments.benchmarks import compared, workload
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.settings import config as config_lib
 
 _OWN = config_lib.CriticConfig()

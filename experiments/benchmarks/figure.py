@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments import flags as flags_lib
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.training.monitor import style
 
 _RESULTS = flags.DEFINE_list(

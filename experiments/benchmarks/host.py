@@ -29,8 +29,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from experiments import flags as flags_lib
 from experiments.benchmarks import host_rows, host_states
+from grpo_jax.cli import flags as flags_lib
 
 PARTS = ("verifiers", "tokenizer", "checkpoints")
 

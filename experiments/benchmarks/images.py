@@ -37,8 +37,8 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from experiments import flags as flags_lib
 from experiments.benchmarks import compared, workload
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.models.architecture import TowerConfig
 from grpo_jax.settings.model import TowerSettings
 from grpo_jax.types import Images, Prompts

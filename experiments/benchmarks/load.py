@@ -25,8 +25,8 @@ import numpy as np
 from absl import flags
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from experiments import flags as flags_lib
 from experiments.benchmarks import memory
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.models import architecture, transformer
 from grpo_jax.models.hf import families, weights
 from grpo_jax.types import PyTree

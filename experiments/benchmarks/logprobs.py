@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from absl import flags
 
-from experiments import flags as flags_lib
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.ops import logprobs
 
 _ROWS = flags.DEFINE_integer("rows", 8, "Completions.", 1)

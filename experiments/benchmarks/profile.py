@@ -37,10 +37,10 @@ from typing import NamedTuple
 
 import jax
 
-from experiments import flags as flags_lib
 from experiments.benchmarks import inputs, timing, workload
 from experiments.benchmarks import step as step_benchmark
 from experiments.pods import costs, hlo
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.step import step as step_lib
 from grpo_jax.training.phases import executors
 from grpo_jax.training.runtime import sharding

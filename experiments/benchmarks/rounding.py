@@ -35,8 +35,8 @@ import jax.numpy as jnp
 import ml_collections
 from absl import flags
 
-from configs.recipes import models as published
-from experiments import flags as flags_lib
+from grpo_jax.cli import flags as flags_lib
+from grpo_jax.configs.recipes import models as published
 from grpo_jax.models import architecture, quantization
 from grpo_jax.rollout import sampling
 from grpo_jax.settings import config as config_lib

@@ -58,8 +58,8 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments import flags as flags_lib
 from experiments.benchmarks import inputs, timing, workload
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.training.runtime import sharding
 
 _PRESET = flags.DEFINE_enum(

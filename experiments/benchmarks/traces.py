@@ -25,7 +25,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import flags as flags_lib
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import step as step_lib
 from grpo_jax.training import loop, replay, steps, tracing

@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from experiments import flags as flags_lib
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.models import architecture, transformer
 from grpo_jax.rollout import drawing, host_state, host_turns, resumed, sampling
 from grpo_jax.settings import config as config_lib

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
-from configs import bias_mcq
+from grpo_jax.configs import bias_mcq
 
 NUM_SEEDS = 5
 SHARES = {"mixed": 0.75, "alone": 1.0}

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from experiments import flags as flags_lib
 from experiments.bias import figure, page
 from experiments.bias.results import Results
 from experiments.sweeps import commands
+from grpo_jax.cli import flags as flags_lib
 
 _REPORT = commands.Report("bias")
 

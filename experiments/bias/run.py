@@ -15,11 +15,11 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Sequence
 
-from experiments import flags as flags_lib
 from experiments.bias import arms as arms_lib
 from experiments.bias import results
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import commands
+from grpo_jax.cli import flags as flags_lib
 
 _TRAINING = commands.Training("bias")
 

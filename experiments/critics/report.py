@@ -27,10 +27,10 @@ import jax
 import numpy as np
 from absl import flags
 
-from experiments import flags as flags_lib
 from experiments.critics import environments, protocol, training, writing
 from experiments.critics.protocol import Cell
 from experiments.critics.results import Record
+from grpo_jax.cli import flags as flags_lib
 
 _PROFILE = flags.DEFINE_enum(
   "profile", "smoke", list(protocol.PROFILES), "Which grid."

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import ml_collections
 
-from configs import curriculum
 from experiments.sweeps import arms as sweeps_lib
+from grpo_jax.configs import curriculum
 
 NUM_SEEDS = 5
 BASE = "base"

@@ -19,11 +19,11 @@ import functools
 import pathlib
 from collections.abc import Sequence
 
-from experiments import flags as flags_lib
 from experiments.curricula import arms as arms_lib
 from experiments.curricula import results
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import commands
+from grpo_jax.cli import flags as flags_lib
 
 _TRAINING = commands.Training("curricula", arms_lib.SIZES)
 

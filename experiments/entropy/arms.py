@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
-from configs import quickstart
 from experiments.sweeps import arms as sweeps_lib
+from grpo_jax.configs import quickstart
 
 BASE = "base"
 

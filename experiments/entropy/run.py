@@ -17,11 +17,11 @@ import functools
 import pathlib
 from collections.abc import Sequence
 
-from experiments import flags as flags_lib
 from experiments.entropy import arms as arms_lib
 from experiments.entropy import results
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import commands
+from grpo_jax.cli import flags as flags_lib
 
 _TRAINING = commands.Training("entropy", arms_lib.SIZES)
 

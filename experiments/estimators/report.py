@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import jax
 from absl import flags
 
-from experiments import flags as flags_lib
 from experiments.estimators import figure, measurements, page
 from grpo_jax import algorithms
+from grpo_jax.cli import flags as flags_lib
 
 _OUT = flags.DEFINE_string("out", "docs", "Folder of the two files.")
 _ALGORITHMS = flags.DEFINE_list(

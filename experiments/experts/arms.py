@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 import ml_collections
 
-from configs import mixture
 from experiments.sweeps import arms as sweeps_lib
+from grpo_jax.configs import mixture
 from grpo_jax.settings import config as config_lib
 
 DOMAINS = tuple(str(part["name"]) for part in mixture.PARTS)

@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from experiments import flags as flags_lib
 from experiments.experts import arms as arms_lib
 from experiments.experts import results
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import commands
 from grpo_jax import api
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.training.evaluation import interference
 
 _TRAINING = commands.Training("experts", arms_lib.SIZES)

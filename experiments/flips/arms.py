@@ -20,8 +20,8 @@ from collections.abc import Callable
 
 import ml_collections
 
-from configs import ppo_add
 from experiments.sweeps import arms as sweeps_lib
+from grpo_jax.configs import ppo_add
 
 NUM_SEEDS = 5
 BASE = "base"

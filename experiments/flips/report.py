@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from experiments import flags as flags_lib
 from experiments.flips import figure, page
 from experiments.flips.results import Results
 from experiments.sweeps import commands
+from grpo_jax.cli import flags as flags_lib
 
 _REPORT = commands.Report("flips")
 

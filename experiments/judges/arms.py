@@ -17,7 +17,7 @@ from typing import Any
 
 import ml_collections
 
-from configs import judge
+from grpo_jax.configs import judge
 from grpo_jax.tasks import verdict
 
 # The sizes were chosen with seed 0.

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
-from configs import add_filler
 from experiments.sweeps import arms as sweeps_lib
+from grpo_jax.configs import add_filler
 
 
 @dataclasses.dataclass(frozen=True)

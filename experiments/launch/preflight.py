@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 import jax
 from absl import flags
 
-from configs.recipes import models as published
-from experiments import flags as flags_lib
 from experiments.launch import job, with_secrets
 from experiments.pods import meshes, steps
+from grpo_jax.cli import flags as flags_lib
+from grpo_jax.configs.recipes import models as published
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import environment as environment_lib
 from grpo_jax.settings import overrides

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
-from configs import ppo_add
 from experiments.league import problems
 from experiments.sweeps import arms as sweeps_lib
 from grpo_jax import algorithms
+from grpo_jax.configs import ppo_add
 
 BASELINE = "grpo"
 RATE = 3e-4  # The default learning rate.

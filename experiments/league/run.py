@@ -20,11 +20,11 @@ import pathlib
 import shutil
 from collections.abc import Sequence
 
-from experiments import flags as flags_lib
 from experiments.league import arms as arms_lib
 from experiments.league import problems, results
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import commands
+from grpo_jax.cli import flags as flags_lib
 
 _TRAINING = commands.Training("league", arms_lib.SIZES)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from experiments import flags as flags_lib
 from experiments.lengths import figure, page
 from experiments.lengths.results import Results
 from experiments.sweeps import commands
+from grpo_jax.cli import flags as flags_lib
 
 _REPORT = commands.Report("lengths")
 

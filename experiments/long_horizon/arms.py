@@ -303,7 +303,7 @@ def get_config(variant: str) -> ml_collections.ConfigDict:
     ValueError: The arm does not exist.
   """
   experiment, profile, arm = _parse(variant)
-  base = importlib.import_module(f"configs.{experiment.base}")
+  base = importlib.import_module(f"grpo_jax.configs.{experiment.base}")
   config = base.get_config(arm.algorithm)
   if arm.name == WARM_START:
     config.phases = ("sft",)

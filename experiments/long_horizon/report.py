@@ -20,11 +20,11 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from experiments import flags as flags_lib
 from experiments.long_horizon import arms as arms_lib
 from experiments.long_horizon import page
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
+from grpo_jax.cli import flags as flags_lib
 
 _EXPERIMENT = flags.DEFINE_enum(
   "experiment", None, list(arms_lib.EXPERIMENTS), "Which one.", required=True

@@ -96,7 +96,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
   if name not in ARMS:
     raise ValueError(f"arms: no arm {name!r}; choose one of {', '.join(ARMS)}.")
   arm = ARMS[name]
-  base = importlib.import_module(f"configs.{arm.base}")
+  base = importlib.import_module(f"grpo_jax.configs.{arm.base}")
   config = base.get_config(arm.algorithm)
   config.log.tensorboard = False
   config.checkpoint.keep = 1

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from experiments import flags as flags_lib
 from experiments.objectives import figure, page
 from experiments.objectives.results import Results
 from experiments.sweeps import cells as cells_lib
+from grpo_jax.cli import flags as flags_lib
 
 _ROOT = flags.DEFINE_string("root", "runs/objectives", "Folder of all runs.")
 _OUT = flags.DEFINE_string("out", "docs", "Folder of page and figure.")

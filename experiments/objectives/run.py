@@ -24,11 +24,11 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from experiments import flags as flags_lib
 from experiments.objectives import arms as arms_lib
 from experiments.objectives import bandit, results
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
+from grpo_jax.cli import flags as flags_lib
 
 _ROOT = flags.DEFINE_string("root", "runs/objectives", "Folder of all runs.")
 _ARMS = flags.DEFINE_string("arms", "", "Arms whose name has a match of it.")

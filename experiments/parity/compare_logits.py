@@ -29,8 +29,8 @@ from collections.abc import Sequence
 import jax
 from absl import flags
 
-from experiments import flags as flags_lib
 from experiments.parity import outputs
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.models.hf import weights
 
 _CHECKPOINT = flags.DEFINE_string(

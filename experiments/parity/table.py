@@ -33,8 +33,8 @@ import jax
 import numpy as np
 from absl import flags
 
-from experiments import flags as flags_lib
 from experiments.parity import outputs
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.models import architecture
 from grpo_jax.models.hf import weights
 from grpo_jax.types import PyTree

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
-from configs import ppo_add
+from grpo_jax.configs import ppo_add
 
 LEVEL = 2  # Digits of both operands.
 NUM_SEEDS = 5

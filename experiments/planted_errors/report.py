@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from experiments import flags as flags_lib
 from experiments.planted_errors import figure, page
 from experiments.planted_errors.results import Results
 from experiments.sweeps import commands
+from grpo_jax.cli import flags as flags_lib
 
 _REPORT = commands.Report("planted_errors")
 

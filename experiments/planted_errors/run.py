@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from experiments import flags as flags_lib
 from experiments.planted_errors import arms as arms_lib
 from experiments.planted_errors import results
 from experiments.sweeps import commands
+from grpo_jax.cli import flags as flags_lib
 
 _TRAINING = commands.Training("planted_errors")
 

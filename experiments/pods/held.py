@@ -41,8 +41,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from configs.recipes import models as published
 from experiments.pods import meshes
+from grpo_jax.configs.recipes import models as published
 from grpo_jax.models import attention, lora, quantization
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import logprobs, masked

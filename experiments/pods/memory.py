@@ -24,9 +24,9 @@ from collections.abc import Sequence
 import ml_collections
 from jax.sharding import AbstractMesh
 
-from experiments import flags as flags_lib
 from experiments.pods import advice, chips, held, meshes
 from grpo_jax import ranges
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.phases import build
 

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from configs.recipes import models as published
 from experiments.pods import advice, held, meshes, steps
+from grpo_jax.configs.recipes import models as published
 from grpo_jax.settings import config as config_lib
 
 # The estimate of memory may be too high, most of all with `tensor`.

@@ -26,8 +26,8 @@ import jax
 from absl import flags
 from jax.sharding import AbstractDevice, AbstractMesh, Mesh
 
-from experiments import flags as flags_lib
 from experiments.pods import chips, recorded, steps
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import step as step_lib
 from grpo_jax.step.micro_batches import UpdatePlan
@@ -75,7 +75,7 @@ _COLUMNS = (
 @functools.cache
 def resolved(name: str) -> config_lib.RunConfig:
   """Returns a recipe with its published sizes."""
-  module = importlib.import_module(f"configs.recipes.{name}")
+  module = importlib.import_module(f"grpo_jax.configs.recipes.{name}")
   config = module.get_config()
   config.allow_unpublished = True  # Nothing is trained.
   return config_lib.resolve(config)

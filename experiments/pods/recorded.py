@@ -43,8 +43,8 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments import flags as flags_lib
 from experiments.pods import chips, costs, steps
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import overrides
 

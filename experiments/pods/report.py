@@ -61,9 +61,9 @@ import jax
 import ml_collections
 from absl import flags
 
-from experiments import flags as flags_lib
 from experiments.pods import advice, chips, held, meshes, steps
 from grpo_jax import ranges
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.phases import build
 from grpo_jax.training.runtime import sharding

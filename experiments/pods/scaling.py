@@ -34,8 +34,8 @@ from typing import Any
 
 from absl import flags
 
-from experiments import flags as flags_lib
 from experiments.pods import chips, meshes, rows
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.training.monitor import style
 
 SIZES = tuple(2**k for k in range(3, 14))  # Chips.

@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from configs.recipes import models as published
 from experiments.pods import chips, costs
+from grpo_jax.configs.recipes import models as published
 from grpo_jax.data import domains as domains_lib
 from grpo_jax.data import encoder as encoder_lib
 from grpo_jax.rewards import derived

@@ -19,8 +19,8 @@ from typing import Any
 
 from absl import flags
 
-from experiments import flags as flags_lib
 from experiments.pods import rows
+from grpo_jax.cli import flags as flags_lib
 
 # Row -> arguments of the report beside the config. Micro-batches have one row
 # for each device that rows are split over, or four of small models.

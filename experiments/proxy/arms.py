@@ -18,7 +18,7 @@ from typing import Any
 
 import ml_collections
 
-from configs import iterative
+from grpo_jax.configs import iterative
 
 NUM_SEEDS = 10
 ITERATIONS = 6

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from experiments import flags as flags_lib
 from experiments.rewards import agreement_page, mutations, verdicts
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.data import sources
 
 _OUT = flags.DEFINE_string("out", "docs", "Folder of the page.")

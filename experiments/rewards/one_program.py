@@ -21,7 +21,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import flags as flags_lib
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.training.runtime import log
 
 _OUT = flags.DEFINE_string("out", None, "Folder of the runs.", required=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import ml_collections
 
-from configs import add_steps
+from grpo_jax.configs import add_steps
 
 NUM_SEEDS = 5
 COUNTS = (64, 512, 4096)  # Labelled examples.

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from experiments import flags as flags_lib
 from experiments.stages import page
 from experiments.stages.results import Results
+from grpo_jax.cli import flags as flags_lib
 
 _RESULTS = flags.DEFINE_string(
   "results", "benchmarks/stages", "Folder of the files NAME.json."

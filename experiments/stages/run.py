@@ -23,11 +23,11 @@ from typing import Any
 
 from absl import flags
 
-from experiments import flags as flags_lib
 from experiments.stages import arms as arms_lib
 from experiments.stages import results
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.training.runtime import log
 
 _ROOT = flags.DEFINE_string("root", "runs/stages", "Folder of all runs.")

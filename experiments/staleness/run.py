@@ -18,11 +18,11 @@ import functools
 import pathlib
 from collections.abc import Sequence
 
-from experiments import flags as flags_lib
 from experiments.staleness import arms as arms_lib
 from experiments.staleness import results
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import commands
+from grpo_jax.cli import flags as flags_lib
 
 _TRAINING = commands.Training("staleness", arms_lib.SIZES)
 

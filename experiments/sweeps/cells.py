@@ -41,7 +41,7 @@ import ml_collections
 import numpy as np
 from absl import flags
 
-from experiments import flags as flags_lib
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import overrides as overrides_lib
 from grpo_jax.training import run as run_lib

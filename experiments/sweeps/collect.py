@@ -31,11 +31,11 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments import flags as flags_lib
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import figures, latex
 from experiments.sweeps import groups as groups_lib
 from experiments.sweeps.groups import Group, Summary
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.training.monitor import style
 from grpo_jax.training.runtime import terminal
 

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 from absl import flags
 
-from experiments import flags as flags_lib
 from experiments.sweeps import arms as arms_lib
 from experiments.sweeps import cells as cells_lib
+from grpo_jax.cli import flags as flags_lib
 
 # --help shows the flags of the module that is started: those of the caller.
 flags.disclaim_key_flags()

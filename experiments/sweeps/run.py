@@ -38,12 +38,12 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
-from experiments import flags as flags_lib
 from experiments.launch import job
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import clouds, pool, together
 from experiments.sweeps.cells import Cell, Source
 from grpo_jax import ranges
+from grpo_jax.cli import flags as flags_lib
 
 _CONFIG = flags_lib.define_config()
 _ROOT = flags.DEFINE_string("root", None, "Folder of the sweep.", required=True)

@@ -6,9 +6,9 @@ import collections
 from collections.abc import Sequence
 from typing import Any
 
-from experiments import flags as flags_lib
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps.cells import Cell
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.settings import overrides
 from grpo_jax.training import many
 from grpo_jax.training.runtime import hyperparameters

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from experiments import flags as flags_lib
 from experiments.traces import filters, page, source, terminal
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.training.runtime import files
 
 _WORKDIR = flags.DEFINE_string(

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from absl import flags
 
-from experiments import flags as flags_lib
 from experiments.traces import attacks, filters, page, source, terminal
 from experiments.traces.chromium import Browser
+from grpo_jax.cli import flags as flags_lib
 
 _PICTURES = flags.DEFINE_string(
   "pictures", None, "Folder for pictures on desktop, phone and in the dark."

@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import ml_collections
 
-from configs import vision
 from experiments.sweeps import arms as sweeps_lib
+from grpo_jax.configs import vision
 
 NUM_SEEDS = 5
 BASE, GRPO = "base", "grpo"

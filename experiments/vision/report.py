@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from experiments import flags as flags_lib
 from experiments.sweeps import commands
 from experiments.vision import figure, page
 from experiments.vision.results import Results
+from grpo_jax.cli import flags as flags_lib
 
 _REPORT = commands.Report("vision", page="vision_generalises")
 

@@ -17,11 +17,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from experiments import flags as flags_lib
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import commands
 from experiments.vision import arms as arms_lib
 from experiments.vision import results
+from grpo_jax.cli import flags as flags_lib
 
 _TRAINING = commands.Training("vision", arms_lib.SIZES)
 

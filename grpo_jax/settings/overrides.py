@@ -18,8 +18,8 @@ from ml_collections import config_dict
 from grpo_jax import imports
 from grpo_jax.data import sources
 
-# The folder is beside the package, in a checkout and in an installation by pip.
-CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
+# A folder of the package; in a checkout, a link to the folder beside it.
+CONFIGS = (pathlib.Path(__file__).parents[1] / "configs").resolve()
 # Groups in which the user chooses the names of settings, each with an example.
 FREE_GROUPS = {
   "data.chat_options": "{'enable_thinking': False}",
@@ -92,7 +92,7 @@ def find(name: str | os.PathLike) -> pathlib.Path:
   there = (
     f"These come with the library: {', '.join(known)}."
     if known
-    else f"The folder {CONFIGS}, installed beside grpo_jax, is missing."
+    else f"The folder {CONFIGS} of grpo_jax is missing."
   )
   raise FileNotFoundError(
     f"config: there is no config file {text} (the folder here is"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -108,3 +110,22 @@ def run(
   with start(program, *arguments, cwd=cwd) as process:
     out, err = process.communicate()
   return process.returncode, out, err
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+  """Run that was trained by its command, in the folder `run` of `cwd`."""
+
+  cwd: pathlib.Path
+  status: int
+  out: str
+  err: str
+
+  def copy(self, cwd: pathlib.Path) -> pathlib.Path:
+    return shutil.copytree(self.cwd / "run", cwd / "run")
+
+
+def finished(cwd: pathlib.Path) -> Finished:
+  """Trains the small run in a new folder."""
+  arguments = TINY, "--workdir=run", "--config.log.curves=True"
+  return Finished(cwd, *run("train", *arguments, cwd=cwd))

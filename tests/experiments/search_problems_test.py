@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from configs import search_agent
 from experiments.rewards import search_problems
+from grpo_jax.configs import search_agent
 from grpo_jax.data import demonstrations, tokenizer
 from grpo_jax.rewards.agents import tools
 from grpo_jax.training.runtime import log

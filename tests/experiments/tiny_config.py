@@ -10,7 +10,7 @@ import pathlib
 
 import ml_collections
 
-from configs import quickstart
+from grpo_jax.configs import quickstart
 from grpo_jax.settings.config import phase_config
 
 _DATA = pathlib.Path(__file__).resolve().parents[1] / "data/gsm8k_sample"

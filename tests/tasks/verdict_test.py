@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from configs import judge as config_file
+from grpo_jax.configs import judge as config_file
 from grpo_jax.settings import config as config_lib
 from grpo_jax.tasks import verdict, vocabulary
 

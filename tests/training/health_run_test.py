@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from configs import language
+from grpo_jax.configs import language
 from grpo_jax.training import loop
 from grpo_jax.training.monitor import health
 from grpo_jax.training.runtime import log

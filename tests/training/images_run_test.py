@@ -10,10 +10,10 @@ import orbax.checkpoint.experimental.v1 as ocp
 import pytest
 
 from grpo_jax.training.runtime import checkpoints, log
-from tests.experiments import command, images_config
-from tests.training import pictures
+from tests.experiments import command
+from tests.training import images_config, pictures
 
-CONFIG = command.ROOT / "tests/experiments/images_config.py"
+CONFIG = command.ROOT / "tests/training/images_config.py"
 # A model from scratch, and checkpoints of families with towers.
 FAMILIES = (
   "siglip",

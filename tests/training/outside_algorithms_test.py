@@ -9,8 +9,8 @@ import pytest
 from absl import flags
 
 import grpo_jax
-from experiments import flags as flags_lib
 from grpo_jax import algorithms, imports, tasks
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.tasks import copy as copy_task
 from grpo_jax.training import loop

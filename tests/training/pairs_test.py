@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import pairs
+from grpo_jax.configs import pairs
 from grpo_jax.data import pipeline, sources, teacher
 from grpo_jax.data.encoder import Encoder
 from grpo_jax.settings import config as config_lib

@@ -8,7 +8,7 @@ import pytest
 
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training import loop
-from tests.experiments import checkpoint_run_test
+from tests.cli import checkpoint_run_test
 from tests.training import resume_test
 
 STEPS = 20

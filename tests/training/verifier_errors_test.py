@@ -5,11 +5,12 @@ import sys
 
 import pytest
 
-from experiments import flags as flags_lib
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.problem import probe
 from grpo_jax.training.problem import problem as problem_lib
-from tests.experiments import command, errors_test
+from tests.cli import errors_test
+from tests.experiments import command
 
 PAGE = (command.ROOT / "docs/verifier_errors.md").read_text()
 (CODE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

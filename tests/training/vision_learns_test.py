@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import vision
+from grpo_jax.configs import vision
 from grpo_jax.models import transformer
 from grpo_jax.training import loop
 from grpo_jax.training.runtime import log

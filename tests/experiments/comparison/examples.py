@@ -6,7 +6,7 @@ import functools
 import json
 import pathlib
 
-from configs import quickstart
+from grpo_jax.configs import quickstart
 from grpo_jax.training.runtime import log as log_lib
 
 

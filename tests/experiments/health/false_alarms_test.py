@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from configs.sweeps import healthy
 from experiments.health import false_alarms
+from grpo_jax.configs.sweeps import healthy
 from grpo_jax.training.rules import rules
 
 _PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs/false_alarms.md"

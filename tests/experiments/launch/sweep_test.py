@@ -12,7 +12,7 @@ from experiments.sweeps.cells import Source
 from tests.experiments.launch import conftest
 
 _SWEEP = """
-from configs.quickstart import get_config
+from grpo_jax.configs.quickstart import get_config
 from grpo_jax.settings import grids
 
 

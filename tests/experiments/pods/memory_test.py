@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from configs import pods as pods_config
-from configs.recipes import models as published
 from experiments.pods import held
+from grpo_jax.configs import pods as pods_config
+from grpo_jax.configs.recipes import models as published
 from grpo_jax.models import architecture, transformer
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.phases import checkpointed
@@ -41,7 +41,7 @@ ON_IMAGES = ("r1_v", "vlm_r1")
 
 
 def recipe(name: str, model: str):
-  module = importlib.import_module(f"configs.recipes.{name}")
+  module = importlib.import_module(f"grpo_jax.configs.recipes.{name}")
   config = module.get_config(model)
   config.allow_unpublished = True
   return config
@@ -98,7 +98,7 @@ def test_a_recipe_says_what_its_rollout_takes(name):
   config = recipe(name, model_name)
   sizes = held.sizes(config_lib.resolve(config))
   text = " ".join(
-    importlib.import_module(f"configs.recipes.{name}").__doc__.split()
+    importlib.import_module(f"grpo_jax.configs.recipes.{name}").__doc__.split()
   )
   said = re.search(
     rf"rollout takes ([\d.]+) GiB over all devices with {model_name}", text

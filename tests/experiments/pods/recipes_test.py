@@ -8,9 +8,9 @@ import pytest
 from experiments.pods import recipes
 from grpo_jax.settings import config as config_lib
 
-_CONFIGS = pathlib.Path(__file__).resolve().parents[3] / "configs"
+_CONFIGS = pathlib.Path(__file__).resolve().parents[3] / "grpo_jax/configs"
 _NAMES = [
-  ".".join(path.relative_to(_CONFIGS.parent).with_suffix("").parts)
+  ".".join(path.relative_to(_CONFIGS.parents[1]).with_suffix("").parts)
   for path in sorted([*_CONFIGS.glob("*.py"), *_CONFIGS.glob("recipes/*.py")])
   if path.stem != "models"
 ]

@@ -10,7 +10,8 @@ import pytest
 
 from experiments.pods import chips, costs, report, rows, steps, table
 from grpo_jax.settings import config as config_lib
-from tests.experiments import command, programs_test, tiny_config
+from tests.cli import programs_test
+from tests.experiments import command, tiny_config
 
 
 def resolved(**phase) -> config_lib.RunConfig:

@@ -12,8 +12,8 @@ import time
 import pytest
 
 from grpo_jax.training.runtime import log as log_lib
+from tests.cli.programs_test import assert_fits, assert_refused
 from tests.experiments import command
-from tests.experiments.programs_test import assert_fits, assert_refused
 
 CONFIG = """
 from tests.experiments import tiny_config

@@ -6,8 +6,8 @@ import re
 import huggingface_hub
 import pytest
 
-from configs.recipes import models
 from grpo_jax import algorithms
+from grpo_jax.configs.recipes import models
 from grpo_jax.training.evaluation import cards, merging
 from grpo_jax.training.runtime import log
 from tests.experiments import tiny_config

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import flags as flags_lib
+from grpo_jax.cli import flags as flags_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.evaluation import interference
 from grpo_jax.training.phases import checkpointed

@@ -10,8 +10,8 @@ import types
 
 import pytest
 
-from configs import bias_mcq, language, quickstart, vision
 from grpo_jax import tasks
+from grpo_jax.configs import bias_mcq, language, quickstart, vision
 from grpo_jax.data import quality, sources
 from grpo_jax.data.encoder import Encoder
 from grpo_jax.settings import config as config_lib

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import bias_mcq, calc_tool_grpo, jsonl
+from grpo_jax.configs import bias_mcq, calc_tool_grpo, jsonl
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training import loop
 from grpo_jax.training.evaluation import evaluation

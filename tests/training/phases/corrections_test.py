@@ -10,7 +10,7 @@ import ml_collections
 import numpy as np
 import pytest
 
-from configs import edge_countdown
+from grpo_jax.configs import edge_countdown
 from grpo_jax.rollout import hints as hints_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import kinds

@@ -16,7 +16,8 @@ from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import checkpoints, sharding
 from grpo_jax.types import MemberState
-from tests.experiments import checkpoint_run_test, tiny_config
+from tests.cli import checkpoint_run_test
+from tests.experiments import tiny_config
 from tests.training import tiny
 
 SETTING = "config.rl.reference"

@@ -3,7 +3,7 @@
 import ml_collections
 import pytest
 
-from configs import textarena
+from grpo_jax.configs import textarena
 from grpo_jax.data import environments, tokenizer
 from grpo_jax.rewards.agents import games
 from grpo_jax.settings import config as config_lib

@@ -8,7 +8,7 @@ from grpo_jax.settings import config as config_lib
 from grpo_jax.training import loop
 from grpo_jax.training.problem import probe
 from grpo_jax.training.problem import problem as problem_lib
-from tests.experiments import errors_test
+from tests.cli import errors_test
 
 REWARDS = """
   from grpo_jax.rewards import registry

@@ -2,8 +2,8 @@
 
 import pytest
 
-from configs import search_agent
 from experiments.rewards import search_problems
+from grpo_jax.configs import search_agent
 from grpo_jax.rewards.agents import tools
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.problem import environment, tokens

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
-from configs.recipes import models as known_models
+from grpo_jax.configs.recipes import models as known_models
 from grpo_jax.models import architecture, lora, transformer
 from grpo_jax.settings import phase
 from grpo_jax.training.phases import policy as policy_lib

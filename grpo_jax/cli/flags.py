@@ -1,4 +1,4 @@
-"""Command lines of the experiments: flags in, clear errors out."""
+"""Command lines of all programs: flags in, clear errors out."""
 
 from __future__ import annotations
 
@@ -204,6 +204,13 @@ def run(
         hosts.leave(2 if user_error else 1)
       _leave(f"{overrides.text_of(error)}\n(--debug shows the traceback.)")
 
+  program = sys.modules[main.__module__]
+  # absl's --help prints the text and the flags of the module that was started.
+  sys.modules["__main__"].__doc__ = program.__doc__
+  for flag in flags.FLAGS.get_key_flags_for_module(program.__name__):
+    flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
+  if os.getcwd() not in sys.path:  # A config may name a reward there.
+    sys.path.append(os.getcwd())
   define_processes(flags.FLAGS, several_processes)
   app.run(guarded, flags_parser=parser)
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 from absl import flags
 
-from experiments import flags as flags_lib
+from grpo_jax.cli import flags as flags_lib
 from tests.experiments import command
 
 QUICKSTART = "--config=configs/quickstart.py"
@@ -73,7 +73,7 @@ def test_groups_and_copies_that_a_file_has_made_can_be_set(parse):
 def test_a_group_that_has_lost_its_types_is_said(parse, tmp_path):
   path = tmp_path / "mine.py"
   path.write_text(
-    "from configs import r1\n\n\ndef get_config():\n"
+    "from grpo_jax.configs import r1\n\n\ndef get_config():\n"
     "  config = r1.get_config()\n"
     "  config.rl2 = config.rl.copy_and_resolve_references()\n"
     "  return config\n"
@@ -252,7 +252,7 @@ def test_configs_of_the_library_are_found_from_any_folder(
 def test_a_file_of_the_users_own_comes_first(parse, monkeypatch, tmp_path):
   (tmp_path / "configs").mkdir()
   (tmp_path / "configs/quickstart.py").write_text(
-    "from configs import checkpoint\n\n\ndef get_config():\n"
+    "from grpo_jax.configs import checkpoint\n\n\ndef get_config():\n"
     "  config = checkpoint.get_config()\n"
     "  config.seed = 5\n"
     "  return config\n"

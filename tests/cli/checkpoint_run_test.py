@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import checkpoint as checkpoint_config
 from experiments.parity import outputs
 from grpo_jax import api
+from grpo_jax.configs import checkpoint as checkpoint_config
 from grpo_jax.data import tokenizer
 from grpo_jax.models import architecture, lora, transformer
 from grpo_jax.models.hf import families, peft, weights

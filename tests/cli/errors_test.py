@@ -6,8 +6,8 @@ import pathlib
 
 import pytest
 
-from configs import jsonl
 from grpo_jax import api
+from grpo_jax.configs import jsonl
 from grpo_jax.training import loop
 from grpo_jax.training.runtime import checkpoints, log
 from tests.experiments import tiny_config

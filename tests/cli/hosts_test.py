@@ -22,12 +22,13 @@ import pytest
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import checkpoints, hosts, lock, log
-from tests.experiments import command, hosts_config
+from tests.cli import hosts_config
+from tests.experiments import command
 from tests.training.phases import schedules_test
 
 pytestmark = pytest.mark.slow
 
-CONFIG = f"--config={command.ROOT / 'tests/experiments/hosts_config.py'}"
+CONFIG = f"--config={command.ROOT / 'tests/cli/hosts_config.py'}"
 TIMEOUT_S = 10.0  # Of the config.
 # Silence, words to the others, a save that is waited for and looked at, and how
 # long the process that serves the others stays; a hang lasts minutes.

@@ -9,12 +9,13 @@ import time
 
 import pytest
 
-from configs import checkpoint
 from grpo_jax import api
+from grpo_jax.configs import checkpoint
 from grpo_jax.data import demonstrations
 from grpo_jax.settings.phase import KeepConfig
 from grpo_jax.training.evaluation import data_sets, generation
-from tests.experiments import command, programs_test
+from tests.cli import programs_test
+from tests.experiments import command
 
 NUM_PROMPTS = 20
 

@@ -12,11 +12,11 @@ import pytest
 
 from grpo_jax.training import loop
 from grpo_jax.training.runtime import log
-from tests.experiments import command, sources_config
-from tests.training import resume_test
+from tests.experiments import command
+from tests.training import resume_test, sources_config
 from tests.training.problem import records_test
 
-_CONFIG = command.ROOT / "tests/experiments/sources_config.py"
+_CONFIG = command.ROOT / "tests/training/sources_config.py"
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import json
 import math
 
-from experiments import report
+from grpo_jax.cli import report
 from grpo_jax.training.evaluation import evaluation, scores
 
 AFTER = {

@@ -2,8 +2,9 @@
 
 import pytest
 
-from experiments import config as program
-from tests.experiments import command, programs_test
+from grpo_jax.cli import config as program
+from tests.cli import programs_test
+from tests.experiments import command
 
 QUICKSTART = f"--config={command.ROOT}/configs/quickstart.py"
 

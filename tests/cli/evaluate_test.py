@@ -13,7 +13,8 @@ from experiments.parity import outputs
 from grpo_jax.data import tokenizer
 from grpo_jax.models.hf import weights
 from grpo_jax.training.evaluation import data_sets
-from tests.experiments import checkpoint_run_test, command
+from tests.cli import checkpoint_run_test
+from tests.experiments import command
 
 NAMES = {
   "long": ("Ada", "Bela", "Carl", "Dora", "Emil"),

@@ -5,8 +5,8 @@ import textwrap
 
 import pytest
 
-from experiments import check_algorithm
 from grpo_jax.algorithms.contract import reference
+from grpo_jax.cli import check_algorithm
 
 WRONG = """
   from grpo_jax.algorithms import grpo

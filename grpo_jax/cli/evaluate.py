@@ -1,0 +1,249 @@
+r"""Evaluates a policy on held-out prompts, or on files of prompts.
+
+    grpo-evaluate --workdir=runs/quickstart
+    grpo-evaluate --workdir=runs/mine \
+        --data=math=math.jsonl --data=logic=logic.jsonl
+    grpo-evaluate --checkpoint=path/of/checkpoint \
+        --config=configs/checkpoint.py --data=math=math.jsonl \
+        --out=runs/base.json
+
+The policy is that of a run, or a Hugging Face checkpoint with a config for its
+data, rewards and lengths. The program prints greedy accuracy with its 95 %
+Wilson interval, over all prompts and over those whose completion could be
+scored. It also prints avg@n, pass@k and maj@k of sampled completions with 95 %
+bootstrap intervals over prompts; docs/evaluation.md defines them. The same
+numbers go to evaluation.json in the workdir, or to --out.
+--completions=FILE.jsonl keeps the completions.
+
+A completion that could not be scored counts as not right. Exit status: 0; 1 if
+the share of such completions is above config.rewards.max_unscored; 2 a mistake
+in the command, the data or the workdir. Reward functions and environments that
+the workdir's config names are imported and run, and a warning names those that
+are not of this library: evaluate only workdirs of people whom you trust. On
+several hosts, start the same command on each, as for experiments.train.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections.abc import Sequence
+
+from absl import flags
+
+from grpo_jax import handle, ranges
+from grpo_jax.cli import flags as flags_lib
+from grpo_jax.cli import policies, report
+from grpo_jax.training.evaluation import data_sets, scores
+from grpo_jax.training.problem import unscored
+from grpo_jax.training.runtime import files, hosts, terminal
+
+_CONFIG = flags_lib.define_config()
+_WORKDIR = flags.DEFINE_string(
+  "workdir", None, "Folder of the run, local or gs://."
+)
+_STEP = flags.DEFINE_integer("step", None, "Checkpoint; by default the last.")
+_CHECKPOINT = flags.DEFINE_string(
+  "checkpoint",
+  None,
+  "Folder or hub name of a Hugging Face checkpoint, instead of a run; --config"
+  " says the rest.",
+)
+_DATA = flags.DEFINE_multi_string(
+  "data",
+  [],
+  "NAME=FILE.jsonl, local or gs://, instead of the held-out prompts; may be"
+  " given several times.",
+)
+_NUM_PROMPTS = flags.DEFINE_integer(
+  "num_prompts",
+  None,
+  "The first so many prompts; by default as many held-out ones as in the run,"
+  " and all of a file.",
+  1,
+)
+_NUM_SAMPLES = flags.DEFINE_integer(
+  "num_samples", 16, "Sampled completions per prompt.", 1
+)
+_TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "Of the samples.", 1e-6)
+_TOP_P = flags.DEFINE_float(
+  "top_p",
+  None,
+  "Samples are drawn from the most likely tokens that have this share of the"
+  " probability; by default from all.",
+  1e-6,
+  1.0,
+)
+_SEED = flags.DEFINE_integer("seed", 0, "Of the samples.", 0)
+_BATCH_SIZE = flags.DEFINE_integer(
+  "batch_size", None, "Prompts per batch; by default as in the run.", 1
+)
+_MAX_PROMPT_LEN = flags.DEFINE_integer(
+  "max_prompt_len", None, "Tokens; by default as in the run.", 1
+)
+_MAX_NEW_TOKENS = flags.DEFINE_integer(
+  "max_new_tokens", None, "Tokens; by default as in the run.", 1
+)
+_OUT = flags.DEFINE_string(
+  "out",
+  None,
+  "File of the figures, local or gs://; by default evaluation.json in the"
+  " workdir, and none with --checkpoint.",
+)
+_COMPLETIONS = flags.DEFINE_string(
+  "completions",
+  None,
+  "FILE.jsonl, local or gs://, for all completions; a line for each prompt.",
+)
+
+
+def main(argv: Sequence[str]) -> int:
+  """Evaluates, prints tables and saves."""
+  del argv
+  data = _data()
+  out, kept = _file("out", _OUT.value), _file("completions", _COMPLETIONS.value)
+  if _WORKDIR.value and out is None:
+    out = files.parse(_WORKDIR.value) / "evaluation.json"
+  draws = data_sets.Draws(
+    _TEMPERATURE.value, _NUM_SAMPLES.value, _TOP_P.value, _SEED.value
+  )
+  with terminal.waiting("loading"):
+    loaded_run = _policy(data)
+  with loaded_run as run:
+    step, max_unscored = run.step, run.config.rewards.max_unscored
+    loaded = data_sets.with_lengths(
+      run.loaded, _MAX_PROMPT_LEN.value, _MAX_NEW_TOKENS.value
+    )
+    sets = data_sets.opened(loaded, data, _NUM_PROMPTS.value)
+    with terminal.waiting("completing and scoring"):
+      greedy, sampled = (
+        data_sets.complete(loaded, sets, how, _BATCH_SIZE.value)
+        for how in (data_sets.Draws(seed=draws.seed), draws)
+      )
+  failures = _failures(sets, greedy, sampled, max_unscored)
+  if not hosts.is_main():
+    return int(bool(failures))
+
+  source = _WORKDIR.value or str(_CHECKPOINT.value)
+  title = source if step is None else f"{source}, step {step}"
+  how = f"{ranges.counted(draws.num_samples, 'sample')} each"
+  how += f" at temperature {draws.temperature:g}"
+  if draws.top_p is not None:
+    how += f", top_p {draws.top_p:g}"
+  said = {
+    "policy": source,
+    "step": step,
+    "num_samples": draws.num_samples,
+    "temperature": draws.temperature,
+    "top_p": draws.top_p,
+    "seed": draws.seed,
+    **_summary(sets, greedy, sampled),
+  }
+  terminal.say("\n".join(report.evaluation_tables(title, how, said)))
+  for failure in failures:
+    terminal.say(flags_lib.wrapped(f"FAIL: {failure}"), "bold red")
+  if kept is not None:
+    lines = (
+      line
+      for arguments in zip(sets, greedy, sampled, strict=True)
+      for line in data_sets.lines(*arguments)
+    )
+    files.write(kept, "".join(lines).encode())
+    print(f"completions: {kept}")
+  if out is not None:
+    files.write(out, (json.dumps(said, indent=2) + "\n").encode())
+    print(f"saved: {out}")
+  return int(bool(failures))
+
+
+def _file(flag: str, value: str | None) -> files.Path | None:
+  """Returns the file that a flag names, checked before any work.
+
+  Raises:
+    FileNotFoundError: The file could not be written.
+  """
+  if not value:
+    return None
+  path = files.parse(value)
+  here = hosts.is_main() and not files.is_remote(path)
+  if here and not path.parent.is_dir():
+    raise FileNotFoundError(
+      f"--{flag}={value}: there is no folder {path.parent}; make it first."
+    )
+  return path
+
+
+def _data() -> dict[str, str]:
+  """Files of --data by name.
+
+  Raises:
+    ValueError: A file has no name, or two have the same.
+  """
+  found: dict[str, str] = {}
+  for given in _DATA.value:
+    name, _, path = given.partition("=")
+    if not name or not path:
+      raise ValueError(f"--data={given}: needed is NAME=FILE.jsonl.")
+    if name in found:
+      raise ValueError(
+        f"--data={given}: {found[name]} has the same name; choose another one."
+      )
+    found[name] = path
+  return found
+
+
+def _policy(data: dict[str, str]) -> handle.Run:
+  """The run or the checkpoint that the flags name.
+
+  Raises:
+    ValueError: The flags name none or two, or a config that is not needed.
+  """
+  return policies.opened(
+    _WORKDIR.value,
+    _STEP.value,
+    _CHECKPOINT.value,
+    _CONFIG.value,
+    next(iter(data.values()), ""),
+  )
+
+
+def _failures(
+  sets: Sequence[data_sets.DataSet],
+  greedy: Sequence[scores.Groups],
+  sampled: Sequence[scores.Groups],
+  max_unscored: float,
+) -> list[str]:
+  """Names the sets in which too many completions could not be scored."""
+  found = []
+  for one, *both in zip(sets, greedy, sampled, strict=True):
+    for name, groups in zip(("greedy", "sampled"), both, strict=True):
+      valid = [row.valid for group in groups for row in group]
+      excess = unscored.excess(valid.count(False), len(valid), max_unscored)
+      if excess:
+        where = "" if one.name == data_sets.HELD_OUT else f"{one.name}, "
+        found.append(f"{where}{name}: {excess}")
+  return found
+
+
+def _summary(
+  sets: Sequence[data_sets.DataSet],
+  greedy: Sequence[scores.Groups],
+  sampled: Sequence[scores.Groups],
+) -> dict[str, dict]:
+  """Section of each data set, and the means of several."""
+  sections, values = {}, []
+  for one, first, several in zip(sets, greedy, sampled, strict=True):
+    values.append(scores.per_prompt(first, several, one.golds))
+    sections[one.name] = scores.section(values[-1], first, several, one.domains)
+  said: dict[str, dict] = {"data_sets": sections}
+  if len(sets) > 1:
+    said["macro"] = scores.known(
+      scores.macro(values), *([*itertools.chain(*x)] for x in (greedy, sampled))
+    )
+  return said
+
+
+run = functools.partial(
+  flags_lib.run, main, several_processes=True, needs_config=False
+)

@@ -1,0 +1,109 @@
+"""Writes a trained policy as a Hugging Face checkpoint.
+
+    grpo-export --workdir=runs/qwen --out=runs/exported/qwen
+
+The run must have started from a checkpoint (config.model.checkpoint), whose
+configuration and tokenizer files are copied beside the weights, so that
+`transformers` and every tool that reads its format load the result. A model
+card, README.md in the format of the hub, has the task, the settings and the
+commit of the training. Adapters (config.model.lora_rank) are merged into the
+weights; --adapters writes them alone, as PEFT does, and
+config.model.adapter_checkpoint starts from them again.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from collections.abc import Sequence
+
+from absl import flags
+
+from grpo_jax import api, handle
+from grpo_jax.cli import flags as flags_lib
+from grpo_jax.models import lora
+from grpo_jax.models.hf import families, peft, weights
+from grpo_jax.training.evaluation import cards
+from grpo_jax.training.runtime import files
+
+_WORKDIR = flags.DEFINE_string(
+  "workdir", None, "Folder of the run, local or gs://.", required=True
+)
+_OUT = flags.DEFINE_string(
+  "out", None, "New folder, local or gs://.", required=True
+)
+_STEP = flags.DEFINE_integer("step", None, "Checkpoint; by default the last.")
+_ADAPTERS = flags.DEFINE_bool(
+  "adapters", False, "Write the adapters alone, in the format of PEFT."
+)
+_DTYPE = flags.DEFINE_enum(
+  "dtype", None, ["float32", "bfloat16"], "Of the tensors; by default as is."
+)
+
+
+def main(argv: Sequence[str]) -> int:
+  """Loads the run and writes the folder."""
+  del argv
+  out = files.parse(_OUT.value)
+  if files.is_remote(out) and out.exists():
+    raise ValueError(
+      f"--out={out} exists; nothing was changed. Pass another one."
+    )
+  folder = files.scratch(out)
+  with api.load(_WORKDIR.value, _STEP.value) as run:
+    model = run.config.model
+    if not model.checkpoint:
+      raise ValueError(
+        f"--workdir={_WORKDIR.value}: this run started from scratch, so there"
+        " is no Hugging Face configuration to write it with; export needs a"
+        " run with config.model.checkpoint."
+      )
+    adapters = model.adapters()
+    params = run.params
+    if _ADAPTERS.value:
+      if adapters is None:
+        raise ValueError(
+          f"--adapters: the run in {_WORKDIR.value} has none"
+          " (config.model.lora_rank=0); leave the flag out."
+        )
+      _, family = families.from_config_json(model.directory())
+      if family.fused:
+        raise ValueError(
+          "--adapters: layers of the family"
+          f" {family.name} have one module for several projections, such as"
+          f" {family.fused[0].whole}, and PEFT no adapters for its parts; leave"
+          " the flag out to merge them."
+        )
+      peft.save(folder, params, adapters, model.checkpoint, model.revision)
+      _write_card(folder, run, "peft")
+      files.publish(folder, out)
+      print(f"adapters of step {run.step} -> {_OUT.value}")
+      return 0
+    if adapters is not None:
+      params = lora.merge(params, adapters)
+    weights.export(
+      params,
+      model.transformer(run.loaded.problem.tokenizer.vocab_size),
+      model.directory(weights=True),
+      folder,
+      dtype=_DTYPE.value,
+    )
+    _write_card(folder, run, "transformers")
+    files.publish(folder, out)
+    print(f"step {run.step} of {_WORKDIR.value} -> {_OUT.value}")
+  return 0
+
+
+def _write_card(folder: pathlib.Path, run: handle.Run, library: str) -> None:
+  """Writes README.md for users of the folder."""
+  assert run.workdir is not None
+  text = cards.card(
+    run.workdir,
+    step=run.step,
+    base=run.config.model.directory(),
+    library=library,
+  )
+  (folder / cards.README).write_text(text, encoding="utf-8")
+
+
+run = functools.partial(flags_lib.run, main)
