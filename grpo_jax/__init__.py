@@ -17,7 +17,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _WHERE = {
-  "config": "api",
+  "config": "settings.overrides",
   "train": "api",
   "load": "api",
   "load_checkpoint": "api",

@@ -1,4 +1,4 @@
-"""The functions that a notebook or a script calls: configs, training, runs.
+"""The functions that a notebook or a script calls: training, and opened runs.
 
 import grpo_jax as g
 
@@ -13,14 +13,13 @@ import functools
 import logging
 import os
 import tempfile
-from typing import Any
 
 import jax
 from ml_collections import config_dict
 
 from grpo_jax import handle
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import overrides, typed
+from grpo_jax.settings import typed
 from grpo_jax.training import loop
 from grpo_jax.training.phases import checkpointed
 from grpo_jax.training.phases import workdir as workdir_lib
@@ -28,43 +27,6 @@ from grpo_jax.training.runtime import compilation, files, hosts, terminal
 
 # Folders of runs that have none of their own; removed with the process.
 _FOLDERS: list[tempfile.TemporaryDirectory] = []
-
-
-def config(
-  name: str | os.PathLike, algorithm: Any = None, **settings: Any
-) -> typed.Config:
-  """Returns the config of a file, with some settings changed.
-
-      config("quickstart", "gspo", **{"rl.steps": 50, "seed": 1})
-      config("jsonl", data=[{"prompt": "1 + 1 =", "answer": "2"}])
-
-  More settings are changed by assignment, as in `config.rl.steps = 100`. If no
-  setting has the assigned name, that is an AttributeError. A new phase, as
-  `phase_config` makes it, is added `with config.unlocked()`.
-
-  Args:
-    name: The name of a file in configs/, such as "quickstart" or
-      "recipes/dapo"; or the path of another file, which ends in ".py".
-    algorithm: The argument of the file's `get_config`: an algorithm, or a model
-      for a recipe. None: its default.
-    **settings: New values by the names of settings; names with dots as
-      `**{"rl.steps": 50}`. `data` may be the records themselves: a list of
-      dictionaries, a data set of Hugging Face's `datasets`, or a dictionary of
-      both parts, "train" and "test". Columns beside those of a record are among
-      its extras, which reward functions read. The run keeps a copy.
-
-  Raises:
-    FileNotFoundError: The file does not exist.
-    KeyError: The setting does not exist, or the name is that of a group of
-      settings; the message has the nearest name.
-    TypeError: A value has the wrong type.
-    ValueError: The file makes no config, or `settings` has the algorithm.
-  """
-  arguments = () if algorithm is None else (algorithm,)
-  found = overrides.load(str(overrides.find(name)), *arguments)
-  overrides.apply(found, overrides.with_rows(settings))
-  overrides.lock(found)
-  return found
 
 
 def _prepare() -> None:

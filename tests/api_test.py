@@ -9,7 +9,7 @@ import pytest
 import grpo_jax
 from grpo_jax import algorithms, api, handle
 from grpo_jax.data import formats
-from grpo_jax.settings import config
+from grpo_jax.settings import config, overrides
 from grpo_jax.training.problem import records
 
 
@@ -95,7 +95,7 @@ NAMED = {"prompt": "question", "answer": "answer"}
   ],
 )
 def test_records_in_memory_are_data(data, settings, prompt, extras):
-  made = api.config("jsonl", data=data, **{"data.format": "", **settings})
+  made = overrides.config("jsonl", data=data, **{"data.format": "", **settings})
   opened = records.open_sources(config.resolve(made).data, 0)
   record = opened.train[1]
   assert record["prompt"] == opened.held_out[1]["prompt"] == prompt
@@ -103,9 +103,9 @@ def test_records_in_memory_are_data(data, settings, prompt, extras):
 
 
 def test_a_part_is_held_out():
-  made = api.config("jsonl", data={"train": ROWS, "test": ROWS[:1]})
+  made = overrides.config("jsonl", data={"train": ROWS, "test": ROWS[:1]})
   assert made.data.train_path != made.data.eval_path
-  again = api.config("jsonl", data=[dict(row) for row in ROWS])
+  again = overrides.config("jsonl", data=[dict(row) for row in ROWS])
   assert again.data.train_path == made.data.train_path
 
 
@@ -120,7 +120,7 @@ def test_a_part_is_held_out():
 )
 def test_other_data_are_refused(data, message):
   with pytest.raises(TypeError, match=message):
-    api.config("jsonl", data=data)
+    overrides.config("jsonl", data=data)
 
 
 def _within_itself():
@@ -136,8 +136,8 @@ def _assigned(made, name, rows):
 @pytest.mark.parametrize(
   "wrong",
   [
-    lambda made: api.config("jsonl", **{"data.train_path": ROWS * 99}),
-    lambda made: api.config("jsonl", nothing=ROWS * 99),
+    lambda made: overrides.config("jsonl", **{"data.train_path": ROWS * 99}),
+    lambda made: overrides.config("jsonl", nothing=ROWS * 99),
     lambda made: _assigned(made, "train_path", ROWS * 99),
     lambda made: _assigned(made, "eval_path", {"train": ROWS * 99}),
     lambda made: _assigned(made, "max_prompt_len", ROWS * 99),
@@ -147,7 +147,7 @@ def _assigned(made, name, rows):
   ],
 )
 def test_errors_do_not_print_a_data_set(wrong):
-  made = api.config("jsonl").copy_and_resolve_references()
+  made = overrides.config("jsonl").copy_and_resolve_references()
   with pytest.raises((TypeError, KeyError, ValueError)) as caught:
     wrong(made)
   assert len(str(caught.value)) < 1000
@@ -157,7 +157,7 @@ def test_rows_in_the_place_of_a_path_are_told_where_they_go():
   with pytest.raises(
     TypeError, match=r"needed is a text\. Records .*data=ROWS"
   ):
-    api.config("jsonl").data.train_path = ROWS
+    overrides.config("jsonl").data.train_path = ROWS
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_rows_in_the_place_of_a_path_are_told_where_they_go():
 )
 def test_the_row_that_is_wrong_is_named(row, message):
   def opened():
-    made = api.config("jsonl", data=[{"prompt": "a"}, row])
+    made = overrides.config("jsonl", data=[{"prompt": "a"}, row])
     made.data.format = ""
     records.open_sources(config.resolve(made).data, 0)
 

@@ -28,6 +28,7 @@ from absl import flags
 from jax.sharding import Mesh
 
 from experiments.pods import chips
+from experiments.pods import flags as pod_flags
 from grpo_jax.cli import flags as flags_lib
 from grpo_jax.models import architecture, transformer
 from grpo_jax.training.runtime import sharding
@@ -66,7 +67,7 @@ _REMAT = flags.DEFINE_enum(
   ["none", "dots", "full"],
   "What is computed twice.",
 )
-_TOPOLOGY = flags_lib.define_topology("")
+_TOPOLOGY = pod_flags.define_topology("")
 _MEASURE = flags.DEFINE_bool("measure", False, "Run, and measure seconds.")
 
 _MIB = 2**20

@@ -25,15 +25,16 @@ import ml_collections
 from jax.sharding import AbstractMesh
 
 from experiments.pods import advice, chips, held, meshes
+from experiments.pods import flags as pod_flags
 from grpo_jax import ranges
 from grpo_jax.cli import flags as flags_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.phases import build
 
 _CONFIG = flags_lib.define_config()
-_TOPOLOGY = flags_lib.define_topology("")
-_MESH = flags_lib.define_mesh()
-_SLICES = flags_lib.define_slices()
+_TOPOLOGY = pod_flags.define_topology("")
+_MESH = pod_flags.define_mesh()
+_SLICES = pod_flags.define_slices()
 
 
 def main(argv: Sequence[str]) -> int:

@@ -62,6 +62,7 @@ import ml_collections
 from absl import flags
 
 from experiments.pods import advice, chips, held, meshes, steps
+from experiments.pods import flags as pod_flags
 from grpo_jax import ranges
 from grpo_jax.cli import flags as flags_lib
 from grpo_jax.settings import config as config_lib
@@ -69,9 +70,9 @@ from grpo_jax.training.phases import build
 from grpo_jax.training.runtime import sharding
 
 _CONFIG = flags_lib.define_config()
-_TOPOLOGY = flags_lib.define_topology()
-_MESH = flags_lib.define_mesh(" `auto` compares those that are worth a look.")
-_SLICES = flags_lib.define_slices()
+_TOPOLOGY = pod_flags.define_topology()
+_MESH = pod_flags.define_mesh(" `auto` compares those that are worth a look.")
+_SLICES = pod_flags.define_slices()
 _LARGEST = flags.DEFINE_bool(
   "largest_batch", False, "Look for the largest number of prompts that fits."
 )

@@ -29,15 +29,18 @@ import functools
 import itertools
 import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from absl import flags
 
-from grpo_jax import handle, ranges
+from grpo_jax import ranges
 from grpo_jax.cli import flags as flags_lib
-from grpo_jax.cli import policies, report
-from grpo_jax.training.evaluation import data_sets, scores
-from grpo_jax.training.problem import unscored
-from grpo_jax.training.runtime import files, hosts, terminal
+from grpo_jax.cli import policies
+from grpo_jax.training.runtime import files, terminal
+
+if TYPE_CHECKING:
+  from grpo_jax import handle
+  from grpo_jax.training.evaluation import data_sets, scores
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(
@@ -100,6 +103,10 @@ _COMPLETIONS = flags.DEFINE_string(
 
 def main(argv: Sequence[str]) -> int:
   """Evaluates, prints tables and saves."""
+  from grpo_jax.cli import report
+  from grpo_jax.training.evaluation import data_sets
+  from grpo_jax.training.runtime import hosts
+
   del argv
   data = _data()
   out, kept = _file("out", _OUT.value), _file("completions", _COMPLETIONS.value)
@@ -163,6 +170,8 @@ def _file(flag: str, value: str | None) -> files.Path | None:
   Raises:
     FileNotFoundError: The file could not be written.
   """
+  from grpo_jax.training.runtime import hosts
+
   if not value:
     return None
   path = files.parse(value)
@@ -215,6 +224,9 @@ def _failures(
   max_unscored: float,
 ) -> list[str]:
   """Names the sets in which too many completions could not be scored."""
+  from grpo_jax.training.evaluation import data_sets
+  from grpo_jax.training.problem import unscored
+
   found = []
   for one, *both in zip(sets, greedy, sampled, strict=True):
     for name, groups in zip(("greedy", "sampled"), both, strict=True):
@@ -232,6 +244,8 @@ def _summary(
   sampled: Sequence[scores.Groups],
 ) -> dict[str, dict]:
   """Section of each data set, and the means of several."""
+  from grpo_jax.training.evaluation import scores
+
   sections, values = {}, []
   for one, first, several in zip(sets, greedy, sampled, strict=True):
     values.append(scores.per_prompt(first, several, one.golds))

@@ -16,15 +16,15 @@ from __future__ import annotations
 import functools
 import pathlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from absl import flags
 
-from grpo_jax import api, handle
 from grpo_jax.cli import flags as flags_lib
-from grpo_jax.models import lora
-from grpo_jax.models.hf import families, peft, weights
-from grpo_jax.training.evaluation import cards
 from grpo_jax.training.runtime import files
+
+if TYPE_CHECKING:
+  from grpo_jax import handle
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run, local or gs://.", required=True
@@ -43,6 +43,10 @@ _DTYPE = flags.DEFINE_enum(
 
 def main(argv: Sequence[str]) -> int:
   """Loads the run and writes the folder."""
+  from grpo_jax import api
+  from grpo_jax.models import lora
+  from grpo_jax.models.hf import families, peft, weights
+
   del argv
   out = files.parse(_OUT.value)
   if files.is_remote(out) and out.exists():
@@ -96,6 +100,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _write_card(folder: pathlib.Path, run: handle.Run, library: str) -> None:
   """Writes README.md for users of the folder."""
+  from grpo_jax.training.evaluation import cards
+
   assert run.workdir is not None
   text = cards.card(
     run.workdir,

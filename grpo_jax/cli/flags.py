@@ -1,4 +1,8 @@
-"""Command lines of all programs: flags in, clear errors out."""
+"""Command lines of all programs: flags in, clear errors out.
+
+JAX, and what needs it, is imported when a command line has been read, so that
+`--help` answers at once.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,11 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-import jax
 from absl import app, flags, logging
 from ml_collections import config_dict, config_flags
 
 from grpo_jax.settings import overrides
-from grpo_jax.training.runtime import compilation, files, hosts, terminal
+from grpo_jax.training.runtime import files, terminal
 
 # What a bad config, data set or checkpoint raises; anything else is a defect
 # of ours and keeps its traceback.
@@ -69,41 +72,6 @@ def define_config(
     flag_values=flag_values,
     sys_argv=argv,
   )
-
-
-def define_topology(default: str | None = None) -> flags.FlagHolder:
-  """Defines --topology=TPUS; a flag without a default is required."""
-  if "topology" in flags.FLAGS:
-    return _defined("topology")
-  return flags.DEFINE_string(
-    "topology",
-    default,
-    "TPUs to compile for: v5e-16, v5p-128, or the shape, v5p:4x4x4.",
-    required=default is None,
-  )
-
-
-def define_mesh(more: str = "") -> flags.FlagHolder:
-  """Defines --mesh=AXES; `more` names other values."""
-  if "mesh" in flags.FLAGS:
-    return _defined("mesh")
-  return flags.DEFINE_string(
-    "mesh",
-    "",
-    f"Axes, as fsdp:16,tensor:4, instead of those of config.mesh.{more}",
-  )
-
-
-def define_slices() -> flags.FlagHolder:
-  """Defines --slices=N."""
-  if "slices" in flags.FLAGS:
-    return _defined("slices")
-  return flags.DEFINE_integer("slices", 1, "Slices that data connects.", 1)
-
-
-def _defined(name: str) -> flags.FlagHolder:
-  """The flag of a program, if this one or a test of both has imported it."""
-  return flags.FlagHolder(flags.FLAGS, flags.FLAGS[name])
 
 
 def define_processes(
@@ -175,6 +143,8 @@ def run(
       _leave(str(error))
 
   def guarded(argv: Sequence[str]) -> int:
+    from grpo_jax.training.runtime import compilation, hosts
+
     logging.set_verbosity(logging.WARNING)  # Libraries chat at INFO.
     terminal.take_over_logging()
     compilation.use()
@@ -183,8 +153,6 @@ def run(
       if several_processes:
         hosts.start(given.coordinator, given.num_processes, given.process_id)
       return main(argv)
-    except KeyboardInterrupt:
-      _leave("stopped by Ctrl-C.", status=_INTERRUPTED)
     except Exception as error:
       if isinstance(error, BrokenPipeError) and _nobody_reads():
         # Buffered output is dropped, so that it raises no error at exit.
@@ -196,7 +164,7 @@ def run(
         hosts.exit_now(2)
       user_error = isinstance(error, USER_ERRORS)
       if given.debug or not user_error:
-        if not jax.distributed.is_initialized():
+        if not _is_one_of_several():
           raise
         # At a regular exit this process would wait for the others.
         print(f"{hosts.label()}error:", file=sys.stderr)
@@ -212,7 +180,16 @@ def run(
   if os.getcwd() not in sys.path:  # A config may name a reward there.
     sys.path.append(os.getcwd())
   define_processes(flags.FLAGS, several_processes)
-  app.run(guarded, flags_parser=parser)
+  try:
+    app.run(guarded, flags_parser=parser)
+  except KeyboardInterrupt:
+    _leave("stopped by Ctrl-C.", status=_INTERRUPTED)
+
+
+def _is_one_of_several() -> bool:
+  """True for a process of a run of several; those have imported JAX."""
+  jax = sys.modules.get("jax")
+  return jax is not None and jax.distributed.is_initialized()
 
 
 def _nobody_reads() -> bool:
@@ -242,6 +219,8 @@ def existing_folder(flag: flags.FlagHolder[str]) -> pathlib.Path:
 
 def _device_problem(error: Exception) -> str | None:
   """Advice for an error about missing devices; None for any other error."""
+  import jax
+
   asked = jax.config.jax_platforms
   found = re.match(r"Unable to initialize backend '(\w+)': (.*)", str(error))
   if found:
@@ -362,11 +341,12 @@ def _set_group(
 
 
 def _leave(message: str, status: int = 2) -> None:
-  several = jax.distributed.is_initialized()
-  where = hosts.label() if several else ""
-  print(wrapped(f"{where}error: {message}"), file=sys.stderr)
-  if several:
+  if _is_one_of_several():
+    from grpo_jax.training.runtime import hosts
+
+    print(wrapped(f"{hosts.label()}error: {message}"), file=sys.stderr)
     hosts.leave(status)
+  print(wrapped(f"error: {message}"), file=sys.stderr)
   sys.exit(status)
 
 

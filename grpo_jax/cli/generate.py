@@ -34,6 +34,7 @@ import pathlib
 import time
 import zlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -41,11 +42,12 @@ from grpo_jax import ranges
 from grpo_jax.cli import flags as flags_lib
 from grpo_jax.cli import policies
 from grpo_jax.data import sources
-from grpo_jax.settings import phase
 from grpo_jax.settings import phase as phase_lib
-from grpo_jax.training.evaluation import data_sets, generation
-from grpo_jax.training.phases import checkpointed
-from grpo_jax.training.runtime import files, hosts, terminal
+from grpo_jax.training.runtime import files, terminal
+
+if TYPE_CHECKING:
+  from grpo_jax.training.evaluation import generation
+  from grpo_jax.training.phases import checkpointed
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(
@@ -117,6 +119,9 @@ _LEAST = flags.DEFINE_multi_string(
 
 def main(argv: Sequence[str]) -> int:
   """Generates completions, and prints the path of the file."""
+  from grpo_jax.training.evaluation import data_sets, generation
+  from grpo_jax.training.runtime import hosts
+
   del argv
   out = _out()
   is_text = _PROMPTS.value.endswith(".txt")
@@ -182,6 +187,9 @@ def _generate(
   settings: dict,
 ) -> generation.Done:
   """Goes through the prompts, and shows the progress."""
+  from grpo_jax.training.evaluation import generation
+  from grpo_jax.training.runtime import hosts
+
   started = time.monotonic()
   parts = generation.generate(
     loaded, source, num_prompts, out, wanted, settings
@@ -223,7 +231,7 @@ def _out() -> pathlib.Path:
   return out
 
 
-def _keep() -> phase.KeepConfig | None:
+def _keep() -> phase_lib.KeepConfig | None:
   """The `phase.KeepConfig` of --keep and its flags; None without --keep.
 
   Raises:
@@ -238,7 +246,7 @@ def _keep() -> phase.KeepConfig | None:
           f"--{name} says which completions are kept; give --keep=M too."
         )
     return None
-  return phase.KeepConfig(
+  return phase_lib.KeepConfig(
     _KEEP.value, _ORDER.value, _DISTINCT.value, tuple(_LEAST.value)
   )
 
@@ -265,6 +273,8 @@ def _source(loaded: checkpointed.Loaded) -> tuple[sources.Source, int]:
       raise FileNotFoundError(f"--prompts={name}: there is no such file.")
     source: sources.Source = sources.TextSource(name)
   else:
+    from grpo_jax.training.evaluation import data_sets
+
     (found,) = data_sets.opened(loaded, {"prompts": name})
     source = found.source
   return source, zlib.crc32(files.parse(name).read_bytes())

@@ -22,6 +22,7 @@ import contextlib
 import functools
 import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -30,10 +31,10 @@ from grpo_jax.cli import flags as flags_lib
 from grpo_jax.data import quality
 from grpo_jax.data.quality import Finding
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.evaluation import data_sets, lint
-from grpo_jax.training.phases import checkpointed
-from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import files
+
+if TYPE_CHECKING:
+  from grpo_jax.training.problem import problem as problem_lib
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(
@@ -53,6 +54,9 @@ _NUM_SAMPLES = 16
 
 def main(argv: Sequence[str]) -> int:
   """Checks the data, prints the report, and writes the records."""
+  from grpo_jax.training.evaluation import lint
+  from grpo_jax.training.problem import problem as problem_lib
+
   del argv
   config = config_lib.resolve(_CONFIG.value)
   problem = problem_lib.make_problem(config)
@@ -78,6 +82,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _disagreements(problem: problem_lib.Problem, number: int) -> list[Finding]:
+  from grpo_jax.training.evaluation import data_sets, lint
+  from grpo_jax.training.phases import checkpointed
+
   draws = data_sets.Draws(temperature=1.0, num_samples=_NUM_SAMPLES)
   with contextlib.ExitStack() as stack:
     loaded = checkpointed.opened(stack, files.parse(_WORKDIR.value))

@@ -23,8 +23,7 @@ from absl import flags
 
 from grpo_jax import ranges
 from grpo_jax.cli import flags as flags_lib
-from grpo_jax.training.evaluation import cards, merging
-from grpo_jax.training.runtime import files, hosts, terminal
+from grpo_jax.training.runtime import files, terminal
 
 _WORKDIRS = flags.DEFINE_list(
   "workdirs", None, "Folders of runs, local or gs://.", required=True
@@ -40,6 +39,9 @@ _OUT = flags.DEFINE_string(
 
 def main(argv: Sequence[str]) -> int:
   """Merges and saves."""
+  from grpo_jax.training.evaluation import cards, merging
+  from grpo_jax.training.runtime import hosts
+
   del argv
   try:
     weights = [float(x) for x in _WEIGHTS.value]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import ml_collections
 
-from grpo_jax import api, handle
+if TYPE_CHECKING:
+  from grpo_jax import handle
 
 
 def opened(
@@ -27,6 +30,8 @@ def opened(
   Raises:
     ValueError: The flags name none or two, or a config that is not needed.
   """
+  from grpo_jax import api
+
   if bool(workdir) == bool(checkpoint):
     raise ValueError(
       "--workdir, of a run, and --checkpoint, of Hugging Face: needed is one of"

@@ -25,8 +25,7 @@ import numpy as np
 from absl import flags
 
 from grpo_jax.cli import flags as flags_lib
-from grpo_jax.training import replay
-from grpo_jax.training.runtime import files, log, traces
+from grpo_jax.training.runtime import files, traces
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run, local or gs://.", required=True
@@ -56,6 +55,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _show(workdir: str, step: int, prompt: int) -> int:
   """Prints a completion, and its comparison with the trace."""
+  from grpo_jax.training import replay
+
   (group,) = replay.replay(workdir, step, prompt)
   rows = _rows(group)
   if not rows:
@@ -87,6 +88,8 @@ def _show(workdir: str, step: int, prompt: int) -> int:
 
 def _check(workdir: str, number: int) -> int:
   """Draws traced completions again, and prints for each whether it is equal."""
+  from grpo_jax.training import replay
+
   traced = [
     (group, at)
     for group in traces.read(workdir)
@@ -135,6 +138,8 @@ def _check(workdir: str, number: int) -> int:
 
 def _print_changes(workdir: str) -> None:
   """Prints other differences: numbers are equal only on equal versions."""
+  from grpo_jax.training.runtime import log
+
   changes = log.changes_since(workdir)
   for line in changes or ["versions, devices and commit are those of the run"]:
     print(f"  {line}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import shlex
@@ -92,10 +93,12 @@ def places(
   folder = shlex.quote(str(workdir))
   found = []
   if _has_content(log):
-    found.append(
-      f"traces: python -m experiments.traces --workdir={folder}"
+    page = (  # A program of the checkout; the package does without.
+      f"python -m experiments.traces --workdir={folder}"
       f" --out={folder}/traces.html"
     )
+    is_there = importlib.util.find_spec("experiments")
+    found.append(f"traces: {page if is_there else log}")
   if _has_content(samples):
     found.append(f"samples: {samples}")
   if plot is not None:

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from grpo_jax import api
 from grpo_jax.cli import flags as flags_lib
 from grpo_jax.training.runtime import files
 
@@ -32,6 +31,8 @@ _SEED = flags.DEFINE_integer("seed", 0, "Of the samples.")
 
 def main(argv: Sequence[str]) -> int:
   """Prints the completions, one per line."""
+  from grpo_jax import api
+
   del argv
   with api.load(_WORKDIR.value, _STEP.value) as run:
     (rows,) = run.sample(

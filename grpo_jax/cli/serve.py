@@ -23,19 +23,17 @@ import signal
 import tempfile
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import jax
 from absl import flags
 
 from grpo_jax.cli import flags as flags_lib
 from grpo_jax.cli import policies
 from grpo_jax.rewards.agents import call_formats
-from grpo_jax.rollout import sampling
-from grpo_jax.serving import endpoint as endpoint_lib
-from grpo_jax.serving import engine, http
-from grpo_jax.training.evaluation import data_sets
-from grpo_jax.training.phases import checkpointed
 from grpo_jax.training.runtime import terminal
+
+if TYPE_CHECKING:
+  from grpo_jax.training.phases import checkpointed
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(
@@ -78,6 +76,9 @@ _TIMEOUT_S = flags.DEFINE_float("timeout_s", 600.0, "For an answer.", 1e-3)
 
 def main(argv: Sequence[str]) -> int:
   """Serves until it is stopped."""
+  from grpo_jax.serving import http
+  from grpo_jax.training.evaluation import data_sets
+
   del argv
   token = ""
   if _TOKEN_FILE.value:
@@ -110,6 +111,12 @@ def _serve(
   loaded: checkpointed.Loaded, token: str, stop: threading.Event
 ) -> None:
   """Draws the requests of the server."""
+  import jax
+
+  from grpo_jax.rollout import sampling
+  from grpo_jax.serving import endpoint as endpoint_lib
+  from grpo_jax.serving import engine, http
+
   problem = loaded.problem
   sampler = engine.Drawer(
     loaded.policy,

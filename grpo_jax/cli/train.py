@@ -29,18 +29,17 @@ import importlib.util
 import logging
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import jax
 import ml_collections
 from absl import flags
 
 from grpo_jax import ranges
 from grpo_jax.cli import flags as flags_lib
-from grpo_jax.cli import report
-from grpo_jax.training import loop
-from grpo_jax.training import run as run_lib
-from grpo_jax.training.monitor import health, plots
-from grpo_jax.training.runtime import files, hosts, terminal
+from grpo_jax.training.runtime import files, terminal
+
+if TYPE_CHECKING:
+  from grpo_jax.training import run as run_lib
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(
@@ -52,6 +51,13 @@ _NUM_SHOWN = 6
 
 def main(argv: Sequence[str]) -> int:
   """Trains, then reports in words and as a picture."""
+  import jax
+
+  from grpo_jax.cli import report
+  from grpo_jax.training import loop
+  from grpo_jax.training.monitor import health
+  from grpo_jax.training.runtime import hosts
+
   del argv
   started = time.time()
   config, workdir = _CONFIG.value, files.parse(_WORKDIR.value)
@@ -94,6 +100,9 @@ def _report(
   config: ml_collections.ConfigDict, result: run_lib.Result, seconds: float
 ) -> int:
   """Prints the changes; returns the exit status."""
+  from grpo_jax.cli import report
+  from grpo_jax.training.runtime import hosts
+
   assert result.before is not None
   assert result.after is not None
   how = "greedy"
@@ -129,6 +138,8 @@ def _plot(workdir: files.Path) -> files.Path | None:
   if not importlib.util.find_spec("matplotlib"):
     logging.warning("no plot: install grpo_jax[plot] for %s", workdir)
     return None
+  from grpo_jax.training.monitor import plots
+
   plots.plot_run(workdir, workdir / plots.CURVES)
   return workdir / plots.CURVES
 

@@ -1,6 +1,7 @@
 """Config files, and settings that are set by name, such as `rl.steps`.
 
-The command line and `grpo_jax.config` find files and check settings here.
+`config` is `grpo_jax.config`. The command line finds files and checks settings
+by the same functions.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ml_collections import config_dict
 
 from grpo_jax import imports
 from grpo_jax.data import sources
+from grpo_jax.settings import typed
 
 # A folder of the package; in a checkout, a link to the folder beside it.
 CONFIGS = (pathlib.Path(__file__).parents[1] / "configs").resolve()
@@ -41,6 +43,43 @@ _NEEDED = {
   str: "a text",
   tuple: "a tuple",
 }
+
+
+def config(
+  name: str | os.PathLike, algorithm: Any = None, **settings: Any
+) -> typed.Config:
+  """Returns the config of a file, with some settings changed.
+
+      config("quickstart", "gspo", **{"rl.steps": 50, "seed": 1})
+      config("jsonl", data=[{"prompt": "1 + 1 =", "answer": "2"}])
+
+  More settings are changed by assignment, as in `config.rl.steps = 100`. If no
+  setting has the assigned name, that is an AttributeError. A new phase, as
+  `phase_config` makes it, is added `with config.unlocked()`.
+
+  Args:
+    name: The name of a file in configs/, such as "quickstart" or
+      "recipes/dapo"; or the path of another file, which ends in ".py".
+    algorithm: The argument of the file's `get_config`: an algorithm, or a model
+      for a recipe. None: its default.
+    **settings: New values by the names of settings; names with dots as
+      `**{"rl.steps": 50}`. `data` may be the records themselves: a list of
+      dictionaries, a data set of Hugging Face's `datasets`, or a dictionary of
+      both parts, "train" and "test". Columns beside those of a record are among
+      its extras, which reward functions read. The run keeps a copy.
+
+  Raises:
+    FileNotFoundError: The file does not exist.
+    KeyError: The setting does not exist, or the name is that of a group of
+      settings; the message has the nearest name.
+    TypeError: A value has the wrong type.
+    ValueError: The file makes no config, or `settings` has the algorithm.
+  """
+  arguments = () if algorithm is None else (algorithm,)
+  found = load(str(find(name)), *arguments)
+  apply(found, with_rows(settings))
+  lock(found)
+  return found
 
 
 def text_of(error: BaseException) -> str:

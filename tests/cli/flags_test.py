@@ -300,7 +300,7 @@ def test_what_a_device_needs_is_said(monkeypatch, installed, advice):
 
 def test_a_missing_device_is_a_message():
   program = (
-    "import jax; from experiments import flags;"
+    "import jax; from grpo_jax.cli import flags;"
     "flags.run(lambda argv: len(jax.devices()))"
   )
   found = subprocess.run(
@@ -329,14 +329,17 @@ def test_whoever_reads_the_output_may_stop():
     assert process.stderr.read() == ""
 
 
-def test_ctrl_c_while_importing_has_no_traceback(tmp_path):
+@pytest.mark.parametrize(
+  ("program", "status"), [("train", 130), ("compare", -signal.SIGINT)]
+)
+def test_ctrl_c_while_importing_has_no_traceback(tmp_path, program, status):
   (tmp_path / "jax.py").write_text("raise KeyboardInterrupt\n")
   ended = subprocess.run(
-    [sys.executable, "-m", "experiments.train", "--config=quickstart"],
+    [sys.executable, "-m", f"experiments.{program}", "--config=quickstart"],
     env={**os.environ, "PYTHONPATH": str(tmp_path)},
     capture_output=True,
     text=True,
     check=False,
   )
   assert ended.stderr == "error: stopped by Ctrl-C.\n"
-  assert ended.returncode == -signal.SIGINT
+  assert ended.returncode == status

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from experiments.interceptor import rates as rates_lib
-from grpo_jax import api
 from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import overrides
 from tests.experiments import command
 
 PAGE = command.ROOT / "docs/interceptor_rates.md"
@@ -63,7 +63,7 @@ def test_unusable_calls_are_refused(tmp_path, lines, message):
 
 
 def test_rules_about_other_calls_say_so():
-  run = config_lib.resolve(api.config("calc_python_grpo"))
+  run = config_lib.resolve(overrides.config("calc_python_grpo"))
   *table, _, said = rates_lib.of_run(run, rates_lib.read())
   assert len(table) == 3
   assert "flag none of the bad calls" in said

@@ -45,8 +45,6 @@ import rich.live
 from absl import logging as absl_logging
 from rich.text import Text
 
-from grpo_jax.training.runtime import hosts
-
 COLUMNS = 80
 _MIN_COLUMNS, _MAX_COLUMNS = 20, 120
 _NOTEBOOK_COLUMNS = 100
@@ -342,6 +340,8 @@ def shared_screen() -> Screen:
 @contextlib.contextmanager
 def waiting(what: str) -> Iterator[None]:
   """Shows an activity with a timer, in process 0."""
+  from grpo_jax.training.runtime import hosts  # It imports JAX.
+
   if not hosts.is_main():
     yield
     return

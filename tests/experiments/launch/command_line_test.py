@@ -8,7 +8,6 @@ import pathlib
 import pytest
 
 from experiments.launch import job, preflight, skypilot, tpu_vm, xpk
-from grpo_jax import api
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import overrides
 from tests.experiments.launch import conftest
@@ -369,7 +368,7 @@ _TEXT = {
   ],
 )
 def test_extras_follow_from_the_config(settings, extras):
-  config = api.config("quickstart", **settings)
+  config = overrides.config("quickstart", **settings)
   found = preflight.needed_extras(config_lib.resolve(config), "/runs/a")
   assert found == {"tpu", *extras}
 
@@ -409,7 +408,7 @@ _JUDGED = {
   ],
 )
 def test_files_and_checkpoints_are_looked_at(settings, local, extras):
-  config = config_lib.resolve(api.config("quickstart", **settings))
+  config = config_lib.resolve(overrides.config("quickstart", **settings))
   notes = preflight._local_files(config)
   assert [note.partition("=")[0] for note in notes] == [
     f"config.{name}" for name in local
@@ -427,14 +426,14 @@ def test_files_and_checkpoints_are_looked_at(settings, local, extras):
   ],
 )
 def test_weights_in_a_bucket_are_refused(settings, name):
-  config = config_lib.resolve(api.config("quickstart", **settings))
+  config = config_lib.resolve(overrides.config("quickstart", **settings))
   with pytest.raises(ValueError, match=rf"config\.{name}.*from no bucket"):
     preflight._check_folders(config)
 
 
 def test_a_judge_whose_license_has_to_be_accepted_needs_a_token():
   settings = {**_JUDGED, "judge.model": "meta-llama/Llama-3.1-8B-Instruct"}
-  config = config_lib.resolve(api.config("quickstart", **settings))
+  config = config_lib.resolve(overrides.config("quickstart", **settings))
   preflight._check_token(config, {"HF_TOKEN": "HF_TOKEN"})
   with pytest.raises(ValueError, match=r"config\.judge\.model=meta-llama/"):
     preflight._check_token(config, {})
