@@ -23,10 +23,10 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 87_900,
-  "lines of experiments": 42_200,
+  "lines of grpo_jax": 90_300,
+  "lines of experiments": 39_900,
   "lines of tests": 94_600,
-  "files of grpo_jax": 331,
+  "files of grpo_jax": 346,
   "files of the largest folder": 22,
   "functions above 100 lines": 8,
   "class names of two classes": 2,

@@ -68,9 +68,11 @@ of_sdist, of_tree = map(content, sys.argv[1:])
 if of_sdist != of_tree:
   print("not in both wheels:", sorted({*of_sdist.items()} ^ {*of_tree.items()}))
   sys.exit(1)
-if "grpo_jax/commit.json" not in of_sdist:
-  print("grpo_jax/commit.json is missing")
-  sys.exit(1)
+for name in "grpo_jax/commit.json", "grpo_jax/configs/recipes/dapo.py":
+  if name not in of_sdist:
+    sys.exit(f"{name} is missing")
+if tops := {x.split("/")[0] for x in of_sdist if ".dist-info/" not in x} - {"grpo_jax"}:
+  sys.exit(f"beside grpo_jax there are {tops}")
 PYTHON
 said "$(basename "$wheel") $(($(stat -c %s "$wheel") / 1024)) KiB,\
  $(basename "$sdist") $(($(stat -c %s "$sdist") / 1024)) KiB"
@@ -125,8 +127,12 @@ mistake() { # mistake PATTERN COMMAND...
     && ! grep -q Traceback mistake.log \
     || { cat mistake.log; fail "$* (status $status)"; }
 }
-grpo-compare --help > compare.log || true  # absl leaves with 1.
-grep -q 'flags:' compare.log || { cat compare.log; fail "grpo-compare"; }
+for program in "$work"/venv/bin/grpo-*; do
+  "$program" --help > help.log || true  # absl leaves with 1.
+  grep -q 'flags:' help.log || { cat help.log; fail "$program"; }
+done
+grpo-config --config=recipes/r1:toy > config.log || { cat config.log; fail "grpo-config"; }
+python -c 'import grpo_jax; grpo_jax.config("recipes/dapo", "toy")' || fail "a config"
 environment=(JAX_PLATFORMS=tpu)
 no_tpu="pip install 'grpo_jax\[tpu\]'.*JAX_PLATFORMS=cpu"
 mistake "$no_tpu" grpo-train --config=configs/quickstart.py --workdir=runs/a
