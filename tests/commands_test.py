@@ -35,7 +35,7 @@ from grpo_jax.configs.recipes import models as published
 from grpo_jax.data import pipeline
 from grpo_jax.rollout import host_turns
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import step
+from grpo_jax.step import dynamic_sampling, step
 from grpo_jax.training import run as run_lib
 from grpo_jax.training.phases import checkpointed, executors
 from grpo_jax.training.runtime import jit, sharding
@@ -303,8 +303,10 @@ def _trace(config, problem, prepared, mesh, index):
     if problem.judge.asks_host:  # Of a package that is not installed.
       return None
     drawn = phase.drawn(state)
-    more = drawn.rollout, drawn.scored, drawn.baseline
-    return shapes(step.learn_stage, state, prompts, *more)
+    groups = dynamic_sampling.Groups(
+      prompts, drawn.rollout, drawn.scored, drawn.baseline
+    )
+    return shapes(step.learn_stage, state, groups)
   if problem.judge.asks_host:
     scores = steps.scores(config, section.num_rows)
     return shapes(steps.scored_step, state, prompts, scores)

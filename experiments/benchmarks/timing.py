@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from experiments.benchmarks import inputs, memory, workload
 from grpo_jax.algorithms import objective, options
 from grpo_jax.rollout import sampling
-from grpo_jax.step import models, step
+from grpo_jax.step import dynamic_sampling, models, step
 from grpo_jax.training.phases import executors
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import jit, sharding
@@ -204,6 +204,7 @@ class Bench:
       )
       scored = jax.device_put(judge(), sharding.replicated(mesh))
 
+    groups = dynamic_sampling.Groups(prompts, rollout, scored)
     rows = objective.make_train_batch(
       self.parts.algorithm,
       self.parts.config,
@@ -217,14 +218,12 @@ class Bench:
     learn = compiled(
       executors.jit_step(mesh, step.learn_stage, self.parts),
       self._state,
-      prompts,
-      rollout,
-      scored,
+      groups,
     )
     self.programs["update"] = learn
 
     def update():
-      self._state, *_ = self._call(learn, prompts, rollout, scored)
+      self._state, *_ = self._call(learn, groups)
 
     self.runs |= {
       "prefill": lambda: prefill(prompts),

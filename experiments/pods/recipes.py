@@ -186,13 +186,10 @@ def _compiled(
     state, prompts = step.arguments
     draw = functools.partial(step_lib.draw_stage, parts=parts)
     drawn = jax.eval_shape(draw, state, prompts)
-    inputs = [
-      sharding.abstract(x, sharding.of_rows(mesh, x))
-      for x in (drawn.prompts, drawn.rollout, drawn.scored)
-    ]
+    groups = sharding.abstract(drawn, sharding.of_rows(mesh, drawn))
     program = executors.jit_step(mesh, step_lib.learn_stage, parts)
     compiled = steps.compile_described(
-      dataclasses.replace(step, program=program, arguments=(state, *inputs))
+      dataclasses.replace(step, program=program, arguments=(state, groups))
     )
   update = steps.phases(steps.analyze(compiled), target)["update"]
   return {key: update[key] for key in ("sent_bytes", "at_least_s")}

@@ -28,6 +28,7 @@ from grpo_jax.data import encoder as encoder_lib
 from grpo_jax.rewards import derived
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import groups
+from grpo_jax.step import dynamic_sampling
 from grpo_jax.step import step as step_lib
 from grpo_jax.training.phases import checkpointed, executors
 from grpo_jax.training.phases import policy as policy_lib
@@ -197,9 +198,8 @@ def scored_step(
     greedy = jax.tree.map(
       lambda x: x[:: parts.plan.group_size] if x.ndim else x, scored
     )
-  return step_lib.learn_stage(
-    state, prompts, rollout, scored, greedy, parts=parts
-  )
+  drawn = dynamic_sampling.Groups(prompts, rollout, scored, greedy)
+  return step_lib.learn_stage(state, drawn, parts=parts)
 
 
 def _prompts(problem: problem_lib.Problem, num_prompts: int):

@@ -62,7 +62,18 @@ import jax.numpy as jnp
 from jax import lax
 
 from grpo_jax.ops import baselines, masked
-from grpo_jax.types import Metrics, Prompts, PyTree, Rollout, Scored
+from grpo_jax.step import features
+from grpo_jax.types import (
+  Metrics,
+  Prompts,
+  PyTree,
+  Rollout,
+  Scored,
+  TrainState,
+)
+
+# Folded into the key of an update, for draws of groups to replay.
+_REPLAYED = 13
 
 
 @jax.tree_util.register_dataclass
@@ -513,7 +524,7 @@ class Replay:
 
 
 @dataclasses.dataclass(frozen=True)
-class Buffers:
+class Buffers(features.WaitingGroups):
   """The groups that a phase keeps for later steps.
 
   Attributes:
@@ -529,18 +540,49 @@ class Buffers:
   recycles: bool = False
   replay: Replay | None = None
 
-  def enter(self, drawn: Groups) -> dict[str, PyTree]:
+  waits = True
+
+  def enter(self, draw: Callable[..., Groups]) -> dict[str, PyTree]:
     """The state at the start of a phase: no groups wait.
 
     Args:
-      drawn: A round, or its shapes.
+      draw: (prompts, scores of verifiers on the host) -> a round.
     """
+    drawn = jax.eval_shape(draw, self.prompts, self.said)
     state: dict[str, PyTree] = {}
     if self.recycles:
       state["surplus"] = nothing(drawn)
     if self.replay is not None:
       state["replay"] = self.replay.init(drawn)
     return state
+
+  def mix(
+    self,
+    state: TrainState,
+    groups: Groups,
+    key: jax.Array,
+    constrain_rows: Callable[[PyTree], PyTree],
+  ) -> tuple[TrainState, Groups, Metrics]:
+    """Replaces dead groups by replayed groups.
+
+    The metrics of the batch then differ from the metrics of the rollouts, as in
+    dynamic sampling with several rounds; those of the rollouts are returned.
+
+    Args:
+      state: State before the step.
+      groups: The groups of the step.
+      key: Key of the update.
+      constrain_rows: As in `Phase`.
+    """
+    if self.replay is None:
+      return state, groups, {}
+    key = jax.random.fold_in(key, _REPLAYED)
+    mixed = self.replay.mix(state.kept["replay"], groups, key, state.step)
+    drawn = metrics(add(None, groups, self.replay.min_std))
+    state = dataclasses.replace(
+      state, kept=state.kept | {"replay": mixed.state}
+    )
+    return state, constrain_rows(mixed.groups), drawn | mixed.metrics
 
 
 def surplus(state: PyTree) -> Groups | None:

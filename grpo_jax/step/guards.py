@@ -15,7 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from grpo_jax.ops import influence
-from grpo_jax.types import Metrics, Prompts, PyTree, Rollout, TrainBatch
+from grpo_jax.step import features
+from grpo_jax.step.dynamic_sampling import Groups
+from grpo_jax.types import Metrics, Prompts, PyTree, TrainBatch, TrainState
 
 # Arrays of a step, one entry per group, beside its metrics.
 PROMPTS = "guards/prompts"
@@ -27,7 +29,7 @@ ARRAYS = (PROMPTS, IDS, INFLUENCE, SCALE, KEPT)
 
 
 @dataclasses.dataclass(frozen=True)
-class InfluenceBounds:
+class InfluenceBounds(features.StepGuards):
   """Settings and functions of the guards of a phase.
 
   Attributes:
@@ -46,7 +48,7 @@ class InfluenceBounds:
   repeats: int = 0
   repeat_window: int = 1000
 
-  def init(self) -> PyTree:
+  def enter(self) -> PyTree:
     """The memory of the guards at the start of a phase.
 
     It covers the past steps, the latest last: `keys` and `influence` (after
@@ -65,19 +67,19 @@ class InfluenceBounds:
     return state
 
   def admit(
-    self, state: PyTree, prompts: Prompts, rollout: Rollout, batch: TrainBatch
+    self, state: TrainState, groups: Groups, batch: TrainBatch
   ) -> tuple[TrainBatch, Metrics]:
     """Leaves out groups whose prompt came too often, or the whole batch.
 
     Args:
-      state: Memory of the guards.
-      prompts: The prompts of the step.
-      rollout: Completions of these prompts.
+      state: State before the step.
+      groups: The groups of the step.
       batch: The same rows, before advantages.
 
     Returns:
       The batch, and the arrays and metrics of its groups.
     """
+    prompts, rollout = groups.prompts, groups.rollout
     of_groups = jnp.zeros(rollout.num_groups, jnp.int32)
     of_groups = of_groups.at[rollout.group_id].set(rollout.prompt_index)
     keys = fingerprints(prompts)[of_groups]  # [P]
@@ -85,7 +87,7 @@ class InfluenceBounds:
     kept = jnp.broadcast_to(distinct >= self.min_distinct, keys.shape)
     if self.repeats:
       earlier = jnp.tri(len(keys), k=-1, dtype=bool)  # [P, P]
-      times = (state["used"][..., None] == keys).sum((0, 1))
+      times = (state.guards["used"][..., None] == keys).sum((0, 1))
       times += (earlier & (keys[:, None] == keys)).sum(-1)
       kept &= times < self.repeats
     rows = kept[batch.group_id]  # [B]
@@ -104,35 +106,37 @@ class InfluenceBounds:
     }
 
   def weigh(
-    self, state: PyTree, batch: TrainBatch, said: Metrics
-  ) -> tuple[TrainBatch, PyTree, Metrics]:
+    self, state: TrainState, batch: TrainBatch, said: Metrics
+  ) -> tuple[TrainState, TrainBatch, Metrics]:
     """Scales the policy loss of prompts with too much influence.
 
     Args:
-      state: Memory before the step.
+      state: State before the step.
       batch: The batch with advantages.
       said: Arrays and metrics of `admit`.
 
     Returns:
-      The batch, the memory after the step, and all arrays and metrics.
+      The state with the memory after the step, the batch, and all arrays and
+      metrics.
     """
     keys, kept = said[PROMPTS], said[KEPT]
     sizes = influence.of_groups(
       batch.advantages, batch.mask, batch.group_id, len(keys)
     ).astype(jnp.float32)
     scale = jnp.ones_like(sizes)
-    following = dict(state)
+    past = state.guards
+    following = dict(past)
     if self.cap:
       found = influence.capped(
-        keys, sizes, state["keys"], state["influence"], self.cap
+        keys, sizes, past["keys"], past["influence"], self.cap
       )
       scale = found.scale
       weight = jnp.broadcast_to(scale[batch.group_id, None], batch.mask.shape)
       if batch.policy_weight is not None:
         weight = weight * batch.policy_weight
       batch = dataclasses.replace(batch, policy_weight=weight)
-      following["keys"] = _after(state["keys"], keys)
-      following["influence"] = _after(state["influence"], sizes * scale)
+      following["keys"] = _after(past["keys"], keys)
+      following["influence"] = _after(past["influence"], sizes * scale)
       said = said | {
         "guards/max_share": found.share.max(),
         "guards/cap": found.cap,
@@ -140,8 +144,9 @@ class InfluenceBounds:
       }
     if self.repeats:
       used = jnp.where(kept, keys, jnp.uint32(0))
-      following["used"] = _after(state["used"], used)
-    return batch, following, said | {INFLUENCE: sizes * scale, SCALE: scale}
+      following["used"] = _after(past["used"], used)
+    state = dataclasses.replace(state, guards=following)
+    return state, batch, said | {INFLUENCE: sizes * scale, SCALE: scale}
 
 
 def fingerprints(prompts: Prompts) -> jax.Array:  # [P] uint32

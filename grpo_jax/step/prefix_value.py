@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax.ops import logprobs, masked, segments
-from grpo_jax.step import passes
+from grpo_jax.step import features, passes
 from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.step.models import ModelView
 from grpo_jax.types import Extras, Metrics, Prompts, TrainBatch
@@ -50,7 +50,7 @@ class Answers(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ForcedAnswers:
+class ForcedAnswers(features.PrefixValues):
   """Settings and functions for answers that are appended to prefixes.
 
   Attributes:
@@ -251,24 +251,23 @@ class ForcedAnswers:
     )
     return {"prefix_utility": masked.select(of_tokens, part.completion_mask)}
 
+  def metrics(self, batch: TrainBatch) -> Metrics:
+    """Metrics of prefix values, over the rows that are trained.
 
-def metrics(batch: TrainBatch) -> Metrics:
-  """Metrics of prefix values, over the rows that are trained.
-
-  Args:
-    batch: Batch of `with_utilities`.
-  """
-  rows = batch.mask.any(axis=1)  # [B]
-  count = masked.select(batch.segment_end.sum(axis=1), rows)
-  is_run = batch.answer_utility > 0  # [B, C]
-  sizes = (batch.answers >= 0).sum(axis=-1)  # [B, C]
-  forced = count * masked.sum(sizes, is_run, axis=-1)
-  whole = batch.prompt_mask[batch.prompt_index].sum(axis=1)
-  whole += batch.completion_mask.sum(axis=1)
-  start = batch.prefix_utility[:, 0]
-  return {
-    "forced_answers/tokens": (forced + masked.select(whole, rows)).sum(),
-    "forced_answers/segments": masked.mean(count, rows),
-    "forced_answers/answers": masked.mean(is_run.sum(axis=-1), rows),
-    "forced_answers/start": masked.mean(start, rows),
-  }
+    Args:
+      batch: Batch of `with_utilities`.
+    """
+    rows = batch.mask.any(axis=1)  # [B]
+    count = masked.select(batch.segment_end.sum(axis=1), rows)
+    is_run = batch.answer_utility > 0  # [B, C]
+    sizes = (batch.answers >= 0).sum(axis=-1)  # [B, C]
+    forced = count * masked.sum(sizes, is_run, axis=-1)
+    whole = batch.prompt_mask[batch.prompt_index].sum(axis=1)
+    whole += batch.completion_mask.sum(axis=1)
+    start = batch.prefix_utility[:, 0]
+    return {
+      "forced_answers/tokens": (forced + masked.select(whole, rows)).sum(),
+      "forced_answers/segments": masked.mean(count, rows),
+      "forced_answers/answers": masked.mean(is_run.sum(axis=-1), rows),
+      "forced_answers/start": masked.mean(start, rows),
+    }

@@ -1,7 +1,7 @@
 """Schedules: the choice of a step's prompts from the results of earlier steps.
 
-    state = enter(schedule, key, step=0)   # state["places"]: of the first step
-    state, metrics = advance(schedule, state, feedback, key, 1, 1)
+    state = schedule.enter(key, step=0)   # state["places"]: of the first step
+    state, metrics = schedule.update(state, feedback, step=0)
 
 The pool is the N prompts that a phase may draw; a place is a number below N. A
 schedule is an object without memory. Its statistics are arrays in `TrainState`,
@@ -55,21 +55,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax.ops import masked
-from grpo_jax.step import models, passes
+from grpo_jax.step import features, models, passes
+from grpo_jax.step.dynamic_sampling import Groups
 from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.types import (
   Metrics,
   Policy,
   PyTree,
-  Rollout,
-  Scored,
   TrainBatch,
   TrainState,
 )
@@ -117,20 +116,14 @@ class Feedback(NamedTuple):
   drift: jax.Array | None = None  # [P] float32
 
 
-class Schedule(Protocol):
-  """A choice of P different places of a pool of N.
+class PoolSchedule(features.Schedule):
+  """A choice of P different places of a pool of N."""
 
-  Attributes:
-    tracks: True if its state estimates for each prompt the probability of a
-      right completion; see `success`.
-    keeps_samples: True if it needs `Feedback.samples`.
-  """
-
-  tracks: ClassVar[bool]
-  keeps_samples: ClassVar[bool]
+  chooses = True
 
   def init(self) -> dict[str, jax.Array]:
     """The state before the first step."""
+    raise NotImplementedError
 
   def draw(
     self, state: PyTree, key: jax.Array, step: jax.Array | int
@@ -140,79 +133,70 @@ class Schedule(Protocol):
     Returns:
       The state, and the places.
     """
+    raise NotImplementedError
 
   def update(
     self, state: PyTree, feedback: Feedback, step: jax.Array | int
   ) -> tuple[dict[str, jax.Array], Metrics]:
     """The state and metrics after the step with prompts `state["places"]`."""
+    raise NotImplementedError
 
+  def enter(self, key: jax.Array, step: Any) -> PyTree:
+    """The state at the start of a phase.
 
-def enter(schedule: Schedule, key: jax.Array, step: Any) -> PyTree:
-  """The state of a schedule at the start of a phase.
+    Args:
+      key: Key of the run.
+      step: Number of steps of all phases before.
+    """
+    return self._with_places(self.init(), key, step, 0)
 
-  Args:
-    schedule: Schedule of the phase.
-    key: Key of the run.
-    step: Number of steps of all phases before.
-  """
-  return _with_places(schedule, schedule.init(), key, step, 0)
+  def advance(
+    self, state: TrainState, feedback: Feedback
+  ) -> tuple[TrainState, Metrics]:
+    """The state after a step, with the places of the next one.
 
+    Args:
+      state: State after the update.
+      feedback: Results of the prompts at `state.schedule["places"]`.
+    """
+    past, step = state.schedule, state.phase_step
+    following, metrics = self.update(past, feedback, step - 1)
+    schedule = self._with_places(following, state.key, state.step, step)
+    return dataclasses.replace(state, schedule=schedule), metrics
 
-def advance(
-  schedule: Schedule,
-  state: PyTree,
-  feedback: Feedback,
-  key: jax.Array,
-  step: jax.Array,
-  phase_step: jax.Array,
-) -> tuple[PyTree, Metrics]:
-  """The state after a step, with the places of the next one.
+  def _with_places(self, state, key, step, phase_step) -> PyTree:
+    own = jax.random.fold_in(jax.random.fold_in(key, step), _DRAW)
+    state, places = self.draw(state, own, phase_step)
+    return state | {"places": places.astype(jnp.int32)}
 
-  Args:
-    schedule: Schedule of the phase.
-    state: State before the step.
-    feedback: Results of the prompts at `state["places"]`.
-    key: Key of the run.
-    step, phase_step: Number of steps of all phases and of this phase, the
-      current step included.
-  """
-  state, metrics = schedule.update(state, feedback, phase_step - 1)
-  return _with_places(schedule, state, key, step, phase_step), metrics
+  def feedback(self, groups: Groups) -> Feedback:
+    """Counts right and scored completions of each prompt.
 
+    A completion in several rows counts once. An unscored completion does not
+    count. Of a corrected completion the draft counts, because the policy has
+    written the draft by itself.
+    """
+    rollout, scored = groups.rollout, groups.scored
+    valid, correct = scored.valid, scored.correct
+    if rollout.corrections is not None:
+      valid, correct = rollout.corrections.valid, rollout.corrections.correct
+    counted = valid & rollout.is_last  # [B]
 
-def _with_places(schedule, state, key, step, phase_step) -> PyTree:
-  own = jax.random.fold_in(jax.random.fold_in(key, step), _DRAW)
-  state, places = schedule.draw(state, own, phase_step)
-  return state | {"places": places.astype(jnp.int32)}
+    def total(rows):
+      count = jnp.zeros(len(groups.prompts.ids), jnp.float32)
+      return count.at[rollout.prompt_index].add(rows.astype(jnp.float32))
 
+    return Feedback(total(counted & correct), total(counted))
 
-def feedback_of(rollout: Rollout, scored: Scored, num_prompts: int) -> Feedback:
-  """Counts right and scored completions of each prompt.
-
-  A completion in several rows counts once. An unscored completion does not
-  count. Of a corrected completion the draft counts, because the policy has
-  written the draft by itself.
-  """
-  valid, correct = scored.valid, scored.correct
-  if rollout.corrections is not None:
-    valid, correct = rollout.corrections.valid, rollout.corrections.correct
-  counted = valid & rollout.is_last  # [B]
-
-  def total(rows):
-    count = jnp.zeros(num_prompts, jnp.float32)
-    return count.at[rollout.prompt_index].add(rows.astype(jnp.float32))
-
-  return Feedback(total(counted & correct), total(counted))
+  def expected(self, state: TrainState, groups: Groups) -> jax.Array:  # [B]
+    """The φ of each row's prompt, for a schedule that counts completions."""
+    places = state.schedule["places"]
+    return success(state.schedule)[places[groups.rollout.prompt_index]]
 
 
 def success(state: PyTree) -> jax.Array:  # [N]
   """The estimated success probability of each prompt, φ = a / (a + b)."""
   return state["a"] / (state["a"] + state["b"])
-
-
-def expected(state: PyTree, rollout: Rollout) -> jax.Array:  # [B]
-  """The φ of each row's prompt, for a schedule with `tracks`."""
-  return success(state)[state["places"][rollout.prompt_index]]
 
 
 def track(
@@ -277,7 +261,7 @@ def without_replacement(
 
 
 @dataclasses.dataclass(frozen=True)
-class Curriculum:
+class Curriculum(PoolSchedule):
   """Weights of prompts by how often they are solved.
 
   With φ of `success` and u the uniform share, the probability of a prompt is
@@ -314,24 +298,21 @@ class Curriculum:
   start_share: Any = 0.2
   pace_steps: Any = 100
 
-  tracks: ClassVar[bool] = True
-  keeps_samples: ClassVar[bool] = False
-
   def init(self) -> dict[str, jax.Array]:
-    """See `Schedule`."""
+    """See `PoolSchedule`."""
     return untried(self.size, PRIOR)
 
   def draw(
     self, state: PyTree, key: jax.Array, step: jax.Array | int
   ) -> tuple[dict[str, jax.Array], jax.Array]:
-    """See `Schedule`."""
+    """See `PoolSchedule`."""
     p = self.probabilities(success(state), step)
     return dict(state), without_replacement(key, p, self.num_prompts)
 
   def update(
     self, state: PyTree, feedback: Feedback, step: jax.Array | int
   ) -> tuple[dict[str, jax.Array], Metrics]:
-    """See `Schedule`."""
+    """See `PoolSchedule`."""
     following = track(state, feedback, step, self.decay)
     return following, metrics(state, following)
 
@@ -411,7 +392,7 @@ _START = 0.5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Ads:
+class Ads(PoolSchedule):
   """A `Schedule` over clusters of prompts; see the module.
 
   Attributes:
@@ -432,16 +413,13 @@ class Ads:
   rate: Any = 0.3
   tolerance: Any = 0.17
 
-  tracks: ClassVar[bool] = False
-  keeps_samples: ClassVar[bool] = False
-
   @property
   def period(self) -> int:
     """Number of steps after which the schedule starts anew."""
     return max(len(self.order) // (self.num_drawn * self.window), 1)
 
   def init(self) -> dict[str, jax.Array]:
-    """The state before the first step; see `Schedule`.
+    """The state before the first step; see `PoolSchedule`.
 
     The clusters are part of the state, because runs that share one program have
     different clusters.
@@ -468,7 +446,7 @@ class Ads:
   def draw(
     self, state: PyTree, key: jax.Array, step: jax.Array | int
   ) -> tuple[dict[str, jax.Array], jax.Array]:
-    """See `Schedule`; the prompts of a cluster are adjacent."""
+    """See `PoolSchedule`; the prompts of a cluster are adjacent."""
     del step
     drawn = without_replacement(key, state["p"], self.num_drawn)
     starts = jnp.cumsum(state["sizes"]) - state["sizes"]  # [K]
@@ -479,7 +457,7 @@ class Ads:
   def update(
     self, state: PyTree, feedback: Feedback, step: jax.Array | int
   ) -> tuple[dict[str, jax.Array], Metrics]:
-    """See `Schedule`."""
+    """See `PoolSchedule`."""
     drawn = state["clusters"]
     shape = self.num_drawn, self.window
     scored = feedback.scored.reshape(shape)
@@ -590,7 +568,7 @@ _SPO_LEAST = 0.05
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SingleStream:
+class SingleStream(PoolSchedule):
   """SPO's `Schedule` of N prompts; see the module.
 
   Attributes:
@@ -607,11 +585,8 @@ class SingleStream:
   memory_low: Any = 0.875
   counts: np.ndarray | None = None  # [N, 2] float32
 
-  tracks: ClassVar[bool] = True
-  keeps_samples: ClassVar[bool] = True
-
   def init(self) -> dict[str, jax.Array]:
-    """See `Schedule`."""
+    """See `PoolSchedule`."""
     state = untried(self.size, SPO_PRIOR)
     if self.counts is not None:
       state |= {name: jnp.asarray(self.counts[:, i]) for i, name in _COUNTS}
@@ -626,7 +601,7 @@ class SingleStream:
   def draw(
     self, state: PyTree, key: jax.Array, step: jax.Array | int
   ) -> tuple[dict[str, jax.Array], jax.Array]:
-    """See `Schedule`."""
+    """See `PoolSchedule`."""
     del step
     weights = weight(success(state))
     p = weights / weights.sum()
@@ -635,7 +610,7 @@ class SingleStream:
   def update(
     self, state: PyTree, feedback: Feedback, step: jax.Array | int
   ) -> tuple[dict[str, jax.Array], Metrics]:
-    """See `Schedule`."""
+    """See `PoolSchedule`."""
     assert feedback.samples is not None
     assert feedback.drift is not None
     rho = memory(feedback.drift, self.memory_low)  # [P]
@@ -651,6 +626,62 @@ class SingleStream:
       "schedule/drift": masked.mean(feedback.drift, again),
       "schedule/memory": rho.mean(),
     }
+
+  def with_samples(
+    self,
+    plan: UpdatePlan,
+    policy: Policy,
+    state: TrainState,
+    groups: Groups,
+    batch: TrainBatch,
+    feedback: Feedback,
+  ) -> Feedback:
+    """Adds a completion of each prompt and the policy's drift to the feedback.
+
+    Args:
+      plan: Division of rows into micro-batches.
+      policy: The policy's model.
+      state: State before the update.
+      groups: Groups of B completions; the first of each prompt is kept.
+      batch: The same rows as a training batch.
+      feedback: Results of the P prompts.
+    """
+    rollout = groups.rollout
+    num_rows = len(rollout.prompt_index)
+    num_prompts = len(feedback.scored)
+    rows = jnp.arange(num_rows, dtype=jnp.int32)
+    first = jnp.full(num_prompts, num_rows, jnp.int32)
+    first = first.at[rollout.prompt_index].min(rows)  # [P]
+    samples = Samples(
+      rollout.tokens[first],
+      rollout.completion_mask[first],
+      rollout.written[first],
+      rollout.sampler_logp[first],
+    )
+    # As many rows as the batch has; all but one of each prompt are not run.
+    places = state.schedule["places"][rollout.prompt_index]  # [B]
+    is_first = first[rollout.prompt_index] == rows
+    past = {name: state.schedule[name][places] for name in samples._fields}
+    mask = past["mask"] & is_first[:, None]
+    own: dict[str, Any] = {
+      "tokens": past["tokens"],
+      "completion_mask": past["completion_mask"],
+      "mask": mask,
+      "kept_ids": None,
+    }
+    view = models.policy_view(policy, state.params)
+    # Experts were not recorded for old completions: the router chooses them.
+    view = view._replace(trunk=view.trunk._replace(is_free=True))
+    with jax.named_scope("drift"):
+      now = passes.fields(
+        plan,
+        view.trunk,
+        dataclasses.replace(batch, **own),
+        functools.partial(models.anchor_fields, plan, frozenset(), view),
+        couples_group=False,
+      )["old_logp"]
+    moved = masked.mean(jnp.abs(past["logp"] - now), mask, axis=-1)  # [B]
+    return feedback._replace(samples=samples, drift=moved[first])
 
 
 _COUNTS = ((0, "a"), (1, "b"))
@@ -682,58 +713,3 @@ def start_counts(
   b = size * (scored - right + 0.5) / (scored + 1)
   both = np.stack([a, b], axis=1)
   return np.where(scored[:, None] > 0, both, SPO_PRIOR).astype(np.float32)
-
-
-def with_samples(
-  plan: UpdatePlan,
-  policy: Policy,
-  state: TrainState,
-  rollout: Rollout,
-  batch: TrainBatch,
-  feedback: Feedback,
-) -> Feedback:
-  """Adds a completion of each prompt and the policy's drift to the feedback.
-
-  Args:
-    plan: Division of rows into micro-batches.
-    policy: The policy's model.
-    state: State before the update.
-    rollout: B completions; the first of each prompt is kept.
-    batch: The same rows as a training batch.
-    feedback: Results of the P prompts.
-  """
-  num_rows = len(rollout.prompt_index)
-  num_prompts = len(feedback.scored)
-  rows = jnp.arange(num_rows, dtype=jnp.int32)
-  first = jnp.full(num_prompts, num_rows, jnp.int32)
-  first = first.at[rollout.prompt_index].min(rows)  # [P]
-  samples = Samples(
-    rollout.tokens[first],
-    rollout.completion_mask[first],
-    rollout.written[first],
-    rollout.sampler_logp[first],
-  )
-  # As many rows as the batch has; all but one of each prompt are not run.
-  places = state.schedule["places"][rollout.prompt_index]  # [B]
-  is_first = first[rollout.prompt_index] == rows
-  past = {name: state.schedule[name][places] for name in samples._fields}
-  mask = past["mask"] & is_first[:, None]
-  own: dict[str, Any] = {
-    "tokens": past["tokens"],
-    "completion_mask": past["completion_mask"],
-    "mask": mask,
-    "kept_ids": None,
-  }
-  view = models.policy_view(policy, state.params)
-  # Experts were not recorded for old completions: the router chooses them.
-  view = view._replace(trunk=view.trunk._replace(is_free=True))
-  with jax.named_scope("drift"):
-    now = passes.fields(
-      plan,
-      view.trunk,
-      dataclasses.replace(batch, **own),
-      functools.partial(models.anchor_fields, plan, frozenset(), view),
-      couples_group=False,
-    )["old_logp"]
-  moved = masked.mean(jnp.abs(past["logp"] - now), mask, axis=-1)  # [B]
-  return feedback._replace(samples=samples, drift=moved[first])

@@ -16,12 +16,17 @@ Source: Shao et al., "DeepSeekMath", arXiv:2402.03300, Algorithm 1 and Section
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.types import Metrics, PyTree, TrainBatch
+from grpo_jax.step import features
+from grpo_jax.step.features import HistoryMix
+from grpo_jax.types import PyTree, TrainBatch, TrainState
+
+# Folded into the key of an update, for draws of old completions.
+_OLD = 7
 
 # Fields of a group: prompt fields [S], token fields [G, T], row fields [G].
 _PROMPT = {"prompt_tokens": jnp.int32, "prompt_mask": jnp.bool_}
@@ -40,24 +45,8 @@ _RECORDED = (
 )
 
 
-class ReservoirMix(NamedTuple):
-  """A batch of fresh and old groups.
-
-  Attributes:
-    batch: The batch to train on.
-    state: The reservoir after the step.
-    is_old: True on rows that an old row has replaced.
-    metrics: Metrics of the reservoir.
-  """
-
-  batch: TrainBatch
-  state: PyTree
-  is_old: jax.Array  # [B] bool
-  metrics: Metrics
-
-
 @dataclasses.dataclass(frozen=True)
-class Reservoir:
+class Reservoir(features.History):
   """Settings and functions of the reservoir of a phase.
 
   Attributes:
@@ -125,24 +114,19 @@ class Reservoir:
     return past
 
   def mix(
-    self,
-    state: PyTree,
-    batch: TrainBatch,
-    key: jax.Array,
-    step: jax.Array,
-    first: jax.Array,
-  ) -> ReservoirMix:
+    self, state: TrainState, batch: TrainBatch, key: jax.Array
+  ) -> HistoryMix:
     """Replaces the last fresh groups by old ones, and stores fresh groups.
 
     Replaced groups may be stored, too: they are lost for this step only.
 
     Args:
-      state: See `enter`.
+      state: State before the step; groups from before the phase are old.
       batch: Fresh groups, before `prepare`.
-      key: Random key for old groups, and for the places of fresh ones.
-      step: Step of the run.
-      first: The first step of this phase; groups from before are old.
+      key: Key of the update.
     """
+    key = jax.random.fold_in(key, _OLD)
+    past, first = state.reservoir, state.step - state.phase_step
     old_key, place_key = jax.random.split(key)
     # [P, G]: rows of a group need not be adjacent.
     rows = jnp.argsort(batch.group_id, stable=True).reshape(self.num_groups, -1)
@@ -152,9 +136,9 @@ class Reservoir:
       return prompts if name in _PROMPT else rows
 
     fresh = {name: getattr(batch, name)[where(name)] for name in self._fields}
-    slots, is_there = self._choose(state, old_key, first)  # [H]
+    slots, is_there = self._choose(past, old_key, first)  # [H]
     changed = {}
-    for name, kept in state["groups"].items():
+    for name, kept in past["groups"].items():
       at = where(name)[-self.num_old :]
       given = is_there.reshape(-1, *[1] * (kept.ndim - 1))
       values = jnp.where(given, kept[slots], fresh[name][-self.num_old :])
@@ -162,12 +146,12 @@ class Reservoir:
     nothing: dict[str, Any] = dict.fromkeys(_RECORDED)
     is_old = jnp.zeros(batch.group_id.shape, bool)
     is_old = is_old.at[rows[-self.num_old :]].set(is_there[:, None])
-    after = self._keep(state, fresh, place_key, step)
-    ages = jnp.where(is_there, step - state["step"][slots], 0)
+    after = self._keep(past, fresh, place_key, state.step)
+    ages = jnp.where(is_there, state.step - past["step"][slots], 0)
     count = is_there.sum()
-    return ReservoirMix(
+    return HistoryMix(
+      dataclasses.replace(state, reservoir=after),
       dataclasses.replace(batch, **changed, **nothing),
-      after,
       is_old,
       {
         "history/groups": count.astype(jnp.float32),

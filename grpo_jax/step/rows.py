@@ -12,7 +12,8 @@ from typing import Any
 
 import jax
 
-from grpo_jax.types import Prompts, Rollout, Scored, TrainBatch
+from grpo_jax.step.dynamic_sampling import Groups
+from grpo_jax.types import TrainBatch
 
 # Field -> the input that an algorithm must need for its step to hand the field
 # out. Other fields are always handed out, or never.
@@ -62,24 +63,21 @@ class StepRows:
 
 
 def written(
-  prompts: Prompts,
-  rollout: Rollout,
-  scored: Scored,
-  batch: TrainBatch,
-  required: frozenset[str],
+  groups: Groups, batch: TrainBatch, required: frozenset[str]
 ) -> StepRows:
   """The `StepRows` of a step.
 
   Args:
-    prompts, rollout, scored: Prompts, completions and scores of the step.
+    groups: The groups of the step.
     batch: The prepared batch.
     required: Inputs that the algorithm needs.
   """
+  rollout, scored = groups.rollout, groups.scored
   dropped = {name for name, need in _IF_NEEDED.items() if need not in required}
   nothing: dict[str, Any] = dict.fromkeys(dropped.union(_LARGE))
   return StepRows(
     batch=dataclasses.replace(batch, **nothing),
-    prompt_id=prompts.ids[rollout.prompt_index],
+    prompt_id=groups.prompts.ids[rollout.prompt_index],
     rewards=scored.rewards,
     components=dict(scored.components),
     sampler_logp=rollout.sampler_logp,

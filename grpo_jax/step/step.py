@@ -22,18 +22,16 @@ from grpo_jax.ops import routing
 from grpo_jax.rollout import compaction, host_turns
 from grpo_jax.step import (
   dynamic_sampling,
+  features,
   models,
   partial,
-  prefix_value,
-  reservoir,
   reward_models,
 )
-from grpo_jax.step import guards as guards_lib
 from grpo_jax.step import metrics as metrics_lib
 from grpo_jax.step import partial as partial_lib
-from grpo_jax.step import prompts as prompts_lib
 from grpo_jax.step import rows as rows_lib
 from grpo_jax.step import update as update_lib
+from grpo_jax.step.dynamic_sampling import Groups
 from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.step.rows import StepRows
 from grpo_jax.types import (
@@ -77,14 +75,9 @@ class Phase:
       parameters that it trains.
     partial: Settings for cutting rollouts at the end of a step; None: rollouts
       are drawn whole.
-    guards: Bounds on the influence of one prompt, or None.
-    history: Reservoir of old groups for a reward model, or None.
-    kept: Buffers of groups that wait for later steps, or None.
+    schedule, kept, history, prefix_values, guards: The optional features; see
+      `features.py`.
     domains: Names of the domains of prompts that have metrics of their own.
-    forced: Answers that are appended after segments, for prefix values; None
-      if no algorithm needs these values.
-    schedule: Choice of the next prompts of a pool; None: prompts come in the
-      order of the data.
     proxy: (component of the reward model, component of the verifier, True if
       scores are logits); None without a reward model.
     consistent: Component that tells if answers follow from the reasoning, or
@@ -106,12 +99,12 @@ class Phase:
   when_short: str = "fewer"
   staleness: int = 0
   partial: partial.Partial | None = None
-  guards: guards_lib.InfluenceBounds | None = None
-  history: reservoir.Reservoir | None = None
-  kept: dynamic_sampling.Buffers | None = None
+  schedule: features.Schedule = features.Schedule()
+  kept: features.WaitingGroups = features.WaitingGroups()
+  history: features.History = features.History()
+  prefix_values: features.PrefixValues = features.PrefixValues()
+  guards: features.StepGuards = features.StepGuards()
   domains: tuple[str, ...] = ()
-  forced: prefix_value.ForcedAnswers | None = None
-  schedule: prompts_lib.Schedule | None = None
   proxy: tuple[str, str, bool] | None = None
   consistent: str = ""
 
@@ -144,18 +137,12 @@ class Phase:
   @property
   def is_told_prompts(self) -> bool:
     """True if the state determines the prompts of a step."""
-    return self.schedule is not None or self.partial is not None
+    return self.schedule.chooses or self.partial is not None
 
   @property
   def trains_policy(self) -> bool:
     """True if a loss trains the policy."""
     return any("policy" in loss.trains for loss in self.losses)
-
-
-# Folded into the key of an update, for draws of old completions and of groups
-# to replay.
-_OLD = 7
-_REPLAYED = 13
 
 
 def enter_phase(state: TrainState, parts: Phase, index: int) -> TrainState:
@@ -164,36 +151,23 @@ def enter_phase(state: TrainState, parts: Phase, index: int) -> TrainState:
   This is a pure function, so that its `jax.eval_shape` describes a checkpoint.
   """
   _, algorithm_state = objective.init(parts.algorithm, parts.config)
-  if parts.guards is not None:
-    algorithm_state = algorithm_state | {"guards": parts.guards.init()}
-  entered = models.enter(parts.members, state.members, parts.keeps)
   # Phases in between carry the reservoir too, so that they are one program,
   # however often they come.
-  old = state.reservoir
-  if parts.history is not None:
-    old = parts.history.enter(old)
-  chosen = None
-  if parts.schedule is not None:
-    chosen = prompts_lib.enter(parts.schedule, state.key, state.step)
   state = dataclasses.replace(
     state,
     phase=jnp.int32(index),
     phase_step=jnp.int32(0),
-    members=entered,
+    members=models.enter(parts.members, state.members, parts.keeps),
     algorithm_state=algorithm_state,
-    reservoir=old,
-    schedule=chosen,
+    guards=parts.guards.enter(),
+    reservoir=parts.history.enter(state.reservoir),
+    schedule=parts.schedule.enter(state.key, state.step),
     kept=None,
   )
   if parts.partial is not None:
     return parts.partial.enter(state, _drawn_shapes(state, parts))
-  if parts.kept is None:
-    return state
-  drawn = jax.eval_shape(
-    functools.partial(draw_stage, parts=parts),
-    *(state, parts.kept.prompts, parts.kept.said),
-  )
-  return dataclasses.replace(state, kept=parts.kept.enter(drawn))
+  draw = functools.partial(draw_stage, state, parts=parts)
+  return dataclasses.replace(state, kept=parts.kept.enter(draw))
 
 
 def _drawn_shapes(state: TrainState, parts: Phase) -> Rollout:
@@ -241,13 +215,12 @@ def prepare(
       batch = models.with_fields(
         parts.plan, member, state.params, batch, parts.algorithm.couples_group
       )
-  if parts.forced is not None:
-    batch = parts.forced.with_utilities(
-      parts.plan,
-      models.policy_view(parts.policy, state.params),
-      batch,
-      parts.algorithm.couples_group,
-    )
+  batch = parts.prefix_values.with_utilities(
+    parts.plan,
+    models.policy_view(parts.policy, state.params),
+    batch,
+    parts.algorithm.couples_group,
+  )
   with jax.named_scope("advantages"):
     batch = objective.prepare(
       parts.algorithm, parts.config, dataclasses.replace(batch, key=key)
@@ -342,136 +315,116 @@ def greedy_stage(
 
 def learn_stage(
   state: TrainState,
-  prompts: Prompts,
-  rollout: Rollout,
-  scored: Scored,
-  greedy: Scored | None = None,
+  groups: Groups,
   trains: jax.Array | None = None,
   *,
   parts: Phase,
 ) -> tuple[TrainState, Metrics, StepRows]:
-  """Updates on a scored rollout, from advantages on; jit with donated state.
+  """Updates on scored groups; jit with donated state.
+
+  The order of a step: count results for the schedule of prompts, replay groups,
+  make the batch, mix old completions in, cut segments for prefix values, keep
+  samples for the schedule, leave out groups that guards refuse, compute model
+  outputs and advantages (`prepare`), scale groups down, measure, take gradient
+  steps, update the algorithm's state, draw the next prompts, hand rows out.
 
   Args:
     state: State before the step.
-    prompts: P prompts.
-    rollout: B completions of these prompts.
-    scored: Their scores.
-    greedy: Scores of the greedy completion of each prompt, if needed.
+    groups: P prompts and their scored completions.
     trains: True if the step trains, [] bool; None: it trains. If False,
       parameters, moments, averages and the algorithm's state stay.
-    parts: Functions of the phase.
+    parts: Functions of the phase; features that it does not use do nothing.
 
   Returns:
     The next state, the metrics, and the rows of the step.
   """
-  schedule, feedback = parts.schedule, None
-  if schedule is not None:  # Before groups of other prompts are replayed.
-    feedback = prompts_lib.feedback_of(rollout, scored, len(prompts.ids))
-  _, update_key = step_keys(state)
-  order_key, draw_key = jax.random.split(update_key)
-  replayed: Metrics = {}
-  if parts.kept is not None and parts.kept.replay is not None:
-    state, groups, replayed = _with_replayed(
-      state,
-      dynamic_sampling.Groups(prompts, rollout, scored, greedy),
-      jax.random.fold_in(update_key, _REPLAYED),
-      parts=parts,
-    )
-    prompts, rollout = groups.prompts, groups.rollout
-    scored, greedy = groups.scored, groups.greedy
+  feedback = parts.schedule.feedback(groups)
+  _, key = step_keys(state)
+  order_key, draw_key = jax.random.split(key)
+  state, groups, replayed = parts.kept.mix(
+    state, groups, key, parts.constrain_rows
+  )
+  fresh = _batch(state, groups, trains, parts)
+  state, batch, is_old, said = parts.history.mix(state, fresh, key)
+  batch = parts.prefix_values.with_candidates(groups.prompts, batch)
+  batch = dataclasses.replace(batch, **parts.constrain_rows(row_arrays(batch)))
+  feedback = parts.schedule.with_samples(
+    parts.plan, parts.policy, state, groups, batch, feedback
+  )
+  batch, guarded = parts.guards.admit(state, groups, batch)
+  batch = prepare(state, batch, draw_key, parts=parts)
+  state, batch, guarded = parts.guards.weigh(state, batch, guarded)
+  metrics = _before_update(state, groups, batch, parts) | said | guarded
+  state, updated = update(state, batch, order_key, trains, parts=parts)
+  metrics |= updated
+  state = _with_algorithm_state(
+    state, groups.rollout, batch, metrics, trains, parts
+  )
+  state, scheduled = parts.schedule.advance(state, feedback)
+  batch = parts.history.shown(fresh, batch, is_old)
+  required = options.needs(parts.algorithm, parts.config)
+  rows = rows_lib.written(groups, batch, required)
+  return state, metrics | scheduled | replayed, rows
+
+
+def _batch(
+  state: TrainState, groups: Groups, trains: jax.Array | None, parts: Phase
+) -> TrainBatch:
+  """The rows of groups before `prepare`; none is trained without `trains`."""
   batch = objective.make_train_batch(
     parts.algorithm,
     parts.config,
-    prompts,
-    rollout,
-    scored,
+    groups.prompts,
+    groups.rollout,
+    groups.scored,
     state.algorithm_state,
-    greedy,
+    groups.greedy,
   )
   if trains is not None:
     batch = dataclasses.replace(batch, mask=batch.mask & trains)
-  required = options.needs(parts.algorithm, parts.config)
-  if "expected" in required:
-    expected = prompts_lib.expected(state.schedule, rollout)
+  if "expected" in options.needs(parts.algorithm, parts.config):
+    expected = parts.schedule.expected(state, groups)
     batch = dataclasses.replace(batch, expected=expected)
-  guards = parts.guards
-  guarded: dict[str, PyTree] = {}
-  said: Metrics = {}
-  mixed = None
-  if parts.history is not None:
-    mixed = parts.history.mix(
-      state.reservoir,
-      batch,
-      jax.random.fold_in(update_key, _OLD),
-      state.step,
-      state.step - state.phase_step,
-    )
-    fresh, batch, said = batch, mixed.batch, mixed.metrics
-    state = dataclasses.replace(state, reservoir=mixed.state)
-  if parts.forced is not None:
-    batch = parts.forced.with_candidates(prompts, batch)
-  batch = dataclasses.replace(batch, **parts.constrain_rows(row_arrays(batch)))
-  if feedback is not None and schedule is not None and schedule.keeps_samples:
-    feedback = prompts_lib.with_samples(
-      parts.plan, parts.policy, state, rollout, batch, feedback
-    )
-  if guards is not None:
-    past = state.algorithm_state["guards"]
-    batch, said = guards.admit(past, prompts, rollout, batch)
-  batch = prepare(state, batch, draw_key, parts=parts)
-  if guards is not None:
-    batch, past, said = guards.weigh(past, batch, said)
-    guarded = {"guards": past}
-  metrics = _before_update(state, prompts, rollout, scored, batch, parts=parts)
-  metrics |= said
-  state, update_metrics = update(state, batch, order_key, trains, parts=parts)
-  metrics |= update_metrics
-  if parts.trains_policy:
-    running = objective.update_state(
-      parts.algorithm,
-      parts.config,
-      state.algorithm_state,
-      metrics,
-      batch,
-      rollout.is_last.sum(),
-    )
-    before = {name: state.algorithm_state[name] for name in running}
-    running = update_lib.chosen(trains, running, before)
-    state = dataclasses.replace(state, algorithm_state=running | guarded)
-  if schedule is not None and feedback is not None:
-    chosen, said = prompts_lib.advance(
-      *(schedule, state.schedule, feedback),
-      *(state.key, state.step, state.phase_step),
-    )
-    metrics |= said
-    state = dataclasses.replace(state, schedule=chosen)
-  if mixed is not None:
-    assert parts.history is not None
-    batch = parts.history.shown(fresh, batch, mixed.is_old)
-  rows = rows_lib.written(prompts, rollout, scored, batch, required)
-  return state, metrics | replayed, rows
+  return batch
+
+
+def _with_algorithm_state(
+  state: TrainState,
+  rollout: Rollout,
+  batch: TrainBatch,
+  metrics: Metrics,
+  trains: jax.Array | None,
+  parts: Phase,
+) -> TrainState:
+  """Updates the algorithm's state, in phases that train the policy."""
+  if not parts.trains_policy:
+    return state
+  before = state.algorithm_state
+  after = objective.update_state(
+    parts.algorithm,
+    parts.config,
+    before,
+    metrics,
+    batch,
+    rollout.is_last.sum(),
+  )
+  after = update_lib.chosen(trains, after, before)
+  return dataclasses.replace(state, algorithm_state=after)
 
 
 def _before_update(
-  state: TrainState,
-  prompts: Prompts,
-  rollout: Rollout,
-  scored: Scored,
-  batch: TrainBatch,
-  *,
-  parts: Phase,
+  state: TrainState, groups: Groups, batch: TrainBatch, parts: Phase
 ) -> Metrics:
   """The metrics of a prepared batch before its update."""
+  rollout, scored = groups.rollout, groups.scored
   metrics = metrics_lib.rollout_metrics(rollout, scored, batch)
   if rollout.corrections is not None:
     metrics |= metrics_lib.hint_metrics(rollout, scored)
   if parts.domains:
     metrics |= metrics_lib.domain_metrics(
-      parts.domains, prompts, rollout, scored, batch
+      parts.domains, groups.prompts, rollout, scored, batch
     )
-  if parts.forced is not None:
-    metrics |= prefix_value.metrics(batch)
+  metrics |= parts.prefix_values.metrics(batch)
   if batch.values is not None:
     metrics |= metrics_lib.critic_metrics(batch)
   if not parts.losses:  # Completions are measured only; nothing is trained.
@@ -481,34 +434,9 @@ def _before_update(
     metrics |= reward_models.proxy_metrics(rollout, scored, *parts.proxy)
   if parts.consistent:
     metrics |= metrics_lib.quadrants(rollout, scored, parts.consistent)
-  if parts.staleness or parts.kept is not None:
+  if parts.staleness or parts.kept.waits:
     metrics |= metrics_lib.staleness_metrics(rollout, state.step)
   return metrics
-
-
-def _with_replayed(
-  state: TrainState,
-  fresh: dynamic_sampling.Groups,
-  key: jax.Array,
-  *,
-  parts: Phase,
-) -> tuple[TrainState, dynamic_sampling.Groups, Metrics]:
-  """Replaces dead groups by replayed groups.
-
-  The metrics of the batch then differ from the metrics of the rollouts, as in
-  dynamic sampling with several rounds; both are returned.
-  """
-  assert parts.kept is not None
-  assert parts.kept.replay is not None
-  found = parts.kept.replay.mix(state.kept["replay"], fresh, key, state.step)
-  drawn = dynamic_sampling.metrics(
-    dynamic_sampling.add(None, fresh, parts.config.min_reward_std)
-  )
-  return (
-    dataclasses.replace(state, kept=state.kept | {"replay": found.state}),
-    parts.constrain_rows(found.groups),
-    drawn | found.metrics,
-  )
 
 
 def drawn_stage(
@@ -548,13 +476,13 @@ def judged_stage(
   said: Any = None,
   *,
   parts: Phase,
-) -> dynamic_sampling.Groups:
+) -> Groups:
   """Scores the rollouts of a step; see `draw_stage`."""
   scored = _scored(state, prompts, drawn.rollout, said, parts)
   baseline = None
   if drawn.greedy is not None:
     baseline = _scored(state, prompts, drawn.greedy, said, parts)
-  return dynamic_sampling.Groups(prompts, drawn.rollout, scored, baseline)
+  return Groups(prompts, drawn.rollout, scored, baseline)
 
 
 def _scored(
@@ -570,7 +498,7 @@ def _scored(
 
 def draw_stage(
   state: TrainState, prompts: Prompts, said: Any = None, *, parts: Phase
-) -> dynamic_sampling.Groups:
+) -> Groups:
   """Samples and scores completions of the prompts.
 
   Args:
@@ -589,14 +517,7 @@ def stale_step(
 ) -> tuple[TrainState, Metrics, StepRows]:
   """Scores rollouts drawn ahead, and updates; jit with `donate_argnums=0`."""
   groups = judged_stage(state, prompts, drawn, parts=parts)
-  return learn_stage(
-    state,
-    groups.prompts,
-    groups.rollout,
-    groups.scored,
-    groups.greedy,
-    parts=parts,
-  )
+  return learn_stage(state, groups, parts=parts)
 
 
 def fused_step(
@@ -625,15 +546,7 @@ def fused_step(
       parts.constrain_rows(groups),
       dynamic_sampling.metrics(collected),
     )
-  state, metrics, rows = learn_stage(
-    state,
-    groups.prompts,
-    groups.rollout,
-    groups.scored,
-    groups.greedy,
-    trains,
-    parts=parts,
-  )
+  state, metrics, rows = learn_stage(state, groups, trains, parts=parts)
   return state, metrics | drawn, rows
 
 
@@ -687,12 +600,10 @@ def _trained(
   state, rollout, is_whole, drawn = found
   kept = parts.constrain_rows(state.kept)
   assert rollout.whole is not None
+  scored = dataclasses.replace(scored, valid=scored.valid & rollout.whole)
   state, metrics, rows = learn_stage(
     dataclasses.replace(state, kept=kept),
-    prompts,
-    rollout,
-    dataclasses.replace(scored, valid=scored.valid & rollout.whole),
-    greedy,
+    Groups(prompts, rollout, scored, greedy),
     is_whole.any(),
     parts=parts,
   )

@@ -44,6 +44,8 @@ class TrainState:
       "algorithm" holds the scalars that an algorithm trains beside the policy.
     algorithm_state: {"algorithm": its running state (baselines, trackers),
       "coefficients": of the terms that adapt}.
+    guards: Memory of the bounds on the influence of a prompt, or None. See
+      `step/guards.py`.
     reservoir: Old completions that a reward model goes on learning from, or
       None. See `step/reservoir.py`.
     schedule: Statistics of the prompts that a phase draws from, and its next
@@ -62,6 +64,7 @@ class TrainState:
   key: jax.Array  # [] PRNG key
   members: dict[str, MemberState]
   algorithm_state: PyTree
+  guards: PyTree = None
   reservoir: PyTree = None
   schedule: PyTree = None
   kept: PyTree = None

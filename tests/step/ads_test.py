@@ -1,6 +1,5 @@
 """Clusters of prompts, and windows over them that move."""
 
-import functools
 import itertools
 
 import jax
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.step import prompts
+from tests.training import tiny
 
 # Two clusters of five and three, and one that there is not.
 ORDER = np.array([4, 0, 6, 2, 7, 1, 5, 3], np.int32)
@@ -26,10 +26,13 @@ def make(**fields):
 
 def programs(own):
   """(key, step) -> the state at the start, and a step of a schedule."""
-  return (
-    jax.jit(functools.partial(prompts.enter, own)),
-    jax.jit(functools.partial(prompts.advance, own)),
-  )
+
+  def advance(state, feedback, key, step):
+    state = tiny.state_at(step, step, key, schedule=state)
+    state, metrics = own.advance(state, feedback)
+    return state.schedule, metrics
+
+  return jax.jit(own.enter), jax.jit(advance)
 
 
 def feedback(right, scored=8):
@@ -128,14 +131,14 @@ def test_all_right_shifts_the_window_by_one_until_the_end():
   seen = []
   for step in range(1, 6):
     seen.append(state["places"].tolist())
-    state, metrics = step_on(state, feedback([8, 8]), key, step, step)
+    state, metrics = step_on(state, feedback([8, 8]), key, step)
     assert metrics["schedule/success"] == 1
   assert seen == [[0, 1], [1, 2], [2, 3], [3, 4], [0, 1]]  # Anew after four.
   assert metrics["schedule/seen"] == 5 / 8
   assert metrics["schedule/depth"] == pytest.approx(1 / 6)
   half = enter(key, 0)
   for step in range(1, 4):
-    half, metrics = step_on(half, feedback([4, 4]), key, step, step)
+    half, metrics = step_on(half, feedback([4, 4]), key, step)
     assert half["windows"].tolist() == [[0, 1]]
   assert metrics["schedule/depth"] == 0
 
@@ -184,7 +187,7 @@ def test_shares_stay_a_distribution_and_draws_a_function_of_the_key():
     for number, right in enumerate(rights, start=1):
       assert len({*state["clusters"].tolist()}) == 3
       places.append(state["places"].tolist())
-      state, _ = step(state, feedback(right), key, number, number)
+      state, _ = step(state, feedback(right), key, number)
       p = np.asarray(state["p"])
       assert p.min() > 0
       assert p.sum() == pytest.approx(1)

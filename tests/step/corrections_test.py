@@ -31,7 +31,6 @@ SETTINGS = hints.Correction(
 
 # Each operation outside a program would be a program of its own.
 _metrics = jax.jit(metrics_lib.hint_metrics)
-_feedback_of = jax.jit(prompts_lib.feedback_of, static_argnums=2)
 
 
 def few_twos(prompts, rollout):
@@ -267,11 +266,15 @@ def test_metrics_by_hand():
 
 
 def test_schedules_learn_what_the_policy_can_do_by_itself():
-  said = _feedback_of(ROLLOUT, scored_of([1] * 6), 2)
+  feedback = jax.jit(prompts_lib.Curriculum("uniform", 2, 2).feedback)
+  groups = dynamic_sampling.Groups(
+    tiny.make_prompts(2), ROLLOUT, scored_of([1] * 6)
+  )
+  said = feedback(groups)
   np.testing.assert_array_equal(said.right, [0, 0])
   np.testing.assert_array_equal(said.scored, [3, 2])
   without = dataclasses.replace(ROLLOUT, corrections=None)
-  said = _feedback_of(without, scored_of([1] * 6), 2)
+  said = feedback(dataclasses.replace(groups, rollout=without))
   np.testing.assert_array_equal(said.right, [3, 3])
 
 

@@ -65,10 +65,10 @@ GUARDS = guards_lib.InfluenceBounds(
 
 
 @pytest.mark.slow
-def test_bounds_that_do_not_bind_change_nothing(step):
+def test_bounds_that_do_not_bind_change_nothing(parts, step):
   batches = [(2, 3, 4, 5), (6, 2, 3, 4)]
   loose = guards_lib.InfluenceBounds(P, min_distinct=1, cap=1.0, repeats=100)
-  _, plain = run(step(None), batches)
+  _, plain = run(step(parts.guards), batches)
   said, guarded = run(step(loose), batches)
   assert all((x[guards_lib.KEPT]).all() for x in said)
   jax.tree.map(
@@ -122,7 +122,8 @@ def test_influence_is_counted_as_it_was_scaled(parts):
   keys = jnp.arange(1, P + 1, dtype=jnp.uint32)
   said = {guards_lib.PROMPTS: keys, guards_lib.KEPT: jnp.ones(P, bool)}
   weigh = jax.jit(guards.weigh)
-  first, state, found = weigh(guards.init(), batch, said)
+  state = tiny.make_state(dataclasses.replace(parts, guards=guards))
+  state, first, found = weigh(state, batch, said)
   scale = np.asarray(found[guards_lib.SCALE])
   assert scale[0] < 0.5
   assert scale[1:].tolist() == [1.0, 1.0, 1.0]
@@ -132,12 +133,12 @@ def test_influence_is_counted_as_it_was_scaled(parts):
   )
   influence = np.asarray(found[guards_lib.INFLUENCE])
   assert influence[0] == pytest.approx(influence.sum() / 2, rel=1e-4)
-  np.testing.assert_array_equal(state["influence"][-1], influence)
+  np.testing.assert_array_equal(state.guards["influence"][-1], influence)
   # The window has two steps before: the third forgets the first.
   for _ in range(2):
-    _, state, _ = weigh(state, batch, said)
-  assert state["influence"].shape == (2, P)
-  assert (np.asarray(state["keys"]) == np.asarray(keys)).all()
+    state, _, _ = weigh(state, batch, said)
+  assert state.guards["influence"].shape == (2, P)
+  assert (np.asarray(state.guards["keys"]) == np.asarray(keys)).all()
 
 
 def test_prompts_are_known_by_what_they_say():

@@ -55,16 +55,16 @@ def used(monkeypatch):
 class _Replay:
   """Draws places in a buffer with the key that a step gives."""
 
+  min_std = 0.0
+
   def mix(self, state, fresh, key, step):
     del step
     dynamic_sampling.choose(key, jnp.ones(3), jnp.int32(1), 2)
     return types.SimpleNamespace(state=state, groups=fresh, metrics={})
 
 
-class _Schedule:
+class _Schedule(prompts_lib.PoolSchedule):
   """Draws places of a pool."""
-
-  tracks = keeps_samples = False
 
   def init(self):
     return {}
@@ -107,7 +107,8 @@ def _of_a_step(state, prompts, parts):
     hints.Correction(0.3, 0.3, 0.3, (2,), T, 3),
     *(keys, jnp.ones(len(keys), bool)),
   )
-  return step_lib.learn_stage(state, prompts, rollout, scored, parts=parts)[0]
+  groups = dynamic_sampling.Groups(prompts, rollout, scored)
+  return step_lib.learn_stage(state, groups, parts=parts)[0]
 
 
 @pytest.mark.slow
@@ -123,7 +124,7 @@ def test_no_draw_has_the_key_of_another(used):
   used.clear()  # Of parameters.
   parts = dataclasses.replace(
     parts,
-    kept=types.SimpleNamespace(replay=_Replay()),
+    kept=dynamic_sampling.Buffers(tiny.make_prompts(), replay=_Replay()),
     history=reservoir.Reservoir(5, 4, 1, G, 3, T),
     schedule=_Schedule(),
   )
@@ -131,7 +132,7 @@ def test_no_draw_has_the_key_of_another(used):
     state,
     kept={"replay": {}},
     reservoir=parts.history.enter(None),
-    schedule=prompts_lib.enter(parts.schedule, state.key, state.step),
+    schedule=parts.schedule.enter(state.key, state.step),
   )
   leaves = [jnp.ones(3, jnp.bfloat16), jnp.ones(3, jnp.bfloat16)]
   for owner in ("policy", "critic", "reward"):

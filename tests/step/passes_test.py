@@ -6,7 +6,7 @@ import pytest
 
 from grpo_jax.algorithms import objective
 from grpo_jax.ops import logprobs
-from grpo_jax.step import after, step
+from grpo_jax.step import after, dynamic_sampling, step
 from tests.training import tiny
 
 TEMPERATURE = 0.6
@@ -38,7 +38,8 @@ def test_models_that_are_equal_say_what_the_sampler_has_said(name, keeps):
     )
     key = jax.random.key(0)
     batch = step.prepare(state, batch, key, parts=parts)
-    learnt = step.learn_stage(state, prompts, rollout, scored, parts=parts)
+    groups = dynamic_sampling.Groups(prompts, rollout, scored)
+    learnt = step.learn_stage(state, groups, parts=parts)
     moved = after.after_update(learnt[0], learnt[2], parts=parts)
     outputs = parts.losses[0].outputs(state.params, batch)
     # By the definition, over all ids and those that were kept.

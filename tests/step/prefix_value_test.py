@@ -247,7 +247,7 @@ def test_answers_are_distinct_and_worthless_ones_are_not_run():
   np.testing.assert_array_equal(batch.answers[4, 0], [5, 6, 3, 4, 1, -1])
   # The right one, which row 4 has found; (2,) is worth nothing.
   np.testing.assert_allclose(batch.answer_utility[4], [1, 0, 0, 0, 0])
-  said = prefix_value.metrics(batch)
+  said = FORCED.metrics(batch)
   segments, texts = batch.segment_end.sum(axis=1), [12] * 4 + [5] * 4
   rows = 4 * 2 + 4 * 3 + sum(map(len, ROWS))
   assert said["forced_answers/tokens"] == (segments * texts).sum() + rows

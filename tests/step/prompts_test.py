@@ -121,13 +121,14 @@ def test_draws_are_different_places_in_the_proportion_of_their_weights():
 
 def test_what_comes_next_is_a_function_of_seed_step_and_state():
   key, other = jax.random.key(3), jax.random.key(4)
-  enter = functools.partial(prompts_lib.enter, CURRICULUM)
+  enter = CURRICULUM.enter
   first = enter(key, 5)
   assert enter(key, 5)["places"].tolist() == first["places"].tolist()
   assert enter(key, 6)["places"].tolist() != first["places"].tolist()
   assert enter(other, 5)["places"].tolist() != first["places"].tolist()
   seen = feedback((1, 0, 2), (2, 2, 2))
-  following, _ = prompts_lib.advance(CURRICULUM, first, seen, key, 6, 1)
+  state = tiny.state_at(6, 1, key, schedule=first)
+  following = CURRICULUM.advance(state, seen)[0].schedule
   assert len(set(following["places"].tolist())) == DRAWN
   updated, _ = CURRICULUM.update(first, seen, 0)
   again = enter(key, 6)["places"]  # The same noise, for other weights.

@@ -9,6 +9,7 @@ import pytest
 
 from grpo_jax.step import reservoir
 from grpo_jax.types import TrainBatch
+from tests.training import tiny
 
 P, G, S, T, K = 10, 2, 2, 3, 16
 # Groups of 10 have round(0.1 · 10) = 1; here are 3, so that there are several.
@@ -68,9 +69,10 @@ def run(order, unscored):
     number, first = inputs
     key, own = jax.random.split(key)
     batch = make_batch(number * P, order, unscored)
-    mixed = RESERVOIR.mix(state, batch, own, number, first)
+    before = tiny.state_at(number, number - first, key, reservoir=state)
+    mixed = RESERVOIR.mix(before, batch, own)
     shown = RESERVOIR.shown(batch, mixed.batch, mixed.is_old)
-    return (mixed.state, key), (mixed, shown)
+    return (mixed.state.reservoir, key), (mixed._replace(state=None), shown)
 
   def one(key):
     steps = jnp.arange(len(FIRST)), jnp.asarray(FIRST)

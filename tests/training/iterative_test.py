@@ -5,6 +5,7 @@ import types
 import pytest
 
 from grpo_jax.settings import config as config_lib
+from grpo_jax.step import features
 from grpo_jax.training import loop, run
 from grpo_jax.training.phases import checkpointed, reservoirs
 from grpo_jax.training.phases import policy as policy_lib
@@ -79,7 +80,7 @@ def test_old_completions_are_part_of_the_state_from_the_first_ones_on(
   assert kept["prompt_tokens"].shape == (size, its.problem.max_prompt_len)
   history = its.phases[1].parts.history
   assert history.num_old == round(0.25 * rm.num_prompts) == 2
-  assert its.phases[2].parts.history is None
+  assert type(its.phases[2].parts.history) is features.History
 
 
 @pytest.mark.parametrize(

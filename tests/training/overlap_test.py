@@ -13,7 +13,7 @@ import pytest
 from grpo_jax import api
 from grpo_jax.data import pipeline
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import step
+from grpo_jax.step import dynamic_sampling, step
 from grpo_jax.training import loop
 from grpo_jax.training.phases import build, executors
 from grpo_jax.training.problem import problem, rewards, unscored
@@ -115,7 +115,8 @@ def by_hand(staleness):
     first = max(t - staleness, 0)
     rollout = sample(states[first], batch.prompts, t - first)
     scored = tiny.count_token(batch.prompts, rollout)
-    state, *_ = learn(states[t], batch.prompts, rollout, scored)
+    groups = dynamic_sampling.Groups(batch.prompts, rollout, scored)
+    state, *_ = learn(states[t], groups)
     states.append(state)
     rollouts.append(rollout)
   return parts, states, rollouts

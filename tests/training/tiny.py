@@ -259,6 +259,11 @@ def drawn_state(parts: Phase, seed: int = 0, **spread):
   return jax.jit(enter)(drawn.params(parts.policy, seed, **spread))
 
 
+def state_at(step, phase_step, key, **fields):
+  """A state without models at a step of a run and of its phase."""
+  return TrainState(step, jnp.int32(0), phase_step, key, {}, {}, **fields)
+
+
 def make_prompts(num_prompts: int = 4, slots: int = 3, first: int = 0):
   """Ragged, left-padded prompts."""
   rng = np.random.default_rng(first)

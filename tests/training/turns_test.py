@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.step import step
+from grpo_jax.step import dynamic_sampling, step
 from grpo_jax.types import Sampler, Scored
 from tests.rollout import toy
 from tests.training import tiny
@@ -92,18 +92,18 @@ def test_what_is_read_is_not_trained():
   scored = dataclasses.replace(
     scored, rewards=jnp.asarray(rng.normal(size=16), jnp.float32)
   )
-  after, _, _ = learn(state, make_prompts(), rollout, scored)
+  groups = dynamic_sampling.Groups(make_prompts(), rollout, scored)
+  after, _, _ = learn(state, groups)
   noise = {
     name: jnp.where(rollout.observed, jnp.nan, getattr(rollout, name))
     for name in ("behavior_logp", "sampler_logp", "entropy")
   }
-  dirty, _, _ = learn(
-    state, make_prompts(), dataclasses.replace(rollout, **noise), scored
-  )
+  noisy = dataclasses.replace(rollout, **noise)
+  dirty, _, _ = learn(state, dataclasses.replace(groups, rollout=noisy))
   jax.tree.map(np.testing.assert_array_equal, after.params, dirty.params)
   # As a row of its own, an observation has no gradient at all.
   nothing = dataclasses.replace(rollout, observed=rollout.completion_mask)
-  still, _, _ = learn(state, make_prompts(), nothing, scored)
+  still, _, _ = learn(state, dataclasses.replace(groups, rollout=nothing))
   jax.tree.map(np.testing.assert_array_equal, still.params, state.params)
 
 

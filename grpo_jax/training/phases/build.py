@@ -22,7 +22,7 @@ from grpo_jax.models import mesh as mesh_lib
 from grpo_jax.settings import compatibility
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings.rewards import JUDGE, REWARD_MODEL
-from grpo_jax.step import models, update
+from grpo_jax.step import features, models, update
 from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.step.models import Model
 from grpo_jax.step.step import Phase
@@ -333,7 +333,7 @@ def make_parts(
     when_short=phase.when_short,
     staleness=phase.staleness,
     partial=partials.make(config, problem, sampler, name, required),
-    guards=config.guards.of_phase(phase),
+    guards=config.guards.of_phase(phase) or features.StepGuards(),
     domains=problem.domains,
     history=reservoirs.make(
       config,
@@ -350,9 +350,9 @@ def make_parts(
       judge,
       sharding.num_row_shards(mesh),
     ),
-    forced=forced.make(objective_config, problem)
+    prefix_values=forced.make(objective_config, problem)
     if "prefix_utility" in required
-    else None,
+    else features.PrefixValues(),
     schedule=schedules.make(config, problem, name),
     proxy=proxy,
     consistent=config.rewards.follows,

@@ -318,14 +318,7 @@ class _Split:
       )
       groups, trains = self._settle(collected)
       of_rounds = self._describe(collected)
-    state, metrics, written = self._learn(
-      state,
-      groups.prompts,
-      groups.rollout,
-      groups.scored,
-      groups.greedy,
-      trains,
-    )
+    state, metrics, written = self._learn(state, groups, trains)
     total = self._totals(counts)
     return dataclasses.replace(state, queue=queue[1:]), StepResult(
       lambda: _numbers(metrics | of_rounds) | total(),
@@ -498,9 +491,8 @@ class _Episodes:
         return
       prompts = sharding.from_local(batch.prompts, self._rows)
       rollout, _, scored, baseline = queue[0]
-      learnt.extend(
-        self._learn(state, prompts, rollout, scored, baseline, None)
-      )
+      groups = dynamic_sampling.Groups(prompts, rollout, scored, baseline)
+      learnt.extend(self._learn(state, groups, None))
 
     for number in range(len(queue), len(batches)):
       is_meanwhile = 0 < number == len(batches) - 1
@@ -585,7 +577,7 @@ class _Episodes:
     """
     prompts = sharding.from_local(batch.prompts, self._rows)
     nothing: Any = None
-    rest = ("key", "algorithm_state", "reservoir", "schedule", "kept")
+    rest = "key", "algorithm_state", "guards", "reservoir", "schedule", "kept"
     numbers_of = dataclasses.replace(
       state, members={}, **dict.fromkeys(rest, nothing)
     )

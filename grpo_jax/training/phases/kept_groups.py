@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import dynamic_sampling
+from grpo_jax.step import dynamic_sampling, features
 from grpo_jax.training.problem import rewards
 from grpo_jax.training.problem.problem import Problem
 from grpo_jax.types import Prompts
@@ -23,8 +23,8 @@ def make(
   objective: Any,
   judge: rewards.RewardSum,
   num_shards: int,
-) -> dynamic_sampling.Buffers | None:
-  """Makes the buffers of the phase `name`; None if it keeps no groups.
+) -> features.WaitingGroups:
+  """Makes the buffers of the phase `name`; see `features.py`.
 
   Args:
     config, problem: Settings and problem of the run.
@@ -39,7 +39,7 @@ def make(
   phase = config.section(name)
   size = phase.replay_size
   if not (phase.recycle_surplus or size):
-    return None
+    return features.WaitingGroups()
   if size % num_shards:
     raise ValueError(
       f"config.{name}.replay_size={size} does not split over the {num_shards}"

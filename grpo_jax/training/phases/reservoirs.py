@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grpo_jax.algorithms import options
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import reservoir
+from grpo_jax.step import features, reservoir
 
 
 def make(
@@ -13,8 +13,8 @@ def make(
   max_prompt_len: int,
   max_new_tokens: int,
   num_shards: int,
-) -> reservoir.Reservoir | None:
-  """Makes the reservoir of a phase; None if it learns from no earlier phase.
+) -> features.History:
+  """Makes the reservoir of a phase that learns from earlier phases.
 
   Args:
     config: Settings of the run.
@@ -28,7 +28,7 @@ def make(
   phase, settings = config.section(name), config.reward_model
   share, size = settings.history_share, settings.history_size
   if not share or not phase.of_kind.learns_from_drawn:
-    return None
+    return features.History()
   count = round(share * phase.num_prompts)
   if not 0 < count <= size:
     raise ValueError(

@@ -13,6 +13,7 @@ from grpo_jax import ranges
 from grpo_jax.data import clusters, demonstrations, finding, pipeline, sources
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings.phase import ADS, SPO
+from grpo_jax.step import features
 from grpo_jax.step import prompts as prompts_lib
 from grpo_jax.training.phases import corrections
 from grpo_jax.training.problem.problem import Problem
@@ -76,8 +77,8 @@ def pool(
 
 def make(
   config: config_lib.RunConfig, problem: Problem, name: str
-) -> prompts_lib.Schedule | None:
-  """Makes the schedule of a phase; None if prompts come in the stream's order.
+) -> features.Schedule:
+  """Makes the schedule of a phase.
 
   A problem that is only described has no records, so there is no schedule.
 
@@ -87,7 +88,7 @@ def make(
   phase = config.section(name)
   settings = phase.schedule
   if not settings.chooses or not len(problem.train):
-    return None
+    return features.Schedule()
   found = pool(config, problem, name)
   if settings.name == ADS:
     return _ads(found, settings, f"config.{name}.schedule")

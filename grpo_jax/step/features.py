@@ -1,0 +1,156 @@
+"""The optional features of a step, each as it is in a phase without it.
+
+A step calls all of them, each at its place. The classes here read no arguments,
+do nothing, and add nothing to the program. The features derive from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from grpo_jax.types import Metrics, Policy, PyTree, TrainBatch, TrainState
+
+
+class Schedule:
+  """The choice of the next prompts (`prompts.py`): the order of the data.
+
+  Its statistics are in `state.schedule`, as are the places of the next prompts.
+  """
+
+  chooses = False
+
+  def enter(self, key: jax.Array, step: Any) -> PyTree:
+    """The schedule at the start of a phase, at `step` of the run."""
+    return None
+
+  def feedback(self, groups: Any) -> Any:
+    """The results of the prompts of a step."""
+    return None
+
+  def with_samples(
+    self,
+    plan: Any,
+    policy: Policy,
+    state: TrainState,
+    groups: Any,
+    batch: TrainBatch,
+    feedback: Any,
+  ) -> Any:
+    """Adds a completion of each prompt, and the policy's drift, to feedback."""
+    return feedback
+
+  def expected(self, state: TrainState, groups: Any) -> jax.Array | None:
+    """The estimated probability that a row is right, [B]."""
+    return None
+
+  def advance(
+    self, state: TrainState, feedback: Any
+  ) -> tuple[TrainState, Metrics]:
+    """Draws the prompts of the next step."""
+    return state, {}
+
+
+class WaitingGroups:
+  """Groups that wait for later steps (`dynamic_sampling.py`): none do.
+
+  They are in `state.kept`.
+  """
+
+  waits = False
+
+  def enter(self, draw: Callable[..., Any]) -> PyTree:
+    """The waiting groups at the start of a phase; `draw` draws a round."""
+    return None
+
+  def mix(
+    self,
+    state: TrainState,
+    groups: Any,
+    key: jax.Array,
+    constrain_rows: Callable[[PyTree], PyTree],
+  ) -> tuple[TrainState, Any, Metrics]:
+    """Replaces dead groups by replayed ones."""
+    return state, groups, {}
+
+
+class HistoryMix(NamedTuple):
+  """A batch of fresh and old groups.
+
+  Attributes:
+    state: The state, with the fresh groups in the reservoir.
+    batch: The batch to train on.
+    is_old: True on rows that an old row has replaced; None without a reservoir.
+    metrics: Metrics of the reservoir.
+  """
+
+  state: TrainState
+  batch: TrainBatch
+  is_old: jax.Array | None  # [B] bool
+  metrics: Metrics
+
+
+class History:
+  """Old completions for a reward model (`reservoir.py`): there are none.
+
+  They are in `state.reservoir`.
+  """
+
+  def enter(self, past: PyTree) -> PyTree:
+    """The reservoir at the start of a phase, from that of the phase before."""
+    return past
+
+  def mix(
+    self, state: TrainState, batch: TrainBatch, key: jax.Array
+  ) -> HistoryMix:
+    """Replaces some groups by old ones."""
+    return HistoryMix(state, batch, None, {})
+
+  def shown(
+    self, fresh: TrainBatch, batch: TrainBatch, is_old: jax.Array | None
+  ) -> TrainBatch:
+    """The rows of the update, with the fresh rows in their places."""
+    return batch
+
+
+class PrefixValues:
+  """Values of prefixes (`prefix_value.py`): no algorithm reads them."""
+
+  def with_candidates(self, prompts: Any, batch: TrainBatch) -> TrainBatch:
+    """Adds segments, and the answers to append after them."""
+    return batch
+
+  def with_utilities(
+    self, plan: Any, view: Any, batch: TrainBatch, couples_group: bool
+  ) -> TrainBatch:
+    """Adds the value of each prefix."""
+    return batch
+
+  def metrics(self, batch: TrainBatch) -> Metrics:
+    """Metrics of the values."""
+    return {}
+
+
+class StepGuards:
+  """Bounds on the influence of a prompt (`guards.py`): there are none.
+
+  Their memory is in `state.guards`.
+  """
+
+  def enter(self) -> PyTree:
+    """The memory at the start of a phase."""
+    return None
+
+  def admit(
+    self, state: TrainState, groups: Any, batch: TrainBatch
+  ) -> tuple[TrainBatch, Metrics]:
+    """Leaves out groups."""
+    return batch, {}
+
+  def weigh(
+    self, state: TrainState, batch: TrainBatch, said: Metrics
+  ) -> tuple[TrainState, TrainBatch, Metrics]:
+    """Scales groups down, and remembers them."""
+    return state, batch, said
