@@ -33,6 +33,7 @@ and interpreted on a CPU by tests, which have to patch the interpreter of JAX
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -233,21 +234,26 @@ def attend(
     return attended[..., :width].reshape(q.shape), pages.reshape(cache.shape)
 
   if mesh.size() > 1:
-    rows = mesh.split(cache.shape[0], *ROW_AXES)
-    heads = mesh.split(config.num_kv_heads, "tensor")
-    of_cache = P(rows, None, None, heads)
-    local = jax.shard_map(
-      local,
-      in_specs=(
-        P(rows),
-        P(rows),
-        P(rows, None, heads),
-        P(rows, heads),
-        P(rows, heads),
-        of_cache,
-      ),
-      out_specs=(P(rows, None, heads), of_cache),
-      # The kernel does not say over which axes its results vary.
-      check_vma=False,
-    )
+    local = _over_devices(local, cache.shape[0], config.num_kv_heads)
   return local(length, t, q, k, v, cache)
+
+
+def _over_devices(local: Callable, num_prompts: int, num_heads: int):
+  """Splits `local` of `attend` over devices by prompts and by heads."""
+  rows = mesh.split(num_prompts, *ROW_AXES)
+  heads = mesh.split(num_heads, "tensor")
+  of_cache = P(rows, None, None, heads)
+  return jax.shard_map(
+    local,
+    in_specs=(
+      P(rows),
+      P(rows),
+      P(rows, None, heads),
+      P(rows, heads),
+      P(rows, heads),
+      of_cache,
+    ),
+    out_specs=(P(rows, None, heads), of_cache),
+    # The kernel does not say over which axes its results vary.
+    check_vma=False,
+  )

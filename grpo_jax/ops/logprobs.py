@@ -92,20 +92,11 @@ def put(tree, chunks, start):  # each [B, T, ...], [B, size, ...]
   )
 
 
-def _check_temperature(temperature):
-  if isinstance(temperature, (int, float)) and temperature <= 0:
-    raise ValueError(
-      f"logprobs: temperature is {temperature}, but it divides the logits and"
-      " must be positive; use 1.0 for tokens that were chosen greedily."
-    )
-
-
 def _scaled_and_shifted(
   logits: jax.Array,  # [..., V]
   temperature: float | jax.Array,
 ) -> tuple[jax.Array, jax.Array]:  # [..., V], [...]
   """Logits over temperature with maximum 0, and their log-sum-exp."""
-  _check_temperature(temperature)
   # Upcast before anything else: the rounding of bfloat16 cannot be undone.
   scaled = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
   scaled = scaled / temperature
@@ -132,9 +123,6 @@ def token_logprobs(
   Returns:
     Nats, float32 (float64 for float64 logits); -inf for a token whose logit
     is -inf.
-
-  Raises:
-    ValueError: If `temperature` is a Python number that is not positive.
   """
   chex.assert_equal_shape_prefix([logits, tokens], tokens.ndim)
   chex.assert_rank(logits, tokens.ndim + 1)
@@ -161,9 +149,6 @@ def entropy_from_logits(
 
   Returns:
     Nats, in [0, log V].
-
-  Raises:
-    ValueError: If `temperature` is a Python number that is not positive.
   """
   shifted, log_sum = _scaled_and_shifted(logits, temperature)
   # Masked before the product: 0 · (-inf) is NaN. If the product were discarded
@@ -283,8 +268,7 @@ def token_outputs(
     on. If no id is kept, entropy, Σπ² and ref_kl are 0.
 
   Raises:
-    ValueError: If `temperature` is a Python number that is not positive, or
-      `reference_beta` is not in [0, 1].
+    ValueError: If `reference_beta` is not in [0, 1].
 
   Source: `kept_ids`: DeepSeek-AI, "DeepSeek-V3.2", arXiv:2512.02556 (keep
   sampling mask); `ref_kl`: Agarwal et al., "On-Policy Distillation of Language
@@ -344,9 +328,6 @@ def reference_topk(
     Ids from the likeliest on (ties in any order), and their log-probs over the
     whole vocabulary or over the kept ids, in nats, at least float32. They are
     constants without gradient.
-
-  Raises:
-    ValueError: If `temperature` is a Python number that is not positive.
   """
   chex.assert_rank(h, 3)
   num_rows, num_slots, _ = h.shape
@@ -372,7 +353,6 @@ def reference_topk(
 
 def _scaled(head, temperature):
   """Logits over temperature, at least float32."""
-  _check_temperature(temperature)
 
   def scaled(h):
     logits = head(h)

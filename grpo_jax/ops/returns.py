@@ -191,6 +191,23 @@ def over_traces(
   return jax.ops.segment_sum(x, trace_id, len(x))[trace_id]
 
 
+def _one_sequence(mask: jax.Array, trace_id: jax.Array, order: jax.Array):
+  """Returns functions from [B, T] to one sequence [B · T], and back.
+
+  It is rollout by rollout, with the rows of each in their time order.
+  """
+  rows = jnp.lexsort((order, trace_id))
+  places = jnp.argsort(rows)
+
+  def flat(x):
+    return x[rows].reshape(-1)
+
+  def unflat(x):
+    return x.reshape(mask.shape)[places]
+
+  return flat, unflat
+
+
 def subtrace_advantages(
   token_rewards: jax.Array,  # [B, T]
   outcome: jax.Array,  # [B]
@@ -266,16 +283,7 @@ def subtrace_advantages(
   ends = pays = trace_ends if joined else row_ends
   cuts = trace_ends if boundary == "chain" else row_ends
 
-  # All rows as one sequence: rollout by rollout, each in its time order.
-  rows = jnp.lexsort((order, trace_id))
-  places = jnp.argsort(rows)
-
-  def flat(x):
-    return x[rows].reshape(-1)
-
-  def unflat(x):
-    return x.reshape(mask.shape)[places]
-
+  flat, unflat = _one_sequence(mask, trace_id, order)
   end = jnp.zeros((), values.dtype)
   successors = unflat(successor(flat(values), flat(mask), end))
   paid = masked.wide(outcome)  # [B]

@@ -65,26 +65,11 @@ def clipped(
     0 where A > 0 and r > 1 + ε_high, where A < 0 and r < 1 − ε_low, and where
     A < 0 and r > dual_clip or r > ratio_cap.
 
-  Raises:
-    ValueError: If `dual_clip` or `ratio_cap` would cut into the range.
-
   Source: Schulman et al., arXiv:1707.06347, Eq. 7; separate widths: Yu et
   al., "DAPO", arXiv:2503.14476, Eq. 10; dual clip: Ye et al., "Mastering
   Complex Control in MOBA Games", arXiv:1912.09729; cap: "INTELLECT-2",
   arXiv:2505.07291 (two-sided clipping).
   """
-  if dual_clip and dual_clip <= 1:
-    raise ValueError(
-      f"surrogates.clipped: dual_clip is {dual_clip}, but it bounds ratios"
-      " above 1 and must exceed 1 (3 is common); None switches it off."
-    )
-  known_width = isinstance(clip_high, (int, float))
-  if ratio_cap and ratio_cap <= (1 + clip_high if known_width else 1):
-    raise ValueError(
-      f"surrogates.clipped: ratio_cap is {ratio_cap}, but it must exceed 1 +"
-      f" clip_high (clip_high is {clip_high}): below, the clip would never"
-      " act; None switches it off."
-    )
   advantages = _advantages_like(advantages, ratio)
   inside = _at_most(_at_least(ratio, 1.0 - clip_low), 1.0 + clip_high)
   if ratio_cap:

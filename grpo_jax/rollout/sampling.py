@@ -565,26 +565,29 @@ def sample(
     state = decoder.draw(state, *first)
   with jax.named_scope("decode"):
     state = decoder.run_all(state)
+  return Rollout(
+    **_written(decoder, state),
+    prompt_index=prompt_index,
+    group_id=prompt_index,
+    num_groups=num_prompts,
+    prompt_routing=prompt_routing if config.record_routing else None,
+  )
+
+
+def _written(decoder: Decoder, state: Any) -> dict[str, Any]:
+  """The fields of a rollout that rows have when all have ended."""
   written: dict[str, Any] = dict(state.written)
+  environment = decoder.environment
   if environment is None or state.episodes is None:
-    ends = (
-      drawing.is_end(written["tokens"], config) & written["completion_mask"]
-    )
-    terminated = ends.any(axis=1)
+    ends = drawing.is_end(written["tokens"], decoder.config)
+    terminated = (ends & written["completion_mask"]).any(axis=1)
   else:
     terminated = state.episodes.done
     if decoder.has_seats:
       own = written["completion_mask"] & ~written["observed"]
       written["turn_rewards"] = seats.credited(written["turn_rewards"], own)
     written["scores"] = turns.scores(environment, state.episodes)
-  return Rollout(
-    **written,
-    terminated=terminated,
-    prompt_index=prompt_index,
-    group_id=prompt_index,
-    num_groups=num_prompts,
-    prompt_routing=prompt_routing if config.record_routing else None,
-  )
+  return written | {"terminated": terminated}
 
 
 def cache_sizes(num_slots: int, most: int = 4) -> list[int]:

@@ -96,18 +96,7 @@ def rollout_metrics(
   metrics["advantages/std"] = jnp.sqrt(
     _mean_if_any(jnp.square(advantages - center), trained)
   )
-  for name, values in scored.components.items():
-    applies = valid & ~jnp.isnan(values)
-    metrics[f"reward/{name}"] = _mean_if_any(values, applies)
-    metrics[f"applicable/{name}"] = masked.mean(applies, rows)
-    spread = masked.maximum(values, applies) + masked.maximum(-values, applies)
-    metrics[f"reward_range/{name}"] = jnp.where(applies.any(), spread, jnp.nan)
-    sign = jnp.where(scored.weights[name] < 0, -1.0, 1.0)
-    related = correlation(sign * values, scored.rewards, applies)
-    # 0 is also the correlation of constants, which has no information.
-    metrics[f"reward_correlation/{name}"] = jnp.where(
-      related == 0, jnp.nan, related
-    )
+  metrics |= _component_metrics(scored, valid, rows)
   if rollout.mix_ids is not None:
     assert rollout.mix_weights is not None
     mixed = mask & mixing.is_mixed(rollout.tokens, rollout.mix_ids)
@@ -122,6 +111,26 @@ def rollout_metrics(
     metrics["reasoning_steps/per_completion"] = ends.sum() / rows.sum()
     metrics["reasoning_steps/score"] = _mean_if_any(scored.step_rewards, ends)
   return {name: x.astype(jnp.float32) for name, x in metrics.items()}
+
+
+def _component_metrics(
+  scored: Scored, valid: jax.Array, rows: jax.Array
+) -> Metrics:
+  """Metrics of each reward function over the rows to which it applies."""
+  metrics = {}
+  for name, values in scored.components.items():
+    applies = valid & ~jnp.isnan(values)
+    metrics[f"reward/{name}"] = _mean_if_any(values, applies)
+    metrics[f"applicable/{name}"] = masked.mean(applies, rows)
+    spread = masked.maximum(values, applies) + masked.maximum(-values, applies)
+    metrics[f"reward_range/{name}"] = jnp.where(applies.any(), spread, jnp.nan)
+    sign = jnp.where(scored.weights[name] < 0, -1.0, 1.0)
+    related = correlation(sign * values, scored.rewards, applies)
+    # 0 is also the correlation of constants, which has no information.
+    metrics[f"reward_correlation/{name}"] = jnp.where(
+      related == 0, jnp.nan, related
+    )
+  return metrics
 
 
 def quadrants(rollout: Rollout, scored: Scored, consistent: str) -> Metrics:

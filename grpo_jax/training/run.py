@@ -334,20 +334,7 @@ def open_run(
     )
   log: log_lib.MetricsLog | log_lib.NoLog = log_lib.NoLog()
   if hosts.is_main():
-    log = log_lib.MetricsLog(
-      workdir,
-      tensorboard=settings.log.tensorboard,
-      wandb=settings.log if settings.log.wandb_project else None,
-      config=json.loads(config_json),
-      resume_step=last_step,
-      resume_position=position["log"] if position else None,
-      more=(
-        *((guards_lib.AUDIT,) if settings.guards.on else ()),
-        *rejection.files(settings).values(),
-      ),
-    )
-    imports.keep(config_json, workdir)
-    log_lib.save_run_info(workdir, config_json)
+    log = _open_log(settings, config_json, workdir, last_step, position)
     inputs.save(workdir, read)
   stack.enter_context(log)
   return OpenRun(
@@ -369,6 +356,31 @@ def open_run(
     before=position["before"] if position else None,
     rewards=position.get("rewards") if position else None,
   )
+
+
+def _open_log(
+  settings: config_lib.RunConfig,
+  config_json: str,
+  workdir: files.Path,
+  last_step: int | None,
+  position: dict[str, Any] | None,
+) -> log_lib.MetricsLog:
+  """Opens the log, cut back to a checkpoint's, and keeps what describes it."""
+  log = log_lib.MetricsLog(
+    workdir,
+    tensorboard=settings.log.tensorboard,
+    wandb=settings.log if settings.log.wandb_project else None,
+    config=json.loads(config_json),
+    resume_step=last_step,
+    resume_position=position["log"] if position else None,
+    more=(
+      *((guards_lib.AUDIT,) if settings.guards.on else ()),
+      *rejection.files(settings).values(),
+    ),
+  )
+  imports.keep(config_json, workdir)
+  log_lib.save_run_info(workdir, config_json)
+  return log
 
 
 def config_hash(config_json: str) -> str:

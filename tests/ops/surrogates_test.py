@@ -117,14 +117,6 @@ def test_bounds_that_are_off_change_nothing(off):
   np.testing.assert_array_equal(found[1], expected[1])
 
 
-def test_bounds_inside_the_range_raise():
-  one = np.ones(1)
-  with pytest.raises(ValueError, match=r"dual_clip is 0\.9.*must exceed 1"):
-    surrogates.clipped(one, one, LOW, HIGH, dual_clip=0.9)
-  with pytest.raises(ValueError, match=r"ratio_cap is 1\.28.*exceed 1 \+"):
-    surrogates.clipped(one, one, LOW, 0.28, ratio_cap=1.28)
-
-
 def test_upper_clip_leaves_the_lower_side_alive():
   values, slopes = values_and_slopes(
     functools.partial(surrogates.upper_clipped, clip_high=HIGH),

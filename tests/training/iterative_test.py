@@ -92,7 +92,8 @@ def test_a_tenth_of_the_prompts_is_rounded(num_prompts, num_old):
   config.rm.num_prompts = num_prompts
   settings = config_lib.resolve(config)
   assert reservoirs.make(settings, "rm", 4, 4, 1).num_old == num_old
-  assert reservoirs.make(settings, "rl", 4, 4, 1) is None
+  off = reservoirs.make(settings, "rl", 4, 4, 1)
+  assert type(off) is features.History
 
 
 @pytest.mark.parametrize(

@@ -201,24 +201,11 @@ def gradient_steps(
     )
 
 
-def make_parts(
-  config: config_lib.RunConfig,
-  problem: Problem,
-  policy: Policy,
-  name: str,
-  mesh: Mesh,
-) -> Phase:
-  """Makes the fixed functions of the phase `name`.
-
-  Raises:
-    ValueError: The phase's prompts do not split over the mesh, or two features
-      do not go together.
-  """
-  config = jit.with_inputs(config, name)
+def check(
+  config: config_lib.RunConfig, problem: Problem, name: str, mesh: Mesh
+) -> None:
+  """Raises ValueError if settings, data and devices do not go together."""
   phase = config.section(name)
-  if phase.temperature is not None:
-    drawn = dataclasses.replace(config.sampling, temperature=phase.temperature)
-    config = dataclasses.replace(config, sampling=drawn)
   algorithm, objective_config = config.objective(name)
   devices(config, problem, name, mesh)
   groups(name, phase, algorithm)
@@ -266,6 +253,29 @@ def make_parts(
       len(phase.reference_workdirs),
       f"config.{name}.reference_workdirs={phase.reference_workdirs}",
     )
+
+
+def make_parts(
+  config: config_lib.RunConfig,
+  problem: Problem,
+  policy: Policy,
+  name: str,
+  mesh: Mesh,
+) -> Phase:
+  """Makes the fixed functions of the phase `name`.
+
+  Raises:
+    ValueError: The phase's prompts do not split over the mesh, or two features
+      do not go together.
+  """
+  config = jit.with_inputs(config, name)
+  phase = config.section(name)
+  if phase.temperature is not None:
+    drawn = dataclasses.replace(config.sampling, temperature=phase.temperature)
+    config = dataclasses.replace(config, sampling=drawn)
+  algorithm, objective_config = config.objective(name)
+  check(config, problem, name, mesh)
+  required = options.needs(algorithm, objective_config)
   plan = update_plan(
     phase,
     problem.prompt_slots,
@@ -299,6 +309,20 @@ def make_parts(
     )
   if not phase.plays:
     return parts
+  return _with_completions(parts, made, problem, name, mesh)
+
+
+def _with_completions(
+  parts: Phase, made: Models, problem: Problem, name: str, mesh: Mesh
+) -> Phase:
+  """Adds what a phase needs that draws completions: sampler, reward, features.
+
+  Args:
+    parts: The phase without them.
+    made: Its models.
+    problem, name, mesh: As in `make_parts`.
+  """
+  config, phase = made.config, made.phase
   judge = problem.judge
   if phase.reward_weights:
     names = config.rewards.names
@@ -307,15 +331,15 @@ def make_parts(
   proxy = None
   if _models(config, phase):
     steps = models_lib.steps(config.reward_model, problem.tokenizer)
-    judge = judge.bound(made.views(), plan, steps)
+    judge = judge.bound(made.views(), made.plan, steps)
     if made.is_scored:
       proxy = REWARD_MODEL, judge.correct, steps is None
   else:
     judge = judge.without_models()
   if "ranker" in made.outside:
-    judge = judge.ranked_by("ranker").bound(made.views(), plan)
+    judge = judge.ranked_by("ranker").bound(made.views(), made.plan)
   sampler = policy_lib.sampling_policy(
-    policy, config.sampling.weights_dtype, mesh
+    made.policy, config.sampling.weights_dtype, mesh
   )
   return dataclasses.replace(
     parts,
@@ -324,15 +348,15 @@ def make_parts(
       problem,
       config.sampling,
       phase.group_size,
-      required,
-      models_lib.table(phase, policy, parts.members, made.outside),
+      made.required,
+      models_lib.table(phase, made.policy, parts.members, made.outside),
       corrections.make(config, problem, name),
     ),
     judge=judge,
     max_rounds=phase.max_rounds,
     when_short=phase.when_short,
     staleness=phase.staleness,
-    partial=partials.make(config, problem, sampler, name, required),
+    partial=partials.make(config, problem, sampler, name, made.required),
     guards=config.guards.of_phase(phase) or features.StepGuards(),
     domains=problem.domains,
     history=reservoirs.make(
@@ -346,12 +370,12 @@ def make_parts(
       config,
       problem,
       name,
-      objective_config,
+      made.objective,
       judge,
       sharding.num_row_shards(mesh),
     ),
-    prefix_values=forced.make(objective_config, problem)
-    if "prefix_utility" in required
+    prefix_values=forced.make(made.objective, problem)
+    if "prefix_utility" in made.required
     else features.PrefixValues(),
     schedule=schedules.make(config, problem, name),
     proxy=proxy,

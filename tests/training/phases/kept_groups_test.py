@@ -159,5 +159,5 @@ def test_a_buffer_splits_over_the_devices():
 
 def test_nothing_is_kept_that_is_not_asked_for():
   config = config_lib.RunConfig()
-  assert kept_groups.make(config, None, "rl", None, None, 1) is None
+  assert not kept_groups.make(config, None, "rl", None, None, 1).waits
   assert phase_lib.WHEN_SHORT[0] == config.section("rl").when_short
