@@ -274,8 +274,8 @@ MUTATIONS = [
   Mutation(
     "A step draws by what was known before it.",
     "grpo_jax/step/prompts.py",
-    "  state, metrics = schedule.update(state, feedback, phase_step - 1)\n",
-    "  _, metrics = schedule.update(state, feedback, phase_step - 1)\n",
+    "schedule = self._with_places(following, ",
+    "schedule = self._with_places(past, ",
     "tests/step/prompts_test.py -k what_comes_next",
   ),
   Mutation(
@@ -316,8 +316,8 @@ MUTATIONS = [
   Mutation(
     "SPO compares with what is expected of another prompt.",
     "grpo_jax/step/prompts.py",
-    '  return success(state)[state["places"][rollout.prompt_index]]\n',
-    "  return success(state)[rollout.prompt_index]\n",
+    "success(state.schedule)[places[groups.rollout.prompt_index]]",
+    "success(state.schedule)[groups.rollout.prompt_index]",
     "tests/step/single_stream_test.py -k against_what_is_known",
   ),
   Mutation(
@@ -1409,11 +1409,8 @@ MUTATIONS = [
   Mutation(
     "The state of an algorithm goes on in the next phase.",
     "grpo_jax/step/step.py",
-    "    algorithm_state=algorithm_state,\n    reservoir=old,",
-    (
-      "    algorithm_state=state.algorithm_state or algorithm_state,\n"
-      "    reservoir=old,"
-    ),
+    "    algorithm_state=algorithm_state,\n",
+    "    algorithm_state=state.algorithm_state or algorithm_state,\n",
     "tests/training/phases/build_test.py -k belongs_to_its_phase",
   ),
   Mutation(
@@ -1750,8 +1747,8 @@ MUTATIONS = [
   Mutation(
     "Padding counts as an end where its id is one of an end.",
     "grpo_jax/rollout/sampling.py",
-    'is_end(written["tokens"], config) & written["completion_mask"]',
-    'is_end(written["tokens"], config)',
+    '(ends & written["completion_mask"]).any(axis=1)',
+    "ends.any(axis=1)",
     "tests/rollout/sampling_test.py -k limits_of_their_own",
   ),
   Mutation(
@@ -3343,8 +3340,8 @@ MUTATIONS = [
   Mutation(
     "The influence of a step is remembered as it was before it was scaled.",
     "grpo_jax/step/guards.py",
-    '_after(state["influence"], sizes * scale)',
-    '_after(state["influence"], sizes)',
+    '_after(past["influence"], sizes * scale)',
+    '_after(past["influence"], sizes)',
     "tests/step/guards_test.py -k as_it_was_scaled",
   ),
   Mutation(
@@ -3420,8 +3417,8 @@ MUTATIONS = [
   Mutation(
     "Each phase has a reservoir of its own.",
     "grpo_jax/step/step.py",
-    "old = parts.history.enter(old)",
-    "old = parts.history.enter(None)",
+    "parts.history.enter(state.reservoir)",
+    "parts.history.enter(None)",
     "tests/training/iterative_test.py -k sizes_that_do_not_fit",
   ),
   Mutation(
@@ -3877,7 +3874,7 @@ MUTATIONS = [
   ),
   Mutation(
     "Old groups and replayed ones are drawn with the same key.",
-    "grpo_jax/step/step.py",
+    "grpo_jax/step/dynamic_sampling.py",
     "_REPLAYED = 13",
     "_REPLAYED = 7",
     "tests/step/keys_test.py -k no_draw",

@@ -567,12 +567,7 @@ class Buffers(features.WaitingGroups):
 
     The metrics of the batch then differ from the metrics of the rollouts, as in
     dynamic sampling with several rounds; those of the rollouts are returned.
-
-    Args:
-      state: State before the step.
-      groups: The groups of the step.
-      key: Key of the update.
-      constrain_rows: As in `Phase`.
+    `key` is that of the update.
     """
     if self.replay is None:
       return state, groups, {}
@@ -594,8 +589,9 @@ def surplus(state: PyTree) -> Groups | None:
   return None if state is None else state.get("surplus")
 
 
-def with_surplus(state: PyTree, collected: Collected) -> PyTree:
-  """`TrainState.kept` with the surplus of the rounds of a step."""
+def with_surplus(state: TrainState, collected: Collected) -> TrainState:
+  """The state with the surplus of the rounds of a step."""
   if collected.surplus is None:
     return state
-  return state | {"surplus": collected.surplus}
+  kept = state.kept | {"surplus": collected.surplus}
+  return dataclasses.replace(state, kept=kept)

@@ -1,7 +1,8 @@
 """The optional features of a step, each as it is in a phase without it.
 
 A step calls all of them, each at its place. The classes here read no arguments,
-do nothing, and add nothing to the program. The features derive from them.
+do nothing, and add nothing to the program. The features derive from them. What
+they remember is in the state: in `schedule`, `kept`, `reservoir` and `guards`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,7 @@ from grpo_jax.types import Metrics, Policy, PyTree, TrainBatch, TrainState
 
 
 class Schedule:
-  """The choice of the next prompts (`prompts.py`): the order of the data.
-
-  Its statistics are in `state.schedule`, as are the places of the next prompts.
-  """
+  """The choice of the next prompts (`prompts.py`): the order of the data."""
 
   chooses = False
 
@@ -54,49 +52,40 @@ class Schedule:
 
 
 class WaitingGroups:
-  """Groups that wait for later steps (`dynamic_sampling.py`): none do.
-
-  They are in `state.kept`.
-  """
+  """Groups that wait for later steps (`dynamic_sampling.py`): none do."""
 
   waits = False
 
   def enter(self, draw: Callable[..., Any]) -> PyTree:
-    """The waiting groups at the start of a phase; `draw` draws a round."""
+    """The groups at the start of a phase; `draw` draws a round."""
     return None
 
   def mix(
-    self,
-    state: TrainState,
-    groups: Any,
-    key: jax.Array,
-    constrain_rows: Callable[[PyTree], PyTree],
+    self, state: TrainState, groups: Any, key: jax.Array, constrain_rows: Any
   ) -> tuple[TrainState, Any, Metrics]:
     """Replaces dead groups by replayed ones."""
     return state, groups, {}
 
 
-class HistoryMix(NamedTuple):
+class OldGroupMix(NamedTuple):
   """A batch of fresh and old groups.
 
   Attributes:
-    state: The state, with the fresh groups in the reservoir.
+    state: The state, with fresh groups in the reservoir.
     batch: The batch to train on.
-    is_old: True on rows that an old row has replaced; None without a reservoir.
+    is_old: True on rows that an old row has replaced, [B]; None: there are
+      none.
     metrics: Metrics of the reservoir.
   """
 
   state: TrainState
   batch: TrainBatch
-  is_old: jax.Array | None  # [B] bool
+  is_old: Any
   metrics: Metrics
 
 
-class History:
-  """Old completions for a reward model (`reservoir.py`): there are none.
-
-  They are in `state.reservoir`.
-  """
+class OldGroups:
+  """Old groups for a reward model (`reservoir.py`): there are none."""
 
   def enter(self, past: PyTree) -> PyTree:
     """The reservoir at the start of a phase, from that of the phase before."""
@@ -104,12 +93,12 @@ class History:
 
   def mix(
     self, state: TrainState, batch: TrainBatch, key: jax.Array
-  ) -> HistoryMix:
+  ) -> OldGroupMix:
     """Replaces some groups by old ones."""
-    return HistoryMix(state, batch, None, {})
+    return OldGroupMix(state, batch, None, {})
 
   def shown(
-    self, fresh: TrainBatch, batch: TrainBatch, is_old: jax.Array | None
+    self, fresh: TrainBatch, batch: TrainBatch, is_old: Any
   ) -> TrainBatch:
     """The rows of the update, with the fresh rows in their places."""
     return batch
@@ -134,10 +123,7 @@ class PrefixValues:
 
 
 class StepGuards:
-  """Bounds on the influence of a prompt (`guards.py`): there are none.
-
-  Their memory is in `state.guards`.
-  """
+  """Bounds on the influence of a prompt (`guards.py`): there are none."""
 
   def enter(self) -> PyTree:
     """The memory at the start of a phase."""

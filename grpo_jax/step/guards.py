@@ -71,13 +71,8 @@ class InfluenceBounds(features.StepGuards):
   ) -> tuple[TrainBatch, Metrics]:
     """Leaves out groups whose prompt came too often, or the whole batch.
 
-    Args:
-      state: State before the step.
-      groups: The groups of the step.
-      batch: The same rows, before advantages.
-
     Returns:
-      The batch, and the arrays and metrics of its groups.
+      The batch of `groups`, before advantages, and their arrays and metrics.
     """
     prompts, rollout = groups.prompts, groups.rollout
     of_groups = jnp.zeros(rollout.num_groups, jnp.int32)

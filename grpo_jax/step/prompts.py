@@ -142,12 +142,7 @@ class PoolSchedule(features.Schedule):
     raise NotImplementedError
 
   def enter(self, key: jax.Array, step: Any) -> PyTree:
-    """The state at the start of a phase.
-
-    Args:
-      key: Key of the run.
-      step: Number of steps of all phases before.
-    """
+    """The state at the start of a phase, with the places of its first step."""
     return self._with_places(self.init(), key, step, 0)
 
   def advance(
@@ -155,9 +150,7 @@ class PoolSchedule(features.Schedule):
   ) -> tuple[TrainState, Metrics]:
     """The state after a step, with the places of the next one.
 
-    Args:
-      state: State after the update.
-      feedback: Results of the prompts at `state.schedule["places"]`.
+    `state` is the one after the update, and `feedback` is about its prompts.
     """
     past, step = state.schedule, state.phase_step
     following, metrics = self.update(past, feedback, step - 1)
@@ -638,13 +631,8 @@ class SingleStream(PoolSchedule):
   ) -> Feedback:
     """Adds a completion of each prompt and the policy's drift to the feedback.
 
-    Args:
-      plan: Division of rows into micro-batches.
-      policy: The policy's model.
-      state: State before the update.
-      groups: Groups of B completions; the first of each prompt is kept.
-      batch: The same rows as a training batch.
-      feedback: Results of the P prompts.
+    The first completion of each prompt is kept. `batch` has the rows of
+    `groups`, and `state` is the one before the update.
     """
     rollout = groups.rollout
     num_rows = len(rollout.prompt_index)

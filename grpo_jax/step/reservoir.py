@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from grpo_jax.step import features
-from grpo_jax.step.features import HistoryMix
+from grpo_jax.step.features import OldGroupMix
 from grpo_jax.types import PyTree, TrainBatch, TrainState
 
 # Folded into the key of an update, for draws of old completions.
@@ -46,7 +46,7 @@ _RECORDED = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Reservoir(features.History):
+class Reservoir(features.OldGroups):
   """Settings and functions of the reservoir of a phase.
 
   Attributes:
@@ -115,7 +115,7 @@ class Reservoir(features.History):
 
   def mix(
     self, state: TrainState, batch: TrainBatch, key: jax.Array
-  ) -> HistoryMix:
+  ) -> OldGroupMix:
     """Replaces the last fresh groups by old ones, and stores fresh groups.
 
     Replaced groups may be stored, too: they are lost for this step only.
@@ -149,7 +149,7 @@ class Reservoir(features.History):
     after = self._keep(past, fresh, place_key, state.step)
     ages = jnp.where(is_there, state.step - past["step"][slots], 0)
     count = is_there.sum()
-    return HistoryMix(
+    return OldGroupMix(
       dataclasses.replace(state, reservoir=after),
       dataclasses.replace(batch, **changed, **nothing),
       is_old,

@@ -101,7 +101,7 @@ class Phase:
   partial: partial.Partial | None = None
   schedule: features.Schedule = features.Schedule()
   kept: features.WaitingGroups = features.WaitingGroups()
-  history: features.History = features.History()
+  history: features.OldGroups = features.OldGroups()
   prefix_values: features.PrefixValues = features.PrefixValues()
   guards: features.StepGuards = features.StepGuards()
   domains: tuple[str, ...] = ()
@@ -538,9 +538,7 @@ def fused_step(
       parts.config.min_reward_std,
       dynamic_sampling.surplus(state.kept),
     )
-    state = dataclasses.replace(
-      state, kept=dynamic_sampling.with_surplus(state.kept, collected)
-    )
+    state = dynamic_sampling.with_surplus(state, collected)
     groups, trains = dynamic_sampling.settle(collected, parts.when_short)
     groups, drawn = (
       parts.constrain_rows(groups),

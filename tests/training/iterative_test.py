@@ -80,7 +80,7 @@ def test_old_completions_are_part_of_the_state_from_the_first_ones_on(
   assert kept["prompt_tokens"].shape == (size, its.problem.max_prompt_len)
   history = its.phases[1].parts.history
   assert history.num_old == round(0.25 * rm.num_prompts) == 2
-  assert type(its.phases[2].parts.history) is features.History
+  assert type(its.phases[2].parts.history) is features.OldGroups
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_tenth_of_the_prompts_is_rounded(num_prompts, num_old):
   settings = config_lib.resolve(config)
   assert reservoirs.make(settings, "rm", 4, 4, 1).num_old == num_old
   off = reservoirs.make(settings, "rl", 4, 4, 1)
-  assert type(off) is features.History
+  assert type(off) is features.OldGroups
 
 
 @pytest.mark.parametrize(

@@ -315,13 +315,7 @@ def make_parts(
 def _with_completions(
   parts: Phase, made: Models, problem: Problem, name: str, mesh: Mesh
 ) -> Phase:
-  """Adds what a phase needs that draws completions: sampler, reward, features.
-
-  Args:
-    parts: The phase without them.
-    made: Its models.
-    problem, name, mesh: As in `make_parts`.
-  """
+  """Adds sampler, reward and features to a phase that draws completions."""
   config, phase = made.config, made.phase
   judge = problem.judge
   if phase.reward_weights:

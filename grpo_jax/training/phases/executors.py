@@ -313,9 +313,7 @@ class _Split:
         self._parts.max_rounds,
         dynamic_sampling.surplus(state.kept),
       )
-      state = dataclasses.replace(
-        state, kept=dynamic_sampling.with_surplus(state.kept, collected)
-      )
+      state = dynamic_sampling.with_surplus(state, collected)
       groups, trains = self._settle(collected)
       of_rounds = self._describe(collected)
     state, metrics, written = self._learn(state, groups, trains)

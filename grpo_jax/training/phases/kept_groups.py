@@ -27,10 +27,8 @@ def make(
   """Makes the buffers of the phase `name`; see `features.py`.
 
   Args:
-    config, problem: Settings and problem of the run.
-    name: Name of the phase.
-    objective: The config of its objective.
-    judge: The reward of its completions.
+    config, problem, name: Settings, problem and phase.
+    objective, judge: Config of its objective, and its reward.
     num_shards: Devices that share rows.
 
   Raises:

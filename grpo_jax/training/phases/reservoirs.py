@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grpo_jax.algorithms import options
 from grpo_jax.settings import config as config_lib
-from grpo_jax.step import features, reservoir
+from grpo_jax.step import features
 
 
 def make(
@@ -13,7 +13,7 @@ def make(
   max_prompt_len: int,
   max_new_tokens: int,
   num_shards: int,
-) -> features.History:
+) -> features.OldGroups:
   """Makes the reservoir of a phase that learns from earlier phases.
 
   Args:
@@ -28,7 +28,7 @@ def make(
   phase, settings = config.section(name), config.reward_model
   share, size = settings.history_share, settings.history_size
   if not share or not phase.of_kind.learns_from_drawn:
-    return features.History()
+    return features.OldGroups()
   count = round(share * phase.num_prompts)
   if not 0 < count <= size:
     raise ValueError(
@@ -43,6 +43,8 @@ def make(
       f" {num_shards} devices that share rows; needed: history_size = devices ×"
       " (a whole number)."
     )
+  from grpo_jax.step import reservoir
+
   required = options.needs(*config.objective(name))
   return reservoir.Reservoir(
     size=size,
