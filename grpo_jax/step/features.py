@@ -40,7 +40,7 @@ class Schedule:
     """Adds a completion of each prompt, and the policy's drift, to feedback."""
     return feedback
 
-  def expected(self, state: TrainState, groups: Any) -> jax.Array | None:
+  def expected(self, state: TrainState, groups: Any) -> Any:
     """The estimated probability that a row is right, [B]."""
     return None
 

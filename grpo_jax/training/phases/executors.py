@@ -489,6 +489,7 @@ class _Episodes:
         return
       prompts = sharding.from_local(batch.prompts, self._rows)
       rollout, _, scored, baseline = queue[0]
+      assert scored is not None
       groups = dynamic_sampling.Groups(prompts, rollout, scored, baseline)
       learnt.extend(self._learn(state, groups, None))
 
