@@ -222,7 +222,8 @@ class Reservoir(features.OldGroups):
         drawn = getattr(fresh, name)
       return jnp.where(gone, drawn, trained)
 
-    names = {*self._fields, "advantages", "pair_role"}  # Last two: `prepare`.
+    # A tuple: a set would order the program by the hashes of the process.
+    names = (*self._fields, "advantages", "pair_role")  # Two of `prepare`.
     return dataclasses.replace(
       batch,
       **{
