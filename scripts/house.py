@@ -25,8 +25,8 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 RECORDED = {
   "lines of grpo_jax": 90_300,
   "lines of experiments": 39_900,
-  "lines of tests": 94_600,
-  "files of grpo_jax": 346,
+  "lines of tests": 94_700,
+  "files of grpo_jax": 347,
   "files of the largest folder": 22,
   "functions above 100 lines": 1,
   "class names of two classes": 2,
