@@ -36,9 +36,6 @@ _RUNTIMES = {
 }
 # Each core of these is a device; the number in the name counts cores.
 _OF_CORES = ("v2", "v3")
-# Up to 8 chips (v5litepod, v6e) or 8 cores (the others) are one VM.
-# Source: https://cloud.google.com/tpu/docs/v5e and its neighbours.
-_MAX_ON_ONE_VM = 8
 # XPK says that longer ones may not fit into the names it makes of them
 # (xpk 1.16.0, commands/workload.py).
 _MAX_NAME = 28
@@ -243,13 +240,11 @@ class Topology:
     generation: Name of the generation, such as `v5e`.
     product: Name in Google Cloud, such as `v5litepod-16`.
     num_devices: Number of devices of a slice, as JAX counts them.
-    several_vms: Whether a slice has more than one VM.
   """
 
   generation: str
   product: str
   num_devices: int
-  several_vms: bool
 
 
 def parse_topology(name: str) -> Topology:
@@ -260,20 +255,13 @@ def parse_topology(name: str) -> Topology:
   """
   old = re.fullmatch(r"(v[23])-(8|16|32|64|128|256|512|1024|2048)", name)
   if old:
-    cores = int(old[2])
-    return Topology(old[1], name, cores, cores > _MAX_ON_ONE_VM)
+    return Topology(old[1], name, int(old[2]))
   try:
     found = chips.parse(name)
   except ValueError as error:
     raise ValueError(f"--topology={name}: {error}") from error
-  generation = found.chip.name
-  size = int(found.product.rpartition("-")[2])
-  return Topology(
-    generation,
-    found.product,
-    found.num_chips * found.chip.devices_per_chip,
-    size > _MAX_ON_ONE_VM,
-  )
+  num_devices = found.num_chips * found.chip.devices_per_chip
+  return Topology(found.chip.name, found.product, num_devices)
 
 
 def runtime(topology: str) -> str:
@@ -294,11 +282,6 @@ def runtime(topology: str) -> str:
 def num_slices(values: flags.FlagValues) -> int:
   """Number of slices of a run; one if the launcher has no such flag."""
   return values.slices if "slices" in values else 1
-
-
-def several_workers(topology: str, slices: int = 1) -> bool:
-  """True if a job has more than one VM."""
-  return slices > 1 or parse_topology(topology).several_vms
 
 
 def secrets(values: flags.FlagValues) -> dict[str, str]:

@@ -286,8 +286,6 @@ def _no_credentials(values: flags.FlagValues) -> str | None:
   """Reason why gs:// could not be read, or None if it could."""
   if not values.workdir.startswith("gs://"):
     return None
-  if "service_account" in values and values.service_account:
-    return None
   variable = "GOOGLE_APPLICATION_CREDENTIALS"
   given = os.environ.get(variable)
   if given and not pathlib.Path(given).is_file():
@@ -301,10 +299,8 @@ def _no_credentials(values: flags.FlagValues) -> str | None:
     return None
   return (
     f"--workdir={values.workdir}: there are no credentials for gs:// on this"
-    " machine; run `gcloud auth application-default login`, set"
-    f" {variable} to the file of a key, or, of TPU VMs, pass"
-    " --service_account=NAME@PROJECT.iam.gserviceaccount.com with"
-    " roles/storage.objectAdmin on the bucket."
+    " machine; run `gcloud auth application-default login`, or set"
+    f" {variable} to the file of a key."
   )
 
 

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 _TOKEN = "/computeMetadata/v1/instance/service-accounts/default/token"
 _SECRETS = "https://secretmanager.googleapis.com/v1"
 _TIMEOUT_S = 30
-_UNAVAILABLE = 69  # EX_UNAVAILABLE, as worker.sh has it.
+_UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits.h.
 
 
 def spelled(project: str, secrets: Mapping[str, str]) -> str:

@@ -162,11 +162,15 @@ def lines(
       *advice.lines(advice.changes(*of_best)),
     ]
   assert best.results is not None
+  launcher, place = "skypilot", []
+  if target.num_slices > 1:  # A job of SkyPilot has one.
+    launcher = "xpk"
+    place = ["--cluster=CLUSTER", "--project=PROJECT", "--zone=ZONE"]
+    place.append(f"--slices={target.num_slices}")
   command = [
-    *("python", "-m", "experiments.launch.tpu_vm", "run", "--name=NAME"),
-    *("--project=PROJECT", "--zone=ZONE"),
+    *("python", "-m", f"experiments.launch.{launcher}", "run", "--name=NAME"),
+    *place,
     f"--topology={target.slice.product.replace('v5litepod', 'v5e')}",
-    *([f"--slices={target.num_slices}"] if target.num_slices > 1 else []),
     f"--mesh={meshes.spelled(best.mesh)}",
     "--workdir=gs://BUCKET/NAME",
   ]

@@ -1,11 +1,9 @@
-r"""Cells of a sweep on other machines: Cloud TPU, GKE, SkyPilot, SLURM.
+r"""Cells of a sweep on other machines: GKE, SkyPilot, SLURM.
 
 A cell is started by the launcher that a single run has, in a process that waits
 for its end, --parallel of them at a time. So no more slices are asked for than
 that. Its workdir is in a bucket. When it has ended, its files other than
-checkpoints are copied to the root, where `collect` reads them, and the slice is
-deleted. If a sweep is interrupted and started again, it finds the runs that go
-on, because a cell has the same name each time.
+checkpoints are copied to the root, where `collect` reads them.
 
 SLURM gets one array of jobs, of which it runs --parallel at a time.
 """
@@ -25,7 +23,7 @@ from collections.abc import Sequence
 from experiments.launch import job
 from experiments.sweeps.cells import Cell
 
-CLOUDS = ("tpu_vm", "xpk", "skypilot")
+CLOUDS = ("xpk", "skypilot")
 _SCRIPT = "slurm.sh"
 # Of a run, what is large or changes all the time.
 _LEFT_OUT = r"^(checkpoints|profile)/.*"
@@ -65,12 +63,11 @@ class Cloud:
 
   def start(self, cell: Cell) -> list[str]:
     """Command that starts a cell and waits for its end."""
-    # They return when the job is in a queue; the other one stays.
-    wait = [] if self._launcher == "tpu_vm" else ["--wait"]
     config, *overrides = cell.arguments
     return [
-      *self._command("run", cell),
-      *wait,
+      *(sys.executable, "-m", f"experiments.launch.{self._launcher}", "run"),
+      f"--name={name_of(self._prefix, cell)}",
+      "--wait",  # They return when the job is in a queue.
       f"--workdir={self._workdir(cell)}",
       config,
       *self._flags,
@@ -78,30 +75,12 @@ class Cloud:
       *overrides,
     ]
 
-  def finish(self, cell: Cell) -> list[list[str]]:
-    """Commands that fetch the results of an ended cell, and stop its costs."""
-    commands = [
-      [
-        *(
-          "gcloud",
-          "storage",
-          "rsync",
-          "--recursive",
-          f"--exclude={_LEFT_OUT}",
-        ),
-        self._workdir(cell),
-        str(cell.workdir),
-      ]
+  def finish(self, cell: Cell) -> list[str]:
+    """Command that fetches the results of an ended cell."""
+    return [
+      *("gcloud", "storage", "rsync", "--recursive"),
+      *(f"--exclude={_LEFT_OUT}", self._workdir(cell), str(cell.workdir)),
     ]
-    if self._launcher == "tpu_vm":
-      place = [
-        x
-        for x in self._flags
-        if x.lstrip("-").partition("=")[0]
-        in ("project", "zone", "slices", "internal_ip")
-      ]
-      commands.append([*self._command("delete", cell), *place])
-    return commands
 
   def check(self, cells: Sequence[Cell]) -> None:
     """Has the launcher check each cell, before anything is started.
@@ -129,22 +108,15 @@ class Cloud:
         )
 
   def ended(self, cell: Cell) -> None:
-    """Runs `finish`; prints its failures, and the sweep goes on."""
+    """Runs `finish`; prints its failure, and the sweep goes on."""
     cell.workdir.mkdir(parents=True, exist_ok=True)
-    for command in self.finish(cell):
-      try:
-        job.execute([command])
-      except (job.CommandError, FileNotFoundError) as error:
-        print(f"sweep: {error}", file=sys.stderr, flush=True)
+    try:
+      job.execute([self.finish(cell)])
+    except (job.CommandError, FileNotFoundError) as error:
+      print(f"sweep: {error}", file=sys.stderr, flush=True)
 
   def _workdir(self, cell: Cell) -> str:
     return f"{self._bucket}/{cell.workdir.name}"
-
-  def _command(self, action: str, cell: Cell) -> list[str]:
-    return [
-      *(sys.executable, "-m", f"experiments.launch.{self._launcher}", action),
-      f"--name={name_of(self._prefix, cell)}",
-    ]
 
 
 def slurm(

@@ -11,7 +11,7 @@ root. Everything is checked before the first run starts. The launchers:
             its devices: on an accelerator that one process fills, keep 1.
     vmap    cells that differ in seeds and float settings as one program
     print   one command per cell that has not ended, for any scheduler
-    tpu_vm, xpk, skypilot
+    xpk, skypilot
             the launchers of experiments.launch, with their flags in --launch
             and a bucket in --workdirs; at most --parallel cells at a time
     slurm   an array of jobs, of which at most --parallel run; the root is on a
@@ -178,7 +178,7 @@ def _print_plan(
   if cloud is not None:
     print(f"# At most {_PARALLEL.value} of these at a time:")
     for cell in left:
-      for command in (cloud.start(cell), *cloud.finish(cell)):
+      for command in (cloud.start(cell), cloud.finish(cell)):
         print(shlex.join(command))
     return 0
   if _LAUNCHER.value != "slurm":

@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from experiments.launch import job, preflight, skypilot, tpu_vm, xpk
+from experiments.launch import job, preflight, skypilot, xpk
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import overrides
 from tests.experiments.launch import conftest
@@ -21,20 +21,8 @@ _WHAT = [
   "--config=configs/quickstart.py:gspo",
 ]
 _REST = ["--", "--config.rl.steps=5", "--config.phases=('rl',)"]
-_LAUNCHERS = {"tpu_vm": tpu_vm, "xpk": xpk, "skypilot": skypilot}
+_LAUNCHERS = {"xpk": xpk, "skypilot": skypilot}
 _CASES = {
-  "tpu_vm_run": [*_PLACE, *_WHAT, "--spot", *_REST],
-  "tpu_vm_create": [
-    *_PLACE,
-    "--topology=v6e-256",
-    "--slices=4",
-    "--internal_ip",
-    "--service_account=trainer@my-project.iam.gserviceaccount.com",
-  ],
-  "tpu_vm_status": [*_PLACE, "--slices=2"],
-  "tpu_vm_logs": [*_PLACE, "--worker=3", "--follow"],
-  "tpu_vm_stop": _PLACE,
-  "tpu_vm_delete": _PLACE,
   "xpk_create": [*_CLUSTER, "--topology=v5p-16", "--slices=2", "--spot"],
   "xpk_run": [
     *(*_CLUSTER, *_WHAT, "--slices=2", *_REST, "--config.rl.num_prompts=32")
@@ -44,15 +32,11 @@ _CASES = {
   "xpk_stop": _CLUSTER,
   "xpk_delete": _CLUSTER,
   "skypilot_run": [*_WHAT, "--spot", *_REST],
-  # A mesh, and a secret by its name.
-  "tpu_vm_secret_run": [
-    *_PLACE,
-    *_WHAT,
-    "--mesh=fsdp:8,tensor:2",
-    "--env=HF_TOKEN",
-    "--env=KEY=my-key",
+  # A mesh, and secrets by their names.
+  "xpk_secret_run": [
+    *(*_CLUSTER, *_WHAT, "--mesh=fsdp:8,tensor:2", "--env=HF_TOKEN"),
+    *("--env=KEY=my-key", "--wait"),
   ],
-  "xpk_secret_run": [*_CLUSTER, *_WHAT, "--env=HF_TOKEN", "--wait"],
   "skypilot_secret_run": [
     *(*_WHAT, "--project=my-project", "--env=HF_TOKEN", "--wait")
   ],
@@ -88,39 +72,22 @@ def test_help_shows_the_actions_and_the_flags(launcher, capsys):
 @pytest.mark.parametrize(
   ("name", "arguments", "message"),
   [
-    ("tpu_vm_run", ["--name=Sort"], "--name=Sort: needed are up to 28 lower"),
-    ("tpu_vm_run", ["--name=sort-"], "--name=sort-: needed are"),
-    ("tpu_vm_run", ["--name=" + "a" * 29], "needed are up to 28"),
-    ("tpu_vm_run", ["--name="], "--name is missing, and run needs it"),
-    ("tpu_vm_run", ["--zone="], "--zone is missing, and run needs it: Zone"),
-    ("tpu_vm_run", ["--project="], "--project is missing"),
-    ("tpu_vm_run", ["--workdir=runs/a"], "needed is gs://BUCKET/PATH"),
-    ("tpu_vm_run", ["--workdir=gs:/bucket/a"], "needed is gs://BUCKET/PATH"),
-    (
-      "tpu_vm_run",
-      ["--workdir=runs/a", "--accelerator=v5litepod-8"],
-      "needed is gs://BUCKET/PATH, or a path on the VM from its root",
-    ),
-    (
-      "tpu_vm_run",
-      ["--workdir=/runs/a", "--accelerator=v5litepod-8", "--slices=2"],
-      "needed is gs://BUCKET/PATH",
-    ),
-    (
-      "tpu_vm_run",
-      ["--workdir=/runs/a", "--accelerator=v5litepod-8", "--spot"],
-      "needed is gs://BUCKET/PATH",
-    ),
-    ("tpu_vm_run", ["--topology=v9-16"], "there is no generation 'v9' here"),
-    ("tpu_vm_run", ["--topology=v5e-17"], "no slice of v5e has 17"),
-    ("tpu_vm_run", ["--topology=tpu"], "needed is GENERATION:SHAPE"),
-    ("tpu_vm_run", ["--topology=tpu7x-16"], "through experiments.launch.xpk"),
-    ("skypilot_run", ["--topology=tpu7x-16"], "tpu7x is to be had on GKE"),
+    ("xpk_run", ["--name=Sort"], "--name=Sort: needed are up to 28 lower"),
+    ("xpk_run", ["--name=sort-"], "--name=sort-: needed are"),
+    ("xpk_run", ["--name=" + "a" * 29], "needed are up to 28"),
+    ("xpk_run", ["--name="], "--name is missing, and run needs it"),
+    ("xpk_run", ["--zone="], "--zone is missing, and run needs it: Zone"),
+    ("xpk_run", ["--project="], "--project is missing"),
+    ("xpk_run", ["--workdir=gs:/bucket/a"], "needed is gs://BUCKET/PATH"),
+    ("xpk_run", ["--topology=v9-16"], "there is no generation 'v9' here"),
+    ("xpk_run", ["--topology=v5e-17"], "no slice of v5e has 17"),
+    ("xpk_run", ["--topology=tpu"], "needed is GENERATION:SHAPE"),
+    ("skypilot_run", ["--topology=tpu7x-16"], "through experiments.launch.xpk"),
     # What would fail on the machines.
-    ("tpu_vm_run", ["--mesh=tp:4"], "'tp:4' is no axis; needed is NAME:SIZE"),
+    ("xpk_run", ["--mesh=tp:4"], "'tp:4' is no axis; needed is NAME:SIZE"),
     ("xpk_run", ["--mesh=fsdp:2,fsdp:8"], "fsdp is there twice"),
     (
-      "tpu_vm_run",
+      "xpk_run",
       ["--mesh=fsdp:3"],
       "data ? x fsdp 3 x expert 1 x tensor 1 is not 16 devices",
     ),
@@ -134,18 +101,18 @@ def test_help_shows_the_actions_and_the_flags(launcher, capsys):
       ["--slices=2", "--mesh=data:1,fsdp:32"],
       "data 1 does not split over 2 slices",
     ),
-    ("tpu_vm_run", ["--", "--config.rl.stepz=5"], "mean --config.rl.steps?"),
+    ("xpk_run", ["--", "--config.rl.stepz=5"], "mean --config.rl.steps?"),
     ("xpk_run", ["--", "--config.rl.steps=-5"], "train would refuse this:"),
     ("skypilot_run", ["--", "--stepz=5"], "Unknown command line flag 'stepz'"),
     # What the trainer would refuse before its first step.
-    ("tpu_vm_run", ["--", "--config.rl.staleness=1"], "without a correction"),
+    ("xpk_run", ["--", "--config.rl.staleness=1"], "without a correction"),
     (
       "xpk_run",
       ["--", "--config.guards.on=True", "--config.guards.canaries=('none',)"],
       "config.guards.canaries: 'none' is no component of the reward",
     ),
     (
-      "tpu_vm_run",
+      "xpk_run",
       ["--", "--config.rl.num_prompts=3"],
       "config.rl.num_prompts=3 does not split over the 16 devices",
     ),
@@ -158,12 +125,12 @@ def test_help_shows_the_actions_and_the_flags(launcher, capsys):
       "more than the 8 to choose from",
     ),
     (
-      "tpu_vm_run",
+      "xpk_run",
       ["--mesh=fsdp:4,tensor:4"],
       "the model's num_kv_heads 2 does not split over tensor 4",
     ),
     (
-      "tpu_vm_run",
+      "xpk_run",
       ["--extras=tpu"],
       "needs gcs too, and would end when it is started; pass --extras=tpu,gcs",
     ),
@@ -173,7 +140,7 @@ def test_help_shows_the_actions_and_the_flags(launcher, capsys):
       "pass --extras=tpu,gcs,hf",
     ),
     (
-      "tpu_vm_run",
+      "xpk_run",
       [
         "--extras=tpu,gcs,hf",
         "--",
@@ -181,16 +148,15 @@ def test_help_shows_the_actions_and_the_flags(launcher, capsys):
       ],
       "set HF_TOKEN here and pass --env=HF_TOKEN",
     ),
-    ("tpu_vm_run", ["--env=HF_TOKEN=hf_abc"], "looks like the value itself"),
-    ("tpu_vm_run", ["--env=2"], "needed is NAME, or NAME=SECRET"),
+    ("xpk_run", ["--env=HF_TOKEN=hf_abc"], "looks like the value itself"),
+    ("xpk_run", ["--env=2"], "needed is NAME, or NAME=SECRET"),
     ("skypilot_run", ["--env=HF_TOKEN"], "--project is missing, whose Secret"),
-    ("tpu_vm_run", ["--config=a.py"], "there is no file a.py here"),
-    ("tpu_vm_run", ["--slices=0"], "--slices=0"),
-    ("tpu_vm_run", ["--steps=5"], "experiments.train comes after `--`"),
-    ("tpu_vm_run", ["--", "a\nb"], "received a line break"),
-    ("tpu_vm_go", [], "received the action 'go'; needed is one of create, run"),
-    ("tpu_vm_run", ["stop"], "received the action 'run stop'"),
-    ("tpu_vm_logs", ["--slices=2", "--follow"], "--follow reads one slice"),
+    ("xpk_run", ["--config=a.py"], "there is no file a.py here"),
+    ("xpk_run", ["--slices=0"], "--slices=0"),
+    ("xpk_run", ["--steps=5"], "experiments.train comes after `--`"),
+    ("xpk_run", ["--", "a\nb"], "received a line break"),
+    ("xpk_go", [], "received the action 'go'; needed is one of create, run"),
+    ("xpk_run", ["stop"], "received the action 'run stop'"),
     ("xpk_run", ["--workdir=/runs/a"], "needed is gs://BUCKET/PATH"),
     ("xpk_status", ["--cluster="], "--cluster is missing"),
     ("skypilot_run", ["--workdir=/runs/a"], "needed is gs://BUCKET/PATH"),
@@ -199,30 +165,13 @@ def test_help_shows_the_actions_and_the_flags(launcher, capsys):
 )
 @pytest.mark.usefixtures("repository")
 def test_mistake_is_explained(name, arguments, message, capsys):
-  place = {"tpu_vm": _PLACE, "xpk": _CLUSTER}.get(name.rsplit("_", 1)[0], [])
+  place = _CLUSTER if name.startswith("xpk") else []
   given = ["--name=sort", *place, *_WHAT, *arguments]
   assert _launch(name, *given) == 2
   out, err = capsys.readouterr()
   assert err.startswith("error: ")
   assert message in err
   assert out == ""
-
-
-def test_workdir_of_one_vm_that_stays_may_be_on_it(repository, capsys):
-  del repository
-  given = ["--accelerator=v5litepod-8", "--workdir=/runs/a"]
-  assert (
-    _launch(
-      "tpu_vm_run",
-      *_CASES["tpu_vm_run"][:2],
-      "--name=sort",
-      "--config=configs/quickstart.py",
-      *given,
-      "--dry_run",
-    )
-    == 0
-  )
-  assert "--workdir=/runs/a" in capsys.readouterr().out
 
 
 def _resolved(config, settings=None):
@@ -319,7 +268,7 @@ def test_changes_are_sent_only_if_that_is_allowed(repository, capsys):
 def test_no_value_of_a_secret_is_printed(repository, capsys, monkeypatch):
   del repository
   monkeypatch.setenv("HF_TOKEN", "s3cret")
-  for name in ("tpu_vm", "xpk", "skypilot"):
+  for name in _LAUNCHERS:
     case = f"{name}_secret_run"
     assert _launch(case, "--name=sort", "--dry_run", *_CASES[case]) == 0
     out, err = capsys.readouterr()
@@ -327,22 +276,62 @@ def test_no_value_of_a_secret_is_printed(repository, capsys, monkeypatch):
     assert "s3cret" not in out + err
 
 
+def test_a_secret_is_made_once_and_its_value_is_in_no_command(
+  repository, capsys, monkeypatch
+):
+  del repository
+  secrets, commands, capture = {}, [], job.capture
+
+  def captured(command, given=""):
+    if command[:2] != ["gcloud", "secrets"]:
+      return capture(command)
+    commands.append(command)
+    if command[2] == "create":
+      secrets[command[3]] = given
+    elif command[3] not in secrets:
+      raise job.CommandError(command, 1, "NOT_FOUND: no such secret")
+    return ""
+
+  monkeypatch.setattr(job, "capture", captured)
+  monkeypatch.setattr(job, "execute", lambda made, _: commands.extend(made))
+  given = ["--name=sort", *_CLUSTER, *_WHAT, "--env=HF_TOKEN"]
+  assert _launch("xpk_run", *given) == 2
+  assert "HF_TOKEN is not set here" in capsys.readouterr().err
+  monkeypatch.setenv("HF_TOKEN", "s3cret")
+  assert _launch("xpk_run", *given) == 0
+  assert secrets == {"HF_TOKEN": "s3cret"}
+  monkeypatch.delenv("HF_TOKEN")
+  assert _launch("xpk_run", *given) == 0  # It is there.
+  assert sum(command[1:3] == ["secrets", "create"] for command in commands) == 1
+  assert "s3cret" not in f"{commands}{capsys.readouterr()}"
+
+
+def test_a_program_that_is_missing_or_fails_is_explained(
+  tmp_path, capsys, monkeypatch
+):
+  monkeypatch.setenv("PATH", str(tmp_path))
+  assert _launch("xpk_status", "--name=sort", *_CLUSTER) == 2
+  assert capsys.readouterr().err.startswith("error: xpk is not installed")
+  (tmp_path / "xpk").write_text("#!/bin/sh\nexit 3\n")
+  (tmp_path / "xpk").chmod(0o755)
+  assert _launch("xpk_status", "--name=sort", *_CLUSTER) == 2
+  message = "error: exit status 3 of xpk workload list --cluster=my-cluster"
+  assert message in capsys.readouterr().err
+
+
 def test_credentials_are_looked_for(repository, capsys, monkeypatch):
   monkeypatch.setenv("CLOUDSDK_CONFIG", str(repository))
-  given = ["--name=sort", *_CASES["tpu_vm_run"]]
-  assert _launch("tpu_vm_run", *given) == 2
+  given = ["--name=sort", *_CASES["xpk_run"]]
+  assert _launch("xpk_run", *given) == 2
   message = "run `gcloud auth application-default login`"
   assert message in capsys.readouterr().err
   # A dry run goes on, and says it.
-  assert _launch("tpu_vm_run", "--dry_run", *given) == 0
+  assert _launch("xpk_run", "--dry_run", *given) == 0
   out, err = capsys.readouterr()
   assert "note: without --dry_run this would be refused" in err
-  assert "queued-resources create" in out
-  account = "--service_account=a@my-project.iam.gserviceaccount.com"
-  assert _launch("tpu_vm_run", "--dry_run", account, *given) == 0
-  assert capsys.readouterr().err == ""
+  assert "xpk workload create" in out
   monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/none.json")
-  assert _launch("xpk_run", "--name=sort", *_CASES["xpk_run"]) == 2
+  assert _launch("xpk_run", *given) == 2
   assert "/none.json: there is no such file" in capsys.readouterr().err
 
 
@@ -441,25 +430,24 @@ def test_a_judge_whose_license_has_to_be_accepted_needs_a_token():
 
 def test_a_config_is_found_by_its_name(repository, capsys):
   del repository
-  given = [*_CASES["tpu_vm_run"][:-3], "--config=quickstart:gspo"]
-  assert _launch("tpu_vm_run", "--name=sort", "--dry_run", *given) == 0
+  given = ["--name=sort", *_WHAT, "--config=quickstart:gspo"]
+  assert _launch("skypilot_run", "--dry_run", *given) == 0
   assert "--config=configs/quickstart.py:gspo" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-  ("name", "product", "devices", "several"),
+  ("name", "product", "devices"),
   [
-    ("v5e-16", "v5litepod-16", 16, True),
-    ("v5litepod-8", "v5litepod-8", 8, False),
-    ("v5e:4x4", "v5litepod-16", 16, True),
-    ("v4-16", "v4-16", 8, True),
-    ("v5p-8", "v5p-8", 4, False),
-    ("v3-8", "v3-8", 8, False),
-    ("v6e-256", "v6e-256", 256, True),
-    ("tpu7x-16", "tpu7x-16", 16, True),
+    ("v5e-16", "v5litepod-16", 16),
+    ("v5litepod-8", "v5litepod-8", 8),
+    ("v5e:4x4", "v5litepod-16", 16),
+    ("v4-16", "v4-16", 8),
+    ("v5p-8", "v5p-8", 4),
+    ("v3-8", "v3-8", 8),
+    ("v6e-256", "v6e-256", 256),
+    ("tpu7x-16", "tpu7x-16", 16),
   ],
 )
-def test_topologies_have_one_spelling(name, product, devices, several):
+def test_topologies_have_one_spelling(name, product, devices):
   found = job.parse_topology(name)
   assert (found.product, found.num_devices) == (product, devices)
-  assert found.several_vms == several

@@ -84,8 +84,8 @@ def test_meshes_are_ranked_and_the_command_is_printed(
   assert table[0].split()[:3] == ["data:2,tensor:2", "0.5", "1.00"]
   assert table[0].endswith("decode (flops)")
   assert table[-1] == (
-    "  python -m experiments.launch.tpu_vm run --name=NAME --project=PROJECT"
-    " --zone=ZONE --topology=v5e-4 --mesh=data:2,tensor:2"
+    "  python -m experiments.launch.skypilot run --name=NAME --topology=v5e-4"
+    " --mesh=data:2,tensor:2"
     " --workdir=gs://BUCKET/NAME --config=pods -- --config.rl.steps=5"
   )
   assert "Used 17.00G of 16.00G hbm." in "\n".join(table)
