@@ -40,6 +40,7 @@ _TEST = [
   "pytest>=8",
   "pytest-xdist>=3.6",
   "hypothesis>=6",
+  "playwright>=1.55",  # Of experiments.traces.check, with a Chromium here.
   "pyte>=0.8",
   "safetensors>=0.5",
   "zss>=1.2",  # Distances of trees are compared with it.

@@ -9,6 +9,6 @@
 | `page.py`     | the page, made of `page.html`, `page.css` and the scripts    |
 | `*.js`        | the scripts, in the order of `page.SCRIPTS`                  |
 | `terminal.py` | the same groups as lines of text                             |
-| `chromium.py` | a headless browser, controlled through a pipe                |
+| `chromium.py` | a headless browser, through Playwright                       |
 | `check.py`    | the page in a browser, with texts that attack it: a command  |
 """

@@ -2,10 +2,10 @@
 
     python -m experiments.traces.check --pictures=/tmp/pictures
 
-The program needs Chromium on the PATH. It makes runs for the checks: texts that
-would run, end the page, reverse its writing or flood it; and 50 000
-completions. It prints one line for each check. Exit status: 0 if all hold, 1 if
-one does not.
+The program needs Chromium on the PATH and Playwright (extra `test`). It makes
+runs for the checks: texts that would run, end the page, reverse its writing or
+flood it; and 50 000 completions. It prints one line for each check. Exit
+status: 0 if all hold, 1 if one does not.
 """
 
 from __future__ import annotations
