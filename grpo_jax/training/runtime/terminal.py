@@ -14,7 +14,7 @@ last lines, and a thread that lets timers run while the main thread is busy.
 `Progress` shows a running phase. On a terminal, and in a notebook, it has two
 lines that are drawn again in place:
 
-    rl  120/1000 ━━━━╸────────────────────────────────────  12 % ETA 1:02:33
+    rl  120/1000 ━━━━━─────────────────────────────────────  12 % ETA 1:02:33
       reward 0.512 ▁▂▃▅▆▇ ↑  accuracy 0.634 ▁▂▃▅▆▇ ↑  12.3k tok/s
 
 In a file, or the log of a batch job, it has a plain line now and then:
