@@ -71,9 +71,6 @@ _COMMAND = re.compile(
 _STAND_INS = {
   "--config=FILE": "--config=quickstart",
   "--config=…": "--config=quickstart",
-  "--config=experiments/bias/config.py:NAME": "--config=quickstart",
-  "--config=experiments/judges/config.py:NAME": "--config=quickstart",
-  "--config=experiments/proxy/config.py:NAME": "--config=quickstart",
   "--config.model.checkpoint=path/of/checkpoint": (
     "--config.model.checkpoint=Qwen/Qwen2.5-0.5B"
   ),

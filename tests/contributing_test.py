@@ -158,7 +158,7 @@ def test_no_list_is_left_out_by_the_steps(tmp_path):
   _pytest(tmp_path, "tests/readme_test.py", "-k", "promises_no or table_has")
   _pytest(
     tmp_path,
-    "tests/experiments/league_test.py::"
+    "tests/experiments/science/league_test.py::"
     "test_every_algorithm_is_in_the_league_or_left_out_for_a_reason",
     "tests/notebooks_test.py::test_every_algorithm_with_a_ratio_is_compared",
   )

@@ -451,17 +451,17 @@ MUTATIONS = [
   # --- a verifier with errors ------------------------------------------------
   Mutation(
     "What is lost by errors is said per hundredth of them.",
-    "experiments/flips/claims.py",
-    "np.polyfit(np.array(arms.PERCENT) / 100,",
-    "np.polyfit(np.array(arms.PERCENT),",
-    "tests/experiments/flips_test.py -k slope",
+    "experiments/science/flips.py",
+    "np.polyfit(np.array(PERCENT) / 100,",
+    "np.polyfit(np.array(PERCENT),",
+    "tests/experiments/science/experiments_test.py -k verdicts_fall",
   ),
   Mutation(
     "What is evaluated while the critic learns counts as the policy's.",
-    "experiments/flips/results.py",
+    "experiments/science/flips.py",
     'if line["phase"] == "rl" and _ACCURACY in line',
     "if _ACCURACY in line",
-    "tests/experiments/flips_test.py -k what_has_ended",
+    "tests/experiments/science/records_test.py -k after_its_critic",
   ),
   # --- squares in images ------------------------------------------------------
   Mutation(
@@ -494,10 +494,10 @@ MUTATIONS = [
   ),
   Mutation(
     "Gains in domain count as gains that carry over.",
-    "experiments/vision/claims.py",
-    "gain(of, arm, arms.SHIFTED), gain(of, arm, arms.IN_DOMAIN)",
-    "gain(of, arm, arms.SHIFTED), 0.0",
-    "tests/experiments/vision_test.py -k rules_decide",
+    "experiments/science/vision.py",
+    "minus(gain(of, arm, SHIFTED), gain(of, arm, IN_DOMAIN))",
+    "minus(gain(of, arm, SHIFTED), 0.0)",
+    "tests/experiments/science/experiments_test.py -k verdicts_fall",
   ),
   Mutation(
     "A picture in the traces is turned on its side.",
@@ -1597,10 +1597,10 @@ MUTATIONS = [
   ),
   Mutation(
     "At equal completions an arm lacks its last step.",
-    "experiments/ladder/results.py",
+    "experiments/science/ladder.py",
     "(drawn[seed] <= most)",
     "(drawn[seed] < most)",
-    "tests/experiments/ladder_test.py -k equal_completions",
+    "tests/experiments/science/records_test.py -k equal_completions",
   ),
   Mutation(
     "The mean reward counts completions that were not scored.",
@@ -3367,10 +3367,10 @@ MUTATIONS = [
   ),
   Mutation(
     "A halted run counts with scores of what was thrown away.",
-    "experiments/bias/results.py",
+    "experiments/science/bias.py",
     "known[step if step <= kept else kept]",
     "known.get(step, known[kept])",
-    "tests/experiments/bias_test.py -k last_checkpoint",
+    "tests/experiments/science/records_test.py -k last_checkpoint",
   ),
   Mutation(
     "The divergence has the same weight in all domains.",
@@ -3665,17 +3665,17 @@ MUTATIONS = [
   ),
   Mutation(
     "A minimum at the end is a rebound.",
-    "experiments/entropy/results.py",
+    "experiments/science/entropy.py",
     "inner = (least > 0) & (least < values.shape[1] - 1)",
     "inner = least > 0",
-    "tests/experiments/entropy_test.py -k a_rebound",
+    "tests/experiments/science/records_test.py -k a_rebound",
   ),
   Mutation(
     "A minimum at the beginning is a rebound.",
-    "experiments/entropy/results.py",
+    "experiments/science/entropy.py",
     "inner = (least > 0) & (least < values.shape[1] - 1)",
     "inner = least < values.shape[1] - 1",
-    "tests/experiments/entropy_test.py -k a_rebound",
+    "tests/experiments/science/records_test.py -k a_rebound",
   ),
   # --- rollouts that are drawn ahead, or cut ---------------------------------
   Mutation(

@@ -13,7 +13,7 @@ import numpy as np
 from experiments.long_horizon import arms as arms_lib
 from experiments.long_horizon import claims, figure
 from experiments.long_horizon.arms import Arm
-from experiments.sweeps import arms as sweeps_lib
+from experiments.science import arms as sweeps_lib
 from experiments.sweeps import groups as groups_lib
 from experiments.sweeps import statistics
 from experiments.sweeps.groups import Group

@@ -22,7 +22,7 @@ from absl import flags
 
 from experiments.long_horizon import arms as arms_lib
 from experiments.long_horizon import page
-from experiments.sweeps import arms as sweeps_lib
+from experiments.science import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
 from grpo_jax.cli import flags as flags_lib
 

@@ -112,9 +112,9 @@ class History:
       now = made.ROOT / file
       if (commit, file) not in self._statements:
         then = made.git("show", f"{commit}:{file}")
-        self._statements[commit, file] = then and made.statements(then)
+        self._statements[commit, file] = then and made.code(now, then)
       then = self._statements[commit, file]
-      if then is None or then != made.statements(now.read_text("utf-8")):
+      if then is None or then != made.code(now, now.read_text("utf-8")):
         found.append(file)
     return found
 
@@ -144,10 +144,9 @@ def records(experiment: Experiment, history: History) -> Iterator[Record]:
 
 def _code(experiment: Experiment) -> list[str]:
   """The files that make its numbers, as git names them."""
-  found: list[pathlib.Path] = []
-  for name in experiment.code:
-    path = made.ROOT / name
-    found += made.code_files(path) if path.is_dir() else [path]
+  found = (
+    x for name in experiment.code for x in made.code_files(made.ROOT / name)
+  )
   return [str(path.relative_to(made.ROOT)) for path in found]
 
 
@@ -192,9 +191,9 @@ def _told(
 ) -> Record:
   """Record with the field "made"."""
   stale = []
-  folder = made.ROOT / experiment.code[0]
+  source = made.ROOT / experiment.code[0]
   if experiment.arms:
-    config = f"{folder}/config.py:{path.stem}"
+    config = f"{source}:{path.stem}"
     try:
       now = made.config_hash(config)
     except ValueError as error:  # The arm is gone.
@@ -202,7 +201,7 @@ def _told(
     else:
       if now != about["config"]:
         stale.append(f"config: it is {now} now")
-  if made.code_hash(folder) != about["code"]:
+  if made.code_hash(source) != about["code"]:
     stale.append("code: the experiment's files have other contents")
   commit = about["commit"] or UNKNOWN
   place = history.place(commit) if commit != UNKNOWN else None
@@ -260,11 +259,14 @@ def outputs(experiment: Experiment, history: History) -> Iterator[Output]:
     place = history.place(commit) if commit != UNKNOWN else None
     behind: list[str] = []
     if place is not None and experiment.records:
-      readers = (
-        f"{experiment.code[0]}/{reader}"
+      code = pathlib.PurePath(experiment.code[0])
+      readers = [
+        str(code / reader)
         for reader in made.READERS
         if reader != ("figure.py" if is_page else "page.py")
-      )
+      ]
+      if code.suffix:  # The code is there too, and the text of the page.
+        readers = [str(code), *([str(code.with_suffix(".md"))] * is_page)]
       sources = (
         str(x.relative_to(made.ROOT))
         for pattern in experiment.records

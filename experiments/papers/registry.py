@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
 import shlex
 from collections.abc import Callable
 
 from experiments.papers import writers
+from experiments.science import experiments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Experiment:
     run: The command that makes the numbers anew, into folders of its own.
     records: Patterns of the files of numbers. Without any, the pages are the
       only record.
-    arms: Whether a record NAME.json is of `experiments/EXPERIMENT/config.py`
-      with the argument NAME.
+    arms: Whether a record NAME.json is of the config file `code[0]` with the
+      argument NAME.
     write: (folder to write to) writes all outputs from the records.
     why: Without `write`, the reason why outputs cannot be written again.
   """
@@ -50,25 +50,26 @@ def command(experiment: Experiment, arm: str = "") -> str:
   """
   if not arm:
     return experiment.run
-  arms = importlib.import_module(f"experiments.{experiment.name}.arms")
-  names = dict.fromkeys([getattr(arms, "BASE", arm), arm])
+  base = experiments.load(experiment.name).ALL.base
+  names = dict.fromkeys([base or arm, arm])
   pattern = "|".join(map(re.escape, names))
   return f"{experiment.run} {shlex.quote(f'--arms=^({pattern})$')}"
 
 
-def _sweep(name: str, page: str = "", figure: bool = True) -> Experiment:
-  """An experiment whose arms are sweeps, with a file for each in benchmarks."""
-  page = page or name
-  outputs = (f"docs/{page}.md", *([f"docs/{page}.png"] if figure else []))
+def _science(name: str) -> Experiment:
+  """An experiment of `experiments.science`, with a file for each arm."""
+  module = experiments.load(name)
+  page = experiments.page_of(module)
+  figure = [f"docs/{page}.png"] if hasattr(module, "plot") else []
   return Experiment(
     name,
-    (f"experiments/{name}",),
-    outputs,
-    f"python -m experiments.{name}.run --root=runs/again/{name}"
+    (f"experiments/science/{name}.py",),
+    (f"docs/{page}.md", *figure),
+    f"python -m experiments.science run {name} --root=runs/again/{name}"
     f" --results=runs/again/{name}/results",
     (f"benchmarks/{name}/*.json",),
     arms=True,
-    write=writers.Sweep(name, page),
+    write=writers.Science(name),
   )
 
 
@@ -116,17 +117,13 @@ def _long_horizon(name: str, profile: str) -> Experiment:
 EXPERIMENTS = {
   one.name: one
   for one in (
-    *map(_sweep, ("curricula", "ladder", "lengths", "entropy")),
-    *map(_sweep, ("planted_errors", "flips", "bias", "experts")),
-    *map(_sweep, ("proxy", "staleness", "rounding", "league")),
-    _sweep("judges", figure=False),
-    _sweep("stages", "sft_or_rl"),
-    _sweep("vision", "vision_generalises"),
+    *map(_science, (x for x in experiments.NAMES if x != "objectives")),
     Experiment(
       "objectives",
-      ("experiments/objectives",),
+      ("experiments/science/objectives.py",),
       ("docs/objectives.md", "docs/objectives.png"),
-      "python -m experiments.objectives.run --root=runs/again/objectives",
+      "python -m experiments.science run objectives"
+      " --root=runs/again/objectives",
       why="its numbers are in the runs, which git does not hold",
     ),
     Experiment(

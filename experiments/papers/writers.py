@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import pathlib
 from typing import Any
 
+from experiments.science import experiments
 from experiments.sweeps.made import ROOT
 
 
 @dataclasses.dataclass(frozen=True)
-class Sweep:
-  """Writer of an experiment with the modules `results`, `page` and `figure`.
-
-  Attributes:
-    name: Name of the experiment.
-    page: Name of its files.
-  """
+class Science:
+  """Writer of an experiment of `experiments.science`, by its name."""
 
   name: str
-  page: str
 
   def __call__(self, out: pathlib.Path) -> None:
     """Writes page and figure into a folder."""
-    module = f"experiments.{self.name}"
-    results: Any = importlib.import_module(f"{module}.results")
-    page: Any = importlib.import_module(f"{module}.page")
-    found = results.Results(ROOT / "benchmarks" / self.name)
-    plot = getattr(page, "plot", None)
-    if (
-      plot is None and (ROOT / "experiments" / self.name / "figure.py").exists()
-    ):
-      plot = importlib.import_module(f"{module}.figure").plot
-    if plot is not None:
-      plot(out / f"{self.page}.png", found)
-    text = page.markdown(found)
-    (out / f"{self.page}.md").write_text(text, encoding="utf-8")
+    module = experiments.load(self.name)
+    experiments.write(module, ROOT / experiments.folder(module), out)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,13 +8,6 @@
 | `groups.py`     | cells that differ in the seed alone                  |
 | `statistics.py` | means over seeds, and tests of claims by differences |
 | `collect.py`    | the command that writes tables and a figure          |
-
-An experiment compares arms, each of them a sweep over seeds:
-
-| file          | holds                                         |
-|---------------|-----------------------------------------------|
-| `arms.py`     | their sizes, runs and numbers                 |
-| `commands.py` | the commands that train them and write a page |
-| `pages.py`    | shared parts of pages                         |
-| `figures.py`  | shared parts of figures                       |
+| `pages.py`      | lines of Markdown                                    |
+| `figures.py`    | curves and bars over seeds                           |
 """

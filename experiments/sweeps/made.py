@@ -6,9 +6,9 @@ of two things has changed since:
 - "config": the settings of the arm that differ from the library's defaults. A
   later setting of the library whose default changes nothing does not make a
   number stale.
-- "code": the statements, without comments and docstrings, of the files in the
-  experiment's folder that make numbers. These are all files but those that
-  read numbers (`READERS`).
+- "code": the statements, without comments and docstrings, that make numbers. Of
+  a file of `experiments/science` they are what `MAKERS` need; of a folder, all
+  files but those that read numbers (`READERS`).
 
 The library itself changes with most commits. The number of these commits is
 shown, and the reader judges it. A test that compares bytes
@@ -38,6 +38,8 @@ from grpo_jax.training.runtime import log
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # They turn recorded numbers into pages, and make none.
 READERS = ("page.py", "figure.py", "report.py", "claims.py")
+# They make numbers, in a file of `experiments/science`.
+MAKERS = ("get_config", "sweep", "follows_on", "run", "of_run", "collected")
 _LENGTH = 12  # Of a hash, in hexadecimal digits.
 
 
@@ -45,12 +47,12 @@ def by(config: str) -> dict[str, Any]:
   """Origin of the numbers of an arm that are made now.
 
   Args:
-    config: FILE:ARGUMENT, the file in the folder of an experiment.
+    config: FILE:ARGUMENT, the file of an experiment.
   """
   commit = commit_lib.git() or {"commit": None, "dirty": None}
   return {
     "config": config_hash(config),
-    "code": code_hash(pathlib.Path(config.partition(":")[0]).parent),
+    "code": code_hash(pathlib.Path(config.partition(":")[0])),
     "commit": commit["commit"] and commit["commit"][:_LENGTH],
     "dirty": commit["dirty"],
     "date": datetime.date.today().isoformat(),
@@ -91,15 +93,41 @@ def hash_of(value: Any) -> str:
   return hashlib.sha256(text.encode()).hexdigest()[:_LENGTH]
 
 
-def code_files(folder: pathlib.Path) -> list[pathlib.Path]:
-  """The files of an experiment's folder that make numbers."""
-  return sorted(x for x in folder.glob("*.py") if x.name not in READERS)
+def code_files(path: pathlib.Path) -> list[pathlib.Path]:
+  """The files of an experiment, a folder or a file, that make numbers."""
+  if path.is_dir():
+    return sorted(x for x in path.glob("*.py") if x.name not in READERS)
+  return [path, *sorted(path.parent.glob(f"{path.stem}_*.py"))]
 
 
-def code_hash(folder: pathlib.Path) -> str:
-  """The hash of these files."""
-  files = code_files(folder)
-  return hash_of([[x.name, statements(x.read_text("utf-8"))] for x in files])
+def code_hash(path: pathlib.Path) -> str:
+  """The hash of what makes numbers in these files."""
+  files = code_files(path)
+  return hash_of([[x.name, code(x, x.read_text("utf-8"))] for x in files])
+
+
+def code(path: pathlib.Path, source: str) -> str:
+  """The statements of a file that make numbers."""
+  if path.parent.name != "science":
+    return statements(source)
+  tree = ast.parse(source)
+  defined = {name: x for x in tree.body for name in _defined(x)}
+  wanted = [name for name in MAKERS if name in defined]
+  if not wanted:
+    return statements(source)
+  for name in wanted:
+    used = {x.id for x in ast.walk(defined[name]) if isinstance(x, ast.Name)}
+    wanted += sorted((used & defined.keys()) - {*wanted})
+  tree.body = [x for x in tree.body if {*wanted} & {*_defined(x)}]
+  return statements(ast.unparse(tree))
+
+
+def _defined(node: ast.stmt) -> list[str]:
+  """The names that a statement of a module defines, but for its imports."""
+  if isinstance(node, ast.FunctionDef | ast.ClassDef):
+    return [node.name]
+  stored = (x for x in ast.walk(node) if isinstance(x, ast.Name))
+  return [x.id for x in stored if isinstance(x.ctx, ast.Store)]
 
 
 def statements(source: str) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from scipy import stats
@@ -16,8 +15,6 @@ WHAT_DECIDES = (
   " approximation. The percentile bootstrap over seeds is narrower: of few"
   " seeds it covers less often than 95 times in a hundred."
 )
-
-Scores = TypeVar("Scores")  # Inputs of checks.
 
 
 def interquartile_mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -181,23 +178,6 @@ def minus(
 ) -> np.ndarray | None:  # [S]
   """Difference seed by seed, or to a number; None while one is missing."""
   return None if one is None or other is None else one - other
-
-
-def conclude(
-  claims: Mapping[str, tuple[str, Callable[[Scores], Iterable[Check]]]],
-  of: Scores,
-) -> list[Conclusion]:
-  """Makes all checks for which numbers exist.
-
-  Args:
-    claims: Name -> the claim in words, and the function that makes its checks.
-    of: Scores for the checks, such as (arm, what) -> a number for each seed,
-      None while they are missing.
-  """
-  return [
-    Conclusion(name, claim, tuple(checks(of)))
-    for name, (claim, checks) in claims.items()
-  ]
 
 
 def text(contrast: Contrast, digits: int) -> str:

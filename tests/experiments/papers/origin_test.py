@@ -6,7 +6,7 @@ import re
 import pytest
 
 from experiments.papers import origin, registry
-from experiments.sweeps import arms as arms_lib
+from experiments.science import arms as arms_lib
 from experiments.sweeps import made
 
 LOG = """@ccc 2026-03-03
@@ -90,7 +90,7 @@ def test_a_page_may_be_older_than_what_it_is_made_of(root):
 
 
 def test_a_config_hash_is_of_what_differs_from_the_defaults():
-  file = "experiments/flips/config.py"
+  file = "experiments/science/flips.py"
   one, other = (made.config_hash(f"{file}:grpo-{x}") for x in (0, 40))
   assert one != other
   assert one == made.config_hash(f"{file}:grpo-0")
@@ -107,6 +107,20 @@ def test_statements_are_what_runs():
   assert made.statements("not Python :") == "not Python :"
 
 
+def test_a_file_of_science_makes_numbers_by_what_its_makers_need():
+  source = "A = 1\nB = 2\ndef of_run(x): return x + A\ndef plot(x): return B\n"
+  path = made.ROOT / "experiments/science/e.py"
+  found = made.code(path, source)
+  assert found == made.code(path, source.replace("B = 2", "B = 3"))
+  assert found != made.code(path, source.replace("A = 1", "A = 3"))
+  assert made.code(path, "C = 1") == "C = 1"  # A program that it needs.
+  assert made.code(path.parent.parent / "e/e.py", source) == (
+    made.statements(source)
+  )
+  names = [x.name for x in made.code_files(path.parent / "league.py")]
+  assert names == ["league.py", "league_problems.py"]
+
+
 def test_every_output_and_record_of_the_table_exists():
   for experiment in registry.EXPERIMENTS.values():
     for pattern in experiment.records:
@@ -118,7 +132,8 @@ def test_every_output_and_record_of_the_table_exists():
 
 def test_an_arm_is_run_anew_with_its_warm_start_beside_the_old_numbers():
   found = registry.command(registry.EXPERIMENTS["flips"], "grpo-40")
-  assert found.startswith("python -m experiments.flips.run --root=runs/again/")
+  start = "python -m experiments.science run flips --root=runs/again/"
+  assert found.startswith(start)
   assert "--results=runs/again/flips/results" in found
   pattern = found.split("--arms=")[1].strip("'")
   arms = [x for x in ("base", "grpo-40", "grpo-4") if re.search(pattern, x)]

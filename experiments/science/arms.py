@@ -1,0 +1,392 @@
+"""Arms of an experiment: sweeps over seeds, run one after another.
+
+An experiment compares arms, such as two algorithms. Each arm is a folder:
+
+| in the folder  | content                                   |
+|----------------|-------------------------------------------|
+| `sweep.json`   | its cells, one for each seed (`cells.py`) |
+| `output.txt`   | the output of its programs                |
+| `seconds.json` | the seconds of each start                 |
+
+An arm that has ended is left alone, and one that was stopped goes on from its
+last checkpoints, so an experiment is continued by the command that began it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import ml_collections
+import numpy as np
+
+from experiments.sweeps import cells as cells_lib
+from experiments.sweeps import made
+from grpo_jax.training.runtime import log
+
+OUTPUT = "output.txt"
+SECONDS = "seconds.json"
+STOPPED = 143  # Exit status of a program that a signal stopped.
+
+
+class Arm(NamedTuple):
+  """Arm of a comparison.
+
+  Attributes:
+    text: Description of the arm.
+    algorithm: Name of its algorithm.
+    settings: Settings of its own, by dotted name.
+  """
+
+  text: str
+  algorithm: str = "grpo"
+  settings: Mapping[str, Any] = types.MappingProxyType({})
+
+
+class Size(NamedTuple):
+  """Amounts of computation.
+
+  Attributes:
+    num_seeds: Number of seeds of each arm.
+    imitation: Number of steps of the arm that all others follow on.
+    steps: Number of steps of each other arm.
+    num_prompts: Number of prompts of a step.
+    num_held_out: Number of prompts of an evaluation.
+  """
+
+  num_seeds: int
+  imitation: int = 0
+  steps: int = 0
+  num_prompts: int = 0
+  num_held_out: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Arms:
+  """The arms of an experiment, as NAME or NAME@SIZE.
+
+  Attributes:
+    names: The names of the arms.
+    sizes: Amounts of computation by name, with "full", which is meant by NAME.
+    base: Arm that all others follow on; "" without one.
+    not_recorded: Arms that others need and that leave no numbers.
+  """
+
+  names: Collection[str]
+  sizes: Mapping[str, Any]
+  base: str = ""
+  not_recorded: Collection[str] = ()
+
+  def parsed(self, argument: str) -> tuple[str, Any]:
+    """Splits NAME or NAME@SIZE into an arm and its size.
+
+    Raises:
+      ValueError: No arm has this name.
+    """
+    name, _, size = argument.partition("@")
+    if name not in self.names or (size or "full") not in self.sizes:
+      small = ", and @smoke behind it for a small one"
+      raise ValueError(
+        f"arms: no arm {argument!r}; choose one of {', '.join(self.names)}"
+        f"{small if len(self.sizes) > 1 else ''}."
+      )
+    return name, self.sizes[size or "full"]
+
+  def sweep(self, add: Callable[..., None], argument: str) -> None:
+    """Adds the cells of an arm, one for each seed."""
+    _, size = self.parsed(argument)
+    for seed in range(size.num_seeds):
+      add(seed=seed)
+
+  def follows_on(self, name: str, root: pathlib.Path) -> list[str]:
+    """Overrides that name the run of `base` that an arm follows on, by seed.
+
+    Args:
+      name: The arm.
+      root: Folder of all runs.
+    """
+    if name == self.base or not self.base:
+      return []
+    return [f"--config.start_workdir={root}/{self.base}/seed={{seed}}"]
+
+
+def changed(
+  config: ml_collections.ConfigDict, settings: Mapping[str, Any]
+) -> ml_collections.ConfigDict:
+  """The config with settings, by dotted name, and few files in a workdir."""
+  config.checkpoint.keep = 1
+  config.log.tensorboard = False
+  config.log.traces_every = 0
+  for name, value in settings.items():
+    *groups, last = name.split(".")
+    holder = config
+    for group in groups:
+      holder = holder[group]
+    holder[last] = value
+  return config
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """Runs of an experiment that a command has to make.
+
+  Attributes:
+    module: The experiment.
+    root: Folder of all runs.
+    out: Folder of the files ARM.json.
+    size: Name of the size of each arm.
+  """
+
+  module: Any
+  root: pathlib.Path
+  out: pathlib.Path
+  size: str = "full"
+
+  @property
+  def amounts(self) -> Any:
+    return self.module.ALL.sizes[self.size]
+
+  def config(self, arm: str) -> str:
+    """FILE:ARGUMENT of the config of an arm."""
+    name = self.module.__name__.replace(".", "/")
+    size = f"@{self.size}" if len(self.module.ALL.sizes) > 1 else ""
+    return f"{name}.py:{arm}{size}"
+
+  def run(self, arm: str) -> int:
+    """Runs an arm, if it has not ended, and records it; returns the status."""
+    special = getattr(self.module, "run", None)
+    return self.record(arm) if special is None else special(self, arm)
+
+  def record(self, arm: str) -> int:
+    """Runs the sweep of an arm, and records its numbers if it leaves some."""
+    folder, config = self.root / arm, self.config(arm)
+    overrides = self.module.follows_on(arm, self.root)
+    if arm in self.module.ALL.not_recorded:
+      return sweep(folder, config, *overrides)
+    special = getattr(self.module, "collected", None)
+    collect = (
+      functools.partial(collected, self.module.of_run)
+      if special is None
+      else functools.partial(special, size=self.amounts)
+    )
+    return record(self.out, folder, config, overrides, collect)
+
+
+def chosen(names: Iterable[str], pattern: str) -> list[str]:
+  """The arms whose name has a match of a regular expression, in order.
+
+  Raises:
+    ValueError: No arm has a match.
+  """
+  known = list(names)
+  found = [name for name in known if re.search(pattern, name)]
+  if not found:
+    raise ValueError(
+      f"--arms={pattern} is found in no arm; they are {', '.join(known)}."
+    )
+  return found
+
+
+def go_through(names: Iterable[str], run: Callable[[str], int]) -> int:
+  """Runs arms one after another; returns the exit status of all.
+
+  Args:
+    names: The names of the arms.
+    run: (name) -> exit status; an arm that has ended returns 0 at once.
+
+  Returns:
+    0 if all have ended, 1 if some have failed, `STOPPED` if a signal came.
+  """
+  failed = []
+  for name in names:
+    status = run(name)
+    if status == STOPPED:
+      print("Stopped by a signal; the same command continues.")
+      return status
+    if status:
+      failed.append(name)
+  if failed:
+    print(f"Failed: {', '.join(failed)}")
+  return int(bool(failed))
+
+
+def sweep(folder: pathlib.Path, config: str, *overrides: str) -> int:
+  """Runs the cells of an arm as one program, unless they have ended.
+
+  Args:
+    folder: The folder of the arm.
+    config: FILE:ARGUMENT of its config.
+    *overrides: Overrides such as `--config.seed=1`.
+
+  Returns:
+    The exit status of `experiments.sweeps.run`.
+  """
+  if has_ended(folder):
+    return 0
+  return timed(
+    folder,
+    *("experiments.sweeps.run", "--launcher=vmap", f"--root={folder}"),
+    *(f"--config={config}", *overrides),
+  )
+
+
+def record(
+  out: pathlib.Path,
+  folder: pathlib.Path,
+  config: str,
+  overrides: Sequence[str],
+  collected: Callable[[pathlib.Path], dict[str, Any] | None],
+) -> int:
+  """Runs the sweep of an arm and writes `ARM.json`, unless the file is there.
+
+  A run that halted itself counts as failed for the sweep, but not here: the
+  numbers decide whether an arm has ended.
+
+  Args:
+    out: Folder of the file.
+    folder: The folder of the arm, whose name is that of the file.
+    config, overrides: Arguments of `sweep`.
+    collected: (folder) -> content of the file beside "seconds" and "made"; None
+      while a run has not ended.
+
+  Returns:
+    The exit status.
+  """
+  path = out / f"{folder.name}.json"
+  if path.exists():
+    return 0
+  status = sweep(folder, config, *overrides)
+  has_begun = (folder / cells_lib.MANIFEST).exists()
+  found = collected(folder) if has_begun else None
+  if found is None:
+    return status or 1
+  about = {"seconds": seconds(folder), "made": made.by(config)}
+  log.write_json(path, found | about)
+  return 0
+
+
+def collected(
+  of_run: Callable[[list[dict[str, Any]]], Any], folder: pathlib.Path
+) -> dict[str, Any] | None:
+  """The numbers of an arm's runs, for `record`; None while one has not ended.
+
+  Args:
+    of_run: (the lines of a run's log) -> its numbers.
+    folder: The folder of the sweep.
+  """
+  found = []
+  for name in cells_lib.read_manifest(folder):
+    if cells_lib.read_result(folder / name) is None:
+      return None
+    lines = log.read_lines(folder / name / log.METRICS)
+    found.append(of_run(lines))
+  return {"seeds": found}
+
+
+def recorded(
+  folder: pathlib.Path, names: Iterable[str]
+) -> dict[str, dict[str, Any]]:
+  """Reads the files `ARM.json` of a folder that exist, by arm."""
+  return {
+    name: json.loads((folder / f"{name}.json").read_text("utf-8"))
+    for name in names
+    if (folder / f"{name}.json").exists()
+  }
+
+
+class Recorded:
+  """Arms that have ended; an experiment adds its own numbers.
+
+  Attributes:
+    names: The names of all arms, in their order; of the class.
+    base: Arm with which all others began, and which does not count; or "".
+
+  Args:
+    folder: The folder of the files ARM.json.
+  """
+
+  names: Collection[str] = ()
+  base = ""
+
+  def __init__(self, folder: pathlib.Path):
+    self._found = recorded(folder, self.names)
+
+  @property
+  def expected(self) -> list[str]:
+    """The arms that count, whether they have ended or not."""
+    return [name for name in self.names if name != self.base]
+
+  @property
+  def arms(self) -> list[str]:
+    """The arms that count and have ended."""
+    return [name for name in self._found if name != self.base]
+
+  @property
+  def num_seeds(self) -> int:
+    """Number of seeds that each arm has at least."""
+    return min(len(one["seeds"]) for one in self._found.values())
+
+  def seconds(self, arm: str) -> float:
+    """Seconds of all starts of an arm."""
+    return self._found[arm]["seconds"]
+
+  def series(self, arm: str, what: str) -> np.ndarray | None:
+    """Values of all seeds [S, N]; NaN if one is missing, None without any."""
+    seeds = self._found[arm]["seeds"]
+    if what not in seeds[0]:
+      return None
+    return np.array([seed[what] for seed in seeds], float)
+
+
+def timed(folder: pathlib.Path, module: str, *arguments: str) -> int:
+  """Runs a program and adds its seconds to its folder; returns the status."""
+  folder.mkdir(parents=True, exist_ok=True)
+  started = time.monotonic()
+  with (folder / OUTPUT).open("ab") as output:
+    status = subprocess.run(
+      [sys.executable, "-m", module, *arguments],
+      check=False,
+      stdout=output,
+      stderr=subprocess.STDOUT,
+    ).returncode
+  taken = round(time.monotonic() - started)
+  path = folder / SECONDS
+  past = json.loads(path.read_text("utf-8")) if path.exists() else []
+  path.write_text(json.dumps([*past, taken]), encoding="utf-8")
+  end = f", exit status {status}: see {folder / OUTPUT}"
+  print(f"{folder.name}: {taken} s{end if status else ''}", flush=True)
+  return status
+
+
+def has_ended(folder: pathlib.Path) -> bool:
+  """True if all cells of an arm have ended."""
+  if not (folder / cells_lib.MANIFEST).exists():
+    return False
+  return all(
+    cells_lib.read_result(folder / name) is not None
+    for name in cells_lib.read_manifest(folder)
+  )
+
+
+def seconds(folder: pathlib.Path) -> float:
+  """Seconds of all starts, compilation and evaluation included; or NaN."""
+  path = folder / SECONDS
+  if not path.exists():
+    return float("nan")
+  return sum(json.loads(path.read_text("utf-8")))
+
+
+def date(folders: Sequence[pathlib.Path]) -> str:
+  """Day on which the last of these arms ended, YYYY-MM-DD."""
+  last = max((folder / SECONDS).stat().st_mtime for folder in folders)
+  return datetime.date.fromtimestamp(last).isoformat()
