@@ -30,6 +30,7 @@ from absl import app, flags
 
 from experiments.launch import job, preflight
 from experiments.pods import steps
+from experiments.science import experiments
 from grpo_jax.cli import flags as flags_lib
 from grpo_jax.configs.recipes import models as published
 from grpo_jax.data import pipeline
@@ -71,6 +72,7 @@ _COMMAND = re.compile(
 _STAND_INS = {
   "--config=FILE": "--config=quickstart",
   "--config=…": "--config=quickstart",
+  "NAME": "entropy",  # Of an experiment of Science.
   "--config.model.checkpoint=path/of/checkpoint": (
     "--config.model.checkpoint=Qwen/Qwen2.5-0.5B"
   ),
@@ -357,6 +359,8 @@ def test_every_command_is_understood_by_its_program(name):
       assert importlib.util.find_spec(command.module)
     elif (config := _parsed(command)) is not None:
       config_lib.resolve(config)
+    if command.module == "experiments.science":
+      experiments.parsed([x for x in command.arguments if x[0] != "-"])
 
 
 def test_what_is_not_parsed_is_printed_somewhere():
