@@ -16,6 +16,7 @@ import select
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 from absl import app, flags, logging
 from ml_collections import config_dict, config_flags
@@ -41,7 +42,7 @@ _PLUGINS = {
   "cuda": ("jax_cuda13_plugin", "gpu"),
   "gpu": ("jax_cuda13_plugin", "gpu"),
 }
-_PARSERS = {
+_PARSERS: dict[type, tuple[Any, str]] = {
   int: (flags.IntegerParser(), "a whole number"),
   float: (flags.FloatParser(), "a number"),
   bool: (flags.BooleanParser(), "true or false"),
@@ -221,7 +222,7 @@ def _device_problem(error: Exception) -> str | None:
   """Advice for an error about missing devices; None for any other error."""
   import jax
 
-  asked = jax.config.jax_platforms
+  asked = jax.config.jax_platforms  # type: ignore[attr-defined]
   found = re.match(r"Unable to initialize backend '(\w+)': (.*)", str(error))
   if found:
     platform, reason = found[1], found[2].partition(" (set JAX")[0]
@@ -340,7 +341,7 @@ def _set_group(
     parent[last] = group
 
 
-def _leave(message: str, status: int = 2) -> None:
+def _leave(message: str, status: int = 2) -> NoReturn:
   if _is_one_of_several():
     from grpo_jax.training.runtime import hosts
 

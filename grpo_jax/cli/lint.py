@@ -64,8 +64,9 @@ def main(argv: Sequence[str]) -> int:
     number = min(_NUM_RECORDS.value, len(problem.train))
     found = lint.records(config, problem, number)
     found += lint.verifier(config, problem)
-    if _WORKDIR.value:
-      found += _disagreements(problem, min(_NUM_SAMPLED.value, number))
+    if workdir := _WORKDIR.value:
+      sampled = min(_NUM_SAMPLED.value, number)
+      found += _disagreements(problem, workdir, sampled)
     for finding in found:
       kind = "ERROR" if finding.is_error else "warning"
       print(flags_lib.wrapped(f"{kind}, {finding.check}: {finding.message}"))
@@ -74,33 +75,37 @@ def main(argv: Sequence[str]) -> int:
       f"{ranges.counted(number, 'record')}: {num_errors} errors,"
       f" {len(found) - num_errors} warnings"
     )
-    if _OUT.value:
-      _write(problem, found)
+    if out := _OUT.value:
+      _write(problem, out, found)
   finally:
     problem.close()
   return int(num_errors > 0)
 
 
-def _disagreements(problem: problem_lib.Problem, number: int) -> list[Finding]:
+def _disagreements(
+  problem: problem_lib.Problem, workdir: str, number: int
+) -> list[Finding]:
   from grpo_jax.training.evaluation import data_sets, lint
   from grpo_jax.training.phases import checkpointed
 
   draws = data_sets.Draws(temperature=1.0, num_samples=_NUM_SAMPLES)
   with contextlib.ExitStack() as stack:
-    loaded = checkpointed.opened(stack, files.parse(_WORKDIR.value))
+    loaded = checkpointed.opened(stack, files.parse(workdir))
     train = data_sets.DataSet("train", problem.train, number)
     (completions,) = data_sets.complete(loaded, [train], draws)
   return lint.disagreements(completions)
 
 
-def _write(problem: problem_lib.Problem, found: Sequence[Finding]) -> None:
+def _write(
+  problem: problem_lib.Problem, out: str, found: Sequence[Finding]
+) -> None:
   """Writes each record with a problem, with the reasons."""
   why: dict[int, list[str]] = {}
   for finding in found:
     for number in finding.records:
       why.setdefault(number, []).append(finding.check)
   lines = quality.described(problem.train, why)
-  path = files.parse(_OUT.value)
+  path = files.parse(out)
   files.write(path, (json.dumps(lines, indent=2) + "\n").encode())
   print(f"{ranges.counted(len(lines), 'record')}: {path}")
 

@@ -116,12 +116,18 @@ def _name_of(node: ast.expr) -> str | None:
   return node.id if isinstance(node, ast.Name) else None
 
 
+_FOLDERS = (
+  *("grpo_jax/training", "grpo_jax/settings", "grpo_jax/cli"),
+  "experiments",
+)
+
+
 @functools.cache
 def _readers() -> str:
   """The code that may read a `RunConfig`: all but its definition."""
   paths = [
     path
-    for folder in ("grpo_jax/training", "grpo_jax/settings", "experiments")
+    for folder in _FOLDERS
     for path in sorted((_ROOT / folder).rglob("*.py"))
     if path.name not in ("config.py", "phase.py", "groups.py", "model.py")
   ]
