@@ -19,7 +19,7 @@ if any(argument.startswith("--num_processes=") for argument in sys.argv):
   cache_key._hash_accelerator_config = cache_key._hash_devices
 
 
-SESSION_STEPS = 24
+SESSION_STEPS = 12
 
 
 def get_config(kind: str = "both"):
