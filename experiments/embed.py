@@ -34,17 +34,7 @@ from grpo_jax.data import clusters, demonstrations, sources
 from grpo_jax.training.evaluation import embeddings
 from grpo_jax.training.runtime import files, terminal
 
-_CONFIG = flags_lib.define_config()
-_WORKDIR = flags.DEFINE_string(
-  "workdir", None, "Folder of the run, local or gs://."
-)
-_STEP = flags.DEFINE_integer("step", None, "Checkpoint; by default the last.")
-_CHECKPOINT = flags.DEFINE_string(
-  "checkpoint",
-  None,
-  "Folder or hub name of a Hugging Face checkpoint, instead of a run; --config"
-  " says the rest.",
-)
+_POLICY = policies.define()
 _OUT = flags.DEFINE_string(
   "out", None, "FILE.npz, local or gs://.", required=True
 )
@@ -75,9 +65,7 @@ def main(argv: Sequence[str]) -> int:
   out = flags_lib.file_to_write("out", _OUT.value)
   assert out is not None
   with terminal.waiting("loading"):
-    policy = policies.opened(
-      _WORKDIR.value, _STEP.value, _CHECKPOINT.value, _CONFIG.value
-    )
+    policy = _POLICY.opened()
   with policy as run:
     records = _records(run.loaded)
     with terminal.waiting(
@@ -87,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
         run.loaded, records, _BATCH_SIZE.value or run.config.eval.batch_size
       )
     about = {
-      "policy": _WORKDIR.value or _CHECKPOINT.value,
+      "policy": _POLICY.name,
       "step": run.step,
       "least": _LEAST.value,
       "seed": _SEED.value,

@@ -39,20 +39,9 @@ from grpo_jax.cli import policies
 from grpo_jax.training.runtime import files, terminal
 
 if TYPE_CHECKING:
-  from grpo_jax import handle
   from grpo_jax.training.evaluation import data_sets, scores
 
-_CONFIG = flags_lib.define_config()
-_WORKDIR = flags.DEFINE_string(
-  "workdir", None, "Folder of the run, local or gs://."
-)
-_STEP = flags.DEFINE_integer("step", None, "Checkpoint; by default the last.")
-_CHECKPOINT = flags.DEFINE_string(
-  "checkpoint",
-  None,
-  "Folder or hub name of a Hugging Face checkpoint, instead of a run; --config"
-  " says the rest.",
-)
+_POLICY = policies.define()
 _DATA = flags.DEFINE_multi_string(
   "data",
   [],
@@ -110,13 +99,13 @@ def main(argv: Sequence[str]) -> int:
   del argv
   data = _data()
   out, kept = _file("out", _OUT.value), _file("completions", _COMPLETIONS.value)
-  if _WORKDIR.value and out is None:
-    out = files.parse(_WORKDIR.value) / "evaluation.json"
+  if _POLICY.workdir.value and out is None:
+    out = files.parse(_POLICY.workdir.value) / "evaluation.json"
   draws = data_sets.Draws(
     _TEMPERATURE.value, _NUM_SAMPLES.value, _TOP_P.value, _SEED.value
   )
   with terminal.waiting("loading"):
-    loaded_run = _policy(data)
+    loaded_run = _POLICY.opened(next(iter(data.values()), ""))
   with loaded_run as run:
     step, max_unscored = run.step, run.config.rewards.max_unscored
     loaded = data_sets.with_lengths(
@@ -132,7 +121,7 @@ def main(argv: Sequence[str]) -> int:
   if not hosts.is_main():
     return int(bool(failures))
 
-  source = _WORKDIR.value or str(_CHECKPOINT.value)
+  source = str(_POLICY.name)
   title = source if step is None else f"{source}, step {step}"
   how = f"{ranges.counted(draws.num_samples, 'sample')} each"
   how += f" at temperature {draws.temperature:g}"
@@ -200,21 +189,6 @@ def _data() -> dict[str, str]:
       )
     found[name] = path
   return found
-
-
-def _policy(data: dict[str, str]) -> handle.Run:
-  """The run or the checkpoint that the flags name.
-
-  Raises:
-    ValueError: The flags name none or two, or a config that is not needed.
-  """
-  return policies.opened(
-    _WORKDIR.value,
-    _STEP.value,
-    _CHECKPOINT.value,
-    _CONFIG.value,
-    next(iter(data.values()), ""),
-  )
 
 
 def _failures(

@@ -49,17 +49,7 @@ if TYPE_CHECKING:
   from grpo_jax.training.evaluation import generation
   from grpo_jax.training.phases import checkpointed
 
-_CONFIG = flags_lib.define_config()
-_WORKDIR = flags.DEFINE_string(
-  "workdir", None, "Folder of the run, local or gs://."
-)
-_STEP = flags.DEFINE_integer("step", None, "Checkpoint; by default the last.")
-_CHECKPOINT = flags.DEFINE_string(
-  "checkpoint",
-  None,
-  "Folder or hub name of a Hugging Face checkpoint, instead of a run; --config"
-  " says the rest.",
-)
+_POLICY = policies.define()
 _PROMPTS = flags.DEFINE_string(
   "prompts",
   None,
@@ -135,13 +125,7 @@ def main(argv: Sequence[str]) -> int:
   )
   wanted.check()
   with terminal.waiting("loading"):
-    policy = policies.opened(
-      _WORKDIR.value,
-      _STEP.value,
-      _CHECKPOINT.value,
-      _CONFIG.value,
-      "" if is_text else _PROMPTS.value,
-    )
+    policy = _POLICY.opened("" if is_text else _PROMPTS.value)
   with policy as run:
     batch_size = _BATCH_SIZE.value or run.config.eval.batch_size
     wanted = generation.Wanted(
@@ -161,13 +145,13 @@ def main(argv: Sequence[str]) -> int:
     num_prompts = _num_prompts(loaded, source)
     generation.check_prompts(loaded, source, num_prompts)
     settings = {
-      "policy": _WORKDIR.value or _CHECKPOINT.value,
+      "policy": _POLICY.name,
       "step": run.step,
       "prompts": _PROMPTS.value,
       "digest": digest,
       "max_prompt_len": loaded.problem.max_prompt_len,
       "max_new_tokens": loaded.problem.max_new_tokens,
-      "config": generation.settings_of(_CONFIG.value),
+      "config": generation.settings_of(_POLICY.config.value),
     }
     done = _generate(loaded, source, num_prompts, out, wanted, settings)
   hosts.say(

@@ -1,55 +1,86 @@
-"""Opens the policy that flags name: that of a run, or a checkpoint."""
+"""The policy that flags name: that of a run, or a checkpoint."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-import ml_collections
+from absl import flags
+
+from grpo_jax.cli import flags as flags_lib
 
 if TYPE_CHECKING:
   from grpo_jax import handle
 
+# The flags that are defined here are shown as those of the program.
+flags.disclaim_key_flags()
 
-def opened(
-  workdir: str | None,
-  step: int | None,
-  checkpoint: str | None,
-  config: ml_collections.ConfigDict | None,
-  prompts: str = "",
-) -> handle.Run:
-  """Opens the run or the checkpoint.
 
-  Args:
+class PolicyFlags(NamedTuple):
+  """The flags of a program that opens a policy.
+
+  Attributes:
+    config: --config, the settings that a checkpoint lacks.
     workdir: --workdir, the folder of a run.
     step: --step, the step of its checkpoint; None: the last.
     checkpoint: --checkpoint, the folder or hub name of a Hugging Face
       checkpoint.
-    config: --config, the settings that a checkpoint lacks.
-    prompts: File of prompts, if the config of a checkpoint has none.
-
-  Raises:
-    ValueError: The flags name none or two, or a config that is not needed.
   """
-  from grpo_jax import api
 
-  if bool(workdir) == bool(checkpoint):
-    raise ValueError(
-      "--workdir, of a run, and --checkpoint, of Hugging Face: needed is one of"
-      " them."
-    )
-  if workdir:
-    if config is not None:
+  config: flags.FlagHolder
+  workdir: flags.FlagHolder[str | None]
+  step: flags.FlagHolder[int | None]
+  checkpoint: flags.FlagHolder[str | None]
+
+  @property
+  def name(self) -> str | None:
+    """The workdir or the checkpoint, as it was given."""
+    return self.workdir.value or self.checkpoint.value
+
+  def opened(self, prompts: str = "") -> handle.Run:
+    """Opens the run or the checkpoint.
+
+    Args:
+      prompts: File of prompts, if the config of a checkpoint has none.
+
+    Raises:
+      ValueError: The flags name none or two, or a config that is not needed.
+    """
+    from grpo_jax import api
+
+    config, workdir = self.config.value, self.workdir.value
+    if bool(workdir) == bool(self.checkpoint.value):
       raise ValueError(
-        f"--config belongs to --checkpoint: the run in {workdir} has its own;"
-        " leave it out."
+        "--workdir, of a run, and --checkpoint, of Hugging Face: needed is one"
+        " of them."
       )
-    return api.load(workdir, step)
-  if config is None or step is not None:
-    raise ValueError(
-      "--checkpoint needs a --config, for data, rewards and lengths, such as"
-      " configs/checkpoint.py, and has no --step."
-    )
-  if config.data.source == "jsonl" and not config.data.train_path:
-    # Nothing is trained: the prompts that are asked for are enough.
-    config.data.train_path = prompts or config.data.eval_path
-  return api.load_checkpoint(config, str(checkpoint))
+    if workdir:
+      if config is not None:
+        raise ValueError(
+          f"--config belongs to --checkpoint: the run in {workdir} has its own;"
+          " leave it out."
+        )
+      return api.load(workdir, self.step.value)
+    if config is None or self.step.value is not None:
+      raise ValueError(
+        "--checkpoint needs a --config, for data, rewards and lengths, such as"
+        " configs/checkpoint.py, and has no --step."
+      )
+    if config.data.source == "jsonl" and not config.data.train_path:
+      # Nothing is trained: the prompts that are asked for are enough.
+      config.data.train_path = prompts or config.data.eval_path
+    return api.load_checkpoint(config, str(self.checkpoint.value))
+
+
+def define() -> PolicyFlags:
+  """Defines --config, --workdir, --step and --checkpoint."""
+  return PolicyFlags(
+    flags_lib.define_config(),
+    flags.DEFINE_string("workdir", None, "Folder of the run, local or gs://."),
+    flags.DEFINE_integer("step", None, "Checkpoint; by default the last."),
+    flags.DEFINE_string(
+      "checkpoint",
+      None,
+      "Folder or hub name of a Hugging Face checkpoint, instead of a run;"
+      " --config says the rest.",
+    ),
+  )

@@ -35,17 +35,7 @@ from grpo_jax.training.runtime import terminal
 if TYPE_CHECKING:
   from grpo_jax.training.phases import checkpointed
 
-_CONFIG = flags_lib.define_config()
-_WORKDIR = flags.DEFINE_string(
-  "workdir", None, "Folder of the run, local or gs://."
-)
-_STEP = flags.DEFINE_integer("step", None, "Checkpoint; by default the last.")
-_CHECKPOINT = flags.DEFINE_string(
-  "checkpoint",
-  None,
-  "Folder or hub name of a Hugging Face checkpoint, instead of a run; --config"
-  " says the rest.",
-)
+_POLICY = policies.define()
 _HOST = flags.DEFINE_string("host", "127.0.0.1", "Address to listen on.")
 _PORT = flags.DEFINE_integer("port", 8000, "Port; 0: a free one.", 0, 65535)
 _TOKEN_FILE = flags.DEFINE_string(
@@ -92,13 +82,7 @@ def main(argv: Sequence[str]) -> int:
   with tempfile.NamedTemporaryFile("w+") as prompts:
     print('{"prompt": "1", "answer": "1"}', file=prompts, flush=True)
     with terminal.waiting("loading"):
-      policy = policies.opened(
-        _WORKDIR.value,
-        _STEP.value,
-        _CHECKPOINT.value,
-        _CONFIG.value,
-        prompts.name,
-      )
+      policy = _POLICY.opened(prompts.name)
     with policy as run:
       loaded = data_sets.with_lengths(
         run.loaded, _MAX_PROMPT_LEN.value, _MAX_NEW_TOKENS.value
