@@ -139,13 +139,14 @@ def pytest_runtest_setup():
     run.open_run = _with_programs_of_before(run.open_run)
 
 
-# By module of tests: (config, devices) -> the first run of that config.
-_RUNS: dict = {}
+# (Config, devices) of a run of this module of tests -> its evaluator and its
+# programs.
+_PROGRAMS: dict = {}
 
 
 def pytest_runtest_teardown(item, nextitem):
   if nextitem is None or nextitem.path != item.path:
-    _RUNS.clear()
+    _PROGRAMS.clear()
 
 
 def _with_programs_of_before(open_run):
@@ -161,13 +162,15 @@ def _with_programs_of_before(open_run):
     on_host = problem.judge.asks_host or problem.host_environment is not None
     if on_host or _patched():
       return open_run(stack, settings, config_json, workdir, **named)
-    before = _RUNS.get((config_json, named["mesh"]))
-    if before is not None:
-      named.setdefault("evaluator", before.evaluator)
+    key = config_json, named["mesh"]
+    evaluator, programs = _PROGRAMS.get(key, (None, None))
+    if evaluator is not None:
+      named.setdefault("evaluator", evaluator)
     run = open_run(stack, settings, config_json, workdir, **named)
-    if before is not None:
-      run.programs = before.programs
-    _RUNS.setdefault((config_json, named["mesh"]), run)
+    if programs is None:
+      _PROGRAMS[key] = run.evaluator, run.programs
+    else:
+      run.programs = programs
     return run
 
   return opened
