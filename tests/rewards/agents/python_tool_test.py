@@ -229,7 +229,7 @@ def test_no_call_outlives_its_deadline(monkeypatch, program, expression, error):
   start = time.monotonic()
   with pytest.raises((TimeoutError, RuntimeError), match=error):
     python.evaluate(expression)
-  assert time.monotonic() - start < 20.0
+  assert time.monotonic() - start < 4.0
   assert host_test.is_gone(pid)
   python.close()
 
@@ -241,7 +241,7 @@ def test_a_child_that_holds_the_pipe_does_not_hold_up_the_end(monkeypatch):
   start = time.monotonic()
   try:
     python.close()
-    assert time.monotonic() - start < 20.0
+    assert time.monotonic() - start < 4.0
     assert not host_test.is_gone(child)
   finally:
     os.kill(child, signal.SIGKILL)
