@@ -176,7 +176,7 @@ class Results(arms.Recorded):
   def __init__(self, folder: pathlib.Path):
     super().__init__(folder)
     seeds = [seed for arm in self._found for seed in self.seeds(arm)]
-    # Of a run that went to its end, which not every arm has.
+    # The steps of a run that went to its end; not every arm has one.
     self._every = max((seed["steps"] for seed in seeds), key=len, default=[])
 
   def seeds(self, arm: str) -> list[dict[str, Any]]:

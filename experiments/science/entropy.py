@@ -128,8 +128,8 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
   return config
 
 
-# What is logged of a step, by what it is called here; of several names the
-# first one that there is.
+# Name of a quantity here -> its names in the log, of which the first that is
+# there is read.
 LOGGED = {
   "entropy": ("entropy/mean",),
   "accuracy": ("correction/draft_accuracy", "accuracy"),

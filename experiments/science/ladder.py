@@ -133,7 +133,7 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
     config.phases = ("sft",)
   else:
     config.phases = ("rl",)
-    # Of the teacher's completions about one in ten is longer.
+    # About one in ten of the teacher's completions is longer.
     config.sampling.max_new_tokens = BUDGET
   config.rl.steps = size.steps
   config.rl.num_prompts = size.num_prompts
