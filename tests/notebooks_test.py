@@ -63,6 +63,7 @@ def _num_images(cell) -> int:
 @pytest.mark.parametrize("name", sorted({*_NAMES} - {*_TRAINS}))
 def test_running_gives_the_saved_outputs(name, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
+  monkeypatch.delenv("PYTHONPATH", raising=False)
   namespace = {"__name__": "__main__"}
   with matplotlib.rc_context():
     for cell in _code_cells(name):
@@ -85,6 +86,8 @@ def test_training_in_a_kernel_gives_outputs_like_the_saved_ones(
 ):
   for variable, value in command.ENVIRONMENT.items():
     monkeypatch.setenv(variable, value)
+  # Jupyter starts a kernel in a folder that has no `experiments`.
+  monkeypatch.delenv("PYTHONPATH")
   if name == "08_an_agent_with_a_tool.ipynb":
     # The notebook has many steps. They would lose more time in a program of
     # the flags of tests than the faster compilation saves.
