@@ -1471,7 +1471,7 @@ MUTATIONS = [
   ),
   Mutation(
     "A model that scores whole completions is asked for steps.",
-    "grpo_jax/training/phases/models.py",
+    "grpo_jax/training/phases/outside.py",
     "if is_of_steps != scores_steps:",
     "if is_of_steps and not scores_steps:",
     "tests/training/phases/reward_models_test.py -k do_not_fit",

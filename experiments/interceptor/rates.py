@@ -12,7 +12,7 @@ from etils import epath
 from experiments.sweeps import pages
 from grpo_jax.rewards.agents import interceptor
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.problem import rewards
+from grpo_jax.training.problem import sessions
 from grpo_jax.training.runtime import files
 
 _SHIPPED = epath.resource_path("grpo_jax") / "data/assets/tool_calls.jsonl"
@@ -152,7 +152,7 @@ def of_run(run: config_lib.RunConfig, calls: Sequence[Call]) -> list[str]:
       "--config has no interceptor: set config.interceptor.rules, or leave"
       " --config out to measure the rules that ship."
     )
-  guard, service = rewards.interceptor(run)
+  guard, service = sessions.interceptor(run)
   try:
     rates = measured(calls, guard)
   finally:

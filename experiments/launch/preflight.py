@@ -28,7 +28,7 @@ from grpo_jax.settings import environment as environment_lib
 from grpo_jax.settings import overrides
 from grpo_jax.training import run as run_lib
 from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.training.problem import served, tokens
+from grpo_jax.training.problem import served, sessions, tokens
 from grpo_jax.training.runtime import sharding
 
 # Owners and families on the Hugging Face hub whose checkpoints are handed out
@@ -163,7 +163,7 @@ def problem_of(config: config_lib.RunConfig) -> problem_lib.Problem:
     action_ends=(),
     compaction=dataclasses.replace(config.environment.compaction, ends=()),
   )
-  return problem_lib.with_sessions(
+  return sessions.with_sessions(
     dataclasses.replace(config, data=data, environment=turns),
     problem,
     starts=False,

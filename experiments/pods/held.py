@@ -49,7 +49,13 @@ from grpo_jax.ops import logprobs, masked
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import step
 from grpo_jax.step.micro_batches import UpdatePlan
-from grpo_jax.training.phases import build, checkpointed, models, reservoirs
+from grpo_jax.training.phases import (
+  build,
+  checkpointed,
+  models,
+  outside,
+  reservoirs,
+)
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import sharding
@@ -294,7 +300,7 @@ def _references(
   with published.described(config) as described:
     phase = described.section(name)
     return {
-      member: models.find_outside(
+      member: outside.find_outside(
         path,
         setting=f"config.{name}.reference_workdirs",
         config=described,

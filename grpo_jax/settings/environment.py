@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from grpo_jax import ranges
-from grpo_jax.rewards import registry
-from grpo_jax.rewards.agents import call_formats
-from grpo_jax.rewards.agents import interceptor as interceptor_lib
-from grpo_jax.rewards.workers import judge_service, verifiers_process
 from grpo_jax.settings import groups
 
 _INSTRUCTION = (
@@ -168,7 +164,6 @@ class EnvironmentConfig:
 
 
 SERVICE = "service"
-_BAD = 0.5  # Smallest value of a verdict that marks a call as bad.
 _PENALTY = ranges.Range(0.0, 1e6)
 
 
@@ -221,6 +216,10 @@ class InterceptorConfig:
         f"config.interceptor.call={self.call!r} has {found.groups} groups, and"
         " one can be the call; write (?:…) for the others."
       )
+    if not self.rules:
+      return
+    from grpo_jax.rewards.agents import interceptor as interceptor_lib
+
     for name in self.rules:
       if name not in interceptor_lib.RULES and ":" not in name:
         raise ValueError(
@@ -246,77 +245,15 @@ class InterceptorConfig:
     ]
 
   @property
-  def observation(self) -> interceptor_lib.Observation:
+  def observation(self) -> str | tuple[str, str, str]:
     """The observation after a blocked call."""
     if len(self.dummy) == 3:
       return self.dummy[0], self.dummy[1], self.dummy[2]
     return self.dummy[0]
 
-  def make(
-    self, service: judge_service.JudgeService | None, timeout_s: float
-  ) -> interceptor_lib.Interceptor:
-    """Makes the interceptor.
-
-    Args:
-      service: The judge over HTTP, needed if `asks_service`.
-      timeout_s: Seconds for the verdicts on all calls of a turn.
-
-    Raises:
-      ValueError: A rule or the judge cannot be imported.
-    """
-    judge: interceptor_lib.Judge | None = None
-    if self.asks_service:
-      assert service is not None
-      judge = _by_service(service, timeout_s)
-    elif self.judge:
-      judge = _one_by_one(
-        registry.load(self.judge, "judge of config.interceptor", {})
-      )
-    return interceptor_lib.Interceptor(
-      tuple(map(rule, self.rules)),
-      judge,
-      self.observation,
-      self.abort,
-      self.penalty,
-      re.compile(self.call) if self.call else None,
-    )
-
-
-def rule(name: str) -> interceptor_lib.Rule:
-  """Finds a set of rules by its name, or a user's rule by its import path.
-
-  Raises:
-    ValueError: There is no such rule.
-  """
-  if name in interceptor_lib.RULES:
-    return interceptor_lib.RULES[name]
-  return registry.load(name, "rule of config.interceptor", {})
-
-
-def _one_by_one(function: Any) -> interceptor_lib.Judge:
-  def judge(calls: Sequence[str], contexts: Sequence[str]) -> list[bool | None]:
-    return [bool(function(*both)) for both in zip(calls, contexts, strict=True)]
-
-  return judge
-
-
-def _by_service(
-  service: judge_service.JudgeService, timeout_s: float
-) -> interceptor_lib.Judge:
-  def judge(calls: Sequence[str], contexts: Sequence[str]) -> list[bool | None]:
-    no_fields: list[dict[str, Any]] = [{} for _ in calls]
-    said = service.score("interceptor", contexts, calls, no_fields, timeout_s)
-    (worth,) = said.components.values()
-    return [
-      None if failed else bool(value >= _BAD)
-      for value, failed in zip(worth, said.failed, strict=True)
-    ]
-
-  return judge
-
 
 SOURCE = "environment"  # `data.source` if the environment has its own prompts.
-PREFIX = verifiers_process.PREFIX
+PREFIX = "verifiers:"
 # Settings that the environment itself decides.
 _ITS_OWN = ("max_turns", "max_observation_len", "action_ends")
 
@@ -357,6 +294,8 @@ class ServedConfig:
       pause_s=ranges.Range(1e-4, 60.0),
     )
     if self.calls:
+      from grpo_jax.rewards.agents import call_formats
+
       groups.one_of("served.calls", self.calls, tuple(call_formats.FORMATS))
 
   def check(self, data: Any, environment: Any, interceptor: Any) -> None:

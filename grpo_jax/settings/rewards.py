@@ -12,7 +12,6 @@ from typing import Any
 
 from grpo_jax import ranges
 from grpo_jax.rewards import rubrics
-from grpo_jax.rewards.workers import judge_service
 from grpo_jax.settings import groups
 
 # Name of the judge's component of the reward.
@@ -59,6 +58,8 @@ class ServiceConfig:
       max_in_flight=_AT_ONCE,
     )
     if self.url:
+      from grpo_jax.rewards.workers import judge_service  # Starts processes.
+
       judge_service.check_url(self.url, bool(self.key_variable))
     if self.key_variable and not self.key_variable.isidentifier():
       # The value is not shown, because it may be the key by mistake.
@@ -67,12 +68,6 @@ class ServiceConfig:
         " variable; the key itself is not a setting. Export it as, say,"
         " JUDGE_API_KEY."
       )
-
-  def limits(self) -> judge_service.JudgeLimits:
-    """Limits of the time and the calls of the service."""
-    return judge_service.JudgeLimits(
-      self.timeout_s, self.max_tries, self.max_calls, self.max_in_flight
-    )
 
 
 @dataclasses.dataclass(frozen=True)

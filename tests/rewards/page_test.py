@@ -11,6 +11,7 @@ from grpo_jax.rewards import derived, registry
 from grpo_jax.rewards.workers import host
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import rewards
+from grpo_jax.training.problem import in_graph
 from grpo_jax.training.problem import rewards as rewards_lib
 
 PAGE = (pathlib.Path(__file__).parents[2] / "docs/rewards.md").read_text(
@@ -46,7 +47,7 @@ def test_the_table_has_every_option_and_place():
       with pytest.raises(ValueError, match="it has") as error:
         derived.check_options(name, {"nothing": 1})
     elif name in registry.BUILTIN:
-      on_arrays = name in (*rewards_lib._ON_ARRAYS, "math_accuracy")
+      on_arrays = name in (*in_graph._ON_ARRAYS, "math_accuracy")
       assert cells[2] == ("both" if on_arrays else "host")
       with pytest.raises(ValueError, match="it has") as error:
         registry.check_options(name, {"nothing": 1})

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from grpo_jax.rewards.agents import interceptor
-from grpo_jax.rewards.workers import sessions
+from grpo_jax.rewards.workers import sessions as workers
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import environment
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.problem import sessions
 from tests.rewards.workers import judge_server
 from tests.training import host_environment_test, host_sessions
 from tests.training.phases import sampler_test
@@ -99,16 +99,16 @@ def test_what_cannot_be_made_is_refused(changes, message):
 
 
 def test_sets_of_rules_and_rules_of_ones_own():
-  own = environment.rule(f"{TOOL}:has_hash")
+  own = sessions.rule(f"{TOOL}:has_hash")
   assert own("<tool>#</tool>")
-  assert environment.rule("shell") is interceptor.RULES["shell"]
+  assert sessions.rule("shell") is interceptor.RULES["shell"]
 
 
 @pytest.mark.usefixtures("no_processes")
 @pytest.mark.parametrize("judge", ["", f"{TOOL}:is_bare_hash"])
 def test_a_judge_decides_about_what_is_flagged(judge):
   config = resolved(interceptor__judge=judge, interceptor__penalty=0.5)
-  guard = config.interceptor.make(None, 1.0)
+  guard = sessions.interceptor(config)[0]
   actions = ["<tool>1+1</tool>", "<tool>#a</tool>", "<tool>#</tool>"]
   events = guard.decide(actions, [""] * 3)
   assert [x.flagged for x in events] == [False, True, True]
@@ -139,7 +139,7 @@ def test_a_model_over_http_judges(monkeypatch):
     config.judge.model = "model"
     config.judge.service.url = server.url
     problem = problem_lib.make_problem(config_lib.resolve(config))
-    assert isinstance(problem.sessions, sessions.GuardedSessions)
+    assert isinstance(problem.sessions, workers.GuardedSessions)
     # Asked once before the run.
     (first,) = (body["messages"][0]["content"] for _, body in server.asked)
     assert first == "before:  call: ls"
@@ -163,13 +163,13 @@ def test_a_model_over_http_judges(monkeypatch):
 
 def test_a_rollout_goes_on_after_blocked_calls(monkeypatch):
   """All that the policy does is blocked, and each time it reads the dummy."""
-  names = host_sessions.score_names() | {*sessions.EVENTS}
+  names = host_sessions.score_names() | {*workers.EVENTS}
   monkeypatch.setattr(host_sessions, "score_names", lambda: names)
   local = host_sessions.Local(host_sessions.calculator)
   guard = interceptor.Interceptor(
     [bool], None, dummy="<obs>?</obs>", penalty=0.5
   )
-  guarded = sessions.GuardedSessions(local, guard)
+  guarded = workers.GuardedSessions(local, guard)
   _, rollout, played = sampler_test.play(guarded, sampler_test.make_batch(), 40)
   assert not local.actions
   assert not any(played.failures.values())

@@ -16,8 +16,7 @@ from grpo_jax.settings import config as config_lib
 from grpo_jax.step import models, reward_models
 from grpo_jax.step import step as step_lib
 from grpo_jax.training import loop
-from grpo_jax.training.phases import build, checkpointed
-from grpo_jax.training.phases import models as models_lib
+from grpo_jax.training.phases import build, checkpointed, outside
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
@@ -171,7 +170,7 @@ def test_a_run_with_a_reward_model_adds_up_and_lends_it(tmp_path):
   loop.train(config, other)
   run, made, _, _ = judged_phases()
   first, second = (
-    models_lib.find_outside(
+    outside.find_outside(
       str(folder),
       setting="config.reward_model.source",
       config=run,

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 from grpo_jax.rewards.workers import frames, processes
 
-PREFIX = "verifiers:"
 SPLITS = ("train", "held_out")
 _START_S = 300.0  # To import the environment and to make its data.
 _CHUNK = 64  # Examples in a message.
@@ -99,7 +98,7 @@ class VerifiersEnvironment:
     except Ended as error:
       self.close()
       raise ValueError(
-        f"config.data.environment={PREFIX + path!r}: {error}"
+        f"config.data.environment='verifiers:{path}': {error}"
       ) from None
     except BaseException:
       self.close()

@@ -18,7 +18,6 @@ from grpo_jax.data import domains, formats, sources
 from grpo_jax.training.evaluation import evaluation, scores
 from grpo_jax.training.evaluation.evaluation import Completion
 from grpo_jax.training.phases import checkpointed
-from grpo_jax.training.problem import rewards as rewards_lib
 from grpo_jax.training.runtime import files
 
 HELD_OUT = "held_out"  # The name of the run's own prompts.
@@ -155,7 +154,11 @@ def verified(
     )
   if has_domains and (rewards.domains or loaded.problem.limits):
     source = domains.Numbered(source, loaded.problem.domains)
-  return rewards_lib.WithGolds(source) if rewards.in_graph else source
+  if not rewards.in_graph:
+    return source
+  from grpo_jax.training.problem import in_graph  # Text as rows of bytes.
+
+  return in_graph.WithGolds(source)
 
 
 def with_lengths(

@@ -39,7 +39,6 @@ from grpo_jax.training.phases import models as models_lib
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.phases import sampler as sampler_lib
 from grpo_jax.training.phases.models import Outside
-from grpo_jax.training.problem import llm_judge
 from grpo_jax.training.problem.problem import Problem
 from grpo_jax.training.runtime import jit, sharding
 from grpo_jax.types import ROW_AXES, Algorithm, Critic, Policy
@@ -288,7 +287,7 @@ def make_parts(
   )
   made = Models(
     *(config, phase, policy, algorithm, objective_config, plan),
-    outside=_found_outside(config, name, problem, mesh),
+    outside=_outside(config, name, problem, mesh),
   )
   parts = Phase(
     policy=policy,
@@ -453,10 +452,8 @@ class Models:
       found["critic"] = self._critic(critic)
     if (critic := self.reward_model()) is not None:
       found["reward"] = self._reward(critic)
-    if (model := self.outside.get(llm_judge.MEMBER)) is not None:
-      found[llm_judge.MEMBER] = Model(
-        start=model.start(llm_judge.MEMBER), read=model.read
-      )
+    if (model := self.outside.get(JUDGE)) is not None:
+      found[JUDGE] = Model(start=model.start(JUDGE), read=model.read)
     if (model := self.outside.get("ranker")) is not None:
       found["ranker"] = self._ranker(model)
     return found
@@ -474,10 +471,8 @@ class Models:
     for name, critic in critics.items():
       if critic is not None:
         found[name] = functools.partial(models.critic_view, critic, name)
-    if (model := self.outside.get(llm_judge.MEMBER)) is not None:
-      found[llm_judge.MEMBER] = functools.partial(
-        models.outside_view, model.policy, llm_judge.MEMBER
-      )
+    if (model := self.outside.get(JUDGE)) is not None:
+      found[JUDGE] = functools.partial(models.outside_view, model.policy, JUDGE)
     return found
 
   def losses(self) -> tuple[update.Loss, ...]:
@@ -620,36 +615,18 @@ class Models:
     )
 
 
-def _found_outside(
+def _outside(
   config: config_lib.RunConfig, name: str, problem: Problem, mesh: Mesh
 ) -> dict[str, models_lib.Outside]:
   """Finds the models of a phase from outside of the run, by name."""
-  phase = config.section(name)
-  find = functools.partial(
-    models_lib.find_outside, config=config, problem=problem, mesh=mesh
-  )
-  found = {}
-  for member, path in models_lib.paths(phase).items():
-    found[member] = find(
-      path,
-      setting=f"config.{name}.reference_workdirs",
-      storage=phase.reference_storage,
-    )
-  for member, path in models_lib.from_outside(phase).items():
-    try:
-      found[member] = find(path, setting=f"config.{name}.opponents")
-    except FileNotFoundError as error:
-      raise FileNotFoundError(
-        f"{error} Opponents that are no run are {models_lib.START!r} and"
-        f" {models_lib.SELF!r}."
-      ) from error
-  judged_by = _models(config, phase)
-  judge = config.judge
-  if judge.model and not judge.service.url and JUDGE in judged_by:
-    found[llm_judge.MEMBER] = find(judge.model, setting="config.judge.model")
-  return found | models_lib.outside_of(
-    config, name, problem, mesh, is_judged=REWARD_MODEL in judged_by
-  )
+  phase, scoring = config.section(name), config.reward_model
+  named = phase.reference_workdirs, phase.opponents, config.judge.model
+  if not any((*named, scoring.source, scoring.ranked_by)):
+    return {}
+  # Published models and other runs take a dozen modules.
+  from grpo_jax.training.phases import outside
+
+  return outside.of_phase(config, name, problem, mesh, _models(config, phase))
 
 
 def _models(

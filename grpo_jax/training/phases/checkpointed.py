@@ -19,7 +19,6 @@ from grpo_jax.training.phases import (
   build,
   corrections,
   kept_groups,
-  models,
   served_episodes,
 )
 from grpo_jax.training.phases import policy as policy_lib
@@ -222,7 +221,9 @@ def first_state(
   """
   if not config.start_workdir:
     return policy_lib.first_state(config, problem, policy, mesh)
-  found = models.find_outside(
+  from grpo_jax.training.phases import outside  # Reads published models too.
+
+  found = outside.find_outside(
     config.start_workdir,
     setting="config.start_workdir",
     config=config,

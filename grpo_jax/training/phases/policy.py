@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +15,14 @@ from jax.sharding import Mesh
 
 from grpo_jax.data import encoder
 from grpo_jax.data.sources import Record
-from grpo_jax.models import architecture, lora, quantization, transformer
-from grpo_jax.models.hf import peft, weights
+from grpo_jax.models import architecture, quantization, transformer
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.problem.problem import Problem
 from grpo_jax.training.runtime import jit, sharding
 from grpo_jax.types import MemberState, Policy, PyTree, TrainState
+
+if TYPE_CHECKING:
+  from grpo_jax.models import lora
 
 
 def make_policy(
@@ -214,7 +216,11 @@ def policy_of(
 ) -> Policy:
   """Makes a transformer, with adapters if there are any."""
   policy = transformer.transformer_policy(model)
-  return policy if adapters is None else lora.lora_policy(policy, adapters)
+  if adapters is None:
+    return policy
+  from grpo_jax.models import lora
+
+  return lora.lora_policy(policy, adapters)
 
 
 def sampling_policy(policy: Policy, kind: str, mesh: Mesh) -> Policy:
@@ -249,6 +255,9 @@ def first_state(
   """
   if not config.model.checkpoint:
     return initial_state(policy, config.seed)
+  from grpo_jax.models import lora  # They read published families.
+  from grpo_jax.models.hf import peft, weights
+
   _, params = weights.load(
     config.model.directory(weights=True),
     config.model.transformer(problem.tokenizer.vocab_size),

@@ -145,8 +145,8 @@ def _unsent(image: Sequence[Any]) -> str:
   return ""
 
 
-def opened(config: Any) -> Reader | None:
-  """Makes the reader of the images of a run; None if prompts are text alone.
+def opened(config: Any) -> Reader:
+  """Makes the reader of the images of a run.
 
   Args:
     config: A `RunConfig`.
@@ -156,8 +156,6 @@ def opened(config: Any) -> Reader | None:
       is missing, or a setting is not for this processor.
   """
   data = config.data
-  if not data.images:
-    return None
   if not (data.image_processor or config.model.checkpoint):
     raise ValueError(
       f"config.data.images={data.images!r} needs the processor of a checkpoint;"
@@ -171,15 +169,13 @@ def opened(config: Any) -> Reader | None:
   )
 
 
-def sight(reader: Reader | None, data: Any) -> encoder.Sight | None:
-  """The encoding of images in prompts; None without a reader.
+def sight(reader: Reader, data: Any) -> encoder.Sight:
+  """The encoding of images in prompts.
 
   Args:
-    reader: Reader of the images, or None.
+    reader: Reader of the images.
     data: A `DataConfig`.
   """
-  if reader is None:
-    return None
   return encoder.Sight(
     reader.processor, reader.cuts, data.max_images, data.max_patches
   )

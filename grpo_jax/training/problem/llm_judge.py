@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -27,11 +27,9 @@ from grpo_jax.rewards.in_graph import verdicts
 from grpo_jax.rollout import sampling
 from grpo_jax.settings.rewards import JUDGE, JudgeConfig
 from grpo_jax.step import models
-from grpo_jax.step.micro_batches import UpdatePlan
+from grpo_jax.training.problem.rewards import Components, ModelReward
 from grpo_jax.types import Prompts, Rollout
 
-# Name of the model that judges, if it is not the policy.
-MEMBER = "judge"
 # Bytes of a verdict that are read, for each token.
 _BYTES_PER_TOKEN = 8
 _PREFIX = f"{JUDGE}/"
@@ -165,26 +163,20 @@ def rubric(
   return made
 
 
-@dataclasses.dataclass(frozen=True)
-class LlmJudge:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LlmJudge(ModelReward):
   """A reward by a model of the run that reads a rubric and writes a verdict.
 
   Attributes:
-    name: Name of the component.
-    member: Name of the model.
     sampler: Settings of its draws: the most likely tokens.
     table: The bytes of each token.
     room: Bytes of a verdict that are read.
     words, marker: See `rewards.in_graph.verdicts.read`.
     control: Ids that are left out of completions.
     batch_size: Rows that it reads at once; None: as many as there are prompts.
-    view: (parameters of all models) -> view of the model; None until a phase
-      sets it.
-    plan: Division of rows into micro-batches; None until a phase sets it.
   """
 
-  name: str
-  member: str
+  may_fail: ClassVar[bool] = True
   sampler: sampling.SamplerConfig
   table: text_lib.ByteTable
   room: int
@@ -192,13 +184,11 @@ class LlmJudge:
   marker: str
   control: tuple[int, ...]
   batch_size: int | None = None
-  view: Callable[[models.Params], models.ModelView] | None = None
-  plan: UpdatePlan | None = None
 
-  def verdicts(
+  def said(
     self, params: models.Params, prompts: Prompts, rollout: Rollout
-  ) -> jax.Array:  # [B]
-    """The score of each completion; NaN if there is no verdict."""
+  ) -> tuple[Components, None]:
+    """See `ModelReward.said`; NaN if there is no verdict."""
     assert self.view is not None
     assert self.plan is not None
     trunk = self.view(params).trunk
@@ -237,7 +227,8 @@ class LlmJudge:
       text = text_lib.written(self.table, written[0], written[1], self.room)
       worth = verdicts.read(text, self.words, self.marker)
     is_asked = prompts.extras[f"{_PREFIX}size"] > 0  # [P]
-    return jnp.where(is_asked[rollout.prompt_index], worth, jnp.nan)
+    worth = jnp.where(is_asked[rollout.prompt_index], worth, jnp.nan)
+    return {self.name: worth}, None
 
 
 def by_reading(wanted: JudgeConfig, tokenizer: Any) -> LlmJudge:
@@ -245,7 +236,7 @@ def by_reading(wanted: JudgeConfig, tokenizer: Any) -> LlmJudge:
   pieces = tokenizer.token_bytes()
   return LlmJudge(
     name=JUDGE,
-    member=MEMBER if wanted.model else "policy",
+    member=JUDGE if wanted.model else "policy",
     sampler=sampling.SamplerConfig(
       max_new_tokens=wanted.max_new_tokens,
       end_ids=tokenizer.end_ids,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -23,12 +23,9 @@ from grpo_jax.rewards.workers import sessions as sessions_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import environment as environment_lib
 from grpo_jax.step import prefix_value
-from grpo_jax.training.problem import environment as environment_lib_lib
-from grpo_jax.training.problem import images, llm_judge, served, tasks, unscored
-from grpo_jax.training.problem import records as records_lib
 from grpo_jax.training.problem import rewards as rewards_lib
 from grpo_jax.training.problem import solutions as solutions_lib
-from grpo_jax.training.problem import tokens as tokens_lib
+from grpo_jax.training.problem import tasks, unscored
 from grpo_jax.types import (
   Compaction,
   Environment,
@@ -38,6 +35,10 @@ from grpo_jax.types import (
   Prompts,
   Rollout,
 )
+
+if TYPE_CHECKING:
+  from grpo_jax.rewards.workers import sessions as sessions_lib
+  from grpo_jax.training.problem import images, llm_judge
 
 # (record) -> arrays for the program, by name.
 Arrays = Callable[[Mapping[str, Any]], Mapping[str, np.ndarray]]
@@ -58,7 +59,8 @@ class Problem:
     environment: The environment that answers actions in graph; None if a
       completion is a single turn, or if `host_environment` answers.
     host_environment: The environment on the host, in `sessions`; or None.
-    sessions: Worker processes of `host_environment`.
+    sessions: Worker processes of `host_environment`, a `sessions.Sessions` or a
+      `served.Served`.
     score_names: Names of the scores of its sessions.
     components: Names of the rewards of a task's verifier, of functions of text,
       or of sessions; rewards by models and derived rewards are not among them.
@@ -95,7 +97,7 @@ class Problem:
   truncate_completions: bool
   environment: Environment | None = None
   host_environment: HostEnvironment | None = None
-  sessions: sessions_lib.Sessions | served.Served | None = None
+  sessions: Any = None
   score_names: frozenset[str] = frozenset()
   components: frozenset[str] = frozenset()
   answer_after: str = ""
@@ -112,6 +114,14 @@ class Problem:
   complaints: unscored.Complaints = dataclasses.field(
     default_factory=unscored.Complaints
   )
+
+  @property
+  def is_served(self) -> bool:
+    """True if the environment on the host calls the policy over HTTP."""
+    environment = self.host_environment
+    return environment is not None and environment_lib.is_served(
+      environment.path
+    )
 
   @property
   def prompt_slots(self) -> int:
@@ -288,7 +298,7 @@ class Problem:
       seeds: [B] uint32.
     """
     assert self.sessions is not None
-    assert not isinstance(self.sessions, served.Served)
+    assert not self.is_served
     prompts = self.prompt_texts(batch.records)
     extras = [rewards_lib.plain_extras(record) for record in batch.records]
     return self.sessions.begin(
@@ -373,6 +383,8 @@ def make_problem(config: config_lib.RunConfig, starts: bool = True) -> Problem:
 
 def _with_reader(config: config_lib.RunConfig, problem: Problem) -> Problem:
   """Adds a judge that is a model of the run, and its rubric, to a problem."""
+  from grpo_jax.training.problem import llm_judge  # Reads rows of bytes.
+
   rubric = llm_judge.rubric(
     config.judge,
     problem.tokenizer,
@@ -390,147 +402,15 @@ def _make_problem(config: config_lib.RunConfig, starts: bool) -> Problem:
   data = config.data
   if data.is_made_of_ids:
     made = _task_problem(config)
-    return with_sessions(config, made, starts) if data.environment else made
-  text = tokens_lib.make_tokenizer(config)
-  assert data.max_prompt_len is not None  # `RunConfig` has checked it.
-  assert config.sampling.max_new_tokens is not None
-  if environment_lib.is_served(data.environment):
-    return Problem(**served.fields(config, text))
-  if data.source == "environment":
-    opened = environment_lib_lib.open_sources(
-      config, text, environment_lib_lib.environment(config, text, None)
-    )
   else:
-    opened = records_lib.open_sources(data, config.seed)
-  train, held_out, supervised, domains = opened
-  chat = environment_lib_lib.chat_options(config, text)
-  reader = images.opened(config)
-  sight = images.sight(reader, data)
-  encoder = Encoder(text, data.template, chat, sight)
-  fields: dict[str, Any] = {
-    "tokenizer": text,
-    "train": train,
-    "held_out": held_out,
-    "supervised": supervised,
-    "encoder": encoder,
-    "reader": reader,
-    "image_shapes": None if sight is None else sight.shapes,
-    "answer_after": config.rewards.answer_after,
-    "max_prompt_len": data.max_prompt_len,
-    "max_new_tokens": config.sampling.max_new_tokens,
-    "truncate_completions": True,
-    "domains": domains,
-    "provides": frozenset(
-      name
-      for name, given in {
-        "domain": bool(domains),
-        "step_rewards": bool(config.rewards.steps),
-      }.items()
-      if given
-    ),
-  }
-  if data.environment:
-    return with_sessions(
-      config,
-      Problem(**fields, judge=rewards_lib.judge(config, None, names=domains)),
-      starts,
-    )
-  fields["components"] = frozenset(rewards_lib.of_text(config))
-  if config.rewards.in_graph:
-    fields["train"] = rewards_lib.WithGolds(train)
-    fields["held_out"] = rewards_lib.WithGolds(held_out)
-    on_arrays = rewards_lib.in_graph(
-      config, text.token_bytes(), text.stripped_spaces()
-    )
-    return Problem(
-      **fields, judge=rewards_lib.judge(config, on_arrays, names=domains)
-    )
-  where = str(tokens_lib.tokenizer_path(config))
-  described = {"end_tokens": list(data.end_tokens) or None}
-  verifier = rewards_lib.on_host(
-    config, ("grpo_jax.data.tokenizer:Tokenizer", [where], described)
-  )
-  return Problem(
-    **fields, judge=rewards_lib.judge(config, verifier, names=domains)
-  )
+    from grpo_jax.training.problem import texts  # Tokenizers, files, processes.
 
+    made = Problem(**texts.fields(config))
+  if not data.environment or made.is_served:
+    return made
+  from grpo_jax.training.problem import sessions  # Processes of environments.
 
-def with_sessions(
-  config: config_lib.RunConfig, problem: Problem, starts: bool = True
-) -> Problem:
-  """Adds the config's environment on the host to a problem.
-
-  It replaces an environment of the problem, and takes over its sizes of turns
-  if the config does not set others.
-
-  Args:
-    config: Settings of the run.
-    problem: Prompts and rewards.
-    starts: True if the sessions of the environment are started.
-
-  Raises:
-    KeyError: A reward is not among the scores of its sessions.
-    ValueError: A size or token is missing, or there is no such environment.
-  """
-  environment = environment_lib_lib.environment(
-    config, problem.tokenizer, problem.environment
-  )
-  compaction = environment_lib_lib.compaction(
-    *(config, problem.tokenizer, environment),
-    *(problem.max_prompt_len, problem.max_new_tokens),
-    of_task=problem.compaction,
-  )
-  made = dataclasses.replace(
-    problem,
-    environment=None,
-    host_environment=environment,
-    compaction=compaction,
-    judge=rewards_lib.judge(
-      config,
-      rewards_lib.InGraph(rewards_lib.of_episodes),
-      config.rewards.correct or "accuracy",
-      problem.domains,
-    ),
-    provides=(problem.provides | {"turns", "state_id"}) - {"step_rewards"},
-  )
-  if not starts:  # The names that the sessions would report.
-    asked = {*config.rewards.names, config.rewards.correct or "accuracy"}
-    return dataclasses.replace(made, score_names=frozenset(asked - {"return"}))
-  rewards = config.rewards
-  # Errors are raised here, before a process exists.
-  guard, service = rewards_lib.interceptor(config)
-  if service is not None:
-    service.check("", "ls", {})  # Else it might block all calls.
-  held = sessions_lib.HostSessions(
-    environment.path,
-    row_timeout_s=rewards.row_timeout_s,
-    step_timeout_s=rewards.step_timeout_s,
-    num_workers=rewards.num_workers,
-    variables=rewards.variables,
-    options=config.environment.options,
-    concurrency=config.environment.concurrency,
-  )
-  workers: sessions_lib.Sessions = held
-  if guard.rules:
-    close = [] if service is None else [service.close]
-    workers = sessions_lib.GuardedSessions(held, guard, *close)
-  try:
-    first = problem.train[0]
-    (prompt,) = problem.prompt_texts([first])
-    names = workers.score_names(prompt, rewards_lib.plain_extras(first))
-    known = sorted({*names, "return"})
-    rewards_lib.check_names(
-      f"the environment {environment.path!r}", config, known
-    )
-  except BaseException:
-    workers.close()
-    raise
-  return dataclasses.replace(
-    made,
-    sessions=workers,
-    score_names=frozenset(names),
-    components=frozenset(known),
-  )
+  return sessions.with_sessions(config, made, starts)
 
 
 def _worth(verify, correct, tokens, mask, extras):  # [F], [F] -> []

@@ -8,34 +8,32 @@ part of the compiled program, also functions that read text as arrays of bytes.
 
 from __future__ import annotations
 
+import abc
 import codecs
 import concurrent.futures
-import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax import imports
-from grpo_jax.data import domains, sources
+from grpo_jax.data import domains
 from grpo_jax.ops import masked
 from grpo_jax.rewards import derived as derived_lib
 from grpo_jax.rewards import registry
-from grpo_jax.rewards.agents import interceptor as interceptor_lib
-from grpo_jax.rewards.in_graph import accuracy, forms, numbers
-from grpo_jax.rewards.in_graph import text as text_lib
-from grpo_jax.rewards.workers import host, judge_service
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings.rewards import JUDGE, REWARD_MODEL
 from grpo_jax.step import models, reward_models
 from grpo_jax.step.micro_batches import UpdatePlan
-from grpo_jax.training.problem import llm_judge
 from grpo_jax.training.runtime import jit
 from grpo_jax.types import Prompts, Rollout, Scored
+
+if TYPE_CHECKING:  # Most rewards start no process.
+  from grpo_jax.rewards.workers import host, judge_service
 
 Components = Mapping[str, jax.Array]  # each [B]
 
@@ -98,6 +96,8 @@ class OnHost:
     """
     if again is None:
       return self.scorer.score(*rows)
+    from grpo_jax.rewards.workers import host
+
     return host.score(self.scorer, *rows, correct=again)
 
 
@@ -117,14 +117,12 @@ class Derived:
 
 
 @dataclasses.dataclass(frozen=True)
-class RewardModel:
-  """A reward that is the score of a reward model of the run.
+class ModelReward(abc.ABC):
+  """A reward by a model of the run.
 
   Attributes:
     name: Name of the component.
     member: Name of the model.
-    steps: Steps that a process reward model scores; None if the model scores
-      whole completions.
     view: (parameters of all models) -> view of the model; None until a phase
       sets it.
     plan: Division of rows into micro-batches; None until a phase sets it.
@@ -132,14 +130,32 @@ class RewardModel:
 
   name: str
   member: str
-  steps: reward_models.Steps | None = None
   view: Callable[[models.Params], models.ModelView] | None = None
   plan: UpdatePlan | None = None
+  may_fail: ClassVar[bool] = False  # NaN means that a row is unscored.
 
+  @abc.abstractmethod
   def said(
     self, params: models.Params, prompts: Prompts, rollout: Rollout
   ) -> tuple[Components, tuple[jax.Array, jax.Array] | None]:
     """Scores each completion, and its steps if the model scores steps."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardModel(ModelReward):
+  """A reward that is the score of a reward model of the run.
+
+  Attributes:
+    steps: Steps that a process reward model scores; None if the model scores
+      whole completions.
+  """
+
+  steps: reward_models.Steps | None = None
+
+  def said(
+    self, params: models.Params, prompts: Prompts, rollout: Rollout
+  ) -> tuple[Components, tuple[jax.Array, jax.Array] | None]:
+    """See `ModelReward.said`."""
     assert self.view is not None
     assert self.plan is not None
     values = reward_models.values(
@@ -180,7 +196,7 @@ class RemoteJudge:
 
 
 # Rewards by models, which do not decide if an answer is right.
-_MODELS = (RewardModel, llm_judge.LlmJudge, RemoteJudge)
+_MODELS = (ModelReward, RemoteJudge)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,10 +214,7 @@ class RewardSum:
       that is not named counts for all.
   """
 
-  judges: tuple[
-    InGraph | OnHost | RewardModel | llm_judge.LlmJudge | RemoteJudge | Derived,
-    ...,
-  ]
+  judges: tuple[InGraph | OnHost | ModelReward | RemoteJudge | Derived, ...]
   weights: Mapping[str, float]
   correct: str
   schedules: Mapping[str, tuple[Sequence[int], Sequence[float]]] = (
@@ -229,9 +242,7 @@ class RewardSum:
     return self.on_host is not None or self.service is not None
 
   @property
-  def by_models(
-    self,
-  ) -> tuple[RewardModel | llm_judge.LlmJudge | RemoteJudge, ...]:
+  def by_models(self) -> tuple[ModelReward | RemoteJudge, ...]:
     """The rewards by models."""
     return tuple(x for x in self.judges if isinstance(x, _MODELS))
 
@@ -313,7 +324,7 @@ class RewardSum:
       )
       if isinstance(judge, RewardModel)
       else dataclasses.replace(judge, view=views[judge.member], plan=plan)
-      if isinstance(judge, llm_judge.LlmJudge)
+      if isinstance(judge, ModelReward)
       else judge
       for judge in self.judges
     )
@@ -346,6 +357,8 @@ class RewardSum:
         rows = prompts, completions, ids, extras, tokens
         found.append(self.on_host.ask(*rows, again=again))
       found += [future.result() for future in asked]
+    from grpo_jax.rewards.workers import host
+
     return host.together(found)
 
   def score(
@@ -372,15 +385,14 @@ class RewardSum:
       components |= said.components
       failed, steps = said.failed, said.steps
     for judge in self.judges:
-      if isinstance(judge, RewardModel):
+      if isinstance(judge, ModelReward):
         found, of_steps = judge.said(params, prompts, rollout)
         components |= found
         steps_of_member = of_steps or steps_of_member
-      elif isinstance(judge, llm_judge.LlmJudge):
-        worth = judge.verdicts(params, prompts, rollout)
-        components[judge.name] = worth
-        unread = jnp.isnan(worth) & self._applies(judge.name, prompts, rollout)
-        failed = unread if failed is None else failed | unread
+        if judge.may_fail:
+          unread = jnp.isnan(found[judge.name])
+          unread &= self._applies(judge.name, prompts, rollout)
+          failed = unread if failed is None else failed | unread
       elif isinstance(judge, InGraph):
         components |= judge.components(prompts, rollout)
         if judge.steps is not None:
@@ -509,6 +521,8 @@ def service(
   config: config_lib.RunConfig, of_domains: tuple[int, ...] | None = None
 ) -> judge_service.JudgeService:
   """Makes the client of the judge that is asked over HTTP."""
+  from grpo_jax.rewards.workers import judge_service
+
   wanted = config.judge
   return judge_service.JudgeService(
     wanted.service.url,
@@ -519,24 +533,14 @@ def service(
     max_tokens=wanted.max_new_tokens,
     key_variable=wanted.service.key_variable,
     options=wanted.service.options,
-    limits=wanted.service.limits(),
+    limits=judge_service.JudgeLimits(
+      wanted.service.timeout_s,
+      wanted.service.max_tries,
+      wanted.service.max_calls,
+      wanted.service.max_in_flight,
+    ),
     domains=of_domains,
   )
-
-
-def interceptor(
-  config: config_lib.RunConfig,
-) -> tuple[interceptor_lib.Interceptor, judge_service.JudgeService | None]:
-  """Makes the interceptor of a config, and the model over HTTP that it asks.
-
-  Without rules it blocks nothing. The model is None if no rule asks one.
-
-  Raises:
-    ValueError: A rule or its judge cannot be imported.
-  """
-  wanted = config.interceptor
-  asked = service(config) if wanted.asks_service else None
-  return wanted.make(asked, config.rewards.step_timeout_s), asked
 
 
 def on_host(
@@ -549,6 +553,8 @@ def on_host(
     tokenizer: Import path and arguments of the tokenizer, for functions that
       ask for it.
   """
+  from grpo_jax.rewards.workers import host
+
   rewards = config.rewards
   functions = of_text(config)
   context = registry.Context(
@@ -570,7 +576,7 @@ def on_host(
     steps=rewards.steps,
     context=context,
   )
-  right = registry.load_function(functions.get(rewards.right, _ACCURACY))
+  right = registry.load_function(functions.get(rewards.right, ACCURACY))
   if registry.kind(right).sees_group:
     scorer.close()
     raise ValueError(
@@ -582,128 +588,7 @@ def on_host(
   return OnHost(scorer)
 
 
-# Bytes of a completion for which there is room, for each token of the budget. A
-# longer completion is mostly white space, and has no answer.
-_BYTES_PER_TOKEN = 8
-# Golds that are looked at before anything is compiled.
-_NUM_GOLDS = 1000
-
-ArrayReward = Callable[..., jax.Array]
-# Rewards of text that can be inside the program: (text, options) -> [B].
-_ON_ARRAYS: dict[str, ArrayReward] = {
-  "language_consistency": forms.language_consistency,
-  "tag_count": forms.tag_count,
-  "think_answer_format": forms.think_answer_format,
-}
-_ACCURACY = "math_accuracy"
-_GOLD = "gold/"
-
-
-def in_graph(
-  config: config_lib.RunConfig, pieces: Sequence[bytes], strips: int
-) -> InGraph:
-  """Makes the config's functions of text, on arrays.
-
-  Args:
-    config: The config of the run.
-    pieces: The bytes of each token of the tokenizer.
-    strips: Spaces that it drops at the beginning of a text.
-
-  Raises:
-    ValueError: One of the functions has no form for arrays.
-  """
-  functions = of_text(config)
-  known = sorted((*_ON_ARRAYS, _ACCURACY))
-  if others := sorted(set(functions.values()) - set(known)):
-    raise ValueError(
-      f"config.rewards.in_graph=True: {others} have no form for arrays, and are"
-      f" for the host; there are {known}. Leave them out, or set"
-      " config.rewards.in_graph=False."
-    )
-  for name, path in functions.items():
-    registry.check_options(path, config.rewards.arguments(name))
-  table = text_lib.table(pieces, strips)
-  budget = config.sampling.max_new_tokens
-  assert budget is not None  # `RunConfig` has checked it.
-  room = budget * min(max(map(len, pieces)), _BYTES_PER_TOKEN)
-
-  def components(prompts: Prompts, rollout: Rollout) -> dict[str, jax.Array]:
-    text = text_lib.written(
-      table, rollout.tokens, rollout.completion_mask, room
-    )
-    found = {}
-    for name, path in functions.items():
-      if path == _ACCURACY:
-        found[name] = _accuracy(prompts, rollout, text)
-      else:
-        options = config.rewards.arguments(name)
-        found[name] = _ON_ARRAYS[path](text, **options)
-    return found
-
-  def _accuracy(prompts: Prompts, rollout: Rollout, text: text_lib.Text):
-    gold = {
-      name.removeprefix(_GOLD): x[rollout.prompt_index]
-      for name, x in prompts.extras.items()
-      if name.startswith(_GOLD)
-    }
-    is_known = gold.pop("known")
-    after = config.rewards.answer_after
-    right = accuracy.accuracy(text, gold, after)
-    return jnp.where(is_known, right, jnp.nan)
-
-  return InGraph(components)
-
-
-class WithGolds:
-  """Records with their gold answers as arrays, for `in_graph`."""
-
-  def __init__(self, source: Any):
-    """Checks the first thousand golds.
-
-    Args:
-      source: Source of records.
-
-    Raises:
-      ValueError: One of these golds cannot be compared on arrays.
-    """
-    self._source = source
-    self.starts = sources.starts(source)
-    number = min(len(source), _NUM_GOLDS)
-    golds = [source[i]["answer"] for i in range(number)]
-    bad = [gold for gold in golds if numbers.gold(gold) is None]
-    if bad:
-      raise ValueError(
-        f"config.rewards.in_graph=True: {len(bad)} of the first {number} golds"
-        " are no numbers that can be compared on arrays, such as"
-        f" {bad[0]!r:.60}; symbols are for the host: set"
-        " config.rewards.in_graph=False."
-      )
-    self._none = {
-      name: np.zeros_like(value)
-      for name, value in (numbers.gold("0") or {}).items()
-    }
-
-  def __len__(self) -> int:
-    return len(self._source)
-
-  def number(self, index: int) -> int:
-    """See `sources.number`."""
-    return sources.number(self._source, index)
-
-  def only(self, wanted: Collection[int]) -> WithGolds:
-    """See `domains.only`."""
-    other = copy.copy(self)
-    other._source = domains.only(self._source, wanted)
-    return other
-
-  def __getitem__(self, index: int) -> dict[str, Any]:
-    record = self._source[index]
-    gold = numbers.gold(record["answer"])
-    arrays = (self._none if gold is None else gold) | {
-      "known": np.array(gold is not None)
-    }
-    named = {f"{_GOLD}{name}": value for name, value in arrays.items()}
-    return {**record, "extras": {**record["extras"], **named}}
+ACCURACY = "math_accuracy"
 
 
 def placed(

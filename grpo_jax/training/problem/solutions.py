@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 from grpo_jax import tasks
-from grpo_jax.rewards.workers import reward_worker
 from grpo_jax.tasks import Task
 from grpo_jax.tasks.task import Solution
 from grpo_jax.training.runtime import files
@@ -71,6 +70,8 @@ def names(task: tasks.Task, extras: Mapping[str, np.ndarray]) -> set[str]:
     said = jax.eval_shape(function, dict(extras))
   except Exception as error:
     # The message has the line, since a task may be of a notebook.
+    from grpo_jax.rewards.workers import reward_worker
+
     raise ValueError(
       f"task {task.name!r}: its {who} fails on the first problem with"
       f" {files.escaped(str(error)[:300])} ({type(error).__name__}"

@@ -11,7 +11,7 @@ import pytest
 from grpo_jax.data import tokenizer
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import groups
-from grpo_jax.training.phases import checkpointed, models
+from grpo_jax.training.phases import checkpointed, outside
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import checkpoints, sharding
@@ -46,7 +46,7 @@ def find(path, config, **options):
   run = config_lib.resolve(config)
   made = problem.make_problem(run)
   try:
-    return models.find_outside(
+    return outside.find_outside(
       str(path),
       setting=SETTING,
       config=run,
@@ -128,7 +128,7 @@ def test_a_checkpoint_of_another_family_and_table_is_read(tmp_path):
   assert whole.shape[-1] == 320
   # Tables of a family are rounded up to different sizes.
   for size in (300, 330):
-    policy = models._with_ids(found.policy, size)
+    policy = outside._with_ids(found.policy, size)
     cut = logits(policy, params, batch)
     assert cut.shape[-1] == size
     np.testing.assert_array_equal(cut[..., :300], whole[..., :300])
@@ -169,7 +169,7 @@ def test_what_is_not_there_is_named(tmp_path, monkeypatch):
   def offline(name):
     raise FileNotFoundError(f"{name!r} could not be downloaded")
 
-  monkeypatch.setattr(models.hub, "local_directory", offline)
+  monkeypatch.setattr(outside.hub, "local_directory", offline)
   with pytest.raises(
     FileNotFoundError, match="no such folder of a run, and as a checkpoint: 'r"
   ):
