@@ -13,17 +13,20 @@ import functools
 import logging
 import os
 import tempfile
+from typing import TYPE_CHECKING
 
 import jax
 from ml_collections import config_dict
 
-from grpo_jax import handle
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import typed
 from grpo_jax.training import loop
 from grpo_jax.training.phases import checkpointed
 from grpo_jax.training.phases import workdir as workdir_lib
 from grpo_jax.training.runtime import compilation, files, hosts, terminal
+
+if TYPE_CHECKING:
+  from grpo_jax import handle
 
 # Folders of runs that have none of their own; removed with the process.
 _FOLDERS: list[tempfile.TemporaryDirectory] = []
@@ -108,6 +111,8 @@ def load(workdir: str | os.PathLike, step: int | None = None) -> handle.Run:
     ValueError: The run's config is damaged.
   """
   _prepare()
+  from grpo_jax import handle  # To look at a run, which training does not.
+
   folder = files.parse(workdir)
   opened = functools.partial(checkpointed.opened, workdir=folder, step=step)
   return handle.Run(workdir_lib.settings(folder), folder, opened)
@@ -133,5 +138,7 @@ def load_checkpoint(config: typed.Config, checkpoint: str) -> handle.Run:
       f" the checkpoint {checkpoint!r}; name one of them."
     )
   _prepare()
+  from grpo_jax import handle
+
   opened = functools.partial(checkpointed.opened_checkpoint, config=settings)
   return handle.Run(settings, None, opened)

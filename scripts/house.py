@@ -23,17 +23,17 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 90_300,
+  "lines of grpo_jax": 90_600,
   "lines of experiments": 34_500,
   "lines of tests": 92_800,
-  "files of grpo_jax": 347,
+  "files of grpo_jax": 352,
   "files of the largest folder": 22,
   "functions above 100 lines": 1,
   "class names of two classes": 2,
   "summaries with a clause": 0,
-  "modules that settings import": 40,
+  "modules that settings import": 25,
   "of JAX and Flax, that settings import": 0,
-  "modules of a quickstart run": 226,
+  "modules of a quickstart run": 152,
   "settings of GRPO": 509,
   "fields of TrainBatch": 58,
 }

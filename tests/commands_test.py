@@ -34,12 +34,12 @@ from experiments.science import experiments
 from grpo_jax.cli import flags as flags_lib
 from grpo_jax.configs.recipes import models as published
 from grpo_jax.data import pipeline
-from grpo_jax.rollout import host_turns
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import dynamic_sampling, step
 from grpo_jax.training import run as run_lib
 from grpo_jax.training.phases import checkpointed, executors
 from grpo_jax.training.runtime import jit, sharding
+from grpo_jax.types import EpisodeSampler
 from tests import contributing_test
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -298,7 +298,7 @@ def _trace(config, problem, prepared, mesh, index):
   elif problem.domains:  # Which records would say.
     domain = jax.ShapeDtypeStruct((section.num_prompts,), np.int32)
     prompts = dataclasses.replace(prompts, extras={"domain": domain})
-  if isinstance(parts.player, host_turns.EpisodeSampler):
+  if isinstance(parts.player, EpisodeSampler):
     if problem.judge.asks_host:  # Of a package that is not installed.
       return None
     drawn = phase.drawn(state)

@@ -3588,8 +3588,8 @@ MUTATIONS = [
   Mutation(
     "Where a judge is not asked, its silence makes a row unscored.",
     "grpo_jax/training/problem/rewards.py",
-    "unread = jnp.isnan(worth) & self._applies(judge.name, prompts, rollout)",
-    "unread = jnp.isnan(worth)",
+    "unread &= self._applies(judge.name, prompts, rollout)",
+    "unread &= True",
     "tests/training/problem/llm_judge_test.py -k where_it_is_judged",
   ),
   Mutation(

@@ -37,7 +37,7 @@ from grpo_jax.cli import flags as flags_lib
 from grpo_jax.models import architecture, transformer
 from grpo_jax.rollout import drawing, host_state, host_turns, resumed, sampling
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.phases import sampler
+from grpo_jax.training.phases import host_sampler
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Policy, Prompts, PyTree
@@ -92,10 +92,10 @@ class Bench:
       tokens=jax.random.randint(jax.random.key(1), shape, 3, _VOCAB),
       mask=jnp.ones(shape, bool),
     )
-    self.turns = sampler.make_turns(
+    self.turns = host_sampler.make_turns(
       self.policy, self.problem, _sampler(size), _GROUP.value
     )
-    self._player = sampler.HostSampler(self.problem, self.mesh, self.turns)
+    self._player = host_sampler.HostSampler(self.problem, self.mesh, self.turns)
     self._anew = _Anew(self.policy, self.turns)
 
   @property

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
-from grpo_jax.data.images.processors import PatchCut, Processor
 from grpo_jax.data.sources import Record
 from grpo_jax.types import Images
+
+if TYPE_CHECKING:
+  from grpo_jax.data.images.processors import PatchCut, Processor
 
 MARKER = "<image>"
 

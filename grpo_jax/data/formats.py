@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from grpo_jax.data.images import files
-
 Record = dict[str, Any]
 Row = Mapping[str, Any]
 Conversion = Callable[[Row], Record]
@@ -176,6 +174,8 @@ def _with_images(
 
 
 def _image(given: Any) -> list[Any]:
+  from grpo_jax.data.images import files
+
   try:
     return files.value(given)
   except ValueError as error:

@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.models import vision_towers
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.models.vision_parts import TowerOutputs
 from grpo_jax.types import Images, PyTree
@@ -49,6 +48,8 @@ def init(config: TransformerConfig, key: jax.Array) -> PyTree:
   """Draws the parameters of the tower."""
   assert config.tower is not None
   own = jax.random.fold_in(key, 1)  # Other draws are as without a tower.
+  from grpo_jax.models import vision_towers
+
   return vision_towers.init(config.tower, config.width, own, config.param_dtype)
 
 
@@ -76,6 +77,8 @@ def features(
   """
   assert config.tower is not None
   group = "trained" if TOWER in params["trained"] else "frozen"
+  from grpo_jax.models import vision_towers
+
   with jax.named_scope("tower"):
     return vision_towers.encode(
       config.tower,

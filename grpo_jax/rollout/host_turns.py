@@ -114,6 +114,31 @@ class HostTurns:
       return self.environment.max_action_len
     return max(self.environment.max_action_len, self.compaction.max_summary_len)
 
+  def shapes(
+    self,
+    params: PyTree,
+    prompts: Prompts,
+    key: jax.Array,
+    score_names: Iterable[str],
+  ) -> Rollout:
+    """Shapes of a rollout; runs no computation.
+
+    Args:
+      params, prompts, key: As in `begin`.
+      score_names: Names of the scores of sessions, beside "return".
+    """
+
+    def played(params, prompts, key):
+      fixed, episodes, seeds = self.begin(params, prompts, key)
+      scores = jnp.zeros(len(seeds), jnp.float32)
+      names = *sorted(score_names), "return"
+      return self.finish(
+        *(prompts, fixed, episodes, jnp.zeros(len(seeds), bool)),
+        dict.fromkeys(names, scores),
+      )
+
+    return jax.eval_shape(played, params, prompts, key)
+
   def begin(
     self, params: PyTree, prompts: Prompts, key: jax.Array
   ) -> tuple[host_state.Fixed, host_state.HostEpisodes, jax.Array]:
@@ -579,22 +604,6 @@ class HostTurns:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class EpisodeSampler:
-  """The sampler of a phase's completions, with the host between the turns.
-
-  Attributes:
-    play: The compiled parts of a rollout.
-    greedy: Those of the greedy completion of each prompt; None if the algorithm
-      does not need it.
-    score_names: Names of the scores of sessions, beside "return".
-  """
-
-  play: HostTurns
-  greedy: HostTurns | None = None
-  score_names: tuple[str, ...] = ()
-
-
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CutTurn:
@@ -686,29 +695,3 @@ def pause(
   rollout = play.finish(prompts, fixed, episodes, done, kept)
   cut = CutTurn(episodes.start, episodes.turn, episodes.state, is_over)
   return dataclasses.replace(rollout, version=before.version), cut
-
-
-def shapes(
-  play: HostTurns,
-  params: PyTree,
-  prompts: Prompts,
-  key: jax.Array,
-  score_names: Iterable[str],
-) -> Rollout:
-  """Shapes of a rollout; runs no computation.
-
-  Args:
-    play, params, prompts, key: As in `HostTurns.begin`.
-    score_names: Names of the scores of sessions, beside "return".
-  """
-
-  def played(params, prompts, key):
-    fixed, episodes, seeds = play.begin(params, prompts, key)
-    scores = jnp.zeros(len(seeds), jnp.float32)
-    names = *sorted(score_names), "return"
-    return play.finish(
-      *(prompts, fixed, episodes, jnp.zeros(len(seeds), bool)),
-      dict.fromkeys(names, scores),
-    )
-
-  return jax.eval_shape(played, params, prompts, key)

@@ -36,6 +36,7 @@ from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.step.rows import StepRows
 from grpo_jax.types import (
   Algorithm,
+  EpisodeSampler,
   Metrics,
   Policy,
   Prompts,
@@ -90,7 +91,7 @@ class Phase:
   plan: UpdatePlan
   members: dict[str, models.Model]
   losses: tuple[update_lib.Loss, ...]
-  player: Sampler | host_turns.EpisodeSampler | None = None
+  player: Sampler | EpisodeSampler | None = None
   judge: Reward | None = None
   keeps: frozenset[str] = frozenset()
   constrain_rows: Callable[[PyTree], PyTree] = lambda rows: rows
@@ -174,10 +175,9 @@ def _drawn_shapes(state: TrainState, parts: Phase) -> Rollout:
   """Shapes of a rollout of all places; runs no computation."""
   assert parts.partial is not None
   prompts, player = parts.partial.prompts, parts.player
-  if isinstance(player, host_turns.EpisodeSampler):
-    return host_turns.shapes(
-      *(player.play, state.params["policy"], prompts, state.key),
-      player.score_names,
+  if isinstance(player, EpisodeSampler):
+    return player.play.shapes(
+      state.params["policy"], prompts, state.key, player.score_names
     )
   draw = functools.partial(sample_stage, parts=parts)
   return jax.eval_shape(draw, state, prompts)

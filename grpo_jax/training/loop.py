@@ -32,7 +32,6 @@ from grpo_jax.training import run as run_lib
 from grpo_jax.training import steps, tracing
 from grpo_jax.training.evaluation import lint
 from grpo_jax.training.phases import build, executors
-from grpo_jax.training.problem import probe
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.run import OpenRun, Result
 from grpo_jax.training.runtime import (
@@ -121,7 +120,10 @@ def train(
       problem = problem_lib.make_problem(settings)
     stack.callback(problem.close)
     sizes = [phase.group_size for phase in settings.stages if phase.plays]
-    probe.check(problem, *sizes[:1])
+    if problem.judge.asks_host:
+      from grpo_jax.training.problem import probe  # Asks worker processes.
+
+      probe.check(problem, *sizes[:1])
     lint.before_training(settings, problem)
     run = run_lib.open_run(
       stack,

@@ -10,7 +10,7 @@ import math
 import pathlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,16 +20,13 @@ from grpo_jax import imports
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings.phase import ScheduleConfig
 from grpo_jax.training import inputs, rejection
-from grpo_jax.training.evaluation import evaluation, reward_models, rows
+from grpo_jax.training.evaluation import evaluation, rows
 from grpo_jax.training.monitor import guards as guards_lib
 from grpo_jax.training.monitor import health as health_lib
 from grpo_jax.training.phases import (
   checkpointed,
-  corrections,
   executors,
   judging,
-  partials,
-  schedules,
 )
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem as problem_lib
@@ -43,6 +40,9 @@ from grpo_jax.training.runtime import (
 )
 from grpo_jax.training.runtime import log as log_lib
 from grpo_jax.types import Policy, TrainState
+
+if TYPE_CHECKING:
+  from grpo_jax.training.evaluation import reward_models
 
 _NOWHERE = pathlib.Path()
 # Settings that a resumed run may change: those of monitoring, and the devices,
@@ -173,13 +173,14 @@ class OpenRun:
       self.saved.directory.parent,
       self.position,
     )
-    self.measured = {
-      name: reward_models.HeldOut(
-        self.config, self.problem, self.mesh, name, phase.parts
-      )
-      for name, phase in zip(self.config.phases, self.phases, strict=True)
-      if self.config.section(name).of_kind.measures
-    }
+    self.measured = {}
+    for name, phase in zip(self.config.phases, self.phases, strict=True):
+      if self.config.section(name).of_kind.measures:
+        from grpo_jax.training.evaluation import reward_models
+
+        self.measured[name] = reward_models.HeldOut(
+          self.config, self.problem, self.mesh, name, phase.parts
+        )
 
   def _monitor(self) -> health_lib.Monitor:
     """Makes the health monitor, which reads the log of the steps so far."""
@@ -458,7 +459,7 @@ def make_stream(
   name = config.phases[index]
   phase = config.section(name)
   seed = int(np.random.SeedSequence((config.seed, index)).generate_state(1)[0])
-  hints = corrections.arrays(config, problem, name)
+  hints = policy_lib.hints(config, problem, name)
   streams: dict[int, Callable[..., Any]] = {
     0: functools.partial(problem.prompt_stream, hints=hints),
     1: problem.supervised_stream,
@@ -468,8 +469,12 @@ def make_stream(
   num_prompts = phase.num_prompts * phase.max_rounds
   rows = executors.rows_to_feed(problem, mesh, phase).tolist()
   if phase.schedule.chooses:
+    from grpo_jax.training.phases import schedules
+
     return schedules.stream(config, problem, name, rows)
   if phase.partial_len is not None:
+    from grpo_jax.training.phases import partials
+
     return partials.stream(problem, phase, seed, rows)
   arguments = seed, num_prompts, phase.max_prompt_len, rows, phase.domains
   if phase.demonstrations or phase.num_records is not None:

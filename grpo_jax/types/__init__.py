@@ -44,6 +44,7 @@ from grpo_jax.types.episodes import (
 )
 from grpo_jax.types.models import (
   Critic,
+  EpisodeSampler,
   MemberState,
   Policy,
   Reward,
@@ -66,6 +67,7 @@ __all__ = [
   "Corrections",
   "Critic",
   "Environment",
+  "EpisodeSampler",
   "Extras",
   "HostCompaction",
   "HostEnvironment",

@@ -225,3 +225,19 @@ class Sampler:
   play: Callable[..., Rollout]
   greedy: Callable[..., Rollout] | None = None
   correct: Callable[..., Rollout] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeSampler:
+  """The sampler of a phase's completions, with the host between the turns.
+
+  Attributes:
+    play: The compiled parts of a rollout, a `rollout.host_turns.HostTurns`.
+    greedy: Those of the greedy completion of each prompt; None if the algorithm
+      does not need it.
+    score_names: Names of the scores of sessions, beside "return".
+  """
+
+  play: Any
+  greedy: Any = None
+  score_names: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from grpo_jax.rollout import compaction, drawing, host_turns, turns
 from grpo_jax.settings import config as config_lib
 from grpo_jax.tasks import memchain
 from grpo_jax.tasks import vocabulary as vocab
-from grpo_jax.training.phases import sampler as sampler_lib
+from grpo_jax.training.phases import host_sampler
 from grpo_jax.training.problem import environment as environment_lib
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import sharding
@@ -154,7 +154,7 @@ def make_player(kind, lanes, changes, records, keeps_contexts):
     host_environment=here,
     score_names=frozenset({"accuracy", "semicolons"}),
   )
-  return sampler_lib.HostSampler(problem, mesh, play, keeps_contexts), problem
+  return host_sampler.HostSampler(problem, mesh, play, keeps_contexts), problem
 
 
 def play(

@@ -8,17 +8,22 @@ import numpy as np
 import pytest
 
 from grpo_jax.data import tokenizer
-from grpo_jax.rollout import host_turns
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import models
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.training import loop, many
 from grpo_jax.training.evaluation import rows
-from grpo_jax.training.phases import build, executors, judging, sampler
+from grpo_jax.training.phases import (
+  build,
+  executors,
+  host_sampler,
+  judging,
+  sampler,
+)
 from grpo_jax.training.problem import environment as environment_lib
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import log, sharding
-from grpo_jax.types import Sampler
+from grpo_jax.types import EpisodeSampler, Sampler
 from tests.experiments import command, tiny_config
 from tests.training import host_sessions, tiny
 from tests.training.phases import sampler_test
@@ -92,7 +97,7 @@ def test_it_takes_the_place_of_the_tasks_environment():
   }
   assert made.provides >= {"turns", "state_id"}
   parts = make_parts()
-  assert isinstance(parts.player, host_turns.EpisodeSampler)
+  assert isinstance(parts.player, EpisodeSampler)
   assert parts.player.play.environment == environment
 
 
@@ -234,15 +239,13 @@ def both_parts(name):
     host_sessions.Local(host_sessions.calculator)
   )
   in_graph = Sampler(models.played(sample, **sizes))
-  on_host = host_turns.EpisodeSampler(
-    sampler.make_turns(parts.policy, here, **sizes)
-  )
+  on_host = EpisodeSampler(host_sampler.make_turns(parts.policy, here, **sizes))
   if parts.player.greedy is not None:
     in_graph = dataclasses.replace(
       in_graph, greedy=models.played(sample, config=greedy, group_size=1)
     )
     on_host = dataclasses.replace(
-      on_host, greedy=sampler.make_turns(parts.policy, here, greedy, 1)
+      on_host, greedy=host_sampler.make_turns(parts.policy, here, greedy, 1)
     )
   graph, host = (
     dataclasses.replace(parts, player=player, judge=of_graph.judge)

@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from grpo_jax.data import pipeline, sources
 from grpo_jax.rewards import answers
 from grpo_jax.rollout import compaction, sampling
-from grpo_jax.training.phases import judging, sampler, served_episodes
+from grpo_jax.training.phases import judging, sampler
 from grpo_jax.training.problem.problem import Problem
 from grpo_jax.training.runtime import hosts, jit, sharding
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout, Scored
@@ -366,8 +366,10 @@ def _with_host(
 
   The environment is on the host.
   """
-  turns = sampler.make_turns(policy, problem, config, num_samples)
-  player = served_episodes.host_episodes(
+  from grpo_jax.training.phases import host_sampler  # Starts processes.
+
+  turns = host_sampler.make_turns(policy, problem, config, num_samples)
+  player = host_sampler.host_episodes(
     problem, mesh, turns, keeps_contexts=False
   )
 

@@ -20,7 +20,6 @@ from grpo_jax import tasks
 from grpo_jax.data import quality, sources
 from grpo_jax.data.encoder import Unusable
 from grpo_jax.data.quality import Finding
-from grpo_jax.rewards import math_accuracy
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.evaluation import evaluation
 from grpo_jax.training.problem import rewards
@@ -139,6 +138,8 @@ def records(
 
 def _of_golds(golds: Sequence[str]) -> list[Finding]:
   """Warnings about gold answers that `math_accuracy` does not read wholly."""
+  from grpo_jax.rewards import math_accuracy
+
   kinds = {gold: math_accuracy.reads(gold) for gold in {*golds}}
   found = []
   for kind, what in (

@@ -9,12 +9,13 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
+from grpo_jax import imports
 from grpo_jax.algorithms import objective, options
 from grpo_jax.data import domains
 from grpo_jax.models import critic as critic_lib
@@ -26,22 +27,28 @@ from grpo_jax.step import features, models, update
 from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.step.models import Model
 from grpo_jax.step.step import Phase
-from grpo_jax.training.phases import (
-  corrections,
-  forced,
-  kept_groups,
-  optimizers,
-  partials,
-  reservoirs,
-  schedules,
-)
 from grpo_jax.training.phases import models as models_lib
+from grpo_jax.training.phases import optimizers
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.phases import sampler as sampler_lib
 from grpo_jax.training.phases.models import Outside
 from grpo_jax.training.problem.problem import Problem
+from grpo_jax.training.problem.rewards import RewardSum
 from grpo_jax.training.runtime import jit, sharding
 from grpo_jax.types import ROW_AXES, Algorithm, Critic, Policy
+
+# Feature of a phase -> its factory, imported when a phase has the feature.
+FEATURES: imports.LazyTable[Callable[..., Any]] = imports.LazyTable(
+  "grpo_jax.training.phases",
+  {
+    "corrections": "corrections:make",
+    "history": "reservoirs:make",
+    "kept": "kept_groups:make",
+    "partial": "partials:make",
+    "prefix_values": "forced:make",
+    "schedule": "schedules:make",
+  },
+)
 
 # Inputs that compare the policy with another one, by a ratio or a divergence.
 _COMPARED = frozenset(("old_logp", "behavior_logp", "ref_logp"))
@@ -343,37 +350,51 @@ def _with_completions(
       phase.group_size,
       made.required,
       models_lib.table(phase, made.policy, parts.members, made.outside),
-      corrections.make(config, problem, name),
+      FEATURES["corrections"](config, problem, name)
+      if phase.correction.corrects
+      else None,
     ),
     judge=judge,
     max_rounds=phase.max_rounds,
     when_short=phase.when_short,
     staleness=phase.staleness,
-    partial=partials.make(config, problem, sampler, name, made.required),
     guards=config.guards.of_phase(phase) or features.StepGuards(),
     domains=problem.domains,
-    history=reservoirs.make(
-      config,
-      name,
-      problem.max_prompt_len,
-      problem.max_new_tokens,
-      sharding.num_row_shards(mesh),
+    **_features(
+      *(config, problem, name, made.required, made.objective),
+      *(sampler, judge, sharding.num_row_shards(mesh)),
     ),
-    kept=kept_groups.make(
-      config,
-      problem,
-      name,
-      made.objective,
-      judge,
-      sharding.num_row_shards(mesh),
-    ),
-    prefix_values=forced.make(made.objective, problem)
-    if "prefix_utility" in made.required
-    else features.PrefixValues(),
-    schedule=schedules.make(config, problem, name),
     proxy=proxy,
     consistent=config.rewards.follows,
   )
+
+
+def _features(
+  config: config_lib.RunConfig,
+  problem: Problem,
+  name: str,
+  required: frozenset[str],
+  objective_config: Any,
+  sampler: Policy,
+  judge: RewardSum,
+  num_shards: int,
+) -> dict[str, Any]:
+  """Makes the features that a phase switches on, by their fields of `Phase`."""
+  phase = config.section(name)
+  wanted: dict[str, tuple[Any, ...]] = {}
+  if phase.partial_len is not None:
+    wanted["partial"] = config, problem, sampler, name, required
+  if config.reward_model.history_share:
+    slots = problem.max_prompt_len, problem.max_new_tokens
+    wanted["history"] = config, name, *slots, num_shards
+  if phase.recycle_surplus or phase.replay_size:
+    of_groups = objective_config, judge, num_shards
+    wanted["kept"] = config, problem, name, *of_groups
+  if "prefix_utility" in required:
+    wanted["prefix_values"] = objective_config, problem
+  if phase.schedule.chooses:
+    wanted["schedule"] = config, problem, name
+  return {field: FEATURES[field](*inputs) for field, inputs in wanted.items()}
 
 
 @dataclasses.dataclass(frozen=True)

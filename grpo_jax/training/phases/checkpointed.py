@@ -12,20 +12,17 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from grpo_jax.rollout import host_turns
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import step as step_lib
 from grpo_jax.training.phases import (
   build,
-  corrections,
-  kept_groups,
-  served_episodes,
 )
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.phases import workdir as workdir_lib
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import checkpoints, files, sharding
 from grpo_jax.types import (
+  EpisodeSampler,
   Images,
   MemberState,
   Policy,
@@ -164,7 +161,9 @@ def make_phases(
       functools.partial(_empty_prompts, shape, problem.image_shapes)
     )
     if phase.num_ahead and len(problem.train):
-      hints = corrections.arrays(config, problem, name)
+      from grpo_jax.training.phases import kept_groups
+
+      hints = policy_lib.hints(config, problem, name)
       prompts = kept_groups.prompt_shapes(problem, *shape, hints)
     drawn = functools.partial(_drawn, problem, mesh, parts, prompts)
     found.insert(0, OpenPhase(parts, enter, prompts, drawn))
@@ -179,12 +178,14 @@ def _drawn(
   state: TrainState,
 ) -> Rollouts:
   """The shapes of the rollouts that a phase draws ahead; nothing is run."""
-  if not isinstance(parts.player, host_turns.EpisodeSampler):
+  if not isinstance(parts.player, EpisodeSampler):
     draw = functools.partial(step_lib.drawn_stage, parts=parts)
     return jax.eval_shape(draw, state, prompts)
 
   def shapes(turns, **options):
-    player = served_episodes.host_episodes(problem, mesh, turns, **options)
+    from grpo_jax.training.phases import host_sampler  # Starts processes.
+
+    player = host_sampler.host_episodes(problem, mesh, turns, **options)
     return player.shapes(state.params["policy"], prompts, state.key)
 
   rollout, scored = shapes(parts.player.play)

@@ -26,8 +26,9 @@ from grpo_jax.data import pipeline
 from grpo_jax.rewards.workers import sessions
 from grpo_jax.rewards.workers.session_worker import SessionAnswer
 from grpo_jax.rollout import host_state, host_turns
+from grpo_jax.training.phases import judging
 from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.types import HostCompaction, Rollout
+from grpo_jax.types import HostCompaction, Rollout, Scored
 
 Ids = tuple[int, ...]
 
@@ -555,3 +556,28 @@ class HostRows:
       for name, value in scores.items():
         found[name][row] = np.nan if value is None else value
     return {**found, "return": np.where(failed, np.nan, self._returns)}
+
+
+class HostSamples(NamedTuple):
+  """A rollout, and the counts of this process.
+
+  Attributes:
+    rollout: The rollout, on the devices, split by rows.
+    scored: Its rewards, from the sessions; on the devices too.
+    failures: Number of failed rows of this process by kind; some are logged.
+    errors: Error messages of these rows.
+    seconds: Seconds in which the device had no work, because sessions were
+      asked or waited for.
+    calls: Calls of the program that advances the episodes.
+    turns: Counts of each turn, by names of metrics.
+    cut: Progress of rows that may go on; None if all of them end.
+  """
+
+  rollout: Rollout
+  scored: Scored
+  failures: dict[str, int]
+  errors: judging.Errors
+  seconds: float
+  calls: int
+  turns: dict[str, float]
+  cut: host_turns.CutTurn | None = None

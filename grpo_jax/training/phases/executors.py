@@ -34,15 +34,20 @@ import numpy as np
 from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
-from grpo_jax.rollout import host_turns
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import dynamic_sampling, step
 from grpo_jax.step.rows import StepRows
-from grpo_jax.training.phases import judging, sampler, served_episodes
+from grpo_jax.training.phases import judging
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.problem import rewards
 from grpo_jax.training.runtime import hosts, jit, sharding
-from grpo_jax.types import Rollouts, Scored, TrainBatch, TrainState
+from grpo_jax.types import (
+  EpisodeSampler,
+  Rollouts,
+  Scored,
+  TrainBatch,
+  TrainState,
+)
 
 
 def train_batch(
@@ -123,7 +128,7 @@ def make_driver(
   """
   if parts.player is None:
     return _supervised(mesh, parts)
-  if isinstance(parts.player, host_turns.EpisodeSampler):
+  if isinstance(parts.player, EpisodeSampler):
     return _Episodes(problem, mesh, parts, told)
   if problem.judge.asks_host:
     return _Split(problem, mesh, parts)
@@ -134,7 +139,7 @@ def make_draw(
   problem: problem_lib.Problem, mesh: Mesh, parts: step.Phase
 ) -> Callable[[TrainState, pipeline.PromptBatch], dynamic_sampling.Groups]:
   """Makes (state, batch) -> scored completions, without an update."""
-  if isinstance(parts.player, host_turns.EpisodeSampler):
+  if isinstance(parts.player, EpisodeSampler):
     return _Episodes(problem, mesh, parts).draw
   if problem.judge.on_host is not None:
     return _Split(problem, mesh, parts).draw
@@ -443,13 +448,13 @@ class _Episodes:
   ):
     self._rows = sharding.by_rows(mesh)
     whole = sharding.replicated(mesh)
-    assert isinstance(parts.player, host_turns.EpisodeSampler)
-    self._sampled = served_episodes.host_episodes(
-      problem, mesh, parts.player.play
-    )
+    assert isinstance(parts.player, EpisodeSampler)
+    from grpo_jax.training.phases import host_sampler  # Starts processes.
+
+    self._sampled = host_sampler.host_episodes(problem, mesh, parts.player.play)
     self._greedy = None
     if parts.player.greedy is not None:
-      self._greedy = served_episodes.host_episodes(
+      self._greedy = host_sampler.host_episodes(
         problem, mesh, parts.player.greedy, keeps_contexts=False
       )
     self._key_of = jax.jit(
@@ -521,7 +526,6 @@ class _Episodes:
     prompts = sharding.from_local(batch.prompts, self._rows)
     key = self._key_of(state, jax.device_put(np.int32(0), self._whole))
     inputs = state.params["policy"], prompts, key, batch
-    assert isinstance(self._sampled, sampler.HostSampler)
     played = self._sampled.play(*inputs, resumed=self._resumed(state, prompts))
     counts = {f"unscored/{k}": float(n) for k, n in played.failures.items()}
     counts |= played.turns | {"time/environment_s": played.seconds}

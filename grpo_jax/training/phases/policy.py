@@ -17,7 +17,7 @@ from grpo_jax.data import encoder
 from grpo_jax.data.sources import Record
 from grpo_jax.models import architecture, quantization, transformer
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training.problem.problem import Problem
+from grpo_jax.training.problem.problem import Arrays, Problem
 from grpo_jax.training.runtime import jit, sharding
 from grpo_jax.types import MemberState, Policy, PyTree, TrainState
 
@@ -307,3 +307,14 @@ def evaluation_params(member: MemberState) -> PyTree:
     member.params["trained"],
   )
   return {**member.params, "trained": trained}
+
+
+def hints(
+  config: config_lib.RunConfig, problem: Problem, name: str
+) -> Arrays | None:
+  """Returns (record) -> hints for corrections; None without corrections."""
+  if not config.section(name).correction.corrects:
+    return None
+  from grpo_jax.training.phases import corrections
+
+  return corrections.arrays(config, problem, name)

@@ -1,51 +1,37 @@
-"""The sampler of a phase, and its episodes on the host.
+"""The sampler of the completions of a phase.
 
-In the graph a sampler is a function of arrays (`make_player`). With an
-environment on the host, episodes are played turn after turn (`HostSampler`):
-the device draws actions (`rollout/host_turns.py`), each process has the
-sessions of its own rows answer them (`rewards/workers/sessions.py`), and the
-answers go back to the device as they come. A row whose tool is slow does not
-hold up others. The result is a `Rollout` like any other. If the session of a
-row has failed, all scores of the row are NaN, so that it is unscored. If
-contexts are compacted, a row is an episode while it is played, and each of its
-contexts is a row of the rollout (`episodes.py`).
-
-With several processes, all go on until no row of any of them does.
+In the graph a sampler is a function of arrays. With an environment on the host
+it is a set of compiled parts, between which episodes are played turn after turn
+(`host_sampler.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
-import numpy as np
-from jax.sharding import Mesh
 
 from grpo_jax import ranges
-from grpo_jax.data import pipeline
-from grpo_jax.rollout import compaction, hints, host_turns, sampling, seats
-from grpo_jax.rollout import resumed as resumed_lib
+from grpo_jax.rollout import sampling, seats
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import models
-from grpo_jax.training.phases import episodes as episodes_lib
-from grpo_jax.training.phases import judging
 from grpo_jax.training.problem import problem as problem_lib
-from grpo_jax.training.runtime import jit, sharding
 from grpo_jax.types import (
   Compaction,
   Environment,
-  HostCompaction,
+  EpisodeSampler,
   Policy,
   Prompts,
   PyTree,
   Rollout,
   Sampler,
-  Scored,
 )
+
+if TYPE_CHECKING:
+  from grpo_jax.rollout import hints
 
 
 def make_sample(
@@ -64,6 +50,8 @@ def make_sample(
     return functools.partial(
       sample, policy, environment=problem.environment, opponents=opponents
     )
+  from grpo_jax.rollout import compaction
+
   assert problem.environment is not None
   assert isinstance(problem.compaction, Compaction)
   return functools.partial(
@@ -90,7 +78,9 @@ def _sample_within(
 
   Prompts without a domain, such as those of a user, have all slots.
   """
-  limits = resumed_lib.budgets(
+  from grpo_jax.rollout import resumed
+
+  limits = resumed.budgets(
     of_domains, prompts, group_size, config.max_new_tokens
   )
   return sampling.sample(
@@ -106,21 +96,6 @@ def _sample_within(
   )
 
 
-def make_turns(
-  policy: Policy,
-  problem: problem_lib.Problem,
-  config: sampling.SamplerConfig,
-  group_size: int,
-) -> host_turns.HostTurns:
-  """Makes the compiled parts of a rollout with the environment on the host."""
-  assert problem.host_environment is not None
-  compacts = problem.compaction
-  assert compacts is None or isinstance(compacts, HostCompaction)
-  return host_turns.HostTurns(
-    policy, config, group_size, problem.host_environment, compacts
-  )
-
-
 def make_player(
   policy: Policy,
   problem: problem_lib.Problem,
@@ -129,7 +104,7 @@ def make_player(
   required: frozenset[str],
   table: Table | None = None,
   corrects: hints.Correction | None = None,
-) -> Sampler | host_turns.EpisodeSampler:
+) -> Sampler | EpisodeSampler:
   """Makes the sampler of the completions of a phase.
 
   Args:
@@ -158,9 +133,12 @@ def make_player(
   )
   has_greedy = "greedy_rewards" in required
   if problem.host_environment is not None:
-    return host_turns.EpisodeSampler(
-      make_turns(policy, problem, sampler, group_size),
-      make_turns(policy, problem, greedy, 1) if has_greedy else None,
+    from grpo_jax.training.phases import host_sampler  # Starts processes.
+
+    turns = functools.partial(host_sampler.make_turns, policy, problem)
+    return EpisodeSampler(
+      turns(sampler, group_size),
+      turns(greedy, 1) if has_greedy else None,
       tuple(sorted(problem.score_names)),
     )
   if table is None:
@@ -169,16 +147,19 @@ def make_player(
   else:
     sample = make_sample(policy, problem, table.opponents)
     played = functools.partial(models.played_by_all, sample, table.views)
+  correct = None
+  if corrects is not None:
+    from grpo_jax.rollout import hints as hints_lib
+
+    correct = models.played(
+      functools.partial(hints_lib.correct, policy),
+      config=sampler,
+      correction=corrects,
+    )
   return Sampler(
     played(config=sampler, group_size=group_size),
     played(config=greedy, group_size=1) if has_greedy else None,
-    None
-    if corrects is None
-    else models.played(
-      functools.partial(hints.correct, policy),
-      config=sampler,
-      correction=corrects,
-    ),
+    correct,
   )
 
 
@@ -216,209 +197,3 @@ class Table(NamedTuple):
 
   opponents: seats.Opponents
   views: tuple[Callable[[models.Params], models.ModelView], ...]
-
-
-class HostSamples(NamedTuple):
-  """A rollout, and the counts of this process.
-
-  Attributes:
-    rollout: The rollout, on the devices, split by rows.
-    scored: Its rewards, from the sessions; on the devices too.
-    failures: Number of failed rows of this process by kind; some are logged.
-    errors: Error messages of these rows.
-    seconds: Seconds in which the device had no work, because sessions were
-      asked or waited for.
-    calls: Calls of the program that advances the episodes.
-    turns: Counts of each turn, by names of metrics.
-    cut: Progress of rows that may go on; None if all of them end.
-  """
-
-  rollout: Rollout
-  scored: Scored
-  failures: dict[str, int]
-  errors: judging.Errors
-  seconds: float
-  calls: int
-  turns: dict[str, float]
-  cut: host_turns.CutTurn | None = None
-
-
-class HostSampler:
-  """The sampler of episodes on the host: compiled parts, and their loop."""
-
-  def __init__(
-    self,
-    problem: problem_lib.Problem,
-    mesh: Mesh,
-    turns: host_turns.HostTurns,
-    keeps_contexts: bool = True,
-  ):
-    """Compiles nothing yet.
-
-    Args:
-      problem: The problem, with sessions.
-      mesh: The mesh of the run.
-      turns: The compiled parts.
-      keeps_contexts: True if a rollout has all contexts of its episodes, False
-        for the last ones only.
-    """
-    self._problem = problem
-    self._mesh = mesh
-    self._turns = turns
-    self._rows = sharding.by_rows(mesh)
-    self._judged = sharding.by_rows_once(mesh)
-    self._whole = sharding.replicated(mesh)
-    constrain = sharding.episodes_constraint(mesh)
-
-    def beginning(begin):
-      def begun(*inputs):
-        fixed, episodes, seeds = begin(*inputs)
-        return fixed, constrain(episodes), seeds
-
-      return jax.jit(begun, out_shardings=(None, None, self._rows))
-
-    def advance(fixed, episodes, answers):
-      episodes, actions, left = turns.advance(fixed, episodes, answers)
-      return constrain(episodes), actions, left
-
-    self._begin = beginning(turns.begin)
-    self._resume = beginning(functools.partial(host_turns.begin, turns))
-    self._pause = jax.jit(
-      functools.partial(host_turns.pause, turns), out_shardings=self._rows
-    )
-    self._advance = jit.Program(
-      advance,
-      self._whole,
-      donate=1,
-      out_shardings=(None, self._rows, self._whole),
-    )
-
-    def reopen(params, episodes, openings):
-      return constrain(turns.reopen(params, episodes, openings))
-
-    def kept(rollout):
-      return rollout if keeps_contexts else compaction.last_rows(rollout)
-
-    def finish(*arguments):
-      return kept(turns.finish(*arguments))
-
-    self._kept = kept
-    self._reopen = jit.Program(reopen, self._whole, donate=1)
-    # Last contexts alone are smaller than the buffers they are taken from, so
-    # these buffers cannot be reused.
-    is_whole = keeps_contexts or turns.compaction is None
-    self._finish = jax.jit(
-      finish, donate_argnums=2 if is_whole else (), out_shardings=self._rows
-    )
-    split = sharding.row_constraint(mesh)
-    self._judge = problem.judge.without_models()
-    self._score = jit.Program(
-      lambda prompts, rollout: split(self._judge.score({}, prompts, rollout)),
-      self._whole,
-    )
-
-  def play(
-    self,
-    params: PyTree,
-    prompts: Prompts,
-    key: jax.Array,
-    batch: pipeline.PromptBatch,
-    meanwhile: Callable[[], None] | None = None,
-    resumed: host_turns.Resumed | None = None,
-  ) -> HostSamples:
-    """Plays one episode of each row, or as much of it as a step may have.
-
-    Args:
-      params: Parameters of the policy, on the devices.
-      prompts: Prompts on the devices, split by rows.
-      key: As in `sampling.sample`.
-      batch: The prompts that this process feeds.
-      meanwhile: Called once, by all processes between the same two calls of the
-        program: when all rows wait for their sessions for the first time, or
-        else at the end.
-      resumed: Rows that go on, or begin, and may wait for another step; `key`
-        is not read then. None: all rows begin, and end.
-    """
-    turns, mesh = self._turns, self._mesh
-    if resumed is None:
-      fixed, written, seeds = self._begin(params, prompts, key)
-    else:
-      fixed, written, seeds = self._resume(params, prompts, resumed)
-    num_rows = len(seeds)
-    rows = judging.judged_rows(mesh, num_rows)
-    fed = sharding.local_rows(self._rows, len(prompts.ids))
-    index = np.searchsorted(fed, rows // turns.group_size)
-    host = episodes_lib.HostRows(
-      self._problem,
-      turns,
-      self._problem.begin_sessions(
-        batch, index, judging.to_judge(mesh, seeds, num_rows)
-      ),
-      episodes_lib.contexts(turns, batch, index),
-      len(rows),
-    )
-    calls = 0
-    idle_s = 0.0
-    said = host.nothing()
-    if resumed is not None:
-      started = time.perf_counter()
-      said = host.go_on(
-        *judging.to_judge(mesh, (resumed.rollout, resumed.cut), num_rows)
-      )
-      idle_s += time.perf_counter() - started
-    while True:
-      written, actions, left = self._advance(
-        fixed, written, sharding.from_local(said, self._judged)
-      )
-      calls += 1
-      left = jax.device_get(left)
-      if not left.goes_on:
-        break
-      started = time.perf_counter()
-      host.ask(judging.to_judge(mesh, actions, num_rows))
-      if meanwhile is not None and not left.writes and not left.reopens:
-        meanwhile()
-        meanwhile = None
-      if left.reopens:
-        openings = sharding.from_local(host.open(), self._judged)
-        written = self._reopen(params, written, openings)
-      said = host.answers(is_idle=not left.writes and not left.reopens)
-      if not left.writes:
-        idle_s += time.perf_counter() - started
-    if meanwhile is not None:
-      meanwhile()
-    host.end()
-    done, scores = sharding.from_local((host.done, host.scores()), self._judged)
-    cut = None
-    if resumed is None:
-      rollout = self._finish(prompts, fixed, written, done, scores)
-    else:
-      rollout, cut = self._pause(prompts, resumed, fixed, written, done, scores)
-    failures = host.episodes.failures
-    self._problem.complaints.log(
-      "an episode failed: unscored", failures.messages
-    )
-    scored = self._score(prompts, rollout)
-    each = len(rollout.tokens) // num_rows
-    messages = {
-      row * each + number: text
-      for row, text in failures.messages.items()
-      for number in range(each)
-    }
-    errors = judging.errors_of(mesh, batch, num_rows * each, messages)
-    return HostSamples(
-      *(rollout, scored, failures.counts, errors, idle_s),
-      *(calls, host.counts.metrics(), cut),
-    )
-
-  def shapes(
-    self, params: PyTree, prompts: Prompts, key: jax.Array
-  ) -> tuple[Rollout, Scored]:
-    """The shapes of the result of `play`; nothing is run."""
-
-    drawn = host_turns.shapes(
-      self._turns, params, prompts, key, self._problem.score_names
-    )
-    rollout = jax.eval_shape(self._kept, drawn)
-    judge = functools.partial(self._judge.score, {})
-    return rollout, jax.eval_shape(judge, prompts, rollout)

@@ -27,7 +27,6 @@ from grpo_jax.rollout import drawing, host_turns
 from grpo_jax.serving import endpoint, engine
 from grpo_jax.training.phases import episodes as episodes_lib
 from grpo_jax.training.phases import judging
-from grpo_jax.training.phases import sampler as sampler_lib
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.problem import served as served_lib
 from grpo_jax.training.runtime import jit, sharding
@@ -37,7 +36,7 @@ _POLL_S = 0.02
 
 
 class ServedEpisodes:
-  """A sampler with the methods of `sampler.HostSampler`."""
+  """A sampler with the methods of `host_sampler.HostSampler`."""
 
   def __init__(
     self,
@@ -92,8 +91,8 @@ class ServedEpisodes:
     key: jax.Array,
     batch: pipeline.PromptBatch,
     meanwhile: Callable[[], None] | None = None,
-  ) -> sampler_lib.HostSamples:
-    """Plays one episode of each row; see `sampler.HostSampler.play`.
+  ) -> episodes_lib.HostSamples:
+    """Plays one episode of each row; see `host_sampler.HostSampler.play`.
 
     Raises:
       RuntimeError: The process of the environment does not start any more.
@@ -125,7 +124,7 @@ class ServedEpisodes:
     self._problem.complaints.log(
       "an episode failed: unscored", one.failures.messages
     )
-    return sampler_lib.HostSamples(
+    return episodes_lib.HostSamples(
       rollout,
       self._score(prompts, rollout),
       one.failures.counts,
@@ -217,7 +216,7 @@ class _Play:
     Args:
       number: Number of these episodes, from `OpenEpisodes.begin`.
       sampler, params: The sampler, and the parameters of the policy.
-      meanwhile: See `sampler.HostSampler.play`.
+      meanwhile: See `host_sampler.HostSampler.play`.
     """
     served, rollouts = self._served, self._served.rollouts
     environment = served.environment
@@ -409,20 +408,3 @@ def _write(
   for name in drawing.RECORDS:
     made[name][row, middle:end] = getattr(turn.drawn, name)
   return end
-
-
-def host_episodes(
-  problem: problem_lib.Problem,
-  mesh: Mesh,
-  turns: host_turns.HostTurns,
-  keeps_contexts: bool = True,
-) -> sampler_lib.HostSampler | ServedEpisodes:
-  """Makes the sampler of the environment that a problem has on the host.
-
-  Args:
-    problem, mesh, turns, keeps_contexts: Arguments of `sampler.HostSampler`; an
-      environment that asks over HTTP has one context.
-  """
-  if isinstance(problem.sessions, served_lib.Served):
-    return ServedEpisodes(problem, mesh, turns)
-  return sampler_lib.HostSampler(problem, mesh, turns, keeps_contexts)

@@ -19,10 +19,9 @@ import numpy as np
 from grpo_jax.data import domains as domains_lib
 from grpo_jax.data import observations, pipeline, sources
 from grpo_jax.data.encoder import Encoder
-from grpo_jax.rewards.workers import sessions as sessions_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import environment as environment_lib
-from grpo_jax.step import prefix_value
+from grpo_jax.tasks import Task
 from grpo_jax.training.problem import rewards as rewards_lib
 from grpo_jax.training.problem import solutions as solutions_lib
 from grpo_jax.training.problem import tasks, unscored
@@ -38,6 +37,7 @@ from grpo_jax.types import (
 
 if TYPE_CHECKING:
   from grpo_jax.rewards.workers import sessions as sessions_lib
+  from grpo_jax.step import prefix_value
   from grpo_jax.training.problem import images, llm_judge
 
 # (record) -> arrays for the program, by name.
@@ -418,6 +418,19 @@ def _worth(verify, correct, tokens, mask, extras):  # [F], [F] -> []
   return verify(tokens, mask, extras)[correct]
 
 
+def _answers(task: Task, correct: str) -> prefix_value.Answers | None:
+  """Right answers and verifier of a task, if it has both."""
+  if task.right_answer is None or task.verify is None:
+    return None
+  from grpo_jax.step import prefix_value
+
+  return prefix_value.Answers(
+    task.right_answer,
+    functools.partial(_worth, task.verify, correct),
+    task.pad_id,
+  )
+
+
 def _task_problem(config: config_lib.RunConfig) -> Problem:
   if config.rewards.steps:
     raise ValueError(
@@ -463,13 +476,7 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     components=frozenset(known),
     environment=task.environment,
     compaction=task.compaction,
-    answers=None
-    if task.right_answer is None or task.verify is None
-    else prefix_value.Answers(
-      task.right_answer,
-      functools.partial(_worth, task.verify, correct),
-      task.pad_id,
-    ),
+    answers=_answers(task, correct),
     solutions=solutions_lib.of_task(task, correct),
     domains=made.domains,
     # All prompts of a task have equal shapes of images; None is an empty tree.

@@ -10,7 +10,6 @@ from grpo_jax import tasks
 from grpo_jax.data import domains, sources
 from grpo_jax.settings import groups
 from grpo_jax.settings.groups import DataConfig
-from grpo_jax.tasks import mixture
 from grpo_jax.tasks import task as task_lib
 
 # Records of a synthetic epoch; then the order is shuffled anew.
@@ -40,6 +39,8 @@ def make_task(data: DataConfig) -> tasks.Task:
     KeyError, TypeError, ValueError: There is no such task.
   """
   if data.source == "mixture":
+    from grpo_jax.tasks import mixture
+
     return mixture.make(_parts(data))
   return tasks.make_task(data.name, **data.task_options)
 
@@ -93,6 +94,8 @@ def _sources(
 
 
 def _mixed(data: DataConfig, task: tasks.Task, seed: int) -> Made:
+  from grpo_jax.tasks import mixture
+
   parts: Mapping[str, groups.MixturePart] = groups.parts(data)
   weights = [part.weight for part in parts.values()]
   made = {

@@ -21,7 +21,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -31,7 +31,6 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from grpo_jax import ranges
-from grpo_jax.rollout import host_state
 from grpo_jax.types import (
   ROW_AXES,
   MemberState,
@@ -41,6 +40,9 @@ from grpo_jax.types import (
   TrainState,
   fields_where,
 )
+
+if TYPE_CHECKING:
+  from grpo_jax.rollout import host_state
 
 AXES = ("data", "fsdp", "expert", "tensor")  # The closest devices last.
 

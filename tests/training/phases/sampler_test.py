@@ -14,7 +14,7 @@ from grpo_jax.rewards.workers import sessions as sessions_lib
 from grpo_jax.rollout import host_turns, sampling
 from grpo_jax.settings import config as config_lib
 from grpo_jax.tasks import vocabulary as vocab
-from grpo_jax.training.phases import sampler
+from grpo_jax.training.phases import host_sampler
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import HostEnvironment
@@ -108,7 +108,7 @@ def make_player(kind, slots, options):
     environment(),
   )
   mesh = sharding.make_mesh(1, devices=jax.devices()[:1])
-  return sampler.HostSampler(calculator(), mesh, turns)
+  return host_sampler.HostSampler(calculator(), mesh, turns)
 
 
 def play(sessions, batch, slots, kind="adapter", max_turns=4, **options):

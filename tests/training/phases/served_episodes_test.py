@@ -23,7 +23,7 @@ from grpo_jax.ops import logprobs
 from grpo_jax.rewards.workers import verifiers_process
 from grpo_jax.rollout import host_turns, sampling
 from grpo_jax.settings import environment
-from grpo_jax.training.phases import served_episodes
+from grpo_jax.training.phases import host_sampler, served_episodes
 from grpo_jax.training.problem import rewards as rewards_lib
 from grpo_jax.training.problem import served as served_lib
 from grpo_jax.types import HostEnvironment, Prompts
@@ -138,7 +138,7 @@ class Game:
         "return",
       ),
     )
-    self.player = served_episodes.host_episodes(
+    self.player = host_sampler.host_episodes(
       self.problem, loaded.mesh, self.turns
     )
 

@@ -175,9 +175,9 @@ def test_verdicts_do_not_depend_on_how_many_rows_are_read_at_once(batch_size):
   made = llm_judge.rubric(config(), TASK, 6, record(vocab.encode("<bos>3+4=")))
   given = prompts(made, [record(vocab.encode("<bos>3+4="))] * 3)
   rows = rollout(COMPLETIONS, [0, 0, 1, 1, 2, 2])
-  got = jax.jit(lambda *x: reader(batch_size).verdicts({"trained": {}}, *x))(
-    given, rows
-  )
+  got = jax.jit(
+    lambda *x: reader(batch_size).said({"trained": {}}, *x)[0]["judge"]
+  )(given, rows)
   np.testing.assert_array_equal(got, WORTH)
 
 
