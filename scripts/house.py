@@ -35,7 +35,7 @@ RECORDED = {
   "of JAX and Flax, that settings import": 0,
   "modules of a quickstart run": 152,
   "settings of GRPO": 509,
-  "fields of TrainBatch": 58,
+  "fields of TrainBatch": 29,
 }
 
 _SETTINGS = """

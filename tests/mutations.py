@@ -323,8 +323,8 @@ MUTATIONS = [
   Mutation(
     "SPO adds what is expected to the reward.",
     "grpo_jax/algorithms/spo.py",
-    "batch.rewards - batch.expected",
-    "batch.rewards + batch.expected",
+    "batch.rewards - batch.scores.expected",
+    "batch.rewards + batch.scores.expected",
     "tests/algorithms/reference_test.py -k spo",
   ),
   Mutation(
@@ -1074,7 +1074,7 @@ MUTATIONS = [
   Mutation(
     "Completions that are not trained count as short.",
     "grpo_jax/algorithms/gfpo.py",
-    "cost = batch.lengths.astype(",
+    "cost = batch.sampler.lengths.astype(",
     "cost = batch.mask.sum(axis=-1).astype(",
     "tests/algorithms/objective_test.py -k not_short",
   ),
@@ -1185,8 +1185,8 @@ MUTATIONS = [
   Mutation(
     "Completions that ended go on with a value, too.",
     "grpo_jax/algorithms/ppo.py",
-    "beyond = masked.select(batch.final_value, ~batch.terminated)",
-    "beyond = batch.final_value",
+    "beyond = masked.select(batch.critic.final_value, ~batch.terminated)",
+    "beyond = batch.critic.final_value",
     "tests/algorithms/reference_test.py -k cut_off_goes_on",
   ),
   Mutation(
@@ -1222,7 +1222,7 @@ MUTATIONS = [
   Mutation(
     "SAO compares with the policy at the start of the update.",
     "grpo_jax/algorithms/sao.py",
-    "policy.logp, batch.behavior_logp, batch.mask",
+    "policy.logp, batch.sampler.behavior_logp, batch.mask",
     "policy.logp, batch.old_logp, batch.mask",
     "tests/algorithms/reference_test.py -k gradient_equal_the_reference[sao-0]",
   ),
@@ -1251,8 +1251,8 @@ MUTATIONS = [
   Mutation(
     "The greedy completion is a bonus and no baseline.",
     "grpo_jax/algorithms/remax.py",
-    "batch.rewards - batch.greedy_rewards",
-    "batch.rewards + batch.greedy_rewards",
+    "batch.rewards - batch.scores.greedy",
+    "batch.rewards + batch.scores.greedy",
     "tests/algorithms/reference_test.py -k"
     " gradient_equal_the_reference[remax-0]",
   ),
@@ -1626,8 +1626,8 @@ MUTATIONS = [
   Mutation(
     "The first value is one of every context.",
     "grpo_jax/step/metrics.py",
-    "rows &= batch.trace_order == 0",
-    "rows &= batch.trace_order >= 0",
+    "rows &= batch.traces.order == 0",
+    "rows &= batch.traces.order >= 0",
     "tests/step/critic_test.py -k first_context",
   ),
   # --- mixed inputs -----------------------------------------------------------
@@ -1655,8 +1655,8 @@ MUTATIONS = [
   Mutation(
     "The reference reads tokens, and the policy blends.",
     "grpo_jax/step/passes.py",
-    "    if batch.mix_ids is not None:\n",
-    "    if batch.mix_ids is not None and not self.is_free:\n",
+    "    if batch.sampler.mix_ids is not None:\n",
+    "    if batch.sampler.mix_ids is not None and not self.is_free:\n",
     "tests/step/mixing_test.py -k own_table",
   ),
   # --- rollout ----------------------------------------------------------------
@@ -3932,7 +3932,8 @@ MUTATIONS = [
     "The reference is a distribution over what was not kept, too.",
     "grpo_jax/step/models.py",
     "      view.head,\n      h,\n      part.tokens,\n"
-    "      temperature=plan.temperature,\n      kept_ids=part.kept_ids,\n",
+    "      temperature=plan.temperature,\n"
+    "      kept_ids=part.sampler.kept_ids,\n",
     "      view.head,\n      h,\n      part.tokens,\n"
     "      temperature=plan.temperature,\n",
     "tests/step/passes_test.py -k equal",
@@ -3941,7 +3942,7 @@ MUTATIONS = [
     "The likeliest tokens of a teacher are of what was not kept, too.",
     "grpo_jax/step/models.py",
     "      min(topk, vocab_size),\n      temperature=plan.temperature,\n"
-    "      kept_ids=part.kept_ids,\n",
+    "      kept_ids=part.sampler.kept_ids,\n",
     "      min(topk, vocab_size),\n      temperature=plan.temperature,\n",
     "tests/step/passes_test.py -k equal",
   ),
@@ -3997,14 +3998,14 @@ MUTATIONS = [
   Mutation(
     "A token that the anchor excludes is trained.",
     "grpo_jax/algorithms/objective.py",
-    'names = {"old_logp", "behavior_logp"} & required',
-    'names = {"behavior_logp"} & required',
+    "    logps.append(batch.old_logp)\n",
+    "    pass\n",
     "tests/algorithms/contract_test.py -k 'impossible and grpo'",
   ),
   Mutation(
     "A token that the reference excludes is trained.",
     "grpo_jax/algorithms/objective.py",
-    '    names.add("ref_logp")\n',
+    "    logps.append(batch.reference.logp)\n",
     "    pass\n",
     "tests/algorithms/contract_test.py -k 'impossible and grpo'",
   ),

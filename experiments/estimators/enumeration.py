@@ -23,7 +23,14 @@ import numpy as np
 
 from grpo_jax.algorithms import objective, options
 from grpo_jax.ops import divergences
-from grpo_jax.types import Algorithm, PolicyOutputs, Prompts, Rollout, Scored
+from grpo_jax.types import (
+  Algorithm,
+  PolicyOutputs,
+  Prompts,
+  Rollout,
+  Scored,
+  set_fields,
+)
 
 
 class Completions(NamedTuple):
@@ -341,12 +348,12 @@ def _loss(algorithm, config, logits, offset, tables, group, key):
   policy = {"logp": logp}
   given: dict[str, Any] = {
     "old_logp": old_logp,
-    "sum_pi_squared": at["sum_pi_squared"],
-    "values": at["values"],
+    "anchor.sum_pi_squared": at["sum_pi_squared"],
+    "critic.values": at["values"],
     "key": key,
   }
   if "ref_logp" in required:
-    given["ref_logp"] = chosen(teacher)
+    given["reference.logp"] = chosen(teacher)
   if "ref_kl" in required:
     policy["ref_kl"] = divergences.generalized_jsd(
       student, teacher, config.jsd_beta
@@ -354,8 +361,8 @@ def _loss(algorithm, config, logits, offset, tables, group, key):
   if "ref_topk" in required:
     ids = tables["topk_ids"][rows]
     policy["topk_logp"] = jnp.take_along_axis(student, ids, -1)
-    given["ref_topk_logp"] = jnp.take_along_axis(teacher, ids, -1)
-  batch = dataclasses.replace(batch, **given)
+    given["reference.topk_logp"] = jnp.take_along_axis(teacher, ids, -1)
+  batch = set_fields(batch, given)
   batch = objective.prepare(algorithm, config, batch)
   weights = objective.term_weights(algorithm, config, batch)
   output = objective.loss(

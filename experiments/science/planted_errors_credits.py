@@ -31,7 +31,14 @@ from grpo_jax.tasks import add
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.tasks.task import Example, Task
 from grpo_jax.training.phases import forced
-from grpo_jax.types import Policy, Prompts, PyTree, TrainBatch
+from grpo_jax.types import (
+  Policy,
+  PromptFields,
+  Prompts,
+  PyTree,
+  SamplerFields,
+  TrainBatch,
+)
 
 NO_ERROR = -1
 
@@ -161,8 +168,7 @@ def found(run, given: Workings) -> Found:
   of = prompts(given.operands)
   tokens, mask = jnp.asarray(given.tokens), jnp.asarray(given.mask)
   batch = TrainBatch(
-    prompt_tokens=of.tokens,
-    prompt_mask=of.mask,
+    prompts=PromptFields(tokens=of.tokens, mask=of.mask),
     prompt_index=of.ids,
     group_id=of.ids,
     tokens=tokens,
@@ -172,7 +178,7 @@ def found(run, given: Workings) -> Found:
     valid=jnp.ones(num_rows, bool),
     terminated=jnp.ones(num_rows, bool),
     correct=jnp.asarray(given.rewards > 0),
-    entropy=jnp.zeros(mask.shape),
+    sampler=SamplerFields(entropy=jnp.zeros(mask.shape)),
     num_groups=num_rows,
   )
 
@@ -183,9 +189,12 @@ def found(run, given: Workings) -> Found:
     plan = UpdatePlan(micro_batch_size=num_rows)
     batch = answers.with_utilities(plan, view, batch)
     credits = segments.credits(
-      batch.prefix_utility, batch.segment_end, batch.rewards, batch.mask
+      batch.answers.prefix_utility,
+      batch.answers.segment_end,
+      batch.rewards,
+      batch.mask,
     )
-    ends = segments.last_included(batch.segment_end, batch.mask)
+    ends = segments.last_included(batch.answers.segment_end, batch.mask)
     return ends, credits, _entropy(policy, params, batch)
 
   ends, credits, entropy = jax.device_get(said(run.params, batch))
@@ -204,8 +213,8 @@ def _entropy(
 ) -> jax.Array:  # [B, T] nats
   h, _ = policy.hidden(
     params,
-    batch.prompt_tokens,
-    batch.prompt_mask,
+    batch.prompts.tokens,
+    batch.prompts.mask,
     batch.tokens,
     batch.completion_mask,
     batch.prompt_index,

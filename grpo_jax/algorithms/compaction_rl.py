@@ -74,8 +74,8 @@ def prepare(config: CompactionRLConfig, batch: TrainBatch) -> TrainBatch:
     return batch
   num_rows = len(batch.mask)
   unit = jnp.arange(num_rows)
-  if config.weight == "trace" and batch.trace_id is not None:
-    unit = batch.trace_id
+  if config.weight == "trace" and batch.traces.id is not None:
+    unit = batch.traces.id
   weight = aggregation.equal_weights(batch.mask, unit, num_rows)  # [B, 1]
   weight = jnp.broadcast_to(weight, batch.mask.shape)
   return dataclasses.replace(batch, policy_weight=weight)

@@ -38,7 +38,7 @@ def with_teacher(
   Source: slime's on-policy distillation; GLM-5, arXiv:2602.15763.
   """
   gap = distillation.token_gap(
-    batch.ref_logp, logp, batch.mask, config.opd_clamp
+    batch.reference.logp, logp, batch.mask, config.opd_clamp
   )
   if config.opd_early:
     gap = gap * distillation.early_weights(gap, config.opd_early)

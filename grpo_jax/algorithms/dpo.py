@@ -129,7 +129,7 @@ def pair_loss(
   config: PairConfig, policy: PolicyOutputs, batch: TrainBatch
 ) -> jax.Array:  # [B]
   """The loss of the pair that a row belongs to; 0 for the other rows."""
-  log_ratio = ratios.log_ratio(policy.logp, batch.ref_logp, batch.mask)
+  log_ratio = ratios.log_ratio(policy.logp, batch.reference.logp, batch.mask)
   if config.length_normalized or config.kind == "ipo":
     x = masked.mean(log_ratio, batch.mask, axis=-1)  # [B]
   else:

@@ -41,7 +41,7 @@ class EDGEGRPOConfig(ClipConfig):
 
 def advantages(config: EDGEGRPOConfig, batch: TrainBatch) -> jax.Array:  # [B]
   factor = shaping.edge_factor(
-    batch.entropy, batch.mask, config.factor_min, config.factor_max
+    batch.sampler.entropy, batch.mask, config.factor_min, config.factor_max
   )  # [B]
   return factor * grpo.advantages(config, batch)
 

@@ -56,29 +56,29 @@ class GAGPOConfig(ClipConfig):
 
 def advantages(config: GAGPOConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
   raw = actions.grouped_state_advantages(
-    batch.turn_rewards,
-    batch.turn,
-    batch.state_id,
+    batch.turns.rewards,
+    batch.turns.index,
+    batch.turns.state_id,
     batch.mask,
     batch.group_id,
     batch.num_groups,
     config.gamma,
     config.lam,
   )
-  first = actions.first(batch.turn, batch.mask)  # One token per action.
+  first = actions.first(batch.turns.index, batch.mask)  # One token per action.
   group = jnp.broadcast_to(batch.group_id[:, None], raw.shape)
   standard = baselines.group_standardized(
     raw.ravel(), first.ravel(), group.ravel(), batch.num_groups
   ).reshape(raw.shape)
-  return actions.spread(standard, batch.turn, batch.mask)
+  return actions.spread(standard, batch.turns.index, batch.mask)
 
 
 def prepare(config: GAGPOConfig, batch: TrainBatch) -> TrainBatch:
   """Gives equal weights to actions, however many tokens they have."""
   del config
-  first = actions.first(batch.turn, batch.mask)
+  first = actions.first(batch.turns.index, batch.mask)
   tokens_per_action = batch.mask.sum() / jnp.maximum(first.sum(), 1)
-  weight = tokens_per_action / actions.lengths(batch.turn, batch.mask)
+  weight = tokens_per_action / actions.lengths(batch.turns.index, batch.mask)
   return dataclasses.replace(batch, policy_weight=weight)
 
 
@@ -88,7 +88,7 @@ def policy_loss(
   ratio = actions.ratio(
     policy.logp,
     batch.old_logp,
-    batch.turn,
+    batch.turns.index,
     batch.mask,
     config.log_ratio_clamp,
   )  # [B, T]

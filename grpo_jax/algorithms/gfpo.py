@@ -119,7 +119,7 @@ def kept(config: GFPOConfig, batch: TrainBatch) -> jax.Array:  # [B] bool
     return selection.most_varied(
       batch.rewards, *groups, batch.num_groups, config.num_kept
     )
-  cost = batch.lengths.astype(batch.rewards.dtype)  # [B]
+  cost = batch.sampler.lengths.astype(batch.rewards.dtype)  # [B]
   if config.metric == "efficiency":
     rewards = batch.rewards
     if config.efficiency_shift:

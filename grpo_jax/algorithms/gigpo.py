@@ -59,7 +59,7 @@ class GiGPOConfig(ClipConfig):
 def advantages(config: GiGPOConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
   def relative(sums, counted, group, num_groups):
     """Advantages of sums of turn rewards, which may differ by round-off."""
-    x, size = sums(batch.turn_rewards), sums(jnp.abs(batch.turn_rewards))
+    x, size = sums(batch.turns.rewards), sums(jnp.abs(batch.turns.rewards))
     x = baselines.without_round_off(x, size, counted, group, num_groups)
     if not config.normalize:
       return baselines.group_centered(x, counted, group, num_groups)
@@ -72,16 +72,16 @@ def advantages(config: GiGPOConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
 
   def to_go(rewards):  # [B * T], at the first token of each action
     return actions.returns_to_go(
-      rewards, batch.turn, batch.mask, config.gamma
+      rewards, batch.turns.index, batch.mask, config.gamma
     ).ravel()
 
   played = batch.valid & batch.mask.any(axis=-1)
   episode = relative(outcomes, played, batch.group_id, batch.num_groups)  # [B]
-  first = actions.first(batch.turn, batch.mask)
-  anchor = actions.anchors(batch.state_id, first, batch.group_id)
+  first = actions.first(batch.turns.index, batch.mask)
+  anchor = actions.anchors(batch.turns.state_id, first, batch.group_id)
   step = relative(to_go, first.ravel(), anchor.ravel(), first.size)
   joint = episode[:, None] + config.omega * step.reshape(first.shape)
-  return actions.spread(joint, batch.turn, batch.mask)
+  return actions.spread(joint, batch.turns.index, batch.mask)
 
 
 GIGPO = Algorithm(

@@ -31,8 +31,8 @@ class GRPOPSConfig(ClipConfig):
 
 def advantages(config: GRPOPSConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
   return baselines.process_supervision(
-    batch.step_rewards,
-    batch.step_mask,
+    batch.scores.step_rewards,
+    batch.scores.step_mask,
     batch.completion_mask,
     batch.valid,
     batch.group_id,

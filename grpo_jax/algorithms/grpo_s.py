@@ -29,7 +29,7 @@ class GRPOSConfig(GTPOConfig):
 def advantages(config: GRPOSConfig, batch: TrainBatch) -> jax.Array:  # [B]
   shaped = shaping.grpo_s_rewards(
     batch.correct,
-    batch.entropy,
+    batch.sampler.entropy,
     batch.mask,
     batch.group_id,
     batch.num_groups,

@@ -52,7 +52,7 @@ class GTPOConfig(ClipConfig):
 def advantages(config: GTPOConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
   shaped = shaping.gtpo_rewards(
     batch.correct,
-    batch.entropy,
+    batch.sampler.entropy,
     batch.mask,
     batch.group_id,
     batch.num_groups,

@@ -33,9 +33,9 @@ class MOGRPOConfig(ClipConfig):
 
 def advantages(config: MOGRPOConfig, batch: TrainBatch) -> jax.Array:  # [B]
   return baselines.objectives_standardized(
-    batch.components,
-    ~jnp.isnan(batch.components),
-    batch.component_weights,
+    batch.scores.components,
+    ~jnp.isnan(batch.scores.components),
+    batch.scores.component_weights,
     batch.valid,
     batch.group_id,
     batch.num_groups,

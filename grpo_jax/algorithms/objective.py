@@ -36,14 +36,18 @@ from grpo_jax.types import (
   LossOutput,
   Metrics,
   PolicyOutputs,
+  PromptFields,
   Prompts,
   PyTree,
   Rollout,
+  SamplerFields,
   Scored,
   Term,
+  TraceFields,
   TrainBatch,
   Weighted,
-  fields_where,
+  present_fields,
+  set_fields,
 )
 
 
@@ -130,8 +134,7 @@ def make_train_batch(
   required = options.needs(algorithm, config)
   names = sorted(scored.components)
   batch = TrainBatch(
-    prompt_tokens=prompts.tokens,
-    prompt_mask=prompts.mask,
+    prompts=PromptFields(prompts.tokens, prompts.mask, prompts.images),
     prompt_index=rollout.prompt_index,
     group_id=rollout.group_id,
     tokens=rollout.tokens,
@@ -141,53 +144,54 @@ def make_train_batch(
     valid=scored.valid,
     terminated=rollout.terminated,
     correct=scored.correct,
-    behavior_logp=rollout.behavior_logp,
-    sampler_logp=rollout.sampler_logp,
-    entropy=rollout.entropy,
+    sampler=SamplerFields(
+      rollout.behavior_logp, rollout.sampler_logp, rollout.entropy
+    ),
     state=state["algorithm"],
     coefficients=state["coefficients"],
     num_groups=rollout.num_groups,
   )
-  optional: dict[str, Any] = {"images": prompts.images}
+  optional: dict[str, Any] = {
+    "sampler.mix_ids": rollout.mix_ids,  # Inputs of all models.
+    "sampler.mix_weights": rollout.mix_weights,
+  }
   if rollout.traces is not None:  # Each row has a prompt of its own.
     traces = rollout.traces
     optional |= {
-      "prompt_tokens": traces.prompt_tokens,
-      "prompt_mask": traces.prompt_mask,
+      "prompts.tokens": traces.prompt_tokens,
+      "prompts.mask": traces.prompt_mask,
       "prompt_index": jnp.arange(len(traces.id), dtype=jnp.int32),
-      "trace_id": traces.id,
-      "trace_order": traces.order,
-      "is_last": traces.is_last,
+      "traces": TraceFields(traces.id, traces.order, traces.is_last),
     }
-  for name in ("kept_ids", "lengths", "state_id"):
-    if name in required:
-      optional[name] = getattr(rollout, name)
+  if "kept_ids" in required:
+    optional["sampler.kept_ids"] = rollout.kept_ids
+  if "lengths" in required:
+    optional["sampler.lengths"] = rollout.lengths
   if "routing" in required:
-    optional["routing"] = rollout.routing
-    optional["prompt_routing"] = rollout.prompt_routing
-  if rollout.mix_ids is not None:  # Inputs of all models.
-    optional["mix_ids"] = rollout.mix_ids
-    optional["mix_weights"] = rollout.mix_weights
+    optional["sampler.routing"] = rollout.routing
+    optional["prompts.routing"] = rollout.prompt_routing
   if "components" in required:
     columns = [scored.components[name] for name in names]
-    optional["components"] = jnp.stack(columns, axis=-1)  # [B, K]
-    optional["component_weights"] = jnp.stack(
+    optional["scores.components"] = jnp.stack(columns, axis=-1)  # [B, K]
+    optional["scores.component_weights"] = jnp.stack(
       [jnp.asarray(scored.weights[name], columns[0].dtype) for name in names]
     )
   if "step_rewards" in required:
-    optional["step_rewards"] = scored.step_rewards
-    optional["step_mask"] = scored.step_mask
+    optional["scores.step_rewards"] = scored.step_rewards
+    optional["scores.step_mask"] = scored.step_mask
   if "turns" in required:
-    optional["turn"] = rollout.turn
-    optional["turn_rewards"] = rollout.turn_rewards
+    optional["turns.index"] = rollout.turn
+    optional["turns.rewards"] = rollout.turn_rewards
+  if "state_id" in required:
+    optional["turns.state_id"] = rollout.state_id
   if "greedy_rewards" in required:
     assert greedy is not None
     # An unscored greedy completion gives the baseline 0, as in REINFORCE.
     baseline = masked.select(greedy.rewards, greedy.valid)  # [P]
-    optional["greedy_rewards"] = baseline[rollout.prompt_index]
+    optional["scores.greedy"] = baseline[rollout.prompt_index]
   if "domain" in prompts.extras:
     optional["domain"] = prompts.extras["domain"][rollout.prompt_index]
-  return dataclasses.replace(batch, **optional)
+  return set_fields(batch, optional)
 
 
 def _sanitized(x: jax.Array, mask: jax.Array) -> jax.Array:
@@ -196,13 +200,12 @@ def _sanitized(x: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def _sanitized_batch(batch: TrainBatch, mask: jax.Array) -> TrainBatch:
-  clean: dict[str, Any] = {
+  clean = {
     name: _sanitized(value, mask)
-    for name in fields_where(TrainBatch, clean="masked")
-    # Advantages may be per row.
-    if (value := getattr(batch, name)) is not None and value.ndim > 1
+    for name, value in present_fields(batch, clean="masked").items()
+    if value.ndim > 1  # Advantages may be per row.
   }
-  return dataclasses.replace(batch, mask=mask, **clean)
+  return set_fields(batch, {**clean, "mask": mask})
 
 
 def _possible(
@@ -216,12 +219,16 @@ def _possible(
   These are the models whose log-probs the loss reads, except a teacher, whose
   log-probs `opd_clamp` bounds.
   """
-  names = {"old_logp", "behavior_logp"} & required
+  logps = []
+  if "behavior_logp" in required:
+    logps.append(batch.sampler.behavior_logp)
+  if "old_logp" in required:
+    logps.append(batch.old_logp)
   if config.kl_coef > 0 or "ref_logp" in algorithm.needs:
-    names.add("ref_logp")
+    logps.append(batch.reference.logp)
   mask = batch.mask
-  for name in sorted(names):
-    if (logp := getattr(batch, name)) is not None:
+  for logp in logps:
+    if logp is not None:
       mask = mask & ~jnp.isneginf(logp)
   return mask
 
@@ -239,8 +246,7 @@ def sanitize(
   mask = batch.mask & ~jnp.isneginf(policy.logp)
   clean: dict[str, Any] = {
     name: _sanitized(value, mask)
-    for name in fields_where(PolicyOutputs, clean="masked")
-    if (value := getattr(policy, name)) is not None
+    for name, value in present_fields(policy, clean="masked").items()
   }
   return dataclasses.replace(policy, **clean), _sanitized_batch(batch, mask)
 
@@ -269,15 +275,15 @@ def _with_shaped_rewards(
     extra += shaping.soft_overlong(lengths, budget, cache).astype(extra.dtype)
   dense = jnp.zeros(batch.mask.shape, batch.rewards.dtype)
   if config.kl_in_reward and config.kl_coef > 0:
-    kl = divergences.kl(batch.old_logp, batch.ref_logp, batch.mask, "k1")
+    kl = divergences.kl(batch.old_logp, batch.reference.logp, batch.mask, "k1")
     kl *= _kl_coefficient(config, batch) * _domain_weights(config, batch)
     dense -= masked.select(kl, batch.mask).astype(dense.dtype)  # [B, T]
   if "token_rewards" in required:
-    batch = dataclasses.replace(batch, token_rewards=dense)
+    batch = set_fields(batch, {"scores.token_rewards": dense})
   else:
     in_all = dense.sum(axis=-1)  # [B]
-    if batch.trace_id is not None:  # Lengths of whole rollouts.
-      in_all = returns.over_traces(in_all, batch.trace_id)
+    if batch.traces.id is not None:  # Lengths of whole rollouts.
+      in_all = returns.over_traces(in_all, batch.traces.id)
     extra += in_all
   return dataclasses.replace(
     batch, rewards=masked.select(batch.rewards + extra, batch.valid)
@@ -297,7 +303,7 @@ def _without_rejected(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
     return batch
   statistic, _, kind = config.rejection.rpartition("_")
   kept = importance_lib.rejection_mask(
-    batch.old_logp - batch.behavior_logp,
+    batch.old_logp - batch.sampler.behavior_logp,
     batch.mask,
     statistic,
     kind,
@@ -313,7 +319,7 @@ def _with_weights(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
   weights = [] if batch.policy_weight is None else [batch.policy_weight]
   if config.importance_mode != "none":
     importance = importance_lib.importance_weights(
-      batch.old_logp - batch.behavior_logp,
+      batch.old_logp - batch.sampler.behavior_logp,
       mask,
       config.importance_level,
       config.importance_mode,
@@ -327,9 +333,9 @@ def _with_weights(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
     weights.append(importance)
   if config.top_entropy_fraction < 1:
     high = importance_lib.top_entropy_mask(
-      batch.entropy, mask, config.top_entropy_fraction
+      batch.sampler.entropy, mask, config.top_entropy_fraction
     )
-    weights.append(high.astype(batch.entropy.dtype))
+    weights.append(high.astype(batch.sampler.entropy.dtype))
   if config.token_mean_scope == "group":
     equal = aggregation.equal_weights(mask, batch.group_id, batch.num_groups)
     weights.append(jnp.broadcast_to(equal, mask.shape))
@@ -337,7 +343,7 @@ def _with_weights(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
     product = functools.reduce(jnp.multiply, weights)
     batch = dataclasses.replace(batch, policy_weight=product)
   if config.entropy_target:
-    below = masked.mean(batch.entropy, mask) <= config.entropy_target
+    below = masked.mean(batch.sampler.entropy, mask) <= config.entropy_target
     adapted = jnp.where(below, batch.coefficients["entropy"], 0.0)
     batch = dataclasses.replace(
       batch, coefficients={**batch.coefficients, "entropy": adapted}
@@ -359,18 +365,16 @@ def prepare(
   required = options.needs(algorithm, config)
   mask = _possible(algorithm, config, required, batch)
   batch = _sanitized_batch(batch, mask)
-  scores: dict[str, Any] = {
-    name: masked.wide(value)
-    for name in fields_where(TrainBatch, clean="wide")
-    if (value := getattr(batch, name)) is not None
-  }
-  batch = dataclasses.replace(batch, **scores)
+  scores = present_fields(batch, clean="wide")
+  batch = set_fields(batch, {k: masked.wide(x) for k, x in scores.items()})
   batch = _with_shaped_rewards(config, required, batch)
   # One row of each rollout is compared with other rollouts. If an algorithm
   # has advantages per token, the tokens of all rows have advantages.
   compared = batch
-  if batch.is_last is not None:
-    compared = dataclasses.replace(batch, valid=batch.valid & batch.is_last)
+  if batch.traces.is_last is not None:
+    compared = dataclasses.replace(
+      batch, valid=batch.valid & batch.traces.is_last
+    )
   advantages = baselines.scaled(
     algorithm.advantages(config, compared),
     batch.rewards,
@@ -383,9 +387,9 @@ def prepare(
   )
   if config.singleton == "raw":
     advantages = _with_singletons(batch, compared.valid, advantages)
-  if batch.is_last is not None and advantages.ndim == 1:
+  if batch.traces.is_last is not None and advantages.ndim == 1:
     advantages = returns.over_traces(
-      masked.select(advantages, batch.is_last), batch.trace_id
+      masked.select(advantages, batch.traces.is_last), batch.traces.id
     )
   if config.opd_coef > 0 and config.opd_anchor == "start":
     advantages = distillation.with_teacher(
@@ -430,7 +434,7 @@ def _policy_values(
   if config.off_policy_threshold > 0:
     kept = importance_lib.off_policy_sequence_mask(
       policy.logp,
-      batch.behavior_logp,
+      batch.sampler.behavior_logp,
       batch.advantages,
       batch.mask,
       config.off_policy_threshold,
@@ -451,7 +455,11 @@ def _kl_values(
   if config.kl_kind == "full":
     return policy.ref_kl
   return divergences.kl(
-    policy.logp, batch.ref_logp, batch.mask, config.kl_kind, batch.old_logp
+    policy.logp,
+    batch.reference.logp,
+    batch.mask,
+    config.kl_kind,
+    batch.old_logp,
   )
 
 
@@ -460,7 +468,7 @@ def _balance_values(
 ) -> jax.Array:  # [B, T]
   """The load-balance loss at each token."""
   assert policy.aux is not None
-  return routing.balance(policy.aux.probs, batch.router_load)
+  return routing.balance(policy.aux.probs, batch.anchor.router_load)
 
 
 def _aggregate(
@@ -593,7 +601,7 @@ def loss(
     kl = _kl_values(config, policy, batch)
     metrics["kl/reference"] = aggregation.over_tokens(kl, mask)
   if config.opd_coef > 0:
-    gap = ratios.log_ratio(policy.logp, batch.ref_logp, mask)
+    gap = ratios.log_ratio(policy.logp, batch.reference.logp, mask)
     metrics["kl/teacher"] = aggregation.over_tokens(gap, mask)
   if "entropy" in required:
     metrics["entropy/policy"] = aggregation.over_tokens(policy.entropy, mask)
@@ -614,17 +622,19 @@ def loss(
     # Over ratios of trained tokens only; 0 in a minibatch without any.
     maxima["ratio/max"] = masked.maximum(ratio, mask)
     maxima["ratio/max_deviation"] = masked.maximum(jnp.abs(ratio - 1), mask)
-  if batch.pair_role is not None and batch.ref_logp is not None:
+  if batch.pair_role is not None and batch.reference.logp is not None:
     metrics |= policy_metrics.of_pairs(policy, batch)
   if policy.aux is not None:
     num_experts = policy.aux.probs.shape[-1]
     entropy = routing.entropy(policy.aux.probs)
     metrics["router/entropy"] = aggregation.over_tokens(entropy, mask)
     metrics["router/load"] = routing.load(policy.aux.ids, mask, num_experts)
-  if batch.sampler_logp is not None:
+  if batch.sampler.logp is not None:
     # The sampler's records of the distribution that is trained.
     sampled = (
-      batch.behavior_logp if config.keep_sampling_mask else batch.sampler_logp
+      batch.sampler.behavior_logp
+      if config.keep_sampling_mask
+      else batch.sampler.logp
     )
     gap = jnp.abs(anchor - sampled)
     metrics["sampler_gap/mean"] = aggregation.over_tokens(gap, mask)

@@ -45,7 +45,7 @@ class OPDTopKConfig(CommonConfig):
 def policy_loss(
   config: OPDTopKConfig, policy: PolicyOutputs, batch: TrainBatch
 ) -> jax.Array:  # [B, T]
-  distance = divergences.topk_kl(policy.topk_logp, batch.ref_topk_logp)
+  distance = divergences.topk_kl(policy.topk_logp, batch.reference.topk_logp)
   return distillation.domain_weights(config, batch) * distance
 
 

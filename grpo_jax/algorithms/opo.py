@@ -30,7 +30,7 @@ def advantages(config: OPOConfig, batch: TrainBatch) -> jax.Array:  # [B]
   del config
   return baselines.length_weighted(
     batch.rewards,
-    batch.lengths,
+    batch.sampler.lengths,
     batch.valid,
     batch.group_id,
     batch.num_groups,

@@ -556,7 +556,9 @@ def naming_what_is_missing(function: _Function) -> _Function:
         for name in frame.f_code.co_names
       }
       fields = *needs_of(TrainBatch).items(), *needs_of(PolicyOutputs).items()
-      absent = {need for field, need in fields if field in read} - required
+      absent = {
+        need for field, need in fields if read.issuperset(field.split("."))
+      } - required
       if not absent:
         raise
       raise ValueError(

@@ -42,7 +42,7 @@ def advantages(config: OTBConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
   return baselines.optimal_token(
     returns.returns_to_go(rewards, batch.mask),
     batch.old_logp,
-    batch.sum_pi_squared,
+    batch.anchor.sum_pi_squared,
     batch.mask,
     batch.group_id,
     batch.num_groups,

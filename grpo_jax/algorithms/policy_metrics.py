@@ -14,7 +14,9 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch, Weighted
 
 def of_pairs(policy: PolicyOutputs, batch: TrainBatch) -> dict[str, Weighted]:
   """Margins of pairs: log-ratio to the reference, better minus worse."""
-  x = ratios.log_ratio(policy.logp, batch.ref_logp, batch.mask).sum(axis=-1)
+  x = ratios.log_ratio(policy.logp, batch.reference.logp, batch.mask).sum(
+    axis=-1
+  )
   margin = jax.ops.segment_sum(
     batch.pair_role * x, batch.group_id, batch.num_groups
   )[batch.group_id]

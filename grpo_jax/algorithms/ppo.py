@@ -46,26 +46,26 @@ class PPOConfig(ClipConfig, CriticOptions):
 def _generalized(config: CriticOptions, batch: TrainBatch, lam):
   beyond = None  # [B]
   if config.bootstrap_cut:
-    beyond = masked.select(batch.final_value, ~batch.terminated)
-  if batch.trace_id is not None:
+    beyond = masked.select(batch.critic.final_value, ~batch.terminated)
+  if batch.traces.id is not None:
     return returns_lib.subtrace_advantages(
-      batch.token_rewards,
+      batch.scores.token_rewards,
       batch.rewards,
-      batch.values,
+      batch.critic.values,
       batch.mask,
-      batch.trace_id,
-      batch.trace_order,
+      batch.traces.id,
+      batch.traces.order,
       config.gamma,
       lam,
       config.boundary,
       config.reward,
       beyond,
     )
-  rewards = batch.token_rewards + returns_lib.outcome_rewards(
+  rewards = batch.scores.token_rewards + returns_lib.outcome_rewards(
     batch.rewards, batch.mask
   )
   return returns_lib.generalized_advantages(
-    rewards, batch.values, batch.mask, config.gamma, lam, beyond
+    rewards, batch.critic.values, batch.mask, config.gamma, lam, beyond
   )  # [B, T], [B, T]
 
 
@@ -73,8 +73,8 @@ def advantages(config: CriticOptions, batch: TrainBatch) -> jax.Array:  # [B, T]
   lam: float | jax.Array = config.lam
   if config.length_adaptive_alpha:
     lengths = batch.mask.sum(axis=-1)  # [B]
-    if batch.trace_id is not None and config.length_adaptive_unit == "trace":
-      lengths = returns_lib.over_traces(lengths, batch.trace_id)
+    if batch.traces.id is not None and config.length_adaptive_unit == "trace":
+      lengths = returns_lib.over_traces(lengths, batch.traces.id)
     lam = returns_lib.length_adaptive_lambda(
       lengths, config.length_adaptive_alpha
     )  # [B]
@@ -90,7 +90,11 @@ def critic_loss(
   config: CriticOptions, values: jax.Array, batch: TrainBatch
 ) -> jax.Array:  # [B, T]
   return values_lib.value_loss(
-    values, batch.returns, batch.values, batch.mask, config.value_clip or None
+    values,
+    batch.returns,
+    batch.critic.values,
+    batch.mask,
+    config.value_clip or None,
   )
 
 

@@ -39,14 +39,14 @@ def advantages(config: ProcessRewardConfig, batch: TrainBatch) -> jax.Array:
 def prepare(config: ProcessRewardConfig, batch: TrainBatch) -> TrainBatch:
   """Restricts training to the tokens that end steps."""
   del config
-  return dataclasses.replace(batch, mask=batch.mask & batch.step_mask)
+  return dataclasses.replace(batch, mask=batch.mask & batch.scores.step_mask)
 
 
 def critic_loss(
   config: ProcessRewardConfig, values: jax.Array, batch: TrainBatch
 ) -> jax.Array:  # [B, T]
   del config
-  label = jnp.clip(batch.step_rewards, 0.0, 1.0)
+  label = jnp.clip(batch.scores.step_rewards, 0.0, 1.0)
   right, wrong = jax.nn.log_sigmoid(values), jax.nn.log_sigmoid(-values)
   return masked.select(-label * right - (1 - label) * wrong, batch.mask)
 
@@ -56,7 +56,7 @@ def critic_metrics(
 ) -> dict[str, Weighted]:
   """The share of steps on the right side of ½, and the calibration error."""
   del config
-  label = jnp.clip(batch.step_rewards, 0.0, 1.0)
+  label = jnp.clip(batch.scores.step_rewards, 0.0, 1.0)
   agrees = (values > 0) == (label >= 0.5)
   return {
     "accuracy": aggregation.over_tokens(agrees.astype(jnp.float32), batch.mask),

@@ -67,8 +67,10 @@ def update_state(config: REINFORCEConfig, state, metrics, batch: TrainBatch):
   del metrics
   decay = config.baseline_decay
   compared = batch.valid
-  if batch.is_last is not None:  # One row of each rollout, as in advantages.
-    compared &= batch.is_last
+  if (
+    batch.traces.is_last is not None
+  ):  # One row of each rollout, as in advantages.
+    compared &= batch.traces.is_last
   # If no row was scored, the baseline does not change.
   expected = state["reward_sum"] / jnp.maximum(state["weight"], 1e-6)
   reward = masked.mean(batch.rewards, compared)

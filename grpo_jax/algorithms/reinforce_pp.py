@@ -56,7 +56,7 @@ def check_normalize_over(config: Any) -> None:
 def advantages(
   config: REINFORCEPPConfig, batch: TrainBatch
 ) -> jax.Array:  # [B, T]
-  rewards = batch.token_rewards + returns.outcome_rewards(
+  rewards = batch.scores.token_rewards + returns.outcome_rewards(
     batch.rewards, batch.mask
   )
   to_go = returns.returns_to_go(rewards, batch.mask, config.gamma)

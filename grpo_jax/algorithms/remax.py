@@ -26,7 +26,7 @@ class ReMaxConfig(CommonConfig):
 
 def advantages(config: ReMaxConfig, batch: TrainBatch) -> jax.Array:  # [B]
   del config
-  return masked.select(batch.rewards - batch.greedy_rewards, batch.valid)
+  return masked.select(batch.rewards - batch.scores.greedy, batch.valid)
 
 
 REMAX = Algorithm(

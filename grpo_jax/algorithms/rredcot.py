@@ -93,11 +93,11 @@ class RREDCoTConfig(ClipConfig):
 def advantages(config: RREDCoTConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
   mask = batch.mask & batch.valid[:, None]
   if config.mode == "return":
-    left = batch.rewards[:, None] - batch.prefix_utility
+    left = batch.rewards[:, None] - batch.answers.prefix_utility
     return jax.lax.stop_gradient(masked.select(left, mask))
-  is_end = segments.last_included(batch.segment_end, mask)
+  is_end = segments.last_included(batch.answers.segment_end, mask)
   credits = segments.credits(
-    batch.prefix_utility, batch.segment_end, batch.rewards, mask
+    batch.answers.prefix_utility, batch.answers.segment_end, batch.rewards, mask
   )
   standardized = baselines.group_standardized(
     credits.reshape(-1),

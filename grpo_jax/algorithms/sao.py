@@ -59,7 +59,7 @@ def policy_loss(
   config: SAOConfig, policy: PolicyOutputs, batch: TrainBatch
 ) -> jax.Array:  # [B, T]
   ratio = ratios.token_ratio(
-    policy.logp, batch.behavior_logp, batch.mask, config.log_ratio_clamp
+    policy.logp, batch.sampler.behavior_logp, batch.mask, config.log_ratio_clamp
   )  # [B, T]
   return -surrogates.banded_weight(
     ratio, policy.logp, batch.advantages, config.clip_low, config.clip_high

@@ -34,7 +34,7 @@ class SPOConfig(ClipConfig):
 def advantages(config: SPOConfig, batch: TrainBatch) -> jax.Array:  # [B]
   del config
   return baselines.batch_standardized(
-    batch.rewards - batch.expected, batch.valid, eps=1e-8
+    batch.rewards - batch.scores.expected, batch.valid, eps=1e-8
   )
 
 

@@ -47,7 +47,7 @@ class TICGRPOConfig(CommonConfig):
 def advantages(config: TICGRPOConfig, batch: TrainBatch) -> jax.Array:  # [B]
   rewards = batch.rewards
   if config.length_corrected:
-    rewards /= jnp.maximum(batch.lengths, 1)
+    rewards /= jnp.maximum(batch.sampler.lengths, 1)
   return baselines.group_standardized(
     rewards,
     batch.valid,

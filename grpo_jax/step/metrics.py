@@ -178,22 +178,22 @@ def critic_metrics(batch: TrainBatch) -> Metrics:
   """
   mask = batch.mask  # [B, T]
   rows = mask.any(axis=-1)  # [B]
-  if batch.trace_order is not None:
-    rows &= batch.trace_order == 0
+  if batch.traces.order is not None:
+    rows &= batch.traces.order == 0
   first = jnp.argmax(mask, axis=-1)[:, None]
 
   def at_first(x):
     return jnp.take_along_axis(x, first, axis=1)[:, 0]
 
-  expected, target = at_first(batch.values), at_first(batch.returns)
+  expected, target = at_first(batch.critic.values), at_first(batch.returns)
   metrics = {
     "value/explained_variance": values_lib.explained_variance(
-      batch.values, batch.returns, mask
+      batch.critic.values, batch.returns, mask
     ),
     "value/calibration_error": values_lib.calibration_error(
-      batch.values, batch.returns, mask
+      batch.critic.values, batch.returns, mask
     ),
-    "value/mean": masked.mean(batch.values, mask),
+    "value/mean": masked.mean(batch.critic.values, mask),
     "value/first": masked.mean(expected, rows),
     "value/first_error": masked.mean(expected - target, rows),
     "value/first_correlation": correlation(expected, batch.rewards, rows),
@@ -330,11 +330,13 @@ def domain_metrics(
   # All rows of a group have the same prompt.
   of_group = jax.ops.segment_max(of_row, rollout.group_id, rollout.num_groups)
   kl = None
-  if batch.ref_logp is not None:
+  if batch.reference.logp is not None:
     drawn = rollout.sampler_logp
-    if batch.kept_ids is not None:  # Then the reference is filtered, too.
+    if (
+      batch.sampler.kept_ids is not None
+    ):  # Then the reference is filtered, too.
       drawn = rollout.behavior_logp
-    kl = divergences.kl(drawn, batch.ref_logp, batch.mask, "k3")  # [B, T]
+    kl = divergences.kl(drawn, batch.reference.logp, batch.mask, "k3")  # [B, T]
   found: Metrics = {}
   for number, name in enumerate(names):
     own = of_row == number  # [B]

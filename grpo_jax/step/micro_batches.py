@@ -11,7 +11,6 @@ rows of its own, and its part in every micro-batch.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,11 +19,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from grpo_jax.types import (
+  PromptFields,
   PyTree,
   TrainBatch,
-  fields_where,
   first_slots,
   row_arrays,
+  set_fields,
 )
 
 
@@ -107,7 +107,7 @@ class Rows:
     order: Former place of each row on its device; None if rows did not move.
   """
 
-  arrays: dict[str, jax.Array | None]
+  arrays: dict[str, jax.Array]
   length: jax.Array  # [D, N] int32
   order: jax.Array | None  # [D, N] int32
 
@@ -187,8 +187,8 @@ def sweep(
       x = lax.dynamic_slice_in_dim(x, start, count, axis=1)
       return x.reshape(-1, *x.shape[2:])
 
-    taken: dict[str, Any] = first_slots(jax.tree.map(take, rows.arrays), slots)
-    return function(total, dataclasses.replace(batch, **taken), start)
+    taken = first_slots(jax.tree.map(take, rows.arrays), slots)
+    return function(total, set_fields(batch, taken), start)
 
   if len(sizes) == 1:
     ((slots, count),) = sizes
@@ -220,21 +220,21 @@ def sweep(
 
 def own_prompts(
   plan: UpdatePlan, batch: TrainBatch
-) -> tuple[TrainBatch, dict[str, PyTree]]:
+) -> tuple[TrainBatch, PromptFields | None]:
   """Numbers the prompts of each device by themselves.
 
   Returns:
     The batch, whose `prompt_index` counts the prompts of the row's device; and
-    the prompt fields of a `TrainBatch`, each [D, P / D, ...]. If rows do not
-    share prompts, the batch unchanged, and {}.
+    the prompts, each field [D, P / D, ...]. If rows do not share prompts, the
+    batch unchanged, and None.
   """
   if not plan.shares_prompts:
-    return batch, {}
+    return batch, None
   own = batch.prompt_index[:: plan.rows_of_prompt]  # [P], or fewer.
   # All rows are present, in the order of the prompts, so prompts are already on
   # the devices of their rows. The compiler does not see that in a lookup, and
   # would send the prompts of the whole pod to every device.
-  in_place = plan.num_minibatches == 1 and len(own) == len(batch.prompt_tokens)
+  in_place = plan.num_minibatches == 1 and len(own) == len(batch.prompts.tokens)
 
   # Images of a single prompt per device are looked up twice: a lookup of one is
   # compiled to a slice of an all-gather, and libtpu 0.0.42 aborts at some of
@@ -242,25 +242,22 @@ def own_prompts(
   twice = jnp.stack([own, own], axis=1)
   is_single = len(own) == plan.num_shards > 1
 
-  def of_devices(name, x):
+  def of_devices(path, x):
     if not in_place:
-      x = x[twice][:, 0] if is_single and name == "images" else x[own]
+      is_image = path[0].name == "images"
+      x = x[twice][:, 0] if is_single and is_image else x[own]
     return x.reshape(plan.num_shards, -1, *x.shape[1:])
 
-  fields = {
-    name: jax.tree.map(functools.partial(of_devices, name), value)
-    for name in fields_where(TrainBatch, kind="prompt")
-    if (value := getattr(batch, name)) is not None
-  }
+  prompts = jax.tree_util.tree_map_with_path(of_devices, batch.prompts)
   each = len(batch.prompt_index) // plan.num_shards
   index = jnp.tile(jnp.arange(each) // plan.rows_of_prompt, plan.num_shards)
-  return dataclasses.replace(batch, prompt_index=index), fields
+  return dataclasses.replace(batch, prompt_index=index), prompts
 
 
 def with_prompts(
   plan: UpdatePlan,
   part: TrainBatch,
-  prompts: dict[str, PyTree],  # each [D, P / D, ...]
+  prompts: PromptFields,  # each [D, P / D, ...]
   prefix: PyTree,  # each [N, D, P / D, ...]
 ) -> tuple[TrainBatch, PyTree]:
   """A micro-batch with a prompt of its own for each row, and its prefix."""
@@ -274,9 +271,9 @@ def with_prompts(
     x = jax.vmap(lambda x, index: x[:, index], (1, 0), 1)(x, index)
     return x.reshape(x.shape[0], -1, *x.shape[3:])
 
-  fields: dict[str, Any] = jax.tree.map(of_prompts, prompts)
+  prompts = jax.tree.map(of_prompts, prompts)
   rows = jnp.arange(index.size, dtype=part.prompt_index.dtype)
-  part = dataclasses.replace(part, **fields, prompt_index=rows)
+  part = dataclasses.replace(part, prompts=prompts, prompt_index=rows)
   return part, jax.tree.map(of_prefix, prefix)
 
 

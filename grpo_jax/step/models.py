@@ -33,6 +33,8 @@ from grpo_jax.types import (
   PyTree,
   Rollout,
   TrainBatch,
+  get_field,
+  set_fields,
 )
 
 Params = Mapping[str, PyTree]  # Parameters of models, by name.
@@ -131,7 +133,7 @@ def with_fields(
     )
   if member.domain is not None:
     found = _merged(own, found, batch)
-  return dataclasses.replace(batch, **found)
+  return set_fields(batch, found)
 
 
 def _merged(
@@ -149,7 +151,7 @@ def _merged(
   """
 
   def one(name, x):
-    old = getattr(batch, name)
+    old = get_field(batch, name)
     if old is None:
       old = jnp.zeros_like(x)
     width = max(old.shape[-1], x.shape[-1])
@@ -215,13 +217,15 @@ def anchor_fields(
     part.tokens,
     temperature=plan.temperature,
     with_sum_pi_squared=squares,
-    kept_ids=part.kept_ids,
+    kept_ids=part.sampler.kept_ids,
     chunk_bytes=plan.chunk_bytes,
   )
-  fields = {"old_logp": old.logp}
+  fields: dict[str, Any] = {"old_logp": old.logp}
   if "router" in required:
-    fields["anchor_routing"] = aux.ids
-  return fields | ({"sum_pi_squared": old.sum_pi_squared} if squares else {})
+    fields["anchor.routing"] = aux.ids
+  if squares:
+    fields["anchor.sum_pi_squared"] = old.sum_pi_squared
+  return fields
 
 
 def reference_fields(
@@ -238,34 +242,35 @@ def reference_fields(
   """
   h, _ = view.trunk.hidden(part, prefix)
   fields = {
-    "ref_logp": logprobs.token_outputs(
+    "reference.logp": logprobs.token_outputs(
       view.head,
       h,
       part.tokens,
       temperature=plan.temperature,
-      kept_ids=part.kept_ids,
+      kept_ids=part.sampler.kept_ids,
       chunk_bytes=plan.chunk_bytes,
     ).logp
   }
   if "ref_kl" in required:  # Logits are computed again, chunk by chunk.
-    fields["ref_h"] = h
+    fields["reference.h"] = h
   if "ref_topk" in required:
     vocab_size = jax.eval_shape(view.head, h).shape[-1]
-    fields["ref_topk_ids"], fields["ref_topk_logp"] = logprobs.reference_topk(
+    ids, logp = logprobs.reference_topk(
       view.head,
       h,
       min(topk, vocab_size),
       temperature=plan.temperature,
-      kept_ids=part.kept_ids,
+      kept_ids=part.sampler.kept_ids,
       chunk_bytes=plan.chunk_bytes,
     )
+    fields |= {"reference.topk_ids": ids, "reference.topk_logp": logp}
   return fields
 
 
 def value_fields(view: ModelView, part, prefix) -> dict[str, Any]:
   """The critic's values before the update."""
   h, _ = view.trunk.hidden(part, prefix)
-  return {"values": view.head(h)}
+  return {"critic.values": view.head(h)}
 
 
 def values_to_the_end(view: ModelView, part, prefix) -> dict[str, Any]:
@@ -274,16 +279,17 @@ def values_to_the_end(view: ModelView, part, prefix) -> dict[str, Any]:
   The last state needs one more slot. Recorded experts are not used: the last
   token has none.
   """
+  inputs = "tokens", "completion_mask", "sampler.mix_ids", "sampler.mix_weights"
   longer = {
     name: jnp.pad(x, [(0, 0), (0, 1)] + [(0, 0)] * (x.ndim - 2))
-    for name in ("tokens", "completion_mask", "mix_ids", "mix_weights")
-    if (x := getattr(part, name)) is not None
+    for name in inputs
+    if (x := get_field(part, name)) is not None
   }
-  h, _ = view.trunk.hidden(dataclasses.replace(part, **longer), prefix)
+  h, _ = view.trunk.hidden(set_fields(part, longer), prefix)
   values = view.head(h)  # [rows, slots + 1]
   length = part.completion_mask.sum(axis=1, keepdims=True)
   final = jnp.take_along_axis(values, length, axis=1)[:, 0]
-  return {"values": values[:, :-1], "final_value": final}
+  return {"critic.values": values[:, :-1], "critic.final_value": final}
 
 
 def enter(

@@ -17,7 +17,13 @@ import jax.numpy as jnp
 from grpo_jax.ops import masked
 from grpo_jax.step import micro_batches
 from grpo_jax.step.micro_batches import UpdatePlan
-from grpo_jax.types import Policy, PyTree, TrainBatch, Weighted
+from grpo_jax.types import (
+  Policy,
+  PromptFields,
+  PyTree,
+  TrainBatch,
+  Weighted,
+)
 
 
 class Trunk(NamedTuple):
@@ -39,8 +45,8 @@ class Trunk(NamedTuple):
     """Teacher-forced hidden states [B, T, D] of rows, and `aux`."""
     return self.policy.hidden(
       self.params,
-      batch.prompt_tokens,
-      batch.prompt_mask,
+      batch.prompts.tokens,
+      batch.prompts.mask,
       batch.tokens,
       batch.completion_mask,
       batch.prompt_index,
@@ -48,21 +54,19 @@ class Trunk(NamedTuple):
       prefix,
     )
 
-  def prefix(self, batch: TrainBatch, prompts: dict[str, jax.Array]) -> PyTree:
+  def prefix(self, batch: TrainBatch, prompts: PromptFields) -> PyTree:
     """The prefix that rows read of some prompts; see `Policy`."""
-    extras = self._extras(dataclasses.replace(batch, **prompts))  # type: ignore[arg-type]
-    return self.policy.prefix(
-      self.params, prompts["prompt_tokens"], prompts["prompt_mask"], extras
-    )
+    extras = self._extras(dataclasses.replace(batch, prompts=prompts))
+    return self.policy.prefix(self.params, prompts.tokens, prompts.mask, extras)
 
   def prefixes(
-    self, plan: UpdatePlan, batch: TrainBatch, prompts: dict[str, jax.Array]
+    self, plan: UpdatePlan, batch: TrainBatch, prompts: PromptFields | None
   ) -> PyTree:  # each [N, D, P / D, ...]
     """The prefixes of all prompts; None unless rows share prompts."""
     if not plan.shares_prompts:
       return None
     chunks = micro_batches.split_prompts(plan, prompts)
-    if len(chunks["prompt_tokens"]) == 1:
+    if len(chunks.tokens) == 1:
       one = self.prefix(batch, jax.tree.map(lambda x: x[0], chunks))
       prefix = jax.tree.map(lambda x: x[None], one)
     else:
@@ -72,13 +76,14 @@ class Trunk(NamedTuple):
   def _extras(self, batch: TrainBatch) -> dict[str, Any] | None:
     """Model inputs beside tokens: images, mixed inputs, recorded experts."""
     extras: dict[str, Any] = {}
-    if batch.images is not None:
-      extras["images"] = batch.images
-    if batch.mix_ids is not None:
-      extras |= {"mix_ids": batch.mix_ids, "mix_weights": batch.mix_weights}
-    if batch.routing is not None and not self.is_free:
-      extras["prompt_routing"] = batch.prompt_routing
-      extras["routing"] = batch.routing
+    if batch.prompts.images is not None:
+      extras["images"] = batch.prompts.images
+    if batch.sampler.mix_ids is not None:
+      extras["mix_ids"] = batch.sampler.mix_ids
+      extras["mix_weights"] = batch.sampler.mix_weights
+    if batch.sampler.routing is not None and not self.is_free:
+      extras["prompt_routing"] = batch.prompts.routing
+      extras["routing"] = batch.sampler.routing
     return extras or None
 
 

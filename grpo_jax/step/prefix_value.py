@@ -31,7 +31,14 @@ from grpo_jax.ops import logprobs, masked, segments
 from grpo_jax.step import features, passes
 from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.step.models import ModelView
-from grpo_jax.types import Extras, Metrics, Prompts, TrainBatch
+from grpo_jax.types import (
+  AnswerFields,
+  Extras,
+  Metrics,
+  Prompts,
+  TrainBatch,
+  set_fields,
+)
 
 
 class Answers(NamedTuple):
@@ -103,9 +110,11 @@ class ForcedAnswers(features.PrefixValues):
     rows = batch.prompt_index
     return dataclasses.replace(
       batch,
-      answers=jnp.take_along_axis(forced, best[..., None], axis=1)[rows],
-      answer_utility=jnp.take_along_axis(utility, best, axis=1)[rows],
-      segment_end=self._segment_end(batch),
+      answers=AnswerFields(
+        jnp.take_along_axis(forced, best[..., None], axis=1)[rows],
+        jnp.take_along_axis(utility, best, axis=1)[rows],
+        self._segment_end(batch),
+      ),
     )
 
   def _final_answer(self, tokens, mask, *, size):  # [T], [T] -> [size]
@@ -138,7 +147,9 @@ class ForcedAnswers(features.PrefixValues):
     delimiter = jnp.take(
       jnp.asarray(self.delimiter), batch.tokens, mode="fill", fill_value=False
     )
-    begins = segments.uncertain(batch.entropy, mask, self.entropy_quantile)
+    begins = segments.uncertain(
+      batch.sampler.entropy, mask, self.entropy_quantile
+    )
     is_last = thought & ~jnp.pad(thought[:, 1:], ((0, 0), (0, 1)))
     return segments.ends(
       (thought & delimiter) | is_last,
@@ -164,14 +175,14 @@ class ForcedAnswers(features.PrefixValues):
       couples_group: True if groups must stay together.
     """
     with jax.named_scope("forced_answers"):
-      found: dict[str, Any] = passes.fields(
+      found = passes.fields(
         plan,
         view.trunk,
         batch,
         functools.partial(self._of_rows, plan, view),
         couples_group,
       )
-    return dataclasses.replace(batch, **found)
+    return set_fields(batch, found)
 
   def _of_rows(
     self, plan: UpdatePlan, view: ModelView, part: TrainBatch, prefix: Any
@@ -180,12 +191,12 @@ class ForcedAnswers(features.PrefixValues):
     del prefix  # Of prompts alone; here a prefix has completion tokens, too.
     policy, params, _ = view.trunk
     num_rows = len(part.tokens)
-    number = segments.numbers(part.segment_end)  # [rows, slots]
+    number = segments.numbers(part.answers.segment_end)  # [rows, slots]
     tokens, mask = (
       jnp.concatenate([of_prompts[part.prompt_index], of_rows], axis=1)
       for of_prompts, of_rows in (
-        (part.prompt_tokens, part.tokens),
-        (part.prompt_mask, part.completion_mask),
+        (part.prompts.tokens, part.tokens),
+        (part.prompts.mask, part.completion_mask),
       )
     )
     first = jnp.full((num_rows, 1), self.opener[0], tokens.dtype)
@@ -197,7 +208,7 @@ class ForcedAnswers(features.PrefixValues):
     def of_answer(k, c, total):
       before = part.completion_mask & (number < k)
       seen = jnp.concatenate(
-        [part.prompt_mask[part.prompt_index], before, always], axis=1
+        [part.prompts.mask[part.prompt_index], before, always], axis=1
       )
       if stored is None:  # Rows are run whole, perhaps by models without holes.
         order = jnp.argsort(seen, axis=1, stable=True)
@@ -206,7 +217,7 @@ class ForcedAnswers(features.PrefixValues):
         )
       else:
         of_prefix = tokens
-      forced = part.answers[:, c, 1:]  # [rows, F - 1]
+      forced = part.answers.ids[:, c, 1:]  # [rows, F - 1]
       exists = forced >= 0
       h, _ = policy.hidden(
         params,
@@ -227,29 +238,30 @@ class ForcedAnswers(features.PrefixValues):
       ).logp
       asked = exists & (jnp.arange(forced.shape[1]) >= len(self.opener) - 1)
       probability = jnp.exp(masked.sum(logp, asked, axis=-1))  # [rows]
-      worth = part.answer_utility[:, c]
+      worth = part.answers.utility[:, c]
       return total + jnp.where(worth > 0, worth * probability, 0.0)
 
     def of_prefix(k, found):  # [rows, K]
       total = jax.lax.fori_loop(
         0,
-        (part.answer_utility > 0).sum(axis=1).max(),
+        (part.answers.utility > 0).sum(axis=1).max(),
         functools.partial(of_answer, k),
-        jnp.zeros(num_rows, part.answer_utility.dtype),
+        jnp.zeros(num_rows, part.answers.utility.dtype),
       )
       return found.at[:, k].set(total)
 
-    counts = part.segment_end.sum(axis=1)  # [rows]
+    counts = part.answers.segment_end.sum(axis=1)  # [rows]
     found = jax.lax.fori_loop(
       0,
       counts.max(),
       of_prefix,
-      jnp.zeros((num_rows, self.max_segments), part.answer_utility.dtype),
+      jnp.zeros((num_rows, self.max_segments), part.answers.utility.dtype),
     )
     of_tokens = jnp.take_along_axis(
       found, jnp.minimum(number, self.max_segments - 1), axis=1
     )
-    return {"prefix_utility": masked.select(of_tokens, part.completion_mask)}
+    utility = masked.select(of_tokens, part.completion_mask)
+    return {"answers.prefix_utility": utility}
 
   def metrics(self, batch: TrainBatch) -> Metrics:
     """Metrics of prefix values, over the rows that are trained.
@@ -258,13 +270,13 @@ class ForcedAnswers(features.PrefixValues):
       batch: Batch of `with_utilities`.
     """
     rows = batch.mask.any(axis=1)  # [B]
-    count = masked.select(batch.segment_end.sum(axis=1), rows)
-    is_run = batch.answer_utility > 0  # [B, C]
-    sizes = (batch.answers >= 0).sum(axis=-1)  # [B, C]
+    count = masked.select(batch.answers.segment_end.sum(axis=1), rows)
+    is_run = batch.answers.utility > 0  # [B, C]
+    sizes = (batch.answers.ids >= 0).sum(axis=-1)  # [B, C]
     forced = count * masked.sum(sizes, is_run, axis=-1)
-    whole = batch.prompt_mask[batch.prompt_index].sum(axis=1)
+    whole = batch.prompts.mask[batch.prompt_index].sum(axis=1)
     whole += batch.completion_mask.sum(axis=1)
-    start = batch.prefix_utility[:, 0]
+    start = batch.answers.prefix_utility[:, 0]
     return {
       "forced_answers/tokens": (forced + masked.select(whole, rows)).sum(),
       "forced_answers/segments": masked.mean(count, rows),

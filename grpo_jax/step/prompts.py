@@ -71,6 +71,7 @@ from grpo_jax.types import (
   PyTree,
   TrainBatch,
   TrainState,
+  set_fields,
 )
 
 # Folded into the key of a step, for the draws of a schedule.
@@ -651,11 +652,11 @@ class SingleStream(PoolSchedule):
     is_first = first[rollout.prompt_index] == rows
     past = {name: state.schedule[name][places] for name in samples._fields}
     mask = past["mask"] & is_first[:, None]
-    own: dict[str, Any] = {
+    own = {
       "tokens": past["tokens"],
       "completion_mask": past["completion_mask"],
       "mask": mask,
-      "kept_ids": None,
+      "sampler.kept_ids": None,
     }
     view = models.policy_view(policy, state.params)
     # Experts were not recorded for old completions: the router chooses them.
@@ -664,7 +665,7 @@ class SingleStream(PoolSchedule):
       now = passes.fields(
         plan,
         view.trunk,
-        dataclasses.replace(batch, **own),
+        set_fields(batch, own),
         functools.partial(models.anchor_fields, plan, frozenset(), view),
         couples_group=False,
       )["old_logp"]

@@ -23,15 +23,21 @@ import jax.numpy as jnp
 
 from grpo_jax.step import features
 from grpo_jax.step.features import OldGroupMix
-from grpo_jax.types import PyTree, TrainBatch, TrainState
+from grpo_jax.types import (
+  PyTree,
+  TrainBatch,
+  TrainState,
+  get_field,
+  set_fields,
+)
 
 # Folded into the key of an update, for draws of old completions.
 _OLD = 7
 
 # Fields of a group: prompt fields [S], token fields [G, T], row fields [G].
-_PROMPT = {"prompt_tokens": jnp.int32, "prompt_mask": jnp.bool_}
+_PROMPT = {"prompts.tokens": jnp.int32, "prompts.mask": jnp.bool_}
 _TOKENS = {"tokens": jnp.int32, "completion_mask": bool, "mask": bool}
-_STEPS = {"step_rewards": jnp.float32, "step_mask": bool}
+_STEPS = {"scores.step_rewards": jnp.float32, "scores.step_mask": bool}
 _ROWS = {
   "rewards": jnp.float32,
   "valid": bool,
@@ -40,8 +46,8 @@ _ROWS = {
 }
 # Records of the sampler, which are not read of old groups.
 _RECORDED = (
-  *("behavior_logp", "sampler_logp", "entropy"),
-  *("mix_ids", "mix_weights"),
+  *("sampler.behavior_logp", "sampler.logp", "sampler.entropy"),
+  *("sampler.mix_ids", "sampler.mix_weights"),
 )
 
 
@@ -135,15 +141,14 @@ class Reservoir(features.OldGroups):
     def where(name):
       return prompts if name in _PROMPT else rows
 
-    fresh = {name: getattr(batch, name)[where(name)] for name in self._fields}
+    fresh = {name: get_field(batch, name)[where(name)] for name in self._fields}
     slots, is_there = self._choose(past, old_key, first)  # [H]
     changed = {}
     for name, kept in past["groups"].items():
       at = where(name)[-self.num_old :]
       given = is_there.reshape(-1, *[1] * (kept.ndim - 1))
       values = jnp.where(given, kept[slots], fresh[name][-self.num_old :])
-      changed[name] = getattr(batch, name).at[at].set(values)
-    nothing: dict[str, Any] = dict.fromkeys(_RECORDED)
+      changed[name] = get_field(batch, name).at[at].set(values)
     is_old = jnp.zeros(batch.group_id.shape, bool)
     is_old = is_old.at[rows[-self.num_old :]].set(is_there[:, None])
     after = self._keep(past, fresh, place_key, state.step)
@@ -151,7 +156,7 @@ class Reservoir(features.OldGroups):
     count = is_there.sum()
     return OldGroupMix(
       dataclasses.replace(state, reservoir=after),
-      dataclasses.replace(batch, **changed, **nothing),
+      set_fields(batch, changed | dict.fromkeys(_RECORDED)),
       is_old,
       {
         "history/groups": count.astype(jnp.float32),
@@ -211,7 +216,7 @@ class Reservoir(features.OldGroups):
       batch: The batch of the update.
       is_old: True on fresh rows that an old row has replaced.
     """
-    of_prompts = jnp.zeros(batch.prompt_tokens.shape[0], bool)
+    of_prompts = jnp.zeros(batch.prompts.tokens.shape[0], bool)
     of_prompts = of_prompts.at[fresh.prompt_index].max(is_old)
 
     def one(name, trained):
@@ -219,16 +224,16 @@ class Reservoir(features.OldGroups):
       gone = gone.reshape(-1, *[1] * (trained.ndim - 1))
       drawn = jnp.zeros_like(trained)
       if name in self._fields and name != "mask":
-        drawn = getattr(fresh, name)
+        drawn = get_field(fresh, name)
       return jnp.where(gone, drawn, trained)
 
     # A tuple: a set would order the program by the hashes of the process.
     names = (*self._fields, "advantages", "pair_role")  # Two of `prepare`.
-    return dataclasses.replace(
+    return set_fields(
       batch,
-      **{
+      {
         name: one(name, value)
         for name in names
-        if (value := getattr(batch, name)) is not None
+        if (value := get_field(batch, name)) is not None
       },
     )

@@ -22,7 +22,14 @@ from grpo_jax.step import metrics as metrics_lib
 from grpo_jax.step import passes
 from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.step.models import ModelView, value_fields
-from grpo_jax.types import Metrics, Prompts, Rollout, Scored, TrainBatch
+from grpo_jax.types import (
+  Metrics,
+  PromptFields,
+  Prompts,
+  Rollout,
+  Scored,
+  TrainBatch,
+)
 
 # How scores of steps become one of the completion.
 
@@ -44,8 +51,7 @@ def values(
     # Greedy completions: one for each prompt.
     plan = dataclasses.replace(plan, group_size=1)
   batch = TrainBatch(
-    prompt_tokens=prompts.tokens,
-    prompt_mask=prompts.mask,
+    prompts=PromptFields(prompts.tokens, prompts.mask, prompts.images),
     prompt_index=rollout.prompt_index,
     group_id=rollout.group_id,
     tokens=rollout.tokens,
@@ -57,8 +63,6 @@ def values(
     correct=given,
     num_groups=rollout.num_groups,
   )
-  if prompts.images is not None:
-    batch = dataclasses.replace(batch, images=prompts.images)
   return of_batch(plan, view, batch)
 
 
@@ -77,7 +81,7 @@ def of_batch(
       functools.partial(value_fields, view),
       couples_group,
     )
-  return found["values"]
+  return found["critic.values"]
 
 
 def at_last(said: jax.Array, mask: jax.Array) -> jax.Array:  # [B, T] -> [B]

@@ -8,30 +8,30 @@ program (`after.py`), which runs only if somebody reads its results.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 
 from grpo_jax.step.dynamic_sampling import Groups
-from grpo_jax.types import TrainBatch
+from grpo_jax.types import TrainBatch, set_fields
 
 # Field -> the input that an algorithm must need for its step to hand the field
 # out. Other fields are always handed out, or never.
 _IF_NEEDED = {
-  "behavior_logp": "behavior_logp",
-  "entropy": "behavior_entropy",
-  "components": "components",
-  "component_weights": "components",
-  "step_rewards": "step_rewards",
-  "step_mask": "step_rewards",
-  "turn": "turns",
-  "turn_rewards": "turns",
-  "greedy_rewards": "greedy_rewards",
+  "sampler.behavior_logp": "behavior_logp",
+  "sampler.entropy": "behavior_entropy",
+  "scores.components": "components",
+  "scores.component_weights": "components",
+  "scores.step_rewards": "step_rewards",
+  "scores.step_mask": "step_rewards",
+  "turns.index": "turns",
+  "turns.rewards": "turns",
+  "scores.greedy": "greedy_rewards",
 }
 # As large as a hidden state for each token, or not arrays.
 _LARGE = (
-  *("kept_ids", "routing", "prompt_routing", "anchor_routing", "router_load"),
-  *("ref_h", "ref_topk_ids", "ref_topk_logp", "key", "sampler_logp"),
+  *("sampler.kept_ids", "sampler.routing", "sampler.logp"),
+  *("prompts.routing", "anchor.routing", "anchor.router_load", "key"),
+  *("reference.h", "reference.topk_ids", "reference.topk_logp"),
 )
 
 
@@ -74,9 +74,9 @@ def written(
   """
   rollout, scored = groups.rollout, groups.scored
   dropped = {name for name, need in _IF_NEEDED.items() if need not in required}
-  nothing: dict[str, Any] = dict.fromkeys(dropped.union(_LARGE))
+  nothing = dict.fromkeys(dropped.union(_LARGE))
   return StepRows(
-    batch=dataclasses.replace(batch, **nothing),
+    batch=set_fields(batch, nothing),
     prompt_id=groups.prompts.ids[rollout.prompt_index],
     rewards=scored.rewards,
     components=dict(scored.components),

@@ -49,6 +49,7 @@ from grpo_jax.types import (
   TrainBatch,
   TrainState,
   row_arrays,
+  set_fields,
 )
 
 
@@ -227,13 +228,12 @@ def prepare(
     )
   if "router" in required:  # After rejection: over trained tokens only.
     load = routing.load(
-      batch.anchor_routing, batch.mask, parts.policy.num_experts
+      batch.anchor.routing, batch.mask, parts.policy.num_experts
     )
-    fields: dict[str, Any] = {
-      "anchor_routing": None,
-      "router_load": load.total / jnp.maximum(load.weight, 1),
-    }
-    batch = dataclasses.replace(batch, **fields)
+    share = load.total / jnp.maximum(load.weight, 1)
+    batch = set_fields(
+      batch, {"anchor.routing": None, "anchor.router_load": share}
+    )
   return batch
 
 
@@ -249,7 +249,7 @@ def update(
   state, metrics = update_lib.run(parts.update, state, batch, key, trains)
   if parts.trains_policy and parts.config.router_bias_step > 0:
     before = state.params["policy"]
-    moved = _with_biases(before, batch.router_load, parts.config)
+    moved = _with_biases(before, batch.anchor.router_load, parts.config)
     state = state.with_params(policy=update_lib.chosen(trains, moved, before))
   return state, metrics
 
@@ -347,7 +347,7 @@ def learn_stage(
   fresh = _batch(state, groups, trains, parts)
   state, batch, is_old, said = parts.history.mix(state, fresh, key)
   batch = parts.prefix_values.with_candidates(groups.prompts, batch)
-  batch = dataclasses.replace(batch, **parts.constrain_rows(row_arrays(batch)))
+  batch = set_fields(batch, parts.constrain_rows(row_arrays(batch)))
   feedback = parts.schedule.with_samples(
     parts.plan, parts.policy, state, groups, batch, feedback
   )
@@ -384,7 +384,7 @@ def _batch(
     batch = dataclasses.replace(batch, mask=batch.mask & trains)
   if "expected" in options.needs(parts.algorithm, parts.config):
     expected = parts.schedule.expected(state, groups)
-    batch = dataclasses.replace(batch, expected=expected)
+    batch = set_fields(batch, {"scores.expected": expected})
   return batch
 
 
@@ -425,7 +425,7 @@ def _before_update(
       parts.domains, groups.prompts, rollout, scored, batch
     )
   metrics |= parts.prefix_values.metrics(batch)
-  if batch.values is not None:
+  if batch.critic.values is not None:
     metrics |= metrics_lib.critic_metrics(batch)
   if not parts.losses:  # Completions are measured only; nothing is trained.
     del metrics["advantages/std"]
@@ -613,7 +613,7 @@ def supervised_step(
   state: TrainState, batch: TrainBatch, *, parts: Phase
 ) -> tuple[TrainState, Metrics]:
   """Updates once on completions from data; jit with `donate_argnums=0`."""
-  batch = dataclasses.replace(batch, **parts.constrain_rows(row_arrays(batch)))
+  batch = set_fields(batch, parts.constrain_rows(row_arrays(batch)))
   _, update_key = step_keys(state)
   order_key, draw_key = jax.random.split(update_key)
   batch = prepare(state, batch, draw_key, parts=parts)

@@ -32,6 +32,7 @@ from grpo_jax.types import (
   TrainState,
   Weighted,
   row_arrays,
+  set_fields,
 )
 
 
@@ -104,7 +105,7 @@ class PolicyLoss:
     algorithm, config: The objective.
     plan: Division of rows into micro-batches.
     reference: (parameters of all models, rows) -> the head that computes logits
-      from `ref_h`, for a KL over the whole vocabulary.
+      from `reference.h`, for a KL over the whole vocabulary.
     is_rounded: True if the sampler ran with rounded kernels; then the KL from
       the sampler to the policy is measured.
   """
@@ -141,15 +142,15 @@ class PolicyLoss:
     reference = None
     if "ref_kl" in required:
       assert self.reference is not None
-      reference = self.reference(params, batch), batch.ref_h
+      reference = self.reference(params, batch), batch.reference.h
     found = logprobs.token_outputs(
       view.head,
       h,
       batch.tokens,
       temperature=self.plan.temperature,
       with_entropy="entropy" in required,
-      kept_ids=batch.kept_ids,
-      topk_ids=batch.ref_topk_ids,
+      kept_ids=batch.sampler.kept_ids,
+      topk_ids=batch.reference.topk_ids,
       reference=reference,
       reference_beta=self.config.jsd_beta,
       chunk_bytes=self.plan.chunk_bytes,
@@ -187,7 +188,7 @@ class PolicyLoss:
         for name, (coefficient, term) in output.terms.items()
       }
       metrics = output.metrics
-      if self.is_rounded and part.sampler_logp is not None:
+      if self.is_rounded and part.sampler.logp is not None:
         metrics = metrics | self._sampler_kl(outputs, part)
       return sum(terms.values()), (terms, metrics, output.maxima)
 
@@ -196,9 +197,9 @@ class PolicyLoss:
   def _sampler_kl(self, outputs, part) -> dict[str, Weighted]:
     """KL(sampler ‖ policy at the start of the update), nats per token; k3."""
     anchor = outputs.logp if part.old_logp is None else part.old_logp
-    drawn = part.sampler_logp
+    drawn = part.sampler.logp
     if self.config.keep_sampling_mask:
-      drawn = part.behavior_logp
+      drawn = part.sampler.behavior_logp
     gap = masked.select(jax.lax.stop_gradient(drawn - anchor), part.mask)
     kl = aggregation.over_tokens(divergences.kl_k3(gap), part.mask)
     return {"sampler_gap/kl": kl}
@@ -459,7 +460,7 @@ def run(
       arrays = jax.tree.map(lambda x: x[rows], row_arrays(batch))
       if plan.num_shards > 1:
         arrays = update.constrain_rows(arrays)
-      minibatch = dataclasses.replace(batch, **arrays)
+      minibatch = set_fields(batch, arrays)
     metrics: Metrics = {}
     for loss in update.losses:
       params, opt_states, found = _steps(

@@ -370,7 +370,8 @@ def _heads(
 ) -> dict[str, jax.Array]:  # each [B]
   """Returns the numbers of rows that rules read."""
   batch = written.batch
-  scored = batch.valid if batch.is_last is None else batch.valid & batch.is_last
+  is_last = batch.traces.is_last
+  scored = batch.valid if is_last is None else batch.valid & is_last
   heads = {
     "reward": written.rewards,
     "scored": scored,

@@ -56,13 +56,14 @@ class Algorithm:
     terms: (config) -> loss terms beside the policy's and the common ones.
     critic_loss: (config, values [B, T], batch) -> [B] or [B, T], the loss of a
       critic that is trained beside the policy; None without a critic.
-      `batch.values`, if needed, are the values at the start of the update.
+      `batch.critic.values`, if needed, are those at the start of the update.
     critic_metrics: (config, values [B, T], batch) -> {name: Weighted}, metrics
       of that critic at the start of each of its steps. A total [K] holds K
       bins, and the absolute values of the bins are added up. None: no metrics.
     update_state: (config, state, metrics, batch) -> state, inside the step,
       from the step's metrics and its prepared rows.
-    needs: Optional inputs that the functions read, of `options.NEEDS`.
+    needs: Optional inputs that the functions read, of `options.NEEDS`. The
+      field of the batch with that input is the one of `needs_of(TrainBatch)`.
     couples_group: True if the gradient of one row depends on the current
       log-probs of other rows of its group: whole groups then stay together.
       Their rows must be adjacent, as the sampler makes them.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -41,17 +42,242 @@ def _optional(
   return _field(kind, clean, default=None, metadata=metadata)
 
 
+def _record(kind: type) -> Any:
+  """A record of fields, which is empty unless its provider fills it."""
+  return dataclasses.field(default_factory=kind, metadata={"record": kind})
+
+
+# Fields are typed as present: an algorithm reads only fields that it names in
+# `needs`, and a field without a provider raises before tracing.
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PromptFields:
+  """The prompts of a batch, shared by the rows that point at them.
+
+  Attributes:
+    tokens, mask, images: As in `Prompts`.
+    routing: Experts that the sampler used, as `prompt_routing` in `Rollout`.
+  """
+
+  tokens: jax.Array = _field("prompt")  # [P, S] int32
+  mask: jax.Array = _field("prompt")  # [P, S] bool
+  images: Images | None = _optional("prompt")  # each [P, ...]
+  routing: jax.Array = _optional("prompt")  # [P, S, layers, k]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SamplerFields:
+  """Records of the sampler; empty if the completions come from data.
+
+  Attributes:
+    behavior_logp, entropy, kept_ids: As in `Rollout`.
+    logp: Log-probs without filters, as `sampler_logp` in `Rollout`.
+    lengths: Number of tokens that the policy wrote in each completion. Tokens
+      of an environment do not count; rows that are not trained have lengths
+      too.
+    routing: Experts that the sampler used, as in `Rollout`; the policy then
+      uses the same experts.
+    mix_ids, mix_weights: Mixed inputs, as in `Rollout`; every model then reads
+      these rows of its own embedding table, with these weights, in the place of
+      completion tokens.
+  """
+
+  behavior_logp: jax.Array = _optional(
+    "token", "masked", "behavior_logp", "recorded while sampling (phase rl)"
+  )  # [B, T] float32
+  logp: jax.Array = _optional("token", "masked")  # [B, T] float32
+  entropy: jax.Array = _optional(
+    "token", "masked", "behavior_entropy", "recorded while sampling (phase rl)"
+  )  # [B, T] float32
+  kept_ids: jax.Array = _optional(
+    "token", need="kept_ids", provider="sampling with top_k (phase rl)"
+  )  # [B, T, K] int32
+  lengths: jax.Array = _optional(
+    "row", need="lengths", provider="completions that are sampled (phase rl)"
+  )  # [B] int32
+  routing: jax.Array = _optional(
+    "token", need="routing", provider="sampling from a model with experts"
+  )  # [B, T, layers, k]
+  mix_ids: jax.Array = _optional("token")  # [B, T, k] int32
+  mix_weights: jax.Array = _optional("token")  # [B, T, k] float32
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ScoreFields:
+  """Scores beside the reward of each row.
+
+  Attributes:
+    components: Each reward before weights, in sorted order of their names;
+      NaN = not applicable.
+    component_weights: Weight of each component.
+    step_rewards, step_mask: Scores of steps, as in `Scored`.
+    token_rewards: Dense rewards (a KL penalty); 0 elsewhere.
+    greedy: Reward of the greedy completion of the row's prompt.
+    expected: Estimate from earlier steps of the probability that a completion
+      of the row's prompt is right.
+  """
+
+  components: jax.Array = _optional(
+    "row", "wide", "components", "the verifiers (phase rl)"
+  )  # [B, K] float32
+  component_weights: jax.Array = _optional("shared")  # [K]
+  step_rewards: jax.Array = _optional(
+    "token", "wide", "step_rewards", "a task whose verifier judges steps"
+  )  # [B, T] float32
+  step_mask: jax.Array = _optional("token")  # [B, T] bool
+  token_rewards: jax.Array = _optional(
+    "token", "masked", "token_rewards", "a KL in the reward (every phase)"
+  )  # [B, T] float32
+  greedy: jax.Array = _optional(
+    "row", "wide", "greedy_rewards", "a greedy rollout (phase rl)"
+  )  # [B] float32
+  expected: jax.Array = _optional(
+    "row",
+    "wide",
+    "expected",
+    "a schedule that counts what became of each prompt"
+    " (config.rl.schedule.name='spo', 'uniform', …)",
+  )  # [B] float32
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TurnFields:
+  """Turns of an environment.
+
+  Attributes:
+    index, rewards, state_id: As `turn`, `turn_rewards` and `state_id` in
+      `Rollout`.
+  """
+
+  index: jax.Array = _optional(
+    "token", need="turns", provider="a task with an environment"
+  )  # [B, T] int32
+  rewards: jax.Array = _optional("token", "masked")  # [B, T] float32
+  state_id: jax.Array = _optional(
+    "token", need="state_id", provider="a task with an environment"
+  )  # [B, T] int32
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TraceFields:
+  """Rollouts of several rows; empty if each row is a rollout of its own.
+
+  Attributes:
+    id, order, is_last: As in `Traces`.
+  """
+
+  id: jax.Array = _optional("row")  # [B] int32
+  order: jax.Array = _optional("row")  # [B] int32
+  is_last: jax.Array = _optional("row")  # [B] bool
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AnswerFields:
+  """Known answers that are appended after each segment.
+
+  Attributes:
+    ids: The opener, an answer, the closer, and -1 in the slots behind.
+    utility: Utility of each answer, the best ones first; 0 for an empty place.
+    segment_end: True on the last token of each segment.
+    prefix_utility: Expected utility of the prefix before the segment that a
+      token is part of.
+  """
+
+  ids: jax.Array = _optional("row")  # [B, C, F] int32
+  utility: jax.Array = _optional("row")  # [B, C] float32
+  segment_end: jax.Array = _optional("token")  # [B, T] bool
+  prefix_utility: jax.Array = _optional(
+    "token",
+    "masked",
+    "prefix_utility",
+    "a task that knows a right answer, between tags: add, sort or multi",
+  )  # [B, T] float32
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AnchorFields:
+  """Outputs of the policy at the start of the update, beside `old_logp`.
+
+  Attributes:
+    sum_pi_squared: Σ_v π(v)².
+    routing: Experts used for each prediction; None again once `router_load` is
+      computed from them.
+    router_load: Share of each expert in the choices of all trained tokens; the
+      shares of a layer add up to 1.
+  """
+
+  sum_pi_squared: jax.Array = _optional(
+    "token",
+    "masked",
+    "sum_pi_squared",
+    "the policy before the update (every phase)",
+  )  # [B, T]
+  routing: jax.Array = _optional("token")  # [B, T, layers, k]
+  router_load: jax.Array = _optional(
+    "shared", need="router", provider="a model with experts (every phase)"
+  )  # [layers, E]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ReferenceFields:
+  """Outputs of the frozen reference or teacher.
+
+  Attributes:
+    logp: Log-probs of the completion tokens.
+    h: Hidden states.
+    topk_ids, topk_logp: The K likeliest tokens.
+  """
+
+  logp: jax.Array = _optional(
+    "token", "masked", "ref_logp", "the frozen reference (every phase)"
+  )  # [B, T] float32
+  h: jax.Array = _optional("token")  # [B, T, D]
+  topk_ids: jax.Array = _optional("token")  # [B, T, K] int32
+  topk_logp: jax.Array = _optional(
+    "token", "masked", "ref_topk", "the frozen reference (every phase)"
+  )  # [B, T, K]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CriticFields:
+  """Outputs of the critic at the start of the update.
+
+  Attributes:
+    values: Values of the states before each token.
+    final_value: Value of the state after the last existing token of each row;
+      arbitrary in a row without trained tokens.
+  """
+
+  values: jax.Array = _optional(
+    "token", "masked", "values", "the critic before the update"
+  )  # [B, T] float32
+  final_value: jax.Array = _optional(
+    "row", "wide", "final_value", "the critic before the update"
+  )  # [B] float32
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainBatch:
   """Everything a loss may read, except the policy being differentiated.
 
-  Fields `[B, ...]` are per row; `prompt_*` are per prompt and are shared by
-  the rows that point at them; `state` belongs to the algorithm. Fields that
-  default to None are present only when the algorithm `needs` them.
+  Fields `[B, ...]` are per row; those of `prompts` are per prompt. Fields that
+  come from one provider are a record. The text "reference.logp" names the field
+  `logp` of the record `reference`. Fields that default to None are present only
+  when the algorithm `needs` them; `needs_of` says by which name.
 
   Attributes:
-    prompt_tokens, prompt_mask, images: The prompts, as in `Prompts`.
+    prompts: The prompts.
     prompt_index: Prompt of each row. If the rows of a group share the forward
       pass of their prompt, the batch of a step has one group per prompt, in
       the order of the prompts. Minibatches may have them in any order.
@@ -64,62 +290,23 @@ class TrainBatch:
     valid: Rows that were scored.
     terminated: Rows that were not cut off.
     correct: Rows with a right answer.
-    lengths: Number of tokens that the policy wrote in each completion. Tokens
-      of an environment do not count; rows that are not trained have lengths
-      too.
-    behavior_logp, sampler_logp, entropy, kept_ids: Records of the sampler, as
-      in `Rollout`; None if the completions come from data.
-    routing, prompt_routing: Experts that the sampler used, as in `Rollout`; the
-      policy then uses the same experts.
-    mix_ids, mix_weights: Mixed inputs of the sampler, as in `Rollout`; every
-      model then reads these rows of its own embedding table, with these
-      weights, in the place of completion tokens.
-    anchor_routing: Experts used for each prediction, at the start of the
-      update; None again once `router_load` is computed from them.
-    router_load: Share of each expert in the choices of all trained tokens,
-      at the start of the update; the shares of a layer add up to 1.
-    components: Each reward before weights, in sorted order of their names;
-      NaN = not applicable.
-    component_weights: Weight of each component.
-    step_rewards, step_mask: Scores of steps, as in `Scored`.
-    answers: Known answers that are appended after each segment: the opener, an
-      answer, the closer, and -1 in the slots behind.
-    answer_utility: Utility of each answer, the best ones first; 0 for an empty
-      place.
-    segment_end: True on the last token of each segment.
-    prefix_utility: Expected utility of the prefix before the segment that a
-      token is part of.
-    turn, turn_rewards, state_id: Turns, their rewards and states, as in
-      `Rollout`.
-    trace_id, trace_order, is_last: Rollout of each row, the row's place in it,
-      and True for the last row; None if each row is a rollout of its own.
-    greedy_rewards: Reward of the greedy completion of the row's prompt.
-    expected: Estimate from earlier steps of the probability that a completion
-      of the row's prompt is right.
     domain: Domain of the row's prompt, from 0.
     old_logp: Log-probs at the start of the update (the anchor of ratios).
-    sum_pi_squared: Σ_v π(v)² at the start of the update.
-    ref_logp: Log-probs under the frozen reference.
-    ref_h: Hidden states of the reference.
-    ref_topk_ids, ref_topk_logp: The reference's K likeliest tokens.
-    values: A critic's values at the start of the update.
-    final_value: The critic's value of the state after the last existing token
-      of each row; arbitrary in a row without trained tokens.
-    token_rewards: Dense rewards beside `rewards` (a KL penalty); 0 elsewhere.
     advantages: Per row or per token; a constant of the loss.
     returns: Targets of the critic.
     policy_weight: Constant factor of each token's policy loss.
     pair_role: +1 for the better and -1 for the worse row of a group's pair
       of preferences, 0 for the others.
     selected: Tokens that the algorithm treats differently.
+    sampler, scores, turns, traces, answers, anchor, reference, critic: Records;
+      see their types.
     state: The algorithm's own running state, as arrays.
     coefficients: Weights of loss terms that adapt, by the term's name.
     key: Random key of an update.
     num_groups: Static upper bound of `group_id`, exclusive.
   """
 
-  prompt_tokens: jax.Array = _field("prompt")  # [P, S] int32
-  prompt_mask: jax.Array = _field("prompt")  # [P, S] bool
+  prompts: PromptFields = dataclasses.field(metadata={"record": PromptFields})
   prompt_index: jax.Array = _field("row")  # [B] int32
   group_id: jax.Array = _field("row")  # [B] int32
   tokens: jax.Array = _field("token")  # [B, T] int32
@@ -129,105 +316,25 @@ class TrainBatch:
   valid: jax.Array = _field("row")  # [B] bool
   terminated: jax.Array = _field("row")  # [B] bool
   correct: jax.Array = _field("row")  # [B] bool
-  # Typed as present: an algorithm reads only fields that it names in `needs`,
-  # and a field without a provider raises before tracing.
-  behavior_logp: jax.Array = _optional(
-    "token", "masked", "behavior_logp", "recorded while sampling (phase rl)"
-  )  # [B, T] float32
-  sampler_logp: jax.Array = _optional("token", "masked")  # [B, T] float32
-  entropy: jax.Array = _optional(
-    "token", "masked", "behavior_entropy", "recorded while sampling (phase rl)"
-  )  # [B, T] float32
-  kept_ids: jax.Array = _optional(
-    "token", need="kept_ids", provider="sampling with top_k (phase rl)"
-  )  # [B, T, K] int32
-  routing: jax.Array = _optional(
-    "token", need="routing", provider="sampling from a model with experts"
-  )  # [B, T, layers, k]
-  prompt_routing: jax.Array = _optional("prompt")  # [P, S, layers, k]
-  images: Images = _optional("prompt")  # each [P, ...]
-  mix_ids: jax.Array = _optional("token")  # [B, T, k] int32
-  mix_weights: jax.Array = _optional("token")  # [B, T, k] float32
-  anchor_routing: jax.Array = _optional("token")  # [B, T, layers, k]
-  router_load: jax.Array = _optional(
-    "shared", need="router", provider="a model with experts (every phase)"
-  )  # [layers, E]
-  components: jax.Array = _optional(
-    "row", "wide", "components", "the verifiers (phase rl)"
-  )  # [B, K] float32
-  component_weights: jax.Array = _optional("shared")  # [K]
-  step_rewards: jax.Array = _optional(
-    "token", "wide", "step_rewards", "a task whose verifier judges steps"
-  )  # [B, T] float32
-  step_mask: jax.Array = _optional("token")  # [B, T] bool
-  answers: jax.Array = _optional("row")  # [B, C, F] int32
-  answer_utility: jax.Array = _optional("row")  # [B, C] float32
-  segment_end: jax.Array = _optional("token")  # [B, T] bool
-  prefix_utility: jax.Array = _optional(
-    "token",
-    "masked",
-    "prefix_utility",
-    "a task that knows a right answer, between tags: add, sort or multi",
-  )  # [B, T] float32
-  turn: jax.Array = _optional(
-    "token", need="turns", provider="a task with an environment"
-  )  # [B, T] int32
-  turn_rewards: jax.Array = _optional("token", "masked")  # [B, T] float32
-  state_id: jax.Array = _optional(
-    "token",
-    need="state_id",
-    provider="a task with an environment",
-  )  # [B, T] int32
-  trace_id: jax.Array = _optional("row")  # [B] int32
-  trace_order: jax.Array = _optional("row")  # [B] int32
-  is_last: jax.Array = _optional("row")  # [B] bool
-  lengths: jax.Array = _optional(
-    "row", need="lengths", provider="completions that are sampled (phase rl)"
-  )  # [B] int32
-  greedy_rewards: jax.Array = _optional(
-    "row", "wide", "greedy_rewards", "a greedy rollout (phase rl)"
-  )  # [B] float32
-  expected: jax.Array = _optional(
-    "row",
-    "wide",
-    "expected",
-    "a schedule that counts what became of each prompt"
-    " (config.rl.schedule.name='spo', 'uniform', …)",
-  )  # [B] float32
   domain: jax.Array = _optional(
     "row", need="domain", provider="records with an integer 'domain'"
   )  # [B] int32
   old_logp: jax.Array = _optional(
     "token", "masked", "old_logp", "the policy before the update (every phase)"
   )  # [B, T] float32
-  sum_pi_squared: jax.Array = _optional(
-    "token",
-    "masked",
-    "sum_pi_squared",
-    "the policy before the update (every phase)",
-  )  # [B, T]
-  ref_logp: jax.Array = _optional(
-    "token", "masked", "ref_logp", "the frozen reference (every phase)"
-  )  # [B, T] float32
-  ref_h: jax.Array = _optional("token")  # [B, T, D]
-  ref_topk_ids: jax.Array = _optional("token")  # [B, T, K] int32
-  ref_topk_logp: jax.Array = _optional(
-    "token", "masked", "ref_topk", "the frozen reference (every phase)"
-  )  # [B, T, K]
-  values: jax.Array = _optional(
-    "token", "masked", "values", "the critic before the update"
-  )  # [B, T] float32
-  final_value: jax.Array = _optional(
-    "row", "wide", "final_value", "the critic before the update"
-  )  # [B] float32
-  token_rewards: jax.Array = _optional(
-    "token", "masked", "token_rewards", "a KL in the reward (every phase)"
-  )  # [B, T] float32
   advantages: jax.Array = _optional("token", "masked")  # [B] or [B, T]
   returns: jax.Array = _optional("token", "masked")  # [B, T] float32
   policy_weight: jax.Array = _optional("token", "masked")  # [B, T] float32
   pair_role: jax.Array = _optional("row")  # [B] float32
   selected: jax.Array = _optional("token")  # [B, T] bool
+  sampler: SamplerFields = _record(SamplerFields)
+  scores: ScoreFields = _record(ScoreFields)
+  turns: TurnFields = _record(TurnFields)
+  traces: TraceFields = _record(TraceFields)
+  answers: AnswerFields = _record(AnswerFields)
+  anchor: AnchorFields = _record(AnchorFields)
+  reference: ReferenceFields = _record(ReferenceFields)
+  critic: CriticFields = _record(CriticFields)
   state: PyTree = _optional("shared")
   coefficients: dict[str, jax.Array] = dataclasses.field(
     default_factory=dict, metadata={"kind": "shared"}
@@ -238,6 +345,19 @@ class TrainBatch:
   )
 
 
+def _fields(owner: type) -> dict[str, Mapping[str, Any]]:
+  """Metadata of each field of a dataclass, and of its records, by name."""
+  found: dict[str, Mapping[str, Any]] = {}
+  for field in dataclasses.fields(owner):
+    record = field.metadata.get("record")
+    if record is None:
+      found[field.name] = field.metadata
+    else:
+      inner = _fields(record).items()
+      found |= {f"{field.name}.{name}": metadata for name, metadata in inner}
+  return found
+
+
 def fields_where(owner: type, **metadata: str) -> tuple[str, ...]:
   """Names of the fields of a dataclass that have this metadata.
 
@@ -246,51 +366,64 @@ def fields_where(owner: type, **metadata: str) -> tuple[str, ...]:
     **metadata: As `kind="token"`; see `_field`.
   """
   return tuple(
-    field.name
-    for field in dataclasses.fields(owner)
-    if all(field.metadata.get(k) == v for k, v in metadata.items())
+    name
+    for name, has in _fields(owner).items()
+    if all(has.get(k) == v for k, v in metadata.items())
   )
 
 
 def needs_of(owner: type) -> dict[str, str]:
   """The name in `needs` that asks for each optional field."""
-  return {
-    field.name: field.metadata["need"]
-    for field in dataclasses.fields(owner)
-    if field.metadata.get("need")
-  }
+  fields = _fields(owner).items()
+  return {name: has["need"] for name, has in fields if has.get("need")}
 
 
 def providers(owner: type) -> dict[str, str]:
   """The provider of each input that an algorithm may name in `needs`."""
-  return {
-    field.metadata["need"]: field.metadata["provider"]
-    for field in dataclasses.fields(owner)
-    if field.metadata.get("need")
-  }
+  fields = _fields(owner).values()
+  return {has["need"]: has["provider"] for has in fields if has.get("need")}
 
 
-def row_arrays(batch: TrainBatch) -> dict[str, jax.Array | None]:
-  """Row-indexed fields by name; `dataclasses.replace` takes them back."""
-  names = (
-    *fields_where(TrainBatch, kind="row"),
-    *fields_where(TrainBatch, kind="token"),
-  )
-  return {name: getattr(batch, name) for name in names}
+def get_field(batch: TrainBatch | PolicyOutputs, name: str) -> Any:
+  """The field with a name of `fields_where`."""
+  return operator.attrgetter(name)(batch)
+
+
+def present_fields(
+  batch: TrainBatch | PolicyOutputs, **metadata: str
+) -> dict[str, Any]:
+  """The fields that `fields_where` names and that are not None, by name."""
+  names = fields_where(type(batch), **metadata)
+  fields = {name: get_field(batch, name) for name in names}
+  return {name: x for name, x in fields.items() if x is not None}
+
+
+def set_fields(batch: TrainBatch, fields: Mapping[str, Any]) -> TrainBatch:
+  """Replaces fields, by the names of `fields_where`."""
+  own: dict[str, Any] = {}
+  inner: dict[str, dict[str, Any]] = {}
+  for name, x in fields.items():
+    record, _, field = name.rpartition(".")
+    (inner.setdefault(record, {}) if record else own)[field] = x
+  for record, changed in inner.items():
+    own[record] = dataclasses.replace(getattr(batch, record), **changed)
+  return dataclasses.replace(batch, **own)
+
+
+def row_arrays(batch: TrainBatch) -> dict[str, jax.Array]:
+  """Row-indexed fields by name; `set_fields` takes them back."""
+  return present_fields(batch, kind="row") | present_fields(batch, kind="token")
 
 
 def first_slots(
-  rows: dict[str, jax.Array | None], num_slots: int
-) -> dict[str, jax.Array | None]:
+  rows: dict[str, jax.Array], num_slots: int
+) -> dict[str, jax.Array]:
   """Row-indexed fields, the token fields cut to the first `num_slots` slots."""
   tokens = fields_where(TrainBatch, kind="token")
-
-  def cut(name, x):
-    # Advantages may be per row.
-    is_cut = x is not None and name in tokens and x.ndim > 1
-    return x[:, :num_slots] if is_cut else x
-
-  return {name: cut(name, x) for name, x in rows.items()}
+  return {  # Advantages may be per row.
+    name: x[:, :num_slots] if name in tokens and x.ndim > 1 else x
+    for name, x in rows.items()
+  }
 
 
 class RouterOutputs(NamedTuple):

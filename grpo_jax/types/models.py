@@ -104,7 +104,7 @@ class Policy:
       prefix=None) -> (h [B, T, D], aux). `h[:, t]` is the state *from which*
       completion token t is predicted, so it sees the prompt and tokens < t.
       Row b continues prompt `prompt_index[b]`. `extras` is None or model inputs
-      beside tokens, by their names in a `TrainBatch`; its `images` are those of
+      beside tokens, by their names in a `Rollout`; its `images` are those of
       the P prompts. `aux` is None or `RouterOutputs`. With `prefix` prompts are
       not run again, and row b continues prompt b.
     prefix: (params, prompt_tokens [P, S], prompt_mask [P, S], extras=None) ->

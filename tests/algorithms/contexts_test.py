@@ -13,7 +13,13 @@ from grpo_jax.algorithms import objective, ppo
 from grpo_jax.algorithms.contract import cases
 from grpo_jax.ops import aggregation, returns
 from grpo_jax.settings import compatibility
-from grpo_jax.types import PolicyOutputs, Traces
+from grpo_jax.types import (
+  CriticFields,
+  PolicyOutputs,
+  ScoreFields,
+  TraceFields,
+  Traces,
+)
 from tests.references import contexts
 from tests.training import tiny
 
@@ -244,12 +250,11 @@ def _three_and_two(**fields):
   config = algorithms.make_config("sao", **fields)
   mask = np.array([[True] * 3, [True, True, False]])
   arrays = {
-    "token_rewards": np.zeros((2, 3)),
+    "scores": ScoreFields(token_rewards=np.zeros((2, 3))),
     "rewards": np.ones(2),
-    "values": np.array([[0.2, 0.5, 0.6], [0.0, 0.0, 9.0]]),
+    "critic": CriticFields(np.array([[0.2, 0.5, 0.6], [0.0, 0.0, 9.0]])),
     "mask": mask,
-    "trace_id": np.zeros(2, int),
-    "trace_order": np.arange(2),
+    "traces": TraceFields(np.zeros(2, int), np.arange(2)),
   }
 
   @jax.jit

@@ -8,6 +8,7 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import gigpo
+from grpo_jax.types import TurnFields
 
 
 def _advantages(episodes, groups, lengths, num_slots, valid=None, **fields):
@@ -27,9 +28,7 @@ def _advantages(episodes, groups, lengths, num_slots, valid=None, **fields):
       spans.append((i, slice(t, t + size)))
       t += size + 1  # A token of the environment.
   arrays = {
-    "turn": turn,
-    "state_id": state,
-    "turn_rewards": np.where(mask, rewards, 0),
+    "turns": TurnFields(turn, np.where(mask, rewards, 0), state),
     "mask": mask,
     "valid": valid,
     "group_id": np.array(groups),

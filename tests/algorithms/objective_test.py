@@ -43,8 +43,8 @@ def test_as_many_live_groups_are_trained_as_are_asked_for():
 def test_every_reward_has_its_own_weight():
   case = cases.make_case()
   *_, batch = _prepared("mo_grpo", case)
-  np.testing.assert_array_equal(batch.components, case.components)
-  np.testing.assert_array_equal(batch.component_weights, cases.WEIGHTS)
+  np.testing.assert_array_equal(batch.scores.components, case.components)
+  np.testing.assert_array_equal(batch.scores.component_weights, cases.WEIGHTS)
 
 
 def test_every_row_has_the_domain_of_its_prompt():

@@ -86,5 +86,5 @@ def test_rows_that_are_not_trained_keep_their_lengths():
   case = cases.make_case()
   assert not case.terminated.all()
   batch = cases.prepared(algorithms.get_algorithm("opo"), config, case)
-  np.testing.assert_array_equal(batch.lengths, cases.LENGTHS)
+  np.testing.assert_array_equal(batch.sampler.lengths, cases.LENGTHS)
   assert not np.array_equal(batch.mask.sum(axis=1), cases.LENGTHS)

@@ -6,7 +6,7 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import rredcot
-from grpo_jax.types import TrainBatch
+from grpo_jax.types import AnswerFields, PromptFields, TrainBatch
 
 ENDS = np.array([[0, 1, 0, 0, 1, 1], [0, 0, 1, 0, 0, 0]], bool)
 UTILITY = np.array([[0.3, 0.3, 0.6, 0.6, 0.6, 0.2], [0.3] * 3 + [0.5] * 3])
@@ -19,8 +19,7 @@ _compiled = jax.jit(rredcot.advantages, static_argnums=0)
 def _advantages(ends=ENDS, rewards=(1.0, 0.0), **fields):
   rows = np.ones(2, bool)
   arrays = {
-    "prompt_tokens": np.zeros((1, 1), np.int32),
-    "prompt_mask": np.ones((1, 1), bool),
+    "prompts": PromptFields(np.zeros((1, 1), np.int32), np.ones((1, 1), bool)),
     "prompt_index": np.zeros(2, np.int32),
     "group_id": np.zeros(2, np.int32),
     "tokens": np.zeros((2, 6), np.int32),
@@ -30,8 +29,7 @@ def _advantages(ends=ENDS, rewards=(1.0, 0.0), **fields):
     "valid": rows,
     "terminated": rows,
     "correct": rows,
-    "segment_end": ends,
-    "prefix_utility": UTILITY,
+    "answers": AnswerFields(segment_end=ends, prefix_utility=UTILITY),
   }
   config = algorithms.make_config("rredcot", **fields)
   return np.asarray(_compiled(config, TrainBatch(**arrays, num_groups=1)))

@@ -37,7 +37,7 @@ WRONG = """
     return ratios.sequence_ratio(policy.logp, batch.old_logp, batch.mask, 20.0)
 
   def helper(batch):
-    return batch.sum_pi_squared[:, 0]
+    return batch.anchor.sum_pi_squared[:, 0]
 
   def by_helper(config, batch):
     return grpo.advantages(config, batch) * helper(batch)

@@ -8,7 +8,6 @@ small number in a denominator), the line that follows the peer says so.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 
@@ -33,7 +32,7 @@ from grpo_jax.ops import (
 )
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.phases import executors
-from grpo_jax.types import PolicyOutputs
+from grpo_jax.types import PolicyOutputs, set_fields
 
 Arrays = dict[str, jax.Array]
 Check = Callable[[dict, dict[str, np.ndarray]], tuple[Arrays, Arrays]]
@@ -595,11 +594,13 @@ def _trl_dpo(hyper, inputs):
   )
   batch = executors.train_batch(pairs, np.arange(len(mask)), len(mask))
   state = objective.init(algorithm, config)[1]
-  batch = dataclasses.replace(
+  batch = set_fields(
     jax.tree.map(jnp.asarray, batch),
-    ref_logp=jnp.asarray(ref_logp),
-    state=state["algorithm"],
-    coefficients=state["coefficients"],
+    {
+      "reference.logp": jnp.asarray(ref_logp),
+      "state": state["algorithm"],
+      "coefficients": state["coefficients"],
+    },
   )
   batch = objective.prepare(algorithm, config, batch)
 

@@ -9,7 +9,7 @@ import pytest
 
 from grpo_jax.step import update
 from grpo_jax.training.runtime import sharding
-from grpo_jax.types import row_arrays
+from grpo_jax.types import row_arrays, set_fields
 from tests.training import tiny
 
 MESH = {"data": 2, "fsdp": 2, "tensor": 2}
@@ -47,7 +47,7 @@ def gradient(mesh, split):
     state = jax.device_put(state, sharding.of_state(mesh, state))
     rows = jax.device_put(row_arrays(batch), sharding.by_rows(mesh))
     batch = jax.device_put(batch, sharding.replicated(mesh))
-    batch = dataclasses.replace(batch, **rows)
+    batch = set_fields(batch, rows)
     function = functools.partial(update.gradient, parts.update, parts.losses[0])
     program = jax.jit(function).lower(state.params, batch, False).compile()
     found = jax.device_get(program(state.params, batch, False))

@@ -13,7 +13,7 @@ from grpo_jax.models import critic
 from grpo_jax.rollout import drawing
 from grpo_jax.step import dynamic_sampling, step, update
 from grpo_jax.training.runtime import sharding
-from grpo_jax.types import row_arrays
+from grpo_jax.types import row_arrays, set_fields
 from tests.step import pictures_test
 from tests.training import compaction_test, tiny, turns_test
 
@@ -46,7 +46,7 @@ def test_gradients_are_those_of_one_device(name):
       16 // devices,
       4,
     )
-    batch = dataclasses.replace(jax.device_put(batch, whole), **arrays)
+    batch = set_fields(jax.device_put(batch, whole), arrays)
     state = jax.device_put(state, whole)
     function = jax.jit(
       functools.partial(update.gradient, parts.update, parts.losses[0]),
@@ -80,9 +80,9 @@ def test_gradients_of_a_tower_are_those_of_one_device():
     state, batch = pictures_test.prepared_widely(parts)
     whole, rows = sharding.replicated(mesh), sharding.by_rows(mesh)
     arrays = jax.device_put(row_arrays(batch), rows)
-    images = jax.device_put(batch.images, rows)
-    batch = dataclasses.replace(
-      jax.device_put(batch, whole), **arrays, images=images
+    images = jax.device_put(batch.prompts.images, rows)
+    batch = set_fields(
+      jax.device_put(batch, whole), arrays | {"prompts.images": images}
     )
     params = jax.device_put(
       state.params,
@@ -252,12 +252,12 @@ def test_devices_share_prompts_with_rows_of_their_own(micro, lengths):
       lambda x: jnp.concatenate([x, x]), row_arrays(batch)
     ) | {"prompt_index": jnp.arange(32) // 4}
     arrays |= {
-      "prompt_tokens": jnp.tile(batch.prompt_tokens, (2, 1)),
-      "prompt_mask": jnp.tile(batch.prompt_mask, (2, 1)),
+      "prompts.tokens": jnp.tile(batch.prompts.tokens, (2, 1)),
+      "prompts.mask": jnp.tile(batch.prompts.mask, (2, 1)),
     }
     arrays = jax.device_put(arrays, sharding.by_rows(mesh))
     whole = sharding.replicated(mesh)
-    batch = dataclasses.replace(jax.device_put(batch, whole), **arrays)
+    batch = set_fields(jax.device_put(batch, whole), arrays)
     state = jax.device_put(state, whole)
     function = jax.jit(
       functools.partial(update.gradient, parts.update, parts.losses[0]),

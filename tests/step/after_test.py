@@ -8,7 +8,7 @@ import pytest
 
 from grpo_jax.step import after
 from grpo_jax.step import step as step_lib
-from grpo_jax.types import TrainBatch, fields_where
+from grpo_jax.types import TrainBatch, fields_where, get_field
 from tests.training import tiny
 
 
@@ -46,8 +46,8 @@ def test_log_probs_and_clips_are_those_of_the_new_policy():
   batch = jax.device_get(written.batch)
   h, _ = parts.policy.hidden(
     new.params["policy"],
-    batch.prompt_tokens,
-    batch.prompt_mask,
+    batch.prompts.tokens,
+    batch.prompts.mask,
     batch.tokens,
     batch.completion_mask,
     batch.prompt_index,
@@ -76,10 +76,10 @@ def test_what_is_large_is_not_handed_out():
   step = functools.partial(step_lib.fused_step, parts=parts)
   state, prompts = tiny.make_state(parts), tiny.make_prompts(4)
   new, _, written = jax.eval_shape(step, state, prompts)
-  assert written.batch.kept_ids is None
+  assert written.batch.sampler.kept_ids is None
   # Nor are log-probs that depend on it.
   assert after.after_update(new, written, parts=parts) is None
   tokens = fields_where(TrainBatch, kind="token")
   for name in tokens:
-    x = getattr(written.batch, name)
+    x = get_field(written.batch, name)
     assert x is None or x.ndim <= 2

@@ -15,7 +15,7 @@ from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import rewards as rewards_lib
 from grpo_jax.step import metrics, step, update
 from grpo_jax.training.phases import build
-from grpo_jax.types import Scored
+from grpo_jax.types import Scored, set_fields
 from tests.references import ppo as reference
 from tests.training import tiny
 
@@ -124,7 +124,9 @@ def test_gradient_is_that_of_the_squared_error_to_the_reference_targets():
   trained = state.params["critic"]["trained"]
   mask = np.asarray(raw.mask)
   old = np.where(mask, values(trained), 0.0)
-  np.testing.assert_allclose(np.where(mask, batch.values, 0), old, 1e-5, 1e-6)
+  np.testing.assert_allclose(
+    np.where(mask, batch.critic.values, 0), old, 1e-5, 1e-6
+  )
   arrays = raw.rewards, raw.valid, raw.group_id
   given = {"mask": mask, "old_values": old}
   targets = reference.returns(*arrays, **given)
@@ -181,12 +183,12 @@ def test_the_final_value_is_that_of_one_more_token(trunk, make_policy):
   batch, values = jax.device_get(both(state))
   mask = np.asarray(raw.mask)
   np.testing.assert_allclose(
-    batch.values[mask], values[:, :-1][mask], 1e-4, 1e-5
+    batch.critic.values[mask], values[:, :-1][mask], 1e-4, 1e-5
   )
   is_trained = mask.any(axis=1)
   final = values[np.arange(16), length]
   np.testing.assert_allclose(
-    batch.final_value[is_trained], final[is_trained], 1e-4, 1e-5
+    batch.critic.final_value[is_trained], final[is_trained], 1e-4, 1e-5
   )
   last = np.asarray(returns.outcome_rewards(jnp.ones(16), mask)) > 0
   beyond = np.where(raw.terminated, 0, final)
@@ -211,7 +213,7 @@ def test_a_step_learns_from_the_final_values_of_what_is_cut_off():
   assert _changed(ends[False][0], ends[True][0])
   batch = ends[True][2]
   last = np.asarray(returns.outcome_rewards(jnp.ones(16), batch.mask)) > 0
-  beyond = np.where(batch.terminated, 0, batch.final_value)
+  beyond = np.where(batch.terminated, 0, batch.critic.final_value)
   np.testing.assert_allclose(
     np.asarray(batch.returns)[last], batch.rewards + beyond, 1e-4, 1e-5
   )
@@ -363,7 +365,7 @@ def test_a_reward_model_beside_a_critic_says_no_values():
   state = step.enter_phase(scores, parts, 1)
   prepare = jax.jit(functools.partial(step.prepare, parts=parts))
   batch = prepare(state, tiny.ragged_batch(parts), jax.random.key(2))
-  assert not batch.values.any()  # The head of the critic starts at 0.
+  assert not batch.critic.values.any()  # The head of the critic starts at 0.
 
 
 # --- metrics -----------------------------------------------------------------
@@ -371,12 +373,16 @@ def test_a_reward_model_beside_a_critic_says_no_values():
 
 def test_metrics_by_hand():
   parts = tiny.make_parts("ppo")
-  batch = dataclasses.replace(
+  batch = set_fields(
     tiny.ragged_batch(parts),
-    mask=jnp.array([[1, 1], [0, 1], [1, 0], [0, 0]], bool),
-    values=jnp.array([[0.2, 0.4], [9.0, 0.6], [0.4, 9.0], [9.0, 9.0]]),
-    returns=jnp.array([[1.0, 1.0], [9.0, 0.0], [0.0, 9.0], [9.0, 9.0]]),
-    rewards=jnp.array([1.0, 0.0, 0.0, 5.0]),
+    {
+      "mask": jnp.array([[1, 1], [0, 1], [1, 0], [0, 0]], bool),
+      "critic.values": jnp.array(
+        [[0.2, 0.4], [9.0, 0.6], [0.4, 9.0], [9.0, 9.0]]
+      ),
+      "returns": jnp.array([[1.0, 1.0], [9.0, 0.0], [0.0, 9.0], [9.0, 9.0]]),
+      "rewards": jnp.array([1.0, 0.0, 0.0, 5.0]),
+    },
   )
   found = jax.jit(metrics.critic_metrics)(batch)
   expected = {
@@ -397,14 +403,16 @@ def test_metrics_by_hand():
 
 def test_the_first_value_is_that_of_the_first_context():
   parts = tiny.make_parts("ppo")
-  batch = dataclasses.replace(
+  batch = set_fields(
     tiny.ragged_batch(parts),
-    mask=jnp.ones((4, 1), bool),
-    values=jnp.array([[0.2], [9.0], [0.6], [9.0]]),
-    returns=jnp.array([[1.0], [0.0], [0.0], [0.0]]),
-    rewards=jnp.array([1.0, 7.0, 0.0, -7.0]),
-    # Two rollouts of two contexts each; the second ones begin with a summary.
-    trace_order=jnp.array([0, 1, 0, 1]),
+    {
+      "mask": jnp.ones((4, 1), bool),
+      "critic.values": jnp.array([[0.2], [9.0], [0.6], [9.0]]),
+      "returns": jnp.array([[1.0], [0.0], [0.0], [0.0]]),
+      "rewards": jnp.array([1.0, 7.0, 0.0, -7.0]),
+      # Two rollouts of two contexts each; the second begin with a summary.
+      "traces.order": jnp.array([0, 1, 0, 1]),
+    },
   )
   found = jax.jit(metrics.critic_metrics)(batch)
   expected = {
@@ -421,8 +429,9 @@ def test_metrics_of_nothing_are_absent():
   parts = tiny.make_parts("ppo")
   batch = tiny.ragged_batch(parts)
   nothing = jnp.full(batch.mask.shape, jnp.nan)
-  batch = dataclasses.replace(
-    batch, mask=batch.mask & False, values=nothing, returns=nothing
+  batch = set_fields(
+    batch,
+    {"mask": batch.mask & False, "critic.values": nothing, "returns": nothing},
   )
   for name, value in jax.jit(metrics.critic_metrics)(batch).items():
     assert np.isnan(value), name

@@ -55,7 +55,9 @@ def _batch(rng):
     rollout,
     scored,
     types.SimpleNamespace(
-      mask=mask & (index != 2)[:, None], ref_logp=ref, kept_ids=None
+      mask=mask & (index != 2)[:, None],
+      reference=types.SimpleNamespace(logp=ref),
+      sampler=types.SimpleNamespace(kept_ids=None),
     ),
   )
 
@@ -63,7 +65,7 @@ def _batch(rng):
 @pytest.mark.parametrize("keeps", [False, True])
 def test_metrics_of_a_domain_are_those_of_its_rows(keeps):
   prompts, rollout, scored, batch = _batch(np.random.default_rng(0))
-  batch.kept_ids = rollout.tokens[..., None] if keeps else None
+  batch.sampler.kept_ids = rollout.tokens[..., None] if keeps else None
   measure = functools.partial(
     metrics.domain_metrics, NAMES, prompts, rollout, scored, batch
   )
@@ -83,7 +85,7 @@ def test_metrics_of_a_domain_are_those_of_its_rows(keeps):
     for b in rows:
       for t in range(length[b]):
         logp = rollout.behavior_logp if keeps else rollout.sampler_logp
-        u = logp[b, t] - batch.ref_logp[b, t]
+        u = logp[b, t] - batch.reference.logp[b, t]
         kls += [np.exp(-u) - 1 + u] if batch.mask[b, t] else []
         entropies.append(rollout.entropy[b, t])
 
@@ -108,7 +110,7 @@ def test_metrics_of_a_domain_are_those_of_its_rows(keeps):
     for key, value in wanted.items():
       found = got[f"domain/{name}/{key}"]
       np.testing.assert_allclose(found, value, rtol=1e-5, err_msg=key)
-  batch.ref_logp = None
+  batch.reference.logp = None
   without = metrics.domain_metrics(NAMES, prompts, rollout, scored, batch)
   assert {*got} - {*without} == {f"domain/{name}/kl" for name in NAMES}
 

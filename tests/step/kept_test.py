@@ -148,12 +148,14 @@ def test_a_surplus_is_trained_as_what_an_earlier_policy_wrote(
   share = exists[old].sum() / exists.sum()
   np.testing.assert_allclose(metrics["staleness/mean"], share, 1e-6)
   np.testing.assert_array_equal(
-    written.batch.behavior_logp[:8][exists[:8]],
+    written.batch.sampler.behavior_logp[:8][exists[:8]],
     np.asarray(waits.rollout.behavior_logp)[:8][exists[:8]],
   )
   # By which their weight is another one than 1, and that of others is not.
   weight = np.asarray(written.batch.policy_weight)
-  log_ratio = np.asarray(written.batch.old_logp - written.batch.behavior_logp)
+  log_ratio = np.asarray(
+    written.batch.old_logp - written.batch.sampler.behavior_logp
+  )
   expected = np.where(
     np.asarray(written.batch.mask), np.minimum(np.exp(log_ratio), 2.0), 0.0
   )

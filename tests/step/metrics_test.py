@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax.step import metrics
-from grpo_jax.types import Rollout, Scored, TrainBatch
+from grpo_jax.types import PromptFields, Rollout, Scored, TrainBatch
 
 NAN = float("nan")
 
@@ -72,8 +72,9 @@ def test_blends_are_counted_among_the_tokens_that_exist():
 def _metrics(rollout=ROLLOUT, scored=SCORED, **fields):
   mask = rollout.completion_mask & scored.valid[:, None]
   batch = TrainBatch(
-    prompt_tokens=jnp.zeros((3, 1), jnp.int32),
-    prompt_mask=jnp.ones((3, 1), bool),
+    prompts=PromptFields(
+      tokens=jnp.zeros((3, 1), jnp.int32), mask=jnp.ones((3, 1), bool)
+    ),
     prompt_index=rollout.prompt_index,
     group_id=rollout.group_id,
     tokens=rollout.tokens,

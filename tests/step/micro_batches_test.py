@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from grpo_jax.step import micro_batches
+from grpo_jax.types import PromptFields, SamplerFields, ScoreFields, set_fields
 from tests.training import tiny
 
 SLOTS = 8
@@ -22,30 +23,23 @@ def make_batch(lengths):
   lengths = np.array(lengths) if isinstance(lengths, list) else lengths
   num_rows = len(lengths)
   mask = np.arange(SLOTS) < lengths[:, None]
-  rows = {
-    field.name: None
-    for field in dataclasses.fields(batch)
-    if getattr(batch, field.name) is not None
-    and field.name in ("entropy", "behavior_logp", "sampler_logp")
-  }
-  return dataclasses.replace(
+  return set_fields(
     batch,
-    **rows,
-    tokens=np.arange(num_rows * SLOTS).reshape(num_rows, SLOTS),
-    completion_mask=mask,
-    mask=mask,
-    advantages=1 + np.arange(num_rows, dtype=np.float32),
-    rewards=1 + np.arange(num_rows, dtype=np.float32),
-    valid=np.ones(num_rows, bool),
-    terminated=np.ones(num_rows, bool),
-    correct=np.ones(num_rows, bool),
-    components=np.ones((num_rows, SLOTS), np.float32),  # As many as slots.
-    step_rewards=None,
-    step_mask=None,
-    greedy_rewards=None,
-    expected=None,
-    prompt_index=np.arange(num_rows),
-    group_id=np.arange(num_rows),
+    {
+      "tokens": np.arange(num_rows * SLOTS).reshape(num_rows, SLOTS),
+      "completion_mask": mask,
+      "mask": mask,
+      "advantages": 1 + np.arange(num_rows, dtype=np.float32),
+      "rewards": 1 + np.arange(num_rows, dtype=np.float32),
+      "valid": np.ones(num_rows, bool),
+      "terminated": np.ones(num_rows, bool),
+      "correct": np.ones(num_rows, bool),
+      "sampler": SamplerFields(),
+      # As many components as slots.
+      "scores": ScoreFields(np.ones((num_rows, SLOTS), np.float32)),
+      "prompt_index": np.arange(num_rows),
+      "group_id": np.arange(num_rows),
+    },
   )
 
 
@@ -77,7 +71,7 @@ def _swept(plan, lengths, couples_group):
     count, slots, number, seen = total
     index = jnp.where(part.mask.any(axis=1), part.advantages - 1, num_rows)
     index = index.astype(jnp.int32)
-    assert part.components.shape[1] == SLOTS
+    assert part.scores.components.shape[1] == SLOTS
     seen = seen.at[index].set(number, mode="drop")
     tokens = part.mask.sum(axis=1)
     return (
@@ -181,12 +175,13 @@ def test_what_rows_add_up_to_goes_to_their_prompts():
   plan = micro_batches.UpdatePlan(
     micro_batch_size=4, group_size=2, num_shards=2
   )
-  prompts = {"prompt_tokens": np.arange(4).reshape(2, 2, 1)}
+  tokens = np.arange(4).reshape(2, 2, 1)
+  prompts = PromptFields(tokens, tokens > 0)
   prefix = np.tile(np.float32([[0, 1], [2, 3]])[None, ..., None], (3, 1, 1, 1))
   batch = make_batch([1, 1, 1, 1])
   part = dataclasses.replace(batch, prompt_index=np.array([1, 1, 0, 1]))
   own, of_rows = jax.device_get(_with_prompts(plan, part, prompts, prefix))
-  np.testing.assert_array_equal(own.prompt_tokens[:, 0], [1, 1, 2, 3])
+  np.testing.assert_array_equal(own.prompts.tokens[:, 0], [1, 1, 2, 3])
   np.testing.assert_array_equal(own.prompt_index, np.arange(4))
   np.testing.assert_array_equal(of_rows[0, :, 0], [1, 1, 2, 3])
   added = np.asarray(

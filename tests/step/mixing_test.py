@@ -11,6 +11,7 @@ import pytest
 from grpo_jax.rollout import mixing
 from grpo_jax.step import after, passes
 from grpo_jax.step import step as step_lib
+from grpo_jax.types import set_fields
 from tests.step import router_test
 from tests.training import tiny
 
@@ -49,7 +50,7 @@ def test_anchor_and_reference_say_of_a_blend_what_the_sampler_said(
   gap = abs(old - np.asarray(rows.sampler_logp)[mask])
   assert gap.max() < 1e-5
   np.testing.assert_allclose(
-    np.asarray(rows.batch.ref_logp)[mask], old, atol=1e-5
+    np.asarray(rows.batch.reference.logp)[mask], old, atol=1e-5
   )
   assert 0.2 < metrics["mix/share"] < 0.8
   assert 0 < metrics["mix/anchor"] < 1
@@ -61,7 +62,7 @@ def test_anchor_and_reference_say_of_a_blend_what_the_sampler_said(
       np.asarray(again(state, rows).logp)[mask], old, atol=1e-6
     )
     as_written = dataclasses.replace(
-      rows, batch=dataclasses.replace(rows.batch, mix_ids=None)
+      rows, batch=set_fields(rows.batch, {"sampler.mix_ids": None})
     )
     other = np.asarray(again(state, as_written).logp)[mask]
     assert abs(other - old).max() > 1e-2
@@ -98,12 +99,14 @@ def test_a_model_of_its_own_table_reads_the_same_ids():
 
   policy = dataclasses.replace(tiny.tiny_policy(), hidden=hidden)
   ids, weights = mixing.plain(jnp.zeros((2, 3), jnp.int32), 2)
-  batch = dataclasses.replace(
+  batch = set_fields(
     tiny.given_rows(np.zeros((2, 2), int), np.zeros((2, 3), int)),
-    mix_ids=ids,
-    mix_weights=weights,
-    routing=jnp.zeros((2, 3, 1, 1), int),
-    prompt_routing=jnp.zeros((2, 2, 1, 1), int),
+    {
+      "sampler.mix_ids": ids,
+      "sampler.mix_weights": weights,
+      "sampler.routing": jnp.zeros((2, 3, 1, 1), int),
+      "prompts.routing": jnp.zeros((2, 2, 1, 1), int),
+    },
   )
   for is_free in (True, False):
     passes.Trunk(policy, None, is_free).hidden(batch, None)

@@ -97,7 +97,7 @@ def distilled(request):
           params[name],
           policy.hidden(
             params[name],
-            *(batch.prompt_tokens, batch.prompt_mask, batch.tokens),
+            *(batch.prompts.tokens, batch.prompts.mask, batch.tokens),
             *(batch.completion_mask, batch.prompt_index),
           )[0],
         )
@@ -138,7 +138,7 @@ def test_each_row_is_held_to(distilled, knows_more):
   own = np.asarray(batch.mask)
   tokens = np.asarray(batch.tokens)[..., None]
   np.testing.assert_allclose(
-    prepared.ref_logp[own],
+    prepared.reference.logp[own],
     np.take_along_axis(teacher, tokens, axis=-1)[own, 0],
     rtol=1e-5,
   )

@@ -137,7 +137,7 @@ def test_without_learning_groups_are_those_that_are_drawn_whole(
           rows.batch.terminated[mine], whole.terminated
         )
         np.testing.assert_allclose(
-          rows.batch.behavior_logp[mine], whole.behavior_logp, atol=1e-5
+          rows.batch.sampler.behavior_logp[mine], whole.behavior_logp, atol=1e-5
         )
         version = began + np.minimum(np.arange(T) // length, staleness)
         np.testing.assert_array_equal(

@@ -50,13 +50,13 @@ def test_models_that_are_equal_say_what_the_sampler_has_said(name, keeps):
     )
     logits = parts.policy.head(state.params["policy"], h) / TEMPERATURE
     if keeps:
-      logits = logprobs._keep(logits, batch.kept_ids)
+      logits = logprobs._keep(logits, batch.sampler.kept_ids)
     return rollout, batch, outputs, moved, jax.nn.log_softmax(logits)
 
   rollout, batch, outputs, moved, logp = jax.device_get(said(state, prompts))
   drawn = rollout.behavior_logp if keeps else rollout.sampler_logp
   mask = batch.mask
-  for found in (batch.old_logp, batch.ref_logp, outputs.logp):
+  for found in (batch.old_logp, batch.reference.logp, outputs.logp):
     np.testing.assert_allclose(found[mask], drawn[mask], atol=1e-5)
   probs = np.exp(logp)
   entropy = -(probs * np.where(probs > 0, logp, 0)).sum(axis=-1)
@@ -71,9 +71,9 @@ def test_models_that_are_equal_say_what_the_sampler_has_said(name, keeps):
     np.testing.assert_allclose(outputs.ref_kl[mask], 0, atol=1e-5)
   elif name == "otb":
     squares = np.square(probs).sum(axis=-1)
-    found = batch.sum_pi_squared
+    found = batch.anchor.sum_pi_squared
     np.testing.assert_allclose(found[mask], squares[mask], atol=1e-5)
   else:
     likeliest = -np.sort(-logp, axis=-1)[..., :2]
-    for found in (batch.ref_topk_logp, outputs.topk_logp):
+    for found in (batch.reference.topk_logp, outputs.topk_logp):
       np.testing.assert_allclose(found[mask], likeliest[mask], atol=1e-5)

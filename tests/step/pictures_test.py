@@ -11,7 +11,7 @@ import pytest
 from grpo_jax.models import lora, vision_inputs
 from grpo_jax.rollout import drawing, mixing, resumed, sampling
 from grpo_jax.step import models, step, update
-from grpo_jax.types import Prompts
+from grpo_jax.types import Prompts, set_fields
 from tests.models import drawn, vision_inputs_test
 from tests.training import tiny
 
@@ -49,11 +49,13 @@ def make_prompts(images=None):
 def with_images(batch, prompts=None):
   """The batch, whose rows continue prompts with images."""
   prompts = prompts or make_prompts()
-  return dataclasses.replace(
+  return set_fields(
     batch,
-    prompt_tokens=prompts.tokens,
-    prompt_mask=prompts.mask,
-    images=prompts.images,
+    {
+      "prompts.tokens": prompts.tokens,
+      "prompts.mask": prompts.mask,
+      "prompts.images": prompts.images,
+    },
   )
 
 
@@ -69,18 +71,20 @@ def prepared_widely(parts):
   state, batch = prepared(parts)
   twice = jax.tree.map(
     lambda x: np.concatenate([x, x]),
-    (batch.prompt_tokens, batch.prompt_mask, batch.images),
+    (batch.prompts.tokens, batch.prompts.mask, batch.prompts.images),
   )
   groups = np.arange(16, dtype=np.int32) // 2
   tokens, mask, images, groups = jax.device_put((*twice, groups))
-  return state, dataclasses.replace(
+  return state, set_fields(
     batch,
-    prompt_tokens=tokens,
-    prompt_mask=mask,
-    images=images,
-    prompt_index=groups,
-    group_id=groups,
-    num_groups=8,
+    {
+      "prompts.tokens": tokens,
+      "prompts.mask": mask,
+      "prompts.images": images,
+      "prompt_index": groups,
+      "group_id": groups,
+      "num_groups": 8,
+    },
   )
 
 
@@ -164,7 +168,7 @@ def test_the_first_ratio_is_exactly_one(plan):
   if plan == {"micro_batch_size": 8}:
     # And it is of these images: without them it is another one.
     prepare = jax.jit(functools.partial(step.prepare, parts=parts))
-    bare = dataclasses.replace(batch, images=None, old_logp=None)
+    bare = set_fields(batch, {"prompts.images": None, "old_logp": None})
     other = prepare(state, bare, jax.random.key(2))
     changed = np.abs(np.subtract(other.old_logp, batch.old_logp)).max(axis=1)
     some = np.asarray(batch.mask).any(axis=1)
@@ -217,8 +221,12 @@ def test_adapters_of_a_tower_are_trained_where_they_are_named(modules):
   plain = jax.eval_shape(base.init, jax.random.key(0))
   assert jax.tree.structure(merged) == jax.tree.structure(plain)
   rows = (
-    *(batch.prompt_tokens, batch.prompt_mask, batch.tokens),
-    *(batch.completion_mask, batch.prompt_index, {"images": batch.images}),
+    *(batch.prompts.tokens, batch.prompts.mask, batch.tokens),
+    *(
+      batch.completion_mask,
+      batch.prompt_index,
+      {"images": batch.prompts.images},
+    ),
   )
   got, _ = jax.jit(base.hidden)(merged, *rows)
   want, _ = jax.jit(policy.hidden)(params, *rows)
@@ -282,13 +290,15 @@ def test_the_sampler_and_the_update_agree(lanes, mix):
   )
   rollout = sample(params, prompts, jax.random.key(3))
   parts = tiny.make_parts(policy=policy, num_epochs=2)
-  batch = dataclasses.replace(
+  batch = set_fields(
     with_images(tiny.ragged_batch(parts), prompts),
-    tokens=rollout.tokens,
-    completion_mask=rollout.completion_mask,
-    mask=rollout.completion_mask,
-    mix_ids=rollout.mix_ids,
-    mix_weights=rollout.mix_weights,
+    {
+      "tokens": rollout.tokens,
+      "completion_mask": rollout.completion_mask,
+      "mask": rollout.completion_mask,
+      "sampler.mix_ids": rollout.mix_ids,
+      "sampler.mix_weights": rollout.mix_weights,
+    },
   )
   with_fields = functools.partial(
     models.with_fields, parts.plan, parts.members["policy"]
@@ -339,7 +349,7 @@ def test_rows_that_go_on_read_their_images_again():
     whole,
     tokens=np.where(cut, whole.tokens, 0),
     completion_mask=exists,
-    sampler_logp=np.where(cut, whole.sampler_logp, np.float32(0)),
+    sampler_logp=np.where(cut, whole.sampler.logp, np.float32(0)),
     terminated=((whole.tokens == 1) & exists).any(axis=1),
     version=np.zeros(whole.tokens.shape, np.int32),
   )
@@ -353,7 +363,7 @@ def test_rows_that_go_on_read_their_images_again():
   )
   found, _ = longer(prompts, short)
   np.testing.assert_array_equal(found.tokens, whole.tokens)
-  np.testing.assert_allclose(found.sampler_logp, whole.sampler_logp, atol=1e-5)
+  np.testing.assert_allclose(found.sampler_logp, whole.sampler.logp, atol=1e-5)
   bare, _ = longer(dataclasses.replace(prompts, images=None), short)
-  gap = np.subtract(bare.sampler_logp, found.sampler_logp)
+  gap = np.subtract(bare.sampler.logp, found.sampler_logp)
   assert np.abs(gap).max() > 1e-4

@@ -11,7 +11,7 @@ import pytest
 
 from grpo_jax.step import models, prefix_value
 from grpo_jax.step.micro_batches import UpdatePlan
-from grpo_jax.types import Prompts, TrainBatch
+from grpo_jax.types import PromptFields, Prompts, SamplerFields, TrainBatch
 from tests.training import tiny
 
 # Tokens: pad 0, end 1, letters 2 and 3, closing tag 4, opening tags 5 and 6.
@@ -57,8 +57,6 @@ def _batch():
   groups = np.arange(8) // 4
   rows = np.ones(8, bool)
   arrays = {
-    "prompt_tokens": PROMPTS,
-    "prompt_mask": PROMPTS > 0,
     "prompt_index": groups,
     "group_id": groups,
     "tokens": tokens,
@@ -68,12 +66,15 @@ def _batch():
     "valid": rows,
     "terminated": rows,
     "correct": rows,
-    "entropy": np.random.default_rng(0).random(tokens.shape),
+    "prompts": PromptFields(PROMPTS, PROMPTS > 0),
+    "sampler": SamplerFields(
+      entropy=np.random.default_rng(0).random(tokens.shape)
+    ),
   }
-  arrays = {name: jnp.asarray(x) for name, x in arrays.items()}
+  arrays = jax.tree.map(jnp.asarray, arrays)
   prompts = Prompts(
-    arrays["prompt_tokens"],
-    arrays["prompt_mask"],
+    arrays["prompts"].tokens,
+    arrays["prompts"].mask,
     jnp.arange(2),
     {"answer": jnp.asarray(RIGHT)},
   )
@@ -198,13 +199,15 @@ def test_utilities_are_those_of_whole_rows(name):
   expected = _expected(name, _known())
   for i, row in enumerate(ROWS):
     starts = _prefixes(row)
-    ends = np.flatnonzero(batch.segment_end[i]).tolist()
+    ends = np.flatnonzero(batch.answers.segment_end[i]).tolist()
     assert ends == [*(start - 1 for start in starts[1:]), len(row) - 1]
     for start, stop in zip(starts, [*starts[1:], len(row)], strict=True):
       np.testing.assert_allclose(
-        batch.prefix_utility[i, start:stop], expected[i, start], rtol=1e-4
+        batch.answers.prefix_utility[i, start:stop],
+        expected[i, start],
+        rtol=1e-4,
       )
-  assert not batch.prefix_utility[~batch.completion_mask].any()
+  assert not batch.answers.prefix_utility[~batch.completion_mask].any()
   values = np.array([*expected.values()])
   assert (values > 0).all()
   assert (values < 1).all()
@@ -241,18 +244,18 @@ def test_they_are_the_sum_over_all_answers_and_grow_with_the_known_ones():
 def test_answers_are_distinct_and_worthless_ones_are_not_run():
   batch = _run("keys and values")
   np.testing.assert_array_equal(
-    batch.answers[0, :2], [[5, 6, 2, 3, 4, 1], [5, 6, 3, 3, 4, 1]]
+    batch.answers.ids[0, :2], [[5, 6, 2, 3, 4, 1], [5, 6, 3, 3, 4, 1]]
   )
-  np.testing.assert_allclose(batch.answer_utility[0], [1, 0.5, 0, 0, 0])
-  np.testing.assert_array_equal(batch.answers[4, 0], [5, 6, 3, 4, 1, -1])
+  np.testing.assert_allclose(batch.answers.utility[0], [1, 0.5, 0, 0, 0])
+  np.testing.assert_array_equal(batch.answers.ids[4, 0], [5, 6, 3, 4, 1, -1])
   # The right one, which row 4 has found; (2,) is worth nothing.
-  np.testing.assert_allclose(batch.answer_utility[4], [1, 0, 0, 0, 0])
+  np.testing.assert_allclose(batch.answers.utility[4], [1, 0, 0, 0, 0])
   said = FORCED.metrics(batch)
-  segments, texts = batch.segment_end.sum(axis=1), [12] * 4 + [5] * 4
+  segments, texts = batch.answers.segment_end.sum(axis=1), [12] * 4 + [5] * 4
   rows = 4 * 2 + 4 * 3 + sum(map(len, ROWS))
   assert said["forced_answers/tokens"] == (segments * texts).sum() + rows
   np.testing.assert_allclose(said["forced_answers/segments"], segments.mean())
   np.testing.assert_allclose(said["forced_answers/answers"], 1.5)
   np.testing.assert_allclose(
-    said["forced_answers/start"], batch.prefix_utility[:, 0].mean()
+    said["forced_answers/start"], batch.answers.prefix_utility[:, 0].mean()
   )

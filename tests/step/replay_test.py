@@ -10,6 +10,7 @@ import pytest
 
 from grpo_jax.step import dynamic_sampling
 from grpo_jax.step import step as step_lib
+from grpo_jax.types import get_field
 from tests.step import dynamic_sampling_test
 from tests.training import tiny
 
@@ -219,12 +220,14 @@ def test_a_replayed_group_is_trained_as_what_an_earlier_policy_wrote(replaying):
   places = [first.prompt_id[::4].tolist().index(i) for i in ids]
   rows = np.add.outer(4 * np.array(places), np.arange(4)).ravel()
   mask = np.asarray(written.batch.completion_mask)
-  for name in ("tokens", "behavior_logp"):
+  for name in ("tokens", "sampler.behavior_logp"):
     np.testing.assert_array_equal(
-      np.asarray(getattr(written.batch, name))[mask],
-      np.asarray(getattr(first.batch, name))[rows][mask],
+      np.asarray(get_field(written.batch, name))[mask],
+      np.asarray(get_field(first.batch, name))[rows][mask],
       err_msg=name,
     )
   assert (np.asarray(written.version)[mask] == 0).all()
-  gap = np.asarray(written.batch.old_logp - written.batch.behavior_logp)[mask]
+  gap = np.asarray(
+    written.batch.old_logp - written.batch.sampler.behavior_logp
+  )[mask]
   assert np.abs(gap).max() > 1e-2

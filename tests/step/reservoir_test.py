@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.step import reservoir
-from grpo_jax.types import TrainBatch
+from grpo_jax.types import PromptFields, SamplerFields, TrainBatch
 from tests.training import tiny
 
 P, G, S, T, K = 10, 2, 2, 3, 16
@@ -40,8 +40,7 @@ def make_batch(first, order, unscored):
   scored = group != unscored
   there = jnp.ones((P * G, T), bool)
   return TrainBatch(
-    prompt_tokens=prompts,
-    prompt_mask=prompts >= 0,
+    prompts=PromptFields(tokens=prompts, mask=prompts >= 0),
     prompt_index=P - 1 - group,  # The last prompt is of the first group.
     group_id=group,
     tokens=rows,
@@ -51,7 +50,7 @@ def make_batch(first, order, unscored):
     valid=scored,
     terminated=scored,
     correct=scored,
-    behavior_logp=rows * 1.0,
+    sampler=SamplerFields(behavior_logp=rows * 1.0),
     num_groups=P,
   )
 
@@ -101,7 +100,7 @@ def groups_of(batch, at):
     own = {int(x) for x in batch.tokens[at][rows].ravel()}
     prompts = {int(x) for x in batch.prompt_index[at][rows]}
     assert len(prompts) == 1
-    own |= {int(x) for x in batch.prompt_tokens[at][prompts.pop()]}
+    own |= {int(x) for x in batch.prompts.tokens[at][prompts.pop()]}
     (number,) = own
     assert sorted(batch.rewards[at][rows]) == [number, number + 0.5]
     numbers.append(number)
@@ -124,7 +123,9 @@ def test_a_batch_has_so_many_old_groups_and_the_others_are_its_own(drawn):
       if count:
         age = np.mean(step - old // P)
         np.testing.assert_allclose(mixed.metrics["history/age"][at], age)
-  assert mixed.batch.behavior_logp is None  # It would be of other tokens.
+  assert (
+    mixed.batch.sampler.behavior_logp is None
+  )  # It would be of other tokens.
 
 
 def test_each_group_is_kept_as_often_and_chosen_as_often(drawn):
@@ -154,7 +155,7 @@ def test_who_looks_sees_the_rows_of_the_step(drawn):
       shown.tokens[..., 0], step * P + shown.group_id
     )
     prompts = step * P + np.arange(P)[::-1]
-    assert (shown.prompt_tokens[..., 0] == prompts).all()
+    assert (shown.prompts.tokens[..., 0] == prompts).all()
     assert (shown.mask.any(axis=-1) == ~mixed.is_old).all()
     assert shown.completion_mask.all()
 

@@ -13,7 +13,7 @@ from grpo_jax.algorithms import objective
 from grpo_jax.algorithms.bradley_terry import BRADLEY_TERRY
 from grpo_jax.algorithms.process_reward import PROCESS_REWARD
 from grpo_jax.step import reward_models
-from grpo_jax.types import Scored
+from grpo_jax.types import Scored, set_fields
 from tests.training import tiny
 
 
@@ -75,7 +75,9 @@ def step_batch():
   rng = np.random.default_rng(0)
   ends = rng.random(batch.mask.shape) < 0.5
   labels = rng.random(batch.mask.shape).astype(np.float32)
-  batch = dataclasses.replace(batch, step_mask=ends, step_rewards=labels)
+  batch = set_fields(
+    batch, {"scores.step_mask": ends, "scores.step_rewards": labels}
+  )
   values = rng.normal(size=batch.mask.shape).astype(np.float32)
   return batch, values, ends & np.asarray(batch.mask), labels
 

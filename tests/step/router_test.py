@@ -72,7 +72,9 @@ def test_balance_and_metrics_do_not_depend_on_micro_batches():
   assert np.abs(router - plain).max() > 1e-3
   parts = make_parts(fields, micro_batch_size=2)
   other, again = _prepared(parts)
-  np.testing.assert_allclose(again.router_load, batch.router_load, rtol=1e-6)
+  np.testing.assert_allclose(
+    again.router_load, batch.anchor.router_load, rtol=1e-6
+  )
   gradient, values = _gradient(parts, other, again)
   jax.tree.map(
     functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7),
@@ -91,12 +93,12 @@ def test_balance_is_the_loss_of_the_whole_batch():
   """E Σ f P over all trained tokens at once, from the model's own outputs."""
   parts = make_parts({"balance_coef": 0.5}, micro_batch_size=4)
   state, batch = _prepared(parts)
-  assert batch.anchor_routing is None
+  assert batch.anchor.routing is None
   _, metrics = _gradient(parts, state, batch)
   _, aux = jax.jit(parts.policy.hidden)(
     state.params["policy"],
-    batch.prompt_tokens,
-    batch.prompt_mask,
+    batch.prompts.tokens,
+    batch.prompts.mask,
     batch.tokens,
     batch.completion_mask,
     batch.prompt_index,
@@ -108,7 +110,7 @@ def test_balance_is_the_loss_of_the_whole_batch():
   shares = np.stack(
     [np.bincount(ids[:, i].ravel(), minlength=E) for i in range(LAYERS)]
   ) / (K * mask.sum())
-  np.testing.assert_allclose(batch.router_load, shares, rtol=1e-6)
+  np.testing.assert_allclose(batch.anchor.router_load, shares, rtol=1e-6)
   want = 0.5 * E * (shares * probs.mean(axis=0)).sum(axis=-1).mean()
   np.testing.assert_allclose(metrics["loss/balance"], want, rtol=1e-5)
   np.testing.assert_allclose(
@@ -127,7 +129,7 @@ def test_rejected_tokens_do_not_count_in_the_load():
   kept, asked = batch.mask.sum(), tiny.ragged_batch(parts).mask.sum()
   assert 0 < kept < asked
   # A load counts K choices of each token that is trained, and no others.
-  counts = np.asarray(batch.router_load) * K * kept
+  counts = np.asarray(batch.anchor.router_load) * K * kept
   np.testing.assert_allclose(counts, np.round(counts), atol=1e-4)
   np.testing.assert_allclose(counts.sum(axis=-1), K * kept, rtol=1e-6)
 
@@ -212,7 +214,7 @@ def test_biases_move_against_the_load():
   )
   prepare = jax.jit(functools.partial(step.prepare, parts=parts))
   batch = prepare(state, tiny.ragged_batch(parts), jax.random.key(0))
-  load = np.asarray(batch.router_load)
+  load = np.asarray(batch.anchor.router_load)
   assert (load > 1 / E).any()
   advance = jax.jit(functools.partial(step.update, parts=parts))
   after, metrics = advance(state, batch, jax.random.key(0))
@@ -223,7 +225,7 @@ def test_biases_move_against_the_load():
   high = np.tile(np.float32([0, 0, 0, 2]), (LAYERS, 1))
   state = _with_biases(state, high)
   batch = prepare(state, tiny.ragged_batch(parts), jax.random.key(0))
-  np.testing.assert_allclose(batch.router_load[:, 3], 1 / K, rtol=1e-6)
+  np.testing.assert_allclose(batch.anchor.router_load[:, 3], 1 / K, rtol=1e-6)
 
 
 @pytest.mark.slow

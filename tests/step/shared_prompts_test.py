@@ -10,7 +10,7 @@ import pytest
 
 from grpo_jax.models import lora
 from grpo_jax.step import step, update
-from grpo_jax.types import row_arrays
+from grpo_jax.types import row_arrays, set_fields
 from tests.step import router_test
 from tests.training import tiny
 
@@ -44,14 +44,14 @@ def _prepared(parts):
         0, router_test.E, (*x.shape, router_test.LAYERS, router_test.K)
       )
       for name, x in (
-        ("prompt_routing", batch.prompt_tokens),
-        ("routing", batch.tokens),
+        ("prompts.routing", batch.prompts.tokens),
+        ("sampler.routing", batch.tokens),
       )
     }
-    recorded["router_load"] = rng.uniform(
+    recorded["anchor.router_load"] = rng.uniform(
       size=(router_test.LAYERS, router_test.E)
     ).astype(np.float32)
-    batch = dataclasses.replace(batch, **jax.device_put(recorded))
+    batch = set_fields(batch, jax.device_put(recorded))
   return state, batch
 
 
@@ -139,12 +139,14 @@ def test_a_prompt_costs_once_however_many_rows_it_has():
     )
     state = jax.eval_shape(lambda parts=parts: tiny.make_state(parts))
     batch = tiny.ragged_batch(parts, num_rows, num_slots)
-    batch = dataclasses.replace(
+    batch = set_fields(
       batch,
-      prompt_tokens=jnp.zeros((1, slots), jnp.int32),
-      prompt_mask=jnp.ones((1, slots), bool),
-      prompt_index=jnp.zeros(num_rows, jnp.int32),
-      advantages=jnp.ones(num_rows),
+      {
+        "prompts.tokens": jnp.zeros((1, slots), jnp.int32),
+        "prompts.mask": jnp.ones((1, slots), bool),
+        "prompt_index": jnp.zeros(num_rows, jnp.int32),
+        "advantages": jnp.ones(num_rows),
+      },
     )
     function = functools.partial(update.gradient, parts.update, parts.losses[0])
     lowered = jax.jit(function).lower(state.params, batch, True)
@@ -175,7 +177,7 @@ def test_minibatches_hold_whole_groups():
 
     def loss(half):
       rows = jax.tree.map(lambda x: np.asarray(x)[half], row_arrays(batch))
-      part = dataclasses.replace(batch, **jax.device_put(rows))
+      part = set_fields(batch, jax.device_put(rows))
       return gradient(state.params, part, False)[1]["loss"]
 
     group = np.asarray(batch.group_id)

@@ -14,7 +14,7 @@ from grpo_jax.algorithms import options
 from grpo_jax.ops import aggregation, selection, surrogates
 from grpo_jax.step import step, update
 from grpo_jax.training.runtime import checkpoints
-from grpo_jax.types import Algorithm, Scored, row_arrays
+from grpo_jax.types import Algorithm, Scored, row_arrays, set_fields
 from tests.training import tiny
 
 HOST_TRAFFIC = re.compile(
@@ -77,7 +77,7 @@ def test_gradients_of_bfloat16_parameters_add_up_in_float32():
   )
   # 64 times the rows at 1/64 of the weight, exact in binary. In bfloat16 the
   # sum of 64 equal terms is a percent off.
-  many = dataclasses.replace(batch, **rows)
+  many = set_fields(batch, rows)
   once, _ = _gradient(parts, state, batch, False)
   often, _ = _gradient(parts, state, many, False)
   for name, leaf in often["policy"].items():

@@ -13,7 +13,7 @@ from grpo_jax.algorithms import objective
 from grpo_jax.ops import returns
 from grpo_jax.rollout import compaction
 from grpo_jax.step import models, step, update
-from grpo_jax.types import Compaction, Sampler
+from grpo_jax.types import Compaction, Sampler, set_fields
 from tests.rollout import toy
 from tests.training import tiny, turns_test
 
@@ -157,15 +157,15 @@ def test_boundaries_reach_the_advantages(boundary):
   }
   parts, _, _, batch, rewards = _batch("ppo", fields=fields)
   values = np.random.default_rng(1).normal(size=batch.mask.shape)
-  batch = dataclasses.replace(batch, values=jnp.asarray(values, jnp.float32))
+  batch = set_fields(batch, {"critic.values": jnp.asarray(values, jnp.float32)})
   prepared = objective.prepare(parts.algorithm, parts.config, batch)
   arguments = (
     jnp.zeros(batch.mask.shape),
     jnp.repeat(jnp.asarray(rewards), 3),
-    batch.values,
+    batch.critic.values,
     batch.mask,
-    batch.trace_id,
-    batch.trace_order,
+    batch.traces.id,
+    batch.traces.order,
     0.9,
   )
   expected, _ = returns.subtrace_advantages(*arguments, 0.8, boundary)
@@ -179,7 +179,7 @@ def test_boundaries_reach_the_advantages(boundary):
 def test_lambda_counts_the_tokens_of_a_rollout():
   fields = {"length_adaptive_alpha": 0.2, "whiten": False, "kl_coef": 0.0}
   parts, _, rollout, batch, rewards = _batch("ppo", fields=fields)
-  batch = dataclasses.replace(batch, values=jnp.zeros(batch.mask.shape))
+  batch = set_fields(batch, {"critic.values": jnp.zeros(batch.mask.shape)})
   prepared = objective.prepare(parts.algorithm, parts.config, batch)
   written = np.asarray(rollout.written)
   for row in np.flatnonzero(written.any(1)):
@@ -229,7 +229,7 @@ def test_the_objective_of_one_context_is_ppo():
   for boundary in returns.BOUNDARIES:
     parts = tiny.make_parts("ppo", fields={**arrays, "boundary": boundary})
     batch = tiny.ragged_batch(parts)
-    batch = dataclasses.replace(batch, values=batch.sampler_logp)
+    batch = set_fields(batch, {"critic.values": batch.sampler.logp})
     prepared = objective.prepare(parts.algorithm, parts.config, batch)
     found.append((prepared.advantages, prepared.returns))
   for other in found[1:]:

@@ -123,9 +123,9 @@ def tiny_rollout():
   return Rollout(
     tokens=batch.tokens,
     completion_mask=batch.completion_mask,
-    behavior_logp=batch.behavior_logp,
-    sampler_logp=batch.sampler_logp,
-    entropy=batch.entropy,
+    behavior_logp=batch.sampler.behavior_logp,
+    sampler_logp=batch.sampler.logp,
+    entropy=batch.sampler.entropy,
     terminated=batch.terminated,
     prompt_index=batch.prompt_index,
     group_id=batch.group_id,

@@ -22,7 +22,7 @@ from grpo_jax.training.phases import build, executors
 from grpo_jax.training.problem import problem
 from grpo_jax.training.problem import rewards as rewards_lib
 from grpo_jax.training.runtime import checkpoints, sharding
-from grpo_jax.types import Algorithm, Rollout, Sampler
+from grpo_jax.types import Algorithm, Rollout, Sampler, set_fields
 from tests.experiments import tiny_config
 from tests.training import tiny
 
@@ -91,7 +91,7 @@ KL_IN_REWARD = {"kl_coef": 0.3, "kl_kind": "k1", "kl_in_reward": True}
 
 def _penalty(batch):
   """−β (ℓ_old − ℓ_ref) of each token."""
-  gap = np.where(batch.mask, batch.old_logp - batch.ref_logp, 0.0)
+  gap = np.where(batch.mask, batch.old_logp - batch.reference.logp, 0.0)
   assert np.abs(gap).max() > 0.3
   return -0.3 * gap
 
@@ -129,7 +129,9 @@ def test_kl_in_the_reward_stays_with_its_token_where_rewards_are_dense():
   raw = tiny.ragged_batch(parts)
   prepare = jax.jit(functools.partial(step.prepare, parts=parts))
   batch = prepare(_state(parts), raw, jax.random.key(0))
-  np.testing.assert_allclose(batch.token_rewards, _penalty(batch), 1e-5, 1e-6)
+  np.testing.assert_allclose(
+    batch.scores.token_rewards, _penalty(batch), 1e-5, 1e-6
+  )
   np.testing.assert_allclose(
     batch.rewards, np.where(raw.valid, raw.rewards, 0.0), 1e-6
   )
@@ -307,10 +309,10 @@ def test_kept_tokens_are_the_support_of_training():
   assert metrics["sampler_gap/max"] < 1e-4
   assert metrics["ratio/max_deviation"] == 0
   assert metrics["gradient_norm"] > 0
-  assert batch.kept_ids.shape == (*batch.mask.shape, 3)
+  assert batch.sampler.kept_ids.shape == (*batch.mask.shape, 3)
   outputs = jax.jit(parts.losses[0].outputs)
   kept = outputs(state.params, batch).logp
-  everything = dataclasses.replace(batch, kept_ids=None)
+  everything = set_fields(batch, {"sampler.kept_ids": None})
   plain = outputs(state.params, everything).logp
   mask = np.asarray(rollout.completion_mask)
   behavior = np.asarray(rollout.behavior_logp)[mask]
@@ -485,10 +487,10 @@ def test_steps_of_an_addition_are_rewarded_one_by_one():
   advance = _opened(parts)
   rollout, prepared, after, _ = advance(state, batch.prompts)
   advantages = np.asarray(prepared.advantages)
-  ends = np.asarray(prepared.step_mask)
+  ends = np.asarray(prepared.scores.step_mask)
   np.testing.assert_array_equal(ends.sum(axis=1), 2)
   np.testing.assert_array_equal(
-    np.asarray(prepared.step_rewards).sum(axis=1), [2, 1] * 8
+    np.asarray(prepared.scores.step_rewards).sum(axis=1), [2, 1] * 8
   )
   last = ends.shape[1] - 1 - ends[:, ::-1].argmax(axis=1)
   rows = np.arange(16)

@@ -26,11 +26,15 @@ from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.types import (
   Critic,
   MemberState,
+  PromptFields,
   Prompts,
   Sampler,
+  SamplerFields,
   Scored,
+  ScoreFields,
   TrainBatch,
   TrainState,
+  set_fields,
 )
 from tests.models import drawn
 
@@ -291,8 +295,7 @@ def ragged_batch(parts: Phase, num_rows: int = 16, slots: int = 4):
   rewards = rng.normal(size=num_rows).astype(np.float32)
   state = objective.init(parts.algorithm, parts.config)[1]
   made = TrainBatch(
-    prompt_tokens=prompts.tokens,
-    prompt_mask=prompts.mask,
+    prompts=PromptFields(tokens=prompts.tokens, mask=prompts.mask),
     prompt_index=np.asarray(group_id, np.int32),
     group_id=np.asarray(group_id, np.int32),
     tokens=np.asarray(rng.integers(0, VOCAB, (num_rows, slots)), np.int32),
@@ -302,15 +305,15 @@ def ragged_batch(parts: Phase, num_rows: int = 16, slots: int = 4):
     valid=valid,
     terminated=lengths < slots,
     correct=rewards > 0,
-    behavior_logp=logp,
-    sampler_logp=logp,
-    entropy=-logp,
-    components=rewards[:, None],
-    component_weights=np.ones(1, np.float32),
-    step_rewards=logp,
-    step_mask=completion_mask,
-    greedy_rewards=np.zeros(num_rows, np.float32),
-    expected=np.full(num_rows, 0.5, np.float32),
+    sampler=SamplerFields(behavior_logp=logp, logp=logp, entropy=-logp),
+    scores=ScoreFields(
+      components=rewards[:, None],
+      component_weights=np.ones(1, np.float32),
+      step_rewards=logp,
+      step_mask=completion_mask,
+      greedy=np.zeros(num_rows, np.float32),
+      expected=np.full(num_rows, 0.5, np.float32),
+    ),
     state=state["algorithm"],
     coefficients=state["coefficients"],
     num_groups=4,
@@ -324,15 +327,15 @@ def given_scores(batch: TrainBatch) -> TrainBatch:
   Its old policy is far from any policy.
   """
   rng = np.random.default_rng(5)
-  logp = np.asarray(batch.sampler_logp)
+  logp = np.asarray(batch.sampler.logp)
   advantages = rng.normal(size=len(logp)).astype(np.float32)
   made = {
     "old_logp": logp,
-    "ref_logp": logp + rng.normal(scale=0.3, size=logp.shape),
+    "reference.logp": logp + rng.normal(scale=0.3, size=logp.shape),
     "advantages": np.where(batch.valid, advantages, 0),
   }
   made = {name: x.astype(np.float32) for name, x in made.items()}
-  return dataclasses.replace(batch, **jax.device_put(made))
+  return set_fields(batch, jax.device_put(made))
 
 
 def given_rows(prompts, completions):
@@ -341,8 +344,7 @@ def given_rows(prompts, completions):
   everyone = np.ones(len(rows), bool)
   exists = np.ones(completions.shape, bool)
   made = TrainBatch(
-    prompt_tokens=prompts,
-    prompt_mask=np.ones(prompts.shape, bool),
+    prompts=PromptFields(tokens=prompts, mask=np.ones(prompts.shape, bool)),
     prompt_index=rows,
     group_id=rows,
     tokens=completions,
@@ -366,5 +368,5 @@ def off_policy(parts: Phase) -> tuple[TrainState, TrainBatch]:
   prepare = jax.jit(functools.partial(step_lib.prepare, parts=parts))
   batch = prepare(state, ragged_batch(parts), jax.random.key(2))
   if "old_logp" in options.needs(parts.algorithm, parts.config):
-    batch = dataclasses.replace(batch, old_logp=batch.sampler_logp)
+    batch = dataclasses.replace(batch, old_logp=batch.sampler.logp)
   return state, batch

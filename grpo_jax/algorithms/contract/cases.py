@@ -19,6 +19,7 @@ from grpo_jax.types import (
   TrainBatch,
   needs_of,
   row_arrays,
+  set_fields,
 )
 
 # Rows 0-3, 4-6 and 7-9 are groups; row 9 is unscored, row 5 is empty, row 2
@@ -234,26 +235,25 @@ def prepared(
   old_logp = case.old_logp if use_anchor else jax.lax.stop_gradient(case.logp)
   frozen = {
     "old_logp": old_logp,
-    "sum_pi_squared": case.sum_pi_squared,
-    "segment_end": case.segment_end,
-    "prefix_utility": case.prefix_utility,
-    "expected": case.expected,
-    "ref_logp": case.ref_logp,
-    "ref_topk_logp": derived(jnp, case.logp, case.ref_logp, case.values)[
+    "anchor.sum_pi_squared": case.sum_pi_squared,
+    "answers.segment_end": case.segment_end,
+    "answers.prefix_utility": case.prefix_utility,
+    "scores.expected": case.expected,
+    "reference.logp": case.ref_logp,
+    "reference.topk_logp": derived(jnp, case.logp, case.ref_logp, case.values)[
       "ref_topk_logp"
     ],
-    "values": case.old_values,
-    "final_value": case.final_value,
+    "critic.values": case.old_values,
+    "critic.final_value": case.final_value,
     "key": key,
   }
   for name, need in needs_of(TrainBatch).items():
     if need not in required:  # As in a run.
       frozen.pop(name, None)
-  batch = dataclasses.replace(batch, **frozen)
+  batch = set_fields(batch, frozen)
   batch = objective.prepare(algorithm, config, batch)
   if not use_anchor:
-    without: dict[str, Any] = {"old_logp": None}
-    batch = dataclasses.replace(batch, **without)
+    batch = set_fields(batch, {"old_logp": None})
   return batch
 
 
@@ -309,9 +309,8 @@ def terms_of(
           lambda x: x.astype(case.logp.dtype) + trainable, initial
         ),
       )
-      micro = dataclasses.replace(
-        batch,
-        **jax.tree.map(lambda x, rows=rows: x[rows], row_arrays(batch)),
+      micro = set_fields(
+        batch, jax.tree.map(lambda x, rows=rows: x[rows], row_arrays(batch))
       )
       outputs.append(objective.loss(algorithm, config, part, micro))
       if algorithm.critic_loss is not None:

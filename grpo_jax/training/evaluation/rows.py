@@ -140,6 +140,6 @@ def texts_of_prompts(
   """
   batch = rows.batch
   found = take(
-    mesh, {"tokens": batch.prompt_tokens, "mask": batch.prompt_mask}, places
+    mesh, {"tokens": batch.prompts.tokens, "mask": batch.prompts.mask}, places
   )
   return problem.texts(found["tokens"], found["mask"])

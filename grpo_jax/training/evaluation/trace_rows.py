@@ -101,9 +101,9 @@ def read_arrays(rows: StepRows, logp: Any, clipped: Any) -> dict[str, Any]:
     "components": rows.components,
     "advantage": batch.advantages,
     "old_logp": batch.old_logp,
-    "ref_logp": batch.ref_logp,
-    "value": batch.values,
-    "order": batch.trace_order,
+    "ref_logp": batch.reference.logp,
+    "value": batch.critic.values,
+    "order": batch.traces.order,
     "logp": logp,
     "clipped": clipped,
   }
@@ -112,9 +112,9 @@ def read_arrays(rows: StepRows, logp: Any, clipped: Any) -> dict[str, Any]:
     "turn_rewards",
   ):
     arrays[name] = getattr(rows, name)
-  if batch.trace_order is not None:  # The opening of each context.
-    arrays["prompt_tokens"] = batch.prompt_tokens
-    arrays["prompt_mask"] = batch.prompt_mask
+  if batch.traces.order is not None:  # The opening of each context.
+    arrays["prompt_tokens"] = batch.prompts.tokens
+    arrays["prompt_mask"] = batch.prompts.mask
   return arrays
 
 

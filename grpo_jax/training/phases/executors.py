@@ -43,6 +43,7 @@ from grpo_jax.training.problem import rewards
 from grpo_jax.training.runtime import hosts, jit, sharding
 from grpo_jax.types import (
   EpisodeSampler,
+  PromptFields,
   Rollouts,
   Scored,
   TrainBatch,
@@ -67,10 +68,9 @@ def train_batch(
   is_pair = group_size == 2
   is_chosen = (rows % group_size == 0) & is_pair
   groups = (rows // group_size).astype(np.int32)
+  prompts: Any = batch.prompt_tokens, batch.prompt_mask, batch.images
   arrays: dict[str, Any] = {
-    "prompt_tokens": batch.prompt_tokens,
-    "prompt_mask": batch.prompt_mask,
-    "images": batch.images,
+    "prompts": PromptFields(*prompts),
     "prompt_index": groups,
     "group_id": groups,
     "tokens": batch.tokens,

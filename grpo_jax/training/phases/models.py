@@ -130,7 +130,7 @@ class References:
     return found
 
   def head(self) -> Callable[..., models_lib.Head]:
-    """Returns (parameters of all models, rows) -> the head for `ref_h`."""
+    """Returns (all parameters, rows) -> the head for `reference.h`."""
     if self.phase.has_teachers_of_domains:
       return functools.partial(models_lib.head_of_domains, self._teachers())
     view = self._view()

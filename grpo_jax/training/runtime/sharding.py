@@ -266,7 +266,9 @@ def constrain_written(mesh: Mesh, rows: PyTree) -> PyTree:
   Arrays that batches share, such as the state of an algorithm, are on every
   device.
   """
-  shared = fields_where(TrainBatch, kind="shared")
+  shared = {
+    name.rpartition(".")[2] for name in fields_where(TrainBatch, kind="shared")
+  }
 
   def place(path, x):
     is_shared = any(getattr(key, "name", None) in shared for key in path)

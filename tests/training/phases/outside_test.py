@@ -61,8 +61,8 @@ def find(path, config, **options):
 def logits(policy, params, batch):
   h, _ = policy.hidden(
     params,
-    batch.prompt_tokens,
-    batch.prompt_mask,
+    batch.prompts.tokens,
+    batch.prompts.mask,
     batch.tokens,
     batch.completion_mask,
     batch.prompt_index,
