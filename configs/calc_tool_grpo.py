@@ -15,7 +15,6 @@ to 0.99, in five to ten minutes on 2 CPU cores.
 
 import ml_collections
 
-from grpo_jax import algorithms
 from grpo_jax.configs import quickstart
 
 
@@ -33,9 +32,7 @@ def get_config(algorithm: str = "grpo"):
   config.sft.steps = 400
   config.sft.num_prompts = 64
   config.rl.steps = 150
-  chosen = algorithms.get_algorithm(algorithm)
-  has_critic = chosen.critic_loss is not None and chosen.policy_loss is not None
-  if has_critic:
+  if "critic" in config:
     config.phases = ("sft", "value", "rl")
     config.value.steps = 20
     config.value.num_prompts = 128

@@ -33,23 +33,22 @@ def get_config(algorithm: str = "ppo"):
   config.sft.steps = 400
   config.sft.num_prompts = 64
 
-  chosen = algorithms.get_algorithm(algorithm)
-  has_critic = chosen.critic_loss is not None and chosen.policy_loss is not None
+  has_critic = "critic" in config
   config.phases = ("sft", "value", "rl") if has_critic else ("sft", "rl")
   config.rl.steps = 150
   config.rl.group_size = 1 if has_critic else min(config.rl.group_size, 8)
   if algorithm == "ppo_dpo":
     config.rl.group_size = config.value.group_size = 4
   config.rl.num_prompts = 128 // config.rl.group_size
-  config.value.steps = 20
-  config.value.num_prompts = 128 // config.value.group_size
-  if chosen.policy_loss is None:
+  if algorithms.get_algorithm(algorithm).policy_loss is None:
     config.phases = ("sft", "preference")
     config.preference = phase_config(
       "preference", steps=150, group_size=8, num_prompts=16
     )
     config.reward_model.optimizer.learning_rate = 3e-4
   if has_critic:
+    config.value.steps = 20
+    config.value.num_prompts = 128 // config.value.group_size
     config.critic.optimizer.learning_rate = 3e-4
   if algorithm == "sao":  # The rates are 5e-6 and 1e-6 there.
     config.critic.freeze = ("attention",)

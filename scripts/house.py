@@ -34,7 +34,7 @@ RECORDED = {
   "modules that settings import": 25,
   "of JAX and Flax, that settings import": 0,
   "modules of a quickstart run": 152,
-  "settings of GRPO": 509,
+  "settings of GRPO": 385,
   "fields of TrainBatch": 29,
 }
 

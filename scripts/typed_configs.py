@@ -81,24 +81,42 @@ class Field:
 def stub() -> str:
   """Text of the whole file."""
   classes: dict[str, list[Field]] = {}
-  phase = _name(phase_lib.PhaseConfig)
   run = [
     field
     for field in _fields(config_lib.RunConfig, classes)
     if field.name not in ("sections", "algorithm")
   ]
-  _fields(phase_lib.PhaseConfig, classes)
+  _phases(classes)
   of_algorithms = {"name": Field("name", "str", "Name of the algorithm.")}
   for entry in algorithms.ALGORITHMS.values():
     for field in _fields(entry.config_class, {}):
       of_algorithms.setdefault(field.name, field)
   classes["Algorithm"] = list(of_algorithms.values())
   run += [Field("algorithm", "Algorithm", "Objective of what is drawn.")]
-  run += [Field(name, phase, "A phase.") for name in phase_lib.SECTIONS]
+  run += [
+    Field(name, _name(type(section)), "A phase.")
+    for name, section in phase_lib.SECTIONS.items()
+  ]
   classes["Config"] = run
   return "\n".join(
     [_HEAD, *(_class(name, fields) for name, fields in classes.items())]
   )
+
+
+def _phases(classes: dict[str, list[Field]]) -> None:
+  """Adds the classes of phases; `AnyPhase` has the fields of all kinds."""
+  kinds = tuple(dict.fromkeys(phase_lib.CLASSES.values()))
+  for cls in reversed(type("AnyPhase", kinds, {}).__mro__[:-1]):
+    bases = [base for base in cls.__bases__ if base is not object]
+    head = ", ".join(map(_name, bases)) or "Group"
+    if len(head) > 60:
+      head = f"\n  {head}\n"
+    known = {field.name for base in bases for field in dataclasses.fields(base)}
+    fields = _fields(cls, classes)
+    del classes[_name(cls)]
+    classes[f"{_name(cls)}({head})"] = [
+      field for field in fields if field.name not in known
+    ]
 
 
 def _name(cls: type) -> str:
@@ -133,7 +151,8 @@ def _hint(hint: Any) -> str:
 
 
 def _class(name: str, fields: list[Field]) -> str:
-  lines = [f"class {name}(Group):"]
+  head = name if "(" in name else f"{name}(Group)"
+  lines = [f"class {head}:{'' if fields else ' ...'}"]
   for field in fields:
     lines.append(f"  {field.name}: {field.hint}")
     if field.text:

@@ -294,7 +294,9 @@ def _trace(config, problem, prepared, mesh, index):
     return shapes(step.supervised_step, state, _given(problem, section))
   prompts = phase.prompts
   if len(problem.train):
-    prompts = run_lib.example(config, problem, mesh, index).prompts
+    prompts = next(
+      run_lib.make_stream(config, problem, mesh, index, is_example=True)
+    ).prompts
   elif problem.domains:  # Which records would say.
     domain = jax.ShapeDtypeStruct((section.num_prompts,), np.int32)
     prompts = dataclasses.replace(prompts, extras={"domain": domain})

@@ -340,6 +340,8 @@ def described(config: config_lib.RunConfig) -> Iterator[config_lib.RunConfig]:
 
     def of(phase: config_lib.PhaseConfig) -> config_lib.PhaseConfig:
       found = tuple(map(folder, phase.reference_workdirs))
+      if not found:
+        return phase
       return dataclasses.replace(phase, reference_workdirs=found)
 
     model = config.model

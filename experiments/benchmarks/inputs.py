@@ -120,13 +120,13 @@ def make_parts(
     algorithm: Name of an algorithm of the table.
     critic: Critic of the algorithm, if it has one.
     tower: Vision tower of the model, if it has one.
-    **phase: Fields of `PhaseConfig` that differ from their defaults.
+    **phase: Fields of `RlConfig` that differ from their defaults.
   """
   correction = "truncate" if phase.get("staleness") else "none"
   config = config_lib.RunConfig(
     phases=("rl",),
     sections={
-      "rl": config_lib.PhaseConfig(
+      "rl": phase_lib.RlConfig(
         num_prompts=work.prompts,
         group_size=work.group,
         # So small that all rounds are alike.

@@ -150,7 +150,8 @@ def _proposals(
         functools.partial(_with_lanes, lanes=lanes),
       )
   optimizer = phase.optimizer
-  if model.checkpoint and optimizer.name != "adafactor":
+  is_trained = "policy" in phase.trains
+  if is_trained and model.checkpoint and optimizer.name != "adafactor":
     yield (
       "--config.model.param_dtype=bfloat16"
       f" --config.{name}.optimizer.name=adafactor"

@@ -183,7 +183,9 @@ def table(
     size = dataclasses.replace(size, model=model)
   name = config.phases[-1]
   # Earlier phases are left out, so a reference begins here.
-  phase = dataclasses.replace(config.section(name), set_reference=True)
+  phase = config.section(name)
+  if not phase.set_reference:
+    phase = dataclasses.replace(phase, set_reference=True)
   policy = size.policy()
   algorithm, objective = config.objective(name)
   plan = update_plan(config, size, mesh)

@@ -80,7 +80,7 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
   config.model.mlp_width = 192
   config.sft.steps = 150
   config.sft.num_prompts = 128
-  config.rl.num_lengths = config.value.num_lengths = 1  # Compiles faster.
+  config.rl.num_lengths = 1  # Compiles faster.
   config.rewards.functions = ("accuracy", "flipped")
   config.rewards.weights = (0.0, 1.0)
   config.rewards.correct = "accuracy"
@@ -92,9 +92,11 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
     config.phases = ("sft",)
   else:
     config.phases = config.phases[1:]
-    config.value.steps = CRITIC_STEPS
-    has_critic = "value" in config.phases
-    config.rl.steps = STEPS - CRITIC_STEPS * has_critic
+    config.rl.steps = STEPS
+    if "value" in config.phases:
+      config.value.steps = CRITIC_STEPS
+      config.value.num_lengths = 1
+      config.rl.steps -= CRITIC_STEPS
   config.eval.num_prompts = config.eval.batch_size = 512
   config.eval.every = 0 if name == BASE else EVERY
   config.checkpoint.every = 0

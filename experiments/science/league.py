@@ -191,7 +191,7 @@ def base_of(name: str) -> str:
 
 
 def has_critic(algorithm: str) -> bool:
-  return algorithms.get_algorithm(algorithm).critic_loss is not None
+  return algorithms.get_algorithm(algorithm).has_critic
 
 
 def num_greedy(algorithm: str, num_prompts: int) -> int:
@@ -227,11 +227,12 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
   drawn = entry.group_size
   # A greedy completion of each prompt counts as one more.
   drawn += num_greedy(algorithm, 1)
-  for phase, steps in (
-    (config.rl, size.steps - critic_steps),
-    (config.value, critic_steps),
-  ):
-    phase.steps = steps
+  config.rl.steps = size.steps - critic_steps
+  phases = [config.rl]
+  if "value" in config:
+    config.value.steps = critic_steps
+    phases.append(config.value)
+  for phase in phases:
     phase.group_size = entry.group_size
     phase.num_prompts = size.batch // drawn
     phase.num_lengths = 1  # Compiles faster.

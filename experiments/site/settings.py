@@ -22,18 +22,21 @@ meanings. Settings of `algorithm` are on pages of their own: the
 [options of all algorithms](../algorithms/options.md), and what each
 [algorithm](../algorithms/index.md) adds.
 
-A phase is a section of the config, with a name of your own choice and a `kind`.
-This page has two such sections: the phase `sft` imitates, and the phase `rl`
-draws completions. Other kinds of phases have the same settings with other
-defaults.
+A phase is a section of the config, with a name of your own choice, a `kind` and
+the settings that this kind reads. This page has three such sections: the phase
+`sft` imitates, the phase `rl` draws completions and trains on them, and the
+phase `rejection` keeps those that are right. Phases of other kinds have some of
+these settings. Only algorithms with a critic have the groups `critic` and
+`value`, a phase that trains the critic alone.
 """
 _COMMON = {field.name for field in dataclasses.fields(options.CommonConfig)}
-_PHASES = ("sft", "rl")
+_PHASES = ("sft", "rl", "rejection")
 
 
 def every() -> list[setting_docs.Setting]:
-  """The settings of a default config, of the phases those of `_PHASES`."""
-  config = config_lib.default_config("grpo")
+  """The settings of a run with a critic, of the phases those of `_PHASES`."""
+  config = config_lib.default_config("ppo")
+  config.rejection = config_lib.phase_config("rejection")
   left_out = {*config_lib.section_names(config), "algorithm"} - set(_PHASES)
   return [
     setting

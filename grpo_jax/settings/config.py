@@ -84,16 +84,16 @@ def _changed(config: Any, other: Any, change: Callable[[str, str], str]) -> Any:
   sections = {}
   for name, section in config.sections.items():
     theirs = other.sections[name]
-    schedule = {
-      field: change(
-        getattr(section.schedule, field), getattr(theirs.schedule, field)
-      )
-      for field in phase_lib.PATHS
-    }
-    sections[name] = dataclasses.replace(
-      _texts(section, theirs, change),
-      schedule=dataclasses.replace(section.schedule, **schedule),
-    )
+    sections[name] = _texts(section, theirs, change)
+    if isinstance(section, phase_lib.SampledConfig):
+      paths: dict[str, Any] = {
+        field: change(
+          getattr(section.schedule, field), getattr(theirs.schedule, field)
+        )
+        for field in phase_lib.PATHS
+      }
+      schedule = dataclasses.replace(section.schedule, **paths)
+      sections[name] = dataclasses.replace(sections[name], schedule=schedule)
   return dataclasses.replace(
     config,
     start_workdir=change(config.start_workdir, other.start_workdir),
@@ -413,7 +413,7 @@ class RunConfig:
     return dataclasses.replace(self, sections={**self.sections, name: changed})
 
 
-def phase_config(kind: str, **fields: Any) -> typed.Phase:
+def phase_config(kind: str, **fields: Any) -> typed.AnyPhase:
   """Makes the section of a config for a phase, to be named in `config.phases`.
 
   Args:
@@ -421,13 +421,12 @@ def phase_config(kind: str, **fields: Any) -> typed.Phase:
     **fields: Settings that differ from their defaults.
 
   Raises:
+    KeyError: Phases of this kind do not have such a setting.
     ValueError: There is no such kind.
   """
-  one_of("kind", kind, tuple(kinds.KINDS))
-  defaults = {section.kind: section for section in SECTIONS.values()}
-  size = kinds.KINDS[kind].num_given or 8
-  section = defaults.get(kind, PhaseConfig(kind=kind, group_size=size))
-  return _as_config_dict(dataclasses.replace(section, **fields))
+  cls = _class_of(kind, "kind")
+  values = {"kind": kind, **fields}
+  return _as_config_dict(_freeze(cls, values, f"phase_config({kind!r})"))
 
 
 def algorithm_config(name: str | Algorithm, **fields: Any) -> typed.Algorithm:
@@ -447,12 +446,18 @@ def algorithm_config(name: str | Algorithm, **fields: Any) -> typed.Algorithm:
 
 
 def default_config(algorithm: str | Algorithm = "grpo") -> typed.Config:
-  """A config with every field of `RunConfig`, and those of the algorithm."""
+  """A config with every field of `RunConfig`, and those of the algorithm.
+
+  The groups of a critic, "critic" and "value", are left out if it has none.
+  """
   config = _as_config_dict(RunConfig())
   del config["sections"]
   for name, section in SECTIONS.items():
     config[name] = _as_config_dict(section)
   config.algorithm = algorithm_config(algorithm)
+  if not algorithms.get_algorithm(algorithm).has_critic:
+    for name in phase_lib.OF_CRITIC:
+      del config[name]
   return config
 
 
@@ -500,10 +505,11 @@ def resolve(config: ml_collections.ConfigDict) -> RunConfig:
   name = _typed(str, algorithm.pop("name", None), "config.algorithm.name")
   entry = algorithms.get_algorithm(name)
   objective = _freeze(entry.config_class, algorithm, "config.algorithm")
-  sections = {
-    key: _freeze(PhaseConfig, values.pop(key), f"config.{key}")
-    for key in section_names(values)
-  }
+  sections = {}
+  for key in section_names(values):
+    section = values.pop(key)
+    cls = _class_of(section["kind"], f"{key}.kind")
+    sections[key] = _freeze(cls, section, f"config.{key}")
   settings = _freeze(
     RunConfig,
     values,
@@ -511,8 +517,7 @@ def resolve(config: ml_collections.ConfigDict) -> RunConfig:
     also=tuple(sections),
     made={"sections": {**SECTIONS, **sections}, "algorithm": (name, objective)},
   )
-  has_critic = entry.critic_loss is not None and entry.policy_loss is not None
-  if not has_critic and settings.critic != CriticConfig():
+  if not entry.has_critic and settings.critic != CriticConfig():
     raise ValueError(
       f"config.critic was set, and algorithm {name!r} has no critic; leave it"
       " as it is, or choose an algorithm with one, such as 'ppo'."
@@ -566,6 +571,12 @@ def section_names(config: Mapping | config_dict.ConfigDict) -> tuple[str, ...]:
   )
 
 
+def _class_of(kind: Any, where: str) -> type[PhaseConfig]:
+  """The class of the settings of a kind of phases."""
+  one_of(where, _typed(str, kind, f"config.{where}"), tuple(phase_lib.CLASSES))
+  return phase_lib.CLASSES[kind]
+
+
 @functools.cache  # It would take half of the time of a config.
 def _hints(cls: type) -> dict[str, Any]:
   """Types of a class's fields by name."""
@@ -585,9 +596,13 @@ def _freeze(
   result = {}
   for name, value in values.items():
     if name not in known:
+      hint = nearest(name, [*known, *also])
+      kinds_with = ""
+      if issubclass(cls, PhaseConfig):
+        kinds_with = phase_lib.kinds_with(name, values["kind"])
       raise KeyError(
-        f"{where}.{name} is not a setting{nearest(name, [*known, *also])}."
-        f" {where} has: {', '.join([*known, *also])}."
+        f"{where}.{name} is not a setting{hint}.{kinds_with} {where} has:"
+        f" {', '.join([*known, *also])}."
       )
     result[name] = _typed(hints[name], value, f"{where}.{name}")
   return cls(**result, **made)

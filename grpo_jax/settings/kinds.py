@@ -1,7 +1,8 @@
 """Kinds of phases: sources of completions, and the models that they train.
 
 A config lists the names of its phases. Each name is a section of the config
-with a `kind` and settings of its own, so that stages may alternate freely:
+with a `kind` and the settings of that kind (`phase.py`), so that stages may
+alternate freely:
 
     config.phases = ("sft", "rl", "sft2", "rl2")
     config.rl2 = phase_config("rl", steps=50)
@@ -35,11 +36,6 @@ Metrics = Mapping[str, float]
 OF_PAIRS = "bradley_terry"  # Loss of a reward model that learns from pairs.
 
 
-def _check_nothing(name: str, section: Any) -> None:
-  """Accepts any settings."""
-  del name, section
-
-
 def _show_loss(metrics: Metrics) -> dict[str, float]:
   return {"loss": metrics["loss"]} | _found(
     metrics, {"held-out": "eval/accuracy"}
@@ -67,7 +63,6 @@ class PhaseKind:
       phase.
     evaluates: Whether there are evaluations before, during and after the phase.
     shows: (metrics of a step) -> values for the display, by label.
-    check: (name of the section, its settings); raises ValueError.
   """
 
   name: str
@@ -76,7 +71,6 @@ class PhaseKind:
   objective: Callable[[Algorithm, Any], tuple[Algorithm, Any]]
   evaluates: bool = False
   shows: Callable[[Metrics], dict[str, float]] = _show_loss
-  check: Callable[[str, Any], None] = _check_nothing
 
   @property
   def plays(self) -> bool:
@@ -98,70 +92,6 @@ def _likelihood(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
   del algorithm, config
   found = algorithms.get_algorithm("sft")
   return found, found.config_class()
-
-
-def _check_supervised(name: str, section: Any) -> None:
-  _check_given(name, section, 1, "one")
-  _check_kept(name, section)
-  own = not section.demonstrations or "own" in section.demonstrations
-  if section.num_records is not None and not own:
-    raise ValueError(
-      f"config.{name}.num_records={section.num_records} is about the run's own"
-      f" data, which are not among config.{name}.demonstrations="
-      f"{section.demonstrations}; add 'own' to them, or set it to None."
-    )
-
-
-def _check_given(name: str, section: Any, size: int, count: str) -> None:
-  """Raises ValueError for settings that only sampled completions need."""
-  for field, only, why in (
-    ("temperature", None, "are given, not drawn"),
-    ("reward_weights", (), "are given, not judged"),
-    ("staleness", 0, "are given, not drawn, and are never behind"),
-    ("group_size", size, f"are given, {count} for each prompt"),
-    ("max_rounds", 1, "are given, and no round draws others"),
-    ("replay_size", 0, "are given, and none is trained again"),
-    ("opponents", (), "are given, and nobody plays"),
-  ):
-    value = getattr(section, field)
-    if value != only:
-      raise ValueError(
-        f"config.{name}.{field}={value}: the completions of a phase of the kind"
-        f" {section.kind!r} {why}; set it to {only}."
-      )
-  if section.schedule.chooses:
-    raise ValueError(
-      f"config.{name}.schedule.name={section.schedule.name!r}: prompts are"
-      " chosen by how often what is drawn for them is right, and the"
-      f" completions of a phase of the kind {section.kind!r} are given;"
-      " leave it out."
-    )
-
-
-def _check_imitates(name: str, section: Any) -> None:
-  """Raises ValueError for settings that only imitation needs."""
-  for field, unset in (("demonstrations", ()), ("num_records", None)):
-    if getattr(section, field) != unset:
-      raise ValueError(
-        f"config.{name}.{field}={getattr(section, field)!r}: a phase of the"
-        f" kind {section.kind!r} imitates nothing; leave it out, or make the"
-        " phase one of the kind 'supervised'."
-      )
-
-
-def _check_kept(name: str, section: Any) -> None:
-  """Raises ValueError for settings of kept completions."""
-  if section.keep != type(section.keep)():
-    raise ValueError(
-      f"config.{name}.keep was set, and a phase of the kind {section.kind!r}"
-      " keeps no completions; leave it out, or make the phase one of the kind"
-      " 'rejection'."
-    )
-
-
-def _check_drawn(name: str, section: Any) -> None:
-  _check_imitates(name, section)
-  _check_kept(name, section)
 
 
 def _objective_of_run(
@@ -195,45 +125,13 @@ def _show_rewards(metrics: Metrics) -> dict[str, float]:
 
 
 def _pretraining(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
-  if algorithm.critic_loss is None or algorithm.policy_loss is None:
+  if not algorithm.has_critic:
     raise ValueError(
       "a phase of the kind 'value' trains a critic, and algorithm"
       f" {algorithm.name!r} has none; leave the phase out of config.phases, or"
       " choose an algorithm with one, such as 'ppo'."
     )
   return algorithm, config.for_pretraining()
-
-
-def _check_value(name: str, section: Any) -> None:
-  _check_drawn(name, section)
-  _check_frozen_policy(name, section, "critic")
-
-
-def _check_frozen_policy(name: str, section: Any, trained: str) -> None:
-  """Raises ValueError for settings of a policy that is not trained."""
-  if section.optimizer != type(section.optimizer)():
-    what = "trains nothing; leave it out."
-    if trained:
-      what = (
-        f"trains the {trained} alone, whose optimizer is"
-        f" config.{trained}.optimizer; set that one."
-      )
-    raise ValueError(
-      f"config.{name}.optimizer was set, but a phase of the kind"
-      f" {section.kind!r} {what}"
-    )
-  for field, only in (("recycle_surplus", False), ("replay_size", 0)):
-    if getattr(section, field) != only:
-      raise ValueError(
-        f"config.{name}.{field}={getattr(section, field)} is about groups that"
-        " the policy learns from in later steps, and it stays what it is in a"
-        f" phase of the kind {section.kind!r}; set it to {only}."
-      )
-  if section.ema_decay is not None:
-    raise ValueError(
-      f"config.{name}.ema_decay={section.ema_decay}: the policy stays what it"
-      f" is in a phase of the kind {section.kind!r}; set it to None."
-    )
 
 
 def _show_value(metrics: Metrics) -> dict[str, float]:
@@ -259,42 +157,12 @@ def _process(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
   return found, found.config_class()
 
 
-def _check_preference(name: str, section: Any) -> None:
-  _check_drawn(name, section)
-  _check_frozen_policy(name, section, "reward_model")
-
-
-def _check_rejection(name: str, section: Any) -> None:
-  _check_imitates(name, section)
-  _check_frozen_policy(name, section, "")
-  for field, only, why in (
-    ("max_rounds", 1, "all that is drawn is looked at"),
-    ("staleness", 0, "the policy stays what it is"),
-    ("reward_weights", (), "what is right has no weight"),
-  ):
-    if getattr(section, field) != only:
-      raise ValueError(
-        f"config.{name}.{field}={getattr(section, field)}: in a phase of the"
-        f" kind 'rejection' {why}; set it to {only!r}."
-      )
-
-
 def _show_kept(metrics: Metrics) -> dict[str, float]:
   return {
     "kept": metrics["kept/completions"],
     "prompts": metrics["kept/prompts"],
     "accuracy": metrics["accuracy"],
   }
-
-
-def _check_pairs(name: str, section: Any) -> None:
-  _check_drawn(name, section)
-  _check_given(name, section, 2, "two")
-  if section.num_minibatches > section.num_prompts:
-    raise ValueError(
-      f"config.{name}.num_minibatches={section.num_minibatches} would part the"
-      f" pairs of {section.num_prompts} prompts; set it to that or less."
-    )
 
 
 def _of_pairs(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
@@ -306,11 +174,6 @@ def _of_pairs(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
       " that it has drawn; choose 'dpo', or a phase of another kind."
     )
   return algorithm, config
-
-
-def _check_comparison(name: str, section: Any) -> None:
-  _check_pairs(name, section)
-  _check_frozen_policy(name, section, "reward_model")
 
 
 def _show_reward_model(metrics: Metrics) -> dict[str, float]:
@@ -328,7 +191,6 @@ SUPERVISED = PhaseKind(
   num_given=1,
   trains=("policy",),
   objective=_likelihood,
-  check=_check_supervised,
 )
 RL = PhaseKind(
   "rl",
@@ -337,7 +199,6 @@ RL = PhaseKind(
   objective=_objective_of_run,
   evaluates=True,
   shows=_show_rewards,
-  check=_check_drawn,
 )
 VALUE = PhaseKind(
   "value",
@@ -345,7 +206,6 @@ VALUE = PhaseKind(
   trains=("critic",),
   objective=_pretraining,
   shows=_show_value,
-  check=_check_value,
 )
 PREFERENCE = PhaseKind(
   "preference",
@@ -353,7 +213,6 @@ PREFERENCE = PhaseKind(
   trains=("reward",),
   objective=_pairs,
   shows=_show_reward_model,
-  check=_check_preference,
 )
 REJECTION = PhaseKind(
   "rejection",
@@ -361,7 +220,6 @@ REJECTION = PhaseKind(
   trains=(),
   objective=_likelihood,
   shows=_show_kept,
-  check=_check_rejection,
 )
 PROCESS = PhaseKind(
   "process",
@@ -369,7 +227,6 @@ PROCESS = PhaseKind(
   trains=("reward",),
   objective=_process,
   shows=_show_reward_model,
-  check=_check_preference,
 )
 PAIRS = PhaseKind(
   "pairs",
@@ -377,7 +234,6 @@ PAIRS = PhaseKind(
   trains=("policy",),
   objective=_of_pairs,
   evaluates=True,
-  check=_check_pairs,
 )
 COMPARISON = PhaseKind(
   "comparison",
@@ -385,7 +241,6 @@ COMPARISON = PhaseKind(
   trains=("reward",),
   objective=_pairs,
   shows=_show_reward_model,
-  check=_check_comparison,
 )
 
 KINDS = {

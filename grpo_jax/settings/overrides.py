@@ -18,6 +18,7 @@ from ml_collections import config_dict
 
 from grpo_jax import imports
 from grpo_jax.data import sources
+from grpo_jax.settings import phase as phase_lib
 from grpo_jax.settings import typed
 
 # A folder of the package; in a checkout, a link to the folder beside it.
@@ -201,6 +202,13 @@ def complaint(
       hint = ""
       if near:
         hint = f" Did you mean {spelled(f'{where}.{near[0]}'[1:])}?"
+      if "kind" in node:
+        hint += phase_lib.kinds_with(part, node["kind"])
+      elif not where and part in phase_lib.OF_CRITIC:
+        hint = (
+          f" Algorithm {config.algorithm.name!r} has no critic; choose one that"
+          " has, such as 'ppo'."
+        )
       return (
         f"config{where} has no setting {part!r}.{hint} It has:"
         f" {', '.join(node)}."

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import cast
 
 from grpo_jax import ranges
 from grpo_jax.models.architecture import CRITIC_TRUNKS
@@ -242,8 +243,6 @@ class CorrectionConfig:
 
 # Numbers for which a program is unrolled or compiled, once for each.
 _UNROLLED = ranges.Range(1, 1024)
-_IN_EPOCHS = ScheduleConfig()
-_AS_THEY_ARE = CorrectionConfig()
 # Gradient steps of another model for each step of the policy.
 _UPDATES = ranges.Range(0, 1024)
 
@@ -359,43 +358,20 @@ class KeepConfig:
 
 @dataclasses.dataclass(frozen=True)
 class PhaseConfig:
-  """One phase of a run.
+  """One phase of a run, with the settings that phases of all kinds have.
+
+  Each kind has a class, which adds the settings that its phases read. The
+  constants here are the values for phases that do not have the setting.
 
   Attributes:
     kind: Kind of the phase: its source of completions and its trained models;
       see `kinds.py`.
     steps: Number of batches.
     num_prompts: Prompts per batch.
-    group_size: Completions per prompt (1 in a supervised phase).
-    max_rounds: Most rounds of dynamic sampling. A step samples for up to so
-      many batches of prompts, until num_prompts groups have different rewards.
-      Those are trained, and further groups of the last round are dropped unless
-      recycle_surplus keeps them; if there are fewer, see when_short. 1: one
-      batch. A step takes max_rounds × num_prompts prompts from the data,
-      sampled or not, so that the position in the data is a function of the
-      step, and a run resumes exactly.
-    when_short: Rule for a step with fewer such groups than num_prompts.
-      "fewer": it trains on them. "error": it trains nothing, and the run is
-      saved and ends (verl). "duplicate": if they are more than half of
-      num_prompts, they are repeated in their order until the batch is full;
-      else the step trains nothing (GLM-5, arXiv:2602.15763).
-    recycle_surplus: Whether the rounds of a step begin with the surplus groups
-      of the step before. They were sampled one update earlier, so the algorithm
-      must correct for that (config.algorithm.importance_mode, …).
-    replay_size: Number of groups that are kept for replay, which replace groups
-      whose rewards are all equal. Of all groups of the phase, those with the
-      highest priority are kept: the sum of absolute advantages times the
-      deviation of the rewards. Kept groups are drawn in proportion to it. They
-      may have any age, so the algorithm must correct for that. 0: none.
-    schedule: The choice of prompts.
-    correction: The correction of wrong completions.
     domains: Names of the domains whose prompts are drawn, in the proportions
       of the data; empty: all.
     max_prompt_len: Longest prompt of this phase, in tokens; longer prompts are
       left out and counted. None: as in config.data.
-    num_epochs: Passes over each batch.
-    num_minibatches: Gradient steps per pass, on whole groups in random order;
-      on single rows if the number of groups is not a multiple of it.
     micro_batch_size: Rows per forward/backward pass, of all devices together.
       It is rounded up so that each device has equally many rows, and whole
       groups if the algorithm couples the rows of a group. None: a good size for
@@ -407,92 +383,44 @@ class PhaseConfig:
       the longest row decides.
     logits_chunk_mib: Size of the float32 logits of a chunk on a device, MiB;
       None: a good size for the backend. Changes time and memory only.
-    reset_optimizer: Whether the phase starts with a fresh optimizer state.
-    set_reference: Whether the phase starts with the current policy as the
-      reference policy.
-    reference_workdirs: Reference policies from outside, as teachers: the
-      workdir of a run, whose last checkpoint is read, or the folder or hub name
-      of a Hugging Face checkpoint, of any size and family with the same
-      tokenizer. If there are several, each prompt has the teacher of its
-      domain, in the order of the domains; or all are mixed.
-    reference_mixture: Weights of several teachers, ≥ 0, which are mixed for all
-      prompts: the logits of the mixture are the weighted mean of theirs. Empty:
-      each prompt has the teacher of its domain.
-    reference_storage: Format of the models of reference_workdirs: "own", each
-      in its own dtype (a checkpoint in config.model.param_dtype); "bfloat16";
-      or "int8", the kernels of their layers in 8 bits, and the rest in
-      bfloat16.
     reset_policy: Whether the phase starts with the first policy of the run, as
       in a second warm start from the base.
-    demonstrations: Sources of a supervised phase: names of earlier phases of
-      the kind "rejection", or files that these or experiments.generate have
-      written; "own" is the run's own data. Empty: the run's own data alone.
-    num_records: Number of the first records of the run's own data that are
-      imitated; None: all.
-    keep: The choice of completions that a phase of the kind "rejection" keeps.
-    temperature: Temperature of sampled completions; None: that of
-      config.sampling.
-    reward_weights: Weights of config.rewards.functions that replace
-      config.rewards.weights and schedules; empty: these. Evaluations always
-      use config.rewards.
-    opponents: Players of the other seats of an environment with several seats:
-      "start", the policy at the start of the phase; "self", the current policy;
-      or another run's workdir, or a checkpoint with the same tokenizer. With K
-      opponents, prompt n has opponent n mod K. They are not trained, and the
-      policy reads their tokens. Empty: "self".
-    ema_decay: Decay, per step, of the average of the parameters; None keeps
-      no average.
-    staleness: Most updates by which the parameters of a rollout are behind
-      those that it trains. 0 is exact: the device waits for the host's
-      verifiers. With k, the rollouts of the next k batches are sampled before
-      one batch is trained, so that the device samples while the host verifies;
-      with an environment on the host, the update runs while sessions wait. If
-      verifiers are in the program it saves nothing, and is for studies only.
-      Needs an algorithm that corrects for the updates in between
-      (config.algorithm.importance_mode, …).
-    partial_len: Most tokens of each completion that a step decodes; the next
-      step continues with its own parameters. A group is trained when all of its
-      completions have ended, and waits for at most `staleness` updates: in the
-      last of these steps it is decoded to its end. The next prompts take its
-      place. With an environment episodes are cut, and tokens of observations
-      count; on the host a new session then answers the same actions again.
-      None: completions are sampled whole.
-    optimizer: The optimizer of this phase.
   """
 
-  kind: str = "rl"
+  kind: str
   steps: int = 100
   num_prompts: int = 32
-  group_size: int = 1
-  max_rounds: int = 1
-  when_short: str = "fewer"
-  recycle_surplus: bool = False
-  replay_size: int = 0
-  schedule: ScheduleConfig = _IN_EPOCHS
-  correction: CorrectionConfig = _AS_THEY_ARE
   domains: tuple[str, ...] = ()
   max_prompt_len: int | None = None
-  num_epochs: int = 1
-  num_minibatches: int = 1
   micro_batch_size: int | None = None
   num_lengths: int = 4
   logits_chunk_mib: int | None = None
-  reset_optimizer: bool = True
-  set_reference: bool = True
-  reference_workdirs: tuple[str, ...] = ()
-  reference_mixture: tuple[float, ...] = ()
-  reference_storage: str = "own"
   reset_policy: bool = False
-  demonstrations: tuple[str, ...] = ()
-  num_records: int | None = None
-  keep: KeepConfig = KeepConfig()
-  temperature: float | None = None
-  reward_weights: tuple[float, ...] = ()
-  opponents: tuple[str, ...] = ()
-  ema_decay: float | None = None
-  staleness: int = 0
-  partial_len: int | None = None
-  optimizer: OptimizerConfig = OptimizerConfig()
+
+  num_epochs = 1
+  num_minibatches = 1
+  reset_optimizer = True
+  optimizer = OptimizerConfig()
+  ema_decay = cast("float | None", None)
+  set_reference = True
+  reference_workdirs = cast("tuple[str, ...]", ())
+  reference_mixture = cast("tuple[float, ...]", ())
+  reference_storage = "own"
+  group_size = 1
+  temperature = cast("float | None", None)
+  schedule = ScheduleConfig()
+  opponents = cast("tuple[str, ...]", ())
+  keep = KeepConfig()
+  reward_weights = cast("tuple[float, ...]", ())
+  max_rounds = 1
+  when_short = "fewer"
+  staleness = 0
+  partial_len = cast("int | None", None)
+  recycle_surplus = False
+  replay_size = 0
+  correction = CorrectionConfig()
+  demonstrations = cast("tuple[str, ...]", ())
+  num_records = cast("int | None", None)
 
   @property
   def num_rows(self) -> int:
@@ -526,9 +454,6 @@ class PhaseConfig:
 
   def check(self, name: str) -> None:
     """Raises ValueError with the equation of sizes if they do not fit."""
-    one_of(f"{name}.kind", self.kind, tuple(kinds.KINDS))
-    stored = self.reference_storage
-    one_of(f"{name}.reference_storage", stored, groups.STORAGE)
     ranges.check(
       self,
       f"config.{name}",
@@ -536,57 +461,12 @@ class PhaseConfig:
       num_prompts=ranges.ROWS,
       group_size=ranges.ROWS,
       max_rounds=_UNROLLED,
-      replay_size=ranges.Range(0, ranges.ROWS.high),
       max_prompt_len=ranges.SLOTS,
       num_epochs=_UNROLLED,
       num_minibatches=ranges.ROWS,
       num_lengths=_UNROLLED,
       logits_chunk_mib=ranges.SIZE,
-      num_records=ranges.ROWS,
-      temperature=groups.TEMPERATURE,
-      ema_decay=ranges.DECAY,
-      staleness=ranges.Range(0, 1024),
-      partial_len=ranges.SLOTS,
     )
-    if self.partial_len is not None and not self.staleness:
-      raise ValueError(
-        f"config.{name}.partial_len={self.partial_len} lets completions go on"
-        f" with later parameters, and config.{name}.staleness=0 allows no"
-        " update in between; set staleness to the updates that they may wait"
-        " for, at least 1, or partial_len=None."
-      )
-    weights, teachers = self.reference_mixture, self.reference_workdirs
-    if weights and (
-      len(weights) != len(teachers)
-      or not all(0 <= weight < math.inf for weight in weights)
-      or sum(weights) == 0
-    ):
-      raise ValueError(
-        f"config.{name}.reference_mixture={weights}: needed is a finite number"
-        f" ≥ 0 for each of the {len(teachers)} models of"
-        f" config.{name}.reference_workdirs, one of them above 0; or () for the"
-        " teacher of each prompt's domain."
-      )
-    one_of(f"{name}.when_short", self.when_short, WHEN_SHORT)
-    if self.when_short != "fewer" and self.max_rounds == 1:
-      raise ValueError(
-        f"config.{name}.when_short={self.when_short!r} is about rounds that end"
-        f" too early, and config.{name}.max_rounds=1 draws one batch; raise"
-        " max_rounds, or set when_short='fewer'."
-      )
-    if self.recycle_surplus and self.max_rounds == 1:
-      raise ValueError(
-        f"config.{name}.recycle_surplus=True is about what rounds have beyond a"
-        f" batch, and config.{name}.max_rounds=1 draws one batch, no more;"
-        " raise max_rounds, or set recycle_surplus=False."
-      )
-    if self.replay_size and self.when_short != "fewer":
-      raise ValueError(
-        f"config.{name}.replay_size={self.replay_size} and"
-        f" config.{name}.when_short={self.when_short!r} both say what becomes"
-        " of a batch that is short of groups; set when_short='fewer', or"
-        " replay_size=0."
-      )
     drawn = self.max_rounds * self.num_rows
     if drawn not in ranges.ROWS:
       raise ValueError(
@@ -599,19 +479,6 @@ class PhaseConfig:
         f"config.{name}.reset_optimizer=False with reset_policy=True: the"
         " moments would be those of another policy; set it to True."
       )
-    self.keep.check(f"config.{name}.keep")
-    self.schedule.check(f"config.{name}.schedule", self.num_prompts)
-    self.correction.check(f"config.{name}.correction")
-    if self.correction.corrects and self.kind != kinds.RL.name:
-      raise ValueError(
-        f"config.{name}.correction has p_cue={self.correction.p_cue},"
-        f" p_answer={self.correction.p_answer} and"
-        f" p_reference={self.correction.p_reference}, and a phase of the kind"
-        f" {self.kind!r} trains no policy on what it has drawn; leave them 0,"
-        " or make the phase one of the kind 'rl'."
-      )
-    self.of_kind.check(name, self)
-    self.optimizer.check(f"config.{name}.optimizer")
     rows, minibatch = self.num_rows, self.num_rows // self.num_minibatches
     micro = self.micro_batch_size
     if rows % self.num_minibatches or (
@@ -625,17 +492,344 @@ class PhaseConfig:
         f" num_minibatches {self.num_minibatches}, each of"
         f" {rows / self.num_minibatches:g} rows; micro-batches of"
         f" {micro if micro is not None else 'automatic'} rows.\n"
-        f"Change config.{name}.group_size, num_minibatches or"
+        f"Change config.{name}.num_prompts, group_size, num_minibatches or"
         " micro_batch_size so that each divides."
       )
 
 
-# The phases that every config has.
-SECTIONS: dict[str, PhaseConfig] = {
-  "sft": PhaseConfig(kind="supervised"),
-  "value": PhaseConfig(kind="value", steps=50),
-  "rl": PhaseConfig(kind="rl", group_size=8),
+@dataclasses.dataclass(frozen=True)
+class UpdateConfig(PhaseConfig):
+  """Settings of phases that train a model.
+
+  Attributes:
+    num_epochs: Passes over each batch.
+    num_minibatches: Gradient steps per pass, on whole groups in random order;
+      on single rows if the number of groups is not a multiple of it.
+    reset_optimizer: Whether the phase starts with a fresh optimizer state.
+  """
+
+  num_epochs: int = 1
+  num_minibatches: int = 1
+  reset_optimizer: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyUpdateConfig(UpdateConfig):
+  """Settings of phases that train the policy.
+
+  Attributes:
+    ema_decay: Decay, per step, of the average of the parameters; None keeps
+      no average.
+    optimizer: The optimizer of this phase.
+  """
+
+  ema_decay: float | None = None
+  optimizer: OptimizerConfig = OptimizerConfig()
+
+  def check(self, name: str) -> None:
+    """Raises ValueError if a setting is out of range."""
+    super().check(name)
+    ranges.check(self, f"config.{name}", ema_decay=ranges.DECAY)
+    self.optimizer.check(f"config.{name}.optimizer")
+
+
+@dataclasses.dataclass(frozen=True)
+class ReferenceConfig(PhaseConfig):
+  """Settings of phases whose algorithm may read a reference policy.
+
+  Attributes:
+    set_reference: Whether the phase starts with the current policy as the
+      reference policy.
+    reference_workdirs: Reference policies from outside, as teachers: the
+      workdir of a run, whose last checkpoint is read, or the folder or hub name
+      of a Hugging Face checkpoint, of any size and family with the same
+      tokenizer. If there are several, each prompt has the teacher of its
+      domain, in the order of the domains; or all are mixed.
+    reference_mixture: Weights of several teachers, ≥ 0, which are mixed for all
+      prompts: the logits of the mixture are the weighted mean of theirs. Empty:
+      each prompt has the teacher of its domain.
+    reference_storage: Format of the models of reference_workdirs: "own", each
+      in its own dtype (a checkpoint in config.model.param_dtype); "bfloat16";
+      or "int8", the kernels of their layers in 8 bits, and the rest in
+      bfloat16.
+  """
+
+  set_reference: bool = True
+  reference_workdirs: tuple[str, ...] = ()
+  reference_mixture: tuple[float, ...] = ()
+  reference_storage: str = "own"
+
+  def check(self, name: str) -> None:
+    """Raises ValueError if a setting does not fit the teachers."""
+    super().check(name)
+    stored = self.reference_storage
+    one_of(f"{name}.reference_storage", stored, groups.STORAGE)
+    weights, teachers = self.reference_mixture, self.reference_workdirs
+    if weights and (
+      len(weights) != len(teachers)
+      or not all(0 <= weight < math.inf for weight in weights)
+      or sum(weights) == 0
+    ):
+      raise ValueError(
+        f"config.{name}.reference_mixture={weights}: needed is a finite number"
+        f" ≥ 0 for each of the {len(teachers)} models of"
+        f" config.{name}.reference_workdirs, one of them above 0; or () for the"
+        " teacher of each prompt's domain."
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class SampledConfig(PhaseConfig):
+  """Settings of phases whose completions are sampled.
+
+  Attributes:
+    group_size: Completions per prompt.
+    temperature: Temperature of sampled completions; None: that of
+      config.sampling.
+    schedule: The choice of prompts.
+    opponents: Players of the other seats of an environment with several seats:
+      "start", the policy at the start of the phase; "self", the current policy;
+      or another run's workdir, or a checkpoint with the same tokenizer. With K
+      opponents, prompt n has opponent n mod K. They are not trained, and the
+      policy reads their tokens. Empty: "self".
+  """
+
+  group_size: int = 8
+  temperature: float | None = None
+  schedule: ScheduleConfig = ScheduleConfig()
+  opponents: tuple[str, ...] = ()
+
+  def check(self, name: str) -> None:
+    """Raises ValueError if a setting is out of range."""
+    super().check(name)
+    ranges.check(self, f"config.{name}", temperature=groups.TEMPERATURE)
+    self.schedule.check(f"config.{name}.schedule", self.num_prompts)
+
+
+@dataclasses.dataclass(frozen=True)
+class RejectionConfig(SampledConfig):
+  """A phase that keeps right completions, for later phases to imitate.
+
+  Attributes:
+    keep: The choice of completions that are kept.
+  """
+
+  kind: str = "rejection"
+  keep: KeepConfig = KeepConfig()
+
+  def check(self, name: str) -> None:
+    """Raises ValueError if a setting is out of range."""
+    super().check(name)
+    self.keep.check(f"config.{name}.keep")
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardedConfig(SampledConfig, UpdateConfig):
+  """Settings of phases that train on sampled completions and their rewards.
+
+  Phases that train a reward model on them have no others.
+
+  Attributes:
+    reward_weights: Weights of config.rewards.functions that replace
+      config.rewards.weights and schedules; empty: these. Evaluations always
+      use config.rewards.
+    max_rounds: Most rounds of dynamic sampling. A step samples for up to so
+      many batches of prompts, until num_prompts groups have different rewards.
+      Those are trained, and further groups of the last round are dropped unless
+      recycle_surplus keeps them; if there are fewer, see when_short. 1: one
+      batch. A step takes max_rounds × num_prompts prompts from the data,
+      sampled or not, so that the position in the data is a function of the
+      step, and a run resumes exactly.
+    when_short: Rule for a step with fewer such groups than num_prompts.
+      "fewer": it trains on them. "error": it trains nothing, and the run is
+      saved and ends (verl). "duplicate": if they are more than half of
+      num_prompts, they are repeated in their order until the batch is full;
+      else the step trains nothing (GLM-5, arXiv:2602.15763).
+    staleness: Most updates by which the parameters of a rollout are behind
+      those that it trains. 0 is exact: the device waits for the host's
+      verifiers. With k, the rollouts of the next k batches are sampled before
+      one batch is trained, so that the device samples while the host verifies;
+      with an environment on the host, the update runs while sessions wait. If
+      verifiers are in the program it saves nothing, and is for studies only.
+      Needs an algorithm that corrects for the updates in between
+      (config.algorithm.importance_mode, …).
+    partial_len: Most tokens of each completion that a step decodes; the next
+      step continues with its own parameters. A group is trained when all of its
+      completions have ended, and waits for at most `staleness` updates: in the
+      last of these steps it is decoded to its end. The next prompts take its
+      place. With an environment episodes are cut, and tokens of observations
+      count; on the host a new session then answers the same actions again.
+      None: completions are sampled whole.
+  """
+
+  reward_weights: tuple[float, ...] = ()
+  max_rounds: int = 1
+  when_short: str = "fewer"
+  staleness: int = 0
+  partial_len: int | None = None
+
+  def check(self, name: str) -> None:
+    """Raises ValueError if a setting does not fit the others."""
+    super().check(name)
+    ranges.check(
+      self,
+      f"config.{name}",
+      staleness=ranges.Range(0, 1024),
+      partial_len=ranges.SLOTS,
+    )
+    if self.partial_len is not None and not self.staleness:
+      raise ValueError(
+        f"config.{name}.partial_len={self.partial_len} lets completions go on"
+        f" with later parameters, and config.{name}.staleness=0 allows no"
+        " update in between; set staleness to the updates that they may wait"
+        " for, at least 1, or partial_len=None."
+      )
+    one_of(f"{name}.when_short", self.when_short, WHEN_SHORT)
+    if self.when_short != "fewer" and self.max_rounds == 1:
+      raise ValueError(
+        f"config.{name}.when_short={self.when_short!r} is about rounds that end"
+        f" too early, and config.{name}.max_rounds=1 draws one batch; raise"
+        " max_rounds, or set when_short='fewer'."
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class ValueConfig(RewardedConfig, ReferenceConfig):
+  """A phase that trains the critic alone."""
+
+  kind: str = "value"
+  steps: int = 50
+  group_size: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class RlConfig(RewardedConfig, PolicyUpdateConfig, ReferenceConfig):
+  """A phase that trains the policy, and a critic, on sampled completions.
+
+  Attributes:
+    recycle_surplus: Whether the rounds of a step begin with the surplus groups
+      of the step before. They were sampled one update earlier, so the algorithm
+      must correct for that (config.algorithm.importance_mode, …).
+    replay_size: Number of groups that are kept for replay, which replace groups
+      whose rewards are all equal. Of all groups of the phase, those with the
+      highest priority are kept: the sum of absolute advantages times the
+      deviation of the rewards. Kept groups are drawn in proportion to it. They
+      may have any age, so the algorithm must correct for that. 0: none.
+    correction: The correction of wrong completions.
+  """
+
+  kind: str = "rl"
+  recycle_surplus: bool = False
+  replay_size: int = 0
+  correction: CorrectionConfig = CorrectionConfig()
+
+  def check(self, name: str) -> None:
+    """Raises ValueError if a setting does not fit the others."""
+    super().check(name)
+    replayed = ranges.Range(0, ranges.ROWS.high)
+    ranges.check(self, f"config.{name}", replay_size=replayed)
+    if self.recycle_surplus and self.max_rounds == 1:
+      raise ValueError(
+        f"config.{name}.recycle_surplus=True is about what rounds have beyond a"
+        f" batch, and config.{name}.max_rounds=1 draws one batch, no more;"
+        " raise max_rounds, or set recycle_surplus=False."
+      )
+    if self.replay_size and self.when_short != "fewer":
+      raise ValueError(
+        f"config.{name}.replay_size={self.replay_size} and"
+        f" config.{name}.when_short={self.when_short!r} both say what becomes"
+        " of a batch that is short of groups; set when_short='fewer', or"
+        " replay_size=0."
+      )
+    self.correction.check(f"config.{name}.correction")
+
+
+@dataclasses.dataclass(frozen=True)
+class SupervisedConfig(PolicyUpdateConfig):
+  """A phase in which the policy imitates completions of the data.
+
+  Attributes:
+    demonstrations: Sources of completions: names of earlier phases of the kind
+      "rejection", or files that these or experiments.generate have written;
+      "own" is the run's own data. Empty: the run's own data alone.
+    num_records: Number of the first records of the run's own data that are
+      imitated; None: all.
+  """
+
+  kind: str = "supervised"
+  demonstrations: tuple[str, ...] = ()
+  num_records: int | None = None
+
+  def check(self, name: str) -> None:
+    """Raises ValueError if a setting is out of range."""
+    super().check(name)
+    ranges.check(self, f"config.{name}", num_records=ranges.ROWS)
+    own = not self.demonstrations or "own" in self.demonstrations
+    if self.num_records is not None and not own:
+      raise ValueError(
+        f"config.{name}.num_records={self.num_records} is about the run's own"
+        f" data, which are not among config.{name}.demonstrations="
+        f"{self.demonstrations}; add 'own' to them, or set it to None."
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class ComparisonConfig(UpdateConfig):
+  """A phase that trains a reward model on pairs of the data."""
+
+  kind: str = "comparison"
+  group_size = 2
+
+  def check(self, name: str) -> None:
+    """Raises ValueError if minibatches part pairs."""
+    super().check(name)
+    if self.num_minibatches > self.num_prompts:
+      raise ValueError(
+        f"config.{name}.num_minibatches={self.num_minibatches} would part the"
+        f" pairs of {self.num_prompts} prompts; set it to that or less."
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class PairsConfig(ComparisonConfig, PolicyUpdateConfig, ReferenceConfig):
+  """A phase that trains the policy on pairs of the data."""
+
+  kind: str = "pairs"
+
+
+# Kind of a phase -> class of its settings.
+CLASSES: dict[str, type[PhaseConfig]] = {
+  "supervised": SupervisedConfig,
+  "rl": RlConfig,
+  "value": ValueConfig,
+  "preference": RewardedConfig,
+  "process": RewardedConfig,
+  "rejection": RejectionConfig,
+  "pairs": PairsConfig,
+  "comparison": ComparisonConfig,
 }
+# Groups of a config whose algorithm has a critic.
+OF_CRITIC = ("critic", "value")
+# The phases that every config has, except those of a critic.
+SECTIONS: dict[str, PhaseConfig] = {
+  "sft": SupervisedConfig(),
+  "value": ValueConfig(),
+  "rl": RlConfig(),
+}
+
+
+def kinds_with(setting: str, kind: str) -> str:
+  """Names the kinds that have a setting, for a phase of another kind."""
+  having = [
+    other
+    for other, cls in CLASSES.items()
+    if setting in {field.name for field in dataclasses.fields(cls)}
+  ]
+  sentence = (
+    f" The phase is of the kind {kind!r}, and {setting} is a setting of the"
+    f" kind{'s' * (len(having) > 1)} {', '.join(having)}."
+  )
+  return sentence if having else ""
 
 
 @dataclasses.dataclass(frozen=True)

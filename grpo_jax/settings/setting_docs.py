@@ -97,7 +97,7 @@ def of_config(config: config_dict.ConfigDict) -> Iterator[Setting]:
   for group, cls in (
     ("", config_lib.RunConfig),
     ("algorithm", algorithms.get_algorithm(name).config_class),
-    *((phase, phase_lib.PhaseConfig) for phase in phases),
+    *((phase, phase_lib.CLASSES[config[phase].kind]) for phase in phases),
   ):
     yield from _settings(
       cls, overrides.at(config, group), overrides.at(default, group), group
@@ -113,6 +113,8 @@ def _settings(
   for field in dataclasses.fields(cls):
     if field.name in ("sections", "algorithm"):
       continue  # `of_config` lists them as groups of their own.
+    if not (field.name in config and field.name in default):
+      continue  # The critic of an algorithm that has none.
     hint, name = hints[field.name], f"{prefix}{field.name}"
     if dataclasses.is_dataclass(hint):
       yield from _settings(

@@ -9,5 +9,5 @@ from ml_collections import config_dict
 
 Group = config_dict.ConfigDict
 Config = Group
-Phase = Group
+AnyPhase = Group
 Algorithm = Group

@@ -862,6 +862,77 @@ class Mesh(Group):
   expert: int
   """Devices over which experts are split; it must divide their number."""
 
+class Phase(Group):
+  kind: str
+  """Kind of the phase: its source of completions and its trained models; see
+  `kinds.py`."""
+  steps: int
+  """Number of batches."""
+  num_prompts: int
+  """Prompts per batch."""
+  domains: tuple[str, ...]
+  """Names of the domains whose prompts are drawn, in the proportions of the
+  data; empty: all."""
+  max_prompt_len: int | None
+  """Longest prompt of this phase, in tokens; longer prompts are left out and
+  counted. None: as in config.data."""
+  micro_batch_size: int | None
+  """Rows per forward/backward pass, of all devices together. It is rounded up
+  so that each device has equally many rows, and whole groups if the algorithm
+  couples the rows of a group. None: a good size for the backend. Changes time
+  and memory, never the gradient."""
+  num_lengths: int
+  """Number of completion lengths for which the update is compiled, from T
+  down to T / 8 by equal factors, none below 16 slots. Rows of similar length
+  are batched together, so that short completions cost less. Each length is
+  compiled separately; 1 for T only. In a single micro-batch the longest row
+  decides."""
+  logits_chunk_mib: int | None
+  """Size of the float32 logits of a chunk on a device, MiB; None: a good size
+  for the backend. Changes time and memory only."""
+  reset_policy: bool
+  """Whether the phase starts with the first policy of the run, as in a second
+  warm start from the base."""
+
+class Reference(Phase):
+  set_reference: bool
+  """Whether the phase starts with the current policy as the reference
+  policy."""
+  reference_workdirs: tuple[str, ...]
+  """Reference policies from outside, as teachers: the workdir of a run, whose
+  last checkpoint is read, or the folder or hub name of a Hugging Face
+  checkpoint, of any size and family with the same tokenizer. If there are
+  several, each prompt has the teacher of its domain, in the order of the
+  domains; or all are mixed."""
+  reference_mixture: tuple[float, ...]
+  """Weights of several teachers, ≥ 0, which are mixed for all prompts: the
+  logits of the mixture are the weighted mean of theirs. Empty: each prompt
+  has the teacher of its domain."""
+  reference_storage: str
+  """Format of the models of reference_workdirs: "own", each in its own dtype
+  (a checkpoint in config.model.param_dtype); "bfloat16"; or "int8", the
+  kernels of their layers in 8 bits, and the rest in bfloat16."""
+
+class Update(Phase):
+  num_epochs: int
+  """Passes over each batch."""
+  num_minibatches: int
+  """Gradient steps per pass, on whole groups in random order; on single rows
+  if the number of groups is not a multiple of it."""
+  reset_optimizer: bool
+  """Whether the phase starts with a fresh optimizer state."""
+
+class PolicyUpdate(Update):
+  ema_decay: float | None
+  """Decay, per step, of the average of the parameters; None keeps no
+  average."""
+  optimizer: Optimizer
+  """The optimizer of this phase."""
+
+class Comparison(Update): ...
+
+class Pairs(Comparison, PolicyUpdate, Reference): ...
+
 class Schedule(Group):
   name: str
   """ "epochs": every prompt once before any comes again, in random order.
@@ -911,6 +982,75 @@ class Schedule(Group):
   is drawn, however far the policy has moved, ρ_low ("spo"); it must be below
   0.96, the largest factor."""
 
+class Sampled(Phase):
+  group_size: int
+  """Completions per prompt."""
+  temperature: float | None
+  """Temperature of sampled completions; None: that of config.sampling."""
+  schedule: Schedule
+  """The choice of prompts."""
+  opponents: tuple[str, ...]
+  """Players of the other seats of an environment with several seats: "start",
+  the policy at the start of the phase; "self", the current policy; or another
+  run's workdir, or a checkpoint with the same tokenizer. With K opponents,
+  prompt n has opponent n mod K. They are not trained, and the policy reads
+  their tokens. Empty: "self"."""
+
+class Keep(Group):
+  most: int
+  """Most completions of a prompt."""
+  order: str
+  """Order of the choice: "shortest" first, or "random"."""
+  distinct: str
+  """ "answer" or "text": one completion of each answer or text is kept;
+  "none": all. If a prompt has one right answer, "answer" keeps one
+  completion."""
+  least: tuple[str, ...]
+  """Smallest values of components of the reward that a completion needs, such
+  as ("language=0.9",)."""
+
+class Rejection(Sampled):
+  keep: Keep
+  """The choice of completions that are kept."""
+
+class Rewarded(Sampled, Update):
+  reward_weights: tuple[float, ...]
+  """Weights of config.rewards.functions that replace config.rewards.weights
+  and schedules; empty: these. Evaluations always use config.rewards."""
+  max_rounds: int
+  """Most rounds of dynamic sampling. A step samples for up to so many batches
+  of prompts, until num_prompts groups have different rewards. Those are
+  trained, and further groups of the last round are dropped unless
+  recycle_surplus keeps them; if there are fewer, see when_short. 1: one
+  batch. A step takes max_rounds × num_prompts prompts from the data, sampled
+  or not, so that the position in the data is a function of the step, and a
+  run resumes exactly."""
+  when_short: str
+  """Rule for a step with fewer such groups than num_prompts. "fewer": it
+  trains on them. "error": it trains nothing, and the run is saved and ends
+  (verl). "duplicate": if they are more than half of num_prompts, they are
+  repeated in their order until the batch is full; else the step trains
+  nothing (GLM-5, arXiv:2602.15763)."""
+  staleness: int
+  """Most updates by which the parameters of a rollout are behind those that
+  it trains. 0 is exact: the device waits for the host's verifiers. With k,
+  the rollouts of the next k batches are sampled before one batch is trained,
+  so that the device samples while the host verifies; with an environment on
+  the host, the update runs while sessions wait. If verifiers are in the
+  program it saves nothing, and is for studies only. Needs an algorithm that
+  corrects for the updates in between (config.algorithm.importance_mode,
+  …)."""
+  partial_len: int | None
+  """Most tokens of each completion that a step decodes; the next step
+  continues with its own parameters. A group is trained when all of its
+  completions have ended, and waits for at most `staleness` updates: in the
+  last of these steps it is decoded to its end. The next prompts take its
+  place. With an environment episodes are cut, and tokens of observations
+  count; on the host a new session then answers the same actions again. None:
+  completions are sampled whole."""
+
+class Value(Rewarded, Reference): ...
+
 class Correction(Group):
   p_cue: float
   """Probability that the cue is appended to a wrong completion; then the
@@ -933,43 +1073,7 @@ class Correction(Group):
   train_injected: bool
   """Whether injected tokens are trained, as in the paper."""
 
-class Keep(Group):
-  most: int
-  """Most completions of a prompt."""
-  order: str
-  """Order of the choice: "shortest" first, or "random"."""
-  distinct: str
-  """ "answer" or "text": one completion of each answer or text is kept;
-  "none": all. If a prompt has one right answer, "answer" keeps one
-  completion."""
-  least: tuple[str, ...]
-  """Smallest values of components of the reward that a completion needs, such
-  as ("language=0.9",)."""
-
-class Phase(Group):
-  kind: str
-  """Kind of the phase: its source of completions and its trained models; see
-  `kinds.py`."""
-  steps: int
-  """Number of batches."""
-  num_prompts: int
-  """Prompts per batch."""
-  group_size: int
-  """Completions per prompt (1 in a supervised phase)."""
-  max_rounds: int
-  """Most rounds of dynamic sampling. A step samples for up to so many batches
-  of prompts, until num_prompts groups have different rewards. Those are
-  trained, and further groups of the last round are dropped unless
-  recycle_surplus keeps them; if there are fewer, see when_short. 1: one
-  batch. A step takes max_rounds × num_prompts prompts from the data, sampled
-  or not, so that the position in the data is a function of the step, and a
-  run resumes exactly."""
-  when_short: str
-  """Rule for a step with fewer such groups than num_prompts. "fewer": it
-  trains on them. "error": it trains nothing, and the run is saved and ends
-  (verl). "duplicate": if they are more than half of num_prompts, they are
-  repeated in their order until the batch is full; else the step trains
-  nothing (GLM-5, arXiv:2602.15763)."""
+class Rl(Rewarded, PolicyUpdate, Reference):
   recycle_surplus: bool
   """Whether the rounds of a step begin with the surplus groups of the step
   before. They were sampled one update earlier, so the algorithm must correct
@@ -980,99 +1084,21 @@ class Phase(Group):
   priority are kept: the sum of absolute advantages times the deviation of the
   rewards. Kept groups are drawn in proportion to it. They may have any age,
   so the algorithm must correct for that. 0: none."""
-  schedule: Schedule
-  """The choice of prompts."""
   correction: Correction
   """The correction of wrong completions."""
-  domains: tuple[str, ...]
-  """Names of the domains whose prompts are drawn, in the proportions of the
-  data; empty: all."""
-  max_prompt_len: int | None
-  """Longest prompt of this phase, in tokens; longer prompts are left out and
-  counted. None: as in config.data."""
-  num_epochs: int
-  """Passes over each batch."""
-  num_minibatches: int
-  """Gradient steps per pass, on whole groups in random order; on single rows
-  if the number of groups is not a multiple of it."""
-  micro_batch_size: int | None
-  """Rows per forward/backward pass, of all devices together. It is rounded up
-  so that each device has equally many rows, and whole groups if the algorithm
-  couples the rows of a group. None: a good size for the backend. Changes time
-  and memory, never the gradient."""
-  num_lengths: int
-  """Number of completion lengths for which the update is compiled, from T
-  down to T / 8 by equal factors, none below 16 slots. Rows of similar length
-  are batched together, so that short completions cost less. Each length is
-  compiled separately; 1 for T only. In a single micro-batch the longest row
-  decides."""
-  logits_chunk_mib: int | None
-  """Size of the float32 logits of a chunk on a device, MiB; None: a good size
-  for the backend. Changes time and memory only."""
-  reset_optimizer: bool
-  """Whether the phase starts with a fresh optimizer state."""
-  set_reference: bool
-  """Whether the phase starts with the current policy as the reference
-  policy."""
-  reference_workdirs: tuple[str, ...]
-  """Reference policies from outside, as teachers: the workdir of a run, whose
-  last checkpoint is read, or the folder or hub name of a Hugging Face
-  checkpoint, of any size and family with the same tokenizer. If there are
-  several, each prompt has the teacher of its domain, in the order of the
-  domains; or all are mixed."""
-  reference_mixture: tuple[float, ...]
-  """Weights of several teachers, ≥ 0, which are mixed for all prompts: the
-  logits of the mixture are the weighted mean of theirs. Empty: each prompt
-  has the teacher of its domain."""
-  reference_storage: str
-  """Format of the models of reference_workdirs: "own", each in its own dtype
-  (a checkpoint in config.model.param_dtype); "bfloat16"; or "int8", the
-  kernels of their layers in 8 bits, and the rest in bfloat16."""
-  reset_policy: bool
-  """Whether the phase starts with the first policy of the run, as in a second
-  warm start from the base."""
+
+class Supervised(PolicyUpdate):
   demonstrations: tuple[str, ...]
-  """Sources of a supervised phase: names of earlier phases of the kind
-  "rejection", or files that these or experiments.generate have written; "own"
-  is the run's own data. Empty: the run's own data alone."""
+  """Sources of completions: names of earlier phases of the kind "rejection",
+  or files that these or experiments.generate have written; "own" is the run's
+  own data. Empty: the run's own data alone."""
   num_records: int | None
   """Number of the first records of the run's own data that are imitated;
   None: all."""
-  keep: Keep
-  """The choice of completions that a phase of the kind "rejection" keeps."""
-  temperature: float | None
-  """Temperature of sampled completions; None: that of config.sampling."""
-  reward_weights: tuple[float, ...]
-  """Weights of config.rewards.functions that replace config.rewards.weights
-  and schedules; empty: these. Evaluations always use config.rewards."""
-  opponents: tuple[str, ...]
-  """Players of the other seats of an environment with several seats: "start",
-  the policy at the start of the phase; "self", the current policy; or another
-  run's workdir, or a checkpoint with the same tokenizer. With K opponents,
-  prompt n has opponent n mod K. They are not trained, and the policy reads
-  their tokens. Empty: "self"."""
-  ema_decay: float | None
-  """Decay, per step, of the average of the parameters; None keeps no
-  average."""
-  staleness: int
-  """Most updates by which the parameters of a rollout are behind those that
-  it trains. 0 is exact: the device waits for the host's verifiers. With k,
-  the rollouts of the next k batches are sampled before one batch is trained,
-  so that the device samples while the host verifies; with an environment on
-  the host, the update runs while sessions wait. If verifiers are in the
-  program it saves nothing, and is for studies only. Needs an algorithm that
-  corrects for the updates in between (config.algorithm.importance_mode,
-  …)."""
-  partial_len: int | None
-  """Most tokens of each completion that a step decodes; the next step
-  continues with its own parameters. A group is trained when all of its
-  completions have ended, and waits for at most `staleness` updates: in the
-  last of these steps it is decoded to its end. The next prompts take its
-  place. With an environment episodes are cut, and tokens of observations
-  count; on the host a new session then answers the same actions again. None:
-  completions are sampled whole."""
-  optimizer: Optimizer
-  """The optimizer of this phase."""
+
+class AnyPhase(
+  Supervised, Rl, Value, Rewarded, Rejection, Pairs, Comparison
+): ...
 
 class Algorithm(Group):
   name: str
@@ -1425,9 +1451,9 @@ class Config(Group):
   """Whether a run may start with such settings."""
   algorithm: Algorithm
   """Objective of what is drawn."""
-  sft: Phase
+  sft: Supervised
   """A phase."""
-  value: Phase
+  value: Value
   """A phase."""
-  rl: Phase
+  rl: Rl
   """A phase."""

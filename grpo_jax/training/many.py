@@ -405,7 +405,10 @@ def _make_programs(
     state = checkpointed.abstract_state(
       prepared.phases[: index + 1], prepared.start
     )
-    batch = _arrays(run_lib.example(first, problem, alone, index))
+    examples = run_lib.make_stream(
+      first, problem, alone, index, is_example=True
+    )
+    batch = _arrays(next(examples))
     _check_programs(of_phase, mesh, len(settings), state, batch)
     found.append(of_phase)
   return found

@@ -18,7 +18,6 @@ from jax.sharding import Mesh
 
 from grpo_jax import imports
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings.phase import ScheduleConfig
 from grpo_jax.training import inputs, rejection
 from grpo_jax.training.evaluation import evaluation, rows
 from grpo_jax.training.monitor import guards as guards_lib
@@ -451,10 +450,12 @@ def make_stream(
   mesh: Mesh,
   index: int,
   workdir: files.Path = _NOWHERE,
+  is_example: bool = False,
 ) -> Any:
   """Makes the batches of phase `index`, from the first on.
 
   Demonstrations that an earlier phase has written for it are in the workdir.
+  They need not exist for examples, which have the shapes and other records.
   """
   name = config.phases[index]
   phase = config.section(name)
@@ -468,6 +469,9 @@ def make_stream(
   make = streams[phase.of_kind.num_given]
   num_prompts = phase.num_prompts * phase.max_rounds
   rows = executors.rows_to_feed(problem, mesh, phase).tolist()
+  arguments = seed, num_prompts, phase.max_prompt_len, rows, phase.domains
+  if is_example:
+    return make(*arguments)
   if phase.schedule.chooses:
     from grpo_jax.training.phases import schedules
 
@@ -476,34 +480,10 @@ def make_stream(
     from grpo_jax.training.phases import partials
 
     return partials.stream(problem, phase, seed, rows)
-  arguments = seed, num_prompts, phase.max_prompt_len, rows, phase.domains
   if phase.demonstrations or phase.num_records is not None:
     where = config, problem, workdir, index
     return rejection.Stream(*where, *arguments)
   return make(*arguments)
-
-
-def example(
-  config: config_lib.RunConfig,
-  problem: problem_lib.Problem,
-  mesh: Mesh,
-  index: int,
-) -> Any:
-  """Returns a batch of the shapes of phase `index`.
-
-  Its demonstrations need not exist yet, so the records are others.
-  """
-  phase = config.section(config.phases[index])
-  own = dataclasses.replace(
-    phase,
-    demonstrations=(),
-    num_records=None,
-    schedule=ScheduleConfig(),
-    partial_len=None,
-  )
-  sections = {**config.sections, config.phases[index]: own}
-  config = dataclasses.replace(config, sections=sections)
-  return next(make_stream(config, problem, mesh, index))
 
 
 def record(

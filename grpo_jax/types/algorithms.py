@@ -100,3 +100,8 @@ class Algorithm:
   token_advantages: bool = True
   min_group_size: int = 1
   max_group_size: int | None = None
+
+  @property
+  def has_critic(self) -> bool:
+    """True if a critic is trained beside the policy."""
+    return self.critic_loss is not None and self.policy_loss is not None

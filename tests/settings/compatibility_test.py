@@ -578,7 +578,7 @@ def test_configs_meet_the_table(algorithm, changes, message):
 
 
 def test_phases_on_pairs_read_no_images():
-  settings = {"kind": "pairs", "group_size": 2, "num_prompts": 4, "steps": 1}
+  settings = {"kind": "pairs", "num_prompts": 4, "steps": 1}
   changes = {
     "data.name": "vision",
     "phases": ("pairs",),

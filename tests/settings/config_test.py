@@ -33,7 +33,14 @@ from grpo_jax.models import (
 )
 from grpo_jax.rollout import mixing
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import environment, groups, model, monitor, rewards
+from grpo_jax.settings import (
+  environment,
+  groups,
+  model,
+  monitor,
+  overrides,
+  rewards,
+)
 from grpo_jax.settings import phase as phase_lib
 from grpo_jax.step import models, prompts, update
 from grpo_jax.training.phases import build, forced, optimizers
@@ -48,7 +55,7 @@ _CALLED = {
   config_lib.MeshConfig: {"mesh"},
   config_lib.HostsConfig: {"hosts"},
   config_lib.RunConfig: {"config", "settings"},
-  config_lib.PhaseConfig: {"phase"},
+  **{cls: {"phase"} for cls in phase_lib.CLASSES.values()},
   phase_lib.KeepConfig: {"keep"},
   phase_lib.ScheduleConfig: {"schedule", "settings"},
   phase_lib.CorrectionConfig: {"correction", "settings"},
@@ -221,7 +228,9 @@ def test_every_part_of_a_run_is_looked_at():
     phase_lib.OptimizerConfig,
     model.TowerSettings,
   }
-  assert _parts(config_lib.RunConfig) == set(_CALLED) | elsewhere
+  known = {config_lib.RunConfig, *phase_lib.CLASSES.values()}
+  parts = set().union(*map(_parts, known)) - {phase_lib.PhaseConfig}
+  assert parts == set(_CALLED) | elsewhere
 
 
 @pytest.mark.parametrize("cls", _CALLED, ids=lambda cls: cls.__name__)
@@ -335,18 +344,21 @@ def test_defaults_resolve_to_the_defaults(name):
   assert dataclasses.replace(run, algorithm=None) == config_lib.RunConfig()
 
 
-def test_default_config_has_every_field():
+@pytest.mark.parametrize("name", ["grpo", "ppo"])
+def test_default_config_has_every_field(name):
   def compare(node, cls, more=frozenset()):
-    assert set(node.keys()) == (_fields(cls) - {"sections"}) | more
-    for name, hint in typing.get_type_hints(cls).items():
-      if dataclasses.is_dataclass(hint):
-        compare(node[name], hint)
+    assert set(node.keys()) == (_fields(cls) - {"sections"}) ^ more
+    for field, hint in typing.get_type_hints(cls).items():
+      if dataclasses.is_dataclass(hint) and field in node:
+        compare(node[field], hint)
 
-  config = config_lib.default_config()
-  sections = {"sft", "value", "rl"}
-  compare(config, config_lib.RunConfig, sections)
-  for name in sections:
-    compare(config[name], config_lib.PhaseConfig)
+  config = config_lib.default_config(name)
+  has_critic = name == "ppo"
+  more = {"sft", "rl", "value"} if has_critic else {"sft", "rl", "critic"}
+  compare(config, config_lib.RunConfig, more)
+  for section, cls in phase_lib.SECTIONS.items():
+    if section in config:
+      compare(config[section], type(cls))
 
 
 def test_overrides_reach_the_run():
@@ -371,7 +383,7 @@ def test_overrides_reach_the_run():
     "dapo",
     algorithms.make_config("dapo", clip_high=0.5),
   )
-  assert run.section("sft") == config_lib.PhaseConfig(kind="supervised")
+  assert run.section("sft") == phase_lib.SupervisedConfig()
 
 
 def test_a_run_may_have_phases_of_ones_own():
@@ -401,6 +413,68 @@ def test_a_run_may_have_phases_of_ones_own():
   config = config_lib.default_config()
   config.phases = ("lessons", "rl")
   with pytest.raises(ValueError, match=r"phases got 'lessons'.*sft, value, rl"):
+    config_lib.resolve(config)
+
+
+SAMPLED = {"rl", "value", "preference", "process", "rejection"}
+# Setting -> kinds of phases that have it; all kinds have the others.
+SETTINGS = {
+  name: kinds
+  for names, kinds in (
+    (
+      "num_epochs num_minibatches reset_optimizer",
+      {*phase_lib.CLASSES} - {"rejection"},
+    ),
+    ("ema_decay optimizer", {"supervised", "rl", "pairs"}),
+    (
+      "set_reference reference_workdirs reference_mixture reference_storage",
+      {"rl", "value", "pairs"},
+    ),
+    ("group_size temperature schedule opponents", SAMPLED),
+    (
+      "reward_weights max_rounds when_short staleness partial_len",
+      SAMPLED - {"rejection"},
+    ),
+    ("recycle_surplus replay_size correction", {"rl"}),
+    ("demonstrations num_records", {"supervised"}),
+    ("keep", {"rejection"}),
+  )
+  for name in names.split()
+}
+
+
+@pytest.mark.parametrize("kind", phase_lib.CLASSES)
+def test_a_phase_has_the_settings_of_its_kind(kind):
+  own = _fields(phase_lib.CLASSES[kind])
+  wanted = {name for name, having in SETTINGS.items() if kind in having}
+  assert own - _fields(phase_lib.PhaseConfig) == wanted
+  config = config_lib.default_config()
+  config.first = config_lib.phase_config(kind)
+  assert {*config.first} == own
+  for name in SETTINGS.keys() - own:
+    kinds = [other for other in phase_lib.CLASSES if other in SETTINGS[name]]
+    said = f"kind {kind!r}, and {name} is a setting of the kind"
+    there = f"{', '.join(kinds)}."
+    problem = overrides.complaint(config, f"first.{name}", str)
+    assert said in problem
+    assert there in problem
+    with pytest.raises(KeyError, match=said):
+      config_lib.phase_config(kind, **{name: 1})
+    config.first[name] = 1
+    with pytest.raises(KeyError, match=rf"config\.first\.{name} is.*{said}"):
+      config_lib.resolve(config)
+    del config.first[name]
+
+
+def test_settings_of_a_critic_are_there_if_there_is_one():
+  assert {"critic", "value"} <= {*config_lib.default_config("ppo")}
+  config = config_lib.default_config("grpo")
+  for name in ("critic.trunk", "value.steps"):
+    problem = overrides.complaint(config, name, str)
+    assert "Algorithm 'grpo' has no critic; choose one" in problem
+  config.critic = config_lib.default_config("ppo").critic
+  config.critic.num_updates = 2
+  with pytest.raises(ValueError, match=r"critic was set.*'grpo' has no critic"):
     config_lib.resolve(config)
 
 
@@ -455,7 +529,7 @@ def test_algorithm_config_takes_fields_and_refuses_others():
   ],
 )
 def test_sizes_that_do_not_divide_print_the_equation(fields, message):
-  phase = config_lib.PhaseConfig(**fields)
+  phase = phase_lib.RlConfig(**{"group_size": 1, **fields})
   with pytest.raises(ValueError, match="do not fit together") as caught:
     phase.check("rl")
   text = str(caught.value)
@@ -464,7 +538,7 @@ def test_sizes_that_do_not_divide_print_the_equation(fields, message):
     "num_prompts × group_size = num_minibatches × (a whole number of) ×"
     " micro_batch_size" in text
   )
-  assert "Change config.rl.group_size" in text
+  assert "Change config.rl.num_prompts, group_size" in text
 
 
 @settings(max_examples=200, deadline=None)
@@ -477,7 +551,7 @@ def test_sizes_that_do_not_divide_print_the_equation(fields, message):
 )
 def test_automatic_micro_batches_divide(prompts, group, parts, length, backend):
   slots = length // 2, length - length // 2
-  phase = config_lib.PhaseConfig(
+  phase = phase_lib.RlConfig(
     num_prompts=prompts * parts, group_size=group, num_minibatches=parts
   )
   size = config_lib.micro_batch_size(phase, *slots, backend)
@@ -498,10 +572,24 @@ def test_automatic_micro_batches_divide(prompts, group, parts, length, backend):
 # --- files -------------------------------------------------------------------
 
 
+def _differing(path: pathlib.Path) -> list[str]:
+  """One algorithm of each sort that files ask for, and those a file names."""
+  sorts = {}
+  for name in NAMES:
+    entry = algorithms.get_algorithm(name)
+    sizes = entry.min_group_size, entry.max_group_size
+    losses = entry.policy_loss is None, entry.critic_loss is None
+    clips = hasattr(entry.config_class, "clip_high")
+    sorts.setdefault((*sizes, *losses, clips), name)
+  text = path.read_text("utf-8")
+  return [x for x in NAMES if x in sorts.values() or f'"{x}"' in text]
+
+
 @pytest.mark.parametrize(
   ("path", "name"),
   [
-    # A file with GRPO, an algorithm with the quickstart, and, slow, all pairs.
+    # A file with GRPO, an algorithm with the quickstart, and, slow, a file with
+    # an algorithm of each sort.
     pytest.param(
       path,
       name,
@@ -511,7 +599,7 @@ def test_automatic_micro_batches_divide(prompts, group, parts, length, backend):
       else pytest.mark.slow,
     )
     for path in sorted((_ROOT / "configs").glob("*.py"))
-    for name in NAMES
+    for name in (NAMES if path.stem == "quickstart" else _differing(path))
   ],
 )
 def test_every_config_file_resolves_for_every_algorithm(path, name):
@@ -537,5 +625,5 @@ def test_every_config_file_resolves_for_every_algorithm(path, name):
   ],
 )
 def test_lengths_go_down_to_an_eighth(number, slots, lengths):
-  phase = config_lib.PhaseConfig(num_lengths=number)
+  phase = phase_lib.RlConfig(num_lengths=number)
   assert config_lib.lengths(phase, slots) == lengths

@@ -12,6 +12,7 @@ from grpo_jax.models import architecture
 from grpo_jax.models import critic as critic_lib
 from grpo_jax.ops import returns
 from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import phase as phase_lib
 from grpo_jax.settings import rewards as rewards_lib
 from grpo_jax.step import metrics, step, update
 from grpo_jax.training.phases import build
@@ -355,7 +356,7 @@ def test_a_reward_model_beside_a_critic_says_no_values():
   )
   made = build.Models(
     config_lib.RunConfig(rewards=rewards),
-    *(config_lib.PhaseConfig(kind="rl", steps=1), parts.policy),
+    *(phase_lib.RlConfig(steps=1), parts.policy),
     *(parts.algorithm, parts.config, parts.plan),
   )
   parts = dataclasses.replace(parts, members=made.members())

@@ -633,16 +633,12 @@ def test_what_contradicts_rounds_is_explained(fields, message):
     build.make_parts(run, solved, policy, "rl", sharding.make_mesh(1))
 
 
-def test_rounds_are_counted_from_one_and_only_drawn():
+def test_rounds_are_counted_from_one():
   run = config_lib.RunConfig()
   with pytest.raises(
     ValueError, match=r"config\.rl\.max_rounds=0 must be at least 1"
   ):
     run.with_section("rl", max_rounds=0)
-  with pytest.raises(
-    ValueError, match=r"config\.sft\.max_rounds=2: .*'supervised' are given"
-  ):
-    run.with_section("sft", max_rounds=2)
   with pytest.raises(ValueError, match="when_short='error' is about rounds"):
     run.with_section("rl", when_short="error")
   with pytest.raises(ValueError, match="choose one of fewer, error, duplicate"):

@@ -141,7 +141,7 @@ def test_what_is_preferred_is_learnt(name, kind):
     max_new_tokens=2,
     micro_batch_size=16,
     learning_rate=5e-2,
-    phase={"kind": kind, "group_size": 2, "num_prompts": 8},
+    phase={"kind": kind, "num_prompts": 8},
   )
   state = tiny.make_state(parts)
   advance = jax.jit(lambda s, b: step_lib.supervised_step(s, b, parts=parts))
@@ -178,17 +178,9 @@ def test_pairs_train_a_policy_or_a_reward_model_that_it_follows():
   assert weights == {"think_answer_format": 0.0, "reward_model": 1.0}
 
 
-@pytest.mark.parametrize(
-  ("settings", "message"),
-  [
-    ({"group_size": 4}, "of the kind 'pairs' are given, two for each prompt"),
-    ({"max_rounds": 2}, "no round draws others"),
-    ({"num_prompts": 4, "num_minibatches": 8}, "would part the pairs"),
-  ],
-)
-def test_settings_of_what_is_drawn_are_refused(settings, message):
-  with pytest.raises(ValueError, match=message):
-    config_of(**settings)
+def test_minibatches_that_part_pairs_are_refused():
+  with pytest.raises(ValueError, match="would part the pairs"):
+    config_of(num_prompts=4, num_minibatches=8)
 
 
 def test_an_algorithm_that_draws_is_refused_on_pairs():

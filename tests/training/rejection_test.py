@@ -45,15 +45,8 @@ def made():
 @pytest.mark.parametrize(
   ("settings", "message"),
   [
-    ({"rejection__staleness": 1}, "policy stays what it is; set it to 0"),
-    ({"rejection__max_rounds": 2}, "all that is drawn is looked at"),
-    ({"rejection__optimizer__name": "muon"}, "'rejection' trains nothing"),
     ({"rejection__keep__order": "longest"}, "rejection.keep.order got"),
     ({"rejection__keep__most": 0}, "config.rejection.keep.most=0"),
-    ({"rejection__num_records": 3}, "imitates nothing"),
-    ({"rl__keep__most": 3}, "keeps no completions"),
-    ({"rl__demonstrations": ("own",)}, "imitates nothing"),
-    ({"sft2__temperature": 0.5}, "are given, not drawn"),
     ({"sft2__reset_optimizer": False}, "moments would be those of another"),
     (
       {"sft2__demonstrations": ("rl", "own")},
@@ -194,7 +187,11 @@ def test_a_phase_reads_what_the_last_one_of_that_name_has_kept(made, tmp_path):
   assert isinstance(found, pipeline.SupervisedBatch)
   np.testing.assert_array_equal(found.tokens, expected.tokens)
   assert not np.array_equal(batches[0].tokens, expected.tokens)
-  example = run_lib.example(made.config, made.problem, made.mesh, 3)
+  example = next(
+    run_lib.make_stream(
+      made.config, made.problem, made.mesh, 3, is_example=True
+    )
+  )
   assert example.tokens.shape == found.tokens.shape
 
 

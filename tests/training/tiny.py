@@ -142,9 +142,8 @@ def make_parts(
   """Makes the functions of a small phase; an Algorithm may be passed too.
 
   `critic` may be a Critic in the place of one with a trunk of its own. `phase`
-  has fields of a `PhaseConfig`; the phase is one of reinforcement, or of
-  preferences if the algorithm does not train a policy. `outside` has models
-  that its settings name.
+  has settings of the phase; its kind is "rl", or "preference" if the algorithm
+  does not train a policy. `outside` has models that its settings name.
   """
   policy = policy or tiny_policy()
   if isinstance(algorithm, str):
@@ -155,14 +154,12 @@ def make_parts(
   else:
     config = algorithm.config_class(**(fields or {}))
   optimizer = phase_lib.OptimizerConfig(learning_rate=learning_rate)
-  phase = config_lib.PhaseConfig(
-    **{
-      "kind": "preference" if algorithm.policy_loss is None else "rl",
-      "steps": steps,
-      "optimizer": optimizer,
-      **(phase or {}),
-    }
-  )
+  kind = "preference" if algorithm.policy_loss is None else "rl"
+  given = {"kind": kind, "steps": steps, **(phase or {})}
+  cls = phase_lib.CLASSES[given["kind"]]
+  if issubclass(cls, phase_lib.PolicyUpdateConfig):
+    given["optimizer"] = optimizer
+  phase = cls(**given)
   algorithm, config = phase.of_kind.objective(algorithm, config)
   update_plan = UpdatePlan(
     **{"micro_batch_size": 4, "group_size": group_size, **plan}

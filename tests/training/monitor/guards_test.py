@@ -121,10 +121,7 @@ def test_the_largest_share_is_of_all_time():
 
 
 def phase(kind="rl", num_prompts=16):
-  group_size = 1 if kind == "supervised" else 4
-  return phase_lib.PhaseConfig(
-    kind=kind, num_prompts=num_prompts, group_size=group_size
-  )
+  return phase_lib.CLASSES[kind](num_prompts=num_prompts)
 
 
 def test_guards_are_off_until_they_are_switched_on():

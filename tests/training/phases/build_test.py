@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
 
 from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import phase as phase_lib
 from grpo_jax.step import micro_batches, step
 from grpo_jax.training.phases import build, checkpointed
 from grpo_jax.training.phases import policy as policy_lib
@@ -351,7 +352,7 @@ def test_devices_have_equal_parts_of_every_micro_batch(
   sizes, devices, micro, parts
 ):
   num_prompts, group_size, num_minibatches, asked = sizes
-  phase = config_lib.PhaseConfig(
+  phase = phase_lib.RlConfig(
     num_prompts=num_prompts,
     group_size=group_size,
     num_minibatches=num_minibatches,

@@ -125,7 +125,7 @@ def test_batches_have_hints_where_a_phase_corrects(name):
   config = make_config(**fields)
   found = problem.make_problem(config)
   mesh = sharding.make_mesh(1)
-  batch = run.example(config, found, mesh, 1)
+  batch = next(run.make_stream(config, found, mesh, 1, is_example=True))
   hints = corrections.arrays(config, found, "rl")
   for row, record in enumerate(batch.records[:3]):
     for key, value in hints(record).items():
@@ -240,10 +240,3 @@ def test_the_sentence_is_tried_if_a_reference_does_not_fit():
   short = dataclasses.replace(found, max_new_tokens=7)
   with pytest.raises(ValueError, match="verifier does not take that one"):
     corrections.make(config, short, "rl")
-
-
-def test_only_phases_that_train_the_policy_on_its_own_draws_correct():
-  config = edge_countdown.get_config("grpo")
-  config.sft.correction.p_cue = 0.5
-  with pytest.raises(ValueError, match="correction has p_cue"):
-    config_lib.resolve(config)

@@ -56,7 +56,9 @@ def test_what_waits_has_the_shapes_of_what_is_drawn(name):
     policy = policy_lib.make_policy(config, made, mesh)
     each = checkpointed.make_phases(config, made, policy, mesh)
     phase = each[-1]
-    example = run_lib.example(config, made, mesh, len(each) - 1)
+    example = next(
+      run_lib.make_stream(config, made, mesh, len(each) - 1, is_example=True)
+    )
     start = checkpointed.abstract_start(policy, 0)
     state = checkpointed.abstract_state(each, start)
     one_round = jax.tree.map(lambda x: x[:4], example.prompts)
@@ -132,23 +134,6 @@ def test_a_run_that_crashes_ends_with_the_same_bytes(tmp_path, monkeypatch):
 def test_settings_that_contradict_each_other_are_refused(fields, message):
   with pytest.raises(ValueError, match=message):
     config_lib.RunConfig().with_section("rl", **fields)
-
-
-@pytest.mark.parametrize(
-  ("fields", "message"),
-  [
-    ({"replay_size": 8}, "none is trained again; set it to 0"),
-    ({"recycle_surplus": True, "max_rounds": 2}, "no round draws others"),
-  ],
-)
-def test_given_completions_do_not_wait(fields, message):
-  with pytest.raises(ValueError, match=message):
-    config_lib.RunConfig().with_section("sft", **fields)
-
-
-def test_a_policy_that_is_not_trained_keeps_nothing():
-  with pytest.raises(ValueError, match="it stays what it is in a phase of the"):
-    phase_lib.PhaseConfig(kind="value", replay_size=8).check("value")
 
 
 def test_a_buffer_splits_over_the_devices():

@@ -118,12 +118,3 @@ def test_what_is_no_opponent_is_named():
 
 def test_a_model_that_nobody_has_costs_nothing():
   assert models.made(make_config("self").section("rl"), None, {}) == {}
-
-
-@pytest.mark.parametrize("kind", ["supervised", "pairs"])
-def test_phases_that_do_not_play_have_no_opponents(kind):
-  config = config_lib.default_config("dpo")
-  config.phases = ("first",)
-  config.first = config_lib.phase_config(kind, opponents=("start",))
-  with pytest.raises(ValueError, match="are given, and nobody plays"):
-    config_lib.resolve(config)

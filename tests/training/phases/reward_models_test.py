@@ -285,8 +285,9 @@ def test_pairs_are_ranked_by_another_model(folder):
     ),
     (
       {
-        "rm.kind": "preference",
-        "rm.reward_weights": (1.0, 0.0),
+        "rm": config_lib.phase_config(
+          "preference", num_prompts=8, reward_weights=(1.0, 0.0)
+        ),
         "reward_model.ranked_by": "other",
       },
       "both say which completion is better",

@@ -137,10 +137,6 @@ def test_what_nobody_can_choose_from_is_refused(text):
   config.rl.schedule.pool = 8
   with pytest.raises(ValueError, match="has pool, settings of a pool"):
     config_lib.resolve(config)
-  config.rl.schedule.pool = None
-  config.sft.schedule.name = "uniform"
-  with pytest.raises(ValueError, match=r"sft\.schedule\.name='uniform': prom"):
-    config_lib.resolve(config)
 
 
 def ads_of(settings, made, path, **fields):

@@ -372,7 +372,7 @@ def test_the_page_names_the_settings_that_are_inputs():
   rule = inputs("rl.optimizer", phase_lib.OptimizerConfig())
   groups = {"optimizer", "schedule", "correction"}
   assert rows["each phase"] - groups == rule | inputs(
-    "rl", config_lib.PhaseConfig(ema_decay=0.5)
+    "rl", phase_lib.RlConfig(ema_decay=0.5)
   )
   draws = config_lib.SamplingConfig(temperature=0.7, top_p=0.9, min_p=0.1)
   assert rows["sampling"] == inputs("sampling", draws)
