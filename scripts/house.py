@@ -28,7 +28,7 @@ RECORDED = {
   "lines of tests": 92_800,
   "files of grpo_jax": 352,
   "files of the largest folder": 22,
-  "functions above 100 lines": 1,
+  "functions above 100 lines": 0,
   "class names of two classes": 2,
   "summaries with a clause": 0,
   "modules that settings import": 25,

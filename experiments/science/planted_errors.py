@@ -106,13 +106,15 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
   config.algorithm.kl_coef = 0.0  # The warm start is what is to be left.
   if name in LEARNERS:
     config.phases = config.phases[1:]
-    config.value.steps = CRITIC_STEPS
-    has_critic = "value" in config.phases
-    config.rl.steps = STEPS - CRITIC_STEPS * has_critic
+    config.rl.steps = STEPS
+    if "value" in config.phases:
+      config.value.steps = CRITIC_STEPS
+      config.value.num_lengths = 1
+      config.rl.steps -= CRITIC_STEPS
   else:
     config.phases = ("sft",)
     config.sft.steps = IMITATION[name]
-  config.rl.num_lengths = config.value.num_lengths = 1  # Compiles faster.
+  config.rl.num_lengths = 1  # Compiles faster.
   config.eval.num_prompts = config.eval.batch_size = NUM_HELD_OUT
   config.eval.every = EVERY if name in LEARNERS else 0
   config.checkpoint.every = 0
