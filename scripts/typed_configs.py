@@ -109,7 +109,7 @@ def _phases(classes: dict[str, list[Field]]) -> None:
   for cls in reversed(type("AnyPhase", kinds, {}).__mro__[:-1]):
     bases = [base for base in cls.__bases__ if base is not object]
     head = ", ".join(map(_name, bases)) or "Group"
-    if len(head) > 60:
+    if len(f"class {_name(cls)}({head}):") > 80:
       head = f"\n  {head}\n"
     known = {field.name for base in bases for field in dataclasses.fields(base)}
     fields = _fields(cls, classes)
@@ -152,7 +152,7 @@ def _hint(hint: Any) -> str:
 
 def _class(name: str, fields: list[Field]) -> str:
   head = name if "(" in name else f"{name}(Group)"
-  lines = [f"class {head}:{'' if fields else ' ...'}"]
+  lines = [f"class {head}:", *([] if fields else ["  pass"])]
   for field in fields:
     lines.append(f"  {field.name}: {field.hint}")
     if field.text:

@@ -929,9 +929,11 @@ class PolicyUpdate(Update):
   optimizer: Optimizer
   """The optimizer of this phase."""
 
-class Comparison(Update): ...
+class Comparison(Update):
+  pass
 
-class Pairs(Comparison, PolicyUpdate, Reference): ...
+class Pairs(Comparison, PolicyUpdate, Reference):
+  pass
 
 class Schedule(Group):
   name: str
@@ -1049,7 +1051,8 @@ class Rewarded(Sampled, Update):
   count; on the host a new session then answers the same actions again. None:
   completions are sampled whole."""
 
-class Value(Rewarded, Reference): ...
+class Value(Rewarded, Reference):
+  pass
 
 class Correction(Group):
   p_cue: float
@@ -1096,9 +1099,8 @@ class Supervised(PolicyUpdate):
   """Number of the first records of the run's own data that are imitated;
   None: all."""
 
-class AnyPhase(
-  Supervised, Rl, Value, Rewarded, Rejection, Pairs, Comparison
-): ...
+class AnyPhase(Supervised, Rl, Value, Rewarded, Rejection, Pairs, Comparison):
+  pass
 
 class Algorithm(Group):
   name: str
