@@ -118,7 +118,7 @@ def test_what_is_cut_off_goes_on_with_its_final_value(name):
   np.testing.assert_allclose(
     off.advantages, estimated(case, lams, None), 1e-5, 1e-6
   )
-  assert off.final_value is None
+  assert off.critic.final_value is None
 
 
 def _compare(name, seed, more):

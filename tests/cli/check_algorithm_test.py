@@ -89,7 +89,7 @@ def package(tmp_path, monkeypatch):
     ("UNASKED", "It reads old_logp, which 'wrong_algorithms:UNASKED' does not"),
     ("HELPER", "It reads sum_pi_squared, which 'wrong_algorithms:HELPER' does"),
     ("HELPER", "PLACE:30)"),
-    ("UNDRAWN", "It reads behavior_entropy, entropy, which"),
+    ("UNDRAWN", "It reads entropy, which"),
     ("AVERAGED", "aggregate (PLACE:38) returned the shape (); needed is Weigh"),
     ("ADVANTAGES", "advantages (PLACE:47) returned float; needed is an array"),
   ],

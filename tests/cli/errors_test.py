@@ -102,23 +102,29 @@ def digest(directory: pathlib.Path) -> dict[str, str]:
       tiny(rl__group_size=3, rl__num_minibatches=5),
       ValueError,
       r"(?s)config\.rl: .*num_prompts × group_size = num_minibatches × .*"
-      r"4 × 3 = 12 rows; num_minibatches 5.*Change config\.rl\.group_size",
+      r"4 × 3 = 12 rows; num_minibatches 5.*Change config\.rl\.num_prompts",
     ),
     (
       tiny(rl__micro_batch_size=3),
       ValueError,
       r"(?s)4 × 4 = 16 rows; num_minibatches 2, each of 8 rows;",
     ),
-    (tiny(sft__group_size=2), ValueError, r"sft\.group_size=2: .*set it to 1"),
     (tiny(model__num_heads=3), ValueError, r"16 does not split into 3 heads"),
     (tiny(rl__max_prompt_len=2), ValueError, r"max_prompt_len is 2; .*needs 5"),
     (tiny(rl__set_reference=False), ValueError, r"'grpo' needs a reference"),
+    (
+      tiny(rl__reference_workdirs=("a",), algorithm__kl_coef=0.0),
+      ValueError,
+      r"reads no reference and no teacher; leave it",
+    ),
+    # Settings of another kind of phase.
     *(
-      (change, ValueError, r"reads no reference and no teacher; leave it")
-      for change in (
-        tiny(rl__reference_workdirs=("a",), algorithm__kl_coef=0.0),
-        tiny(sft__reference_workdirs=("a",)),
+      (
+        change(tiny(), {f"sft__{name}": value}),
+        KeyError,
+        rf"config\.sft\.{name} is not a setting.* kind 'supervised', and",
       )
+      for name, value in (("group_size", 2), ("reference_workdirs", ("a",)))
     ),
     # Rewards.
     (

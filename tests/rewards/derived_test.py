@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from grpo_jax import algorithms
 from grpo_jax.rewards import derived
+from grpo_jax.types import batches
 from tests.references import grpo
 
 NAN = math.nan
@@ -179,8 +180,10 @@ def _hras(accuracy, process, consistency, group_id, task):
   scored = derived.combine(components, weights, None, "accuracy")
   order = sorted(components)
   batch: Any = types.SimpleNamespace(
-    components=jnp.stack([scored.components[x] for x in order], axis=-1),
-    component_weights=jnp.stack([scored.weights[x] for x in order]),
+    scores=batches.ScoreFields(
+      components=jnp.stack([scored.components[x] for x in order], axis=-1),
+      component_weights=jnp.stack([scored.weights[x] for x in order]),
+    ),
     valid=scored.valid,
     group_id=group_id,
     num_groups=2,

@@ -114,8 +114,8 @@ def test_gradient_is_that_of_the_squared_error_to_the_reference_targets():
     params = {**state.params["critic"], "trained": trained}
     h, _ = policy.hidden(
       {"trained": trained["trunk"], "frozen": {}},
-      raw.prompt_tokens,
-      raw.prompt_mask,
+      raw.prompts.tokens,
+      raw.prompts.mask,
       raw.tokens,
       raw.completion_mask,
       raw.prompt_index,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.data import tokenizer
+from grpo_jax.rewards.workers import sessions as sessions_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import models
 from grpo_jax.tasks import vocabulary as vocab
@@ -44,7 +45,7 @@ class Sessions(host_sessions.Local):
 
 @pytest.fixture
 def no_processes(monkeypatch):
-  monkeypatch.setattr(problem_lib.sessions_lib, "HostSessions", Sessions)
+  monkeypatch.setattr(sessions_lib, "HostSessions", Sessions)
 
 
 def get_config(**changes):

@@ -77,7 +77,7 @@ def test_old_completions_are_part_of_the_state_from_the_first_ones_on(
     *(size, rm.group_size),
     its.problem.max_new_tokens,
   )
-  assert kept["prompt_tokens"].shape == (size, its.problem.max_prompt_len)
+  assert kept["prompts.tokens"].shape == (size, its.problem.max_prompt_len)
   history = its.phases[1].parts.history
   assert history.num_old == round(0.25 * rm.num_prompts) == 2
   assert type(its.phases[2].parts.history) is features.OldGroups

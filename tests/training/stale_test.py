@@ -180,7 +180,7 @@ def test_weights_correct_from_the_sampling_to_the_current_policy():
   )
   logp = jax.nn.log_softmax(parts.policy.head(before, h))
   logp = jnp.take_along_axis(logp, rows.tokens[..., None], axis=-1)[..., 0]
-  ratio = np.exp(logp - rows.behavior_logp)[rows.completion_mask]
+  ratio = np.exp(logp - rows.sampler.behavior_logp)[rows.completion_mask]
   weights = np.minimum(ratio, parts.config.importance_max)
   metrics = found[t][1]
   assert metrics["policy_weight/mean"] == pytest.approx(weights.mean(), 1e-4)

@@ -158,7 +158,7 @@ def make_parts(
   given = {"kind": kind, "steps": steps, **(phase or {})}
   cls = phase_lib.CLASSES[given["kind"]]
   if issubclass(cls, phase_lib.PolicyUpdateConfig):
-    given["optimizer"] = optimizer
+    given.setdefault("optimizer", optimizer)
   phase = cls(**given)
   algorithm, config = phase.of_kind.objective(algorithm, config)
   update_plan = UpdatePlan(

@@ -37,7 +37,7 @@ def test_regrets_by_hand():
 def test_advantages_are_those_of_the_loud_reward_or_of_both():
   logits, key = jnp.zeros(10), jax.random.key(0)
   make_batch = jax.jit(bandit.make_batch, static_argnums=0)
-  components = make_batch("mo_grpo", logits, key).components
+  components = make_batch("mo_grpo", logits, key).scores.components
   correlations = {}
   for name in BANDITS:
     batch = make_batch(name, logits, key)
