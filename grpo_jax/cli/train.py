@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
   )
   try:
     result = loop.train(config, workdir)
-  except health.HealthHalt as error:
+  except health.Halted as error:
     hosts.say(flags_lib.wrapped(f"HALTED: {error}"))
     return 3
   if result.preempted:

@@ -89,8 +89,9 @@ def train(
       is at fault, or another process trains in `workdir`; nothing that was
       written is lost.
     FloatingPointError: The loss or gradient is not finite.
-    health.Halted: A rule of `config.health.halt` has stopped the run; the
-      message names the step of the last checkpoint.
+    health.Halted: A rule of `config.health.halt` (`HealthHalt`) or a guard
+      (`GuardHalt`) has stopped the run; the message names the step of the last
+      checkpoint.
   """
   settings = config_lib.resolve(config)
   workdir = files.parse(workdir)

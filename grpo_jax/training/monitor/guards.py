@@ -49,6 +49,7 @@ from grpo_jax.settings.monitor import GuardsConfig
 from grpo_jax.step import guards as guards_lib
 from grpo_jax.step import models
 from grpo_jax.training.evaluation import evaluation
+from grpo_jax.training.monitor import health
 from grpo_jax.training.phases import checkpointed
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem as problem_lib
@@ -332,8 +333,8 @@ AUDIT = "audit.jsonl"
 VERDICTS = ("ok", "warn", "drop_rows", "halt")
 
 
-class GuardHalt(ValueError):
-  """A guard has ended a run."""
+class GuardHalt(health.Halted):
+  """A guard has ended a run; its last steps are not saved."""
 
 
 class Ledger:

@@ -22,7 +22,11 @@ from grpo_jax.training.runtime import hosts
 _FIELDS = frozenset(("step", "phase"))
 
 
-class HealthHalt(RuntimeError):
+class Halted(RuntimeError):
+  """A rule or a guard has stopped a run."""
+
+
+class HealthHalt(Halted):
   """A rule that `config.health.halt` names has stopped a run; it is saved."""
 
 

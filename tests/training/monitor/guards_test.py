@@ -8,7 +8,7 @@ import pytest
 from grpo_jax.settings import monitor
 from grpo_jax.settings import phase as phase_lib
 from grpo_jax.step import guards as guards_lib
-from grpo_jax.training.monitor import guards
+from grpo_jax.training.monitor import guards, health
 
 INSIDE = guards_lib.InfluenceBounds(4, min_distinct=2, cap=0.5, repeats=3)
 
@@ -81,6 +81,7 @@ def test_a_fallen_canary_halts():
   own = make()
   line = own.judge(5, "rl", metrics(), ("'correct' is 0.2",))
   assert line["verdict"] == "halt"
+  assert isinstance(own.error(4), health.Halted)
   error = str(own.error(4))
   assert "after step 5 'correct' is 0.2" in error
   assert "its last checkpoint, step 4, is from before" in error
