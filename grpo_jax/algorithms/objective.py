@@ -34,6 +34,7 @@ from grpo_jax.ops import importance as importance_lib
 from grpo_jax.types import (
   Algorithm,
   LossOutput,
+  Maximum,
   Metrics,
   PolicyOutputs,
   PromptFields,
@@ -595,8 +596,7 @@ def loss(
     total = term.aggregate(values, term.mask(batch) & mask)
     terms[name] = (term.coefficient(batch), total)
 
-  metrics: dict[str, Weighted] = {}
-  maxima = {}
+  metrics: dict[str, Weighted | Maximum] = {}
   if config.kl_coef > 0:
     kl = _kl_values(config, policy, batch)
     metrics["kl/reference"] = aggregation.over_tokens(kl, mask)
@@ -620,8 +620,10 @@ def loss(
       divergences.kl_k3(-log_ratio), mask
     )
     # Over ratios of trained tokens only; 0 in a minibatch without any.
-    maxima["ratio/max"] = masked.maximum(ratio, mask)
-    maxima["ratio/max_deviation"] = masked.maximum(jnp.abs(ratio - 1), mask)
+    metrics["ratio/max"] = Maximum(masked.maximum(ratio, mask))
+    metrics["ratio/max_deviation"] = Maximum(
+      masked.maximum(jnp.abs(ratio - 1), mask)
+    )
   if batch.pair_role is not None and batch.reference.logp is not None:
     metrics |= policy_metrics.of_pairs(policy, batch)
   if policy.aux is not None:
@@ -638,5 +640,5 @@ def loss(
     )
     gap = jnp.abs(anchor - sampled)
     metrics["sampler_gap/mean"] = aggregation.over_tokens(gap, mask)
-    maxima["sampler_gap/max"] = masked.maximum(gap, mask)
-  return LossOutput(terms, *jax.lax.stop_gradient((metrics, maxima)))
+    metrics["sampler_gap/max"] = Maximum(masked.maximum(gap, mask))
+  return LossOutput(terms, jax.lax.stop_gradient(metrics))

@@ -10,11 +10,15 @@ then they count among the completions, as in TRL.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
 
 from grpo_jax.ops import masked
-from grpo_jax.types import Weighted
+from grpo_jax.types import Maximum, Weighted
+
+Metric = TypeVar("Metric", Weighted, Maximum)
 
 
 def over_tokens(x: jax.Array, mask: jax.Array) -> Weighted:  # [B(, T)], [B, T]
@@ -58,6 +62,13 @@ def over_budget(
   """Sum over tokens divided by completions × T, the budget (Dr. GRPO)."""
   total, weight = over_sequence_sums(x, mask, count_empty)
   return Weighted(total, weight * mask.shape[-1])
+
+
+def combined(x: Metric, y: Metric) -> Metric:
+  """Combines the metric of two parts: sums of means, or the larger maximum."""
+  if isinstance(x, Maximum):
+    return jax.tree.map(jnp.maximum, x, y)
+  return jax.tree.map(lambda x, y: x + y.astype(x.dtype), x, y)
 
 
 def equal_weights(

@@ -6,7 +6,9 @@ critic, routers, staleness, and corrections of wrong completions.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,14 @@ import jax.numpy as jnp
 from grpo_jax.ops import baselines, divergences, masked, returns, shaping
 from grpo_jax.ops import values as values_lib
 from grpo_jax.rollout import hints, mixing
-from grpo_jax.types import Metrics, Prompts, Rollout, Scored, TrainBatch
+from grpo_jax.types import (
+  Maximum,
+  Metrics,
+  Prompts,
+  Rollout,
+  Scored,
+  TrainBatch,
+)
 
 
 def rollout_metrics(
@@ -35,6 +44,7 @@ def rollout_metrics(
     Counts of tokens and of unscored rows. A mean without rows (the length of
     wrong answers if all are right, the reward if no row was scored) is NaN.
   """
+  of_whole = functools.partial(_of_whole, rollout)
   rows = rollout.is_last  # One row of each rollout.
   valid = scored.valid & rows
   correct = scored.correct & valid
@@ -67,14 +77,14 @@ def rollout_metrics(
       dead & (statistics.greatest == 0), scored_groups
     ),
     "dead_groups": _mean_if_any(dead, scored_groups),
-    "length/mean": masked.mean(lengths, rows),
-    "length/min": -masked.maximum(-lengths, rows),
-    "length/max": masked.maximum(lengths, rows),
+    "length/mean": of_whole(masked.mean(lengths, rows)),
+    "length/min": of_whole(-masked.maximum(-lengths, rows)),
+    "length/max": of_whole(masked.maximum(lengths, rows)),
     "length/terminated": _mean_if_any(lengths, rollout.terminated & rows),
     "length/correct": _mean_if_any(lengths, correct),
     "length/incorrect": _mean_if_any(lengths, incorrect),
-    "truncated": 1 - masked.mean(rollout.terminated, rows),
-    "entropy/mean": masked.mean(rollout.entropy, mask),
+    "truncated": of_whole(1 - masked.mean(rollout.terminated, rows)),
+    "entropy/mean": of_whole(masked.mean(rollout.entropy, mask)),
     "entropy/correct": _mean_if_any(rollout.entropy, mask & correct[:, None]),
     "entropy/incorrect": _mean_if_any(
       rollout.entropy, mask & incorrect[:, None]
@@ -84,7 +94,7 @@ def rollout_metrics(
     "tokens/trained": batch.mask.sum(),
   }
   if rollout.traces is None:
-    metrics["distinct_completions"] = _distinct(rollout)
+    metrics["distinct_completions"] = of_whole(_distinct(rollout))
   else:
     metrics["contexts/mean"] = mask.any(axis=-1).sum() / rows.sum()
   assert batch.advantages is not None
@@ -96,7 +106,7 @@ def rollout_metrics(
   metrics["advantages/std"] = jnp.sqrt(
     _mean_if_any(jnp.square(advantages - center), trained)
   )
-  metrics |= _component_metrics(scored, valid, rows)
+  metrics |= _component_metrics(rollout, scored, valid)
   if rollout.mix_ids is not None:
     assert rollout.mix_weights is not None
     mixed = mask & mixing.is_mixed(rollout.tokens, rollout.mix_ids)
@@ -114,14 +124,16 @@ def rollout_metrics(
 
 
 def _component_metrics(
-  scored: Scored, valid: jax.Array, rows: jax.Array
+  rollout: Rollout, scored: Scored, valid: jax.Array
 ) -> Metrics:
   """Metrics of each reward function over the rows to which it applies."""
   metrics = {}
   for name, values in scored.components.items():
     applies = valid & ~jnp.isnan(values)
     metrics[f"reward/{name}"] = _mean_if_any(values, applies)
-    metrics[f"applicable/{name}"] = masked.mean(applies, rows)
+    metrics[f"applicable/{name}"] = _of_whole(
+      rollout, masked.mean(applies, rollout.is_last)
+    )
     spread = masked.maximum(values, applies) + masked.maximum(-values, applies)
     metrics[f"reward_range/{name}"] = jnp.where(applies.any(), spread, jnp.nan)
     sign = jnp.where(scored.weights[name] < 0, -1.0, 1.0)
@@ -225,12 +237,34 @@ def staleness_metrics(rollout: Rollout, step: jax.Array) -> Metrics:
   mask = rollout.written  # [B, T]
   age = (step - rollout.version).astype(jnp.float32)
   return {
-    "staleness/mean": masked.mean(age, mask),
-    "staleness/max": masked.maximum(age, mask),
+    "staleness/mean": _of_whole(rollout, masked.mean(age, mask)),
+    "staleness/max": _of_whole(rollout, masked.maximum(age, mask)),
   }
 
 
-def router_metrics(load: jax.Array) -> Metrics:
+class Mean(NamedTuple):
+  """A mean over trained tokens of a gradient step."""
+
+  value: jax.Array  # []
+
+
+# Metrics of gradient steps. A plain scalar is not about tokens, as a loss.
+StepMetrics = dict[str, jax.Array | Mean | Maximum]
+
+
+def of_steps(history: StepMetrics) -> StepMetrics:
+  """Reduces metrics of several gradient steps [steps], the first axis.
+
+  Returns:
+    The largest of each `Maximum`, and the mean over the steps of all else.
+  """
+  return {
+    name: jax.tree.map(jnp.max if isinstance(x, Maximum) else jnp.mean, x)
+    for name, x in history.items()
+  }
+
+
+def router_metrics(load: jax.Array) -> StepMetrics:
   """Unevenness of the experts' shares of tokens [layers, E].
 
   Returns:
@@ -238,27 +272,24 @@ def router_metrics(load: jax.Array) -> Metrics:
     and `router/dead`, the fraction of experts without tokens.
   """
   return {
-    "router/max_load": load.max() * load.shape[-1],
-    "router/dead": (load == 0).mean(),
+    "router/max_load": Maximum(load.max() * load.shape[-1]),
+    "router/dead": Mean((load == 0).mean()),
   }
 
 
-# Metrics that an update without trained tokens has: 0, or not about tokens.
-_OF_ANY_UPDATE = frozenset(
-  ("loss", "gradient_norm", "update_norm", "param_norm", "learning_rate")
-)
-
-
-def of_trained(metrics: Metrics, mask: jax.Array) -> Metrics:  # mask [B, T]
+def of_trained(
+  metrics: StepMetrics,
+  mask: jax.Array,  # [B, T]
+) -> Metrics:
   """Sets metrics over tokens to NaN if the update had no trained tokens.
 
   Losses, norms and rates stay: without a trained token the loss and the
   gradient are 0, and a loss that is not finite must stay visible.
   """
   return {
-    name: x
-    if name.startswith("loss/") or name.split("/")[-1] in _OF_ANY_UPDATE
-    else jnp.where(mask.any(), x, jnp.nan)
+    name: jnp.where(mask.any(), x.value, jnp.nan)
+    if isinstance(x, Mean | Maximum)
+    else x
     for name, x in metrics.items()
   }
 
@@ -266,6 +297,13 @@ def of_trained(metrics: Metrics, mask: jax.Array) -> Metrics:  # mask [B, T]
 def _mean_if_any(x: jax.Array, mask: jax.Array) -> jax.Array:
   """Mean over True entries; NaN and not 0 if there are none."""
   return jnp.where(mask.any(), masked.mean(x, mask), jnp.nan)
+
+
+def _of_whole(rollout: Rollout, x: jax.Array) -> jax.Array:
+  """NaN in a step of partial rollouts in which no group has ended, else x."""
+  if rollout.whole is None:
+    return x
+  return jnp.where(rollout.whole.any(), x, jnp.nan)
 
 
 def _distinct(rollout: Rollout) -> jax.Array:

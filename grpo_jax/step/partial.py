@@ -259,25 +259,3 @@ class Partial:
       return drawing.row_keys(rollout_key, prompt_id[None], self.group_size)
 
     return jax.vmap(of_group)(began, ids).reshape(-1)
-
-
-def of_trained_groups(metrics: Metrics, is_whole: jax.Array) -> Metrics:
-  """Sets means over rows to NaN if no group was trained."""
-  return {
-    name: jnp.where(is_whole.any(), x, jnp.nan) if _is_mean(name) else x
-    for name, x in metrics.items()
-  }
-
-
-def _is_mean(name: str) -> bool:
-  """True if a metric is a mean or an extreme over rows or their tokens."""
-  return name in _MEANS or name.startswith("applicable/")
-
-
-_MEANS = frozenset(
-  (
-    *("length/mean", "length/min", "length/max", "truncated", "entropy/mean"),
-    *("distinct_completions", "staleness/mean", "staleness/max"),
-    *("sampler_gap/mean", "sampler_gap/max", "sampler_gap/kl"),
-  )
-)

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.ops import masked
+from grpo_jax.ops import aggregation, masked
 from grpo_jax.step import micro_batches
 from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.types import (
+  Maximum,
   Policy,
   PromptFields,
   PyTree,
@@ -146,15 +147,13 @@ class Total(NamedTuple):
   Attributes:
     gradients: The gradients of the loss.
     terms: Terms of the loss, by name.
-    metrics: Totals and weights of metrics.
-    maxima: Metrics that are combined by maximum.
+    metrics: Metrics; of a maximum, the largest and not the sum.
     of_prefixes: Gradient with respect to the prefixes of prompts.
   """
 
   gradients: PyTree
   terms: dict[str, jax.Array]
-  metrics: dict[str, Weighted]
-  maxima: dict[str, jax.Array]
+  metrics: dict[str, Weighted | Maximum]
   of_prefixes: PyTree
 
 
@@ -166,10 +165,12 @@ def _sum(x: PyTree, y: PyTree) -> PyTree:
 def _plus(total: Total | None, new: Total) -> Total:
   if total is None:
     return new
-  added = _sum(total._replace(maxima={}), new._replace(maxima={}))
-  return added._replace(
-    maxima=jax.tree.map(jnp.maximum, total.maxima, new.maxima)
-  )
+  added = _sum(total._replace(metrics={}), new._replace(metrics={}))
+  metrics = {
+    name: aggregation.combined(x, new.metrics[name])
+    for name, x in total.metrics.items()
+  }
+  return added._replace(metrics=metrics)
 
 
 def gradient(
@@ -194,7 +195,7 @@ def gradient(
     trained: Parameters with respect to which the gradient is taken.
     batch: The rows of one gradient step, prepared.
     loss: (trained, prefix, micro-batch) -> the micro-batch's part of the loss,
-      and (terms, metrics, maxima).
+      and (terms, metrics).
     couples_group: True if groups must stay together.
     constrain: Keeps trees like `trained` sharded over the mesh.
     enters_trunk: True if the loss has a gradient with respect to the trunk.
@@ -207,7 +208,7 @@ def gradient(
     del first
     index = part.prompt_index
     part, prefix = _with_prompts(plan, part, prompts, prefixes)
-    (gradients, *of_rows), (terms, metrics, maxima) = differentiated(
+    (gradients, *of_rows), (terms, metrics) = differentiated(
       trained, prefix, part
     )
     of_prefixes = None
@@ -215,7 +216,7 @@ def gradient(
       of_prefixes = micro_batches.summed_over_rows(
         plan, index, of_rows[0], prefixes
       )
-    new = Total(constrain(gradients), terms, metrics, maxima, of_prefixes)
+    new = Total(constrain(gradients), terms, metrics, of_prefixes)
     return _plus(total, new)
 
   def with_prompts(gradients, inputs):

@@ -605,7 +605,6 @@ def _trained(
     is_whole.any(),
     parts=parts,
   )
-  metrics = partial_lib.of_trained_groups(metrics, is_whole)
   return state, metrics | drawn, rows
 
 

@@ -19,11 +19,13 @@ from grpo_jax.ops import aggregation, divergences, logprobs, masked
 from grpo_jax.ops import values as values_lib
 from grpo_jax.step import metrics as metrics_lib
 from grpo_jax.step import models, passes
+from grpo_jax.step.metrics import Mean
 from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.step.models import Model, Params
 from grpo_jax.types import (
   Algorithm,
   Critic,
+  Maximum,
   Metrics,
   Policy,
   PolicyOutputs,
@@ -77,10 +79,10 @@ class Loss(Protocol):
 
     Returns:
       (parameters of all models, prefix, micro-batch) -> the micro-batch's part
-      of the loss, and (terms, metrics, maxima).
+      of the loss, and (terms, metrics).
     """
 
-  def metrics(self, total: passes.Total) -> Metrics:
+  def metrics(self, total: passes.Total) -> metrics_lib.StepMetrics:
     """The metrics of a gradient step."""
 
 
@@ -190,7 +192,7 @@ class PolicyLoss:
       metrics = output.metrics
       if self.is_rounded and part.sampler.logp is not None:
         metrics = metrics | self._sampler_kl(outputs, part)
-      return sum(terms.values()), (terms, metrics, output.maxima)
+      return sum(terms.values()), (terms, metrics)
 
     return value
 
@@ -207,15 +209,14 @@ class PolicyLoss:
   def metrics(self, total):
     """The loss, its terms, and the metrics of the objective."""
     metrics = {f"loss/{name}": term for name, term in total.terms.items()}
-    loss: Any = sum(total.terms.values())
-    metrics["loss"] = loss
-    metrics |= {
-      name: value.total / jnp.maximum(value.weight, 1)
-      for name, value in total.metrics.items()
-    }
+    metrics["loss"] = sum(total.terms.values())
+    for name, value in total.metrics.items():
+      if isinstance(value, Weighted):
+        value = Mean(value.total / jnp.maximum(value.weight, 1))
+      metrics[name] = value
     if "router/load" in metrics:
-      metrics |= metrics_lib.router_metrics(metrics.pop("router/load"))
-    return metrics | total.maxima
+      metrics |= metrics_lib.router_metrics(metrics.pop("router/load").value)
+    return metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,19 +263,21 @@ class CriticLoss:
       term = objective.critic_loss(self.algorithm, self.config, values, part)
       value = term.total / weight
       of_critic = self.algorithm.critic_metrics
-      said: dict[str, Weighted] = {}
+      metrics: dict[str, Weighted | Maximum] = {}
       if of_critic is not None:
-        said = of_critic(self.config, jax.lax.stop_gradient(values), part)
-      return value, ({"value": value}, said, {})
+        metrics = of_critic(self.config, jax.lax.stop_gradient(values), part)
+      return value, ({"value": value}, metrics)
 
     return value
 
   def metrics(self, total):
     """The loss, and the algorithm's metrics of the critic."""
-    return {f"{self.prefix}loss": total.terms["value"]} | {
-      f"{self.prefix}{name}": values_lib.mean(value)
-      for name, value in total.metrics.items()
-    }
+    metrics = {"loss": total.terms["value"]}
+    for name, value in total.metrics.items():
+      if isinstance(value, Weighted):
+        value = Mean(values_lib.mean(value))
+      metrics[name] = value
+    return {f"{self.prefix}{name}": value for name, value in metrics.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,7 +307,7 @@ def gradient(
   params: Params,
   batch: TrainBatch,
   is_first: jax.Array | bool = True,
-) -> tuple[dict[str, PyTree], Metrics]:
+) -> tuple[dict[str, PyTree], metrics_lib.StepMetrics]:
   """The exact gradient of a loss over `batch`, a micro-batch at a time.
 
   Denominators are summed over all rows first; each micro-batch then adds
@@ -363,11 +366,11 @@ def _steps(
   batch: TrainBatch,
   is_first: jax.Array | bool,
   trains: jax.Array | None,
-) -> tuple[Params, dict[str, PyTree], Metrics]:
+) -> tuple[Params, dict[str, PyTree], metrics_lib.StepMetrics]:
   """Takes the K gradient steps of one loss.
 
   Returns:
-    Parameters, optimizer states, and metrics averaged over the steps.
+    Parameters, optimizer states, and metrics of all steps.
   """
 
   def one(carry, _):
@@ -408,7 +411,7 @@ def _steps(
     (trained, new_states), history = jax.lax.scan(
       one, carry, length=loss.num_updates
     )
-    metrics = {name: values.mean() for name, values in history.items()}
+    metrics = metrics_lib.of_steps(history)
   return _joined(params, trained), {**opt_states, **new_states}, metrics
 
 
@@ -445,8 +448,8 @@ def run(
     trains: True if parameters and moments change, [] bool; None: they change.
 
   Returns:
-    The state one step later, and metrics averaged over the gradient steps
-    (maxima: the largest). Metrics over tokens are NaN if no token is trained.
+    The state one step later, and metrics of all gradient steps. Metrics over
+    tokens are NaN if no token is trained.
   """
   plan = update.plan
   names = [name for loss in update.losses for name in loss.trains]
@@ -461,7 +464,7 @@ def run(
       if plan.num_shards > 1:
         arrays = update.constrain_rows(arrays)
       minibatch = set_fields(batch, arrays)
-    metrics: Metrics = {}
+    metrics: metrics_lib.StepMetrics = {}
     for loss in update.losses:
       params, opt_states, found = _steps(
         update, loss, params, opt_states, minibatch, is_first, trains
@@ -482,10 +485,7 @@ def run(
     carry, history = jax.lax.scan(
       gradient_step, carry, (rows, jnp.arange(plan.num_updates) == 0)
     )
-    metrics = {
-      name: values.max() if "max" in name.split("/")[-1] else values.mean()
-      for name, values in history.items()
-    }
+    metrics = metrics_lib.of_steps(history)
   trained, opt_states = carry
   params = _joined(state.params, trained)
   changed = {

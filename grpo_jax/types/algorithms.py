@@ -8,7 +8,13 @@ from typing import Any
 
 import jax
 
-from grpo_jax.types.batches import PolicyOutputs, Term, TrainBatch, Weighted
+from grpo_jax.types.batches import (
+  Maximum,
+  PolicyOutputs,
+  Term,
+  TrainBatch,
+  Weighted,
+)
 from grpo_jax.types.common import PyTree
 
 
@@ -57,9 +63,11 @@ class Algorithm:
     critic_loss: (config, values [B, T], batch) -> [B] or [B, T], the loss of a
       critic that is trained beside the policy; None without a critic.
       `batch.critic.values`, if needed, are those at the start of the update.
-    critic_metrics: (config, values [B, T], batch) -> {name: Weighted}, metrics
-      of that critic at the start of each of its steps. A total [K] holds K
-      bins, and the absolute values of the bins are added up. None: no metrics.
+    critic_metrics: (config, values [B, T], batch) -> {name: Weighted or
+      Maximum}, metrics of that critic at the start of each of its steps; the
+      type, and not the name, says how those of several parts are combined. A
+      total [K] holds K bins, and the absolute values of the bins are added up.
+      None: no metrics.
     update_state: (config, state, metrics, batch) -> state, inside the step,
       from the step's metrics and its prepared rows.
     needs: Optional inputs that the functions read, of `options.NEEDS`. The
@@ -89,7 +97,7 @@ class Algorithm:
   terms: Callable[[Any], dict[str, Term]] = _no_terms
   critic_loss: Callable[[Any, jax.Array, TrainBatch], jax.Array] | None = None
   critic_metrics: (
-    Callable[[Any, jax.Array, TrainBatch], dict[str, Weighted]] | None
+    Callable[[Any, jax.Array, TrainBatch], dict[str, Weighted | Maximum]] | None
   ) = None
   update_state: Callable[[Any, PyTree, Mapping, TrainBatch], PyTree] = (
     _same_state

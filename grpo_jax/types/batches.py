@@ -465,10 +465,16 @@ class PolicyOutputs:
 
 
 class Weighted(NamedTuple):
-  """A sum and the weight to divide it by, once, after all sums are added."""
+  """A mean: a sum and the weight to divide it by, after all sums are added."""
 
   total: jax.Array  # []
   weight: jax.Array  # []
+
+
+class Maximum(NamedTuple):
+  """The largest number of some rows; of several parts, the largest of all."""
+
+  value: jax.Array  # []
 
 
 class Term(NamedTuple):
@@ -496,10 +502,8 @@ class LossOutput:
   Attributes:
     terms: name -> (coefficient, Weighted). Weights depend on the batch only,
       never on the current forward pass.
-    metrics: name -> Weighted, summed over micro-batches like the terms.
-    maxima: name -> scalar, combined over micro-batches by maximum.
+    metrics: name -> a mean or a maximum of all micro-batches.
   """
 
   terms: dict[str, tuple[jax.Array | float, Weighted]]
-  metrics: dict[str, Weighted]
-  maxima: dict[str, jax.Array]
+  metrics: dict[str, Weighted | Maximum]

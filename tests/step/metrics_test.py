@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax.step import metrics
-from grpo_jax.types import PromptFields, Rollout, Scored, TrainBatch
+from grpo_jax.types import Maximum, PromptFields, Rollout, Scored, TrainBatch
 
 NAN = float("nan")
 
@@ -195,16 +195,19 @@ def test_an_update_without_trained_tokens_has_no_means():
   found = {
     **{"loss": 0.0, "loss/kl": 0.0, "gradient_norm": 0.0, "param_norm": 3.0},
     **{"value/loss": 0.0, "value/learning_rate": 0.1, "learning_rate": 0.1},
-    **{"ratio/mean": 0.0, "ratio/max": 0.0, "clip_fraction/low": 0.0},
-    **{"kl/reference": 0.0, "router/dead": 1.0},
+    **{"kl": metrics.Mean(jnp.float32(2)), "gap": Maximum(jnp.float32(3))},
   }
-  found = {name: jnp.float32(x) for name, x in found.items()}
   nobody = metrics.of_trained(found, jnp.zeros((2, 3), bool))
-  assert {name for name, x in nobody.items() if jnp.isnan(x)} == {
-    *("ratio/mean", "ratio/max", "clip_fraction/low"),
-    *("kl/reference", "router/dead"),
-  }
-  assert metrics.of_trained(found, jnp.ones((2, 3), bool)) == found
+  assert {name for name, x in nobody.items() if jnp.isnan(x)} == {"kl", "gap"}
+  plain = metrics.of_trained(found, jnp.ones((2, 3), bool))
+  assert plain == {**found, "kl": 2, "gap": 3}
+
+
+def test_the_type_of_a_metric_and_not_its_name_says_how_it_is_reduced():
+  x = jnp.array([1.0, 2.0, 6.0])
+  found = {"max": x, "max_kl": metrics.Mean(x), "kl": Maximum(x)}
+  reduced = {"max": 3, "max_kl": metrics.Mean(3), "kl": Maximum(6)}
+  assert metrics.of_steps(found) == reduced
 
 
 def test_advantages_per_token_are_averaged_by_row_first():

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax.algorithms import objective, options
+from grpo_jax.ops import aggregation
 from grpo_jax.types import (
+  Maximum,
   PolicyOutputs,
   Prompts,
   Rollout,
@@ -321,9 +323,13 @@ def terms_of(
       for output in outputs
       for name, (coefficient, term) in output.terms.items()
     )
-    metrics = jax.tree.map(lambda *x: sum(x), *(o.metrics for o in outputs))
-    maxima = outputs[0].maxima
-    return value, (metrics, maxima, batch.advantages, batch.mask)
+    metrics = {
+      name: functools.reduce(
+        aggregation.combined, [output.metrics[name] for output in outputs]
+      )
+      for name in outputs[0].metrics
+    }
+    return value, (metrics, batch.advantages, batch.mask)
 
   inputs = {name: arrays[name] for name in ("logp", *CONSTANTS)}
   gradient = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
@@ -366,19 +372,20 @@ def evaluate(
   function=_evaluate,
 ) -> LossResult:
   """Runs the objective on a case in one jitted call per algorithm."""
-  value, gradients, slope, metrics, maxima, advantages, mask = jax.device_get(
+  value, gradients, slope, metrics, advantages, mask = jax.device_get(
     function(algorithm, config, arrays_of(case), use_anchor, splits, trainable)
   )
-  shares = {
-    name: float(term.total / np.maximum(term.weight, 1))
-    for name, term in metrics.items()
-  }
   return LossResult(
     loss=value,
     gradient=gradients.pop("logp"),
     constants=gradients,
     trainable=slope,
-    metrics=shares | {name: float(x) for name, x in maxima.items()},
+    metrics={
+      name: float(
+        x.value if isinstance(x, Maximum) else x.total / max(x.weight, 1)
+      )
+      for name, x in metrics.items()
+    },
     advantages=advantages,
     mask=mask,
   )

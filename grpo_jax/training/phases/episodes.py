@@ -28,6 +28,7 @@ from grpo_jax.rewards.workers.session_worker import SessionAnswer
 from grpo_jax.rollout import host_state, host_turns
 from grpo_jax.training.phases import judging
 from grpo_jax.training.problem import problem as problem_lib
+from grpo_jax.training.runtime import hosts
 from grpo_jax.types import HostCompaction, Rollout, Scored
 
 Ids = tuple[int, ...]
@@ -227,7 +228,7 @@ class TurnCounts:
     calls = np.maximum(self._sums["calls"], 1)
     means = self._sums["seconds"] / calls
     return found | {
-      f"time/answer_s/{turn}": float(mean)
+      f"time/answer_s/{turn}": hosts.Seconds(mean)
       for turn, mean in zip(self._names, means, strict=True)
     }
 

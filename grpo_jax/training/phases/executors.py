@@ -369,7 +369,7 @@ class _Split:
           batch, fetched_greedy, self._judge
         )
     counts = {f"unscored/{kind}": float(n) for kind, n in failures.items()}
-    counts["time/verifier_s"] = time.perf_counter() - started
+    counts["time/verifier_s"] = hosts.Seconds(time.perf_counter() - started)
     if self._service:
       counts["judge/calls"] = float(self._service.calls - calls)
     self._problem.complaints.log("a verifier failed: unscored", messages)
@@ -401,9 +401,8 @@ class _Split:
 def totals(mesh: Mesh) -> Totals:
   """Makes a function that adds up the counts of all processes.
 
-  Of seconds, as "time/verify_s", the maximum is taken, since all wait for the
-  slowest process. All processes call the function with the same names, in the
-  same order.
+  Of `hosts.Seconds` the maximum is taken. All processes call the function with
+  the same names, in the same order.
   """
   if jax.process_count() == 1:
     return lambda counts: lambda: counts
@@ -415,7 +414,9 @@ def totals(mesh: Mesh) -> Totals:
     def fetch():
       each = dict(zip(counts, jax.device_get(posted).T, strict=True))
       return {
-        name: float(x.max() if name.startswith("time/") else x.sum())
+        name: float(
+          x.max() if isinstance(counts[name], hosts.Seconds) else x.sum()
+        )
         for name, x in each.items()
       }
 
@@ -487,7 +488,7 @@ class _Episodes:
     queue = list(state.queue)
     state = dataclasses.replace(state, queue=())
     learnt: list[Any] = []  # Once the update is dispatched.
-    times = {"time/environment_s": 0.0}
+    times = {"time/environment_s": hosts.Seconds(0)}
 
     def learn():
       if learnt:
@@ -528,7 +529,8 @@ class _Episodes:
     inputs = state.params["policy"], prompts, key, batch
     played = self._sampled.play(*inputs, resumed=self._resumed(state, prompts))
     counts = {f"unscored/{k}": float(n) for k, n in played.failures.items()}
-    counts |= played.turns | {"time/environment_s": played.seconds}
+    counts |= played.turns
+    counts["time/environment_s"] = hosts.Seconds(played.seconds)
     baseline = None
     if self._greedy is not None:
       of_greedy = self._greedy.play(*inputs)
@@ -590,14 +592,14 @@ class _Episodes:
     inputs = policy, prompts, key, batch
     played = self._sampled.play(*inputs, meanwhile)
     counts = {f"unscored/{k}": float(n) for k, n in played.failures.items()}
-    counts["time/environment_s"] = played.seconds
+    counts["time/environment_s"] = hosts.Seconds(played.seconds)
     counts |= played.turns
     baseline = None
     if self._greedy is not None:
       of_greedy = self._greedy.play(*inputs)
       counts["time/environment_s"] += of_greedy.seconds
       baseline = of_greedy.scored
-    seconds = {k: x for k, x in counts.items() if k.startswith("time/")}
+    seconds = {k: x for k, x in counts.items() if isinstance(x, hosts.Seconds)}
     counts = {k: x for k, x in counts.items() if k not in seconds}
     rollout = self._stamp(numbers_of, played.rollout)
     drawn = Rollouts(rollout, None, played.scored, baseline)

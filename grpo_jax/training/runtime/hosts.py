@@ -259,6 +259,18 @@ def check_same(**values: Any) -> None:
       )
 
 
+class Seconds(float):
+  """A duration of one process; that of all processes is the longest.
+
+  All processes wait for the slowest. Other numbers are added up.
+  """
+
+  def __add__(self, other: float) -> Seconds:
+    return Seconds(float(self) + other)
+
+  __radd__ = __add__
+
+
 class Exchange:
   """Sends numbers of each process to all, without waiting for them."""
 
