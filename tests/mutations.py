@@ -1619,8 +1619,8 @@ MUTATIONS = [
   Mutation(
     "Means over no trained token are 0.",
     "grpo_jax/step/metrics.py",
-    ("else jnp.where(mask.any(), x, jnp.nan)\n    for"),
-    ("else x\n    for"),
+    "name: jnp.where(mask.any(), x.value, jnp.nan)\n",
+    "name: x.value\n",
     "tests/step/metrics_test.py -k without_trained_tokens",
   ),
   Mutation(

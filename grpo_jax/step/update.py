@@ -98,6 +98,15 @@ def _joined(params: Params, trained: Mapping[str, PyTree]) -> Params:
   return params
 
 
+def _of_tokens(
+  total: passes.Total, mean: Callable[[Weighted], jax.Array]
+) -> metrics_lib.StepMetrics:
+  return {
+    name: Mean(mean(x)) if isinstance(x, Weighted) else x
+    for name, x in total.metrics.items()
+  }
+
+
 @dataclasses.dataclass(frozen=True)
 class PolicyLoss:
   """The loss of the policy under an algorithm; see `Loss`.
@@ -210,10 +219,7 @@ class PolicyLoss:
     """The loss, its terms, and the metrics of the objective."""
     metrics = {f"loss/{name}": term for name, term in total.terms.items()}
     metrics["loss"] = sum(total.terms.values())
-    for name, value in total.metrics.items():
-      if isinstance(value, Weighted):
-        value = Mean(value.total / jnp.maximum(value.weight, 1))
-      metrics[name] = value
+    metrics |= _of_tokens(total, lambda x: x.total / jnp.maximum(x.weight, 1))
     if "router/load" in metrics:
       metrics |= metrics_lib.router_metrics(metrics.pop("router/load").value)
     return metrics
@@ -273,10 +279,7 @@ class CriticLoss:
   def metrics(self, total):
     """The loss, and the algorithm's metrics of the critic."""
     metrics = {"loss": total.terms["value"]}
-    for name, value in total.metrics.items():
-      if isinstance(value, Weighted):
-        value = Mean(values_lib.mean(value))
-      metrics[name] = value
+    metrics |= _of_tokens(total, values_lib.mean)
     return {f"{self.prefix}{name}": value for name, value in metrics.items()}
 
 
