@@ -10,15 +10,11 @@ then they count among the completions, as in TRL.
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import jax
 import jax.numpy as jnp
 
 from grpo_jax.ops import masked
 from grpo_jax.types import Maximum, Weighted
-
-Metric = TypeVar("Metric", Weighted, Maximum)
 
 
 def over_tokens(x: jax.Array, mask: jax.Array) -> Weighted:  # [B(, T)], [B, T]
@@ -64,7 +60,9 @@ def over_budget(
   return Weighted(total, weight * mask.shape[-1])
 
 
-def combined(x: Metric, y: Metric) -> Metric:
+def combined(
+  x: Weighted | Maximum, y: Weighted | Maximum
+) -> Weighted | Maximum:
   """Combines the metric of two parts: sums of means, or the larger maximum."""
   if isinstance(x, Maximum):
     return jax.tree.map(jnp.maximum, x, y)

@@ -269,7 +269,7 @@ class CriticLoss:
       term = objective.critic_loss(self.algorithm, self.config, values, part)
       value = term.total / weight
       of_critic = self.algorithm.critic_metrics
-      metrics: dict[str, Weighted | Maximum] = {}
+      metrics: Mapping[str, Weighted | Maximum] = {}
       if of_critic is not None:
         metrics = of_critic(self.config, jax.lax.stop_gradient(values), part)
       return value, ({"value": value}, metrics)

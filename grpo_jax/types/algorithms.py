@@ -97,7 +97,8 @@ class Algorithm:
   terms: Callable[[Any], dict[str, Term]] = _no_terms
   critic_loss: Callable[[Any, jax.Array, TrainBatch], jax.Array] | None = None
   critic_metrics: (
-    Callable[[Any, jax.Array, TrainBatch], dict[str, Weighted | Maximum]] | None
+    Callable[[Any, jax.Array, TrainBatch], Mapping[str, Weighted | Maximum]]
+    | None
   ) = None
   update_state: Callable[[Any, PyTree, Mapping, TrainBatch], PyTree] = (
     _same_state

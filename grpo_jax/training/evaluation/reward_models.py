@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,7 +25,7 @@ from grpo_jax.step import models, reward_models, step
 from grpo_jax.training.phases import executors
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import jit, sharding
-from grpo_jax.types import Prompts, TrainBatch, TrainState, Weighted
+from grpo_jax.types import Maximum, Prompts, TrainBatch, TrainState, Weighted
 
 
 class HeldOut:
@@ -102,14 +102,17 @@ class HeldOut:
     with jax.transfer_guard("allow"):
       if not self._batches:
         self._batches = self._make(state)
-      found = [
+      parts = [
         jax.device_get(self._measure(state.params, batch))
         for batch in self._batches
       ]
-      total = jax.tree.map(lambda *x: np.sum(x, axis=0), *found)
-      said = {name: float(values_lib.mean(x)) for name, x in total.items()}
-    said["count"] = float(total["accuracy"].weight)
-    return {f"eval/reward_model/{name}": x for name, x in said.items()}
+      total = {name: _together([x[name] for x in parts]) for name in parts[0]}
+      metrics = {
+        name: float(x.value if isinstance(x, Maximum) else values_lib.mean(x))
+        for name, x in total.items()
+      }
+    metrics["count"] = float(total["accuracy"].weight)
+    return {f"eval/reward_model/{name}": x for name, x in metrics.items()}
 
   def _given(self, batch: pipeline.SupervisedBatch) -> TrainBatch:
     rows = sharding.by_rows(self._mesh)
@@ -144,9 +147,15 @@ def _joined(
   )
 
 
+def _together(parts: Sequence[Any]) -> Any:
+  """Combines a metric of several batches."""
+  reduce = np.max if isinstance(parts[0], Maximum) else np.sum
+  return jax.tree.map(lambda *x: reduce(x, axis=0), *parts)
+
+
 def _measure(
   parts: step.Phase, params: models.Params, batch: TrainBatch
-) -> dict[str, Weighted]:
+) -> Mapping[str, Weighted | Maximum]:
   """The algorithm's metrics of the reward model, as totals and weights."""
   algorithm, config = parts.algorithm, parts.config
   assert algorithm.critic_metrics is not None
