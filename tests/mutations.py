@@ -24,15 +24,15 @@ MUTATIONS = [
   Mutation(
     "Calls in a thought are made.",
     "grpo_jax/rewards/agents/call_formats.py",
-    "start = _end_of_thought(said, first.start())",
+    "start = _end_of_thought(text, first.start())",
     "start = first.end()",
     "tests/rewards/agents/call_formats_test.py -k in_a_thought",
   ),
   Mutation(
     "A tag within the JSON of a call ends it.",
     "grpo_jax/rewards/agents/call_formats.py",
-    "    value, at, wrong = _json(said, begin)\n",
-    "    value, at, wrong = _json(said.partition(_CLOSE)[0], begin)\n",
+    "    value, at, wrong = _json(text, begin)\n",
+    "    value, at, wrong = _json(text.partition(_CLOSE)[0], begin)\n",
     "tests/rewards/agents/call_formats_test.py -k what_templates_of_models",
   ),
   Mutation(
@@ -73,8 +73,8 @@ MUTATIONS = [
   Mutation(
     "Words within words are an answer.",
     "grpo_jax/rewards/agents/tools.py",
-    'return float(any(f" {one} " in f" {said} " for one in right))',
-    "return float(any(one in said for one in right))",
+    'return float(any(f" {one} " in f" {answer} " for one in right))',
+    "return float(any(one in answer for one in right))",
     "tests/rewards/agents/tools_test.py -k are_graded",
   ),
   Mutation(
@@ -223,8 +223,8 @@ MUTATIONS = [
   Mutation(
     "Of trees on the host, only those below leftmost nodes are compared.",
     "grpo_jax/rewards/trees.py",
-    "kept = rows[a.first[x] - left][before] + apart[x, columns]",
-    "kept = rows[a.first[x] - left][before] + 0 * apart[x, columns]",
+    "matched = rows[a.first[x] - left][before] + apart[x, columns]",
+    "matched = rows[a.first[x] - left][before] + 0 * apart[x, columns]",
     "tests/rewards/trees_test.py -k known_scores",
   ),
   # --- consistency, and rewards that are normalised together ------------------
@@ -238,8 +238,8 @@ MUTATIONS = [
   Mutation(
     "A verifier with errors misjudges a completion of every prompt.",
     "grpo_jax/rewards/derived.py",
-    "drawn = hashes.mixed(said ^ hashes.mixed(asked ^ salt))",
-    "drawn = hashes.mixed(said ^ hashes.mixed(salt))",
+    "drawn = hashes.mixed(completion ^ hashes.mixed(prompt ^ salt))",
+    "drawn = hashes.mixed(completion ^ hashes.mixed(salt))",
     "tests/rewards/derived_test.py -k flipped",
   ),
   Mutation(
@@ -1500,7 +1500,7 @@ MUTATIONS = [
   Mutation(
     "Where a reward model alone is rewarded, nobody scores held-out prompts.",
     "grpo_jax/training/problem/rewards.py",
-    'kept |= {"weights": {self.correct: 1.0}, "schedules": {}}',
+    'fields |= {"weights": {self.correct: 1.0}, "schedules": {}}',
     "pass",
     "tests/training/phases/reward_models_test.py -k what_is_right_is_the",
   ),
@@ -1943,8 +1943,8 @@ MUTATIONS = [
   Mutation(
     "A unit that the answer lacks is wrong where one is given.",
     "grpo_jax/rewards/math_accuracy.py",
-    "if found.unit and found.unit != gold.unit and not is_left_out:",
-    "if gold.unit and found.unit != gold.unit:",
+    "if guess.unit and guess.unit != gold.unit and not is_left_out:",
+    "if gold.unit and guess.unit != gold.unit:",
     "tests/rewards/math_accuracy_test.py -k no_reward_without",
   ),
   Mutation(
@@ -1964,8 +1964,8 @@ MUTATIONS = [
   Mutation(
     "A gold formula that math-verify reads in part is a formula.",
     "grpo_jax/rewards/math_accuracy.py",
-    "_equal(gold, found) and _is_read_whole(gold)",
-    "_equal(gold, found)",
+    "_equal(gold, guess) and _is_read_whole(gold)",
+    "_equal(gold, guess)",
     "tests/rewards/hacks_test.py -k what_is_deserved",
   ),
   Mutation(
@@ -1978,8 +1978,8 @@ MUTATIONS = [
   Mutation(
     "Rewards are not told the marker of answers.",
     "grpo_jax/rewards/registry.py",
-    "given: dict[str, Any] = {name: getattr(context, name) for name in asked}",
-    "given: dict[str, Any] = {}",
+    "{name: getattr(context, name) for name in needed}",
+    "{}",
     "tests/rewards/registry_test.py -k behind_the_marker",
   ),
   Mutation(
@@ -2076,8 +2076,8 @@ MUTATIONS = [
   Mutation(
     "A marker in an open thought comes before an answer.",
     "grpo_jax/rewards/answers.py",
-    "mark = said.rfind(after, 0, mark + len(after) - 1)",
-    "mark = (said := rest).rfind(after, 0, mark + len(after) - 1)",
+    "mark = visible.rfind(after, 0, mark + len(after) - 1)",
+    "mark = (visible := rest).rfind(after, 0, mark + len(after) - 1)",
     "tests/rewards/answers_test.py -k follows_a_marker",
   ),
   Mutation(
@@ -3110,8 +3110,8 @@ MUTATIONS = [
   Mutation(
     "A program that answers and then crashes has answered.",
     "grpo_jax/rewards/code.py",
-    'passed += outcome.status == "done" and test.passes(said)',
-    "passed += test.passes(said)",
+    'passed += outcome.status == "done" and test.passes(output)',
+    "passed += test.passes(output)",
     "tests/rewards/code_test.py -k for_nothing",
   ),
   Mutation(
@@ -3233,8 +3233,8 @@ MUTATIONS = [
   Mutation(
     "Ratios in traces are those of the old policy to the new one.",
     "grpo_jax/training/evaluation/trace_rows.py",
-    'np.exp(found["logp"] - anchor)',
-    'np.exp(anchor - found["logp"])',
+    'np.exp(table["logp"] - anchor)',
+    'np.exp(anchor - table["logp"])',
     "tests/training/evaluation/trace_rows_test.py -k ratios",
   ),
   Mutation(
@@ -3574,8 +3574,8 @@ MUTATIONS = [
   Mutation(
     "A completion ends the turn of its judge.",
     "grpo_jax/training/problem/llm_judge.py",
-    "said = rollout.completion_mask & ~jnp.isin(",
-    "said = rollout.completion_mask | jnp.isin(",
+    "content = rollout.completion_mask & ~jnp.isin(",
+    "content = rollout.completion_mask | jnp.isin(",
     "tests/rewards/workers/judge_attacks_test.py -k control_tokens",
   ),
   Mutation(
@@ -3804,7 +3804,7 @@ MUTATIONS = [
   Mutation(
     "Objects beyond the gold ones cost nothing.",
     "grpo_jax/rewards/vision.py",
-    "factor = min(1.0, len(right) / len(found)) if length_factor else 1.0",
+    "factor = min(1.0, len(right) / len(detections)) if length_factor else 1.0",
     "factor = 1.0",
     "tests/rewards/vision_test.py -k cost",
   ),

@@ -86,13 +86,13 @@ def final_answer(text: str, after: str = "") -> str | None:
     return (content if boxed is None else boxed).strip()
   if not end_thought and _THINK in rest:
     return None
-  said = rest.partition(_THINK)[0]
-  answer, mark = last_boxed(said), len(said)
+  visible = rest.partition(_THINK)[0]
+  answer, mark = last_boxed(visible), len(visible)
   while not answer and after and mark >= 0:
-    mark = said.rfind(after, 0, mark + len(after) - 1)
+    mark = visible.rfind(after, 0, mark + len(after) - 1)
     start = mark + len(after)
-    end = said.find("\n", start)
-    answer = said[start : end if end >= 0 else None].strip()
+    end = visible.find("\n", start)
+    answer = visible[start : end if end >= 0 else None].strip()
   return answer.strip() if answer and mark >= 0 else None
 
 
@@ -120,9 +120,9 @@ def canonical(answer: str) -> str:
   A rational number becomes its value in lowest terms. Any other answer loses
   only white space, dollars, and the sizes of fractions and brackets.
   """
-  found = quantity(answer)
-  if found is not None and found.value is not None:
-    return f"{found.value} {found.unit.removesuffix('$')}".strip()
+  number = quantity(answer)
+  if number is not None and number.value is not None:
+    return f"{number.value} {number.unit.removesuffix('$')}".strip()
   text = re.sub(r"\\([dt])frac", r"\\frac", unwrapped(answer))
   return re.sub(r"\\(left|right)\b|\\[,;:! ]|\s", "", text)
 
@@ -194,9 +194,9 @@ def unwrapped(answer: str) -> str:
   answer = answer.strip()
   for _ in range(_MAX_WRAPPINGS):
     answer = answer.removesuffix(".").rstrip()
-    found = _WRAPPED.fullmatch(answer)
-    content = found and next(x for x in found.groups() if x is not None)
-    if found and (group := found["group"]):
+    match = _WRAPPED.fullmatch(answer)
+    content = match and next(x for x in match.groups() if x is not None)
+    if match and (group := match["group"]):
       content = group[1:-1] if _is_group(group) else ""
     if content and not re.search(r"\$|\\[(\[]", content):
       answer = content.strip()
@@ -216,8 +216,8 @@ def _is_group(text: str) -> bool:
 def without_scripts(answer: str) -> str:
   """Writes `^2` for ², and `^{10}` for ¹⁰."""
 
-  def as_power(found: re.Match[str]) -> str:
-    power = found.group().translate(str.maketrans(RAISED))
+  def as_power(match: re.Match[str]) -> str:
+    power = match.group().translate(str.maketrans(RAISED))
     return f"^{power}" if len(power) == 1 else f"^{{{power}}}"
 
   return re.sub(f"[{''.join(RAISED)}]+", as_power, answer)
@@ -226,8 +226,8 @@ def without_scripts(answer: str) -> str:
 def with_fractions(answer: str) -> str:
   r"""Writes `\frac{1}{2}` for ½."""
 
-  def as_fraction(found: re.Match[str]) -> str:
-    above, _, below = unicodedata.normalize("NFKD", found[0]).partition("⁄")
+  def as_fraction(match: re.Match[str]) -> str:
+    above, _, below = unicodedata.normalize("NFKD", match[0]).partition("⁄")
     return rf"\frac{{{above}}}{{{below}}}"
 
   return _VULGAR.sub(as_fraction, answer)
@@ -235,7 +235,7 @@ def with_fractions(answer: str) -> str:
 
 def formulas(answer: str) -> list[str]:
   r"""Returns the formulas of a sentence, in $…$, \(…\) or \[…\]."""
-  return ["".join(found).strip() for found in _FORMULA.findall(answer)]
+  return ["".join(parts).strip() for parts in _FORMULA.findall(answer)]
 
 
 def without_formulas(answer: str) -> str:
@@ -272,10 +272,10 @@ def quantity(answer: str, unit: str = "") -> Quantity | None:
   if len(answer) > MAX_CHARS:
     return None
   answer = unwrapped(with_fractions(without_scripts(answer)))
-  if found := formulas(answer):
-    if len(found) > 1:
+  if parts := formulas(answer):
+    if len(parts) > 1:
       return None
-    answer = found[0]
+    answer = parts[0]
   if assigned := _ASSIGNED.fullmatch(answer):
     answer = assigned[1].strip()
   dollar = _DOLLAR.match(answer)
@@ -370,10 +370,10 @@ class _Reader:
 
   def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
     self._skip()
-    found = pattern.match(self.text, self._at)
-    if found:
-      self._at = found.end()
-    return found
+    match = pattern.match(self.text, self._at)
+    if match:
+      self._at = match.end()
+    return match
 
   def _next_is(self, text: str) -> bool:
     self._skip()
@@ -457,10 +457,10 @@ class _Reader:
       raise _NotANumberError
     return self._number(whole) + part
 
-  def _number(self, found: re.Match[str] | None) -> fractions.Fraction:
-    if found is None:
+  def _number(self, match: re.Match[str] | None) -> fractions.Fraction:
+    if match is None:
       raise _NotANumberError
-    text = found.group()
+    text = match.group()
     if repeated := _REPEATED.search(text):  # 0.1\overline{6}
       first, digits = repeated.groups()
       text = text[: repeated.start()] + first

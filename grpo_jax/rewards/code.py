@@ -89,31 +89,31 @@ class Test(NamedTuple):
   output: str
   value: tuple[Any, ...] = ()
 
-  def passes(self, said: str | None) -> bool:
+  def passes(self, output: str | None) -> bool:
     """Returns True if the output is as expected; None counts as no output."""
-    if said is None:
+    if output is None:
       return False
     if self.value:
-      return _is_value(said, self.value[0])
+      return _is_value(output, self.value[0])
     if self.call is not None:
-      return said == self.output
-    return _lines(said) == _lines(self.output)
+      return output == self.output
+    return _lines(output) == _lines(self.output)
 
 
 def _lines(text: str) -> list[str]:
   return [line.rstrip() for line in text.rstrip().split("\n")]
 
 
-def _is_value(said: str, value: Any) -> bool:
-  if len(said) > max(_MAX_LITERAL, 2 * len(repr(value))):
+def _is_value(output: str, value: Any) -> bool:
+  if len(output) > max(_MAX_LITERAL, 2 * len(repr(value))):
     return False
   try:
-    found = _listed(ast.literal_eval(said))
+    printed = _listed(ast.literal_eval(output))
   except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
     return False
-  if isinstance(found, dict):  # Keys of JSON are texts.
-    found = {str(key): x for key, x in found.items()}
-  return found == value or (isinstance(value, list) and value == [found])
+  if isinstance(printed, dict):  # Keys of JSON are texts.
+    printed = {str(key): x for key, x in printed.items()}
+  return printed == value or (isinstance(value, list) and value == [printed])
 
 
 def _listed(value: Any) -> Any:
@@ -139,17 +139,17 @@ def of_row(extra: Mapping[str, Any]) -> list[Test]:
       f"code: extras have {sorted(extra)}, and no tests; needed is"
       f" extras['tests'], or one of {', '.join(FIELDS[1:] + _COLUMNS)}"
     )
-  found = []
+  tests = []
   for field in fields:
     try:
-      found += read(extra[field])
+      tests += read(extra[field])
     except ValueError as error:
       raise ValueError(
         f"code: the tests in extras[{field!r}]: {error}"
       ) from None
-  if not found:
+  if not tests:
     raise ValueError(f"code: extras[{fields[0]!r}] has no tests; {_NEEDED}.")
-  return found
+  return tests
 
 
 def read(tests: Any) -> list[Test]:
@@ -195,24 +195,24 @@ def _read_one(test: Any) -> Test:
   raise ValueError(f"found a test {test!r:.80}; {_NEEDED}.")
 
 
-def _test(given: Any, output: Any, name: Any, is_call: bool = False) -> Test:
+def _test(args: Any, output: Any, name: Any, is_call: bool = False) -> Test:
   """Makes a test of an input, or of a function by its arguments."""
   if not name and not is_call:
-    texts = [_text(given), _text(output)]
+    texts = [_text(args), _text(output)]
     if None in texts:
       raise ValueError(
-        f"found the input {given!r:.80}, the output {output!r:.80}; {_NEEDED}."
+        f"found the input {args!r:.80}, the output {output!r:.80}; {_NEEDED}."
       )
     return Test(None, str(texts[0]), str(texts[1]))
   if not isinstance(name, str) or not name.isidentifier():
     raise ValueError(f"found a test of a function {name!r:.80}; {_NEEDED}.")
-  if isinstance(given, str):
-    given = [_json(line) for line in given.splitlines() if line.strip()]
+  if isinstance(args, str):
+    args = [_json(line) for line in args.splitlines() if line.strip()]
     output = _json(output) if isinstance(output, str) else output
-  if not isinstance(given, list):
-    raise ValueError(f"found the arguments {given!r:.80}; {_NEEDED}.")
+  if not isinstance(args, list):
+    raise ValueError(f"found the arguments {args!r:.80}; {_NEEDED}.")
   function = f"(Solution().{name} if 'Solution' in globals() else {name})"
-  return Test(f"{function}(*{given!r})", "", "", (output,))
+  return Test(f"{function}(*{args!r})", "", "", (output,))
 
 
 def _text(value: Any) -> str | None:
@@ -375,8 +375,8 @@ def num_passed(
   inputs = [test for test in tests if test.call is None]
   if calls:
     outcome = run(b"", [str(test.call) for test in calls])
-    found = box_lib.answers(outcome, len(calls))
-    passed += sum(t.passes(a) for t, a in zip(calls, found, strict=True))
+    results = box_lib.answers(outcome, len(calls))
+    passed += sum(t.passes(a) for t, a in zip(calls, results, strict=True))
     if outcome.status in box_lib.TOO_LONG:
       return passed
   for number, test in enumerate(inputs):
@@ -387,8 +387,8 @@ def num_passed(
     outcome = run(test.input.encode(), None)
     if outcome.status in box_lib.TOO_LONG:
       break
-    said = outcome.output.decode("utf-8", "replace")
-    passed += outcome.status == "done" and test.passes(said)
+    output = outcome.output.decode("utf-8", "replace")
+    passed += outcome.status == "done" and test.passes(output)
   return passed
 
 

@@ -300,12 +300,12 @@ def flipped(
       " is a share in [0, 1]."
     )
   values = _component(of, "flipped", source)
-  asked = hashes.identity(of.prompts.tokens, of.prompts.mask)[
+  prompt = hashes.identity(of.prompts.tokens, of.prompts.mask)[
     of.rollout.prompt_index
   ]
-  said = hashes.identity(of.rollout.tokens, of.rollout.completion_mask)
+  completion = hashes.identity(of.rollout.tokens, of.rollout.completion_mask)
   salt = hashes.mixed(jnp.uint32(seed))
-  drawn = hashes.mixed(said ^ hashes.mixed(asked ^ salt))
+  drawn = hashes.mixed(completion ^ hashes.mixed(prompt ^ salt))
   # 24 bits: with more, float32 would round, some values to 1.
   share = (drawn >> 8).astype(jnp.float32) / 2**24  # [0, 1)
   return jnp.where(share < probability, 1 - values, values)

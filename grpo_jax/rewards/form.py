@@ -223,7 +223,7 @@ def arithmetic_steps(
 
 
 def _of_text(text: str) -> list[tuple[int, float]]:
-  found, start = [], 0
+  steps, start = [], 0
   for line in text.splitlines(keepends=True):
     start += len(line)
     verdicts = [
@@ -232,8 +232,8 @@ def _of_text(text: str) -> list[tuple[int, float]]:
       if not _is_part(equation)
     ]
     if verdicts:
-      found.append((start, float(all(verdicts))))
-  return found
+      steps.append((start, float(all(verdicts))))
+  return steps
 
 
 def _is_part(equation: re.Match[str]) -> bool:
@@ -262,12 +262,12 @@ def _holds(first: str, rest: str, result: str) -> bool:
       sign, last = (1 if operator == "+" else -1), value
     else:
       last *= value
-  exact, said = terms + sign * last, _value(result)
+  exact, stated = terms + sign * last, _value(result)
   if not any(operator in rest for operator in _DIVISIONS):
-    return exact == said
+    return exact == stated
   places = len(result.rstrip("%").partition(".")[2])
   places += 2 * result.endswith("%")
-  return abs(exact - said) <= Fraction(1, 2 * 10**places)
+  return abs(exact - stated) <= Fraction(1, 2 * 10**places)
 
 
 def _value(written: str) -> Fraction:

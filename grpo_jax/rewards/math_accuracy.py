@@ -125,28 +125,28 @@ def _parse(text: str) -> Any:
   )
 
 
-def _as_fraction(found: re.Match[str]) -> str:
-  whole, point, places = found.group().partition(".")
+def _as_fraction(number: re.Match[str]) -> str:
+  whole, point, places = number.group().partition(".")
   if not point:
     return whole
   return rf"\frac{{{int(whole + places)}}}{{{10 ** len(places)}}}"
 
 
-def _equal(gold: str, found: str) -> bool:
+def _equal(gold: str, guess: str) -> bool:
   """Returns True if math-verify finds two formulas equal, and no error."""
   try:
-    wanted, said = (notation.named(text)[1] for text in (gold, found))
-    if _is_number(_parse(wanted)) and _is_number(_parse(said)):
-      return _numbers_equal(wanted, said)
-    return _verified(gold, found)
+    wanted, value = (notation.named(text)[1] for text in (gold, guess))
+    if _is_number(_parse(wanted)) and _is_number(_parse(value)):
+      return _numbers_equal(wanted, value)
+    return _verified(gold, guess)
   except Exception:  # A deadline is a BaseException.
     return False
 
 
-def _verified(gold: str, found: str) -> bool:
+def _verified(gold: str, guess: str) -> bool:
   from math_verify import grader
 
-  one, other = _parse(gold), _parse(found)
+  one, other = _parse(gold), _parse(guess)
   equal = grader.sympy_expr_eq(one, other, 6, 15)
   return bool(equal) and not _differ(one, other)
 
@@ -189,11 +189,11 @@ def _is_number(expression: Any) -> bool:
   return isinstance(expression, sympy.Expr) and not expression.free_symbols
 
 
-def _numbers_equal(gold: str, found: str, places: int = 0) -> bool:
+def _numbers_equal(gold: str, guess: str, places: int = 0) -> bool:
   """Returns True if both are the same number, to so many places or exactly."""
   import sympy
 
-  one, other = _parse(gold), _parse(found)
+  one, other = _parse(gold), _parse(guess)
   if not _is_number(one) or not _is_number(other):
     return False
   if one == other:
@@ -209,11 +209,11 @@ def _numbers_equal(gold: str, found: str, places: int = 0) -> bool:
 def _is_read_whole(gold: str) -> bool:
   """Returns True if a change of any number makes another expression."""
   expression = _parse(gold)
-  for found in _NUMBER.finditer(gold):
-    whole, point, places = found.group().partition(".")
+  for number in _NUMBER.finditer(gold):
+    whole, point, places = number.group().partition(".")
     changed = f"{int(whole or 0) + 2}{point}{places}"
     try:
-      other = _parse(gold[: found.start()] + changed + gold[found.end() :])
+      other = _parse(gold[: number.start()] + changed + gold[number.end() :])
     except Exception:
       continue  # Then the number was read.
     if other == expression:
@@ -241,11 +241,11 @@ def reads(gold: str) -> str:
 
 
 def _leaves(plain: str) -> Iterator[str]:
-  members = notation.split(notation.named(plain)[1])
-  if members is None:
+  elements = notation.split(notation.named(plain)[1])
+  if elements is None:
     yield plain
   else:
-    for part in members.parts:
+    for part in elements.parts:
       yield from _leaves(part)
 
 
@@ -271,71 +271,71 @@ def _is_complete(text: str) -> bool:
 def _accuracy(prediction: str | None, gold: str) -> float | None:
   wanted = answers.quantity(gold)
   if wanted is not None and wanted.value is not None:
-    found = answers.quantity(prediction or "", wanted.unit)
-    return 0.0 if found is None else _of_quantities(found, wanted)
+    number = answers.quantity(prediction or "", wanted.unit)
+    return 0.0 if number is None else _of_quantities(number, wanted)
   if not _is_complete(gold) or not (right := notation.plain(gold)):
     return None
   if not prediction or len(prediction) > max(_MAX_FORMULA_CHARS, len(gold)):
     return 0.0
   try:
-    said = notation.plain(prediction)
+    answer = notation.plain(prediction)
   except RecursionError:  # Brackets in brackets.
     return 0.0
   wanted = wanted or answers.quantity(right)
   if wanted is None and _WORD.fullmatch(gold):
-    return float(notation.as_words(right) == notation.as_words(said))
+    return float(notation.as_words(right) == notation.as_words(answer))
   if wanted is None:
-    return float(_same(right, said))
-  found = answers.quantity(said, wanted.unit)
-  found = found or answers.quantity(prediction, wanted.unit)
-  if found is None or not _is_cheap(notation.plain(found.text), right):
+    return float(_same(right, answer))
+  number = answers.quantity(answer, wanted.unit)
+  number = number or answers.quantity(prediction, wanted.unit)
+  if number is None or not _is_cheap(notation.plain(number.text), right):
     return 0.0
-  return _of_quantities(found, wanted)
+  return _of_quantities(number, wanted)
 
 
-def _same(gold: str, found: str) -> bool:
+def _same(gold: str, guess: str) -> bool:
   """Returns True if two plain answers are the same."""
-  if notation.as_words(gold) == notation.as_words(found):
+  if notation.as_words(gold) == notation.as_words(guess):
     return True
-  members, of_found = (
-    notation.split(notation.named(text)[1]) for text in (gold, found)
+  elements, of_guess = (
+    notation.split(notation.named(text)[1]) for text in (gold, guess)
   )
-  if _ORDERED.search(gold + found):
-    of_gold, said = notation.intervals(gold), notation.intervals(found)
-    if of_gold and said:
-      return _same_intervals(of_gold, said)
-  if members is not None and len(members.parts) == 1 and of_found is None:
-    return _same(members.parts[0], found)
-  if members is not None:
-    return of_found is not None and _same_members(members, of_found)
-  if of_found is not None and not of_found.opening:
+  if _ORDERED.search(gold + guess):
+    of_gold, intervals = notation.intervals(gold), notation.intervals(guess)
+    if of_gold and intervals:
+      return _same_intervals(of_gold, intervals)
+  if elements is not None and len(elements.parts) == 1 and of_guess is None:
+    return _same(elements.parts[0], guess)
+  if elements is not None:
+    return of_guess is not None and _same_members(elements, of_guess)
+  if of_guess is not None and not of_guess.opening:
     return False
-  return _same_leaf(gold, found)
+  return _same_leaf(gold, guess)
 
 
-def _same_members(gold: notation.Elements, found: notation.Elements) -> bool:
+def _same_members(gold: notation.Elements, guess: notation.Elements) -> bool:
   num = len(gold.parts)
-  if len(found.parts) != num or num > _MAX_MEMBERS:
+  if len(guess.parts) != num or num > _MAX_MEMBERS:
     return False
   names, of_found = (
-    {notation.named(part)[0] for part in x.parts} for x in (gold, found)
+    {notation.named(part)[0] for part in x.parts} for x in (gold, guess)
   )
   same = _same_named if len(names) > 1 and names == of_found else _same
-  in_order = all(map(same, gold.parts, found.parts))
-  brackets = gold.opening + gold.closing, found.opening + found.closing
+  in_order = all(map(same, gold.parts, guess.parts))
+  brackets = gold.opening + gold.closing, guess.opening + guess.closing
   tuples = "()", "<>"
   if gold.opening not in ("", "{"):  # A tuple or an interval.
     alike = brackets[0] in tuples and brackets[1] in (*tuples, "")
     return in_order and (alike or brackets[0] == brackets[1])
   if in_order:
-    return found.opening in ("", "{") or brackets == ("", "()")
-  if found.opening not in ("", "{") or (len(names) > 1 and names != of_found):
+    return guess.opening in ("", "{") or brackets == ("", "()")
+  if guess.opening not in ("", "{") or (len(names) > 1 and names != of_found):
     return False
-  return _paired(gold.parts, found.parts, same)
+  return _paired(gold.parts, guess.parts, same)
 
 
 def _same_intervals(
-  gold: tuple[notation.Interval, ...], found: tuple[notation.Interval, ...]
+  gold: tuple[notation.Interval, ...], guess: tuple[notation.Interval, ...]
 ) -> bool:
   """Returns True if both have the same intervals, in any order."""
 
@@ -349,14 +349,14 @@ def _same_intervals(
       and _same(one.high, other.high)
     )
 
-  return len(gold) == len(found) <= _MAX_MEMBERS and _paired(gold, found, same)
+  return len(gold) == len(guess) <= _MAX_MEMBERS and _paired(gold, guess, same)
 
 
 def _paired(
-  gold: Iterable[Any], found: Iterable[Any], same: Callable[..., bool]
+  gold: Iterable[Any], guess: Iterable[Any], same: Callable[..., bool]
 ) -> bool:
   """Returns True if the parts can be paired with parts that are the same."""
-  left = list(found)
+  left = list(guess)
   for part in gold:
     equal = next((k for k, x in enumerate(left) if same(part, x)), None)
     if equal is None:
@@ -365,59 +365,59 @@ def _paired(
   return not left
 
 
-def _same_named(gold: str, found: str) -> bool:
-  names = {notation.named(x)[0] for x in (gold, found)} - {""}
-  return len(names) < 2 and _same(gold, found)
+def _same_named(gold: str, guess: str) -> bool:
+  names = {notation.named(x)[0] for x in (gold, guess)} - {""}
+  return len(names) < 2 and _same(gold, guess)
 
 
-def _same_leaf(gold: str, found: str) -> bool:
+def _same_leaf(gold: str, guess: str) -> bool:
   if (wanted := answers.quantity(gold)) is not None:
-    said = answers.quantity(found, wanted.unit)
-    if said is not None:
-      return bool(_of_quantities(said, wanted))
-  if notation.as_words(_BASE.sub("", gold)) == notation.as_words(found):
+    number = answers.quantity(guess, wanted.unit)
+    if number is not None:
+      return bool(_of_quantities(number, wanted))
+  if notation.as_words(_BASE.sub("", gold)) == notation.as_words(guess):
     return True  # A base may be left out, like a unit.
-  gold, found = _without_unit(gold, found)
+  gold, guess = _without_unit(gold, guess)
   if notation.has_words(gold) or _TIME.fullmatch(gold):
     return False
-  if ":" in found and ":" not in gold:
+  if ":" in guess and ":" not in gold:
     return False
-  return _is_cheap(found, gold) and _equal(gold, found) and _is_read_whole(gold)
+  return _is_cheap(guess, gold) and _equal(gold, guess) and _is_read_whole(gold)
 
 
-def _without_unit(gold: str, found: str) -> tuple[str, str]:
+def _without_unit(gold: str, guess: str) -> tuple[str, str]:
   r"""Returns both without the unit behind a number, as in `5! \text{ ways}`."""
   unit = _UNIT_BEHIND.search(gold)
   if unit is None or answers.CONDITION.search(unit[1]):
-    return gold, found
+    return gold, guess
   rest = gold[: unit.start()]
   try:
     is_number = _is_number(_parse(rest))
   except Exception:
     is_number = False
   return (
-    (rest, found.removesuffix(unit.group())) if is_number else (gold, found)
+    (rest, guess.removesuffix(unit.group())) if is_number else (gold, guess)
   )
 
 
-def _of_quantities(found: answers.Quantity, gold: answers.Quantity) -> float:
-  is_left_out = found.unit == "$" and not gold.unit
-  if found.unit and found.unit != gold.unit and not is_left_out:
+def _of_quantities(guess: answers.Quantity, gold: answers.Quantity) -> float:
+  is_left_out = guess.unit == "$" and not gold.unit
+  if guess.unit and guess.unit != gold.unit and not is_left_out:
     return 0.0
   if gold.value is None:
-    return float(_close(gold.text, found.text, found.places))
-  if found.value is None:
+    return float(_close(gold.text, guess.text, guess.places))
+  if guess.value is None:
     return 0.0
   return float(
-    found.value == gold.value
-    or _rounds_to(gold.value, found)
-    or _rounds_to(found.value, gold)
+    guess.value == gold.value
+    or _rounds_to(gold.value, guess)
+    or _rounds_to(guess.value, gold)
   )
 
 
-def _close(gold: str, found: str, places: int) -> bool:
+def _close(gold: str, guess: str, places: int) -> bool:
   try:
-    return _numbers_equal(notation.plain(gold), notation.plain(found), places)
+    return _numbers_equal(notation.plain(gold), notation.plain(guess), places)
   except Exception:
     return False
 

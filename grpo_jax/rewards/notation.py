@@ -128,7 +128,7 @@ def plain(answer: str) -> str:
   for pattern, replacement in _ASCII:
     text = pattern.sub(replacement, text)
   if re.search(r",\s", text):  # Then other commas may separate thousands.
-    text = _GROUPED.sub(lambda found: found.group().replace(",", ""), text)
+    text = _GROUPED.sub(lambda match: match.group().replace(",", ""), text)
   text = _Writer(_TOKEN.findall(_JOINED.sub(",", text))).all()
   text = _MODULO.sub(r"\1", text).rstrip(".")
   text = answers.unwrapped(_ROOT.sub(_as_root, text))
@@ -139,23 +139,23 @@ def plain(answer: str) -> str:
   return choice[1] or choice[2] if choice else text
 
 
-def _as_root(found: re.Match[str]) -> str:
-  base, index = found[1], found[2] or found[3]
+def _as_root(match: re.Match[str]) -> str:
+  base, index = match[1], match[2] or match[3]
   base = base[1:-1] if base[0] == "(" else base
   return rf"\sqrt{'' if index == '2' else f'[{index}]'}{{{base}}}"
 
 
-def _script(found: re.Match[str]) -> str:
-  return "_{" + found.group().translate(str.maketrans(_LOWERED)) + "}"
+def _script(match: re.Match[str]) -> str:
+  return "_{" + match.group().translate(str.maketrans(_LOWERED)) + "}"
 
 
 def _sentence(text: str) -> str:
   """Returns the formula of a sentence, or a list of formulas alone."""
-  found = answers.formulas(text)
-  if not found:
+  formulas = answers.formulas(text)
+  if not formulas:
     return text
   rest = re.sub(r"[\s,;.]|\b(?:and|or)\b", "", answers.without_formulas(text))
-  return ", ".join(found) if len(found) == 1 or not rest else text
+  return ", ".join(formulas) if len(formulas) == 1 or not rest else text
 
 
 class _Writer:
@@ -410,22 +410,22 @@ def intervals(text: str) -> tuple[Interval, ...] | None:
   None for anything else.
   """
   name, text = named(text)
-  found = []
+  pieces = []
   for whole in re.split(r"\\cup(?![a-z])", text):
-    members = split(whole)
+    elements = split(whole)
     parts = [whole]
-    if members is not None and not members.opening:
-      parts = list(members.parts)
-    found += [_interval(part, name) for part in parts]
-  return None if None in found else tuple(x for x in found if x)
+    if elements is not None and not elements.opening:
+      parts = list(elements.parts)
+    pieces += [_interval(part, name) for part in parts]
+  return None if None in pieces else tuple(x for x in pieces if x)
 
 
 def _interval(text: str, name: str) -> Interval | None:
-  if members := split(text):
-    brackets = members.opening, members.closing
-    if len(members.parts) != 2 or brackets not in _OPEN_OR_CLOSED:
+  if ends := split(text):
+    brackets = ends.opening, ends.closing
+    if len(ends.parts) != 2 or brackets not in _OPEN_OR_CLOSED:
       return None
-    return Interval(name, brackets[0], *members.parts, brackets[1])
+    return Interval(name, brackets[0], *ends.parts, brackets[1])
   if text == r"\mathbb{R}":
     return Interval(name, "(", r"-\infty", r"\infty", ")")
   terms = [x.strip() for x in _ORDER.split(text)]
@@ -459,8 +459,8 @@ _NAMED = re.compile(
 
 def named(text: str) -> tuple[str, str]:
   r"""Splits `x=3` and `x\in 3` into (`x`, `3`); ("", text) for other texts."""
-  found = _NAMED.fullmatch(text)
-  return (found[1], found[2].strip()) if found else ("", text)
+  match = _NAMED.fullmatch(text)
+  return (match[1], match[2].strip()) if match else ("", text)
 
 
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
@@ -471,7 +471,7 @@ _RUN = re.compile(r"\\(?:begin|end)\{\w*\}|\\[A-Za-z]+|[A-Za-z]+")
 
 def as_words(text: str) -> str:
   """Returns the form for comparing texts, without case and blanks."""
-  text = _TEXT.sub(lambda found: found[1].rstrip(" ,"), text)
+  text = _TEXT.sub(lambda match: match[1].rstrip(" ,"), text)
   text = _QUOTED.sub(r"\1", text)
   return _UNSAID.sub("", text).lower()
 

@@ -91,16 +91,16 @@ def reads_tokens(function: Callable[..., Any]) -> bool:
 
 
 def missing(
-  function: Callable[..., Any], given: Collection[str], columns: Collection[str]
+  function: Callable[..., Any], names: Collection[str], columns: Collection[str]
 ) -> list[str]:
   """Returns the required arguments of a function that nothing fills in.
 
   Args:
     function: A function that is called with keywords.
-    given: Other names that it gets: its options, and those of `CONTEXT`.
+    names: Other names that it gets: its options, and those of `CONTEXT`.
     columns: The columns of the records.
   """
-  known = {*_ROWS, *_NOT_HERE, "trainer_state", *given, *columns}
+  known = {*_ROWS, *_NOT_HERE, "trainer_state", *names, *columns}
   return [
     p.name
     for p in _keyword_parameters(function).values()
@@ -111,14 +111,14 @@ def missing(
 
 def adapted(
   function: Callable[..., Any],
-  given: Mapping[str, Any],
+  constants: Mapping[str, Any],
   conversational: bool,
 ) -> Callable[..., Any]:
   """Wraps a function, so that it is called as every other reward function.
 
   Args:
     function: A function that is called with keywords.
-    given: Arguments that are the same for all rows.
+    constants: Arguments that are the same for all rows.
     conversational: True if prompts and completions are lists of messages.
   """
   named = _keyword_parameters(function)
@@ -152,7 +152,7 @@ def adapted(
       name: value for name, value in full.items() if takes_any or name in named
     }
     try:
-      return function(**{**needs, **chosen, **given})
+      return function(**{**needs, **chosen, **constants})
     except (TypeError, AttributeError) as error:
       if conversational:
         error.args = (f"{error}; {_AS_MESSAGES}",)
@@ -280,8 +280,8 @@ def kind(function: RewardFunction) -> RewardKind:
 def asks_for(function: RewardFunction) -> set[str]:
   """Returns the names of `CONTEXT` that a function is given."""
   if uses(function):
-    found = set(_parameters(function)) & set(CONTEXT)
-    return found | ({"tokens"} if reads_tokens(function) else set())
+    names = set(_parameters(function)) & set(CONTEXT)
+    return names | ({"tokens"} if reads_tokens(function) else set())
   return set(_named(function)) & set(CONTEXT)
 
 
@@ -331,26 +331,26 @@ def bound(
 ) -> RewardFunction:
   """Returns a function with its options and `CONTEXT`, except the tokens."""
   function = load_function(path)
-  asked = asks_for(function) - {"tokens"}
-  given: dict[str, Any] = {name: getattr(context, name) for name in asked}
-  if given.get("tokenizer") is not None:
-    where, arguments, named = given["tokenizer"]
-    given["tokenizer"] = _tokenizer(where, repr(arguments), repr(named))
+  needed = asks_for(function) - {"tokens"}
+  values: dict[str, Any] = {name: getattr(context, name) for name in needed}
+  if values.get("tokenizer") is not None:
+    where, arguments, named = values["tokenizer"]
+    values["tokenizer"] = _tokenizer(where, repr(arguments), repr(named))
   if uses(function):
     # Options and context are passed by name.
     own = _parameters(function)
-    wanted = {name: x for name, x in given.items() if name in own}
+    wanted = {name: x for name, x in values.items() if name in own}
     made = functools.partial(
       adapted(function, {**wanted, **options}, context.conversational)
     )
   else:
-    made = functools.partial(function, **given, **options)
+    made = functools.partial(function, **values, **options)
   if hasattr(function, "sees_group"):
     made.sees_group = function.sees_group  # type: ignore[attr-defined]
   if hasattr(function, "warm_up"):
     warm_up = function.warm_up
     named = {
-      name: given[name] for name in _parameters(warm_up) if name in given
+      name: values[name] for name in _parameters(warm_up) if name in values
     }
     made.warm_up = functools.partial(  # type: ignore[attr-defined]
       warm_up, **named

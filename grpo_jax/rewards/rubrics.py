@@ -69,18 +69,18 @@ def value(name: str, prompt: str, fields: Mapping[str, Any]) -> str:
   """
   if name == PROMPT:
     return prompt
-  found: Any = fields.get(name)
-  if hasattr(found, "tolist"):
-    found = found.tolist()
-  if isinstance(found, str):
-    return found
-  if isinstance(found, numbers.Real) and not isinstance(found, bool):
-    return f"{found:g}" if isinstance(found, float) else str(found)
+  field: Any = fields.get(name)
+  if hasattr(field, "tolist"):
+    field = field.tolist()
+  if isinstance(field, str):
+    return field
+  if isinstance(field, numbers.Real) and not isinstance(field, bool):
+    return f"{field:g}" if isinstance(field, float) else str(field)
   known = sorted(
     k for k, x in fields.items() if isinstance(x, (str, numbers.Real))
   )
   raise ValueError(
-    f"config.judge.rubric: {{{name}}} is {found!r:.60} in a record, which has"
+    f"config.judge.rubric: {{{name}}} is {field!r:.60} in a record, which has"
     f" the texts and numbers {known}; a rubric can also have {{prompt}} and"
     " {completion}."
   )
@@ -149,7 +149,7 @@ def check_verdicts(
 
 def lowered(text: str) -> str:
   """Returns the text with a to z for A to Z; no other letter changes."""
-  return re.sub("[A-Z]+", lambda found: found[0].lower(), text)
+  return re.sub("[A-Z]+", lambda match: match[0].lower(), text)
 
 
 def read(
@@ -178,12 +178,12 @@ def read(
     if start < 0:
       return None
     start += len(marker)
-  found = []
+  marks = []
   for word, value in verdicts.items():
     for match in re.compile(_pattern(lowered(word))).finditer(text, start):
       begin, end = match.start(), match.start() + len(word)
-      found.append(((-begin if marker else end, len(word)), value))
-  return max(found)[1] if found else None
+      marks.append(((-begin if marker else end, len(word)), value))
+  return max(marks)[1] if marks else None
 
 
 def _pattern(word: str) -> str:

@@ -81,7 +81,7 @@ def tree_similarity(
   Source: Zhang and Shasha, SIAM J. Comput. 18(6), 1989; P4IR, arXiv:2606.22402.
   """
   del prompts, ids
-  found = []
+  rewards = []
   for text, extra in zip(completions, extras, strict=True):
     gold = parse(extra["answer"], language)
     if gold is None:
@@ -92,8 +92,8 @@ def tree_similarity(
       )
     answer = gym.answer_of(text)
     tree = None if answer is None else parse(answer, language)
-    found.append(0.0 if tree is None else _similarity(tree, gold))
-  return found
+    rewards.append(0.0 if tree is None else _similarity(tree, gold))
+  return rewards
 
 
 def token_similarity(
@@ -117,17 +117,17 @@ def token_similarity(
   Source: Levenshtein, 1966; P4IR, arXiv:2606.22402.
   """
   del prompts, ids
-  found = []
+  rewards = []
   for text, extra in zip(completions, extras, strict=True):
-    said, gold = (
+    tokens, gold = (
       re.findall(r"\w+|[^\w\s]", x or "")
       for x in (gym.answer_of(text), extra["answer"])
     )
-    longest = max(len(said), len(gold))
-    near = 0 < len(said) <= _MAX_TOKENS or not longest
-    apart = levenshtein(said, gold) if near else longest
-    found.append(1 - apart / max(longest, 1))
-  return found
+    longest = max(len(tokens), len(gold))
+    near = 0 < len(tokens) <= _MAX_TOKENS or not longest
+    apart = levenshtein(tokens, gold) if near else longest
+    rewards.append(1 - apart / max(longest, 1))
+  return rewards
 
 
 def parses(
@@ -148,8 +148,8 @@ def parses(
     language: One of `LANGUAGES`.
   """
   del prompts, ids, extras
-  said = [gym.answer_of(text) for text in completions]
-  return [float(x is not None and parse(x, language) is not None) for x in said]
+  code = [gym.answer_of(text) for text in completions]
+  return [float(x is not None and parse(x, language) is not None) for x in code]
 
 
 def levenshtein(a: list[str], b: list[str]) -> int:
@@ -161,8 +161,8 @@ def levenshtein(a: list[str], b: list[str]) -> int:
   place = np.arange(len(b) + 1)
   other, row = np.array([numbers[x] for x in b], int), place
   for x in a:
-    kept = np.minimum(row[1:] + 1, row[:-1] + (other != numbers[x]))
-    row = _with_insertions(np.concatenate([row[:1] + 1, kept]), place)
+    aligned = np.minimum(row[1:] + 1, row[:-1] + (other != numbers[x]))
+    row = _with_insertions(np.concatenate([row[:1] + 1, aligned]), place)
   return int(row[-1])
 
 
@@ -185,11 +185,11 @@ def distance(a: Tree, b: Tree) -> int:
       place = np.arange(j - above + 2)
       rows = [place]  # Row k: the first k nodes from `left` on.
       for x in range(left, i + 1):
-        kept = rows[a.first[x] - left][before] + apart[x, columns]
+        matched = rows[a.first[x] - left][before] + apart[x, columns]
         if a.first[x] == left:
           renamed = rows[-1][:-1] + (of_b[columns] != of_a[x])
-          kept = np.where(is_tree, renamed, kept)
-        best = np.minimum(rows[-1][1:] + 1, kept)
+          matched = np.where(is_tree, renamed, matched)
+        best = np.minimum(rows[-1][1:] + 1, matched)
         best = np.concatenate([rows[-1][:1] + 1, best])
         rows.append(_with_insertions(best, place))
         if a.first[x] == left:

@@ -65,14 +65,14 @@ def box_of(values: Any) -> Box | None:
   """Returns four numbers as a box; None for other or too large values."""
   if not isinstance(values, list | tuple) or len(values) != 4:
     return None
-  found = []
+  numbers = []
   for value in values:
     if isinstance(value, bool) or not isinstance(value, int | float):
       return None
     if not abs(value) <= MAX_COORDINATE:  # Also NaN.
       return None
-    found.append(float(value))
-  return found[0], found[1], found[2], found[3]
+    numbers.append(float(value))
+  return numbers[0], numbers[1], numbers[2], numbers[3]
 
 
 def boxes_in(text: str) -> list[Box | None]:
@@ -94,8 +94,8 @@ def iou(a: Box, b: Box) -> float:
   areas = [max(x[2] - x[0], 0.0) * max(x[3] - x[1], 0.0) for x in (a, b)]
   shared = wide * tall
   union = sum(areas) - shared
-  found = shared / union if union > 0 else 0.0
-  return min(found, 1.0) if math.isfinite(found) else 0.0
+  ratio = shared / union if union > 0 else 0.0
+  return min(ratio, 1.0) if math.isfinite(ratio) else 0.0
 
 
 def detections_in(text: str) -> list[Detection]:
@@ -110,10 +110,10 @@ def detections_in(text: str) -> list[Detection]:
     return []
   fenced = _FENCED.search(text)
   try:
-    found = strict_json.loads(fenced[1] if fenced else text)
+    values = strict_json.loads(fenced[1] if fenced else text)
   except (ValueError, RecursionError):
     return []
-  return detections_of(found)
+  return detections_of(values)
 
 
 def detections_of(values: Any) -> list[Detection]:
@@ -124,19 +124,19 @@ def detections_of(values: Any) -> list[Detection]:
     return []
   if values and box_of(values) is not None:
     values = [{"bbox_2d": values}]
-  found = []
+  detections = []
   for entry in values:
-    label, given = "", entry
+    label, box = "", entry
     if isinstance(entry, dict):
-      given = entry.get("bbox_2d", entry.get("box"))
-      said = entry.get("label", "")
-      label = said.strip() if isinstance(said, str) else ""
-    found.append(Detection(box_of(given) or _NOWHERE, label))
-  return found
+      box = entry.get("bbox_2d", entry.get("box"))
+      name = entry.get("label", "")
+      label = name.strip() if isinstance(name, str) else ""
+    detections.append(Detection(box_of(box) or _NOWHERE, label))
+  return detections
 
 
 def average_precision(
-  found: Sequence[Detection],
+  detections: Sequence[Detection],
   gold: Sequence[Detection],
   thresholds: Sequence[float] = THRESHOLDS,
 ) -> float:
@@ -154,7 +154,7 @@ def average_precision(
   """
   values = []
   for label in dict.fromkeys(one.label for one in gold):
-    ours = [x.box for x in found if x.label == label][:MAX_BOXES]
+    ours = [x.box for x in detections if x.label == label][:MAX_BOXES]
     theirs = [x.box for x in gold if x.label == label]
     table = _table(ours, theirs)
     values += [_precision(table, least) for least in thresholds]
@@ -204,22 +204,22 @@ class Matched(NamedTuple):
 
 
 def matched(
-  found: Sequence[Detection], gold: Sequence[Detection], least: float
+  detections: Sequence[Detection], gold: Sequence[Detection], least: float
 ) -> Matched:
   """Pairs the nearest boxes first, whatever their labels are.
 
   Args:
-    found: Detections; only the first `MAX_BOXES` count.
+    detections: Detections; only the first `MAX_BOXES` count.
     gold: Gold objects.
     least: The least IoU of a pair.
   """
-  found = found[:MAX_BOXES]
-  table = _table([x.box for x in found], [x.box for x in gold])
+  detections = detections[:MAX_BOXES]
+  table = _table([x.box for x in detections], [x.box for x in gold])
   indices, right = [], 0
   while table.size and (best := float(table.max())) >= max(least, 1e-12):
     row, column = divmod(int(table.argmax()), table.shape[1])
     indices.append(best)
-    right += found[row].label == gold[column].label
+    right += detections[row].label == gold[column].label
     table[row, :] = -1.0
     table[:, column] = -1.0
   return Matched(indices, right)
@@ -232,7 +232,7 @@ def _scored(
   score: Callable[[str, Any], float],
 ) -> list[float]:
   """Returns the scores of final answers; 0 for a completion without one."""
-  found = []
+  rows = []
   for text, extra in zip(completions, extras, strict=True):
     if field not in extra:
       raise KeyError(
@@ -240,8 +240,8 @@ def _scored(
         " the field in config.rewards.options."
       )
     answer = gym.answer_of(text)
-    found.append(0.0 if answer is None else float(score(answer, extra[field])))
-  return found
+    rows.append(0.0 if answer is None else float(score(answer, extra[field])))
+  return rows
 
 
 def box_iou(
@@ -295,13 +295,13 @@ def _gold_box(gold: Any, field: str) -> Box:
 
 
 def _gold_objects(gold: Any, field: str) -> list[Detection]:
-  found = detections_in(gold) if isinstance(gold, str) else detections_of(gold)
-  if not found or any(iou(x.box, x.box) < 1 for x in found):
+  boxes = detections_in(gold) if isinstance(gold, str) else detections_of(gold)
+  if not boxes or any(iou(x.box, x.box) < 1 for x in boxes):
     raise ValueError(
       f"the gold objects {field}={gold!r:.80} are none; needed is a list of"
       " {'bbox_2d': [x1, y1, x2, y2], 'label': …}, each with an area."
     )
-  return found
+  return boxes
 
 
 def detection_map(
@@ -342,11 +342,11 @@ def detection_map(
 
   def score(answer: str, gold: Any) -> float:
     right = _gold_objects(gold, field)
-    found = detections_in(answer)
-    if not found:
+    detections = detections_in(answer)
+    if not detections:
       return 0.0
-    value = average_precision(found, right, thresholds)
-    factor = min(1.0, len(right) / len(found)) if length_factor else 1.0
+    value = average_precision(detections, right, thresholds)
+    factor = min(1.0, len(right) / len(detections)) if length_factor else 1.0
     return value * factor
 
   return _scored(completions, extras, field, score)
@@ -401,13 +401,13 @@ def detection_score(
 
   def score(answer: str, gold: Any) -> float:
     right = _gold_objects(gold, field)
-    found = detections_in(answer)
-    if not found:
+    detections = detections_in(answer)
+    if not detections:
       return 0.0
-    pairs = matched(found, right, threshold)
+    pairs = matched(detections, right, threshold)
     count = len(pairs.indices)
     missed = (len(right) - count) / len(right)
-    alarms = (len(found) - count) / len(found)
+    alarms = (len(detections) - count) / len(detections)
     parts = (
       sum(pairs.indices) / len(right),
       pairs.right_labels / len(right),
@@ -484,19 +484,19 @@ def numeric(
 
   def score(answer: str, gold: Any) -> float:
     right = _number(gold, field)
-    found = answers.quantity(answer)
-    if found is None or found.value is None:
+    number = answers.quantity(answer)
+    if number is None or number.value is None:
       return 0.0
-    return float(abs(found.value - right) <= absolute + relative * abs(right))
+    return float(abs(number.value - right) <= absolute + relative * abs(right))
 
   return _scored(completions, extras, field, score)
 
 
 def _number(gold: Any, field: str) -> Any:
-  found = answers.quantity(str(gold))
-  if found is None or found.value is None:
+  number = answers.quantity(str(gold))
+  if number is None or number.value is None:
     raise ValueError(f"the gold number {field}={gold!r:.80} is none.")
-  return found.value
+  return number.value
 
 
 # A letter at the beginning of the answer, such as "(B)", "B." or "B:".

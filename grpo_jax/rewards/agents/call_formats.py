@@ -140,25 +140,25 @@ class Format:
       check: Returns what is wrong with a call that can be read.
     """
     end = next((x for x in self.ends if action.endswith(x)), "")
-    said = action.removesuffix(end)
-    start = self._end_of_thoughts(said)
-    text, found = self.read(said[start:])
+    content = action.removesuffix(end)
+    start = self._end_of_thoughts(content)
+    text, raw_calls = self.read(content[start:])
     calls = [
       call if call.error else call._replace(error=check(*call[:2]))
-      for call in found
+      for call in raw_calls
     ]
     if self.most_calls is not None and len(calls) > self.most_calls:
       wrong = f"Error: a message has at most {self.most_calls} call."
       calls = [ToolCall(calls[0].name, {}, wrong, malformed=True)]
-    return Parsed((said[:start] + text).strip(), tuple(calls), bool(end))
+    return Parsed((content[:start] + text).strip(), tuple(calls), bool(end))
 
-  def _end_of_thoughts(self, said: str) -> int:
+  def _end_of_thoughts(self, text: str) -> int:
     """Returns the place behind the thoughts; the end, if one stays open."""
     start = 0
     if self.opening.rfind(_THINK) > self.opening.rfind(_END_THINK):
-      start = _end_of_thought(said, 0)
-    while (first := _FIRST.search(said, start)) and first.group() == _THINK:
-      start = _end_of_thought(said, first.start())
+      start = _end_of_thought(text, 0)
+    while (first := _FIRST.search(text, start)) and first.group() == _THINK:
+      start = _end_of_thought(text, first.start())
     return start
 
   def render(
@@ -196,9 +196,9 @@ def named(
       f"call_formats: unknown format {name!r}; known are"
       f" {', '.join(map(repr, FORMATS))}."
     )
-  found = dataclasses.replace(FORMATS[name], opening=opening)
+  form = dataclasses.replace(FORMATS[name], opening=opening)
   if markup is None:
-    return found
+    return form
   if (
     isinstance(markup, str)
     or len(markup) != 3
@@ -209,7 +209,7 @@ def named(
       " first result, between two, and after the last."
     )
   before, between, after = markup
-  return dataclasses.replace(found, before=before, between=between, after=after)
+  return dataclasses.replace(form, before=before, between=between, after=after)
 
 
 # Messages for the test of a template.
@@ -268,53 +268,53 @@ def difference(format: Format, chat_text: Callable[..., str]) -> str:
 # Readers: (text without end tokens) -> (text outside calls, calls).
 
 
-def _tagged(said: str) -> tuple[str, list[ToolCall]]:
+def _tagged(text: str) -> tuple[str, list[ToolCall]]:
   """Reads calls in tags; JSON may have the tags within its texts."""
   texts: list[str] = []
   calls: list[ToolCall] = []
   at = 0
-  while mark := _TAGGED.search(said, at):
+  while mark := _TAGGED.search(text, at):
     begin = mark.end()
     if mark.group() == _THINK:
-      end = _end_of_thought(said, begin)
-      texts.append(said[at:end])
+      end = _end_of_thought(text, begin)
+      texts.append(text[at:end])
       at = end
       continue
-    texts.append(said[at : mark.start()])
-    value, at, wrong = _json(said, begin)
-    if not wrong and not said.startswith(_CLOSE, at):
+    texts.append(text[at : mark.start()])
+    value, at, wrong = _json(text, begin)
+    if not wrong and not text.startswith(_CLOSE, at):
       wrong = f"{_CLOSE} has to follow the JSON"
     if wrong:
-      end = said.find(_CLOSE, begin)
+      end = text.find(_CLOSE, begin)
       if end < 0:
-        wrong, end = f"{_CLOSE} is missing", len(said)
+        wrong, end = f"{_CLOSE} is missing", len(text)
       at = end
     calls.append(_malformed(wrong) if wrong else _call(value, ("arguments",)))
-    at = min(at + len(_CLOSE), len(said))
-  texts.append(said[at:])
+    at = min(at + len(_CLOSE), len(text))
+  texts.append(text[at:])
   return "".join(texts), calls
 
 
-def _whole(said: str) -> tuple[str, list[ToolCall]]:
+def _whole(content: str) -> tuple[str, list[ToolCall]]:
   """Reads a message that is one call, or code behind the tag of Python.
 
   An object without the keys of a call is an answer. An object with a "name"
   alone lacks its parameters; beside other keys a "name" is not that of a tool.
   """
-  text = said.strip()
+  text = content.strip()
   code = text.removeprefix(_PYTHON_TAG).strip()
   if _OBJECT.match(code):
     value, at, wrong = _json(code, 0)
-    found = {key[1] for key in _KEYS.finditer(code)} if wrong else {*value}
-    is_call = found == {"name"} or found & {"parameters", "arguments"}
+    fields = {key[1] for key in _KEYS.finditer(code)} if wrong else {*value}
+    is_call = fields == {"name"} or fields & {"parameters", "arguments"}
     if not is_call and text == code:
-      return said, []
+      return content, []
     if not wrong and at < len(code):
       wrong = f"nothing may follow the call, and {code[at:]!r:.40} does"
     keys = ("parameters", "arguments")
     return "", [_malformed(wrong) if wrong else _call(value, keys)]
   if not text.startswith(_PYTHON_TAG):
-    return said, []
+    return content, []
   return "", [_builtin(code) or ToolCall("python", {"code": code})]
 
 
@@ -336,10 +336,10 @@ def _builtin(code: str) -> ToolCall | None:
   return None
 
 
-def _end_of_thought(said: str, at: int) -> int:
+def _end_of_thought(text: str, at: int) -> int:
   """Returns the end of the thought that is open at a place."""
-  end = said.find(_END_THINK, at)
-  return len(said) if end < 0 else end + len(_END_THINK)
+  end = text.find(_END_THINK, at)
+  return len(text) if end < 0 else end + len(_END_THINK)
 
 
 def _json(text: str, at: int) -> tuple[Any, int, str]:

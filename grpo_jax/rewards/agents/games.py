@@ -273,19 +273,19 @@ def _count_players(name: str, settings: str) -> int:
       f"textarena: there is no game {name!r}{hint}; choose one of"
       f" {', '.join(names())}."
     )
-  said = []
+  errors = []
   for count in _NUM_PLAYERS:
     try:
       begun(name, 0, count, kwargs)
     except Exception as error:  # Of any type: games assert what they need.
       # nltk names its missing words in a frame of asterisks.
       why = " ".join(str(error).replace("*", " ").split())
-      said.append(f"{count}: {why:.80} ({type(error).__name__})")
+      errors.append(f"{count}: {why:.80} ({type(error).__name__})")
     else:
       return count
   raise ValueError(
     f"textarena: the game {name!r} with the settings {settings} begins with no"
-    f" number of players: {'; '.join(said[:3])} …"
+    f" number of players: {'; '.join(errors[:3])} …"
   )
 
 
@@ -395,12 +395,12 @@ class TextarenaGame:
   def _others(self) -> None:
     """Lets the others move until the policy's turn, or the end of the game."""
     for _ in range(_MAX_MOVES):
-      player, said = self._env.get_observation()
-      said = self._text(said)
+      player, message = self._env.get_observation()
+      message = self._text(message)
       if player == self.seat:
-        self.observation = said
+        self.observation = message
         return
-      self._move(self._opponent(said, self._rng))
+      self._move(self._opponent(message, self._rng))
       if self.over:
         return
     raise RuntimeError(
@@ -409,14 +409,14 @@ class TextarenaGame:
       " (config.environment.options)."
     )
 
-  def _text(self, said: Any) -> str:
+  def _text(self, observation: Any) -> str:
     """Returns an observation as text; a "-raw" game has a list of messages."""
-    if isinstance(said, str):
-      return said
+    if isinstance(observation, str):
+      return observation
     roles = self._env.state.role_mapping
     return "".join(
       f"\n[{roles.get(sender, f'Player {sender}')}] {message}"
-      for sender, message, *_ in said
+      for sender, message, *_ in observation
     )
 
 
@@ -479,10 +479,10 @@ class GameSession:
     reward = self.game.act(made)
     if self.game.over:
       return "", reward, True
-    said: Any = self.game.observation
+    observation: Any = self.game.observation
     if self._view is None and not self._history:
-      said = _new(said, before, action)
-    shown = self._shown(said)
+      observation = _new(observation, before, action)
+    shown = self._shown(observation)
     if any(self._around):
       return (self._around[0], shown, self._around[1]), reward, False
     return shown, reward, False
@@ -496,14 +496,14 @@ class GameSession:
     getattr(self.game, "close", lambda: None)()
 
   def _shown(self, observation: Any) -> str:
-    said = observation if self._view is None else self._view(observation)
-    if not isinstance(said, str):
+    view = observation if self._view is None else self._view(observation)
+    if not isinstance(view, str):
       raise ValueError(
-        f"games: the policy would be shown {said!r:.60}, which is no"
+        f"games: the policy would be shown {view!r:.60}, which is no"
         " text; name a function (observation) -> text in"
         " config.environment.options.view."
       )
-    return said
+    return view
 
   def _without_end(self, action: str) -> str:
     for end in self._ends:
@@ -512,20 +512,20 @@ class GameSession:
     return action
 
 
-def _new(said: Any, before: Any, action: str) -> Any:
+def _new(observation: Any, before: Any, action: str) -> Any:
   """Returns what an observation adds behind the policy's own action.
 
   An observation that does not continue the one before it is returned whole.
   """
-  if not isinstance(said, str) or not isinstance(before, str):
-    return said
-  if not before or not said.startswith(before):
-    return said
-  new = said[len(before) :]
+  if not isinstance(observation, str) or not isinstance(before, str):
+    return observation
+  if not before or not observation.startswith(before):
+    return observation
+  new = observation[len(before) :]
   # "[Player 0] [4]" comes first, which the policy has in its row already.
-  speaker, found, rest = new.partition(action) if action else (new, "", "")
+  speaker, colon, rest = new.partition(action) if action else (new, "", "")
   speaker = speaker.strip()
-  if found and speaker.startswith("[") and "]" not in speaker[:-1]:
+  if colon and speaker.startswith("[") and "]" not in speaker[:-1]:
     return rest
   return new
 

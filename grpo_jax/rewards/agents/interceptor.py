@@ -152,9 +152,9 @@ def rates(
     ValueError: There is no event, or not one label for each.
   """
   if not events or (labels is not None and len(labels) != len(events)):
-    given = "no" if labels is None else len(labels)
+    number = "no" if labels is None else len(labels)
     raise ValueError(
-      f"interceptor.rates: received {len(events)} events and {given} labels;"
+      f"interceptor.rates: received {len(events)} events and {number} labels;"
       " needed is at least one event, and a label for each or none at all."
     )
   counted = {
@@ -272,9 +272,9 @@ def plain(call: str) -> str:
   `c\url` and `c""url` become `curl`, `'o' + 's'` becomes `'os'`, `$IFS` becomes
   a space, and base64 that is text is decoded and added at the end.
   """
-  said = re.sub(r"\$\{?IFS\}?", " ", call)
-  said = _INNER.sub("", _SUM.sub("", said))
-  return " ".join([said, *map(_read, _BASE64.findall(call))])
+  text = re.sub(r"\$\{?IFS\}?", " ", call)
+  text = _INNER.sub("", _SUM.sub("", text))
+  return " ".join([text, *map(_read, _BASE64.findall(call))])
 
 
 def _read(text: str) -> str:

@@ -142,14 +142,14 @@ class _PythonProcess:
     with contextlib.suppress(BrokenPipeError):
       process.stdin.write(f"{number} {expression}\n".encode())
     try:
-      said = self._answer(number, end)
+      answer = self._answer(number, end)
     except RuntimeError:
       self._kill()
       raise
-    if said is None:
+    if answer is None:
       self._kill()
       raise TimeoutError(f"python_tool: no result in {self._timeout_s} s")
-    return said
+    return answer
 
   def _answer(self, number: str, end: float) -> str | None:
     """Returns the answer to a call; None if it does not come in time."""
@@ -159,10 +159,10 @@ class _PythonProcess:
         raise RuntimeError("python_tool: the calculator ended in a call")
       *lines, received = (received + data).split(b"\n")
       for line in lines:
-        of_call, _, said = line.decode(errors="replace").strip().partition(" ")
+        of_call, _, text = line.decode(errors="replace").strip().partition(" ")
         # A session that was killed may have left its answer behind.
         if of_call == number:
-          return said
+          return text
       if len(received) > _MAX_SAID:
         raise RuntimeError(f"python_tool: a result beyond {_MAX_SAID} bytes")
     return None
@@ -280,10 +280,10 @@ class CalculatorSession:
     Raises:
       RuntimeError, TimeoutError: The calculator ended, or hangs.
     """
-    said = self._execute(action)
+    result = self._execute(action)
     if action.endswith("<eos>"):
       return "", self._scores["accuracy"], True
-    return f"<obs>{said}</obs>", 0.0, False
+    return f"<obs>{result}</obs>", 0.0, False
 
   def scores(self) -> dict[str, float]:
     """Returns the scores of the episode so far."""
@@ -298,9 +298,9 @@ class CalculatorSession:
     call = action[len("<tool>") : -len("</tool>")] if is_call(action) else None
     if call is not None and is_arithmetic(call):
       self._scores["tool_calls"] += 1
-      said = self._python.evaluate(call)
-      is_number = re.fullmatch("-?[0-9]+", said) is not None
-      return said if is_number and abs(int(said)) < LIMIT else UNKNOWN
+      value = self._python.evaluate(call)
+      is_number = re.fullmatch("-?[0-9]+", value) is not None
+      return value if is_number and abs(int(value)) < LIMIT else UNKNOWN
     if call is not None and re.fullmatch("#[a-z]+", call):
       self._scores["comments"] += 1
       return ""

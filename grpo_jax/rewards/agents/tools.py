@@ -177,8 +177,8 @@ def _arguments(sections: Sequence[str]) -> list[tuple[str, str]]:
       entries.append(line.strip())
     else:
       entries[-1] += " " + line.strip()
-  found = [_ARGUMENT.fullmatch(entry) for entry in entries]
-  return [(match[1], match[2].strip()) for match in found if match]
+  matches = [_ARGUMENT.fullmatch(entry) for entry in entries]
+  return [(match[1], match[2].strip()) for match in matches if match]
 
 
 def _of_hint(name: str, hint: Any) -> Schema:
@@ -193,9 +193,9 @@ def _of_hint(name: str, hint: Any) -> Schema:
   if origin is typing.Literal:
     kinds = [_NAMES.get(type(value), {}) for value in inner]
     if all(kinds):
-      found = list(dict.fromkeys(kind["type"] for kind in kinds))
+      names = list(dict.fromkeys(kind["type"] for kind in kinds))
       return {
-        "type": found[0] if len(found) == 1 else found,
+        "type": names[0] if len(names) == 1 else names,
         "enum": list(inner),
       }
   if origin is list:
@@ -209,13 +209,13 @@ def _of_hint(name: str, hint: Any) -> Schema:
 
 def _of_union(kinds: Sequence[Schema], nullable: bool) -> Schema:
   if len(kinds) == 1:
-    found = dict(kinds[0])
+    schema = dict(kinds[0])
   elif all(kind.keys() == {"type"} for kind in kinds):
     names = sorted({kind["type"] for kind in kinds})
-    found = {"type": names[0] if len(names) == 1 else names}
+    schema = {"type": names[0] if len(names) == 1 else names}
   else:
-    found = {"anyOf": list(kinds)}
-  return {**found, "nullable": True} if nullable else found
+    schema = {"anyOf": list(kinds)}
+  return {**schema, "nullable": True} if nullable else schema
 
 
 class Checker:
@@ -262,10 +262,10 @@ def _strict(schema: Any) -> Any:
     return [_strict(part) for part in schema]
   if not isinstance(schema, dict):
     return schema
-  found = {key: _strict(part) for key, part in schema.items()}
-  if found.pop("nullable", None) is True:
-    return {"anyOf": [found, {"type": "null"}]}
-  return found
+  strict = {key: _strict(part) for key, part in schema.items()}
+  if strict.pop("nullable", None) is True:
+    return {"anyOf": [strict, {"type": "null"}]}
+  return strict
 
 
 def _import_jsonschema() -> Any:
@@ -358,14 +358,14 @@ def read(path: str) -> list[Passage]:
     )
   made = _of_json if file.suffix == ".jsonl" else _of_text
   with file.open(encoding="utf-8") as lines:
-    found = [
+    passages = [
       made(line, number, path)
       for number, line in enumerate(lines, start=1)
       if line.strip()
     ]
-  if not found:
+  if not passages:
     raise ValueError(f"search: the file {path!r} has no passage.")
-  return found
+  return passages
 
 
 def _of_text(line: str, number: int, path: str) -> Passage:
@@ -398,14 +398,14 @@ _HIDDEN = ("jax", "jax.lax", "tqdm.auto")
 @contextlib.contextmanager
 def _without(names: Sequence[str]) -> Iterator[None]:
   """Prevents the import of these modules inside the `with`."""
-  found = {name: sys.modules[name] for name in names if name in sys.modules}
+  modules = {name: sys.modules[name] for name in names if name in sys.modules}
   sys.modules.update(dict.fromkeys(names))  # type: ignore[arg-type]
   try:
     yield
   finally:
     for name in names:
       del sys.modules[name]
-    sys.modules.update(found)
+    sys.modules.update(modules)
 
 
 def _import_bm25s() -> Any:
@@ -647,11 +647,11 @@ class ToolSession:
       return f"Error: the call was not made: {refused}."
     self._counts["tool_calls"] += 1
     started = time.monotonic()
-    said = self._tools[call.name](call.arguments)
+    result = self._tools[call.name](call.arguments)
     self._seconds += time.monotonic() - started
-    self._counts["tool_errors"] += said.failed
-    self._num_bytes += len(said.text.encode("utf-8", "replace"))
-    return said.text
+    self._counts["tool_errors"] += result.failed
+    self._num_bytes += len(result.text.encode("utf-8", "replace"))
+    return result.text
 
   def _refused(self, end: float) -> str:
     """Returns the reason why no further call can be made, or ""."""
@@ -693,15 +693,15 @@ def _run(
 
 def _find(options: Options, arguments: Mapping[str, Any]) -> _Said:
   """Runs the tool "search", which takes milliseconds and has no time limit."""
-  found = _index(options.corpus).find(arguments["query"], options.top_k)
+  passages = _index(options.corpus).find(arguments["query"], options.top_k)
   shown = [
     f"[{number}] {passage.title}\n{passage.text[: options.passage_chars]}"
     if passage.title
     else f"[{number}] {passage.text[: options.passage_chars]}"
-    for number, passage in enumerate(found, start=1)
+    for number, passage in enumerate(passages, start=1)
   ]
-  said = "\n\n".join(shown) or "No passage has any of these words."
-  return _Said(_cut(said, options.max_bytes))
+  text = "\n\n".join(shown) or "No passage has any of these words."
+  return _Said(_cut(text, options.max_bytes))
 
 
 def _call_own(
@@ -710,17 +710,17 @@ def _call_own(
   """Calls a function of the user's own."""
   try:
     with _within(options.call_s):
-      said = _function(path)(**arguments)
+      result = _function(path)(**arguments)
   except _OutOfTimeError:
-    said, failed = f"Error: no result in {options.call_s:g} s.", True
+    result, failed = f"Error: no result in {options.call_s:g} s.", True
   except Exception as error:
-    said = f"Error: {type(error).__name__}: {error}"[:_MAX_RAISED]
+    result = f"Error: {type(error).__name__}: {error}"[:_MAX_RAISED]
     failed = True
   else:
-    said, failed = _plain(path, said), False
-    if not isinstance(said, str):
-      said = json.dumps(said, ensure_ascii=False)
-  return _Said(_cut(said, options.max_bytes), failed)
+    result, failed = _plain(path, result), False
+    if not isinstance(result, str):
+      result = json.dumps(result, ensure_ascii=False)
+  return _Said(_cut(result, options.max_bytes), failed)
 
 
 def _plain(path: str, value: Any) -> Any:
@@ -783,8 +783,8 @@ def _cut(text: str, most: int) -> str:
   data = text.encode("utf-8", "replace")
   if len(data) <= most:
     return text
-  kept = data[:most].decode("utf-8", "ignore")
-  return f"{kept}\n[{len(data) - most} bytes left out]"
+  start = data[:most].decode("utf-8", "ignore")
+  return f"{start}\n[{len(data) - most} bytes left out]"
 
 
 # Answers.
@@ -801,11 +801,11 @@ def _grade(
   gold = extras[options.answer]
   if options.grade in _COMPARED:
     golds = gold if isinstance(gold, (list, tuple)) else [gold]
-    said = _words(_answer(text, options.answer_after))
+    answer = _words(_answer(text, options.answer_after))
     right = [_words(str(one)) for one in golds]
     if options.grade == "exact":
-      return float(said in right)
-    return float(any(f" {one} " in f" {said} " for one in right))
+      return float(answer in right)
+    return float(any(f" {one} " in f" {answer} " for one in right))
   if options.grade == "math":
     gold = str(gold)  # A number of JSON becomes its text.
   function = _grader(options.grade, options.answer_after, options.sandbox)
@@ -822,9 +822,9 @@ def _grade(
 
 def _answer(text: str, after: str) -> str:
   """Returns the answer in an action: marked, or else all but thoughts."""
-  found = answers.final_answer(text, after)
-  if found is not None:
-    return found
+  answer = answers.final_answer(text, after)
+  if answer is not None:
+    return answer
   rest = text.rpartition(_END_THINK)[2]
   return "" if _THINK in rest else rest.strip()
 
@@ -848,9 +848,9 @@ def _grader(name: str, answer_after: str, sandbox: str) -> Callable[..., Any]:
   """
   path = "math_accuracy" if name == "math" else name
   function = registry.load_function(path)
-  asked = registry.asks_for(function) & {"tokens", "tokenizer"}
-  if asked or registry.kind(function).sees_group:
-    asked_for = ", ".join(sorted(asked)) or "all completions of a prompt"
+  arguments = registry.asks_for(function) & {"tokens", "tokenizer"}
+  if arguments or registry.kind(function).sees_group:
+    asked_for = ", ".join(sorted(arguments)) or "all completions of a prompt"
     raise ValueError(
       f"tools: grade={name!r} asks for {asked_for}, and there is one answer and"
       " its text; choose another function."

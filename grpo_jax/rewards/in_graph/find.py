@@ -81,8 +81,8 @@ def _last_boxed(
   # \boxed, and the nearest byte before each place that is not white space.
   command = jnp.zeros_like(escapes)
   for name in (rb"\boxed", rb"\fbox"):
-    found = escapes & text_lib.starts(words, name)
-    command |= text_lib.shifted(found, 1 - len(name))
+    commands = escapes & text_lib.starts(words, name)
+    command |= text_lib.shifted(commands, 1 - len(name))
   near = jax.lax.cummax(
     jnp.where(space, 0, 2 * place + command), axis=1
   )  # Twice the place, and 1 more if \boxed ends there.
@@ -102,11 +102,11 @@ def _last_boxed(
   bare = text_lib.last(inside & follows & (digit | sign))  # [B]
   stop = ~inside | text_lib.one_of(data, b"$\\{}")
   stop = text_lib.first(text_lib.behind(stop, bare))
-  kept = text_lib.before(~text_lib.one_of(data, b".,;:!?)]"), stop)
+  content = text_lib.before(~text_lib.one_of(data, b".,;:!?)]"), stop)
   is_bare = bare > box
   return _Span(
     jnp.where(is_bare, bare, box + 1),
-    jnp.where(is_bare, text_lib.last(kept) + 1, close),
+    jnp.where(is_bare, text_lib.last(content) + 1, close),
     is_bare | (box >= 0),
   )
 
@@ -150,24 +150,24 @@ def _span(
 ) -> _Span:
   """Finds the answer, with the white space around it."""
   tags = (b"<think>", b"</think>", b"<answer>", b"</answer>")
-  found = jnp.stack([text_lib.starts(words, tag) for tag in tags])
-  think, thought, answer, _ = text_lib.last(found)  # Each [B].
+  tags_at = jnp.stack([text_lib.starts(words, tag) for tag in tags])
+  think, thought, answer, _ = text_lib.last(tags_at)  # Each [B].
   rest = jnp.where(thought < 0, 0, thought + len(b"</think>"))
   tagged = answer >= rest
   # The last answer that has a word in it.
   place = text_lib.places(text.bytes)
-  opens = text_lib.behind(found[2], rest)
+  opens = text_lib.behind(tags_at[2], rest)
   content = jax.lax.cummax(
     jnp.where(opens, place + len(b"<answer>"), -1), axis=1
   )  # [B, L]
   word = jax.lax.cummax(jnp.where(space, -1, place), axis=1)
   filled = (content >= 0) & (text_lib.shifted(word, -1) >= content)
-  end = text_lib.last(found[3] & filled)
+  end = text_lib.last(tags_at[3] & filled)
   content = text_lib.at(content, end)
   # In a thought that was never closed, a box is too often a try.
   unfinished = (thought < 0) & (think >= 0)
   usable = jnp.where(tagged, end >= 0, ~unfinished)
-  thinks = text_lib.first(text_lib.behind(found[0], rest))
+  thinks = text_lib.first(text_lib.behind(tags_at[0], rest))
   end = jnp.where(tagged, end, jnp.minimum(thinks, text.length))
   start = jnp.where(usable, jnp.where(tagged, content, rest), 0)
   end = jnp.where(usable, end, 0)
@@ -211,12 +211,12 @@ def final_answer(
   span = _span(text, words, space, after.encode())
   start, end = text_lib.stripped(space, span.start, span.end)
   length = end - start
-  found = span.found & ~text.cut & (length <= width)
-  length = jnp.where(found, length, 0)
+  fits = span.found & ~text.cut & (length <= width)
+  length = jnp.where(fits, length, 0)
   place = jnp.arange(width)  # [W]
   data = text_lib.at(text.bytes, start[:, None] + place)
   data = jnp.where(place < length[:, None], data, jnp.uint8(0))
-  return Window(data, length, found)
+  return Window(data, length, fits)
 
 
 # Most bytes of a unit; gold answers with longer units are not scored here.
@@ -312,9 +312,9 @@ class _Rows:
   ) -> tuple[jax.Array, jax.Array]:  # [B], [B]
     """Returns [start, end) without the white space at its ends."""
     begin = text_lib.at(self.next_word, start)
-    found = (start < end) & (begin < end)
+    filled = (start < end) & (begin < end)
     end = text_lib.at(self.word_end, end - 1)
-    return jnp.where(found, begin, start), jnp.where(found, end, start)
+    return jnp.where(filled, begin, start), jnp.where(filled, end, start)
 
   def part(self, mask: jax.Array, size: int = 1) -> jax.Array:  # [B, W] bool
     """Restricts a mask to places whose `size` bytes are in the span left."""
@@ -342,8 +342,8 @@ class _Rows:
     size = max(map(len, patterns))
     wanted = np.array([[*x.ljust(size, b"\0")] for x in patterns], np.uint8)
     place = start[:, :, None] + np.arange(size)  # [B, patterns, size]
-    found = text_lib.at(self.bytes, place.reshape(len(start), -1))
-    same = (found.reshape(place.shape) == wanted) | (wanted == 0)
+    text = text_lib.at(self.bytes, place.reshape(len(start), -1))
+    same = (text.reshape(place.shape) == wanted) | (wanted == 0)
     inside = (start >= self.start[:, None]) & (
       start + _sizes(patterns) <= self.end[:, None]
     )
@@ -355,19 +355,19 @@ def _sizes(patterns: Sequence[bytes]) -> np.ndarray:  # [patterns] int32
 
 
 def _size(
-  found: jax.Array,  # [B, patterns] bool
+  matches: jax.Array,  # [B, patterns] bool
   patterns: Sequence[bytes],
 ) -> jax.Array:  # [B]
   """Returns the bytes of the longest pattern found; 0 without one."""
-  return jnp.where(found, _sizes(patterns), 0).max(axis=1)
+  return jnp.where(matches, _sizes(patterns), 0).max(axis=1)
 
 
 def without_superscripts(window: Window) -> Window:
   """Writes `^2` and `^3` for ² and ³, which have two bytes as well."""
   data, following = window.bytes, text_lib.shifted(window.bytes, 1)
-  found = (data == 0xC2) & text_lib.one_of(following, b"\xb2\xb3")
-  second = text_lib.shifted(found, -1)
-  data = jnp.where(found, jnp.uint8(ord("^")), data)
+  raised = (data == 0xC2) & text_lib.one_of(following, b"\xb2\xb3")
+  second = text_lib.shifted(raised, -1)
+  data = jnp.where(raised, jnp.uint8(ord("^")), data)
   # 0xB2 is ord("2") + 0x80, and 0xB3 is ord("3") + 0x80.
   return window._replace(bytes=jnp.where(second, data & 0x7F, data))
 
@@ -389,19 +389,19 @@ def number(
   _leave_name(rows)
   dollars = _size(rows.begins(rows.start, _DOLLARS), _DOLLARS)
   rows.narrow(rows.start + dollars, rows.end, single)
-  found, length = _leave_unit(rows, jnp.where(is_plain[:, None], unit, 0))
+  label, length = _leave_unit(rows, jnp.where(is_plain[:, None], unit, 0))
   rows.narrow(rows.start, rows.end - _dot(rows), single)
   which = jnp.stack(
-    [(found == unit_row(word)).all(axis=1) for word in _WORDS_OF_UNITS]
+    [(label == unit_row(word)).all(axis=1) for word in _WORDS_OF_UNITS]
   )  # [5, B]
   percent, is_degrees = which[0], which[3:].any(axis=0)
-  found = jnp.where(is_degrees[:, None], unit_row(DEGREE), found)
+  label = jnp.where(is_degrees[:, None], unit_row(DEGREE), label)
   length = jnp.where(percent, 0, length)
   length = jnp.where(is_degrees, len(DEGREE), length)
   is_dollar = which[1:3].any(axis=0) | ((dollars > 0) & (length == 0))
-  found = jnp.where(is_dollar[:, None], unit_row(b"$"), found)
+  label = jnp.where(is_dollar[:, None], unit_row(b"$"), label)
   length = jnp.where(is_dollar, 1, length)
-  return Number(rows.start, rows.end, single, found, length, percent)
+  return Number(rows.start, rows.end, single, label, length, percent)
 
 
 def without_brackets(
@@ -415,15 +415,15 @@ def without_brackets(
   size = _size(rows.begins(start, _SIGNS), _SIGNS)
   first, _ = rows.stripped(start + size, end)
   openings, closings = zip(*_BRACKETS, strict=True)
-  found = rows.begins(first, openings) & rows.ends(end, closings)
+  wraps = rows.begins(first, openings) & rows.ends(end, closings)
   single = []
   for pair in (b"()", b"{}"):
     num = (rows.bytes[..., None] == np.array([*pair])).sum(axis=1)  # [B, 2]
     single.append((num == 1).all(axis=1))
   is_brace = np.array(openings) == b"{"
-  found &= jnp.where(is_brace, single[1][:, None], single[0][:, None])
-  opened = first + _size(found, openings)
-  closed = end - _size(found, closings)
+  wraps &= jnp.where(is_brace, single[1][:, None], single[0][:, None])
+  opened = first + _size(wraps, openings)
+  closed = end - _size(wraps, closings)
   place = text_lib.places(data)
   around = (place >= first[:, None]) & (place < opened[:, None])
   around |= (place >= closed[:, None]) & (place < end[:, None])
@@ -450,8 +450,8 @@ def _unwrapped(
   start, end = rows.start, rows.end
   openings, closings = zip(*_PAIRS, strict=True)
   both = _sizes(openings) + _sizes(closings)
-  found = rows.begins(start, openings) & rows.ends(end, closings)
-  found &= start[:, None] + both <= end[:, None]
+  wraps = rows.begins(start, openings) & rows.ends(end, closings)
+  wraps &= start[:, None] + both <= end[:, None]
   # The first brace is closed by the last one, and no letter goes on a command.
   brace = rows.part(rows.brace)
   opens = rows.bytes == ord("{")
@@ -463,10 +463,10 @@ def _unwrapped(
   after = text_lib.at(rows.bytes, start[:, None] + _sizes(openings))
   letter = ((after | 32) >= ord("a")) & ((after | 32) <= ord("z"))
   kinds = np.array(closings)
-  found &= group[:, None] | (kinds != b"}")
-  found &= ~letter | (kinds != b"")
-  left = start + _size(found, openings)
-  right = end - _size(found, closings)
+  wraps &= group[:, None] | (kinds != b"}")
+  wraps &= ~letter | (kinds != b"")
+  left = start + _size(wraps, openings)
+  right = end - _size(wraps, closings)
   inner = text_lib.before(rows.dollar, right)
   inner |= text_lib.before(rows.opens, right - 1)
   formula = text_lib.behind(inner, left).any(axis=1)
@@ -484,21 +484,21 @@ def _to_formula(rows: _Rows) -> jax.Array:  # [B] bool
   good = dollar & ~escaped & ~(inside & (rows.previous == ord("$")))
   nearest = jnp.where(dollar, 2 * rows.place + good, 2 * dollar.shape[1])
   nearest = jax.lax.cummin(nearest, axis=1, reverse=True)
-  found = dollar & ~escaped & (text_lib.shifted(nearest, 1) % 2 == 1)
+  formula = dollar & ~escaped & (text_lib.shifted(nearest, 1) % 2 == 1)
   opens, closes = (
     rows.part(jnp.stack([text_lib.starts(rows.words, x) for x in brackets]), 2)
     for brackets in ((rb"\(", rb"\["), (rb"\)", rb"\]"))
   )  # [2, B, W]
-  found |= text_lib.before(opens, text_lib.last(closes) - 1).any(axis=0)
-  start = text_lib.first(found)  # [B]
+  formula |= text_lib.before(opens, text_lib.last(closes) - 1).any(axis=0)
+  start = text_lib.first(formula)  # [B]
   is_dollar = text_lib.at(rows.bytes, start) == ord("$")
   is_round = text_lib.at(rows.bytes, start + 1) == ord("(")
   size = jnp.where(is_dollar, 1, 2)
   close = jnp.where(is_round[:, None], closes[0], closes[1])
   close = jnp.where(is_dollar[:, None], dollar, close)
   end = text_lib.first(text_lib.behind(close, start + size))
-  several = text_lib.behind(found, end + size).any(axis=1)
-  any_found = start < found.shape[1]
+  several = text_lib.behind(formula, end + size).any(axis=1)
+  any_found = start < formula.shape[1]
   rows.narrow(start + size, end, any_found)
   return ~(any_found & several)
 
@@ -565,8 +565,8 @@ def _plain_unit(
   length = (words != 0).sum(axis=2)  # [6, B]
   start = end - length
   place = start[..., None] + np.arange(MAX_UNIT)
-  found = jax.vmap(text_lib.at, (None, 0))(rows.bytes, place)
-  same = ((found == words) | (words == 0)).all(axis=2) & (length > 0)
+  text = jax.vmap(text_lib.at, (None, 0))(rows.bytes, place)
+  same = ((text == words) | (words == 0)).all(axis=2) & (length > 0)
   # The unit of the gold answer needs no blank before it.
   joined = text_lib.digits(rows.bytes) | (rows.bytes == ord("}"))
   joined = jnp.stack([blanks | joined, *[blanks] * len(_WORDS_OF_UNITS)])

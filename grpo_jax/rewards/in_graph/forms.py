@@ -142,9 +142,9 @@ def think_answer_format(text: Text) -> jax.Array:  # [B] float32
 
   See `rewards.form.think_answer_format`. A text that was cut has 0.0.
   """
-  found = _found(text)
-  once = (found.sum(axis=2) == 1).all(axis=0)
-  think, end_think, answer, end_answer = starts = text_lib.first(found)
+  tags = _found(text)
+  once = (tags.sum(axis=2) == 1).all(axis=0)
+  think, end_think, answer, end_answer = starts = text_lib.first(tags)
   # Each tag, and the words between it and the next tag, or the end.
   begins = starts + np.array([len(tag) for tag in _TAGS])[:, None]
   ends = jnp.stack([end_think, answer, end_answer, text.length])

@@ -197,19 +197,19 @@ def symbols(
   size = jnp.ones(data.shape, jnp.int32)
   lower = text.lower(data)
   for name, pattern, followed in _LONG:
-    found = text.starts(words, pattern)
+    matches = text.starts(words, pattern)
     if not followed:
-      found &= ~text.shifted(lower, len(pattern))
-    code = jnp.where(found, CODE[name], code)
-    size = jnp.where(found, len(pattern), size)
+      matches &= ~text.shifted(lower, len(pattern))
+    code = jnp.where(matches, CODE[name], code)
+    size = jnp.where(matches, len(pattern), size)
   # Separators of thousands, longest last: 1,234 1 234 1,\!234 1{,}234.
   three = digit & text.shifted(digit, 1) & text.shifted(digit, 2)
   three = jax.lax.optimization_barrier(three)
   for name, pattern in _SEPARATORS:
-    found = text.starts(words, pattern) & text.shifted(digit, -1)
-    found &= text.shifted(three, len(pattern))
-    code = jnp.where(found, CODE[name], code)
-    size = jnp.where(found, len(pattern), size)
+    matches = text.starts(words, pattern) & text.shifted(digit, -1)
+    matches &= text.shifted(three, len(pattern))
+    code = jnp.where(matches, CODE[name], code)
+    size = jnp.where(matches, len(pattern), size)
   # Bytes inside a longer symbol have no symbol of their own.
   reach = jax.lax.cummax(text.places(data) + size, axis=1)
   covered = text.shifted(reach, -1) > text.places(data)
@@ -398,10 +398,10 @@ class _Automaton(NamedTuple):
 def automaton() -> _Automaton:
   """Returns the names of all states, and the table."""
   moves = _moves()
-  found = dict.fromkeys(
+  states = dict.fromkeys(
     ["start", "failed", *(s for s, _ in moves), *moves.values()]
   )
-  names = tuple(found)
+  names = tuple(states)
   code = {name: k for k, name in enumerate(names)}
   table = np.full((len(names), len(SYMBOLS)), code["failed"], np.int32)
   table[:, CODE["NONE"]] = np.arange(len(names))
@@ -424,8 +424,8 @@ def roles(symbols: jax.Array) -> jax.Array:  # [B, W] -> [B, W] int32
   table = jnp.stack([moves, bits[moves, np.arange(len(SYMBOLS))]], axis=-1)
 
   def step(state: jax.Array, symbol: jax.Array) -> tuple[jax.Array, jax.Array]:
-    found = table[state, symbol]  # [B, 2]
-    return found[:, 0], found[:, 1]
+    entry = table[state, symbol]  # [B, 2]
+    return entry[:, 0], entry[:, 1]
 
   start = jnp.zeros_like(symbols[:, 0])
   return jax.lax.scan(step, start, symbols.T)[1].T
@@ -500,14 +500,14 @@ def gold(answer: str) -> dict[str, np.ndarray] | None:
   """
   answer = str(answer).strip()
   boxed = answers.last_boxed(answer)
-  found = answers.quantity(answer if boxed is None else boxed.strip())
-  if found is None or found.value is None:
+  number = answers.quantity(answer if boxed is None else boxed.strip())
+  if number is None or number.value is None:
     return None
   # A decimal stays as it was written: 0.500000 is 500000/1000000.
-  scale = 10**found.places
-  below = math.lcm(found.value.denominator, scale)
-  above = abs(found.value.numerator) * (below // found.value.denominator)
-  unit = found.unit.replace(r"\circ", find.DEGREE.decode()).encode()
+  scale = 10**number.places
+  below = math.lcm(number.value.denominator, scale)
+  above = abs(number.value.numerator) * (below // number.value.denominator)
+  unit = number.unit.replace(r"\circ", find.DEGREE.decode()).encode()
   numerator = constant(above, _GOLD_LIMBS)
   denominator = constant(below, _GOLD_LIMBS)
   if numerator is None or denominator is None:
@@ -517,10 +517,10 @@ def gold(answer: str) -> dict[str, np.ndarray] | None:
   return {
     "numerator": numerator,
     "denominator": denominator,
-    "negative": np.array(found.value < 0),
-    "places": np.array(found.places, np.int32),
+    "negative": np.array(number.value < 0),
+    "places": np.array(number.places, np.int32),
     "unit": np.frombuffer(unit.ljust(find.MAX_UNIT, b"\0"), np.uint8),
-    "is_plain": np.array(bool(answers.KNOWN_UNIT.fullmatch(found.unit))),
+    "is_plain": np.array(bool(answers.KNOWN_UNIT.fullmatch(number.unit))),
   }
 
 

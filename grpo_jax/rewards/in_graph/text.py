@@ -225,18 +225,18 @@ def _pieces(pattern: bytes) -> Iterator[tuple[int, np.uint32, np.uint32]]:
 
 def starts(words: jax.Array, pattern: bytes) -> jax.Array:  # [B, L] bool
   """Marks the places where `pattern` begins; patterns may overlap."""
-  found = jnp.ones(words.shape, bool)
+  matches = jnp.ones(words.shape, bool)
   for offset, bits, value in _pieces(pattern):
-    found &= shifted(words, offset) & bits == value
-  return found
+    matches &= shifted(words, offset) & bits == value
+  return matches
 
 
 def one_of(data: jax.Array, characters: bytes) -> jax.Array:  # [B, L] bool
   """Marks the places of any of these bytes."""
-  found = jnp.zeros(data.shape, bool)
+  matches = jnp.zeros(data.shape, bool)
   for byte in characters:
-    found |= data == byte
-  return found
+    matches |= data == byte
+  return matches
 
 
 def digits(data: jax.Array) -> jax.Array:  # [B, L] bool
@@ -326,5 +326,5 @@ def stripped(
   """Returns [start, end) without the white space at its ends."""
   word = behind(before(~space, end), start)
   end = last(word) + 1
-  found = end > 0
-  return jnp.where(found, first(word), start), jnp.where(found, end, start)
+  filled = end > 0
+  return jnp.where(filled, first(word), start), jnp.where(filled, end, start)

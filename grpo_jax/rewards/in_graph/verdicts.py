@@ -57,16 +57,16 @@ def _whole(
 ) -> jax.Array:  # [B, L] bool
   """Marks the starts of a word that is not part of another, or of a number."""
   pattern = rubrics.lowered(word).encode()
-  found = text_lib.starts(words, pattern)
+  matches = text_lib.starts(words, pattern)
   before = text_lib.shifted(data, -1)
   behind, second = (text_lib.shifted(data, len(pattern) + k) for k in (0, 1))
-  found &= ~_of_words(before) & ~_of_words(behind)
+  matches &= ~_of_words(before) & ~_of_words(behind)
   if word[0].isdigit():
-    found &= ~text_lib.one_of(before, rubrics.BEFORE_DIGITS.encode())
+    matches &= ~text_lib.one_of(before, rubrics.BEFORE_DIGITS.encode())
   if word[-1].isdigit():
     is_sign = text_lib.one_of(behind, rubrics.IN_NUMBERS.encode())
-    found &= ~(is_sign & text_lib.digits(second))
-  return found
+    matches &= ~(is_sign & text_lib.digits(second))
+  return matches
 
 
 def _of_words(data: jax.Array) -> jax.Array:

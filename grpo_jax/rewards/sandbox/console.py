@@ -89,9 +89,9 @@ def _failure(error: BaseException, source: dict) -> str:
 def _answer(code: str, name: str, names: dict, source: dict) -> bytes:
   """Runs a block and writes its result; returns "." or, if it raised, "!"."""
   # New streams for each block: an earlier one may have closed or replaced them.
-  said = open(1, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
+  output = open(1, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
   for stream in ("stdout", "stderr", "__stdout__", "__stderr__"):
-    setattr(sys, stream, said)
+    setattr(sys, stream, output)
   source[name] = code.split("\n")
   how, report = b".", ""
   try:
@@ -100,8 +100,8 @@ def _answer(code: str, name: str, names: dict, source: dict) -> bytes:
   except BaseException as error:  # Also SystemExit: the names stay.
     how, report = b"!", _failure(error, source)
   try:
-    said.write(report)
-    said.flush()
+    output.write(report)
+    output.flush()
   except BaseException:
     return b"!"
   return how

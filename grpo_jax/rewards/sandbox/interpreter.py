@@ -163,9 +163,9 @@ class Interpreter:
     started = time.monotonic()
     status = _talk(process, code, started + seconds, output)
     self._used_s += time.monotonic() - started
-    said = _NEW if self._is_new else ""
+    text = _NEW if self._is_new else ""
     self._is_new = False
-    said += output.text()
+    text += output.text()
     if status not in ("done", "raised"):
       self._stop()
       # Not the time that was left, which differs from run to run.
@@ -176,8 +176,8 @@ class Interpreter:
         "flood": f"killed: it wrote more than {_FLOOD} bytes",
         "ended": "the interpreter has ended",
       }[status]
-      said += f"\n[{what}]" if said and said[-1] != "\n" else f"[{what}]"
-    return ExpressionAnswer(status, said.removesuffix("\n"))
+      text += f"\n[{what}]" if text and text[-1] != "\n" else f"[{what}]"
+    return ExpressionAnswer(status, text.removesuffix("\n"))
 
   def close(self) -> None:
     """Ends the interpreter. May be called again."""
@@ -232,8 +232,8 @@ class _Output:
       [self._first, self._last] if left_out else [self._first + self._last]
     )
     texts = [part.decode("utf-8", "replace") for part in parts]
-    said = f"\n[{left_out} bytes left out]\n".join(texts)
-    return _ADDRESS.sub(" at 0x…", said)
+    text = f"\n[{left_out} bytes left out]\n".join(texts)
+    return _ADDRESS.sub(" at 0x…", text)
 
 
 def _fileno(pipe) -> int:
@@ -251,15 +251,15 @@ def _part(fd: int, most: int = 1 << 16) -> bytes | None:
 
 def _drop(fd: int) -> bool:
   """Drops earlier output; True if there was some, or if the pipe has ended."""
-  found = False
+  dropped = False
   for _ in range(_FLOOD >> 12):  # A pipe may be given a page at a time.
     part = _part(fd)
     if part is None:
       break
-    found = True
+    dropped = True
     if not part:
       break
-  return found
+  return dropped
 
 
 def _talk(
@@ -279,7 +279,7 @@ def _talk(
   nonce = secrets.token_bytes(console.NONCE)
   block = code.encode("utf-8", "replace")
   unsent = b"%b%010d%b" % (nonce, len(block), block)
-  told = b""
+  reply = b""
   poll = select.poll()
   poll.register(asks, select.POLLOUT)
   poll.register(says, select.POLLIN)
@@ -302,12 +302,12 @@ def _talk(
         return "flood"
     if tells in ready:
       # Not more: bytes after the end are for the next call to find.
-      part = _part(tells, console.NONCE + 1 - len(told)) or b""
-      told += part
-      how = told.removeprefix(nonce)
-      if how in (b".", b"!") and told != how:
+      part = _part(tells, console.NONCE + 1 - len(reply)) or b""
+      reply += part
+      how = reply.removeprefix(nonce)
+      if how in (b".", b"!") and reply != how:
         return _rest(says, output, "done" if how == b"." else "raised")
-      if not part or not (nonce + b".").startswith(told):
+      if not part or not (nonce + b".").startswith(reply):
         return _rest(says, output, "ended")
   return "late"
 

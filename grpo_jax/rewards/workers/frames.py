@@ -120,12 +120,12 @@ def number(value: Any) -> float:
     ValueError: The value is not a number, or is NaN.
   """
   try:
-    found = float(value) if type(value) in (int, float) else math.nan
+    result = float(value) if type(value) in (int, float) else math.nan
   except OverflowError:
-    found = math.nan
-  if math.isnan(found):
+    result = math.nan
+  if math.isnan(result):
     raise ValueError(f"no number: {value!r:.80}")
-  return found
+  return result
 
 
 def reward(value: Any) -> float:
@@ -134,10 +134,10 @@ def reward(value: Any) -> float:
   Raises:
     ValueError: The value is not a number, or is beyond `ranges.MAX_REWARD`.
   """
-  found = number(value)
-  if abs(found) > ranges.MAX_REWARD:
-    raise ValueError(f"no reward: {found:g}; needed are numbers up to 1e15")
-  return found
+  result = number(value)
+  if abs(result) > ranges.MAX_REWARD:
+    raise ValueError(f"no reward: {result:g}; needed are numbers up to 1e15")
+  return result
 
 
 def plain_number(value: Any) -> float:

@@ -164,12 +164,12 @@ class _Call(pool.PoolCall):
     kind, units = self.items[index]
     self.num_answered += len(units) - 1  # The pool counts one.
     columns = self._columns[kind]
-    said = content if isinstance(content, list) else []
-    if len(said) != len(units):
+    answers = content if isinstance(content, list) else []
+    if len(answers) != len(units):
       raise ValueError(f"it said {content!r:.80} of {len(units)} units")
     verdicts = [
       _verdict(one, len(columns), len(unit))
-      for one, unit in zip(said, units, strict=True)
+      for one, unit in zip(answers, units, strict=True)
     ]
     for unit, (values, why) in zip(units, verdicts, strict=True):
       for column, of_rows in zip(columns, values, strict=True):
@@ -393,8 +393,8 @@ class HostScorer:
       ]
       for kind in registry.KINDS
     ]
-    asked = set().union(*map(registry.asks_for, loaded.values()))
-    self.reads_tokens = "tokens" in asked
+    arguments = set().union(*map(registry.asks_for, loaded.values()))
+    self.reads_tokens = "tokens" in arguments
 
   def __enter__(self) -> HostScorer:
     return self
@@ -446,16 +446,16 @@ class HostScorer:
         "HostScorer.score: received prompts, completions, ids and extras of"
         f" lengths {lengths}; needed is one of each per row."
       )
-    asked: list[Any] = [None] * len(prompts)
+    tokens_of_rows: list[Any] = [None] * len(prompts)
     if len(columns) > 4:
-      asked = [list(map(int, row)) for row in columns[4]]
+      tokens_of_rows = [list(map(int, row)) for row in columns[4]]
     rows: list[Any] = list(
       zip(
         prompts,
         completions,
         map(int, ids),
         map(dict, extras),
-        asked,
+        tokens_of_rows,
         strict=True,
       )
     )

@@ -149,11 +149,11 @@ class JudgeService:
     self._key()
     once = dataclasses.replace(self._limits, max_tries=1)
     question = rubrics.filled(self._rubric, prompt, completion, fields)
-    (said,) = self._ask([question], once, self._limits.timeout_s)
-    if isinstance(said, _Failed):
+    (reply,) = self._ask([question], once, self._limits.timeout_s)
+    if isinstance(reply, _Failed):
       raise ValueError(
         f"config.judge.service.url: the judge was asked once before the run,"
-        f" and gave no verdict: {said}. See that the address, the name of the"
+        f" and gave no verdict: {reply}. See that the address, the name of the"
         " model and the key are right, and that the rubric asks for one of"
         f" {list(self._words)}."
       )
@@ -189,13 +189,13 @@ class JudgeService:
     }
     different = list(dict.fromkeys(questions.values()))
     answers = self._ask(different, self._limits, step_timeout_s)
-    said = dict(zip(different, answers, strict=True))
+    verdicts = dict(zip(different, answers, strict=True))
     values = np.full(len(prompts), np.nan, np.float32)
     failed = np.zeros(len(prompts), bool)
     counts = collections.Counter(dict.fromkeys(KINDS, 0))
     messages = {}
     for i, question in questions.items():
-      answer = said[question]
+      answer = verdicts[question]
       if isinstance(answer, _Failed):
         failed[i] = True
         counts[answer.kind] += 1
@@ -251,10 +251,10 @@ class JudgeService:
       threading.Thread(
         target=self._loop.run_forever, name="judge", daemon=True
       ).start()
-    asked = asyncio.run_coroutine_threadsafe(
+    future = asyncio.run_coroutine_threadsafe(
       self._ask_all(questions, limits, time.monotonic() + seconds), self._loop
     )
-    return asked.result(seconds + _GRACE_S)
+    return future.result(seconds + _GRACE_S)
 
   async def _ask_all(
     self, questions: Sequence[str], limits: JudgeLimits, end: float
@@ -354,20 +354,20 @@ class JudgeService:
           content += chunk
           if len(content) > _MAX_BYTES:
             raise _Again(f"its answer has more than {_MAX_BYTES} bytes")
-        status, said = answer.status, content.decode("utf-8", "replace")
+        status, reply = answer.status, content.decode("utf-8", "replace")
         retry_after = answer.headers.get("Retry-After", "")
     except (aiohttp.ClientError, OSError) as error:
       raise _Again(self._safe(error)) from None
     if status in _PASSING or status >= 500:
-      raise _Again(self._safe(f"{status} {said}"), _seconds(retry_after))
+      raise _Again(self._safe(f"{status} {reply}"), _seconds(retry_after))
     if status != 200:
-      raise _Failed("judge_failed", self._safe(f"{status} {said}"))
+      raise _Failed("judge_failed", self._safe(f"{status} {reply}"))
     try:
-      text = json.loads(said)["choices"][0]["message"]["content"]
+      text = json.loads(reply)["choices"][0]["message"]["content"]
     except (ValueError, LookupError, TypeError, RecursionError):
-      raise _Again(self._safe(f"no chat completion: {said}")) from None
+      raise _Again(self._safe(f"no chat completion: {reply}")) from None
     if not isinstance(text, str):
-      raise _Failed("judge_unread", self._safe(f"no text: {said}"))
+      raise _Failed("judge_unread", self._safe(f"no text: {reply}"))
     return text
 
   def _verdict(self, text: str) -> float:
@@ -379,11 +379,11 @@ class JudgeService:
       )
     return worth
 
-  def _safe(self, said: object) -> str:
+  def _safe(self, message: object) -> str:
     """Returns a message of others, short and without the key."""
-    text = str(said)
-    if isinstance(said, BaseException):
-      text = f"{type(said).__name__}: {text}"
+    text = str(message)
+    if isinstance(message, BaseException):
+      text = f"{type(message).__name__}: {text}"
     if key := os.environ.get(self._key_variable, "").strip():
       text = text.replace(key, "***")
     return text[:300]

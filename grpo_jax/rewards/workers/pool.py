@@ -517,8 +517,8 @@ class Pool:
       if isinstance(why, _Late):
         call.late(rows[0])
       else:
-        said = str(why) or "the process ended"
-        call.fail(rows[0], "worker_died", said)
+        reason = str(why) or "the process ended"
+        call.fail(rows[0], "worker_died", reason)
       call.put_back(slot, rows[1:])
     self._replace(slot, call)
 
@@ -571,12 +571,12 @@ class Pool:
       raise self._bad_start(why)
 
   def _bad_start(self, why: Exception) -> RuntimeError:
-    said = str(why)
+    reason = str(why)
     if isinstance(why, TimeoutError):
-      said = f"it took more than {_START_TIMEOUT_S:.0f} s"
+      reason = f"it took more than {_START_TIMEOUT_S:.0f} s"
     return RuntimeError(
       f"{self.caller}: a worker could not import its functions:"
-      f" {said or 'the process ended'}"
+      f" {reason or 'the process ended'}"
     )
 
 

@@ -176,15 +176,15 @@ def end_below(pid: int) -> None:
   """Kills all descendants of a process, and waits until they are gone."""
   stopped: set[int] = set()
   end = time.monotonic() + _GONE_S
-  while (found := below(pid)) and time.monotonic() < end:
+  while (running := below(pid)) and time.monotonic() < end:
     # All stand still before the first is killed, so that none of them sees it
     # and starts another.
-    if new := found - stopped:
+    if new := running - stopped:
       for one in new:
         _kill(one, signal.SIGSTOP)
       stopped |= new
       continue
-    for one in found:
+    for one in running:
       _kill(one, signal.SIGKILL)
     time.sleep(0.0005)
 
@@ -196,7 +196,7 @@ def below(pid: int, states: str = "") -> set[int]:
     pid: Process id.
     states: States of the wanted processes, as in /proc; "": the living.
   """
-  found: set[int] = set()
+  descendants: set[int] = set()
   waiting = [pid]
   with contextlib.suppress(FileNotFoundError):
     table = None if _says_children(pid) else _all_children()
@@ -205,9 +205,9 @@ def below(pid: int, states: str = "") -> set[int]:
       for child in table.get(parent, ()) if table else _children(parent):
         state = (_stat(child) or "X")[0]
         if state in states if states else state not in "ZX":
-          found.add(child)
+          descendants.add(child)
           waiting.append(child)
-  return found
+  return descendants
 
 
 def held(pid: int) -> int:
@@ -241,12 +241,12 @@ def _says_children(pid: int) -> bool:
 
 
 def _children(pid: int) -> list[int]:
-  found: list[int] = []
+  children: list[int] = []
   with contextlib.suppress(OSError):
     for thread in os.listdir(f"/proc/{pid}/task"):
       with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-        found += map(int, file.read().split())
-  return found
+        children += map(int, file.read().split())
+  return children
 
 
 def _all_children() -> dict[int, list[int]]:

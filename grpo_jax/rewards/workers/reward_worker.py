@@ -145,23 +145,23 @@ def place_of(
   If the function did not raise the error, as with a wrong result, the place is
   the beginning of the function.
   """
-  found = [
+  calls = [
     frame
     for frame in traceback.extract_tb(error.__traceback__)
     if frame.filename not in _HERE
   ]
   # The caller of a library says more than the library.
-  found = [x for x in found if "site-packages" not in x.filename] or found
+  calls = [x for x in calls if "site-packages" not in x.filename] or calls
   plain = registry.plain_of(function) if function else None
   code = getattr(plain, "__code__", None)
   if code is None:
-    return "".join(_line(x.filename, x.lineno, x.line) for x in found[-1:])
-  if not found:
+    return "".join(_line(x.filename, x.lineno, x.line) for x in calls[-1:])
+  if not calls:
     return _line(code.co_filename, code.co_firstlineno, "")
-  own = [x for x in found if x.filename == code.co_filename][-1:]
+  own = [x for x in calls if x.filename == code.co_filename][-1:]
   return "".join(
     _line(x.filename, x.lineno, x.line)
-    for x in (*own, *(found[-1:] if found[-1:] != own else ()))
+    for x in (*own, *(calls[-1:] if calls[-1:] != own else ()))
   )
 
 
@@ -228,9 +228,9 @@ def _score_together(
   is_late = any(isinstance(x, TimeoutError) for x in results)
   if is_late and len(units) > 1 and longest_s > timeout_s / 2:
     raise _BlockedError
-  found = iter(results)
+  outcomes = iter(results)
   return [
-    _verdict({name: next(found) for name in called}, len(rows), called)
+    _verdict({name: next(outcomes) for name in called}, len(rows), called)
     for rows in units
   ]
 
@@ -312,9 +312,9 @@ def _verdict(
     ]
     if bad:
       where = place_of(ValueError(), called[name])
-      said = "NaN" if math.isnan(bad[0]) else f"{bad[0]:g}"
-      said += ", which is beyond 1e15" if math.isfinite(bad[0]) else ""
-      failure = failure or ("nan", f"{name}: returned {said}{where}")
+      number = "NaN" if math.isnan(bad[0]) else f"{bad[0]:g}"
+      number += ", which is beyond 1e15" if math.isfinite(bad[0]) else ""
+      failure = failure or ("nan", f"{name}: returned {number}{where}")
       column = [None] * num_rows
     columns.append(column)
   return columns, failure

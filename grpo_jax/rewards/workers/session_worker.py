@@ -103,13 +103,13 @@ def answer_of(content: Any) -> SessionAnswer:
   raise ValueError(f"no answer of a session: {content!r:.80}")
 
 
-def _observation(said: Any) -> Observation:
-  match said:
+def _observation(value: Any) -> Observation:
+  match value:
     case str():
-      return said
+      return value
     case [*parts] if _is_markup(parts):
       return tuple(parts)
-  raise ValueError(f"no observation: {said!r:.80}")
+  raise ValueError(f"no observation: {value!r:.80}")
 
 
 def _is_markup(parts: Any) -> bool:
@@ -228,11 +228,11 @@ def _play(make: Callable[..., Any], channel: frames.Channel) -> None:
     signal.alarm(0)
     over = failure is not None or bool(answer and answer.scores is not None)
     try:
-      said = frames.encode([number, answer, failure])
+      message = frames.encode([number, answer, failure])
     except ValueError as error:  # The answer is too long.
       over, failure = True, ("raised", f"environment: {error}")
-      said = frames.encode([number, None, failure])
-    channel.send(said)
+      message = frames.encode([number, None, failure])
+    channel.send(message)
   close = getattr(session, "close", None)
   if close is not None:
     try:
@@ -288,7 +288,7 @@ class _Sessions:
   @property
   def end(self) -> float:
     """The next deadline of an answer; time.monotonic()."""
-    return min((asked.end for asked in self._asked.values()), default=math.inf)
+    return min((call.end for call in self._asked.values()), default=math.inf)
 
   def ask(self, number: int, request: SessionRequest) -> None:
     """Sends a request to a session, or answers that there is none."""
@@ -317,10 +317,10 @@ class _Sessions:
       message = next(channel.messages(), None)
       if message is None:
         return
-      said = frames.answer(message)
-      if said.number != number:
+      reply = frames.answer(message)
+      if reply.number != number:
         raise ValueError("it answered what it was not asked")
-      answer = None if said.failure else answer_of(said.content)
+      answer = None if reply.failure else answer_of(reply.content)
     except (EOFError, ValueError) as error:
       why = str(error) or "the session's process ended"
       self._lose(row, ("worker_died", f"environment: {why}"))
@@ -329,13 +329,13 @@ class _Sessions:
     if answer is None or answer.scores is not None:
       end = time.monotonic() + _CLOSE_S
       self._closing.append((end, self._live.pop(row)))
-    self._say(number, answer, said.failure)
+    self._say(number, answer, reply.failure)
 
   def lose_late(self) -> None:
     """Kills sessions that have not answered in time."""
     now = time.monotonic()
-    for row, asked in list(self._asked.items()):
-      if now >= asked.end:
+    for row, call in list(self._asked.items()):
+      if now >= call.end:
         message = f"environment: {self._timeout_s} s are over"
         self._lose(row, ("timeout", message))
 
@@ -443,13 +443,13 @@ def main(fd: int, parent: int, arguments: Mapping[str, Any]) -> None:
   sessions = _Sessions(functions["make"], arguments["timeout_s"], say)
   try:
     while True:
-      asked = sessions.channels
+      channels = sessions.channels
       now = time.monotonic()
       wake = min(sessions.end, now + _BURY_S)
-      active = frames.wait([channel, *asked], wake - now)
+      active = frames.wait([channel, *channels], wake - now)
       # Answers first: a request from the pool may end a rollout.
       for heard in active - {channel}:
-        sessions.hear(asked[heard])
+        sessions.hear(channels[heard])
       sessions.lose_late()
       if channel in active:
         channel.flush()

@@ -152,17 +152,17 @@ class HostSessions:
         is the sum of the rewards.
     """
     episodes = self.begin([prompt], [extras], [0])
-    found = episodes.end([0]).get(0)
-    if found is None or "accuracy" not in found or "return" in found:
-      said = f"has the scores {sorted(found or ())}"
-      if found is None:
-        said = f"failed for the first problem: {episodes.failures.errors[0]}"
+    scores = episodes.end([0]).get(0)
+    if scores is None or "accuracy" not in scores or "return" in scores:
+      why = f"has the scores {sorted(scores or ())}"
+      if scores is None:
+        why = f"failed for the first problem: {episodes.failures.errors[0]}"
       raise ValueError(
-        f"environment '{self.path}' {said}; needed is a session whose scores()"
+        f"environment '{self.path}' {why}; needed is a session whose scores()"
         " can be asked for at any time and have an 'accuracy' of 0 or 1, and no"
         " 'return', which is the sum of the rewards."
       )
-    return sorted(found)
+    return sorted(scores)
 
 
 class _Call(pool.PoolCall):
@@ -287,11 +287,11 @@ class Asked:
     self, actions: Mapping[int, tuple[str | None, bool]]
   ) -> dict[int, SessionAnswer]:
     self.ask(actions)
-    found: dict[int, SessionAnswer] = {}
+    answers: dict[int, SessionAnswer] = {}
     while self.pending & actions.keys():
-      said = self.poll(math.inf)
-      found |= {row: x for row, x in said.items() if x is not None}
-    return {row: found[row] for row in actions if row in found}
+      polled = self.poll(math.inf)
+      answers |= {row: x for row, x in polled.items() if x is not None}
+    return {row: answers[row] for row in actions if row in answers}
 
 
 class SessionEpisodes(Asked):
@@ -350,13 +350,13 @@ class SessionEpisodes(Asked):
     # A failed row may have been answered before.
     come = self._come()
     self._asked -= come
-    found: dict[int, SessionAnswer | None] = {}
+    answers: dict[int, SessionAnswer | None] = {}
     for row in sorted(come):
       answer = call.answers.pop(row, None)
-      found[row] = answer
+      answers[row] = answer
       if answer is not None and answer.scores is not None:
         self.scores[row] = answer.scores
-    return found
+    return answers
 
   def _come(self) -> set[int]:
     return {row for row in self._asked if row not in self._call.requests}
@@ -461,9 +461,9 @@ class GuardedEpisodes(Asked):
     texts = {row: x for row, (x, _) in actions.items() if x is not None}
     self._actions |= texts
     passed = dict(actions)
-    found = self._blocked(texts)
-    self.blocked = (self.blocked - texts.keys()) | found
-    for row in found:
+    blocked = self._blocked(texts)
+    self.blocked = (self.blocked - texts.keys()) | blocked
+    for row in blocked:
       if actions[row][1] or guard.abort:
         passed[row] = None, True
         self._ended.add(row)
@@ -476,19 +476,19 @@ class GuardedEpisodes(Asked):
 
   def poll(self, timeout_s: float) -> dict[int, SessionAnswer | None]:
     dummies, self._dummies = self._dummies, {}
-    found = self._inner.poll(0.0 if dummies else timeout_s) | dummies
-    for row, answer in found.items():
+    answers = self._inner.poll(0.0 if dummies else timeout_s) | dummies
+    for row, answer in answers.items():
       if row in self._ended and answer is not None:
         penalty = self._interceptor.penalty
-        found[row] = SessionAnswer("", -penalty, True, answer.scores)
+        answers[row] = SessionAnswer("", -penalty, True, answer.scores)
     self._settle()
-    for row, answer in found.items():
+    for row, answer in answers.items():
       if answer is not None:
-        said = answer.observation
+        part = answer.observation
         text = self._actions.pop(row, "")
-        text += said if isinstance(said, str) else "".join(said)
+        text += part if isinstance(part, str) else "".join(part)
         self._contexts[row] = (self._contexts[row] + text)[-_CONTEXT:]
-    return found
+    return answers
 
   def fail(self, row: int, message: str) -> None:
     """Ends an episode whose session has given an unusable answer."""

@@ -156,21 +156,21 @@ class VerifiersEnvironment:
     """
     if self._process is None:
       raise Ended("its process has ended")
-    channel, found = self._process.channel, []
+    channel, episodes = self._process.channel, []
     channel.flush()
     try:
       channel.read()
       for message in channel.messages():
         if isinstance(message, Mapping) and message.get("play") == number:
-          found.append(_played(message))
+          episodes.append(_played(message))
     except EOFError:
-      if not found:
+      if not episodes:
         self.kill()
         raise Ended("its process has ended") from None
     except (KeyError, TypeError, ValueError) as error:
       self.kill()
       raise Ended(f"its process says what it was not asked: {error}") from None
-    return found
+    return episodes
 
   def _started(self) -> Mapping[str, Any]:
     """Starts a process and returns its first message."""
@@ -189,20 +189,20 @@ class VerifiersEnvironment:
     if not size:
       raise Ended(f"it has no examples ({split})")
     assert self._process is not None
-    found: list[dict[str, Any]] = []
-    while len(found) < size:
-      numbers = range(len(found), min(len(found) + _CHUNK, size))
+    examples: list[dict[str, Any]] = []
+    while len(examples) < size:
+      numbers = range(len(examples), min(len(examples) + _CHUNK, size))
       self._process.channel.send(
         frames.encode(
           {"op": "examples", "split": split, "numbers": list(numbers)}
         ),
         time.monotonic() + _START_S,
       )
-      said = self._receive()
-      if not isinstance(said, list) or len(said) != len(numbers):
-        raise Ended(f"it says {said!r:.80}, and was asked for examples")
-      found += said
-    return found
+      chunk = self._receive()
+      if not isinstance(chunk, list) or len(chunk) != len(numbers):
+        raise Ended(f"it says {chunk!r:.80}, and was asked for examples")
+      examples += chunk
+    return examples
 
   def _receive(self) -> Any:
     assert self._process is not None

@@ -153,12 +153,12 @@ class LoadedEnvironment:
     # One pool of connections for all clients.
     return self._clients["client"].copy(base_url=url, api_key=token)
 
-  async def play(self, row: Mapping[str, Any], asked: Mapping[str, Any]) -> Any:
+  async def play(self, row: Mapping[str, Any], query: Mapping[str, Any]) -> Any:
     """Plays an episode and returns its final state.
 
     Args:
       row: The row's `split`, `example` and `url`.
-      asked: The `token` and `model` of all requests.
+      query: The `token` and `model` of all requests.
     """
     example = dict(self._inputs[row["split"]][row["example"]])
     # A state then has tokens and log-probs, as some environments expect.
@@ -167,8 +167,8 @@ class LoadedEnvironment:
       sampling["logprobs"] = True
     return await self._env.rollout(
       example,
-      self._client(row["url"], asked["token"]),
-      asked["model"],
+      self._client(row["url"], query["token"]),
+      query["model"],
       sampling,
     )
 
@@ -268,11 +268,11 @@ class _Player:
         task.add_done_callback(self._groups.discard)
 
   async def _play(
-    self, rows: list[Mapping[str, Any]], asked: Mapping[str, Any]
+    self, rows: list[Mapping[str, Any]], request: Mapping[str, Any]
   ) -> None:
     """Plays the episodes of a group, and scores them together."""
     states = await asyncio.gather(
-      *(self._environment.play(row, asked) for row in rows),
+      *(self._environment.play(row, request) for row in rows),
       return_exceptions=True,
     )
     scored: list[tuple[Mapping[str, Any], Any, bool]] = []
@@ -283,7 +283,7 @@ class _Player:
         else ending(state)
       )
       if failed:
-        self._tell(asked, row, error=failed)
+        self._tell(request, row, error=failed)
       else:
         scored.append((row, state, done))
     if not scored:
@@ -294,11 +294,11 @@ class _Player:
       heard = [_shown(error)]
     for row, state, done in scored:
       if heard:
-        self._tell(asked, row, error=f"its rubric: {heard[0]}"[:_MAX_MESSAGE])
+        self._tell(request, row, error=f"its rubric: {heard[0]}"[:_MAX_MESSAGE])
       else:
         metrics = state.get("metrics") or {}
         self._tell(
-          asked,
+          request,
           row,
           reward=_number(state.get("reward")),
           metrics={str(k): _number(x) for k, x in metrics.items()},
@@ -306,9 +306,9 @@ class _Player:
         )
 
   def _tell(
-    self, asked: Mapping[str, Any], row: Mapping[str, Any], **said: Any
+    self, request: Mapping[str, Any], row: Mapping[str, Any], **fields: Any
   ) -> None:
-    self.say({"play": asked["number"], "row": row["row"], **said})
+    self.say({"play": request["number"], "row": row["row"], **fields})
 
 
 def _number(value: Any) -> float | None:

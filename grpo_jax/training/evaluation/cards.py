@@ -189,8 +189,8 @@ def _summary(algorithm: str) -> str:
 
 def _paper(algorithm: str) -> str:
   """The arXiv number of an algorithm's paper; empty if its file has none."""
-  found = _ON_ARXIV.search(_module_doc(algorithm))
-  return found[1] if found else ""
+  match = _ON_ARXIV.search(_module_doc(algorithm))
+  return match[1] if match else ""
 
 
 def _license(base: pathlib.Path | None) -> dict[str, str]:
@@ -200,12 +200,12 @@ def _license(base: pathlib.Path | None) -> dict[str, str]:
     return {}
   text = path.read_text(encoding="utf-8", errors="replace")
   front = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
-  found = {}
+  fields = {}
   for line in (front[1] if front else "").splitlines():
     key, colon, value = line.partition(":")
     if colon and key in _LICENSE and value.strip():
-      found[key] = value.strip().strip("\"'")
-  return found
+      fields[key] = value.strip().strip("\"'")
+  return fields
 
 
 def _is_on_hub(checkpoint: str) -> bool:
@@ -261,13 +261,13 @@ def _versions(workdir: files.Path) -> dict[str, str]:
   """The versions of grpo_jax that trained the policy and write the card."""
   path = workdir / log.ENVIRONMENT
   starts = log.read_json(path, list) if path.exists() else []
-  found = {}
+  versions = {}
   if starts:
     last = starts[-1]
-    found["Trained by"] = _version(
+    versions["Trained by"] = _version(
       last.get("packages", {}).get("grpo_jax"), last.get("git")
     )
-  return found | {
+  return versions | {
     "Written by": _version(
       importlib.metadata.version("grpo_jax"), commit_lib.git()
     )

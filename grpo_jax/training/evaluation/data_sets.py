@@ -106,7 +106,7 @@ def opened(
       f" {config.data.shown_task}, where prompts are made; leave the data sets"
       " out."
     )
-  found = []
+  data_sets = []
   for name, path in data.items():
     if name in ("", _MACRO):
       raise ValueError(
@@ -126,8 +126,8 @@ def opened(
       f"data {name}={path}",
     )
     count = min(num_prompts or len(source), len(source))
-    found.append(DataSet(name, source, count, problem.domains))
-  return found
+    data_sets.append(DataSet(name, source, count, problem.domains))
+  return data_sets
 
 
 def verified(

@@ -155,8 +155,8 @@ class TextSampler:
     self, completion: evaluation.Completion, rollout: Rollout, b: int
   ) -> Sample:
     """Row b of a rollout of NumPy arrays, with its scores."""
-    kept = rollout.completion_mask[b]  # [T]
-    own = rollout.written[b][kept]  # [n]
+    exists = rollout.completion_mask[b]  # [T]
+    own = rollout.written[b][exists]  # [n]
     known: dict[str, Any] = dataclasses.asdict(completion)
     if not (self._is_scored and completion.valid):
       known |= {"reward": math.nan, "correct": False}
@@ -164,12 +164,12 @@ class TextSampler:
       known["components"] = {}
 
     def values(x: Any, is_known: bool = True) -> np.ndarray:  # [n]
-      return np.where(own & is_known, x[b][kept], np.nan)
+      return np.where(own & is_known, x[b][exists], np.nan)
 
     return Sample(
       **known,
       tokens=trace_rows.texts_of(
-        self._loaded.problem, np.asarray(rollout.tokens[b][kept])
+        self._loaded.problem, np.asarray(rollout.tokens[b][exists])
       ),
       logprobs=values(rollout.sampler_logp),
       entropies=values(rollout.entropy, self._has_entropy),
@@ -203,12 +203,12 @@ def _entropy(
     rollout.prompt_index,
     prompts.shown,
   )
-  found = logprobs.token_outputs(
+  outputs = logprobs.token_outputs(
     functools.partial(policy.head, params),
     h,
     rollout.tokens,
     temperature=1.0,
     with_entropy=True,
   )
-  assert found.entropy is not None
-  return found.entropy
+  assert outputs.entropy is not None
+  return outputs.entropy

@@ -71,7 +71,7 @@ def measure(
     lambda params, *arrays: _of_rows(loaded.policy, params, *arrays),
     sharding.replicated(loaded.mesh),
   )
-  found = []
+  batches_of_rows = []
   with jax.set_mesh(loaded.mesh):  # As in training.
     for first in range(0, len(records), batch_size):
       part = encoded[first : first + batch_size]
@@ -92,10 +92,10 @@ def measure(
         ),
         rows,
       )
-      found.append(program(loaded.params, *arrays))
+      batches_of_rows.append(program(loaded.params, *arrays))
   embeddings, losses = (
     np.concatenate([np.asarray(x) for x in own])[: len(records)]
-    for own in zip(*found, strict=True)
+    for own in zip(*batches_of_rows, strict=True)
   )
   return Measured(embeddings, losses)
 

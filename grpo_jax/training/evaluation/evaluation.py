@@ -226,8 +226,8 @@ class Evaluator:
   ) -> list[list[Completion]]:
     """The scored completions of each held-out prompt."""
     own = [row for part in self.played(params, key) for row in part.completions]
-    told = [(number, dataclasses.asdict(row)) for number, row in own]
-    everyone = [item for part in hosts.gather(told) for item in part]
+    numbered = [(number, dataclasses.asdict(row)) for number, row in own]
+    everyone = [item for part in hosts.gather(numbered) for item in part]
     everyone.sort(key=lambda item: item[0])
     rows = [Completion(**row) for _, row in everyone]
     size = self._num_samples
@@ -265,11 +265,11 @@ class Evaluator:
     numbers = judging.judged_rows(self._mesh, num_rows)
     local = judging.rollout_to_judge(self._mesh, rollout)
     if scored is None:
-      answer, _, said = problem.ask_host(
+      answer, _, messages = problem.ask_host(
         batch, local, self._judge_of_truth, evaluates=True
       )
-      errors = judging.errors_of(self._mesh, batch, num_rows, said)
-      problem.complaints.log("a verifier failed in an evaluation", said)
+      errors = judging.errors_of(self._mesh, batch, num_rows, messages)
+      problem.complaints.log("a verifier failed in an evaluation", messages)
       answer = answer._replace(steps=None)
       if not self._judge_of_truth.is_host_alone:
         answer = sharding.from_local(answer, sharding.by_rows_once(self._mesh))
@@ -277,10 +277,10 @@ class Evaluator:
     if scored is None:
       verdict = self._judge_of_truth.score_on_host(answer)
     else:
-      kept = dataclasses.replace(
+      own = dataclasses.replace(
         scored, weights={}, step_rewards=None, step_mask=None
       )
-      verdict = judging.to_judge(self._mesh, kept, num_rows)
+      verdict = judging.to_judge(self._mesh, own, num_rows)
     rows = completions_of(
       problem.prompt_texts(batch.records),
       problem.texts(
@@ -437,13 +437,13 @@ def _quadrants(
 ) -> dict[str, float]:
   """Shares of answers that follow from the reasoning, and that are right."""
   known = [x for x in scored if not math.isnan(x.components[consistent])]
-  found = [(x.components[consistent] >= 0.5, x.correct) for x in known]
+  pairs = [(x.components[consistent] >= 0.5, x.correct) for x in known]
   shares = {
-    f"{how}consistent_{what}": _mean([x == (follows, right) for x in found])
+    f"{how}consistent_{what}": _mean([x == (follows, right) for x in pairs])
     for how, follows in (("", True), ("in", False))
     for what, right in (("right", True), ("wrong", False))
   }
-  shares["inconsistent"] = _mean([not follows for follows, _ in found])
+  shares["inconsistent"] = _mean([not follows for follows, _ in pairs])
   return {f"eval/quadrants/{name}": x for name, x in shares.items()}
 
 

@@ -99,7 +99,7 @@ def measure(
     start = policy.state_of(loaded.params, loaded.policy, seed)
     state = entered.enter(checkpointed.with_outside(start, entered.parts))
     gradient = _gradient(loaded, entered.parts)
-    found = []  # [D][batches], each a flat vector.
+    gradients = []  # [D][batches], each a flat vector.
     for domain in problem.domains:
       stream = problem.prompt_stream(
         seed,
@@ -114,8 +114,8 @@ def measure(
         # The key of a step depends on its number, so each batch has own draws.
         state = dataclasses.replace(state, step=state.step + 1)
         own.append(gradient(state, batch))
-      found.append(own)
-  return compared(problem.domains, np.array(found))
+      gradients.append(own)
+  return compared(problem.domains, np.array(gradients))
 
 
 def compared(
@@ -142,17 +142,17 @@ def compared(
 def _phase(loaded: checkpointed.Loaded, wanted: str) -> str:
   """The name of the phase with the objective."""
   config = loaded.config
-  found = [
+  phases = [
     name
     for name in config.phases
     if config.section(name).plays and "policy" in config.section(name).trains
   ]
-  if not found or (wanted and wanted not in found):
+  if not phases or (wanted and wanted not in phases):
     raise ValueError(
       f"interference: phase={wanted!r}; those of the run that draw completions"
-      f" and train the policy are {', '.join(found) or 'none'}."
+      f" and train the policy are {', '.join(phases) or 'none'}."
     )
-  return wanted or found[-1]
+  return wanted or phases[-1]
 
 
 def _gradient(
@@ -226,13 +226,13 @@ def _gradient(
   return gradient
 
 
-def table(found: Interference) -> list[str]:
+def table(result: Interference) -> list[str]:
   """Formats the cosines as lines, one for each domain."""
-  width = max(8, *(min(len(name), 12) for name in found.names))
-  names = [name[:width] for name in found.names]
+  width = max(8, *(min(len(name), 12) for name in result.names))
+  names = [name[:width] for name in result.names]
   head = "".join(f" {name:>{width}}" for name in [*names, "norm"])
   lines = [f"{'cosine':<{width}}{head}"]
-  for name, row, norm in zip(names, found.cosines, found.norms, strict=True):
+  for name, row, norm in zip(names, result.cosines, result.norms, strict=True):
     cells = "".join(f" {'–' if x != x else f'{x:.3f}':>{width}}" for x in row)
     lines.append(f"{name:<{width}}{cells} {norm:>{width}.3g}")
   return lines

@@ -54,11 +54,11 @@ def before_training(config: config_lib.RunConfig, problem: Problem) -> None:
     return
   refuses = mode == "refuse" or config.guards.on
   if refuses:
-    found = records(config, problem, max(2 * needed, _NUM_RECORDS))
-    found += verifier(config, problem)
+    findings = records(config, problem, max(2 * needed, _NUM_RECORDS))
+    findings += verifier(config, problem)
   else:
-    found = of_number(problem, needed, 2 * needed)
-  for finding in found:
+    findings = of_number(problem, needed, 2 * needed)
+  for finding in findings:
     if refuses and finding.is_error:
       raise ValueError(
         f"data lint: {finding.message} (config.guards.lint='off' does not"
@@ -78,12 +78,12 @@ def of_number(problem: Problem, needed: int, num_records: int) -> list[Finding]:
   """Errors of the first records: too few prompts, or a too frequent one."""
   number = min(num_records, len(problem.train))
   keys = [_identity(problem, i) for i in range(number)]
-  found = quality.of_count(
+  findings = quality.of_count(
     len({*keys}), number, needed, number == len(problem.train)
   )
   (_, most), *_ = collections.Counter(keys).most_common(1)
   if number >= _MIN_RECORDS and most > _MAX_SHARE * number:
-    found.append(
+    findings.append(
       Finding(
         "one prompt",
         True,
@@ -91,7 +91,7 @@ def of_number(problem: Problem, needed: int, num_records: int) -> list[Finding]:
         f" well is a share of {_MAX_SHARE:g}. Keep one copy of it.",
       )
     )
-  return found
+  return findings
 
 
 def _identity(problem: Problem, number: int) -> tuple[Any, ...]:
@@ -119,21 +119,21 @@ def records(
   not a mistake.
   """
   number = min(num_records, len(problem.train))
-  found = of_number(problem, num_needed(config), number)
+  findings = of_number(problem, num_needed(config), number)
   some = [problem.train[i] for i in range(number)]
   labels = [_label(record) for record in some]
   if sources.task_of(problem.train) is None:
     prompts = [problem.encoder.content(record) for record in some]
-    found += quality.of_duplicates(prompts)
-    found += _of_images(problem, some)
+    findings += quality.of_duplicates(prompts)
+    findings += _of_images(problem, some)
     if any(labels):
-      found += quality.of_conflicts(prompts, labels)
+      findings += quality.of_conflicts(prompts, labels)
   if any(labels):
     attributes = [_attributes(record) for record in some]
-    found += quality.of_skew(attributes, labels)
+    findings += quality.of_skew(attributes, labels)
   if "math_accuracy" in config.rewards.functions:
-    found += _of_golds([str(record["answer"]) for record in some])
-  return found
+    findings += _of_golds([str(record["answer"]) for record in some])
+  return findings
 
 
 def _of_golds(golds: Sequence[str]) -> list[Finding]:
@@ -141,7 +141,7 @@ def _of_golds(golds: Sequence[str]) -> list[Finding]:
   from grpo_jax.rewards import math_accuracy
 
   kinds = {gold: math_accuracy.reads(gold) for gold in {*golds}}
-  found = []
+  findings = []
   for kind, what in (
     (
       "text",
@@ -153,7 +153,7 @@ def _of_golds(golds: Sequence[str]) -> list[Finding]:
     bad = [i for i, gold in enumerate(golds) if kinds[gold] == kind]
     if bad:
       shown = ", ".join(f"{golds[i]!r:.60}" for i in bad[:5])
-      found.append(
+      findings.append(
         Finding(
           "golds",
           False,
@@ -163,7 +163,7 @@ def _of_golds(golds: Sequence[str]) -> list[Finding]:
           tuple(bad),
         )
       )
-  return found
+  return findings
 
 
 def _of_images(
@@ -172,7 +172,7 @@ def _of_images(
   """A warning about records whose images cannot be shown."""
   if problem.encoder.sight is None:
     return []
-  said = {
+  bad = {
     number + i: made
     for number in range(0, len(some), _NUM_SHOWN)
     for i, made in enumerate(
@@ -180,16 +180,16 @@ def _of_images(
     )
     if isinstance(made, Unusable)
   }
-  if not said:
+  if not bad:
     return []
-  number, why = next(iter(said.items()))
+  number, why = next(iter(bad.items()))
   return [
     Finding(
       "images",
       False,
-      f"{len(said)} of {len(some)} records have images that cannot be shown, as"
+      f"{len(bad)} of {len(some)} records have images that cannot be shown, as"
       f" record {number}: {why}. Training leaves them out.",
-      tuple(said),
+      tuple(bad),
     )
   ]
 
@@ -244,9 +244,9 @@ def verifier(config: config_lib.RunConfig, problem: Problem) -> list[Finding]:
         " it compares.",
       )
     ]
-  found = []
+  findings = []
   if (share := 1 - np.mean(marks)) > 0.1:
-    found.append(
+    findings.append(
       Finding(
         "verifier",
         False,
@@ -266,7 +266,7 @@ def verifier(config: config_lib.RunConfig, problem: Problem) -> list[Finding]:
   if bad:
     shown = ", ".join(f"{name} ({share:.0%})" for name, share in bad.items())
     every = len(bad) == len(passed)
-    found.append(
+    findings.append(
       Finding(
         "format only" if every else "verifier",
         True,
@@ -278,7 +278,7 @@ def verifier(config: config_lib.RunConfig, problem: Problem) -> list[Finding]:
         ),
       )
     )
-  return found
+  return findings
 
 
 def _not_tried(why: str) -> Finding:
@@ -308,9 +308,9 @@ def _of_task(task: tasks.Task, problem: Problem):
 
   golds: list[_Completed] = []
   for number in range(min(_MAX_TRIES, len(problem.train))):
-    given = problem.train[number]["completion"]
-    if given is not None and judge([(number, given)])[0]:
-      golds.append((number, list(given)))
+    solution = problem.train[number]["completion"]
+    if solution is not None and judge([(number, solution)])[0]:
+      golds.append((number, list(solution)))
     if len(golds) == _NUM_GOLDS:
       break
   return judge, golds

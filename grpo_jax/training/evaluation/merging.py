@@ -125,14 +125,14 @@ def merge(
   if hosts.is_main():
     folder.mkdir(parents=True, exist_ok=True)
     imports.keep(text, folder)
-    said = {
+    record = {
       "runs": [
         {"workdir": name, "step": step, "coefficient": share}
         for name, step, share in zip(every, steps, shares, strict=True)
       ],
       "base": base,
     }
-    files.write(folder / MERGE, (json.dumps(said, indent=2) + "\n").encode())
+    files.write(folder / MERGE, (json.dumps(record, indent=2) + "\n").encode())
     files.write(folder / log.CONFIG, text.encode())
   saved = checkpoints.Checkpoints(folder / "checkpoints", keep=1)
   try:

@@ -67,7 +67,7 @@ def samples(
     rows: The rows of the step.
     count: Number of rows, at most.
   """
-  found = take(
+  arrays = take(
     mesh,
     {
       "tokens": rows.batch.tokens,
@@ -86,38 +86,38 @@ def samples(
   )
   ids = batch.prompts.ids.tolist()
   prompts = dict(zip(ids, problem.prompt_texts(batch.records), strict=True))
-  read = texts_of_prompts(problem, mesh, rows, found["prompt_index"])
-  for prompt_id, text in zip(found["prompt_id"].tolist(), read, strict=True):
+  read = texts_of_prompts(problem, mesh, rows, arrays["prompt_index"])
+  for prompt_id, text in zip(arrays["prompt_id"].tolist(), read, strict=True):
     if prompt_id < min(ids):  # Ids ascend along the stream.
       prompts[prompt_id] = text
-  texts = problem.texts(found["tokens"], found["mask"])
-  is_there = found["valid"] | found["mask"].any(axis=1)
+  texts = problem.texts(arrays["tokens"], arrays["mask"])
+  is_there = arrays["valid"] | arrays["mask"].any(axis=1)
   return [
     {
-      "prompt": prompts[int(found["prompt_id"][i])],
+      "prompt": prompts[int(arrays["prompt_id"][i])],
       "completion": text,
-      "reward": float(found["reward"][i]),
-      "valid": bool(found["valid"][i]),
-      "correct": bool(found["correct"][i]),
-      "components": {k: float(v[i]) for k, v in found["components"].items()},
-      **_turns(problem, found, i),
+      "reward": float(arrays["reward"][i]),
+      "valid": bool(arrays["valid"][i]),
+      "correct": bool(arrays["correct"][i]),
+      "components": {k: float(v[i]) for k, v in arrays["components"].items()},
+      **_turns(problem, arrays, i),
     }
     for i, text in enumerate(texts)
-    if int(found["prompt_id"][i]) in prompts and is_there[i]
+    if int(arrays["prompt_id"][i]) in prompts and is_there[i]
   ]
 
 
 def _turns(
-  problem: problem_lib.Problem, found: dict[str, Any], row: int
+  problem: problem_lib.Problem, sample: dict[str, Any], row: int
 ) -> dict[str, Any]:
   """The calls of a row in an environment; empty without an environment."""
-  if found["turn"] is None:
+  if sample["turn"] is None:
     return {}
   arrays = {
-    name: found[name][row] for name in ("turn", "observed", "turn_rewards")
+    name: sample[name][row] for name in ("turn", "observed", "turn_rewards")
   }
-  exists = found["mask"][row]
-  ids = found["tokens"][row][exists]
+  exists = sample["mask"][row]
+  ids = sample["tokens"][row][exists]
   arrays["exists"] = exists
   return {"turns": list(trace_rows.calls(problem, arrays, ids))}
 
@@ -139,7 +139,7 @@ def texts_of_prompts(
     places: Places of the prompts in the batch of the step.
   """
   batch = rows.batch
-  found = take(
+  arrays = take(
     mesh, {"tokens": batch.prompts.tokens, "mask": batch.prompts.mask}, places
   )
-  return problem.texts(found["tokens"], found["mask"])
+  return problem.texts(arrays["tokens"], arrays["mask"])

@@ -240,7 +240,7 @@ def section(
   scored = [group[0] for group in greedy if group[0].valid]
   num_right = sum(row.correct for row in scored)
   figures = known(table(values), greedy, sampled)
-  said: dict[str, Any] = {
+  scores: dict[str, Any] = {
     "num_prompts": len(greedy),
     "figures": {
       "greedy": figures.pop("greedy"),
@@ -253,7 +253,7 @@ def section(
   }
   for name, groups in (("greedy", greedy), ("sampled", sampled)):
     unscored = sum(not row.valid for group in groups for row in group)
-    said[name] = {**lengths(groups), "unscored": unscored}
+    scores[name] = {**lengths(groups), "unscored": unscored}
   names = sorted({name for name in domains if name is not None}, key=_natural)
   if names:
     parts = {
@@ -263,7 +263,7 @@ def section(
       }
       for name in names
     }
-    said["domains"] = {
+    scores["domains"] = {
       name: {
         "num_prompts": len(part["greedy"]),
         "figures": known(
@@ -276,8 +276,8 @@ def section(
       }
       for name, part in parts.items()
     }
-    said["macro"] = known(macro(list(parts.values())), greedy, sampled)
-  return said
+    scores["macro"] = known(macro(list(parts.values())), greedy, sampled)
+  return scores
 
 
 def known(

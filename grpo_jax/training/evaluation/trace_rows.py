@@ -56,7 +56,7 @@ def of_patches(images: Images) -> list[dict[str, Any]]:
   side = math.isqrt(images.patches.shape[-1] // 3)
   if 3 * side**2 != images.patches.shape[-1]:
     return []
-  found = []
+  pictures = []
   for number, (rows, columns) in enumerate(np.asarray(images.grid).tolist()):
     own = np.asarray(images.image) == number
     patches = np.asarray(images.patches)[own]
@@ -66,8 +66,8 @@ def of_patches(images: Images) -> list[dict[str, Any]]:
     place = np.asarray(images.place)[own]
     grid[place[:, 0], place[:, 1]] = patches.reshape(-1, side, side, 3)
     image = grid.swapaxes(1, 2).reshape(rows * side, columns * side, 3)
-    found.append(_picture(np.round(255 * image).astype(np.uint8)))
-  return found
+    pictures.append(_picture(np.round(255 * image).astype(np.uint8)))
+  return pictures
 
 
 def _picture(pixels: np.ndarray) -> dict[str, Any]:  # [rows, columns, 3] uint8
@@ -198,34 +198,34 @@ def _values(arrays: dict[str, Any]) -> dict[str, np.ndarray]:  # each [n]
   def of_tokens(x: Any) -> Any:
     return None if x is None else np.broadcast_to(x, exists.shape)[exists]
 
-  found = {name: of_tokens(arrays[name]) for name in _OF_TOKENS}
+  table = {name: of_tokens(arrays[name]) for name in _OF_TOKENS}
   written = np.ones(exists.sum(), bool)
-  if found["observed"] is not None:
-    written = ~found["observed"]
-  trained = found["trained"]
-  anchor = found["old_logp"]
+  if table["observed"] is not None:
+    written = ~table["observed"]
+  trained = table["trained"]
+  anchor = table["old_logp"]
   if anchor is None:
-    anchor = found["sampler_logp"]
+    anchor = table["sampler_logp"]
 
   def known(x: Any, where: np.ndarray) -> np.ndarray:
     return np.where(where, np.asarray(x, np.float32), np.float32(np.nan))
 
   values: dict[str, np.ndarray] = {"trained": trained}
   for name in ("observed", "turn", "version", "clipped"):
-    if found[name] is not None:
-      values[name] = found[name]
+    if table[name] is not None:
+      values[name] = table[name]
   for name, where in (
     *(("sampler_logp", written), ("entropy", written)),
     *(("old_logp", trained), ("value", trained), ("advantage", trained)),
   ):
-    if found[name] is not None:
-      values[name] = known(found[name], where)
-  if found["ref_logp"] is not None:
-    values["kl"] = known(anchor - found["ref_logp"], trained)
-  if found["logp"] is not None:
-    values["new_logp"] = known(found["logp"], written)
+    if table[name] is not None:
+      values[name] = known(table[name], where)
+  if table["ref_logp"] is not None:
+    values["kl"] = known(anchor - table["ref_logp"], trained)
+  if table["logp"] is not None:
+    values["new_logp"] = known(table["logp"], written)
     with np.errstate(over="ignore"):
-      values["ratio"] = known(np.exp(found["logp"] - anchor), trained)
+      values["ratio"] = known(np.exp(table["logp"] - anchor), trained)
   return values
 
 
@@ -264,16 +264,16 @@ def calls(
     dummy = list(problem.environment.dummy)
   elif problem.host_environment is not None and problem.host_environment.dummy:
     dummy = list(problem.host_environment.dummy)
-  found = []
+  records = []
   for number in np.unique(turn).tolist():
-    said, answer = (
+    question, answer = (
       ids[(turn == number) & which].tolist() for which in (~observed, observed)
     )
-    if not said and not answer:
+    if not question and not answer:
       continue
     call = {
       "turn": int(number),
-      "in": say(said),
+      "in": say(question),
       "out": say(answer),
       "blocked": None
       if dummy is None
@@ -281,8 +281,8 @@ def calls(
     }
     if rewards is not None:
       call["reward"] = traces.number(rewards[exists][turn == number].sum())
-    found.append(call)
-  return tuple(found)
+    records.append(call)
+  return tuple(records)
 
 
 def of_evaluation(
@@ -362,19 +362,19 @@ def bounded(groups: Sequence[traces.Group], size: int) -> bytes:
   does not fit alone, its rows are cut, to half the tokens again and again. If
   nothing fits, the result is empty.
   """
-  kept = list(groups)
-  if not kept:
+  shown = list(groups)
+  if not shown:
     return b""
-  longest = max((len(row.ids) for row in kept[0].rows), default=0)
-  limit = max(longest, len(kept[0].prompt) // _CHARACTERS, 1)
+  longest = max((len(row.ids) for row in shown[0].rows), default=0)
+  limit = max(longest, len(shown[0].prompt) // _CHARACTERS, 1)
   while True:
-    content = traces.member([traces.line(group) for group in kept])
+    content = traces.member([traces.line(group) for group in shown])
     if len(content) <= size:
       return content
-    if len(kept) > 1:
-      kept.pop()
+    if len(shown) > 1:
+      shown.pop()
     elif limit:
       limit //= 2
-      kept[0] = cut(kept[0], limit)
+      shown[0] = cut(shown[0], limit)
     else:
       return b""

@@ -150,8 +150,8 @@ class Canary:
     """
     if self.component == _CORRECT:
       return [self.sign * row.right for row in rows]
-    found = [row.components[self.component] for row in rows if row.valid]
-    return [self.sign * x for x in found if not math.isnan(x)]
+    values = [row.components[self.component] for row in rows if row.valid]
+    return [self.sign * x for x in values if not math.isnan(x)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,14 +223,14 @@ class Canaries:
             f" prompts of the task {config.data.name!r} are made, not read;"
             " leave the file out."
           )
-        found = sources.JsonlSource(
+        records = sources.JsonlSource(
           canary.path,
           config.data.format or None,
           config.data.fields,
           images=config.data.images,
         )
-        size = min(size, len(found))
-        self._of[canary.path] = sampler.on(found, size, size)
+        size = min(size, len(records))
+        self._of[canary.path] = sampler.on(records, size, size)
     self.past: dict[str, Tally] = {}
 
   def position(self) -> dict[str, Any]:
@@ -287,13 +287,13 @@ class Canaries:
     if not self.guards.canary_max_kl or "reference" not in state.members:
       return None
     every = {**state.params, "policy": params}
-    found = [
+    parts_of_kl = [
       _kl_of(
         every, prompts, rollout, policy=self._policy, scale=self._temperature
       )
       for prompts, rollout in self._of[""].rollouts(params, key)
     ]
-    return float(np.mean(jax.device_get(found)))
+    return float(np.mean(jax.device_get(parts_of_kl)))
 
 
 @functools.partial(jax.jit, static_argnames=("policy", "scale"))
@@ -414,8 +414,8 @@ class Guards:
   def look(self, state: Any) -> tuple[dict[str, float], tuple[str, ...]]:
     """Looks at the canaries; returns metrics, and those that have fallen."""
     assert self.canaries is not None
-    found = self.canaries.look(state)
-    return found.metrics, found.fallen
+    look = self.canaries.look(state)
+    return look.metrics, look.fallen
 
   def judge(
     self,
@@ -477,11 +477,11 @@ class Guards:
     Args:
       last_step: Step of its last checkpoint; None if there is none.
     """
-    kept = "there is no checkpoint yet"
+    last = "there is no checkpoint yet"
     if last_step is not None:
-      kept = f"its last checkpoint, step {last_step}, is from before"
+      last = f"its last checkpoint, step {last_step}, is from before"
     return GuardHalt(
-      f"guards: {self.halted}. The run has ended and was not saved; {kept}."
+      f"guards: {self.halted}. The run has ended and was not saved; {last}."
       f" Look at {AUDIT} for the prompts, and at the data with `python -m"
       " experiments.lint`; a guard is switched off by 0, all of them by"
       " --config.guards.on=False, in another --workdir."
@@ -530,13 +530,13 @@ def open_guards(
   """
   of_phases = _of_phases(config)
   guards = config.guards
-  found = None
+  probe = None
   if _looks(config):
-    found = Canaries(config, problem, phases[0].parts.policy, mesh, evaluator)
+    probe = Canaries(config, problem, phases[0].parts.policy, mesh, evaluator)
   lines: Sequence[Mapping[str, Any]] = ()
   if position is not None and guards.on:
-    if found is not None:
-      found.resume(position["canaries"])
+    if probe is not None:
+      probe.resume(position["canaries"])
     if hosts.is_main():
       lines = log.read_lines(workdir / AUDIT)
-  return Guards(of_phases, found, guards.canary_every, lines)
+  return Guards(of_phases, probe, guards.canary_every, lines)

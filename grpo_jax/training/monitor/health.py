@@ -40,7 +40,7 @@ def stages_of(
     correct: The component that marks right completions.
   """
   rewards = config.rewards
-  found: list[Stage] = []
+  stages: list[Stage] = []
   last = 0
   for name, phase in zip(config.phases, config.stages, strict=True):
     weights = phase.reward_weights or rewards.weights
@@ -49,7 +49,7 @@ def stages_of(
     if not phase.reward_weights:
       rewarded |= {*rewards.schedules}
     last += phase.steps
-    found.append(
+    stages.append(
       Stage(
         name=name,
         kind=phase.kind,
@@ -64,7 +64,7 @@ def stages_of(
         ends_short=phase.when_short == "error",
       )
     )
-  return tuple(found)
+  return tuple(stages)
 
 
 def of_step(line: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -73,9 +73,9 @@ def of_step(line: Mapping[str, Any]) -> dict[str, Any] | None:
   Returns:
     None for an evaluation before a phase, which is not a step of it.
   """
-  found = {name: x for name, x in line.items() if name not in _FIELDS}
+  metrics = {name: x for name, x in line.items() if name not in _FIELDS}
   of_evaluation = ("eval/", "canary/")
-  return None if all(x.startswith(of_evaluation) for x in found) else found
+  return None if all(x.startswith(of_evaluation) for x in metrics) else metrics
 
 
 def has_alarm(metrics: Mapping[str, Any]) -> bool:
@@ -129,19 +129,19 @@ class Monitor:
       Alarms that are new in this phase; they are logged, too.
     """
     holds = self._look(step, metrics)
-    found = [
+    alarms = [
       self._alarm(rule, holds[rule.name])
       for rule in rules.RULES
       if rule.name in holds and not self._settings.is_off(rule)
     ]
-    for alarm in found:
+    for alarm in alarms:
       self._note(alarm)
       if self.halted is None and self._settings.halts(alarm.rule):
         self.halted = alarm
       if hosts.is_main():
         text = alarm.text().replace("samples.jsonl", self._samples)
         logging.warning("%s", text)
-    return found
+    return alarms
 
   def replay(self, lines: Iterable[Mapping[str, Any]], last: int) -> None:
     """Reads the lines up to the point where a run continues, without warnings.
@@ -175,25 +175,25 @@ class Monitor:
     if self.halted is None:
       return None
     rule = self.halted.rule
-    kept = "No checkpoint has been saved yet."
+    last = "No checkpoint has been saved yet."
     if last_step is not None:
-      kept = f"The last checkpoint is of step {last_step}."
+      last = f"The last checkpoint is of step {last_step}."
     if rule.name == rules.UNSCORED:
       share = self._history.stage.max_unscored
       why = complaints.commonest()
       return ValueError(
-        unscored.too_many(self.halted.numbers, share, why, kept)
+        unscored.too_many(self.halted.numbers, share, why, last)
       )
     if rule.name == rules.SHORT:
       return HealthHalt(
         f"{self.halted.text()} The run stops here because"
-        f" config.{self.halted.phase}.when_short is 'error'. {kept} Start again"
+        f" config.{self.halted.phase}.when_short is 'error'. {last} Start again"
         " in another --workdir with other settings; or go on with the same"
         " command, which draws the next prompts."
       )
     return HealthHalt(
       f"{self.halted.text()} The run stops here because config.health.halt"
-      f" names this rule. {kept} Change what is wrong and start again in"
+      f" names this rule. {last} Change what is wrong and start again in"
       " another --workdir; or continue with the same command and a"
       f" --config.health.halt without {rule.name!r}."
     )
@@ -211,7 +211,7 @@ class Monitor:
       self._enter(self._index + 1)
     history = self._history
     history.add(step, metrics)
-    found = {}
+    holds = {}
     for rule in rules.RULES:
       if history.num_steps % rule.every or rule.name in self._warned:
         continue
@@ -221,8 +221,8 @@ class Monitor:
         continue
       self._in_a_row[rule.name] = self._in_a_row.get(rule.name, 0) + 1
       if self._in_a_row[rule.name] >= rule.patience:
-        found[rule.name] = numbers
-    return found
+        holds[rule.name] = numbers
+    return holds
 
   def _alarm(self, rule: rules.Rule, numbers: dict[str, float]) -> rules.Alarm:
     return rules.Alarm(

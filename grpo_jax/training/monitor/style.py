@@ -214,12 +214,12 @@ def label(axes: Axes, title: str = "", x: str = "", y: str = "") -> None:
 
 def spread(wanted: npt.ArrayLike, gap: float) -> np.ndarray:  # [N]
   """Returns places near those wanted, at least `gap` from each other."""
-  asked = np.asarray(wanted, float)
-  order = np.argsort(asked, kind="stable")
+  places_wanted = np.asarray(wanted, float)
+  order = np.argsort(places_wanted, kind="stable")
   # Sizes and means of blocks of neighbours that touch.
   sizes: list[int] = []
   means: list[float] = []
-  for value in asked[order]:
+  for value in places_wanted[order]:
     sizes.append(1)
     means.append(value)
     while len(means) > 1:
@@ -229,7 +229,7 @@ def spread(wanted: npt.ArrayLike, gap: float) -> np.ndarray:  # [N]
       size = sizes[-1] + sizes[-2]
       both = means[-1] * sizes[-1] + means[-2] * sizes[-2]
       sizes[-2:], means[-2:] = [size], [both / size]
-  places = np.empty(len(asked))
+  places = np.empty(len(places_wanted))
   start = 0
   for size, mean in zip(sizes, means, strict=True):
     offsets = (np.arange(size) - (size - 1) / 2) * gap

@@ -112,12 +112,12 @@ def compaction(
       return _as_on_host(of_task, max_prompt_len)
     return of_task
   where = "config.environment.compaction"
-  asked, around = wanted.asked, wanted.around
-  if config.data.template == "chat" and isinstance(asked, str):
-    asked, around = _in_chat(config, text, asked)
+  request, around = wanted.asked, wanted.around
+  if config.data.template == "chat" and isinstance(request, str):
+    request, around = _in_chat(config, text, request)
     around = wanted.resume or around
   try:
-    instruction = text.observation_ids(asked, wanted.context_len)
+    instruction = text.observation_ids(request, wanted.context_len)
   except ValueError as error:
     raise ValueError(
       f"{where}.instruction={wanted.instruction}: {error}"

@@ -89,12 +89,10 @@ class Reader:
     Raises:
       RuntimeError: The reader is closed, or a worker cannot start.
     """
-    found: list[processors.PatchCut | str] = [
-      _unsent(image) for image in images
-    ]
-    sent = [i for i, why in enumerate(found) if not why]
+    cuts: list[processors.PatchCut | str] = [_unsent(image) for image in images]
+    sent = [i for i, why in enumerate(cuts) if not why]
     if not sent:
-      return found
+      return cuts
     call = _Call([images[i] for i in sent], self.processor)
     with self._lock:
       if self._is_closed:
@@ -103,8 +101,8 @@ class Reader:
         self._pool = self._started()
       self._pool.run(call, TIMEOUT_S * (1 + len(sent)))
     for i, one in zip(sent, call.found, strict=True):
-      found[i] = one
-    return found
+      cuts[i] = one
+    return cuts
 
   def _started(self) -> pool.Pool:
     argument = {

@@ -201,7 +201,7 @@ class LlmJudge(ModelReward):
     def write(rows):
       tokens, mask = rows
       ids = jnp.zeros(len(tokens), jnp.int32)  # For draws, and none is made.
-      said = sampling.sample(
+      answer = sampling.sample(
         trunk.policy,
         trunk.params,
         Prompts(tokens, mask, ids, {}),
@@ -209,7 +209,7 @@ class LlmJudge(ModelReward):
         self.sampler,
         1,
       )
-      return said.tokens, said.completion_mask
+      return answer.tokens, answer.completion_mask
 
     def chunks(
       x,
@@ -270,13 +270,13 @@ def asked(
     prompts.extras[f"{_PREFIX}{name}"][rollout.prompt_index]
     for name in ("tokens", "head", "size")
   )  # [B, N], [B], [B]
-  said = rollout.completion_mask & ~jnp.isin(
+  content = rollout.completion_mask & ~jnp.isin(
     rollout.tokens, jnp.array(control, jnp.int32)
   )
-  order = jnp.argsort(~said, axis=1, stable=True)
+  order = jnp.argsort(~content, axis=1, stable=True)
   completion = jnp.take_along_axis(rollout.tokens, order, axis=1)  # [B, T]
   # Without a rubric nothing is asked, but a row needs at least one slot.
-  length = jnp.where(size > 0, said.sum(axis=1), 0)  # [B]
+  length = jnp.where(size > 0, content.sum(axis=1), 0)  # [B]
   count = jnp.maximum(size + length, 1)
   num_slots = tokens.shape[1] + completion.shape[1]
   place = jnp.arange(num_slots) - (num_slots - count)[:, None]  # [B, N + T]

@@ -83,8 +83,8 @@ def _score_nothing(problem: problem_lib.Problem, copies: int) -> None:
     [rewards.plain_extras(record) for record in records],
     [[]] * len(chosen),
   )
-  said = scores.components.get(problem.judge.correct)
-  if chosen and said is not None and np.all(said >= 1):
+  right = scores.components.get(problem.judge.correct)
+  if chosen and right is not None and np.all(right >= 1):
     logging.warning(
       "config.rewards.functions: %s marks empty completions of the first %d"
       " training records as right; `python -m experiments.lint` tries other"
@@ -150,25 +150,25 @@ def _score(
 def _message(
   scorer: host.HostScorer, scores: host.WorkerScores, number: int, split: str
 ) -> str:
-  said: dict[str, str] = {}  # First message of each function.
+  messages: dict[str, str] = {}  # First message of each function.
   for _, message in sorted(scores.messages.items()):
     text = files.escaped(re.sub(r"^\w+: ", "", message))
-    said.setdefault(text.partition(":")[0], text)
+    messages.setdefault(text.partition(":")[0], text)
   broken = [
     f"{name} ({_place(registry.load_function(path))})"
     for name, path in scorer.functions.items()
-    if name in said or not said.keys() & scorer.functions.keys()
+    if name in messages or not messages.keys() & scorer.functions.keys()
   ]
   slow = (
     "If it needs more time, set config.rewards.row_timeout_s. Put what it does"
     " once, such as reading a model, into FUNCTION.warm_up. "
-    if any("no answer in" in text for text in said.values())
+    if any("no answer in" in text for text in messages.values())
     else ""
   )
   return (
     f"config.rewards.functions: {', '.join(broken)}: no score for any of the"
     f" first {number} {split} records, completed by reference answers:\n"
-    + "\n".join(f"  {text}" for text in said.values())
+    + "\n".join(f"  {text}" for text in messages.values())
     + f"\n{slow}{_NEEDED}"
   )
 
@@ -186,8 +186,8 @@ def _check_signature(
     return
   where = f"config.rewards.functions: {name} ({_place(function)}) has the"
   if registry.uses(function):
-    given = {*options, *registry.asks_for(function)}
-    if absent := registry.missing(function, given, columns):
+    filled = {*options, *registry.asks_for(function)}
+    if absent := registry.missing(function, filled, columns):
       near = registry.nearest(absent[0], columns)
       raise ValueError(
         f"{where} arguments {signature}, and records have no"
@@ -198,14 +198,14 @@ def _check_signature(
         f" config.rewards.options = {{{name!r}: {{{absent[0]!r}: …}}}}."
       )
     return
-  asked = registry.asks_for(function)
+  context = registry.asks_for(function)
   try:
     # Arguments of `config.rewards.options` have been checked before.
     signature.replace(
       parameters=[
         p
         for i, p in enumerate(signature.parameters.values())
-        if i < 4 or (p.name not in asked and p.name not in options)
+        if i < 4 or (p.name not in context and p.name not in options)
       ]
     ).bind([""], [""], [0], [{}])
   except TypeError as error:

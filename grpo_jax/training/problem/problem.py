@@ -274,8 +274,8 @@ class Problem:
   def texts(self, tokens: np.ndarray, mask: np.ndarray) -> list[str]:
     """Decodes each row's existing tokens."""
     return [
-      self.tokenizer.decode(row[kept].tolist())
-      for row, kept in zip(tokens, mask, strict=True)
+      self.tokenizer.decode(row[exists].tolist())
+      for row, exists in zip(tokens, mask, strict=True)
     ]
 
   def prompt_texts(self, records: Sequence[dict]) -> list[str]:
@@ -337,7 +337,7 @@ class Problem:
       texts,
       [int(ids[i]) for i in index],
       [extras[i] for i in index],
-      [row[kept].tolist() for row, kept in zip(tokens, mask, strict=True)],
+      [row[exists].tolist() for row, exists in zip(tokens, mask, strict=True)],
       again=judge.correct if evaluates else None,
     )
     steps: Any = None
@@ -486,13 +486,13 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     ),
     provides=frozenset(
       name
-      for name, given in {
+      for name, is_provided in {
         "step_rewards": task.step_scores is not None,
         "turns": task.environment is not None,
         "state_id": task.environment is not None,
         "domain": bool(made.domains),
         "prefix_utility": task.right_answer is not None,
       }.items()
-      if given
+      if is_provided
     ),
   )

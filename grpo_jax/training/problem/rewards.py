@@ -227,14 +227,14 @@ class RewardSum:
   @property
   def on_host(self) -> OnHost | None:
     """The functions of text, if there are any."""
-    found = [judge for judge in self.judges if isinstance(judge, OnHost)]
-    return found[0] if found else None
+    parts = [judge for judge in self.judges if isinstance(judge, OnHost)]
+    return parts[0] if parts else None
 
   @property
   def service(self) -> judge_service.JudgeService | None:
     """The model that is asked over HTTP, if there is one."""
-    found = [x.service for x in self.judges if isinstance(x, RemoteJudge)]
-    return found[0] if found else None
+    services = [x.service for x in self.judges if isinstance(x, RemoteJudge)]
+    return services[0] if services else None
 
   @property
   def asks_host(self) -> bool:
@@ -284,14 +284,14 @@ class RewardSum:
     for judge in self.judges:  # A derived reward comes after its sources.
       if isinstance(judge, Derived) and gone & {*judge.sources}:
         gone.add(judge.name)
-    kept: dict[str, Any] = {
+    fields: dict[str, Any] = {
       field: {k: v for k, v in getattr(self, field).items() if k not in gone}
       for field in ("weights", "schedules", "domains")
     }
-    if gone and not any(kept["weights"].values()):
-      kept |= {"weights": {self.correct: 1.0}, "schedules": {}}
+    if gone and not any(fields["weights"].values()):
+      fields |= {"weights": {self.correct: 1.0}, "schedules": {}}
     judges = tuple(x for x in self.judges if getattr(x, "name", "") not in gone)
-    return dataclasses.replace(self, judges=judges, **kept)
+    return dataclasses.replace(self, judges=judges, **fields)
 
   def weighted(self, weights: Mapping[str, float]) -> RewardSum:
     """The same rewards with other weights, which stay constant."""
@@ -299,9 +299,9 @@ class RewardSum:
 
   def ranked_by(self, member: str) -> RewardSum:
     """Makes a model's score the only reward; the other rewards are watched."""
-    asked = RewardModel("ranked_by", member)
+    ranker = RewardModel("ranked_by", member)
     return dataclasses.replace(
-      self.weighted({asked.name: 1.0}), judges=(*self.judges, asked)
+      self.weighted({ranker.name: 1.0}), judges=(*self.judges, ranker)
     )
 
   def bound(
@@ -346,20 +346,20 @@ class RewardSum:
       again: See `OnHost.ask`.
     """
     assert self.asks_host
-    found = []
+    scores = []
     with concurrent.futures.ThreadPoolExecutor(1) as threads:
-      asked = [
+      futures = [
         threads.submit(judge.ask, prompts, completions, extras)
         for judge in self.judges
         if isinstance(judge, RemoteJudge)
       ]
       if self.on_host is not None:
         rows = prompts, completions, ids, extras, tokens
-        found.append(self.on_host.ask(*rows, again=again))
-      found += [future.result() for future in asked]
+        scores.append(self.on_host.ask(*rows, again=again))
+      scores += [future.result() for future in futures]
     from grpo_jax.rewards.workers import host
 
-    return host.together(found)
+    return host.together(scores)
 
   def score(
     self,
@@ -476,16 +476,16 @@ def judge(
     ValueError: A reward is for a domain that does not exist.
   """
   rewards = config.rewards
-  found: list[Any] = [] if verifier is None else [verifier]
+  parts: list[Any] = [] if verifier is None else [verifier]
   if REWARD_MODEL in rewards.functions:
-    found.append(RewardModel(REWARD_MODEL, "reward"))
+    parts.append(RewardModel(REWARD_MODEL, "reward"))
   of_domains = {
     name: domains.numbers(names, wanted, f"config.rewards.domains[{name!r}]")
     for name, wanted in rewards.domains.items()
   }
   if config.judge.service.url and JUDGE in rewards.functions:
-    asked = service(config, of_domains.get(JUDGE))
-    found.append(RemoteJudge(JUDGE, asked, rewards.step_timeout_s))
+    client = service(config, of_domains.get(JUDGE))
+    parts.append(RemoteJudge(JUDGE, client, rewards.step_timeout_s))
   for name in rewards.names:
     if name in derived_lib.DERIVED:
       options = rewards.arguments(name)
@@ -494,7 +494,7 @@ def judge(
         derived_lib.DERIVED[name],
         **jit.numbers(f"rewards.options.{name}", options),
       )
-      found.append(Derived(name, function, derived_lib.sources(options)))
+      parts.append(Derived(name, function, derived_lib.sources(options)))
   named = rewards.right if correct is None else correct
   if named in derived_lib.DERIVED:
     raise ValueError(
@@ -507,7 +507,7 @@ def judge(
     for name, points in rewards.schedules.items()
   }
   return RewardSum(
-    tuple(found),
+    tuple(parts),
     jit.numbers(
       "rewards.weights", dict(zip(rewards.names, rewards.weights, strict=True))
     ),
@@ -636,15 +636,15 @@ def of_text(config: config_lib.RunConfig) -> dict[str, str]:
   """
   others = {REWARD_MODEL, JUDGE, *derived_lib.DERIVED}
   names = zip(config.rewards.names, config.rewards.functions, strict=True)
-  found = {name: path for name, path in names if path not in others}
-  if not found:
+  functions = {name: path for name, path in names if path not in others}
+  if not functions:
     raise ValueError(
       f"config.rewards.functions={config.rewards.functions}: none of them reads"
       " what was written; add a verifier, with a weight of 0 if it is only to"
       f" say what is right: {', '.join(registry.BUILTIN)}, or an import"
       " path."
     )
-  return found
+  return functions
 
 
 def check_names(

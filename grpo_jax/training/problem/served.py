@@ -214,12 +214,12 @@ class OpenEpisodes:
 
 def check(request: Request, limits: ServedLimits) -> None:
   """Raises BadRequest for a request that no row can be drawn for."""
-  asked = {"temperature": request.temperature, "top_p": request.top_p}
+  wanted = {"temperature": request.temperature, "top_p": request.top_p}
   trained = {
     "temperature": limits.temperature,
     "top_p": 1.0 if limits.top_p is None else limits.top_p,
   }
-  for name, value in asked.items():
+  for name, value in wanted.items():
     # In an evaluation at temperature 0, values of requests are ignored.
     if value is not None and limits.temperature and value != trained[name]:
       raise BadRequest(

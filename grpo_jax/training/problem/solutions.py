@@ -67,7 +67,7 @@ def names(task: tasks.Task, extras: Mapping[str, np.ndarray]) -> set[str]:
   function = of_verifier if task.environment is None else of_environment
   who = "environment" if task.environment else "verify"
   try:
-    said = jax.eval_shape(function, dict(extras))
+    shapes = jax.eval_shape(function, dict(extras))
   except Exception as error:
     # The message has the line, since a task may be of a notebook.
     from grpo_jax.rewards.workers import reward_worker
@@ -78,11 +78,11 @@ def names(task: tasks.Task, extras: Mapping[str, np.ndarray]) -> set[str]:
       f"{reward_worker.place_of(error, task.verify)}); it is called with the"
       f" tokens and mask of one completion, and the extras {sorted(extras)}."
     ) from error
-  scores = said if isinstance(said, Mapping) else {"": None}
+  scores = shapes if isinstance(shapes, Mapping) else {"": None}
   bad = [k for k, x in scores.items() if getattr(x, "shape", None) != ()]
   if bad or not scores:
     raise ValueError(
-      f"task {task.name!r}: its {who} gave {said!r:.200}; needed is a"
+      f"task {task.name!r}: its {who} gave {shapes!r:.200}; needed is a"
       " dictionary with a name and a number, an array of shape [], for each"
       " score, such as {'accuracy': …}."
     )

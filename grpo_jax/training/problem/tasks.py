@@ -107,7 +107,7 @@ def _mixed(data: DataConfig, task: tasks.Task, seed: int) -> Made:
     )
   }
   train, held_out, supervised = (
-    {name: found[i] for name, found in made.items()} for i in range(3)
+    {name: sources[i] for name, sources in made.items()} for i in range(3)
   )
   together = (
     domains.weighted(train, weights),

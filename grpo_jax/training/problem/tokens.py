@@ -49,7 +49,7 @@ def single_ids(text: Any, pieces: Sequence[str], shown: str) -> list[int]:
   Raises:
     ValueError: A text is not exactly one token.
   """
-  found: list[int] = []
+  all_ids: list[int] = []
   for piece in pieces:
     try:
       ids = text.markup_ids(piece)
@@ -61,8 +61,8 @@ def single_ids(text: Any, pieces: Sequence[str], shown: str) -> list[int]:
         f" {ranges.counted(len(ids), 'token')}"
         f" {ids}. Choose a token of the tokenizer."
       )
-    found += ids
-  return found
+    all_ids += ids
+  return all_ids
 
 
 def check_same(ours: Any, theirs: Any, shown: str) -> None:

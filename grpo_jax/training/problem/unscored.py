@@ -60,7 +60,7 @@ class Complaints:
 
 
 def too_many(
-  numbers: Mapping[str, float], max_unscored: float, why: str, kept: str
+  numbers: Mapping[str, float], max_unscored: float, why: str, last: str
 ) -> str:
   """The message for a run that the rule `too_many_unscored` has stopped.
 
@@ -69,7 +69,7 @@ def too_many(
       N".
     max_unscored: Share of rows (`config.rewards.max_unscored`).
     why: The commonest message of verifiers; empty if there was none.
-    kept: A sentence about the last checkpoint.
+    last: A sentence about the last checkpoint.
   """
   rows = numbers["rows"]
   steps = [
@@ -81,7 +81,7 @@ def too_many(
     f"{', '.join(steps)}: so many rows could not be scored; allowed is a share"
     f" of config.rewards.max_unscored={max_unscored:g}."
     + (f" The commonest error: {why}" if why else _NO_ERROR)
-    + f" {kept} Correct the verifier, and start the run again with the same"
+    + f" {last} Correct the verifier, and start the run again with the same"
     " command; or set --config.rewards.max_unscored."
   )
 
