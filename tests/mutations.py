@@ -3588,7 +3588,7 @@ MUTATIONS = [
   Mutation(
     "Where a judge is not asked, its silence makes a row unscored.",
     "grpo_jax/training/problem/rewards.py",
-    "unread &= self._applies(judge.name, prompts, rollout)",
+    "unread &= self._applies(reward.name, prompts, rollout)",
     "unread &= True",
     "tests/training/problem/llm_judge_test.py -k where_it_is_judged",
   ),

@@ -138,7 +138,7 @@ def _in_process(
   loaded: dict[str, registry.RewardFunction], rows: Rows
 ) -> tuple[_Time, int, int]:
   """Scores each row as a worker does, in this process."""
-  said: list[reward_worker.Verdict] = []
+  said: list[reward_worker.UnitRewards] = []
   with memory.growth() as grown:
     took = _timed(
       lambda: said.extend(

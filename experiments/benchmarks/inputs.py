@@ -64,13 +64,13 @@ class Problem(problem.Problem):
 
   verifier_s: float = 0.0
 
-  def ask_host(self, *arguments):
+  def host_scores(self, *arguments):
     time.sleep(self.verifier_s)
-    return super().ask_host(*arguments)
+    return super().host_scores(*arguments)
 
   def judged_on_host(self, *arguments) -> Scored:
     """Scores of the verifiers on the host."""
-    said, *_ = self.ask_host(*arguments)
+    said, *_ = self.host_scores(*arguments)
     return self.judge.score_on_host(said)
 
 

@@ -226,13 +226,13 @@ def _of_text(text: str) -> list[tuple[int, float]]:
   steps, start = [], 0
   for line in text.splitlines(keepends=True):
     start += len(line)
-    verdicts = [
+    right = [
       _holds(*equation.groups())
       for equation in _EQUATION.finditer(line[:_MAX_LINE])
       if not _is_part(equation)
     ]
-    if verdicts:
-      steps.append((start, float(all(verdicts))))
+    if right:
+      steps.append((start, float(all(right))))
   return steps
 
 

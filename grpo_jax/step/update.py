@@ -205,7 +205,7 @@ class PolicyLoss:
 
     return value
 
-  def _sampler_kl(self, outputs, part) -> dict[str, Weighted]:
+  def _sampler_kl(self, outputs, part) -> dict[str, Weighted | Maximum]:
     """KL(sampler ‖ policy at the start of the update), nats per token; k3."""
     anchor = outputs.logp if part.old_logp is None else part.old_logp
     drawn = part.sampler.logp

@@ -112,7 +112,7 @@ def _judge(settings, names=()):
 
 def test_rewards_that_are_normalised_as_one():
   judge = _judge(TOGETHER)
-  (total,) = judge.judges
+  (total,) = judge.rewards
   assert total.sources == ("math_accuracy", "think_answer_format")
   seen = derived.RewardInputs(
     {"math_accuracy": np.ones(2), "think_answer_format": np.arange(2.0)},

@@ -499,7 +499,7 @@ class _OnHost:
     self.score = jax.jit(functools.partial(judge.score, {}))
     self.complaints = unscored.Complaints()
 
-  def ask_host(self, batch, rollout, judge=None, evaluates=False):
+  def host_scores(self, batch, rollout, judge=None, evaluates=False):
     scored = self.score(batch.prompts, rollout)
     return jax.device_get(scored), {"raised": 1}, {}
 

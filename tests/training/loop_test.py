@@ -325,17 +325,17 @@ def test_scoring_on_the_host_changes_no_number(run, tmp_path, monkeypatch):
   made = problem.make_problem(
     config_lib.resolve(tiny_config.get_config("grpo"))
   )
-  (verifier,) = made.judge.judges
+  (verifier,) = made.judge.rewards
   components = jax.jit(verifier.components)
 
   class OnHost(problem.Problem):
-    def ask_host(self, batch, rollout, judge=None, evaluates=False):
+    def host_scores(self, batch, rollout, judge=None, evaluates=False):
       found = jax.device_get(components(batch.prompts, rollout))
       nothing = np.zeros(len(rollout.tokens), bool)
       return rewards_lib.HostScores(found, failed=nothing), {"raised": 0}, {}
 
   scorer = types.SimpleNamespace(close=lambda: None)
-  judge = dataclasses.replace(made.judge, judges=(rewards_lib.OnHost(scorer),))
+  judge = dataclasses.replace(made.judge, rewards=(rewards_lib.OnHost(scorer),))
   split = OnHost(**vars(made) | {"judge": judge})
   monkeypatch.setattr(problem, "make_problem", lambda settings: split)
   monkeypatch.setattr(loop.probe, "check", lambda *arguments: None)

@@ -402,7 +402,7 @@ def test_remax_on_the_host_is_remax_in_the_program():
     return _even_tokens(prompts, rollout).components
 
   class OnHost(problem.Problem):
-    def ask_host(self, batch, rollout, judge=None):
+    def host_scores(self, batch, rollout, judge=None):
       components = jax.device_get(jax.jit(even_tokens)(batch.prompts, rollout))
       nothing = np.zeros(len(rollout.tokens), bool)
       return rewards_lib.HostScores(components, failed=nothing), {}, {}

@@ -52,7 +52,7 @@ class OnHost:
     self.rollouts = []
     self.complaints = unscored.Complaints()
 
-  def ask_host(self, batch, rollout, judge=None):
+  def host_scores(self, batch, rollout, judge=None):
     self.events.append("verify")
     self.rollouts.append(rollout)
     return _count_tokens(batch, rollout)
@@ -233,7 +233,7 @@ def on_host(patch, then=lambda call: None):
   calls = []
 
   class Problem(problem.Problem):
-    def ask_host(self, batch, rollout, judge=None, evaluates=False):
+    def host_scores(self, batch, rollout, judge=None, evaluates=False):
       calls.append(rollout)
       then(len(calls))
       return _count_tokens(batch, rollout)

@@ -38,14 +38,14 @@ def read(
   best = jnp.full(text.length.shape, -1)
   value = jnp.full(text.length.shape, jnp.nan, jnp.float32)
   longest = max(map(len, verdicts))
-  for word, worth in verdicts.items():
+  for word, reward in verdicts.items():
     where = text_lib.behind(_whole(data, words, word), start)
     place = text_lib.last(where) + len(word)  # The end of the word.
     if marker:
       place = data.shape[1] - text_lib.first(where)
     # The longest of the words that begin, or end, at the same place.
     rank = jnp.where(where.any(axis=1), place * (longest + 1) + len(word), -1)
-    value = jnp.where(rank > best, jnp.float32(worth), value)
+    value = jnp.where(rank > best, jnp.float32(reward), value)
     best = jnp.maximum(best, rank)
   return jnp.where(is_told, value, jnp.nan)
 

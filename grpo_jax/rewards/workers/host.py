@@ -167,29 +167,29 @@ class _Call(pool.PoolCall):
     answers = content if isinstance(content, list) else []
     if len(answers) != len(units):
       raise ValueError(f"it said {content!r:.80} of {len(units)} units")
-    verdicts = [
-      _verdict(one, len(columns), len(unit))
+    parsed = [
+      _unit_rewards(one, len(columns), len(unit))
       for one, unit in zip(answers, units, strict=True)
     ]
-    for unit, (values, why) in zip(units, verdicts, strict=True):
-      for column, of_rows in zip(columns, values, strict=True):
+    for unit, (rewards, why) in zip(units, parsed, strict=True):
+      for column, of_rows in zip(columns, rewards, strict=True):
         self._take_column(unit, column, of_rows)
       if why is not None:
         for row in unit:
           self.failures.add(row, *why)
 
   def _take_column(
-    self, unit: Sequence[int], column: int, values: list[Any]
+    self, unit: Sequence[int], column: int, rewards: list[Any]
   ) -> None:
-    for row, value in zip(unit, values, strict=True):
+    for row, reward in zip(unit, rewards, strict=True):
       if column < 0:
         self.steps[row] = [
           (int(frames.reward(end)), frames.reward(score))
-          for end, score in value or ()
+          for end, score in reward or ()
         ]
       else:
         self.values[row, column] = (
-          np.nan if value is None else frames.reward(value)
+          np.nan if reward is None else frames.reward(reward)
         )
 
   def fail(self, index: int, kind: str, message: str) -> None:
@@ -268,22 +268,22 @@ class _Call(pool.PoolCall):
       self._fail_rows(index, "timeout", f"it is slow; {message}")
 
 
-def _verdict(
-  said: Any, num_functions: int, num_rows: int
+def _unit_rewards(
+  answer: Any, num_functions: int, num_rows: int
 ) -> tuple[list[list[Any]], frames.Failure | None]:
   """Returns a worker's answer about a unit, if it has the right form.
 
   Raises:
     ValueError: The answer has another form.
   """
-  match said:
+  match answer:
     case [list(values), failure] if len(values) == num_functions and all(
       isinstance(column, list) and len(column) == num_rows for column in values
     ):
       if failure is None:
         return values, None
       return values, frames.answer([0, None, failure]).failure
-  raise ValueError(f"it said {said!r:.80} of {num_functions} functions")
+  raise ValueError(f"it said {answer!r:.80} of {num_functions} functions")
 
 
 class HostScorer:

@@ -311,7 +311,7 @@ class JudgeService:
           )
         self.calls += 1
         async with asyncio.timeout(end - time.monotonic()):
-          return self._verdict(await self._call(question))
+          return self._reward(await self._call(question))
       except TimeoutError:
         raise _Failed(
           "judge_timeout",
@@ -370,14 +370,14 @@ class JudgeService:
       raise _Failed("judge_unread", self._safe(f"no text: {reply}"))
     return text
 
-  def _verdict(self, text: str) -> float:
-    worth = rubrics.read(text, self._words, self._marker)
-    if worth is None:
+  def _reward(self, text: str) -> float:
+    reward = rubrics.read(text, self._words, self._marker)
+    if reward is None:
       raise _Failed(
         "judge_unread",
         f"none of {list(self._words)} in {self._safe(text[-200:])!r}",
       )
-    return worth
+    return reward
 
   def _safe(self, message: object) -> str:
     """Returns a message of others, short and without the key."""

@@ -47,7 +47,7 @@ STEPS = "steps of a completion"
 # [prompt, completion, id, extra, token ids or None]
 Row = Sequence[typing.Any]
 # Values of each function for each row, and the first failure.
-Verdict = tuple[list[list[typing.Any]], frames.Failure | None]
+UnitRewards = tuple[list[list[typing.Any]], frames.Failure | None]
 
 
 # Number of checks, in the time of a row, that the other rows get their time.
@@ -172,7 +172,7 @@ def _line(filename: str, number: int | None, text: str | None) -> str:
 
 def score_unit(
   called: Mapping[str, registry.RewardFunction], rows: Sequence[Row]
-) -> Verdict:
+) -> UnitRewards:
   """Applies every function to one row, or to the rows of one prompt.
 
   Returns:
@@ -185,7 +185,7 @@ def score_unit(
       results[name] = function(*_columns(rows), **_tokens(function, rows))
     except BaseException as error:  # Also SystemExit from a verifier.
       results[name] = error
-  return _verdict(results, len(rows), called)
+  return _unit_rewards(results, len(rows), called)
 
 
 class _BlockedError(Exception):
@@ -196,7 +196,7 @@ def _score_together(
   called: Mapping[str, registry.RewardFunction],
   units: Sequence[Sequence[Row]],
   timeout_s: float,
-) -> list[Verdict]:
+) -> list[UnitRewards]:
   """Applies `async` functions to all units at the same time.
 
   Each unit has its deadline. Rows that end the interpreter, stop the loop or go
@@ -230,7 +230,7 @@ def _score_together(
     raise _BlockedError
   outcomes = iter(results)
   return [
-    _verdict({name: next(outcomes) for name in called}, len(rows), called)
+    _unit_rewards({name: next(outcomes) for name in called}, len(rows), called)
     for rows in units
   ]
 
@@ -285,11 +285,11 @@ def _tokens(
   return {"tokens": [row[4] for row in rows]}
 
 
-def _verdict(
+def _unit_rewards(
   results: Mapping[str, typing.Any],
   num_rows: int,
   called: Mapping[str, registry.RewardFunction],
-) -> Verdict:
+) -> UnitRewards:
   """Returns the values of results; an exception among them is a failure."""
   columns, failure = [], None
   for name, result in results.items():

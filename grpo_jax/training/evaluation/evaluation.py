@@ -131,9 +131,9 @@ class Evaluator:
     )
     split = sharding.row_constraint(mesh)
     judge = self._judge_of_truth = problem.judge.without_models()
-    self._verdict = jit.Program(
-      lambda prompts, rollout, said: split(
-        judge.score({}, prompts, rollout, said)
+    self._score = jit.Program(
+      lambda prompts, rollout, scores: split(
+        judge.score({}, prompts, rollout, scores)
       ),
       sharding.replicated(mesh),
     )
@@ -265,29 +265,29 @@ class Evaluator:
     numbers = judging.judged_rows(self._mesh, num_rows)
     local = judging.rollout_to_judge(self._mesh, rollout)
     if scored is None:
-      answer, _, messages = problem.ask_host(
+      scores, _, messages = problem.host_scores(
         batch, local, self._judge_of_truth, evaluates=True
       )
       errors = judging.errors_of(self._mesh, batch, num_rows, messages)
       problem.complaints.log("a verifier failed in an evaluation", messages)
-      answer = answer._replace(steps=None)
+      scores = scores._replace(steps=None)
       if not self._judge_of_truth.is_host_alone:
-        answer = sharding.from_local(answer, sharding.by_rows_once(self._mesh))
-        scored = self._verdict(prompts, rollout, answer)
+        scores = sharding.from_local(scores, sharding.by_rows_once(self._mesh))
+        scored = self._score(prompts, rollout, scores)
     if scored is None:
-      verdict = self._judge_of_truth.score_on_host(answer)
+      local_scores = self._judge_of_truth.score_on_host(scores)
     else:
       own = dataclasses.replace(
         scored, weights={}, step_rewards=None, step_mask=None
       )
-      verdict = judging.to_judge(self._mesh, own, num_rows)
+      local_scores = judging.to_judge(self._mesh, own, num_rows)
     rows = completions_of(
       problem.prompt_texts(batch.records),
       problem.texts(
         np.asarray(local.tokens), np.asarray(local.completion_mask)
       ),
       local,
-      verdict,
+      local_scores,
       problem.answer_after,
       _by_row(batch, local, numbers % self._num_samples, errors),
     )
@@ -314,7 +314,7 @@ def completions_of(
   prompts: Sequence[str],
   texts: Sequence[str],
   rollout: Rollout,
-  verdict: Scored,
+  scored: Scored,
   answer_after: str = "",
   errors: Sequence[str] | None = None,
 ) -> list[Completion]:
@@ -326,7 +326,7 @@ def completions_of(
     prompts: Texts by `rollout.prompt_index`.
     texts: Text of each row.
     rollout: The rows.
-    verdict: The scores of the rows.
+    scored: The scores of the rows.
     answer_after: Marker of an answer; see `answers.vote`.
     errors: The reason why each row could not be scored; None: not known.
   """
@@ -339,12 +339,12 @@ def completions_of(
       answer=answers.vote(text, answer_after)
       if rollout.terminated[b]
       else None,
-      reward=float(verdict.rewards[b]),
-      correct=bool(verdict.correct[b]),
-      valid=bool(verdict.valid[b]),
+      reward=float(scored.rewards[b]),
+      correct=bool(scored.correct[b]),
+      valid=bool(scored.valid[b]),
       num_tokens=int(rollout.written[b].sum()),
       terminated=bool(rollout.terminated[b]),
-      components={k: float(v[b]) for k, v in verdict.components.items()},
+      components={k: float(v[b]) for k, v in scored.components.items()},
       ids=tuple(rollout.tokens[b][exists[b]].tolist()),
       observed=()
       if observed is None

@@ -293,7 +293,7 @@ def _lines(
       sample=i,
       tokens=group[i].num_tokens,
       terminated=group[i].terminated,
-      **(_verdict(group[i]) if wanted.is_scored else {}),
+      **(_scores(group[i]) if wanted.is_scored else {}),
     )
     for i in chosen
   ]
@@ -306,7 +306,7 @@ def _candidate(row: Completion, keep: KeepConfig) -> demonstrations.Candidate:
   return demonstrations.Candidate(good, row.text, row.answer, row.num_tokens)
 
 
-def _verdict(row: Completion) -> dict[str, Any]:
+def _scores(row: Completion) -> dict[str, Any]:
   """The scores of verifiers; null for missing ones."""
   return {
     "valid": row.valid,

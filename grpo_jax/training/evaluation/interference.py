@@ -219,8 +219,8 @@ def _gradient(
     said = None
     if problem.judge.on_host is not None:
       local = judging.rollout_to_judge(mesh, rollout)
-      answer, _, _ = problem.ask_host(batch, local)
-      said = sharding.from_local(answer, sharding.by_rows_once(mesh))
+      scores, _, _ = problem.host_scores(batch, local)
+      said = sharding.from_local(scores, sharding.by_rows_once(mesh))
     return np.asarray(learn(state, prompts, rollout, said))
 
   return gradient

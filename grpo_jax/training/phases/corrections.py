@@ -108,7 +108,7 @@ class Hints:
     draft = found.completion[:-1]
     ids = np.array([*draft, *self.before, *found.answer, *self.after], np.int32)
     everything = np.ones(len(ids), bool)
-    if not self.solutions.worth(ids, everything, record["extras"]):
+    if not self.solutions.reward(ids, everything, record["extras"]):
       raise ValueError(
         f"{self.where}.sentence: behind a completion with an answer it gives"
         " one more, and the verifier does not take that one; set"

@@ -361,11 +361,11 @@ class _Split:
     started = time.perf_counter()
     calls = self._service.calls if self._service else 0
     with jax.transfer_guard("allow"):
-      said, failures, messages = self._problem.ask_host(
+      scores, failures, messages = self._problem.host_scores(
         batch, fetched, self._judge
       )
       if fetched_greedy is not None:
-        baseline, *_ = self._problem.ask_host(
+        baseline, *_ = self._problem.host_scores(
           batch, fetched_greedy, self._judge
         )
     counts = {f"unscored/{kind}": float(n) for kind, n in failures.items()}
@@ -376,25 +376,25 @@ class _Split:
     num_rows = len(drawn.rollout.prompt_index)
     errors |= judging.errors_of(self._mesh, batch, num_rows, messages)
     prompts = sharding.from_local(batch.prompts, self._rows)
-    scored = self._verdict(state, prompts, drawn.rollout, said)
+    scored = self._score(state, prompts, drawn.rollout, scores)
     of_greedy = None
     if baseline is not None:
-      of_greedy = self._verdict(state, prompts, drawn.greedy, baseline)
+      of_greedy = self._score(state, prompts, drawn.greedy, baseline)
     return dynamic_sampling.Groups(
       prompts, drawn.rollout, scored, of_greedy
     ), counts
 
-  def _verdict(
-    self, state, prompts, rollout, said: rewards.HostScores
+  def _score(
+    self, state, prompts, rollout, scores: rewards.HostScores
   ) -> Scored:
     """Scores a rollout: combines the host's rewards with the device's."""
     if self._judge.is_host_alone:
       with jax.transfer_guard("allow"):
-        alone = self._judge.score_on_host(said)
+        alone = self._judge.score_on_host(scores)
       return sharding.from_local(alone, self._judged_rows)
-    said = sharding.from_local(said, self._judged_rows)
+    scores = sharding.from_local(scores, self._judged_rows)
     return self._complete(
-      state.params, prompts, rollout, said, state.phase_step
+      state.params, prompts, rollout, scores, state.phase_step
     )
 
 
@@ -488,7 +488,7 @@ class _Episodes:
     queue = list(state.queue)
     state = dataclasses.replace(state, queue=())
     learnt: list[Any] = []  # Once the update is dispatched.
-    times = {"time/environment_s": hosts.Seconds(0)}
+    times: dict[str, float] = {"time/environment_s": hosts.Seconds(0)}
 
     def learn():
       if learnt:
@@ -599,7 +599,9 @@ class _Episodes:
       of_greedy = self._greedy.play(*inputs)
       counts["time/environment_s"] += of_greedy.seconds
       baseline = of_greedy.scored
-    seconds = {k: x for k, x in counts.items() if isinstance(x, hosts.Seconds)}
+    seconds: dict[str, float] = {
+      k: x for k, x in counts.items() if isinstance(x, hosts.Seconds)
+    }
     counts = {k: x for k, x in counts.items() if k not in seconds}
     rollout = self._stamp(numbers_of, played.rollout)
     drawn = Rollouts(rollout, None, played.scored, baseline)

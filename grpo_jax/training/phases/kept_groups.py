@@ -47,7 +47,7 @@ def make(
   slots = phase.max_prompt_len or problem.max_prompt_len
   return dynamic_sampling.Buffers(
     prompts=prompt_shapes(problem, phase.num_prompts, slots),
-    said=judge.said_shapes(phase.num_rows, problem.max_new_tokens),
+    said=judge.host_shapes(phase.num_rows, problem.max_new_tokens),
     recycles=phase.recycle_surplus,
     replay=dynamic_sampling.Replay(
       size,

@@ -185,10 +185,10 @@ class LlmJudge(ModelReward):
   control: tuple[int, ...]
   batch_size: int | None = None
 
-  def said(
+  def score(
     self, params: models.Params, prompts: Prompts, rollout: Rollout
   ) -> tuple[Components, None]:
-    """See `ModelReward.said`; NaN if there is no verdict."""
+    """See `ModelReward.score`; NaN if there is no verdict."""
     assert self.view is not None
     assert self.plan is not None
     trunk = self.view(params).trunk
@@ -225,10 +225,10 @@ class LlmJudge(ModelReward):
           lambda x: jnp.moveaxis(x, 0, 1).reshape(count, -1), written
         )
       text = text_lib.written(self.table, written[0], written[1], self.room)
-      worth = verdicts.read(text, self.words, self.marker)
+      reward = verdicts.read(text, self.words, self.marker)
     is_asked = prompts.extras[f"{_PREFIX}size"] > 0  # [P]
-    worth = jnp.where(is_asked[rollout.prompt_index], worth, jnp.nan)
-    return {self.name: worth}, None
+    reward = jnp.where(is_asked[rollout.prompt_index], reward, jnp.nan)
+    return {self.name: reward}, None
 
 
 def by_reading(wanted: JudgeConfig, tokenizer: Any) -> LlmJudge:
@@ -245,7 +245,7 @@ def by_reading(wanted: JudgeConfig, tokenizer: Any) -> LlmJudge:
     ),
     table=text_lib.table(pieces),
     room=wanted.max_new_tokens * min(max(map(len, pieces)), _BYTES_PER_TOKEN),
-    words={word: float(worth) for word, worth in wanted.verdicts.items()},
+    words={word: float(reward) for word, reward in wanted.verdicts.items()},
     marker=wanted.marker,
     control=tuple(sorted(tokenizer.control_ids())),
     batch_size=wanted.batch_size,

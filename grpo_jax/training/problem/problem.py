@@ -305,7 +305,7 @@ class Problem:
       [prompts[i] for i in index], [extras[i] for i in index], seeds.tolist()
     )
 
-  def ask_host(
+  def host_scores(
     self,
     batch: pipeline.PromptBatch,
     rollout: Rollout,
@@ -332,7 +332,7 @@ class Problem:
     tokens = np.asarray(rollout.tokens)
     mask = np.asarray(rollout.completion_mask)
     texts = self.texts(tokens, mask)
-    scores = judge.ask(
+    scores = judge.host_scores(
       [prompts[i] for i in index],
       texts,
       [int(ids[i]) for i in index],
@@ -393,7 +393,7 @@ def _with_reader(config: config_lib.RunConfig, problem: Problem) -> Problem:
   )
   reader = llm_judge.by_reading(config.judge, problem.tokenizer)
   judge = dataclasses.replace(
-    problem.judge, judges=(*problem.judge.judges, reader)
+    problem.judge, rewards=(*problem.judge.rewards, reader)
   )
   return dataclasses.replace(problem, judge=judge, rubric=rubric)
 
@@ -413,7 +413,7 @@ def _make_problem(config: config_lib.RunConfig, starts: bool) -> Problem:
   return sessions.with_sessions(config, made, starts)
 
 
-def _worth(verify, correct, tokens, mask, extras):  # [F], [F] -> []
+def _reward(verify, correct, tokens, mask, extras):  # [F], [F] -> []
   """The verifier's score of a completion that consists of an answer alone."""
   return verify(tokens, mask, extras)[correct]
 
@@ -426,7 +426,7 @@ def _answers(task: Task, correct: str) -> prefix_value.Answers | None:
 
   return prefix_value.Answers(
     task.right_answer,
-    functools.partial(_worth, task.verify, correct),
+    functools.partial(_reward, task.verify, correct),
     task.pad_id,
   )
 

@@ -83,7 +83,7 @@ class OnHost:
 
   scorer: host.HostScorer
 
-  def ask(
+  def score(
     self, *rows: Sequence[Any], again: str | None = None
   ) -> host.WorkerScores:
     """Scores B rows.
@@ -135,7 +135,7 @@ class ModelReward(abc.ABC):
   may_fail: ClassVar[bool] = False  # NaN means that a row is unscored.
 
   @abc.abstractmethod
-  def said(
+  def score(
     self, params: models.Params, prompts: Prompts, rollout: Rollout
   ) -> tuple[Components, tuple[jax.Array, jax.Array] | None]:
     """Scores each completion, and its steps if the model scores steps."""
@@ -155,17 +155,17 @@ class RewardModel(ModelReward):
   def said(
     self, params: models.Params, prompts: Prompts, rollout: Rollout
   ) -> tuple[Components, tuple[jax.Array, jax.Array] | None]:
-    """See `ModelReward.said`."""
+    """See `ModelReward.score`."""
     assert self.view is not None
     assert self.plan is not None
-    values = reward_models.values(
+    outputs = reward_models.values(
       self.plan, self.view(params), prompts, rollout
     )
     if self.steps is None:
-      score = reward_models.at_last(values, rollout.written)
+      score = reward_models.at_last(outputs, rollout.written)
       return {self.name: score}, None
     ends = self.steps.found(rollout)
-    right = masked.select(jax.nn.sigmoid(values), ends)
+    right = masked.select(jax.nn.sigmoid(outputs), ends)
     return {self.name: self.steps.score(right, ends)}, (right, ends)
 
 
@@ -183,7 +183,7 @@ class RemoteJudge:
   service: judge_service.JudgeService
   step_timeout_s: float
 
-  def ask(
+  def score(
     self,
     prompts: Sequence[str],
     completions: Sequence[str],
@@ -204,7 +204,7 @@ class RewardSum:
   """Rewards that are added up.
 
   Attributes:
-    judges: The rewards; no two have a component of the same name.
+    rewards: The rewards; no two have a component of the same name.
     weights: Weight of each component; one without a weight is watched, not
       rewarded.
     correct: The component whose values of at least 1 mark a right answer.
@@ -214,7 +214,7 @@ class RewardSum:
       that is not named counts for all.
   """
 
-  judges: tuple[InGraph | OnHost | ModelReward | RemoteJudge | Derived, ...]
+  rewards: tuple[InGraph | OnHost | ModelReward | RemoteJudge | Derived, ...]
   weights: Mapping[str, float]
   correct: str
   schedules: Mapping[str, tuple[Sequence[int], Sequence[float]]] = (
@@ -227,13 +227,13 @@ class RewardSum:
   @property
   def on_host(self) -> OnHost | None:
     """The functions of text, if there are any."""
-    parts = [judge for judge in self.judges if isinstance(judge, OnHost)]
+    parts = [reward for reward in self.rewards if isinstance(reward, OnHost)]
     return parts[0] if parts else None
 
   @property
   def service(self) -> judge_service.JudgeService | None:
     """The model that is asked over HTTP, if there is one."""
-    services = [x.service for x in self.judges if isinstance(x, RemoteJudge)]
+    services = [x.service for x in self.rewards if isinstance(x, RemoteJudge)]
     return services[0] if services else None
 
   @property
@@ -244,15 +244,15 @@ class RewardSum:
   @property
   def by_models(self) -> tuple[ModelReward | RemoteJudge, ...]:
     """The rewards by models."""
-    return tuple(x for x in self.judges if isinstance(x, _MODELS))
+    return tuple(x for x in self.rewards if isinstance(x, _MODELS))
 
   @property
   def is_host_alone(self) -> bool:
-    """True if the verdict needs nothing but scores of functions of text."""
-    others = [x for x in self.judges if not isinstance(x, OnHost)]
+    """True if the total needs nothing but rewards of functions of text."""
+    others = [x for x in self.rewards if not isinstance(x, OnHost)]
     return not (others or self.schedules or self.domains)
 
-  def said_shapes(self, num_rows: int, num_slots: int) -> HostScores | None:
+  def host_shapes(self, num_rows: int, num_slots: int) -> HostScores | None:
     """Shapes of the host's scores of so many rows; None if it is not asked."""
     if not self.asks_host:
       return None
@@ -260,7 +260,7 @@ class RewardSum:
     def of_rows(kind: Any, *shape: int) -> Any:
       return jax.ShapeDtypeStruct((num_rows, *shape), kind)
 
-    names = [x.name for x in self.judges if isinstance(x, RemoteJudge)]
+    names = [x.name for x in self.rewards if isinstance(x, RemoteJudge)]
     steps = None
     if self.on_host is not None:
       scorer = self.on_host.scorer
@@ -273,25 +273,27 @@ class RewardSum:
   @property
   def derived(self) -> frozenset[str]:
     """Names of the derived rewards."""
-    return frozenset(x.name for x in self.judges if isinstance(x, Derived))
+    return frozenset(x.name for x in self.rewards if isinstance(x, Derived))
 
   def without_models(self) -> RewardSum:
     """The sum without rewards by models: the other rewards do not change.
 
     If only models were rewarded, the component of right answers is the reward.
     """
-    gone = {judge.name for judge in self.by_models}
-    for judge in self.judges:  # A derived reward comes after its sources.
-      if isinstance(judge, Derived) and gone & {*judge.sources}:
-        gone.add(judge.name)
+    gone = {reward.name for reward in self.by_models}
+    for reward in self.rewards:  # A derived reward comes after its sources.
+      if isinstance(reward, Derived) and gone & {*reward.sources}:
+        gone.add(reward.name)
     fields: dict[str, Any] = {
       field: {k: v for k, v in getattr(self, field).items() if k not in gone}
       for field in ("weights", "schedules", "domains")
     }
     if gone and not any(fields["weights"].values()):
       fields |= {"weights": {self.correct: 1.0}, "schedules": {}}
-    judges = tuple(x for x in self.judges if getattr(x, "name", "") not in gone)
-    return dataclasses.replace(self, judges=judges, **fields)
+    rewards = tuple(
+      x for x in self.rewards if getattr(x, "name", "") not in gone
+    )
+    return dataclasses.replace(self, rewards=rewards, **fields)
 
   def weighted(self, weights: Mapping[str, float]) -> RewardSum:
     """The same rewards with other weights, which stay constant."""
@@ -301,7 +303,7 @@ class RewardSum:
     """Makes a model's score the only reward; the other rewards are watched."""
     ranker = RewardModel("ranked_by", member)
     return dataclasses.replace(
-      self.weighted({ranker.name: 1.0}), judges=(*self.judges, ranker)
+      self.weighted({ranker.name: 1.0}), rewards=(*self.rewards, ranker)
     )
 
   def bound(
@@ -318,19 +320,19 @@ class RewardSum:
       steps: Steps that a process reward model scores; None: it scores whole
         completions.
     """
-    judges = tuple(
+    rewards = tuple(
       dataclasses.replace(
-        judge, view=views[judge.member], plan=plan, steps=steps
+        reward, view=views[reward.member], plan=plan, steps=steps
       )
-      if isinstance(judge, RewardModel)
-      else dataclasses.replace(judge, view=views[judge.member], plan=plan)
-      if isinstance(judge, ModelReward)
-      else judge
-      for judge in self.judges
+      if isinstance(reward, RewardModel)
+      else dataclasses.replace(reward, view=views[reward.member], plan=plan)
+      if isinstance(reward, ModelReward)
+      else reward
+      for reward in self.rewards
     )
-    return dataclasses.replace(self, judges=judges)
+    return dataclasses.replace(self, rewards=rewards)
 
-  def ask(
+  def host_scores(
     self,
     prompts: Sequence[str],
     completions: Sequence[str],
@@ -343,19 +345,19 @@ class RewardSum:
 
     Args:
       prompts, completions, ids, extras, tokens: See `HostScorer.score`.
-      again: See `OnHost.ask`.
+      again: See `OnHost.score`.
     """
     assert self.asks_host
     scores = []
     with concurrent.futures.ThreadPoolExecutor(1) as threads:
       futures = [
-        threads.submit(judge.ask, prompts, completions, extras)
-        for judge in self.judges
-        if isinstance(judge, RemoteJudge)
+        threads.submit(reward.score, prompts, completions, extras)
+        for reward in self.rewards
+        if isinstance(reward, RemoteJudge)
       ]
       if self.on_host is not None:
         rows = prompts, completions, ids, extras, tokens
-        scores.append(self.on_host.ask(*rows, again=again))
+        scores.append(self.on_host.score(*rows, again=again))
       scores += [future.result() for future in futures]
     from grpo_jax.rewards.workers import host
 
@@ -384,23 +386,23 @@ class RewardSum:
       assert said is not None
       components |= said.components
       failed, steps = said.failed, said.steps
-    for judge in self.judges:
-      if isinstance(judge, ModelReward):
-        found, of_steps = judge.said(params, prompts, rollout)
-        components |= found
+    for reward in self.rewards:
+      if isinstance(reward, ModelReward):
+        scores, of_steps = reward.score(params, prompts, rollout)
+        components |= scores
         steps_of_member = of_steps or steps_of_member
-        if judge.may_fail:
-          unread = jnp.isnan(found[judge.name])
-          unread &= self._applies(judge.name, prompts, rollout)
+        if reward.may_fail:
+          unread = jnp.isnan(scores[reward.name])
+          unread &= self._applies(reward.name, prompts, rollout)
           failed = unread if failed is None else failed | unread
-      elif isinstance(judge, InGraph):
-        components |= judge.components(prompts, rollout)
-        if judge.steps is not None:
-          steps = judge.steps(prompts, rollout)
-    for judge in self.judges:
-      if isinstance(judge, Derived):
+      elif isinstance(reward, InGraph):
+        components |= reward.components(prompts, rollout)
+        if reward.steps is not None:
+          steps = reward.steps(prompts, rollout)
+    for reward in self.rewards:
+      if isinstance(reward, Derived):
         seen = derived_lib.seen(components, self.correct, prompts, rollout)
-        components[judge.name] = judge.function(seen)
+        components[reward.name] = reward.function(seen)
     scored = derived_lib.combine(
       self._of_domains(components, prompts, rollout),
       {name: self._weight(name, step) for name in components},
@@ -442,11 +444,11 @@ class RewardSum:
     steps, weights = self.schedules[name]
     return jnp.interp(step, jnp.array(steps), jnp.array(weights))
 
-  def score_on_host(self, said: HostScores) -> Scored:
-    """The verdict from the host's scores alone, as NumPy arrays."""
+  def score_on_host(self, scores: HostScores) -> Scored:
+    """The scores of rows from those of the host alone, as NumPy arrays."""
     assert self.is_host_alone
     nothing: Any = None
-    return jax.device_get(self.score(nothing, nothing, nothing, said))
+    return jax.device_get(self.score(nothing, nothing, nothing, scores))
 
   def close(self) -> None:
     """Ends the worker processes, and connections."""

@@ -22,11 +22,11 @@ class Solutions(NamedTuple):
 
   Attributes:
     find: (extras of one problem) -> a solution.
-    worth: (tokens [F], mask [F], extras) -> score of a completion, in [0, 1].
+    reward: (tokens [F], mask [F], extras) -> score of a completion, in [0, 1].
   """
 
   find: Callable[[Extras], Solution]
-  worth: Callable[[np.ndarray, np.ndarray, Extras], float]
+  reward: Callable[[np.ndarray, np.ndarray, Extras], float]
 
 
 def of_task(task: Task, correct: str) -> Solutions | None:
@@ -39,11 +39,11 @@ def of_task(task: Task, correct: str) -> Solutions | None:
   if task.solution is None or task.verify_numpy is None:
     return None
   return Solutions(
-    task.solution, functools.partial(_worth, task.verify_numpy, correct)
+    task.solution, functools.partial(_reward, task.verify_numpy, correct)
   )
 
 
-def _worth(verify, correct, tokens, mask, extras):  # [F], [F] -> float
+def _reward(verify, correct, tokens, mask, extras):  # [F], [F] -> float
   return verify(tokens, mask, extras)[correct]
 
 

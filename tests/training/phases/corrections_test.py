@@ -53,7 +53,7 @@ def judge(made, rows, records):
   task = countdown.make(last_answer=True)
   said = jax.jit(jax.vmap(task.verify))(rows, rows >= 0, extras)["accuracy"]
   twin = [
-    made.solutions.worth(row, row >= 0, record["extras"])
+    made.solutions.reward(row, row >= 0, record["extras"])
     for row, record in zip(np.asarray(rows), records, strict=True)
   ]
   np.testing.assert_array_equal(said, twin)

@@ -70,7 +70,7 @@ def test_what_waits_has_the_shapes_of_what_is_drawn(name):
       )
       rollout = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), rollout)
       batch = example._replace(prompts=one_round, records=example.records[:4])
-      said, *_ = made.ask_host(batch, rollout)
+      said, *_ = made.host_scores(batch, rollout)
       assert _shapes(phase.parts.kept.said) == _shapes(said)
   finally:
     made.close()

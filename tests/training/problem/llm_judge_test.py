@@ -176,7 +176,7 @@ def test_verdicts_do_not_depend_on_how_many_rows_are_read_at_once(batch_size):
   given = prompts(made, [record(vocab.encode("<bos>3+4="))] * 3)
   rows = rollout(COMPLETIONS, [0, 0, 1, 1, 2, 2])
   got = jax.jit(
-    lambda *x: reader(batch_size).said({"trained": {}}, *x)[0]["judge"]
+    lambda *x: reader(batch_size).score({"trained": {}}, *x)[0]["judge"]
   )(given, rows)
   np.testing.assert_array_equal(got, WORTH)
 
@@ -198,7 +198,7 @@ def test_without_a_verdict_a_row_is_unscored_where_it_is_judged():
   np.testing.assert_array_equal(scored.valid, [1, 1, 1, 1, 1, 0])
   np.testing.assert_allclose(scored.rewards, [1.5, 0.5, 0.5, 0.5, 1.5, 0])
   alone = judge.without_models()
-  assert [type(x) for x in alone.judges] == [rewards_lib.InGraph]
+  assert [type(x) for x in alone.rewards] == [rewards_lib.InGraph]
   assert dict(alone.weights) == {"right": 0.5}
 
 

@@ -166,7 +166,7 @@ def test_text_is_scored_by_its_own_gold_answer(text_problem):
     "",
   ]
   rollout = _completions(text_problem, batch, texts, [0, 0, 1, 1, 1, 1])
-  said, failures, errors = text_problem.ask_host(batch, rollout)
+  said, failures, errors = text_problem.host_scores(batch, rollout)
   scored = text_problem.judge.score_on_host(said)
   np.testing.assert_array_equal(scored.rewards, [1.5, 0.5, 1.5, 1.0, 0.5, 0.0])
   np.testing.assert_array_equal(
@@ -212,7 +212,7 @@ def test_rows_that_nobody_scored_are_out_and_counted(tmp_path):
   batch = next(made.prompt_stream(0, 1, None))
   texts = ["1.0", "raise", "nan", "0.25", "loop", "none"]
   rollout = _completions(made, batch, texts, [0] * 6)
-  said, failures, errors = made.ask_host(batch, rollout)
+  said, failures, errors = made.host_scores(batch, rollout)
   scored = made.judge.score_on_host(said)
   made.close()
   np.testing.assert_array_equal(

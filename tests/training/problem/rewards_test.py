@@ -100,7 +100,7 @@ def test_the_program_says_what_the_host_says():
   host = problem_lib.make_problem(config_lib.resolve(_config()))
   try:
     batch = types.SimpleNamespace(records=records, prompts=prompts)
-    said, failures, _ = host.ask_host(batch, jax.device_get(rollout))
+    said, failures, _ = host.host_scores(batch, jax.device_get(rollout))
     expected = host.judge.score({}, prompts, rollout, said)
   finally:
     host.close()
@@ -194,7 +194,7 @@ def test_a_reward_of_a_component_that_is_gone_goes_too():
   judge = rewards_lib.RewardSum(
     (member, ranks), {"reward_model": 1.0, "rank": 1.0}, "a"
   )
-  assert judge.without_models().judges == ()
+  assert judge.without_models().rewards == ()
   assert judge.without_models().weights == {"a": 1.0}
 
 
