@@ -9,10 +9,10 @@ the same workdir, it continues.
 
 Exit status: 0 done (and accurate enough, if the config asks for it); 1 not
 accurate enough, or too many held-out completions without a score; 2 a mistake
-in the command, the config, the data or a verifier; 3 stopped after saving by a
-rule that config.health.halt names; 75 another process of the run was lost; 130
-stopped by Ctrl-C or 143 by SIGTERM, after saving. After 75, 130 and 143 the
-same command continues.
+in the command, the config, the data or a verifier; 3 stopped by a rule
+that config.health.halt names, after saving, or by a guard; 75 another process
+of the run was lost; 130 stopped by Ctrl-C or 143 by SIGTERM, after saving.
+After 75, 130 and 143 the same command continues.
 
 On several hosts the same command is started on each. On Cloud TPU and under
 SLURM the processes find each other. Elsewhere, these flags say where:
