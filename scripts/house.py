@@ -23,7 +23,7 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 90_800,
+  "lines of grpo_jax": 90_900,
   "lines of experiments": 34_500,
   "lines of tests": 92_900,
   "files of grpo_jax": 352,
