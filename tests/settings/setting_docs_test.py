@@ -161,7 +161,7 @@ def test_mypy_passes_what_is_right_and_refuses_misspelt_names(tmp_path):
   )
   lines = done.stdout.splitlines()
   for number, message in (
-    (5, '"Phase" has no attribute "stepz"'),
+    (5, '"Rl" has no attribute "stepz"'),
     (6, 'expression has type "str", variable has type "int"'),
     (7, 'maybe "clip_high"?'),
     (8, 'maybe "model"?'),

@@ -152,7 +152,7 @@ class RewardModel(ModelReward):
 
   steps: reward_models.Steps | None = None
 
-  def said(
+  def score(
     self, params: models.Params, prompts: Prompts, rollout: Rollout
   ) -> tuple[Components, tuple[jax.Array, jax.Array] | None]:
     """See `ModelReward.score`."""
