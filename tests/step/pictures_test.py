@@ -265,8 +265,10 @@ def test_reference_and_critic_see_images():
   changed = dataclasses.replace(images, patches=jax.device_put(patches))
   batch, other = said(images), said(changed)
   is_changed = np.asarray(batch.prompt_index) == 0
-  for name in ("ref_logp", "values"):
-    before, after = np.asarray(getattr(batch, name)), getattr(other, name)
+  for before, after in (
+    (batch.reference.logp, other.reference.logp),
+    (batch.critic.values, other.critic.values),
+  ):
     gap = np.abs(np.where(batch.mask, after - before, 0)).max(axis=1)
     assert gap[is_changed].max() > 1e-4
     assert not gap[~is_changed].any()
@@ -349,7 +351,7 @@ def test_rows_that_go_on_read_their_images_again():
     whole,
     tokens=np.where(cut, whole.tokens, 0),
     completion_mask=exists,
-    sampler_logp=np.where(cut, whole.sampler.logp, np.float32(0)),
+    sampler_logp=np.where(cut, whole.sampler_logp, np.float32(0)),
     terminated=((whole.tokens == 1) & exists).any(axis=1),
     version=np.zeros(whole.tokens.shape, np.int32),
   )
@@ -363,7 +365,7 @@ def test_rows_that_go_on_read_their_images_again():
   )
   found, _ = longer(prompts, short)
   np.testing.assert_array_equal(found.tokens, whole.tokens)
-  np.testing.assert_allclose(found.sampler_logp, whole.sampler.logp, atol=1e-5)
+  np.testing.assert_allclose(found.sampler_logp, whole.sampler_logp, atol=1e-5)
   bare, _ = longer(dataclasses.replace(prompts, images=None), short)
-  gap = np.subtract(bare.sampler.logp, found.sampler_logp)
+  gap = np.subtract(bare.sampler_logp, found.sampler_logp)
   assert np.abs(gap).max() > 1e-4

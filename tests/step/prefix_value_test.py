@@ -237,7 +237,8 @@ def test_they_are_the_sum_over_all_answers_and_grow_with_the_known_ones():
   )
   got = jax.device_get(_program(name)(prompts, batch))
   for i in range(3):
-    np.testing.assert_allclose(got.prefix_utility[i, 0], exact[i, 0], rtol=1e-4)
+    value = got.answers.prefix_utility[i, 0]
+    np.testing.assert_allclose(value, exact[i, 0], rtol=1e-4)
 
 
 @pytest.mark.slow

@@ -73,7 +73,7 @@ def test_balance_and_metrics_do_not_depend_on_micro_batches():
   parts = make_parts(fields, micro_batch_size=2)
   other, again = _prepared(parts)
   np.testing.assert_allclose(
-    again.router_load, batch.anchor.router_load, rtol=1e-6
+    again.anchor.router_load, batch.anchor.router_load, rtol=1e-6
   )
   gradient, values = _gradient(parts, other, again)
   jax.tree.map(
@@ -182,20 +182,21 @@ def test_training_takes_the_recorded_experts_and_the_reference_its_own():
 
   recorded = prepared(state, {})
   first = {  # Instead: experts 0 and 1 for every token.
-    name: np.broadcast_to(
-      np.arange(K, dtype=np.int32), getattr(recorded, name).shape
+    name: np.broadcast_to(np.arange(K, dtype=np.int32), routing.shape)
+    for name, routing in (
+      ("routing", recorded.sampler.routing),
+      ("prompt_routing", recorded.prompts.routing),
     )
-    for name in ("routing", "prompt_routing")
   }
   recorded, forced = jax.device_get((recorded, prepared(state, first)))
   np.testing.assert_array_equal(
-    forced.router_load, np.tile([0.5, 0.5, 0, 0], (LAYERS, 1))
+    forced.anchor.router_load, np.tile([0.5, 0.5, 0, 0], (LAYERS, 1))
   )
   mask = np.asarray(recorded.mask)
-  gap = np.abs(recorded.old_logp - recorded.sampler_logp)[mask]
+  gap = np.abs(recorded.old_logp - recorded.sampler.logp)[mask]
   assert gap.max() < 1e-5
   assert np.abs(forced.old_logp - recorded.old_logp)[mask].max() > 1e-3
-  np.testing.assert_array_equal(forced.ref_logp, recorded.ref_logp)
+  np.testing.assert_array_equal(forced.reference.logp, recorded.reference.logp)
   # The policy that is differentiated takes them as the anchor does.
   read = jax.jit(parts.losses[0].outputs)
   outputs = [read(state.params, batch) for batch in (recorded, forced)]
