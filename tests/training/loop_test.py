@@ -17,7 +17,7 @@ from grpo_jax.settings import config as config_lib
 from grpo_jax.training import loop
 from grpo_jax.training import run as run_lib
 from grpo_jax.training.phases import executors
-from grpo_jax.training.problem import problem
+from grpo_jax.training.problem import probe, problem
 from grpo_jax.training.problem import rewards as rewards_lib
 from grpo_jax.training.rules import rules as rules_lib
 from grpo_jax.training.runtime import log
@@ -290,7 +290,7 @@ def test_a_verifier_that_fails_on_most_rows_ends_the_run(tmp_path, monkeypatch):
     ("raise", "raise timeout"),
   )
   # As if the first records, which are looked at before, were good ones.
-  monkeypatch.setattr(loop.probe, "check", lambda *arguments: None)
+  monkeypatch.setattr(probe, "check", lambda *arguments: None)
   config.rl.steps = 6
   config.checkpoint.every = 0
   with pytest.raises(ValueError, match="8 of 8 in step 1, 8 of 8") as caught:
@@ -338,7 +338,7 @@ def test_scoring_on_the_host_changes_no_number(run, tmp_path, monkeypatch):
   judge = dataclasses.replace(made.judge, rewards=(rewards_lib.OnHost(scorer),))
   split = OnHost(**vars(made) | {"judge": judge})
   monkeypatch.setattr(problem, "make_problem", lambda settings: split)
-  monkeypatch.setattr(loop.probe, "check", lambda *arguments: None)
+  monkeypatch.setattr(probe, "check", lambda *arguments: None)
   loop.train(_quiet(tiny_config.get_config("grpo")), tmp_path)
   fused, split_rows = _rows(run[0]), _rows(tmp_path)
   for row in fused:  # Any score was too good for the rules of that run.

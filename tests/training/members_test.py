@@ -237,7 +237,8 @@ def test_each_prompt_has_the_teacher_of_its_domain(tmp_path):
     found = batch
     for name in ("reference0", "reference1"):
       found = models.with_fields(parts.plan, parts.members[name], params, found)
-    return found.ref_logp, found.ref_topk_ids, found.ref_topk_logp
+    teacher = found.reference
+    return teacher.logp, teacher.topk_ids, teacher.topk_logp
 
   both = said(state.params)
   for number, teacher in enumerate(teachers):
