@@ -20,7 +20,7 @@ the share of such completions is above config.rewards.max_unscored; 2 a mistake
 in the command, the data or the workdir. Reward functions and environments that
 the workdir's config names are imported and run, and a warning names those that
 are not of this library: evaluate only workdirs of people whom you trust. On
-several hosts, start the same command on each, as for experiments.train.
+several hosts, start the same command on each, as for grpo-train.
 """
 
 from __future__ import annotations

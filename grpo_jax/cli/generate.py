@@ -250,7 +250,7 @@ def _source(loaded: checkpointed.Loaded) -> tuple[sources.Source, int]:
     raise ValueError(
       f"--prompts={name}: the policy was trained on ids of"
       f" {loaded.config.data.shown_task} and reads no text; name train or"
-      " held_out, or see experiments.sample."
+      " held_out, or use grpo-sample."
     )
   if name.endswith(".txt"):
     if not files.parse(name).exists():

@@ -161,7 +161,7 @@ def failure(
 def evaluation_tables(
   title: str, how: str, said: Mapping[str, Any]
 ) -> list[str]:
-  """Lines that `experiments.evaluate` prints.
+  """Lines that `grpo-evaluate` prints.
 
   Args:
     title: Name of the policy.

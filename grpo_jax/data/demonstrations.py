@@ -154,7 +154,7 @@ class DemonstrationSource:
     if not path.exists() or path.is_dir():
       raise FileNotFoundError(
         f"DemonstrationSource: there is no file {path}; name one that a phase"
-        " of the kind 'rejection' or experiments.generate has written."
+        " of the kind 'rejection' or grpo-generate has written."
       )
     lines = [x for x in path.read_bytes().split(b"\n") if x.strip()]
     if not lines:
@@ -195,7 +195,7 @@ class DemonstrationSource:
       raise ValueError(
         f"{where}: found {text.decode(errors='replace')!r:.60}; need an object"
         " with the texts 'prompt' and 'completion', as a phase of the kind"
-        " 'rejection' and experiments.generate write it."
+        " 'rejection' and grpo-generate write it."
       )
     for name in ("prompt_ids", "completion_ids", "observed"):
       ids = row.get(name, [])

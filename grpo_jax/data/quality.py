@@ -308,15 +308,15 @@ class Without:
     path = epath.Path(path)
     if not path.exists():
       raise FileNotFoundError(
-        f"config.data.quarantine={path}: there is no such file; `python -m"
-        " experiments.lint --out=FILE` writes one."
+        f"config.data.quarantine={path}: there is no such file;"
+        " `grpo-lint --out=FILE` writes one."
       )
     try:
       names = {entry["key"] for entry in json.loads(path.read_text("utf-8"))}
     except (ValueError, TypeError, KeyError) as error:
       raise ValueError(
         f"config.data.quarantine={path}: needed is a JSON list of objects with"
-        " a 'key', as `experiments.lint` writes it."
+        " a 'key', as `grpo-lint` writes it."
       ) from error
     self._source = source
     self._kept = [i for i in range(len(source)) if key(source[i]) not in names]

@@ -1,4 +1,4 @@
-"""Requests and answers of OpenAI's API, as `experiments.serve` has them.
+"""Requests and answers of OpenAI's API, as `grpo-serve` has them.
 
 A body becomes a `Request`, or a `BadRequest` that says what is wrong with it: a
 field that would change the answer is never ignored. `return_token_ids` is

@@ -353,7 +353,7 @@ class DataConfig(ImageData):
     rejected_share: Share of rows of a file of pairs, in [0, 1], whose rejected
       text a supervised phase imitates instead of the chosen text.
     quarantine: JSON file with records to leave out of training, as
-      `experiments.lint` writes it; empty: none.
+      `grpo-lint` writes it; empty: none.
     num_threads: Threads that read and tokenize batches ahead; 0: a batch is
       made when it is requested. Never changes the batches.
     environment: Import path "package.module:function" of a factory of sessions

@@ -88,7 +88,7 @@ class ModelConfig(architecture.Architecture):
     revision: Commit, tag or branch of a checkpoint on the hub; with a commit a
       run always starts from the same files. Empty: the newest.
     adapter_checkpoint: Folder with adapters to start from, as PEFT and
-      `experiments.export --adapters` write it, for this `checkpoint`. Rank, α
+      `grpo-export --adapters` write it, for this `checkpoint`. Rank, α
       and modules are those of the file, and need not be set. Empty: fresh
       adapters.
     lora_rank: Rank of the adapters, which alone are trained; 0 for no adapters.

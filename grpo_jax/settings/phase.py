@@ -79,7 +79,7 @@ class ScheduleConfig:
     tolerance: Largest difference of a prompt's share of right completions from
       ½ at which the window stays ("ads").
     samples: File of completions of the training prompts, with verdicts, written
-      by experiments.generate, from which counts begin ("spo"); empty: counts
+      by grpo-generate, from which counts begin ("spo"); empty: counts
       begin with one half right and one half wrong. "{seed}" in it is replaced
       by the seed.
     memory_low: Smallest factor of the counts of a prompt's earlier completions
@@ -750,7 +750,7 @@ class SupervisedConfig(PolicyUpdateConfig):
 
   Attributes:
     demonstrations: Sources of completions: names of earlier phases of the kind
-      "rejection", or files that these or experiments.generate have written;
+      "rejection", or files that these or grpo-generate have written;
       "own" is the run's own data. Empty: the run's own data alone.
     num_records: Number of the first records of the run's own data that are
       imitated; None: all.

@@ -266,8 +266,8 @@ class Data(Group):
   """Share of rows of a file of pairs, in [0, 1], whose rejected text a
   supervised phase imitates instead of the chosen text."""
   quarantine: str
-  """JSON file with records to leave out of training, as `experiments.lint`
-  writes it; empty: none."""
+  """JSON file with records to leave out of training, as `grpo-lint` writes
+  it; empty: none."""
   num_threads: int
   """Threads that read and tokenize batches ahead; 0: a batch is made when it
   is requested. Never changes the batches."""
@@ -602,9 +602,9 @@ class Model(Group):
   """Commit, tag or branch of a checkpoint on the hub; with a commit a run
   always starts from the same files. Empty: the newest."""
   adapter_checkpoint: str
-  """Folder with adapters to start from, as PEFT and `experiments.export
-  --adapters` write it, for this `checkpoint`. Rank, α and modules are those
-  of the file, and need not be set. Empty: fresh adapters."""
+  """Folder with adapters to start from, as PEFT and `grpo-export --adapters`
+  write it, for this `checkpoint`. Rank, α and modules are those of the file,
+  and need not be set. Empty: fresh adapters."""
   lora_rank: int
   """Rank of the adapters, which alone are trained; 0 for no adapters."""
   lora_alpha: float
@@ -976,9 +976,8 @@ class Schedule(Group):
   which the window stays ("ads")."""
   samples: str
   """File of completions of the training prompts, with verdicts, written by
-  experiments.generate, from which counts begin ("spo"); empty: counts begin
-  with one half right and one half wrong. "{seed}" in it is replaced by the
-  seed."""
+  grpo-generate, from which counts begin ("spo"); empty: counts begin with one
+  half right and one half wrong. "{seed}" in it is replaced by the seed."""
   memory_low: float
   """Smallest factor of the counts of a prompt's earlier completions when it
   is drawn, however far the policy has moved, ρ_low ("spo"); it must be below
@@ -1093,8 +1092,8 @@ class Rl(Rewarded, PolicyUpdate, Reference):
 class Supervised(PolicyUpdate):
   demonstrations: tuple[str, ...]
   """Sources of completions: names of earlier phases of the kind "rejection",
-  or files that these or experiments.generate have written; "own" is the run's
-  own data. Empty: the run's own data alone."""
+  or files that these or grpo-generate have written; "own" is the run's own
+  data. Empty: the run's own data alone."""
   num_records: int | None
   """Number of the first records of the run's own data that are imitated;
   None: all."""

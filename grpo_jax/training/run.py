@@ -645,8 +645,8 @@ def _check_finite(
       made = "advantages" if of_advantages else "loss of the first step"
       advice = (
         f"The {made} of the algorithm {own!r} came out so: look for a log, a"
-        " root or a quotient of 0 in its functions. python -m"
-        f" experiments.check_algorithm {own} says which check fails."
+        " root or a quotient of 0 in its functions."
+        f" grpo-check-algorithm {own} says which check fails."
       )
     raise FloatingPointError(
       f"phase {name}, step {done}:"

@@ -149,7 +149,7 @@ def test_empty_workdir_is_refused(tmp_path, program):
   assert_refused(
     command.run(program, *arguments, cwd=tmp_path),
     "run holds no run: run/config.json is missing.",
-    "Pass the --workdir of experiments.train.",
+    "Pass the --workdir of grpo-train.",
   )
   assert list(tmp_path.iterdir()) == []
 

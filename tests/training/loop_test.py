@@ -400,6 +400,6 @@ def test_advice_is_about_what_is_not_finite(name, done, metrics, advice):
   said = str(caught.value)
   assert advice in said
   assert ("learning_rate" in said) == (advice.startswith("a lower"))
-  assert (f"experiments.check_algorithm {name}" in said) == (
+  assert (f"grpo-check-algorithm {name}" in said) == (
     "learning_rate" not in said
   )

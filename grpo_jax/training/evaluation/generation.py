@@ -218,7 +218,7 @@ def _found(out: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Done, int]:
   if missing := {"bytes", "done", "settings"} - state.keys():
     raise ValueError(
       f"{path} has no {', '.join(sorted(missing))}: it was not written by"
-      " experiments.generate. Nothing was changed; name another file."
+      " grpo-generate. Nothing was changed; name another file."
     )
   theirs = log.flatten(state["settings"])
   ours = log.flatten(dict(settings))

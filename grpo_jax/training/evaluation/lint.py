@@ -2,7 +2,7 @@
 
 Every run first calls `before_training`, which reads as many records as are
 needed to see that there are enough different prompts. `records` and `verifier`
-check more, for runs with guards and for `experiments.lint`. `disagreements`
+check more, for runs with guards and for `grpo-lint`. `disagreements`
 asks a policy that exists already.
 """
 
@@ -43,7 +43,7 @@ _MAX_TRIES = 256  # Records that are tried for completions of a task's teacher.
 def before_training(config: config_lib.RunConfig, problem: Problem) -> None:
   """Warns of too few prompts, before anything is compiled.
 
-  A run that refuses bad data checks everything that `experiments.lint` checks.
+  A run that refuses bad data checks everything that `grpo-lint` checks.
 
   Raises:
     ValueError: `config.guards` refuses such data.

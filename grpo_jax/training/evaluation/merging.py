@@ -105,7 +105,7 @@ def merge(
       raise ValueError(
         f"merge: the run in {name} trains adapters, and an average of their"
         " factors is none of what they add; write it out with"
-        " experiments.export, which merges them into the weights, and start"
+        " grpo-export, which merges them into the weights, and start"
         " runs from there."
       )
   total: PyTree = None

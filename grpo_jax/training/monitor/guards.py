@@ -482,8 +482,8 @@ class Guards:
       last = f"its last checkpoint, step {last_step}, is from before"
     return GuardHalt(
       f"guards: {self.halted}. The run has ended and was not saved; {last}."
-      f" Look at {AUDIT} for the prompts, and at the data with `python -m"
-      " experiments.lint`; a guard is switched off by 0, all of them by"
+      f" Look at {AUDIT} for the prompts, and at the data with"
+      " `grpo-lint`; a guard is switched off by 0, all of them by"
       " --config.guards.on=False, in another --workdir."
     )
 

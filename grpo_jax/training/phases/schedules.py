@@ -162,7 +162,7 @@ def counted(
   Args:
     found: The N prompts.
     problem: The problem of the run.
-    path: A file that `experiments.generate` has written.
+    path: A file that `grpo-generate` has written.
     setting: The setting that names the file, for messages.
 
   Raises:
@@ -172,7 +172,7 @@ def counted(
   file, where = files.parse(path), f"{setting}={path!r}"
   if not file.exists():
     raise FileNotFoundError(
-      f"{where}: there is no such file; experiments.generate --prompts=train"
+      f"{where}: there is no such file; grpo-generate --prompts=train"
       " writes it."
     )
   counts: dict[str, tuple[int, int]] = {}
@@ -185,7 +185,7 @@ def counted(
     except (ValueError, KeyError, TypeError) as error:
       raise ValueError(
         f"{where}:{number} is no completion with a verdict ({error!r});"
-        " needed is a file of experiments.generate --prompts=train, scored."
+        " needed is a file of grpo-generate --prompts=train, scored."
       ) from error
   prompts = problem.prompt_texts(
     [found.source[int(number)] for number in found.numbers]

@@ -42,13 +42,13 @@ def settings(workdir: files.Path) -> config_lib.RunConfig:
   if not path.exists():
     raise FileNotFoundError(
       f"{workdir} holds no run: {path} is missing. Pass the --workdir of"
-      " experiments.train."
+      " grpo-train."
     )
   values = log.read_json(path, dict)
   if "model_type" in values:
     raise ValueError(
       f"{workdir} is a Hugging Face checkpoint, and no run; needed is the"
-      " --workdir of experiments.train."
+      " --workdir of grpo-train."
     )
   names = [x for x in _foreign(values) if not imports.is_known(x)]
   if new := {(str(path), name) for name in names} - _warned:

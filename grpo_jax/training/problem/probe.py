@@ -87,7 +87,7 @@ def _score_nothing(problem: problem_lib.Problem, copies: int) -> None:
   if chosen and right is not None and np.all(right >= 1):
     logging.warning(
       "config.rewards.functions: %s marks empty completions of the first %d"
-      " training records as right; `python -m experiments.lint` tries other"
+      " training records as right; `grpo-lint` tries other"
       " wrong answers. If it is not meant to say what is right, name a function"
       " that is as config.rewards.correct.",
       problem.judge.correct,
