@@ -101,7 +101,7 @@ _PROGRAMS = (
 
 setuptools.setup(
   name="grpo_jax",
-  version="0.1.0",
+  version="0.2.0",
   description="GRPO, its descendants and PPO in JAX",
   long_description=(_ROOT / "README.md").read_text(encoding="utf-8"),
   long_description_content_type="text/markdown",

@@ -131,7 +131,7 @@ LIBRARY = """@software{grpo_jax,
   title = {grpo\\_jax: GRPO, its descendants and PPO in JAX},
   author = {{The grpo\\_jax authors}},
   year = {2026},
-  version = {0.1.0}
+  version = {0.2.0}
 }"""
 _NUMBER = re.compile(r"\b(\d{4})\.(\d{5})\b")
 
