@@ -153,22 +153,22 @@ class DemonstrationSource:
     self._path = path = epath.Path(path)
     if not path.exists() or path.is_dir():
       raise FileNotFoundError(
-        f"DemonstrationSource: there is no file {path}; name one that a phase"
+        f"demonstrations={path}: there is no such file; name one that a phase"
         " of the kind 'rejection' or grpo-generate has written."
       )
     lines = [x for x in path.read_bytes().split(b"\n") if x.strip()]
     if not lines:
       raise ValueError(
-        f"DemonstrationSource: {path} has no completion: there is nothing to"
-        " imitate. Draw more for each prompt, or keep those of an easier task."
+        f"demonstrations={path}: it has no completion to imitate."
+        " Draw more for each prompt, or keep those of an easier task."
       )
     rows = [self._parsed(number, x) for number, x in enumerate(lines, start=1)]
     ours = digest(tokenizer)
     same = all(row.get("tokenizer") == ours for row in rows)
     if not same and not is_text:
       raise ValueError(
-        f"DemonstrationSource: the ids in {path} are those of other tokens than"
-        " this policy has, whose prompts are ids; name the completions of a"
+        f"demonstrations={path}: its ids are those of other tokens than this"
+        " policy has, whose prompts are ids; name the completions of a"
         " run with the same tokens."
       )
     if same:

@@ -193,16 +193,17 @@ class Encoder:
   def __post_init__(self):
     if self.template != "chat" and "{prompt}" not in self.template:
       raise ValueError(
-        f"Encoder: the template {self.template!r} lacks '{{prompt}}', where"
+        f"config.data.template={self.template!r}: it lacks '{{prompt}}', where"
         " the question goes; or use 'chat'."
       )
     if self.sight is not None:
       token = self.sight.processor.image_token
       if len(self.tokenizer.encode(token)) != 1:
         raise ValueError(
-          f"Encoder: the tokenizer has no token {token!r}, which stands for a"
-          " part of an image; set config.data.tokenizer to the checkpoint's"
-          " own, or config.data.image_processor to the folder of another one."
+          f"config.data.images: the tokenizer has no token {token!r}, which"
+          " stands for a part of an image; set config.data.tokenizer to the"
+          " checkpoint's own, or config.data.image_processor to the folder of"
+          " another one."
         )
 
   def prompts(
@@ -258,8 +259,8 @@ class Encoder:
       (made,) = self.prompts([record])
       if isinstance(made, Unusable):
         raise ValueError(
-          f"Encoder: the record {record['prompt']!r:.80}: {made}. Take it out,"
-          " or correct its images."
+          f"config.data: the record {record['prompt']!r:.80}: {made}."
+          " Take it out, or correct its images."
         )
       assert isinstance(made, Shown)
       return made.ids
@@ -277,7 +278,7 @@ class Encoder:
     ids = np.asarray(value, np.int32)
     if not ids.size:
       raise ValueError(
-        f"Encoder: the record {record!r:.80} has no prompt tokens; a policy"
+        f"config.data: the record {record!r:.80} has no prompt tokens; a policy"
         " needs at least one to start from."
       )
     return ids
@@ -286,7 +287,7 @@ class Encoder:
     value = record["completion"]
     if value is None:
       raise ValueError(
-        f"Encoder: the record {record!r:.80} has no completion; supervised"
+        f"config.data: the record {record!r:.80} has no completion; supervised"
         " training needs one in every record. Or leave supervised phases out:"
         " --config.phases=\"('rl',)\"."
       )
@@ -298,7 +299,7 @@ class Encoder:
     """Ids of the preferred completion, and of the rejected one."""
     if record.get("rejected") is None:
       raise ValueError(
-        f"Encoder: the record {record!r:.80} has no pair of completions; a"
+        f"config.data: the record {record!r:.80} has no pair of completions; a"
         " phase on pairs needs config.data.format='pairs', and rows with"
         " 'chosen' and 'rejected'."
       )
@@ -314,7 +315,7 @@ class Encoder:
       return None
     if np.shape(value) != np.shape(record["completion"]):
       raise ValueError(
-        f"Encoder: the record {record!r:.80} has {np.size(value)} flags"
+        f"config.data: the record {record!r:.80} has {np.size(value)} flags"
         f" 'observed' for a completion of {np.size(record['completion'])};"
         " needed is one for each of its ids."
       )

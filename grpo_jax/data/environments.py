@@ -62,7 +62,7 @@ class EnvironmentSource:
 
   def __getitem__(self, index: int) -> Record:
     if not 0 <= index < _SIZE:
-      raise IndexError(f"EnvironmentSource: there is no record {index}.")
+      raise IndexError(f"config.data.environment: there is no record {index}.")
     rng = np.random.default_rng((*self._key, index))
     for draw in range(_MAX_DRAWS):
       number = int(rng.integers(FIRST_HELD_OUT))
@@ -72,9 +72,9 @@ class EnvironmentSource:
         break
     else:
       raise ValueError(
-        f"EnvironmentSource: of {_MAX_DRAWS} seeds none has a problem; the last"
-        f" was {number}. Let the environment's `problem` return a prompt for"
-        " most of them."
+        f"config.data.environment: of {_MAX_DRAWS} seeds none has a problem;"
+        f" the last was {number}. Let the environment's `problem` return a"
+        " prompt for most of them."
       )
     prompt, extras = made
     return {

@@ -48,7 +48,6 @@ _MAX_REPORTED = 1000
 
 
 def finder(
-  name: str,
   source: Source,
   encode_rows: EncodeRows,
   seed: int,
@@ -57,7 +56,6 @@ def finder(
   """Makes the function that finds records at positions of a stream.
 
   Args:
-    name: Name of the caller, for messages.
     source: Records.
     encode_rows: Function that encodes records.
     seed: The seed of the order.
@@ -66,13 +64,12 @@ def finder(
   """
   starts = sources.starts(source)
   if starts is None and not shows_images:
-    return _from_kept(name, source, encode_rows, seed)
+    return _from_kept(source, encode_rows, seed)
   order = orders.PartedOrder(len(source), starts or (0,), seed)
-  return _on_demand(name, source, encode_rows, order)
+  return _on_demand(source, encode_rows, order)
 
 
 def _on_demand(
-  name: str,
   source: Source,
   encode_rows: EncodeRows,
   order: orders.PartedOrder,
@@ -87,14 +84,14 @@ def _on_demand(
       num_dropped += 1
       if num_dropped.bit_count() == 1:  # The 1st, 2nd, 4th, 8th, …
         logging.warning(
-          "%s: left out %d records that are too long, up to position %d",
-          name,
+          "config.data: left out %d records that are too long, up to"
+          " position %d",
           num_dropped,
           position,
         )
     elif number not in reported and len(reported) < _MAX_REPORTED:
       reported.add(number)
-      logging.warning("%s: left out record %d: %s", name, number, why)
+      logging.warning("config.data: left out record %d: %s", number, why)
 
   def find(positions: Sequence[int]) -> Found:
     found: dict[int, tuple[int, Record, Any]] = {}
@@ -119,25 +116,24 @@ def _on_demand(
         return Found([found[position] for position in positions], num_unusable)
     if why is not None:
       raise ValueError(
-        f"{name}: the images of {_MAX_ATTEMPTS} records in a row cannot be"
-        f" shown; of the last one: {why}."
+        f"config.data.images: the images of {_MAX_ATTEMPTS} records in a row"
+        f" cannot be shown; of the last one: {why}."
       )
     raise ValueError(
-      f"{name}: {_MAX_ATTEMPTS} records in a row are too long; raise"
-      " max_prompt_len (and max_completion_len), or shorten the template."
+      f"config.data.max_prompt_len: {_MAX_ATTEMPTS} records in a row are too"
+      " long; raise it (and max_completion_len), or shorten the template."
     )
 
   return find
 
 
 def _from_kept(
-  name: str,
   source: Source,
   encode_rows: EncodeRows,
   seed: int,
 ) -> Find:
   """Finds records among those that are not too long; see `finder`."""
-  kept = fitting(name, source, encode_rows)
+  kept = fitting(source, encode_rows)
 
   # Not grain's own shuffle: it searches a 16-bit block for the next index,
   # which takes 0.5 ms a record with 64 records and 3 ms with 10.
@@ -178,7 +174,7 @@ def fits(prompt: Any, max_prompt_len: int) -> bool:
 
 
 def fitting(
-  name: str, source: Source, encode_rows: EncodeRows
+  source: Source, encode_rows: EncodeRows
 ) -> np.ndarray:  # [number of kept records] int
   """Numbers of the records that `encode_rows` accepts; all records of a task.
 
@@ -192,15 +188,14 @@ def fitting(
     )
   if num_dropped := len(source) - len(kept):
     logging.warning(
-      "%s: left out %d of %d records that are too long",
-      name,
+      "config.data: left out %d of %d records that are too long",
       num_dropped,
       len(source),
     )
   if not kept.size:
     raise ValueError(
-      f"{name}: all {len(source)} records are too long; raise max_prompt_len"
-      " (and max_completion_len), or shorten the template."
+      f"config.data.max_prompt_len: all {len(source)} records are too long;"
+      " raise it (and max_completion_len), or shorten the template."
     )
   return kept
 

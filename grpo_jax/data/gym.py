@@ -89,7 +89,7 @@ class GymSource:
     self._datasets = [_checked(i, entry) for i, entry in enumerate(datasets)]
     if not self._datasets:
       raise ValueError(
-        "GymSource: config.data.datasets is empty; name at least one dataset,"
+        "config.data.datasets is empty; name at least one dataset,"
         " as ({'name': 'gcd'},)."
       )
     weights = np.array([dataset.weight for dataset in self._datasets])
@@ -130,8 +130,8 @@ class GymSource:
     else:
       wanted = "evaluation" if self._is_held_out else "training"
       raise ValueError(
-        f"GymSource: the dataset {dataset.name!r} made {_MAX_DRAWS} problems"
-        f" and none for {wanted}; it has too few different questions. Widen its"
+        f"config.data.datasets: {dataset.name!r} made {_MAX_DRAWS} problems and"
+        f" none for {wanted}; it has too few different questions. Widen its"
         " 'settings', or leave it out."
       )
     answer = made.entry["answer"]
@@ -158,22 +158,21 @@ def _checked(place: int, entry: Mapping[str, Any]) -> _Dataset:
   where = f"config.data.datasets[{place}]"
   if unknown := entry.keys() - {*_KNOWN}:
     raise ValueError(
-      f"GymSource: {where} has {sorted(unknown)}; it may have"
-      f" {', '.join(_KNOWN)}."
+      f"{where} has {sorted(unknown)}; it may have {', '.join(_KNOWN)}."
     )
   if not isinstance(entry.get("name"), str):
     raise ValueError(
-      f"GymSource: {where} has the name {entry.get('name')!r}; needed is that"
+      f"{where} has the name {entry.get('name')!r}; needed is that"
       f" of a dataset: one of {', '.join(gym.names())}."
     )
   weight = entry.get("weight", 1.0)
   if not isinstance(weight, (int, float)) or not 0 < weight < 1e9:
     raise ValueError(
-      f"GymSource: {where} has the weight {weight!r}; needed is a positive"
+      f"{where} has the weight {weight!r}; needed is a positive"
       " number. To leave a dataset out, take its entry away."
     )
   if "level" in entry and "levels" in entry:
-    raise ValueError(f"GymSource: {where} has both 'level' and 'levels'.")
+    raise ValueError(f"{where} has both 'level' and 'levels'.")
   settings = entry.get("settings", {})
   dataset = _Dataset(
     entry["name"],
@@ -198,7 +197,7 @@ def _levels(where: str, given: Any) -> tuple[tuple[int, int | None], ...]:
     or not all(x is None or (type(x) is int and x >= 0) for x in numbers)
   ):
     raise ValueError(
-      f"GymSource: {where} has the levels {levels}; needed are pairs (prompts"
+      f"{where} has the levels {levels}; needed are pairs (prompts"
       " read before, level) with ascending first numbers from 0 on, as ((0, 0),"
       " (4000, 1))."
     )

@@ -121,9 +121,8 @@ def prompt_stream(
     ValueError: No prompt fits, a task's longest prompt does not fit, or the
       rows are outside the batch.
   """
-  check_task("prompt_stream", source, max_prompt_len=max_prompt_len)
+  check_task(source, max_prompt_len=max_prompt_len)
   return _stream(
-    "prompt_stream",
     source,
     functools.partial(finding.short_prompts, encode, max_prompt_len),
     lambda rows, num_unusable: prompt_batch(
@@ -178,7 +177,7 @@ def supervised_stream(
   limits = {"max_prompt_len": max_prompt_len}
   if not truncate_completions:
     limits["max_completion_len"] = max_completion_len
-  check_task("supervised_stream", source, **limits)
+  check_task(source, **limits)
 
   most = max_completion_len if truncate_completions else None
 
@@ -207,7 +206,6 @@ def supervised_stream(
     return made._replace(images=images, num_unusable=num_unusable)
 
   return _stream(
-    "supervised_stream",
     source,
     encode_rows,
     make_batch,
@@ -320,7 +318,6 @@ def pair_stream(
     )
 
   return _stream(
-    "pair_stream",
     source,
     lambda records: list(map(encode_row, records)),
     make_batch,
@@ -376,11 +373,10 @@ def evaluation_batches(
   num_prompts = len(source) if num_prompts is None else num_prompts
   if not 1 <= num_prompts <= len(source):
     raise ValueError(
-      f"evaluation_batches: num_prompts is {num_prompts}; it must lie in"
-      f" [1, {len(source)}], the size of the source. Set"
-      " config.eval.num_prompts."
+      f"config.eval.num_prompts={num_prompts}; it must lie in"
+      f" [1, {len(source)}], the size of the source."
     )
-  chosen = chosen_rows("evaluation_batches", batch_size, rows)
+  chosen = chosen_rows(batch_size, rows)
   batches = []
   for first in range(start, stop or num_prompts, batch_size):
     made = []
@@ -403,16 +399,16 @@ def _check_shown(position: int, prompt: Any, max_prompt_len: int) -> None:
   """Raises ValueError unless a prompt of an evaluation can be shown."""
   if isinstance(prompt, Unusable):
     raise ValueError(
-      f"evaluation_batches: prompt {position}: {prompt}. Correct it, or take it"
-      " out of the file. (Left out here, the score would be that of another"
+      f"config.data: held-out prompt {position}: {prompt}. Correct it, or take"
+      " it out of the file. (Left out here, the score would be that of another"
       " set.)"
     )
   size = finding.ids_of(prompt).size
   if size > max_prompt_len:
     raise ValueError(
-      f"evaluation_batches: prompt {position} has {size} tokens;"
-      f" max_prompt_len is {max_prompt_len}, raise it. (Left out, the"
-      " score would be that of an easier set.)"
+      f"config.data.max_prompt_len={max_prompt_len}: held-out prompt {position}"
+      f" has {size} tokens; raise it. (Left out, the score would be that of an"
+      " easier set.)"
     )
 
 
@@ -427,7 +423,6 @@ class EncodedRow(NamedTuple):
 
 
 def _stream(
-  name: str,
   source: Source,
   encode_rows: finding.EncodeRows,
   make_batch: Callable[[Sequence[EncodedRow], int], Any],
@@ -441,7 +436,6 @@ def _stream(
   """Shuffles, repeats and batches the records that `encode_rows` accepts.
 
   Args:
-    name: Name of the caller, for messages.
     source: Records.
     encode_rows: See `finding.EncodeRows`.
     make_batch: (rows, number of records left out) -> a batch.
@@ -451,8 +445,8 @@ def _stream(
     num_threads: Threads that make batches ahead.
     shows_images: See `finding.finder`.
   """
-  chosen = chosen_rows(name, batch_size, rows)
-  find = finding.finder(name, source, encode_rows, seed, shows_images)
+  chosen = chosen_rows(batch_size, rows)
+  find = finding.finder(source, encode_rows, seed, shows_images)
 
   def make(batch: int) -> Any:
     positions = [batch * batch_size + int(row) for row in chosen]
@@ -539,7 +533,7 @@ def _pad(
 
 
 def chosen_rows(
-  name: str, batch_size: int, rows: Sequence[int] | None
+  batch_size: int, rows: Sequence[int] | None
 ) -> np.ndarray:  # [rows that this process makes]
   """Checks the rows of a batch that one process makes; None is all rows."""
   chosen = np.arange(batch_size) if rows is None else np.asarray(rows, int)
@@ -547,13 +541,13 @@ def chosen_rows(
     chosen[0] >= 0 and chosen[-1] < batch_size and (np.diff(chosen) > 0).all()
   ):
     raise ValueError(
-      f"{name}: batch_size is {batch_size} and rows are {chosen.tolist()};"
+      f"rows={chosen.tolist()} of batch_size={batch_size};"
       " needed is at least one row, in ascending order, below the size."
     )
   return chosen
 
 
-def check_task(name: str, source: Source, **limits: int) -> None:
+def check_task(source: Source, **limits: int) -> None:
   """Raises ValueError unless a task's bounds of these names are in limits."""
   task = sources.task_of(source)
   if task is None:
@@ -561,8 +555,8 @@ def check_task(name: str, source: Source, **limits: int) -> None:
   for field, limit in limits.items():
     if (longest := getattr(task, field)) > limit:
       raise ValueError(
-        f"{name}: {field} is {limit}; task {task.name!r} needs"
-        f" {longest}, raise it."
+        f"config.data.name={task.name!r}: the task needs {field} {longest}, and"
+        f" it is {limit}; raise it."
       )
 
 
@@ -590,11 +584,9 @@ class PlacedPrompts:
     Raises:
       ValueError: As in `pipeline.prompt_stream`.
     """
-    name = "PlacedPrompts"
-    check_task(name, source, max_prompt_len=max_prompt_len)
-    self._rows = chosen_rows(name, batch_size, rows)
+    check_task(source, max_prompt_len=max_prompt_len)
+    self._rows = chosen_rows(batch_size, rows)
     self._find = finding.finder(
-      name,
       source,
       functools.partial(finding.short_prompts, encode, max_prompt_len),
       seed,
@@ -651,7 +643,7 @@ class ChosenPrompts:
     self._source, self._encode, self._pool = source, encode, pool
     self._size, self._more = batch_size, more
     self._shape = max_prompt_len, pad_id
-    self._rows = chosen_rows("ChosenPrompts", batch_size, rows)
+    self._rows = chosen_rows(batch_size, rows)
     self._taken = 0
 
   def take(self, places: np.ndarray) -> PromptBatch:  # [P] int

@@ -246,7 +246,7 @@ class TfdsSource:
     if not format and not fields:
       if base not in formats.FORMATS:
         raise ValueError(
-          f"TfdsSource: {name!r} is none of the datasets whose fields are"
+          f"config.data.name={name!r}: not one of the datasets whose fields are"
           f" known here, {sorted(formats.FORMATS)}. If it is another one, set"
           " config.data.fields to {'prompt': …, 'answer': …} with names of the"
           " dataset's fields, or config.data.format."
@@ -256,9 +256,9 @@ class TfdsSource:
     root = tfds_folder(base, data_dir).parent
     if not (root / base).exists():
       raise FileNotFoundError(
-        f"TfdsSource: {root} has no {base!r}. Set TFDS_DATA_DIR to a"
-        " folder with the prepared dataset (array_record), or use"
-        " data.source='jsonl'."
+        f"config.data.name={name!r}: {root} has no {base!r}. Set"
+        " TFDS_DATA_DIR to a folder with the prepared dataset (array_record),"
+        " or use data.source='jsonl'."
       )
     self._name = f"{name} ({split})"
     self._rows, self._paths = _opened(name, split, root, images)
@@ -274,9 +274,7 @@ class TfdsSource:
     try:
       return self._convert(row)
     except ValueError as error:
-      raise ValueError(
-        f"TfdsSource: {self._name}, row {index}: {error}"
-      ) from error
+      raise ValueError(f"{self._name}, row {index}: {error}") from error
 
 
 def _texts(value: Any) -> Any:
@@ -315,13 +313,16 @@ def _opened(
     rows = builder.as_data_source(split=split, decoders=raw or None)
   except (ValueError, KeyError, NotImplementedError) as error:
     raise ValueError(
-      f"TfdsSource: {root} has the splits {sorted(builder.info.splits)} of"
-      f" {name!r} and {split!r} cannot be opened: {error}. Needed is one of"
+      f"config.data.name={name!r}: {root} has the splits"
+      f" {sorted(builder.info.splits)},"
+      f" and {split!r} cannot be opened: {error}. Needed is one of"
       " them, prepared with file_format='array_record'; set"
       " config.data.train_split and eval_split."
     ) from error
   if not len(rows):
-    raise ValueError(f"TfdsSource: the split {split!r} of {name!r} is empty.")
+    raise ValueError(
+      f"config.data.name={name!r}: the split {split!r} is empty."
+    )
   return rows, tuple(paths)
 
 
@@ -412,17 +413,17 @@ class JsonlSource:
         lines, or the format is unknown.
     """
     convert = formats.conversion(format, fields, domain_key, images)
-    path = existing("JsonlSource", path, "a .jsonl file")
+    path = existing(path, "a .jsonl file")
     records = []
     lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
     for number, line in enumerate(lines, start=1):
       try:
         record = record_of(line, convert)
       except ValueError as error:
-        raise ValueError(f"JsonlSource: {path}:{number}: {error}") from error
+        raise ValueError(f"{path}:{number}: {error}") from error
       if record is not None:
         records.append(record)
-    self._records = _checked(records, f"JsonlSource: {path}", domain_key)
+    self._records = _checked(records, str(path), domain_key)
 
   def __len__(self) -> int:
     return len(self._records)
@@ -431,7 +432,7 @@ class JsonlSource:
     return self._records[index]
 
 
-def existing(who: str, path: epath.PathLike, what: str) -> epath.Path:
+def existing(path: epath.PathLike, what: str) -> epath.Path:
   """Returns the path of an existing file.
 
   Raises:
@@ -441,13 +442,11 @@ def existing(who: str, path: epath.PathLike, what: str) -> epath.Path:
   path = epath.Path(path)
   if path.is_dir():
     raise IsADirectoryError(
-      f"{who}: {path} is a folder; set config.data.train_path (and eval_path)"
-      f" to {what}."
+      f"config.data.train_path (or eval_path): {path} is a folder; name {what}."
     )
   if not path.exists():
     raise FileNotFoundError(
-      f"{who}: no file {path}; set config.data.train_path (and eval_path) to"
-      f" {what}."
+      f"config.data.train_path (or eval_path): no file {path}; name {what}."
     )
   return path
 
@@ -471,23 +470,21 @@ class TextSource:
     """
     if not separator:
       raise ValueError(
-        "TextSource: config.data.separator is empty; set it to '\\n' for a"
+        "config.data.separator is empty; set it to '\\n' for a"
         " prompt on each line, or to '\\n\\n' for paragraphs."
       )
-    path = existing("TextSource", path, "a file with a prompt on each line")
+    path = existing(path, "a file with a prompt on each line")
     try:
       text = path.read_bytes().removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeError as error:
-      raise ValueError(
-        f"TextSource: {path}: {error}; need text in UTF-8."
-      ) from error
+      raise ValueError(f"{path}: {error}; need text in UTF-8.") from error
     text = text.replace("\r\n", "\n")
     if separator == "\n\n":  # An empty line may contain spaces.
       text = re.sub(r"\n[ \t]+(?=\n)", "\n", text)
     self._prompts = [part.strip() for part in text.split(separator)]
     self._prompts = [prompt for prompt in self._prompts if prompt]
     if not self._prompts:
-      raise ValueError(f"TextSource: {path} has no prompts; need at least 1.")
+      raise ValueError(f"{path} has no prompts; need at least 1.")
 
   def __len__(self) -> int:
     return len(self._prompts)

@@ -86,17 +86,18 @@ class StreamedJsonlSource:
     self._convert = formats.conversion(format, fields, domain_key, images)
     if "://" in os.fspath(path):
       raise ValueError(
-        f"StreamedJsonlSource: {path} is not on a disk of this machine, where"
-        " lines could be read one at a time. Copy it here, as `gcloud storage"
-        " cp` does, and set config.data.train_path (and eval_path) to the copy;"
-        " or set config.data.streaming=False, which holds it in memory."
+        f"config.data.streaming=True: {path} is not on a disk of this"
+        " machine, where lines could be read one at a time. Copy it here, as"
+        " `gcloud storage cp` does, and set config.data.train_path (and"
+        " eval_path) to the copy; or set config.data.streaming=False, which"
+        " holds it in memory."
       )
-    found = sources.existing("StreamedJsonlSource", path, "a .jsonl file")
+    found = sources.existing(path, "a .jsonl file")
     self._path = pathlib.Path(found).absolute()
     if not self._path.is_file():
       raise ValueError(
-        f"StreamedJsonlSource: {path} is a pipe or a device, of which no line"
-        " can be read twice; write it into a file, or set"
+        f"config.data.streaming=True: {path} is a pipe or a device, of"
+        " which no line can be read twice; write it into a file, or set"
         " config.data.streaming=False."
       )
     mark = _mark(self._path)
@@ -104,9 +105,7 @@ class StreamedJsonlSource:
     self._size = mark.size
     num_lines = (index.stat().st_size - _HEADER.size) // 8
     if not num_lines:
-      raise ValueError(
-        f"StreamedJsonlSource: {path} has no records; need at least 1."
-      )
+      raise ValueError(f"{path} has no records; need at least 1.")
     self._begins = np.memmap(
       index, "<i8", mode="r", offset=_HEADER.size, shape=(num_lines,)
     )
@@ -136,9 +135,7 @@ class StreamedJsonlSource:
         )
     except ValueError as error:
       number = _line_number(self._path, begin)
-      raise ValueError(
-        f"StreamedJsonlSource: {self._path}:{number}: {error}"
-      ) from error
+      raise ValueError(f"{self._path}:{number}: {error}") from error
     return record
 
 
@@ -202,7 +199,7 @@ def _made_index(path: pathlib.Path, mark: _Mark) -> pathlib.Path:
     else:
       return place
   raise OSError(
-    f"StreamedJsonlSource: no place for the index of {path}:"
+    f"config.data.streaming=True: no place for the index of {path}:"
     f" {'; '.join(complaints)}. Make its folder writable, or set the"
     " environment variable XDG_CACHE_HOME to a folder that is."
   )

@@ -116,14 +116,14 @@ def test_other_tokens_read_the_text_or_nothing(tmp_path):
   theirs = tokenizer.Tokenizer(tokenizer.GSM8K_BPE)
   (other,) = demonstrations.DemonstrationSource(path, theirs, is_text=True)
   assert other["completion"] == "It is 2"
-  with pytest.raises(ValueError, match="those of other tokens"):
+  with pytest.raises(ValueError, match="are those of other tokens"):
     demonstrations.DemonstrationSource(path, _task(add), is_text=False)
 
 
 @pytest.mark.parametrize(
   ("text", "message"),
   [
-    ("", "has no completion: there is nothing to"),
+    ("", "has no completion to imitate"),
     ("{", r"a.jsonl:1: Expecting"),
     ('{"prompt": "a"}', "need an object with the texts"),
     (
@@ -157,7 +157,7 @@ def test_ids_that_this_policy_cannot_read_are_refused(tmp_path):
     path = _write(tmp_path / "a.jsonl", line, line | changes)
     with pytest.raises(ValueError, match=message):
       demonstrations.DemonstrationSource(path, text, is_text=False)
-  with pytest.raises(FileNotFoundError, match=r"no file .* 'rejection'"):
+  with pytest.raises(FileNotFoundError, match=r"no such file; .* 'rejection'"):
     demonstrations.DemonstrationSource(tmp_path, text, is_text=False)
 
 

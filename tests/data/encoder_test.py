@@ -298,7 +298,7 @@ def test_broken_images_are_replaced_and_counted(folder, caplog):
     (5, "image 1 of 1 ('5.png'): it cannot be decoded: "),
     (6, "it has 3 images, tiles among them; there is room for 2"),
   ):
-    line = f"prompt_stream: left out record {number}: {why}"
+    line = f"config.data: left out record {number}: {why}"
     assert text.count(line) == 1
   for batch in found:
     for row, one in enumerate(batch.records):
@@ -391,7 +391,7 @@ def test_an_evaluation_leaves_nothing_out(folder):
   with pytest.raises(ValueError, match="prompt 2: image 1") as caught:
     pipeline.evaluation_batches(source_of(folder), encode, 3, **options)
   assert str(caught.value) == (
-    "evaluation_batches: prompt 2: image 1 of 1 ('2.png'): there is no file"
+    "config.data: held-out prompt 2: image 1 of 1 ('2.png'): there is no file"
     " '2.png'. Correct it, or take it out of the file. (Left out here, the"
     " score would be that of another set.)"
   )

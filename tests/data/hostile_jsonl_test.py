@@ -70,7 +70,7 @@ def test_a_line_is_a_record_or_an_error_with_its_place(path, line, layout):
   except ValueError as error:
     text = str(error)
     place = re.escape(str(path))
-    assert re.match(rf"JsonlSource: {place}(:2: |: 1 of 2 records)", text)
+    assert re.match(rf"{place}(:2: |: 1 of 2 records)", text)
     assert len(text) < 1000 + len(str(path))
     return
   for row in rows:

@@ -196,7 +196,7 @@ def test_long_prompts_are_left_out_and_counted(tmp_path, caplog):
   )
   with caplog.at_level("INFO", logger="absl"):
     iterator = prompts(source, Encoder(Words()))
-  assert "prompt_stream: left out 2 of 4 records" in caplog.text
+  assert "config.data: left out 2 of 4 records" in caplog.text
   batch = next(iterator)
   assert sorted(batch.prompts.mask.sum(axis=1)) == [1, 1, 5, 5]
   with pytest.raises(ValueError, match="all 4 records are too long"):
@@ -268,7 +268,7 @@ def test_long_completions_are_left_out_or_cut(tmp_path, caplog):
   encode = Encoder(Words())
   with caplog.at_level("INFO", logger="absl"):
     batch = next(supervised(source, encode, batch_size=2))
-  assert "supervised_stream: left out 1 of 2 records" in caplog.text
+  assert "config.data: left out 1 of 2 records" in caplog.text
   np.testing.assert_array_equal(batch.tokens, [[1, 2, 3, END]] * 2)
   cut = next(
     supervised(source, encode, batch_size=2, truncate_completions=True)
@@ -314,9 +314,9 @@ def test_evaluation_refuses_to_leave_questions_out(tmp_path):
   source = jsonl(tmp_path, {"prompt": "a"}, {"prompt": "a b c d e f"})
   options = {"batch_size": 2, "max_prompt_len": 5, "pad_id": 0}
   encode = Encoder(Words())
-  with pytest.raises(ValueError, match="prompt 1 has 6 tokens"):
+  with pytest.raises(ValueError, match="=5: held-out prompt 1 has 6 tokens"):
     pipeline.evaluation_batches(source, encode, **options)
-  with pytest.raises(ValueError, match=r"num_prompts is 3; .* \[1, 2\]"):
+  with pytest.raises(ValueError, match=r"num_prompts=3; .* \[1, 2\]"):
     pipeline.evaluation_batches(source, encode, 3, **options)
 
 
@@ -332,11 +332,17 @@ def test_gsm8k_sample_runs_through_the_shipped_tokenizer():
 @pytest.mark.parametrize(
   ("call", "message"),
   [
-    (lambda: prompts(batch_size=3, rows=[1, 3]), r"is 3 and rows are \[1, 3\]"),
-    (lambda: prompts(batch_size=0), "batch_size is 0"),
+    (
+      lambda: prompts(batch_size=3, rows=[1, 3]),
+      r"rows=\[1, 3\] of batch_size=3",
+    ),
+    (lambda: prompts(batch_size=0), "batch_size=0"),
     (lambda: prompts(rows=[1, 0]), "in ascending order"),
-    (lambda: prompts(max_prompt_len=4), "task 'copy' needs 5, raise it"),
-    (lambda: supervised(max_completion_len=3), "task 'copy' needs 4"),
+    (lambda: prompts(max_prompt_len=4), "needs max_prompt_len 5, and it is 4"),
+    (
+      lambda: supervised(max_completion_len=3),
+      "'copy': the task needs max_completion_len 4",
+    ),
     (lambda: Encoder(Words(), "Q:"), "lacks '{prompt}'"),
     (
       lambda: Encoder(Words()).prompt({"prompt": " "}),

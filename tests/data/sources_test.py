@@ -84,7 +84,7 @@ def test_tfds_without_data_says_what_to_set(tmp_path, monkeypatch):
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
   with pytest.raises(FileNotFoundError, match=r"Set TFDS_DATA_DIR .*'jsonl'"):
     sources.TfdsSource("gsm8k", "train")
-  with pytest.raises(ValueError, match="'mnist' is none of the datasets"):
+  with pytest.raises(ValueError, match="'mnist': not one of the datasets"):
     sources.TfdsSource("mnist", "train")
 
 

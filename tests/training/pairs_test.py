@@ -73,7 +73,7 @@ def test_pairs_that_do_not_fit_are_left_out(tmp_path, caplog):
   long = {"prompt": "1 =", "chosen": "1", "rejected": "much too long"}
   with caplog.at_level("INFO", logger="absl"):
     found = stream(tmp_path, [ROWS[0], long])
-  assert "pair_stream: left out 1 of 2 records" in caplog.text
+  assert "config.data: left out 1 of 2 records" in caplog.text
   rows = next(found).prompt_tokens
   np.testing.assert_array_equal(rows, np.broadcast_to(rows[0], rows.shape))
   with pytest.raises(ValueError, match="all 1 records are too long"):

@@ -60,9 +60,8 @@ def pool(
       " the number of those to choose from, such as 1024."
     )
   longest = phase.max_prompt_len or problem.max_prompt_len
-  pipeline.check_task("schedule", source, max_prompt_len=longest)
+  pipeline.check_task(source, max_prompt_len=longest)
   numbers = finding.fitting(
-    "schedule",
     read,
     functools.partial(finding.short_prompts, problem.encoder, longest),
   )

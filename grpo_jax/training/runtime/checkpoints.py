@@ -230,7 +230,7 @@ class Checkpoints:
   ):
     if keep < 1:
       raise ValueError(
-        f"Checkpoints: keep={keep}, but it counts checkpoints and must be at"
+        f"config.checkpoint.keep={keep}: it counts checkpoints, and must be at"
         " least 1."
       )
     absl_logging.get_absl_logger().addFilter(_not_orbax_chatter)
@@ -252,14 +252,14 @@ class Checkpoints:
       return []
     if not self.directory.is_dir():
       raise ValueError(
-        f"Checkpoints: {self.directory} is a file, not a directory of"
+        f"{self.directory} is a file, not a directory of"
         " checkpoints; nothing was changed. Pass another --workdir."
       )
     found = sorted(path.name for path in self.directory.iterdir())
     if found and _MARKER not in found:
       more = ", …" if len(found) > _SHOWN else ""
       raise ValueError(
-        f"Checkpoints: {self.directory} holds {', '.join(found[:_SHOWN])}"
+        f"{self.directory} holds {', '.join(found[:_SHOWN])}"
         f"{more} but not {_MARKER}, so it was not written by grpo_jax;"
         " nothing was changed. Pass another --workdir."
       )
@@ -279,7 +279,7 @@ class Checkpoints:
         for process, step in enumerate(latest)
       )
       raise ValueError(
-        f"Checkpoints: the processes differ about the last step in"
+        f"the processes differ about the last step in"
         f" {self.directory}: {differing}. Pass a --workdir that all of them"
         " share, as gs://BUCKET/FOLDER or a network disk."
       )
@@ -301,7 +301,7 @@ class Checkpoints:
     if not all(seen):
       blind = [process for process, sees in enumerate(seen) if not sees]
       raise ValueError(
-        f"Checkpoints: process 0 has made {marker}, and processes {blind} do"
+        f"process 0 has made {marker}, and processes {blind} do"
         f" not see it after {_VISIBLE_SECONDS:.0f} s. Pass a --workdir that all"
         " of them share, as gs://BUCKET/FOLDER or a network disk."
       )
@@ -319,7 +319,7 @@ class Checkpoints:
         )
       except (ValueError, OSError) as error:
         raise ValueError(
-          f"Checkpoints: the checkpoints in {self.directory} cannot be"
+          f"the checkpoints in {self.directory} cannot be"
           f" listed: {_first_cause(error)}. The _CHECKPOINT_METADATA file of"
           " one of them is damaged; nothing was changed. Move that step out"
           " of the directory, or pass another --workdir."
@@ -362,7 +362,7 @@ class Checkpoints:
     latest = self.latest_step()
     if latest is not None and step <= latest:
       raise ValueError(
-        f"Checkpoints: cannot save step {step}, because {self.directory}"
+        f"cannot save step {step}, because {self.directory}"
         f" already holds step {latest} of an earlier run; nothing was"
         " changed. Continue from that step, move the later steps out of the"
         " directory, or pass another --workdir."
@@ -371,7 +371,7 @@ class Checkpoints:
       text = json.dumps(extra)
     except (TypeError, ValueError) as error:
       raise ValueError(
-        f"Checkpoints: extra is not JSON: {error}. Pass numbers, strings,"
+        f"extra is not JSON: {error}. Pass numbers, strings,"
         " lists and dicts only."
       ) from error
     if not self._ours:
@@ -464,14 +464,14 @@ class Checkpoints:
     steps = self.steps()
     if not steps:
       raise FileNotFoundError(
-        f"Checkpoints: {self.directory} holds no checkpoint. Check --workdir;"
+        f"{self.directory} holds no checkpoint. Check --workdir;"
         " a run saves its first checkpoint some steps after its start."
       )
     if step is None:
       return steps[-1]
     if step not in steps:
       raise FileNotFoundError(
-        f"Checkpoints: {self.directory} holds no step {step}; it holds steps"
+        f"{self.directory} holds no step {step}; it holds steps"
         f" {steps}. Restore one of these."
       )
     return step
@@ -505,7 +505,7 @@ class Checkpoints:
       # freed here, where its pages of complaints are muted.
       gc.collect()
     raise ValueError(
-      f"Checkpoints: {self.directory / str(step)} cannot be read ({cause});"
+      f"{self.directory / str(step)} cannot be read ({cause});"
       " files are missing, cut short or not from grpo_jax. Nothing was changed."
       f" {self._way_on(step)}"
     )
@@ -526,7 +526,7 @@ class Checkpoints:
     if differing:
       more = len(differing) - _SHOWN
       raise ValueError(
-        f"Checkpoints: {self.directory / str(step)} is damaged: other numbers"
+        f"{self.directory / str(step)} is damaged: other numbers"
         f" than those that were saved, by their checksums, are in"
         f" {len(differing)} of {len(found)} arrays:"
         f" {', '.join(differing[:_SHOWN])}"
@@ -558,7 +558,7 @@ class Checkpoints:
     if differing:
       more = len(differing) - _SHOWN
       raise ValueError(
-        f"Checkpoints: {path} holds another state than this run needs;"
+        f"{path} holds another state than this run needs;"
         f" {len(differing)} arrays differ: {'; '.join(differing[:_SHOWN])}"
         f"{f'; and {more} more' if more > 0 else ''}. Nothing was changed."
         " Configure the model, optimizer and algorithm as in the run that"
@@ -602,7 +602,7 @@ class Checkpoints:
     with _muted():
       gc.collect()
     raise OSError(
-      f"Checkpoints: a checkpoint cannot be written: {cause}."
+      f"a checkpoint cannot be written: {cause}."
       f" {describe(self.directory)} Make room for another, and start with the"
       " same command again to continue."
     )

@@ -98,7 +98,7 @@ class MetricsLog:
   ):
     if (resume_step is None) != (resume_position is None):
       raise ValueError(
-        f"MetricsLog: resume_step={resume_step} and"
+        f"resume_step={resume_step} and"
         f" resume_position={resume_position}; pass both, of one checkpoint, or"
         " neither."
       )
@@ -153,7 +153,7 @@ class MetricsLog:
     """
     if taken := {"step", "phase"} & metrics.keys():
       raise ValueError(
-        f"MetricsLog: a metric may not be named {sorted(taken)}; these are"
+        f"a metric may not be named {sorted(taken)}; these are"
         " fields of every line. Rename it."
       )
     values = {name: float(value) for name, value in metrics.items()}
@@ -315,7 +315,7 @@ class _File:
         line = line[self._file.write(line) :]
     except OSError as error:
       raise OSError(
-        f"MetricsLog: {self._path} cannot be written: {error.strerror}. What a"
+        f"{self._path} cannot be written: {error.strerror}. What a"
         " checkpoint counts is on the disk: make room, and start with the same"
         " command again to continue from there."
       ) from error
@@ -373,7 +373,7 @@ def _check_kept(path: files.Path, size: int, step: int | None) -> None:
     if len(kept) == size:
       found = "has other lines"
     raise ValueError(
-      f"MetricsLog: {path} {found}, and had {size} when the checkpoint of step"
+      f"{path} {found}, and had {size} when the checkpoint of step"
       f" {step} was saved: a part of the run's history is lost. Nothing was"
       " changed. Put a copy of the file back, or pass another --workdir; with"
       f" --config.start_workdir={path.parent} a new run starts from the policy"
@@ -413,7 +413,7 @@ def _parsed(content: bytes, path: str | os.PathLike) -> list[dict[str, Any]]:
       values.append(json.loads(line))
     except ValueError as error:
       raise ValueError(
-        f"read_lines: line {number} of {path} is not JSON: {line[:60]!r}."
+        f"line {number} of {path} is not JSON: {line[:60]!r}."
         " The file is damaged; put a copy of it back."
       ) from error
   return values
@@ -473,7 +473,7 @@ def check_config(
   if differing:
     edited = "object@" in "".join(differing)
     raise ValueError(
-      f"check_config: {path} is of a run with another config:"
+      f"{path} is of a run with another config:"
       f" {'; '.join(differing)}. Start it with the stored values; or pass"
       f" another --workdir, and --config.start_workdir={workdir} to go on from"
       " its policy, for more steps too."
@@ -482,7 +482,7 @@ def check_config(
     )
   if saved_hash not in (None, config_hash(config, allowed)):
     raise ValueError(
-      f"check_config: the last checkpoint in {workdir} is of a run with another"
+      f"the last checkpoint in {workdir} is of a run with another"
       f" config than this one, and {path}"
       f" {'has been changed' if path.exists() else 'is missing'}, which said"
       " in what. Nothing was changed. Put a copy of the file back, give the"

@@ -171,8 +171,8 @@ class Wandb:
       import wandb
     except ImportError as error:
       raise ImportError(
-        "MetricsLog: the config asks for Weights & Biases, but wandb is not"
-        " installed; run `pip install 'grpo_jax[wandb]'`, or unset the"
+        "config.log.wandb_project: the package wandb is not installed;"
+        " run `pip install 'grpo_jax[wandb]'`, or unset the"
         " project."
       ) from error
     path = workdir / WANDB_ID

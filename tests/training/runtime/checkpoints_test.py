@@ -446,7 +446,7 @@ def test_a_checkpoint_without_room_is_one_message(tmp_path):
   )
   assert process.stderr == ""
   message = process.stdout
-  assert message.count("Checkpoints: a checkpoint cannot be written: ") == 1
+  assert message.count("a checkpoint cannot be written: ") == 1
   assert f"The last checkpoint in {tmp_path / 'c'} is step 1." in message
   assert "Make room for another" in message
 
