@@ -226,7 +226,7 @@ def _line(error: Exception) -> str:
 
 
 def nearest(name: str, names: Iterable[Any]) -> str:
-  """Returns a hint for a message: the name that is most like this one."""
+  """Returns a hint for a message: the known name that is most similar."""
   close = difflib.get_close_matches(name, [str(n) for n in names], n=1)
   return f" Did you mean '{close[0]}'?" if close else ""
 
@@ -249,7 +249,7 @@ def keep(text: str, into: Any) -> None:
 
 
 def fetch(text: str, source: Any) -> None:
-  """Copies the pickles that a text names to where this process reads them.
+  """Copies the pickles that a text names into the folder of this process.
 
   Args:
     text: A config, as JSON.

@@ -36,7 +36,7 @@ MUTATIONS = [
     "tests/rewards/agents/call_formats_test.py -k what_templates_of_models",
   ),
   Mutation(
-    "A result of Llama's tools is no JSON string.",
+    "A result of Llama's tools is not a JSON string.",
     "grpo_jax/rewards/agents/call_formats.py",
     "    written=_as_json,\n",
     "",

@@ -33,7 +33,7 @@ class PolicyFlags(NamedTuple):
 
   @property
   def name(self) -> str | None:
-    """The workdir or the checkpoint, as it was given."""
+    """The workdir or checkpoint of the command line."""
     return self.workdir.value or self.checkpoint.value
 
   def opened(self, prompts: str = "") -> handle.Run:

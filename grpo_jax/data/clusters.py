@@ -154,8 +154,8 @@ def read(
     zipfile.BadZipFile,
   ) as error:
     raise ValueError(
-      f"{where} is no file of clusters ({error}); `python -m experiments.embed`"
-      " writes one."
+      f"{where} is not a file of clusters ({error});"
+      " `python -m experiments.embed` writes one."
     ) from error
   places = {bytes(row): i for i, row in enumerate(arrays["digests"])}
   rows = [places.get(digest(record), -1) for record in records]

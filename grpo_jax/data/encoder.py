@@ -110,7 +110,7 @@ class Sight:
     return parts
 
   def content(self, parts: Sequence[str]) -> list[dict[str, str]]:
-    """The parts as a chat template reads them."""
+    """Converts the parts to the form that a chat template reads."""
     made: list[dict[str, str]] = []
     for place, text in enumerate(parts):
       if place:
@@ -120,7 +120,7 @@ class Sight:
     return made
 
   def in_text(self, parts: Sequence[str]) -> str:
-    """The parts as one text with image tokens, without a chat template."""
+    """Joins the parts with image tokens, without a chat template."""
     ours = self.processor
     return f"{ours.before}{ours.image_token}{ours.after}".join(parts)
 

@@ -192,7 +192,7 @@ class Attention(nn.Module):
 
 
 class Expansion(nn.Module):
-  """x W for latent vectors x [..., N] and W [N, H, K]; W can be read alone.
+  """Product of latent vectors x [..., N] and a readable kernel W [N, H, K].
 
   A decode step reads W, so that it need not expand its cache.
   """

@@ -60,7 +60,7 @@ def _ramp(config: TransformerConfig, dtype) -> jax.Array:  # [N]
   """YaRN's ramp from 0 to 1: linear in the pairs; Llama 3's is in the turns."""
 
   def pair(turns: float) -> float:
-    """Index of the pair that turns so many times in the original context."""
+    """Index of the pair with a number of turns in the original context."""
     tokens = config.rope_original_len / (2 * math.pi * turns)
     return config.turned_width * math.log(tokens) / (2 * log_base)
 

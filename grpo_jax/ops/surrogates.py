@@ -292,7 +292,7 @@ def covariance(
   logp: jax.Array,  # [B, T]
   mask: jax.Array,  # [B, T] bool
 ) -> jax.Array:  # [B, T]
-  """The share of each token in the covariance of advantage and log-prob.
+  """Covariance of advantage and log-prob, as the summand of each token.
 
       cov_it = (A_it − mean A) (log π_it − mean log π),   means over tokens
 

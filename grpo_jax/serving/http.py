@@ -219,7 +219,7 @@ class Server:
         f"the body has not come in {_BODY_S:g} s.", status=408
       ) from None
     except (ValueError, RecursionError) as error:
-      raise BadRequest(f"the body is no JSON: {error}") from None
+      raise BadRequest(f"the body is not JSON: {error}") from None
     if self._num_requests >= self._max_requests:
       raise BadRequest(
         f"{self._num_requests} requests are worked on, and"

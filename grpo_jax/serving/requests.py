@@ -145,7 +145,9 @@ def parse(body: Any, is_chat: bool) -> Request:
     BadRequest: The body is not a request, or asks for something unsupported.
   """
   if not isinstance(body, Mapping):
-    raise BadRequest("the body is no JSON object; needed is one with a prompt.")
+    raise BadRequest(
+      "the body is not a JSON object; needed is one with a prompt."
+    )
   # A field that is null counts as missing.
   given = {name: x for name, x in body.items() if x is not None}
   reader = _Fields(given)

@@ -691,7 +691,7 @@ def start_counts(
   scored: np.ndarray,  # [N]
   memory_low: Any,
 ) -> np.ndarray:  # [N, 2] float32
-  """Counts a and b from earlier completions of each prompt, c of n right.
+  """Counts a and b of each prompt, of whose n earlier completions c were right.
 
       a = n₀ (c + ½) / (n + 1),   b = n₀ (n − c + ½) / (n + 1)
 

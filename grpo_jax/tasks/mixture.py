@@ -23,7 +23,7 @@ _SHARED = ("vocab_size", "pad_id", "bos_id", "end_ids")
 
 
 def make(parts: Mapping[str, Task]) -> Task:
-  """Makes a task of the problems of several; its own draws are uniform.
+  """Makes a task that draws from several tasks with equal probability.
 
   Args:
     parts: Tasks by the name of the domain. The number of a domain is its index.

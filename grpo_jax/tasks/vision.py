@@ -170,7 +170,7 @@ def _identity(problem: VisionProblem) -> list[int]:
 def _placed(
   rng: np.random.Generator, wanted: list[tuple[str, tuple[int, int]]]
 ) -> list[Square] | None:
-  """Places squares of these colours and sides; None if there is no room."""
+  """Places squares of given colours and sides; None if there is no room."""
   squares: list[Square] = []
   for colour, (shortest, longest) in wanted:
     for _ in range(20):

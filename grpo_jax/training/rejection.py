@@ -58,7 +58,7 @@ def keep(
   step: int,
   outcome: executors.StepResult,
 ) -> KeptCompletions:
-  """Returns the kept completions of a step; all processes call it, and get all.
+  """Returns the kept completions of a step, on every process; all must call.
 
   Args:
     config: Settings of the run.

@@ -43,10 +43,10 @@ def test_a_file_of_other_data_is_refused(path, tmp_path):
     clusters.read(tmp_path / "none.npz", RECORDS, "config.x")
   for content in (b"", b"PK nonsense", b"[1]"):
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="is no file of clusters"):
+    with pytest.raises(ValueError, match="is not a file of clusters"):
       clusters.read(path, RECORDS, "config.x")
   np.savez(path, digests=np.zeros((1, 16)))
-  with pytest.raises(ValueError, match="is no file of clusters"):
+  with pytest.raises(ValueError, match="is not a file of clusters"):
     clusters.read(path, RECORDS, "config.x")
 
 

@@ -112,7 +112,9 @@ def test_bounds_of_the_scaling_differ():
 @pytest.mark.parametrize("text", ["[" * 99_999, '{"a":' * 99_999, "\xff", "{"])
 def test_a_file_that_is_no_json(tmp_path, text):
   (tmp_path / "config.json").write_text(text, encoding="latin-1")
-  with pytest.raises(ValueError, match=rf"{tmp_path}: config\.json is no JSON"):
+  with pytest.raises(
+    ValueError, match=rf"{tmp_path}: config\.json is not JSON"
+  ):
     families.from_config_json(tmp_path)
 
 
@@ -197,7 +199,9 @@ def test_an_entry_of_a_header(tmp_path, entry):
   path = tmp_path / "model.safetensors"
   path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
   (tmp_path / "config.json").write_text(json.dumps(CONFIGS["llama"]))
-  with pytest.raises(ValueError, match=r"damaged or no safetensors file|has 1"):
+  with pytest.raises(
+    ValueError, match=r"damaged or not a safetensors file|has 1"
+  ):
     weights.load(tmp_path)
 
 

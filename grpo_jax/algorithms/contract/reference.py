@@ -43,7 +43,7 @@ def filled(
     near = difflib.get_close_matches(unknown[0], known, n=1)
     raise TypeError(
       f"{function.__name__} ({checks.place_of(function)}) has the parameter"
-      f" {unknown[0]!r}, which is no array and no setting."
+      f" {unknown[0]!r}, which is neither an array nor a setting."
       + (f" Did you mean {near[0]!r}?" if near else "")
       + f" Arrays are {', '.join(sorted(known.keys() - settings.keys()))};"
       f" settings are {', '.join(sorted(settings))}."

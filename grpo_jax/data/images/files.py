@@ -149,7 +149,7 @@ def _read(path: str, folder: str) -> bytes:
       " (config.data.image_folder)"
     )
   if not is_file:  # To open a pipe would block.
-    raise BadImage(f"{path!r:.200} is no file")
+    raise BadImage(f"{path!r:.200} is not a file")
   try:
     with found.open("rb") as file:
       size = os.fstat(file.fileno()).st_size

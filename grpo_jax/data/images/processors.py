@@ -420,7 +420,7 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
   try:
     found = json.loads(path.read_text(encoding="utf-8"))
   except (ValueError, RecursionError) as error:
-    raise ValueError(f"images: {path} is no JSON: {error}") from error
+    raise ValueError(f"images: {path} is not JSON: {error}") from error
   if not isinstance(found, dict):
     raise ValueError(
       f"images: {path} holds {found!r:.40}; needed is an object."

@@ -35,7 +35,7 @@ def read(directory: str | os.PathLike) -> dict[str, Any]:
     config = json.loads(path.read_text(encoding="utf-8"))
   except (ValueError, RecursionError) as error:
     raise ValueError(
-      f"config.json is no JSON: {error}. Copy the file again."
+      f"config.json is not JSON: {error}. Copy the file again."
     ) from error
   if not isinstance(config, dict):
     raise ValueError("config.json holds no object of keys.")

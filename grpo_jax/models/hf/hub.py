@@ -61,8 +61,8 @@ def local_directory(
     import huggingface_hub
   except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-      f"model.checkpoint: {name!r} is no folder here; to download it from the"
-      " hub, install the extra: pip install -e '.[hf]'."
+      f"model.checkpoint: {name!r} is not a folder here; to download it"
+      " from the hub, install the extra: pip install -e '.[hf]'."
     ) from error
   try:
     return pathlib.Path(
@@ -76,7 +76,7 @@ def local_directory(
   except Exception as error:  # A wrong name, no network or no permission.
     at = f" at {revision!r}" if revision else ""
     raise FileNotFoundError(
-      f"model.checkpoint: {name!r}{at} is no folder in {pathlib.Path.cwd()},"
+      f"model.checkpoint: {name!r}{at} is not a folder in {pathlib.Path.cwd()},"
       f" and could not be downloaded from the hub ({type(error).__name__}:"
       f" {error}). Copy the checkpoint to a folder and give its path."
     ) from error

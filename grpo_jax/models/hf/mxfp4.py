@@ -91,7 +91,7 @@ class Packed:
       if (scale == _NO_NUMBER).any():
         raise ValueError(
           f"load: {self.name}{_SCALES} in {self.scales.path} has a scale of 255"
-          f" (expert {expert}), which is no number. Copy the file again."
+          f" (expert {expert}), which is not a number. Copy the file again."
         )
       pairs = _PAIRS.take(blocks[expert, outer, groups])  # [out, groups, 16]
       values = pairs.view(np.float32)  # [out, groups, 32]

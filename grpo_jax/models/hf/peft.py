@@ -246,7 +246,7 @@ def _read_settings(directory: str | os.PathLike) -> dict[str, Any]:
     settings = json.loads(path.read_text(encoding="utf-8"))
   except (ValueError, RecursionError) as error:
     raise ValueError(
-      f"peft: {path} is no JSON: {error}. Copy the file again."
+      f"peft: {path} is not JSON: {error}. Copy the file again."
     ) from error
   if not isinstance(settings, dict):
     raise ValueError(

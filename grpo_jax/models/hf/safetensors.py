@@ -49,7 +49,7 @@ class Tensor:
 
 
 def find(directory: pathlib.Path) -> dict[str, Tensor]:
-  """All tensors of a checkpoint by name; only headers are read.
+  """Reads the headers of a checkpoint; returns its tensors by name.
 
   Raises:
     FileNotFoundError: There are no weights, or a file that the index names is
@@ -72,7 +72,7 @@ def find(directory: pathlib.Path) -> dict[str, Tensor]:
     for name in names:
       is_name = pathlib.PurePath(name).name == name and name.strip(".")
       if not is_name or "\0" in name or len(os.fsencode(name)) > _MAX_NAME:
-        raise ValueError(f"{name!r:.80} is no name of a file beside it")
+        raise ValueError(f"{name!r:.80} is not the name of a file beside it")
   except (
     ValueError,
     KeyError,
@@ -104,7 +104,7 @@ def find(directory: pathlib.Path) -> dict[str, Tensor]:
 
 
 def read_header(path: pathlib.Path) -> dict[str, Tensor]:
-  """All tensors of one file by name.
+  """Reads the header of a file; returns its tensors by name.
 
   Raises:
     ValueError: The file is truncated or not a safetensors file.
@@ -149,7 +149,8 @@ def read_header(path: pathlib.Path) -> dict[str, Tensor]:
       raise ValueError(f"{size - end} bytes after the last tensor")
   except (ValueError, TypeError) as error:
     raise ValueError(
-      f"load: {path} is damaged or no safetensors file: {error}. Copy it again."
+      f"load: {path} is damaged or not a safetensors file: {error}. Copy it"
+      " again."
     ) from error
   return tensors
 
@@ -158,9 +159,9 @@ def _header(text: bytes) -> dict[str, Any]:
   try:
     header = json.loads(text)
   except (ValueError, RecursionError) as error:
-    raise ValueError(f"its header is no JSON ({error})") from error
+    raise ValueError(f"its header is not JSON ({error})") from error
   if not isinstance(header, dict):
-    raise ValueError("its header is no object of tensors")
+    raise ValueError("its header is not an object of tensors")
   header.pop("__metadata__", None)
   return header
 

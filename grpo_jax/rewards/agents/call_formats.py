@@ -348,9 +348,13 @@ def _json(text: str, at: int) -> tuple[Any, int, str]:
   try:
     value, end = strict_json.DECODER.raw_decode(text, at)
   except json.JSONDecodeError as error:
-    return None, at, f"it is no JSON: {error.msg} at character {error.pos - at}"
+    return (
+      None,
+      at,
+      f"it is not JSON: {error.msg} at character {error.pos - at}",
+    )
   except (ValueError, RecursionError) as error:
-    return None, at, f"it is no JSON: {error}"
+    return None, at, f"it is not JSON: {error}"
   return value, _end_of_space(text, end), ""
 
 

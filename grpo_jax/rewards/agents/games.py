@@ -202,7 +202,7 @@ def one_of(moves: Sequence[str]) -> Player:
   """
   if not moves or not all(isinstance(move, str) for move in moves):
     raise ValueError(
-      f"opponent: {list(moves)!r:.80} are no moves; needed are texts, as"
+      f"opponent: {list(moves)!r:.80} are not moves; needed are texts, as"
       " ('[rock]', '[paper]', '[scissors]')."
     )
   choices = list(moves)

@@ -378,7 +378,7 @@ def _of_json(line: str, number: int, path: str) -> Passage:
     row = json.loads(line)
   except (ValueError, RecursionError) as error:
     raise ValueError(
-      f"search: {path}, line {number} is no JSON: {error}."
+      f"search: {path}, line {number} is not JSON: {error}."
     ) from None
   if not isinstance(row, dict) or not isinstance(row.get("text"), str):
     raise ValueError(

@@ -152,7 +152,7 @@ def plain_number(value: Any) -> float:
     plain, numbers.Real
   )
   if is_complex or isinstance(plain, str) or not hasattr(plain, "__float__"):
-    raise TypeError(f"{value!r:.60} ({type(value).__name__}) is no number")
+    raise TypeError(f"{value!r:.60} ({type(value).__name__}) is not a number")
   try:
     return float(plain)
   except OverflowError:
@@ -238,7 +238,7 @@ class Channel:
       try:
         message = json.loads(body)
       except (ValueError, RecursionError) as error:
-        raise ValueError(f"a message that is no JSON: {error}") from error
+        raise ValueError(f"a message that is not JSON: {error}") from error
       yield message
 
   # Waiting.

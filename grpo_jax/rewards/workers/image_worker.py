@@ -24,7 +24,7 @@ MAX_MEMORY = 2 * 2**30  # bytes
 
 
 def main(fd: int, parent: int, argument: Mapping[str, Any]) -> None:
-  """Answers questions, which are images, until the pipe closes.
+  """Decodes the images that come through a pipe, until the pipe closes.
 
   An answer is the list that `said` makes from a `PatchCut`, or ["bad", reason].
 

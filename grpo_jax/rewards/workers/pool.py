@@ -366,7 +366,7 @@ class Pool:
     return bool(call.num_pending) or any(w.rows for w in self._workers)
 
   def give_up(self, call: PoolCall, timeout_s: float) -> None:
-    """Fails all rows that are left, after so many seconds."""
+    """Fails all unfinished rows after a number of seconds."""
     rows = [sent.row for worker in self._workers for sent in worker.rows]
     call.out_of_time(
       rows,

@@ -250,7 +250,7 @@ class Asked:
 
   @property
   def pending(self) -> frozenset[int]:
-    """Rows that were asked and that `poll` has not returned yet."""
+    """Rows with a request whose answer `poll` has not returned yet."""
     raise NotImplementedError
 
   def ask(self, actions: Mapping[int, tuple[str | None, bool]]) -> None:

@@ -228,7 +228,7 @@ def _shown(error: BaseException) -> str:
 
 
 class _Player:
-  """Plays the episodes that it is told to, all at the same time."""
+  """Plays the requested episodes, all at the same time."""
 
   def __init__(self, environment: LoadedEnvironment, channel: frames.Channel):
     self._environment, self._channel = environment, channel

@@ -60,7 +60,7 @@ class Completion:
 
   @property
   def right(self) -> bool:
-    """True if it was scored, and found correct."""
+    """True if the completion was scored and is right."""
     return self.valid and self.correct
 
 

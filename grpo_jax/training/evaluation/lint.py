@@ -113,7 +113,7 @@ def _identity(problem: Problem, number: int) -> tuple[Any, ...]:
 def records(
   config: config_lib.RunConfig, problem: Problem, num_records: int
 ) -> list[Finding]:
-  """All findings about the first records that need no policy.
+  """Checks of the first records that need no policy.
 
   Prompts that a task makes are drawn with repetition, so copies among them are
   not a mistake.

@@ -35,7 +35,7 @@ MERGE = "merge.json"
 def coefficients(
   count: int, weights: Sequence[float], has_base: bool
 ) -> list[float]:
-  """The coefficient of each policy, that of the base last.
+  """Returns a coefficient for each policy, and for the base as the last.
 
   Args:
     count: Policies beside the base.

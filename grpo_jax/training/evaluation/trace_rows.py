@@ -321,7 +321,7 @@ def of_evaluation(
 
 
 def cut(group: traces.Group, limit: int) -> traces.Group:
-  """Cuts a group to so many tokens of each row, and texts to about that size.
+  """Cuts the rows of a group to a number of tokens, and its texts to match.
 
   A row that loses tokens has their number, and its text is that of the others.
   """

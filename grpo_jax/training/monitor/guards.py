@@ -406,7 +406,7 @@ class Guards:
     return self.canaries is not None and bool(self._of_phases.get(phase))
 
   def probes(self, phase: str, done: int, steps: int, is_saved: bool) -> bool:
-    """Says if canaries are looked at after so many steps of a phase."""
+    """Returns True if canaries are due after a number of steps of a phase."""
     if not self.watches(phase):
       return False
     return is_saved or done == steps or done % self._every == 0

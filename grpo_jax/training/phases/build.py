@@ -461,7 +461,7 @@ class Models:
     )
 
   def members(self) -> dict[str, Model]:
-    """The models of the phase by name, in the order in which they are asked."""
+    """The models of the phase by name, in the order of their passes."""
     found = {}
     if "ref_logp" in self.required:
       topk = getattr(self.objective, "topk", 0)

@@ -286,7 +286,7 @@ def _past(rollout: Rollout, row: int, num_turns: int) -> Iterator[_Past]:
 
 
 class HostRows:
-  """The episodes of the rows of this process, as far as they are played.
+  """The episodes of this process, with the turns that were played.
 
   Attributes:
     episodes: Their sessions.

@@ -171,7 +171,7 @@ def rows_to_feed(
 
 
 def _supervised(mesh: Mesh, parts: step.Phase) -> Driver:
-  """Makes the driver for batches of given completions."""
+  """Makes the executor for completions that come with the data."""
   advance = jit_step(mesh, step.supervised_step, parts)
   rows = sharding.by_rows(mesh)
 
@@ -237,7 +237,7 @@ def with_queue(
   batches: Sequence[Any],
   draw: Callable[[TrainState, Any, int], Rollouts],
 ) -> tuple[TrainState, tuple[Rollouts, ...]]:
-  """Returns the state without its queue, and the queue filled up by draws.
+  """Takes the queue out of the state, and draws until the queue is full.
 
   Args:
     state: State before a step.

@@ -338,7 +338,7 @@ def find_reward_model(
 
 
 def _check_kind(shown: str, is_of_steps: bool, scores_steps: bool) -> None:
-  """Raises ValueError if a model scores something else than is asked for."""
+  """Raises ValueError unless a model scores what the config expects of it."""
   kinds = {True: "steps", False: "whole completions"}
   if is_of_steps != scores_steps:
     asked = "names the ends of steps" if scores_steps else "is empty"

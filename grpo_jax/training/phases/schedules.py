@@ -183,7 +183,7 @@ def counted(
       counts[prompt] = right + (valid and row["correct"]), scored + valid
     except (ValueError, KeyError, TypeError) as error:
       raise ValueError(
-        f"{where}:{number} is no completion with a verdict ({error!r});"
+        f"{where}:{number} is not a completion with a verdict ({error!r});"
         " needed is a file of grpo-generate --prompts=train, scored."
       ) from error
   prompts = problem.prompt_texts(

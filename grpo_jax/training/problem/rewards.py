@@ -232,7 +232,7 @@ class RewardSum:
 
   @property
   def service(self) -> judge_service.JudgeService | None:
-    """The model that is asked over HTTP, if there is one."""
+    """The model over HTTP, or None."""
     services = [x.service for x in self.rewards if isinstance(x, RemoteJudge)]
     return services[0] if services else None
 
@@ -253,7 +253,7 @@ class RewardSum:
     return not (others or self.schedules or self.domains)
 
   def host_shapes(self, num_rows: int, num_slots: int) -> HostScores | None:
-    """Shapes of the host's scores of so many rows; None if it is not asked."""
+    """Shapes of the scores that the host gives; None if it gives none."""
     if not self.asks_host:
       return None
 
@@ -522,7 +522,7 @@ def judge(
 def service(
   config: config_lib.RunConfig, of_domains: tuple[int, ...] | None = None
 ) -> judge_service.JudgeService:
-  """Makes the client of the judge that is asked over HTTP."""
+  """Makes the client of a judge over HTTP."""
   from grpo_jax.rewards.workers import judge_service
 
   wanted = config.judge

@@ -157,7 +157,7 @@ class History:
     return _finite(self._lines[-1].get(name)) if self._lines else None
 
   def window(self, name: str, size: int) -> list[float | None] | None:
-    """The values of the last `size` steps; None before there are so many."""
+    """The values of the last `size` steps; None before step `size`."""
     if size > min(len(self._lines), WINDOW):
       return None
     lines = list(self._lines)[-size:]

@@ -120,7 +120,7 @@ _FOLDER = "jax_compilation_cache_dir"
 
 
 def use() -> None:
-  """Keeps compiled programs for the next run, unless JAX has a folder already.
+  """Makes JAX keep compiled programs on disk, if no folder is set for them.
 
   The folder is in `$XDG_CACHE_HOME` or `~/.cache`, one for each machine, since
   homes are shared by machines with different processors.

@@ -87,8 +87,8 @@ def test_files_stay_within_their_folder(tmp_path):
     assert message(path) == f"the path {path!r} {leads}"
   for path in ("b.png", "loop.png", "a.png/b", "x" * 5000, "gs://a/b.png"):
     assert message(path) == f"there is no file {path!r:.200}"
-  assert message("pipe.png") == "'pipe.png' is no file"
-  assert message(".") == "'.' is no file"
+  assert message("pipe.png") == "'pipe.png' is not a file"
+  assert message(".") == "'.' is not a file"
   assert message("a.png", "") == (
     "no folder is named where paths of images begin (config.data.image_folder)"
   )

@@ -186,7 +186,7 @@ def test_what_is_not_followed(tmp_path, fields, message):
 
 
 def test_files_that_are_no_json(tmp_path):
-  for text, message in (("{", "is no JSON"), ("[1]", "needed is an object")):
+  for text, message in (("{", "is not JSON"), ("[1]", "needed is an object")):
     (tmp_path / "preprocessor_config.json").write_text(text)
     with pytest.raises(ValueError, match=message):
       processors.from_folder(tmp_path)

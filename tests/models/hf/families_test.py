@@ -1129,10 +1129,10 @@ def test_files(tmp_path):
     families.from_config_json(tmp_path)
   path = tmp_path / "config.json"
   path.write_bytes(b"\xff\xfe")
-  with pytest.raises(ValueError, match="is no JSON"):
+  with pytest.raises(ValueError, match="is not JSON"):
     families.from_config_json(tmp_path)
   path.write_text('{"model_type": ', encoding="utf-8")
-  with pytest.raises(ValueError, match="is no JSON"):
+  with pytest.raises(ValueError, match="is not JSON"):
     families.from_config_json(tmp_path)
   path.write_text("[]", encoding="utf-8")
   with pytest.raises(ValueError, match="no object"):

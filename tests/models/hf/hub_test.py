@@ -41,7 +41,7 @@ def test_a_name_without_network(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   with pytest.raises(
     FileNotFoundError,
-    match=rf"'nobody/nothing' is no folder in {tmp_path}, and could not be"
+    match=rf"'nobody/nothing' is not a folder in {tmp_path}, and could not be"
     r" downloaded from the hub \(\w+: (.|\n)*Copy the checkpoint to a folder",
   ):
     hub.local_directory("nobody/nothing")

@@ -429,7 +429,7 @@ def _no_offsets(header):
 DAMAGED = {
   "truncated": (lambda data: data[:-5], r"ends at byte \d+ of \d+: truncated"),
   "truncated header": (lambda data: data[:100], "header of .* a file of 100"),
-  "empty": (lambda data: b"", "no safetensors file"),
+  "empty": (lambda data: b"", "not a safetensors file"),
   "longer": (lambda data: data + b"123", "3 bytes after the last tensor"),
   "no safetensors": (lambda data: b"PK\3\4" * 500, "header of"),
   "garbled header": (
@@ -451,15 +451,15 @@ DAMAGED = {
   ),
   "a header that is a list": (
     lambda data: (2).to_bytes(8, "little") + b"[]",
-    "its header is no object of tensors",
+    "its header is not an object of tensors",
   ),
   "a header that never ends": (
     lambda data: (10**5).to_bytes(8, "little") + b"[" * 10**5,
-    "its header is no JSON",
+    "its header is not JSON",
   ),
   "short header": (
     lambda data: (50).to_bytes(8, "little") + data[8:],
-    "its header is no JSON",
+    "its header is not JSON",
   ),
   "git-lfs": (
     lambda data: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",

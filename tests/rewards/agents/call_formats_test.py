@@ -108,8 +108,12 @@ def test_every_action_can_be_read(format, action, opening):
 @pytest.mark.parametrize(
   ("format", "action", "error"),
   [
-    ("qwen", "<tool_call>{1}</tool_call>", "it is no JSON: Expecting property"),
-    ("qwen", "<tool_call>\n</tool_call>", "it is no JSON: Expecting value"),
+    (
+      "qwen",
+      "<tool_call>{1}</tool_call>",
+      "it is not JSON: Expecting property",
+    ),
+    ("qwen", "<tool_call>\n</tool_call>", "it is not JSON: Expecting value"),
     ("qwen", "<tool_call>[1]</tool_call>", 'needs a text "name" and an object'),
     ("qwen", '<tool_call>{"name": "f"}</tool_call>', '"arguments"'),
     (
@@ -138,9 +142,9 @@ def test_every_action_can_be_read(format, action, opening):
       "-1e999 is beyond the numbers",
     ),
     ("llama", '{"name": "f", "parameters": {"x": 1e999}}', "1e999 is beyond"),
-    ("qwen", "<tool_call>" + "[" * 10**5 + "</tool_call>", "is no JSON"),
-    ("qwen", "<tool_call>" + "1" * 10**4 + "</tool_call>", "is no JSON"),
-    ("llama", '{"name": "f", "parameters": {}', "it is no JSON"),
+    ("qwen", "<tool_call>" + "[" * 10**5 + "</tool_call>", "is not JSON"),
+    ("qwen", "<tool_call>" + "1" * 10**4 + "</tool_call>", "is not JSON"),
+    ("llama", '{"name": "f", "parameters": {}', "it is not JSON"),
     ("llama", '{"name": "f"}', '"parameters"'),
     (
       "llama",

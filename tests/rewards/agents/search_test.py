@@ -67,7 +67,7 @@ def test_ties_come_in_the_order_of_the_file(
 @pytest.mark.parametrize(
   ("name", "content", "message"),
   [
-    ("a.jsonl", '{"text": "a"}\n{"text"', r"a\.jsonl, line 2 is no JSON"),
+    ("a.jsonl", '{"text": "a"}\n{"text"', r"a\.jsonl, line 2 is not JSON"),
     ("a.jsonl", '{"title": "a"}', r"line 1 is '.*'; needed is an object with"),
     ("a.jsonl", "[1]", "needed is an object with a field 'text'"),
     ("a.txt", " \n\n", "has no passage"),

@@ -112,7 +112,7 @@ def test_a_line_holds_all_completions_of_a_prompt(tmp_path):
   assert line[:-1].isprintable()  # No line ends, nor what a terminal acts upon.
 
   def refuse(name):
-    raise AssertionError(f"{name} is no JSON")
+    raise AssertionError(f"{name} is not JSON")
 
   record = json.loads(line, parse_constant=refuse)
   greedy, samples = record.pop("greedy"), record.pop("samples")
