@@ -1,6 +1,8 @@
 """Holds the references themselves: hand-worked answers, and peers' numbers."""
 
 import functools
+import importlib
+import inspect
 import itertools
 import json
 import math
@@ -8,349 +10,445 @@ import math
 import numpy as np
 import pytest
 
+from grpo_jax import algorithms
 from tests.references import (
+  clip_cov,
   common,
   dapo,
   dr_grpo,
   enumeration,
+  gfpo,
   grpo,
   gspo,
+  kl_cov,
+  known,
+  lambda_grpo,
   metrics,
+  opd_topk,
   reinforce,
-  sft,
 )
 
-ALL = (grpo, dr_grpo, dapo, gspo, reinforce, sft)
 NAN = float("nan")
-
-# Two completions of 2 and 1 tokens, three slots; ratios 1.5 and 0.5, then 1.5.
-MASK = np.array([[True, True, False], [True, False, False]])
-OLD_LOGP = np.full((2, 3), -1.0)
-LOGP = OLD_LOGP + np.log([[1.5, 0.5, 1.0], [1.5, 1.0, 1.0]])
-ADVANTAGES = np.array([1.0, -1.0])
-
-# By hand, without divergence or entropy. Row 0, A = 1, clipped at 1.2:
-# min(1.5, 1.2) = 1.2 and min(0.5, 0.8) = 0.5. Row 1, A = −1: min(−1.5, −1.2)
-# = −1.5.
-POLICY_LOSS = {
-  grpo: (-(1.2 + 0.5) / 2 + 1.5) / 2,  # 0.325
-  dr_grpo: (-(1.2 + 0.5) + 1.5) / (2 * 3),  # two rows, C = T = 3
-  dapo: (-(1.28 + 0.5) + 1.5) / 3,  # clip 1.28; three tokens
-  # s_0 = √0.75 = 0.866 and min(s, 0.9997) = s; s_1 = 1.5.
-  gspo: (-math.sqrt(0.75) + 1.5) / 2,
-  # −[−2 + ln 0.75] + [−1 + ln 1.5] = 1 + ln 2, over two rows.
-  reinforce: (1 + math.log(2)) / 2,
-  sft: 1 - math.log(1.5 * 0.5 * 1.5) / 3,
-}
+LN2 = math.log(2)
+NAMES = tuple(known.KNOWN)
+GARBAGE = (NAN, math.inf, -math.inf, 1e9)
 
 
-def loss_of(algorithm, logp=LOGP, old_logp=OLD_LOGP, mask=MASK, **options):
-  options = {"kl_coef": 0.0, **options}
-  return algorithm.loss(logp, old_logp, mask, ADVANTAGES, **options)
+def called(name, function, arrays):
+  """A function of a reference on those of these arrays that it takes."""
+  function = getattr(
+    importlib.import_module(f"tests.references.{name}"), function
+  )
+  wanted = inspect.signature(function).parameters
+  return function(**{key: x for key, x in arrays.items() if key in wanted})
+
+
+def takes(name, *options):
+  """True if the loss of a reference has all these parameters."""
+  loss = importlib.import_module(f"tests.references.{name}").loss
+  return {*options} <= inspect.signature(loss).parameters.keys()
+
+
+def that_take(*options):
+  """Parameters of a test: the algorithms whose loss has these parameters."""
+  return pytest.mark.parametrize(
+    "name", [name for name in NAMES if takes(name, *options)]
+  )
+
+
+def rows_of(table):
+  """Parameters of a test: each row of a table, for each of its names."""
+  rows = [
+    (name, i, *row[1:3], row[3] if len(row) > 3 else 1e-11)
+    for i, row in enumerate(table)
+    for name in row[0].split()
+  ]
+  return pytest.mark.parametrize(
+    ("name", "case", "answer", "rtol"),
+    [row[:1] + row[2:] for row in rows],
+    ids=[f"{name}-{i}" for name, i, *_ in rows],
+  )
 
 
 # --- losses ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", ALL)
-def test_policy_loss_by_hand(algorithm):
-  np.testing.assert_allclose(loss_of(algorithm), POLICY_LOSS[algorithm])
+def test_every_algorithm_has_a_known_answer():
+  assert {*NAMES} == {*algorithms.ALGORITHMS}
 
 
-@pytest.mark.parametrize("algorithm", ALL)
-def test_divergence_and_entropy_by_hand(algorithm):
-  # u = ln 2 at row 0, 0 at row 1: k3 = 1/2 − 1 + ln 2 at two of three tokens.
-  ref_logp = LOGP - np.array([[math.log(2)], [0.0]])
-  k3 = math.log(2) - 0.5
-  mean_k3 = {
-    grpo: k3 / 2,
-    dr_grpo: 2 * k3 / (2 * 3),
-    dapo: 2 * k3 / 3,
-    gspo: k3 / 2,
-    reinforce: 2 * k3 / 2,
-    sft: 2 * k3 / 3,
-  }[algorithm]
-  entropy = np.array([[1.0, 2.0, NAN], [4.5, NAN, NAN]])  # mean 2.5
-  loss = loss_of(
-    algorithm,
-    ref_logp=ref_logp,
-    kl_coef=0.1,
-    entropy=entropy,
-    entropy_coef=0.01,
+@that_take()
+def test_policy_loss_by_hand(name):
+  loss = called(name, "loss", known.two())
+  np.testing.assert_allclose(loss, known.KNOWN[name].loss, 1e-11, 1e-16)
+
+
+@rows_of(known.LOSSES)
+def test_loss_by_hand(name, case, answer, rtol):
+  loss = called(name, "loss", case)
+  np.testing.assert_allclose(loss, answer, rtol, 1e-14)
+
+
+@that_take("kl_coef")
+def test_divergence_and_entropy_by_hand(name):
+  # u = ln 2 at row 0 and 0 at row 1: k3 = 1/2 − 1 + ln 2 at two of 3 tokens.
+  # Also with the ratios of deepseek_v32, whose mean is (1.5 + 0.5) / 2 = 1.
+  batch = known.two(
+    ref_logp=known.NEAR,
+    entropy=np.array([[1.0, 2.0, NAN], [4.5, NAN, NAN]]),  # Mean 2.5.
   )
-  expected = POLICY_LOSS[algorithm] + 0.1 * mean_k3 - 0.01 * 2.5
-  np.testing.assert_allclose(loss, expected)
-
-
-@pytest.mark.parametrize("garbage", [NAN, math.inf, -math.inf, 1e9])
-@pytest.mark.parametrize("algorithm", ALL)
-def test_masked_positions_and_empty_rows_do_not_count(algorithm, garbage):
-  def pad(x, fill):
-    # One more slot, except where C = T is part of the loss; one empty row.
-    slots = 0 if algorithm is dr_grpo else 1
-    return np.pad(x, ((0, 1), (0, slots)), constant_values=fill)
-
-  mask = pad(MASK, False)
-  logp = np.where(mask, pad(LOGP, garbage), garbage)
-  old_logp = np.where(mask, pad(OLD_LOGP, garbage), garbage)
-  advantages = np.append(ADVANTAGES, garbage)
-  loss = algorithm.loss(
-    logp,
-    old_logp,
-    mask,
-    advantages,
-    ref_logp=old_logp,
-    kl_coef=0.1,
-    entropy=np.where(mask, 1.0, garbage),
-    entropy_coef=0.1,
-  )
-  expected = loss_of(
-    algorithm,
-    ref_logp=OLD_LOGP,
-    kl_coef=0.1,
-    entropy=np.ones((2, 3)),
-    entropy_coef=0.1,
-  )
-  np.testing.assert_allclose(loss, expected, rtol=1e-12)
-
-
-@pytest.mark.parametrize("algorithm", ALL)
-def test_without_tokens_the_loss_is_zero(algorithm):
-  assert loss_of(algorithm, mask=np.zeros((2, 3), bool)) == 0.0
-
-
-@pytest.mark.parametrize("algorithm", [grpo, dr_grpo, dapo, gspo, reinforce])
-def test_on_policy_gradient_is_the_policy_gradient(algorithm):
-  # At ratio 1, ∂L/∂ℓ_it = −w_it A_i with the weight of the aggregation.
-  n = MASK.sum(axis=1, keepdims=True)
-  weight = {
-    grpo: 1 / (2 * n),
-    dr_grpo: 1 / (2 * 3),
-    dapo: 1 / 3,
-    gspo: 1 / (2 * n),
-    reinforce: 1 / 2,
-  }[algorithm]
-  gradient = common.finite_difference(
-    lambda logp: loss_of(algorithm, logp, LOGP), LOGP
-  )
-  expected = -weight * ADVANTAGES[:, None] * MASK
-  np.testing.assert_allclose(gradient, expected, atol=1e-8)
-
-
-@pytest.mark.parametrize("algorithm", [grpo, dr_grpo, dapo, gspo])
-def test_log_ratio_is_clamped(algorithm):
-  # Both rows 100 nats up, clamped to 20: row 0 is clipped, row 1 is not.
-  old_logp = LOGP - 100.0
-  huge = math.exp(20.0)
-  top = 1.28 if algorithm is dapo else 1.2
-  expected = {
-    grpo: (huge - top) / 2,
-    dr_grpo: (huge - 2 * top) / 6,
-    dapo: (huge - 2 * top) / 3,
-    gspo: (huge - 1.0004) / 2,
-  }[algorithm]
+  more = {"kl_coef": 0.1, "entropy_coef": 0.01}
+  k = LN2**2 / 2 if name == "reinforce_pp_baseline" else LN2 - 0.5
   np.testing.assert_allclose(
-    loss_of(algorithm, old_logp=old_logp), expected, rtol=1e-14
+    called(name, "loss", batch | more) - called(name, "loss", batch),
+    0.1 * k * known.MEAN_OF_ROWS[known.KNOWN[name].share] - 0.01 * 2.5,
+    1e-10,
   )
-  unclamped = loss_of(algorithm, old_logp=old_logp, log_ratio_clamp=None)
-  assert unclamped > math.exp(95.0)
+
+
+@that_take("kl_coef")
+def test_divergence_by_default(name):
+  # One token at ratio 1 and A = 0, e below the reference: u = −1.
+  case = known.one(1.0, 0.0, ref_logp=np.ones((1, 1)))
+  without = called(name, "loss", case)
+  del case["kl_coef"]
+  k = 0.5 if name == "reinforce_pp_baseline" else math.e - 2
+  answer = known.KNOWN[name].kl_coef * k
+  assert called(name, "loss", case) - without == pytest.approx(answer)
+
+
+@that_take("kl_coef")
+def test_missing_arrays_are_reported(name):
+  if "dpo" not in name:  # A loss of pairs always has a reference.
+    with pytest.raises(ValueError, match="ref_logp is None"):
+      called(name, "loss", known.two(ref_logp=None, kl_coef=0.1))
+  with pytest.raises(ValueError, match="entropy is None"):
+    called(name, "loss", known.two(entropy_coef=0.1))
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+@that_take()
+def test_masked_positions_and_empty_rows_do_not_count(name, garbage):
+  mask = np.pad(known.MASK, ((0, 1), (0, 1)))
+
+  def pad(x):  # [B, ...] or [B, T, ...], with garbage where masked.
+    if x.ndim == 1:
+      return np.append(x, x[-1])
+    ends = [(0, 1), (0, 1)] + [(0, 0)] * (x.ndim - 2)
+    keep = mask.reshape(mask.shape + (1,) * (x.ndim - 2))
+    return np.where(keep, np.pad(x, ends), 0 if x.dtype == int else garbage)
+
+  more = {"kl_coef": 0.1, "entropy_coef": 0.1, "budget": 3}
+  clean = known.two(entropy=np.ones((2, 3)), **more)
+  dirty = {
+    key: pad(x) if isinstance(x, np.ndarray) else x for key, x in clean.items()
+  }
+  dirty |= {"mask": mask}
+  dirty["advantages"][2] = garbage
+  dirty["rewards"][2] = 9.0  # The best of its group, but without tokens.
+  np.testing.assert_allclose(
+    called(name, "loss", dirty), called(name, "loss", clean), 1e-12
+  )
+
+
+@that_take()
+def test_without_tokens_the_loss_is_zero(name):
+  assert called(name, "loss", known.two(mask=np.zeros((2, 3), bool))) == 0.0
 
 
 @pytest.mark.parametrize(
-  ("algorithm", "low", "high"),
-  [
-    (grpo, 0.2, 0.2),
-    (dr_grpo, 0.2, 0.2),
-    (dapo, 0.2, 0.28),
-    (gspo, 3e-4, 4e-4),
-  ],
+  "name", [x for x, row in known.KNOWN.items() if row.is_policy_gradient]
 )
-def test_clip_bounds_by_default(algorithm, low, high):
-  # One token: r = 2 with A = 1 gives −(1 + high), r = ½ with A = −1, 1 − low.
-  one = np.ones((1, 1), bool)
-  for ratio, advantage, expected in ((2, 1, -1 - high), (0.5, -1, 1 - low)):
-    loss = algorithm.loss(
-      [[math.log(ratio)]], [[0.0]], one, [advantage], kl_coef=0.0
-    )
-    assert loss == pytest.approx(expected, rel=1e-12)
-
-
-def test_missing_arrays_are_reported():
-  with pytest.raises(ValueError, match="ref_logp is None"):
-    grpo.loss(LOGP, OLD_LOGP, MASK, ADVANTAGES)
-  with pytest.raises(ValueError, match="entropy is None"):
-    loss_of(dapo, entropy_coef=0.1)
-
-
-def test_dr_grpo_divides_by_its_budget():
-  np.testing.assert_allclose(
-    loss_of(dr_grpo, budget=30), POLICY_LOSS[dr_grpo] / 10
+def test_on_policy_gradient_is_the_policy_gradient(name):
+  # At ratio 1, ∂L/∂ℓ_it = −w_it A_i with the share of the aggregation.
+  logp, row = known.LOGP, known.KNOWN[name]
+  case = known.two(old_logp=logp, behavior_logp=logp, frozen_logp=logp)
+  gradient = common.finite_difference(
+    lambda x: called(name, "loss", case | row.plain | {"logp": x}), logp
   )
+  share = {
+    known.ROWS: 1 / (2 * known.MASK.sum(axis=1, keepdims=True)),
+    known.SUMS: 1 / 2,
+    known.ACTION: 1 / 2,  # Every token moves the whole row's ratio.
+    known.BUDGET: 1 / (2 * 3),
+    known.TOKENS: 1 / 3,
+  }[row.share]
+  advantages = np.ones(2) if name == "sft" else case["advantages"]
+  expected = -share * advantages[:, None] * known.MASK
+  np.testing.assert_allclose(gradient, expected, atol=1e-8)
 
 
-# --- primitives --------------------------------------------------------------
-
-
-def test_surrogate_by_hand():
-  surrogate = functools.partial(
-    common.clipped_surrogate, clip_low=0.2, clip_high=0.28
+@rows_of(known.GRADIENTS)
+def test_constant_parts_by_hand(name, case, answer, rtol):
+  case = known.two(frozen_logp=known.LOGP, **case)
+  gradient = common.finite_difference(
+    lambda x: called(name, "loss", case | {"logp": x}), known.LOGP
   )
-  assert surrogate(2.0, 3.0) == pytest.approx(1.28 * 3.0)
-  assert surrogate(0.5, 3.0) == pytest.approx(1.5)
-  assert surrogate(0.5, -3.0) == pytest.approx(-2.4)
-  assert surrogate(5.0, -3.0) == pytest.approx(-15.0)
-  assert surrogate(5.0, -3.0, dual_clip=4.0) == pytest.approx(-12.0)
-  assert surrogate(5.0, 3.0, dual_clip=4.0) == pytest.approx(3.84)
+  np.testing.assert_allclose(gradient, answer, rtol, 1e-8)
 
 
-def test_divergence_estimators_by_hand():
-  u = math.log(4.0)
-  assert common.kl_k1(-1.0, -1.0 - u) == pytest.approx(u)
-  assert common.kl_k2(-1.0, -1.0 - u) == pytest.approx(u * u / 2)
-  assert common.kl_k3(-1.0, -1.0 - u) == pytest.approx(0.25 - 1 + u)
-  # For small u, k3 = u²/2 − u³/6 + …, where e^{−u} − 1 + u has no digits left.
-  assert common.kl_k3(1e-6, 0.0) == pytest.approx(
-    0.5e-12 - 1e-18 / 6, rel=1e-8, abs=0
-  )
-  assert common.kl_k3(-100.0, 0.0) == pytest.approx(math.exp(20) - 21)
-
-
-def test_aggregations_by_hand():
-  x = np.array([[1.0, 2.0, 3.0, NAN], [6.0, NAN, NAN, NAN], [NAN] * 4])
-  mask = np.array([[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]], bool)
-  assert common.seq_mean_token_mean(x, mask) == (2 + 6) / 2
-  assert common.token_mean(x, mask) == 12 / 4
-  assert common.seq_mean_token_sum(x, mask) == 12 / 2
-  assert common.seq_mean_token_sum_norm(x, mask) == 12 / (2 * 4)
-  assert common.seq_mean_token_sum_norm(x, mask, budget=6) == 12 / (2 * 6)
-
-
-def test_logits_by_hand():
-  half_quarter_quarter = np.log([4.0, 2.0, 2.0]) + 700.0
-  np.testing.assert_allclose(
-    common.log_softmax(half_quarter_quarter), np.log([0.5, 0.25, 0.25])
-  )
-  logits = [half_quarter_quarter, [0, 0, -np.inf], [5, -np.inf, -np.inf]]
-  np.testing.assert_allclose(
-    common.entropy_from_logits(logits),
-    [1.5 * math.log(2), math.log(2), 0.0],
-    atol=1e-12,
-  )
-
-
-def test_finite_difference_of_a_cubic():
-  x = np.array([[1.0, -2.0], [0.5, 3.0]])
-  gradient = common.finite_difference(lambda y: (y**3).sum(), x)
-  np.testing.assert_allclose(gradient, 3 * x**2, rtol=1e-7)
+@pytest.mark.parametrize(
+  "name", [x for x, row in known.KNOWN.items() if row.bounds]
+)
+def test_bounds_of_the_ratio(name):
+  """Of one token: clip, dual clip, cap and clamp."""
+  low, high = known.KNOWN[name].bounds
+  clamp = 10 if name in ("gspo_token", "luspo") else 20
+  # 0.65 is above e^{−0.5}, below which deepseek_v32 drops the row. r = 5 and
+  # A = −2 gives 10, at most 3 · 2 with dual clip, 4 · 2 and 2 · 2 with the cap;
+  # A > 0 feels neither.
+  for ratio, advantage, options, answer in (
+    (2.0, 1.0, {}, -high),
+    (0.65, -1.0, {}, low),
+    (2.0, 1.0, {"clip_high": 0.5}, -1.5),
+    (0.5, -1.0, {"clip_low": 0.4, "off_policy_threshold": 1.0}, 0.6),
+    (5.0, -2.0, {"dual_clip": 0.0}, 10.0),
+    (5.0, -2.0, {"dual_clip": 3.0}, 6.0),
+    (5.0, -2.0, {"ratio_cap": 4.0}, 8.0),
+    (5.0, -2.0, {"ratio_cap": 2.0}, 4.0),
+    (5.0, 2.0, {"dual_clip": 3.0, "ratio_cap": 4.0}, -2 * high),
+    (5.0, 2.0, {"dual_clip": 3.0, "clip_high": 9.0}, -10.0),
+    (math.exp(30), -1.0, {"dual_clip": 0.0}, math.exp(clamp)),
+    (
+      math.exp(30),
+      -1.0,
+      {"dual_clip": 0.0, "log_ratio_clamp": None},
+      math.exp(30),
+    ),
+  ):
+    if not takes(name, *options.keys() - {"off_policy_threshold"}):
+      continue
+    if name == "gmpo" and options:  # Its bounds are those of log-ratios.
+      continue
+    loss = called(name, "loss", known.one(ratio, advantage, **options))
+    assert loss == pytest.approx(answer, rel=1e-12), options
 
 
 # --- advantages --------------------------------------------------------------
 
-# Groups 7, 2 and 5, interleaved. Group 7: rewards 1 and 3, μ = 2, σ = √2.
-# Group 2: rewards 0, 0, 1 and an unscored row, μ = 1/3, σ² = 1/3. Group 5: one.
-REWARDS = np.array([1.0, 0.0, 3.0, 0.0, NAN, 1.0, 0.9])
-VALID = np.array([1, 1, 1, 1, 0, 1, 1], bool)
-GROUP_ID = np.array([7, 2, 7, 2, 2, 2, 5])
+
+@rows_of(known.ADVANTAGES)
+def test_advantages_by_hand(name, case, answer, rtol):
+  found = called(name, "advantages", known.GROUPS | case)
+  np.testing.assert_allclose(found, answer, rtol, max(1e-14, rtol))
 
 
-@pytest.mark.parametrize("algorithm", [grpo, dapo, gspo])
-def test_standardized_advantages_by_hand(algorithm):
-  s2, s3 = math.sqrt(2) + 1e-6, math.sqrt(1 / 3) + 1e-6
-  low, high = -1 / 3 / s3, 2 / 3 / s3
-  np.testing.assert_allclose(
-    algorithm.advantages(REWARDS, VALID, GROUP_ID),
-    [-1 / s2, low, 1 / s2, low, 0, high, 0],
-  )
+@rows_of(known.RETURNS)
+def test_returns_by_hand(name, case, answer, rtol):
+  np.testing.assert_allclose(called(name, "returns", case), answer, rtol)
 
 
-def test_centred_advantages_by_hand():
-  np.testing.assert_allclose(
-    dr_grpo.advantages(REWARDS, VALID, GROUP_ID),
-    [-1, -1 / 3, 1, -1 / 3, 0, 2 / 3, 0],
-  )
-
-
-def test_reinforce_advantages_by_hand():
-  np.testing.assert_allclose(
-    reinforce.advantages(REWARDS, VALID, GROUP_ID),
-    [1, 0, 3, 0, 0, 1, 0.9],
-  )
-  np.testing.assert_allclose(
-    reinforce.advantages(REWARDS, VALID, GROUP_ID, baseline=0.5),
-    [0.5, -0.5, 2.5, -0.5, 0, 0.5, 0.4],
-  )
-  np.testing.assert_allclose(
-    reinforce.advantages(REWARDS, VALID, GROUP_ID, baseline=np.arange(7.0)),
-    [1, -1, 1, -3, 0, -4, -5.1],
-  )
-
-
-def test_demonstrations_count_the_same():
-  np.testing.assert_array_equal(
-    sft.advantages(REWARDS, VALID, GROUP_ID), VALID.astype(float)
-  )
-
-
-@pytest.mark.parametrize("algorithm", [grpo, dr_grpo])
 @pytest.mark.parametrize(("reward", "size"), [(0.7, 12), (0.1, 7), (0.7, 16)])
-def test_equal_rewards_give_exactly_zero(algorithm, reward, size):
-  advantages = algorithm.advantages(
-    np.full(size, reward), np.ones(size, bool), np.zeros(size, int)
-  )
-  np.testing.assert_array_equal(advantages, 0.0)
-
-
-@pytest.mark.parametrize("algorithm", [grpo, dr_grpo])
-def test_lone_rows_by_option(algorithm):
-  lone = ([0.9], [True], [0])
-  assert algorithm.advantages(*lone)[0] == 0.0
-  assert algorithm.advantages(*lone, singleton="raw")[0] == 0.9
-
-
-# --- DAPO's own pieces -------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-  ("length", "penalty"),
-  [(0, 0), (16384, 0), (18432, -0.5), (20480, -1), (20481, -1)],
+  "name",
+  [x for x, row in known.KNOWN.items() if row.compares] + ["grpo_ps"],
 )
-def test_soft_overlong_by_hand(length, penalty):
-  assert dapo.soft_overlong(length, max_len=20480, cache=4096) == penalty
+def test_equal_rewards_give_exactly_zero(name, reward, size):
+  ones = np.ones((size, 1), bool)
+  equal = {
+    "rewards": np.full(size, reward),
+    **{"valid": np.ones(size, bool), "group_id": np.zeros(size, int)},
+    **{"mask": ones, "step_mask": ones, "step_rewards": reward * ones},
+    **{"components": reward * ones, "behavior_entropy": 0.1 + ones},
+    **{"old_logp": -0.7 * ones, "sum_pi_squared": 0.5 * ones},
+  }
+  found = called(name, "advantages", equal)
+  # The optimal baseline has 1e-8 in its denominator.
+  np.testing.assert_allclose(found, 0.0, atol=1e-8 if name == "otb" else 0.0)
 
 
-def test_live_groups_by_hand():
+@pytest.mark.parametrize("garbage", GARBAGE)
+@that_take()
+def test_masked_slots_and_invalid_rows_do_not_reach_advantages(name, garbage):
+  valid, mask = known.GROUPS["valid"], known.GROUPS["mask"]
+  slots = np.linspace(-1.0, -0.1, mask.size).reshape(mask.shape)
+  rows = np.linspace(0.0, 1.0, len(valid))
+  batch = known.GROUPS | {
+    **{"step_mask": mask, "segment_end": mask, "correct": rows > 0.4},
+    **{"turn": mask * [0, 1, 1], "state_id": mask * [0, 1, 0]},
+  }
+  per_slot = ("old_logp", "ref_logp", "token_rewards", "step_rewards")
+  per_slot += ("old_values", "turn_rewards", "prefix_utility")
+  real = dict.fromkeys(per_slot, slots)
+  real |= {"sum_pi_squared": -0.5 * slots, "behavior_entropy": -slots}
+  real |= dict.fromkeys(("greedy_rewards", "expected"), rows)
+  real |= {"rewards": np.where(valid, known.GROUPS["rewards"], 0)}
+
+  def advantages(fill):
+    dirty = {
+      key: np.where(mask & valid[:, None] if x.ndim == 2 else valid, x, fill)
+      for key, x in real.items()
+    }
+    dirty["components"] = np.where(valid[:, None], slots[:, :2], fill)
+    return called(name, "advantages", batch | dirty)
+
+  with_garbage = advantages(garbage)
+  np.testing.assert_array_equal(with_garbage, advantages(0.0))
+  assert np.isfinite(with_garbage).all()
+  np.testing.assert_array_equal(with_garbage[~valid], 0.0)
+
+
+@pytest.mark.parametrize("name", ["gtpo", "grpo_s", "edge_grpo"])
+def test_unscored_empty_and_masked_do_not_shape(name):
+  # One unscored row, one without tokens, and another group, interleaved. A
+  # scored row without tokens counts nowhere either.
+  def extend(x, unscored, empty):
+    return np.concatenate([[unscored], x[:2], [empty], x[2:]])
+
+  full, none = np.full(3, 0.7), np.full(3, NAN)
+  scored = name != "edge_grpo"
+  extended = {
+    "rewards": extend(known.SHAPED["rewards"], NAN, 1.0 if scored else NAN),
+    "valid": extend(known.SHAPED["valid"], False, scored),
+    "group_id": extend(known.SHAPED["group_id"], 6, 6),
+    "behavior_entropy": extend(known.SHAPED["behavior_entropy"], full, none),
+    "mask": extend(known.SHAPED["mask"], full > 0, full < 0),
+    "correct": extend(known.SHAPED["correct"], True, True),
+  }
+  found = called(name, "advantages", extended)
+  expected = called(name, "advantages", known.SHAPED)
+  np.testing.assert_array_equal(found[[1, 2, 4, 5]], expected)
+  np.testing.assert_array_equal(found[[0, 3]], 0.0)
+
+
+@pytest.mark.parametrize("name", ["gtpo", "grpo_s"])
+def test_groups_are_shaped_apart(name):
+  # The same four rows twice, in two interleaved groups.
+  twice = {key: np.repeat(x, 2, axis=0) for key, x in known.SHAPED.items()}
   np.testing.assert_array_equal(
-    dapo.live_groups(REWARDS, VALID, GROUP_ID), [1, 1, 1, 1, 0, 1, 0]
+    called(name, "advantages", twice | {"group_id": np.tile([8, -1], 4)}),
+    np.repeat(called(name, "advantages", known.SHAPED), 2, axis=0),
   )
-  # The only different reward was not scored, so the group is dead.
-  np.testing.assert_array_equal(
-    dapo.live_groups([1.0, 1.0, 0.0], [True, True, False], [0, 0, 0]), False
-  )
+  with pytest.raises(ValueError, match="normalization is 'both'"):
+    called(name, "advantages", known.SHAPED | {"normalization": "both"})
 
 
-def test_overlong_filter_by_hand():
-  np.testing.assert_array_equal(
-    dapo.overlong_filter(MASK, [False, True]),
-    [[False, False, False], [True, False, False]],
-  )
+# --- pieces ------------------------------------------------------------------
+
+CLIP = 0.2, 0.28
+LN4 = math.log(4.0)
+X = [[1.0, 2.0, 3.0, NAN], [6.0, NAN, NAN, NAN], [NAN] * 4]
+X_MASK = [[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]]
+QUARTERS = np.log([4.0, 2.0, 2.0]) + 700.0
+LOGITS = [QUARTERS, [0, 0, -np.inf], [5, -np.inf, -np.inf]]
+# 1, 2, 6: mean 3, variance (4 + 1 + 9) / 2 = 7.
+WHITE = [[1.0, NAN, 2.0], [6.0, NAN, NAN]], [[1, 0, 1], [1, 0, 0]], 2.0
+TWELVE = np.full((3, 4), 0.1), np.ones((3, 4))
+HOLE = [LN2, NAN, LN2], [0.0, NAN, 0.5], [1, 0, 1], 20.0
+CANCELS = [30.0, -30.0, 1.0], [0.0] * 3, [1] * 3, 20.0
+REWARDS = [known.GROUPS[x] for x in ("rewards", "valid", "group_id")]
+# The only different reward was not scored, so the group is dead.
+DEAD = [1.0, 1.0, 0.0], [True, True, False], [0] * 3
+COV = [known.COV[x] for x in ("old_logp", "mask", "advantages")]
+OPEN = *COV, 2.0, 4.0  # The ends of the interval are out.
+# Lengths 1 and 3: z = ∓1, h = 8/9 and 10/9. At λ = 2, h² = 64/81, 100/81; their
+# difference is 4/9. The empty row and the lone row change nothing.
+RAGGED = [[1, 0, 0], [0, 1, 0], [1, 1, 1], [0, 0, 0]], [5, 1, 5, 5]
+SHORT = 2 / (1 + math.exp(4 / 9))
+# ρ = 2: h = −1, limited to h_min, and 3.
+SHORTER = 2 / (1 + math.exp(3 - 1e-3))
+length_weights = lambda_grpo.length_weights
+steep = functools.partial(length_weights, rho=2.0)
+# A = ±1 and ℓ_old symmetric about 0: the covariances are |ℓ_old|.
+ROW = np.array([0.9, 1.1, 4.9, 5.1])
+SYMMETRIC = [ROW, -ROW], np.ones((2, 4), bool), [1.0, -1.0]
+# 2e-4 of 10,000 tokens, the outermost of a line on which A = ℓ_old.
+LINE = np.linspace(-3.0, 3.0, 10_000)[None]
+MANY = LINE, np.ones(LINE.shape, bool), LINE
+OUTERMOST = np.isin(np.arange(10_000), [0, 9_999])[None]
+PAIRS = [known.PAIRS[x] for x in ("rewards", "valid", "group_id", "mask")]
+KEPT = [known.KEPT[x] for x in ("rewards", "valid", "group_id")]
+KEPT += [known.KEPT["mask"].sum(axis=1), 4, "efficiency"]
+# Student ½, ¼ | ¼, teacher ¼, ½ | ¼. Then the list of ids is the whole
+# vocabulary: there is no rest. Then a student that never writes the id.
+WITH_REST = np.log([0.5, 0.25]), np.log([0.25, 0.5]), 1e-12
+WHOLE = np.log([0.75, 0.25]), np.log([0.25, 0.75]), 1e-12
+REST = [-math.inf], [math.log(0.75)], 1e-12
+
+# Function, arguments, answer and, unless round off decides, its relative error.
+PIECES = [
+  (common.clipped_surrogate, (2.0, 3.0, *CLIP), 1.28 * 3.0),
+  (common.clipped_surrogate, (0.5, 3.0, *CLIP), 1.5),
+  (common.clipped_surrogate, (0.5, -3.0, *CLIP), -2.4),
+  (common.clipped_surrogate, (5.0, -3.0, *CLIP), -15.0),
+  (common.clipped_surrogate, (5.0, -3.0, *CLIP, 4.0), -12.0),
+  (common.clipped_surrogate, (5.0, 3.0, *CLIP, 4.0), 3.84),
+  (common.kl_k1, (-1.0, -1.0 - LN4), LN4),
+  (common.kl_k2, (-1.0, -1.0 - LN4), LN4 * LN4 / 2),
+  (common.kl_k3, (-1.0, -1.0 - LN4), 0.25 - 1 + LN4),
+  # For small u, k3 = u²/2 − u³/6 + …, where e^{−u} − 1 + u has no digits left.
+  (common.kl_k3, (1e-6, 0.0), 0.5e-12 - 1e-18 / 6, 1e-8),
+  (common.kl_k3, (-100.0, 0.0), math.exp(20) - 21),
+  (common.seq_mean_token_mean, (X, X_MASK), (2 + 6) / 2),
+  (common.token_mean, (X, X_MASK), 12 / 4),
+  (common.seq_mean_token_sum, (X, X_MASK), 12 / 2),
+  (common.seq_mean_token_sum_norm, (X, X_MASK), 12 / (2 * 4)),
+  (common.seq_mean_token_sum_norm, (X, X_MASK, 6), 12 / (2 * 6)),
+  (common.log_softmax, (QUARTERS,), np.log([0.5, 0.25, 0.25])),
+  (common.entropy_from_logits, (LOGITS,), [1.5 * LN2, LN2, 0.0]),
+  (common.whiten, WHITE, [[-2 / 3, 0, -1 / 3], [1, 0, 0]]),
+  (common.whiten, TWELVE, np.zeros((3, 4)), 0.0),
+  (common.trajectory_ratio, HOLE, 4 * math.exp(-0.5)),
+  # The sum is limited, not its terms: 30 − 30 + 1.
+  (common.trajectory_ratio, CANCELS, math.e),
+  (common.trajectory_ratio, ([30.0], [0.0], [1], 20.0), math.exp(20)),
+  (common.negative_log_sigmoid, (0.0,), LN2),
+  (common.negative_log_sigmoid, (-1000.0,), 1000.0),
+  (common.negative_log_sigmoid, (50.0,), math.exp(-50)),
+  (common.pairs, PAIRS, [(0, 3)]),
+  (common.covariance, COV, [[2.0, 0.0, 0.0], [4.0, 0.0, 0.0]]),
+  (length_weights, (*RAGGED, 2.0), [SHORT, 1, 2 - SHORT, 0], 1e-6),
+  (length_weights, (*RAGGED, 0.0), [1, 1, 1, 0], 0.0),
+  (steep, (*RAGGED, 1.0), [SHORTER, 1, 2 - SHORTER, 0], 1e-5),
+  (clip_cov.candidates, COV, [[1, 0, 0], [1, 0, 0]]),
+  (clip_cov.candidates, OPEN, np.zeros((2, 3))),
+  (clip_cov.candidates, SYMMETRIC, [[0, 1, 1, 0]] * 2),
+  (clip_cov.num_dropped, COV, 1),
+  (clip_cov.num_dropped, (*COV, 1.0, 5.0, 1.0), 2),
+  (clip_cov.num_dropped, OPEN, 0),
+  (clip_cov.num_dropped, MANY, 2),
+  (kl_cov.chosen, MANY, OUTERMOST),
+  (kl_cov.chosen, COV, [[0, 0, 0], [1, 0, 0]]),
+  (kl_cov.chosen, (*COV, 0.7), [[1, 0, 0], [1, 0, 0]]),
+  (kl_cov.chosen, (*COV, 0.6), [[0, 0, 0], [1, 0, 0]]),
+  (gfpo.kept_rows, KEPT, [0, 3, 1, 6]),
+  (dapo.soft_overlong, (0, 20480, 4096), 0),
+  (dapo.soft_overlong, (16384, 20480, 4096), 0),
+  (dapo.soft_overlong, (18432, 20480, 4096), -0.5),
+  (dapo.soft_overlong, (20480, 20480, 4096), -1),
+  (dapo.soft_overlong, (20481, 20480, 4096), -1),
+  (dapo.live_groups, REWARDS, [1, 1, 1, 1, 0, 1, 0]),
+  (dapo.live_groups, DEAD, [0] * 3),
+  (dapo.overlong_filter, (known.MASK, [0, 1]), [[0, 0, 0], [1, 0, 0]]),
+  (opd_topk.bucketed_kl, WITH_REST, 0.25 * LN2),  # ½ ln 2 − ¼ ln 2.
+  (opd_topk.bucketed_kl, WHOLE, 0.5 * math.log(3), 1e-6),
+  (opd_topk.bucketed_kl, REST, 2 * LN2),
+  (metrics.pass_at_k, (8, 2, 1), 0.25),
+  (metrics.pass_at_k, (8, 2, 4), 11 / 14),  # 1 − C(6,4)/C(8,4) = 1 − 15/70.
+  (metrics.pass_at_k, (16, 3, 8), 0.9),
+  (metrics.pass_at_k, (8, 0, 4), 0.0),
+  (metrics.pass_at_k, (8, 5, 4), 1.0),
+  (metrics.pass_at_k, (2000, 1, 1000), 0.5),
+  (metrics.maj_at_k, ("aab", "a", 1), 2 / 3),  # The mean accuracy.
+  (metrics.maj_at_k, ("aab", "a", 2), 2 / 3),  # aa wins, ab and ab tie.
+  (metrics.maj_at_k, ("aab", "a", 3), 1.0),
+  # {a,–} wins, {a,b} ties, {–,b} loses.
+  (metrics.maj_at_k, (["a", None, "b"], "a", 2), 0.5),
+  # Two invalid answers do not outvote one.
+  (metrics.maj_at_k, (["a", None, None], "a", 3), 1.0),
+  (metrics.maj_at_k, ([None, None], "a", 1), 0.0),
+  (metrics.maj_at_k, ("abc", "a", 3), 1 / 3),
+  (metrics.maj_at_k, ("bbb", "a", 2), 0.0),
+]
 
 
-# --- metrics -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-  ("n", "c", "k", "expected"),
-  [
-    (8, 2, 1, 0.25),
-    (8, 2, 4, 11 / 14),  # 1 − C(6,4)/C(8,4) = 1 − 15/70
-    (16, 3, 8, 0.9),
-    (8, 0, 4, 0.0),
-    (8, 5, 4, 1.0),
-    (2000, 1, 1000, 0.5),
-  ],
-)
-def test_pass_at_k_by_hand(n, c, k, expected):
-  assert metrics.pass_at_k(n, c, k) == pytest.approx(expected, abs=1e-12)
+@pytest.mark.parametrize("row", PIECES)
+def test_piece_by_hand(row):
+  function, arguments, answer, *error = row
+  rtol = error[0] if error else 1e-12
+  found = function(*arguments)
+  # k3 of a small u has no digit to lose.
+  np.testing.assert_allclose(found, answer, rtol, 0 if error else 1e-12)
 
 
 @pytest.mark.parametrize(("n", "c"), itertools.product((1, 3, 6), (0, 1, 2)))
@@ -362,29 +460,29 @@ def test_pass_at_k_counts_subsets(n, c):
     assert metrics.pass_at_k(n, c, k) == pytest.approx(np.mean(hits))
 
 
-@pytest.mark.parametrize(
-  ("answers", "k", "expected"),
-  [
-    ("aab", 1, 2 / 3),  # the mean accuracy
-    ("aab", 2, 2 / 3),  # aa wins, ab and ab tie: (1 + ½ + ½) / 3
-    ("aab", 3, 1.0),
-    (["a", None, "b"], 2, 0.5),  # {a,–} wins, {a,b} ties, {–,b} loses
-    (["a", None, None], 3, 1.0),  # two invalid answers do not outvote one
-    ([None, None], 1, 0.0),
-    ("abc", 3, 1 / 3),
-    ("bbb", 2, 0.0),
-  ],
-)
-def test_maj_at_k_by_hand(answers, k, expected):
-  assert metrics.maj_at_k(answers, "a", k) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("k", [0, 4])
 def test_subset_sizes_are_checked(k):
   with pytest.raises(ValueError, match=f"k={k}"):
     metrics.pass_at_k(3, 1, k)
   with pytest.raises(ValueError, match=f"k={k}"):
     metrics.maj_at_k("aab", "a", k)
+
+
+def test_finite_difference_of_a_cubic():
+  x = np.array([[1.0, -2.0], [0.5, 3.0]])
+  gradient = common.finite_difference(lambda y: (y**3).sum(), x)
+  np.testing.assert_allclose(gradient, 3 * x**2, rtol=1e-7)
+
+
+def test_bucketed_divergence_is_below_the_full_one():
+  # Merging symbols into a bucket never increases a divergence.
+  logits = np.random.default_rng(0).normal(size=(2, 6))
+  p, q = common.log_softmax(logits)
+  full = float((np.exp(p) * (p - q)).sum())
+  top = [np.argsort(-q)[:k] for k in (1, 3, 6)]
+  values = [opd_topk.bucketed_kl(p[ids], q[ids], 1e-12) for ids in top]
+  assert 0 <= values[0] <= values[1] <= values[2]
+  assert values[2] == pytest.approx(full)
 
 
 # --- enumeration -------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.references import more_b
+from tests.references import common
 
 
 def advantages(
@@ -13,7 +13,7 @@ def advantages(
   mask,  # [B, T] bool
 ) -> np.ndarray:  # [B]
   """+1 for the better row of each pair, −1 for the worse, 0 otherwise."""
-  return more_b.pair_advantages(rewards, valid, group_id, mask)
+  return common.pair_advantages(rewards, valid, group_id, mask)
 
 
 def loss(
@@ -40,8 +40,8 @@ def loss(
     return float(values[i][last])
 
   total = 0.0
-  pairs = more_b.pairs(rewards, valid, group_id, mask)
+  pairs = common.pairs(rewards, valid, group_id, mask)
   for best, worst in pairs:
-    total += more_b.negative_log_sigmoid(score(best) - score(worst) - margin)
+    total += common.negative_log_sigmoid(score(best) - score(worst) - margin)
     total += center_coef * (score(best) + score(worst)) ** 2
   return total / max(len(pairs), 1)

@@ -6,6 +6,7 @@ from tests.references import common, grpo
 advantages = grpo.advantages
 
 
+@common.with_kl_and_entropy(common.token_mean)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T]
@@ -14,12 +15,8 @@ def loss(
   *,
   ratio_min: float = 0.0,
   ratio_max: float = 5.0,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
   log_ratio_clamp: float | None = 20.0,
-  frozen_logp=None,  # [B, T], see more_a
+  frozen_logp=None,  # [B, T], see common
 ) -> float:
   """(1/N) Σ_i Σ_t [−sg[clip(r, min, max)] A ℓ + β k3] − c · mean H."""
   frozen = logp if frozen_logp is None else frozen_logp
@@ -29,14 +26,4 @@ def loss(
     weight = max(ratio_min, min(ratio_max, ratio))
     return -weight * common.advantage_at(advantages, i, t) * float(logp[i][t])
 
-  policy = common.token_mean(common.per_token(term, mask), mask)
-  return policy + common.kl_and_entropy(
-    common.token_mean,
-    logp,
-    mask,
-    ref_logp,
-    kl_coef,
-    entropy,
-    entropy_coef,
-    log_ratio_clamp,
-  )
+  return common.token_mean(common.per_token(term, mask), mask)

@@ -34,11 +34,12 @@ def advantages(
 returns = vc_ppo.returns
 
 
+@common.with_kl_and_entropy(common.token_mean)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T]
   mask,  # [B, T] bool
-  advantages,  # [B, T]
+  advantages,  # [B] or [B, T]
   *,
   values,  # [B, T]
   old_values,  # [B, T]
@@ -46,10 +47,6 @@ def loss(
   value_clip: float = 0.0,
   clip_low: float = 0.2,
   clip_high: float = 0.2,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
   weight: str = "token",
 ) -> float:
   """PPO's, in which a context of n tokens weighs n, or as much as any other.
@@ -64,18 +61,11 @@ def loss(
       if size:
         scaled[i] *= mean / size
   return ppo.loss(
-    logp,
-    old_logp,
-    mask,
-    scaled,
+    *(logp, old_logp, mask, scaled),
     values=values,
     old_values=old_values,
     returns=returns,
     value_clip=value_clip,
     clip_low=clip_low,
     clip_high=clip_high,
-    ref_logp=ref_logp,
-    kl_coef=kl_coef,
-    entropy=entropy,
-    entropy_coef=entropy_coef,
   )

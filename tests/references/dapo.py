@@ -8,6 +8,7 @@ from tests.references import common, grpo
 advantages = grpo.advantages
 
 
+@common.with_kl_and_entropy(common.token_mean)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T]
@@ -16,30 +17,16 @@ def loss(
   *,
   clip_low: float = 0.2,
   clip_high: float = 0.28,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
+  dual_clip: float = 0.0,
+  ratio_cap: float = 0.0,
   log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """(1/N) Σ_i Σ_t [−min(rA, clip(r) A) + β k3] − c · mean H."""
-
-  def term(i: int, t: int) -> float:
-    ratio = common.token_ratio(logp[i][t], old_logp[i][t], log_ratio_clamp)
-    advantage = common.advantage_at(advantages, i, t)
-    return -common.clipped_surrogate(ratio, advantage, clip_low, clip_high)
-
-  policy = common.token_mean(common.per_token(term, mask), mask)
-  return policy + common.kl_and_entropy(
-    common.token_mean,
-    logp,
-    mask,
-    ref_logp,
-    kl_coef,
-    entropy,
-    entropy_coef,
-    log_ratio_clamp,
+  terms = common.token_clip(
+    *(logp, old_logp, mask, advantages),
+    *(clip_low, clip_high, dual_clip, ratio_cap, log_ratio_clamp),
   )
+  return common.token_mean(terms, mask)
 
 
 def soft_overlong(length: int, max_len: int, cache: int) -> float:

@@ -6,7 +6,7 @@ the model, not to the loss.
 
 import math
 
-from tests.references import common, dr_grpo, more_a
+from tests.references import common, dr_grpo
 
 # R − μ_g without the standard deviation: as in Dr. GRPO.
 advantages = dr_grpo.advantages
@@ -36,18 +36,10 @@ def loss(
   a token whose ℓ_behavior is NaN adds 0 to that mean. The divergence stays on
   every token.
   """
-  more_a.require_reference(kl_coef, ref_logp)
   behavior = old_logp if behavior_logp is None else behavior_logp
-  terms = more_a.token_clip(
-    logp,
-    old_logp,
-    mask,
-    advantages,
-    clip_low,
-    clip_high,
-    dual_clip,
-    ratio_cap,
-    log_ratio_clamp,
+  terms = common.token_clip(
+    *(logp, old_logp, mask, advantages),
+    *(clip_low, clip_high, dual_clip, ratio_cap, log_ratio_clamp),
   )
 
   def term(i: int, t: int) -> float:
@@ -57,21 +49,19 @@ def loss(
         drift += float(behavior[i][s]) - float(logp[i][s])
     drift /= common.num_tokens(mask[i])
     negative = common.advantage_at(advantages, i, t) < 0
-    total = 0.0 if negative and drift > off_policy_threshold else terms[i, t]
-    if kl_coef:
-      ratio = common.token_ratio(logp[i][t], old_logp[i][t], log_ratio_clamp)
-      k3 = common.kl_k3(logp[i][t], ref_logp[i][t], log_ratio_clamp)
-      total += kl_coef * ratio * k3
-    return total
+    return 0.0 if negative and drift > off_policy_threshold else terms[i, t]
 
-  total = common.seq_mean_token_mean(common.per_token(term, mask), mask)
-  return total + common.kl_and_entropy(
-    common.token_mean,
-    logp,
-    mask,
-    None,
-    0.0,  # the divergence is in `term`
-    entropy,
-    entropy_coef,
+  def weighted(kl, mask) -> float:
+    ratio = common.per_token(
+      lambda i, t: common.token_ratio(
+        logp[i][t], old_logp[i][t], log_ratio_clamp
+      ),
+      mask,
+    )
+    return common.seq_mean_token_mean(ratio * kl, mask)
+
+  policy = common.seq_mean_token_mean(common.per_token(term, mask), mask)
+  return policy + common.kl_and_entropy(
+    *(weighted, logp, mask, ref_logp, kl_coef, entropy, entropy_coef),
     log_ratio_clamp,
   )

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from tests.references import common, more_b
+from tests.references import common
 
 
 def advantages(
@@ -19,7 +19,7 @@ def advantages(
   mask,  # [B, T] bool
 ) -> np.ndarray:  # [B]
   """+1 for the chosen row of each pair, −1 for the rejected, 0 otherwise."""
-  return more_b.pair_advantages(rewards, valid, group_id, mask)
+  return common.pair_advantages(rewards, valid, group_id, mask)
 
 
 def pair_loss(
@@ -49,12 +49,12 @@ def pair_loss(
     if f_divergence == "forward_kl":
       return -math.exp(-x)
     if f_divergence == "js_divergence":
-      return -more_b.negative_log_sigmoid(x)
+      return -common.negative_log_sigmoid(x)
     return x
 
   def of(d: float) -> float:
-    right = more_b.negative_log_sigmoid(beta * d)
-    wrong = more_b.negative_log_sigmoid(-beta * d)
+    right = common.negative_log_sigmoid(beta * d)
+    wrong = common.negative_log_sigmoid(-beta * d)
     s = label_smoothing
     if kind == "hinge":
       return max(0.0, 1.0 - beta * d)
@@ -64,13 +64,14 @@ def pair_loss(
       return ((1.0 - s) * right - s * wrong) / (1.0 - 2.0 * s)
     return (1.0 - s) * right + s * wrong
 
-  pairs = more_b.pairs(rewards, valid, group_id, mask)
+  pairs = common.pairs(rewards, valid, group_id, mask)
   total = 0.0
   for best, worst in pairs:
     total += of(score(best) - score(worst))
   return total / max(len(pairs), 1)
 
 
+@common.with_kl_and_entropy(common.token_mean)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T], not used
@@ -86,14 +87,10 @@ def loss(
   label_smoothing: float = 0.0,
   f_divergence: str = "reverse_kl",
   length_normalized: bool = False,
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
-  log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """Mean over pairs of −log σ(β d) + β_kl · token mean k3 − c · mean H."""
   del old_logp, advantages
-  policy = pair_loss(
+  return pair_loss(
     logp,
     ref_logp,
     mask,
@@ -105,14 +102,4 @@ def loss(
     label_smoothing,
     f_divergence,
     length_normalized,
-  )
-  return policy + common.kl_and_entropy(
-    common.token_mean,
-    logp,
-    mask,
-    ref_logp,
-    kl_coef,
-    entropy,
-    entropy_coef,
-    log_ratio_clamp,
   )

@@ -37,6 +37,8 @@ def loss(
   *,
   clip_low: float = 0.2,
   clip_high: float = 0.2,
+  dual_clip: float = 0.0,
+  ratio_cap: float = 0.0,
   ref_logp=None,  # [B, T]
   kl_coef: float = 0.0,
   entropy=None,  # [B, T]
@@ -52,19 +54,11 @@ def loss(
   def aggregate(x, mask) -> float:
     return common.seq_mean_token_sum_norm(x, mask, budget)
 
-  def term(i: int, t: int) -> float:
-    ratio = common.token_ratio(logp[i][t], old_logp[i][t], log_ratio_clamp)
-    advantage = common.advantage_at(advantages, i, t)
-    return -common.clipped_surrogate(ratio, advantage, clip_low, clip_high)
-
-  policy = aggregate(common.per_token(term, mask), mask)
-  return policy + common.kl_and_entropy(
-    aggregate,
-    logp,
-    mask,
-    ref_logp,
-    kl_coef,
-    entropy,
-    entropy_coef,
+  terms = common.token_clip(
+    *(logp, old_logp, mask, advantages),
+    *(clip_low, clip_high, dual_clip, ratio_cap, log_ratio_clamp),
+  )
+  return aggregate(terms, mask) + common.kl_and_entropy(
+    *(aggregate, logp, mask, ref_logp, kl_coef, entropy, entropy_coef),
     log_ratio_clamp,
   )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.references import common, grpo, more_b, two_grpo
+from tests.references import common, grpo, two_grpo
 
 
 def advantages(
@@ -24,7 +24,7 @@ def advantages(
   base = grpo.advantages(rewards, valid, group_id)
   rows = [
     i
-    for group in more_b.members(valid, group_id)
+    for group in common.members(valid, group_id)
     for i in group
     if common.num_tokens(mask[i]) > 0
   ]

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from tests.references import common, more_b
+from tests.references import common
 
 
 def actions_of(row_turn, row_mask) -> list[list[int]]:  # each [T]
@@ -53,27 +53,24 @@ def advantages(
       raw.setdefault(int(group_id[i]), []).append((i, actions[n], advantage))
   out = np.zeros(np.shape(mask))
   for entries in raw.values():
-    scaled = more_b.standardized([x for *_, x in entries], 1, 1e-6)
+    scaled = common.standardized([x for *_, x in entries], 1, 1e-6)
     for (i, action, _), x in zip(entries, scaled, strict=True):
       out[i, action] = x
   return out
 
 
+@common.with_kl_and_entropy(common.token_mean, kl_coef=0.01)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T]
   mask,  # [B, T] bool
-  advantages,  # [B, T]
+  advantages,  # [B] or [B, T]
   *,
   turn,  # [B, T] int
   clip_low: float = 0.2,
   clip_high: float = 0.2,
   dual_clip: float = 0.0,
   ratio_cap: float = 0.0,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.01,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
   log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """Mean over actions of the clipped surrogate of their mean ratios."""
@@ -82,18 +79,9 @@ def loss(
     for action in actions_of(turn[i], mask[i]):
       gaps = [float(logp[i][t]) - float(old_logp[i][t]) for t in action]
       ratio = math.exp(common.clamp(sum(gaps) / len(gaps), log_ratio_clamp))
-      advantage = float(advantages[i][action[0]])
-      total += more_b.clipped(
+      advantage = common.advantage_at(advantages, i, action[0])
+      total -= common.clipped_surrogate(
         ratio, advantage, clip_low, clip_high, dual_clip, ratio_cap
       )
       count += 1
-  return total / max(count, 1) + common.kl_and_entropy(
-    common.token_mean,
-    logp,
-    mask,
-    ref_logp,
-    kl_coef,
-    entropy,
-    entropy_coef,
-    log_ratio_clamp,
-  )
+  return total / max(count, 1)

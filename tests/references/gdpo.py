@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.references import mo_grpo, more_b, two_grpo
+from tests.references import common, mo_grpo, two_grpo
 
 
 def advantages(
@@ -27,7 +27,7 @@ def advantages(
     eps=eps,
   )
   rows = [i for i in range(len(rewards)) if valid[i]]
-  scaled = more_b.standardized([sums[i] for i in rows], ddof, batch_eps)
+  scaled = common.standardized([sums[i] for i in rows], ddof, batch_eps)
   out = np.zeros(len(rewards))
   for i, value in zip(rows, scaled, strict=True):
     out[i] = value

@@ -92,18 +92,16 @@ def advantages(
   return out
 
 
+@common.with_kl_and_entropy(common.token_mean, kl_coef=0.001)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T]
   mask,  # [B, T] bool
-  advantages,  # [B]
+  advantages,  # [B] or [B, T]
   *,
   clip_low: float = 0.2,
   clip_high: float = 0.2,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.001,
   kl_old_coef: float = 0.0,
-  entropy=None,  # [B, T]
   entropy_coef: float = 0.001,
   log_ratio_clamp: float | None = 20.0,
 ) -> float:
@@ -111,23 +109,12 @@ def loss(
 
   With `kl_old_coef` also k3 against the policy at the start of the update.
   """
-  other = 0.0
-  if kl_old_coef:
-    values = common.per_token(
-      lambda i, t: common.kl_k3(logp[i, t], old_logp[i, t], log_ratio_clamp),
-      mask,
-    )
-    other = kl_old_coef * common.token_mean(values, mask)
-  return other + dapo.loss(
-    logp,
-    old_logp,
-    mask,
-    advantages,
+  del entropy_coef  # Its default is the paper's.
+  return dapo.loss(
+    *(logp, old_logp, mask, advantages),
     clip_low=clip_low,
     clip_high=clip_high,
-    ref_logp=ref_logp,
-    kl_coef=kl_coef,
-    entropy=entropy,
-    entropy_coef=entropy_coef,
+    ref_logp=old_logp,
+    kl_coef=kl_old_coef,
     log_ratio_clamp=log_ratio_clamp,
   )

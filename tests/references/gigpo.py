@@ -1,8 +1,10 @@
 """GiGPO: groups of episodes, and of actions in a state, arXiv:2505.10978."""
 
+import functools
+
 import numpy as np
 
-from tests.references import common, gagpo, more_b
+from tests.references import common, gagpo, grpo
 
 
 def advantages(
@@ -52,41 +54,10 @@ def advantages(
 def _relative(values: list[float], normalize: bool) -> list[float]:
   """(x − μ) / (σ + eps), or x − μ; a lone value gives 0."""
   if normalize:
-    return more_b.standardized(values, 1, 1e-6)
+    return common.standardized(values, 1, 1e-6)
   mean = sum(values) / len(values)
   return [x - mean for x in values]
 
 
-def loss(
-  logp,  # [B, T]
-  old_logp,  # [B, T]
-  mask,  # [B, T] bool
-  advantages,  # [B, T]
-  *,
-  clip_low: float = 0.2,
-  clip_high: float = 0.2,
-  dual_clip: float = 0.0,
-  ratio_cap: float = 0.0,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.01,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
-  log_ratio_clamp: float | None = 20.0,
-) -> float:
-  """(1/S) Σ_i (1/n_i) Σ_t [−min(rA, clip(r) A) + β k3] − c · mean H."""
-  return more_b.clipped_loss(
-    common.seq_mean_token_mean,
-    logp,
-    old_logp,
-    mask,
-    advantages,
-    clip_low=clip_low,
-    clip_high=clip_high,
-    dual_clip=dual_clip,
-    ratio_cap=ratio_cap,
-    ref_logp=ref_logp,
-    kl_coef=kl_coef,
-    entropy=entropy,
-    entropy_coef=entropy_coef,
-    log_ratio_clamp=log_ratio_clamp,
-  )
+# As GRPO, with another divergence.
+loss = functools.partial(grpo.loss, kl_coef=0.01)

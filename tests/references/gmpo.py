@@ -2,12 +2,13 @@
 
 import math
 
-from tests.references import common, grpo, more_a
+from tests.references import common, grpo
 
 # As in GRPO.
 advantages = grpo.advantages
 
 
+@common.with_kl_and_entropy(common.seq_mean_token_mean)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T]
@@ -16,10 +17,6 @@ def loss(
   *,
   clip_low: float = 0.4,  # of the log-ratio
   clip_high: float = 0.4,  # of the log-ratio
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
   log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """(1/S) Σ_i [−A_i exp(mean_t y) + β mean_t k3] − c · mean H.
@@ -41,14 +38,4 @@ def loss(
       total += pick(delta, clipped)
     return -advantage * math.exp(total / common.num_tokens(mask[i]))
 
-  policy = more_a.row_mean(term, mask)
-  return policy + common.kl_and_entropy(
-    common.seq_mean_token_mean,
-    logp,
-    mask,
-    ref_logp,
-    kl_coef,
-    entropy,
-    entropy_coef,
-    log_ratio_clamp,
-  )
+  return common.row_mean(term, mask)

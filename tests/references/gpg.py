@@ -24,17 +24,12 @@ def advantages(
   return alpha * dr_grpo.advantages(rewards, valid, group_id) / normalizer
 
 
+@common.with_kl_and_entropy(common.token_mean)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T], not used
   mask,  # [B, T] bool
   advantages,  # [B] or [B, T]
-  *,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
-  log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """(1/N) Σ_i Σ_t [−A ℓ + β k3] − c · mean H."""
   del old_logp
@@ -42,14 +37,4 @@ def loss(
   def term(i: int, t: int) -> float:
     return -common.advantage_at(advantages, i, t) * float(logp[i][t])
 
-  policy = common.token_mean(common.per_token(term, mask), mask)
-  return policy + common.kl_and_entropy(
-    common.token_mean,
-    logp,
-    mask,
-    ref_logp,
-    kl_coef,
-    entropy,
-    entropy_coef,
-    log_ratio_clamp,
-  )
+  return common.token_mean(common.per_token(term, mask), mask)

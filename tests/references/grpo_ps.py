@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from tests.references import common, more_a
+from tests.references import grpo
 
 
 def advantages(
@@ -47,42 +47,4 @@ def advantages(
   return out
 
 
-def loss(
-  logp,  # [B, T]
-  old_logp,  # [B, T]
-  mask,  # [B, T] bool
-  advantages,  # [B] or [B, T]
-  *,
-  clip_low: float = 0.2,
-  clip_high: float = 0.2,
-  dual_clip: float = 0.0,
-  ratio_cap: float = 0.0,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.04,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
-  log_ratio_clamp: float | None = 20.0,
-) -> float:
-  """(1/S) Σ_i (1/n_i) Σ_t [−min(rA, clip(r) A) + β k3] − c · mean H."""
-  terms = more_a.token_clip(
-    logp,
-    old_logp,
-    mask,
-    advantages,
-    clip_low,
-    clip_high,
-    dual_clip,
-    ratio_cap,
-    log_ratio_clamp,
-  )
-  policy = common.seq_mean_token_mean(terms, mask)
-  return policy + common.kl_and_entropy(
-    common.seq_mean_token_mean,
-    logp,
-    mask,
-    ref_logp,
-    kl_coef,
-    entropy,
-    entropy_coef,
-    log_ratio_clamp,
-  )
+loss = grpo.loss

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.references import common, more_b
+from tests.references import common
 
 
 def advantages(
@@ -23,17 +23,17 @@ def advantages(
   Rows without tokens get 0 and enter no statistic.
   """
   out = np.zeros(len(rewards))
-  for rows in more_b.members(valid, group_id):
+  for rows in common.members(valid, group_id):
     rows = [i for i in rows if common.num_tokens(mask[i]) > 0]
     for side in (True, False):
       same = [i for i in rows if bool(correct[i]) == side]
       entropies = [
         common.masked_mean(behavior_entropy[i], mask[i]) for i in same
       ]
-      shaped = more_b.shaped_rewards(entropies, side, alpha1, alpha2, eps)
+      shaped = common.shaped_rewards(entropies, side, alpha1, alpha2, eps)
       for i, value in zip(same, shaped, strict=True):
         out[i] = value
-    scaled = more_b.normalized(
+    scaled = common.normalized(
       [out[i] for i in rows], [correct[i] for i in rows], normalization, eps
     )
     for i, value in zip(rows, scaled, strict=True):
@@ -41,6 +41,7 @@ def advantages(
   return out
 
 
+@common.with_kl_and_entropy(common.seq_mean_token_mean)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T]
@@ -51,10 +52,6 @@ def loss(
   clip_high: float = 0.28,
   dual_clip: float = 0.0,
   ratio_cap: float = 0.0,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
   log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """(1/S) Σ_i [clipped(mean_t r, A_i) + β mean_t k3] − c · mean H."""
@@ -67,17 +64,8 @@ def loss(
     for t in range(len(mask[i])):
       if mask[i][t]:
         ratio += common.token_ratio(logp[i][t], old_logp[i][t], log_ratio_clamp)
-    policy += more_b.clipped(
+    policy -= common.clipped_surrogate(
       ratio / n, float(advantages[i]), clip_low, clip_high, dual_clip, ratio_cap
     )
   policy /= max(common.num_rows(mask), 1)
-  return policy + common.kl_and_entropy(
-    common.seq_mean_token_mean,
-    logp,
-    mask,
-    ref_logp,
-    kl_coef,
-    entropy,
-    entropy_coef,
-    log_ratio_clamp,
-  )
+  return policy

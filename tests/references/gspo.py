@@ -6,6 +6,7 @@ from tests.references import common, grpo
 advantages = grpo.advantages
 
 
+@common.with_kl_and_entropy(common.seq_mean_token_mean)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T]
@@ -14,10 +15,6 @@ def loss(
   *,
   clip_low: float = 3e-4,
   clip_high: float = 4e-4,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
   log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """(1/S) Σ_i [−min(s_i A_i, clip(s_i) A_i) + β mean_t k3] − c · mean H."""
@@ -32,13 +29,4 @@ def loss(
       ratio, advantages[i], clip_low, clip_high
     )
   policy /= max(common.num_rows(mask), 1)
-  return policy + common.kl_and_entropy(
-    common.seq_mean_token_mean,
-    logp,
-    mask,
-    ref_logp,
-    kl_coef,
-    entropy,
-    entropy_coef,
-    log_ratio_clamp,
-  )
+  return policy

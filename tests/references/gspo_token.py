@@ -2,12 +2,13 @@
 
 import math
 
-from tests.references import common, grpo, more_a
+from tests.references import common, grpo
 
 # Equation 6 of the paper: as in GRPO.
 advantages = grpo.advantages
 
 
+@common.with_kl_and_entropy(common.seq_mean_token_mean)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T]
@@ -18,12 +19,8 @@ def loss(
   clip_high: float = 4e-4,
   dual_clip: float = 0.0,
   ratio_cap: float = 0.0,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
   log_ratio_clamp: float | None = 10.0,
-  frozen_logp=None,  # [B, T], see more_a
+  frozen_logp=None,  # [B, T], see common
 ) -> float:
   """(1/S) Σ_i (1/n_i) Σ_t [−min(s A, clip(s) A) + β k3] − c · mean H.
 
@@ -41,18 +38,8 @@ def loss(
     log_ratio += float(logp[i][t]) - float(frozen[i][t])
     ratio = math.exp(common.clamp(log_ratio, log_ratio_clamp))
     advantage = common.advantage_at(advantages, i, t)
-    return -more_a.clipped(
+    return -common.clipped_surrogate(
       ratio, advantage, clip_low, clip_high, dual_clip, ratio_cap
     )
 
-  policy = common.seq_mean_token_mean(common.per_token(term, mask), mask)
-  return policy + common.kl_and_entropy(
-    common.seq_mean_token_mean,
-    logp,
-    mask,
-    ref_logp,
-    kl_coef,
-    entropy,
-    entropy_coef,
-    log_ratio_clamp,
-  )
+  return common.seq_mean_token_mean(common.per_token(term, mask), mask)

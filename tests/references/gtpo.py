@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.references import common, more_b
+from tests.references import common, dapo
 
 
 def advantages(
@@ -24,16 +24,16 @@ def advantages(
   α2 d_t by H, the wrong ones −α2 h_t by 1/(H + eps), on top of ±α1.
   """
   out = np.zeros(np.shape(mask))
-  for rows in more_b.members(valid, group_id):
+  for rows in common.members(valid, group_id):
     for t in range(np.shape(mask)[1]):
       for side in (True, False):
         alive = [i for i in rows if mask[i][t] and bool(correct[i]) == side]
         entropies = [float(behavior_entropy[i][t]) for i in alive]
-        shaped = more_b.shaped_rewards(entropies, side, alpha1, alpha2, eps)
+        shaped = common.shaped_rewards(entropies, side, alpha1, alpha2, eps)
         for i, value in zip(alive, shaped, strict=True):
           out[i, t] = value
     tokens = [(i, t) for i in rows for t in range(len(mask[i])) if mask[i][t]]
-    scaled = more_b.normalized(
+    scaled = common.normalized(
       [out[at] for at in tokens],
       [correct[i] for i, _ in tokens],
       normalization,
@@ -44,36 +44,5 @@ def advantages(
   return out
 
 
-def loss(
-  logp,  # [B, T]
-  old_logp,  # [B, T]
-  mask,  # [B, T] bool
-  advantages,  # [B] or [B, T]
-  *,
-  clip_low: float = 0.2,
-  clip_high: float = 0.28,
-  dual_clip: float = 0.0,
-  ratio_cap: float = 0.0,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
-  log_ratio_clamp: float | None = 20.0,
-) -> float:
-  """(1/N) Σ_i Σ_t [clipped(r, A) + β k3] − c · mean H."""
-  return more_b.clipped_loss(
-    common.token_mean,
-    logp,
-    old_logp,
-    mask,
-    advantages,
-    clip_low=clip_low,
-    clip_high=clip_high,
-    dual_clip=dual_clip,
-    ratio_cap=ratio_cap,
-    ref_logp=ref_logp,
-    kl_coef=kl_coef,
-    entropy=entropy,
-    entropy_coef=entropy_coef,
-    log_ratio_clamp=log_ratio_clamp,
-  )
+# (1/N) Σ_i Σ_t [clipped(r, A) + β k3] − c · mean H, clip 0.2 / 0.28.
+loss = dapo.loss

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.references import common, grpo, more_b
+from tests.references import common, grpo
 
 advantages = grpo.advantages
 
@@ -14,15 +14,16 @@ def chosen(
   cov_fraction: float = 2e-4,
 ) -> np.ndarray:  # [B, T] bool
   """The max(1, ⌊fraction · N⌋) tokens of top covariance, first on ties."""
-  cov = more_b.covariance(old_logp, mask, advantages)
+  cov = common.covariance(old_logp, mask, advantages)
   out = np.zeros(np.shape(mask), bool)
   tokens = [at for at in np.ndindex(out.shape) if mask[at[0]][at[1]]]
   tokens.sort(key=lambda at: -cov[at])
-  for at in tokens[: more_b.covariance_count(mask, cov_fraction)]:
+  for at in tokens[: common.covariance_count(mask, cov_fraction)]:
     out[at] = True
   return out
 
 
+@common.with_kl_and_entropy(common.token_mean)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T]
@@ -31,10 +32,6 @@ def loss(
   *,
   cov_fraction: float = 2e-4,
   cov_kl_coef: float = 1.0,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
   log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """(1/N) Σ_i Σ_t [−A r + (chosen) κ |ℓ − ℓ_old| + β k3] − c · mean H."""
@@ -47,14 +44,4 @@ def loss(
       value += cov_kl_coef * abs(float(logp[i][t]) - float(old_logp[i][t]))
     return value
 
-  policy = common.token_mean(common.per_token(term, mask), mask)
-  return policy + common.kl_and_entropy(
-    common.token_mean,
-    logp,
-    mask,
-    ref_logp,
-    kl_coef,
-    entropy,
-    entropy_coef,
-    log_ratio_clamp,
-  )
+  return common.token_mean(common.per_token(term, mask), mask)

@@ -2,7 +2,7 @@
 
 import math
 
-from tests.references import common, grpo, more_b
+from tests.references import common, grpo
 
 advantages = grpo.advantages
 
@@ -23,9 +23,9 @@ def length_weights(
   """
   out = [0.0] * len(mask)
   present = [common.num_tokens(row) > 0 for row in mask]
-  for rows in more_b.members(present, group_id):
+  for rows in common.members(present, group_id):
     lengths = [float(common.num_tokens(mask[i])) for i in rows]
-    z = more_b.standardized(lengths, 0, eps)
+    z = common.standardized(lengths, 0, eps)
     power = [max(1.0 + rho * x, h_min) ** float(lam) for x in z]
     total = sum(math.exp(p - max(power)) for p in power)
     for i, p in zip(rows, power, strict=True):
@@ -33,6 +33,7 @@ def length_weights(
   return out
 
 
+@common.with_kl_and_entropy(common.token_mean)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T]
@@ -47,28 +48,12 @@ def loss(
   clip_high: float = 0.28,
   dual_clip: float = 0.0,
   ratio_cap: float = 0.0,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
   log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """(1/N) Σ_i Σ_t [f_i clipped(r, A) + β k3] − c · mean H."""
-  f = length_weights(mask, group_id, lam, rho=rho, h_min=h_min)
-  return more_b.clipped_loss(
-    common.token_mean,
-    logp,
-    old_logp,
-    mask,
-    advantages,
-    clip_low=clip_low,
-    clip_high=clip_high,
-    dual_clip=dual_clip,
-    ratio_cap=ratio_cap,
-    ref_logp=ref_logp,
-    kl_coef=kl_coef,
-    entropy=entropy,
-    entropy_coef=entropy_coef,
-    log_ratio_clamp=log_ratio_clamp,
-    weight=lambda i, t: f[i],
+  terms = common.token_clip(
+    *(logp, old_logp, mask, advantages),
+    *(clip_low, clip_high, dual_clip, ratio_cap, log_ratio_clamp),
   )
+  f = length_weights(mask, group_id, lam, rho=rho, h_min=h_min)
+  return common.token_mean([f[i] * row for i, row in enumerate(terms)], mask)

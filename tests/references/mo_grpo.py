@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from tests.references import more_b, two_grpo
+from tests.references import common, two_grpo
 
 
 def advantages(
@@ -23,11 +23,11 @@ def advantages(
   component that is equal in all its rows of a group, or has one, adds 0.
   """
   out = np.zeros(len(rewards))
-  for rows in more_b.members(valid, group_id):
+  for rows in common.members(valid, group_id):
     for k in range(np.shape(components)[1]):
       weight = 1.0 if component_weights is None else component_weights[k]
       scored = [i for i in rows if not math.isnan(components[i][k])]
-      scaled = more_b.standardized(
+      scaled = common.standardized(
         [float(components[i][k]) for i in scored], ddof, eps
       )
       for i, value in zip(scored, scaled, strict=True):

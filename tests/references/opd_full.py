@@ -11,6 +11,7 @@ def advantages(rewards, valid, group_id) -> np.ndarray:  # each [B] -> [B]
   return np.array([1.0 if ok else 0.0 for ok in valid])
 
 
+@common.with_kl_and_entropy(common.token_mean)
 def loss(
   logp,  # [B, T], read by the divergence from the reference only
   old_logp,  # [B, T], not used
@@ -18,22 +19,7 @@ def loss(
   advantages,  # [B], not used
   *,
   ref_kl,  # [B, T], KL(student ‖ teacher) of the next token
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
-  log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """(1/N) Σ_i Σ_t [KL(π ‖ π_teacher) + β k3] − c · mean H."""
   del old_logp, advantages
-  distance = common.token_mean(ref_kl, mask)
-  return distance + common.kl_and_entropy(
-    common.token_mean,
-    logp,
-    mask,
-    ref_logp,
-    kl_coef,
-    entropy,
-    entropy_coef,
-    log_ratio_clamp,
-  )
+  return common.token_mean(ref_kl, mask)

@@ -6,7 +6,7 @@ on the sampled token and used as a reward without discount.
 
 import numpy as np
 
-from tests.references import common, more_b
+from tests.references import common, reinforce_pp
 
 
 def advantages(
@@ -31,36 +31,5 @@ def advantages(
   return common.per_token(term, mask)
 
 
-def loss(
-  logp,  # [B, T]
-  old_logp,  # [B, T]
-  mask,  # [B, T] bool
-  advantages,  # [B, T]
-  *,
-  clip_low: float = 0.2,
-  clip_high: float = 0.2,
-  dual_clip: float = 0.0,
-  ratio_cap: float = 0.0,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
-  log_ratio_clamp: float | None = 20.0,
-) -> float:
-  """(1/N) Σ_i Σ_t [clipped(r, A) + β k3] − c · mean H."""
-  return more_b.clipped_loss(
-    common.token_mean,
-    logp,
-    old_logp,
-    mask,
-    advantages,
-    clip_low=clip_low,
-    clip_high=clip_high,
-    dual_clip=dual_clip,
-    ratio_cap=ratio_cap,
-    ref_logp=ref_logp,
-    kl_coef=kl_coef,
-    entropy=entropy,
-    entropy_coef=entropy_coef,
-    log_ratio_clamp=log_ratio_clamp,
-  )
+# (1/N) Σ_i Σ_t [clipped(r, A) + β k3] − c · mean H, clip 0.2 / 0.2.
+loss = reinforce_pp.loss

@@ -30,6 +30,7 @@ def advantages(rewards, valid, group_id) -> np.ndarray:  # each [B] -> [B]
   return np.array([1.0 if ok else 0.0 for ok in valid])
 
 
+@common.with_kl_and_entropy(common.token_mean)
 def loss(
   logp,  # [B, T], read by the divergence from the reference only
   old_logp,  # [B, T], not used
@@ -39,15 +40,10 @@ def loss(
   topk_logp,  # [B, T, K], the student at the teacher's ids
   ref_topk_logp,  # [B, T, K]
   rest_floor: float = 1e-12,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
-  log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """(1/N) Σ_i Σ_t [KL over the buckets + β k3] − c · mean H."""
   del old_logp, advantages
-  distance = common.token_mean(
+  return common.token_mean(
     common.per_token(
       lambda i, t: bucketed_kl(
         topk_logp[i][t], ref_topk_logp[i][t], rest_floor
@@ -55,14 +51,4 @@ def loss(
       mask,
     ),
     mask,
-  )
-  return distance + common.kl_and_entropy(
-    common.token_mean,
-    logp,
-    mask,
-    ref_logp,
-    kl_coef,
-    entropy,
-    entropy_coef,
-    log_ratio_clamp,
   )

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from tests.references import more_a, reinforce_pp
+from tests.references import common, reinforce_pp
 
 
 def advantages(
@@ -26,7 +26,7 @@ def advantages(
   With R at the last token and no discount, G_jt = R_j. With `zero_tail` there
   is no b at slots that come after the last of every other row of the group.
   """
-  keep = more_a.valid_tokens(mask, valid)
+  keep = common.valid_tokens(mask, valid)
   energy = np.zeros(np.shape(mask))
   for i in range(len(mask)):
     total = 0.0

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from tests.references import common, more_b
+from tests.references import common
 
 
 def gae(
@@ -108,6 +108,7 @@ def monte_carlo(rewards, valid, mask, token_rewards) -> np.ndarray:  # [B, T]
   return out
 
 
+@common.with_kl_and_entropy(common.token_mean)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T]
@@ -122,10 +123,6 @@ def loss(
   clip_high: float = 0.2,
   dual_clip: float = 0.0,
   ratio_cap: float = 0.0,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
   log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """(1/N) ΣΣ [clipped(r, Â) + β k3 + value error] − c · mean H.
@@ -141,21 +138,8 @@ def loss(
       error = max(error, (near - float(returns[i][t])) ** 2)
     return 0.5 * error
 
-  actor = more_b.clipped_loss(
-    common.token_mean,
-    logp,
-    old_logp,
-    mask,
-    advantages,
-    clip_low=clip_low,
-    clip_high=clip_high,
-    dual_clip=dual_clip,
-    ratio_cap=ratio_cap,
-    ref_logp=ref_logp,
-    kl_coef=kl_coef,
-    entropy=entropy,
-    entropy_coef=entropy_coef,
-    log_ratio_clamp=log_ratio_clamp,
+  terms = common.token_clip(
+    *(logp, old_logp, mask, advantages),
+    *(clip_low, clip_high, dual_clip, ratio_cap, log_ratio_clamp),
   )
-  critic = common.token_mean(common.per_token(value_error, mask), mask)
-  return actor + critic
+  return common.token_mean(terms + common.per_token(value_error, mask), mask)

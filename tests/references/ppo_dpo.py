@@ -1,16 +1,17 @@
 """PPO plus DPO on the pairs of each group (arXiv:1707.06347, 2305.18290)."""
 
-from tests.references import dpo, ppo
+from tests.references import common, dpo, ppo
 
 advantages = ppo.advantages
 returns = ppo.returns
 
 
+@common.with_kl_and_entropy(common.token_mean)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T]
   mask,  # [B, T] bool
-  advantages,  # [B, T]
+  advantages,  # [B] or [B, T]
   *,
   rewards,  # [B]
   valid,  # [B] bool
@@ -25,34 +26,15 @@ def loss(
   label_smoothing: float = 0.0,
   f_divergence: str = "reverse_kl",
   length_normalized: bool = False,
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
 ) -> float:
   """The loss of PPO + dpo_coef · mean over pairs of −log σ(β d)."""
-  both = ppo.loss(
-    logp,
-    old_logp,
-    mask,
-    advantages,
+  actor_and_critic = ppo.loss(
+    *(logp, old_logp, mask, advantages),
     values=values,
     old_values=old_values,
     returns=returns,
-    ref_logp=ref_logp,
-    kl_coef=kl_coef,
-    entropy=entropy,
-    entropy_coef=entropy_coef,
   )
-  return both + dpo_coef * dpo.pair_loss(
-    logp,
-    ref_logp,
-    mask,
-    rewards,
-    valid,
-    group_id,
-    beta,
-    kind,
-    label_smoothing,
-    f_divergence,
-    length_normalized,
+  return actor_and_critic + dpo_coef * dpo.pair_loss(
+    *(logp, ref_logp, mask, rewards, valid, group_id, beta),
+    *(kind, label_smoothing, f_divergence, length_normalized),
   )

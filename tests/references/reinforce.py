@@ -23,6 +23,7 @@ def advantages(
   return out
 
 
+@common.with_kl_and_entropy(common.seq_mean_token_sum)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T], not used
@@ -31,11 +32,6 @@ def loss(
   *,
   clip_low: float | None = None,  # not used: there is no ratio
   clip_high: float | None = None,  # not used
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
-  log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """(1/S) Σ_i Σ_t [−A ℓ + β k3] − c · mean H."""
   del old_logp, clip_low, clip_high
@@ -43,14 +39,4 @@ def loss(
   def term(i: int, t: int) -> float:
     return -common.advantage_at(advantages, i, t) * float(logp[i][t])
 
-  policy = common.seq_mean_token_sum(common.per_token(term, mask), mask)
-  return policy + common.kl_and_entropy(
-    common.seq_mean_token_sum,
-    logp,
-    mask,
-    ref_logp,
-    kl_coef,
-    entropy,
-    entropy_coef,
-    log_ratio_clamp,
-  )
+  return common.seq_mean_token_sum(common.per_token(term, mask), mask)

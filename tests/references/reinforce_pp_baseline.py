@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.references import common, dr_grpo, more_a, reinforce_pp
+from tests.references import common, dr_grpo
 
 
 def advantages(
@@ -18,9 +18,9 @@ def advantages(
   A lone row has μ_g = R_i, or μ_g = 0 with singleton="raw".
   """
   centred = dr_grpo.advantages(rewards, valid, group_id, singleton=singleton)
-  keep = more_a.valid_tokens(mask, valid)
+  keep = common.valid_tokens(mask, valid)
   spread = common.per_token(lambda i, t: centred[i], keep)
-  return more_a.whiten(spread, keep)
+  return common.whiten(spread, keep)
 
 
 def loss(
@@ -40,23 +40,12 @@ def loss(
   log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """(1/N) Σ_i Σ_t [−min(rA, clip(r) A) + β k2] − c · mean H."""
-  more_a.require_reference(kl_coef, ref_logp)
-  total = reinforce_pp.loss(
-    logp,
-    old_logp,
-    mask,
-    advantages,
-    clip_low=clip_low,
-    clip_high=clip_high,
-    dual_clip=dual_clip,
-    ratio_cap=ratio_cap,
-    entropy=entropy,
-    entropy_coef=entropy_coef,
-    log_ratio_clamp=log_ratio_clamp,
+  terms = common.token_clip(
+    *(logp, old_logp, mask, advantages),
+    *(clip_low, clip_high, dual_clip, ratio_cap, log_ratio_clamp),
   )
-  if kl_coef:
-    k2 = common.per_token(
-      lambda i, t: common.kl_k2(logp[i][t], ref_logp[i][t]), mask
-    )
-    total += kl_coef * common.token_mean(k2, mask)
-  return total
+  return common.token_mean(terms, mask) + common.kl_and_entropy(
+    *(common.token_mean, logp, mask, ref_logp, kl_coef, entropy, entropy_coef),
+    log_ratio_clamp,
+    lambda logp, ref_logp, _: common.kl_k2(logp, ref_logp),
+  )

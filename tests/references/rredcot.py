@@ -1,11 +1,12 @@
 """RREDCoT: credits of segments and GRPO's loss, from arXiv:2606.06475."""
 
+import functools
 import itertools
 import math
 
 import numpy as np
 
-from tests.references import grpo_ps
+from tests.references import grpo
 
 
 def credits(utilities, reward) -> list[float]:
@@ -75,35 +76,5 @@ def advantages(
   return out
 
 
-def loss(
-  logp,  # [B, T]
-  old_logp,  # [B, T]
-  mask,  # [B, T] bool
-  advantages,  # [B, T]
-  *,
-  clip_low: float = 0.2,
-  clip_high: float = 0.2,
-  dual_clip: float = 0.0,
-  ratio_cap: float = 0.0,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
-  log_ratio_clamp: float | None = 20.0,
-) -> float:
-  """GRPO's, with an advantage for each token."""
-  return grpo_ps.loss(
-    logp,
-    old_logp,
-    mask,
-    advantages,
-    clip_low=clip_low,
-    clip_high=clip_high,
-    dual_clip=dual_clip,
-    ratio_cap=ratio_cap,
-    ref_logp=ref_logp,
-    kl_coef=kl_coef,
-    entropy=entropy,
-    entropy_coef=entropy_coef,
-    log_ratio_clamp=log_ratio_clamp,
-  )
+# As GRPO without divergence, with an advantage for each token.
+loss = functools.partial(grpo.loss, kl_coef=0.0)

@@ -29,22 +29,18 @@ def advantages(
 returns = vc_ppo.returns
 
 
+@common.with_kl_and_entropy(common.token_mean)
 def loss(
   logp,  # [B, T]
   behavior_logp,  # [B, T]
   mask,  # [B, T] bool
-  advantages,  # [B, T]
+  advantages,  # [B] or [B, T]
   *,
   values,  # [B, T]
   returns,  # [B, T]
   frozen_logp=None,  # [B, T]
   clip_low: float = 0.3,
   clip_high: float = 5.0,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
-  log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """−mean f(r) A log π with a constant f(r), plus the squared value error.
 
@@ -56,20 +52,11 @@ def loss(
     ratio = math.exp(float(frozen_logp[i][t]) - float(behavior_logp[i][t]))
     if not 1 - clip_low < ratio < 1 + clip_high:
       ratio = 0.0
-    return -ratio * float(advantages[i][t]) * float(logp[i][t])
+    return -ratio * common.advantage_at(advantages, i, t) * float(logp[i][t])
 
   def error(i: int, t: int) -> float:
     return 0.5 * (float(values[i][t]) - float(returns[i][t])) ** 2
 
   total = common.token_mean(common.per_token(token, mask), mask)
   total += common.token_mean(common.per_token(error, mask), mask)
-  return total + common.kl_and_entropy(
-    common.token_mean,
-    logp,
-    mask,
-    ref_logp,
-    kl_coef,
-    entropy,
-    entropy_coef,
-    log_ratio_clamp,
-  )
+  return total

@@ -8,6 +8,7 @@ from tests.references import common, grpo
 advantages = grpo.advantages
 
 
+@common.with_kl_and_entropy(common.seq_mean_token_mean)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T]
@@ -16,10 +17,6 @@ def loss(
   *,
   tau_positive: float = 1.0,
   tau_negative: float = 1.05,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
   log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """(1/S) Σ_i (1/n_i) Σ_t [−A (4/τ) σ(τ (r − 1)) + β k3] − c · mean H.
@@ -34,14 +31,4 @@ def loss(
     gate = 1.0 / (1.0 + math.exp(-tau * (ratio - 1.0)))
     return -advantage * (4.0 / tau) * gate
 
-  policy = common.seq_mean_token_mean(common.per_token(term, mask), mask)
-  return policy + common.kl_and_entropy(
-    common.seq_mean_token_mean,
-    logp,
-    mask,
-    ref_logp,
-    kl_coef,
-    entropy,
-    entropy_coef,
-    log_ratio_clamp,
-  )
+  return common.seq_mean_token_mean(common.per_token(term, mask), mask)

@@ -1,10 +1,11 @@
 """SPO: one completion per prompt against a tracked baseline (2509.13232)."""
 
+import functools
 import math
 
 import numpy as np
 
-from tests.references import common, more_a
+from tests.references import dapo
 
 
 def advantages(
@@ -29,34 +30,5 @@ def advantages(
   return out
 
 
-def loss(
-  logp,  # [B, T]
-  old_logp,  # [B, T]
-  mask,  # [B, T] bool
-  advantages,  # [B] or [B, T]
-  *,
-  clip_low: float = 0.2,
-  clip_high: float = 0.28,
-  dual_clip: float = 10.0,
-  ratio_cap: float = 0.0,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
-  log_ratio_clamp: float | None = 20.0,
-) -> float:
-  """(1/N) Σ_i Σ_t [−min(rA, clip(r) A) + β k3] − c · mean H."""
-  terms = more_a.token_clip(
-    *(logp, old_logp, mask, advantages),
-    *(clip_low, clip_high, dual_clip, ratio_cap, log_ratio_clamp),
-  )
-  return common.token_mean(terms, mask) + common.kl_and_entropy(
-    common.token_mean,
-    logp,
-    mask,
-    ref_logp,
-    kl_coef,
-    entropy,
-    entropy_coef,
-    log_ratio_clamp,
-  )
+# (1/N) Σ_i Σ_t [−min(rA, clip(r) A) + β k3] − c · mean H, clip 0.2 / 0.28.
+loss = functools.partial(dapo.loss, dual_clip=10.0)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from tests.references import common, grpo, more_a
+from tests.references import common, grpo
 
 
 def advantages(
@@ -25,6 +25,7 @@ def advantages(
   return grpo.advantages(values, valid, group_id)
 
 
+@common.with_kl_and_entropy(common.seq_mean_token_mean)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T]
@@ -34,30 +35,16 @@ def loss(
   clip_high: float = 0.28,
   dual_clip: float = 0.0,
   ratio_cap: float = 0.0,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
   log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """(1/S) Σ_i [−min(w A, min(w, 1 + ε) A) + β mean_t k3] − c · mean H."""
 
   def term(i: int) -> float:
-    ratio = more_a.trajectory_ratio(
+    ratio = common.trajectory_ratio(
       logp[i], old_logp[i], mask[i], log_ratio_clamp
     )
-    return -more_a.clipped(
+    return -common.clipped_surrogate(
       ratio, advantages[i], math.inf, clip_high, dual_clip, ratio_cap
     )
 
-  policy = more_a.row_mean(term, mask)
-  return policy + common.kl_and_entropy(
-    common.seq_mean_token_mean,
-    logp,
-    mask,
-    ref_logp,
-    kl_coef,
-    entropy,
-    entropy_coef,
-    log_ratio_clamp,
-  )
+  return common.row_mean(term, mask)

@@ -1,10 +1,11 @@
 """2-GRPO plus DPO on the same pairs (arXiv:2510.00977, arXiv:2305.18290)."""
 
-from tests.references import common, dpo, grpo, more_b
+from tests.references import common, dpo, grpo
 
 advantages = grpo.advantages
 
 
+@common.with_kl_and_entropy(common.seq_mean_token_mean)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T]
@@ -25,38 +26,14 @@ def loss(
   clip_high: float = 0.2,
   dual_clip: float = 0.0,
   ratio_cap: float = 0.0,
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
   log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """The loss of 2-GRPO + dpo_coef · mean over pairs of −log σ(β d)."""
-  grpo_loss = more_b.clipped_loss(
-    common.seq_mean_token_mean,
-    logp,
-    old_logp,
-    mask,
-    advantages,
-    clip_low=clip_low,
-    clip_high=clip_high,
-    dual_clip=dual_clip,
-    ratio_cap=ratio_cap,
-    ref_logp=ref_logp,
-    kl_coef=kl_coef,
-    entropy=entropy,
-    entropy_coef=entropy_coef,
-    log_ratio_clamp=log_ratio_clamp,
+  terms = common.token_clip(
+    *(logp, old_logp, mask, advantages),
+    *(clip_low, clip_high, dual_clip, ratio_cap, log_ratio_clamp),
   )
-  return grpo_loss + dpo_coef * dpo.pair_loss(
-    logp,
-    ref_logp,
-    mask,
-    rewards,
-    valid,
-    group_id,
-    beta,
-    kind,
-    label_smoothing,
-    f_divergence,
-    length_normalized,
+  return common.seq_mean_token_mean(terms, mask) + dpo_coef * dpo.pair_loss(
+    *(logp, ref_logp, mask, rewards, valid, group_id, beta),
+    *(kind, label_smoothing, f_divergence, length_normalized),
   )

@@ -31,41 +31,31 @@ def advantages(
 returns = vc_ppo.returns
 
 
+@common.with_kl_and_entropy(common.token_mean)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T]
   mask,  # [B, T] bool
-  advantages,  # [B, T]
+  advantages,  # [B] or [B, T]
   *,
   correct,  # [B] bool
+  positive_nll_coef: float = 0.1,
   values,  # [B, T]
   old_values,  # [B, T]
   returns,  # [B, T]
-  positive_nll_coef: float = 0.1,
   value_clip: float = 0.2,
   clip_low: float = 0.2,
   clip_high: float = 0.28,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
 ) -> float:
   """PPO's, plus μ times the mean of −log π over tokens of right answers."""
   right = np.asarray(mask) & np.asarray(correct)[:, None]
   imitation = common.token_mean(-np.where(right, logp, 0.0), right)
   return positive_nll_coef * imitation + ppo.loss(
-    logp,
-    old_logp,
-    mask,
-    advantages,
+    *(logp, old_logp, mask, advantages),
     values=values,
     old_values=old_values,
     returns=returns,
     value_clip=value_clip,
     clip_low=clip_low,
     clip_high=clip_high,
-    ref_logp=ref_logp,
-    kl_coef=kl_coef,
-    entropy=entropy,
-    entropy_coef=entropy_coef,
   )

@@ -39,37 +39,4 @@ def returns(
   return ppo.monte_carlo(rewards, valid, mask, token_rewards)
 
 
-def loss(
-  logp,  # [B, T]
-  old_logp,  # [B, T]
-  mask,  # [B, T] bool
-  advantages,  # [B, T]
-  *,
-  values,  # [B, T]
-  old_values,  # [B, T]
-  returns,  # [B, T]
-  value_clip: float = 0.2,
-  clip_low: float = 0.2,
-  clip_high: float = 0.2,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
-) -> float:
-  """PPO's."""
-  return ppo.loss(
-    logp,
-    old_logp,
-    mask,
-    advantages,
-    values=values,
-    old_values=old_values,
-    returns=returns,
-    value_clip=value_clip,
-    clip_low=clip_low,
-    clip_high=clip_high,
-    ref_logp=ref_logp,
-    kl_coef=kl_coef,
-    entropy=entropy,
-    entropy_coef=entropy_coef,
-  )
+loss = ppo.loss

@@ -11,6 +11,7 @@ advantages = grpo.advantages
 LOG_MIN, LOG_MAX = math.log(1e-8), 20.0
 
 
+@common.with_kl_and_entropy(common.token_mean)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T]
@@ -21,12 +22,8 @@ def loss(
   lambda_positive: float = 3.0,
   k_negative: float = 3.0,
   lambda_negative: float = 2.0,
-  ref_logp=None,  # [B, T]
-  kl_coef: float = 0.0,
-  entropy=None,  # [B, T]
-  entropy_coef: float = 0.0,
   log_ratio_clamp: float | None = 20.0,
-  frozen_logp=None,  # [B, T], see more_a
+  frozen_logp=None,  # [B, T], see common
 ) -> float:
   """(1/N) Σ_i Σ_t [−sg[φ(w_i)] A ℓ + β k3] − c · mean H.
 
@@ -49,14 +46,4 @@ def loss(
     phi = math.exp(lam + k * log_w - lam * math.exp(log_w))
     return -phi * advantage * float(logp[i][t])
 
-  policy = common.token_mean(common.per_token(term, mask), mask)
-  return policy + common.kl_and_entropy(
-    common.token_mean,
-    logp,
-    mask,
-    ref_logp,
-    kl_coef,
-    entropy,
-    entropy_coef,
-    log_ratio_clamp,
-  )
+  return common.token_mean(common.per_token(term, mask), mask)
