@@ -240,8 +240,7 @@ def test_returns_by_hand(name, case, answer, rtol):
 
 @pytest.mark.parametrize(("reward", "size"), [(0.7, 12), (0.1, 7), (0.7, 16)])
 @pytest.mark.parametrize(
-  "name",
-  [x for x, row in known.KNOWN.items() if row.compares] + ["grpo_ps"],
+  "name", [x for x, row in known.KNOWN.items() if row.compares] + ["grpo_ps"]
 )
 def test_equal_rewards_give_exactly_zero(name, reward, size):
   ones = np.ones((size, 1), bool)
@@ -540,8 +539,7 @@ def test_enumeration_is_complete(num_symbols, num_slots, end_token, count):
   np.testing.assert_allclose(
     enumeration.objective_gradient(table, num_slots, end_token, rewards),
     common.finite_difference(
-      lambda z: enumeration.objective(z, num_slots, end_token, rewards),
-      table,
+      lambda z: enumeration.objective(z, num_slots, end_token, rewards), table
     ),
     atol=1e-9,
   )

@@ -14,6 +14,7 @@ from grpo_jax.algorithms.contract import cases, checks
 from grpo_jax.algorithms.options import ClipConfig
 from grpo_jax.ops import aggregation, divergences
 from grpo_jax.types import PolicyOutputs
+from tests.references import known
 from tests.training import tiny
 
 NAMES = tuple(algorithms.ALGORITHMS)
@@ -28,46 +29,6 @@ OWN_LOSS = {
   *tiny.VARIED,
 }
 
-# Trained without comparing the completions of a group, or on more than their
-# rewards: equal rewards leave a gradient.
-PUSHED_BY_EQUAL_REWARDS = {
-  "reinforce",  # A moving baseline.
-  "remax",  # The greedy completion.
-  "spo",  # What is known of the prompt.
-  "ppo",  # A critic.
-  "vc_ppo",
-  "ppo_dpo",
-  "vapo",
-  "sao",
-  "compaction_rl",
-  "gagpo",  # Turns have rewards.
-  "gigpo",
-  "gtpo",  # Entropy distinguishes right completions,
-  "grpo_s",  # of a token and of a row.
-  "grpo_ps",  # Steps have rewards.
-  "rredcot",  # And so have segments.
-  "opd_token",  # A teacher judges.
-  "opd_full",
-  "opd_topk",
-  "sft",
-}
-# No policy gradient at ratio 1: preferences, and distances to a teacher.
-NO_POLICY_GRADIENT = {"dpo", "bradley_terry", "opd_full", "opd_topk"}
-# Their loss does not follow the reward of a row: see above, and turns.
-NOT_FOLLOWING_REWARDS = {
-  *("gagpo", "gigpo", "gtpo", "grpo_s", "grpo_ps", "sft"),
-  *("opd_token", "opd_full", "opd_topk"),
-}
-# What switches off the terms that are not the policy gradient.
-PLAIN = {
-  "kl_cov": {"cov_kl_coef": 0.0},
-  "two_grpo_dpo": {"dpo_coef": 0.0},
-  "ppo_dpo": {"dpo_coef": 0.0},
-  "clip_cov": {"cov_low": 1e3, "cov_high": 2e3},
-  "dapo": {"overlong_cache": 0.0},
-  "vapo": {"positive_nll_coef": 0.0},
-}
-
 
 def _make(name, **fields):
   """Algorithm and config, with every common term switched on."""
@@ -79,7 +40,7 @@ def _make(name, **fields):
 def _plain(name):
   """Algorithm and config with the policy term alone."""
   algorithm, config = _make(
-    name, kl_coef=0.0, entropy_coef=0.0, **PLAIN.get(name, {})
+    name, kl_coef=0.0, entropy_coef=0.0, **known.KNOWN[name].plain
   )
   if algorithm.policy_loss is not None:
     algorithm = dataclasses.replace(algorithm, critic_loss=None)
@@ -117,7 +78,7 @@ class TestContract:
     flipped = dataclasses.replace(
       algorithm, advantages=lambda *x: -algorithm.advantages(*x)
     )
-    if name in NOT_FOLLOWING_REWARDS or name not in tiny.FAST:
+    if name not in tiny.FAST:
       return
     with pytest.raises(AssertionError, match="is a sign wrong"):
       checks.better_rewards_make_completions_likelier(flipped, config)
@@ -163,7 +124,7 @@ class TestPrograms:
         components=np.full_like(case.components, reward),
       )
       outcome = cases.evaluate(algorithm, config, equal)
-      if name in PUSHED_BY_EQUAL_REWARDS:
+      if not known.KNOWN[name].compares:
         assert outcome.gradient.any()
         return
       assert not np.any(outcome.advantages)
@@ -180,7 +141,7 @@ class TestPrograms:
       assert outcome.metrics["ratio/max"] == 1.0
       assert outcome.metrics["ratio/max_deviation"] == 0.0
       assert outcome.metrics["clip_fraction"] == 0.0
-    if name in NO_POLICY_GRADIENT:
+    if not known.KNOWN[name].is_policy_gradient:
       assert outcome.gradient.any()  # The reference test says which.
       return
     mask = outcome.mask
@@ -192,7 +153,7 @@ class TestPrograms:
       aggregation.over_budget: cases.BUDGET * rows,
       aggregation.over_tokens: mask.sum(),
     }[algorithm.aggregate]
-    if name in ("rloo", "tic_grpo"):  # The completion is one action.
+    if known.KNOWN[name].share == known.ACTION:
       weight = rows
     if name == "gagpo":  # Two tokens are one, but for the last of odd rows.
       actions = (lengths + 1) // 2
