@@ -328,18 +328,6 @@ def entropy_from_logits(logits) -> np.ndarray:  # [..., V] -> [...]
   return out
 
 
-# --- groups ------------------------------------------------------------------
-
-
-def group_rewards(rewards, valid, group_id, group) -> list[float]:
-  """Rewards of the valid rows of one group, in row order."""
-  members = []
-  for reward, ok, g in zip(rewards, valid, group_id, strict=True):
-    if ok and g == group:
-      members.append(float(reward))
-  return members
-
-
 # --- statistics --------------------------------------------------------------
 
 

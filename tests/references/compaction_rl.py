@@ -3,31 +3,14 @@
 What several contexts mean is in tests/ops/returns_test.py, by hand.
 """
 
+import functools
+
 import numpy as np
 
-from tests.references import common, ppo, vapo, vc_ppo
+from tests.references import common, ppo, vc_ppo
 
-
-def advantages(
-  rewards,  # [B]
-  valid,  # [B] bool
-  group_id,  # [B] int
-  *,
-  mask,  # [B, T] bool
-  old_values,  # [B, T]
-  token_rewards=None,  # [B, T]
-  length_adaptive_alpha: float = 1.5,
-):  # [B, T]
-  """VAPO's, with another α."""
-  return vapo.advantages(
-    rewards,
-    valid,
-    group_id,
-    mask=mask,
-    old_values=old_values,
-    token_rewards=token_rewards,
-    length_adaptive_alpha=length_adaptive_alpha,
-  )
+# VAPO's, with another α.
+advantages = functools.partial(ppo.advantages, length_adaptive_alpha=1.5)
 
 
 # As in VC-PPO.

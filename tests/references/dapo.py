@@ -43,11 +43,7 @@ def soft_overlong(length: int, max_len: int, cache: int) -> float:
 
 def overlong_filter(mask, terminated) -> np.ndarray:  # [B, T], [B] -> [B, T]
   """The mask without the rows that the budget cut off."""
-  out = np.zeros(np.shape(mask), bool)
-  for i in range(len(terminated)):
-    for t in range(np.shape(mask)[1]):
-      out[i, t] = bool(mask[i][t]) and bool(terminated[i])
-  return out
+  return np.array(mask, bool) & np.array(terminated, bool)[:, None]
 
 
 def live_groups(rewards, valid, group_id) -> np.ndarray:  # [B] bool
@@ -56,8 +52,6 @@ def live_groups(rewards, valid, group_id) -> np.ndarray:  # [B] bool
   The other rows carry no signal; dynamic sampling drops them.
   """
   out = np.zeros(len(rewards), bool)
-  for i in range(len(rewards)):
-    if valid[i]:
-      group = common.group_rewards(rewards, valid, group_id, group_id[i])
-      out[i] = max(group) != min(group)
+  for rows in common.members(valid, group_id):
+    out[rows] = len({float(rewards[i]) for i in rows}) > 1
   return out

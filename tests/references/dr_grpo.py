@@ -18,14 +18,13 @@ def advantages(
   singleton="raw".
   """
   out = np.zeros(len(rewards))
-  for i in range(len(rewards)):
-    if not valid[i]:
-      continue
-    group = common.group_rewards(rewards, valid, group_id, group_id[i])
-    if len(group) == 1 and singleton == "raw":
-      out[i] = float(rewards[i])
-    elif max(group) != min(group):
-      out[i] = float(rewards[i]) - sum(group) / len(group)
+  for rows in common.members(valid, group_id):
+    values = [float(rewards[i]) for i in rows]
+    if len(rows) > 1 or singleton != "raw":
+      # A mean of equal numbers may be one digit off.
+      mean = sum(values) / len(rows) if len({*values}) > 1 else values[0]
+      values = [x - mean for x in values]
+    out[rows] = values
   return out
 
 

@@ -18,20 +18,15 @@ def advantages(
 ) -> np.ndarray:  # [B]
   """(S_i − mean S) / (std S + batch_eps) over valid rows, S as in MO-GRPO."""
   sums = mo_grpo.advantages(
-    rewards,
-    valid,
-    group_id,
+    *(rewards, valid, group_id),
     components=components,
     component_weights=component_weights,
     ddof=ddof,
     eps=eps,
   )
   rows = [i for i in range(len(rewards)) if valid[i]]
-  scaled = common.standardized([sums[i] for i in rows], ddof, batch_eps)
-  out = np.zeros(len(rewards))
-  for i, value in zip(rows, scaled, strict=True):
-    out[i] = value
-  return out
+  sums[rows] = common.standardized(list(sums[rows]), ddof, batch_eps)
+  return sums
 
 
 # Clip 0.2, the mean of the rows' token means.

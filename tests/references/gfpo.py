@@ -1,11 +1,10 @@
 """GFPO: chosen completions of a group learn, from arXiv:2508.09726."""
 
 import itertools
-import math
 
 import numpy as np
 
-from tests.references import common, dapo
+from tests.references import common, dapo, grpo
 
 
 def most_varied(rewards, num_kept: int) -> tuple[int, ...]:
@@ -82,14 +81,8 @@ def advantages(
   kept = kept_rows(
     rewards, valid, group_id, lengths, num_kept, metric, efficiency_shift
   )
-  out = np.zeros(len(rewards))
-  for i in kept:
-    group = [float(rewards[j]) for j in kept if group_id[j] == group_id[i]]
-    mean = sum(group) / len(group)
-    variance = sum((r - mean) ** 2 for r in group) / len(group)
-    if max(group) > min(group):
-      out[i] = (float(rewards[i]) - mean) / (math.sqrt(variance) + eps)
-  return out
+  is_kept = [i in kept for i in range(len(rewards))]
+  return grpo.advantages(rewards, is_kept, group_id, ddof=0, eps=eps)
 
 
 @common.with_kl_and_entropy(common.token_mean, kl_coef=0.001)

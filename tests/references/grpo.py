@@ -1,7 +1,5 @@
 """GRPO with outcome rewards, from the equations of arXiv:2402.03300."""
 
-import math
-
 import numpy as np
 
 from tests.references import common
@@ -22,18 +20,11 @@ def advantages(
   exactly 0. A lone row gets 0, or its reward with singleton="raw".
   """
   out = np.zeros(len(rewards))
-  for i in range(len(rewards)):
-    if not valid[i]:
-      continue
-    group = common.group_rewards(rewards, valid, group_id, group_id[i])
-    if len(group) == 1:
-      out[i] = float(rewards[i]) if singleton == "raw" else 0.0
-      continue
-    if max(group) == min(group):
-      continue
-    mean = sum(group) / len(group)
-    variance = sum((r - mean) ** 2 for r in group) / (len(group) - ddof)
-    out[i] = (float(rewards[i]) - mean) / (math.sqrt(variance) + eps)
+  for rows in common.members(valid, group_id):
+    values = [float(rewards[i]) for i in rows]
+    if len(rows) > 1 or singleton != "raw":
+      values = common.standardized(values, ddof, eps)
+    out[rows] = values
   return out
 
 

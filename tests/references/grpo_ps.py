@@ -1,10 +1,8 @@
 """GRPO with process supervision, from arXiv:2402.03300, section 4.1.3."""
 
-import math
-
 import numpy as np
 
-from tests.references import grpo
+from tests.references import common, grpo
 
 
 def advantages(
@@ -24,26 +22,15 @@ def advantages(
   and a group with a single step, give exactly 0.
   """
   out = np.zeros(np.shape(mask))
-  for i in range(len(rewards)):
-    if not valid[i]:
-      continue
-    steps = []
-    for j in range(len(rewards)):
-      if valid[j] and group_id[j] == group_id[i]:
-        for rho, ends in zip(step_rewards[j], step_mask[j], strict=True):
-          if ends:
-            steps.append(float(rho))
-    if len(steps) < 2 or max(steps) == min(steps):
-      continue
-    mean = sum(steps) / len(steps)
-    variance = sum((rho - mean) ** 2 for rho in steps) / (len(steps) - ddof)
-    later = 0.0
-    for t in reversed(range(len(mask[i]))):
-      if step_mask[i][t]:
-        rho = float(step_rewards[i][t])
-        later += (rho - mean) / (math.sqrt(variance) + eps)
-      if mask[i][t]:
-        out[i, t] = later
+  for rows in common.members(valid, group_id):
+    steps = [at for at in np.ndindex(out.shape) if at[0] in rows]
+    steps = [at for at in steps if step_mask[at[0]][at[1]]]
+    values = [float(step_rewards[i][t]) for i, t in steps]
+    scaled = common.standardized(values, ddof, eps)
+    for (i, end), value in zip(steps, scaled, strict=True):
+      for t in range(end + 1):
+        if mask[i][t]:
+          out[i, t] += value
   return out
 
 

@@ -27,11 +27,10 @@ def advantages(
     for k in range(np.shape(components)[1]):
       weight = 1.0 if component_weights is None else component_weights[k]
       scored = [i for i in rows if not math.isnan(components[i][k])]
-      scaled = common.standardized(
-        [float(components[i][k]) for i in scored], ddof, eps
+      values = [float(components[i][k]) for i in scored]
+      out[scored] += float(weight) * np.array(
+        common.standardized(values, ddof, eps)
       )
-      for i, value in zip(scored, scaled, strict=True):
-        out[i] += float(weight) * value
   return out
 
 

@@ -18,22 +18,15 @@ def advantages(
   without tokens the baseline is 0. Rows that are not valid get 0.
   """
   out = np.zeros(len(rewards))
-  for i in range(len(rewards)):
-    if not valid[i]:
-      continue
-    weighted = []
-    for j in range(len(rewards)):
-      if valid[j] and group_id[j] == group_id[i]:
-        n = common.num_tokens(mask[j])
-        if n > 0:
-          weighted.append((n, float(rewards[j])))
-    if not weighted:
-      baseline = 0.0
-    elif len({reward for _, reward in weighted}) == 1:
-      baseline = weighted[0][1]
-    else:
-      baseline = sum(n * r for n, r in weighted) / sum(n for n, _ in weighted)
-    out[i] = float(rewards[i]) - baseline
+  for rows in common.members(valid, group_id):
+    lengths = {i: common.num_tokens(mask[i]) for i in rows}
+    values = {float(rewards[i]) for i in rows if lengths[i]}
+    baseline = values.pop() if len(values) == 1 else 0.0
+    if values:
+      total = sum(n * float(rewards[i]) for i, n in lengths.items())
+      baseline = total / sum(lengths.values())
+    for i in rows:
+      out[i] = float(rewards[i]) - baseline
   return out
 
 

@@ -15,15 +15,10 @@ def advantages(
   A tie for the best gives 0, a lone row and a row that is not valid too.
   """
   out = np.zeros(len(rewards))
-  for i in range(len(rewards)):
-    if not valid[i]:
-      continue
-    group = common.group_rewards(rewards, valid, group_id, group_id[i])
-    if len(group) < 2:
-      continue
-    first, second = sorted(group, reverse=True)[:2]
-    if float(rewards[i]) == first:
-      out[i] = first - second
+  for rows in common.members(valid, group_id):
+    if len(rows) > 1:
+      first, second = sorted(rows, key=lambda i: -float(rewards[i]))[:2]
+      out[first] = float(rewards[first]) - float(rewards[second])
   return out
 
 

@@ -1,7 +1,5 @@
 """PPO with a critic: arXiv:1707.06347; advantages of arXiv:1506.02438."""
 
-import math
-
 import numpy as np
 
 from tests.references import common
@@ -58,15 +56,7 @@ def advantages(
       length = max(common.num_tokens(mask[i]), 1)
       lams[i] = max(0.0, min(1.0, 1.0 - 1.0 / (length_adaptive_alpha * length)))
   raw = gae(rewards, valid, mask, old_values, token_rewards, gamma, lams)
-  tokens = [(i, t) for i, t in np.ndindex(raw.shape) if valid[i] and mask[i][t]]
-  out = np.zeros(raw.shape)
-  if len(tokens) <= 1:
-    return out
-  mean = sum(raw[at] for at in tokens) / len(tokens)
-  variance = sum((raw[at] - mean) ** 2 for at in tokens) / (len(tokens) - 1)
-  for at in tokens:
-    out[at] = (raw[at] - mean) / math.sqrt(variance + 1e-8)
-  return out
+  return common.whiten(raw, common.valid_tokens(mask, valid))
 
 
 def returns(
@@ -82,19 +72,9 @@ def returns(
 ) -> np.ndarray:  # [B, T]
   """Â^{λ_critic}_t + V_t, what the critic learns; 0 where masked."""
   del group_id
-  out = gae(
-    rewards,
-    valid,
-    mask,
-    old_values,
-    token_rewards,
-    gamma,
-    [lam_critic] * len(rewards),
-  )
-  for i, t in np.ndindex(out.shape):
-    if valid[i] and mask[i][t]:
-      out[i, t] += float(old_values[i][t])
-  return out
+  lams = [lam_critic] * len(rewards)
+  out = gae(rewards, valid, mask, old_values, token_rewards, gamma, lams)
+  return out + np.where(common.valid_tokens(mask, valid), old_values, 0.0)
 
 
 def monte_carlo(rewards, valid, mask, token_rewards) -> np.ndarray:  # [B, T]

@@ -14,13 +14,7 @@ def advantages(
 ) -> np.ndarray:  # [B]
   """A_i = R_i − b_i, without a baseline R_i; 0 where not valid."""
   del group_id
-  out = np.zeros(len(rewards))
-  for i in range(len(rewards)):
-    if valid[i]:
-      out[i] = float(rewards[i])
-      if baseline is not None:
-        out[i] -= float(baseline if np.ndim(baseline) == 0 else baseline[i])
-  return out
+  return np.where(valid, rewards - (0 if baseline is None else baseline), 0.0)
 
 
 @common.with_kl_and_entropy(common.seq_mean_token_sum)

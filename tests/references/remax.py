@@ -14,11 +14,7 @@ def advantages(
 ) -> np.ndarray:  # [B]
   """A_i = R_i − R_i^greedy; 0 where not valid."""
   del group_id
-  out = np.zeros(len(rewards))
-  for i in range(len(rewards)):
-    if valid[i]:
-      out[i] = float(rewards[i]) - float(greedy_rewards[i])
-  return out
+  return np.where(valid, np.subtract(rewards, greedy_rewards), 0.0)
 
 
 # (1/S) Σ_i Σ_t [−A ℓ + β k3] − c · mean H: there is no ratio.

@@ -18,18 +18,11 @@ def advantages(
   A lone row, a row that is not valid and equal rewards give exactly 0.
   """
   out = np.zeros(len(rewards))
-  for i in range(len(rewards)):
-    if not valid[i]:
-      continue
-    group = common.group_rewards(rewards, valid, group_id, group_id[i])
-    if max(group) == min(group):
-      continue
-    others = [
-      float(rewards[j])
-      for j in range(len(rewards))
-      if valid[j] and group_id[j] == group_id[i] and j != i
-    ]
-    out[i] = float(rewards[i]) - sum(others) / len(others)
+  for rows in common.members(valid, group_id):
+    values = [float(rewards[i]) for i in rows]
+    if max(values) > min(values):
+      others = [(sum(values) - x) / (len(rows) - 1) for x in values]
+      out[rows] = np.subtract(values, others)
   return out
 
 

@@ -1,11 +1,10 @@
 """SPO: one completion per prompt against a tracked baseline (2509.13232)."""
 
 import functools
-import math
 
 import numpy as np
 
-from tests.references import dapo
+from tests.references import common, dapo
 
 
 def advantages(
@@ -18,15 +17,9 @@ def advantages(
   """R_i − φ_i minus its mean, over its sample deviation + 1e-8; 0: unscored."""
   del group_id
   rows = [i for i in range(len(rewards)) if valid[i]]
-  gaps = {i: float(rewards[i]) - float(expected[i]) for i in rows}
+  gaps = [float(rewards[i]) - float(expected[i]) for i in rows]
   out = np.zeros(len(rewards))
-  if len(rows) < 2:
-    return out
-  mean = sum(gaps.values()) / len(rows)
-  squares = sum((gap - mean) ** 2 for gap in gaps.values())
-  deviation = math.sqrt(squares / (len(rows) - 1))
-  for i, gap in gaps.items():
-    out[i] = (gap - mean) / (deviation + 1e-8)
+  out[rows] = common.standardized(gaps, 1, 1e-8)
   return out
 
 

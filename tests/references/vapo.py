@@ -1,30 +1,13 @@
 """VAPO: PPO with a λ for each length, arXiv:2504.05118."""
 
+import functools
+
 import numpy as np
 
 from tests.references import common, ppo, vc_ppo
 
-
-def advantages(
-  rewards,  # [B]
-  valid,  # [B] bool
-  group_id,  # [B] int
-  *,
-  mask,  # [B, T] bool
-  old_values,  # [B, T]
-  token_rewards=None,  # [B, T]
-  length_adaptive_alpha: float = 0.05,
-):  # [B, T]
-  """Whitened advantages with λ_i = clip(1 − 1/(α n_i), 0, 1)."""
-  return ppo.advantages(
-    rewards,
-    valid,
-    group_id,
-    mask=mask,
-    old_values=old_values,
-    token_rewards=token_rewards,
-    length_adaptive_alpha=length_adaptive_alpha,
-  )
+# λ_i = clip(1 − 1/(α n_i), 0, 1).
+advantages = functools.partial(ppo.advantages, length_adaptive_alpha=0.05)
 
 
 # As in VC-PPO.

@@ -2,27 +2,7 @@
 
 from tests.references import ppo
 
-
-def advantages(
-  rewards,  # [B]
-  valid,  # [B] bool
-  group_id,  # [B] int
-  *,
-  mask,  # [B, T] bool
-  old_values,  # [B, T]
-  token_rewards=None,  # [B, T]
-  lam: float = 0.95,
-):  # [B, T]
-  """Whitened advantages with the policy's λ."""
-  return ppo.advantages(
-    rewards,
-    valid,
-    group_id,
-    mask=mask,
-    old_values=old_values,
-    token_rewards=token_rewards,
-    lam=lam,
-  )
+advantages = ppo.advantages
 
 
 def returns(
