@@ -14,6 +14,7 @@ from tests.experiments import command
 PAGE = (command.ROOT / "CONTRIBUTING.md").read_text()
 _, EXAMPLE = PAGE.split("## Add an algorithm in ten minutes\n")
 FILE, REFERENCE = re.findall(r"```python\n(.*?)```", EXAMPLE, re.DOTALL)
+(ROW,) = re.findall(r'^  "foo": Known.*\n', EXAMPLE, re.MULTILINE)
 COMMANDS = [
   shlex.split(line)
   for line in re.findall(r"^python -m .*$", EXAMPLE, re.MULTILINE)
@@ -110,11 +111,14 @@ def _with_foo(tmp_path, *copied):
       (tmp_path / path.name).symlink_to(path)
   (tmp_path / "grpo_jax/algorithms/foo.py").write_text(FILE)
   (tmp_path / "tests/references/foo.py").write_text(REFERENCE)
-  table = tmp_path / "grpo_jax/algorithms/__init__.py"
-  text = table.read_text()
-  first = '"grpo": "grpo:GRPO",'
-  assert first in text
-  table.write_text(text.replace(first, f'"foo": "foo:FOO",\n{first}', 1))
+  for name, first, row in (
+    ("grpo_jax/algorithms/__init__", '    "grpo": "grpo', '"foo": "foo:FOO",'),
+    ("tests/references/known", '  "grpo": Known', ROW),
+  ):
+    table = tmp_path / f"{name}.py"
+    text = table.read_text()
+    assert text.count(first) == 1
+    table.write_text(text.replace(first, f"{row}\n{first}"))
 
 
 def _pytest(folder, *arguments):
@@ -138,9 +142,10 @@ def _pytest(folder, *arguments):
 def test_a_new_file_is_covered_by_the_tests(tmp_path):
   _with_foo(tmp_path, "grpo_jax", "tests")
   files = [
-    f"tests/algorithms/{name}_test.py" for name in ("contract", "reference")
+    f"tests/{name}_test.py"
+    for name in ("algorithms/contract", "algorithms/reference", "references")
   ]
-  assert _pytest(tmp_path, *files, "-k", "foo") > 15
+  assert _pytest(tmp_path, *files, "-k", "foo") > 30
 
 
 @pytest.mark.slow  # Tests in a process of their own.

@@ -22,6 +22,7 @@ from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import setting_docs
 from grpo_jax.training.runtime import log
 from tests.algorithms import contract_test, reference_test
+from tests.references import known
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _DOCUMENTS = (
@@ -172,6 +173,8 @@ def test_the_algorithm_of_the_guide_passes_all_that_others_do(
   monkeypatch.setitem(
     sys.modules, "tests.references.foo", modules["foo_reference"]
   )
+  row = known.Known(known.SEQUENCE, known.ROWS, (0.95, 1.1))
+  monkeypatch.setitem(known.KNOWN, "foo", row)
   for owed in (contract_test.TestContract(), contract_test.TestBounds()):
     for name, method in inspect.getmembers(owed, inspect.ismethod):
       assert name.startswith("test_")
