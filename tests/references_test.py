@@ -497,11 +497,7 @@ def test_enumeration_by_hand():
   table = np.zeros((3, 2))
   completions = enumeration.enumerate_completions(table, 2, end_token=0)
   assert [list(c.tokens) for c in completions] == [[0, 0], [1, 0], [1, 1]]
-  assert [list(c.mask) for c in completions] == [
-    [True, False],
-    [True, True],
-    [True, True],
-  ]
+  assert [list(c.mask) for c in completions] == [[1, 0], [1, 1], [1, 1]]
   np.testing.assert_allclose([c.prob for c in completions], [0.5, 0.25, 0.25])
   # Only (1, end) is rewarded: J = p(1) q(end), with rows 0 and 2 of the table.
   # ∂J/∂z_{0,end} = −p(end) p(1) q(end) = −1/8; ∂J/∂z_{2,end} = p(1)/4 = 1/8.
@@ -516,12 +512,7 @@ def test_enumeration_by_hand():
 
 @pytest.mark.parametrize(
   ("num_symbols", "num_slots", "end_token", "count"),
-  [
-    (3, 2, None, 9),
-    (3, 2, 2, 1 + 2 * 3),
-    (5, 2, 4, 1 + 4 * 5),
-    (3, 3, 1, 1 + 2 + 4 * 3),
-  ],
+  [(3, 2, None, 9), (3, 2, 2, 1 + 6), (5, 2, 4, 1 + 20), (3, 3, 1, 3 + 12)],
 )
 def test_enumeration_is_complete(num_symbols, num_slots, end_token, count):
   table = random_table(0, num_symbols, num_slots)
@@ -592,20 +583,14 @@ def test_dr_grpo_and_reinforce_average_to_the_exact_gradient():
     for algorithm, total in mean.items():
       advantages = algorithm.advantages(rewards[[a, b]], [True, True], [0, 0])
       gradient = common.finite_difference(
-        lambda x, f=algorithm, old=logp, m=mask, adv=advantages: f.loss(
-          x, old, m, adv
-        ),
+        lambda x, f=algorithm.loss, more=(logp, mask, advantages): f(x, *more),
         logp,
       )
-      total -= (
-        pair[0].prob
-        * pair[1].prob
-        * np.einsum("bt,btrv->rv", gradient, np.stack([d[a], d[b]]))
-      )
+      slope = np.einsum("bt,btrv->rv", gradient, np.stack([d[a], d[b]]))
+      total -= pair[0].prob * pair[1].prob * slope
   np.testing.assert_allclose(mean[reinforce], exact, atol=1e-8)
-  np.testing.assert_allclose(
-    mean[dr_grpo], (1 / 2) * exact / num_slots, atol=1e-8
-  )
+  expected = (1 / 2) * exact / num_slots
+  np.testing.assert_allclose(mean[dr_grpo], expected, atol=1e-8)
 
 
 # --- golden numbers of other implementations ---------------------------------
@@ -619,12 +604,8 @@ VERL_AGGREGATION = {
 # Inputs and settings that the references do not have; cases with one of them
 # belong to other methods.
 FOREIGN = {
-  "delta",
-  "dp_size",
-  "importance_sampling_ratio",
-  "off_policy_mask_threshold",
-  "rollout_is_weights",
-  "top_entropy_quantile",
+  *("delta", "dp_size", "importance_sampling_ratio", "rollout_is_weights"),
+  *("off_policy_mask_threshold", "top_entropy_quantile"),
   "use_bias_correction_kl",
 }
 
@@ -658,17 +639,12 @@ def golden_policy_vanilla_verl(hyper, inputs):
   mask = inputs["response_mask"] > 0
 
   def loss(logp):
-    def term(i, t):
-      ratio = common.token_ratio(logp[i, t], inputs["old_log_prob"][i, t], 20)
-      return -common.clipped_surrogate(
-        ratio,
-        inputs["advantages"][i, t],
-        hyper["clip_ratio_low"],
-        hyper["clip_ratio_high"],
-        hyper["clip_ratio_c"],
-      )
-
-    return verl_aggregate(common.per_token(term, mask), mask, hyper)
+    terms = common.token_clip(
+      *(logp, inputs["old_log_prob"], mask, inputs["advantages"]),
+      *(hyper["clip_ratio_low"], hyper["clip_ratio_high"]),
+      *(hyper["clip_ratio_c"], 0.0),
+    )
+    return verl_aggregate(terms, mask, hyper)
 
   return "loss", loss(inputs["log_prob"]), ("log_prob", loss)
 
@@ -683,10 +659,7 @@ def golden_policy_gspo_verl(hyper, inputs):
 
   def loss(logp):
     return gspo.loss(
-      logp,
-      inputs["old_log_prob"],
-      mask,
-      advantages,
+      *(logp, inputs["old_log_prob"], mask, advantages),
       clip_low=hyper["clip_ratio_low"],
       clip_high=hyper["clip_ratio_high"],
       log_ratio_clamp=10.0,
