@@ -34,26 +34,23 @@ NAMES = tuple(known.KNOWN)
 GARBAGE = (NAN, math.inf, -math.inf, 1e9)
 
 
+def parameters(name, function="loss"):
+  """Function of a reference, and its parameters by name."""
+  module = importlib.import_module(f"tests.references.{name}")
+  function = getattr(module, function)
+  return function, inspect.signature(function).parameters
+
+
 def called(name, function, arrays):
-  """A function of a reference on those of these arrays that it takes."""
-  function = getattr(
-    importlib.import_module(f"tests.references.{name}"), function
-  )
-  wanted = inspect.signature(function).parameters
+  """Result of a function of a reference, of those arrays that it takes."""
+  function, wanted = parameters(name, function)
   return function(**{key: x for key, x in arrays.items() if key in wanted})
-
-
-def takes(name, *options):
-  """True if the loss of a reference has all these parameters."""
-  loss = importlib.import_module(f"tests.references.{name}").loss
-  return {*options} <= inspect.signature(loss).parameters.keys()
 
 
 def that_take(*options):
   """Parameters of a test: the algorithms whose loss has these parameters."""
-  return pytest.mark.parametrize(
-    "name", [name for name in NAMES if takes(name, *options)]
-  )
+  names = [x for x in NAMES if {*options} <= parameters(x)[1].keys()]
+  return pytest.mark.parametrize("name", names)
 
 
 def rows_of(table):
@@ -98,7 +95,7 @@ def test_divergence_and_entropy_by_hand(name):
     entropy=np.array([[1.0, 2.0, NAN], [4.5, NAN, NAN]]),  # Mean 2.5.
   )
   more = {"kl_coef": 0.1, "entropy_coef": 0.01}
-  k = LN2**2 / 2 if name == "reinforce_pp_baseline" else LN2 - 0.5
+  k = {"k2": LN2**2 / 2, "k3": LN2 - 0.5}[known.KNOWN[name].kl]
   np.testing.assert_allclose(
     called(name, "loss", batch | more) - called(name, "loss", batch),
     0.1 * k * known.MEAN_OF_ROWS[known.KNOWN[name].share] - 0.01 * 2.5,
@@ -112,14 +109,14 @@ def test_divergence_by_default(name):
   case = known.one(1.0, 0.0, ref_logp=np.ones((1, 1)))
   without = called(name, "loss", case)
   del case["kl_coef"]
-  k = 0.5 if name == "reinforce_pp_baseline" else math.e - 2
+  k = {"k2": 0.5, "k3": math.e - 2}[known.KNOWN[name].kl]
   answer = known.KNOWN[name].kl_coef * k
   assert called(name, "loss", case) - without == pytest.approx(answer)
 
 
 @that_take("kl_coef")
 def test_missing_arrays_are_reported(name):
-  if "dpo" not in name:  # A loss of pairs always has a reference.
+  if parameters(name)[1]["ref_logp"].default is None:  # Pairs require it.
     with pytest.raises(ValueError, match="ref_logp is None"):
       called(name, "loss", known.two(ref_logp=None, kl_coef=0.1))
   with pytest.raises(ValueError, match="entropy is None"):
@@ -193,7 +190,8 @@ def test_constant_parts_by_hand(name, case, answer, rtol):
 def test_bounds_of_the_ratio(name):
   """Of one token: clip, dual clip, cap and clamp."""
   low, high = known.KNOWN[name].bounds
-  clamp = 10 if name in ("gspo_token", "luspo") else 20
+  taken = parameters(name)[1]
+  clamp = taken["log_ratio_clamp"].default
   # 0.65 is above e^{−0.5}, below which deepseek_v32 drops the row. r = 5 and
   # A = −2 gives 10, at most 3 · 2 with dual clip, 4 · 2 and 2 · 2 with the cap;
   # A > 0 feels neither.
@@ -216,7 +214,7 @@ def test_bounds_of_the_ratio(name):
       math.exp(30),
     ),
   ):
-    if not takes(name, *options.keys() - {"off_policy_threshold"}):
+    if not options.keys() - {"off_policy_threshold"} <= taken.keys():
       continue
     if name == "gmpo" and options:  # Its bounds are those of log-ratios.
       continue

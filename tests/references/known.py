@@ -77,14 +77,15 @@ MEAN_OF_ROWS[TOKENS] = 2 / 3
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-  """An algorithm.
+  """Answers for an algorithm.
 
   Attributes:
-    loss: Of the two rows, without divergence or entropy.
-    share: Of a token.
-    bounds: Smallest and largest ratio that count, down to 0.65: the loss of a
-      token of ratio 0.65 and advantage −1, and minus that of 2 and 1.
-    kl_coef: By default.
+    loss: Loss of the two rows, without divergence or entropy.
+    share: Share of a token, of those above.
+    bounds: Loss of a token of ratio 0.65 and advantage −1, and minus that of 2
+      and 1; None without a clip.
+    kl_coef: Default of the divergence's coefficient.
+    kl: Default of the divergence's estimator.
     compares: True if a group of equal rewards has no policy gradient.
     is_policy_gradient: True if the gradient at ratio 1 is −A times the share.
     plain: Settings that leave that gradient alone.
@@ -94,6 +95,7 @@ class Known:
   share: str
   bounds: tuple[float, float] | None = None
   kl_coef: float = 0.0
+  kl: str = "k3"
   compares: bool = True
   is_policy_gradient: bool = True
   plain: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -169,7 +171,7 @@ KNOWN = {
   "reinforce": Known(LOG_LIKELIHOOD / 2, SUMS, compares=False),
   "rloo": Known(TRAJECTORY, ACTION, CLIP),
   "reinforce_pp": Known(CLIP_TOKENS, TOKENS, CLIP),
-  "reinforce_pp_baseline": Known(CLIP_TOKENS, TOKENS, CLIP, 1e-3),
+  "reinforce_pp_baseline": Known(CLIP_TOKENS, TOKENS, CLIP, 1e-3, "k2"),
   "remax": Known(LOG_LIKELIHOOD / 2, SUMS, compares=False),  # The greedy one.
   "spo": Known(HIGH_TOKENS, TOKENS, HIGH, compares=False),  # Of the prompt.
   "opo": Known(LOG_LIKELIHOOD / 2, SUMS),
@@ -222,7 +224,7 @@ DRIFT = np.array([[0.2, 1.0], [0.4, NAN], [9.0, NAN]])
 
 
 def off(behavior_logp=SAMPLED + DRIFT, **options) -> dict[str, Any]:
-  """These rows; `behavior_logp` is the engine's."""
+  """Arguments of DeepSeek-V3.2 with these log-probs of the engine."""
   return {
     **{"logp": SAMPLED, "old_logp": SAMPLED, "kl_coef": 0.0},
     **{"mask": ~np.isnan(DRIFT), "advantages": [-1.0, -2.0, 3.0]},
@@ -346,7 +348,7 @@ def group(rewards, group_id=0, **more) -> dict[str, Any]:
 
 
 def bits(rows: str) -> np.ndarray:  # [B, T] bool
-  """A mask."""
+  """Mask of such rows as "110"."""
   return np.array([[bit == "1" for bit in row] for row in rows.split()])
 
 
