@@ -3,7 +3,7 @@ r"""Plants bugs one at a time, and reports which of them the tests notice.
   python scripts/mutate.py --out=/tmp/mutations.json
   python scripts/mutate.py --only='rollout/|filters'
 
-The bugs are those of `tests/mutations.py`. The command copies the tree into a
+The bugs are those of `tests/mutations.txt`. The command copies the tree into a
 temporary folder once. There it applies one bug at a time, runs the tests that
 are named beside it, and takes the bug back. A line has the result of each bug:
 
@@ -74,7 +74,7 @@ def planted(source: str, old: str, new: str) -> str:
   if count != 1 or old == new:
     raise ValueError(
       f"mutate: {old!r} occurs {count} times and becomes {new!r}; needed is one"
-      " place and a change. Correct the entry of tests/mutations.py."
+      " place and a change. Correct the entry of tests/mutations.txt."
     )
   return source.replace(old, new)
 

@@ -32,7 +32,7 @@ def test_every_entry_fits_its_file_and_names_a_test():
 def test_what_occurs_twice_or_stays_is_refused():
   assert mutate.planted("a b c", "b", "d") == "a d c"
   for source, new in (("b b", "d"), ("a", "d"), ("a b", "b")):
-    with pytest.raises(ValueError, match=r"tests/mutations\.py"):
+    with pytest.raises(ValueError, match=r"tests/mutations\.txt"):
       mutate.planted(source, "b", new)
 
 
