@@ -93,23 +93,46 @@ def pytest_configure(config):
   config.stash[_GOLDEN] = given or [shipped]
 
 
-# Tests of minutes. Begun last, one of them would leave a worker idle.
+# Files of minutes. Begun last, one of them would leave a worker idle.
 _LONGEST = (
   "multi_device_test.py",
   "notebooks_test.py",
-  "code_problems_test.py",
   "hosts_test.py",
   "quickstart_test.py",
-  "readme_test.py",
-  "vision_learns_test.py",
+  "code_problems_test.py",
   "resume_test.py",
   "stale_test.py",
+  "readme_test.py",
+  "vision_learns_test.py",
 )
+# Of these, files whose tests share nothing.
+_APART = _LONGEST[:2]
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+  """Deals the longest tests to the workers, as what each of them begins with.
+
+  A worker gets an equal and contiguous part of all tests (`--dist worksteal`).
+  """
   places = {name: place for place, name in enumerate(_LONGEST)}
   items.sort(key=lambda item: places.get(item.path.name, len(places)))
+  count = sum(item.path.name in places for item in items)
+  longest, others = items[:count], items[count:]
+  hands = [
+    [*hand]
+    for _, hand in itertools.groupby(
+      longest,
+      lambda x: x.nodeid if x.path.name in _APART else x.path.name,
+    )
+  ]
+  workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
+  dealt = []
+  for number in range(workers):
+    dealt += itertools.chain.from_iterable(hands[number::workers])
+    end = max(len(items) * (number + 1) // workers - len(dealt), 0)
+    dealt += others[:end]
+    del others[:end]
+  items[:] = dealt
 
 
 def pytest_collection_finish():

@@ -1,4 +1,4 @@
-"""Runs tests/multi_device/ in a process with eight devices; the slow apart."""
+"""Runs tests/multi_device/ in processes with eight devices; the slow in two."""
 
 import os
 import pathlib
@@ -11,8 +11,17 @@ import pytest
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
+_STEPS = "step_test or mesh_test"  # A half of the time of the slow.
+
+
 @pytest.mark.parametrize(
-  "which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)]
+  "which",
+  [
+    ["-m=not slow"],
+    pytest.param(["-m=slow", f"-k={_STEPS}"], marks=pytest.mark.slow),
+    pytest.param(["-m=slow", f"-k=not ({_STEPS})"], marks=pytest.mark.slow),
+  ],
+  ids=["fast", "slow-steps", "slow-others"],
 )
 def test_multi_device_tests_pass_on_eight_devices(which, tmp_path):
   report = tmp_path / "report.xml"
@@ -22,7 +31,7 @@ def test_multi_device_tests_pass_on_eight_devices(which, tmp_path):
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count=8",
   }
-  command = [sys.executable, "-m", "pytest", "tests/multi_device", "-m", which]
+  command = [sys.executable, "-m", "pytest", "tests/multi_device", *which]
   result = subprocess.run(
     [*command, "--durations=5", f"--junitxml={report}"],
     cwd=_ROOT,
