@@ -21,8 +21,6 @@ from grpo_jax.configs import checkpoint
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import setting_docs
 from grpo_jax.training.runtime import log
-from tests.algorithms import contract_test, reference_test
-from tests.references import known
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _DOCUMENTS = (
@@ -152,39 +150,6 @@ def test_the_table_has_every_algorithm_with_its_file_config_and_test():
       path, _, algorithm = config.partition(":")
       resolved = config_lib.resolve(_module(_ROOT / path).get_config(algorithm))
       assert resolved.algorithm[0] == name
-
-
-@pytest.mark.slow
-def test_the_algorithm_of_the_guide_passes_all_that_others_do(
-  tmp_path, monkeypatch
-):
-  """The two blocks, as they are printed, as two files of the repository."""
-  algorithm, reference = (
-    code
-    for kind, code in _FENCE.findall(_read("CONTRIBUTING.md"))
-    if kind == "python"
-  )
-  modules = {}
-  for name, code in (("foo", algorithm), ("foo_reference", reference)):
-    path = tmp_path / f"{name}.py"
-    path.write_text(code, encoding="utf-8")
-    modules[name] = _module(path)
-  monkeypatch.setitem(algorithms.ALGORITHMS, "foo", modules["foo"].FOO)
-  monkeypatch.setitem(
-    sys.modules, "tests.references.foo", modules["foo_reference"]
-  )
-  row = known.Known(known.SEQUENCE, known.ROWS, (0.95, 1.1))
-  monkeypatch.setitem(known.KNOWN, "foo", row)
-  for owed in (contract_test.TestContract(), contract_test.TestBounds()):
-    for name, method in inspect.getmembers(owed, inspect.ismethod):
-      assert name.startswith("test_")
-      more = [()]
-      if "shift" in inspect.signature(method).parameters:
-        more = [(30.0,), (-30.0,)]
-      for arguments in more:
-        method("foo", *arguments)
-  reference_test.test_loss_and_gradient_equal_the_reference("foo", 0)
-  reference_test.test_defaults_are_the_papers("foo")
 
 
 def test_the_table_has_every_extra():

@@ -20,7 +20,7 @@ MIX = mixing.Mixing(rate=0.5)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ("algorithm", "experts"), [("grpo", False), ("ppo", False), ("grpo", True)]
+  ("algorithm", "experts"), [("ppo", False), ("grpo", True)]
 )
 def test_anchor_and_reference_say_of_a_blend_what_the_sampler_said(
   algorithm, experts

@@ -115,7 +115,7 @@ def _after_the_last_update(state):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", tiny.each(CASES, fast=("grpo",)))
+@pytest.mark.parametrize("name", CASES)
 def test_a_step_trains_what_so_many_updates_before_has_drawn(name):
   staleness, case = 2, CASES[name]
   parts = case.parts(staleness)
@@ -153,7 +153,7 @@ def test_what_waits_has_the_version_that_drew_it():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", tiny.each(CASES, fast=("grpo",)))
+@pytest.mark.parametrize("name", ["grpo", "hints"])
 def test_without_learning_what_is_drawn_ahead_is_what_the_step_would_draw(name):
   fresh, stale = (train(name, n, learns=False) for n in (0, 2))
   for (_, _, now), (_, _, ahead) in zip(fresh, stale, strict=True):

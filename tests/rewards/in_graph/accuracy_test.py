@@ -45,16 +45,9 @@ def disagreements(seed, count):
 
 @pytest.mark.slow
 def test_made_texts():
-  found, right = disagreements(0, 2000)
+  found, right = disagreements(1, 10_000)
   assert found == []
-  assert right > 200
-
-
-@pytest.mark.slow
-def test_many_made_texts():
-  found, right = disagreements(1, 40_000)
-  assert found == []
-  assert right > 4000
+  assert right > 1000
 
 
 def test_the_reference_is_what_the_reward_says():
