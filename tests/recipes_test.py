@@ -838,8 +838,8 @@ def test_each_phase_of_r1_zero_has_a_new_reference():
   assert sum(jax.tree.leaves(same)) >= 2 * len(leaves)
 
 
-# Toys whose step has a part that no toy before them has. Each one's step is traced
-# by commands_test.py, and those with a critic are run below.
+# Toys whose step has a part that no toy before has. commands_test.py traces the
+# step of each toy, and those with a critic are run below.
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "name", ["deepseekmath", "dapo", "gfpo", "intellect2", "v32_math", "vlm_r1"]
