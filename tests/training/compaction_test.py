@@ -17,7 +17,6 @@ from grpo_jax.types import Compaction, Sampler, set_fields
 from tests.rollout import toy
 from tests.training import tiny, turns_test
 
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 EVERY_TURN = Compaction(
   every=1,
@@ -84,9 +83,7 @@ def _batch(name, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  "name", ["ppo", slow("grpo"), slow("compaction_rl"), slow("sao")]
-)
+@pytest.mark.parametrize("name", ["ppo", "grpo", "compaction_rl"])
 def test_one_program_on_policy_in_every_bit(name):
   for metrics in turns_test.steps_of_one_program(
     name, make_parts, make_prompts
