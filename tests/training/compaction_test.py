@@ -17,7 +17,6 @@ from grpo_jax.types import Compaction, Sampler, set_fields
 from tests.rollout import toy
 from tests.training import tiny, turns_test
 
-
 EVERY_TURN = Compaction(
   every=1,
   context_len=24,
