@@ -123,16 +123,13 @@ def test_evaluate_prints_and_saves_what_it_found(tmp_path, finished):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  "devices", [1, pytest.param(3, marks=pytest.mark.slow)]
-)
-def test_sample_completes_a_prompt_as_the_evaluation_did(finished, devices):
-  """Also where the batches of the training would not divide the devices."""
+def test_sample_completes_a_prompt_as_the_evaluation_did(finished):
+  """Where the batches of the training would not divide the devices."""
   shown = re.search(r"\n  (\w+=) +(\w+) +\d\.\d\d\n", finished.out)
   ((status, out, err),) = command.finish_all(
     command.start_all(
       1,
-      devices,
+      3,
       "sample",
       f"--workdir={finished.cwd / 'run'}",
       f"--prompt={shown[1]}",

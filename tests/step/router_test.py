@@ -222,6 +222,8 @@ def test_a_run_with_experts_keeps_its_routing_and_logs_its_load(tmp_path):
   rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open("rb")]
   rows = [row for row in rows if "loss/balance" in row]
   assert len(rows) == 2
+  samples = tmp_path / "samples.jsonl"
+  assert not samples.exists() or not samples.read_bytes()
   for row in rows:
     assert 1 <= row["router/max_load"] <= E / K
     assert row["sampler_gap/max"] < 1e-4

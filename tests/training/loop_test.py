@@ -353,36 +353,6 @@ def test_scoring_on_the_host_changes_no_number(run, tmp_path, monkeypatch):
         np.testing.assert_allclose(other[name], value, 1e-4, 1e-5, err_msg=name)
 
 
-@pytest.mark.slow
-def test_copying_is_learnt_from_a_weak_start(tmp_path):
-  """A few imitated examples, then nothing but rewards."""
-  config = _quiet(config_lib.default_config("grpo"))
-  config.data.name = "copy"
-  config.data.task_options = {"length": 2}
-  config.rewards.functions = ("position",)
-  config.model.width, config.model.mlp_width = 32, 64
-  config.sft.steps = 25
-  config.sft.num_prompts = 64
-  config.sft.optimizer.learning_rate = 1e-2
-  config.sft.optimizer.warmup_steps = 5
-  config.rl.steps = 100
-  config.rl.num_prompts = 16
-  config.rl.group_size = 16
-  config.rl.optimizer.learning_rate = 4e-3
-  config.algorithm.kl_coef = 0.0
-  config.eval.num_prompts = config.eval.batch_size = 64
-  config.log.samples_every = 0
-  result = loop.train(config, tmp_path)
-  rewards = [
-    row["reward/mean"] for row in _rows(tmp_path) if "reward/mean" in row
-  ]
-  assert np.mean(rewards[:5]) < 0.6
-  assert np.mean(rewards[-5:]) > 0.85, rewards
-  assert result.before["eval/accuracy"] < 0.8
-  assert result.after["eval/accuracy"] > 0.9
-  assert _rows(tmp_path, log.SAMPLES) == []
-
-
 @pytest.mark.parametrize(
   ("name", "done", "metrics", "advice"),
   [
