@@ -25,7 +25,7 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 RECORDED = {
   "lines of grpo_jax": 90_900,
   "lines of experiments": 34_500,
-  "lines of tests": 92_900,
+  "lines of tests": 86_600,
   "files of grpo_jax": 352,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,

@@ -691,8 +691,8 @@ _WARNING = (
   "sandbox: 'process' is not a sandbox. A program has limits of time and"
   " memory, an empty environment and a folder of its own. It can read and"
   " write this user's files, use the network, see and end this user's"
-  " processes, and leave processes behind. Set config.rewards.sandbox='bwrap' for anything that a"
-  " policy explores by itself."
+  " processes, and leave processes behind. Set config.rewards.sandbox='bwrap'"
+  " for anything that a policy explores by itself."
 )
 
 
