@@ -3,7 +3,6 @@
 import collections
 import json
 import random
-import time
 
 import pytest
 
@@ -111,8 +110,8 @@ _TINY = {
 }
 
 
-def _train(data, workdir):
-  """The run as users start it, with sizes of a toy."""
+def _arguments(data):
+  """Arguments of the run as users start it, with sizes of a toy."""
   settings = {
     **_TINY,
     "data.train_path": data / "train.jsonl",
@@ -120,12 +119,10 @@ def _train(data, workdir):
     "data.tokenizer": data / "tokenizer.json",
     "sft.demonstrations": f"('{data / 'traces.jsonl'}',)",
   }
-  return command.start(
-    "train",
+  return [
     f"--config={command.ROOT / 'configs/python_agent.py'}",
     *(f"--config.{name}={value}" for name, value in settings.items()),
-    f"--workdir={workdir}",
-  )
+  ]
 
 
 @pytest.mark.slow
@@ -133,22 +130,14 @@ def test_a_run_that_is_killed_ends_with_the_same_bytes(tmp_path):
   status, _, err = command.run("rewards.word_problems", f"--out={tmp_path}")
   assert status == 0, err
   whole, killed = tmp_path / "whole", tmp_path / "killed"
-  with _train(tmp_path, whole) as process:
-    _, err = process.communicate()
-  assert process.returncode == 0, err
+  arguments = _arguments(tmp_path)
   # In the midst of an episode, after the first steps that were rewarded.
-  with _train(tmp_path, killed) as process:
-    due = resume_test.lines(63)
-    while process.poll() is None and not due(killed):
-      time.sleep(0.01)
-    process.kill()
-    process.communicate()
-  assert process.returncode == -9
-  with _train(tmp_path, killed) as process:
-    _, err = process.communicate()
-  assert process.returncode == 0, err
-  expected = resume_test.everything(whole, 66)
-  resume_test.assert_same(resume_test.everything(killed, 66), expected)
+  resume_test.kill(arguments, killed, 63)
+  for workdir in (whole, killed):
+    status, _, err = command.run("train", *arguments, f"--workdir={workdir}")
+    assert status == 0, err
+  expected = resume_test.everything(whole)
+  resume_test.assert_same(resume_test.everything(killed), expected)
   lines = _records(whole / "metrics.jsonl")
   calls = [x["reward/tool_calls"] for x in lines if "reward/tool_calls" in x]
   assert any(calls)

@@ -3,8 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import json
-import signal
 import types
 
 import hypothesis
@@ -20,13 +18,11 @@ from grpo_jax.data import pipeline
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import dynamic_sampling
 from grpo_jax.step import step as step_lib
-from grpo_jax.training import loop
-from grpo_jax.training.evaluation import evaluation
 from grpo_jax.training.evaluation import rows as rows_lib
 from grpo_jax.training.phases import build, executors
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem, unscored
-from grpo_jax.training.runtime import log, sharding
+from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Prompts, Rollout, Scored
 from tests.experiments import tiny_config
 from tests.training import tiny
@@ -578,33 +574,6 @@ def _run_config():
   config.eval.every = 3
   config.log.tensorboard = False
   return config
-
-
-@pytest.mark.slow
-def test_a_stopped_run_ends_with_the_same_bytes(tmp_path, monkeypatch):
-  whole = loop.train(_run_config(), tmp_path / "whole")
-  original = evaluation.summarize
-  calls = []
-
-  def stopping(results, *about):
-    calls.append(results)
-    if len(calls) == 2:
-      signal.raise_signal(signal.SIGTERM)
-    return original(results, *about)
-
-  monkeypatch.setattr(evaluation, "summarize", stopping)
-  stopped = loop.train(_run_config(), tmp_path / "parts")
-  assert stopped.preempted
-  assert stopped.step == 14  # Of 10 + 6.
-  assert loop.train(_run_config(), tmp_path / "parts") == whole
-  for name in (log.METRICS, log.SAMPLES):
-    first, second = (
-      (tmp_path / run / name).read_bytes() for run in ("whole", "parts")
-    )
-    assert first == second
-  rows = (tmp_path / "whole" / log.METRICS).read_text().splitlines()
-  drawn = [json.loads(row).get("drawn/rounds", 0) for row in rows]
-  assert set(drawn) == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize(

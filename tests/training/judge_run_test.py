@@ -1,17 +1,14 @@
 """Runs that are judged by a model over HTTP."""
 
-import json
-
 import jax
 import numpy as np
 import pytest
 
-from grpo_jax.rewards.workers import judge_service
 from grpo_jax.settings import config
 from grpo_jax.tasks import vocabulary
 from grpo_jax.training import loop
 from grpo_jax.training.phases import workdir as workdir_lib
-from grpo_jax.training.runtime import checkpoints, files, log, sharding
+from grpo_jax.training.runtime import files, log, sharding
 from tests.experiments import tiny_config
 from tests.rewards.workers import judge_server
 
@@ -32,52 +29,6 @@ def get_config(url):
   made.judge.model = "model"
   made.judge.service.url = url
   return made
-
-
-def longer_is_better(number, question):
-  del number
-  return judge_server.says("yes" if len(question) % 2 else "no")
-
-
-def left(workdir):
-  saved = checkpoints.Checkpoints(workdir / "checkpoints", keep=2)
-  calls = saved.extra()["judge_calls"]
-  saved.close()
-  return (workdir / log.METRICS).read_bytes(), calls
-
-
-@pytest.mark.slow
-def test_a_run_that_stops_while_its_judge_is_asked_ends_as_another_one(
-  tmp_path, monkeypatch
-):
-  monkeypatch.setenv("JUDGE_API_KEY", KEY)
-  with judge_server.serving(longer_is_better) as server:
-    made = get_config(server.url)
-    loop.train(made, str(tmp_path / "whole"))
-    asked = len(server.asked)
-    metrics, calls = left(tmp_path / "whole")
-    assert calls == asked  # The first one asks whether it is there.
-    score, steps = judge_service.JudgeService.score, []
-
-    def stops(*arguments):
-      steps.append(1)
-      if len(steps) == 4:
-        raise RuntimeError("stopped")
-      return score(*arguments)
-
-    monkeypatch.setattr(judge_service.JudgeService, "score", stops)
-    with pytest.raises(RuntimeError, match="stopped"):
-      loop.train(made, str(tmp_path / "again"))
-    made.judge.service.max_calls = calls  # As many as are needed.
-    loop.train(made, str(tmp_path / "again"))
-  assert left(tmp_path / "again") == (metrics, calls)
-  lines = [json.loads(line) for line in metrics.splitlines()]
-  drawn = [line for line in lines if "judge/calls" in line]
-  assert sum(line["judge/calls"] for line in drawn) == calls - 1
-  assert {line["unscored"] for line in drawn} == {0.0}
-  assert len({line["reward/judge"] for line in drawn}) > 1
-  for path in tmp_path.rglob("*"):
-    assert path.is_dir() or KEY.encode() not in path.read_bytes()
 
 
 def test_without_a_verdict_a_run_ends_before_it_begins(tmp_path, monkeypatch):

@@ -2,19 +2,15 @@
 
 import dataclasses
 import json
-import os
-import signal
 
 import pytest
 
 from grpo_jax import api
 from grpo_jax.training import loop, many
-from grpo_jax.training import run as run_lib
 from grpo_jax.training.monitor import health
 from grpo_jax.training.rules import rules
 from grpo_jax.training.runtime import log
 from tests.experiments import tiny_config
-from tests.training import resume_test
 
 
 def make_config(seed=0, phases=("sft",), **settings):
@@ -139,33 +135,6 @@ def test_a_run_that_is_not_finite_is_left_behind(tmp_path, capsys):
   assert not (workdirs[0] / log.RESULT).exists()
   assert result.step == 3
   assert [row["step"] for row in rows(workdirs[1])] == [1, 2, 3]
-
-
-@pytest.mark.slow
-def test_runs_that_were_stopped_continue_to_the_same_bytes(
-  tmp_path, monkeypatch
-):
-  configs = [make_config(seed=seed) for seed in (0, 1)]
-  whole = [tmp_path / f"whole{i}" for i in range(2)]
-  many.train(configs, whole)
-
-  stopped = [tmp_path / f"stopped{i}" for i in range(2)]
-  record = run_lib.record
-
-  def and_kill(*arguments):
-    os.kill(os.getpid(), signal.SIGTERM)
-    return record(*arguments)
-
-  with monkeypatch.context() as patch:
-    patch.setattr(run_lib, "record", and_kill)
-    results = many.train(configs, stopped)
-  assert [result.preempted for result in results] == [True, True]
-  assert 0 < results[0].step < 3
-  assert [r.step for r in many.train(configs, stopped)] == [3, 3]
-  for actual, expected in zip(stopped, whole, strict=True):
-    resume_test.assert_same(
-      *(resume_test.everything(workdir, 3) for workdir in (actual, expected))
-    )
 
 
 @pytest.mark.parametrize(

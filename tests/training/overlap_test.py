@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import signal
 import types
 
 import jax
@@ -10,16 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax import api
 from grpo_jax.data import pipeline
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import dynamic_sampling, step
-from grpo_jax.training import loop
 from grpo_jax.training.phases import build, executors
-from grpo_jax.training.problem import probe, problem, rewards, unscored
-from grpo_jax.training.runtime import checkpoints, log, sharding
+from grpo_jax.training.problem import problem, rewards, unscored
+from grpo_jax.training.runtime import sharding
 from tests.experiments import tiny_config
-from tests.training import resume_test, tiny
+from tests.training import tiny
 
 STEPS = 5
 BATCHES = [
@@ -209,7 +206,7 @@ def test_weights_correct_from_the_sampling_to_the_current_policy():
   assert metrics["ratio/max_deviation"] == 0
 
 
-# --- Runs --------------------------------------------------------------------
+# --- What makes no sense is said before anything is compiled -----------------
 
 
 def get_config(staleness):
@@ -228,77 +225,13 @@ def get_config(staleness):
   return config
 
 
-def on_host(patch, then=lambda call: None):
-  """Lets runs verify on the host; `then(n)` is called after the n-th time."""
-  calls = []
-
-  class Problem(problem.Problem):
-    def host_scores(self, batch, rollout, judge=None, evaluates=False):
-      calls.append(rollout)
-      then(len(calls))
-      return _count_tokens(batch, rollout)
-
+def on_host(patch):
+  """Lets runs verify on the host."""
   made = problem.make_problem(config_lib.resolve(get_config(0)))
   fields = vars(made) | {"judge": JUDGE}
-  patch.setattr(problem, "make_problem", lambda settings: Problem(**fields))
-  patch.setattr(probe, "check", lambda *arguments: None)
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
-  workdir = tmp_path_factory.mktemp("unbroken")
-  with pytest.MonkeyPatch.context() as patch:
-    on_host(patch)
-    loop.train(get_config(2), workdir)
-  rows = log.read_lines(workdir / log.METRICS)[1:]
-  assert min(row["gradient_norm"] for row in rows) > 0
-  assert rows[-1]["staleness/mean"] == 2
-  assert abs(rows[-1]["policy_weight/mean"] - 1) > 0.01
-  return resume_test.everything(workdir, 6)
-
-
-# The first call is the evaluation before the phase; call n verifies step n - 1.
-@pytest.mark.slow
-@pytest.mark.parametrize(("call", "saved", "queue"), [(2, 1, 2), (6, 5, 1)])
-def test_sigterm_leaves_what_was_drawn_ahead(
-  tmp_path, monkeypatch, unbroken, call, saved, queue
-):
-  def stop(count):
-    if count == call:
-      signal.raise_signal(signal.SIGTERM)
-
-  with monkeypatch.context() as patch:
-    on_host(patch, stop)
-    assert loop.train(get_config(2), tmp_path).preempted
-  store = checkpoints.Checkpoints(tmp_path / "checkpoints", keep=2)
-  assert store.latest_step() == saved
-  assert store.extra()["queue"] == queue
-  store.close()
-  on_host(monkeypatch)
-  with api.load(tmp_path) as loaded:
-    assert loaded.step == saved
-  loop.train(get_config(2), tmp_path)
-  resume_test.assert_same(resume_test.everything(tmp_path, 6), unbroken)
-
-
-@pytest.mark.slow
-def test_a_crash_costs_the_steps_since_the_last_checkpoint(
-  tmp_path, monkeypatch, unbroken
-):
-  def crash(count):
-    if count == 5:  # Step 4, of which checkpoint 2 has drawn the rollout.
-      raise RuntimeError("out of luck")
-
-  with monkeypatch.context() as patch:
-    on_host(patch, crash)
-    with pytest.raises(RuntimeError, match="out of luck"):
-      loop.train(get_config(2), tmp_path)
-  on_host(monkeypatch)
-  loop.train(get_config(2), tmp_path)
-  resume_test.assert_same(resume_test.everything(tmp_path, 6), unbroken)
-
-
-# --- What makes no sense is said before anything is compiled -----------------
+  patch.setattr(
+    problem, "make_problem", lambda settings: problem.Problem(**fields)
+  )
 
 
 def _make_parts(config, patch=None):

@@ -1,13 +1,11 @@
 """A run that is stopped anywhere ends with the bytes of one that is not."""
 
 import errno
+import itertools
 import json
 import os
 import pathlib
-import random
-import re
 import signal
-import subprocess
 import time
 
 import jax
@@ -16,49 +14,66 @@ import orbax.checkpoint.experimental.v1 as ocp
 import pytest
 from orbax.checkpoint import checkpoint_manager
 
-from grpo_jax.training import loop
+from grpo_jax.training import loop, steps
 from grpo_jax.training.evaluation import evaluation
-from grpo_jax.training.phases import executors
-from grpo_jax.training.runtime import checkpoints, log, traces
+from grpo_jax.training.problem import problem
+from grpo_jax.training.runtime import checkpoints, hyperparameters, log, traces
 from tests.experiments import command, tiny_config
+from tests.rewards.workers import judge_server
+from tests.training import resume_table
 
-STEPS = 20  # Ten of each phase; see tests/experiments/tiny_config.py.
-
-
-def start(workdir: pathlib.Path, algorithm: str) -> subprocess.Popen:
-  return command.start(
-    "train", f"{command.TINY}:{algorithm}", f"--workdir={workdir}"
-  )
+TABLE = f"--config={command.ROOT / 'tests/training/resume_table.py'}"
+KEY = "sk-secret-0123456789"
 
 
-def finish(workdir: pathlib.Path, algorithm: str) -> str:
-  """Lets the run go on to its end; returns what it printed."""
-  with start(workdir, algorithm) as process:
-    out, err = process.communicate()
-  assert process.returncode == 0, err
-  return out
+class Crash(Exception):
+  """The end of a process."""
 
 
-def everything(
-  workdir: pathlib.Path, steps: int = STEPS
-) -> dict[str, bytes | dict]:
+def _crash():
+  raise Crash
+
+
+def _terminate():
+  signal.raise_signal(signal.SIGTERM)
+
+
+def _no_space(*_):
+  raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+# Method of which a call, counted from each start on, is a moment -> what
+# happens then. "kill" is another one, in a process of its own.
+MOMENTS = {
+  "compiling": (hyperparameters.Inputs, "reading", _terminate),
+  "stepping": (steps.Batches, "next", _terminate),
+  "evaluating": (evaluation.Evaluator, "completions", _terminate),
+  "asking": (problem.Problem, "host_scores", _crash),
+  "writing": (log.MetricsLog, "write_samples", _crash),
+  "saving": (
+    *(checkpoint_manager.CheckpointManager, "_finalize_checkpoint"),
+    _no_space,
+  ),
+}
+
+
+def everything(workdir: pathlib.Path) -> dict[str, bytes | dict]:
   """All that a finished run leaves and that no clock has a part in."""
   store = checkpoints.Checkpoints(workdir / "checkpoints", keep=2)
-  assert store.latest_step() == steps
-  extra = store.extra()
+  step, extra = store.latest_step(), store.extra()
   store.close()
   del extra["log"][log.TIMINGS]
   with ocp.training.Checkpointer(workdir / "checkpoints") as checkpointer:
-    arrays = checkpointer.load(steps, checkpointer.metadata(steps).metadata)
+    arrays = checkpointer.load(step, checkpointer.metadata(step).metadata)
   result = {
     jax.tree_util.keystr(path): np.asarray(leaf).tobytes()
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays)
   }
-  kept = [path.name for path in workdir.glob("data-*.jsonl")]
-  for name in (log.METRICS, log.SAMPLES, traces.FILE, *kept):
-    result[name] = (workdir / name).read_bytes()
-  result["config.json"] = (workdir / "config.json").read_bytes()
-  return result | {"extra": extra}
+  for pattern in ("*.jsonl", traces.FILE, "config.json"):
+    for path in workdir.glob(pattern):
+      if path.name != log.TIMINGS:
+        result[path.name] = path.read_bytes()
+  return result | {"extra": extra, "step": step}
 
 
 def assert_same(actual: dict, expected: dict) -> None:
@@ -66,140 +81,107 @@ def assert_same(actual: dict, expected: dict) -> None:
   assert [k for k in expected if actual[k] != expected[k]] == []
 
 
-def lines(count: int):
-  """True as soon as so many lines of metrics are there."""
-
-  def due(workdir: pathlib.Path) -> bool:
-    path = workdir / log.METRICS
-    return path.exists() and path.read_bytes().count(b"\n") >= count
-
-  return due
-
-
-def writing(step: int):
-  """True while a checkpoint of this step or a later one is being written."""
-
-  def due(workdir: pathlib.Path) -> bool:
-    names = [path.name for path in (workdir / "checkpoints").glob("*.*")]
-    unfinished = [re.match(r"(\d+)\.", name) for name in names]
-    return any(found and int(found[1]) >= step for found in unfinished)
-
-  return due
+def below(pid: int) -> list[int]:
+  """Processes below one, by number."""
+  found = []
+  for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+    for child in map(int, task.read_text().split()):
+      found += [child, *below(child)]
+  return found
 
 
-def later(due, seconds: float):
-  """True from so many seconds on after another moment."""
-  since = []
-
-  def passed(workdir: pathlib.Path) -> bool:
-    if not since and due(workdir):
-      since.append(time.monotonic())
-    return bool(since) and time.monotonic() >= since[0] + seconds
-
-  return passed
-
-
-def stop_when(due, number: int, workdir: pathlib.Path, algorithm: str) -> str:
-  """Starts or continues the run, and sends a signal at a certain moment."""
-  with start(workdir, algorithm) as process:
-    while True:
+def kill(arguments: list[str], workdir: pathlib.Path, lines: int) -> None:
+  """Starts the command, and kills it as soon as so many lines are written."""
+  path = workdir / log.METRICS
+  with command.start("train", *arguments, f"--workdir={workdir}") as process:
+    while not path.exists() or path.read_bytes().count(b"\n") < lines:
       assert process.poll() is None, process.stderr.read()
-      if due(workdir):
-        # Frozen, so that the moment does not pass between look and signal.
-        process.send_signal(signal.SIGSTOP)
-        time.sleep(0.01)
-        if due(workdir):
-          break
-        process.send_signal(signal.SIGCONT)
-      time.sleep(0.001)
-    process.send_signal(number)
-    process.send_signal(signal.SIGCONT)
-    out, err = process.communicate()
-  expected = 143 if number == signal.SIGTERM else -number
-  assert process.returncode == expected, err
-  return out
+      time.sleep(0.005)
+    children = below(process.pid)
+    process.kill()
+    process.communicate()
+  assert process.returncode == -signal.SIGKILL
+  end = time.monotonic() + 10
+  while any(os.path.exists(f"/proc/{child}") for child in children):
+    assert time.monotonic() < end, "a process outlives its run"
+    time.sleep(0.05)
 
 
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
-  """Results of an algorithm's run that was not stopped."""
-  results = {}
+def stop(config, workdir: pathlib.Path, moment: str, number: int) -> None:
+  """Trains until a moment, at which the run is stopped or crashes."""
+  owner, name, happen = MOMENTS[moment]
+  original, calls = getattr(owner, name), itertools.count(1)
 
-  def run(algorithm: str) -> dict:
-    if algorithm not in results:
-      workdir = tmp_path_factory.mktemp(algorithm)
-      assert "continuing" not in finish(workdir, algorithm)
-      results[algorithm] = everything(workdir)
-    return results[algorithm]
+  def counted(*arguments, **named):
+    if next(calls) == number:
+      with jax.transfer_guard("allow"):
+        happen()
+    return original(*arguments, **named)
 
-  return run
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(owner, name, counted)
+    if happen is _terminate:
+      result = loop.train(config, workdir)
+      assert result.preempted
+      assert result.stopped == f"after step {result.step}, and saved"
+    else:
+      with pytest.raises((Crash, OSError)) as caught:
+        loop.train(config, workdir)
+      assert happen is _crash or "no space is left" in str(caught.value)
 
 
-@pytest.mark.slow
-def test_stopped_in_every_phase_and_while_saving(tmp_path, unbroken):
-  # The baseline of REINFORCE is part of the state, and what a reward model
-  # has to compare with lies between its phases.
-  algorithm = "iterative"
+@pytest.fixture
+def judge(monkeypatch):
+  """A judge at an address that the environment names."""
 
-  def terminate(due) -> int:
-    out = stop_when(due, signal.SIGTERM, tmp_path, algorithm)
-    found = re.search(r"stopped by SIGTERM after step (\d+), and sa", out)
-    store = checkpoints.Checkpoints(tmp_path / "checkpoints", keep=2)
-    assert store.latest_step() == int(found[1])
-    store.close()
-    return int(found[1])
+  def longer_is_better(number, question):
+    del number
+    return judge_server.says("yes" if len(question) % 2 else "no")
 
-  terminate(lines(4))
-  # Of the third of five phases, from step 10 to step 13.
-  stop_when(writing(10), signal.SIGKILL, tmp_path, algorithm)
-  assert writing(10)(tmp_path)
-  step = terminate(writing(15))
-  assert step >= 15
-  out = finish(tmp_path, algorithm)
-  assert re.search(rf"continuing after step {step} \((rm|rl)\)", out)
-
-  expected = unbroken(algorithm)
-  policy, reference = (f"['members']['{x}']" for x in ("policy", "reference"))
-  for part in (
-    *(f"{policy}['{x}']" for x in ("params", "opt_state", "average")),
-    *(f"{reference}['params']", "['members']['reward']['params']"),
-    *("['algorithm_state']", "['key']", "['reservoir']"),
-  ):
-    assert any(name.startswith(part) for name in expected), part
-  assert expected["extra"]["stream"]
-  metrics = map(json.loads, expected[log.METRICS].splitlines())
-  old = [line.get("history/groups") for line in metrics]
-  assert [n for n in old if n is not None] == [0, 0, 0, 2, 2, 2]
-  assert_same(everything(tmp_path), expected)
-
-  # And once more at the end: it only reports.
-  assert loop.train(tiny_config.get_config(algorithm), tmp_path).step == STEPS
-  assert_same(everything(tmp_path), expected)
+  monkeypatch.setenv("JUDGE_API_KEY", KEY)
+  with judge_server.serving(longer_is_better) as server:
+    monkeypatch.setenv("JUDGE_URL", server.url)
+    yield server
 
 
 @pytest.mark.parametrize(
-  "evaluation_number", [1, pytest.param(2, marks=pytest.mark.slow)]
+  "name",
+  [
+    pytest.param(name, marks=() if row.is_fast else pytest.mark.slow)
+    for name, row in resume_table.TABLE.items()
+  ],
 )
-def test_sigterm_during_an_evaluation(tmp_path, monkeypatch, evaluation_number):
-  calls = []
+def test_a_stopped_run_ends_with_the_same_bytes(name, tmp_path, judge):
+  row = resume_table.TABLE[name]
+  config = resume_table.get_config(f"{name}:{tmp_path}")
+  whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+  result = loop.train(config, whole)
+  expected = everything(whole)
+  _check_features(row, expected)
+  row.check(whole)
+  for moment, number in row.stops:
+    if moment == "kill":
+      kill([f"{TABLE}:{name}:{tmp_path}"], stopped, number)
+    else:
+      stop(config, stopped, moment, number)
+  assert loop.train(config, stopped) == result
+  assert_same(everything(stopped), expected)
+  if row.is_fast:
+    # And once more at the end: it only reports.
+    assert loop.train(config, stopped).step == result.step
+    assert_same(everything(stopped), expected)
+  for path in tmp_path.rglob("*"):
+    assert path.is_dir() or KEY.encode() not in path.read_bytes()
 
-  def summarize(results, *about):
-    calls.append(results)
-    if len(calls) == evaluation_number:
-      signal.raise_signal(signal.SIGTERM)
-    return original(results, *about)
 
-  original = evaluation.summarize
-  monkeypatch.setattr(evaluation, "summarize", summarize)
-  result = loop.train(tiny_config.get_config(), tmp_path)
-  assert result.preempted
-  # The one before the second phase, and the one after its fourth step, where
-  # no checkpoint is due.
-  assert result.step == {1: 10, 2: 15}[evaluation_number]
-  store = checkpoints.Checkpoints(tmp_path / "checkpoints", keep=2)
-  assert store.latest_step() == result.step
-  store.close()
-  assert result.stopped == f"after step {result.step}, and saved"
+def _check_features(row: resume_table.Row, whole: dict) -> None:
+  """Checks that the features of a row had something to lose."""
+  for start in row.state:
+    assert any(key.startswith(start) for key in whole), start
+  assert {*row.extra} <= whole["extra"].keys()
+  lines = [json.loads(line) for line in whole[log.METRICS].splitlines()]
+  for metric in row.shows:
+    assert any(line.get(metric) for line in lines), metric
 
 
 @pytest.mark.slow
@@ -226,76 +208,3 @@ def test_a_save_that_fails_in_the_background_ends_the_next_step(
   # The step that was under way is the last, and not the one of the next save.
   metrics = (tmp_path / log.METRICS).read_text().splitlines()
   assert max(json.loads(line)["step"] for line in metrics) <= first + 1
-
-
-@pytest.mark.slow
-def test_sigterm_while_compiling(tmp_path, monkeypatch, unbroken):
-  make_driver = executors.make_driver
-
-  def interrupted(*arguments):
-    advance = make_driver(*arguments)
-
-    def first(*batches):
-      once = iter((True,))
-
-      def terminate(event, duration, **_):
-        if event.startswith("/jax/core/compile/") and next(once, False):
-          signal.raise_signal(signal.SIGTERM)
-
-      jax.monitoring.register_event_duration_secs_listener(terminate)
-      try:
-        return advance(*batches)
-      finally:
-        jax.monitoring.unregister_event_duration_listener(terminate)
-        assert not next(once, False)  # It was sent.
-
-    return first
-
-  with monkeypatch.context() as patch:
-    patch.setattr(executors, "make_driver", interrupted)
-    result = loop.train(tiny_config.get_config("on_host"), tmp_path)
-  assert result.preempted
-  assert result.step == 1
-  # In this process, and with the bytes of another one.
-  assert loop.train(tiny_config.get_config("on_host"), tmp_path).step == STEPS
-  assert_same(everything(tmp_path), unbroken("on_host"))
-
-
-# Sessions that are played ahead are killed in experiments/hosts_test.py.
-@pytest.mark.slow
-def test_killed_at_random_moments(tmp_path, unbroken):
-  algorithm = "on_host"
-  rng = random.Random(0)
-  kills, attempt = 0, 0
-  while kills < 2:
-    workdir = tmp_path / str(attempt)
-    with start(workdir, algorithm) as process:
-      process.stderr.readline()  # Its first step is done.
-      time.sleep(rng.uniform(0, 2))
-      process.kill()
-      _, err = process.communicate()
-    if process.returncode == -signal.SIGKILL:
-      kills += 1
-    else:
-      assert process.returncode == 0, err
-      assert_same(everything(workdir), unbroken(algorithm))
-      attempt += 1
-  finish(workdir, algorithm)
-  assert_same(everything(workdir), unbroken(algorithm))
-
-
-# A run of five phases takes long to start, and is soon through with each: so
-# moments are drawn as numbers of lines. Where completions are kept for a phase
-# that comes later, and where that phase or the last one runs.
-@pytest.mark.slow
-def test_killed_in_random_steps_of_many_phases(tmp_path, unbroken):
-  algorithm = "r1"
-  expected = unbroken(algorithm)
-  # There is something to lose between phases.
-  assert expected["data-3-rejection.jsonl"].count(b"\n") > 1
-  rng = random.Random(0)
-  for first in (8, 14):
-    moment = later(lines(rng.randrange(first, first + 5)), rng.uniform(0, 0.05))
-    stop_when(moment, signal.SIGKILL, tmp_path, algorithm)
-  finish(tmp_path, algorithm)
-  assert_same(everything(tmp_path), expected)

@@ -28,8 +28,6 @@ def get_config(kind: str):
     levels = {"name": "gcd", "levels": ((0, 0), (30, 1))}
     data.datasets = (levels, {"name": "spell_backward"})
     config.rewards.functions = ("reasoning_gym",)
-  elif kind == "streaming":
-    data.streaming = True
   elif kind == "math":
     data.format = "math"
   else:

@@ -1,8 +1,6 @@
 """Hints of a task, from a config to rows that its verifier takes."""
 
 import dataclasses
-import json
-import signal
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +13,11 @@ from grpo_jax.rollout import hints as hints_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import kinds
 from grpo_jax.tasks import countdown
-from grpo_jax.training import loop, run
-from grpo_jax.training.evaluation import evaluation
+from grpo_jax.training import run
 from grpo_jax.training.phases import build, corrections
 from grpo_jax.training.problem import problem
-from grpo_jax.training.runtime import log, sharding, traces
-from tests.experiments import tiny_config
-from tests.training import resume_test, tiny
+from grpo_jax.training.runtime import sharding
+from tests.training import tiny
 
 T = 16
 
@@ -155,42 +151,6 @@ def test_the_display_has_what_the_policy_can_do_by_itself():
   assert kinds.RL.shows(said)["accuracy"] == 0.6
   said["correction/draft_accuracy"] = 0.1
   assert kinds.RL.shows(said)["accuracy"] == 0.1
-
-
-@pytest.mark.slow
-def test_a_run_that_is_stopped_ends_with_the_bytes_of_one_that_is_not(
-  tmp_path, monkeypatch
-):
-  config = tiny_config.get_config("grpo")
-  for name in ("name", "task_options"):
-    config.data[name] = edge_countdown.get_config().data[name]
-  config.sampling.max_new_tokens = T
-  config.rl.correction = edge_countdown.get_config().rl.correction
-  config.rl.max_rounds = 2
-  config.algorithm.dynamic_sampling = True
-  config.rewards.functions = ("accuracy",)
-  loop.train(config, tmp_path / "whole")
-  calls, original = [], evaluation.summarize
-
-  def summarize(results, *about):
-    calls.append(results)
-    if len(calls) == 2:
-      signal.raise_signal(signal.SIGTERM)
-    return original(results, *about)
-
-  monkeypatch.setattr(evaluation, "summarize", summarize)
-  assert loop.train(config, tmp_path / "stopped").preempted
-  assert not loop.train(config, tmp_path / "stopped").preempted
-  whole, stopped = (
-    resume_test.everything(tmp_path / name) for name in ("whole", "stopped")
-  )
-  resume_test.assert_same(stopped, whole)
-  lines = map(json.loads, whole[log.METRICS].splitlines())
-  shares = [x["correction/share"] for x in lines if "correction/share" in x]
-  assert len(shares) == 10
-  groups = traces.read(tmp_path / "whole")
-  shown = [row for group in groups for row in group.rows]
-  assert any(row.values.get("observed", np.zeros(1)).any() for row in shown)
 
 
 # ---- What is refused.

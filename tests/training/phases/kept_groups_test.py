@@ -1,4 +1,4 @@
-"""Groups that wait: settings that fit, and runs that are stopped and go on."""
+"""Groups that wait: their shapes, and settings that fit."""
 
 import functools
 
@@ -9,15 +9,12 @@ import pytest
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import phase as phase_lib
 from grpo_jax.step import step
-from grpo_jax.training import loop
 from grpo_jax.training import run as run_lib
-from grpo_jax.training.evaluation import rows
 from grpo_jax.training.phases import checkpointed, kept_groups
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
-from grpo_jax.training.runtime import log, sharding, traces
+from grpo_jax.training.runtime import sharding
 from tests.experiments import tiny_config
-from tests.training import resume_test
 
 STEPS = 12
 
@@ -82,42 +79,6 @@ def test_what_waits_has_the_shapes_of_what_is_drawn(name):
   kept = state.kept["replay"]["groups"]
   assert kept.prompts.tokens.shape[0] == 6
   assert kept.rollout.tokens.shape[0] == 12
-
-
-@pytest.mark.slow
-def test_a_run_that_crashes_ends_with_the_same_bytes(tmp_path, monkeypatch):
-  loop.train(get_config("grpo"), tmp_path / "whole")
-  original, calls = rows.samples, []
-
-  def crashing(*arguments):
-    calls.append(arguments)
-    if len(calls) == 4:  # Of step 4 of the phase, before it is saved.
-      raise RuntimeError("out of luck")
-    return original(*arguments)
-
-  with monkeypatch.context() as patch:
-    patch.setattr(rows, "samples", crashing)
-    with pytest.raises(RuntimeError, match="out of luck"):
-      loop.train(get_config("grpo"), tmp_path / "parts")
-  loop.train(get_config("grpo"), tmp_path / "parts")
-  resume_test.assert_same(
-    *(resume_test.everything(tmp_path / x, STEPS) for x in ("parts", "whole"))
-  )
-  lines = log.read_lines(tmp_path / "whole/metrics.jsonl")
-  lines = [line for line in lines if "drawn/rounds" in line]
-  assert len(lines) == STEPS // 2
-  # What step 3 begins with, and replays, has been in the checkpoint.
-  assert lines[2]["drawn/recycled"] > 0
-  assert lines[2]["replay/groups"] > 0
-  assert lines[2]["replay/age"] > 0
-  old = [
-    group
-    for group in traces.read(tmp_path / "whole")
-    if group.split == "train"
-    and group.rows[0].values["version"].max() < group.step - 1
-  ]
-  assert old
-  assert all(group.prompt for group in old)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import signal
 
 import numpy as np
 import pytest
@@ -10,12 +9,11 @@ import pytest
 from grpo_jax.data import clusters
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings.phase import ScheduleConfig
-from grpo_jax.training import loop
 from grpo_jax.training.phases import build, schedules
 from grpo_jax.training.problem import problem
-from grpo_jax.training.runtime import log, sharding
+from grpo_jax.training.runtime import sharding
 from tests.experiments import tiny_config
-from tests.training import resume_test, tiny
+from tests.training import tiny
 
 
 def write_clusters(path, records, labels):
@@ -23,60 +21,6 @@ def write_clusters(path, records, labels):
   losses = np.arange(len(records)) / 10
   known = clusters.Clusters(np.array(labels), losses, 4)
   path.write_bytes(clusters.packed(records, known, {}))
-
-
-def small(name, folder):
-  """A phase of six steps in which a schedule draws four of twelve prompts."""
-  config = tiny_config.get_config("curriculum")
-  config.phases = ("rl",)
-  config.eval.every = config.log.traces_every = 0
-  config.checkpoint.every = 0
-  config.rl.schedule.name = name
-  if name == "spo":
-    config.algorithm = config_lib.algorithm_config("spo")
-    config.rl.group_size = 1
-  if name == "ads":
-    config.rl.schedule.drawn_clusters = config.rl.schedule.window = 2
-    config.rl.schedule.clusters = str(folder / "clusters.npz")
-    made = problem.make_problem(config_lib.resolve(config))
-    records = [made.train[i] for i in range(12)]
-    write_clusters(folder / "clusters.npz", records, 3 * [0, 1, 2, 1])
-  return config
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["frontier", "ads", "spo"])
-def test_a_run_that_was_stopped_chooses_the_same_prompts(
-  tmp_path, monkeypatch, name
-):
-  config = small(name, tmp_path)
-  loop.train(config, tmp_path / "whole")
-  write = log.MetricsLog.write
-
-  def stop_at_three(self, step, *rest):
-    if step == 3:
-      signal.raise_signal(signal.SIGTERM)
-    write(self, step, *rest)
-
-  with monkeypatch.context() as patch:
-    patch.setattr(log.MetricsLog, "write", stop_at_three)
-    stopped = loop.train(config, tmp_path / "stopped")
-  assert stopped.preempted
-  assert 3 <= stopped.step < 6
-  assert loop.train(config, tmp_path / "stopped").step == 6
-  expected = resume_test.everything(tmp_path / "whole", 6)
-  resume_test.assert_same(
-    resume_test.everything(tmp_path / "stopped", 6), expected
-  )
-  kept = {"frontier": "a", "ads": "windows", "spo": "logp"}[name]
-  assert {f"['schedule']['{kept}']", "['schedule']['places']"} <= (
-    expected.keys()
-  )
-  lines = log.read_lines(tmp_path / "whole" / log.METRICS)
-  seen = [line["schedule/seen"] for line in lines if "schedule/seen" in line]
-  assert seen == sorted(seen)
-  assert seen[0] == pytest.approx(4 / 12)
-  assert len({line["schedule/expected"] for line in lines[1:]}) > 2
 
 
 @pytest.fixture(scope="module")
