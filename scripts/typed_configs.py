@@ -106,8 +106,9 @@ def stub() -> str:
 def _phases(classes: dict[str, list[Field]]) -> None:
   """Adds the classes of phases; `AnyPhase` has the fields of all kinds."""
   kinds = tuple(dict.fromkeys(phase_lib.CLASSES.values()))
-  for cls in reversed(type("AnyPhase", kinds, {}).__mro__[:-1]):
-    bases = [base for base in cls.__bases__ if base is not object]
+  mro = type("AnyPhase", kinds, {}).__mro__
+  for cls in reversed([*filter(dataclasses.is_dataclass, mro)]):
+    bases = [*filter(dataclasses.is_dataclass, cls.__bases__)]
     head = ", ".join(map(_name, bases)) or "Group"
     if len(f"class {_name(cls)}({head}):") > 80:
       head = f"\n  {head}\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib.util
+import itertools
 import os
 import pathlib
 import re
@@ -20,6 +21,7 @@ from typing import Any, NoReturn
 
 from absl import app, flags, logging
 from ml_collections import config_dict, config_flags
+from ml_collections.config_flags import config_flags as parsers
 
 from grpo_jax.settings import overrides
 from grpo_jax.training.runtime import files, terminal
@@ -65,7 +67,7 @@ def define_config(
   if flag_values is flags.FLAGS and "config" in flag_values:
     # By a program that this one, or a test of both, has imported.
     return flags.FlagHolder(flag_values, flag_values["config"])
-  return config_flags.DEFINE_config_file(
+  holder = config_flags.DEFINE_config_file(
     "config",
     None,
     "Config file with get_config(), or the name of one that comes with the"
@@ -73,6 +75,39 @@ def define_config(
     flag_values=flag_values,
     sys_argv=argv,
   )
+  flag_values["config"].parser = _Parser(argv)
+  return holder
+
+
+class _Parser(parsers.ConfigFileFlagParser):
+  """Reads a config file; groups have the settings that the overrides ask for.
+
+  ml_collections looks for all settings before it changes one.
+  """
+
+  def __init__(self, argv: Sequence[str] | None):
+    super().__init__("config")
+    self._argv = argv
+
+  def parse(self, path: str) -> Any:
+    """Reads the file."""
+    config = super().parse(path)
+    _set_switches(config, sys.argv if self._argv is None else self._argv)
+    return config
+
+
+def _set_switches(config: Any, argv: Sequence[str]) -> None:
+  """Sets the settings that say which others their groups have."""
+  for argument, following in itertools.zip_longest(argv, argv[1:]):
+    match = re.match(r"--?config\.([\w.]+)(?:=(.*))?$", argument, re.DOTALL)
+    if match is None or not overrides.is_switch(config, match[1]):
+      continue
+    where, _, last = match[1].rpartition(".")
+    group = overrides.at(config, where)
+    kind = group.get_type(last)
+    with contextlib.suppress(TypeError, ValueError):  # The flag complains.
+      text = following if match[2] is None else match[2]
+      group[last] = (text,) if kind is tuple else kind(text)
 
 
 def define_processes(
@@ -333,9 +368,9 @@ def _set_group(
       f" {overrides.whole(name, _spelled)} ({overrides.text_of(error)})."
     ) from error
   where, _, last = name.rpartition(".")
-  parent = config
-  for part in where.split("."):
-    parent = parent[part]
+  if problem := overrides.complaint(config, name, _spelled):
+    raise ValueError(f"{given}: {problem}")
+  parent = overrides.at(config, where)
   # A group of the file may be of another class of groups.
   with parent.unlocked(), parent.ignore_type():
     parent[last] = group
@@ -374,6 +409,7 @@ def _config_problem(argv: Sequence[str]) -> str | None:
   config = _load(path, algorithm)
   if isinstance(config, str):
     return config
+  _set_switches(config, argv)
   for argument in argv:
     match = re.match(r"--?(?:no)?config\.([\w.]+)(?:=(.*))?$", argument)
     if match and (problem := _override_problem(config, path, *match.groups())):

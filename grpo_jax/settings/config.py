@@ -30,7 +30,7 @@ import ml_collections
 from ml_collections import config_dict
 
 from grpo_jax import algorithms, imports, ranges
-from grpo_jax.settings import kinds, overrides, typed
+from grpo_jax.settings import groups, kinds, overrides, typed
 from grpo_jax.settings import phase as phase_lib
 from grpo_jax.settings.environment import (
   SERVICE,
@@ -245,12 +245,6 @@ class RunConfig:
         " that, or leave config.environment as it is."
       )
     self.served.check(self.data, self.environment, self.interceptor)
-    if given := self.interceptor.in_vain:
-      raise ValueError(
-        f"config.interceptor.{given[0]} was set, and config.interceptor.rules"
-        " is empty: without a rule nothing is flagged. Name some rules, or"
-        " leave the others as they are."
-      )
     if self.interceptor.rules and not self.data.environment:
       raise ValueError(
         f"config.interceptor.rules={self.interceptor.rules} are for the calls"
@@ -462,33 +456,80 @@ def default_config(algorithm: str | Algorithm = "grpo") -> typed.Config:
 
 
 class _Settings(config_dict.ConfigDict):
-  """A ConfigDict that stores the names of objects instead of the objects."""
+  """A ConfigDict of a group of settings.
+
+  Objects are stored by their names. If the group has a switch, there are the
+  settings that are read with its value.
+  """
+
+  _group: type[groups.Switched] | None = None
 
   def __setitem__(self, key: str, value: Any) -> None:
     try:
       super().__setitem__(key, imports.named(value))
     except TypeError:  # Its message has the whole value, of any size.
       raise overrides.misfit(key, value, self.get_type(key)) from None
+    if self._group and key == self._group.switch:
+      self._fit(self._group, self[key])
+
+  def _fit(self, group: type[groups.Switched], value: Any) -> None:
+    usual, names = group.usual(value), group.read_with(value)
+    for name in self._fields.keys() - {*names}:
+      del self._fields[name]
+    for name in names:
+      if name not in self._fields:
+        self._fields[name] = _as_setting(usual, name)
+    if self.is_locked:
+      self.unlock()
+      self.lock()  # What is new too.
+
+  def lock(self) -> _Settings:
+    """Locks it against new settings, but for names of the user's choice."""
+    super().lock()
+    for value in self.values():
+      if type(value) is config_dict.ConfigDict:
+        value.unlock()
+    return self
+
+  def _of(self, cls: type) -> _Settings:
+    """Marks it as a group of a class of settings."""
+    if issubclass(cls, groups.Switched):
+      object.__setattr__(self, "_group", cls)
+    return self
+
+  def copy_and_resolve_references(self, visit_map: Any = None) -> _Settings:
+    """Copies it; the copy is a group of the same class."""
+    copy = super().copy_and_resolve_references(visit_map)
+    return copy._of(self._group or type(None))
+
+  def __setstate__(self, state: dict[str, Any]) -> None:
+    self._of(state.get("_group") or type(None))
+    super().__setstate__(state)
 
 
 def _as_config_dict(config: Any, **extra: Any) -> config_dict.ConfigDict:
-  """Converts a dataclass to a ConfigDict; None becomes a typed placeholder."""
+  """Converts a dataclass to a ConfigDict."""
   cls: type = type(config)
-  hints = _hints(cls)
+  names = [field.name for field in dataclasses.fields(config)]
+  if isinstance(config, groups.Switched):
+    names = [*config.read_with(getattr(config, config.switch))]
   result = _Settings(extra)
-  for field in dataclasses.fields(config):
-    value = getattr(config, field.name)
-    if dataclasses.is_dataclass(value):
-      value = _as_config_dict(value)
-    elif isinstance(value, Mapping):
-      value = config_dict.ConfigDict(value)
-    elif value is None and hints[field.name] is not Any:
-      kinds = [
-        k for k in typing.get_args(hints[field.name]) if k is not type(None)
-      ]
-      value = config_dict.placeholder(kinds[0])
-    result[field.name] = value
-  return result
+  for name in names:
+    result[name] = _as_setting(config, name)
+  return result._of(cls)
+
+
+def _as_setting(config: Any, name: str) -> Any:
+  """Converts a field; None becomes a typed placeholder."""
+  value, hint = getattr(config, name), _hints(type(config))[name]
+  if dataclasses.is_dataclass(value):
+    return _as_config_dict(value)
+  if isinstance(value, Mapping):
+    return config_dict.ConfigDict(value)
+  if value is None and hint is not Any:
+    kinds = [k for k in typing.get_args(hint) if k is not type(None)]
+    return config_dict.placeholder(kinds[0])
+  return value
 
 
 def resolve(config: ml_collections.ConfigDict) -> RunConfig:
@@ -593,19 +634,22 @@ def _freeze(
   """Makes an object of a config class; fields in `made` are ready objects."""
   hints = _hints(cls)
   known = [f.name for f in dataclasses.fields(cls) if f.name not in made]
+  switched = issubclass(cls, groups.Switched)
   result = {}
   for name, value in values.items():
     if name not in known:
-      hint = nearest(name, [*known, *also])
-      kinds_with = ""
-      if issubclass(cls, PhaseConfig):
-        kinds_with = phase_lib.kinds_with(name, values["kind"])
+      hint = f"{nearest(name, [*known, *also])}."
+      if switched:
+        hint += cls.hint(name, values.get(cls.switch))
       raise KeyError(
-        f"{where}.{name} is not a setting{hint}.{kinds_with} {where} has:"
+        f"{where}.{name} is not a setting{hint} {where} has:"
         f" {', '.join([*known, *also])}."
       )
     result[name] = _typed(hints[name], value, f"{where}.{name}")
-  return cls(**result, **made)
+  group = cls(**result, **made)
+  if switched:
+    group.check_unread(where)
+  return group
 
 
 def _typed(hint: Any, value: Any, where: str) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from grpo_jax import ranges
 from grpo_jax.settings import groups
@@ -23,7 +23,7 @@ _INSTRUCTION = (
 
 
 @dataclasses.dataclass(frozen=True)
-class CompactionConfig:
+class CompactionConfig(groups.Switched):
   """Compaction: the policy writes a summary that replaces a long context.
 
   The next context begins with the whole first prompt, the summary with the
@@ -57,6 +57,8 @@ class CompactionConfig:
     keeps_summary: Whether contexts begin with the summary; else they begin with
       the prompt and the last turns alone.
   """
+
+  switch: ClassVar[str] = "context_len"
 
   context_len: int | None = None
   reserve: int | None = None
@@ -94,16 +96,6 @@ class CompactionConfig:
         f"{where}.resume={self.resume} are {len(self.resume)} texts; give two,"
         " before the summary and after it, or none."
       )
-    if self.compacts:
-      return
-    for field in dataclasses.fields(self):
-      value = getattr(self, field.name)
-      if value != field.default:
-        raise ValueError(
-          f"{where}.{field.name}={value!r} was set, and {where}.context_len is"
-          " not: contexts are never replaced. Set that, or leave the others as"
-          " they are."
-        )
 
   @property
   def compacts(self) -> bool:
@@ -168,7 +160,7 @@ _PENALTY = ranges.Range(0.0, 1e6)
 
 
 @dataclasses.dataclass(frozen=True)
-class InterceptorConfig:
+class InterceptorConfig(groups.Switched):
   """An interceptor, which blocks calls to an environment on the host.
 
   Attributes:
@@ -189,6 +181,8 @@ class InterceptorConfig:
     abort: Whether a block ends the episode instead.
     penalty: λ >= 0, subtracted from the reward of a blocked call.
   """
+
+  switch: ClassVar[str] = "rules"
 
   rules: tuple[str, ...] = ()
   call: str = ""
@@ -232,17 +226,6 @@ class InterceptorConfig:
   def asks_service(self) -> bool:
     """True if the judge is a model over HTTP."""
     return self.judge == SERVICE
-
-  @property
-  def in_vain(self) -> list[str]:
-    """Names of settings that are set although there are no rules."""
-    if self.rules:
-      return []
-    return [
-      field.name
-      for field in dataclasses.fields(self)
-      if getattr(self, field.name) != field.default
-    ]
 
   @property
   def observation(self) -> str | tuple[str, str, str]:

@@ -12,8 +12,8 @@ import dataclasses
 import difflib
 import os
 import pathlib
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from grpo_jax import ranges
 from grpo_jax.models.architecture import SAMPLED_DTYPES
@@ -29,6 +29,60 @@ _OF_IMAGES = (
   "max_images",
   "max_patches",
 )
+
+
+class Switched:
+  """A group of settings of which one, the switch, says which others it has.
+
+  An object has every field of its class, and a config those that are read.
+
+  Attributes:
+    switch: Name of that setting.
+    values: Values of the switch, if each has settings of its own. Empty: the
+      group has the other settings if the switch is neither None nor empty.
+  """
+
+  switch: ClassVar[str]
+  values: ClassVar[Collection[str]] = ()
+
+  @classmethod
+  def usual(cls, value: Any) -> Any:
+    """Returns an object with the defaults for a value of the switch."""
+    del value
+    return cls()
+
+  @classmethod
+  def read_with(cls, value: Any) -> tuple[str, ...]:
+    """Returns the names of the settings that a value of the switch has."""
+    names = tuple(x.name for x in dataclasses.fields(cls.usual(value)))
+    return names if value or cls.values else (cls.switch,)
+
+  @classmethod
+  def hint(cls, name: str, value: Any) -> str:
+    """Says with which values of the switch the group has a setting."""
+    if not cls.values:
+      known = name in cls.read_with(True)
+      return f" It has {name} if {cls.switch} is set." if known else ""
+    having = [repr(x) for x in cls.values if name in cls.read_with(x)]
+    if not having:
+      return ""
+    return (
+      f" It has {name} with {cls.switch}={' or '.join(having)}, and here"
+      f" {cls.switch}={value!r}."
+    )
+
+  def check_unread(self, where: str) -> None:
+    """Raises ValueError if a setting is changed that is not read."""
+    value = getattr(self, self.switch)
+    usual, read = self.usual(value), self.read_with(value)
+    for field in dataclasses.fields(usual):
+      setting = getattr(self, field.name)
+      if field.name not in read and setting != getattr(usual, field.name):
+        raise ValueError(
+          f"{where}.{field.name}={setting!r} is not read with"
+          f" {where}.{self.switch}={value!r}.{self.hint(field.name, value)}"
+          f" Leave it out, or set {where}.{self.switch}."
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from grpo_jax import ranges
 from grpo_jax.models import architecture
-from grpo_jax.models.architecture import (
-  LORA_RANKS,
-  TOWER_KINDS,
-  TowerConfig,
-)
+from grpo_jax.models.architecture import LORA_RANKS, TowerConfig
+from grpo_jax.settings import groups
 
 if TYPE_CHECKING:
   from grpo_jax.models import lora
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TowerSettings(TowerConfig):
+class TowerSettings(TowerConfig, groups.Switched):
   """The vision tower, which reads images of prompts.
 
   `models/vision_parts.py` describes the other fields.
@@ -33,30 +30,26 @@ class TowerSettings(TowerConfig):
       images are read; with a checkpoint it comes from config.json.
   """
 
+  switch: ClassVar[str] = "kind"
+
   kind: str = ""
   trained: bool = True
   image_token: int | None = None
 
   def __post_init__(self):
-    if self.kind:
-      super().__post_init__()
-      if self.image_token is None:
-        raise ValueError(
-          f"config.model.tower.kind={self.kind!r} reads images in the places of"
-          " a token; set config.model.tower.image_token to its id."
-        )
+    if not self.kind:
       return
-    changed = [
-      field.name
-      for field in dataclasses.fields(self)
-      if field.name != "trained" and getattr(self, field.name) != field.default
-    ]
-    if changed:
+    super().__post_init__()
+    if self.image_token is None:
       raise ValueError(
-        f"config.model.tower has {', '.join(changed)}, and no kind; set"
-        f" config.model.tower.kind to one of {', '.join(TOWER_KINDS)}, or"
-        " leave them as they are."
+        f"config.model.tower.kind={self.kind!r} reads images in the places of"
+        " a token; set config.model.tower.image_token to its id."
       )
+
+  @classmethod
+  def read_with(cls, value: Any) -> tuple[str, ...]:
+    """Returns all names; without a kind, a checkpoint may have a tower."""
+    return super().read_with(value) if value else ("kind", "trained")
 
   @property
   def fields(self) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from ml_collections import config_dict
 
 from grpo_jax import imports
 from grpo_jax.data import sources
+from grpo_jax.settings import groups, typed
 from grpo_jax.settings import phase as phase_lib
-from grpo_jax.settings import typed
 
 # A folder of the package; in a checkout, a link to the folder beside it.
 CONFIGS = (pathlib.Path(__file__).parents[1] / "configs").resolve()
@@ -79,7 +79,7 @@ def config(
   arguments = () if algorithm is None else (algorithm,)
   found = load(str(find(name)), *arguments)
   apply(found, with_rows(settings))
-  lock(found)
+  found.lock()
   return found
 
 
@@ -171,7 +171,7 @@ def at(config: config_dict.ConfigDict, name: str) -> Any:
   """The setting or group of this name; an empty group if there is none."""
   node: Any = config
   for part in name.split(".") if name else ():
-    node = node.get(part, {})
+    node = node.get(part, {}) if hasattr(node, "get") else {}
   return node
 
 
@@ -202,8 +202,8 @@ def complaint(
       hint = ""
       if near:
         hint = f" Did you mean {spelled(f'{where}.{near[0]}'[1:])}?"
-      if "kind" in node:
-        hint += phase_lib.kinds_with(part, node["kind"])
+      if group := switched(node):
+        hint += group.hint(part, node.get(group.switch))
       elif not where and part in phase_lib.OF_CRITIC:
         hint = (
           f" Algorithm {config.algorithm.name!r} has no critic; choose one that"
@@ -229,13 +229,17 @@ def whole(group: str, spelled: Callable[[str], str]) -> str:
   return f"{spelled(group)}={quote}{FREE_GROUPS[group]}{quote}"
 
 
-def lock(config: config_dict.ConfigDict) -> None:
-  """Locks a config against new settings, except in free groups."""
-  config.lock()
-  for group in FREE_GROUPS:
-    found = at(config, group)
-    if isinstance(found, config_dict.ConfigDict):
-      found.unlock()
+def switched(group: Any) -> type[groups.Switched] | None:
+  """The class of a group that has a switch; else None."""
+  is_group = isinstance(group, config_dict.ConfigDict)
+  return vars(group).get("_group") if is_group else None
+
+
+def is_switch(config: config_dict.ConfigDict, name: str) -> bool:
+  """Returns True if a setting says which others its group has."""
+  where, _, last = name.rpartition(".")
+  group = switched(at(config, where))
+  return group is not None and group.switch == last
 
 
 def apply(config: config_dict.ConfigDict, given: Mapping[str, Any]) -> None:
@@ -251,7 +255,9 @@ def apply(config: config_dict.ConfigDict, given: Mapping[str, Any]) -> None:
     TypeError: A value has another type.
     ValueError: A name is that of the algorithm.
   """
-  for name, value in given.items():
+  for name, value in sorted(
+    given.items(), key=lambda item: not is_switch(config, item[0])
+  ):
     said = f"config: {name}={_shown(value)}: "
     if name in ("algorithm", "algorithm.name"):
       # The fields of one algorithm must not stay with another.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import cast
+from typing import Any, ClassVar, cast
 
 from grpo_jax import ranges
 from grpo_jax.models.architecture import CRITIC_TRUNKS
@@ -36,7 +36,7 @@ WHEN_SHORT = ("fewer", "error", "duplicate")
 OF_STEPS = ("min", "product", "sum")
 _OF_WEIGHTS = ("pool", "uniform_share", "decay", "start_share", "pace_steps")
 # Settings that each schedule reads; other schedules with weights read the same.
-_READS = {
+_READS: dict[str, tuple[str, ...]] = {
   EPOCHS: (),
   ADS: ("pool", "clusters", "drawn_clusters", "window", "rate", "tolerance"),
   SPO: ("pool", "samples", "memory_low"),
@@ -46,7 +46,7 @@ PATHS = ("clusters", "samples")
 
 
 @dataclasses.dataclass(frozen=True)
-class ScheduleConfig:
+class ScheduleConfig(groups.Switched):
   """The choice of prompts for the steps of a phase; see docs/schedules.md.
 
   Attributes:
@@ -87,6 +87,9 @@ class ScheduleConfig:
       be below 0.96, the largest factor.
   """
 
+  switch: ClassVar[str] = "name"
+  values: ClassVar[tuple[str, ...]] = NAMES
+
   name: str = EPOCHS
   pool: int | None = None
   uniform_share: float = 0.1
@@ -100,6 +103,11 @@ class ScheduleConfig:
   tolerance: float = 0.17
   samples: str = ""
   memory_low: float = 0.875
+
+  @classmethod
+  def read_with(cls, value: Any) -> tuple[str, ...]:
+    """Returns the names of the settings that a schedule reads."""
+    return ("name", *_READS.get(value, _OF_WEIGHTS))
 
   @property
   def chooses(self) -> bool:
@@ -133,7 +141,6 @@ class ScheduleConfig:
       tolerance=ranges.SHARE,
       memory_low=ranges.Range(0, 0.96),
     )
-    self._check_unused(where)
     if self.name != ADS:
       return
     if not self.clusters:
@@ -148,29 +155,6 @@ class ScheduleConfig:
         f" num_prompts is {num_prompts}; they must be equal. Change one of the"
         " three."
       )
-
-  def _check_unused(self, where: str) -> None:
-    """Raises ValueError if a setting is changed that is not read."""
-    read = ("name", *_READS.get(self.name, _OF_WEIGHTS))
-    unused = [
-      field.name
-      for field in dataclasses.fields(self)
-      if field.name not in read and getattr(self, field.name) != field.default
-    ]
-    if not unused:
-      return
-    if not self.chooses:
-      raise ValueError(
-        f"{where} has {', '.join(unused)}, settings of a pool, and with"
-        f" {where}.name={EPOCHS!r} every prompt comes once before any comes"
-        f" again; set the name to one of {', '.join(NAMES[1:])}, or leave the"
-        " others as they are."
-      )
-    raise ValueError(
-      f"{where} has {', '.join(unused)}, which {where}.name={self.name!r} does"
-      f" not read: it reads {', '.join(read[1:])}. Leave the others as they"
-      " are, or choose another name."
-    )
 
 
 # Place of the right answer in the sentence.
@@ -357,7 +341,7 @@ class KeepConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class PhaseConfig:
+class PhaseConfig(groups.Switched):
   """One phase of a run, with the settings that phases of all kinds have.
 
   Each kind has a class, which adds the settings that its phases read. The
@@ -386,6 +370,9 @@ class PhaseConfig:
     reset_policy: Whether the phase starts with the first policy of the run, as
       in a second warm start from the base.
   """
+
+  switch: ClassVar[str] = "kind"
+  values: ClassVar[tuple[str, ...]] = tuple(kinds.KINDS)
 
   kind: str
   steps: int = 100
@@ -421,6 +408,11 @@ class PhaseConfig:
   correction = CorrectionConfig()
   demonstrations = cast("tuple[str, ...]", ())
   num_records = cast("int | None", None)
+
+  @classmethod
+  def usual(cls, value: Any) -> PhaseConfig:
+    """Returns the defaults of phases of a kind."""
+    return CLASSES.get(value, PhaseConfig)(kind=value)
 
   @property
   def num_rows(self) -> int:
@@ -816,20 +808,6 @@ SECTIONS: dict[str, PhaseConfig] = {
   "value": ValueConfig(),
   "rl": RlConfig(),
 }
-
-
-def kinds_with(setting: str, kind: str) -> str:
-  """Names the kinds that have a setting, for a phase of another kind."""
-  having = [
-    other
-    for other, cls in CLASSES.items()
-    if setting in {field.name for field in dataclasses.fields(cls)}
-  ]
-  sentence = (
-    f" The phase is of the kind {kind!r}, and {setting} is a setting of the"
-    f" kind{'s' * (len(having) > 1)} {', '.join(having)}."
-  )
-  return sentence if having else ""
 
 
 @dataclasses.dataclass(frozen=True)

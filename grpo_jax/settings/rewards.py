@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from grpo_jax import ranges
-from grpo_jax.rewards import rubrics
 from grpo_jax.settings import groups
 
 # Name of the judge's component of the reward.
@@ -71,7 +70,7 @@ class ServiceConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class JudgeConfig:
+class JudgeConfig(groups.Switched):
   """A model that reads a rubric with a completion, for the reward "judge".
 
   Attributes:
@@ -98,6 +97,8 @@ class JudgeConfig:
     service: A judge over HTTP.
   """
 
+  switch: ClassVar[str] = "rubric"
+
   rubric: str = ""
   model: str = ""
   verdicts: Mapping[str, Any] = dataclasses.field(
@@ -111,7 +112,6 @@ class JudgeConfig:
   service: ServiceConfig = ServiceConfig()
 
   def __post_init__(self):
-    rubrics.check_verdicts(self.verdicts, self.marker, "config.judge")
     ranges.check(
       self,
       "config.judge",
@@ -121,6 +121,9 @@ class JudgeConfig:
     )
     if not self.rubric:
       return
+    from grpo_jax.rewards import rubrics
+
+    rubrics.check_verdicts(self.verdicts, self.marker, "config.judge")
     rubrics.check_rubric(self.rubric, "config.judge")
     if "{rubric}" not in self.template and self.template != "chat":
       raise ValueError(

@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import inspect
 import re
-import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -88,44 +87,30 @@ def of_config(config: config_dict.ConfigDict) -> Iterator[Setting]:
   Raises:
     KeyError: The config has an unknown setting, or no algorithm.
   """
-  name = config.algorithm.name
-  default = config_lib.default_config(name)
-  phases = config_lib.section_names(config)
-  for phase in phases:
-    if phase not in default:
-      default[phase] = config_lib.phase_config(config[phase].kind)
-  for group, cls in (
-    ("", config_lib.RunConfig),
-    ("algorithm", algorithms.get_algorithm(name).config_class),
-    *((phase, phase_lib.CLASSES[config[phase].kind]) for phase in phases),
+  for group, default in (
+    ("", config_lib.RunConfig()),
+    ("algorithm", algorithms.make_config(config.algorithm.name)),
+    *(
+      (phase, phase_lib.PhaseConfig.usual(config[phase].kind))
+      for phase in config_lib.section_names(config)
+    ),
   ):
-    yield from _settings(
-      cls, overrides.at(config, group), overrides.at(default, group), group
-    )
+    yield from _settings(overrides.at(config, group), default, group)
 
 
-def _settings(
-  cls: type, config: Any, default: Any, where: str
-) -> Iterator[Setting]:
+def _settings(config: Any, default: Any, where: str) -> Iterator[Setting]:
   """The settings of a group and of the groups in it."""
-  hints = typing.get_type_hints(cls)
   prefix = f"{where}." if where else ""
-  for field in dataclasses.fields(cls):
+  for field in dataclasses.fields(default):
     if field.name in ("sections", "algorithm"):
       continue  # `of_config` lists them as groups of their own.
-    if not (field.name in config and field.name in default):
-      continue  # The critic of an algorithm that has none.
-    hint, name = hints[field.name], f"{prefix}{field.name}"
-    if dataclasses.is_dataclass(hint):
-      yield from _settings(
-        typing.cast(type, hint), config[field.name], default[field.name], name
-      )
+    if field.name not in config:
+      continue  # It is not read, as the critic of an algorithm without one.
+    value, usual = config[field.name], getattr(default, field.name)
+    name = f"{prefix}{field.name}"
+    if dataclasses.is_dataclass(usual):
+      yield from _settings(value, usual, name)
       continue
-    value, usual = (_plain(x.get(field.name)) for x in (config, default))
-    yield Setting(name, value, usual, text(cls, field.name))
-
-
-def _plain(value: Any) -> Any:
-  """The value of a setting; a group becomes a dict."""
-  is_group = isinstance(value, config_dict.ConfigDict)
-  return value.to_dict() if is_group else value
+    if isinstance(value, config_dict.ConfigDict):
+      value = value.to_dict()
+    yield Setting(name, value, usual, text(type(default), field.name))

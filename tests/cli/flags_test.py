@@ -9,6 +9,7 @@ import pytest
 from absl import flags
 
 from grpo_jax.cli import flags as flags_lib
+from grpo_jax.settings import overrides
 from tests.experiments import command
 
 QUICKSTART = "--config=configs/quickstart.py"
@@ -130,6 +131,60 @@ def test_settings_are_changed(parse, arguments, where, value):
   for part in where.split("."):
     node = node[part]
   assert node == value
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_switch_gives_settings_whatever_comes_first(parse, reverse):
+  settings = [
+    "--config.environment.compaction.context_len=64",
+    "--config.environment.compaction.every=2",
+    "--config.interceptor.rules=('shell',)",
+    "--config.interceptor.penalty=0.5",
+    "--config.judge.rubric={completion}=",
+    "--config.judge.model=a",
+    "--config.judge.service.url=http://localhost/v1",
+    "--config.judge.verdicts={'a': 1.0}",
+    "--config.model.tower.kind=siglip",
+    "--config.model.tower.width=32",
+    "--config.rl.schedule.name=ads",
+    "--config.rl.schedule.window=4",
+  ]
+  if reverse:
+    settings.reverse()
+  config = parse(QUICKSTART, "--workdir=x", *settings)
+  assert config.environment.compaction.every == 2
+  assert config.interceptor.rules == ("shell",)
+  assert config.interceptor.penalty == 0.5
+  assert config.judge.rubric == "{completion}="
+  assert config.judge.service.url == "http://localhost/v1"
+  assert config.judge.verdicts.to_dict() == {"a": 1.0}
+  assert config.model.tower.width == 32
+  assert config.rl.schedule.window == 4
+  given = {"rl.schedule.window": 4, "rl.schedule.name": "ads"}
+  made = overrides.config("quickstart", **given)
+  assert made.rl.schedule.window == 4
+  spaced = ("--config.rl.schedule.window", "4", "--config.rl.schedule.name")
+  assert parse(QUICKSTART, "--workdir=x", *spaced, "ads").rl.schedule == (
+    made.rl.schedule
+  )
+
+
+@pytest.mark.parametrize(
+  ("settings", "message"),
+  [
+    (["judge.verdicts={'a': 1.0}"], "It has verdicts if rubric is set."),
+    (["rl.schedule.name=spo", "rl.schedule.window=4"], "with name='ads', and"),
+    (
+      ["environment.compaction.context_len=x"],
+      "received 'x'; needed is a whole number",
+    ),
+  ],
+)
+def test_settings_that_a_switch_does_not_give_are_refused(
+  parse, settings, message
+):
+  with pytest.raises(ValueError, match=message):
+    parse(QUICKSTART, "--workdir=x", *(f"--config.{x}" for x in settings))
 
 
 def test_the_algorithm_comes_with_its_own_defaults(parse):

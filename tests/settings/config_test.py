@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import copy
 import dataclasses
 import functools
 import importlib.util
@@ -347,7 +348,10 @@ def test_defaults_resolve_to_the_defaults(name):
 @pytest.mark.parametrize("name", ["grpo", "ppo"])
 def test_default_config_has_every_field(name):
   def compare(node, cls, more=frozenset()):
-    assert set(node.keys()) == (_fields(cls) - {"sections"}) ^ more
+    own = _fields(cls) - {"sections"}
+    if issubclass(cls, groups.Switched):
+      own = {*cls.read_with(node[cls.switch])}
+    assert set(node.keys()) == own ^ more
     for field, hint in typing.get_type_hints(cls).items():
       if dataclasses.is_dataclass(hint) and field in node:
         compare(node[field], hint)
@@ -453,17 +457,66 @@ def test_a_phase_has_the_settings_of_its_kind(kind):
   assert {*config.first} == own
   for name in SETTINGS.keys() - own:
     kinds = [other for other in phase_lib.CLASSES if other in SETTINGS[name]]
-    said = f"kind {kind!r}, and {name} is a setting of the kind"
-    there = f"{', '.join(kinds)}."
-    problem = overrides.complaint(config, f"first.{name}", str)
-    assert said in problem
-    assert there in problem
+    said = f"kind={' or '.join(map(repr, kinds))}, and here kind={kind!r}."
+    assert said in overrides.complaint(config, f"first.{name}", str)
     with pytest.raises(KeyError, match=said):
       config_lib.phase_config(kind, **{name: 1})
     config.first[name] = 1
     with pytest.raises(KeyError, match=rf"config\.first\.{name} is.*{said}"):
       config_lib.resolve(config)
     del config.first[name]
+
+
+@pytest.mark.parametrize(
+  ("switch", "value", "setting", "hint"),
+  [
+    ("rl.schedule.name", "ads", "window", "name='ads', and here name='epochs'"),
+    ("rl.kind", "rejection", "keep", "kind='rejection', and here kind='rl'"),
+    ("model.tower.kind", "siglip", "width", "width if kind is set"),
+    ("environment.compaction.context_len", 64, "every", "context_len is set"),
+    ("interceptor.rules", ("shell",), "penalty", "penalty if rules is set"),
+    ("judge.rubric", "{completion}", "service", "service if rubric is set"),
+  ],
+)
+def test_a_switch_gives_a_group_its_settings(switch, value, setting, hint):
+  where, _, last = switch.rpartition(".")
+  config = config_lib.default_config()
+  before = config.to_json()
+  for copied in (config, copy.deepcopy(config).lock()):
+    group = overrides.at(copied.copy_and_resolve_references(), where)
+    off = group[last]
+    assert setting not in group
+    assert hint in overrides.complaint(copied, f"{where}.{setting}", str)
+    group[last] = value
+    own = _fields(type(overrides.switched(group).usual(value)))
+    assert setting in group
+    assert {*group} <= own
+    if copied.is_locked:
+      with pytest.raises(AttributeError, match="stepz"):
+        group.stepz = 1
+    group[last] = off
+    assert {*group} == {*overrides.at(config, where)}
+  # A record of an earlier version has all settings.
+  full = json.loads(before)
+  record = functools.reduce(dict.get, where.split("."), full)
+  usual = overrides.switched(overrides.at(config, where)).usual(off)
+  for name in _fields(type(usual)) - {*record}:
+    record[name] = json.loads(json.dumps(getattr(usual, name), default=vars))
+  resolved = config_lib.resolve(config)
+  assert config_lib.resolve(ml_collections.ConfigDict(full)) == resolved
+  record[setting] = 7
+  with pytest.raises((KeyError, TypeError, ValueError), match=setting):
+    config_lib.resolve(ml_collections.ConfigDict(full))
+  assert config.to_json() == before
+
+
+def test_free_names_stay_free_when_a_switch_is_set():
+  config = config_lib.default_config().lock()
+  config.judge.rubric = "{completion}"
+  config.judge.verdicts.maybe = 0.5
+  config.judge.service.options.seed = 1
+  with pytest.raises(AttributeError, match="stepz"):
+    config.judge.service.stepz = 1
 
 
 def test_settings_of_a_critic_are_there_if_there_is_one():

@@ -10,7 +10,6 @@ import copy
 import dataclasses
 import functools
 import math
-import operator
 import time
 import typing
 
@@ -166,8 +165,15 @@ def refusal(path, value, algorithm="ppo"):
   """
   config = copy.deepcopy(default(algorithm))
   *groups, leaf = path.split(".")
-  node = functools.reduce(operator.getitem, groups, config)
-  is_one = isinstance(node[leaf], tuple) and not isinstance(value, tuple)
+  node = config
+  for group in groups:
+    node = node.setdefault(group, {})
+  if groups[1:] == ["schedule"]:
+    reads = phase_lib.ScheduleConfig.read_with
+    node["name"] = next(x for x in phase_lib.NAMES if leaf in reads(x))
+    if node["name"] == phase_lib.ADS:
+      node |= {"clusters": "x", "window": 8}
+  is_one = isinstance(node.get(leaf), tuple) and not isinstance(value, tuple)
   node[leaf] = (value,) if is_one else value
   refused = None
   start = time.monotonic()

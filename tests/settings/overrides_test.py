@@ -64,7 +64,7 @@ def test_what_cannot_be_set_is_refused(config, name, value, kind, message):
 
 
 def test_a_locked_config_takes_free_names_only_where_they_are_free(config):
-  overrides.lock(config)
+  config.lock()
   config.data.task_options.level = 3
   config.rl.steps = 3
   for group in (config, config.rl, config.rl.optimizer, config.algorithm):

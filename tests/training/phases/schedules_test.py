@@ -79,7 +79,7 @@ def test_what_nobody_can_choose_from_is_refused(text):
     schedules.pool(task, problem.make_problem(task), "rl")
   config.rl.schedule.name = "epochs"
   config.rl.schedule.pool = 8
-  with pytest.raises(ValueError, match="has pool, settings of a pool"):
+  with pytest.raises(ValueError, match="pool=8 is not read with"):
     config_lib.resolve(config)
 
 
@@ -153,9 +153,9 @@ def test_counts_begin_with_the_completions_of_a_file(text, tmp_path):
     ),
     (
       {"name": "spo", "decay": 0.5},
-      "has decay, which config.rl.schedule.name='spo' does not read",
+      "decay=0.5 is not read with config.rl.schedule.name='spo'",
     ),
-    ({"name": "frontier", "clusters": "x"}, "has clusters, which"),
+    ({"name": "frontier", "clusters": "x"}, "has clusters with name='ads'"),
   ],
 )
 def test_settings_of_another_schedule_are_refused(fields, message):
