@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +24,9 @@ from grpo_jax.step import (
   dynamic_sampling,
   features,
   models,
-  partial,
   reward_models,
 )
 from grpo_jax.step import metrics as metrics_lib
-from grpo_jax.step import partial as partial_lib
 from grpo_jax.step import rows as rows_lib
 from grpo_jax.step import update as update_lib
 from grpo_jax.step.dynamic_sampling import Groups
@@ -51,6 +49,9 @@ from grpo_jax.types import (
   row_arrays,
   set_fields,
 )
+
+if TYPE_CHECKING:
+  from grpo_jax.step import partial as partial_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Phase:
   max_rounds: int = 1
   when_short: str = "fewer"
   staleness: int = 0
-  partial: partial.Partial | None = None
+  partial: partial_lib.Partial | None = None
   schedule: features.Schedule = features.Schedule()
   kept: features.WaitingGroups = features.WaitingGroups()
   history: features.OldGroups = features.OldGroups()
