@@ -75,6 +75,12 @@ def pytest_addoption(parser):
     help="check the recorded outputs in DIR instead of the shipped excerpt"
     " (tests/golden_test.py)",
   )
+  parser.addoption(
+    "--part",
+    default="1/1",
+    metavar="K/N",
+    help="of the tests marked `long`, run every N-th, from the K-th on",
+  )
 
 
 def pytest_configure(config):
@@ -113,7 +119,15 @@ def pytest_collection_modifyitems(config, items):
   """Deals the longest tests to the workers, as what each of them begins with.
 
   A worker gets an equal and contiguous part of all tests (`--dist worksteal`).
+  Long tests that are not of the chosen part are left out.
   """
+  first, step = map(int, config.getoption("part").split("/"))
+  long = [item for item in items if item.get_closest_marker("long")]
+  chosen = {item.nodeid for item in long[first - 1 :: step]}
+  gone = [item for item in long if item.nodeid not in chosen]
+  config.hook.pytest_deselected(items=gone)
+  left_out = {item.nodeid for item in gone}
+  items[:] = [item for item in items if item.nodeid not in left_out]
   places = {name: place for place, name in enumerate(_LONGEST)}
   items.sort(key=lambda item: places.get(item.path.name, len(places)))
   count = sum(item.path.name in places for item in items)

@@ -79,6 +79,7 @@ def test_running_gives_the_saved_outputs(name, tmp_path, monkeypatch):
       pyplot.close("all")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _TRAINS)
 def test_training_in_a_kernel_gives_outputs_like_the_saved_ones(

@@ -202,6 +202,7 @@ def test_commands_leave_the_checkout_as_it_was():
   assert left == {}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_example_runs_and_its_reward_rises(tmp_path):
   _, example = _FENCE.findall(_read("docs/guides/reward.md"))[0]

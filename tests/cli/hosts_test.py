@@ -172,6 +172,7 @@ def episodes(tmp_path_factory):
   return succeed(tmp_path_factory.mktemp("episodes"), 2, "sessions")
 
 
+@pytest.mark.long
 def test_each_process_plays_its_own_episodes(tmp_path, episodes):
   one, two = succeed(tmp_path, 1, "sessions"), episodes
   steps = [line["step"] for line in two.metrics()]
@@ -197,6 +198,7 @@ def told_where(scored: pathlib.Path) -> set[int]:
   return found
 
 
+@pytest.mark.long
 def test_processes_draw_ahead_and_cut_what_one_does(tmp_path):
   one, two = (succeed(tmp_path / str(n), n, "partial") for n in (1, 2))
   assert_close(two.metrics(), one.metrics())
@@ -211,6 +213,7 @@ def prompts_of_steps(run):
   return found
 
 
+@pytest.mark.long
 def test_each_process_compacts_its_own_contexts_of_the_same_prompts(
   tmp_path, monkeypatch
 ):
@@ -291,6 +294,7 @@ def lose_process(
   assert "Start all processes again with the same command" in err
 
 
+@pytest.mark.long
 def test_a_run_that_loses_processes_continues_to_the_same_bytes(
   tmp_path, episodes
 ):

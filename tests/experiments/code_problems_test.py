@@ -59,6 +59,7 @@ def test_a_known_problem():
   assert sloppy["extras"] == record["extras"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_programs_are_learnt_from_hidden_tests(tmp_path, monkeypatch):
   """From a wrong habit to right programs, as users run it, in fewer steps.

@@ -92,6 +92,7 @@ def test_the_template_of_the_task_is_that_of_its_format(folder):
   assert theirs == ours
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_searches(folder, tmp_path, monkeypatch):
   """Runs as users do, with fewer steps."""

@@ -125,6 +125,7 @@ def _arguments(data):
   ]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_that_is_killed_ends_with_the_same_bytes(tmp_path):
   status, _, err = command.run("rewards.word_problems", f"--out={tmp_path}")

@@ -63,6 +63,7 @@ def killed_after(step, process, workdir):
   assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_run_that_is_killed_ends_with_the_bytes_of_one_that_is_not(

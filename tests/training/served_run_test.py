@@ -55,6 +55,7 @@ def wait_for(condition, seconds=120):
     time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_one_turn_is_learnt_and_a_killed_run_ends_as_one_that_was_not(tmp_path):
   whole, killed = tmp_path / "whole", tmp_path / "killed"
   (done,) = command.finish_all([train(f"--workdir={whole}")])

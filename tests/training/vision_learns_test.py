@@ -54,6 +54,7 @@ def column(workdir, name):
   return np.array([line[name] for line in lines if name in line])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_grpo_raises_the_reward_through_the_tower(tmp_path, monkeypatch):
   config = get_config()

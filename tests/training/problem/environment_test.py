@@ -125,6 +125,7 @@ def test_what_nobody_reads_as_a_whole_is_not_joined_to_files():
     config_lib.resolve(config)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_short_run_learns_to_move_and_is_scored(tmp_path):
   """Runs the config in small: after a warm start most games have no fault."""
