@@ -23,9 +23,9 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 90_900,
+  "lines of grpo_jax": 90_950,
   "lines of experiments": 34_500,
-  "lines of tests": 86_600,
+  "lines of tests": 86_650,
   "files of grpo_jax": 352,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
