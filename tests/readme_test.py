@@ -19,7 +19,7 @@ import pytest
 from grpo_jax import algorithms
 from grpo_jax.configs import checkpoint
 from grpo_jax.settings import config as config_lib
-from grpo_jax.settings import setting_docs
+from grpo_jax.settings import overrides, setting_docs
 from grpo_jax.training.runtime import log
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -79,8 +79,13 @@ def _module(path: pathlib.Path):
 
 
 def _settings(config, prefix: str = "") -> set[str]:
-  """Every key of a config with its parents, such as rl and rl.steps."""
+  """Every key of a config with its parents, such as rl and rl.steps.
+
+  A group whose feature is off has the keys of the feature too.
+  """
   keys = set()
+  if group := overrides.switched(config):
+    keys |= {prefix + x.name for x in dataclasses.fields(group)}
   for name in config:
     keys.add(prefix + name)
     if hasattr(config[name], "keys"):

@@ -509,19 +509,19 @@ class _Settings(config_dict.ConfigDict):
 
 def _as_config_dict(config: Any, **extra: Any) -> config_dict.ConfigDict:
   """Converts a dataclass to a ConfigDict."""
-  cls: type = type(config)
   names = [field.name for field in dataclasses.fields(config)]
   if isinstance(config, groups.Switched):
     names = [*config.read_with(getattr(config, config.switch))]
   result = _Settings(extra)
   for name in names:
     result[name] = _as_setting(config, name)
-  return result._of(cls)
+  return result._of(type(config))
 
 
 def _as_setting(config: Any, name: str) -> Any:
   """Converts a field; None becomes a typed placeholder."""
-  value, hint = getattr(config, name), _hints(type(config))[name]
+  cls: type = type(config)
+  value, hint = getattr(config, name), _hints(cls)[name]
   if dataclasses.is_dataclass(value):
     return _as_config_dict(value)
   if isinstance(value, Mapping):
@@ -634,13 +634,13 @@ def _freeze(
   """Makes an object of a config class; fields in `made` are ready objects."""
   hints = _hints(cls)
   known = [f.name for f in dataclasses.fields(cls) if f.name not in made]
-  switched = issubclass(cls, groups.Switched)
+  switched = cls if issubclass(cls, groups.Switched) else None
   result = {}
   for name, value in values.items():
     if name not in known:
       hint = f"{nearest(name, [*known, *also])}."
       if switched:
-        hint += cls.hint(name, values.get(cls.switch))
+        hint += switched.hint(name, values.get(switched.switch))
       raise KeyError(
         f"{where}.{name} is not a setting{hint} {where} has:"
         f" {', '.join([*known, *also])}."

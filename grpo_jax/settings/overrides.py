@@ -202,8 +202,8 @@ def complaint(
       hint = ""
       if near:
         hint = f" Did you mean {spelled(f'{where}.{near[0]}'[1:])}?"
-      if group := switched(node):
-        hint += group.hint(part, node.get(group.switch))
+      if owner := switched(node):
+        hint += owner.hint(part, node.get(owner.switch))
       elif not where and part in phase_lib.OF_CRITIC:
         hint = (
           f" Algorithm {config.algorithm.name!r} has no critic; choose one that"

@@ -163,10 +163,8 @@ def _check(
       f" {', '.join(hyperparameters.CONSTANT)}. Train them one by one, or those"
       " that agree in one program."
     )
-  first = configs[0]
-  in_program = (
-    first.rewards.in_graph or config_lib.resolve(first).data.is_made_of_ids
-  )
+  first = config_lib.resolve(configs[0])
+  in_program = first.rewards.in_graph or first.data.is_made_of_ids
   for name, value, needed, why in (
     ("rewards.in_graph", in_program, True, "answers are verified in it"),
     ("data.environment", first.data.environment, "", "its tools are outside"),

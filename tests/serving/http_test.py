@@ -290,9 +290,9 @@ def test_a_reply_with_calls_says_so(loaded):
 @pytest.mark.parametrize(
   ("path", "body", "status", "message"),
   [
-    (CHAT, b"{", 400, "no JSON"),
-    (CHAT, b'{"temperature": 1e999}', 400, "no JSON: 1e999 is beyond"),
-    (CHAT, [], 400, "no JSON object"),
+    (CHAT, b"{", 400, "not JSON"),
+    (CHAT, b'{"temperature": 1e999}', 400, "not JSON: 1e999 is beyond"),
+    (CHAT, [], 400, "not a JSON object"),
     (CHAT, {"messages": []}, 400, "at least one message"),
     (CHAT, {**ASK, "top_k": 5}, 400, "top_k=5 is not supported"),
     (CHAT, {**ASK, "model": "other"}, 404, "no model 'other'"),
@@ -319,7 +319,7 @@ def test_a_reply_with_calls_says_so(loaded):
     (CHAT, {**ASK, "chat_template_kwargs": {"tools": []}}, 400, "beside"),
     (CHAT, {**ASK, "response_format": {"type": "json_object"}}, 400, "grammar"),
     (CHAT, {**ASK, "top_logprobs": 3}, 400, "needs logprobs=true"),
-    (CHAT, b"[" * 10**5, 400, "no JSON"),
+    (CHAT, b"[" * 10**5, 400, "not JSON"),
     ("/v1/embeddings", {}, 404, "there is no POST /v1/embeddings"),
     ("/rollouts/0" + CHAT, ASK, 404, "no rollouts"),
     (CHAT, b" " * (http.MAX_BYTES + 1), 413, "more than"),

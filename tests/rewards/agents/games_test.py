@@ -211,7 +211,7 @@ def test_a_game_that_is_over_at_once_is_no_problem(monkeypatch):
       "opponent 'weak': needed is an imp",
     ),
     ("", {"seed": 0}, {"view": f"{_HERE}:nothing"}, "view '.*nothing'"),
-    ("", {"seed": 0}, {"opponent": []}, "no moves; needed are texts"),
+    ("", {"seed": 0}, {"opponent": []}, "not moves; needed are texts"),
   ],
 )
 def test_what_is_wrong_is_told(prompt, extras, options, message):

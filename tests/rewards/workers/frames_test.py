@@ -58,7 +58,7 @@ def test_what_is_too_long_is_not_sent():
 def test_what_is_no_json_is_no_message(pair, body):
   ours, theirs = pair
   ours.write(struct.pack(">I", len(body)) + body)
-  with pytest.raises(ValueError, match="no JSON"):
+  with pytest.raises(ValueError, match="not JSON"):
     theirs.receive()
 
 

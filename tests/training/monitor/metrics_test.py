@@ -57,7 +57,7 @@ ELSEWHERE = {
     ("schedule/drift", "schedule/memory"),
     "grpo_jax/step/prompts.py",
   ),
-  "judge/calls": "tests/training/judge_run_test.py",
+  "judge/calls": "tests/training/resume_table.py",
   **dict.fromkeys(
     (
       *("forced_answers/start", "forced_answers/segments"),

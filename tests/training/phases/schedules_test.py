@@ -139,7 +139,9 @@ def test_counts_begin_with_the_completions_of_a_file(text, tmp_path):
   with pytest.raises(ValueError, match="has 1 prompt, and none of the 12"):
     spo()
   path.write_text('{"prompt": "unscored"}', encoding="utf-8")
-  with pytest.raises(ValueError, match=r"samples\.jsonl':1 is not a completion"):
+  with pytest.raises(
+    ValueError, match=r"samples\.jsonl':1 is not a completion"
+  ):
     spo()
 
 
