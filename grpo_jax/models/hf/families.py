@@ -169,9 +169,10 @@ SILU = {"hidden_act": ("silu",)}
 # Keys about the training of the checkpoint, such as dropout and losses of
 # routers, and lengths, which are advice.
 NOTES = """
-  _attn_implementation_autoset _name_or_path attention_dropout
-  attn_implementation begin_suppress_tokens bad_words_ids bos_token_id
-  cache_implementation chunk_size_feed_forward cross_attention_hidden_size
+  _attn_implementation_autoset _commit_hash _model_name_or_path _name_or_path
+  attention_dropout attn_implementation bad_words_ids begin_suppress_tokens
+  bos_token_id cache_implementation chunk_size_feed_forward
+  cross_attention_hidden_size
   decoder_start_token_id diversity_penalty do_sample dtype early_stopping
   encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty
   finetuning_task forced_bos_token_id forced_eos_token_id id2label
@@ -183,7 +184,7 @@ NOTES = """
   sep_token_id suppress_tokens task_specific_params temperature
   tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p torch_dtype
   torchscript transformers.js_config transformers_version typical_p
-  unsloth_fixed unsloth_version use_bfloat16 use_cache
+  unk_token_id unsloth_fixed unsloth_version use_bfloat16 use_cache
 """
 IGNORED = frozenset(NOTES.split())
 IMAGES = {
