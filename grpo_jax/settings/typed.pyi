@@ -593,11 +593,11 @@ class Model(Group):
   tower: TowerSettings
   """The vision tower, which reads images of prompts."""
   checkpoint: str
-  """Folder or hub name of a Hugging Face checkpoint to start from. Its
-  config.json then decides the architecture. Only these other fields may be
-  set: `dtype`, `param_dtype`, `attention`, `decode_attention`, `experts`,
-  `remat`, `split_positions`, `prefill_chunk`, `cache_dtype`, `long_context`
-  and `tower.trained`. Empty: from scratch."""
+  """Folder or hub name of a Hugging Face checkpoint to start from, or a GGUF
+  file. It then decides the architecture. Only these other fields may be set:
+  `dtype`, `param_dtype`, `attention`, `decode_attention`, `experts`, `remat`,
+  `split_positions`, `prefill_chunk`, `cache_dtype`, `long_context` and
+  `tower.trained`. Empty: from scratch."""
   revision: str
   """Commit, tag or branch of a checkpoint on the hub; with a commit a run
   always starts from the same files. Empty: the newest."""

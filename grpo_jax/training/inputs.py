@@ -57,7 +57,9 @@ def digests(
     for value in _texts(dataclasses.asdict(config))
     for path in _files(value)
   ]
-  if config.model.checkpoint:  # It may be a name on the hub, not a path.
+  checkpoint = config.model.checkpoint
+  # It may be a name on the hub, and not a path. A GGUF file is in `files`.
+  if checkpoint and not pathlib.Path(checkpoint).expanduser().is_file():
     files += _of_folder(config.model.directory())
   data = config.data
   if problem is not None and data.images and data.source in _WITH_PATHS:

@@ -1,8 +1,12 @@
-"""Folders of checkpoints, downloaded from the Hugging Face hub if needed."""
+"""Folders of checkpoints, downloaded from the Hugging Face hub if needed.
+
+A GGUF file becomes a folder too (`gguf.py`).
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import pathlib
 import re
 
@@ -16,6 +20,7 @@ _FILES = (
 )
 _WEIGHTS = "*.safetensors"
 _OTHERS = ("*/*", "consolidated*")
+GGUF = "model.gguf"  # In the folder of a GGUF file: a link to it.
 
 
 def local_directory(
@@ -24,8 +29,8 @@ def local_directory(
   """The folder of a checkpoint; downloads it if `name` is a hub name.
 
   Args:
-    name: A folder with a config.json, or "owner/name" on the hub. If a folder
-      of that name exists, it is taken.
+    name: A folder with a config.json, a GGUF file, or "owner/name" on the hub.
+      If a folder of that name exists, it is taken.
     revision: Commit, tag or branch on the hub; only a commit never changes.
       Empty: the newest commit of the main branch.
     weights: Whether the weights are downloaded too. Without them, a plan of a
@@ -33,10 +38,10 @@ def local_directory(
 
   Raises:
     FileNotFoundError: There is no such folder, or no network to look it up.
-    ValueError: The folder has no config.json; or a folder is given with a
-      revision.
-    ModuleNotFoundError: A hub name needs huggingface_hub, which is not
-      installed.
+    ValueError: The folder has no config.json; the GGUF file is damaged, or not
+      supported; or a folder or a file is given with a revision.
+    ModuleNotFoundError: A hub name needs huggingface_hub, and a GGUF file the
+      package gguf, which is not installed.
   """
   path = pathlib.Path(name).expanduser()
   if path.is_dir():
@@ -52,6 +57,8 @@ def local_directory(
         " start in another folder."
       )
     return path
+  if path.suffix.lower() == ".gguf":
+    return _of_gguf(path, revision)
   if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
     raise FileNotFoundError(
       f"model.checkpoint: there is no folder {name!r}; give the path of a"
@@ -80,6 +87,23 @@ def local_directory(
       f" and could not be downloaded from the hub ({type(error).__name__}:"
       f" {error}). Copy the checkpoint to a folder and give its path."
     ) from error
+
+
+def _of_gguf(path: pathlib.Path, revision: str) -> pathlib.Path:
+  """The folder of a GGUF file."""
+  if not path.is_file():
+    raise FileNotFoundError(
+      f"model.checkpoint: there is no file {os.fspath(path)!r} in"
+      f" {pathlib.Path.cwd()}; give the path of a GGUF file."
+    )
+  if revision:
+    raise ValueError(
+      f"model.revision: {revision!r} is of a checkpoint on the hub, and {path}"
+      " is a file; leave the revision out."
+    )
+  from grpo_jax.models.hf import gguf  # It needs a further package.
+
+  return gguf.folder(path)
 
 
 def check_sums(directory: pathlib.Path) -> None:

@@ -404,8 +404,9 @@ def load(
   """Loads the parameters of a checkpoint.
 
   Args:
-    directory: Folder with config.json and model.safetensors, or with
-      model.safetensors.index.json and the files that the index names.
+    directory: Folder with config.json and model.safetensors, with
+      model.safetensors.index.json and the files that the index names, or with
+      a link to a GGUF file, as `gguf.folder` makes it.
     config: The config of config.json with any `architecture.FIELDS_OF_A_RUN`;
       None for the defaults of these fields.
     param_dtype: Dtype of the parameters, whatever the dtype of the files; None
@@ -438,7 +439,13 @@ def load(
   assert config is not None
   if param_dtype is not None:
     config = dataclasses.replace(config, param_dtype=param_dtype)
-  tensors: dict = safetensors.find(directory)
+  tensors: dict
+  if (path := directory / hub.GGUF).exists():
+    from grpo_jax.models.hf import gguf  # It needs a further package.
+
+    tensors = gguf.tensors(path, family, config)
+  else:
+    tensors = safetensors.find(directory)
   if family.experts_in_one:
     tensors = mxfp4.unpacked(tensors)
   # Checked before each expert is looked up by name.

@@ -18,6 +18,10 @@ def tokenizer_path(config: config_lib.RunConfig) -> Any:
   """File or folder of the tokenizer of a config."""
   if config.data.tokenizer in OURS:
     return OURS[config.data.tokenizer]
+  if config.data.tokenizer.lower().endswith(".gguf"):
+    from grpo_jax.models.hf import hub
+
+    return hub.local_directory(config.data.tokenizer)
   if config.data.tokenizer:
     return config.data.tokenizer
   return config.model.directory()
