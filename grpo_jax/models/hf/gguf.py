@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from grpo_jax.models.architecture import TransformerConfig
-from grpo_jax.models.hf import families, gguf_tokenizer, hub, safetensors
+from grpo_jax.models.hf import families, gguf_tokenizer, safetensors
 from grpo_jax.models.hf.families import Family
 from grpo_jax.models.hf.safetensors import Tensor
 
@@ -390,7 +390,7 @@ def _folder(path: pathlib.Path, size: int, changed: int) -> pathlib.Path:
     indent = None if name == "tokenizer.json" else 2
     text = json.dumps(content, ensure_ascii=False, indent=indent)
     (made / name).write_text(text, encoding="utf-8")
-  (made / hub.GGUF).symlink_to(path)
+  (made / safetensors.GGUF).symlink_to(path)
   return made
 
 

@@ -20,7 +20,6 @@ _FILES = (
 )
 _WEIGHTS = "*.safetensors"
 _OTHERS = ("*/*", "consolidated*")
-GGUF = "model.gguf"  # In the folder of a GGUF file: a link to it.
 
 
 def local_directory(

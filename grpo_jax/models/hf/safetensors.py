@@ -25,6 +25,7 @@ DTYPES = {
 }
 _MAX_NAME = 255  # Most bytes of the name of a file on usual file systems.
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+GGUF = "model.gguf"  # Instead of both: a link to a file for `gguf.py`.
 _MAX_HEADER = 10**8  # Bytes; the limit of the format's own library.
 
 

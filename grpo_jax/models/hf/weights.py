@@ -440,7 +440,7 @@ def load(
   if param_dtype is not None:
     config = dataclasses.replace(config, param_dtype=param_dtype)
   tensors: dict
-  if (path := directory / hub.GGUF).exists():
+  if (path := directory / safetensors.GGUF).exists():
     from grpo_jax.models.hf import gguf  # It needs a further package.
 
     tensors = gguf.tensors(path, family, config)

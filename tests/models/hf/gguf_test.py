@@ -384,6 +384,8 @@ def _decodable():
 
 
 @pytest.mark.parametrize("kind", [*_decodable()], ids=lambda kind: kind.name)
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 def test_parts_of_every_type(tmp_path, kind):
   of_block, num_bytes = package.GGML_QUANT_SIZES[kind]
   rng = np.random.default_rng(0)
@@ -631,13 +633,13 @@ def test_a_wrong_file_is_one_message(tmp_path, good, name):
   change, message = WRONG[name]
   path = tmp_path / "wrong.gguf"
   path.write_bytes(change(good))
-  start = time.monotonic()
+  start = time.process_time()
   tracemalloc.start()
   with pytest.raises(ValueError, match=re.escape(message)) as caught:
     weights.load(hub.local_directory(str(path)))
   peak = tracemalloc.get_traced_memory()[1]
   tracemalloc.stop()
-  assert time.monotonic() - start < 5
+  assert time.process_time() - start < 5
   assert peak < 2**23
   text = str(caught.value)
   assert "wrong.gguf" in text
