@@ -16,7 +16,7 @@ github.com/huggingface/transformers, `generate_merges`.
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -108,8 +108,9 @@ def _files(
     raise ValueError(
       f"it has {len(pieces)} pieces, and the model {vocab_size} rows"
     )
-  kinds = own.get("token_type")
-  kinds = [1] * vocab_size if kinds is None else _vector(own, "token_type")
+  kinds = np.ones(vocab_size, np.int32)
+  if "token_type" in own:
+    kinds = _vector(own, "token_type")
   special = {}
   for name, key in _SPECIAL.items():
     if (id_ := own.get(key)) is not None:
@@ -237,7 +238,7 @@ def _byte_level(own: dict[str, Any], pieces: list[str]) -> dict[str, Any]:
 def _sentencepiece(
   own: dict[str, Any],
   pieces: list[str],
-  kinds: Sequence[int],
+  kinds: np.ndarray,
   special: Mapping[str, int],
   is_gemma: bool,
 ) -> dict[str, Any]:
@@ -326,7 +327,7 @@ def _framed(
 
 
 def _ends(
-  own: Mapping[str, Any], pieces: list[str], kinds: Sequence[int]
+  own: Mapping[str, Any], pieces: list[str], kinds: np.ndarray
 ) -> list[int]:
   """Ids that end a reply."""
   named = [own.get(f"{name}_token_id") for name in ("eos", "eot", "eom")]
