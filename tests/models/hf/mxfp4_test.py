@@ -131,7 +131,7 @@ def test_an_export_is_not_packed_and_does_not_say_so(folders, tmp_path):
     ({"x_scales": np.zeros((1, 2, 1), np.int8)}, r"x_scales I8 \[1, 2, 1\]"),
     (
       {"x_scales": np.full((1, 2, 1), 255, np.uint8)},
-      r"x_scales in .* has a scale of 255 \(expert 0\), which is no number",
+      r"x_scales in .* has a scale of 255 \(expert 0\), which is not a number",
     ),
   ],
 )

@@ -273,7 +273,6 @@ def test_signs_of_a_chat_may_be_written_by_hand(chat):
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    ({"compaction__context_len": None}, "max_summary_len=40 is not read"),
     ({"compaction__context_len": 200}, "context_len=200 has no room for"),
     ({"compaction__reserve": 50}, r"reserve=50 is less than [0-9]+: an action"),
     (
