@@ -190,7 +190,7 @@ def test_any_tfds_dataset_opens_by_the_names_of_its_fields(
   for changes, message in (
     ({"fields": {"prompt": "ridle"}}, r"no field 'ridle'; the dataset has \["),
     ({"train_split": "trian"}, r"has the splits \['train', 'validation'\]"),
-    ({"fields": {}}, "'riddles' is none of the .* set config.data.fields"),
+    ({"fields": {}}, "'riddles': not one of the .* set config.data.fields"),
     ({"fields": {}, "format": "math"}, "need 'problem' and 'solution'"),
   ):
     with pytest.raises(ValueError, match=message):
