@@ -198,6 +198,8 @@ def test_a_phase_reads_what_the_last_one_of_that_name_has_kept(made, tmp_path):
 def test_a_file_that_is_missing_is_found_before_anything_runs(made, tmp_path):
   for names in (("none.jsonl", "own"), ("rejection", "none.jsonl", "own")):
     missing = made.config.with_section("sft2", demonstrations=names)
-    message = r"config\.sft2\.demonstrations: 'none\.jsonl': .*: there is no such"
+    message = (
+      r"config\.sft2\.demonstrations: 'none\.jsonl': .*: there is no such"
+    )
     with pytest.raises(FileNotFoundError, match=message):
       rejection.Stream(missing, made.problem, tmp_path, 3, 0, 4, None)
