@@ -162,8 +162,8 @@ def _checked(place: int, entry: Mapping[str, Any]) -> _Dataset:
     )
   if not isinstance(entry.get("name"), str):
     raise ValueError(
-      f"{where} has the name {entry.get('name')!r}; needed is that"
-      f" of a dataset: one of {', '.join(gym.names())}."
+      f"{where} has the name {entry.get('name')!r}; it needs the"
+      f" name of a dataset: one of {', '.join(gym.names())}."
     )
   weight = entry.get("weight", 1.0)
   if not isinstance(weight, (int, float)) or not 0 < weight < 1e9:

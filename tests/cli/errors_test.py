@@ -113,7 +113,7 @@ def digest(directory: pathlib.Path) -> dict[str, str]:
     (
       tiny(rl__max_prompt_len=2),
       ValueError,
-      r"needs max_prompt_len 5",
+      r"the task needs max_prompt_len 5, and it is 2; raise it",
     ),
     (tiny(rl__set_reference=False), ValueError, r"'grpo' needs a reference"),
     (

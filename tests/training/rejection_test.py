@@ -199,7 +199,7 @@ def test_a_file_that_is_missing_is_found_before_anything_runs(made, tmp_path):
   for names in (("none.jsonl", "own"), ("rejection", "none.jsonl", "own")):
     missing = made.config.with_section("sft2", demonstrations=names)
     message = (
-      r"config\.sft2\.demonstrations: 'none\.jsonl': .*: there is no such"
+      r"config\.sft2\.demonstrations: 'none\.jsonl': .*none\.jsonl: there is no"
     )
     with pytest.raises(FileNotFoundError, match=message):
       rejection.Stream(missing, made.problem, tmp_path, 3, 0, 4, None)

@@ -507,7 +507,7 @@ def _vector(header: Header, name: str) -> list[float]:
   stored = header.tensors[name]
   if len(stored.shape) != 1:
     raise ValueError(
-      f"load: {name} in {header.path} is {list(stored.shape)}; needed is one"
+      f"load: {name} in {header.path} is {list(stored.shape)}, and needs one"
       " axis."
     )
   return [_plain(float(x)) for x in stored.rows(np.arange(1))[0]]
