@@ -37,7 +37,9 @@ def message(folder, monkeypatch, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_has_the_message(tmp_path, monkeypatch, name):
-  assert message(tmp_path, monkeypatch, name) == SAID[name]
+  said, cut, rest = SAID[name].rpartition(" …\n")
+  found = message(tmp_path, monkeypatch, name)
+  assert found.startswith(said) if cut else found == rest
 
 
 def test_the_page_is_whole():
