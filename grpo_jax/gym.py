@@ -120,7 +120,7 @@ def check(name: str, settings: str, level: int | None) -> None:
 def problem(
   name: str, settings: str, level: int | None, seed: int
 ) -> GymProblem:
-  """Makes a problem.
+  """Makes one problem of a dataset of reasoning-gym.
 
   Args:
     name: The name of the dataset.

@@ -369,7 +369,7 @@ class Digest:
     self._seen: dict[int, tuple[int, Any]] = {}
 
   def text(self) -> str:
-    """Returns 16 hexadecimal digits."""
+    """Returns the digest as 16 hexadecimal digits."""
     return self._hash.hexdigest()[:16]
 
   def _say(self, *parts: object) -> None:
@@ -378,7 +378,7 @@ class Digest:
       self._hash.update(b"%d:" % len(content) + content)
 
   def add(self, value: Any) -> Digest:
-    """Adds a value, and all that it refers to."""
+    """Adds a value and everything that the value refers to."""
     plain = (bool, int, float, complex, str, bytes, type(None), type(...))
     if type(value) in plain:
       self._say(type(value).__name__, repr(value))

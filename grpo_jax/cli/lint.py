@@ -53,7 +53,7 @@ _NUM_SAMPLES = 16
 
 
 def main(argv: Sequence[str]) -> int:
-  """Checks the data, prints the report, and writes the records."""
+  """Checks the data, prints the findings, and writes their records (--out)."""
   from grpo_jax.training.evaluation import lint
   from grpo_jax.training.problem import problem as problem_lib
 

@@ -38,7 +38,7 @@ _OUT = flags.DEFINE_string(
 
 
 def main(argv: Sequence[str]) -> int:
-  """Merges and saves."""
+  """Merges the parameters of the runs, and saves the result."""
   from grpo_jax.training.evaluation import cards, merging
   from grpo_jax.training.runtime import hosts
 

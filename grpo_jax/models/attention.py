@@ -556,8 +556,8 @@ def over_sequences(
   """The attention function of each layer for whole sequences, or their ends.
 
   Within `jax.set_mesh(mesh)` each device runs a kernel on its own rows along
-  `ROW_AXES`, and on its own key/value heads and their queries along `tensor`;
-  on all rows or heads if they do not divide evenly.
+  `ROW_AXES`, and on its own key/value heads and their queries along `tensor`.
+  If rows or heads do not divide evenly, each device runs it on all of them.
 
   Args:
     config: The transformer's config.
@@ -566,9 +566,9 @@ def over_sequences(
     num_before: M − L, the number of slots at the start that have only keys.
 
   Returns:
-    A function from `slides`, [] bool, of a layer to the attention of the layer.
-    That is a function from queries [B, L, C, R, K], keys [B, C, K, M] and
-    values [B, C, M, K] to the result [B, L, C, R, K]; finite on padding.
+    A function of a layer's `slides`, [] bool, which returns the attention of
+    the layer. The attention takes queries [B, L, C, R, K], keys [B, C, K, M]
+    and values [B, C, M, K], and returns [B, L, C, R, K], finite on padding.
 
   Raises:
     ValueError: As in `form`.

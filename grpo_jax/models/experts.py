@@ -234,7 +234,7 @@ def blocked(x, ids, weights, kernels, gated):
 
 
 def megablox(x, ids, weights, kernels, gated):
-  """Computes the sum of `dense` with JAX's Pallas kernel `megablox.gmm`.
+  """Computes what `dense` computes, with JAX's Pallas kernel `megablox.gmm`.
 
   Tiles that no token fills are neither read nor multiplied, in the gradient
   either. The kernel leaves their results unwritten, and nothing reads them.

@@ -262,7 +262,7 @@ def of_group(function: RewardFunction) -> RewardFunction:
 
 
 def plain_of(function: RewardFunction) -> Any:
-  """Returns the function below decorators and given arguments."""
+  """Returns a reward function without decorators and bound arguments."""
   plain: Any = function
   while isinstance(plain, functools.partial):
     plain = plain.func

@@ -269,7 +269,7 @@ class Decoder:
     return self.policy.allocate(self.num_lanes, num_slots, prefix)
 
   def put(self, state, lanes, **values):  # [W] bool, each [W, ...]
-    """Writes values of some lanes, each at the place of its last token."""
+    """Writes values of some lanes into the slot of the token being decoded."""
     written = dict(state.written)
     for name, x in values.items():
       buffer = written[name]

@@ -25,7 +25,7 @@ _ENTRY = re.compile(r"(\w+(?:, \w+)*): (.*)")
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-  """One setting.
+  """A setting, with its default and its meaning.
 
   Attributes:
     name: Name, such as "rl.optimizer.b1".

@@ -118,7 +118,7 @@ class PrefixValues:
     return batch
 
   def metrics(self, batch: TrainBatch) -> Metrics:
-    """Metrics of the values."""
+    """Metrics of the values that `with_utilities` has added."""
     return {}
 
 
@@ -132,7 +132,7 @@ class StepGuards:
   def admit(
     self, state: TrainState, groups: Any, batch: TrainBatch
   ) -> tuple[TrainBatch, Metrics]:
-    """Leaves out groups."""
+    """Leaves groups out of the batch, which a guard does not admit."""
     return batch, {}
 
   def weigh(

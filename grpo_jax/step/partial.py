@@ -113,7 +113,7 @@ class Partial:
   def advance(
     self, state: TrainState, prompts: Prompts
   ) -> tuple[TrainState, Rollout, jax.Array, Metrics]:
-    """Decodes in all places.
+    """Decodes the completions in progress for one step.
 
     Args:
       state: State before a step.

@@ -134,7 +134,7 @@ class PolicyLoss:
   enters_trunk: bool = True
 
   def view(self, params: Params) -> models.ModelView:
-    """The policy."""
+    """Returns the view of the policy with these parameters."""
     return models.policy_view(self.policy, params)
 
   def outputs(
@@ -245,7 +245,7 @@ class CriticLoss:
 
   @property
   def trains(self) -> tuple[str, ...]:
-    """The critic alone."""
+    """Names what this loss trains: the critic alone."""
     return (self.member,)
 
   @property
@@ -254,7 +254,7 @@ class CriticLoss:
     return not self.critic.is_shared
 
   def view(self, params: Params) -> models.ModelView:
-    """The critic."""
+    """Returns the view of the critic with these parameters."""
     return models.critic_view(self.critic, self.member, params)
 
   def value(self, params, batch, is_first):

@@ -888,8 +888,8 @@ def from_config_json(
 
   Returns:
     Fields of a `TransformerConfig`, `vocab_size` among them, and the family.
-    Fields that are left out have their defaults, as those of
-    `architecture.FIELDS_OF_A_RUN` always have.
+    Fields that are left out have their defaults: always so those of
+    `architecture.FIELDS_OF_A_RUN`.
 
   Raises:
     FileNotFoundError: There is no config.json.

@@ -84,7 +84,7 @@ def _maker(name: str) -> Callable[..., Any]:
 
 
 class GymnasiumGame:
-  """One episode of an environment.
+  """An episode of an environment with the methods of gymnasium.
 
   Attributes:
     over: The episode has ended, or the environment has cut it off.

@@ -961,9 +961,8 @@ def in_chat(chat_text: Callable[..., str], **options: Any) -> Observation:
     **options: Options of the factory.
 
   Returns:
-    The longest markup of an observation, without results: the row needs room
-      for
-    it.
+    The longest markup of an observation, without results. A row needs room
+    for this markup.
 
   Raises:
     ValueError: The template writes calls or results in another way.

@@ -202,9 +202,8 @@ def final_answer(
     width: W, the most bytes of an answer.
 
   Returns:
-    The answers. Deviations from the host: an answer of more than W bytes, and
-      an
-    answer in a text that was cut, do not count.
+    The answers. Deviations from the host: an answer of more than W bytes does
+    not count, nor does an answer in a text that was cut.
   """
   words = text_lib.words(text.bytes)
   space = text_lib.spaces(words)

@@ -78,7 +78,7 @@ LIMITS = BoxLimits()
 
 
 class Defence(NamedTuple):
-  """One part of the box.
+  """A defence of the box, with the options of bwrap that make it.
 
   Attributes:
     name: Name for tests and the documentation.
@@ -198,7 +198,7 @@ class ProgramResult(NamedTuple):
 
 
 class Box:
-  """Makes a box for each program, and keeps nothing of it.
+  """Runs each program in a new box, which is thrown away afterwards.
 
   A box is not for several threads.
   """

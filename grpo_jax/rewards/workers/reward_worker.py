@@ -330,7 +330,7 @@ def _is_usual(result: typing.Any, num_rows: int) -> bool:
 
 
 def start(fd: int, parent: int) -> frames.Channel:
-  """Begins a worker; returns in the child of its keeper.
+  """Forks a worker and returns in it; the process that calls is its keeper.
 
   Args:
     fd: File descriptor of this end of the pipe.

@@ -166,7 +166,7 @@ def with_lengths(
   max_prompt_len: int | None = None,
   max_new_tokens: int | None = None,
 ) -> checkpointed.Loaded:
-  """The policy with room for longer or shorter texts; None: as it is.
+  """Returns the policy with other lengths; None keeps a length.
 
   Raises:
     ValueError: Its task or its rewards fix the lengths.

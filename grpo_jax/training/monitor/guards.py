@@ -91,7 +91,7 @@ class Tally:
 def bound(
   past: Tally, scores: Sequence[float], fall: float, sigmas: float
 ) -> float:
-  """The lowest mean of these scores that passes.
+  """The lowest mean with which the scores of a look pass.
 
   Args:
     past: Tally of the looks that have passed; the bound is −inf before the
@@ -134,7 +134,7 @@ class Canary:
     )
 
   def check(self, known: Iterable[str]) -> None:
-    """Raises ValueError unless it is one of these components, or "correct"."""
+    """Raises ValueError unless the component is known, or is "correct"."""
     if self.component not in {*known, _CORRECT}:
       raise ValueError(
         f"config.guards.canaries: {self.text!r} is no component of the reward;"

@@ -103,7 +103,7 @@ class EpisodeContexts:
     return self._episodes[row].summarizes
 
   def acted(self, row: int, action: Sequence[int]) -> None:
-    """Notes a complete action."""
+    """Records an action that the policy has completed."""
     episode = self._episodes[row]
     episode.turns += 1
     if episode.read is not None:  # Not the first turn.

@@ -136,7 +136,7 @@ class Problem:
     return self.tokenizer.token_bytes()
 
   def bytes_of(self, ids: Sequence[int] | np.ndarray) -> list[bytes]:
-    """Returns the bytes of each token; of those that end a row, their names."""
+    """Returns the bytes of each token; for end tokens, their names."""
     text = self.tokenizer
     try:
       pieces = self.pieces

@@ -243,7 +243,7 @@ class RewardSum:
 
   @property
   def by_models(self) -> tuple[ModelReward | RemoteJudge, ...]:
-    """The rewards by models."""
+    """The rewards that models give."""
     return tuple(x for x in self.rewards if isinstance(x, _MODELS))
 
   @property

@@ -487,7 +487,7 @@ PREFIX = "alarm/"  # Prefix of the metrics of alarms.
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-  """One way in which a run goes wrong.
+  """A rule that detects one way in which a run goes wrong.
 
   Attributes:
     number: "H01", ….

@@ -260,9 +260,9 @@ def check_same(**values: Any) -> None:
 
 
 class Seconds(float):
-  """A duration of one process; that of all processes is the longest.
+  """A duration in one process; of all processes the longest one counts.
 
-  All processes wait for the slowest. Other numbers are added up.
+  All processes wait for the slowest, so durations are not added up.
   """
 
   def __add__(self, other: float) -> Seconds:

@@ -152,7 +152,7 @@ class TracedNumber:
 
   @property
   def aval(self) -> Any:
-    """Its type as an array: `jnp.asarray` asks for it before it makes one.
+    """The array type of the number, which `jnp.asarray` asks for.
 
     Without this the array would be a float32 that widens bfloat16 ones.
     """

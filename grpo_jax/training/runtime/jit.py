@@ -177,5 +177,5 @@ class Program:
 
   @property
   def names(self) -> tuple[str, ...]:
-    """The formulas of its numbers, in the order of its inputs."""
+    """The formulas of the program's numbers, in the order of its inputs."""
     return self._slots.names

@@ -113,7 +113,7 @@ class TensorBoard:
     self._writer.flush()
 
   def close(self) -> None:
-    """The last call."""
+    """Closes the event file; nothing is written afterwards."""
     self._writer.close()
 
 
@@ -217,7 +217,7 @@ class Wandb:
       self._run.log({"traces": table})
 
   def close(self) -> None:
-    """The last call."""
+    """Ends the run at Weights & Biases; nothing is sent afterwards."""
     self._run.finish()
 
 
