@@ -215,10 +215,10 @@ class Tracer:
   def group(
     self, step: int, outcome: executors.StepResult, prompt_id: int
   ) -> traces.Group | None:
-    """Returns the group of a prompt in the step whose state the run has now.
+    """Returns the trace of a prompt's group in the step that has just ended.
 
     Returns:
-      None if the step has no such prompt.
+      The trace; None if the step has no such prompt.
     """
     assert outcome.written is not None
     with jax.transfer_guard("allow"):

@@ -219,7 +219,7 @@ class PoolCall:
   def put_back(self, slot: int, rows: Sequence[int]) -> None:
     """Puts rows that a worker did not begin back to the front.
 
-    In a concurrent call: rows that a worker had at work when it was lost.
+    In a concurrent call these are the rows that a lost worker had at work.
     """
     del slot
     self.pending.extendleft(reversed(rows))

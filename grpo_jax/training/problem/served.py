@@ -149,7 +149,7 @@ class OpenEpisodes:
     self._episodes = ()
 
   def path(self, row: int) -> str:
-    """The address of an episode, after that of the server."""
+    """The path of an episode in an address of the server."""
     return f"/rollouts/{self._number}-{row}/v1"
 
   def models(self) -> list[str]:
