@@ -13,6 +13,10 @@ best and its first worst row. The other rows are not trained. If pairs come from
 data, a group is two rows with rewards 1 and 0; else the policy samples the
 group (online DPO).
 
+The paper's KL to the reference is in x: `kl_coef` is 0. Above 0 it adds a
+penalty, which neither the paper nor TRL has: a mean over the completions of
+pairs, each of which counts as much whatever its length, as in L.
+
 Source: Rafailov et al., "Direct Preference Optimization", arXiv:2305.18290,
 Eq. 7; normalised by length: Lambert et al., "Tülu 3", arXiv:2411.15124, Eq. 6;
 the other sources are in `ops/preferences.py`.

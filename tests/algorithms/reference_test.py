@@ -33,8 +33,6 @@ FIELDS = {
   "sao": {"clip_low": 0.2, "clip_high": 0.2},  # On both sides of the band.
   "tic_grpo": {"length_corrected": True},
   "deepseek_v32": {"off_policy_threshold": 0.05},
-  # Preferences: of the pairs alone, and against the reference already.
-  "dpo": {"kl_coef": 0.0, "entropy_coef": 0.0},
   "bradley_terry": {
     "margin": 0.2,
     "center_coef": 0.01,
@@ -169,8 +167,9 @@ def _compare(name, seed, more):
     )
   if "returns" in inspect.signature(reference.loss).parameters:
     arrays["returns"] = reference_lib.filled(reference.returns, arrays, config)
-  if name not in ("dpo", "bradley_terry"):  # They train pairs only.
-    np.testing.assert_array_equal(outcome.mask, mask)
+  if name in ("dpo", "bradley_terry"):  # They train pairs only.
+    arrays["mask"] = mask = mask & (advantages != 0)[:, None]
+  np.testing.assert_array_equal(outcome.mask, mask)
   if name == "clip_cov":
     arrays["dropped"] = reference.candidates(
       case.old_logp, mask, advantages, config.cov_low, config.cov_high

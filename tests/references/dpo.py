@@ -71,7 +71,7 @@ def pair_loss(
   return total / max(len(pairs), 1)
 
 
-@common.with_kl_and_entropy(common.token_mean)
+@common.with_kl_and_entropy(common.seq_mean_token_mean)
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T], not used
@@ -88,7 +88,10 @@ def loss(
   f_divergence: str = "reverse_kl",
   length_normalized: bool = False,
 ) -> float:
-  """Mean over pairs of −log σ(β d) + β_kl · token mean k3 − c · mean H."""
+  """Mean over pairs of −log σ(β d) + β_kl mean_i mean_t k3 − c · mean H.
+
+  KL and entropy are those of all rows of the mask.
+  """
   del old_logp, advantages
   return pair_loss(
     logp,

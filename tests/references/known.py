@@ -166,7 +166,7 @@ KNOWN = {
   "two_grpo_dpo": Known(
     *(CLIP_ROWS + 0.1 * PAIR_LOSS, ROWS, CLIP), plain={"dpo_coef": 0.0}
   ),
-  "dpo": Known(PAIR_LOSS, TOKENS, is_policy_gradient=False),
+  "dpo": Known(PAIR_LOSS, ROWS, is_policy_gradient=False),
   "passk": Known(CLIP_TOKENS, TOKENS, CLIP),
   "reinforce": Known(LOG_LIKELIHOOD / 2, SUMS, compares=False),
   "rloo": Known(TRAJECTORY, ACTION, CLIP),
