@@ -131,12 +131,7 @@ class Evaluator:
     )
     split = sharding.row_constraint(mesh)
     judge = self._judge_of_truth = problem.judge.without_models()
-    self._score = jit.Program(
-      lambda prompts, rollout, scores: split(
-        judge.score({}, prompts, rollout, scores)
-      ),
-      sharding.replicated(mesh),
-    )
+    self._score = judging.scoring_program(judge, mesh)
     if problem.host_environment is not None:
       self._complete = _with_host(problem, policy, mesh, config, num_samples)
       return

@@ -120,12 +120,8 @@ class HostSampler:
     self._finish = jax.jit(
       finish, donate_argnums=2 if is_whole else (), out_shardings=self._rows
     )
-    split = sharding.row_constraint(mesh)
     self._judge = problem.judge.without_models()
-    self._score = jit.Program(
-      lambda prompts, rollout: split(self._judge.score({}, prompts, rollout)),
-      self._whole,
-    )
+    self._score = judging.scoring_program(self._judge, mesh)
 
   def play(
     self,

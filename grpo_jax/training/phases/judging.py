@@ -13,8 +13,22 @@ from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
 from grpo_jax.step import dynamic_sampling
-from grpo_jax.training.runtime import hosts, sharding
+from grpo_jax.training.problem import rewards
+from grpo_jax.training.runtime import hosts, jit, sharding
 from grpo_jax.types import PyTree, Rollout
+
+
+def scoring_program(judge: rewards.RewardSum, mesh: Mesh) -> jit.Program:
+  """Compiles `judge.score` of what follows its views; rewards by models fail.
+
+  Args:
+    judge: The rewards, without those by models.
+    mesh: The mesh of the run.
+  """
+  split = sharding.row_constraint(mesh)
+  return jit.Program(
+    lambda *drawn: split(judge.score({}, *drawn)), sharding.replicated(mesh)
+  )
 
 
 def to_judge(mesh: Mesh, rows: PyTree, num_rows: int) -> PyTree:

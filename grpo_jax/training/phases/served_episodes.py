@@ -29,7 +29,7 @@ from grpo_jax.training.phases import episodes as episodes_lib
 from grpo_jax.training.phases import judging
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.problem import served as served_lib
-from grpo_jax.training.runtime import jit, sharding
+from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Prompts, PyTree, Rollout, Scored
 
 _POLL_S = 0.02
@@ -77,12 +77,8 @@ class ServedEpisodes:
       ),
       out_shardings=self._rows,
     )
-    split = sharding.row_constraint(mesh)
     self._judge = problem.judge.without_models()
-    self._score = jit.Program(
-      lambda prompts, rollout: split(self._judge.score({}, prompts, rollout)),
-      sharding.replicated(mesh),
-    )
+    self._score = judging.scoring_program(self._judge, mesh)
 
   def play(
     self,
