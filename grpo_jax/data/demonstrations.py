@@ -183,7 +183,7 @@ class DemonstrationSource:
     return self._records[index]
 
   def _parsed(self, number: int, text: bytes) -> dict[str, Any]:
-    where = f"DemonstrationSource: {self._path}:{number}"
+    where = f"{self._path}:{number}"
     try:
       row = json.loads(text)
     except ValueError as error:
@@ -210,7 +210,7 @@ class DemonstrationSource:
     self, number: int, row: dict[str, Any], is_text: bool, vocab_size: int
   ) -> None:
     """Raises ValueError unless a row has ids, and all are tokens."""
-    where = f"DemonstrationSource: {self._path}:{number}"
+    where = f"{self._path}:{number}"
     for name in ("completion_ids", *(() if is_text else ("prompt_ids",))):
       ids = row.get(name)
       if not ids or not all(0 <= x < vocab_size for x in ids):

@@ -108,10 +108,9 @@ class TokenizerSteps:
       largest = largest * (1 + more) + added
     if largest > max(_MAX_SIZE, size):
       raise ValueError(
-        f"Tokenizer: {what} a text of up to {largest:.3g} characters, because"
-        f" its steps 'Replace' multiply the {size} that it has; at most"
-        f" {_MAX_SIZE} are made. Use the tokenizer.json of a model, or shorten"
-        " the text."
+        f"{what} a text of up to {largest:.3g} characters, because its steps"
+        f" 'Replace' multiply the {size} that it has; at most {_MAX_SIZE} are"
+        " made. Use the tokenizer.json of a model, or shorten the text."
       )
 
 
@@ -150,20 +149,20 @@ class CheckpointFiles:
       found = json.loads(self._text(name) or "{}")
     except (ValueError, RecursionError) as error:
       raise ValueError(
-        f"Tokenizer: {self._directory}/{name} is not JSON: {error}. Copy the"
-        " checkpoint's file again."
+        f"{self._directory}/{name} is not JSON: {error}. Copy the checkpoint's"
+        " file again."
       ) from error
     if not isinstance(found, dict):
       raise ValueError(
-        f"Tokenizer: {self._directory}/{name} holds no object of keys. Copy the"
+        f"{self._directory}/{name} holds no object of keys. Copy the"
         " checkpoint's file again."
       )
     return found
 
   def _wrong(self, file: str, key: str, value: Any) -> ValueError:
     return ValueError(
-      f"Tokenizer: {self._directory}/{file} has {key} = {reprlib.repr(value)},"
-      " which is of another kind than a checkpoint's. Copy the file again."
+      f"{self._directory}/{file} has {key} = {reprlib.repr(value)}, which is of"
+      " another kind than a checkpoint's. Copy the file again."
     )
 
   def special_tokens(self) -> dict[str, str]:
@@ -403,9 +402,9 @@ class Tokenizer:
     files = CheckpointFiles(path)
     if not files.tokenizer.exists():
       raise FileNotFoundError(
-        f"Tokenizer: no file {files.tokenizer}; set config.data.tokenizer to"
-        " the tokenizer.json of a model, to the folder of a checkpoint that"
-        " has one, or to 'gsm8k'. transformers makes one of other formats:"
+        f"no file {files.tokenizer}; set config.data.tokenizer to the"
+        " tokenizer.json of a model, to the folder of a checkpoint that has"
+        " one, or to 'gsm8k'. transformers makes one of other formats:"
         " AutoTokenizer.from_pretrained(…).save_pretrained(…); and"
         " scripts/train_tokenizer.py a new one."
       )
@@ -436,7 +435,7 @@ class Tokenizer:
         map(self._id, ("<eos>",) if end_tokens is None else end_tokens)
       )
     if not self.end_ids:
-      raise ValueError("Tokenizer: end_tokens is empty; need at least one.")
+      raise ValueError("end_tokens is empty; need at least one.")
     if pad_token is None and path.is_dir():
       pad_id = self._tokenizer.token_to_id(
         self.special_tokens.get("pad_token", "")
@@ -451,8 +450,8 @@ class Tokenizer:
     id_ = self._tokenizer.token_to_id(token)
     if id_ is None:
       raise ValueError(
-        f"Tokenizer: {self._path} does not have the token {token!r}; set"
-        " pad_token and end_tokens to tokens of its vocabulary."
+        f"{self._path} does not have the token {token!r}; set pad_token and"
+        " end_tokens to tokens of its vocabulary."
       )
     return id_
 
@@ -467,8 +466,8 @@ class Tokenizer:
         break
     else:
       raise ValueError(
-        f"Tokenizer: {self._path} names no end token; write eos_token_id into"
-        " its generation_config.json, or pass end_tokens."
+        f"{self._path} names no end token; write eos_token_id into its"
+        " generation_config.json, or pass end_tokens."
       )
     # A base model's end of text is often listed before the end of a turn.
     written = "".join(self._templates.values())
@@ -481,10 +480,9 @@ class Tokenizer:
     for id_ in ids:
       if not isinstance(id_, int) or not 0 <= id_ < self.vocab_size:
         raise ValueError(
-          f"Tokenizer: {self._path} names {id_!r} as an end token, which the"
-          f" model can never sample; needed is an id below {self.vocab_size}."
-          " Correct eos_token_id in its generation_config.json, or pass"
-          " end_tokens."
+          f"{self._path} names {id_!r} as an end token, which the model can"
+          f" never sample; needed is an id below {self.vocab_size}. Correct"
+          " eos_token_id in its generation_config.json, or pass end_tokens."
         )
     return tuple(sorted(ids, key=preference, reverse=True))
 
@@ -552,7 +550,7 @@ class Tokenizer:
   def _of_model(self, ids: list[int], text: str) -> list[int]:
     if (largest := max(ids, default=0)) >= self.vocab_size:
       raise ValueError(
-        f"Tokenizer: the text {text!r:.80} has the token"
+        f"the text {text!r:.80} has the token"
         f" {self._tokenizer.id_to_token(largest)!r} with the id {largest}, and"
         f" the model of {self._path} has {self.vocab_size} ids; take it out of"
         " the text, or use the tokenizer of the model."
@@ -726,9 +724,9 @@ class Tokenizer:
     source = by_name.get(name, by_name.get("default"))
     if source is None:
       raise ValueError(
-        f"Tokenizer: {self._path} has no chat template; set"
-        " config.data.template to a text that contains '{prompt}', or put a"
-        " chat_template.jinja beside the tokenizer.json."
+        f"{self._path} has no chat template; set config.data.template to a text"
+        " that contains '{prompt}', or put a chat_template.jinja beside the"
+        " tokenizer.json."
       )
     given = [
       {key: value for key, value in message.items() if value is not None}
@@ -747,7 +745,7 @@ class Tokenizer:
       return chat.render(source, values)
     except ValueError as error:
       raise ValueError(
-        f"Tokenizer: the chat template of {self._path} cannot write the roles"
+        f"the chat template of {self._path} cannot write the roles"
         f" {[message.get('role') for message in messages]}: {error}. Pass"
         " messages that it accepts, or another chat_template."
       ) from error
@@ -879,7 +877,7 @@ def _complaining(what: str, advice: str) -> Iterator[None]:
     is_panic = type(error).__name__ == "PanicException"
     if not (is_panic or isinstance(error, Exception)):
       raise
-    raise ValueError(f"Tokenizer: {what}: {error}. {advice}") from error
+    raise ValueError(f"{what}: {error}. {advice}") from error
 
 
 def train(source: Source, vocab_size: int) -> str:

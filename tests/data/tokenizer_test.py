@@ -636,7 +636,7 @@ def test_files_of_another_kind_are_refused(tmp_path, file, content, message):
   if isinstance(content, str):
     content = content.encode()
   (tmp_path / file).write_bytes(content)
-  with pytest.raises(ValueError, match=r"Tokenizer: .*" + message):
+  with pytest.raises(ValueError, match=message):
     tokenizer.Tokenizer(tmp_path)
 
 

@@ -215,7 +215,7 @@ def test_a_problem_shows_images_and_ends_its_processes(tmp_path):
   while process.poll() is None and time.monotonic() < deadline:
     time.sleep(0.01)
   assert process.poll() is not None
-  with pytest.raises(RuntimeError, match="the reader is closed"):
+  with pytest.raises(RuntimeError, match="reader of images is closed"):
     problem.reader.cuts([["path", "0.png"]])
 
 

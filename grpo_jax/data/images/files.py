@@ -250,6 +250,6 @@ def import_pillow() -> Any:
     import PIL.ImageOps
   except ImportError as error:
     raise ImportError(
-      "images: they need the package 'pillow'; install grpo_jax[vision]."
+      "images need the package 'pillow'; install grpo_jax[vision]."
     ) from error
   return PIL

@@ -375,15 +375,15 @@ def from_folder(
     kind, fields = "idefics", _idefics(ours, _read(where / "config.json"))
   else:
     raise ValueError(
-      f"images: {where} has the processor {name or 'without a name'!r}; known"
-      f" are {', '.join((*_QWEN, *_IDEFICS))}. Set config.data.image_processor"
-      " to the folder of a checkpoint that has one of these."
+      f"{where} has the processor {name or 'without a name'!r}; known are"
+      f" {', '.join((*_QWEN, *_IDEFICS))}. Set config.data.image_processor to"
+      " the folder of a checkpoint that has one of these."
     )
   for switch in ("do_resize", "do_rescale", "do_normalize"):
     if ours.get(switch, True) is not True:
       raise ValueError(
-        f"images: {where} has {switch}={ours[switch]!r}; needed is true, as in"
-        " all checkpoints of this family."
+        f"{where} has {switch}={ours[switch]!r}; needed is true, as in all"
+        " checkpoints of this family."
       )
   given = dict(options or {})
   if unknown := given.keys() - {*OPTIONS[kind]}:
@@ -395,8 +395,8 @@ def from_folder(
     return Processor(kind=kind, **{**fields, **_norm(ours, kind), **given})
   except (TypeError, ValueError) as error:
     raise ValueError(
-      f"images: the processor of {where} with config.data.image_options="
-      f"{given}: {error}"
+      f"the processor of {where} with config.data.image_options={given}:"
+      f" {error}"
     ) from error
 
 
@@ -407,7 +407,7 @@ def _settings(where: pathlib.Path) -> dict[str, Any]:
     if isinstance(found, dict) and "image_processor_type" in found:
       return found
   raise FileNotFoundError(
-    f"images: {where} has neither a preprocessor_config.json nor a"
+    f"{where} has neither a preprocessor_config.json nor a"
     " processor_config.json with an 'image_processor_type'; set"
     " config.data.image_processor to the folder of a checkpoint that has one."
   )
@@ -420,11 +420,9 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
   try:
     found = json.loads(path.read_text(encoding="utf-8"))
   except (ValueError, RecursionError) as error:
-    raise ValueError(f"images: {path} is not JSON: {error}") from error
+    raise ValueError(f"{path} is not JSON: {error}") from error
   if not isinstance(found, dict):
-    raise ValueError(
-      f"images: {path} holds {found!r:.40}; needed is an object."
-    )
+    raise ValueError(f"{path} holds {found!r:.40}; needed is an object.")
   return found
 
 
@@ -469,8 +467,8 @@ def _idefics(
   vision = model.get("vision_config") or {}
   if "patch_size" not in vision or "scale_factor" not in model:
     raise ValueError(
-      "images: an Idefics3 or SmolVLM processor needs the config.json of its"
-      " model beside it, with vision_config.patch_size and scale_factor."
+      "an Idefics3 or SmolVLM processor needs the config.json of its model"
+      " beside it, with vision_config.patch_size and scale_factor."
     )
   return {
     "patch": vision["patch_size"],

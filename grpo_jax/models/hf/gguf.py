@@ -256,11 +256,11 @@ def read(path: pathlib.Path) -> Header:
       header = _header(path, _Cursor(data))
   except (ValueError, OverflowError) as error:
     raise ValueError(
-      f"load: {path} is damaged or is not a GGUF file: {error}. Copy it again."
+      f"{path} is damaged or is not a GGUF file: {error}. Copy it again."
     ) from error
   if header.keys.get("split.count", 1) != 1:
     raise ValueError(
-      f"load: {path} is one of {header.keys['split.count']} parts of a model;"
+      f"{path} is one of {header.keys['split.count']} parts of a model;"
       " llama-gguf-split --merge of llama.cpp makes one file of them."
     )
   for name, stored in header.tensors.items():
@@ -269,9 +269,9 @@ def read(path: pathlib.Path) -> Header:
       _decoded(block, stored.kind)
     except (KeyError, NotImplementedError) as error:
       raise ValueError(
-        f"load: {name} in {path} has the type {_kind(stored.kind)}, which the"
-        " package gguf cannot decode; quantize the model in another type, such"
-        " as Q8_0, or update the package."
+        f"{name} in {path} has the type {_kind(stored.kind)}, which the package"
+        " gguf cannot decode; quantize the model in another type, such as Q8_0,"
+        " or update the package."
       ) from error
   return header
 
@@ -376,7 +376,7 @@ def _folder(path: pathlib.Path, size: int, changed: int) -> pathlib.Path:
   try:
     families.from_config_json(config)
   except ValueError as error:
-    raise ValueError(f"load: the keys of {path} as a {error}") from error
+    raise ValueError(f"the keys of {path} as a {error}") from error
   files = gguf_tokenizer.files(path, header.keys, config["vocab_size"])
   names = {"bos_token_id", "eos_token_id", "pad_token_id"}
   generation = files["generation_config.json"]
@@ -399,7 +399,7 @@ def _config(header: Header) -> dict[str, Any]:
   path, name = header.path, header.keys.get("general.architecture")
   if not isinstance(name, str) or name not in _FAMILIES:
     raise ValueError(
-      f"load: {path} has the architecture {name!r:.80}; supported are"
+      f"{path} has the architecture {name!r:.80}; supported are"
       f" {', '.join(_FAMILIES)}. Take the safetensors files of the model."
     )
   family = families.FAMILIES[_FAMILIES[name]]
@@ -418,7 +418,7 @@ def _config(header: Header) -> dict[str, Any]:
   table = header.tensors.get("token_embd.weight")
   if table is None:
     raise ValueError(
-      f"load: {path} has no token_embd.weight, which every model has; it has"
+      f"{path} has no token_embd.weight, which every model has; it has"
       f" {safetensors.few([*header.tensors]) or 'no tensor'}. A file with a"
       " vocabulary only, or with adapters, is not a model."
     )
@@ -429,9 +429,9 @@ def _config(header: Header) -> dict[str, Any]:
     most = len(header.tensors) if key == "num_hidden_layers" else math.inf
     if type(value) is not int or not 1 <= value <= most:
       raise ValueError(
-        f"load: {path} has {len(header.tensors)} tensors, and {name}."
-        f"{next(k for k, x in _KEYS.items() if x == key)} is {value!r:.80};"
-        " the file is damaged, or is not a model."
+        f"{path} has {len(header.tensors)} tensors, and"
+        f" {name}.{next(k for k, x in _KEYS.items() if x == key)} is"
+        f" {value!r:.80}; the file is damaged, or is not a model."
       )
   turned = own.pop("rope.dimension_count", None)
   width = config["hidden_size"] // config["num_attention_heads"]
@@ -457,7 +457,7 @@ def _config(header: Header) -> dict[str, Any]:
     if not np.isscalar(value) or value not in same.get(key, ()):
       allowed = " or ".join(map(str, same.get(key, ("no such key",))))
       raise ValueError(
-        f"load: {path} has {name}.{key} = {reprlib.repr(value)}; supported is"
+        f"{path} has {name}.{key} = {reprlib.repr(value)}; supported is"
         f" {allowed}: it may change what the model computes."
       )
   return config
@@ -491,10 +491,10 @@ def _scaling(header: Header, name: str, own: dict[str, Any]) -> dict[str, Any]:
       divisors, _llama3_divisors(theta, len(divisors), factor), rtol=1e-3
     ):
       raise ValueError(
-        f"load: {header.path} has {_FREQUENCIES} = {reprlib.repr(divisors)},"
-        f" which is not Llama 3.1's scaling by {factor:g} from {_LLAMA3_LENGTH}"
-        " tokens; no other one is read from a GGUF file. Take the safetensors"
-        " files of the model."
+        f"{header.path} has {_FREQUENCIES} = {reprlib.repr(divisors)}, which is"
+        f" not Llama 3.1's scaling by {factor:g} from {_LLAMA3_LENGTH} tokens;"
+        " no other one is read from a GGUF file. Take the safetensors files of"
+        " the model."
       )
     scaling["original_max_position_embeddings"] = _LLAMA3_LENGTH
     return {"rope_scaling": scaling}
@@ -507,8 +507,7 @@ def _vector(header: Header, name: str) -> list[float]:
   stored = header.tensors[name]
   if len(stored.shape) != 1:
     raise ValueError(
-      f"load: {name} in {header.path} is {list(stored.shape)}, and needs one"
-      " axis."
+      f"{name} in {header.path} is {list(stored.shape)}, and needs one axis."
     )
   return [_plain(float(x)) for x in stored.rows(np.arange(1))[0]]
 
@@ -639,9 +638,9 @@ def tensors(
       found[template.format(layer=layer)] = _view(name, stored, family, config)
   if unknown:
     raise ValueError(
-      f"load: {path.resolve()} has {safetensors.few(unknown)}, for which a"
-      f" model of the family {family.name} with {config.num_layers} layers has"
-      " no place; without it the model would compute something else."
+      f"{path.resolve()} has {safetensors.few(unknown)}, for which a model of"
+      f" the family {family.name} with {config.num_layers} layers has no place;"
+      " without it the model would compute something else."
     )
   return found
 

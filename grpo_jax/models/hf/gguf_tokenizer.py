@@ -93,7 +93,7 @@ def files(
     return _files(own, keys, vocab_size)
   except ValueError as error:
     raise ValueError(
-      f"load: the tokenizer of {path}: {error}. Take another GGUF file, or the"
+      f"the tokenizer of {path}: {error}. Take another GGUF file, or the"
       " safetensors files of the model."
     ) from error
 

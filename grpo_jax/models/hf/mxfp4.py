@@ -90,7 +90,7 @@ class Packed:
       scale = scales[expert, outer, groups]
       if (scale == _NO_NUMBER).any():
         raise ValueError(
-          f"load: {self.name}{_SCALES} in {self.scales.path} has a scale of 255"
+          f"{self.name}{_SCALES} in {self.scales.path} has a scale of 255"
           f" (expert {expert}), which is not a number. Copy the file again."
         )
       pairs = _PAIRS.take(blocks[expert, outer, groups])  # [out, groups, 16]
@@ -126,7 +126,7 @@ def unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     scales = tensors.get(whole + _SCALES)
     if scales is None:
       raise ValueError(
-        f"load: {name} in {blocks.path} has no {whole + _SCALES} beside it; the"
+        f"{name} in {blocks.path} has no {whole + _SCALES} beside it; the"
         " checkpoint is incomplete. Copy all files again."
       )
     _check(whole, blocks, scales)
@@ -148,8 +148,8 @@ def _check(name: str, blocks: Tensor, scales: Tensor) -> None:
   )
   if not (is_fit and are_bytes):
     raise ValueError(
-      f"load: {name}{_BLOCKS} in {blocks.path} is {blocks.dtype}"
+      f"{name}{_BLOCKS} in {blocks.path} is {blocks.dtype}"
       f" {list(blocks.shape)}, and {name}{_SCALES} {scales.dtype}"
-      f" {list(scales.shape)}; needed are bytes (U8) of the shapes [E, out,"
-      f" in / {_GROUP}, {_GROUP // 2}] and [E, out, in / {_GROUP}]."
+      f" {list(scales.shape)}; needed are bytes (U8) of the shapes [E, out, in"
+      f" / {_GROUP}, {_GROUP // 2}] and [E, out, in / {_GROUP}]."
     )

@@ -104,8 +104,8 @@ def save(
   for name in (_WEIGHTS, _CONFIG):
     if (directory / name).exists():
       raise ValueError(
-        f"peft: {directory / name} exists already; nothing was changed."
-        " Pass another directory."
+        f"{directory / name} exists already; nothing was changed. Pass another"
+        " directory."
       )
   directory.mkdir(parents=True, exist_ok=True)
   tensors = _to_peft(jax.device_get(params["trained"]), _model(params))
@@ -160,18 +160,18 @@ def config_of(
     isinstance(name, str) and _named(name) for name in listed
   ):
     raise ValueError(
-      f"peft: {path} has target_modules {reprlib.repr(targets)}; needed"
-      " is 'all-linear', or a list of modules such as q_proj, o_proj and"
-      " gate_proj (the table in models/lora.py has all). Write the modules out"
-      " of which the file has adapters."
+      f"{path} has target_modules {reprlib.repr(targets)}; needed is"
+      " 'all-linear', or a list of modules such as q_proj, o_proj and gate_proj"
+      " (the table in models/lora.py has all). Write the modules out of which"
+      " the file has adapters."
     )
   named = {_named(name) for name in listed}
   rank: Any = settings.get("r")
   alpha: Any = settings.get("lora_alpha")
   if type(rank) is not int or type(alpha) not in (int, float):
     raise ValueError(
-      f"peft: {path} has r {reprlib.repr(rank)} and lora_alpha"
-      f" {reprlib.repr(alpha)}; needed are a whole number and a number."
+      f"{path} has r {reprlib.repr(rank)} and lora_alpha {reprlib.repr(alpha)};"
+      " needed are a whole number and a number."
     )
   try:
     config = lora.LoRAConfig(
@@ -181,7 +181,7 @@ def config_of(
       quantization=quantization,
     )
   except ValueError as error:
-    raise ValueError(f"peft: {path}: {error}") from error
+    raise ValueError(f"{path}: {error}") from error
   _check_settings(path, settings, config)
   return config
 
@@ -208,8 +208,8 @@ def load(
   for name, tensor in tensors.items():
     if tensor.dtype not in safetensors.DTYPES:
       raise ValueError(
-        f"peft: {name} in {directory / _WEIGHTS} is {tensor.dtype}; supported"
-        f" are {', '.join(safetensors.DTYPES)}. Convert the adapters to one of"
+        f"{name} in {directory / _WEIGHTS} is {tensor.dtype}; supported are"
+        f" {', '.join(safetensors.DTYPES)}. Convert the adapters to one of"
         " these."
       )
   model = _model(params)
@@ -224,9 +224,9 @@ def load(
   ]
   if differ:
     raise ValueError(
-      f"peft: {len(differ)} tensors of {directory / _WEIGHTS} do not fit"
-      f" this policy: {'; '.join(differ[:3])}. Use the modules, the rank and"
-      " the base that they were trained with."
+      f"{len(differ)} tensors of {directory / _WEIGHTS} do not fit this policy:"
+      f" {'; '.join(differ[:3])}. Use the modules, the rank and the base that"
+      " they were trained with."
     )
   found = {name: tensor.map() for name, tensor in tensors.items()}
   return {**params, "trained": _from_peft(found, params)}
@@ -238,20 +238,18 @@ def _read_settings(directory: str | os.PathLike) -> dict[str, Any]:
   for name in (_WEIGHTS, _CONFIG):
     if not (directory / name).is_file():
       raise FileNotFoundError(
-        f"peft: {directory / name} is missing; needed is a folder as"
-        " PEFT's save_pretrained writes it."
+        f"{directory / name} is missing; needed is a folder as PEFT's"
+        " save_pretrained writes it."
       )
   path = directory / _CONFIG
   try:
     settings = json.loads(path.read_text(encoding="utf-8"))
   except (ValueError, RecursionError) as error:
     raise ValueError(
-      f"peft: {path} is not JSON: {error}. Copy the file again."
+      f"{path} is not JSON: {error}. Copy the file again."
     ) from error
   if not isinstance(settings, dict):
-    raise ValueError(
-      f"peft: {path} holds no object of keys. Copy the file again."
-    )
+    raise ValueError(f"{path} holds no object of keys. Copy the file again.")
   return settings
 
 
@@ -292,9 +290,7 @@ def _check_settings(
     if settings.get(name, value) not in (value, value or None)
   ]
   if differ:
-    raise ValueError(
-      f"peft: {path} does not fit this policy: {'; '.join(differ)}."
-    )
+    raise ValueError(f"{path} does not fit this policy: {'; '.join(differ)}.")
 
 
 def _targets(params: PyTree) -> list[str]:

@@ -63,8 +63,8 @@ def find(directory: pathlib.Path) -> dict[str, Tensor]:
   index = directory / _INDEX
   if not index.is_file():
     raise FileNotFoundError(
-      f"load: {directory} has neither {_WEIGHTS} nor {_INDEX}; needed are"
-      " weights in the safetensors format. transformers writes it:"
+      f"{directory} has neither {_WEIGHTS} nor {_INDEX}; needed are weights in"
+      " the safetensors format. transformers writes it:"
       " AutoModelForCausalLM.from_pretrained(…).save_pretrained(…)."
     )
   try:
@@ -82,23 +82,23 @@ def find(directory: pathlib.Path) -> dict[str, Tensor]:
     RecursionError,
   ) as error:
     raise ValueError(
-      f"load: {index} has no weight_map of tensors and files ({error!r});"
-      " copy it again."
+      f"{index} has no weight_map of tensors and files ({error!r}); copy it"
+      " again."
     ) from error
   tensors: dict[str, Tensor] = {}
   for name in names:
     if not (directory / name).is_file():
       missing = [tensor for tensor, file in files.items() if file == name]
       raise FileNotFoundError(
-        f"load: {index} names {name} for {few(missing)}, and there is no such"
-        " file; the download is incomplete."
+        f"{index} names {name} for {few(missing)}, and there is no such file;"
+        " the download is incomplete."
       )
     found = read_header(directory / name)
     here = {tensor for tensor, file in files.items() if file == name}
     if wrong := sorted(found.keys() ^ here):
       raise ValueError(
-        f"load: {directory / name} and {index} disagree about {few(wrong)};"
-        " they are of different checkpoints. Copy all files again."
+        f"{directory / name} and {index} disagree about {few(wrong)}; they are"
+        " of different checkpoints. Copy all files again."
       )
     tensors |= found
   return tensors
@@ -150,8 +150,7 @@ def read_header(path: pathlib.Path) -> dict[str, Tensor]:
       raise ValueError(f"{size - end} bytes after the last tensor")
   except (ValueError, TypeError) as error:
     raise ValueError(
-      f"load: {path} is damaged or not a safetensors file: {error}. Copy it"
-      " again."
+      f"{path} is damaged or not a safetensors file: {error}. Copy it again."
     ) from error
   return tensors
 

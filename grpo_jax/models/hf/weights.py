@@ -304,8 +304,8 @@ def split(
       needed = _whole_shape([shapes[part] for part in parts], fused)
       if tensor.shape != needed:
         raise ValueError(
-          f"load: {name} in {tensor.path} is {list(tensor.shape)}, but the"
-          f" sizes in config.json make it {list(needed)}."
+          f"{name} in {tensor.path} is {list(tensor.shape)}, but the sizes in"
+          f" config.json make it {list(needed)}."
         )
       del found[name]
       axis = len(needed) - 1 if fused.interleaved else 0
@@ -435,7 +435,7 @@ def load(
   directory = pathlib.Path(directory)
   hub.check_sums(directory)
   if family is None:
-    config, family = _agreed("load", directory, config)
+    config, family = _agreed(directory, config)
   assert config is not None
   if param_dtype is not None:
     config = dataclasses.replace(config, param_dtype=param_dtype)
@@ -453,7 +453,7 @@ def load(
   layers = config.num_dense_layers, config.num_layers - config.num_dense_layers
   if layers[0] + layers[1] * max(num_experts, 1) > len(tensors):
     raise ValueError(
-      f"load: {directory} has {len(tensors)} tensors, and config.json describes"
+      f"{directory} has {len(tensors)} tensors, and config.json describes"
       f" {config.num_layers} layers with {config.num_experts} experts each; it"
       " is of another checkpoint. Copy all files again."
     )
@@ -516,15 +516,15 @@ def export(
   out = pathlib.Path(out_directory).absolute()
   if out.exists() and (not out.is_dir() or any(out.iterdir())):
     raise ValueError(
-      f"export: {out} exists and is not an empty folder; nothing was changed."
-      " Pass another one."
+      f"{out} exists and is not an empty folder; nothing was changed. Pass"
+      " another one."
     )
   if dtype not in (None, "float32", "bfloat16"):
     raise ValueError(
-      f"export: dtype is {dtype!r}; use 'float32' or 'bfloat16', or None for"
-      " that of the parameters."
+      f"dtype is {dtype!r}; use 'float32' or 'bfloat16', or None for that of"
+      " the parameters."
     )
-  config, family = _agreed("export", source, config)
+  config, family = _agreed(source, config)
   _check_params(params, config)
   outputs = [
     *joined(_outputs(params, family, config, dtype), family.fused),
@@ -543,15 +543,15 @@ def export(
   except OSError as error:
     num_bytes = sum(output.num_bytes for output in outputs)
     raise OSError(
-      f"export: writing {out} failed ({error}), and nothing of it is left;"
-      f" needed is a folder with room for {num_bytes / 1e6:.1f} MB."
+      f"writing {out} failed ({error}), and nothing of it is left; needed is a"
+      f" folder with room for {num_bytes / 1e6:.1f} MB."
     ) from error
   finally:
     shutil.rmtree(partial, ignore_errors=True)
 
 
 def _agreed(
-  caller: str, directory: pathlib.Path, config: TransformerConfig | None
+  directory: pathlib.Path, config: TransformerConfig | None
 ) -> tuple[TransformerConfig, Family]:
   """Config and family; raises if the config differs from config.json."""
   fields, family = families.from_config_json(directory)
@@ -568,7 +568,7 @@ def _agreed(
   ]
   if differ:
     raise ValueError(
-      f"{caller}: the config is not that of {directory / 'config.json'}:"
+      f"the config is not that of {directory / 'config.json'}:"
       f" {'; '.join(differ)}. Only {', '.join(ours)} may differ; take"
       " the other fields from families.from_config_json."
     )
@@ -604,36 +604,35 @@ def _check(
     missing = whole_names(missing, family.fused)
     instead = f" It has {safetensors.few(extra)} instead." if extra else ""
     raise ValueError(
-      f"load: {directory} has no {safetensors.few(missing)}; config.json"
-      f" describes a model with {len(needed)} tensors of the family"
-      f" {family.name}.{instead}"
+      f"{directory} has no {safetensors.few(missing)}; config.json describes a"
+      f" model with {len(needed)} tensors of the family {family.name}.{instead}"
     )
   if extra:
     raise ValueError(
-      f"load: {tensors[extra[0]].path} has {safetensors.few(extra)}, for which"
-      f" a model of the family {family.name} with this config.json has no"
-      " place; without it the model would compute something else."
+      f"{tensors[extra[0]].path} has {safetensors.few(extra)}, for which a"
+      f" model of the family {family.name} with this config.json has no place;"
+      " without it the model would compute something else."
     )
   for name, piece in needed.items():
     tensor = tensors[name]
     if tensor.dtype not in safetensors.DTYPES:
       raise ValueError(
-        f"load: {name} in {tensor.path} is {tensor.dtype}; supported are"
+        f"{name} in {tensor.path} is {tensor.dtype}; supported are"
         f" {', '.join(safetensors.DTYPES)}. Use the checkpoint before its"
         " quantization, or convert it as docs/checkpoints.md says."
       )
     if tensor.shape != piece.stored_shape:
       raise ValueError(
-        f"load: {name} in {tensor.path} is {list(tensor.shape)}, but the sizes"
-        f" in config.json make it {list(piece.stored_shape)}."
+        f"{name} in {tensor.path} is {list(tensor.shape)}, but the sizes in"
+        f" config.json make it {list(piece.stored_shape)}."
       )
   if config.tied_embeddings and head in tensors:
     (embedding,) = family.tensors["embed/embedding"]
     if not safetensors.equal(tensors[head], tensors[embedding]):
       raise ValueError(
-        f"load: {head} in {tensors[head].path} is not {embedding}, although"
-        " config.json says tie_word_embeddings; set it to false if the head"
-        " was trained apart."
+        f"{head} in {tensors[head].path} is not {embedding}, although"
+        " config.json says tie_word_embeddings; set it to false if the head was"
+        " trained apart."
       )
 
 
@@ -727,15 +726,15 @@ def _check_params(params: PyTree, config: TransformerConfig) -> None:
   found = jax.tree.map(lambda leaf: leaf.shape, params)
   if found != expected:
     raise ValueError(
-      "export: the parameters are not those of a transformer with this config."
-      " Needed are {'trained': …, 'frozen': …} with all its leaves and no"
-      " others; of a policy with adapters, lora.merge makes them."
+      "the parameters are not those of a transformer with this config. Needed"
+      " are {'trained': …, 'frozen': …} with all its leaves and no others; of a"
+      " policy with adapters, lora.merge makes them."
     )
   for leaf in jax.tree.leaves(params):
     if not leaf.is_fully_addressable:
       raise ValueError(
-        "export: a part of the parameters is on other processes; restore the"
-        " run's checkpoint in a single process and export it there."
+        "a part of the parameters is on other processes; restore the run's"
+        " checkpoint in a single process and export it there."
       )
 
 

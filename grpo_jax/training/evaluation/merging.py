@@ -47,22 +47,22 @@ def coefficients(
       is not finite, or the weights without a base do not add up to 1.
   """
   if not count:
-    raise ValueError("merge: no runs are named; needed is one or more.")
+    raise ValueError("no runs are named; needed is one or more.")
   weights = [float(x) for x in weights] or [1 / count] * count
   if len(weights) != count:
     raise ValueError(
-      f"merge: {ranges.counted(len(weights), 'weight')} for"
+      f"{ranges.counted(len(weights), 'weight')} for"
       f" {ranges.counted(count, 'run')}; give one for each."
     )
   if not all(map(math.isfinite, weights)):
-    raise ValueError(f"merge: weights={weights}; needed are finite numbers.")
+    raise ValueError(f"weights={weights}; needed are finite numbers.")
   total = math.fsum(weights)
   if has_base:
     return [*weights, 1 - total]
   if abs(total - 1) > 1e-6:
     raise ValueError(
-      f"merge: the sum of weights={weights} is {total:g}; needed is 1, or a"
-      " base to which differences are added."
+      f"the sum of weights={weights} is {total:g}; needed is 1, or a base to"
+      " which differences are added."
     )
   return weights
 
@@ -96,17 +96,16 @@ def merge(
   shares = coefficients(len(names), weights, bool(base))
   folder = files.parse(out)
   if (folder / log.CONFIG).exists() or (folder / "checkpoints").exists():
-    raise ValueError(f"merge: {folder} holds a run; name a new folder.")
+    raise ValueError(f"{folder} holds a run; name a new folder.")
   if folder.exists() and not folder.is_dir():
-    raise ValueError(f"merge: {folder} is a file; name a new folder.")
+    raise ValueError(f"{folder} is a file; name a new folder.")
   configs = [workdir.settings(files.parse(name)) for name in every]
   for name, config in zip(every, configs, strict=True):
     if config.model.adapters() is not None:
       raise ValueError(
-        f"merge: the run in {name} trains adapters, and an average of their"
-        " factors is none of what they add; write it out with"
-        " grpo-export, which merges them into the weights, and start"
-        " runs from there."
+        f"the run in {name} trains adapters, and an average of their factors is"
+        " none of what they add; write it out with grpo-export, which merges"
+        " them into the weights, and start runs from there."
       )
   total: PyTree = None
   first: checkpointed.Loaded | None = None
@@ -154,8 +153,8 @@ def _check_tokens(
   both = loaded.problem.tokenizer, first.problem.tokenizer
   if len({*map(demonstrations.digest, both)}) > 1:
     raise ValueError(
-      f"merge: {name} has other tokens than {first_name}; needed are runs with"
-      " the same tokenizer."
+      f"{name} has other tokens than {first_name}; needed are runs with the"
+      " same tokenizer."
     )
 
 
@@ -183,8 +182,8 @@ def _added(
   if differing:
     leaf = differing[0]
     raise ValueError(
-      f"merge: {len(differing)} arrays of {name} differ from those of"
-      f" {first_name}; {leaf} is {theirs.get(leaf, ('absent',))[0]}, needed is"
+      f"{len(differing)} arrays of {name} differ from those of {first_name};"
+      f" {leaf} is {theirs.get(leaf, ('absent',))[0]}, needed is"
       f" {ours.get(leaf, ('absent',))[0]} of floats. Needed are runs of one"
       " architecture."
     )

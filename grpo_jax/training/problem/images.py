@@ -96,7 +96,7 @@ class Reader:
     call = _Call([images[i] for i in sent], self.processor)
     with self._lock:
       if self._is_closed:
-        raise RuntimeError("images: the reader is closed.")
+        raise RuntimeError("the reader of images is closed.")
       if self._pool is None:
         self._pool = self._started()
       self._pool.run(call, TIMEOUT_S * (1 + len(sent)))

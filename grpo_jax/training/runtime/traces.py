@@ -151,7 +151,7 @@ def read(workdir: str | os.PathLike) -> list[Group]:
   if not path.exists():
     if not folder.exists():
       raise FileNotFoundError(
-        f"traces: {folder} is missing; pass the --workdir of a run."
+        f"{folder} is missing; pass the --workdir of a run."
       )
     return []
   groups = []
@@ -161,8 +161,8 @@ def read(workdir: str | os.PathLike) -> list[Group]:
         groups.append(decode(json.loads(line)))
       except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-          f"traces: {path} is damaged: {error!r} in {line[:60]!r}. Put a copy"
-          " of it back, or move it away."
+          f"{path} is damaged: {error!r} in {line[:60]!r}. Put a copy of it"
+          " back, or move it away."
         ) from error
   return groups
 
@@ -179,8 +179,7 @@ def members(content: bytes, path: Any) -> Iterator[bytes]:
       found = reader.decompress(content)
     except zlib.error as error:
       raise ValueError(
-        f"traces: {path} is damaged: {error}. Put a copy of it back, or move it"
-        " away."
+        f"{path} is damaged: {error}. Put a copy of it back, or move it away."
       ) from error
     if not reader.eof:
       return

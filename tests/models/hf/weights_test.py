@@ -533,11 +533,9 @@ def test_a_config_that_is_not_the_files_is_refused(checkpoint, tmp_path):
   source = checkpoint("qwen2")
   config, params = weights.load(source)
   other = dataclasses.replace(config, rope_theta=5.0, remat="full")
-  with pytest.raises(ValueError, match=r"load: .*rope_theta is 5.0 and there"):
+  with pytest.raises(ValueError, match=r"rope_theta is 5\.0 and there"):
     weights.load(source, other)
-  with pytest.raises(
-    ValueError, match=r"export: .*rope_theta is 5.0 and there"
-  ):
+  with pytest.raises(ValueError, match=r"rope_theta is 5\.0 and there"):
     weights.export(params, other, source, tmp_path / "out")
 
 
