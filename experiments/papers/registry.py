@@ -100,20 +100,6 @@ def _critics(name: str, folder: str, profile: str, seeds: int) -> Experiment:
   )
 
 
-def _long_horizon(name: str, profile: str) -> Experiment:
-  stem = f"benchmarks/long_horizon/{name}_{profile}"
-  return Experiment(
-    f"long_horizon_{name}_{profile}",
-    ("experiments/long_horizon",),
-    (f"{stem}.md", f"{stem}.png"),
-    f"python -m experiments.long_horizon.report --experiment={name}"
-    f" --profile={profile} --root=runs/again/long_horizon"
-    " --out=runs/again/long_horizon",
-    (f"{stem}.json",),
-    why="its curves are in the runs, of which git holds the summary alone",
-  )
-
-
 EXPERIMENTS = {
   one.name: one
   for one in (
@@ -136,11 +122,6 @@ EXPERIMENTS = {
     _critics("critics_smoke", "benchmarks/critics", "smoke", 5),
     _critics("critics_full", "benchmarks/critics", "full", 5),
     _critics("critics_seeds20", "benchmarks/critics_seeds20", "full", 20),
-    *(
-      _long_horizon(name, profile)
-      for name in ("E2", "E3", "E4", "E12", "E14")
-      for profile in ("smoke", "full")
-    ),
     _measured(
       *("reasoning_gym", "rewards.gym_table", "docs/reasoning_gym.md"),
       code="experiments/rewards/gym_table.py",

@@ -12,8 +12,8 @@ from experiments.science import claims, pages
 
 NAMES = (
   *("bias", "curricula", "entropy", "experts", "flips", "judges", "ladder"),
-  *("league", "lengths", "objectives", "planted_errors", "proxy", "rounding"),
-  *("stages", "staleness", "vision"),
+  *("league", "lengths", "long_horizons", "objectives", "planted_errors"),
+  *("proxy", "rounding", "stages", "staleness", "vision"),
 )
 ACTIONS = ("run", "report")
 HERE = pathlib.Path(__file__).parent
