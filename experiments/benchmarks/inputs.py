@@ -26,7 +26,7 @@ from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import phase as phase_lib
 from grpo_jax.settings.model import TowerSettings
 from grpo_jax.step import step
-from grpo_jax.training.phases import build
+from grpo_jax.training.phases import build, checkpointed
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem, rewards
 from grpo_jax.training.runtime import sharding
@@ -161,7 +161,7 @@ def make_parts(
     play=functools.partial(parts.player.play, limits=limits),  # type: ignore
   )
   parts = dataclasses.replace(parts, player=player)
-  state = policy_lib.first_state(config, of, policy, mesh)
+  state = checkpointed.first_state(config, of, policy, mesh)
   state = step.enter_phase(state, parts, 0)
   return parts, jax.device_put(state, sharding.of_state(mesh, state))
 

@@ -18,6 +18,7 @@ from grpo_jax.models import architecture, lora, transformer
 from grpo_jax.models.hf import families, peft, weights
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training import loop
+from grpo_jax.training.phases import checkpointed
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import log, sharding
@@ -140,7 +141,7 @@ def test_a_run_starts_with_the_adapters_of_a_folder(tmp_path):
   with contextlib.closing(problem_lib.make_problem(run)) as problem:
     mesh = sharding.make_mesh(1)
     policy = policy_lib.make_policy(run, problem, mesh)
-    state = policy_lib.first_state(run, problem, policy, mesh)
+    state = checkpointed.first_state(run, problem, policy, mesh)
   jax.tree.map(
     np.testing.assert_array_equal, state.members["policy"].params, params
   )

@@ -8,7 +8,7 @@ from grpo_jax import api
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import models, step
 from grpo_jax.training import loop
-from grpo_jax.training.phases import build
+from grpo_jax.training.phases import build, checkpointed
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
@@ -32,7 +32,7 @@ def _state(config):
   mesh = sharding.make_mesh(1)
   policy = policy_lib.make_policy(run, made, sharding.make_mesh(1))
   parts = build.make_parts(run, made, policy, "rl", mesh)
-  state = policy_lib.first_state(run, made, policy, mesh)
+  state = checkpointed.first_state(run, made, policy, mesh)
   return step.enter_phase(state, parts, 1), parts, made
 
 

@@ -7,7 +7,7 @@ import pytest
 from grpo_jax.ops import logprobs
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import step as step_lib
-from grpo_jax.training.phases import build, executors
+from grpo_jax.training.phases import build, checkpointed, executors
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
@@ -36,7 +36,7 @@ def _made(config):
   mesh = sharding.make_mesh(1)
   policy = policy_lib.make_policy(run, made, mesh)
   parts = build.make_parts(run, made, policy, "rl", mesh)
-  state = policy_lib.first_state(run, made, policy, mesh)
+  state = checkpointed.first_state(run, made, policy, mesh)
   prompts = next(
     made.prompt_stream(0, run.section("rl").num_prompts, None)
   ).prompts

@@ -1,4 +1,20 @@
-"""Runs and checkpoints from disk: phases, states and trained policies."""
+"""Runs and checkpoints from disk: phases, states and trained policies.
+
+The parameters of a run's models come from its own last checkpoint (`restore`).
+Without one, those of the policy come from the first of these that the config
+has (`first_state`):
+
+1. `config.start_workdir`, another run or a published checkpoint;
+2. `config.model.checkpoint`, quantised if the config says so, with adapters:
+   those of `adapter_checkpoint`, or new ones;
+3. random numbers, of `config.seed`.
+
+If a phase has `reset_policy`, it begins with this policy again.
+
+Another model begins with its phase. If a setting names a run or a checkpoint,
+it is read (`with_outside`). Else `Model.start` makes it of the models before,
+for example a reference of the policy. If it continues, it stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +28,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from grpo_jax.models import quantization
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import step as step_lib
 from grpo_jax.training.phases import (
@@ -115,7 +132,7 @@ def opened_checkpoint(
   """
   problem, mesh, policy = _described(stack, config)
   with jax.set_mesh(mesh):  # As in training.
-    state = policy_lib.first_state(config, problem, policy, mesh)
+    state = first_state(config, problem, policy, mesh)
   params = state.params["policy"]
   return Loaded(config, problem, policy, mesh, params, step=None)
 
@@ -215,25 +232,45 @@ def first_state(
   policy: Policy,
   mesh: Mesh,
 ) -> TrainState:
-  """Makes the first state of a run, with another run's policy if it names one.
+  """Makes the first state of a run; the module says where its policy is from.
 
   Raises:
-    FileNotFoundError, ValueError: The checkpoint is at fault.
+    FileNotFoundError, ValueError: A file of the policy is at fault.
   """
-  if not config.start_workdir:
-    return policy_lib.first_state(config, problem, policy, mesh)
-  from grpo_jax.training.phases import outside  # Reads published models too.
+  if config.start_workdir:
+    from grpo_jax.training.phases import outside  # Reads published models too.
 
-  found = outside.find_outside(
-    config.start_workdir,
-    setting="config.start_workdir",
-    config=config,
-    problem=problem,
-    mesh=mesh,
+    found = outside.find_outside(
+      config.start_workdir,
+      setting="config.start_workdir",
+      config=config,
+      problem=problem,
+      mesh=mesh,
+    )
+    shown = f"config.start_workdir={config.start_workdir}"
+    _check_policy(shown, policy, found.shapes)
+    return policy_lib.state_of(found.read(), policy, config.seed)
+  if not config.model.checkpoint:
+    return policy_lib.initial_state(policy, config.seed)
+  from grpo_jax.models import lora  # They read published families.
+  from grpo_jax.models.hf import peft, weights
+
+  _, params = weights.load(
+    config.model.directory(weights=True),
+    config.model.transformer(problem.tokenizer.vocab_size),
+    param_dtype=config.model.param_dtype,
+    shardings=functools.partial(sharding.of_params, mesh),
+    convert=functools.partial(
+      quantization.quantize_leaf, kind=config.model.quantization
+    ),
   )
-  shown = f"config.start_workdir={config.start_workdir}"
-  _check_policy(shown, policy, found.shapes)
-  return policy_lib.state_of(found.read(), policy, config.seed)
+  adapters = config.model.adapters()
+  if adapters is not None:
+    init_key, _ = jax.random.split(jax.random.key(config.seed))
+    params = lora.wrap(params, adapters, init_key)
+    if config.model.adapter_checkpoint:
+      params = peft.load(config.model.adapter_checkpoint, params, adapters)
+  return policy_lib.state_of(params, policy, config.seed)
 
 
 def _check_policy(where: Any, policy: Policy, theirs: PyTree) -> None:

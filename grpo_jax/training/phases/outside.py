@@ -385,11 +385,7 @@ def _of_checkpoint(
       shardings=functools.partial(sharding.of_params, mesh),
       family=described.family,
     )
-    made = whole(params)
-    return jax.device_put(
-      made,
-      {group: sharding.of_params(mesh, tree) for group, tree in made.items()},
-    )
+    return _placed(whole(params), mesh)
 
   shapes = jax.eval_shape(
     lambda key: whole(policy.init(key)), jax.random.key(0)

@@ -1,9 +1,8 @@
-"""The models that a config describes, and the parameters they start with."""
+"""The models that a config describes, and states with their parameters."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -238,42 +237,6 @@ def sampling_policy(policy: Policy, kind: str, mesh: Mesh) -> Policy:
     return lax.with_sharding_constraint(codes, sharding.of_params(mesh, codes))
 
   return quantization.rounding(policy, kind, place)
-
-
-def first_state(
-  config: config_lib.RunConfig,
-  problem: Problem,
-  policy: Policy,
-  mesh: Mesh,
-) -> TrainState:
-  """Makes the first state of a run: fresh, or with a checkpoint's weights.
-
-  Adapters that the config names are read too.
-
-  Raises:
-    FileNotFoundError, ValueError: The checkpoint's files are at fault.
-  """
-  if not config.model.checkpoint:
-    return initial_state(policy, config.seed)
-  from grpo_jax.models import lora  # They read published families.
-  from grpo_jax.models.hf import peft, weights
-
-  _, params = weights.load(
-    config.model.directory(weights=True),
-    config.model.transformer(problem.tokenizer.vocab_size),
-    param_dtype=config.model.param_dtype,
-    shardings=functools.partial(sharding.of_params, mesh),
-    convert=functools.partial(
-      quantization.quantize_leaf, kind=config.model.quantization
-    ),
-  )
-  adapters = config.model.adapters()
-  if adapters is not None:
-    init_key, _ = jax.random.split(jax.random.key(config.seed))
-    params = lora.wrap(params, adapters, init_key)
-    if config.model.adapter_checkpoint:
-      params = peft.load(config.model.adapter_checkpoint, params, adapters)
-  return state_of(params, policy, config.seed)
 
 
 def state_of(params: PyTree, policy: Policy, seed: int) -> TrainState:

@@ -27,7 +27,7 @@ def save(folder, config: ml_collections.ConfigDict, **members):
   """A run that has not been trained, with its policy and further members."""
   run = config_lib.resolve(config)
   made = problem.make_problem(run)
-  state = policy_lib.first_state(
+  state = checkpointed.first_state(
     run,
     made,
     policy_lib.make_policy(run, made, sharding.make_mesh(1)),

@@ -73,7 +73,7 @@ def loaded_of(config) -> checkpointed.Loaded:
   mesh = sharding.make_mesh(1, devices=jax.devices()[:1])
   with jax.set_mesh(mesh):
     policy = policy_lib.make_policy(resolved, problem, mesh)
-    state = policy_lib.first_state(resolved, problem, policy, mesh)
+    state = checkpointed.first_state(resolved, problem, policy, mesh)
   return checkpointed.Loaded(
     resolved, problem, policy, mesh, state.params["policy"], None
   )
