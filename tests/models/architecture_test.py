@@ -4,16 +4,9 @@ import dataclasses
 
 import pytest
 
-from grpo_jax.models import architecture
+from tests.models import transformer_test
 
-PLAIN = architecture.TransformerConfig(
-  vocab_size=13,
-  width=8,
-  num_layers=2,
-  num_heads=4,
-  num_kv_heads=2,
-  mlp_width=12,
-)
+PLAIN = transformer_test.PLAIN
 
 
 @pytest.mark.parametrize(
