@@ -256,6 +256,13 @@ _num_tests = itertools.count(1)
 
 
 @pytest.fixture(autouse=True)
+def _forget_a_users_module():
+  """Forgets the module of rewards of a test; the next one has its own."""
+  yield
+  sys.modules.pop("my_rewards", None)
+
+
+@pytest.fixture(autouse=True)
 def _free_programs():
   """Forgets compiled programs before there are too many of them.
 

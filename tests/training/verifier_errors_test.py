@@ -1,7 +1,6 @@
 """The page of broken verifiers says what they say."""
 
 import re
-import sys
 
 import pytest
 
@@ -22,7 +21,6 @@ def message(folder, monkeypatch, name):
   """Message that a person reads below the command."""
   (folder / "my_rewards.py").write_text(CODE)
   monkeypatch.syspath_prepend(folder)
-  monkeypatch.delitem(sys.modules, "my_rewards", raising=False)
   config = errors_test.text(rewards__functions=(f"my_rewards:{name}",))
   config.rewards.row_timeout_s = 0.5  # Of the page, for a test.
   problem = problem_lib.make_problem(config_lib.resolve(config))
