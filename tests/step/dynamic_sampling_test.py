@@ -25,6 +25,7 @@ from grpo_jax.training.problem import problem, unscored
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Prompts, Rollout, Scored
 from tests.experiments import tiny_config
+from tests.step import router_test
 from tests.training import tiny
 
 P, G = 3, 2
@@ -404,10 +405,6 @@ def _in_lanes(parts):
   return dataclasses.replace(parts, player=player)
 
 
-def _with_experts():
-  return tiny.tiny_transformer(num_experts=4, experts_per_token=2)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["lanes", "greedy", "kept_ids", "routing"])
 def test_all_that_belongs_to_a_group_travels_with_it(what):
@@ -419,7 +416,7 @@ def test_all_that_belongs_to_a_group_travels_with_it(what):
       "keep_routing": what == "routing",
     },
     top_k=3 if what == "kept_ids" else None,
-    policy=_with_experts() if what == "routing" else None,
+    policy=router_test.moe_policy() if what == "routing" else None,
   )
   if what == "lanes":
     parts = _in_lanes(parts)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from grpo_jax.algorithms import objective
-from grpo_jax.models import architecture, transformer
 from grpo_jax.step import step, update
 from grpo_jax.training import loop
 from tests.experiments import tiny_config
@@ -20,19 +19,9 @@ E, K, LAYERS = 4, 2, 2
 
 @functools.lru_cache
 def moe_policy(num_experts=E, **fields):
-  return transformer.transformer_policy(
-    architecture.TransformerConfig(
-      vocab_size=tiny.VOCAB,
-      width=8,
-      num_layers=LAYERS,
-      num_heads=2,
-      num_kv_heads=1,
-      num_experts=num_experts,
-      experts_per_token=K,
-      expert_width=4,
-      **fields,
-    )
-  )
+  sizes = {"num_layers": LAYERS, "num_kv_heads": 1, "expert_width": 4}
+  sizes |= {"num_experts": num_experts, "experts_per_token": K}
+  return tiny.tiny_transformer(**sizes, **fields)
 
 
 def make_parts(fields=None, **options):
