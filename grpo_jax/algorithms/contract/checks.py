@@ -140,17 +140,26 @@ def unscored_rows_are_out(algorithm: Algorithm, config: Any) -> None:
 def order_of_rows_and_names_of_groups_are_irrelevant(
   algorithm: Algorithm, config: Any
 ) -> None:
-  """Shuffled rows have the same loss, and gradients in the same order."""
+  """Shuffled rows have the same loss, and gradients in the same order.
+
+  Rewards are numbers that all differ, and then 0 or 1, so that some are equal.
+  """
   case = cases.make_case()
-  order = np.random.default_rng(1).permutation(len(case.mask))
-  shuffled = case.take(order)
-  shuffled.group_id = np.array([2, 3, 0, 1])[shuffled.group_id]
-  outcome = cases.evaluate(algorithm, config, shuffled)
-  expected = cases.evaluate(algorithm, config, case)
-  np.testing.assert_allclose(outcome.loss, expected.loss, 1e-5, 1e-7)
-  np.testing.assert_allclose(
-    outcome.gradient, expected.gradient[order], 1e-5, 1e-6
+  equal = dataclasses.replace(
+    case,
+    rewards=np.float32(case.rewards > 0),
+    components=np.float32(case.components > 0),
   )
+  order = np.random.default_rng(1).permutation(len(case.mask))
+  for batch in (case, equal):
+    shuffled = batch.take(order)
+    shuffled.group_id = np.array([2, 3, 0, 1])[shuffled.group_id]
+    outcome = cases.evaluate(algorithm, config, shuffled)
+    expected = cases.evaluate(algorithm, config, batch)
+    np.testing.assert_allclose(outcome.loss, expected.loss, 1e-5, 1e-7)
+    np.testing.assert_allclose(
+      outcome.gradient, expected.gradient[order], 1e-5, 1e-6
+    )
 
 
 def degenerate_batches_give_zero_not_nan(
