@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from grpo_jax import ranges
+from grpo_jax.data import formats
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.evaluation import data_sets, draws, evaluation, scores
 from grpo_jax.training.monitor import plots
@@ -194,7 +195,7 @@ class Run:
     Args:
       prompts: One or several prompts, all texts or all records. A text is
         written in the alphabet of the run's task. A record is one of `prompts`,
-        or {"prompt": "27 + 58 =", "answer": "85"}.
+        or {"prompt": "27 + 58 =", "answer": "85"}; its prompt may be messages.
       n: Completions of each prompt.
       temperature: Sampling temperature; 0 takes the most likely tokens.
       seed: Seed of the draws.
@@ -241,6 +242,8 @@ class Run:
       is_text = isinstance(problem.train[0]["prompt"], str)
       value = prompt if is_text else problem.encoder.prompt({"prompt": prompt})
       prompt = {"prompt": value}
+    if isinstance(prompt.get("prompt"), list):  # Messages.
+      prompt = formats.plain_record(prompt)
     record = {"answer": "", "extras": {}, **prompt}
     if "prompt" not in prompt:
       raise ValueError(

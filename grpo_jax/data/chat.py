@@ -25,7 +25,6 @@ memory, or set `config.data.template` instead.
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import datetime
 import functools
@@ -35,7 +34,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from grpo_jax import strict_json
+from grpo_jax.data import conversations
+from grpo_jax.data.conversations import Message
 from grpo_jax.data.encoder import Encoder
 
 MAX_SECONDS = 5.0
@@ -232,8 +232,6 @@ def _import_jinja2() -> Any:
   return jinja2
 
 
-Message = dict[str, Any]
-ROLES = ("system", "developer", "user", "assistant", "tool")
 _MOST_TOKENS = 2**20  # Most tokens of a message; requests are smaller.
 
 
@@ -254,7 +252,8 @@ class Writer:
     """Ids of a conversation, after which the policy writes a reply.
 
     Args:
-      messages: As `checked` returns them; the last is not the assistant's.
+      messages: As `conversations.checked` returns them; the last is not the
+        assistant's.
       **options: Further inputs of the chat template, such as `tools`.
 
     Raises:
@@ -262,7 +261,7 @@ class Writer:
     """
     if self.has_roles:
       return self._text.chat_ids(
-        [_for_template(message) for message in messages],
+        [conversations.for_template(message) for message in messages],
         **{**self._encoder.chat_options, **options},
       )
     if options.get("tools"):
@@ -302,8 +301,8 @@ class Writer:
     if self.has_roles:
       return self._text.extend(
         ids,
-        [_for_template(message) for message in messages],
-        [_for_template(message) for message in new],
+        [conversations.for_template(message) for message in messages],
+        [conversations.for_template(message) for message in new],
         **{**self._encoder.chat_options, **options},
       )
     ends = self._text.end_ids
@@ -320,82 +319,6 @@ class Writer:
       else:  # No text of others becomes a special token.
         ids += self._text.observation_ids(content, _MOST_TOKENS)
     return ids
-
-
-def _for_template(message: Message) -> Message:
-  """A message with the arguments of its calls as data, for templates."""
-  if not message.get("tool_calls"):
-    return message
-  calls = []
-  for call in message["tool_calls"]:
-    function = dict(call["function"])
-    # A call whose arguments cannot be parsed is written as it is.
-    with contextlib.suppress(KeyError, RecursionError, TypeError, ValueError):
-      function["arguments"] = strict_json.loads(function["arguments"])
-    calls.append({**call, "function": function})
-  return {**message, "tool_calls": calls}
-
-
-def checked(messages: Any) -> list[Message]:
-  """Checks the messages of a request, and returns them with text as content.
-
-  Raises:
-    ValueError: There are none, one is malformed or has other content than text,
-      or the last message is a reply.
-  """
-  if not isinstance(messages, list) or not messages:
-    raise ValueError(
-      f"messages is {messages!r:.80}; needed is a list of at least one message."
-    )
-  found = [_checked(number, message) for number, message in enumerate(messages)]
-  if found[-1]["role"] == "assistant":
-    raise ValueError(
-      "the last message is the assistant's; a reply that is begun is not gone"
-      " on with. Let the last one be the user's or a tool's."
-    )
-  return found
-
-
-def _checked(number: int, message: Any) -> Message:
-  role = message.get("role") if isinstance(message, Mapping) else None
-  if role not in ROLES:
-    raise ValueError(
-      f"messages[{number}] is {message!r:.80}; needed is an object with a role,"
-      f" one of {', '.join(ROLES)}, and a content."
-    )
-  content = message.get("content")
-  if content is None and role == "assistant":
-    content = ""
-  if isinstance(content, list):
-    content = "".join(_part(number, part) for part in content)
-  if not isinstance(content, str):
-    raise ValueError(
-      f"messages[{number}].content is {content!r:.80}; needed is text."
-    )
-  calls = message.get("tool_calls")
-  if calls is not None and not (
-    isinstance(calls, list)
-    and all(
-      isinstance(call, Mapping) and isinstance(call.get("function"), Mapping)
-      for call in calls
-    )
-  ):
-    raise ValueError(
-      f"messages[{number}].tool_calls is {calls!r:.80}; needed is a list of"
-      " calls of functions."
-    )
-  kept = {name: x for name, x in message.items() if x is not None}
-  return {**kept, "content": content}
-
-
-def _part(number: int, part: Any) -> str:
-  match part:
-    case {"type": "text", "text": str(text)}:
-      return text
-  raise ValueError(
-    f"messages[{number}].content has a part {part!r:.80}; needed are parts of"
-    " the type 'text': the policy reads nothing else."
-  )
 
 
 def is_reply(message: Message, sent: Message) -> bool:

@@ -4,9 +4,11 @@ A line of a file is a completion:
 
 | field             | value                                                    |
 |-------------------|----------------------------------------------------------|
-| prompt            | text                                                     |
+| prompt            | text, or messages                                        |
 | completion        | text, without the end token                              |
 | answer, extras    | those of the record, as verifiers read them              |
+| tools,            | those of the record, if its prompt has messages          |
+| chat_options      |                                                          |
 | completion_ids    | token ids of the completion, with the end token          |
 | prompt_ids        | token ids of the prompt, if the problem is made of ids   |
 | tokenizer         | name of the ids' meaning (`digest`)                      |
@@ -127,6 +129,10 @@ def line(
   else:
     made["prompt_ids"] = np.asarray(record["prompt"]).tolist()
     made["prompt"] = tokenizer.decode(made["prompt_ids"])
+  if messages := getattr(record["prompt"], "messages", None):
+    options = dict(record["prompt"].options)
+    made["prompt"] = messages
+    made |= {"tools": options.pop("tools", None), "chat_options": options}
   if pictures:
     made["pictures"] = [list(picture) for picture in pictures]
   if any(observed):
@@ -188,9 +194,9 @@ class DemonstrationSource:
       row = json.loads(text)
     except ValueError as error:
       raise ValueError(f"{where}: {error}; need a JSON object.") from error
-    needed = ("prompt", "completion")
-    if not isinstance(row, dict) or not all(
-      isinstance(row.get(name), str) for name in needed
+    if not isinstance(row, dict) or not (
+      isinstance(row.get("prompt"), str | list)
+      and isinstance(row.get("completion"), str)
     ):
       raise ValueError(
         f"{where}: found {text.decode(errors='replace')!r:.60}; need an object"
@@ -229,7 +235,10 @@ class DemonstrationSource:
     record = formats.plain_record(
       {
         name: row[name]
-        for name in ("prompt", "completion", "answer", "extras")
+        for name in (
+          *("prompt", "completion", "answer", "extras"),
+          *("tools", "chat_options"),
+        )
         if name in row
       }
     )

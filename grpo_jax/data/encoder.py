@@ -5,12 +5,16 @@ image token of the model's family, is the place of one image; without markers
 the images come before the text. A chat template writes the family's token for
 each image. Each token is then repeated as often as the image has merged
 patches.
+
+A text that is a `conversations.Conversation` is written by the chat template
+with all its messages. Its module is imported when there is one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -169,6 +173,17 @@ class Sight:
     return Images(**arrays)
 
 
+@contextlib.contextmanager
+def _complaining(record: Record) -> Iterator[None]:
+  """Names the record in errors of the chat template."""
+  try:
+    yield
+  except ValueError as error:
+    raise ValueError(
+      f"config.data: the record {record['prompt']!r:.80}: {error}"
+    ) from error
+
+
 @dataclasses.dataclass(frozen=True)
 class Encoder:
   """Token ids of a record's fields; fields that are ids already pass through.
@@ -181,14 +196,18 @@ class Encoder:
       comes first, once, if the tokenizer has one. Or "chat": the tokenizer's
       chat template, with the prompt as the user's message and the assistant's
       turn opened; it writes a begin token itself.
-    chat_options: Further inputs of that template ("enable_thinking", …).
+    chat_options: Further inputs of that template ("enable_thinking", …); those
+      of a conversation come first.
     sight: Settings for images; None if prompts are text alone.
+    system: Text of the system message before prompts that have none; "": they
+      have none.
   """
 
   tokenizer: Any
   template: str = "{prompt}"
   chat_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   sight: Sight | None = None
+  system: str = ""
 
   def __post_init__(self):
     if self.template != "chat" and "{prompt}" not in self.template:
@@ -227,13 +246,20 @@ class Encoder:
   def _shown(
     self, sight: Sight, record: Record, cuts: tuple[Any, ...]
   ) -> Shown | Unusable:
-    parts = sight.parts(record["prompt"], len(cuts))
+    messages, options = self._asked(record["prompt"])
+    if len(messages) > 1 + bool(self.system):
+      raise ValueError(
+        f"config.data.images: the prompt {record['prompt']!r:.80} has several"
+        " messages; prompts with images are texts, with a mark <image> for each"
+        " image. Write the messages as a text."
+      )
+    parts = sight.parts(messages[-1]["content"], len(cuts))
     if isinstance(parts, Unusable):
       return parts
     encode = self.tokenizer.context_ids
     if self.template == "chat":
-      message = {"role": "user", "content": sight.content(parts)}
-      text = self.tokenizer.chat_text([message], **self.chat_options)
+      messages[-1] = {**messages[-1], "content": sight.content(parts)}
+      text = self.tokenizer.chat_text(messages, **options)
       encode = self.tokenizer.encode
     else:
       text = self.template.replace("{prompt}", sight.in_text(parts))
@@ -266,13 +292,42 @@ class Encoder:
       return made.ids
     value = record["prompt"]
     if isinstance(value, str) and self.template == "chat":
-      message = {"role": "user", "content": value}
-      value = self.tokenizer.chat_ids([message], **self.chat_options)
+      messages, options = self._asked(value)
+      with _complaining(record):
+        value = self.tokenizer.chat_ids(messages, **options)
     elif isinstance(value, str):
       # Not str.format, as templates and prompts may contain other braces.
-      text = self.template.replace("{prompt}", value)
+      text = self.template.replace("{prompt}", self._as_text(value, "prompt"))
       value = self.tokenizer.context_ids(text)
     return self._some(value, record)
+
+  def _asked(self, prompt: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Messages of a prompt for the chat template, and its other inputs."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
+    options = dict(self.chat_options)
+    if type(prompt) is not str:
+      from grpo_jax.data import conversations
+
+      assert isinstance(prompt, conversations.Conversation)
+      messages = [*map(conversations.for_template, prompt.messages)]
+      options |= prompt.options
+    if self.system and messages[0]["role"] not in ("system", "developer"):
+      messages = [{"role": "system", "content": self.system}, *messages]
+    return messages, options
+
+  def _as_text(self, value: str, field: str) -> str:
+    """The text of a field for a template without roles.
+
+    Raises:
+      ValueError: The field has more than a text.
+    """
+    if not getattr(value, "is_text", True):
+      raise ValueError(
+        f"config.data: the record {value!r:.80}: its {field} has roles or"
+        " tools, which only a chat template writes, and config.data.template is"
+        f" {self.template!r:.40}. Set it to 'chat'."
+      )
+    return value
 
   def _some(self, value: Any, record: Record) -> np.ndarray:  # [any] int32
     ids = np.asarray(value, np.int32)
@@ -283,7 +338,29 @@ class Encoder:
       )
     return ids
 
+  def given(
+    self, record: Record
+  ) -> tuple[np.ndarray, np.ndarray | None]:  # [any] int32, [any] bool
+    """Ids of the completion of a record, and the mask of `observed`, or None.
+
+    Messages are written by the chat template, and end with an end token.
+    """
+    value = record["completion"]
+    if isinstance(value, str) and type(value) is not str:
+      if self.template == "chat":
+        from grpo_jax.data import conversations
+
+        assert isinstance(value, conversations.Conversation)
+        messages, options = self._asked(record["prompt"])
+        with _complaining(record):
+          return conversations.reply(
+            self.tokenizer, messages, options, value.messages
+          )
+      self._as_text(value, "completion")
+    return self.completion(record), self.observed(record)
+
   def completion(self, record: Record) -> np.ndarray:  # [any] int32
+    """Ids of the text of a completion, or its ids."""
     value = record["completion"]
     if value is None:
       raise ValueError(
@@ -295,8 +372,8 @@ class Encoder:
       value = self.tokenizer.encode(value)
     return np.asarray(value, np.int32)
 
-  def pair(self, record: Record) -> list[np.ndarray]:  # two of [any] int32
-    """Ids of the preferred completion, and of the rejected one."""
+  def pair(self, record: Record) -> list[Record]:
+    """The record with the preferred completion, and with the rejected one."""
     if record.get("rejected") is None:
       raise ValueError(
         f"config.data: the record {record!r:.80} has no pair of completions; a"
@@ -304,7 +381,7 @@ class Encoder:
         " 'chosen' and 'rejected'."
       )
     return [
-      self.completion({**record, "completion": record[field]})
+      {**record, "completion": record[field]}
       for field in ("completion", "rejected")
     ]
 

@@ -4,8 +4,9 @@ r"""Conversions from rows of a dataset to records.
     formats.conversion(fields={"prompt": "q", "answer": "a"})({"q": "1 + 1?"})
 
 A conversion takes a row of a file, with text as `str` or UTF-8 `bytes`, and
-returns a record (`sources`). Known datasets have an entry in `FORMATS`; for
-others a mapping names the fields.
+returns a record (`sources`). Known datasets have an entry in `FORMATS`; the
+layouts of other libraries are in `layouts`; for other rows a mapping names the
+fields, or a function of the user's converts them.
 """
 
 from __future__ import annotations
@@ -21,19 +22,30 @@ import numpy as np
 Record = dict[str, Any]
 Row = Mapping[str, Any]
 Conversion = Callable[[Row], Record]
+# Key of `FORMATS` or of `layouts`; or a function that returns the fields of a
+# record; or None.
+Format = str | Callable[[Row], Any] | None
 
 # Field -> (type, the words of error messages, default; required if `...`).
 _FIELDS: dict[str, tuple[type, str, Any]] = {
-  "prompt": (str, "a string", ...),
+  "prompt": (str, "a string, or a list of messages", ...),
   "answer": (str, "a string", ""),
-  "completion": (str, "a string", None),
+  "completion": (str, "a string, or messages", None),
   "extras": (dict, "an object", {}),
 }
+# Fields that a conversation reads beside its messages.
+_OF_CHATS = ("tools", "chat_options")
 # Fields that rows of a format must have, and optional fields that are read.
 _OF_FORMATS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
   "gsm8k": (("question", "answer"), ()),
   "math": (("problem", "solution"), ("answer", "level", "type", "subject")),
-  "pairs": (("chosen", "rejected"), ("prompt",)),
+  "pairs": (("chosen", "rejected"), ("prompt", "tools", "chat_options")),
+}
+# Layouts of other libraries, in `layouts`: fields by which they are known.
+_LAYOUTS: dict[str, tuple[str, ...]] = {
+  "verl": ("prompt", "reward_model"),
+  "open_instruct": ("messages", "ground_truth"),
+  "trl": ("messages",),
 }
 _CALCULATOR = re.compile(r"<<[^>]*>>")
 _SHOWN = 30  # Most names of fields in a message.
@@ -44,7 +56,7 @@ DOMAIN_NAME = "domain_name"
 
 
 def conversion(
-  format: str | None = None,
+  format: Format = None,
   fields: Mapping[str, Any] | None = None,
   domain_key: str = "",
   images: Sequence[str] = (),
@@ -52,7 +64,9 @@ def conversion(
   """Makes the function that converts rows to records.
 
   Args:
-    format: Key of `FORMATS`, or None.
+    format: Key of `FORMATS`, name of a layout of `layouts`, or None; or a
+      function that takes a row and returns a dictionary with the fields of a
+      record.
     fields: Names of the record's fields -> names of the row's, as in
       `mapped_record`; without a format. None and {}: the names are equal.
     domain_key: Field of the row, or of its `extras`, whose text or whole number
@@ -81,7 +95,7 @@ def conversion(
 
 def with_columns(
   convert: Conversion,
-  format: str | None = None,
+  format: Format = None,
   fields: Mapping[str, Any] | None = None,
   more: Sequence[str] = (),
 ) -> Conversion:
@@ -93,6 +107,14 @@ def with_columns(
     more: Further fields that `convert` reads.
   """
   read = {*more, *_VIDEOS}
+  if callable(format) or format in _LAYOUTS:
+
+    def laid_out(raw: Row) -> Record:
+      record = convert(raw)
+      _check_json({k: x for k, x in record["extras"].items() if k != "domain"})
+      return record
+
+    return laid_out
   if format is not None:
     needed, others = _OF_FORMATS[format]
     read |= {*needed, *others}
@@ -100,7 +122,7 @@ def with_columns(
     mapped = {**fields}
     read |= {*mapped.pop("extras", {}).values(), *mapped.values()}
   else:
-    read |= {*_FIELDS}
+    read |= {*_FIELDS, *_OF_CHATS}
 
   def converted(raw: Row) -> Record:
     beside = {name: _plain(x) for name, x in raw.items() if name not in read}
@@ -110,26 +132,33 @@ def with_columns(
       if name in read
     }
     is_plain = not (format or fields)
+    answer = row.get("answer")
+    if is_plain and type(answer) in (int, float):  # As in a column of CSV.
+      row["answer"] = str(answer)
     if is_plain and "prompt" not in row:
       return convert({**row, **beside})
-    written = {**beside, **{k: row[k] for k in row.keys() & {"extras"}}}
-    try:
-      json.dumps(written)
-    except (TypeError, ValueError) as error:
-      raise ValueError(
-        f"found the columns {_names(written)}, of which one is nothing that"
-        f" JSON can write ({error}); take it out."
-      ) from error
+    _check_json({**beside, **{k: row[k] for k in row.keys() & {"extras"}}})
     if not beside:
       return convert(row)
     if is_plain:
       inner = row.get("extras") or {}
       return convert({**row, "extras": {**beside, **inner}})
-    record = convert(row)
+    record = convert({**beside, **row})  # A message has the names of all.
     beside = {k: x for k, x in beside.items() if k != "domain"}
     return {**record, "extras": {**beside, **record["extras"]}}
 
   return converted
+
+
+def _check_json(columns: Mapping[str, Any]) -> None:
+  """Raises ValueError unless JSON can write these columns."""
+  try:
+    json.dumps(columns)
+  except (TypeError, ValueError) as error:
+    raise ValueError(
+      f"found the columns {_names(columns)}, of which one is nothing that"
+      f" JSON can write ({error}); take it out."
+    ) from error
 
 
 def _names(fields: Iterable[str]) -> str:
@@ -209,26 +238,27 @@ def has_domain(record: Record) -> bool:
   return not {"domain", DOMAIN_NAME}.isdisjoint(record["extras"])
 
 
-def _conversion(
-  format: str | None, fields: Mapping[str, Any] | None
-) -> Conversion:
+def _conversion(format: Format, fields: Mapping[str, Any] | None) -> Conversion:
   """The conversion of a format, or of fields, without images."""
   if format is not None:
-    if format not in FORMATS:
+    known = sorted({*FORMATS, *_LAYOUTS})
+    if not callable(format) and format not in known:
       raise ValueError(
-        f"config.data.format: unknown format {format!r}; known:"
-        f" {sorted(FORMATS)}, or none for the fields prompt, answer,"
-        " completion, extras."
+        f"config.data.format: unknown format {format!r}; known: {known}, an"
+        " import path 'package.module:function' of your own, or none for the"
+        " fields prompt, answer, completion, extras."
       )
     if fields:
       raise ValueError(
         f"config.data.fields={dict(fields)}: the format {format!r} knows its"
         " fields; leave one of the two empty."
       )
-    return FORMATS[format]
+    if callable(format):
+      return functools.partial(_own_record, format)
+    return FORMATS.get(format) or functools.partial(_laid_out_record, format)
   if not fields:
     return plain_record
-  if unknown := fields.keys() - _FIELDS.keys():
+  if unknown := fields.keys() - {*_FIELDS, *_OF_CHATS}:
     raise ValueError(
       f"config.data.fields has {sorted(unknown)}; a record has only"
       f" {', '.join(_FIELDS)}. Put what a verifier reads under 'extras', and"
@@ -242,9 +272,38 @@ def _conversion(
   return functools.partial(mapped_record, dict(fields))
 
 
+def _own_record(function: Callable[[Row], Any], raw: Row) -> Record:
+  """Converts a row by a function of the user's."""
+  try:
+    made = function({name: _plain(x) for name, x in raw.items()})
+  except Exception as error:  # A user's program may raise any exception.
+    raise ValueError(
+      f"config.data.format: the function raised {type(error).__name__}:"
+      f" {error}; the row has {_names(raw)}."
+    ) from error
+  if not isinstance(made, Mapping):
+    raise ValueError(
+      f"config.data.format: the function returned {made!r:.60}; need a"
+      f" dictionary with {', '.join(map(repr, _FIELDS))}, of which only"
+      " 'prompt' must be there."
+    )
+  return plain_record(made)
+
+
+def _laid_out_record(format: str, raw: Row) -> Record:
+  """Converts a row in the layout of another library."""
+  from grpo_jax.data import layouts
+
+  made = layouts.LAYOUTS[format]({name: _plain(x) for name, x in raw.items()})
+  if "chosen" in made:
+    return {**pair_record(made), "extras": made["extras"]}
+  return plain_record(made)
+
+
 def _advice(raw: Row) -> str:
   """Advice for a row without a prompt: the setting to change, in words."""
-  for format, (needed, _) in _OF_FORMATS.items():
+  needs = {name: needed for name, (needed, _) in _OF_FORMATS.items()}
+  for format, needed in (needs | _LAYOUTS).items():
     is_worked = format != "gsm8k" or "####" in str(raw.get("answer"))
     if {*needed} <= raw.keys() and is_worked:
       return f"Set config.data.format={format!r}, which knows these fields."
@@ -262,17 +321,18 @@ def plain_record(raw: Row) -> Record:
       f"found no field 'prompt'; the row has {_names(raw)}. {_advice(raw)}"
     )
   for field, (kind, description, default) in _FIELDS.items():
-    value = raw.get(field)
+    value = _said(raw, field)
     if value is None and default is not ...:
       value = default
     elif not isinstance(value, kind):
       raise ValueError(f"found {field!r} = {value!r:.60}; need {description}.")
     record[field] = value
-  if unknown := raw.keys() - _FIELDS.keys():
+  if unknown := raw.keys() - {*_FIELDS, *_OF_CHATS}:
     raise ValueError(
       f"found the fields {_names(unknown)}; need only {list(_FIELDS)}. Put"
       " what a verifier reads under 'extras'; or name fields in"
-      " config.data.fields."
+      " config.data.fields. In a layout of another library, name it in"
+      " config.data.format."
     )
   if "domain" in (extras := record["extras"]):
     # An array, so that it reaches the loss (weights of the KL by domain).
@@ -286,13 +346,29 @@ def plain_record(raw: Row) -> Record:
   return record
 
 
+def _said(raw: Row, field: str) -> Any:
+  """The value of a field; messages, and a prompt with tools, are checked."""
+  value = raw.get(field)
+  if field == "prompt":
+    more = [raw.get(name) for name in _OF_CHATS]
+    if isinstance(value, list) or any(x is not None for x in more):
+      from grpo_jax.data import conversations
+
+      return conversations.prompt(value, *more)
+  elif field == "completion" and isinstance(value, list | Mapping):
+    from grpo_jax.data import conversations
+
+    return conversations.completion(value, field)
+  return value
+
+
 def mapped_record(fields: Mapping[str, Any], raw: Row) -> Record:
   """Takes the fields of a record from fields of other names.
 
   Args:
-    fields: `prompt`, `answer` and `completion` -> a name in `raw`;
-      `extras` -> a mapping of such names. An answer that is a number becomes
-      text.
+    fields: `prompt`, `answer`, `completion`, `tools` and `chat_options` -> a
+      name in `raw`; `extras` -> a mapping of such names. An answer that is a
+      number becomes text.
     raw: A row; further fields are ignored.
 
   Raises:
@@ -309,9 +385,7 @@ def mapped_record(fields: Mapping[str, Any], raw: Row) -> Record:
     return _plain(raw[name])
 
   record: Record = {
-    field: found(name)
-    for field, name in fields.items()
-    if field in ("prompt", "answer", "completion")
+    field: found(name) for field, name in fields.items() if field != "extras"
   }
   answer = record.get("answer", "")
   if isinstance(answer, (int, float)) and not isinstance(answer, bool):
@@ -492,35 +566,34 @@ def pair_record(raw: Row) -> Record:
 
   Args:
     raw: `prompt`, `chosen` and `rejected`, each a text or a chat: a list of
-      {"role": …, "content": …}. The last message of a chat `chosen` or
-      `rejected` is the assistant's, and is the completion. Without `prompt`,
-      both chats begin with the same message of the user. Further fields are
-      ignored.
+      {"role": …, "content": …}. A chat `chosen` or `rejected` ends with a
+      message of the assistant, and may begin with the prompt. Without
+      `prompt`, the prompt is what both chats begin with. `tools` and
+      `chat_options` are those of the chat. Further fields are ignored.
 
   Returns:
-    A record with the chosen text as its completion, and `rejected`.
+    A record with the chosen completion, and `rejected`.
 
   Raises:
     ValueError: A field is missing, or is neither a text nor such a chat; the
-      chats differ before the end; or both texts are equal.
+      chats have no prompt; or both completions are equal.
   """
+  from grpo_jax.data import conversations
+
   if not {"chosen", "rejected"} <= raw.keys():
     raise ValueError(
       f"pair_record: found the fields {_names(raw)}; need 'prompt', 'chosen'"
       " and 'rejected'."
     )
-  chosen, before = _reply(raw, "chosen")
-  rejected, also_before = _reply(raw, "rejected")
-  prompt = raw.get("prompt")
-  if prompt is None:
-    if not before or before != also_before:
-      raise ValueError(
-        "pair_record: found no 'prompt'; need one, or 'chosen' and 'rejected'"
-        " as chats that begin with the same message of the user."
-      )
-    prompt = before
-  if not isinstance(prompt, str):
-    prompt = _question(prompt)
+  try:
+    chosen, rejected, prompt = conversations.of_pair(
+      raw["chosen"], raw["rejected"], raw.get("prompt")
+    )
+    prompt = conversations.prompt(prompt, *map(raw.get, _OF_CHATS))
+    chosen = conversations.completion(chosen, "chosen")
+    rejected = conversations.completion(rejected, "rejected")
+  except ValueError as error:
+    raise ValueError(f"pair_record: {error}") from error
   if chosen == rejected:
     raise ValueError(
       f"pair_record: 'chosen' and 'rejected' are the same text {chosen!r:.60};"
@@ -533,51 +606,6 @@ def pair_record(raw: Row) -> Record:
     "rejected": rejected,
     "extras": {},
   }
-
-
-def _reply(raw: Row, field: str) -> tuple[str, Sequence[Any]]:
-  """The text of a completion, and the messages before it in its chat."""
-  value = raw[field]
-  if isinstance(value, str):
-    return value, ()
-  messages = _messages(value, field)
-  if messages[-1]["role"] != "assistant":
-    raise ValueError(
-      f"pair_record: the last message of {field!r} is of"
-      f" {messages[-1]['role']!r:.20}; need one of 'assistant'."
-    )
-  return messages[-1]["content"], messages[:-1]
-
-
-def _question(value: Any) -> str:
-  """The text of a chat with a single message, the user's."""
-  messages = _messages(value, "prompt")
-  if len(messages) != 1 or messages[0]["role"] != "user":
-    roles = [message["role"] for message in messages]
-    raise ValueError(
-      f"pair_record: the prompt is a chat of {roles!r:.60}; need a single"
-      " message of 'user'. Write longer chats out as text."
-    )
-  return messages[0]["content"]
-
-
-def _messages(value: Any, field: str) -> list[dict[str, str]]:
-  is_chat = (
-    isinstance(value, list)
-    and value
-    and all(
-      isinstance(message, dict)
-      and isinstance(message.get("role"), str)
-      and isinstance(message.get("content"), str)
-      for message in value
-    )
-  )
-  if not is_chat:
-    raise ValueError(
-      f"pair_record: found {field!r} = {value!r:.60}; need a string, or a list"
-      " of messages with a 'role' and a 'content'."
-    )
-  return value
 
 
 # Rows of a known dataset -> records; shared by TFDS and JSON lines.

@@ -242,8 +242,7 @@ def given_completion(
   encode: Encoder, record: Record, end_id: int, most: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
   """Encodes the completion of a record, as `given_row` does."""
-  completion = encode.completion(record)
-  observed = encode.observed(record)
+  completion, observed = encode.given(record)
   if observed is None:
     completion = _ended(completion, end_id)
     observed = np.zeros(completion.size, bool)
@@ -297,23 +296,26 @@ def pair_stream(
       pair.
   """
 
-  def encode_row(record: Record) -> tuple[np.ndarray, list[np.ndarray]] | None:
+  def encode_row(record: Record) -> tuple[np.ndarray, list[Any]] | None:
     prompt = encode.prompt(record)
-    pair = [_ended(ids, end_id) for ids in encode.pair(record)]
-    fits = max(ids.size for ids in pair) <= max_completion_len
+    pair = [given_completion(encode, x, end_id) for x in encode.pair(record)]
+    fits = max(ids.size for ids, _ in pair) <= max_completion_len
     return (prompt, pair) if fits and prompt.size <= max_prompt_len else None
 
   def make_batch(
     rows: Sequence[EncodedRow], num_unusable: int
   ) -> SupervisedBatch:
     prompts, pairs = zip(*(row.ids for row in rows), strict=True)
-    completions = [ids for pair in pairs for ids in pair]
+    completions, seen = zip(
+      *(one for pair in pairs for one in pair), strict=True
+    )
     tokens, mask = _pad(completions, max_completion_len, pad_id, left=False)
+    observed, _ = _pad(seen, max_completion_len, False, left=False)
     return SupervisedBatch(
       *_pad(prompts, max_prompt_len, pad_id, left=True),
       tokens,
       mask,
-      np.zeros_like(mask),
+      observed.astype(bool),
       num_unusable=num_unusable,
     )
 

@@ -4,9 +4,9 @@ A record is a dict with these keys:
 
 | key        | value                                                          |
 |------------|----------------------------------------------------------------|
-| prompt     | text, or int32 token ids                                       |
+| prompt     | text, perhaps a `conversations.Conversation`, or int32 ids     |
 | answer     | the final answer as text, "" if there is none                  |
-| completion | completion of a teacher (text or int32 ids), or None           |
+| completion | completion of a teacher, likewise, or None                     |
 | extras     | name -> value; NumPy values are batched for in-graph verifiers |
 | rejected   | completion that was not preferred, in pairs (text)             |
 | observed   | True on ids of the completion to read and not to imitate (the  |
@@ -398,8 +398,9 @@ class JsonlSource:
     Args:
       path: Local or `gs://` file, in UTF-8, with or without a byte order mark.
         Each line has `prompt` and may have `answer`, `completion` (strings of
-        up to 4 million characters) and `extras` (an object, which host
-        verifiers see). Empty lines are skipped. The entry `domain` of `extras`
+        up to 4 million characters, or messages) and `extras` (an object, which
+        host verifiers see); with messages also `tools` and `chat_options`.
+        Empty lines are skipped. The entry `domain` of `extras`
         is the number of the prompt's domain, from 0 on; all records have it, or
         none.
       format, fields: Format of a file that keeps a dataset's own fields, as in

@@ -136,7 +136,14 @@ def adapted(
     names = {name: None for row in extras for name in row}
     columns = {name: [row.get(name) for row in extras] for name in names}
     full = columns | {
-      "prompts": _said("user", prompts) if conversational else list(prompts),
+      "prompts": (
+        [
+          row.get("prompt_messages") or said
+          for row, said in zip(extras, _said("user", prompts), strict=True)
+        ]
+        if conversational
+        else list(prompts)
+      ),
       "completions": (
         _said("assistant", completions) if conversational else list(completions)
       ),

@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from grpo_jax.data import chat as chat_lib
+from grpo_jax.data import conversations
 from grpo_jax.serving import engine
 
 MAX_SEED = 2**31 - 1
@@ -113,7 +113,7 @@ class Request:
   """
 
   model: str
-  messages: list[chat_lib.Message] | None
+  messages: list[conversations.Message] | None
   tools: list[Any] | None
   chat_options: dict[str, Any]
   prompts: list[str | list[int]]
@@ -264,10 +264,10 @@ class _Fields:
 
 def _chat(
   reader: _Fields,
-) -> tuple[list[chat_lib.Message], list[Any] | None, dict[str, Any]]:
+) -> tuple[list[conversations.Message], list[Any] | None, dict[str, Any]]:
   """Returns messages, tools and other variables of the chat template."""
   try:
-    messages = chat_lib.checked(reader.take("messages"))
+    messages = conversations.checked(reader.take("messages"))
   except ValueError as error:
     raise BadRequest(str(error), "messages") from None
   tools = reader.take("tools")
@@ -376,9 +376,9 @@ class Reply:
   calls: Sequence[Mapping[str, Any]] = ()
 
   @property
-  def message(self) -> chat_lib.Message:
+  def message(self) -> conversations.Message:
     """The assistant's message."""
-    message: chat_lib.Message = {
+    message: conversations.Message = {
       "role": "assistant",
       "content": self.text,
     }

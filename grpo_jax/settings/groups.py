@@ -167,7 +167,8 @@ def folder(data: Any) -> str:
         " folder."
       )
     return os.path.abspath(data.image_folder)
-  if data.source != "jsonl" or "://" in data.train_path:
+  is_local = data.train_path and "://" not in data.train_path
+  if data.source not in ("jsonl", "datasets") or not is_local:
     return ""
   folders = {
     os.path.abspath(pathlib.Path(path).parent)
@@ -295,7 +296,7 @@ def _part(
 
 def _name(data: Any) -> str:
   """The default name of a part."""
-  if data.source in ("jsonl", "text"):
+  if data.source in ("jsonl", "datasets", "text") and data.train_path:
     return pathlib.PurePosixPath(data.train_path).stem
   if data.source == "reasoning_gym":
     return "_".join(str(entry.get("name")) for entry in data.datasets)
@@ -330,20 +331,20 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 SOURCES = (
-  *("task", "tfds", "jsonl", "text", "reasoning_gym"),
+  *("task", "tfds", "jsonl", "datasets", "text", "reasoning_gym"),
   *("environment", "mixture"),
 )
 # Settings that only some sources read, with their defaults.
 _OF_SOURCES: dict[str, tuple[Any, tuple[str, ...]]] = {
-  "fields": ({}, ("tfds", "jsonl")),
-  "streaming": (False, ("jsonl",)),
+  "fields": ({}, ("tfds", "jsonl", "datasets")),
+  "streaming": (False, ("jsonl", "datasets")),
   "separator": ("\n", ("text",)),
   "datasets": ((), ("reasoning_gym",)),
-  "quarantine": ("", ("tfds", "jsonl", "text")),
+  "quarantine": ("", ("tfds", "jsonl", "datasets", "text")),
   "mixture": ((), ("mixture",)),
-  "domain_key": ("", ("tfds", "jsonl", "mixture")),
-  "domains": ((), ("tfds", "jsonl", "reasoning_gym")),
-  "images": ((), ("tfds", "jsonl", "mixture")),
+  "domain_key": ("", ("tfds", "jsonl", "datasets", "mixture")),
+  "domains": ((), ("tfds", "jsonl", "datasets", "reasoning_gym")),
+  "images": ((), ("tfds", "jsonl", "datasets", "mixture")),
 }
 
 
@@ -352,22 +353,32 @@ class DataConfig(ImageData):
   """The source of prompts and their encoding.
 
   Attributes:
-    source: "task" (synthetic, `tasks/`), "tfds", "jsonl", "text" (prompts
-      alone), "reasoning_gym", "environment" (first observations of
-      `environment`, or the data set of one of the package verifiers), or
+    source: "task" (synthetic, `tasks/`), "tfds", "jsonl", "datasets" (the
+      package of Hugging Face: Parquet, CSV, Arrow, or a name on its hub),
+      "text" (prompts alone), "reasoning_gym", "environment" (first observations
+      of `environment`, or the data set of one of the package verifiers), or
       "mixture" of several of the others.
     name: Task name, or the import path of a task ("my_pkg.tasks:make"), or TFDS
-      dataset name ("gsm8k").
+      dataset name ("gsm8k"). Of the source "datasets" without `train_path` a
+      name on the hub, "owner/name:subset@revision", of which ":subset" and
+      "@revision" may be missing.
     task_options: Options of the task (`tasks/<name>.py`).
-    train_split, eval_split: Splits of a TFDS dataset, such as "train[:1000]".
-    train_path: File of training prompts, JSON lines or text; local or gs://.
+    train_split, eval_split: Splits of a TFDS dataset or of the source
+      "datasets", such as "train[:1000]". A file is a single split, so only the
+      slice counts there.
+    train_path: File of training prompts, JSON lines or text; local or gs://. Of
+      the source "datasets" a local file or folder.
     eval_path: The same for held-out prompts; empty: the training file.
-    format: Format of the rows of a JSON-lines file or a TFDS dataset. "gsm8k":
-      question and worked answer. "math": problem and solution with a box.
-      "pairs": prompt, chosen and rejected. Empty: the fields prompt, answer,
-      completion and extras; or, if a TFDS dataset has such a name, its format.
+    format: Format of the rows of a file or a dataset. "gsm8k": question and
+      worked answer. "math": problem and solution with a box. "pairs": prompt,
+      chosen and rejected. "trl", "verl", "open_instruct": the layouts of these
+      libraries. "my_pkg.rows:convert": a function of yours that takes a row and
+      returns a dictionary with the fields of a record. Empty: the fields
+      prompt, answer, completion and extras; or, if a TFDS dataset has such a
+      name, its format.
     fields: Names of the rows' fields for a record without a format: `prompt`,
-      `answer` and `completion`, and `extras`, a group of such names.
+      `answer`, `completion`, `tools` and `chat_options`, and `extras`, a group
+      of such names.
     mixture: Parts of a mixture: each a group with settings of its own, such as
       `source` ("task" by default), `name`, `task_options` or `train_path`; its
       `weight` (1 by default), with which its prompts are drawn for training;
@@ -384,7 +395,9 @@ class DataConfig(ImageData):
       names in the data, in alphabetical order; a number without a name is its
       own name.
     streaming: Leave a JSON-lines file on the disk and read a line when it is
-      its turn, which takes no memory; a file `.index` is made beside it.
+      its turn, which takes no memory; a file `.index` is made beside it. With
+      the source "datasets", which is always on the disk, rows are not read once
+      before the first step.
     separator: Text between the prompts of a text file: "\\n", or "\\n\\n" for
       paragraphs.
     datasets: Datasets of reasoning-gym: each a group with a `name`, and
@@ -398,7 +411,10 @@ class DataConfig(ImageData):
       tokenizer's own chat template.
     chat_options: Inputs of the chat template beside the messages. If an
       environment has tools (docs/tools.md), their schemas are added as `tools`,
-      unless `tools` is set here.
+      unless `tools` is set here. `tools` and `chat_options` of a record come
+      before these.
+    system: Text of a system message before prompts that have none, for the
+      template "chat"; empty: none.
     end_tokens: Tokens that end a completion; empty: those of the tokenizer.
     max_prompt_len: Prompt slots S; longer prompts are left out and counted.
       None: the number that the task needs.
@@ -435,6 +451,7 @@ class DataConfig(ImageData):
   tokenizer: str = ""
   template: str = "{prompt}"
   chat_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  system: str = ""
   end_tokens: tuple[str, ...] = ()
   max_prompt_len: int | None = None
   drop_tag_probability: float = 0.0
@@ -450,6 +467,18 @@ class DataConfig(ImageData):
         f"config.data.template={self.template!r} does not contain"
         ' "{prompt}"; write where the prompt goes, or "chat" for the'
         " tokenizer's own template."
+      )
+    if self.system and self.template != "chat":
+      raise ValueError(
+        f"config.data.system={self.system!r:.60} is a message, which only a"
+        f" chat template writes, and config.data.template is"
+        f" {self.template!r:.60}. Set it to 'chat', or write the text into it."
+      )
+    if self.source == "datasets" and not (self.train_path or "/" in self.name):
+      raise ValueError(
+        "config.data.source='datasets' needs config.data.train_path, a local"
+        " file or folder, or config.data.name, a name on the hub as"
+        f" 'owner/name'; they are {self.train_path!r} and {self.name!r:.60}."
       )
     if self.source == "jsonl" and not self.train_path:
       raise ValueError(
@@ -489,7 +518,7 @@ class DataConfig(ImageData):
         " set config.data.streaming=False, or leave the records out of the"
         " file."
       )
-    if self.rejected_share and self.format != "pairs":
+    if self.rejected_share and self.format not in ("pairs", "trl"):
       raise ValueError(
         f"config.data.rejected_share={self.rejected_share} is for a file of"
         " pairs; set config.data.format='pairs', or leave it at 0."

@@ -190,34 +190,45 @@ class Data(Group):
   image_workers: int
   """Number of processes that decode images."""
   source: str
-  """ "task" (synthetic, `tasks/`), "tfds", "jsonl", "text" (prompts alone),
-  "reasoning_gym", "environment" (first observations of `environment`, or the
-  data set of one of the package verifiers), or "mixture" of several of the
-  others."""
+  """ "task" (synthetic, `tasks/`), "tfds", "jsonl", "datasets" (the package
+  of Hugging Face: Parquet, CSV, Arrow, or a name on its hub), "text" (prompts
+  alone), "reasoning_gym", "environment" (first observations of `environment`,
+  or the data set of one of the package verifiers), or "mixture" of several of
+  the others."""
   name: Any
   """Task name, or the import path of a task ("my_pkg.tasks:make"), or TFDS
-  dataset name ("gsm8k")."""
+  dataset name ("gsm8k"). Of the source "datasets" without `train_path` a name
+  on the hub, "owner/name:subset@revision", of which ":subset" and "@revision"
+  may be missing."""
   task_options: Free
   """Options of the task (`tasks/<name>.py`)."""
   train_path: str
-  """File of training prompts, JSON lines or text; local or gs://."""
+  """File of training prompts, JSON lines or text; local or gs://. Of the
+  source "datasets" a local file or folder."""
   eval_path: str
   """The same for held-out prompts; empty: the training file."""
   format: str
-  """Format of the rows of a JSON-lines file or a TFDS dataset. "gsm8k":
-  question and worked answer. "math": problem and solution with a box.
-  "pairs": prompt, chosen and rejected. Empty: the fields prompt, answer,
+  """Format of the rows of a file or a dataset. "gsm8k": question and worked
+  answer. "math": problem and solution with a box. "pairs": prompt, chosen and
+  rejected. "trl", "verl", "open_instruct": the layouts of these libraries.
+  "my_pkg.rows:convert": a function of yours that takes a row and returns a
+  dictionary with the fields of a record. Empty: the fields prompt, answer,
   completion and extras; or, if a TFDS dataset has such a name, its format."""
   train_split: str
-  """Splits of a TFDS dataset, such as "train[:1000]"."""
+  """Splits of a TFDS dataset or of the source "datasets", such as
+  "train[:1000]". A file is a single split, so only the slice counts there."""
   eval_split: str
-  """Splits of a TFDS dataset, such as "train[:1000]"."""
+  """Splits of a TFDS dataset or of the source "datasets", such as
+  "train[:1000]". A file is a single split, so only the slice counts there."""
   fields: Free
   """Names of the rows' fields for a record without a format: `prompt`,
-  `answer` and `completion`, and `extras`, a group of such names."""
+  `answer`, `completion`, `tools` and `chat_options`, and `extras`, a group of
+  such names."""
   streaming: bool
   """Leave a JSON-lines file on the disk and read a line when it is its turn,
-  which takes no memory; a file `.index` is made beside it."""
+  which takes no memory; a file `.index` is made beside it. With the source
+  "datasets", which is always on the disk, rows are not read once before the
+  first step."""
   separator: str
   """Text between the prompts of a text file: "\\n", or "\\n\\n" for
   paragraphs."""
@@ -253,7 +264,10 @@ class Data(Group):
   chat_options: Free
   """Inputs of the chat template beside the messages. If an environment has
   tools (docs/tools.md), their schemas are added as `tools`, unless `tools` is
-  set here."""
+  set here. `tools` and `chat_options` of a record come before these."""
+  system: str
+  """Text of a system message before prompts that have none, for the template
+  "chat"; empty: none."""
   end_tokens: tuple[str, ...]
   """Tokens that end a completion; empty: those of the tokenizer."""
   max_prompt_len: int | None

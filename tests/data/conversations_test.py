@@ -5,7 +5,7 @@ import json
 import pytest
 
 from grpo_jax.data import chat as chat_lib
-from grpo_jax.data import tokenizer
+from grpo_jax.data import conversations, tokenizer
 from grpo_jax.data.encoder import Encoder
 
 TEMPLATE = (
@@ -95,7 +95,7 @@ def test_what_a_user_says_ends_no_turn():
 def test_replies_are_known_again():
   call = {"id": "1", "function": {"name": "f", "arguments": "{}"}}
   sent = {**REPLY, "tool_calls": [call]}
-  again = chat_lib.checked([{**sent, "refusal": None}, NEXT])[0]
+  again = conversations.checked([{**sent, "refusal": None}, NEXT])[0]
   assert chat_lib.is_reply(again, sent)
   assert not chat_lib.is_reply(REPLY, sent)
   assert not chat_lib.is_reply({**again, "content": "ya"}, sent)

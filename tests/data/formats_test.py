@@ -212,8 +212,8 @@ def test_pairs_are_texts_or_chats(row):
     ({"prompt": "p", "chosen": [USER], "rejected": "b"}, "need one of 'assist"),
     ({"prompt": "p", "chosen": 3, "rejected": "b"}, "'chosen' = 3; need a str"),
     (
-      {"prompt": [USER, said("x"), USER], "chosen": "a", "rejected": "b"},
-      "need a single message of 'user'",
+      {"prompt": [USER, said("x")], "chosen": "a", "rejected": "b"},
+      "'prompt' whose last message is the assistant's",
     ),
     (
       {"chosen": [USER, said("a")], "rejected": [said("x"), said("b")]},

@@ -59,7 +59,7 @@ print(run.sample(run.prompts(4), n=2, temperature=1.0))
 # Code that puts a prompt to the model, as in training.
 _IN_CHAT = """\
 ids = tokenizer.apply_chat_template(
-  [{"role": "user", "content": "What is 27 + 58?"}],
+  [%s{"role": "user", "content": "What is 27 + 58?"}],
   add_generation_prompt=True,
   return_dict=True,
   return_tensors="pt","""
@@ -157,8 +157,11 @@ def _prompting(data: Mapping[str, Any], template: str) -> str:
   if template != "chat":
     return _IN_TEXT % json.dumps(template, ensure_ascii=False)
   options = data.get("chat_options") or {}
+  system = data.get("system")
+  first = json.dumps({"role": "system", "content": system}) if system else ""
+  chat = _IN_CHAT % (first and f"{first}, ")
   lines = [f"  {name}={value!r}," for name, value in options.items()]
-  return "\n".join([_IN_CHAT, *lines, ")"])
+  return "\n".join([chat, *lines, ")"])
 
 
 def _json(path: files.Path) -> Any:

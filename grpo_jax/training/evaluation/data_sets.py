@@ -106,6 +106,8 @@ def opened(
       f" {config.data.shown_task}, where prompts are made; leave the data sets"
       " out."
     )
+  from grpo_jax.training.problem import records as records_lib  # Sources.
+
   data_sets = []
   for name, path in data.items():
     if name in ("", _MACRO):
@@ -119,7 +121,7 @@ def opened(
       loaded,
       sources.JsonlSource(
         path,
-        config.data.format or None,
+        records_lib.format_of(config.data),
         domain_key=config.data.domain_key,
         images=config.data.images,
       ),

@@ -223,9 +223,11 @@ class Canaries:
             f" prompts of the task {config.data.name!r} are made, not read;"
             " leave the file out."
           )
+        from grpo_jax.training.problem import records as records_lib
+
         records = sources.JsonlSource(
           canary.path,
-          config.data.format or None,
+          records_lib.format_of(config.data),
           config.data.fields,
           images=config.data.images,
         )

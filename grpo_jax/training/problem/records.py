@@ -127,8 +127,25 @@ def _with_lessons(
   return Opened(train, held_out, train)
 
 
+def format_of(data: DataConfig) -> formats.Format:
+  """The format of the rows; an import path becomes its function.
+
+  Raises:
+    ValueError: There is no such function.
+  """
+  if ":" not in data.format:
+    return data.format or None
+  found = imports.load(data.format, "config.data.format", "function")
+  if not callable(found):
+    raise ValueError(
+      f"config.data.format={data.format!r} is {found!r:.60}; need a function"
+      " that takes a row and returns a dictionary with 'prompt'."
+    )
+  return found
+
+
 def _train_and_held_out(data: DataConfig, seed: int) -> tuple[Source, Source]:
-  format = data.format or None
+  format = format_of(data)
   held_out_path = data.eval_path or data.train_path
   if data.source == "tfds":
     splits = data.train_split, data.eval_split
@@ -156,6 +173,23 @@ def _train_and_held_out(data: DataConfig, seed: int) -> tuple[Source, Source]:
       gym.GymSource(data.datasets, "test", 0),
     )
   described = format, data.fields, data.domain_key, data.images
+  if data.source == "datasets":
+    from grpo_jax.data import tables  # The package `datasets`.
+
+    train, held_out = (
+      tables.DatasetSource(
+        path or data.name,
+        split,
+        *described,
+        is_on_hub=not path,
+        is_streamed=data.streaming,
+      )
+      for path, split in (
+        (data.train_path, data.train_split),
+        (held_out_path, data.eval_split),
+      )
+    )
+    return train, held_out
 
   def opened(path: str) -> Source:
     if imports.is_object(path):

@@ -682,8 +682,13 @@ def check_names(
 
 
 def plain_extras(record: Mapping[str, Any]) -> dict[str, Any]:
-  """The extras and answer of a record, as values readable without NumPy."""
+  """The extras and answer of a record, as values readable without NumPy.
+
+  A prompt of messages has them as `prompt_messages`.
+  """
   extras = {**record["extras"], "answer": record["answer"]}
+  if messages := getattr(record["prompt"], "messages", None):
+    extras["prompt_messages"] = messages
   return {
     name: value.tolist() if hasattr(value, "tolist") else value
     for name, value in extras.items()

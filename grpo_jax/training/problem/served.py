@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grpo_jax.data import chat
+from grpo_jax.data import chat, conversations
 from grpo_jax.data.encoder import Encoder
 from grpo_jax.rewards.workers import verifiers_process
 from grpo_jax.serving import endpoint, engine, http, requests
@@ -81,8 +81,8 @@ class Episode:
   # All ids; the messages that they stand for, as they were sent, and with the
   # complete texts of the policy; the text of a prompt without messages.
   ids: list[int] = dataclasses.field(default_factory=list)
-  sent: list[chat.Message] = dataclasses.field(default_factory=list)
-  said: list[chat.Message] = dataclasses.field(default_factory=list)
+  sent: list[conversations.Message] = dataclasses.field(default_factory=list)
+  said: list[conversations.Message] = dataclasses.field(default_factory=list)
   text: str = ""
   lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
@@ -403,7 +403,7 @@ class Examples:
     prompt = example["prompt"]
     if isinstance(prompt, str):
       return np.asarray(self._encode(prompt), np.int32)
-    messages = chat.checked(prompt)
+    messages = conversations.checked(prompt)
     tools = {"tools": example["tools"]} if example["tools"] else {}
     return np.asarray(self._writer.ids(messages, **tools), np.int32)
 
@@ -434,6 +434,13 @@ def fields(config: config_lib.RunConfig, text: Any) -> dict[str, Any]:
   """
   data, wanted = config.data, config.served
   assert data.max_prompt_len is not None  # `RunConfig` has checked it.
+  if data.system:
+    raise ValueError(
+      f"config.data.system={data.system!r:.60} is for prompts of records, and"
+      f" config.data.environment={data.environment!r} writes messages of its"
+      " own; leave it empty, and set the option of the environment,"
+      " config.environment.options={'system_prompt': …}."
+    )
   path = data.environment.removeprefix(environment_lib.PREFIX)
   encoder = Encoder(text, data.template, dict(data.chat_options))
   served = verifiers_process.VerifiersEnvironment(

@@ -43,7 +43,7 @@ def fields(config: config_lib.RunConfig) -> dict[str, Any]:
 
     reader = images.opened(config)
     sight = images.sight(reader, data)
-  encoder = Encoder(text, data.template, chat, sight)
+  encoder = Encoder(text, data.template, chat, sight, data.system)
   found: dict[str, Any] = {
     "tokenizer": text,
     "train": train,
