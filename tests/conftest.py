@@ -251,6 +251,17 @@ def finished(tmp_path_factory):
   return command.finished(tmp_path_factory.mktemp("finished"))
 
 
+@pytest.fixture
+def cache_of_datasets(tmp_path, monkeypatch):
+  """A cache of the package `datasets` in the folder of a test; no network."""
+  import datasets
+
+  cache = str(tmp_path / "cache")
+  monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
+  monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+  return datasets
+
+
 _MAPS = pathlib.Path("/proc/self/maps")
 _num_tests = itertools.count(1)
 

@@ -36,7 +36,11 @@ _OF_RUN = (log.CONFIG,)
 # The weights of a large model would take minutes.
 _WHOLE, _NUM_PLACES = 2**30, 1024
 _BLOCK = _WHOLE // _NUM_PLACES
-_WITH_PATHS = ("jsonl", "mixture")  # Sources whose images are files.
+_WITH_PATHS = (
+  "jsonl",
+  "datasets",
+  "mixture",
+)  # Sources whose images are files.
 _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[\w.]+")
 _PACKAGE = pathlib.Path(__file__).parents[2]
 
@@ -198,12 +202,19 @@ def _module(name: str) -> Iterator[pathlib.Path]:
 
 
 def _of_dataset(data: groups.DataConfig) -> list[files_lib.Path]:
-  """Returns the files of a dataset of TFDS; none for another source."""
-  if data.source != "tfds":
-    return []
-  folder = files_lib.parse(sources.tfds_folder(data.name))
-  found = epath.Path(folder).walk()
-  return [folder / at / name for at, _, names in found for name in names]
+  """Returns the files in the folders of a dataset; none for another source."""
+  folders: list[Any] = []
+  if data.source == "tfds":
+    folders = [sources.tfds_folder(data.name)]
+  elif data.source == "datasets":
+    paths = {data.train_path, data.eval_path} - {""}
+    folders = [pathlib.Path(path).expanduser() for path in sorted(paths)]
+  return [
+    folder / at / name
+    for folder in map(files_lib.parse, folders)
+    for at, _, names in epath.Path(folder).walk()
+    for name in names
+  ]
 
 
 def _digest(path: files_lib.Path) -> str:

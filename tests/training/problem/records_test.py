@@ -95,6 +95,17 @@ def write_riddles(folder, monkeypatch):
   }
 
 
+def write_table(folder, monkeypatch, rows):
+  """A Parquet file that is read one row at a time, and its settings."""
+  import datasets
+
+  cache = str(folder / "cache")
+  monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
+  path = str(folder / "data.parquet")
+  datasets.Dataset.from_list(rows).to_parquet(path)
+  return {"source": "datasets", "train_path": path, "streaming": True}
+
+
 def settings_of(kind, folder, monkeypatch):
   """Settings of `config.data` for each source, with ten prompts or more."""
   if kind == "tfds":
@@ -116,7 +127,13 @@ def settings_of(kind, folder, monkeypatch):
       for i in range(10)
     ],
     "streaming": [{"prompt": f"prompt {i}"} for i in range(10)],
+    "datasets": [
+      {"prompt": [{"role": "user", "content": f"prompt {i}"}], "level": i}
+      for i in range(10)
+    ],
   }[kind]
+  if kind == "datasets":
+    return write_table(folder, monkeypatch, rows)
   return {
     "source": "jsonl",
     "train_path": write_lines(folder, *rows),
@@ -125,7 +142,10 @@ def settings_of(kind, folder, monkeypatch):
   }
 
 
-KINDS = ("tfds", "text", "reasoning_gym", "math", "pairs", "streaming")
+KINDS = (
+  *("tfds", "text", "reasoning_gym", "math", "pairs", "streaming"),
+  "datasets",
+)
 
 
 def opened(settings, seed=0):
