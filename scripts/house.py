@@ -23,10 +23,10 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 92_000,
+  "lines of grpo_jax": 93_500,
   "lines of experiments": 34_500,
-  "lines of tests": 87_100,
-  "files of grpo_jax": 354,
+  "lines of tests": 88_000,
+  "files of grpo_jax": 358,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
   "class names of two classes": 2,
@@ -34,7 +34,7 @@ RECORDED = {
   "modules that settings import": 25,
   "of JAX and Flax, that settings import": 0,
   "modules of a quickstart run": 150,
-  "settings of GRPO": 329,
+  "settings of GRPO": 330,
   "fields of TrainBatch": 29,
 }
 

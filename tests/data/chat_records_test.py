@@ -76,7 +76,7 @@ def test_options_of_a_record_come_first_and_a_system_message_is_its_own(text):
 
 
 def trained(text, ids, observed):
-  """What is read in brackets, and what is imitated without."""
+  """The text of ids, with brackets around what is read and not imitated."""
   parts = []
   for id_, seen in zip(ids, observed, strict=True):
     if not parts or parts[-1][0] != seen:
