@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+import tokenizers
 
 from grpo_jax.data import (
   conversations,
@@ -55,6 +56,22 @@ def test_a_conversation_is_written_as_by_transformers(text):
     made["prompt"].messages,
     {"tools": chats.TOOLS},
   )
+
+
+def test_a_begin_token_is_written_once(tmp_path):
+  folder = chats.write_tokenizer(tmp_path / "model")
+  path = folder / "tokenizer.json"
+  made = tokenizers.Tokenizer.from_file(str(path))
+  made.post_processor = tokenizers.processors.TemplateProcessing(
+    single="<pad> $A", special_tokens=[("<pad>", made.token_to_id("<pad>"))]
+  )
+  path.write_text(made.to_str())
+  begun = tokenizer.Tokenizer(folder)
+  row = record(prompt="Hi?")
+  for template in "{prompt}", "<pad>{prompt}", "chat":
+    ids = Encoder(begun, template).prompt(row).tolist()
+    assert ids[0] == begun.pad_id
+    assert ids.count(begun.pad_id) == 1
 
 
 def test_options_of_a_record_come_first_and_a_system_message_is_its_own(text):
