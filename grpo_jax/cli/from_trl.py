@@ -479,9 +479,8 @@ class Converted:
     Raises:
       KeyError, TypeError, ValueError: A setting does not take its value.
     """
-    from grpo_jax.configs import checkpoint
-
-    found = checkpoint.get_config(self.algorithm)
+    path = str(overrides.find("checkpoint"))
+    found = overrides.load(path, self.algorithm)
     chosen = self.settings if names is None else names
     overrides.apply(found, {name: self.settings[name] for name in chosen})
     return found

@@ -183,7 +183,7 @@ def of_pair(chosen: Any, rejected: Any, question: Any) -> tuple[Any, Any, Any]:
   Raises:
     ValueError: There is no prompt, or a chat is malformed.
   """
-  chats = [
+  chats: list[Any] = [
     x if isinstance(x, str) else _of_record(x, field)
     for x, field in ((chosen, "chosen"), (rejected, "rejected"))
   ]

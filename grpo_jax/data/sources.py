@@ -37,7 +37,7 @@ import numpy as np
 from etils import epath
 
 from grpo_jax.data import formats
-from grpo_jax.data.formats import Conversion, Record
+from grpo_jax.data.formats import Conversion, Format, Record
 
 # Most nested lists and objects: a recursive reader needs a call for each level.
 _MAX_DEPTH = 64
@@ -221,7 +221,7 @@ class TfdsSource:
     split: str,
     data_dir: str | None = None,
     *,
-    format: str | None = None,
+    format: Format = None,
     fields: Mapping[str, Any] | None = None,
     domain_key: str = "",
     images: Sequence[str] = (),
@@ -332,7 +332,7 @@ class RowsSource:
   def __init__(
     self,
     rows: Sequence[Mapping[str, Any]],
-    format: str | None = None,
+    format: Format = None,
     fields: Mapping[str, Any] | None = None,
     domain_key: str = "",
     images: Sequence[str] = (),
@@ -388,7 +388,7 @@ class JsonlSource:
   def __init__(
     self,
     path: epath.PathLike,
-    format: str | None = None,
+    format: Format = None,
     fields: Mapping[str, Any] | None = None,
     domain_key: str = "",
     images: Sequence[str] = (),

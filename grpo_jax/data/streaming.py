@@ -29,7 +29,7 @@ from absl import logging
 from etils import epath
 
 from grpo_jax.data import formats, sources
-from grpo_jax.data.formats import Record
+from grpo_jax.data.formats import Format, Record
 
 _BLOCK = 2**22  # Bytes that are read at once.
 _ENDS = 2**16  # Bytes of the head, and of the tail, in the mark's checksum.
@@ -64,7 +64,7 @@ class StreamedJsonlSource:
   def __init__(
     self,
     path: epath.PathLike,
-    format: str | None = None,
+    format: Format = None,
     fields: Mapping[str, Any] | None = None,
     domain_key: str = "",
     images: Sequence[str] = (),

@@ -176,20 +176,19 @@ def _train_and_held_out(data: DataConfig, seed: int) -> tuple[Source, Source]:
   if data.source == "datasets":
     from grpo_jax.data import tables  # The package `datasets`.
 
-    train, held_out = (
-      tables.DatasetSource(
+    def table(path: str, split: str) -> Source:
+      return tables.DatasetSource(
         path or data.name,
         split,
         *described,
         is_on_hub=not path,
         is_streamed=data.streaming,
       )
-      for path, split in (
-        (data.train_path, data.train_split),
-        (held_out_path, data.eval_split),
-      )
+
+    return (
+      table(data.train_path, data.train_split),
+      table(held_out_path, data.eval_split),
     )
-    return train, held_out
 
   def opened(path: str) -> Source:
     if imports.is_object(path):
