@@ -42,7 +42,7 @@ def before_and_after(
   how: str,
   seconds: float,
 ) -> list[str]:
-  """Table of held-out means, and the accuracy over all prompts.
+  """Table of held-out means, and the accuracies with Wilson's intervals.
 
   Means over nothing are "–", never 0.
 
@@ -62,15 +62,18 @@ def before_and_after(
     shown = [_number(before[name]), _number(value)]
     change = _number(value - before[name], "+")
     lines.append(f"  {label:<28} {shown[0]:>8}  {shown[1]:>8}  {change:>8}")
-  accuracy = after["eval/accuracy"]
-  interval = ""
-  if not math.isnan(accuracy):
-    low, high = scores.wilson_interval(accuracy * num_prompts, num_prompts)
-    interval = f" (95 % interval {low:.3f}-{high:.3f})"
+  both = [x["eval/accuracy"] for x in (before, after)]
+  intervals = [
+    "{:.3f}-{:.3f}".format(
+      *scores.wilson_interval(x * num_prompts, num_prompts)
+    )
+    for x in both
+    if not math.isnan(x)
+  ]
+  said = f", 95 % intervals {' and '.join(intervals)}," if intervals else ""
   return [
     *lines,
-    f"accuracy {_number(before['eval/accuracy'])} -> {_number(accuracy)}"
-    f"{interval} in {seconds:.0f} s",
+    f"accuracy {' -> '.join(map(_number, both))}{said} in {seconds:.0f} s",
   ]
 
 

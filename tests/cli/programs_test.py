@@ -33,7 +33,8 @@ def test_train_reports_before_and_after(finished):
     r"held-out, greedy, n = 8 +before +after +change\n"
     r"  accuracy +0\.\d{3} +0\.\d{3} +[+-]0\.\d{3}\n"
     r"  accuracy_scored +0",
-    r"accuracy 0\.\d+ -> 0\.\d+ \(95 % interval 0\.\d+-[01]\.\d+\) in \d+ s",
+    r"accuracy 0\.\d+ -> 0\.\d+, 95 % intervals 0\.\d+-[01]\.\d+ and"
+    r" 0\.\d+-[01]\.\d+, in \d+ s\n",
     r"plot: run/curves\.png",
   ):
     assert re.search(pattern, finished.out)

@@ -22,16 +22,18 @@ def completion(**fields):
   return evaluation.Completion(**defaults | fields)
 
 
-def test_both_accuracies_and_the_interval_of_all_prompts():
+def test_both_accuracies_and_their_intervals_over_all_prompts():
   before = AFTER | {"eval/accuracy_scored": math.nan, "eval/accuracy": 0.0}
   lines = report.before_and_after(before, AFTER, 256, "greedy", 12.4)
-  low, high = scores.wilson_interval(64, 256)
+  first, last = (
+    "{:.3f}-{:.3f}".format(*scores.wilson_interval(x, 256)) for x in (0, 64)
+  )
   assert lines == [
     "held-out, greedy, n = 256        before     after    change",
     "  accuracy                        0.000     0.250    +0.250",
     "  accuracy_scored                     –     1.000         –",
     "  unscored                      192.000   192.000    +0.000",
-    f"accuracy 0.000 -> 0.250 (95 % interval {low:.3f}-{high:.3f}) in 12 s",
+    f"accuracy 0.000 -> 0.250, 95 % intervals {first} and {last}, in 12 s",
   ]
 
 
