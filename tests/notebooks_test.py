@@ -13,6 +13,7 @@ import pytest
 from matplotlib import pyplot
 
 from grpo_jax.algorithms import ALGORITHMS
+from tests import published_test
 from tests.experiments import command
 
 matplotlib.use("Agg")
@@ -27,6 +28,7 @@ _TRAINS = (
   "05_an_algorithm_in_one_cell.ipynb",
   "07_from_a_checkpoint.ipynb",
   "08_an_agent_with_a_tool.ipynb",
+  "09_a_published_model.ipynb",
 )
 _KINDS = ("display_data", "execute_result")
 
@@ -93,6 +95,8 @@ def test_training_in_a_kernel_gives_outputs_like_the_saved_ones(
     # The notebook has many steps. They would lose more time in a program of
     # the flags of tests than the faster compilation saves.
     monkeypatch.delenv("XLA_FLAGS")
+  if name == "09_a_published_model.ipynb":
+    published_test.tiny(tmp_path)  # In the place of a download.
   monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
   monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
   saved = _code_cells(name)
@@ -134,3 +138,10 @@ def test_every_algorithm_with_a_ratio_is_compared():
   )
   assert drawn == there
   assert len(names & set(words)) == int(there) <= len(names)
+
+
+def test_the_wheel_of_the_notebook_is_that_of_make():
+  saved = (_FOLDER / "09_a_published_model.ipynb").read_text(encoding="utf-8")
+  makefile = (command.ROOT / "Makefile").read_text(encoding="utf-8")
+  (digest,) = re.findall(r"\b[0-9a-f]{64}\b", makefile)
+  assert digest in saved
