@@ -4,7 +4,7 @@
     L   = −(1/S) Σ_i min(s_i A_i, clip(s_i, 1 − ε_low, 1 + ε_high) A_i)
 
 Deviation: `log_ratio_clamp` bounds the mean log-ratio at ±10 nats, as in verl;
-the paper has no bound.
+the paper has no bound. LUSPO has the same `policy_loss`.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def box_of(values: Any) -> Box | None:
 
 
 def boxes_in(text: str) -> list[Box | None]:
-  """Returns all lists of four numbers in a text; None for those too large."""
+  """Returns all lists of four numbers in a text; too large a box is None."""
   if len(text) > MAX_CHARS:
     return []
   return [box_of([float(x) for x in m.groups()]) for m in _BOX.finditer(text)]

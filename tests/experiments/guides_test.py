@@ -61,9 +61,14 @@ def test_the_algorithm_of_the_guide_squashes_what_grpo_has(monkeypatch):
   case = cases.make_case().take(np.arange(8))
   case.rewards = np.float32([1, 0, 0, 0, 0, 0, 0, 0])
   case.group_id, case.valid = np.zeros(8, int), np.ones(8, bool)
-  for algorithm, advantage in ((namespace["SQUASHED"], 1.573), ("grpo", 2.475)):
+  squashed = namespace["SQUASHED"]
+  for algorithm, advantage, options in (
+    (squashed, 1.573, {}),
+    (squashed, 4.450, {"advantage_scale": "group"}),
+    ("grpo", 2.475, {}),
+  ):
     algorithm = algorithms.get_algorithm(algorithm)
-    config = algorithm.config_class(kl_coef=0.0)
+    config = algorithm.config_class(kl_coef=0.0, **options)
     with jax.disable_jit():
       found = cases.prepared(algorithm, config, case).advantages
     assert found[0] == pytest.approx(advantage, abs=1e-3)

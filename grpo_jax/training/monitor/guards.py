@@ -426,7 +426,9 @@ class Guards:
     metrics: dict[str, Any],
     fallen: Sequence[str] = (),
   ) -> dict[str, Any] | None:
-    """The line of the audit log for a step; None in phases without guards.
+    """Judges a step, and returns its line of the audit log.
+
+    In phases without guards it returns None.
 
     Args:
       step: Step over all phases.

@@ -69,7 +69,7 @@ def prompt_shapes(
   """Shapes of a batch of prompts, with the arrays that verifiers read.
 
   Args:
-    problem: The problem; the arrays of its first record are those of all.
+    problem: The problem; all records have the shapes of the first one.
     num_prompts: P.
     slots: S.
     hints: (record) -> arrays for the corrections of its completions; None:

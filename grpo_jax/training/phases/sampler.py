@@ -188,10 +188,10 @@ def _mix_until(
 
 
 class Table(NamedTuple):
-  """The models that play with the policy.
+  """Opponents of the policy at a game's table.
 
   Attributes:
-    opponents: Models, and the seat of each.
+    opponents: Models of the opponents, and the seat that each plays.
     views: For each of the models, (parameters of all models) -> its view.
   """
 

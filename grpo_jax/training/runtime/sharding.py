@@ -524,7 +524,7 @@ def local_rows(rows: NamedSharding, num_rows: int) -> np.ndarray:
 
 
 def num_rows(rows: NamedSharding, num_local: int) -> int:
-  """The number of all rows, of which this process holds `num_local`."""
+  """Total rows over all processes, from the `num_local` of this one."""
   size = rows.mesh.size
   return num_local * size // len(local_rows(rows, size))
 
