@@ -54,12 +54,14 @@ def get_config(model: str = "smollm2") -> ml_collections.ConfigDict:
   """Sums with a model of `CHECKPOINTS`, and perhaps another algorithm.
 
   Args:
-    model: "smollm2", or "smollm2,gspo" for another algorithm of the table.
+    model: "smollm2", an algorithm, "gspo", or both, "smollm2,gspo".
 
   Raises:
     KeyError: There is no such model.
   """
   name, _, algorithm = model.partition(",")
+  if not algorithm and (name in algorithms.ALGORITHMS or ":" in name):
+    name, algorithm = "smollm2", name
   if name not in CHECKPOINTS:
     raise KeyError(
       f"there is no model {name!r}; choose one of {', '.join(CHECKPOINTS)}. For"

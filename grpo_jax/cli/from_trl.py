@@ -1,13 +1,13 @@
 r"""Reads the settings of a run of TRL's GRPO as settings of this library.
 
     grpo-from-trl grpo.yaml
-    grpo-from-trl grpo.yaml --num_devices=8 --out=my_config.py
+    grpo-from-trl grpo.yaml --num_devices=8 --config_file=my_config.py
 
 The file is YAML or JSON, as `trl grpo --config` takes it, or a GRPOConfig that
-was written with `to_json_string`. TRL need not be installed. Without --out the
-program prints the command that trains. With --out it writes a config file:
---config=my_config.py. Fields that the file leaves out have TRL's defaults,
-those of 1.16.0.
+was written with `to_json_string`. TRL need not be installed. Without
+--config_file the program prints the command that trains. With it, it writes a
+config file: --config=my_config.py. Fields that the file leaves out have TRL's
+defaults, those of 1.16.0.
 
 Each field without a counterpart gets a line that says why, and so does a value
 that is meant otherwise here. A field that is null is not set. A name that TRL
@@ -29,7 +29,9 @@ from absl import flags
 from grpo_jax.cli import flags as flags_lib
 from grpo_jax.settings import groups, overrides
 
-_OUT = flags.DEFINE_string("out", "", "Config file to write; empty: none.")
+_CONFIG_FILE = flags.DEFINE_string(
+  "config_file", "", "Config file to write; empty: none."
+)
 _NUM_DEVICES = flags.DEFINE_integer(
   "num_devices", 1, "Devices of the run of TRL, which its batch counts.", 1
 )
@@ -567,7 +569,7 @@ def main(argv: Sequence[str]) -> int:
     raise ValueError(
       f"from_trl: got {argv[1:]!r}; need one file: grpo-from-trl grpo.yaml."
     )
-  out = flags_lib.file_to_write("out", _OUT.value)
+  out = flags_lib.file_to_write("config_file", _CONFIG_FILE.value)
   made = Converted(read(argv[1]), _NUM_DEVICES.value)
   made.config()  # Raises if a setting does not take its value.
   for note in made.notes:
