@@ -147,8 +147,8 @@ def order_of_rows_and_names_of_groups_are_irrelevant(
   case = cases.make_case()
   equal = dataclasses.replace(
     case,
-    rewards=np.float32(case.rewards > 0),
-    components=np.float32(case.components > 0),
+    rewards=(case.rewards > 0).astype(np.float32),
+    components=(case.components > 0).astype(np.float32),
   )
   order = np.random.default_rng(1).permutation(len(case.mask))
   for batch in (case, equal):
