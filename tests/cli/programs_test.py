@@ -104,7 +104,9 @@ def test_evaluate_prints_and_saves_what_it_found(tmp_path, finished):
       rf"  {name} +{row['value']:.3f} +\(95 % interval {row['low']:.3f}-", out
     )
   # The same policy on the same prompts as at the end of the training.
-  after = re.search(r"-> (\d\.\d+) \(95 % interval (\d\.\d+)-", finished.out)
+  after = re.search(
+    r"-> (\d\.\d+), 95 % intervals [\d.-]+ and (\d\.\d+)-", finished.out
+  )
   assert f"{table['greedy']['value']:.3f}" == after[1]
   assert f"{table['greedy']['low']:.3f}" == after[2]
   # Some samples are right and some are not.
