@@ -11,8 +11,8 @@ from scipy import stats
 
 # For a page with tables of checks.
 WHAT_DECIDES = (
-  "What decides is the first interval, by Student's t or Welch's"
-  " approximation. The percentile bootstrap over seeds is narrower: of few"
+  "The first interval decides, by Student's t or Welch's approximation. The"
+  " percentile bootstrap over seeds is narrower: of few"
   " seeds it covers less often than 95 times in a hundred."
 )
 

@@ -79,7 +79,7 @@ BESIDE: dict[str, tuple[Any, str]] = {
   "dataset_streaming": (None, "data.streaming"),
   "max_prompt_length": (None, "data.max_prompt_len"),  # Until TRL 0.24.
 }
-# Fields that `_read` reads -> TRL's default.
+# Fields that `Converted` reads one by one -> TRL's default.
 READ: dict[str, Any] = {
   "per_device_train_batch_size": 8,
   "gradient_accumulation_steps": 1,

@@ -59,9 +59,7 @@ class Conversation(str):
 def _shown(message: Message) -> str:
   calls = [call["function"] for call in message.get("tool_calls", ())]
   called = [f"{x.get('name')}({x.get('arguments')})" for x in calls]
-  return "\n".join(
-    [*([message["content"]] * bool(message["content"])), *called]
-  )
+  return "\n".join(filter(None, [message["content"], *called]))
 
 
 def prompt(value: Any, tools: Any = None, options: Any = None) -> str:

@@ -36,11 +36,8 @@ _OF_RUN = (log.CONFIG,)
 # The weights of a large model would take minutes.
 _WHOLE, _NUM_PLACES = 2**30, 1024
 _BLOCK = _WHOLE // _NUM_PLACES
-_WITH_PATHS = (
-  "jsonl",
-  "datasets",
-  "mixture",
-)  # Sources whose images are files.
+# Sources whose images are files.
+_WITH_PATHS = ("jsonl", "datasets", "mixture")
 _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[\w.]+")
 _PACKAGE = pathlib.Path(__file__).parents[2]
 

@@ -19,7 +19,7 @@ from grpo_jax.types import PyTree, Rollout
 
 
 def scoring_program(judge: rewards.RewardSum, mesh: Mesh) -> jit.Program:
-  """Compiles `judge.score` of what follows its views; rewards by models fail.
+  """Returns the program of `judge.score`, for rewards without models.
 
   Args:
     judge: The rewards, without those by models.
