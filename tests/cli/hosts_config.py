@@ -10,7 +10,8 @@ import sys
 
 from jax._src import cache_key
 
-from grpo_jax.settings.config import algorithm_config, default_config
+from grpo_jax.settings import phase as phase_lib
+from grpo_jax.settings.config import algorithm_config
 from tests.experiments import tiny_config
 
 if any(argument.startswith("--num_processes=") for argument in sys.argv):
@@ -68,7 +69,8 @@ def get_config(kind: str = "both"):
   if kind == "summaries":
     config.algorithm = algorithm_config("grpo")
     config.algorithm.kl_coef = 0.0
-    config.critic = default_config().critic
+    for name in phase_lib.OF_CRITIC:
+      del config[name]
     config.rl.num_prompts = config.rl.group_size = 4
     config.rl.schedule.name = "ads"
     config.rl.schedule.pool = 12

@@ -28,6 +28,10 @@ def get_config(kind: str):
     levels = {"name": "gcd", "levels": ((0, 0), (30, 1))}
     data.datasets = (levels, {"name": "spell_backward"})
     config.rewards.functions = ("reasoning_gym",)
+  elif kind == "datasets":
+    data.source = "datasets"
+    config.phases = ("rl",)
+    config.rl.steps = 20
   elif kind == "math":
     data.format = "math"
   else:
