@@ -23,10 +23,10 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 93_500,
+  "lines of grpo_jax": 93_600,
   "lines of experiments": 34_500,
-  "lines of tests": 88_200,
-  "files of grpo_jax": 358,
+  "lines of tests": 88_300,
+  "files of grpo_jax": 359,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
   "class names of two classes": 2,

@@ -18,6 +18,7 @@ from typing import Any
 from grpo_jax import ranges
 from grpo_jax.models import rope as rope_lib
 from grpo_jax.models.architecture import RANGES, TransformerConfig
+from grpo_jax.models.hf import fp8
 
 # Keys of a config.json; functions remove the keys that they read.
 Keys = dict[str, Any]
@@ -69,6 +70,44 @@ def unsupported(key: str, value: Any, supported: str) -> ValueError:
     f"config.json: {key} is {reprlib.repr(value)}; supported is {supported}."
     f"{remedy}"
   )
+
+
+# Keys of a quantization_config that change nothing, or that tensors tell.
+_NOTES = {
+  *("quant_method", "modules_to_not_convert", "modules_to_convert"),
+  *("ignored_layers", "dequantize", "scale_fmt"),
+}
+_FP8 = {
+  "activation_scheme": "dynamic",
+  "expert_dtype": "fp8",
+  "fmt": "e4m3",
+  "weight_block_size": [fp8.BLOCK, fp8.BLOCK],
+}
+
+
+def check_quantization(found: Any, *, packs_experts: bool) -> None:
+  """Accepts a quantization_config of `fp8.py`, or of `mxfp4.py`; tensors tell.
+
+  Args:
+    found: The value of the key.
+    packs_experts: Whether the family's experts may be in four bits.
+
+  Raises:
+    ValueError: It is another one.
+  """
+  supported = ["null", f"the quant_method 'fp8' with {_FP8}"]
+  if packs_experts:
+    supported.append("the quant_method 'mxfp4'")
+  if found in (None, {}):
+    return
+  if isinstance(found, Mapping):
+    keys = {key: value for key, value in found.items() if key not in _NOTES}
+    method = found.get("quant_method")
+    if method == "fp8" and {**_FP8, **keys} == _FP8:
+      return
+    if method == "mxfp4" and packs_experts and not keys:
+      return
+  raise unsupported("quantization_config", found, ", or ".join(supported))
 
 
 def listed(values: tuple) -> str:
@@ -503,18 +542,6 @@ def clamped_experts(keys: Keys) -> dict[str, Any]:
       )
     },
   }
-
-
-def packed_experts(keys: Keys) -> dict[str, Any]:
-  """Accepts experts in four bits (`mxfp4.py`); their tensors tell."""
-  found = keys.pop("quantization_config", None) or {}
-  method = found.get("quant_method") if isinstance(found, Mapping) else None
-  known = {"quant_method", "modules_to_not_convert", "dequantize"}
-  if found and (method != "mxfp4" or found.keys() - known):
-    raise unsupported(
-      "quantization_config", found, "null, or the quant_method 'mxfp4'"
-    )
-  return {}
 
 
 def head_norms(keys: Keys) -> dict[str, Any]:

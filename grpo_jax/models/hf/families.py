@@ -126,7 +126,6 @@ SUPPORTED: dict[str, tuple] = {
   "is_encoder_decoder": (False, None),
   "partial_rotary_factor": (1.0, None),
   "pruned_heads": (None, {}),
-  "quantization_config": (None, {}),
 }
 # Keys of models whose positions may turn a part of a head.
 PARTIAL = {
@@ -422,7 +421,6 @@ GPT_OSS = Family(
     config_json.num_experts,
     config_json.clamped_experts,
     config_json.alternating_window,
-    config_json.packed_experts,
   ),
   defaults={
     **DEFAULTS,
@@ -433,11 +431,7 @@ GPT_OSS = Family(
     "swiglu_limit": 7.0,
   },
   supported={
-    **{
-      key: values
-      for key, values in SUPPORTED.items()
-      if key != "quantization_config"
-    },
+    **SUPPORTED,
     **SILU,
     "attention_bias": (True,),
   },
@@ -924,6 +918,9 @@ def _fields(config: Keys | Mapping[str, Any]) -> tuple[Keys, Family]:
       architectures,
       f"{[family.architecture]}, the model with a language head",
     )
+  config_json.check_quantization(
+    keys.pop("quantization_config", None), packs_experts=family.experts_in_one
+  )
   for key, values in family.supported.items():
     if key in keys and (value := keys.pop(key)) not in values:
       raise config_json.unsupported(key, value, config_json.listed(values))

@@ -43,7 +43,7 @@ from jax.sharding import Sharding, SingleDeviceSharding
 
 from grpo_jax.models import architecture, transformer
 from grpo_jax.models.architecture import TransformerConfig
-from grpo_jax.models.hf import families, hub, mxfp4, safetensors
+from grpo_jax.models.hf import families, fp8, hub, mxfp4, safetensors
 from grpo_jax.models.hf.families import Family, Fused
 from grpo_jax.models.hf.safetensors import DTYPES, Output, Tensor
 from grpo_jax.types import PyTree
@@ -445,7 +445,7 @@ def load(
 
     tensors = gguf.tensors(path, family, config)
   else:
-    tensors = safetensors.find(directory)
+    tensors = fp8.unpacked(safetensors.find(directory))
   if family.experts_in_one:
     tensors = mxfp4.unpacked(tensors)
   # Checked before each expert is looked up by name.
@@ -784,11 +784,17 @@ def _data(
 
 
 def _other_parts(source: pathlib.Path, family: Family) -> Iterator[Output]:
-  """The source's tensors outside the language model, as they are."""
+  """The source's tensors outside the language model; in FP8 as bfloat16."""
   if not family.other_parts:
     return
-  for name, tensor in safetensors.find(source).items():
-    if name.startswith(family.other_parts):
+  for name, tensor in fp8.unpacked(safetensors.find(source)).items():
+    if not name.startswith(family.other_parts):
+      continue
+    if isinstance(tensor, fp8.Scaled):
+      num_bytes = 2 * math.prod(tensor.shape)
+      data = functools.partial(_bfloat16, tensor)
+      yield Output(name, "BF16", tensor.shape, num_bytes, data)
+    else:
       data = functools.partial(
         np.fromfile,
         tensor.path,
@@ -811,3 +817,9 @@ def _set_dtype(path: pathlib.Path, dtype: str) -> None:
         changed = True
   if changed:
     safetensors.write_json(path, config)
+
+
+def _bfloat16(tensor: fp8.Scaled) -> np.ndarray:
+  """The bytes of a matrix in bfloat16."""
+  whole = tensor[tuple(slice(size) for size in tensor.shape)]
+  return whole.astype(jnp.bfloat16).reshape(-1).view(np.uint8)

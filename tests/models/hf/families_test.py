@@ -435,12 +435,27 @@ UNSUPPORTED = [
   (
     "Qwen3-0.6B",
     {"quantization_config": {"quant_method": "gptq"}},
-    "quantization_config is .*gptq.*supported is None.*converted",
+    "quantization_config is .*gptq.*supported is null, or .*'fp8'.*converted",
+  ),
+  (
+    "Qwen3-0.6B",
+    {"quantization_config": {"quant_method": "mxfp4"}},
+    "quantization_config is .*mxfp4.*supported is null, or .*'fp8' with",
+  ),
+  (
+    "Qwen3-0.6B",
+    {
+      "quantization_config": {
+        "quant_method": "fp8",
+        "activation_scheme": "static",
+      }
+    },
+    "quantization_config is .*static.*supported is null, or .*'dynamic'",
   ),
   (
     "gpt-oss-20b",
     {"quantization_config": {"quant_method": "gptq"}},
-    "quantization_config is .*gptq.*supported is null, or .*'mxfp4'",
+    "quantization_config is .*gptq.*supported is null, .*, or .*'mxfp4'",
   ),
   (
     "Llama-3.2-1B",

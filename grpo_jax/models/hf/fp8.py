@@ -1,0 +1,118 @@
+"""Matrices in eight bits (FP8), the format of DeepSeek-V3 and of Qwen3-FP8.
+
+Files have a matrix `NAME` [out, in] of `float8_e4m3fn`, and beside it
+`NAME_scale_inv` [⌈out / 128⌉, ⌈in / 128⌉] with a factor for each block of 128 ×
+128 entries; the last blocks may be smaller. Despite its name, the factor is
+multiplied with.
+
+Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", Section 3.3.2, and
+`weight_dequant` of inference/kernel.py beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax.models.hf.safetensors import DTYPES, Tensor
+
+BLOCK = 128  # Rows and columns with a common factor.
+_MATRIX, _SCALES = "F8_E4M3", "_scale_inv"
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaled:
+  """A matrix [out, in] in eight bits, with the interface of a `Tensor`.
+
+  Attributes:
+    codes, scales: The tensors of its entries, and of its blocks' factors.
+    name: Name of the matrix.
+    dtype: Dtype of the values that are read, by its name in files.
+  """
+
+  codes: Tensor
+  scales: Tensor
+  name: str
+  dtype: str = "F32"
+
+  @property
+  def path(self) -> pathlib.Path:
+    """File of the entries."""
+    return self.codes.path
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """Shape [out, in] of the matrix."""
+    return self.codes.shape
+
+  def map(self) -> Scaled:
+    """Returns the matrix itself, which is sliced like an array."""
+    return self
+
+  def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
+    """A part in float32; `index` has a slice, without a step, for each axis.
+
+    Raises:
+      ValueError: An entry or a factor is not a finite number.
+    """
+    codes = np.memmap(
+      self.path, jnp.float8_e4m3fn, "r", self.codes.offset, self.shape
+    )
+    scales = self.scales.map().astype(np.float32)
+    rows, columns = (
+      np.arange(*part.indices(size))
+      for part, size in zip(index, self.shape, strict=True)
+    )
+    out = codes[index].astype(np.float32)
+    # One row of blocks at a time: factors for all entries would be an array of
+    # the size of the result.
+    with np.errstate(invalid="ignore"):  # Reported below.
+      for block in np.unique(rows // BLOCK):
+        out[rows // BLOCK == block] *= scales[block, columns // BLOCK]
+    if not np.isfinite(out).all():
+      raise ValueError(
+        f"{self.name} in {self.path} has entries or factors that are not finite"
+        " numbers. Copy the file again."
+      )
+    return out
+
+
+def unpacked(tensors: Mapping[str, Any]) -> dict[str, Any]:
+  """Tensors of the files, with a `Scaled` for each matrix and its factors.
+
+  Args:
+    tensors: Tensors of the files by name.
+
+  Raises:
+    ValueError: A matrix without factors, or factors of another shape.
+  """
+  found = dict(tensors)
+  for name, codes in tensors.items():
+    if codes.dtype != _MATRIX:
+      continue
+    scales = found.pop(name + _SCALES, None)
+    if scales is None:
+      raise ValueError(
+        f"{name} in {codes.path} is {_MATRIX} and has no {name + _SCALES}"
+        f" beside it. Needed is a factor for each {BLOCK} x {BLOCK} entries, as"
+        " in the files of DeepSeek-V3; if these have factors too, the"
+        " checkpoint is incomplete. Copy all files again."
+      )
+    needed = tuple(-(-size // BLOCK) for size in codes.shape)
+    if (
+      len(codes.shape) != 2
+      or scales.shape != needed
+      or scales.dtype not in DTYPES
+    ):
+      raise ValueError(
+        f"{name} in {codes.path} is {list(codes.shape)}, and {name + _SCALES}"
+        f" {scales.dtype} {list(scales.shape)}; needed are a matrix, and"
+        f" factors {list(needed)} of {', '.join(DTYPES)}."
+      )
+    found[name] = Scaled(codes, scales, name)
+  return found
