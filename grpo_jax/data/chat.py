@@ -66,6 +66,22 @@ def render(source: str, values: Mapping[str, Any]) -> str:
     _end.reset(token)
 
 
+@functools.lru_cache(maxsize=16)
+def inputs(source: str) -> frozenset[str]:
+  """Names of the inputs that a template reads anywhere.
+
+  Raises:
+    ImportError: The `jinja2` package is missing.
+    ValueError: The template is not valid.
+  """
+  jinja2 = _import_jinja2()
+  try:
+    parsed = _environment().parse(source)
+  except jinja2.TemplateError as error:
+    raise ValueError(str(error)) from error
+  return frozenset(jinja2.meta.find_undeclared_variables(parsed))
+
+
 def _tick() -> str:
   """Raises ValueError if the time of the rendering is over."""
   if time.thread_time() > _end.get():
@@ -224,6 +240,7 @@ def _import_jinja2() -> Any:
   try:
     import jinja2
     import jinja2.ext
+    import jinja2.meta
     import jinja2.sandbox
   except ImportError as error:
     raise ImportError(

@@ -517,11 +517,11 @@ def test_templates_know_the_date(chat):
 def test_places_of_templates(checkpoint, chat):
   named = [
     {"name": "default", "template": "plain"},
-    {"name": "tool_use", "template": "tools"},
+    {"name": "tool_use", "template": "{{ tools | length }} tools"},
   ]
   tok = chat(named, "<eos>")
   assert tok.chat_text([REPLY]) == "plain"
-  assert tok.chat_text([REPLY], tools=[{}]) == "tools"
+  assert tok.chat_text([REPLY], tools=[{}]) == "1 tools"
   folder = checkpoint(
     tokenizer_config={"eos_token": "<eos>", "chat_template": "old"},
     chat_template="file",
@@ -539,6 +539,8 @@ def test_unusable_chats_are_refused(chat):
   tok = chat(TURNS, "<eos>")
   with pytest.raises(ValueError, match=r"\['user', 'user'\]: Roles must alt"):
     tok.chat_ids([ASK, ASK])
+  with pytest.raises(ValueError, match="never reads tools, so the model"):
+    tok.chat_ids([ASK], tools=[{"type": "function"}])
   with pytest.raises(ValueError, match="Encountered unknown tag"):
     chat("{% nonsense %}", "<eos>").chat_text([ASK])
   # A template is somebody else's program.
