@@ -65,7 +65,7 @@ def unsupported(key: str, value: Any, supported: str) -> ValueError:
   """The error for a value that a `TransformerConfig` cannot express."""
   remedy = ""
   if key == "quantization_config":
-    remedy = " docs/checkpoints.md says how quantised files are converted."
+    remedy = " docs/checkpoints.md (Quantised files) says what to take instead."
   return ValueError(
     f"config.json: {key} is {reprlib.repr(value)}; supported is {supported}."
     f"{remedy}"

@@ -619,7 +619,7 @@ def _check(
       raise ValueError(
         f"{name} in {tensor.path} is {tensor.dtype}; supported are"
         f" {', '.join(safetensors.DTYPES)}. Use the checkpoint before its"
-        " quantization, or convert it as docs/checkpoints.md says."
+        " quantization, or one that docs/checkpoints.md says is read."
       )
     if tensor.shape != piece.stored_shape:
       raise ValueError(
