@@ -7,6 +7,7 @@ the commands of a real process name.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import pathlib
@@ -18,8 +19,9 @@ import ml_collections
 import numpy as np
 
 from grpo_jax.settings import config as config_lib
+from grpo_jax.training.phases import checkpointed
 from grpo_jax.training.problem import problem
-from grpo_jax.training.runtime import traces
+from grpo_jax.training.runtime import checkpoints, files, traces
 from tests.experiments import tiny_config
 from tests.training.phases import schedules_test
 
@@ -103,6 +105,18 @@ def _have_hints(workdir: pathlib.Path) -> None:
   assert any(row.values.get("observed", np.zeros(1)).any() for row in rows)
 
 
+def _is_opened_while_rollouts_wait(workdir: pathlib.Path) -> None:
+  """The policy is read of a checkpoint with rollouts drawn ahead."""
+  saved = checkpoints.Checkpoints(workdir / "checkpoints", keep=2)
+  step, *_ = saved.steps()
+  extra = saved.extra(step)
+  saved.close()
+  assert extra["queue"]
+  with contextlib.ExitStack() as stack:
+    found = checkpointed.opened(stack, files.parse(str(workdir)), step)
+    assert found.step == step
+
+
 TABLE = {
   "iterative": Row(
     "iterative",
@@ -183,10 +197,19 @@ TABLE = {
   ),
   "text": Row(
     _judged,
-    {"data.streaming": True, "sampling.weights_dtype": "int8"},
+    {
+      "data.streaming": True,
+      "sampling.weights_dtype": "int8",
+      "judge.service.max_calls": 100,  # Of both starts together.
+      "rewards.max_unscored": 1.0,
+    },
     (("compiling", 1), ("asking", 6), ("kill", 14)),
-    shows=("sampler_gap/mean", "staleness/mean", "judge/calls"),
+    shows=(
+      *("sampler_gap/mean", "staleness/mean", "judge/calls"),
+      "unscored/judge_cap",
+    ),
     extra=("judge_calls",),
+    check=_is_opened_while_rollouts_wait,
   ),
   "partial": Row(
     "grpo",
