@@ -53,10 +53,17 @@ def render(source: str, values: Mapping[str, Any]) -> str:
   Raises:
     ImportError: The `jinja2` package is missing.
     ValueError: The template is not valid, rejects the values, fails on them,
-      takes too long, or makes a value that is too large.
+      takes too long, makes a value that is too large, or never reads tools
+      although there are some.
   """
   token = _end.set(time.thread_time() + MAX_SECONDS)
   try:
+    if values.get("tools") and "tools" not in _inputs(source):
+      raise ValueError(
+        "it never reads tools, so the model would not see them; describe them"
+        " in a message instead. Tools of an environment are left out with"
+        " config.data.chat_options={'tools': None}"
+      )
     return _compiled(source).render(values)
   except ImportError:
     raise
@@ -64,22 +71,6 @@ def render(source: str, values: Mapping[str, Any]) -> str:
     raise ValueError(f"{error} ({type(error).__name__})") from error
   finally:
     _end.reset(token)
-
-
-@functools.lru_cache(maxsize=16)
-def inputs(source: str) -> frozenset[str]:
-  """Names of the inputs that a template reads anywhere.
-
-  Raises:
-    ImportError: The `jinja2` package is missing.
-    ValueError: The template is not valid.
-  """
-  jinja2 = _import_jinja2()
-  try:
-    parsed = _environment().parse(source)
-  except jinja2.TemplateError as error:
-    raise ValueError(str(error)) from error
-  return frozenset(jinja2.meta.find_undeclared_variables(parsed))
 
 
 def _tick() -> str:
@@ -152,6 +143,13 @@ def _apply(operator: Callable, name: str, left: Any, right: Any) -> Any:
 @functools.lru_cache(maxsize=16)
 def _compiled(source: str) -> Any:
   return _environment().from_string(source)
+
+
+@functools.lru_cache(maxsize=16)
+def _inputs(source: str) -> set[str]:
+  """Names of all that a template reads anywhere and does not set."""
+  parsed = _environment().parse(source)
+  return _import_jinja2().meta.find_undeclared_variables(parsed)
 
 
 @functools.cache

@@ -716,8 +716,8 @@ class Tokenizer:
 
     Raises:
       ImportError: The `jinja2` package is missing.
-      ValueError: There is no template; or it rejects the messages, writes no
-        tools although there are some, or exceeds the limits of `chat.py`.
+      ValueError: There is no template; or it rejects the messages, or exceeds
+        the limits of `chat.py`.
     """
     by_name = self._templates
     name = "tool_use" if options.get("tools") is not None else "default"
@@ -741,12 +741,6 @@ class Tokenizer:
       "add_generation_prompt": add_generation_prompt,
     }
     try:
-      if values["tools"] and "tools" not in chat.inputs(source):
-        raise ValueError(
-          "it never reads tools, so the model would not see them; describe them"
-          " in a message instead. Tools of an environment are left out with"
-          " config.data.chat_options={'tools': None}"
-        )
       self._probe(source, values)
       return chat.render(source, values)
     except ValueError as error:
