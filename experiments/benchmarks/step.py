@@ -314,9 +314,9 @@ def table(results: dict[str, Any]) -> str:
 def work_of_flags() -> workload.Work:
   """The sizes that the command line asks for."""
   sizes = {name: flag.value for name, flag in _SIZES.items()}
-  return workload.Work(
-    **workload.PRESETS[_PRESET.value]
-    | {name: value for name, value in sizes.items() if value is not None},
+  return workload.of_preset(
+    _PRESET.value,
+    **{name: value for name, value in sizes.items() if value is not None},
     dtype=_DTYPE.value,
     length_distribution=_DISTRIBUTION.value,
     length_mean=_LENGTH_MEAN.value,

@@ -93,6 +93,31 @@ PRESETS: dict[str, dict[str, Any]] = {
     "prompts": 4,
     "group": 8,
   },
+  # As wide and as deep as Qwen2.5.
+  "0.5B": {
+    "hidden": 896,
+    "layers": 24,
+    "heads": 14,
+    "kv_heads": 2,
+    "mlp_width": 4864,
+    "vocab": 151_936,
+    "prompt_len": 512,
+    "completion_len": 1024,
+    "prompts": 8,
+    "group": 8,
+  },
+  "7B": {
+    "hidden": 3584,
+    "layers": 28,
+    "heads": 28,
+    "kv_heads": 4,
+    "mlp_width": 18_944,
+    "vocab": 152_064,
+    "prompt_len": 512,
+    "completion_len": 1024,
+    "prompts": 8,
+    "group": 8,
+  },
 }
 
 _FLOAT32_BYTES = 4
@@ -202,6 +227,11 @@ class Work:
   def slot_bytes(self) -> int:
     """Keys and values of one token in all layers."""
     return 2 * self.layers * self.kv_width * self.item_bytes
+
+
+def of_preset(preset: str, **sizes: Any) -> Work:
+  """The sizes of a preset, some of them replaced."""
+  return Work(**PRESETS[preset] | sizes)
 
 
 def lengths(work: Work) -> np.ndarray:  # [B]
