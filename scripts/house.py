@@ -24,7 +24,7 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Name of a number -> the most that it may be.
 RECORDED = {
   "lines of grpo_jax": 93_600,
-  "lines of experiments": 34_500,
+  "lines of experiments": 34_900,
   "lines of tests": 88_300,
   "files of grpo_jax": 359,
   "files of the largest folder": 22,

@@ -8,6 +8,9 @@
 | `step.py`        | the command for a whole step and its parts               |
 | `compared.py`    | whole steps that are compared in the same rounds         |
 | `critic.py`, `attention.py`, `logprobs.py`, `load.py` | commands for a part |
+| `accelerator.py` | the command for a quarter of an hour on a GPU or a TPU   |
+| `accelerator_items.py` | its rows                                           |
+| `accelerator_jax.py`, `accelerator_torch.py` | what measures them           |
 | `images.py`      | the command for the cost of images                       |
 | `host.py`        | the command for the host                                 |
 | `host_rows.py`, `host_states.py` | its measurements                         |

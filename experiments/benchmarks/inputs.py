@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -108,6 +108,7 @@ def make_parts(
   algorithm: str = "grpo",
   critic: config_lib.CriticConfig | None = None,
   tower: TowerSettings | None = None,
+  model: Mapping[str, Any] | None = None,
   **phase: Any,
 ) -> tuple[step.Phase, TrainState]:
   """The functions of the step and the state before it.
@@ -120,6 +121,7 @@ def make_parts(
     algorithm: Name of an algorithm of the table.
     critic: Critic of the algorithm, if it has one.
     tower: Vision tower of the model, if it has one.
+    model: Fields of `ModelConfig` that are not sizes.
     **phase: Fields of `RlConfig` that differ from their defaults.
   """
   correction = "truncate" if phase.get("staleness") else "none"
@@ -150,6 +152,7 @@ def make_parts(
       qkv_bias=True,
       dtype=work.dtype,
       tower=tower or TowerSettings(),
+      **(model or {}),
     ),
     sampling=config_lib.SamplingConfig(lanes=lanes),
   )
