@@ -139,7 +139,9 @@ def lacks(library: str, takes_cpu: bool) -> str:
 def _write(lines: pathlib.Path, item: str, row: str, **said: Any) -> None:
   line = {"item": item, "row": row, **said}
   with lines.open("a", encoding="utf-8") as file:
-    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    # Numbers of NumPy, too.
+    text = json.dumps(line, ensure_ascii=False, default=float)
+    file.write(text + "\n")
   text = str(said.get("error") or said["result"]).partition("\n")[0]
   print(f"{item}: {row}: {text[:100]}", flush=True)
 
