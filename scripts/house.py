@@ -25,7 +25,7 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 RECORDED = {
   "lines of grpo_jax": 93_600,
   "lines of experiments": 34_900,
-  "lines of tests": 88_300,
+  "lines of tests": 88_400,
   "files of grpo_jax": 359,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
