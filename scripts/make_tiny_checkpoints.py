@@ -64,6 +64,15 @@ _SIZES = {
   "eos_token_id": 2,
   "torch_dtype": "float32",
 }
+# Numbers that divide little, and small files.
+_SMALL = {
+  "hidden_size": 24,
+  "intermediate_size": 20,
+  "num_attention_heads": 3,
+  "num_hidden_layers": 2,
+  "num_key_value_heads": 1,
+  "vocab_size": 50,
+}
 # Published Qwen2 files name a window and switch it off.
 _NO_WINDOW = {
   "use_sliding_window": False,
@@ -279,6 +288,36 @@ FAMILIES = {
     "tie_word_embeddings": True,
   },
   "deepseek_v3": _DEEPSEEK_V3,
+  "kimi_k2": _DEEPSEEK_V3
+  | _SMALL
+  | {
+    "auto_map": {
+      "AutoConfig": "configuration_deepseek.DeepseekV3Config",
+      "AutoModel": "modeling_deepseek.DeepseekV3Model",
+      "AutoModelForCausalLM": "modeling_deepseek.DeepseekV3ForCausalLM",
+    },
+    "model_type": "kimi_k2",
+    "n_group": 1,
+    "n_routed_experts": 5,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "num_key_value_heads": 3,
+    "num_nextn_predict_layers": 0,
+    "qk_nope_head_dim": 5,
+    # Equal bounds, as published.
+    "rope_scaling": {
+      "beta_fast": 1.0,
+      "beta_slow": 1.0,
+      "factor": 32.0,
+      "mscale": 1.0,
+      "mscale_all_dim": 1.0,
+      "original_max_position_embeddings": 64,
+      "type": "yarn",
+    },
+    "routed_scaling_factor": 2.827,
+    "topk_group": 1,
+    "v_head_dim": 7,
+  },
   "glm4": _SIZES
   | {
     "architectures": ["Glm4ForCausalLM"],
@@ -519,9 +558,7 @@ def make_checkpoint(
   text = json.dumps(config, indent=2, sort_keys=True) + "\n"
   path = directory / "config.json"
   path.write_text(text, encoding="utf-8")
-  model = _auto(config).from_config(
-    transformers.AutoConfig.from_pretrained(directory), dtype=torch.float32
-  )
+  model = _auto(config).from_config(_config(directory), dtype=torch.float32)
   randomize(model, seed)
   model.to(dtype).save_pretrained(directory, max_shard_size=max_shard_size)
   # save_pretrained writes these in the form of its own version.
@@ -529,6 +566,15 @@ def make_checkpoint(
   for weights in directory.glob("*.safetensors"):
     weights.chmod(0o644)  # They are written for the owner only.
   (directory / "generation_config.json").unlink(missing_ok=True)
+
+
+def _config(directory: pathlib.Path) -> transformers.PreTrainedConfig:
+  """The config of a folder; that of DeepSeek-V3 if Kimi's code is needed."""
+  keys = json.loads((directory / "config.json").read_text())
+  if keys["model_type"] == "kimi_k2":
+    keys |= {"model_type": "deepseek_v3"}
+    return transformers.DeepseekV3Config.from_dict(keys)
+  return transformers.AutoConfig.from_pretrained(directory)
 
 
 def _auto(config: dict) -> type:
@@ -615,7 +661,12 @@ def _load(
   config = json.loads((directory / "config.json").read_text())
   return (
     _auto(config)
-    .from_pretrained(directory, dtype=dtype, attn_implementation="eager")
+    .from_pretrained(
+      directory,
+      config=_config(directory),
+      dtype=dtype,
+      attn_implementation="eager",
+    )
     .eval()
   )
 
@@ -667,7 +718,7 @@ def main() -> None:
   if args.reference_of is not None:
     lengths = (args.length, max(args.length // 2, 1))
     for directory in args.reference_of:
-      config = transformers.AutoConfig.from_pretrained(directory)
+      config = _config(directory)
       vocab_size = config.get_text_config().vocab_size
       keys = json.loads((directory / "config.json").read_text())
       prompts = _prompts(keys, vocab_size, lengths, seed=0)
@@ -684,7 +735,8 @@ def main() -> None:
     directory = args.output / name
     for seed in itertools.count():
       make_checkpoint(directory, config, seed)
-      prompts = _prompts(config, _SIZES["vocab_size"], _NUM_PROMPT_TOKENS, seed)
+      vocab_size = config.get("vocab_size", _SIZES["vocab_size"])
+      prompts = _prompts(config, vocab_size, _NUM_PROMPT_TOKENS, seed)
       arrays, margin = make_reference(
         directory,
         **prompts,

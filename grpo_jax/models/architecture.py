@@ -392,7 +392,9 @@ class Architecture:
       value = getattr(self, name, None)  # The vocabulary comes later.
       if value is not None and value not in allowed:
         raise ValueError(f"model: {name} is {value}, but must be {allowed}.")
-    if not self.rope_low_freq < self.rope_high_freq:
+    low, high = self.rope_low_freq, self.rope_high_freq
+    # YaRN's may be equal, as in Kimi K2: the ramp is a pair wide, or a step.
+    if low > high or (low == high and self.rope_scaling != "yarn"):
       raise ValueError(
         f"model: rope_low_freq is {self.rope_low_freq} and rope_high_freq"
         f" {self.rope_high_freq}, but the bounds of the scaled wavelengths must"

@@ -363,6 +363,8 @@ DEEPSEEK_V3 = Family(
   ignored=IGNORED | OF_ROUTERS | {"ep_size", "pretraining_tp"},
   tensors=tensors(LLAMA_NORMS),
 )
+# DeepSeek-V3's architecture, and its code; transformers has no such model_type.
+KIMI_K2 = dataclasses.replace(DEEPSEEK_V3, name="kimi_k2")
 GLM4_MOE = Family(
   name="glm4_moe",
   architecture="Glm4MoeForCausalLM",
@@ -1138,6 +1140,7 @@ FAMILIES = {
     _GEMMA3,
     PHI3,
     DEEPSEEK_V3,
+    KIMI_K2,
     GLM4,
     GLM4_MOE,
     GLM4_MOE_LITE,

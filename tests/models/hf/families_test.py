@@ -152,6 +152,31 @@ PUBLISHED = {
       "value_dim": 128,
     },
   ),
+  # The same, with other numbers.
+  "Kimi-K2": (
+    1_026_408_232_448,
+    _ROUTED
+    | {
+      # 192^−½ · (0.1 · ln 32 + 1)²
+      "attention_scale": 192**-0.5 * 1.3465735902799727**2,
+      "expert_width": 2048,
+      "head_dim": 192,
+      "latent_width": 512,
+      "num_dense_layers": 1,
+      "num_experts": 384,
+      "query_latent_width": 1536,
+      "rope_factor": 32.0,
+      "rope_high_freq": 1.0,
+      "rope_original_len": 4096,
+      "rope_scaling": "yarn",
+      "rope_theta": 5e4,
+      "rotary_interleaved": True,
+      "rotary_width": 64,
+      "router_scale": 2.827,
+      "shared_width": 2048,
+      "value_dim": 128,
+    },
+  ),
   "GLM-4-9B-0414": (
     9_400_279_040,
     {
@@ -590,6 +615,11 @@ UNSUPPORTED = [
     "DeepSeek-V3",
     {"topk_method": "greedy"},
     "topk_method is 'greedy'; supported is 'noaux_tc'",
+  ),
+  (
+    "Kimi-K2",
+    {"auto_map": {"AutoModel": "modeling_kimi.KimiModel"}},
+    "auto_map is .*KimiModel",
   ),
   (
     "DeepSeek-V3",
