@@ -227,6 +227,25 @@ FAMILIES = {
     "sliding_window": 8,
     "tie_word_embeddings": False,
   },
+  "mixtral": _SIZES
+  | _SMALL
+  | {
+    "architectures": ["MixtralForCausalLM"],
+    "head_dim": 10,
+    "hidden_act": "silu",
+    # The product of experts in torch takes multiples of 8 in bfloat16.
+    "intermediate_size": 16,
+    "model_type": "mixtral",
+    "num_experts_per_tok": 2,
+    "num_local_experts": 5,
+    "output_router_logits": False,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1_000_000.0,
+    "router_aux_loss_coef": 0.02,
+    # Published is null.
+    "sliding_window": 7,
+    "tie_word_embeddings": False,
+  },
   "olmo2": _SIZES
   | {
     "architectures": ["Olmo2ForCausalLM"],

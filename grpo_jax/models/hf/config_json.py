@@ -525,22 +525,24 @@ def routed_experts(keys: Keys) -> dict[str, Any]:
   }
 
 
+def expert_width(keys: Keys) -> dict[str, Any]:
+  """The width of experts that replace the MLP of every layer."""
+  return {"expert_width": keys["intermediate_size"]}
+
+
 def clamped_experts(keys: Keys) -> dict[str, Any]:
-  """Experts of gpt-oss, whose files have a single width for all."""
+  """Bound and slope of the clamped experts of gpt-oss."""
   chosen = keys["num_experts_per_tok"]
   if (also := keys.pop("experts_per_token", chosen)) != chosen:
     raise unsupported(
       "experts_per_token", also, f"num_experts_per_tok, {chosen}"
     )
   return {
-    "expert_width": keys["intermediate_size"],
-    **{
-      field: float(checked(key, keys.pop(key), field))
-      for key, field in (
-        ("swiglu_limit", "swiglu_limit"),
-        ("swiglu_alpha", "swiglu_slope"),
-      )
-    },
+    field: float(checked(key, keys.pop(key), field))
+    for key, field in (
+      ("swiglu_limit", "swiglu_limit"),
+      ("swiglu_alpha", "swiglu_slope"),
+    )
   }
 
 

@@ -421,6 +421,7 @@ GPT_OSS = Family(
   derived=(
     config_json.named_rope,
     config_json.num_experts,
+    config_json.expert_width,
     config_json.clamped_experts,
     config_json.alternating_window,
   ),
@@ -1040,6 +1041,35 @@ _MISTRAL = Family(
   ignored=IGNORED,
   tensors=tensors(LLAMA_NORMS),
 )
+_EXPERT = "model.layers.{layer}.block_sparse_moe.experts.{expert}."
+_MIXTRAL = Family(
+  name="mixtral",
+  architecture="MixtralForCausalLM",
+  fields={**FIELDS, "num_experts_per_tok": "experts_per_token"},
+  derived=(
+    config_json.rope,
+    config_json.mistral_window,
+    config_json.num_experts,
+    config_json.expert_width,
+  ),
+  defaults={
+    **DEFAULTS,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1_000_000.0,
+    "sliding_window": None,
+  },
+  supported={**SUPPORTED, **SILU, "router_jitter_noise": (0, None)},
+  ignored=IGNORED | OF_ROUTERS,
+  tensors={
+    **tensors(LLAMA_NORMS),
+    "layers/mlp/router/kernel": (
+      "model.layers.{layer}.block_sparse_moe.gate.weight",
+    ),
+    "layers/mlp/experts/gate": (_EXPERT + "w1.weight",),
+    "layers/mlp/experts/up": (_EXPERT + "w3.weight",),
+    "layers/mlp/experts/down": (_EXPERT + "w2.weight",),
+  },
+)
 _OLMO2 = Family(
   name="olmo2",
   architecture="Olmo2ForCausalLM",
@@ -1134,6 +1164,7 @@ FAMILIES = {
     _QWEN3_MOE,
     _LLAMA,
     _MISTRAL,
+    _MIXTRAL,
     _OLMO2,
     _GEMMA2,
     _GEMMA3_TEXT,

@@ -11,10 +11,11 @@ llama.cpp changes weights when it converts them, which is undone here:
 
 | family         | change                                               |
 |----------------|------------------------------------------------------|
-| llama          | rows of queries and keys are in another order        |
+| llama, mixtral | rows of queries and keys are in another order        |
 | gemma2, gemma3 | 1 is added to the scales of norms                    |
 | gpt-oss        | gate and up are apart, and [E, out, in]              |
-| qwen3moe       | the experts of a layer are one tensor                |
+| mixtral and    | the experts of a layer are one tensor                |
+| qwen3moe       |                                                      |
 
 Source: github.com/ggml-org/llama.cpp, `conversion/` and `gguf-py/`.
 """
@@ -61,6 +62,10 @@ _FAMILIES = {
   "qwen3": "qwen3",
   "qwen3moe": "qwen3_moe",
 }
+# Architecture of llama.cpp -> key, other than 0 -> model_type instead.
+_OTHERS = {"llama": {"expert_count": "mixtral"}}
+# Whose files have rows of queries and keys in another order.
+_TURNED = ("llama", "mixtral")
 _KEYS = {
   "attention.head_count": "num_attention_heads",
   "attention.head_count_kv": "num_key_value_heads",
@@ -402,12 +407,14 @@ def _config(header: Header) -> dict[str, Any]:
       f"{path} has the architecture {name!r:.80}; supported are"
       f" {', '.join(_FAMILIES)}. Take the safetensors files of the model."
     )
-  family = families.FAMILIES[_FAMILIES[name]]
   own = {
     key.removeprefix(f"{name}."): value
     for key, value in header.keys.items()
     if key.startswith(f"{name}.")
   }
+  family = families.FAMILIES[_FAMILIES[name]]
+  for key, kind in _OTHERS.get(name, {}).items():
+    family = families.FAMILIES[kind] if own.get(key) else family
   config: dict[str, Any] = {
     "architectures": [family.architecture],
     "model_type": family.name,
@@ -435,8 +442,8 @@ def _config(header: Header) -> dict[str, Any]:
       )
   turned = own.pop("rope.dimension_count", None)
   width = config["hidden_size"] // config["num_attention_heads"]
-  if "rope_theta" in config and family.name == "llama" and turned:
-    width = turned  # Llama turns whole heads.
+  if "rope_theta" in config and family.name in _TURNED and turned:
+    width = turned  # They turn whole heads.
   width = config.setdefault("head_dim", width)
   config |= _scaling(header, name, own)
   config |= _of_family(header, name, config, own)
@@ -665,7 +672,7 @@ def _view(
   name: str, stored: Stored, family: Family, config: TransformerConfig
 ) -> Any:
   shape, heads = stored.shape, 0
-  if family.name == "llama" and re.search(r"\.attn_[qk]\.", name):
+  if family.name in _TURNED and re.search(r"\.attn_[qk]\.", name):
     heads = config.num_heads if ".attn_q." in name else config.num_kv_heads
     # Of another size it is refused, by its shape.
     count = math.prod(shape[:-1]) if name.endswith("weight") else shape[0]

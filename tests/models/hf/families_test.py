@@ -72,6 +72,16 @@ PUBLISHED = {
     7_241_732_096,
     {"norm_eps": 1e-5, "sliding_window": 4096, "tied_embeddings": False},
   ),
+  "Mixtral-8x7B-v0.1": (
+    46_702_792_704,
+    {
+      "expert_width": 14336,
+      "norm_eps": 1e-5,
+      "num_experts": 8,
+      "rope_theta": 1e6,
+      "tied_embeddings": False,
+    },
+  ),
   "OLMo-2-0425-1B": (
     1_484_916_736,
     {
@@ -575,6 +585,11 @@ UNSUPPORTED = [
     "use_sliding_window is False",
   ),
   ("gemma-2-2b", {"sliding_window": None}, "sliding_window is None"),
+  (
+    "Mixtral-8x7B-v0.1",
+    {"router_jitter_noise": 0.1},
+    "router_jitter_noise is 0.1; supported is 0 or None",
+  ),
   (
     "Qwen3-0.6B",
     {"hidden_size": "1024"},

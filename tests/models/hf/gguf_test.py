@@ -55,6 +55,16 @@ _YARN = {
 # A name -> architecture of llama.cpp, config.json, and further keys of a file.
 CASES = {
   "llama": ("llama", {**_SIZES, "model_type": "llama"}, {}),
+  "mixtral": (
+    "llama",
+    {
+      **_SIZES,
+      "model_type": "mixtral",
+      "num_experts_per_tok": 2,
+      "num_local_experts": 3,
+    },
+    {"expert_count": 3, "expert_used_count": 2, "rope.dimension_count": 8},
+  ),
   "llama3": (
     "llama",
     {**_SIZES, "model_type": "llama", "rope_scaling": _LLAMA3},
