@@ -217,6 +217,25 @@ FAMILIES = {
     "rope_theta": 10_000.0,
     "tie_word_embeddings": True,
   },
+  "granite": _SIZES
+  | _SMALL
+  | {
+    "architectures": ["GraniteForCausalLM"],
+    "attention_bias": False,
+    # Published are 2^-6, 12, 8 and 0.22, with which tiny layers say little.
+    "attention_multiplier": 0.3,
+    "embedding_multiplier": 2.5,
+    "hidden_act": "silu",
+    "logits_scaling": 3.0,
+    "mlp_bias": False,
+    "model_type": "granite",
+    "num_key_value_heads": 3,
+    "residual_multiplier": 0.7,
+    "rms_norm_eps": 1e-5,
+    "rope_scaling": None,
+    "rope_theta": 10_000.0,
+    "tie_word_embeddings": True,
+  },
   "mistral": _SIZES
   | {
     "architectures": ["MistralForCausalLM"],

@@ -82,6 +82,9 @@ RANGES = {
   "head_dim": _MANY,
   "rope_theta": ranges.Range(1, ranges.MAX_FLOAT),
   "norm_eps": ranges.Range(ranges.MIN_FLOAT, 1),
+  "embedding_scale": ranges.POSITIVE,
+  "residual_scale": ranges.POSITIVE,
+  "logit_scale": ranges.POSITIVE,
   "attention_scale": ranges.POSITIVE,
   "attention_softcap": ranges.POSITIVE,
   "final_softcap": ranges.POSITIVE,
@@ -243,7 +246,10 @@ class Architecture:
     pre_norm, post_norm: Norms before, and after, attention and MLP. Gemma has
       both, OLMo-2 only those after.
     norm_plus_one: Norms multiply by 1 + scale (Gemma).
-    scale_embeddings: Multiply embeddings by √width (Gemma).
+    embedding_scale: Factor of embeddings, rounded to `dtype` (√width in Gemma).
+    residual_scale: Factor of what attention and MLP add to the residual stream
+      (Granite).
+    logit_scale: Factor of logits, before their cap (Granite).
     activation: Activation of the gate: "silu", or "gelu" in its tanh form
       (Gemma), or "clamped" (gpt-oss): gate · σ(a · gate) · (up + 1), where
       gate and up are clamped to a limit.
@@ -341,7 +347,9 @@ class Architecture:
   pre_norm: bool = True
   post_norm: bool = False
   norm_plus_one: bool = False
-  scale_embeddings: bool = False
+  embedding_scale: float = 1.0
+  residual_scale: float = 1.0
+  logit_scale: float = 1.0
   activation: str = "silu"
   swiglu_limit: float = 7.0
   swiglu_slope: float = 1.702

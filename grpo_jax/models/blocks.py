@@ -442,14 +442,21 @@ class Block(nn.Module):
   def _finish(self, x, attended, router):  # [B, L, D], [B, L, C, R, K]
     config = self.config
     y = _on_rows(self.attention.out, attended, num_axes=3)
-    x = x + (self.attention_post_norm(y) if config.post_norm else y)
+    x = self._add(x, self.attention_post_norm(y) if config.post_norm else y)
     y = self.mlp_norm(x) if config.pre_norm else x
     routed = None
     if config.num_experts:
       y, routed = self._mix(y, router)
     else:
       y = _on_rows(self.mlp, y)
-    return x + (self.mlp_post_norm(y) if config.post_norm else y), routed
+    y = self.mlp_post_norm(y) if config.post_norm else y
+    return self._add(x, y), routed
+
+  def _add(self, x, y):  # [B, L, D], [B, L, D]
+    if (scale := self.config.residual_scale) != 1:
+      # Wide: bfloat16 would round the factor itself, in every layer.
+      y = (masked.wide(y) * scale).astype(y.dtype)
+    return x + y
 
   def _mix(self, x, router):  # [B, L, D]
     rows = x.shape[:-1]

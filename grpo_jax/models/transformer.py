@@ -63,8 +63,8 @@ def _embed(config, trained, tokens, mix=None):  # [B, L] -> [B, L, D]
     rows = table[ids].astype(config.dtype).astype(wide)  # [B, L, k, D]
     # A weight of 1 gives the bits of the row itself.
     x = (rows * weights[..., None]).sum(axis=-2).astype(config.dtype)
-  if config.scale_embeddings:
-    x = x * jnp.asarray(config.width**0.5, config.dtype)
+  if config.embedding_scale != 1:
+    x = x * jnp.asarray(config.embedding_scale, config.dtype)
   return x
 
 
@@ -347,6 +347,8 @@ def _head(config, params, h):  # [..., D] -> [..., V]
   else:
     kernel = trained["head"]["kernel"]
   logits = blocks.projected(h, kernel.astype(config.dtype))
+  if config.logit_scale != 1:
+    logits = logits * config.logit_scale
   if config.final_softcap is not None:
     logits = attention.capped(logits, config.final_softcap)
   return logits

@@ -474,8 +474,12 @@ class Model(Group):
   those after."""
   norm_plus_one: bool
   """Norms multiply by 1 + scale (Gemma)."""
-  scale_embeddings: bool
-  """Multiply embeddings by √width (Gemma)."""
+  embedding_scale: float
+  """Factor of embeddings, rounded to `dtype` (√width in Gemma)."""
+  residual_scale: float
+  """Factor of what attention and MLP add to the residual stream (Granite)."""
+  logit_scale: float
+  """Factor of logits, before their cap (Granite)."""
   activation: str
   """Activation of the gate: "silu", or "gelu" in its tanh form (Gemma), or
   "clamped" (gpt-oss): gate · σ(a · gate) · (up + 1), where gate and up are

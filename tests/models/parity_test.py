@@ -25,6 +25,7 @@ FAMILIES = (
   "glm4",
   "glm4_moe",
   "gpt_oss",
+  "granite",
   "kimi_k2",
   "llama",
   "mistral",
@@ -170,7 +171,7 @@ def test_exported_parameters_are_loaded_bit_by_bit(family, tmp_path):
     config,
     CHECKPOINTS / family,
     tmp_path / "exported",
-    max_shard_bytes=50_000,
+    max_shard_bytes=20_000,
   )
   assert len(list((tmp_path / "exported").glob("*.safetensors"))) > 1
   again, loaded = weights.load(tmp_path / "exported")
@@ -216,7 +217,11 @@ def test_what_nothing_changed_is_exported_byte_by_byte(family, tmp_path):
     ("gemma2", {"sliding_layers": ()}),
     ("gemma2", {"activation": "silu"}),
     ("gemma2", {"norm_plus_one": False}),
-    ("gemma2", {"scale_embeddings": False}),
+    ("gemma2", {"embedding_scale": 1.0}),
+    ("granite", {"attention_scale": None}),
+    ("granite", {"embedding_scale": 1.0}),
+    ("granite", {"logit_scale": 1.0}),
+    ("granite", {"residual_scale": 1.0}),
     ("gemma3_text", {"local_rope_theta": None}),
     ("gemma3_text", {"rope_scaling": "none"}),
     ("gemma3_text", {"sliding_layers": (False, True, True, True)}),

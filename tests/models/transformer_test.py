@@ -33,7 +33,7 @@ RICH = dataclasses.replace(
   tied_embeddings=False,
 )
 # And the layers of Gemma 3: one that sees two tokens and turns by a base of its
-# own, and one that sees everything.
+# own, and one that sees everything. The factors are Granite's.
 LOCAL = dataclasses.replace(
   PLAIN,
   head_dim=6,
@@ -43,6 +43,9 @@ LOCAL = dataclasses.replace(
   local_rope_theta=5.0,
   rope_scaling="linear",
   rope_factor=4.0,
+  embedding_scale=3.0,
+  residual_scale=0.7,
+  logit_scale=0.5,
 )
 CONFIGS = {"plain": PLAIN, "rich": RICH}
 T = 4

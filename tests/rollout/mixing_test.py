@@ -22,7 +22,7 @@ CONFIG = transformer_test.float64(
   dataclasses.replace(
     transformer_test.PLAIN,
     num_layers=1,
-    scale_embeddings=True,
+    embedding_scale=8**0.5,
     tied_embeddings=False,
   )
 )

@@ -449,6 +449,18 @@ def attention_scale(keys: Keys) -> dict[str, Any]:
   return {"attention_scale": float(scalar) ** -0.5}
 
 
+def embedding_scale(keys: Keys) -> dict[str, Any]:
+  """Factor of embeddings: the root of their width (Gemma)."""
+  return {"embedding_scale": keys["hidden_size"] ** 0.5}
+
+
+def logit_scale(keys: Keys) -> dict[str, Any]:
+  """Factor of logits, of which a file has the inverse (Granite)."""
+  key = "logits_scaling"
+  divisor = checked(key, keys.pop(key), "logit_scale")
+  return {"logit_scale": checked(key, 1 / divisor, "logit_scale")}
+
+
 def num_experts(keys: Keys) -> dict[str, Any]:
   """The number of experts, whose key transformers 5 renamed."""
   found = {

@@ -1031,6 +1031,33 @@ _LLAMA = Family(
   ignored=IGNORED | {"pretraining_tp"},
   tensors=tensors(LLAMA_NORMS),
 )
+_GRANITE = Family(
+  name="granite",
+  architecture="GraniteForCausalLM",
+  fields={
+    **FIELDS,
+    "attention_multiplier": "attention_scale",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+  },
+  derived=(config_json.rope, config_json.logit_scale),
+  defaults={
+    **DEFAULTS,
+    "attention_multiplier": 1.0,
+    "embedding_multiplier": 1.0,
+    "logits_scaling": 1.0,
+    "num_key_value_heads": None,
+    "residual_multiplier": 1.0,
+  },
+  supported={
+    **SUPPORTED,
+    **SILU,
+    **NO_BIAS,
+    "mlp_bias": (False, None),
+  },
+  ignored=IGNORED,
+  tensors=tensors(LLAMA_NORMS),
+)
 _MISTRAL = Family(
   name="mistral",
   architecture="MistralForCausalLM",
@@ -1092,13 +1119,13 @@ _GEMMA2 = Family(
     "activation": "gelu",
     "norm_plus_one": True,
     "post_norm": True,
-    "scale_embeddings": True,
   },
   fields={**FIELDS, **SOFTCAPS},
   derived=(
     config_json.rope,
     config_json.alternating_window,
     config_json.attention_scale,
+    config_json.embedding_scale,
   ),
   defaults={**DEFAULTS, "head_dim": 256, "tie_word_embeddings": True},
   supported={
@@ -1121,6 +1148,7 @@ _GEMMA3_TEXT = dataclasses.replace(
     config_json.gemma3_rope,
     config_json.gemma3_window,
     config_json.attention_scale,
+    config_json.embedding_scale,
   ),
   # transformers keeps a cap of the scores in the config, but never applies it.
   fields={
@@ -1163,6 +1191,7 @@ FAMILIES = {
     _QWEN3,
     _QWEN3_MOE,
     _LLAMA,
+    _GRANITE,
     _MISTRAL,
     _MIXTRAL,
     _OLMO2,

@@ -11,7 +11,8 @@ llama.cpp changes weights when it converts them, which is undone here:
 
 | family         | change                                               |
 |----------------|------------------------------------------------------|
-| llama, mixtral | rows of queries and keys are in another order        |
+| llama, granite | rows of queries and keys are in another order;       |
+| and mixtral    | `_TURNED` has all such families                      |
 | gemma2, gemma3 | 1 is added to the scales of norms                    |
 | gpt-oss        | gate and up are apart, and [E, out, in]              |
 | mixtral and    | the experts of a layer are one tensor                |
@@ -55,6 +56,7 @@ _FAMILIES = {
   "gemma3": "gemma3_text",
   "glm4": "glm4",
   "gpt-oss": "gpt_oss",
+  "granite": "granite",
   "llama": "llama",
   "olmo2": "olmo2",
   "phi3": "phi3",
@@ -65,22 +67,26 @@ _FAMILIES = {
 # Architecture of llama.cpp -> key, other than 0 -> model_type instead.
 _OTHERS = {"llama": {"expert_count": "mixtral"}}
 # Whose files have rows of queries and keys in another order.
-_TURNED = ("llama", "mixtral")
+_TURNED = ("granite", "llama", "mixtral")
 _KEYS = {
   "attention.head_count": "num_attention_heads",
   "attention.head_count_kv": "num_key_value_heads",
   "attention.key_length": "head_dim",
   "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+  "attention.scale": "attention_multiplier",
   "attention.sliding_window": "sliding_window",
   "attn_logit_softcapping": "attn_logit_softcapping",
   "block_count": "num_hidden_layers",
   "context_length": "max_position_embeddings",
   "embedding_length": "hidden_size",
+  "embedding_scale": "embedding_multiplier",
   "expert_count": "num_experts",
   "expert_feed_forward_length": "moe_intermediate_size",
   "expert_used_count": "num_experts_per_tok",
   "feed_forward_length": "intermediate_size",
   "final_logit_softcapping": "final_logit_softcapping",
+  "logit_scale": "logits_scaling",
+  "residual_scale": "residual_multiplier",
   "rope.freq_base": "rope_theta",
 }
 # Keys of a scaling of positions, with the names of transformers.

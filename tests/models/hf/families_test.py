@@ -21,7 +21,6 @@ _GEMMA = {
   "head_dim": 256,
   "norm_plus_one": True,
   "post_norm": True,
-  "scale_embeddings": True,
 }
 _GEMMA3 = _GEMMA | {
   "local_rope_theta": 10_000.0,
@@ -68,6 +67,17 @@ PUBLISHED = {
     1_777_088_000,
     {"qkv_bias": True, "tied_embeddings": False},
   ),
+  "granite-3.3-2b": (
+    2_533_539_840,
+    {
+      "attention_scale": 0.015625,
+      "embedding_scale": 12.0,
+      "logit_scale": 0.125,
+      "norm_eps": 1e-5,
+      "residual_scale": 0.22,
+      "rope_theta": 1e7,
+    },
+  ),
   "Mistral-7B-v0.1": (
     7_241_732_096,
     {"norm_eps": 1e-5, "sliding_window": 4096, "tied_embeddings": False},
@@ -97,6 +107,7 @@ PUBLISHED = {
     _GEMMA
     | {
       "attention_softcap": 50.0,
+      "embedding_scale": 2304**0.5,
       "final_softcap": 30.0,
       "sliding_layers": (True, False) * 13,
       "sliding_window": 4096,
@@ -106,6 +117,7 @@ PUBLISHED = {
     999_885_952,
     _GEMMA3
     | {
+      "embedding_scale": 1152**0.5,
       "sliding_layers": ((True,) * 5 + (False,)) * 4 + (True, True),
       "sliding_window": 512,
     },
@@ -114,6 +126,7 @@ PUBLISHED = {
     3_880_263_168,
     _GEMMA3
     | {
+      "embedding_scale": 2560**0.5,
       "rope_factor": 8.0,
       "rope_scaling": "linear",
       "sliding_layers": ((True,) * 5 + (False,)) * 5 + (True,) * 4,
@@ -585,6 +598,12 @@ UNSUPPORTED = [
     "use_sliding_window is False",
   ),
   ("gemma-2-2b", {"sliding_window": None}, "sliding_window is None"),
+  (
+    "granite-3.3-2b",
+    {"logits_scaling": 0},
+    "logits_scaling is 0; supported is a number, positive",
+  ),
+  ("granite-3.3-2b", {"attention_bias": True}, "attention_bias is True"),
   (
     "Mixtral-8x7B-v0.1",
     {"router_jitter_noise": 0.1},

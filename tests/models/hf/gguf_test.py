@@ -55,6 +55,23 @@ _YARN = {
 # A name -> architecture of llama.cpp, config.json, and further keys of a file.
 CASES = {
   "llama": ("llama", {**_SIZES, "model_type": "llama"}, {}),
+  "granite": (
+    "granite",
+    {
+      **_SIZES,
+      "attention_multiplier": 0.25,
+      "embedding_multiplier": 12.0,
+      "logits_scaling": 8.0,
+      "model_type": "granite",
+      "residual_multiplier": 0.22,
+    },
+    {
+      "attention.scale": 0.25,
+      "embedding_scale": 12.0,
+      "logit_scale": 8.0,
+      "residual_scale": 0.22,
+    },
+  ),
   "mixtral": (
     "llama",
     {
@@ -170,6 +187,10 @@ CASES = {
 }
 
 
+# Whose converters are Llama's.
+LLAMAS = ("granite", "llama")
+
+
 def _tensors(config):
   """Random tensors of a config.json by their names in safetensors files."""
   fields, family = families.from_config_json(config)
@@ -190,7 +211,7 @@ def _converted(name, config, tensors):
   found, experts = {}, {}
   for key, x in tensors.items():
     is_expert = ".experts." in key
-    if name == "llama" and key.endswith(("q_proj.weight", "k_proj.weight")):
+    if name in LLAMAS and key.endswith(("q_proj.weight", "k_proj.weight")):
       heads = config["num_attention_heads"]
       if key.endswith("k_proj.weight"):
         heads = config["num_key_value_heads"]
