@@ -265,6 +265,29 @@ FAMILIES = {
     "sliding_window": 7,
     "tie_word_embeddings": False,
   },
+  "smollm3": _SIZES
+  | _SMALL
+  | {
+    "architectures": ["SmolLM3ForCausalLM"],
+    "attention_bias": False,
+    "hidden_act": "silu",
+    "layer_types": ["full_attention"] * 3,
+    "max_window_layers": 28,
+    "mlp_bias": False,
+    "model_type": "smollm3",
+    # Published is 4, with the layers that follow from it.
+    "no_rope_layer_interval": 2,
+    "no_rope_layers": [1, 0, 1],
+    "num_hidden_layers": 3,
+    "pad_token_id": 0,
+    "pretraining_tp": 2,
+    "rms_norm_eps": 1e-6,
+    "rope_scaling": None,
+    "rope_theta": 5_000_000.0,
+    "sliding_window": None,
+    "tie_word_embeddings": True,
+    "use_sliding_window": False,
+  },
   "olmo2": _SIZES
   | {
     "architectures": ["Olmo2ForCausalLM"],

@@ -277,6 +277,8 @@ class Architecture:
       how long its sequence becomes.
     rotary_width: Channels of a head that positions turn, the first ones, or
       with `latent_width` the last ones; None for all.
+    rotary_layers: Whether positions turn queries and keys of each layer
+      (SmolLM3 has layers without); empty: of all.
     rotary_interleaved: Whether neighbouring channels are a pair (GLM-4,
       DeepSeek), and not those half of the width apart.
     rope_sections: Numbers of pairs of channels that are turned by the time, the
@@ -370,6 +372,7 @@ class Architecture:
   rope_long_factors: tuple[float, ...] = ()
   long_context: bool = False
   rotary_width: int | None = None
+  rotary_layers: tuple[bool, ...] = ()
   rotary_interleaved: bool = False
   rope_sections: tuple[int, ...] = ()
   rope_sections_mixed: bool = False
@@ -436,11 +439,12 @@ class Architecture:
         "model: pre_norm and post_norm are both False; blocks"
         " without any norm do not train. Set one."
       )
-    if self.sliding_layers and len(self.sliding_layers) != self.num_layers:
-      raise ValueError(
-        f"model: sliding_layers has {len(self.sliding_layers)}"
-        f" entries for {self.num_layers} layers; give one for each, or none."
-      )
+    for name in ("sliding_layers", "rotary_layers"):
+      if (count := len(getattr(self, name))) not in (0, self.num_layers):
+        raise ValueError(
+          f"model: {name} has {count} entries for {self.num_layers} layers;"
+          " give one for each, or none."
+        )
     self._check_attention()
     self._check_experts()
     for name in ("dtype", "param_dtype"):
@@ -599,6 +603,10 @@ class Architecture:
     if self.sliding_window is None:
       return False
     return self.sliding_layers[layer] if self.sliding_layers else True
+
+  def turns(self, layer: int) -> bool:
+    """Returns True if positions turn queries and keys of a layer."""
+    return self.rotary_layers[layer] if self.rotary_layers else True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -119,12 +119,13 @@ def _forward(
     return mesh.share_positions(x) if config.split_positions else x
 
   def layer(of_block, x, inputs):
-    params, slides, number, router, before = inputs
+    params, slides, turns, number, router, before = inputs
     # There are two sets of angles, and each layer takes one.
     rope = jax.tree.map(
       lambda near, far: near if near is far else jnp.where(slides, near, far),
       *ropes,
     )
+    rope = rope if turns is None else _where(turns, rope)
     outputs: Any = Block(of_block).apply(
       {"params": params}, x, rope, attend(slides), router, before
     )
@@ -136,6 +137,7 @@ def _forward(
     vision_inputs.put(_embed(config, params["trained"], tokens, mix), seen)
   )
   slides = jnp.array([config.slides(i) for i in range(config.num_layers)])
+  turns = jnp.array(config.rotary_layers) if config.rotary_layers else None
   router = RouterInputs(kept, params["frozen"].get("router_bias"))
   held, routed = [], None
   for stack, of_block, part in _stacks(config):
@@ -143,6 +145,7 @@ def _forward(
     inputs = (
       params["trained"][stack],
       slides[part],
+      None if turns is None else turns[part],
       None if seen is None else jnp.arange(config.num_layers)[part],
       router if of_block.num_experts else RouterInputs(),
       jax.tree.map(lambda z, part=part: z[part], prefix),
@@ -177,6 +180,12 @@ def _ropes(config, positions):  # [B, L]
     config, rope_theta=config.local_rope_theta, rope_scaling="none"
   )
   return blocks.rotary(local, positions), far
+
+
+def _where(turns, rope):
+  """Cosines and sines of a layer; those of 0 if positions do not turn it."""
+  cos, sin = rope
+  return jnp.where(turns, cos, 1), jnp.where(turns, sin, 0)
 
 
 def _final_norm(config, trained, x):
@@ -549,10 +558,11 @@ def _through(config, weights, x, ropes, attends):  # [B, L, D]
   first = config.num_dense_layers
   for layer, attend in enumerate(attends):
     block = Block(config if layer >= first else config.without_experts)
+    rope = near if config.slides(layer) else far
     outputs: Any = block.apply(
       {"params": trained["layers"][layer]},
       x,
-      near if config.slides(layer) else far,
+      rope if config.turns(layer) else _where(False, rope),
       attend,
       RouterInputs(
         bias=None if bias is None or layer < first else bias[layer - first]

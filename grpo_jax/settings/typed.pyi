@@ -533,6 +533,9 @@ class Model(Group):
   rotary_width: int | None
   """Channels of a head that positions turn, the first ones, or with
   `latent_width` the last ones; None for all."""
+  rotary_layers: tuple[bool, ...]
+  """Whether positions turn queries and keys of each layer (SmolLM3 has layers
+  without); empty: of all."""
   rotary_interleaved: bool
   """Whether neighbouring channels are a pair (GLM-4, DeepSeek), and not those
   half of the width apart."""

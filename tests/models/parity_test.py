@@ -35,6 +35,7 @@ FAMILIES = (
   "qwen2",
   "qwen3",
   "qwen3_moe",
+  "smollm3",
 )
 # Whose prompts show images.
 SHOWN = ("idefics3", "qwen2_5_vl", "qwen3_vl")
@@ -238,6 +239,7 @@ def test_what_nothing_changed_is_exported_byte_by_byte(family, tmp_path):
     ("deepseek_v3", {"router_scores": "softmax"}),
     ("kimi_k2", {"rope_high_freq": 32.0}),
     ("glm4", {"rotary_interleaved": False}),
+    ("smollm3", {"rotary_layers": ()}),
     ("glm4_moe", {"rotary_width": None}),
     ("glm4_moe", {"qk_norm": "none"}),
     ("gpt_oss", {"attention_sinks": False}),

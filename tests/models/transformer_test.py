@@ -33,12 +33,15 @@ RICH = dataclasses.replace(
   tied_embeddings=False,
 )
 # And the layers of Gemma 3: one that sees two tokens and turns by a base of its
-# own, and one that sees everything. The factors are Granite's.
+# own, and two that see everything, one of which does not turn, as in SmolLM3.
+# The factors are Granite's.
 LOCAL = dataclasses.replace(
   PLAIN,
+  num_layers=3,
   head_dim=6,
   sliding_window=2,
-  sliding_layers=(True, False),
+  sliding_layers=(True, False, False),
+  rotary_layers=(True, True, False),
   rope_theta=100.0,
   local_rope_theta=5.0,
   rope_scaling="linear",

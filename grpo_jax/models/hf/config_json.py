@@ -363,6 +363,28 @@ def _yarn_amplitude(name: str, found: Keys) -> dict[str, Any]:
   return {"rope_amplitude": float(amplitude)}
 
 
+def no_rope_layers(keys: Keys) -> dict[str, Any]:
+  """Layers that positions turn (SmolLM3): all but every fourth, or a list."""
+  count = keys["num_hidden_layers"]
+  period = keys.pop("no_rope_layer_interval")
+  turned = keys.pop("no_rope_layers")
+  if any(_layer_types(keys, lambda layer: False)):
+    # Forms of attention in transformers disagree about their windows.
+    raise unsupported("layer_types", "sliding_attention", "full_attention")
+  if turned is None:
+    period = whole("no_rope_layer_interval", period, "num_layers")
+    turned = [int((layer + 1) % period != 0) for layer in range(count)]
+  if (
+    not isinstance(turned, list)
+    or len(turned) != count
+    or not all(type(x) is int and x in (0, 1) for x in turned)
+  ):
+    raise unsupported(
+      "no_rope_layers", turned, f"0 or 1 for each of {count} layers"
+    )
+  return {} if all(turned) else {"rotary_layers": tuple(map(bool, turned))}
+
+
 # --- Sliding windows ---
 
 

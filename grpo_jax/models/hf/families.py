@@ -1097,6 +1097,28 @@ _MIXTRAL = Family(
     "layers/mlp/experts/down": (_EXPERT + "w2.weight",),
   },
 )
+_SMOLLM3 = Family(
+  name="smollm3",
+  architecture="SmolLM3ForCausalLM",
+  fields=FIELDS,
+  derived=(config_json.rope, config_json.no_rope_layers),
+  defaults={
+    **DEFAULTS,
+    "no_rope_layer_interval": 4,
+    "no_rope_layers": None,
+    "rope_theta": 2_000_000.0,
+    "tie_word_embeddings": True,
+  },
+  supported={
+    **SUPPORTED,
+    **SILU,
+    **NO_BIAS,
+    "mlp_bias": (False, None),
+    "use_sliding_window": (False, None),
+  },
+  ignored=IGNORED | {"max_window_layers", "pretraining_tp", "sliding_window"},
+  tensors=tensors(LLAMA_NORMS),
+)
 _OLMO2 = Family(
   name="olmo2",
   architecture="Olmo2ForCausalLM",
@@ -1194,6 +1216,7 @@ FAMILIES = {
     _GRANITE,
     _MISTRAL,
     _MIXTRAL,
+    _SMOLLM3,
     _OLMO2,
     _GEMMA2,
     _GEMMA3_TEXT,

@@ -63,11 +63,12 @@ _FAMILIES = {
   "qwen2": "qwen2",
   "qwen3": "qwen3",
   "qwen3moe": "qwen3_moe",
+  "smollm3": "smollm3",
 }
 # Architecture of llama.cpp -> key, other than 0 -> model_type instead.
 _OTHERS = {"llama": {"expert_count": "mixtral"}}
 # Whose files have rows of queries and keys in another order.
-_TURNED = ("granite", "llama", "mixtral")
+_TURNED = ("granite", "llama", "mixtral", "smollm3")
 _KEYS = {
   "attention.head_count": "num_attention_heads",
   "attention.head_count_kv": "num_key_value_heads",

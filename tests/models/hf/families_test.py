@@ -92,6 +92,10 @@ PUBLISHED = {
       "tied_embeddings": False,
     },
   ),
+  "SmolLM3-3B": (
+    3_075_098_624,
+    {"rope_theta": 5e6, "rotary_layers": (True, True, True, False) * 9},
+  ),
   "OLMo-2-0425-1B": (
     1_484_916_736,
     {
@@ -403,6 +407,15 @@ def test_windows_of_qwen2_begin_at_a_layer_or_where_layer_types_says():
   assert found.sliding_window is None
 
 
+def test_every_fourth_layer_of_smollm3_turns_nothing():
+  config = {**CONFIGS["SmolLM3-3B"], "no_rope_layers": None}
+  assert _read(config) == _read(CONFIGS["SmolLM3-3B"])
+  del config["no_rope_layers"]
+  third = _read({**config, "no_rope_layer_interval": 3})
+  assert third.rotary_layers == (True, True, False) * 12
+  assert not _read({**config, "no_rope_layer_interval": 99}).rotary_layers
+
+
 def test_a_missing_number_of_key_heads_is_that_of_queries():
   config = _small("llama")
   del config["num_key_value_heads"]
@@ -598,6 +611,17 @@ UNSUPPORTED = [
     "use_sliding_window is False",
   ),
   ("gemma-2-2b", {"sliding_window": None}, "sliding_window is None"),
+  (
+    "SmolLM3-3B",
+    {"no_rope_layers": [1, 0]},
+    r"no_rope_layers is \[1, 0\]; supported is 0 or 1 for each of 36 layers",
+  ),
+  (
+    "SmolLM3-3B",
+    {"layer_types": ["sliding_attention"] * 36},
+    "layer_types is 'sliding_attention'; supported is full_attention",
+  ),
+  ("SmolLM3-3B", {"use_sliding_window": True}, "use_sliding_window is True"),
   (
     "granite-3.3-2b",
     {"logits_scaling": 0},

@@ -72,6 +72,11 @@ CASES = {
       "residual_scale": 0.22,
     },
   ),
+  "smollm3": (
+    "smollm3",
+    {**_SIZES, "model_type": "smollm3", "num_hidden_layers": 4},
+    {},
+  ),
   "mixtral": (
     "llama",
     {
@@ -188,7 +193,7 @@ CASES = {
 
 
 # Whose converters are Llama's.
-LLAMAS = ("granite", "llama")
+LLAMAS = ("granite", "llama", "smollm3")
 
 
 def _tensors(config):
