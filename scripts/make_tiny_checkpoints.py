@@ -300,6 +300,30 @@ FAMILIES = {
     "rope_theta": 500_000.0,
     "tie_word_embeddings": False,
   },
+  "olmo3": _SIZES
+  | _SMALL
+  | {
+    "architectures": ["Olmo3ForCausalLM"],
+    "attention_bias": False,
+    "hidden_act": "silu",
+    # Published is full_attention in every fourth layer.
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "model_type": "olmo3",
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 3,
+    "rms_norm_eps": 1e-6,
+    "rope_scaling": {
+      "attention_factor": 1.2079441541679836,
+      "beta_fast": 4.0,
+      "beta_slow": 1.0,
+      "factor": 8.0,
+      "original_max_position_embeddings": 16,
+      "rope_type": "yarn",
+    },
+    "rope_theta": 500_000,
+    "sliding_window": 5,
+    "tie_word_embeddings": False,
+  },
   "gemma2": _GEMMA
   | {
     "architectures": ["Gemma2ForCausalLM"],

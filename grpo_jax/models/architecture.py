@@ -261,8 +261,8 @@ class Architecture:
     sliding_window: Tokens that a sliding layer sees, itself included; None
       for no sliding layers.
     sliding_layers: Whether each layer slides; empty: all do.
-    local_rope_theta: Base for sliding layers, without scaling (Gemma 3); None
-      for `rope_theta` in all.
+    local_rope_theta: Base for sliding layers, without scaling (Gemma 3,
+      OLMo 3); None for `rope_theta`, scaled, in all.
     rope_scaling: "none", "linear" (positions over the factor), "llama3" or
       "yarn" (long wavelengths only), or "longrope" (each by its own factor).
     rope_factor: The factor of the scaling.

@@ -177,7 +177,10 @@ def _ropes(config, positions):  # [B, L]
   if config.sliding_window is None or config.local_rope_theta is None:
     return far, far
   local = dataclasses.replace(
-    config, rope_theta=config.local_rope_theta, rope_scaling="none"
+    config,
+    rope_theta=config.local_rope_theta,
+    rope_scaling="none",
+    rope_amplitude=1.0,
   )
   return blocks.rotary(local, positions), far
 

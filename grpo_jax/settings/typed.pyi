@@ -500,8 +500,8 @@ class Model(Group):
   sliding_layers: tuple[bool, ...]
   """Whether each layer slides; empty: all do."""
   local_rope_theta: float | None
-  """Base for sliding layers, without scaling (Gemma 3); None for `rope_theta`
-  in all."""
+  """Base for sliding layers, without scaling (Gemma 3, OLMo 3); None for
+  `rope_theta`, scaled, in all."""
   rope_scaling: str
   """ "none", "linear" (positions over the factor), "llama3" or "yarn" (long
   wavelengths only), or "longrope" (each by its own factor)."""

@@ -98,7 +98,9 @@ def test_scaling_of_positions(key, value):
   assert f"rope_scaling.{key}" in read(config)
 
 
-@pytest.mark.parametrize("name", ["deepseek_v3", "gpt_oss", "phi4_mini"])
+@pytest.mark.parametrize(
+  "name", ["deepseek_v3", "gpt_oss", "olmo3", "phi4_mini"]
+)
 def test_each_key_of_other_scalings_with_each_value(name):
   config = CONFIGS[name]
   scaling = config["rope_scaling"] | {"attention_factor": 1.0}

@@ -183,6 +183,7 @@ _ROPE_TYPES: dict[str, dict[str, str]] = {
     "truncate": "rope_truncate",
   },
 }
+OLMO3_THETA = 500_000.0
 # Defaults of keys that a file may leave out.
 _ROPE_DEFAULTS = {"beta_slow": 1.0, "beta_fast": 32.0, "truncate": True}
 
@@ -291,6 +292,18 @@ def gemma3_rope(keys: Keys) -> dict[str, Any]:
       f"{name}.sliding_attention", local, "the rope_type 'default'"
     )
   return {**fields, "local_rope_theta": of_sliding["rope_theta"]}
+
+
+def olmo3_rope(keys: Keys) -> dict[str, Any]:
+  """Fields of positions whose scaling is that of layers without a window."""
+  theta = keys["rope_theta"]
+  if not keys.get("rope_parameters") and theta != OLMO3_THETA:
+    # Versions of transformers disagree about the base of sliding layers.
+    raise unsupported(
+      "rope_theta", theta, f"{OLMO3_THETA}, or rope_parameters instead"
+    )
+  keys["rope_local_base_freq"] = theta
+  return gemma3_rope(keys)
 
 
 def _rope_keys(keys: Keys) -> tuple[str, dict[str, Any]]:
@@ -428,6 +441,12 @@ def gemma3_window(keys: Keys) -> dict[str, Any]:
   return _window(
     window, _layer_types(keys, lambda layer: (layer + 1) % period != 0)
   )
+
+
+def olmo3_window(keys: Keys) -> dict[str, Any]:
+  """A window in all layers but every fourth, or by `layer_types`."""
+  window = keys.pop("sliding_window")
+  return _window(window, _layer_types(keys, lambda layer: (layer + 1) % 4 != 0))
 
 
 def _layer_types(

@@ -1134,6 +1134,17 @@ _OLMO2 = Family(
   ignored=IGNORED,
   tensors=tensors(OLMO2_NORMS),
 )
+_OLMO3 = dataclasses.replace(
+  _OLMO2,
+  name="olmo3",
+  architecture="Olmo3ForCausalLM",
+  derived=(config_json.olmo3_rope, config_json.olmo3_window),
+  defaults={
+    **_OLMO2.defaults,
+    "rope_theta": config_json.OLMO3_THETA,
+    "sliding_window": 4096,
+  },
+)
 _GEMMA2 = Family(
   name="gemma2",
   architecture="Gemma2ForCausalLM",
@@ -1218,6 +1229,7 @@ FAMILIES = {
     _MIXTRAL,
     _SMOLLM3,
     _OLMO2,
+    _OLMO3,
     _GEMMA2,
     _GEMMA3_TEXT,
     _GEMMA3,

@@ -66,7 +66,10 @@ _FAMILIES = {
   "smollm3": "smollm3",
 }
 # Architecture of llama.cpp -> key, other than 0 -> model_type instead.
-_OTHERS = {"llama": {"expert_count": "mixtral"}}
+_OTHERS = {
+  "llama": {"expert_count": "mixtral"},
+  "olmo2": {"attention.sliding_window": "olmo3"},
+}
 # Whose files have rows of queries and keys in another order.
 _TURNED = ("granite", "llama", "mixtral", "smollm3")
 _KEYS = {
@@ -547,6 +550,17 @@ def _of_family(
     made["rope_local_base_freq"] = own.pop("rope.freq_base_swa", 10_000.0)
     if "sliding_window" not in config:
       made["sliding_window_pattern"] = 1
+  if config["model_type"] == "olmo3":
+    theta = {"rope_theta": config.pop("rope_theta", 10_000.0)}
+    scaled = config.pop("rope_scaling", {"rope_type": "default"})
+    made["rope_parameters"] = {
+      "full_attention": scaled | theta,
+      "sliding_attention": {"rope_type": "default"} | theta,
+    }
+    pattern = own.pop("attention.sliding_window_pattern", None)
+    if pattern is not None:  # One of llama.cpp's flags for each layer.
+      kinds = "full_attention", "sliding_attention"
+      made["layer_types"] = [kinds[bool(x)] for x in np.atleast_1d(pattern)]
   if name == "phi3":  # 0 is none.
     made["sliding_window"] = config.get("sliding_window") or None
   if name == "glm4":

@@ -106,6 +106,24 @@ PUBLISHED = {
       "tied_embeddings": False,
     },
   ),
+  "Olmo-3-7B": (
+    7_298_011_136,
+    {
+      "local_rope_theta": 5e5,
+      "post_norm": True,
+      "pre_norm": False,
+      "qk_norm": "projection",
+      # 0.1 · ln 8 + 1
+      "rope_amplitude": 1.2079441541679836,
+      "rope_factor": 8.0,
+      "rope_high_freq": 32.0,
+      "rope_scaling": "yarn",
+      "rope_theta": 5e5,
+      "sliding_layers": (True, True, True, False) * 8,
+      "sliding_window": 4096,
+      "tied_embeddings": False,
+    },
+  ),
   "gemma-2-2b": (
     2_614_341_888,
     _GEMMA
@@ -354,8 +372,8 @@ def _as_transformers_5(old):
   config["dtype"] = config.pop("torch_dtype")
   scaling = config.pop("rope_scaling", None) or {"rope_type": "default"}
   rope = {**scaling, "rope_theta": config.pop("rope_theta")}
-  if "rope_local_base_freq" in config:
-    local = config.pop("rope_local_base_freq")
+  of_sliding = {"olmo3": rope["rope_theta"]}.get(config["model_type"])
+  if local := config.pop("rope_local_base_freq", of_sliding):
     rope = {
       "full_attention": rope,
       "sliding_attention": {"rope_theta": local, "rope_type": "default"},
@@ -414,6 +432,12 @@ def test_every_fourth_layer_of_smollm3_turns_nothing():
   third = _read({**config, "no_rope_layer_interval": 3})
   assert third.rotary_layers == (True, True, False) * 12
   assert not _read({**config, "no_rope_layer_interval": 99}).rotary_layers
+
+
+def test_every_fourth_layer_of_olmo3_has_no_window():
+  config = dict(CONFIGS["Olmo-3-7B"])
+  del config["layer_types"]
+  assert _read(config) == _read(CONFIGS["Olmo-3-7B"])
 
 
 def test_a_missing_number_of_key_heads_is_that_of_queries():
@@ -611,6 +635,11 @@ UNSUPPORTED = [
     "use_sliding_window is False",
   ),
   ("gemma-2-2b", {"sliding_window": None}, "sliding_window is None"),
+  (
+    "Olmo-3-7B",
+    {"rope_theta": 10_000.0},
+    "rope_theta is 10000.0; supported is 500000.0, or rope_parameters instead",
+  ),
   (
     "SmolLM3-3B",
     {"no_rope_layers": [1, 0]},

@@ -166,6 +166,26 @@ CASES = {
     },
   ),
   "olmo2": ("olmo2", {**_SIZES, "model_type": "olmo2"}, {}),
+  "olmo3": (
+    "olmo2",
+    {
+      **_SIZES,
+      "layer_types": ["full_attention", "sliding_attention"],
+      "model_type": "olmo3",
+      "rope_parameters": {
+        "full_attention": {**_YARN, "truncate": True, "rope_theta": 50_000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 50_000.0},
+      },
+      "sliding_window": 16,
+    },
+    {
+      "attention.sliding_window": 16,
+      "attention.sliding_window_pattern": [False, True],
+      "rope.scaling.factor": 32.0,
+      "rope.scaling.original_context_length": 64,
+      "rope.scaling.type": "yarn",
+    },
+  ),
   "glm4": (
     "glm4",
     {**_SIZES, "model_type": "glm4", "partial_rotary_factor": 0.5},
@@ -305,6 +325,8 @@ def write(path, name, config, tensors, extra=(), kinds=None, text=None):
       writer.add_float32(f"{name}.{key}", value)
     elif isinstance(value, int):
       writer.add_uint32(f"{name}.{key}", value)
+    elif "pattern" in key:
+      writer.add_array(f"{name}.{key}", value)
     else:
       writer.add_tensor(key, np.asarray(value, np.float32))
   (text or write_tokenizer)(writer, config["vocab_size"])
