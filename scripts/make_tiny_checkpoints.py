@@ -246,6 +246,30 @@ FAMILIES = {
     "sliding_window": 8,
     "tie_word_embeddings": False,
   },
+  "ministral3": _SIZES
+  | _SMALL
+  | {
+    "architectures": ["Ministral3ForCausalLM"],
+    "head_dim": 10,
+    "hidden_act": "silu",
+    "model_type": "ministral3",
+    # Published are an original context of 16384 and a β of 0.1.
+    "rope_parameters": {
+      "beta_fast": 4.0,
+      "beta_slow": 1.0,
+      "factor": 16.0,
+      "llama_4_scaling_beta": 0.5,
+      "mscale": 1.0,
+      "mscale_all_dim": 1.0,
+      "original_max_position_embeddings": 8,
+      "rope_theta": 1_000_000.0,
+      "rope_type": "yarn",
+      "type": "yarn",
+    },
+    "rms_norm_eps": 1e-5,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+  },
   "mixtral": _SIZES
   | _SMALL
   | {

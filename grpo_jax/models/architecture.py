@@ -95,6 +95,7 @@ RANGES = {
   "rope_high_freq": ranges.POSITIVE,
   "rope_original_len": ranges.SIZE,
   "rope_amplitude": ranges.POSITIVE,
+  "query_scaling": ranges.NOT_NEGATIVE,
   "rotary_width": _MANY,
   "latent_width": ranges.Range(0, 2**20),
   "query_latent_width": ranges.Range(0, 2**20),
@@ -275,6 +276,8 @@ class Architecture:
     long_context: Whether the long factors are used, for sequences of any
       length. A run decides once, so that a token's log-prob does not depend on
       how long its sequence becomes.
+    query_scaling: β of the factor 1 + β ln(1 + ⌊position / rope_original_len⌋)
+      of queries (Ministral 3); 0 for none.
     rotary_width: Channels of a head that positions turn, the first ones, or
       with `latent_width` the last ones; None for all.
     rotary_layers: Whether positions turn queries and keys of each layer
@@ -371,6 +374,7 @@ class Architecture:
   rope_short_factors: tuple[float, ...] = ()
   rope_long_factors: tuple[float, ...] = ()
   long_context: bool = False
+  query_scaling: float = 0.0
   rotary_width: int | None = None
   rotary_layers: tuple[bool, ...] = ()
   rotary_interleaved: bool = False
@@ -494,6 +498,11 @@ class Architecture:
         "model: rope_sections_mixed gives rows and columns every third of the"
         f" {half} pairs of a head, and rope_sections is {self.rope_sections};"
         " make their numbers smaller, or leave it out."
+      )
+    if self.query_scaling and (self.latent_width or count):
+      raise ValueError(
+        f"model: query_scaling is {self.query_scaling}, which models with"
+        " latent_width or rope_sections do not have; leave it out."
       )
     lacks = ""
     if self.latent_width and self.rotary_width in (None, self.head_width):

@@ -188,6 +188,8 @@ class Attention(nn.Module):
     interleaved = self.config.rotary_interleaved
     k = rotate(k, rope, interleaved)[..., 0, :]
     q = rotate(q, rope, interleaved)
+    if self.config.query_scaling:
+      q = (masked.wide(q) * rope[2][:, :, None, None]).astype(q.dtype)
     return q, jnp.moveaxis(k, 1, -1), jnp.moveaxis(v, 1, 2)
 
 
@@ -513,8 +515,11 @@ class Block(nn.Module):
 def rotary(
   config: TransformerConfig,
   positions: jax.Array,  # [B, L], or [3, B, L] of time, row and column
-) -> tuple[jax.Array, jax.Array]:  # 2 · [B, L, turned / 2]
-  """Cosines and sines of position · frequency, at least float32."""
+) -> tuple[jax.Array, ...]:  # 2 · [B, L, turned / 2]
+  """Cosines and sines of position · frequency, at least float32.
+
+  With `query_scaling` also the factors of queries, [B, L, 1].
+  """
   dtype = jnp.promote_types(config.dtype, jnp.float32)
   frequencies = rope_lib.frequencies(config, dtype)
   of_pairs = positions[..., None]
@@ -524,7 +529,10 @@ def rotary(
   cos, sin = jnp.cos(angles), jnp.sin(angles)
   if config.rope_amplitude != 1:
     cos, sin = cos * config.rope_amplitude, sin * config.rope_amplitude
-  return cos, sin
+  if not config.query_scaling:
+    return cos, sin
+  contexts = (of_pairs // config.rope_original_len).astype(dtype)
+  return cos, sin, 1 + config.query_scaling * jnp.log1p(contexts)
 
 
 def rotate(
@@ -537,7 +545,7 @@ def rotate(
   order (i, i + turned / 2) too; products of queries and keys do not depend on
   the order.
   """
-  cos, sin = (table[:, :, None, None, :] for table in rope)
+  cos, sin = (table[:, :, None, None, :] for table in rope[:2])
   width = 2 * cos.shape[-1]
   turned, kept = x[..., :width], x[..., width:]
   if interleaved:

@@ -187,8 +187,8 @@ def _ropes(config, positions):  # [B, L]
 
 def _where(turns, rope):
   """Cosines and sines of a layer; those of 0 if positions do not turn it."""
-  cos, sin = rope
-  return jnp.where(turns, cos, 1), jnp.where(turns, sin, 0)
+  cos, sin, *others = rope
+  return jnp.where(turns, cos, 1), jnp.where(turns, sin, 0), *others
 
 
 def _final_norm(config, trained, x):

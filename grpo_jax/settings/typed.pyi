@@ -530,6 +530,9 @@ class Model(Group):
   """Whether the long factors are used, for sequences of any length. A run
   decides once, so that a token's log-prob does not depend on how long its
   sequence becomes."""
+  query_scaling: float
+  """β of the factor 1 + β ln(1 + ⌊position / rope_original_len⌋) of queries
+  (Ministral 3); 0 for none."""
   rotary_width: int | None
   """Channels of a head that positions turn, the first ones, or with
   `latent_width` the last ones; None for all."""

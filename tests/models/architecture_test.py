@@ -18,6 +18,7 @@ PLAIN = transformer_test.PLAIN
     ({"head_dim": 3}, "3 channels of a head are turned"),
     ({"num_heads": 8}, "1 channels of a head are turned"),
     ({"dtype": "float16"}, "dtype is 'float16'"),
+    ({"query_scaling": 1.0, "rope_sections": (1, 0, 0)}, "query_scaling is 1"),
     ({"rotary_layers": (True,)}, "rotary_layers has 1 entries for 2 layers"),
   ],
 )

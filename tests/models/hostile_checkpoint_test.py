@@ -99,14 +99,15 @@ def test_scaling_of_positions(key, value):
 
 
 @pytest.mark.parametrize(
-  "name", ["deepseek_v3", "gpt_oss", "olmo3", "phi4_mini"]
+  "name", ["deepseek_v3", "gpt_oss", "ministral3", "olmo3", "phi4_mini"]
 )
 def test_each_key_of_other_scalings_with_each_value(name):
   config = CONFIGS[name]
-  scaling = config["rope_scaling"] | {"attention_factor": 1.0}
+  (form,) = {"rope_parameters", "rope_scaling"} & {*config}
+  scaling = config[form] | {"attention_factor": 1.0}
   assert isinstance(read(config), architecture.TransformerConfig)
   for key, value in itertools.product(scaling, VALUES):
-    read({**config, "rope_scaling": {**scaling, key: value}})
+    read({**config, form: {**scaling, key: value}})
 
 
 def test_bounds_of_the_scaling_differ():

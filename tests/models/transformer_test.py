@@ -34,7 +34,7 @@ RICH = dataclasses.replace(
 )
 # And the layers of Gemma 3: one that sees two tokens and turns by a base of its
 # own, and two that see everything, one of which does not turn, as in SmolLM3.
-# The factors are Granite's.
+# The factors are Granite's, and the scaling of queries is Ministral 3's.
 LOCAL = dataclasses.replace(
   PLAIN,
   num_layers=3,
@@ -46,6 +46,8 @@ LOCAL = dataclasses.replace(
   local_rope_theta=5.0,
   rope_scaling="linear",
   rope_factor=4.0,
+  rope_original_len=3,
+  query_scaling=0.5,
   embedding_scale=3.0,
   residual_scale=0.7,
   logit_scale=0.5,

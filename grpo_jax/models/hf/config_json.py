@@ -306,6 +306,18 @@ def olmo3_rope(keys: Keys) -> dict[str, Any]:
   return gemma3_rope(keys)
 
 
+def ministral3_rope(keys: Keys) -> dict[str, Any]:
+  """Fields of YaRN and of the scaling of queries; a file must have both."""
+  theta = keys.pop("rope_theta")
+  name, found = _rope_keys(keys)
+  if (kind := found.get("rope_type", found.get("type"))) != "yarn":
+    raise unsupported(f"{name}.rope_type", kind, "'yarn'")
+  found.pop("max_position_embeddings", None)  # transformers ignores it.
+  key, field = "llama_4_scaling_beta", "query_scaling"
+  growth = checked(f"{name}.{key}", found.pop(key, None), field)
+  return _rope_fields(name, found, theta) | {field: float(growth)}
+
+
 def _rope_keys(keys: Keys) -> tuple[str, dict[str, Any]]:
   """Name and value of the scaling's key, renamed in transformers 5."""
   present = {

@@ -1069,6 +1069,36 @@ _MISTRAL = Family(
   tensors=tensors(LLAMA_NORMS),
 )
 _EXPERT = "model.layers.{layer}.block_sparse_moe.experts.{expert}."
+_MINISTRAL3 = dataclasses.replace(
+  _MISTRAL,
+  name="ministral3",
+  architecture="Ministral3ForCausalLM",
+  derived=(config_json.ministral3_rope, config_json.mistral_window),
+  defaults={
+    **DEFAULTS,
+    "head_dim": 128,
+    "rms_norm_eps": 1e-5,
+    "sliding_window": None,
+  },
+)
+_MISTRAL3 = dataclasses.replace(
+  _MINISTRAL3,
+  name="mistral3",
+  architecture="Mistral3ForConditionalGeneration",
+  ignored=IGNORED
+  | {
+    "image_token_id",
+    "image_token_index",
+    "multimodal_projector_bias",
+    "projector_hidden_act",
+    "spatial_merge_size",
+    "vision_config",
+    "vision_feature_layer",
+  },
+  nested=("ministral3",),
+  tensors=tensors(LLAMA_NORMS, "language_model."),
+  other_parts=("vision_tower.", "multi_modal_projector."),
+)
 _MIXTRAL = Family(
   name="mixtral",
   architecture="MixtralForCausalLM",
@@ -1226,6 +1256,8 @@ FAMILIES = {
     _LLAMA,
     _GRANITE,
     _MISTRAL,
+    _MINISTRAL3,
+    _MISTRAL3,
     _MIXTRAL,
     _SMOLLM3,
     _OLMO2,

@@ -58,6 +58,7 @@ _FAMILIES = {
   "gpt-oss": "gpt_oss",
   "granite": "granite",
   "llama": "llama",
+  "mistral3": "ministral3",
   "olmo2": "olmo2",
   "phi3": "phi3",
   "qwen2": "qwen2",
@@ -71,7 +72,7 @@ _OTHERS = {
   "olmo2": {"attention.sliding_window": "olmo3"},
 }
 # Whose files have rows of queries and keys in another order.
-_TURNED = ("granite", "llama", "mixtral", "smollm3")
+_TURNED = ("granite", "llama", "ministral3", "mixtral", "smollm3")
 _KEYS = {
   "attention.head_count": "num_attention_heads",
   "attention.head_count_kv": "num_key_value_heads",
@@ -499,6 +500,10 @@ def _scaling(header: Header, name: str, own: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "rope_scaling": {"rope_type": "longrope", **found}}
   if name == "gpt-oss":  # Its own code does not round, and llama.cpp does.
     found["truncate"] = False
+  if name == "mistral3":  # llama.cpp takes 1 for the weight that is not there.
+    weight = own.pop("rope.scaling.yarn_log_multiplier", 0.0)
+    found |= {"mscale": 1.0, "mscale_all_dim": weight}
+    found["llama_4_scaling_beta"] = own.pop("attention.temperature_scale", 0.0)
   if _FREQUENCIES in header.tensors:
     divisors = _vector(header, _FREQUENCIES)
     factor = max(divisors)

@@ -82,6 +82,20 @@ PUBLISHED = {
     7_241_732_096,
     {"norm_eps": 1e-5, "sliding_window": 4096, "tied_embeddings": False},
   ),
+  "Ministral-3-8B": (
+    8_489_553_920,
+    {
+      "head_dim": 128,
+      "norm_eps": 1e-5,
+      "query_scaling": 0.1,
+      "rope_factor": 16.0,
+      "rope_high_freq": 32.0,
+      "rope_original_len": 16384,
+      "rope_scaling": "yarn",
+      "rope_theta": 1e6,
+      "tied_embeddings": False,
+    },
+  ),
   "Mixtral-8x7B-v0.1": (
     46_702_792_704,
     {
@@ -448,6 +462,7 @@ def test_a_missing_number_of_key_heads_is_that_of_queries():
 
 _TOWER = CONFIGS["Qwen2.5-VL-3B"]["vision_config"]
 _DEEP = CONFIGS["Qwen3-VL-4B"]["vision_config"]
+_TEXT = CONFIGS["Ministral-3-8B"]["text_config"]
 # Which config, what is changed in it, and what the message names.
 UNSUPPORTED = [
   (
@@ -639,6 +654,21 @@ UNSUPPORTED = [
     "Olmo-3-7B",
     {"rope_theta": 10_000.0},
     "rope_theta is 10000.0; supported is 500000.0, or rope_parameters instead",
+  ),
+  (
+    "Ministral-3-8B",
+    {"text_config": {"model_type": "mistral"}},
+    "text_config is .*mistral.*one of model_type 'ministral3'",
+  ),
+  (
+    "Ministral-3-8B",
+    {"text_config": {**_TEXT, "rope_parameters": {"rope_type": "default"}}},
+    "rope_parameters.rope_type is 'default'; supported is 'yarn'",
+  ),
+  (
+    "Ministral-3-8B",
+    {"text_config": {**_TEXT, "rope_parameters": {"rope_type": "yarn"}}},
+    "rope_parameters.llama_4_scaling_beta is None",
   ),
   (
     "SmolLM3-3B",

@@ -72,6 +72,27 @@ CASES = {
       "residual_scale": 0.22,
     },
   ),
+  "ministral3": (
+    "mistral3",
+    {
+      **_SIZES,
+      "model_type": "ministral3",
+      "rope_scaling": {
+        **_YARN,
+        "llama_4_scaling_beta": 0.25,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "truncate": True,
+      },
+    },
+    {
+      "attention.temperature_scale": 0.25,
+      "rope.scaling.factor": 32.0,
+      "rope.scaling.original_context_length": 64,
+      "rope.scaling.type": "yarn",
+      "rope.scaling.yarn_log_multiplier": 1.0,
+    },
+  ),
   "smollm3": (
     "smollm3",
     {**_SIZES, "model_type": "smollm3", "num_hidden_layers": 4},
@@ -213,7 +234,7 @@ CASES = {
 
 
 # Whose converters are Llama's.
-LLAMAS = ("granite", "llama", "smollm3")
+LLAMAS = ("granite", "llama", "mistral3", "smollm3")
 
 
 def _tensors(config):
