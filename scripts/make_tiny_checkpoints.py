@@ -543,6 +543,56 @@ VARIANTS = {
     "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"},
     "tie_word_embeddings": True,
   },
+  "granite-untied_1_key_head": _UNTIED | {"num_key_value_heads": 1},
+  "mistral3-with_images": {
+    "architectures": ["Mistral3ForConditionalGeneration"],
+    "image_token_index": 10,
+    "multimodal_projector_bias": False,
+    "projector_hidden_act": "gelu",
+    "spatial_merge_size": 2,
+    "tie_word_embeddings": False,
+    "vision_config": {
+      "head_dim": 8,
+      "hidden_size": 16,
+      "image_size": 16,
+      "intermediate_size": 16,
+      "model_type": "pixtral",
+      "num_attention_heads": 2,
+      "num_hidden_layers": 1,
+      "patch_size": 8,
+    },
+    "vision_feature_layer": -1,
+  },
+  "mixtral-tied_no_window": {
+    "num_key_value_heads": 3,
+    "sliding_window": None,
+    "tie_word_embeddings": True,
+  },
+  "olmo3-tied_4_layers": {
+    "layer_types": None,
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 1,
+    "rope_parameters": {
+      "full_attention": {
+        "beta_fast": 4.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "rope_theta": 10_000.0,
+        "rope_type": "yarn",
+      },
+      "sliding_attention": {"rope_theta": 100.0, "rope_type": "default"},
+    },
+    "rope_scaling": None,
+    "tie_word_embeddings": True,
+  },
+  "smollm3-untied_4_layers": _UNTIED
+  | {
+    "layer_types": None,
+    "no_rope_layer_interval": 4,
+    "no_rope_layers": None,
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 3,
+  },
   "olmo2-tied_4_key_heads": {
     "num_key_value_heads": 4,
     "tie_word_embeddings": True,
@@ -611,7 +661,9 @@ def variant(name: str) -> dict:
     return VARIANTS[name]
   if family in FAMILIES:
     return FAMILIES[family] | VARIANTS[name]
-  inner = FAMILIES[f"{family}_text"] | {"sliding_window_pattern": 2}
+  inner = FAMILIES["ministral3"] | {}
+  if family == "gemma3":
+    inner = FAMILIES["gemma3_text"] | {"sliding_window_pattern": 2}
   del inner["architectures"]
   return {"model_type": family, "text_config": inner} | VARIANTS[name]
 
@@ -688,7 +740,7 @@ def _config(directory: pathlib.Path) -> transformers.PreTrainedConfig:
 
 def _auto(config: dict) -> type:
   """The class that makes the model of a config.json."""
-  if tiny_vision.is_vision(config):
+  if tiny_vision.is_vision(config) or config["model_type"] == "mistral3":
     return transformers.AutoModelForImageTextToText
   return transformers.AutoModelForCausalLM
 
