@@ -535,7 +535,7 @@ UNSUPPORTED = [
   (
     "Qwen3-0.6B",
     {"quantization_config": {"quant_method": "gptq"}},
-    "quantization_config is .*gptq.*supported is null, or .*'fp8'.*take instead",
+    "quantization_config is .*gptq.*is null, or .*'fp8'.*take instead",
   ),
   (
     "Qwen3-0.6B",
