@@ -1,0 +1,213 @@
+r"""Trains a published model with TRL, on the work that `beside_trl.py` writes.
+
+TRL runs in an environment of its own, and imports nothing of this project:
+
+    python -m venv trl
+    trl/bin/pip install torch trl==1.16.0
+    trl/bin/python experiments/parity/trl_run.py --work=WORK.json \
+        --model=FOLDER --out=OUT.json --loss=dr_grpo --seed=0 --micro_batch=64
+
+Prompts, their order, the rule of the reward, the number of completions, and
+the settings of AdamW are those of the work. The program stops if TRL's
+tokenizer writes other ids for a prompt than this project does. The seed is that
+of the draws, since both programs begin with the same parameters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import pathlib
+import re
+import tempfile
+import time
+import warnings
+from typing import Any
+
+# A whole number behind the last "=" of the text, to the end of its line.
+_ANSWER = re.compile(r"=[ +]*(\d+)(?:\.0*)?[ .]*(?:\n[^=]*)?\Z")
+
+
+def reward(completion: str, answer: str) -> float:
+  """1.0 if the number behind the last "=" is the answer, as in "7 + 9 = 16"."""
+  found = _ANSWER.search(completion)
+  return float(found is not None and int(found[1]) == int(answer))
+
+
+def accuracy(model: Any, tokenizer: Any, work: dict[str, Any]) -> float:
+  """Returns the share of held-out prompts that greedy decoding answers."""
+  import torch
+
+  scores = []
+  rows = work["held_out"]
+  model.eval()
+  for start in range(0, len(rows), 64):
+    part = rows[start : start + 64]
+    inputs = tokenizer(
+      [row["text"] for row in part],
+      return_tensors="pt",
+      padding=True,
+      padding_side="left",
+      add_special_tokens=False,
+    )
+    with torch.no_grad():
+      ids = model.generate(
+        **inputs, do_sample=False, max_new_tokens=work["max_new_tokens"]
+      )
+    completions = tokenizer.batch_decode(
+      ids[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True
+    )
+    scores += [
+      reward(text, row["answer"])
+      for text, row in zip(completions, part, strict=True)
+    ]
+  return sum(scores) / len(scores)
+
+
+def train(
+  work: dict[str, Any],
+  folder: pathlib.Path,
+  *,
+  loss: str,
+  seed: int,
+  micro_batch: int,
+) -> dict[str, Any]:
+  """Trains, and returns accuracies, and rewards and seconds of the steps.
+
+  Args:
+    work: Prompts and settings.
+    folder: Hugging Face folder of the model.
+    loss: "grpo" or "dr_grpo".
+    seed: Seed of the draws.
+    micro_batch: Rows of a backward pass.
+
+  Raises:
+    ValueError: A prompt has other ids here.
+  """
+  import datasets
+  import transformers
+  import trl
+
+  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+  steps = work["prompts"]
+  for row in [*(row for step in steps for row in step), *work["held_out"]]:
+    row["text"] = tokenizer.apply_chat_template(
+      [{"role": "user", "content": row["question"]}],
+      tokenize=False,
+      add_generation_prompt=True,
+    )
+    ids = tokenizer(row["text"], add_special_tokens=False)["input_ids"]
+    if ids != row["ids"]:
+      raise ValueError(
+        f"the prompt {row['text']!r} has the ids {ids} here and {row['ids']} in"
+        " the work; a comparison needs the same tokenizer in both programs."
+      )
+  model = transformers.AutoModelForCausalLM.from_pretrained(
+    folder, dtype="float32"
+  )
+  before = accuracy(model, tokenizer, work)
+  rows = work["group_size"] * len(steps[0])
+  rewards: list[float] = []
+  starts = []
+
+  def of_rows(completions, answer, **unused):
+    del unused
+    scores = [reward(*row) for row in zip(completions, answer, strict=True)]
+    rewards.append(sum(scores) / len(scores))
+    return scores
+
+  class Clock(transformers.TrainerCallback):
+    def on_train_begin(self, *unused, **also_unused):
+      starts.append(time.perf_counter())
+
+    def on_step_end(self, *unused, **also_unused):
+      starts.append(time.perf_counter())
+
+  prompts = [row for step in steps for row in step]
+  data = datasets.Dataset.from_dict(
+    {
+      "prompt": [row["text"] for row in prompts],
+      "answer": [row["answer"] for row in prompts],
+    }
+  )
+  with tempfile.TemporaryDirectory() as output:
+    settings = trl.GRPOConfig(
+      output_dir=output,
+      use_cpu=True,
+      bf16=False,
+      seed=seed,
+      loss_type=loss,
+      scale_rewards="none" if loss == "dr_grpo" else "group",
+      per_device_train_batch_size=micro_batch,
+      gradient_accumulation_steps=rows // micro_batch,
+      steps_per_generation=rows // micro_batch,
+      num_generations=work["group_size"],
+      max_completion_length=work["max_new_tokens"],
+      temperature=1.0,
+      top_p=1.0,
+      top_k=0,
+      beta=0.0,
+      learning_rate=work["learning_rate"],
+      lr_scheduler_type="linear",
+      warmup_steps=0,
+      adam_beta1=work["b1"],
+      adam_beta2=work["b2"],
+      adam_epsilon=work["eps"],
+      weight_decay=0.0,
+      max_grad_norm=work["clip_norm"],
+      max_steps=len(steps),
+      gradient_checkpointing=False,
+      save_strategy="no",
+      logging_strategy="no",
+      report_to=[],
+      disable_tqdm=True,
+      dataloader_num_workers=0,
+      shuffle_dataset=False,
+    )
+    trainer = trl.GRPOTrainer(
+      model=model,
+      reward_funcs=of_rows,
+      args=settings,
+      train_dataset=data,
+      processing_class=tokenizer,
+      callbacks=[Clock()],
+    )
+    trainer.remove_callback(transformers.PrinterCallback)
+    trainer.train()
+  return {
+    "trl": trl.__version__,
+    "before": before,
+    "after": accuracy(trainer.model, tokenizer, work),
+    "rewards": rewards,
+    "seconds": [b - a for a, b in itertools.pairwise(starts)],
+  }
+
+
+def main() -> None:
+  """Trains with the settings of the flags, and writes the file."""
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument("--work", required=True, type=pathlib.Path)
+  parser.add_argument("--model", required=True, type=pathlib.Path)
+  parser.add_argument("--out", required=True, type=pathlib.Path)
+  parser.add_argument("--loss", choices=["grpo", "dr_grpo"], required=True)
+  parser.add_argument("--seed", type=int, required=True)
+  parser.add_argument("--micro_batch", type=int, required=True, help="Rows.")
+  flags = parser.parse_args()
+  warnings.simplefilter("ignore")
+  import transformers
+
+  transformers.utils.logging.set_verbosity_error()
+  work = json.loads(flags.work.read_text("utf-8"))
+  result = train(
+    work,
+    flags.model,
+    loss=flags.loss,
+    seed=flags.seed,
+    micro_batch=flags.micro_batch,
+  )
+  flags.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+  main()
