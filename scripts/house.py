@@ -24,8 +24,8 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Name of a number -> the most that it may be.
 RECORDED = {
   "lines of grpo_jax": 93_890,
-  "lines of experiments": 34_900,
-  "lines of tests": 88_600,
+  "lines of experiments": 35_400,
+  "lines of tests": 88_700,
   "files of grpo_jax": 359,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
