@@ -69,7 +69,7 @@ def names() -> tuple[str, ...]:
   """Returns the names of all datasets, in alphabetical order.
 
   Raises:
-    ImportError: The package is missing.
+    ImportError: reasoning-gym is not installed.
   """
   return tuple(sorted(_factory().DATASETS))
 
@@ -83,7 +83,7 @@ def check(name: str, settings: str, level: int | None) -> None:
     level: Level of difficulty, as in `problem`.
 
   Raises:
-    ImportError: The package is missing.
+    ImportError: reasoning-gym is not installed.
     ValueError: The dataset, a setting, its value or the level does not exist.
       For a name, the message lists those that exist.
   """
@@ -131,7 +131,7 @@ def problem(
     seed: The seed, in [0, `MAX_SEED`).
 
   Raises:
-    ImportError: The package is missing.
+    ImportError: reasoning-gym is not installed.
     ValueError: The dataset cannot make the problem.
   """
   try:

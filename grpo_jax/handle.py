@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-  """A run on a disk or in a bucket, or a checkpoint that no run has trained.
+  """A run, or a Hugging Face checkpoint that no run has trained.
 
   Attributes:
     config: The run's settings.

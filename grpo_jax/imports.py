@@ -239,7 +239,7 @@ def keep(text: str, into: Any) -> None:
     into: Folder of a run, a path of any type.
 
   Raises:
-    FileNotFoundError: A pickle was never read or made here.
+    FileNotFoundError: This process has neither made nor read a pickle.
   """
   for name in _names(text):
     target = into / "objects" / _file(name)

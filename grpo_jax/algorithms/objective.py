@@ -240,9 +240,8 @@ def sanitize(
   """Upcasts every per-token input and zeroes it where it is not trained.
 
   A trained token with log-prob −inf (a logit masked to −inf in training but not
-  in sampling) counts as not trained. `prepare` does the same if the token is
-  −inf under another model of the loss. NaN stays, so that a broken policy is
-  visible.
+  in sampling) counts as not trained. For log-probs of other models, `prepare`
+  has done the same. NaN stays, so that a broken policy is visible.
   """
   mask = batch.mask & ~jnp.isneginf(policy.logp)
   clean: dict[str, Any] = {

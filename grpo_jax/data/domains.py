@@ -84,12 +84,12 @@ def numbers(
 def limits(
   names: Sequence[str], given: Mapping[str, int], most: int
 ) -> tuple[int, ...]:
-  """Most tokens of a completion of each domain; empty if all are equal.
+  """The token limit of each domain's completions; empty if none is given.
 
   Args:
     names: Names of all domains, by number.
     given: `config.sampling.domain_limits`.
-    most: Slots of a completion.
+    most: Slots of a completion, the limit of a domain that is not in `given`.
 
   Raises:
     ValueError: There is no such domain, or a limit is not from 1 to `most`.

@@ -52,8 +52,8 @@ class Sight:
   Attributes:
     processor: The family's processor of images.
     read: (images) -> the patches of each image, or the reason why it has none.
-    max_images: M, the most grids of patches of a prompt; tiles are images too.
-    max_patches: N, the most patches of a prompt.
+    max_images: M, most images of a prompt; each tile of an image counts.
+    max_patches: N, most patches of a prompt.
   """
 
   processor: Processor

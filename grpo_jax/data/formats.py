@@ -423,8 +423,8 @@ def _text(who: str, raw: Row, field: str) -> str:
 def gsm8k_record(raw: Row) -> Record:
   """Converts a GSM8K question with its worked solution.
 
-  The solution ends in `#### 1,234`. The answer loses its thousands separators;
-  the reasoning before it loses the calculator annotations `<<2*3=6>>`.
+  The solution ends in `#### 1,234`. Thousands separators of the answer and
+  calculator annotations of the reasoning, `<<2*3=6>>`, are removed.
 
   Args:
     raw: `question` and `answer` as text or UTF-8 bytes.

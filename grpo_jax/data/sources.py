@@ -434,7 +434,7 @@ class JsonlSource:
 
 
 def existing(path: epath.PathLike, what: str) -> epath.Path:
-  """Returns the path of an existing file.
+  """Returns the path of a data file; `what` says in messages what to name.
 
   Raises:
     FileNotFoundError: There is no such file.

@@ -164,9 +164,9 @@ def anchors(
   """A number in [0, B T) for each pair (group, state in the group).
 
   Args:
-    state_id: State before the action of each token.
-    mask: True on slots with a state; other slots have numbers of their own.
-    group_id: Group of each row; within a group, equal ids are equal states.
+    state_id: State before the action of each token, compared within a group.
+    mask: True on slots with a state; other slots have other numbers.
+    group_id: Group of each row.
 
   Source: "GiGPO", arXiv:2505.10978, Eq. 6: anchor states.
   """

@@ -86,7 +86,8 @@ def equal_weights(
     num_units: Static.
 
   Returns:
-    (mean tokens of a unit that has any) / (tokens of the row's unit).
+    (mean tokens per unit that has any) / (tokens of the row's unit, at least
+    1).
   """
   tokens = jax.ops.segment_sum(mask.sum(axis=-1), unit, num_units)  # [units]
   mean = tokens.sum() / jnp.maximum((tokens > 0).sum(), 1)

@@ -160,13 +160,13 @@ def entropy_from_logits(
 
 
 class TokenOutputs(NamedTuple):
-  """Outputs of a distribution over the vocabulary at each position.
+  """Outputs of a distribution over the vocabulary; None if not requested.
 
   Attributes:
     logp: Log-prob of the token, nats; -inf where the token is excluded.
     entropy: Entropy of the distribution that `logp` is taken from, nats.
     sum_pi_squared: Σ_v π(v)², in [1/V, 1]: the chance that two draws agree.
-    topk_logp: Log-probs of the given ids, nats.
+    topk_logp: Log-probs of `topk_ids`, nats.
     ref_kl: Divergence from the reference over the whole vocabulary, nats.
   """
 

@@ -49,13 +49,13 @@ def seen(
   prompts: Prompts,
   rollout: Rollout,
 ) -> RewardInputs:
-  """Returns the inputs of derived rewards for these completions.
+  """Makes the inputs of derived rewards of B completions.
 
   Args:
     components: Rewards by name.
     correct: The reward whose values of at least 1 mark a right answer.
     prompts: P prompts.
-    rollout: B completions of them.
+    rollout: The completions.
   """
   lengths = rollout.written.sum(axis=-1).astype(jnp.float32)
   if rollout.traces is not None:

@@ -264,13 +264,13 @@ def goes_on(
     prompts: P prompts.
     keys: Keys of the rows, from the step in which each one began.
     rollout: Tokens so far, perhaps none, the G rows of each prompt adjacent.
-    limits: Tokens of each row after which it is cut, at most T.
+    limits: Most tokens of each row, old and new together; at most T.
     step: The version of the new tokens.
     config: Sampling settings. Static.
-    most: Most tokens between a row and its limit. Static.
+    most: Most new tokens of any row. Static.
     environment: The environment, or None. Static.
-    episodes: Episodes of the rows after the last step; not read of rows without
-      tokens. None without an environment.
+    episodes: Episodes of the rows after the last step; those of rows without
+      tokens are not read. None without an environment.
 
   Returns:
     The rollout, and the episodes so far.

@@ -340,9 +340,9 @@ class Completions:
 
 
 def check_length(ids: Sequence[int], most: int) -> None:
-  """Raises BadRequest for a context that is too long.
+  """Raises BadRequest for a context of more than `most` tokens.
 
-  Clients recognise this error by its message.
+  Clients recognise this error by its code and message.
   """
   if len(ids) > most:
     raise BadRequest(

@@ -184,7 +184,7 @@ class RewardsConfig:
       such scores: a name of `registry.STEPS` ("arithmetic_steps"), or an import
       path. Empty: the scores of the task, if it has any.
     sandbox: Isolation of the programs of the reward "code": "bwrap", or
-      "process", which isolates less and logs so.
+      "process", which isolates less and warns.
     correct: The function whose value ≥ 1 marks a right answer (metrics
       only); empty: the first.
     consistent: The function whose value ≥ 1/2 means that the answer follows

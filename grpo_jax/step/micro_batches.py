@@ -309,9 +309,8 @@ def summed_over_rows(
 def split_prompts(plan: UpdatePlan, x: PyTree, axis: int = 0) -> PyTree:
   """Splits […, D, P / D, ...] into chunks [chunks, …, prompts, ...].
 
-  The prompts of a chunk come from all devices.
-
-  A chunk has no more prompts than a micro-batch has rows.
+  A chunk has equally many prompts of each of the D devices, and at most as many
+  as a micro-batch has rows. `axis` is that of D.
   """
 
   def split(x):

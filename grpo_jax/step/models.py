@@ -238,7 +238,7 @@ def reference_fields(
 ) -> dict[str, Any]:
   """Log-probs of the policy's tokens under a frozen reference or teacher.
 
-  If needed, its hidden states and its likeliest tokens are fields, too.
+  Also its hidden states and its most likely tokens, if they are needed.
   """
   h, _ = view.trunk.hidden(part, prefix)
   fields = {
@@ -274,10 +274,10 @@ def value_fields(view: ModelView, part, prefix) -> dict[str, Any]:
 
 
 def values_to_the_end(view: ModelView, part, prefix) -> dict[str, Any]:
-  """The critic's values, and its value of the state after the last token.
+  """The critic's values [B, T], and its value [B] of the last state.
 
-  The last state needs one more slot. Recorded experts are not used: the last
-  token has none.
+  That is the state after the last token, which needs one more slot. Recorded
+  experts are not used, because none is recorded for the last token.
   """
   inputs = "tokens", "completion_mask", "sampler.mix_ids", "sampler.mix_weights"
   longer = {

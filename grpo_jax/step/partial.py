@@ -80,10 +80,10 @@ class Partial:
     return len(self.prompts.ids)
 
   def enter(self, state: TrainState, shapes: Rollout) -> TrainState:
-    """The state at the start of a phase: all places take a prompt.
+    """The state at the start of a phase, with empty rollouts of new prompts.
 
     Args:
-      state: State before the first step.
+      state: State before the first step of the phase.
       shapes: Shapes of a rollout that is drawn whole.
     """
     places = jnp.arange(self.num_prompts, dtype=jnp.int32)

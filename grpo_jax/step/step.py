@@ -281,7 +281,7 @@ def sample_stage(
   Args:
     state: State before a step.
     prompts: Prompts of the step, or of a later step.
-    ahead: Number of steps later; the keys are those of the prompts' step.
+    ahead: Steps from `state` to the step of the prompts, which gives the keys.
     parts: Functions of the phase.
   """
   assert isinstance(parts.player, Sampler)

@@ -78,7 +78,7 @@ def make(teacher_error: float = 0.0, tabular: bool = False) -> Task:
     tabular: Whether there is one room, and one token for each of its states.
 
   Raises:
-    ValueError: The option is out of range.
+    ValueError: `teacher_error` is not in [0, 1].
   """
   task_lib.check_range("grid.make", "teacher_error", teacher_error, 0.0, 1.0)
   states = STATES if tabular else ()

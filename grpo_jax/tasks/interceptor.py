@@ -44,16 +44,16 @@ class InterceptorTask:
     judge: (tokens [A], mask [A], state) -> [] bool, True if a flagged action is
       bad; `state` is the environment's. None confirms all flagged actions.
     dummy: Ids that the policy reads instead of an observation.
-    abort: Whether a block ends the episode instead.
+    abort: Whether a block ends the episode.
     penalty: λ >= 0, subtracted from the reward of a blocked action.
     label: None, or (tokens [A], mask [A]) -> [] bool, the true label of an
-      action, with which right and wrong decisions are counted.
+      action; right and wrong decisions are counted by it.
 
   Raises:
     ValueError: The penalty is negative.
 
-  Source: GLM-5.2's recipe, which publishes neither rates nor the reward of
-  blocked calls: the penalty is ours, and 0 by default.
+  Source: GLM-5.2's recipe. It publishes no rates and no reward of blocked
+  calls, so the penalty is ours.
   """
 
   rules: tuple[Predicate, ...]

@@ -106,12 +106,12 @@ def make(teacher_error: float = 0.0, num_lessons: int = 0) -> Task:
 
 
 class StageRule(NamedTuple):
-  """A problem: a template, with attributes and digits.
+  """A rule to translate: a template, and what its placeholders stand for.
 
   Attributes:
-    template: Number of the template; held-out templates come last.
-    names: The attributes x and y.
-    digits: The digits 1 and 2.
+    template: Index of the template; held-out templates come last.
+    names: Two letters, the attributes in the place of x and y.
+    digits: Two digits, in the place of 1 and 2.
   """
 
   template: int

@@ -57,10 +57,10 @@ class Numbers:
 
   Attributes:
     reward: Reward of each row; any number where the row is not scored.
-    scored: Rows with a verdict; of the contexts of a rollout the last one.
+    scored: True on scored rows. Of a rollout's contexts only the last is one.
     clipped: Number of clipped tokens of each row; None without clipping.
-    lost: Reward that each row has lost since the last evaluation; None the
-      first time.
+    lost: Reward of each row in the last evaluation minus its reward now; None
+      in a step and in the first evaluation.
   """
 
   reward: np.ndarray  # [B] float32

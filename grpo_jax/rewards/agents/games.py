@@ -230,7 +230,7 @@ def names() -> tuple[str, ...]:
   """Returns the names of all games, in alphabetical order.
 
   Raises:
-    ImportError: The package is missing.
+    ImportError: TextArena is not installed.
   """
   _package()
   from textarena.envs import registration

@@ -70,7 +70,7 @@ class Interceptor:
     judge: Is asked about all flagged calls of a turn at once; None confirms all
       of them.
     dummy: The text that the policy reads instead of an observation.
-    abort: If True, a block ends the episode instead.
+    abort: Whether a block ends the episode.
     penalty: λ >= 0, subtracted from the reward of a blocked call.
     call: Pattern of a call in an action: the group of all its matches, or the
       whole matches if it has no group. An action without a match has no call.
@@ -79,8 +79,8 @@ class Interceptor:
   Raises:
     ValueError: The penalty is negative.
 
-  Source: GLM-5.2's recipe, which publishes neither rates nor the reward of
-  blocked calls: the penalty is ours, and 0 by default.
+  Source: GLM-5.2's recipe. It publishes no rates and no reward of blocked
+  calls, so the penalty is ours.
   """
 
   rules: Sequence[Callable[[str], bool]]

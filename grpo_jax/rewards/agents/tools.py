@@ -343,7 +343,7 @@ class Index:
 
 
 def read(path: str) -> list[Passage]:
-  """Returns the passages of a file; empty lines are left out.
+  """Reads a corpus, one passage a line; empty lines are left out.
 
   Raises:
     FileNotFoundError: The file does not exist.

@@ -175,9 +175,9 @@ def ends(
 
 
 def encoded(texts: Sequence[str], max_bytes: int) -> Text:
-  """Returns rows of bytes of texts on the host, for tests and pages.
+  """Encodes texts as rows of UTF-8 bytes on the host, for tests and pages.
 
-  Half a surrogate pair is written as the three bytes that it would have.
+  A longer text is cut. A lone surrogate becomes three bytes.
   """
   rows = [text.encode("utf-8", "surrogatepass") for text in texts]
   data = np.zeros((len(rows), max_bytes), np.uint8)

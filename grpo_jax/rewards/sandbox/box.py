@@ -187,10 +187,10 @@ class ProgramResult(NamedTuple):
   """The result of a program.
 
   Attributes:
-    status: "done"; "failed": it ended with another code than 0; "killed": by a
-      signal, as beyond its CPU time; "late": beyond `wall_s`; "flood": it wrote
-      more than `output` bytes.
-    output: The output up to then.
+    status: "done"; "failed": its exit status is not 0; "killed": a signal ended
+      it, for example after its CPU time; "late": it ran longer than `wall_s`;
+      "flood": it wrote more than `output` bytes.
+    output: The output until its end.
   """
 
   status: str

@@ -146,17 +146,17 @@ class Failures:
 
 
 class PoolCall:
-  """Rows to be handed out; any worker may take any of them.
+  """Rows for the workers, each of which may take any row.
 
   Attributes:
     pending: Rows that no worker has.
     failures: Failures of rows so far.
     num_answered: Number of rows that workers have answered since `begun`.
-    begun: Begin of the call; time.monotonic().
-    is_concurrent: Workers work on several rows at the same time, and answer
-      them in any order. Else they work on one row after another.
-    pause_s: Seconds for which answers may lie in the pipes while all workers
-      have further rows. Without it, each of many short rows wakes this process.
+    begun: Start of the call; time.monotonic().
+    is_concurrent: True if workers work on several rows at the same time, and
+      answer them in any order; False if on one row after another.
+    pause_s: Seconds that answers may wait in the pipes while all workers have
+      further rows. Without it, each of many short rows wakes this process.
   """
 
   is_concurrent = False
@@ -322,10 +322,10 @@ class Pool:
       raise RuntimeError(f"{self.caller}: it is closed.")
 
   def run(self, call: PoolCall, timeout_s: float, used_s: float = 0.0) -> float:
-    """Works through a call within about `timeout_s - used_s` seconds.
+    """Has workers answer all rows; after `timeout_s - used_s` the others fail.
 
     Args:
-      call: The rows.
+      call: The rows and their results.
       timeout_s: Seconds for this call and earlier calls that belong to it.
       used_s: Seconds that the earlier calls have taken.
 
@@ -382,10 +382,10 @@ class Pool:
         self._replace(slot, call)
 
   def advance(self, call: PoolCall, end: float) -> None:
-    """Hands out rows, waits for one event, and handles it.
+    """Sends rows to idle workers, waits for answers, and handles them.
 
     Args:
-      call: The rows.
+      call: The rows and their results.
       end: Latest end of the wait; time.monotonic().
     """
     if self._memory_gib:

@@ -153,9 +153,9 @@ def _reap() -> bool:
 
 
 def end_tree(pid: int) -> None:
-  """Kills everything below a keeper, a child of this process, and ends it.
+  """Kills a keeper, which is a child of this process, and all below it.
 
-  The caller waits for the process, which may not have become a keeper yet.
+  It may not have become a keeper yet. The caller reaps it with a wait.
   """
   _kill(pid, signal.SIGSTOP)  # The keeper stays, to adopt orphans.
   end_below(pid)

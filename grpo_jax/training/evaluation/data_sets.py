@@ -29,7 +29,7 @@ class DataSet:
   """Prompts to evaluate on.
 
   Attributes:
-    name: Name for people.
+    name: Displayed name.
     source: Records.
     num_prompts: Number of records to use, the first ones.
     names: Names of domains, by number.

@@ -116,7 +116,7 @@ def _subsets(
 
 
 def wilson_interval(num_correct: float, count: int) -> tuple[float, float]:
-  """The 95 % interval of a share.
+  """The 95 % interval of a share; (0, 1) if `count` is 0.
 
   Source: Wilson, "Probable inference, the law of succession, and statistical
   inference", JASA 22, 1927.

@@ -172,7 +172,8 @@ def check_canaries(guards: GuardsConfig, problem: Problem) -> None:
 
   Args:
     guards: Settings with the canaries.
-    problem: Problem whose verifiers judge held-out prompts, without models.
+    problem: The problem. Its rewards by models do not count, because held-out
+      prompts are judged without them.
   """
   known = problem.components | problem.judge.without_models().derived
   for text in guards.canaries:

@@ -90,14 +90,13 @@ class StepResult:
 
   Attributes:
     metrics: Waits for the step, and returns its metrics.
-    written: Waits for the program that makes the rows of the step, and returns
-      them, on the devices of one run. None in phases whose completions are
-      given.
+    written: Waits for the rows of the step, and returns them, on the devices
+      of one run. None in phases whose completions are given.
     batch: The prompts of the rows that this process feeds.
     errors: Error messages of rows that this process judges and that could not
       be scored.
-    told: Reports of sessions on each rollout that is left in
-      `TrainState.queue`, which no array holds.
+    told: Reports of sessions on each rollout in `TrainState.queue`. No array
+      holds them.
   """
 
   metrics: Callable[[], dict[str, float]]

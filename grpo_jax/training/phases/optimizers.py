@@ -138,11 +138,11 @@ def _is_axes(node) -> bool:
 
 
 def muon_axes(params: PyTree) -> PyTree:
-  """The matrix axes of each parameter; None if AdamW updates the parameter.
+  """The input and output axes of each matrix, as `MuonDimensionNumbers`.
 
-  Axes that are not named count matrices: layers, experts, and in the fused
-  kernel the heads of queries, keys and values, which are orthogonalised one by
-  one. Embeddings, head, norms, biases and adapters are None.
+  All other axes are batch axes: layers, experts, and the heads of the fused
+  query, key and value kernel. Each matrix is orthogonalised alone. None, for
+  embeddings, head, norms, biases and adapters: AdamW updates the parameter.
   """
 
   def axes(path, leaf):

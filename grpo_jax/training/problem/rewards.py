@@ -682,9 +682,9 @@ def check_names(
 
 
 def plain_extras(record: Mapping[str, Any]) -> dict[str, Any]:
-  """The extras and answer of a record, as values readable without NumPy.
+  """The extras and the answer of a record, as Python values.
 
-  A prompt of messages has them as `prompt_messages`.
+  If the prompt is a list of messages, it is added as `prompt_messages`.
   """
   extras = {**record["extras"], "answer": record["answer"]}
   if messages := getattr(record["prompt"], "messages", None):

@@ -260,7 +260,7 @@ def check_same(**values: Any) -> None:
 
 
 class Seconds(float):
-  """A duration in one process; of all processes the longest one counts.
+  """A duration in one process; the longest one of all processes counts.
 
   All processes wait for the slowest, so durations are not added up.
   """
@@ -281,7 +281,7 @@ class Exchange:
     )
 
   def post(self, *values: float) -> jax.Array:  # [devices, values] float32
-    """Sends the numbers; the result can be fetched when it is needed.
+    """Gathers the numbers of all processes, without waiting for the result.
 
     All processes call it equally often.
 
@@ -426,10 +426,10 @@ class Watch:
     self._over.set()
 
   def failing(self, kind: Any, error: BaseException | None, _: Any) -> None:
-    """Tells the others of an error, before anything waits for them.
+    """Tells the other processes of an error, before an exit waits for them.
 
-    An error of a collective is the consequence of a loss elsewhere: it is held
-    back until the process that caused it is known, which ends this one.
+    An error of a collective follows from the loss of another process. So this
+    process first waits, and is ended as soon as that loss is known.
     """
     if error is None or jax.process_count() == 1 or "error" in self._own:
       return

@@ -37,29 +37,28 @@ _IF_SHOWN = ("images", "box")
 
 @dataclasses.dataclass(frozen=True)
 class TraceRow:
-  """A completion, or one context of it.
+  """A completion, or one context of it if contexts are compacted.
 
   Attributes:
     row: Place in the batch of its step.
     sample: Place in its group.
-    context: 0, or the number of the context if contexts are compacted.
+    context: Number of the context, from 0.
     text: Text that verifiers read, without end and pad tokens.
-    tokens: Text of each token, see `texts_of_tokens`; of a token that ends a
-      row, its name.
+    tokens: Text of each token, see `texts_of_tokens`; the name of an end token.
     ids: Token ids, [n] int32.
     reward: Weighted sum of the components; None if the row is unscored.
     correct: True if the verifier found it right; None if the row is unscored.
     terminated: True if it came to an end; False if it was cut off.
-    components: Rewards by name, before weights; None: does not apply.
+    components: Rewards by name, before weights; None if one does not apply.
     error: Error message of a verifier or a session; "" if there was none.
     calls: Calls of an environment, by turns: "turn", "in" and "out" (texts),
-      "reward" of the action, and "blocked": true if an interceptor has answered
-      in place of the environment; None if that is not known, as for tools on
-      the host without `config.interceptor`.
-    values: Numbers per token [n], by name; a name is absent if it is not known,
-      and an evaluation has "observed" alone. A number is NaN on tokens to which
-      it does not apply: tokens that the policy writes have "sampler_logp",
-      "new_logp" and "entropy", tokens that are trained have the others.
+      "reward" of the action, and "blocked": True if an interceptor answered in
+      place of the environment. That is None if it is not known, for example
+      for tools on the host without `config.interceptor`.
+    values: Numbers per token [n], by name. A name is absent if its numbers are
+      not known; an evaluation has "observed" alone. Tokens that the policy
+      wrote have "sampler_logp", "new_logp" and "entropy"; trained tokens have
+      the other floats too. On all other tokens a float is NaN.
       "clipped", "trained" and "observed" are bool; "turn" and "version", the
       step of the parameters that drew the token, are int32; the others are
       float32:
@@ -73,10 +72,10 @@ class TraceRow:
       - "entropy" (nats): entropy of the distribution of the token.
       - "advantage", "value": those of the update, and of the critic before it.
       - "clipped": the loss would push the token no further after the update.
-    opening: Text at the start of a context after the first: head, summary and
-      last turns; "" for the first, which begins with the prompt.
-    cut: Number of tokens that were left out at the end, because the file is
-      bounded. `tokens`, `ids` and `values` are those of the others.
+    opening: Text that a later context begins with: head, summary and last
+      turns. "" for the first context, which begins with the prompt.
+    cut: Number of tokens at the end that `tokens`, `ids` and `values` leave
+      out, because the size of the file is bounded.
   """
 
   row: int
@@ -101,7 +100,7 @@ class Group:
   """A prompt of one step with all of its completions.
 
   Attributes:
-    step: Step over all phases. A row was drawn before the update of this step.
+    step: Step over all phases. The rows were drawn before its update.
     phase: Name of the phase.
     split: "train" or "eval".
     prompt_id: Occurrence in the stream (train), number of the held-out prompt
@@ -112,11 +111,11 @@ class Group:
     chosen: Rules that chose it: "largest spread", "best", "worst", "most
       clipped", "alarm", "random", "named", "regressed".
     rows: Its completions; several rows for each if contexts are compacted.
-    images: Images of the prompt: for each "size", columns and rows of pixels;
-      "shape", those in the file; and "pixels", base64 of the bytes of red,
-      green and blue, row by row. Or its "name" alone.
-    box: Left, top, right and bottom of the right box, in pixels; empty if none
-      is asked for.
+    images: Images of the prompt. For each: "size", (columns, rows) of pixels;
+      "shape", the same in the file; and "pixels", its RGB bytes row by row in
+      base64. Or "name" alone.
+    box: The correct bounding box, (left, top, right, bottom) in pixels; empty
+      if none is asked for.
   """
 
   step: int
