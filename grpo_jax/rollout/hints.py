@@ -178,9 +178,9 @@ def correct(
 ) -> Rollout:
   """Corrects some of the wrong rows of a rollout.
 
-  The draws of a row depend on its key alone: the draw of its hint, and those of
-  its tokens, whose positions count on. All rows that continue are decoded at
-  once, whatever `config.lanes` is.
+  The draws of a row, of its hint and of its tokens, depend on its key alone.
+  Positions continue after the hint. All rows that continue are decoded at once,
+  whatever `config.lanes` is.
 
   Args:
     policy: The policy to sample from.

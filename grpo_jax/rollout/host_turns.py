@@ -142,7 +142,7 @@ class HostTurns:
   def begin(
     self, params: PyTree, prompts: Prompts, key: jax.Array
   ) -> tuple[host_state.Fixed, host_state.HostEpisodes, jax.Array]:
-    """Runs the prompts; does not draw actions.
+    """Prefills the prompts; does not draw actions.
 
     Args:
       params: The parameters of the policy.
@@ -631,12 +631,12 @@ class CutTurn:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Resumed:
-  """Rows that continue or begin in a step that may end before they do.
+  """Rows that begin or continue in a step, and need not end in it.
 
   Attributes:
     keys: Keys of the rows, from the step in which each one began.
-    limits: Tokens of each row after which it waits for the next step; T: it
-      does not wait.
+    limits: Most tokens of each row, old and new. A row with so many waits for
+      the next step, unless the limit is T.
     rollout: Tokens so far, perhaps none, the G rows of each prompt adjacent.
     cut: Progress of the rows.
   """

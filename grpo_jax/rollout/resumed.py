@@ -117,7 +117,7 @@ def gone_on(
   """Draws more tokens in the open rows of a rollout.
 
   All of these rows are decoded at once, whatever `config.lanes` is. Positions
-  of draws count on behind the tokens that are read.
+  of draws continue after the tokens that are read.
 
   Args:
     policy, params: The policy to sample from, and its parameters.

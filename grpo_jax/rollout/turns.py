@@ -55,7 +55,7 @@ class Episodes:
   Attributes:
     state: State of the environment.
     observation: The current or last observation.
-    left: Number of its tokens, the last ones, that are not written yet.
+    left: Number of its last tokens that are not written yet.
     size: Number of its tokens.
     start: Slot of the first token of the current or next action.
     turn: Number of actions so far.

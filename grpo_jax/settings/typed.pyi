@@ -732,7 +732,7 @@ class Rewards(Group):
   path. Empty: the scores of the task, if it has any."""
   sandbox: str
   """Isolation of the programs of the reward "code": "bwrap", or "process",
-  which isolates less and logs so."""
+  which isolates less and warns."""
   correct: str
   """The function whose value ≥ 1 marks a right answer (metrics only); empty:
   the first."""

@@ -130,11 +130,12 @@ def live_groups(groups: Groups, min_std: float = 0.0) -> jax.Array:  # [P] bool
 def merge(
   kept: Groups, new: Groups, min_std: float = 0.0
 ) -> tuple[Groups, Groups]:
-  """Merges groups: the first P live ones of `kept`, then `new`, and the rest.
+  """Merges groups into the first P live ones and the P that remain.
 
-  If fewer than P are live, dead groups of `new` follow. The P groups of `new`
-  are always enough, so dead groups of `kept` do not stay. Of the rest, P
-  groups, the live groups come first. Both results are numbered anew.
+  Live groups of `kept` come before those of `new`. If fewer than P are live,
+  dead groups of `new` follow. They are always enough, so no dead group of
+  `kept` is among the first P. In both results live groups come first, and
+  groups are numbered anew.
   """
   num_groups = len(new.prompts.ids)
   rank = jnp.concatenate(
@@ -188,7 +189,7 @@ def settle(
   """Chooses the groups that a step trains on.
 
   Args:
-    collected: What its rounds have left.
+    collected: The groups that its rounds have collected.
     when_short: "fewer", "error" or "duplicate". Static.
 
   Returns:
@@ -543,7 +544,7 @@ class Buffers(features.WaitingGroups):
   waits = True
 
   def enter(self, draw: Callable[..., Groups]) -> dict[str, PyTree]:
-    """The state at the start of a phase: no groups wait.
+    """The state at the start of a phase, without kept groups.
 
     Args:
       draw: (prompts, scores of verifiers on the host) -> a round.

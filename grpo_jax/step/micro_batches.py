@@ -221,11 +221,11 @@ def sweep(
 def own_prompts(
   plan: UpdatePlan, batch: TrainBatch
 ) -> tuple[TrainBatch, PromptFields | None]:
-  """Numbers the prompts of each device by themselves.
+  """Numbers the prompts of each device from 0.
 
   Returns:
-    The batch, whose `prompt_index` counts the prompts of the row's device; and
-    the prompts, each field [D, P / D, ...]. If rows do not share prompts, the
+    The batch, whose `prompt_index` is the number on the row's device; and the
+    prompts, each field [D, P / D, ...]. If rows do not share prompts, the
     batch unchanged, and None.
   """
   if not plan.shares_prompts:

@@ -48,8 +48,8 @@ def make(
   Args:
     level: Digits of the longest operand, 1 to 8.
     scratchpad: Whether the teacher shows the working; steps are judged.
-    teacher_error: Probability with which the teacher forgets a carry, each
-      independently, the last one included.
+    teacher_error: Probability with which the teacher forgets a carry. Each
+      carry, also the last one, is forgotten independently.
     tags: Whether the answer stands in `<answer> </answer>`; False gives the
       shortest completions, `ANS EOS`.
     fixed_digits: Whether both operands have exactly `level` digits; otherwise

@@ -422,7 +422,7 @@ class HostScorer:
     extras: Sequence[Mapping[str, Any]],
     tokens: Sequence[Sequence[int]] | None = None,
   ) -> WorkerScores:
-    """Scores B rows, in order, within about `step_timeout_s`.
+    """Scores B rows, in order; after `step_timeout_s` the others fail.
 
     Args:
       prompts: Decoded prompt of each row.

@@ -166,7 +166,7 @@ class JudgeService:
     extras: Sequence[Mapping[str, Any]],
     step_timeout_s: float,
   ) -> host.WorkerScores:
-    """Returns verdicts on B rows, in order, within about `step_timeout_s`.
+    """Judges B rows, in order; after `step_timeout_s` the others fail.
 
     Args:
       name: Name of the component.

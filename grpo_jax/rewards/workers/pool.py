@@ -219,7 +219,7 @@ class PoolCall:
   def put_back(self, slot: int, rows: Sequence[int]) -> None:
     """Puts rows that a worker did not begin back to the front.
 
-    In a concurrent call these are the rows that a lost worker had at work.
+    In a concurrent call these are the rows that a lost worker worked on.
     """
     del slot
     self.pending.extendleft(reversed(rows))
