@@ -72,7 +72,7 @@ def numbers(
   found = []
   for one in wanted:
     number = names.index(one) if one in names else one
-    if not isinstance(number, int) or number >= len(names):
+    if type(number) is not int or not 0 <= number < len(names):
       known = ", ".join(map(repr, names)) or "none (config.data.domain_key)"
       raise ValueError(
         f"{setting} names the domain {one!r}; the data have {known}."
@@ -95,7 +95,7 @@ def limits(
     ValueError: There is no such domain, or a limit is not from 1 to `most`.
   """
   setting = "config.sampling.domain_limits"
-  numbers(names, list(given), setting)
+  found = numbers(names, [*given], setting)
   for name, limit in given.items():
     if type(limit) is not int or not 1 <= limit <= most:
       raise ValueError(
@@ -103,7 +103,10 @@ def limits(
         f" tokens, from 1 to {most}, which is config.sampling.max_new_tokens or"
         " what the task needs."
       )
-  return tuple(given.get(name, most) for name in names) if given else ()
+  if not given:
+    return ()
+  by_number = dict(zip(found, given.values(), strict=True))
+  return tuple(by_number.get(number, most) for number in range(len(names)))
 
 
 class Numbered:

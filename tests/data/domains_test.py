@@ -149,3 +149,9 @@ def test_numbers_of_domains_are_places_of_names():
 def test_domains_that_there_are_not_are_named(attempt, message):
   with pytest.raises(ValueError, match=message):
     attempt()
+
+
+def test_a_limit_may_name_its_domain_by_number():
+  assert domains.limits(("a", "b", "c"), {0: 5, "c": 7}, 20) == (5, 20, 7)
+  with pytest.raises(ValueError, match="names the domain -1"):
+    domains.limits(("a", "b"), {-1: 5}, 20)
