@@ -67,6 +67,26 @@ QWEN2_5_VL = (
     "vision_token_id": 7,
   }
 )
+QWEN2_VL = {
+  key: value
+  for key, value in QWEN2_5_VL.items()
+  if key not in ("architectures", "model_type", "vision_config")
+} | {
+  "architectures": ["Qwen2VLForConditionalGeneration"],
+  "model_type": "qwen2_vl",
+  "vision_config": {
+    "depth": 2,
+    "embed_dim": 16,
+    "hidden_size": 32,
+    "in_chans": 3,
+    "mlp_ratio": 3,
+    "num_heads": 2,
+    "patch_size": 4,
+    "spatial_merge_size": 2,
+    "spatial_patch_size": 4,
+    "temporal_patch_size": 2,
+  },
+}
 QWEN3_VL = _TOKENS | {
   "architectures": ["Qwen3VLForConditionalGeneration"],
   "model_type": "qwen3_vl",
@@ -156,6 +176,7 @@ IDEFICS3 = {
 FAMILIES = {
   "idefics3": IDEFICS3,
   "qwen2_5_vl": QWEN2_5_VL,
+  "qwen2_vl": QWEN2_VL,
   "qwen3_vl": QWEN3_VL,
 }
 VARIANTS = {
@@ -179,6 +200,32 @@ VARIANTS = {
     "tie_word_embeddings": False,
     "vision_config": QWEN2_5_VL["vision_config"]
     | {"model_type": "qwen2_5_vl_vision", "window_size": 24},
+  },
+  "qwen2_vl-text_config": {
+    **_TOKENS,
+    "architectures": ["Qwen2VLForConditionalGeneration"],
+    "model_type": "qwen2_vl",
+    "text_config": _TEXT
+    | {
+      "hidden_act": "silu",
+      "model_type": "qwen2_vl_text",
+      "num_attention_heads": 1,
+      "num_key_value_heads": 1,
+      "rms_norm_eps": 1e-6,
+      "rope_parameters": {
+        "mrope_section": [3, 7, 6],
+        "rope_theta": 10_000.0,
+        "rope_type": "default",
+      },
+      "use_sliding_window": False,
+    },
+    "tie_word_embeddings": False,
+    "vision_config": {
+      **QWEN2_VL["vision_config"],
+      "hidden_act": "quick_gelu",
+      "model_type": "qwen2_vl_vision",
+      "num_heads": 1,
+    },
   },
   "qwen3_vl-tied": QWEN3_VL | {"tie_word_embeddings": True},
   "smolvlm-tied": IDEFICS3

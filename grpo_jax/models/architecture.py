@@ -59,7 +59,7 @@ LORA_RANKS = ranges.Range(1, 2**16)
 CRITIC_TRUNKS = ("own", "shared")
 # Formats in which a sampler may read trained kernels; "model": unchanged.
 SAMPLED_DTYPES = ("model", "int8", "float8_e4m3fn")
-TOWER_KINDS = ("siglip", "qwen2_5_vl", "qwen3_vl")
+TOWER_KINDS = ("siglip", "qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 TOWER_RANGES = {
   "width": _WIDTH,
   "num_layers": ranges.Range(1, 4096),

@@ -152,7 +152,8 @@ class VisionAttention(nn.Module):
 class VisionMLP(nn.Module):
   """down(gelu(up(x))) with biases, and the tanh form of gelu.
 
-  In Qwen2.5-VL it is down(silu(gate(x)) · up(x)), also with biases.
+  In Qwen2-VL, gelu(x) is x · σ(1.702 x). In Qwen2.5-VL the MLP is
+  down(silu(gate(x)) · up(x)), also with biases.
   """
 
   tower: TowerConfig
@@ -167,6 +168,8 @@ class VisionMLP(nn.Module):
     inner = dense(self.tower.mlp_width, name="up")(x)
     if self.tower.kind == "qwen2_5_vl":
       inner = nn.silu(dense(self.tower.mlp_width, name="gate")(x)) * inner
+    elif self.tower.kind == "qwen2_vl":
+      inner = inner * nn.sigmoid(1.702 * inner)
     else:
       inner = nn.gelu(inner)
     return dense(self.tower.width, name="down")(inner)

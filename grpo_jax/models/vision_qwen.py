@@ -1,4 +1,4 @@
-"""The vision towers of Qwen2.5-VL and Qwen3-VL, with their mergers.
+"""The vision towers of Qwen2-VL, 2.5-VL and 3-VL, with their mergers.
 
     x = W p (+ b + learned position)  of each patch p
     x = x + attention(norm(x)),  x = x + mlp(norm(x))        in each layer
@@ -14,9 +14,10 @@ are concatenated.
 
 Scores of a layer are [P, H, N, N], even where windows hide most of them.
 
-Sources: Bai et al., "Qwen2.5-VL Technical Report", arXiv:2502.13923, Section
-2.1; Meng et al., "DeepStack: Deeply Stacking Visual Tokens is Surprisingly
-Simple and Effective for LMMs", arXiv:2406.04334.
+Sources: Wang et al., "Qwen2-VL", arXiv:2409.12191, Section 2.1; Bai et al.,
+"Qwen2.5-VL Technical Report", arXiv:2502.13923, Section 2.1; Meng et al.,
+"DeepStack: Deeply Stacking Visual Tokens is Surprisingly Simple and Effective
+for LMMs", arXiv:2406.04334.
 """
 
 from __future__ import annotations

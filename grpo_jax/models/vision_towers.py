@@ -3,6 +3,7 @@
 | kind         | of                | file               |
 |--------------|-------------------|--------------------|
 | `siglip`     | Idefics3, SmolVLM | `vision_siglip.py` |
+| `qwen2_vl`   | Qwen2-VL          | `vision_qwen.py`   |
 | `qwen2_5_vl` | Qwen2.5-VL        | `vision_qwen.py`   |
 | `qwen3_vl`   | Qwen3-VL          | `vision_qwen.py`   |
 
@@ -25,6 +26,7 @@ from grpo_jax.types import Images, PyTree
 
 _FAMILIES: dict[str, Any] = {
   "siglip": vision_siglip,
+  "qwen2_vl": vision_qwen,
   "qwen2_5_vl": vision_qwen,
   "qwen3_vl": vision_qwen,
 }

@@ -22,8 +22,8 @@ class TowerSettings(TowerConfig, groups.Switched):
   `models/vision_parts.py` describes the other fields.
 
   Attributes:
-    kind: Family of the tower, "siglip", "qwen2_5_vl" or "qwen3_vl"; empty:
-      prompts have no images.
+    kind: Family of the tower, "siglip", "qwen2_vl", "qwen2_5_vl" or "qwen3_vl";
+      empty: prompts have no images.
     trained: Whether the tower is trained; else it is frozen. Beneath adapters
       it is never trained itself.
     image_token: Id of the placeholder token, in whose places the features of

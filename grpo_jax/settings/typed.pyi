@@ -390,8 +390,8 @@ class Served(Group):
 
 class TowerSettings(Group):
   kind: str
-  """Family of the tower, "siglip", "qwen2_5_vl" or "qwen3_vl"; empty: prompts
-  have no images."""
+  """Family of the tower, "siglip", "qwen2_vl", "qwen2_5_vl" or "qwen3_vl";
+  empty: prompts have no images."""
   width: int
   """Width of the residual stream."""
   num_layers: int

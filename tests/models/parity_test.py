@@ -40,7 +40,7 @@ FAMILIES = (
   "smollm3",
 )
 # Whose prompts show images.
-SHOWN = ("idefics3", "qwen2_5_vl", "qwen3_vl")
+SHOWN = ("idefics3", "qwen2_5_vl", "qwen2_vl", "qwen3_vl")
 TOLERANCE = 2e-4
 
 
@@ -262,6 +262,7 @@ def test_what_nothing_changed_is_exported_byte_by_byte(family, tmp_path):
     ("qwen3_vl", {"tower": {"deep_layers": (1, 2)}}),
     ("qwen3_vl", {"tower": {"norm_eps": 0.1}}),
     ("idefics3", {"tower": {"norm_eps": 0.1}}),
+    ("qwen2_vl", {"tower": {"norm_eps": 0.1}}),
   ],
 )
 def test_switches_show_in_the_logits(family, change):

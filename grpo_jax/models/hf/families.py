@@ -7,9 +7,9 @@ and the only sign would be slightly wrong logits.
 
 The order here: `Family` and tables that many families share; families with
 fused tensors, latent attention or routed experts (Phi-3 and 4, DeepSeek-V3,
-GLM-4 and 4.5, gpt-oss); families with images (Qwen2.5-VL, Qwen3-VL, Idefics3);
-and the table with all other families. DeepSeek-R1's distillations are "qwen2"
-and "llama" files. SmolVLM's files are those of Idefics3.
+GLM-4 and 4.5, gpt-oss); families with images (Qwen2-VL, Qwen2.5-VL, Qwen3-VL,
+Idefics3); and the table with all other families. DeepSeek-R1's distillations
+are "qwen2" and "llama" files. SmolVLM's files are those of Idefics3.
 
 As in `config_json.py`, a function removes the keys that it reads. Towers are in
 "vision_config", whose keys must all be known too. Videos are not supported:
@@ -581,13 +581,45 @@ def _layers(key: str, value: Any) -> tuple[int, ...]:
   return tuple(value)
 
 
-def _same_width(keys: Keys, left: Keys) -> None:
+def _same_width(keys: Keys, left: Keys, key: str = "out_hidden_size") -> None:
   """Raises unless features are as wide as the language model."""
   width = config_json.required(keys, "hidden_size")
-  if (out := left.pop("out_hidden_size", width)) != width:
+  if (out := left.pop(key, width)) != width:
     raise config_json.unsupported(
-      "vision_config.out_hidden_size", out, f"hidden_size, {width}"
+      f"vision_config.{key}", out, f"hidden_size, {width}"
     )
+
+
+def qwen2_tower(keys: Keys) -> dict[str, Any]:
+  """Fields of the tower of Qwen2-VL, whose hidden_size is that of features."""
+  fields, left = _tower(
+    keys,
+    "qwen2_vl",
+    {
+      **{k: x for k, x in _QWEN.items() if x not in ("width", "mlp_width")},
+      "embed_dim": "width",
+    },
+    {
+      **_QWEN_DEFAULTS,
+      "depth": 32,
+      "embed_dim": 1280,
+      "hidden_size": 3584,
+      "mlp_ratio": 4,
+      "patch_size": 14,
+    },
+    {
+      "hidden_act": ("quick_gelu",),
+      "in_chans": (3,),
+      "rope_parameters": _AXIAL,
+    },
+  )
+  _same_width(keys, left, "hidden_size")
+  ratio = left.pop("mlp_ratio")
+  if type(ratio) is not int or ratio < 1:
+    raise config_json.unsupported(
+      "vision_config.mlp_ratio", ratio, "a whole number, at least 1"
+    )
+  return _made({**fields, "mlp_width": ratio * fields["width"]}, left)
 
 
 def qwen2_5_tower(keys: Keys) -> dict[str, Any]:
@@ -732,6 +764,19 @@ def _qwen_tower(prefix: str, names: Mapping[str, str]) -> dict:
   return tensors
 
 
+_QWEN2_MERGER = {
+  "merger/norm": "merger.ln_q",
+  "merger/up": "merger.mlp.0",
+  "merger/down": "merger.mlp.2",
+}
+_QWEN2_TOWER = _qwen_tower(
+  "visual.",
+  {
+    "layers/mlp/up": "blocks.{layer}.mlp.fc1",
+    "layers/mlp/down": "blocks.{layer}.mlp.fc2",
+    **_QWEN2_MERGER,
+  },
+)
 _QWEN2_5_TOWER = _qwen_tower(
   "visual.",
   {
@@ -739,9 +784,7 @@ _QWEN2_5_TOWER = _qwen_tower(
       f"layers/mlp/{name}": f"blocks.{{layer}}.mlp.{name}_proj"
       for name in ("gate", "up", "down")
     },
-    "merger/norm": "merger.ln_q",
-    "merger/up": "merger.mlp.0",
-    "merger/down": "merger.mlp.2",
+    **_QWEN2_MERGER,
   },
 )
 _MERGER = {"norm": "norm", "up": "linear_fc1", "down": "linear_fc2"}
@@ -811,6 +854,18 @@ QWEN2_5_VL = Family(
   ignored=IGNORED | _MARKS,
   nested=("qwen2_5_vl_text", None),
   tensors={**tensors(LLAMA_NORMS), **_QWEN2_5_TOWER},
+)
+QWEN2_VL = dataclasses.replace(
+  QWEN2_5_VL,
+  name="qwen2_vl",
+  architecture="Qwen2VLForConditionalGeneration",
+  derived=(
+    functools.partial(turned_by_place, default=(16, 24, 24)),
+    qwen2_tower,
+    config_json.qwen_window,
+  ),
+  nested=("qwen2_vl_text", None),
+  tensors={**tensors(LLAMA_NORMS), **_QWEN2_TOWER},
 )
 QWEN3_VL = Family(
   name="qwen3_vl",
@@ -1272,6 +1327,7 @@ FAMILIES = {
     GLM4_MOE,
     GLM4_MOE_LITE,
     GPT_OSS,
+    QWEN2_VL,
     QWEN2_5_VL,
     QWEN3_VL,
     IDEFICS3,

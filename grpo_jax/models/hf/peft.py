@@ -31,6 +31,10 @@ _TOWERS = {
       **{name: f"mlp.{name}_proj" for name in ("gate", "up", "down")},
     },
   ),
+  "qwen2_vl": (
+    "model.visual.blocks",
+    {**_QWEN, "up": "mlp.fc1", "down": "mlp.fc2"},
+  ),
   "qwen3_vl": (
     "model.visual.blocks",
     {**_QWEN, "up": "mlp.linear_fc1", "down": "mlp.linear_fc2"},
@@ -74,7 +78,9 @@ def _model(params: PyTree) -> _Model:
     return _Model(num_apart, "model.layers", ("", {}))
   if "connector" in tower:
     return _Model(num_apart, "model.text_model.layers", _TOWERS["siglip"])
-  kind = "qwen2_5_vl" if "gate" in tower["layers"]["mlp"] else "qwen3_vl"
+  kind = "qwen3_vl" if "places" in tower else "qwen2_vl"
+  if "gate" in tower["layers"]["mlp"]:
+    kind = "qwen2_5_vl"
   return _Model(num_apart, "model.language_model.layers", _TOWERS[kind])
 
 

@@ -289,6 +289,23 @@ PUBLISHED = {
       "tied_embeddings": False,
     },
   ),
+  "Qwen2-VL-2B": (
+    2_208_985_600,
+    {
+      "image_token": 151655,
+      "qkv_bias": True,
+      "rope_sections": (16, 24, 24),
+      "rope_theta": 1e6,
+      "tower": vision_parts.TowerConfig(
+        kind="qwen2_vl",
+        width=1280,
+        num_layers=32,
+        num_heads=16,
+        mlp_width=5120,
+        frames=2,
+      ),
+    },
+  ),
   "Qwen2.5-VL-3B": (
     3_754_622_976,
     {
@@ -461,6 +478,7 @@ def test_a_missing_number_of_key_heads_is_that_of_queries():
 
 
 _TOWER = CONFIGS["Qwen2.5-VL-3B"]["vision_config"]
+_WHOLE = CONFIGS["Qwen2-VL-2B"]["vision_config"]
 _DEEP = CONFIGS["Qwen3-VL-4B"]["vision_config"]
 _TEXT = CONFIGS["Ministral-3-8B"]["text_config"]
 # Which config, what is changed in it, and what the message names.
@@ -469,6 +487,16 @@ UNSUPPORTED = [
     "Qwen2.5-VL-3B",
     {"vision_config": {**_TOWER, "hidden_act": "relu"}},
     r"vision_config\.hidden_act is 'relu'; supported is 'silu'",
+  ),
+  (
+    "Qwen2-VL-2B",
+    {"vision_config": {**_WHOLE, "mlp_ratio": 2.5}},
+    r"vision_config\.mlp_ratio is 2\.5; supported is a whole number",
+  ),
+  (
+    "Qwen2-VL-2B",
+    {"vision_config": {**_WHOLE, "hidden_size": 3584}},
+    r"vision_config\.hidden_size is 3584; supported is hidden_size, 1536",
   ),
   (
     "SmolVLM-256M",

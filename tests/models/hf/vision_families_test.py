@@ -95,7 +95,7 @@ def test_impossible_sections_are_refused(change, message):
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    ({"kind": "clip"}, r"kind is 'clip'; use one of siglip, qwen2_5_vl"),
+    ({"kind": "clip"}, r"kind is 'clip'; use one of siglip, qwen2_vl"),
     ({"full_layers": (1, 2)}, r"full_layers is \(1, 2\).*from 0 to 1"),
     ({"full_layers": (1, 0)}, r"each once and in their order"),
     ({"deep_layers": (1,)}, r"deep_layers is set, which kind 'qwen2_5_vl'"),
@@ -130,6 +130,11 @@ ADAPTED = {
   "qwen2_5_vl": (
     ("tower_qkv", "tower_out", "tower_gate", "tower_up", "tower_down"),
     "model.visual.blocks.3.attn.qkv",
+    "model.language_model.layers.1.mlp.gate_proj",
+  ),
+  "qwen2_vl": (
+    ("tower_qkv", "tower_out", "tower_up", "tower_down"),
+    "model.visual.blocks.1.mlp.fc1",
     "model.language_model.layers.1.mlp.gate_proj",
   ),
   "qwen3_vl": (
