@@ -348,6 +348,22 @@ FAMILIES = {
     "sliding_window": 5,
     "tie_word_embeddings": False,
   },
+  "nanochat": _SIZES
+  | {
+    "architectures": ["NanoChatForCausalLM"],
+    "attention_bias": False,
+    # Published is 15; this acts on what tiny layers make.
+    "final_logit_softcapping": 8.0,
+    "hidden_act": "relu2",
+    "hidden_size": 24,
+    "model_type": "nanochat",
+    "num_attention_heads": 3,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 3,
+    "rms_norm_eps": 1e-6,
+    "rope_parameters": {"rope_theta": 10_000.0, "rope_type": "default"},
+    "tie_word_embeddings": False,
+  },
   "gemma2": _GEMMA
   | {
     "architectures": ["Gemma2ForCausalLM"],
@@ -595,6 +611,12 @@ VARIANTS = {
   },
   "olmo2-tied_4_key_heads": {
     "num_key_value_heads": 4,
+    "tie_word_embeddings": True,
+  },
+  "nanochat-tied_1_key_head_no_cap": {
+    "final_logit_softcapping": None,
+    "hidden_size": 30,
+    "num_key_value_heads": 1,
     "tie_word_embeddings": True,
   },
   "gemma2-no_caps_2_key_heads": {

@@ -41,7 +41,8 @@ CACHE_DTYPES = ("model", "bfloat16", "int8")
 
 _CHOICES = {
   "qk_norm": ("none", "head", "projection"),
-  "activation": ("silu", "gelu", "clamped"),
+  "norm": ("rms", "plain"),
+  "activation": ("silu", "gelu", "clamped", "relu2"),
   "rope_scaling": ("none", "linear", "llama3", "yarn", "longrope"),
   "router_scores": ("softmax", "sigmoid"),
   "attention": ATTENTION_FORMS,
@@ -227,7 +228,7 @@ class Architecture:
     num_layers: Number of blocks.
     num_heads: Query heads.
     num_kv_heads: Key and value heads; divides `num_heads`.
-    mlp_width: Width inside the SwiGLU; in a mixture, of the layers without
+    mlp_width: Width inside the MLP; in a mixture, of the layers without
       experts.
     head_dim: Width of a head, even; None for `width / num_heads`.
     rope_theta: Base of the rotary wavelengths.
@@ -251,9 +252,14 @@ class Architecture:
     residual_scale: Factor of what attention and MLP add to the residual stream
       (Granite).
     logit_scale: Factor of logits, before their cap (Granite).
+    norm: Kind of all norms: RMSNorm with scales, "rms", or without, "plain"
+      (nanochat).
+    embedding_norm: A "plain" norm of embeddings (nanochat).
     activation: Activation of the gate: "silu", or "gelu" in its tanh form
-      (Gemma), or "clamped" (gpt-oss): gate · σ(a · gate) · (up + 1), where
-      gate and up are clamped to a limit.
+      (Gemma), "relu2", max(gate, 0)² (nanochat), or "clamped" (gpt-oss):
+      gate · σ(a · gate) · (up + 1), where gate and up are clamped to a limit.
+    gate: Whether an MLP is down(activation(gate(x)) · up(x)), and not
+      down(activation(up(x))) (nanochat).
     swiglu_limit: Bound of gate and up of "clamped".
     swiglu_slope: Slope a of the gate x·sigmoid(a·x) of "clamped".
     attention_scale: Factor of the scores; None for head_dim^−½.
@@ -284,6 +290,8 @@ class Architecture:
       (SmolLM3 has layers without); empty: of all.
     rotary_interleaved: Whether neighbouring channels are a pair (GLM-4,
       DeepSeek), and not those half of the width apart.
+    rotary_backward: Whether positions turn pairs by the negative angle
+      (nanochat).
     rope_sections: Numbers of pairs of channels that are turned by the time, the
       row and the column of a token of an image (Qwen's M-RoPE); all three of a
       text token are its position. Empty: one position turns all pairs.
@@ -355,7 +363,10 @@ class Architecture:
   embedding_scale: float = 1.0
   residual_scale: float = 1.0
   logit_scale: float = 1.0
+  norm: str = "rms"
+  embedding_norm: bool = False
   activation: str = "silu"
+  gate: bool = True
   swiglu_limit: float = 7.0
   swiglu_slope: float = 1.702
   attention_scale: float | None = None
@@ -378,6 +389,7 @@ class Architecture:
   rotary_width: int | None = None
   rotary_layers: tuple[bool, ...] = ()
   rotary_interleaved: bool = False
+  rotary_backward: bool = False
   rope_sections: tuple[int, ...] = ()
   rope_sections_mixed: bool = False
   num_experts: int = 0
@@ -449,6 +461,12 @@ class Architecture:
           f"model: {name} has {count} entries for {self.num_layers} layers;"
           " give one for each, or none."
         )
+    if not self.gate and (self.num_experts or self.activation == "clamped"):
+      raise ValueError(
+        f"model: gate is False, and num_experts is {self.num_experts} and"
+        f" activation {self.activation!r}; experts and 'clamped' need a gate."
+        " Change one."
+      )
     self._check_attention()
     self._check_experts()
     for name in ("dtype", "param_dtype"):

@@ -104,7 +104,10 @@ def _on_rows(dense, x: jax.Array, num_axes: int = 1) -> jax.Array:
 
 
 class RMSNorm(nn.Module):
-  """x / sqrt(mean(x²) + ε) · scale over the last `num_axes` axes."""
+  """x / sqrt(mean(x²) + ε) · scale over the last `num_axes` axes.
+
+  With the config's norm "plain" there is no scale.
+  """
 
   config: TransformerConfig
   num_axes: int = 1
@@ -117,9 +120,10 @@ class RMSNorm(nn.Module):
     start = (
       nn.initializers.zeros if config.norm_plus_one else nn.initializers.ones
     )
-    scale = self.param(
-      "scale", start, x.shape[-self.num_axes :], config.param_dtype
-    )
+    scale = jnp.ones(())
+    if config.norm == "rms":
+      shape = x.shape[-self.num_axes :]
+      scale = self.param("scale", start, shape, config.param_dtype)
     # float32: in bfloat16 the mean square has 8 bits.
     wide, scale = masked.wide(x), masked.wide(scale)
     axes = tuple(range(-self.num_axes, 0))
@@ -287,7 +291,10 @@ class LatentAttention(nn.Module):
 
 
 class MLP(nn.Module):
-  """down(activation(gate(x)) · up(x)), or the "clamped" form of `_gated`."""
+  """down(activation(gate(x)) · up(x)), or the "clamped" form of `_gated`.
+
+  Without a gate it is down(activation(up(x))).
+  """
 
   config: TransformerConfig
   inner: int | None = None  # None for the config's `mlp_width`.
@@ -302,10 +309,20 @@ class MLP(nn.Module):
       param_dtype=config.param_dtype,
     )
     inner = config.mlp_width if self.inner is None else self.inner
-    gate = dense(inner, name="gate")(x)
-    up = dense(inner, name="up")(x)
+    if config.gate:
+      gate = dense(inner, name="gate")(x)
+      hidden = _gated(config)(gate, dense(inner, name="up")(x))
+    else:
+      hidden = _ACTIVATIONS[config.activation](dense(inner, name="up")(x))
     down = dense(config.width, name="down", kernel_init=residual_init(config))
-    return down(_gated(config)(gate, up))
+    return down(hidden)
+
+
+_ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+  "silu": nn.silu,
+  "gelu": nn.gelu,
+  "relu2": lambda x: jnp.square(nn.relu(x)),
+}
 
 
 def _gated(config: TransformerConfig) -> experts.Gated:
@@ -318,7 +335,7 @@ def _gated(config: TransformerConfig) -> experts.Gated:
       return gate * nn.sigmoid(slope * gate) * (jnp.clip(up, -limit, limit) + 1)
 
     return clamped
-  activation = nn.silu if config.activation == "silu" else nn.gelu
+  activation = _ACTIVATIONS[config.activation]
   return lambda gate, up: activation(gate) * up
 
 
@@ -529,6 +546,8 @@ def rotary(
   cos, sin = jnp.cos(angles), jnp.sin(angles)
   if config.rope_amplitude != 1:
     cos, sin = cos * config.rope_amplitude, sin * config.rope_amplitude
+  if config.rotary_backward:
+    sin = -sin
   if not config.query_scaling:
     return cos, sin
   contexts = (of_pairs // config.rope_original_len).astype(dtype)

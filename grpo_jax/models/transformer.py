@@ -1,7 +1,7 @@
 """A decoder-only transformer as a `Policy`; model families are its switches.
 
-The transformer has RMSNorm, rotary positions, grouped-query attention, and a
-gated MLP or a mixture of such experts. The switches are in `architecture.py`:
+The transformer has RMSNorm, rotary positions, grouped-query attention, and an
+MLP or a mixture of experts. The switches are in `architecture.py`:
 places of the norms, caps, windows, scaling of positions. `hf/families.py` sets
 them for each family. `blocks.py` has one block. The layers are one stacked
 parameter tree: the training pass scans over the stack, so that one layer is
@@ -65,6 +65,8 @@ def _embed(config, trained, tokens, mix=None):  # [B, L] -> [B, L, D]
     x = (rows * weights[..., None]).sum(axis=-2).astype(config.dtype)
   if config.embedding_scale != 1:
     x = x * jnp.asarray(config.embedding_scale, config.dtype)
+  if config.embedding_norm:
+    x = RMSNorm(dataclasses.replace(config, norm="plain")).apply({}, x)
   return x
 
 
@@ -192,7 +194,8 @@ def _where(turns, rope):
 
 
 def _final_norm(config, trained, x):
-  return RMSNorm(config).apply({"params": trained["final_norm"]}, x)
+  params = trained.get("final_norm", {})  # A plain norm has none.
+  return RMSNorm(config).apply({"params": params}, x)
 
 
 def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
@@ -224,8 +227,9 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
       else stack(of_block, part, layers_key)
       for name, of_block, part in _stacks(config)
     },
-    "final_norm": RMSNorm(config).init(key, x)["params"],
   }
+  if config.norm == "rms":
+    trained["final_norm"] = RMSNorm(config).init(key, x)["params"]
   if not config.tied_embeddings:
     trained["head"] = {
       "kernel": small(

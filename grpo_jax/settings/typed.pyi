@@ -439,7 +439,7 @@ class Model(Group):
   num_kv_heads: int
   """Key and value heads; divides `num_heads`."""
   mlp_width: int
-  """Width inside the SwiGLU; in a mixture, of the layers without experts."""
+  """Width inside the MLP; in a mixture, of the layers without experts."""
   head_dim: int | None
   """Width of a head, even; None for `width / num_heads`."""
   rope_theta: float
@@ -480,10 +480,18 @@ class Model(Group):
   """Factor of what attention and MLP add to the residual stream (Granite)."""
   logit_scale: float
   """Factor of logits, before their cap (Granite)."""
+  norm: str
+  """Kind of all norms: RMSNorm with scales, "rms", or without, "plain"
+  (nanochat)."""
+  embedding_norm: bool
+  """A "plain" norm of embeddings (nanochat)."""
   activation: str
-  """Activation of the gate: "silu", or "gelu" in its tanh form (Gemma), or
-  "clamped" (gpt-oss): gate · σ(a · gate) · (up + 1), where gate and up are
-  clamped to a limit."""
+  """Activation of the gate: "silu", or "gelu" in its tanh form (Gemma),
+  "relu2", max(gate, 0)² (nanochat), or "clamped" (gpt-oss): gate · σ(a ·
+  gate) · (up + 1), where gate and up are clamped to a limit."""
+  gate: bool
+  """Whether an MLP is down(activation(gate(x)) · up(x)), and not
+  down(activation(up(x))) (nanochat)."""
   swiglu_limit: float
   """Bound of gate and up of "clamped"."""
   swiglu_slope: float
@@ -542,6 +550,8 @@ class Model(Group):
   rotary_interleaved: bool
   """Whether neighbouring channels are a pair (GLM-4, DeepSeek), and not those
   half of the width apart."""
+  rotary_backward: bool
+  """Whether positions turn pairs by the negative angle (nanochat)."""
   rope_sections: tuple[int, ...]
   """Numbers of pairs of channels that are turned by the time, the row and the
   column of a token of an image (Qwen's M-RoPE); all three of a text token are

@@ -20,6 +20,9 @@ PLAIN = transformer_test.PLAIN
     ({"dtype": "float16"}, "dtype is 'float16'"),
     ({"query_scaling": 1.0, "rope_sections": (1, 0, 0)}, "query_scaling is 1"),
     ({"rotary_layers": (True,)}, "rotary_layers has 1 entries for 2 layers"),
+    ({"norm": "batch"}, "norm is 'batch'; use one of rms, plain"),
+    ({"gate": False, "num_experts": 2}, "gate is False, and num_experts is 2"),
+    ({"gate": False, "activation": "clamped"}, "'clamped' need a gate"),
   ],
 )
 def test_impossible_sizes_raise(change, message):

@@ -330,6 +330,23 @@ def test_files_are_read_back_bit_by_bit(tmp_path, monkeypatch):
     peft.load(directory, fresh, SOME)
 
 
+def test_an_mlp_without_a_gate_has_the_names_of_nanochat(tmp_path):
+  config = dataclasses.replace(transformer_test.PLAIN, gate=False, norm="plain")
+  some = dataclasses.replace(SOME, modules=("query", "up", "down"))
+  params = make_params(config, some)
+  peft.save(tmp_path, params, some)
+  tensors = safetensors.load_file(tmp_path / "adapter_model.safetensors")
+  names = ("self_attn.q_proj", "mlp.fc1", "mlp.fc2")
+  assert {name.removesuffix(".lora_A.weight") for name in tensors} >= {
+    f"base_model.model.model.layers.{layer}.{name}"
+    for layer in (0, 1)
+    for name in names
+  }
+  assert {*peft.config_of(tmp_path).modules} == {*some.modules}
+  fresh = make_params(config, some, spread=0.1)
+  assert_same(peft.load(tmp_path, fresh, some), params)
+
+
 def test_files_are_not_replaced(tmp_path):
   params, directory = saved(tmp_path)
   with pytest.raises(ValueError, match=r"adapter_model.safetensors exists"):

@@ -1230,6 +1230,33 @@ _OLMO3 = dataclasses.replace(
     "sliding_window": 4096,
   },
 )
+_NANOCHAT = Family(
+  name="nanochat",
+  architecture="NanoChatForCausalLM",
+  fixed={
+    "activation": "relu2",
+    "embedding_norm": True,
+    "gate": False,
+    "norm": "plain",
+    "qk_norm": "head",
+    "rotary_backward": True,
+  },
+  fields={**FIELDS, "final_logit_softcapping": "final_softcap"},
+  derived=(config_json.rope,),
+  defaults={
+    **DEFAULTS,
+    "final_logit_softcapping": 15.0,
+    "hidden_act": "relu2",
+    "num_key_value_heads": None,
+  },
+  supported={**SUPPORTED, **NO_BIAS, "hidden_act": ("relu2",)},
+  ignored=IGNORED,
+  tensors={
+    **tensors({}),
+    "layers/mlp/up/kernel": (MLP + "fc1.weight",),
+    "layers/mlp/down/kernel": (MLP + "fc2.weight",),
+  },
+)
 _GEMMA2 = Family(
   name="gemma2",
   architecture="Gemma2ForCausalLM",
@@ -1317,6 +1344,7 @@ FAMILIES = {
     _SMOLLM3,
     _OLMO2,
     _OLMO3,
+    _NANOCHAT,
     _GEMMA2,
     _GEMMA3_TEXT,
     _GEMMA3,

@@ -53,6 +53,10 @@ _TOWERS = {
 }
 
 
+# Names of an MLP without a gate in nanochat.
+_NO_GATE = {"up": "mlp.fc1", "down": "mlp.fc2"}
+
+
 class _Model(NamedTuple):
   """Properties of the base on which the names of adapters depend.
 
@@ -60,11 +64,13 @@ class _Model(NamedTuple):
     num_apart: Number of first layers of the base that have a stack of their
       own.
     layers: Name of the language model's layers in transformers' model.
+    modules: Names of their modules that are not those of `lora.MODULES`.
     tower: Name of the tower's layers there, and names of their modules.
   """
 
   num_apart: int
   layers: str
+  modules: dict[str, str]
   tower: tuple[str, dict[str, str]]
 
 
@@ -74,14 +80,18 @@ def _model(params: PyTree) -> _Model:
   apart = frozen["base"].get("dense_layers")
   num_apart = 0 if apart is None else len(jax.tree.leaves(apart)[0])
   tower = {**frozen, **frozen["base"]}.get("tower")
+  has_gate = {"gate", "router"} & frozen["base"]["layers"]["mlp"].keys()
+  modules = {} if has_gate else _NO_GATE
   if tower is None:
-    return _Model(num_apart, "model.layers", ("", {}))
+    return _Model(num_apart, "model.layers", modules, ("", {}))
   if "connector" in tower:
-    return _Model(num_apart, "model.text_model.layers", _TOWERS["siglip"])
+    layers = "model.text_model.layers"
+    return _Model(num_apart, layers, modules, _TOWERS["siglip"])
   kind = "qwen3_vl" if "places" in tower else "qwen2_vl"
   if "gate" in tower["layers"]["mlp"]:
     kind = "qwen2_5_vl"
-  return _Model(num_apart, "model.language_model.layers", _TOWERS[kind])
+  layers = "model.language_model.layers"
+  return _Model(num_apart, layers, modules, _TOWERS[kind])
 
 
 _WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -309,7 +319,8 @@ def _targets(params: PyTree) -> list[str]:
     for name, adapter in adapters.items():
       prefix, theirs = _module(stack, name, model)
       part, *rest = theirs.split(".")
-      if stack == lora.TOWER or rest[-1] in ends_of_tower:
+      is_own = stack == lora.TOWER or name in model.modules
+      if is_own or rest[-1] in ends_of_tower:
         # Modules of the other part, or of mergers, could have the same end.
         first = model.num_apart if stack == "layers" else 0
         ends = [
@@ -336,6 +347,9 @@ def _named(target: str) -> str | None:
       in_tower = re.search(rf"(^|\.){re.escape(short)}\.\d+\.", f".{target}")
       if in_tower and target.endswith(f".{theirs}"):
         return f"tower_{name}"
+  for name, theirs in _NO_GATE.items():
+    if re.search(rf"(^|\.)layers\.\d+\.{re.escape(theirs)}$", target):
+      return name
   target = re.sub(r"\.\d+\.", ".{expert}.", f".{target}")
   for name, (_, theirs) in lora.MODULES.items():
     is_one = f".{theirs}".endswith(target) or target.endswith(f".{theirs}")
@@ -353,7 +367,7 @@ def _module(stack: str, name: str, model: _Model) -> tuple[str, str]:
   if stack == lora.TOWER:
     layers, modules = model.tower
     return layers, modules[name]
-  return model.layers, lora.MODULES[name][1]
+  return model.layers, model.modules.get(name, lora.MODULES[name][1])
 
 
 def _adapters(params_or_adapters: PyTree, model: _Model):

@@ -138,6 +138,19 @@ PUBLISHED = {
       "tied_embeddings": False,
     },
   ),
+  "nanochat-d20": (
+    560_988_160,
+    {
+      "activation": "relu2",
+      "embedding_norm": True,
+      "final_softcap": 15.0,
+      "gate": False,
+      "norm": "plain",
+      "qk_norm": "head",
+      "rotary_backward": True,
+      "tied_embeddings": False,
+    },
+  ),
   "gemma-2-2b": (
     2_614_341_888,
     _GEMMA
@@ -600,6 +613,11 @@ UNSUPPORTED = [
     "gemma-3-1b",
     {"use_bidirectional_attention": True},
     "use_bidirectional_attention is True",
+  ),
+  (
+    "nanochat-d20",
+    {"hidden_act": "silu"},
+    "hidden_act is 'silu'; supported is 'relu2'",
   ),
   (
     "Qwen3-0.6B",
