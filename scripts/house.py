@@ -34,7 +34,7 @@ RECORDED = {
   "modules that settings import": 25,
   "of JAX and Flax, that settings import": 0,
   "modules of a quickstart run": 150,
-  "settings of GRPO": 334,
+  "settings of GRPO": 336,
   "fields of TrainBatch": 29,
 }
 

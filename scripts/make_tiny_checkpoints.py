@@ -364,6 +364,30 @@ FAMILIES = {
     "rope_parameters": {"rope_theta": 10_000.0, "rope_type": "default"},
     "tie_word_embeddings": False,
   },
+  "gpt2": {
+    "activation_function": "gelu_new",
+    "architectures": ["GPT2LMHeadModel"],
+    "attn_pdrop": 0.1,
+    "bos_token_id": 1,
+    "embd_pdrop": 0.1,
+    "eos_token_id": 2,
+    "initializer_range": 0.02,
+    "layer_norm_epsilon": 1e-5,
+    "model_type": "gpt2",
+    "n_ctx": 64,
+    "n_embd": 21,
+    "n_head": 3,
+    "n_layer": 2,
+    "n_positions": 64,
+    "resid_pdrop": 0.1,
+    "summary_activation": None,
+    "summary_first_dropout": 0.1,
+    "summary_proj_to_labels": True,
+    "summary_type": "cls_index",
+    "summary_use_proj": True,
+    "task_specific_params": None,
+    "vocab_size": 96,
+  },
   "gemma2": _GEMMA
   | {
     "architectures": ["Gemma2ForCausalLM"],
@@ -619,6 +643,7 @@ VARIANTS = {
     "num_key_value_heads": 1,
     "tie_word_embeddings": True,
   },
+  "gpt2-untied": _UNTIED | {"n_head": 2, "n_inner": 31, "n_embd": 18},
   "gemma2-no_caps_2_key_heads": {
     "attn_logit_softcapping": None,
     "final_logit_softcapping": None,
@@ -697,21 +722,24 @@ def randomize(model: transformers.PreTrainedModel, seed: int) -> None:
   with torch.no_grad():
     for name, parameter in model.named_parameters():
       draw = torch.randn(parameter.shape, generator=generator)
-      if re.fullmatch(r"model\.((language|text)_model\.)?norm\.weight", name):
+      final = r"model\.((language|text)_model\.)?norm|transformer\.ln_f"
+      if re.fullmatch(rf"({final})\.weight", name):
         # Of both signs, or a tied head repeats the token that it sees.
         value = 2.0 * draw
       elif name.endswith("bias"):
         value = 0.5 * draw
-      elif "norm" in name or "ln_q" in name:
+      elif "norm" in name or "ln_" in name:
         value = 0.4 * draw + (0.0 if plus_one else 1.0)
-      elif "pos_embed" in name or "position_embedding" in name:
+      elif re.search(r"pos_embed|position_embedding|wpe", name):
         value = draw
-      elif "embed_tokens" in name:
+      elif "embed_tokens" in name or "wte" in name:
         value = draw / parameter.shape[-1] ** 0.5
       else:
         # Queries and keys large enough that attention chooses.
         is_patch = parameter.ndim > 3  # A convolution's.
         inputs = parameter[0].numel() if is_patch else parameter.shape[-1]
+        if ".c_" in name:  # [in, out], in GPT-2.
+          inputs = len(parameter)
         value = 1.5 * draw / inputs**0.5
       parameter.copy_(value)
     for name, buffer in model.named_buffers():

@@ -71,11 +71,12 @@ def main(argv: Sequence[str]) -> int:
           " (config.model.lora_rank=0); leave the flag out."
         )
       _, family = families.from_config_json(model.directory())
-      if family.fused:
+      if family.fused or family.inputs_first:
+        whole = family.fused[0].whole if family.fused else "attn.c_attn"
         raise ValueError(
           "--adapters: layers of the family"
           f" {family.name} have one module for several projections, such as"
-          f" {family.fused[0].whole}, and PEFT no adapters for its parts; leave"
+          f" {whole}, and PEFT no adapters for its parts; leave"
           " the flag out to merge them."
         )
       peft.save(folder, params, adapters, model.checkpoint, model.revision)

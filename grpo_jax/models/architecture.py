@@ -41,7 +41,7 @@ CACHE_DTYPES = ("model", "bfloat16", "int8")
 
 _CHOICES = {
   "qk_norm": ("none", "head", "projection"),
-  "norm": ("rms", "plain"),
+  "norm": ("rms", "plain", "layer"),
   "activation": ("silu", "gelu", "clamped", "relu2"),
   "rope_scaling": ("none", "linear", "llama3", "yarn", "longrope"),
   "router_scores": ("softmax", "sigmoid"),
@@ -97,7 +97,8 @@ RANGES = {
   "rope_original_len": ranges.SIZE,
   "rope_amplitude": ranges.POSITIVE,
   "query_scaling": ranges.NOT_NEGATIVE,
-  "rotary_width": _MANY,
+  "learned_positions": ranges.Range(0, 2**20),
+  "rotary_width": ranges.Range(0, 2**16),
   "latent_width": ranges.Range(0, 2**20),
   "query_latent_width": ranges.Range(0, 2**20),
   "value_dim": _MANY,
@@ -231,6 +232,8 @@ class Architecture:
     mlp_width: Width inside the MLP; in a mixture, of the layers without
       experts.
     head_dim: Width of a head, even; None for `width / num_heads`.
+    learned_positions: Rows of a table of positions, which are added to
+      embeddings (GPT-2); no sequence may be longer. 0 for no table.
     rope_theta: Base of the rotary wavelengths.
     norm_eps: Added to mean squares before the root.
     qk_norm: RMSNorm on queries and keys: "head" over each head (Qwen3),
@@ -252,14 +255,15 @@ class Architecture:
     residual_scale: Factor of what attention and MLP add to the residual stream
       (Granite).
     logit_scale: Factor of logits, before their cap (Granite).
-    norm: Kind of all norms: RMSNorm with scales, "rms", or without, "plain"
-      (nanochat).
+    norm: Kind of the norms: RMSNorm with scales, "rms", or without, "plain"
+      (nanochat); or "layer", LayerNorm with scales and biases (GPT-2).
     embedding_norm: A "plain" norm of embeddings (nanochat).
     activation: Activation of the gate: "silu", or "gelu" in its tanh form
       (Gemma), "relu2", max(gate, 0)² (nanochat), or "clamped" (gpt-oss):
       gate · σ(a · gate) · (up + 1), where gate and up are clamped to a limit.
     gate: Whether an MLP is down(activation(gate(x)) · up(x)), and not
       down(activation(up(x))) (nanochat).
+    mlp_bias: Biases in the MLP (GPT-2).
     swiglu_limit: Bound of gate and up of "clamped".
     swiglu_slope: Slope a of the gate x·sigmoid(a·x) of "clamped".
     attention_scale: Factor of the scores; None for head_dim^−½.
@@ -285,7 +289,8 @@ class Architecture:
     query_scaling: β of the factor 1 + β ln(1 + ⌊position / rope_original_len⌋)
       of queries (Ministral 3); 0 for none.
     rotary_width: Channels of a head that positions turn, the first ones, or
-      with `latent_width` the last ones; None for all.
+      with `latent_width` the last ones; None for all, and with
+      `learned_positions` 0 for none.
     rotary_layers: Whether positions turn queries and keys of each layer
       (SmolLM3 has layers without); empty: of all.
     rotary_interleaved: Whether neighbouring channels are a pair (GLM-4,
@@ -347,6 +352,7 @@ class Architecture:
   num_kv_heads: int = 2
   mlp_width: int = 384
   head_dim: int | None = None
+  learned_positions: int = 0
   rope_theta: float = 10_000.0
   norm_eps: float = 1e-6
   qk_norm: str = "none"
@@ -367,6 +373,7 @@ class Architecture:
   embedding_norm: bool = False
   activation: str = "silu"
   gate: bool = True
+  mlp_bias: bool = False
   swiglu_limit: float = 7.0
   swiglu_slope: float = 1.702
   attention_scale: float | None = None
@@ -438,7 +445,8 @@ class Architecture:
         f"model: width {self.width} does not split into"
         f" {self.num_heads} heads; change one, or set head_dim."
       )
-    if self.turned_width < 2 or self.turned_width % 2:
+    has_positions = self.turned_width or self.learned_positions
+    if self.turned_width % 2 or not has_positions:
       raise ValueError(
         f"model: {self.turned_width} channels of a head are turned by rotary"
         " positions, which turn pairs; make head_dim, or rotary_width, even and"
@@ -461,6 +469,11 @@ class Architecture:
           f"model: {name} has {count} entries for {self.num_layers} layers;"
           " give one for each, or none."
         )
+    if self.norm_plus_one and self.norm != "rms":
+      raise ValueError(
+        f"model: norm_plus_one is True with norm {self.norm!r}; only 'rms' adds"
+        " 1 to its scales. Change one."
+      )
     if not self.gate and (self.num_experts or self.activation == "clamped"):
       raise ValueError(
         f"model: gate is False, and num_experts is {self.num_experts} and"
@@ -667,6 +680,11 @@ class TransformerConfig(Architecture):
       raise ValueError(
         f"model: image_token is {self.image_token}, and the vocabulary has the"
         f" ids 0 to {self.vocab_size - 1}; name the id of the placeholder."
+      )
+    if self.tower is not None and self.learned_positions:
+      raise ValueError(
+        f"model: learned_positions is {self.learned_positions} and there is a"
+        " tower; features of images have no learned positions. Leave one out."
       )
     # If a checkpoint sets the rest, its `rope_scaling` is known only here.
     if self.long_context and self.rope_scaling != "longrope":

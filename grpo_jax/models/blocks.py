@@ -41,7 +41,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.models import experts
+from grpo_jax.models import experts, vision_parts
 from grpo_jax.models import rope as rope_lib
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import masked
@@ -121,7 +121,7 @@ class RMSNorm(nn.Module):
       nn.initializers.zeros if config.norm_plus_one else nn.initializers.ones
     )
     scale = jnp.ones(())
-    if config.norm == "rms":
+    if config.norm != "plain":
       shape = x.shape[-self.num_axes :]
       scale = self.param("scale", start, shape, config.param_dtype)
     # float32: in bfloat16 the mean square has 8 bits.
@@ -130,6 +130,14 @@ class RMSNorm(nn.Module):
     mean_square = jnp.square(wide).mean(axis=axes, keepdims=True)
     wide = wide * lax.rsqrt(mean_square + eps)
     return (wide * (scale + config.norm_plus_one)).astype(config.dtype)
+
+
+def norm(config: TransformerConfig) -> nn.Module:
+  """The norm of the residual stream: LayerNorm for "layer", or RMSNorm."""
+  if config.norm == "layer":
+    dtypes = config.dtype, config.param_dtype
+    return vision_parts.LayerNorm(config.norm_eps, *dtypes)
+  return RMSNorm(config)
 
 
 def residual_init(config: TransformerConfig) -> nn.initializers.Initializer:
@@ -304,7 +312,7 @@ class MLP(nn.Module):
     config = self.config
     dense = functools.partial(
       nn.Dense,
-      use_bias=False,
+      use_bias=config.mlp_bias,
       dtype=config.dtype,
       param_dtype=config.param_dtype,
     )
@@ -443,11 +451,11 @@ class Block(nn.Module):
     mlp: Any = MoE if config.num_experts else MLP
     self.mlp = mlp(config)
     if config.pre_norm:
-      self.attention_norm = RMSNorm(config)
-      self.mlp_norm = RMSNorm(config)
+      self.attention_norm = norm(config)
+      self.mlp_norm = norm(config)
     if config.post_norm:
-      self.attention_post_norm = RMSNorm(config)
-      self.mlp_post_norm = RMSNorm(config)
+      self.attention_post_norm = norm(config)
+      self.mlp_post_norm = norm(config)
 
   def _project(self, x, rope):
     x = self.attention_norm(x) if self.config.pre_norm else x

@@ -1,11 +1,12 @@
 """A decoder-only transformer as a `Policy`; model families are its switches.
 
-The transformer has RMSNorm, rotary positions, grouped-query attention, and an
-MLP or a mixture of experts. The switches are in `architecture.py`:
-places of the norms, caps, windows, scaling of positions. `hf/families.py` sets
-them for each family. `blocks.py` has one block. The layers are one stacked
-parameter tree: the training pass scans over the stack, so that one layer is
-compiled once; the decode step unrolls the layers in Python (see `_weights`).
+The transformer has RMSNorm or LayerNorm, rotary or learned positions,
+grouped-query attention, and an MLP or a mixture of experts. The switches are in
+`architecture.py`: places of the norms, caps, windows, scaling of positions.
+`hf/families.py` sets them for each family. `blocks.py` has one block. The
+layers are one stacked parameter tree: the training pass scans over the stack,
+so that one layer is compiled once; the decode step unrolls the layers in Python
+(see `_weights`).
 
 `P` prompts, `B` rows, `S` prompt and `T` completion slots, `L = S + T`, `D`
 width, `H` query heads, `C` key/value heads, `R = H / C` queries per key, `K`
@@ -51,7 +52,8 @@ _REMAT = {
 }
 
 
-def _embed(config, trained, tokens, mix=None):  # [B, L] -> [B, L, D]
+def _embed(config, trained, tokens, mix=None, positions=None):
+  """Embeddings [B, L, D] of tokens [B, L] at positions [B, L]."""
   # Masked slots may hold any number: indexing clamps it, and no token attends
   # to a masked slot.
   table = trained["embed"]["embedding"]
@@ -67,7 +69,20 @@ def _embed(config, trained, tokens, mix=None):  # [B, L] -> [B, L, D]
     x = x * jnp.asarray(config.embedding_scale, config.dtype)
   if config.embedding_norm:
     x = RMSNorm(dataclasses.replace(config, norm="plain")).apply({}, x)
+  if config.learned_positions:
+    x = x + trained["places"]["embedding"][positions].astype(config.dtype)
   return x
+
+
+def _check_length(config, num_slots):
+  """Raises ValueError if sequences are longer than the table of positions."""
+  if 0 < config.learned_positions < num_slots:
+    raise ValueError(
+      f"transformer: sequences have {num_slots} slots, and the model has"
+      f" {config.learned_positions} learned positions; make prompts and"
+      " completions shorter (config.data.max_prompt_len,"
+      " config.sampling.max_new_tokens)."
+    )
 
 
 def _remat(config, layer):
@@ -110,9 +125,10 @@ def _forward(
     None; the router's probabilities and choices, stacked over layers, or None.
   """
   num_before = mask.shape[1] - tokens.shape[1]
+  _check_length(config, mask.shape[1])
   positions = _positions(mask)  # [B, M]
   attend = attention.over_sequences(config, mask, positions, num_before)
-  turned = positions[:, num_before:]
+  own = turned = positions[:, num_before:]
   if seen is not None and seen.positions is not None:
     turned = seen.positions
   ropes = _ropes(config, turned)
@@ -135,9 +151,8 @@ def _forward(
     x = shared(vision_inputs.add(x, seen, number))
     return x, (None if hold is None else hold(*kv), routed)
 
-  x = shared(
-    vision_inputs.put(_embed(config, params["trained"], tokens, mix), seen)
-  )
+  x = _embed(config, params["trained"], tokens, mix, own)
+  x = shared(vision_inputs.put(x, seen))
   slides = jnp.array([config.slides(i) for i in range(config.num_layers)])
   turns = jnp.array(config.rotary_layers) if config.rotary_layers else None
   router = RouterInputs(kept, params["frozen"].get("router_bias"))
@@ -195,7 +210,7 @@ def _where(turns, rope):
 
 def _final_norm(config, trained, x):
   params = trained.get("final_norm", {})  # A plain norm has none.
-  return RMSNorm(config).apply({"params": params}, x)
+  return blocks.norm(config).apply({"params": params}, x)
 
 
 def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
@@ -228,8 +243,13 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
       for name, of_block, part in _stacks(config)
     },
   }
-  if config.norm == "rms":
-    trained["final_norm"] = RMSNorm(config).init(key, x)["params"]
+  if config.norm != "plain":
+    trained["final_norm"] = blocks.norm(config).init(key, x)["params"]
+  if config.learned_positions:
+    shape = config.learned_positions, config.width
+    places_key = jax.random.fold_in(embed_key, 1)
+    places = small(places_key, shape, config.param_dtype)
+    trained["places"] = {"embedding": places}
   if not config.tied_embeddings:
     trained["head"] = {
       "kernel": small(
@@ -464,6 +484,8 @@ def _weights(config, params):
 
 
 def _allocate(config, num_rows, num_slots, prefix=None):
+  before = 0 if prefix is None else prefix.mask.shape[1]
+  _check_length(config, before + num_slots)
   if config.decode_attention == "paged":
     return paged.allocate(num_rows, num_slots, prefix)
   keys = num_rows, config.num_kv_heads, config.head_width, num_slots
@@ -538,7 +560,7 @@ def _decode(config, weights, tokens, t, slot, prefix, cache, mix=None):
   attends = _attends(config, positions, t, slot, prefix, cache)
   if mix is not None:
     mix = tuple(x[:, None] for x in mix)  # [B, 1, k]
-  x = _embed(config, trained, tokens[:, None], mix)  # [B, 1, D]
+  x = _embed(config, trained, tokens[:, None], mix, positions)  # [B, 1, D]
   x, cache, routing = _through(config, weights, x, (near, far), attends)
   h = _final_norm(config, trained, x[:, 0])  # [B, D]
   return h, cache, None if routing is None else routing[:, 0]
@@ -616,7 +638,7 @@ def _extend(config, weights, tokens, t, count, prefix, cache):  # [B, L]
     )
     for layer in range(config.num_layers)
   ]
-  x = _embed(config, trained, tokens)
+  x = _embed(config, trained, tokens, positions=positions)
   x, cache, routing = _through(config, weights, x, ropes, attends)
   last = jnp.maximum(count - 1, 0)[:, None, None]
   h = jnp.take_along_axis(x, last, axis=1)[:, 0]

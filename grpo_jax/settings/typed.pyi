@@ -442,6 +442,9 @@ class Model(Group):
   """Width inside the MLP; in a mixture, of the layers without experts."""
   head_dim: int | None
   """Width of a head, even; None for `width / num_heads`."""
+  learned_positions: int
+  """Rows of a table of positions, which are added to embeddings (GPT-2); no
+  sequence may be longer. 0 for no table."""
   rope_theta: float
   """Base of the rotary wavelengths."""
   norm_eps: float
@@ -481,8 +484,8 @@ class Model(Group):
   logit_scale: float
   """Factor of logits, before their cap (Granite)."""
   norm: str
-  """Kind of all norms: RMSNorm with scales, "rms", or without, "plain"
-  (nanochat)."""
+  """Kind of the norms: RMSNorm with scales, "rms", or without, "plain"
+  (nanochat); or "layer", LayerNorm with scales and biases (GPT-2)."""
   embedding_norm: bool
   """A "plain" norm of embeddings (nanochat)."""
   activation: str
@@ -492,6 +495,8 @@ class Model(Group):
   gate: bool
   """Whether an MLP is down(activation(gate(x)) · up(x)), and not
   down(activation(up(x))) (nanochat)."""
+  mlp_bias: bool
+  """Biases in the MLP (GPT-2)."""
   swiglu_limit: float
   """Bound of gate and up of "clamped"."""
   swiglu_slope: float
@@ -543,7 +548,8 @@ class Model(Group):
   (Ministral 3); 0 for none."""
   rotary_width: int | None
   """Channels of a head that positions turn, the first ones, or with
-  `latent_width` the last ones; None for all."""
+  `latent_width` the last ones; None for all, and with `learned_positions` 0
+  for none."""
   rotary_layers: tuple[bool, ...]
   """Whether positions turn queries and keys of each layer (SmolLM3 has layers
   without); empty: of all."""

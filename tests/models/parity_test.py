@@ -7,10 +7,12 @@ transformers in float32; scripts/make_tiny_checkpoints.py made them.
 import dataclasses
 import functools
 import pathlib
+import shutil
 
 import jax
 import numpy as np
 import pytest
+from safetensors import numpy
 
 from experiments.parity import outputs
 from grpo_jax.models import transformer
@@ -24,6 +26,7 @@ FAMILIES = (
   "gemma3_text",
   "glm4",
   "glm4_moe",
+  "gpt2",
   "gpt_oss",
   "granite",
   "kimi_k2",
@@ -195,6 +198,31 @@ def test_what_nothing_changed_is_exported_byte_by_byte(family, tmp_path):
   assert all(safetensors.equal(there[name], here[name]) for name in there)
 
 
+def test_old_files_of_gpt2_have_shorter_names_and_masks(tmp_path):
+  source = CHECKPOINTS / "gpt2"
+  tensors = numpy.load_file(source / "model.safetensors")
+  old = {name.removeprefix("transformer."): x for name, x in tensors.items()}
+  old["h.0.attn.bias"] = np.tri(64, dtype=np.float32)[None, None]
+  old["h.0.attn.masked_bias"] = np.float32([-1e4])
+  numpy.save_file(old, tmp_path / "model.safetensors")
+  shutil.copy(source / "config.json", tmp_path)
+  found, expected = (weights.load(x)[1] for x in (tmp_path, source))
+  jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_sequences_longer_than_the_table_of_positions_are_refused():
+  config, _ = weights.load(CHECKPOINTS / "gpt2")
+  policy = transformer.transformer_policy(config)
+  params = jax.eval_shape(policy.init, jax.random.key(0))
+  tokens = np.zeros((1, 60), np.int32)
+  _, prefix, _ = jax.eval_shape(policy.prefill, params, tokens, tokens > -1)
+  with pytest.raises(ValueError, match=r"65 slots, .* 64 learned positions"):
+    policy.allocate(1, 5, prefix)
+  longer = np.zeros((1, 65), np.int32)
+  with pytest.raises(ValueError, match=r"65 slots, .*max_new_tokens"):
+    jax.eval_shape(policy.prefill, params, longer, longer > -1)
+
+
 # Without what a family adds, its logits are others: the tests above would
 # notice.
 @pytest.mark.slow
@@ -217,6 +245,9 @@ def test_what_nothing_changed_is_exported_byte_by_byte(family, tmp_path):
     ("ministral3", {"query_scaling": 0.0}),
     ("ministral3", {"rope_scaling": "none"}),
     ("mixtral", {"norm_topk": False}),
+    ("gpt2", {"norm": "rms"}),
+    ("gpt2", {"mlp_bias": False}),
+    ("gpt2", {"learned_positions": 0, "rotary_width": 6}),
     ("nanochat", {"activation": "gelu"}),
     ("nanochat", {"embedding_norm": False}),
     ("nanochat", {"final_softcap": None}),

@@ -611,6 +611,16 @@ def clamped_experts(keys: Keys) -> dict[str, Any]:
   }
 
 
+def gpt2_widths(keys: Keys) -> dict[str, Any]:
+  """Width of the MLP, 4 times that of the model by default, and key heads."""
+  inner = keys.pop("n_inner")
+  inner = 4 * keys["n_embd"] if inner is None else inner
+  return {
+    "mlp_width": whole("n_inner", inner, "mlp_width"),
+    "num_kv_heads": keys["n_head"],
+  }
+
+
 def head_norms(keys: Keys) -> dict[str, Any]:
   """Norms of queries and keys: over each head, or none."""
   used = keys.pop("use_qk_norm")

@@ -71,6 +71,8 @@ class Family:
       values are three tensors of one leaf; {layer} and {expert} are numbers.
     fused: Tensors of files that have several of these tensors as parts.
     experts_in_one: Whether a tensor [E, in, out] has all experts of a layer.
+    inputs_first: Whether kernels of layers are [in, out], and not [out, in].
+    base: Beginning of the names of tensors, which files may leave out.
     other_parts: Beginnings of names of tensors that are not the language
       model's; they are not read, and an export copies them.
   """
@@ -87,6 +89,8 @@ class Family:
   tensors: Mapping[str, tuple[str, ...]]
   fused: tuple[Fused, ...] = ()
   experts_in_one: bool = False
+  inputs_first: bool = False
+  base: str = ""
   other_parts: tuple[str, ...] = ()
 
 
@@ -1257,6 +1261,68 @@ _NANOCHAT = Family(
     "layers/mlp/down/kernel": (MLP + "fc2.weight",),
   },
 )
+_GPT2_LAYER = "transformer.h.{layer}."
+_GPT2 = Family(
+  name="gpt2",
+  architecture="GPT2LMHeadModel",
+  fixed={
+    "activation": "gelu",
+    "gate": False,
+    "mlp_bias": True,
+    "norm": "layer",
+    "out_bias": True,
+    "qkv_bias": True,
+    "rotary_width": 0,
+  },
+  fields={
+    "layer_norm_epsilon": "norm_eps",
+    "n_embd": "width",
+    "n_head": "num_heads",
+    "n_layer": "num_layers",
+    "n_positions": "learned_positions",
+    "tie_word_embeddings": "tied_embeddings",
+    "vocab_size": "vocab_size",
+  },
+  derived=(config_json.gpt2_widths,),
+  defaults={
+    "layer_norm_epsilon": 1e-5,
+    "n_inner": None,
+    "tie_word_embeddings": True,
+  },
+  supported={
+    **SUPPORTED,
+    "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+    "reorder_and_upcast_attn": (False,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "scale_attn_weights": (True,),
+  },
+  ignored=IGNORED
+  | {
+    *("attn_pdrop", "embd_pdrop", "n_ctx", "resid_pdrop"),
+    *("summary_activation", "summary_first_dropout", "summary_type"),
+    *("summary_proj_to_labels", "summary_use_proj"),
+  },
+  tensors={
+    "embed/embedding": ("transformer.wte.weight",),
+    "places/embedding": ("transformer.wpe.weight",),
+    "head/kernel": ("lm_head.weight",),
+    **{
+      f"{leaf}/{part}": (f"{name}.{'bias' if part == 'bias' else 'weight'}",)
+      for leaf, name, parts in (
+        ("final_norm", "transformer.ln_f", "scale bias"),
+        ("layers/attention_norm", _GPT2_LAYER + "ln_1", "scale bias"),
+        ("layers/attention/qkv", _GPT2_LAYER + "attn.c_attn", "kernel bias"),
+        ("layers/attention/out", _GPT2_LAYER + "attn.c_proj", "kernel bias"),
+        ("layers/mlp_norm", _GPT2_LAYER + "ln_2", "scale bias"),
+        ("layers/mlp/up", _GPT2_LAYER + "mlp.c_fc", "kernel bias"),
+        ("layers/mlp/down", _GPT2_LAYER + "mlp.c_proj", "kernel bias"),
+      )
+      for part in parts.split()
+    },
+  },
+  inputs_first=True,
+  base="transformer.",
+)
 _GEMMA2 = Family(
   name="gemma2",
   architecture="Gemma2ForCausalLM",
@@ -1345,6 +1411,7 @@ FAMILIES = {
     _OLMO2,
     _OLMO3,
     _NANOCHAT,
+    _GPT2,
     _GEMMA2,
     _GEMMA3_TEXT,
     _GEMMA3,

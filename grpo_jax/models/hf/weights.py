@@ -56,6 +56,7 @@ Index = tuple[slice, ...]
 _LAYOUT = {
   "embed/embedding": ("VD", "V D"),
   "head/kernel": ("DV", "V D"),
+  "places/embedding": ("VD", "V D"),
   "router_bias": ("E", "E"),
   "attention/qkv/kernel": ("DCQK", "CQK D"),
   "attention/qkv/bias": ("CQK", "CQK"),
@@ -72,6 +73,7 @@ _LAYOUT = {
   "attention/key_norm/scale": ("C1K", "C1K"),
   "mlp/gate/kernel": ("DF", "F D"),
   "mlp/up/kernel": ("DF", "F D"),
+  "mlp/up/bias": ("F", "F"),
   "mlp/down/kernel": ("FD", "D F"),
   "mlp/shared/gate/kernel": ("DF", "F D"),
   "mlp/shared/up/kernel": ("DF", "F D"),
@@ -232,6 +234,8 @@ def _layout(family: Family, path: str, num_tensors: int) -> tuple[str, str]:
   letters, tensor_axes = found
   if num_tensors == 1:
     tensor_axes = _IN_ONE.get(tensor_axes, tensor_axes)
+  if family.inputs_first and of_layer != path:  # Not the embeddings.
+    tensor_axes = " ".join(reversed(tensor_axes.split()))
   return letters, tensor_axes
 
 
@@ -374,7 +378,7 @@ def _join(name: str, fused: Fused, parts: list[Output]) -> Output:
 
 
 # Tensors of old checkpoints that follow from config.json.
-_REDUNDANT = re.compile(r"rotary_emb\.inv_freq$")
+_REDUNDANT = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
 
 # Files that an export copies: configuration, tokenizer, license.
 _COPIED = (
@@ -446,6 +450,8 @@ def load(
     tensors = gguf.tensors(path, family, config)
   else:
     tensors = fp8.unpacked(safetensors.find(directory))
+  if not any(name.startswith(family.base) for name in tensors):
+    tensors = {family.base + name: x for name, x in tensors.items()}
   if family.experts_in_one:
     tensors = mxfp4.unpacked(tensors)
   # Checked before each expert is looked up by name.

@@ -138,6 +138,20 @@ PUBLISHED = {
       "tied_embeddings": False,
     },
   ),
+  "gpt2": (
+    124_439_808,
+    {
+      "activation": "gelu",
+      "gate": False,
+      "learned_positions": 1024,
+      "mlp_bias": True,
+      "norm": "layer",
+      "norm_eps": 1e-5,
+      "out_bias": True,
+      "qkv_bias": True,
+      "rotary_width": 0,
+    },
+  ),
   "nanochat-d20": (
     560_988_160,
     {
@@ -438,7 +452,8 @@ def _as_transformers_5(old):
 
 
 @pytest.mark.parametrize(
-  "name", [x for x in PUBLISHED if "text_config" not in CONFIGS[x]]
+  "name",
+  [x for x in PUBLISHED if "rope_theta" in CONFIGS[x]],
 )
 def test_both_forms_say_the_same(name):
   old = CONFIGS[name]
@@ -614,6 +629,13 @@ UNSUPPORTED = [
     {"use_bidirectional_attention": True},
     "use_bidirectional_attention is True",
   ),
+  (
+    "gpt2",
+    {"scale_attn_by_inverse_layer_idx": True},
+    "scale_attn_by_inverse_layer_idx is True; supported is False",
+  ),
+  ("gpt2", {"n_inner": 0}, "n_inner is 0; supported is a whole number"),
+  ("gpt2", {"n_positions": 0}, "0 channels of a head are turned"),
   (
     "nanochat-d20",
     {"hidden_act": "silu"},
