@@ -637,7 +637,7 @@ VARIANTS = {
     "num_key_value_heads": 4,
     "tie_word_embeddings": True,
   },
-  "nanochat-tied_1_key_head_no_cap": {
+  "nanochat-tied_1_key_head": {
     "final_logit_softcapping": None,
     "hidden_size": 30,
     "num_key_value_heads": 1,

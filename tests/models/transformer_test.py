@@ -52,6 +52,16 @@ LOCAL = dataclasses.replace(
   residual_scale=0.7,
   logit_scale=0.5,
 )
+# And GPT-2's: norms and biases, no gate, positions from a table.
+LEARNED = dataclasses.replace(
+  PLAIN,
+  activation="gelu",
+  gate=False,
+  learned_positions=9,
+  mlp_bias=True,
+  norm="layer",
+  rotary_width=0,
+)
 CONFIGS = {"plain": PLAIN, "rich": RICH}
 T = 4
 PROMPTS = ([3, 1, 4, 1, 5], [9], [2, 6, 5])
@@ -148,7 +158,9 @@ def existing(x):
   return np.concatenate([x[b, :n] for b, n in enumerate(LENGTHS)])
 
 
-@pytest.mark.parametrize("config", [RICH, LOCAL])
+@pytest.mark.parametrize(
+  "config", [RICH, LOCAL, pytest.param(LEARNED, marks=pytest.mark.slow)]
+)
 def test_reading_in_pieces_equals_teacher_forcing_in_float64(config):
   with jax.enable_x64(True):
     config = float64(config)
