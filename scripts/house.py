@@ -23,9 +23,9 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 93_890,
+  "lines of grpo_jax": 94_170,
   "lines of experiments": 35_400,
-  "lines of tests": 88_700,
+  "lines of tests": 88_820,
   "files of grpo_jax": 359,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
@@ -34,7 +34,7 @@ RECORDED = {
   "modules that settings import": 25,
   "of JAX and Flax, that settings import": 0,
   "modules of a quickstart run": 150,
-  "settings of GRPO": 336,
+  "settings of GRPO": 340,
   "fields of TrainBatch": 29,
 }
 
