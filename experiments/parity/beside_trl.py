@@ -3,7 +3,7 @@ r"""Trains a published model here and with TRL, on the same work, in turns.
     make smollm2
     python -m venv trl
     trl/bin/pip install torch trl==1.16.0
-    python -m experiments.parity.beside_trl --cells=runs/beside_trl \
+    python -m experiments.parity.beside_trl --cells_folder=runs/beside_trl \
         --trl=trl/bin/python --num_seeds=5
 
 Both programs begin with the same parameters, read the same prompts in the same
@@ -39,7 +39,7 @@ from grpo_jax.training.monitor import style
 from grpo_jax.training.runtime import log
 
 _CELLS = flags.DEFINE_string(
-  "cells", None, "Folder for the runs.", required=True
+  "cells_folder", None, "Folder for the runs.", required=True
 )
 _TRL = flags.DEFINE_string(
   "trl", "", "Python that has TRL; without it the cells that exist are shown."

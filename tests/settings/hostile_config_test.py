@@ -110,6 +110,7 @@ MAY_BE_ZERO = {
   "model.prefill_chunk",
   "model.num_dense_layers",
   "model.shared_width",
+  "model.learned_positions",
   "model.query_scaling",
   "model.latent_width",
   "model.query_latent_width",

@@ -381,7 +381,7 @@ WRONG = {
   ),
   "eight bits": (
     lambda x: x.update({_QUERIES: x[_QUERIES].astype(jnp.float8_e4m3fn)}),
-    r"q_proj\.weight in .*is F8_E4M3; .*before its quantization",
+    r"q_proj\.weight in .*is F8_E4M3 and has no .*q_proj\.weight_scale_inv",
   ),
   "prefix": (
     lambda x: [x.update({f"base.{name}": x.pop(name)}) for name in [*x]],
