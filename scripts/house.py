@@ -23,7 +23,7 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 94_170,
+  "lines of grpo_jax": 94_150,
   "lines of experiments": 35_400,
   "lines of tests": 88_820,
   "files of grpo_jax": 359,

@@ -114,13 +114,7 @@ def decode(cache_dtype: str = "model", **sizes: Any) -> dict[str, Any]:
   of = workload.of_preset(**sizes, dtype="bfloat16")
   config = architecture.TransformerConfig(
     vocab_size=of.vocab,
-    width=of.hidden,
-    num_layers=of.layers,
-    num_heads=of.heads,
-    num_kv_heads=of.kv_heads,
-    mlp_width=of.inner,
-    qkv_bias=True,
-    dtype=of.dtype,
+    **of.model,
     param_dtype=of.dtype,
     cache_dtype=cache_dtype,
   )
@@ -208,10 +202,8 @@ def update(
   **sizes: Any,
 ) -> dict[str, Any]:
   """Times the update of a batch of completions of full length."""
-  of, mesh = (
-    workload.of_preset(**sizes, dtype="bfloat16"),
-    sharding.make_mesh(1),
-  )
+  of = workload.of_preset(**sizes, dtype="bfloat16")
+  mesh = sharding.make_mesh(1)
   phase = {"logits_chunk_mib": logits_chunk_mib, "num_lengths": 1}
   before = timing.peak_bytes() or 0
   with (
@@ -246,10 +238,8 @@ def update(
 
 def step(**sizes: Any) -> dict[str, Any]:
   """Times the fused step on completions of full length."""
-  of, mesh = (
-    workload.of_preset(**sizes, dtype="bfloat16"),
-    sharding.make_mesh(1),
-  )
+  of = workload.of_preset(**sizes, dtype="bfloat16")
+  mesh = sharding.make_mesh(1)
   with jax.set_mesh(mesh):
     case = compared.Step(of, mesh, num_lengths=1)
     seconds = min(timing.measure({"step": case}, _REPEATS)["step"])

@@ -93,7 +93,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "prompts": 4,
     "group": 8,
   },
-  # As wide and as deep as Qwen2.5.
+  # Width and depth are those of Qwen2.5.
   "0.5B": {
     "hidden": 896,
     "layers": 24,
@@ -191,6 +191,19 @@ class Work:
         f"--vocab={self.vocab}: needed are at least 2 ids, for padding and a"
         " token."
       )
+
+  @property
+  def model(self) -> dict[str, Any]:
+    """Fields of a transformer's config."""
+    return {
+      "width": self.hidden,
+      "num_layers": self.layers,
+      "num_heads": self.heads,
+      "num_kv_heads": self.kv_heads,
+      "mlp_width": self.inner,
+      "qkv_bias": True,
+      "dtype": self.dtype,
+    }
 
   @property
   def rows(self) -> int:

@@ -106,7 +106,7 @@ def _on_rows(dense, x: jax.Array, num_axes: int = 1) -> jax.Array:
 class RMSNorm(nn.Module):
   """x / sqrt(mean(x²) + ε) · scale over the last `num_axes` axes.
 
-  With the config's norm "plain" there is no scale.
+  The norm "plain" has no scale.
   """
 
   config: TransformerConfig

@@ -95,9 +95,6 @@ def check_quantization(found: Any, *, packs_experts: bool) -> None:
   Raises:
     ValueError: It is another one.
   """
-  supported = ["null", f"the quant_method 'fp8' with {_FP8}"]
-  if packs_experts:
-    supported.append("the quant_method 'mxfp4'")
   if found in (None, {}):
     return
   if isinstance(found, Mapping):
@@ -107,7 +104,10 @@ def check_quantization(found: Any, *, packs_experts: bool) -> None:
       return
     if method == "mxfp4" and packs_experts and not keys:
       return
-  raise unsupported("quantization_config", found, ", or ".join(supported))
+  supported = f"null, or the quant_method 'fp8' with {_FP8}"
+  if packs_experts:
+    supported += ", or the quant_method 'mxfp4'"
+  raise unsupported("quantization_config", found, supported)
 
 
 def listed(values: tuple) -> str:

@@ -12,47 +12,36 @@ Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", Section 3.3.2, and
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax.models.hf.safetensors import DTYPES, Tensor
+from grpo_jax.models.hf.safetensors import DTYPES, LazyTensor, Tensor
 
 BLOCK = 128  # Rows and columns with a common factor.
 _MATRIX, _SCALES = "F8_E4M3", "_scale_inv"
 
 
 @dataclasses.dataclass(frozen=True)
-class Scaled:
-  """A matrix [out, in] in eight bits, with the interface of a `Tensor`.
+class Matrix(LazyTensor):
+  """A matrix [out, in] in eight bits; `stored` has its entries.
 
   Attributes:
-    codes, scales: The tensors of its entries, and of its blocks' factors.
+    scales: The tensor of its blocks' factors.
     name: Name of the matrix.
     dtype: Dtype of the values that are read, by its name in files.
   """
 
-  codes: Tensor
   scales: Tensor
   name: str
   dtype: str = "F32"
 
   @property
-  def path(self) -> pathlib.Path:
-    """File of the entries."""
-    return self.codes.path
-
-  @property
   def shape(self) -> tuple[int, ...]:
     """Shape [out, in] of the matrix."""
-    return self.codes.shape
-
-  def map(self) -> Scaled:
-    """Returns the matrix itself, which is sliced like an array."""
-    return self
+    return self.stored.shape
 
   def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
     """A part in float32; `index` has a slice, without a step, for each axis.
@@ -61,7 +50,7 @@ class Scaled:
       ValueError: An entry or a factor is not a finite number.
     """
     codes = np.memmap(
-      self.path, jnp.float8_e4m3fn, "r", self.codes.offset, self.shape
+      self.path, jnp.float8_e4m3fn, "r", self.stored.offset, self.shape
     )
     scales = self.scales.map().astype(np.float32)
     rows, columns = (
@@ -83,7 +72,7 @@ class Scaled:
 
 
 def unpacked(tensors: Mapping[str, Any]) -> dict[str, Any]:
-  """Tensors of the files, with a `Scaled` for each matrix and its factors.
+  """Tensors of the files, with a `Matrix` for each matrix and its factors.
 
   Args:
     tensors: Tensors of the files by name.
@@ -111,8 +100,8 @@ def unpacked(tensors: Mapping[str, Any]) -> dict[str, Any]:
     ):
       raise ValueError(
         f"{name} in {codes.path} is {list(codes.shape)}, and {name + _SCALES}"
-        f" {scales.dtype} {list(scales.shape)}; needed are a matrix, and"
+        f" {scales.dtype} {list(scales.shape)}; FP8 needs a matrix, and"
         f" factors {list(needed)} of {', '.join(DTYPES)}."
       )
-    found[name] = Scaled(codes, scales, name)
+    found[name] = Matrix(codes, scales, name)
   return found

@@ -71,7 +71,7 @@ _OTHERS = {
   "llama": {"expert_count": "mixtral"},
   "olmo2": {"attention.sliding_window": "olmo3"},
 }
-# Whose files have rows of queries and keys in another order.
+# Families whose files have rows of queries and keys in another order.
 _TURNED = ("granite", "llama", "ministral3", "mixtral", "smollm3")
 _KEYS = {
   "attention.head_count": "num_attention_heads",
@@ -584,11 +584,10 @@ def _of_family(
 
 
 @dataclasses.dataclass(frozen=True)
-class View:
-  """A tensor as its family has it, with the interface of a `Tensor`.
+class View(safetensors.LazyTensor):
+  """A tensor of the file, `stored`, as its family has it.
 
   Attributes:
-    stored: The tensor in the file.
     shape: Shape in the family.
     first: First row of the file's tensor that is this tensor's.
     heads: Number of heads whose rows llama.cpp has put in another order, or 0.
@@ -604,15 +603,6 @@ class View:
   is_transposed: bool = False
   shift: float = 0.0
   dtype: str = "F32"
-
-  @property
-  def path(self) -> pathlib.Path:
-    """The file."""
-    return self.stored.path
-
-  def map(self) -> View:
-    """Returns the tensor itself, which is sliced like an array."""
-    return self
 
   def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
     """A block in float32; `index` has a slice for each axis."""

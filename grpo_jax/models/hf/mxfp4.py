@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax.models.hf.safetensors import Tensor
+from grpo_jax.models.hf.safetensors import LazyTensor, Tensor
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
 _GROUP = 32  # Inputs with a common scale.
@@ -39,34 +38,24 @@ _NO_NUMBER = 255  # A scale that is NaN.
 
 
 @dataclasses.dataclass(frozen=True)
-class Packed:
-  """A tensor [E, in, out] in four bits, with the interface of a `Tensor`.
+class Packed(LazyTensor):
+  """A tensor [E, in, out] in four bits; `stored` has its blocks.
 
   Attributes:
-    blocks, scales: The tensors of its bytes.
+    scales: The tensor of its scales.
     name: Name of the tensor.
     dtype: Dtype of the values that are read, by its name in files.
   """
 
-  blocks: Tensor
   scales: Tensor
   name: str
   dtype: str = "BF16"
 
   @property
-  def path(self) -> pathlib.Path:
-    """File of the blocks."""
-    return self.blocks.path
-
-  @property
   def shape(self) -> tuple[int, ...]:
     """Shape [E, in, out] of the tensor."""
-    experts, outer, groups, _ = self.blocks.shape
+    experts, outer, groups, _ = self.stored.shape
     return experts, groups * _GROUP, outer
-
-  def map(self) -> Packed:
-    """Returns the tensor itself, which is sliced like an array."""
-    return self
 
   def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
     """A block in bfloat16; `index` has a slice for each axis.
@@ -78,7 +67,7 @@ class Packed:
     inner = slice(*inner.indices(self.shape[1]))
     groups = slice(inner.start // _GROUP, -(-inner.stop // _GROUP))
     first = groups.start * _GROUP
-    blocks, scales = _bytes(self.blocks), _bytes(self.scales)
+    blocks, scales = _bytes(self.stored), _bytes(self.scales)
     numbers = range(*experts.indices(self.shape[0]))
     sizes = [
       len(range(*part.indices(size)))

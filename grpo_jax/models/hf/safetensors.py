@@ -12,7 +12,7 @@ import math
 import os
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -47,6 +47,26 @@ class Tensor:
     return np.memmap(
       self.path, DTYPES[self.dtype], "r", self.offset, self.shape
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class LazyTensor:
+  """A tensor that is computed when it is sliced; used like a `Tensor`.
+
+  Attributes:
+    stored: The tensor of a file from which it is computed.
+  """
+
+  stored: Any
+
+  @property
+  def path(self) -> pathlib.Path:
+    """The file."""
+    return self.stored.path
+
+  def map(self) -> Self:
+    """Returns the tensor itself, which is sliced like an array."""
+    return self
 
 
 def find(directory: pathlib.Path) -> dict[str, Tensor]:

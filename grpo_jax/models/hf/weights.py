@@ -240,36 +240,25 @@ def _layout(family: Family, path: str, num_tensors: int) -> tuple[str, str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class WeightPart:
-  """A part of a fused tensor, with the interface of a `Tensor`.
+class WeightPart(safetensors.LazyTensor):
+  """A part of a fused tensor, which is `stored`.
 
   Attributes:
-    whole: The fused tensor.
     shape: Shape of the part.
     axis: The axis along which the parts lie.
     start, step: First index of the part on that axis, and the distance between
       its entries.
   """
 
-  whole: Any
   shape: tuple[int, ...]
   axis: int
   start: int
   step: int
 
   @property
-  def path(self) -> pathlib.Path:
-    """File of the fused tensor."""
-    return self.whole.path
-
-  @property
   def dtype(self) -> str:
     """Dtype by its name in files."""
-    return self.whole.dtype
-
-  def map(self) -> WeightPart:
-    """Returns the part itself, which is sliced like an array."""
-    return self
+    return self.stored.dtype
 
   def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
     """A block of the part; `index` has a slice for each axis."""
@@ -279,7 +268,7 @@ class WeightPart:
     stop = start + (part.stop - part.start - 1) * self.step + 1
     of_whole = list(index)
     of_whole[self.axis] = slice(start, stop, self.step)
-    return self.whole.map()[tuple(of_whole)]
+    return self.stored.map()[tuple(of_whole)]
 
 
 def split(
@@ -378,7 +367,9 @@ def _join(name: str, fused: Fused, parts: list[Output]) -> Output:
 
 
 # Tensors of old checkpoints that follow from config.json.
-_REDUNDANT = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
+_REDUNDANT = re.compile(
+  r"(rotary_emb\.inv_freq|\.h\.\d+\.attn\.(masked_)?bias)$"
+)
 
 # Files that an export copies: configuration, tokenizer, license.
 _COPIED = (
@@ -796,7 +787,7 @@ def _other_parts(source: pathlib.Path, family: Family) -> Iterator[Output]:
   for name, tensor in fp8.unpacked(safetensors.find(source)).items():
     if not name.startswith(family.other_parts):
       continue
-    if isinstance(tensor, fp8.Scaled):
+    if isinstance(tensor, fp8.Matrix):
       num_bytes = 2 * math.prod(tensor.shape)
       data = functools.partial(_bfloat16, tensor)
       yield Output(name, "BF16", tensor.shape, num_bytes, data)
@@ -825,7 +816,7 @@ def _set_dtype(path: pathlib.Path, dtype: str) -> None:
     safetensors.write_json(path, config)
 
 
-def _bfloat16(tensor: fp8.Scaled) -> np.ndarray:
+def _bfloat16(tensor: fp8.Matrix) -> np.ndarray:
   """The bytes of a matrix in bfloat16."""
   whole = tensor[tuple(slice(size) for size in tensor.shape)]
   return whole.astype(jnp.bfloat16).reshape(-1).view(np.uint8)

@@ -14,7 +14,7 @@ from grpo_jax.models.hf import fp8, weights
 from grpo_jax.models.hf import safetensors as safetensors_lib
 
 SOURCE = pathlib.Path(__file__).parents[2] / "data/checkpoints/deepseek_v3"
-# Of the layer that predicts later tokens: an export copies it.
+# A matrix of the layer that predicts later tokens, which an export copies.
 NOT_RUN = "model.layers.3.eh_proj.weight"
 METHOD = {
   "activation_scheme": "dynamic",
@@ -141,15 +141,16 @@ X = np.zeros((130, 5), np.uint8)
     ({"x": X}, "x in .* is F8_E4M3 and has no x_scale_inv beside it"),
     (
       {"x": X, "x_scale_inv": np.ones((1, 1), np.float32)},
-      r"x in .* is \[130, 5\], and x_scale_inv F32 \[1, 1\]; needed .*\[2, 1\]",
+      r"x in .* is \[130, 5\], and x_scale_inv F32 \[1, 1\]; FP8 "
+      r"needs .*\[2, 1\]",
     ),
     (
       {"x": X, "x_scale_inv": np.ones((2, 1), np.uint8)},
-      r"x_scale_inv F8_E4M3 \[2, 1\]; needed",
+      r"x_scale_inv F8_E4M3 \[2, 1\]; FP8 needs",
     ),
     (
       {"x": X[0], "x_scale_inv": np.ones(1, np.float32)},
-      r"x in .* is \[5\].*; needed are a matrix",
+      r"x in .* is \[5\].*; FP8 needs a matrix",
     ),
     (
       {"x": X + 127, "x_scale_inv": np.ones((2, 1), np.float32)},

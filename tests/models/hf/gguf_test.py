@@ -233,7 +233,7 @@ CASES = {
 }
 
 
-# Whose converters are Llama's.
+# Architectures that Llama's converter writes.
 LLAMAS = ("granite", "llama", "mistral3", "smollm3")
 
 
