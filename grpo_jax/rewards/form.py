@@ -149,7 +149,7 @@ def language_consistency(
       f"language_consistency: no script {script!r}; choose from"
       f" {sorted(_NAMES)}."
     )
-  return [_share_of_letters(_thought(text), script) for text in completions]
+  return [share_of_letters(_thought(text), script) for text in completions]
 
 
 def _thought(text: str) -> str:
@@ -157,7 +157,8 @@ def _thought(text: str) -> str:
   return (after if tag else before).partition("</think>")[0]
 
 
-def _share_of_letters(text: str, script: str) -> float | None:
+def share_of_letters(text: str, script: str) -> float | None:
+  """Share of a text's letters that belong to a script; None without letters."""
   letters = [x for x in text if unicodedata.category(x).startswith("L")]
   if not letters:
     return None

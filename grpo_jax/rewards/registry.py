@@ -195,6 +195,9 @@ BUILTIN = {
   "counting": "grpo_jax.rewards.vision:counting",
   "detection_map": "grpo_jax.rewards.vision:detection_map",
   "detection_score": "grpo_jax.rewards.vision:detection_score",
+  "instruction_following": (
+    "grpo_jax.rewards.instructions:instruction_following"
+  ),
   "language_consistency": ("grpo_jax.rewards.form:language_consistency"),
   "math_accuracy": "grpo_jax.rewards.math_accuracy:math_accuracy",
   "numeric": "grpo_jax.rewards.vision:numeric",
