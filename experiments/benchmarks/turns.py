@@ -158,13 +158,13 @@ class Bench:
           observation=np.full(shape, 38, np.int32),
           size=np.where(turn < size.turns, size.observation, 0).astype("int32"),
           reward=np.zeros(self.num_rows, np.float32),
-          goes_on=turn < size.turns,
+          continues=turn < size.turns,
           came=came,
         )
         episodes, actions, left = player._advance(
           fixed, episodes, sharding.from_local(answers, player._judged)
         )
-        if not jax.device_get(left.goes_on):
+        if not jax.device_get(left.continues):
           return time.perf_counter() - start, 0.0
         came = np.asarray(actions.length) > 0
         turn = turn + came

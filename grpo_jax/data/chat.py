@@ -168,7 +168,7 @@ def _environment() -> Any:
       body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
       return nodes.Scope(body, lineno=line)
 
-  class Environment(
+  class TemplateEnvironment(
     jinja2.sandbox.ImmutableSandboxedEnvironment  # type: ignore[name-defined]
   ):
     intercepted_binops = frozenset(("+", "*", "**"))
@@ -217,7 +217,7 @@ def _environment() -> Any:
       sort_keys=sort_keys,
     )
 
-  environment = Environment(
+  environment = TemplateEnvironment(
     trim_blocks=True,
     lstrip_blocks=True,
     extensions=[Generation, jinja2.ext.loopcontrols],

@@ -33,7 +33,7 @@ class Unusable(str):
   """The reason why a record is left out, in words."""
 
 
-class Shown(NamedTuple):
+class PromptWithImages(NamedTuple):
   """A prompt with images.
 
   Attributes:
@@ -46,7 +46,7 @@ class Shown(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Sight:
+class ImageEncoder:
   """Settings for images in prompts.
 
   Attributes:
@@ -198,7 +198,7 @@ class Encoder:
       turn opened; it writes a begin token itself.
     chat_options: Further inputs of that template ("enable_thinking", …); those
       of a conversation come first.
-    sight: Settings for images; None if prompts are text alone.
+    image_encoder: Settings for images; None if prompts are text alone.
     system: Text of the system message before prompts that have none; "": they
       have none.
   """
@@ -206,7 +206,7 @@ class Encoder:
   tokenizer: Any
   template: str = "{prompt}"
   chat_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  sight: Sight | None = None
+  image_encoder: ImageEncoder | None = None
   system: str = ""
 
   def __post_init__(self):
@@ -215,8 +215,8 @@ class Encoder:
         f"config.data.template={self.template!r}: it lacks '{{prompt}}', where"
         " the question goes; or use 'chat'."
       )
-    if self.sight is not None:
-      token = self.sight.processor.image_token
+    if self.image_encoder is not None:
+      token = self.image_encoder.processor.image_token
       if len(self.tokenizer.encode(token)) != 1:
         raise ValueError(
           f"config.data.images: the tokenizer has no token {token!r}, which"
@@ -227,25 +227,25 @@ class Encoder:
 
   def prompts(
     self, records: Sequence[Record]
-  ) -> list[np.ndarray | Shown | Unusable]:
-    """Ids of several prompts, or `Shown` for prompts with images.
+  ) -> list[np.ndarray | PromptWithImages | Unusable]:
+    """Ids of several prompts, or `PromptWithImages` for prompts with images.
 
     If the images of a record cannot be shown, its entry is an `Unusable` with
     the reason.
     """
-    if self.sight is None:
+    if self.image_encoder is None:
       return [self.prompt(record) for record in records]
-    found = self.sight.cuts(records)
+    found = self.image_encoder.cuts(records)
     return [
-      self._shown(self.sight, record, cuts)
+      self._shown(self.image_encoder, record, cuts)
       if not isinstance(cuts, Unusable)
       else cuts
       for record, cuts in zip(records, found, strict=True)
     ]
 
   def _shown(
-    self, sight: Sight, record: Record, cuts: tuple[Any, ...]
-  ) -> Shown | Unusable:
+    self, image_encoder: ImageEncoder, record: Record, cuts: tuple[Any, ...]
+  ) -> PromptWithImages | Unusable:
     messages, options = self._asked(record["prompt"])
     if len(messages) > 1 + bool(self.system):
       raise ValueError(
@@ -253,24 +253,24 @@ class Encoder:
         " messages; prompts with images are texts, with a mark <image> for each"
         " image. Write the messages as a text."
       )
-    parts = sight.parts(messages[-1]["content"], len(cuts))
+    parts = image_encoder.parts(messages[-1]["content"], len(cuts))
     if isinstance(parts, Unusable):
       return parts
     encode = self.tokenizer.context_ids
     if self.template == "chat":
-      messages[-1] = {**messages[-1], "content": sight.content(parts)}
+      messages[-1] = {**messages[-1], "content": image_encoder.content(parts)}
       text = self.tokenizer.chat_text(messages, **options)
       encode = self.tokenizer.encode
     else:
-      text = self.template.replace("{prompt}", sight.in_text(parts))
-    made = sight.expanded(text, cuts)
+      text = self.template.replace("{prompt}", image_encoder.in_text(parts))
+    made = image_encoder.expanded(text, cuts)
     if isinstance(made, Unusable):
       return made
-    return Shown(self._some(encode(made), record), cuts)
+    return PromptWithImages(self._some(encode(made), record), cuts)
 
   def content(self, record: Record) -> list[Hashable]:
     """The ids and images of a prompt, for comparison; no image is opened."""
-    if self.sight is None:
+    if self.image_encoder is None:
       return self.prompt(record).tolist()
     images = (tuple(image) for image in record.get("pictures", ()))
     return [*self.tokenizer.encode(record["prompt"]), *images]
@@ -281,14 +281,14 @@ class Encoder:
     Raises:
       ValueError: There are no ids; or the images of the record cannot be shown.
     """
-    if self.sight is not None:
+    if self.image_encoder is not None:
       (made,) = self.prompts([record])
       if isinstance(made, Unusable):
         raise ValueError(
           f"config.data: the record {record['prompt']!r:.80}: {made}."
           " Take it out, or correct its images."
         )
-      assert isinstance(made, Shown)
+      assert isinstance(made, PromptWithImages)
       return made.ids
     value = record["prompt"]
     if isinstance(value, str) and self.template == "chat":

@@ -17,7 +17,7 @@ import numpy as np
 from absl import logging
 
 from grpo_jax.data import orders, sources
-from grpo_jax.data.encoder import Encoder, Shown, Unusable
+from grpo_jax.data.encoder import Encoder, PromptWithImages, Unusable
 from grpo_jax.data.sources import Record, Source
 
 # (records) -> for each record its ids; None if it is too long; or the reason
@@ -163,7 +163,7 @@ def short_prompts(
 
 def ids_of(prompt: Any) -> np.ndarray:  # [any] int32
   """The ids in a result of `Encoder.prompts`."""
-  return prompt.ids if isinstance(prompt, Shown) else prompt
+  return prompt.ids if isinstance(prompt, PromptWithImages) else prompt
 
 
 def fits(prompt: Any, max_prompt_len: int) -> bool:

@@ -34,7 +34,12 @@ import jax
 import numpy as np
 
 from grpo_jax.data import finding, sources
-from grpo_jax.data.encoder import Encoder, Shown, Sight, Unusable
+from grpo_jax.data.encoder import (
+  Encoder,
+  ImageEncoder,
+  PromptWithImages,
+  Unusable,
+)
 from grpo_jax.data.formats import Record
 from grpo_jax.data.sources import Source
 from grpo_jax.types import Images, Prompts
@@ -126,13 +131,13 @@ def prompt_stream(
     source,
     functools.partial(finding.short_prompts, encode, max_prompt_len),
     lambda rows, num_unusable: prompt_batch(
-      *(rows, max_prompt_len, pad_id, more, encode.sight, num_unusable)
+      *(rows, max_prompt_len, pad_id, more, encode.image_encoder, num_unusable)
     ),
     batch_size=batch_size,
     seed=seed,
     rows=rows,
     num_threads=num_threads,
-    shows_images=encode.sight is not None,
+    shows_images=encode.image_encoder is not None,
   )
 
 
@@ -202,7 +207,7 @@ def supervised_stream(
       max_completion_len,
       pad_id,
     )
-    images = _images(encode.sight, rows, [row.ids[0] for row in rows])
+    images = _images(encode.image_encoder, rows, [row.ids[0] for row in rows])
     return made._replace(images=images, num_unusable=num_unusable)
 
   return _stream(
@@ -213,7 +218,7 @@ def supervised_stream(
     seed=seed,
     rows=rows,
     num_threads=num_threads,
-    shows_images=encode.sight is not None,
+    shows_images=encode.image_encoder is not None,
   )
 
 
@@ -392,7 +397,9 @@ def evaluation_batches(
       number = sources.number(source, number)
       made.append(EncodedRow(position, number, record, prompt))
     num_real = int((first + chosen < num_prompts).sum())
-    batch = prompt_batch(made, max_prompt_len, pad_id, sight=encode.sight)
+    batch = prompt_batch(
+      made, max_prompt_len, pad_id, image_encoder=encode.image_encoder
+    )
     batches.append((batch, num_real))
   return batches
 
@@ -420,7 +427,7 @@ class EncodedRow(NamedTuple):
   position: int
   number: int  # Number of the record in its source.
   record: Record
-  # Ids of the prompt, or `Shown`; or (prompt, completion, observed).
+  # Ids of the prompt, or `PromptWithImages`; or (prompt, completion, observed).
   ids: Any
 
 
@@ -471,7 +478,7 @@ def prompt_batch(
   max_prompt_len: int,
   pad_id: int,
   more: Callable[[Record], Mapping[str, np.ndarray]] | None = None,
-  sight: Sight | None = None,
+  image_encoder: ImageEncoder | None = None,
   num_unusable: int = 0,
 ) -> PromptBatch:
   records = [row.record for row in rows]
@@ -498,19 +505,23 @@ def prompt_batch(
       name: np.stack([arrays[name] for arrays in further])
       for name in (further[0] if further else ())
     },
-    "images": _images(sight, rows, [row.ids for row in rows]),
+    "images": _images(image_encoder, rows, [row.ids for row in rows]),
   }
   numbers = tuple(row.number for row in rows)
   return PromptBatch(Prompts(**arrays), records, numbers, num_unusable)
 
 
 def _images(
-  sight: Sight | None, rows: Sequence[EncodedRow], prompts: Sequence[Any]
+  image_encoder: ImageEncoder | None,
+  rows: Sequence[EncodedRow],
+  prompts: Sequence[Any],
 ) -> Images | None:
   """Images of prompts; None if all prompts are tokens only."""
-  if sight is None:
+  if image_encoder is None:
     return stacked_images([row.record for row in rows])
-  return sight.arrays([x.cuts if isinstance(x, Shown) else () for x in prompts])
+  return image_encoder.arrays(
+    [x.cuts if isinstance(x, PromptWithImages) else () for x in prompts]
+  )
 
 
 def stacked_images(records: Sequence[Record]) -> Images | None:
@@ -592,9 +603,9 @@ class PlacedPrompts:
       source,
       functools.partial(finding.short_prompts, encode, max_prompt_len),
       seed,
-      encode.sight is not None,
+      encode.image_encoder is not None,
     )
-    self._shape = max_prompt_len, pad_id, more, encode.sight
+    self._shape = max_prompt_len, pad_id, more, encode.image_encoder
 
   def take(self, places: np.ndarray) -> PromptBatch:  # [P] int32
     """The prompts at these positions; their ids are the positions.

@@ -46,9 +46,9 @@ def total(
   mask: jax.Array,  # [B, T] bool
 ) -> jax.Array:  # [B, T]
   """The sum of x over each token's action; 0 where masked."""
-  goes_on = ~jnp.pad(first(turn, mask)[:, 1:], ((0, 0), (0, 1)))
+  continues = ~jnp.pad(first(turn, mask)[:, 1:], ((0, 0), (0, 1)))
   x = masked.select(x, mask)
-  return spread(returns.recurrence(x, goes_on.astype(x.dtype)), turn, mask)
+  return spread(returns.recurrence(x, continues.astype(x.dtype)), turn, mask)
 
 
 def lengths(

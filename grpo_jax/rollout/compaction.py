@@ -113,14 +113,14 @@ def sample(
     ended = state.episodes
     assert ended is not None
     assert ended.contexts is not None
-    goes_on = exists & ended.contexts.closed & ~ended.done
+    continues = exists & ended.contexts.closed & ~ended.done
     following = _next(compaction, first, context, written, ended)
     kept = {
       "prompt_tokens": context.tokens,
       "prompt_mask": context.mask,
-      "is_last": exists & ~goes_on,
+      "is_last": exists & ~continues,
     }
-    return (following, _continued(ended), goes_on), (written, kept)
+    return (following, _continued(ended), continues), (written, kept)
 
   episodes = turns.begin(
     environment,

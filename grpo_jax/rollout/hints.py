@@ -279,8 +279,8 @@ def _continued(
 ) -> Rollout:
   """Continues rows after cues with draws of the policy."""
   most = correction.max_new_tokens
-  goes_on = found.kind == BY_CUE
-  size = jnp.where(goes_on, found.start + found.size, 0)
+  continues = found.kind == BY_CUE
+  size = jnp.where(continues, found.start + found.size, 0)
   # Rows that continue have room for `most` tokens, and a short prompt.
   tokens = rollout.tokens[:, : max(config.max_new_tokens - most, 0)]
   longest = min(prompts.tokens.shape[1], correction.max_prompt_len)
@@ -292,7 +292,7 @@ def _continued(
   longer, *_ = resumed.gone_on(
     *(policy, params, short, tokens, rollout, keys, size),
     jnp.full(len(keys), most, jnp.int32),
-    goes_on,
+    continues,
     dataclasses.replace(config, max_new_tokens=most),
   )
   return longer

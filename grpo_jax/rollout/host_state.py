@@ -167,14 +167,14 @@ def of_rollout(
   rows = jnp.arange(num_rows, dtype=jnp.int32)
   order = rows % num_contexts
   exists = contexts.prompt_mask.any(axis=-1)
-  goes_on = jnp.roll(exists, -1) & (order < num_contexts - 1)
+  continues = jnp.roll(exists, -1) & (order < num_contexts - 1)
   return {
     **written,
     "traces": Traces(
       id=rows // num_contexts,
       order=order,
       num_contexts=num_contexts,
-      is_last=exists & ~goes_on,
+      is_last=exists & ~continues,
       prompt_tokens=contexts.prompt_tokens,
       prompt_mask=contexts.prompt_mask,
     ),
@@ -201,7 +201,7 @@ class HostAnswers:
     observation: Tokens that are read next, from slot 0 on.
     size: Number of tokens of the observation; 0 at the end of an episode.
     reward: Reward of the action.
-    goes_on: True if another action follows.
+    continues: True if another action follows.
     came: True if there is an answer; the other fields are read only then.
     summarizes: True if the observation asks for a summary, which is written
       next; None without a compaction.
@@ -210,7 +210,7 @@ class HostAnswers:
   observation: jax.Array  # [B, O] int32
   size: jax.Array  # [B] int32
   reward: jax.Array  # [B] float32
-  goes_on: jax.Array  # [B] bool
+  continues: jax.Array  # [B] bool
   came: jax.Array  # [B] bool
   summarizes: jax.Array | None = None  # [B] bool
 
@@ -307,16 +307,16 @@ class Left:
 
   Attributes:
     writes: True if a row has a token to write before the next answer.
-    goes_on: True if a row is not over and does not pause.
+    continues: True if a row is not over and does not pause.
     reopens: True if it is time to run the beginnings of next contexts.
   """
 
   writes: jax.Array  # [] bool
-  goes_on: jax.Array  # [] bool
+  continues: jax.Array  # [] bool
   reopens: jax.Array  # [] bool
 
 
-def goes_on(doing: jax.Array) -> jax.Array:  # [B] int32 -> [] bool
+def continues(doing: jax.Array) -> jax.Array:  # [B] int32 -> [] bool
   """True if a row has work left in this step."""
   return ((doing != OVER) & (doing != PAUSES)).any()
 
@@ -374,9 +374,9 @@ def with_answers(episodes: HostEpisodes, answers: HostAnswers) -> HostEpisodes:
   reward = jnp.where(came, answers.reward, 0)
   written["turn_rewards"] = written["turn_rewards"].at[rows, last].add(reward)
   start = jnp.where(came, episodes.size + size, episodes.start)
-  goes_on = answers.goes_on & (start < num_slots)
+  continues = answers.continues & (start < num_slots)
   doing = jnp.where(episodes.doing == ENDED, WAITS, episodes.doing)
-  doing = jnp.where(came, jnp.where(goes_on, WRITES, OVER), doing)
+  doing = jnp.where(came, jnp.where(continues, WRITES, OVER), doing)
   seen = turns.last_seen(answers.observation, answers.size)
   return dataclasses.replace(
     episodes,

@@ -297,7 +297,7 @@ class HostTurns:
     ).any()
     left = host_state.Left(
       writes=writes,
-      goes_on=host_state.goes_on(episodes.doing),
+      continues=host_state.continues(episodes.doing),
       reopens=host_state.reopens(episodes, writes),
     )
     return episodes, self._ended(episodes), left
@@ -408,13 +408,13 @@ class HostTurns:
       )
       return self._drawn(fixed, episodes, h, writes), number + 1
 
-    def goes_on(carry):
+    def continues(carry):
       episodes, number = carry
       writes = (episodes.doing[episodes.row] == host_state.WRITES).any()
       is_due = (number % _INTERVAL == 0) & (number > 0)
       return writes & ~(is_due & (episodes.doing == host_state.ENDED).any())
 
-    return lax.while_loop(goes_on, step, (episodes, jnp.int32(0)))[0]
+    return lax.while_loop(continues, step, (episodes, jnp.int32(0)))[0]
 
   def _drawn(
     self,

@@ -4,7 +4,7 @@ A row that continues reads its prompt and its tokens again, as one prompt of its
 own, and draws tokens behind them.
 
 Partial rollouts are cut at the end of a step, and continue in the next one
-(`goes_on`):
+(`continue_rows`):
 
     step 7    a b c d            4 tokens, drawn by the weights of step 7
     step 8            e f </s>   3 more, by those of step 8
@@ -238,7 +238,7 @@ def cleared(
   )
 
 
-def goes_on(
+def continue_rows(
   policy: Policy,
   params: PyTree,
   prompts: Prompts,

@@ -398,7 +398,7 @@ class Decoder:
   def run(self, state: DecodeState, limit: int) -> DecodeState:
     """Decodes until no lane is busy or the cursor is at the limit."""
 
-    def goes_on(state):
+    def continues(state):
       return state.busy.any() & (state.cursor < limit)
 
     def is_due(state):
@@ -408,13 +408,13 @@ class Decoder:
     def decode(state):
       step = functools.partial(self.step, self.of_lanes(state.row))
       return lax.while_loop(
-        lambda state: goes_on(state) & ~is_due(state), step, state
+        lambda state: continues(state) & ~is_due(state), step, state
       )
 
     if not self.refills:
       return decode(state)
     return lax.while_loop(
-      goes_on, lambda state: decode(self.refill(state)), state
+      continues, lambda state: decode(self.refill(state)), state
     )
 
   def run_grown(self, state: DecodeState) -> DecodeState:

@@ -183,7 +183,7 @@ def taken(
   return dataclasses.replace(found, rollout=rollout)
 
 
-def settle(
+def choose_groups(
   collected: Collected, when_short: str = "fewer"
 ) -> tuple[Groups, jax.Array | None]:
   """Chooses the groups that a step trains on.

@@ -120,7 +120,7 @@ class Partial:
       prompts: Prompts of all places; ids are places in the stream.
 
     Returns:
-      As `settle`.
+      As `separate_groups`.
     """
     waiting = state.kept[_NAME]
     before = waiting["rollout"]
@@ -129,7 +129,7 @@ class Partial:
     rollout, episodes = self.go_on(*inputs, episodes=waiting.get("episodes"))
     drawn = rollout.completion_mask.sum(axis=1, dtype=jnp.int32)
     ended = rollout.terminated | (drawn >= budget)
-    return self.settle(state, rollout, ended, episodes)
+    return self.separate_groups(state, rollout, ended, episodes)
 
   def resumed(self, state: TrainState, prompts: Prompts) -> host_turns.Resumed:
     """The rows of all places, for an environment on the host.
@@ -151,7 +151,7 @@ class Partial:
   def of_host(
     self, state: TrainState, rollout: Rollout, cut: host_turns.CutTurn
   ) -> tuple[TrainState, Rollout, jax.Array, Metrics]:
-    """Settles rows that were sampled with the host; see `settle`.
+    """Separates groups that were sampled with the host.
 
     Args:
       state: State before the step.
@@ -164,7 +164,7 @@ class Partial:
       rollout.completion_mask & ~before, state.step, rollout.version
     )
     rollout = dataclasses.replace(rollout, version=version)
-    return self.settle(state, rollout, cut.over, cut)
+    return self.separate_groups(state, rollout, cut.over, cut)
 
   def _bounds(
     self, state: TrainState, prompts: Prompts
@@ -181,7 +181,7 @@ class Partial:
     )
     return self._keys(state.key, began, prompts.ids), budget, limits
 
-  def settle(
+  def separate_groups(
     self,
     state: TrainState,
     rollout: Rollout,

@@ -544,8 +544,8 @@ def moved(
     free = ~taken & (near >= 0) & (near < size)
     easier = jnp.max(jnp.where(free & (around <= 0), near, -1))
     harder = jnp.min(jnp.where(free & (around >= 0), near, size))
-    goes_on = jnp.where(move[i] > 0, harder < size, easier < 0)
-    return found.at[i].set(jnp.where(goes_on, harder, easier)), None
+    upwards = jnp.where(move[i] > 0, harder < size, easier < 0)
+    return found.at[i].set(jnp.where(upwards, harder, easier)), None
 
   found, _ = jax.lax.scan(place, jnp.full(num, -1, window.dtype), order)
   return jnp.sort(found)

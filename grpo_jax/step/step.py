@@ -540,7 +540,7 @@ def fused_step(
       dynamic_sampling.surplus(state.kept),
     )
     state = dynamic_sampling.with_surplus(state, collected)
-    groups, trains = dynamic_sampling.settle(collected, parts.when_short)
+    groups, trains = dynamic_sampling.choose_groups(collected, parts.when_short)
     groups, drawn = (
       parts.constrain_rows(groups),
       dynamic_sampling.metrics(collected),
@@ -595,7 +595,7 @@ def _trained(
   greedy: Scored | None,
   parts: Phase,
 ) -> tuple[TrainState, Metrics, StepRows]:
-  """Updates on the groups that have ended; see `Partial.settle`."""
+  """Updates on the groups that have ended; see `Partial.separate_groups`."""
   state, rollout, is_whole, drawn = found
   kept = parts.constrain_rows(state.kept)
   assert rollout.whole is not None

@@ -343,7 +343,7 @@ def step(
     state.comments + call.comment,
     state.malformed + (mask.any() & ~understood),
   )
-  return environment_lib.settle(
+  return environment_lib.mask_after_end(
     state.over,
     state,
     new,

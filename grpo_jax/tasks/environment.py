@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from grpo_jax.types import PyTree, Turn
 
 
-def settle(
+def mask_after_end(
   over: jax.Array,  # [] bool
   old: PyTree,
   new: PyTree,

@@ -274,7 +274,7 @@ def step(
     observation = vocab.VOCAB_SIZE + state_id(new)[None]
   else:
     observation = _observation(new)
-  return environment_lib.settle(
+  return environment_lib.mask_after_end(
     state.over,
     state,
     new,

@@ -135,7 +135,7 @@ def guard(
     )
     counts = {name: state.counts[name] + events[name] for name in names}
     new = Guarded(inner, turn.done, counts)
-    return environment_lib.settle(state.over, state, new, turn)
+    return environment_lib.mask_after_end(state.over, state, new, turn)
 
   def scores(state: Guarded) -> dict[str, jax.Array]:
     counts = {

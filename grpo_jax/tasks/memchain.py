@@ -435,7 +435,7 @@ def step(
   new = state._replace(
     turn=turn, semicolons=state.semicolons + semicolon, right=right
   )
-  return environment_lib.settle(
+  return environment_lib.mask_after_end(
     state.turn >= num_steps,
     state,
     new,

@@ -236,7 +236,7 @@ def step(
     [jnp.array([vocab.OBS]), vocab.DIGIT_0 + heaps, jnp.array([vocab.OBS_END])]
   ).astype(jnp.int32)
   answer = Turn(seen, jnp.ones(seen.shape, bool), won.astype(jnp.float32), done)
-  return environment_lib.settle(state.over, state, new, answer)
+  return environment_lib.mask_after_end(state.over, state, new, answer)
 
 
 def scores(state: NimState) -> dict[str, jax.Array]:

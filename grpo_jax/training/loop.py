@@ -54,13 +54,15 @@ class OneRun:
     self._driver = run.program(
       "step",
       index,
-      lambda: executors.make_driver(run.problem, run.mesh, parts, run.told),
+      lambda: executors.make_driver(
+        run.problem, run.mesh, parts, run.host_reports
+      ),
     )
 
   def advance(self, batches: list[list[Any]]) -> list[executors.StepResult]:
     """See `steps.Stepper`."""
     self._run.state, outcome = self._driver(self._run.state, *batches[0])
-    self._run.told = outcome.told
+    self._run.host_reports = outcome.host_reports
     return [outcome]
 
   def places(self, run: OpenRun) -> np.ndarray:  # [P] int32
@@ -106,7 +108,7 @@ def train(
         settings.hosts.timeout_s,
         settings.hosts.stall_s,
         describe=lambda: checkpoints.describe(directory),
-        settle=lambda: saved.wait() if saved else None,
+        wait_for_save=lambda: saved.wait() if saved else None,
       )
     )
     hosts.check_same(
@@ -171,16 +173,16 @@ def go_through(
         " --config.start_workdir"
       )
   for index in range(first.first, len(first.phases)):
-    if all(run.stopping for run in going_on(together)):
+    if all(run.stopping for run in active(together)):
       break
     crew = crew_of(index)
     _run_phase(together, index, crew)
-    _leave_behind(together, going_on(together))
+    _leave_behind(together, active(together))
   for run in together:
     run.saved.wait()
 
 
-def going_on(together: Sequence[OpenRun]) -> list[OpenRun]:
+def active(together: Sequence[OpenRun]) -> list[OpenRun]:
   """Returns the runs that are not left behind."""
   return [run for run in together if run.failure is None]
 
@@ -218,7 +220,7 @@ def _run_phase(
       run_lib.enter(run, index)
     run.after = None
   # All runs have its sizes; a run that was left behind stays at its old step.
-  first = going_on(together)[0]
+  first = active(together)[0]
   name = first.config.phases[index]
   phase = first.config.section(name)
   plan = first.phases[index].parts.plan
@@ -227,7 +229,7 @@ def _run_phase(
   done = int(first.state.phase_step)
   offset = int(first.state.step) - done
   if phase.of_kind.evaluates and done == 0:
-    for run in going_on(together):
+    for run in active(together):
       with crew.at_hand(run):
         summary = run_lib.evaluate(run)
         run.before = run.before or summary
@@ -247,7 +249,7 @@ def _run_phase(
   with book.display, jax.transfer_guard("disallow"):
     # Looked at once a step, so that a step that stops the loop is also saved.
     stopping = first.stop.look()
-    while done < phase.steps and not stopping and going_on(together):
+    while done < phase.steps and not stopping and active(together):
       with run_lib.profiled(first, offset + done + 1):
         batches = feed.next(phase.steps - done)
         compiled = first.compiling.count
@@ -256,7 +258,7 @@ def _run_phase(
         of_step = first.compiling.count - compiled
       if pending is not None:
         pending()
-      for run in going_on(together):
+      for run in active(together):
         run.saved.check()
       done += 1
       looks = phase.of_kind.evaluates or phase.of_kind.measures
@@ -267,9 +269,9 @@ def _run_phase(
         book.record, done, outcomes, of_step, is_due, is_probed
       )
       stopping = first.stop.look() or all(
-        run.stopping for run in going_on(together)
+        run.stopping for run in active(together)
       )
-      halted = [run for run in going_on(together) if run.health.halted]
+      halted = [run for run in active(together) if run.health.halted]
       is_saved = stopping or bool(halted) or is_kept
       is_traced = tracing.is_traced(first.config, name, done)
       if is_due or is_saved or is_traced or is_probed:
@@ -284,7 +286,7 @@ def _run_phase(
 
 def _leave_halted(together: Sequence[OpenRun]) -> None:
   """Leaves runs behind that a guard has halted; their checkpoints stay."""
-  for run in going_on(together):
+  for run in active(together):
     if run.guards.halted:
       run.saved.wait()
       run.failure = run.guards.error(run.saved.latest_step())
@@ -303,7 +305,7 @@ def _save(
   """Saves all runs; no checkpoint is ahead of another one for long."""
   with jax.transfer_guard("allow"):
     if len(together) > 1:
-      for run in going_on(together):
+      for run in active(together):
         run.saved.wait()
     for i, run in enumerate(together):
       if run.failure is None:

@@ -259,7 +259,7 @@ def _train_together(
           config.hosts.timeout_s,
           config.hosts.stall_s,
           describe=functools.partial(checkpoints.describe, saved.directory),
-          settle=saved.wait,
+          wait_for_save=saved.wait,
         ),
         stop=stop,
         compiling=compiling,

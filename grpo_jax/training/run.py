@@ -130,7 +130,7 @@ class OpenRun:
     programs: Compiled programs by (purpose, name of the phase), so that a phase
       that comes again is not compiled again.
     evaluation_s: Seconds of the last evaluation, without compilation.
-    told: Reports of sessions on the rollouts in the queue of the state.
+    host_reports: Reports of sessions on the rollouts in the queue of the state.
   """
 
   config: config_lib.RunConfig
@@ -162,10 +162,12 @@ class OpenRun:
   failure: Exception | None = None
   programs: dict[tuple[str, str], Any] = dataclasses.field(default_factory=dict)
   evaluation_s: float = 0.0
-  told: tuple[judging.HostReport, ...] = ()
+  host_reports: tuple[judging.HostReport, ...] = ()
 
   def __post_init__(self):
-    self.told = judging.told_from((self.position or {}).get("told", ()))
+    self.host_reports = judging.read_reports(
+      (self.position or {}).get("told", ())
+    )
     self.health = self._monitor()
     self.guards = guards_lib.open_guards(
       *(self.config, self.problem, self.phases, self.mesh, self.evaluator),
@@ -611,8 +613,8 @@ def save(run: OpenRun, index: int, global_step: int, stream_state: Any) -> None:
     extra["canaries"] = run.guards.canaries.position()
   if run.state.queue:
     extra["queue"] = len(run.state.queue)
-  if run.told:
-    extra["told"] = judging.told_by_all(run.told)
+  if run.host_reports:
+    extra["told"] = judging.gather_reports(run.host_reports)
   run.saved.save(global_step, run.state, extra)
 
 

@@ -89,13 +89,13 @@ def _in_contexts(case):
     setattr(split, name, moved)
   split.mask = slots < size.reshape(-1, 1)
   split.step_mask &= split.mask
-  goes_on = size[:, 1] > 0
+  continues = size[:, 1] > 0
   traces = Traces(
     prompt_tokens=np.zeros((len(rows), 1), np.int32),
     prompt_mask=np.ones((len(rows), 1), bool),
     id=rows.astype(np.int32),
     order=np.tile(np.arange(2, dtype=np.int32), len(FIRST)),
-    is_last=np.stack([~goes_on, goes_on], axis=1).ravel(),
+    is_last=np.stack([~continues, continues], axis=1).ravel(),
     num_contexts=2,
   )
   return split, traces

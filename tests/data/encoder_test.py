@@ -86,8 +86,8 @@ def read(folder):
   return cuts
 
 
-def sight(folder="", max_images=2, max_patches=40):
-  return encoder.Sight(QWEN, read(folder), max_images, max_patches)
+def image_encoder(folder="", max_images=2, max_patches=40):
+  return encoder.ImageEncoder(QWEN, read(folder), max_images, max_patches)
 
 
 def picture(height=4, width=8, seed=0):
@@ -125,7 +125,7 @@ TWO = START + 2 * TOKEN + END  # Of an image of 4 x 8 pixels: 2 x 4 patches.
   ],
 )
 def test_images_stand_where_their_markers_are(prompt, count, expected):
-  encode = encoder.Encoder(Characters(), "Q: {prompt} A:", {}, sight())
+  encode = encoder.Encoder(Characters(), "Q: {prompt} A:", {}, image_encoder())
   (made,) = encode.prompts([record(prompt, *[picture()] * count)])
   if expected is None:  # Its own token stands for an image, as it is.
     expected = f"Q: {START}{START}{2 * TOKEN}{END}{END}What? A:"
@@ -137,13 +137,13 @@ def test_images_stand_where_their_markers_are(prompt, count, expected):
 
 
 def test_a_chat_template_is_given_parts():
-  encode = encoder.Encoder(Characters(), "chat", {"more": "x"}, sight())
+  encode = encoder.Encoder(Characters(), "chat", {"more": "x"}, image_encoder())
   (made,) = encode.prompts([record("Is <image> it?", picture())])
   assert text_of(made.ids) == f"user:Is {TWO} it?;x"
 
 
 def test_tiles_are_written_with_their_places():
-  tiles = encoder.Sight(
+  tiles = encoder.ImageEncoder(
     TILES, lambda images: read("")(images, TILES), max_images=9, max_patches=99
   )
   encode = encoder.Encoder(Pictures(), "{prompt}", {}, tiles)
@@ -161,7 +161,7 @@ def test_tiles_are_written_with_their_places():
 
 
 def test_arrays_have_fixed_sizes():
-  ours = sight(max_images=3, max_patches=20)
+  ours = image_encoder(max_images=3, max_patches=20)
   one, other = ours.cuts(
     [record("", picture(4, 8), picture(8, 4)), record("", picture(4, 4))]
   )
@@ -231,7 +231,7 @@ def test_arrays_have_fixed_sizes():
 )
 def test_what_is_said_of_records_that_cannot_be_shown(given, message, tmp_path):
   encode = encoder.Encoder(
-    Characters(), "{prompt}", {}, sight(tmp_path, max_patches=30)
+    Characters(), "{prompt}", {}, image_encoder(tmp_path, max_patches=30)
   )
   (made,) = encode.prompts([given])
   assert isinstance(made, encoder.Unusable)
@@ -242,7 +242,7 @@ def test_what_is_said_of_records_that_cannot_be_shown(given, message, tmp_path):
 
 def test_a_tokenizer_without_the_token():
   with pytest.raises(ValueError, match="the tokenizer has no token"):
-    encoder.Encoder(Pictures(), "{prompt}", {}, sight())
+    encoder.Encoder(Pictures(), "{prompt}", {}, image_encoder())
 
 
 # --- streams -----------------------------------------------------------------
@@ -270,7 +270,7 @@ def source_of(folder, kind=sources.JsonlSource):
 
 
 def stream(folder, source=None, make=pipeline.prompt_stream, **options):
-  encode = encoder.Encoder(Characters(), "{prompt}", {}, sight(folder))
+  encode = encoder.Encoder(Characters(), "{prompt}", {}, image_encoder(folder))
   usual = {"batch_size": 4, "max_prompt_len": 60, "seed": 3, "pad_id": 0}
   return make(source or source_of(folder), encode, **usual | options)
 
@@ -303,7 +303,7 @@ def test_broken_images_are_replaced_and_counted(folder, caplog):
   for batch in found:
     for row, one in enumerate(batch.records):
       number = int(one["answer"])
-      (cut,) = sight(folder).cuts([one])[0]
+      (cut,) = image_encoder(folder).cuts([one])[0]
       np.testing.assert_array_equal(
         batch.prompts.images.patches[row, :8], QWEN.patches(cut.pixels)
       )
@@ -381,7 +381,7 @@ def test_all_images_are_broken(folder, monkeypatch):
 
 
 def test_an_evaluation_leaves_nothing_out(folder):
-  encode = encoder.Encoder(Characters(), "{prompt}", {}, sight(folder))
+  encode = encoder.Encoder(Characters(), "{prompt}", {}, image_encoder(folder))
   options = {"batch_size": 2, "max_prompt_len": 60, "pad_id": 0}
   ((batch, count),) = pipeline.evaluation_batches(
     source_of(folder), encode, 2, **options

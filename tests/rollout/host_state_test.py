@@ -63,7 +63,7 @@ def test_observations_come_after_actions_as_far_as_there_is_room():
     observation=np.full((5, 3), 5),
     size=np.array([0, 3, 2, 3, 3]),
     reward=np.float32([0, 1, 2, 3, 4]),
-    goes_on=np.array([False, True, True, False, True]),
+    continues=np.array([False, True, True, False, True]),
     came=np.array([False, True, True, True, False]),
   )
   read = _with_answers(episodes, answers)

@@ -45,7 +45,7 @@ def _start(top_k=None):
 def _go_on(top_k, most):
   policy, _, prompts, config, _, keys = _start(top_k)
   return jax.jit(
-    lambda params, rollout, limits, step: resumed.goes_on(
+    lambda params, rollout, limits, step: resumed.continue_rows(
       policy,
       params,
       prompts,
@@ -143,7 +143,7 @@ def test_pieces_of_episodes_are_the_whole(length):
     episodes = dataclasses.replace(
       episodes, turn=jnp.where(size > 0, episodes.turn, 9)
     )
-    return resumed.goes_on(
+    return resumed.continue_rows(
       *(turns_test.MARKOV, params, prompts, keys, rollout, limits, step),
       config=sampling.SamplerConfig(num_slots, (), 0),
       most=length,

@@ -34,7 +34,7 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 # Each operation outside a program would be a program of its own.
 _add = jax.jit(dynamic_sampling.add, static_argnums=2)
-_settle = jax.jit(dynamic_sampling.settle, static_argnums=1)
+_choose_groups = jax.jit(dynamic_sampling.choose_groups, static_argnums=1)
 _metrics = jax.jit(dynamic_sampling.metrics)
 _live = jax.jit(dynamic_sampling.live_groups, static_argnums=1)
 
@@ -195,12 +195,12 @@ def test_a_batch_that_is_short_is_settled_as_is_asked_for(num_live):
     i for i, is_live in zip((3, 2, 1), first[::-1], strict=True) if is_live
   ]
   assert _metrics(collected)["drawn/missing"] == P - num_live
-  fewer, always = _settle(collected, "fewer")
+  fewer, always = _choose_groups(collected, "fewer")
   assert always is None
-  groups, trains = _settle(collected, "error")
+  groups, trains = _choose_groups(collected, "error")
   assert trains == (num_live == P)
   jax.tree.map(np.testing.assert_array_equal, groups, fewer)
-  groups, trains = _settle(collected, "duplicate")
+  groups, trains = _choose_groups(collected, "duplicate")
   assert trains == (num_live > P / 2)
   if trains:  # With two of three the first one again.
     fewer = _groups([live[i % num_live] for i in range(P)], [True] * P)

@@ -44,7 +44,7 @@ def make_parts(length, staleness, learning_rate=0.1, algorithm="grpo"):
   )
   made = partial.Partial(
     go_on=models.played(
-      functools.partial(resumed.goes_on, policy),
+      functools.partial(resumed.continue_rows, policy),
       config=sampling.SamplerConfig(T, (tiny.END,), tiny.PAD),
       most=T,
     ),

@@ -354,7 +354,7 @@ def test_rows_that_go_on_read_their_images_again():
   )
   keys = drawing.row_keys(key, prompts.ids, 2)
   longer = jax.jit(
-    lambda prompts, short: resumed.goes_on(
+    lambda prompts, short: resumed.continue_rows(
       *(policy, params, prompts, keys, short, jnp.full(8, 4), jnp.int32(1)),
       config=config,
       most=2,

@@ -271,7 +271,7 @@ def test_examples_fit(variant):
 def test_settling_hides_what_comes_after_the_end():
   turn = Turn(jnp.array([3, 4, 5]), jnp.array([1, 1, 0], bool), 0.5, False)
   for over, done in ((False, False), (False, True), (True, False)):
-    state, got = environment_lib.settle(
+    state, got = environment_lib.mask_after_end(
       jnp.array(over),
       {"x": jnp.array(1)},
       {"x": jnp.array(2)},

@@ -337,8 +337,10 @@ def test_what_failed_ahead_is_counted_in_the_step_that_trains_it():
 
   # Another process goes on after the first step: what it has been told is text.
   cut, outcome, _ = next(steps(whole, begun(), 0))
-  said = json.loads(json.dumps(judging.told_by_all(outcome.told)))
-  resumed = executors.make_driver(problem, mesh, parts, judging.told_from(said))
+  said = json.loads(json.dumps(judging.gather_reports(outcome.host_reports)))
+  resumed = executors.make_driver(
+    problem, mesh, parts, judging.read_reports(said)
+  )
   *_, (again, _, found) = steps(resumed, cut, 1)
   jax.tree.map(
     np.testing.assert_array_equal,

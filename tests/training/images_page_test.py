@@ -67,7 +67,10 @@ def said(tmp_path):
   call.fail(1, "worker_died", "")
   made += call.found
   encode = encoder_test.encoder.Encoder(
-    encoder_test.Characters(), "{prompt}", {}, encoder_test.sight(max_patches=9)
+    encoder_test.Characters(),
+    "{prompt}",
+    {},
+    encoder_test.image_encoder(max_patches=9),
   )
   picture = encoder_test.picture()
   record = encoder_test.record

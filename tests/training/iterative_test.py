@@ -40,7 +40,7 @@ def test_a_phase_that_comes_again_is_the_program_that_it_was(iterations):
     mesh=its.mesh,
     phases=its.phases,
     programs={},
-    told=(),
+    host_reports=(),
   )
   one.program = types.MethodType(run.OpenRun.program, one)
   _, rm, rl, rm_again, rl_again = (

@@ -79,7 +79,7 @@ def code_points(
   No character begins inside another one, nor at bytes that are not UTF-8.
   """
   later = [text_lib.shifted(data, k).astype(jnp.int32) for k in (1, 2, 3)]
-  goes_on = [(x >= 0x80) & (x < 0xC0) for x in later]
+  continues = [(x >= 0x80) & (x < 0xC0) for x in later]
   lead = data.astype(jnp.int32)
   point = jnp.where(lead < 0x80, lead, 0)
   good = jnp.ones(data.shape, bool)
@@ -87,7 +87,7 @@ def code_points(
   for size, (mark, least) in enumerate(
     ((0xC0, 0x80), (0xE0, 0x800), (0xF0, 0x10000)), start=1
   ):
-    good &= goes_on[size - 1]
+    good &= continues[size - 1]
     value = (value << 6) | (later[size - 1] & 0x3F)
     bits = 6 - size  # Bits of the first byte below its mark.
     number = value & (2 ** (bits + 6 * size) - 1)

@@ -339,12 +339,12 @@ class Pool:
     end = start + timeout_s - used_s
     self.open(call)
     try:
-      while self.goes_on(call) and time.monotonic() < end:
+      while self.has_unfinished_rows(call) and time.monotonic() < end:
         self.advance(call, end)
-      if self.goes_on(call):
+      if self.has_unfinished_rows(call):
         self.give_up(call, timeout_s)
     finally:
-      self.settle(call)
+      self.replace_busy_workers(call)
     return time.monotonic() - start
 
   # The parts of `run`, for a call that gets rows while it goes on.
@@ -356,12 +356,12 @@ class Pool:
       RuntimeError: The pool is closed.
     """
     self.check_open()
-    self.settle(call)  # An earlier call was perhaps interrupted.
+    self.replace_busy_workers(call)  # An earlier call was perhaps interrupted.
     self._disturbed.clear()
     for worker in self._workers:
       worker.answered.clear()
 
-  def goes_on(self, call: PoolCall) -> bool:
+  def has_unfinished_rows(self, call: PoolCall) -> bool:
     """Returns True if some rows have neither an answer nor failed."""
     return bool(call.num_pending) or any(w.rows for w in self._workers)
 
@@ -373,9 +373,9 @@ class Pool:
       f"the {timeout_s} s for all rows are over"
       " (config.rewards.step_timeout_s)",
     )
-    self.settle(call)
+    self.replace_busy_workers(call)
 
-  def settle(self, call: PoolCall) -> None:
+  def replace_busy_workers(self, call: PoolCall) -> None:
     """Replaces workers that still have rows: they must not answer later."""
     for slot, worker in enumerate(self._workers):
       if worker.rows:
@@ -393,7 +393,9 @@ class Pool:
     for slot, worker in enumerate(self._workers):
       if worker.ready:
         self._send(slot, call)
-    if not self.goes_on(call) or (call.num_pending and self._is_idle):
+    if not self.has_unfinished_rows(call) or (
+      call.num_pending and self._is_idle
+    ):
       return  # In the second case a row could not be sent; the caller retries.
     if call.pause_s and all(len(w.rows) > 1 for w in self._workers):
       time.sleep(call.pause_s)

@@ -339,13 +339,13 @@ class SessionEpisodes(Asked):
     start = time.monotonic()
     limit = self._owner.step_timeout_s
     end = start + min(timeout_s, limit - self._used_s)
-    while workers.goes_on(call):
+    while workers.has_unfinished_rows(call):
       has_some = bool(self._come())
       workers.advance(call, time.monotonic() if has_some else end)
       if has_some or time.monotonic() >= end:
         break
     self._used_s += time.monotonic() - start
-    if self._used_s >= limit and workers.goes_on(call):
+    if self._used_s >= limit and workers.has_unfinished_rows(call):
       workers.give_up(call, limit)
     # A failed row may have been answered before.
     come = self._come()

@@ -52,7 +52,7 @@ def measure(
     ValueError: A record has no completion, or prompts show images.
   """
   problem = loaded.problem
-  if problem.encoder.sight is not None:
+  if problem.encoder.image_encoder is not None:
     raise ValueError(
       "the prompts of this run show images, and an embedding is the mean over"
       " tokens of a text; measure a policy whose config.data.images is empty."

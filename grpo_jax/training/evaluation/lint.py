@@ -170,7 +170,7 @@ def _of_images(
   problem: Problem, some: Sequence[dict[str, Any]]
 ) -> list[Finding]:
   """A warning about records whose images cannot be shown."""
-  if problem.encoder.sight is None:
+  if problem.encoder.image_encoder is None:
     return []
   bad = {
     number + i: made

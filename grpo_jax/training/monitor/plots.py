@@ -85,7 +85,7 @@ def figure_of(workdir: str | os.PathLike) -> Figure:
       " its first step."
     )
 
-  class Shown(figure.Figure):
+  class PngFigure(figure.Figure):
     """A figure of its own, not pyplot's: no display and no global state."""
 
     def _repr_png_(self) -> bytes:
@@ -94,7 +94,7 @@ def figure_of(workdir: str | os.PathLike) -> Figure:
 
   # The notebook's own settings come back afterwards.
   with matplotlib.rc_context():
-    canvas = style.canvas(style.PAGE, 4.6, kind=Shown)
+    canvas = style.canvas(style.PAGE, 4.6, kind=PngFigure)
     name = source.parent.resolve().name
     canvas.suptitle(f"Reinforcement phase of {name}")
     reward, accuracy, length, entropy = canvas.subplots(2, 2).flat

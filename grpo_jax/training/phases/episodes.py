@@ -326,7 +326,7 @@ class HostRows:
       "observation": np.zeros((num_rows, self._max_read_len), np.int32),
       "size": np.zeros(num_rows, np.int32),
       "reward": np.zeros(num_rows, np.float32),
-      "goes_on": np.zeros(num_rows, bool),
+      "continues": np.zeros(num_rows, bool),
       "came": np.zeros(num_rows, bool),
     }
     if self._contexts is not None:
@@ -367,15 +367,15 @@ class HostRows:
 
     ask(list(left))
     while self.episodes.pending:
-      goes_on = []
+      continues = []
       for row, said in self.episodes.poll(_PATIENCE_S).items():
         past = expected.pop(row)
         if said is None or not self._is_same(row, said, past):
           self._over[row] = answers.came[row] = True
           continue
         self._returns[row] += past.reward
-        goes_on.append(row)
-      ask(goes_on)
+        continues.append(row)
+      ask(continues)
     self._called_at = time.perf_counter()
     return answers
 
@@ -522,8 +522,8 @@ class HostRows:
       room = self._contexts.room(row)
     answers.size[row] = len(ids)
     answers.observation[row, : len(ids)] = ids
-    answers.goes_on[row] = self._size[row] + len(ids) < room
-    if not answers.goes_on[row]:
+    answers.continues[row] = self._size[row] + len(ids) < room
+    if not answers.continues[row]:
       self._end(answers, [row])
 
   def _count(self, row: int, has_failed: bool) -> None:

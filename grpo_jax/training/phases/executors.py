@@ -95,15 +95,15 @@ class StepResult:
     batch: The prompts of the rows that this process feeds.
     errors: Error messages of rows that this process judges and that could not
       be scored.
-    told: Reports of sessions on each rollout in `TrainState.queue`. No array
-      holds them.
+    host_reports: Reports of sessions on each rollout in `TrainState.queue`. No
+      array holds them.
   """
 
   metrics: Callable[[], dict[str, float]]
   written: Callable[[], StepRows] | None = None
   batch: pipeline.PromptBatch | None = None
   errors: judging.Errors = dataclasses.field(default_factory=dict)
-  told: tuple[judging.HostReport, ...] = ()
+  host_reports: tuple[judging.HostReport, ...] = ()
 
 
 # Counts of this process -> () -> counts of all processes, fetched later.
@@ -117,18 +117,18 @@ def make_driver(
   problem: problem_lib.Problem,
   mesh: Mesh,
   parts: step.Phase,
-  told: Sequence[judging.HostReport] = (),
+  host_reports: Sequence[judging.HostReport] = (),
 ) -> Driver:
   """Makes the driver of a phase; see the list at the top of the module.
 
   Args:
     problem, mesh, parts: Problem, devices and functions of the phase.
-    told: `StepResult.told` of the step before the first one.
+    host_reports: `StepResult.host_reports` of the step before the first one.
   """
   if parts.player is None:
     return _supervised(mesh, parts)
   if isinstance(parts.player, EpisodeSampler):
-    return _Episodes(problem, mesh, parts, told)
+    return _Episodes(problem, mesh, parts, host_reports)
   if problem.judge.asks_host:
     return _Split(problem, mesh, parts)
   return _ahead(mesh, parts) if parts.num_ahead else _fused(mesh, parts)
@@ -283,14 +283,16 @@ class _Split:
       lambda *inputs: constrain(judge.score(*inputs)), whole
     )
     min_std = parts.config.min_reward_std
-    self._add, self._describe, self._settle = (
+    self._add, self._describe, self._choose_groups = (
       jit.Program(function, whole, out_shardings=whole)
       for function in (
         lambda collected, new, recycled: dynamic_sampling.add(
           collected, new, min_std, recycled
         ),
         dynamic_sampling.metrics,
-        lambda collected: dynamic_sampling.settle(collected, parts.when_short),
+        lambda collected: dynamic_sampling.choose_groups(
+          collected, parts.when_short
+        ),
       )
     )
 
@@ -318,7 +320,7 @@ class _Split:
         dynamic_sampling.surplus(state.kept),
       )
       state = dynamic_sampling.with_surplus(state, collected)
-      groups, trains = self._settle(collected)
+      groups, trains = self._choose_groups(collected)
       of_rounds = self._describe(collected)
     state, metrics, written = self._learn(state, groups, trains)
     total = self._totals(counts)
@@ -444,7 +446,7 @@ class _Episodes:
     problem: problem_lib.Problem,
     mesh: Mesh,
     parts: step.Phase,
-    told: Sequence[judging.HostReport] = (),
+    host_reports: Sequence[judging.HostReport] = (),
   ):
     self._rows = sharding.by_rows(mesh)
     whole = sharding.replicated(mesh)
@@ -467,7 +469,7 @@ class _Episodes:
     self._whole = whole
     self._learn = jit_step(mesh, step.learn_stage, parts)
     self._totals = totals(mesh)
-    self._told = list(told)
+    self._host_reports = list(host_reports)
     self._partial = parts.partial
     if parts.partial is not None:
       self._resumed = jit.Program(
@@ -500,23 +502,23 @@ class _Episodes:
 
     for number in range(len(queue), len(batches)):
       is_meanwhile = 0 < number == len(batches) - 1
-      drawn, told, seconds = self._play(
+      drawn, report, seconds = self._play(
         state, batches[number], number, learn if is_meanwhile else None
       )
       queue.append(drawn)
-      self._told.append(told)
+      self._host_reports.append(report)
       seconds["time/environment_s"] += times["time/environment_s"]
       times |= {name: max(times.get(name, x), x) for name, x in seconds.items()}
     learn()
     state, metrics, written = learnt
-    told = self._told.pop(0)
-    total = self._totals(told.counts | times)
+    report = self._host_reports.pop(0)
+    total = self._totals(report.counts | times)
     return dataclasses.replace(state, queue=tuple(queue[1:])), StepResult(
       lambda: _numbers(metrics) | total(),
       lambda: written,
       batch,
-      told.errors,
-      tuple(self._told),
+      report.errors,
+      tuple(self._host_reports),
     )
 
   def _advance(
@@ -539,15 +541,15 @@ class _Episodes:
     state, metrics, written = self._learn(
       state, prompts, played.rollout, played.cut, played.scored, baseline
     )
-    told = *self._told, judging.HostReport({}, played.errors)
-    errors = judging.errors_here(batch, told)
-    self._told = [judging.HostReport({}, errors)]
+    reports = *self._host_reports, judging.HostReport({}, played.errors)
+    errors = judging.errors_here(batch, reports)
+    self._host_reports = [judging.HostReport({}, errors)]
     return state, StepResult(
       lambda: _numbers(metrics) | total(),
       lambda: written,
       batch,
       errors,
-      tuple(self._told),
+      tuple(self._host_reports),
     )
 
   def draw(

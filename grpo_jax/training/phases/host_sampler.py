@@ -178,7 +178,7 @@ class HostSampler:
       )
       calls += 1
       left = jax.device_get(left)
-      if not left.goes_on:
+      if not left.continues:
         break
       started = time.perf_counter()
       host.ask(judging.to_judge(mesh, actions, num_rows))

@@ -68,10 +68,13 @@ class HostReport(NamedTuple):
   errors: Errors
 
 
-def told_by_all(told: Sequence[HostReport]) -> list[dict[str, Any]]:
+def gather_reports(reports: Sequence[HostReport]) -> list[dict[str, Any]]:
   """Gathers the reports of all processes, as JSON; every process calls it."""
   everyone = hosts.gather(
-    [[x.counts, [[*key, text] for key, text in x.errors.items()]] for x in told]
+    [
+      [x.counts, [[*key, text] for key, text in x.errors.items()]]
+      for x in reports
+    ]
   )
   return [
     {
@@ -84,7 +87,7 @@ def told_by_all(told: Sequence[HostReport]) -> list[dict[str, Any]]:
   ]
 
 
-def told_from(saved: Sequence[Mapping[str, Any]]) -> tuple[HostReport, ...]:
+def read_reports(saved: Sequence[Mapping[str, Any]]) -> tuple[HostReport, ...]:
   """Returns the reports of a checkpoint; the first process has all of them.
 
   Other processes get counts of 0 and no errors.
@@ -149,7 +152,7 @@ def rollout_to_judge(mesh: Mesh, rollout: Rollout) -> Rollout:
 
 
 def errors_here(
-  batch: pipeline.PromptBatch, told: Sequence[HostReport]
+  batch: pipeline.PromptBatch, reports: Sequence[HostReport]
 ) -> Errors:
   """Returns messages of rows whose prompts are in a batch.
 
@@ -158,7 +161,7 @@ def errors_here(
   here = {int(x) for x in batch.prompts.ids}
   return {
     place: text
-    for one in told
+    for one in reports
     for place, text in one.errors.items()
     if place[0] in here
   }

@@ -45,7 +45,7 @@ def make(
   is_bounded = length * (phase.staleness + 1) < num_slots
   return partial.Partial(
     go_on=models.played(
-      functools.partial(resumed.goes_on, policy),
+      functools.partial(resumed.continue_rows, policy),
       config=sampler,
       most=num_slots if is_bounded else length,
       environment=problem.environment,

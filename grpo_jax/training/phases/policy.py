@@ -110,8 +110,8 @@ def check_images(
       " of these patches. Change the sizes of config.model.tower, or of the"
       " images."
     )
-  if (sight := problem.encoder.sight) is not None:
-    _check_sight(model, sight, problem, where)
+  if (image_encoder := problem.encoder.image_encoder) is not None:
+    _check_images(model, image_encoder, problem, where)
   elif len(problem.train):  # A problem that is only compiled has no records.
     _check_placeholders(model, problem.train[0], where)
 
@@ -132,9 +132,9 @@ def _check_placeholders(
     )
 
 
-def _check_sight(
+def _check_images(
   model: architecture.TransformerConfig,
-  sight: encoder.Sight,
+  image_encoder: encoder.ImageEncoder,
   problem: Problem,
   where: str,
 ) -> None:
@@ -142,12 +142,12 @@ def _check_sight(
 
   Args:
     model: Model with a vision tower.
-    sight: Encoding of images in prompts.
+    image_encoder: Encoding of images in prompts.
     problem: Problem with the tokenizer.
     where: Setting that names the model, for messages.
   """
   assert model.tower is not None  # It was looked at before.
-  token = sight.processor.image_token
+  token = image_encoder.processor.image_token
   (id_,) = problem.tokenizer.encode(token)
   if id_ != model.image_token:
     raise ValueError(
@@ -156,11 +156,11 @@ def _check_sight(
       " config.model.tower.image_token to it, or config.data.tokenizer to that"
       " of the checkpoint."
     )
-  if sight.processor.merge**2 != model.tower.patches_per_token:
+  if image_encoder.processor.merge**2 != model.tower.patches_per_token:
     raise ValueError(
       f"{where}: the tower makes a token of {model.tower.patches_per_token}"
       f" patches, and the processor of config.data.images of"
-      f" {sight.processor.merge} x {sight.processor.merge}; set"
+      f" {image_encoder.processor.merge} x {image_encoder.processor.merge}; set"
       " config.data.image_processor to the folder of the same family."
     )
 

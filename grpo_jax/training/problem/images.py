@@ -167,13 +167,13 @@ def opened(config: Any) -> Reader:
   )
 
 
-def sight(reader: Reader, data: Any) -> encoder.Sight:
+def image_encoder(reader: Reader, data: Any) -> encoder.ImageEncoder:
   """The encoding of images in prompts.
 
   Args:
     reader: Reader of the images.
     data: A `DataConfig`.
   """
-  return encoder.Sight(
+  return encoder.ImageEncoder(
     reader.processor, reader.cuts, data.max_images, data.max_patches
   )

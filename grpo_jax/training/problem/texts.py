@@ -37,13 +37,13 @@ def fields(config: config_lib.RunConfig) -> dict[str, Any]:
   chat = dict(data.chat_options)
   if data.environment:
     chat = environment.chat_options(config, text)
-  reader = sight = None
+  reader = image_encoder = None
   if data.images:
     from grpo_jax.training.problem import images  # Processes, and processors.
 
     reader = images.opened(config)
-    sight = images.sight(reader, data)
-  encoder = Encoder(text, data.template, chat, sight, data.system)
+    image_encoder = images.image_encoder(reader, data)
+  encoder = Encoder(text, data.template, chat, image_encoder, data.system)
   found: dict[str, Any] = {
     "tokenizer": text,
     "train": train,
@@ -51,7 +51,7 @@ def fields(config: config_lib.RunConfig) -> dict[str, Any]:
     "supervised": supervised,
     "encoder": encoder,
     "reader": reader,
-    "image_shapes": None if sight is None else sight.shapes,
+    "image_shapes": None if image_encoder is None else image_encoder.shapes,
     "answer_after": config.rewards.answer_after,
     "max_prompt_len": data.max_prompt_len,
     "max_new_tokens": config.sampling.max_new_tokens,

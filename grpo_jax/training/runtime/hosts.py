@@ -377,7 +377,7 @@ class Watch:
     timeout_s: Seconds of silence.
     stall_s: Seconds without a step, compilation and evaluation included.
     describe: () -> a sentence about the checkpoint to continue from.
-    settle: Waits for a checkpoint that is being written.
+    wait_for_save: Waits for a checkpoint that is being written.
   """
 
   def __init__(
@@ -385,12 +385,12 @@ class Watch:
     timeout_s: float,
     stall_s: float,
     describe: Callable[[], str],
-    settle: Callable[[], None],
+    wait_for_save: Callable[[], None],
   ):
     self._timeout_s = timeout_s
     self._stall_s = stall_s
     self._describe = describe
-    self._settle = settle
+    self._wait_for_save = wait_for_save
     self._interval = min(timeout_s / 6, 5.0)
     self._own: dict[str, Any] = {"host": platform.node(), "beat": 0, "steps": 0}
     # By process: its last entry, and when its heartbeat and its steps changed.
@@ -526,7 +526,7 @@ class Watch:
         _within(_TELL_S, self._exchange_words)
       # A save can be finished only if every process has done its part. An
       # unfinished one keeps its temporary name, and is not a checkpoint.
-      _within(_SAVE_S, self._settle)
+      _within(_SAVE_S, self._wait_for_save)
       saved = _within(_SAVE_S, self._described) or "What is saved is unknown."
       print(
         f"{label()}{verdict}; this run ends. {saved} Start all processes again"

@@ -333,9 +333,9 @@ def test_a_failed_session_ends_its_row_unscored_and_no_other():
 def test_an_observation_beyond_the_vocabulary_fails_its_row():
   sessions = host_sessions.Local(host_sessions.foreign)
   _, rollout, played = play(sessions, make_batch(), 76)
-  goes_on = np.isnan(rollout.scores["accuracy"])
-  assert goes_on.any()
-  assert played.failures["raised"] == goes_on.sum()
+  continues = np.isnan(rollout.scores["accuracy"])
+  assert continues.any()
+  assert played.failures["raised"] == continues.sum()
   assert not rollout.observed.any()
 
 

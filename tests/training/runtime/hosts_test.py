@@ -103,7 +103,7 @@ def test_a_timeout_that_jax_would_not_wait_for_is_refused():
 )
 def test_who_is_lost(monkeypatch, case, verdict):
   monkeypatch.setattr(jax, "process_count", lambda: 3)
-  watch = hosts.Watch(60, 600, describe=str, settle=lambda: None)
+  watch = hosts.Watch(60, 600, describe=str, wait_for_save=lambda: None)
   now = time.monotonic()
   for process, host in enumerate("abc"):
     watch._said[process] = {"host": host, "beat": 9, "steps": 4}
@@ -143,7 +143,7 @@ def test_a_store_that_never_answers_does_not_keep_a_lost_process(
   monkeypatch.setattr(hosts, "_TELL_S", 0.2)
   monkeypatch.setattr(hosts, "_SAVE_S", 0.2)
   # Neither the checkpoints nor the folder answer.
-  watch = hosts.Watch(0.1, 600, describe=never.wait, settle=never.wait)
+  watch = hosts.Watch(0.1, 600, describe=never.wait, wait_for_save=never.wait)
   ended = []
 
   def end():
