@@ -23,13 +23,13 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 94_540,
+  "lines of grpo_jax": 94_560,
   "lines of experiments": 35_400,
   "lines of tests": 88_970,
   "files of grpo_jax": 360,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
-  "class names of two classes": 2,
+  "class names of two classes": 0,
   "summaries with a clause": 0,
   "modules that settings import": 25,
   "of JAX and Flax, that settings import": 0,
