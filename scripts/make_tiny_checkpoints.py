@@ -312,6 +312,46 @@ FAMILIES = {
     "tie_word_embeddings": True,
     "use_sliding_window": False,
   },
+  "llama4_text": _SIZES
+  | _SMALL
+  | {
+    "architectures": ["Llama4ForCausalLM"],
+    # Published are 8192, 0.1 and 8192, with 4 layers a period.
+    "attention_bias": False,
+    "attention_chunk_size": 8,
+    "attn_scale": 0.7,
+    "attn_temperature_tuning": True,
+    "floor_scale": 5,
+    "for_llm_compressor": False,
+    "head_dim": 12,
+    "hidden_act": "silu",
+    "interleave_moe_layer_step": 2,
+    "intermediate_size": 20,
+    "intermediate_size_mlp": 28,
+    "layer_types": None,
+    "model_type": "llama4_text",
+    "moe_layers": None,
+    "no_rope_layer_interval": 3,
+    "no_rope_layers": [],
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 6,
+    "num_local_experts": 4,
+    "output_router_logits": False,
+    "pad_token_id": 0,
+    "rms_norm_eps": 1e-5,
+    "rope_scaling": {
+      "factor": 4.0,
+      "high_freq_factor": 1.0,
+      "low_freq_factor": 1.0,
+      "original_max_position_embeddings": 32,
+      "rope_type": "llama3",
+    },
+    "rope_theta": 500_000.0,
+    "router_aux_loss_coef": 0.001,
+    "router_jitter_noise": 0.0,
+    "tie_word_embeddings": False,
+    "use_qk_norm": True,
+  },
   "olmo2": _SIZES
   | {
     "architectures": ["Olmo2ForCausalLM"],
@@ -697,7 +737,46 @@ VARIANTS = {
   },
   "gemma3-with_images": _IMAGES
   | {"architectures": ["Gemma3ForConditionalGeneration"]},
+  "llama4_text-tied_experts_everywhere": {
+    "attention_chunk_size": 5,
+    "head_dim": 6,
+    "interleave_moe_layer_step": 1,
+    "no_rope_layer_interval": 4,
+    "no_rope_layers": None,
+    "num_experts_per_tok": 1,
+    "num_key_value_heads": 1,
+    "rope_scaling": None,
+    "tie_word_embeddings": True,
+    "use_qk_norm": False,
+  },
+  "llama4-with_images": {
+    "architectures": ["Llama4ForConditionalGeneration"],
+    "boi_token_index": 93,
+    "eoi_token_index": 94,
+    "image_token_index": 95,
+    "tie_word_embeddings": False,
+    "vision_config": {
+      "hidden_size": 16,
+      "image_size": 16,
+      "intermediate_size": 16,
+      "model_type": "llama4_vision_model",
+      "num_attention_heads": 2,
+      "num_hidden_layers": 1,
+      "patch_size": 8,
+      "projector_input_dim": 16,
+      "projector_output_dim": 16,
+      "vision_output_dim": 16,
+    },
+  },
   **tiny_vision.VARIANTS,
+}
+
+
+# Families with images, and the families of their text parts.
+_TEXT_PARTS = {
+  "gemma3": "gemma3_text",
+  "llama4": "llama4_text",
+  "mistral3": "ministral3",
 }
 
 
@@ -708,9 +787,9 @@ def variant(name: str) -> dict:
     return VARIANTS[name]
   if family in FAMILIES:
     return FAMILIES[family] | VARIANTS[name]
-  inner = FAMILIES["ministral3"] | {}
+  inner = FAMILIES[_TEXT_PARTS[family]] | {}
   if family == "gemma3":
-    inner = FAMILIES["gemma3_text"] | {"sliding_window_pattern": 2}
+    inner |= {"sliding_window_pattern": 2}
   del inner["architectures"]
   return {"model_type": family, "text_config": inner} | VARIANTS[name]
 
@@ -790,7 +869,8 @@ def _config(directory: pathlib.Path) -> transformers.PreTrainedConfig:
 
 def _auto(config: dict) -> type:
   """The class that makes the model of a config.json."""
-  if tiny_vision.is_vision(config) or config["model_type"] == "mistral3":
+  kinds = "llama4", "mistral3"
+  if tiny_vision.is_vision(config) or config["model_type"] in kinds:
     return transformers.AutoModelForImageTextToText
   return transformers.AutoModelForCausalLM
 
@@ -827,6 +907,9 @@ def make_reference(
     "attention_mask": attention_mask.astype(bool),
     **(images or {}),
   }
+  if model.config.model_type.startswith("llama4"):
+    # Its temperatures count padding: so one row at a time, without padding.
+    return _rows_apart(model, arrays, num_new_tokens, directory, bfloat16)
   with torch.no_grad():
     beside = {"position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
     of_images = {}
@@ -863,6 +946,44 @@ def make_reference(
       margin = (best[..., 0] - best[..., 1]).min().item()
       greedy = generated.sequences[:, ids.shape[1] :]
       arrays["greedy"] = greedy.numpy().astype(np.int32)
+  return arrays, margin
+
+
+def _rows_apart(
+  model: transformers.PreTrainedModel,
+  arrays: dict[str, np.ndarray],
+  num_new_tokens: int,
+  directory: pathlib.Path,
+  bfloat16: bool,
+) -> tuple[dict[str, np.ndarray], float]:
+  """What `make_reference` returns, from one row after the other."""
+  ids, mask = arrays["input_ids"], arrays["attention_mask"]
+  rows = [
+    torch.from_numpy(row[there].astype(np.int64))[None]
+    for row, there in zip(ids, mask, strict=True)
+  ]
+
+  def logits(model: transformers.PreTrainedModel) -> np.ndarray:
+    found = np.zeros((*ids.shape, model.config.get_text_config().vocab_size))
+    for number, row in enumerate(rows):
+      found[number, mask[number]] = model(row).logits[0].float().numpy()
+    return found.astype(np.float32)
+
+  margin, greedy = float("inf"), []
+  with torch.no_grad():
+    arrays["logits"] = logits(model)
+    if bfloat16:
+      narrow = logits(_load(directory, torch.bfloat16))
+      arrays["bfloat16_error"] = abs(narrow - arrays["logits"]).max()
+    for row in rows:
+      tokens = row
+      for _ in range(num_new_tokens):  # Without its cache.
+        best = model(tokens).logits[0, -1].topk(2)
+        margin = min(margin, (best.values[0] - best.values[1]).item())
+        tokens = torch.cat([tokens, best.indices[None, :1]], dim=1)
+      greedy.append(tokens[0, row.shape[1] :].numpy().astype(np.int32))
+  if num_new_tokens:
+    arrays["greedy"] = np.stack(greedy)
   return arrays, margin
 
 

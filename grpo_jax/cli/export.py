@@ -79,6 +79,7 @@ def main(argv: Sequence[str]) -> int:
           f" {whole}, and PEFT no adapters for its parts; leave"
           " the flag out to merge them."
         )
+      peft.check(model.transformer(run.loaded.problem.tokenizer.vocab_size))
       peft.save(folder, params, adapters, model.checkpoint, model.revision)
       _write_card(folder, run, "peft")
       files.publish(folder, out)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from grpo_jax import ranges
@@ -221,6 +222,30 @@ class TowerConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Llama4Config:
+  """Switches that only Llama 4 has.
+
+  With this record a layer that slides sees its own chunk of `sliding_window`
+  positions, and not the last ones; and the inputs of an expert are multiplied
+  by its weight, not its outputs.
+
+  Attributes:
+    head_norm: Whether queries and keys that positions turn have a norm without
+      scales.
+    temperature, temperature_len: a and n of the factor
+      1 + a ln(1 + ⌊(position + 1) / n⌋) of queries in layers whose queries
+      positions do not turn; a = 0 for none.
+    dense_layers: Layers with an MLP instead of experts, `num_dense_layers` of
+      them, counted from 0.
+  """
+
+  head_norm: bool = True
+  temperature: float = 0.0
+  temperature_len: int = 8192
+  dense_layers: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Architecture:
   """Sizes and switches of a transformer for any vocabulary.
 
@@ -427,12 +452,11 @@ class Architecture:
       if value is not None and value not in allowed:
         raise ValueError(f"model: {name} is {value}, but must be {allowed}.")
     low, high = self.rope_low_freq, self.rope_high_freq
-    # YaRN's may be equal, as in Kimi K2: the ramp is a pair wide, or a step.
-    if low > high or (low == high and self.rope_scaling != "yarn"):
+    # Equal bounds, as in Kimi K2 and Llama 4, are a step instead of a ramp.
+    if low > high:
       raise ValueError(
         f"model: rope_low_freq is {self.rope_low_freq} and rope_high_freq"
-        f" {self.rope_high_freq}, but the bounds of the scaled wavelengths must"
-        " differ; make rope_high_freq the larger one."
+        f" {self.rope_high_freq}; make rope_high_freq the larger one."
       )
     if self.num_heads % self.num_kv_heads:
       raise ValueError(
@@ -660,15 +684,19 @@ class TransformerConfig(Architecture):
     image_token: The placeholder token, in whose places the features of images
       are read.
     tower_trained: Whether the tower is trained; else it is frozen.
+    llama4: Switches of Llama 4, or None.
   """
 
   vocab_size: int
   tower: TowerConfig | None = None
   image_token: int | None = None
   tower_trained: bool = True
+  llama4: Llama4Config | None = None
 
   def __post_init__(self):
     super().__post_init__()
+    if self.llama4 is not None:
+      self._check_llama4(self.llama4)
     if (self.tower is None) != (self.image_token is None):
       raise ValueError(
         f"model: tower is {self.tower} and image_token {self.image_token}; a"
@@ -692,6 +720,54 @@ class TransformerConfig(Architecture):
         "model: long_context chooses the long factors of rope_scaling"
         f" 'longrope', and rope_scaling is {self.rope_scaling!r}; leave it out."
       )
+
+  def _check_llama4(self, found: Llama4Config) -> None:
+    for name, allowed in (
+      ("temperature", ranges.NOT_NEGATIVE),
+      ("temperature_len", ranges.SIZE),
+    ):
+      if (value := getattr(found, name)) not in allowed:
+        raise ValueError(f"llama4: {name} is {value}, but must be {allowed}.")
+    dense, layers = found.dense_layers, range(self.num_layers)
+    if list(dense) != sorted({*dense} & {*layers}) or (
+      self.num_experts and len(dense) != self.num_dense_layers
+    ):
+      raise ValueError(
+        f"llama4: dense_layers is {dense} with num_dense_layers"
+        f" {self.num_dense_layers}; needed are so many layers of"
+        f" {self.num_layers}, each once and in their order."
+      )
+    if self.latent_width or self.learned_positions or self.query_scaling:
+      raise ValueError(
+        f"llama4: latent_width is {self.latent_width}, learned_positions"
+        f" {self.learned_positions} and query_scaling {self.query_scaling};"
+        " leave them out."
+      )
+
+  @property
+  def chunk(self) -> int | None:
+    """Positions of a chunk that layers see which slide; None for windows."""
+    return None if self.llama4 is None else self.sliding_window
+
+  @property
+  def stacks(self) -> tuple[str, ...]:
+    """Name of the stack of parameters that each layer is in."""
+    dense: Sequence[int] = range(self.num_dense_layers)
+    if self.llama4 is not None and self.num_experts:
+      dense = self.llama4.dense_layers
+    return tuple(
+      "dense_layers" if layer in dense else "layers"
+      for layer in range(self.num_layers)
+    )
+
+  def of_stack(self, name: str) -> TransformerConfig:
+    """The config of the blocks of a stack."""
+    return self.without_experts if name == "dense_layers" else self
+
+  def layers_of(self, name: str) -> tuple[int, ...]:
+    """Numbers of the layers in a stack."""
+    pairs = enumerate(self.stacks)
+    return tuple(layer for layer, stack in pairs if stack == name)
 
 
 class Prefix(NamedTuple):

@@ -347,8 +347,11 @@ def views(config, visible, of_query, of_key):
   """
   if config.sliding_window is None:
     return visible, visible
-  recent = of_query - of_key[:, None] < config.sliding_window
-  return visible & recent, visible
+  if config.chunk:
+    near = of_query // config.chunk == of_key[:, None] // config.chunk
+  else:
+    near = of_query - of_key[:, None] < config.sliding_window
+  return visible & near, visible
 
 
 def _whole_lanes(slots: int) -> int:
@@ -495,8 +498,9 @@ def _splash_lacks(config) -> str:
     return f"a TPU (or a CPU, to be interpreted), and not a {mesh.platform()}"
   if config.dtype == "float64":
     return "dtype 'bfloat16' or 'float32', and not 'float64'"
-  if config.attention_sinks:
-    return "attention_sinks False"
+  if config.attention_sinks or config.chunk:
+    # Chunks begin at other slots in each row.
+    return "attention_sinks False, and no chunks of positions"
   return ""
 
 
@@ -511,8 +515,8 @@ def _cudnn_lacks(config) -> str:
     return f"dtype 'bfloat16', and not {config.dtype!r}"
   if config.attention_softcap is not None:
     return f"no attention_softcap, which is {config.attention_softcap}"
-  if config.attention_sinks or config.latent_width:
-    return "attention_sinks False, and latent_width 0"
+  if config.attention_sinks or config.latent_width or config.chunk:
+    return "attention_sinks False, latent_width 0, and no chunks of positions"
   widest = 256 if number >= 9 else 128
   if config.head_width % 8 or config.head_width > widest:
     return (

@@ -41,7 +41,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.models import experts, vision_parts
+from grpo_jax.models import experts, llama4, vision_parts
 from grpo_jax.models import rope as rope_lib
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import masked
@@ -202,6 +202,8 @@ class Attention(nn.Module):
     q = rotate(q, rope, interleaved)
     if self.config.query_scaling:
       q = (masked.wide(q) * rope[2][:, :, None, None]).astype(q.dtype)
+    if self.config.llama4 is not None:
+      q, k = llama4.queries_and_keys(self.config, q, k, rope)
     return q, jnp.moveaxis(k, 1, -1), jnp.moveaxis(v, 1, 2)
 
 
@@ -412,14 +414,13 @@ class MoE(nn.Module):
       groups=(config.router_groups, config.groups_per_token),
       scale=config.router_scale,
     )
-    y = experts.mix(
-      x.astype(config.dtype),
-      routed.ids,
-      routed.weights,
-      ExpertKernels(config, name="experts")(),
-      _gated(config),
-      config.experts,
-    )
+    narrow = x.astype(config.dtype)
+    kernels = ExpertKernels(config, name="experts")()
+    how = _gated(config), config.experts
+    if config.llama4 is None:
+      y = experts.mix(narrow, routed.ids, routed.weights, kernels, *how)
+    else:
+      y = llama4.mix(narrow, routed, kernels, *how)
     if config.shared_width:
       y = y + MLP(config, config.shared_width, name="shared")(x)
     return y, (routed.probs, routed.ids)
@@ -543,7 +544,8 @@ def rotary(
 ) -> tuple[jax.Array, ...]:  # 2 · [B, L, turned / 2]
   """Cosines and sines of position · frequency, at least float32.
 
-  With `query_scaling` also the factors of queries, [B, L, 1].
+  With `query_scaling` also the factors of queries, [B, L, 1]. In Llama 4 also
+  the temperatures of queries that do not turn, and whether these do.
   """
   dtype = jnp.promote_types(config.dtype, jnp.float32)
   frequencies = rope_lib.frequencies(config, dtype)
@@ -556,6 +558,9 @@ def rotary(
     cos, sin = cos * config.rope_amplitude, sin * config.rope_amplitude
   if config.rotary_backward:
     sin = -sin
+  if config.llama4 is not None:
+    factors = llama4.temperature(config.llama4, of_pairs)
+    return cos, sin, factors, jnp.bool_(True)
   if not config.query_scaling:
     return cos, sin
   contexts = (of_pairs // config.rope_original_len).astype(dtype)

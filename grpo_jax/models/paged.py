@@ -66,8 +66,8 @@ def check(config: TransformerConfig) -> None:
     lacks = "dtype 'bfloat16' or 'float32', and not 'float64'"
   elif config.cache_dtype == "int8":
     lacks = "cache_dtype 'model' or 'bfloat16', and not 'int8'"
-  elif config.latent_width or config.attention_sinks:
-    lacks = "latent_width 0, and attention_sinks False"
+  elif config.latent_width or config.attention_sinks or config.chunk:
+    lacks = "latent_width 0, attention_sinks False, and no chunks of positions"
   elif words not in (1, 2, 4) and words % 8:
     lacks = (
       "1, 2, 4 or a multiple of 8 words of keys and values for each channel on"

@@ -36,7 +36,8 @@ def frequencies(config: TransformerConfig, dtype) -> jax.Array:  # [N]
     # with a ramp between two bounds of the number of turns.
     turns = config.rope_original_len * plain / (2 * jnp.pi)
     low, high = config.rope_low_freq, config.rope_high_freq
-    share = jnp.clip((turns - low) / (high - low), 0, 1)
+    width = high - low or 1e-9  # A step, without a division by 0.
+    share = jnp.clip((turns - low) / width, 0, 1)
   return share * plain + (1 - share) * scaled
 
 

@@ -25,7 +25,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.models import attention, blocks, mesh, paged, vision_inputs
+from grpo_jax.models import (
+  attention,
+  blocks,
+  mesh,
+  paged,
+  stacks,
+  vision_inputs,
+)
 from grpo_jax.models.architecture import Prefix, TransformerConfig
 from grpo_jax.models.blocks import Block, RMSNorm, RouterInputs
 from grpo_jax.types import Policy, PyTree, RouterOutputs
@@ -137,7 +144,7 @@ def _forward(
     return mesh.share_positions(x) if config.split_positions else x
 
   def layer(of_block, x, inputs):
-    params, slides, turns, number, router, before = inputs
+    (params, before), (slides, turns, number), router = inputs
     # There are two sets of angles, and each layer takes one.
     rope = jax.tree.map(
       lambda near, far: near if near is far else jnp.where(slides, near, far),
@@ -151,36 +158,49 @@ def _forward(
     x = shared(vision_inputs.add(x, seen, number))
     return x, (None if hold is None else hold(*kv), routed)
 
+  def of_stack(name, x, entries):
+    of_block = config.of_stack(name)
+    router = entries["router"] or RouterInputs()
+    inputs = entries[name], entries["of_layers"], router
+    return _remat(config, functools.partial(layer, of_block))(x, inputs)
+
   x = _embed(config, params["trained"], tokens, mix, own)
   x = shared(vision_inputs.put(x, seen))
-  slides = jnp.array([config.slides(i) for i in range(config.num_layers)])
-  turns = jnp.array(config.rotary_layers) if config.rotary_layers else None
+  names, count = config.stacks, config.num_layers
+  of_layers = (
+    jnp.array([config.slides(i) for i in range(count)]),
+    jnp.array(config.rotary_layers) if config.rotary_layers else None,
+    None if seen is None else jnp.arange(count),
+  )
   router = RouterInputs(kept, params["frozen"].get("router_bias"))
-  held, routed = [], None
-  for stack, of_block, part in _stacks(config):
-    of_stack: Callable = _remat(config, functools.partial(layer, of_block))
-    inputs = (
-      params["trained"][stack],
-      slides[part],
-      None if turns is None else turns[part],
-      None if seen is None else jnp.arange(config.num_layers)[part],
-      router if of_block.num_experts else RouterInputs(),
-      jax.tree.map(lambda z, part=part: z[part], prefix),
-    )
-    x, (kv, routed) = lax.scan(of_stack, x, inputs)
-    held.append(kv)
-  if len(held) == 1:
-    return x, held[0], routed
-  return x, jax.tree.map(lambda *z: jnp.concatenate(z), *held), routed
+  x, collected = stacks.scan(
+    names,
+    of_stack,
+    x,
+    {
+      **{
+        name: stacks.Stacked(
+          (params["trained"][name], prefix and prefix[name]), has
+        )
+        for name, has in _members(config).items()
+      },
+      "of_layers": stacks.Stacked(of_layers, (True,) * count),
+      "router": stacks.Stacked(router, _with_experts(config)),
+    },
+  )
+  held = {name: collected(0, has) for name, has in _members(config).items()}
+  return x, held if hold else None, collected(1, _with_experts(config))
 
 
-def _stacks(config):
-  """Stacks of layers: name, config of the blocks, and slice of the layers."""
-  first = config.num_dense_layers
-  found = [("layers", config, slice(first, config.num_layers))]
-  if first:
-    found.insert(0, ("dense_layers", config.without_experts, slice(0, first)))
-  return found
+def _members(config):
+  """Whether each layer of the model is in a stack, for each stack by name."""
+  names = config.stacks
+  return {name: tuple(x == name for x in names) for name in sorted({*names})}
+
+
+def _with_experts(config):
+  """Whether each layer of the model has experts."""
+  return tuple(config.of_stack(x).num_experts > 0 for x in config.stacks)
 
 
 def _positions(mask):  # [B, L] bool -> [B, L]
@@ -205,6 +225,8 @@ def _ropes(config, positions):  # [B, L]
 def _where(turns, rope):
   """Cosines and sines of a layer; those of 0 if positions do not turn it."""
   cos, sin, *others = rope
+  if len(others) == 2:  # Llama 4's.
+    others[1] = turns
   return jnp.where(turns, cos, 1), jnp.where(turns, sin, 0), *others
 
 
@@ -221,9 +243,12 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
   attend = functools.partial(attention.plain, config, mask=mask)
   small = nn.initializers.normal(0.02)
 
-  def stack(of_block, part, key):
-    keys = jax.random.split(key, part.stop - part.start)
-    block = Block(of_block)
+  def stack(name, key):
+    layers = config.layers_of(name)
+    if len({*config.stacks}) > 1:
+      key = jax.random.fold_in(key, layers[0])
+    keys = jax.random.split(key, len(layers))
+    block = Block(config.of_stack(name))
     return jax.vmap(
       lambda k: block.init(k, x, rope, attend, RouterInputs())["params"]
     )(keys)
@@ -236,12 +261,7 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
         embed_key, (config.vocab_size, config.width), config.param_dtype
       )
     },
-    **{
-      name: stack(of_block, part, jax.random.fold_in(layers_key, part.start))
-      if config.num_dense_layers
-      else stack(of_block, part, layers_key)
-      for name, of_block, part in _stacks(config)
-    },
+    **{name: stack(name, layers_key) for name in dict.fromkeys(config.stacks)},
   }
   if config.norm != "plain":
     trained["final_norm"] = blocks.norm(config).init(key, x)["params"]
@@ -421,19 +441,21 @@ def _in_chunks(config, params, tokens, mask, hold):  # [P, S]
       hold=lambda k, v: (k, v),
       prefix=kv,
     )
-    if (
-      kv is not None
-    ):  # Keys [layers, P, C, K, S], values [layers, P, C, S, K].
-      new = tuple(
-        jax.tree.map(lambda *z, axis=axis: jnp.concatenate(z, axis), *pair)
-        for axis, pair in zip((-1, -2), zip(kv, new, strict=True), strict=True)
-      )
-    kv = new
+    kv = new if kv is None else {x: _extended(kv[x], new[x]) for x in kv}
     routed.append(chosen)
   routing = None
   if routed[0] is not None:
     routing = jax.tree.map(lambda *z: jnp.concatenate(z, axis=2), *routed)
-  return x, jax.vmap(lambda kv: hold(*kv))(kv), routing
+  of_stack = jax.vmap(lambda kv: hold(*kv))
+  return x, {name: of_stack(pair) for name, pair in kv.items()}, routing
+
+
+def _extended(kv, new):
+  """Keys [layers, P, C, K, S] and values [layers, P, C, S, K], concatenated."""
+  return tuple(
+    jax.tree.map(lambda *z, axis=axis: jnp.concatenate(z, axis), *pair)
+    for axis, pair in zip((-1, -2), zip(kv, new, strict=True), strict=True)
+  )
 
 
 def _prefill(config, params, prompt_tokens, prompt_mask, images=None):  # [P, S]
@@ -453,7 +475,7 @@ def _prefill(config, params, prompt_tokens, prompt_mask, images=None):  # [P, S]
       config, params, prompt_tokens, prompt_mask, hold=hold, seen=seen
     )
   h = _final_norm(config, params["trained"], x[:, -1])  # [P, D]
-  layers = tuple(_layer(kv, i) for i in range(config.num_layers))
+  layers = _in_order(config, kv)
   prefix = Prefix(layers, prompt_mask, end)
   return h, prefix, None if routed is None else _layers_last(routed[1])
 
@@ -476,11 +498,16 @@ def _weights(config, params):
 
   params = vision_inputs.without_tower(params)
   trained = jax.tree_util.tree_map_with_path(rounded, params["trained"])
-  layers: list[PyTree] = []
-  for name, _, part in _stacks(config):
-    stack = trained.pop(name)
-    layers += (_layer(stack, i) for i in range(part.stop - part.start))
-  return {**params, "trained": {**trained, "layers": tuple(layers)}}
+  found = {name: trained.pop(name) for name in {*config.stacks}}
+  return {**params, "trained": {**trained, "layers": _in_order(config, found)}}
+
+
+def _in_order(config, by_stack):
+  """A tree for each layer, from trees that are stacked over a stack's."""
+  return tuple(
+    _layer(by_stack[name], config.stacks[:layer].count(name))
+    for layer, name in enumerate(config.stacks)
+  )
 
 
 def _allocate(config, num_rows, num_slots, prefix=None):
@@ -584,9 +611,9 @@ def _through(config, weights, x, ropes, attends):  # [B, L, D]
   layers: list[Any] = []
   chosen: list[Any] = []
   bias = weights["frozen"].get("router_bias")
-  first = config.num_dense_layers
   for layer, attend in enumerate(attends):
-    block = Block(config if layer >= first else config.without_experts)
+    of_block = config.of_stack(config.stacks[layer])
+    block = Block(of_block)
     rope = near if config.slides(layer) else far
     outputs: Any = block.apply(
       {"params": trained["layers"][layer]},
@@ -594,7 +621,9 @@ def _through(config, weights, x, ropes, attends):  # [B, L, D]
       rope if config.turns(layer) else _where(False, rope),
       attend,
       RouterInputs(
-        bias=None if bias is None or layer < first else bias[layer - first]
+        bias=None
+        if bias is None or not of_block.num_experts
+        else bias[len(chosen)]
       ),
       method="decode",
     )

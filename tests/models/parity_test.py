@@ -31,6 +31,7 @@ FAMILIES = (
   "granite",
   "kimi_k2",
   "llama",
+  "llama4_text",
   "ministral3",
   "mistral",
   "mixtral",
@@ -84,7 +85,10 @@ def reference(family):
     *(pytest.param(x, "float32", marks=pytest.mark.slow) for x in SHOWN),
     *(
       pytest.param(x, "float64", marks=pytest.mark.slow)
-      for x in ("gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss", "qwen3_vl")
+      for x in (
+        *("gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss", "llama4_text"),
+        "qwen3_vl",
+      )
     ),
   ],
 )
@@ -118,7 +122,9 @@ def test_the_side_of_the_padding_is_irrelevant(family):
 
 # The last prompt is shorter than the windows; with its continuation all rows
 # are longer.
-@_families("qwen2", "gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss")
+@_families(
+  *("qwen2", "gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss", "llama4_text")
+)
 def test_decoding_equals_the_full_forward(family):
   config, params = load(family)
   arrays, images = recorded(family), reference(family).images
@@ -156,7 +162,10 @@ def of_rows(config, params, prompts, mask, tokens, images):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "family",
-  ["gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss", "qwen2_5_vl", "qwen3_vl"],
+  [
+    *("gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss", "llama4_text"),
+    *("qwen2_5_vl", "qwen3_vl"),
+  ],
 )
 def test_greedy_sampling_equals_that_of_transformers(family):
   config, params = load(family)
@@ -283,6 +292,13 @@ def test_sequences_longer_than_the_table_of_positions_are_refused():
     ("olmo3", {"rope_amplitude": 1.0}),
     ("olmo3", {"sliding_layers": ()}),
     ("smollm3", {"rotary_layers": ()}),
+    ("llama4_text", {"llama4": {"head_norm": False}}),
+    ("llama4_text", {"llama4": {"temperature": 0.0}}),
+    ("llama4_text", {"llama4": {"temperature_len": 6}}),
+    ("llama4_text", {"rope_scaling": "none"}),
+    ("llama4_text", {"rotary_layers": ()}),
+    ("llama4_text", {"sliding_window": 9}),
+    ("llama4_text", {"sliding_window": None}),
     ("glm4_moe", {"rotary_width": None}),
     ("glm4_moe", {"qk_norm": "none"}),
     ("gpt_oss", {"attention_sinks": False}),
@@ -309,8 +325,10 @@ def test_switches_show_in_the_logits(family, change):
       "attention_norm": layers["attention_post_norm"],
       "mlp_norm": layers["mlp_post_norm"],
     }
-  if "tower" in change:
-    change = {"tower": dataclasses.replace(config.tower, **change["tower"])}
+  for name in ("tower", "llama4"):
+    if name in change:
+      record = dataclasses.replace(getattr(config, name), **change[name])
+      change = {name: record}
   config = dataclasses.replace(config, **change)
   found = outputs.compare(config, params, reference(family))
   assert found.largest > 50 * TOLERANCE

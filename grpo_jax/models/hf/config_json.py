@@ -17,7 +17,11 @@ from typing import Any
 
 from grpo_jax import ranges
 from grpo_jax.models import rope as rope_lib
-from grpo_jax.models.architecture import RANGES, TransformerConfig
+from grpo_jax.models.architecture import (
+  RANGES,
+  Llama4Config,
+  TransformerConfig,
+)
 from grpo_jax.models.hf import fp8
 
 # Keys of a config.json; functions remove the keys that they read.
@@ -390,12 +394,17 @@ def _yarn_amplitude(name: str, found: Keys) -> dict[str, Any]:
 
 def no_rope_layers(keys: Keys) -> dict[str, Any]:
   """Layers that positions turn (SmolLM3): all but every fourth, or a list."""
-  count = keys["num_hidden_layers"]
-  period = keys.pop("no_rope_layer_interval")
-  turned = keys.pop("no_rope_layers")
   if any(_layer_types(keys, lambda layer: False)):
     # Forms of attention in transformers disagree about their windows.
     raise unsupported("layer_types", "sliding_attention", "full_attention")
+  return _rotary_layers(_turned(keys))
+
+
+def _turned(keys: Keys) -> tuple[bool, ...]:
+  """A flag for each layer that positions turn."""
+  count = keys["num_hidden_layers"]
+  period = keys.pop("no_rope_layer_interval")
+  turned = keys.pop("no_rope_layers")
   if turned is None:
     period = whole("no_rope_layer_interval", period, "num_layers")
     turned = [int((layer + 1) % period != 0) for layer in range(count)]
@@ -407,7 +416,11 @@ def no_rope_layers(keys: Keys) -> dict[str, Any]:
     raise unsupported(
       "no_rope_layers", turned, f"0 or 1 for each of {count} layers"
     )
-  return {} if all(turned) else {"rotary_layers": tuple(map(bool, turned))}
+  return tuple(map(bool, turned))
+
+
+def _rotary_layers(turned: tuple[bool, ...]) -> dict[str, Any]:
+  return {} if all(turned) else {"rotary_layers": turned}
 
 
 # --- Sliding windows ---
@@ -462,14 +475,14 @@ def olmo3_window(keys: Keys) -> dict[str, Any]:
 
 
 def _layer_types(
-  keys: Keys, default: Callable[[int], bool]
+  keys: Keys, default: Callable[[int], bool], near: str = "sliding_attention"
 ) -> tuple[bool, ...]:
   """A flag for each layer that slides: from `layer_types`, or the default."""
   count = keys["num_hidden_layers"]
   types = keys.pop("layer_types", None)
   if types is None:
     return tuple(default(layer) for layer in range(count))
-  known = ("full_attention", "sliding_attention")
+  known = ("full_attention", near)
   if (
     not isinstance(types, list)
     or len(types) != count
@@ -478,14 +491,16 @@ def _layer_types(
     raise unsupported(
       "layer_types", types, f"{' or '.join(known)} for each of {count} layers"
     )
-  return tuple(kind == "sliding_attention" for kind in types)
+  return tuple(kind == near for kind in types)
 
 
-def _window(size: Any, slides: tuple[bool, ...]) -> dict[str, Any]:
+def _window(
+  size: Any, slides: tuple[bool, ...], key: str = "sliding_window"
+) -> dict[str, Any]:
   if not any(slides):
     return {}
   if type(size) is not int or size not in RANGES["sliding_window"]:
-    raise unsupported("sliding_window", size, "a number of tokens")
+    raise unsupported(key, size, "a number of tokens")
   if all(slides):
     return {"sliding_window": size}
   return {"sliding_window": size, "sliding_layers": slides}
@@ -627,3 +642,59 @@ def head_norms(keys: Keys) -> dict[str, Any]:
   if not isinstance(used, bool):
     raise unsupported("use_qk_norm", used, "true or false")
   return {"qk_norm": "head" if used else "none"}
+
+
+# --- Llama 4 ---
+
+
+def llama4(keys: Keys) -> dict[str, Any]:
+  """Chunks, layers without positions or experts, and temperatures."""
+  if not keys["no_rope_layers"]:  # An empty list too.
+    keys["no_rope_layers"] = None
+  turned, size = _turned(keys), keys.pop("attention_chunk_size")
+  chunked = _layer_types(
+    keys, lambda layer: turned[layer] and size is not None, "chunked_attention"
+  )
+  dense = _dense_layers(keys)
+  fields = {
+    **_rotary_layers(turned),
+    **_window(size, chunked, "attention_chunk_size"),
+    "num_dense_layers": len(dense),
+    "shared_width": keys["intermediate_size"],
+  }
+  if len(dense) == len(turned):
+    fields |= {"num_dense_layers": 0, "num_experts": 0, "shared_width": 0}
+    dense = ()
+  used = {
+    key: keys.pop(key) for key in ("attn_temperature_tuning", "use_qk_norm")
+  }
+  for key, value in used.items():
+    if type(value) not in (bool, int):
+      raise unsupported(key, value, "true or false")
+  growth, length = keys.pop("attn_scale"), keys.pop("floor_scale")
+  if type(growth) not in (int, float) or growth not in ranges.NOT_NEGATIVE:
+    raise unsupported("attn_scale", growth, "a number, 0 or larger")
+  record = Llama4Config(
+    head_norm=bool(used["use_qk_norm"]),
+    temperature=float(growth) if used["attn_temperature_tuning"] else 0.0,
+    temperature_len=whole("floor_scale", length, "sliding_window"),
+    dense_layers=dense,
+  )
+  return {**fields, "llama4": record}
+
+
+def _dense_layers(keys: Keys) -> tuple[int, ...]:
+  """Layers without experts: all but every n-th, or those not in a list."""
+  count, period = (
+    keys["num_hidden_layers"],
+    keys.pop("interleave_moe_layer_step"),
+  )
+  sparse = keys.pop("moe_layers")
+  if sparse is None:
+    period = whole("interleave_moe_layer_step", period, "num_layers")
+    sparse = list(range(period - 1, count, period))
+  if not isinstance(sparse, list) or not all(
+    type(x) is int and 0 <= x < count for x in sparse
+  ):
+    raise unsupported("moe_layers", sparse, f"a list of layers of {count}")
+  return tuple(x for x in range(count) if x not in sparse)

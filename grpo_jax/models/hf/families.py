@@ -42,12 +42,14 @@ class Fused:
     whole: End of the name of the fused tensor.
     parts: Ends of the names of its parts.
     interleaved: Whether the parts alternate along its last axis; else they
-      follow each other along its first axis.
+      follow each other along `axis`.
+    axis: Number of that axis.
   """
 
   whole: str
   parts: tuple[str, ...]
   interleaved: bool = False
+  axis: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -981,7 +983,7 @@ def _fields(config: Keys | Mapping[str, Any]) -> tuple[Keys, Family]:
       f"{[family.architecture]}, the model with a language head",
     )
   config_json.check_quantization(
-    keys.pop("quantization_config", None), packs_experts=family.experts_in_one
+    keys.pop("quantization_config", None), packs_experts=name == GPT_OSS.name
   )
   for key, values in family.supported.items():
     if key in keys and (value := keys.pop(key)) not in values:
@@ -1208,6 +1210,87 @@ _SMOLLM3 = Family(
   ignored=IGNORED | {"max_window_layers", "pretraining_tp", "sliding_window"},
   tensors=tensors(LLAMA_NORMS),
 )
+_LLAMA4_MLP = "model.layers.{layer}.feed_forward."
+_LLAMA4_TENSORS = {
+  **tensors(LLAMA_NORMS),
+  **{
+    f"layers/mlp/{leaf}": (_LLAMA4_MLP + name,)
+    for leaf, name in (
+      ("router/kernel", "router.weight"),
+      ("experts/gate", "experts.gate_proj"),
+      ("experts/up", "experts.up_proj"),
+      ("experts/down", "experts.down_proj"),
+      ("gate/kernel", "gate_proj.weight"),
+      ("up/kernel", "up_proj.weight"),
+      ("down/kernel", "down_proj.weight"),
+      ("shared/gate/kernel", "shared_expert.gate_proj.weight"),
+      ("shared/up/kernel", "shared_expert.up_proj.weight"),
+      ("shared/down/kernel", "shared_expert.down_proj.weight"),
+    )
+  },
+}
+_LLAMA4_TEXT = Family(
+  name="llama4_text",
+  architecture="Llama4ForCausalLM",
+  fixed={
+    "norm_topk": False,
+    "rotary_interleaved": True,
+    "router_scores": "sigmoid",
+  },
+  fields={
+    **FIELDS,
+    "intermediate_size": "expert_width",
+    "intermediate_size_mlp": "mlp_width",
+    "num_experts_per_tok": "experts_per_token",
+  },
+  derived=(config_json.rope, config_json.num_experts, config_json.llama4),
+  defaults={
+    **DEFAULTS,
+    "attention_chunk_size": 8192,
+    "attn_scale": 0.1,
+    "attn_temperature_tuning": True,
+    "floor_scale": 8192,
+    "head_dim": 128,
+    "interleave_moe_layer_step": 1,
+    "moe_layers": None,
+    "no_rope_layer_interval": 4,
+    "no_rope_layers": None,
+    "num_experts_per_tok": 1,
+    "num_local_experts": 16,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500_000.0,
+    "use_qk_norm": True,
+  },
+  supported={
+    **SUPPORTED,
+    **SILU,
+    **NO_BIAS,
+    "for_llm_compressor": (False,),
+    "router_jitter_noise": (0, None),
+  },
+  ignored=IGNORED | OF_ROUTERS,
+  tensors=_LLAMA4_TENSORS,
+  fused=(
+    Fused(
+      "experts.gate_up_proj",
+      ("experts.gate_proj", "experts.up_proj"),
+      axis=2,
+    ),
+  ),
+  experts_in_one=True,
+)
+_LLAMA4 = dataclasses.replace(
+  _LLAMA4_TEXT,
+  name="llama4",
+  architecture="Llama4ForConditionalGeneration",
+  ignored=_LLAMA4_TEXT.ignored | IMAGES,
+  nested=("llama4_text",),
+  tensors={
+    leaf: tuple("language_model." + name for name in names)
+    for leaf, names in _LLAMA4_TENSORS.items()
+  },
+  other_parts=("vision_model.", "multi_modal_projector."),
+)
 _OLMO2 = Family(
   name="olmo2",
   architecture="Olmo2ForCausalLM",
@@ -1408,6 +1491,8 @@ FAMILIES = {
     _MISTRAL3,
     _MIXTRAL,
     _SMOLLM3,
+    _LLAMA4_TEXT,
+    _LLAMA4,
     _OLMO2,
     _OLMO3,
     _NANOCHAT,

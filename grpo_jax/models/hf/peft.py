@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from grpo_jax.models import lora
+from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.models.hf import safetensors
 from grpo_jax.types import PyTree
 
@@ -95,6 +96,16 @@ def _model(params: PyTree) -> _Model:
 
 
 _WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
+
+
+def check(model: TransformerConfig) -> None:
+  """Raises ValueError if PEFT's files cannot hold adapters of the model."""
+  if model.llama4 is not None:
+    raise ValueError(
+      "peft: adapters of Llama 4 are neither read nor written in the format of"
+      " PEFT, where other modules have their names; start from fresh adapters,"
+      " and export them merged, without --adapters."
+    )
 
 
 def save(

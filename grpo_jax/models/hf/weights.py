@@ -32,7 +32,7 @@ import os
 import pathlib
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -105,7 +105,9 @@ _TOWER = {
 _IN_ONE = {"CQK D": "QCK D", "CQK": "QCK"}
 _NORM = ("D", "D")
 # Beginnings of the paths of leaves whose first axis counts layers.
-_STACKED = re.compile(r"((tower/)?layers|tower/deep|dense_layers)/|router_bias")
+_STACKED = re.compile(
+  r"((tower/)?layers|tower/deep|(?!tower)\w+_layers)/|router_bias"
+)
 
 
 def name(path) -> str:
@@ -183,11 +185,7 @@ def pieces_of_leaf(
 ) -> Iterator[Piece]:
   """The pieces of one leaf with this path and shape."""
   stack = _STACKED.match(path)
-  of_tower = path.startswith("tower/")
-  first = config.num_dense_layers
-  if of_tower or path.startswith("dense_layers/"):
-    first = 0
-  path = path.removeprefix("dense_")  # Names of tensors have no stack.
+  leaf, path = path, re.sub(r"^\w+_layers/", "layers/", path)
   names = family.tensors[path]
   letters, tensor_axes = _layout(family, path, len(names))
   letters = letters[-(len(shape) - bool(stack)) :]
@@ -206,20 +204,32 @@ def pieces_of_leaf(
   if len(names) == 3:
     end = parts[0].stop
     parts = [slice(0, end - 2), slice(end - 2, end - 1), slice(end - 1, end)]
-  for layer in range(sizes.get("L", 1)):
+  numbers = _layer_numbers(config, leaf, sizes.get("L", 1))
+  for place, layer in enumerate(numbers):
     for expert in range(sizes.get("e", 1)):
       for name, part in zip(names, parts, strict=True):
         narrow = {
-          "L": slice(layer, layer + 1),
+          "L": slice(place, place + 1),
           "e": slice(expert, expert + 1),
           "Q": part,
         }
         yield Piece(
-          name.format(layer=first + layer, expert=expert),
+          name.format(layer=layer, expert=expert),
           tuple(narrow.get(a, slice(0, sizes[a])) for a in letters),
           axes,
           stored,
         )
+
+
+def _layer_numbers(
+  config: TransformerConfig, path: str, count: int
+) -> Sequence[int]:
+  """Numbers of the `count` layers that a leaf is stacked over."""
+  if path == "router_bias":
+    names = config.stacks
+    return [i for i, x in enumerate(names) if config.of_stack(x).num_experts]
+  stack = path.partition("/")[0]
+  return config.layers_of(stack) or range(count)  # A tower's, in their order.
 
 
 def _layout(family: Family, path: str, num_tensors: int) -> tuple[str, str]:
@@ -301,13 +311,13 @@ def split(
           f" config.json make it {list(needed)}."
         )
       del found[name]
-      axis = len(needed) - 1 if fused.interleaved else 0
+      axis = len(needed) - 1 if fused.interleaved else fused.axis
       begin = 0
       for number, part in enumerate(parts):
         shape = shapes[part]
         place = (number, len(parts)) if fused.interleaved else (begin, 1)
         found[part] = WeightPart(tensor, shape, axis, *place)
-        begin += shape[0]
+        begin += shape[axis]
   return found
 
 
@@ -316,7 +326,8 @@ def _whole_shape(
 ) -> tuple[int, ...]:
   if fused.interleaved:
     return *shapes[0][:-1], sum(shape[-1] for shape in shapes)
-  return sum(shape[0] for shape in shapes), *shapes[0][1:]
+  before, after = shapes[0][: fused.axis], shapes[0][fused.axis + 1 :]
+  return *before, sum(shape[fused.axis] for shape in shapes), *after
 
 
 def whole_names(names: list[str], table: tuple[Fused, ...]) -> list[str]:
@@ -358,7 +369,7 @@ def _join(name: str, fused: Fused, parts: list[Output]) -> Output:
     if fused.interleaved:
       whole = np.stack(arrays, axis=-1)
     else:
-      whole = np.concatenate(arrays)
+      whole = np.concatenate(arrays, fused.axis)
     return whole.reshape(-1).view(np.uint8)
 
   shape = _whole_shape([part.shape for part in parts], fused)

@@ -255,9 +255,12 @@ def first_state(
   from grpo_jax.models import lora  # They read published families.
   from grpo_jax.models.hf import peft, weights
 
+  model = config.model.transformer(problem.tokenizer.vocab_size)
+  if config.model.adapter_checkpoint:
+    peft.check(model)
   _, params = weights.load(
     config.model.directory(weights=True),
-    config.model.transformer(problem.tokenizer.vocab_size),
+    model,
     param_dtype=config.model.param_dtype,
     shardings=functools.partial(sharding.of_params, mesh),
     convert=functools.partial(

@@ -35,6 +35,21 @@ _ROUTED = {
   "router_scores": "sigmoid",
   "tied_embeddings": False,
 }
+_LLAMA4 = {
+  "expert_width": 8192,
+  "experts_per_token": 1,
+  "head_dim": 128,
+  "norm_eps": 1e-5,
+  "norm_topk": False,
+  "rope_theta": 5e5,
+  "rotary_interleaved": True,
+  "rotary_layers": (True, True, True, False) * 12,
+  "router_scores": "sigmoid",
+  "shared_width": 8192,
+  "sliding_layers": (True, True, True, False) * 12,
+  "sliding_window": 8192,
+  "tied_embeddings": False,
+}
 PUBLISHED = {
   "Qwen2.5-0.5B": (494_032_768, {"qkv_bias": True, "rope_theta": 1e6}),
   "Qwen3-0.6B": (
@@ -109,6 +124,28 @@ PUBLISHED = {
   "SmolLM3-3B": (
     3_075_098_624,
     {"rope_theta": 5e6, "rotary_layers": (True, True, True, False) * 9},
+  ),
+  "Llama-4-Scout-17B-16E": (
+    107_769_861_120,
+    _LLAMA4
+    | {
+      "llama4": architecture.Llama4Config(temperature=0.1),
+      "num_experts": 16,
+      "rope_factor": 16.0,
+      "rope_high_freq": 1.0,
+      "rope_scaling": "llama3",
+    },
+  ),
+  "Llama-4-Maverick-17B-128E": (
+    400_711_848_960,
+    _LLAMA4
+    | {
+      "llama4": architecture.Llama4Config(
+        head_norm=False, temperature=0.1, dense_layers=tuple(range(0, 48, 2))
+      ),
+      "num_dense_layers": 24,
+      "num_experts": 128,
+    },
   ),
   "OLMo-2-0425-1B": (
     1_484_916_736,
@@ -511,6 +548,25 @@ _DEEP = CONFIGS["Qwen3-VL-4B"]["vision_config"]
 _TEXT = CONFIGS["Ministral-3-8B"]["text_config"]
 # Which config, what is changed in it, and what the message names.
 UNSUPPORTED = [
+  (
+    "Llama-4-Scout-17B-16E",
+    {"attention_chunk_size": "8192"},
+    "attention_chunk_size is '8192'; supported is a number of tokens",
+  ),
+  (
+    "Llama-4-Scout-17B-16E",
+    {"layer_types": ["sliding_attention"] * 48},
+    "layer_types is .*; supported is full_attention or chunked_attention",
+  ),
+  ("Llama-4-Scout-17B-16E", {"moe_layers": [48]}, r"moe_layers is \[48\]"),
+  ("Llama-4-Scout-17B-16E", {"attn_scale": -1}, "attn_scale is -1"),
+  ("Llama-4-Scout-17B-16E", {"floor_scale": 0.5}, "floor_scale is 0.5"),
+  ("Llama-4-Scout-17B-16E", {"use_qk_norm": "yes"}, "use_qk_norm is 'yes'"),
+  (
+    "Llama-4-Scout-17B-16E",
+    {"router_jitter_noise": 0.1},
+    "router_jitter_noise",
+  ),
   (
     "Qwen2.5-VL-3B",
     {"vision_config": {**_TOWER, "hidden_act": "relu"}},

@@ -1,0 +1,197 @@
+"""Models with layers of several kinds, in every way that they are run."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax.models import (
+  architecture,
+  lora,
+  quantization,
+  stacks,
+  transformer,
+)
+from tests.models import prefix_test, transformer_test
+
+# As Llama 4: of six layers every second has experts, and every third sees all.
+LLAMA4 = dataclasses.replace(
+  transformer_test.PLAIN,
+  num_layers=6,
+  head_dim=6,
+  rotary_interleaved=True,
+  rotary_layers=(True, True, False) * 2,
+  sliding_window=3,
+  sliding_layers=(True, True, False) * 2,
+  num_experts=4,
+  num_dense_layers=3,
+  experts_per_token=2,
+  expert_width=6,
+  shared_width=6,
+  norm_topk=False,
+  router_scores="sigmoid",
+  llama4=architecture.Llama4Config(
+    temperature=0.5, temperature_len=2, dense_layers=(0, 2, 4)
+  ),
+)
+CONFIGS = {"llama4": LLAMA4}
+ADAPTERS = {
+  "llama4": lora.LoRAConfig(
+    rank=2,
+    alpha=3.0,
+    modules=("query", "out", "up", "shared_down", "expert_gate"),
+  )
+}
+EACH = pytest.mark.parametrize("name", CONFIGS)
+
+
+def test_patterns_of_layers_are_cut_into_the_shortest_runs():
+  a, b, c = "abc"
+  Run = stacks.Run
+  assert stacks.runs((a,) * 5) == (Run(0, (a,), 5),)
+  assert stacks.runs((a, a, b, b, b)) == (Run(0, (a,), 2), Run(2, (b,), 3))
+  assert stacks.runs((a, b) * 4) == (Run(0, (a, b), 4),)
+  assert stacks.runs((a, a, b) * 3 + (a, c) * 2) == (
+    Run(0, (a, a, b), 3),
+    Run(9, (a, c), 2),
+  )
+  assert stacks.runs((a, b, c)) == tuple(
+    Run(i, (x,), 1) for i, x in enumerate((a, b, c))
+  )
+
+
+@EACH
+def test_a_scan_runs_the_layers_in_their_order(name):
+  names = CONFIGS[name].stacks
+  members = {x: tuple(y == x for y in names) for x in {*names}}
+  inputs = {
+    x: stacks.Stacked(jnp.flatnonzero(jnp.array(has)), has)
+    for x, has in members.items()
+  }
+
+  def layer(name, carry, entries):
+    assert [x for x in entries if entries[x] is not None] == [name]
+    return carry * 2 + entries[name], (entries[name] * 10,)
+
+  carry, collected = stacks.scan(names, layer, jnp.float32(0), inputs)
+  expected = 0
+  for number in range(len(names)):
+    expected = 2 * expected + number
+  assert carry == expected
+  for has in members.values():
+    np.testing.assert_array_equal(collected(0, has), 10 * np.flatnonzero(has))
+  assert collected(0, (False,) * len(names)) is None
+
+
+@EACH
+def test_decoding_and_reading_in_pieces_equal_teacher_forcing(name):
+  with jax.enable_x64(True):
+    config = transformer_test.float64(CONFIGS[name])
+    params = transformer_test.make_params(config)
+    batch = transformer_test.make_batch()
+    wanted = transformer_test.teacher_forced(config, params, batch)
+    np.testing.assert_allclose(
+      transformer_test.existing(
+        transformer_test.step_by_step(config, params, batch)
+      ),
+      transformer_test.existing(wanted),
+      rtol=0,
+      atol=1e-10,
+    )
+    found = transformer_test.in_pieces(config, params, batch)
+    size = np.cumsum(transformer_test.PIECES, axis=0)
+    for piece, row in np.argwhere(transformer_test.PIECES):
+      np.testing.assert_allclose(
+        found[piece, row], wanted[row, size[piece, row]], rtol=0, atol=1e-10
+      )
+
+
+@pytest.mark.slow
+@EACH
+def test_rows_that_share_prompts_have_the_same_values_and_gradients(name):
+  with jax.enable_x64(True):
+    config = transformer_test.float64(CONFIGS[name])
+    policy = transformer.transformer_policy(config)
+    params = transformer_test.make_params(config)
+    prefix_test.assert_shared_is_whole(policy, params, prefix_test.make_rows())
+
+
+@pytest.mark.slow
+@EACH
+def test_prompts_may_be_read_in_chunks(name):
+  with jax.enable_x64(True):
+    config = transformer_test.float64(CONFIGS[name])
+    params = transformer_test.make_params(config)
+    batch = transformer_test.make_batch()
+    chunked = dataclasses.replace(config, prefill_chunk=2)
+    np.testing.assert_allclose(
+      *(
+        transformer_test.existing(
+          transformer_test.step_by_step(x, params, batch)
+        )
+        for x in (chunked, config)
+      ),
+      rtol=0,
+      atol=1e-10,
+    )
+
+
+@pytest.mark.slow
+@EACH
+@pytest.mark.parametrize("kind", ["none", "int8"])
+def test_adapters_equal_the_merged_model(name, kind):
+  config = CONFIGS[name]
+  adapters = dataclasses.replace(ADAPTERS[name], quantization=kind)
+  plain = transformer.transformer_policy(config)
+  policy = lora.lora_policy(plain, adapters)
+  params = lora.wrap(
+    transformer_test.make_params(config), adapters, jax.random.key(1)
+  )
+  rng = np.random.default_rng(0)
+  params["trained"] = jax.tree.map(
+    lambda x: (0.3 * rng.normal(size=x.shape)).astype(x.dtype),
+    params["trained"],
+  )
+  batch = transformer_test.make_batch()
+
+  def logits(policy, params):
+    h, _ = policy.hidden(params, *batch, None)
+    return policy.head(params, h)
+
+  found = jax.jit(lambda x: logits(policy, x))(params)
+  merged = lora.merge(params, adapters)
+  assert jax.tree.structure(merged) == jax.tree.structure(
+    transformer_test.make_params(config)
+  )
+  wanted = jax.jit(lambda x: logits(plain, x))(merged)
+  base = lora.merge(
+    {**params, "trained": jax.tree.map(jnp.zeros_like, params["trained"])},
+    adapters,
+  )
+  without = jax.jit(lambda x: logits(plain, x))(base)
+  found, wanted, without = map(
+    transformer_test.existing, (found, wanted, without)
+  )
+  np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-4)
+  assert abs(found - without).max() > 0.1
+
+
+@pytest.mark.slow
+@EACH
+def test_a_sampler_may_round_its_kernels(name):
+  config = CONFIGS[name]
+  params = transformer_test.make_params(config)
+  rounded = quantization.rounding(
+    transformer.transformer_policy(config), "int8"
+  )
+  batch = transformer_test.make_batch()
+
+  def logits(policy):
+    h, _ = policy.hidden(params, *batch, None)
+    return policy.head(params, h)
+
+  exact = logits(transformer.transformer_policy(config))
+  error = abs(transformer_test.existing(logits(rounded) - exact)).max()
+  assert 0 < error < 0.2 * abs(transformer_test.existing(exact)).max()
