@@ -312,6 +312,51 @@ FAMILIES = {
     "tie_word_embeddings": True,
     "use_sliding_window": False,
   },
+  "gemma4_text": _SIZES
+  | _SMALL
+  | {
+    "architectures": ["Gemma4ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "attention_k_eq_v": False,
+    "bos_token_id": 2,
+    "enable_moe_block": False,
+    "eos_token_id": 1,
+    "final_logit_softcapping": 30.0,
+    "global_head_dim": 16,
+    "head_dim": 12,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size_per_layer_input": 6,
+    "initializer_range": 0.02,
+    # Published are five or six layers a period, and 15 of 35 layers with keys.
+    "layer_types": [
+      *("sliding_attention", "full_attention", "sliding_attention"),
+      *("sliding_attention", "full_attention"),
+    ],
+    "model_type": "gemma4_text",
+    "moe_intermediate_size": None,
+    "num_experts": None,
+    "num_global_key_value_heads": None,
+    "num_hidden_layers": 5,
+    "num_kv_shared_layers": 2,
+    "pad_token_id": 0,
+    "rms_norm_eps": 1e-6,
+    "rope_parameters": {
+      "full_attention": {
+        "partial_rotary_factor": 0.25,
+        "rope_theta": 1_000_000.0,
+        "rope_type": "proportional",
+      },
+      "sliding_attention": {"rope_theta": 10_000.0, "rope_type": "default"},
+    },
+    "sliding_window": 8,
+    "tie_word_embeddings": True,
+    "top_k_experts": None,
+    "use_bidirectional_attention": None,
+    "use_cache": True,
+    "use_double_wide_mlp": True,
+    "vocab_size_per_layer_input": 50,
+  },
   "llama4_text": _SIZES
   | _SMALL
   | {
@@ -737,6 +782,47 @@ VARIANTS = {
   },
   "gemma3-with_images": _IMAGES
   | {"architectures": ["Gemma3ForConditionalGeneration"]},
+  # As gemma-4-26B-A4B.
+  "gemma4_text-experts": {
+    "attention_k_eq_v": True,
+    "enable_moe_block": True,
+    "final_logit_softcapping": None,
+    "global_head_dim": 8,
+    "hidden_size_per_layer_input": 0,
+    "moe_intermediate_size": 14,
+    "num_experts": 5,
+    "num_attention_heads": 4,
+    "num_global_key_value_heads": 1,
+    "num_key_value_heads": 2,
+    "num_kv_shared_layers": 0,
+    "tie_word_embeddings": False,
+    "top_k_experts": 2,
+    "use_double_wide_mlp": False,
+  },
+  "gemma4-with_images": {
+    "architectures": ["Gemma4ForConditionalGeneration"],
+    "audio_config": None,
+    "audio_token_id": 45,
+    "boa_token_id": 46,
+    "boi_token_id": 47,
+    "eoa_token_index": 48,
+    "eoi_token_id": 49,
+    "image_token_id": 44,
+    "initializer_range": 0.02,
+    "tie_word_embeddings": True,
+    "video_token_id": 43,
+    "vision_config": {
+      "head_dim": 8,
+      "hidden_size": 16,
+      "intermediate_size": 16,
+      "model_type": "gemma4_vision",
+      "num_attention_heads": 2,
+      "num_hidden_layers": 1,
+      "num_key_value_heads": 2,
+      "patch_size": 8,
+      "position_embedding_size": 16,
+    },
+  },
   "llama4_text-tied_experts_everywhere": {
     "attention_chunk_size": 5,
     "head_dim": 6,
@@ -775,6 +861,7 @@ VARIANTS = {
 # Families with images, and the families of their text parts.
 _TEXT_PARTS = {
   "gemma3": "gemma3_text",
+  "gemma4": "gemma4_text",
   "llama4": "llama4_text",
   "mistral3": "ministral3",
 }
@@ -797,7 +884,8 @@ def variant(name: str) -> dict:
 def randomize(model: transformers.PreTrainedModel, seed: int) -> None:
   """Draws every parameter so that each matters for the logits."""
   generator = torch.Generator().manual_seed(seed)
-  plus_one = model.config.model_type.startswith("gemma")
+  kind = model.config.model_type
+  plus_one = kind.startswith("gemma") and not kind.startswith("gemma4")
   with torch.no_grad():
     for name, parameter in model.named_parameters():
       draw = torch.randn(parameter.shape, generator=generator)
@@ -807,7 +895,7 @@ def randomize(model: transformers.PreTrainedModel, seed: int) -> None:
         value = 2.0 * draw
       elif name.endswith("bias"):
         value = 0.5 * draw
-      elif "norm" in name or "ln_" in name:
+      elif "norm" in name or "ln_" in name or name.endswith("scale"):
         value = 0.4 * draw + (0.0 if plus_one else 1.0)
       elif re.search(r"pos_embed|position_embedding|wpe", name):
         value = draw
@@ -824,6 +912,8 @@ def randomize(model: transformers.PreTrainedModel, seed: int) -> None:
     for name, buffer in model.named_buffers():
       if name.endswith("e_score_correction_bias"):
         buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
+      elif name.endswith("layer_scalar"):
+        buffer.copy_(1 + 0.2 * torch.randn(buffer.shape, generator=generator))
 
 
 def make_checkpoint(
@@ -869,7 +959,7 @@ def _config(directory: pathlib.Path) -> transformers.PreTrainedConfig:
 
 def _auto(config: dict) -> type:
   """The class that makes the model of a config.json."""
-  kinds = "llama4", "mistral3"
+  kinds = "gemma4", "llama4", "mistral3"
   if tiny_vision.is_vision(config) or config["model_type"] in kinds:
     return transformers.AutoModelForImageTextToText
   return transformers.AutoModelForCausalLM
@@ -1067,7 +1157,8 @@ def main() -> None:
     directory = args.output / name
     for seed in itertools.count():
       make_checkpoint(directory, config, seed)
-      vocab_size = config.get("vocab_size", _SIZES["vocab_size"])
+      keys = config.get("text_config", config)
+      vocab_size = keys.get("vocab_size", _SIZES["vocab_size"])
       prompts = _prompts(config, vocab_size, _NUM_PROMPT_TOKENS, seed)
       arrays, margin = make_reference(
         directory,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from grpo_jax import ranges
 
@@ -243,6 +243,46 @@ class Llama4Config:
   temperature: float = 0.0
   temperature_len: int = 8192
   dense_layers: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gemma4Config:
+  """Sizes and switches that only Gemma 4 has; see `gemma4.py`.
+
+  A layer that does not slide is "full"; `head_dim` and `num_kv_heads` are those
+  of the other layers.
+
+  Attributes:
+    full_head_dim, full_kv_heads: The same of full layers.
+    full_turned: Channels of a head of a full layer that positions turn, of
+      which one half is in the first half of the head.
+    values_are_keys: Whether full layers use keys before their norm as values.
+    num_shared_layers: Number of last layers that read the keys and values of
+      the last layer of their kind before them.
+    shared_mlp_width: Width inside the MLP of these layers.
+    input_width: Width of the input of each layer; 0 for none.
+    input_vocab: Rows of the table of these inputs.
+  """
+
+  full_head_dim: int
+  full_kv_heads: int
+  full_turned: int
+  values_are_keys: bool = False
+  num_shared_layers: int = 0
+  shared_mlp_width: int = 1
+  input_width: int = 0
+  input_vocab: int = 1
+
+
+_GEMMA4_RANGES = {
+  "full_head_dim": _MANY,
+  "full_kv_heads": _MANY,
+  "full_turned": ranges.Range(0, 2**16),
+  "num_shared_layers": ranges.Range(0, 4096),
+  "shared_mlp_width": _WIDTH,
+  "input_width": ranges.Range(0, 2**20),
+  "input_vocab": ranges.Range(1, 2**24),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -684,7 +724,7 @@ class TransformerConfig(Architecture):
     image_token: The placeholder token, in whose places the features of images
       are read.
     tower_trained: Whether the tower is trained; else it is frozen.
-    llama4: Switches of Llama 4, or None.
+    llama4, gemma4: Switches of Llama 4, and of Gemma 4, or None.
   """
 
   vocab_size: int
@@ -692,11 +732,14 @@ class TransformerConfig(Architecture):
   image_token: int | None = None
   tower_trained: bool = True
   llama4: Llama4Config | None = None
+  gemma4: Gemma4Config | None = None
 
   def __post_init__(self):
     super().__post_init__()
     if self.llama4 is not None:
       self._check_llama4(self.llama4)
+    if self.gemma4 is not None:
+      self._check_gemma4(self.gemma4)
     if (self.tower is None) != (self.image_token is None):
       raise ValueError(
         f"model: tower is {self.tower} and image_token {self.image_token}; a"
@@ -744,6 +787,42 @@ class TransformerConfig(Architecture):
         " leave them out."
       )
 
+  def _check_gemma4(self, found: Gemma4Config) -> None:
+    for name, allowed in _GEMMA4_RANGES.items():
+      if (value := getattr(found, name)) not in allowed:
+        raise ValueError(f"gemma4: {name} is {value}, but must be {allowed}.")
+    if self.num_heads % found.full_kv_heads:
+      raise ValueError(
+        f"gemma4: {self.num_heads} query heads do not split over full_kv_heads"
+        f" {found.full_kv_heads}; change one."
+      )
+    if found.full_head_dim % 2 or found.full_turned > found.full_head_dim:
+      raise ValueError(
+        f"gemma4: full_turned is {found.full_turned} of full_head_dim"
+        f" {found.full_head_dim} channels; needed is an even width, and no more"
+        " than it."
+      )
+    if found.input_width and found.input_vocab < self.vocab_size:
+      raise ValueError(
+        f"gemma4: input_vocab is {found.input_vocab}, and the vocabulary has"
+        f" {self.vocab_size} ids; each needs a row."
+      )
+    if not self.sliding_layers:  # Of one stack.
+      return
+    own = self.sliding_layers[: self.num_layers - found.num_shared_layers]
+    if {*own} != {True, False}:
+      raise ValueError(
+        f"gemma4: sliding_layers is {self.sliding_layers} with"
+        f" num_shared_layers {found.num_shared_layers}; of the layers with keys"
+        " of their own one must slide, and one must not."
+      )
+    if self.num_dense_layers or self.shared_width or self.router_bias:
+      raise ValueError(
+        f"gemma4: num_dense_layers is {self.num_dense_layers}, shared_width"
+        f" {self.shared_width} and router_bias {self.router_bias}; leave them"
+        " out."
+      )
+
   @property
   def chunk(self) -> int | None:
     """Positions of a chunk that layers see which slide; None for windows."""
@@ -752,6 +831,13 @@ class TransformerConfig(Architecture):
   @property
   def stacks(self) -> tuple[str, ...]:
     """Name of the stack of parameters that each layer is in."""
+    if self.gemma4 is not None:
+      first = self.num_layers - self.gemma4.num_shared_layers
+      return tuple(
+        ("shared_" if layer >= first else "")
+        + ("layers" if slides else "full_layers")
+        for layer, slides in enumerate(self.sliding_layers)
+      )
     dense: Sequence[int] = range(self.num_dense_layers)
     if self.llama4 is not None and self.num_experts:
       dense = self.llama4.dense_layers
@@ -762,7 +848,27 @@ class TransformerConfig(Architecture):
 
   def of_stack(self, name: str) -> TransformerConfig:
     """The config of the blocks of a stack."""
-    return self.without_experts if name == "dense_layers" else self
+    if self.gemma4 is None:
+      return self.without_experts if name == "dense_layers" else self
+    fields: dict[str, Any] = {"sliding_layers": ()}
+    if name.startswith("shared_"):
+      fields["mlp_width"] = self.gemma4.shared_mlp_width
+    if name.endswith("full_layers"):
+      fields |= {
+        "head_dim": self.gemma4.full_head_dim,
+        "num_kv_heads": self.gemma4.full_kv_heads,
+        "sliding_window": None,
+      }
+    else:
+      fields |= {"rope_scaling": "none", "rope_theta": self.local_rope_theta}
+    return dataclasses.replace(self, **fields, local_rope_theta=None)
+
+  def keys_of(self, layer: int) -> int:
+    """Number of the layer whose keys and values a layer reads."""
+    name = self.stacks[layer]
+    if not name.startswith("shared_"):
+      return layer
+    return self.layers_of(name.removeprefix("shared_"))[-1]
 
   def layers_of(self, name: str) -> tuple[int, ...]:
     """Numbers of the layers in a stack."""

@@ -296,6 +296,20 @@ def ring(
   return cached(config, q, prefix, own, mask, sinks), own
 
 
+def of_another(
+  config: TransformerConfig,
+  prefix: tuple[PyTree, PyTree],  # As in `cached`.
+  mask: jax.Array,  # [B, L, S + M] bool
+  own: tuple[PyTree, PyTree],
+  q: jax.Array,  # [B, L, C, R, K]
+  k: None,
+  v: None,
+) -> tuple[jax.Array, None]:
+  """Attends to the keys and values of another layer, and writes none."""
+  del k, v
+  return cached(config, q, prefix, own, mask), None
+
+
 def in_places(
   config: TransformerConfig,
   prefix: tuple[PyTree, PyTree],  # As in `cached`.
@@ -518,10 +532,13 @@ def _cudnn_lacks(config) -> str:
   if config.attention_sinks or config.latent_width or config.chunk:
     return "attention_sinks False, latent_width 0, and no chunks of positions"
   widest = 256 if number >= 9 else 128
-  if config.head_width % 8 or config.head_width > widest:
+  widths = {config.head_width}
+  if config.gemma4 is not None:
+    widths.add(config.gemma4.full_head_dim)
+  if any(width % 8 for width in widths) or max(widths) > widest:
     return (
       f"heads that are a multiple of 8 and at most {widest} wide, and not"
-      f" {config.head_width}"
+      f" {', '.join(map(str, sorted(widths)))}"
     )
   return ""
 

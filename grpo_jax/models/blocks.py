@@ -92,7 +92,7 @@ def released(
   return v[..., None, :]
 
 
-def _on_rows(dense, x: jax.Array, num_axes: int = 1) -> jax.Array:
+def on_rows(dense, x: jax.Array, num_axes: int = 1) -> jax.Array:
   """Applies `dense` to the last axes of x [B, L, ...] as one tall matrix.
 
   With two row axes XLA:CPU transposes the activations, on one core, before
@@ -193,7 +193,7 @@ class Attention(nn.Module):
 
   def project(self, x, rope):  # x [B, L, D], rope 2 · [B, L, K / 2]
     """Queries [B, L, C, R, K], keys [B, C, K, L] and values [B, C, L, K]."""
-    qkv = _on_rows(self.qkv, x)  # [B, L, C, R + 2, K]
+    qkv = on_rows(self.qkv, x)  # [B, L, C, R + 2, K]
     q, k, v = qkv[..., :-2, :], qkv[..., -2:-1, :], qkv[..., -1, :]
     if self.config.qk_norm != "none":
       q, k = self.query_norm(q), self.key_norm(k)
@@ -271,16 +271,16 @@ class LatentAttention(nn.Module):
     """
     config = self.config
     if config.query_latent_width:
-      down = self.query_down_norm(_on_rows(self.query_down, x))
-      q = _on_rows(self.query_up, down)
+      down = self.query_down_norm(on_rows(self.query_down, x))
+      q = on_rows(self.query_up, down)
     else:
-      q = _on_rows(self.query_heads, x)
+      q = on_rows(self.query_heads, x)
     turn = functools.partial(
       rotate, rope=rope, interleaved=config.rotary_interleaved
     )
     plain, turned = jnp.split(q, [plain_width(config)], axis=-1)
     q = jnp.concatenate([plain, turn(turned[..., None, :])[..., 0, :]], axis=-1)
-    down = _on_rows(self.kv_down, x)
+    down = on_rows(self.kv_down, x)
     kv, shared = jnp.split(down, [config.latent_width], axis=-1)
     shared = turn(shared[:, :, None, None])[:, :, 0, 0]
     vectors = jnp.concatenate([self.kv_down_norm(kv), shared], axis=-1)
@@ -301,7 +301,7 @@ class LatentAttention(nn.Module):
 
 
 class MLP(nn.Module):
-  """down(activation(gate(x)) · up(x)), or the "clamped" form of `_gated`.
+  """down(activation(gate(x)) · up(x)), or the "clamped" form of `gated`.
 
   Without a gate it is down(activation(up(x))).
   """
@@ -321,7 +321,7 @@ class MLP(nn.Module):
     inner = config.mlp_width if self.inner is None else self.inner
     if config.gate:
       gate = dense(inner, name="gate")(x)
-      hidden = _gated(config)(gate, dense(inner, name="up")(x))
+      hidden = gated(config)(gate, dense(inner, name="up")(x))
     else:
       hidden = _ACTIVATIONS[config.activation](dense(inner, name="up")(x))
     down = dense(config.width, name="down", kernel_init=residual_init(config))
@@ -335,7 +335,7 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
-def _gated(config: TransformerConfig) -> experts.Gated:
+def gated(config: TransformerConfig) -> experts.Gated:
   """Function (gate, up) -> hidden vector of an MLP, elementwise."""
   if config.activation == "clamped":
     limit, slope = config.swiglu_limit, config.swiglu_slope
@@ -416,7 +416,7 @@ class MoE(nn.Module):
     )
     narrow = x.astype(config.dtype)
     kernels = ExpertKernels(config, name="experts")()
-    how = _gated(config), config.experts
+    how = gated(config), config.experts
     if config.llama4 is None:
       y = experts.mix(narrow, routed.ids, routed.weights, kernels, *how)
     else:
@@ -469,14 +469,14 @@ class Block(nn.Module):
 
   def _finish(self, x, attended, router):  # [B, L, D], [B, L, C, R, K]
     config = self.config
-    y = _on_rows(self.attention.out, attended, num_axes=3)
+    y = on_rows(self.attention.out, attended, num_axes=3)
     x = self._add(x, self.attention_post_norm(y) if config.post_norm else y)
     y = self.mlp_norm(x) if config.pre_norm else x
     routed = None
     if config.num_experts:
       y, routed = self._mix(y, router)
     else:
-      y = _on_rows(self.mlp, y)
+      y = on_rows(self.mlp, y)
     y = self.mlp_post_norm(y) if config.post_norm else y
     return self._add(x, y), routed
 

@@ -38,6 +38,7 @@ MODULES = {
   "key": (("attention", "qkv"), "self_attn.k_proj"),
   "value": (("attention", "qkv"), "self_attn.v_proj"),
   "query_heads": (("attention", "query_heads"), "self_attn.q_proj"),
+  "key_heads": (("attention", "key_heads"), "self_attn.k_proj"),
   "query_down": (("attention", "query_down"), "self_attn.q_a_proj"),
   "query_up": (("attention", "query_up"), "self_attn.q_b_proj"),
   "kv_down": (("attention", "kv_down"), "self_attn.kv_a_proj_with_mqa"),
@@ -51,6 +52,8 @@ MODULES = {
   "shared_gate": (("mlp", "shared", "gate"), "mlp.shared_experts.gate_proj"),
   "shared_up": (("mlp", "shared", "up"), "mlp.shared_experts.up_proj"),
   "shared_down": (("mlp", "shared", "down"), "mlp.shared_experts.down_proj"),
+  "input_gate": (("inputs", "gate"), "per_layer_input_gate"),
+  "input_down": (("inputs", "down"), "per_layer_projection"),
   **{
     f"expert_{name}": (
       ("mlp", "experts", name),
@@ -88,7 +91,9 @@ class LoRAConfig:
     alpha: α > 0; the adapters' term is multiplied by α / r.
     modules: Projections with an adapter: "query", "key", "value", "out",
       "gate", "up", "down"; with latent attention "query_heads" or "query_down"
-      and "query_up", "kv_down", "kv_up"; in mixtures "shared_gate", … and
+      and "query_up", "kv_down", "kv_up"; in Gemma 4 also "query_heads" and
+      "key_heads", of layers without a fused kernel, and "input_gate" and
+      "input_down"; in mixtures "shared_gate", … and
       "expert_gate", …, where each expert has adapters of its own; in a vision
       tower "tower_out", "tower_gate", "tower_up" and "tower_down", and
       "tower_query", … or, in Qwen's towers, "tower_qkv". Empty: all projections

@@ -68,6 +68,8 @@ def check(config: TransformerConfig) -> None:
     lacks = "cache_dtype 'model' or 'bfloat16', and not 'int8'"
   elif config.latent_width or config.attention_sinks or config.chunk:
     lacks = "latent_width 0, attention_sinks False, and no chunks of positions"
+  elif config.gemma4 is not None:
+    lacks = "layers whose keys have one shape, and not Gemma 4's"
   elif words not in (1, 2, 4) and words % 8:
     lacks = (
       "1, 2, 4 or a multiple of 8 words of keys and values for each channel on"

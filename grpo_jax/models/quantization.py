@@ -56,6 +56,7 @@ INPUT_AXES = {
   "qkv": (-4,),  # [D, C, R + 2, K]
   "out": (-4, -3, -2),  # [C, R, K, D]
   "query_heads": (-3,),  # [D, H, K]
+  "key_heads": (-3,),  # [D, C, K]
   "query_down": (-2,),  # [D, N]
   "query_up": (-3,),  # [N, H, K]
   "kv_down": (-2,),  # [D, N]
@@ -66,8 +67,11 @@ INPUT_AXES = {
 }
 
 # Names of a transformer's stacks of layers; the dense layers of a mixture have
-# a stack of their own.
-STACKS = ("layers", "dense_layers")
+# a stack of their own, and so have the kinds of layers of Gemma 4.
+STACKS = (
+  *("layers", "dense_layers"),
+  *("full_layers", "shared_layers", "shared_full_layers"),
+)
 
 # Quantiles of a normal distribution, and an exact 0.
 _NF4 = np.array(

@@ -21,6 +21,9 @@ def frequencies(config: TransformerConfig, dtype) -> jax.Array:  # [N]
   """Radians per token of each pair of channels."""
   half = config.turned_width // 2
   plain = config.rope_theta ** (-jnp.arange(half, dtype=dtype) / half)
+  if config.gemma4 is not None and config.sliding_window is None:
+    pairs = config.gemma4.full_turned // 2
+    plain = jnp.where(jnp.arange(half) < pairs, plain, 0)
   if config.rope_scaling == "none":
     return plain
   if config.rope_scaling == "longrope":

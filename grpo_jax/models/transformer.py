@@ -28,6 +28,7 @@ from jax import lax
 from grpo_jax.models import (
   attention,
   blocks,
+  gemma4,
   mesh,
   paged,
   stacks,
@@ -35,6 +36,7 @@ from grpo_jax.models import (
 )
 from grpo_jax.models.architecture import Prefix, TransformerConfig
 from grpo_jax.models.blocks import Block, RMSNorm, RouterInputs
+from grpo_jax.models.gemma4 import Gemma4Block
 from grpo_jax.types import Policy, PyTree, RouterOutputs
 
 # Kernels whose results "dots" keeps, as it keeps products with weights:
@@ -59,19 +61,22 @@ _REMAT = {
 }
 
 
-def _embed(config, trained, tokens, mix=None, positions=None):
-  """Embeddings [B, L, D] of tokens [B, L] at positions [B, L]."""
+def _rows(config, table, tokens, mix):
+  """Rows [B, L, D] of a table, of tokens [B, L] or of what is mixed."""
   # Masked slots may hold any number: indexing clamps it, and no token attends
   # to a masked slot.
-  table = trained["embed"]["embedding"]
   if mix is None:
-    x = table[tokens].astype(config.dtype)
-  else:
-    ids, weights = mix  # [B, L, k] each.
-    wide = jnp.promote_types(config.dtype, jnp.float32)
-    rows = table[ids].astype(config.dtype).astype(wide)  # [B, L, k, D]
-    # A weight of 1 gives the bits of the row itself.
-    x = (rows * weights[..., None]).sum(axis=-2).astype(config.dtype)
+    return table[tokens].astype(config.dtype)
+  ids, weights = mix  # [B, L, k] each.
+  wide = jnp.promote_types(config.dtype, jnp.float32)
+  rows = table[ids].astype(config.dtype).astype(wide)  # [B, L, k, D]
+  # A weight of 1 gives the bits of the row itself.
+  return (rows * weights[..., None]).sum(axis=-2).astype(config.dtype)
+
+
+def _embed(config, trained, tokens, mix=None, positions=None):
+  """Embeddings [B, L, D] of tokens [B, L] at positions [B, L]."""
+  x = _rows(config, trained["embed"]["embedding"], tokens, mix)
   if config.embedding_scale != 1:
     x = x * jnp.asarray(config.embedding_scale, config.dtype)
   if config.embedding_norm:
@@ -79,6 +84,17 @@ def _embed(config, trained, tokens, mix=None, positions=None):
   if config.learned_positions:
     x = x + trained["places"]["embedding"][positions].astype(config.dtype)
   return x
+
+
+def _of_layers(config, params, x, tokens, mix=None):
+  """Gemma 4's inputs of the layers [layers, B, L, w] and scales [layers, 1]."""
+  if config.gemma4 is None:
+    return None
+  given = params["trained"].get("layer_inputs")
+  if given is not None:
+    rows = _rows(config, given["embed"]["embedding"], tokens, mix)
+    given = gemma4.inputs_of_layers(config, given, x, rows)
+  return given, params["frozen"]["layer_scale"]
 
 
 def _check_length(config, num_slots):
@@ -134,7 +150,7 @@ def _forward(
   num_before = mask.shape[1] - tokens.shape[1]
   _check_length(config, mask.shape[1])
   positions = _positions(mask)  # [B, M]
-  attend = attention.over_sequences(config, mask, positions, num_before)
+  attends = _over_sequences(config, mask, positions, num_before)
   own = turned = positions[:, num_before:]
   if seen is not None and seen.positions is not None:
     turned = seen.positions
@@ -143,40 +159,45 @@ def _forward(
   def shared(x):
     return mesh.share_positions(x) if config.split_positions else x
 
-  def layer(of_block, x, inputs):
-    (params, before), (slides, turns, number), router = inputs
-    # There are two sets of angles, and each layer takes one.
-    rope = jax.tree.map(
-      lambda near, far: near if near is far else jnp.where(slides, near, far),
-      *ropes,
-    )
+  def layer(name, carry, inputs):
+    (x, whole), of_block = carry, config.of_stack(name)
+    (params, before), (slides, turns, number, of_layer), router = inputs
+    rope = _rope_of(config, name, ropes, slides)
     rope = rope if turns is None else _where(turns, rope)
-    outputs: Any = Block(of_block).apply(
-      {"params": params}, x, rope, attend(slides), router, before
-    )
-    x, kv, routed = outputs
+    run = x, rope, attends[name](slides), router
+    variables = {"params": params}
+    if config.gemma4 is None:
+      x, kv, routed = Block(of_block).apply(variables, *run, before)
+    else:
+      source = name.removeprefix("shared_")
+      before = before if source == name else whole[source]
+      x, kv, routed, both = Gemma4Block(of_block, name).apply(
+        variables, *run, before, of_layer
+      )
+      whole = {k: both if k == source else v for k, v in whole.items()}
     x = shared(vision_inputs.add(x, seen, number))
-    return x, (None if hold is None else hold(*kv), routed)
+    kv = None if hold is None or kv is None else hold(*kv)
+    return (x, whole), (kv, routed)
 
-  def of_stack(name, x, entries):
-    of_block = config.of_stack(name)
+  def of_stack(name, carry, entries):
     router = entries["router"] or RouterInputs()
     inputs = entries[name], entries["of_layers"], router
-    return _remat(config, functools.partial(layer, of_block))(x, inputs)
+    return _remat(config, functools.partial(layer, name))(carry, inputs)
 
   x = _embed(config, params["trained"], tokens, mix, own)
   x = shared(vision_inputs.put(x, seen))
-  names, count = config.stacks, config.num_layers
+  count = config.num_layers
   of_layers = (
     jnp.array([config.slides(i) for i in range(count)]),
     jnp.array(config.rotary_layers) if config.rotary_layers else None,
     None if seen is None else jnp.arange(count),
+    _of_layers(config, params, x, tokens, mix),
   )
   router = RouterInputs(kept, params["frozen"].get("router_bias"))
-  x, collected = stacks.scan(
-    names,
+  (x, _), collected = stacks.scan(
+    config.stacks,
     of_stack,
-    x,
+    (x, _nothing_read(config, mask)),
     {
       **{
         name: stacks.Stacked(
@@ -190,6 +211,35 @@ def _forward(
   )
   held = {name: collected(0, has) for name, has in _members(config).items()}
   return x, held if hold else None, collected(1, _with_experts(config))
+
+
+def _over_sequences(config, mask, positions, num_before):
+  """Attention of the layers of each stack, as `attention.over_sequences`."""
+  run = functools.partial(
+    attention.over_sequences,
+    mask=mask,
+    positions=positions,
+    num_before=num_before,
+  )
+  if config.gemma4 is None:
+    return dict.fromkeys(config.stacks, run(config))
+  return {name: run(config.of_stack(name)) for name in {*config.stacks}}
+
+
+def _nothing_read(config, mask):
+  """Room for the keys and values of all M slots that shared layers read."""
+  if config.gemma4 is None or not config.gemma4.num_shared_layers:
+    return {}
+  num_rows, num_slots = mask.shape
+  found = {}
+  for name in ("layers", "full_layers"):
+    of_block = config.of_stack(name)
+    heads, width = of_block.num_kv_heads, of_block.head_width
+    shapes = (heads, width, num_slots), (heads, num_slots, width)
+    found[name] = tuple(
+      jnp.zeros((num_rows, *shape), config.dtype) for shape in shapes
+    )
+  return found
 
 
 def _members(config):
@@ -210,6 +260,10 @@ def _positions(mask):  # [B, L] bool -> [B, L]
 
 def _ropes(config, positions):  # [B, L]
   """Cosines and sines for sliding layers, and for layers that do not slide."""
+  if config.gemma4 is not None:
+    both = map(config.of_stack, ("layers", "full_layers"))
+    near, far = (blocks.rotary(of_block, positions) for of_block in both)
+    return near, far
   far = blocks.rotary(config, positions)
   if config.sliding_window is None or config.local_rope_theta is None:
     return far, far
@@ -220,6 +274,16 @@ def _ropes(config, positions):  # [B, L]
     rope_amplitude=1.0,
   )
   return blocks.rotary(local, positions), far
+
+
+def _rope_of(config, name, ropes, slides):
+  """Cosines and sines of a layer that slides, or not, in a stack."""
+  if config.gemma4 is not None:  # They have two widths.
+    return ropes[name.endswith("full_layers")]
+  return jax.tree.map(
+    lambda near, far: near if near is far else jnp.where(slides, near, far),
+    *ropes,
+  )
 
 
 def _where(turns, rope):
@@ -238,7 +302,7 @@ def _final_norm(config, trained, x):
 def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
   embed_key, layers_key, head_key = jax.random.split(key, 3)
   x = jnp.zeros((1, 1, config.width), config.dtype)
-  rope = blocks.rotary(config, jnp.zeros((1, 1), jnp.int32))
+  ropes = _ropes(config, jnp.zeros((1, 1), jnp.int32))
   mask = jnp.ones((1, 1, 1), bool)
   attend = functools.partial(attention.plain, config, mask=mask)
   small = nn.initializers.normal(0.02)
@@ -248,10 +312,16 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
     if len({*config.stacks}) > 1:
       key = jax.random.fold_in(key, layers[0])
     keys = jax.random.split(key, len(layers))
-    block = Block(config.of_stack(name))
-    return jax.vmap(
-      lambda k: block.init(k, x, rope, attend, RouterInputs())["params"]
-    )(keys)
+    of_block: Any = config.of_stack(name)
+    block: Any = Block(of_block)
+    inputs = x, _rope_of(config, name, ropes, True), attend, RouterInputs()
+    if config.gemma4 is not None:
+      block, width = Gemma4Block(of_block, name), config.gemma4.input_width
+      whole = _nothing_read(config, mask[0]).get(name.removeprefix("shared_"))
+      before = whole if name.startswith("shared_") else None
+      given = jnp.zeros((1, 1, width), config.dtype) if width else None
+      inputs = *inputs, before, (given, jnp.ones(1))
+    return jax.vmap(lambda k: block.init(k, *inputs)["params"])(keys)
 
   trained = {
     "embed": {
@@ -277,6 +347,10 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
       )
     }
   frozen = {}
+  if config.gemma4 is not None:
+    trained |= gemma4.init_inputs(config, jax.random.fold_in(embed_key, 2))
+    shape = config.num_layers, 1
+    frozen["layer_scale"] = jnp.ones(shape, config.param_dtype)
   if config.router_bias:
     shape = (config.num_expert_layers, config.num_experts)
     frozen["router_bias"] = jnp.zeros(shape, jnp.float32)
@@ -441,18 +515,21 @@ def _in_chunks(config, params, tokens, mask, hold):  # [P, S]
       hold=lambda k, v: (k, v),
       prefix=kv,
     )
-    kv = new if kv is None else {x: _extended(kv[x], new[x]) for x in kv}
+    if kv is not None:
+      new = {name: _extended(kv[name], new[name]) for name in kv}
+    kv = new
     routed.append(chosen)
   routing = None
   if routed[0] is not None:
     routing = jax.tree.map(lambda *z: jnp.concatenate(z, axis=2), *routed)
   of_stack = jax.vmap(lambda kv: hold(*kv))
-  return x, {name: of_stack(pair) for name, pair in kv.items()}, routing
+  kv = {name: pair and of_stack(pair) for name, pair in kv.items()}
+  return x, kv, routing
 
 
 def _extended(kv, new):
   """Keys [layers, P, C, K, S] and values [layers, P, C, S, K], concatenated."""
-  return tuple(
+  return kv and tuple(
     jax.tree.map(lambda *z, axis=axis: jnp.concatenate(z, axis), *pair)
     for axis, pair in zip((-1, -2), zip(kv, new, strict=True), strict=True)
   )
@@ -515,21 +592,27 @@ def _allocate(config, num_rows, num_slots, prefix=None):
   _check_length(config, before + num_slots)
   if config.decode_attention == "paged":
     return paged.allocate(num_rows, num_slots, prefix)
-  keys = num_rows, config.num_kv_heads, config.head_width, num_slots
-  values: Any = num_rows, config.num_kv_heads, num_slots, config.head_width
-  if config.latent_width:
-    width = config.latent_width + config.turned_width
-    keys, values = (num_rows, 1, width, num_slots), None
-  # Shapes only: else the compiler takes seconds to compute the scales of zeros.
-  layer = jax.eval_shape(
-    functools.partial(attention.held, config),
-    jax.ShapeDtypeStruct(keys, config.dtype),
-    values and jax.ShapeDtypeStruct(values, config.dtype),
-  )
-  return tuple(
-    jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), layer)
-    for _ in range(config.num_layers)
-  )
+
+  def of_layer(layer):
+    if config.keys_of(layer) != layer:
+      return None
+    of_block = config.of_stack(config.stacks[layer])
+    heads, width = of_block.num_kv_heads, of_block.head_width
+    keys = num_rows, heads, width, num_slots
+    values: Any = num_rows, heads, num_slots, width
+    if config.latent_width:
+      width = config.latent_width + config.turned_width
+      keys, values = (num_rows, 1, width, num_slots), None
+    # Shapes only: else the compiler takes seconds to compute the scales of
+    # zeros.
+    shapes = jax.eval_shape(
+      functools.partial(attention.held, config),
+      jax.ShapeDtypeStruct(keys, config.dtype),
+      values and jax.ShapeDtypeStruct(values, config.dtype),
+    )
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+  return tuple(map(of_layer, range(config.num_layers)))
 
 
 def _admit(config, prefix, cache, num_rows):
@@ -566,17 +649,23 @@ def _attends(config, positions, t, slot, prefix, cache):
   near, far = attention.views(
     config, visible[:, None], positions[:, :, None], of_key
   )
-  return [
-    functools.partial(
-      attention.ring,
-      config,
-      prefix.layers[layer],
-      cache[layer],
-      slot,
-      near if config.slides(layer) else far,
-    )
-    for layer in range(config.num_layers)
-  ]
+  return _attend_each(config, attention.ring, prefix, cache, slot, near, far)
+
+
+def _attend_each(config, attend, prefix, cache, place, near, far):
+  """The function `attend` of each layer; `near` and `far` are masks.
+
+  That of a layer without keys of its own first takes the cache of the other.
+  """
+  found = []
+  for layer in range(config.num_layers):
+    source, mask = config.keys_of(layer), near if config.slides(layer) else far
+    read = config, prefix.layers[source]
+    if source != layer:
+      found.append(functools.partial(attention.of_another, *read, mask))
+    else:
+      found.append(functools.partial(attend, *read, cache[layer], place, mask))
+  return found
 
 
 def _decode(config, weights, tokens, t, slot, prefix, cache, mix=None):
@@ -588,7 +677,9 @@ def _decode(config, weights, tokens, t, slot, prefix, cache, mix=None):
   if mix is not None:
     mix = tuple(x[:, None] for x in mix)  # [B, 1, k]
   x = _embed(config, trained, tokens[:, None], mix, positions)  # [B, 1, D]
-  x, cache, routing = _through(config, weights, x, (near, far), attends)
+  of_layers = _of_layers(config, weights, x, tokens[:, None], mix)
+  ropes = near, far
+  x, cache, routing = _through(config, weights, x, ropes, attends, of_layers)
   h = _final_norm(config, trained, x[:, 0])  # [B, D]
   return h, cache, None if routing is None else routing[:, 0]
 
@@ -600,7 +691,7 @@ def _ends(prefix, num_rows):
   return (jnp.repeat(x, num_rows // len(length)) for x in (length, end))
 
 
-def _through(config, weights, x, ropes, attends):  # [B, L, D]
+def _through(config, weights, x, ropes, attends, of_layers):  # [B, L, D]
   """Runs the layers on tokens that `attends` also write to the cache.
 
   Returns:
@@ -611,21 +702,23 @@ def _through(config, weights, x, ropes, attends):  # [B, L, D]
   layers: list[Any] = []
   chosen: list[Any] = []
   bias = weights["frozen"].get("router_bias")
-  for layer, attend in enumerate(attends):
-    of_block = config.of_stack(config.stacks[layer])
-    block = Block(of_block)
+  for layer, (name, attend) in enumerate(
+    zip(config.stacks, attends, strict=True)
+  ):
+    of_block = config.of_stack(name)
     rope = near if config.slides(layer) else far
+    rope = rope if config.turns(layer) else _where(False, rope)
+    if (source := config.keys_of(layer)) != layer:
+      attend = functools.partial(attend, layers[source])
+    has_bias = bias is not None and of_block.num_experts
+    router = RouterInputs(bias=bias[len(chosen)] if has_bias else None)
+    block: Any = Block(of_block)
+    inputs = x, rope, attend, router
+    if config.gemma4 is not None:
+      block = Gemma4Block(of_block, name)
+      inputs = *inputs, _layer(of_layers, layer)
     outputs: Any = block.apply(
-      {"params": trained["layers"][layer]},
-      x,
-      rope if config.turns(layer) else _where(False, rope),
-      attend,
-      RouterInputs(
-        bias=None
-        if bias is None or not of_block.num_experts
-        else bias[len(chosen)]
-      ),
-      method="decode",
+      {"params": trained["layers"][layer]}, *inputs, method="decode"
     )
     x, extended, routed = outputs
     layers.append(extended)
@@ -656,19 +749,12 @@ def _extend(config, weights, tokens, t, count, prefix, cache):  # [B, L]
   near, far = attention.views(config, visible, positions[..., None], of_key)
   ropes = _ropes(config, end[:, None] + place)
   place = jnp.where(offsets < count[:, None], place, num_slots)
-  attends = [
-    functools.partial(
-      attention.in_places,
-      config,
-      prefix.layers[layer],
-      cache[layer],
-      place,
-      near if config.slides(layer) else far,
-    )
-    for layer in range(config.num_layers)
-  ]
+  attends = _attend_each(
+    config, attention.in_places, prefix, cache, place, near, far
+  )
   x = _embed(config, trained, tokens, positions=positions)
-  x, cache, routing = _through(config, weights, x, ropes, attends)
+  of_layers = _of_layers(config, weights, x, tokens)
+  x, cache, routing = _through(config, weights, x, ropes, attends, of_layers)
   last = jnp.maximum(count - 1, 0)[:, None, None]
   h = jnp.take_along_axis(x, last, axis=1)[:, 0]
   return _final_norm(config, trained, h), cache, routing

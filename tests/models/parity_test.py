@@ -24,6 +24,7 @@ FAMILIES = (
   "deepseek_v3",
   "gemma2",
   "gemma3_text",
+  "gemma4_text",
   "glm4",
   "glm4_moe",
   "gpt2",
@@ -87,7 +88,7 @@ def reference(family):
       pytest.param(x, "float64", marks=pytest.mark.slow)
       for x in (
         *("gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss", "llama4_text"),
-        "qwen3_vl",
+        *("gemma4_text", "qwen3_vl"),
       )
     ),
   ],
@@ -123,7 +124,8 @@ def test_the_side_of_the_padding_is_irrelevant(family):
 # The last prompt is shorter than the windows; with its continuation all rows
 # are longer.
 @_families(
-  *("qwen2", "gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss", "llama4_text")
+  *("qwen2", "gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss", "llama4_text"),
+  "gemma4_text",
 )
 def test_decoding_equals_the_full_forward(family):
   config, params = load(family)
@@ -164,7 +166,7 @@ def of_rows(config, params, prompts, mask, tokens, images):
   "family",
   [
     *("gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss", "llama4_text"),
-    *("qwen2_5_vl", "qwen3_vl"),
+    *("gemma4_text", "qwen2_5_vl", "qwen3_vl"),
   ],
 )
 def test_greedy_sampling_equals_that_of_transformers(family):
@@ -296,6 +298,12 @@ def test_sequences_longer_than_the_table_of_positions_are_refused():
     ("llama4_text", {"llama4": {"temperature": 0.0}}),
     ("llama4_text", {"llama4": {"temperature_len": 6}}),
     ("llama4_text", {"rope_scaling": "none"}),
+    ("gemma4_text", {"attention_scale": None}),
+    ("gemma4_text", {"final_softcap": None}),
+    ("gemma4_text", {"gemma4": {"full_turned": 16}}),
+    ("gemma4_text", {"local_rope_theta": 100.0}),
+    ("gemma4_text", {"rope_theta": 100.0}),
+    ("gemma4_text", {"sliding_window": 9}),
     ("llama4_text", {"rotary_layers": ()}),
     ("llama4_text", {"sliding_window": 9}),
     ("llama4_text", {"sliding_window": None}),
@@ -325,7 +333,7 @@ def test_switches_show_in_the_logits(family, change):
       "attention_norm": layers["attention_post_norm"],
       "mlp_norm": layers["mlp_post_norm"],
     }
-  for name in ("tower", "llama4"):
+  for name in ("tower", "llama4", "gemma4"):
     if name in change:
       record = dataclasses.replace(getattr(config, name), **change[name])
       change = {name: record}

@@ -36,13 +36,51 @@ LLAMA4 = dataclasses.replace(
     temperature=0.5, temperature_len=2, dense_layers=(0, 2, 4)
   ),
 )
-CONFIGS = {"llama4": LLAMA4}
+# As Gemma 4: kinds of layers, of which the last ones read others' keys, inputs
+# of layers, and experts beside the MLP.
+GEMMA4 = dataclasses.replace(
+  transformer_test.PLAIN,
+  num_layers=5,
+  head_dim=6,
+  activation="gelu",
+  attention_scale=1.0,
+  post_norm=True,
+  qk_norm="head",
+  embedding_scale=8**0.5,
+  final_softcap=5.0,
+  rope_theta=1000.0,
+  local_rope_theta=10.0,
+  sliding_window=3,
+  sliding_layers=(True, True, False, True, False),
+  num_experts=4,
+  experts_per_token=2,
+  expert_width=6,
+  gemma4=architecture.Gemma4Config(
+    full_head_dim=8,
+    full_kv_heads=1,
+    full_turned=4,
+    values_are_keys=True,
+    num_shared_layers=2,
+    shared_mlp_width=10,
+    input_width=4,
+    input_vocab=13,
+  ),
+)
+CONFIGS = {"llama4": LLAMA4, "gemma4": GEMMA4}
 ADAPTERS = {
+  "gemma4": lora.LoRAConfig(
+    rank=2,
+    alpha=3.0,
+    modules=(
+      *("query", "query_heads", "key_heads", "down", "expert_up"),
+      *("input_gate", "input_down"),
+    ),
+  ),
   "llama4": lora.LoRAConfig(
     rank=2,
     alpha=3.0,
     modules=("query", "out", "up", "shared_down", "expert_gate"),
-  )
+  ),
 }
 EACH = pytest.mark.parametrize("name", CONFIGS)
 

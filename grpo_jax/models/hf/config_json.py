@@ -19,6 +19,7 @@ from grpo_jax import ranges
 from grpo_jax.models import rope as rope_lib
 from grpo_jax.models.architecture import (
   RANGES,
+  Gemma4Config,
   Llama4Config,
   TransformerConfig,
 )
@@ -642,6 +643,126 @@ def head_norms(keys: Keys) -> dict[str, Any]:
   if not isinstance(used, bool):
     raise unsupported("use_qk_norm", used, "true or false")
   return {"qk_norm": "head" if used else "none"}
+
+
+# --- Gemma 4 ---
+
+
+def gemma4(keys: Keys) -> dict[str, Any]:
+  """Windows, positions, experts, and what only Gemma 4 has."""
+  count = keys["num_hidden_layers"]
+  slides = _layer_types(keys, lambda layer: (layer + 1) % 6 != 0)
+  if slides[-1]:
+    raise unsupported(
+      "layer_types", "sliding_attention", "full_attention in the last layer"
+    )
+  head_dim, key_heads = _of_full_layers(keys, slides)
+  rope, share = _proportional_rope(keys)
+  shared, inputs = (
+    whole(key, take(keys, key) or 0, field)
+    for key, field in (
+      ("num_kv_shared_layers", "num_dense_layers"),
+      ("hidden_size_per_layer_input", "shared_width"),
+    )
+  )
+  rows = keys.pop("vocab_size_per_layer_input")
+  wide, k_eq_v = (
+    keys.pop(x) for x in ("use_double_wide_mlp", "attention_k_eq_v")
+  )
+  for key, value in (
+    ("use_double_wide_mlp", wide),
+    ("attention_k_eq_v", k_eq_v),
+  ):
+    if not isinstance(value, bool):
+      raise unsupported(key, value, "true or false")
+  if shared >= count:
+    raise unsupported("num_kv_shared_layers", shared, f"less than {count}")
+  record = Gemma4Config(
+    full_head_dim=head_dim,
+    full_kv_heads=key_heads if k_eq_v else keys["num_key_value_heads"],
+    full_turned=2 * int(share * head_dim // 2),
+    values_are_keys=k_eq_v,
+    num_shared_layers=shared,
+    shared_mlp_width=keys["intermediate_size"] * (1 + wide),
+    input_width=inputs,
+    input_vocab=whole("vocab_size_per_layer_input", rows, "vocab_size"),
+  )
+  return {
+    **_window(keys.pop("sliding_window"), slides),
+    **rope,
+    **_gemma4_experts(keys),
+    "gemma4": record,
+  }
+
+
+def _of_full_layers(keys: Keys, slides: tuple[bool, ...]) -> tuple[int, int]:
+  """Width and number of key heads of the layers that do not slide.
+
+  transformers 5.24 writes them once for each layer ("per_layer_config").
+  """
+  width, count = (
+    keys.pop(key) for key in ("global_head_dim", "num_global_key_value_heads")
+  )
+  if (by_layer := keys.pop("per_layer_config", None)) is not None:
+    full = [str(layer) for layer, near in enumerate(slides) if not near]
+    found = list(by_layer.values()) if isinstance(by_layer, Mapping) else [{}]
+    if (
+      not all(x == found[0] for x in found)
+      or sorted(by_layer) != sorted(full)
+      or not found[0].keys() <= {"head_dim", "num_key_value_heads"}
+    ):
+      raise unsupported(
+        "per_layer_config", by_layer, "one head_dim for all full layers"
+      )
+    width = found[0].get("head_dim", keys["head_dim"])
+    count = found[0].get("num_key_value_heads")
+  width = keys["head_dim"] if width is None else width
+  count = keys["num_key_value_heads"] if count is None else count
+  return (
+    whole("global_head_dim", width, "head_dim"),
+    whole("num_global_key_value_heads", count, "num_kv_heads"),
+  )
+
+
+def _proportional_rope(keys: Keys) -> tuple[dict[str, Any], float]:
+  """Fields of positions, and the share of a head that full layers turn."""
+  kinds = ("full_attention", "sliding_attention")
+  found = keys.pop("rope_parameters")
+  if not isinstance(found, Mapping) or {*found} != {*kinds}:
+    raise unsupported("rope_parameters", found, f"an entry for {listed(kinds)}")
+  full, near = (
+    dict(found[kind]) if isinstance(found[kind], Mapping) else {}
+    for kind in kinds
+  )
+  share = full.pop("partial_rotary_factor", 1.0)
+  if type(share) not in (int, float) or not 0 < share <= 1:
+    raise unsupported("partial_rotary_factor", share, "a number in (0, 1]")
+  name = "rope_parameters.full_attention"
+  if (kind := full.pop("rope_type", None)) != "proportional":
+    raise unsupported(f"{name}.rope_type", kind, "'proportional'")
+  of_full = _rope_fields(name, full, take(full, "rope_theta"))
+  local = _rope_fields(
+    "rope_parameters.sliding_attention", near, take(near, "rope_theta")
+  )
+  if local["rope_scaling"] != "none":
+    raise unsupported("rope_parameters.sliding_attention", near, "no scaling")
+  return {**of_full, "local_rope_theta": local["rope_theta"]}, float(share)
+
+
+def _gemma4_experts(keys: Keys) -> dict[str, Any]:
+  """Experts beside the MLP, if the model has them."""
+  names = {
+    "moe_intermediate_size": "expert_width",
+    "num_experts": "num_experts",
+    "top_k_experts": "experts_per_token",
+  }
+  found = {key: keys.pop(key) for key in names}
+  used = keys.pop("enable_moe_block")
+  if not isinstance(used, bool):
+    raise unsupported("enable_moe_block", used, "true or false")
+  if not used:
+    return {}
+  return {field: whole(key, found[key], field) for key, field in names.items()}
 
 
 # --- Llama 4 ---

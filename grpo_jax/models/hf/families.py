@@ -73,6 +73,7 @@ class Family:
       values are three tensors of one leaf; {layer} and {expert} are numbers.
     fused: Tensors of files that have several of these tensors as parts.
     experts_in_one: Whether a tensor [E, in, out] has all experts of a layer.
+    experts_outputs_first: Whether such a tensor is [E, out, in] instead.
     inputs_first: Whether kernels of layers are [in, out], and not [out, in].
     base: Beginning of the names of tensors, which files may leave out.
     other_parts: Beginnings of names of tensors that are not the language
@@ -91,6 +92,7 @@ class Family:
   tensors: Mapping[str, tuple[str, ...]]
   fused: tuple[Fused, ...] = ()
   experts_in_one: bool = False
+  experts_outputs_first: bool = False
   inputs_first: bool = False
   base: str = ""
   other_parts: tuple[str, ...] = ()
@@ -1006,7 +1008,11 @@ def _fields(config: Keys | Mapping[str, Any]) -> tuple[Keys, Family]:
     )
   # Layers that predict later tokens; they are not run here.
   layers = range(fields["num_layers"], fields["num_layers"] + further)
-  parts = (*family.other_parts, *(f"model.layers.{i}." for i in layers))
+  parts = (
+    *family.other_parts,
+    *(f"model.layers.{i}." for i in layers),
+    *_unread_keys(family, fields),
+  )
   family = dataclasses.replace(family, other_parts=parts)
   TransformerConfig(**fields)  # Raises if fields do not fit together.
   if unknown := sorted(keys.keys() - family.fields.keys() - family.ignored):
@@ -1017,6 +1023,22 @@ def _fields(config: Keys | Mapping[str, Any]) -> tuple[Keys, Family]:
       " computes. If it is a note of the tool that wrote the file, remove it."
     )
   return fields, family
+
+
+def _unread_keys(family: Family, fields: Keys) -> list[str]:
+  """Tensors of keys and values in layers of Gemma 4 that read those of others.
+
+  Published files have them, and nothing reads them.
+  """
+  if "gemma4" not in fields:
+    return []
+  count, shared = fields["num_layers"], fields["gemma4"].num_shared_layers
+  names = (
+    *family.tensors["layers/attention/qkv/kernel"][1:],
+    *family.tensors["layers/attention/key_norm/scale"],
+  )
+  layers = range(count - shared, count)
+  return [name.format(layer=layer) for layer in layers for name in names]
 
 
 # --- The table ---
@@ -1477,6 +1499,108 @@ _GEMMA3 = dataclasses.replace(
   tensors=tensors(GEMMA_NORMS, "language_model."),
   other_parts=("vision_tower.", "multi_modal_projector."),
 )
+_GEMMA4_LAYER = "model.layers.{layer}."
+_GEMMA4_TENSORS = {
+  **tensors(GEMMA_NORMS),
+  "layer_inputs/embed/embedding": ("model.embed_tokens_per_layer.weight",),
+  "layer_inputs/projection/kernel": (
+    "model.per_layer_model_projection.weight",
+  ),
+  "layer_inputs/norm/scale": ("model.per_layer_projection_norm.weight",),
+  "layer_scale": (_GEMMA4_LAYER + "layer_scalar",),
+  **{
+    f"layers/{leaf}": (_GEMMA4_LAYER + name,)
+    for leaf, name in (
+      ("attention/key_heads/kernel", "self_attn.k_proj.weight"),
+      ("inputs/gate/kernel", "per_layer_input_gate.weight"),
+      ("inputs/down/kernel", "per_layer_projection.weight"),
+      ("inputs_norm/scale", "post_per_layer_input_norm.weight"),
+      ("mlp/router/kernel", "router.proj.weight"),
+      ("mlp/router_norm/scale", "router.scale"),
+      ("mlp/expert_scale", "router.per_expert_scale"),
+      ("mlp/experts/gate", "experts.gate_proj"),
+      ("mlp/experts/up", "experts.up_proj"),
+      ("mlp/experts/down", "experts.down_proj"),
+      ("mlp/dense_post_norm/scale", "post_feedforward_layernorm_1.weight"),
+      ("mlp/experts_post_norm/scale", "post_feedforward_layernorm_2.weight"),
+      ("mlp/experts_norm/scale", "pre_feedforward_layernorm_2.weight"),
+    )
+  },
+}
+_GEMMA4_TEXT = Family(
+  name="gemma4_text",
+  architecture="Gemma4ForCausalLM",
+  fixed={
+    "activation": "gelu",
+    "attention_scale": 1.0,
+    "post_norm": True,
+    "qk_norm": "head",
+  },
+  fields={**FIELDS, "final_logit_softcapping": "final_softcap"},
+  derived=(config_json.gemma4, config_json.embedding_scale),
+  defaults={
+    "attention_k_eq_v": False,
+    "enable_moe_block": False,
+    "final_logit_softcapping": None,
+    "global_head_dim": 512,
+    "head_dim": 256,
+    "hidden_size_per_layer_input": 256,
+    "moe_intermediate_size": None,
+    "num_experts": None,
+    "num_global_key_value_heads": None,
+    "num_kv_shared_layers": 0,
+    "rms_norm_eps": 1e-6,
+    "rope_parameters": {
+      "full_attention": {
+        "partial_rotary_factor": 0.25,
+        "rope_theta": 1_000_000.0,
+        "rope_type": "proportional",
+      },
+      "sliding_attention": {"rope_theta": 10_000.0, "rope_type": "default"},
+    },
+    "sliding_window": 512,
+    "tie_word_embeddings": True,
+    "top_k_experts": None,
+    "use_double_wide_mlp": False,
+    "vocab_size_per_layer_input": 262_144,
+  },
+  supported={
+    **SUPPORTED,
+    **NO_BIAS,
+    "expert_intermediate_size": (None,),
+    "hidden_activation": ("gelu_pytorch_tanh",),
+    # "vision" is about the tokens of images, which are not read.
+    "use_bidirectional_attention": (None, "vision"),
+  },
+  ignored=IGNORED,
+  tensors=_GEMMA4_TENSORS,
+  fused=(
+    Fused(
+      "experts.gate_up_proj",
+      ("experts.gate_proj", "experts.up_proj"),
+      axis=1,
+    ),
+  ),
+  experts_in_one=True,
+  experts_outputs_first=True,
+)
+_GEMMA4 = dataclasses.replace(
+  _GEMMA4_TEXT,
+  name="gemma4",
+  architecture="Gemma4ForConditionalGeneration",
+  ignored=_GEMMA4_TEXT.ignored
+  | {
+    *("audio_config", "audio_token_id", "boa_token_id", "boi_token_id"),
+    *("eoa_token_id", "eoa_token_index", "eoi_token_id", "image_token_id"),
+    *("video_token_id", "vision_config", "vision_soft_tokens_per_image"),
+  },
+  nested=("gemma4_text",),
+  tensors=_within(_GEMMA4_TENSORS, "model.language_model."),
+  other_parts=(
+    *("model.vision_tower.", "model.audio_tower."),
+    *("model.embed_vision.", "model.embed_audio."),
+  ),
+)
 
 FAMILIES = {
   one.name: one
@@ -1500,6 +1624,8 @@ FAMILIES = {
     _GEMMA2,
     _GEMMA3_TEXT,
     _GEMMA3,
+    _GEMMA4_TEXT,
+    _GEMMA4,
     PHI3,
     DEEPSEEK_V3,
     KIMI_K2,

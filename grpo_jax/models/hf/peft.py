@@ -100,11 +100,11 @@ _WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 def check(model: TransformerConfig) -> None:
   """Raises ValueError if PEFT's files cannot hold adapters of the model."""
-  if model.llama4 is not None:
+  if model.llama4 is not None or model.gemma4 is not None:
     raise ValueError(
-      "peft: adapters of Llama 4 are neither read nor written in the format of"
-      " PEFT, where other modules have their names; start from fresh adapters,"
-      " and export them merged, without --adapters."
+      "peft: adapters of Llama 4 and Gemma 4 are neither read nor written in"
+      " the format of PEFT, where other modules have their names; start from"
+      " fresh adapters, and export them merged, without --adapters."
     )
 
 

@@ -64,6 +64,7 @@ _LAYOUT = {
   "attention/sinks": ("CR", "CR"),
   # N is the width of a latent vector.
   "attention/query_heads/kernel": ("DCK", "CK D"),
+  "attention/key_heads/kernel": ("DCK", "CK D"),
   "attention/query_down/kernel": ("DN", "N D"),
   "attention/query_up/kernel": ("NCK", "CK N"),
   "attention/kv_down/kernel": ("DN", "N D"),
@@ -75,6 +76,10 @@ _LAYOUT = {
   "mlp/up/kernel": ("DF", "F D"),
   "mlp/up/bias": ("F", "F"),
   "mlp/down/kernel": ("FD", "D F"),
+  "inputs/gate/kernel": ("DF", "F D"),
+  "inputs/down/kernel": ("FD", "D F"),
+  "layer_inputs/embed/embedding": ("VD", "V D"),
+  "layer_inputs/projection/kernel": ("DF", "F D"),
   "mlp/shared/gate/kernel": ("DF", "F D"),
   "mlp/shared/up/kernel": ("DF", "F D"),
   "mlp/shared/down/kernel": ("FD", "D F"),
@@ -106,7 +111,7 @@ _IN_ONE = {"CQK D": "QCK D", "CQK": "QCK"}
 _NORM = ("D", "D")
 # Beginnings of the paths of leaves whose first axis counts layers.
 _STACKED = re.compile(
-  r"((tower/)?layers|tower/deep|(?!tower)\w+_layers)/|router_bias"
+  r"((tower/)?layers|tower/deep|(?!tower)\w+_layers)/|router_bias|layer_scale"
 )
 
 
@@ -242,6 +247,9 @@ def _layout(family: Family, path: str, num_tensors: int) -> tuple[str, str]:
   else:
     found = in_one.get(of_layer) or _LAYOUT.get(of_layer, _NORM)
   letters, tensor_axes = found
+  if family.experts_outputs_first and of_layer in in_one:
+    first, second, third = tensor_axes.split()
+    tensor_axes = f"{first} {third} {second}"
   if num_tensors == 1:
     tensor_axes = _IN_ONE.get(tensor_axes, tensor_axes)
   if family.inputs_first and of_layer != path:  # Not the embeddings.

@@ -60,7 +60,7 @@ RULES: tuple[tuple[str, P], ...] = (
   (r"out/bias", P()),  # [D]
   (r"attention/sinks", P("tensor", None)),  # [C, R]
   (
-    r"(query_heads|query_up|kv_up)/kernel",
+    r"(query_heads|key_heads|query_up|kv_up)/kernel",
     P(_FSDP, "tensor", None),
   ),  # [N, H, K]
   (r"(query|kv)_down/kernel", P(_FSDP, None)),  # [D, N]
@@ -72,9 +72,16 @@ RULES: tuple[tuple[str, P], ...] = (
   (r"down/kernel", P("tensor", _FSDP)),  # [F, D]
   (r"router/kernel", P(_FSDP, None)),  # [D, E]
   (r"router/bias", P()),  # [E]
-  (r"(query|key|value|(shared_)?(gate|up))/a", P(_FSDP, None)),  # [D, r]
-  (r"(query_\w+|kv_\w+)/a", P(_FSDP, None)),  # [D, r] or [N, r]
-  (r"(query_heads|query_up|kv_up)/b", P(None, "tensor", None)),  # [r, H, K]
+  (r"projection/kernel", P(_FSDP, "tensor")),  # [D, layers · w]
+  (
+    r"(query|key|value|((shared|input)_)?(gate|up))/a",
+    P(_FSDP, None),
+  ),  # [D, r]
+  (r"(query_\w+|key_heads|kv_\w+)/a", P(_FSDP, None)),  # [D, r] or [N, r]
+  (
+    r"(query_heads|key_heads|query_up|kv_up)/b",
+    P(None, "tensor", None),
+  ),  # [r, H, K]
   (r"(query|kv)_down/b", P()),  # [r, N]
   (r"expert_(gate|up)/a", P("expert", "fsdp", None)),  # [E, D, r]
   (r"expert_(gate|up)/b", P("expert", None, "tensor")),  # [E, r, F]
@@ -83,10 +90,10 @@ RULES: tuple[tuple[str, P], ...] = (
   (r"qkv/a", P(_FSDP, None)),  # [D, r], of a tower.
   (r"qkv/b", P(None, "tensor", None, None)),  # [r, H, 3, K]
   (r"(query|key|value)/b", P(None, "tensor", None, None)),  # [r, C, R, K]
-  (r"(shared_)?(gate|up)/b", P(None, "tensor")),  # [r, F]
+  (r"((shared|input)_)?(gate|up)/b", P(None, "tensor")),  # [r, F]
   (r"out/a", P("tensor", None, None, None)),  # [C, R, K, r]
-  (r"(shared_)?down/a", P("tensor", None)),  # [F, r]
-  (r"(out|(shared_)?down)/b", P(None, _FSDP)),  # [r, D]
+  (r"((shared|input)_)?down/a", P("tensor", None)),  # [F, r]
+  (r"(out|((shared|input)_)?down)/b", P(None, _FSDP)),  # [r, D]
   (r"kernel(/codes)?/scale/(scale|mean)", P()),  # Scales of scales: small.
   (r"experts/\w+(/codes)?/scale/(scale|mean)", P()),
   (r"patch/kernel", P(None, _FSDP)),  # [F, D], of a tower.
@@ -94,7 +101,10 @@ RULES: tuple[tuple[str, P], ...] = (
   (r"connector/kernel", P(None, _FSDP)),  # [merge² · D, D of the model]
   (r"(gate|up)/bias", P("tensor")),  # [F]
   (r"(patch|down|(\w+_)?norm)/bias", P()),  # [D]
-  (r"scale|router_bias", P()),  # Norms and biases of routers are small.
+  (
+    r"((expert|layer)_)?scale|router_bias",
+    P(),
+  ),  # Norms and biases of routers are small.
   (r"value_head/(kernel|bias)", P()),  # [D], []; small too.
   (r"scalars(/.+)?", P()),  # Scalars of an algorithm.
 )
