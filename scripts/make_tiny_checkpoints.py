@@ -789,7 +789,7 @@ VARIANTS = {
     "final_logit_softcapping": None,
     "global_head_dim": 8,
     "hidden_size_per_layer_input": 0,
-    "moe_intermediate_size": 14,
+    "moe_intermediate_size": 16,
     "num_experts": 5,
     "num_attention_heads": 4,
     "num_global_key_value_heads": 1,
@@ -798,6 +798,23 @@ VARIANTS = {
     "tie_word_embeddings": False,
     "top_k_experts": 2,
     "use_double_wide_mlp": False,
+  },
+  "kimi_k25-with_images": {
+    "architectures": ["Kimi_K25ForConditionalGeneration"],
+    "image_token_id": 94,
+    "projection_hidden_size": 16,
+    "tie_word_embeddings": False,
+    "video_token_id": 95,
+    "vision_config": {
+      "hidden_size": 16,
+      "intermediate_size": 16,
+      "model_type": "kimi_k25_vision",
+      "num_attention_heads": 2,
+      "num_hidden_layers": 1,
+      "patch_size": 8,
+      "pos_emb_height": 4,
+      "pos_emb_width": 4,
+    },
   },
   "gemma4-with_images": {
     "architectures": ["Gemma4ForConditionalGeneration"],
@@ -862,6 +879,7 @@ VARIANTS = {
 _TEXT_PARTS = {
   "gemma3": "gemma3_text",
   "gemma4": "gemma4_text",
+  "kimi_k25": "kimi_k2",
   "llama4": "llama4_text",
   "mistral3": "ministral3",
 }
@@ -959,7 +977,7 @@ def _config(directory: pathlib.Path) -> transformers.PreTrainedConfig:
 
 def _auto(config: dict) -> type:
   """The class that makes the model of a config.json."""
-  kinds = "gemma4", "llama4", "mistral3"
+  kinds = "gemma4", "kimi_k25", "llama4", "mistral3"
   if tiny_vision.is_vision(config) or config["model_type"] in kinds:
     return transformers.AutoModelForImageTextToText
   return transformers.AutoModelForCausalLM

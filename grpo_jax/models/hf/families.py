@@ -60,6 +60,7 @@ class Family:
     name: The `model_type`.
     architecture: Class of `transformers` for language models of the family; its
       classifiers have other classes, with another head.
+    spellings: Other names of that class in files.
     fixed: Fields of a `TransformerConfig` that all members share.
     fields: Key of config.json -> field.
     derived: Functions (keys) -> fields; they remove the keys that no table
@@ -96,6 +97,7 @@ class Family:
   inputs_first: bool = False
   base: str = ""
   other_parts: tuple[str, ...] = ()
+  spellings: tuple[str, ...] = ()
 
 
 # --- Keys of a config.json ---
@@ -373,6 +375,39 @@ DEEPSEEK_V3 = Family(
 )
 # DeepSeek-V3's architecture, and its code; transformers has no such model_type.
 KIMI_K2 = dataclasses.replace(DEEPSEEK_V3, name="kimi_k2")
+# Kimi K2.5 and K2.6; of both the text part.
+KIMI_K25 = dataclasses.replace(
+  DEEPSEEK_V3,
+  name="kimi_k25",
+  architecture="Kimi_K25ForConditionalGeneration",
+  spellings=("KimiK25ForConditionalGeneration",),
+  supported={
+    **DEEPSEEK_V3.supported,
+    "auto_map": (
+      *DEEPSEEK_V3.supported["auto_map"],
+      {
+        "AutoConfig": "configuration_kimi_k25.KimiK25Config",
+        **dict.fromkeys(
+          ("AutoModel", "AutoModelForCausalLM"),
+          "modeling_kimi_k25.KimiK25ForConditionalGeneration",
+        ),
+      },
+    ),
+  },
+  ignored=DEEPSEEK_V3.ignored
+  | {
+    *("ignore_index", "image_token_id", "media_placeholder_token_id"),
+    *("projection_hidden_size", "projection_layer_norm_eps"),
+    *("use_unified_vision_chunk", "video_placeholder", "video_token_id"),
+    *("vision_config", "vision_end_token_id", "vision_start_token_id"),
+  },
+  nested=("kimi_k2", "deepseek_v3"),
+  tensors={
+    leaf: tuple("language_model." + name for name in names)
+    for leaf, names in DEEPSEEK_V3.tensors.items()
+  },
+  other_parts=("vision_tower.", "mm_projector."),
+)
 GLM4_MOE = Family(
   name="glm4_moe",
   architecture="Glm4MoeForCausalLM",
@@ -978,7 +1013,9 @@ def _fields(config: Keys | Mapping[str, Any]) -> tuple[Keys, Family]:
   }
   del keys["model_type"]
   architectures = keys.pop("architectures", None) or [family.architecture]
-  if architectures != [family.architecture]:
+  if architectures not in [
+    [x] for x in (family.architecture, *family.spellings)
+  ]:
     raise config_json.unsupported(
       "architectures",
       architectures,
@@ -1629,6 +1666,7 @@ FAMILIES = {
     PHI3,
     DEEPSEEK_V3,
     KIMI_K2,
+    KIMI_K25,
     GLM4,
     GLM4_MOE,
     GLM4_MOE_LITE,

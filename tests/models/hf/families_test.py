@@ -35,6 +35,16 @@ _ROUTED = {
   "router_scores": "sigmoid",
   "tied_embeddings": False,
 }
+_GEMMA4 = {
+  "activation": "gelu",
+  "attention_scale": 1.0,
+  "final_softcap": 30.0,
+  "head_dim": 256,
+  "local_rope_theta": 1e4,
+  "post_norm": True,
+  "qk_norm": "head",
+  "rope_theta": 1e6,
+}
 _LLAMA4 = {
   "expert_width": 8192,
   "experts_per_token": 1,
@@ -230,6 +240,45 @@ PUBLISHED = {
       "rope_factor": 8.0,
       "rope_scaling": "linear",
       "sliding_layers": ((True,) * 5 + (False,)) * 5 + (True,) * 4,
+      "sliding_window": 1024,
+    },
+  ),
+  # With the inputs of the layers: 2.35e9 of them.
+  "gemma-4-E2B": (
+    4_628_569_379,
+    _GEMMA4
+    | {
+      "embedding_scale": 1536**0.5,
+      "gemma4": architecture.Gemma4Config(
+        full_head_dim=512,
+        full_kv_heads=1,
+        full_turned=128,
+        num_shared_layers=20,
+        shared_mlp_width=12288,
+        input_width=256,
+        input_vocab=262144,
+      ),
+      "sliding_layers": ((True,) * 4 + (False,)) * 7,
+      "sliding_window": 512,
+    },
+  ),
+  "gemma-4-26B-A4B": (
+    25_233_141_790,
+    _GEMMA4
+    | {
+      "embedding_scale": 2816**0.5,
+      "expert_width": 704,
+      "experts_per_token": 8,
+      "gemma4": architecture.Gemma4Config(
+        full_head_dim=512,
+        full_kv_heads=2,
+        full_turned=128,
+        values_are_keys=True,
+        shared_mlp_width=2112,
+        input_vocab=262144,
+      ),
+      "num_experts": 128,
+      "sliding_layers": ((True,) * 5 + (False,)) * 5,
       "sliding_window": 1024,
     },
   ),
@@ -530,6 +579,42 @@ def test_every_fourth_layer_of_smollm3_turns_nothing():
   assert not _read({**config, "no_rope_layer_interval": 99}).rotary_layers
 
 
+def test_files_of_transformers_5_24_have_full_layers_of_gemma4_apart():
+  for name, full in (
+    ("gemma-4-E2B", {"head_dim": 512}),
+    ("gemma-4-26B-A4B", {"head_dim": 512, "num_key_value_heads": 2}),
+  ):
+    text = dict(CONFIGS[name]["text_config"])
+    for key in ("global_head_dim", "num_global_key_value_heads"):
+      del text[key]
+    layers = enumerate(text["layer_types"])
+    text["per_layer_config"] = {
+      str(i): full for i, kind in layers if kind == "full_attention"
+    }
+    written = {**CONFIGS[name], "text_config": text}
+    assert _read(written) == _read(CONFIGS[name])
+
+
+@pytest.mark.parametrize("spelling", ["Kimi_K25", "KimiK25"])
+@pytest.mark.parametrize("inner", ["kimi_k2", "deepseek_v3"])
+def test_kimi_k25_has_the_text_of_kimi_k2(spelling, inner):
+  text = {**CONFIGS["Kimi-K2"], "model_type": inner}
+  config = {
+    "architectures": [f"{spelling}ForConditionalGeneration"],
+    "media_placeholder_token_id": 163605,
+    "model_type": "kimi_k25",
+    "text_config": text,
+    "tie_word_embeddings": False,
+    "vision_config": {"model_type": "kimi_k25"},
+  }
+  fields, family = families.from_config_json(config)
+  assert fields == families.from_config_json(CONFIGS["Kimi-K2"])[0]
+  assert family.tensors["head/kernel"] == ("language_model.lm_head.weight",)
+  packed = {"quant_method": "compressed-tensors"}
+  with pytest.raises(ValueError, match="quantization_config is .*compressed"):
+    _read({**config, "text_config": {**text, "quantization_config": packed}})
+
+
 def test_every_fourth_layer_of_olmo3_has_no_window():
   config = dict(CONFIGS["Olmo-3-7B"])
   del config["layer_types"]
@@ -546,8 +631,48 @@ _TOWER = CONFIGS["Qwen2.5-VL-3B"]["vision_config"]
 _WHOLE = CONFIGS["Qwen2-VL-2B"]["vision_config"]
 _DEEP = CONFIGS["Qwen3-VL-4B"]["vision_config"]
 _TEXT = CONFIGS["Ministral-3-8B"]["text_config"]
+
+
 # Which config, what is changed in it, and what the message names.
+def _gemma4_rope(**change):
+  of_full = {"rope_type": "proportional", "rope_theta": 1e6} | change
+  of_sliding = {"rope_type": "default", "rope_theta": 1e4}
+  found = {"full_attention": of_full, "sliding_attention": of_sliding}
+  return {"rope_parameters": found}
+
+
 UNSUPPORTED = [
+  (
+    "gemma-4-E2B",
+    {"use_bidirectional_attention": "all"},
+    "use_bidirectional_attention is 'all'",
+  ),
+  ("gemma-4-E2B", {"num_kv_shared_layers": 35}, "num_kv_shared_layers is 35"),
+  ("gemma-4-E2B", {"num_kv_shared_layers": 32}, "one must slide, and one must"),
+  (
+    "gemma-4-E2B",
+    {"layer_types": ["sliding_attention"] * 35},
+    "supported is full_attention in the last layer",
+  ),
+  ("gemma-4-E2B", _gemma4_rope(rope_type="yarn"), "rope_type is 'yarn'"),
+  ("gemma-4-E2B", _gemma4_rope(truncate=1), "truncate is 1; supported is no"),
+  (
+    "gemma-4-E2B",
+    _gemma4_rope(partial_rotary_factor=2),
+    "partial_rotary_factor is 2",
+  ),
+  (
+    "gemma-4-E2B",
+    {"vocab_size_per_layer_input": 9},
+    "input_vocab is 9, and the vocabulary has 262144 ids",
+  ),
+  (
+    "gemma-4-E2B",
+    {"per_layer_config": {"4": {"head_dim": 8}}},
+    "supported is one head_dim for all full layers",
+  ),
+  ("gemma-4-26B-A4B", {"top_k_experts": None}, "top_k_experts is None"),
+  ("gemma-4-E2B", {"use_double_wide_mlp": None}, "use_double_wide_mlp is None"),
   (
     "Llama-4-Scout-17B-16E",
     {"attention_chunk_size": "8192"},
