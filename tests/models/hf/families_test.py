@@ -611,7 +611,7 @@ def test_kimi_k25_has_the_text_of_kimi_k2(spelling, inner):
   assert fields == families.from_config_json(CONFIGS["Kimi-K2"])[0]
   assert family.tensors["head/kernel"] == ("language_model.lm_head.weight",)
   packed = {"quant_method": "compressed-tensors"}
-  with pytest.raises(ValueError, match="quantization_config is .*compressed"):
+  with pytest.raises(ValueError, match="quantization_config is"):
     _read({**config, "text_config": {**text, "quantization_config": packed}})
 
 
