@@ -176,7 +176,10 @@ def check_model(model: architecture.TransformerConfig, mesh: Mesh) -> None:
         for name, present in (
           ("expert_width", model.num_experts),
           ("shared_width", model.shared_width),
-          ("mlp_width", not model.num_experts or model.num_dense_layers),
+          (
+            "mlp_width",
+            not model.num_experts or model.num_dense_layers or model.gemma4,
+          ),
         )
         if present
       },
@@ -197,6 +200,12 @@ def check_model(model: architecture.TransformerConfig, mesh: Mesh) -> None:
       ("fsdp", "expert"): ("width",),
     }.items():
       sizes[axes] |= {f"tower's {n}": getattr(tower, n) for n in names}
+  if (gemma4 := model.gemma4) is not None:
+    sizes["tensor",] |= {
+      f"gemma4's {name}": getattr(gemma4, name)
+      for name in ("full_kv_heads", "shared_mlp_width", "input_width")
+      if getattr(gemma4, name)
+    }
   for axes, fields in sizes.items():
     parts = math.prod(mesh.shape[axis] for axis in axes)
     shown = " × ".join(f"{axis} {mesh.shape[axis]}" for axis in axes)
