@@ -44,6 +44,7 @@ import numpy as np
 import tiny_vision
 import torch
 import transformers
+from safetensors import numpy
 
 _NUM_NEW_TOKENS = 12
 # A continuation is reference only where no round-off can change it.
@@ -622,6 +623,7 @@ FAMILIES = {
 
 
 # Switches that the families above lack, as "family-name" -> changed keys.
+_KIMI_LAYERS = "language_model.model.layers."
 _UNTIED = {"tie_word_embeddings": False}
 _IMAGES = {
   "boi_token_index": 93,
@@ -960,11 +962,27 @@ def make_checkpoint(
   model = _auto(config).from_config(_config(directory), dtype=torch.float32)
   randomize(model, seed)
   model.to(dtype).save_pretrained(directory, max_shard_size=max_shard_size)
+  if config["model_type"] == "kimi_k25":
+    _publish_names(directory / "model.safetensors")
   # save_pretrained writes these in the form of its own version.
   path.write_text(text, encoding="utf-8")
   for weights in directory.glob("*.safetensors"):
     weights.chmod(0o644)  # They are written for the owner only.
   (directory / "generation_config.json").unlink(missing_ok=True)
+
+
+def _publish_names(path: pathlib.Path) -> None:
+  """Renames tensors of Kimi K2.5, which transformers 5.24 writes otherwise."""
+  tensors = numpy.load_file(path)
+  named = {
+    re.sub(
+      r"^language_model\.model\.blocks\.|^model\.(?=mm_projector)",
+      lambda found: "" if found[0] == "model." else _KIMI_LAYERS,
+      name,
+    ): tensor
+    for name, tensor in tensors.items()
+  }
+  numpy.save_file(named, path, metadata={"format": "pt"})
 
 
 def _config(directory: pathlib.Path) -> transformers.PreTrainedConfig:
@@ -1073,6 +1091,8 @@ def _rows_apart(
   ]
 
   def logits(model: transformers.PreTrainedModel) -> np.ndarray:
+    # The model with images of transformers 5.24 needs images.
+    model = getattr(model, "language_model", model)
     found = np.zeros((*ids.shape, model.config.get_text_config().vocab_size))
     for number, row in enumerate(rows):
       found[number, mask[number]] = model(row).logits[0].float().numpy()
@@ -1084,10 +1104,11 @@ def _rows_apart(
     if bfloat16:
       narrow = logits(_load(directory, torch.bfloat16))
       arrays["bfloat16_error"] = abs(narrow - arrays["logits"]).max()
+    text = getattr(model, "language_model", model)
     for row in rows:
       tokens = row
       for _ in range(num_new_tokens):  # Without its cache.
-        best = model(tokens).logits[0, -1].topk(2)
+        best = text(tokens).logits[0, -1].topk(2)
         margin = min(margin, (best.values[0] - best.values[1]).item())
         tokens = torch.cat([tokens, best.indices[None, :1]], dim=1)
       greedy.append(tokens[0, row.shape[1] :].numpy().astype(np.int32))

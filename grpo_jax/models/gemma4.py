@@ -121,12 +121,12 @@ class Gemma4Attention(nn.Module):
 
   @property
   def is_shared(self) -> bool:
-    """Whether the keys and values are those of another layer."""
+    """Returns True if keys and values are those of another layer."""
     return self.stack.startswith("shared")
 
   @property
   def has_queries_apart(self) -> bool:
-    """Whether the kernel of queries is not fused with those of keys."""
+    """Returns True if the kernel of queries is not fused with that of keys."""
     assert self.config.gemma4 is not None
     values_are_keys = self.config.gemma4.values_are_keys
     return self.is_shared or (values_are_keys and "full" in self.stack)

@@ -21,7 +21,7 @@ from grpo_jax.types import PyTree
 _MAX_PERIOD = 16  # Layers; longer patterns are cut.
 
 
-class Run(NamedTuple):
+class LayerRun(NamedTuple):
   """Layers whose kinds repeat.
 
   Attributes:
@@ -36,14 +36,14 @@ class Run(NamedTuple):
 
 
 @functools.cache
-def runs(names: tuple[str, ...]) -> tuple[Run, ...]:
+def runs(names: tuple[str, ...]) -> tuple[LayerRun, ...]:
   """Cuts the layers into runs, so that as few layers as possible are compiled.
 
   Args:
     names: The stack of each layer.
   """
   best = _shortest(names, 0)[1]
-  return tuple(Run(*run) for run in best)
+  return tuple(LayerRun(*run) for run in best)
 
 
 @functools.cache
@@ -72,7 +72,7 @@ class Stacked(NamedTuple):
   tree: PyTree
   has: tuple[bool, ...]
 
-  def grouped(self, run: Run) -> PyTree:
+  def grouped(self, run: LayerRun) -> PyTree:
     """The entries of a run, [count, entries of a period, …].
 
     An axis of 1 entry is left out. None if the run has no entries.
@@ -87,7 +87,7 @@ class Stacked(NamedTuple):
 
     return jax.tree.map(leaf, self.tree) if size else None
 
-  def entry(self, of_period: PyTree, run: Run, place: int) -> PyTree:
+  def entry(self, of_period: PyTree, run: LayerRun, place: int) -> PyTree:
     """The entry of a layer in a step of `grouped`; None if it has none."""
     has = self.has[run.first : run.first + len(run.period)]
     if not has[place]:

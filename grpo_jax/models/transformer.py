@@ -243,13 +243,13 @@ def _nothing_read(config, mask):
 
 
 def _members(config):
-  """Whether each layer of the model is in a stack, for each stack by name."""
+  """Flags of the layers that are in a stack, for each stack by name."""
   names = config.stacks
   return {name: tuple(x == name for x in names) for name in sorted({*names})}
 
 
 def _with_experts(config):
-  """Whether each layer of the model has experts."""
+  """Flags of the layers that have experts."""
   return tuple(config.of_stack(x).num_experts > 0 for x in config.stacks)
 
 

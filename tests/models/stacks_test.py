@@ -87,7 +87,7 @@ EACH = pytest.mark.parametrize("name", CONFIGS)
 
 def test_patterns_of_layers_are_cut_into_the_shortest_runs():
   a, b, c = "abc"
-  Run = stacks.Run
+  Run = stacks.LayerRun
   assert stacks.runs((a,) * 5) == (Run(0, (a,), 5),)
   assert stacks.runs((a, a, b, b, b)) == (Run(0, (a,), 2), Run(2, (b,), 3))
   assert stacks.runs((a, b) * 4) == (Run(0, (a, b), 4),)
