@@ -1,4 +1,4 @@
-"""What Llama 4 computes beside other transformers.
+"""Equations of Llama 4 beside those of other transformers.
 
 Three of four layers turn queries and keys by positions, norm them without
 scales, and see only the tokens of their own chunk (`attention.views`). The
