@@ -111,7 +111,7 @@ def test_each_key_of_other_scalings_with_each_value(name):
 
 
 def test_bounds_of_the_scaling_differ():
-  scaling = {**ROPE, "low_freq_factor": 4.0}
+  scaling = {**ROPE, "low_freq_factor": 5.0}
   message = read({**CONFIGS["llama"], "rope_scaling": scaling})
   assert "make rope_high_freq the larger one" in message
 

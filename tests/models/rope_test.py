@@ -51,3 +51,23 @@ def test_bounds_may_be_rounded_or_not(truncate):
   )
   np.testing.assert_allclose(found, want, rtol=2e-5)
   assert np.abs(found / other - 1).max() > 0.01
+
+
+def test_equal_bounds_of_llama3_are_a_step():
+  # The numbers of Llama 4 Scout: pairs turn once in 8192 tokens, or less.
+  config = architecture.TransformerConfig(
+    vocab_size=8,
+    head_dim=128,
+    rope_theta=500_000.0,
+    rope_scaling="llama3",
+    rope_factor=16.0,
+    rope_low_freq=1.0,
+    rope_high_freq=1.0,
+    rope_original_len=8192,
+  )
+  found = np.asarray(rope.frequencies(config, np.float32))
+  plain = 500_000.0 ** (-np.arange(64) / 64)
+  is_slow = 2 * math.pi / plain > 8192
+  want = np.where(is_slow, plain / 16, plain)
+  assert 0 < is_slow.sum() < 64
+  np.testing.assert_allclose(found, want, rtol=2e-5)
