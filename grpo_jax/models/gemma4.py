@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -80,7 +81,7 @@ def inputs_of_layers(
   shape = *x.shape[:-1], config.num_layers, width
   kernel = params["projection"]["kernel"].astype(config.dtype)
   projected = (x @ kernel) * jnp.asarray(config.width**-0.5, x.dtype)
-  normed = RMSNorm(config).apply(
+  normed: Any = RMSNorm(config).apply(
     {"params": params["norm"]}, projected.reshape(shape)
   )
   rows = rows.reshape(shape) * jnp.asarray(width**0.5, x.dtype)
@@ -143,12 +144,10 @@ class Gemma4Attention(nn.Module):
     else:
       q = blocks.on_rows(self.query_heads, x)  # [B, L, H, K]
       q = q.reshape(*x.shape[:-1], config.num_kv_heads, -1, config.head_width)
-      k = v = None
-      if not self.is_shared:
-        k = v = blocks.on_rows(self.key_heads, x)
+      if self.is_shared:
+        return blocks.rotate(self.query_norm(q), rope), None, None
+      k = v = blocks.on_rows(self.key_heads, x)
     q = blocks.rotate(self.query_norm(q), rope)
-    if k is None:
-      return q, None, None
     k = blocks.rotate(self.key_norm(k)[..., None, :], rope)[..., 0, :]
     return q, jnp.moveaxis(k, 1, -1), jnp.moveaxis(self.value_norm(v), 1, 2)
 
@@ -259,9 +258,9 @@ class Gemma4Block(nn.Module):
     given, scale = of_layer
     y = blocks.on_rows(self.attention.out, attended, num_axes=3)
     x = x + self.attention_post_norm(y)
-    rows = (z.reshape(-1, z.shape[-1]) for z in (self.mlp_norm(x), x))
+    normed, own = (z.reshape(-1, z.shape[-1]) for z in (self.mlp_norm(x), x))
     y, routed = jax.tree.map(
-      lambda z: z.reshape(*x.shape[:-1], -1), self.mlp(*rows, router)
+      lambda z: z.reshape(*x.shape[:-1], -1), self.mlp(normed, own, router)
     )
     x = x + self.mlp_post_norm(y)
     if given is not None:
@@ -282,7 +281,8 @@ class Gemma4Block(nn.Module):
       another layer; and the keys and values of all tokens.
     """
     q, k, v = self.attention.project(self.attention_norm(x), rope)
-    kv = keys, values = k, v
+    kv: Any = (k, v)
+    keys, values = k, v
     if k is None:
       kv, (keys, values) = None, before
     elif before is not None:

@@ -27,12 +27,12 @@ class LayerRun(NamedTuple):
   Attributes:
     first: Number of the first layer.
     period: Stacks of the layers of one repetition.
-    count: Number of repetitions.
+    repeats: Number of repetitions.
   """
 
   first: int
   period: tuple[str, ...]
-  count: int
+  repeats: int
 
 
 @functools.cache
@@ -73,17 +73,17 @@ class Stacked(NamedTuple):
   has: tuple[bool, ...]
 
   def grouped(self, run: LayerRun) -> PyTree:
-    """The entries of a run, [count, entries of a period, …].
+    """The entries of a run, [repeats, entries of a period, …].
 
     An axis of 1 entry is left out. None if the run has no entries.
     """
-    ends = run.first, run.first + len(run.period) * run.count
+    ends = run.first, run.first + len(run.period) * run.repeats
     start, stop = (sum(self.has[:end]) for end in ends)
-    size = (stop - start) // run.count
+    size = (stop - start) // run.repeats
 
     def leaf(x):
       x = x if (start, stop) == (0, len(x)) else x[start:stop]
-      return x if size == 1 else x.reshape(run.count, size, *x.shape[1:])
+      return x if size == 1 else x.reshape(run.repeats, size, *x.shape[1:])
 
     return jax.tree.map(leaf, self.tree) if size else None
 
@@ -132,7 +132,7 @@ def scan(
       return carry, tuple(outputs)
 
     grouped = {key: stacked.grouped(run) for key, stacked in inputs.items()}
-    carry, outputs = lax.scan(step, carry, grouped, length=run.count)
+    carry, outputs = lax.scan(step, carry, grouped, length=run.repeats)
     found.append((run, outputs))
 
   def collected(number, has):
@@ -153,7 +153,7 @@ def scan(
 
 
 def _ungrouped(trees: list[PyTree]) -> PyTree:
-  """Leaves [count, …] of the layers of a period as [count · layers, …]."""
+  """Leaves [repeats, …] of layers of a period as [repeats · layers, …]."""
   if len(trees) == 1:
     return trees[0]
 

@@ -166,14 +166,17 @@ def _forward(
     rope = rope if turns is None else _where(turns, rope)
     run = x, rope, attends[name](slides), router
     variables = {"params": params}
+    outputs: Any
     if config.gemma4 is None:
-      x, kv, routed = Block(of_block).apply(variables, *run, before)
+      outputs = Block(of_block).apply(variables, *run, before)
+      x, kv, routed = outputs
     else:
       source = name.removeprefix("shared_")
       before = before if source == name else whole[source]
-      x, kv, routed, both = Gemma4Block(of_block, name).apply(
+      outputs = Gemma4Block(of_block, name).apply(
         variables, *run, before, of_layer
       )
+      x, kv, routed, both = outputs
       whole = {k: both if k == source else v for k, v in whole.items()}
     x = shared(vision_inputs.add(x, seen, number))
     kv = None if hold is None or kv is None else hold(*kv)
@@ -314,7 +317,7 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
     keys = jax.random.split(key, len(layers))
     of_block: Any = config.of_stack(name)
     block: Any = Block(of_block)
-    inputs = x, _rope_of(config, name, ropes, True), attend, RouterInputs()
+    inputs: Any = x, _rope_of(config, name, ropes, True), attend, RouterInputs()
     if config.gemma4 is not None:
       block, width = Gemma4Block(of_block, name), config.gemma4.input_width
       whole = _nothing_read(config, mask[0]).get(name.removeprefix("shared_"))
@@ -713,7 +716,7 @@ def _through(config, weights, x, ropes, attends, of_layers):  # [B, L, D]
     has_bias = bias is not None and of_block.num_experts
     router = RouterInputs(bias=bias[len(chosen)] if has_bias else None)
     block: Any = Block(of_block)
-    inputs = x, rope, attend, router
+    inputs: Any = x, rope, attend, router
     if config.gemma4 is not None:
       block = Gemma4Block(of_block, name)
       inputs = *inputs, _layer(of_layers, layer)
