@@ -35,12 +35,13 @@ Section 3.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from grpo_jax.models.architecture import DeltaConfig
 from grpo_jax.ops import masked
 
 _CHUNK = 64  # Most slots of a chunk, as in both papers' code; a power of 2.
@@ -61,6 +62,28 @@ class State(NamedTuple):
 
   memory: jax.Array  # [B, G · R, K, V]
   recent: jax.Array  # [B, G, M, W − 1]
+
+
+class Held(NamedTuple):
+  """All that later tokens read of sequences, stacked over layers.
+
+  Attributes:
+    kv: Keys and values of the layers with attention.
+    states: States of the other layers.
+  """
+
+  kv: Any
+  states: State
+
+
+def empty(config: DeltaConfig, num_rows: int, dtype: Any) -> State:
+  """The state before the first token of each row; `dtype` of the inputs."""
+  groups, wide = config.num_key_heads, jnp.promote_types(dtype, jnp.float32)
+  heads = config.num_value_heads, config.key_width, config.value_width
+  recent = groups, config.channels, config.num_taps - 1
+  return State(
+    jnp.zeros((num_rows, *heads), wide), jnp.zeros((num_rows, *recent), dtype)
+  )
 
 
 def log_decay(

@@ -6,7 +6,8 @@ grouped-query attention, and an MLP or a mixture of experts. The switches are in
 `hf/families.py` sets them for each family. `blocks.py` has one block. The
 layers are one stacked parameter tree: the training pass scans over the stack,
 so that one layer is compiled once; the decode step unrolls the layers in Python
-(see `_weights`).
+(see `_weights`). Layers with the gated delta rule (`delta.py`) are a stack of
+their own; the scan then goes over groups of layers, whose last has attention.
 
 `P` prompts, `B` rows, `S` prompt and `T` completion slots, `L = S + T`, `D`
 width, `H` query heads, `C` key/value heads, `R = H / C` queries per key, `K`
@@ -25,7 +26,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.models import attention, blocks, mesh, paged, vision_inputs
+from grpo_jax.models import (
+  attention,
+  blocks,
+  delta,
+  mesh,
+  paged,
+  vision_inputs,
+)
 from grpo_jax.models.architecture import Prefix, TransformerConfig
 from grpo_jax.models.blocks import Block, RMSNorm, RouterInputs
 from grpo_jax.types import Policy, PyTree, RouterOutputs
@@ -114,15 +122,16 @@ def _forward(
     mask: True on the slots [B, M] that hold a token.
     hold: (keys, values) -> the cache of a layer; None for no cache.
     kept: Experts to take, stacked over layers; None for the best ones.
-    prefix: Keys and values in the first M - L slots, stacked over layers; None
-      if M = L.
+    prefix: Keys and values in the first M - L slots, stacked over layers, or
+      a `delta.Held`; None if M = L.
     mix: Ids and weights, each [B, L, k], of the rows of the embedding table
       that are read instead of tokens; None for tokens.
     seen: Features of images, which are read instead of placeholders; or None.
 
   Returns:
-    The residual stream [B, L, D]; hold(keys, values), stacked over layers, or
-    None; the router's probabilities and choices, stacked over layers, or None.
+    The residual stream [B, L, D]; hold(keys, values), stacked over layers, or a
+    `delta.Held` of both and states, or None; the router's probabilities and
+    choices, stacked over layers, or None.
   """
   num_before = mask.shape[1] - tokens.shape[1]
   _check_length(config, mask.shape[1])
@@ -151,8 +160,26 @@ def _forward(
     x = shared(vision_inputs.add(x, seen, number))
     return x, (None if hold is None else hold(*kv), routed)
 
+  def linear_layer(x, inputs):
+    params, router, before = inputs
+    outputs: Any = Block(config, is_linear=True).apply(
+      {"params": params},
+      x,
+      mask[:, num_before:],
+      router,
+      before,
+      method="recur",
+    )
+    x, state, routed = outputs
+    return shared(x), (None if hold is None else state, routed)
+
   x = _embed(config, params["trained"], tokens, mix, own)
   x = shared(vision_inputs.put(x, seen))
+  if config.delta is not None:
+    of_layer = functools.partial(layer, config)
+    return _in_groups(
+      config, params["trained"], linear_layer, of_layer, x, kept, prefix
+    )
   slides = jnp.array([config.slides(i) for i in range(config.num_layers)])
   turns = jnp.array(config.rotary_layers) if config.rotary_layers else None
   router = RouterInputs(kept, params["frozen"].get("router_bias"))
@@ -174,8 +201,86 @@ def _forward(
   return x, jax.tree.map(lambda *z: jnp.concatenate(z), *held), routed
 
 
+def _in_groups(config, trained, linear_layer, layer, x, kept, prefix):
+  """Scans over groups of layers with the delta rule and one with attention.
+
+  Args:
+    config, x, kept, prefix: As in `_forward`.
+    trained: Parameters.
+    linear_layer, layer: Functions of `_forward`, for the two kinds of layers.
+
+  Returns:
+    As `_forward`.
+  """
+  of_group = config.delta.period
+  linear_layer, layer = (_remat(config, f) for f in (linear_layer, layer))
+
+  def grouped(tree, size):  # [layers, …] -> [groups, size, …]
+    return jax.tree.map(lambda z: z.reshape(-1, size, *z.shape[1:]), tree)
+
+  def group(x, inputs):
+    kept, of_linear, (params, before) = inputs
+    first, last = (
+      RouterInputs(None if kept is None else kept[place])
+      for place in (slice(-1), -1)
+    )
+    stack, states = of_linear
+    x, (states, routed) = lax.scan(linear_layer, x, (stack, first, states))
+    inputs = params, jnp.array(False), None, None, last, before
+    x, (kv, of_last) = layer(x, inputs)
+    routed = jax.tree.map(
+      lambda z, last: jnp.concatenate([z, last[None]]), routed, of_last
+    )
+    return x, (kv, states, routed)
+
+  kv, states = (None, None) if prefix is None else prefix
+  of_linear = trained["linear_layers"], states
+  x, (kv, states, routed) = lax.scan(
+    group,
+    x,
+    (
+      grouped(kept, of_group),
+      grouped(of_linear, of_group - 1),
+      (trained["layers"], kv),
+    ),
+  )
+  states, routed = jax.tree.map(
+    lambda z: z.reshape(-1, *z.shape[2:]), (states, routed)
+  )
+  return x, None if states is None else delta.Held(kv, states), routed
+
+
+def _in_order(config, full, linear):
+  """Entries of all layers, from those of the layers of each kind."""
+  full, linear = iter(full), iter(linear)
+  return tuple(
+    next(linear if config.is_linear(layer) else full)
+    for layer in range(config.num_layers)
+  )
+
+
+def _each(config, held):
+  """What each layer holds, from what `_forward` returns."""
+  if config.delta is None:
+    return tuple(_layer(held, i) for i in range(config.num_layers))
+  count = config.num_layers // config.delta.period
+  full = [_layer(held.kv, i) for i in range(count)]
+  linear = [_layer(held.states, i) for i in range(config.num_layers - count)]
+  return _in_order(config, full, linear)
+
+
 def _stacks(config):
-  """Stacks of layers: name, config of the blocks, and slice of the layers."""
+  """Stacks of layers: name, config of the blocks, and slice of the layers.
+
+  With the gated delta rule a slice is one of the layers of its kind.
+  """
+  if config.delta is not None:
+    count = config.num_layers // config.delta.period
+    others = slice(0, config.num_layers - count)
+    return [
+      ("linear_layers", config, others),
+      ("layers", config, slice(0, count)),
+    ]
   first = config.num_dense_layers
   found = [("layers", config, slice(first, config.num_layers))]
   if first:
@@ -221,9 +326,14 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
   attend = functools.partial(attention.plain, config, mask=mask)
   small = nn.initializers.normal(0.02)
 
-  def stack(of_block, part, key):
+  def stack(of_block, part, key, is_linear=False):
     keys = jax.random.split(key, part.stop - part.start)
-    block = Block(of_block)
+    block = Block(of_block, is_linear)
+    if is_linear:
+      recur = functools.partial(block.init, method="recur")
+      return jax.vmap(lambda k: recur(k, x, mask[0], RouterInputs())["params"])(
+        keys
+      )
     return jax.vmap(
       lambda k: block.init(k, x, rope, attend, RouterInputs())["params"]
     )(keys)
@@ -237,9 +347,14 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
       )
     },
     **{
-      name: stack(of_block, part, jax.random.fold_in(layers_key, part.start))
-      if config.num_dense_layers
-      else stack(of_block, part, layers_key)
+      name: stack(
+        of_block,
+        part,
+        jax.random.fold_in(layers_key, part.start)
+        if config.num_dense_layers
+        else layers_key,
+        name == "linear_layers",
+      )
       for name, of_block, part in _stacks(config)
     },
   }
@@ -410,6 +525,7 @@ def _in_chunks(config, params, tokens, mask, hold):  # [P, S]
       " reads prompts whole; set attention='plain', or prefill_chunk=0."
     )
   kv: Any = None
+  states: Any = None  # Of layers with the delta rule.
   routed: list[Any] = []
   for start in range(0, tokens.shape[1], config.prefill_chunk):
     end = start + config.prefill_chunk
@@ -419,8 +535,10 @@ def _in_chunks(config, params, tokens, mask, hold):  # [P, S]
       tokens[:, start:end],
       mask[:, :end],
       hold=lambda k, v: (k, v),
-      prefix=kv,
+      prefix=kv if states is None else delta.Held(kv, states),
     )
+    if config.delta is not None:
+      new, states = new
     if (
       kv is not None
     ):  # Keys [layers, P, C, K, S], values [layers, P, C, S, K].
@@ -433,7 +551,8 @@ def _in_chunks(config, params, tokens, mask, hold):  # [P, S]
   routing = None
   if routed[0] is not None:
     routing = jax.tree.map(lambda *z: jnp.concatenate(z, axis=2), *routed)
-  return x, jax.vmap(lambda kv: hold(*kv))(kv), routing
+  kv = jax.vmap(lambda kv: hold(*kv))(kv)
+  return x, kv if states is None else delta.Held(kv, states), routing
 
 
 def _prefill(config, params, prompt_tokens, prompt_mask, images=None):  # [P, S]
@@ -453,8 +572,7 @@ def _prefill(config, params, prompt_tokens, prompt_mask, images=None):  # [P, S]
       config, params, prompt_tokens, prompt_mask, hold=hold, seen=seen
     )
   h = _final_norm(config, params["trained"], x[:, -1])  # [P, D]
-  layers = tuple(_layer(kv, i) for i in range(config.num_layers))
-  prefix = Prefix(layers, prompt_mask, end)
+  prefix = Prefix(_each(config, kv), prompt_mask, end)
   return h, prefix, None if routed is None else _layers_last(routed[1])
 
 
@@ -476,11 +594,15 @@ def _weights(config, params):
 
   params = vision_inputs.without_tower(params)
   trained = jax.tree_util.tree_map_with_path(rounded, params["trained"])
-  layers: list[PyTree] = []
+  of_stacks: list[list[PyTree]] = []
   for name, _, part in _stacks(config):
     stack = trained.pop(name)
-    layers += (_layer(stack, i) for i in range(part.stop - part.start))
-  return {**params, "trained": {**trained, "layers": tuple(layers)}}
+    of_stacks.append([_layer(stack, i) for i in range(part.stop - part.start)])
+  if config.delta is not None:
+    layers = _in_order(config, *reversed(of_stacks))
+  else:
+    layers = tuple(layer for stack in of_stacks for layer in stack)
+  return {**params, "trained": {**trained, "layers": layers}}
 
 
 def _allocate(config, num_rows, num_slots, prefix=None):
@@ -500,8 +622,10 @@ def _allocate(config, num_rows, num_slots, prefix=None):
     values and jax.ShapeDtypeStruct(values, config.dtype),
   )
   return tuple(
-    jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), layer)
-    for _ in range(config.num_layers)
+    delta.empty(config.delta, num_rows, config.dtype)
+    if config.is_linear(number)
+    else jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), layer)
+    for number in range(config.num_layers)
   )
 
 
@@ -511,8 +635,30 @@ def _admit(config, prefix, cache, num_rows):
   return cache
 
 
+def _num_slots(config, cache):
+  """Number of completion slots of the cache."""
+  of_layer = cache[0 if config.delta is None else config.delta.period - 1]
+  return jax.tree.leaves(of_layer)[0].shape[-1]
+
+
+def _begun(t, of_prompts, own):  # [B], states of P prompts and of B rows
+  """States before tokens t: first tokens continue those of their prompts.
+
+  So a row that takes the place of another one in the cache begins anew.
+  """
+
+  def chosen(first, own):
+    first = jnp.repeat(first, len(t) // len(first), axis=0)
+    return jnp.where(t.reshape(-1, *[1] * (own.ndim - 1)) <= 0, first, own)
+
+  return jax.tree.map(chosen, of_prompts, own)
+
+
 def _attends(config, positions, t, slot, prefix, cache):
-  """A function for each layer: (q, k, v of a token) -> (attended, cache)."""
+  """A function for each layer: (q, k, v of a token) -> (attended, cache).
+
+  For a layer with the delta rule it is the state that the token continues.
+  """
   if config.decode_attention == "paged":
     length = prefix.mask.sum(axis=1)
     windows = None, config.sliding_window
@@ -528,7 +674,7 @@ def _attends(config, positions, t, slot, prefix, cache):
       )
       for layer, pages in enumerate(prefix.layers)
     ]
-  num_slots = jax.tree.leaves(cache)[0].shape[-1]
+  num_slots = _num_slots(config, cache)
   share = len(t) // len(prefix.mask)
   of_prompt, prompt_mask = (
     jnp.repeat(x, share, axis=0) for x in (_positions(prefix.mask), prefix.mask)
@@ -540,7 +686,9 @@ def _attends(config, positions, t, slot, prefix, cache):
     config, visible[:, None], positions[:, :, None], of_key
   )
   return [
-    functools.partial(
+    _begun(t, prefix.layers[layer], cache[layer])
+    if config.is_linear(layer)
+    else functools.partial(
       attention.ring,
       config,
       prefix.layers[layer],
@@ -561,7 +709,8 @@ def _decode(config, weights, tokens, t, slot, prefix, cache, mix=None):
   if mix is not None:
     mix = tuple(x[:, None] for x in mix)  # [B, 1, k]
   x = _embed(config, trained, tokens[:, None], mix, positions)  # [B, 1, D]
-  x, cache, routing = _through(config, weights, x, (near, far), attends)
+  mask = jnp.ones((len(tokens), 1), bool)
+  x, cache, routing = _through(config, weights, x, mask, (near, far), attends)
   h = _final_norm(config, trained, x[:, 0])  # [B, D]
   return h, cache, None if routing is None else routing[:, 0]
 
@@ -573,8 +722,10 @@ def _ends(prefix, num_rows):
   return (jnp.repeat(x, num_rows // len(length)) for x in (length, end))
 
 
-def _through(config, weights, x, ropes, attends):  # [B, L, D]
+def _through(config, weights, x, mask, ropes, attends):  # [B, L, D], [B, L]
   """Runs the layers on tokens that `attends` also write to the cache.
+
+  Slots without a token do not change states; see `_attends`.
 
   Returns:
     The residual stream [B, L, D], the cache, and the routing [B, L, layers, k]
@@ -586,18 +737,25 @@ def _through(config, weights, x, ropes, attends):  # [B, L, D]
   bias = weights["frozen"].get("router_bias")
   first = config.num_dense_layers
   for layer, attend in enumerate(attends):
-    block = Block(config if layer >= first else config.without_experts)
-    rope = near if config.slides(layer) else far
-    outputs: Any = block.apply(
-      {"params": trained["layers"][layer]},
-      x,
-      rope if config.turns(layer) else _where(False, rope),
-      attend,
-      RouterInputs(
-        bias=None if bias is None or layer < first else bias[layer - first]
-      ),
-      method="decode",
-    )
+    params = {"params": trained["layers"][layer]}
+    outputs: Any = None
+    if config.is_linear(layer):
+      block = Block(config, is_linear=True)
+      router = RouterInputs()
+      outputs = block.apply(params, x, mask, router, attend, method="recur")
+    else:
+      block = Block(config if layer >= first else config.without_experts)
+      rope = near if config.slides(layer) else far
+      outputs = block.apply(
+        params,
+        x,
+        rope if config.turns(layer) else _where(False, rope),
+        attend,
+        RouterInputs(
+          bias=None if bias is None or layer < first else bias[layer - first]
+        ),
+        method="decode",
+      )
     x, extended, routed = outputs
     layers.append(extended)
     if routed is not None:
@@ -612,7 +770,7 @@ def _extend(config, weights, tokens, t, count, prefix, cache):  # [B, L]
   length, end = _ends(prefix, len(tokens))
   share = len(length) // len(prefix.mask)
   repeat = functools.partial(jnp.repeat, repeats=share, axis=0)
-  num_slots = jax.tree.leaves(cache)[0].shape[-1]
+  num_slots = _num_slots(config, cache)
   offsets, slots = jnp.arange(tokens.shape[1]), jnp.arange(num_slots)
   length, place = length[:, None], t[:, None] + offsets  # [B, L]
   positions = length + place
@@ -626,9 +784,12 @@ def _extend(config, weights, tokens, t, count, prefix, cache):  # [B, L]
   )  # [B, S + T]
   near, far = attention.views(config, visible, positions[..., None], of_key)
   ropes = _ropes(config, end[:, None] + place)
-  place = jnp.where(offsets < count[:, None], place, num_slots)
+  exists = offsets < count[:, None]
+  place = jnp.where(exists, place, num_slots)
   attends = [
-    functools.partial(
+    _begun(t, prefix.layers[layer], cache[layer])
+    if config.is_linear(layer)
+    else functools.partial(
       attention.in_places,
       config,
       prefix.layers[layer],
@@ -639,7 +800,7 @@ def _extend(config, weights, tokens, t, count, prefix, cache):  # [B, L]
     for layer in range(config.num_layers)
   ]
   x = _embed(config, trained, tokens, positions=positions)
-  x, cache, routing = _through(config, weights, x, ropes, attends)
+  x, cache, routing = _through(config, weights, x, exists, ropes, attends)
   last = jnp.maximum(count - 1, 0)[:, None, None]
   h = jnp.take_along_axis(x, last, axis=1)[:, 0]
   return _final_norm(config, trained, h), cache, routing
@@ -679,7 +840,8 @@ def transformer_policy(config: TransformerConfig) -> Policy:
   Returns:
     A policy whose parameters are all trained, except for the biases of routers
     and a frozen tower. Layers are stacked: every leaf under "layers" has a
-    leading axis of layers. `hidden` takes in `extras` the embeddings that are
+    leading axis of layers; and so under "linear_layers", which are those with
+    the gated delta rule. `hidden` takes in `extras` the embeddings that are
     mixed in the place of tokens, "mix_ids" and "mix_weights". With experts it
     returns `RouterOutputs`, and takes the experts to keep, "prompt_routing" and
     "routing". All are as in `Rollout`.

@@ -25,7 +25,7 @@ def _drawn(length, seed=0, **equal):
     q * k**-0.5,
     keys,
     rng.normal(size=(b, length, g, r, v)),
-    -rng.exponential(size=(b, length, g, r)) ** 3,
+    -(rng.exponential(size=(b, length, g, r)) ** 3),
     rng.uniform(size=(b, length, g, r)),
     rng.normal(size=(b, g * r, k, v)),
   )
