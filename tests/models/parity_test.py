@@ -40,7 +40,9 @@ FAMILIES = (
   "phi4_mini",
   "qwen2",
   "qwen3",
+  "qwen3_5",
   "qwen3_moe",
+  "qwen3_next",
   "smollm3",
 )
 # Whose prompts show images.

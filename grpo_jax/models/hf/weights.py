@@ -26,13 +26,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import os
 import pathlib
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -51,8 +52,8 @@ from grpo_jax.types import PyTree
 Index = tuple[slice, ...]
 
 # Axes of a leaf of one layer; and for each axis of a tensor, the axes of the
-# leaf that it runs over, the last one fastest. Letters are those of
-# transformer.py; E experts, Q the R + 2 of a fused kernel.
+# leaf that it runs over, the last one fastest; "-" for an axis of length 1.
+# Letters are those of transformer.py; E experts, Q the R + 2 of a fused kernel.
 _LAYOUT = {
   "embed/embedding": ("VD", "V D"),
   "head/kernel": ("DV", "V D"),
@@ -71,6 +72,13 @@ _LAYOUT = {
   # With a norm over each head they have only the last axis.
   "attention/query_norm/scale": ("CRK", "CRK"),
   "attention/key_norm/scale": ("C1K", "C1K"),
+  # M: channels of a head of keys, whose parts may be tensors of their own.
+  "delta/inputs/kernel": ("DGM", "GM D"),
+  "delta/rates/kernel": ("DGM", "GM D"),
+  "delta/taps": ("GMW", "GM - W"),
+  "delta/rate": ("GR", "GR"),
+  "delta/rate_bias": ("GR", "GR"),
+  "delta/out/kernel": ("GRVD", "D GRV"),
   "mlp/gate/kernel": ("DF", "F D"),
   "mlp/up/kernel": ("DF", "F D"),
   "mlp/up/bias": ("F", "F"),
@@ -78,6 +86,7 @@ _LAYOUT = {
   "mlp/shared/gate/kernel": ("DF", "F D"),
   "mlp/shared/up/kernel": ("DF", "F D"),
   "mlp/shared/down/kernel": ("FD", "D F"),
+  "mlp/shared_gate/kernel": ("DF", "F D"),
   "mlp/router/kernel": ("DE", "E D"),
   "mlp/router/bias": ("E", "E"),
   # One tensor for each expert.
@@ -105,7 +114,9 @@ _TOWER = {
 _IN_ONE = {"CQK D": "QCK D", "CQK": "QCK"}
 _NORM = ("D", "D")
 # Beginnings of the paths of leaves whose first axis counts layers.
-_STACKED = re.compile(r"((tower/)?layers|tower/deep|dense_layers)/|router_bias")
+_STACKED = re.compile(
+  r"((tower/|linear_|dense_)?layers|tower/deep)/|router_bias"
+)
 
 
 def name(path) -> str:
@@ -187,39 +198,62 @@ def pieces_of_leaf(
   first = config.num_dense_layers
   if of_tower or path.startswith("dense_layers/"):
     first = 0
-  path = path.removeprefix("dense_")  # Names of tensors have no stack.
+  numbers: Sequence[int] = range(first, config.num_layers)
+  if config.delta is not None and not of_tower:
+    is_linear = path.startswith("linear_")
+    numbers = [i for i in numbers if config.is_linear(i) == is_linear]
+  # Names of tensors have no stack.
+  path = path.removeprefix("dense_").removeprefix("linear_")
   names = family.tensors[path]
   letters, tensor_axes = _layout(family, path, len(names))
   letters = letters[-(len(shape) - bool(stack)) :]
   letters = "L" + letters if stack else letters
   groups = (
-    tuple(letters.index(letter) for letter in group if letter in letters)
+    (
+      group,
+      tuple(letters.index(letter) for letter in group if letter in letters),
+    )
     for group in tensor_axes.split()
   )
-  axes = tuple(group for group in groups if group)
+  axes = tuple(found for group, found in groups if found or group == "-")
   sizes = dict(zip(letters, shape, strict=True))
   stored: tuple[int, ...] = ()
   if path == "tower/patch/kernel":  # In files it is a convolution's kernel.
     assert config.tower is not None
     stored = (shape[-1], *config.tower.patch_shape)
-  parts = [slice(0, sizes.get("Q", 0))]
-  if len(names) == 3:
-    end = parts[0].stop
-    parts = [slice(0, end - 2), slice(end - 2, end - 1), slice(end - 1, end)]
+  split_axis = "M" if "M" in sizes else "Q"
+  end = sizes.get(split_axis, 0)
+  widths = [end]
+  if split_axis == "M" and len(names) > 1:
+    widths = _parts_of_inputs(config, len(names))
+  elif len(names) == 3:
+    widths = [end - 2, 1, 1]
+  ends = list(itertools.accumulate(widths, initial=0))
+  parts = [slice(*pair) for pair in itertools.pairwise(ends)]
   for layer in range(sizes.get("L", 1)):
     for expert in range(sizes.get("e", 1)):
       for name, part in zip(names, parts, strict=True):
         narrow = {
           "L": slice(layer, layer + 1),
           "e": slice(expert, expert + 1),
-          "Q": part,
+          split_axis: part,
         }
         yield Piece(
-          name.format(layer=first + layer, expert=expert),
+          name.format(layer=numbers[layer], expert=expert),
           tuple(narrow.get(a, slice(0, sizes[a])) for a in letters),
           axes,
           stored,
         )
+
+
+def _parts_of_inputs(config: TransformerConfig, count: int) -> list[int]:
+  """Widths of parts of M: two rates; or query, key, values, and their gates."""
+  sizes = config.delta
+  assert sizes is not None
+  if count == 2:
+    return [sizes.values_per_key] * 2
+  values = sizes.values_per_key * sizes.value_width
+  return [sizes.key_width, sizes.key_width, values, values][:count]
 
 
 def _layout(family: Family, path: str, num_tensors: int) -> tuple[str, str]:
@@ -704,7 +738,11 @@ def _slice_of_tensor(
 ) -> np.ndarray:
   """A view of the part `inside` of a tensor, with the axes of the leaf."""
   rows, shape, rest = [], [], []
-  for first, *others in piece.axes:
+  for group in piece.axes:
+    if not group:
+      rows.append(slice(0, 1))
+      continue
+    first, *others = group
     # If an axis of the tensor runs over several axes of the leaf, the range of
     # the first of them is a range of the tensor's axis.
     inner = [piece.sizes[axis] for axis in others]
