@@ -158,10 +158,10 @@ _DELTA = {
   "hidden_size": 24,
   "intermediate_size": 20,
   "linear_conv_kernel_dim": 4,
-  "linear_key_head_dim": 6,
+  "linear_key_head_dim": 8,
   "linear_num_key_heads": 2,
   "linear_num_value_heads": 4,
-  "linear_value_head_dim": 5,
+  "linear_value_head_dim": 6,
   "num_hidden_layers": 4,
   "rms_norm_eps": 1e-6,
 }

@@ -344,8 +344,10 @@ class GatedDelta(nn.Module):
       lambda *of: jax.random.uniform(*of, -bound, bound),
       *(sizes.num_key_heads, sizes.channels, sizes.num_taps),
     )
-    self.rate = parameter(
-      "rate", lambda *of: jnp.log(jax.random.uniform(*of, 0.01, 16.0)), *heads
+    self.log_rate = parameter(
+      "log_rate",
+      lambda *of: jnp.log(jax.random.uniform(*of, 0.01, 16.0)),
+      *heads,
     )
     self.rate_bias = parameter("rate_bias", nn.initializers.ones, *heads)
     self.scale = parameter("scale", nn.initializers.ones, sizes.value_width)
@@ -375,12 +377,13 @@ class GatedDelta(nn.Module):
     heads = *x.shape[:2], sizes.num_key_heads, sizes.values_per_key
     v, gate = (z.reshape(*heads, sizes.value_width) for z in (v, gate))
     beta, rate = jnp.split(_on_rows(self.rates, x), 2, axis=-1)
+    decay = delta.log_decay(self.log_rate, self.rate_bias, rate)
     seen = mask[:, :, None, None]
     arrays = (
       delta.unit(q) * sizes.key_width**-0.5,
       delta.unit(k),
       masked.wide(v),
-      jnp.where(seen, delta.log_decay(self.rate, self.rate_bias, rate), 0),
+      jnp.where(seen, decay, 0),
       jnp.where(seen, nn.sigmoid(masked.wide(beta)), 0),
     )
     if x.shape[1] == 1:

@@ -87,13 +87,13 @@ def empty(config: DeltaConfig, num_rows: int, dtype: Any) -> State:
 
 
 def log_decay(
-  rate: jax.Array,  # [G, R]
+  log_rate: jax.Array,  # [G, R]
   bias: jax.Array,  # [G, R]
   x: jax.Array,  # [..., G, R]
 ) -> jax.Array:  # [..., G, R]
-  """ln α = −exp(rate) · softplus(x + bias), at least float32."""
-  rate, bias, x = masked.wide((rate, bias, x))
-  return -jnp.exp(rate) * jax.nn.softplus(x + bias)
+  """ln α = −exp(log_rate) · softplus(x + bias), at least float32."""
+  log_rate, bias, x = masked.wide((log_rate, bias, x))
+  return -jnp.exp(log_rate) * jax.nn.softplus(x + bias)
 
 
 def unit(x: jax.Array) -> jax.Array:  # [..., K]

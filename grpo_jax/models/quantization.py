@@ -60,14 +60,15 @@ INPUT_AXES = {
   "query_up": (-3,),  # [N, H, K]
   "kv_down": (-2,),  # [D, N]
   "kv_up": (-3,),  # [N, H, K]
+  "inputs": (-3,),  # [D, G, M]
   "gate": (-2,),  # [D, F]
   "up": (-2,),  # [D, F]
   "down": (-2,),  # [F, D]
 }
 
-# Names of a transformer's stacks of layers; the dense layers of a mixture have
-# a stack of their own.
-STACKS = ("layers", "dense_layers")
+# Names of a transformer's stacks of layers; the dense layers of a mixture, and
+# layers with the gated delta rule, have a stack of their own.
+STACKS = ("layers", "dense_layers", "linear_layers")
 
 # Quantiles of a normal distribution, and an exact 0.
 _NF4 = np.array(

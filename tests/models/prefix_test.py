@@ -30,6 +30,7 @@ CONFIGS = {
   "plain": transformer_test.PLAIN,
   "sliding": SLIDING,
   "experts": experts_test.MOE,
+  "linear": transformer_test.LINEAR,
 }
 
 
@@ -92,7 +93,10 @@ def assert_shared_is_whole(policy, params, rows, extras=None, atol=1e-11):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "remat"),
-  [("sliding", "none"), ("plain", "full"), ("experts", "none")],
+  [
+    *(("sliding", "none"), ("plain", "full"), ("experts", "none")),
+    *(("linear", "none"), ("linear", "dots")),
+  ],
 )
 def test_values_and_gradients_are_those_in_one_piece(name, remat):
   with jax.enable_x64(True):
@@ -158,6 +162,7 @@ def test_splash_continues_a_prompt(window):
     (transformer_test.PLAIN, "int8"),
     pytest.param(experts_test.MOE, "model", marks=pytest.mark.slow),
     pytest.param(mixtures_test.LATENT, "model", marks=pytest.mark.slow),
+    pytest.param(transformer_test.LINEAR, "int8", marks=pytest.mark.slow),
   ],
 )
 def test_prompts_in_chunks_are_those_in_one_piece(config, cache_dtype):

@@ -230,7 +230,7 @@ TENSORS = {
   "layers/attention/kv_down_norm/scale": (ATTENTION + "kv_a_layernorm.weight",),
   "layers/attention/kv_up/kernel": (ATTENTION + "kv_b_proj.weight",),
   "layers/delta/taps": tuple(DELTA + f"conv1d.{part}" for part in "qkv"),
-  "layers/delta/rate": (DELTA + "A_log",),
+  "layers/delta/log_rate": (DELTA + "A_log",),
   "layers/delta/rate_bias": (DELTA + "dt_bias",),
   "layers/delta/scale": (DELTA + "norm.weight",),
   "layers/delta/out/kernel": (DELTA + "out_proj.weight",),

@@ -76,7 +76,7 @@ _LAYOUT = {
   "delta/inputs/kernel": ("DGM", "GM D"),
   "delta/rates/kernel": ("DGM", "GM D"),
   "delta/taps": ("GMW", "GM - W"),
-  "delta/rate": ("GR", "GR"),
+  "delta/log_rate": ("GR", "GR"),
   "delta/rate_bias": ("GR", "GR"),
   "delta/out/kernel": ("GRVD", "D GRV"),
   "mlp/gate/kernel": ("DF", "F D"),
