@@ -656,6 +656,24 @@ VARIANTS = {
     "num_experts_per_tok": 1,
     "tie_word_embeddings": True,
   },
+  # Groups of three layers.
+  "qwen3_next-tied_2_values": {
+    "full_attention_interval": 3,
+    "linear_num_value_heads": 2,
+    "norm_topk_prob": False,
+    "num_hidden_layers": 6,
+    "tie_word_embeddings": True,
+  },
+  "qwen3_5_text-untied": _QWEN3_5
+  | _UNTIED
+  | {
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "full_attention_interval": 2,
+    "layer_types": None,
+    "linear_conv_kernel_dim": 3,
+    "linear_num_key_heads": 1,
+    "num_key_value_heads": 4,
+  },
   "llama-deepseek_r1_distill": _UNTIED
   | {"head_dim": None, "num_attention_heads": 8},
   "llama-plain_4_key_heads": {
@@ -791,7 +809,7 @@ VARIANTS = {
 def variant(name: str) -> dict:
   """The config.json of an entry of `VARIANTS`."""
   family = name.partition("-")[0]
-  if tiny_vision.is_vision(VARIANTS[name]):
+  if family == "qwen3_5_text" or tiny_vision.is_vision(VARIANTS[name]):
     return VARIANTS[name]
   if family in FAMILIES:
     return FAMILIES[family] | VARIANTS[name]

@@ -86,7 +86,10 @@ def reference(family):
     *(pytest.param(x, "float32", marks=pytest.mark.slow) for x in SHOWN),
     *(
       pytest.param(x, "float64", marks=pytest.mark.slow)
-      for x in ("gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss", "qwen3_vl")
+      for x in (
+        *("gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss", "qwen3_vl"),
+        "qwen3_next",
+      )
     ),
   ],
 )
@@ -158,7 +161,10 @@ def of_rows(config, params, prompts, mask, tokens, images):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "family",
-  ["gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss", "qwen2_5_vl", "qwen3_vl"],
+  [
+    *("gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss", "qwen2_5_vl"),
+    *("qwen3_vl", "qwen3_next"),
+  ],
 )
 def test_greedy_sampling_equals_that_of_transformers(family):
   config, params = load(family)
@@ -235,6 +241,9 @@ def test_sequences_longer_than_the_table_of_positions_are_refused():
     ("qwen2", {"rope_theta": 10_000.0}),
     ("qwen2", {"sliding_window": 8}),
     ("qwen3", {"qk_norm": "none"}),
+    ("qwen3_5", {"norm_plus_one": False}),
+    ("qwen3_5", {"rotary_width": None}),
+    ("qwen3_next", {"norm_topk": False}),
     ("olmo2", {"qk_norm": "none"}),
     ("olmo2", {"post_norm": False, "pre_norm": True}),
     ("llama", {"rope_scaling": "none"}),
