@@ -260,7 +260,7 @@ def _in_order(config, full, linear):
 
 
 def _each(config, held):
-  """What each layer holds, from what `_forward` returns."""
+  """Entries of each layer in what `_forward` returns for later tokens."""
   if config.delta is None:
     return tuple(_layer(held, i) for i in range(config.num_layers))
   count = config.num_layers // config.delta.period
