@@ -82,9 +82,7 @@ def test_heads_of_keys_are_split_along_tensor():
   cache = transformer.transformer_policy(LINEAR).allocate(4, 8)
   mesh = AbstractMesh((2, 1, 1, 2), sharding.AXES)
   state = sharding.of_cache(mesh, cache)[0]
-  assert (
-    state.memory.spec == state.recent.spec == P(sharding.ROW_AXES, "tensor")
-  )
+  assert state.memory.spec == state.recent.spec == P("data", "tensor")
 
 
 def test_matrices_of_the_rule_are_those_of_an_optimizer():
