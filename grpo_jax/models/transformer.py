@@ -709,8 +709,7 @@ def _decode(config, weights, tokens, t, slot, prefix, cache, mix=None):
   if mix is not None:
     mix = tuple(x[:, None] for x in mix)  # [B, 1, k]
   x = _embed(config, trained, tokens[:, None], mix, positions)  # [B, 1, D]
-  mask = jnp.ones((len(tokens), 1), bool)
-  x, cache, routing = _through(config, weights, x, mask, (near, far), attends)
+  x, cache, routing = _through(config, weights, x, None, (near, far), attends)
   h = _final_norm(config, trained, x[:, 0])  # [B, D]
   return h, cache, None if routing is None else routing[:, 0]
 
@@ -725,7 +724,7 @@ def _ends(prefix, num_rows):
 def _through(config, weights, x, mask, ropes, attends):  # [B, L, D], [B, L]
   """Runs the layers on tokens that `attends` also write to the cache.
 
-  Slots without a token do not change states; see `_attends`.
+  Slots without a token, if there is a mask, do not change states.
 
   Returns:
     The residual stream [B, L, D], the cache, and the routing [B, L, layers, k]
@@ -741,8 +740,9 @@ def _through(config, weights, x, mask, ropes, attends):  # [B, L, D], [B, L]
     outputs: Any = None
     if config.is_linear(layer):
       block = Block(config, is_linear=True)
+      exists = jnp.ones(x.shape[:2], bool) if mask is None else mask
       router = RouterInputs()
-      outputs = block.apply(params, x, mask, router, attend, method="recur")
+      outputs = block.apply(params, x, exists, router, attend, method="recur")
     else:
       block = Block(config if layer >= first else config.without_experts)
       rope = near if config.slides(layer) else far
