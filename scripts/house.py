@@ -23,17 +23,17 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 94_560,
+  "lines of grpo_jax": 95_450,
   "lines of experiments": 35_400,
-  "lines of tests": 88_970,
-  "files of grpo_jax": 360,
+  "lines of tests": 89_490,
+  "files of grpo_jax": 361,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
   "class names of two classes": 0,
   "summaries with a clause": 0,
   "modules that settings import": 25,
   "of JAX and Flax, that settings import": 0,
-  "modules of a quickstart run": 150,
+  "modules of a quickstart run": 151,
   "settings of GRPO": 340,
   "fields of TrainBatch": 29,
 }
