@@ -151,6 +151,45 @@ _DEEPSEEK_V3 = (
   }
 )
 
+# Published: 16 heads of keys, 16 to 64 of values, all 128 wide.
+_DELTA = {
+  "attention_bias": False,
+  "head_dim": 16,
+  "hidden_act": "silu",
+  "hidden_size": 24,
+  "intermediate_size": 20,
+  "linear_conv_kernel_dim": 4,
+  "linear_key_head_dim": 8,
+  "linear_num_key_heads": 2,
+  "linear_num_value_heads": 4,
+  "linear_value_head_dim": 6,
+  "num_hidden_layers": 4,
+  "rms_norm_eps": 1e-6,
+}
+_QWEN3_5 = (
+  _SIZES
+  | _DELTA
+  | {
+    "attn_output_gate": True,
+    "full_attention_interval": 4,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+    "mamba_ssm_dtype": "float32",
+    "mlp_only_layers": [],
+    "model_type": "qwen3_5_text",
+    "mtp_num_hidden_layers": 1,
+    "mtp_use_dedicated_embeddings": False,
+    "rope_parameters": {
+      "mrope_interleaved": True,
+      # Published are [11, 11, 10] pairs.
+      "mrope_section": [2, 1, 1],
+      "partial_rotary_factor": 0.5,
+      "rope_theta": 10_000.0,
+      "rope_type": "default",
+    },
+    "tie_word_embeddings": True,
+  }
+)
+
 FAMILIES = {
   "qwen2": _QWEN2,
   # No key of its own: DeepSeek's distillations are Qwen2 (and Llama) files.
@@ -196,6 +235,54 @@ FAMILIES = {
     "router_aux_loss_coef": 0.001,
     "tie_word_embeddings": False,
     **_NO_WINDOW,
+  },
+  "qwen3_next": _SIZES
+  | _DELTA
+  | {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "decoder_sparse_step": 1,
+    # Published is 4.
+    "full_attention_interval": 2,
+    "mlp_only_layers": [],
+    "model_type": "qwen3_next",
+    "moe_intermediate_size": 16,
+    "norm_topk_prob": True,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "output_router_logits": False,
+    "partial_rotary_factor": 0.25,
+    "rope_scaling": None,
+    "rope_theta": 10_000_000,
+    "router_aux_loss_coef": 0.001,
+    "shared_expert_intermediate_size": 12,
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
+  },
+  "qwen3_5": {
+    "architectures": ["Qwen3_5ForConditionalGeneration"],
+    "image_token_id": 90,
+    "model_type": "qwen3_5",
+    "text_config": _QWEN3_5,
+    "tie_word_embeddings": True,
+    "video_token_id": 91,
+    "vision_config": {
+      "deepstack_visual_indexes": [],
+      "depth": 1,
+      "hidden_act": "gelu_pytorch_tanh",
+      "hidden_size": 8,
+      "in_channels": 3,
+      "initializer_range": 0.02,
+      "intermediate_size": 8,
+      "model_type": "qwen3_5",
+      "num_heads": 2,
+      "num_position_embeddings": 16,
+      "out_hidden_size": 24,
+      "patch_size": 2,
+      "spatial_merge_size": 2,
+      "temporal_patch_size": 2,
+    },
+    "vision_end_token_id": 93,
+    "vision_start_token_id": 92,
   },
   "llama": _SIZES
   | {
@@ -656,6 +743,24 @@ VARIANTS = {
     "num_experts_per_tok": 1,
     "tie_word_embeddings": True,
   },
+  # Groups of three layers.
+  "qwen3_next-tied_2_values": {
+    "full_attention_interval": 3,
+    "linear_num_value_heads": 2,
+    "norm_topk_prob": False,
+    "num_hidden_layers": 6,
+    "tie_word_embeddings": True,
+  },
+  "qwen3_5_text-untied": _QWEN3_5
+  | _UNTIED
+  | {
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "full_attention_interval": 2,
+    "layer_types": None,
+    "linear_conv_kernel_dim": 3,
+    "linear_num_key_heads": 1,
+    "num_key_value_heads": 4,
+  },
   "llama-deepseek_r1_distill": _UNTIED
   | {"head_dim": None, "num_attention_heads": 8},
   "llama-plain_4_key_heads": {
@@ -891,7 +996,7 @@ _TEXT_PARTS = {
 def variant(name: str) -> dict:
   """The config.json of an entry of `VARIANTS`."""
   family = name.partition("-")[0]
-  if tiny_vision.is_vision(VARIANTS[name]):
+  if family == "qwen3_5_text" or tiny_vision.is_vision(VARIANTS[name]):
     return VARIANTS[name]
   if family in FAMILIES:
     return FAMILIES[family] | VARIANTS[name]
@@ -905,8 +1010,8 @@ def variant(name: str) -> dict:
 def randomize(model: transformers.PreTrainedModel, seed: int) -> None:
   """Draws every parameter so that each matters for the logits."""
   generator = torch.Generator().manual_seed(seed)
-  kind = model.config.model_type
-  plus_one = kind.startswith("gemma") and not kind.startswith("gemma4")
+  families = "gemma2", "gemma3", "qwen3_next", "qwen3_5"
+  plus_one = model.config.model_type.startswith(families)
   with torch.no_grad():
     for name, parameter in model.named_parameters():
       draw = torch.randn(parameter.shape, generator=generator)
@@ -917,7 +1022,11 @@ def randomize(model: transformers.PreTrainedModel, seed: int) -> None:
       elif name.endswith("bias"):
         value = 0.5 * draw
       elif "norm" in name or "ln_" in name or name.endswith("scale"):
-        value = 0.4 * draw + (0.0 if plus_one else 1.0)
+        own = plus_one and not name.endswith("linear_attn.norm.weight")
+        value = 0.4 * draw + (0.0 if own else 1.0)
+      elif name.endswith("A_log"):
+        # States that fade within few and within many tokens.
+        value = 1.5 * draw - 1.5
       elif re.search(r"pos_embed|position_embedding|wpe", name):
         value = draw
       elif "embed_tokens" in name or "wte" in name:
@@ -996,8 +1105,8 @@ def _config(directory: pathlib.Path) -> transformers.PreTrainedConfig:
 
 def _auto(config: dict) -> type:
   """The class that makes the model of a config.json."""
-  kinds = "gemma4", "kimi_k25", "llama4", "mistral3"
-  if tiny_vision.is_vision(config) or config["model_type"] in kinds:
+  nested = "gemma4", "kimi_k25", "llama4", "mistral3", "qwen3_5"
+  if tiny_vision.is_vision(config) or config["model_type"] in nested:
     return transformers.AutoModelForImageTextToText
   return transformers.AutoModelForCausalLM
 

@@ -75,6 +75,14 @@ TOWER_RANGES = {
   "window": ranges.Range(0, 2**12),
   "norm_eps": ranges.Range(ranges.MIN_FLOAT, 1),
 }
+DELTA_RANGES = {
+  "period": ranges.Range(2, 4096),
+  "num_key_heads": _MANY,
+  "num_value_heads": _MANY,
+  "key_width": _MANY,
+  "value_width": _MANY,
+  "num_taps": ranges.Range(2, 64),
+}
 RANGES = {
   "width": _WIDTH,
   "num_layers": ranges.Range(1, 4096),
@@ -219,6 +227,49 @@ class TowerConfig:
   def patches_per_token(self) -> int:
     """Number of patches that become one token."""
     return self.merge**2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeltaConfig:
+  """Sizes of layers with the gated delta rule; see `delta.py`.
+
+  Attributes:
+    period: The last of so many layers has attention, and the others the rule.
+    num_key_heads: Heads of queries and keys.
+    num_value_heads: Heads of values, each with a state; a multiple of
+      `num_key_heads`.
+    key_width: Width of a head's keys and queries.
+    value_width: Width of a head's values.
+    num_taps: Tokens that the convolution sees, the newest included.
+  """
+
+  period: int = 4
+  num_key_heads: int = 2
+  num_value_heads: int = 4
+  key_width: int = 16
+  value_width: int = 16
+  num_taps: int = 4
+
+  def __post_init__(self):
+    for name, allowed in DELTA_RANGES.items():
+      if (value := getattr(self, name)) not in allowed:
+        raise ValueError(f"delta: {name} is {value}, but must be {allowed}.")
+    if self.num_value_heads % self.num_key_heads:
+      raise ValueError(
+        f"delta: {self.num_value_heads} heads of values do not split over"
+        f" {self.num_key_heads} of keys; make num_value_heads a multiple of"
+        " num_key_heads."
+      )
+
+  @property
+  def values_per_key(self) -> int:  # R
+    """Number of heads of values that share a key."""
+    return self.num_value_heads // self.num_key_heads
+
+  @property
+  def channels(self) -> int:  # M
+    """Channels of the convolution that belong to a head of keys."""
+    return 2 * self.key_width + self.values_per_key * self.value_width
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -724,6 +775,12 @@ class TransformerConfig(Architecture):
     image_token: The placeholder token, in whose places the features of images
       are read.
     tower_trained: Whether the tower is trained; else it is frozen.
+    delta: Sizes of layers with the gated delta rule; None for attention in all
+      layers.
+    attention_gate: Whether what attention returns is multiplied by a sigmoid of
+      further channels of the queries' projection (Qwen3-Next).
+    shared_gate: Whether the MLP beside the experts is multiplied by a sigmoid
+      of a product with the token (Qwen3-Next).
     llama4, gemma4: Switches of Llama 4, and of Gemma 4, or None.
   """
 
@@ -731,11 +788,15 @@ class TransformerConfig(Architecture):
   tower: TowerConfig | None = None
   image_token: int | None = None
   tower_trained: bool = True
+  delta: DeltaConfig | None = None
+  attention_gate: bool = False
+  shared_gate: bool = False
   llama4: Llama4Config | None = None
   gemma4: Gemma4Config | None = None
 
   def __post_init__(self):
     super().__post_init__()
+    self._check_delta()
     if self.llama4 is not None:
       self._check_llama4(self.llama4)
     if self.gemma4 is not None:
@@ -763,6 +824,42 @@ class TransformerConfig(Architecture):
         "model: long_context chooses the long factors of rope_scaling"
         f" 'longrope', and rope_scaling is {self.rope_scaling!r}; leave it out."
       )
+
+  def _check_delta(self):
+    if self.attention_gate and self.latent_width:
+      raise ValueError(
+        f"model: attention_gate is True, and latent_width {self.latent_width};"
+        " latent attention has no gate. Leave one out."
+      )
+    if self.delta is None:
+      return
+    if self.num_layers % self.delta.period:
+      raise ValueError(
+        f"model: {self.num_layers} layers are no multiple of delta.period"
+        f" {self.delta.period}; change one."
+      )
+    plain = {
+      "decode_attention": "plain",
+      "latent_width": 0,
+      "learned_positions": 0,
+      "num_dense_layers": 0,
+      "rotary_layers": (),
+      "router_bias": False,
+      "sliding_window": None,
+      "tower": None,
+      "llama4": None,
+      "gemma4": None,
+    }
+    for name, needed in plain.items():
+      if (value := getattr(self, name)) != needed:
+        raise ValueError(
+          f"model: {name} is {value!r}, and a model with the gated delta rule"
+          f" needs {needed!r}; change it, or use another model."
+        )
+
+  def is_linear(self, layer: int) -> bool:
+    """Returns True if a layer has the delta rule instead of attention."""
+    return self.delta is not None and (layer + 1) % self.delta.period != 0
 
   def _check_llama4(self, found: Llama4Config) -> None:
     for name, allowed in (
@@ -831,6 +928,9 @@ class TransformerConfig(Architecture):
   @property
   def stacks(self) -> tuple[str, ...]:
     """Name of the stack of parameters that each layer is in."""
+    if self.delta is not None:
+      kinds = map(self.is_linear, range(self.num_layers))
+      return tuple("linear_layers" if x else "layers" for x in kinds)
     if self.gemma4 is not None:
       first = self.num_layers - self.gemma4.num_shared_layers
       return tuple(
@@ -897,7 +997,8 @@ class Prefix(NamedTuple):
   Attributes:
     layers: Rotated keys [P, C, K, S] and values [P, C, S, K] of each layer from
       `attention.held`, or pages of both from `paged.held`. With `latent_width`
-      keys are latent vectors [P, 1, K, S], and values None.
+      keys are latent vectors [P, 1, K, S], and values None. A layer with the
+      gated delta rule has a `delta.State` instead.
     mask: True on slots that hold a token.
     end: Position of the first token of a completion; None where that is the
       number of tokens of the prompt. They differ with `rope_sections` and

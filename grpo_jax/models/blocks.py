@@ -41,7 +41,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.models import experts, llama4, vision_parts
+from grpo_jax.models import delta, experts, llama4, vision_parts
 from grpo_jax.models import rope as rope_lib
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import masked
@@ -158,7 +158,9 @@ class Attention(nn.Module):
   """Projections of grouped-query attention; `attention.py` has the rest.
 
   The fused kernel is [D, C, R + 2, K]: the R queries, the key and the value of
-  each key/value head. So a mesh can split C and keep a head together.
+  each key/value head. So a mesh can split C and keep a head together. With
+  `attention_gate` it is [D, C, 2 R + 2, K], where each query is followed by its
+  gate.
   """
 
   config: TransformerConfig
@@ -168,8 +170,9 @@ class Attention(nn.Module):
     dense = functools.partial(
       nn.DenseGeneral, dtype=config.dtype, param_dtype=config.param_dtype
     )
+    queries = config.queries_per_key * (1 + config.attention_gate)
     self.qkv = dense(
-      (config.num_kv_heads, config.queries_per_key + 2, config.head_width),
+      (config.num_kv_heads, queries + 2, config.head_width),
       use_bias=config.qkv_bias,
     )
     self.out = dense(
@@ -192,9 +195,15 @@ class Attention(nn.Module):
       self.key_norm = RMSNorm(config, num_axes)
 
   def project(self, x, rope):  # x [B, L, D], rope 2 · [B, L, K / 2]
-    """Queries [B, L, C, R, K], keys [B, C, K, L] and values [B, C, L, K]."""
+    """Queries [B, L, C, R, K], keys [B, C, K, L] and values [B, C, L, K].
+
+    The fourth result are the gates of the queries, or None.
+    """
     qkv = on_rows(self.qkv, x)  # [B, L, C, R + 2, K]
     q, k, v = qkv[..., :-2, :], qkv[..., -2:-1, :], qkv[..., -1, :]
+    gate = None
+    if self.config.attention_gate:
+      q, gate = q[..., ::2, :], q[..., 1::2, :]
     if self.config.qk_norm != "none":
       q, k = self.query_norm(q), self.key_norm(k)
     interleaved = self.config.rotary_interleaved
@@ -204,7 +213,7 @@ class Attention(nn.Module):
       q = (masked.wide(q) * rope[2][:, :, None, None]).astype(q.dtype)
     if self.config.llama4 is not None:
       q, k = llama4.queries_and_keys(self.config, q, k, rope)
-    return q, jnp.moveaxis(k, 1, -1), jnp.moveaxis(v, 1, 2)
+    return q, jnp.moveaxis(k, 1, -1), jnp.moveaxis(v, 1, 2), gate
 
 
 class Expansion(nn.Module):
@@ -263,7 +272,7 @@ class LatentAttention(nn.Module):
     )
 
   def project(self, x, rope):  # x [B, L, D], rope 2 · [B, L, turned / 2]
-    """Queries [B, L, H, 1, K], latent vectors [B, 1, N + turned, L], and None.
+    """Queries [B, L, H, 1, K], latent vectors [B, 1, N + turned, L]; two Nones.
 
     The first N channels of a latent vector make a token's values and the
     channels of its keys without positions. The others are the channels of its
@@ -284,7 +293,7 @@ class LatentAttention(nn.Module):
     kv, shared = jnp.split(down, [config.latent_width], axis=-1)
     shared = turn(shared[:, :, None, None])[:, :, 0, 0]
     vectors = jnp.concatenate([self.kv_down_norm(kv), shared], axis=-1)
-    return q[..., None, :], jnp.moveaxis(vectors, 1, -1)[:, None], None
+    return q[..., None, :], jnp.moveaxis(vectors, 1, -1)[:, None], None, None
 
   def expanded(self, q, vectors):
     """Queries, and keys [B, H, K, M] and values [B, H, M, V] of all heads."""
@@ -298,6 +307,95 @@ class LatentAttention(nn.Module):
   def released(self, attended):
     """Values [B, L, H, 1, V] of sums of latent vectors [B, L, 1, H, N]."""
     return released(self.config, self.kv_up.whole(), attended)
+
+
+class GatedDelta(nn.Module):
+  """Projections around the gated delta rule; `delta.py` has the rest.
+
+  The fused kernel is [D, G, 2 K + 2 R V]: the query, the key, the R values and
+  their R gates of each head of keys. So a mesh can split G. The rates are b
+  (β = σ(b)) and x of `delta.log_decay`, R each.
+  """
+
+  config: TransformerConfig
+
+  def setup(self):
+    config, sizes = self.config, self.config.delta
+    assert sizes is not None
+    dense = functools.partial(
+      nn.DenseGeneral,
+      use_bias=False,
+      dtype=config.dtype,
+      param_dtype=config.param_dtype,
+    )
+    heads = sizes.num_key_heads, sizes.values_per_key
+    gates = sizes.values_per_key * sizes.value_width
+    self.inputs = dense((sizes.num_key_heads, sizes.channels + gates))
+    self.rates = dense((sizes.num_key_heads, 2 * sizes.values_per_key))
+    self.out = dense(
+      config.width, axis=(-3, -2, -1), kernel_init=residual_init(config)
+    )
+
+    def parameter(name, start, *shape):
+      return self.param(name, start, shape, config.param_dtype)
+
+    # As transformers draws them.
+    bound = sizes.num_taps**-0.5
+    self.taps = parameter(
+      "taps",
+      lambda *of: jax.random.uniform(*of, -bound, bound),
+      *(sizes.num_key_heads, sizes.channels, sizes.num_taps),
+    )
+    self.log_rate = parameter(
+      "log_rate",
+      lambda *of: jnp.log(jax.random.uniform(*of, 0.01, 16.0)),
+      *heads,
+    )
+    self.rate_bias = parameter("rate_bias", nn.initializers.ones, *heads)
+    self.scale = parameter("scale", nn.initializers.ones, sizes.value_width)
+
+  def __call__(self, x, mask, before=None):
+    """Runs the rule on tokens x [B, L, D] after a state.
+
+    Args:
+      x: Tokens, which follow each other without gaps.
+      mask: True on slots [B, L] that hold a token.
+      before: The `delta.State` that the tokens continue; None at the beginning.
+
+    Returns:
+      The outputs [B, L, D], arbitrary without a token, and the state after.
+    """
+    config, sizes = self.config, self.config.delta
+    assert sizes is not None
+    if before is None:
+      before = delta.empty(sizes, len(x), config.dtype)
+    inputs = on_rows(self.inputs, x)  # [B, L, G, 2 K + 2 R V]
+    inputs, gate = jnp.split(inputs, [sizes.channels], axis=-1)
+    mixed, recent = delta.convolved(self.taps, inputs, mask, before.recent)
+    # Rounded, as all activations are: so the backward pass keeps half.
+    mixed = nn.silu(mixed).astype(config.dtype)
+    places = [sizes.key_width, 2 * sizes.key_width]
+    q, k, v = jnp.split(mixed, places, axis=-1)
+    heads = *x.shape[:2], sizes.num_key_heads, sizes.values_per_key
+    v, gate = (z.reshape(*heads, sizes.value_width) for z in (v, gate))
+    beta, rate = jnp.split(on_rows(self.rates, x), 2, axis=-1)
+    decay = delta.log_decay(self.log_rate, self.rate_bias, rate)
+    seen = mask[:, :, None, None]
+    arrays = (
+      delta.unit(q) * sizes.key_width**-0.5,
+      delta.unit(k),
+      masked.wide(v),
+      jnp.where(seen, decay, 0),
+      jnp.where(seen, nn.sigmoid(masked.wide(beta)), 0),
+    )
+    if x.shape[1] == 1:
+      y, memory = delta.step(*(z[:, 0] for z in arrays), before.memory)
+      y = y[:, None]
+    else:
+      y, memory = delta.chunked(*arrays, before.memory)
+    y = delta.gated_norm(y, gate, self.scale, config.norm_eps)
+    y = on_rows(self.out, y.astype(config.dtype), num_axes=3)
+    return y, delta.State(memory, recent)
 
 
 class MLP(nn.Module):
@@ -422,7 +520,17 @@ class MoE(nn.Module):
     else:
       y = llama4.mix(narrow, routed, kernels, *how)
     if config.shared_width:
-      y = y + MLP(config, config.shared_width, name="shared")(x)
+      shared = MLP(config, config.shared_width, name="shared")(x)
+      if config.shared_gate:
+        gate = nn.Dense(
+          1,
+          use_bias=False,
+          dtype=config.dtype,
+          param_dtype=config.param_dtype,
+          name="shared_gate",
+        )
+        shared = nn.sigmoid(gate(x)) * shared
+      y = y + shared
     return y, (routed.probs, routed.ids)
 
 
@@ -444,11 +552,15 @@ class Block(nn.Module):
   """One layer, for whole sequences or for tokens that continue a cache."""
 
   config: TransformerConfig
+  is_linear: bool = False  # Whether it has the delta rule for attention.
 
   def setup(self):
     config = self.config
     attention: Any = LatentAttention if config.latent_width else Attention
-    self.attention = attention(config)
+    if self.is_linear:
+      self.delta = GatedDelta(config)
+    else:
+      self.attention = attention(config)
     mlp: Any = MoE if config.num_experts else MLP
     self.mlp = mlp(config)
     if config.pre_norm:
@@ -467,9 +579,13 @@ class Block(nn.Module):
       return attend
     return functools.partial(attend, sinks=self.attention.sinks)
 
-  def _finish(self, x, attended, router):  # [B, L, D], [B, L, C, R, K]
+  def _out(self, attended, gate):  # [B, L, C, R, K] each -> [B, L, D]
+    if gate is not None:
+      attended = attended * nn.sigmoid(gate)
+    return on_rows(self.attention.out, attended, num_axes=3)
+
+  def _finish(self, x, y, router):  # [B, L, D] each
     config = self.config
-    y = on_rows(self.attention.out, attended, num_axes=3)
     x = self._add(x, self.attention_post_norm(y) if config.post_norm else y)
     y = self.mlp_norm(x) if config.pre_norm else x
     routed = None
@@ -510,7 +626,7 @@ class Block(nn.Module):
       vectors and None as `LatentAttention.project` returns them; the router's
       probabilities [B, L, E] and choices [B, L, k], or None.
     """
-    q, k, v = self._project(x, rope)
+    q, k, v, gate = self._project(x, rope)
     keys, values = k, v
     if before is not None:
       # One softmax over concatenated keys. The alternative is two blocks of
@@ -523,19 +639,36 @@ class Block(nn.Module):
     if self.config.latent_width:
       q, keys, values = self.attention.expanded(q, keys)
     attended = self._attend(attend)(q, keys, values)
-    x, routed = self._finish(x, attended, router)
+    x, routed = self._finish(x, self._out(attended, gate), router)
     return x, (k, v), routed
 
   def decode(self, x, rope, attend, router):  # [B, 1, D]
     """Runs the block on tokens that `attend` also writes to the cache."""
-    q, k, v = self._project(x, rope)
+    q, k, v, gate = self._project(x, rope)
     if self.config.latent_width:
       q = self.attention.absorbed(q)
     attended, cache = self._attend(attend)(q, k, v)
     if self.config.latent_width:
       attended = self.attention.released(attended)
-    x, routed = self._finish(x, attended, router)
+    x, routed = self._finish(x, self._out(attended, gate), router)
     return x, cache, routed
+
+  def recur(self, x, mask, router, before=None):
+    """Runs a block with the delta rule on tokens that continue a state.
+
+    Args:
+      x: The residual stream [B, L, D].
+      mask: True on slots [B, L] that hold a token.
+      router: Inputs of the router.
+      before: The `delta.State` before x; None at the beginning.
+
+    Returns:
+      The new x, the state after it, and the routing as in `__call__`.
+    """
+    y = self.attention_norm(x) if self.config.pre_norm else x
+    y, state = self.delta(y, mask, before)
+    x, routed = self._finish(x, y, router)
+    return x, state, routed
 
 
 def rotary(

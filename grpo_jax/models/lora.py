@@ -46,6 +46,9 @@ MODULES = {
   # For the towers of Qwen, whose files have one tensor for the three.
   "qkv": (("attention", "qkv"), "attn.qkv"),
   "out": (("attention", "out"), "self_attn.o_proj"),
+  # Of all four projections into the gated delta rule, which is one kernel here.
+  "delta_inputs": (("delta", "inputs"), "linear_attn.in_proj_qkvz"),
+  "delta_out": (("delta", "out"), "linear_attn.out_proj"),
   "gate": (("mlp", "gate"), "mlp.gate_proj"),
   "up": (("mlp", "up"), "mlp.up_proj"),
   "down": (("mlp", "down"), "mlp.down_proj"),
@@ -91,7 +94,8 @@ class LoRAConfig:
     alpha: α > 0; the adapters' term is multiplied by α / r.
     modules: Projections with an adapter: "query", "key", "value", "out",
       "gate", "up", "down"; with latent attention "query_heads" or "query_down"
-      and "query_up", "kv_down", "kv_up"; in Gemma 4 also "query_heads" and
+      and "query_up", "kv_down", "kv_up"; with the gated delta rule
+      "delta_inputs" and "delta_out"; in Gemma 4 also "query_heads" and
       "key_heads", of layers without a fused kernel, and "input_gate" and
       "input_down"; in mixtures "shared_gate", … and
       "expert_gate", …, where each expert has adapters of its own; in a vision

@@ -61,15 +61,16 @@ INPUT_AXES = {
   "query_up": (-3,),  # [N, H, K]
   "kv_down": (-2,),  # [D, N]
   "kv_up": (-3,),  # [N, H, K]
+  "inputs": (-3,),  # [D, G, M]
   "gate": (-2,),  # [D, F]
   "up": (-2,),  # [D, F]
   "down": (-2,),  # [F, D]
 }
 
-# Names of a transformer's stacks of layers; the dense layers of a mixture have
-# a stack of their own, and so have the kinds of layers of Gemma 4.
+# Names of a transformer's stacks of layers; the dense layers of a mixture,
+# layers with the gated delta rule, and the kinds of Gemma 4 have their own.
 STACKS = (
-  *("layers", "dense_layers"),
+  *("layers", "dense_layers", "linear_layers"),
   *("full_layers", "shared_layers", "shared_full_layers"),
 )
 

@@ -6,7 +6,8 @@ grouped-query attention, and an MLP or a mixture of experts. The switches are in
 `hf/families.py` sets them for each family. `blocks.py` has one block. The
 layers are one stacked parameter tree: the training pass scans over the stack,
 so that one layer is compiled once; the decode step unrolls the layers in Python
-(see `_weights`).
+(see `_weights`). Layers of several kinds, such as those with the gated delta
+rule (`delta.py`), are in stacks of their own (`stacks.py`).
 
 `P` prompts, `B` rows, `S` prompt and `T` completion slots, `L = S + T`, `D`
 width, `H` query heads, `C` key/value heads, `R = H / C` queries per key, `K`
@@ -28,6 +29,7 @@ from jax import lax
 from grpo_jax.models import (
   attention,
   blocks,
+  delta,
   gemma4,
   mesh,
   paged,
@@ -162,6 +164,17 @@ def _forward(
   def layer(name, carry, inputs):
     (x, whole), of_block = carry, config.of_stack(name)
     (params, before), (slides, turns, number, of_layer), router = inputs
+    if name == "linear_layers":
+      linear: Any = Block(config, is_linear=True).apply(
+        {"params": params},
+        x,
+        mask[:, num_before:],
+        router,
+        before,
+        method="recur",
+      )
+      x, state, routed = linear
+      return (shared(x), whole), (None if hold is None else state, routed)
     rope = _rope_of(config, name, ropes, slides)
     rope = rope if turns is None else _where(turns, rope)
     run = x, rope, attends[name](slides), router
@@ -317,6 +330,12 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
     keys = jax.random.split(key, len(layers))
     of_block: Any = config.of_stack(name)
     block: Any = Block(of_block)
+    if name == "linear_layers":
+      block = Block(config, is_linear=True)
+      recur = functools.partial(block.init, method="recur")
+      return jax.vmap(lambda k: recur(k, x, mask[0], RouterInputs())["params"])(
+        keys
+      )
     inputs: Any = x, _rope_of(config, name, ropes, True), attend, RouterInputs()
     if config.gemma4 is not None:
       block, width = Gemma4Block(of_block, name), config.gemma4.input_width
@@ -519,14 +538,22 @@ def _in_chunks(config, params, tokens, mask, hold):  # [P, S]
       prefix=kv,
     )
     if kv is not None:
-      new = {name: _extended(kv[name], new[name]) for name in kv}
+      new = {
+        name: new[name]
+        if name == "linear_layers"
+        else _extended(kv[name], new[name])
+        for name in kv
+      }
     kv = new
     routed.append(chosen)
   routing = None
   if routed[0] is not None:
     routing = jax.tree.map(lambda *z: jnp.concatenate(z, axis=2), *routed)
   of_stack = jax.vmap(lambda kv: hold(*kv))
-  kv = {name: pair and of_stack(pair) for name, pair in kv.items()}
+  kv = {
+    name: pair if pair is None or name == "linear_layers" else of_stack(pair)
+    for name, pair in kv.items()
+  }
   return x, kv, routing
 
 
@@ -599,6 +626,8 @@ def _allocate(config, num_rows, num_slots, prefix=None):
   def of_layer(layer):
     if config.keys_of(layer) != layer:
       return None
+    if config.is_linear(layer):
+      return delta.empty(config.delta, num_rows, config.dtype)
     of_block = config.of_stack(config.stacks[layer])
     heads, width = of_block.num_kv_heads, of_block.head_width
     keys = num_rows, heads, width, num_slots
@@ -624,8 +653,30 @@ def _admit(config, prefix, cache, num_rows):
   return cache
 
 
+def _num_slots(config, cache):
+  """Number of completion slots of the cache."""
+  of_layer = cache[0 if config.delta is None else config.delta.period - 1]
+  return jax.tree.leaves(of_layer)[0].shape[-1]
+
+
+def _begun(t, of_prompts, own):  # [B], states of P prompts and of B rows
+  """States before tokens t: first tokens continue those of their prompts.
+
+  So a row that takes the place of another one in the cache begins anew.
+  """
+
+  def chosen(first, own):
+    first = jnp.repeat(first, len(t) // len(first), axis=0)
+    return jnp.where(t.reshape(-1, *[1] * (own.ndim - 1)) <= 0, first, own)
+
+  return jax.tree.map(chosen, of_prompts, own)
+
+
 def _attends(config, positions, t, slot, prefix, cache):
-  """A function for each layer: (q, k, v of a token) -> (attended, cache)."""
+  """A function for each layer: (q, k, v of a token) -> (attended, cache).
+
+  For a layer with the delta rule it is the state that the token continues.
+  """
   if config.decode_attention == "paged":
     length = prefix.mask.sum(axis=1)
     windows = None, config.sliding_window
@@ -641,7 +692,7 @@ def _attends(config, positions, t, slot, prefix, cache):
       )
       for layer, pages in enumerate(prefix.layers)
     ]
-  num_slots = jax.tree.leaves(cache)[0].shape[-1]
+  num_slots = _num_slots(config, cache)
   share = len(t) // len(prefix.mask)
   of_prompt, prompt_mask = (
     jnp.repeat(x, share, axis=0) for x in (_positions(prefix.mask), prefix.mask)
@@ -652,10 +703,10 @@ def _attends(config, positions, t, slot, prefix, cache):
   near, far = attention.views(
     config, visible[:, None], positions[:, :, None], of_key
   )
-  return _attend_each(config, attention.ring, prefix, cache, slot, near, far)
+  return _attend_each(config, attention.ring, prefix, cache, t, slot, near, far)
 
 
-def _attend_each(config, attend, prefix, cache, place, near, far):
+def _attend_each(config, attend, prefix, cache, t, place, near, far):
   """The function `attend` of each layer; `near` and `far` are masks.
 
   That of a layer without keys of its own first takes the cache of the other.
@@ -664,7 +715,9 @@ def _attend_each(config, attend, prefix, cache, place, near, far):
   for layer in range(config.num_layers):
     source, mask = config.keys_of(layer), near if config.slides(layer) else far
     read = config, prefix.layers[source]
-    if source != layer:
+    if config.is_linear(layer):
+      found.append(_begun(t, prefix.layers[layer], cache[layer]))
+    elif source != layer:
       found.append(functools.partial(attention.of_another, *read, mask))
     else:
       found.append(functools.partial(attend, *read, cache[layer], place, mask))
@@ -681,8 +734,8 @@ def _decode(config, weights, tokens, t, slot, prefix, cache, mix=None):
     mix = tuple(x[:, None] for x in mix)  # [B, 1, k]
   x = _embed(config, trained, tokens[:, None], mix, positions)  # [B, 1, D]
   of_layers = _of_layers(config, weights, x, tokens[:, None], mix)
-  ropes = near, far
-  x, cache, routing = _through(config, weights, x, ropes, attends, of_layers)
+  inputs = None, (near, far), attends, of_layers
+  x, cache, routing = _through(config, weights, x, *inputs)
   h = _final_norm(config, trained, x[:, 0])  # [B, D]
   return h, cache, None if routing is None else routing[:, 0]
 
@@ -694,8 +747,10 @@ def _ends(prefix, num_rows):
   return (jnp.repeat(x, num_rows // len(length)) for x in (length, end))
 
 
-def _through(config, weights, x, ropes, attends, of_layers):  # [B, L, D]
-  """Runs the layers on tokens that `attends` also write to the cache.
+def _through(config, weights, x, mask, ropes, attends, of_layers):
+  """Runs the layers on tokens x [B, L, D] that `attends` write to the cache.
+
+  Slots without a token, if there is a mask [B, L], do not change states.
 
   Returns:
     The residual stream [B, L, D], the cache, and the routing [B, L, layers, k]
@@ -717,11 +772,16 @@ def _through(config, weights, x, ropes, attends, of_layers):  # [B, L, D]
     router = RouterInputs(bias=bias[len(chosen)] if has_bias else None)
     block: Any = Block(of_block)
     inputs: Any = x, rope, attend, router
+    method = "decode"
+    if name == "linear_layers":
+      block, method = Block(config, is_linear=True), "recur"
+      exists = jnp.ones(x.shape[:2], bool) if mask is None else mask
+      inputs = x, exists, router, attend
     if config.gemma4 is not None:
       block = Gemma4Block(of_block, name)
       inputs = *inputs, _layer(of_layers, layer)
     outputs: Any = block.apply(
-      {"params": trained["layers"][layer]}, *inputs, method="decode"
+      {"params": trained["layers"][layer]}, *inputs, method=method
     )
     x, extended, routed = outputs
     layers.append(extended)
@@ -737,7 +797,7 @@ def _extend(config, weights, tokens, t, count, prefix, cache):  # [B, L]
   length, end = _ends(prefix, len(tokens))
   share = len(length) // len(prefix.mask)
   repeat = functools.partial(jnp.repeat, repeats=share, axis=0)
-  num_slots = jax.tree.leaves(cache)[0].shape[-1]
+  num_slots = _num_slots(config, cache)
   offsets, slots = jnp.arange(tokens.shape[1]), jnp.arange(num_slots)
   length, place = length[:, None], t[:, None] + offsets  # [B, L]
   positions = length + place
@@ -751,13 +811,15 @@ def _extend(config, weights, tokens, t, count, prefix, cache):  # [B, L]
   )  # [B, S + T]
   near, far = attention.views(config, visible, positions[..., None], of_key)
   ropes = _ropes(config, end[:, None] + place)
-  place = jnp.where(offsets < count[:, None], place, num_slots)
+  exists = offsets < count[:, None]
+  place = jnp.where(exists, place, num_slots)
   attends = _attend_each(
-    config, attention.in_places, prefix, cache, place, near, far
+    config, attention.in_places, prefix, cache, t, place, near, far
   )
   x = _embed(config, trained, tokens, positions=positions)
   of_layers = _of_layers(config, weights, x, tokens)
-  x, cache, routing = _through(config, weights, x, ropes, attends, of_layers)
+  inputs = exists, ropes, attends, of_layers
+  x, cache, routing = _through(config, weights, x, *inputs)
   last = jnp.maximum(count - 1, 0)[:, None, None]
   h = jnp.take_along_axis(x, last, axis=1)[:, 0]
   return _final_norm(config, trained, h), cache, routing
@@ -797,7 +859,8 @@ def transformer_policy(config: TransformerConfig) -> Policy:
   Returns:
     A policy whose parameters are all trained, except for the biases of routers
     and a frozen tower. Layers are stacked: every leaf under "layers" has a
-    leading axis of layers. `hidden` takes in `extras` the embeddings that are
+    leading axis of layers; and so under other stacks, such as "linear_layers".
+    `hidden` takes in `extras` the embeddings that are
     mixed in the place of tokens, "mix_ids" and "mix_weights". With experts it
     returns `RouterOutputs`, and takes the experts to keep, "prompt_routing" and
     "routing". All are as in `Rollout`.

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors import numpy
 
 from experiments.parity import outputs
 from grpo_jax import api
@@ -51,6 +52,8 @@ def make(root: pathlib.Path, family: str, scale: float = 1.0) -> pathlib.Path:
   }
   for name, text in files.items():
     (source / name).write_text(text, encoding="utf-8")
+  # An export looks for parts that are not the language model's.
+  numpy.save_file({}, source / "model.safetensors")
   fields, _ = families.from_config_json(source)
   ours = architecture.TransformerConfig(**fields)
   init = jax.jit(transformer.transformer_policy(ours).init)
@@ -234,6 +237,12 @@ def test_adapters_are_exported_merged_or_alone_and_started_from(tmp_path):
       ["algorithm.keep_routing=true", "algorithm.balance_coef=0.01"],
     ),
     ("gemma3_text", "bfloat16", ["data.template=chat"]),
+    # States begin anew in lanes, and go on between chunks of a prompt.
+    (
+      "qwen3_next",
+      "float32",
+      ["sampling.lanes=6", "model.prefill_chunk=16"],
+    ),
   ],
 )
 def test_a_run_ends_as_the_checkpoint_of_what_it_trained(

@@ -6,7 +6,7 @@ import pytest
 
 from tests.models import transformer_test
 
-PLAIN = transformer_test.PLAIN
+PLAIN, LINEAR = transformer_test.PLAIN, transformer_test.LINEAR
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,15 @@ PLAIN = transformer_test.PLAIN
     ({"dtype": "float16"}, "dtype is 'float16'"),
     ({"query_scaling": 1.0, "rope_sections": (1, 0, 0)}, "query_scaling is 1"),
     ({"rotary_layers": (True,)}, "rotary_layers has 1 entries for 2 layers"),
+    ({"delta": LINEAR.delta, "num_layers": 3}, "3 layers are no multiple of"),
+    (
+      {"delta": LINEAR.delta, "decode_attention": "paged"},
+      "decode_attention is 'paged', .* gated delta rule needs 'plain'",
+    ),
+    (
+      {"delta": LINEAR.delta, "sliding_window": 3},
+      "sliding_window is 3, .* gated delta rule needs None",
+    ),
     ({"norm": "batch"}, "norm is 'batch'; use one of rms, plain, layer"),
     ({"norm": "layer", "norm_plus_one": True}, "only 'rms' adds 1"),
     ({"rotary_width": 0}, "0 channels of a head are turned"),

@@ -321,15 +321,23 @@ def test_every_parameter_has_a_rule(name, kind):
 # --- Checkpoints -------------------------------------------------------------
 
 
-def test_a_layer_that_predicts_later_tokens_is_kept(tmp_path):
+@pytest.mark.parametrize(
+  ("family", "name"),
+  [
+    ("deepseek_v3", "model.layers.3.eh_proj.weight"),
+    ("qwen3_5", "mtp.fc.weight"),
+    ("qwen3_next", "mtp.layers.0.mlp.gate.weight"),
+  ],
+)
+def test_a_layer_that_predicts_later_tokens_is_kept(family, name, tmp_path):
   from safetensors import numpy as safetensors
 
-  source = parity_test.CHECKPOINTS / "deepseek_v3"
+  source = parity_test.CHECKPOINTS / family
   folder = tmp_path / "with"
   folder.mkdir()
   (folder / "config.json").write_bytes((source / "config.json").read_bytes())
   tensors = safetensors.load_file(source / "model.safetensors")
-  further = {"model.layers.3.eh_proj.weight": np.ones((2, 3), np.float32)}
+  further = {name: np.ones((2, 3), np.float32)}
   safetensors.save_file(tensors | further, folder / "model.safetensors")
   config, params = weights_lib.load(folder)
   weights_lib.export(params, config, folder, tmp_path / "out")

@@ -42,7 +42,9 @@ FAMILIES = (
   "phi4_mini",
   "qwen2",
   "qwen3",
+  "qwen3_5",
   "qwen3_moe",
+  "qwen3_next",
   "smollm3",
 )
 # Whose prompts show images.
@@ -88,7 +90,7 @@ def reference(family):
       pytest.param(x, "float64", marks=pytest.mark.slow)
       for x in (
         *("gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss", "llama4_text"),
-        *("gemma4_text", "qwen3_vl"),
+        *("gemma4_text", "qwen3_vl", "qwen3_next"),
       )
     ),
   ],
@@ -166,7 +168,7 @@ def of_rows(config, params, prompts, mask, tokens, images):
   "family",
   [
     *("gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss", "llama4_text"),
-    *("gemma4_text", "qwen2_5_vl", "qwen3_vl"),
+    *("gemma4_text", "qwen2_5_vl", "qwen3_vl", "qwen3_next"),
   ],
 )
 def test_greedy_sampling_equals_that_of_transformers(family):
@@ -244,6 +246,9 @@ def test_sequences_longer_than_the_table_of_positions_are_refused():
     ("qwen2", {"rope_theta": 10_000.0}),
     ("qwen2", {"sliding_window": 8}),
     ("qwen3", {"qk_norm": "none"}),
+    ("qwen3_5", {"norm_plus_one": False}),
+    ("qwen3_5", {"rotary_width": None}),
+    ("qwen3_next", {"norm_topk": False}),
     ("olmo2", {"qk_norm": "none"}),
     ("olmo2", {"post_norm": False, "pre_norm": True}),
     ("llama", {"rope_scaling": "none"}),

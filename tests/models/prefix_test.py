@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.models import lora, transformer
+from grpo_jax.models import delta, lora, transformer
 from tests.models import (
   attention_test,
   drawn,
@@ -30,6 +30,7 @@ CONFIGS = {
   "plain": transformer_test.PLAIN,
   "sliding": SLIDING,
   "experts": experts_test.MOE,
+  "linear": transformer_test.LINEAR,
 }
 
 
@@ -92,7 +93,10 @@ def assert_shared_is_whole(policy, params, rows, extras=None, atol=1e-11):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "remat"),
-  [("sliding", "none"), ("plain", "full"), ("experts", "none")],
+  [
+    *(("sliding", "none"), ("plain", "full"), ("experts", "none")),
+    *(("linear", "none"), ("linear", "dots")),
+  ],
 )
 def test_values_and_gradients_are_those_in_one_piece(name, remat):
   with jax.enable_x64(True):
@@ -158,6 +162,7 @@ def test_splash_continues_a_prompt(window):
     (transformer_test.PLAIN, "int8"),
     pytest.param(experts_test.MOE, "model", marks=pytest.mark.slow),
     pytest.param(mixtures_test.LATENT, "model", marks=pytest.mark.slow),
+    pytest.param(transformer_test.LINEAR, "int8", marks=pytest.mark.slow),
   ],
 )
 def test_prompts_in_chunks_are_those_in_one_piece(config, cache_dtype):
@@ -187,6 +192,10 @@ def test_prompts_in_chunks_are_those_in_one_piece(config, cache_dtype):
     np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-10)
 
   for pair, expected in zip(in_chunks[1].layers, whole[1].layers, strict=True):
+    if isinstance(expected, delta.State):
+      close = functools.partial(np.testing.assert_allclose, atol=1e-10)
+      jax.tree.map(close, pair, expected)
+      continue
     for x, y, axis in zip(pair, expected, (-1, -2), strict=True):
       jax.tree.map(functools.partial(assert_same, axis=axis), x, y)
   if config.num_experts:

@@ -62,6 +62,19 @@ LEARNED = dataclasses.replace(
   norm="layer",
   rotary_width=0,
 )
+# And Qwen3-Next's: two layers of four with the gated delta rule, and gates.
+LINEAR = dataclasses.replace(
+  PLAIN,
+  num_layers=4,
+  head_dim=6,
+  rotary_width=4,
+  qk_norm="head",
+  norm_plus_one=True,
+  attention_gate=True,
+  delta=architecture.DeltaConfig(
+    period=2, num_value_heads=4, key_width=5, value_width=3, num_taps=3
+  ),
+)
 CONFIGS = {"plain": PLAIN, "rich": RICH}
 T = 4
 PROMPTS = ([3, 1, 4, 1, 5], [9], [2, 6, 5])
@@ -159,7 +172,8 @@ def existing(x):
 
 
 @pytest.mark.parametrize(
-  "config", [RICH, LOCAL, pytest.param(LEARNED, marks=pytest.mark.slow)]
+  "config",
+  [RICH, LOCAL, LINEAR, pytest.param(LEARNED, marks=pytest.mark.slow)],
 )
 def test_reading_in_pieces_equals_teacher_forcing_in_float64(config):
   with jax.enable_x64(True):
@@ -175,7 +189,7 @@ def test_reading_in_pieces_equals_teacher_forcing_in_float64(config):
       )
 
 
-@pytest.mark.parametrize("config", [PLAIN, RICH, LOCAL])
+@pytest.mark.parametrize("config", [PLAIN, RICH, LOCAL, LINEAR])
 def test_decoding_equals_teacher_forcing_in_float64(config):
   with jax.enable_x64(True):
     config = float64(config)
@@ -233,9 +247,12 @@ def test_equals_the_numpy_reference(name):
       )
 
 
-def test_padding_changes_nothing():
+@pytest.mark.parametrize(
+  "config", [RICH, pytest.param(LINEAR, marks=pytest.mark.slow)]
+)
+def test_padding_changes_nothing(config):
   with jax.enable_x64(True):
-    config = float64(RICH)
+    config = float64(config)
     params = make_params(config)
     for run in (teacher_forced, step_by_step):
       few = run(config, params, make_batch())
@@ -245,12 +262,18 @@ def test_padding_changes_nothing():
       )
 
 
-@pytest.mark.parametrize("junk", [7, 10**6, -1])
-def test_masked_slots_may_hold_any_token(junk):
-  params = make_params(RICH)
+@pytest.mark.parametrize(
+  ("config", "junk"),
+  [
+    *((RICH, junk) for junk in (7, 10**6, -1)),
+    pytest.param(LINEAR, 7, marks=pytest.mark.slow),
+  ],
+)
+def test_masked_slots_may_hold_any_token(config, junk):
+  params = make_params(config)
   for run in (teacher_forced, step_by_step):
-    clean = run(RICH, params, make_batch())
-    dirty = run(RICH, params, make_batch(junk=junk))
+    clean = run(config, params, make_batch())
+    dirty = run(config, params, make_batch(junk=junk))
     np.testing.assert_array_equal(existing(dirty), existing(clean))
 
 

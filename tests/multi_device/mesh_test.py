@@ -16,6 +16,8 @@ EXPERTS = {
   "model": {"num_experts": 4, "experts_per_token": 2, "expert_width": 8},
   "fields": {"keep_routing": True, "balance_coef": 0.1, "kl_coef": 0.1},
 }
+LINEAR = {"model": tiny.LINEAR}
+OPTIONS = {"dense": {}, "experts": EXPERTS, "linear": LINEAR}
 
 
 def _run(mesh, num_steps=2, model=None, **options):
@@ -69,13 +71,12 @@ def _assert_at(x, place):
 
 @functools.cache
 def _one_device(kind):
-  return _run({"data": 1}, **(EXPERTS if kind == "experts" else {}))
+  return _run({"data": 1}, **OPTIONS[kind])
 
 
 def _assert_alike(kind, mesh):
   with jax.enable_x64(True):
-    options = EXPERTS if kind == "experts" else {}
-    pairs = zip(_one_device(kind), _run(mesh, **options), strict=True)
+    pairs = zip(_one_device(kind), _run(mesh, **OPTIONS[kind]), strict=True)
     for (params, metrics, samples), (
       others,
       other_metrics,
@@ -105,3 +106,9 @@ def test_fused_steps_are_those_of_one_device():
 def test_experts_are_those_of_one_device():
   """Their balance is a mean over all rows, and their routing is kept."""
   _assert_alike("experts", {"fsdp": 2, "expert": 2, "tensor": 2})
+
+
+@pytest.mark.slow
+def test_layers_with_the_delta_rule_are_those_of_one_device():
+  """The two heads of keys, and states, are split along `tensor`."""
+  _assert_alike("linear", {"fsdp": 2, "tensor": 2, "data": 2})

@@ -18,13 +18,13 @@ LAYERS, WIDTH = 3, 16
 WHOLE, HALF = (f"f32[{LAYERS},1,{slots},{WIDTH}]" for slots in (4, 2))
 
 
-def gradient(mesh, split):
+def gradient(mesh, split, **model):
   """Gradient and metrics of 16 rows, and the text of the program."""
   mesh = sharding.make_mesh(**mesh)
   policy = tiny.tiny_transformer(
     vocab_size=8,
     width=WIDTH,
-    num_layers=LAYERS,
+    **{"num_layers": LAYERS, **model},
     num_heads=4,
     num_kv_heads=2,
     mlp_width=32,
@@ -60,6 +60,19 @@ def test_values_and_gradients_are_those_of_one_device():
   one, _ = gradient({"data": 1}, split=False)
   half, text = gradient(MESH, split=True)
   assert (WHOLE in text, HALF in text) == (False, True)
+  assert max(np.abs(x).max() for x in jax.tree.leaves(one[0])) > 1e-3
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6),
+    half,
+    one,
+  )
+
+
+@pytest.mark.slow
+def test_layers_with_the_delta_rule_see_all_positions():
+  fields = {**tiny.LINEAR, "num_layers": 2}
+  one, _ = gradient({"data": 1}, split=False, **fields)
+  half, _ = gradient(MESH, split=True, **fields)
   assert max(np.abs(x).max() for x in jax.tree.leaves(one[0])) > 1e-3
   jax.tree.map(
     functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6),

@@ -29,9 +29,10 @@ def _config(**fields):
 
 
 @functools.cache
-def _start(top_k=None):
+def _start(top_k=None, is_linear=False):
   """A policy, prompts, the rollout that is drawn at once, and its keys."""
-  policy = tiny.tiny_transformer()
+  fields = {"num_layers": 2, **tiny.LINEAR} if is_linear else {}
+  policy = tiny.tiny_transformer(**fields)
   params = drawn.params(policy)
   prompts = tiny.make_prompts()
   config = _config(top_k=top_k, record_kept=top_k is not None)
@@ -42,8 +43,8 @@ def _start(top_k=None):
   return policy, params, prompts, config, whole, keys
 
 
-def _go_on(top_k, most):
-  policy, _, prompts, config, _, keys = _start(top_k)
+def _go_on(top_k, most, is_linear=False):
+  policy, _, prompts, config, _, keys = _start(top_k, is_linear)
   return jax.jit(
     lambda params, rollout, limits, step: resumed.continue_rows(
       policy,
@@ -60,10 +61,13 @@ def _go_on(top_k, most):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("top_k", "length"), [(None, 3), (3, 1)])
-def test_pieces_are_the_whole(top_k, length):
-  _, params, prompts, _, whole, _ = _start(top_k)
-  go_on = _go_on(top_k, length)
+@pytest.mark.parametrize(
+  ("top_k", "length", "is_linear"),
+  [(None, 3, False), (3, 1, False), (None, 3, True)],
+)
+def test_pieces_are_the_whole(top_k, length, is_linear):
+  _, params, prompts, _, whole, _ = _start(top_k, is_linear)
+  go_on = _go_on(top_k, length, is_linear)
   rollout = _nothing(whole, tiny.PAD)
   for step in range(-(-T // length)):
     limits = np.full(len(whole.tokens), min((step + 1) * length, T))

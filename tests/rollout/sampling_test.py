@@ -504,6 +504,7 @@ def assert_same_rollout(rollout, expected):
     pytest.param(WINDOWED, None, 2, marks=pytest.mark.slow),
     pytest.param(transformer_test.PLAIN, 1, 128, marks=pytest.mark.slow),
     pytest.param(EXPERTS, 5, 4, marks=pytest.mark.slow),
+    pytest.param(transformer_test.LINEAR, 5, 4, marks=pytest.mark.slow),
   ],
 )
 def test_rows_depend_neither_on_lanes_nor_on_how_the_cache_grows(

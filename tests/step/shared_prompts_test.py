@@ -27,6 +27,7 @@ POLICIES = {
   "experts": lambda: router_test.moe_policy(
     dtype="float64", param_dtype="float64"
   ),
+  "linear": lambda: make_policy(**tiny.LINEAR),
   "adapters": lambda: lora.lora_policy(make_policy(), lora.LoRAConfig(rank=2)),
 }
 
@@ -75,6 +76,7 @@ def _assert_equal(got, want, tolerance=1e-10):
   [
     ("dense", ((1, ()), (8, (1, 3)))),
     ("experts", ((4, (1, 3)),)),
+    ("linear", ((2, ()), (8, (1, 3)))),
     ("adapters", ((16, (1, 3)),)),
   ],
 )

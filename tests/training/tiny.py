@@ -91,6 +91,13 @@ def tiny_policy(vocab: int = VOCAB, width: int = 8, dtype=jnp.float32):
   return from_logits.policy_from_logits(logits, init)
 
 
+# Fields of a transformer of 2 layers, whose first has the gated delta rule.
+LINEAR = {
+  "attention_gate": True,
+  "delta": architecture.DeltaConfig(period=2, key_width=4, value_width=4),
+}
+
+
 def tiny_transformer(**fields):
   """Policy of one layer of width 8, unless `fields` change it."""
   sizes = {

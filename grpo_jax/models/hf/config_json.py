@@ -18,7 +18,9 @@ from typing import Any
 from grpo_jax import ranges
 from grpo_jax.models import rope as rope_lib
 from grpo_jax.models.architecture import (
+  DELTA_RANGES,
   RANGES,
+  DeltaConfig,
   Gemma4Config,
   Llama4Config,
   TransformerConfig,
@@ -422,6 +424,59 @@ def _turned(keys: Keys) -> tuple[bool, ...]:
 
 def _rotary_layers(turned: tuple[bool, ...]) -> dict[str, Any]:
   return {} if all(turned) else {"rotary_layers": turned}
+
+
+# --- Layers with the gated delta rule ---
+
+_DELTA = {
+  "linear_conv_kernel_dim": "num_taps",
+  "linear_key_head_dim": "key_width",
+  "linear_num_key_heads": "num_key_heads",
+  "linear_num_value_heads": "num_value_heads",
+  "linear_value_head_dim": "value_width",
+}
+
+
+def delta_rule(keys: Keys) -> dict[str, Any]:
+  """Sizes of layers with the rule: all but the last of each group of layers."""
+  count = keys["num_hidden_layers"]
+  period = keys.pop("full_attention_interval")
+  types = keys.pop("layer_types", None)
+  if isinstance(types, list) and "full_attention" in types:
+    period = types.index("full_attention") + 1  # The list decides.
+  if type(period) is not int or period not in DELTA_RANGES["period"]:
+    raise unsupported(
+      "full_attention_interval", period, f"a number, {DELTA_RANGES['period']}"
+    )
+  group = ["linear_attention"] * (period - 1) + ["full_attention"]
+  if types not in (None, group * (count // period)) or count % period:
+    raise unsupported(
+      "layer_types",
+      types,
+      f"{group}, repeated for all of {count} layers",
+    )
+  sizes = {"period": period}
+  for key, name in _DELTA.items():
+    value = take(keys, key)
+    if type(value) is not int or value not in DELTA_RANGES[name]:
+      raise unsupported(key, value, f"a number, {DELTA_RANGES[name]}")
+    sizes[name] = value
+  try:
+    return {"delta": DeltaConfig(**sizes)}
+  except ValueError as error:
+    raise ValueError(f"config.json: linear_num_… makes no {error}") from error
+
+
+def text_rope(keys: Keys) -> dict[str, Any]:
+  """Partial positions of a model with images, for text alone (Qwen3.5).
+
+  Time, row and column of a token of text are all its position.
+  """
+  for name in ("rope_scaling", "rope_parameters"):
+    if isinstance(found := keys.get(name), Mapping):
+      of_images = ("mrope_interleaved", "mrope_section")
+      keys[name] = {k: v for k, v in found.items() if k not in of_images}
+  return partial_rope(keys)
 
 
 # --- Sliding windows ---

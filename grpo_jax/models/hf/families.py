@@ -205,6 +205,7 @@ IMAGES = {
 }
 
 ATTENTION = "model.layers.{layer}.self_attn."
+DELTA = "model.layers.{layer}.linear_attn."
 MLP = "model.layers.{layer}.mlp."
 TENSORS = {
   "embed/embedding": ("model.embed_tokens.weight",),
@@ -234,6 +235,11 @@ TENSORS = {
   "layers/attention/kv_down/kernel": (ATTENTION + "kv_a_proj_with_mqa.weight",),
   "layers/attention/kv_down_norm/scale": (ATTENTION + "kv_a_layernorm.weight",),
   "layers/attention/kv_up/kernel": (ATTENTION + "kv_b_proj.weight",),
+  "layers/delta/taps": tuple(DELTA + f"conv1d.{part}" for part in "qkv"),
+  "layers/delta/log_rate": (DELTA + "A_log",),
+  "layers/delta/rate_bias": (DELTA + "dt_bias",),
+  "layers/delta/scale": (DELTA + "norm.weight",),
+  "layers/delta/out/kernel": (DELTA + "out_proj.weight",),
   "layers/mlp/shared/gate/kernel": (MLP + "shared_experts.gate_proj.weight",),
   "layers/mlp/shared/up/kernel": (MLP + "shared_experts.up_proj.weight",),
   "layers/mlp/shared/down/kernel": (MLP + "shared_experts.down_proj.weight",),
@@ -1133,6 +1139,117 @@ _QWEN3_MOE = Family(
   },
   tensors=tensors(LLAMA_NORMS),
 )
+_TAPS = Fused(
+  "linear_attn.conv1d.weight",
+  tuple(f"linear_attn.conv1d.{part}" for part in "qkv"),
+)
+_QWEN3_NEXT = Family(
+  name="qwen3_next",
+  architecture="Qwen3NextForCausalLM",
+  fixed={
+    "attention_gate": True,
+    "norm_plus_one": True,
+    "qk_norm": "head",
+    "shared_gate": True,
+  },
+  fields={
+    **FIELDS,
+    "moe_intermediate_size": "expert_width",
+    "norm_topk_prob": "norm_topk",
+    "num_experts_per_tok": "experts_per_token",
+    "shared_expert_intermediate_size": "shared_width",
+  },
+  derived=(
+    config_json.partial_rope,
+    config_json.delta_rule,
+    config_json.num_experts,
+  ),
+  defaults={
+    **DEFAULTS,
+    "full_attention_interval": 4,
+    "head_dim": 256,
+    "intermediate_size": 5632,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "norm_topk_prob": True,
+    "partial_rotary_factor": 0.25,
+  },
+  supported={
+    **PARTIAL,
+    **SILU,
+    **NO_BIAS,
+    "attn_output_gate": (True,),
+    # Experts in all layers.
+    "decoder_sparse_step": (1,),
+    "mamba_ssm_dtype": ("float32", None),
+    "mlp_only_layers": ([], None),
+    "use_sliding_window": (False, None),
+  },
+  ignored=IGNORED | OF_ROUTERS,
+  tensors={
+    **tensors(LLAMA_NORMS),
+    "layers/delta/inputs/kernel": (DELTA + "in_proj_qkvz.weight",),
+    "layers/delta/rates/kernel": (DELTA + "in_proj_ba.weight",),
+    **{
+      f"layers/mlp/shared/{name}/kernel": (
+        MLP + f"shared_expert.{name}_proj.weight",
+      )
+      for name in ("gate", "up", "down")
+    },
+    "layers/mlp/shared_gate/kernel": (MLP + "shared_expert_gate.weight",),
+  },
+  fused=(_TAPS,),
+  # Layers that predict later tokens.
+  other_parts=("mtp.",),
+)
+_QWEN3_5_TEXT = dataclasses.replace(
+  _QWEN3_NEXT,
+  name="qwen3_5_text",
+  architecture="Qwen3_5ForCausalLM",
+  fixed={"attention_gate": True, "norm_plus_one": True, "qk_norm": "head"},
+  fields=FIELDS,
+  derived=(config_json.text_rope, config_json.delta_rule),
+  defaults={
+    key: value
+    for key, value in _QWEN3_NEXT.defaults.items()
+    if key not in ("intermediate_size", "norm_topk_prob")
+  },
+  supported={
+    key: values
+    for key, values in _QWEN3_NEXT.supported.items()
+    if key != "decoder_sparse_step"
+  },
+  ignored=IGNORED | {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"},
+  tensors={
+    **_QWEN3_NEXT.tensors,
+    "layers/delta/inputs/kernel": tuple(
+      DELTA + f"in_proj_{part}.weight" for part in "qkvz"
+    ),
+    "layers/delta/rates/kernel": tuple(
+      DELTA + f"in_proj_{part}.weight" for part in "ba"
+    ),
+  },
+  fused=(
+    _TAPS,
+    Fused(
+      "linear_attn.in_proj_qkv.weight",
+      tuple(f"linear_attn.in_proj_{part}.weight" for part in "qkv"),
+    ),
+  ),
+)
+# Images are not read; the tower is left as it is.
+_QWEN3_5 = dataclasses.replace(
+  _QWEN3_5_TEXT,
+  name="qwen3_5",
+  architecture="Qwen3_5ForConditionalGeneration",
+  ignored=_QWEN3_5_TEXT.ignored | _MARKS | {"image_token_id", "vision_config"},
+  nested=("qwen3_5_text",),
+  tensors=_within(_QWEN3_5_TEXT.tensors, "model.language_model."),
+  other_parts=("model.visual.", "mtp."),
+)
 _LLAMA = Family(
   name="llama",
   architecture="LlamaForCausalLM",
@@ -1645,6 +1762,9 @@ FAMILIES = {
     _QWEN2,
     _QWEN3,
     _QWEN3_MOE,
+    _QWEN3_NEXT,
+    _QWEN3_5,
+    _QWEN3_5_TEXT,
     _LLAMA,
     _GRANITE,
     _MISTRAL,

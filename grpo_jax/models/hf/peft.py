@@ -78,6 +78,12 @@ class _Model(NamedTuple):
 def _model(params: PyTree) -> _Model:
   """The properties of the base of a `lora_policy`, from its parameters."""
   frozen = params["frozen"]
+  if "linear_layers" in frozen["base"]:
+    raise ValueError(
+      "peft: layers with the gated delta rule have one adapter for projections"
+      " that are several modules in PEFT; merge the adapters (lora.merge), or"
+      " start with fresh ones."
+    )
   apart = frozen["base"].get("dense_layers")
   num_apart = 0 if apart is None else len(jax.tree.leaves(apart)[0])
   tower = {**frozen, **frozen["base"]}.get("tower")

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import os
@@ -51,8 +52,8 @@ from grpo_jax.types import PyTree
 Index = tuple[slice, ...]
 
 # Axes of a leaf of one layer; and for each axis of a tensor, the axes of the
-# leaf that it runs over, the last one fastest. Letters are those of
-# transformer.py; E experts, Q the R + 2 of a fused kernel.
+# leaf that it runs over, the last one fastest; "-" for an axis of length 1.
+# Letters are those of transformer.py; E experts, Q the R + 2 of a fused kernel.
 _LAYOUT = {
   "embed/embedding": ("VD", "V D"),
   "head/kernel": ("DV", "V D"),
@@ -72,6 +73,13 @@ _LAYOUT = {
   # With a norm over each head they have only the last axis.
   "attention/query_norm/scale": ("CRK", "CRK"),
   "attention/key_norm/scale": ("C1K", "C1K"),
+  # M: channels of a head of keys, whose parts may be tensors of their own.
+  "delta/inputs/kernel": ("DGM", "GM D"),
+  "delta/rates/kernel": ("DGM", "GM D"),
+  "delta/taps": ("GMW", "GM - W"),
+  "delta/log_rate": ("GR", "GR"),
+  "delta/rate_bias": ("GR", "GR"),
+  "delta/out/kernel": ("GRVD", "D GRV"),
   "mlp/gate/kernel": ("DF", "F D"),
   "mlp/up/kernel": ("DF", "F D"),
   "mlp/up/bias": ("F", "F"),
@@ -83,6 +91,7 @@ _LAYOUT = {
   "mlp/shared/gate/kernel": ("DF", "F D"),
   "mlp/shared/up/kernel": ("DF", "F D"),
   "mlp/shared/down/kernel": ("FD", "D F"),
+  "mlp/shared_gate/kernel": ("DF", "F D"),
   "mlp/router/kernel": ("DE", "E D"),
   "mlp/router/bias": ("E", "E"),
   # One tensor for each expert.
@@ -196,19 +205,27 @@ def pieces_of_leaf(
   letters = letters[-(len(shape) - bool(stack)) :]
   letters = "L" + letters if stack else letters
   groups = (
-    tuple(letters.index(letter) for letter in group if letter in letters)
+    (
+      group,
+      tuple(letters.index(letter) for letter in group if letter in letters),
+    )
     for group in tensor_axes.split()
   )
-  axes = tuple(group for group in groups if group)
+  axes = tuple(found for group, found in groups if found or group == "-")
   sizes = dict(zip(letters, shape, strict=True))
   stored: tuple[int, ...] = ()
   if path == "tower/patch/kernel":  # In files it is a convolution's kernel.
     assert config.tower is not None
     stored = (shape[-1], *config.tower.patch_shape)
-  parts = [slice(0, sizes.get("Q", 0))]
-  if len(names) == 3:
-    end = parts[0].stop
-    parts = [slice(0, end - 2), slice(end - 2, end - 1), slice(end - 1, end)]
+  split_axis = "M" if "M" in sizes else "Q"
+  end = sizes.get(split_axis, 0)
+  widths = [end]
+  if split_axis == "M" and len(names) > 1:
+    widths = _parts_of_inputs(config, len(names))
+  elif len(names) == 3:
+    widths = [end - 2, 1, 1]
+  ends = list(itertools.accumulate(widths, initial=0))
+  parts = [slice(*pair) for pair in itertools.pairwise(ends)]
   numbers = _layer_numbers(config, leaf, sizes.get("L", 1))
   for place, layer in enumerate(numbers):
     for expert in range(sizes.get("e", 1)):
@@ -216,7 +233,7 @@ def pieces_of_leaf(
         narrow = {
           "L": slice(place, place + 1),
           "e": slice(expert, expert + 1),
-          "Q": part,
+          split_axis: part,
         }
         yield Piece(
           name.format(layer=layer, expert=expert),
@@ -235,6 +252,16 @@ def _layer_numbers(
     return [i for i, x in enumerate(names) if config.of_stack(x).num_experts]
   stack = path.partition("/")[0]
   return config.layers_of(stack) or range(count)  # A tower's, in their order.
+
+
+def _parts_of_inputs(config: TransformerConfig, count: int) -> list[int]:
+  """Widths of parts of M: two rates; or query, key, values, and their gates."""
+  sizes = config.delta
+  assert sizes is not None
+  if count == 2:
+    return [sizes.values_per_key] * 2
+  values = sizes.values_per_key * sizes.value_width
+  return [sizes.key_width, sizes.key_width, values, values][:count]
 
 
 def _layout(family: Family, path: str, num_tensors: int) -> tuple[str, str]:
@@ -723,7 +750,11 @@ def _slice_of_tensor(
 ) -> np.ndarray:
   """A view of the part `inside` of a tensor, with the axes of the leaf."""
   rows, shape, rest = [], [], []
-  for first, *others in piece.axes:
+  for group in piece.axes:
+    if not group:
+      rows.append(slice(0, 1))
+      continue
+    first, *others = group
     # If an axis of the tensor runs over several axes of the leaf, the range of
     # the first of them is a range of the tensor's axis.
     inner = [piece.sizes[axis] for axis in others]

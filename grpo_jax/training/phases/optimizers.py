@@ -22,7 +22,10 @@ from grpo_jax.training.runtime import hyperparameters
 from grpo_jax.types import PyTree
 
 # Kernels with an axis of heads, [N, H, K].
-_OF_LATENT = re.compile(r"attention/(query_heads|query_up|kv_up)/")
+_PER_HEAD = re.compile(
+  r"attention/(query_heads|query_up|kv_up)/|delta/(inputs|rates)/"
+)
+_OUT = re.compile(r"(attention|delta)/out/")
 
 
 def schedule(
@@ -55,9 +58,8 @@ def _name(path) -> str:
 
 
 def _is_matrix(path, leaf) -> bool:
-  skipped = any(
-    word in _name(path) for word in ("embed", "scale", "bias", "norm", "sinks")
-  )
+  words = ("embed", "scale", "bias", "norm", "sinks", "log_rate", "taps")
+  skipped = any(word in _name(path) for word in words)
   return leaf.ndim >= 2 and not skipped
 
 
@@ -151,9 +153,9 @@ def muon_axes(params: PyTree) -> PyTree:
       return None
     if "attention/qkv/" in name:  # [layers, D, C, R + 2, K]
       return optax.contrib.MuonDimensionNumbers(1, 4)
-    if _OF_LATENT.search(name):  # [layers, N, H, K]
+    if _PER_HEAD.search(name):  # [layers, N, H, K]
       return optax.contrib.MuonDimensionNumbers(1, 3)
-    if "attention/out/" in name:  # [layers, C, R, K, D]
+    if _OUT.search(name):  # [layers, C, R, K, D]
       return optax.contrib.MuonDimensionNumbers((1, 2, 3), 4)
     return optax.contrib.MuonDimensionNumbers(-2, -1)  # [..., in, out]
 
@@ -177,9 +179,9 @@ def _on_matrices(
       return leaf.reshape(-1)
     if "attention/qkv/" in name:
       return leaf.reshape(*leaf.shape[:2], -1)
-    if _OF_LATENT.search(name):
+    if _PER_HEAD.search(name):
       return leaf.reshape(*leaf.shape[:2], -1)
-    if "attention/out/" in name:
+    if _OUT.search(name):
       return leaf.reshape(leaf.shape[0], -1, leaf.shape[-1])
     return leaf
 

@@ -183,6 +183,11 @@ def check_model(model: architecture.TransformerConfig, mesh: Mesh) -> None:
         )
         if present
       },
+      **(
+        {"delta.num_key_heads": model.delta.num_key_heads}
+        if model.delta
+        else {}
+      ),
     },
     ("expert",): {"num_experts": model.num_experts},
     ("fsdp", "expert"): {

@@ -64,20 +64,27 @@ RULES: tuple[tuple[str, P], ...] = (
     P(_FSDP, "tensor", None),
   ),  # [N, H, K]
   (r"(query|kv)_down/kernel", P(_FSDP, None)),  # [D, N]
+  (r"delta/(inputs|rates)/kernel", P(_FSDP, "tensor", None)),  # [D, G, M]
+  (r"delta/taps", P("tensor", None, None)),  # [G, M, W]
+  (r"delta/(log_rate|rate_bias)", P("tensor", None)),  # [G, R]
   (r"experts/(gate|up)_bias", P("expert", "tensor")),  # [E, F]
   (r"experts/down_bias", P("expert", None)),  # [E, D]
   (r"experts/(gate|up)", P("expert", "fsdp", "tensor")),  # [E, D, F]
   (r"experts/down", P("expert", "tensor", "fsdp")),  # [E, F, D]
   (r"(gate|up)/kernel", P(_FSDP, "tensor")),  # [D, F]
   (r"down/kernel", P("tensor", _FSDP)),  # [F, D]
-  (r"router/kernel", P(_FSDP, None)),  # [D, E]
+  (r"(router|shared_gate)/kernel", P(_FSDP, None)),  # [D, E] or [D, 1]
   (r"router/bias", P()),  # [E]
   (r"projection/kernel", P(_FSDP, "tensor")),  # [D, layers · w]
   (
     r"(query|key|value|((shared|input)_)?(gate|up))/a",
     P(_FSDP, None),
   ),  # [D, r]
-  (r"(query_\w+|key_heads|kv_\w+)/a", P(_FSDP, None)),  # [D, r] or [N, r]
+  (
+    r"(query_\w+|key_heads|kv_\w+|delta_inputs)/a",
+    P(_FSDP, None),
+  ),  # [D, r] or [N, r]
+  (r"delta_inputs/b", P(None, "tensor", None)),  # [r, G, M]
   (
     r"(query_heads|key_heads|query_up|kv_up)/b",
     P(None, "tensor", None),
@@ -91,9 +98,9 @@ RULES: tuple[tuple[str, P], ...] = (
   (r"qkv/b", P(None, "tensor", None, None)),  # [r, H, 3, K]
   (r"(query|key|value)/b", P(None, "tensor", None, None)),  # [r, C, R, K]
   (r"((shared|input)_)?(gate|up)/b", P(None, "tensor")),  # [r, F]
-  (r"out/a", P("tensor", None, None, None)),  # [C, R, K, r]
+  (r"(delta_)?out/a", P("tensor", None, None, None)),  # [C, R, K, r]
   (r"((shared|input)_)?down/a", P("tensor", None)),  # [F, r]
-  (r"(out|((shared|input)_)?down)/b", P(None, _FSDP)),  # [r, D]
+  (r"((delta_)?out|((shared|input)_)?down)/b", P(None, _FSDP)),  # [r, D]
   (r"kernel(/codes)?/scale/(scale|mean)", P()),  # Scales of scales: small.
   (r"experts/\w+(/codes)?/scale/(scale|mean)", P()),
   (r"patch/kernel", P(None, _FSDP)),  # [F, D], of a tower.

@@ -92,6 +92,43 @@ PUBLISHED = {
     1_777_088_000,
     {"qkv_bias": True, "tied_embeddings": False},
   ),
+  "Qwen3-Next-80B-A3B": (
+    # 36 · 33_718_464 + 12 · 27_263_488 + 48 · 1_614_813_184 of layers, and
+    # 2 · 311_164_928 + 2048: without the layer that predicts later tokens.
+    79_674_391_296,
+    {
+      "attention_gate": True,
+      "delta": architecture.DeltaConfig(
+        num_key_heads=16, num_value_heads=32, key_width=128, value_width=128
+      ),
+      "expert_width": 512,
+      "experts_per_token": 10,
+      "head_dim": 256,
+      "norm_plus_one": True,
+      "num_experts": 512,
+      "qk_norm": "head",
+      "rope_theta": 1e7,
+      "rotary_width": 64,
+      "shared_gate": True,
+      "shared_width": 512,
+      "tied_embeddings": False,
+    },
+  ),
+  "Qwen3.5-0.8B": (
+    # 18 · 10_543_264 + 6 · 7_340_544 + 24 · 11_012_096, and 254_280_704.
+    752_393_024,
+    {
+      "attention_gate": True,
+      "delta": architecture.DeltaConfig(
+        num_key_heads=16, num_value_heads=16, key_width=128, value_width=128
+      ),
+      "head_dim": 256,
+      "norm_plus_one": True,
+      "qk_norm": "head",
+      "rope_theta": 1e7,
+      "rotary_width": 64,
+    },
+  ),
   "granite-3.3-2b": (
     2_533_539_840,
     {
@@ -633,6 +670,9 @@ _DEEP = CONFIGS["Qwen3-VL-4B"]["vision_config"]
 _TEXT = CONFIGS["Ministral-3-8B"]["text_config"]
 
 
+_LINEAR = CONFIGS["Qwen3.5-0.8B"]["text_config"]
+
+
 # Which config, what is changed in it, and what the message names.
 def _gemma4_rope(**change):
   of_full = {"rope_type": "proportional", "rope_theta": 1e6} | change
@@ -691,6 +731,36 @@ UNSUPPORTED = [
     "Llama-4-Scout-17B-16E",
     {"router_jitter_noise": 0.1},
     "router_jitter_noise",
+  ),
+  (
+    "Qwen3.5-0.8B",
+    {"text_config": {**_LINEAR, "layer_types": ["full_attention"] * 24}},
+    "full_attention_interval is 1; supported is a number, at least 2",
+  ),
+  (
+    "Qwen3.5-0.8B",
+    {"text_config": {**_LINEAR, "num_hidden_layers": 22}},
+    r"layer_types is .*, repeated for all of 22 layers",
+  ),
+  (
+    "Qwen3.5-0.8B",
+    {"text_config": {**_LINEAR, "attn_output_gate": False}},
+    "attn_output_gate is False; supported is True",
+  ),
+  (
+    "Qwen3-Next-80B-A3B",
+    {"linear_num_value_heads": 24},
+    "makes no delta: 24 heads of values do not split over 16",
+  ),
+  (
+    "Qwen3-Next-80B-A3B",
+    {"linear_conv_kernel_dim": 1},
+    "linear_conv_kernel_dim is 1; supported is a number",
+  ),
+  (
+    "Qwen3-Next-80B-A3B",
+    {"decoder_sparse_step": 2},
+    "decoder_sparse_step is 2; supported is 1",
   ),
   (
     "Qwen2.5-VL-3B",
