@@ -24,7 +24,6 @@ from tests.references import common, grpo
 from tests.training import tiny
 
 B, T = len(cases.LENGTHS), cases.BUDGET
-KEY = jax.random.key(0)
 # Every token of a group counts as much, or is refused to.
 COUNT_TOKENS = [
   name
@@ -57,7 +56,7 @@ def _refusal(name, fields) -> str:
 def _prepared(name, case, **fields):
   """The batch of a case, as NumPy arrays; without a program."""
   return jax.device_get(
-    cases.prepared(*_checked(name, **fields), case, key=KEY)
+    cases.prepared(*_checked(name, **fields), case, key=jax.random.key(0))
   )
 
 
