@@ -117,6 +117,7 @@ def test_data_sets_and_samples_from_python(folder, opened):
     opened.evaluate(num_samples=2)
 
 
+@pytest.mark.slow
 def test_lengths_may_differ_from_those_of_the_run(opened):
   (one,) = data_sets.opened(opened.loaded, {}, 2)
   longer = data_sets.with_lengths(opened.loaded, max_new_tokens=7)

@@ -95,6 +95,7 @@ def test_a_bad_row_that_waits_harms_none_of_the_others(word, kind):
     assert _score(scorer, ["3"]).components["misbehaves"].tolist() == [3]
 
 
+@pytest.mark.slow
 def test_functions_get_what_they_ask_for():
   context = registry.Context(
     tokenizer=(

@@ -54,6 +54,7 @@ def test_a_step_ends_with_the_tokens_that_end_so():
     models.steps(config_lib.RewardModelConfig(step_ends=("§",)), text)
 
 
+@pytest.mark.slow
 def test_a_process_reward_model_gives_scores_of_steps():
   """Also where the task itself has none, to an algorithm that needs them."""
   found, phases, state = made("process")
