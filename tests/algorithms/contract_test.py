@@ -171,7 +171,9 @@ def test_impossible_tokens_are_left_out_of_every_kl(name, kind):
   checks.impossible_tokens_are_left_out(*_make(name, **fields))
 
 
-@pytest.mark.parametrize("name", [x for x in NAMES if x in tiny.OWN_LOSS])
+@pytest.mark.parametrize(
+  "name", tiny.each(x for x in NAMES if x in tiny.OWN_LOSS)
+)
 class TestLoss:
   """Properties of the policy's loss alone."""
 

@@ -69,6 +69,7 @@ MORE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "more"), MORE)
 def test_other_settings_equal_the_reference(name, more):
   _compare(name, 0, more)

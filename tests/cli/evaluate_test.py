@@ -63,6 +63,7 @@ def opened(folder):
       yield found
 
 
+@pytest.mark.slow
 def test_a_checkpoint_has_its_own_weights_and_no_step(folder, opened):
   _, params = weights.load(folder / "model", param_dtype="float32")
   jax.tree.map(np.testing.assert_array_equal, opened.params, params)

@@ -68,6 +68,7 @@ def test_each_row_that_waits_has_a_deadline_and_failures_of_its_own():
   assert math.isnan(values[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("word", "kind"),
   [

@@ -169,6 +169,7 @@ def _actions(rollout, row):
   return actions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "options"),
   [("calc_tool", {"leak": True}), ("grid", {})],

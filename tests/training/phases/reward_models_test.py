@@ -242,6 +242,7 @@ def test_a_phase_goes_on_from_what_is_there(folder):
   jax.tree.map(np.testing.assert_array_equal, again.params["reward"], moved)
 
 
+@pytest.mark.slow
 def test_pairs_are_ranked_by_another_model(folder):
   config = on_pairs(folder)
   config.reward_model.ranked_by = config.reward_model.source

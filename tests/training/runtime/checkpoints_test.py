@@ -258,17 +258,24 @@ def _biggest(directory: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.mark.parametrize(
-  ("name", "find"),
+  ("find", "how"),
   [
-    ("arrays", _biggest),
-    ("manifest", lambda step: step / "state" / "manifest.ocdbt"),
-    ("structure", lambda step: step / "state" / "_METADATA"),
-    ("metadata", lambda step: step / "_CHECKPOINT_METADATA"),
+    (_biggest, "cut"),
+    (lambda step: step / "state" / "manifest.ocdbt", "missing"),
+    *(
+      pytest.param(find, how, marks=pytest.mark.slow)
+      for find, how in (
+        (_biggest, "missing"),
+        (lambda step: step / "state" / "manifest.ocdbt", "cut"),
+        (lambda step: step / "state" / "_METADATA", "missing"),
+        (lambda step: step / "state" / "_METADATA", "cut"),
+        (lambda step: step / "_CHECKPOINT_METADATA", "missing"),
+        (lambda step: step / "_CHECKPOINT_METADATA", "cut"),
+      )
+    ),
   ],
 )
-@pytest.mark.parametrize("how", ["missing", "cut"])
-def test_damaged_checkpoint_is_refused(copy, capfd, name, find, how):
-  del name
+def test_damaged_checkpoint_is_refused(copy, capfd, find, how):
   path = find(copy / "2")
   if how == "missing":
     path.unlink()
