@@ -27,7 +27,7 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 RECORDED = {
   "lines of grpo_jax": 95_450,
   "lines of experiments": 35_400,
-  "lines of tests": 89_490,
+  "lines of tests": 89_290,
   "files of grpo_jax": 361,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
