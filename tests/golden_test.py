@@ -114,15 +114,10 @@ def check_file(directory, name: str) -> tuple[str, int]:
 def pytest_generate_tests(metafunc):
   if "npz" in metafunc.fixturenames:
     directories = metafunc.config.stash[metafunc.config.golden_key]
-    # A program for each file, of losses that `tests/references/` has as well.
-    is_given = metafunc.config.getoption("golden")
-    marks = () if is_given else pytest.mark.slow
     metafunc.parametrize(
       "directory, npz",
       [
-        pytest.param(
-          directory, name, marks=marks, id=f"{directory.name}-{name[:-4]}"
-        )
+        pytest.param(directory, name, id=f"{directory.name}-{name[:-4]}")
         for directory in directories
         for name in json.loads((directory / "MANIFEST.json").read_text())[
           "files"
