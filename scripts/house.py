@@ -16,24 +16,26 @@ import pathlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _CLAUSE = re.compile(r"(What|Who|Which|Whether|How)\b")
+_MAYBE = re.compile(rf'"""{_CLAUSE.pattern}')
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 95_930,
+  "lines of grpo_jax": 96_710,
   "lines of experiments": 35_400,
-  "lines of tests": 89_510,
-  "files of grpo_jax": 363,
+  "lines of tests": 89_820,
+  "files of grpo_jax": 364,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
   "class names of two classes": 0,
   "summaries with a clause": 0,
   "modules that settings import": 25,
   "of JAX and Flax, that settings import": 0,
-  "modules of a quickstart run": 153,
+  "modules of a quickstart run": 154,
   "settings of GRPO": 340,
   "fields of TrainBatch": 29,
 }
@@ -81,6 +83,16 @@ def _printed(source: str):
   return json.loads(done.stdout.splitlines()[-1])
 
 
+def _definitions(node: ast.AST) -> Iterator[ast.AST]:
+  """Yields a module with its functions and classes, without expressions."""
+  if isinstance(node, (ast.Module, ast.ClassDef, *_FUNCTION)):
+    yield node
+  for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+    inner = getattr(node, name, ())
+    for child in inner if isinstance(inner, list) else ():
+      yield from _definitions(child)
+
+
 def in_source() -> dict[str, int]:
   """Numbers that are read in the source, by name."""
   found: dict[str, int] = collections.defaultdict(int)
@@ -90,7 +102,9 @@ def in_source() -> dict[str, int]:
     for path in sorted((_ROOT / folder).rglob("*.py")):
       text = path.read_text("utf-8")
       found[f"lines of {folder}"] += text.count("\n")
-      nodes = [*ast.walk(ast.parse(text))]
+      if folder != "grpo_jax" and not _MAYBE.search(text):
+        continue
+      nodes = [*_definitions(ast.parse(text))]
       for node in nodes:
         if isinstance(node, (ast.Module, ast.ClassDef, *_FUNCTION)):
           summary = ast.get_docstring(node) or ""

@@ -35,9 +35,8 @@ def test_importing_the_package_imports_nothing_else():
   )
 
 
-@pytest.mark.parametrize(
-  "is_chosen", [False, pytest.param(True, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("is_chosen", [False, True])
 def test_warnings_are_plain_lines_unless_somebody_has_chosen(is_chosen):
   code = "import logging, sys; from grpo_jax import api;"
   if is_chosen:

@@ -140,6 +140,8 @@ def _read(name: str) -> str:
 @functools.cache
 def commands_of(name: str) -> tuple[Command, ...]:
   text = _read(name)
+  if not _COMMAND.search(text):  # To parse all sources takes seconds.
+    return ()
   texts = _docstrings(text) if name.endswith(".py") else [text]
   return tuple(dict.fromkeys(x for text in texts for x in commands(text)))
 

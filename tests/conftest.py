@@ -79,7 +79,8 @@ def pytest_addoption(parser):
     "--part",
     default="1/1",
     metavar="K/N",
-    help="of the tests marked `long`, run every N-th, from the K-th on",
+    help="of the slow tests, run those of every N-th file from the K-th on;"
+    " of those marked `long`, which are minutes each, every N-th test",
   )
 
 
@@ -127,11 +128,17 @@ def pytest_collection_modifyitems(config, items):
   """Deals the longest tests to the workers, as what each of them begins with.
 
   A worker gets an equal and contiguous part of all tests (`--dist worksteal`).
-  Long tests that are not of the chosen part are left out.
+  Slow tests that are not of the chosen part are left out. Those of a file stay
+  together, because they share programs.
   """
   first, step = map(int, config.getoption("part").split("/"))
-  long = [item for item in items if item.get_closest_marker("long")]
-  gone = {*long} - {*long[first - 1 :: step]}
+  lots = {
+    item: item.nodeid if item.get_closest_marker("long") else item.path
+    for item in items
+    if item.get_closest_marker("slow")
+  }
+  chosen = {*[*dict.fromkeys(lots.values())][first - 1 :: step]}
+  gone = {item for item, lot in lots.items() if lot not in chosen}
   config.hook.pytest_deselected(items=[*gone])
   items[:] = [item for item in items if item not in gone]
   places = {name: place for place, name in enumerate(_LONGEST)}
@@ -245,10 +252,16 @@ def _described(record):
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory):
-  """A `command.Finished` run that several tests look at."""
+  """A `command.Finished` run that several tests look at.
+
+  Of several workers one trains it, and each has a copy of its own.
+  """
   from tests.experiments import command
 
-  return command.finished(tmp_path_factory.mktemp("finished"))
+  own = tmp_path_factory.mktemp("finished")
+  if "PYTEST_XDIST_WORKER" not in os.environ:
+    return command.finished(own)
+  return command.finished_once(tmp_path_factory.getbasetemp().parent, own)
 
 
 @pytest.fixture

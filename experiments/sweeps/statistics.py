@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
-from scipy import stats
+import scipy  # It imports its parts when they are read: stats takes 2 s.
 
 # For a page with tables of checks.
 WHAT_DECIDES = (
@@ -19,7 +19,7 @@ WHAT_DECIDES = (
 
 def interquartile_mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
   """Mean of the middle half; of 5 seeds, of the middle three."""
-  return stats.trim_mean(values, 0.25, axis=axis)
+  return scipy.stats.trim_mean(values, 0.25, axis=axis)
 
 
 def interval(
@@ -37,7 +37,7 @@ def interval(
 def _percentiles(
   samples: Sequence[np.ndarray], statistic: Callable[..., np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-  found = stats.bootstrap(
+  found = scipy.stats.bootstrap(
     tuple(samples),
     statistic,
     axis=0,
@@ -87,8 +87,8 @@ def contrast(terms: Iterable[tuple[float, np.ndarray]]) -> Contrast:
     return Contrast(estimate, estimate, estimate, float(estimate == 0))
   freedom = variance**2 / sum(part**2 / n for part, n in parts)
   error = math.sqrt(variance)
-  half = float(stats.t.ppf(0.975, freedom)) * error
-  p = 2 * float(stats.t.sf(abs(estimate) / error, freedom))
+  half = float(scipy.stats.t.ppf(0.975, freedom)) * error
+  p = 2 * float(scipy.stats.t.sf(abs(estimate) / error, freedom))
   return Contrast(estimate, estimate - half, estimate + half, p)
 
 

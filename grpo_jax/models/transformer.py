@@ -162,35 +162,19 @@ def _forward(
     return mesh.share_positions(x) if config.split_positions else x
 
   def layer(name, carry, inputs):
-    (x, whole), of_block = carry, config.of_stack(name)
+    x, whole = carry
     (params, before), (slides, turns, number, of_layer), router = inputs
     if name == "linear_layers":
-      linear: Any = Block(config, is_linear=True).apply(
-        {"params": params},
-        x,
-        mask[:, num_before:],
-        router,
-        before,
-        method="recur",
+      x, state, routed = _recur(
+        config, params, x, mask[:, num_before:], router, before
       )
-      x, state, routed = linear
       return (shared(x), whole), (None if hold is None else state, routed)
     rope = _rope_of(config, name, ropes, slides)
     rope = rope if turns is None else _where(turns, rope)
     run = x, rope, attends[name](slides), router
-    variables = {"params": params}
-    outputs: Any
-    if config.gemma4 is None:
-      outputs = Block(of_block).apply(variables, *run, before)
-      x, kv, routed = outputs
-    else:
-      source = name.removeprefix("shared_")
-      before = before if source == name else whole[source]
-      outputs = Gemma4Block(of_block, name).apply(
-        variables, *run, before, of_layer
-      )
-      x, kv, routed, both = outputs
-      whole = {k: both if k == source else v for k, v in whole.items()}
+    x, kv, routed, whole = _attend(
+      config, name, params, run, before, of_layer, whole
+    )
     x = shared(vision_inputs.add(x, seen, number))
     kv = None if hold is None or kv is None else hold(*kv)
     return (x, whole), (kv, routed)
@@ -227,6 +211,28 @@ def _forward(
   )
   held = {name: collected(0, has) for name, has in _members(config).items()}
   return x, held if hold else None, collected(1, _with_experts(config))
+
+
+def _recur(config, params, x, mask, router, before):
+  """Runs a layer with the gated delta rule from the states `before`."""
+  outputs: Any = Block(config, is_linear=True).apply(
+    {"params": params}, x, mask, router, before, method="recur"
+  )
+  return outputs
+
+
+def _attend(config, name, params, run, before, of_layer, whole):
+  """Runs a layer with attention; `whole` has what layers of Gemma 4 share."""
+  of_block, variables = config.of_stack(name), {"params": params}
+  outputs: Any
+  if config.gemma4 is None:
+    outputs = Block(of_block).apply(variables, *run, before)
+    return *outputs, whole
+  source = name.removeprefix("shared_")
+  before = before if source == name else whole[source]
+  outputs = Gemma4Block(of_block, name).apply(variables, *run, before, of_layer)
+  *outputs, both = outputs
+  return *outputs, {k: both if k == source else v for k, v in whole.items()}
 
 
 def _over_sequences(config, mask, positions, num_before):

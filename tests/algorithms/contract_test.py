@@ -18,16 +18,6 @@ from tests.references import known
 from tests.training import tiny
 
 NAMES = tuple(algorithms.ALGORITHMS)
-# The first of the table with their loss of the policy, and some that share it;
-# for the others the contract is slow tests, without what is about that alone.
-# What needs programs of its own is slow for all but `tiny.FAST`.
-OWN_LOSS = {
-  *{
-    algorithm.policy_loss: name
-    for name, algorithm in reversed([*algorithms.ALGORITHMS.items()])
-  }.values(),
-  *tiny.VARIED,
-}
 
 
 def _make(name, **fields):
@@ -47,7 +37,7 @@ def _plain(name):
   return algorithm, config
 
 
-@pytest.mark.parametrize("name", tiny.each(NAMES, OWN_LOSS))
+@pytest.mark.parametrize("name", tiny.each(NAMES, tiny.OWN_LOSS))
 class TestContract:
   """Properties that one program for each algorithm shows."""
 
@@ -125,7 +115,7 @@ class TestPrograms:
       )
       # Of those that share a loss, one off its anchor; the others at ratio 1,
       # by the program of the test below.
-      has_anchor = name in OWN_LOSS
+      has_anchor = name in tiny.OWN_LOSS
       outcome = cases.evaluate(algorithm, config, equal, has_anchor)
       if not known.KNOWN[name].compares:
         assert outcome.gradient.any()
@@ -181,7 +171,9 @@ def test_impossible_tokens_are_left_out_of_every_kl(name, kind):
   checks.impossible_tokens_are_left_out(*_make(name, **fields))
 
 
-@pytest.mark.parametrize("name", [x for x in NAMES if x in OWN_LOSS])
+@pytest.mark.parametrize(
+  "name", tiny.each(x for x in NAMES if x in tiny.OWN_LOSS)
+)
 class TestLoss:
   """Properties of the policy's loss alone."""
 
@@ -290,7 +282,7 @@ class TestBounds:
 
 @settings(max_examples=60, deadline=None)
 @given(
-  st.sampled_from(NAMES),
+  st.sampled_from([x for x in NAMES if x in tiny.OWN_LOSS]),
   st.lists(st.integers(0, cases.BUDGET), min_size=10, max_size=10),
   st.lists(st.integers(0, 3), min_size=10, max_size=10),
   st.lists(st.sampled_from([0.0, 1.0, 0.7]), min_size=10, max_size=10),

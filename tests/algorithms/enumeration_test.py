@@ -206,6 +206,7 @@ def _best_of_gradient(rewards, size):
   return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_passk_summed_over_tokens_follows_the_best_of_the_group(size):
   summed = algorithm_of("passk", aggregate=aggregation.over_sequence_sums)
@@ -219,6 +220,7 @@ def test_passk_summed_over_tokens_follows_the_best_of_the_group(size):
 # Biased, by how much.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["grpo", "dapo", "tic_grpo", "gtpo", "otb"])
 def test_is_not_proportional_to_the_gradient(name):
   assert 0.3 < cosine(published(name).mean, EXACT_J) < 0.999
@@ -257,6 +259,7 @@ def test_the_length_weighted_baseline_contains_the_own_sample():
   assert cosine(found, EXACT_J) < 0.9999
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["opo", "otb"])
 def test_the_bias_of_a_group_baseline_falls_with_the_group(name):
   algorithm = algorithm_of(name, aggregate=aggregation.over_sequence_sums)
@@ -331,6 +334,7 @@ def _kl_gradient(kind, sampler):
   return total
 
 
+@pytest.mark.slow
 def test_distillation_from_tokens_and_from_distributions():
   summed = {
     name: algorithm_of(name, aggregate=aggregation.over_sequence_sums)
@@ -348,6 +352,7 @@ def test_distillation_from_tokens_and_from_distributions():
   assert np.abs(gap).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("kind", "old_logits", "wanted"),
   [

@@ -73,6 +73,7 @@ def test_three_episodes_by_hand():
     np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalize", [False, True])
 def test_the_same_episodes_in_other_slots_are_equal(normalize):
   """The positions of tokens decide the order of sums, and nothing else."""

@@ -24,7 +24,6 @@ from tests.references import common, grpo
 from tests.training import tiny
 
 B, T = len(cases.LENGTHS), cases.BUDGET
-KEY = jax.random.key(0)
 # Every token of a group counts as much, or is refused to.
 COUNT_TOKENS = [
   name
@@ -57,7 +56,7 @@ def _refusal(name, fields) -> str:
 def _prepared(name, case, **fields):
   """The batch of a case, as NumPy arrays; without a program."""
   return jax.device_get(
-    cases.prepared(*_checked(name, **fields), case, key=KEY)
+    cases.prepared(*_checked(name, **fields), case, key=jax.random.key(0))
   )
 
 
@@ -118,7 +117,7 @@ def _weighted(case, weights, mask=None, scale=1.0):
 
 @pytest.mark.parametrize("mode", ["truncate", "mask"])
 @pytest.mark.parametrize("level", ["token", "sequence"])
-@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("normalize", tiny.each([False, True], [False]))
 def test_importance_weights(mode, level, normalize):
   case = _case()
   low, high = (0.95, 1.05) if level == "token" else (0.85, 1.25)
@@ -239,7 +238,9 @@ UNSHAPED = {
 }
 
 
-@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
+@pytest.mark.parametrize(
+  "name", tiny.each(algorithms.ALGORITHMS, tiny.OWN_LOSS)
+)
 def test_only_advantages_that_grow_with_the_rewards_are_scaled(name):
   """Rewards times ten: dividing what stays as it is would divide twice."""
   algorithm = algorithms.get_algorithm(name)
@@ -493,7 +494,7 @@ def _kl(kind, u, ratio):  # What each estimator is worth.
   }[kind]
 
 
-@pytest.mark.parametrize("kind", divergences.KL_KINDS)
+@pytest.mark.parametrize("kind", tiny.each(divergences.KL_KINDS, ("k1", "k3")))
 def test_divergence_by_domain(kind):
   case, weights = _case(), (0.5, 2.0)
   mask = _trained(case)

@@ -17,6 +17,7 @@ from grpo_jax.algorithms.contract import cases
 from grpo_jax.algorithms.contract import reference as reference_lib
 from grpo_jax.algorithms.options import CriticOptions
 from tests.references import common, contexts, ppo
+from tests.training import tiny
 
 NAMES = tuple(algorithms.ALGORITHMS)
 LAM = 0.3  # Of λ-GRPO, so that its weights are not 1.
@@ -68,13 +69,14 @@ MORE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "more"), MORE)
 def test_other_settings_equal_the_reference(name, more):
   _compare(name, 0, more)
 
 
 @pytest.mark.parametrize("seed", [0, 1])  # In turn: they share a program.
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", tiny.each(NAMES, tiny.OWN_LOSS))
 def test_loss_and_gradient_equal_the_reference(name, seed):
   _compare(name, seed, {})
 

@@ -121,6 +121,7 @@ def test_weights_that_are_not_finite_are_suspected(tmp_path):
     loop.train(config, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_run_starts_with_the_adapters_of_a_folder(tmp_path):
   source = make(tmp_path, "qwen3")
   _, base = weights.load(source)

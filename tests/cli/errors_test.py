@@ -322,6 +322,7 @@ def test_loss_that_is_not_finite_stops_the_run(tmp_path):
   store.close()
 
 
+@pytest.mark.slow
 def test_config_may_change_before_the_first_checkpoint(tmp_path):
   config = tiny(sft__optimizer__learning_rate=1e30, checkpoint__every=0)
   with pytest.raises(FloatingPointError, match="checkpoints is missing"):

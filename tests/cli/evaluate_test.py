@@ -63,6 +63,7 @@ def opened(folder):
       yield found
 
 
+@pytest.mark.slow
 def test_a_checkpoint_has_its_own_weights_and_no_step(folder, opened):
   _, params = weights.load(folder / "model", param_dtype="float32")
   jax.tree.map(np.testing.assert_array_equal, opened.params, params)
@@ -117,6 +118,7 @@ def test_data_sets_and_samples_from_python(folder, opened):
     opened.evaluate(num_samples=2)
 
 
+@pytest.mark.slow
 def test_lengths_may_differ_from_those_of_the_run(opened):
   (one,) = data_sets.opened(opened.loaded, {}, 2)
   longer = data_sets.with_lengths(opened.loaded, max_new_tokens=7)

@@ -80,6 +80,7 @@ def test_a_line_is_a_completion_with_its_verdict(policy, whole):
   assert len(source) == len(found)
 
 
+@pytest.mark.slow
 def test_a_program_that_is_killed_goes_on_with_the_same_bytes(
   policy, whole, tmp_path
 ):

@@ -46,7 +46,7 @@ def path(tmp_path_factory):
   return tmp_path_factory.mktemp("rows") / "rows.jsonl"
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(LINES, st.sampled_from([None, "gsm8k"]))
 @example(b'{"prompt": "\\ud800"}', None)
 @example(b'{"prompt": "x", "extras": {"a": ["\\uDFFF"]}}', None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import fcntl
+import json
 import os
 import pathlib
 import shutil
@@ -129,3 +131,19 @@ def finished(cwd: pathlib.Path) -> Finished:
   """Trains the small run in a new folder."""
   arguments = TINY, "--workdir=run", "--config.log.curves=True"
   return Finished(cwd, *run("train", *arguments, cwd=cwd))
+
+
+def finished_once(common: pathlib.Path, cwd: pathlib.Path) -> Finished:
+  """Copies the small run from a folder of several processes.
+
+  The first of them trains it; the others wait.
+  """
+  said = common / "finished.json"
+  with open(common / "finished.lock", "w", encoding="utf-8") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if not said.exists():
+      (common / "trained").mkdir()
+      _, *results = dataclasses.astuple(finished(common / "trained"))
+      said.write_text(json.dumps(results), encoding="utf-8")
+  shutil.copytree(common / "trained", cwd, dirs_exist_ok=True)
+  return Finished(cwd, *json.loads(said.read_text(encoding="utf-8")))

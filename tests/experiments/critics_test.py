@@ -147,6 +147,7 @@ def test_mean_over_episodes_counts_their_parts():
   assert float(mean) == pytest.approx((3 + 4 + 5) / 3)
 
 
+@pytest.mark.slow
 def test_the_first_moving_average_is_the_first_mean():
   rollout = random_rollout(3)
   by = {
@@ -194,6 +195,7 @@ def batch_of(rollout):
   )
 
 
+@pytest.mark.slow
 def test_the_gradient_is_that_of_all_live_steps(monkeypatch):
   batch = batch_of(random_rollout(5))
   whole = jax.jit(jax.grad(functools.partial(losses.loss, PPO)))

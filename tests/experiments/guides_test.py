@@ -49,6 +49,7 @@ def test_the_environment_of_the_guide_answers():
   assert session.scores() == {"accuracy": 1.0}
 
 
+@pytest.mark.slow
 def test_the_algorithm_of_the_guide_squashes_what_grpo_has(monkeypatch):
   """One of eight completions is right: √2.475, and not √0.875 / 0.354."""
   made = []

@@ -4,8 +4,6 @@ import json
 import pathlib
 import time
 
-import nbclient
-import nbformat
 import pytest
 from jupyter_client import manager
 
@@ -53,6 +51,9 @@ def _kernels(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_cells_train_plot_sample_and_tabulate(tmp_path, finished):
+  import nbclient  # It reads grammars for three seconds.
+  import nbformat
+
   notebook = nbformat.v4.new_notebook()
   folder = repr(str(finished.cwd / "run"))
   notebook.cells = [

@@ -32,6 +32,7 @@ def test_the_bytes_are_the_same_each_time(folder, tmp_path):
     assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_names_of_the_test_are_in_passages_and_not_taught(folder):
   train, test = (rows_of(folder / f"{x}.jsonl") for x in ("train", "test"))
   assert (len(train), len(test)) == (448, 64)

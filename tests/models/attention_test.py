@@ -207,7 +207,10 @@ def kernel_calls(text):
 
 
 # With 4 rows on 3 devices each computes all.
-@pytest.mark.parametrize(("num_devices", "rows"), [(2, "2"), (3, "4")])
+@pytest.mark.parametrize(
+  ("num_devices", "rows"),
+  [(2, "2"), pytest.param(3, "4", marks=pytest.mark.slow)],
+)
 def test_a_gradient_for_tpus_calls_the_splash_kernels(num_devices, rows):
   with made_for("tpu", num_devices):
     text = lowered_gradient(HALF_SLIDES, "tpu")
@@ -216,6 +219,7 @@ def test_a_gradient_for_tpus_calls_the_splash_kernels(num_devices, rows):
   ]
 
 
+@pytest.mark.slow
 def test_recomputed_blocks_call_the_kernels_again():
   with made_for("tpu"):
     text = lowered_gradient(
@@ -327,6 +331,7 @@ def test_the_benchmark_runs():
   assert all(float(x.replace(",", "")) > 0 for x in numbers)
 
 
+@pytest.mark.slow
 def test_the_benchmark_cannot_measure_absent_tpus():
   status, out, err = command.run(
     "benchmarks.attention", "--topology=v5e:2x2", "--measure"

@@ -216,12 +216,16 @@ def test_rows_begin_with_what_does_not_fill_a_page():
   ("platform", "change", "message"),
   [
     ("cpu", {}, "needs a TPU, and not a cpu"),
-    ("tpu", {"dtype": "float64"}, "and not 'float64'"),
+    pytest.param(
+      *("tpu", {"dtype": "float64"}, "and not 'float64'"),
+      marks=pytest.mark.slow,
+    ),
     ("tpu", {"cache_dtype": "int8"}, "and not 'int8'"),
-    (
+    pytest.param(
       "tpu",
       {"num_heads": 6, "num_kv_heads": 3},
       "and not 6 .2 · num_kv_heads",
+      marks=pytest.mark.slow,
     ),
   ],
 )

@@ -204,6 +204,7 @@ def test_log_probs_move_by_little():
   assert gaps["int8"] < gaps["nf4"] < 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["int8", "nf4"])
 def test_the_decode_loop_carries_codes_and_no_kernels(kind):
   lora_config = lora.LoRAConfig(rank=1, quantization=kind)

@@ -308,6 +308,7 @@ def test_a_token_never_sees_its_successors():
   assert abs(before[0, 3] - after[0, 3]).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", ["dots", "full"])
 def test_remat_changes_neither_values_nor_gradients(remat):
   params, batch = make_params(RICH), make_batch()

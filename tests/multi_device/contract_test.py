@@ -11,7 +11,7 @@ from grpo_jax.algorithms.contract import cases
 from grpo_jax.training.runtime import sharding
 from tests.training import tiny
 
-OTHERS = tuple(x for x in algorithms.ALGORITHMS if x not in tiny.VARIED)
+OTHERS = tuple(x for x in algorithms.ALGORITHMS if x not in tiny.FAST)
 
 
 def _each(names, arrays):
@@ -27,8 +27,8 @@ def _each(names, arrays):
 
 @pytest.mark.parametrize(
   "names",
-  [tiny.VARIED, pytest.param(OTHERS, marks=pytest.mark.slow)],
-  ids=["varied", "others"],
+  [tiny.FAST, pytest.param(OTHERS, marks=pytest.mark.slow)],
+  ids=["fast", "others"],
 )
 def test_eight_devices_give_the_loss_and_gradient_of_one(names):
   case = cases.make_case().take(np.arange(16) % 10)

@@ -12,6 +12,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from grpo_jax.ops import logprobs
+from tests.training import tiny
 
 B, T, D, V, K = 4, 6, 3, 512, 5  # No other array has a dimension of V or more.
 CHUNK = 3  # Positions.
@@ -91,7 +92,9 @@ def assert_same(actual, expected):
   )
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize(
+  "name", tiny.each(OPTIONS, fast=("logp", "reverse", "kept_ids"))
+)
 def test_values_and_gradients_are_those_of_one_device(name, case, mesh):
   options = OPTIONS[name]
 

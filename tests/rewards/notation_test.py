@@ -1,7 +1,5 @@
 """Plain answers: the dress is off, of whatever was in it, and stays off."""
 
-import itertools
-
 import hypothesis
 import pytest
 from hypothesis import strategies as st
@@ -33,12 +31,11 @@ PIECES = (
 )
 
 
-@pytest.mark.parametrize(
-  ("bare", "dress"), list(itertools.product(BARE, DRESSES))
-)
-def test_a_dress_changes_nothing(bare, dress):
+@pytest.mark.parametrize("bare", BARE)
+def test_a_dress_changes_nothing(bare):
   plain = notation.plain(bare)
-  assert notation.plain(dress.format(bare)) == plain
+  for dress in DRESSES:
+    assert notation.plain(dress.format(bare)) == plain
   if notation.split(plain) is None:
     assert notation.plain(rf"\left({bare}\right)") == plain
 

@@ -68,6 +68,7 @@ def test_each_row_that_waits_has_a_deadline_and_failures_of_its_own():
   assert math.isnan(values[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("word", "kind"),
   [
@@ -95,6 +96,7 @@ def test_a_bad_row_that_waits_harms_none_of_the_others(word, kind):
     assert _score(scorer, ["3"]).components["misbehaves"].tolist() == [3]
 
 
+@pytest.mark.slow
 def test_functions_get_what_they_ask_for():
   context = registry.Context(
     tokenizer=(

@@ -186,6 +186,7 @@ def test_whatever_is_written_is_trained_once():
   np.testing.assert_array_equal(last.tokens, rollout.tokens[2::3])
 
 
+@pytest.mark.slow
 def test_a_nearly_full_context_is_compacted():
   compact = Compaction(0, 12, 5, 3, 4, 3, 1, 4, 1)
   rollout = _run(np.zeros((7, 7)), _prompts([6] * 20, 10), 10, compact)
@@ -205,6 +206,7 @@ def test_a_context_with_exactly_the_reserve_left_goes_on(reserve, actions):
   assert text == "121221"[: 3 * (actions - 1)]
 
 
+@pytest.mark.slow
 def test_rows_that_do_not_fit_are_cut_off():
   compact = Compaction(2, 5, 0, 3, 4, 3, 1, 2, 1)
   rollout = _run(np.zeros((7, 7)), _prompts([6] * 4, 10), 10, compact)
@@ -238,6 +240,7 @@ def test_too_short_prompts_are_refused():
     _run(np.zeros((7, 7)), _prompts([6], 4), 16)
 
 
+@pytest.mark.slow
 def test_a_teacher_of_the_chain_makes_the_same_contexts():
   """A policy that copies the teacher meets the contexts that it was shown."""
   task = tasks.make_task("memchain", num_steps=20, every=6)

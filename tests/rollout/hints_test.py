@@ -202,6 +202,7 @@ _kinds = jax.jit(hints.kinds, static_argnums=0)
 _live_groups = jax.jit(baselines.live_groups, static_argnums=3)
 
 
+@pytest.mark.slow
 def test_what_is_recorded_is_what_a_pass_over_whole_rows_says(drawn):
   rollout = drawn.rollout
   own = np.asarray(rollout.written)
@@ -224,6 +225,7 @@ def test_what_is_recorded_is_what_a_pass_over_whole_rows_says(drawn):
     assert (recorded[~own] == 0).all()
 
 
+@pytest.mark.slow
 def test_what_is_trained_of_a_hint_has_the_log_probs_of_the_policy(drawn):
   with jax.enable_x64(True):
     found = drawn.run(
@@ -281,6 +283,7 @@ def test_tokens_that_are_gone_were_drawn_too(drawn):
   np.testing.assert_array_equal(drawn.draft.num_drawn, size)
 
 
+@pytest.mark.slow
 def test_with_no_probability_every_bit_is_that_of_the_draft(drawn):
   never = dataclasses.replace(
     CORRECTION, p_cue=0.0, p_answer=0.0, p_reference=0.0

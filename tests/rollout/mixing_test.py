@@ -291,6 +291,7 @@ def test_every_input_is_what_the_equations_say(drawn):
   assert (other & np.asarray(rollout.completion_mask)).any()
 
 
+@pytest.mark.slow
 def test_inputs_that_are_never_mixed_give_the_bits_of_an_ordinary_rollout(
   drawn,
 ):

@@ -113,6 +113,7 @@ def test_what_is_written_stays_when_the_weights_have_changed():
   assert (after.tokens != whole.tokens)[1::2].any()
 
 
+@pytest.mark.slow
 def test_rows_are_cleared_alone():
   *_, whole, _ = _start()
   whole = dataclasses.replace(
@@ -128,6 +129,7 @@ def test_rows_are_cleared_alone():
   np.testing.assert_array_equal(cleared.group_id, whole.group_id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 2, 5])
 def test_pieces_of_episodes_are_the_whole(length):
   # From 1: action 3, and 1 again after every 6. From 2: actions 2 2. An

@@ -293,6 +293,7 @@ def test_temperature_zero_takes_the_most_likely_token():
   np.testing.assert_allclose(rollout.sampler_logp, np.log(0.5), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("change", "kept"),
   [
@@ -497,6 +498,7 @@ def assert_same_rollout(rollout, expected):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("config", "lanes", "smallest"),
   [
@@ -587,6 +589,7 @@ def test_a_cache_that_holds_prompts_gets_that_of_the_row_in_the_lane():
     assert state.busy.all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "lanes", [None, pytest.param(3, marks=pytest.mark.slow)]
 )

@@ -126,6 +126,7 @@ def test_only_what_the_policy_wrote_is_trained():
   assert (logp[written] < 0).all()
 
 
+@pytest.mark.slow
 def test_what_the_policy_is_said_to_have_written_has_its_log_probs():
   rollout, policies, everyone = played()
   logits = logits_of(policies[0], everyone[0], rollout, make_prompts())

@@ -106,6 +106,7 @@ def test_turns_by_hand():
   np.testing.assert_array_equal(rollout.scores["accuracy"], [1, 1, 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [3, 7])
 def test_a_budget_cuts_an_episode_anywhere(slots):
   whole, cut = toy_run(14), toy_run(slots)
@@ -134,6 +135,7 @@ def test_what_is_read_has_no_log_prob():
     )
 
 
+@pytest.mark.slow
 def test_a_row_depends_on_its_own_key_only():
   prompts = toy_prompts([1] * 6, [0, 1, 0, 1, 0, 1])
   run = functools.partial(
@@ -167,6 +169,7 @@ def _actions(rollout, row):
   return actions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "options"),
   [("calc_tool", {"leak": True}), ("grid", {})],

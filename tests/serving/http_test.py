@@ -199,6 +199,7 @@ def test_a_token_without_a_chance_has_a_number(loaded):
   assert -9999.0 in found["top_logprobs"][1].values()
 
 
+@pytest.mark.slow
 def test_likely_tokens_of_a_chat(server):
   body = {**ASK, "seed": 3, "logprobs": True, "top_logprobs": 20}
   (choice,) = served.post(server.url + CHAT, body)[1]["choices"]

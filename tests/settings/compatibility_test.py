@@ -392,18 +392,14 @@ def test_all_that_does_not_go_together_is_told_at_once():
   assert len(str(caught.value).splitlines()) == 2
 
 
-@pytest.mark.parametrize(
-  ("one", "other"),
-  [
-    (one, other)
-    for one, other in itertools.combinations(FEATURES, 2)
-    if is_allowed(one, other)
-  ],
-)
-def test_what_the_table_allows_passes(one, other):
-  setup = make_setup(one, other)
-  assert all(FEATURES[name].is_on(setup) for name in (one, other))
-  compatibility.check(setup)
+@pytest.mark.parametrize("one", FEATURES)
+def test_what_the_table_allows_passes(one):
+  for other in [*FEATURES][: [*FEATURES].index(one)]:
+    if is_allowed(one, other):
+      setup = make_setup(other, one)
+      assert FEATURES[one].is_on(setup), other
+      assert FEATURES[other].is_on(setup), other
+      compatibility.check(setup)
 
 
 # --- the same of configs -----------------------------------------------------

@@ -162,6 +162,7 @@ def test_a_model_over_http_judges(monkeypatch):
     problem.close()
 
 
+@pytest.mark.slow
 def test_a_rollout_goes_on_after_blocked_calls(monkeypatch):
   """All that the policy does is blocked, and each time it reads the dummy."""
   names = host_sessions.score_names() | {*workers.EVENTS}

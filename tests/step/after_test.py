@@ -29,6 +29,7 @@ def _step(learning_rate, **options):
   return parts, new, written, jax.device_get(found)
 
 
+@pytest.mark.slow
 def test_a_policy_that_does_not_move_says_the_same_bits():
   _, _, written, found = _step(0.0)
   exists = np.asarray(written.batch.completion_mask)

@@ -130,6 +130,7 @@ def test_injected_tokens_are_read_and_not_trained(stepped):
     np.testing.assert_array_equal(version, np.where(mask, step, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("train_injected", [False, True])
 def test_the_gradient_at_injected_tokens(stepped, train_injected):
   """None, unless they are trained; tokens of the policy have one always."""
@@ -167,6 +168,7 @@ def test_the_gradient_at_injected_tokens(stepped, train_injected):
   assert (slope[with_hint] != 0).any() == train_injected
 
 
+@pytest.mark.slow
 def test_counts_of_a_step(stepped):
   play = jax.jit(stepped[0].parts.player.play)
   for one in stepped:

@@ -335,6 +335,7 @@ def _pretrained():
   return state.with_members(critic=critic), used
 
 
+@pytest.mark.slow
 def test_a_phase_between_keeps_the_critic_and_its_moments():
   state, _ = _pretrained()
   between = dataclasses.replace(

@@ -115,6 +115,7 @@ def test_metrics_of_a_domain_are_those_of_its_rows(keeps):
   assert {*got} - {*without} == {f"domain/{name}/kl" for name in NAMES}
 
 
+@pytest.mark.slow
 def test_completions_stay_within_the_limits_of_their_domains():
   policy = tiny.tiny_policy()
   params = policy.init(jax.random.key(0))

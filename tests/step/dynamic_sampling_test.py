@@ -293,6 +293,7 @@ def programs():
   ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("live_ids", "num_rounds", "kept"),
   [
@@ -349,6 +350,7 @@ def duplicating():
   return state, jax.jit(functools.partial(step_lib.fused_step, parts=parts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("live_ids", "kept"),
   [

@@ -98,6 +98,7 @@ def test_a_prompt_is_left_out_once_it_was_used_often_enough(step):
   assert sum(found["guards/dropped"] for found in said) > 3
 
 
+@pytest.mark.slow
 def test_a_batch_of_one_prompt_trains_nothing(step):
   batches = [(2, 2, 2, 2), (2, 3, 4, 5), (6, 3, 4, 5)]
   said, params = run(step(GUARDS), batches)

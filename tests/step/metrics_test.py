@@ -23,28 +23,29 @@ TOKENS = np.array(
     [1, 9, 9, 9],  # The same as the row before: the rest does not exist.
     [5, 6, 5, 6],
     [6, 5, 1, 0],
-  ]
+  ],
+  np.int32,
 )
 ROLLOUT = Rollout(
-  tokens=jnp.asarray(TOKENS, jnp.int32),
-  completion_mask=jnp.asarray(MASK),
-  behavior_logp=jnp.zeros((6, 4)),
-  sampler_logp=jnp.zeros((6, 4)),
-  entropy=jnp.where(MASK, jnp.arange(6.0)[:, None], jnp.nan),
-  terminated=jnp.array([False, True, True, True, False, True]),
-  prompt_index=jnp.array([1, 1, 0, 0, 2, 2]),
-  group_id=jnp.array([2, 2, 0, 0, 1, 1]),
+  tokens=TOKENS,
+  completion_mask=MASK,
+  behavior_logp=np.zeros((6, 4), np.float32),
+  sampler_logp=np.zeros((6, 4), np.float32),
+  entropy=np.where(MASK, np.arange(6, dtype=np.float32)[:, None], NAN),
+  terminated=np.array([False, True, True, True, False, True]),
+  prompt_index=np.array([1, 1, 0, 0, 2, 2], np.int32),
+  group_id=np.array([2, 2, 0, 0, 1, 1], np.int32),
   num_groups=4,
 )
 SCORED = Scored(
-  rewards=jnp.array([1.0, 0.0, 0.0, 0.0, 2.0, 0.0]),
-  valid=jnp.array([True, True, True, True, True, False]),
-  correct=jnp.array([True, False, False, False, True, True]),
+  rewards=np.array([1.0, 0.0, 0.0, 0.0, 2.0, 0.0], np.float32),
+  valid=np.array([True, True, True, True, True, False]),
+  correct=np.array([True, False, False, False, True, True]),
   components={
-    "a": jnp.array([1.0, 0.0, NAN, 0.0, 2.0, 1e16]),
-    "never": jnp.full(6, NAN),
+    "a": np.array([1.0, 0.0, NAN, 0.0, 2.0, 1e16], np.float32),
+    "never": np.full(6, NAN, np.float32),
   },
-  weights={"a": jnp.float32(1.0), "never": jnp.float32(1.0)},
+  weights={"a": np.float32(1), "never": np.float32(1)},
 )
 
 

@@ -120,6 +120,7 @@ def distilled(request):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("knows_more", [True, False])
 def test_each_row_is_held_to(distilled, knows_more):
   """Its teacher, or the mixture of all; from itself it learns nothing."""

@@ -170,6 +170,7 @@ def test_a_step_counts_its_right_completions(stepped):
   assert metrics["schedule/expected"] == 0.5
 
 
+@pytest.mark.slow
 def test_a_step_leaves_the_places_of_the_next_one(stepped):
   before, after, _, _ = stepped
   own = by("frontier", num_prompts=4)

@@ -107,6 +107,7 @@ def groups_of(batch, at):
   return np.array(numbers)
 
 
+@pytest.mark.slow
 def test_a_batch_has_so_many_old_groups_and_the_others_are_its_own(drawn):
   for step, (mixed, _) in enumerate(drawn.found):
     count = OLD if step >= 2 else 0  # The first phase has none.

@@ -174,6 +174,7 @@ def test_drift_is_that_of_the_completion_that_was_kept(stepped):
   assert after.schedule["visits"].tolist() == [3] * 4
 
 
+@pytest.mark.slow
 def test_the_first_completion_of_a_prompt_is_kept(stepped):
   parts, _, found = stepped
   for before, after, _, written in found:

@@ -67,6 +67,7 @@ def test_gradients_do_not_depend_on_micro_batches(name):
       )
 
 
+@pytest.mark.slow
 def test_gradients_of_bfloat16_parameters_add_up_in_float32():
   parts = tiny.make_parts("dr_grpo", micro_batch_size=1)
   state, batch = tiny.off_policy(parts)

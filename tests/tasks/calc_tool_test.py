@@ -144,11 +144,14 @@ BAD, REMARK, ODD = "<tool>#</tool>", "<tool>#ab</tool>", "<tool>#1</tool>"
   [
     ("none", ["2576", "", "3"], [0, 0, 0], 1, 1),
     ("rules", ["?", "?", "3"], [0, 0, 0], 0, 0),
-    pytest.param(
-      *("two_stage", ["?", "", "3"], [0, 0, 0], 0, 1), marks=pytest.mark.slow
+    *(
+      pytest.param(*row, marks=pytest.mark.slow)
+      for row in (
+        ("two_stage", ["?", "", "3"], [0, 0, 0], 0, 1),
+        ("penalty", ["?", "", "3"], [-0.25, 0, 0], 0, 1),
+        ("abort", [None, None, None], [0, 0, 0], 0, 0),
+      )
     ),
-    ("penalty", ["?", "", "3"], [-0.25, 0, 0], 0, 1),
-    ("abort", [None, None, None], [0, 0, 0], 0, 0),
   ],
 )
 def test_interceptors_by_hand(interceptor, seen, rewards, hacked, comments):

@@ -175,7 +175,7 @@ def test_splits_are_disjoint_and_examples_repeat_with_the_seed(variant):
 
   def prompts(split: str, seed: int) -> list[tuple[str, bytes]]:
     rng = np.random.default_rng(seed)
-    examples = [made.example(rng, split) for _ in range(200)]
+    examples = [made.example(rng, split) for _ in range(80)]
     return [
       (made.decode(x.prompt), x.images.patches.tobytes() if x.images else b"")
       for x in examples

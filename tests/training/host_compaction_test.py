@@ -322,6 +322,7 @@ def test_each_token_that_the_policy_wrote_is_trained_once():
     assert x.opening[: len(before)] == before
 
 
+@pytest.mark.slow
 def test_a_session_that_fails_in_a_later_context_leaves_all_rows_unscored():
   batch = make_batch()
   good, _ = play(chains(batch), batch)

@@ -237,6 +237,7 @@ def _rows(batch):
 # --- TFDS --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_images_of_a_dataset(tmp_path, monkeypatch):
   import tensorflow_datasets as tfds
 

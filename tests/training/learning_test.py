@@ -11,7 +11,6 @@ import pytest
 from grpo_jax import algorithms
 from grpo_jax.step import prompts as prompts_lib
 from grpo_jax.step import step
-from tests.algorithms.contract_test import OWN_LOSS
 from tests.training import tiny
 
 # A teacher judges these, or nobody does.
@@ -23,12 +22,15 @@ WITHOUT_REWARDS = ("opd_token", "opd_full", "opd_topk", "sft")
 @pytest.mark.parametrize(
   "name",
   tiny.each(
-    name
-    for name, algorithm in algorithms.ALGORITHMS.items()
-    if name in OWN_LOSS
-    and algorithm.policy_loss is not None
-    and not {"turns", "prefix_utility"} & {*algorithm.needs}
-    and name not in WITHOUT_REWARDS
+    (
+      name
+      for name, algorithm in algorithms.ALGORITHMS.items()
+      if name in tiny.OWN_LOSS
+      and algorithm.policy_loss is not None
+      and not {"turns", "prefix_utility"} & {*algorithm.needs}
+      and name not in WITHOUT_REWARDS
+    ),
+    fast=("grpo",),
   ),
 )
 def test_bandit(name):
@@ -59,6 +61,7 @@ def test_bandit(name):
   assert np.mean(history[-5:]) > 0.9, history
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "fields"),
   [

@@ -137,6 +137,7 @@ def test_a_run_that_is_not_finite_is_left_behind(tmp_path, capsys):
   assert [row["step"] for row in rows(workdirs[1])] == [1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("settings", "match"),
   [

@@ -249,6 +249,7 @@ def test_each_prompt_has_the_teacher_of_its_domain(tmp_path):
       assert (x[~own] != y[~own]).any()
 
 
+@pytest.mark.slow
 def test_teachers_that_cannot_be_chosen_are_refused(tmp_path):
   with pytest.raises(ValueError, match=r"about 2 domains, and the data have 3"):
     two_teachers(tmp_path, num_domains=3)

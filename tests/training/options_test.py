@@ -96,6 +96,7 @@ def _penalty(batch):
   return -0.3 * gap
 
 
+@pytest.mark.slow
 def test_kl_in_the_reward_is_no_term_of_the_loss():
   fields = {"baseline_decay": 0.0, **KL_IN_REWARD}
   parts = _make_parts("reinforce", fields=fields)
@@ -112,6 +113,7 @@ def test_kl_in_the_reward_is_no_term_of_the_loss():
   assert metrics["kl/reference"] != 0
 
 
+@pytest.mark.slow
 def test_the_running_baseline_is_of_the_rewards_that_advantages_have():
   """Those with a KL and a length punishment, and not those of the judge."""
   fields = {"baseline_decay": 0.75, "overlong_cache": 0.9, **KL_IN_REWARD}
@@ -238,7 +240,7 @@ def _with_gap(parts):
   ("level", "mode", "weight"),
   [
     ("token", "truncate", 1.5),
-    ("sequence", "mask", 0.0),
+    pytest.param("sequence", "mask", 0.0, marks=pytest.mark.slow),
   ],
 )
 def test_importance_weights_correct_a_gap_and_nothing_else(level, mode, weight):
@@ -259,6 +261,7 @@ def test_importance_weights_correct_a_gap_and_nothing_else(level, mode, weight):
   np.testing.assert_allclose(metrics["gradient_norm"], weight * gradient, 1e-3)
 
 
+@pytest.mark.slow
 def test_rejected_tokens_leave_the_denominators():
   """They change the gradient as if nobody had scored their rows."""
 
@@ -302,6 +305,7 @@ def test_only_the_tokens_of_highest_entropy_are_trained():
   assert (entropy[mask & ~chosen] < least).all()
 
 
+@pytest.mark.slow
 def test_kept_tokens_are_the_support_of_training():
   parts = _make_parts(fields={"keep_sampling_mask": True}, top_k=3)
   state, prompts = tiny.make_state(parts), tiny.make_prompts()

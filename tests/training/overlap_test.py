@@ -131,6 +131,7 @@ def test_what_is_ahead_is_dispatched_before_the_host_verifies(staleness):
   assert left == [min(staleness, STEPS - 1 - t) for t in range(STEPS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "staleness", [2, pytest.param(0, marks=pytest.mark.slow)]
 )

@@ -78,6 +78,7 @@ def _recorded_and_read(parts, params, state, prompts):
   return np.asarray(rollout.sampler_logp)[seen], np.asarray(logp)[seen]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("kind", "changes"),
   [

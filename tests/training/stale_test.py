@@ -165,6 +165,7 @@ def test_without_learning_what_is_drawn_ahead_is_what_the_step_would_draw(name):
   assert (now.batch.tokens != ahead.batch.tokens).any()
 
 
+@pytest.mark.slow
 def test_weights_correct_from_the_sampling_to_the_current_policy():
   case, t = CASES["grpo"], STEPS - 1
   parts, found = case.parts(2), train("grpo", 2)

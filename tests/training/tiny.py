@@ -60,6 +60,16 @@ VARIED = (
 )
 
 
+# The first of the table with their loss of the policy, and those above: of the
+# others what holds for every algorithm is a slow test.
+OWN_LOSS = {
+  *{
+    algorithm.policy_loss: name
+    for name, algorithm in reversed([*algorithms.ALGORITHMS.items()])
+  }.values(),
+  *VARIED,
+}
+
 # Of these, ratios of tokens and of rows, and values of a critic.
 FAST = "grpo", "gspo", "ppo"
 

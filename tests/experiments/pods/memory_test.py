@@ -57,6 +57,7 @@ def gib(size: int) -> str:
   return f"{size / 2**30:.1f}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "model",
   [
@@ -92,6 +93,7 @@ def test_models_that_see_have_their_published_sizes(model):
   assert table(config)["policy"] == 4 * PARAMETERS[model]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_says_what_its_rollout_takes(name):
   model_name = "qwen2.5-vl-7b" if name in ON_IMAGES else "qwen2.5-7b"
@@ -159,6 +161,7 @@ def test_state_and_cache_are_those_of_a_run():
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trunk", ["own", "shared"])
 def test_a_critic_is_held_beside_the_policy(trunk):
   config = tiny_config.get_config("agent")
@@ -246,6 +249,7 @@ def test_the_command_prints_the_table():
   assert [line for line in out.splitlines() if len(line) > 80] == []
 
 
+@pytest.mark.slow
 def test_teachers_are_held_beside_the_policy():
   """Describes teachers of other sizes than the policy, without weights."""
   config = pods_config.get_config("opd_full")
@@ -285,6 +289,7 @@ def test_tpus_are_counted_with_the_attention_that_they_take():
   assert kept("auto") == kept("splash") < kept("plain")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tokens", "shares"), [(16, True), (15, False)])
 def test_devices_of_tensor_share_what_layers_hand_on(tokens, shares):
   """Devices share positions that divide; otherwise each of them keeps all."""

@@ -205,6 +205,7 @@ def test_what_is_missing_is_read_from_what_the_compiler_says(said, missing):
   assert table._missing({"compiler": said}) == missing
 
 
+@pytest.mark.slow
 def test_a_row_that_broke_off_is_reported_and_leaves_the_old_one(
   compiled, tmp_path, monkeypatch, capsys
 ):

@@ -19,6 +19,7 @@ def test_words_are_an_action_and_a_name():
     experiments.parsed(["run", "gspo"])
 
 
+@pytest.mark.slow
 def test_a_command_that_cannot_run_says_why(tmp_path):
   for words, message in {
     ("run", "flips", "--size=smoke"): "--size=smoke: flips has full.",

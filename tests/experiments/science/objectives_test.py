@@ -34,6 +34,7 @@ def test_regrets_by_hand():
   np.testing.assert_allclose(uniform, [2 / 9, 20 / 9], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_advantages_are_those_of_the_loud_reward_or_of_both():
   logits, key = jnp.zeros(10), jax.random.key(0)
   make_batch = jax.jit(bandit.make_batch, static_argnums=0)

@@ -74,6 +74,7 @@ def values(folder, ids, mask):
   return np.asarray(model.head(made, h))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "family", ["qwen2", pytest.param("llama", marks=pytest.mark.slow)]
 )

@@ -145,6 +145,7 @@ ADAPTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ADAPTED)
 def test_adapters_of_towers_have_the_names_of_peft(family, tmp_path):
   modules, of_tower, of_layers = ADAPTED[family]

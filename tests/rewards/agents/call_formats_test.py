@@ -5,7 +5,7 @@ import pathlib
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_jax.rewards.agents import call_formats
@@ -91,6 +91,7 @@ def test_a_conversation_is_what_templates_of_models_have_written(name):
 
 
 @pytest.mark.parametrize("format", call_formats.FORMATS)
+@settings(max_examples=25, deadline=None)  # Templates are slow.
 @given(data=st.data())
 def test_a_conversation_is_what_the_template_writes(format, data):
   rounds = data.draw(rounds_of(format))

@@ -216,6 +216,7 @@ def test_a_message_has_only_so_many_calls():
   assert session.scores()["refused"] == 998
 
 
+@pytest.mark.slow
 def test_python_keeps_names_between_calls():
   session = make()
   said, (reward, done) = play(
@@ -354,6 +355,7 @@ def test_markup_of_the_largest_observation():
 # --- Workers -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sessions_live_in_workers(corpus):
   options = {"tools": ["search", ADD], "corpus": corpus, "grade": "exact"}
   with sessions.HostSessions(PATH, num_workers=1, options=options) as workers:

@@ -201,6 +201,7 @@ def text_config(tmp_path, records):
   return config
 
 
+@pytest.mark.slow
 def test_golds_that_are_read_in_part_are_named(tmp_path):
   golds = (r"n \equiv 1 \pmod 3", "12", "12:00", r"\frac{1}{", "x^2", "Paris")
   config = text_config(

@@ -57,6 +57,7 @@ def _leaves(tree):
   return [np.asarray(x, np.float64) for x in jax.tree.leaves(tree)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("weights", "has_base", "expected"),
   [

@@ -32,6 +32,7 @@ def first_alarm(rates, size, seed, fall=0.05, sigmas=3.0):
   return None
 
 
+@pytest.mark.slow
 def test_the_kl_is_at_the_temperature_of_the_draws():
   parts = tiny.make_parts(fields={"kl_coef": 0.1}, temperature=0.6)
   params = tiny.make_state(parts).params

@@ -142,7 +142,7 @@ def test_what_is_planted_is_found(name):
 def test_healthy_runs_raise_nothing(kind):
   from experiments.health import false_alarms
 
-  assert not false_alarms.simulated(kind, runs=8)
+  assert not false_alarms.simulated(kind, runs=2)
 
 
 @pytest.mark.slow

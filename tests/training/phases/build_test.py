@@ -151,6 +151,7 @@ def test_missing_reference_is_explained():
   _assert_equal(kept, state.params["reference"])
 
 
+@pytest.mark.slow
 def test_a_phase_between_leaves_the_reference_as_it_was():
   first, last = _with_kl(), _with_kl(set_reference=False)
   between = dataclasses.replace(
@@ -164,6 +165,7 @@ def test_a_phase_between_leaves_the_reference_as_it_was():
   _assert_differ(state.params["policy"], original)
 
 
+@pytest.mark.slow
 def test_average_follows_the_parameters():
   parts = tiny.make_parts(phase={"ema_decay": 0.75})
   state = tiny.make_state(parts)

@@ -44,6 +44,7 @@ def _shapes(tree):
   return jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["grpo", "on_host"])
 def test_what_waits_has_the_shapes_of_what_is_drawn(name):
   config = config_lib.resolve(get_config(name))

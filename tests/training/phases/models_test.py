@@ -17,7 +17,9 @@ DRAWS = sampling.SamplerConfig(max_new_tokens=1, end_ids=(1,), pad_id=0)
 
 
 @pytest.mark.parametrize(
-  "ids", [(0, 1, 2, 3, 4), (0, 1, 3, 6)], ids=["rounded up", "gaps"]
+  "ids",
+  [pytest.param((0, 1, 2, 3, 4), marks=pytest.mark.slow), (0, 1, 3, 6)],
+  ids=["rounded up", "gaps"],
 )
 def test_ids_without_a_token_are_neither_drawn_nor_trained(ids):
   """Beside a policy of as many logits as there are tokens."""

@@ -481,6 +481,7 @@ def _bytes(tree):
   return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adamw", "adafactor", "muon"])
 def test_resumed_run_has_the_same_bits(name):
   policy = {

@@ -54,6 +54,7 @@ def test_a_step_ends_with_the_tokens_that_end_so():
     models.steps(config_lib.RewardModelConfig(step_ends=("§",)), text)
 
 
+@pytest.mark.slow
 def test_a_process_reward_model_gives_scores_of_steps():
   """Also where the task itself has none, to an algorithm that needs them."""
   found, phases, state = made("process")
@@ -241,6 +242,7 @@ def test_a_phase_goes_on_from_what_is_there(folder):
   jax.tree.map(np.testing.assert_array_equal, again.params["reward"], moved)
 
 
+@pytest.mark.slow
 def test_pairs_are_ranked_by_another_model(folder):
   config = on_pairs(folder)
   config.reward_model.ranked_by = config.reward_model.source

@@ -181,6 +181,7 @@ def check_states(rollout, wanted):
 
 # Enough slots for any episode, and so few that some are cut off in actions,
 # and some in observations.
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("kind", "slots", "options"),
   [
@@ -273,6 +274,7 @@ def test_sessions_are_told_what_the_policy_wrote_and_nothing_else():
     assert actions == words
 
 
+@pytest.mark.slow
 def test_masks_of_observations_that_are_cut_and_of_rows_without_room():
   batch = make_batch()
   sessions = host_sessions.Local(host_sessions.verbose)

@@ -35,6 +35,7 @@ def chat_options(config):
   return environment.chat_options(config, tokens.make_tokenizer(config))
 
 
+@pytest.mark.slow
 def test_schemas_are_in_the_prompts_of_a_run(folder):
   made = problem_lib.make_problem(settings(folder))
   try:

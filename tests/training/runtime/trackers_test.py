@@ -5,9 +5,7 @@ import struct
 
 import numpy as np
 import pytest
-import wandb
 from tensorboardX.proto import event_pb2, plugin_hparams_pb2
-from wandb.proto import wandb_internal_pb2
 
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import groups
@@ -51,6 +49,8 @@ def config(**changes):
 
 def wandb_records(path):
   """The records of an offline run: a header, and blocks as of LevelDB."""
+  from wandb.proto import wandb_internal_pb2
+
   data, at, parts = path.read_bytes(), 7, b""
   while at + 7 <= len(data):
     if (left := -at % 32768 or 32768) < 7:
@@ -79,6 +79,8 @@ def offline(monkeypatch):
 
 
 def test_a_run_of_wandb_has_everything_and_is_continued(tmp_path, offline):
+  import wandb  # A second, in every process that collects the tests.
+
   workdir = tmp_path / "my run"
   workdir.mkdir()
   log_config = groups.LogConfig(
