@@ -341,16 +341,16 @@ class GatedDelta(nn.Module):
 
     # As transformers draws them.
     bound = sizes.num_taps**-0.5
-    self.taps = parameter(
-      "taps",
-      lambda *of: jax.random.uniform(*of, -bound, bound),
-      *(sizes.num_key_heads, sizes.channels, sizes.num_taps),
-    )
-    self.log_rate = parameter(
-      "log_rate",
-      lambda *of: jnp.log(jax.random.uniform(*of, 0.01, 16.0)),
-      *heads,
-    )
+
+    def taps(key, shape, dtype):
+      return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    def log_rate(key, shape, dtype):
+      return jnp.log(jax.random.uniform(key, shape, dtype, 0.01, 16.0))
+
+    channels = sizes.num_key_heads, sizes.channels, sizes.num_taps
+    self.taps = parameter("taps", taps, *channels)
+    self.log_rate = parameter("log_rate", log_rate, *heads)
     self.rate_bias = parameter("rate_bias", nn.initializers.ones, *heads)
     self.scale = parameter("scale", nn.initializers.ones, sizes.value_width)
 
@@ -381,7 +381,7 @@ class GatedDelta(nn.Module):
     beta, rate = jnp.split(on_rows(self.rates, x), 2, axis=-1)
     decay = delta.log_decay(self.log_rate, self.rate_bias, rate)
     seen = mask[:, :, None, None]
-    arrays = (
+    arrays: Any = (
       delta.unit(q) * sizes.key_width**-0.5,
       delta.unit(k),
       masked.wide(v),
@@ -389,10 +389,11 @@ class GatedDelta(nn.Module):
       jnp.where(seen, nn.sigmoid(masked.wide(beta)), 0),
     )
     if x.shape[1] == 1:
-      y, memory = delta.step(*(z[:, 0] for z in arrays), before.memory)
+      one = [z[:, 0] for z in arrays]
+      y, memory = delta.step(*one, memory=before.memory)
       y = y[:, None]
     else:
-      y, memory = delta.chunked(*arrays, before.memory)
+      y, memory = delta.chunked(*arrays, memory=before.memory)
     y = delta.gated_norm(y, gate, self.scale, config.norm_eps)
     y = on_rows(self.out, y.astype(config.dtype), num_axes=3)
     return y, delta.State(memory, recent)

@@ -213,8 +213,10 @@ def _ratios(log_decay):  # [..., C] -> [..., C, C]
   sums from the start of the chunk would have the error of the larger ones: a
   single α of e^−300 would cost later ratios two digits.
   """
-  seen = jnp.tri(log_decay.shape[-1], dtype=log_decay.dtype)
-  between = jnp.where(jnp.tri(*seen.shape, -1), log_decay[..., :, None], 0)
+  size = log_decay.shape[-1]
+  seen = jnp.tri(size, dtype=log_decay.dtype)
+  before = jnp.tri(size, k=-1, dtype=bool)
+  between = jnp.where(before, log_decay[..., :, None], 0)
   return seen * jnp.exp(_product(seen, between))
 
 
