@@ -381,19 +381,18 @@ class GatedDelta(nn.Module):
     beta, rate = jnp.split(on_rows(self.rates, x), 2, axis=-1)
     decay = delta.log_decay(self.log_rate, self.rate_bias, rate)
     seen = mask[:, :, None, None]
-    arrays: Any = (
+    arrays: tuple[jax.Array, ...] = (
       delta.unit(q) * sizes.key_width**-0.5,
       delta.unit(k),
       masked.wide(v),
       jnp.where(seen, decay, 0),
       jnp.where(seen, nn.sigmoid(masked.wide(beta)), 0),
     )
-    if x.shape[1] == 1:
-      one = [z[:, 0] for z in arrays]
-      y, memory = delta.step(*one, memory=before.memory)
-      y = y[:, None]
-    else:
-      y, memory = delta.chunked(*arrays, memory=before.memory)
+    rule: Callable = delta.chunked
+    if is_one := x.shape[1] == 1:
+      rule, arrays = delta.step, tuple(z[:, 0] for z in arrays)
+    y, memory = rule(*arrays, before.memory)
+    y = y[:, None] if is_one else y
     y = delta.gated_norm(y, gate, self.scale, config.norm_eps)
     y = on_rows(self.out, y.astype(config.dtype), num_axes=3)
     return y, delta.State(memory, recent)
