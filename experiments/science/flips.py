@@ -21,6 +21,21 @@ D1  With 40 % Dr. GRPO ends above GRPO: a group in which a few errors are all
 R1  With 40 % RLOO ends above GRPO, for the same reason.
 P1  With 40 % PPO ends above GRPO: its critic has many prompts to average over.
 P2  PPO loses less than GRPO from no errors to 40 %.
+
+PPO differs from GRPO in two things, a critic and one completion of each of 128
+prompts. The rules below separate them. They were written when all arms above
+had been run, and when somebody had reported runs of his own, in which P1 held,
+C1 did not, and M1 did. "With groups" means eight completions of each of 16
+prompts, as GRPO has.
+
+C1  The critic helps: with 40 % PPO with groups ends above GRPO.
+M1  More prompts help without a critic: with 40 % REINFORCE++, one completion a
+    prompt, ends above GRPO.
+M2  More prompts help with a critic: with 40 % PPO ends above PPO with groups.
+C2  With one completion a prompt the critic helps: with 40 % PPO ends above
+    REINFORCE++.
+N1  Nothing but the shape: with 40 % REINFORCE++ with groups does not end above
+    GRPO.
 """
 
 from __future__ import annotations
@@ -47,8 +62,20 @@ ALGORITHMS = {
   "ppo": "PPO",
 }
 PERCENT = (0, 10, 20, 30, 40)  # Of the completions, which are misjudged.
-ARMS = (BASE, *(f"{name}-{n}" for n in PERCENT for name in ALGORITHMS))
+GROUPS = "_groups"
+OTHERS = {
+  "ppo_groups": "PPO with groups",
+  "reinforce_pp": "REINFORCE++",
+  "reinforce_pp_groups": "REINFORCE++ with groups",
+}
+OF_OTHERS = (0, 40)
+ARMS = (
+  BASE,
+  *(f"{name}-{n}" for n in PERCENT for name in ALGORITHMS),
+  *(f"{name}-{n}" for n in OF_OTHERS for name in OTHERS),
+)
 BATCH = 128  # Completions of a step.
+GROUP_SIZE = 8
 STEPS = 80
 CRITIC_STEPS = 20  # Of these, in which PPO's critic learns alone.
 EVERY = 20  # Steps between evaluations.
@@ -64,7 +91,8 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
   completions from which PPO's critic learns before its policy does.
   """
   name, _ = ALL.parsed(argument)
-  algorithm, _, percent = name.partition("-")
+  arm, _, percent = name.partition("-")
+  algorithm = arm.removesuffix(GROUPS)
   config = ppo_add.get_config("grpo" if name == BASE else algorithm)
   config.data.name = "sort"
   config.data.task_options = ml_collections.ConfigDict(
@@ -97,6 +125,11 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
       config.value.steps = CRITIC_STEPS
       config.value.num_lengths = 1
       config.rl.steps -= CRITIC_STEPS
+    if arm in OTHERS:
+      size = GROUP_SIZE if arm.endswith(GROUPS) else 1
+      for phase in config.phases:
+        config[phase].group_size = size
+        config[phase].num_prompts = BATCH // size
   config.eval.num_prompts = config.eval.batch_size = 512
   config.eval.every = 0 if name == BASE else EVERY
   config.checkpoint.every = 0
@@ -158,9 +191,9 @@ def _falls(algorithm: str) -> Rule:
   return lambda of: check(text, "below", (1, slope(of, algorithm)))
 
 
-def _better(algorithm: str) -> Rule:
-  text = f"`{algorithm}-40` − `grpo-40`"
-  return rule(text, "above", (f"{algorithm}-40", "after"), ("grpo-40", "after"))
+def _ends_above(one: str, other: str, needed: str = "above") -> Rule:
+  text = f"`{one}-40` − `{other}-40`"
+  return rule(text, needed, (f"{one}-40", "after"), (f"{other}-40", "after"))
 
 
 def _loses_less(of: Scores):
@@ -183,10 +216,33 @@ CLAIMS = {
   },
   "G1": ("With 20 % of errors GRPO learns.", _improves("grpo-20")),
   "G2": ("With 40 % of errors GRPO learns.", _improves("grpo-40")),
-  "D1": ("With 40 % Dr. GRPO is better than GRPO.", _better("dr_grpo")),
-  "R1": ("With 40 % RLOO is better than GRPO.", _better("rloo")),
-  "P1": ("With 40 % PPO is better than GRPO.", _better("ppo")),
+  "D1": (
+    "With 40 % Dr. GRPO is better than GRPO.",
+    _ends_above("dr_grpo", "grpo"),
+  ),
+  "R1": ("With 40 % RLOO is better than GRPO.", _ends_above("rloo", "grpo")),
+  "P1": ("With 40 % PPO is better than GRPO.", _ends_above("ppo", "grpo")),
   "P2": ("PPO loses less by errors than GRPO.", _loses_less),
+  "C1": (
+    "With 40 % PPO with groups is better than GRPO.",
+    _ends_above("ppo_groups", "grpo"),
+  ),
+  "M1": (
+    "With 40 % REINFORCE++ is better than GRPO.",
+    _ends_above("reinforce_pp", "grpo"),
+  ),
+  "M2": (
+    "With 40 % PPO is better than PPO with groups.",
+    _ends_above("ppo", "ppo_groups"),
+  ),
+  "C2": (
+    "With 40 % PPO is better than REINFORCE++.",
+    _ends_above("ppo", "reinforce_pp"),
+  ),
+  "N1": (
+    "With 40 % REINFORCE++ with groups is not better than GRPO.",
+    _ends_above("reinforce_pp_groups", "grpo", "not above"),
+  ),
 }
 CONFIRMED = "L1 S1 S2 S3 S4 G1 P1 P2"
 
@@ -203,7 +259,16 @@ def numbers(results: Results) -> dict[str, Any]:
     ]
     for percent in PERCENT
   )
+  others = (
+    [
+      shown,
+      *(pages.cell(results.scores(f"{x}-{n}", "after")) for n in OF_OTHERS),
+    ]
+    for x, shown in (OTHERS | {"grpo": "GRPO", "ppo": "PPO"}).items()
+  )
+  head = ("arm", *(f"{n} % misjudged" for n in OF_OTHERS))
   return {
+    "shapes": pages.table(head, others),
     "drawn": STEPS * BATCH,
     "first": results.accuracy(results.arms[0])[:, 0].mean(),
     "ends": pages.table(("misjudged", *ALGORITHMS.values()), rows),
