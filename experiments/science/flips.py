@@ -24,8 +24,8 @@ P2  PPO loses less than GRPO from no errors to 40 %.
 
 PPO differs from GRPO in two things, a critic and one completion of each of 128
 prompts. The rules below separate them. They were written when all arms above
-had been run, and when somebody had reported runs of his own, in which P1 held,
-C1 did not, and M1 did. "With groups" means eight completions of each of 16
+had been run, and when somebody had reported runs of his own, in which P1 and M1
+held, and C1 did not. "With groups" means eight completions of each of 16
 prompts, as GRPO has.
 
 C1  The critic helps: with 40 % PPO with groups ends above GRPO.
@@ -244,7 +244,8 @@ CLAIMS = {
     _ends_above("reinforce_pp_groups", "grpo", "not above"),
   ),
 }
-CONFIRMED = "L1 S1 S2 S3 S4 G1 P1 P2"
+CONFIRMED = "L1 S1 S2 S3 S4 G1 P1 P2 M1 M2"
+REFUTED = "C2 N1"
 
 
 def numbers(results: Results) -> dict[str, Any]:
