@@ -1,5 +1,6 @@
 """Tests of the shared parts of pages about experiments."""
 
+import re
 import types
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from experiments.science import pages
 from experiments.sweeps import statistics
 from experiments.sweeps.pages import joined
+from tests.experiments import command
 
 FOUND = (
   statistics.Conclusion(
@@ -133,3 +135,16 @@ def test_rules_are_the_docstring_without_its_first_sentence():
 def test_a_cell_is_a_mean_with_its_interval():
   assert pages.cell(np.array([1.0, 2.0, 3.0]), 2) == "2.00 [-0.48, 4.48]"
   assert pages.cell(None) == "–"
+
+
+def test_intervals_of_the_page_of_answers_stand_on_the_pages_that_it_names():
+  docs = command.ROOT / "docs"
+  page = (docs / "is_grpo_outdated.md").read_text("utf-8")
+  rows = [x.split("|")[3] for x in page.splitlines() if x.startswith("| ")][2:]
+  interval = re.compile(r"-?\d\S* \[-?\d\S*, -?\d\S*\]")
+  for evidence in rows:
+    named = re.findall(r"\]\(([^)]+\.md)\)", evidence)
+    texts = [" ".join((docs / x).read_text("utf-8").split()) for x in named]
+    for found in interval.findall(evidence):
+      assert any(found in text for text in texts), (found, named)
+  assert len(interval.findall(" ".join(rows))) > 15
