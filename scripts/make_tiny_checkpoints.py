@@ -150,6 +150,16 @@ _DEEPSEEK_V3 = (
     "v_head_dim": 6,
   }
 )
+# Fewer tokens than any prompt has, so that the choice matters. With few heads
+# many scores are exactly 0, and torch.topk takes any of them.
+_INDEXER = {
+  "architectures": ["DeepseekV32ForCausalLM"],
+  "index_head_dim": 12,
+  "index_n_heads": 8,
+  "index_topk": 4,
+  "model_type": "deepseek_v32",
+  "num_key_value_heads": 3,
+}
 
 # Published: 16 heads of keys, 16 to 64 of values, all 128 wide.
 _DELTA = {
@@ -640,6 +650,23 @@ FAMILIES = {
     "topk_group": 1,
     "v_head_dim": 7,
   },
+  "deepseek_v32": _DEEPSEEK_V3 | _SMALL | _INDEXER,
+  "glm_moe_dsa": _DEEPSEEK_V3
+  | _SMALL
+  | _INDEXER
+  | {
+    "architectures": ["GlmMoeDsaForCausalLM"],
+    "head_dim": 8,
+    "indexer_rope_interleave": True,
+    "model_type": "glm_moe_dsa",
+    "n_group": 1,
+    "qk_head_dim": 18,
+    "rms_norm_eps": 1e-5,
+    "rope_interleave": True,
+    "rope_parameters": {"rope_theta": 1_000.0, "rope_type": "default"},
+    "rope_scaling": None,
+    "topk_group": 1,
+  },
   "glm4": _SIZES
   | {
     "architectures": ["Glm4ForCausalLM"],
@@ -875,6 +902,18 @@ VARIANTS = {
     "rms_norm_eps": 1e-5,
     "rope_scaling": None,
     "topk_group": 1,
+  },
+  "deepseek_v32-4_layers_plain": {
+    "first_k_dense_replace": 2,
+    "index_head_dim": 8,
+    "index_topk": 9,
+    "num_hidden_layers": 4,
+    "rope_scaling": None,
+  },
+  "glm_moe_dsa-groups_all_tokens": {
+    "index_topk": 64,
+    "n_group": 4,
+    "topk_group": 2,
   },
   "glm4-1_key_head": {"attention_bias": False, "num_key_value_heads": 1},
   "glm4_moe-no_norms_2_groups": {

@@ -41,6 +41,7 @@ from grpo_jax.types import (
   Prompts,
   PyTree,
   Rollout,
+  RouterOutputs,
   SamplerFields,
   Scored,
   Term,
@@ -468,7 +469,36 @@ def _balance_values(
 ) -> jax.Array:  # [B, T]
   """The load-balance loss at each token."""
   assert policy.aux is not None
+  assert policy.aux.probs is not None
   return routing.balance(policy.aux.probs, batch.anchor.router_load)
+
+
+def _indexer_values(
+  policy: PolicyOutputs, batch: TrainBatch
+) -> jax.Array:  # [B, T]
+  """The loss of the indexers at each token, mean over layers."""
+  del batch
+  assert policy.aux is not None
+  assert policy.aux.index_loss is not None
+  return policy.aux.index_loss.mean(axis=-1)
+
+
+def _of_choices(
+  config: CommonConfig, aux: RouterOutputs, mask: jax.Array
+) -> dict[str, Weighted | Maximum]:
+  """Metrics of routers and indexers."""
+  metrics: dict[str, Weighted | Maximum] = {}
+  if aux.probs is not None:
+    assert aux.ids is not None
+    entropy = aggregation.over_tokens(routing.entropy(aux.probs), mask)
+    metrics["router/entropy"] = entropy
+    metrics["router/load"] = routing.load(
+      aux.ids, mask, num_experts=aux.probs.shape[-1]
+    )
+  if aux.index_changed is not None and config.keep_routing:
+    changed = aux.index_changed.mean(axis=-1)  # [B, T]
+    metrics["indexer/changed"] = aggregation.over_tokens(changed, mask)
+  return metrics
 
 
 def _aggregate(
@@ -515,6 +545,12 @@ def _terms(algorithm: Algorithm, config: CommonConfig) -> dict[str, Term]:
     terms["balance"] = Term(
       lambda batch: config.balance_coef,
       _balance_values,
+      aggregation.over_tokens,
+    )
+  if config.indexer_coef > 0:
+    terms["indexer"] = Term(
+      lambda batch: config.indexer_coef,
+      _indexer_values,
       aggregation.over_tokens,
     )
   return terms | algorithm.terms(config)
@@ -626,10 +662,7 @@ def loss(
   if batch.pair_role is not None and batch.reference.logp is not None:
     metrics |= policy_metrics.of_pairs(policy, batch)
   if policy.aux is not None:
-    num_experts = policy.aux.probs.shape[-1]
-    entropy = routing.entropy(policy.aux.probs)
-    metrics["router/entropy"] = aggregation.over_tokens(entropy, mask)
-    metrics["router/load"] = routing.load(policy.aux.ids, mask, num_experts)
+    metrics |= _of_choices(config, policy.aux, mask)
   if batch.sampler.logp is not None:
     # The sampler's records of the distribution that is trained.
     sampled = (

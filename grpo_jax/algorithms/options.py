@@ -110,12 +110,18 @@ class CommonConfig:
     keep_sampling_mask: Take all log-probs over the tokens that the sampler's
       filters kept, so that sampling and training have the same support.
     keep_routing: Send each token through the experts of its sampling
-      (DeepSeek-V3.2, arXiv:2512.02556), except in the reference.
+      (DeepSeek-V3.2, arXiv:2512.02556), except in the reference. With sparse
+      attention a token also sees the tokens that it saw then. A rollout then
+      holds 4 · index_topk bytes for each token and layer: with all layers of
+      DeepSeek-V3.2 0.5 MB a token.
     balance_coef: Weight of the load-balance loss of a model with experts,
       which is 1 for an even load (`ops/routing.py`).
     router_bias_step: Change of the routers' biases per step, up for an expert
       with less than the mean load and down for one with more (DeepSeek-V3,
       arXiv:2412.19437, Section 2.1.2); 0 keeps them.
+    indexer_coef: Weight of the loss that trains the indexers of sparse
+      attention, per nat, token mean over layers (`models/indexer.py`); 0 keeps
+      them as they are.
     positive_nll_coef: Weight of the likelihood of right answers, per nat,
       token mean.
   """
@@ -159,6 +165,7 @@ class CommonConfig:
   keep_routing: bool = False
   balance_coef: float = 0.0
   router_bias_step: float = 0.0
+  indexer_coef: float = 0.0
   positive_nll_coef: float = 0.0
 
   def __post_init__(self):

@@ -83,6 +83,7 @@ DELTA_RANGES = {
   "value_width": _MANY,
   "num_taps": ranges.Range(2, 64),
 }
+INDEXER_RANGES = {"num_heads": _MANY, "head_dim": _MANY, "top_k": _MANY}
 RANGES = {
   "width": _WIDTH,
   "num_layers": ranges.Range(1, 4096),
@@ -337,6 +338,29 @@ _GEMMA4_RANGES = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class IndexerConfig:
+  """Sizes of the indexers of sparse attention; see `indexer.py`.
+
+  Attributes:
+    num_heads: Index heads.
+    head_dim: Width of an index head; at least the channels that positions turn.
+    top_k: Most tokens that a query sees.
+    interleaved: Whether neighbouring channels of an index head are a pair
+      (GLM-5), and not those half of the turned width apart (DeepSeek-V3.2).
+  """
+
+  num_heads: int = 64
+  head_dim: int = 128
+  top_k: int = 2048
+  interleaved: bool = False
+
+  def __post_init__(self):
+    for name, allowed in INDEXER_RANGES.items():
+      if (value := getattr(self, name)) not in allowed:
+        raise ValueError(f"indexer: {name} is {value}, but must be {allowed}.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Architecture:
   """Sizes and switches of a transformer for any vocabulary.
 
@@ -411,8 +435,6 @@ class Architecture:
       (SmolLM3 has layers without); empty: of all.
     rotary_interleaved: Whether neighbouring channels are a pair (GLM-4,
       DeepSeek), and not those half of the width apart.
-    rotary_backward: Whether positions turn pairs by the negative angle
-      (nanochat).
     rope_sections: Numbers of pairs of channels that are turned by the time, the
       row and the column of a token of an image (Qwen's M-RoPE); all three of a
       text token are its position. Empty: one position turns all pairs.
@@ -512,7 +534,6 @@ class Architecture:
   rotary_width: int | None = None
   rotary_layers: tuple[bool, ...] = ()
   rotary_interleaved: bool = False
-  rotary_backward: bool = False
   rope_sections: tuple[int, ...] = ()
   rope_sections_mixed: bool = False
   num_experts: int = 0
@@ -782,6 +803,9 @@ class TransformerConfig(Architecture):
     shared_gate: Whether the MLP beside the experts is multiplied by a sigmoid
       of a product with the token (Qwen3-Next).
     llama4, gemma4: Switches of Llama 4, and of Gemma 4, or None.
+    rotary_backward: Whether positions turn pairs by the negative angle
+      (nanochat).
+    indexer: The indexers that choose which tokens attention sees; None for all.
   """
 
   vocab_size: int
@@ -793,6 +817,8 @@ class TransformerConfig(Architecture):
   shared_gate: bool = False
   llama4: Llama4Config | None = None
   gemma4: Gemma4Config | None = None
+  rotary_backward: bool = False
+  indexer: IndexerConfig | None = None
 
   def __post_init__(self):
     super().__post_init__()
@@ -801,6 +827,8 @@ class TransformerConfig(Architecture):
       self._check_llama4(self.llama4)
     if self.gemma4 is not None:
       self._check_gemma4(self.gemma4)
+    if self.indexer is not None:
+      self._check_indexer(self.indexer)
     if (self.tower is None) != (self.image_token is None):
       raise ValueError(
         f"model: tower is {self.tower} and image_token {self.image_token}; a"
@@ -975,6 +1003,31 @@ class TransformerConfig(Architecture):
     pairs = enumerate(self.stacks)
     return tuple(layer for layer, stack in pairs if stack == name)
 
+  def _check_indexer(self, indexer: IndexerConfig):
+    lacks = ""
+    if not (self.latent_width and self.query_latent_width):
+      lacks = "latent_width and query_latent_width"
+    elif not 0 < self.turned_width <= indexer.head_dim:
+      lacks = f"a rotary_width of at most {indexer.head_dim}"
+    elif self.sliding_window is not None:
+      lacks = "no sliding_window"
+    elif self.cache_dtype == "int8":
+      # Rounded index keys would choose other tokens than the update does.
+      lacks = "cache_dtype 'model' or 'bfloat16'"
+    elif self.decode_attention != "plain" or self.attention not in (
+      "auto",
+      "plain",
+    ):
+      lacks = "attention 'auto' or 'plain', and decode_attention 'plain'"
+    elif self.tower is not None:
+      lacks = "no tower"
+    if lacks:
+      raise ValueError(
+        f"model: an indexer chooses which {indexer.top_k} tokens attention"
+        f" sees, and needs {lacks}; change that, or take a model without an"
+        " indexer."
+      )
+
 
 class Prefix(NamedTuple):
   """Keys and values of prompts, as decoding reads them.
@@ -997,8 +1050,9 @@ class Prefix(NamedTuple):
   Attributes:
     layers: Rotated keys [P, C, K, S] and values [P, C, S, K] of each layer from
       `attention.held`, or pages of both from `paged.held`. With `latent_width`
-      keys are latent vectors [P, 1, K, S], and values None. A layer with the
-      gated delta rule has a `delta.State` instead.
+      keys are latent vectors [P, 1, K, S], and values None, or with an indexer
+      its keys [P, 1, S, I]. A layer with the gated delta rule has a
+      `delta.State` instead.
     mask: True on slots that hold a token.
     end: Position of the first token of a completion; None where that is the
       number of tokens of the prompt. They differ with `rope_sections` and

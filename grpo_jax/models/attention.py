@@ -134,6 +134,17 @@ def plain(
 
   Values may have another width than keys. `sinks` are scores without a key.
   """
+  return weighted(plain_weights(config, q, k, mask, sinks), v)
+
+
+def plain_weights(
+  config: TransformerConfig,
+  q: jax.Array,  # [B, L, C, R, K]
+  k: jax.Array,  # [B, C, K, M]
+  mask: jax.Array,  # [B, L, M] bool
+  sinks: jax.Array | None = None,  # [C, R]
+) -> jax.Array:  # [B, C, R, L, M]
+  """The weights of `plain`, at least float32."""
   num_rows, length, num_kv_heads, queries, width = q.shape
   # Matmuls and not einsums: einsum puts k on the left, and XLA:CPU then takes
   # twice as long for a decode step (with 192 slots).
@@ -142,8 +153,17 @@ def plain(
   # Widened at once, so that XLA need not round the product.
   scores = masked.wide(q @ k)
   scores = scores.reshape(num_rows, num_kv_heads, queries, length, -1)
-  weights = _weights(config, scores, mask, sinks).astype(v.dtype)
-  attended = weights.reshape(*stacked, -1) @ v  # [B, C, R · L, K]
+  return _weights(config, scores, mask, sinks)
+
+
+def weighted(
+  weights: jax.Array,  # [B, C, R, L, M]
+  v: jax.Array,  # [B, C, M, K]
+) -> jax.Array:  # [B, L, C, R, K]
+  """Sums of values by the weights of attention, in the dtype of the values."""
+  num_rows, num_kv_heads, queries, length, _ = weights.shape
+  stacked = (num_rows, num_kv_heads, queries * length)
+  attended = weights.astype(v.dtype).reshape(*stacked, -1) @ v
   attended = attended.reshape(num_rows, num_kv_heads, queries, length, -1)
   return jnp.moveaxis(attended, 3, 1)
 
@@ -283,6 +303,18 @@ def ring(
   Returns:
     The result of `cached`, [B, 1, C, R, K], and `own` with the token.
   """
+  own = in_slot(config, slot, own, k, v)
+  return cached(config, q, prefix, own, mask, sinks), own
+
+
+def in_slot(
+  config: TransformerConfig,
+  slot: jax.Array,  # [] int32
+  own: tuple[PyTree, PyTree],  # As in `cached`.
+  k: jax.Array,  # [B, C, K, 1]
+  v: jax.Array | None,  # [B, C, 1, K]
+) -> tuple[PyTree, PyTree]:
+  """The cache of completions with a token in one slot of all rows."""
   new = held(config, k, v)
 
   def written(part, axis):  # Keys [B, C, K, M] or values [B, C, M, K].
@@ -292,8 +324,7 @@ def ring(
       new[part],
     )
 
-  own = written(0, axis=-1), written(1, axis=-2)
-  return cached(config, q, prefix, own, mask, sinks), own
+  return written(0, axis=-1), written(1, axis=-2)
 
 
 def of_another(
@@ -332,6 +363,18 @@ def in_places(
   Returns:
     The result of `cached`, [B, L, C, R, K], and `own` with the tokens.
   """
+  own = in_own_slots(config, places, own, k, v)
+  return cached(config, q, prefix, own, mask, sinks), own
+
+
+def in_own_slots(
+  config: TransformerConfig,
+  places: jax.Array,  # [B, L] int32
+  own: tuple[PyTree, PyTree],  # As in `cached`.
+  k: jax.Array,  # [B, C, K, L]
+  v: jax.Array | None,  # [B, C, L, K]
+) -> tuple[PyTree, PyTree]:
+  """The cache of completions with tokens in the places of `in_places`."""
   keys, values = held(config, k, v)
   rows = jnp.arange(len(places))[:, None]
 
@@ -343,11 +386,10 @@ def in_places(
     x = jnp.moveaxis(x, -2, 1)
     return into.at[rows, :, places].set(x, mode="drop")
 
-  own = (
+  return (
     jax.tree.map(with_keys, own[0], keys),
     jax.tree.map(with_values, own[1], values),
   )
-  return cached(config, q, prefix, own, mask, sinks), own
 
 
 def views(config, visible, of_query, of_key):
@@ -515,6 +557,8 @@ def _splash_lacks(config) -> str:
   if config.attention_sinks or config.chunk:
     # Chunks begin at other slots in each row.
     return "attention_sinks False, and no chunks of positions"
+  if config.indexer is not None:
+    return "a model without an indexer"
   return ""
 
 

@@ -42,6 +42,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from grpo_jax.models import delta, experts, llama4, vision_parts
+from grpo_jax.models import indexer as indexer_lib
 from grpo_jax.models import rope as rope_lib
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import masked
@@ -270,15 +271,18 @@ class LatentAttention(nn.Module):
     self.out = dense(
       config.width, axis=(-3, -2, -1), kernel_init=residual_init(config)
     )
+    if config.indexer is not None:
+      self.indexer = indexer_lib.Indexer(config)
 
   def project(self, x, rope):  # x [B, L, D], rope 2 · [B, L, turned / 2]
-    """Queries [B, L, H, 1, K], latent vectors [B, 1, N + turned, L]; two Nones.
+    """Queries [B, L, H, 1, K], latent vectors [B, 1, N + turned, L], and more.
 
     The first N channels of a latent vector make a token's values and the
     channels of its keys without positions. The others are the channels of its
-    keys that positions have turned.
+    keys that positions have turned. The third result is what an indexer makes
+    of the tokens, or None.
     """
-    config = self.config
+    config, index = self.config, None
     if config.query_latent_width:
       down = self.query_down_norm(on_rows(self.query_down, x))
       q = on_rows(self.query_up, down)
@@ -287,13 +291,17 @@ class LatentAttention(nn.Module):
     turn = functools.partial(
       rotate, rope=rope, interleaved=config.rotary_interleaved
     )
+    if config.indexer is not None:
+      interleaved = config.indexer.interleaved
+      turned_by = functools.partial(turn, interleaved=interleaved)
+      index = self.indexer(x, down, turned_by)
     plain, turned = jnp.split(q, [plain_width(config)], axis=-1)
     q = jnp.concatenate([plain, turn(turned[..., None, :])[..., 0, :]], axis=-1)
     down = on_rows(self.kv_down, x)
     kv, shared = jnp.split(down, [config.latent_width], axis=-1)
     shared = turn(shared[:, :, None, None])[:, :, 0, 0]
     vectors = jnp.concatenate([self.kv_down_norm(kv), shared], axis=-1)
-    return q[..., None, :], jnp.moveaxis(vectors, 1, -1)[:, None], None, None
+    return q[..., None, :], jnp.moveaxis(vectors, 1, -1)[:, None], index, None
 
   def expanded(self, q, vectors):
     """Queries, and keys [B, H, K, M] and values [B, H, M, V] of all heads."""
@@ -535,17 +543,19 @@ class MoE(nn.Module):
 
 
 class RouterInputs(NamedTuple):
-  """Inputs of a layer's router; None where an input is not given.
+  """Inputs of a layer's router and indexer; None where an input is not given.
 
-  In `_forward` both have a leading axis of layers.
+  In `_forward` all have a leading axis of layers.
 
   Attributes:
     kept: Experts to take instead of the best ones.
     bias: Added to the router's scores for the choice of experts.
+    seen: Slots to attend to instead of those that the indexer would choose.
   """
 
   kept: jax.Array | None = None  # [B, L, k] int32
   bias: jax.Array | None = None  # [E]
+  seen: jax.Array | None = None  # [B, L, top_k] int32
 
 
 class Block(nn.Module):
@@ -616,17 +626,21 @@ class Block(nn.Module):
     Args:
       x: The residual stream [B, L, D].
       rope: Cosines and sines, as `rotary` returns them.
-      attend: (queries, keys, values) -> the result of attention.
-      router: Inputs of the router.
+      attend: (queries, keys, values) -> the result of attention; with an
+        indexer as `indexer.over_sequences` returns it.
+      router: Inputs of the router and the indexer.
       before: Keys [B, C, K, S - 1] and values [B, C, S - 1, K] of the tokens
         that the rows continue; None for whole sequences.
 
     Returns:
       The new x [B, L, D]; keys [B, C, K, L] and values [B, C, L, K], or latent
-      vectors and None as `LatentAttention.project` returns them; the router's
-      probabilities [B, L, E] and choices [B, L, k], or None.
+      vectors and None or index keys; the router's probabilities [B, L, E] and
+      choices [B, L, k], or None; the indexer's `Choice`, or None.
     """
     q, k, v, gate = self._project(x, rope)
+    index, choice = v, None
+    if self.config.indexer is not None:
+      v = index.keys
     keys, values = k, v
     if before is not None:
       # One softmax over concatenated keys. The alternative is two blocks of
@@ -637,21 +651,35 @@ class Block(nn.Module):
       if v is not None:
         values = jnp.concatenate([before[1], v], axis=-2)
     if self.config.latent_width:
+      index_keys = values
       q, keys, values = self.attention.expanded(q, keys)
-    attended = self._attend(attend)(q, keys, values)
+    if self.config.indexer is None:
+      attended = self._attend(attend)(q, keys, values)
+    else:
+      index = index._replace(keys=index_keys)
+      attended, choice = attend(q, keys, values, index, router.seen)
     x, routed = self._finish(x, self._out(attended, gate), router)
-    return x, (k, v), routed
+    return x, (k, v), routed, choice
 
   def decode(self, x, rope, attend, router):  # [B, 1, D]
-    """Runs the block on tokens that `attend` also writes to the cache."""
+    """Runs the block on tokens that `attend` also writes to the cache.
+
+    Returns:
+      The new x, the cache, the router's outputs as in `__call__`, and the
+      tokens that the indexer has chosen, or None.
+    """
     q, k, v, gate = self._project(x, rope)
+    ids = None
     if self.config.latent_width:
       q = self.attention.absorbed(q)
-    attended, cache = self._attend(attend)(q, k, v)
+    if self.config.indexer is None:
+      attended, cache = self._attend(attend)(q, k, v)
+    else:
+      attended, cache, ids = attend(q, k, v)
     if self.config.latent_width:
       attended = self.attention.released(attended)
     x, routed = self._finish(x, self._out(attended, gate), router)
-    return x, cache, routed
+    return x, cache, routed, ids
 
   def recur(self, x, mask, router, before=None):
     """Runs a block with the delta rule on tokens that continue a state.

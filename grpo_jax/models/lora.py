@@ -195,6 +195,7 @@ def lora_policy(policy: Policy, config: LoRAConfig) -> Policy:
     decode=step(policy.decode),
     extend=step(policy.extend),
     embeddings=embeddings,
+    has_indexers=False,  # They are frozen.
   )
 
 

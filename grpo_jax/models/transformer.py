@@ -31,6 +31,7 @@ from grpo_jax.models import (
   blocks,
   delta,
   gemma4,
+  indexer,
   mesh,
   paged,
   stacks,
@@ -138,7 +139,7 @@ def _forward(
     tokens: Tokens [B, L].
     mask: True on the slots [B, M] that hold a token.
     hold: (keys, values) -> the cache of a layer; None for no cache.
-    kept: Experts to take, stacked over layers; None for the best ones.
+    kept: Choices to make, as `_choices` returns them; None for the best ones.
     prefix: Keys and values in the first M - L slots, stacked over layers; None
       if M = L.
     mix: Ids and weights, each [B, L, k], of the rows of the embedding table
@@ -147,7 +148,8 @@ def _forward(
 
   Returns:
     The residual stream [B, L, D]; hold(keys, values), stacked over layers, or
-    None; the router's probabilities and choices, stacked over layers, or None.
+    None; the router's probabilities and choices, and the indexer's `Choice`,
+    each stacked over layers or None.
   """
   num_before = mask.shape[1] - tokens.shape[1]
   _check_length(config, mask.shape[1])
@@ -168,19 +170,23 @@ def _forward(
       x, state, routed = _recur(
         config, params, x, mask[:, num_before:], router, before
       )
-      return (shared(x), whole), (None if hold is None else state, routed)
+      state = None if hold is None else state
+      return (shared(x), whole), (state, routed, None)
     rope = _rope_of(config, name, ropes, slides)
     rope = rope if turns is None else _where(turns, rope)
     run = x, rope, attends[name](slides), router
-    x, kv, routed, whole = _attend(
+    x, kv, routed, choice, whole = _attend(
       config, name, params, run, before, of_layer, whole
     )
+    if choice is not None and hold is None:
+      choice = choice._replace(ids=None)  # Large, and read by no update.
     x = shared(vision_inputs.add(x, seen, number))
     kv = None if hold is None or kv is None else hold(*kv)
-    return (x, whole), (kv, routed)
+    return (x, whole), (kv, routed, choice)
 
   def of_stack(name, carry, entries):
     router = entries["router"] or RouterInputs()
+    router = router._replace(seen=entries["seen"])
     inputs = entries[name], entries["of_layers"], router
     return _remat(config, functools.partial(layer, name))(carry, inputs)
 
@@ -193,7 +199,9 @@ def _forward(
     None if seen is None else jnp.arange(count),
     _of_layers(config, params, x, tokens, mix),
   )
+  kept, seen_tokens = _parts(config, kept)
   router = RouterInputs(kept, params["frozen"].get("router_bias"))
+  every = (True,) * count
   (x, _), collected = stacks.scan(
     config.stacks,
     of_stack,
@@ -205,12 +213,14 @@ def _forward(
         )
         for name, has in _members(config).items()
       },
-      "of_layers": stacks.Stacked(of_layers, (True,) * count),
+      "of_layers": stacks.Stacked(of_layers, every),
       "router": stacks.Stacked(router, _with_experts(config)),
+      "seen": stacks.Stacked(seen_tokens, every),
     },
   )
   held = {name: collected(0, has) for name, has in _members(config).items()}
-  return x, held if hold else None, collected(1, _with_experts(config))
+  routed, choice = collected(1, _with_experts(config)), collected(2, every)
+  return x, held if hold else None, routed, choice
 
 
 def _recur(config, params, x, mask, router, before):
@@ -232,11 +242,18 @@ def _attend(config, name, params, run, before, of_layer, whole):
   before = before if source == name else whole[source]
   outputs = Gemma4Block(of_block, name).apply(variables, *run, before, of_layer)
   *outputs, both = outputs
-  return *outputs, {k: both if k == source else v for k, v in whole.items()}
+  return (
+    *outputs,
+    None,
+    {k: both if k == source else v for k, v in whole.items()},
+  )
 
 
 def _over_sequences(config, mask, positions, num_before):
   """Attention of the layers of each stack, as `attention.over_sequences`."""
+  if config.indexer is not None:
+    attend = indexer.over_sequences(config, mask, num_before)
+    return dict.fromkeys(config.stacks, lambda slides: attend)
   run = functools.partial(
     attention.over_sequences,
     mask=mask,
@@ -246,6 +263,34 @@ def _over_sequences(config, mask, positions, num_before):
   if config.gemma4 is None:
     return dict.fromkeys(config.stacks, run(config))
   return {name: run(config.of_stack(name)) for name in {*config.stacks}}
+
+
+def _choices(config, experts, tokens):
+  """Joins the choices of a model to one array: `Rollout.routing`.
+
+  Args:
+    config: The transformer's config.
+    experts: Experts [layers with experts, ..., k], or None.
+    tokens: Tokens that the indexers chose [layers, ..., top_k], or None.
+
+  Returns:
+    The experts without an indexer. With one, experts and then tokens along the
+    last axis for each layer, with zeros for layers without experts. None if
+    nothing is chosen.
+  """
+  if tokens is None or experts is None:
+    return experts if tokens is None else tokens
+  dense = [(config.num_dense_layers, 0)] + [(0, 0)] * (experts.ndim - 1)
+  return jnp.concatenate([jnp.pad(experts, dense), tokens], axis=-1)
+
+
+def _parts(config, choices):
+  """The experts and tokens of which `_choices` made an array."""
+  if choices is None or config.indexer is None:
+    return choices, None
+  count = config.experts_per_token if config.num_experts else 0
+  experts, tokens = jnp.split(choices, [count], axis=-1)
+  return experts[config.num_dense_layers :] if count else None, tokens
 
 
 def _nothing_read(config, mask):
@@ -326,7 +371,9 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
   x = jnp.zeros((1, 1, config.width), config.dtype)
   ropes = _ropes(config, jnp.zeros((1, 1), jnp.int32))
   mask = jnp.ones((1, 1, 1), bool)
-  attend = functools.partial(attention.plain, config, mask=mask)
+  attend: Callable = functools.partial(attention.plain, config, mask=mask)
+  if config.indexer is not None:
+    attend = indexer.over_sequences(config, mask[0])
   small = nn.initializers.normal(0.02)
 
   def stack(name, key):
@@ -395,13 +442,15 @@ def _layers_last(x):  # [layers, B, L, ...] -> [B, L, layers, ...]
 def _check_extras(config, extras):
   """Raises ValueError if the model does not take these extra inputs."""
   routing, mix = {"prompt_routing", "routing"}, {"mix_ids", "mix_weights"}
-  known = [set(), mix] + [routing, routing | mix] * (config.num_experts > 0)
+  chooses = config.num_experts > 0 or config.indexer is not None
+  known = [set(), mix] + [routing, routing | mix] * chooses
   images = {"images"} if config.tower is not None else set()
   if set(extras or ()) - images not in known:
     raise ValueError(
       f"transformer: received the extra inputs {sorted(extras)}, but it reads"
       " tokens only, or what they are mixed of (mix_ids and mix_weights), with"
-      " num_experts > 0 also the experts to keep (prompt_routing and routing),"
+      " num_experts > 0 or an indexer also the choices to keep (prompt_routing"
+      " and routing),"
       " and with a tower images; pass None, or use a model that takes them."
     )
 
@@ -427,7 +476,7 @@ def _prefix(config, params, prompt_tokens, prompt_mask, extras=None):
   kept = None
   if extras and "prompt_routing" in extras:
     kept = jnp.moveaxis(extras["prompt_routing"][:, :-1], 2, 0)
-  _, kv, _ = _forward(
+  _, kv, *_ = _forward(
     config,
     params,
     prompt_tokens[:, :-1],
@@ -482,7 +531,7 @@ def _hidden(
       *(config, params, prompt_tokens, prompt_mask, prompt_index),
       *(read.shape[1], extras["images"], prefix, _remat),
     )
-  x, _, routed = _forward(
+  x, _, *chosen = _forward(
     config,
     params,
     read,
@@ -492,9 +541,15 @@ def _hidden(
     mix=mix,
     seen=seen,
   )
+  routed, choice = jax.tree.map(
+    lambda z: _layers_last(z)[:, last - first :], chosen
+  )
   aux = None
-  if routed is not None:
-    aux = RouterOutputs(*(_layers_last(z)[:, last - first :] for z in routed))
+  if choice is not None:
+    probs, ids = routed or (None, None)
+    aux = RouterOutputs(probs, ids, choice.loss, choice.changed)
+  elif routed is not None:
+    aux = RouterOutputs(*routed)
   return _final_norm(config, params["trained"], x[:, last - first :]), aux
 
 
@@ -521,7 +576,7 @@ def _in_chunks(config, params, tokens, mask, hold):  # [P, S]
 
   Returns:
     The residual stream of the last chunk; hold(keys, values) of all tokens,
-    stacked over layers; the routing of all tokens, or None.
+    stacked over layers; the choices of all tokens, or None.
 
   Raises:
     ValueError: The form of attention cannot continue a prompt.
@@ -532,10 +587,10 @@ def _in_chunks(config, params, tokens, mask, hold):  # [P, S]
       " reads prompts whole; set attention='plain', or prefill_chunk=0."
     )
   kv: Any = None
-  routed: list[Any] = []
+  choices: list[Any] = []
   for start in range(0, tokens.shape[1], config.prefill_chunk):
     end = start + config.prefill_chunk
-    x, new, chosen = _forward(
+    x, new, routed, choice = _forward(
       config,
       params,
       tokens[:, start:end],
@@ -551,16 +606,25 @@ def _in_chunks(config, params, tokens, mask, hold):  # [P, S]
         for name in kv
       }
     kv = new
-    routed.append(chosen)
+    choices.append(_recorded(config, routed, choice))
   routing = None
-  if routed[0] is not None:
-    routing = jax.tree.map(lambda *z: jnp.concatenate(z, axis=2), *routed)
+  if choices[0] is not None:
+    routing = jnp.concatenate(choices, axis=2)
   of_stack = jax.vmap(lambda kv: hold(*kv))
   kv = {
     name: pair if pair is None or name == "linear_layers" else of_stack(pair)
     for name, pair in kv.items()
   }
   return x, kv, routing
+
+
+def _recorded(config, routed, choice):
+  """The choices of `_forward` as `_choices` returns them."""
+  return _choices(
+    config,
+    None if routed is None else routed[1],
+    None if choice is None else choice.ids,
+  )
 
 
 def _extended(kv, new):
@@ -582,15 +646,16 @@ def _prefill(config, params, prompt_tokens, prompt_mask, images=None):  # [P, S]
       config, params, prompt_tokens, prompt_mask, images, _remat
     )
   if config.prefill_chunk and seen is None:
-    x, kv, routed = _in_chunks(config, params, prompt_tokens, prompt_mask, hold)
+    x, kv, made = _in_chunks(config, params, prompt_tokens, prompt_mask, hold)
   else:
-    x, kv, routed = _forward(
+    x, kv, *chosen = _forward(
       config, params, prompt_tokens, prompt_mask, hold=hold, seen=seen
     )
+    made = _recorded(config, *chosen)
   h = _final_norm(config, params["trained"], x[:, -1])  # [P, D]
   layers = _in_order(config, kv)
   prefix = Prefix(layers, prompt_mask, end)
-  return h, prefix, None if routed is None else _layers_last(routed[1])
+  return h, prefix, None if made is None else _layers_last(made)
 
 
 def _weights(config, params):
@@ -605,7 +670,7 @@ def _weights(config, params):
   def rounded(path, leaf):
     *_, module, name = (str(getattr(key, "key", key)) for key in path)
     is_kernel = name in ("kernel", "embedding") or module == "experts"
-    if module == "router" or not is_kernel:
+    if module in ("router", "head_weights") or not is_kernel:
       return leaf  # Read as it is, at least in float32.
     return leaf.astype(config.dtype)
 
@@ -641,6 +706,8 @@ def _allocate(config, num_rows, num_slots, prefix=None):
     if config.latent_width:
       width = config.latent_width + config.turned_width
       keys, values = (num_rows, 1, width, num_slots), None
+      if config.indexer is not None:
+        values = num_rows, 1, num_slots, config.indexer.head_dim
     # Shapes only: else the compiler takes seconds to compute the scales of
     # zeros.
     shapes = jax.eval_shape(
@@ -678,10 +745,11 @@ def _begun(t, of_prompts, own):  # [B], states of P prompts and of B rows
   return jax.tree.map(chosen, of_prompts, own)
 
 
-def _attends(config, positions, t, slot, prefix, cache):
+def _attends(config, positions, t, slot, prefix, cache) -> list[Any]:
   """A function for each layer: (q, k, v of a token) -> (attended, cache).
 
-  For a layer with the delta rule it is the state that the token continues.
+  For a layer with the delta rule it is the state that the token continues, and
+  with an indexer the function is that of `_choosing`.
   """
   if config.decode_attention == "paged":
     length = prefix.mask.sum(axis=1)
@@ -705,6 +773,10 @@ def _attends(config, positions, t, slot, prefix, cache):
   )  # [B, S]
   age = (slot - jnp.arange(num_slots)) % num_slots  # [T], in tokens.
   visible = jnp.concatenate([prompt_mask, age <= t[:, None]], axis=1)
+  if config.indexer is not None:
+    slots = (slot - t[:, None] + jnp.arange(num_slots)) % num_slots
+    write = functools.partial(attention.in_slot, config, slot)
+    return _choosing(config, write, slots, visible[:, None], prefix, cache)
   of_key = jnp.concatenate([of_prompt, positions - age], axis=1)  # [B, S + T]
   near, far = attention.views(
     config, visible[:, None], positions[:, :, None], of_key
@@ -728,6 +800,21 @@ def _attend_each(config, attend, prefix, cache, t, place, near, far):
     else:
       found.append(functools.partial(attend, *read, cache[layer], place, mask))
   return found
+
+
+def _choosing(config, write, slots, visible, prefix, cache) -> list[Callable]:
+  """`indexer.cached` of each layer; `write` writes to a layer's cache."""
+  return [
+    functools.partial(
+      indexer.cached,
+      config,
+      of_prompts,
+      functools.partial(write, own),
+      slots,
+      visible,
+    )
+    for of_prompts, own in zip(prefix.layers, cache, strict=True)
+  ]
 
 
 def _decode(config, weights, tokens, t, slot, prefix, cache, mix=None):
@@ -759,12 +846,13 @@ def _through(config, weights, x, mask, ropes, attends, of_layers):
   Slots without a token, if there is a mask [B, L], do not change states.
 
   Returns:
-    The residual stream [B, L, D], the cache, and the routing [B, L, layers, k]
-    or None.
+    The residual stream [B, L, D], the cache, and the choices [B, L, layers, k]
+    of `_choices`, or None.
   """
   trained, (near, far) = weights["trained"], ropes
   layers: list[Any] = []
-  chosen: list[Any] = []
+  experts: list[Any] = []
+  tokens: list[Any] = []
   bias = weights["frozen"].get("router_bias")
   for layer, (name, attend) in enumerate(
     zip(config.stacks, attends, strict=True)
@@ -775,7 +863,7 @@ def _through(config, weights, x, mask, ropes, attends, of_layers):
     if (source := config.keys_of(layer)) != layer:
       attend = functools.partial(attend, layers[source])
     has_bias = bias is not None and of_block.num_experts
-    router = RouterInputs(bias=bias[len(chosen)] if has_bias else None)
+    router = RouterInputs(bias=bias[len(experts)] if has_bias else None)
     block: Any = Block(of_block)
     inputs: Any = x, rope, attend, router
     method = "decode"
@@ -789,11 +877,16 @@ def _through(config, weights, x, mask, ropes, attends, of_layers):
     outputs: Any = block.apply(
       {"params": trained["layers"][layer]}, *inputs, method=method
     )
-    x, extended, routed = outputs
+    x, extended, routed, *ids = outputs
     layers.append(extended)
     if routed is not None:
-      chosen.append(routed[1])  # [B, L, k]
-  return x, tuple(layers), jnp.stack(chosen, axis=2) if chosen else None
+      experts.append(routed[1])  # [B, L, k]
+    tokens += (z for z in ids if z is not None)  # [B, L, top_k]
+  if not tokens:
+    return x, tuple(layers), jnp.stack(experts, axis=2) if experts else None
+  of_experts = jnp.stack(experts) if experts else None
+  choices = _choices(config, of_experts, jnp.stack(tokens))
+  return x, tuple(layers), _layers_last(choices)
 
 
 def _extend(config, weights, tokens, t, count, prefix, cache):  # [B, L]
@@ -822,6 +915,10 @@ def _extend(config, weights, tokens, t, count, prefix, cache):  # [B, L]
   attends = _attend_each(
     config, attention.in_places, prefix, cache, t, place, near, far
   )
+  if config.indexer is not None:
+    slots = jnp.broadcast_to(slots, (len(tokens), num_slots))
+    write = functools.partial(attention.in_own_slots, config, place)
+    attends = _choosing(config, write, slots, visible, prefix, cache)
   x = _embed(config, trained, tokens, positions=positions)
   of_layers = _of_layers(config, weights, x, tokens)
   inputs = exists, ropes, attends, of_layers
@@ -867,9 +964,9 @@ def transformer_policy(config: TransformerConfig) -> Policy:
     and a frozen tower. Layers are stacked: every leaf under "layers" has a
     leading axis of layers; and so under other stacks, such as "linear_layers".
     `hidden` takes in `extras` the embeddings that are
-    mixed in the place of tokens, "mix_ids" and "mix_weights". With experts it
-    returns `RouterOutputs`, and takes the experts to keep, "prompt_routing" and
-    "routing". All are as in `Rollout`.
+    mixed in the place of tokens, "mix_ids" and "mix_weights". With experts or
+    indexers it returns `RouterOutputs`, and takes the choices to keep,
+    "prompt_routing" and "routing". All are as in `Rollout`.
   """
   return Policy(
     init=functools.partial(_init, config),
@@ -884,5 +981,6 @@ def transformer_policy(config: TransformerConfig) -> Policy:
     extend=functools.partial(_extend, config),
     embeddings=lambda params: params["trained"]["embed"]["embedding"],
     num_experts=config.num_experts,
+    has_indexers=config.indexer is not None,
     only_head=() if config.tied_embeddings else ("head",),
   )

@@ -556,8 +556,6 @@ class Model(Group):
   rotary_interleaved: bool
   """Whether neighbouring channels are a pair (GLM-4, DeepSeek), and not those
   half of the width apart."""
-  rotary_backward: bool
-  """Whether positions turn pairs by the negative angle (nanochat)."""
   rope_sections: tuple[int, ...]
   """Numbers of pairs of channels that are turned by the time, the row and the
   column of a token of an image (Qwen's M-RoPE); all three of a text token are
@@ -1257,7 +1255,10 @@ class Algorithm(Group):
   that sampling and training have the same support."""
   keep_routing: bool
   """Send each token through the experts of its sampling (DeepSeek-V3.2,
-  arXiv:2512.02556), except in the reference."""
+  arXiv:2512.02556), except in the reference. With sparse attention a token
+  also sees the tokens that it saw then. A rollout then holds 4 · index_topk
+  bytes for each token and layer: with all layers of DeepSeek-V3.2 0.5 MB a
+  token."""
   balance_coef: float
   """Weight of the load-balance loss of a model with experts, which is 1 for
   an even load (`ops/routing.py`)."""
@@ -1265,6 +1266,9 @@ class Algorithm(Group):
   """Change of the routers' biases per step, up for an expert with less than
   the mean load and down for one with more (DeepSeek-V3, arXiv:2412.19437,
   Section 2.1.2); 0 keeps them."""
+  indexer_coef: float
+  """Weight of the loss that trains the indexers of sparse attention, per nat,
+  token mean over layers (`models/indexer.py`); 0 keeps them as they are."""
   positive_nll_coef: float
   """Weight of the likelihood of right answers, per nat, token mean."""
   clip_low: float

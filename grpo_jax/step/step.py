@@ -119,6 +119,13 @@ class Phase:
         " router_bias_step are about experts, and the model has none; leave"
         " them out, or use a model with experts (config.model.num_experts)."
       )
+    if self.config.indexer_coef > 0 and not self.policy.has_indexers:
+      raise ValueError(
+        f"algorithm {self.algorithm.name!r}: indexer_coef is"
+        f" {self.config.indexer_coef}, and the model has no indexers that are"
+        " trained; set 0, or use a checkpoint with sparse attention, without"
+        " adapters."
+      )
 
   @property
   def update(self) -> update_lib.Update:

@@ -427,15 +427,22 @@ def first_slots(
 
 
 class RouterOutputs(NamedTuple):
-  """Router probabilities and experts behind the prediction of each token.
+  """Choices of routers and indexers behind the prediction of each token.
 
   Attributes:
-    probs: Distribution over all experts.
-    ids: The experts that were used.
+    probs: Distribution over all experts; None without experts.
+    ids: The experts that were used; None without experts.
+    index_loss: The loss of the indexers, nats (`models/indexer.py`); None
+      without indexers.
+    index_changed: Share of the tokens that the indexers would choose now and
+      that are not among those of the record; 0 without a record, None without
+      indexers.
   """
 
-  probs: jax.Array  # [B, T, layers, E]
-  ids: jax.Array  # [B, T, layers, k] int32
+  probs: jax.Array | None = None  # [B, T, layers, E]
+  ids: jax.Array | None = None  # [B, T, layers, k] int32
+  index_loss: jax.Array | None = None  # [B, T, layers]
+  index_changed: jax.Array | None = None  # [B, T, layers]
 
 
 @jax.tree_util.register_dataclass
@@ -448,7 +455,7 @@ class PolicyOutputs:
     entropy: Entropy of each token's distribution, nats; if needed.
     topk_logp: Log-probs of the reference's K likeliest tokens; if needed.
     ref_kl: KL to the reference over the whole vocabulary, nats; if needed.
-    aux: `RouterOutputs` of a model with experts, else None.
+    aux: `RouterOutputs` of a model with experts or indexers, else None.
     trainable: The algorithm's own trainable parameters.
   """
 

@@ -116,7 +116,7 @@ class Policy:
       (h [P, D], prefix, prompt_routing). Runs each prompt, with the `Images`
       that the prompt shows; `h` predicts completion token 0. `prefix` is a tree
       of [P, ...] that decoding reads of each prompt; `prompt_routing` is as
-      in `Rollout`, None without experts.
+      in `Rollout`, None without experts and indexers.
     weights: (params) -> the tree that `decode` and `head` read, computed once
       for all decoding steps.
     allocate: (num_rows, num_slots, prefix=None) -> cache with free completion
@@ -132,7 +132,7 @@ class Policy:
       each row to the slot; `h` predicts token t + 1. The other tokens of a row
       are in the t slots before, where slot -1 is the last one; other slots are
       not read. `prefix` is of P' ≤ B prompts, each of B / P' adjacent rows.
-      `routing` holds the experts of token t, or is None. `mix` is None or
+      `routing` holds the choices for token t, or is None. `mix` is None or
       (ids [B, k], weights [B, k]) of the rows of the embedding table that are
       read in the place of the tokens.
     extend: (weights, tokens [B, L], t [B], count [B], prefix, cache) ->
@@ -144,6 +144,7 @@ class Policy:
     embeddings: (params) -> the embedding table [V, D]; None if the model has
       no table, and inputs cannot be mixed.
     num_experts: Experts of each layer; 0 without experts.
+    has_indexers: True if indexers, which are trained, choose what tokens see.
     only_head: Names in "trained" of the parameters that `head` alone reads.
   """
 
@@ -161,6 +162,7 @@ class Policy:
   )
   embeddings: Callable[[PyTree], jax.Array] | None = None
   num_experts: int = 0
+  has_indexers: bool = False
   only_head: tuple[str, ...] = ()
 
 

@@ -118,7 +118,9 @@ class Rollout:
       slots; None unless recorded.
     routing, prompt_routing: Experts of each token of the completion, and of the
       prompt, in each layer; arbitrary where a token does not exist or was not
-      read, as the last one. None unless recorded.
+      read, as the last one. With sparse attention the tokens that a token sees
+      follow: slot s of the prompt is s, token t of the completion S + t, and -1
+      none. None unless recorded.
     mix_ids, mix_weights: Rows of the embedding table that the policy read in
       the place of each token, and their weights, which add up to 1. A token
       that was not mixed has weight 1, and its id stands in all k places. None

@@ -41,6 +41,8 @@ def make(root: pathlib.Path, family: str, scale: float = 1.0) -> pathlib.Path:
   """A small random checkpoint with a tokenizer, and prompts and rewards."""
   config = json.loads((CHECKPOINTS / family / "config.json").read_text())
   config |= {"vocab_size": 320, "bos_token_id": None, "eos_token_id": 1}
+  if "num_nextn_predict_layers" in config:
+    config["num_nextn_predict_layers"] = 0  # The source has no tensors.
   source, out = root / "source", root / "model"
   source.mkdir()
   files = {
@@ -119,6 +121,30 @@ def test_weights_that_are_not_finite_are_suspected(tmp_path):
   config = small(tmp_path, model)
   with pytest.raises(FloatingPointError, match=f"doubt the weights in {model}"):
     loop.train(config, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_sparse_attention_is_trained_in_a_run(tmp_path):
+  """In lanes, with prompts in chunks, kept choices and trained indexers."""
+  model = make(tmp_path, "deepseek_v32")
+  dtypes = {"dtype": "float32", "param_dtype": "float32"}
+  config = small(tmp_path, model, prefill_chunk=6, **dtypes)
+  config.eval.every = 0
+  config.algorithm.indexer_coef = 0.1
+  config.algorithm.keep_routing = True
+  config.sampling.lanes = 2
+  config.rewards.functions = ("my_rewards:vowels",)
+  config.rl.steps = 3
+  with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(tmp_path)
+    loop.train(config, tmp_path / "run")
+  lines = log.read_lines(tmp_path / "run/metrics.jsonl")
+  steps = [line for line in lines if "loss/indexer" in line]
+  assert len(steps) == 3
+  for line in steps:
+    assert line["sampler_gap/max"] < 1e-3
+    assert line["loss/indexer"] > 0
+    assert line["indexer/changed"] < 0.1
 
 
 @pytest.mark.slow

@@ -22,11 +22,13 @@ CHECKPOINTS = pathlib.Path(__file__).parent.parent / "data" / "checkpoints"
 FAMILIES = (
   "deepseek_r1_distill",
   "deepseek_v3",
+  "deepseek_v32",
   "gemma2",
   "gemma3_text",
   "gemma4_text",
   "glm4",
   "glm4_moe",
+  "glm_moe_dsa",
   "gpt2",
   "gpt_oss",
   "granite",
@@ -89,8 +91,8 @@ def reference(family):
     *(
       pytest.param(x, "float64", marks=pytest.mark.slow)
       for x in (
-        *("gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss", "llama4_text"),
-        *("gemma4_text", "qwen3_vl", "qwen3_next"),
+        *("gemma2", "qwen3_moe", "deepseek_v3", "deepseek_v32", "gpt_oss"),
+        *("llama4_text", "gemma4_text", "qwen3_vl", "qwen3_next"),
       )
     ),
   ],
@@ -126,7 +128,7 @@ def test_the_side_of_the_padding_is_irrelevant(family):
 # The last prompt is shorter than the windows; with its continuation all rows
 # are longer.
 @_families(
-  *("qwen2", "gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss", "llama4_text"),
+  *("qwen2", "gemma2", "qwen3_moe", "deepseek_v32", "gpt_oss", "llama4_text"),
   "gemma4_text",
 )
 def test_decoding_equals_the_full_forward(family):
@@ -167,8 +169,9 @@ def of_rows(config, params, prompts, mask, tokens, images):
 @pytest.mark.parametrize(
   "family",
   [
-    *("gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss", "llama4_text"),
-    *("gemma4_text", "qwen2_5_vl", "qwen3_vl", "qwen3_next"),
+    *("gemma2", "qwen3_moe", "deepseek_v3", "deepseek_v32", "glm_moe_dsa"),
+    *("gpt_oss", "llama4_text", "gemma4_text", "qwen2_5_vl", "qwen3_vl"),
+    "qwen3_next",
   ],
 )
 def test_greedy_sampling_equals_that_of_transformers(family):
@@ -293,6 +296,9 @@ def test_sequences_longer_than_the_table_of_positions_are_refused():
     ("deepseek_v3", {"rotary_interleaved": False}),
     ("deepseek_v3", {"router_scale": 1.0}),
     ("deepseek_v3", {"router_scores": "softmax"}),
+    ("deepseek_v32", {"indexer": {"interleaved": True}}),
+    ("deepseek_v32", {"indexer": {"top_k": 5}}),
+    ("glm_moe_dsa", {"indexer": {"interleaved": False}}),
     ("kimi_k2", {"rope_high_freq": 32.0}),
     ("glm4", {"rotary_interleaved": False}),
     ("olmo3", {"local_rope_theta": None}),
@@ -338,10 +344,9 @@ def test_switches_show_in_the_logits(family, change):
       "attention_norm": layers["attention_post_norm"],
       "mlp_norm": layers["mlp_post_norm"],
     }
-  for name in ("tower", "llama4", "gemma4"):
-    if name in change:
-      record = dataclasses.replace(getattr(config, name), **change[name])
-      change = {name: record}
+  for name in {"tower", "indexer", "llama4", "gemma4"} & {*change}:
+    part = dataclasses.replace(getattr(config, name), **change[name])
+    change = {name: part}
   config = dataclasses.replace(config, **change)
   found = outputs.compare(config, params, reference(family))
   assert found.largest > 50 * TOLERANCE

@@ -17,23 +17,21 @@ EXPERTS = {
   "fields": {"keep_routing": True, "balance_coef": 0.1, "kl_coef": 0.1},
 }
 LINEAR = {"model": tiny.LINEAR}
+SPARSE = {
+  "model": {**tiny.SPARSE, "num_kv_heads": 4},
+  "fields": {**EXPERTS["fields"], "indexer_coef": 0.1},
+}
 OPTIONS = {"dense": {}, "experts": EXPERTS, "linear": LINEAR}
+OPTIONS |= {"sparse": SPARSE}
 
 
 def _run(mesh, num_steps=2, model=None, **options):
   """Parameters, metrics and samples after each of a few steps."""
   mesh = sharding.make_mesh(**mesh)
-  policy = tiny.tiny_transformer(
-    vocab_size=8,
-    width=16,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    mlp_width=16,
-    dtype="float64",
-    param_dtype="float64",
-    **model or {},
-  )
+  sizes = {"vocab_size": 8, "width": 16, "num_layers": 2, "num_heads": 4}
+  sizes |= {"num_kv_heads": 2, "mlp_width": 16}
+  sizes |= {"dtype": "float64", "param_dtype": "float64"}
+  policy = tiny.tiny_transformer(**sizes | (model or {}))
   parts = tiny.make_parts(
     policy=sharding.on_mesh(policy, mesh),
     micro_batch_size=8,
@@ -91,7 +89,8 @@ def _assert_alike(kind, mesh):
         params,
       )
       assert other_metrics.keys() == metrics.keys()
-      assert ("loss/balance" in metrics) == (kind == "experts")
+      assert ("loss/balance" in metrics) == (kind in ("experts", "sparse"))
+      assert ("indexer/changed" in metrics) == (kind == "sparse")
       for name, value in metrics.items():
         np.testing.assert_allclose(
           other_metrics[name], value, 1e-4, 1e-6, err_msg=name
@@ -112,3 +111,8 @@ def test_experts_are_those_of_one_device():
 def test_layers_with_the_delta_rule_are_those_of_one_device():
   """The two heads of keys, and states, are split along `tensor`."""
   _assert_alike("linear", {"fsdp": 2, "tensor": 2, "data": 2})
+
+
+@pytest.mark.slow
+def test_trained_indexers_are_those_of_one_device():
+  _assert_alike("sparse", {"fsdp": 2, "expert": 2, "tensor": 2})

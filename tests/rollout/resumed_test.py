@@ -29,9 +29,10 @@ def _config(**fields):
 
 
 @functools.cache
-def _start(top_k=None, is_linear=False):
+def _start(top_k=None, kind="dense"):
   """A policy, prompts, the rollout that is drawn at once, and its keys."""
-  fields = {"num_layers": 2, **tiny.LINEAR} if is_linear else {}
+  linear = {"num_layers": 2, **tiny.LINEAR}
+  fields = {"dense": {}, "linear": linear, "sparse": tiny.SPARSE}[kind]
   policy = tiny.tiny_transformer(**fields)
   params = drawn.params(policy)
   prompts = tiny.make_prompts()
@@ -43,8 +44,8 @@ def _start(top_k=None, is_linear=False):
   return policy, params, prompts, config, whole, keys
 
 
-def _go_on(top_k, most, is_linear=False):
-  policy, _, prompts, config, _, keys = _start(top_k, is_linear)
+def _go_on(top_k, most, kind="dense"):
+  policy, _, prompts, config, _, keys = _start(top_k, kind)
   return jax.jit(
     lambda params, rollout, limits, step: resumed.continue_rows(
       policy,
@@ -62,12 +63,15 @@ def _go_on(top_k, most, is_linear=False):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ("top_k", "length", "is_linear"),
-  [(None, 3, False), (3, 1, False), (None, 3, True)],
+  ("top_k", "length", "kind"),
+  [
+    *((None, 3, "dense"), (3, 1, "dense")),
+    *((None, 3, "linear"), (None, 3, "sparse")),
+  ],
 )
-def test_pieces_are_the_whole(top_k, length, is_linear):
-  _, params, prompts, _, whole, _ = _start(top_k, is_linear)
-  go_on = _go_on(top_k, length, is_linear)
+def test_pieces_are_the_whole(top_k, length, kind):
+  _, params, prompts, _, whole, _ = _start(top_k, kind)
+  go_on = _go_on(top_k, length, kind)
   rollout = _nothing(whole, tiny.PAD)
   for step in range(-(-T // length)):
     limits = np.full(len(whole.tokens), min((step + 1) * length, T))

@@ -94,7 +94,9 @@ def test_balance_is_the_loss_of_the_whole_batch():
   )
   mask = np.asarray(batch.mask)
   assert 0 < mask.sum() < np.asarray(batch.completion_mask).sum()
-  probs, ids = (np.asarray(x)[mask] for x in aux)  # [tokens, layers, E or k]
+  probs, ids = (
+    np.asarray(x)[mask] for x in aux[:2]
+  )  # [tokens, layers, E or k]
   shares = np.stack(
     [np.bincount(ids[:, i].ravel(), minlength=E) for i in range(LAYERS)]
   ) / (K * mask.sum())

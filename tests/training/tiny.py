@@ -122,6 +122,24 @@ def tiny_transformer(**fields):
   return transformer.transformer_policy(config)
 
 
+# Fields of a transformer whose queries see two tokens, with experts in the
+# second layer.
+SPARSE = {
+  "width": 16,
+  "num_layers": 2,
+  "num_kv_heads": 2,
+  "head_dim": 6,
+  "rotary_width": 2,
+  "latent_width": 8,
+  "query_latent_width": 8,
+  "num_experts": 4,
+  "num_dense_layers": 1,
+  "experts_per_token": 2,
+  "expert_width": 8,
+  "indexer": architecture.IndexerConfig(num_heads=4, head_dim=6, top_k=2),
+}
+
+
 def count_token(prompts: Prompts, rollout) -> Scored:
   """Reward: the share of slots that hold token 2; every token is a step."""
   del prompts

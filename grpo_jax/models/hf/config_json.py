@@ -19,9 +19,11 @@ from grpo_jax import ranges
 from grpo_jax.models import rope as rope_lib
 from grpo_jax.models.architecture import (
   DELTA_RANGES,
+  INDEXER_RANGES,
   RANGES,
   DeltaConfig,
   Gemma4Config,
+  IndexerConfig,
   Llama4Config,
   TransformerConfig,
 )
@@ -634,6 +636,38 @@ def latent_attention(keys: Keys) -> dict[str, Any]:
     "rotary_width": turned,
     "value_dim": value,
   }
+
+
+def indexer(keys: Keys, *, interleaved: bool) -> dict[str, Any]:
+  """Sizes of the indexers of DeepSeek's sparse attention, one in each layer.
+
+  Args:
+    keys: Keys that are left.
+    interleaved: Whether neighbouring channels are pairs, in the family's code.
+  """
+  count = keys["num_hidden_layers"]
+  for key, only in (
+    ("indexer_rope_interleave", (interleaved, None)),
+    ("layer_types", (["indexed_attention"] * count, None)),
+    # Layers that see what the layer before has chosen (GLM-5.2) are none here.
+    ("indexer_types", (["full"] * count, None)),
+    ("index_topk_freq", (1, None)),
+    ("index_topk_pattern", ("F" * count, ["full"] * count, None)),
+  ):
+    if (value := keys.pop(key, None)) not in only:
+      raise unsupported(key, value, listed(only))
+  keys.pop("index_skip_topk_offset", None)  # Nothing, if all layers choose.
+  sizes = {}
+  for key, field in (
+    ("index_n_heads", "num_heads"),
+    ("index_head_dim", "head_dim"),
+    ("index_topk", "top_k"),
+  ):
+    value, allowed = take(keys, key), INDEXER_RANGES[field]
+    if type(value) is not int or value not in allowed:
+      raise unsupported(key, value, f"a whole number, {allowed}")
+    sizes[field] = value
+  return {"indexer": IndexerConfig(**sizes, interleaved=interleaved)}
 
 
 def routed_experts(keys: Keys) -> dict[str, Any]:

@@ -6,10 +6,11 @@ family's table. A key that is not read could be a switch that changes the model,
 and the only sign would be slightly wrong logits.
 
 The order here: `Family` and tables that many families share; families with
-fused tensors, latent attention or routed experts (Phi-3 and 4, DeepSeek-V3,
-GLM-4 and 4.5, gpt-oss); families with images (Qwen2-VL, Qwen2.5-VL, Qwen3-VL,
-Idefics3); and the table with all other families. DeepSeek-R1's distillations
-are "qwen2" and "llama" files. SmolVLM's files are those of Idefics3.
+fused tensors, latent attention or routed experts (Phi-3 and 4, DeepSeek-V3 and
+V3.2, GLM-4, 4.5 and 5, gpt-oss); families with images (Qwen2-VL, Qwen2.5-VL,
+Qwen3-VL, Idefics3); and the table with all other families. DeepSeek-R1's
+distillations are "qwen2" and "llama" files. SmolVLM's files are those of
+Idefics3.
 
 As in `config_json.py`, a function removes the keys that it reads. Towers are in
 "vision_config", whose keys must all be known too. Videos are not supported:
@@ -206,6 +207,7 @@ IMAGES = {
 
 ATTENTION = "model.layers.{layer}.self_attn."
 DELTA = "model.layers.{layer}.linear_attn."
+INDEXER = ATTENTION + "indexer."
 MLP = "model.layers.{layer}.mlp."
 TENSORS = {
   "embed/embedding": ("model.embed_tokens.weight",),
@@ -452,6 +454,56 @@ GLM4_MOE_LITE = dataclasses.replace(
     "rms_norm_eps": 1e-5,
     "rope_interleave": True,
   },
+)
+# DeepSeek-V3 with sparse attention; queries always have a latent vector.
+DEEPSEEK_V32 = dataclasses.replace(
+  DEEPSEEK_V3,
+  name="deepseek_v32",
+  architecture="DeepseekV32ForCausalLM",
+  derived=(
+    *DEEPSEEK_V3.derived,
+    functools.partial(config_json.indexer, interleaved=False),
+  ),
+  supported={
+    **SUPPORTED,
+    **SILU,
+    **NO_BIAS,
+    **SIGMOID,
+    "mlp_bias": (False, None),
+    "rope_interleave": (True,),
+  },
+  fields={
+    key: field
+    for key, field in DEEPSEEK_V3.fields.items()
+    if key != "rope_interleave"
+  },
+  fixed={**DEEPSEEK_V3.fixed, "rotary_interleaved": True},
+  defaults={
+    key: value
+    for key, value in DEEPSEEK_V3.defaults.items()
+    if key != "rope_interleave"
+  },
+  tensors={
+    **DEEPSEEK_V3.tensors,
+    "layers/attention/indexer/query/kernel": (INDEXER + "wq_b.weight",),
+    "layers/attention/indexer/key/kernel": (INDEXER + "wk.weight",),
+    "layers/attention/indexer/key_norm/scale": (INDEXER + "k_norm.weight",),
+    "layers/attention/indexer/key_norm/bias": (INDEXER + "k_norm.bias",),
+    "layers/attention/indexer/head_weights/kernel": (
+      INDEXER + "weights_proj.weight",
+    ),
+  },
+)
+# GLM-5.
+GLM_MOE_DSA = dataclasses.replace(
+  DEEPSEEK_V32,
+  name="glm_moe_dsa",
+  architecture="GlmMoeDsaForCausalLM",
+  derived=(
+    *DEEPSEEK_V3.derived,
+    functools.partial(config_json.indexer, interleaved=True),
+  ),
+  defaults={**DEEPSEEK_V32.defaults, "rms_norm_eps": 1e-5},
 )
 GPT_OSS = Family(
   name="gpt_oss",
@@ -1790,6 +1842,8 @@ FAMILIES = {
     GLM4,
     GLM4_MOE,
     GLM4_MOE_LITE,
+    DEEPSEEK_V32,
+    GLM_MOE_DSA,
     GPT_OSS,
     QWEN2_VL,
     QWEN2_5_VL,

@@ -28,6 +28,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import logging
 import math
 import os
 import pathlib
@@ -70,6 +71,9 @@ _LAYOUT = {
   "attention/query_up/kernel": ("NCK", "CK N"),
   "attention/kv_down/kernel": ("DN", "N D"),
   "attention/kv_up/kernel": ("NCK", "CK N"),
+  "attention/indexer/query/kernel": ("NCK", "CK N"),
+  "attention/indexer/key/kernel": ("DK", "K D"),
+  "attention/indexer/head_weights/kernel": ("DC", "C D"),
   # With a norm over each head they have only the last axis.
   "attention/query_norm/scale": ("CRK", "CRK"),
   "attention/key_norm/scale": ("C1K", "C1K"),
@@ -507,6 +511,7 @@ def load(
   }
   tensors = split(tensors, shapes, family.fused)
   _check(directory, config, family, pieces, tensors)
+  _name_later_layers(directory, tensors, family, "are neither run nor trained")
   if callable(shardings):
     shardings = shardings(abstract)
 
@@ -569,9 +574,13 @@ def export(
     )
   config, family = _agreed(source, config)
   _check_params(params, config)
+  others = [*_other_parts(source, family)]
+  names = [output.name for output in others]
+  as_they_are = "are copied as they are, and fit the model before its training"
+  _name_later_layers(source, names, family, as_they_are)
   outputs = [
     *joined(_outputs(params, family, config, dtype), family.fused),
-    *_other_parts(source, family),
+    *others,
   ]
   partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
   try:
@@ -677,6 +686,23 @@ def _check(
         " config.json says tie_word_embeddings; set it to false if the head was"
         " trained apart."
       )
+
+
+def _name_later_layers(
+  directory: pathlib.Path, names: Iterable[str], family: Family, fate: str
+) -> None:
+  """Names layers that predict later tokens in the log, if there are any."""
+  later = {
+    found.group()
+    for name in names
+    if name.startswith(family.other_parts)
+    and (found := re.match(r"model\.layers\.\d+", name))
+  }
+  if later:
+    logging.warning(
+      "%s: %s, which predict later tokens (num_nextn_predict_layers), %s.",
+      *(directory, ", ".join(sorted(later)), fate),
+    )
 
 
 def _place(

@@ -58,13 +58,15 @@ def _name(path) -> str:
 
 
 def _is_matrix(path, leaf) -> bool:
+  # A decay would change indexers that are not trained.
   words = ("embed", "scale", "bias", "norm", "sinks", "log_rate", "taps")
+  words += ("indexer",)
   skipped = any(word in _name(path) for word in words)
   return leaf.ndim >= 2 and not skipped
 
 
 def decay_mask(params: PyTree) -> PyTree:
-  """The mask of matrices: weight decay skips embeddings, norms and biases."""
+  """The mask of what decays: no embeddings, norms, biases and indexers."""
   return jax.tree_util.tree_map_with_path(_is_matrix, params)
 
 
@@ -144,7 +146,8 @@ def muon_axes(params: PyTree) -> PyTree:
 
   All other axes are batch axes: layers, experts, and the heads of the fused
   query, key and value kernel. Each matrix is orthogonalised alone. None, for
-  embeddings, head, norms, biases and adapters: AdamW updates the parameter.
+  embeddings, head, norms, biases, indexers and adapters: AdamW updates the
+  parameter.
   """
 
   def axes(path, leaf):

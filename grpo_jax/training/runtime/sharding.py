@@ -67,6 +67,9 @@ RULES: tuple[tuple[str, P], ...] = (
   (r"delta/(inputs|rates)/kernel", P(_FSDP, "tensor", None)),  # [D, G, M]
   (r"delta/taps", P("tensor", None, None)),  # [G, M, W]
   (r"delta/(log_rate|rate_bias)", P("tensor", None)),  # [G, R]
+  # Whole along tensor: the scores are sums over all index heads.
+  (r"indexer/query/kernel", P(_FSDP, None, None)),  # [N, J, I]
+  (r"indexer/(key|head_weights)/kernel", P(_FSDP, None)),  # [D, I], [D, J]
   (r"experts/(gate|up)_bias", P("expert", "tensor")),  # [E, F]
   (r"experts/down_bias", P("expert", None)),  # [E, D]
   (r"experts/(gate|up)", P("expert", "fsdp", "tensor")),  # [E, D, F]

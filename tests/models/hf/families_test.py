@@ -386,6 +386,53 @@ PUBLISHED = {
       "value_dim": 128,
     },
   ),
+  # DeepSeek-V3 and its indexers.
+  "DeepSeek-V3.2": (
+    671_877_944_064,
+    _ROUTED
+    | {
+      "attention_scale": 192**-0.5 * 1.3688879454113936**2,
+      "expert_width": 2048,
+      "groups_per_token": 4,
+      "head_dim": 192,
+      "indexer": architecture.IndexerConfig(
+        num_heads=64, head_dim=128, top_k=2048
+      ),
+      "latent_width": 512,
+      "num_experts": 256,
+      "query_latent_width": 1536,
+      "rope_factor": 40,
+      "rope_high_freq": 32,
+      "rope_original_len": 4096,
+      "rope_scaling": "yarn",
+      "rotary_interleaved": True,
+      "rotary_width": 64,
+      "router_groups": 8,
+      "shared_width": 2048,
+      "value_dim": 128,
+    },
+  ),
+  "GLM-5": (
+    743_911_218_432,
+    _ROUTED
+    | {
+      "attention_scale": 256**-0.5,
+      "expert_width": 2048,
+      "head_dim": 256,
+      "indexer": architecture.IndexerConfig(
+        num_heads=32, head_dim=128, top_k=2048, interleaved=True
+      ),
+      "latent_width": 512,
+      "norm_eps": 1e-5,
+      "num_experts": 256,
+      "query_latent_width": 2048,
+      "rope_theta": 1e6,
+      "rotary_interleaved": True,
+      "rotary_width": 64,
+      "shared_width": 2048,
+      "value_dim": 256,
+    },
+  ),
   "GLM-4-9B-0414": (
     9_400_279_040,
     {
@@ -1061,6 +1108,19 @@ UNSUPPORTED = [
     "DeepSeek-V3",
     {"n_group": 7},
     "256 experts do not split into 7 router_groups",
+  ),
+  (
+    "DeepSeek-V3.2",
+    {"indexer_rope_interleave": True},
+    "indexer_rope_interleave is True; supported is False",
+  ),
+  ("DeepSeek-V3.2", {"index_topk": 0}, "index_topk is 0; supported is a whole"),
+  ("DeepSeek-V3.2", {"q_lora_rank": None}, "needs latent_width and query_lat"),
+  ("GLM-5", {"index_topk_freq": 4}, "index_topk_freq is 4; supported is 1"),
+  (
+    "GLM-5",
+    {"indexer_types": ["full", "shared"] * 39},
+    "indexer_types is .*'shared'",
   ),
   (
     "DeepSeek-V3",
