@@ -58,10 +58,9 @@ def _name(path) -> str:
 
 
 def _is_matrix(path, leaf) -> bool:
-  # A decay would change indexers that are not trained.
   words = ("embed", "scale", "bias", "norm", "sinks", "log_rate", "taps")
-  words += ("indexer",)
-  skipped = any(word in _name(path) for word in words)
+  # A decay would change indexers that are not trained.
+  skipped = any(word in _name(path) for word in (*words, "indexer"))
   return leaf.ndim >= 2 and not skipped
 
 
