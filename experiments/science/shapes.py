@@ -3,8 +3,8 @@
 In the league GRPO draws 8 completions for each of 16 prompts, and REINFORCE++,
 REINFORCE and PPO draw one for each of 128. So a difference between them may be
 one of prompts. Here each is run in both shapes; GRPO, which needs groups, in
-one. Tasks, models, warm starts, steps and completions are those of the league
-(`league.py`), and the learning rate is its default for all, 3e-4.
+one. Tasks, models, warm starts, steps and completions are those of the league,
+and the learning rate is its default for all, 3e-4.
 
 The rules below were written before any run in the shape that is not the
 league's. Known were the league's own numbers, and what somebody had reported of

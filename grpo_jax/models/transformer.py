@@ -170,8 +170,7 @@ def _forward(
       x, state, routed = _recur(
         config, params, x, mask[:, num_before:], router, before
       )
-      state = None if hold is None else state
-      return (shared(x), whole), (state, routed, None)
+      return (shared(x), whole), (hold and state, routed, None)
     rope = _rope_of(config, name, ropes, slides)
     rope = rope if turns is None else _where(turns, rope)
     run = x, rope, attends[name](slides), router
@@ -181,8 +180,7 @@ def _forward(
     if choice is not None and hold is None:
       choice = choice._replace(ids=None)  # Large, and read by no update.
     x = shared(vision_inputs.add(x, seen, number))
-    kv = None if hold is None or kv is None else hold(*kv)
-    return (x, whole), (kv, routed, choice)
+    return (x, whole), (hold and kv and hold(*kv), routed, choice)
 
   def of_stack(name, carry, entries):
     router = entries["router"] or RouterInputs()
@@ -219,8 +217,8 @@ def _forward(
     },
   )
   held = {name: collected(0, has) for name, has in _members(config).items()}
-  routed, choice = collected(1, _with_experts(config)), collected(2, every)
-  return x, held if hold else None, routed, choice
+  made = collected(1, _with_experts(config)), collected(2, every)
+  return x, held if hold else None, *made
 
 
 def _recur(config, params, x, mask, router, before):
