@@ -132,7 +132,7 @@ def in_processes() -> dict[str, int]:
   return {
     "modules that settings import": modules,
     "of JAX and Flax, that settings import": libraries,
-    "modules of a quickstart run": 155printed(_QUICKSTART),
+    "modules of a quickstart run": _printed(_QUICKSTART),
     "settings of GRPO": settings,
     "fields of TrainBatch": fields,
   }

@@ -42,8 +42,9 @@ def filled(template: str, values: Mapping[str, Any]) -> str:
   """Fills the names in braces of a page.
 
   A paragraph with a name in it is broken into lines again, and left out if the
-  value is None. A name that stands alone is a table or several paragraphs. If
-  it has no lines, nothing is left; if it is None, its section is left out.
+  value is None, or a claim without numbers. A name that stands alone is a table
+  or several paragraphs. If it has no lines, nothing is left; if it is None, its
+  section is left out.
   """
   blocks: list[str] = []
   for section in re.split(r"\n(?=## )", template.strip()):
@@ -63,6 +64,8 @@ def _block(block: str, values: Mapping[str, Any]) -> str | None:
   if not names:
     return block
   if any(values[name] is None for name in names):
+    return ""
+  if any(isinstance(values[name], list) and not values[name] for name in names):
     return ""
   text = block.format_map(values)
   is_prose = not block.startswith(("- ", "|", "#"))
