@@ -28,6 +28,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[3]
 # code that writes them.
 ELSEWHERE = {
   "contexts/mean": "tests/training/compaction_test.py",
+  "indexer/changed": "tests/step/indexer_test.py",
   "sampler_gap/kl": "tests/training/rounding_test.py",
   "unscored/timeout": "tests/training/loop_test.py",
   "time/step_s": "tests/training/loop_test.py",
