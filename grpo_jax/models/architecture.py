@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from grpo_jax import ranges
@@ -127,6 +127,15 @@ RANGES = {
 }
 
 
+def _check_ranges(
+  config: Any, where: str, allowed: Mapping[str, ranges.Range]
+) -> None:
+  """Raises ValueError unless each field is in its range."""
+  for name, numbers in allowed.items():
+    if (value := getattr(config, name)) not in numbers:
+      raise ValueError(f"{where}: {name} is {value}, but must be {numbers}.")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TowerConfig:
   """Sizes of a vision tower.
@@ -172,9 +181,7 @@ class TowerConfig:
       raise ValueError(
         f"tower: kind is {self.kind!r}; use one of {', '.join(TOWER_KINDS)}."
       )
-    for name, allowed in TOWER_RANGES.items():
-      if (value := getattr(self, name)) not in allowed:
-        raise ValueError(f"tower: {name} is {value}, but must be {allowed}.")
+    _check_ranges(self, "tower", TOWER_RANGES)
     if self.width % self.num_heads:
       raise ValueError(
         f"tower: width {self.width} does not split into {self.num_heads}"
@@ -252,9 +259,7 @@ class DeltaConfig:
   num_taps: int = 4
 
   def __post_init__(self):
-    for name, allowed in DELTA_RANGES.items():
-      if (value := getattr(self, name)) not in allowed:
-        raise ValueError(f"delta: {name} is {value}, but must be {allowed}.")
+    _check_ranges(self, "delta", DELTA_RANGES)
     if self.num_value_heads % self.num_key_heads:
       raise ValueError(
         f"delta: {self.num_value_heads} heads of values do not split over"
@@ -326,6 +331,10 @@ class Gemma4Config:
   input_vocab: int = 1
 
 
+_LLAMA4_RANGES = {
+  "temperature": ranges.NOT_NEGATIVE,
+  "temperature_len": ranges.SIZE,
+}
 _GEMMA4_RANGES = {
   "full_head_dim": _MANY,
   "full_kv_heads": _MANY,
@@ -355,9 +364,7 @@ class IndexerConfig:
   interleaved: bool = False
 
   def __post_init__(self):
-    for name, allowed in INDEXER_RANGES.items():
-      if (value := getattr(self, name)) not in allowed:
-        raise ValueError(f"indexer: {name} is {value}, but must be {allowed}.")
+    _check_ranges(self, "indexer", INDEXER_RANGES)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -890,20 +897,15 @@ class TransformerConfig(Architecture):
     return self.delta is not None and (layer + 1) % self.delta.period != 0
 
   def _check_llama4(self, found: Llama4Config) -> None:
-    for name, allowed in (
-      ("temperature", ranges.NOT_NEGATIVE),
-      ("temperature_len", ranges.SIZE),
-    ):
-      if (value := getattr(found, name)) not in allowed:
-        raise ValueError(f"llama4: {name} is {value}, but must be {allowed}.")
+    _check_ranges(found, "llama4", _LLAMA4_RANGES)
     dense, layers = found.dense_layers, range(self.num_layers)
     if list(dense) != sorted({*dense} & {*layers}) or (
       self.num_experts and len(dense) != self.num_dense_layers
     ):
       raise ValueError(
         f"llama4: dense_layers is {dense} with num_dense_layers"
-        f" {self.num_dense_layers}; needed are so many layers of"
-        f" {self.num_layers}, each once and in their order."
+        f" {self.num_dense_layers}; it needs so many of the {self.num_layers}"
+        " layers, each once and in their order."
       )
     if self.latent_width or self.learned_positions or self.query_scaling:
       raise ValueError(
@@ -913,9 +915,7 @@ class TransformerConfig(Architecture):
       )
 
   def _check_gemma4(self, found: Gemma4Config) -> None:
-    for name, allowed in _GEMMA4_RANGES.items():
-      if (value := getattr(found, name)) not in allowed:
-        raise ValueError(f"gemma4: {name} is {value}, but must be {allowed}.")
+    _check_ranges(found, "gemma4", _GEMMA4_RANGES)
     if self.num_heads % found.full_kv_heads:
       raise ValueError(
         f"gemma4: {self.num_heads} query heads do not split over full_kv_heads"
@@ -924,8 +924,8 @@ class TransformerConfig(Architecture):
     if found.full_head_dim % 2 or found.full_turned > found.full_head_dim:
       raise ValueError(
         f"gemma4: full_turned is {found.full_turned} of full_head_dim"
-        f" {found.full_head_dim} channels; needed is an even width, and no more"
-        " than it."
+        f" {found.full_head_dim} channels; make that width even, and turn no"
+        " more channels."
       )
     if found.input_width and found.input_vocab < self.vocab_size:
       raise ValueError(

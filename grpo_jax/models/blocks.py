@@ -93,6 +93,13 @@ def released(
   return v[..., None, :]
 
 
+def without_bias(config: TransformerConfig, kind: Any = nn.Dense) -> Any:
+  """Class of dense layers without biases, in the dtypes of the config."""
+  return functools.partial(
+    kind, use_bias=False, dtype=config.dtype, param_dtype=config.param_dtype
+  )
+
+
 def on_rows(dense, x: jax.Array, num_axes: int = 1) -> jax.Array:
   """Applies `dense` to the last axes of x [B, L, ...] as one tall matrix.
 
@@ -251,12 +258,7 @@ class LatentAttention(nn.Module):
 
   def setup(self):
     config = self.config
-    dense = functools.partial(
-      nn.DenseGeneral,
-      use_bias=False,
-      dtype=config.dtype,
-      param_dtype=config.param_dtype,
-    )
+    dense = without_bias(config, nn.DenseGeneral)
     norm = functools.partial(RMSNorm, config, eps=NORM_EPS)
     heads = config.num_heads, config.head_width
     if config.query_latent_width:
@@ -330,12 +332,7 @@ class GatedDelta(nn.Module):
   def setup(self):
     config, sizes = self.config, self.config.delta
     assert sizes is not None
-    dense = functools.partial(
-      nn.DenseGeneral,
-      use_bias=False,
-      dtype=config.dtype,
-      param_dtype=config.param_dtype,
-    )
+    dense = without_bias(config, nn.DenseGeneral)
     heads = sizes.num_key_heads, sizes.values_per_key
     gates = sizes.values_per_key * sizes.value_width
     self.inputs = dense((sizes.num_key_heads, sizes.channels + gates))
@@ -347,7 +344,7 @@ class GatedDelta(nn.Module):
     def parameter(name, start, *shape):
       return self.param(name, start, shape, config.param_dtype)
 
-    # As transformers draws them.
+    # Drawn as by transformers.
     bound = sizes.num_taps**-0.5
 
     def taps(key, shape, dtype):
@@ -530,13 +527,7 @@ class MoE(nn.Module):
     if config.shared_width:
       shared = MLP(config, config.shared_width, name="shared")(x)
       if config.shared_gate:
-        gate = nn.Dense(
-          1,
-          use_bias=False,
-          dtype=config.dtype,
-          param_dtype=config.param_dtype,
-          name="shared_gate",
-        )
+        gate = without_bias(config)(1, name="shared_gate")
         shared = nn.sigmoid(gate(x)) * shared
       y = y + shared
     return y, (routed.probs, routed.ids)

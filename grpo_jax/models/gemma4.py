@@ -26,7 +26,6 @@ Source: `transformers` 5.24, models/gemma4; Google DeepMind, "Gemma 3n" and
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 import flax.linen as nn
@@ -98,12 +97,7 @@ class Gemma4Attention(nn.Module):
     config = self.config
     assert config.gemma4 is not None
     heads, width = config.num_kv_heads, config.head_width
-    dense = functools.partial(
-      nn.DenseGeneral,
-      use_bias=False,
-      dtype=config.dtype,
-      param_dtype=config.param_dtype,
-    )
+    dense = blocks.without_bias(config, nn.DenseGeneral)
     if self.has_queries_apart:
       self.query_heads = dense((config.num_heads, width))
       if not self.is_shared:
@@ -165,12 +159,7 @@ class Gemma4MLP(nn.Module):
       The output [N, D]; probabilities [N, E] and choices [N, k], or None.
     """
     config = self.config
-    dense = functools.partial(
-      nn.Dense,
-      use_bias=False,
-      dtype=config.dtype,
-      param_dtype=config.param_dtype,
-    )
+    dense = blocks.without_bias(config)
     gated = blocks.gated(config)
     hidden = gated(
       dense(config.mlp_width, name="gate")(x),
@@ -221,12 +210,7 @@ class Gemma4Inputs(nn.Module):
   @nn.compact
   def __call__(self, x, given):  # [B, L, D], [B, L, w]
     config = self.config
-    dense = functools.partial(
-      nn.Dense,
-      use_bias=False,
-      dtype=config.dtype,
-      param_dtype=config.param_dtype,
-    )
+    dense = blocks.without_bias(config)
     hidden = blocks.gated(config)(dense(given.shape[-1], name="gate")(x), given)
     small = blocks.residual_init(config)
     return dense(config.width, name="down", kernel_init=small)(hidden)
@@ -277,7 +261,7 @@ class Gemma4Block(nn.Module):
       of_layer: Input [B, L, w] of the layer, or None, and its scale [1].
 
     Returns:
-      What `blocks.Block` returns, with None instead of the keys and values of
+      The results of `blocks.Block`, with None instead of the keys and values of
       another layer; and the keys and values of all tokens.
     """
     q, k, v = self.attention.project(self.attention_norm(x), rope)

@@ -961,10 +961,10 @@ def transformer_policy(config: TransformerConfig) -> Policy:
     A policy whose parameters are all trained, except for the biases of routers
     and a frozen tower. Layers are stacked: every leaf under "layers" has a
     leading axis of layers; and so under other stacks, such as "linear_layers".
-    `hidden` takes in `extras` the embeddings that are
-    mixed in the place of tokens, "mix_ids" and "mix_weights". With experts or
-    indexers it returns `RouterOutputs`, and takes the choices to keep,
-    "prompt_routing" and "routing". All are as in `Rollout`.
+    `hidden` takes in `extras` the embeddings that are mixed in the place of
+    tokens, "mix_ids" and "mix_weights". With experts or indexers it returns
+    `RouterOutputs`, and takes the choices to keep, "prompt_routing" and
+    "routing". All are as in `Rollout`.
   """
   return Policy(
     init=functools.partial(_init, config),

@@ -323,8 +323,8 @@ def named(extra: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     )
   if len(names) != len(given):
     raise ValueError(
-      f"found {len(names)} instructions and {len(given)} 'kwargs'; needed is an"
-      " entry of 'kwargs' for each instruction."
+      f"found {len(names)} instructions and {len(given)} 'kwargs'; each"
+      " instruction needs an entry of 'kwargs'."
     )
   return [(name, one or {}) for name, one in zip(names, given, strict=True)]
 

@@ -111,7 +111,7 @@ def check_images(
       " images."
     )
   if (image_encoder := problem.encoder.image_encoder) is not None:
-    _check_images(model, image_encoder, problem, where)
+    _check_image_encoder(model, image_encoder, problem, where)
   elif len(problem.train):  # A problem that is only compiled has no records.
     _check_placeholders(model, problem.train[0], where)
 
@@ -132,7 +132,7 @@ def _check_placeholders(
     )
 
 
-def _check_images(
+def _check_image_encoder(
   model: architecture.TransformerConfig,
   image_encoder: encoder.ImageEncoder,
   problem: Problem,
