@@ -25,10 +25,10 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 97_410,
-  "lines of experiments": 35_610,
-  "lines of tests": 90_410,
-  "files of grpo_jax": 365,
+  "lines of grpo_jax": 97_800,
+  "lines of experiments": 36_320,
+  "lines of tests": 90_760,
+  "files of grpo_jax": 366,
   "files of the largest folder": 23,
   "functions above 100 lines": 0,
   "class names of two classes": 0,

@@ -6,7 +6,7 @@ import itertools
 import json
 import pathlib
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tokenizers
@@ -32,8 +32,8 @@ _VOCAB_SIZE = 480
 _SPECIAL = ("<|im_start|>", "<|im_end|>")
 # As in Qwen's tokenizers, these are tokens and not special.
 _TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-_END = "<|im_end|>"
-_ERROR = (
+END = "<|im_end|>"
+ERROR = (
   "Error: the call cannot be read: it is no JSON: Expecting ',' delimiter at"
   " character"
 )
@@ -67,21 +67,22 @@ def problems() -> list[tuple[str, str]]:
   ]
 
 
-def _call(name: str) -> str:
-  arguments = json.dumps({"query": name})
+def call(name: str, **arguments: str) -> str:
+  """A turn that calls a tool."""
   return (
-    f'<tool_call>\n{{"name": "search", "arguments": {arguments}}}\n</tool_call>'
-    + _END
+    f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}'
+    f"\n</tool_call>{END}"
   )
 
 
-def _train_tokenizer(folder: pathlib.Path, passages: str) -> None:
-  """Trains a tokenizer for the texts of the task, with names by letters."""
-  schema = json.dumps(tools.schemas(**OPTIONS, corpus=passages))
-  texts = [
-    *[f'Code of "{one}"? {_call(one)} [1] {one}' for one in _LETTERS],
-    *["the code is 47. system user assistant", schema, _ERROR] * 40,
-  ]
+def _search(name: str) -> str:
+  return call("search", query=name)
+
+
+def train_tokenizer(
+  folder: pathlib.Path, texts: Sequence[str], template: str = TEMPLATE
+) -> tokenizer.Tokenizer:
+  """Writes a tokenizer for these texts, with a chat template."""
   trained = tokenizers.Tokenizer.from_str(
     tokenizer.train(
       [{"prompt": x, "completion": "", "answer": ""} for x in texts],
@@ -94,9 +95,10 @@ def _train_tokenizer(folder: pathlib.Path, passages: str) -> None:
   trained.save(str(folder / "tokenizer.json"))
   (folder / "tokenizer_config.json").write_text(
     json.dumps(
-      {"eos_token": _END, "pad_token": "<pad>", "chat_template": TEMPLATE}
+      {"eos_token": END, "pad_token": "<pad>", "chat_template": template}
     )
   )
+  return tokenizer.Tokenizer(folder)
 
 
 def _episodes(
@@ -104,21 +106,20 @@ def _episodes(
 ) -> Iterator[tuple[str, ...]]:
   """Yields the episodes of the teacher, each as its actions in order."""
   for _ in range(NUM_TAUGHT):
-    guess = f"{draw.randrange(100):02}{_END}"
-    call = _call(name)
+    guess = f"{draw.randrange(100):02}{END}"
+    searches = _search(name)
     yield draw.choice(
-      [(guess,), (call.replace("}}", "}"), guess), (call, code + _END)]
+      [(guess,), (searches.replace("}}", "}"), guess), (searches, code + END)]
     )
 
 
-def _demonstration(
+def demonstration(
   text: tokenizer.Tokenizer,
   record: dict[str, Any],
   actions: Iterable[str],
-  corpus: str,
+  session: tools.ToolSession,
 ) -> dict[str, Any]:
-  """Episode of the teacher, with the answers of the tools."""
-  session = tools.make(record["prompt"], record, 0, **OPTIONS, corpus=corpus)
+  """Episode of a teacher, with the answers of the tools."""
   turns = [(action, session.step(action)[0]) for action in actions]
   ids, observed = environments.played_ids(
     turns, text, text.end_ids, MAX_OBSERVATION
@@ -144,13 +145,25 @@ def write(folder: pathlib.Path) -> None:
   ]
   lines.write(folder / "train.jsonl", records[:NUM_TRAIN])
   lines.write(folder / "test.jsonl", records[NUM_TRAIN:])
-  _train_tokenizer(folder / "tokenizer", str(corpus))
-  text = tokenizer.Tokenizer(folder / "tokenizer")
+  options = {**OPTIONS, "corpus": str(corpus)}
+  texts = [
+    *[f'Code of "{one}"? {_search(one)} [1] {one}' for one in _LETTERS],
+    "the code is 47. system user assistant",
+    json.dumps(tools.schemas(**options)),
+    ERROR,
+  ]
+  # The last three are in each conversation.
+  text = train_tokenizer(folder / "tokenizer", texts + texts[-3:] * 39)
   draw = random.Random(1)
   lines.write(
     folder / "demonstrations.jsonl",
     (
-      _demonstration(text, record, actions, str(corpus))
+      demonstration(
+        text,
+        record,
+        actions,
+        tools.make(record["prompt"], record, 0, **options),
+      )
       for record, problem in zip(
         records[:NUM_TRAIN], found[:NUM_TRAIN], strict=True
       )

@@ -540,14 +540,15 @@ class Options:
     return call_formats.named(self.format, self.opening, self.markup)
 
 
-# The result of a tool, and True if the call failed.
-class _Said(NamedTuple):
+class ToolResult(NamedTuple):
+  """The result of a tool, and True if the call failed."""
+
   text: str
   failed: bool = False
 
 
 # (arguments) -> the result, cut to `max_bytes`.
-_Tool = Callable[[Mapping[str, Any]], _Said]
+Tool = Callable[[Mapping[str, Any]], ToolResult]
 
 
 class _OutOfTimeError(BaseException):
@@ -564,32 +565,26 @@ class ToolSession:
   which calls, time or bytes were used up.
   """
 
-  def __init__(self, prompt: str, extras: Mapping[str, Any], options: Options):
+  def __init__(
+    self,
+    options: Options,
+    check: Checker,
+    tools: Mapping[str, Tool],
+    grade: Callable[[str], float],
+    close: Callable[[], None] = lambda: None,
+  ):
     """Begins an episode, and starts nothing.
 
-    Raises:
-      ValueError: The extras have no answer of that name, or a limit of
-        "python" is out of range.
+    Args:
+      options: Format and limits.
+      check: Finds mistakes in calls.
+      tools: The tools by name, which cut their results to `max_bytes`.
+      grade: The reward of an answer, 1 or more for a right one.
+      close: Called at the end.
     """
-    if extras.get(options.answer) in (None, "", [], ()):
-      raise ValueError(
-        f"tools: the extras have no {options.answer!r}, with which answers are"
-        f" compared, but {sorted(extras)}; name what has it in"
-        " config.environment.options['answer']."
-      )
-    self._prompt, self._extras, self._options = prompt, extras, options
+    self._options, self._check, self._tools = options, check, tools
+    self._grade_of, self.close = grade, close
     self._format = options.chat_format()
-    self._check = _checker(tuple(options.tools))
-    self._tools: dict[str, _Tool] = {
-      name: functools.partial(_call_own, options, path)
-      for name, path in _own(tuple(options.tools)).items()
-    }
-    if "search" in options.tools:
-      self._tools["search"] = functools.partial(_find, options)
-    self._python: interpreter.Interpreter | None = None
-    if "python" in options.tools:
-      self._python = _interpreter(options)
-      self._tools["python"] = functools.partial(_run, self._python)
     self._counts = dict.fromkeys(_COUNTS, 0)
     self._num_bytes = 0
     self._seconds = 0.0
@@ -606,9 +601,7 @@ class ToolSession:
     parsed = self._format.parse(action, self._check)
     if not parsed.calls:
       self._counts["answered"] = 1
-      self._grade = _grade(
-        self._options, self._prompt, parsed.text, self._extras
-      )
+      self._grade = self._grade_of(parsed.text)
       return "", self._grade, True
     most = self._options.max_parallel
     end = time.monotonic() + self._options.turn_s
@@ -628,11 +621,6 @@ class ToolSession:
       "tool_seconds": self._seconds,
       **{name: float(count) for name, count in self._counts.items()},
     }
-
-  def close(self) -> None:
-    """Ends the interpreter."""
-    if self._python is not None:
-      self._python.close()
 
   def _result(self, call: call_formats.ToolCall, end: float) -> str:
     """Returns the result of a call for the policy.
@@ -685,13 +673,13 @@ def _interpreter(options: Options) -> interpreter.Interpreter:
 
 def _run(
   python: interpreter.Interpreter, arguments: Mapping[str, Any]
-) -> _Said:
+) -> ToolResult:
   """Runs the tool "python"; its cut text keeps the error at the end."""
   answer = python.run(arguments["code"])
-  return _Said(answer.text, answer.status != "done")
+  return ToolResult(answer.text, answer.status != "done")
 
 
-def _find(options: Options, arguments: Mapping[str, Any]) -> _Said:
+def _find(options: Options, arguments: Mapping[str, Any]) -> ToolResult:
   """Runs the tool "search", which takes milliseconds and has no time limit."""
   passages = _index(options.corpus).find(arguments["query"], options.top_k)
   shown = [
@@ -701,12 +689,12 @@ def _find(options: Options, arguments: Mapping[str, Any]) -> _Said:
     for number, passage in enumerate(passages, start=1)
   ]
   text = "\n\n".join(shown) or "No passage has any of these words."
-  return _Said(_cut(text, options.max_bytes))
+  return ToolResult(cut(text, options.max_bytes))
 
 
 def _call_own(
   options: Options, path: str, arguments: Mapping[str, Any]
-) -> _Said:
+) -> ToolResult:
   """Calls a function of the user's own."""
   try:
     with _within(options.call_s):
@@ -720,7 +708,7 @@ def _call_own(
     result, failed = _plain(path, result), False
     if not isinstance(result, str):
       result = json.dumps(result, ensure_ascii=False)
-  return _Said(_cut(result, options.max_bytes), failed)
+  return ToolResult(cut(result, options.max_bytes), failed)
 
 
 def _plain(path: str, value: Any) -> Any:
@@ -778,8 +766,8 @@ def _within(seconds: float) -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-def _cut(text: str, most: int) -> str:
-  """Returns the first bytes of a text, and the number of those left out."""
+def cut(text: str, most: int) -> str:
+  """Returns the first `most` bytes of a text, and the number left out."""
   data = text.encode("utf-8", "replace")
   if len(data) <= most:
     return text
@@ -791,7 +779,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _grade(
-  options: Options, prompt: str, text: str, extras: Mapping[str, Any]
+  options: Options, prompt: str, extras: Mapping[str, Any], text: str
 ) -> float:
   """Returns the reward of an answer.
 
@@ -914,9 +902,34 @@ def _checker(tools: tuple[str, ...]) -> Checker:
 def make(
   prompt: str, extras: dict[str, Any], seed: int, **options: Any
 ) -> ToolSession:
-  """The factory of sessions, with `Options`; nothing in it is random."""
+  """The factory of sessions, with `Options`; nothing in it is random.
+
+  Raises:
+    ValueError: The extras have no answer of that name, or a limit of "python"
+      is out of range.
+  """
   del seed
-  return ToolSession(prompt, extras, Options(**options))
+  made = Options(**options)
+  if extras.get(made.answer) in (None, "", [], ()):
+    raise ValueError(
+      f"tools: the extras have no {made.answer!r}, with which answers are"
+      f" compared, but {sorted(extras)}; name what has it in"
+      " config.environment.options['answer']."
+    )
+  names = tuple(made.tools)
+  tools: dict[str, Tool] = {
+    name: functools.partial(_call_own, made, path)
+    for name, path in _own(names).items()
+  }
+  end = contextlib.ExitStack()
+  if "search" in names:
+    tools["search"] = functools.partial(_find, made)
+  if "python" in names:
+    python = _interpreter(made)
+    tools["python"] = functools.partial(_run, python)
+    end.callback(python.close)
+  grade = functools.partial(_grade, made, prompt, extras)
+  return ToolSession(made, _checker(names), tools, grade, end.close)
 
 
 def _signature() -> inspect.Signature:
