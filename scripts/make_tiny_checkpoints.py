@@ -200,6 +200,48 @@ _QWEN3_5 = (
   }
 )
 
+_EXPERTS = {
+  "moe_intermediate_size": 16,
+  "num_experts": 4,
+  "num_experts_per_tok": 2,
+  "output_router_logits": False,
+  "router_aux_loss_coef": 0.001,
+  "shared_expert_intermediate_size": 12,
+}
+_QWEN3_5_MOE = {
+  key: value for key, value in _QWEN3_5.items() if key != "intermediate_size"
+} | {
+  **_EXPERTS,
+  # Published is a period of 4.
+  "full_attention_interval": 2,
+  "layer_types": ["linear_attention", "full_attention"],
+  "model_type": "qwen3_5_moe_text",
+  "num_hidden_layers": 2,
+  "tie_word_embeddings": False,
+}
+_WITH_IMAGES = {
+  "image_token_id": 90,
+  "video_token_id": 91,
+  "vision_end_token_id": 93,
+  "vision_start_token_id": 92,
+}
+_QWEN3_5_TOWER = {
+  "deepstack_visual_indexes": [],
+  "depth": 1,
+  "hidden_act": "gelu_pytorch_tanh",
+  "hidden_size": 8,
+  "in_channels": 3,
+  "initializer_range": 0.02,
+  "intermediate_size": 8,
+  "model_type": "qwen3_5",
+  "num_heads": 2,
+  "num_position_embeddings": 16,
+  "out_hidden_size": 24,
+  "patch_size": 2,
+  "spatial_merge_size": 2,
+  "temporal_patch_size": 2,
+}
+
 FAMILIES = {
   "qwen2": _QWEN2,
   # No key of its own: DeepSeek's distillations are Qwen2 (and Llama) files.
@@ -248,6 +290,7 @@ FAMILIES = {
   },
   "qwen3_next": _SIZES
   | _DELTA
+  | _EXPERTS
   | {
     "architectures": ["Qwen3NextForCausalLM"],
     "decoder_sparse_step": 1,
@@ -255,44 +298,28 @@ FAMILIES = {
     "full_attention_interval": 2,
     "mlp_only_layers": [],
     "model_type": "qwen3_next",
-    "moe_intermediate_size": 16,
     "norm_topk_prob": True,
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "output_router_logits": False,
     "partial_rotary_factor": 0.25,
     "rope_scaling": None,
     "rope_theta": 10_000_000,
-    "router_aux_loss_coef": 0.001,
-    "shared_expert_intermediate_size": 12,
     "tie_word_embeddings": False,
     "use_sliding_window": False,
   },
-  "qwen3_5": {
+  "qwen3_5": _WITH_IMAGES
+  | {
     "architectures": ["Qwen3_5ForConditionalGeneration"],
-    "image_token_id": 90,
     "model_type": "qwen3_5",
     "text_config": _QWEN3_5,
     "tie_word_embeddings": True,
-    "video_token_id": 91,
-    "vision_config": {
-      "deepstack_visual_indexes": [],
-      "depth": 1,
-      "hidden_act": "gelu_pytorch_tanh",
-      "hidden_size": 8,
-      "in_channels": 3,
-      "initializer_range": 0.02,
-      "intermediate_size": 8,
-      "model_type": "qwen3_5",
-      "num_heads": 2,
-      "num_position_embeddings": 16,
-      "out_hidden_size": 24,
-      "patch_size": 2,
-      "spatial_merge_size": 2,
-      "temporal_patch_size": 2,
-    },
-    "vision_end_token_id": 93,
-    "vision_start_token_id": 92,
+    "vision_config": _QWEN3_5_TOWER,
+  },
+  "qwen3_5_moe": _WITH_IMAGES
+  | {
+    "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+    "model_type": "qwen3_5_moe",
+    "text_config": _QWEN3_5_MOE,
+    "tie_word_embeddings": False,
+    "vision_config": _QWEN3_5_TOWER | {"model_type": "qwen3_5_moe"},
   },
   "llama": _SIZES
   | {
@@ -788,6 +815,13 @@ VARIANTS = {
     "linear_num_key_heads": 1,
     "num_key_value_heads": 4,
   },
+  "qwen3_5_moe_text-tied": _QWEN3_5_MOE
+  | {
+    "architectures": ["Qwen3_5MoeForCausalLM"],
+    "linear_num_key_heads": 4,
+    "num_experts_per_tok": 3,
+    "tie_word_embeddings": True,
+  },
   "llama-deepseek_r1_distill": _UNTIED
   | {"head_dim": None, "num_attention_heads": 8},
   "llama-plain_4_key_heads": {
@@ -1035,7 +1069,7 @@ _TEXT_PARTS = {
 def variant(name: str) -> dict:
   """The config.json of an entry of `VARIANTS`."""
   family = name.partition("-")[0]
-  if family == "qwen3_5_text" or tiny_vision.is_vision(VARIANTS[name]):
+  if family.startswith("qwen3_5") or tiny_vision.is_vision(VARIANTS[name]):
     return VARIANTS[name]
   if family in FAMILIES:
     return FAMILIES[family] | VARIANTS[name]
@@ -1144,7 +1178,8 @@ def _config(directory: pathlib.Path) -> transformers.PreTrainedConfig:
 
 def _auto(config: dict) -> type:
   """The class that makes the model of a config.json."""
-  nested = "gemma4", "kimi_k25", "llama4", "mistral3", "qwen3_5"
+  nested = "gemma4", "kimi_k25", "llama4", "mistral3"
+  nested += "qwen3_5", "qwen3_5_moe"
   if tiny_vision.is_vision(config) or config["model_type"] in nested:
     return transformers.AutoModelForImageTextToText
   return transformers.AutoModelForCausalLM

@@ -326,6 +326,7 @@ def test_every_parameter_has_a_rule(name, kind):
   [
     ("deepseek_v3", "model.layers.3.eh_proj.weight"),
     ("qwen3_5", "mtp.fc.weight"),
+    ("qwen3_5_moe", "mtp.layers.0.mlp.experts.gate_up_proj"),
     ("qwen3_next", "mtp.layers.0.mlp.gate.weight"),
   ],
 )

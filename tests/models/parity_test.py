@@ -45,6 +45,7 @@ FAMILIES = (
   "qwen2",
   "qwen3",
   "qwen3_5",
+  "qwen3_5_moe",
   "qwen3_moe",
   "qwen3_next",
   "smollm3",
@@ -171,7 +172,7 @@ def of_rows(config, params, prompts, mask, tokens, images):
   [
     *("gemma2", "qwen3_moe", "deepseek_v3", "deepseek_v32", "glm_moe_dsa"),
     *("gpt_oss", "llama4_text", "gemma4_text", "qwen2_5_vl", "qwen3_vl"),
-    "qwen3_next",
+    *("qwen3_5_moe", "qwen3_next"),
   ],
 )
 def test_greedy_sampling_equals_that_of_transformers(family):
@@ -214,6 +215,32 @@ def test_what_nothing_changed_is_exported_byte_by_byte(family, tmp_path):
   assert all(safetensors.equal(there[name], here[name]) for name in there)
 
 
+def test_all_experts_of_a_layer_may_be_one_tensor(tmp_path):
+  source = CHECKPOINTS / "qwen3_5_moe"
+  tensors = numpy.load_file(source / "model.safetensors")
+  start = "model.language_model.layers.{}.mlp.experts."
+  one = {k: x for k, x in tensors.items() if ".mlp.experts." not in k}
+  for layer in map(start.format, range(2)):
+    gate, up, down = (
+      np.stack([tensors[f"{layer}{n}.{name}_proj.weight"] for n in range(4)])
+      for name in ("gate", "up", "down")
+    )
+    one[layer + "gate_up_proj"] = np.concatenate([gate, up], axis=1)
+    one[layer + "down_proj"] = down
+  folder = tmp_path / "in_one"
+  folder.mkdir()
+  numpy.save_file(one, folder / "model.safetensors")
+  shutil.copy(source / "config.json", folder)
+  config, found = weights.load(folder)
+  expected = weights.load(source)[1]
+  jax.tree.map(np.testing.assert_array_equal, found, expected)
+  weights.export(found, config, folder, tmp_path / "exported")
+  again = numpy.load_file(tmp_path / "exported" / "model.safetensors")
+  assert again.keys() == one.keys()
+  for name, x in again.items():
+    np.testing.assert_array_equal(x, one[name])
+
+
 def test_old_files_of_gpt2_have_shorter_names_and_masks(tmp_path):
   source = CHECKPOINTS / "gpt2"
   tensors = numpy.load_file(source / "model.safetensors")
@@ -251,6 +278,7 @@ def test_sequences_longer_than_the_table_of_positions_are_refused():
     ("qwen3", {"qk_norm": "none"}),
     ("qwen3_5", {"norm_plus_one": False}),
     ("qwen3_5", {"rotary_width": None}),
+    ("qwen3_5_moe", {"shared_gate": False}),
     ("qwen3_next", {"norm_topk": False}),
     ("olmo2", {"qk_norm": "none"}),
     ("olmo2", {"post_norm": False, "pre_norm": True}),

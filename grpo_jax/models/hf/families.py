@@ -23,7 +23,7 @@ import dataclasses
 import functools
 import os
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from grpo_jax.models.architecture import (
@@ -76,6 +76,7 @@ class Family:
     fused: Tensors of files that have several of these tensors as parts.
     experts_in_one: Whether a tensor [E, in, out] has all experts of a layer.
     experts_outputs_first: Whether such a tensor is [E, out, in] instead.
+    in_one: The same family with `experts_in_one`, if files have either form.
     inputs_first: Whether kernels of layers are [in, out], and not [out, in].
     base: Beginning of the names of tensors, which files may leave out.
     other_parts: Beginnings of names of tensors that are not the language
@@ -95,10 +96,19 @@ class Family:
   fused: tuple[Fused, ...] = ()
   experts_in_one: bool = False
   experts_outputs_first: bool = False
+  in_one: Family | None = None
   inputs_first: bool = False
   base: str = ""
   other_parts: tuple[str, ...] = ()
   spellings: tuple[str, ...] = ()
+
+  def of_files(self, names: Iterable[str]) -> Family:
+    """The family with its experts in the form of these tensors."""
+    if self.in_one is None:
+      return self
+    own = (x for x in names if not x.startswith(self.other_parts))
+    whole = any(x.endswith("experts.gate_up_proj") for x in own)
+    return self.in_one if whole else self
 
 
 # --- Keys of a config.json ---
@@ -1302,6 +1312,64 @@ _QWEN3_5 = dataclasses.replace(
   tensors=_within(_QWEN3_5_TEXT.tensors, "model.language_model."),
   other_parts=("model.visual.", "mtp."),
 )
+# Files have one tensor for all experts of a layer; in FP8, and as transformers
+# writes them, one for each.
+_EXPERTS_GATE_UP = Fused(
+  "experts.gate_up_proj", ("experts.gate_proj", "experts.up_proj"), axis=1
+)
+
+
+def _either_form(family: Family) -> Family:
+  """A mixture whose files have one tensor for each expert, or for all."""
+  in_one = {
+    leaf: tuple(
+      name.replace(".{expert}", "").removesuffix(".weight") for name in names
+    )
+    for leaf, names in family.tensors.items()
+    if leaf.startswith("layers/mlp/experts/")
+  }
+  return dataclasses.replace(
+    family,
+    in_one=dataclasses.replace(
+      family,
+      tensors={**family.tensors, **in_one},
+      fused=(*family.fused, _EXPERTS_GATE_UP),
+      experts_in_one=True,
+      experts_outputs_first=True,
+    ),
+  )
+
+
+_MIXTURE_OF_QWEN3_5: dict[str, Any] = {
+  "fixed": _QWEN3_NEXT.fixed,
+  "fields": {
+    key: field
+    for key, field in _QWEN3_NEXT.fields.items()
+    if key not in ("intermediate_size", "norm_topk_prob")
+  },
+  "derived": (*_QWEN3_5_TEXT.derived, config_json.num_experts),
+  # Weights of a token's experts always add up to 1.
+  "supported": {**_QWEN3_5_TEXT.supported, "norm_topk_prob": (True,)},
+}
+_QWEN3_5_MOE_TEXT = _either_form(
+  dataclasses.replace(
+    _QWEN3_5_TEXT,
+    name="qwen3_5_moe_text",
+    architecture="Qwen3_5MoeForCausalLM",
+    ignored=_QWEN3_5_TEXT.ignored | OF_ROUTERS,
+    **_MIXTURE_OF_QWEN3_5,
+  )
+)
+_QWEN3_5_MOE = _either_form(
+  dataclasses.replace(
+    _QWEN3_5,
+    name="qwen3_5_moe",
+    architecture="Qwen3_5MoeForConditionalGeneration",
+    ignored=_QWEN3_5.ignored | OF_ROUTERS,
+    nested=("qwen3_5_moe_text",),
+    **_MIXTURE_OF_QWEN3_5,
+  )
+)
 _LLAMA = Family(
   name="llama",
   architecture="LlamaForCausalLM",
@@ -1780,13 +1848,7 @@ _GEMMA4_TEXT = Family(
   },
   ignored=IGNORED,
   tensors=_GEMMA4_TENSORS,
-  fused=(
-    Fused(
-      "experts.gate_up_proj",
-      ("experts.gate_proj", "experts.up_proj"),
-      axis=1,
-    ),
-  ),
+  fused=(_EXPERTS_GATE_UP,),
   experts_in_one=True,
   experts_outputs_first=True,
 )
@@ -1817,6 +1879,8 @@ FAMILIES = {
     _QWEN3_NEXT,
     _QWEN3_5,
     _QWEN3_5_TEXT,
+    _QWEN3_5_MOE,
+    _QWEN3_5_MOE_TEXT,
     _LLAMA,
     _GRANITE,
     _MISTRAL,

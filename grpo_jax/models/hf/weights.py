@@ -491,6 +491,7 @@ def load(
     tensors = gguf.tensors(path, family, config)
   else:
     tensors = fp8.unpacked(safetensors.find(directory))
+  family = family.of_files(tensors)
   if not any(name.startswith(family.base) for name in tensors):
     tensors = {family.base + name: x for name, x in tensors.items()}
   if family.experts_in_one:
@@ -573,6 +574,8 @@ def export(
       " the parameters."
     )
   config, family = _agreed(source, config)
+  if family.in_one is not None:
+    family = family.of_files(safetensors.find(source))
   _check_params(params, config)
   others = [*_other_parts(source, family)]
   names = [output.name for output in others]
