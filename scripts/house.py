@@ -25,17 +25,17 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 97_800,
+  "lines of grpo_jax": 99_080,
   "lines of experiments": 36_320,
-  "lines of tests": 90_760,
-  "files of grpo_jax": 366,
-  "files of the largest folder": 23,
+  "lines of tests": 91_290,
+  "files of grpo_jax": 369,
+  "files of the largest folder": 22,
   "functions above 100 lines": 0,
   "class names of two classes": 0,
   "summaries with a clause": 0,
   "modules that settings import": 25,
   "of JAX and Flax, that settings import": 0,
-  "modules of a quickstart run": 155,
+  "modules of a quickstart run": 153,
   "settings of GRPO": 340,
   "fields of TrainBatch": 29,
 }

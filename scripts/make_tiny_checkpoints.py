@@ -10,11 +10,12 @@ the family have), model.safetensors (random weights) and reference.npz:
   logits [B, L, V] float32, and greedy [B, 12] int32, the continuation at
   temperature 0,
 
-computed in float32 by transformers from the written files. Weights are larger
-than at the start of a training, norm scales and biases are random, and windows
-and original contexts are shorter than the sequences, so that every switch of a
-family shows in the logits. The same versions of torch and transformers give the
-same files.
+computed in float32 by transformers from the written files. For deepseek_v4 also
+gradient.safetensors, with gradients in the places of the weights. Weights are
+larger than at the start of a training, norm scales and biases are random, and
+windows and original contexts are shorter than the sequences, so that every
+switch of a family shows in the logits. The same versions of torch and
+transformers give the same files.
 
 References of families with images also have the images of the prompts; see
 scripts/tiny_vision.py.
@@ -39,6 +40,8 @@ import itertools
 import json
 import pathlib
 import re
+import shutil
+import tempfile
 
 import numpy as np
 import tiny_vision
@@ -65,6 +68,8 @@ _SIZES = {
   "eos_token_id": 2,
   "torch_dtype": "float32",
 }
+# Of models whose layers all have experts.
+_NO_MLP = {k: v for k, v in _SIZES.items() if k != "intermediate_size"}
 # Numbers that divide little, and small files.
 _SMALL = {
   "hidden_size": 24,
@@ -209,8 +214,7 @@ _EXPERTS = {
   "shared_expert_intermediate_size": 12,
 }
 _QWEN3_5_MOE = {
-  key: value for key, value in _QWEN3_5.items() if key != "intermediate_size"
-} | {
+  **{k: v for k, v in _QWEN3_5.items() if k != "intermediate_size"},
   **_EXPERTS,
   # Published is a period of 4.
   "full_attention_interval": 2,
@@ -694,6 +698,62 @@ FAMILIES = {
     "rope_scaling": None,
     "topk_group": 1,
   },
+  "deepseek_v4": _NO_MLP
+  | {
+    "architectures": ["DeepseekV4ForCausalLM"],
+    "attention_bias": False,
+    # Published are rates of 4 and 128 and a window of 128, with 512 entries.
+    "compress_rates": {
+      "compressed_sparse_attention": 3,
+      "heavily_compressed_attention": 5,
+    },
+    "compress_rope_theta": 1_000.0,
+    "hc_eps": 1e-6,
+    "hc_mult": 3,
+    "hc_sinkhorn_iters": 4,
+    "head_dim": 10,
+    "hidden_act": "silu",
+    "hidden_size": 24,
+    "index_head_dim": 6,
+    # So many that no score is 0: torch promises no order of equal ones.
+    "index_n_heads": 9,
+    "index_topk": 3,
+    "layer_types": [
+      *("sliding_attention", "compressed_sparse_attention"),
+      *("heavily_compressed_attention", "compressed_sparse_attention"),
+    ],
+    "mlp_layer_types": ["hash_moe", "hash_moe", "moe", "moe"],
+    "model_type": "deepseek_v4",
+    # A multiple of 4, which products of torch need.
+    "moe_intermediate_size": 12,
+    "n_routed_experts": 5,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 1,
+    "num_nextn_predict_layers": 1,
+    "o_groups": 2,
+    "o_lora_rank": 6,
+    "q_lora_rank": 14,
+    "qk_rope_head_dim": 4,
+    "rms_norm_eps": 1e-6,
+    "rope_scaling": {
+      "beta_fast": 4,
+      "beta_slow": 1,
+      "factor": 4,
+      "original_max_position_embeddings": 16,
+      "type": "yarn",
+    },
+    "rope_theta": 100.0,
+    "routed_scaling_factor": 1.5,
+    "scoring_func": "sqrtsoftplus",
+    "sliding_window": 4,
+    "swiglu_limit": 1.0,
+    "tie_word_embeddings": False,
+    "topk_method": "noaux_tc",
+    "vocab_size": 50,
+  },
   "glm4": _SIZES
   | {
     "architectures": ["Glm4ForCausalLM"],
@@ -1115,6 +1175,10 @@ def randomize(model: transformers.PreTrainedModel, seed: int) -> None:
     for name, buffer in model.named_buffers():
       if name.endswith("e_score_correction_bias"):
         buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
+      elif name.endswith("tid2eid"):
+        count, chosen = model.config.n_routed_experts, buffer.shape[-1]
+        draw = torch.rand((len(buffer), count), generator=generator)
+        buffer.copy_(draw.argsort(dim=-1)[:, :chosen])
       elif name.endswith("layer_scalar"):
         buffer.copy_(1 + 0.2 * torch.randn(buffer.shape, generator=generator))
 
@@ -1217,8 +1281,9 @@ def make_reference(
     "attention_mask": attention_mask.astype(bool),
     **(images or {}),
   }
-  if model.config.model_type.startswith("llama4"):
-    # Its temperatures count padding: so one row at a time, without padding.
+  if model.config.model_type.startswith(("llama4", "deepseek_v4")):
+    # Temperatures of Llama 4 and windows of DeepSeek-V4 count padding there: so
+    # one row at a time, without padding.
     return _rows_apart(model, arrays, num_new_tokens, directory, bfloat16)
   with torch.no_grad():
     beside = {"position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
@@ -1298,6 +1363,39 @@ def _rows_apart(
   if num_new_tokens:
     arrays["greedy"] = np.stack(greedy)
   return arrays, margin
+
+
+def save_gradient(
+  directory: pathlib.Path, arrays: dict[str, np.ndarray]
+) -> None:
+  """Writes gradient.safetensors: of each tensor of the file, the gradient.
+
+  That is the gradient of the cross-entropy, nats, added up over all prompt
+  tokens but the first of each row. Rows are run one after the other.
+
+  Args:
+    directory: A checkpoint; its families' buffers are written as they are.
+    arrays: Arrays of its reference.
+  """
+  model = _load(directory, torch.float32)
+  rows = zip(arrays["input_ids"], arrays["attention_mask"], strict=True)
+  for row, mask in rows:
+    ids = torch.from_numpy(row[mask].astype(np.int64))[None]
+    logits = model(ids).logits[0, :-1]
+    torch.nn.functional.cross_entropy(
+      logits, ids[0, 1:], reduction="sum"
+    ).backward()
+  with torch.no_grad():
+    for parameter in model.parameters():
+      gradient = parameter.grad
+      parameter.copy_(
+        torch.zeros_like(parameter) if gradient is None else gradient
+      )
+  with tempfile.TemporaryDirectory() as folder:
+    model.save_pretrained(folder)
+    written = pathlib.Path(folder) / "model.safetensors"
+    shutil.copy(written, directory / "gradient.safetensors")
+  (directory / "gradient.safetensors").chmod(0o644)
 
 
 def _load(
@@ -1392,6 +1490,8 @@ def main() -> None:
       num_distinct = min(len(set(row)) for row in arrays["greedy"].tolist())
       if margin >= _MIN_MARGIN and num_distinct >= _MIN_DISTINCT:
         break
+    if name == "deepseek_v4":
+      save_gradient(directory, arrays)
     _save(directory, arrays)
 
 

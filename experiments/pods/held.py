@@ -43,8 +43,9 @@ from jax.sharding import AbstractDevice, AbstractMesh
 
 from experiments.pods import meshes
 from grpo_jax.configs.recipes import models as published
-from grpo_jax.models import attention, lora, quantization
+from grpo_jax.models import attention, quantization
 from grpo_jax.models.architecture import TransformerConfig
+from grpo_jax.models.policies import lora
 from grpo_jax.ops import logprobs, masked
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import step

@@ -44,8 +44,8 @@ _DTYPE = flags.DEFINE_enum(
 def main(argv: Sequence[str]) -> int:
   """Loads the run and writes the folder."""
   from grpo_jax import api
-  from grpo_jax.models import lora
   from grpo_jax.models.hf import families, peft, weights
+  from grpo_jax.models.policies import lora
 
   del argv
   out = files.parse(_OUT.value)

@@ -13,11 +13,11 @@ rows of an update. Rows get the result with the keys and values of their prompt,
 so the first ratio is exactly 1, as without images. Text alone is read as by a
 model without a tower, to the bit.
 
-A critic (`critic.py`) is a trunk, whose `prefix` and `hidden` are those of a
-policy, and a head with one number. No gradient of its loss enters the policy. A
-trunk of its own is a copy of the policy, made where the first phase with a
-critic begins; a shared trunk is run again, forward only. Values, explained
-variance and calibration are those before the update. A reward model is a critic
-whose `hidden` is run over one slot more: it gives the states after each token,
-so a score is for the whole completion with its end token.
+A critic (`policies/critic.py`) is a trunk, whose `prefix` and `hidden` are
+those of a policy, and a head with one number. No gradient of its loss enters
+the policy. A trunk of its own is a copy of the policy, made where the first
+phase with a critic begins; a shared trunk is run again, forward only. Values,
+explained variance and calibration are those before the update. A reward model
+is a critic whose `hidden` is run over one slot more: it gives the states after
+each token, so a score is for the whole completion with its end token.
 """

@@ -43,9 +43,9 @@ CACHE_DTYPES = ("model", "bfloat16", "int8")
 _CHOICES = {
   "qk_norm": ("none", "head", "projection"),
   "norm": ("rms", "plain", "layer"),
-  "activation": ("silu", "gelu", "clamped", "relu2"),
+  "activation": ("silu", "gelu", "clamped", "bounded", "relu2"),
   "rope_scaling": ("none", "linear", "llama3", "yarn", "longrope"),
-  "router_scores": ("softmax", "sigmoid"),
+  "router_scores": ("softmax", "sigmoid", "sqrtsoftplus"),
   "attention": ATTENTION_FORMS,
   "decode_attention": DECODE_FORMS,
   "experts": EXPERT_FORMS,
@@ -367,6 +367,51 @@ class IndexerConfig:
     _check_ranges(self, "indexer", INDEXER_RANGES)
 
 
+_DEEPSEEK4_KINDS = ("sliding", "heavy", "sparse")
+DEEPSEEK4_RANGES = {
+  "query_width": _WIDTH,
+  "heavy_window": ranges.SIZE,
+  "sparse_window": ranges.SIZE,
+  "num_groups": _MANY,
+  "group_width": _WIDTH,
+  "num_hash_layers": ranges.Range(0, 4096),
+  "num_streams": ranges.Range(1, 64),
+  "sinkhorn_steps": ranges.Range(1, 4096),
+  "stream_eps": ranges.Range(0, 1),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Deepseek4Config:
+  """Sizes and switches that only DeepSeek-V4 has; see `deepseek4.py`.
+
+  Attributes:
+    kinds: Kind of each layer's attention, "sliding", "heavy" or "sparse".
+    query_width: Width of the vector from which queries are made.
+    heavy_window, sparse_window: Tokens of a compressed window.
+    indexer: The indexers that choose windows in sparse layers; pairs of
+      channels are those of other heads, whatever `interleaved` says.
+    num_groups, group_width: Number of groups of heads, and the channels to
+      which the results of each are projected.
+    num_hash_layers: First layers in which token ids choose the experts.
+    num_streams: Residual streams of a token; see `hyper.py`.
+    sinkhorn_steps: Divisions of the columns of a mixture of streams.
+    stream_eps: The ε of `hyper.py`.
+  """
+
+  kinds: tuple[str, ...]
+  query_width: int
+  heavy_window: int = 128
+  sparse_window: int = 4
+  indexer: IndexerConfig = IndexerConfig(top_k=512, interleaved=True)
+  num_groups: int = 8
+  group_width: int = 1024
+  num_hash_layers: int = 0
+  num_streams: int = 4
+  sinkhorn_steps: int = 20
+  stream_eps: float = 1e-6
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Architecture:
   """Sizes and switches of a transformer for any vocabulary.
@@ -407,11 +452,12 @@ class Architecture:
     embedding_norm: A "plain" norm of embeddings (nanochat).
     activation: Activation of the gate: "silu", or "gelu" in its tanh form
       (Gemma), "relu2", max(gate, 0)² (nanochat), or "clamped" (gpt-oss):
-      gate · σ(a · gate) · (up + 1), where gate and up are clamped to a limit.
+      gate · σ(a · gate) · (up + 1), where gate and up are clamped to a limit;
+      or "bounded", "silu" with gate and up clamped likewise (DeepSeek-V4).
     gate: Whether an MLP is down(activation(gate(x)) · up(x)), and not
       down(activation(up(x))) (nanochat).
     mlp_bias: Biases in the MLP (GPT-2).
-    swiglu_limit: Bound of gate and up of "clamped".
+    swiglu_limit: Bound of gate and up of "clamped" and "bounded".
     swiglu_slope: Slope a of the gate x·sigmoid(a·x) of "clamped".
     attention_scale: Factor of the scores; None for head_dim^−½.
     attention_softcap, final_softcap: c · tanh(x / c) on scores, and on logits
@@ -456,7 +502,8 @@ class Architecture:
       0 for none.
     expert_biases: Whether routers and experts have biases (gpt-oss).
     router_scores: Function of a router's logits: "softmax" over all experts,
-      or "sigmoid" of each (DeepSeek-V3).
+      or of each "sigmoid" (DeepSeek-V3) or the root of its softplus,
+      "sqrtsoftplus" (DeepSeek-V4).
     router_groups, groups_per_token: Number of groups of neighbouring experts,
       and the number of groups from which a token takes its experts. The best
       groups are those with the largest sums of their two largest scores.
@@ -809,7 +856,8 @@ class TransformerConfig(Architecture):
       further channels of the queries' projection (Qwen3-Next).
     shared_gate: Whether the MLP beside the experts is multiplied by a sigmoid
       of a product with the token (Qwen3-Next).
-    llama4, gemma4: Switches of Llama 4, and of Gemma 4, or None.
+    llama4, gemma4, deepseek4: Switches of Llama 4, of Gemma 4, and of
+      DeepSeek-V4, or None.
     rotary_backward: Whether positions turn pairs by the negative angle
       (nanochat).
     indexer: The indexers that choose which tokens attention sees; None for all.
@@ -824,6 +872,7 @@ class TransformerConfig(Architecture):
   shared_gate: bool = False
   llama4: Llama4Config | None = None
   gemma4: Gemma4Config | None = None
+  deepseek4: Deepseek4Config | None = None
   rotary_backward: bool = False
   indexer: IndexerConfig | None = None
 
@@ -834,6 +883,8 @@ class TransformerConfig(Architecture):
       self._check_llama4(self.llama4)
     if self.gemma4 is not None:
       self._check_gemma4(self.gemma4)
+    if self.deepseek4 is not None:
+      self._check_deepseek4(self.deepseek4)
     if self.indexer is not None:
       self._check_indexer(self.indexer)
     if (self.tower is None) != (self.image_token is None):
@@ -873,23 +924,27 @@ class TransformerConfig(Architecture):
         f"model: {self.num_layers} layers are no multiple of delta.period"
         f" {self.delta.period}; change one."
       )
-    plain = {
-      "decode_attention": "plain",
-      "latent_width": 0,
-      "learned_positions": 0,
-      "num_dense_layers": 0,
-      "rotary_layers": (),
-      "router_bias": False,
-      "sliding_window": None,
-      "tower": None,
-      "llama4": None,
-      "gemma4": None,
-    }
-    for name, needed in plain.items():
+    self._check_needed(
+      "a model with the gated delta rule",
+      decode_attention="plain",
+      latent_width=0,
+      learned_positions=0,
+      num_dense_layers=0,
+      rotary_layers=(),
+      router_bias=False,
+      sliding_window=None,
+      tower=None,
+      llama4=None,
+      gemma4=None,
+    )
+
+  def _check_needed(self, who: str, **fields: Any) -> None:
+    """Raises ValueError unless the fields have these values."""
+    for name, needed in fields.items():
       if (value := getattr(self, name)) != needed:
         raise ValueError(
-          f"model: {name} is {value!r}, and a model with the gated delta rule"
-          f" needs {needed!r}; change it, or use another model."
+          f"model: {name} is {value!r}, and {who} needs {needed!r}; change it,"
+          " or use another model."
         )
 
   def is_linear(self, layer: int) -> bool:
@@ -948,6 +1003,68 @@ class TransformerConfig(Architecture):
         " out."
       )
 
+  def _check_deepseek4(self, found: Deepseek4Config) -> None:
+    _check_ranges(found, "deepseek4", DEEPSEEK4_RANGES)
+    if len(found.kinds) != self.num_layers or {*found.kinds} - {
+      *_DEEPSEEK4_KINDS
+    }:
+      raise ValueError(
+        f"deepseek4: kinds is {found.kinds}; needed is one of"
+        f" {', '.join(_DEEPSEEK4_KINDS)} for each of {self.num_layers} layers."
+      )
+    if self.num_heads * self.head_width % found.num_groups:
+      raise ValueError(
+        f"deepseek4: {self.num_heads} heads of {self.head_width} channels do"
+        f" not split into num_groups {found.num_groups}; change one."
+      )
+    if found.num_hash_layers > self.num_layers or not self.num_experts:
+      raise ValueError(
+        f"deepseek4: num_hash_layers is {found.num_hash_layers} of"
+        f" {self.num_layers} layers, and num_experts {self.num_experts}; it"
+        " needs experts, and no more such layers than there are."
+      )
+    if self.turned_width > found.indexer.head_dim:
+      raise ValueError(
+        f"deepseek4: rotary_width is {self.turned_width}, and index heads are"
+        f" {found.indexer.head_dim} wide; make it smaller."
+      )
+    self._check_needed(
+      "DeepSeek-V4",
+      attention_sinks=True,
+      # Rounded features would make other windows than the update's.
+      cache_dtype="model",
+      decode_attention="plain",
+      delta=None,
+      gemma4=None,
+      indexer=None,
+      latent_width=0,
+      learned_positions=0,
+      llama4=None,
+      num_dense_layers=0,
+      num_kv_heads=1,
+      post_norm=False,
+      pre_norm=True,
+      qk_norm="none",
+      qkv_bias=False,
+      residual_scale=1.0,
+      rotary_layers=(),
+      router_bias=found.num_hash_layers < self.num_layers,
+      sliding_layers=tuple(kind == "sliding" for kind in found.kinds),
+      split_positions=False,
+      tower=None,
+    )
+    if self.sliding_window is None or self.local_rope_theta is None:
+      raise ValueError(
+        f"deepseek4: sliding_window is {self.sliding_window} and"
+        f" local_rope_theta {self.local_rope_theta}; set both."
+      )
+
+  def has_table(self, layer: int) -> bool:
+    """Returns True if token ids choose the experts of a layer."""
+    if self.deepseek4 is None:
+      return False
+    return layer < self.deepseek4.num_hash_layers
+
   @property
   def chunk(self) -> int | None:
     """Positions of a chunk that layers see which slide; None for windows."""
@@ -965,6 +1082,11 @@ class TransformerConfig(Architecture):
         ("shared_" if layer >= first else "")
         + ("layers" if slides else "full_layers")
         for layer, slides in enumerate(self.sliding_layers)
+      )
+    if self.deepseek4 is not None:
+      return tuple(
+        ("hash_" if self.has_table(layer) else "") + f"{kind}_layers"
+        for layer, kind in enumerate(self.deepseek4.kinds)
       )
     dense: Sequence[int] = range(self.num_dense_layers)
     if self.llama4 is not None and self.num_experts:

@@ -32,6 +32,7 @@ Appendix C.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -41,8 +42,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.models import delta, experts, llama4, vision_parts
-from grpo_jax.models import indexer as indexer_lib
+from grpo_jax.models import delta, experts, vision_parts
 from grpo_jax.models import rope as rope_lib
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import masked
@@ -140,6 +140,11 @@ class RMSNorm(nn.Module):
     return (wide * (scale + config.norm_plus_one)).astype(config.dtype)
 
 
+def without_scale(config: TransformerConfig) -> TransformerConfig:
+  """The config of norms without a scale."""
+  return dataclasses.replace(config, norm="plain")
+
+
 def norm(config: TransformerConfig) -> nn.Module:
   """The norm of the residual stream: LayerNorm for "layer", or RMSNorm."""
   if config.norm == "layer":
@@ -160,6 +165,13 @@ def residual_init(config: TransformerConfig) -> nn.initializers.Initializer:
   Learners", 2019, Section 2.3 (the factor for the depth).
   """
   return nn.initializers.normal(0.02 / (2 * config.num_layers) ** 0.5)
+
+
+def _llama4() -> Any:
+  """The module of Llama 4's equations; only its models import it."""
+  from grpo_jax.models import llama4
+
+  return llama4
 
 
 class Attention(nn.Module):
@@ -220,7 +232,7 @@ class Attention(nn.Module):
     if self.config.query_scaling:
       q = (masked.wide(q) * rope[2][:, :, None, None]).astype(q.dtype)
     if self.config.llama4 is not None:
-      q, k = llama4.queries_and_keys(self.config, q, k, rope)
+      q, k = _llama4().queries_and_keys(self.config, q, k, rope)
     return q, jnp.moveaxis(k, 1, -1), jnp.moveaxis(v, 1, 2), gate
 
 
@@ -274,7 +286,9 @@ class LatentAttention(nn.Module):
       config.width, axis=(-3, -2, -1), kernel_init=residual_init(config)
     )
     if config.indexer is not None:
-      self.indexer = indexer_lib.Indexer(config)
+      from grpo_jax.models import indexer  # Only models with indexers need it.
+
+      self.indexer = indexer.Indexer(config)
 
   def project(self, x, rope):  # x [B, L, D], rope 2 · [B, L, turned / 2]
     """Queries [B, L, H, 1, K], latent vectors [B, 1, N + turned, L], and more.
@@ -448,6 +462,11 @@ def gated(config: TransformerConfig) -> experts.Gated:
       return gate * nn.sigmoid(slope * gate) * (jnp.clip(up, -limit, limit) + 1)
 
     return clamped
+  if config.activation == "bounded":
+    bound = config.swiglu_limit
+    return lambda gate, up: (
+      nn.silu(jnp.minimum(gate, bound)) * jnp.clip(up, -bound, bound)
+    )
   activation = _ACTIVATIONS[config.activation]
   return lambda gate, up: activation(gate) * up
 
@@ -523,7 +542,7 @@ class MoE(nn.Module):
     if config.llama4 is None:
       y = experts.mix(narrow, routed.ids, routed.weights, kernels, *how)
     else:
-      y = llama4.mix(narrow, routed, kernels, *how)
+      y = _llama4().mix(narrow, routed, kernels, *how)
     if config.shared_width:
       shared = MLP(config, config.shared_width, name="shared")(x)
       if config.shared_gate:
@@ -531,6 +550,21 @@ class MoE(nn.Module):
         shared = nn.sigmoid(gate(x)) * shared
       y = y + shared
     return y, (routed.probs, routed.ids)
+
+
+def mixed(
+  mlp: MoE,
+  x: jax.Array,  # [B, L, D]
+  router: RouterInputs,
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+  """Outputs [B, L, D] of a mixture, probabilities [B, L, E], choices."""
+  rows = x.shape[:-1]
+  kept = router.kept
+  if kept is not None:
+    kept = kept.reshape(-1, kept.shape[-1])
+  outputs = mlp(x.reshape(-1, x.shape[-1]), kept, router.bias)
+  y, routed = jax.tree.map(lambda z: z.reshape(*rows, -1), outputs)
+  return y, routed
 
 
 class RouterInputs(NamedTuple):
@@ -591,7 +625,7 @@ class Block(nn.Module):
     y = self.mlp_norm(x) if config.pre_norm else x
     routed = None
     if config.num_experts:
-      y, routed = self._mix(y, router)
+      y, routed = mixed(self.mlp, y, router)
     else:
       y = on_rows(self.mlp, y)
     y = self.mlp_post_norm(y) if config.post_norm else y
@@ -602,14 +636,6 @@ class Block(nn.Module):
       # Wide: bfloat16 would round the factor itself, in every layer.
       y = (masked.wide(y) * scale).astype(y.dtype)
     return x + y
-
-  def _mix(self, x, router):  # [B, L, D]
-    rows = x.shape[:-1]
-    kept = router.kept
-    if kept is not None:
-      kept = kept.reshape(-1, kept.shape[-1])
-    y, routed = self.mlp(x.reshape(-1, x.shape[-1]), kept, router.bias)
-    return jax.tree.map(lambda z: z.reshape(*rows, -1), (y, routed))
 
   def __call__(self, x, rope, attend, router, before=None):
     """Runs the block on whole sequences, or on the ends of sequences.
@@ -711,7 +737,7 @@ def rotary(
   if config.rotary_backward:
     sin = -sin
   if config.llama4 is not None:
-    factors = llama4.temperature(config.llama4, of_pairs)
+    factors = _llama4().temperature(config.llama4, of_pairs)
     return cos, sin, factors, jnp.bool_(True)
   if not config.query_scaling:
     return cos, sin

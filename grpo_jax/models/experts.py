@@ -97,7 +97,7 @@ def route(
 ) -> Routed:
   """Chooses `num_chosen` experts for each token and weighs them.
 
-      s = softmax(logits) or σ(logits),  p = s / Σ_i s_i
+      s = softmax(logits), σ(logits) or √softplus(logits),  p = s / Σ_i s_i
       w_j = scale · s_{e_j},  normalised: scale · s_{e_j} / Σ_i s_{e_i}
 
   Args:
@@ -107,7 +107,7 @@ def route(
     kept: Experts to take instead of the best ones. Their weights still come
       from `logits`, so that the router has a gradient.
     bias: Added to s for the choice only, never to the weights.
-    scores: "softmax" or "sigmoid".
+    scores: "softmax", "sigmoid" or "sqrtsoftplus".
     groups: Number of groups of neighbouring experts, and the number of groups
       from which experts are taken. The groups taken are those with the largest
       sums of their two largest scores.
@@ -118,8 +118,11 @@ def route(
   and Section 2.1.2; `kept` from "DeepSeek-V3.2", arXiv:2512.02556 (keep
   routing).
   """
-  is_softmax = scores == "softmax"
-  shares = nn.softmax(logits, axis=-1) if is_softmax else nn.sigmoid(logits)
+  logs, shares = logits, nn.softmax(logits, axis=-1)
+  if scores == "sigmoid":
+    logs, shares = nn.log_sigmoid(logits), nn.sigmoid(logits)
+  elif scores == "sqrtsoftplus":
+    logs, shares = _log_root_softplus(logits), jnp.sqrt(nn.softplus(logits))
   if kept is None:
     ranked = lax.stop_gradient(shares)
     ranked = ranked if bias is None else ranked + bias
@@ -127,17 +130,22 @@ def route(
   if normalize:
     # From the logits: all kept experts of an old choice may now be so unlikely
     # that a quotient of their probabilities would be 0 / 0.
-    taken = _taken(logits, kept)
-    weights = nn.softmax(
-      taken if is_softmax else nn.log_sigmoid(taken), axis=-1
-    )
+    weights = nn.softmax(_taken(logs, kept), axis=-1)
   else:
     weights = _taken(shares, kept)
-  if not is_softmax:
-    shares = nn.softmax(nn.log_sigmoid(logits), axis=-1)
+  if scores != "softmax":
+    shares = nn.softmax(logs, axis=-1)
   if scale != 1:
     weights = scale * weights
   return Routed(kept.astype(jnp.int32), weights, shares)
+
+
+def _log_root_softplus(x):
+  """ln √softplus(x), which is x / 2 where softplus would underflow."""
+  is_small = x < -15
+  return 0.5 * jnp.where(
+    is_small, x, jnp.log(nn.softplus(jnp.where(is_small, 0, x)))
+  )
 
 
 def _of_best_groups(scores, num_groups, num_taken):  # [N, E]

@@ -25,7 +25,6 @@ Source: `transformers` 5.24, models/gemma4; Google DeepMind, "Gemma 3n" and
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import flax.linen as nn
@@ -107,7 +106,7 @@ class Gemma4Attention(nn.Module):
     self.query_norm = RMSNorm(config)
     if not self.is_shared:
       self.key_norm = RMSNorm(config)
-      self.value_norm = RMSNorm(dataclasses.replace(config, norm="plain"))
+      self.value_norm = RMSNorm(blocks.without_scale(config))
     self.out = dense(
       config.width,
       axis=(-3, -2, -1),

@@ -68,10 +68,13 @@ INPUT_AXES = {
 }
 
 # Names of a transformer's stacks of layers; the dense layers of a mixture,
-# layers with the gated delta rule, and the kinds of Gemma 4 have their own.
+# layers with the gated delta rule, and the kinds of Gemma 4 and of DeepSeek-V4
+# have their own.
 STACKS = (
   *("layers", "dense_layers", "linear_layers"),
   *("full_layers", "shared_layers", "shared_full_layers"),
+  *("sliding_layers", "heavy_layers", "sparse_layers"),
+  *("hash_sliding_layers", "hash_heavy_layers", "hash_sparse_layers"),
 )
 
 # Quantiles of a normal distribution, and an exact 0.
@@ -350,8 +353,8 @@ def rounding(
   head, norms, biases, routers and a vision tower stay floats.
 
   Args:
-    policy: A policy of `transformer.py` or `lora.py` whose kernels are not
-      quantized.
+    policy: A policy of `transformer.py` or `policies/lora.py` whose kernels are
+      not quantized.
     kind: "int8" or "float8_e4m3fn", or "model" for the policy itself.
     place: Function that shards codes and scales as the mesh shards the kernels;
       it is called inside jit.

@@ -30,8 +30,6 @@ from grpo_jax.models import (
   attention,
   blocks,
   delta,
-  gemma4,
-  indexer,
   mesh,
   paged,
   stacks,
@@ -39,7 +37,6 @@ from grpo_jax.models import (
 )
 from grpo_jax.models.architecture import Prefix, TransformerConfig
 from grpo_jax.models.blocks import Block, RMSNorm, RouterInputs
-from grpo_jax.models.gemma4 import Gemma4Block
 from grpo_jax.types import Policy, PyTree, RouterOutputs
 
 # Kernels whose results "dots" keeps, as it keeps products with weights:
@@ -64,6 +61,27 @@ _REMAT = {
 }
 
 
+def _deepseek4() -> Any:
+  """The module of DeepSeek-V4's layers; only its models import it."""
+  from grpo_jax.models import deepseek4
+
+  return deepseek4
+
+
+def _gemma4() -> Any:
+  """The module of Gemma 4's layers; only its models import it."""
+  from grpo_jax.models import gemma4
+
+  return gemma4
+
+
+def _indexer() -> Any:
+  """The module of indexers; only models with indexers import it."""
+  from grpo_jax.models import indexer
+
+  return indexer
+
+
 def _rows(config, table, tokens, mix):
   """Rows [B, L, D] of a table, of tokens [B, L] or of what is mixed."""
   # Masked slots may hold any number: indexing clamps it, and no token attends
@@ -78,14 +96,19 @@ def _rows(config, table, tokens, mix):
 
 
 def _embed(config, trained, tokens, mix=None, positions=None):
-  """Embeddings [B, L, D] of tokens [B, L] at positions [B, L]."""
+  """Embeddings [B, L, D] of tokens [B, L] at positions [B, L].
+
+  In DeepSeek-V4 all streams [B, L, n, D] of a token are its embedding.
+  """
   x = _rows(config, trained["embed"]["embedding"], tokens, mix)
   if config.embedding_scale != 1:
     x = x * jnp.asarray(config.embedding_scale, config.dtype)
   if config.embedding_norm:
-    x = RMSNorm(dataclasses.replace(config, norm="plain")).apply({}, x)
+    x = RMSNorm(blocks.without_scale(config)).apply({}, x)
   if config.learned_positions:
     x = x + trained["places"]["embedding"][positions].astype(config.dtype)
+  if config.deepseek4 is not None:
+    x = jnp.repeat(x[..., None, :], config.deepseek4.num_streams, axis=-2)
   return x
 
 
@@ -96,7 +119,7 @@ def _of_layers(config, params, x, tokens, mix=None):
   given = params["trained"].get("layer_inputs")
   if given is not None:
     rows = _rows(config, given["embed"]["embedding"], tokens, mix)
-    given = gemma4.inputs_of_layers(config, given, x, rows)
+    given = _gemma4().inputs_of_layers(config, given, x, rows)
   return given, params["frozen"]["layer_scale"]
 
 
@@ -183,8 +206,7 @@ def _forward(
     return (x, whole), (hold and kv and hold(*kv), routed, choice)
 
   def of_stack(name, carry, entries):
-    router = entries["router"] or RouterInputs()
-    router = router._replace(seen=entries["seen"])
+    router = _router(*(entries[x] for x in ("kept", "bias", "table", "seen")))
     inputs = entries[name], entries["of_layers"], router
     return _remat(config, functools.partial(layer, name))(carry, inputs)
 
@@ -197,8 +219,6 @@ def _forward(
     None if seen is None else jnp.arange(count),
     _of_layers(config, params, x, tokens, mix),
   )
-  kept, seen_tokens = _parts(config, kept)
-  router = RouterInputs(kept, params["frozen"].get("router_bias"))
   every = (True,) * count
   (x, _), collected = stacks.scan(
     config.stacks,
@@ -212,8 +232,7 @@ def _forward(
         for name, has in _members(config).items()
       },
       "of_layers": stacks.Stacked(of_layers, every),
-      "router": stacks.Stacked(router, _with_experts(config)),
-      "seen": stacks.Stacked(seen_tokens, every),
+      **_of_routers(config, params["frozen"], tokens, kept),
     },
   )
   held = {name: collected(0, has) for name, has in _members(config).items()}
@@ -234,12 +253,12 @@ def _attend(config, name, params, run, before, of_layer, whole):
   of_block, variables = config.of_stack(name), {"params": params}
   outputs: Any
   if config.gemma4 is None:
-    outputs = Block(of_block).apply(variables, *run, before)
+    outputs = _block(of_block, name).apply(variables, *run, before)
     return *outputs, whole
   source = name.removeprefix("shared_")
   before = before if source == name else whole[source]
-  outputs = Gemma4Block(of_block, name).apply(variables, *run, before, of_layer)
-  *outputs, both = outputs
+  block = _gemma4().Gemma4Block(of_block, name)
+  *outputs, both = block.apply(variables, *run, before, of_layer)
   return (
     *outputs,
     None,
@@ -247,10 +266,21 @@ def _attend(config, name, params, run, before, of_layer, whole):
   )
 
 
+def _block(config, name) -> Any:
+  """The block of a stack of layers with attention, but for Gemma 4's."""
+  if config.deepseek4 is None:
+    return Block(config)
+  kind = name.removeprefix("hash_").removesuffix("_layers")
+  return _deepseek4().Deepseek4Block(config, kind)
+
+
 def _over_sequences(config, mask, positions, num_before):
   """Attention of the layers of each stack, as `attention.over_sequences`."""
+  if config.deepseek4 is not None:
+    see = _deepseek4().over_sequences(config, mask, positions, num_before)
+    return dict.fromkeys(config.stacks, lambda slides: see)
   if config.indexer is not None:
-    attend = indexer.over_sequences(config, mask, num_before)
+    attend = _indexer().over_sequences(config, mask, num_before)
     return dict.fromkeys(config.stacks, lambda slides: attend)
   run = functools.partial(
     attention.over_sequences,
@@ -307,6 +337,29 @@ def _nothing_read(config, mask):
   return found
 
 
+def _of_routers(config, frozen, tokens, kept):
+  """Inputs of `_router` for tokens [B, L], stacked over layers."""
+  kept, seen = _parts(config, kept)
+  bias, table = frozen.get("router_bias"), _of_table(frozen, tokens)
+  return {
+    "kept": stacks.Stacked(kept, _with_experts(config)),
+    "bias": stacks.Stacked(bias, _with_biases(config)),
+    "table": stacks.Stacked(table, _with_tables(config)),
+    "seen": stacks.Stacked(seen, (True,) * config.num_layers),
+  }
+
+
+def _of_table(frozen, tokens):
+  """Experts [layers with tables, B, L, k] of token ids [B, L], or None."""
+  table = frozen.get("router_table")
+  return None if table is None else table[:, tokens]
+
+
+def _router(kept, bias, table, seen=None):
+  """Inputs of a layer's router; a table chooses unless a choice is kept."""
+  return RouterInputs(table if kept is None else kept, bias, seen)
+
+
 def _members(config):
   """Flags of the layers that are in a stack, for each stack by name."""
   names = config.stacks
@@ -316,6 +369,17 @@ def _members(config):
 def _with_experts(config):
   """Flags of the layers that have experts."""
   return tuple(config.of_stack(x).num_experts > 0 for x in config.stacks)
+
+
+def _with_tables(config):
+  """Flags of the layers in which token ids choose the experts."""
+  return tuple(map(config.has_table, range(config.num_layers)))
+
+
+def _with_biases(config):
+  """Flags of the layers whose routers may have biases."""
+  pairs = zip(_with_experts(config), _with_tables(config), strict=True)
+  return tuple(has and not is_fixed for has, is_fixed in pairs)
 
 
 def _positions(mask):  # [B, L] bool -> [B, L]
@@ -360,6 +424,8 @@ def _where(turns, rope):
 
 
 def _final_norm(config, trained, x):
+  if config.deepseek4 is not None:  # [..., n, D]
+    x = _deepseek4().joined(config, trained["stream_head"], x)
   params = trained.get("final_norm", {})  # A plain norm has none.
   return blocks.norm(config).apply({"params": params}, x)
 
@@ -371,7 +437,12 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
   mask = jnp.ones((1, 1, 1), bool)
   attend: Callable = functools.partial(attention.plain, config, mask=mask)
   if config.indexer is not None:
-    attend = indexer.over_sequences(config, mask[0])
+    attend = _indexer().over_sequences(config, mask[0])
+  if config.deepseek4 is not None:
+    attend = _deepseek4().over_sequences(
+      config, mask[0], jnp.zeros((1, 1), int)
+    )
+    x = jnp.repeat(x[..., None, :], config.deepseek4.num_streams, axis=-2)
   small = nn.initializers.normal(0.02)
 
   def stack(name, key):
@@ -380,7 +451,7 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
       key = jax.random.fold_in(key, layers[0])
     keys = jax.random.split(key, len(layers))
     of_block: Any = config.of_stack(name)
-    block: Any = Block(of_block)
+    block: Any = _block(of_block, name)
     if name == "linear_layers":
       block = Block(config, is_linear=True)
       recur = functools.partial(block.init, method="recur")
@@ -389,7 +460,10 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
       )
     inputs: Any = x, _rope_of(config, name, ropes, True), attend, RouterInputs()
     if config.gemma4 is not None:
-      block, width = Gemma4Block(of_block, name), config.gemma4.input_width
+      block, width = (
+        _gemma4().Gemma4Block(of_block, name),
+        config.gemma4.input_width,
+      )
       whole = _nothing_read(config, mask[0]).get(name.removeprefix("shared_"))
       before = whole if name.startswith("shared_") else None
       given = jnp.zeros((1, 1, width), config.dtype) if width else None
@@ -421,12 +495,16 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
     }
   frozen = {}
   if config.gemma4 is not None:
-    trained |= gemma4.init_inputs(config, jax.random.fold_in(embed_key, 2))
+    trained |= _gemma4().init_inputs(config, jax.random.fold_in(embed_key, 2))
     shape = config.num_layers, 1
     frozen["layer_scale"] = jnp.ones(shape, config.param_dtype)
   if config.router_bias:
-    shape = (config.num_expert_layers, config.num_experts)
+    shape = (sum(_with_biases(config)), config.num_experts)
     frozen["router_bias"] = jnp.zeros(shape, jnp.float32)
+  if config.deepseek4 is not None:
+    key = jax.random.fold_in(embed_key, 3)
+    trained["stream_head"], tables = _deepseek4().init(config, key, x)
+    frozen |= tables
   if config.tower is not None:
     group = trained if config.tower_trained else frozen
     group[vision_inputs.TOWER] = vision_inputs.init(config, key)
@@ -442,14 +520,17 @@ def _check_extras(config, extras):
   routing, mix = {"prompt_routing", "routing"}, {"mix_ids", "mix_weights"}
   chooses = config.num_experts > 0 or config.indexer is not None
   known = [set(), mix] + [routing, routing | mix] * chooses
+  if any(_with_tables(config)):  # A mixture has no token id.
+    known = [set(), routing]
   images = {"images"} if config.tower is not None else set()
   if set(extras or ()) - images not in known:
     raise ValueError(
       f"transformer: received the extra inputs {sorted(extras)}, but it reads"
       " tokens only, or what they are mixed of (mix_ids and mix_weights), with"
       " num_experts > 0 or an indexer also the choices to keep (prompt_routing"
-      " and routing),"
-      " and with a tower images; pass None, or use a model that takes them."
+      " and routing), and with a tower images. Where token ids choose experts"
+      " (DeepSeek-V4) nothing can be mixed. Pass None, or use a model that"
+      " takes them."
     )
 
 
@@ -701,6 +782,10 @@ def _allocate(config, num_rows, num_slots, prefix=None):
     heads, width = of_block.num_kv_heads, of_block.head_width
     keys = num_rows, heads, width, num_slots
     values: Any = num_rows, heads, num_slots, width
+    if config.deepseek4 is not None:
+      kind = config.deepseek4.kinds[layer]
+      size = _deepseek4().width_of_features(config, kind)
+      values = (num_rows, 1, num_slots, size) if size else None
     if config.latent_width:
       width = config.latent_width + config.turned_width
       keys, values = (num_rows, 1, width, num_slots), None
@@ -776,6 +861,12 @@ def _attends(config, positions, t, slot, prefix, cache) -> list[Any]:
     write = functools.partial(attention.in_slot, config, slot)
     return _choosing(config, write, slots, visible[:, None], prefix, cache)
   of_key = jnp.concatenate([of_prompt, positions - age], axis=1)  # [B, S + T]
+  if config.deepseek4 is not None:
+    where = _deepseek4().places(
+      config, visible, visible[:, None], positions, of_key
+    )
+    write = functools.partial(attention.in_slot, config, slot)
+    return _in_windows(write, where, prefix, cache)
   near, far = attention.views(
     config, visible[:, None], positions[:, :, None], of_key
   )
@@ -804,12 +895,22 @@ def _choosing(config, write, slots, visible, prefix, cache) -> list[Callable]:
   """`indexer.cached` of each layer; `write` writes to a layer's cache."""
   return [
     functools.partial(
-      indexer.cached,
+      _indexer().cached,
       config,
       of_prompts,
       functools.partial(write, own),
       slots,
       visible,
+    )
+    for of_prompts, own in zip(prefix.layers, cache, strict=True)
+  ]
+
+
+def _in_windows(write, where, prefix, cache) -> list[Callable]:
+  """`deepseek4.cached` of each layer; `write` writes to a layer's cache."""
+  return [
+    functools.partial(
+      _deepseek4().cached, of_prompts, functools.partial(write, own), where
     )
     for of_prompts, own in zip(prefix.layers, cache, strict=True)
   ]
@@ -826,7 +927,7 @@ def _decode(config, weights, tokens, t, slot, prefix, cache, mix=None):
   x = _embed(config, trained, tokens[:, None], mix, positions)  # [B, 1, D]
   of_layers = _of_layers(config, weights, x, tokens[:, None], mix)
   inputs = None, (near, far), attends, of_layers
-  x, cache, routing = _through(config, weights, x, *inputs)
+  x, cache, routing = _through(config, weights, tokens[:, None], x, *inputs)
   h = _final_norm(config, trained, x[:, 0])  # [B, D]
   return h, cache, None if routing is None else routing[:, 0]
 
@@ -838,8 +939,9 @@ def _ends(prefix, num_rows):
   return (jnp.repeat(x, num_rows // len(length)) for x in (length, end))
 
 
-def _through(config, weights, x, mask, ropes, attends, of_layers):
+def _through(config, weights, token_ids, x, mask, ropes, attends, of_layers):
   """Runs the layers on tokens x [B, L, D] that `attends` write to the cache.
+
 
   Slots without a token, if there is a mask [B, L], do not change states.
 
@@ -852,6 +954,10 @@ def _through(config, weights, x, mask, ropes, attends, of_layers):
   experts: list[Any] = []
   tokens: list[Any] = []
   bias = weights["frozen"].get("router_bias")
+  table, has_bias = (
+    _of_table(weights["frozen"], token_ids),
+    _with_biases(config),
+  )
   for layer, (name, attend) in enumerate(
     zip(config.stacks, attends, strict=True)
   ):
@@ -860,9 +966,14 @@ def _through(config, weights, x, mask, ropes, attends, of_layers):
     rope = rope if config.turns(layer) else _where(False, rope)
     if (source := config.keys_of(layer)) != layer:
       attend = functools.partial(attend, layers[source])
-    has_bias = bias is not None and of_block.num_experts
-    router = RouterInputs(bias=bias[len(experts)] if has_bias else None)
-    block: Any = Block(of_block)
+    router = _router(
+      None,
+      bias[sum(has_bias[:layer])]
+      if bias is not None and has_bias[layer]
+      else None,
+      table[layer] if config.has_table(layer) else None,
+    )
+    block: Any = _block(of_block, name)
     inputs: Any = x, rope, attend, router
     method = "decode"
     if name == "linear_layers":
@@ -870,7 +981,7 @@ def _through(config, weights, x, mask, ropes, attends, of_layers):
       exists = jnp.ones(x.shape[:2], bool) if mask is None else mask
       inputs = x, exists, router, attend
     if config.gemma4 is not None:
-      block = Gemma4Block(of_block, name)
+      block = _gemma4().Gemma4Block(of_block, name)
       inputs = *inputs, _layer(of_layers, layer)
     outputs: Any = block.apply(
       {"params": trained["layers"][layer]}, *inputs, method=method
@@ -913,6 +1024,12 @@ def _extend(config, weights, tokens, t, count, prefix, cache):  # [B, L]
   attends = _attend_each(
     config, attention.in_places, prefix, cache, t, place, near, far
   )
+  if config.deepseek4 is not None:
+    holds = jnp.ones((len(tokens), num_slots), bool)
+    holds = jnp.concatenate([repeat(prefix.mask), holds], axis=1)
+    where = _deepseek4().places(config, holds, visible, positions, of_key)
+    write = functools.partial(attention.in_own_slots, config, place)
+    attends = _in_windows(write, where, prefix, cache)
   if config.indexer is not None:
     slots = jnp.broadcast_to(slots, (len(tokens), num_slots))
     write = functools.partial(attention.in_own_slots, config, place)
@@ -920,8 +1037,8 @@ def _extend(config, weights, tokens, t, count, prefix, cache):  # [B, L]
   x = _embed(config, trained, tokens, positions=positions)
   of_layers = _of_layers(config, weights, x, tokens)
   inputs = exists, ropes, attends, of_layers
-  x, cache, routing = _through(config, weights, x, *inputs)
-  last = jnp.maximum(count - 1, 0)[:, None, None]
+  x, cache, routing = _through(config, weights, tokens, x, *inputs)
+  last = jnp.maximum(count - 1, 0).reshape(-1, *[1] * (x.ndim - 1))
   h = jnp.take_along_axis(x, last, axis=1)[:, 0]
   return _final_norm(config, trained, h), cache, routing
 

@@ -12,7 +12,7 @@ from grpo_jax.models.architecture import LORA_RANKS, TowerConfig
 from grpo_jax.settings import groups
 
 if TYPE_CHECKING:
-  from grpo_jax.models import lora
+  from grpo_jax.models.policies import lora
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,7 @@ class ModelConfig(architecture.Architecture):
       return found
     if not self.lora_rank:
       return None
-    from grpo_jax.models import lora
+    from grpo_jax.models.policies import lora
 
     return lora.LoRAConfig(
       rank=self.lora_rank,

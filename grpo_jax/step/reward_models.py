@@ -1,9 +1,9 @@
 """Scores of reward models, and their agreement with the verifier.
 
 A reward model is a critic whose value at a token is computed after reading the
-token (`models/critic.py`). Its score of a completion is its value after the
-last token. A process reward model gives the probability that each step is
-right, and its score is computed from these probabilities.
+token (`models/policies/critic.py`). Its score of a completion is its value
+after the last token. A process reward model gives the probability that each
+step is right, and its score is computed from these probabilities.
 """
 
 from __future__ import annotations

@@ -271,8 +271,10 @@ def _with_biases(policy: PyTree, load: jax.Array, config: Any) -> PyTree:
       " routers, and the model has none; set config.model.router_bias=True, or"
       " leave it 0."
     )
-  missing = 1 / load.shape[-1] - load
-  bias = frozen["router_bias"] + config.router_bias_step * jnp.sign(missing)
+  bias = frozen["router_bias"]
+  # Layers whose experts a table chooses come first, and have no biases.
+  missing = (1 / load.shape[-1] - load)[-len(bias) :]
+  bias = bias + config.router_bias_step * jnp.sign(missing)
   return {**policy, "frozen": {**frozen, "router_bias": bias}}
 
 

@@ -11,11 +11,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from grpo_jax.models import architecture, lora
+from grpo_jax.models import architecture
 from grpo_jax.models.hf import families
+from grpo_jax.models.policies import lora
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.runtime import jit
-from tests.models import lora_test, transformer_test
+from tests.models import transformer_test
+from tests.models.policies import lora_test
 
 CHECKPOINTS = pathlib.Path(__file__).resolve().parents[1] / "data/checkpoints"
 FAMILIES = sorted(path.name for path in CHECKPOINTS.iterdir())

@@ -22,6 +22,8 @@ def params(policy, seed=0, spread=0.4, of_vectors=0.3, norms=1.0):
 
   def draw(path, leaf):
     is_scale = path[-1].key == "scale"
+    if leaf.dtype == "int32":  # A table of experts.
+      return np.argsort(rng.normal(size=leaf.shape)).astype(leaf.dtype)
     deviation = of_vectors if is_scale or path[-1].key == "bias" else spread
     x = norms * is_scale + deviation * rng.normal(size=leaf.shape)
     return x.astype(leaf.dtype)

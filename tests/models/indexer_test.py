@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.models import architecture, indexer, lora, transformer
+from grpo_jax.models import architecture, indexer, transformer
+from grpo_jax.models.policies import lora
 from grpo_jax.rollout import sampling
 from grpo_jax.types import Prompts
 from tests.models import mixtures_test, parity_test, transformer_test

@@ -8,12 +8,14 @@ import pytest
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
-from grpo_jax.models import lora, transformer
+from grpo_jax.models import transformer
 from grpo_jax.models.hf import peft
+from grpo_jax.models.policies import lora
 from grpo_jax.training.phases import optimizers
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.runtime import sharding
-from tests.models import lora_test, transformer_test
+from tests.models import transformer_test
+from tests.models.policies import lora_test
 
 LINEAR = transformer_test.LINEAR
 ADAPTERS = lora.LoRAConfig(rank=2, alpha=3.0)

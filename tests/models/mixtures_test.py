@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh
 
-from grpo_jax.models import experts, lora, quantization, transformer
+from grpo_jax.models import experts, quantization, transformer
 from grpo_jax.models.hf import peft
 from grpo_jax.models.hf import weights as weights_lib
+from grpo_jax.models.policies import lora
 from grpo_jax.rollout import sampling
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Prompts
-from tests.models import lora_test, parity_test, transformer_test
+from tests.models import parity_test, transformer_test
+from tests.models.policies import lora_test
 
 # As DeepSeek-V3: latent vectors, a first layer without experts, shared ones.
 LATENT = dataclasses.replace(

@@ -10,6 +10,7 @@ import pathlib
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors import numpy
@@ -23,6 +24,7 @@ FAMILIES = (
   "deepseek_r1_distill",
   "deepseek_v3",
   "deepseek_v32",
+  "deepseek_v4",
   "gemma2",
   "gemma3_text",
   "gemma4_text",
@@ -94,6 +96,7 @@ def reference(family):
       for x in (
         *("gemma2", "qwen3_moe", "deepseek_v3", "deepseek_v32", "gpt_oss"),
         *("llama4_text", "gemma4_text", "qwen3_vl", "qwen3_next"),
+        "deepseek_v4",
       )
     ),
   ],
@@ -130,7 +133,7 @@ def test_the_side_of_the_padding_is_irrelevant(family):
 # are longer.
 @_families(
   *("qwen2", "gemma2", "qwen3_moe", "deepseek_v32", "gpt_oss", "llama4_text"),
-  "gemma4_text",
+  *("gemma4_text", "deepseek_v4"),
 )
 def test_decoding_equals_the_full_forward(family):
   config, params = load(family)
@@ -172,7 +175,7 @@ def of_rows(config, params, prompts, mask, tokens, images):
   [
     *("gemma2", "qwen3_moe", "deepseek_v3", "deepseek_v32", "glm_moe_dsa"),
     *("gpt_oss", "llama4_text", "gemma4_text", "qwen2_5_vl", "qwen3_vl"),
-    *("qwen3_5_moe", "qwen3_next"),
+    *("qwen3_5_moe", "qwen3_next", "deepseek_v4"),
   ],
 )
 def test_greedy_sampling_equals_that_of_transformers(family):
@@ -185,11 +188,16 @@ def test_greedy_sampling_equals_that_of_transformers(family):
   np.testing.assert_array_equal(tokens, arrays["greedy"])
 
 
+def _other(x):
+  """Other numbers: negative ones, and other experts of a table."""
+  return 1 - x // 4 if x.dtype == "int32" else -np.asarray(x)
+
+
 @pytest.mark.parametrize("family", FAMILIES + SHOWN)
 def test_exported_parameters_are_loaded_bit_by_bit(family, tmp_path):
   config, params = weights.load(CHECKPOINTS / family)
   # Not a copy of the files; NumPy's, so that nothing is compiled for it.
-  params = jax.device_put(jax.tree.map(lambda x: -np.asarray(x), params))
+  params = jax.device_put(jax.tree.map(_other, params))
   weights.export(
     params,
     config,
@@ -239,6 +247,34 @@ def test_all_experts_of_a_layer_may_be_one_tensor(tmp_path):
   assert again.keys() == one.keys()
   for name, x in again.items():
     np.testing.assert_array_equal(x, one[name])
+
+
+@pytest.mark.slow
+def test_gradients_of_deepseek_v4_equal_those_of_transformers(tmp_path):
+  config, params = load("deepseek_v4")
+  source = CHECKPOINTS / "deepseek_v4"
+  shutil.copy(source / "config.json", tmp_path)
+  shutil.copy(source / "gradient.safetensors", tmp_path / "model.safetensors")
+  wanted = weights.load(tmp_path)[1]["trained"]
+  tokens, exists, *_ = reference("deepseek_v4")
+
+  def loss(trained):
+    both = {**params, "trained": trained}
+    logits = outputs.logits(config, both, tokens, exists)[:, :-1]
+    logp = jnp.take_along_axis(
+      jax.nn.log_softmax(logits), tokens[:, 1:, None], axis=-1
+    )
+    return -jnp.where(exists[:, :-1, None], logp, 0).sum()
+
+  found = jax.jit(jax.grad(loss))(params["trained"])
+  for (path, x), y in zip(
+    jax.tree_util.tree_leaves_with_path(found),
+    jax.tree.leaves(wanted),
+    strict=True,
+  ):
+    # Nothing has a gradient through the choice of windows.
+    assert (abs(y).max() > 0) == ("indexer" not in weights.name(path))
+    np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-4)
 
 
 def test_old_files_of_gpt2_have_shorter_names_and_masks(tmp_path):
@@ -327,6 +363,15 @@ def test_sequences_longer_than_the_table_of_positions_are_refused():
     ("deepseek_v32", {"indexer": {"interleaved": True}}),
     ("deepseek_v32", {"indexer": {"top_k": 5}}),
     ("glm_moe_dsa", {"indexer": {"interleaved": False}}),
+    ("deepseek_v4", {"activation": "silu"}),
+    ("deepseek_v4", {"deepseek4": {"stream_eps": 0.1}}),
+    ("deepseek_v4", {"deepseek4": {"sinkhorn_steps": 1}}),
+    ("deepseek_v4", {"local_rope_theta": 10.0}),
+    ("deepseek_v4", {"rope_scaling": "none"}),
+    ("deepseek_v4", {"rope_theta": 10.0}),
+    ("deepseek_v4", {"router_scale": 1.0}),
+    ("deepseek_v4", {"router_scores": "sigmoid"}),
+    ("deepseek_v4", {"sliding_window": 5}),
     ("kimi_k2", {"rope_high_freq": 32.0}),
     ("glm4", {"rotary_interleaved": False}),
     ("olmo3", {"local_rope_theta": None}),
@@ -372,7 +417,7 @@ def test_switches_show_in_the_logits(family, change):
       "attention_norm": layers["attention_post_norm"],
       "mlp_norm": layers["mlp_post_norm"],
     }
-  for name in {"tower", "indexer", "llama4", "gemma4"} & {*change}:
+  for name in {"tower", "indexer", "llama4", "gemma4", "deepseek4"} & {*change}:
     part = dataclasses.replace(getattr(config, name), **change[name])
     change = {name: part}
   config = dataclasses.replace(config, **change)

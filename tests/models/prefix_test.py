@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.models import delta, lora, transformer
+from grpo_jax.models import delta, transformer
+from grpo_jax.models.policies import lora
 from tests.models import (
   attention_test,
   drawn,

@@ -9,8 +9,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from grpo_jax.models import architecture, lora, quantization, transformer
-from tests.models import lora_test, transformer_test
+from grpo_jax.models import architecture, quantization, transformer
+from grpo_jax.models.policies import lora
+from tests.models import transformer_test
+from tests.models.policies import lora_test
 
 SMALL = architecture.TransformerConfig(
   vocab_size=13,

@@ -7,13 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.models import (
-  architecture,
-  lora,
-  quantization,
-  stacks,
-  transformer,
-)
+from grpo_jax.models import architecture, quantization, stacks, transformer
+from grpo_jax.models.policies import lora
 from tests.models import prefix_test, transformer_test
 
 # As Llama 4: of six layers every second has experts, and every third sees all.
@@ -66,8 +61,50 @@ GEMMA4 = dataclasses.replace(
     input_vocab=13,
   ),
 )
-CONFIGS = {"llama4": LLAMA4, "gemma4": GEMMA4}
+# As DeepSeek-V4: all kinds of attention, tables of experts in two layers.
+DEEPSEEK4 = dataclasses.replace(
+  transformer_test.PLAIN,
+  num_layers=4,
+  num_heads=4,
+  num_kv_heads=1,
+  head_dim=6,
+  activation="bounded",
+  attention_sinks=True,
+  rope_theta=1000.0,
+  local_rope_theta=10.0,
+  rotary_width=2,
+  sliding_window=2,
+  sliding_layers=(True, False, False, False),
+  num_experts=4,
+  experts_per_token=2,
+  expert_width=6,
+  shared_width=6,
+  router_bias=True,
+  router_scores="sqrtsoftplus",
+  swiglu_limit=1.0,
+  deepseek4=architecture.Deepseek4Config(
+    kinds=("sliding", "sparse", "heavy", "sparse"),
+    query_width=6,
+    heavy_window=3,
+    sparse_window=2,
+    indexer=architecture.IndexerConfig(num_heads=4, head_dim=6, top_k=1),
+    num_groups=2,
+    group_width=4,
+    num_hash_layers=2,
+    num_streams=3,
+    sinkhorn_steps=3,
+  ),
+)
+CONFIGS = {"llama4": LLAMA4, "gemma4": GEMMA4, "deepseek4": DEEPSEEK4}
 ADAPTERS = {
+  "deepseek4": lora.LoRAConfig(
+    rank=2,
+    alpha=3.0,
+    modules=(
+      *("query_down", "query_up", "kv_down", "out"),
+      *("shared_down", "expert_up"),
+    ),
+  ),
   "gemma4": lora.LoRAConfig(
     rank=2,
     alpha=3.0,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from grpo_jax.models import critic
+from grpo_jax.models.policies import critic
 from grpo_jax.rollout import drawing
 from grpo_jax.step import dynamic_sampling, step, update
 from grpo_jax.training.runtime import sharding

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grpo_jax import tasks
-from grpo_jax.models import from_logits
+from grpo_jax.models.policies import from_logits
 from grpo_jax.rollout import compaction, sampling
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.types import Compaction, Environment, Prompts, Turn

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.models import lora, transformer
+from grpo_jax.models import transformer
+from grpo_jax.models.policies import lora
 from grpo_jax.ops import logprobs
 from grpo_jax.rollout import mixing, sampling
 from grpo_jax.types import Prompts

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from grpo_jax import tasks
-from grpo_jax.models import from_logits
+from grpo_jax.models.policies import from_logits
 from grpo_jax.rollout import sampling
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.types import Prompts

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.models import architecture
-from grpo_jax.models import critic as critic_lib
+from grpo_jax.models.policies import critic as critic_lib
 from grpo_jax.ops import returns
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import phase as phase_lib

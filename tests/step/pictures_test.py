@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.models import lora, vision_inputs
+from grpo_jax.models import vision_inputs
+from grpo_jax.models.policies import lora
 from grpo_jax.rollout import drawing, mixing, resumed, sampling
 from grpo_jax.step import models, step, update
 from grpo_jax.types import Prompts, set_fields

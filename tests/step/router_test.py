@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import types
 
 import jax
 import numpy as np
@@ -194,6 +195,14 @@ def test_biases_move_against_the_load():
   state = _with_biases(state, high)
   batch = prepare(state, tiny.ragged_batch(parts), jax.random.key(0))
   np.testing.assert_allclose(batch.anchor.router_load[:, 3], 1 / K, rtol=1e-6)
+
+
+def test_layers_whose_experts_a_table_chooses_have_no_biases():
+  policy = {"trained": {}, "frozen": {"router_bias": np.zeros((1, 2))}}
+  load = np.array([[1.0, 0.0], [0.0, 1.0]])  # The first layer has a table.
+  config = types.SimpleNamespace(router_bias_step=0.1)
+  found = step._with_biases(policy, load, config)["frozen"]["router_bias"]
+  np.testing.assert_allclose(found, [[0.1, -0.1]])
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.models import lora
+from grpo_jax.models.policies import lora
 from grpo_jax.step import step, update
 from grpo_jax.types import row_arrays, set_fields
 from tests.step import router_test

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.models import critic as critic_lib
+from grpo_jax.models.policies import critic as critic_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.step import models, reward_models
 from grpo_jax.step import step as step_lib

@@ -13,7 +13,8 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
-from grpo_jax.models import architecture, from_logits, transformer
+from grpo_jax.models import architecture, transformer
+from grpo_jax.models.policies import from_logits
 from grpo_jax.rollout import sampling
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings import phase as phase_lib

@@ -18,9 +18,11 @@ from typing import Any
 from grpo_jax import ranges
 from grpo_jax.models import rope as rope_lib
 from grpo_jax.models.architecture import (
+  DEEPSEEK4_RANGES,
   DELTA_RANGES,
   INDEXER_RANGES,
   RANGES,
+  Deepseek4Config,
   DeltaConfig,
   Gemma4Config,
   IndexerConfig,
@@ -146,6 +148,25 @@ def whole(key: str, value: Any, field: str) -> int:
   if type(value) is not int or value not in RANGES[field]:
     raise unsupported(key, value, f"a whole number, {RANGES[field]}")
   return value
+
+
+def sizes(
+  keys: Keys, names: Mapping[str, str], allowed: Mapping[str, ranges.Range]
+) -> dict[str, int]:
+  """Removes keys whose values are sizes; returns the sizes by their fields.
+
+  Args:
+    keys: Keys that are left; all that are named must be there.
+    names: Key -> field.
+    allowed: Field -> the numbers that it may have.
+  """
+  found = {}
+  for key, field in names.items():
+    value = take(keys, key)
+    if type(value) is not int or value not in allowed[field]:
+      raise unsupported(key, value, f"a whole number, {allowed[field]}")
+    found[field] = value
+  return found
 
 
 _KINDS: dict[str, Any] = {
@@ -457,14 +478,9 @@ def delta_rule(keys: Keys) -> dict[str, Any]:
       types,
       f"{group}, repeated for all of {count} layers",
     )
-  sizes = {"period": period}
-  for key, name in _DELTA.items():
-    value = take(keys, key)
-    if type(value) is not int or value not in DELTA_RANGES[name]:
-      raise unsupported(key, value, f"a number, {DELTA_RANGES[name]}")
-    sizes[name] = value
+  found = sizes(keys, _DELTA, DELTA_RANGES)
   try:
-    return {"delta": DeltaConfig(**sizes)}
+    return {"delta": DeltaConfig(period=period, **found)}
   except ValueError as error:
     raise ValueError(f"config.json: linear_num_… makes no {error}") from error
 
@@ -638,6 +654,13 @@ def latent_attention(keys: Keys) -> dict[str, Any]:
   }
 
 
+_INDEXER = {
+  "index_head_dim": "head_dim",
+  "index_n_heads": "num_heads",
+  "index_topk": "top_k",
+}
+
+
 def indexer(keys: Keys, *, interleaved: bool) -> dict[str, Any]:
   """Sizes of the indexers of DeepSeek's sparse attention, one in each layer.
 
@@ -657,17 +680,8 @@ def indexer(keys: Keys, *, interleaved: bool) -> dict[str, Any]:
     if (value := keys.pop(key, None)) not in only:
       raise unsupported(key, value, listed(only))
   keys.pop("index_skip_topk_offset", None)  # Nothing, if all layers choose.
-  sizes = {}
-  for key, field in (
-    ("index_n_heads", "num_heads"),
-    ("index_head_dim", "head_dim"),
-    ("index_topk", "top_k"),
-  ):
-    value, allowed = take(keys, key), INDEXER_RANGES[field]
-    if type(value) is not int or value not in allowed:
-      raise unsupported(key, value, f"a whole number, {allowed}")
-    sizes[field] = value
-  return {"indexer": IndexerConfig(**sizes, interleaved=interleaved)}
+  found = sizes(keys, _INDEXER, INDEXER_RANGES)
+  return {"indexer": IndexerConfig(**found, interleaved=interleaved)}
 
 
 def routed_experts(keys: Keys) -> dict[str, Any]:
@@ -908,3 +922,142 @@ def _dense_layers(keys: Keys) -> tuple[int, ...]:
   ):
     raise unsupported("moe_layers", sparse, f"a list of layers of {count}")
   return tuple(x for x in range(count) if x not in sparse)
+
+
+# --- DeepSeek-V4 ---
+
+_DEEPSEEK4 = {
+  "hc_mult": "num_streams",
+  "hc_sinkhorn_iters": "sinkhorn_steps",
+  "o_groups": "num_groups",
+  "o_lora_rank": "group_width",
+  "q_lora_rank": "query_width",
+}
+_LAYER_KINDS = {
+  "sliding_attention": "sliding",
+  "compressed_sparse_attention": "sparse",
+  "heavily_compressed_attention": "heavy",
+}
+_OF_RATIOS = {0: "sliding", 4: "sparse", 128: "heavy"}
+
+
+def deepseek4(keys: Keys) -> dict[str, Any]:
+  """Kinds of layers, positions, streams, and the tables of experts."""
+  eps = keys.pop("hc_eps")
+  if type(eps) not in (int, float) or eps not in DEEPSEEK4_RANGES["stream_eps"]:
+    raise unsupported("hc_eps", eps, f"{DEEPSEEK4_RANGES['stream_eps']}")
+  kinds = _compressed_layers(keys)
+  record = Deepseek4Config(
+    kinds=kinds,
+    indexer=IndexerConfig(
+      **sizes(keys, _INDEXER, INDEXER_RANGES), interleaved=True
+    ),
+    num_hash_layers=_layers_with_tables(keys),
+    stream_eps=float(eps),
+    **_window_lengths(keys),
+    **sizes(keys, _DEEPSEEK4, DEEPSEEK4_RANGES),
+  )
+  return {
+    **_rope_of_windows(keys),
+    "deepseek4": record,
+    "router_bias": record.num_hash_layers < len(kinds),
+    "shared_width": keys["moe_intermediate_size"],
+    "sliding_layers": tuple(kind == "sliding" for kind in kinds),
+  }
+
+
+def _compressed_layers(keys: Keys) -> tuple[str, ...]:
+  """The kind of each layer: by its type, by its ratio, or by default."""
+  count = keys["num_hidden_layers"]
+  ratios, types = (
+    keys.pop(x, None) for x in ("compress_ratios", "layer_types")
+  )
+  key, found, known = "layer_types", types, dict(_LAYER_KINDS)
+  if types is None and ratios is not None:
+    # Published files have further ones, of layers that predict later tokens.
+    key, known = "compress_ratios", dict(_OF_RATIOS)  # type: ignore[arg-type]
+    found = ratios[:count] if isinstance(ratios, list) else ratios
+  elif types is None:
+    heavy, sparse = (
+      "heavily_compressed_attention",
+      "compressed_sparse_attention",
+    )
+    found = [heavy, heavy, *[heavy, sparse] * count][:count]
+  if (
+    not isinstance(found, list)
+    or len(found) != count
+    or not all(type(x) in (int, str) and x in known for x in found)
+  ):
+    raise unsupported(
+      key, found, f"{listed(tuple(known))} for each of {count} layers"
+    )
+  return tuple(known[x] for x in found)
+
+
+def _window_lengths(keys: Keys) -> dict[str, int]:
+  """Tokens of compressed windows, in the form of transformers or an older."""
+  found = keys.pop("compress_rates", None)
+  kinds = {"heavy_window": 128, "sparse_window": 4}
+  names = {f"{kind}_window": name for name, kind in _LAYER_KINDS.items()}
+  if found is not None and (
+    not isinstance(found, Mapping) or {*found} - {*_LAYER_KINDS}
+  ):
+    raise unsupported("compress_rates", found, "a number for each kind")
+  old = {
+    "heavy_window": "compress_rate_hca",
+    "sparse_window": "compress_rate_csa",
+  }
+  for field in kinds:
+    length = (found or {}).get(names[field], kinds[field])
+    length = keys.pop(old[field], length)
+    kinds[field] = whole("compress_rates", length, "sliding_window")
+  return kinds
+
+
+def _layers_with_tables(keys: Keys) -> int:
+  """Number of the first layers in which token ids choose the experts."""
+  count = keys["num_hidden_layers"]
+  first = keys.pop("num_hash_layers", 3)
+  types = keys.pop("mlp_layer_types", None)
+  if types is None:
+    return min(whole("num_hash_layers", first, "num_dense_layers"), count)
+  first = types.count("hash_moe") if isinstance(types, list) else 0
+  if types != ["hash_moe"] * first + ["moe"] * (count - first):
+    raise unsupported(
+      "mlp_layer_types", types, f"hash_moe and then moe, {count} in all"
+    )
+  return first
+
+
+def _rope_of_windows(keys: Keys) -> dict[str, Any]:
+  """Positions of layers with windows, and unscaled ones of sliding layers."""
+  width = keys["head_dim"]
+  turned = keys.pop("qk_rope_head_dim", None)
+  share = keys.pop("partial_rotary_factor", None)
+  if share is None:
+    share = 64 / 512 if turned is None else turned / width
+  if type(share) not in (int, float) or not 0 < share <= 1:
+    raise unsupported("partial_rotary_factor", share, "a number in (0, 1]")
+  of_main, of_windows = keys.pop("rope_theta"), keys.pop("compress_rope_theta")
+  name, found = _rope_keys(keys)
+  main: Any = {}
+  if found.keys() >= {"compress", "main"}:
+    main, found = found["main"], found["compress"]
+  else:
+    found.pop("rope_theta", None)  # That of sliding layers, as `rope_theta`.
+  if not (isinstance(main, Mapping) and isinstance(found, Mapping)):
+    raise unsupported(name, found, "null or an object")
+  main, found = dict(main), dict(found)
+  for part in (main, found):
+    if (other := part.pop("partial_rotary_factor", share)) != share:
+      raise unsupported(f"{name}.partial_rotary_factor", other, str(share))
+  if found.get("rope_type", found.get("type")) == "yarn":
+    found.setdefault("attention_factor", 1.0)
+  near = _rope_fields(f"{name}.main", main, of_main)
+  if near["rope_scaling"] != "none":
+    raise unsupported(f"{name}.main", main, "no scaling")
+  return {
+    **_rope_fields(name, found, of_windows),
+    "local_rope_theta": near["rope_theta"],
+    "rotary_width": int(width * share),
+  }

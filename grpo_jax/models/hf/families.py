@@ -76,7 +76,8 @@ class Family:
     fused: Tensors of files that have several of these tensors as parts.
     experts_in_one: Whether a tensor [E, in, out] has all experts of a layer.
     experts_outputs_first: Whether such a tensor is [E, out, in] instead.
-    in_one: The same family with `experts_in_one`, if files have either form.
+    forms: End of the name of a tensor -> the family of files that have it, if
+      files have several forms.
     inputs_first: Whether kernels of layers are [in, out], and not [out, in].
     base: Beginning of the names of tensors, which files may leave out.
     other_parts: Beginnings of names of tensors that are not the language
@@ -96,19 +97,19 @@ class Family:
   fused: tuple[Fused, ...] = ()
   experts_in_one: bool = False
   experts_outputs_first: bool = False
-  in_one: Family | None = None
+  forms: Mapping[str, Family] = dataclasses.field(default_factory=dict)
   inputs_first: bool = False
   base: str = ""
   other_parts: tuple[str, ...] = ()
   spellings: tuple[str, ...] = ()
 
   def of_files(self, names: Iterable[str]) -> Family:
-    """The family with its experts in the form of these tensors."""
-    if self.in_one is None:
-      return self
-    own = (x for x in names if not x.startswith(self.other_parts))
-    whole = any(x.endswith("experts.gate_up_proj") for x in own)
-    return self.in_one if whole else self
+    """The family in the form of these tensors."""
+    own = tuple(x for x in names if not x.startswith(self.other_parts))
+    for end, family in self.forms.items():
+      if any(name.endswith(end) for name in own):
+        return dataclasses.replace(family, other_parts=self.other_parts)
+    return self
 
 
 # --- Keys of a config.json ---
@@ -514,6 +515,137 @@ GLM_MOE_DSA = dataclasses.replace(
     functools.partial(config_json.indexer, interleaved=True),
   ),
   defaults={**DEEPSEEK_V32.defaults, "rms_norm_eps": 1e-5},
+)
+_V4_LAYER = "model.layers.{layer}."
+_V4_ATTENTION = _V4_LAYER + "attn."
+_V4_TENSORS: dict[str, tuple[str, ...]] = {
+  "embed/embedding": ("model.embed_tokens.weight",),
+  "final_norm/scale": ("model.norm.weight",),
+  "head/kernel": ("head.weight",),
+  "router_bias": (_V4_LAYER + "ffn.gate.bias",),
+  "router_table": (_V4_LAYER + "ffn.gate.tid2eid",),
+  **{
+    f"stream_head/{leaf}": (f"model.hc_head.hc_{name}",)
+    for leaf, name in (("weight", "fn"), ("bias", "base"), ("scale", "scale"))
+  },
+  **{
+    f"layers/{leaf}_streams/{part}": (f"{_V4_LAYER}hc_{name}_{ending}",)
+    for leaf, name in (("attention", "attn"), ("mlp", "ffn"))
+    for part, ending in (("weight", "fn"), ("bias", "base"), ("scale", "scale"))
+  },
+  **{
+    f"layers/{leaf}": (_V4_LAYER + name,)
+    for leaf, name in (
+      ("attention_norm/scale", "attn_norm.weight"),
+      ("mlp_norm/scale", "ffn_norm.weight"),
+      ("attention/query_down/kernel", "attn.wq_a.weight"),
+      ("attention/query_down_norm/scale", "attn.q_norm.weight"),
+      ("attention/query_up/kernel", "attn.wq_b.weight"),
+      ("attention/kv_down/kernel", "attn.wkv.weight"),
+      ("attention/kv_down_norm/scale", "attn.norm.weight"),
+      ("attention/sinks", "attn.attn_sink"),
+      ("attention/out_down", "attn.wo_a.weight"),
+      ("attention/out/kernel", "attn.wo_b.weight"),
+      ("attention/indexer/query/kernel", "attn.indexer.wq_b.weight"),
+      (
+        "attention/indexer/head_weights/kernel",
+        "attn.indexer.weights_proj.weight",
+      ),
+      ("mlp/router/kernel", "ffn.gate.weight"),
+      ("mlp/shared/gate/kernel", "ffn.shared_experts.w1.weight"),
+      ("mlp/shared/up/kernel", "ffn.shared_experts.w3.weight"),
+      ("mlp/shared/down/kernel", "ffn.shared_experts.w2.weight"),
+      ("mlp/experts/gate", "ffn.experts.{expert}.w1.weight"),
+      ("mlp/experts/up", "ffn.experts.{expert}.w3.weight"),
+      ("mlp/experts/down", "ffn.experts.{expert}.w2.weight"),
+    )
+  },
+  **{
+    f"layers/attention/{of}compressor/{leaf}": (
+      _V4_ATTENTION + of.replace("/", ".") + "compressor." + name,
+    )
+    for of in ("", "indexer/")
+    for leaf, name in (
+      ("values/kernel", "wkv.weight"),
+      ("gates/kernel", "wgate.weight"),
+      ("place_bias", "ape"),
+      ("norm/scale", "norm.weight"),
+    )
+  },
+}
+_AS_WRITTEN = Family(
+  name="deepseek_v4",
+  architecture="DeepseekV4ForCausalLM",
+  fixed={
+    "activation": "bounded",
+    "attention_sinks": True,
+    "router_scores": "sqrtsoftplus",
+  },
+  fields={
+    **{key: x for key, x in FIELDS.items() if key != "intermediate_size"},
+    "moe_intermediate_size": "expert_width",
+    "n_routed_experts": "num_experts",
+    "num_experts_per_tok": "experts_per_token",
+    "routed_scaling_factor": "router_scale",
+    "sliding_window": "sliding_window",
+    "swiglu_limit": "swiglu_limit",
+  },
+  derived=(config_json.deepseek4,),
+  defaults={
+    "compress_rope_theta": 160_000.0,
+    "hc_eps": 1e-6,
+    "hc_mult": 4,
+    "hc_sinkhorn_iters": 20,
+    "head_dim": 512,
+    "hidden_act": "silu",
+    "index_head_dim": 128,
+    "index_n_heads": 64,
+    "index_topk": 512,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 6,
+    "num_key_value_heads": 1,
+    "o_groups": 8,
+    "o_lora_rank": 1024,
+    "q_lora_rank": 1024,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10_000.0,
+    "routed_scaling_factor": 1.5,
+    "sliding_window": 128,
+    "swiglu_limit": 10.0,
+    "tie_word_embeddings": False,
+  },
+  supported={
+    **PARTIAL,
+    **SILU,
+    **NO_BIAS,
+    "expert_dtype": ("fp8", None),
+    "mlp_bias": (False, None),
+    "n_shared_experts": (1,),
+    "norm_topk_prob": (True,),
+    "router_jitter_noise": (0, None),
+    "scoring_func": ("sqrtsoftplus",),
+    "topk_method": ("noaux_tc",),
+  },
+  ignored=IGNORED | OF_ROUTERS,
+  tensors=_V4_TENSORS,
+  other_parts=("mtp.",),
+)
+# DeepSeek's own names; those of the first form are what transformers writes.
+_AS_PUBLISHED = dataclasses.replace(
+  _AS_WRITTEN,
+  tensors={
+    leaf: tuple(
+      name.removeprefix("model.")
+      .replace("embed_tokens", "embed")
+      .replace("hc_head.hc_", "hc_head_")
+      .replace("attn.norm.", "attn.kv_norm.")
+      for name in names
+    )
+    for leaf, names in _V4_TENSORS.items()
+  },
+)
+DEEPSEEK_V4 = dataclasses.replace(
+  _AS_WRITTEN, forms={"hc_head_fn": _AS_PUBLISHED}
 )
 GPT_OSS = Family(
   name="gpt_oss",
@@ -1328,16 +1460,14 @@ def _either_form(family: Family) -> Family:
     for leaf, names in family.tensors.items()
     if leaf.startswith("layers/mlp/experts/")
   }
-  return dataclasses.replace(
+  whole = dataclasses.replace(
     family,
-    in_one=dataclasses.replace(
-      family,
-      tensors={**family.tensors, **in_one},
-      fused=(*family.fused, _EXPERTS_GATE_UP),
-      experts_in_one=True,
-      experts_outputs_first=True,
-    ),
+    tensors={**family.tensors, **in_one},
+    fused=(*family.fused, _EXPERTS_GATE_UP),
+    experts_in_one=True,
+    experts_outputs_first=True,
   )
+  return dataclasses.replace(family, forms={_EXPERTS_GATE_UP.whole: whole})
 
 
 _MIXTURE_OF_QWEN3_5: dict[str, Any] = {
@@ -1907,6 +2037,7 @@ FAMILIES = {
     GLM4_MOE,
     GLM4_MOE_LITE,
     DEEPSEEK_V32,
+    DEEPSEEK_V4,
     GLM_MOE_DSA,
     GPT_OSS,
     QWEN2_VL,

@@ -1,9 +1,10 @@
-"""Matrices in eight bits (FP8), the format of DeepSeek-V3 and of Qwen3-FP8.
+"""Matrices in eight bits (FP8): DeepSeek-V3 and V4, Qwen3-FP8 and others.
 
 Files have a matrix `NAME` [out, in] of `float8_e4m3fn`, and beside it
 `NAME_scale_inv` [⌈out / 128⌉, ⌈in / 128⌉] with a factor for each block of 128 ×
 128 entries; the last blocks may be smaller. Despite its name, the factor is
-multiplied with.
+multiplied with. Beside `NAME.weight` DeepSeek-V4 has `NAME.scale`, with powers
+of two in eight bits.
 
 Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", Section 3.3.2, and
 `weight_dequant` of inference/kernel.py beside it.
@@ -18,7 +19,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax.models.hf.safetensors import DTYPES, LazyTensor, Tensor
+from grpo_jax.models.hf.safetensors import (
+  DTYPES,
+  POWERS_OF_TWO,
+  LazyTensor,
+  Tensor,
+)
 
 BLOCK = 128  # Rows and columns with a common factor.
 _MATRIX, _SCALES = "F8_E4M3", "_scale_inv"
@@ -85,6 +91,8 @@ def unpacked(tensors: Mapping[str, Any]) -> dict[str, Any]:
     if codes.dtype != _MATRIX:
       continue
     scales = found.pop(name + _SCALES, None)
+    if scales is None and name.endswith(".weight"):
+      scales = found.pop(name.removesuffix("weight") + "scale", None)
     if scales is None:
       raise ValueError(
         f"{name} in {codes.path} is {_MATRIX} and has no {name + _SCALES}"
@@ -96,7 +104,7 @@ def unpacked(tensors: Mapping[str, Any]) -> dict[str, Any]:
     if (
       len(codes.shape) != 2
       or scales.shape != needed
-      or scales.dtype not in DTYPES
+      or scales.dtype not in {**DTYPES, **POWERS_OF_TWO}
     ):
       raise ValueError(
         f"{name} in {codes.path} is {list(codes.shape)}, and {name + _SCALES}"

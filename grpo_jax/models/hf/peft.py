@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from grpo_jax.models import lora
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.models.hf import safetensors
+from grpo_jax.models.policies import lora
 from grpo_jax.types import PyTree
 
 # Layers of a tower in transformers' models, and names of its adapters there.
@@ -106,11 +106,11 @@ _WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 def check(model: TransformerConfig) -> None:
   """Raises ValueError if PEFT's files cannot hold adapters of the model."""
-  if model.llama4 is not None or model.gemma4 is not None:
+  if any((model.llama4, model.gemma4, model.deepseek4)):
     raise ValueError(
-      "peft: adapters of Llama 4 and Gemma 4 are neither read nor written in"
-      " the format of PEFT, where other modules have their names; start from"
-      " fresh adapters, and export them merged, without --adapters."
+      "peft: adapters of Llama 4, Gemma 4 and DeepSeek-V4 are neither read nor"
+      " written in the format of PEFT, where other modules have their names;"
+      " start from fresh adapters, and export them merged, without --adapters."
     )
 
 
@@ -195,8 +195,8 @@ def config_of(
     raise ValueError(
       f"{path} has target_modules {reprlib.repr(targets)}; needed is"
       " 'all-linear', or a list of modules such as q_proj, o_proj and gate_proj"
-      " (the table in models/lora.py has all). Write the modules out of which"
-      " the file has adapters."
+      " (the table in models/policies/lora.py has all). Write the modules out"
+      " of which the file has adapters."
     )
   named = {_named(name) for name in listed}
   rank: Any = settings.get("r")

@@ -23,6 +23,8 @@ DTYPES = {
   "F16": np.dtype(np.float16),
   "BF16": np.dtype(jnp.bfloat16),
 }
+INTEGERS = {"I32": np.dtype(np.int32), "I64": np.dtype(np.int64)}
+POWERS_OF_TWO = {"F8_E8M0": np.dtype(jnp.float8_e8m0fnu)}
 _MAX_NAME = 255  # Most bytes of the name of a file on usual file systems.
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 GGUF = "model.gguf"  # Instead of both: a link to a file for `gguf.py`.
@@ -44,9 +46,8 @@ class Tensor:
 
   def map(self) -> np.ndarray:
     """Maps the tensor into memory until nothing refers to the array."""
-    return np.memmap(
-      self.path, DTYPES[self.dtype], "r", self.offset, self.shape
-    )
+    dtype = {**DTYPES, **INTEGERS, **POWERS_OF_TWO}[self.dtype]
+    return np.memmap(self.path, dtype, "r", self.offset, self.shape)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -60,6 +60,7 @@ _LAYOUT = {
   "head/kernel": ("DV", "V D"),
   "places/embedding": ("VD", "V D"),
   "router_bias": ("E", "E"),
+  "router_table": ("VK", "V K"),
   "attention/qkv/kernel": ("DCQK", "CQK D"),
   "attention/qkv/bias": ("CQK", "CQK"),
   "attention/out/kernel": ("CRKD", "D CRK"),
@@ -71,6 +72,16 @@ _LAYOUT = {
   "attention/query_up/kernel": ("NCK", "CK N"),
   "attention/kv_down/kernel": ("DN", "N D"),
   "attention/kv_up/kernel": ("NCK", "CK N"),
+  "attention/out_down": ("GIN", "GN I"),
+  "attention/compressor/values/kernel": ("DF", "F D"),
+  "attention/compressor/gates/kernel": ("DF", "F D"),
+  "attention/compressor/place_bias": ("SF", "S F"),
+  "attention/indexer/compressor/values/kernel": ("DF", "F D"),
+  "attention/indexer/compressor/gates/kernel": ("DF", "F D"),
+  "attention/indexer/compressor/place_bias": ("SF", "S F"),
+  "attention_streams/weight": ("DF", "F D"),
+  "mlp_streams/weight": ("DF", "F D"),
+  "stream_head/weight": ("DF", "F D"),
   "attention/indexer/query/kernel": ("NCK", "CK N"),
   "attention/indexer/key/kernel": ("DK", "K D"),
   "attention/indexer/head_weights/kernel": ("DC", "C D"),
@@ -124,7 +135,8 @@ _IN_ONE = {"CQK D": "QCK D", "CQK": "QCK"}
 _NORM = ("D", "D")
 # Beginnings of the paths of leaves whose first axis counts layers.
 _STACKED = re.compile(
-  r"((tower/)?layers|tower/deep|(?!tower)\w+_layers)/|router_bias|layer_scale"
+  r"((tower/)?layers|tower/deep|(?!tower)\w+_layers)/"
+  r"|router_(bias|table)|layer_scale"
 )
 
 
@@ -251,9 +263,14 @@ def _layer_numbers(
   config: TransformerConfig, path: str, count: int
 ) -> Sequence[int]:
   """Numbers of the `count` layers that a leaf is stacked over."""
-  if path == "router_bias":
-    names = config.stacks
-    return [i for i, x in enumerate(names) if config.of_stack(x).num_experts]
+  if path.startswith("router_"):
+    of_tables = path == "router_table"
+    return [
+      layer
+      for layer, name in enumerate(config.stacks)
+      if config.of_stack(name).num_experts
+      and config.has_table(layer) == of_tables
+    ]
   stack = path.partition("/")[0]
   return config.layers_of(stack) or range(count)  # A tower's, in their order.
 
@@ -524,10 +541,12 @@ def load(
   trees = [abstract]
   if shardings is not None:
     trees.append(jax.tree.broadcast(shardings, abstract))
-  return config, {
+  params = {
     group: jax.tree_util.tree_map_with_path(make, *(x[group] for x in trees))
     for group in abstract
   }
+  _check_table(directory, config, params["frozen"].get("router_table"))
+  return config, params
 
 
 def export(
@@ -574,7 +593,7 @@ def export(
       " the parameters."
     )
   config, family = _agreed(source, config)
-  if family.in_one is not None:
+  if family.forms:
     family = family.of_files(safetensors.find(source))
   _check_params(params, config)
   others = [*_other_parts(source, family)]
@@ -647,6 +666,7 @@ def _check(
 ) -> None:
   """Raises unless the tensors are exactly those that the config needs."""
   needed = {p.tensor: p for of_leaf in pieces.values() for p in of_leaf}
+  of_tables = {p.tensor for p in pieces.get("router_table", ())}
   (head,) = family.tensors["head/kernel"]
   extra = sorted(
     name
@@ -670,10 +690,13 @@ def _check(
     )
   for name, piece in needed.items():
     tensor = tensors[name]
-    if tensor.dtype not in safetensors.DTYPES:
+    dtypes: Any = safetensors.DTYPES
+    if name in of_tables:
+      dtypes = safetensors.INTEGERS
+    if tensor.dtype not in dtypes:
       raise ValueError(
         f"{name} in {tensor.path} is {tensor.dtype}; supported are"
-        f" {', '.join(safetensors.DTYPES)}. Use the checkpoint before its"
+        f" {', '.join(dtypes)}. Use the checkpoint before its"
         " quantization, or one that docs/checkpoints.md says is read."
       )
     if tensor.shape != piece.stored_shape:
@@ -691,6 +714,20 @@ def _check(
       )
 
 
+def _check_table(
+  directory: pathlib.Path, config: TransformerConfig, table: jax.Array | None
+) -> None:
+  """Raises ValueError if tables have the ids of experts that do not exist."""
+  if table is None:
+    return
+  if table.min() < 0 or table.max() >= config.num_experts:
+    raise ValueError(
+      f"{directory} has tables of experts with the entries {table.min()} to"
+      f" {table.max()}, and config.json describes {config.num_experts} experts;"
+      " it is of another checkpoint. Copy all files again."
+    )
+
+
 def _name_later_layers(
   directory: pathlib.Path, names: Iterable[str], family: Family, fate: str
 ) -> None:
@@ -699,7 +736,7 @@ def _name_later_layers(
     found.group()
     for name in names
     if name.startswith(family.other_parts)
-    and (found := re.match(r"model\.layers\.\d+", name))
+    and (found := re.match(r"model\.layers\.\d+|mtp", name))
   }
   if later:
     logging.warning(
@@ -820,11 +857,14 @@ def _outputs(
   config: TransformerConfig,
   dtype: str | None,
 ) -> Iterator[Output]:
-  names = {value: name for name, value in safetensors.DTYPES.items()}
+  dtypes = {**safetensors.DTYPES, **safetensors.INTEGERS}
+  names = {value: name for name, value in dtypes.items()}
   for path, leaf in leaves(params):
     # Not rounded: the biases of routers decide near-ties.
     is_bias = name(path) == "router_bias"
     to = jnp.dtype(leaf.dtype if is_bias else dtype or leaf.dtype)
+    if name(path) == "router_table":
+      to = np.dtype(np.int64)
     # Cached: queries, keys and values, or all experts, need the same layer.
     part = functools.lru_cache(1)(functools.partial(_part, leaf))
     for piece in pieces_of_leaf(family, config, name(path), leaf.shape):

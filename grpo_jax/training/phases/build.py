@@ -18,8 +18,8 @@ from jax.sharding import AbstractMesh, Mesh
 from grpo_jax import imports
 from grpo_jax.algorithms import objective, options
 from grpo_jax.data import domains
-from grpo_jax.models import critic as critic_lib
 from grpo_jax.models import mesh as mesh_lib
+from grpo_jax.models.policies import critic as critic_lib
 from grpo_jax.settings import compatibility
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings.rewards import JUDGE, REWARD_MODEL

@@ -252,8 +252,8 @@ def first_state(
     return policy_lib.state_of(found.read(), policy, config.seed)
   if not config.model.checkpoint:
     return policy_lib.initial_state(policy, config.seed)
-  from grpo_jax.models import lora  # They read published families.
   from grpo_jax.models.hf import peft, weights
+  from grpo_jax.models.policies import lora  # They read published families.
 
   model = config.model.transformer(problem.tokenizer.vocab_size)
   if config.model.adapter_checkpoint:

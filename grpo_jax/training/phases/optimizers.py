@@ -58,9 +58,13 @@ def _name(path) -> str:
 
 
 def _is_matrix(path, leaf) -> bool:
-  words = ("embed", "scale", "bias", "norm", "sinks", "log_rate", "taps")
-  # A decay would change indexers that are not trained.
-  skipped = any(word in _name(path) for word in (*words, "indexer"))
+  # A decay would change indexers that are not trained. Mixtures of residual
+  # streams are few numbers behind a sigmoid.
+  words = (
+    *("embed", "scale", "bias", "norm", "sinks", "log_rate", "taps"),
+    *("indexer", "stream"),
+  )
+  skipped = any(word in _name(path) for word in words)
   return leaf.ndim >= 2 and not skipped
 
 

@@ -24,8 +24,8 @@ from jax.sharding import Mesh
 
 from grpo_jax.data import tokenizer
 from grpo_jax.models import architecture, quantization
-from grpo_jax.models import critic as critic_lib
 from grpo_jax.models.hf import classifiers, families, hub, weights
+from grpo_jax.models.policies import critic as critic_lib
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings.rewards import JUDGE, REWARD_MODEL
 from grpo_jax.training.phases import models

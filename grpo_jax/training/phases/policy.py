@@ -21,7 +21,7 @@ from grpo_jax.training.runtime import jit, sharding
 from grpo_jax.types import MemberState, Policy, PyTree, TrainState
 
 if TYPE_CHECKING:
-  from grpo_jax.models import lora
+  from grpo_jax.models.policies import lora
 
 
 def make_policy(
@@ -211,6 +211,13 @@ def check_model(model: architecture.TransformerConfig, mesh: Mesh) -> None:
       for name in ("full_kv_heads", "shared_mlp_width", "input_width")
       if getattr(gemma4, name)
     }
+  if (deepseek4 := model.deepseek4) is not None:
+    # Of the kernel [G, I, d] behind attention, axis I; and vectors of queries.
+    inputs = model.num_heads * model.head_width // deepseek4.num_groups
+    sizes["fsdp", "expert"] |= {
+      "channels of a group of heads": inputs,
+      "deepseek4's query_width": deepseek4.query_width,
+    }
   for axes, fields in sizes.items():
     parts = math.prod(mesh.shape[axis] for axis in axes)
     shown = " × ".join(f"{axis} {mesh.shape[axis]}" for axis in axes)
@@ -231,7 +238,7 @@ def policy_of(
   policy = transformer.transformer_policy(model)
   if adapters is None:
     return policy
-  from grpo_jax.models import lora
+  from grpo_jax.models.policies import lora
 
   return lora.lora_policy(policy, adapters)
 

@@ -70,6 +70,10 @@ RULES: tuple[tuple[str, P], ...] = (
   # Whole along tensor: the scores are sums over all index heads.
   (r"indexer/query/kernel", P(_FSDP, None, None)),  # [N, J, I]
   (r"indexer/(key|head_weights)/kernel", P(_FSDP, None)),  # [D, I], [D, J]
+  (r"out_down", P(None, _FSDP, None)),  # [G, I, d]
+  (r"compressor/(values|gates)/kernel", P(_FSDP, None)),  # [D, 2 K]
+  (r"(\w+_streams|stream_head)/weight", P(_FSDP, None)),  # [n · D, …]
+  (r"(\w+_streams|stream_head)/bias|place_bias|router_table", P()),
   (r"experts/(gate|up)_bias", P("expert", "tensor")),  # [E, F]
   (r"experts/down_bias", P("expert", None)),  # [E, D]
   (r"experts/(gate|up)", P("expert", "fsdp", "tensor")),  # [E, D, F]

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.models import architecture, critic, transformer
+from grpo_jax.models import architecture, transformer
 from grpo_jax.models.hf import classifiers, safetensors, weights
+from grpo_jax.models.policies import critic
 
 CHECKPOINTS = pathlib.Path(__file__).resolve().parents[2] / "data/checkpoints"
 TOKEN = 5

@@ -412,6 +412,40 @@ PUBLISHED = {
       "value_dim": 128,
     },
   ),
+  "DeepSeek-V4-Flash-Base": (
+    # 43 · 6_576_416_374 of all layers, 21 · 19_142_272 and 20 · 4_260_352 of
+    # compressors and indexers, 1_059_131_397 beside the layers; and frozen
+    # 40 · 256 biases and 3 · 775_680 entries of tables.
+    284_334_567_511,
+    {
+      "activation": "bounded",
+      "attention_sinks": True,
+      "deepseek4": architecture.Deepseek4Config(
+        kinds=("sliding",) * 2 + ("sparse", "heavy") * 20 + ("sparse",),
+        query_width=1024,
+        num_hash_layers=3,
+      ),
+      "expert_width": 2048,
+      "experts_per_token": 6,
+      "head_dim": 512,
+      "local_rope_theta": 1e4,
+      "num_experts": 256,
+      "rope_factor": 16,
+      "rope_high_freq": 32,
+      "rope_original_len": 65536,
+      "rope_scaling": "yarn",
+      "rope_theta": 1.6e5,
+      "rotary_width": 64,
+      "router_bias": True,
+      "router_scale": 1.5,
+      "router_scores": "sqrtsoftplus",
+      "shared_width": 2048,
+      "sliding_layers": (True,) * 2 + (False,) * 41,
+      "sliding_window": 128,
+      "swiglu_limit": 10.0,
+      "tied_embeddings": False,
+    },
+  ),
   "GLM-5": (
     743_911_218_432,
     _ROUTED
@@ -679,6 +713,44 @@ def test_files_of_transformers_5_24_have_full_layers_of_gemma4_apart():
     assert _read(written) == _read(CONFIGS[name])
 
 
+def test_all_forms_of_deepseek_v4_say_the_same():
+  old = CONFIGS["DeepSeek-V4-Flash-Base"]
+  new = dict(old)
+  for key in ("compress_ratios", "num_hash_layers", "qk_rope_head_dim"):
+    del new[key]
+  sparse, heavy = "compressed_sparse_attention", "heavily_compressed_attention"
+  scaling = {**new.pop("rope_scaling"), "rope_type": "yarn"}
+  del scaling["type"]
+  new |= {
+    "compress_rates": {sparse: 4, heavy: 128},
+    "layer_types": ["sliding_attention"] * 2 + [sparse, heavy] * 20 + [sparse],
+    "mlp_layer_types": ["hash_moe"] * 3 + ["moe"] * 40,
+    "partial_rotary_factor": 0.125,
+    "rope_parameters": {
+      "compress": scaling
+      | {
+        "attention_factor": 1.0,
+        "partial_rotary_factor": 0.125,
+        "rope_theta": 160000,
+      },
+      "main": {
+        "partial_rotary_factor": 0.125,
+        "rope_theta": 10000,
+        "rope_type": "default",
+      },
+    },
+  }
+  assert _read(new) == _read(old)
+  del new["layer_types"]
+  found = _read(new).deepseek4.kinds
+  assert found == ("heavy",) * 3 + ("sparse", "heavy") * 20
+  short = _read({**new, "compress_rate_csa": 8, "compress_rate_hca": 64})
+  assert (short.deepseek4.sparse_window, short.deepseek4.heavy_window) == (
+    8,
+    64,
+  )
+
+
 @pytest.mark.parametrize("spelling", ["Kimi_K25", "KimiK25"])
 @pytest.mark.parametrize("inner", ["kimi_k2", "deepseek_v3"])
 def test_kimi_k25_has_the_text_of_kimi_k2(spelling, inner):
@@ -802,7 +874,7 @@ UNSUPPORTED = [
   (
     "Qwen3-Next-80B-A3B",
     {"linear_conv_kernel_dim": 1},
-    "linear_conv_kernel_dim is 1; supported is a number",
+    "linear_conv_kernel_dim is 1; supported is a whole number",
   ),
   (
     "Qwen3-Next-80B-A3B",
@@ -1116,6 +1188,46 @@ UNSUPPORTED = [
   ),
   ("DeepSeek-V3.2", {"index_topk": 0}, "index_topk is 0; supported is a whole"),
   ("DeepSeek-V3.2", {"q_lora_rank": None}, "needs latent_width and query_lat"),
+  *(
+    ("DeepSeek-V4-Flash-Base", change, message)
+    for change, message in (
+      ({"expert_dtype": "fp4"}, "expert_dtype is 'fp4'; supported is 'fp8'"),
+      ({"scoring_func": "sigmoid"}, "scoring_func is 'sigmoid'"),
+      ({"n_shared_experts": 2}, "n_shared_experts is 2; supported is 1"),
+      (
+        {"num_key_value_heads": 2},
+        "num_kv_heads is 2, and DeepSeek-V4 needs 1",
+      ),
+      ({"hc_mult": 0}, "hc_mult is 0; supported is a whole number"),
+      ({"hc_eps": -1}, "hc_eps is -1; supported is"),
+      ({"o_groups": 7}, "do not split into num_groups 7"),
+      ({"index_head_dim": 32}, "rotary_width is 64, and index heads are 32"),
+      ({"compress_ratios": [2] * 44}, "compress_ratios is .*0 or 4 or 128 for"),
+      ({"compress_ratios": [4]}, r"compress_ratios is \[4\]; supported is"),
+      (
+        {"layer_types": ["full_attention"] * 43},
+        "layer_types is .*sliding_att",
+      ),
+      (
+        {"mlp_layer_types": ["moe"] * 42 + ["hash_moe"]},
+        "hash_moe and then moe",
+      ),
+      (
+        {"compress_rates": {"sliding_attention": 0, "x": 3}},
+        "compress_rates is",
+      ),
+      ({"compress_rate_csa": 0}, "compress_rates is 0"),
+      ({"partial_rotary_factor": 2}, "partial_rotary_factor is 2"),
+      (
+        {"rope_scaling": {"main": {}, "compress": {"rope_type": "dynamic"}}},
+        "rope_type is 'dynamic'",
+      ),
+      (
+        {"rope_scaling": {"main": {"type": "linear"}, "compress": {}}},
+        "rope_scaling has no factor|rope_scaling.main",
+      ),
+    )
+  ),
   ("GLM-5", {"index_topk_freq": 4}, "index_topk_freq is 4; supported is 1"),
   (
     "GLM-5",

@@ -10,13 +10,13 @@ from safetensors import numpy as safetensors
 
 from grpo_jax.models import (
   architecture,
-  lora,
   rope,
   vision_inputs,
   vision_parts,
   vision_towers,
 )
 from grpo_jax.models.hf import peft, weights
+from grpo_jax.models.policies import lora
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Images
 from tests.models import parity_test

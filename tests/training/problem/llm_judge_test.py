@@ -10,7 +10,7 @@ import pytest
 
 from grpo_jax import tasks
 from grpo_jax.data import observations, tokenizer
-from grpo_jax.models import from_logits
+from grpo_jax.models.policies import from_logits
 from grpo_jax.settings import rewards
 from grpo_jax.step import models, passes
 from grpo_jax.step.micro_batches import UpdatePlan

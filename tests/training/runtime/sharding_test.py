@@ -10,7 +10,8 @@ from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
 from grpo_jax.configs.recipes import models as known_models
-from grpo_jax.models import architecture, lora, transformer
+from grpo_jax.models import architecture, transformer
+from grpo_jax.models.policies import lora
 from grpo_jax.settings import phase
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.runtime import sharding

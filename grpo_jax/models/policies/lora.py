@@ -94,10 +94,10 @@ class LoRAConfig:
     alpha: α > 0; the adapters' term is multiplied by α / r.
     modules: Projections with an adapter: "query", "key", "value", "out",
       "gate", "up", "down"; with latent attention "query_heads" or "query_down"
-      and "query_up", "kv_down", "kv_up"; with the gated delta rule
-      "delta_inputs" and "delta_out"; in Gemma 4 also "query_heads" and
-      "key_heads", of layers without a fused kernel, and "input_gate" and
-      "input_down"; in mixtures "shared_gate", … and
+      and "query_up", "kv_down", "kv_up" (in DeepSeek-V4 without the last); with
+      the gated delta rule "delta_inputs" and "delta_out"; in Gemma 4 also
+      "query_heads" and "key_heads", of layers without a fused kernel, and
+      "input_gate" and "input_down"; in mixtures "shared_gate", … and
       "expert_gate", …, where each expert has adapters of its own; in a vision
       tower "tower_out", "tower_gate", "tower_up" and "tower_down", and
       "tower_query", … or, in Qwen's towers, "tower_qkv". Empty: all projections

@@ -6,8 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.models import architecture, lora
-from grpo_jax.models import critic as critic_lib
+from grpo_jax.models import architecture
+from grpo_jax.models.policies import critic as critic_lib
+from grpo_jax.models.policies import lora
 from tests.models import drawn
 from tests.training import tiny
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
-from grpo_jax.models import lora, transformer
+from grpo_jax.models import transformer
 from grpo_jax.models.hf import peft
+from grpo_jax.models.policies import lora
 from grpo_jax.step import step
 from tests.models import transformer_test
 from tests.training import tiny

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.models import from_logits, transformer
+from grpo_jax.models import transformer
+from grpo_jax.models.policies import from_logits
 from grpo_jax.rollout import sampling
 from grpo_jax.types import Prompts
 from tests.models import transformer_test

@@ -1,0 +1,1 @@
+"""Policies and critics made of other ones, or of a function of tokens."""
