@@ -46,7 +46,7 @@ def test_eight_devices_give_the_logits_and_gradients_of_one(name):
 
   results = []
   # One key head does not split along tensor.
-  most = (2, 2, 2, 1) if name == "deepseek4" else (1, 2, 2, 2)
+  most = (2, 2, 1, 2) if name == "deepseek4" else (1, 2, 2, 2)
   for sizes in ((1,), most):
     mesh = sharding.make_mesh(*sizes, devices=jax.devices()[: np.prod(sizes)])
     policy_lib.check_model(config, mesh)
