@@ -274,7 +274,9 @@ def test_gradients_of_deepseek_v4_equal_those_of_transformers(tmp_path):
   ):
     # Nothing has a gradient through the choice of windows.
     assert (abs(y).max() > 0) == ("indexer" not in weights.name(path))
-    np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-4)
+    # Sums of large terms: embeddings have gradients up to 555.
+    atol = 2e-4 + 1e-5 * abs(y).max()
+    np.testing.assert_allclose(x, y, rtol=1e-4, atol=atol)
 
 
 def test_old_files_of_gpt2_have_shorter_names_and_masks(tmp_path):
