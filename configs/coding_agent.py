@@ -7,8 +7,9 @@
 The repository has one line, in which an operator is wrong. The warm start
 imitates a teacher that runs the tests in one episode of three; then GRPO
 rewards what passes the hidden tests. Needs the extras `code` and `tools`.
-Measured with seed 0, over 64 held-out problems sampled at temperature 1: repairs
-from 0.391 to 0.734, in nine minutes on two cores that other programs used.
+Measured with seed 0, over 64 held-out problems sampled at temperature 1:
+repairs from 0.391 to 0.734, in nine minutes on two cores that other programs
+used.
 
 A checkpoint with a chat template repairs the packages that
 the first command writes:
