@@ -102,6 +102,7 @@ class _Sdist(sdist.sdist):
 
 _PROGRAMS = (
   *("train", "evaluate", "sample", "generate", "serve", "export", "merge"),
+  "tinker",
   *("replay", "lint", "config", "check_algorithm", "from_trl"),
 )
 

@@ -36,16 +36,19 @@ class PolicyFlags(NamedTuple):
     """The workdir or checkpoint of the command line."""
     return self.workdir.value or self.checkpoint.value
 
-  def opened(self, prompts: str = "") -> handle.Run:
+  def opened(self, prompts: str = "", default: str = "") -> handle.Run:
     """Opens the run or the checkpoint.
 
     Args:
       prompts: File of prompts, if the config of a checkpoint has none.
+      default: Name of the config of a checkpoint, if the flags have none;
+        empty: they must have one.
 
     Raises:
       ValueError: The flags name none or two, or a config that is not needed.
     """
     from grpo_jax import api
+    from grpo_jax.settings import overrides
 
     config, workdir = self.config.value, self.workdir.value
     if bool(workdir) == bool(self.checkpoint.value):
@@ -60,6 +63,8 @@ class PolicyFlags(NamedTuple):
           " leave it out."
         )
       return api.load(workdir, self.step.value)
+    if config is None and default:
+      config = overrides.config(default)
     if config is None or self.step.value is not None:
       raise ValueError(
         "--checkpoint needs a --config, for data, rewards and lengths, such as"

@@ -105,7 +105,7 @@ class Speaker:
     """
     if request.limit == 0:  # One token is the least that is drawn.
       drawn = drawn.cut(0)
-    drawn, text, is_stopped = self._stopped(drawn, request.stop)
+    drawn, text, is_stopped = self.stopped(drawn, request.stop)
     ended = drawn.ended or is_stopped
     said = self._text.decode(drawn.ids)
     calls: list[dict[str, Any]] = []
@@ -186,7 +186,7 @@ class Speaker:
     pieces = self._pieces([id_ for id_, _ in kept])
     return tuple(zip(pieces, (logp for _, logp in kept), strict=True))
 
-  def _stopped(
+  def stopped(
     self, drawn: engine.Generated, stops: Sequence[str]
   ) -> tuple[engine.Generated, str, bool]:
     """Cuts a completion at its first stop text.

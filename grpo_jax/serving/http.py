@@ -85,7 +85,10 @@ class Server:
   Attributes:
     host, port: The address on which the server listens.
     url: http://HOST:PORT
+    token_header: The header that brings the token, and its form.
   """
+
+  token_header = ("Authorization", "Bearer {}")
 
   def __init__(
     self,
@@ -154,17 +157,7 @@ class Server:
     web = self._web
     self._stop = asyncio.Event()
     app = web.Application(client_max_size=MAX_BYTES)
-    app.router.add_get("/health", self._health)
-    for prefix in ("", "/rollouts/{rollout}"):
-      app.router.add_get(f"{prefix}/v1/models", self._guarded(self._models))
-      app.router.add_get(
-        f"{prefix}/v1/models/{{name:.+}}", self._guarded(self._model)
-      )
-      for name in ("chat/completions", "completions"):
-        app.router.add_post(
-          f"{prefix}/v1/{name}", self._guarded(self._complete)
-        )
-    app.router.add_route("*", "/{path:.*}", self._guarded(_nowhere))
+    self.add_routes(app.router)
     runner = web.AppRunner(
       app,
       access_log=None,
@@ -182,6 +175,18 @@ class Server:
       await self._stop.wait()
     finally:
       await runner.cleanup()
+
+  def add_routes(self, router: Any) -> None:
+    """Adds the paths of the server, each with its handler."""
+    router.add_get("/health", self._health)
+    for prefix in ("", "/rollouts/{rollout}"):
+      router.add_get(f"{prefix}/v1/models", self.guarded(self._models))
+      router.add_get(
+        f"{prefix}/v1/models/{{name:.+}}", self.guarded(self._model)
+      )
+      for name in ("chat/completions", "completions"):
+        router.add_post(f"{prefix}/v1/{name}", self.guarded(self._complete))
+    router.add_route("*", "/{path:.*}", self.guarded(_nowhere))
 
   async def _health(self, request: Any) -> Any:
     del request
@@ -204,22 +209,7 @@ class Server:
     return self._web.json_response(_described(name))
 
   async def _complete(self, request: Any) -> Any:
-    coding = request.headers.get("Content-Encoding", "identity")
-    if coding.lower() != "identity":
-      raise BadRequest(
-        f"Content-Encoding is {coding!r:.80}, and bodies are read as they come;"
-        " send it without compression.",
-        status=415,
-      )
-    try:
-      raw = await asyncio.wait_for(request.read(), _BODY_S)
-      body = await asyncio.to_thread(strict_json.loads, raw)
-    except TimeoutError:
-      raise BadRequest(
-        f"the body has not come in {_BODY_S:g} s.", status=408
-      ) from None
-    except (ValueError, RecursionError) as error:
-      raise BadRequest(f"the body is not JSON: {error}") from None
+    body = await json_of(await body_of(request))
     if self._num_requests >= self._max_requests:
       raise BadRequest(
         f"{self._num_requests} requests are worked on, and"
@@ -258,7 +248,7 @@ class Server:
     await response.write_eof()
     return response
 
-  def _guarded(self, handler: Callable) -> Callable:
+  def guarded(self, handler: Callable) -> Callable:
     """Checks the token before a handler, and answers with its exceptions."""
 
     async def guarded(request: Any) -> Any:
@@ -285,14 +275,13 @@ class Server:
     if not self._token:
       self._check_names(request)
       return
+    name, form = self.token_header
     # Bytes that are not UTF-8 come as half surrogate pairs.
-    given = request.headers.get("Authorization", "").encode(
-      "utf-8", "surrogateescape"
-    )
-    if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
+    given = request.headers.get(name, "").encode("utf-8", "surrogateescape")
+    if not hmac.compare_digest(given, form.format(self._token).encode()):
       raise BadRequest(
-        "the header 'Authorization: Bearer TOKEN' is missing, or has another"
-        " token.",
+        f"the header '{name}: {form.format('TOKEN')}' is missing, or has"
+        " another token.",
         status=401,
       )
 
@@ -313,6 +302,39 @@ class Server:
           " another name.",
           status=403,
         )
+
+
+async def body_of(request: Any) -> bytes:
+  """Returns the body of a request, which must not be compressed.
+
+  Raises:
+    BadRequest: It is compressed, or comes too slowly.
+  """
+  coding = request.headers.get("Content-Encoding", "identity")
+  if coding.lower() != "identity":
+    raise BadRequest(
+      f"Content-Encoding is {coding!r:.80}, and bodies are read as they come;"
+      " send it without compression.",
+      status=415,
+    )
+  try:
+    return await asyncio.wait_for(request.read(), _BODY_S)
+  except TimeoutError:
+    raise BadRequest(
+      f"the body has not come in {_BODY_S:g} s.", status=408
+    ) from None
+
+
+async def json_of(body: bytes) -> Any:
+  """Parses a body in a thread.
+
+  Raises:
+    BadRequest: It is not JSON.
+  """
+  try:
+    return await asyncio.to_thread(strict_json.loads, body)
+  except (ValueError, RecursionError) as error:
+    raise BadRequest(f"the body is not JSON: {error}") from None
 
 
 def _described(name: str) -> dict[str, Any]:

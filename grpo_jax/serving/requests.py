@@ -150,7 +150,7 @@ def parse(body: Any, is_chat: bool) -> Request:
     )
   # A field that is null counts as missing.
   given = {name: x for name, x in body.items() if x is not None}
-  reader = _Fields(given)
+  reader = Fields(given)
   for name, neutral in _NEUTRAL.items():
     value = reader.take(name)
     if value is not None and value not in neutral:
@@ -201,7 +201,7 @@ def parse(body: Any, is_chat: bool) -> Request:
   return request
 
 
-def _logprobs_wanted(reader: _Fields, is_chat: bool) -> tuple[bool, int]:
+def _logprobs_wanted(reader: Fields, is_chat: bool) -> tuple[bool, int]:
   """Returns if log-probs are wanted, and the number of likeliest tokens."""
   if not is_chat:
     number = reader.whole("logprobs", 0, MAX_LOGPROBS)
@@ -215,7 +215,7 @@ def _logprobs_wanted(reader: _Fields, is_chat: bool) -> tuple[bool, int]:
   return wanted, number or 0
 
 
-class _Fields:
+class Fields:
   """The fields of a body, and the names of those that have been read."""
 
   def __init__(self, given: Mapping[str, Any]):
@@ -263,7 +263,7 @@ class _Fields:
 
 
 def _chat(
-  reader: _Fields,
+  reader: Fields,
 ) -> tuple[list[conversations.Message], list[Any] | None, dict[str, Any]]:
   """Returns messages, tools and other variables of the chat template."""
   try:

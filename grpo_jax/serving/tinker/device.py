@@ -1,0 +1,427 @@
+"""Adapters of clients over one base, and the programs that run them.
+
+A row is padded to the next of a few lengths, and a few rows are run at a time.
+So there is one program for each length and each kind of adapters (rank
+and projections), and it serves all losses of the API. The first token of a row
+is its prompt. The other tokens and the last target are its completion, whose
+states predict the targets.
+
+Gradients are added up in float32, in the order of the requests, until a step
+takes them. All functions are called by one thread, under `jax.set_mesh`.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from grpo_jax.models import lora
+from grpo_jax.ops import logprobs
+from grpo_jax.rollout import sampling
+from grpo_jax.serving import engine
+from grpo_jax.serving.requests import BadRequest
+from grpo_jax.serving.tinker import losses, store
+from grpo_jax.serving.tinker.wire import Row
+from grpo_jax.training.runtime import sharding
+from grpo_jax.types import Policy, PolicyOutputs, PyTree
+
+_SHORTEST = 64  # The least length of a program, tokens.
+_MAX_KINDS = 8  # Kinds of adapters whose programs are kept.
+_MAX_ALGORITHMS = 8  # Algorithms of this library whose programs are kept.
+# Stacks of projections that belong to attention; the others are of MLPs.
+_ATTENTION = ("attention", "delta")
+
+
+@dataclasses.dataclass
+class Adapters:
+  """What a client trains.
+
+  Attributes:
+    config: Rank and projections.
+    trained: The adapters.
+    moments: State of the optimizer.
+    gradient: Sum of gradients since the last step; None if there are none.
+  """
+
+  config: lora.LoRAConfig
+  trained: PyTree
+  moments: PyTree
+  gradient: PyTree | None = None
+
+  def without_moments(self) -> Adapters:
+    """The adapters as they are now, to sample from; later steps make others."""
+    return Adapters(self.config, self.trained, None)
+
+
+class Kind:
+  """The programs of one rank and one set of projections; None: the base."""
+
+  def __init__(self, policy: Policy, config: lora.LoRAConfig | None):
+    """Compiles nothing yet."""
+    self.policy = policy if config is None else lora.lora_policy(policy, config)
+    self.drawers: dict[tuple[int, bool], engine.Drawer] = {}
+    self._programs: collections.OrderedDict[Any, Any] = (
+      collections.OrderedDict()
+    )
+
+  def program(self, loss: losses.Loss, is_forward: bool) -> Any:
+    """Returns the program of a loss, (trained, frozen, gradient, …)."""
+    key = loss.algorithm and (loss.algorithm[0].name, loss.algorithm[1])
+    if (key, is_forward) not in self._programs:
+      function = _forward if is_forward else _backward
+      # The sum of gradients is overwritten.
+      self._programs[key, is_forward] = jax.jit(
+        functools.partial(function, self.policy, loss),
+        donate_argnums=() if is_forward else 2,
+      )
+      while len(self._programs) > 2 + 2 * _MAX_ALGORITHMS:
+        self._programs.popitem(last=False)
+    return self._programs[key, is_forward]
+
+
+def _value(policy, loss, trained, frozen, number, settings, rows):
+  """The loss of rows, and the log-probs of their targets."""
+  params = {"trained": trained, "frozen": frozen}
+  num_rows = len(rows.ids)
+  # A token behind the last one stands for its target, and is not read.
+  tokens = jnp.pad(rows.ids, ((0, 0), (0, 1)))[:, 1:]
+  h, aux = policy.hidden(
+    params,
+    rows.ids[:, :1],
+    jnp.ones((num_rows, 1), bool),
+    tokens,
+    rows.exists,
+    jnp.arange(num_rows),
+  )
+  found = logprobs.token_outputs(
+    functools.partial(policy.head, params),
+    h,
+    rows.targets,
+    temperature=1.0,
+    with_entropy=loss.with_entropy,
+  )
+  entropy = {} if found.entropy is None else {"entropy": found.entropy}
+  outputs = PolicyOutputs(logp=found.logp, aux=aux, trainable={}, **entropy)
+  total = losses.value(loss, number, settings, outputs, rows)
+  return total, found.logp
+
+
+def _forward(policy, loss, trained, frozen, gradient, *more):
+  return gradient, *_value(policy, loss, trained, frozen, *more)
+
+
+def _backward(policy, loss, trained, frozen, gradient, *more):
+  (total, logp), new = jax.value_and_grad(
+    functools.partial(_value, policy, loss), has_aux=True
+  )(trained, frozen, *more)
+  return jax.tree.map(jnp.add, gradient, new), total, logp
+
+
+@jax.jit
+def _step(trained, moments, gradient, numbers):
+  """A step of AdamW; without effect if the gradient is not finite."""
+  norm = optax.global_norm(gradient)
+  limit = numbers["grad_clip_norm"]
+  is_long = (limit > 0) & (norm > limit)
+  factor = jnp.where(is_long, limit / jnp.where(is_long, norm, 1.0), 1.0)
+  gradient = jax.tree.map(lambda x: x * factor, gradient)
+  adam = optax.adamw(
+    numbers["learning_rate"],
+    numbers["beta1"],
+    numbers["beta2"],
+    numbers["eps"],
+    weight_decay=numbers["weight_decay"],
+  )
+  change, new_moments = adam.update(gradient, moments, trained)
+  new = optax.apply_updates(trained, change)
+  is_finite = jnp.isfinite(norm)
+  kept = jax.tree.map(
+    lambda x, y: jnp.where(is_finite, x, y),
+    (new, new_moments),
+    (trained, moments),
+  )
+  return *kept, norm
+
+
+class Device:
+  """The base on its devices, with what is done to adapters over it.
+
+  Attributes:
+    vocab_size: V.
+    max_len: Most tokens of a row, and of a prompt.
+    max_new_tokens: Most tokens of a completion.
+  """
+
+  def __init__(
+    self,
+    policy: Policy,
+    params: PyTree,
+    mesh: Mesh,
+    tokenizer: Any,
+    *,
+    num_rows: int,
+    max_len: int,
+    max_new_tokens: int,
+    max_rank: int,
+  ):
+    """Compiles nothing yet.
+
+    Args:
+      policy: The base, of `transformer.py`, without adapters.
+      params: Its parameters, on the mesh.
+      mesh: The mesh; all its devices belong to this process.
+      tokenizer: Its `vocab_size`, `pad_id` and `end_ids` are read.
+      num_rows: Rows of a program.
+      max_len: Most tokens of a row, and of a prompt.
+      max_new_tokens: Most tokens of a completion.
+      max_rank: Largest rank of adapters.
+
+    Raises:
+      ValueError: The base has adapters.
+    """
+    if "base" in params["frozen"]:
+      raise ValueError(
+        "tinker: the policy has adapters, and clients train adapters of their"
+        " own; write it as one model (grpo-export) and pass that."
+      )
+    self.vocab_size, self.max_len = tokenizer.vocab_size, max_len
+    self.max_new_tokens = max_new_tokens
+    self._policy, self._params, self._mesh = policy, params, mesh
+    self._frozen = {**params["frozen"], "base": params["trained"]}
+    self._tokens, self._max_rank = tokenizer, max_rank
+    self._num_rows = num_rows + -num_rows % sharding.num_row_shards(mesh)
+    self._kinds: collections.OrderedDict[Any, Kind] = collections.OrderedDict()
+    self._base = _digest(params)
+
+  def config(self, rank: int, mlp: bool, attention: bool) -> lora.LoRAConfig:
+    """The config of adapters.
+
+    Args:
+      rank: Their rank.
+      mlp, attention: True if the projections of MLPs, of attention have them.
+
+    Raises:
+      BadRequest: The rank is too large, or no projection has adapters.
+    """
+    if not 1 <= rank <= self._max_rank:
+      raise BadRequest(
+        f"rank={rank} must be from 1 to {self._max_rank} (--max_rank).", "rank"
+      )
+    names = lora.of_stacks(self._shapes(lora.LoRAConfig(rank=rank)))
+    modules = {name: None for stack in names.values() for name in stack}
+    modules = {
+      name: None
+      for name in modules
+      if (attention if lora.MODULES[name][0][0] in _ATTENTION else mlp)
+    }
+    if not modules:
+      raise BadRequest(
+        "train_mlp and train_attn are false; one of them must be true, because"
+        " the unembedding has no adapters here.",
+        "lora_config",
+      )
+    return lora.LoRAConfig(rank=rank, modules=tuple(modules))
+
+  def _shapes(self, config: lora.LoRAConfig) -> PyTree:
+    """Shapes of adapters."""
+    fresh = functools.partial(_fresh, config=config)
+    return jax.eval_shape(fresh, self._params, seed=np.int32(0))
+
+  def made(self, config: lora.LoRAConfig, seed: int) -> Adapters:
+    """Makes adapters that change nothing yet, from a seed."""
+    trained = _fresh(self._params, config, np.int32(seed))
+    trained = jax.device_put(trained, sharding.replicated(self._mesh))
+    return Adapters(config, trained, _moments(trained))
+
+  def saved(self, adapters: Adapters, with_moments: bool) -> tuple[Any, Any]:
+    """Returns what a file says about adapters, and its arrays."""
+    about = {
+      "base": self._base,
+      "rank": adapters.config.rank,
+      "modules": adapters.config.modules,
+    }
+    tree = {"trained": adapters.trained}
+    if with_moments:
+      tree["moments"] = adapters.moments
+    return about, jax.tree.map(np.asarray, tree)
+
+  def loaded(
+    self, files: store.Store, path: str, with_moments: bool
+  ) -> Adapters:
+    """Reads adapters, with the moments of their optimizer or with none.
+
+    Raises:
+      BadRequest: There are none, they are damaged, or of another base.
+    """
+    about = files.about(path)
+    if about.get("base") != self._base:
+      raise BadRequest(
+        f"{path!r:.200} belongs to another base than this server has.", "path"
+      )
+    config = lora.LoRAConfig(
+      rank=about["rank"], modules=tuple(about["modules"])
+    )
+    like = {"trained": self._shapes(config)}
+    if with_moments:
+      like["moments"] = jax.eval_shape(_moments, like["trained"])
+    found = files.read(path, like)
+    found = jax.device_put(found, sharding.replicated(self._mesh))
+    moments = found.get("moments") or _moments(found["trained"])
+    return Adapters(config, found["trained"], moments)
+
+  def run(
+    self,
+    adapters: Adapters,
+    rows: Sequence[Row],
+    loss: losses.Loss,
+    is_forward: bool,
+  ) -> tuple[list[np.ndarray], float]:
+    """Runs rows, and adds their gradient unless `is_forward`.
+
+    Returns:
+      Log-probs of the targets of each row, and the sum of the loss.
+    """
+    program = self._kind(adapters.config).program(loss, is_forward)
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
+    found: list[Any] = [None] * len(rows)
+    total = 0.0
+    gradient = () if is_forward else adapters.gradient
+    if gradient is None:
+      gradient = jax.tree.map(jnp.zeros_like, adapters.trained)
+    adapters.gradient = None if not is_forward else adapters.gradient
+    settings = {k: np.float32(v) for k, v in loss.settings.items()}
+    number = np.int32(max(loss.number, 0))
+    for start in range(0, len(rows), self._num_rows):
+      batch = order[start : start + self._num_rows]
+      arrays = self._arrays([rows[i] for i in batch])
+      gradient, value, logp = program(
+        *(adapters.trained, self._frozen, gradient, number, settings, arrays)
+      )
+      local = sharding.to_local({"logp": logp})["logp"]
+      total += float(value)
+      for i, x in zip(batch, local, strict=False):
+        found[i] = x[: len(rows[i].ids)]
+    if not is_forward:
+      adapters.gradient = gradient
+    return found, total
+
+  def step(self, adapters: Adapters, numbers: Mapping[str, float]) -> float:
+    """Takes a step with the gradients so far; returns their norm.
+
+    Raises:
+      BadRequest: There is no gradient, or it is not finite.
+    """
+    if adapters.gradient is None:
+      raise BadRequest(
+        "there is no gradient since the last step; send forward_backward first."
+      )
+    given = {name: np.float32(x) for name, x in numbers.items()}
+    adapters.trained, adapters.moments, norm = _step(
+      adapters.trained, adapters.moments, adapters.gradient, given
+    )
+    adapters.gradient = None
+    if not np.isfinite(norm := float(norm)):
+      raise BadRequest(
+        "the gradient is not finite: it was dropped, and the weights are as"
+        " before; log-probs far from those of the policy make infinite ratios."
+      )
+    return norm
+
+  def draw(
+    self,
+    config: lora.LoRAConfig | None,
+    trained: PyTree,
+    asks: Sequence[engine.Ask],
+    can_end: bool,
+  ) -> list[engine.Generated]:
+    """Draws completions.
+
+    Args:
+      config, trained: Adapters; None: the base alone.
+      asks: Contexts to continue.
+      can_end: False if the end tokens of the tokenizer end nothing.
+    """
+    kind = self._kind(config)
+    length = _padded(max(len(ask.ids) for ask in asks), self.max_len)
+    drawer = kind.drawers.get((length, can_end))
+    if drawer is None:
+      drawer = kind.drawers[length, can_end] = engine.Drawer(
+        kind.policy,
+        self._mesh,
+        sampling.SamplerConfig(
+          max_new_tokens=self.max_new_tokens,
+          end_ids=self._tokens.end_ids if can_end else (),
+          pad_id=self._tokens.pad_id,
+        ),
+        self._num_rows,
+        length,
+        pause_s=0.0,
+        max_waiting=len(asks) + 2**20,
+      )
+    params = self._params
+    if config is not None:
+      params = {"trained": trained, "frozen": self._frozen}
+    future = drawer.submit(asks)
+    while not future.done():
+      drawer.work(params, timeout_s=0.0)
+    return future.result()
+
+  def _kind(self, config: lora.LoRAConfig | None) -> Kind:
+    kind = self._kinds.pop(config, None) or Kind(self._policy, config)
+    self._kinds[config] = kind
+    while len(self._kinds) > _MAX_KINDS:
+      self._kinds.popitem(last=False)
+    return kind
+
+  def _arrays(self, rows: Sequence[Row]) -> losses.Rows:
+    """Puts rows on the devices, padded; the rows behind them do not exist."""
+    length = _padded(max(len(row.ids) for row in rows), self.max_len)
+    shape = self._num_rows, length
+    ids: Any = np.full(shape, self._tokens.pad_id, np.int32)
+    targets: Any = np.zeros(shape, np.int32)
+    exists: Any = np.zeros(shape, bool)
+    inputs: Any = {x: np.zeros(shape, np.float32) for x in losses.INPUTS}
+    for i, row in enumerate(rows):
+      size = len(row.ids)
+      ids[i, :size], exists[i, :size] = row.ids, True
+      targets[i, :size] = row.inputs["target_tokens"]
+      for name in losses.INPUTS:
+        inputs[name][i, :size] = row.inputs.get(name, 0.0)
+    arrays = losses.Rows(ids, targets, exists, inputs)
+    return sharding.from_local(arrays, sharding.by_rows(self._mesh))
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def _fresh(params, config, seed):
+  """Adapters that change nothing, from a seed."""
+  return lora.wrap(params, config, jax.random.key(seed))["trained"]
+
+
+@jax.jit
+def _moments(trained: PyTree) -> PyTree:
+  return optax.adamw(0.0).init(trained)
+
+
+def _padded(length: int, most: int) -> int:
+  """The least length of a program, a power of 2 or the largest length."""
+  return min(max(_SHORTEST, 1 << (length - 1).bit_length()), most)
+
+
+def _digest(params: PyTree) -> str:
+  """A short text that tells apart bases: of the first numbers of each array."""
+  first = jax.jit(lambda tree: jax.tree.map(lambda x: x.ravel()[:16], tree))
+  found = 0
+  for path, x in jax.tree_util.tree_leaves_with_path(first(params)):
+    said = f"{jax.tree_util.keystr(path)}{x.dtype}".encode()
+    found = zlib.crc32(np.asarray(x).tobytes(), zlib.crc32(said, found))
+  return f"{found:08x}"

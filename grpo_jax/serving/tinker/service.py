@@ -1,0 +1,772 @@
+"""Clients of Tinker's API, their requests, and the results that they fetch.
+
+A request gets a number at once and is worked on later, in the order of arrival,
+by the thread of the device. Its result waits until the client fetches it. The
+number of a request follows from its sequence number, so one that is sent again
+is not worked on twice. Samples of the same weights are drawn together.
+
+Everything that clients can pile up is bounded: sessions, adapters, weights to
+sample from, requests that wait, and results that nobody fetches.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import dataclasses
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from grpo_jax.serving import endpoint, engine, requests
+from grpo_jax.serving.requests import BadRequest
+from grpo_jax.serving.tinker import device as device_lib
+from grpo_jax.serving.tinker import losses, store, wire
+
+_JSON = "application/json"
+_MAX_SESSIONS = 1024
+_SESSION_S = 3600.0  # A session is over after so long without a sign of life.
+_MAX_WAITING, _MAX_WAITING_BYTES = 1024, 64 * 2**20
+_MAX_RESULTS, _MAX_RESULT_BYTES = 4096, 128 * 2**20
+_MAX_WEIGHTS = 64  # Weights to sample from that stay in memory.
+_MAX_STOPS = 16
+# Fields of requests on which no answer depends. Files are kept, whatever their
+# `ttl_seconds`, and a client of any `kind` samples from fixed weights.
+_IGNORED = frozenset(
+  (
+    *("type", "user_metadata", "ttl_seconds", "kind", "tags", "sdk_version"),
+    *("project_id", "display_name", "seq_id"),
+  )
+)
+# Settings of a step, with their default and largest values.
+_ADAM = {
+  "learning_rate": (1e-4, 1e3),
+  "beta1": (0.9, 1 - 1e-7),
+  "beta2": (0.95, 1 - 1e-7),
+  "eps": (1e-12, 1.0),
+  "weight_decay": (0.0, 1e3),
+  "grad_clip_norm": (0.0, 1e9),
+}
+
+
+class Result(NamedTuple):
+  """The body of an answer, and its type."""
+
+  body: bytes
+  content_type: str = _JSON
+
+
+def _said(**fields: Any) -> Result:
+  return Result(json.dumps(fields).encode())
+
+
+def _failed(message: str, category: str) -> Result:
+  return _said(error=message, category=category)
+
+
+@dataclasses.dataclass
+class _Weights:
+  """Weights to sample from.
+
+  Attributes:
+    path: Their path, or None.
+    adapters: Rank, projections and arrays; None: the base, or not yet read.
+  """
+
+  path: str | None
+  adapters: device_lib.Adapters | None
+
+
+class Samples(NamedTuple):
+  """A request for completions.
+
+  Attributes:
+    ids: Tokens of the prompt.
+    asks: Contexts to continue, one for each sample.
+    stop_ids, stop_texts: Tokens and texts that end a completion.
+    can_end: True if the end tokens of the tokenizer end it.
+    has_prompt: True if the log-probs of the prompt are asked for.
+    last: Number of the prompt's last tokens whose log-probs are given.
+    num_of_prompt, num_of_sample: Likely tokens at each place.
+  """
+
+  ids: list[int]
+  asks: list[engine.Ask]
+  stop_ids: frozenset[int]
+  stop_texts: tuple[str, ...]
+  can_end: bool
+  has_prompt: bool
+  last: int
+  num_of_prompt: int
+  num_of_sample: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+  """A request that waits: a function, or samples of some weights."""
+
+  future: concurrent.futures.Future
+  size: int  # bytes
+  run: Callable[[], Result] | None = None
+  weights: _Weights | None = None
+  samples: Samples | None = None
+
+
+class Body(requests.Fields):
+  """The fields of a JSON object; `close` refuses those that nobody has read."""
+
+  def __init__(self, given: Any):
+    """Takes an object.
+
+    Raises:
+      BadRequest: It is none.
+    """
+    if not isinstance(given, Mapping):
+      raise BadRequest(f"the body must be an object, not {given!r:.80}.")
+    super().__init__({k: x for k, x in given.items() if x is not None})
+
+  def needed(self, name: str) -> str:
+    """A text that must be there."""
+    if not (found := self.text(name)):
+      raise BadRequest(f"{name} is missing.", name)
+    return found
+
+  def count(self, name: str, default: int = 0) -> int:
+    """A whole number from 0 on."""
+    found = self.whole(name, 0, 2**62)
+    return default if found is None else found
+
+  def inner(self, name: str) -> Body:
+    """An object; empty if it is missing."""
+    return Body(self.take(name) or {})
+
+  def close(self) -> None:
+    """Raises BadRequest if a field that was not read asks for something."""
+    rest = self._given.keys() - self.taken - _IGNORED
+    for name in sorted(rest):
+      if self._given[name]:
+        raise BadRequest(f"{name!r:.80} is not supported here.", name)
+
+
+class Service:
+  """The state of a server."""
+
+  def __init__(
+    self,
+    device: device_lib.Device,
+    speaker: endpoint.Speaker,
+    files: store.Store,
+    model: str,
+    *,
+    tokenizer_id: str | None = None,
+    max_models: int = 16,
+    max_samples: int = 128,
+  ):
+    """Takes requests at once; the caller has to call `work`.
+
+    Args:
+      device: Runs adapters.
+      speaker: Finds stop texts in completions.
+      files: Saved adapters.
+      model: Name of the base.
+      tokenizer_id: Folder or hub name of its tokenizer, for clients; or None.
+      max_models: Most clients that train at a time.
+      max_samples: Most completions of one prompt.
+    """
+    self.model, self.tokenizer_id = model, tokenizer_id
+    self.max_len = device.max_len
+    self._device, self._speaker, self._files = device, speaker, files
+    self._max_models, self._max_samples = max_models, max_samples
+    self._changed = threading.Condition()
+    self._jobs: collections.deque[_Job] = collections.deque()
+    self._waiting_bytes = self._result_bytes = 0
+    self._results: collections.OrderedDict[
+      str, concurrent.futures.Future[Result]
+    ] = collections.OrderedDict()
+    self._sessions: dict[str, float] = {}
+    self._models: dict[str, device_lib.Adapters | None] = {}
+    self._last: dict[str, int] = {}  # Number of a model's last request.
+    self._weights: collections.OrderedDict[str, _Weights] = (
+      collections.OrderedDict()
+    )
+    self._closed = False
+
+  # Requests, in the thread of the server.
+
+  def session(self) -> str:
+    """Begins a session."""
+    with self._changed:
+      now = time.monotonic()
+      for name, seen in list(self._sessions.items()):
+        if now - seen > _SESSION_S:
+          self._end(name)
+      if len(self._sessions) >= _MAX_SESSIONS:
+        raise BadRequest(
+          f"{len(self._sessions)} sessions are open, and no more may be.",
+          status=503,
+        )
+      name = secrets.token_hex(8)
+      self._sessions[name] = now
+      return name
+
+  def alive(self, session: str) -> None:
+    """Takes a sign of life.
+
+    Raises:
+      BadRequest: There is no such session.
+    """
+    with self._changed:
+      if session not in self._sessions:
+        raise BadRequest(
+          f"there is no session {session!r:.80}; it is over, or the server has"
+          " started again: make a new client, from saved weights.",
+          "session_id",
+          status=404,
+        )
+      self._sessions[session] = time.monotonic()
+
+  def finish(self, session: str) -> None:
+    """Ends a session, with all its models."""
+    with self._changed:
+      self._end(session)
+
+  def _end(self, session: str) -> None:
+    self._sessions.pop(session, None)
+    for of_session in (self._models, self._weights, self._last):
+      for name in [x for x in of_session if x.startswith(f"{session}:")]:
+        of_session.pop(name)
+
+  def create_model(self, body: Body) -> str:
+    """Makes fresh adapters; returns the number of the request."""
+    model_id = self._new_id(body, "train", "model_seq_id")
+    given = body.inner("lora_config")
+    base = body.needed("base_model")
+    rank = given.count("rank")
+    flags = [given.take(f"train_{x}") is not False for x in ("mlp", "attn")]
+    given.take("train_unembed")  # The session's warning says what it does.
+    seed = given.whole("seed", 0, requests.MAX_SEED)
+    optimizer = body.inner("optimizer_config").text("type") or "adamw"
+
+    def run():
+      self._check_base(base)
+      if optimizer != "adamw":
+        raise BadRequest(
+          f"the optimizer {optimizer!r:.40} is not supported; leave it adamw.",
+          "optimizer_config",
+        )
+      config = self._device.config(rank, *flags)
+      draw = secrets.randbelow(requests.MAX_SEED) if seed is None else seed
+      self._add(model_id, self._device.made(config, draw))
+      return _said(model_id=model_id, type="create_model")
+
+    body.close()
+    return self._submit(f"{model_id}:create", run, model_id)
+
+  def _add(self, model_id: str, adapters: device_lib.Adapters) -> None:
+    with self._changed:
+      if model_id.partition(":")[0] not in self._sessions:
+        raise BadRequest("the session of the request is over.")
+      if len(self._models) >= self._max_models and model_id not in self._models:
+        raise BadRequest(
+          f"{len(self._models)} models are trained, and no more may be"
+          " (--max_models); end a session that is not needed: close its"
+          " ServiceClient."
+        )
+      self._models[model_id] = adapters
+
+  def _new_id(self, body: Body, kind: str, field: str) -> str:
+    """The id of something new in a session, as the SDK makes it."""
+    session = body.needed("session_id")
+    self.alive(session)
+    return f"{session}:{kind}:{body.count(field)}"
+
+  def _check_base(self, name: str) -> None:
+    if name != self.model:
+      raise BadRequest(
+        f"there is no base_model {name!r:.80}; there is {self.model!r}.",
+        "base_model",
+        status=404,
+      )
+
+  def adapters(self, model_id: str) -> device_lib.Adapters:
+    """The adapters of a client.
+
+    Raises:
+      BadRequest: There are none.
+    """
+    found = self._models.get(model_id)
+    if found is None:
+      raise BadRequest(
+        f"there is no model {model_id!r:.80}; its session is over, or the"
+        " server has started again: make a new client, from saved weights.",
+        "model_id",
+        status=404,
+      )
+    return found
+
+  def info(self, body: Body) -> dict[str, Any]:
+    """Describes a client's adapters."""
+    model_id = body.needed("model_id")
+    data = {"arch": "transformer", "model_name": self.model}
+    if self.tokenizer_id:
+      data["tokenizer_id"] = self.tokenizer_id
+    return {
+      "type": "get_info",
+      "model_data": data,
+      "model_id": model_id,
+      "is_lora": True,
+      "lora_rank": self.adapters(model_id).config.rank,
+      "model_name": self.model,
+    }
+
+  def weights_info(self, body: Body) -> dict[str, Any]:
+    """Describes saved adapters."""
+    about = self._files.about(body.needed("tinker_path"))
+    return {
+      "base_model": self.model,
+      "is_lora": True,
+      "lora_rank": about["rank"],
+    }
+
+  def run_pass(
+    self, asked: wire.Pass, problem: BadRequest | None, size: int
+  ) -> str:
+    """Runs rows; returns the number of the request."""
+    adapters = self.adapters(asked.model_id)
+
+    def run():
+      if problem is not None:
+        raise problem
+      loss = losses.named(asked.loss, asked.settings)
+      losses.check(asked.loss, loss, asked.rows, self._device.vocab_size)
+      longest = max(len(row.ids) for row in asked.rows)
+      if longest > self.max_len:
+        raise BadRequest(
+          f"a row of data has {longest} tokens, and at most {self.max_len} fit"
+          " (--max_len).",
+          "data",
+        )
+      logps, total = self._device.run(
+        adapters, asked.rows, loss, asked.is_forward
+      )
+      body = wire.passed(logps, {"loss:sum": total})
+      return Result(body, wire.CONTENT_TYPE)
+
+    return self._numbered(asked.model_id, asked.seq_id, run, size)
+
+  def optim_step(self, body: Body) -> str:
+    """Takes a step; returns the number of the request."""
+    model_id, seq_id = body.needed("model_id"), body.count("seq_id")
+    adapters = self.adapters(model_id)
+
+    def run():
+      given = body.inner("adam_params")
+      numbers = {}
+      for name, (default, most) in _ADAM.items():
+        x = given.number(name, 0, most)
+        numbers[name] = default if x is None else x
+      given.close()
+      body.close()  # Parameters of another optimizer have another name.
+      norm = self._device.step(adapters, numbers)
+      return _said(metrics={"gradient_norm": norm})
+
+    return self._numbered(model_id, seq_id, run)
+
+  def save(self, body: Body, kind: str) -> str:
+    """Saves adapters, or keeps them to sample from; returns the number."""
+    model_id, seq_id = body.needed("model_id"), body.count("seq_id")
+    self.adapters(model_id)
+    name, number = body.text("path"), body.take("sampling_session_seq_id")
+    can_replace = body.flag("overwrite")
+    answer = "save_weights" + "_for_sampler" * (kind != "weights")
+
+    def run():
+      body.close()
+      adapters = self.adapters(model_id)
+      if not name and type(number) is int:
+        sampler = f"{model_id.partition(':')[0]}:sample:{number}"
+        # The arrays of later steps are others: these are kept as they are.
+        self._keep(sampler, _Weights(None, adapters.without_moments()))
+        return _said(sampling_session_id=sampler, type=answer)
+      path = self._files.path(model_id, kind, name or f"step-{seq_id}")
+      if self._files.file(path).exists() and not can_replace:
+        raise BadRequest(
+          f"there is something at {path!r}; choose another name, or"
+          " overwrite=True.",
+          "path",
+        )
+      saved = self._device.saved(adapters, with_moments=kind == "weights")
+      self._files.write(path, *saved)
+      return _said(path=path, type=answer)
+
+    return self._numbered(model_id, seq_id, run)
+
+  def load(self, body: Body) -> str:
+    """Loads adapters into a model, new or not; returns the number."""
+    path, with_moments = body.needed("path"), body.flag("optimizer")
+    is_new = not body.text("model_id")
+    if is_new:
+      model_id = self._new_id(body, "train", "model_seq_id")
+      base = body.text("base_model") or self.model
+    else:
+      model_id, base = body.needed("model_id"), self.model
+      self.adapters(model_id)
+    optimizer = body.inner("optimizer_config").text("type") or "adamw"
+
+    def run():
+      body.close()
+      self._check_base(base)
+      if optimizer != "adamw":
+        raise BadRequest(f"the optimizer {optimizer!r:.40} is not supported.")
+      found = self._device.loaded(self._files, path, with_moments)
+      if not is_new and found.config != self.adapters(model_id).config:
+        raise BadRequest(
+          f"{path!r:.200} has rank {found.config.rank} or projections that the"
+          " model does not have; make a new client from it.",
+          "path",
+        )
+      self._add(model_id, found)
+      return _said(path=path, model_id=model_id, type="load_weights")
+
+    if is_new:
+      return self._submit(f"{model_id}:create", run, model_id)
+    return self._numbered(model_id, body.count("seq_id"), run)
+
+  def sampler(self, body: Body) -> str:
+    """Begins to sample from the base, or from saved weights; returns its id."""
+    name = self._new_id(body, "sample", "sampling_session_seq_id")
+    path, base = body.text("model_path"), body.text("base_model")
+    body.close()
+    if base or not path:
+      self._check_base(base)
+    if path:
+      self._files.existing(path)
+    with self._changed:
+      self._keep(name, _Weights(path or None, None))
+    return name
+
+  def described(self, sampler: str) -> dict[str, Any]:
+    """Describes what a client samples from."""
+    found = {"sampler_id": sampler, "base_model": self.model}
+    path = self._weights_of(sampler).path
+    return found | ({"model_path": path} if path else {})
+
+  def _keep(self, name: str, weights: _Weights) -> None:
+    with self._changed:
+      self._weights[name] = weights
+      while len(self._weights) > _MAX_WEIGHTS:
+        self._weights.popitem(last=False)
+
+  def _weights_of(self, sampler: str) -> _Weights:
+    with self._changed:
+      found = self._weights.get(sampler)
+      if found is None:
+        raise BadRequest(
+          f"there is no sampling session {sampler!r:.80}; it is over, or"
+          f" {_MAX_WEIGHTS} others were used since: save weights under a name"
+          " to come back to them.",
+          "sampling_session_id",
+          status=404,
+        )
+      self._weights.move_to_end(sampler)
+      return found
+
+  def sample(self, body: Body) -> tuple[str, list[str]]:
+    """Draws completions; returns the request's number and those of sequences.
+
+    Raises:
+      BadRequest: The request is refused.
+    """
+    sampler = body.needed("sampling_session_id")
+    self.alive(sampler.partition(":")[0])
+    weights = self._weights_of(sampler)
+    samples = self._samples(body)
+    name = f"{sampler}:{body.count('seq_id')}"
+    # Numbers of Python lists, and their keys, take more than those of arrays.
+    size = 64 * (len(samples.ids) + 8 * len(samples.asks))
+    self._submit(name, None, sampler, size, weights=weights, samples=samples)
+    return name, [f"{name}:{i}" for i in range(len(samples.asks))]
+
+  def _samples(self, body: Body) -> Samples:
+    """Reads a request for completions."""
+    ids = self._ids(body.inner("prompt"))
+    params = body.inner("sampling_params")
+    if params.take("top_k") not in (None, -1):
+      raise BadRequest("top_k is not supported; leave it -1.", "top_k")
+    most = self._device.max_new_tokens
+    limit = params.whole("max_tokens", 1, most) or most
+    seed = params.whole("seed", 0, requests.MAX_SEED)
+    if seed is None:
+      seed = secrets.randbelow(requests.MAX_SEED)
+    temperature = params.number("temperature", 0, 1e4)
+    top_p = params.number("top_p", 1e-6, 1)
+    stop = params.take("stop")
+    params.close()
+    stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
+    if (
+      not isinstance(stops, list)
+      or len(stops) > _MAX_STOPS
+      or not all((x and isinstance(x, str)) or type(x) is int for x in stops)
+    ):
+      raise BadRequest(
+        f"stop={stop!r:.80} must be a text, or at most {_MAX_STOPS} texts or"
+        " token ids.",
+        "stop",
+      )
+    texts = tuple(x for x in stops if isinstance(x, str))
+    stop_ids = frozenset(x for x in stops if type(x) is int)
+    num_samples = body.whole("num_samples", 1, self._max_samples) or 1
+    has_prompt = body.flag("prompt_logprobs")
+    last = body.whole("prompt_logprobs_last_n", 1, max(len(ids) - 1, 1))
+    numbers = [
+      body.whole(name, 0, engine.MAX_ALTERNATIVES) or 0
+      for name in ("topk_prompt_logprobs", "topk_sample_logprobs")
+    ]
+    for name in ("base_model", "model_path", "seq_id"):
+      body.take(name)
+    body.close()
+    asks = [
+      engine.Ask(
+        ids,
+        engine.key_of(seed, 0, i, 0),
+        limit,
+        temperature=1.0 if temperature is None else temperature,
+        top_p=1.0 if top_p is None else top_p,
+        with_alternatives=bool(numbers[1] or (i == 0 and has_prompt))
+        or bool(i == 0 and numbers[0]),
+      )
+      for i in range(num_samples)
+    ]
+    return Samples(
+      *(ids, asks, stop_ids, texts, stop is None or bool(stops)),
+      *(has_prompt, len(ids) if last is None else last, *numbers),
+    )
+
+  def _ids(self, prompt: Body) -> list[int]:
+    """Reads the tokens of a prompt."""
+    chunks, ids = prompt.take("chunks"), []
+    if not isinstance(chunks, list):
+      raise BadRequest("prompt.chunks must be a list.", "prompt")
+    for chunk in chunks:
+      tokens = chunk.get("tokens") if isinstance(chunk, Mapping) else None
+      if not isinstance(tokens, list):
+        raise BadRequest("prompt has a chunk that is no text.", "prompt")
+      ids += tokens
+    size = self._device.vocab_size
+    if not ids or not all(type(x) is int and 0 <= x < size for x in ids):
+      raise BadRequest(
+        f"prompt must have at least one token, and ids from 0 to {size - 1}.",
+        "prompt",
+      )
+    if len(ids) > self.max_len:
+      raise BadRequest(
+        f"prompt has {len(ids)} tokens, and at most {self.max_len} fit"
+        " (--max_len).",
+        "prompt",
+      )
+    return ids
+
+  # Waiting, results, and the thread of the device.
+
+  def _numbered(
+    self, model_id: str, seq_id: int, run: Callable[[], Result], size: int = 0
+  ) -> str:
+    """Queues the request of a model with this number, unless it is there."""
+    name = f"{model_id}:{seq_id}"
+    with self._changed:
+      if name not in self._results and seq_id <= self._last.get(model_id, -1):
+        raise BadRequest(
+          f"seq_id={seq_id} was used, and its result is gone; numbers of"
+          " requests grow.",
+          "seq_id",
+        )
+      self._submit(name, run, model_id, size)
+      self._last[model_id] = max(seq_id, self._last.get(model_id, -1))
+    return name
+
+  def _submit(
+    self,
+    name: str,
+    run: Callable[[], Result] | None,
+    owner: str,
+    size: int = 0,
+    **samples: Any,
+  ) -> str:
+    """Queues a request, unless it is there already.
+
+    Raises:
+      BadRequest: Too much waits.
+    """
+    with self._changed:
+      if self._closed:
+        raise BadRequest("the server ends.", status=503)
+      if name in self._results:
+        return name
+      if (
+        len(self._jobs) >= _MAX_WAITING
+        or self._waiting_bytes + size > _MAX_WAITING_BYTES
+      ):
+        raise BadRequest(
+          f"{len(self._jobs)} requests wait; ask again later.", status=429
+        )
+      session = owner.partition(":")[0]
+      if session in self._sessions:
+        self._sessions[session] = time.monotonic()
+      job = _Job(concurrent.futures.Future(), size, run, **samples)
+      self._results[name] = job.future
+      self._jobs.append(job)
+      self._waiting_bytes += size
+      self._changed.notify_all()
+    return name
+
+  def result(self, name: str) -> concurrent.futures.Future[Result]:
+    """The future of a request.
+
+    Raises:
+      BadRequest: There is none, or its result was dropped.
+    """
+    with self._changed:
+      found = self._results.get(name)
+    if found is None:
+      raise BadRequest(
+        f"there is no request {name!r:.80}, or its result was dropped because"
+        " nobody fetched it.",
+        "request_id",
+        status=404,
+      )
+    return found
+
+  def close(self) -> None:
+    """Refuses requests from now on, and fails those that wait."""
+    with self._changed:
+      self._closed = True
+      jobs, self._jobs = self._jobs, collections.deque()
+      self._changed.notify_all()
+    for job in jobs:
+      job.future.set_result(_failed("the server ends.", "server"))
+
+  def work(self, timeout_s: float) -> bool:
+    """Works on the next request; it is called by the thread of the device.
+
+    Args:
+      timeout_s: The longest wait for one, in seconds.
+
+    Returns:
+      False if none has come in time.
+    """
+    with self._changed:
+      self._changed.wait_for(lambda: self._jobs or self._closed, timeout_s)
+      if not self._jobs:
+        return False
+      jobs = [self._jobs.popleft()]
+      first = jobs[0]
+      if first.samples is not None:  # Weights do not change: others may wait.
+        alike = [
+          job
+          for job in self._jobs
+          if job.weights is first.weights
+          and job.samples
+          and job.samples.can_end == first.samples.can_end
+        ]
+        jobs += alike
+        taken = {id(job) for job in alike}
+        self._jobs = collections.deque(
+          job for job in self._jobs if id(job) not in taken
+        )
+      self._waiting_bytes -= sum(job.size for job in jobs)
+    for job, result in zip(jobs, self._answers(jobs), strict=True):
+      job.future.set_result(result)
+      self._result_bytes += len(result.body)
+    self._drop_old()
+    return True
+
+  def _answers(self, jobs: Sequence[_Job]) -> list[Result]:
+    """Runs jobs; whatever goes wrong is an answer too."""
+    try:
+      if jobs[0].run is not None:
+        return [jobs[0].run()]
+      return self._drawn(jobs)
+    except BadRequest as problem:
+      found = _failed(str(problem), "user")
+    except Exception as error:
+      found = _failed(
+        f"{type(error).__name__}: {error}; gradients since the last step may be"
+        " lost."[:2000],
+        "server",
+      )
+    return [found] * len(jobs)
+
+  def _drop_old(self) -> None:
+    """Drops the oldest results, if there are too many."""
+    with self._changed:
+      for name, future in list(self._results.items()):
+        if (
+          len(self._results) <= _MAX_RESULTS
+          and self._result_bytes <= _MAX_RESULT_BYTES
+        ):
+          break
+        if future.done():
+          self._result_bytes -= len(future.result().body)
+          del self._results[name]
+
+  def _drawn(self, jobs: Sequence[_Job]) -> list[Result]:
+    """Draws the completions of all jobs, which are of the same weights."""
+    weights, samples = jobs[0].weights, [job.samples for job in jobs]
+    assert weights is not None
+    if weights.adapters is None and weights.path is not None:
+      found_there = self._device.loaded(self._files, weights.path, False)
+      weights.adapters = found_there.without_moments()
+    adapters = weights.adapters
+    drawn = self._device.draw(
+      adapters and adapters.config,
+      adapters and adapters.trained,
+      [ask for one in samples if one is not None for ask in one.asks],
+      samples[0] is not None and samples[0].can_end,
+    )
+    found = []
+    for one in samples:
+      assert one is not None
+      own, drawn = drawn[: len(one.asks)], drawn[len(one.asks) :]
+      found.append(Result(self._written(one, own), wire.CONTENT_TYPE))
+    return found
+
+  def _written(
+    self, asked: Samples, drawn: Sequence[engine.Generated]
+  ) -> bytes:
+    """Writes completions as they are sent."""
+    start = len(asked.ids) - 1  # Of the completion, among the likely tokens.
+    said = []
+    for ask, one in zip(asked.asks, drawn, strict=True):
+      places = [n for n, id_ in enumerate(one.ids) if id_ in asked.stop_ids]
+      is_stopped = bool(places)
+      if places:
+        one = one.cut(places[0] + 1)
+      if asked.stop_texts:
+        one, _, by_text = self._speaker.stopped(one, asked.stop_texts)
+        is_stopped |= by_text
+      likely = None
+      if asked.num_of_sample and (others := one.alternatives) is not None:
+        end, k = start + len(one.ids), asked.num_of_sample
+        likely = others.ids[start:end, :k], others.top_logp[start:end, :k]
+      logp = one.sampler_logp if ask.temperature == 0 else one.behavior_logp
+      said.append(wire.Said(one.ids, logp, one.ended or is_stopped, likely))
+    prompt_logp = prompt_likely = None
+    others = drawn[0].alternatives
+    if others is not None:
+      first = max(len(asked.ids) - asked.last, 1)  # Of the tokens with numbers.
+      if asked.has_prompt:
+        prompt_logp = np.full(len(asked.ids), np.nan, np.float32)
+        prompt_logp[first:] = others.logp[first - 1 : start]
+      if k := asked.num_of_prompt:
+        shape = len(asked.ids), min(k, others.ids.shape[1])
+        ids = np.zeros(shape, np.int32)
+        logp = np.full(shape, wire.MASKED_LOGP, np.float32)
+        ids[first:] = others.ids[first - 1 : start, :k]
+        logp[first:] = others.top_logp[first - 1 : start, :k]
+        prompt_likely = ids, logp
+    return wire.sampled(said, prompt_logp, prompt_likely)
