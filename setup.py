@@ -28,6 +28,7 @@ _GCS = ["gcsfs>=2026.10"]
 _SEARCH = ["optuna>=5"]
 _GYM = ["reasoning-gym>=0.1.25"]
 _JUDGE = ["aiohttp>=3.12"]  # Client and server.
+_TINKER = ["tinker>=0.38"]  # Its SDK is the client in tests.
 # Environments of this kind; 0.1.11 to 0.3.1 need a virtual environment of their
 # own (config.served.python), and 0.4 has others.
 _VERIFIERS = ["verifiers>=0.1.9.post3,<0.1.11"]
@@ -61,6 +62,7 @@ _TEST = [
   *_TOOLS,
   *_GAMES,
   *_VISION,
+  *_TINKER,
   "ipykernel>=7",
   "mypy>=1.15",
   "nbclient>=0.11",

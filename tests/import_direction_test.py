@@ -49,6 +49,8 @@ _BELOW["settings"] = {*_BELOW} - {"tasks", "rewards.in_graph"}
 _BELOW["training.runtime"] = {"types", "ranges", "rollout", "settings"}
 _BELOW["serving"] = {*_LEAVES, "data", "rewards.agents", "rollout"}
 _BELOW["serving"] |= {"training.runtime"}
+_BELOW["serving.tinker"] = {*_BELOW["serving"], "serving", "models", "ops"}
+_BELOW["serving.tinker"] |= {"algorithms"}
 for _room in (
   "training.problem",
   "training.phases",
