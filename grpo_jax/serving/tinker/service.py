@@ -92,7 +92,6 @@ class Samples(NamedTuple):
     can_end: True if the end tokens of the tokenizer end it.
     has_prompt: True if the log-probs of the prompt are asked for.
     last: Number of the prompt's last tokens whose log-probs are given.
-    num_of_prompt, num_of_sample: Likely tokens at each place.
   """
 
   ids: list[int]
@@ -102,8 +101,6 @@ class Samples(NamedTuple):
   can_end: bool
   has_prompt: bool
   last: int
-  num_of_prompt: int
-  num_of_sample: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,7 +245,7 @@ class Service:
     base = body.needed("base_model")
     rank = given.count("rank")
     flags = [given.take(f"train_{x}") is not False for x in ("mlp", "attn")]
-    given.take("train_unembed")  # The session's warning says what it does.
+    given.take("train_unembed")  # The session's message says what it does.
     seed = given.whole("seed", 0, requests.MAX_SEED)
     optimizer = body.inner("optimizer_config").text("type") or "adamw"
 
@@ -337,7 +334,7 @@ class Service:
     self, asked: wire.Pass, problem: BadRequest | None, size: int
   ) -> str:
     """Runs rows; returns the number of the request."""
-    adapters = self.adapters(asked.model_id)
+    self.adapters(asked.model_id)  # Later ones if they are loaded before.
 
     def run():
       if problem is not None:
@@ -352,7 +349,7 @@ class Service:
           "data",
         )
       logps, total = self._device.run(
-        adapters, asked.rows, loss, asked.is_forward
+        self.adapters(asked.model_id), asked.rows, loss, asked.is_forward
       )
       body = wire.passed(logps, {"loss:sum": total})
       return Result(body, wire.CONTENT_TYPE)
@@ -362,7 +359,7 @@ class Service:
   def optim_step(self, body: Body) -> str:
     """Takes a step; returns the number of the request."""
     model_id, seq_id = body.needed("model_id"), body.count("seq_id")
-    adapters = self.adapters(model_id)
+    self.adapters(model_id)
 
     def run():
       given = body.inner("adam_params")
@@ -372,7 +369,7 @@ class Service:
         numbers[name] = default if x is None else x
       given.close()
       body.close()  # Parameters of another optimizer have another name.
-      norm = self._device.step(adapters, numbers)
+      norm = self._device.step(self.adapters(model_id), numbers)
       return _said(metrics={"gradient_norm": norm})
 
     return self._numbered(model_id, seq_id, run)
@@ -523,10 +520,6 @@ class Service:
     num_samples = body.whole("num_samples", 1, self._max_samples) or 1
     has_prompt = body.flag("prompt_logprobs")
     last = body.whole("prompt_logprobs_last_n", 1, max(len(ids) - 1, 1))
-    numbers = [
-      body.whole(name, 0, engine.MAX_ALTERNATIVES) or 0
-      for name in ("topk_prompt_logprobs", "topk_sample_logprobs")
-    ]
     for name in ("base_model", "model_path", "seq_id"):
       body.take(name)
     body.close()
@@ -537,14 +530,13 @@ class Service:
         limit,
         temperature=1.0 if temperature is None else temperature,
         top_p=1.0 if top_p is None else top_p,
-        with_alternatives=bool(numbers[1] or (i == 0 and has_prompt))
-        or bool(i == 0 and numbers[0]),
+        with_alternatives=has_prompt and i == 0,
       )
       for i in range(num_samples)
     ]
     return Samples(
       *(ids, asks, stop_ids, texts, stop is None or bool(stops)),
-      *(has_prompt, len(ids) if last is None else last, *numbers),
+      *(has_prompt, len(ids) if last is None else last),
     )
 
   def _ids(self, prompt: Body) -> list[int]:
@@ -739,7 +731,6 @@ class Service:
     self, asked: Samples, drawn: Sequence[engine.Generated]
   ) -> bytes:
     """Writes completions as they are sent."""
-    start = len(asked.ids) - 1  # Of the completion, among the likely tokens.
     said = []
     for ask, one in zip(asked.asks, drawn, strict=True):
       places = [n for n, id_ in enumerate(one.ids) if id_ in asked.stop_ids]
@@ -749,24 +740,12 @@ class Service:
       if asked.stop_texts:
         one, _, by_text = self._speaker.stopped(one, asked.stop_texts)
         is_stopped |= by_text
-      likely = None
-      if asked.num_of_sample and (others := one.alternatives) is not None:
-        end, k = start + len(one.ids), asked.num_of_sample
-        likely = others.ids[start:end, :k], others.top_logp[start:end, :k]
       logp = one.sampler_logp if ask.temperature == 0 else one.behavior_logp
-      said.append(wire.Said(one.ids, logp, one.ended or is_stopped, likely))
-    prompt_logp = prompt_likely = None
-    others = drawn[0].alternatives
-    if others is not None:
-      first = max(len(asked.ids) - asked.last, 1)  # Of the tokens with numbers.
-      if asked.has_prompt:
-        prompt_logp = np.full(len(asked.ids), np.nan, np.float32)
-        prompt_logp[first:] = others.logp[first - 1 : start]
-      if k := asked.num_of_prompt:
-        shape = len(asked.ids), min(k, others.ids.shape[1])
-        ids = np.zeros(shape, np.int32)
-        logp = np.full(shape, wire.MASKED_LOGP, np.float32)
-        ids[first:] = others.ids[first - 1 : start, :k]
-        logp[first:] = others.top_logp[first - 1 : start, :k]
-        prompt_likely = ids, logp
-    return wire.sampled(said, prompt_logp, prompt_likely)
+      said.append(wire.Said(one.ids, logp, one.ended or is_stopped))
+    prompt_logp = None
+    if (others := drawn[0].alternatives) is not None:
+      size = len(asked.ids)
+      first = max(size - asked.last, 1)  # The first token has none.
+      prompt_logp = np.full(size, np.nan, np.float32)
+      prompt_logp[first:] = others.logp[first - 1 : size - 1]
+    return wire.sampled(said, prompt_logp)

@@ -19,64 +19,30 @@ from google.protobuf.message import DecodeError
 from grpo_jax.serving.requests import BadRequest
 
 CONTENT_TYPE = "application/x-protobuf"
-# Message -> {field: (type, number)}; a type with * is repeated.
-_MESSAGES: dict[str, dict[str, tuple[str, int]]] = {
-  "Refused": {},
-  "Text": {"tokens": ("bytes", 1)},
-  "Chunk": {"encoded_text": ("Text", 1)},
-  "Tensor": {
-    "dense": ("bytes", 1),
-    "sparse_csr": ("Refused", 2),
-    "dtype": ("int32", 3),
-    "shape": ("int64*", 4),
-  },
-  "Input": {"key": ("string", 1), "value": ("Tensor", 2)},
-  "Datum": {"model_input": ("Chunk*", 1), "loss_fn_inputs": ("Input*", 2)},
-  "Value": {"number": ("double", 1), "text": ("string", 2)},
-  "Setting": {"key": ("string", 1), "value": ("Value", 2)},
-  "Pass": {
-    "model_id": ("string", 1),
-    "seq_id": ("int32", 2),
-    "data": ("Datum*", 3),
-    "loss_fn": ("string", 4),
-    "forward_only": ("bool", 6),
-    "settings": ("Setting*", 7),
-  },
-  "Batched": {
-    "data": ("bytes", 1),
-    "offsets": ("bytes", 2),
-    "dtype": ("int32", 3),
-  },
-  "Field": {"key": ("string", 1), "value": ("Batched", 2)},
-  "Record": {"fields": ("Field*", 2), "num_datums": ("int64", 3)},
-  "Metric": {"key": ("string", 1), "value": ("double", 2)},
-  "Passed": {
-    "loss_fn_output_type": ("string", 1),
-    "loss_fn_outputs": ("Record*", 2),
-    "metrics": ("Metric*", 3),
-  },
-  "Likely": {
-    "token_ids": ("bytes", 1),
-    "logprobs": ("bytes", 2),
-    "k": ("uint32", 3),
-    "length": ("uint32", 4),
-  },
-  "Sequence": {
-    "stop_reason": ("int32", 1),
-    "tokens": ("bytes", 2),
-    "logprobs": ("bytes", 3),
-    "topk_sampled_logprobs": ("Likely", 4),
-  },
-  "Sampled": {
-    "sequences": ("Sequence*", 1),
-    "prompt_logprobs": ("bytes", 2),
-    "topk_prompt_logprobs": ("Likely", 3),
-  },
-}
+# Message: field type number, …; a type with * is repeated.
+_MESSAGES = """
+Refused:
+Text: tokens bytes 1
+Chunk: encoded_text Text 1
+Tensor: dense bytes 1, sparse_csr Refused 2, dtype int32 3, shape int64* 4
+Input: key string 1, value Tensor 2
+Datum: model_input Chunk* 1, loss_fn_inputs Input* 2
+Value: number double 1, text string 2
+Setting: key string 1, value Value 2
+Pass: model_id string 1, seq_id int32 2, data Datum* 3, loss_fn string 4, \
+forward_only bool 6, settings Setting* 7
+Batched: data bytes 1, offsets bytes 2, dtype int32 3
+Field: key string 1, value Batched 2
+Record: fields Field* 2, num_datums int64 3
+Metric: key string 1, value double 2
+Passed: loss_fn_output_type string 1, loss_fn_outputs Record* 2, \
+metrics Metric* 3
+Sequence: stop_reason int32 1, tokens bytes 2, logprobs bytes 3
+Sampled: sequences Sequence* 1, prompt_logprobs bytes 2
+"""
 _FLOAT32, _INT64 = 1, 2
 _DTYPES = {_FLOAT32: np.dtype("<f4"), _INT64: np.dtype("<i8")}
 _LENGTH = 1  # The reason of a completion that was cut off; 0: it has ended.
-MASKED_LOGP = -99999.0  # Log-prob of a place without likely tokens.
 
 
 @functools.cache
@@ -87,15 +53,18 @@ def _classes() -> dict[str, Any]:
     name="tinker.proto", package=package, syntax="proto3"
   )
   kinds = descriptor_pb2.FieldDescriptorProto
-  for name, fields in _MESSAGES.items():
+  lines = [line.split(":") for line in _MESSAGES.strip().splitlines()]
+  names = [name for name, _ in lines]
+  for name, fields in lines:
     message = file.message_type.add(name=name)
-    for field, (kind, number) in fields.items():
+    for field in fields.split(",") if fields else ():
+      own, kind, number = field.split()
       scalar = kind.removesuffix("*")
-      added = message.field.add(name=field, number=number)
+      added = message.field.add(name=own, number=int(number))
       added.label = (
         kinds.LABEL_REPEATED if kind.endswith("*") else kinds.LABEL_OPTIONAL
       )
-      if scalar in _MESSAGES:
+      if scalar in names:
         added.type = kinds.TYPE_MESSAGE
         added.type_name = f".{package}.{scalar}"
       else:
@@ -106,7 +75,7 @@ def _classes() -> dict[str, Any]:
     name: message_factory.GetMessageClass(
       pool.FindMessageTypeByName(f"{package}.{name}")
     )
-    for name in _MESSAGES
+    for name in names
   }
 
 
@@ -252,19 +221,16 @@ class Said(NamedTuple):
     ids: Tokens.
     logp: Log-probs of the tokens, nats.
     ended: False if the completion was cut off.
-    likely: Likely tokens at each place and their log-probs, or None.
   """
 
   ids: Sequence[int]
   logp: np.ndarray  # [n] float32
   ended: bool
-  likely: tuple[np.ndarray, np.ndarray] | None  # each [n, k]
 
 
 def sampled(
   sequences: Sequence[Said],
   prompt_logp: np.ndarray | None,  # [N] float32
-  prompt_likely: tuple[np.ndarray, np.ndarray] | None,  # each [N, k]
 ) -> bytes:
   """Writes the result of a request for samples.
 
@@ -272,33 +238,18 @@ def sampled(
     sequences: Completions.
     prompt_logp: Log-probs of the prompt's tokens, nats; NaN where there is
       none, as for the first token. None if nobody asked.
-    prompt_likely: Likely tokens in the place of each token of the prompt.
   """
   of = _classes()
-
-  def likely(found):
-    if found is None:
-      return None
-    ids, logp = found
-    return of["Likely"](
-      token_ids=ids.astype("<i4").tobytes(),
-      logprobs=np.maximum(logp, MASKED_LOGP).astype("<f4").tobytes(),
-      k=ids.shape[1],
-      length=ids.shape[0],
-    )
-
   return of["Sampled"](
     sequences=[
       of["Sequence"](
         stop_reason=0 if x.ended else _LENGTH,
         tokens=np.asarray(x.ids, "<i4").tobytes(),
         logprobs=np.asarray(x.logp, "<f4").tobytes(),
-        topk_sampled_logprobs=likely(x.likely),
       )
       for x in sequences
     ],
     prompt_logprobs=(
       b"" if prompt_logp is None else prompt_logp.astype("<f4").tobytes()
     ),
-    topk_prompt_logprobs=likely(prompt_likely),
   ).SerializeToString()

@@ -142,7 +142,7 @@ def test_refused_samples(door, sampler):
       ({"sampling_params": {"stop": {"a": 1}}}, "stop="),
       ({"sampling_params": {"stop": ["a"] * 99}}, "stop="),
       ({"sampling_params": {"penalty": 1}}, "'penalty' is not supported"),
-      ({"topk_sample_logprobs": 21}, "topk_sample_logprobs=21"),
+      ({"topk_sample_logprobs": 2}, "'topk_sample_logprobs' is not supported"),
       ({"prompt_logprobs_last_n": 7}, "prompt_logprobs_last_n=7"),
       ({"prompt_alt_tokens_k": 1}, "'prompt_alt_tokens_k' is not supported"),
     )
