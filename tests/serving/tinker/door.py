@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
+import subprocess
+import sys
 import threading
+import time
 
 import jax
 import numpy as np
@@ -16,6 +20,7 @@ from grpo_jax.serving.tinker import device as device_lib
 from grpo_jax.serving.tinker import server as server_lib
 from grpo_jax.serving.tinker import service as service_lib
 from grpo_jax.serving.tinker import store
+from tests.experiments import command
 from tests.training.phases import served
 
 MODEL, KEY = "tiny", "tml-of-tests"
@@ -94,9 +99,31 @@ def opened(folder, **options):
     door.server.close()
 
 
+@contextlib.contextmanager
+def process(folder):
+  """Starts a server in a process of its own, which `main` runs."""
+  arguments = [sys.executable, "-m", "tests.serving.tinker.door", str(folder)]
+  with subprocess.Popen(
+    arguments, env=command.ENVIRONMENT, stdout=subprocess.PIPE, text=True
+  ) as started:
+    yield started, started.stdout.readline().strip()
+
+
+def main() -> None:
+  """Serves until it is killed."""
+  with opened(pathlib.Path(sys.argv[1])) as door:
+    print(door.url, flush=True)
+    while True:
+      time.sleep(60)
+
+
 def message(data, loss, model_id, seq_id=1, config=None):
   """The SDK's message of a pass."""
   asked = types.ForwardBackwardInput(data, loss, config)
   return request_conv.forward_backward_request_to_proto(
     types.ForwardBackwardRequest(asked, model_id, seq_id)
   )
+
+
+if __name__ == "__main__":
+  main()
