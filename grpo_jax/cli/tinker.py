@@ -110,7 +110,7 @@ def _serve(
     tokenizer_id=None if given.endswith(".gguf") else given,
     max_models=_MAX_MODELS.value,
   )
-  http = server.Server(tinker, _HOST.value, _PORT.value, token)
+  http = server.TinkerServer(tinker, _HOST.value, _PORT.value, token)
   try:
     print(f"serving {tinker.model!r} at {http.url}", flush=True)
     with jax.set_mesh(loaded.mesh):  # As in training.

@@ -44,7 +44,7 @@ _ATTENTION = ("attention", "delta")
 
 @dataclasses.dataclass
 class Adapters:
-  """What a client trains.
+  """The weights that a client trains.
 
   Attributes:
     config: Rank and projections.
@@ -74,7 +74,7 @@ class Kind:
       collections.OrderedDict()
     )
 
-  def program(self, loss: losses.Loss, is_forward: bool) -> Any:
+  def program(self, loss: losses.NamedLoss, is_forward: bool) -> Any:
     """Returns the program of a loss, (trained, frozen, gradient, …)."""
     key = loss.algorithm and (loss.algorithm[0].name, loss.algorithm[1])
     if (key, is_forward) not in self._programs:
@@ -283,7 +283,7 @@ class Device:
     self,
     adapters: Adapters,
     rows: Sequence[Row],
-    loss: losses.Loss,
+    loss: losses.NamedLoss,
     is_forward: bool,
   ) -> tuple[list[np.ndarray], float]:
     """Runs rows, and adds their gradient unless `is_forward`.
@@ -383,7 +383,7 @@ class Device:
       self._kinds.popitem(last=False)
     return kind
 
-  def _arrays(self, rows: Sequence[Row]) -> losses.Rows:
+  def _arrays(self, rows: Sequence[Row]) -> losses.PaddedRows:
     """Puts rows on the devices, padded; the rows behind them do not exist."""
     length = _padded(max(len(row.ids) for row in rows), self.max_len)
     shape = self._num_rows, length
@@ -397,7 +397,7 @@ class Device:
       targets[i, :size] = row.inputs["target_tokens"]
       for name in losses.INPUTS:
         inputs[name][i, :size] = row.inputs.get(name, 0.0)
-    arrays = losses.Rows(ids, targets, exists, inputs)
+    arrays = losses.PaddedRows(ids, targets, exists, inputs)
     return sharding.from_local(arrays, sharding.by_rows(self._mesh))
 
 

@@ -73,7 +73,7 @@ _MOST = 1e6  # The largest setting.
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class PaddedRows:
   """Rows of a pass, padded on the right.
 
   Attributes:
@@ -90,7 +90,7 @@ class Rows:
   inputs: dict[str, jax.Array]  # each [B, T] float32
 
 
-class Loss(NamedTuple):
+class NamedLoss(NamedTuple):
   """The loss of a request.
 
   Attributes:
@@ -111,7 +111,7 @@ class Loss(NamedTuple):
     )
 
 
-def named(name: str, settings: Mapping[str, float | str]) -> Loss:
+def named(name: str, settings: Mapping[str, float | str]) -> NamedLoss:
   """Returns the loss with a name.
 
   Raises:
@@ -139,7 +139,7 @@ def named(name: str, settings: Mapping[str, float | str]) -> Loss:
       f" {', '.join(defaults) or 'none'}.",
       "loss_fn_config",
     )
-  found = {**defaults, **settings}
+  found: dict[str, Any] = {**defaults, **settings}
   if missing := [key for key, value in found.items() if value is None]:
     raise BadRequest(
       f"loss_fn {name} needs {' and '.join(missing)} in loss_fn_config: bounds"
@@ -155,10 +155,10 @@ def named(name: str, settings: Mapping[str, float | str]) -> Loss:
       "loss_fn_config",
     )
   numbers = {"low": low, "high": high, "beta": found.get("beta", 0.0)}
-  return Loss([*LOSSES].index(name), numbers)
+  return NamedLoss([*LOSSES].index(name), numbers)
 
 
-def _ours(name: str, settings: Mapping[str, Any]) -> Loss:
+def _ours(name: str, settings: Mapping[str, Any]) -> NamedLoss:
   """Returns the loss of an algorithm of this library."""
   if name not in algorithms.ALGORITHMS:  # An import path is not for clients.
     close = difflib.get_close_matches(name, [*algorithms.ALGORITHMS], 3)
@@ -195,10 +195,12 @@ def _ours(name: str, settings: Mapping[str, Any]) -> Loss:
     why = "has a state or weights that are made from the rewards of a batch"
   if why:
     raise BadRequest(f"{_OURS}{name} {why}.", "loss_fn")
-  return Loss(-1, {}, (algorithm, config))
+  return NamedLoss(-1, {}, (algorithm, config))
 
 
-def check(name: str, loss: Loss, rows: Sequence[Row], vocab_size: int) -> None:
+def check(
+  name: str, loss: NamedLoss, rows: Sequence[Row], vocab_size: int
+) -> None:
   """Raises BadRequest unless rows have the inputs of a loss, and known ids."""
   needed = (
     ("target_tokens", "weights", "logprobs", "advantages")
@@ -251,11 +253,11 @@ def check(name: str, loss: Loss, rows: Sequence[Row], vocab_size: int) -> None:
 
 
 def value(
-  loss: Loss,
+  loss: NamedLoss,
   number: jax.Array,  # [] int32
   settings: Mapping[str, jax.Array],
   outputs: PolicyOutputs,
-  rows: Rows,
+  rows: PaddedRows,
 ) -> jax.Array:  # []
   """The sum of a loss over rows.
 
@@ -306,7 +308,7 @@ def value(
 
 
 def _of_algorithm(
-  algorithm: Algorithm, config: Any, outputs: PolicyOutputs, rows: Rows
+  algorithm: Algorithm, config: Any, outputs: PolicyOutputs, rows: PaddedRows
 ) -> jax.Array:  # []
   """The undivided loss of an algorithm of this library."""
   num_rows = len(rows.ids)

@@ -39,7 +39,7 @@ _CLIENT = {
 }
 
 
-class Server(http.Server):
+class TinkerServer(http.Server):
   """A server of Tinker's API, in a thread, until it is closed."""
 
   token_header = ("X-API-Key", "{}")
@@ -81,8 +81,11 @@ class Server(http.Server):
       ),
       "load_weights": service.load,
     }
-    for name, answer in waiting.items():
-      answers[name] = lambda body, answer=answer: {"request_id": answer(body)}
+
+    def numbered(begin: Callable[[Body], str]) -> Callable[[Body], Any]:
+      return lambda body: {"request_id": begin(body)}
+
+    answers |= {name: numbered(begin) for name, begin in waiting.items()}
     for name, answer in answers.items():
       router.add_post(f"/api/v1/{name}", self.guarded(self._json(answer)))
     for name, handler in (
@@ -162,7 +165,7 @@ class Server(http.Server):
     self._num_requests += 1
     try:
       waits = asyncio.shield(asyncio.wrap_future(future))
-      result: service_lib.Result = await asyncio.wait_for(waits, _POLL_S)
+      result: service_lib.Outcome = await asyncio.wait_for(waits, _POLL_S)
     except TimeoutError:  # The SDK asks again.
       return self._web.json_response({"queue_state": "active"}, status=408)
     finally:

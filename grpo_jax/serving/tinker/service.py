@@ -54,18 +54,18 @@ _ADAM = {
 }
 
 
-class Result(NamedTuple):
+class Outcome(NamedTuple):
   """The body of an answer, and its type."""
 
   body: bytes
   content_type: str = _JSON
 
 
-def _said(**fields: Any) -> Result:
-  return Result(json.dumps(fields).encode())
+def _said(**fields: Any) -> Outcome:
+  return Outcome(json.dumps(fields).encode())
 
 
-def _failed(message: str, category: str) -> Result:
+def _failed(message: str, category: str) -> Outcome:
   return _said(error=message, category=category)
 
 
@@ -82,7 +82,7 @@ class _Weights:
   adapters: device_lib.Adapters | None
 
 
-class Samples(NamedTuple):
+class SampleRequest(NamedTuple):
   """A request for completions.
 
   Attributes:
@@ -109,9 +109,9 @@ class _Job:
 
   future: concurrent.futures.Future
   size: int  # bytes
-  run: Callable[[], Result] | None = None
+  run: Callable[[], Outcome] | None = None
   weights: _Weights | None = None
-  samples: Samples | None = None
+  samples: SampleRequest | None = None
 
 
 class Body(requests.Fields):
@@ -183,7 +183,7 @@ class Service:
     self._jobs: collections.deque[_Job] = collections.deque()
     self._waiting_bytes = self._result_bytes = 0
     self._results: collections.OrderedDict[
-      str, concurrent.futures.Future[Result]
+      str, concurrent.futures.Future[Outcome]
     ] = collections.OrderedDict()
     self._sessions: dict[str, float] = {}
     self._models: dict[str, device_lib.Adapters | None] = {}
@@ -352,7 +352,7 @@ class Service:
         self.adapters(asked.model_id), asked.rows, loss, asked.is_forward
       )
       body = wire.passed(logps, {"loss:sum": total})
-      return Result(body, wire.CONTENT_TYPE)
+      return Outcome(body, wire.CONTENT_TYPE)
 
     return self._numbered(asked.model_id, asked.seq_id, run, size)
 
@@ -489,7 +489,7 @@ class Service:
     self._submit(name, None, sampler, size, weights=weights, samples=samples)
     return name, [f"{name}:{i}" for i in range(len(samples.asks))]
 
-  def _samples(self, body: Body) -> Samples:
+  def _samples(self, body: Body) -> SampleRequest:
     """Reads a request for completions."""
     ids = self._ids(body.inner("prompt"))
     params = body.inner("sampling_params")
@@ -534,7 +534,7 @@ class Service:
       )
       for i in range(num_samples)
     ]
-    return Samples(
+    return SampleRequest(
       *(ids, asks, stop_ids, texts, stop is None or bool(stops)),
       *(has_prompt, len(ids) if last is None else last),
     )
@@ -566,7 +566,7 @@ class Service:
   # Waiting, results, and the thread of the device.
 
   def _numbered(
-    self, model_id: str, seq_id: int, run: Callable[[], Result], size: int = 0
+    self, model_id: str, seq_id: int, run: Callable[[], Outcome], size: int = 0
   ) -> str:
     """Queues the request of a model with this number, unless it is there."""
     name = f"{model_id}:{seq_id}"
@@ -584,7 +584,7 @@ class Service:
   def _submit(
     self,
     name: str,
-    run: Callable[[], Result] | None,
+    run: Callable[[], Outcome] | None,
     owner: str,
     size: int = 0,
     **samples: Any,
@@ -616,7 +616,7 @@ class Service:
       self._changed.notify_all()
     return name
 
-  def result(self, name: str) -> concurrent.futures.Future[Result]:
+  def result(self, name: str) -> concurrent.futures.Future[Outcome]:
     """The future of a request.
 
     Raises:
@@ -677,7 +677,7 @@ class Service:
     self._drop_old()
     return True
 
-  def _answers(self, jobs: Sequence[_Job]) -> list[Result]:
+  def _answers(self, jobs: Sequence[_Job]) -> list[Outcome]:
     """Runs jobs; whatever goes wrong is an answer too."""
     try:
       if jobs[0].run is not None:
@@ -706,7 +706,7 @@ class Service:
           self._result_bytes -= len(future.result().body)
           del self._results[name]
 
-  def _drawn(self, jobs: Sequence[_Job]) -> list[Result]:
+  def _drawn(self, jobs: Sequence[_Job]) -> list[Outcome]:
     """Draws the completions of all jobs, which are of the same weights."""
     weights, samples = jobs[0].weights, [job.samples for job in jobs]
     assert weights is not None
@@ -715,8 +715,8 @@ class Service:
       weights.adapters = found_there.without_moments()
     adapters = weights.adapters
     drawn = self._device.draw(
-      adapters and adapters.config,
-      adapters and adapters.trained,
+      None if adapters is None else adapters.config,
+      None if adapters is None else adapters.trained,
       [ask for one in samples if one is not None for ask in one.asks],
       samples[0] is not None and samples[0].can_end,
     )
@@ -724,11 +724,11 @@ class Service:
     for one in samples:
       assert one is not None
       own, drawn = drawn[: len(one.asks)], drawn[len(one.asks) :]
-      found.append(Result(self._written(one, own), wire.CONTENT_TYPE))
+      found.append(Outcome(self._written(one, own), wire.CONTENT_TYPE))
     return found
 
   def _written(
-    self, asked: Samples, drawn: Sequence[engine.Generated]
+    self, asked: SampleRequest, drawn: Sequence[engine.Generated]
   ) -> bytes:
     """Writes completions as they are sent."""
     said = []

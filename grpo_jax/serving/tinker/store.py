@@ -12,7 +12,6 @@ import io
 import json
 import pathlib
 import re
-import zipfile
 from typing import Any
 
 import jax
@@ -87,7 +86,7 @@ class Store:
 
   def write(self, path: str, about: dict[str, Any], tree: PyTree) -> None:
     """Writes a tree of arrays of the host, and what is said about it."""
-    arrays = {
+    arrays: dict[str, Any] = {
       jax.tree_util.keystr(place): x
       for place, x in jax.tree_util.tree_leaves_with_path(tree)
     }
@@ -140,7 +139,7 @@ class Store:
         about = json.loads(str(archive[_ABOUT]))
         names = [x for x in archive.files if x != _ABOUT] if with_arrays else []
         return about, {name: archive[name] for name in names}
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except Exception as error:  # Of archives, arrays and JSON: many kinds.
       raise BadRequest(
         f"{path!r:.200}: the file is damaged: {error}", "path"
       ) from error

@@ -101,27 +101,28 @@ def test_passes_are_those_of_the_policy_without_padding(
   policy = lora.lora_policy(loaded.policy, adapters.config)
   frozen = {**loaded.params["frozen"], "base": loaded.params["trained"]}
 
+  # Each prefix of a row is a prompt here, padded on the left.
+  prefixes = [row.ids[:n] for row in rows for n in range(1, len(row.ids) + 1)]
+  ids = np.stack([np.pad(x, (9 - len(x), 0)) for x in prefixes])
+  mask = np.stack([np.arange(9) >= 9 - len(x) for x in prefixes])
+  targets = np.concatenate([row.inputs["target_tokens"] for row in rows])
+
   def logps(trained):
-    params, found = {"trained": trained, "frozen": frozen}, []
-    for row in rows:
-      # The whole row is a prompt here, of which one state is read.
-      for n, target in enumerate(row.inputs["target_tokens"], 1):
-        ids = jnp.asarray(row.ids[None, :n])
-        h, *_ = policy.prefill(params, ids, jnp.ones(ids.shape, bool))
-        logits = policy.head(params, h)[0]
-        found.append(jax.nn.log_softmax(logits)[target])
-    return jnp.stack(found)
+    params = {"trained": trained, "frozen": frozen}
+    h, *_ = policy.prefill(params, ids, mask)
+    table = jax.nn.log_softmax(policy.head(params, h))
+    return table[np.arange(len(targets)), targets]
 
   def total(trained):
     weights = np.concatenate([row.inputs["weights"] for row in rows])
     return -(logps(trained) * weights).sum()
 
   with jax.set_mesh(loaded.mesh):
-    expected = logps(adapters.trained)
-    gradient = jax.jit(jax.grad(total))(adapters.trained)
+    expected = jax.jit(logps)(adapters.trained)
+    loss, gradient = jax.jit(jax.value_and_grad(total))(adapters.trained)
     found, value = device.run(adapters, rows, CE, is_forward=False)
   np.testing.assert_allclose(np.concatenate(found), expected, atol=3e-6)
-  np.testing.assert_allclose(value, total(adapters.trained), rtol=1e-5)
+  np.testing.assert_allclose(value, loss, rtol=1e-5)
   jax.tree.map(
     functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5),
     adapters.gradient,

@@ -59,7 +59,7 @@ class Door:
       max_samples=8,
       **options,
     )
-    self.server = server_lib.Server(self.service, token=KEY)
+    self.server = server_lib.TinkerServer(self.service, token=KEY)
     self.url = self.server.url
 
   def client(self) -> tinker.ServiceClient:

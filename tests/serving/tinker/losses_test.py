@@ -80,7 +80,7 @@ def slopes(function, logp):
 
 
 def ours(loss, logp, exists, x):
-  rows = losses.Rows(
+  rows = losses.PaddedRows(
     jnp.zeros(SHAPE, jnp.int32),
     jnp.zeros(SHAPE, jnp.int32),
     jnp.asarray(exists),
