@@ -90,8 +90,9 @@ class Store:
       jax.tree_util.keystr(place): x
       for place, x in jax.tree_util.tree_leaves_with_path(tree)
     }
+    arrays[_ABOUT] = np.array(json.dumps(about))
     content = io.BytesIO()
-    np.savez(content, **arrays, **{_ABOUT: np.array(json.dumps(about))})
+    np.savez(content, **arrays)
     file = self.file(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     files.write(file, content.getvalue())
