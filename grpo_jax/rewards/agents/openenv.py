@@ -1,0 +1,688 @@
+"""Environments that servers of OpenEnv run, as sessions (`HostEnvironment`).
+
+    config.data.environment = "grpo_jax.rewards.agents.openenv:make"
+    config.environment.options = {
+      "servers": {
+        "guess": {"url": "http://10.0.0.7:8000", "action": "text"},
+        "shop": {"url": ["http://10.0.0.8:8000", "http://10.0.0.9:8000"]},
+      },
+      "calls": "qwen",
+    }
+
+An episode is one WebSocket to `URL/ws`, and messages in JSON, one answer to
+each question:
+
+    {"type": "reset", "data": {"seed": 7, …}}
+    {"type": "step", "data": {"text": "4"}}
+    {"type": "step", "data": {"type": "call_tool", "tool_name": …,
+                              "arguments": {…}}}
+    {"type": "observation", "data": {"observation": {…}, "reward": 1.0,
+                                     "done": true}}
+    {"type": "state"}, {"type": "close"}, {"type": "error", "data": {…}}
+
+The package `openenv` is not needed here. An action is a text in a field of the
+environment's action (`Server.action`), or calls of the environment's tools, in
+the format of the chat template (`Options.calls`).
+
+The server is not trusted. A message has at most `MAX_BYTES`, is JSON by its
+standard, and comes within `Options.timeout_s`, or the connection is cut. It is
+an answer to a question, and has the form of one; redirects are not followed.
+Anything else raises `ServerError`, which costs the row of the session.
+
+With config.data.source = "environment" a prompt is what an environment shows
+after a reset. If a server does not answer then, the prompt is `UNKNOWN`, and
+its rows are unscored: they have no session.
+
+Source: github.com/huggingface/OpenEnv, 0.10.0, `openenv.core.EnvClient` and
+`MCPToolClient`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import json
+import os
+import socket
+import threading
+import time
+import urllib.parse
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from grpo_jax import ranges, strict_json
+from grpo_jax.rewards import registry
+from grpo_jax.rewards.agents import call_formats, games, tools
+from grpo_jax.rewards.agents.interceptor import Observation
+
+MAX_BYTES = 1 << 20  # Of a message.
+UNKNOWN = "?"  # The prompt of an episode that no server has begun.
+_SCHEMES = {"http": 80, "ws": 80, "https": 443, "wss": 443}
+_CLOSE_S = 1.0
+_PAUSE_S = 0.1  # Between two tries at a server whose places are all taken.
+_MAX_CALLS = 4  # Of an action; the others are not made.
+_MAX_SHOWN = 300  # Characters of a message of a server.
+
+
+class ServerError(RuntimeError):
+  """The error of a server that fails, or does not keep to the protocol.
+
+  Attributes:
+    code: The server's code of the error, or "".
+  """
+
+  def __init__(self, message: str, code: str = ""):
+    super().__init__(message)
+    self.code = code
+
+
+@dataclasses.dataclass(frozen=True)
+class Server:
+  """An environment, an entry of `Options.servers`.
+
+  Attributes:
+    url: Address of the server, http, https, ws or wss. Of several, which run
+      the same environment, the row's seed chooses one, and the next one is
+      taken if it cannot be reached.
+    action: The field of an action that gets the policy's text; or the import
+      path of a function (text) -> action, a dictionary. Empty: the policy calls
+      the tools of the environment.
+    view: The field of an observation that the policy reads; or the import path
+      of a function (observation) -> text. Empty: all fields, as JSON, without
+      "metadata". What a tool returns is read as it is.
+    reset: Arguments of `reset`. The field "reset" of a record has more.
+    scores: Name of a score -> field of the environment's state, which has its
+      value at the end of an episode.
+    token: Name of the environment variable with the token that the server asks
+      for ("Authorization: Bearer …"); config.rewards.variables needs it too.
+  """
+
+  url: str | Sequence[str]
+  action: str = ""
+  view: str = ""
+  reset: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  scores: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  token: str = ""
+
+  @property
+  def urls(self) -> list[str]:
+    """All addresses."""
+    return [self.url] if isinstance(self.url, str) else list(self.url)
+
+  def sent(self, text: str) -> dict[str, Any]:
+    """Returns the action of a text."""
+    if ":" not in self.action:
+      return {self.action: text}
+    made = registry.load(self.action, "action", {})(text)
+    if not isinstance(made, dict):
+      raise TypeError(
+        f"openenv: {self.action!r} returned {made!r:.60}; needed is a"
+        " dictionary, the fields of the action."
+      )
+    return made
+
+  def shown(self, observation: Any) -> str:
+    """Returns the text of an observation that the policy reads."""
+    if ":" in self.view:
+      return _clean(registry.load(self.view, "view", {})(observation))
+    if not self.view:
+      rest = {x: y for x, y in observation.items() if x != "metadata"}
+      return _clean(json.dumps(rest, ensure_ascii=False, sort_keys=True))
+    if self.view not in observation:
+      raise ServerError(
+        f"openenv: an observation has no field {self.view!r}, but"
+        f" {sorted(observation)!r:.200}."
+      )
+    return _text(observation[self.view])
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """Settings of a session, `config.environment.options`.
+
+  Attributes:
+    servers: Settings of a `Server` by the name of its environment.
+    field: The field of a record that names its environment; not needed if there
+      is one. Prompts of source "environment" come from all environments alike.
+    calls: Format of tool calls, "qwen", "hermes" or "llama"; needed if a server
+      has no `action`.
+    around: Texts before and after each observation after a text, which may have
+      special tokens, such as those of a chat.
+    ends: Texts of end tokens, which are removed from the end of a text.
+    timeout_s: Seconds for a connection, and for each answer; keep it below
+      config.rewards.row_timeout_s.
+
+  Raises:
+    ValueError: A setting has an impossible value.
+  """
+
+  servers: Mapping[str, Mapping[str, Any]]
+  field: str = "environment"
+  calls: str = ""
+  around: Sequence[str] = ("", "")
+  ends: Sequence[str] = games.ENDS
+  timeout_s: float = 5.0
+
+  def __post_init__(self):
+    if not isinstance(self.servers, Mapping) or not self.servers:
+      raise ValueError(
+        f"openenv: servers={self.servers!r:.60}; needed is"
+        " {'NAME': {'url': 'http://HOST:PORT', …}}."
+      )
+    for name, server in self.made.items():
+      for url in server.urls or [""]:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in _SCHEMES or not parts.hostname:
+          raise ValueError(
+            f"openenv: the server {name!r} has the url {url!r:.60}; needed is"
+            " an address as 'http://HOST:PORT', or several."
+          )
+      if not server.action and not self.calls:
+        raise ValueError(
+          f"openenv: the server {name!r} has no action, the field that gets the"
+          " policy's text; name it, or set calls to a format of tool calls."
+        )
+      if server.token and server.token not in os.environ:
+        raise ValueError(
+          f"openenv: the server {name!r} has the token {server.token!r}, and"
+          " there is no environment variable of that name; set it, and name it"
+          " in config.rewards.variables."
+        )
+    if self.calls:
+      self.chat_format()
+
+  @property
+  def made(self) -> dict[str, Server]:
+    """The servers by name."""
+    try:
+      return {
+        name: Server(**settings) for name, settings in self.servers.items()
+      }
+    except TypeError as error:
+      own = ", ".join(x.name for x in dataclasses.fields(Server))
+      raise ValueError(
+        f"openenv: servers: {error}; a server has {own}."
+      ) from None
+
+  def chat_format(self) -> call_formats.Format:
+    """Returns the format of calls and results."""
+    return call_formats.named(self.calls)
+
+  def named(self, extras: Mapping[str, Any]) -> str:
+    """Returns the name of a record's environment.
+
+    Raises:
+      ValueError: The record names none of them.
+    """
+    names = list(self.servers)
+    name = extras.get(self.field, names[0] if len(names) == 1 else None)
+    if name not in names:
+      raise ValueError(
+        f"openenv: the field {self.field!r} of a record is {name!r:.40}; needed"
+        f" is one of {', '.join(map(repr, names))}."
+      )
+    return name
+
+  @property
+  def score_names(self) -> list[str]:
+    """Names of scores from the states of all environments."""
+    return [name for server in self.made.values() for name in server.scores]
+
+
+def _clean(text: Any) -> str:
+  """Returns a text, if it is one that can be written.
+
+  Raises:
+    ServerError: It is no text, or has halves of characters.
+  """
+  try:
+    text.encode("utf-8")
+  except (AttributeError, UnicodeError):
+    raise ServerError(
+      f"openenv: the policy would read {text!r:.60}, which is no text."
+    ) from None
+  return text
+
+
+def _text(value: Any) -> str:
+  if isinstance(value, str):
+    return _clean(value)
+  return _clean(json.dumps(value, ensure_ascii=False))
+
+
+class Connection:
+  """A session of a server.
+
+  All its methods raise `TimeoutError` if they take longer than `timeout_s`.
+
+  Attributes:
+    name: Host and port.
+  """
+
+  def __init__(self, url: str, timeout_s: float, token: str = ""):
+    """Connects.
+
+    Args:
+      url: Address of the server.
+      timeout_s: Seconds for the connection, and for each answer.
+      token: What the server asks for; may be empty.
+
+    Raises:
+      ServerError: The server cannot be reached, or is none of WebSockets.
+    """
+    from websockets.sync import client
+
+    parts = urllib.parse.urlsplit(url)
+    address = parts.hostname, parts.port or _SCHEMES[parts.scheme]
+    self.name = f"{parts.hostname}:{address[1]}"
+    self._timeout_s = timeout_s
+    scheme = "wss" if parts.scheme in ("https", "wss") else "ws"
+    bearer = {"Authorization": f"Bearer {token}"} if token else None
+    self._handle: socket.socket | None = None
+    with self._deadline("no connection to"):
+      sock = socket.create_connection(address, timeout_s)
+      self._handle = sock.dup()  # TLS takes the other one away.
+      self._socket = client.connect(
+        f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}/ws",
+        sock=sock,
+        compression=None,
+        open_timeout=timeout_s,
+        close_timeout=_CLOSE_S,
+        ping_interval=None,  # An environment may keep its server busy.
+        max_size=MAX_BYTES,
+        additional_headers=bearer,
+      )
+
+  @contextlib.contextmanager
+  def _deadline(self, what: str) -> Iterator[None]:
+    """Cuts the connection after `timeout_s`, whatever is waited for."""
+    late = threading.Event()
+
+    def cut() -> None:
+      late.set()
+      with contextlib.suppress(OSError, AttributeError):
+        self._handle.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
+
+    timer = threading.Timer(self._timeout_s, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+      yield
+    except ServerError:
+      raise
+    except Exception as error:
+      if late.is_set() or isinstance(error, TimeoutError):
+        raise TimeoutError(
+          f"openenv: {what} {self.name} in {self._timeout_s:g} s"
+        ) from None
+      raise ServerError(
+        f"openenv: {what} {self.name}: {type(error).__name__}: {error!s:.200}"
+      ) from None
+    finally:
+      timer.cancel()
+
+  def ask(self, kind: str, data: Mapping[str, Any] | None = None) -> Any:
+    """Asks, and returns the data of the answer, a dictionary.
+
+    Args:
+      kind: "reset", "step" or "state".
+      data: Data of the question.
+
+    Raises:
+      ServerError: The answer is an error, or none of the protocol, or the
+        connection has been closed.
+    """
+    message = {"type": kind} | ({} if data is None else {"data": data})
+    raw = None
+    with self._deadline(f"no answer to a {kind} by"):
+      with contextlib.suppress(TimeoutError):
+        raw = self._socket.recv(timeout=0)
+      asked = raw is None  # Else it would be taken for the answer.
+      if asked:
+        # A server without a free place says so, and closes.
+        with contextlib.suppress(exceptions().ConnectionClosed):
+          self._socket.send(json.dumps(message))
+        raw = self._socket.recv()
+    try:
+      said = strict_json.loads(raw) if isinstance(raw, str) else None
+    except (ValueError, RecursionError):
+      said = None
+    match said:
+      case {"type": "error", "data": {"message": str(wrong), **rest}}:
+        raise ServerError(
+          f"openenv: {self.name} answers a {kind} with an error:"
+          f" {wrong[:_MAX_SHOWN]!r}",
+          str(rest.get("code", "")),
+        )
+      case {"type": "observation" | "state" as named, "data": dict(found)} if (
+        asked and (named == "state") == (kind == "state")
+      ):
+        return found
+    raise ServerError(
+      f"openenv: {self.name} says {raw!r:.80}, which is no answer to a {kind}"
+    )
+
+  def close(self) -> None:
+    """Ends the session on the server."""
+    with contextlib.suppress(Exception), self._deadline("no end by"):
+      self._socket.send('{"type": "close"}')
+      self._socket.close()
+    if self._handle is not None:
+      self._handle.close()
+
+
+class Episode:
+  """An episode of an environment, a `games.Game`.
+
+  Attributes:
+    observation: The last observation, a dictionary.
+    over: True if the environment has ended it.
+  """
+
+  def __init__(
+    self, options: Options, name: str, seed: int, reset: Mapping[str, Any]
+  ):
+    """Begins the episode.
+
+    Args:
+      options: Settings of the session.
+      name: Name of the environment.
+      seed: Seed of the episode.
+      reset: Arguments of `reset`, beside those of the server.
+
+    Raises:
+      ServerError, TimeoutError: No server has begun it.
+    """
+    self._server, self._names = options.made[name], options.score_names
+    self._reward, self._turns = 0.0, 0
+    self.observation: dict[str, Any] = {}
+    self.over = False
+    asked = {"seed": seed, **self._server.reset, **reset}
+    end = time.monotonic() + options.timeout_s
+    while True:
+      self._connection = self._connected(options.timeout_s, seed)
+      try:
+        self._ask("reset", asked)
+        return
+      except (ServerError, TimeoutError) as error:
+        self._connection.close()
+        # Sessions that are over may still be closing.
+        full = getattr(error, "code", "") == "CAPACITY_REACHED"
+        if not full or time.monotonic() > end:
+          raise
+      time.sleep(_PAUSE_S)
+
+  def _connected(self, timeout_s: float, seed: int) -> Connection:
+    urls, token = self._server.urls, os.environ.get(self._server.token, "")
+    first = seed % len(urls)
+    for url in [*urls[first:], *urls[:first]]:
+      try:
+        return Connection(url, timeout_s, token)
+      except (ServerError, TimeoutError) as error:
+        failed = error
+    raise failed
+
+  def _ask(self, kind: str, data: Mapping[str, Any]) -> float:
+    match self._connection.ask(kind, data):
+      case {
+        "observation": dict(seen),
+        "reward": bool() | int() | float() | None as reward,
+        "done": bool(done),
+      } if abs(reward or 0) <= ranges.MAX_REWARD:
+        self.observation, self.over = seen, done
+        return float(reward or 0)
+      case answer:
+        raise ServerError(
+          f"openenv: {self._connection.name} answers a {kind} with"
+          f" {answer!r:.150}; needed are an observation, a dictionary; a reward"
+          " up to 1e15, or null; and done, true or false."
+        )
+
+  def act(self, action: Mapping[str, Any]) -> float:
+    """Takes a step and returns its reward; 0 if it has none."""
+    self._turns += 1
+    self._reward = self._ask("step", action)
+    return self._reward
+
+  def scores(self) -> dict[str, float | None]:
+    """Returns the scores so far.
+
+    "accuracy": the environment has ended the episode with a positive reward;
+    "turns"; and those of `Server.scores`, None for those of other environments.
+    """
+    found: dict[str, float | None] = {
+      "accuracy": float(self.over and self._reward > 0),
+      "turns": float(self._turns),
+      **dict.fromkeys(set(self._names) - {"accuracy"}),
+    }
+    if not self._server.scores:
+      return found
+    state = self._connection.ask("state")
+    for score, field in self._server.scores.items():
+      match state.get(field):
+        case bool() | int() | float() as value if (
+          abs(value) <= ranges.MAX_REWARD
+        ):
+          found[score] = float(value)
+        case value:
+          raise ServerError(
+            f"openenv: the field {field!r} of a state is {value!r:.60}; needed"
+            f" is a number, the score {score!r}."
+          )
+    return found
+
+  def close(self) -> None:
+    """Ends the episode on the server."""
+    self._connection.close()
+
+
+class CallSession(games.GameSession):
+  """The session of an environment whose tools the policy calls.
+
+  An action without a call ends the episode, with the reward 0.
+  """
+
+  def __init__(
+    self, game: Episode, view: Callable[[Any], str], options: Options
+  ):
+    super().__init__(game, view, None, False, ("", ""), options.ends)
+    self._format = options.chat_format()
+
+  def step(self, action: str) -> tuple[Observation, float, bool]:
+    """Makes the calls of an action, and returns what the policy reads."""
+    parsed = self._format.parse(action)
+    results, rewards = [], 0.0
+    for call in parsed.calls[:_MAX_CALLS]:
+      if call.error:
+        results.append(call.error)
+        continue
+      rewards += self.game.act(
+        {
+          "type": "call_tool",
+          "tool_name": call.name,
+          "arguments": call.arguments,
+        }
+      )
+      if self.game.over:
+        return "", rewards, True
+      results.append(_result(self.game.observation))
+    if (more := len(parsed.calls) - _MAX_CALLS) > 0:
+      results.append(f"Error: {more} more calls were not made.")
+    if not results:
+      return "", 0.0, True
+    return self._format.render(results, parsed.ended), rewards, False
+
+
+def _result(observation: Mapping[str, Any]) -> str:
+  """Returns the text of a tool's result, or of its error."""
+  match observation:
+    case {"error": {"message": str(wrong)}}:
+      return _clean(f"Error: {wrong}")
+    case {"result": {"data": data}} if data is not None:
+      return _text(data)
+    case {"result": {"content": [*parts]}}:
+      texts = [x["text"] for x in parts if isinstance(x, dict) and "text" in x]
+      return _clean("\n".join(map(str, texts)))
+    case {"result": result}:
+      return _text(result)
+  raise ServerError(
+    f"openenv: {observation!r:.80} is no answer of a tool; needed is a"
+    " 'result', or an 'error' with a 'message'."
+  )
+
+
+def make(
+  prompt: str, extras: Mapping[str, Any], seed: int, **options: Any
+) -> games.GameSession:
+  """The factory of sessions, with `Options`.
+
+  All rows of a prompt get the same seed for `reset`: the field "seed" of the
+  record, or a checksum of the prompt. `seed` chooses among several addresses.
+
+  Raises:
+    ServerError: The environment did not begin when its prompt was made, or now
+      shows something else, or is over before the first action.
+    ValueError: The record names no environment.
+  """
+  made = Options(**options)
+  name = made.named(extras)
+  if why := extras.get("failed"):
+    raise ServerError(why)
+  game = Episode(
+    made,
+    name,
+    int(extras.get("seed", zlib.crc32(prompt.encode()))),
+    extras.get("reset") or {},
+  )
+  if game.over:
+    game.close()
+    raise ServerError(f"openenv: an episode of {name!r} was over at once.")
+  server = made.made[name]
+  session = (
+    games.GameSession(
+      game, server.shown, server.sent, False, tuple(made.around), made.ends
+    )
+    if server.action
+    else CallSession(game, server.shown, made)
+  )
+  if "first" in extras and session.first() != extras["first"]:
+    game.close()
+    raise ServerError(
+      f"openenv: {name!r} with the seed {extras['seed']} shows"
+      f" {session.first()!r:.80} after a reset, and its prompt is"
+      f" {extras['first']!r:.80}; needed is an environment that shows the same"
+      " after each reset with a seed; choose its view so that it does."
+    )
+  return session
+
+
+def problem(seed: int, **options: Any) -> tuple[str, dict[str, Any]]:
+  """Returns a prompt and its extras, for the source "environment".
+
+  Args:
+    seed: Seed of the episode, which also chooses the environment.
+    **options: `Options`.
+  """
+  made = Options(**options)
+  exceptions()
+  name = sorted(made.servers)[seed % len(made.servers)]
+  extras: dict[str, Any] = {"seed": seed, made.field: name}
+  try:
+    with contextlib.closing(make("", extras, seed, **options)) as session:
+      first = session.first()
+  except Exception as error:  # Of any type: a view reads what a server says.
+    return UNKNOWN, extras | {"failed": f"{type(error).__name__}: {error}"}
+  return first, extras | {"first": first}
+
+
+def exceptions() -> Any:
+  """Returns the exceptions of the optional package, after its import.
+
+  Raises:
+    ImportError: It is missing.
+  """
+  try:
+    import websockets.sync.client
+  except ImportError as error:
+    raise ImportError(
+      "grpo_jax.rewards.agents.openenv: needs the package 'websockets'; install"
+      " grpo_jax[openenv]."
+    ) from error
+  return websockets.exceptions
+
+
+def warm_up(**options: Any) -> None:
+  """Checks the options, and imports what sessions need."""
+  Options(**options)
+  exceptions()
+
+
+def schemas(**options: Any) -> list[tools.Schema]:
+  """Returns the schemas of all environments' tools, for the chat template.
+
+  Raises:
+    ServerError, TimeoutError: A server does not name its tools.
+  """
+  made = Options(**options)
+  exceptions()
+  found: dict[str, tools.Schema] = {}
+  for name, server in made.made.items():
+    if server.action:
+      continue
+    episode = Episode(made, name, 0, {})
+    try:
+      episode.act({"type": "list_tools"})
+      for tool in episode.observation["tools"]:
+        found[tool["name"]] = tools.of_parts(
+          tool["name"], tool["description"], tool["input_schema"]
+        )
+    except (KeyError, TypeError) as error:
+      raise ServerError(
+        f"openenv: the server {name!r} does not name its tools: {error!r}"
+      ) from None
+    finally:
+      episode.close()
+  return list(found.values())
+
+
+def in_chat(chat_text: Callable[..., str], **options: Any) -> Observation:
+  """Checks that the format is the one of a chat template.
+
+  Args:
+    chat_text: (messages) -> text with a generation prompt.
+    **options: `Options`.
+
+  Returns:
+    The longest markup of an observation, without results.
+
+  Raises:
+    ValueError: The template writes calls or results in another way.
+  """
+  made = Options(**options)
+  if not made.calls:
+    return ""
+  format = made.chat_format()
+  if wrong := call_formats.difference(format, chat_text):
+    raise ValueError(
+      f"config.environment.options: calls={made.calls!r} is not the format of"
+      f" the chat template: {wrong}. Choose one of"
+      f" {', '.join(map(repr, call_formats.FORMATS))}."
+    )
+  most = format.most_calls or _MAX_CALLS + 1
+  return format.render([""] * most, ended=False)
+
+
+def _signature() -> inspect.Signature:
+  """Returns the signature of the factory, with the names of its options."""
+  *first, _ = inspect.signature(make).parameters.values()
+  own = inspect.signature(Options).parameters.values()
+  return inspect.Signature([*first, *own])
+
+
+make.__signature__ = _signature()  # type: ignore[attr-defined]
+make.problem = problem  # type: ignore[attr-defined]
+make.warm_up = warm_up  # type: ignore[attr-defined]
+make.schemas = schemas  # type: ignore[attr-defined]
+make.in_chat = in_chat  # type: ignore[attr-defined]
