@@ -108,7 +108,7 @@ _SMALL = {
   "eval.every": 0,
   "checkpoint.every": 0,
   "log.samples_every": 1,
-  "log.tensorboard": False,
+  "log.trackers": (),
 }
 _MODEL = {
   "model.width": 16,

@@ -876,7 +876,7 @@ def test_a_toy_with_a_critic_runs_from_start_to_end(tmp_path, name):
   config.model.mlp_width = 32
   config.model.num_layers = 1
   config.eval.num_prompts = config.eval.batch_size = 8
-  config.log.tensorboard = False
+  config.log.trackers = ()
   for phase in config.phases:
     config[phase].steps = 2
     config[phase].num_prompts = 8
@@ -909,7 +909,7 @@ def test_sao_starts_from_a_checkpoint_and_trains_on_old_rollouts(tmp_path):
   config.sampling.max_new_tokens = 4
   config.rewards.functions = ("my_rewards:vowels",)
   config.eval.num_prompts = config.eval.batch_size = 8
-  config.log.tensorboard = False
+  config.log.trackers = ()
   for phase in config.phases:
     config[phase].steps = 3
     config[phase].num_prompts = 8

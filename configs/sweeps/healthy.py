@@ -50,7 +50,7 @@ def get_config(variant: str = "still"):
   config.eval.batch_size = 256
   config.eval.every = 20
   config.checkpoint.every = 500
-  config.log.tensorboard = False
+  config.log.trackers = ()
   config.required_accuracy = None
   return config
 

@@ -47,7 +47,7 @@ def get_config(variant: str = ""):
   config.eval.batch_size = 256
   config.eval.every = 10
   config.checkpoint.every = 60
-  config.log.tensorboard = False
+  config.log.trackers = ()
   config.required_accuracy = None
   return config
 

@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
   with contextlib.ExitStack() as stack:
     folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
     run = stack.enter_context(replay.opened(folder, settings, step=1))
-    run.log = stack.enter_context(log.MetricsLog(folder, tensorboard=False))
+    run.log = stack.enter_context(log.MetricsLog(folder))
     for earlier in range(index):  # Their members, and none of their steps.
       run_lib.enter(run, earlier)
     run_lib.enter(run, index)

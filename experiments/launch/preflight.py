@@ -194,7 +194,8 @@ def needed_extras(config: config_lib.RunConfig, workdir: str) -> set[str]:
     (data.source == "reasoning_gym", "gym"),
     (config.judge.service.url, "judge"),
     (data.images, "vision"),
-    (config.log.wandb_project, "wandb"),
+    ("wandb" in config.log.trackers, "wandb"),
+    ("trackio" in config.log.trackers, "trackio"),
   ):
     if has:
       needed.add(extra)

@@ -125,7 +125,7 @@ def changed(
 ) -> ml_collections.ConfigDict:
   """The config with settings, by dotted name, and few files in a workdir."""
   config.checkpoint.keep = 1
-  config.log.tensorboard = False
+  config.log.trackers = ()
   config.log.traces_every = 0
   for name, value in settings.items():
     *groups, last = name.split(".")

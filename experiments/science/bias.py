@@ -122,7 +122,7 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
   config.eval.batch_size = 256
   config.checkpoint.every = 5  # To be rolled back to.
   config.checkpoint.keep = 1
-  config.log.tensorboard = False
+  config.log.trackers = ()
   if arm.guard != "none":
     config.guards.on = True
     config.guards.lint = "off"  # It refuses the data before training.

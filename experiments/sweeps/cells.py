@@ -130,9 +130,9 @@ class Source:
       )
     try:
       arguments, config = self._parsed(overrides)
-      if config.log.wandb_project and not config.log.wandb_group:
-        # W&B shows the cells of a sweep together.
-        group = {"log.wandb_group": root.absolute().name}
+      if {*config.log.trackers} - {"tensorboard"} and not config.log.group:
+        # W&B and Trackio show the cells of a sweep together.
+        group = {"log.group": root.absolute().name}
         arguments, config = self._parsed({**overrides, **group})
     except (KeyError, TypeError, ValueError) as error:
       raise ValueError(f"{where}: {overrides_lib.text_of(error)}") from error

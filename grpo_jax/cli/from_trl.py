@@ -67,7 +67,7 @@ SAME: dict[str, tuple[Any, str]] = {
   "reward_weights": (None, "rewards.weights"),
   "seed": (42, "seed"),
   "save_total_limit": (None, "checkpoint.keep"),
-  "run_name": (None, "log.wandb_name"),
+  "run_name": (None, "log.name"),
   "num_completions_to_print": (None, "log.num_samples"),
 }
 # Fields of TRL's command line and of its ModelConfig, in the same form.
@@ -427,8 +427,10 @@ class Converted:
     self._set("save_steps", "checkpoint.every", save_every)
     reported = self._value("report_to")
     reported = [reported] if isinstance(reported, str) else list(reported)
-    if {"wandb", "all"} & {*reported}:
-      self._set("project", "log.wandb_project", self._value("project"))
+    if {"wandb", "trackio", "all"} & {*reported}:
+      told = [x for x in groups.TRACKERS if x in reported or "all" in reported]
+      self._set("report_to", "log.trackers", told)
+      self._set("project", "log.project", self._value("project"))
     if not self._value("log_completions"):
       self._set("log_completions", "log.samples_every", 0)
     self._data()

@@ -91,7 +91,9 @@ def main(argv: Sequence[str]) -> int:
       terminal.say(flags_lib.wrapped(said), "bold yellow")
     drawn = result.has_drawn and config.log.curves
     plot = _plot(workdir) if drawn else None
-    for line in report.places(workdir, plot, config.log.tensorboard):
+    for line in report.places(
+      workdir, plot, "tensorboard" in config.log.trackers
+    ):
       terminal.say(line, "dim")
   return status
 

@@ -310,6 +310,7 @@ MAX_TIMEOUT_S = 200  # Less than JAX's own limit of a heartbeat.
 TEMPERATURE = ranges.Range(1e-6, ranges.MAX_FLOAT)
 # Formats of a frozen model: its own dtype; all of it in bfloat16; or the
 # kernels of its layers in 8 bits, and the rest in bfloat16.
+TRACKERS = ("tensorboard", "wandb", "trackio")
 STORAGE = ("own", "bfloat16", "int8")
 MIX_ANCHORS = ("argmax", "sampled")
 MIX_NEIGHBOURS = ("nearest", "random")
@@ -732,11 +733,12 @@ class LogConfig:
   """Logs beside metrics.jsonl: trackers, samples, traces, curves.
 
   Attributes:
-    tensorboard: Whether TensorBoard events are written.
-    wandb_project: W&B project (extra `wandb`); empty: no W&B.
-    wandb_name: Name of the run in W&B; empty: the name of its folder.
-    wandb_group: W&B group of related runs; a sweep sets it to its own name.
-    wandb_tags: The tags of the run.
+    trackers: Programs that show curves, of `TRACKERS`; "wandb" and "trackio"
+      are extras.
+    project: Project of the run at W&B and Trackio.
+    name: Name of the run there; empty: the name of its folder.
+    group: Group of related runs; a sweep sets it to its own name.
+    tags: The tags of the run.
     samples_every: Steps between sampled texts in samples.jsonl; 0: none.
     num_samples: Rows of sampled texts each time.
     traces_every: Steps between groups of completions, token by token, in
@@ -752,11 +754,11 @@ class LogConfig:
       seconds.
   """
 
-  tensorboard: bool = True
-  wandb_project: str = ""
-  wandb_name: str = ""
-  wandb_group: str = ""
-  wandb_tags: tuple[str, ...] = ()
+  trackers: tuple[str, ...] = ("tensorboard",)
+  project: str = "grpo_jax"
+  name: str = ""
+  group: str = ""
+  tags: tuple[str, ...] = ()
   samples_every: int = 20
   num_samples: int = 4
   traces_every: int = 20
@@ -766,6 +768,12 @@ class LogConfig:
   curves: bool = True
 
   def __post_init__(self):
+    names = list(self.trackers)
+    if not {*names} <= {*TRACKERS} or len(names) > len({*names}):
+      raise ValueError(
+        f"config.log.trackers={self.trackers!r}; needed are some of"
+        f" {', '.join(map(repr, TRACKERS))}."
+      )
     ranges.check(
       self,
       "config.log",

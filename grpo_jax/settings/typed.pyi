@@ -798,15 +798,16 @@ class Checkpoint(Group):
   (benchmarks/host.md)."""
 
 class Log(Group):
-  tensorboard: bool
-  """Whether TensorBoard events are written."""
-  wandb_project: str
-  """W&B project (extra `wandb`); empty: no W&B."""
-  wandb_name: str
-  """Name of the run in W&B; empty: the name of its folder."""
-  wandb_group: str
-  """W&B group of related runs; a sweep sets it to its own name."""
-  wandb_tags: tuple[str, ...]
+  trackers: tuple[str, ...]
+  """Programs that show curves, of `TRACKERS`; "wandb" and "trackio"
+  are extras."""
+  project: str
+  """Project of the run at W&B and Trackio."""
+  name: str
+  """Name of the run there; empty: the name of its folder."""
+  group: str
+  """Group of related runs; a sweep sets it to its own name."""
+  tags: tuple[str, ...]
   """The tags of the run."""
   samples_every: int
   """Steps between sampled texts in samples.jsonl; 0: none."""

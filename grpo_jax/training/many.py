@@ -164,12 +164,13 @@ def _check(
       " that agree in one program."
     )
   first = config_lib.resolve(configs[0])
+  trackers = tuple(x for x in first.log.trackers if x != "tensorboard")
   in_program = first.rewards.in_graph or first.data.is_made_of_ids
   for name, value, needed, why in (
     ("rewards.in_graph", in_program, True, "answers are verified in it"),
     ("data.environment", first.data.environment, "", "its tools are outside"),
     ("judge.service.url", first.judge.service.url, "", "it is outside"),
-    ("log.wandb_project", first.log.wandb_project, "", "W&B has one run of it"),
+    ("log.trackers", trackers, (), "W&B and Trackio have one run of it"),
     ("profile_steps", tuple(first.profile_steps), (), "a trace shows all runs"),
   ):
     if value != needed:

@@ -370,8 +370,7 @@ def _open_log(
   """Opens the log, cut back to a checkpoint's, and keeps what describes it."""
   log = log_lib.MetricsLog(
     workdir,
-    tensorboard=settings.log.tensorboard,
-    wandb=settings.log if settings.log.wandb_project else None,
+    settings.log,
     config=json.loads(config_json),
     resume_step=last_step,
     resume_position=position["log"] if position else None,

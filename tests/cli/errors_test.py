@@ -56,7 +56,7 @@ def digest(directory: pathlib.Path) -> dict[str, str]:
     (tiny(rl__grup_size=4), KeyError, r"rl\.grup_size .*mean 'group_size'\?"),
     (tiny(stepps=4), KeyError, r"config\.stepps is not a setting.*has: seed"),
     (tiny(rl__steps="many"), TypeError, r"rl\.steps got 'many' .*needs a int"),
-    (tiny(log__tensorboard=7), TypeError, r"tensorboard got 7 .*needs a bool"),
+    (tiny(log__curves=7), TypeError, r"curves got 7 .*needs a bool"),
     (
       tiny(phases=("sft", "rll")),
       ValueError,

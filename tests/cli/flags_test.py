@@ -108,8 +108,8 @@ def test_a_program_may_do_without_a_config(monkeypatch):
     (["--config.rl.steps=5"], "rl.steps", 5),
     (["--config.rl.steps", "6"], "rl.steps", 6),
     (["--config.rl.optimizer.b1=0.5"], "rl.optimizer.b1", 0.5),
-    (["--config.log.tensorboard=false"], "log.tensorboard", False),
-    (["--noconfig.log.tensorboard"], "log.tensorboard", False),
+    (["--config.log.curves=false"], "log.curves", False),
+    (["--noconfig.log.curves"], "log.curves", False),
     (["--config.mesh.data=1"], "mesh.data", 1),
     (["--config.phases=('rl',)"], "phases", ("rl",)),
     (
@@ -119,8 +119,8 @@ def test_a_program_may_do_without_a_config(monkeypatch):
     ),
     (["--config.rl.steps=5", "--config.rl.steps=7"], "rl.steps", 7),
     (
-      ["--config.log.tensorboard=true", "--noconfig.log.tensorboard"],
-      "log.tensorboard",
+      ["--config.log.curves=true", "--noconfig.log.curves"],
+      "log.curves",
       False,
     ),
     (["--config.algorithm.clip_low=0.1"], "algorithm.clip_low", 0.1),
@@ -238,7 +238,7 @@ def test_a_recipe_takes_a_model_and_overrides(parse):
     (["--config.rl.optimizer.b1=x"], ["'x'", "needed is a number"]),
     (["--config.required_accuracy=x"], ["'x'", "needed is a number"]),
     (["--config.mesh.data=two"], ["'two'", "needed is a whole number"]),
-    (["--config.log.tensorboard=7"], ["'7'", "needed is true or false"]),
+    (["--config.log.curves=7"], ["'7'", "needed is true or false"]),
     (["--config.rl=3"], ["is a group", "--config.rl.group_size"]),
     (["--config.rl.steps"], ["Missing value", "config.rl.steps"]),
     # The fields of one algorithm must not stay with another.

@@ -56,7 +56,7 @@ def get_config(kind: str = "both"):
   config.rewards.variables = ("SCORED",)
   config.eval.every = 0
   config.checkpoint.every = 2
-  config.log.tensorboard = False
+  config.log.trackers = ()
   config.hosts.timeout_s = 10.0
   if kind != "both":  # Compiles faster.
     config.phases = ("rl",)
@@ -94,7 +94,7 @@ def _in_graph():
   config.algorithm.importance_mode = "truncate"
   config.eval.every = 0
   config.checkpoint.every = 2
-  config.log.tensorboard = False
+  config.log.trackers = ()
   config.hosts.timeout_s = 10.0
   config.rl.partial_len = 2
   return config

@@ -28,7 +28,7 @@ def tiny(**settings):
     **{
       "phases": ("sft",),
       "sft.steps": 3,
-      "log.tensorboard": False,
+      "log.trackers": (),
       **settings,
     },
   )

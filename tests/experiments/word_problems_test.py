@@ -106,7 +106,7 @@ _TINY = {
   "eval.batch_size": 4,
   "eval.every": 0,
   "checkpoint.every": 2,
-  "log.tensorboard": False,
+  "log.trackers": (),
 }
 
 

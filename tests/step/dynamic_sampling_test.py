@@ -571,7 +571,7 @@ def _run_config():
   config.rl.group_size = 2
   config.rl.max_rounds = 3
   config.eval.every = 3
-  config.log.tensorboard = False
+  config.log.trackers = ()
   return config
 
 

@@ -213,7 +213,7 @@ def test_a_run_with_experts_keeps_its_routing_and_logs_its_load(tmp_path):
   config.rl.num_prompts = 4 * len(jax.devices())
   config.eval.every = config.checkpoint.every = 0
   config.log.samples_every = 0
-  config.log.tensorboard = False
+  config.log.trackers = ()
   config.model.num_experts = E
   config.model.expert_width = 4
   config.algorithm.keep_routing = True

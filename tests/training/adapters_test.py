@@ -20,7 +20,7 @@ def _config(rank=2, quantization="none"):
   config.model.lora_rank = rank
   config.model.quantization = quantization
   config.rl.ema_decay = None
-  config.log.tensorboard = False
+  config.log.trackers = ()
   config.checkpoint.keep = 20
   return config
 

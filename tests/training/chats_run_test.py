@@ -50,7 +50,8 @@ def make_config(folder, source, path):
   config.rl.group_size = 2
   config.eval.num_prompts = config.eval.batch_size = 2
   config.log.samples_every = config.log.traces_every = 1
-  config.log.tensorboard = config.log.curves = False
+  config.log.trackers = ()
+  config.log.curves = False
   return config
 
 

@@ -28,7 +28,7 @@ def _config():
   config.rl.optimizer.learning_rate = 1e-5
   config.eval.num_prompts = config.eval.batch_size = 4
   config.eval.every = 0
-  config.log.tensorboard = False
+  config.log.trackers = ()
   config.required_accuracy = None
   return config
 

@@ -360,7 +360,7 @@ def test_what_failed_ahead_is_counted_in_the_step_that_trains_it():
 
 def get_tiny():
   config = tiny_config.get_config("sessions")
-  config.log.tensorboard = False
+  config.log.trackers = ()
   return config
 
 
@@ -413,7 +413,7 @@ def test_text_has_turns_too(tmp_path):
   config.algorithm.kl_coef = 0.0
   config.algorithm.importance_mode = "none"
   config.rl.ema_decay = None
-  config.log.tensorboard = False
+  config.log.trackers = ()
   config.sampling.max_new_tokens = 24
   config.sampling.mix_rate = 0.0
   config.data.environment = "tests.training.host_sessions:echo"

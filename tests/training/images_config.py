@@ -42,7 +42,7 @@ def get_config(argument: str):
   config.checkpoint.every = 1
   config.log.samples_every = 1
   config.log.traces_every = 0
-  config.log.tensorboard = False
+  config.log.trackers = ()
   return config
 
 

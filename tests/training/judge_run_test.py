@@ -21,7 +21,7 @@ def get_config(url):
   made.rl.steps = 6
   made.rl.ema_decay = None
   made.checkpoint.every = 2
-  made.log.tensorboard = False
+  made.log.trackers = ()
   made.rewards.functions = ("accuracy", "judge")
   made.rewards.weights = (0.0, 1.0)
   made.rewards.correct = "accuracy"
@@ -87,7 +87,7 @@ def test_a_run_of_another_size_judges_in_the_program(tmp_path):
   made.phases = ("sft",)
   made.model.width = 8
   made.sft.steps = 2
-  made.log.tensorboard = False
+  made.log.trackers = ()
   loop.train(made, str(tmp_path / "judge"))
   made = get_config("")
   made.rl.steps = 2

@@ -25,7 +25,7 @@ from tests.experiments import tiny_config
 
 
 def _quiet(config):
-  config.log.tensorboard = False
+  config.log.trackers = ()
   return config
 
 

@@ -17,7 +17,7 @@ def make_config(seed=0, phases=("sft",), **settings):
   """The tiny config, with a few steps; a setting is `sft__steps=3`."""
   config = tiny_config.get_config("grpo")
   config.seed, config.phases = seed, phases
-  config.log.tensorboard = False
+  config.log.trackers = ()
   config.mesh.data = 1
   config.sft.steps = config.rl.steps = 3
   config.data.task_options.max_len = 2
@@ -163,7 +163,7 @@ def test_runs_that_are_not_one_program_are_refused(tmp_path, settings, match):
 @pytest.mark.parametrize(
   ("settings", "match"),
   [
-    ({"log__wandb_project": "mine"}, "wandb_project='mine'; needed is ''"),
+    ({"log__trackers": ("wandb",)}, r"trackers=\('wandb',\); needed is \(\)"),
     ({"profile_steps": (1, 2)}, "profile_steps"),
     ({"mesh__fsdp": 2}, "each run is on one device"),
   ],

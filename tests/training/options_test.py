@@ -648,7 +648,7 @@ def _distillation(name):
   config.rl.optimizer.learning_rate = 0.02
   config.eval.every = config.checkpoint.every = 0
   config.log.samples_every = 0
-  config.log.tensorboard = False
+  config.log.trackers = ()
   # Measures the KL; too small to move anything.
   config.algorithm.kl_coef = 1e-9
   return config

@@ -221,7 +221,7 @@ def get_config(staleness):
   config.algorithm.entropy_coef = 0.1
   config.eval.every = 0
   config.checkpoint.every = 2
-  config.log.tensorboard = False
+  config.log.trackers = ()
   config.algorithm.importance_mode = "truncate"
   return config
 

@@ -246,7 +246,7 @@ def get_config(argument: str) -> Any:
     if isinstance(row.base, str)
     else row.base(pathlib.Path(folder))
   )
-  config.log.tensorboard = False
+  config.log.trackers = ()
   with config.unlocked():
     for key, value in row.settings.items():
       *groups, last = key.split(".")

@@ -19,7 +19,7 @@ EIGHT_BITS = ("int8", "float8_e4m3fn")
 
 def _config(kind, algorithm="grpo", **changes):
   config = tiny_config.get_config(algorithm)
-  config.log.tensorboard = False
+  config.log.trackers = ()
   config.checkpoint.keep = 20
   config.sampling.weights_dtype = kind
   config.algorithm.importance_mode = "truncate"

@@ -206,7 +206,7 @@ def get_config(name="sort", staleness=2):
   config.algorithm.importance_mode = "truncate"
   config.eval.every = 0
   config.checkpoint.every = 2
-  config.log.tensorboard = False
+  config.log.trackers = ()
   if name == "calc_tool":
     config.data.name = name
     config.data.task_options = ml_collections.ConfigDict()

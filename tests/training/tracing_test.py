@@ -29,7 +29,7 @@ def _config(algorithm="grpo", **log):
   config.rl.num_lengths = 1  # Compiles faster.
   config.eval.every = 2
   config.checkpoint.every = 0
-  config.log.tensorboard = False
+  config.log.trackers = ()
   config.log.samples_every = 0
   for name, value in log.items():
     config.log[name] = value

@@ -27,7 +27,7 @@ def get_config():
   config.rl.optimizer.learning_rate = 1e-3
   config.eval.every = config.checkpoint.every = 0
   config.eval.num_prompts = config.eval.batch_size = 256
-  config.log.tensorboard = False
+  config.log.trackers = ()
   return config
 
 

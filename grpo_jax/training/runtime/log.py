@@ -9,6 +9,7 @@
 | `audit.jsonl`        | verdicts of guards on each step, if guards are on   |
 | `tensorboard/`       | the same metrics, settings and sampled texts        |
 | `wandb_id.txt`       | W&B run to continue, if W&B is used                 |
+| `trackio_id.txt`     | Trackio run to continue, if Trackio is used         |
 | `config.json`        | resolved config                                     |
 | `environment.json`   | versions, devices and arguments, one entry a start  |
 | `inputs.json`        | digests of the files that it reads: `inputs.py`     |
@@ -71,9 +72,8 @@ class MetricsLog:
 
   Args:
     workdir: Folder of the run, local or gs://; made if missing.
-    tensorboard: True to write TensorBoard events too.
-    wandb: Settings that name the W&B project to log to as well; None: no W&B.
-    config: Settings of the run as JSON, for TensorBoard and W&B.
+    log: Settings that name the trackers which are told too; None: none.
+    config: Settings of the run as JSON, for trackers.
     resume_step: Step of the checkpoint that was restored; None: a run from the
       start. Files of an earlier attempt are then renamed to end in `.old`.
     resume_position: `position()` at that checkpoint; later lines are cut. None
@@ -81,7 +81,7 @@ class MetricsLog:
     more: Names of further files of lines.
 
   Raises:
-    ImportError: W&B is asked for and not installed.
+    ImportError: A tracker is asked for and not installed.
     ValueError: Only one of `resume_step` and `resume_position` is None, or
       lines that were written before the checkpoint are missing or damaged.
   """
@@ -89,8 +89,7 @@ class MetricsLog:
   def __init__(
     self,
     workdir: str | os.PathLike,
-    tensorboard: bool = True,
-    wandb: groups.LogConfig | None = None,
+    log: groups.LogConfig | None = None,
     config: Mapping[str, Any] | None = None,
     resume_step: int | None = None,
     resume_position: Mapping[str, int] | None = None,
@@ -107,11 +106,10 @@ class MetricsLog:
     for name, kept in (resume_position or {}).items():
       _check_kept(self._workdir / name, kept, resume_step)
     self._workdir.mkdir(parents=True, exist_ok=True)
-    self._trackers: list[trackers.TensorBoard | trackers.Wandb] = []
-    if wandb is not None:
-      self._trackers.append(
-        trackers.Wandb(self._workdir, wandb, config, commit.git())
-      )
+    self._trackers = [
+      trackers.TRACKERS[name](self._workdir, log, config, resume_step)
+      for name in (log.trackers if log else ())
+    ]
     # A run that was started again has not ended.
     (self._workdir / RESULT).unlink(missing_ok=True)
     self._files: dict[str, _File | _Object] = {}
@@ -122,10 +120,6 @@ class MetricsLog:
         _File(path, size)
         if isinstance(path, pathlib.Path)
         else _Object(path, size)
-      )
-    if tensorboard:
-      self._trackers.append(
-        trackers.TensorBoard(self._workdir, resume_step, config)
       )
 
   def __enter__(self) -> Self:
@@ -146,7 +140,7 @@ class MetricsLog:
       phase: Name of the phase.
       metrics: name -> a number or an array of one. Numbers that are not finite,
         such as means over nothing, become null, since JSON cannot hold them.
-        TensorBoard and W&B do not get them.
+        Trackers do not get them.
 
     Raises:
       ValueError: A metric is named "step" or "phase".
@@ -178,11 +172,10 @@ class MetricsLog:
     for sample in samples:
       self.append(SAMPLES, {**sample, "step": int(step)})
     for tracker in self._trackers:
-      if isinstance(tracker, trackers.TensorBoard):
-        tracker.samples(step, samples)
+      tracker.samples(step, samples)
 
   def alert(self, step: int, title: str, text: str) -> None:
-    """Shows an alarm beside the curves: in W&B, and in TensorBoard."""
+    """Shows an alarm beside the curves of trackers."""
     for tracker in self._trackers:
       tracker.alert(step, title, text)
 
@@ -236,8 +229,7 @@ class MetricsLog:
     for file in self._files.values():
       file.flush()
     for tracker in self._trackers:
-      if isinstance(tracker, trackers.TensorBoard):
-        tracker.flush()
+      tracker.flush()
 
   def position(self) -> dict[str, int]:
     """The size of each file, bytes; a checkpoint saved after a flush has it."""

@@ -1,13 +1,17 @@
-"""Trackers of a run's metrics: TensorBoard, and Weights & Biases.
+"""Trackers of a run's metrics: TensorBoard, Weights & Biases and Trackio.
 
-Both get the scalars of each step, the config, and the alarms. TensorBoard also
-gets sampled texts, and the data of the HPARAMS tab, which compares the runs of
-a folder: `tensorboard --logdir=runs`. W&B gets the traced groups of a run as a
-table when it has ended.
+All get the scalars of each step, the config, and the alarms. TensorBoard and
+Trackio also get sampled texts. TensorBoard gets the data of the HPARAMS tab,
+which compares the runs of a folder: `tensorboard --logdir=runs`. W&B gets the
+traced groups of a run as a table when it has ended. Trackio needs no account
+and no network: it writes to a folder of this machine (TRACKIO_DIR), and
+`trackio show` shows it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
 import secrets
 import tempfile
@@ -15,9 +19,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpo_jax.settings import groups as groups_lib
-from grpo_jax.training.runtime import files, traces
+from grpo_jax.training.runtime import commit, files, traces
 
 WANDB_ID = "wandb_id.txt"
+TRACKIO_ID = "trackio_id.txt"
 # Bytes of all texts of a start, so that the file stays small.
 _TEXT_BYTES = 1 << 20
 _SHOWN_CHARACTERS = 400  # Characters of a prompt, and of a completion.
@@ -40,22 +45,67 @@ def _code(text: str) -> str:
   return "\n".join(f"    {files.escaped(x)}" for x in text.split("\n"))
 
 
-class TensorBoard:
-  """Event files in `tensorboard/`.
+class Tracker:
+  """A tracker that is told everything, and keeps nothing.
 
   Args:
-    workdir: Folder of the run, local or gs://.
+    workdir: Folder of the run, local or gs://; it exists.
+    log: Settings that name the project, the run, its group and its tags.
+    config: Settings of the run, nested; None: they are not shown.
     resume_step: Step of the checkpoint that was restored; None: a run from the
       start.
-    config: Settings of the run, nested; None: they are not shown.
+
+  Raises:
+    ImportError: The package of the tracker is not installed.
   """
 
   def __init__(
     self,
     workdir: files.Path,
-    resume_step: int | None,
+    log: groups_lib.LogConfig,
     config: Mapping[str, Any] | None,
+    resume_step: int | None,
   ):
+    del workdir, log, config, resume_step
+
+  def write(self, step: int, values: Mapping[str, float]) -> None:
+    """Adds scalars."""
+
+  def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
+    """Adds the texts of sampled completions."""
+
+  def alert(self, step: int, title: str, text: str) -> None:
+    """Adds an alarm."""
+
+  def end(self) -> None:
+    """Marks the run as one that has done all steps."""
+
+  def flush(self) -> None:
+    """Forces everything to disk or bucket."""
+
+  def close(self) -> None:
+    """Ends the tracker; nothing is written afterwards."""
+
+
+def _id(path: files.Path, is_new: bool) -> str:
+  """Returns the name of a run at a tracker; makes one if there is none."""
+  if is_new or not path.exists():
+    files.write(path, secrets.token_hex(4).encode())
+  return path.read_text(encoding="utf-8").strip()
+
+
+def _missing(name: str) -> ImportError:
+  return ImportError(
+    f"config.log.trackers: the package {name} is not installed; run"
+    f" `pip install 'grpo_jax[{name}]'`, or leave {name!r} out."
+  )
+
+
+class TensorBoard(Tracker):
+  """Event files in `tensorboard/`."""
+
+  def __init__(self, workdir, log, config, resume_step):
+    del log
     # Imported here, with the clients of buckets that it imports, because most
     # programs write no events.
     import tensorboardX
@@ -82,15 +132,7 @@ class TensorBoard:
 
   def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
     """Adds the texts of sampled completions, as long as there is room."""
-    shown = []
-    for sample in samples:
-      shown += [
-        f"{name}: {_short(sample[name])}"
-        for name in ("prompt", "completion", "reward", "correct")
-        if name in sample
-      ]
-      shown.append("")
-    self._text("samples", "\n".join(shown), step)
+    self._text("samples", _shown(samples), step)
 
   def alert(self, step: int, title: str, text: str) -> None:
     """Adds an alarm to the texts."""
@@ -140,6 +182,18 @@ def hparams(config: Mapping[str, Any]) -> dict[str, bool | float | str]:
   }
 
 
+def _shown(samples: Sequence[Mapping[str, Any]]) -> str:
+  shown = []
+  for sample in samples:
+    shown += [
+      f"{name}: {_short(sample[name])}"
+      for name in ("prompt", "completion", "reward", "correct")
+      if name in sample
+    ]
+    shown.append("")
+  return "\n".join(shown)
+
+
 def _short(value: Any) -> str:
   text = str(value)
   if len(text) <= _SHOWN_CHARACTERS:
@@ -147,49 +201,27 @@ def _short(value: Any) -> str:
   return text[: _SHOWN_CHARACTERS - 1] + "…"
 
 
-class Wandb:
-  """A run of Weights & Biases; a known one is continued.
+class Wandb(Tracker):
+  """A run of Weights & Biases; a known one is continued."""
 
-  Args:
-    workdir: Folder of the run, local or gs://; made if missing.
-    log: Settings that name the project, the run, its group and its tags.
-    config: Settings of the run, nested.
-    package: Commit of the program.
-
-  Raises:
-    ImportError: wandb is not installed.
-  """
-
-  def __init__(
-    self,
-    workdir: files.Path,
-    log: groups_lib.LogConfig,
-    config: Mapping[str, Any] | None,
-    package: Mapping[str, Any] | None,
-  ):
+  def __init__(self, workdir, log, config, resume_step):
+    del resume_step
     try:
       import wandb
     except ImportError as error:
-      raise ImportError(
-        "config.log.wandb_project: the package wandb is not installed;"
-        " run `pip install 'grpo_jax[wandb]'`, or unset the"
-        " project."
-      ) from error
-    path = workdir / WANDB_ID
-    if not path.exists():
-      files.write(path, secrets.token_hex(4).encode())
+      raise _missing("wandb") from error
     self._module, self._workdir = wandb, workdir
     # wandb writes to a disk only, and sends these files.
     remote = files.is_remote(workdir)
     self._run = wandb.init(
-      project=log.wandb_project,
-      name=log.wandb_name or workdir.name,
-      group=log.wandb_group or None,
-      tags=list(log.wandb_tags) or None,
+      project=log.project,
+      name=log.name or workdir.name,
+      group=log.group or None,
+      tags=list(log.tags) or None,
       dir=tempfile.gettempdir() if remote else str(workdir),
-      id=path.read_text(encoding="utf-8").strip(),
+      id=_id(workdir / WANDB_ID, is_new=False),
       resume="allow",
-      config={**(config or {}), "grpo_jax": dict(package or {})},
+      config={**(config or {}), "grpo_jax": commit.git() or {}},
       # A run that continues may be on other devices, and have other names.
       allow_val_change=True,
     )
@@ -243,3 +275,74 @@ def trace_rows(groups: Sequence[traces.Group]) -> list[list[Any]]:
     for group in reversed(chosen)
     for row in group.rows
   ]
+
+
+class Trackio(Tracker):
+  """A run of Trackio, in its folder on this machine.
+
+  A run that is resumed is continued, and what it had written after the
+  checkpoint is not written again. Trackio writes twice a second: what a process that is
+  killed has logged in the last half second is missing.
+  """
+
+  def __init__(self, workdir, log, config, resume_step):
+    try:
+      import trackio
+      from trackio import sqlite_storage
+    except ImportError as error:
+      raise _missing("trackio") from error
+    self._module = trackio
+    name = log.name or workdir.name
+    id_ = _id(workdir / TRACKIO_ID, is_new=resume_step is None)
+    # (step, names) of lines and (step, title) of alarms that are there.
+    self._written: set[tuple[int, Any]] = set()
+    if resume_step is not None:
+      storage = sqlite_storage.SQLiteStorage
+      for line in storage.get_logs(log.project, name, run_id=id_):
+        step = line.pop("step")
+        self._written.add((step, frozenset(line) - {"timestamp"}))
+      for alarm in storage.get_alerts(log.project, name, run_id=id_):
+        self._written.add((alarm["step"], alarm["title"]))
+    # Not by `init`, which knows runs by their names, and prints.
+    self._run = trackio.Run(
+      None,
+      log.project,
+      None,
+      name=name,
+      run_id=id_,
+      group=log.group or None,
+      config={
+        **(config or {}),
+        "grpo_jax": commit.git() or {},
+        "tags": list(log.tags),
+      },
+    )
+
+  def write(self, step: int, values: Mapping[str, float]) -> None:
+    """Adds scalars."""
+    if values and (step, frozenset(values)) not in self._written:
+      self._run.log(dict(values), step=step)
+
+  def samples(self, step: int, samples: Sequence[Mapping[str, Any]]) -> None:
+    """Adds the texts of sampled completions."""
+    text = self._module.Markdown(_code(_shown(samples)))
+    self.write(step, {"samples": text})
+
+  def alert(self, step: int, title: str, text: str) -> None:
+    """Adds an alarm, which Trackio would also print."""
+    if (step, title) not in self._written:
+      with contextlib.redirect_stdout(io.StringIO()):
+        self._run.alert(title, text, step=step)
+
+  def close(self) -> None:
+    """Writes what is left."""
+    with contextlib.redirect_stdout(io.StringIO()):
+      self._run.finish()
+
+
+# The names of `groups.TRACKERS`.
+TRACKERS: dict[str, type[Tracker]] = {
+  "tensorboard": TensorBoard,
+  "wandb": Wandb,
+  "trackio": Trackio,
+}

@@ -30,7 +30,7 @@ def make(
   config["data"]["name"], config["seed"] = task, seed
   config["algorithm"] |= settings
   log_lib.write_json(folder / log_lib.CONFIG, config)
-  with log_lib.MetricsLog(folder, tensorboard=False) as log:
+  with log_lib.MetricsLog(folder) as log:
     log.write(10, "rl", {"eval/accuracy": values[0]})
     for step, value in enumerate(values[1:], start=11):
       numbers = {"eval/accuracy": value, "tokens/generated": 100.0 + seed}

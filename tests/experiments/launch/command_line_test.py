@@ -349,7 +349,7 @@ _TEXT = {
   ("settings", "extras"),
   [
     ({}, set()),
-    ({"log.wandb_project": "x"}, {"wandb"}),
+    ({"log.trackers": ("wandb", "trackio")}, {"wandb", "trackio"}),
     (
       _TEXT,
       {"gcs", "math"},

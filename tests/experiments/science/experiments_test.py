@@ -42,7 +42,7 @@ def test_every_arm_is_a_run(name):
       run = runs.of_arm(module, arm, "" if size == "full" else size)
       starts = module.ALL.base and arm != module.ALL.base
       assert not starts or arm == "taught" or run.start_workdir
-      assert not run.log.tensorboard
+      assert not run.log.trackers
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -78,7 +78,7 @@ def test_numbers_are_of_the_end_of_each_seed(tmp_path):
   for seed in range(2):
     assert long_horizons.collected(folder, size=size) is None
     (folder / str(seed)).mkdir()
-    with log.MetricsLog(folder / str(seed), tensorboard=False) as metrics:
+    with log.MetricsLog(folder / str(seed)) as metrics:
       metrics.write(1, "rl", {"accuracy": 0.75})
       after = {"eval/accuracy": 0.25 + seed / 4, "eval/reward/key": 1.0}
       metrics.write_result(1, None, after, 512)

@@ -42,7 +42,7 @@ def test_the_config_of_a_cell_has_its_overrides(source, tmp_path):
   body = add(
     '{"rl.optimizer.learning_rate": 0.5, "seed": 3}',
     '{"rl.optimizer.learning_rate": np.float32(0.25), "phases": ("rl",)}',
-    '{"log.tensorboard": False, "data.name": "copy"}',
+    '{"log.trackers": (), "data.name": "copy"}',
     "{}",
   )
   first, second, third, base = source(body, **{"rl.steps": 7}).cells(tmp_path)
@@ -50,7 +50,7 @@ def test_the_config_of_a_cell_has_its_overrides(source, tmp_path):
   assert first.config.seed == 3
   assert second.config.rl.optimizer.learning_rate == 0.25
   assert second.config.phases == ("rl",)
-  assert third.config.log.tensorboard is False
+  assert third.config.log.trackers == ()
   assert third.config.data.name == "copy"
   assert base.overrides == {}
   for cell in (first, second, third, base):
@@ -139,19 +139,19 @@ def test_a_setting_of_all_cells_may_not_be_one_of_a_cell(source, tmp_path):
     source(add('{"seed": 1}'), seed=2).cells(tmp_path)
 
 
-def test_cells_are_a_group_of_wandb_with_the_name_of_the_sweep(
+def test_cells_are_a_group_of_a_tracker_with_the_name_of_the_sweep(
   source, tmp_path
 ):
   text, root = add('{"seed": 1}'), tmp_path / "by_rate"
   (cell,) = source(text).cells(root)
-  assert cell.config.log.wandb_group == ""
-  (cell,) = source(text, **{"log.wandb_project": "p"}).cells(root)
-  assert cell.config.log.wandb_group == "by_rate"
-  assert cell.arguments[-1] == "--config.log.wandb_group=by_rate"
+  assert cell.config.log.group == ""
+  (cell,) = source(text, **{"log.trackers": ("trackio",)}).cells(root)
+  assert cell.config.log.group == "by_rate"
+  assert cell.arguments[-1] == "--config.log.group=by_rate"
   assert cell.workdir == root / "seed=1"
-  own = {"log.wandb_project": "p", "log.wandb_group": "mine"}
+  own = {"log.trackers": ("wandb",), "log.group": "mine"}
   (cell,) = source(text, **own).cells(root)
-  assert cell.config.log.wandb_group == "mine"
+  assert cell.config.log.group == "mine"
 
 
 def test_the_shipped_sweep_has_three_seeds_of_six_groups(tmp_path):
@@ -172,7 +172,7 @@ def test_the_argument_of_the_file_reaches_the_sweep(tmp_path):
 
 def finish(cell: cells_lib.Cell) -> None:
   log_lib.save_run_info(cell.workdir, cell.config.to_json())
-  with log_lib.MetricsLog(cell.workdir, tensorboard=False) as log:
+  with log_lib.MetricsLog(cell.workdir) as log:
     log.write(1, "rl", {"loss": 1.0, "reward/mean": 0.25})
     log.write(2, "rl", {"loss": float("nan")})
     log.write_result(2, None, {"eval/accuracy": 0.5}, 8)

@@ -17,7 +17,7 @@ RATE = "rl.optimizer.learning_rate"
 def finish(workdir, *values):
   """A run whose accuracy had these values, and ended at the last."""
   workdir.mkdir()
-  with log_lib.MetricsLog(workdir, tensorboard=False) as log:
+  with log_lib.MetricsLog(workdir) as log:
     log.write(10, "sft", {"loss": 1.0})
     for i, value in enumerate(values):
       log.write(10 + 10 * i, "rl", {"eval/accuracy": value})
@@ -68,7 +68,7 @@ def test_a_run_that_ended_without_a_number_is_missing(root):
 
 def test_a_run_without_the_metric_is_missing_and_the_others_are_not(root):
   (root / "c").mkdir()
-  with log_lib.MetricsLog(root / "c", tensorboard=False) as log:
+  with log_lib.MetricsLog(root / "c") as log:
     log.write(10, "sft", {"loss": 1.0})
     log.write_result(10, None, None, 8)
   groups, missing = groups_lib.collect(root, "eval/accuracy")

@@ -19,18 +19,26 @@ def options(url, **more):
   }
 
 
+def played(url, extras=None, actions="aaa", **more):
+  """What a session says to some actions, and its scores."""
+  made = options(url, **more)
+  with contextlib.closing(
+    openenv.make("?", extras or {}, 0, **made)
+  ) as session:
+    return [session.step(x) for x in actions], session.scores()
+
+
 @pytest.mark.parametrize(
   "name", [*(set(openenv_peers.PEERS) - {"good"}), *openenv_peers.SOCKETS]
 )
 def test_a_peer_that_breaks_the_protocol_is_an_error_of_its_row(name):
   tracemalloc.start()
   start = time.monotonic()
-  with openenv_peers.serve(name) as url:
-    with pytest.raises((openenv.ServerError, TimeoutError)) as caught:
-      session = openenv.make("?", {}, 0, **options(url))
-      with contextlib.closing(session):
-        for _ in range(3):
-          session.step("a")
+  with (
+    openenv_peers.serve(name) as url,
+    pytest.raises((openenv.ServerError, TimeoutError)) as caught,
+  ):
+    played(url)
   assert time.monotonic() - start < 30
   # The texts of a peer are shown as they are written in Python, and cut.
   assert len(str(caught.value)) < 600

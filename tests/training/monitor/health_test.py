@@ -271,7 +271,7 @@ def test_names_of_rules_are_checked():
 def written(tmp_path, lines, stages, settings=None):
   """metrics.jsonl of a run with these metrics, as `run.record` writes it."""
   monitor = health.Monitor(stages, settings)
-  with log_lib.MetricsLog(tmp_path, tensorboard=False) as log:
+  with log_lib.MetricsLog(tmp_path) as log:
     log.write(0, "rl", {"eval/accuracy": 0.5})  # Before the first step.
     for step, line in enumerate(lines, start=1):
       found = {x.rule.key: 1.0 for x in monitor.step(step, line)}

@@ -35,7 +35,7 @@ def get_config(name):
   config.algorithm.entropy_coef = 0.1
   config.eval.every = 0
   config.checkpoint.every = 2
-  config.log.tensorboard = False
+  config.log.trackers = ()
   config.log.traces_every = 1
   return config
 

@@ -29,6 +29,6 @@ def get_config(function: str = ""):
   config.eval.batch_size = 4
   config.checkpoint.every = 5
   config.log.samples_every = 1
-  config.log.tensorboard = False
+  config.log.trackers = ()
   config.required_accuracy = 0.0
   return config

@@ -231,7 +231,7 @@ def _small(config, algorithm="grpo"):
   config.eval.num_prompts = config.eval.batch_size = 4
   config.log.samples_every = 1
   config.log.num_samples = 16
-  config.log.tensorboard = False
+  config.log.trackers = ()
   return config
 
 

@@ -108,10 +108,10 @@ def write_steps(log, first: int, last: int) -> None:
 
 
 def test_resumed_log_in_a_bucket_has_the_bytes_of_a_local_one(bucket, tmp_path):
-  with log_lib.MetricsLog(tmp_path, tensorboard=False) as log:
+  with log_lib.MetricsLog(tmp_path) as log:
     write_steps(log, 1, 9)
   workdir = "gs://bucket/log"
-  log = log_lib.MetricsLog(workdir, tensorboard=False)
+  log = log_lib.MetricsLog(workdir)
   write_steps(log, 1, 4)
   log.flush()
   position = json.loads(json.dumps(log.position()))
@@ -120,7 +120,7 @@ def test_resumed_log_in_a_bucket_has_the_bytes_of_a_local_one(bucket, tmp_path):
   write_steps(log, 8, 9)
   # Killed: what was not sent is lost, and the last checkpoint is of step 4.
   with log_lib.MetricsLog(
-    workdir, tensorboard=False, resume_step=4, resume_position=position
+    workdir, resume_step=4, resume_position=position
   ) as log:
     assert bucket.read("log/metrics.jsonl").count(b"\n") == 4
     write_steps(log, 5, 9)
@@ -135,7 +135,7 @@ def test_objects_are_written_when_flushed_and_once_a_minute(
 ):
   now = time.monotonic()
   monkeypatch.setattr(time, "monotonic", lambda: now)
-  log = log_lib.MetricsLog("gs://bucket/minute", tensorboard=False)
+  log = log_lib.MetricsLog("gs://bucket/minute")
 
   def count() -> int:
     return bucket.read("minute/metrics.jsonl").count(b"\n")
@@ -153,10 +153,10 @@ def test_objects_are_written_when_flushed_and_once_a_minute(
 
 
 def test_fresh_start_in_a_bucket_sets_earlier_files_aside(bucket):
-  with log_lib.MetricsLog("gs://bucket/anew", tensorboard=False) as log:
+  with log_lib.MetricsLog("gs://bucket/anew") as log:
     write_steps(log, 1, 2)
   before = bucket.read("anew/metrics.jsonl")
-  log_lib.MetricsLog("gs://bucket/anew", tensorboard=False).close()
+  log_lib.MetricsLog("gs://bucket/anew").close()
   assert bucket.read("anew/metrics.jsonl") == b""
   assert bucket.read("anew/metrics.jsonl.old") == before
 

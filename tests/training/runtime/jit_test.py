@@ -311,7 +311,7 @@ def test_numbers_widen_nothing_in_a_bfloat16_model(name, monkeypatch):
 def test_a_run_with_other_numbers_compiles_nothing(tmp_path):
   """Nor does one that is logged, evaluated and saved otherwise."""
   config = tiny_config.get_config("grpo")
-  config.log.tensorboard = False
+  config.log.trackers = ()
   config.sampling.temperature, config.eval.temperature = 0.8, 0.5
   config.phases = ("rl",)
   config.rl.steps = 2

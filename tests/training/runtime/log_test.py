@@ -17,7 +17,7 @@ from grpo_jax.settings import groups
 from grpo_jax.training.runtime import log as log_lib
 from grpo_jax.training.runtime import traces
 
-_PROJECT = groups.LogConfig(wandb_project="test")
+_PROJECT = groups.LogConfig(trackers=("wandb", "tensorboard"))
 
 
 def write_steps(log, first: int, last: int) -> None:
@@ -42,7 +42,7 @@ def read(workdir: pathlib.Path) -> dict[str, bytes]:
 
 
 def test_lines_are_sorted_round_trip_and_without_timings(tmp_path):
-  log = log_lib.MetricsLog(tmp_path, tensorboard=False)
+  log = log_lib.MetricsLog(tmp_path)
   log.write(
     np.int64(3),
     "sft",
@@ -72,7 +72,7 @@ def test_lines_are_sorted_round_trip_and_without_timings(tmp_path):
 
 
 def test_samples_hold_text_numbers_and_nested_values(tmp_path):
-  log = log_lib.MetricsLog(tmp_path, tensorboard=False)
+  log = log_lib.MetricsLog(tmp_path)
   sample = {
     "text": 'a\nb"\u2028é\ud800',
     "reward": jnp.float32(0.5),
@@ -96,7 +96,7 @@ def test_samples_hold_text_numbers_and_nested_values(tmp_path):
 
 @pytest.mark.parametrize("name", ["step", "phase"])
 def test_metric_named_like_a_field_is_refused(tmp_path, name):
-  log = log_lib.MetricsLog(tmp_path, tensorboard=False)
+  log = log_lib.MetricsLog(tmp_path)
   with pytest.raises(ValueError, match=f"may not be named .*{name}"):
     log.write(1, "rl", {name: 1.0})
   log.close()
@@ -104,10 +104,10 @@ def test_metric_named_like_a_field_is_refused(tmp_path, name):
 
 def test_resumed_run_writes_the_same_bytes(tmp_path):
   whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-  with log_lib.MetricsLog(whole, tensorboard=False) as log:
+  with log_lib.MetricsLog(whole) as log:
     write_steps(log, 1, 9)
 
-  with log_lib.MetricsLog(resumed, tensorboard=False) as log:
+  with log_lib.MetricsLog(resumed) as log:
     write_steps(log, 1, 4)
     log.flush()
     position = log.position()
@@ -119,7 +119,7 @@ def test_resumed_run_writes_the_same_bytes(tmp_path):
       file.write(b'{"half": 0.')  # Killed inside a line.
   position = json.loads(json.dumps(position))
   with log_lib.MetricsLog(
-    resumed, tensorboard=False, resume_step=4, resume_position=position
+    resumed, resume_step=4, resume_position=position
   ) as log:
     assert [
       line["step"] for line in log_lib.read_lines(resumed / log_lib.METRICS)
@@ -157,7 +157,7 @@ def test_resumed_run_writes_the_same_bytes(tmp_path):
 def test_a_log_that_has_lost_lines_is_refused_and_not_cut(
   tmp_path, name, change, message
 ):
-  with log_lib.MetricsLog(tmp_path, tensorboard=False) as log:
+  with log_lib.MetricsLog(tmp_path) as log:
     write_steps(log, 1, 4)
     position = log.position()
     log.write_result(4, None, None, 8)
@@ -171,9 +171,7 @@ def test_a_log_that_has_lost_lines_is_refused_and_not_cut(
   with pytest.raises(
     ValueError, match=message.format(size=size, less=size - 1)
   ) as caught:
-    log_lib.MetricsLog(
-      tmp_path, tensorboard=False, resume_step=4, resume_position=position
-    )
+    log_lib.MetricsLog(tmp_path, resume_step=4, resume_position=position)
   assert str(path) in str(caught.value)
   assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
@@ -192,11 +190,11 @@ def test_half_of_a_resume_point_is_refused(tmp_path, step, position):
 
 
 def test_fresh_start_sets_files_of_an_earlier_attempt_aside(tmp_path):
-  log = log_lib.MetricsLog(tmp_path, tensorboard=False)
+  log = log_lib.MetricsLog(tmp_path)
   write_steps(log, 1, 2)
   log.close()
   before = read(tmp_path)
-  log_lib.MetricsLog(tmp_path, tensorboard=False).close()
+  log_lib.MetricsLog(tmp_path).close()
   assert set(read(tmp_path).values()) == {b""}
   for name, content in before.items():
     assert (tmp_path / f"{name}.old").read_bytes() == content
@@ -205,7 +203,7 @@ def test_fresh_start_sets_files_of_an_earlier_attempt_aside(tmp_path):
 def test_written_lines_survive_a_killed_process(tmp_path):
   program = (
     "import os, signal, sys; from grpo_jax.training.runtime import log;"
-    "log = log.MetricsLog(sys.argv[1], tensorboard=False);"
+    "log = log.MetricsLog(sys.argv[1]);"
     "log.write(1, 'rl', {'loss': 1.0});"
     "os.kill(os.getpid(), signal.SIGKILL)"
   )
@@ -218,7 +216,7 @@ def test_written_lines_survive_a_killed_process(tmp_path):
 def test_a_full_disk_is_named_and_hides_no_other_error(tmp_path):
   path = tmp_path / "metrics.jsonl"
   path.symlink_to("/dev/full")
-  log = log_lib.MetricsLog(tmp_path, tensorboard=False)
+  log = log_lib.MetricsLog(tmp_path)
   with pytest.raises(
     OSError, match="cannot be written: No space left"
   ) as caught:
@@ -248,13 +246,15 @@ def read_events(directory: pathlib.Path) -> list:
 
 
 def test_tensorboard_holds_every_metric_and_purges_on_resume(tmp_path):
-  log = log_lib.MetricsLog(tmp_path)
+  log = log_lib.MetricsLog(tmp_path, groups.LogConfig())
   write_steps(log, 1, 2)
   position = log.position()
   write_steps(log, 3, 3)
   log.close()
   # Within the same second, to files of other names.
-  log = log_lib.MetricsLog(tmp_path, resume_step=2, resume_position=position)
+  log = log_lib.MetricsLog(
+    tmp_path, groups.LogConfig(), resume_step=2, resume_position=position
+  )
   write_steps(log, 3, 4)
   log.flush()
   log.close()
@@ -290,7 +290,7 @@ def test_means_over_nothing_are_absent_everywhere(tmp_path, monkeypatch):
     )
   )
   monkeypatch.setitem(sys.modules, "wandb", fake)
-  with log_lib.MetricsLog(tmp_path, wandb=_PROJECT) as log:
+  with log_lib.MetricsLog(tmp_path, _PROJECT) as log:
     log.write(1, "rl", {"reward/mean": jnp.float32(jnp.nan), "unscored": 4.0})
   assert logged == [(1, {"unscored": 4.0})]
   (line,) = log_lib.read_lines(tmp_path / "metrics.jsonl")
@@ -304,11 +304,11 @@ def test_means_over_nothing_are_absent_everywhere(tmp_path, monkeypatch):
 
 
 def test_the_result_has_the_seconds_of_all_starts(tmp_path):
-  with log_lib.MetricsLog(tmp_path, tensorboard=False) as log:
+  with log_lib.MetricsLog(tmp_path) as log:
     log.write(1, "rl", {"time/step_s": 1.5})
     position = log.position()
   with log_lib.MetricsLog(
-    tmp_path, tensorboard=False, resume_step=1, resume_position=position
+    tmp_path, resume_step=1, resume_position=position
   ) as log:
     log.write(2, "rl", {"time/step_s": 2.0})
     log.write_result(2, {"eval/accuracy": 0.5}, {"eval/accuracy": np.nan}, 8)
@@ -323,9 +323,9 @@ def test_the_result_has_the_seconds_of_all_starts(tmp_path):
 
 
 def test_a_run_that_starts_again_has_no_result(tmp_path):
-  with log_lib.MetricsLog(tmp_path, tensorboard=False) as log:
+  with log_lib.MetricsLog(tmp_path) as log:
     log.write_result(0, None, None, 8)
-  log_lib.MetricsLog(tmp_path, tensorboard=False).close()
+  log_lib.MetricsLog(tmp_path).close()
   assert not (tmp_path / "result.json").exists()
 
 
@@ -333,7 +333,7 @@ def test_missing_wandb_names_the_extra_and_cuts_nothing(tmp_path, monkeypatch):
   (tmp_path / "metrics.jsonl").write_text('{"step": 9}\n')
   monkeypatch.setitem(sys.modules, "wandb", None)
   with pytest.raises(ImportError, match=r"grpo_jax\[wandb\]"):
-    log_lib.MetricsLog(tmp_path, wandb=_PROJECT)
+    log_lib.MetricsLog(tmp_path, _PROJECT)
   assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 9}\n'
 
 

@@ -1,7 +1,11 @@
-"""Tests of the values of a run that TensorBoard and Weights & Biases get."""
+"""Tests of the values of a run that trackers get."""
 
+import contextlib
 import json
+import sqlite3
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -84,11 +88,9 @@ def test_a_run_of_wandb_has_everything_and_is_continued(tmp_path, offline):
   workdir = tmp_path / "my run"
   workdir.mkdir()
   log_config = groups.LogConfig(
-    wandb_project="project", wandb_group="sweep", wandb_tags=("a", "b")
+    trackers=("wandb",), project="project", group="sweep", tags=("a", "b")
   )
-  with log_lib.MetricsLog(
-    workdir, tensorboard=False, wandb=log_config, config=config(seed=7)
-  ) as log:
+  with log_lib.MetricsLog(workdir, log_config, config=config(seed=7)) as log:
     log.write(1, "rl", {"loss": 1.0})
     log.alert(1, "entropy", "it has collapsed")
     log.write_traces(traces.member([*map(traces.line, map(traced, (1, 2)))]))
@@ -112,8 +114,7 @@ def test_a_run_of_wandb_has_everything_and_is_continued(tmp_path, offline):
 
   with log_lib.MetricsLog(
     workdir,
-    tensorboard=False,
-    wandb=log_config,
+    log_config,
     config=config(seed=7, **{"mesh.fsdp": 2}),
     resume_step=1,
     resume_position=position,
@@ -126,6 +127,77 @@ def test_a_run_of_wandb_has_everything_and_is_continued(tmp_path, offline):
   first = dict(zip(table["columns"], table["data"][0], strict=True))
   assert first["completion"] == "2"
   assert (first["step"], first["reward"], first["chosen"]) == (1, 1.0, "best")
+
+
+_RUN = """
+import json, socket, sys
+def refused(*_): raise OSError("there is no network")
+socket.getaddrinfo = socket.create_connection = refused
+from grpo_jax.settings import groups
+from grpo_jax.training.runtime import log as log_lib
+log_config = groups.LogConfig(
+  trackers=("trackio",), project="sums", group="sweep", tags=("a", "b"))
+with log_lib.MetricsLog(
+  sys.argv[1], log_config, {"seed": 7, "rl": {"steps": 3}},
+  *json.loads(sys.argv[2])) as log:
+  start = int(sys.argv[3])
+  for step in range(start, start + 3):
+    log.write(step, "rl", {"loss": 0.5 * step, "reward": float("nan")})
+    log.write(step, "rl", {"eval/accuracy": 1.0})
+    log.write_samples(step, [{"prompt": "p", "completion": "# c"}])
+    if step == 2:
+      log.flush()
+      position = log.position()
+  log.alert(2, "entropy", "it has collapsed")
+print(json.dumps([2, position] if start < 3 else None))
+"""
+
+
+@pytest.mark.slow  # Three processes that import trackio.
+def test_a_run_of_trackio_has_everything_and_no_step_twice(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+
+  def run(resumed, start):
+    done = subprocess.run(
+      [sys.executable, "-c", _RUN, tmp_path / "my run", resumed, str(start)],
+      capture_output=True,
+      text=True,
+      check=True,
+    )
+    assert done.stdout.count("\n") == 1  # Trackio itself says nothing.
+    return done.stdout
+
+  run("[]", 1)  # A run that is begun again is another one.
+  position = run("[]", 1)
+  run(position, 3)  # Step 3 is there already.
+  (path,) = (tmp_path / "trackio").glob("sums*.db")
+  identity = (tmp_path / "my run/trackio_id.txt").read_text()
+
+  def read(table, *names):
+    with contextlib.closing(sqlite3.connect(path)) as base:
+      return base.execute(
+        f"SELECT {', '.join(names)} FROM {table} WHERE run_id = ?", [identity]
+      ).fetchall()
+
+  ((name, text),) = set(read("configs", "run_name", "config"))
+  said = json.loads(text)
+  assert (name, said["_Group"], said["seed"]) == ("my run", "sweep", 7)
+  assert (said["rl"], said["tags"]) == ({"steps": 3}, ["a", "b"])
+  lines = [
+    {"step": step, **json.loads(values)}
+    for step, values in read("metrics", "step", "metrics")
+  ]
+  losses = [(x["step"], x["loss"]) for x in lines if "loss" in x]
+  assert losses == [(step, 0.5 * step) for step in (1, 2, 3, 4, 5)]
+  assert not any("reward" in x for x in lines)
+  assert sum("eval/accuracy" in x for x in lines) == 5
+  samples = [x["samples"]["_value"] for x in lines if "samples" in x]
+  assert len(samples) == 5
+  assert "    completion: # c" in samples[0]
+  alerts = read("alerts", "title", "text", "step")
+  assert alerts == [("entropy", "it has collapsed", 2)]
 
 
 def test_a_table_has_the_last_groups_whole():
@@ -143,7 +215,7 @@ def test_runs_of_a_folder_can_be_compared_by_their_settings(tmp_path):
   found = {}
   for seed in (1, 2):
     with log_lib.MetricsLog(
-      tmp_path / str(seed), config=config(seed=seed)
+      tmp_path / str(seed), groups.LogConfig(), config=config(seed=seed)
     ) as log:
       log.write(1, "rl", {"loss": 1.0})
       if seed == 1:
@@ -168,7 +240,7 @@ def test_runs_of_a_folder_can_be_compared_by_their_settings(tmp_path):
 
 
 def test_texts_are_code_and_cannot_leave_it(tmp_path):
-  with log_lib.MetricsLog(tmp_path) as log:
+  with log_lib.MetricsLog(tmp_path, groups.LogConfig()) as log:
     completion = "a\n# head\n<script>\x1b[31m" + "x" * 2000
     log.write_samples(
       5, [{"prompt": "p", "completion": completion, "reward": 0.5}] * 2
@@ -185,7 +257,9 @@ def test_texts_are_code_and_cannot_leave_it(tmp_path):
 
 
 def test_files_stay_small_whatever_is_sampled(tmp_path):
-  board = trackers.TensorBoard(files.parse(tmp_path), None, None)
+  board = trackers.TensorBoard(
+    files.parse(tmp_path), groups.LogConfig(), None, None
+  )
   rows = [{"prompt": "é" * 9999, "completion": "é" * 9999, "reward": 1.0}] * 8
   for step in range(500):
     board.samples(step, rows)
