@@ -283,6 +283,7 @@ class Connection:
     self._handle: socket.socket | None = None
     with self._deadline("no connection to"):
       sock = socket.create_connection(address, timeout_s)
+      sock.settimeout(None)  # A policy may take its time.
       self._handle = sock.dup()  # TLS takes the other one away.
       self._socket = client.connect(
         f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}/ws",

@@ -129,7 +129,72 @@ def error(message="it broke", code="EXECUTION_ERROR"):
   )
 
 
-# Name -> a function of the connection. All but the last of these break.
+def _tools(ws):
+  """Has a tool that doubles a number, and the field "calls" of a state."""
+  calls = 0
+  for question in map(json.loads, ws):
+    data = question.get("data", {})
+    if question["type"] == "state":
+      ws.send(json.dumps({"type": "state", "data": {"calls": calls}}))
+      continue
+    seen = {"said": f"the seed is {data.get('seed')}", **data}
+    if data.get("type") == "list_tools":
+      schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
+      tool = {"name": "twice", "description": "2x.", "input_schema": schema}
+      seen = {"tools": [tool]}
+    elif data.get("type") == "call_tool":
+      calls += 1
+      x = data["arguments"].get("x")
+      seen = {"tool_name": "twice", "result": {"data": x and 2 * x}}
+      if x is None:
+        wrong = {"error_type": "invalid_args", "message": "no x"}
+        seen = {"tool_name": "twice", "result": None, "error": wrong}
+    answer = json.loads(observation(reward=None, done=calls == 3))
+    answer["data"]["observation"] = seen
+    ws.send(json.dumps(answer))
+
+
+def _full_at_first():
+  seen = []
+
+  def peer(ws):
+    seen.append(ws)
+    if len(seen) == 1:
+      _full(ws)
+    else:
+      PEERS["good"](ws)
+
+  return peer
+
+
+def _reply(sock, data):
+  """Sends bytes in the place of the answer to a handshake."""
+  with contextlib.suppress(OSError):
+    sock.recv(4096)
+    sock.sendall(data)
+    time.sleep(2)
+
+
+# Name -> a function of the socket: peers of which none speaks WebSockets.
+SOCKETS = {
+  "hangs up": lambda sock: None,
+  "says nothing": lambda sock: time.sleep(3),
+  "redirects": lambda sock: _reply(
+    sock, b"HTTP/1.1 302 Found\r\nLocation: ws://127.0.0.1:9/ws\r\n\r\n"
+  ),
+  "no HTTP": lambda sock: _reply(sock, b"\x00\xff" * 1000),
+  "a page": lambda sock: _reply(
+    sock, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
+  ),
+  "a wrong key": lambda sock: _reply(sock, _ACCEPT + b"bm8=\r\n\r\n"),
+  "headers without an end": lambda sock: _reply(
+    sock, b"HTTP/1.1 101 Yes\r\n" + b"X: y\r\n" * 500_000
+  ),
+}
+
+
+# Name -> a function of the connection; all but `GOOD` break the protocol.
+GOOD = ("good", "tools", "full at first")
 PEERS = {
   "no JSON": _raw("{"),
   "empty": _raw(""),
@@ -178,33 +243,10 @@ PEERS = {
   "good": lambda ws: _plain(
     ws, observation(), observation("more", 0.5), observation("", 1.0, True)
   ),
+  "tools": _tools,
+  "full at first": _full_at_first(),
 }
-
-
-def _reply(sock, data):
-  """Sends bytes in the place of the answer to a handshake."""
-  with contextlib.suppress(OSError):
-    sock.recv(4096)
-    sock.sendall(data)
-    time.sleep(2)
-
-
-# Name -> a function of the socket: peers of which none speaks WebSockets.
-SOCKETS = {
-  "hangs up": lambda sock: None,
-  "says nothing": lambda sock: time.sleep(3),
-  "redirects": lambda sock: _reply(
-    sock, b"HTTP/1.1 302 Found\r\nLocation: ws://127.0.0.1:9/ws\r\n\r\n"
-  ),
-  "no HTTP": lambda sock: _reply(sock, b"\x00\xff" * 1000),
-  "a page": lambda sock: _reply(
-    sock, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
-  ),
-  "a wrong key": lambda sock: _reply(sock, _ACCEPT + b"bm8=\r\n\r\n"),
-  "headers without an end": lambda sock: _reply(
-    sock, b"HTTP/1.1 101 Yes\r\n" + b"X: y\r\n" * 500_000
-  ),
-}
+BAD = (*(x for x in PEERS if x not in GOOD), *SOCKETS)
 
 
 @contextlib.contextmanager
