@@ -176,4 +176,6 @@ $(VENV)/with-%: setup.py constraints.txt | $(VENV)/created
 	  "downloaded, a few hundred MB at first ..."
 	@$(BIN)/python -m pip install --quiet --no-compile $(CONSTRAINTS) \
 	  --no-build-isolation --editable '.[$*]'
+	@case $* in test|dev) $(BIN)/python -m pip install --quiet --no-compile \
+	  $(CONSTRAINTS) --no-deps openenv trackio;; esac
 	@touch $@

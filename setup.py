@@ -32,6 +32,14 @@ _TINKER = ["tinker>=0.38"]  # Its SDK is the client in tests.
 # Environments of this kind; 0.1.11 to 0.3.1 need a virtual environment of their
 # own (config.served.python), and 0.4 has others.
 _VERIFIERS = ["verifiers>=0.1.9.post3,<0.1.11"]
+# Sessions of servers, which alone need the package openenv.
+_OPENENV = ["websockets>=15"]
+# The tests have openenv and trackio too, without what they ask for (Makefile):
+# they exclude mcp 2 and pillow 13, which others need. This is what they import.
+_NO_DEPS = [
+  *("fastapi>=0.116", "fastmcp-slim[client]>=4", "uvicorn>=0.35"),
+  *("brotli>=1", "gradio-client>=2", "orjson>=3"),
+]
 # Games and other environments as sessions.
 _GAMES = ["textarena>=0.7.4", "gymnasium>=1.0"]
 # gymnax 1.0.1 imports six without declaring it.
@@ -59,6 +67,8 @@ _TEST = [
   *_GYM,
   *_JUDGE,
   *_VERIFIERS,
+  *_OPENENV,
+  *_NO_DEPS,
   *_TOOLS,
   *_GAMES,
   *_VISION,
@@ -180,6 +190,7 @@ setuptools.setup(
     "instructions": _INSTRUCTIONS + _TOKENIZERS,
     "plot": _PLOT,
     "wandb": _WANDB,
+    "trackio": ["trackio>=0.43"],
     "search": _SEARCH,
     "rl": _RL,
     "gym": _GYM + _TOKENIZERS,
@@ -187,6 +198,7 @@ setuptools.setup(
     "serve": _JUDGE + _TOKENIZERS,
     "verifiers": _VERIFIERS + _JUDGE + _TOKENIZERS,
     "games": _GAMES + _TOKENIZERS,
+    "openenv": _OPENENV + _TOKENIZERS,
     "tools": _TOOLS + _CODE + _TOKENIZERS,
     "vision": _VISION + _TOKENIZERS,
     "notebooks": ["jupyterlab>=4", _PANDAS, *_PLOT],

@@ -43,10 +43,12 @@ _OF_ENVIRONMENT = {
   "grpo_jax.rewards.agents.tools:": "tools",
   "grpo_jax.rewards.agents.python_session:": "tools",
   "grpo_jax.rewards.agents.games:": "games",
+  "grpo_jax.rewards.agents.openenv:": "openenv",
 }
 # Each of these has the tokenizers of text.
 _WITH_TOKENIZERS = {
   *("hf", "math", "code", "serve", "verifiers", "tools", "vision", "test"),
+  "openenv",
   "dev",
 }
 

@@ -103,9 +103,31 @@ row and every pair. The table is code, `grpo_jax/settings/compatibility.py`.
 |---|---|---|---|"""
 
 
+# Kinds of environments, and the features that they have as environments.
+_ENVIRONMENTS = {
+  "in the graph: tasks": ("environment", "environment in the graph"),
+  "sessions: a class in Python, textarena, gymnasium, OpenEnv": (
+    *("environment", "environment on the host"),
+  ),
+  "over HTTP: verifiers": (
+    *("environment", "environment on the host"),
+    "environment that asks over HTTP",
+  ),
+}
+
+
 def compatibility_page() -> str:
-  """Markdown of the table of features that exclude each other."""
+  """Markdown of the features that exclude each other, and environments."""
   rows = [
     f"| {' | '.join(map(markdown.cell, row))} |" for row in compatibility.TABLE
   ]
-  return "\n".join([_COMPATIBILITY_HEAD, *rows]) + "\n"
+  lines = [_COMPATIBILITY_HEAD, *rows, "", "## Environments", ""]
+  lines += ["| environment | excludes |", "|---|---|"]
+  for kind, features in _ENVIRONMENTS.items():
+    excluded = {
+      x.excludes if x.feature in features else x.feature
+      for x in compatibility.TABLE
+      if {x.feature, x.excludes} & {*features}
+    }
+    lines.append(f"| {kind} | {', '.join(sorted(excluded))} |")
+  return "\n".join(lines) + "\n"

@@ -81,6 +81,11 @@ def test_all_rows_of_excluding_features_are_on_their_page():
   page = settings.compatibility_page()
   for row in compatibility.TABLE:
     assert markdown.cell(row.remedy) in page
+  in_graph, sessions, http = page.splitlines()[-3:]
+  assert "partial rollouts" in http
+  assert "partial rollouts" not in in_graph + sessions
+  assert "lanes" in in_graph
+  assert all("correction" in x for x in (in_graph, sessions, http))
 
 
 def test_links_lead_to_pages_of_the_site():
