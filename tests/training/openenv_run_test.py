@@ -42,6 +42,7 @@ for app in (openenv_grpo.capitals(), openenv_grpo.digits(), echo):
   running = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
   threading.Thread(target=running.run, args=([listener],)).start()
   print(listener.getsockname()[1], flush=True)
+threading.Event().wait()  # While the main thread lives, others have executors.
 """
 
 
@@ -70,7 +71,7 @@ def test_the_echo_of_the_package(ports):
   }
   made = {"servers": servers, "timeout_s": 20.0}
   prompt, extras = openenv.problem(7, **made)
-  assert prompt.endswith("environment ready!")
+  assert prompt.endswith("environment ready!"), extras
   with contextlib.closing(openenv.make("", extras, 0, **made)) as session:
     assert session.step("hello<eos>") == ("hello", 0.5, False)
     assert session.scores()["steps"] == 1.0

@@ -561,9 +561,10 @@ def make(
     game.close()
     raise ServerError(f"openenv: an episode of {name!r} was over at once.")
   server = made.made[name]
+  before, after = made.around
   session = (
     games.GameSession(
-      game, server.shown, server.sent, False, tuple(made.around), made.ends
+      game, server.shown, server.sent, False, (before, after), made.ends
     )
     if server.action
     else CallSession(game, server.shown, made)

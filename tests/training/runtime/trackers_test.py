@@ -197,7 +197,7 @@ def test_a_run_of_trackio_has_everything_and_no_step_twice(
   assert len(samples) == 5
   assert "    completion: # c" in samples[0]
   alerts = read("alerts", "title", "text", "step")
-  assert alerts == [("entropy", "it has\ncollapsed", 2)]
+  assert alerts == [("entropy", "it has collapsed", 2)]
 
 
 def test_a_table_has_the_last_groups_whole():
