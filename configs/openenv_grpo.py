@@ -49,8 +49,8 @@ def get_config(algorithm: str = "grpo"):
   config.environment.max_action_len = 6
   config.environment.max_observation_len = 8
   config.sampling.max_new_tokens = 20
-  config.rewards.functions = ("return", "share")
-  config.rewards.weights = (1.0, 0.0)
+  config.rewards.functions = ("return", "accuracy", "share")
+  config.rewards.weights = (1.0, 0.0, 0.0)
   config.rewards.correct = "accuracy"
   config.phases = ("rl",)
 

@@ -667,9 +667,11 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
       value = (value,)
     return tuple(_typed(arguments[0], item, where) for item in value)
   if origin is not None:
-    options = _group(value, where)
+    options = dict(_group(value, where))
     for name, option in options.items():
       _fits(type(option), option, f"{where}.{name}")
+      if isinstance(option, config_dict.ConfigDict):  # Workers get plain data.
+        options[name] = option.to_dict()
     return options
   if not isinstance(value, hint) or (isinstance(value, bool) != (hint is bool)):
     is_whole = isinstance(value, int) and not isinstance(value, bool)

@@ -21,13 +21,13 @@ each question:
     {"type": "state"}, {"type": "close"}, {"type": "error", "data": {…}}
 
 The package `openenv` is not needed here. An action is a text in a field of the
-environment's action (`Server.action`), or calls of the environment's tools, in
-the format of the chat template (`Options.calls`).
+environment's action (`RemoteEnvironment.action`), or calls of its tools, in the
+format of the chat template (`OpenEnvOptions.calls`).
 
 The server is not trusted. A message has at most `MAX_BYTES`, is JSON by its
-standard, and comes within `Options.timeout_s`, or the connection is cut. It is
-an answer to a question, and has the form of one; redirects are not followed.
-Anything else raises `ServerError`, which costs the row of the session.
+standard, and comes in time, or the connection is cut. It is an answer to a
+question, and has the form of one; redirects are not followed. Anything else
+raises `ServerError`, which costs the row of the session.
 
 With config.data.source = "environment" a prompt is what an environment shows
 after a reset. If a server does not answer then, the prompt is `UNKNOWN`, and
@@ -79,8 +79,8 @@ class ServerError(RuntimeError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Server:
-  """An environment, an entry of `Options.servers`.
+class RemoteEnvironment:
+  """An environment, an entry of `OpenEnvOptions.servers`.
 
   Attributes:
     url: Address of the server, http, https, ws or wss. Of several, which run
@@ -139,11 +139,11 @@ class Server:
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class OpenEnvOptions:
   """Settings of a session, `config.environment.options`.
 
   Attributes:
-    servers: Settings of a `Server` by the name of its environment.
+    servers: Settings of a `RemoteEnvironment` by the name of its environment.
     field: The field of a record that names its environment; not needed if there
       is one. Prompts of source "environment" come from all environments alike.
     calls: Format of tool calls, "qwen", "hermes" or "llama"; needed if a server
@@ -194,14 +194,15 @@ class Options:
       self.chat_format()
 
   @property
-  def made(self) -> dict[str, Server]:
+  def made(self) -> dict[str, RemoteEnvironment]:
     """The servers by name."""
     try:
       return {
-        name: Server(**settings) for name, settings in self.servers.items()
+        name: RemoteEnvironment(**settings)
+        for name, settings in self.servers.items()
       }
     except TypeError as error:
-      own = ", ".join(x.name for x in dataclasses.fields(Server))
+      own = ", ".join(x.name for x in dataclasses.fields(RemoteEnvironment))
       raise ValueError(
         f"openenv: servers: {error}; a server has {own}."
       ) from None
@@ -374,7 +375,7 @@ class Connection:
       self._handle.close()
 
 
-class Episode:
+class RemoteEpisode:
   """An episode of an environment, a `games.Game`.
 
   Attributes:
@@ -383,7 +384,11 @@ class Episode:
   """
 
   def __init__(
-    self, options: Options, name: str, seed: int, reset: Mapping[str, Any]
+    self,
+    options: OpenEnvOptions,
+    name: str,
+    seed: int,
+    reset: Mapping[str, Any],
   ):
     """Begins the episode.
 
@@ -451,7 +456,7 @@ class Episode:
     """Returns the scores so far.
 
     "accuracy": the environment has ended the episode with a positive reward;
-    "turns"; and those of `Server.scores`, None for those of other environments.
+    "turns"; and those of all environments' states, None for those of others.
     """
     found: dict[str, float | None] = {
       "accuracy": float(self.over and self._reward > 0),
@@ -486,7 +491,10 @@ class CallSession(games.GameSession):
   """
 
   def __init__(
-    self, game: Episode, view: Callable[[Any], str], options: Options
+    self,
+    game: RemoteEpisode,
+    view: Callable[[Any], str],
+    options: OpenEnvOptions,
   ):
     super().__init__(game, view, None, False, ("", ""), options.ends)
     self._format = options.chat_format()
@@ -537,7 +545,7 @@ def _result(observation: Mapping[str, Any]) -> str:
 def make(
   prompt: str, extras: Mapping[str, Any], seed: int, **options: Any
 ) -> games.GameSession:
-  """The factory of sessions, with `Options`.
+  """The factory of sessions, with `OpenEnvOptions`.
 
   All rows of a prompt get the same seed for `reset`: the field "seed" of the
   record, or a checksum of the prompt. `seed` chooses among several addresses.
@@ -547,11 +555,11 @@ def make(
       shows something else, or is over before the first action.
     ValueError: The record names no environment.
   """
-  made = Options(**options)
+  made = OpenEnvOptions(**options)
   name = made.named(extras)
   if why := extras.get("failed"):
     raise ServerError(why)
-  game = Episode(
+  game = RemoteEpisode(
     made,
     name,
     int(extras.get("seed", zlib.crc32(prompt.encode()))),
@@ -585,9 +593,9 @@ def problem(seed: int, **options: Any) -> tuple[str, dict[str, Any]]:
 
   Args:
     seed: Seed of the episode, which also chooses the environment.
-    **options: `Options`.
+    **options: `OpenEnvOptions`.
   """
-  made = Options(**options)
+  made = OpenEnvOptions(**options)
   exceptions()
   name = sorted(made.servers)[seed % len(made.servers)]
   extras: dict[str, Any] = {"seed": seed, made.field: name}
@@ -617,7 +625,7 @@ def exceptions() -> Any:
 
 def warm_up(**options: Any) -> None:
   """Checks the options, and imports what sessions need."""
-  Options(**options)
+  OpenEnvOptions(**options)
   exceptions()
 
 
@@ -627,13 +635,13 @@ def schemas(**options: Any) -> list[tools.Schema]:
   Raises:
     ServerError, TimeoutError: A server does not name its tools.
   """
-  made = Options(**options)
+  made = OpenEnvOptions(**options)
   exceptions()
   found: dict[str, tools.Schema] = {}
   for name, server in made.made.items():
     if server.action:
       continue
-    episode = Episode(made, name, 0, {})
+    episode = RemoteEpisode(made, name, 0, {})
     try:
       episode.act({"type": "list_tools"})
       for tool in episode.observation["tools"]:
@@ -654,7 +662,7 @@ def in_chat(chat_text: Callable[..., str], **options: Any) -> Observation:
 
   Args:
     chat_text: (messages) -> text with a generation prompt.
-    **options: `Options`.
+    **options: `OpenEnvOptions`.
 
   Returns:
     The longest markup of an observation, without results.
@@ -662,7 +670,7 @@ def in_chat(chat_text: Callable[..., str], **options: Any) -> Observation:
   Raises:
     ValueError: The template writes calls or results in another way.
   """
-  made = Options(**options)
+  made = OpenEnvOptions(**options)
   if not made.calls:
     return ""
   format = made.chat_format()
@@ -679,7 +687,7 @@ def in_chat(chat_text: Callable[..., str], **options: Any) -> Observation:
 def _signature() -> inspect.Signature:
   """Returns the signature of the factory, with the names of its options."""
   *first, _ = inspect.signature(make).parameters.values()
-  own = inspect.signature(Options).parameters.values()
+  own = inspect.signature(OpenEnvOptions).parameters.values()
   return inspect.Signature([*first, *own])
 
 

@@ -281,8 +281,8 @@ class Trackio(Tracker):
   """A run of Trackio, in its folder on this machine.
 
   A run that is resumed is continued, and what it had written after the
-  checkpoint is not written again. Trackio writes twice a second: what a process that is
-  killed has logged in the last half second is missing.
+  checkpoint is not written again. Trackio writes twice a second: of a process
+  that is killed, the last half second is missing.
   """
 
   def __init__(self, workdir, log, config, resume_step):

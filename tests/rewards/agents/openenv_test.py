@@ -21,7 +21,7 @@ def options(url, limit_s=PATIENT_S, **more):
 
 
 def played(made, actions="aaa", extras=None):
-  """What a session says to some actions, and its scores."""
+  """Answers of a session to some actions, and its scores."""
   session = openenv.make("?", extras or {}, 0, **made)
   with contextlib.closing(session):
     return [session.step(x) for x in actions], session.scores()
