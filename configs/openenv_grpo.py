@@ -31,7 +31,7 @@ def get_config(algorithm: str = "grpo"):
   config.data.source = "environment"
   config.data.environment = "grpo_jax.rewards.agents.openenv:make"
   config.data.tokenizer = "bytes"
-  config.data.max_prompt_len = 12
+  config.data.max_prompt_len = 16
   config.environment.options = ml_collections.ConfigDict(
     {
       "servers": {
@@ -93,7 +93,7 @@ def app(kind: str):
 
     def reset(self, seed=None, episode_id=None, **kwargs):
       self._state = State(episode_id=episode_id, share=0.0)
-      return Heard(said=f"{kind}: ")
+      return Heard(said=f"{(seed or 0) % 1000} {kind}: ")
 
     def step(self, action, timeout_s=None, **kwargs):
       wanted = str.isupper if kind == "capitals" else str.isdigit

@@ -139,9 +139,14 @@ def test_both_are_learnt_beside_a_broken_server_and_after_a_kill(
   whole, killed = tmp_path / "whole", tmp_path / "killed"
   with openenv_peers.serve("flood") as broken:
     config = f"{ports[0]},{ports[1]},{broken.rpartition(':')[2]}"
-    partial = "--config.rl.partial_len=10"
-    first = train(config, whole)
-    second = train(config, killed, partial)
+    partial = [
+      f"--config.{x}"
+      for x in (
+        *("rl.partial_len=10", "rl.staleness=1", "rl.num_minibatches=1"),
+        "algorithm.importance_mode=truncate",
+      )
+    ]
+    first, second = train(config, whole), train(config, killed, *partial)
     served_run_test.wait_for(
       lambda: (
         second.poll() is not None
@@ -152,7 +157,7 @@ def test_both_are_learnt_beside_a_broken_server_and_after_a_kill(
     second.kill()
     second.communicate()
     assert 8 <= len(lines(killed)) < openenv_config.STEPS
-    second = train(config, killed, partial)
+    second = train(config, killed, *partial)
     done = command.finish_all([first, second], timeout_s=1500)
   for status, _, said in done:
     assert status == 0, said
