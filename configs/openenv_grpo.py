@@ -10,8 +10,8 @@ The environments are at the end of this file, as an author of environments
 writes them: they know nothing of grpo_jax, and their servers may be elsewhere.
 Only they need the package openenv. Another one takes their place:
 
-    --config.environment.options.servers='{"chess": {"url": "http://HOST:8000",
-      "action": "move", "view": "board"}}'
+    --config.environment.options='{"servers": {"chess": {
+      "url": "http://HOST:8000", "action": "move", "view": "board"}}}'
 
 A policy of bytes, with parameters drawn at random, learns to answer in capital
 letters or in digits, whatever the environment asks for.
