@@ -106,9 +106,10 @@ class MetricsLog:
     for name, kept in (resume_position or {}).items():
       _check_kept(self._workdir / name, kept, resume_step)
     self._workdir.mkdir(parents=True, exist_ok=True)
+    log = log or groups.LogConfig(trackers=())
     self._trackers = [
       trackers.TRACKERS[name](self._workdir, log, config, resume_step)
-      for name in (log.trackers if log else ())
+      for name in log.trackers
     ]
     # A run that was started again has not ended.
     (self._workdir / RESULT).unlink(missing_ok=True)

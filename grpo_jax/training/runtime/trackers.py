@@ -318,8 +318,8 @@ class Trackio(Tracker):
       },
     )
 
-  def write(self, step: int, values: Mapping[str, float]) -> None:
-    """Adds scalars."""
+  def write(self, step: int, values: Mapping[str, Any]) -> None:
+    """Adds scalars, or a text."""
     if values and (step, frozenset(values)) not in self._written:
       self._run.log(dict(values), step=step)
 
