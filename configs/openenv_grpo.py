@@ -2,7 +2,7 @@
 
     pip install 'grpo-jax[openenv]' openenv
     uvicorn --factory grpo_jax.configs.openenv_grpo:capitals --port 8000 &
-    uvicorn --factory grpo_jax.configs.openenv_grpo:digits --port 8001 &
+    uvicorn --factory grpo_jax.configs.openenv_grpo:letters --port 8001 &
     python -m experiments.train --config=configs/openenv_grpo.py \
         --workdir=runs/openenv
 
@@ -14,7 +14,7 @@ Only they need the package openenv. Another one takes their place:
       "url": "http://HOST:8000", "action": "move", "view": "board"}}}'
 
 A policy of bytes, with parameters drawn at random, learns to answer in capital
-letters or in digits, whatever the environment asks for.
+letters, which both want.
 """
 
 import functools
@@ -41,7 +41,7 @@ def get_config(algorithm: str = "grpo"):
           "view": "said",  # The field of its observation.
           "scores": {"share": "share"},  # Field of its state, as a score.
         }
-        for name, port in (("capitals", 8000), ("digits", 8001))
+        for name, port in (("capitals", 8000), ("letters", 8001))
       }
     }
   )
@@ -96,7 +96,7 @@ def app(kind: str):
       return Heard(said=f"{(seed or 0) % 1000} {kind}: ")
 
     def step(self, action, timeout_s=None, **kwargs):
-      wanted = str.isupper if kind == "capitals" else str.isdigit
+      wanted = str.isupper if kind == "capitals" else str.isalpha
       text = action.text.strip()
       share = sum(map(wanted, text)) / max(len(text), 1)
       self._state.step_count += 1
@@ -112,4 +112,4 @@ def app(kind: str):
 
 
 capitals = functools.partial(app, "capitals")
-digits = functools.partial(app, "digits")
+letters = functools.partial(app, "letters")

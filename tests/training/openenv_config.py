@@ -9,9 +9,9 @@ def get_config(ports: str):
   """The config of servers at three ports; the last of them is broken."""
   config = openenv_grpo.get_config()
   servers = config.environment.options.servers
-  servers["broken"] = servers["digits"].copy_and_resolve_references()
+  servers["broken"] = servers["letters"].copy_and_resolve_references()
   for name, port in zip(
-    ("capitals", "digits", "broken"), ports.split(","), strict=True
+    ("capitals", "letters", "broken"), ports.split(","), strict=True
   ):
     servers[name].url = f"http://127.0.0.1:{port}"
   config.rl.steps = STEPS
