@@ -25,10 +25,10 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 99_080,
-  "lines of experiments": 36_320,
-  "lines of tests": 91_290,
-  "files of grpo_jax": 369,
+  "lines of grpo_jax": 99_880,
+  "lines of experiments": 36_350,
+  "lines of tests": 92_010,
+  "files of grpo_jax": 370,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
   "class names of two classes": 0,
