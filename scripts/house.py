@@ -25,15 +25,15 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 99_880,
+  "lines of grpo_jax": 102_160,
   "lines of experiments": 36_350,
-  "lines of tests": 92_010,
-  "files of grpo_jax": 370,
+  "lines of tests": 93_140,
+  "files of grpo_jax": 378,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
   "class names of two classes": 0,
   "summaries with a clause": 0,
-  "modules that settings import": 25,
+  "modules that settings import": 23,
   "of JAX and Flax, that settings import": 0,
   "modules of a quickstart run": 153,
   "settings of GRPO": 340,
