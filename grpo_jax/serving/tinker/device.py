@@ -25,7 +25,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from grpo_jax.models import lora
+from grpo_jax.models.policies import lora
 from grpo_jax.ops import logprobs
 from grpo_jax.rollout import sampling
 from grpo_jax.serving import engine

@@ -121,7 +121,8 @@ def names(monitor):
 
 
 def test_every_rule_has_a_trigger():
-  assert list(PLANTED) == [rule.name for rule in rules.RULES]
+  known = [rule.name for rule in rules.RULES]
+  assert list(PLANTED) == known, "PLANTED has the order of RULES"
   numbers = [rule.number for rule in rules.RULES]
   assert numbers == [f"H{i:02}" for i in range(1, len(numbers) + 1)]
 
