@@ -18,8 +18,8 @@ Suppose that the log has `dead_groups` 1 in every step. The table says that then
 no advantage differs from 0, names the rule H01, and says what helps.
 
 Each line of `metrics.jsonl` has the metrics of a step by these names, and
-TensorBoard and W&B show the same. null is a mean over nothing. A word in
-capitals, as in `reward/NAME`, stands for any name. *healthy* is a rule of
+TensorBoard, W&B and Trackio show the same. null is a mean over nothing. A word
+in capitals, as in `reward/NAME`, stands for any name. *healthy* is a rule of
 thumb: compare the curves of a run with those of another run. The table that
 programs read is `grpo_jax/training/monitor/metrics.toml`. The command that
 writes this page is `python -m experiments.health.page`.

@@ -491,14 +491,15 @@ class Model(Group):
   activation: str
   """Activation of the gate: "silu", or "gelu" in its tanh form (Gemma),
   "relu2", max(gate, 0)² (nanochat), or "clamped" (gpt-oss): gate · σ(a ·
-  gate) · (up + 1), where gate and up are clamped to a limit."""
+  gate) · (up + 1), where gate and up are clamped to a limit; or "bounded",
+  "silu" with gate and up clamped likewise (DeepSeek-V4)."""
   gate: bool
   """Whether an MLP is down(activation(gate(x)) · up(x)), and not
   down(activation(up(x))) (nanochat)."""
   mlp_bias: bool
   """Biases in the MLP (GPT-2)."""
   swiglu_limit: float
-  """Bound of gate and up of "clamped"."""
+  """Bound of gate and up of "clamped" and "bounded"."""
   swiglu_slope: float
   """Slope a of the gate x·sigmoid(a·x) of "clamped"."""
   attention_scale: float | None
@@ -578,8 +579,9 @@ class Model(Group):
   expert_biases: bool
   """Whether routers and experts have biases (gpt-oss)."""
   router_scores: str
-  """Function of a router's logits: "softmax" over all experts, or "sigmoid"
-  of each (DeepSeek-V3)."""
+  """Function of a router's logits: "softmax" over all experts, or of each
+  "sigmoid" (DeepSeek-V3) or the root of its softplus, "sqrtsoftplus"
+  (DeepSeek-V4)."""
   router_groups: int
   """Number of groups of neighbouring experts, and the number of groups from
   which a token takes its experts. The best groups are those with the largest
@@ -799,8 +801,8 @@ class Checkpoint(Group):
 
 class Log(Group):
   trackers: tuple[str, ...]
-  """Programs that show curves, of `TRACKERS`; "wandb" and "trackio"
-  are extras."""
+  """Programs that show curves, of `TRACKERS`; "wandb" and "trackio" are
+  extras."""
   project: str
   """Project of the run at W&B and Trackio."""
   name: str

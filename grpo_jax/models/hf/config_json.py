@@ -1031,11 +1031,13 @@ def _layers_with_tables(keys: Keys) -> int:
 
 def _rope_of_windows(keys: Keys) -> dict[str, Any]:
   """Positions of layers with windows, and unscaled ones of sliding layers."""
-  width = keys["head_dim"]
+  width = whole("head_dim", keys["head_dim"], "head_dim")
   turned = keys.pop("qk_rope_head_dim", None)
   share = keys.pop("partial_rotary_factor", None)
-  if share is None:
-    share = 64 / 512 if turned is None else turned / width
+  if share is None and turned is not None:
+    share = whole("qk_rope_head_dim", turned, "head_dim") / width
+  elif share is None:
+    share = 64 / 512
   if type(share) not in (int, float) or not 0 < share <= 1:
     raise unsupported("partial_rotary_factor", share, "a number in (0, 1]")
   of_main, of_windows = keys.pop("rope_theta"), keys.pop("compress_rope_theta")

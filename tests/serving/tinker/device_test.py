@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.models import lora
+from grpo_jax.models.policies import lora
 from grpo_jax.serving import requests
 from grpo_jax.serving.tinker import device as device_lib
 from grpo_jax.serving.tinker import losses, store, wire
