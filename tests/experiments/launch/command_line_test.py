@@ -362,6 +362,14 @@ def test_extras_follow_from_the_config(settings, extras):
   assert found == {"tpu", *extras}
 
 
+@pytest.mark.parametrize(
+  "name", ["coding_agent", "python_agent", "search_agent"]
+)
+def test_environments_with_tools_need_their_extra(name):
+  config = config_lib.resolve(overrides.config(name))
+  assert "tools" in preflight.needed_extras(config, "/runs/a")
+
+
 _TUNED = {"model.checkpoint": "Qwen/Qwen3-8B", "model.lora_rank": 2}
 _JUDGED = {
   **_TEXT,
