@@ -22,16 +22,13 @@ import functools
 
 import ml_collections
 
-from grpo_jax import algorithms
-from grpo_jax.settings.config import default_config
+from grpo_jax.configs import verifiers_grpo
 
 
 def get_config(algorithm: str = "grpo"):
   """Config of both environments, with any algorithm for several turns."""
-  config = default_config(algorithm)
-  config.data.source = "environment"
+  config = verifiers_grpo.get_config(algorithm)
   config.data.environment = "grpo_jax.rewards.agents.openenv:make"
-  config.data.tokenizer = "bytes"
   config.data.max_prompt_len = 16
   config.environment.options = ml_collections.ConfigDict(
     {
@@ -47,29 +44,13 @@ def get_config(algorithm: str = "grpo"):
     }
   )
   config.environment.max_turns = 2
-  config.environment.max_action_len = 6
   config.environment.max_observation_len = 8
   config.sampling.max_new_tokens = 20
   config.rewards.functions = ("return", "accuracy", "share")
   config.rewards.weights = (1.0, 0.0, 0.0)
   config.rewards.correct = "accuracy"
-  config.phases = ("rl",)
-
-  config.model.width = 32
-  config.model.num_layers = 1
-  config.model.num_heads = 2
-  config.model.num_kv_heads = 1
-  config.model.mlp_width = 64
-
   config.rl.steps = 40
-  config.rl.group_size = algorithms.group_size(algorithm, 8)
-  config.rl.num_prompts = 64 // config.rl.group_size
-  config.rl.optimizer.learning_rate = 1e-2
-  config.algorithm.kl_coef = 0.0
-  config.eval.num_prompts = 8
-  config.eval.batch_size = 8
   config.eval.every = 20
-  config.checkpoint.every = 10
   return config
 
 

@@ -1,8 +1,8 @@
 """Packages with a planted fault, as tasks for a coding agent.
 
-Of each module with examples in its docstrings, a copy is made in which one
-operator, comparison or number differs, so that some examples fail. Half of them
-are taken out of the docstrings, and are the hidden tests. The others stay, and
+A module with examples in its docstrings is copied, and one operator, comparison
+or number of the copy is changed, so that some examples fail. Half of them are
+taken out of the docstrings, and are the hidden tests. The others stay, and
 are the visible tests. A fault counts if it fails one of each, and at most half
 of all. `rewards/agents/coding.py` describes the records.
 
@@ -83,9 +83,7 @@ def outputs(
 ) -> list[str | None]:
   """The `repr` of the call of each test, in a box; None for an error."""
   blank = [{**test, "output": ""} for test in tests]
-  extras = {
-    **{"files": files, "module": module, "visible": blank, "hidden": blank}
-  }
+  extras = dict(files=files, module=module, visible=blank, hidden=blank)
   return coding.Repository(extras, tools.Options()).results(blank)
 
 

@@ -1009,7 +1009,7 @@ class TransformerConfig(Architecture):
       *_DEEPSEEK4_KINDS
     }:
       raise ValueError(
-        f"deepseek4: kinds is {found.kinds}; needed is one of"
+        f"deepseek4: kinds is {found.kinds}, and needs one of"
         f" {', '.join(_DEEPSEEK4_KINDS)} for each of {self.num_layers} layers."
       )
     if self.num_heads * self.head_width % found.num_groups:
