@@ -12,7 +12,7 @@ trains a small model on it.
 
 writes packages with planted faults (`repositories.py`), for a model with a chat
 template. For the same versions of packages and of Python, the bytes are the
-same each time. Needs the extras `code` and `tools`.
+same each time. Needs the extra `tools`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ r"""Plays scripts that cheat, and an honest one, in the repositories of a file.
 
 Prints how often each script is paid, and how often the rules of an interceptor
 flag its calls; then precision and recall of the rules over all calls. Needs the
-extras `code` and `tools`.
+extra `tools`.
 """
 
 from __future__ import annotations

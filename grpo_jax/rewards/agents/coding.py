@@ -33,7 +33,7 @@ session. Each run writes them into a new box (`sandbox/box.py`), which is thrown
 away: what a program writes is lost, and the tools alone edit. The box has no
 expected output and no hidden test while the policy's code runs, apart from the
 calls themselves during grading, and the host compares. Visible tests are those
-of the record, whatever the files say. A box allows one process, so there is no
+of the record, whatever the files say. A box allows one process, so no tool is a
 shell, and only the standard library is there.
 """
 
