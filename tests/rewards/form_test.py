@@ -74,7 +74,7 @@ def test_agrees_with_the_expression_and_one_of_each_tag(words):
 
 
 def test_hostile_text_takes_linear_time():
-  start = time.monotonic()
+  start = time.process_time()
   for tag in (*TAGS, "</think><answer>", "<think>" + " " * 50):
     assert score("<think>" + tag * 100_000) == [0.0]
-  assert time.monotonic() - start < 5.0
+  assert time.process_time() - start < 5.0

@@ -188,12 +188,12 @@ def refusal(path, value, algorithm="ppo"):
   is_one = isinstance(node.get(leaf), tuple) and not isinstance(value, tuple)
   node[leaf] = (value,) if is_one else value
   refused = None
-  start = time.monotonic()
+  start = time.process_time()
   try:
     config_lib.resolve(config)
   except (ValueError, TypeError, KeyError) as error:
     refused = error
-  assert time.monotonic() - start < 1
+  assert time.process_time() - start < 5
   assert refused is None or leaf in str(refused)
   return refused
 

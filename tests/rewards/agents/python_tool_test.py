@@ -185,7 +185,7 @@ HALF = """
 import sys, time
 for line in sys.stdin:
   print("1-1 1\\n" * 5 + line.split(" ", 1)[0], end=" ", flush=True)
-  time.sleep(60)
+  time.sleep(600)
 """
 TALKATIVE = """
 import sys
@@ -201,11 +201,11 @@ while True:
 """
 DEAF = """
 import time
-time.sleep(60)
+time.sleep(600)
 """
 WITH_CHILD = """
 import subprocess, sys
-child = subprocess.Popen(["sleep", "60"])
+child = subprocess.Popen(["sleep", "600"])
 for line in sys.stdin:
   print(line.split(" ", 1)[0], child.pid, flush=True)
 """
@@ -229,7 +229,7 @@ def test_no_call_outlives_its_deadline(monkeypatch, program, expression, error):
   start = time.monotonic()
   with pytest.raises((TimeoutError, RuntimeError), match=error):
     python.evaluate(expression)
-  assert time.monotonic() - start < 4.0
+  assert time.monotonic() - start < 60.0
   assert host_test.is_gone(pid)
   python.close()
 
@@ -241,7 +241,7 @@ def test_a_child_that_holds_the_pipe_does_not_hold_up_the_end(monkeypatch):
   start = time.monotonic()
   try:
     python.close()
-    assert time.monotonic() - start < 4.0
+    assert time.monotonic() - start < 60.0
     assert not host_test.is_gone(child)
   finally:
     os.kill(child, signal.SIGKILL)

@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 from grpo_jax.rewards.agents import python_tool
@@ -58,6 +59,11 @@ class Session:
       re.match("(a+)+$", "a" * 64 + "b")
     elif action == "nap":
       time.sleep(1.0)
+    elif action.startswith("wait for six in "):
+      folder = pathlib.Path(action.removeprefix("wait for six in "))
+      tempfile.mkstemp(dir=folder)
+      while len([*folder.iterdir()]) < 6:
+        time.sleep(0.01)
     elif action == "raise":
       raise ValueError("no such tool")
     elif action == "sys.exit":
