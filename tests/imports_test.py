@@ -192,6 +192,7 @@ except ValueError as error:
     imports.fetch(absent, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_workers_score_with_objects_and_end_those_that_hang():
   kernel = cell()
   paths = {

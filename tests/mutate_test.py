@@ -61,6 +61,7 @@ BUGS = {
 }
 
 
+@pytest.mark.slow
 def test_bugs_are_killed_or_survive_or_are_broken(tree, tmp_path, capsys):
   out = tmp_path / "out.json"
   killed, survived, broken = BUGS.values()

@@ -144,6 +144,7 @@ def _of_one_and_two(name, **fields):
   ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", tiny.each(TAKE_CONTEXTS))
 def test_tokens_have_the_advantages_and_the_slopes_of_one_row(name):
   """With the options that shape rewards, and those about single tokens."""

@@ -91,6 +91,7 @@ class TestContract:
 class TestPrograms:
   """Properties that need a program of their own."""
 
+  @pytest.mark.slow
   def test_padding_columns_change_nothing(self, name):
     algorithm, config = _make(name)
     if name == "dapo":  # Punishes near the budget, which is what grows here.
@@ -100,6 +101,7 @@ class TestPrograms:
       algorithm, config = _plain(name)
     checks.padding_columns_change_nothing(algorithm, config)
 
+  @pytest.mark.slow
   def test_micro_batches_add_up(self, name):
     checks.micro_batches_add_up(*_make(name))
 
@@ -280,6 +282,7 @@ class TestBounds:
     assert (unbounded > 100 * at_one).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
   st.sampled_from([x for x in NAMES if x in tiny.OWN_LOSS]),

@@ -61,6 +61,7 @@ def clipped_losses(case, mask, advantages):
   return loss, slope
 
 
+@pytest.mark.slow
 def test_a_teacher_adds_to_the_advantages_of_tokens():
   case, mask = case_of_tokens()
   outcome = evaluate("grpo", case, **ANY)

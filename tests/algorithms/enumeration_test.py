@@ -114,6 +114,7 @@ def test_multisets_stand_for_all_groups():
     assert (orders * PROBS[groups].prod(axis=1)).sum() == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_the_order_of_a_group_is_irrelevant():
   algorithm, config = algorithm_of("otb"), config_of("otb")
   tables = enumeration.tables_of(algorithm, config, PROBLEM)
@@ -179,6 +180,7 @@ def test_a_constant_baseline_changes_the_noise_only():
   assert found.variance > 2 * published("reinforce").variance
 
 
+@pytest.mark.slow
 def test_ppo_is_unbiased_before_whitening_for_lambda_one_or_exact_values():
   plain = algorithm_of("ppo", aggregate=aggregation.over_sequence_sums)
 
@@ -226,6 +228,7 @@ def test_is_not_proportional_to_the_gradient(name):
   assert 0.3 < cosine(published(name).mean, EXACT_J) < 0.999
 
 
+@pytest.mark.slow
 def test_division_by_the_length_follows_another_objective():
   """E[R/|y|] − J E[1/|y|], with J held fixed; (G − 1)/G as for Dr. GRPO."""
   mean = PROBS @ REWARDS
@@ -237,6 +240,7 @@ def test_division_by_the_length_follows_another_objective():
   assert cosine(wanted, EXACT_J) < 0.999
 
 
+@pytest.mark.slow
 def test_division_by_the_deviation_is_a_factor_for_right_or_wrong():
   """With rewards 0 and 1 the deviation depends on p only, at one prompt."""
   right = (REWARDS > 0.3).astype(float)
@@ -282,6 +286,7 @@ def test_with_equal_lengths_opo_is_dr_grpo():
 # On-policy, algorithms that differ in ratio and clip coincide.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "names",
   [

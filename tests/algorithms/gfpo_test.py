@@ -115,6 +115,7 @@ def test_the_mean_counts_what_denom_says(denom):
   assert weights["policy"] == LENGTHS[trained].sum()
 
 
+@pytest.mark.slow
 def test_easy_groups_keep_fewer():
   """Four groups by difficulty, after sixteen whose quartiles are known."""
   rng = np.random.default_rng(0)

@@ -45,6 +45,7 @@ def _advantages(episodes, groups, lengths, num_slots, valid=None, **fields):
   return [found[i, span] for i, span in spans]
 
 
+@pytest.mark.slow
 def test_three_episodes_by_hand():
   """A → B (0, 1), A → C (0, 0), A → B (0, 0), with γ = 1/2.
 

@@ -310,6 +310,7 @@ def test_divergence_in_the_reward():
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "name", tiny.each([x for x in algorithms.ALGORITHMS if x != "bradley_terry"])
 )
@@ -349,6 +350,7 @@ def test_what_is_cut_off_stays_in_what_advantages_are_made_of(name):
   np.testing.assert_array_equal(*of_tokens)
 
 
+@pytest.mark.slow
 def test_a_lone_completion_has_its_reward_for_an_advantage():
   case = _case()
   group = case.group_id[np.flatnonzero(case.valid)[0]]
@@ -366,6 +368,7 @@ def test_a_lone_completion_has_its_reward_for_an_advantage():
   np.testing.assert_allclose(row[_trained(case)[first]], case.rewards[first])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["reinforce_pp", "reinforce_pp_baseline"])
 def test_advantages_that_are_normalised_over_sequences(name):
   case = _case()
@@ -387,6 +390,7 @@ def test_advantages_that_are_normalised_over_sequences(name):
 # --- what counts -------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["grpo", "dr_grpo", "luspo"])
 def test_completions_without_a_token_count_as_in_trl(name):
   case = _case()
@@ -401,6 +405,7 @@ def test_completions_without_a_token_count_as_in_trl(name):
   )
 
 
+@pytest.mark.slow
 def test_tokens_are_averaged_in_each_group():
   case = _case()
   mask, advantages = _trained(case), _advantages(case)
@@ -721,6 +726,7 @@ def test_each_option_changes_the_loss_of_every_algorithm_or_is_refused(name):
     assert changes != ((name, option) in NEEDLESS), option
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "name", tiny.each(algorithms.ALGORITHMS, ("deepseek_v32",))
 )
@@ -806,6 +812,7 @@ def _policy_term(name, case, **fields):
     return cases.evaluate(algorithm, config, case)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", tiny.each(CORRECTED))
 def test_every_loss_carries_the_correction(name):
   """Also those that have weights of their own: gagpo, clip_cov, kl_cov."""
@@ -870,6 +877,7 @@ def test_what_is_rejected_moves_nothing_that_stays(name):
   np.testing.assert_allclose(other.gradient, one.gradient, 1e-9, 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "fields", "unit"),
   [

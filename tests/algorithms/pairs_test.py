@@ -24,6 +24,7 @@ def evaluated(name, **fields):
     return cases.evaluate(algorithms.get_algorithm(name), config, case)
 
 
+@pytest.mark.slow
 def test_two_grpo_has_the_direction_of_dpo_normalised_by_length():
   """arXiv:2510.00977: c = 1 / √2 against β, whatever the gaps are.
 
@@ -42,6 +43,7 @@ def test_sums_over_tokens_point_elsewhere():
   assert 0 < cosine < 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "alone"), [("two_grpo_dpo", "two_grpo"), ("ppo_dpo", "ppo")]
 )

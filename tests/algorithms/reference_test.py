@@ -201,6 +201,7 @@ def _own(config, field):
   return {field: getattr(config, field)} if hasattr(config, field) else {}
 
 
+@pytest.mark.slow
 def test_the_trained_lambda_has_its_finite_difference():
   name = "lambda_grpo"
   reference, algorithm = _reference(name), algorithms.get_algorithm(name)

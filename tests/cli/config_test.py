@@ -9,6 +9,7 @@ from tests.experiments import command
 QUICKSTART = f"--config={command.ROOT}/configs/quickstart.py"
 
 
+@pytest.mark.slow
 def test_changed_settings_are_printed_with_what_they_mean():
   status, out, err = command.run(
     "config",

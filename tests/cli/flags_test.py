@@ -353,6 +353,7 @@ def test_what_a_device_needs_is_said(monkeypatch, installed, advice):
   assert advice in message
 
 
+@pytest.mark.slow
 def test_a_missing_device_is_a_message():
   program = (
     "import jax; from grpo_jax.cli import flags;"

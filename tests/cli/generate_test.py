@@ -102,6 +102,7 @@ def test_a_file_that_is_complete_stays_as_it_is(policy, whole, monkeypatch):
   assert whole.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_of_right_completions_the_shortest_ones_are_kept(
   policy, whole, tmp_path
 ):

@@ -18,6 +18,7 @@ def source(*datasets, split="train", seed=0):
   return gym.GymSource(datasets or (GCD,), split, seed)
 
 
+@pytest.mark.slow
 def test_a_record_holds_what_makes_its_problem_again():
   record = source()[5]
   extras = record["extras"]
@@ -147,6 +148,7 @@ def test_an_empty_list_and_too_few_questions_are_refused(monkeypatch):
     source(one, split=splits[1])[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "name", ["spell_backward", "word_sequence_reversal", "figlet_font"]
 )

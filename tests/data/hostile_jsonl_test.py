@@ -46,6 +46,7 @@ def path(tmp_path_factory):
   return tmp_path_factory.mktemp("rows") / "rows.jsonl"
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(LINES, st.sampled_from([None, "gsm8k"]))
 @example(b'{"prompt": "\\ud800"}', None)

@@ -45,6 +45,7 @@ def texts(draw):
   return prompts
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=300, deadline=None)
 @hypothesis.given(texts(), st.sampled_from((0.3, 0.5, 0.8)))
 def test_no_pair_is_missed_and_none_is_made_up(prompts, alike):

@@ -53,6 +53,7 @@ print(json.dumps(records))
 """
 
 
+@pytest.mark.slow
 def test_tfds_gives_the_records_of_the_sample_without_tensorflow(tmp_path):
   (tmp_path / "tensorflow").mkdir()
   (tmp_path / "tensorflow" / "__init__.py").touch()

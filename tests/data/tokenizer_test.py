@@ -733,6 +733,7 @@ def test_a_chat_around_what_a_tool_says_is_meant_and_is_not_cut():
 MARKUP = ["", " ", "<eos>\n ", " .<answer>", "\n<eos><pad>x\n"]
 
 
+@pytest.mark.slow
 @settings(deadline=None)  # The first text is slow.
 @given(
   first=st.sampled_from(MARKUP),

@@ -163,6 +163,7 @@ def test_the_first_moving_average_is_the_first_mean():
   np.testing.assert_allclose(again, by["ema"][0], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_truncation_bootstraps_and_termination_does_not():
   value = functools.partial(_value, params_of())
   for horizon in (2, 0):
@@ -396,6 +397,7 @@ def as_published(setting):
   return score - setting.num_envs + SPREAD
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", protocol.PROFILES)
 def test_verdicts(name):
   profile = protocol.PROFILES[name]

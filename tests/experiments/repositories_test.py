@@ -73,6 +73,7 @@ def test_faults_differ_in_one_expression():
     compile(text, "text", "exec")
 
 
+@pytest.mark.slow
 def test_tasks_of_a_package(tmp_path, monkeypatch):
   folder = tmp_path / "small_package"
   folder.mkdir()

@@ -130,6 +130,7 @@ def test_kernels_round_in_bfloat16_as_the_plain_form_does(kernel):
 
 
 # Soft-capped scores, a scale, one of two layers sliding, padding on the left.
+@pytest.mark.slow
 def test_gemma_2_with_splash_gives_the_logits_of_transformers():
   config, params = parity_test.load("gemma2")
   found = outputs.compare(
@@ -207,6 +208,7 @@ def kernel_calls(text):
 
 
 # With 4 rows on 3 devices each computes all.
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("num_devices", "rows"),
   [(2, "2"), pytest.param(3, "4", marks=pytest.mark.slow)],
@@ -244,6 +246,7 @@ class CudnnVersions:
     return 91000
 
 
+@pytest.mark.slow
 def test_a_gradient_for_gpus_calls_cudnns_kernels_on_a_devices_rows(
   monkeypatch,
 ):

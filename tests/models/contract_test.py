@@ -47,6 +47,7 @@ def types(tree):
   return jax.tree.map(lambda leaf: (leaf.shape, jnp.dtype(leaf.dtype)), tree)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("family", "base", "remat"),
   [

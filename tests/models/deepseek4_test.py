@@ -32,6 +32,7 @@ def softmax(x):
   return weights / weights.sum(axis=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlaps", [False, True])
 def test_windows_are_those_of_loops(overlaps):
   rng = np.random.default_rng(0)
@@ -82,6 +83,7 @@ def test_tokens_are_ordered_whatever_slots_they_are_in():
   np.testing.assert_array_equal(np.flatnonzero(found.near), [3, 5])
 
 
+@pytest.mark.slow
 def test_every_parameter_has_a_place_and_mixtures_do_not_decay():
   policy = transformer.transformer_policy(CONFIG)
   params = jax.eval_shape(policy.init, jax.random.key(0))
@@ -123,6 +125,7 @@ def test_what_the_layers_lack_is_told(fields, message):
     dataclasses.replace(CONFIG, **fields)
 
 
+@pytest.mark.slow
 def test_mixed_tokens_and_files_of_adapters_are_refused():
   policy = transformer.transformer_policy(CONFIG)
   params = jax.eval_shape(policy.init, jax.random.key(0))
@@ -158,6 +161,7 @@ def _published(tensors):
   return found
 
 
+@pytest.mark.slow
 def test_names_of_published_files_are_read_and_written(tmp_path):
   folder = _copy(tmp_path / "published", _published)
   config, found = weights.load(folder)
@@ -169,6 +173,7 @@ def test_names_of_published_files_are_read_and_written(tmp_path):
   assert names == _published(dict.fromkeys(names, 0)).keys()
 
 
+@pytest.mark.slow
 def test_matrices_in_eight_bits_have_powers_of_two_as_factors(tmp_path):
   name = "model.layers.2.attn.wkv.weight"
   codes, factor = None, ml_dtypes.float8_e8m0fnu(0.25)
@@ -184,6 +189,7 @@ def test_matrices_in_eight_bits_have_powers_of_two_as_factors(tmp_path):
   np.testing.assert_array_equal(found[0].T, codes.astype(np.float32) / 4)
 
 
+@pytest.mark.slow
 def test_a_table_of_other_experts_is_refused(tmp_path):
   def change(tensors):
     name = "model.layers.1.ffn.gate.tid2eid"

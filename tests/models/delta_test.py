@@ -38,6 +38,7 @@ def _masked(arrays, mask):
   return *vectors, np.where(seen, log_decay, 0), np.where(seen, beta, 0), memory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 7, 64, 150])
 def test_chunks_equal_the_recurrence(length):
   arrays, mask = _drawn(length), np.ones((2, length), bool)
@@ -50,6 +51,7 @@ def test_chunks_equal_the_recurrence(length):
   np.testing.assert_allclose(memory, last, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_equal_keys_do_not_spoil_the_system():
   *arrays, log_decay, beta, memory = _drawn(128, equal=True)
   arrays = *arrays, 0.01 * log_decay, 0.9 + 0.1 * beta, memory
@@ -69,6 +71,7 @@ def test_steps_equal_the_recurrence():
   np.testing.assert_allclose(memory, last, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_gradients_of_chunks_equal_those_of_steps():
   arrays, rng = _drawn(70), np.random.default_rng(1)
   of_y, of_memory = (
@@ -98,6 +101,7 @@ def test_gradients_of_chunks_equal_those_of_steps():
     np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_convolution_sees_tokens_and_nothing_else():
   rng = np.random.default_rng(0)
   kernel, x = rng.normal(size=(2, 3, 4)), rng.normal(size=(3, 9, 2, 3))

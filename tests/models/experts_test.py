@@ -74,7 +74,7 @@ def _of_form(form, num_chosen, normalize, kept, *inputs):
   ("num_tokens", "num_experts", "num_chosen"),
   [
     (7, 4, 2),
-    (2, 16, 3),
+    pytest.param(2, 16, 3, marks=pytest.mark.slow),
     pytest.param(32, 3, 1, marks=pytest.mark.slow),
     pytest.param(1, 2, 2, marks=pytest.mark.slow),
   ],
@@ -258,6 +258,7 @@ def test_experts_that_became_impossible_keep_finite_weights():
 # --- In the transformer ------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "config", [MOE, pytest.param(NOT_NORMALISED, marks=pytest.mark.slow)]
 )

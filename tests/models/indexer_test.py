@@ -52,6 +52,7 @@ def test_scores_are_those_of_equation_1():
     np.testing.assert_allclose(found[row, t, s], want, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_best_visible_tokens_are_chosen_and_of_equal_ones_the_earliest():
   scores = np.array([[[3.0, 9, 5, 5, 5, 4]]])
   visible = np.array([[[True, False, True, True, True, True]]])
@@ -337,6 +338,7 @@ def test_indexers_beneath_adapters_are_frozen():
   assert "indexer" in str(params["frozen"])
 
 
+@pytest.mark.slow
 def test_layers_that_predict_later_tokens_are_named(tmp_path, caplog):
   from safetensors import numpy as safetensors
 

@@ -82,6 +82,7 @@ def _chosen(scores, bias, num_groups, num_taken, count):
   return sorted(allowed, key=lambda e: -ranked[e])[:count]
 
 
+@pytest.mark.slow
 def test_groups_and_sigmoid_are_those_of_the_paper():
   rng = np.random.default_rng(0)
   logits, bias = rng.normal(size=(50, 12)), 0.3 * rng.normal(size=12)
@@ -323,6 +324,7 @@ def test_every_parameter_has_a_rule(name, kind):
 # --- Checkpoints -------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("family", "name"),
   [

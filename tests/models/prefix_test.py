@@ -156,6 +156,7 @@ def test_splash_continues_a_prompt(window):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("config", "cache_dtype"),
   [

@@ -61,6 +61,7 @@ def largest(name, kind, kernel):
   return np.repeat(blocks, block, axis=-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "config", [SMALL, pytest.param(EXPERTS, marks=pytest.mark.slow)]
 )
@@ -280,6 +281,7 @@ def rounded_by_hand(kind, params):
   return {**params, "trained": trained}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", EIGHT_BITS)
 @pytest.mark.parametrize(
   "with_adapters", [False, pytest.param(True, marks=pytest.mark.slow)]
@@ -320,6 +322,7 @@ def test_a_rounding_policy_reads_rounded_experts(kind):
   np.testing.assert_allclose(existing(logits), existing(expected), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", EIGHT_BITS)
 def test_the_decode_loop_of_a_rounding_policy_reads_codes(kind):
   """And they are made before it, not in each step."""

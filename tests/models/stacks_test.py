@@ -137,6 +137,7 @@ def test_patterns_of_layers_are_cut_into_the_shortest_runs():
   )
 
 
+@pytest.mark.slow
 @EACH
 def test_a_scan_runs_the_layers_in_their_order(name):
   names = CONFIGS[name].stacks
@@ -160,6 +161,7 @@ def test_a_scan_runs_the_layers_in_their_order(name):
   assert collected(0, (False,) * len(names)) is None
 
 
+@pytest.mark.slow
 @EACH
 def test_decoding_and_reading_in_pieces_equal_teacher_forcing(name):
   with jax.enable_x64(True):

@@ -171,6 +171,7 @@ def existing(x):
   return np.concatenate([x[b, :n] for b, n in enumerate(LENGTHS)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "config",
   [RICH, LOCAL, LINEAR, pytest.param(LEARNED, marks=pytest.mark.slow)],
@@ -202,6 +203,7 @@ def test_decoding_equals_teacher_forcing_in_float64(config):
     )
 
 
+@pytest.mark.slow
 def test_decoding_equals_teacher_forcing_in_float32():
   params, batch = make_params(RICH), make_batch()
   tokens = batch[2]
@@ -247,6 +249,7 @@ def test_equals_the_numpy_reference(name):
       )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "config", [RICH, pytest.param(LINEAR, marks=pytest.mark.slow)]
 )
@@ -277,6 +280,7 @@ def test_masked_slots_may_hold_any_token(config, junk):
     np.testing.assert_array_equal(existing(dirty), existing(clean))
 
 
+@pytest.mark.slow
 def test_empty_rows_are_finite_with_finite_gradients():
   tokens, mask, completions, completion_mask, index = map(
     np.array, make_batch()
@@ -345,6 +349,7 @@ def test_remat_saves_memory():
   assert dots < 0.5 * none
 
 
+@pytest.mark.slow
 def test_bfloat16_activations_keep_float32_parameters_and_logits():
   config = dataclasses.replace(RICH, dtype="bfloat16")
   params, batch = make_params(config), make_batch()

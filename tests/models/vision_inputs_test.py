@@ -153,6 +153,7 @@ def test_attention_in_blocks_is_that_of_all_queries(monkeypatch):
   jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), *found)
 
 
+@pytest.mark.slow
 def test_an_image_sees_itself_only():
   params = transformer_test.make_params(CONFIG)["trained"]["tower"]
   images = make_images()

@@ -100,6 +100,7 @@ def test_bfloat16_counts_are_exact(function):
   assert float(total) == 40_000
 
 
+@pytest.mark.slow
 @over_functions
 @settings(max_examples=30, deadline=None)
 @given(

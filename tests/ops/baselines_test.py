@@ -264,6 +264,7 @@ def test_advantages_are_constants(function):
 _REWARDS = st.lists(st.integers(-20, 20), min_size=6, max_size=6)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(rewards=_REWARDS, shift=st.integers(-50, 50), factor=st.integers(2, 9))
 def test_sums_shifts_and_factors(rewards, shift, factor):

@@ -67,6 +67,7 @@ def solve(keys, now, past_keys, past, cap):
   )
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=200, deadline=None)
 @hypothesis.given(windows)
 def test_the_cap_is_a_fixed_point_and_leaves_the_others_alone(window):

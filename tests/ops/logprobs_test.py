@@ -187,6 +187,7 @@ def test_values_and_gradients_are_those_of_whole_logits(name):
     assert outputs.logp.dtype == jnp.float64
 
 
+@pytest.mark.slow
 def test_float32_in_chunks_of_any_size():
   case = as_arrays(make_case(), jnp.float32)
   options = EVERYTHING | {"kept_ids": True}
@@ -332,6 +333,7 @@ LOGITS, REFERENCE = np.random.default_rng(0).normal(size=(2, 1, V))
 LOGITS, REFERENCE = np.float32(LOGITS), np.float32(REFERENCE)
 
 
+@pytest.mark.slow
 def test_dropped_logits_get_no_gradient_at_all():
   for beta in (0.0, 0.5, 1.0):
     _, gradient = outputs_of_logits(
@@ -502,6 +504,7 @@ def test_the_reference_and_its_topk_are_constants():
     np.testing.assert_array_equal(gradient, 0.0)
 
 
+@pytest.mark.slow
 def test_a_head_may_close_over_integers():
   """Quantised weights, say, of a frozen part; in either order of jit, grad."""
   case = as_arrays(make_case(), jnp.float32)
@@ -637,6 +640,7 @@ def temp_bytes(function, *args):
   return compiled.memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.slow
 def test_memory_grows_with_tokens_by_scalars_and_states_only():
   small, large = (large_case(num_slots=n, width=8) for n in (64, 256))
   chunk_bytes = 2 * 4 * 256 * 4

@@ -477,6 +477,7 @@ def test_subtraces_name_the_boundaries_and_the_rewards():
     _subtraces(_two_rows(), "chain", reward="half")
 
 
+@pytest.mark.slow
 def test_the_same_without_jit():
   rewards, outcome, values, mask, trace, order = _random_traces(12)
   arguments = (rewards, outcome, values, mask, trace, order, 0.95, 0.9)

@@ -24,6 +24,7 @@ def _rewards(kind):
   return rewards.astype(np.float32), rng.random((200, 10)) < 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "binary"])
 def test_no_other_subset_varies_more(kind):
   rewards, valid = _rewards(kind)

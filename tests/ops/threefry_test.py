@@ -30,6 +30,7 @@ def both(data, folded):  # Data of keys [B, 2], [B] -> what is drawn, twice
   )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.tuples(WORD, WORD, WORD), min_size=4, max_size=4))
 def test_numbers_are_those_of_jax(rows):

@@ -161,6 +161,7 @@ class _Counting(box_lib.Box):
     return super().run(*arguments)
 
 
+@pytest.mark.slow
 def test_after_the_first_loop_nothing_is_run():
   box = _Counting("process")
   limits = box_lib.BoxLimits(wall_s=2.0, cpu_s=1)
@@ -169,6 +170,7 @@ def test_after_the_first_loop_nothing_is_run():
   assert box.num_runs == 2
 
 
+@pytest.mark.slow
 def test_a_row_has_a_deadline_of_its_own():
   box = _Counting("process")
   slow = "import time\ntime.sleep(1.1)\nx = int(input())\nprint(2*x)\nprint(-x)"

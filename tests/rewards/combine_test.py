@@ -16,6 +16,7 @@ def rows(*values):
   return np.array(values, np.float32)
 
 
+@pytest.mark.slow
 def test_rows_sum_what_applies_and_the_rest_is_not_valid():
   scored = derived.combine(
     {
@@ -102,6 +103,7 @@ combined = jax.jit(
 WEIGHTS = {"a": 1.0, "b": -0.5, "c": 0.0}
 
 
+@pytest.mark.slow
 @hypothesis.given(
   st.tuples(column, column, column),
   st.lists(st.booleans(), min_size=SIZE, max_size=SIZE),

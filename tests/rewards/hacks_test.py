@@ -214,6 +214,7 @@ def test_the_host_gives_what_is_deserved(hack):
   assert _on_host(hack) == hack.reward
 
 
+@pytest.mark.slow
 def test_arrays_give_the_same():
   hacks = HELD + STAYS + HONEST
   assert len(hacks) <= ROWS
@@ -394,6 +395,7 @@ def test_a_dataset_that_fails_at_the_right_answer_fails(monkeypatch):
     _gym("gcd", "5")
 
 
+@pytest.mark.slow
 def test_an_empty_completion_and_rewards_of_length():
   """A wrong row stays wrong; the lengths are 0, 50 and 100 tokens of 100."""
   wrong, lengths = jnp.zeros(3), jnp.array([0.0, 50.0, 100.0])

@@ -314,6 +314,7 @@ COSTLY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", COSTLY)
 @pytest.mark.parametrize("gold", ["5", r"\sqrt{5}", "x^2+1", "(1,2)"])
 def test_costly_answers_are_refused_unseen(monkeypatch, answer, gold):

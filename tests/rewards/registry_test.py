@@ -161,6 +161,7 @@ def test_what_is_no_list_of_steps_leaves_the_row_unscored():
   assert "steps of a completion: TypeError" in scores.errors[0]
 
 
+@pytest.mark.slow
 def test_groups_are_tried_again_as_a_whole():
   with _scorer("shortest", "asked", row_timeout_s=1.0) as scorer:
     rows = (

@@ -63,6 +63,7 @@ PIECES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(PIECES, max_size=8).map("".join), max_size=32))
 def test_a_program_reads_what_the_host_reads(texts):

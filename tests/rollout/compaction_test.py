@@ -106,6 +106,7 @@ def _texts(rollout):
   ]
 
 
+@pytest.mark.slow
 def test_contexts_by_hand():
   """Actions are 1; after <sum>, 3, comes the summary 0 4."""
   table = _table((6, 1), (2, 1), (1, 1), (3, 0), (0, 4))
@@ -150,6 +151,7 @@ def test_summaries_that_are_not_trained_or_not_kept():
   assert texts[:3] == [("56", "121304"), ("521", "221221304"), ("5221", "221")]
 
 
+@pytest.mark.slow
 def test_whatever_is_written_is_trained_once():
   rng = np.random.default_rng(0)
   table = rng.normal(size=(7, 7))
@@ -196,6 +198,7 @@ def test_a_nearly_full_context_is_compacted():
   assert (rollout.traces.order[exists] > 0).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reserve", "actions"), [(5, 3), (6, 2)])
 def test_a_context_with_exactly_the_reserve_left_goes_on(reserve, actions):
   """After two actions and their observations 5 of 12 tokens are left."""

@@ -104,6 +104,7 @@ def test_the_end_token_may_equal_the_pad_id():
   np.testing.assert_array_equal(rollout.completion_mask, [[1, 1, 0, 0, 0]])
 
 
+@pytest.mark.slow
 def test_without_end_tokens_rows_fill_their_slots():
   rollout = run_chains(chains([1, 0, 1]), [1], end_ids=())
   np.testing.assert_array_equal(rollout.tokens, [[0, 1, 0, 1, 0]])
@@ -134,6 +135,7 @@ def test_nothing_is_recorded_after_the_end():
     assert row[: length - 1].sum() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("end_ids", "num_decodes"), [((), 4), ((2, 5), 1), ((1, 5), 0)]
 )
@@ -169,6 +171,7 @@ def draws(key=0, ids=(0, 1), group_size=2):
   return np.asarray(rollout.tokens).reshape(len(ids), group_size, -1)
 
 
+@pytest.mark.slow
 def test_every_step_prompt_sample_and_position_draws_anew():
   sequences = np.concatenate([draws(key=0), draws(key=1)]).reshape(8, -1)
   assert len(np.unique(sequences, axis=0)) == 8
@@ -180,6 +183,7 @@ def test_a_question_that_comes_twice_gets_other_samples():
   assert (first != second).any(axis=-1).all()
 
 
+@pytest.mark.slow
 def test_draws_follow_the_id_and_not_the_place():
   tokens = draws(ids=(0, 1, 2))
   np.testing.assert_array_equal(draws(ids=(2, 0, 1)), tokens[[2, 0, 1]])
@@ -203,6 +207,7 @@ def test_row_keys_depend_on_id_and_sample_index_only():
   np.testing.assert_array_equal(jax.random.key_data(folded), keys[1, 2])
 
 
+@pytest.mark.slow
 def test_a_token_is_where_logits_and_noise_are_largest():
   table = np.random.default_rng(0).normal(size=(10, 10))
   prompts, key = make_prompts([[5], [7]], [3, 4]), jax.random.key(6)
@@ -239,6 +244,7 @@ def test_which_token_is_most_likely(row, token):
   assert rollout.tokens[0, 0] == token
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("change", "kept"),
   [
@@ -331,6 +337,7 @@ def test_kept_ids_are_what_the_filters_left(change, kept):
   assert np.isin(rollout.tokens[mask], kept).all()
 
 
+@pytest.mark.slow
 def test_of_equal_tokens_only_the_recorded_ones_are_drawn():
   """Filtering by value alone would keep all five, and record three."""
   config = sampling.SamplerConfig(8, (), 0, top_k=3, record_kept=True)
@@ -367,6 +374,7 @@ def take(prompts, rows):
   return jax.tree.map(lambda x: x[np.array(rows)], prompts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "lanes", [None, pytest.param(5, marks=pytest.mark.slow)]
 )
@@ -409,6 +417,7 @@ def test_recorded_log_probs_equal_teacher_forcing(model, lanes):
     assert gap.max() > 1e-3
 
 
+@pytest.mark.slow
 def test_samples_do_not_depend_on_the_rest_of_the_batch(model):
   policy, params, prompts = model
   with jax.enable_x64(True):
@@ -533,6 +542,7 @@ def test_the_cache_doubles_and_few_sizes_are_compiled():
   assert sampling.cache_sizes(1023, 1) == [1023]
 
 
+@pytest.mark.slow
 def test_a_free_lane_takes_the_next_row():
   """One of 8 rows has 13 tokens, and the others have 2; there are two lanes."""
   calls = []
@@ -611,6 +621,7 @@ def test_rows_may_have_limits_of_their_own(model, lanes):
   assert not rollout.terminated.any()
 
 
+@pytest.mark.slow
 def test_more_lanes_than_rows_are_no_lanes(model):
   policy, params, prompts = model
   with jax.enable_x64(True):
@@ -629,6 +640,7 @@ def test_more_lanes_than_rows_are_no_lanes(model):
   assert len(set(programs)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [None, 6])
 def test_a_prompt_is_cached_once_and_not_for_each_row(lanes):
   """3 prompts of 7 slots, 15 rows of 5; one head of width 6."""
@@ -645,6 +657,7 @@ def test_a_prompt_is_cached_once_and_not_for_each_row(lanes):
   assert f"<{lanes or 15}x1x6x5xf32" in text  # Completions.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("dtype", "name"), [("int8", "i8"), ("bfloat16", "bf16")]
 )

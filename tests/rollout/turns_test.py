@@ -72,6 +72,7 @@ def toy_run(slots, **options):
   return _run(table, prompts, slots, environment=environment, **options)
 
 
+@pytest.mark.slow
 def test_turns_by_hand():
   rollout = toy_run(14)
   # After 6 comes 1, which is no end, so the second action is 1 3.
@@ -121,6 +122,7 @@ def test_a_budget_cuts_an_episode_anywhere(slots):
   np.testing.assert_array_equal(cut.scores["accuracy"], over)
 
 
+@pytest.mark.slow
 def test_what_is_read_has_no_log_prob():
   rollout = _run(
     np.zeros((7, 7)),

@@ -39,6 +39,7 @@ def drawn(loaded, sampler, asks):
   return future.result()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
 def test_completions_are_those_of_run_sample(loaded, sampler, temperature):
   num = 3 if temperature else 1
@@ -102,6 +103,7 @@ def test_limits_and_filters_are_those_of_each_row(loaded, sampler):
   np.testing.assert_array_equal(greedy.entropy, 0.0)
 
 
+@pytest.mark.slow
 def test_queue_is_bounded_and_cancelled_rows_are_not_drawn(loaded):
   sampler = served.sampler_of(loaded, num_rows=2, max_waiting=3)
   asks = [ask_of(loaded, "ab", seed) for seed in range(3)]

@@ -51,6 +51,7 @@ def test_health_and_models(server):
   assert served.get(f"{server.url}/v1/models/other")[0] == 404
 
 
+@pytest.mark.slow
 def test_a_chat_has_the_tokens_of_run_sample(loaded, server):
   record = {"prompt": "ab cd", "answer": "", "extras": {}}
   sampler = draws.TextSampler(loaded, [record], False, 2, 1.0)

@@ -224,6 +224,7 @@ def test_what_is_negative():
   assert {short(path) for path in accepted(-1)} == MAY_BE_NEGATIVE
 
 
+@pytest.mark.slow
 def test_what_is_zero():
   assert {short(path) for path in accepted(0)} == MAY_BE_ZERO
 

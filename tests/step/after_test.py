@@ -72,6 +72,7 @@ def test_log_probs_and_clips_are_those_of_the_new_policy():
   np.testing.assert_array_equal(found.clipped, expected)
 
 
+@pytest.mark.slow
 def test_what_is_large_is_not_handed_out():
   parts = tiny.make_parts("grpo", fields={"keep_sampling_mask": True}, top_k=2)
   step = functools.partial(step_lib.fused_step, parts=parts)

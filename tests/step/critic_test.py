@@ -102,6 +102,7 @@ def _with_head(state, name="critic"):
   return state.with_params(**{name: {**critic, "trained": trained}})
 
 
+@pytest.mark.slow
 def test_gradient_is_that_of_the_squared_error_to_the_reference_targets():
   parts = tiny.make_parts("ppo", fields={"value_clip": 0.0})
   state = _with_head(tiny.make_state(parts))
@@ -147,6 +148,7 @@ def test_gradient_is_that_of_the_squared_error_to_the_reference_targets():
   _same(found[0], expected[1], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("trunk", "make_policy"),
   [("own", tiny.tiny_policy), slow("shared", tiny.tiny_transformer)],

@@ -62,6 +62,7 @@ def _batch(rng):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keeps", [False, True])
 def test_metrics_of_a_domain_are_those_of_its_rows(keeps):
   prompts, rollout, scored, batch = _batch(np.random.default_rng(0))

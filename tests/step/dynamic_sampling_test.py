@@ -375,6 +375,7 @@ def test_a_step_on_repeated_groups_is_one_on_a_batch_of_them(
   _assert_alike(metrics, other_metrics)
 
 
+@pytest.mark.slow
 def test_half_a_batch_is_not_enough_to_be_repeated(duplicating):
   """The step moves nothing but counts, also of what the optimizer remembers."""
   state, step = duplicating
@@ -456,6 +457,7 @@ def _without_numbers(groups):
   return jax.tree.leaves(dataclasses.replace(groups, rollout=rollout))
 
 
+@pytest.mark.slow
 def test_the_program_has_one_sampler():
   """And one verifier and one decode loop, however many rounds there may be."""
   counts = []

@@ -7,6 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from grpo_jax.step import micro_batches
@@ -86,6 +87,7 @@ def _swept(plan, lengths, couples_group):
   return micro_batches.sweep(plan, batch, rows, function, total)
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=30, deadline=None)
 @hypothesis.given(
   st.lists(st.integers(0, SLOTS), min_size=8, max_size=8),

@@ -80,6 +80,7 @@ def test_half_of_the_interleaved_weight_is_that_of_hard_prompts():
   np.testing.assert_allclose(found[7:], 1 / 6, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_without_forgetting_the_tracker_is_the_mean_of_what_was_seen():
   own = by("uniform", decay=1.0)
   state = own.init() | {"places": jnp.int32([4, 7, 1])}

@@ -43,6 +43,7 @@ def _score(rewards, scale, eps=1e-6):
 REWARDS = [[0, 0, 1, 0], [1, 1, 1, 1], [0, 0.5, 1, 1], [1, 0, 1, 0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["group", "none"])
 def test_scores_are_those_of_the_definition(scale):
   groups = _groups(range(4), REWARDS)
@@ -69,6 +70,7 @@ def test_what_was_not_scored_has_no_part_in_a_score():
 _mix = jax.jit(dynamic_sampling.Replay.mix, static_argnums=0)
 
 
+@pytest.mark.slow
 def test_the_buffer_keeps_the_highest_scores_that_there_were():
   """Compares with a list sorted in each step; of equals the older stay."""
   rng = np.random.default_rng(0)
@@ -103,6 +105,7 @@ def test_the_buffer_keeps_the_highest_scores_that_there_were():
   assert count == 5
 
 
+@pytest.mark.slow
 def test_dead_groups_and_no_others_make_room():
   own = dynamic_sampling.Replay(6, scale="none")
   state = own.init(_groups(range(4), REWARDS))
@@ -155,6 +158,7 @@ def _chosen(count, most):
   )[:, :count]
 
 
+@pytest.mark.slow
 def test_groups_are_drawn_as_often_as_their_scores_say():
   p = SCORES / SCORES.sum()
   # One: in proportion. Two: the second one in proportion to what is left.

@@ -176,6 +176,7 @@ def test_phases_that_draw_groups_of_other_sizes_are_refused():
   assert RESERVOIR.enter(past) is past
 
 
+@pytest.mark.slow
 def test_the_second_of_two_groups_takes_the_only_place_half_the_time():
   """The n-th group draws one of n places, its own among them."""
   own = reservoir.Reservoir(1, 1, 1, 1, 1, 1)

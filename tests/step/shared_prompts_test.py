@@ -128,6 +128,7 @@ def test_anchor_pass_has_the_bits_of_the_update(dtype, micro, lengths):
   assert np.abs(gap).max() < tolerance
 
 
+@pytest.mark.slow
 def test_a_prompt_costs_once_however_many_rows_it_has():
   """Multiplications per slot: a prompt of 64 slots, 8 completions of 8."""
   policy = make_policy("float32")

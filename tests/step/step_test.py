@@ -123,6 +123,7 @@ def test_first_update_is_on_policy_in_every_bit(dtype, cache_dtype, micro, gap):
   assert max(jax.tree.leaves(moved)) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "micro", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 8))]
 )
@@ -140,6 +141,7 @@ def test_anchor_pass_has_the_bits_of_the_update(micro):
   assert metrics["ratio/max_deviation"] > 0.01
 
 
+@pytest.mark.slow
 def test_minibatches_visit_every_row_once_per_epoch():
   """With plain gradient steps of a linear loss, epochs × rows add up."""
   counts = []
@@ -161,6 +163,7 @@ def test_minibatches_visit_every_row_once_per_epoch():
   assert counts == [1, 4, 4]
 
 
+@pytest.mark.slow
 def test_one_compilation_over_varying_lengths():
   traces = []
 
@@ -238,6 +241,7 @@ def test_no_parameter_or_moment_is_copied_whole():
   assert all("broadcast" in operand for operand in copies), copies
 
 
+@pytest.mark.slow
 def test_draws_differ_by_step_prompt_and_sample():
   parts = tiny.make_parts(group_size=8, max_new_tokens=6)
   state = tiny.make_state(parts)
@@ -315,6 +319,7 @@ def test_trainable_scalar_and_state_train_and_resume(tmp_path):
   saved.close()
 
 
+@pytest.mark.slow
 def test_unscored_rows_are_masked_and_counted():
   def half(prompts, rollout):
     scored = tiny.count_token(prompts, rollout)
@@ -333,6 +338,7 @@ def test_unscored_rows_are_masked_and_counted():
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "name", tiny.each(("reinforce", "grpo"), ("reinforce",))
 )
@@ -361,6 +367,7 @@ def test_a_step_without_scored_rows_learns_and_says_nothing(name):
       assert of_state["reward_sum"] == of_state["weight"] != 0
 
 
+@pytest.mark.slow
 def test_exact_metrics_of_a_known_rollout():
   """Lengths, dead groups and shares, counted by hand."""
 

@@ -59,6 +59,7 @@ def test_a_version_is_the_step_of_the_run():
   np.testing.assert_array_equal(marked.version, expected)
 
 
+@pytest.mark.slow
 def test_rates_that_are_logged_count_the_steps_of_each_member():
   """A critic with K updates is K times as far in its schedule."""
   parts = tiny.make_parts("ppo", num_critic_updates=3, group_size=1)

@@ -22,6 +22,7 @@ PENALTY = environment_test.make("calc_tool-penalty")
 RIGHT = "<answer>2576</answer><eos>"
 
 
+@pytest.mark.slow
 def test_an_episode_by_hand():
   seen, rewards, done, scores = episodes.judge(
     OPEN, PROBLEM, ["<tool>12+34</tool>", "<tool>46*56</tool>", RIGHT]
@@ -139,6 +140,7 @@ def test_ids_outside_the_vocabulary_are_wrong_tokens():
 BAD, REMARK, ODD = "<tool>#</tool>", "<tool>#ab</tool>", "<tool>#1</tool>"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("interceptor", "seen", "rewards", "hacked", "comments"),
   [
@@ -181,6 +183,7 @@ def test_interceptors_by_hand(interceptor, seen, rewards, hacked, comments):
   assert [scores[name] for name in (*events, *outcomes)] == wanted
 
 
+@pytest.mark.slow
 def test_a_judge_that_errs_is_seen_in_the_counts():
   scores = episodes.judge(PENALTY, CLOSED, [ODD, BAD])[3]
   # `# 1` asks for nothing and is blocked; a closed leak is still the leak.

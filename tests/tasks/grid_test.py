@@ -111,6 +111,7 @@ def test_walls_make_detours():
   assert cell(0, 0) not in grid._distances(cell(4, 4), [1, 5, 12])
 
 
+@pytest.mark.slow
 def test_teachers_err_as_often_as_asked():
   rng = np.random.default_rng(0)
   scores = {}

@@ -70,6 +70,7 @@ def test_known_scores_of_numbers(text, scores):
   assert found == pytest.approx(dict(zip(NAMES, scores, strict=True)))
 
 
+@pytest.mark.slow
 def test_intersection_over_union_counts_pixels():
   rng = np.random.default_rng(0)
   boxes = rng.integers(0, 7, size=(100, 2, 4))

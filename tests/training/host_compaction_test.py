@@ -343,6 +343,7 @@ def test_a_session_that_fails_in_a_later_context_leaves_all_rows_unscored():
   np.testing.assert_array_equal(rollout.tokens[~failed], good.tokens[~failed])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [None, slow(5)])
 def test_the_order_of_answers_changes_nothing(lanes):
   batch = make_batch()

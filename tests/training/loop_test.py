@@ -166,6 +166,7 @@ def test_finished_run_is_only_reported(run):
   assert again == result
 
 
+@pytest.mark.slow
 def test_implicit_transfers_stop_the_loop(tmp_path, monkeypatch):
   """A batch that reaches the step as host memory is a bug, not a delay."""
   jit_step = executors.jit_step

@@ -70,6 +70,7 @@ def test_a_verifier_and_a_reward_model_are_one_program():
   assert "send" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "rows",
   [slice(None), pytest.param(slice(2, None, 4), marks=pytest.mark.slow)],

@@ -126,6 +126,7 @@ def test_the_running_baseline_is_of_the_rewards_that_advantages_have():
   np.testing.assert_allclose(after["reward_sum"], 0.25 * rewards.mean(), 1e-5)
 
 
+@pytest.mark.slow
 def test_kl_in_the_reward_stays_with_its_token_where_rewards_are_dense():
   parts = _make_parts("reinforce_pp", fields=KL_IN_REWARD)
   raw = tiny.ragged_batch(parts)
@@ -236,6 +237,7 @@ def _with_gap(parts):
   return dataclasses.replace(parts, player=player)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("level", "mode", "weight"),
   [
@@ -523,6 +525,7 @@ def _group_sizes(config, policy, batch):
   return here[batch.group_id] + 0 * policy.logp.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("group_size", "whole"), [(4, True), (1, False)])
 def test_minibatches_keep_groups_whole_where_they_are_told(group_size, whole):
   algorithm = Algorithm(

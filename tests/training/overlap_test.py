@@ -184,6 +184,7 @@ def test_every_token_says_which_parameters_drew_it():
     assert name not in train(0).metrics[0]
 
 
+@pytest.mark.slow
 def test_weights_correct_from_the_sampling_to_the_current_policy():
   parts, states, rollouts = by_hand(2)
   t = STEPS - 1

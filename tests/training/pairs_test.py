@@ -131,6 +131,7 @@ def _batch(first: int):
   return executors.train_batch(made, np.arange(16), 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "kind"), [("dpo", "pairs"), ("bradley_terry", "comparison")]
 )

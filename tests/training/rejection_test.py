@@ -148,6 +148,7 @@ def _run(made, params):
   )
 
 
+@pytest.mark.slow
 def test_a_warm_start_from_the_base_forgets_what_was_learnt(made):
   first = policy_lib.initial_state(made.policy, made.config.seed)
   base = first.params["policy"]

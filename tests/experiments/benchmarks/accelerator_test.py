@@ -45,6 +45,7 @@ def _measured(tmp_path, items, lacking, budget_s=120.0):
   return accelerator.read(lines)[1:]
 
 
+@pytest.mark.slow
 def test_no_row_stops_those_after_it(tmp_path, monkeypatch):
   monkeypatch.setattr(accelerator, "_LEAST_S", 0.1)
   items = [

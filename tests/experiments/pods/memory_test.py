@@ -266,6 +266,7 @@ def test_teachers_are_held_beside_the_policy():
   assert found["states of the reference"] == states
 
 
+@pytest.mark.slow
 def test_a_reward_model_and_what_is_kept_for_it_are_counted():
   found = table(recipe("deepseekmath", "qwen2.5-0.5b"))
   prompt, completions, rows = 512 * (4 + 1), 8 * 1024 * (4 + 1 + 1), 8 * 7

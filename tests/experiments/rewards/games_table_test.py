@@ -5,6 +5,7 @@ import pytest
 from experiments.rewards import games_table
 
 
+@pytest.mark.slow
 def test_a_game_is_played_to_its_end():
   found = games_table.attempt("TicTacToe-v0")
   assert found == games_table.attempt("TicTacToe-v0")
@@ -17,6 +18,7 @@ def test_a_game_is_played_to_its_end():
   assert "another game" in games_table.verdict([found, other])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "verdict"),
   [

@@ -1,8 +1,11 @@
 """Two processes report on cases that are good, differ, raise and hang."""
 
+import pytest
+
 from experiments.rewards import two_processes
 
 
+@pytest.mark.slow
 def test_what_differs_between_processes_is_seen_and_what_fails_is_said():
   found = two_processes.tried("tests.experiments.rewards.small_table", 2.0)
   first, second = found.pop("differs")

@@ -20,6 +20,7 @@ BENCHMARKS = command.ROOT / "benchmarks/league"
 FULL = league.SIZES["full"]
 
 
+@pytest.mark.slow
 def test_every_algorithm_is_in_the_league_or_left_out_for_a_reason():
   absent = [name for names in league.LEFT_OUT.values() for name in names]
   every = [*league.ENTRIES, *absent]

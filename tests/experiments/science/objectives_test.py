@@ -67,6 +67,7 @@ def test_a_step_follows_the_policy_gradient():
   np.testing.assert_allclose(slope, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_both_regrets_fall_where_rewards_have_the_same_say():
   found = np.asarray(bandit.train("mo_grpo", jnp.int32(0), num_steps=40))
   assert found.shape == (41, 2)

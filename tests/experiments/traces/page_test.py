@@ -177,6 +177,7 @@ def test_the_page_asks_for_nothing_and_makes_no_markup_of_strings():
   assert not re.findall(forbidden, script)
 
 
+@pytest.mark.slow
 def test_pages_fit_their_bytes_and_keep_what_is_spread_over_the_run():
   run = attacks.long_run(400)
   whole, _ = unpacked(page.write([run], 10**7))

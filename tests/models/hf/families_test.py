@@ -615,7 +615,7 @@ def _read(config):
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_config_gives_its_architecture(name):
-  num_parameters, expected = PUBLISHED[name]
+  _, expected = PUBLISHED[name]
   config = _read(CONFIGS[name])
   found = {
     key: value
@@ -623,6 +623,13 @@ def test_a_published_config_gives_its_architecture(name):
     if value != getattr(_LLAMA, key) and key not in _SIZES
   }
   assert found == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_model_has_its_number_of_parameters(name):
+  num_parameters, _ = PUBLISHED[name]
+  config = _read(CONFIGS[name])
   policy = transformer.transformer_policy(config)
   shapes = jax.eval_shape(policy.init, jax.random.key(0))
   assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == num_parameters

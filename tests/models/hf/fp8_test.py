@@ -73,6 +73,7 @@ def a_slice(size):
   return ends.map(lambda pair: slice(*sorted(pair)))
 
 
+@pytest.mark.slow
 @given(a_slice(300), a_slice(200), st.integers(0, 9))
 def test_any_part_is_read_by_the_formula(tmp_path_factory, rows, columns, seed):
   codes, scales = drawn(np.random.default_rng(seed), 300, 200)
@@ -109,6 +110,7 @@ def folders(tmp_path_factory):
   return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_checkpoint_is_the_one_that_it_stands_for(folders, dtype):
   (_, ours), (_, wanted) = (
@@ -117,6 +119,7 @@ def test_a_checkpoint_is_the_one_that_it_stands_for(folders, dtype):
   jax.tree.map(np.testing.assert_array_equal, ours, wanted)
 
 
+@pytest.mark.slow
 def test_an_export_is_not_in_eight_bits_and_does_not_say_so(folders, tmp_path):
   config, params = weights.load(folders[0])
   weights.export(params, config, folders[0], tmp_path / "out")

@@ -408,6 +408,7 @@ def test_the_same_model_as_a_folder(tmp_path, case):
   assert text.chat_ids([{"role": "user", "content": "!!!"}]) == [17, 0, 19]
 
 
+@pytest.mark.slow
 def test_an_export_is_an_ordinary_folder(tmp_path):
   path, theirs = both(tmp_path, "llama")
   ours = hub.local_directory(str(path))

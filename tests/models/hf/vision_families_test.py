@@ -174,6 +174,7 @@ def test_adapters_of_towers_have_the_names_of_peft(family, tmp_path):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ADAPTED)
 def test_every_parameter_has_a_place_on_a_mesh(family):
   modules, *_ = ADAPTED[family]

@@ -41,6 +41,7 @@ def _with_kernel(params):
   }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trunk", architecture.CRITIC_TRUNKS)
 @pytest.mark.parametrize(
   "dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)]

@@ -80,6 +80,7 @@ def assert_same(tree, other):
   jax.tree.map(np.testing.assert_array_equal, tree, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("config", "run"),
   [
@@ -106,6 +107,7 @@ def test_fresh_adapters_change_no_bit(config, run):
   )
 
 
+@pytest.mark.slow
 def test_wrapping_shares_the_arrays_of_the_base():
   base = transformer_test.make_params(RICH)
   params = lora.wrap(base, CONFIG, jax.random.key(0))

@@ -128,6 +128,7 @@ def test_a_repository_has_a_most_of_files():
   assert [x.startswith("Error") for x in said] == [False] * 62 + [True] * 2
 
 
+@pytest.mark.slow
 def test_long_output_is_cut_and_floods_end():
   session = coding.make("", RECORD, 0, max_bytes=100, call_s=2.0, turn_s=3.0)
   said = says(session, "run_python", code="while True: print('x' * 999)")

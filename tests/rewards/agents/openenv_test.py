@@ -144,6 +144,7 @@ def test_wrong_options(change, message):
     openenv.warm_up(**change)
 
 
+@pytest.mark.slow
 def test_rows_of_broken_peers_fail_and_the_others_go_on():
   bad = ("silence", "closes", "flood", "NaN", "redirects")
   with contextlib.ExitStack() as stack:

@@ -80,6 +80,7 @@ def _call(code):
   return f"<tool>{code}</tool>"
 
 
+@pytest.mark.slow
 def test_whatever_programs_do_all_episodes_go_on():
   blocks = [
     "x = 0",
@@ -117,6 +118,7 @@ def test_whatever_programs_do_all_episodes_go_on():
     assert not episodes.failures.failed.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["worker", "session", "keeper", "deadline"])
 def test_interpreters_end_with_whatever_ends_above_them(who):
   """In the middle of a call that hangs."""

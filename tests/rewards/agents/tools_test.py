@@ -237,6 +237,7 @@ def test_python_keeps_names_between_calls():
 # --- Answers -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("grade", "answer", "text", "value"),
   [

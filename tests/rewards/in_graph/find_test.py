@@ -36,6 +36,7 @@ def found(texts, after="", width=find.MAX_ANSWER):
   ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", ["", "####"])
 def test_random_parts(after):
   rng = random.Random(0)
@@ -53,6 +54,7 @@ def test_random_parts(after):
   assert sum(x is not None for x in wanted) > len(texts) / 20
 
 
+@pytest.mark.slow
 @hypothesis.settings(deadline=None, max_examples=20)
 @hypothesis.given(st.lists(st.lists(st.sampled_from(PARTS), max_size=12)))
 def test_any_parts(rows):
@@ -62,6 +64,7 @@ def test_any_parts(rows):
   ]
 
 
+@pytest.mark.slow
 @hypothesis.settings(deadline=None, max_examples=10)
 @hypothesis.given(st.lists(st.text(max_size=40), min_size=1, max_size=20))
 def test_any_characters(contents):
@@ -84,6 +87,7 @@ def test_all_white_space():
   assert len(space) == 29
 
 
+@pytest.mark.slow
 def test_long_answers_and_cut_texts_are_none():
   texts = ["<answer>" + "5" * size + "</answer>" for size in (16, 17, 239, 240)]
   assert found(texts, width=16) == ["5" * 16, None, None, None]
@@ -92,6 +96,7 @@ def test_long_answers_and_cut_texts_are_none():
   assert found(texts) == ["5" * 16, "5" * 17, "5" * 239, None, None]
 
 
+@pytest.mark.slow
 def test_rows_without_an_answer_are_empty():
   rows = text.encoded(["<answer>5</answer>", "5"], 32)
   window = program("", find.MAX_ANSWER)(rows)
@@ -101,6 +106,7 @@ def test_rows_without_an_answer_are_empty():
   assert not window.bytes[1].any()
 
 
+@pytest.mark.slow
 def test_thousands_of_tags_and_braces():
   """Nothing counts in a byte, and the depth of braces has no limit."""
   size = 16384

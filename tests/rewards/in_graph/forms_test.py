@@ -58,6 +58,7 @@ def test_a_cut_text_has_no_form():
   assert got == 0.0
 
 
+@pytest.mark.slow
 def test_known_shares_of_letters():
   texts = [
     "<think>abя</think>яяя",

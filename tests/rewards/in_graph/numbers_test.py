@@ -106,6 +106,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.slow
 def test_known_answers():
   assert [x for x, ok in zip(RIGHT, equal(RIGHT), strict=True) if not ok] == []
   assert [x for x, ok in zip(WRONG, equal(WRONG), strict=True) if ok] == []
@@ -187,6 +188,7 @@ def test_arrays_of_a_gold_answer():
   }
 
 
+@pytest.mark.slow
 def test_arithmetic_on_limbs():
   rng = random.Random(0)
   ones = [rng.randrange(10 ** rng.randrange(1, 250)) for _ in range(20)]

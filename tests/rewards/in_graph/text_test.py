@@ -35,6 +35,7 @@ def loop(tokens, mask, strips, size):
   return data[:size], min(len(data), size), len(data) > size, ends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strips", [0, 1])
 def test_random_tokens(strips):
   rng = np.random.default_rng(0)

@@ -26,6 +26,7 @@ def host():
     yield of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", box_lib.KINDS)
 def test_known_outcomes(kind):
   box = box_lib.Box(kind)

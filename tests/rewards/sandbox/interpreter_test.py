@@ -316,6 +316,7 @@ def test_calls_and_seconds_are_limited():
     assert python._process is None
 
 
+@pytest.mark.slow
 def test_cpu_time_is_limited_over_all_calls():
   with started(cpu_s=1) as python:
     burn = "import time\nend = time.process_time() + 0.4\n"

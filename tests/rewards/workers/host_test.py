@@ -51,6 +51,7 @@ def scorer():
     yield scorer
 
 
+@pytest.mark.slow
 def test_good_rows_keep_their_scores_whatever_their_neighbours_do(scorer):
   kinds = {
     "loop": "timeout",
@@ -142,6 +143,7 @@ def test_a_process_that_a_verifier_forks_does_not_answer(scorer):
   assert not scores.failed.any()
 
 
+@pytest.mark.slow
 def test_what_nobody_asked_for_fails_its_row_and_no_other(scorer):
   words = []
   for number, said in enumerate(bad_verifiers.SAID):
@@ -188,6 +190,7 @@ def test_what_no_worker_can_be_told_fails_its_row(scorer):
   assert "holds a object" in scores.errors[0]
 
 
+@pytest.mark.slow
 def test_a_worker_that_reads_nothing_does_not_hold_up_the_others():
   long = "1" + " " * 2**22  # More than a pipe has room for.
   with make_scorer("by_completion", row_timeout_s=2.0) as scorer:
@@ -212,6 +215,7 @@ def test_workers_get_no_secrets_unless_they_are_named(monkeypatch):
     assert said.tolist() == [1, 1, 1, 0]
 
 
+@pytest.mark.slow
 def test_slow_rows_come_last_and_no_good_row_is_lost():
   words = ["slow 0.6"] + ["1", "sleep", "2"] * 8
   with make_scorer(
@@ -302,6 +306,7 @@ def test_slow_imports_do_not_count_towards_the_first_row():
     assert score(scorer, ["3"]).components["slow_import"] == 3.0
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_be_replaced_at_once_is_tried_again(
   monkeypatch, tmp_path
 ):
@@ -435,6 +440,7 @@ def test_short_rows_are_sent_many_at_a_time(scorer, monkeypatch):
   assert len(sent) < size / 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["os._exit", "sleep", "raise", "x" * 10**7])
 def test_bad_rows_among_many_harm_none_of_the_others(monkeypatch, kind):
   for name in ("_CHEAP_S", "_BATCH_S"):

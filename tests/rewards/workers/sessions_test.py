@@ -63,6 +63,7 @@ def test_the_last_action_brings_the_scores_along(workers):
   assert episodes.scores.keys() == {0, 1}
 
 
+@pytest.mark.slow
 def test_others_go_on_whatever_a_row_does(impatient):
   kinds = {
     "raise": "raised",
@@ -192,6 +193,7 @@ def test_sessions_get_no_secrets(monkeypatch):
   assert answer.observation == "none"
 
 
+@pytest.mark.slow
 def test_a_killed_session_takes_its_subprocesses_with_it(impatient, tmp_path):
   pid_file = tmp_path / "pid"
   episodes = begin(impatient, 1, pid_file=str(pid_file))
@@ -372,6 +374,7 @@ def test_nobody_waits_for_the_slowest(workers, tmp_path):
   }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "concurrency"), [("make", 1), ("alone", 8)])
 def test_sessions_that_share_a_tool_are_asked_one_after_another(
   name, concurrency

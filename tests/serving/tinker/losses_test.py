@@ -111,6 +111,7 @@ def test_losses_are_the_documented_sums(name):
   assert not gradient[~exists].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [grpo, gspo, cispo])
 def test_algorithms_are_the_library_s_without_the_division(module):
   name = module.__name__.rpartition(".")[2]

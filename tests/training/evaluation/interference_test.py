@@ -65,6 +65,7 @@ def _loaded(parts):
   return checkpointed.Loaded(settings, problem, policy, mesh, params, None)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compared_is_said():
   loaded = _loaded(({"name": "sort"},))
   for changes, arguments, message in (

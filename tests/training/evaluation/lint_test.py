@@ -33,6 +33,7 @@ def attack(share=1.0, **guards):
   return config
 
 
+@pytest.mark.slow
 def test_a_data_set_of_one_prompt_is_refused(caplog):
   message = "1 different prompts among the first 2000; needed are 128"
   for guards in ({"on": True}, {"lint": "refuse"}):
@@ -63,6 +64,7 @@ def test_without_guards_it_is_a_warning_that_can_be_switched_off(caplog):
   assert "one prompt is 256 of the first 256 records" in one
 
 
+@pytest.mark.slow
 def test_a_prompt_that_is_a_quarter_of_the_data_is_refused():
   lint.before_training(*opened(attack(0.0, on=True)))
   with pytest.raises(ValueError, match=r"one prompt is \d+ of the first 2000"):

@@ -112,6 +112,7 @@ def test_folders_that_cannot_be_merged(tmp_path):
     merging.merge([str(tmp_path)], str(tmp_path / "out"))
 
 
+@pytest.mark.slow
 def test_policies_that_do_not_go_together(three, tmp_path):
   a = next(iter(three))
   write(tmp_path / "wide", **{"model.mlp_width": 16})

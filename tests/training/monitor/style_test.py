@@ -88,6 +88,7 @@ def test_lines_are_named_at_their_ends_or_in_a_legend():
   assert len(axes.get_legend().get_texts()) == 3
 
 
+@pytest.mark.slow
 def test_files_are_the_same_each_time(tmp_path):
   for kind in ("svg", "pdf"):
     paths = [tmp_path / f"{i}.{kind}" for i in (1, 2)]

@@ -101,6 +101,7 @@ def _with_kl(**phase):
   return tiny.make_parts(fields={"kl_coef": 0.1}, phase=phase)
 
 
+@pytest.mark.slow
 def test_reference_is_set_or_kept():
   parts = _with_kl()
   first = tiny.make_state(parts)
@@ -205,6 +206,7 @@ def test_average_of_bfloat16_parameters_moves():
     assert leaf.dtype == jnp.bfloat16
 
 
+@pytest.mark.slow
 def test_algorithm_state_belongs_to_its_phase():
   parts = tiny.make_parts("reinforce")
   state = _advance(parts, tiny.make_state(parts))
@@ -219,6 +221,7 @@ def test_algorithm_state_belongs_to_its_phase():
   }
 
 
+@pytest.mark.slow
 def test_shapes_of_a_phase_are_known_beforehand():
   """The description of a checkpoint fits the state that the phase holds."""
   parts = tiny.make_parts(fields={"kl_coef": 0.1})

@@ -56,6 +56,7 @@ def judge(made, rows, records):
   return np.asarray(said)
 
 
+@pytest.mark.slow
 def test_rows_with_a_hint_that_has_the_answer_are_right(made):
   """Behind any draft; and the hint is one of the prompt, not of its teacher."""
   config, found = made

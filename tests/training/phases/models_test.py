@@ -16,6 +16,7 @@ from tests.training import tiny
 DRAWS = sampling.SamplerConfig(max_new_tokens=1, end_ids=(1,), pad_id=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "ids",
   [pytest.param((0, 1, 2, 3, 4), marks=pytest.mark.slow), (0, 1, 3, 6)],

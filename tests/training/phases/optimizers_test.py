@@ -79,6 +79,7 @@ def _transformer_params():
   return jax.device_get(params)
 
 
+@pytest.mark.slow
 def test_only_matrices_decay():
   params = _transformer_params()
   # Ones, so that a leaf that is 0 at the start is seen to shrink.
@@ -221,6 +222,7 @@ def _newton_schulz(x):
   return x.T if transpose else x
 
 
+@pytest.mark.slow
 def test_muon_against_numpy():
   """Two steps: which entries are one matrix, momentum, scale and decay."""
   params = _normal(_transformer_params()["layers"], 7)
@@ -261,6 +263,7 @@ def test_muon_against_numpy():
       np.testing.assert_allclose(result[name][layer], expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_muon_leaves_the_rest_to_adamw():
   params = _normal(_transformer_params(), 3)
   fields = {"learning_rate": 0.1, "weight_decay": 0.3, "clip_norm": 1e9}

@@ -154,6 +154,7 @@ def test_a_checkpoint_of_another_family_and_table_is_read(tmp_path):
     find(theirs, config, member="reward")
 
 
+@pytest.mark.slow
 def test_alphabets_are_compared_too(tmp_path):
   save(tmp_path / "run", tiny_config.get_config("grpo"))
   config = tiny_config.get_config("on_host")
@@ -191,6 +192,7 @@ def test_what_is_not_there_is_named(tmp_path, monkeypatch):
     find(tmp_path / "empty", config)
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_the_policy_of_another_and_nothing_else(tmp_path):
   config = tiny_config.get_config("grpo")
   more = MemberState({"trained": {"x": jnp.ones(3)}, "frozen": {}})

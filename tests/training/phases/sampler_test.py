@@ -240,6 +240,7 @@ class Late(host_sessions.Local):
     return come
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [None, 5])
 def test_the_order_of_answers_changes_nothing(lanes):
   batch = make_batch()
@@ -255,6 +256,7 @@ def test_the_order_of_answers_changes_nothing(lanes):
   assert max(calls) > at_once.calls
 
 
+@pytest.mark.slow
 def test_sessions_are_told_what_the_policy_wrote_and_nothing_else():
   batch = make_batch()
   sessions = host_sessions.Local(host_sessions.calculator)

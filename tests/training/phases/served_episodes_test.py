@@ -361,6 +361,7 @@ def test_rows_that_fail_are_unscored_and_counted(
   assert game.environment.killed - before == (script is hangs)
 
 
+@pytest.mark.slow
 def test_all_rows_have_a_deadline_together(loaded):
   game = Game(loaded, hangs, step_timeout_s=0.3)
   rollout, played = game.play()

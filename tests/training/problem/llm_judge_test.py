@@ -171,6 +171,7 @@ def test_rows_that_are_read_at_once_split_over_the_devices():
   assert llm_judge._chunk(48, 4, 8) == 8  # And not all of them.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", tiny.each([None, 1, 3, 64], [None, 3]))
 def test_verdicts_do_not_depend_on_how_many_rows_are_read_at_once(batch_size):
   made = llm_judge.rubric(config(), TASK, 6, record(vocab.encode("<bos>3+4=")))
@@ -182,6 +183,7 @@ def test_verdicts_do_not_depend_on_how_many_rows_are_read_at_once(batch_size):
   np.testing.assert_array_equal(got, WORTH)
 
 
+@pytest.mark.slow
 def test_without_a_verdict_a_row_is_unscored_where_it_is_judged():
   made = llm_judge.rubric(config(), TASK, 6, record(vocab.encode("<bos>3+4=")))
   one = record(vocab.encode("<bos>3+4="))

@@ -140,6 +140,7 @@ def test_a_slow_function_is_named_with_its_setting(config):
   assert "probed_rewards.py:19): no score" in str(e.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["math_accuracy", "think_answer_format"])
 def test_the_functions_of_the_package_pass(function):
   config = errors_test.text(rewards__functions=(function,))

@@ -81,6 +81,7 @@ def test_task_scores_are_those_of_the_twin(name):
   assert 0 < scored.correct.mean() < 1
 
 
+@pytest.mark.slow
 def test_task_rewards_are_weighted_sums():
   made = _task_problem(
     "copy", functions=("position", "accuracy"), weights=(0.5, 2.0)
@@ -193,6 +194,7 @@ def test_text_problem_has_held_out_records_and_a_teacher(text_problem):
   assert shown == f"Question: {batch.records[0]['prompt']}\nAnswer: "
 
 
+@pytest.mark.slow
 def test_rows_that_nobody_scored_are_out_and_counted(tmp_path):
   path = tmp_path / "data.jsonl"
   path.write_text(json.dumps({"prompt": "Say it.", "answer": "3"}) + "\n")
@@ -234,6 +236,7 @@ def test_rows_that_nobody_scored_are_out_and_counted(tmp_path):
   assert sorted(errors) == [1, 2, 4]
 
 
+@pytest.mark.slow
 def test_steps_are_scored_where_the_task_judges_them():
   options = {"level": 1, "scratchpad": True}
   config = config_lib.default_config()
@@ -264,6 +267,7 @@ def test_steps_are_scored_where_the_task_judges_them():
   assert _task_problem("copy").provides == frozenset()
 
 
+@pytest.mark.slow
 def test_domains_of_records_reach_the_program(tmp_path):
   path = tmp_path / "data.jsonl"
   path.write_text(
@@ -307,6 +311,7 @@ def test_supervised_rows_are_batches_like_any_other():
   assert isinstance(made.supervised, sources.TaskSource)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "num_threads"), [("task", 0), ("jsonl", 3)])
 def test_the_config_says_how_many_threads_read_ahead(
   source, num_threads, monkeypatch

@@ -61,6 +61,7 @@ def test_ends_are_means_of_a_fifth():
   assert all(math.isnan(x) for x in rules.ends([None] * 50))
 
 
+@pytest.mark.slow
 def test_noise_without_a_trend_is_rarely_significant():
   rng = np.random.default_rng(0)
   noise = rng.normal(size=(3000, 50))

@@ -121,6 +121,7 @@ def test_restore_from_shapes_alone(copy):
   assert_same(state, make_state(seed=1))
 
 
+@pytest.mark.slow
 def test_arrays_may_be_donated_and_deleted_after_save(tmp_path):
   overwrite = jax.jit(lambda x: x * 0 + 7, donate_argnums=0)
   store = checkpoints.Checkpoints(tmp_path / "c", keep=5)
@@ -145,6 +146,7 @@ def test_arrays_may_be_donated_and_deleted_after_save(tmp_path):
   store.close()
 
 
+@pytest.mark.slow
 def test_keeps_the_latest(tmp_path):
   store = checkpoints.Checkpoints(tmp_path / "c", keep=2)
   state = {"x": jnp.ones((2,))}
@@ -218,6 +220,7 @@ def _without(*names):
   return change
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("abstract", "message"),
   [
@@ -257,6 +260,7 @@ def _biggest(directory: pathlib.Path) -> pathlib.Path:
   return max(directory.glob("state/**/d/*"), key=lambda p: p.stat().st_size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("find", "how"),
   [
@@ -330,6 +334,7 @@ def test_flipped_bits_are_never_restored(tmp_path):
     assert f"Move {tmp_path / 'c/2'} away to continue from step 1." in text
 
 
+@pytest.mark.slow
 def test_a_changed_digit_beside_the_arrays_is_refused(copy):
   path = copy / "2" / "_CHECKPOINT_METADATA"
   text = path.read_text()
@@ -341,6 +346,7 @@ def test_a_changed_digit_beside_the_arrays_is_refused(copy):
   store.close()
 
 
+@pytest.mark.slow
 def test_a_folder_that_was_renamed_is_no_other_step(copy):
   (copy / "2").rename(copy / "7777")
   store = checkpoints.Checkpoints(copy, keep=3)
@@ -467,6 +473,7 @@ def test_a_checkpoint_without_room_is_one_message(tmp_path):
   assert "Make room for another" in message
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_called_so(tmp_path, monkeypatch):
   store = checkpoints.Checkpoints(tmp_path / "c", keep=3)
   store.save(1, make_state(), {})
@@ -483,6 +490,7 @@ def _cannot_finish(manager, step):
   raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+@pytest.mark.slow
 def test_a_save_that_fails_later_is_told_before_the_next_one(
   tmp_path, monkeypatch
 ):

@@ -161,6 +161,7 @@ def test_fresh_start_in_a_bucket_sets_earlier_files_aside(bucket):
   assert bucket.read("anew/metrics.jsonl.old") == before
 
 
+@pytest.mark.slow
 def test_checkpoints_in_a_bucket_are_restored_byte_for_byte(bucket):
   directory = "gs://bucket/checkpoints"
   state = {
@@ -191,6 +192,7 @@ def test_folder_of_someone_else_in_a_bucket_is_refused(bucket):
     checkpoints.Checkpoints("gs://bucket/foreign", keep=3)
 
 
+@pytest.mark.slow
 def test_step_that_was_not_finished_in_a_bucket_is_none(bucket):
   directory = "gs://bucket/unfinished"
   store = checkpoints.Checkpoints(directory, keep=3)

@@ -85,6 +85,7 @@ def test_a_number_is_an_input_wherever_it_meets_an_array(name):
   np.testing.assert_allclose(actual, expected, rtol=5e-7)
 
 
+@pytest.mark.slow
 @hypothesis.given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6))
 @hypothesis.settings(max_examples=25, deadline=None)
 def test_formulas_of_numbers_are_computed_in_float64(a, b):
@@ -136,6 +137,7 @@ def test_a_program_writes_over_what_it_is_given():
   np.testing.assert_array_equal(program(jnp.ones(2), jnp.ones(2)), [1.5] * 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
 def test_schedules_differ_in_numbers_and_whole_numbers(schedule):
   count = np.int32(7)
@@ -171,6 +173,7 @@ def test_schedules_differ_in_numbers_and_whole_numbers(schedule):
       np.testing.assert_allclose(made(n), expected(n), rtol=3e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", tiny.each(algorithms.ALGORITHMS))
 def test_an_algorithm_is_one_program_for_all_numbers(name):
   algorithm = algorithms.get_algorithm(name)
@@ -250,6 +253,7 @@ def phase_programs(config):
   return found
 
 
+@pytest.mark.slow
 def test_a_warm_up_is_one_program_for_all_numbers():
   config = tiny_config.get_config("grpo")
   config.phases = ("sft",)
@@ -349,6 +353,7 @@ def test_a_run_with_other_numbers_compiles_nothing(tmp_path):
   assert one != other
 
 
+@pytest.mark.slow
 def test_the_page_names_the_settings_that_are_inputs():
   page = (_DOCS / "speed.md").read_text(encoding="utf-8")
   _, _, table = page.partition("These settings are inputs:")

@@ -60,6 +60,7 @@ def test_what_was_made_for_the_lock_is_removed(tmp_path):
   assert os.listdir(tmp_path / "runs/a") == ["metrics.jsonl"]
 
 
+@pytest.mark.slow
 def test_a_killed_run_can_be_continued_at_once(tmp_path):
   with subprocess.Popen(
     [sys.executable, "-c", _HOLDER, str(tmp_path)],
@@ -145,6 +146,7 @@ def test_a_bucket_of_a_killed_process_of_this_machine_is_taken_at_once(bucket):
   assert bucket.names("killed/") == []
 
 
+@pytest.mark.slow
 def test_a_silent_owner_elsewhere_is_waited_for_and_replaced_by_one(
   bucket, quick
 ):

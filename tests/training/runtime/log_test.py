@@ -200,6 +200,7 @@ def test_fresh_start_sets_files_of_an_earlier_attempt_aside(tmp_path):
     assert (tmp_path / f"{name}.old").read_bytes() == content
 
 
+@pytest.mark.slow
 def test_written_lines_survive_a_killed_process(tmp_path):
   program = (
     "import os, signal, sys; from grpo_jax.training.runtime import log;"

@@ -82,6 +82,7 @@ def offline(monkeypatch):
   monkeypatch.setenv("WANDB_SILENT", "true")
 
 
+@pytest.mark.slow
 def test_a_run_of_wandb_has_everything_and_is_continued(tmp_path, offline):
   import wandb  # A second, in every process that collects the tests.
 
