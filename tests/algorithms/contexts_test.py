@@ -160,6 +160,7 @@ def test_tokens_have_the_advantages_and_the_slopes_of_one_row(name):
     np.testing.assert_allclose(y, x, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "fields",
   [
@@ -190,6 +191,7 @@ def test_options_about_whole_completions_are_refused(fields):
   assert np.abs(two - one).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("reward", "scale"),
   [("terminal", "none"), ("terminal", "batch"), ("split", "group")],
@@ -347,6 +349,7 @@ def test_options_of_contexts_name_what_there_is(field, message):
     algorithms.make_config("ppo", **{field: "half"})
 
 
+@pytest.mark.slow
 def test_rollouts_weigh_the_same_whatever_their_contexts():
   """The weights of a rollout's tokens add up to those of any other."""
   algorithm = algorithms.get_algorithm("compaction_rl")
@@ -370,6 +373,7 @@ def test_rollouts_weigh_the_same_whatever_their_contexts():
   assert rows.std() > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", tiny.each(WHOLE, ("rloo",)))
 def test_others_would_be_wrong(name):
   """Shows why `settings/compatibility.py` refuses the other algorithms."""

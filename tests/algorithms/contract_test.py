@@ -37,7 +37,7 @@ def _plain(name):
   return algorithm, config
 
 
-@pytest.mark.parametrize("name", tiny.each(NAMES, tiny.OWN_LOSS))
+@pytest.mark.parametrize("name", tiny.each(NAMES))
 class TestContract:
   """Properties that one program for each algorithm shows."""
 
@@ -105,6 +105,7 @@ class TestPrograms:
   def test_micro_batches_add_up(self, name):
     checks.micro_batches_add_up(*_make(name))
 
+  @pytest.mark.slow
   def test_equal_rewards_give_no_policy_gradient(self, name):
     algorithm, config = _plain(name)
     case = cases.make_case()
@@ -125,6 +126,7 @@ class TestPrograms:
       assert not np.any(outcome.advantages)
       assert not outcome.gradient.any()
 
+  @pytest.mark.slow
   def test_first_update_is_the_policy_gradient(self, name):
     """At ratio 1, −A/weight per token, as the aggregation weighs tokens."""
     algorithm, config = _plain(name)
@@ -257,7 +259,7 @@ def _bad_batch():
 class TestBounds:
   """Properties of the options of every algorithm with a `ClipConfig`."""
 
-  @pytest.mark.parametrize("name", CLIPPED)
+  @pytest.mark.parametrize("name", tiny.each(CLIPPED))
   def test_far_above_the_range_a_bad_completion_costs_the_bound(self, name):
     """Each −r A is c |A| at most, whatever r is a ratio of."""
     algorithm, config = algorithms.get_algorithm(name), _plain(name)[1]

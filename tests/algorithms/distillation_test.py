@@ -80,6 +80,7 @@ def test_a_teacher_adds_to_the_advantages_of_tokens():
   )
 
 
+@pytest.mark.slow
 def test_the_policy_as_it_is_may_be_compared_with_the_teacher():
   case, mask = case_of_tokens()
   outcome = evaluate("opd_token", case, opd_anchor="current")

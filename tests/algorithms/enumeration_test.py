@@ -143,6 +143,7 @@ def test_targets_are_those_of_the_reference():
   )
 
 
+@pytest.mark.slow
 def test_variance_is_that_of_the_sum_over_pairs():
   """REINFORCE: half the variance of R ∇ log π, as two rows are averaged."""
   each = np.stack([gradient(x) for x in np.eye(15)])  # π(y) ∇ log π(y)
@@ -305,6 +306,7 @@ def test_coincide_on_policy(names):
     assert other.variance == pytest.approx(first.variance, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "power"),
   [
@@ -381,6 +383,7 @@ def test_gradient_of_kl_estimates(kind, old_logits, wanted):
   np.testing.assert_allclose(found, exact, **EXACT)
 
 
+@pytest.mark.slow
 def test_plain_k3_is_biased_off_policy():
   problem = with_rewards(np.zeros(15), old_logits=OLD)
   found = moments("reinforce", 1, problem, kl_coef=1.0, kl_kind="k3").mean
@@ -393,6 +396,7 @@ def test_plain_k3_is_biased_off_policy():
 UNCLIPPED = {"clip_low": 1.0, "clip_high": 1e9}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "changes", "fields"),
   [
@@ -408,6 +412,7 @@ def test_the_ratio_of_trajectories_corrects(name, changes, fields):
   np.testing.assert_allclose(found.mean, EXACT_J, **EXACT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dr_grpo", "luspo"])
 def test_the_ratios_of_tokens_and_of_mean_tokens_do_not(name):
   """Also with A = R and summed tokens, which are unbiased on-policy."""

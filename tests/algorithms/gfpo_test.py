@@ -81,6 +81,7 @@ def test_a_permutation_of_the_rows_permutes_the_advantages():
   )
 
 
+@pytest.mark.slow
 def test_all_completions_kept_are_those_of_grpo():
   config, case = _batch()
   config = dataclasses.replace(config, num_kept=8)
@@ -91,6 +92,7 @@ def test_all_completions_kept_are_those_of_grpo():
   )
 
 
+@pytest.mark.slow
 def test_negative_rewards_are_measured_from_the_least():
   """−1 in 30 tokens is more per token than −1 in 3, unless it is the least."""
   rewards = 2 * REWARDS - 1

@@ -7,6 +7,7 @@ import functools
 
 import jax
 import numpy as np
+import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
@@ -29,6 +30,7 @@ def _prepared(name, case, **fields):
   return algorithm, config, batch
 
 
+@pytest.mark.slow
 def test_as_many_live_groups_are_trained_as_are_asked_for():
   case = cases.make_case()
   case.rewards[:4] = 0.5  # Group 0 is dead, 1 and 2 are not.
@@ -79,6 +81,7 @@ def test_a_completion_weighs_what_its_trained_tokens_do():
   assert count == len(expected)
 
 
+@pytest.mark.slow
 def test_estimates_of_a_kl_are_of_the_policy_that_drew_the_tokens():
   """Two thirds of the 30 tokens are the one of probability 2/3."""
   case = cases.make_case(dtype=np.float64)

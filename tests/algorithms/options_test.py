@@ -115,6 +115,7 @@ def _weighted(case, weights, mask=None, scale=1.0):
 # --- weights of the policy term ----------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["truncate", "mask"])
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @pytest.mark.parametrize("normalize", tiny.each([False, True], [False]))
@@ -152,6 +153,7 @@ def test_importance_weights(mode, level, normalize):
   )
 
 
+@pytest.mark.slow
 def test_rejected_tokens_leave_the_denominator():
   case = _case()
   ratio = np.exp(case.behavior_logp - case.old_logp)
@@ -177,6 +179,7 @@ def test_stale_completions_with_a_negative_advantage_are_left_out():
   _expect(outcome, _weighted(case, weights), case)
 
 
+@pytest.mark.slow
 def test_only_tokens_of_high_entropy_are_trained():
   case, fraction = _case(), 0.3
   mask = _trained(case)
@@ -200,6 +203,7 @@ def test_only_tokens_of_high_entropy_are_trained():
 # --- advantages --------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["none", "batch", "group"])
 def test_advantage_scale(scale):
   case = _case()
@@ -281,6 +285,7 @@ def test_what_is_not_standardised_may_be_scaled(name, fields):
   assert config.advantage_scale == "group"
 
 
+@pytest.mark.slow
 def test_overlong_completions_lose_reward():
   case = _case()
   # A budget of six tokens, of which three are the cache: 0, −1/3, −2/3, −1.
@@ -291,6 +296,7 @@ def test_overlong_completions_lose_reward():
   )
 
 
+@pytest.mark.slow
 def test_divergence_in_the_reward():
   case, beta = _case(), 0.3
   mask = _trained(case)
@@ -329,6 +335,7 @@ def test_a_coefficient_says_how_much_a_divergence_in_the_reward_weighs(name):
   assert np.any(much != without)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", tiny.each(algorithms.ALGORITHMS))
 def test_what_is_cut_off_stays_in_what_advantages_are_made_of(name):
   case = cases.make_case()
@@ -426,6 +433,7 @@ def test_tokens_are_averaged_in_each_group():
   assert abs(outcome.loss - _outcome(case, "dapo", **fields).loss) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "fields"),
   [
@@ -499,6 +507,7 @@ def _kl(kind, u, ratio):  # What each estimator is worth.
   }[kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", tiny.each(divergences.KL_KINDS, ("k1", "k3")))
 def test_divergence_by_domain(kind):
   case, weights = _case(), (0.5, 2.0)
@@ -533,6 +542,7 @@ def test_a_domain_without_weight_has_no_gradient_of_the_divergence():
   )
 
 
+@pytest.mark.slow
 def test_divergence_over_the_vocabulary():
   case = _case()
   mask = _trained(case)
@@ -548,6 +558,7 @@ def test_divergence_over_the_vocabulary():
   _expect(outcome, loss, case)
 
 
+@pytest.mark.slow
 def test_likelihood_of_right_answers():
   case = _case()
   right = _trained(case) & case.correct[:, None]
@@ -596,6 +607,7 @@ def test_entropy_coefficient_adapts():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "applied"), [(5.0, 0.02), (0.5, 0.0)])
 def test_adaptive_entropy_bonus_applies_below_its_target_only(target, applied):
   case = _case()  # Mean entropy about 1.
@@ -752,6 +764,7 @@ def test_what_counts_as_a_correction_reads_how_far_the_sampler_is(name):
     assert is_missing == (near == moved), option
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", tiny.each(algorithms.ALGORITHMS))
 def test_masked_garbage_reaches_nothing_with_all_options(name):
   algorithm = algorithms.get_algorithm(name)
@@ -854,6 +867,7 @@ def _carries_the_correction(name, **own):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", tiny.each(CORRECTED))
 def test_what_is_rejected_moves_nothing_that_stays(name):
   """Weights, their mean, and quantiles are of the tokens that are left."""

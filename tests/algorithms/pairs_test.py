@@ -37,6 +37,7 @@ def test_two_grpo_has_the_direction_of_dpo_normalised_by_length():
   assert (dpo[4:] == 0).all()
 
 
+@pytest.mark.slow
 def test_sums_over_tokens_point_elsewhere():
   grpo, dpo = evaluated("two_grpo").gradient, evaluated("dpo").gradient
   cosine = (grpo * dpo).sum() / np.sqrt((grpo**2).sum() * (dpo**2).sum())

@@ -41,6 +41,7 @@ def test_the_return_is_what_the_prefix_did_not_expect():
   np.testing.assert_allclose(got, wanted, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_segments_are_standardised_over_the_group():
   # Credits 0.3, −0.4, 0.8 and 0.5 − 0.3, 0 − 0.5: of five segments.
   credits = np.array([0.3, -0.4, 0.8, 0.2, -0.5])

@@ -217,6 +217,7 @@ def test_damaged_checkpoint_is_refused(tmp_path, finished):
   assert digest(workdir) == before
 
 
+@pytest.mark.slow
 def test_changed_config_is_refused_on_resume(tmp_path, finished):
   workdir = finished.copy(tmp_path)
   before = digest(workdir)
@@ -233,6 +234,7 @@ def test_changed_config_is_refused_on_resume(tmp_path, finished):
   assert digest(workdir) == before
 
 
+@pytest.mark.slow
 def test_a_lost_log_is_refused_on_resume(tmp_path, finished):
   workdir = finished.copy(tmp_path)
   path = workdir / log.METRICS
@@ -245,6 +247,7 @@ def test_a_lost_log_is_refused_on_resume(tmp_path, finished):
   assert digest(workdir) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [None, b"\0" * 20])
 def test_another_config_is_refused_without_the_stored_one(
   tmp_path, finished, content
@@ -275,6 +278,7 @@ def test_checkpoints_of_someone_else_are_refused(tmp_path):
   assert digest(tmp_path) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [None, 7])
 def test_load_says_what_is_missing(tmp_path, finished, step):
   if step is None:

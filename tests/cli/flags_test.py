@@ -385,6 +385,7 @@ def test_whoever_reads_the_output_may_stop():
     assert process.stderr.read() == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("program", "status"), [("train", 130), ("compare", -signal.SIGINT)]
 )

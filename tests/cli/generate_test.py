@@ -17,6 +17,8 @@ from grpo_jax.training.evaluation import data_sets, generation
 from tests.cli import programs_test
 from tests.experiments import command
 
+pytestmark = pytest.mark.slow
+
 NUM_PROMPTS = 20
 
 
@@ -80,7 +82,6 @@ def test_a_line_is_a_completion_with_its_verdict(policy, whole):
   assert len(source) == len(found)
 
 
-@pytest.mark.slow
 def test_a_program_that_is_killed_goes_on_with_the_same_bytes(
   policy, whole, tmp_path
 ):
@@ -102,7 +103,6 @@ def test_a_file_that_is_complete_stays_as_it_is(policy, whole, monkeypatch):
   assert whole.read_bytes() == before
 
 
-@pytest.mark.slow
 def test_of_right_completions_the_shortest_ones_are_kept(
   policy, whole, tmp_path
 ):
@@ -173,7 +173,6 @@ def num_prompts(out):
   return json.loads(position.read_text())["done"]["prompts"]
 
 
-@pytest.mark.slow
 def test_the_command_is_killed_and_goes_on(finished, tmp_path):
   arguments = (
     "generate",

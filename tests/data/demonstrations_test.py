@@ -23,6 +23,7 @@ CANDIDATES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(
   candidates=CANDIDATES,
   most=st.integers(1, 4),

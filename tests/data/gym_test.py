@@ -42,6 +42,7 @@ def test_a_record_holds_what_makes_its_problem_again():
   json.dumps(extras, default=int)
 
 
+@pytest.mark.slow
 def test_records_depend_on_seed_and_index_only():
   first, second = source(), source()
   assert [second[i] for i in (7, 3)] == [first[i] for i in (7, 3)]

@@ -52,6 +52,7 @@ def test_no_pair_is_missed_and_none_is_made_up(prompts, alike):
   assert quality.near_duplicates(prompts, alike) == reference(prompts, alike)
 
 
+@pytest.mark.slow
 def test_many_prompts_take_seconds_at_most():
   """A comparison of all pairs would be of 2 · 10⁸."""
   rng = np.random.default_rng(0)

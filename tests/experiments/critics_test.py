@@ -212,6 +212,7 @@ def test_the_gradient_is_that_of_all_live_steps(monkeypatch):
   )
 
 
+@pytest.mark.slow
 def test_idle_steps_change_neither_loss_nor_gradient():
   batch = batch_of(random_rollout(4))
   mask = batch.mask
@@ -424,6 +425,7 @@ def test_verdicts(name):
   assert [x.holds for x in first.checks].count(None) == 1
 
 
+@pytest.mark.slow
 def test_the_page_says_what_is_missing():
   cells = cells_of("smoke")
   records = {
@@ -469,6 +471,7 @@ def tiny(monkeypatch):
   return profile
 
 
+@pytest.mark.slow
 def test_finished_cells_are_not_trained_again(
   tiny, tmp_path, monkeypatch, capsys
 ):

@@ -10,6 +10,8 @@ from grpo_jax.data import clusters
 from grpo_jax.training.evaluation import embeddings
 from tests.experiments import command
 
+pytestmark = pytest.mark.slow
+
 NUM_PROMPTS = 7
 
 
@@ -20,7 +22,6 @@ def run(finished):
     yield found
 
 
-@pytest.mark.slow
 def test_embeddings_and_losses_are_those_of_single_prompts(run):
   loaded = run.loaded
   records = [loaded.problem.train[i] for i in range(NUM_PROMPTS)]
@@ -58,7 +59,6 @@ def test_embeddings_and_losses_are_those_of_single_prompts(run):
     np.testing.assert_allclose(-logp.mean(), loss, rtol=1e-4)
 
 
-@pytest.mark.slow
 def test_the_command_writes_what_a_schedule_reads(run, finished):
   sizes = "--num_clusters=3", "--least=2", "--num_prompts=12"
   arguments = "embed", "--workdir=run", "--out=clusters.npz"

@@ -13,6 +13,8 @@ from grpo_jax.training import run as run_lib
 from grpo_jax.training.runtime import traces
 from tests.experiments import command
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def run(finished):
@@ -58,7 +60,6 @@ def test_a_run_shows_what_it_has_logged(run, finished):
   assert lines == expected
 
 
-@pytest.mark.slow
 def test_a_plot_is_a_picture_for_a_notebook_and_a_file_for_a_script(
   run, capsys
 ):
@@ -105,7 +106,6 @@ def reference(run, sample, temperature):
   return logp[np.arange(tokens.size), tokens[0]], entropy
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0, 2.0])
 def test_samples_have_the_numbers_of_the_policy(run, temperature):
   n = 3 if temperature else 1
@@ -119,7 +119,6 @@ def test_samples_have_the_numbers_of_the_policy(run, temperature):
     assert len(row.tokens) == row.num_tokens
 
 
-@pytest.mark.slow
 def test_a_text_is_not_scored_and_a_record_is(run):
   text = run.sample("ab=")
   assert np.isnan(text.rewards).all()
@@ -139,7 +138,6 @@ def test_a_text_is_not_scored_and_a_record_is(run):
   assert set(drawn[0][0].components) >= {"f1", "accuracy"}
 
 
-@pytest.mark.slow
 def test_samples_are_the_same_for_a_seed_and_others_for_another(run):
   def texts(seed):
     return run.sample(run.prompts(8), n=3, temperature=2.0, seed=seed).texts
@@ -168,7 +166,6 @@ def test_there_are_only_so_many_prompts(run):
     run.prompts(0)
 
 
-@pytest.mark.slow
 def test_evaluation_finds_what_training_found(run):
   found = run.evaluate()
   assert {name: found[name] for name in run.result["after"]} == run.result[
@@ -177,7 +174,6 @@ def test_evaluation_finds_what_training_found(run):
   assert "eval/maj@2" in run.evaluate(4, temperature=1.0, num_samples=2)
 
 
-@pytest.mark.slow
 def test_a_closed_run_opens_again(finished):
   with g.load(finished.cwd / "run") as run:
     before = run.params
@@ -191,7 +187,6 @@ def test_a_closed_run_opens_again(finished):
 # --- training ----------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_run_without_a_folder_has_one_until_the_process_ends(capsys):
   run = g.train(tiny())
   assert f"workdir: {run.workdir}, until this process ends" in (
@@ -202,7 +197,6 @@ def test_a_run_without_a_folder_has_one_until_the_process_ends(capsys):
   assert run.history["loss"].shape == (3,)
 
 
-@pytest.mark.slow
 def test_an_interrupted_run_saves_and_the_same_call_continues(
   tmp_path, monkeypatch, capsys
 ):

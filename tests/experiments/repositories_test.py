@@ -9,6 +9,8 @@ from grpo_jax.configs import coding_agent
 from grpo_jax.data import tokenizer
 from tests.experiments import command
 
+pytestmark = pytest.mark.slow
+
 _MODULE = '''"""A module with examples."""
 
 from . import other
@@ -73,7 +75,6 @@ def test_faults_differ_in_one_expression():
     compile(text, "text", "exec")
 
 
-@pytest.mark.slow
 def test_tasks_of_a_package(tmp_path, monkeypatch):
   folder = tmp_path / "small_package"
   folder.mkdir()
@@ -138,7 +139,6 @@ def test_the_small_task(folder):
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_run_repairs(folder, tmp_path):
   """Runs as users do, with fewer steps."""
   files = {

@@ -11,6 +11,8 @@ from grpo_jax.rewards.agents import tools
 from grpo_jax.training.runtime import log
 from tests.experiments import command
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -23,7 +25,6 @@ def rows_of(path):
   return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.slow
 def test_the_bytes_are_the_same_each_time(folder, tmp_path):
   search_problems.write(tmp_path)
   names = [path.name for path in folder.iterdir() if path.is_file()]
@@ -32,7 +33,6 @@ def test_the_bytes_are_the_same_each_time(folder, tmp_path):
     assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
 
 
-@pytest.mark.slow
 def test_names_of_the_test_are_in_passages_and_not_taught(folder):
   train, test = (rows_of(folder / f"{x}.jsonl") for x in ("train", "test"))
   assert (len(train), len(test)) == (448, 64)
@@ -94,7 +94,6 @@ def test_the_template_of_the_task_is_that_of_its_format(folder):
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_run_searches(folder, tmp_path, monkeypatch):
   """Runs as users do, with fewer steps."""
   monkeypatch.delitem(command.ENVIRONMENT, "XLA_FLAGS", raising=False)

@@ -59,6 +59,7 @@ def test_the_teacher_is_as_careless_as_is_said():
   assert shares["two calls"] > 0.15
 
 
+@pytest.mark.slow
 def test_the_files_are_what_is_said(few, tmp_path):
   for name in ("one", "two"):
     word_problems.write(tmp_path / name)

@@ -69,6 +69,7 @@ def _of_form(form, num_chosen, normalize, kept, *inputs):
   return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [experts.ragged, experts.blocked, experts.mix])
 @pytest.mark.parametrize(
   ("num_tokens", "num_experts", "num_chosen"),

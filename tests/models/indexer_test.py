@@ -73,6 +73,7 @@ def test_the_best_visible_tokens_are_chosen_and_of_equal_ones_the_earliest():
   assert not indexer.marked(nothing, 6).any()
 
 
+@pytest.mark.slow
 def test_the_loss_is_that_of_equation_4():
   rng = np.random.default_rng(1)
   scores, seen = rng.normal(size=(2, 3, 6)), rng.random((2, 3, 6)) < 0.6
@@ -328,6 +329,7 @@ def test_what_does_not_go_with_an_indexer_is_refused(change, message):
     dataclasses.replace(SPARSE, **change)
 
 
+@pytest.mark.slow
 def test_indexers_beneath_adapters_are_frozen():
   policy = transformer.transformer_policy(SPARSE)
   assert policy.has_indexers

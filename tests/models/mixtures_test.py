@@ -297,6 +297,7 @@ def test_quantized_kernels_are_read_in_every_place():
 # --- Meshes ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["none", "nf4_double"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_parameter_has_a_rule(name, kind):
@@ -370,6 +371,7 @@ def test_fused_tensors_of_another_size_are_named(tmp_path):
     weights_lib.load(tmp_path)
 
 
+@pytest.mark.slow
 def test_codes_of_scales_are_near_them():
   kernel = np.random.default_rng(0).normal(size=(2, 512, 256))
   path = jax.tree_util.DictKey("gate"), jax.tree_util.DictKey("kernel")

@@ -173,6 +173,7 @@ def test_rollouts_equal_those_with_the_plain_form(interpreted, monkeypatch):
   assert lengths.max() > 32
 
 
+@pytest.mark.slow
 def test_prompts_begin_their_pages():
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(mesh, "platform", lambda: "tpu")

@@ -204,6 +204,7 @@ def test_prompts_in_chunks_are_those_in_one_piece(config, cache_dtype):
     assert_same(in_chunks[2], whole[2], axis=1)
 
 
+@pytest.mark.slow
 def test_nothing_is_shared_where_there_is_nothing_to_share():
   config = transformer_test.PLAIN
   params = transformer_test.make_params(config)

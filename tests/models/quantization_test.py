@@ -99,6 +99,7 @@ def test_four_bit_codes_are_the_nearest_and_hit_their_own_values():
     np.testing.assert_allclose(got, np.array(nearest) * scale, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "bits"), [("int8", 8), ("nf4", 4)])
 def test_bytes_are_those_of_the_codes_and_scales(kind, bits):
   base = make_base(SMALL)["trained"]

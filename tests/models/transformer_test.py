@@ -190,7 +190,13 @@ def test_reading_in_pieces_equals_teacher_forcing_in_float64(config):
       )
 
 
-@pytest.mark.parametrize("config", [PLAIN, RICH, LOCAL, LINEAR])
+@pytest.mark.parametrize(
+  "config",
+  [
+    RICH,
+    *(pytest.param(x, marks=pytest.mark.slow) for x in (PLAIN, LOCAL, LINEAR)),
+  ],
+)
 def test_decoding_equals_teacher_forcing_in_float64(config):
   with jax.enable_x64(True):
     config = float64(config)
@@ -265,6 +271,7 @@ def test_padding_changes_nothing(config):
       )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("config", "junk"),
   [
@@ -408,6 +415,7 @@ def test_the_head_multiplies_in_the_dtype_of_its_operands(name, dtype):
       assert 0 < error < 0.01 * abs(np.asarray(wide)).max()
 
 
+@pytest.mark.slow
 def test_layers_are_stacked_and_everything_is_trained():
   init = jax.jit(transformer.transformer_policy(RICH).init)
   params = jax.device_get(init(jax.random.key(0)))

@@ -159,6 +159,7 @@ def test_golden_of_three_rollouts():
   np.testing.assert_allclose(both[:3], 1e-3 * np.array(expected), atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("gamma", "lam"), [(0.9, 0.8), (1.0, 1.0), (0.5, 0.0)])
 def test_equals_loops(seed, gamma, lam):
@@ -178,6 +179,7 @@ def test_equals_loops(seed, gamma, lam):
       np.testing.assert_allclose(one, other, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_returns_and_anchors_by_hand():
   """Two episodes of one group that meet in a state, and one of another."""
   episodes = [[(7, 1.0), (3, -2.0), (7, 4.0)], [(3, 0.5)], [(7, 1.0), (7, 0.0)]]
@@ -209,6 +211,7 @@ def test_returns_and_anchors_by_hand():
   assert number.max() < number.size
 
 
+@pytest.mark.slow
 def test_states_that_nobody_shares_give_no_advantage():
   episodes = [[(0, 0.5), (1, 1.0)], [(2, 0.0), (3, 0.0), (4, 2.0)]]
   for row in _advantages(episodes, [0, 0], 0.9, 0.7):

@@ -616,6 +616,7 @@ def test_rows_left_out_have_no_weight_and_no_say():
   np.testing.assert_array_equal(_preference(1.0, rows=(False,) * 5), 0)
 
 
+@pytest.mark.slow
 def test_slope_of_the_preference():
   with jax.enable_x64(True):
     lengths, lam = (2, 5, 3, 8, 20), 0.7

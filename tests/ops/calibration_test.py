@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -32,6 +33,7 @@ def by_hand(probability, right, mask):
   return error if count else np.nan
 
 
+@pytest.mark.slow
 @given(
   hnp.arrays(np.float32, 12, elements=st.floats(0, 1, width=32)),
   hnp.arrays(np.bool_, 12),

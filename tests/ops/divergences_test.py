@@ -39,6 +39,7 @@ def _value_and_gradient(kind):
   return value, slopes[0]
 
 
+@pytest.mark.slow
 def test_values_in_expectation():
   """E[k1] = E[k3] = KL(π ‖ ref); k2 is biased."""
   with jax.enable_x64(True):
@@ -270,6 +271,7 @@ def test_topk_kl_of_everything_is_the_full_kl():
     np.testing.assert_allclose(slopes[0], exact_slopes[0], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_topk_kl_bounds_the_full_kl_from_below():
   with jax.enable_x64(True):
     order = np.argsort(-REFERENCE)

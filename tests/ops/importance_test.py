@@ -203,6 +203,7 @@ def test_high_entropy_tokens_by_hand(fraction, kept):
   np.testing.assert_array_equal(found, np.array(kept, bool))
 
 
+@pytest.mark.slow
 def test_high_entropy_tokens_are_those_above_numpys_quantile():
   rng = np.random.default_rng(0)
   for size in (1, 11, 101):

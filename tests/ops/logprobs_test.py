@@ -291,6 +291,7 @@ def test_uniform_logits():
   np.testing.assert_allclose(outputs.ref_kl, 0.0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_keeping_everything_changes_nothing():
   with jax.enable_x64(True):
     case = as_arrays(make_case(), jnp.float64)
@@ -349,6 +350,7 @@ def test_dropped_logits_get_no_gradient_at_all():
     assert np.abs(gradient[0][[1, 4, 6]]).min() > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
 def test_infinite_logits_equal_kept_ids(beta):
   """One support said in two ways; 0 · (-inf) is 0 in all sums."""
@@ -387,6 +389,7 @@ def test_a_token_outside_the_kept_set_is_minus_infinity_and_has_no_gradient():
   np.testing.assert_array_equal(jax.jit(jax.grad(logp))(LOGITS), 0.0)
 
 
+@pytest.mark.slow
 def test_nothing_kept_is_empty_and_not_nan():
   """The kept set of a slot that holds no token."""
   for beta in (0.0, 0.5, 1.0):
@@ -404,6 +407,7 @@ def test_nothing_kept_is_empty_and_not_nan():
     np.testing.assert_array_equal(gradient, 0.0)
 
 
+@pytest.mark.slow
 def test_divergence_from_a_smaller_support_is_infinite_without_gradient():
   logits = np.zeros((1, 3), np.float32)
   smaller = np.array([[0.0, -np.inf, 0.0]], np.float32)
@@ -659,6 +663,7 @@ def test_memory_grows_with_tokens_by_scalars_and_states_only():
   assert many - few < 0.2 * 4 * new_tokens * 256
 
 
+@pytest.mark.slow
 def test_a_frozen_head_costs_no_gradient():
   case = large_case(num_slots=64, width=64)
   loss = trained_loss(case, 2 * 256 * 4)

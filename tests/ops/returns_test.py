@@ -229,6 +229,7 @@ def _everything_and_slopes(rewards, values, weights, mask):
   return results, slopes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("garbage", GARBAGE)
 def test_masked_slots_reach_nothing(garbage):
   rewards, values, mask = _random_case(5)

@@ -38,6 +38,7 @@ def test_numbers_are_those_of_jax(rows):
   jax.tree.map(np.testing.assert_array_equal, *both(rows[:, :2], rows[:, 2]))
 
 
+@pytest.mark.slow
 def test_negative_numbers_are_folded_in_as_by_jax():
   rows = np.asarray([[1, 2], [3, 4]], np.uint32)
   numbers = np.asarray([-1, -(2**31)], np.int32)

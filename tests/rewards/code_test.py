@@ -88,6 +88,7 @@ def test_a_thought_without_an_answer_has_failed_all_tests():
   assert _score("<think>```python\nf = lambda x: 2 * x\n```", _CALLS) == 0.0
 
 
+@pytest.mark.slow
 def test_known_rewards():
   double = "f = lambda x: 2 * x"
   assert _score(f"```python\n{double}\n```", _CALLS) == 1.0

@@ -36,6 +36,7 @@ def test_rows_sum_what_applies_and_the_rest_is_not_valid():
   assert scored.weights == {"accuracy": 1.0, "format": 0.5}
 
 
+@pytest.mark.slow
 def test_correct_is_the_named_component_or_the_first_in_sorted_order():
   components = {"b": rows(1, 0), "a": rows(0.5, 2)}
   weights = {"a": 0.0, "b": 1.0}

@@ -251,6 +251,7 @@ def _judged(prompts, tokens, prompt_index, **options):
   return derived.flipped(seen, source="a", **options)
 
 
+@pytest.mark.slow
 def test_flipped_misjudges_some_completions_and_always_the_same():
   rng = np.random.default_rng(0)
   tokens = np.unique(rng.integers(1, 50, (5000, 6)), axis=0)

@@ -63,6 +63,7 @@ parts = st.lists(
 )
 
 
+@pytest.mark.slow
 @hypothesis.given(parts)
 @hypothesis.example(["<think>", "a", *TAGS[1:], "\n"])
 @hypothesis.settings(deadline=None, max_examples=300)

@@ -20,6 +20,7 @@ def score(completion, made=None, **changes):
   return gym.reasoning_gym([prompt], [completion], [0], [extras])[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "form",
   [

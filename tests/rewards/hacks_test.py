@@ -295,6 +295,7 @@ FORMS_STAY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", Form._fields[1:])
 def test_forms_on_the_host_and_on_arrays(name):
   cases = FORMS_HELD + FORMS_STAY

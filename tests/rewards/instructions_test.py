@@ -57,6 +57,7 @@ def test_sentences(text, number):
   assert score(text, (name, given | {"relation": "less than"})) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "given", "text", "value"),
   [

@@ -40,6 +40,7 @@ def test_a_dress_changes_nothing(bare):
     assert notation.plain(rf"\left({bare}\right)") == plain
 
 
+@pytest.mark.slow
 @hypothesis.settings(deadline=None, max_examples=300)
 @hypothesis.given(st.lists(st.sampled_from(PIECES), max_size=12))
 def test_what_is_plain_stays(pieces):

@@ -58,6 +58,7 @@ def test_the_table_has_every_option_and_place():
     assert said == found, name
 
 
+@pytest.mark.slow
 def test_rewards_of_ones_own(module):
   text = tokenizer.Tokenizer(tokenizer.GSM8K_BPE)
   completions = ["12.", "", "1234 1234 1234 5.", "12."]

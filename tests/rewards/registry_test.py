@@ -55,6 +55,7 @@ def test_functions_of_groups_may_wait_too():
   assert scores.components["asked_together"].tolist() == [2, 1, 2]
 
 
+@pytest.mark.slow
 def test_each_row_that_waits_has_a_deadline_and_failures_of_its_own():
   extras = [{}, {"wait_s": 30.0}, {"broken": True}, {}]
   with _scorer("asked", num_workers=1, row_timeout_s=1.0) as scorer:

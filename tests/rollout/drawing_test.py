@@ -30,6 +30,7 @@ def check(filtered, logits, keep):
     assert result.max() == row.max()  # The most likely token is kept.
 
 
+@pytest.mark.slow
 @examples
 @hypothesis.given(LOGITS, st.integers(1, V + 2))
 def test_top_k_keeps_tokens_with_fewer_than_k_likelier_ones(logits, k):
@@ -40,6 +41,7 @@ def test_top_k_keeps_tokens_with_fewer_than_k_likelier_ones(logits, k):
   )
 
 
+@pytest.mark.slow
 @examples
 @hypothesis.given(LOGITS, st.floats(0.01, 1))
 def test_top_p_keeps_tokens_with_less_than_p_before_them(logits, p):

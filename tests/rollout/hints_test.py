@@ -15,6 +15,8 @@ from grpo_jax.types import Prompts, Scored
 from tests.models import transformer_test
 from tests.rollout import sampling_test
 
+pytestmark = pytest.mark.slow
+
 CONFIG = transformer_test.float64(
   dataclasses.replace(transformer_test.PLAIN, num_layers=1)
 )
@@ -99,7 +101,6 @@ def ids(rollout, row):
   return np.asarray(rollout.tokens)[row][mask].tolist()
 
 
-@pytest.mark.slow
 def test_rows_have_what_the_rules_put_into_them(drawn):
   draft, found = drawn.draft, drawn.rollout
   made = found.corrections
@@ -152,7 +153,6 @@ def test_rows_have_what_the_rules_put_into_them(drawn):
     assert not draft.terminated[row] or size - 1 + len(CUE) + MOST > T
 
 
-@pytest.mark.slow
 def test_drafts_without_room_are_those_that_would_not_fit(drawn):
   """A budget for each domain, from none to all."""
   prompts = dataclasses.replace(
@@ -202,7 +202,6 @@ _kinds = jax.jit(hints.kinds, static_argnums=0)
 _live_groups = jax.jit(baselines.live_groups, static_argnums=3)
 
 
-@pytest.mark.slow
 def test_what_is_recorded_is_what_a_pass_over_whole_rows_says(drawn):
   rollout = drawn.rollout
   own = np.asarray(rollout.written)
@@ -225,7 +224,6 @@ def test_what_is_recorded_is_what_a_pass_over_whole_rows_says(drawn):
     assert (recorded[~own] == 0).all()
 
 
-@pytest.mark.slow
 def test_what_is_trained_of_a_hint_has_the_log_probs_of_the_policy(drawn):
   with jax.enable_x64(True):
     found = drawn.run(
@@ -283,7 +281,6 @@ def test_tokens_that_are_gone_were_drawn_too(drawn):
   np.testing.assert_array_equal(drawn.draft.num_drawn, size)
 
 
-@pytest.mark.slow
 def test_with_no_probability_every_bit_is_that_of_the_draft(drawn):
   never = dataclasses.replace(
     CORRECTION, p_cue=0.0, p_answer=0.0, p_reference=0.0
@@ -302,7 +299,6 @@ def test_with_no_probability_every_bit_is_that_of_the_draft(drawn):
         )
 
 
-@pytest.mark.slow
 def test_what_becomes_of_a_row_depends_on_the_row_alone(drawn, monkeypatch):
   """Not on other rows, on lanes, or on how the cache grows."""
   monkeypatch.setattr(sampling, "_SMALLEST", 2)

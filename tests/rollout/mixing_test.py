@@ -102,6 +102,7 @@ def _after(mix, tokens, is_open, neighbours, entropy):
   )
 
 
+@pytest.mark.slow
 def test_a_blend_is_weighted_by_what_the_token_was_drawn_from():
   found = after([1, 2])
   np.testing.assert_array_equal(found.ids, [[0, 2, 3], [3, 1, 0]])

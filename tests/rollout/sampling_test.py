@@ -80,6 +80,7 @@ def run_chains(params, starts, **config):
 # ---- Masks: made from positions, never from token values.
 
 
+@pytest.mark.slow
 def test_the_pad_id_may_be_sampled_in_the_middle_of_an_answer():
   rollout = run_chains(chains([1, 0, 2, 3]), [1, 0, 2], end_ids=(3, 7))
   np.testing.assert_array_equal(
@@ -98,6 +99,7 @@ def test_any_of_several_end_tokens_ends_its_row():
   np.testing.assert_array_equal(rollout.completion_mask.sum(1), [2, 3, 1])
 
 
+@pytest.mark.slow
 def test_the_end_token_may_equal_the_pad_id():
   rollout = run_chains(chains([1, 2, 0]), [1], end_ids=(0,))
   np.testing.assert_array_equal(rollout.tokens, [[2, 0, 0, 0, 0]])
@@ -120,6 +122,7 @@ def test_a_row_that_ends_in_its_last_slot_is_terminated():
   np.testing.assert_array_equal(rollout.completion_mask.sum(1), [5, 4, 5])
 
 
+@pytest.mark.slow
 def test_nothing_is_recorded_after_the_end():
   table = table_of(np.zeros((10, 10)))
   rollout = run_chains(table, [1] * 40, end_ids=(3, 4, 5), pad_id=9)
@@ -178,6 +181,7 @@ def test_every_step_prompt_sample_and_position_draws_anew():
   assert all(len(np.unique(row)) > 2 for row in sequences)
 
 
+@pytest.mark.slow
 def test_a_question_that_comes_twice_gets_other_samples():
   first, second = draws(ids=(7, 8))
   assert (first != second).any(axis=-1).all()
@@ -435,6 +439,7 @@ def test_samples_do_not_depend_on_the_rest_of_the_batch(model):
       np.testing.assert_array_equal(tokens(rows), whole[rows])
 
 
+@pytest.mark.slow
 def test_rows_point_at_their_prompts_and_groups(model):
   policy, params, prompts = model
   with jax.enable_x64(True):

@@ -231,6 +231,7 @@ def test_lanes_are_refused():
     toy_run(4, lanes=2)
 
 
+@pytest.mark.slow
 def test_greedy_episodes_end_as_well():
   rollout = toy_run(14, temperature=0.0)
   np.testing.assert_array_equal(rollout.tokens, toy_run(14).tokens)

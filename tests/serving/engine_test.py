@@ -62,6 +62,7 @@ def test_completions_are_those_of_run_sample(loaded, sampler, temperature):
       np.testing.assert_allclose(one.entropy, row.entropies, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_draws_depend_on_nothing_else_in_the_batch(loaded, sampler):
   ask = ask_of(loaded, "ab cd", seed=7)
   (alone,) = drawn(loaded, sampler, [ask])
@@ -144,6 +145,7 @@ def test_failure_of_the_device_reaches_who_asks_and_who_works(
     future.result(timeout=1)
 
 
+@pytest.mark.slow
 def test_rows_that_come_from_many_threads_share_a_batch(loaded):
   sampler = served.sampler_of(loaded, pause_s=0.2)
   with concurrent.futures.ThreadPoolExecutor(4) as pool:

@@ -84,6 +84,7 @@ def test_a_chat_has_the_tokens_of_run_sample(loaded, server):
   assert again["choices"] == answer["choices"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
 def test_a_stream_says_the_same_in_events(server, path):
   body = {**ASK, "seed": 3} if path == CHAT else {"prompt": "ab", "seed": 3}
@@ -136,6 +137,7 @@ def test_completions_of_several_prompts(loaded, server):
   assert max(first["logprobs"]["token_logprobs"]) < -0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
 def test_a_prompt_sent_back_has_the_log_probs_of_its_draw(server, temperature):
   """The multiple choice of lm-eval sends what it has chosen as a prompt."""

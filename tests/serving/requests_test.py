@@ -119,6 +119,7 @@ def test_what_there_is_not_is_refused(changed, param):
   assert requests.error(caught.value)["error"]["param"] == param
 
 
+@pytest.mark.slow
 @hypothesis.given(
   body=st.dictionaries(_NAMES | st.text(), _JSON) | _JSON, is_chat=st.booleans()
 )

@@ -593,6 +593,7 @@ def test_sizes_that_do_not_divide_print_the_equation(fields, message):
   assert "Change config.rl.num_prompts, group_size" in text
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
   st.integers(1, 64),

@@ -216,10 +216,12 @@ def test_nothing_is_what_no_number_is(value):
   assert accepted(value) == set()
 
 
+@pytest.mark.slow
 def test_what_is_huge():
   assert {short(path) for path in accepted(HUGE)} == MAY_BE_HUGE
 
 
+@pytest.mark.slow
 def test_what_is_negative():
   assert {short(path) for path in accepted(-1)} == MAY_BE_NEGATIVE
 
@@ -229,6 +231,7 @@ def test_what_is_zero():
   assert {short(path) for path in accepted(0)} == MAY_BE_ZERO
 
 
+@pytest.mark.slow
 def test_whole_numbers_are_not_broken():
   whole = {path for path, kind in FIELDS.items() if kind is int}
   assert whole & accepted(0.5) == set()

@@ -122,6 +122,7 @@ def test_a_step_draws_the_windows_of_its_clusters():
   assert state["places"].tolist() == expected
 
 
+@pytest.mark.slow
 def test_all_right_shifts_the_window_by_one_until_the_end():
   own = prompts.Ads(np.arange(8), np.array([8]), num_drawn=1, window=2)
   assert own.period == 4
@@ -143,6 +144,7 @@ def test_all_right_shifts_the_window_by_one_until_the_end():
   assert metrics["schedule/depth"] == 0
 
 
+@pytest.mark.slow
 def test_what_is_known_of_a_cluster_follows_its_prompts():
   own = make(num_drawn=1, rate=0.5)
   assert own.period == 4
@@ -175,6 +177,7 @@ def test_what_is_known_of_a_cluster_follows_its_prompts():
   assert state["visits"].tolist() == [0, 3, 0, 0, 0, 3, 0, 0]
 
 
+@pytest.mark.slow
 def test_shares_stay_a_distribution_and_draws_a_function_of_the_key():
   rng = np.random.default_rng(1)
   own = prompts.Ads(np.arange(40), np.full(8, 5), num_drawn=3, window=2)

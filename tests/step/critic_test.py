@@ -310,6 +310,7 @@ def test_pretraining_moves_the_critic_alone(name, kind, member, metric):
   assert int(state.step) == 20
 
 
+@pytest.mark.slow
 def test_the_critic_and_its_moments_enter_the_next_phase():
   state, used = _pretrained()
   for reset in (True, False):

@@ -127,6 +127,7 @@ def test_how_many_groups_live_is_known(p, share):
 SPREADS = [0, 0, 1, 0, 1, 1, 1, 1 + 2e-7, 0, 1, 0, 1, 0.3, 0.2, 0.4, 9]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("min_std", [0.0, 1e-6, 0.15, 0.49, 0.51, 0.6])
 def test_a_group_lives_whose_deviation_is_above_the_least(min_std):
   valid = np.arange(16) != 15
@@ -158,6 +159,7 @@ def test_a_deviation_without_dynamic_sampling_is_refused():
     algorithms.make_config("grpo", min_reward_std=1e-6)
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=40, deadline=None)
 @hypothesis.given(
   strategies.lists(

@@ -113,6 +113,7 @@ def test_a_batch_of_one_prompt_trains_nothing(step):
   assert any(jax.tree.leaves(moved))
 
 
+@pytest.mark.slow
 def test_influence_is_counted_as_it_was_scaled(parts):
   batch = tiny.ragged_batch(parts)
   advantages = jnp.where(batch.group_id == 0, 5.0, 0.1)
@@ -142,6 +143,7 @@ def test_influence_is_counted_as_it_was_scaled(parts):
   assert (np.asarray(state.guards["keys"]) == np.asarray(keys)).all()
 
 
+@pytest.mark.slow
 def test_prompts_are_known_by_what_they_say():
   plain = prompts_of((2, 3, 2, 4))
   fingerprints = jax.jit(guards_lib.fingerprints)

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from grpo_jax.step import metrics
 from grpo_jax.types import Maximum, PromptFields, Rollout, Scored, TrainBatch
@@ -49,6 +50,7 @@ SCORED = Scored(
 )
 
 
+@pytest.mark.slow
 def test_blends_are_counted_among_the_tokens_that_exist():
   """Two of 15 tokens are blends, one of them with its own token as anchor."""
   ids = np.repeat(TOKENS[..., None], 2, axis=2)
@@ -138,6 +140,7 @@ def test_known_rollout():
     assert found[name].shape == ()
 
 
+@pytest.mark.slow
 def test_means_over_nobody_are_absent_and_not_zero():
   nobody = Scored(
     rewards=jnp.zeros(6),
@@ -163,6 +166,7 @@ def test_means_over_nobody_are_absent_and_not_zero():
   assert found["applicable/a"] == 0
 
 
+@pytest.mark.slow
 def test_a_component_against_the_reward_has_a_negative_correlation():
   rewards = jnp.array([1.0, 0.0, 0.5, 0.0, 2.0, 0.0])
   components = {
@@ -211,6 +215,7 @@ def test_the_type_of_a_metric_and_not_its_name_says_how_it_is_reduced():
   assert metrics.of_steps(found) == reduced
 
 
+@pytest.mark.slow
 def test_advantages_per_token_are_averaged_by_row_first():
   advantages = jnp.array([2.0, -2.0, 0, 0, 0, 99.0])
   expected = _metrics(advantages=advantages)["advantages/std"]

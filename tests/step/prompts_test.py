@@ -35,6 +35,7 @@ def test_the_frontier_is_where_half_of_the_completions_are_right():
   assert (np.diff(found[5:]) < 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", prompts_lib.WEIGHTS)
 def test_every_prompt_has_its_part_of_the_uniform_share(rule):
   rates = np.random.default_rng(0).uniform(size=SIZE).astype(np.float32)
@@ -95,6 +96,7 @@ def test_without_forgetting_the_tracker_is_the_mean_of_what_was_seen():
   assert state["last_step"].tolist() == [-1, 1, -1, -1, 2, -1, -1, 2, -1, -1]
 
 
+@pytest.mark.slow
 def test_forgetting_weighs_old_completions_less():
   own = by("uniform", decay=0.5)
   state = own.init() | {"places": jnp.int32([0, 1, 2])}

@@ -58,6 +58,7 @@ def test_scores_are_those_of_the_definition(scale):
   )
 
 
+@pytest.mark.slow
 def test_what_was_not_scored_has_no_part_in_a_score():
   valid = np.ones(16, bool)
   valid[[2, 8, 9, 10]] = False  # One row; all but one of a group.
@@ -133,6 +134,7 @@ def test_dead_groups_and_no_others_make_room():
   )
 
 
+@pytest.mark.slow
 def test_with_nothing_to_replay_a_batch_stays_what_it_is():
   own = dynamic_sampling.Replay(6)
   state = own.init(_groups(range(4), REWARDS))

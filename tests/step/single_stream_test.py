@@ -12,6 +12,8 @@ from grpo_jax.step import prompts as prompts_lib
 from grpo_jax.step import step as step_lib
 from tests.training import tiny
 
+pytestmark = pytest.mark.slow
+
 SIZE, DRAWN, SLOTS = 6, 3, 2
 TEMPERATURE = 0.7
 OWN = prompts_lib.SingleStream(SIZE, DRAWN, SLOTS)
@@ -52,7 +54,6 @@ def samples(count, mask=True):
   )
 
 
-@pytest.mark.slow
 def test_counts_forget_and_are_bounded():
   state = OWN.init() | {"places": jnp.int32([4, 0, 2])}
   drift = jnp.float32([0.0, 1.0, 0.0])
@@ -145,7 +146,6 @@ def own_logp(parts, params, pool, place, tokens, mask):  # [T]
   return jnp.take_along_axis(logp, tokens[:, None], axis=1)[:, 0]
 
 
-@pytest.mark.slow
 def test_drift_is_that_of_the_completion_that_was_kept(stepped):
   parts, pool, found = stepped
   (_, _, first, _), (before, _, second, _), (later, after, third, _) = found
@@ -174,7 +174,6 @@ def test_drift_is_that_of_the_completion_that_was_kept(stepped):
   assert after.schedule["visits"].tolist() == [3] * 4
 
 
-@pytest.mark.slow
 def test_the_first_completion_of_a_prompt_is_kept(stepped):
   parts, _, found = stepped
   for before, after, _, written in found:

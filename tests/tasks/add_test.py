@@ -58,6 +58,7 @@ def test_bare_answers_and_zero():
   assert judge(BARE, "<answer>18</answer><eos>", 9, 9)["accuracy"] == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("working", "process"),
   [

@@ -132,6 +132,7 @@ def test_a_block_that_aborts_ends_the_episode():
   assert played.scores["flagged"] == 2
 
 
+@pytest.mark.slow
 def test_without_rules_it_is_bitwise_the_environment():
   variant = "calc_tool"
   extras, actions, played = environment_test.cases(variant)

@@ -12,6 +12,7 @@ TASK = ir_tree.make()
 GOLD = "(a(gc9)(lk3))"  # Seven nodes, 13 tokens.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("answer", "tree", "token", "parses"),
   [

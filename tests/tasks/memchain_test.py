@@ -75,6 +75,7 @@ def test_ids_outside_the_vocabulary_are_wrong_tokens():
     assert not any(score.any() for score in played.scores.values())
 
 
+@pytest.mark.slow
 def test_distractors_are_drawn_from_the_key_and_are_any_other_letter():
   reset = jax.jit(jax.vmap(TASK.environment.reset, in_axes=(0, None)))
   starts = reset(episodes.keys(), FACT)
@@ -247,6 +248,7 @@ def test_without_its_summaries_a_teacher_guesses():
     make_task("memchain", summaries="lost")
 
 
+@pytest.mark.slow
 def test_a_letter_has_all_digits_in_its_split():
   """Or a letter would tell what its digit is not."""
   made = make_task("memchain", num_digits=3)

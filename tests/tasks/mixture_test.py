@@ -29,6 +29,7 @@ def _rows(num_rows=40):
       yield own.extras, tokens, mask
 
 
+@pytest.mark.slow
 def test_each_problem_has_the_verifier_of_its_own_task():
   verify, steps = jax.jit(TASK.verify), jax.jit(TASK.step_scores)
   domains, right = [], []

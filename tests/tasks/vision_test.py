@@ -175,6 +175,7 @@ def test_no_constant_number_is_good_and_questions_are_asked_equally_often():
   assert max(counts.values()) / total == pytest.approx(0.2, abs=0.05)
 
 
+@pytest.mark.slow
 def test_shifted_test_problems_are_of_all_domains_and_training_is_not():
   made, examples = draw(500, split="test", shifted=True, codes=True)
   counts = collections.Counter(int(x.extras["domain"]) for x in examples)

@@ -218,6 +218,7 @@ def test_the_loss_is_a_sum_over_the_tokens_of_all_rows(name):
     np.testing.assert_allclose(other["loss"], metrics["loss"], 1e-4, 1e-6)
 
 
+@pytest.mark.slow
 def test_the_objective_of_one_context_is_ppo():
   """Without traces nothing of a boundary is left."""
   arrays = {"gamma": 0.9, "lam": 0.8, "whiten": False, "kl_coef": 0.0}

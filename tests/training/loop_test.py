@@ -157,6 +157,7 @@ def test_samples_are_texts_with_their_rewards(run):
   )
 
 
+@pytest.mark.slow
 def test_finished_run_is_only_reported(run):
   workdir, result = run
   names = (log.METRICS, log.TIMINGS, log.SAMPLES)

@@ -35,6 +35,7 @@ def test_prompts_are_read_with_threads_and_without():
   assert all(min(row.first, row.seconds, row.floor) > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_a_state_is_saved_restored_and_removed(tmp_path):
   row = host_states.saved(10**5, tmp_path, rounds=1)
   assert abs(row.num_bytes - 10**5) < 4 * 24

@@ -53,6 +53,7 @@ def resamples(scores):
     yield np.stack([scores[list(d), m] for m, d in enumerate(chosen)], axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "statistic", [aggregates.mean, aggregates.interquartile_mean]
 )

@@ -49,6 +49,7 @@ def test_one_task_has_no_table_of_all_tasks(runs):
   ]
 
 
+@pytest.mark.slow
 def test_tables_say_of_which_commit_the_runs_are(found, tmp_path):
   output.write(found, tmp_path, ["png"], "step", style.COLUMN)
   text = (tmp_path / "compare.tex").read_text("utf-8")
@@ -127,6 +128,7 @@ def test_names_and_ranges_are_checked(runs):
     options.names(["grpo"])
 
 
+@pytest.mark.slow
 def test_figures_are_written(found, tmp_path):
   figure.write(found, tmp_path, ["svg"], "tokens", style.COLUMN)
   assert sorted(path.name for path in tmp_path.iterdir()) == [

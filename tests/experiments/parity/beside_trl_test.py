@@ -1,5 +1,6 @@
 """The comparison with TRL: its table, and the rule of its reward."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,6 +48,7 @@ def test_programs_that_differ_beyond_chance_do_not_agree():
   assert not beside_trl.table(found)[1]
 
 
+@pytest.mark.slow
 @settings(deadline=None)  # The first call imports math-verify.
 @given(
   st.integers(0, 40),

@@ -65,6 +65,7 @@ def test_the_program_says_pass_or_fail(tmp_path):
   assert "Traceback" not in out + err
 
 
+@pytest.mark.slow
 def test_the_largest_difference_is_found(tmp_path):
   logits = recorded()["logits"]
   logits[0, 3, 7] += 1.0

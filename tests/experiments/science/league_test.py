@@ -139,6 +139,7 @@ def verdicts(of):
   }
 
 
+@pytest.mark.slow
 def test_rules_decide(tmp_path):
   ends = dict.fromkeys(league.ENTRIES, 0.6)
   ends |= {"reinforce": 0.4, "passk": 0.4, "dapo": 0.7}
@@ -170,6 +171,7 @@ def test_a_verdict_is_corrected_for_the_whole_league(tmp_path):
   assert league.verdicts(found) == {"rloo": "above", "opo": "open"}
 
 
+@pytest.mark.slow
 def test_page_and_figure_are_made_of_what_has_ended(tmp_path):
   write(tmp_path, {"grpo": 0.6, "dapo": 0.7})
   write(tmp_path, {"remax": 0.5}, tasks=["sort"], completions=8000)

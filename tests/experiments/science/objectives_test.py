@@ -55,6 +55,7 @@ def test_advantages_are_those_of_the_loud_reward_or_of_both():
     assert min(loud, quiet) > 0.5
 
 
+@pytest.mark.slow
 def test_a_step_follows_the_policy_gradient():
   logits = jnp.linspace(-1, 1, 10)
   make_batch = jax.jit(bandit.make_batch, static_argnums=0)

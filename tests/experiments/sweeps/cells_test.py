@@ -163,6 +163,7 @@ def test_the_shipped_sweep_has_three_seeds_of_six_groups(tmp_path):
   assert (len(cells), len(groups)) == (18, 6)
 
 
+@pytest.mark.slow
 def test_the_argument_of_the_file_reaches_the_sweep(tmp_path):
   cells = cells_lib.Source(f"{LR_BY_CLIP}:with_failure", {}).cells(tmp_path)
   assert len(cells) == 19

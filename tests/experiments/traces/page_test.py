@@ -201,6 +201,7 @@ def test_pages_fit_their_bytes_and_keep_what_is_spread_over_the_run():
       assert max(steps) == 7
 
 
+@pytest.mark.slow
 def test_a_row_of_a_megabyte_is_whole_or_left_out():
   letters = np.random.default_rng(0).integers(0x4E00, 0x9FA5, 400_000)
   text = "".join(map(chr, letters))  # More than 1 MB, and not compressible.

@@ -24,6 +24,7 @@ from safetensors import numpy as safetensors
 from grpo_jax.data import tokenizer as tokenizer_lib
 from grpo_jax.models import architecture
 from grpo_jax.models.hf import families, gguf, gguf_tokenizer, hub, weights
+from tests.training import tiny
 
 _SIZES = {
   "head_dim": 8,
@@ -389,7 +390,7 @@ def both(folder, case, **options):
   return path, theirs
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", tiny.each(CASES, ("llama", "qwen2")))
 def test_the_same_model_as_a_folder(tmp_path, case):
   path, theirs = both(tmp_path, case)
   ours = hub.local_directory(str(path))

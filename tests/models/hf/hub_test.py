@@ -35,6 +35,7 @@ def test_what_is_neither_a_folder_nor_a_name_is_refused(tmp_path, name):
     hub.local_directory(str(file))
 
 
+@pytest.mark.slow
 def test_a_name_without_network(tmp_path, monkeypatch):
   monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
   monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))

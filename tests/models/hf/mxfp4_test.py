@@ -97,6 +97,7 @@ def folders(tmp_path_factory):
   return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_packed_checkpoint_is_the_one_that_it_stands_for(folders, dtype):
   device = SingleDeviceSharding(jax.devices()[0])
@@ -111,6 +112,7 @@ def test_a_packed_checkpoint_is_the_one_that_it_stands_for(folders, dtype):
   assert len(np.unique(np.asarray(kernel, np.float32))) > 15
 
 
+@pytest.mark.slow
 def test_an_export_is_not_packed_and_does_not_say_so(folders, tmp_path):
   config, params = weights.load(folders[0])
   weights.export(params, config, folders[0], tmp_path / "out")

@@ -248,6 +248,7 @@ def test_every_number_is_where_the_layout_says(checkpoint, name):
     np.testing.assert_array_equal(leaf, expected, path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("max_shard_bytes", [10**9, 1000])
 def test_an_export_holds_the_tensors_it_was_loaded_from(
@@ -273,6 +274,7 @@ def test_an_export_holds_the_tensors_it_was_loaded_from(
   assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.slow
 def test_numbers_are_converted_one_by_one(tmp_path):
   config = {**CONFIGS["llama"], "torch_dtype": "bfloat16"}
   tensors = {

@@ -84,6 +84,7 @@ def test_a_shared_trunk_gets_no_gradient_and_an_own_one_does():
     assert of_params["trained"]["value_head"]["kernel"].any()
 
 
+@pytest.mark.slow
 def test_an_own_trunk_is_a_copy_without_what_only_the_head_reads():
   policy = tiny.tiny_transformer(tied_embeddings=False)
   policy_params = drawn.params(policy)
@@ -130,6 +131,7 @@ def test_frozen_parts_are_kept_apart():
   jax.tree.map(np.testing.assert_array_equal, merged, policy_params["trained"])
 
 
+@pytest.mark.slow
 def test_the_base_of_adapters_is_shared():
   config = lora.LoRAConfig(rank=2, alpha=4.0)
   policy = lora.lora_policy(tiny.tiny_transformer(), config)

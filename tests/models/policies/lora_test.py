@@ -164,6 +164,7 @@ def test_merged_and_unmerged_give_the_same_logits(lora_config):
       )
 
 
+@pytest.mark.slow
 def test_merging_returns_what_was_wrapped():
   base = transformer_test.make_params(RICH)
   base = {**base, "frozen": {"router_bias": np.ones(3, np.float32)}}
@@ -333,6 +334,7 @@ def test_files_are_read_back_bit_by_bit(tmp_path, monkeypatch):
     peft.load(directory, fresh, SOME)
 
 
+@pytest.mark.slow
 def test_an_mlp_without_a_gate_has_the_names_of_nanochat(tmp_path):
   config = dataclasses.replace(transformer_test.PLAIN, gate=False, norm="plain")
   some = dataclasses.replace(SOME, modules=("query", "up", "down"))
@@ -373,6 +375,7 @@ def test_adapters_that_mean_something_else_raise(tmp_path, fields, message):
     peft.load(directory, params, SOME)
 
 
+@pytest.mark.slow
 def test_adapters_of_another_model_raise(tmp_path):
   _, directory = saved(tmp_path)
   other = dataclasses.replace(SOME, modules=("down", "value", "query"))
@@ -458,6 +461,7 @@ def test_impossible_configs_raise(fields, message):
     dataclasses.replace(CONFIG, **fields)
 
 
+@pytest.mark.slow
 def test_wrapping_twice_raises():
   with pytest.raises(ValueError, match="adapters already"):
     lora.wrap(make_params(RICH), CONFIG, jax.random.key(0))

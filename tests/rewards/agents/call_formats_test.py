@@ -90,6 +90,7 @@ def test_a_conversation_is_what_templates_of_models_have_written(name):
     assert context(format, rounds) == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", call_formats.FORMATS)
 @settings(max_examples=25, deadline=None)  # Templates are slow.
 @given(data=st.data())

@@ -33,6 +33,7 @@ def games(**options):
   return [str(one) for one in found]
 
 
+@pytest.mark.slow
 def test_the_policy_reads_what_is_new_since_its_action():
   made = session()
   assert made.first().startswith("[GAME] You are Player 0 in Tic Tac Toe")

@@ -43,6 +43,7 @@ def test_without_a_word_nothing_is_found(index, query):
 words = st.sampled_from(["red", "green", "blue", "cat"])
 
 
+@pytest.mark.slow
 @given(
   texts=st.lists(
     st.lists(words, min_size=1, max_size=3).map(" ".join),
@@ -93,6 +94,7 @@ def test_a_missing_package_is_named(monkeypatch, tmp_path):
     tools.Index(str(tmp_path / "a.txt"))
 
 
+@pytest.mark.slow
 def test_an_index_starts_neither_jax_nor_threads(tmp_path):
   (tmp_path / "a.txt").write_text("one passage\nanother passage")
   program = f"""

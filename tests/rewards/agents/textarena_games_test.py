@@ -94,6 +94,7 @@ def test_alone_a_reward_of_one_wins():
   }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [TIC_TAC_TOE, "KuhnPoker-v0", "PigDice-v0"])
 def test_a_seed_is_a_game(name):
   first, second = (played(game(name, seed=5)) for _ in range(2))
@@ -127,6 +128,7 @@ def test_players_are_counted():
   assert count("ThreePlayerTicTacToe-v0", {}) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "options", "message"),
   [

@@ -267,6 +267,7 @@ def test_answers_are_graded(grade, answer, text, value):
   assert session.scores()["accuracy"] == float(value == 1.0)
 
 
+@pytest.mark.slow
 def test_an_answer_may_stand_behind_a_marker():
   session = make({"answer": "7"}, tools=(ADD,), answer_after="####")
   assert session.step("8, or:\n#### 7\n")[1] == 1.0

@@ -76,6 +76,7 @@ def test_any_characters(contents):
   ]
 
 
+@pytest.mark.slow
 def test_all_white_space():
   space = [chr(x) for x in range(0x3100) if chr(x).isspace()]
   others = ["\u200b", "\u2060", "\u1681", "\u2010", "\u3001", "é", "\u00e0"]
@@ -128,6 +129,7 @@ def test_thousands_of_tags_and_braces():
   assert wanted.count("5") == 3
 
 
+@pytest.mark.slow
 def test_patterns_of_any_length_are_found():
   data = text.encoded(["abcabcabcabcd", "cd"], 16).bytes
   words = text.words(data)

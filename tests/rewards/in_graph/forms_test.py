@@ -123,6 +123,7 @@ def test_what_is_no_utf_8_is_no_letter():
   assert [[chr(x) for x in row if x] for row in found] == [[*x] for x in wanted]
 
 
+@pytest.mark.slow
 def test_an_unknown_script_is_named():
   rows = text.encoded(["a"], 8)
   with pytest.raises(KeyError, match="no script 'klingon'; choose from"):

@@ -119,6 +119,7 @@ def host_equal(answer, gold):
   )
 
 
+@pytest.mark.slow
 def test_numbers_of_hundreds_of_digits():
   rng = random.Random(0)
   pairs = []

@@ -54,6 +54,7 @@ def test_random_tokens(strips):
   assert 0 < int(got.cut.sum()) < 64
 
 
+@pytest.mark.slow
 def test_no_token_writes_nothing():
   table = text.table([b"", b"a"])
   none = np.zeros((2, 3), bool)

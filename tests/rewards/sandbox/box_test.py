@@ -56,6 +56,7 @@ def test_calls_end_with_the_program():
   assert box_lib.answers(outcome, 3) == ["1", None, None]
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=40, deadline=None)
 @hypothesis.given(st.lists(st.none() | st.text()), st.binary(), st.data())
 def test_answers_are_read_as_far_as_they_are_whole(answers, rest, data):

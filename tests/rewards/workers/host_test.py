@@ -163,6 +163,7 @@ def test_half_a_message_is_an_answer_that_does_not_come(scorer):
   assert scores.failures["timeout"] == 1
 
 
+@pytest.mark.slow
 def test_a_late_word_of_an_earlier_row_costs_no_row():
   with make_scorer("by_completion", num_workers=1) as scorer:
     assert not score(scorer, ["fork and speak"]).failed.any()
@@ -274,6 +275,7 @@ def test_unequal_lengths_raise(scorer):
     scorer.score(["", ""], ["1"], [0], [{}])
 
 
+@pytest.mark.slow
 def test_the_step_deadline_bounds_the_call_and_leaves_no_late_answers():
   with make_scorer("by_completion", step_timeout_s=1.0) as scorer:
     start = time.monotonic()
@@ -301,6 +303,7 @@ def test_workers_have_a_main_thread_and_import_no_jax():
     assert score(scorer, ["x"]).components["surroundings"] == 1.0
 
 
+@pytest.mark.slow
 def test_slow_imports_do_not_count_towards_the_first_row():
   with make_scorer("slow_import", num_workers=1, row_timeout_s=0.5) as scorer:
     assert score(scorer, ["3"]).components["slow_import"] == 3.0
@@ -323,6 +326,7 @@ def test_a_worker_that_cannot_be_replaced_at_once_is_tried_again(
           score(scorer, ["1", "crash", "2"])
 
 
+@pytest.mark.slow
 def test_builtin_functions_score_by_short_name():
   names = {"accuracy": "math_accuracy", "format": "think_answer_format"}
   weights = {"accuracy": 1.0, "format": 0.5}
@@ -400,6 +404,7 @@ if sys.argv[1] == "killed":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["returns", "killed"])
 def test_workers_end_with_their_parent(tmp_path, end):
   script = tmp_path / "program.py"

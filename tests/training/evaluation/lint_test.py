@@ -42,6 +42,7 @@ def test_a_data_set_of_one_prompt_is_refused(caplog):
   assert not caplog.records
 
 
+@pytest.mark.slow
 def test_runs_that_are_one_program_are_looked_at_too(tmp_path):
   configs = [attack(lint="refuse"), attack(lint="refuse")]
   configs[1].seed = 1

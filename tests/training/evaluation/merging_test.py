@@ -14,6 +14,8 @@ from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import checkpoints, files, log, sharding
 from tests.experiments import tiny_config
 
+pytestmark = pytest.mark.slow
+
 
 def write(folder, seed=0, **settings):
   """A run that has only been begun: its policy has the seed's parameters."""
@@ -57,7 +59,6 @@ def _leaves(tree):
   return [np.asarray(x, np.float64) for x in jax.tree.leaves(tree)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ("weights", "has_base", "expected"),
   [
@@ -112,7 +113,6 @@ def test_folders_that_cannot_be_merged(tmp_path):
     merging.merge([str(tmp_path)], str(tmp_path / "out"))
 
 
-@pytest.mark.slow
 def test_policies_that_do_not_go_together(three, tmp_path):
   a = next(iter(three))
   write(tmp_path / "wide", **{"model.mlp_width": 16})

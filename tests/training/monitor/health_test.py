@@ -139,6 +139,7 @@ def test_what_is_planted_is_found(name):
   json.dumps(alarm.as_json())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", series.KINDS)
 def test_healthy_runs_raise_nothing(kind):
   from experiments.health import false_alarms

@@ -62,6 +62,7 @@ def drawn(workdir, monkeypatch) -> dict[str, dict[str, np.ndarray]]:
   }
 
 
+@pytest.mark.slow
 def test_png_has_four_panels_of_the_reinforcement_phase(tmp_path, monkeypatch):
   write_run(tmp_path, 300)
   panels = drawn(tmp_path, monkeypatch)
@@ -86,6 +87,7 @@ def test_png_has_four_panels_of_the_reinforcement_phase(tmp_path, monkeypatch):
   assert pixels[..., :3].std() > 0.01  # Something is on it.
 
 
+@pytest.mark.slow
 def test_single_step_and_absent_metrics_are_drawn(tmp_path, monkeypatch):
   write_run(tmp_path, 1, **{"entropy/mean": None, "length/correct": None})
   panels = drawn(tmp_path, monkeypatch)

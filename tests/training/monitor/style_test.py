@@ -102,6 +102,7 @@ def test_files_are_the_same_each_time(tmp_path):
     style.save(drawn, tmp_path / "x.jpg")
 
 
+@pytest.mark.slow
 def test_pgf_needs_no_latex(tmp_path, monkeypatch):
   monkeypatch.setenv("PATH", "")
   drawn, grid = style.panels(1, 1, style.COLUMN, 1)

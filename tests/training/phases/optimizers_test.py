@@ -298,6 +298,7 @@ def test_muon_leaves_the_rest_to_adamw():
     assert 0.1 < size / other < 1
 
 
+@pytest.mark.slow
 def test_muon_takes_experts_one_by_one():
   policy = _transformer(num_experts=3, expert_width=6)
   params = jax.eval_shape(policy.init, jax.random.key(0))["trained"]
@@ -441,6 +442,7 @@ def test_updates_lead_exactly_to_the_rounded_number():
     assert (np.abs(new - exact) <= unit).all()
 
 
+@pytest.mark.slow
 def test_policy_and_critic_draw_apart():
   """The same parameters and gradients, rounded by draws of their own."""
   config = _config(learning_rate=2**-9, stochastic_rounding=True)

@@ -164,6 +164,7 @@ def test_alphabets_are_compared_too(tmp_path):
     find(tmp_path / "run", config)
 
 
+@pytest.mark.slow
 def test_what_is_not_there_is_named(tmp_path, monkeypatch):
   config = tiny_config.get_config("grpo")
 

@@ -306,6 +306,7 @@ def test_masks_of_observations_that_are_cut_and_of_rows_without_room():
     assert (values[rollout.written] != 0).mean() > 0.9
 
 
+@pytest.mark.slow
 def test_a_failed_session_ends_its_row_unscored_and_no_other():
   batch = make_batch()
   good = play(host_sessions.Local(host_sessions.calculator), batch, 76)[1]

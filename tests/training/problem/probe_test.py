@@ -127,6 +127,7 @@ def test_a_verifier_that_is_content_with_nothing_is_told(config, caplog):
   assert "generous marks empty completions of the first 4" in said
 
 
+@pytest.mark.slow
 def test_a_slow_function_is_named_with_its_setting(config):
   settings = config("slow")
   settings.rewards.row_timeout_s = 0.3

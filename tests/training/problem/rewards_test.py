@@ -166,6 +166,7 @@ def _rows(domains=(0, 1)):
   return prompts, types.SimpleNamespace(prompt_index=jnp.array([0, 0, 1, 1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("step", "weight"), [(0, 1.0), (5, 0.75), (10, 0.5), (99, 0.5), (None, 1.0)]
 )

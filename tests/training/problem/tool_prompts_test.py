@@ -9,6 +9,8 @@ from grpo_jax.settings import config as config_lib
 from grpo_jax.training.problem import environment, tokens
 from grpo_jax.training.problem import problem as problem_lib
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -35,7 +37,6 @@ def chat_options(config):
   return environment.chat_options(config, tokens.make_tokenizer(config))
 
 
-@pytest.mark.slow
 def test_schemas_are_in_the_prompts_of_a_run(folder):
   made = problem_lib.make_problem(settings(folder))
   try:

@@ -511,6 +511,7 @@ def test_a_save_that_fails_later_is_told_before_the_next_one(
   store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compress", [False, True])
 def test_steps_of_either_kind_are_read(tmp_path, compress):
   state = {"x": jnp.tile(jnp.arange(4.0), 1 << 16)}

@@ -77,6 +77,7 @@ def test_no_folder_is_made_of_an_address(tmp_path, monkeypatch, use):
   assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_missing_bucket_is_a_mistake_and_is_not_made(bucket):
   with pytest.raises(FileNotFoundError):
     log_lib.save_run_info("gs://absent/run", "{}")

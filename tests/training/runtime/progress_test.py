@@ -23,6 +23,7 @@ def test_known_line():
   )
 
 
+@pytest.mark.slow
 @hypothesis.settings(deadline=None, max_examples=100)
 @hypothesis.given(
   width=st.integers(1, 200),
@@ -166,6 +167,7 @@ def test_known_lines_in_ascii():
   ]
 
 
+@pytest.mark.slow
 @hypothesis.settings(deadline=None, max_examples=100)
 @hypothesis.given(
   width=st.integers(1, 200),
