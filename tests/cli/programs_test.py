@@ -26,6 +26,7 @@ def assert_refused(result: tuple[int, str, str], *messages: str) -> None:
   assert_fits(out, err)
 
 
+@pytest.mark.slow
 def test_train_reports_before_and_after(finished):
   assert finished.status == 0, finished.err
   assert "\nPASS: accuracy 0." in finished.out

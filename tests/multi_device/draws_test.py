@@ -51,12 +51,13 @@ def test_sharded_draws_are_those_of_one_device(draw, rows):
   assert (np.asarray(other_seed) != np.asarray(sharded)).mean() > 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("lanes", "cache_dtype"),
   [
     (5, "model"),
-    pytest.param(8, "model", marks=pytest.mark.slow),
-    pytest.param(5, "int8", marks=pytest.mark.slow),
+    (8, "model"),
+    (5, "int8"),
   ],
 )
 def test_eight_devices_sample_the_rows_of_one(lanes, cache_dtype, rows):

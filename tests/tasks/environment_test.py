@@ -188,6 +188,7 @@ def test_turns_have_fixed_shapes_and_end_for_good(variant):
 
 
 # A game may be lost with it; see `nim_test.py`.
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", [x for x in VARIANTS if x != "nim"])
 def test_an_empty_action_is_a_turn_in_which_nothing_is_done(variant):
   made = make(variant)
@@ -203,13 +204,7 @@ def test_an_empty_action_is_a_turn_in_which_nothing_is_done(variant):
 
 
 # Every operation of the calculator is a program of its own here.
-@pytest.mark.parametrize(
-  "variant",
-  [
-    pytest.param(name, marks=pytest.mark.slow if "calc" in name else ())
-    for name in VARIANTS
-  ],
-)
+@over_variants
 def test_one_episode_without_jit_is_the_same(variant):
   made = make(variant)
   extras, actions, played = cases(variant)
