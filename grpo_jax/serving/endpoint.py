@@ -239,12 +239,8 @@ class Completions:
     """Returns the name of the model."""
     return [self._model]
 
-  async def complete(
-    self, body: Any, is_chat: bool, rollout: str | None
-  ) -> dict[str, Any]:
+  async def complete(self, body: Any, is_chat: bool) -> dict[str, Any]:
     """Answers a request; see `http.Endpoint`."""
-    if rollout is not None:
-      raise BadRequest("there are no rollouts here.", status=404)
     # In threads: for a long text a tokenizer and a template take seconds, in
     # which the server has to take other requests.
     request, prompts = await asyncio.to_thread(self._read, body, is_chat)

@@ -6,9 +6,6 @@
     POST /v1/chat/completions    `Endpoint.complete`
     POST /v1/completions         the same
 
-All paths but /health are also under /rollouts/NAME/v1/…, where requests belong
-to an episode.
-
 To be reached from other machines, the server needs a token, which every request
 but /health then has to bring. Without a token it accepts only the names of this
 machine (Host) and pages from there (Origin): otherwise a browser on this
@@ -46,15 +43,12 @@ class Endpoint(Protocol):
     """Returns the names of the models."""
     ...
 
-  async def complete(
-    self, body: Any, is_chat: bool, rollout: str | None
-  ) -> dict[str, Any]:
+  async def complete(self, body: Any, is_chat: bool) -> dict[str, Any]:
     """Returns the body of an answer.
 
     Args:
       body: JSON data.
       is_chat: True for /chat/completions.
-      rollout: The episode that the request belongs to, or None.
 
     Raises:
       BadRequest: The request is refused.
@@ -179,13 +173,10 @@ class Server:
   def add_routes(self, router: Any) -> None:
     """Adds the paths of the server, each with its handler."""
     router.add_get("/health", self._health)
-    for prefix in ("", "/rollouts/{rollout}"):
-      router.add_get(f"{prefix}/v1/models", self.guarded(self._models))
-      router.add_get(
-        f"{prefix}/v1/models/{{name:.+}}", self.guarded(self._model)
-      )
-      for name in ("chat/completions", "completions"):
-        router.add_post(f"{prefix}/v1/{name}", self.guarded(self._complete))
+    router.add_get("/v1/models", self.guarded(self._models))
+    router.add_get("/v1/models/{name:.+}", self.guarded(self._model))
+    for name in ("chat/completions", "completions"):
+      router.add_post(f"/v1/{name}", self.guarded(self._complete))
     router.add_route("*", "/{path:.*}", self.guarded(_nowhere))
 
   async def _health(self, request: Any) -> Any:
@@ -220,9 +211,7 @@ class Server:
     try:
       answer = await asyncio.wait_for(
         self._endpoint.complete(
-          body,
-          request.path.endswith("/chat/completions"),
-          request.match_info.get("rollout"),
+          body, request.path.endswith("/chat/completions")
         ),
         self._timeout_s,
       )

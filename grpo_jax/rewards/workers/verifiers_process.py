@@ -1,13 +1,14 @@
 """An environment of the package `verifiers`, in a process that can be killed.
 
-The process imports the environment, sends its examples, plays episodes and
-scores them (`verifiers_worker.py`). If it ends or is killed, the episodes
-without a result have failed, and another process plays the next ones.
+The process imports the environment, sends its tasks, plays episodes and scores
+them (`verifiers_worker.py`). If it ends or is killed, the episodes without a
+result have failed, and another process plays the next ones.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import pathlib
@@ -60,7 +61,8 @@ class VerifiersEnvironment:
   Attributes:
     path: Path of the environment.
     names: Names of its metrics.
-    examples: Prompt, answer and tools of each example, by split.
+    examples: Prompt, answer and tools of each task, by split; see
+      `verifiers_episodes.LoadedEnvironment.example`.
   """
 
   def __init__(
@@ -73,14 +75,14 @@ class VerifiersEnvironment:
     """Starts the process and waits for the examples.
 
     Args:
-      path: "module" or "module:function" of `load_environment`.
-      options: Arguments of that function.
+      path: Id or import path of a taskset.
+      options: As in `verifiers_episodes.LoadedEnvironment`.
       variables: Names of environment variables that the process gets besides
         those of `processes.VARIABLES`.
       python: Another interpreter, which has the package; empty: this one.
 
     Raises:
-      ValueError: The environment does not exist, or has no examples.
+      ValueError: The environment does not exist, or has no tasks.
     """
     self.path = path
     self._argument = {"path": path, "options": dict(options)}
@@ -119,16 +121,16 @@ class VerifiersEnvironment:
     self,
     number: int,
     rows: Sequence[Mapping[str, Any]],
+    url: str,
     token: str,
-    model: str = "policy",
   ) -> None:
     """Begins episodes.
 
     Args:
       number: Number of this call.
-      rows: For each episode its `row`, its `group`, `split` and `example`, and
-        the `url` that it asks.
-      token, model: Token and model of its requests.
+      rows: For each episode its `row`, `split` and `example`, and the `model`
+        that it asks for.
+      url, token: Address of the policy, and its token.
 
     Raises:
       Ended: The process does not start any more.
@@ -142,8 +144,8 @@ class VerifiersEnvironment:
           "op": "play",
           "number": number,
           "rows": list(rows),
+          "url": url,
           "token": token,
-          "model": model,
         }
       )
     )
@@ -187,7 +189,7 @@ class VerifiersEnvironment:
 
   def _examples(self, split: str, size: int) -> list[dict[str, Any]]:
     if not size:
-      raise Ended(f"it has no examples ({split})")
+      raise Ended(f"it has no tasks ({split})")
     assert self._process is not None
     examples: list[dict[str, Any]] = []
     while len(examples) < size:
@@ -200,7 +202,7 @@ class VerifiersEnvironment:
       )
       chunk = self._receive()
       if not isinstance(chunk, list) or len(chunk) != len(numbers):
-        raise Ended(f"it says {chunk!r:.80}, and was asked for examples")
+        raise Ended(f"it says {chunk!r:.80}, and was asked for tasks")
       examples += chunk
     return examples
 
@@ -240,25 +242,24 @@ class _Process:
     self, argument: Mapping[str, Any], variables: Sequence[str], python: str
   ):
     ours, theirs = socket.socketpair()
-    start = (
-      _ELSEWHERE.format(folder=str(_FOLDER))
-      if python
-      else f"import sys; sys.path[:] = {sys.path!r};"
-    )
+    start = _ELSEWHERE.format(folder=str(_FOLDER)) if python else ""
+    variables = processes.environment(variables)
+    if not python:  # What the environment starts finds the same packages.
+      variables["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     with theirs:
       try:
         self._process = subprocess.Popen(
           [
             python or sys.executable,
             "-c",
-            f"{start} from grpo_jax.rewards.workers import verifiers_worker;"
+            f"{start}from grpo_jax.rewards.workers import verifiers_worker;"
             f" verifiers_worker.main({theirs.fileno()}, {os.getpid()},"
-            f" {dict(argument)!r})",
+            f" {json.dumps(argument)!r})",
           ],
           stdin=subprocess.DEVNULL,
           pass_fds=[theirs.fileno()],
           start_new_session=True,  # Ctrl-C does not reach it.
-          env=processes.environment(variables),
+          env=variables,
         )
       except OSError as error:
         ours.close()

@@ -217,7 +217,7 @@ class _Play:
     served, rollouts = self._served, self._served.rollouts
     environment = served.environment
     try:
-      environment.play(number, self._rows(), served.token, served_lib.MODEL)
+      environment.play(number, self._rows(), served.url, served.token)
     except verifiers_process.Ended as error:
       raise RuntimeError(
         f"config.data.environment={self._turns.environment.path!r}: its process"
@@ -252,24 +252,23 @@ class _Play:
       environment.kill()
 
   def _rows(self) -> list[dict[str, Any]]:
-    """The rows for the environment: example, group and URL of each."""
+    """The rows for the environment: task and model of each."""
     rows: list[dict[str, Any]] = []
     for row in range(len(self._episodes)):
       group = row // self._turns.group_size
       extras = self._batch.records[group]["extras"]
       if "example" not in extras:
         raise ValueError(
-          f"{self._turns.environment.path!r} plays its own examples, and the"
+          f"{self._turns.environment.path!r} plays its own tasks, and the"
           f" prompt {self._problem.prompt_texts([self._batch.records[group]])}"
           " is none of them; pass those of the run, as run.prompts(4)."
         )
       rows.append(
         {
           "row": row,
-          "group": group,
           "split": extras["split"],
           "example": extras["example"],
-          "url": self._served.url + self._served.rollouts.path(row),
+          "model": self._served.rollouts.model(row),
         }
       )
     return rows

@@ -4,7 +4,7 @@ Its process is started here, before anything else, because it knows the prompts
 (`fields`). During a rollout the environment asks the policy over HTTP, request
 by request (`OpenEpisodes`).
 
-Each episode has an address of its own, so that its requests are told apart. The
+Each episode asks for a model of its own, so that its requests are told apart. The
 text that a request adds to the conversation is written after the tokens that
 are there, which stay as they were sampled. So an episode is one row: a prompt,
 the actions of the policy, and the messages between them. If a request has
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import secrets
 import time
 import uuid
@@ -79,11 +80,10 @@ class Episode:
   answered_at: float = 0.0
   answer_s: list[float] = dataclasses.field(default_factory=list)
   # All ids; the messages that they stand for, as they were sent, and with the
-  # complete texts of the policy; the text of a prompt without messages.
+  # complete texts of the policy.
   ids: list[int] = dataclasses.field(default_factory=list)
   sent: list[conversations.Message] = dataclasses.field(default_factory=list)
   said: list[conversations.Message] = dataclasses.field(default_factory=list)
-  text: str = ""
   lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
   @property
@@ -134,7 +134,7 @@ class OpenEpisodes:
     """Takes requests of these episodes, and of no others.
 
     Returns:
-      A number for this set of episodes, which is part of their addresses.
+      A number for this set of episodes, which is part of the names of their models.
     """
     self.now = 0.0
     self._number += 1
@@ -148,20 +148,18 @@ class OpenEpisodes:
       episode.is_over = True
     self._episodes = ()
 
-  def path(self, row: int) -> str:
-    """The path of an episode in an address of the server."""
-    return f"/rollouts/{self._number}-{row}/v1"
+  def model(self, row: int) -> str:
+    """The name of the model that an episode asks for."""
+    return f"{MODEL}/{self._number}-{row}"
 
   def models(self) -> list[str]:
     """The name of the model."""
     return [MODEL]
 
-  async def complete(
-    self, body: Any, is_chat: bool, rollout: str | None
-  ) -> dict[str, Any]:
+  async def complete(self, body: Any, is_chat: bool) -> dict[str, Any]:
     """Answers a request; see `serving.http.Endpoint`."""
-    episode = self._found(rollout)
     request = requests.parse(body, is_chat)
+    episode = self._found(request.model)
     # One after the other: a request continues the tokens of the one before.
     async with episode.lock:
       episode.waits, episode.seen = True, self.now
@@ -173,12 +171,12 @@ class OpenEpisodes:
         episode.waits, episode.seen = False, self.now
         episode.answered_at = time.monotonic()
 
-  def _found(self, rollout: str | None) -> Episode:
-    number, _, row = (rollout or "").partition("-")
-    is_here = number == str(self._number) and row.isdecimal()
+  def _found(self, model: str) -> Episode:
+    row = model.removeprefix(f"{MODEL}/{self._number}-")
+    is_here = row != model and row.isdecimal()
     if not is_here or int(row) >= len(self._episodes):
       raise BadRequest(
-        f"there is no episode {rollout!r:.40}, or it is over.", status=404
+        f"there is no episode {model!r:.40}, or it is over.", status=404
       )
     return self._episodes[int(row)]
 
@@ -187,12 +185,13 @@ class OpenEpisodes:
     speaker, sampler, limits = self._player
     check(request, limits)
     if episode.failed or episode.is_over:
-      raise BadRequest(f"this episode is over: {episode.failed}", status=409)
+      raise BadRequest(f"this episode is over: {episode.failed}")
     try:
       ids = await asyncio.to_thread(_context, request, episode, speaker)
     except ValueError as error:
       episode.failed = str(error)
-      raise BadRequest(episode.failed, "messages", status=409) from None
+      # A status of which clients do not ask again.
+      raise BadRequest(episode.failed, "messages") from None
     size = len(ids) - len(episode.prompt)
     if size >= limits.max_new_tokens:
       episode.is_full = True
@@ -208,8 +207,8 @@ class OpenEpisodes:
     reply = speaker.reply(request, ids, drawn, name, limits.temperature == 0)
     if not episode.is_over:
       _note(request, episode, ids, reply)
-    kind = "chatcmpl" if request.messages is not None else "cmpl"
-    return requests.answer(request, f"{kind}-{name}", MODEL, [ids], [[reply]])
+    name = f"chatcmpl-{name}"
+    return requests.answer(request, name, request.model, [ids], [[reply]])
 
 
 def check(request: Request, limits: ServedLimits) -> None:
@@ -228,7 +227,9 @@ def check(request: Request, limits: ServedLimits) -> None:
         " config to it.",
         name,
       )
-  if request.num_samples != 1 or len(request.prompts) > 1:
+  if request.messages is None:
+    raise BadRequest("an episode is a chat; ask /chat/completions.", "prompt")
+  if request.num_samples != 1:
     raise BadRequest(
       "an episode has one completion for each request; set n=1.", "n"
     )
@@ -257,21 +258,11 @@ def _context(
     (ids,) = speaker.prompts(request)
     if ids[: len(episode.prompt)] != episode.prompt:
       raise ValueError(
-        "the first request of the episode has another prompt than its example"
-        " in the data set of the environment, and the row has room for that"
-        " one alone"
+        "the first request of the episode has another prompt than its task, or"
+        " other tools than the first task, and the row has room for those alone"
       )
     return ids
-  if request.messages is None:
-    (prompt,) = request.prompts
-    if isinstance(prompt, str) and prompt.startswith(episode.text):
-      rest = prompt[len(episode.text) :]
-      return [*episode.ids, *(speaker.encode(rest) if rest else ())]
-    if list(prompt[: len(episode.ids)]) == episode.ids:
-      return list(map(int, prompt))
-    raise ValueError(
-      "a request has another past than what was said before; it was rewritten"
-    )
+  assert request.messages is not None  # `check` has refused others.
   known = len(episode.sent)
   same = len(request.messages) > known and all(
     chat.is_reply(ours, theirs)
@@ -299,11 +290,7 @@ def _note(
   before = len(episode.ids) if episode.turns else len(episode.prompt)
   episode.turns.append(ServedTurn(ids[before:], drawn))
   episode.ids = [*ids, *drawn.ids]
-  if request.messages is None:
-    (prompt,) = request.prompts
-    if isinstance(prompt, str):
-      episode.text = prompt + reply.text
-    return
+  assert request.messages is not None  # `check` has refused others.
   new = request.messages[len(episode.sent) :]
   episode.sent += [*new, reply.message]
   episode.said += [*new, {"role": "assistant", "content": reply.said}]
@@ -338,7 +325,7 @@ class Served:
 
   @property
   def url(self) -> str:
-    """The server's address; starts the server if it does not run yet."""
+    """The address for clients; starts the server if it does not run yet."""
     if self._server is None:
       # The sampler's deadlines come first; this one is longer.
       self._server = http.Server(
@@ -347,7 +334,7 @@ class Served:
         max_requests=2**20,
         timeout_s=24 * 3600.0,
       )
-    return self._server.url
+    return f"{self._server.url}/v1"
 
   def close(self) -> None:
     """Ends the process and the server. May be called again."""
@@ -361,14 +348,13 @@ RETURN, ACCURACY = "return", "accuracy"
 
 
 class Examples:
-  """The examples of an environment as a source of prompts."""
+  """The tasks of an environment as a source of prompts."""
 
   def __init__(
     self,
     split: str,
     examples: Sequence[Mapping[str, Any]],
     writer: chat.Writer,
-    encode: Any,
   ):
     """Takes over the examples from the process.
 
@@ -376,10 +362,8 @@ class Examples:
       split: Split of the environment.
       examples: Mappings, each with a prompt, an answer and tools.
       writer: Writer of messages as ids.
-      encode: (text) -> ids.
     """
-    self._split, self._examples = split, examples
-    self._writer, self._encode = writer, encode
+    self._split, self._examples, self._writer = split, examples, writer
 
   def __len__(self) -> int:
     return len(self._examples)
@@ -390,7 +374,7 @@ class Examples:
       ids = self._ids(example)
     except ValueError as error:
       raise ValueError(
-        f"example {index} ({self._split}) of the environment: {error}"
+        f"task {index} ({self._split}) of the environment: {error}"
       ) from error
     return {
       "prompt": ids,
@@ -400,12 +384,25 @@ class Examples:
     }
 
   def _ids(self, example: Mapping[str, Any]) -> np.ndarray:  # [any] int32
-    prompt = example["prompt"]
-    if isinstance(prompt, str):
-      return np.asarray(self._encode(prompt), np.int32)
-    messages = conversations.checked(prompt)
     tools = {"tools": example["tools"]} if example["tools"] else {}
-    return np.asarray(self._writer.ids(messages, **tools), np.int32)
+
+    def ids(*more: Mapping[str, Any]) -> list[int]:
+      messages = conversations.checked([*example["prompt"], *more])
+      return self._writer.ids(messages, **tools)
+
+    if not example["is_open"]:
+      return np.asarray(ids(), np.int32)
+    # What comes before the first message, of which nobody knows the text.
+    stem = os.path.commonprefix(
+      [ids({"role": "user", "content": text}) for text in "ab"]
+    )
+    if not stem:
+      raise ValueError(
+        "its first message is known only when it is played, and before that"
+        " message the policy's template writes nothing that could be a prompt;"
+        " set config.data.template='chat'"
+      )
+    return np.asarray(stem, np.int32)
 
 
 def environment(config: config_lib.RunConfig, text: Any) -> HostEnvironment:
@@ -455,7 +452,7 @@ def fields(config: config_lib.RunConfig, text: Any) -> dict[str, Any]:
     rewards.check_names(f"the environment {data.environment!r}", config, known)
     writer = chat.Writer(encoder)
     train, held_out = (
-      Examples(split, served.examples[split], writer, text.encode)
+      Examples(split, served.examples[split], writer)
       for split in verifiers_process.SPLITS
     )
     train[0]  # Raises if its messages cannot be written.
