@@ -29,9 +29,7 @@ _SEARCH = ["optuna>=5"]
 _GYM = ["reasoning-gym>=0.1.25"]
 _JUDGE = ["aiohttp>=3.12"]  # Client and server.
 _TINKER = ["tinker>=0.38"]  # Its SDK is the client in tests.
-# Environments of this kind; 0.1.11 to 0.3.1 need a virtual environment of their
-# own (config.served.python), and 0.4 has others.
-_VERIFIERS = ["verifiers>=0.1.9.post3,<0.1.11"]
+_VERIFIERS = ["verifiers>=0.4,<0.5"]  # Earlier ones have other environments.
 # Sessions of servers, which alone need the package openenv.
 _OPENENV = ["websockets>=15"]
 # The tests have openenv and trackio too, without what they ask for (Makefile):

@@ -13,7 +13,9 @@ class CapitalsTask(vf.Task[vf.TaskData]):
   @vf.reward
   async def capitals(self, trace: vf.Trace) -> float:
     """The share of capital letters in all replies."""
-    text = "".join(message.content or "" for message in trace.assistant_messages)
+    text = "".join(
+      message.content or "" for message in trace.assistant_messages
+    )
     return sum("A" <= letter <= "Z" for letter in text) / max(len(text), 1)
 
 

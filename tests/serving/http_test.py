@@ -325,7 +325,6 @@ def test_a_reply_with_calls_says_so(loaded):
     (CHAT, {**ASK, "top_logprobs": 3}, 400, "needs logprobs=true"),
     (CHAT, b"[" * 10**5, 400, "not JSON"),
     ("/v1/embeddings", {}, 404, "there is no POST /v1/embeddings"),
-    ("/rollouts/0" + CHAT, ASK, 404, "no rollouts"),
     (CHAT, b" " * (http.MAX_BYTES + 1), 413, "more than"),
   ],
 )

@@ -1,11 +1,11 @@
 """Runs whose environment is one of the package `verifiers`, unchanged."""
 
-import importlib.util
 import os
 import pathlib
 import signal
 import time
 
+import ml_collections
 import numpy as np
 import pytest
 
@@ -14,14 +14,10 @@ from grpo_jax.serving import endpoint
 from grpo_jax.training import loop
 from grpo_jax.training.runtime import log
 from tests.experiments import command
+from tests.rewards.workers import verifiers_process_test
 from tests.training.phases import served, served_config
 
-pytestmark = [
-  pytest.mark.slow,
-  pytest.mark.skipif(
-    importlib.util.find_spec("verifiers") is None, reason="needs verifiers"
-  ),
-]
+pytestmark = pytest.mark.slow
 
 
 def read(workdir):
@@ -84,38 +80,74 @@ def test_one_turn_is_learnt_and_a_killed_run_ends_as_one_that_was_not(tmp_path):
   with api.load(killed) as run:
     (group,) = run.sample(run.prompts(1), n=2, temperature=1.0)
     assert all(row.valid for row in group)
-    with pytest.raises(ValueError, match="plays its own examples"):
+    with pytest.raises(ValueError, match="plays its own tasks"):
       run.sample("say a")
 
 
-def test_turns_and_tools_are_trained(tmp_path, monkeypatch):
-  monkeypatch.setattr(
-    endpoint,
-    "calls_named",
-    lambda name: lambda text: (text, [("add", '{"a": 1, "b": 2}')]),
-  )
-  served.write_tokenizer(tmp_path)
-  for function in ("load_echo", "load_tools"):
-    config = served_config.get_config(function)
-    config.rl.steps = 2
-    config.data.tokenizer = str(tmp_path)
-    config.data.template = "chat"
-    config.data.max_prompt_len = 48
-    config.environment.max_action_len = 4
-    config.sampling.max_new_tokens = 40
-    loop.train(config, tmp_path / function)
-    row = read(tmp_path / function)[-1]
-    assert row["unscored"] == 0
-    assert row["sampler_gap/max"] < 1e-4
-    turns = {"load_echo": 2, "load_tools": 3}[function]
-    assert row["reward/num_turns"] == turns
-    samples = log.read_lines(tmp_path / function / log.SAMPLES)
-    sample = samples[-1]
-    wanted = {"load_echo": "?|a:", "load_tools": "|t:3|a:"}[function]
-    assert sample["completion"].count(wanted) == turns - 1
-    if function == "load_tools":
-      assert sample["prompt"].startswith("[add]u:1 + 2 = ?|a:")
-      assert row["reward/total_tool_calls"] == turns
+def of_chats(folder, path, **options):
+  """A config of two steps, with a template that has roles."""
+  served.write_tokenizer(folder)
+  config = served_config.get_config(path)
+  config.rl.steps = 2
+  config.data.tokenizer = str(folder)
+  config.data.template = "chat"
+  config.data.max_prompt_len = 48
+  config.environment.max_action_len = 4
+  config.sampling.max_new_tokens = 40
+  config.environment.options = ml_collections.ConfigDict(options)
+  return config
+
+
+# For each kind: taskset, options, calls, and the text between two replies.
+TURNS = {
+  "own turns": ("verifiers_envs", {"turns": 2}, 2, "?|a:"),
+  "tools": ("verifiers_tools", {"agent": {"max_turns": 3}}, 3, "|t:3|a:"),
+}
+
+
+@pytest.mark.parametrize("kind", TURNS)
+def test_turns_and_tools_are_trained(tmp_path, monkeypatch, kind):
+  path, options, num_turns, between = TURNS[kind]
+  if kind == "tools":
+    call = ("add", '{"a": 1, "b": 2}')
+    monkeypatch.setattr(
+      endpoint, "calls_named", lambda name: lambda text: (text, [call])
+    )
+  config = of_chats(tmp_path, path, **options)
+  loop.train(config, tmp_path / "run")
+  row = read(tmp_path / "run")[-1]
+  assert row["unscored"] == 0
+  assert row["sampler_gap/max"] < 1e-4
+  assert row[f"turn/{num_turns - 1}/tokens"] > 0
+  assert row[f"turn/{num_turns}/tokens"] == 0
+  sample = log.read_lines(tmp_path / "run" / log.SAMPLES)[-1]
+  assert sample["completion"].count(between) == num_turns - 1
+  if kind == "tools":
+    assert sample["prompt"].startswith("[add]u:1 + 2 = ?|a:")
+    assert row["reward/calls"] == num_turns
+    assert row["reward/right"] == 1.0
+  else:
+    assert sample["prompt"].startswith("u:say ")
+    assert {"reward/vowels", "reward/length"} <= {*row}
+
+
+def test_a_user_whose_messages_nobody_knows_before_is_read(tmp_path):
+  with verifiers_process_test.model() as url:
+    user = {"model": "user", "client": {"base_url": url, "api_key_var": "NO"}}
+    config = of_chats(tmp_path, "verifiers_envs", id="user-sim", user=user)
+    loop.train(config, tmp_path / "run")
+  assert read(tmp_path / "run")[-1]["unscored"] == 0
+  sample = log.read_lines(tmp_path / "run" / log.SAMPLES)[-1]
+  assert sample["prompt"] == "u:"
+  assert sample["completion"].startswith("a|a:")
+
+  config.data.template = "{prompt}"
+  with (
+    verifiers_process_test.model() as url,
+    pytest.raises(ValueError, match=r"data\.template='chat'"),
+  ):
+    config.environment.options.user.client.base_url = url
+    loop.train(config, tmp_path / "plain")
 
 
 def test_what_an_environment_does_wrong_is_survived(tmp_path):
@@ -124,11 +156,17 @@ def test_what_an_environment_does_wrong_is_survived(tmp_path):
     ("block", "timeout"),
     ("rewrite", "rewritten"),
   ):
-    config = served_config.get_config("load_echo")
-    config.environment.options.act = act
+    config = served_config.get_config()
+    config.sampling.max_new_tokens = 24
+    config.environment.max_action_len = 4
+    taskset = {"acts": [act], "num_tasks": 4}
+    config.environment.options = ml_collections.ConfigDict(
+      {"taskset": taskset, "turns": 2}
+    )
     config.rl.steps = 1
-    config.rewards.row_timeout_s = 1.0
+    config.rewards.row_timeout_s = 1.0 if act == "block" else 60.0
     config.rewards.max_unscored = 1.0
+    config.eval.num_prompts = 0
     loop.train(config, tmp_path / act)
     (row,) = read(tmp_path / act)
     counts = {
@@ -137,7 +175,7 @@ def test_what_an_environment_does_wrong_is_survived(tmp_path):
       if name.startswith("unscored/") and n
     }
     assert set(counts) == {kind}, act
-    # The first example is at fault; a process takes the others with it.
+    # The first task is at fault; a process takes the others with it.
     assert counts[kind] == row["unscored"] >= 4
 
 

@@ -265,7 +265,9 @@ def _failure(episode: Any) -> str:
     return ""
   errors = [x for trace in episode.traces if not trace.ok for x in trace.errors]
   errors += episode.errors
-  return "; ".join(f"{x.type}: {x.message}" for x in errors[:1] + errors[1:][-1:])
+  return "; ".join(
+    f"{x.type}: {x.message}" for x in errors[:1] + errors[1:][-1:]
+  )
 
 
 def _unscored(traces: Sequence[Any]) -> str:

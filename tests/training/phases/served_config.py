@@ -5,19 +5,15 @@ from tests.training.phases import served
 STEPS = 20
 
 
-def get_config(function: str = ""):
+def get_config(path: str = "verifiers_envs"):
   config = served.config_of("")
   config.data.source = "environment"
   config.data.train_path = ""
-  module = "tests.rewards.workers.verifiers_envs"
-  config.data.environment = f"verifiers:{module}"
-  if function:
-    config.data.environment += f":{function}"
-    config.sampling.max_new_tokens = 24
-    config.environment.max_action_len = 4
+  config.data.environment = f"verifiers:tests.rewards.workers.{path}"
   config.rewards.in_graph = False
   config.rewards.functions = ("return",)
   config.rewards.correct = "return"
+  config.rewards.row_timeout_s = 60.0
   config.phases = ("rl",)
   config.rl.steps = STEPS
   config.rl.num_prompts = 4
