@@ -133,7 +133,7 @@ def test_turns_and_tools_are_trained(tmp_path, monkeypatch, kind):
 
 def test_a_user_whose_messages_nobody_knows_before_is_read(tmp_path):
   with verifiers_process_test.model() as url:
-    user = {"model": "user", "client": {"base_url": url, "api_key_var": "NO"}}
+    user = {"model": "user", "client": verifiers_process_test.client(url)}
     config = of_chats(tmp_path, "verifiers_envs", id="user-sim", user=user)
     loop.train(config, tmp_path / "run")
   assert read(tmp_path / "run")[-1]["unscored"] == 0
@@ -142,12 +142,10 @@ def test_a_user_whose_messages_nobody_knows_before_is_read(tmp_path):
   assert sample["completion"].startswith("a|a:")
 
   config.data.template = "{prompt}"
-  with (
-    verifiers_process_test.model() as url,
-    pytest.raises(ValueError, match=r"data\.template='chat'"),
-  ):
+  with verifiers_process_test.model() as url:
     config.environment.options.user.client.base_url = url
-    loop.train(config, tmp_path / "plain")
+    with pytest.raises(ValueError, match=r"data\.template='chat'"):
+      loop.train(config, tmp_path / "plain")
 
 
 def test_what_an_environment_does_wrong_is_survived(tmp_path):

@@ -27,7 +27,7 @@ from verifiers.v1 import clients, runtimes
 from verifiers.v1.configs import agent as agents
 from verifiers.v1.configs import select as selection
 from verifiers.v1.dialects import chat
-from verifiers.v1.harnesses.null import NullHarness
+from verifiers.v1.harnesses.null import NullHarness, NullHarnessConfig
 from verifiers.v1.harnesses.utils import launch
 from verifiers.v1.utils import decorators, loaders
 
@@ -67,7 +67,7 @@ class _Here:
     # `main` reads them before it waits for anything.
     sys.argv = ["chat", *(x.replace(file, f"{file}{folder}/") for x in argv)]
     try:
-      await _chat_loop()
+      await _program()["main"]()
     except (Exception, SystemExit) as error:
       code = error.code if isinstance(error, SystemExit) else 1
       return runtimes.ProgramResult(
@@ -76,10 +76,6 @@ class _Here:
         stderr=traceback.format_exc(),
       )
     return runtimes.ProgramResult(exit_code=0, stdout="", stderr="")
-
-
-def _chat_loop() -> Any:
-  return _program()["main"]()
 
 
 @functools.cache
@@ -102,9 +98,8 @@ class LoadedEnvironment:
     Args:
       path: Id or import path of a taskset.
       options: Fields of the environment's config, as in a table [env] of the
-        package; and `select`, the tasks to train on; `held_out`, with `select`
-        and fields of `taskset` for the others; `names`, of scores that no task
-        declares.
+        package; and `select`, the tasks to train on; `held_out`, the others,
+        also with fields of `taskset`; `names`, of scores that no task declares.
 
     Raises:
       ValueError: The policy is not exactly one of the agents, or there is no
@@ -115,7 +110,7 @@ class LoadedEnvironment:
     rest = dict(options)
     select = rest.pop("select", {})
     held_out = dict(rest.pop("held_out", {}))
-    self._named = list(rest.pop("names", ()))
+    self._named = rest.pop("names", ())
     config = _config(path, rest)
     self._env = loaders.load_environment(config)
     self._seat = _policy(config)
@@ -125,13 +120,7 @@ class LoadedEnvironment:
     if held_out:
       fields = {**rest.get("taskset", {}), **held_out.pop("taskset", {})}
       taskset = _config(path, {**rest, "taskset": fields}).taskset
-      self._tasks["held_out"] = _chosen(
-        loaders.load_taskset(taskset), held_out.pop("select", {})
-      )
-    if held_out:
-      raise ValueError(
-        f"held_out has {', '.join(held_out)}; needed are taskset and select"
-      )
+      self._tasks["held_out"] = _chosen(loaders.load_taskset(taskset), held_out)
     # What comes before an unknown first message, or None; and the tools.
     self._before: list[dict[str, Any]] | None = None
     self._tools: list[Any] | None = None
@@ -161,16 +150,6 @@ class LoadedEnvironment:
     Raises:
       ValueError: The first task's episode ended without a request.
     """
-    task = self._tasks["train"][0]
-    first = await self._first_request(task)
-    self._tools = first.get("tools")
-    if [_essence(x) for x in first["messages"]] != [
-      _essence(x) for x in self._messages(task)
-    ]:
-      self._before = first["messages"][:-1]
-
-  async def _first_request(self, task: Any) -> dict[str, Any]:
-    """Returns the first request of an episode, which ends with it."""
     asked = asyncio.get_running_loop().create_future()
 
     async def refuse(request: Any) -> Any:
@@ -184,6 +163,7 @@ class LoadedEnvironment:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    task = self._tasks["train"][0]
     episode = asyncio.create_task(self._env.run_episode(task, _asks(url, "x")))
     try:
       await asyncio.wait({episode, asked}, return_when="FIRST_COMPLETED")
@@ -192,11 +172,14 @@ class LoadedEnvironment:
           "the episode of its first task ended before it asked for anything:"
           f" {_failure(await episode) or 'without an error'}"
         )
-      return asked.result()
     finally:
       episode.cancel()
       await asyncio.gather(episode, return_exceptions=True)
       await runner.cleanup()
+    first, known = asked.result(), self._messages(task)
+    self._tools = first.get("tools")
+    if list(map(_essence, first["messages"])) != list(map(_essence, known)):
+      self._before = first["messages"][:-1]
 
   def _messages(self, task: Any) -> list[dict[str, Any]]:
     """Returns the messages of a task, as the harness asks them first."""
@@ -297,36 +280,32 @@ def _config(path: str, options: Mapping[str, Any]) -> Any:
   Programs of agents run on this machine, and agents chat by `ChatHarness`,
   unless the options or the environment say otherwise.
   """
-  fields = dict(options)
-  taskset = {**fields.get("taskset", {}), "id": _plugin(path, "tasksets")}
-  fields["taskset"] = taskset
-  if fields.get("id"):
-    fields["id"] = _plugin(fields["id"], "envs")
-  kind = loaders.env_config_type(taskset["id"], fields.get("id") or "")
-  own = loaders.default_harness_id(taskset["id"])
-  for name, field in kind.model_fields.items():
-    if not isinstance(field.default, agents.AgentConfig):
-      continue
-    agent = fields[name] = dict(fields.get(name) or {})
-    if "runtime" not in field.default.model_fields_set:
-      agent.setdefault("runtime", {"type": "subprocess"})
-    declared = field.default.harness
-    harness = dict(agent.get("harness") or {})
-    if not harness.get("id"):
-      harness["id"] = declared.id if declared else own if own != "bash" else ""
-    if harness["id"] in ("", "null"):
-      harness["id"] = __name__
-    harness["id"] = _plugin(harness["id"], "harnesses")
-    agent["harness"] = harness
-  return loaders.resolve_env_config(fields)
+  _plugin(path, "tasksets")
+  _plugin(options.get("id", ""), "envs")
+  _plugin(__name__, "harnesses")
+  for agent in options.values():
+    if isinstance(agent, Mapping) and isinstance(agent.get("harness"), Mapping):
+      _plugin(agent["harness"].get("id", ""), "harnesses")
+  taskset = {**options.get("taskset", {}), "id": path}
+  config = loaders.resolve_env_config({**options, "taskset": taskset})
+  is_free = loaders.default_harness_id(path) == "bash"  # Nobody's choice.
+  for name, agent in agents.agent_config_fields(config).items():
+    changes: dict[str, Any] = {}
+    if "runtime" not in agent.model_fields_set:
+      changes["runtime"] = runtimes.SubprocessConfig()
+    if agent.harness.id == "null" if agent.harness else is_free:
+      harness = agent.harness or NullHarnessConfig()
+      changes["harness"] = harness.model_copy(update={"id": __name__})
+    agent = agent.model_copy(update=changes)
+    config = config.model_copy(update={name: agent})
+  return config
 
 
-def _plugin(name: str, group: str) -> str:
-  """Returns a name; an import path becomes one that the package can import."""
+def _plugin(name: str, group: str) -> None:
+  """Lets the package find an import path; it looks for plain names alone."""
   if "." in name and "/" not in name:
     known = f"verifiers.v1.{group}.{name.replace('-', '_').lower()}"
     sys.modules[known] = importlib.import_module(name)
-  return name
 
 
 def _policy(config: Any) -> str:
@@ -338,6 +317,6 @@ def _policy(config: Any) -> str:
       f"of its agents {', '.join(found)} the policy would be"
       f" {' and '.join(own) or 'none'}, and it is exactly one; give each other"
       " one a model of its own: config.environment.options={NAME: {'model': …,"
-      " 'client': {'base_url': …, 'api_key_var': …}}}"
+      " 'client': {'type': 'eval', 'base_url': …, 'api_key_var': …}}}"
     )
   return own[0]

@@ -24,7 +24,6 @@ from grpo_jax.rewards.workers import frames, processes
 
 SPLITS = ("train", "held_out")
 _START_S = 300.0  # To import the environment and to make its data.
-_CHUNK = 64  # Examples in a message.
 _FOLDER = pathlib.Path(__file__).resolve().parents[2]
 # An interpreter without this package gets an empty one with its folder as path.
 _ELSEWHERE = (
@@ -90,13 +89,10 @@ class VerifiersEnvironment:
     self._alive: set[_Process] = set()
     self._finalizer = weakref.finalize(self, _end_all, self._alive)
     self._process: _Process | None = None
+    self.names: tuple[str, ...] = ()
+    self.examples: dict[str, list[dict[str, Any]]] = {}
     try:
-      hello = self._started()
-      self.names: tuple[str, ...] = tuple(map(str, hello["names"]))
-      self.examples = {
-        split: self._examples(split, int(hello["sizes"][split]))
-        for split in SPLITS
-      }
+      self._start()
     except Ended as error:
       self.close()
       raise ValueError(
@@ -136,12 +132,11 @@ class VerifiersEnvironment:
       Ended: The process does not start any more.
     """
     if self._process is None:
-      self._started()
+      self._start()
     assert self._process is not None
     self._process.channel.write(
       frames.encode(
         {
-          "op": "play",
           "number": number,
           "rows": list(rows),
           "url": url,
@@ -174,8 +169,8 @@ class VerifiersEnvironment:
       raise Ended(f"its process says what it was not asked: {error}") from None
     return episodes
 
-  def _started(self) -> Mapping[str, Any]:
-    """Starts a process and returns its first message."""
+  def _start(self) -> None:
+    """Starts a process, which says first what there is."""
     if not self._finalizer.alive:
       raise RuntimeError(f"the environment {self.path!r} is closed.")
     process = _Process(self._argument, self._variables, self._python)
@@ -185,23 +180,19 @@ class VerifiersEnvironment:
     if "error" in hello:
       self.kill()
       raise Ended(str(hello["error"]))
-    return hello
+    self.names = tuple(map(str, hello["names"]))
+    self.examples = {
+      split: self._examples(split, int(hello["sizes"][split]))
+      for split in SPLITS
+    }
 
   def _examples(self, split: str, size: int) -> list[dict[str, Any]]:
     if not size:
       raise Ended(f"it has no tasks ({split})")
-    assert self._process is not None
     examples: list[dict[str, Any]] = []
     while len(examples) < size:
-      numbers = range(len(examples), min(len(examples) + _CHUNK, size))
-      self._process.channel.send(
-        frames.encode(
-          {"op": "examples", "split": split, "numbers": list(numbers)}
-        ),
-        time.monotonic() + _START_S,
-      )
       chunk = self._receive()
-      if not isinstance(chunk, list) or len(chunk) != len(numbers):
+      if not isinstance(chunk, list) or not chunk:
         raise Ended(f"it says {chunk!r:.80}, and was asked for tasks")
       examples += chunk
     return examples

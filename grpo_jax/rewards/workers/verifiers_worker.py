@@ -45,24 +45,16 @@ class _Player:
       try:
         self._channel.read()
         for message in self._channel.messages():
-          self._obey(message)
+          for row in message["rows"]:
+            task = asyncio.create_task(self._play(row, message))
+            self._episodes.add(task)
+            task.add_done_callback(self._episodes.discard)
       except EOFError:
         over.set()
 
     asyncio.get_running_loop().add_reader(self._channel.fileno(), hear)
     hear()
     await over.wait()
-
-  def _obey(self, message: Mapping[str, Any]) -> None:
-    if message["op"] == "examples":
-      split, numbers = message["split"], message["numbers"]
-      examples = [self._environment.example(split, i) for i in numbers]
-      self._channel.send(frames.encode(examples))
-      return
-    for row in message["rows"]:
-      task = asyncio.create_task(self._play(row, message))
-      self._episodes.add(task)
-      task.add_done_callback(self._episodes.discard)
 
   async def _play(
     self, row: Mapping[str, Any], request: Mapping[str, Any]
@@ -93,8 +85,12 @@ async def _serve(channel: frames.Channel, argument: Mapping[str, Any]) -> None:
     except BaseException as error:
       hello = {"error": _shown(error)}
     channel.send(frames.encode(hello))
-    if "error" not in hello:
-      await _Player(environment, channel).run()
+    if "error" in hello:
+      return
+    for split, size in hello["sizes"].items():
+      for number in range(size):
+        channel.send(frames.encode([environment.example(split, number)]))
+    await _Player(environment, channel).run()
 
 
 def main(fd: int, parent: int, argument: str) -> None:

@@ -4,19 +4,19 @@ Its process is started here, before anything else, because it knows the prompts
 (`fields`). During a rollout the environment asks the policy over HTTP, request
 by request (`OpenEpisodes`).
 
-Each episode asks for a model of its own, so that its requests are told apart. The
-text that a request adds to the conversation is written after the tokens that
-are there, which stay as they were sampled. So an episode is one row: a prompt,
-the actions of the policy, and the messages between them. If a request has
-another past than the one that was sampled, no row can be made of it, and the
-episode has failed.
+Each episode asks for a model of its own, so that its requests are told apart.
+The text that a request adds to the conversation is written after the tokens
+that are there, which stay as they were sampled. So an episode is one row: a
+prompt, the actions of the policy, and the messages between them. If a request
+has another past than the one that was sampled, no row can be made of it, and
+the episode has failed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
+import itertools
 import secrets
 import time
 import uuid
@@ -134,7 +134,7 @@ class OpenEpisodes:
     """Takes requests of these episodes, and of no others.
 
     Returns:
-      A number for this set of episodes, which is part of the names of their models.
+      A number for this set of episodes, part of the names of their models.
     """
     self.now = 0.0
     self._number += 1
@@ -393,9 +393,9 @@ class Examples:
     if not example["is_open"]:
       return np.asarray(ids(), np.int32)
     # What comes before the first message, of which nobody knows the text.
-    stem = os.path.commonprefix(
-      [ids({"role": "user", "content": text}) for text in "ab"]
-    )
+    one, other = (ids({"role": "user", "content": text}) for text in "ab")
+    pairs = zip(one, other, strict=False)
+    stem = [x for x, _ in itertools.takewhile(lambda p: p[0] == p[1], pairs)]
     if not stem:
       raise ValueError(
         "its first message is known only when it is played, and before that"

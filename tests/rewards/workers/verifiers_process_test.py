@@ -7,6 +7,7 @@ import importlib.util
 import json
 import math
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -69,6 +70,11 @@ def model():
   server.server_close()
 
 
+def client(url):
+  """A client of another agent."""
+  return {"type": "eval", "base_url": url, "api_key_var": "NO"}
+
+
 @pytest.fixture
 def url():
   with model() as address:
@@ -98,7 +104,7 @@ def test_a_single_turn_is_played_and_scored(url):
   environment = open_(
     taskset={"num_tasks": 5},
     select={"limit": 4},
-    held_out={"taskset": {"first": 5}, "select": {"skip": 3}},
+    held_out={"taskset": {"first": 5}, "skip": 3},
     names=["said"],
   )
   try:
@@ -155,7 +161,7 @@ def test_tools_are_called_and_described(url, has_tools):
 
 @pytest.mark.slow  # A process.
 def test_a_user_of_the_package_has_a_model_of_its_own(url):
-  user = {"model": "user", "client": {"base_url": url, "api_key_var": "NO"}}
+  user = {"model": "user", "client": client(url)}
   environment = open_(id="user-sim", user=user, names=["user_turns"])
   try:
     first = environment.examples["train"][0]
@@ -172,6 +178,46 @@ def test_a_user_of_the_package_has_a_model_of_its_own(url):
     assert said == [[("user", "a")]]
   finally:
     environment.close()
+
+
+_CAPITALS = """
+import socket, uvicorn
+from grpo_jax.configs import openenv_grpo
+
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+uvicorn.run(openenv_grpo.capitals(), fd=listener.fileno())
+"""
+
+
+@pytest.mark.slow  # Two processes.
+def test_a_taskset_of_the_package_plays_on_a_server(url):
+  process = subprocess.Popen(
+    [sys.executable, "-c", _CAPITALS], stdout=subprocess.PIPE, text=True
+  )
+  with process:
+    try:
+      address = f"http://127.0.0.1:{int(process.stdout.readline())}"
+      environment = open_(
+        "openenv",
+        taskset={"base_url": address, "resets": [{"seed": 7}]},
+        names=["openenv_reward"],
+      )
+      try:
+        first = environment.examples["train"][0]
+        assert (first["prompt"], first["is_open"]) == ([], True)
+        Model.asked.clear()
+        (one,) = played(environment, url, [0])
+      finally:
+        environment.close()
+    finally:
+      process.kill()
+  # Two actions, each of one small letter.
+  assert (one.error, one.reward, one.done) == ("", 0.0, True)
+  assert one.metrics == {"openenv_reward": 0.0}
+  *_, last = Model.asked[-1]
+  assert [x["role"] for x in last["messages"]] == ["user", "assistant", "user"]
+  assert "7 capitals: " in last["messages"][0]["content"]
 
 
 # What the first tasks do, and the message about their rows.
@@ -285,8 +331,8 @@ FINE = source("return [vf.Task(vf.TaskData(prompt='a'))]")
     (FINE, {"id": "no-such-env"}, "no-such-env.*not found"),
     (FINE, {"select": {"limit": 0}}, "limit"),
     (FINE, {"select": {"first": 3}}, "first"),
-    (FINE, {"held_out": {"limit": 1}}, "needed are taskset and select"),
-    (FINE, {"agent": {"client": {"base_url": "x"}}}, "would be none"),
+    (FINE, {"held_out": {"first": 3}}, "first"),
+    (FINE, {"agent": {"client": client("x")}}, "would be none"),
     (FINE, {"agent": {"harness": {"id": "codex"}}}, "needs a container"),
     (source("return [vf.Task(vf.TaskData())]"), {}, "no prompt"),
   ],
