@@ -250,8 +250,8 @@ def is_served(environment: str) -> bool:
 class ServedConfig:
   """The process of an environment of the package `verifiers`.
 
-  data.environment="verifiers:module" names the environment, and
-  environment.options has its arguments.
+  data.environment="verifiers:TASKSET" names its tasks, by id or import path,
+  and environment.options has its options.
 
   Attributes:
     calls: Format in which the policy writes calls of tools, a name of

@@ -430,7 +430,7 @@ class DataConfig(ImageData):
     environment: Import path "package.module:function" of a factory of sessions
       of an environment on the host (`types.HostEnvironment`): episodes of
       several turns, whose scores are the components of the reward. It replaces
-      the verifier or environment of a task. "verifiers:module" is an
+      the verifier or environment of a task. "verifiers:TASKSET" is an
       environment of that package (docs/serving.md). Empty: none.
   """
 

@@ -325,7 +325,7 @@ FINE = source("return [vf.Task(vf.TaskData(prompt='a'))]")
     (FINE, {"taskset": {"wat": 1}}, "wat"),
     (FINE, {"wat": 1}, "wat"),
     (FINE, {"agent": {"max_turns": "many"}}, "max_turns"),
-    (FINE, {"agent": 3}, "not iterable"),
+    (FINE, {"agent": 3}, "valid dictionary"),
     (FINE, {"agent": {"harness": {"id": "no-such"}}}, "no-such.*not found"),
     (FINE, {"agent": {"runtime": {"type": "moon"}}}, "moon"),
     (FINE, {"id": "no-such-env"}, "no-such-env.*not found"),
