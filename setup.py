@@ -29,7 +29,8 @@ _SEARCH = ["optuna>=5"]
 _GYM = ["reasoning-gym>=0.1.25"]
 _JUDGE = ["aiohttp>=3.12"]  # Client and server.
 _TINKER = ["tinker>=0.38"]  # Its SDK is the client in tests.
-_VERIFIERS = ["verifiers>=0.4,<0.5"]  # Earlier ones have other environments.
+# Earlier ones have other environments. It wants mcp 2.0.0 and openai 2.
+_VERIFIERS = ["verifiers>=0.4,<0.5"]
 # Sessions of servers, which alone need the package openenv.
 _OPENENV = ["websockets>=15"]
 # The tests have openenv and trackio too, without what they ask for (Makefile):

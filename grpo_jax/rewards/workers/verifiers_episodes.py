@@ -90,7 +90,11 @@ def _program() -> dict[str, Any]:
 
 
 class LoadedEnvironment:
-  """An environment of the package, with the tasks that are used of it."""
+  """An environment of the package.
+
+  Attributes:
+    tasks: The tasks that are used, by split.
+  """
 
   def __init__(self, path: str, options: Mapping[str, Any]):
     """Imports the environment and loads its tasks.
@@ -115,24 +119,20 @@ class LoadedEnvironment:
     self._env = loaders.load_environment(config)
     self._seat = _policy(config)
     self._harness = loaders.load_harness(config.agent_harnesses()[self._seat])
-    self._tasks = {"train": _chosen(self._env.taskset, select)}
-    self._tasks["held_out"] = self._tasks["train"]
+    train = _chosen(self._env.taskset, select)
+    self.tasks = {"train": train, "held_out": train}
     if held_out:
       fields = {**rest.get("taskset", {}), **held_out.pop("taskset", {})}
       taskset = _config(path, {**rest, "taskset": fields}).taskset
-      self._tasks["held_out"] = _chosen(loaders.load_taskset(taskset), held_out)
+      self.tasks["held_out"] = _chosen(loaders.load_taskset(taskset), held_out)
     # What comes before an unknown first message, or None; and the tools.
     self._before: list[dict[str, Any]] | None = None
     self._tools: list[Any] | None = None
 
-  def sizes(self) -> dict[str, int]:
-    """Returns the number of tasks of each split."""
-    return {name: len(tasks) for name, tasks in self._tasks.items()}
-
   @functools.cached_property
   def names(self) -> list[str]:
     """Names of rewards and metrics."""
-    task = next(iter(self._tasks["train"]), None)
+    task = next(iter(self.tasks["train"]), None)
     if task is None:
       return []
     hooks = [*task.hooks("reward"), *task.hooks("metric")]
@@ -163,7 +163,7 @@ class LoadedEnvironment:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    task = self._tasks["train"][0]
+    task = self.tasks["train"][0]
     episode = asyncio.create_task(self._env.run_episode(task, _asks(url, "x")))
     try:
       await asyncio.wait({episode, asked}, return_when="FIRST_COMPLETED")
@@ -195,7 +195,7 @@ class LoadedEnvironment:
     If its first message is known to nobody yet, `is_open` is True, and the
     messages are those before it.
     """
-    task = self._tasks[split][index]
+    task = self.tasks[split][index]
     return {
       "prompt": self._messages(task) if self._before is None else self._before,
       "is_open": self._before is not None,
@@ -216,7 +216,7 @@ class LoadedEnvironment:
       `error`, or `reward`, `metrics` and `done`.
     """
     os.environ[_KEY] = token
-    (slot,) = self._env.slots(self._tasks[row["split"]][row["example"]])
+    (slot,) = self._env.slots(self.tasks[row["split"]][row["example"]])
     episode = await self._env.run_slot(slot, _asks(url, row["model"]))
     own = [x for x in episode.traces if x.agent.name == self._seat]
     if error := _failure(episode) or _unscored(own):

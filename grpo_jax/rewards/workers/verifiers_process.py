@@ -114,11 +114,7 @@ class VerifiersEnvironment:
       self._process = None
 
   def play(
-    self,
-    number: int,
-    rows: Sequence[Mapping[str, Any]],
-    url: str,
-    token: str,
+    self, number: int, rows: Sequence[Mapping[str, Any]], url: str, token: str
   ) -> None:
     """Begins episodes.
 
@@ -134,16 +130,8 @@ class VerifiersEnvironment:
     if self._process is None:
       self._start()
     assert self._process is not None
-    self._process.channel.write(
-      frames.encode(
-        {
-          "number": number,
-          "rows": list(rows),
-          "url": url,
-          "token": token,
-        }
-      )
-    )
+    asked = {"number": number, "rows": list(rows), "url": url, "token": token}
+    self._process.channel.write(frames.encode(asked))
 
   def hear(self, number: int) -> list[VerifiersEpisode]:
     """Returns the results of a call's episodes that have come since.
@@ -189,12 +177,10 @@ class VerifiersEnvironment:
   def _examples(self, split: str, size: int) -> list[dict[str, Any]]:
     if not size:
       raise Ended(f"it has no tasks ({split})")
-    examples: list[dict[str, Any]] = []
-    while len(examples) < size:
-      chunk = self._receive()
-      if not isinstance(chunk, list) or not chunk:
-        raise Ended(f"it says {chunk!r:.80}, and was asked for tasks")
-      examples += chunk
+    examples = [self._receive() for _ in range(size)]
+    for one in examples:
+      if not isinstance(one, dict):
+        raise Ended(f"it says {one!r:.80}, and was asked for tasks")
     return examples
 
   def _receive(self) -> Any:

@@ -30,43 +30,35 @@ def _shown(error: BaseException) -> str:
   return " from ".join(parts)[:_MAX_MESSAGE]
 
 
-class _Player:
-  """Plays the requested episodes, all at the same time."""
+async def _play(environment: Any, channel: frames.Channel) -> None:
+  """Plays what is asked for, all at once, until the other end is gone."""
+  over = asyncio.Event()
+  episodes: set[asyncio.Task] = set()
 
-  def __init__(self, environment: Any, channel: frames.Channel):
-    self._environment, self._channel = environment, channel
-    self._episodes: set[asyncio.Task] = set()
-
-  async def run(self) -> None:
-    """Serves messages until the other end is gone."""
-    over = asyncio.Event()
-
-    def hear() -> None:
-      try:
-        self._channel.read()
-        for message in self._channel.messages():
-          for row in message["rows"]:
-            task = asyncio.create_task(self._play(row, message))
-            self._episodes.add(task)
-            task.add_done_callback(self._episodes.discard)
-      except EOFError:
-        over.set()
-
-    asyncio.get_running_loop().add_reader(self._channel.fileno(), hear)
-    hear()
-    await over.wait()
-
-  async def _play(
-    self, row: Mapping[str, Any], request: Mapping[str, Any]
-  ) -> None:
+  async def play(row: Mapping[str, Any], request: Mapping[str, Any]) -> None:
     try:
-      said = await self._environment.play(row, request["url"], request["token"])
+      said = await environment.play(row, request["url"], request["token"])
     except BaseException as error:
       said = {"error": _shown(error)}
     if "error" in said:
       said = {"error": said["error"][:_MAX_MESSAGE]}
     where = {"play": request["number"], "row": row["row"]}
-    self._channel.send(frames.encode({**where, **said}))
+    channel.send(frames.encode({**where, **said}))
+
+  def hear() -> None:
+    try:
+      channel.read()
+      for request in channel.messages():
+        for row in request["rows"]:
+          episode = asyncio.create_task(play(row, request))
+          episodes.add(episode)
+          episode.add_done_callback(episodes.discard)
+    except EOFError:
+      over.set()
+
+  asyncio.get_running_loop().add_reader(channel.fileno(), hear)
+  hear()
+  await over.wait()
 
 
 async def _serve(channel: frames.Channel, argument: Mapping[str, Any]) -> None:
@@ -78,19 +70,22 @@ async def _serve(channel: frames.Channel, argument: Mapping[str, Any]) -> None:
       environment = verifiers_episodes.LoadedEnvironment(
         argument["path"], argument["options"]
       )
-      hello = {"sizes": environment.sizes(), "names": environment.names}
-      if all(hello["sizes"].values()):
+      sizes = {split: len(tasks) for split, tasks in environment.tasks.items()}
+      hello = {"sizes": sizes, "names": environment.names}
+      if all(sizes.values()):
         await stack.enter_async_context(environment.serving())
         await environment.look()
     except BaseException as error:
       hello = {"error": _shown(error)}
+      if getattr(error, "name", None) in ("verifiers", "verifiers.v1"):
+        hello["error"] += "; needed is verifiers 0.4 (grpo_jax[verifiers])"
     channel.send(frames.encode(hello))
     if "error" in hello:
       return
-    for split, size in hello["sizes"].items():
+    for split, size in sizes.items():
       for number in range(size):
-        channel.send(frames.encode([environment.example(split, number)]))
-    await _Player(environment, channel).run()
+        channel.send(frames.encode(environment.example(split, number)))
+    await _play(environment, channel)
 
 
 def main(fd: int, parent: int, argument: str) -> None:

@@ -162,7 +162,10 @@ def test_tools_are_called_and_described(url, has_tools):
 @pytest.mark.slow  # A process.
 def test_a_user_of_the_package_has_a_model_of_its_own(url):
   user = {"model": "user", "client": client(url)}
-  environment = open_(id="user-sim", user=user, names=["user_turns"])
+  options = {"id": "user-sim", "user": user, "names": ["user_turns"]}
+  environment = verifiers_process.VerifiersEnvironment(
+    MODULE, options, python=sys.executable
+  )
   try:
     first = environment.examples["train"][0]
     assert (first["prompt"], first["is_open"]) == ([], True)
@@ -356,7 +359,7 @@ def test_what_cannot_be_opened_says_why(text, options, message, monkeypatch):
 
   async def opened():
     environment = verifiers_episodes.LoadedEnvironment("bad_taskset", options)
-    if not environment.sizes()["train"]:
+    if not environment.tasks["train"]:
       return environment.names
     async with environment.serving():
       await environment.look()
