@@ -31,7 +31,7 @@ def get_config(algorithm: str = "grpo"):
   config.environment.max_action_len = 6
   config.rewards.functions = ("return",)
   config.rewards.correct = "return"
-  # In the package a turn takes 20 ms of one core, and 64 rows have theirs.
+  # In the package a turn takes 35 ms of one core, and 64 rows have theirs.
   config.rewards.row_timeout_s = 60.0
   config.phases = ("rl",)
 
