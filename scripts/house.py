@@ -25,10 +25,10 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 102_160,
+  "lines of grpo_jax": 102_200,
   "lines of experiments": 36_350,
-  "lines of tests": 93_140,
-  "files of grpo_jax": 378,
+  "lines of tests": 93_480,
+  "files of grpo_jax": 379,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
   "class names of two classes": 0,
