@@ -164,7 +164,6 @@ def test_what_an_environment_does_wrong_is_survived(tmp_path):
     config.rl.steps = 1
     config.rewards.row_timeout_s = 1.0 if act == "block" else 60.0
     config.rewards.max_unscored = 1.0
-    config.eval.num_prompts = 0
     loop.train(config, tmp_path / act)
     (row,) = read(tmp_path / act)
     counts = {

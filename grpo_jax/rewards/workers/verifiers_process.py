@@ -220,9 +220,9 @@ class _Process:
   ):
     ours, theirs = socket.socketpair()
     start = _ELSEWHERE.format(folder=str(_FOLDER)) if python else ""
-    variables = processes.environment(variables)
+    found = processes.environment(variables)
     if not python:  # What the environment starts finds the same packages.
-      variables["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+      found["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     with theirs:
       try:
         self._process = subprocess.Popen(
@@ -236,7 +236,7 @@ class _Process:
           stdin=subprocess.DEVNULL,
           pass_fds=[theirs.fileno()],
           start_new_session=True,  # Ctrl-C does not reach it.
-          env=variables,
+          env=found,
         )
       except OSError as error:
         ours.close()

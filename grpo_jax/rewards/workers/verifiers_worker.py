@@ -71,7 +71,7 @@ async def _serve(channel: frames.Channel, argument: Mapping[str, Any]) -> None:
         argument["path"], argument["options"]
       )
       sizes = {split: len(tasks) for split, tasks in environment.tasks.items()}
-      hello = {"sizes": sizes, "names": environment.names}
+      hello: dict[str, Any] = {"sizes": sizes, "names": environment.names}
       if all(sizes.values()):
         await stack.enter_async_context(environment.serving())
         await environment.look()
