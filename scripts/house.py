@@ -27,7 +27,7 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 RECORDED = {
   "lines of grpo_jax": 102_200,
   "lines of experiments": 36_350,
-  "lines of tests": 93_480,
+  "lines of tests": 93_910,
   "files of grpo_jax": 379,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
