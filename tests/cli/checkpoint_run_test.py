@@ -26,6 +26,8 @@ from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import log, sharding
 from tests.experiments import command
 
+pytestmark = pytest.mark.slow
+
 CHECKPOINTS = command.ROOT / "tests/data/checkpoints"
 ROWS = [
   {"prompt": f"Greet {name}: ", "completion": name, "answer": name}
@@ -83,7 +85,6 @@ def small(root: pathlib.Path, model: pathlib.Path | str, **fields):
   return config
 
 
-@pytest.mark.slow
 def test_mistakes_are_named_and_nothing_is_written(tmp_path):
   model = make(tmp_path, "qwen2")
 
@@ -116,7 +117,6 @@ def test_mistakes_are_named_and_nothing_is_written(tmp_path):
   assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
 def test_weights_that_are_not_finite_are_suspected(tmp_path):
   model = make(tmp_path, "qwen2", scale=float("nan"))
   config = small(tmp_path, model)
@@ -124,7 +124,6 @@ def test_weights_that_are_not_finite_are_suspected(tmp_path):
     loop.train(config, tmp_path / "run")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", ["deepseek_v32", "deepseek_v4"])
 def test_sparse_attention_is_trained_in_a_run(tmp_path, family):
   """In lanes, with prompts in chunks, kept choices and trained indexers."""
@@ -152,7 +151,6 @@ def test_sparse_attention_is_trained_in_a_run(tmp_path, family):
       assert line["indexer/changed"] < 0.1
 
 
-@pytest.mark.slow
 def test_a_run_starts_with_the_adapters_of_a_folder(tmp_path):
   source = make(tmp_path, "qwen3")
   _, base = weights.load(source)
@@ -202,7 +200,6 @@ def test_a_run_starts_with_the_adapters_of_a_folder(tmp_path):
     adapters(adapter_checkpoint="none")
 
 
-@pytest.mark.slow
 def test_adapters_are_exported_merged_or_alone_and_started_from(tmp_path):
   """In bfloat16, with the other settings of the config that is shipped."""
   source = make(tmp_path, "qwen3")
@@ -259,7 +256,6 @@ def test_adapters_are_exported_merged_or_alone_and_started_from(tmp_path):
 
 
 # Mixtures are trained in float32, and Gemma as published, in bfloat16.
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ("family", "dtype", "options"),
   [

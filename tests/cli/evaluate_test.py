@@ -16,6 +16,8 @@ from grpo_jax.training.evaluation import data_sets
 from tests.cli import checkpoint_run_test
 from tests.experiments import command
 
+pytestmark = pytest.mark.slow
+
 NAMES = {
   "long": ("Ada", "Bela", "Carl", "Dora", "Emil"),
   "short": ("Fay", "Gus"),
@@ -63,14 +65,12 @@ def opened(folder):
       yield found
 
 
-@pytest.mark.slow
 def test_a_checkpoint_has_its_own_weights_and_no_step(folder, opened):
   _, params = weights.load(folder / "model", param_dtype="float32")
   jax.tree.map(np.testing.assert_array_equal, opened.params, params)
   assert opened.step is None
 
 
-@pytest.mark.slow
 def test_a_checkpoint_completes_prompts_as_the_model_does_alone(folder, opened):
   (one,) = data_sets.opened(opened.loaded, {}, 3)
   (groups,) = data_sets.complete(opened.loaded, [one], data_sets.Draws())
@@ -89,7 +89,6 @@ def test_a_checkpoint_completes_prompts_as_the_model_does_alone(folder, opened):
   ]
 
 
-@pytest.mark.slow
 def test_data_sets_and_samples_from_python(folder, opened):
   data = {name: str(folder / f"{name}.jsonl") for name in NAMES}
   found = opened.evaluate(temperature=1.0, num_samples=4, data=data)
@@ -118,7 +117,6 @@ def test_data_sets_and_samples_from_python(folder, opened):
     opened.evaluate(num_samples=2)
 
 
-@pytest.mark.slow
 def test_lengths_may_differ_from_those_of_the_run(opened):
   (one,) = data_sets.opened(opened.loaded, {}, 2)
   longer = data_sets.with_lengths(opened.loaded, max_new_tokens=7)
@@ -146,7 +144,6 @@ def run(folder, *arguments):
   )
 
 
-@pytest.mark.slow
 def test_the_program_evaluates_a_checkpoint_on_several_files(folder):
   before = {path.name for path in folder.iterdir()}
   status, out, err = run(
@@ -180,7 +177,7 @@ def test_the_program_evaluates_a_checkpoint_on_several_files(folder):
   assert re.search(rf"\n  mean of data sets .* {mean:.3f} ", out)
 
 
-@pytest.mark.slow  # A process for each mistake.
+# A process for each mistake.
 def test_mistakes_are_one_message_and_nothing_is_written(folder):
   before = sorted(path.name for path in folder.iterdir())
   config = f"--config={command.ROOT / 'configs/checkpoint.py'}"

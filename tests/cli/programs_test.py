@@ -7,6 +7,8 @@ import pytest
 
 from tests.experiments import command
 
+pytestmark = pytest.mark.slow
+
 
 def assert_fits(*outputs: str) -> None:
   """No line is wider than a terminal."""
@@ -26,7 +28,6 @@ def assert_refused(result: tuple[int, str, str], *messages: str) -> None:
   assert_fits(out, err)
 
 
-@pytest.mark.slow
 def test_train_reports_before_and_after(finished):
   assert finished.status == 0, finished.err
   assert "\nPASS: accuracy 0." in finished.out
@@ -59,7 +60,6 @@ def test_train_reports_before_and_after(finished):
   }
 
 
-@pytest.mark.slow
 def test_train_fails_below_the_required_accuracy(tmp_path, finished):
   finished.copy(tmp_path)
   # A verdict may change on a finished run, which is only evaluated.
@@ -77,7 +77,6 @@ def test_train_fails_below_the_required_accuracy(tmp_path, finished):
   assert_fits(out, err)
 
 
-@pytest.mark.slow
 def test_evaluate_prints_and_saves_what_it_found(tmp_path, finished):
   finished.copy(tmp_path)
   status, out, err = command.run(
@@ -126,7 +125,6 @@ def test_evaluate_prints_and_saves_what_it_found(tmp_path, finished):
   assert sum(right) / 32 == table["avg@4"]["value"]
 
 
-@pytest.mark.slow
 def test_sample_completes_a_prompt_as_the_evaluation_did(finished):
   """Where the batches of the training would not divide the devices."""
   shown = re.search(r"\n  (\w+=) +(\w+) +\d\.\d\d\n", finished.out)
@@ -143,7 +141,6 @@ def test_sample_completes_a_prompt_as_the_evaluation_did(finished):
   assert out == f"{shown[2]}\n"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("program", ["evaluate", "sample"])
 def test_empty_workdir_is_refused(tmp_path, program):
   arguments = ["--workdir=run", *["--prompt=ab="][: program == "sample"]]
@@ -155,7 +152,7 @@ def test_empty_workdir_is_refused(tmp_path, program):
   assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow  # A process for each mistake.
+# A process for each mistake.
 def test_mistake_on_the_command_line_is_one_message(tmp_path):
   def train(*arguments):
     return command.run(

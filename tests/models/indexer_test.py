@@ -14,6 +14,8 @@ from grpo_jax.rollout import sampling
 from grpo_jax.types import Prompts
 from tests.models import mixtures_test, parity_test, transformer_test
 
+pytestmark = pytest.mark.slow
+
 # As DeepSeek-V3.2; fewer tokens than most queries could see.
 SPARSE = dataclasses.replace(
   mixtures_test.LATENT,
@@ -52,7 +54,6 @@ def test_scores_are_those_of_equation_1():
     np.testing.assert_allclose(found[row, t, s], want, rtol=1e-12)
 
 
-@pytest.mark.slow
 def test_the_best_visible_tokens_are_chosen_and_of_equal_ones_the_earliest():
   scores = np.array([[[3.0, 9, 5, 5, 5, 4]]])
   visible = np.array([[[True, False, True, True, True, True]]])
@@ -73,7 +74,6 @@ def test_the_best_visible_tokens_are_chosen_and_of_equal_ones_the_earliest():
   assert not indexer.marked(nothing, 6).any()
 
 
-@pytest.mark.slow
 def test_the_loss_is_that_of_equation_4():
   rng = np.random.default_rng(1)
   scores, seen = rng.normal(size=(2, 3, 6)), rng.random((2, 3, 6)) < 0.6
@@ -96,7 +96,6 @@ def test_the_loss_is_that_of_equation_4():
 # --- Whole models ------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_seeing_all_tokens_is_full_attention():
   params = transformer_test.make_params(SPARSE)
   batch, exists = (
@@ -128,7 +127,6 @@ def test_seeing_all_tokens_is_full_attention():
   assert abs(some - want)[exists].max() > 0.05
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_the_cache_gives_the_logits_of_whole_sequences(interleaved):
   config = _sized(SPARSE, interleaved=interleaved)
@@ -145,7 +143,6 @@ def test_the_cache_gives_the_logits_of_whole_sequences(interleaved):
     np.testing.assert_allclose(pieces[piece, row], want, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_padding_and_chunks_change_nothing():
   params = transformer_test.make_params(SPARSE)
   batch = transformer_test.make_batch()
@@ -165,7 +162,6 @@ def test_padding_and_chunks_change_nothing():
   )
 
 
-@pytest.mark.slow
 def test_prompts_that_run_once_give_values_and_gradients_of_whole_rows():
   with jax.enable_x64(True):
     config = transformer_test.float64(SPARSE)
@@ -217,7 +213,6 @@ def _gradients():
   ]
 
 
-@pytest.mark.slow
 def test_neither_loss_reaches_the_parameters_of_the_other():
   of_logits, of_index = _gradients()
   for path in of_logits:
@@ -247,7 +242,6 @@ def _sampled():
   return _sample(SPARSE)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"lanes": 2}, {"lanes": 5}])
 def test_lanes_change_neither_tokens_nor_choices(settings):
   _, rollout = _sampled()
@@ -263,7 +257,6 @@ def test_lanes_change_neither_tokens_nor_choices(settings):
   )
 
 
-@pytest.mark.slow
 def test_choices_of_the_sampler_are_kept():
   prompts, rollout = _sampled()
   num_layers, top_k = SPARSE.num_layers, SPARSE.indexer.top_k
@@ -329,7 +322,6 @@ def test_what_does_not_go_with_an_indexer_is_refused(change, message):
     dataclasses.replace(SPARSE, **change)
 
 
-@pytest.mark.slow
 def test_indexers_beneath_adapters_are_frozen():
   policy = transformer.transformer_policy(SPARSE)
   assert policy.has_indexers
@@ -340,7 +332,6 @@ def test_indexers_beneath_adapters_are_frozen():
   assert "indexer" in str(params["frozen"])
 
 
-@pytest.mark.slow
 def test_layers_that_predict_later_tokens_are_named(tmp_path, caplog):
   from safetensors import numpy as safetensors
 

@@ -19,6 +19,8 @@ from grpo_jax.types import Prompts
 from tests.models import parity_test, transformer_test
 from tests.models.policies import lora_test
 
+pytestmark = pytest.mark.slow
+
 # As DeepSeek-V3: latent vectors, a first layer without experts, shared ones.
 LATENT = dataclasses.replace(
   transformer_test.PLAIN,
@@ -82,7 +84,6 @@ def _chosen(scores, bias, num_groups, num_taken, count):
   return sorted(allowed, key=lambda e: -ranked[e])[:count]
 
 
-@pytest.mark.slow
 def test_groups_and_sigmoid_are_those_of_the_paper():
   rng = np.random.default_rng(0)
   logits, bias = rng.normal(size=(50, 12)), 0.3 * rng.normal(size=12)
@@ -106,7 +107,6 @@ def test_groups_and_sigmoid_are_those_of_the_paper():
     np.testing.assert_allclose(routed.probs, share, rtol=1e-12)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", ["dense", "blocked", "ragged"])
 def test_biases_and_adapters_of_experts_in_every_form(form):
   rng = np.random.default_rng(1)
@@ -149,7 +149,6 @@ def test_biases_and_adapters_of_experts_in_every_form(form):
 # --- Whole models ------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cache_dtype", ["model", "int8"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_decoding_equals_whole_sequences(name, cache_dtype):
@@ -170,7 +169,6 @@ def test_the_cache_has_one_vector_of_a_token():
   assert [x.shape for x in jax.tree.leaves(cache)] == [(6, 1, 5 + 4, 9)] * 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_routing_is_recorded_and_replayed(name):
   config = CONFIGS[name]
@@ -213,7 +211,6 @@ def test_routing_is_recorded_and_replayed(name):
 # --- Adapters ----------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_adapters_of_all_kinds_are_those_merged(name):
   with jax.enable_x64(True):
@@ -238,7 +235,6 @@ def test_adapters_of_all_kinds_are_those_merged(name):
       np.testing.assert_allclose(found[exists], want[exists], atol=1e-9)
 
 
-@pytest.mark.slow
 def test_the_modules_of_experts_are_chosen_by_name():
   params = transformer_test.make_params(LATENT)
 
@@ -255,7 +251,6 @@ def test_the_modules_of_experts_are_chosen_by_name():
   assert adapter["b"].shape == (1, 8, 2, 8)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_files_of_adapters_come_back(name, tmp_path):
   params = lora_test.make_params(CONFIGS[name], ADAPTERS[name])
@@ -278,7 +273,6 @@ def test_files_of_adapters_come_back(name, tmp_path):
     assert not any(f"{start}0.mlp.experts" in name for name in names)
 
 
-@pytest.mark.slow
 def test_quantized_kernels_are_read_in_every_place():
   """By one kind of codes; each kind is in quantization_test.py."""
   adapters = dataclasses.replace(ADAPTERS["latent"], quantization="nf4_double")
@@ -297,7 +291,6 @@ def test_quantized_kernels_are_read_in_every_place():
 # --- Meshes ------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["none", "nf4_double"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_parameter_has_a_rule(name, kind):
@@ -325,7 +318,6 @@ def test_every_parameter_has_a_rule(name, kind):
 # --- Checkpoints -------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ("family", "name"),
   [
@@ -371,7 +363,6 @@ def test_fused_tensors_of_another_size_are_named(tmp_path):
     weights_lib.load(tmp_path)
 
 
-@pytest.mark.slow
 def test_codes_of_scales_are_near_them():
   kernel = np.random.default_rng(0).normal(size=(2, 512, 256))
   path = jax.tree_util.DictKey("gate"), jax.tree_util.DictKey("kernel")

@@ -18,6 +18,8 @@ from tests.models import (
   transformer_test,
 )
 
+pytestmark = pytest.mark.slow
+
 G, S, T = 3, 5, 4
 SLIDING = dataclasses.replace(
   transformer_test.RICH,
@@ -91,7 +93,6 @@ def assert_shared_is_whole(policy, params, rows, extras=None, atol=1e-11):
   )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "remat"),
   [
@@ -108,7 +109,6 @@ def test_values_and_gradients_are_those_in_one_piece(name, remat):
     assert_shared_is_whole(policy, params, make_rows())
 
 
-@pytest.mark.slow
 def test_experts_may_be_given():
   with jax.enable_x64(True):
     config = transformer_test.float64(experts_test.MOE)
@@ -123,7 +123,6 @@ def test_experts_may_be_given():
     assert_shared_is_whole(policy, params, rows, jax.device_put(extras))
 
 
-@pytest.mark.slow
 def test_adapters_see_the_prompt_too():
   with jax.enable_x64(True):
     config = transformer_test.float64(transformer_test.RICH)
@@ -134,7 +133,6 @@ def test_adapters_see_the_prompt_too():
     assert_shared_is_whole(policy, drawn.params(policy), make_rows())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("window", [None, 4])
 def test_splash_continues_a_prompt(window):
   config = dataclasses.replace(
@@ -156,15 +154,14 @@ def test_splash_continues_a_prompt(window):
   )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ("config", "cache_dtype"),
   [
     (SLIDING, "model"),
     (transformer_test.PLAIN, "int8"),
-    pytest.param(experts_test.MOE, "model", marks=pytest.mark.slow),
-    pytest.param(mixtures_test.LATENT, "model", marks=pytest.mark.slow),
-    pytest.param(transformer_test.LINEAR, "int8", marks=pytest.mark.slow),
+    (experts_test.MOE, "model"),
+    (mixtures_test.LATENT, "model"),
+    (transformer_test.LINEAR, "int8"),
   ],
 )
 def test_prompts_in_chunks_are_those_in_one_piece(config, cache_dtype):
@@ -204,7 +201,6 @@ def test_prompts_in_chunks_are_those_in_one_piece(config, cache_dtype):
     assert_same(in_chunks[2], whole[2], axis=1)
 
 
-@pytest.mark.slow
 def test_nothing_is_shared_where_there_is_nothing_to_share():
   config = transformer_test.PLAIN
   params = transformer_test.make_params(config)

@@ -11,6 +11,8 @@ from grpo_jax.models import architecture, quantization, stacks, transformer
 from grpo_jax.models.policies import lora
 from tests.models import prefix_test, transformer_test
 
+pytestmark = pytest.mark.slow
+
 # As Llama 4: of six layers every second has experts, and every third sees all.
 LLAMA4 = dataclasses.replace(
   transformer_test.PLAIN,
@@ -137,7 +139,6 @@ def test_patterns_of_layers_are_cut_into_the_shortest_runs():
   )
 
 
-@pytest.mark.slow
 @EACH
 def test_a_scan_runs_the_layers_in_their_order(name):
   names = CONFIGS[name].stacks
@@ -161,7 +162,6 @@ def test_a_scan_runs_the_layers_in_their_order(name):
   assert collected(0, (False,) * len(names)) is None
 
 
-@pytest.mark.slow
 @EACH
 def test_decoding_and_reading_in_pieces_equal_teacher_forcing(name):
   with jax.enable_x64(True):
@@ -185,7 +185,6 @@ def test_decoding_and_reading_in_pieces_equal_teacher_forcing(name):
       )
 
 
-@pytest.mark.slow
 @EACH
 def test_rows_that_share_prompts_have_the_same_values_and_gradients(name):
   with jax.enable_x64(True):
@@ -195,7 +194,6 @@ def test_rows_that_share_prompts_have_the_same_values_and_gradients(name):
     prefix_test.assert_shared_is_whole(policy, params, prefix_test.make_rows())
 
 
-@pytest.mark.slow
 @EACH
 def test_prompts_may_be_read_in_chunks(name):
   with jax.enable_x64(True):
@@ -215,7 +213,6 @@ def test_prompts_may_be_read_in_chunks(name):
     )
 
 
-@pytest.mark.slow
 @EACH
 @pytest.mark.parametrize("kind", ["none", "int8"])
 def test_adapters_equal_the_merged_model(name, kind):
@@ -255,7 +252,6 @@ def test_adapters_equal_the_merged_model(name, kind):
   assert abs(found - without).max() > 0.1
 
 
-@pytest.mark.slow
 @EACH
 def test_a_sampler_may_round_its_kernels(name):
   config = CONFIGS[name]

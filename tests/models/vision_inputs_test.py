@@ -12,6 +12,8 @@ from grpo_jax.models import transformer, vision_parts, vision_towers
 from grpo_jax.types import Images
 from tests.models import transformer_test
 
+pytestmark = pytest.mark.slow
+
 TOKEN = 11  # The placeholder.
 TOWER = vision_towers.TowerConfig(
   width=8, num_layers=2, num_heads=2, mlp_width=12, patch_size=2, side=3
@@ -109,7 +111,6 @@ def step_by_step(config, params, batch, images):
   return policy.head(params, jnp.stack(found, axis=1))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("function", [of_prefix, step_by_step])
 def test_prompts_with_images_are_read_alike_in_every_form(function):
   params = transformer_test.make_params(CONFIG)
@@ -121,7 +122,6 @@ def test_prompts_with_images_are_read_alike_in_every_form(function):
   assert np.abs(whole).max() > 0.1
 
 
-@pytest.mark.slow
 def test_an_image_matters_and_an_empty_place_does_not():
   params = transformer_test.make_params(CONFIG)
   batch, images = make_batch(), make_images()
@@ -136,7 +136,6 @@ def test_an_image_matters_and_an_empty_place_does_not():
   np.testing.assert_array_equal(after[1:], before[1:])
 
 
-@pytest.mark.slow
 def test_attention_in_blocks_is_that_of_all_queries(monkeypatch):
   rng = np.random.default_rng(1)
   q, k, v = jnp.asarray(rng.normal(size=(3, 2, PATCHES, 2, 4)), jnp.float32)
@@ -153,7 +152,6 @@ def test_attention_in_blocks_is_that_of_all_queries(monkeypatch):
   jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), *found)
 
 
-@pytest.mark.slow
 def test_an_image_sees_itself_only():
   params = transformer_test.make_params(CONFIG)["trained"]["tower"]
   images = make_images()

@@ -14,6 +14,8 @@ from grpo_jax.rollout import compaction, sampling
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.types import Compaction, Environment, Prompts, Turn
 
+pytestmark = pytest.mark.slow
+
 # An environment whose action is token 1, or any other one, and whose
 # observation is 2 as often as there were turns, at most twice.
 COUNT = Environment(
@@ -106,7 +108,6 @@ def _texts(rollout):
   ]
 
 
-@pytest.mark.slow
 def test_contexts_by_hand():
   """Actions are 1; after <sum>, 3, comes the summary 0 4."""
   table = _table((6, 1), (2, 1), (1, 1), (3, 0), (0, 4))
@@ -133,7 +134,6 @@ def test_contexts_by_hand():
   )
 
 
-@pytest.mark.slow
 def test_summaries_that_are_not_trained_or_not_kept():
   table = _table((6, 1), (2, 1), (1, 1), (3, 0), (0, 4))
   usual = _run(table, _prompts([5, 2, 1]), 10)
@@ -151,7 +151,6 @@ def test_summaries_that_are_not_trained_or_not_kept():
   assert texts[:3] == [("56", "121304"), ("521", "221221304"), ("5221", "221")]
 
 
-@pytest.mark.slow
 def test_whatever_is_written_is_trained_once():
   rng = np.random.default_rng(0)
   table = rng.normal(size=(7, 7))
@@ -188,7 +187,6 @@ def test_whatever_is_written_is_trained_once():
   np.testing.assert_array_equal(last.tokens, rollout.tokens[2::3])
 
 
-@pytest.mark.slow
 def test_a_nearly_full_context_is_compacted():
   compact = Compaction(0, 12, 5, 3, 4, 3, 1, 4, 1)
   rollout = _run(np.zeros((7, 7)), _prompts([6] * 20, 10), 10, compact)
@@ -198,7 +196,6 @@ def test_a_nearly_full_context_is_compacted():
   assert (rollout.traces.order[exists] > 0).any()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("reserve", "actions"), [(5, 3), (6, 2)])
 def test_a_context_with_exactly_the_reserve_left_goes_on(reserve, actions):
   """After two actions and their observations 5 of 12 tokens are left."""
@@ -209,7 +206,6 @@ def test_a_context_with_exactly_the_reserve_left_goes_on(reserve, actions):
   assert text == "121221"[: 3 * (actions - 1)]
 
 
-@pytest.mark.slow
 def test_rows_that_do_not_fit_are_cut_off():
   compact = Compaction(2, 5, 0, 3, 4, 3, 1, 2, 1)
   rollout = _run(np.zeros((7, 7)), _prompts([6] * 4, 10), 10, compact)
@@ -220,7 +216,6 @@ def test_rows_that_do_not_fit_are_cut_off():
   assert not rollout.completion_mask[~first].any()
 
 
-@pytest.mark.slow
 def test_draws_depend_on_the_rollout_only():
   table = np.zeros((7, 7))
   whole = _run(table, _prompts([6, 3, 6, 2], 10), 16)
@@ -243,7 +238,6 @@ def test_too_short_prompts_are_refused():
     _run(np.zeros((7, 7)), _prompts([6], 4), 16)
 
 
-@pytest.mark.slow
 def test_a_teacher_of_the_chain_makes_the_same_contexts():
   """A policy that copies the teacher meets the contexts that it was shown."""
   task = tasks.make_task("memchain", num_steps=20, every=6)

@@ -13,6 +13,8 @@ from tests.models import drawn
 from tests.rollout import toy, turns_test
 from tests.training import tiny
 
+pytestmark = pytest.mark.slow
+
 T, G = 8, 3
 KEY = jax.random.key(5)
 
@@ -61,7 +63,6 @@ def _go_on(top_k, most, kind="dense"):
   )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ("top_k", "length", "kind"),
   [
@@ -94,7 +95,6 @@ def test_pieces_are_the_whole(top_k, length, kind):
       np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_what_is_written_stays_when_the_weights_have_changed():
   policy, params, _, _, whole, _ = _start()
   go_on = _go_on(None, T)
@@ -117,7 +117,6 @@ def test_what_is_written_stays_when_the_weights_have_changed():
   assert (after.tokens != whole.tokens)[1::2].any()
 
 
-@pytest.mark.slow
 def test_rows_are_cleared_alone():
   *_, whole, _ = _start()
   whole = dataclasses.replace(
@@ -133,7 +132,6 @@ def test_rows_are_cleared_alone():
   np.testing.assert_array_equal(cleared.group_id, whole.group_id)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 2, 5])
 def test_pieces_of_episodes_are_the_whole(length):
   # From 1: action 3, and 1 again after every 6. From 2: actions 2 2. An

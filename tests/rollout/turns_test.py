@@ -16,6 +16,8 @@ from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.types import Prompts
 from tests.rollout import toy
 
+pytestmark = pytest.mark.slow
+
 MARKOV = from_logits.policy_from_logits(
   lambda table, tokens, mask: table[tokens], lambda key: jnp.zeros((1, 1))
 )
@@ -72,7 +74,6 @@ def toy_run(slots, **options):
   return _run(table, prompts, slots, environment=environment, **options)
 
 
-@pytest.mark.slow
 def test_turns_by_hand():
   rollout = toy_run(14)
   # After 6 comes 1, which is no end, so the second action is 1 3.
@@ -107,7 +108,6 @@ def test_turns_by_hand():
   np.testing.assert_array_equal(rollout.scores["accuracy"], [1, 1, 1])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("slots", [3, 7])
 def test_a_budget_cuts_an_episode_anywhere(slots):
   whole, cut = toy_run(14), toy_run(slots)
@@ -122,7 +122,6 @@ def test_a_budget_cuts_an_episode_anywhere(slots):
   np.testing.assert_array_equal(cut.scores["accuracy"], over)
 
 
-@pytest.mark.slow
 def test_what_is_read_has_no_log_prob():
   rollout = _run(
     np.zeros((7, 7)),
@@ -137,7 +136,6 @@ def test_what_is_read_has_no_log_prob():
     )
 
 
-@pytest.mark.slow
 def test_a_row_depends_on_its_own_key_only():
   prompts = toy_prompts([1] * 6, [0, 1, 0, 1, 0, 1])
   run = functools.partial(
@@ -171,7 +169,6 @@ def _actions(rollout, row):
   return actions
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "options"),
   [("calc_tool", {"leak": True}), ("grid", {})],
@@ -231,7 +228,6 @@ def test_lanes_are_refused():
     toy_run(4, lanes=2)
 
 
-@pytest.mark.slow
 def test_greedy_episodes_end_as_well():
   rollout = toy_run(14, temperature=0.0)
   np.testing.assert_array_equal(rollout.tokens, toy_run(14).tokens)

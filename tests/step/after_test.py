@@ -11,6 +11,8 @@ from grpo_jax.step import step as step_lib
 from grpo_jax.types import TrainBatch, fields_where, get_field
 from tests.training import tiny
 
+pytestmark = pytest.mark.slow
+
 
 def _step(learning_rate, **options):
   parts = tiny.make_parts(
@@ -29,7 +31,6 @@ def _step(learning_rate, **options):
   return parts, new, written, jax.device_get(found)
 
 
-@pytest.mark.slow
 def test_a_policy_that_does_not_move_says_the_same_bits():
   _, _, written, found = _step(0.0)
   exists = np.asarray(written.batch.completion_mask)
@@ -41,7 +42,6 @@ def test_a_policy_that_does_not_move_says_the_same_bits():
   assert not found.clipped.any()
 
 
-@pytest.mark.slow
 def test_log_probs_and_clips_are_those_of_the_new_policy():
   parts, new, written, found = _step(0.5)
   batch = jax.device_get(written.batch)
@@ -72,7 +72,6 @@ def test_log_probs_and_clips_are_those_of_the_new_policy():
   np.testing.assert_array_equal(found.clipped, expected)
 
 
-@pytest.mark.slow
 def test_what_is_large_is_not_handed_out():
   parts = tiny.make_parts("grpo", fields={"keep_sampling_mask": True}, top_k=2)
   step = functools.partial(step_lib.fused_step, parts=parts)

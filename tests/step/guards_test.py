@@ -15,6 +15,8 @@ from grpo_jax.step import guards as guards_lib
 from grpo_jax.step import step as step_lib
 from tests.training import tiny
 
+pytestmark = pytest.mark.slow
+
 P = 4
 
 
@@ -64,7 +66,6 @@ GUARDS = guards_lib.InfluenceBounds(
 )
 
 
-@pytest.mark.slow
 def test_bounds_that_do_not_bind_change_nothing(parts, step):
   batches = [(2, 3, 4, 5), (6, 2, 3, 4)]
   loose = guards_lib.InfluenceBounds(P, min_distinct=1, cap=1.0, repeats=100)
@@ -78,7 +79,6 @@ def test_bounds_that_do_not_bind_change_nothing(parts, step):
   )
 
 
-@pytest.mark.slow
 def test_a_prompt_is_left_out_once_it_was_used_often_enough(step):
   rng = np.random.default_rng(0)
   batches = [tuple(rng.integers(2, 5, P).tolist()) for _ in range(8)]
@@ -98,7 +98,6 @@ def test_a_prompt_is_left_out_once_it_was_used_often_enough(step):
   assert sum(found["guards/dropped"] for found in said) > 3
 
 
-@pytest.mark.slow
 def test_a_batch_of_one_prompt_trains_nothing(step):
   batches = [(2, 2, 2, 2), (2, 3, 4, 5), (6, 3, 4, 5)]
   said, params = run(step(GUARDS), batches)
@@ -113,7 +112,6 @@ def test_a_batch_of_one_prompt_trains_nothing(step):
   assert any(jax.tree.leaves(moved))
 
 
-@pytest.mark.slow
 def test_influence_is_counted_as_it_was_scaled(parts):
   batch = tiny.ragged_batch(parts)
   advantages = jnp.where(batch.group_id == 0, 5.0, 0.1)
@@ -143,7 +141,6 @@ def test_influence_is_counted_as_it_was_scaled(parts):
   assert (np.asarray(state.guards["keys"]) == np.asarray(keys)).all()
 
 
-@pytest.mark.slow
 def test_prompts_are_known_by_what_they_say():
   plain = prompts_of((2, 3, 2, 4))
   fingerprints = jax.jit(guards_lib.fingerprints)

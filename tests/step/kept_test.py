@@ -15,6 +15,8 @@ from grpo_jax.step import step as step_lib
 from tests.step import dynamic_sampling_test
 from tests.training import tiny
 
+pytestmark = pytest.mark.slow
+
 P = dynamic_sampling_test.P
 _groups = dynamic_sampling_test._groups
 _add, _metrics = (
@@ -28,7 +30,6 @@ BOOLS = strategies.lists(strategies.booleans(), min_size=P, max_size=P)
 @hypothesis.given(
   strategies.lists(strategies.lists(BOOLS, min_size=3, max_size=3), max_size=4)
 )
-@pytest.mark.slow
 def test_steps_with_a_surplus_are_those_of_plain_python(steps):
   """A queue: what lives goes in at one end, and a batch out at the other."""
   surplus = dynamic_sampling.nothing(_groups([0] * P, [False] * P))
@@ -110,7 +111,6 @@ def dropping():
   return tiny.make_state(parts), step
 
 
-@pytest.mark.slow
 def test_a_surplus_is_trained_as_what_an_earlier_policy_wrote(
   recycling, dropping
 ):
@@ -165,7 +165,6 @@ def test_a_surplus_is_trained_as_what_an_earlier_policy_wrote(
   assert np.abs(log_ratio)[exists & ~old[:, None]].max() < 1e-5
 
 
-@pytest.mark.slow
 def test_a_phase_begins_with_nothing_that_waits(recycling):
   state, step = recycling
   state, _, _ = step(state, dynamic_sampling_test._prompts((0, 1, 4, 5, 6, 7)))
@@ -174,7 +173,6 @@ def test_a_phase_begins_with_nothing_that_waits(recycling):
   assert step_lib.enter_phase(state, _parts(False), 1).kept is None
 
 
-@pytest.mark.slow
 def test_with_the_host_between_the_rounds_a_surplus_is_the_same():
   # Two rounds and two left over; one round with them; none live.
   live_ids = (0, 1, 4, 5, 6, 7, 12, 13)

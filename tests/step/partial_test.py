@@ -13,6 +13,8 @@ from grpo_jax.step import step as step_lib
 from grpo_jax.types import Prompts
 from tests.training import tiny
 
+pytestmark = pytest.mark.slow
+
 P, G, T, S = 4, 2, 8, 3
 STILL = 1e-30  # A learning rate that moves no parameter.
 
@@ -104,7 +106,6 @@ def _whole(began, number):
   return jax.device_get(drawn)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("length", "staleness"), [(3, 1), (2, 3)])
 def test_without_learning_groups_are_those_that_are_drawn_whole(
   length, staleness
@@ -166,7 +167,6 @@ def test_without_learning_groups_are_those_that_are_drawn_whole(
   assert sum(said) == at_once
 
 
-@pytest.mark.slow
 def test_tokens_have_the_version_that_drew_them():
   ages = []
   for step, (*_, metrics, rows) in enumerate(train(2, 3)):
@@ -184,7 +184,6 @@ def test_tokens_have_the_version_that_drew_them():
   assert metrics["sampler_gap/max"] > 0.1  # Old tokens, and new weights.
 
 
-@pytest.mark.slow
 def test_a_step_without_a_whole_group_moves_nothing():
   found = train(1, 7, steps=14)
   norms = [metrics["gradient_norm"] for *_, metrics, _ in found]
@@ -200,7 +199,6 @@ def test_a_step_without_a_whole_group_moves_nothing():
   assert after.step == before.step + 1
 
 
-@pytest.mark.slow
 def test_what_waits_takes_no_part():
   places, before, after, metrics, _ = next(
     one
@@ -227,7 +225,6 @@ def test_what_waits_takes_no_part():
     np.testing.assert_array_equal(said[name], value, err_msg=name)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   "name", ["ppo", "remax", "dapo", "two_grpo_dpo", "reinforce"]
 )

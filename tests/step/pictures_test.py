@@ -16,6 +16,8 @@ from grpo_jax.types import Prompts, set_fields
 from tests.models import drawn, vision_inputs_test
 from tests.training import tiny
 
+pytestmark = pytest.mark.slow
+
 TOKEN = 6
 SLOTS = 4
 PROMPTS = ([TOKEN, 3, TOKEN], [2], [5, TOKEN, TOKEN, 4], [TOKEN, 2])
@@ -134,7 +136,6 @@ def _of_single_rows():
   return state, batch, *found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["plain", "whole"])
 def test_gradients_do_not_depend_on_micro_batches(attention, monkeypatch):
   if attention == "whole":  # As cuDNN's attention: rows are run in one piece.
@@ -151,7 +152,6 @@ def test_gradients_do_not_depend_on_micro_batches(attention, monkeypatch):
       assert_close(gradient(parts, state, batch), want)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   "plan",
   [{"micro_batch_size": 8}, {"micro_batch_size": 2, "lengths": (1, 3)}],
@@ -175,7 +175,6 @@ def test_the_first_ratio_is_exactly_one(plan):
     assert not changed[np.asarray(batch.prompt_index) == 1].any()
 
 
-@pytest.mark.slow
 def test_a_frozen_tower_has_no_gradient_and_is_shared():
   frozen = tiny.make_parts(
     policy=make_policy("float32", tower_trained=False),
@@ -199,7 +198,6 @@ def test_a_frozen_tower_has_no_gradient_and_is_shared():
   assert_close(found, want, 1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("modules", [(), ("query", "tower_query", "tower_up")])
 def test_adapters_of_a_tower_are_trained_where_they_are_named(modules):
   base = make_policy("float32", tower_trained=not modules)
@@ -233,7 +231,6 @@ def test_adapters_of_a_tower_are_trained_where_they_are_named(modules):
   )
 
 
-@pytest.mark.slow
 def test_reference_and_critic_see_images():
   parts = tiny.make_parts(
     "ppo", policy=make_policy("float32"), fields={"kl_coef": 0.1}
@@ -274,7 +271,6 @@ def test_reference_and_critic_see_images():
   assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(tower))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ("lanes", "mix"), [(None, None), (3, mixing.Mixing(rate=0.5))]
 )
@@ -309,7 +305,6 @@ def test_the_sampler_and_the_update_agree(lanes, mix):
   assert vision_inputs.TOWER not in policy.weights(params)["trained"]
 
 
-@pytest.mark.slow
 def test_a_placeholder_is_not_read_and_not_trained():
   policy = make_policy("float32", tied_embeddings=False)
   parts = tiny.make_parts(policy=policy)
@@ -332,7 +327,6 @@ def test_a_placeholder_is_not_read_and_not_trained():
   assert after["loss"] == metrics["loss"]
 
 
-@pytest.mark.slow
 def test_rows_that_go_on_read_their_images_again():
   policy = make_policy("float32")
   params = drawn.params(policy)

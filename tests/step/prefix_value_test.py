@@ -14,6 +14,8 @@ from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.types import PromptFields, Prompts, SamplerFields, TrainBatch
 from tests.training import tiny
 
+pytestmark = pytest.mark.slow
+
 # Tokens: pad 0, end 1, letters 2 and 3, closing tag 4, opening tags 5 and 6.
 OPENER, CLOSER = (5, 6), (4, 1)
 RIGHT = np.array([[2, 3], [3, 0]])  # The second one is padded.
@@ -192,7 +194,6 @@ def _known():
   return known
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_utilities_are_those_of_whole_rows(name):
   batch = _run(name)
@@ -214,7 +215,6 @@ def test_utilities_are_those_of_whole_rows(name):
   assert values.max() > 10 * values.min()
 
 
-@pytest.mark.slow
 def test_they_are_the_sum_over_all_answers_and_grow_with_the_known_ones():
   name = "keys and values"
   every = [(x, y) for x, y in itertools.product((2, 3), repeat=2)]
@@ -241,7 +241,6 @@ def test_they_are_the_sum_over_all_answers_and_grow_with_the_known_ones():
     np.testing.assert_allclose(value, exact[i, 0], rtol=1e-4)
 
 
-@pytest.mark.slow
 def test_answers_are_distinct_and_worthless_ones_are_not_run():
   batch = _run("keys and values")
   np.testing.assert_array_equal(

@@ -14,6 +14,8 @@ from grpo_jax.types import get_field
 from tests.step import dynamic_sampling_test
 from tests.training import tiny
 
+pytestmark = pytest.mark.slow
+
 G, P = 4, 4
 
 
@@ -43,7 +45,6 @@ def _score(rewards, scale, eps=1e-6):
 REWARDS = [[0, 0, 1, 0], [1, 1, 1, 1], [0, 0.5, 1, 1], [1, 0, 1, 0]]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["group", "none"])
 def test_scores_are_those_of_the_definition(scale):
   groups = _groups(range(4), REWARDS)
@@ -58,7 +59,6 @@ def test_scores_are_those_of_the_definition(scale):
   )
 
 
-@pytest.mark.slow
 def test_what_was_not_scored_has_no_part_in_a_score():
   valid = np.ones(16, bool)
   valid[[2, 8, 9, 10]] = False  # One row; all but one of a group.
@@ -71,7 +71,6 @@ def test_what_was_not_scored_has_no_part_in_a_score():
 _mix = jax.jit(dynamic_sampling.Replay.mix, static_argnums=0)
 
 
-@pytest.mark.slow
 def test_the_buffer_keeps_the_highest_scores_that_there_were():
   """Compares with a list sorted in each step; of equals the older stay."""
   rng = np.random.default_rng(0)
@@ -106,7 +105,6 @@ def test_the_buffer_keeps_the_highest_scores_that_there_were():
   assert count == 5
 
 
-@pytest.mark.slow
 def test_dead_groups_and_no_others_make_room():
   own = dynamic_sampling.Replay(6, scale="none")
   state = own.init(_groups(range(4), REWARDS))
@@ -134,7 +132,6 @@ def test_dead_groups_and_no_others_make_room():
   )
 
 
-@pytest.mark.slow
 def test_with_nothing_to_replay_a_batch_stays_what_it_is():
   own = dynamic_sampling.Replay(6)
   state = own.init(_groups(range(4), REWARDS))
@@ -160,7 +157,6 @@ def _chosen(count, most):
   )[:, :count]
 
 
-@pytest.mark.slow
 def test_groups_are_drawn_as_often_as_their_scores_say():
   p = SCORES / SCORES.sum()
   # One: in proportion. Two: the second one in proportion to what is left.
@@ -204,7 +200,6 @@ def _four(live_ids, first):
   )
 
 
-@pytest.mark.slow
 def test_a_replayed_group_is_trained_as_what_an_earlier_policy_wrote(replaying):
   state, step = replaying
   state, metrics, first = step(state, _four((0, 1, 2), 0))

@@ -15,6 +15,8 @@ from grpo_jax.training import loop
 from tests.experiments import tiny_config
 from tests.training import tiny
 
+pytestmark = pytest.mark.slow
+
 E, K, LAYERS = 4, 2, 2
 
 
@@ -49,7 +51,6 @@ def _gradient(parts, state, batch):
   return jax.device_get(jax.jit(function)(state.params, batch, True))
 
 
-@pytest.mark.slow
 def test_balance_and_metrics_do_not_depend_on_micro_batches():
   fields = {"balance_coef": 0.5}
   parts = make_parts(fields)
@@ -77,7 +78,6 @@ def test_balance_and_metrics_do_not_depend_on_micro_batches():
     )
 
 
-@pytest.mark.slow
 def test_balance_is_the_loss_of_the_whole_batch():
   """E Σ f P over all trained tokens at once, from the model's own outputs."""
   parts = make_parts({"balance_coef": 0.5}, micro_batch_size=4)
@@ -112,7 +112,6 @@ def test_balance_is_the_loss_of_the_whole_batch():
   np.testing.assert_allclose(metrics["router/entropy"], entropy, rtol=1e-5)
 
 
-@pytest.mark.slow
 def test_rejected_tokens_do_not_count_in_the_load():
   fields = {"balance_coef": 0.5, "rejection": "token_k1", "rejection_low": 0.9}
   parts = make_parts(fields)
@@ -125,7 +124,6 @@ def test_rejected_tokens_do_not_count_in_the_load():
   np.testing.assert_allclose(counts.sum(axis=-1), K * kept, rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_training_takes_the_recorded_experts_and_the_reference_its_own():
   parts = make_parts(
     {"keep_routing": True, "kl_coef": 0.1, "balance_coef": 0.01},
@@ -174,7 +172,6 @@ def test_training_takes_the_recorded_experts_and_the_reference_its_own():
     )
 
 
-@pytest.mark.slow
 def test_biases_move_against_the_load():
   fields = {"router_bias_step": 0.01}
   parts = make_parts(fields, policy=moe_policy(router_bias=True))
@@ -205,7 +202,6 @@ def test_layers_whose_experts_a_table_chooses_have_no_biases():
   np.testing.assert_allclose(found, [[0.1, -0.1]])
 
 
-@pytest.mark.slow
 def test_a_run_with_experts_keeps_its_routing_and_logs_its_load(tmp_path):
   config = tiny_config.get_config("grpo")
   config.phases = ("rl",)
@@ -241,7 +237,6 @@ def test_models_without_experts_are_told(fields):
     tiny.make_parts(fields=fields)
 
 
-@pytest.mark.slow
 def test_biases_that_are_not_there_cannot_move():
   parts = make_parts({"router_bias_step": 0.1})
   state, batch = _prepared(parts)

@@ -14,6 +14,8 @@ from grpo_jax.types import row_arrays, set_fields
 from tests.step import router_test
 from tests.training import tiny
 
+pytestmark = pytest.mark.slow
+
 
 @functools.lru_cache
 def make_policy(dtype="float64", **fields):
@@ -70,7 +72,6 @@ def _assert_equal(got, want, tolerance=1e-10):
   )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "plans"),
   [
@@ -98,7 +99,6 @@ def test_gradients_are_those_of_rows_in_one_piece(name, plans):
       _assert_equal(_gradient(parts, state, batch), want)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ("dtype", "micro", "lengths"),
   [("float32", 2, ()), ("bfloat16", 8, (1, 3))],
@@ -128,7 +128,6 @@ def test_anchor_pass_has_the_bits_of_the_update(dtype, micro, lengths):
   assert np.abs(gap).max() < tolerance
 
 
-@pytest.mark.slow
 def test_a_prompt_costs_once_however_many_rows_it_has():
   """Multiplications per slot: a prompt of 64 slots, 8 completions of 8."""
   policy = make_policy("float32")
@@ -157,7 +156,6 @@ def test_a_prompt_costs_once_however_many_rows_it_has():
   assert shared < 0.35 * whole, counts
 
 
-@pytest.mark.slow
 def test_minibatches_hold_whole_groups():
   """A gradient step on each half; both halves are groups, in some order."""
   with jax.enable_x64(True):

@@ -14,6 +14,8 @@ from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
 from tests.experiments import tiny_config
 
+pytestmark = pytest.mark.slow
+
 
 def _config(rank=2, quantization="none"):
   config = tiny_config.get_config("grpo")
@@ -48,7 +50,6 @@ def _assert_same(one, other):
   jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-@pytest.mark.slow
 def test_the_base_is_untouched_and_the_adapters_are_not(workdir):
   before, _, _ = _state(_config(quantization="nf4"))
   with api.load(workdir) as loaded:
@@ -59,7 +60,6 @@ def test_the_base_is_untouched_and_the_adapters_are_not(workdir):
     assert abs(adapter["b"]).max() > 1e-3, name
 
 
-@pytest.mark.slow
 def test_only_adapters_have_an_optimizer_a_reference_and_a_gradient():
   state, parts, _ = _state(_config())
   trained = jax.tree.leaves(state.params["policy"]["trained"])
@@ -87,7 +87,6 @@ def test_only_adapters_have_an_optimizer_a_reference_and_a_gradient():
   }
 
 
-@pytest.mark.slow
 def test_fresh_adapters_sample_what_the_base_samples():
   state, parts, made = _state(_config())
   plain, plain_parts, _ = _state(_config(rank=0))

@@ -17,6 +17,8 @@ from grpo_jax.types import Compaction, Sampler, set_fields
 from tests.rollout import toy
 from tests.training import tiny, turns_test
 
+pytestmark = pytest.mark.slow
+
 EVERY_TURN = Compaction(
   every=1,
   context_len=24,
@@ -81,7 +83,6 @@ def _batch(name, **options):
   return parts, state, rollout, batch, rewards
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ppo", "grpo", "compaction_rl"])
 def test_one_program_on_policy_in_every_bit(name):
   for metrics in turns_test.steps_of_one_program(
@@ -91,7 +92,6 @@ def test_one_program_on_policy_in_every_bit(name):
     assert metrics["unscored"] == 0
 
 
-@pytest.mark.slow
 def test_the_coefficient_of_the_kl_adapts_by_rollouts():
   fields = {"kl_coef": 0.1, "kl_target": 1.0, "kl_horizon": 100.0}
   parts = make_parts("ppo", fields=fields)
@@ -107,7 +107,6 @@ def test_the_coefficient_of_the_kl_adapts_by_rollouts():
   )
 
 
-@pytest.mark.slow
 def test_rollouts_are_compared_and_not_their_contexts():
   parts, _, rollout, batch, rewards = _batch("grpo")
   prepared = objective.prepare(parts.algorithm, parts.config, batch)
@@ -122,7 +121,6 @@ def test_rollouts_are_compared_and_not_their_contexts():
   )
 
 
-@pytest.mark.slow
 def test_a_greedy_rollout_is_one_row_for_each_prompt():
   """Its last context, which has the scores of the whole episode."""
   parts = make_parts("remax")
@@ -140,7 +138,6 @@ def test_a_greedy_rollout_is_one_row_for_each_prompt():
   np.testing.assert_array_equal(found.prompt_index[rows], rows)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("boundary", returns.BOUNDARIES)
 def test_boundaries_reach_the_advantages(boundary):
   fields = {
@@ -171,7 +168,6 @@ def test_boundaries_reach_the_advantages(boundary):
   assert np.asarray(expected).any()
 
 
-@pytest.mark.slow
 def test_lambda_counts_the_tokens_of_a_rollout():
   fields = {"length_adaptive_alpha": 0.2, "whiten": False, "kl_coef": 0.0}
   parts, _, rollout, batch, rewards = _batch("ppo", fields=fields)
@@ -188,7 +184,6 @@ def test_lambda_counts_the_tokens_of_a_rollout():
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ppo", "grpo"])
 def test_the_loss_is_a_sum_over_the_tokens_of_all_rows(name):
   """However rows are packed, and whatever empty ones there are."""
@@ -218,7 +213,6 @@ def test_the_loss_is_a_sum_over_the_tokens_of_all_rows(name):
     np.testing.assert_allclose(other["loss"], metrics["loss"], 1e-4, 1e-6)
 
 
-@pytest.mark.slow
 def test_the_objective_of_one_context_is_ppo():
   """Without traces nothing of a boundary is left."""
   arrays = {"gamma": 0.9, "lam": 0.8, "whiten": False, "kl_coef": 0.0}

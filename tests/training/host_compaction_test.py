@@ -22,6 +22,8 @@ from grpo_jax.types import Compaction, HostEnvironment
 from tests.training import host_sessions
 from tests.training.phases import sampler_test
 
+pytestmark = pytest.mark.slow
+
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 GROUP, SLOTS, PROMPT_LEN, NUM_CONTEXTS = 4, 34, 10, 3
@@ -258,7 +260,6 @@ def number_kept(step):
   return found[-1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ("kind", "options"),
   [
@@ -297,7 +298,6 @@ def test_contexts_are_those_of_the_environment_in_the_graph(kind, options):
   )
 
 
-@pytest.mark.slow
 def test_each_token_that_the_policy_wrote_is_trained_once():
   batch = make_batch()
   sessions = chains(batch)
@@ -322,7 +322,6 @@ def test_each_token_that_the_policy_wrote_is_trained_once():
     assert x.opening[: len(before)] == before
 
 
-@pytest.mark.slow
 def test_a_session_that_fails_in_a_later_context_leaves_all_rows_unscored():
   batch = make_batch()
   good, _ = play(chains(batch), batch)
@@ -343,7 +342,6 @@ def test_a_session_that_fails_in_a_later_context_leaves_all_rows_unscored():
   np.testing.assert_array_equal(rollout.tokens[~failed], good.tokens[~failed])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [None, slow(5)])
 def test_the_order_of_answers_changes_nothing(lanes):
   batch = make_batch()
@@ -356,7 +354,6 @@ def test_the_order_of_answers_changes_nothing(lanes):
   assert played.calls > at_once.calls
 
 
-@pytest.mark.slow
 def test_evaluations_and_baselines_have_the_last_contexts():
   batch = make_batch()
   whole, _ = play(chains(batch), batch)

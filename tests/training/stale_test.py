@@ -22,6 +22,8 @@ from tests.experiments import tiny_config
 from tests.step import corrections_test
 from tests.training import many_test, resume_test, tiny, turns_test
 
+pytestmark = pytest.mark.slow
+
 STEPS = 5
 CORRECTED = {"importance_mode": "truncate"}
 # One program learns or does not, by the number of updates before the first.
@@ -114,7 +116,6 @@ def _after_the_last_update(state):
   return dataclasses.replace(state, members=state.members | {"policy": policy})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_trains_what_so_many_updates_before_has_drawn(name):
   staleness, case = 2, CASES[name]
@@ -144,7 +145,6 @@ def test_a_step_trains_what_so_many_updates_before_has_drawn(name):
   assert any(moved[staleness:])
 
 
-@pytest.mark.slow
 def test_what_waits_has_the_version_that_drew_it():
   for t, (state, _, _) in enumerate(train("grpo", 2)):
     for ahead, drawn in enumerate(state.queue, 1):
@@ -152,7 +152,6 @@ def test_what_waits_has_the_version_that_drew_it():
       assert (drawn.rollout.version[exists] == max(t + ahead - 2, 0)).all()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["grpo", "hints"])
 def test_without_learning_what_is_drawn_ahead_is_what_the_step_would_draw(name):
   fresh, stale = (train(name, n, learns=False) for n in (0, 2))
@@ -165,7 +164,6 @@ def test_without_learning_what_is_drawn_ahead_is_what_the_step_would_draw(name):
   assert (now.batch.tokens != ahead.batch.tokens).any()
 
 
-@pytest.mark.slow
 def test_weights_correct_from_the_sampling_to_the_current_policy():
   case, t = CASES["grpo"], STEPS - 1
   parts, found = case.parts(2), train("grpo", 2)
@@ -241,7 +239,6 @@ def stopped_after(step, patch):
   patch.setattr(loop.OneRun, "advance", advance)
 
 
-@pytest.mark.slow
 def test_runs_as_one_program_end_as_runs_of_their_own(tmp_path):
   configs = [get_config() for _ in range(2)]
   for seed, config in enumerate(configs):
@@ -254,7 +251,6 @@ def test_runs_as_one_program_end_as_runs_of_their_own(tmp_path):
   assert many_test.rows(together[0]) != many_test.rows(together[1])
 
 
-@pytest.mark.slow
 def test_runs_as_one_program_go_on_with_what_waits(tmp_path):
   configs = [get_config(), get_config()]
   configs[1].seed = 1

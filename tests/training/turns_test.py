@@ -13,6 +13,8 @@ from grpo_jax.types import Sampler, Scored
 from tests.rollout import toy
 from tests.training import tiny
 
+pytestmark = pytest.mark.slow
+
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
@@ -45,7 +47,6 @@ def make_prompts(num_prompts=4, first=0):
   return dataclasses.replace(prompts, extras={"short": short})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   "name", ["grpo", slow("ppo"), slow("sao"), slow("gagpo"), slow("gigpo")]
 )
@@ -79,7 +80,6 @@ def steps_of_one_program(name, make_parts, make_prompts):
   return history
 
 
-@pytest.mark.slow
 def test_what_is_read_is_not_trained():
   parts = make_parts("grpo")
   state = tiny.make_state(parts)
@@ -107,7 +107,6 @@ def test_what_is_read_is_not_trained():
   jax.tree.map(np.testing.assert_array_equal, still.params, state.params)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["grpo", "ppo", "gagpo"])
 def test_it_learns_to_be_short(name):
   """Actions of one token pay: the policy learns to write token 3 at once."""

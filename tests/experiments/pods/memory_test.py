@@ -20,6 +20,8 @@ from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
 from tests.experiments import command, tiny_config
 
+pytestmark = pytest.mark.slow
+
 RECIPES = sorted(
   path.stem
   for path in (command.ROOT / "configs/recipes").glob("*.py")
@@ -57,7 +59,6 @@ def gib(size: int) -> str:
   return f"{size / 2**30:.1f}"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   "model",
   [
@@ -85,7 +86,6 @@ def test_the_table_of_models_is_right(model):
   ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model", published.VISION)
 def test_models_that_see_have_their_published_sizes(model):
   config = recipe("vlm_r1", model)
@@ -93,7 +93,6 @@ def test_models_that_see_have_their_published_sizes(model):
   assert table(config)["policy"] == 4 * PARAMETERS[model]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_says_what_its_rollout_takes(name):
   model_name = "qwen2.5-vl-7b" if name in ON_IMAGES else "qwen2.5-7b"
@@ -117,7 +116,6 @@ def test_a_recipe_says_what_its_rollout_takes(name):
   assert held._cache(narrow, prompts, rows) == 2 * 28 * 4 * 132 * slots
 
 
-@pytest.mark.slow
 def test_state_and_cache_are_those_of_a_run():
   config = tiny_config.get_config()
   config.algorithm.kl_coef = 0.1
@@ -161,7 +159,6 @@ def test_state_and_cache_are_those_of_a_run():
   )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("trunk", ["own", "shared"])
 def test_a_critic_is_held_beside_the_policy(trunk):
   config = tiny_config.get_config("agent")
@@ -177,7 +174,6 @@ def test_a_critic_is_held_beside_the_policy(trunk):
   assert "critic" not in table(tiny_config.get_config("grpo"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ("remat", "num_prompts"), [("none", 8), ("full", 8), ("none", 1)]
 )
@@ -205,7 +201,6 @@ def test_the_estimate_of_the_backward_pass_is_near_what_is_allocated(
   assert 0.5 < ratio < 1.5, ratio
 
 
-@pytest.mark.slow
 def test_adapters_leave_little_beside_the_base():
   config = recipe("trl", "qwen3-0.6b")
   whole = table(config)
@@ -230,7 +225,6 @@ def test_a_checkpoint_in_a_folder_comes_first(tmp_path):
   assert held.sizes(config_lib.resolve(config)).model.num_layers == 3
 
 
-@pytest.mark.slow
 def test_the_command_prints_the_table():
   path = "configs/recipes/v32_math.py:qwen2.5-0.5b"
   status, out, err = command.run(
@@ -249,7 +243,6 @@ def test_the_command_prints_the_table():
   assert [line for line in out.splitlines() if len(line) > 80] == []
 
 
-@pytest.mark.slow
 def test_teachers_are_held_beside_the_policy():
   """Describes teachers of other sizes than the policy, without weights."""
   config = pods_config.get_config("opd_full")
@@ -266,7 +259,6 @@ def test_teachers_are_held_beside_the_policy():
   assert found["states of the reference"] == states
 
 
-@pytest.mark.slow
 def test_a_reward_model_and_what_is_kept_for_it_are_counted():
   found = table(recipe("deepseekmath", "qwen2.5-0.5b"))
   prompt, completions, rows = 512 * (4 + 1), 8 * 1024 * (4 + 1 + 1), 8 * 7
@@ -276,7 +268,6 @@ def test_a_reward_model_and_what_is_kept_for_it_are_counted():
   assert "reward, optimizer" not in found
 
 
-@pytest.mark.slow
 def test_tpus_are_counted_with_the_attention_that_they_take():
   config = recipe("dr_grpo", "qwen2.5-0.5b")
   config.data.max_prompt_len = config.sampling.max_new_tokens = 512
@@ -290,7 +281,6 @@ def test_tpus_are_counted_with_the_attention_that_they_take():
   assert kept("auto") == kept("splash") < kept("plain")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("tokens", "shares"), [(16, True), (15, False)])
 def test_devices_of_tensor_share_what_layers_hand_on(tokens, shares):
   """Devices share positions that divide; otherwise each of them keeps all."""
@@ -312,7 +302,6 @@ def test_devices_of_tensor_share_what_layers_hand_on(tokens, shares):
   assert whole == split
 
 
-@pytest.mark.slow
 def test_long_completions_need_what_the_compiler_says():
   """A row of benchmarks/pods.md; without split positions it does not fit."""
   path = command.ROOT / "benchmarks/pods/7b-v6e-64-128k-split.json"

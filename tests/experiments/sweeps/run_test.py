@@ -15,6 +15,8 @@ from grpo_jax.training.runtime import log as log_lib
 from tests.cli.programs_test import assert_fits, assert_refused
 from tests.experiments import command
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """
 from tests.experiments import tiny_config
 get_config = tiny_config.get_config
@@ -52,7 +54,6 @@ def assert_fits_but_paths(*outputs: str) -> None:
   assert_fits(*(re.sub(r"(?m)^\S+$", "", output) for output in outputs))
 
 
-@pytest.mark.slow
 def test_commands_are_printed_for_each_cell(cwd):
   status, out, err = command.run(
     "sweeps.run",
@@ -76,7 +77,6 @@ def test_commands_are_printed_for_each_cell(cwd):
   assert_fits(err)
 
 
-@pytest.mark.slow
 def test_a_bad_cell_is_refused_before_anything_is_written(cwd):
   (cwd / "config.py").write_text(CONFIG.replace("1e30", "'fast'"))
   result = command.run("sweeps.run", *COMMON, cwd=cwd)
@@ -86,7 +86,6 @@ def test_a_bad_cell_is_refused_before_anything_is_written(cwd):
   assert not (cwd / "root").exists()
 
 
-@pytest.mark.slow
 def test_what_failed_is_tried_again_and_what_ended_is_not(cwd):
   root = cwd / "root"
   printed = ("sweeps.run", *COMMON, *FEW, "--launcher=print")
@@ -126,7 +125,6 @@ def test_what_failed_is_tried_again_and_what_ended_is_not(cwd):
     assert (root / name).stat().st_size
 
 
-@pytest.mark.slow
 def test_a_sweep_of_one_program_goes_on_after_a_failure(cwd):
   bad = CONFIG.replace("  add()\n", "").replace("1e30})", "1e30})\n  add()")
   (cwd / "config.py").write_text(bad, encoding="utf-8")
@@ -148,7 +146,6 @@ def _wait_for(happened) -> None:
     time.sleep(0.05)
 
 
-@pytest.mark.slow
 def test_a_sweep_that_was_stopped_continues_to_the_same_bytes(cwd):
   (cwd / "config.py").write_text(re.sub("  add.*1e30.*\n", "", CONFIG))
   root = cwd / "root"
@@ -183,7 +180,6 @@ def test_a_sweep_that_was_stopped_continues_to_the_same_bytes(cwd):
   assert metrics.read_bytes() == expected
 
 
-@pytest.mark.slow
 def test_a_search_continues_its_study(cwd):
   import optuna
 
@@ -221,7 +217,6 @@ def test_a_search_continues_its_study(cwd):
   assert_refused(search(3, "--metric=eval/reward"), "pass another --root")
 
 
-@pytest.mark.slow
 def test_a_search_without_optuna_names_the_extra(cwd):
   code = (
     "import runpy, sys; sys.modules['optuna'] = None;"

@@ -13,6 +13,8 @@ from grpo_jax.rewards import answers
 from grpo_jax.rewards.in_graph import find, text
 from tests.rewards.in_graph import made_texts
 
+pytestmark = pytest.mark.slow
+
 SIZE, ROWS = 256, 512
 PARTS = (
   *("<think>", "</think>", "<answer>", "</answer>", r"\boxed{", r"\boxed {"),
@@ -36,7 +38,6 @@ def found(texts, after="", width=find.MAX_ANSWER):
   ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("after", ["", "####"])
 def test_random_parts(after):
   rng = random.Random(0)
@@ -54,7 +55,6 @@ def test_random_parts(after):
   assert sum(x is not None for x in wanted) > len(texts) / 20
 
 
-@pytest.mark.slow
 @hypothesis.settings(deadline=None, max_examples=20)
 @hypothesis.given(st.lists(st.lists(st.sampled_from(PARTS), max_size=12)))
 def test_any_parts(rows):
@@ -64,7 +64,6 @@ def test_any_parts(rows):
   ]
 
 
-@pytest.mark.slow
 @hypothesis.settings(deadline=None, max_examples=10)
 @hypothesis.given(st.lists(st.text(max_size=40), min_size=1, max_size=20))
 def test_any_characters(contents):
@@ -76,7 +75,6 @@ def test_any_characters(contents):
   ]
 
 
-@pytest.mark.slow
 def test_all_white_space():
   space = [chr(x) for x in range(0x3100) if chr(x).isspace()]
   others = ["\u200b", "\u2060", "\u1681", "\u2010", "\u3001", "é", "\u00e0"]
@@ -88,7 +86,6 @@ def test_all_white_space():
   assert len(space) == 29
 
 
-@pytest.mark.slow
 def test_long_answers_and_cut_texts_are_none():
   texts = ["<answer>" + "5" * size + "</answer>" for size in (16, 17, 239, 240)]
   assert found(texts, width=16) == ["5" * 16, None, None, None]
@@ -97,7 +94,6 @@ def test_long_answers_and_cut_texts_are_none():
   assert found(texts) == ["5" * 16, "5" * 17, "5" * 239, None, None]
 
 
-@pytest.mark.slow
 def test_rows_without_an_answer_are_empty():
   rows = text.encoded(["<answer>5</answer>", "5"], 32)
   window = program("", find.MAX_ANSWER)(rows)
@@ -107,7 +103,6 @@ def test_rows_without_an_answer_are_empty():
   assert not window.bytes[1].any()
 
 
-@pytest.mark.slow
 def test_thousands_of_tags_and_braces():
   """Nothing counts in a byte, and the depth of braces has no limit."""
   size = 16384
@@ -129,7 +124,6 @@ def test_thousands_of_tags_and_braces():
   assert wanted.count("5") == 3
 
 
-@pytest.mark.slow
 def test_patterns_of_any_length_are_found():
   data = text.encoded(["abcabcabcabcd", "cd"], 16).bytes
   words = text.words(data)

@@ -20,6 +20,8 @@ from tests.cli import checkpoint_run_test
 from tests.experiments import tiny_config
 from tests.training import tiny
 
+pytestmark = pytest.mark.slow
+
 SETTING = "config.rl.reference"
 
 
@@ -74,7 +76,6 @@ def described(tree):
   return jax.tree.map(lambda x: (x.shape, x.dtype.name), tree)
 
 
-@pytest.mark.slow
 def test_a_run_of_another_size_is_read_with_its_average(tmp_path):
   wide = tiny_config.get_config("grpo")
   wide.model.width = 32
@@ -92,7 +93,6 @@ def test_a_run_of_another_size_is_read_with_its_average(tmp_path):
   assert logits(found.policy, params, batch).shape[-1] == 64
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("adapted", [False, True])
 def test_a_frozen_model_is_kept_small(tmp_path, adapted):
   config = tiny_config.get_config("grpo")
@@ -113,7 +113,6 @@ def test_a_frozen_model_is_kept_small(tmp_path, adapted):
     assert 0 < abs(said[storage] - said["own"]).max() < 0.1
 
 
-@pytest.mark.slow
 def test_a_checkpoint_of_another_family_and_table_is_read(tmp_path):
   for name in ("policy", "teacher"):
     (tmp_path / name).mkdir()
@@ -154,7 +153,6 @@ def test_a_checkpoint_of_another_family_and_table_is_read(tmp_path):
     find(theirs, config, member="reward")
 
 
-@pytest.mark.slow
 def test_alphabets_are_compared_too(tmp_path):
   save(tmp_path / "run", tiny_config.get_config("grpo"))
   config = tiny_config.get_config("on_host")
@@ -164,7 +162,6 @@ def test_alphabets_are_compared_too(tmp_path):
     find(tmp_path / "run", config)
 
 
-@pytest.mark.slow
 def test_what_is_not_there_is_named(tmp_path, monkeypatch):
   config = tiny_config.get_config("grpo")
 
@@ -193,7 +190,6 @@ def test_what_is_not_there_is_named(tmp_path, monkeypatch):
     find(tmp_path / "empty", config)
 
 
-@pytest.mark.slow
 def test_a_run_begins_with_the_policy_of_another_and_nothing_else(tmp_path):
   config = tiny_config.get_config("grpo")
   more = MemberState({"trained": {"x": jnp.ones(3)}, "frozen": {}})
