@@ -4,6 +4,7 @@ A tiny random GGUF file stands in the place of the published one.
 """
 
 import hashlib
+import json
 import pathlib
 import re
 import subprocess
@@ -42,6 +43,17 @@ def test_no_held_out_sum_is_trained_on():
   for row in (*parts["train"], *parts["test"]):
     a, b = map(int, re.findall(r"\d+", row["prompt"]))
     assert int(row["answer"]) == a + b
+
+
+def test_the_tasks_of_harnesses_have_the_held_out_sums():
+  folder = pathlib.Path(__file__).parents[1] / "benchmarks" / "harnesses"
+  lines = (folder / "sums.jsonl").read_text(encoding="utf-8").splitlines()
+  rows = [json.loads(line) for line in lines]
+  for row in rows:
+    choices = row.pop("choices")
+    assert choices[row.pop("gold")] == row["answer"]
+    assert len(set(choices)) == 4
+  assert rows == published.sums()["test"]
 
 
 def test_a_model_and_an_algorithm_are_named():

@@ -27,7 +27,7 @@ def test_a_difference_is_relative_to_the_largest_number_of_its_leaf():
 
 def test_values_and_gradients_are_compared():
   # y = 2 x and 2 x + 1: the gradients of Σ y² / 2 are 4 x and 4 x + 2.
-  cells = libraries.measured(_row(lambda x, two: x * two + 1), 1)
+  cells = libraries.measured(_row(lambda x, two: x * two + 1), 0.0)
   assert cells[:2] == ["1e-01", "1e-01"]
   assert all(float(cell) > 0 for cell in cells[2:])
 
@@ -37,7 +37,7 @@ def test_inputs_without_a_gradient_get_none():
   def theirs(x, two):
     return x * jax.pure_callback(lambda y: y, two, two)
 
-  assert libraries.measured(_row(theirs), 1)[:2] == ["0e+00", "0e+00"]
+  assert libraries.measured(_row(theirs), 0.0)[:2] == ["0e+00", "0e+00"]
 
 
 def test_a_row_that_fails_says_why_and_the_next_one_follows():
@@ -45,7 +45,7 @@ def test_a_row_that_fails_says_why_and_the_next_one_follows():
     raise NotImplementedError("No windows.\nNor anything else.")
 
   rows = [_row(theirs), _row(lambda x, two: x * two)]
-  failed, kept = libraries.lines(rows, lambda row: libraries.measured(row, 1))
+  failed, kept = libraries.lines(rows, lambda row: libraries.measured(row, 0.0))
   assert failed == "| double | fails: NotImplementedError: No windows. |"
   assert kept.startswith("| double | 0e+00 | 0e+00 | ")
 
