@@ -179,7 +179,8 @@ class Job:
       if special is None
       else functools.partial(special, size=self.amounts)
     )
-    return record(self.out, folder, config, overrides, collect)
+    launcher = getattr(self.module, "LAUNCHER", "vmap")
+    return record(self.out, folder, config, overrides, collect, launcher)
 
 
 def chosen(names: Iterable[str], pattern: str) -> list[str]:
@@ -220,13 +221,16 @@ def go_through(names: Iterable[str], run: Callable[[str], int]) -> int:
   return int(bool(failed))
 
 
-def sweep(folder: pathlib.Path, config: str, *overrides: str) -> int:
-  """Runs the cells of an arm as one program, unless they have ended.
+def sweep(
+  folder: pathlib.Path, config: str, *overrides: str, launcher: str = "vmap"
+) -> int:
+  """Runs the cells of an arm, unless they have ended.
 
   Args:
     folder: The folder of the arm.
     config: FILE:ARGUMENT of its config.
     *overrides: Overrides such as `--config.seed=1`.
+    launcher: "vmap", all cells as one program, or "local", one after another.
 
   Returns:
     The exit status of `experiments.sweeps.run`.
@@ -235,7 +239,7 @@ def sweep(folder: pathlib.Path, config: str, *overrides: str) -> int:
     return 0
   return timed(
     folder,
-    *("experiments.sweeps.run", "--launcher=vmap", f"--root={folder}"),
+    *("experiments.sweeps.run", f"--launcher={launcher}", f"--root={folder}"),
     *(f"--config={config}", *overrides),
   )
 
@@ -246,6 +250,7 @@ def record(
   config: str,
   overrides: Sequence[str],
   collected: Callable[[pathlib.Path], dict[str, Any] | None],
+  launcher: str = "vmap",
 ) -> int:
   """Runs the sweep of an arm and writes `ARM.json`, unless the file is there.
 
@@ -255,7 +260,7 @@ def record(
   Args:
     out: Folder of the file.
     folder: The folder of the arm, whose name is that of the file.
-    config, overrides: Arguments of `sweep`.
+    config, overrides, launcher: Arguments of `sweep`.
     collected: (folder) -> content of the file beside "seconds" and "made"; None
       while a run has not ended.
 
@@ -265,7 +270,7 @@ def record(
   path = out / f"{folder.name}.json"
   if path.exists():
     return 0
-  status = sweep(folder, config, *overrides)
+  status = sweep(folder, config, *overrides, launcher=launcher)
   has_begun = (folder / cells_lib.MANIFEST).exists()
   found = collected(folder) if has_begun else None
   if found is None:

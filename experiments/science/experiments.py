@@ -13,7 +13,8 @@ from experiments.science import claims, pages
 NAMES = (
   *("bias", "curricula", "entropy", "experts", "flips", "judges", "ladder"),
   *("league", "lengths", "long_horizons", "objectives", "planted_errors"),
-  *("proxy", "rounding", "shapes", "stages", "staleness", "vision"),
+  *("proxy", "published", "rounding", "shapes", "stages", "staleness"),
+  "vision",
 )
 ACTIONS = ("run", "report")
 HERE = pathlib.Path(__file__).parent

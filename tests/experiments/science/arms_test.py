@@ -103,8 +103,8 @@ def test_numbers_of_an_arm_are_written_once(
 ):
   started = []
 
-  def sweep(folder, config, *overrides):
-    started.append((folder.name, config, *overrides))
+  def sweep(folder, config, *overrides, launcher):
+    started.append((folder.name, config, *overrides, launcher))
     if has_begun:
       folder.mkdir(exist_ok=True)
       (folder / "sweep.json").write_text("{}")
@@ -125,7 +125,7 @@ def test_numbers_of_an_arm_are_written_once(
     about = {"seconds": 7, "made": {"config": "c.py"}}
     assert json.loads(path.read_text()) == {"seeds": [1]} | about
     assert record() == 0
-  assert started == [("ppo", "c.py", "--a=1")]
+  assert started == [("ppo", "c.py", "--a=1", "vmap")]
 
 
 def write_run(folder, *lines):
@@ -184,8 +184,8 @@ def test_a_job_records_an_arm_if_it_leaves_numbers(
     seen.append(given)
     return 0
 
-  def record(out, folder, config, overrides, collect):
-    seen.append((out, config, *overrides, collect(folder)))
+  def record(out, folder, config, overrides, collect, launcher):
+    seen.append((out, config, *overrides, collect(folder), launcher))
     return 0
 
   monkeypatch.setattr(arms, "sweep", sweep)
@@ -197,7 +197,7 @@ def test_a_job_records_an_arm_if_it_leaves_numbers(
   start = f"--config.start_workdir={tmp_path}/b/seed={{seed}}"
   assert seen == [
     (tmp_path / "b", f"{file}:{base}"),
-    (pathlib.Path("out"), f"{file}:{config}", start, {"n": 2}),
+    (pathlib.Path("out"), f"{file}:{config}", start, {"n": 2}, "vmap"),
   ]
   module.run = lambda job, arm: 7 if job.root == tmp_path else arm
   assert job.run("a") == 7
