@@ -33,7 +33,7 @@ def is_gone(pid):
   """True once the process has ended, reaped or not."""
   try:
     state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")")[-1]
-  except FileNotFoundError:
+  except (FileNotFoundError, ProcessLookupError):
     return True
   return state.split()[0] == "Z"
 
