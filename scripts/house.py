@@ -26,8 +26,8 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Name of a number -> the most that it may be.
 RECORDED = {
   "lines of grpo_jax": 102_200,
-  "lines of experiments": 36_890,
-  "lines of tests": 93_860,
+  "lines of experiments": 37_010,
+  "lines of tests": 93_890,
   "files of grpo_jax": 379,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,

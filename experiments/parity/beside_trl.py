@@ -16,10 +16,16 @@ after the last step, the mean reward of the later half of the steps, seconds of
 a step (the middle one, the first two left out), and the most memory of the
 process. The difference of the programs has Welch's interval over the seeds. The
 programs agree if it has 0 within. Exit status: 0, or 1 if they do not agree.
+
+With --replay, TRL draws nothing: it learns from the completions that were drawn
+here, of seed 0. Then the programs differ in nothing but the learner, and the
+table has the largest gap of their gradients' norms, and the distance of their
+last parameters as a share of the way that they have come.
 """
 
 from __future__ import annotations
 
+import collections
 import os
 import pathlib
 import statistics
@@ -36,7 +42,7 @@ from experiments.sweeps import figures
 from experiments.sweeps import statistics as intervals
 from grpo_jax.cli import flags as flags_lib
 from grpo_jax.training.monitor import style
-from grpo_jax.training.runtime import log
+from grpo_jax.training.runtime import log, traces
 
 _CELLS = flags.DEFINE_string(
   "cells_folder", None, "Folder for the runs.", required=True
@@ -50,6 +56,9 @@ _MODEL = flags.DEFINE_string(
 _LOSSES = flags.DEFINE_list("losses", ["grpo", "dr_grpo"], "Algorithms.")
 _NUM_SEEDS = flags.DEFINE_integer("num_seeds", 5, "Number of seeds.", 1)
 _STEPS = flags.DEFINE_integer("gradient_steps", 10, "Gradient steps.", 3)
+_REPLAY = flags.DEFINE_bool(
+  "replay", False, "Lets TRL learn from the completions drawn here."
+)
 _MICRO_BATCH = flags.DEFINE_integer(
   "trl_micro_batch", 16, "Rows of a backward pass of TRL.", 1
 )
@@ -76,6 +85,8 @@ def changes(seed: int) -> dict[str, Any]:
     "rl.optimizer.warmup_steps": 0,
     "rl.optimizer.final_fraction": 0.0,
     "required_accuracy": 0.0,
+    # Every completion, for --replay.
+    **{"log.traces_every": 1, "log.trace_groups": 8},
   }
 
 
@@ -125,8 +136,14 @@ def work(loss: str, seed: int) -> dict[str, Any]:
   }
 
 
-def export(folder: pathlib.Path) -> None:
-  """Writes the parameters that both programs begin with, unless they exist."""
+def export(folder: pathlib.Path, workdir: pathlib.Path | None = None) -> None:
+  """Writes parameters as a Hugging Face folder, unless it exists.
+
+  Args:
+    folder: The folder.
+    workdir: Run whose last parameters they are; None: those that both programs
+      begin with.
+  """
   if folder.exists():
     return
   import grpo_jax
@@ -134,7 +151,11 @@ def export(folder: pathlib.Path) -> None:
   from grpo_jax.training.runtime import files
 
   start = config(_LOSSES.value[0], 0)
-  with grpo_jax.load_checkpoint(start, start.model.checkpoint) as run:
+  with (
+    grpo_jax.load(workdir)
+    if workdir
+    else grpo_jax.load_checkpoint(start, start.model.checkpoint)
+  ) as run:
     model = run.config.model
     made = files.scratch(folder)
     weights.export(
@@ -163,25 +184,74 @@ def execute(command: Sequence[str], output: pathlib.Path) -> int:
   return 1024 * usage.ru_maxrss  # Linux counts KiB.
 
 
+def run_trl(
+  out: pathlib.Path,
+  loss: str,
+  seed: int,
+  work: dict[str, Any],
+  *more: str,
+) -> dict[str, Any]:
+  """Runs TRL's program, and returns its result with its memory in bytes."""
+  given = out / f"work-{loss}-{seed}.json"
+  result = out / "result.json"
+  log.write_json(given, work)
+  command = [
+    _TRL.value,
+    str(pathlib.Path(trl_run.__file__)),
+    f"--work={given}",
+    f"--model={out / 'model'}",
+    f"--out={result}",
+    f"--loss={loss}",
+    f"--seed={seed}",
+    f"--micro_batch={_MICRO_BATCH.value}",
+    *more,
+  ]
+  size = execute(command, out / f"TRL-{loss}-{seed}.txt")
+  return log.read_json(result, dict) | {"bytes": size}
+
+
+def completions(workdir: pathlib.Path) -> list[list[list[int]]]:
+  """Returns the token ids of a run's completions, by steps and rows."""
+  drawn: dict[int, dict[int, list[int]]] = collections.defaultdict(dict)
+  for group in traces.read(workdir):
+    if group.split == "train":
+      drawn[group.step] |= {row.row: row.ids.tolist() for row in group.rows}
+  return [[rows[n] for n in sorted(rows)] for _, rows in sorted(drawn.items())]
+
+
+def replay(out: pathlib.Path, loss: str) -> str:
+  """Lets TRL learn from the completions of seed 0, and returns a table's row.
+
+  Raises:
+    ValueError: TRL's program finds other rewards.
+  """
+  if not (out / f"here-{loss}-0.json").exists():
+    run(out, loss, 0, "here")
+  workdir, last = out / f"here-{loss}-0", out / f"last-{loss}"
+  export(last, workdir)
+  content = work(loss, 0) | {"completions": completions(workdir)}
+  there = run_trl(out, loss, 0, content, f"--expected={last}")
+  here = [
+    line
+    for line in log.read_lines(workdir / log.METRICS)
+    if "reward/mean" in line
+  ]
+  rewards = [line["reward/mean"] for line in here]
+  if not np.allclose(rewards, there["rewards"], rtol=0, atol=1e-6):
+    raise ValueError(
+      f"--replay, {loss}: the rewards are {rewards} here, {there['rewards']} in"
+      " TRL; the completions of a step are not the same."
+    )
+  norms = np.array([line["gradient_norm"] for line in here])
+  gap = abs(np.array(there["gradient_norms"]) / norms - 1).max()
+  return f"| {loss} | {gap:.1e} | {there['distance']:.1e} |"
+
+
 def run(out: pathlib.Path, loss: str, seed: int, program: str) -> None:
   """Runs a cell and writes its file."""
   name = f"{program}-{loss}-{seed}"
-  result = out / "result.json"
   if program == "TRL":
-    given = out / f"work-{loss}-{seed}.json"
-    log.write_json(given, work(loss, seed))
-    command = [
-      _TRL.value,
-      str(pathlib.Path(trl_run.__file__)),
-      f"--work={given}",
-      f"--model={out / 'model'}",
-      f"--out={result}",
-      f"--loss={loss}",
-      f"--seed={seed}",
-      f"--micro_batch={_MICRO_BATCH.value}",
-    ]
-    size = execute(command, out / f"{name}.txt")
-    found = log.read_json(result, dict)
+    found = run_trl(out, loss, seed, work(loss, seed))
   else:
     folder = out / name
     command = [
@@ -203,7 +273,8 @@ def run(out: pathlib.Path, loss: str, seed: int, program: str) -> None:
         line["time/step_s"] for line in log.read_lines(folder / log.TIMINGS)
       ],
     }
-  log.write_json(out / f"{name}.json", found | {"bytes": size})
+    found["bytes"] = size
+  log.write_json(out / f"{name}.json", found)
 
 
 def measured(cell: dict[str, Any]) -> dict[str, float]:
@@ -286,6 +357,12 @@ def main(argv: Sequence[str]) -> int:
   out.mkdir(parents=True, exist_ok=True)
   if _TRL.value:
     export(out / "model")
+  if _REPLAY.value:
+    print("| loss | gap of the gradients' norms | distance of the parameters |")
+    print("|---|---:|---:|")
+    for loss in _LOSSES.value:
+      print(replay(out, loss), flush=True)
+    return 0
   found = {}
   for loss, seed, program in cells():
     path = out / f"{program}-{loss}-{seed}.json"

@@ -10,7 +10,9 @@ TRL runs in an environment of its own, and imports nothing of this project:
 Prompts, their order, the rule of the reward, the number of completions, and
 the settings of AdamW are those of the work. The program stops if TRL's
 tokenizer writes other ids for a prompt than this project does. The seed is that
-of the draws, since both programs begin with the same parameters.
+of the draws, since both programs begin with the same parameters. If the work
+has completions, TRL learns from those in place of its own, and --expected names
+the parameters that it should end with.
 """
 
 from __future__ import annotations
@@ -65,6 +67,22 @@ def accuracy(model: Any, tokenizer: Any, work: dict[str, Any]) -> float:
   return sum(scores) / len(scores)
 
 
+def distance(model: Any, start: pathlib.Path, expected: pathlib.Path) -> float:
+  """Returns ‖θ − θ_expected‖ ÷ ‖θ_expected − θ_start‖ over all parameters."""
+  import torch
+  import transformers
+
+  away = moved = 0.0
+  load = transformers.AutoModelForCausalLM.from_pretrained
+  first = load(start, dtype="float32").state_dict()
+  last = load(expected, dtype="float32").state_dict()
+  with torch.no_grad():
+    for name, value in model.state_dict().items():
+      away += float((value - last[name]).double().square().sum())
+      moved += float((last[name] - first[name]).double().square().sum())
+  return (away / moved) ** 0.5
+
+
 def train(
   work: dict[str, Any],
   folder: pathlib.Path,
@@ -72,8 +90,12 @@ def train(
   loss: str,
   seed: int,
   micro_batch: int,
+  expected: pathlib.Path | None = None,
 ) -> dict[str, Any]:
   """Trains, and returns accuracies, and rewards and seconds of the steps.
+
+  With completions of the work, the result also has the distance from the
+  expected parameters.
 
   Args:
     work: Prompts and settings.
@@ -81,6 +103,8 @@ def train(
     loss: "grpo" or "dr_grpo".
     seed: Seed of the draws.
     micro_batch: Rows of a backward pass.
+    expected: Hugging Face folder of the parameters that the completions lead to
+      in the other program.
 
   Raises:
     ValueError: A prompt has other ids here.
@@ -109,6 +133,7 @@ def train(
   before = accuracy(model, tokenizer, work)
   rows = work["group_size"] * len(steps[0])
   rewards: list[float] = []
+  norms: list[float] = []
   starts = []
 
   def of_rows(completions, answer, **unused):
@@ -123,6 +148,18 @@ def train(
 
     def on_step_end(self, *unused, **also_unused):
       starts.append(time.perf_counter())
+
+    def on_log(self, *unused, logs, **also_unused):
+      norms.extend(value for name, value in logs.items() if name == "grad_norm")
+
+  def given(texts, trainer):
+    completions = work["completions"][len(rewards)]
+    ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    return {
+      "prompt_ids": ids,
+      "completion_ids": completions,
+      "logprobs": None,
+    }
 
   prompts = [row for step in steps for row in step]
   data = datasets.Dataset.from_dict(
@@ -159,7 +196,7 @@ def train(
       max_steps=len(steps),
       gradient_checkpointing=False,
       save_strategy="no",
-      logging_strategy="no",
+      logging_steps=1,
       report_to=[],
       disable_tqdm=True,
       dataloader_num_workers=0,
@@ -172,6 +209,7 @@ def train(
       train_dataset=data,
       processing_class=tokenizer,
       callbacks=[Clock()],
+      rollout_func=given if "completions" in work else None,
     )
     trainer.remove_callback(transformers.PrinterCallback)
     trainer.train()
@@ -180,7 +218,13 @@ def train(
     "before": before,
     "after": accuracy(trainer.model, tokenizer, work),
     "rewards": rewards,
+    "gradient_norms": norms,
     "seconds": [b - a for a, b in itertools.pairwise(starts)],
+    **(
+      {"distance": distance(trainer.model, folder, expected)}
+      if expected
+      else {}
+    ),
   }
 
 
@@ -193,6 +237,7 @@ def main() -> None:
   parser.add_argument("--loss", choices=["grpo", "dr_grpo"], required=True)
   parser.add_argument("--seed", type=int, required=True)
   parser.add_argument("--micro_batch", type=int, required=True, help="Rows.")
+  parser.add_argument("--expected", type=pathlib.Path, help="Folder.")
   flags = parser.parse_args()
   warnings.simplefilter("ignore")
   import transformers
@@ -205,6 +250,7 @@ def main() -> None:
     loss=flags.loss,
     seed=flags.seed,
     micro_batch=flags.micro_batch,
+    expected=flags.expected,
   )
   flags.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 

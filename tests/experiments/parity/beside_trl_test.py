@@ -1,11 +1,14 @@
 """The comparison with TRL: its table, and the rule of its reward."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.parity import beside_trl, trl_run
 from grpo_jax.rewards import math_accuracy
+from grpo_jax.training.runtime import traces
+from tests.experiments.traces import examples
 
 
 def _cell(after, seconds=(9.0, 9.0, 1.0, 2.0, 3.0)):
@@ -46,6 +49,30 @@ def test_programs_that_differ_beyond_chance_do_not_agree():
     for program, after in (("here", 0.5), ("TRL", 0.6))
   }
   assert not beside_trl.table(found)[1]
+
+
+def test_completions_have_the_order_of_the_rows_of_their_step(tmp_path):
+  """A trace begins with the groups that say most."""
+
+  def group(step, split, *rows):
+    made = [
+      examples.row(tokens=("", ""), row=n, ids=np.array([step, n], np.int32))
+      for n in rows
+    ]
+    return examples.group(*made, step=step, split=split)
+
+  found = [
+    group(1, "train", 2, 3),
+    group(1, "train", 0, 1),
+    group(1, "eval", 0),
+    group(2, "train", 0, 1),
+  ]
+  lines = [traces.line(x) for x in found]
+  (tmp_path / traces.FILE).write_bytes(traces.member(lines))
+  assert beside_trl.completions(tmp_path) == [
+    [[1, 0], [1, 1], [1, 2], [1, 3]],
+    [[2, 0], [2, 1]],
+  ]
 
 
 @pytest.mark.slow
