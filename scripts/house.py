@@ -26,7 +26,7 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Name of a number -> the most that it may be.
 RECORDED = {
   "lines of grpo_jax": 102_200,
-  "lines of experiments": 37_010,
+  "lines of experiments": 37_060,
   "lines of tests": 93_890,
   "files of grpo_jax": 379,
   "files of the largest folder": 22,

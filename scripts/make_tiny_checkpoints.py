@@ -10,8 +10,9 @@ the family have), model.safetensors (random weights) and reference.npz:
   logits [B, L, V] float32, and greedy [B, 12] int32, the continuation at
   temperature 0,
 
-computed in float32 by transformers from the written files. For deepseek_v4 also
-gradient.safetensors, with gradients in the places of the weights. Weights are
+computed in float32 by transformers from the written files. For deepseek_v4, and
+with --gradient for all whose prompts have no images, also gradient.safetensors,
+with gradients in the places of the weights. Weights are
 larger than at the start of a training, norm scales and biases are random, and
 windows and original contexts are shorter than the sequences, so that every
 switch of a family shows in the logits. The same versions of torch and
@@ -22,7 +23,8 @@ scripts/tiny_vision.py.
 
 Other members of the families, for experiments/parity/outputs.py:
 
-  python scripts/make_tiny_checkpoints.py --output=DIR --variants --bfloat16
+  python scripts/make_tiny_checkpoints.py --output=DIR --variants --bfloat16 \
+      --gradient
 
 Another checkpoint's reference, for experiments/parity/compare_logits.py; it
 goes to DIR/reference.npz, without a continuation:
@@ -682,7 +684,7 @@ FAMILIES = {
     "v_head_dim": 7,
   },
   "deepseek_v32": _DEEPSEEK_V3 | _SMALL | _INDEXER,
-  "glm_moe_dsa": _DEEPSEEK_V3
+  "glm_moe_dsa": {k: v for k, v in _DEEPSEEK_V3.items() if k != "rope_theta"}
   | _SMALL
   | _INDEXER
   | {
@@ -1378,10 +1380,12 @@ def save_gradient(
     arrays: Arrays of its reference.
   """
   model = _load(directory, torch.float32)
+  kind = model.config.model_type
+  run = model.language_model if kind == "llama4" else model
   rows = zip(arrays["input_ids"], arrays["attention_mask"], strict=True)
   for row, mask in rows:
     ids = torch.from_numpy(row[mask].astype(np.int64))[None]
-    logits = model(ids).logits[0, :-1]
+    logits = run(ids).logits[0, :-1]
     torch.nn.functional.cross_entropy(
       logits, ids[0, 1:], reduction="sum"
     ).backward()
@@ -1394,6 +1398,8 @@ def save_gradient(
   with tempfile.TemporaryDirectory() as folder:
     model.save_pretrained(folder)
     written = pathlib.Path(folder) / "model.safetensors"
+    if kind == "kimi_k25":
+      _publish_names(written)
     shutil.copy(written, directory / "gradient.safetensors")
   (directory / "gradient.safetensors").chmod(0o644)
 
@@ -1402,6 +1408,9 @@ def _load(
   directory: pathlib.Path, dtype: torch.dtype
 ) -> transformers.PreTrainedModel:
   config = json.loads((directory / "config.json").read_text())
+  # The grouped product of torch takes rows of 16 bytes or multiples of them.
+  eager = config["model_type"] == "deepseek_v4" and dtype == torch.bfloat16
+  experts = {"experts_implementation": "eager"} if eager else {}
   return (
     _auto(config)
     .from_pretrained(
@@ -1409,6 +1418,7 @@ def _load(
       config=_config(directory),
       dtype=dtype,
       attn_implementation="eager",
+      **experts,
     )
     .eval()
   )
@@ -1453,6 +1463,7 @@ def main() -> None:
   parser.add_argument("--reference_of", type=pathlib.Path, nargs="+")
   parser.add_argument("--length", type=int, default=64)
   parser.add_argument("--bfloat16", action="store_true")
+  parser.add_argument("--gradient", action="store_true")
   args = parser.parse_args()
   if (args.output is None) == (args.reference_of is None):
     parser.error("pass either --output=DIR or --reference_of=DIR.")
@@ -1490,7 +1501,8 @@ def main() -> None:
       num_distinct = min(len(set(row)) for row in arrays["greedy"].tolist())
       if margin >= _MIN_MARGIN and num_distinct >= _MIN_DISTINCT:
         break
-    if name == "deepseek_v4":
+    with_gradient = args.gradient and not tiny_vision.is_vision(config)
+    if with_gradient or name == "deepseek_v4":
       save_gradient(directory, arrays)
     _save(directory, arrays)
 

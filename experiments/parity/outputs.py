@@ -79,6 +79,29 @@ def logits(
 
 
 @functools.partial(jax.jit, static_argnums=0)
+def gradient(
+  config: architecture.TransformerConfig,
+  params: PyTree,
+  input_ids: jax.Array,  # [B, L], left-padded
+  attention_mask: jax.Array,  # [B, L] bool
+) -> PyTree:
+  """Gradient of the cross-entropy with respect to what is trained.
+
+  The cross-entropy, nats, is added up over all tokens but the first of a row.
+  """
+
+  def loss(trained: PyTree) -> jax.Array:
+    both = {**params, "trained": trained}
+    here = logits(config, both, input_ids, attention_mask)[:, :-1]
+    logp = jnp.take_along_axis(
+      jax.nn.log_softmax(here), input_ids[:, 1:, None], axis=-1
+    )
+    return -jnp.where(attention_mask[:, :-1, None], logp, 0.0).sum()
+
+  return jax.grad(loss)(params["trained"])
+
+
+@functools.partial(jax.jit, static_argnums=0)
 def logits_of_shown(
   config: architecture.TransformerConfig,
   params: PyTree,

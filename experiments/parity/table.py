@@ -1,7 +1,7 @@
 r"""Writes a table of differences between checkpoints here and transformers.
 
     python scripts/make_tiny_checkpoints.py --output=runs/ck --variants \
-        --bfloat16
+        --bfloat16 --gradient
     python -m experiments.parity.table --checkpoints=runs/ck \
         --exports=runs/ck_exported
     python scripts/make_tiny_checkpoints.py --reference_of runs/ck_exported/*
@@ -17,9 +17,11 @@ largest difference of a logit, in float32,
   exported: between other parameters here and their export in transformers,
     once ck_exported has a reference;
 
-the share of equal tokens of the greedy continuation; and, for what bfloat16
-costs, the largest difference of a bfloat16 forward pass from the float32 logits
-of transformers, here and there. Exit status: 0 if no float32 difference is
+the largest difference of an entry of the gradient, as a share of the largest
+entry of its tensor, if the folder has a gradient.safetensors; the share of
+equal tokens of the greedy continuation; and, for what bfloat16 costs, the
+largest difference of a bfloat16 forward pass from the float32 logits of
+transformers, here and there. Exit status: 0 if no float32 difference is
 above --tolerance and all tokens are equal, 1 otherwise.
 """
 
@@ -27,9 +29,12 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import shutil
+import tempfile
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
@@ -46,10 +51,11 @@ _EXPORTS = flags.DEFINE_string(
   "exports", None, "Folder for exports; what it lacks is written."
 )
 _TOLERANCE = flags.DEFINE_float(
-  "tolerance", 2e-4, "Largest difference of a logit that passes.", 0.0
+  "tolerance", 2e-4, "Largest difference that passes.", 0.0
 )
 
-_COLUMNS = ("logits", "decoding", "exported", "greedy", "bf16", "bf16, theirs")
+_FLOAT32 = ("logits", "decoding", "exported", "gradient")
+_COLUMNS = (*_FLOAT32, "greedy", "bf16", "bf16, theirs")
 
 
 def differences(
@@ -78,6 +84,8 @@ def differences(
       config, params, *reference[:2], there.shape[1], reference.images
     )
     cells["greedy"] = float((here == there).mean())
+  if (directory / "gradient.safetensors").exists():
+    cells["gradient"] = _gradient(directory, config, params, reference)
   if "bfloat16_error" in others:
     cells["bf16, theirs"] = float(others["bfloat16_error"])
     narrow, params_narrow = weights.load(directory, param_dtype="bfloat16")
@@ -113,6 +121,26 @@ def _decoding(
   return float(abs(np.asarray(here) - there[:, split - 1 :]).max())
 
 
+def _gradient(
+  directory: pathlib.Path,
+  config: architecture.TransformerConfig,
+  params: PyTree,
+  reference: outputs.Reference,
+) -> float:
+  with tempfile.TemporaryDirectory() as folder:
+    shutil.copy(directory / "config.json", folder)
+    written = pathlib.Path(folder, "model.safetensors")
+    shutil.copy(directory / "gradient.safetensors", written)
+    there = weights.load(folder)[1]["trained"]
+  here = outputs.gradient(config, params, *reference[:2])
+  # What nothing trains has the gradient 0 on both sides.
+  share = jax.tree.map(
+    lambda x, y: abs(x - y).max() / jnp.maximum(abs(y).max(), 1e-30),
+    *(here, there),
+  )
+  return float(max(jax.tree.leaves(share)))
+
+
 def main(argv: Sequence[str]) -> int:
   """Prints the table, row by row."""
   del argv
@@ -129,6 +157,8 @@ def main(argv: Sequence[str]) -> int:
   passed = True
   exports = pathlib.Path(_EXPORTS.value) if _EXPORTS.value else None
   for directory in directories:
+    # Of all their programs a process would have too many memory maps.
+    jax.clear_caches()
     # Accelerators multiply float32 matrices in fewer bits unless told.
     with jax.default_matmul_precision("highest"):
       cells = differences(directory, exports and exports / directory.name)
@@ -139,7 +169,7 @@ def main(argv: Sequence[str]) -> int:
       directory.name.ljust(width),
       *(f"{text.get(n, '-'):>{max(len(n), 7)}}" for n in _COLUMNS),
     )
-    wide = max(cells.get(n, 0.0) for n in ("logits", "decoding", "exported"))
+    wide = max(cells.get(n, 0.0) for n in _FLOAT32)
     passed &= wide <= _TOLERANCE.value and cells.get("greedy", 1.0) == 1
   print(
     f"{'PASS' if passed else 'FAIL'}: {len(directories)} checkpoints, tolerance"

@@ -3,6 +3,7 @@
 import pathlib
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
@@ -42,6 +43,22 @@ def test_cells_are_filled_when_there_is_what_they_compare(tmp_path):
   spoilt(exported / "reference.npz")
   cells = table.differences(SHIPPED, exported)
   assert cells["exported"] == pytest.approx(1e-3, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_the_gradient_is_compared_with_that_of_a_file(tmp_path):
+  folder = tmp_path / "qwen2"
+  shutil.copytree(SHIPPED, folder)
+  reference = outputs.read_reference(SHIPPED / "reference.npz")
+  config, params = weights.load(SHIPPED)
+  found = outputs.gradient(config, params, *reference[:2])
+  # Everything 1 % larger.
+  params["trained"] = jax.tree.map(lambda x: 1.01 * x, found)
+  weights.export(params, config, SHIPPED, tmp_path / "written")
+  written = tmp_path / "written" / "model.safetensors"
+  written.rename(folder / "gradient.safetensors")
+  cells = table.differences(folder, None)
+  assert cells["gradient"] == pytest.approx(0.01 / 1.01, rel=1e-3)
 
 
 @pytest.mark.slow
