@@ -8,7 +8,8 @@ configuration and tokenizer files are copied beside the weights, so that
 card, README.md in the format of the hub, has the task, the settings and the
 commit of the training. Adapters (config.model.lora_rank) are merged into the
 weights; --adapters writes them alone, as PEFT does, and
-config.model.adapter_checkpoint starts from them again.
+config.model.adapter_checkpoint starts from them again. Layers that predict
+later tokens are copied from the checkpoint; --nolater_layers leaves them out.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ _ADAPTERS = flags.DEFINE_bool(
 )
 _DTYPE = flags.DEFINE_enum(
   "dtype", None, ["float32", "bfloat16"], "Of the tensors; by default as is."
+)
+_LATER_LAYERS = flags.DEFINE_bool(
+  "later_layers",
+  True,
+  "Copy layers that predict later tokens; else leave them out.",
 )
 
 
@@ -93,6 +99,7 @@ def main(argv: Sequence[str]) -> int:
       model.directory(weights=True),
       folder,
       dtype=_DTYPE.value,
+      later_layers=_LATER_LAYERS.value,
     )
     _write_card(folder, run, "transformers")
     files.publish(folder, out)

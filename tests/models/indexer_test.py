@@ -12,7 +12,7 @@ from grpo_jax.models import architecture, indexer, transformer
 from grpo_jax.models.policies import lora
 from grpo_jax.rollout import sampling
 from grpo_jax.types import Prompts
-from tests.models import mixtures_test, parity_test, transformer_test
+from tests.models import mixtures_test, transformer_test
 
 pytestmark = pytest.mark.slow
 
@@ -330,24 +330,3 @@ def test_indexers_beneath_adapters_are_frozen():
   params = jax.eval_shape(adapted.init, jax.random.key(0))
   assert "indexer" not in str(params["trained"])
   assert "indexer" in str(params["frozen"])
-
-
-def test_layers_that_predict_later_tokens_are_named(tmp_path, caplog):
-  from safetensors import numpy as safetensors
-
-  from grpo_jax.models.hf import weights
-
-  source = parity_test.CHECKPOINTS / "deepseek_v32"
-  folder = tmp_path / "with"
-  folder.mkdir()
-  (folder / "config.json").write_bytes((source / "config.json").read_bytes())
-  tensors = safetensors.load_file(source / "model.safetensors")
-  further = {"model.layers.2.eh_proj.weight": np.ones((2, 3), np.float32)}
-  safetensors.save_file(tensors | further, folder / "model.safetensors")
-  config, params = weights.load(folder)
-  assert "model.layers.2, which predict later tokens" in caplog.text
-  assert "neither run nor trained" in caplog.text
-  weights.export(params, config, folder, tmp_path / "out")
-  assert "copied as they are" in caplog.text
-  found = safetensors.load_file(tmp_path / "out" / "model.safetensors")
-  assert found.keys() == {*tensors, *further}

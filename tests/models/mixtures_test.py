@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -319,15 +320,20 @@ def test_every_parameter_has_a_rule(name, kind):
 
 
 @pytest.mark.parametrize(
-  ("family", "name"),
+  ("family", "start", "name"),
   [
-    ("deepseek_v3", "model.layers.3.eh_proj.weight"),
-    ("qwen3_5", "mtp.fc.weight"),
-    ("qwen3_5_moe", "mtp.layers.0.mlp.experts.gate_up_proj"),
-    ("qwen3_next", "mtp.layers.0.mlp.gate.weight"),
+    ("deepseek_v3", "model.layers.3", "eh_proj.weight"),
+    ("deepseek_v32", "model.layers.2", "eh_proj.weight"),
+    ("deepseek_v4", "mtp", "0.e_proj.weight"),
+    ("glm4_moe", "model.layers.3", "shared_head.norm.weight"),
+    ("qwen3_5", "mtp", "fc.weight"),
+    ("qwen3_5_moe", "mtp", "layers.0.mlp.experts.gate_up_proj"),
+    ("qwen3_next", "mtp", "layers.0.mlp.gate.weight"),
   ],
 )
-def test_a_layer_that_predicts_later_tokens_is_kept(family, name, tmp_path):
+def test_a_layer_that_predicts_later_tokens_is_kept_or_left_out(
+  family, start, name, tmp_path, caplog
+):
   from safetensors import numpy as safetensors
 
   source = parity_test.CHECKPOINTS / family
@@ -335,13 +341,52 @@ def test_a_layer_that_predicts_later_tokens_is_kept(family, name, tmp_path):
   folder.mkdir()
   (folder / "config.json").write_bytes((source / "config.json").read_bytes())
   tensors = safetensors.load_file(source / "model.safetensors")
-  further = {name: np.ones((2, 3), np.float32)}
-  safetensors.save_file(tensors | further, folder / "model.safetensors")
+  further = np.random.default_rng(0).normal(size=(2, 3)).astype(jnp.bfloat16)
+  name = f"{start}.{name}"
+  safetensors.save_file(
+    {**tensors, name: further}, folder / "model.safetensors"
+  )
   config, params = weights_lib.load(folder)
-  weights_lib.export(params, config, folder, tmp_path / "out")
-  found = safetensors.load_file(tmp_path / "out" / "model.safetensors")
-  np.testing.assert_array_equal(found.pop(*further), 1)
+  named = f"{start}, which predict later tokens (num_nextn_predict_layers), are"
+  assert f"{named} neither run nor trained" in caplog.text
+
+  weights_lib.export(params, config, folder, tmp_path / "kept")
+  assert f"{named} copied as they are" in caplog.text
+  found = safetensors.load_file(tmp_path / "kept" / "model.safetensors")
+  # Not converted to the dtype of the run.
+  assert found[name].dtype == jnp.bfloat16
+  assert found.pop(name).tobytes() == further.tobytes()
   assert found.keys() == tensors.keys()
+  assert (tmp_path / "kept" / "config.json").read_bytes() == (
+    folder / "config.json"
+  ).read_bytes()
+
+  weights_lib.export(
+    params, config, folder, tmp_path / "without", later_layers=False
+  )
+  assert f"{named} left out" in caplog.text
+  found = safetensors.load_file(tmp_path / "without" / "model.safetensors")
+  assert found.keys() == tensors.keys()
+  keys = json.loads((tmp_path / "without" / "config.json").read_text())
+  keys = keys.get("text_config", keys)
+  numbers = "num_nextn_predict_layers", "mtp_num_hidden_layers"
+  # Files of Qwen3-Next have no number of such layers.
+  wanted = [] if family == "qwen3_next" else [0]
+  assert [keys[x] for x in numbers if x in keys] == wanted
+  again, _ = weights_lib.load(tmp_path / "without")
+  assert again == config
+
+
+def test_keys_that_nothing_reads_are_no_layers(tmp_path, caplog):
+  from safetensors import numpy as safetensors
+
+  source = parity_test.CHECKPOINTS / "gemma4_text"
+  (tmp_path / "config.json").write_bytes((source / "config.json").read_bytes())
+  tensors = safetensors.load_file(source / "model.safetensors")
+  unread = {"model.layers.4.self_attn.k_proj.weight": np.ones((2, 3), "f")}
+  safetensors.save_file(tensors | unread, tmp_path / "model.safetensors")
+  weights_lib.load(tmp_path)
+  assert "later tokens" not in caplog.text
 
 
 def test_fused_tensors_of_another_size_are_named(tmp_path):

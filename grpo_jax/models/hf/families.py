@@ -82,6 +82,8 @@ class Family:
     base: Beginning of the names of tensors, which files may leave out.
     other_parts: Beginnings of names of tensors that are not the language
       model's; they are not read, and an export copies them.
+    later_layers: Those of `other_parts` that are of layers that predict later
+      tokens, which an export may leave out.
   """
 
   name: str
@@ -101,6 +103,7 @@ class Family:
   inputs_first: bool = False
   base: str = ""
   other_parts: tuple[str, ...] = ()
+  later_layers: tuple[str, ...] = ()
   spellings: tuple[str, ...] = ()
 
   def of_files(self, names: Iterable[str]) -> Family:
@@ -108,7 +111,11 @@ class Family:
     own = tuple(x for x in names if not x.startswith(self.other_parts))
     for end, family in self.forms.items():
       if any(name.endswith(end) for name in own):
-        return dataclasses.replace(family, other_parts=self.other_parts)
+        return dataclasses.replace(
+          family,
+          other_parts=self.other_parts,
+          later_layers=self.later_layers,
+        )
     return self
 
 
@@ -628,7 +635,7 @@ _AS_WRITTEN = Family(
   },
   ignored=IGNORED | OF_ROUTERS,
   tensors=_V4_TENSORS,
-  other_parts=("mtp.",),
+  later_layers=("mtp.",),
 )
 # DeepSeek's own names; those of the first form are what transformers writes.
 _AS_PUBLISHED = dataclasses.replace(
@@ -1245,12 +1252,11 @@ def _fields(config: Keys | Mapping[str, Any]) -> tuple[Keys, Family]:
     )
   # Layers that predict later tokens; they are not run here.
   layers = range(fields["num_layers"], fields["num_layers"] + further)
-  parts = (
-    *family.other_parts,
-    *(f"model.layers.{i}." for i in layers),
-    *_unread_keys(family, fields),
-  )
-  family = dataclasses.replace(family, other_parts=parts)
+  norm, *_ = family.tensors.get("layers/attention_norm/scale", ("",))
+  start = norm.partition("{layer}")[0]
+  later = (*family.later_layers, *(f"{start}{i}." for i in layers))
+  parts = (*family.other_parts, *later, *_unread_keys(family, fields))
+  family = dataclasses.replace(family, other_parts=parts, later_layers=later)
   TransformerConfig(**fields)  # Raises if fields do not fit together.
   if unknown := sorted(keys.keys() - family.fields.keys() - family.ignored):
     raise ValueError(
@@ -1396,8 +1402,7 @@ _QWEN3_NEXT = Family(
     "layers/mlp/shared_gate/kernel": (MLP + "shared_expert_gate.weight",),
   },
   fused=(_TAPS,),
-  # Layers that predict later tokens.
-  other_parts=("mtp.",),
+  later_layers=("mtp.",),
 )
 _QWEN3_5_TEXT = dataclasses.replace(
   _QWEN3_NEXT,
@@ -1442,7 +1447,7 @@ _QWEN3_5 = dataclasses.replace(
   ignored=_QWEN3_5_TEXT.ignored | _MARKS | {"image_token_id", "vision_config"},
   nested=("qwen3_5_text",),
   tensors=_within(_QWEN3_5_TEXT.tensors, "model.language_model."),
-  other_parts=("model.visual.", "mtp."),
+  other_parts=("model.visual.",),
 )
 # Files have one tensor for all experts of a layer; in FP8, and as transformers
 # writes them, one for each.

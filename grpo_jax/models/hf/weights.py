@@ -529,7 +529,8 @@ def load(
   }
   tensors = split(tensors, shapes, family.fused)
   _check(directory, config, family, pieces, tensors)
-  _name_later_layers(directory, tensors, family, "are neither run nor trained")
+  fate = "are neither run nor trained; an export copies them"
+  _name_later_layers(directory, tensors, family, f"{fate} or leaves them out")
   if callable(shardings):
     shardings = shardings(abstract)
 
@@ -557,6 +558,7 @@ def export(
   *,
   max_shard_bytes: int = 5_000_000_000,
   dtype: str | None = None,
+  later_layers: bool = True,
 ) -> None:
   """Writes parameters in the format of `transformers`.
 
@@ -573,6 +575,8 @@ def export(
       another name and renamed when it is complete.
     max_shard_bytes: Most bytes of a file, unless a single tensor is larger.
     dtype: "float32" or "bfloat16"; None for that of the parameters.
+    later_layers: Whether layers of the source that predict later tokens are
+      copied; else they are left out, and config.json says that there are none.
 
   Raises:
     FileNotFoundError: The source has no config.json.
@@ -597,9 +601,12 @@ def export(
     family = family.of_files(safetensors.find(source))
   _check_params(params, config)
   others = [*_other_parts(source, family)]
-  names = [output.name for output in others]
-  as_they_are = "are copied as they are, and fit the model before its training"
-  _name_later_layers(source, names, family, as_they_are)
+  fate = "are copied as they are, and fit the model before its training"
+  if not later_layers:
+    fate = "are left out, and config.json says that there are none"
+  _name_later_layers(source, (x.name for x in others), family, fate)
+  if not later_layers:
+    others = [x for x in others if not x.name.startswith(family.later_layers)]
   outputs = [
     *joined(_outputs(params, family, config, dtype), family.fused),
     *others,
@@ -612,7 +619,7 @@ def export(
       if path.is_file():
         shutil.copyfile(path, partial / path.name)
     written = dtype or jnp.result_type(*jax.tree.leaves(params["trained"])).name
-    _set_dtype(partial / "config.json", written)
+    _change_config(partial / "config.json", written, later_layers)
     partial.replace(out)
   except OSError as error:
     num_bytes = sum(output.num_bytes for output in outputs)
@@ -732,13 +739,13 @@ def _name_later_layers(
   directory: pathlib.Path, names: Iterable[str], family: Family, fate: str
 ) -> None:
   """Names layers that predict later tokens in the log, if there are any."""
-  later = {
-    found.group()
-    for name in names
-    if name.startswith(family.other_parts)
-    and (found := re.match(r"model\.layers\.\d+|mtp", name))
-  }
-  if later:
+  found = [name for name in names if name.startswith(family.later_layers)]
+  if found:
+    later = {
+      start.removesuffix(".")
+      for start in family.later_layers
+      if any(name.startswith(start) for name in found)
+    }
     logging.warning(
       "%s: %s, which predict later tokens (num_nextn_predict_layers), %s.",
       *(directory, ", ".join(sorted(later)), fate),
@@ -921,15 +928,27 @@ def _other_parts(source: pathlib.Path, family: Family) -> Iterator[Output]:
       yield Output(name, tensor.dtype, tensor.shape, tensor.num_bytes, data)
 
 
-def _set_dtype(path: pathlib.Path, dtype: str) -> None:
-  """Sets the dtype in config.json, to which `transformers` converts."""
+_LATER_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+
+
+def _change_config(path: pathlib.Path, dtype: str, later_layers: bool) -> None:
+  """Says in config.json what differs from the source.
+
+  Args:
+    path: The file, a copy of the source's.
+    dtype: Dtype of the tensors, to which `transformers` converts.
+    later_layers: Whether there may be layers that predict later tokens.
+  """
   config = json.loads(path.read_text(encoding="utf-8"))
   # Written tensors are not quantized, whatever the source's were.
   changed = config.pop("quantization_config", None) is not None
   for keys in (config, config.get("text_config", {})):
-    for key in ("dtype", "torch_dtype"):
-      if keys.get(key, dtype) != dtype:
-        keys[key] = dtype
+    wanted: dict[str, Any] = dict.fromkeys(("dtype", "torch_dtype"), dtype)
+    if not later_layers:
+      wanted |= dict.fromkeys(_LATER_LAYERS, 0)
+    for key, value in wanted.items():
+      if keys.get(key, value) != value:
+        keys[key] = value
         changed = True
   if changed:
     safetensors.write_json(path, config)
