@@ -25,9 +25,9 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 102_230,
+  "lines of grpo_jax": 102_280,
   "lines of experiments": 37_060,
-  "lines of tests": 93_910,
+  "lines of tests": 93_960,
   "files of grpo_jax": 379,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,

@@ -14,7 +14,9 @@ llama.cpp changes weights when it converts them, which is undone here:
 | llama, granite | rows of queries and keys are in another order;       |
 | and mixtral    | `_TURNED` has all such families                      |
 | gemma2, gemma3 | 1 is added to the scales of norms                    |
-| gpt-oss        | gate and up are apart, and [E, out, in]              |
+| gpt-oss and    | gate and up are apart, and [E, out, in]              |
+| llama4         |                                                      |
+| gpt2           | kernels of layers are [out, in]                      |
 | mixtral and    | the experts of a layer are one tensor                |
 | qwen3moe       |                                                      |
 
@@ -56,8 +58,10 @@ _FAMILIES = {
   "gemma3": "gemma3_text",
   "glm4": "glm4",
   "gpt-oss": "gpt_oss",
+  "gpt2": "gpt2",
   "granite": "granite",
   "llama": "llama",
+  "llama4": "llama4_text",
   "mistral3": "ministral3",
   "olmo2": "olmo2",
   "phi3": "phi3",
@@ -77,6 +81,7 @@ _KEYS = {
   "attention.head_count": "num_attention_heads",
   "attention.head_count_kv": "num_key_value_heads",
   "attention.key_length": "head_dim",
+  "attention.layer_norm_epsilon": "layer_norm_epsilon",
   "attention.layer_norm_rms_epsilon": "rms_norm_eps",
   "attention.scale": "attention_multiplier",
   "attention.sliding_window": "sliding_window",
@@ -94,6 +99,14 @@ _KEYS = {
   "residual_scale": "residual_multiplier",
   "rope.freq_base": "rope_theta",
 }
+# Names of keys of GPT-2; it has no others of these.
+_GPT2 = {
+  "hidden_size": "n_embd",
+  "intermediate_size": "n_inner",
+  "max_position_embeddings": "n_positions",
+  "num_attention_heads": "n_head",
+  "num_hidden_layers": "n_layer",
+}
 # Keys of a scaling of positions, with the names of transformers.
 _SCALING = {
   "factor": "factor",
@@ -109,8 +122,10 @@ _LARGE = {"gemma2": 46, "gemma3": 62}
 _LAYER = "blk.{layer}."
 _NAMES = {
   "embed/embedding": ("token_embd.weight",),
+  "final_norm/bias": ("output_norm.bias",),
   "final_norm/scale": ("output_norm.weight",),
   "head/kernel": ("output.weight",),
+  "places/embedding": ("position_embd.weight",),
 } | {
   f"layers/{leaf}": tuple(_LAYER + name for name in names.split())
   for leaf, names in {
@@ -121,13 +136,20 @@ _NAMES = {
     "attention/query_norm/scale": "attn_q_norm.weight",
     "attention/key_norm/scale": "attn_k_norm.weight",
     "attention/sinks": "attn_sinks.weight",
+    "attention_norm/bias": "attn_norm.bias",
     "attention_norm/scale": "attn_norm.weight",
     "attention_post_norm/scale": "post_attention_norm.weight",
+    "mlp_norm/bias": "ffn_norm.bias",
     "mlp_norm/scale": "ffn_norm.weight",
     "mlp_post_norm/scale": "post_ffw_norm.weight",
     "mlp/gate/kernel": "ffn_gate.weight",
     "mlp/up/kernel": "ffn_up.weight",
+    "mlp/up/bias": "ffn_up.bias",
     "mlp/down/kernel": "ffn_down.weight",
+    "mlp/down/bias": "ffn_down.bias",
+    "mlp/shared/gate/kernel": "ffn_gate_shexp.weight",
+    "mlp/shared/up/kernel": "ffn_up_shexp.weight",
+    "mlp/shared/down/kernel": "ffn_down_shexp.weight",
     "mlp/router/kernel": "ffn_gate_inp.weight",
     "mlp/router/bias": "ffn_gate_inp.bias",
     "mlp/experts/gate": "ffn_gate_exps.weight",
@@ -148,8 +170,10 @@ _FACTORS = {
   "long_factor": "rope_factors_long.weight",
   "short_factor": "rope_factors_short.weight",
 }
-# Numbers of Llama 3.1's scaling, which a file has only as divisors.
+# Numbers of Llama 3.1's scaling, which a file has only as divisors; Llama 4 has
+# another factor.
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_LLAMA4 = {"low_freq_factor": 1.0, "high_freq_factor": 1.0}
 _LLAMA3_LENGTH = 8192
 
 
@@ -458,7 +482,7 @@ def _config(header: Header) -> dict[str, Any]:
   width = config.setdefault("head_dim", width)
   config |= _scaling(header, name, own)
   config |= _of_family(header, name, config, own)
-  if not config.get("num_experts"):
+  if not config.get("num_experts", config.get("num_local_experts")):
     config = {k: x for k, x in config.items() if not k.startswith("num_exper")}
   if turned not in (None, width):
     config["partial_rotary_factor"] = turned / width
@@ -508,10 +532,10 @@ def _scaling(header: Header, name: str, own: dict[str, Any]) -> dict[str, Any]:
     divisors = _vector(header, _FREQUENCIES)
     factor = max(divisors)
     theta = header.keys.get(f"{name}.rope.freq_base", 10_000.0)
-    scaling = {"rope_type": "llama3", "factor": factor, **_LLAMA3}
-    if kind != "none" or not np.allclose(
-      divisors, _llama3_divisors(theta, len(divisors), factor), rtol=1e-3
-    ):
+    ends = _LLAMA4 if name == "llama4" else _LLAMA3
+    scaling = {"rope_type": "llama3", "factor": factor, **ends}
+    wanted = _llama3_divisors(theta, len(divisors), factor, *ends.values())
+    if kind != "none" or not np.allclose(divisors, wanted, rtol=1e-3):
       raise ValueError(
         f"{header.path} has {_FREQUENCIES} = {reprlib.repr(divisors)}, which is"
         f" not Llama 3.1's scaling by {factor:g} from {_LLAMA3_LENGTH} tokens;"
@@ -534,11 +558,13 @@ def _vector(header: Header, name: str) -> list[float]:
   return [_plain(float(x)) for x in stored.rows(np.arange(1))[0]]
 
 
-def _llama3_divisors(theta: float, count: int, factor: float) -> np.ndarray:
+def _llama3_divisors(
+  theta: float, count: int, factor: float, low: float, high: float
+) -> np.ndarray:  # [count]
   """Divisors of the frequencies in Llama 3.1's scaling."""
-  low, high = _LLAMA3.values()
   turns = _LLAMA3_LENGTH / (2 * np.pi) * theta ** -(np.arange(count) / count)
-  smooth = np.clip((turns - low) / (high - low), 0, 1)
+  # Without a ramp everything is kept or scaled.
+  smooth = np.clip((turns - low) / max(high - low, 1e-30), 0, 1)
   return 1 / ((1 - smooth) / factor + smooth)
 
 
@@ -577,6 +603,18 @@ def _of_family(
     made["intermediate_size"] = config.pop("moe_intermediate_size", width)
   if name == "qwen3moe":
     made["norm_topk_prob"] = True
+  if name == "gpt2":
+    del config["head_dim"]
+    made |= {
+      _GPT2[key]: config.pop(key) for key in _GPT2.keys() & config.keys()
+    }
+  if name == "llama4":
+    made["intermediate_size_mlp"] = config.get("intermediate_size")
+    made["intermediate_size"] = config.pop("moe_intermediate_size", None)
+    made["interleave_moe_layer_step"] = own.pop("interleave_moe_layer_step", 1)
+    # llama.cpp tells the two published models apart by this number.
+    made["num_local_experts"] = config.pop("num_experts", 0)
+    made["use_qk_norm"] = made["num_local_experts"] != 128
   return made
 
 
@@ -673,6 +711,9 @@ def _names(family: Family) -> dict[str, str]:
   known = dict(_NAMES)
   if family.name == "gpt_oss":
     known["layers/mlp_norm/scale"] = (_LAYER + "post_attention_norm.weight",)
+  if family.name == "gpt2":
+    for part, name in (("kernel", "weight"), ("bias", "bias")):
+      known[f"layers/attention/qkv/{part}"] = (_LAYER + f"attn_qkv.{name}",)
   names = {
     ours: theirs
     for leaf, here in known.items()
@@ -694,8 +735,11 @@ def _view(
     count = math.prod(shape[:-1]) if name.endswith("weight") else shape[0]
     heads = 0 if count % (2 * heads) else heads
   is_transposed = family.experts_in_one and name.endswith("_exps.weight")
-  if is_transposed and len(shape) == 3:
-    shape = (shape[0], shape[2], shape[1])
+  is_transposed &= len(shape) == 3
+  if family.inputs_first and name.startswith("blk.") and len(shape) == 2:
+    is_transposed = True
+  if is_transposed:
+    shape = (*shape[:-2], shape[-1], shape[-2])
   is_norm = config.norm_plus_one and name.endswith("norm.weight")
   shift = 1.0 if is_norm else 0.0
   plain = {0: "F32", 1: "F16", 30: "BF16"}.get(stored.kind)

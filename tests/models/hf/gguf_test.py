@@ -47,6 +47,8 @@ _LLAMA3 = {
   "original_max_position_embeddings": 8192,
   "rope_type": "llama3",
 }
+# Wavelengths are 6, 94, 1 405 and 21 014 tokens, with a theta of 50 000.
+_LLAMA4 = {**_LLAMA3, "factor": 16.0, "high_freq_factor": 1.0}
 _YARN = {
   "factor": 32.0,
   "original_max_position_embeddings": 64,
@@ -213,6 +215,41 @@ CASES = {
     {**_SIZES, "model_type": "glm4", "partial_rotary_factor": 0.5},
     {"rope.dimension_count": 4},
   ),
+  "gpt2": (
+    "gpt2",
+    {
+      "model_type": "gpt2",
+      "n_embd": 32,
+      "n_head": 4,
+      "n_inner": 24,
+      "n_layer": 2,
+      "n_positions": 64,
+      "vocab_size": 20,
+    },
+    {},
+  ),
+  "llama4": (
+    "llama4",
+    {
+      **_SIZES,
+      "interleave_moe_layer_step": 2,
+      "intermediate_size": 16,
+      "intermediate_size_mlp": 24,
+      "model_type": "llama4_text",
+      "num_experts_per_tok": 2,
+      "num_hidden_layers": 4,
+      "num_local_experts": 3,
+      "rope_scaling": _LLAMA4,
+    },
+    {
+      "expert_count": 3,
+      "expert_feed_forward_length": 16,
+      "expert_used_count": 2,
+      "interleave_moe_layer_step": 2,
+      "rope.dimension_count": 8,
+      "rope_freqs.weight": [1.0, 1.0, 1.0, 16.0],
+    },
+  ),
   "gpt-oss": (
     "gpt-oss",
     {
@@ -265,7 +302,9 @@ def _converted(name, config, tensors):
       x = x.reshape(heads, 2, -1, x.shape[-1]).swapaxes(1, 2).reshape(x.shape)
     if name.startswith("gemma") and key.endswith("norm.weight"):
       x = x + 1
-    if name == "gpt-oss" and is_expert:
+    if name == "gpt2" and ".h." in key and x.ndim == 2:
+      x = x.T
+    if name in ("gpt-oss", "llama4") and is_expert:
       is_bias = key.endswith("_bias")
       key = key.removesuffix("_bias") + (".bias" if is_bias else ".weight")
       x = x if is_bias else x.swapaxes(-1, -2)
@@ -281,7 +320,8 @@ def _converted(name, config, tensors):
   if name == "phi3":
     found = _fused(found, "qkv", "self_attn.{}_proj", "self_attn.qkv_proj")
   (kind,) = (k for k, x in package.MODEL_ARCH_NAMES.items() if x == name)
-  table = package.get_tensor_name_map(kind, config["num_hidden_layers"])
+  layers = config.get("num_hidden_layers", config.get("n_layer"))
+  table = package.get_tensor_name_map(kind, layers)
   return {
     table.get_name(key, try_suffixes=(".weight", ".bias")): x
     for key, x in found.items()
@@ -326,15 +366,24 @@ def write(path, name, config, tensors, extra=(), kinds=None, text=None):
     text: Function (writer, size) that writes the tokenizer, or None.
   """
   writer = package.GGUFWriter(path, name)
-  writer.add_embedding_length(config["hidden_size"])
-  writer.add_block_count(config["num_hidden_layers"])
-  writer.add_feed_forward_length(config["intermediate_size"])
-  writer.add_head_count(config["num_attention_heads"])
-  writer.add_head_count_kv(config["num_key_value_heads"])
-  writer.add_key_length(config["head_dim"])
-  writer.add_value_length(config["head_dim"])
-  writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-  writer.add_rope_freq_base(config["rope_theta"])
+  if name == "gpt2":
+    writer.add_embedding_length(config["n_embd"])
+    writer.add_block_count(config["n_layer"])
+    writer.add_feed_forward_length(config["n_inner"])
+    writer.add_head_count(config["n_head"])
+    writer.add_context_length(config["n_positions"])
+    writer.add_layer_norm_eps(1e-5)
+  else:
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    mlp_width = config.get("intermediate_size_mlp")
+    writer.add_feed_forward_length(mlp_width or config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
   if "num_experts" in config:
     writer.add_expert_count(config["num_experts"])
     writer.add_expert_used_count(config["num_experts_per_tok"])
