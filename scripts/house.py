@@ -26,8 +26,8 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Name of a number -> the most that it may be.
 RECORDED = {
   "lines of grpo_jax": 102_280,
-  "lines of experiments": 37_060,
-  "lines of tests": 93_960,
+  "lines of experiments": 37_190,
+  "lines of tests": 94_000,
   "files of grpo_jax": 379,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,

@@ -53,7 +53,7 @@ _MOST_TEXTS = 2**22  # Of an array; vocabularies have a few 100 000.
 _TEXTS = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges")
 
 # Architecture of llama.cpp -> model_type.
-_FAMILIES = {
+FAMILIES = {
   "gemma2": "gemma2",
   "gemma3": "gemma3_text",
   "glm4": "glm4",
@@ -71,7 +71,7 @@ _FAMILIES = {
   "smollm3": "smollm3",
 }
 # Architecture of llama.cpp -> key, other than 0 -> model_type instead.
-_OTHERS = {
+OTHERS = {
   "llama": {"expert_count": "mixtral"},
   "olmo2": {"attention.sliding_window": "olmo3"},
 }
@@ -437,18 +437,18 @@ def _folder(path: pathlib.Path, size: int, changed: int) -> pathlib.Path:
 def _config(header: Header) -> dict[str, Any]:
   """The config.json of a file."""
   path, name = header.path, header.keys.get("general.architecture")
-  if not isinstance(name, str) or name not in _FAMILIES:
+  if not isinstance(name, str) or name not in FAMILIES:
     raise ValueError(
       f"{path} has the architecture {name!r:.80}; supported are"
-      f" {', '.join(_FAMILIES)}. Take the safetensors files of the model."
+      f" {', '.join(FAMILIES)}. Take the safetensors files of the model."
     )
   own = {
     key.removeprefix(f"{name}."): value
     for key, value in header.keys.items()
     if key.startswith(f"{name}.")
   }
-  family = families.FAMILIES[_FAMILIES[name]]
-  for key, kind in _OTHERS.get(name, {}).items():
+  family = families.FAMILIES[FAMILIES[name]]
+  for key, kind in OTHERS.get(name, {}).items():
     family = families.FAMILIES[kind] if own.get(key) else family
   config: dict[str, Any] = {
     "architectures": [family.architecture],

@@ -221,7 +221,7 @@ CASES = {
       "model_type": "gpt2",
       "n_embd": 32,
       "n_head": 4,
-      "n_inner": 24,
+      "n_inner": 128,
       "n_layer": 2,
       "n_positions": 64,
       "vocab_size": 20,
