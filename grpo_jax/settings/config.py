@@ -401,6 +401,15 @@ class RunConfig:
     """The settings of the phases in order."""
     return tuple(self.sections[name] for name in self.phases)
 
+  @property
+  def kept_files(self) -> dict[int, str]:
+    """The file of each phase that keeps completions, by its index."""
+    return {
+      index: f"data-{index + 1}-{name}.jsonl"
+      for index, name in enumerate(self.phases)
+      if not self.section(name).trains
+    }
+
   def with_section(self, name: str, **fields: Any) -> RunConfig:
     """The config with some settings of a phase replaced."""
     changed = dataclasses.replace(self.sections[name], **fields)

@@ -29,15 +29,6 @@ from grpo_jax.training.runtime import files as files_lib
 from grpo_jax.training.runtime import hosts
 
 
-def files(config: config_lib.RunConfig) -> dict[int, str]:
-  """Returns the file of each phase that keeps completions, by its index."""
-  return {
-    index: f"data-{index + 1}-{name}.jsonl"
-    for index, name in enumerate(config.phases)
-    if not config.section(name).trains
-  }
-
-
 class KeptCompletions(NamedTuple):
   """The completions of a step that a phase keeps.
 
@@ -201,11 +192,12 @@ def _path(
 
   Of several earlier phases of that name, the last one counts.
   """
-  earlier = [at for at in files(config) if config.phases[at] == name]
-  earlier = [at for at in earlier if at < index]
-  return (
-    workdir / files(config)[earlier[-1]] if earlier else files_lib.parse(name)
-  )
+  earlier = [
+    file
+    for at, file in config.kept_files.items()
+    if at < index and config.phases[at] == name
+  ]
+  return workdir / earlier[-1] if earlier else files_lib.parse(name)
 
 
 class Stream:

@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 
 from grpo_jax import imports
 from grpo_jax.settings import config as config_lib
-from grpo_jax.training import inputs, rejection
+from grpo_jax.training import inputs
 from grpo_jax.training.evaluation import evaluation, rows
 from grpo_jax.training.monitor import guards as guards_lib
 from grpo_jax.training.monitor import health as health_lib
@@ -376,7 +376,7 @@ def _open_log(
     resume_position=position["log"] if position else None,
     more=(
       *((guards_lib.AUDIT,) if settings.guards.on else ()),
-      *rejection.files(settings).values(),
+      *settings.kept_files.values(),
     ),
   )
   imports.keep(config_json, workdir)
@@ -482,6 +482,8 @@ def make_stream(
 
     return partials.stream(problem, phase, seed, rows)
   if phase.demonstrations or phase.num_records is not None:
+    from grpo_jax.training import rejection
+
     where = config, problem, workdir, index
     return rejection.Stream(*where, *arguments)
   return make(*arguments)
@@ -520,11 +522,13 @@ def record(
   tokens = metrics.get("tokens/generated", metrics["tokens/trained"])
   metrics["tokens_per_second"] = tokens / metrics["time/step_s"]
   if not run.config.section(name).trains:
+    from grpo_jax.training import rejection
+
     where = run.config, run.problem, run.mesh, run.index
     kept = rejection.keep(*where, offset + done, outcome)
     metrics |= kept.metrics
     for line in kept.lines:
-      run.log.append(rejection.files(run.config)[run.index], line)
+      run.log.append(run.config.kept_files[run.index], line)
   if is_due:
     metrics |= looked_at(run, name)
   fallen: tuple[str, ...] = ()

@@ -128,7 +128,7 @@ def test_a_phase_that_keeps_has_no_loss_and_says_so(made):
   _, _, keeping, *_ = made.phases
   assert keeping.parts.losses == ()
   assert {x.optimizer for x in keeping.parts.members.values()} == {None}
-  assert rejection.files(made.config) == {2: "data-3-rejection.jsonl"}
+  assert made.config.kept_files == {2: "data-3-rejection.jsonl"}
 
 
 def test_phases_draw_and_reward_by_settings_of_their_own(made):
@@ -169,7 +169,7 @@ def test_a_phase_reads_what_the_last_one_of_that_name_has_kept(made, tmp_path):
   )
   outcome = _outcome(made, [[38, 2]] * 6, [True] * 6)
   lines = _keep(made, outcome, most=1).lines
-  for index, name in rejection.files(repeated).items():
+  for index, name in repeated.kept_files.items():
     chosen = lines if index == 2 else lines[:1]
     text = "".join(json.dumps(line) + "\n" for line in chosen)
     (tmp_path / name).write_text(text)

@@ -19,7 +19,6 @@ from grpo_jax import imports
 from grpo_jax.algorithms import objective, options
 from grpo_jax.data import domains
 from grpo_jax.models import mesh as mesh_lib
-from grpo_jax.models.policies import critic as critic_lib
 from grpo_jax.settings import compatibility
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings.rewards import JUDGE, REWARD_MODEL
@@ -446,6 +445,8 @@ class Models:
     """The critic, for objectives that have one."""
     if self.algorithm.critic_loss is None or "critic" not in self.phase.trains:
       return None
+    from grpo_jax.models.policies import critic as critic_lib
+
     settings = self.config.critic
     return critic_lib.make_critic(self.policy, settings.trunk, settings.freeze)
 
@@ -453,6 +454,8 @@ class Models:
     """The reward model, if it scores completions or learns to."""
     if not (self.is_scored or "reward" in self.phase.trains):
       return None
+    from grpo_jax.models.policies import critic as critic_lib
+
     model = self.outside.get("reward")
     return critic_lib.make_reward_model(
       self.policy if model is None else model.policy,
@@ -486,6 +489,8 @@ class Models:
     }
     critics = {"reward": self.reward_model()}
     if (model := self.outside.get("ranker")) is not None:
+      from grpo_jax.models.policies import critic as critic_lib
+
       critics["ranker"] = critic_lib.make_reward_model(
         model.policy, is_alone=True
       )
