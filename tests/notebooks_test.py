@@ -6,15 +6,11 @@ import json
 import pathlib
 import re
 
-import matplotlib
 import pytest
-from matplotlib import pyplot
 
 from grpo_jax.algorithms import ALGORITHMS
 from tests import published_test
 from tests.experiments import command
-
-matplotlib.use("Agg")
 
 _FOLDER = pathlib.Path(__file__).resolve().parent.parent / "notebooks"
 _NAMES = sorted(path.name for path in _FOLDER.glob("*.ipynb"))
@@ -62,6 +58,10 @@ def _num_images(cell) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*_NAMES} - {*_TRAINS}))
 def test_running_gives_the_saved_outputs(name, tmp_path, monkeypatch):
+  import matplotlib  # It takes a second of each worker of the tests.
+  from matplotlib import pyplot
+
+  matplotlib.use("Agg")
   monkeypatch.chdir(tmp_path)
   monkeypatch.delenv("PYTHONPATH", raising=False)
   namespace = {"__name__": "__main__"}

@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import pathlib
+import shutil
 import time
 
 import jax
@@ -128,10 +129,11 @@ def test_a_file_that_is_no_json(tmp_path, text):
 # --- indices and files -------------------------------------------------------
 
 
-@pytest.fixture
-def folder(tmp_path):
-  """A checkpoint in two files with an index."""
-  directory = tmp_path / "model"
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+  """A checkpoint in files of one array each, with an index."""
+  parent = tmp_path_factory.mktemp("exported")
+  directory = parent / "model"
   directory.mkdir()
   config = CONFIGS["llama"]
   (directory / "config.json").write_text(json.dumps(config))
@@ -140,9 +142,15 @@ def folder(tmp_path):
   shapes = jax.eval_shape(init, jax.random.key(0))
   params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
   params = jax.tree.map(jax.numpy.asarray, params)
-  weights.export(params, ours, directory, tmp_path / "out", max_shard_bytes=1)
-  assert weights.load(tmp_path / "out")[0] == ours
-  return tmp_path / "out"
+  weights.export(params, ours, directory, parent / "out", max_shard_bytes=1)
+  assert weights.load(parent / "out")[0] == ours
+  return parent / "out"
+
+
+@pytest.fixture
+def folder(exported, tmp_path):
+  """A copy of the checkpoint, which a test may change."""
+  return shutil.copytree(exported, tmp_path / "out")
 
 
 def change_index(folder, change):

@@ -97,6 +97,7 @@ def _assert_alike(kind, mesh):
         )
 
 
+@pytest.mark.slow
 def test_fused_steps_are_those_of_one_device():
   _assert_alike("dense", {"fsdp": 2, "tensor": 2, "data": 2})
 

@@ -59,13 +59,15 @@ def _gradient(parts, state, batch):
   return gradients[loss.member], found[f"{loss.prefix}loss"]
 
 
+# Of the policy, which is cut in the same way: `step_test.py`.
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "trunk", "make_policy"),
   [
     ("ppo", "own", tiny.tiny_policy),
-    slow("bradley_terry", "own", tiny.tiny_policy),
-    slow("ppo", "own", tiny.tiny_transformer),  # Which shares its prompts.
-    slow("ppo", "shared", tiny.tiny_transformer),
+    ("bradley_terry", "own", tiny.tiny_policy),
+    ("ppo", "own", tiny.tiny_transformer),  # Which shares its prompts.
+    ("ppo", "shared", tiny.tiny_transformer),
   ],
 )
 def test_gradients_do_not_depend_on_micro_batches(name, trunk, make_policy):

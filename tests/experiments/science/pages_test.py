@@ -1,5 +1,6 @@
 """Tests of the shared parts of pages about experiments."""
 
+import functools
 import re
 import types
 
@@ -11,25 +12,29 @@ from experiments.sweeps import statistics
 from experiments.sweeps.pages import joined
 from tests.experiments import command
 
-FOUND = (
-  statistics.Conclusion(
-    "A1",
-    "It rises.",
-    (
-      statistics.check("`a`", "above", (1, np.array([1.0, 2.0, 3.0]))),
-      statistics.check("`b`", "above", (1, None)),
+
+@functools.cache  # Intervals take the second that scipy.stats does.
+def found_of_two():
+  """A conclusion of two checks, one of which lacks runs, and a refuted one."""
+  return (
+    statistics.Conclusion(
+      "A1",
+      "It rises.",
+      (
+        statistics.check("`a`", "above", (1, np.array([1.0, 2.0, 3.0]))),
+        statistics.check("`b`", "above", (1, None)),
+      ),
     ),
-  ),
-  statistics.Conclusion(
-    "A2",
-    "It falls.",
-    (statistics.check("`a`", "below", (1, np.array([4.0, 4.0]))),),
-  ),
-)
+    statistics.Conclusion(
+      "A2",
+      "It falls.",
+      (statistics.check("`a`", "below", (1, np.array([4.0, 4.0]))),),
+    ),
+  )
 
 
 def test_verdicts_count_the_checks():
-  assert list(pages.verdicts(FOUND))[3:] == [
+  assert list(pages.verdicts(found_of_two()))[3:] == [
     # Student's interval of 1, 2, 3 is 2 ± 2.48, and has 0 in it.
     "| A1 | It rises. | **not confirmed** | 0 | 1 | 1 |",
     "| A2 | It falls. | **not confirmed** | 0 | 1 | 0 |",
@@ -53,7 +58,7 @@ def test_the_answer_is_written_for_one_set_of_verdicts():
     "**The answer.** It rises by 4.000 [4.000, 4.000].\n"
   )
   assert answer(found, "A1") == answer(found, "A1 A2") == "\n"
-  assert answer(FOUND, refuted="A2") == "\n"  # A check is missing.
+  assert answer(found_of_two(), refuted="A2") == "\n"  # A check is missing.
 
 
 def test_a_page_is_a_template_with_numbers():
@@ -114,7 +119,7 @@ def test_a_table_has_a_row_for_each():
 
 
 def test_checks_that_lack_runs_are_named():
-  text = joined(pages.checks(FOUND, digits=2))
+  text = joined(pages.checks(found_of_two(), digits=2))
   assert "| `a` | 2.00 [-0.48, 4.48] | [1.00, 3.00] | above | open |" in text
   assert "| `a` | 4.00 [4.00, 4.00] | [4.00, 4.00] | below | **no** |" in text
   assert "Not made, for lack of runs: `b`.\n" in text

@@ -12,9 +12,6 @@ import time
 
 import jax
 import numpy as np
-import tinker
-from tinker import types
-from tinker.proto import request_conv
 
 from grpo_jax.serving.tinker import device as device_lib
 from grpo_jax.serving.tinker import server as server_lib
@@ -62,12 +59,17 @@ class Door:
     self.server = server_lib.TinkerServer(self.service, token=KEY)
     self.url = self.server.url
 
-  def client(self) -> tinker.ServiceClient:
+  def client(self):
+    """A client of the SDK, whose import takes two seconds."""
+    import tinker
+
     os.environ["TINKER_TELEMETRY"] = "0"
     return tinker.ServiceClient(base_url=self.url, api_key=KEY)
 
-  def datum(self, text: str, **inputs) -> types.Datum:
+  def datum(self, text: str, **inputs):
     """A row that learns all its characters; `inputs` replace the weights."""
+    from tinker import types
+
     ids = self.tokenizer.encode(text)
     targets = np.array(ids[1:])
     given = inputs or {"weights": np.ones(len(targets))}
@@ -119,6 +121,9 @@ def main() -> None:
 
 def message(data, loss, model_id, seq_id=1, config=None):
   """The SDK's message of a pass."""
+  from tinker import types
+  from tinker.proto import request_conv
+
   asked = types.ForwardBackwardInput(data, loss, config)
   return request_conv.forward_backward_request_to_proto(
     types.ForwardBackwardRequest(asked, model_id, seq_id)

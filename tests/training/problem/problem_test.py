@@ -18,6 +18,7 @@ from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Prompts, Rollout
 from tests.tasks import strings
+from tests.training import tiny
 
 SAMPLE = pathlib.Path(__file__).parents[2] / "data/gsm8k_sample"
 
@@ -52,7 +53,8 @@ SINGLE_TURN = [
 ]
 
 
-@pytest.mark.parametrize("name", SINGLE_TURN)
+# Of every task, without a problem: `tests/tasks/task_test.py`.
+@pytest.mark.parametrize("name", tiny.each(SINGLE_TURN, fast=("sort",)))
 def test_task_scores_are_those_of_the_twin(name):
   made = _task_problem(name)
   task = tasks.make_task(name)

@@ -10,8 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tensorboardX.proto import event_pb2
-from tensorboardX.record_writer import masked_crc32c
 
 from grpo_jax.settings import groups
 from grpo_jax.training.runtime import log as log_lib
@@ -233,6 +231,9 @@ def test_a_full_disk_is_named_and_hides_no_other_error(tmp_path):
 
 def read_events(directory: pathlib.Path) -> list:
   """Events of all TensorBoard files in order of their names, with CRCs."""
+  from tensorboardX.proto import event_pb2
+  from tensorboardX.record_writer import masked_crc32c
+
   events = []
   for path in sorted(directory.glob("events.*")):
     data = path.read_bytes()
@@ -263,7 +264,7 @@ def test_tensorboard_holds_every_metric_and_purges_on_resume(tmp_path):
   starts = [
     event.step
     for event in events
-    if event.session_log.status == event_pb2.SessionLog.START
+    if event.session_log.status == event.session_log.START
   ]
   assert sorted(starts) == [0, 3]
   rewards = sorted(
