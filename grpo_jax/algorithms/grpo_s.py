@@ -15,7 +15,7 @@ import dataclasses
 
 import jax
 
-from grpo_jax.algorithms import grpo
+from grpo_jax.algorithms import grpo, gtpo
 from grpo_jax.algorithms.gtpo import GTPOConfig
 from grpo_jax.ops import aggregation, masked, ratios, shaping
 from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
@@ -27,24 +27,8 @@ class GRPOSConfig(GTPOConfig):
 
 
 def advantages(config: GRPOSConfig, batch: TrainBatch) -> jax.Array:  # [B]
-  shaped = shaping.grpo_s_rewards(
-    batch.correct,
-    batch.sampler.entropy,
-    batch.mask,
-    batch.group_id,
-    batch.num_groups,
-    batch.valid,
-    config.alpha1,
-    config.alpha2,
-  )  # [B]
-  return shaping.normalized_over_group(
-    shaped,
-    batch.mask.any(axis=-1) & batch.valid,
-    batch.group_id,
-    batch.num_groups,
-    batch.correct,
-    config.normalization,
-  )
+  present = batch.mask.any(axis=-1) & batch.valid
+  return gtpo.shaped_advantages(config, batch, shaping.grpo_s_rewards, present)
 
 
 def policy_loss(

@@ -16,6 +16,7 @@ paper does not settle the set of the normalisation: "joint" is the group,
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 
@@ -49,8 +50,14 @@ class GTPOConfig(ClipConfig):
       self.complain("normalization", "is none of joint, split, none")
 
 
-def advantages(config: GTPOConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
-  shaped = shaping.gtpo_rewards(
+def shaped_advantages(
+  config: GTPOConfig,
+  batch: TrainBatch,
+  shape: Callable[..., jax.Array],
+  present: jax.Array,  # [B] or [B, T] bool
+) -> jax.Array:  # [B] or [B, T]
+  """Normalises the rewards of `shape` over those that are present."""
+  shaped = shape(
     batch.correct,
     batch.sampler.entropy,
     batch.mask,
@@ -59,15 +66,20 @@ def advantages(config: GTPOConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
     batch.valid,
     config.alpha1,
     config.alpha2,
-  )  # [B, T]
+  )
   return shaping.normalized_over_group(
     shaped,
-    batch.mask & batch.valid[:, None],
+    present,
     batch.group_id,
     batch.num_groups,
     batch.correct,
     config.normalization,
   )
+
+
+def advantages(config: GTPOConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
+  present = batch.mask & batch.valid[:, None]
+  return shaped_advantages(config, batch, shaping.gtpo_rewards, present)
 
 
 GTPO = Algorithm(

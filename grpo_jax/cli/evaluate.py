@@ -98,7 +98,10 @@ def main(argv: Sequence[str]) -> int:
 
   del argv
   data = _data()
-  out, kept = _file("out", _OUT.value), _file("completions", _COMPLETIONS.value)
+  out, kept = (
+    flags_lib.file_to_write(flag.name, flag.value, hosts.is_main())
+    for flag in (_OUT, _COMPLETIONS)
+  )
   if _POLICY.workdir.value and out is None:
     out = files.parse(_POLICY.workdir.value) / "evaluation.json"
   draws = data_sets.Draws(
@@ -151,25 +154,6 @@ def main(argv: Sequence[str]) -> int:
     files.write(out, (json.dumps(said, indent=2) + "\n").encode())
     print(f"saved: {out}")
   return int(bool(failures))
-
-
-def _file(flag: str, value: str | None) -> files.Path | None:
-  """Returns the file that a flag names, checked before any work.
-
-  Raises:
-    FileNotFoundError: The file could not be written.
-  """
-  from grpo_jax.training.runtime import hosts
-
-  if not value:
-    return None
-  path = files.parse(value)
-  here = hosts.is_main() and not files.is_remote(path)
-  if here and not path.parent.is_dir():
-    raise FileNotFoundError(
-      f"--{flag}={value}: there is no folder {path.parent}; make it first."
-    )
-  return path
 
 
 def _data() -> dict[str, str]:

@@ -132,8 +132,15 @@ def define_processes(
     flags.DEFINE_integer(name, None, text, flag_values=values)
 
 
-def file_to_write(name: str, value: str | None) -> files.Path | None:
+def file_to_write(
+  name: str, value: str | None, is_ours: bool = True
+) -> files.Path | None:
   """Returns the file of a flag, checked before any work; None without one.
+
+  Args:
+    name: Name of the flag.
+    value: Its value.
+    is_ours: False in a process that does not write the file.
 
   Raises:
     FileNotFoundError: The file could not be written.
@@ -141,7 +148,7 @@ def file_to_write(name: str, value: str | None) -> files.Path | None:
   if not value:
     return None
   out = files.parse(value)
-  if not files.is_remote(out) and not out.parent.is_dir():
+  if is_ours and not files.is_remote(out) and not out.parent.is_dir():
     raise FileNotFoundError(
       f"--{name}={out}: there is no folder {out.parent}; make it first."
     )

@@ -832,7 +832,7 @@ def _attends(config, positions, t, slot, prefix, cache) -> list[Any]:
   """A function for each layer: (q, k, v of a token) -> (attended, cache).
 
   For a layer with the delta rule it is the state that the token continues, and
-  with an indexer the function is that of `_choosing`.
+  with an indexer the function is `indexer.cached`.
   """
   if config.decode_attention == "paged":
     length = prefix.mask.sum(axis=1)
@@ -859,14 +859,16 @@ def _attends(config, positions, t, slot, prefix, cache) -> list[Any]:
   if config.indexer is not None:
     slots = (slot - t[:, None] + jnp.arange(num_slots)) % num_slots
     write = functools.partial(attention.in_slot, config, slot)
-    return _choosing(config, write, slots, visible[:, None], prefix, cache)
+    of_layer = functools.partial(_indexer().cached, config)
+    more = slots, visible[:, None]
+    return _cached(of_layer, write, prefix, cache, *more)
   of_key = jnp.concatenate([of_prompt, positions - age], axis=1)  # [B, S + T]
   if config.deepseek4 is not None:
     where = _deepseek4().places(
       config, visible, visible[:, None], positions, of_key
     )
     write = functools.partial(attention.in_slot, config, slot)
-    return _in_windows(write, where, prefix, cache)
+    return _cached(_deepseek4().cached, write, prefix, cache, where)
   near, far = attention.views(
     config, visible[:, None], positions[:, :, None], of_key
   )
@@ -891,26 +893,11 @@ def _attend_each(config, attend, prefix, cache, t, place, near, far):
   return found
 
 
-def _choosing(config, write, slots, visible, prefix, cache) -> list[Callable]:
-  """`indexer.cached` of each layer; `write` writes to a layer's cache."""
+def _cached(of_layer, write, prefix, cache, *more) -> list[Callable]:
+  """`of_layer` for each layer; `write` writes to a layer's cache."""
   return [
     functools.partial(
-      _indexer().cached,
-      config,
-      of_prompts,
-      functools.partial(write, own),
-      slots,
-      visible,
-    )
-    for of_prompts, own in zip(prefix.layers, cache, strict=True)
-  ]
-
-
-def _in_windows(write, where, prefix, cache) -> list[Callable]:
-  """`deepseek4.cached` of each layer; `write` writes to a layer's cache."""
-  return [
-    functools.partial(
-      _deepseek4().cached, of_prompts, functools.partial(write, own), where
+      of_layer, of_prompts, functools.partial(write, own), *more
     )
     for of_prompts, own in zip(prefix.layers, cache, strict=True)
   ]
@@ -1029,11 +1016,12 @@ def _extend(config, weights, tokens, t, count, prefix, cache):  # [B, L]
     holds = jnp.concatenate([repeat(prefix.mask), holds], axis=1)
     where = _deepseek4().places(config, holds, visible, positions, of_key)
     write = functools.partial(attention.in_own_slots, config, place)
-    attends = _in_windows(write, where, prefix, cache)
+    attends = _cached(_deepseek4().cached, write, prefix, cache, where)
   if config.indexer is not None:
     slots = jnp.broadcast_to(slots, (len(tokens), num_slots))
     write = functools.partial(attention.in_own_slots, config, place)
-    attends = _choosing(config, write, slots, visible, prefix, cache)
+    of_layer = functools.partial(_indexer().cached, config)
+    attends = _cached(of_layer, write, prefix, cache, slots, visible)
   x = _embed(config, trained, tokens, positions=positions)
   of_layers = _of_layers(config, weights, x, tokens)
   inputs = exists, ropes, attends, of_layers

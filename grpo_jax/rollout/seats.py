@@ -10,6 +10,7 @@ turns at the same time, and each token is one draw, as without opponents.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -79,21 +80,11 @@ def joined(policies: Sequence[Policy]) -> Policy:
       for policy, own in zip(policies, prefix, strict=True)
     )
 
-  def decode(weights, tokens, t, slot, prefix, cache):
+  def each(steps, weights, tokens, t, slot, prefix, cache):
     found = [
-      policy.decode(own, tokens, t, slot, *of_policy)
-      for policy, own, *of_policy in zip(
-        policies, weights, prefix, cache, strict=True
-      )
-    ]
-    h, cache, routing = zip(*found, strict=True)
-    return h, cache, routing[0]
-
-  def extend(weights, tokens, t, count, prefix, cache):
-    found = [
-      policy.extend(own, tokens, t, count, *of_policy)
-      for policy, own, *of_policy in zip(
-        policies, weights, prefix, cache, strict=True
+      step(own, tokens, t, slot, *of_policy)
+      for step, own, *of_policy in zip(
+        steps, weights, prefix, cache, strict=True
       )
     ]
     h, cache, routing = zip(*found, strict=True)
@@ -115,8 +106,8 @@ def joined(policies: Sequence[Policy]) -> Policy:
     prefill=prefill,
     weights=weights,
     allocate=allocate,
-    decode=decode,
-    extend=extend,
+    decode=functools.partial(each, [policy.decode for policy in policies]),
+    extend=functools.partial(each, [policy.extend for policy in policies]),
     head=head,
     embeddings=None,
   )

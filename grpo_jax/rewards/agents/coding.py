@@ -40,7 +40,6 @@ shell, and only the standard library is there.
 from __future__ import annotations
 
 import functools
-import inspect
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -389,14 +388,7 @@ def schemas(**options: Any) -> list[tools.Schema]:
   return list(_schemas())
 
 
-def _signature() -> inspect.Signature:
-  """Returns the signature of the factory, with the names of its options."""
-  *first, _ = inspect.signature(make).parameters.values()
-  own = inspect.signature(tools.Options).parameters
-  return inspect.Signature([*first, *(own[name] for name in _OPTIONS)])
-
-
-make.__signature__ = _signature()  # type: ignore[attr-defined]
+make.__signature__ = tools.signature(make, names=_OPTIONS)  # type: ignore[attr-defined]
 make.warm_up = warm_up  # type: ignore[attr-defined]
 make.schemas = schemas  # type: ignore[attr-defined]
 make.in_chat = tools.in_chat  # type: ignore[attr-defined]

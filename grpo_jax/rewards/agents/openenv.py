@@ -41,7 +41,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import json
 import os
 import socket
@@ -684,14 +683,7 @@ def in_chat(chat_text: Callable[..., str], **options: Any) -> Observation:
   return format.render([""] * most, ended=False)
 
 
-def _signature() -> inspect.Signature:
-  """Returns the signature of the factory, with the names of its options."""
-  *first, _ = inspect.signature(make).parameters.values()
-  own = inspect.signature(OpenEnvOptions).parameters.values()
-  return inspect.Signature([*first, *own])
-
-
-make.__signature__ = _signature()  # type: ignore[attr-defined]
+make.__signature__ = tools.signature(make, OpenEnvOptions)  # type: ignore[attr-defined]
 make.problem = problem  # type: ignore[attr-defined]
 make.warm_up = warm_up  # type: ignore[attr-defined]
 make.schemas = schemas  # type: ignore[attr-defined]

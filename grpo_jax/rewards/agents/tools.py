@@ -932,11 +932,21 @@ def make(
   return ToolSession(made, _checker(names), tools, grade, end.close)
 
 
-def _signature() -> inspect.Signature:
-  """Returns the signature of the factory, with the names of its options."""
-  *first, _ = inspect.signature(make).parameters.values()
-  own = inspect.signature(Options).parameters.values()
-  return inspect.Signature([*first, *own])
+def signature(
+  factory: Callable[..., Any],
+  options: type = Options,
+  names: Sequence[str] = (),
+) -> inspect.Signature:
+  """Returns the signature of a factory, with the names of its options.
+
+  Args:
+    factory: Its last parameter takes the options.
+    options: Class of the options.
+    names: Those that the factory has; empty: all.
+  """
+  *first, _ = inspect.signature(factory).parameters.values()
+  own = inspect.signature(options).parameters
+  return inspect.Signature([*first, *(own[name] for name in names or own)])
 
 
 def warm_up(**options: Any) -> None:
@@ -996,7 +1006,7 @@ def in_chat(chat_text: Callable[..., str], **options: Any) -> Observation:
   )
 
 
-make.__signature__ = _signature()  # type: ignore[attr-defined]
+make.__signature__ = signature(make)  # type: ignore[attr-defined]
 make.warm_up = warm_up  # type: ignore[attr-defined]
 make.schemas = schemas  # type: ignore[attr-defined]
 make.in_chat = in_chat  # type: ignore[attr-defined]
