@@ -66,7 +66,7 @@ def figures() -> dict[str, dict[str, list[float]]]:
 
 
 def _adapters(name: str) -> str:
-  """How an export writes adapters, if the tests have a model of the family."""
+  """The form of exported adapters, if the tests have a model of the family."""
   path = next(
     (x for x in sorted(_TINY.iterdir()) if kind_of(x.name) == name), None
   )

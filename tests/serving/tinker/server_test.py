@@ -5,6 +5,8 @@ import json
 import jax
 import numpy as np
 import pytest
+import tinker
+from tinker import types
 
 from tests.serving.tinker import door as door_lib
 from tests.training.phases import served
@@ -12,14 +14,6 @@ from tests.training.phases import served
 TEXTS = ["hello world", "abc", "27 + 58 = 85"]
 # Every test compiles or uses programs of some seconds.
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _sdk():
-  """Imports the SDK for these slow tests; the fast ones do without it."""
-  global tinker, types
-  import tinker
-  from tinker import types
 
 
 @pytest.fixture(scope="module")
