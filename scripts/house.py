@@ -26,7 +26,7 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Name of a number -> the most that it may be.
 RECORDED = {
   "lines of grpo_jax": 102_250,
-  "lines of experiments": 37_190,
+  "lines of experiments": 37_200,
   "lines of tests": 94_030,
   "files of grpo_jax": 379,
   "files of the largest folder": 22,
@@ -132,7 +132,7 @@ def in_processes() -> dict[str, int]:
   return {
     "modules that settings import": modules,
     "of JAX and Flax, that settings import": libraries,
-    "modules of a quickstart run": 149,
+    "modules of a quickstart run": _printed(_QUICKSTART),
     "settings of GRPO": settings,
     "fields of TrainBatch": fields,
   }

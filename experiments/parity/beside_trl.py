@@ -219,23 +219,34 @@ def completions(workdir: pathlib.Path) -> list[list[list[int]]]:
   return [[rows[n] for n in sorted(rows)] for _, rows in sorted(drawn.items())]
 
 
+def steps(workdir: pathlib.Path) -> list[dict[str, Any]]:
+  """Returns the metrics of a run's steps."""
+  lines = log.read_lines(workdir / log.METRICS)
+  return [line for line in lines if "reward/mean" in line]
+
+
 def replay(out: pathlib.Path, loss: str) -> str:
   """Lets TRL learn from the completions of seed 0, and returns a table's row.
 
   Raises:
-    ValueError: TRL's program finds other rewards.
+    ValueError: The run has not traced all completions, or TRL's program finds
+      other rewards.
   """
   if not (out / f"here-{loss}-0.json").exists():
     run(out, loss, 0, "here")
   workdir, last = out / f"here-{loss}-0", out / f"last-{loss}"
   export(last, workdir)
-  content = work(loss, 0) | {"completions": completions(workdir)}
+  content = work(loss, 0)
+  drawn = completions(workdir)
+  rows = content["group_size"] * len(content["prompts"][0])
+  if [len(x) for x in drawn] != [rows] * len(content["prompts"]):
+    raise ValueError(
+      f"--replay, {loss}: {workdir} has not traced all of its completions; give"
+      " a new --cells_folder, where the run is made again."
+    )
+  content["completions"] = drawn
   there = run_trl(out, loss, 0, content, f"--expected={last}")
-  here = [
-    line
-    for line in log.read_lines(workdir / log.METRICS)
-    if "reward/mean" in line
-  ]
+  here = steps(workdir)
   rewards = [line["reward/mean"] for line in here]
   if not np.allclose(rewards, there["rewards"], rtol=0, atol=1e-6):
     raise ValueError(
@@ -264,11 +275,7 @@ def run(out: pathlib.Path, loss: str, seed: int, program: str) -> None:
     found = {
       "before": ended["before"]["eval/accuracy"],
       "after": ended["after"]["eval/accuracy"],
-      "rewards": [
-        line["reward/mean"]
-        for line in log.read_lines(folder / log.METRICS)
-        if "reward/mean" in line
-      ],
+      "rewards": [line["reward/mean"] for line in steps(folder)],
       "seconds": [
         line["time/step_s"] for line in log.read_lines(folder / log.TIMINGS)
       ],

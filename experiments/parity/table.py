@@ -133,7 +133,7 @@ def _gradient(
     shutil.copy(directory / "gradient.safetensors", written)
     there = weights.load(folder)[1]["trained"]
   here = outputs.gradient(config, params, *reference[:2])
-  # What nothing trains has the gradient 0 on both sides.
+  # Parameters that nothing trains have the gradient 0 on both sides.
   share = jax.tree.map(
     lambda x, y: abs(x - y).max() / jnp.maximum(abs(y).max(), 1e-30),
     *(here, there),
@@ -157,7 +157,7 @@ def main(argv: Sequence[str]) -> int:
   passed = True
   exports = pathlib.Path(_EXPORTS.value) if _EXPORTS.value else None
   for directory in directories:
-    # Of all their programs a process would have too many memory maps.
+    # A process cannot map the programs of all of them.
     jax.clear_caches()
     # Accelerators multiply float32 matrices in fewer bits unless told.
     with jax.default_matmul_precision("highest"):

@@ -92,10 +92,10 @@ def train(
   micro_batch: int,
   expected: pathlib.Path | None = None,
 ) -> dict[str, Any]:
-  """Trains, and returns accuracies, and rewards and seconds of the steps.
+  """Trains; returns accuracies, and numbers of the steps.
 
-  With completions of the work, the result also has the distance from the
-  expected parameters.
+  Steps have rewards, norms of gradients and seconds. If there are expected
+  parameters, the result has the distance from them too.
 
   Args:
     work: Prompts and settings.

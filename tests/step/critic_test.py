@@ -59,7 +59,7 @@ def _gradient(parts, state, batch):
   return gradients[loss.member], found[f"{loss.prefix}loss"]
 
 
-# Of the policy, which is cut in the same way: `step_test.py`.
+# `step_test.py` tests the policy, whose rows are cut in the same way.
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "trunk", "make_policy"),

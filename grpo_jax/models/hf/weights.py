@@ -575,8 +575,9 @@ def export(
       another name and renamed when it is complete.
     max_shard_bytes: Most bytes of a file, unless a single tensor is larger.
     dtype: "float32" or "bfloat16"; None for that of the parameters.
-    later_layers: Whether layers of the source that predict later tokens are
-      copied; else they are left out, and config.json says that there are none.
+    later_layers: True: layers of the source that predict later tokens are
+      copied. False: they are left out, and config.json says that there are no
+      such layers.
 
   Raises:
     FileNotFoundError: The source has no config.json.
@@ -937,7 +938,7 @@ def _change_config(path: pathlib.Path, dtype: str, later_layers: bool) -> None:
   Args:
     path: The file, a copy of the source's.
     dtype: Dtype of the tensors, to which `transformers` converts.
-    later_layers: Whether there may be layers that predict later tokens.
+    later_layers: False if there are no layers that predict later tokens.
   """
   config = json.loads(path.read_text(encoding="utf-8"))
   # Written tensors are not quantized, whatever the source's were.

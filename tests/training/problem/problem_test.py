@@ -53,7 +53,7 @@ SINGLE_TURN = [
 ]
 
 
-# Of every task, without a problem: `tests/tasks/task_test.py`.
+# `tests/tasks/task_test.py` tests every task, without a problem.
 @pytest.mark.parametrize("name", tiny.each(SINGLE_TURN, fast=("sort",)))
 def test_task_scores_are_those_of_the_twin(name):
   made = _task_problem(name)
