@@ -2,7 +2,7 @@
 # Reports whether the package works with the newest versions of everything it
 # depends on, ignoring constraints.txt. It only reports: a release elsewhere
 # must not turn this repository red, so the exit status is always 0. Where no
-# package that setup.py names has a newer version, `make test` is the report.
+# package that it needs to run has a newer version, `make test` is the report.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 0
 
@@ -24,11 +24,11 @@ check() { # check NAME COMMAND...: 15 minutes, and the end of what it printed.
   [ "$result" = pass ]
 }
 
-names() { # What setup.py asks for to run and to test, without versions.
+names() { # What `pip install grpo_jax` asks for, without versions.
   .venv/bin/python -c '
 import importlib.metadata, re
 for line in importlib.metadata.requires("grpo_jax"):
-  if "extra ==" not in line or re.search("extra == .(test|plot)", line):
+  if "extra ==" not in line:
     print(re.match(r"[\w-]+", line)[0])' | sort -u
 }
 
@@ -51,7 +51,7 @@ versions() { # Of what is installed, where constraints.txt says otherwise.
 }
 
 if ! something_is_newer 2> "$work/warnings.txt"; then
-  echo "newest: PASS (nothing that setup.py names is newer than in" \
+  echo "newest: PASS (nothing that it needs to run is newer than in" \
     "constraints.txt, with which make test has run)"
   exit 0
 fi
