@@ -25,17 +25,17 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 102_250,
+  "lines of grpo_jax": 102_390,
   "lines of experiments": 37_200,
-  "lines of tests": 94_030,
-  "files of grpo_jax": 379,
+  "lines of tests": 94_150,
+  "files of grpo_jax": 380,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
   "class names of two classes": 0,
   "summaries with a clause": 0,
   "modules that settings import": 23,
   "of JAX and Flax, that settings import": 0,
-  "modules of a quickstart run": 149,
+  "modules of a quickstart run": 150,
   "settings of GRPO": 340,
   "fields of TrainBatch": 29,
 }
@@ -47,8 +47,9 @@ names = [name for name in sys.modules if name.startswith("grpo_jax")]
 print(json.dumps([len(names), sum(x in sys.modules for x in ("jax", "flax"))]))
 """
 _QUICKSTART = """
-import json, sys
+import dataclasses, json, sys
 import grpo_jax, jax
+from grpo_jax import types
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training import loop, run
 from grpo_jax.training.problem import problem as problem_lib
@@ -57,16 +58,11 @@ settings = config_lib.resolve(grpo_jax.config("quickstart"))
 mesh = sharding.make_mesh(1)
 with jax.set_mesh(mesh):
   run.prepare(settings, problem_lib.make_problem(settings), mesh)
-print(json.dumps(sum(name.startswith("grpo_jax") for name in sys.modules)))
-"""
-_SIZES = """
-import dataclasses, json
-import grpo_jax
-from grpo_jax import types
+modules = sum(name.startswith("grpo_jax") for name in sys.modules)
 def leaves(group):
   return sum(leaves(x) if hasattr(x, "items") else 1 for x in group.values())
 settings = leaves(grpo_jax.default_config("grpo").to_dict())
-print(json.dumps([settings, len(dataclasses.fields(types.TrainBatch))]))
+print(json.dumps([modules, settings, len(dataclasses.fields(types.TrainBatch))]))
 """
 
 
@@ -128,11 +124,11 @@ def in_source() -> dict[str, int]:
 def in_processes() -> dict[str, int]:
   """Numbers that take an import of the package, by name."""
   modules, libraries = _printed(_SETTINGS)
-  settings, fields = _printed(_SIZES)
+  of_run, settings, fields = _printed(_QUICKSTART)
   return {
     "modules that settings import": modules,
     "of JAX and Flax, that settings import": libraries,
-    "modules of a quickstart run": _printed(_QUICKSTART),
+    "modules of a quickstart run": of_run,
     "settings of GRPO": settings,
     "fields of TrainBatch": fields,
   }

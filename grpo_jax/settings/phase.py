@@ -406,6 +406,7 @@ class PhaseConfig(groups.Switched):
   recycle_surplus = False
   replay_size = 0
   correction = CorrectionConfig()
+  transforms = cast("tuple[str, ...]", ())
   demonstrations = cast("tuple[str, ...]", ())
   num_records = cast("int | None", None)
 
@@ -708,12 +709,15 @@ class RlConfig(RewardedConfig, PolicyUpdateConfig, ReferenceConfig):
       deviation of the rewards. Kept groups are drawn in proportion to it. They
       may have any age, so the algorithm must correct for that. 0: none.
     correction: The correction of wrong completions.
+    transforms: Functions that change a scored batch before its advantages, by
+      their import paths; see `step/transforms.py`.
   """
 
   kind: str = "rl"
   recycle_surplus: bool = False
   replay_size: int = 0
   correction: CorrectionConfig = CorrectionConfig()
+  transforms: tuple[str, ...] = ()
 
   def check(self, name: str) -> None:
     """Raises ValueError if a setting does not fit the others."""

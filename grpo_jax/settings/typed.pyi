@@ -384,9 +384,6 @@ class Served(Group):
   num_rows: int | None
   """Most requests that are answered at a time; None: the number of
   completions in a step."""
-  pause_s: float
-  """Seconds between successive requests within which they are answered
-  together."""
 
 class TowerSettings(Group):
   kind: str
@@ -1129,6 +1126,9 @@ class Rl(Rewarded, PolicyUpdate, Reference):
   so the algorithm must correct for that. 0: none."""
   correction: Correction
   """The correction of wrong completions."""
+  transforms: tuple[str, ...]
+  """Functions that change a scored batch before its advantages, by their
+  import paths; see `step/transforms.py`."""
 
 class Supervised(PolicyUpdate):
   demonstrations: tuple[str, ...]

@@ -25,6 +25,7 @@ from grpo_jax.step import (
   features,
   models,
   reward_models,
+  transforms,
 )
 from grpo_jax.step import metrics as metrics_lib
 from grpo_jax.step import rows as rows_lib
@@ -85,6 +86,7 @@ class Phase:
       scores are logits); None without a reward model.
     consistent: Component that tells if answers follow from the reasoning, or
       empty.
+    transforms: Functions of scored batches; see `transforms.py`.
   """
 
   policy: Policy
@@ -110,6 +112,7 @@ class Phase:
   domains: tuple[str, ...] = ()
   proxy: tuple[str, str, bool] | None = None
   consistent: str = ""
+  transforms: tuple[transforms.Transform, ...] = ()
 
   def __post_init__(self):
     required = options.needs(self.algorithm, self.config)
@@ -334,9 +337,10 @@ def learn_stage(
 
   The order of a step: count results for the schedule of prompts, replay groups,
   make the batch, mix old completions in, cut segments for prefix values, keep
-  samples for the schedule, leave out groups that guards refuse, compute model
-  outputs and advantages (`prepare`), scale groups down, measure, take gradient
-  steps, update the algorithm's state, draw the next prompts, hand rows out.
+  samples for the schedule, apply transforms, leave out groups that guards
+  refuse, compute model outputs and advantages (`prepare`), scale groups down,
+  measure, take gradient steps, update the algorithm's state, draw the next
+  prompts, hand rows out.
 
   Args:
     state: State before the step.
@@ -361,6 +365,7 @@ def learn_stage(
   feedback = parts.schedule.with_samples(
     parts.plan, parts.policy, state, groups, batch, feedback
   )
+  batch, transformed = transforms.apply(parts.transforms, batch)
   batch, guarded = parts.guards.admit(state, groups, batch)
   batch = prepare(state, batch, draw_key, parts=parts)
   state, batch, guarded = parts.guards.weigh(state, batch, guarded)
@@ -374,7 +379,7 @@ def learn_stage(
   batch = parts.history.shown(fresh, batch, is_old)
   required = options.needs(parts.algorithm, parts.config)
   rows = rows_lib.written(groups, batch, required)
-  return state, metrics | scheduled | replayed, rows
+  return state, metrics | scheduled | replayed | transformed, rows
 
 
 def _batch(

@@ -56,8 +56,8 @@ def test_the_page_runs_from_top_to_bottom(
   assert namespace["drawn"].rewards.shape == (8, 4)
   assert np.isfinite(namespace["late"])
   assert pathlib.Path("runs/mine/result.json").exists()
-  (name,) = namespace["config"].rewards.functions
-  assert name.endswith(":brevity")
+  (name,) = namespace["config"].rl.transforms
+  assert name.endswith(":short")
 
   exec(compile(IN_README, "README.md", "exec"), {"__name__": "__main__"})
   assert pathlib.Path("runs/gspo/result.json").exists()

@@ -438,7 +438,7 @@ SETTINGS = {
       "reward_weights max_rounds when_short staleness partial_len",
       SAMPLED - {"rejection"},
     ),
-    ("recycle_surplus replay_size correction", {"rl"}),
+    ("recycle_surplus replay_size correction transforms", {"rl"}),
     ("demonstrations num_records", {"supervised"}),
     ("keep", {"rejection"}),
   )
