@@ -27,7 +27,7 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 RECORDED = {
   "lines of grpo_jax": 102_390,
   "lines of experiments": 37_200,
-  "lines of tests": 94_150,
+  "lines of tests": 94_160,
   "files of grpo_jax": 380,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,

@@ -247,8 +247,11 @@ CLIPPED = [
 def _bad_batch():
   """A prepared batch whose completions are all bad and full."""
   algorithm, config = _plain("gagpo")  # A ratio of turns needs turns.
-  with jax.disable_jit():
-    batch = cases.prepared(algorithm, config, cases.make_case())
+
+  def prepared(arrays):
+    return cases.prepared(algorithm, config, cases.Case(**arrays))
+
+  batch = jax.jit(prepared)(cases.arrays_of(cases.make_case()))
   return dataclasses.replace(
     batch,
     mask=np.ones_like(batch.mask),
@@ -265,22 +268,24 @@ class TestBounds:
     algorithm, config = algorithms.get_algorithm(name), _plain(name)[1]
     batch = _bad_batch()
 
-    def losses(shift, **bounds):
-      with jax.disable_jit():
-        return algorithm.policy_loss(
-          dataclasses.replace(config, **bounds),
-          PolicyOutputs(
-            logp=batch.old_logp + shift, trainable=algorithm.init(config)[0]
-          ),
-          batch,
-        )
+    none = {"dual_clip": 0.0, "ratio_cap": 0.0}
 
-    at_one = losses(0.0)
+    @jax.jit
+    def losses(logp):
+      outputs = PolicyOutputs(logp=logp, trainable=algorithm.init(config)[0])
+      return [
+        algorithm.policy_loss(
+          dataclasses.replace(config, **bounds), outputs, batch
+        )
+        for bounds in (none, {"dual_clip": 3.0}, {"ratio_cap": 3.0})
+      ]
+
+    at_one, *same = losses(batch.old_logp)
+    unbounded, *bounded = losses(batch.old_logp + 5.0)
     assert (at_one > 0).all()
-    for bounds in ({"dual_clip": 3.0}, {"ratio_cap": 3.0}):
-      np.testing.assert_allclose(losses(0.0, **bounds), at_one, 1e-6)
-      np.testing.assert_allclose(losses(5.0, **bounds), 3 * at_one, 1e-5)
-    unbounded = losses(5.0, dual_clip=0.0, ratio_cap=0.0)
+    for low, high in zip(same, bounded, strict=True):
+      np.testing.assert_allclose(low, at_one, 1e-6)
+      np.testing.assert_allclose(high, 3 * at_one, 1e-5)
     assert (unbounded > 100 * at_one).all()
 
 

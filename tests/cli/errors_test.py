@@ -307,6 +307,7 @@ def test_load_warns_of_what_a_workdir_has_it_import(tmp_path, caplog):
   assert f"{tmp_path / 'config.json'} names no_such_module:f, which" in warning
 
 
+@pytest.mark.slow
 def test_loss_that_is_not_finite_stops_the_run(tmp_path):
   config = tiny(sft__optimizer__learning_rate=1e30, checkpoint__every=1)
   with pytest.raises(FloatingPointError) as caught:

@@ -254,6 +254,7 @@ def random_cartpole():
   return jax.device_get(collected(params, jax.random.key(0)))
 
 
+@pytest.mark.slow
 def test_a_random_policy_balances_for_22_steps(random_cartpole):
   rollout = random_cartpole
   lengths = rollout.mask.sum(axis=-1)[0]

@@ -76,6 +76,7 @@ def test_draws_depend_on_nothing_else_in_the_batch(loaded, sampler):
     np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_positions_go_on_where_a_completion_is_in_the_context(loaded, sampler):
   ask = ask_of(loaded, "ab cd", seed=7)
   (whole,) = drawn(loaded, sampler, [ask])

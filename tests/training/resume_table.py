@@ -148,7 +148,7 @@ TABLE = {
       "algorithm.entropy_coef": 0.1,
       "log.traces_every": 1,
     },
-    (("evaluating", 1), ("writing", 4), ("saving", 1)),
+    (("evaluating", 1), ("saving", 1)),
     shows=("drawn/rounds", "drawn/recycled", "replay/groups", "replay/age"),
     state=("['kept']['surplus']", "['kept']['replay']"),
     check=_are_replayed,

@@ -335,6 +335,7 @@ def test_a_failed_session_ends_its_row_unscored_and_no_other():
   assert kept.any(axis=1).all()
 
 
+@pytest.mark.slow
 def test_an_observation_beyond_the_vocabulary_fails_its_row():
   sessions = host_sessions.Local(host_sessions.foreign)
   _, rollout, played = play(sessions, make_batch(), 76)
