@@ -260,17 +260,21 @@ class ServedConfig:
       environment if versions conflict; empty: the interpreter of the run.
     num_rows: Most requests that are answered at a time; None: the number of
       completions in a step.
+    pause_s: Seconds between successive requests within which they are answered
+      together.
   """
 
   calls: str = ""
   python: str = ""
   num_rows: int | None = None
+  pause_s: float = 0.005
 
   def __post_init__(self):
     ranges.check(
       self,
       "config.served",
       num_rows=ranges.ROWS,
+      pause_s=ranges.Range(1e-4, 60.0),
     )
     if self.calls:
       from grpo_jax.rewards.agents import call_formats

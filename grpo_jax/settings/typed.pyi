@@ -384,6 +384,9 @@ class Served(Group):
   num_rows: int | None
   """Most requests that are answered at a time; None: the number of
   completions in a step."""
+  pause_s: float
+  """Seconds between successive requests within which they are answered
+  together."""
 
 class TowerSettings(Group):
   kind: str

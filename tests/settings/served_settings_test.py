@@ -27,6 +27,7 @@ def test_an_environment_has_prompts_of_its_own():
     ({"interceptor__rules": ("shell",)}, "nothing stands between"),
     ({"served__calls": "quen"}, "did you mean 'qwen'"),
     ({"served__num_rows": 0}, r"config\.served\.num_rows"),
+    ({"served__pause_s": 0.0}, r"config\.served\.pause_s"),
   ],
 )
 def test_what_does_not_go_together_is_refused(changes, message):

@@ -33,7 +33,6 @@ from grpo_jax.training.runtime import sharding
 from grpo_jax.types import Prompts, PyTree, Rollout, Scored
 
 _POLL_S = 0.02
-_PAUSE_S = 0.005  # Requests within it of each other are answered together.
 
 
 class ServedEpisodes:
@@ -166,7 +165,7 @@ class ServedEpisodes:
         min(num_rows, wanted.num_rows or num_rows),
         self._problem.max_prompt_len + turns.config.max_new_tokens,
         is_own=False,
-        pause_s=_PAUSE_S,
+        pause_s=wanted.pause_s,
         max_waiting=2**20,
       )
     return self._sampler
