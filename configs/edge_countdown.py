@@ -17,14 +17,11 @@ here and in the paper:
 | `sentence`       | `=<answer>{answer}</answer>` | " After verification, …"   |
 | `train_injected` | False                        | True                       |
 
-One run of seed 0: the share of right drafts (`correction/draft_accuracy`) rises
-from 0.09 to above 0.2, greedy held-out accuracy from 0.12 to 0.18, and of the
-groups without a signal, two in five, corrections leave one in twenty. With the
-paper's probabilities more is put in than the policy writes right by itself, and
-in the same steps it learns less: held-out 0.09, with hints trained 0.12. With
-none, --config.rl.correction.p_cue=0 and so on, it is 0.22 after 120 steps: this
-small policy has little to say after a cue. Any algorithm of the table:
---config=configs/edge_countdown.py:grpo.
+`correction/draft_accuracy` is the share of right drafts. It is the policy's own
+success: the accuracy of a step counts corrected completions. This small policy
+has little to say after a cue, so fewer hints are put in than in the paper; with
+--config.rl.correction.p_cue=0 and so on there are none. Any algorithm of the
+table: --config=configs/edge_countdown.py:grpo.
 
 Source: "EDGE-GRPO", arXiv:2507.21848, and its code, ZhangXJ199/EDGE-GRPO.
 """

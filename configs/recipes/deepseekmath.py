@@ -16,9 +16,8 @@ data; then its score is the whole reward, the verifier watches, and the policy
 at the start of the iteration is the reference (Section 4.1.4). docs/proxy.md
 measures in small the effects of KL and old data.
 
-The toy follows its learned reward too far, one seed: held-out accuracy is 0.75
-before, 0.55 after 25 steps, 0.32 after the 50 of the first iteration, and 0.20
-at the end. The best batch that it draws, with 0.92, is the sixth.
+The toy learns its reward, so its held-out accuracy may fall while the reward
+rises.
 
 Deviations: pairs of completions of one question are ranked by a verifier. The
 first reward model is a copy of the policy, where the paper has one that it has
