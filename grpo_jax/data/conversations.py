@@ -179,16 +179,17 @@ def of_pair(chosen: Any, rejected: Any, question: Any) -> tuple[Any, Any, Any]:
     The two completions, and the prompt.
 
   Raises:
-    ValueError: There is no prompt, or a chat is malformed.
+    ValueError: There is no prompt, or a chat is malformed or begins with
+      another one.
   """
   chats: list[Any] = [
     x if isinstance(x, str) else _of_record(x, field)
     for x, field in ((chosen, "chosen"), (rejected, "rejected"))
   ]
   if question is not None:
-    before = [] if isinstance(question, str) else _of_record(question, "prompt")
+    before = _asked_first(chats, question)
     chosen, rejected = (_after(chat, before) for chat in chats)
-    return chosen, rejected, question
+    return chosen, rejected, before if len(before) > 1 else question
   if not any(isinstance(chat, str) for chat in chats):
     if chats[0] == chats[1]:
       return chats[0][-1], chats[1][-1], chats[0][:-1]
@@ -203,14 +204,38 @@ def of_pair(chosen: Any, rejected: Any, question: Any) -> tuple[Any, Any, Any]:
   )
 
 
+def _asked_first(chats: Sequence[Any], question: Any) -> list[Message]:
+  """The messages of a prompt; of a text, those that a chat begins with."""
+  if not isinstance(question, str):
+    return _of_record(question, "prompt")
+  starts = [x[: _first_reply(x)] for x in chats if not isinstance(x, str)]
+  before: list[Message] = max(starts, key=len, default=[])
+  if before and before[-1]["content"].strip() != question.strip():
+    raise _another_prompt(before)
+  return before
+
+
+def _first_reply(chat: list[Message]) -> int:
+  return next((at for at, one in enumerate(chat) if _is_reply(one)), 0)
+
+
 def _after(chat: Any, before: list[Message]) -> Any:
   """A chat without the prompt that it may begin with."""
   if isinstance(chat, str):
     return chat
   if before and chat[: len(before)] == before:
     return chat[len(before) :] or chat
-  first = next((at for at, one in enumerate(chat) if _is_reply(one)), 0)
-  return chat[first:]
+  if first := _first_reply(chat):
+    raise _another_prompt(chat[:first])
+  return chat
+
+
+def _another_prompt(start: list[Message]) -> ValueError:
+  return ValueError(
+    f"found a chat that begins with {start!r:.80}, and another 'prompt'; need"
+    " the same messages, or a chat that begins with the reply. Or take 'prompt'"
+    " out: it is then what both chats begin with."
+  )
 
 
 def reply(

@@ -132,9 +132,8 @@ def with_columns(
       if name in read
     }
     is_plain = not (format or fields)
-    answer = row.get("answer")
-    if is_plain and type(answer) in (int, float):  # As in a column of CSV.
-      row["answer"] = str(answer)
+    if is_plain and "answer" in row:
+      row["answer"] = answer_text(row["answer"])
     if is_plain and "prompt" not in row:
       return convert({**row, **beside})
     _check_json({**beside, **{k: row[k] for k in row.keys() & {"extras"}}})
@@ -148,6 +147,20 @@ def with_columns(
     return {**record, "extras": {**beside, **record["extras"]}}
 
   return converted
+
+
+def answer_text(value: Any) -> Any:
+  """An answer as text if it is a number, else as it is.
+
+  A column of whole numbers with a gap has fractions and a NaN: 3.0 is "3", and
+  NaN is no answer.
+  """
+  if type(value) not in (int, float):
+    return value
+  if value != value:
+    return ""
+  is_whole = float(value).is_integer() and abs(value) < 2**53
+  return str(int(value) if is_whole else value)
 
 
 def _check_json(columns: Mapping[str, Any]) -> None:
@@ -296,7 +309,8 @@ def _laid_out_record(format: str, raw: Row) -> Record:
 
   made = layouts.LAYOUTS[format]({name: _plain(x) for name, x in raw.items()})
   if "chosen" in made:
-    return {**pair_record(made), "extras": made["extras"]}
+    kept = {"answer": made["answer"] or "", "extras": made["extras"]}
+    return {**pair_record(made), **kept}
   return plain_record(made)
 
 
@@ -387,9 +401,7 @@ def mapped_record(fields: Mapping[str, Any], raw: Row) -> Record:
   record: Record = {
     field: found(name) for field, name in fields.items() if field != "extras"
   }
-  answer = record.get("answer", "")
-  if isinstance(answer, (int, float)) and not isinstance(answer, bool):
-    record["answer"] = str(answer)
+  record["answer"] = answer_text(record.get("answer", ""))
   extras = {
     name: found(theirs) for name, theirs in fields.get("extras", {}).items()
   }

@@ -20,18 +20,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from grpo_jax.data import conversations
+from grpo_jax.data import conversations, formats
 
 Row = dict[str, Any]
-
-_ANSWERS = ("answer", "solution", "ground_truth")
 
 
 def trl(raw: Mapping[str, Any]) -> Row:
   """Reads a row of TRL: a prompt, a demonstration or a pair.
 
   The answer stays among the extras under its own name, by which a reward
-  function of TRL asks for it.
+  function of TRL asks for it; what is called `answer` is text there.
+
+  Raises:
+    ValueError: `answer` is neither a text nor a number.
   """
   rest = {**raw}
   made: Row = {}
@@ -42,11 +43,11 @@ def trl(raw: Mapping[str, Any]) -> Row:
     if (value := rest.pop(name, None)) is not None:
       made[name] = value
   made["chat_options"] = rest.pop("chat_template_kwargs", None)
-  for name in _ANSWERS:
-    if isinstance(rest.get(name), str | int | float):
-      made["answer"] = str(rest[name])
-      break
-  rest.pop("answer", None)
+  answer = rest.pop("answer", None)
+  if answer is None:
+    others = (rest.get(name) for name in ("solution", "ground_truth"))
+    answer = next((x for x in others if type(x) in (str, int, float)), None)
+  made["answer"] = None if answer is None else _truth("answer", answer)
   return {**made, "extras": rest}
 
 
@@ -105,7 +106,7 @@ def _truth(name: str, value: Any) -> str:
       " answers, name a function of your own in config.data.format, which puts"
       " what its reward reads under 'extras'."
     )
-  return str(value)
+  return formats.answer_text(value)
 
 
 LAYOUTS: dict[str, Callable[[Mapping[str, Any]], Row]] = {

@@ -7,6 +7,7 @@ no memory. `HF_DATASETS_CACHE` names the folder of the cache.
 
 from __future__ import annotations
 
+import glob
 import os
 import pathlib
 import re
@@ -26,6 +27,11 @@ _READERS = {
   ".jsonl": "json",
 }
 _ON_HUB = re.compile(r"([\w.-]+/[\w.-]+)(?::([\w.-]+))?(?:@([\w./-]+))?")
+# Fields of text. In CSV they keep their digits, and "NA" and "None".
+_TEXTS = (
+  *("prompt", "completion", "answer", "solution", "ground_truth"),
+  *("question", "problem", "chosen", "rejected"),
+)
 # Files that `save_to_disk` writes.
 _SAVED = ("dataset_info.json", "dataset_dict.json")
 # Fields with messages or schemas, which Arrow has filled with nulls.
@@ -75,7 +81,8 @@ class DatasetSource:
     """
     self.starts = (0,) if is_streamed else None
     self._name = f"{path} ({split})"
-    rows = _opened(path, split, is_on_hub)
+    mapped = (x for x in (fields or {}).values() if isinstance(x, str))
+    rows = _opened(path, split, is_on_hub, {*_TEXTS, *mapped})
     if not len(rows):
       raise ValueError(f"{self._name} has no records; need at least 1.")
     self._rows = _undecoded(rows, images)
@@ -103,8 +110,8 @@ class DatasetSource:
       raise ValueError(f"{self._name}, row {index}: {error}") from error
 
 
-def _opened(path: str, split: str, is_on_hub: bool) -> Any:
-  """The rows of a split."""
+def _opened(path: str, split: str, is_on_hub: bool, texts: set[str]) -> Any:
+  """The rows of a split; of CSV, these fields are text."""
   try:
     import datasets
   except ImportError as error:
@@ -116,7 +123,7 @@ def _opened(path: str, split: str, is_on_hub: bool) -> Any:
   try:
     if is_on_hub:
       return _of_hub(datasets, path, split)
-    return _of_disk(datasets, path, split)
+    return _of_disk(datasets, path, split, texts)
   except (FileNotFoundError, ValueError) as error:
     if str(error).startswith("config.data"):
       raise
@@ -149,7 +156,7 @@ def _of_hub(datasets: Any, name: str, split: str) -> Any:
   )
 
 
-def _of_disk(datasets: Any, path: str, split: str) -> Any:
+def _of_disk(datasets: Any, path: str, split: str, texts: set[str]) -> Any:
   if "://" in path:
     raise ValueError(
       f"config.data.source='datasets': {path} is not on a disk of this machine,"
@@ -166,16 +173,24 @@ def _of_disk(datasets: Any, path: str, split: str) -> Any:
       f"config.data.train_path (or eval_path): no file or folder {path}. A name"
       " on the hub is config.data.name, with an empty train_path."
     )
-  reader = _READERS.get(place.suffix.lower())
+  ending = place.suffix.lower()
+  reader = _READERS.get(ending)
   if reader is None:
     raise ValueError(
       f"config.data.train_path (or eval_path): {path} ends in none of"
       f" {', '.join(_READERS)}; rename it, or name a folder."
     )
-  more = {"delimiter": "\t"} if place.suffix == ".tsv" else {}
+  more: dict[str, Any] = {}
+  if reader == "csv":
+    more = {
+      "converters": dict.fromkeys(sorted(texts), str),
+      "delimiter": "\t" if ending == ".tsv" else ",",
+      "keep_default_na": False,
+      "na_values": [""],
+    }
   return datasets.load_dataset(
     reader,
-    data_files=os.fspath(place),
+    data_files=glob.escape(os.fspath(place)),
     # The package calls the split of a file so.
     split=re.sub(r"^[^\[]*", "train", split),
     **more,

@@ -202,8 +202,8 @@ GOLD = {"style": "rule", "ground_truth": 72}
     ),
     (
       "trl",
-      {"prompt": "q", "chosen": "a", "rejected": "b", "source": "x"},
-      ("q", "a", "", {"source": "x"}),
+      {"prompt": "q", "chosen": "a", "rejected": "b", "answer": 7.0, "s": "x"},
+      ("q", "a", "7", {"s": "x"}),
     ),
     (
       "verl",
@@ -241,6 +241,14 @@ def test_layouts_of_other_libraries(format, row, record):
   )
   # Rows in memory, and those of tables, have the same extras.
   assert sources.RowsSource([row], format)[0] == made
+
+
+@pytest.mark.parametrize("answer", [["a", "b"], {"x": 1}, True])
+def test_an_answer_that_would_be_lost_is_refused(answer):
+  with pytest.raises(
+    ValueError, match=r"found 'answer' = .*need a text or a n"
+  ):
+    formats.conversion("trl")({"prompt": "q", "answer": answer})
 
 
 def test_a_reward_function_of_trl_gets_the_messages(text):

@@ -178,6 +178,8 @@ def test_gold_boxes(text, answer):
 
 
 USER = {"role": "user", "content": "Hi?"}
+SYSTEM = {"role": "system", "content": "Be brief."}
+NO = {"rejected": "No"}
 
 
 def said(text):
@@ -203,6 +205,12 @@ def test_pairs_are_texts_or_chats(row):
   }
 
 
+def test_a_system_message_of_a_pair_is_asked_too():
+  both = [SYSTEM, USER]
+  row = {"prompt": "Hi?", "chosen": [*both, said("Yes")], **NO}
+  assert formats.pair_record(row)["prompt"].messages == both
+
+
 @pytest.mark.parametrize(
   ("row", "message"),
   [
@@ -218,6 +226,15 @@ def test_pairs_are_texts_or_chats(row):
     (
       {"chosen": [USER, said("a")], "rejected": [said("x"), said("b")]},
       "found no 'prompt'",
+    ),
+    # The chats answer another question.
+    (
+      {"prompt": "Ho?", "chosen": [USER, said("a")], "rejected": "b"},
+      r"begins with \[.*Hi\?.*, and another 'prompt'",
+    ),
+    (
+      {"prompt": [said("Ho"), USER], "chosen": [USER, said("a")], **NO},
+      "or a chat that begins with the reply",
     ),
   ],
 )
