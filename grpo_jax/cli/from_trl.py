@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import json
 import pathlib
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,6 +28,7 @@ import yaml
 from absl import flags
 
 from grpo_jax.cli import flags as flags_lib
+from grpo_jax.rewards import registry
 from grpo_jax.settings import groups, overrides
 
 _CONFIG_FILE = flags.DEFINE_string(
@@ -227,10 +229,19 @@ WITHOUT: dict[str, str] = {
   "a reward model is a member of the run (config.reward_model)": (
     "reward_model_name_or_path"
   ),
+  "a run has one dataset here, or several as config.data.source='mixture'": (
+    "datasets streaming test_split_size"
+  ),
 }
 _NO_COUNTERPART = {
   name: reason for reason, names in WITHOUT.items() for name in names.split()
 }
+# Fields that count something.
+_COUNTS = (
+  *("per_device_train_batch_size", "gradient_accumulation_steps"),
+  *("generation_batch_size", "steps_per_generation", "num_generations"),
+  *("num_iterations", "max_steps", "per_device_eval_batch_size"),
+)
 # Reward functions of TRL -> those of this library.
 _REWARDS = {
   "accuracy_reward": "math_accuracy",
@@ -279,6 +290,7 @@ class Converted:
     """
     _check_names(given)
     self._given = {k: x for k, x in given.items() if x is not None}
+    _check_counts(self._given)
     self.notes: list[str] = []
     self.settings: dict[str, Any] = {}
     self._origin: dict[str, str] = {}  # Setting -> field.
@@ -350,10 +362,10 @@ class Converted:
     if size := self._given.get("per_device_eval_batch_size"):
       name = "per_device_eval_batch_size"
       self._set(name, "eval.batch_size", size * num_devices)
+    # TRL counts gradient steps.
+    self._each = drawn // per_step * self._given.get("num_iterations", 1)
     if self._value("max_steps") > 0:
-      # TRL counts gradient steps.
-      each = drawn // per_step * self._given.get("num_iterations", 1)
-      steps = max(self._value("max_steps") // each, 1)
+      steps = max(self._value("max_steps") // self._each, 1)
       self._set("max_steps", "rl.steps", steps)
     else:
       self._note(
@@ -397,6 +409,8 @@ class Converted:
       )
       schedule = "linear"
     self._set("lr_scheduler_type", "rl.optimizer.schedule", schedule)
+    if self._value("lr_scheduler_type") == "constant":  # It has no warm-up.
+      self._set("lr_scheduler_type", "rl.optimizer.warmup_steps", 0)
     self._set("optim", "rl.optimizer.stochastic_rounding", False)
     warmup = self.settings["rl.optimizer.warmup_steps"]
     if not float(warmup).is_integer():
@@ -419,12 +433,10 @@ class Converted:
     self._set("dtype", "model.param_dtype", kept)
     remat = "full" if self._value("gradient_checkpointing") else "none"
     self._set("gradient_checkpointing", "model.remat", remat)
-    evaluates = self._value("eval_strategy") == "steps"
-    every = int(self._value("eval_steps") or 500) if evaluates else 0
-    self._set("eval_steps", "eval.every", every)
-    saves = self._value("save_strategy") == "steps"
-    save_every = int(self._value("save_steps")) if saves else 0
-    self._set("save_steps", "checkpoint.every", save_every)
+    # TRL evaluates as often as it logs, every 10 steps, unless it is set.
+    logs = self._given.get("logging_steps", 10)
+    self._every("eval", self._value("eval_steps") or logs, "eval.every")
+    self._every("save", self._value("save_steps"), "checkpoint.every")
     reported = self._value("report_to")
     reported = [reported] if isinstance(reported, str) else list(reported)
     if {"wandb", "trackio", "all"} & {*reported}:
@@ -444,6 +456,21 @@ class Converted:
       ):
         self._set("lora_target_modules", "model.lora_modules", modules)
 
+  def _every(self, what: str, steps: float, setting: str) -> None:
+    """Sets how often something is done, in steps of this library."""
+    strategy = f"{what}_strategy"
+    kind = self._value(strategy)
+    if kind == "no":
+      self._set(strategy, setting, 0)
+    elif kind != "steps":
+      self._note(strategy, f"set config.{setting}, in steps")
+    elif steps < 1 and self._value("max_steps") <= 0:
+      self._note(f"{what}_steps", f"a share of all steps; set config.{setting}")
+    else:
+      steps = steps if steps >= 1 else steps * self._value("max_steps")
+      every = max(round(steps / self._each), 1)
+      self._set(f"{what}_steps", setting, every)
+
   def _data(self) -> None:
     self._set("dataset_name", "data.template", "chat")
     if name := self._value("dataset_name"):
@@ -459,7 +486,15 @@ class Converted:
       found = []
       for path in named:
         module, dot, last = str(path).rpartition(".")
-        found.append(f"{module}:{last}" if dot else _REWARDS.get(path, path))
+        name = f"{module}:{last}" if dot else _REWARDS.get(path, path)
+        if "/" in name or (not dot and name not in registry.BUILTIN):
+          raise ValueError(
+            f"reward_funcs={path!r}: need an import path, as my_pkg.rewards.f,"
+            f" or one of {', '.join([*_REWARDS, *registry.BUILTIN])}. Take it"
+            " out; here a reward model is config.reward_model, and a penalty of"
+            " long completions config.algorithm.overlong_cache."
+          )
+        found.append(name)
       self._set("reward_funcs", "rewards.functions", tuple(found))
 
   def _keep_known(self) -> None:
@@ -527,6 +562,28 @@ def _check_names(given: Mapping[str, Any]) -> None:
     )
 
 
+def _check_counts(given: Mapping[str, Any]) -> None:
+  for name in _COUNTS:
+    value = given.get(name, 1)
+    least = -1 if name == "max_steps" else 1
+    if type(value) is not int or value < least:
+      raise ValueError(
+        f"{name}={value!r:.40}: need a whole number from {least} on, without"
+        " quotes."
+      )
+
+
+class _Loader(yaml.SafeLoader):
+  """Reads 1e-6, without a point, as a number, which YAML 1.1 does not."""
+
+
+_Loader.add_implicit_resolver(
+  "tag:yaml.org,2002:float",
+  re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+"),
+  list("-+0123456789"),
+)
+
+
 def read(path: str) -> dict[str, Any]:
   """Reads the fields of a file.
 
@@ -543,7 +600,7 @@ def read(path: str) -> dict[str, Any]:
   text = place.read_text(encoding="utf-8")
   try:
     is_json = place.suffix == ".json"
-    found = json.loads(text) if is_json else yaml.safe_load(text)
+    found = json.loads(text) if is_json else yaml.load(text, _Loader)
   except (ValueError, yaml.YAMLError) as error:
     raise ValueError(
       f"from_trl: {path} is neither YAML nor JSON: {error}."
@@ -552,17 +609,7 @@ def read(path: str) -> dict[str, Any]:
     raise ValueError(
       f"from_trl: {path} holds {found!r:.60}; need fields, as 'beta: 0.04'."
     )
-  # YAML reads 1e-6, without a point, as a text.
-  return {str(name): _number(value) for name, value in found.items()}
-
-
-def _number(value: Any) -> Any:
-  if not isinstance(value, str):
-    return value
-  try:
-    return float(value)
-  except ValueError:
-    return value
+  return {str(name): value for name, value in found.items()}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -105,6 +105,28 @@ def test_a_file_of_trl_becomes_a_config(file, tmp_path):
       {"rl.num_prompts": 4, "rl.num_minibatches": 4, "rl.steps": 1},
       [],
     ),
+    (
+      {
+        **{"steps_per_generation": 4, "max_steps": 800, "num_iterations": 2},
+        **{"save_steps": 0.1, "eval_strategy": "steps", "logging_steps": 16},
+      },
+      "dapo",
+      {"rl.steps": 100, "checkpoint.every": 10, "eval.every": 2},
+      [],
+    ),
+    (
+      {"save_strategy": "epoch", "eval_strategy": "epoch", "max_steps": 8},
+      "dapo",
+      {},
+      ["save_strategy", "eval_strategy"],
+    ),
+    ({"save_steps": 0.1}, "dapo", {}, ["save_steps"]),
+    (
+      {"lr_scheduler_type": "constant", "warmup_steps": 5},
+      "dapo",
+      {"rl.optimizer.warmup_steps": 0},
+      [],
+    ),
     ({"optim": "lion_8bit"}, "dapo", {}, ["optim"]),
     ({"warmup_steps": 0.1}, "dapo", {}, ["warmup_steps"]),
     (
@@ -121,6 +143,9 @@ def test_values_that_are_meant_otherwise(fields, algorithm, settings, notes):
   assert settings.items() <= made.settings.items()
   found = {note.partition("=")[0] for note in made.notes}
   assert {*notes} <= found
+  # What only a line can say is left as the config has it.
+  if found & {"save_strategy", "save_steps"}:
+    assert "checkpoint.every" not in made.settings
   made.config()
 
 
@@ -135,6 +160,18 @@ def test_values_that_are_meant_otherwise(fields, algorithm, settings, notes):
     ({"loss_type": "bnpo"}, ValueError, "loss_type='bnpo': .* take 'dapo'"),
     ({"num_generations": 3}, ValueError, "whole groups of 3 .*--num_devices"),
     ({"learning_rate": "high"}, TypeError, "learning_rate='high': needed is a"),
+    (
+      {"per_device_train_batch_size": "8"},
+      ValueError,
+      "size='8': need a whole number from 1 on, without quotes",
+    ),
+    ({"max_steps": 0.5}, ValueError, "max_steps=0.5: need a whole number"),
+    (
+      {"reward_funcs": ["Org/Reward-1.5B"]},
+      ValueError,
+      "reward_funcs='Org/Reward-1.5B': .* here a reward model is config.reward",
+    ),
+    ({"reward_funcs": "acuracy"}, ValueError, "one of accuracy_reward, think_"),
   ],
 )
 def test_what_cannot_be_read_is_refused(fields, error, message):
@@ -184,3 +221,12 @@ def test_the_page_has_the_same_table():
     except (ValueError, SyntaxError):
       continue
     assert value == default, name
+
+
+def test_texts_in_quotes_stay_texts(tmp_path):
+  path = tmp_path / "a.yaml"
+  path.write_text('learning_rate: 1e-6\nbeta: 4E-2\nrun_name: "2024"\n')
+  made = from_trl.Converted(from_trl.read(str(path)))
+  assert made.settings["rl.optimizer.learning_rate"] == 1e-6
+  assert made.settings["algorithm.kl_coef"] == 0.04
+  assert made.config().log.name == "2024"
