@@ -1,7 +1,8 @@
 """Chat conversations as token ids, and chat templates run with limits.
 
 `Writer` writes messages as ids, in the format in which the policy was trained.
-With `config.data.template="chat"` the tokenizer's chat template writes them.
+With `config.data.template="chat"` the tokenizer's chat template writes them,
+behind `config.data.system` if they have no system message.
 Any other template is for one prompt and has no roles. A conversation is then
 text: the messages before the first reply, one on each line, are the prompt of
 the template; an end token follows each reply; later messages are written as
@@ -277,7 +278,7 @@ class Writer:
     """
     if self.has_roles:
       return self._text.chat_ids(
-        [conversations.for_template(message) for message in messages],
+        self._for_template(messages),
         **{**self._encoder.chat_options, **options},
       )
     if options.get("tools"):
@@ -317,13 +318,18 @@ class Writer:
     if self.has_roles:
       return self._text.extend(
         ids,
-        [conversations.for_template(message) for message in messages],
+        self._for_template(messages),
         [conversations.for_template(message) for message in new],
         **{**self._encoder.chat_options, **options},
       )
     ends = self._text.end_ids
     closing = [] if ids[-1] in ends else [ends[0]]
     return [*ids, *closing, *self._plain(new)]
+
+  def _for_template(self, messages: Sequence[Message]) -> list[Message]:
+    """All messages that the template writes, the run's system message first."""
+    given = self._encoder.with_system(messages)
+    return [conversations.for_template({**message}) for message in given]
 
   def _plain(self, messages: Sequence[Message]) -> list[int]:
     """Ids of messages as text without roles."""

@@ -311,9 +311,15 @@ class Encoder:
       assert isinstance(prompt, conversations.Conversation)
       messages = [*map(conversations.for_template, prompt.messages)]
       options |= prompt.options
+    return self.with_system(messages), options
+
+  def with_system(
+    self, messages: Sequence[Mapping[str, Any]]
+  ) -> list[Mapping[str, Any]]:
+    """Messages behind the system message, unless they have one."""
     if self.system and messages[0]["role"] not in ("system", "developer"):
-      messages = [{"role": "system", "content": self.system}, *messages]
-    return messages, options
+      return [{"role": "system", "content": self.system}, *messages]
+    return [*messages]
 
   def _as_text(self, value: str, field: str) -> str:
     """The text of a field for a template without roles.

@@ -285,6 +285,8 @@ def _chat(
       " template reads beside messages, tools and add_generation_prompt.",
       "chat_template_kwargs",
     )
+  if reader.take("tool_choice") == "none":
+    tools = None  # The policy does not see them, and nothing reads as a call.
   return messages, tools or None, dict(options)
 
 

@@ -85,6 +85,18 @@ def test_without_roles_a_conversation_is_text():
     plain.ids([ASK], tools=[{}])
 
 
+def test_the_system_message_of_the_run_comes_first():
+  own, text = writer()
+  run = chat_lib.Writer(Encoder(text, "chat", system="be kind"))
+  system = {"role": "system", "content": "be kind"}
+  ids = run.ids([ASK])
+  assert ids == own.ids([system, ASK]) == run.ids([system, ASK])
+  assert shown(text, ids) == "s:be kind|u:hi|a:"
+  ids += [*text.encode("yo"), text.end_ids[0]]
+  longer = run.extended(ids, [ASK, REPLY], [NEXT])
+  assert longer == own.extended(ids, [system, ASK, REPLY], [NEXT])
+
+
 def test_what_a_user_says_ends_no_turn():
   plain, text = writer("{prompt}")
   said = {"role": "user", "content": "<eos>"}

@@ -58,6 +58,13 @@ def test_a_chat_is_read():
   assert request.tools[0]["function"]["name"] == "f"
 
 
+def test_a_policy_that_is_to_call_nothing_sees_no_tools():
+  body = {"messages": [ASK], "tools": [{"type": "function"}]}
+  for choice, wanted in (("none", None), ("auto", body["tools"])):
+    request = requests.parse({**body, "tool_choice": choice}, is_chat=True)
+    assert request.tools == wanted
+
+
 @pytest.mark.parametrize(
   ("prompt", "expected"),
   [
