@@ -388,6 +388,7 @@ class RemoteEpisode:
     name: str,
     seed: int,
     reset: Mapping[str, Any],
+    place: int,
   ):
     """Begins the episode.
 
@@ -396,6 +397,7 @@ class RemoteEpisode:
       name: Name of the environment.
       seed: Seed of the episode.
       reset: Arguments of `reset`, beside those of the server.
+      place: Number, from 0 on, that chooses among several addresses.
 
     Raises:
       ServerError, TimeoutError: No server has begun it.
@@ -407,7 +409,7 @@ class RemoteEpisode:
     asked = {"seed": seed, **self._server.reset, **reset}
     end = time.monotonic() + options.timeout_s
     while True:
-      self._connection = self._connected(options.timeout_s, seed)
+      self._connection = self._connected(options.timeout_s, place)
       try:
         self._ask("reset", asked)
         return
@@ -419,9 +421,9 @@ class RemoteEpisode:
           raise
       time.sleep(_PAUSE_S)
 
-  def _connected(self, timeout_s: float, seed: int) -> Connection:
+  def _connected(self, timeout_s: float, place: int) -> Connection:
     urls, token = self._server.urls, os.environ.get(self._server.token, "")
-    first = seed % len(urls)
+    first = place % len(urls)
     for url in [*urls[first:], *urls[:first]]:
       try:
         return Connection(url, timeout_s, token)
@@ -563,6 +565,7 @@ def make(
     name,
     int(extras.get("seed", zlib.crc32(prompt.encode()))),
     extras.get("reset") or {},
+    seed,
   )
   if game.over:
     game.close()
@@ -596,10 +599,11 @@ def problem(seed: int, **options: Any) -> tuple[str, dict[str, Any]]:
   """
   made = OpenEnvOptions(**options)
   exceptions()
-  name = sorted(made.servers)[seed % len(made.servers)]
+  place, number = divmod(seed, len(made.servers))
+  name = sorted(made.servers)[number]
   extras: dict[str, Any] = {"seed": seed, made.field: name}
   try:
-    with contextlib.closing(make("", extras, seed, **options)) as session:
+    with contextlib.closing(make("", extras, place, **options)) as session:
       first = session.first()
   except Exception as error:  # Of any type: a view reads what a server says.
     return UNKNOWN, extras | {"failed": f"{type(error).__name__}: {error}"}
@@ -640,7 +644,7 @@ def schemas(**options: Any) -> list[tools.Schema]:
   for name, server in made.made.items():
     if server.action:
       continue
-    episode = RemoteEpisode(made, name, 0, {})
+    episode = RemoteEpisode(made, name, 0, {}, 0)
     try:
       episode.act({"type": "list_tools"})
       for tool in episode.observation["tools"]:

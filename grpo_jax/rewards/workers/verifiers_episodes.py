@@ -196,10 +196,11 @@ class LoadedEnvironment:
     messages are those before it.
     """
     task = self.tasks[split][index]
+    answer = getattr(task.data, "answer", None)
     return {
       "prompt": self._messages(task) if self._before is None else self._before,
       "is_open": self._before is not None,
-      "answer": str(getattr(task.data, "answer", None) or ""),
+      "answer": "" if answer is None else str(answer),
       "tools": self._tools,
     }
 

@@ -57,6 +57,16 @@ def test_an_episode():
     assert played(options(url), "ab") == (said, scores)
 
 
+def test_rows_of_a_prompt_are_spread_over_the_addresses():
+  with openenv_peers.serve("good") as one, openenv_peers.serve("good") as two:
+    made, names = options([one, two]), []
+    for row in range(4):
+      session = openenv.make("?", {"seed": 6}, row, **made)
+      names.append(session.game._connection.name)
+      session.close()
+    assert names == [x.removeprefix("http://") for x in (one, two)] * 2
+
+
 def test_tools_are_called_in_the_format_of_a_chat():
   with openenv_peers.serve("tools") as url:
     made = options(url, action="", scores={"calls": "calls"})
