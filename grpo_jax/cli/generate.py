@@ -9,10 +9,10 @@ r"""Completes many prompts and writes the completions, or keeps right ones.
         --out=runs/base.jsonl
 
 The policy is that of a run, or a Hugging Face checkpoint with a config for its
-data, rewards and lengths. Prompts come from a file: JSON lines in the format of
-the run's own (config.data.format), or a file that ends in .txt, with a prompt
-on each line. Prompts of a .txt file have no score. Or they are the run's own
-training prompts ("train") or held-out ones ("held_out").
+data, rewards and lengths. Prompts come from a file: JSON lines with the fields
+of the run's own (config.data.format, config.data.fields), or a file that ends
+in .txt, with a prompt on each line. Prompts of a .txt file have no score. Or
+they are the run's own training prompts ("train") or held-out ones ("held_out").
 
 With --keep=M this is rejection sampling. It keeps at most M completions of each
 prompt that are right and came to an end, one for each answer (--distinct), the

@@ -251,6 +251,8 @@ class DemonstrationSource:
       record["completion"] = ids
       if row.get("observed"):
         record["observed"] = np.array(row["observed"], bool)
+      elif row.get("terminated") is False:  # It gets no end token.
+        record["observed"] = np.zeros(ids.size, bool)
     return record
 
 

@@ -189,8 +189,8 @@ class Encoder:
   """Token ids of a record's fields; fields that are ids already pass through.
 
   Attributes:
-    tokenizer: Tokenizer with `encode(text) -> ids`, and `context_ids(text) ->
-      ids`.
+    tokenizer: Tokenizer with `encode(text) -> ids`, `context_ids(text) -> ids`,
+      and `end_ids`.
     template: Text that the policy reads; "{prompt}" is replaced by the record's
       prompt, all other text (markers, instructions) is literal. The begin token
       comes first, once, if the tokenizer has one. Or "chat": the tokenizer's

@@ -166,7 +166,7 @@ def supervised_stream(
       see `truncate_completions`.
     seed: Non-negative; determines the order.
     pad_id: Fills the unused slots.
-    end_id: End token, appended to completions that do not end with it; not to
+    end_id: End token, appended to completions that end with none; not to
       completions with `observed`, which may end before the episode does.
     truncate_completions: Whether to cut long completions after T tokens,
       without an end token, instead of leaving the rows out.
@@ -249,7 +249,10 @@ def given_completion(
   """Encodes the completion of a record, as `given_row` does."""
   completion, observed = encode.given(record)
   if observed is None:
-    completion = _ended(completion, end_id)
+    # A policy may have ended it with another of several end tokens.
+    ends = {end_id, *encode.tokenizer.end_ids}
+    if not completion.size or int(completion[-1]) not in ends:
+      completion = np.append(completion, np.int32(end_id))
     observed = np.zeros(completion.size, bool)
   return completion[:most], observed[:most]
 
@@ -333,13 +336,6 @@ def pair_stream(
     rows=rows,
     num_threads=num_threads,
   )
-
-
-def _ended(ids: np.ndarray, end_id: int) -> np.ndarray:  # [any] int32
-  """Appends the end token to a completion, unless it ends with it."""
-  if not ids.size or ids[-1] != end_id:
-    return np.append(ids, np.int32(end_id))
-  return ids
 
 
 def evaluation_batches(

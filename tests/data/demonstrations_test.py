@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_jax.data import demonstrations, observations, tokenizer
+from grpo_jax.data import (
+  demonstrations,
+  encoder,
+  observations,
+  pipeline,
+  tokenizer,
+)
 from grpo_jax.settings import phase as phase_lib
 from grpo_jax.tasks import add, sort
 
@@ -103,6 +109,22 @@ def test_ids_are_read_as_they_were_drawn(tmp_path):
     ("observed", observed),
   ):
     np.testing.assert_array_equal(found[name], expected)
+
+
+@pytest.mark.parametrize("end", [0, 1, None])
+def test_a_completion_ends_as_it_was_drawn(end, tmp_path):
+  text = tokenizer.Tokenizer(tokenizer.BYTES, end_tokens=("<eos>", "</answer>"))
+  ids = text.encode("It is 2")
+  ids += [] if end is None else [text.end_ids[end]]
+  record = {"prompt": "1 + 1?", "answer": "2", "extras": {}}
+  line = demonstrations.line(text, record, ids, terminated=end is not None)
+  path = _write(tmp_path / "a.jsonl", line)
+  (kept,) = demonstrations.DemonstrationSource(path, text, is_text=True)
+  _, found, observed = pipeline.given_row(
+    encoder.Encoder(text), kept, text.end_ids[0]
+  )
+  assert found.tolist() == ids
+  assert not observed.any()
 
 
 def test_other_tokens_read_the_text_or_nothing(tmp_path):

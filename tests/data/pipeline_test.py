@@ -20,6 +20,8 @@ ENCODE = Encoder(observations.TaskTokenizer(TASK))
 class Words:
   """A tokenizer whose tokens are words; the id is the length of the word."""
 
+  end_ids = (END,)
+
   def encode(self, text):
     return [len(word) for word in text.split()]
 

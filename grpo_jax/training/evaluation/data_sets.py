@@ -86,8 +86,9 @@ def opened(
 
   Args:
     loaded: A policy.
-    data: Name -> JSON-lines file, local or gs://, in the format of the run's
-      own (`config.data.format`). Empty: the held-out prompts of the run.
+    data: Name -> JSON-lines file, local or gs://, with the fields of the run's
+      own (`config.data.format` and `fields`). Empty: the held-out prompts of
+      the run.
     num_prompts: The first so many of each, or all if a file has fewer. None:
       all of a file, and `config.eval.num_prompts` held-out ones.
 
@@ -122,8 +123,9 @@ def opened(
       sources.JsonlSource(
         path,
         records_lib.format_of(config.data),
-        domain_key=config.data.domain_key,
-        images=config.data.images,
+        config.data.fields,
+        config.data.domain_key,
+        config.data.images,
       ),
       f"data {name}={path}",
     )

@@ -10,7 +10,7 @@ from grpo_jax.data import sources
 from grpo_jax.training.evaluation import data_sets, evaluation
 
 
-def _loaded(source="jsonl", held_out=None, **rewards):
+def _loaded(source="jsonl", held_out=None, fields=None, **rewards):
   rewards = {"domains": {}, "in_graph": False, **rewards}
   config = types.SimpleNamespace(
     rewards=types.SimpleNamespace(**rewards),
@@ -18,6 +18,7 @@ def _loaded(source="jsonl", held_out=None, **rewards):
       source=source,
       name="sort",
       format="",
+      fields=fields or {},
       domain_key="",
       images=(),
       is_made_of_ids=source == "task",
@@ -66,6 +67,13 @@ def test_files_are_taken_whole_or_from_the_start(tmp_path):
   assert [x.num_prompts for x in data_sets.opened(_loaded(), data, 1)] == [1, 1]
   first, _ = data_sets.opened(_loaded(), data, 1)
   assert first.golds == ["1"]
+
+
+def test_files_have_the_fields_of_the_run(tmp_path):
+  path = _write(tmp_path / "a.jsonl", {"q": "1 + 1?", "a": 2, "more": 3})
+  fields = {"prompt": "q", "answer": "a"}
+  (one,) = data_sets.opened(_loaded(fields=fields), {"a": path})
+  assert (one.source[0]["prompt"], one.golds) == ("1 + 1?", ["2"])
 
 
 def test_mistakes_are_named(tmp_path):
