@@ -47,6 +47,11 @@ _LAYOUTS: dict[str, tuple[str, ...]] = {
   "open_instruct": ("messages", "ground_truth"),
   "trl": ("messages",),
 }
+# Fields with messages or schemas, whose objects Arrow fills with nulls.
+_NESTED = (
+  *("prompt", "completion", "chosen", "rejected", "messages", "tools"),
+  *("chat_options", "chat_template_kwargs"),
+)
 _CALCULATOR = re.compile(r"<<[^>]*>>")
 _SHOWN = 30  # Most names of fields in a message.
 # Fields of videos in rows of other projects.
@@ -147,6 +152,29 @@ def with_columns(
     return {**record, "extras": {**beside, **record["extras"]}}
 
   return converted
+
+
+def without_nulls(
+  row: Row, fields: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+  """A row without the nulls with which Arrow fills objects of a column.
+
+  Args:
+    row: A row of a table; of other fields than messages and schemas, nulls
+      stay.
+    fields: As in `conversion`.
+  """
+  names = {*_NESTED, *((fields or {}).get(x, x) for x in _NESTED)}
+  dense = {name: _dense(row[name]) for name in names & row.keys()}
+  return {**row, **dense}
+
+
+def _dense(value: Any) -> Any:
+  if isinstance(value, Mapping):
+    return {name: _dense(x) for name, x in value.items() if x is not None}
+  if isinstance(value, list):
+    return [_dense(x) for x in value]
+  return value
 
 
 def answer_text(value: Any) -> Any:

@@ -34,11 +34,6 @@ _TEXTS = (
 )
 # Files that `save_to_disk` writes.
 _SAVED = ("dataset_info.json", "dataset_dict.json")
-# Fields with messages or schemas, which Arrow has filled with nulls.
-_NESTED = (
-  *("prompt", "completion", "chosen", "rejected", "messages", "tools"),
-  *("chat_options", "chat_template_kwargs"),
-)
 
 
 class DatasetSource:
@@ -92,10 +87,7 @@ class DatasetSource:
       formats.conversion(format, fields, domain_key, images),
       *(format, fields, (domain_key, *images)),
     )
-    self._nested = {
-      *_NESTED,
-      *((fields or {}).get(x, x) for x in _NESTED),
-    } & {*rows.column_names}
+    self._fields = fields
     self[0]
 
   def __len__(self) -> int:
@@ -103,7 +95,7 @@ class DatasetSource:
 
   def __getitem__(self, index: int) -> Record:
     row = self._rows[int(index)]
-    row |= {name: _dense(row[name]) for name in self._nested}
+    row = formats.without_nulls(row, self._fields)
     try:
       return sources.sized(self._convert(sources.check(row)))
     except ValueError as error:
@@ -233,12 +225,3 @@ def _undecoded(rows: Any, images: Sequence[str]) -> Any:
     changed = kept if inner is feature else type(feature)(kept)
     rows = rows.cast_column(name, changed)
   return rows
-
-
-def _dense(value: Any) -> Any:
-  """A value without the nulls with which Arrow fills objects of a column."""
-  if isinstance(value, Mapping):
-    return {name: _dense(x) for name, x in value.items() if x is not None}
-  if isinstance(value, list):
-    return [_dense(x) for x in value]
-  return value

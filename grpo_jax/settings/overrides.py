@@ -17,7 +17,7 @@ import numpy as np
 from ml_collections import config_dict
 
 from grpo_jax import imports
-from grpo_jax.data import sources
+from grpo_jax.data import formats, sources
 from grpo_jax.settings import groups, typed
 from grpo_jax.settings import phase as phase_lib
 
@@ -321,12 +321,12 @@ def with_rows(given: Mapping[str, Any]) -> dict[str, Any]:
   settings = {"data.source": "jsonl"}
   for part, setting in ("train", "train_path"), ("test", "eval_path"):
     if part in parts:
-      rows = _rows(parts[part])
+      rows = _rows(parts[part], given.get("data.fields"))
       settings[f"data.{setting}"] = imports.name_of(rows)
   return {**settings, **given}
 
 
-def _rows(data: Any) -> list[dict[str, Any]]:
+def _rows(data: Any, fields: Any) -> list[dict[str, Any]]:
   """Converts records in memory to plain dictionaries."""
   is_set = hasattr(data, "column_names") and hasattr(data, "__len__")
   rows = list(data) if is_set or isinstance(data, list | tuple) else None
@@ -344,7 +344,11 @@ def _rows(data: Any) -> list[dict[str, Any]]:
       sources.check(row)
     except ValueError as error:
       raise ValueError(f"config: data: row {number}: {error}") from error
-  return [{str(name): value for name, value in row.items()} for row in rows]
+  plain = [{str(name): value for name, value in row.items()} for row in rows]
+  if not is_set:
+    return plain
+  named = fields if isinstance(fields, Mapping) else None
+  return [formats.without_nulls(row, named) for row in plain]
 
 
 def _fitting(kind: type, value: Any, name: str) -> Any:
