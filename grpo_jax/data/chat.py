@@ -35,6 +35,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from absl import logging
+
 from grpo_jax.data import conversations
 from grpo_jax.data.conversations import Message
 from grpo_jax.data.encoder import Encoder
@@ -204,6 +206,7 @@ def _environment() -> Any:
     raise jinja2.TemplateError(message)
 
   def strftime_now(format_):
+    _warn_of_date()
     return datetime.datetime.now().strftime(format_)
 
   def tojson(
@@ -232,6 +235,16 @@ def _environment() -> Any:
   environment.globals["raise_exception"] = raise_exception
   environment.globals["strftime_now"] = strftime_now
   return environment
+
+
+@functools.cache
+def _warn_of_date() -> None:
+  logging.warning(
+    "the chat template writes the date of today, so the prompts of another day"
+    " are others; give it a date, as"
+    " config.data.chat_options={'date_string': '26 Jul 2024'}, if it has such"
+    " an option"
+  )
 
 
 def _import_jinja2() -> Any:

@@ -77,3 +77,16 @@ def test_what_does_not_end_is_ended(monkeypatch, source):
   with pytest.raises(ValueError, match=r".+ \(\w+\)"):
     chat.render(source, {"messages": ["ab"]})
   assert time.thread_time() - start < 2
+
+
+def test_a_template_that_reads_the_clock_is_told_so_once(caplog):
+  chat._warn_of_date.cache_clear()
+  source = (
+    "{% if not day %}{% set day = strftime_now('%Y') %}{% endif %}{{ day }}"
+  )
+  assert chat.render(source, {"day": "Monday"}) == "Monday"
+  assert not caplog.records
+  for _ in range(2):
+    assert len(chat.render(source, {})) == 4
+  assert [x for x in caplog.messages if "date_string" in x] == caplog.messages
+  assert len(caplog.messages) == 1

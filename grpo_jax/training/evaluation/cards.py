@@ -93,6 +93,8 @@ def card(
   result = _json(workdir / log.RESULT) or {}
   merged = _json(workdir / merging.MERGE)
   step = None if merged else step
+  if result.get("step") != step:  # The figures are of another policy.
+    result = {}
   model, name = values.get("model", {}), _algorithm(values)
   paper = _paper(name)
   license_of = _license(base)
@@ -251,6 +253,14 @@ def _one(data: Any) -> str:
   return f"`{name}` ({data.get('source', 'task')})"
 
 
+def _data_on_hub(data: Mapping[str, Any]) -> str:
+  """The name of the data on the hub; empty if they are not from there."""
+  name, source = data.get("name", ""), data.get("source")
+  if source == "datasets" and not data.get("train_path"):
+    return re.split("[:@]", name)[0]
+  return _ON_HUB.get(name, "") if source == "tfds" else ""
+
+
 def _steps(values: Mapping[str, Any], step: int | None) -> str:
   phases = ", ".join(
     f"{name} {values.get(name, {}).get('steps', '?')}"
@@ -332,16 +342,14 @@ def _front_matter(
   if paper:
     tags.append(f"arxiv:{paper}")
   lines += [f"- {json.dumps(tag)}" for tag in tags]
-  on_hub = _ON_HUB.get(data.get("name", ""))
-  is_tfds = data.get("source") == "tfds"
-  if is_tfds and on_hub:
+  if on_hub := _data_on_hub(data):
     lines += ["datasets:", f"- {on_hub}"]
   accuracy = (result.get("after") or {}).get("eval/accuracy")
   if accuracy is not None:
     path = data.get("eval_path") or data.get("train_path") or ""
     source = pathlib.PurePath(path).name if path else data.get("name", "")
     shown = json.dumps(source or "held-out")
-    where = json.dumps(on_hub) if is_tfds and on_hub else shown
+    where = json.dumps(on_hub) if on_hub else shown
     lines += [
       "model-index:",
       f"- name: {json.dumps(_title(model, name))}",

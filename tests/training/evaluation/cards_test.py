@@ -108,6 +108,20 @@ def test_a_card_puts_a_prompt_as_in_training(run, template):
     assert names["ids"] == template.replace("{prompt}", question)
 
 
+def test_another_step_has_no_figures_of_the_last(run):
+  config = json.loads((run / log.CONFIG).read_text())
+  data = {"source": "datasets", "name": "openai/gsm8k:main@abc"}
+  config["data"] |= data | {"train_path": ""}
+  (run / log.CONFIG).write_text(json.dumps(config))
+  last, other = (
+    huggingface_hub.ModelCard(cards.card(run, step=step)).data
+    for step in (100, 50)
+  )
+  assert last.eval_results[0].dataset_type == "openai/gsm8k"
+  assert other.eval_results is None
+  assert last.datasets == other.datasets == ["openai/gsm8k"]
+
+
 def test_what_is_not_known_is_said_so(run):
   config = tiny_config.get_config("grpo")
   config.algorithm.name = "my_pkg.foo:FOO"  # Of a package that is not here.
