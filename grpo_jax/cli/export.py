@@ -59,6 +59,11 @@ def main(argv: Sequence[str]) -> int:
     raise ValueError(
       f"--out={out} exists; nothing was changed. Pass another one."
     )
+  if _ADAPTERS.value and (_DTYPE.value or not _LATER_LAYERS.value):
+    raise ValueError(
+      "--dtype and --nolater_layers are of merged weights, and --adapters writes"
+      " the adapters as they are; leave them out."
+    )
   folder = files.scratch(out)
   with api.load(_WORKDIR.value, _STEP.value) as run:
     model = run.config.model

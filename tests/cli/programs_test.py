@@ -153,6 +153,14 @@ def test_empty_workdir_is_refused(tmp_path, program):
 
 
 # A process for each mistake.
+def test_adapters_are_written_as_they_are(tmp_path):
+  for flag in "--dtype=bfloat16", "--nolater_layers":
+    given = "--workdir=run", "--out=out", "--adapters", flag
+    result = command.run("export", *given, cwd=tmp_path)
+    assert_refused(result, "are of merged weights, and --adapters")
+  assert not [*tmp_path.iterdir()]
+
+
 def test_mistake_on_the_command_line_is_one_message(tmp_path):
   def train(*arguments):
     return command.run(
