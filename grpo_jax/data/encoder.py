@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -269,11 +270,17 @@ class Encoder:
     return PromptWithImages(self._some(encode(made), record), cuts)
 
   def content(self, record: Record) -> list[Hashable]:
-    """The ids and images of a prompt, for comparison; no image is opened."""
-    if self.image_encoder is None:
-      return self.prompt(record).tolist()
+    """The ids and images of a prompt, for comparison; no image is opened.
+
+    What is the same in all prompts, as the template, is left out.
+    """
+    value = record["prompt"]
+    if not isinstance(value, str):
+      return np.asarray(value).tolist()
+    options = getattr(value, "options", None)
+    further = [json.dumps(options, default=str)] if options else []
     images = (tuple(image) for image in record.get("pictures", ()))
-    return [*self.tokenizer.encode(record["prompt"]), *images]
+    return [*self.tokenizer.encode(value), *further, *images]
 
   def prompt(self, record: Record) -> np.ndarray:  # [any] int32
     """Ids of a prompt.

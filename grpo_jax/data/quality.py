@@ -261,10 +261,12 @@ def of_skew(
 
 
 def key(record: Record) -> str:
-  """Hashes the prompt, the answer and the images of a record."""
+  """Hashes the prompt with its tools, the answer and the images of a record."""
   prompt = record["prompt"]
   text = prompt if isinstance(prompt, str) else np.asarray(prompt).tolist()
-  content = json.dumps([text, record["answer"], *record.get("pictures", ())])
+  options = getattr(prompt, "options", None)
+  further = [*record.get("pictures", ()), *([options] if options else [])]
+  content = json.dumps([text, record["answer"], *further])
   return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 

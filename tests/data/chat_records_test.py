@@ -13,6 +13,7 @@ from grpo_jax.data import (
   demonstrations,
   formats,
   pipeline,
+  quality,
   sources,
   tokenizer,
 )
@@ -90,6 +91,21 @@ def test_options_of_a_record_come_first_and_a_system_message_is_its_own(text):
   assert groups.DataConfig(template="chat", system="x").system == "x"
   with pytest.raises(ValueError, match=r"data.system='x' is a message, .*'cha"):
     groups.DataConfig(system="x")
+
+
+def test_prompts_are_compared_without_what_all_of_them_have(text):
+  rows = [
+    record(prompt="Is 1 odd?"),
+    record(prompt="Is 2 even?"),
+    record(prompt="Is 2 even?", tools=chats.TOOLS),
+    record(prompt="Is 2 even?", tools=chats.TOOLS[:1]),
+  ]
+  encoder = Encoder(
+    text, "chat", system="You are careful, kind and brief. " * 9
+  )
+  contents = [encoder.content(row) for row in rows]
+  assert not quality.near_duplicates(contents[:2])
+  assert len({*map(tuple, contents)}) == len({*map(quality.key, rows)}) == 4
 
 
 def trained(text, ids, observed):

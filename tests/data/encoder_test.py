@@ -43,7 +43,7 @@ TILES = processors.Processor(
 class Characters:
   """Ids of characters; those of the token are one."""
 
-  token = TOKEN
+  token, end_ids = TOKEN, (1,)
 
   def encode(self, text):
     parts = text.split(self.token)
