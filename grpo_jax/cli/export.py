@@ -61,8 +61,8 @@ def main(argv: Sequence[str]) -> int:
     )
   if _ADAPTERS.value and (_DTYPE.value or not _LATER_LAYERS.value):
     raise ValueError(
-      "--dtype and --nolater_layers are of merged weights, and --adapters writes"
-      " the adapters as they are; leave them out."
+      "--dtype and --nolater_layers are of merged weights, and --adapters"
+      " writes the adapters as they are; leave them out."
     )
   folder = files.scratch(out)
   with api.load(_WORKDIR.value, _STEP.value) as run:

@@ -481,6 +481,13 @@ class Converted:
       full = f"{name}:{subset}" if subset and not is_local else name
       setting = "data.train_path" if is_local else "data.name"
       self._set("dataset_name", setting, full)
+      if subset and is_local:
+        self._note("dataset_config", f"{name} is read as it is here")
+      if "max_prompt_length" not in self._given:
+        self.notes.append(
+          "max_prompt_length: TRL has no limit; here longer prompts than"
+          " config.data.max_prompt_len, 256 tokens, are left out."
+        )
     if functions := self._value("reward_funcs"):
       named = [functions] if isinstance(functions, str) else functions
       found = []
