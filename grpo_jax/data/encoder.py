@@ -273,10 +273,15 @@ class Encoder:
     """The ids and images of a prompt, for comparison; no image is opened.
 
     What is the same in all prompts, as the template, is left out.
+
+    Raises:
+      ValueError: The prompt cannot be written.
     """
     value = record["prompt"]
     if not isinstance(value, str):
       return np.asarray(value).tolist()
+    if self.image_encoder is None:
+      self.prompt(record)  # Raises if it cannot be written.
     options = getattr(value, "options", None)
     further = [json.dumps(options, default=str)] if options else []
     images = (tuple(image) for image in record.get("pictures", ()))

@@ -106,6 +106,8 @@ def test_prompts_are_compared_without_what_all_of_them_have(text):
   contents = [encoder.content(row) for row in rows]
   assert not quality.near_duplicates(contents[:2])
   assert len({*map(tuple, contents)}) == len({*map(quality.key, rows)}) == 4
+  with pytest.raises(ValueError, match="only a chat template writes"):
+    Encoder(text).content(rows[2])
 
 
 def trained(text, ids, observed):
