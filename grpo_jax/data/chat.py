@@ -342,7 +342,7 @@ class Writer:
   def _for_template(self, messages: Sequence[Message]) -> list[Message]:
     """All messages that the template writes, the run's system message first."""
     given = self._encoder.with_system(messages)
-    return [conversations.for_template({**message}) for message in given]
+    return [conversations.for_template(message) for message in given]
 
   def _plain(self, messages: Sequence[Message]) -> list[int]:
     """Ids of messages as text without roles."""

@@ -326,8 +326,8 @@ class Encoder:
     return self.with_system(messages), options
 
   def with_system(
-    self, messages: Sequence[Mapping[str, Any]]
-  ) -> list[Mapping[str, Any]]:
+    self, messages: Sequence[dict[str, Any]]
+  ) -> list[dict[str, Any]]:
     """Messages behind the system message, unless they have one."""
     if self.system and messages[0]["role"] not in ("system", "developer"):
       return [{"role": "system", "content": self.system}, *messages]

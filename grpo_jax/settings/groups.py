@@ -337,6 +337,9 @@ SOURCES = (
 )
 # Settings that only some sources read, with their defaults.
 _OF_SOURCES: dict[str, tuple[Any, tuple[str, ...]]] = {
+  "train_path": ("", ("jsonl", "datasets", "text")),
+  "eval_path": ("", ("jsonl", "datasets", "text")),
+  "format": ("", ("jsonl", "datasets", "tfds", "mixture")),
   "fields": ({}, ("tfds", "jsonl", "datasets")),
   "streaming": (False, ("jsonl", "datasets")),
   "separator": ("\n", ("text",)),
@@ -474,6 +477,12 @@ class DataConfig(ImageData):
         f"config.data.system={self.system!r:.60} is a message, which only a"
         f" chat template writes, and config.data.template is"
         f" {self.template!r:.60}. Set it to 'chat', or write the text into it."
+      )
+    if self.chat_options and self.template != "chat":
+      raise ValueError(
+        f"config.data.chat_options={dict(self.chat_options)!r:.60} are inputs"
+        " of a chat template, and config.data.template is"
+        f" {self.template!r:.60}. Set it to 'chat', or leave them out."
       )
     if self.source == "datasets" and not (self.train_path or "/" in self.name):
       raise ValueError(

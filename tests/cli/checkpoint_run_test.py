@@ -166,6 +166,7 @@ def test_a_run_starts_with_the_adapters_of_a_folder(tmp_path):
     fields = {"adapter_checkpoint": str(tmp_path / "adapters"), **fields}
     config = small(tmp_path, source, **fields)
     config.data.source = "task"  # Whose verifier needs no process.
+    config.data.train_path = ""
     config.data.name = "sort"
     config.rewards.functions = ("accuracy",)
     return config_lib.resolve(config)

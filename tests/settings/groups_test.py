@@ -134,3 +134,26 @@ def test_domains_that_no_record_has_are_refused(tmp_path, name):
   data = groups.DataConfig(source="jsonl", train_path=path, **{name: value})
   with pytest.raises(ValueError, match=f"config.data.{name}=.* have no domain"):
     records.open_sources(data, 0)
+
+
+@pytest.mark.parametrize(
+  ("given", "message"),
+  [
+    ({"train_path": "a.jsonl"}, "train_path='a.jsonl' is for .*it is 'task'"),
+    (
+      {"source": "tfds", "name": "gsm8k", "eval_path": "a.jsonl"},
+      "eval_path='a.jsonl' is for .*'jsonl' or .* it is 'tfds'",
+    ),
+    (
+      {"source": "text", "train_path": "a.txt", "format": "gsm8k"},
+      "format='gsm8k' is for .*it is 'text'",
+    ),
+    (
+      {"chat_options": {"enable_thinking": False}},
+      r"chat_options=\{'enable_thinking': False\} are inputs of a chat temp",
+    ),
+  ],
+)
+def test_data_that_nothing_would_read_are_refused(given, message):
+  with pytest.raises(ValueError, match=message):
+    groups.DataConfig(**given)

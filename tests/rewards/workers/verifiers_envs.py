@@ -17,7 +17,7 @@ __all__ = ["LettersEnv", "LettersTaskset"]
 
 
 class LettersData(vf.TaskData):
-  answer: str = ""
+  answer: str | int = ""
   act: str = ""
 
 
@@ -100,6 +100,7 @@ class LettersTaskset(vf.Taskset[LettersTask, LettersConfig]):
         "network": {"network_block": ["example.org"]},
         "slow": {"timeout": vf.TaskTimeout(scoring=0.1)},
         "dumb": {"prompt": None},
+        "zero": {"answer": 0},
       }.get(act, {})
       data = {"prompt": f"say {letter}", "answer": letter, "act": act}
       yield LettersTask(LettersData(**{**data, **fields}), config.task)

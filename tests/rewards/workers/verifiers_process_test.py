@@ -102,7 +102,7 @@ def open_(path=MODULE, **options):
 @pytest.mark.slow
 def test_a_single_turn_is_played_and_scored(url):
   environment = open_(
-    taskset={"num_tasks": 5},
+    taskset={"num_tasks": 5, "acts": ["", "", "zero"]},
     select={"limit": 4},
     held_out={"taskset": {"first": 5}, "skip": 3},
     names=["said"],
@@ -118,6 +118,7 @@ def test_a_single_turn_is_played_and_scored(url):
       "answer": "b",
       "tools": None,
     }
+    assert environment.examples["train"][2]["answer"] == "0"
     found = played(environment, url, [0, 0, 3, 3])
     assert [one.row for one in found] == [0, 1, 2, 3]
     for one in found:
