@@ -26,7 +26,7 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Name of a number -> the most that it may be.
 RECORDED = {
   "lines of grpo_jax": 102_580,
-  "lines of experiments": 37_200,
+  "lines of experiments": 37_280,
   "lines of tests": 94_420,
   "files of grpo_jax": 380,
   "files of the largest folder": 22,
@@ -62,7 +62,8 @@ modules = sum(name.startswith("grpo_jax") for name in sys.modules)
 def leaves(group):
   return sum(leaves(x) if hasattr(x, "items") else 1 for x in group.values())
 settings = leaves(grpo_jax.default_config("grpo").to_dict())
-print(json.dumps([modules, settings, len(dataclasses.fields(types.TrainBatch))]))
+fields = dataclasses.fields(types.TrainBatch)
+print(json.dumps([modules, settings, len(fields)]))
 """
 
 

@@ -21,6 +21,9 @@ With --replay, TRL draws nothing: it learns from the completions that were drawn
 here, of seed 0. Then the programs differ in nothing but the learner, and the
 table has the largest gap of their gradients' norms, and the distance of their
 last parameters as a share of the way that they have come.
+
+With --draws=20, nobody learns: both programs draw so many completions of each
+training prompt from the last parameters of the run of seed 0 here.
 """
 
 from __future__ import annotations
@@ -58,6 +61,9 @@ _NUM_SEEDS = flags.DEFINE_integer("num_seeds", 5, "Number of seeds.", 1)
 _STEPS = flags.DEFINE_integer("gradient_steps", 10, "Gradient steps.", 3)
 _REPLAY = flags.DEFINE_bool(
   "replay", False, "Lets TRL learn from the completions drawn here."
+)
+_DRAWS = flags.DEFINE_integer(
+  "draws", 0, "Completions of a prompt that both draw from the same parameters."
 )
 _MICRO_BATCH = flags.DEFINE_integer(
   "trl_micro_batch", 16, "Rows of a backward pass of TRL.", 1
@@ -225,6 +231,37 @@ def steps(workdir: pathlib.Path) -> list[dict[str, Any]]:
   return [line for line in lines if "reward/mean" in line]
 
 
+def trained(out: pathlib.Path, loss: str) -> tuple[pathlib.Path, pathlib.Path]:
+  """Returns the run of seed 0 here, and a folder with its last parameters."""
+  if not (out / f"here-{loss}-0.json").exists():
+    run(out, loss, 0, "here")
+  workdir, last = out / f"here-{loss}-0", out / f"last-{loss}"
+  export(last, workdir)
+  return workdir, last
+
+
+def draw(out: pathlib.Path, loss: str) -> str:
+  """Draws with both programs from the same parameters; a row of a table."""
+  import grpo_jax
+
+  workdir, last = trained(out, loss)
+  content = work(loss, 0)
+  prompts = [row for step in content["prompts"] for row in step]
+  # The last --model counts.
+  more = f"--model={last}", f"--draws={_DRAWS.value}"
+  there = run_trl(out, loss, 0, content, *more)["rewards"]
+  records = [{"prompt": x["question"], "answer": x["answer"]} for x in prompts]
+  with grpo_jax.load(workdir) as run:
+    here = run.sample(records, n=_DRAWS.value, temperature=1.0).rewards
+  rewards = np.stack([here, np.reshape(there, here.shape)])  # [2, P, draws]
+  means = rewards.mean(axis=(1, 2))
+  errors = rewards.var(axis=2, ddof=1).sum() / rewards[0].size / len(prompts)
+  return (
+    f"| {loss} | {here.size} | {means[0]:.3f} | {means[1]:.3f}"
+    f" | {means[0] - means[1]:.3f} ± {errors**0.5:.3f} |"
+  )
+
+
 def replay(out: pathlib.Path, loss: str) -> str:
   """Lets TRL learn from the completions of seed 0, and returns a table's row.
 
@@ -232,10 +269,7 @@ def replay(out: pathlib.Path, loss: str) -> str:
     ValueError: The run has not traced all completions, or TRL's program finds
       other rewards.
   """
-  if not (out / f"here-{loss}-0.json").exists():
-    run(out, loss, 0, "here")
-  workdir, last = out / f"here-{loss}-0", out / f"last-{loss}"
-  export(last, workdir)
+  workdir, last = trained(out, loss)
   content = work(loss, 0)
   drawn = completions(workdir)
   rows = content["group_size"] * len(content["prompts"][0])
@@ -369,6 +403,12 @@ def main(argv: Sequence[str]) -> int:
     print("|---|---:|---:|")
     for loss in _LOSSES.value:
       print(replay(out, loss), flush=True)
+    return 0
+  if _DRAWS.value:
+    print("| loss | completions | here | TRL | here − TRL, standard error |")
+    print("|---|---:|---:|---:|---:|")
+    for loss in _LOSSES.value:
+      print(draw(out, loss), flush=True)
     return 0
   found = {}
   for loss, seed, program in cells():

@@ -12,7 +12,8 @@ the settings of AdamW are those of the work. The program stops if TRL's
 tokenizer writes other ids for a prompt than this project does. The seed is that
 of the draws, since both programs begin with the same parameters. If the work
 has completions, TRL learns from those in place of its own, and --expected names
-the parameters that it should end with.
+the parameters that it should end with. With --draws it trains nothing, and
+writes the rewards of so many draws of each training prompt.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import itertools
 import json
 import pathlib
 import re
+import statistics
 import tempfile
 import time
 import warnings
@@ -29,6 +31,7 @@ from typing import Any
 
 # A whole number behind the last "=" of the text, to the end of its line.
 _ANSWER = re.compile(r"=[ +]*(\d+)(?:\.0*)?[ .]*(?:\n[^=]*)?\Z")
+SAMPLED = {"do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
 
 
 def reward(completion: str, answer: str) -> float:
@@ -37,12 +40,13 @@ def reward(completion: str, answer: str) -> float:
   return float(found is not None and int(found[1]) == int(answer))
 
 
-def accuracy(model: Any, tokenizer: Any, work: dict[str, Any]) -> float:
-  """Returns the share of held-out prompts that greedy decoding answers."""
+def scores(
+  model: Any, tokenizer: Any, rows: list[dict[str, Any]], **options: Any
+) -> list[float]:
+  """Returns the reward of a completion of each row, decoded with options."""
   import torch
 
-  scores = []
-  rows = work["held_out"]
+  found: list[float] = []
   model.eval()
   for start in range(0, len(rows), 64):
     part = rows[start : start + 64]
@@ -54,17 +58,61 @@ def accuracy(model: Any, tokenizer: Any, work: dict[str, Any]) -> float:
       add_special_tokens=False,
     )
     with torch.no_grad():
-      ids = model.generate(
-        **inputs, do_sample=False, max_new_tokens=work["max_new_tokens"]
-      )
+      ids = model.generate(**inputs, **options)
     completions = tokenizer.batch_decode(
       ids[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True
     )
-    scores += [
+    found += [
       reward(text, row["answer"])
       for text, row in zip(completions, part, strict=True)
     ]
-  return sum(scores) / len(scores)
+  return found
+
+
+def accuracy(model: Any, tokenizer: Any, work: dict[str, Any]) -> float:
+  """Returns the share of held-out prompts that greedy decoding answers."""
+  greedy = {"do_sample": False, "max_new_tokens": work["max_new_tokens"]}
+  return statistics.mean(scores(model, tokenizer, work["held_out"], **greedy))
+
+
+def loaded(work: dict[str, Any], folder: pathlib.Path) -> tuple[Any, Any]:
+  """Returns model and tokenizer of a folder, and adds texts to the work's rows.
+
+  Raises:
+    ValueError: A prompt has other ids here.
+  """
+  import transformers
+
+  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+  steps = work["prompts"]
+  for row in [*(row for step in steps for row in step), *work["held_out"]]:
+    row["text"] = tokenizer.apply_chat_template(
+      [{"role": "user", "content": row["question"]}],
+      tokenize=False,
+      add_generation_prompt=True,
+    )
+    ids = tokenizer(row["text"], add_special_tokens=False)["input_ids"]
+    if ids != row["ids"]:
+      raise ValueError(
+        f"the prompt {row['text']!r} has the ids {ids} here and {row['ids']} in"
+        " the work; a comparison needs the same tokenizer in both programs."
+      )
+  load = transformers.AutoModelForCausalLM.from_pretrained
+  return load(folder, dtype="float32"), tokenizer
+
+
+def draw(
+  work: dict[str, Any], folder: pathlib.Path, count: int, seed: int
+) -> list[float]:
+  """Returns the rewards of so many draws of each training prompt, in order."""
+  import transformers
+
+  model, tokenizer = loaded(work, folder)
+  transformers.set_seed(seed)
+  rows = [row for step in work["prompts"] for row in step for _ in range(count)]
+  return scores(
+    model, tokenizer, rows, max_new_tokens=work["max_new_tokens"], **SAMPLED
+  )
 
 
 def distance(model: Any, start: pathlib.Path, expected: pathlib.Path) -> float:
@@ -113,23 +161,8 @@ def train(
   import transformers
   import trl
 
-  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
   steps = work["prompts"]
-  for row in [*(row for step in steps for row in step), *work["held_out"]]:
-    row["text"] = tokenizer.apply_chat_template(
-      [{"role": "user", "content": row["question"]}],
-      tokenize=False,
-      add_generation_prompt=True,
-    )
-    ids = tokenizer(row["text"], add_special_tokens=False)["input_ids"]
-    if ids != row["ids"]:
-      raise ValueError(
-        f"the prompt {row['text']!r} has the ids {ids} here and {row['ids']} in"
-        " the work; a comparison needs the same tokenizer in both programs."
-      )
-  model = transformers.AutoModelForCausalLM.from_pretrained(
-    folder, dtype="float32"
-  )
+  model, tokenizer = loaded(work, folder)
   before = accuracy(model, tokenizer, work)
   rows = work["group_size"] * len(steps[0])
   rewards: list[float] = []
@@ -138,9 +171,9 @@ def train(
 
   def of_rows(completions, answer, **unused):
     del unused
-    scores = [reward(*row) for row in zip(completions, answer, strict=True)]
-    rewards.append(sum(scores) / len(scores))
-    return scores
+    found = [reward(*row) for row in zip(completions, answer, strict=True)]
+    rewards.append(statistics.mean(found))
+    return found
 
   class Clock(transformers.TrainerCallback):
     def on_train_begin(self, *unused, **also_unused):
@@ -181,9 +214,7 @@ def train(
       steps_per_generation=rows // micro_batch,
       num_generations=work["group_size"],
       max_completion_length=work["max_new_tokens"],
-      temperature=1.0,
-      top_p=1.0,
-      top_k=0,
+      **{name: SAMPLED[name] for name in ("temperature", "top_p", "top_k")},
       beta=0.0,
       learning_rate=work["learning_rate"],
       lr_scheduler_type="linear",
@@ -238,19 +269,24 @@ def main() -> None:
   parser.add_argument("--seed", type=int, required=True)
   parser.add_argument("--micro_batch", type=int, required=True, help="Rows.")
   parser.add_argument("--expected", type=pathlib.Path, help="Folder.")
+  parser.add_argument("--draws", type=int, help="Completions of a prompt.")
   flags = parser.parse_args()
   warnings.simplefilter("ignore")
   import transformers
 
   transformers.utils.logging.set_verbosity_error()
   work = json.loads(flags.work.read_text("utf-8"))
-  result = train(
-    work,
-    flags.model,
-    loss=flags.loss,
-    seed=flags.seed,
-    micro_batch=flags.micro_batch,
-    expected=flags.expected,
+  result = (
+    {"rewards": draw(work, flags.model, flags.draws, flags.seed)}
+    if flags.draws
+    else train(
+      work,
+      flags.model,
+      loss=flags.loss,
+      seed=flags.seed,
+      micro_batch=flags.micro_batch,
+      expected=flags.expected,
+    )
   )
   flags.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
