@@ -9,6 +9,7 @@ import pytest
 
 from grpo_jax.models import architecture, quantization, stacks, transformer
 from grpo_jax.models.policies import lora
+from grpo_jax.training.phases import optimizers
 from tests.models import prefix_test, transformer_test
 
 pytestmark = pytest.mark.slow
@@ -276,3 +277,24 @@ def test_a_sampler_may_round_its_kernels(name):
     rtol=0,
     atol=1e-4,
   )
+
+
+@EACH
+def test_muon_sums_over_the_inputs_of_each_matrix(name):
+  """And not over heads, which the table of quantized kernels knows too."""
+  policy = transformer.transformer_policy(CONFIGS[name])
+  params = jax.eval_shape(policy.init, jax.random.key(0))["trained"]
+  axes = jax.tree.leaves(
+    optimizers.muon_axes(params), is_leaf=optimizers._is_axes
+  )
+  found, wanted = {}, {}
+  for (path, leaf), of_leaf in zip(
+    jax.tree_util.tree_leaves_with_path(params), axes, strict=True
+  ):
+    module = quantization._module(path)
+    if module is not None and of_leaf is not None:
+      where = jax.tree_util.keystr(path, simple=True, separator="/")
+      inputs = np.atleast_1d(of_leaf.reduction_axis)
+      found[where] = tuple(int(x) % leaf.ndim - leaf.ndim for x in inputs)
+      wanted[where] = quantization.INPUT_AXES[module]
+  assert found == wanted

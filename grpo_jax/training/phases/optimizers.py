@@ -23,9 +23,10 @@ from grpo_jax.types import PyTree
 
 # Kernels with an axis of heads, [N, H, K].
 _PER_HEAD = re.compile(
-  r"attention/(query_heads|query_up|kv_up)/|delta/(inputs|rates)/"
+  r"attention/(query_heads|key_heads|query_up|kv_up)/|delta/(inputs|rates)/"
 )
 _OUT = re.compile(r"(attention|delta)/out/")
+_ADAPTER = re.compile(r"/[ab]$")
 
 
 def schedule(
@@ -155,7 +156,8 @@ def muon_axes(params: PyTree) -> PyTree:
 
   def axes(path, leaf):
     name = _name(path)
-    if "layers/" not in name or not _is_matrix(path, leaf):
+    is_adapter = _ADAPTER.search(name)  # "dense_layers/up/a" is one, too.
+    if "layers/" not in name or is_adapter or not _is_matrix(path, leaf):
       return None
     if "attention/qkv/" in name:  # [layers, D, C, R + 2, K]
       return optax.contrib.MuonDimensionNumbers(1, 4)

@@ -319,8 +319,10 @@ def test_muon_takes_experts_one_by_one():
 def test_muon_needs_matrices_of_layers():
   adapters = {"query": {"a": np.zeros((2, 8, 4)), "b": np.zeros((2, 4, 8))}}
   optimizer = optimizers.of_model(_config(name="muon"), 10)
-  with pytest.raises(ValueError, match="'muon' is for the matrices of layers"):
-    optimizer.init(adapters)
+  # Adapters of a stack of its own are not matrices of layers either.
+  for tree in (adapters, {**adapters, "linear_layers": adapters}):
+    with pytest.raises(ValueError, match="'muon' is for the matrices of layer"):
+      optimizer.init(tree)
   with pytest.raises(ValueError, match=r"'mion' \(did you mean 'muon'"):
     _config(name="mion")
 
