@@ -252,16 +252,31 @@ class Mean(NamedTuple):
 StepMetrics = dict[str, jax.Array | Mean | Maximum]
 
 
-def of_steps(history: StepMetrics) -> StepMetrics:
+def of_steps(
+  history: StepMetrics,
+  trained: jax.Array | None = None,  # [steps] bool
+) -> StepMetrics:
   """Reduces metrics of several gradient steps [steps], the first axis.
 
+  Args:
+    history: The metrics.
+    trained: False for steps whose minibatch has no trained token, as when all
+      of its groups are dead: a mean over its tokens is not known. None: all
+      steps are on the same rows.
+
   Returns:
-    The largest of each `Maximum`, and the mean over the steps of all else.
+    The largest of each `Maximum`, the mean of each `Mean` over the steps with
+    tokens (0 if there are none), and the mean over all steps of all else.
   """
-  return {
-    name: jax.tree.map(jnp.max if isinstance(x, Maximum) else jnp.mean, x)
-    for name, x in history.items()
-  }
+
+  def reduced(x):
+    if isinstance(x, Maximum):
+      return Maximum(x.value.max())
+    if isinstance(x, Mean) and trained is not None:
+      return Mean(masked.mean(x.value, trained))
+    return jax.tree.map(jnp.mean, x)
+
+  return {name: reduced(x) for name, x in history.items()}
 
 
 def router_metrics(load: jax.Array) -> StepMetrics:

@@ -473,9 +473,8 @@ def run(
         update, loss, params, opt_states, minibatch, is_first, trains
       )
       metrics |= found
-    return ({name: params[name]["trained"] for name in names}, opt_states), (
-      metrics
-    )
+    carry = {name: params[name]["trained"] for name in names}, opt_states
+    return carry, (metrics, minibatch.mask.any())
 
   rows = _minibatches(plan, batch.mask.shape[0], key)
   carry = (
@@ -483,12 +482,12 @@ def run(
     {name: state.members[name].opt_state for name in names},
   )
   if plan.num_updates == 1:
-    carry, metrics = gradient_step(carry, (rows[0], True))
+    carry, (metrics, _) = gradient_step(carry, (rows[0], True))
   else:
-    carry, history = jax.lax.scan(
+    carry, (history, is_trained) = jax.lax.scan(
       gradient_step, carry, (rows, jnp.arange(plan.num_updates) == 0)
     )
-    metrics = metrics_lib.of_steps(history)
+    metrics = metrics_lib.of_steps(history, is_trained)
   trained, opt_states = carry
   params = _joined(state.params, trained)
   changed = {

@@ -213,6 +213,9 @@ def test_the_type_of_a_metric_and_not_its_name_says_how_it_is_reduced():
   found = {"max": x, "max_kl": metrics.Mean(x), "kl": Maximum(x)}
   reduced = {"max": 3, "max_kl": metrics.Mean(3), "kl": Maximum(6)}
   assert metrics.of_steps(found) == reduced
+  # The second step had no tokens, and says nothing about any.
+  some = metrics.of_steps(found, jnp.array([True, False, True]))
+  assert some == reduced | {"max_kl": metrics.Mean(3.5)}
 
 
 @pytest.mark.slow

@@ -81,6 +81,31 @@ def test_rates_that_are_logged_count_the_steps_of_each_member():
   assert float(metrics["value/learning_rate"]) == 15 * parts.plan.num_updates
 
 
+@pytest.mark.slow
+def test_minibatches_without_tokens_are_no_part_of_means():
+  """They would make a KL small, and so the coefficient that follows it."""
+  fields = {"kl_coef": 0.1, "entropy_coef": 0.1}
+  parts = tiny.make_parts(
+    "grpo", fields=fields, num_minibatches=4, learning_rate=1e-3
+  )
+  batch = tiny.ragged_batch(parts)
+  alone = jnp.arange(16) // 4 == 2  # Three of the four groups are dead.
+
+  @jax.jit
+  def measured(state, batch):
+    batch = step_lib.prepare(state, batch, jax.random.key(0), parts=parts)
+    return step_lib.update(state, batch, jax.random.key(1), parts=parts)[1]
+
+  state = tiny.make_state(parts)
+  both = [
+    measured(state, dataclasses.replace(batch, mask=batch.mask & rows[:, None]))
+    for rows in (jnp.ones(16, bool), alone)
+  ]
+  assert float(both[1]["ratio/mean"]) == pytest.approx(1.0, abs=0.05)
+  first, second = (float(x["entropy/policy"]) for x in both)
+  assert second == pytest.approx(first, rel=0.2)
+
+
 def test_a_teacher_has_its_own_frozen_leaves():
   """Without own leaves, as with the base of adapters, it has the policy's."""
   policy = tiny.tiny_policy()
