@@ -344,6 +344,10 @@ FEATURES = {
       f" p_reference={s.phase.correction.p_reference}"
     ),
   ),
+  "trained hints": Feature(
+    lambda s: s.phase.correction.corrects and s.phase.correction.train_injected,
+    lambda s: f"config.{s.name}.correction.train_injected=True",
+  ),
   "text": Feature(
     lambda s: not s.config.data.is_made_of_ids,
     lambda s: f"config.data.source={s.config.data.source!r}, which is text,",
@@ -499,6 +503,14 @@ TABLE = (
     "what is said of corrections is about the draws of the step, and some"
     " groups of its batch would be of earlier steps",
     "leave config.{name}.correction out, or set config.{name}.replay_size=0",
+  ),
+  Exclusion(
+    "trained hints",
+    "sampling mask",
+    "the sampler has kept no ids where tokens were put in, so that they would"
+    " have no log-prob and leave the loss",
+    "set config.{name}.correction.train_injected=False, or"
+    " config.algorithm.keep_sampling_mask=False",
   ),
   Exclusion(
     "correction",

@@ -110,6 +110,11 @@ SWITCHES = {
     "phase.correction.corrects": True,
     "phase.correction.p_cue": 0.5,
   },
+  "trained hints": {
+    "phase.correction.corrects": True,
+    "phase.correction.p_cue": 0.5,
+    "phase.correction.train_injected": True,
+  },
   "text": {"config.data.is_made_of_ids": False, "config.data.source": "jsonl"},
   "verifiers on the host": {"problem.judge.asks_host": True},
   "kept routing": {"required": {"routing": True}},
@@ -152,6 +157,7 @@ IMPLIED = {
   "rounded kernels": ("rounding to be corrected", "recorded log-probs"),
   "rounding to be corrected": ("rounded kernels", "recorded log-probs"),
   "canaries with a KL": ("guards",),
+  "trained hints": ("correction",),
   "opponents": ("several players", "environment", "environment in the graph"),
   "several players": ("environment", "environment in the graph"),
 }
@@ -219,6 +225,7 @@ SHOWN = {
   "quantized base": "config.model.quantization='nf4'",
   "mixed inputs": "config.sampling.mix_rate=0.1",
   "correction": "config.again.correction with p_cue=0.5, p_answer=0.0 and",
+  "trained hints": "config.again.correction.train_injected=True",
   "text": "config.data.source='jsonl', which is text,",
   "verifiers on the host": "config.rewards.functions=('accuracy',)",
   "kept routing": "config.algorithm.keep_routing=False",
@@ -294,7 +301,11 @@ def make_setup(*switched):
       of_kind=_space(num_given=0),
       schedule=_space(chooses=False, name="epochs"),
       correction=_space(
-        corrects=False, p_cue=0.0, p_answer=0.0, p_reference=0.0
+        corrects=False,
+        train_injected=False,
+        p_cue=0.0,
+        p_answer=0.0,
+        p_reference=0.0,
       ),
     ),
     problem=_space(
