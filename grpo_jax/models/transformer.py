@@ -1085,5 +1085,6 @@ def transformer_policy(config: TransformerConfig) -> Policy:
     embeddings=lambda params: params["trained"]["embed"]["embedding"],
     num_experts=config.num_experts,
     has_indexers=config.indexer is not None,
+    has_states=config.delta is not None,
     only_head=() if config.tied_embeddings else ("head",),
   )

@@ -10,7 +10,8 @@ row sees its part of them, so a pass is over the appended tokens alone. Answers
 with utility 0 do not change the sum, and are not run.
 
 The keys and values of a prefix have a hole behind them. This is right if tokens
-attend to all tokens before them. Splash, the kernel for TPUs, counts the slots
+attend to all tokens before them. A state has read the tokens of the hole too,
+so models with states run each prefix whole. Splash, the kernel for TPUs, counts the slots
 and not the tokens of a sliding window, so it cannot be used here.
 
 Source: RREDCoT, arXiv:2606.06475; see `algorithms/rredcot.py`.
@@ -203,7 +204,9 @@ class ForcedAnswers(features.PrefixValues):
     always = jnp.ones_like(first, bool)
     tokens = jnp.concatenate([tokens, first], axis=1)
     # The last slot is not run here, but together with each answer.
-    stored = policy.prefix(params, tokens, jnp.pad(mask, ((0, 0), (0, 1))))
+    stored = None
+    if not policy.has_states:
+      stored = policy.prefix(params, tokens, jnp.pad(mask, ((0, 0), (0, 1))))
 
     def of_answer(k, c, total):
       before = part.completion_mask & (number < k)

@@ -145,6 +145,8 @@ class Policy:
       no table, and inputs cannot be mixed.
     num_experts: Experts of each layer; 0 without experts.
     has_indexers: True if indexers, which are trained, choose what tokens see.
+    has_states: True if prefixes are states, which have read all their tokens:
+      `hidden` cannot mask one of these later.
     only_head: Names in "trained" of the parameters that `head` alone reads.
   """
 
@@ -163,6 +165,7 @@ class Policy:
   embeddings: Callable[[PyTree], jax.Array] | None = None
   num_experts: int = 0
   has_indexers: bool = False
+  has_states: bool = False
   only_head: tuple[str, ...] = ()
 
 

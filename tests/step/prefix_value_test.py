@@ -87,6 +87,7 @@ POLICIES = {
   "keys and values": lambda: tiny.tiny_transformer(
     vocab_size=7, sliding_window=5
   ),
+  "states": lambda: tiny.tiny_transformer(num_layers=2, **tiny.LINEAR),
   "whole rows": lambda: tiny.tiny_policy(),
 }
 
