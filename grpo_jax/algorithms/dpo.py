@@ -79,6 +79,8 @@ class DPOConfig(PairConfig):
     super().__post_init__()
     if self.singleton != "zero":
       self.complain("singleton", "is about advantages, and here are pairs")
+    if self.count_empty:
+      self.complain("count_empty", "counts completions that are in no pair")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -71,7 +71,7 @@ class CommonConfig:
     singleton: Advantage of the only scored completion of a group: "zero",
       because there is no comparison, or "raw", its reward (verl).
     count_empty: True if completions without a trained token count in a mean
-      over completions, as in TRL.
+      over completions, as in TRL; not with dynamic_sampling or rejection.
     token_mean_scope: Scope of a policy loss that is a mean over tokens: over
       all tokens of the "batch"; or the mean over groups of the mean over the
       tokens of a "group" (DAPO, arXiv:2503.14476, Eq. 8). The count is that of
@@ -209,6 +209,12 @@ class CommonConfig:
         "singleton",
         "is about a completion that alone of its group was scored, which"
         " dynamic sampling leaves out; set 'zero', or dynamic_sampling=False",
+      )
+    if self.count_empty and (self.dynamic_sampling or self.rejection != "none"):
+      self.complain(
+        "count_empty",
+        "counts the completions that dynamic_sampling and rejection leave out"
+        " of the denominators; set False, or switch these off",
       )
     if self.kl_target and not self.kl_coef:
       self.complain("kl_target", "has no kl_coef to start from; set it > 0")

@@ -466,7 +466,11 @@ def test_groups_share_alike_whatever_is_left_out_of_them(name, fields):
   ("name", "fields", "message"),
   [
     ("grpo", {"token_mean_scope": "group"}, "token_mean_scope='group'.*'grpo'"),
-    ("dapo", {"count_empty": True}, "count_empty=True of algorithm 'dapo'"),
+    (
+      "dapo",
+      {"count_empty": True, "dynamic_sampling": False},
+      "count_empty=True of algorithm 'dapo'",
+    ),
     (
       "ppo",
       {"bootstrap_cut": True, "overlong_filter": True},
@@ -474,6 +478,11 @@ def test_groups_share_alike_whatever_is_left_out_of_them(name, fields):
     ),
     ("ppo", {"singleton": "raw"}, "singleton='raw' of algorithm 'ppo'.*'zero'"),
     ("dpo", {"singleton": "raw"}, "singleton='raw' is about advantages"),
+    ("dpo", {"count_empty": True}, "count_empty=True counts .*in no pair"),
+    *(
+      ("grpo", {"count_empty": True, **other}, "count_empty=True counts the")
+      for other in ({"dynamic_sampling": True}, {"rejection": "seq_mean_k1"})
+    ),
     ("dapo", {"singleton": "raw"}, "singleton='raw' .*dynamic_sampling=False"),
     ("gagpo", {"token_mean_scope": "group"}, "every action weighs as much"),
     (
