@@ -221,8 +221,12 @@ def correlation(x: jax.Array, y: jax.Array, mask: jax.Array) -> jax.Array:
   differ = jnp.bool(True)
   for z in (x, y):
     differ &= masked.maximum(z, mask) > -masked.maximum(-z, mask)
-  x = masked.select(x - masked.mean(x, mask), mask)
-  y = masked.select(y - masked.mean(y, mask), mask)
+
+  def centered(z):  # At most 1: squares of squares of 1e10 would overflow.
+    z = masked.select(z - masked.mean(z, mask), mask)
+    return z / jnp.where(differ, jnp.abs(z).max(), 1)
+
+  x, y = centered(x), centered(y)
   scale = jnp.sqrt(jnp.square(x).sum() * jnp.square(y).sum())
   return jnp.where(differ, (x * y).sum() / jnp.where(differ, scale, 1), 0)
 

@@ -196,6 +196,18 @@ def test_a_component_against_the_reward_has_a_negative_correlation():
   )
 
 
+@pytest.mark.parametrize("size", [1e-13, 1.0, 1e12])
+def test_a_correlation_is_that_of_numbers_of_any_size(size):
+  x = np.array([1.0, 2.0, 4.0, 3.0], np.float32)
+  y = np.array([2.0, 1.0, 3.0, 9.0], np.float32)
+  found = metrics.correlation(
+    jnp.asarray(size * x, jnp.float32),
+    jnp.asarray(size * y, jnp.float32),
+    jnp.ones(4, bool),
+  )
+  np.testing.assert_allclose(found, np.corrcoef(x, y)[0, 1], rtol=1e-5)
+
+
 def test_an_update_without_trained_tokens_has_no_means():
   found = {
     **{"loss": 0.0, "loss/kl": 0.0, "gradient_norm": 0.0, "param_norm": 3.0},
