@@ -525,6 +525,7 @@ def _average(member: Model, state, params: PyTree) -> PyTree:
   """The moving average of the trained leaves after a step, or None."""
   if member.ema_decay is None:
     return state.average
+  # Wide: a bfloat16 share (1 - decay) · θ would be rounded in every step.
   return optax.incremental_update(
-    params["trained"], state.average, 1 - member.ema_decay
+    masked.wide(params["trained"]), state.average, 1 - member.ema_decay
   )

@@ -40,6 +40,19 @@ def test_an_average_keeps_its_share_of_the_past():
   assert float(after["w"]) == 0.75 * 4.0 + 0.25 * 8.0
 
 
+def test_an_average_of_bfloat16_parameters_that_stay_is_these_parameters():
+  member = models.Model(start=lambda _: {}, ema_decay=0.9)
+  trained = {"w": jnp.linspace(1, 2, 64, dtype=jnp.bfloat16)}
+  average = {"w": trained["w"].astype(jnp.float32)}
+  for _ in range(60):
+    before = MemberState({}, average=average)
+    average = update._average(member, before, {"trained": trained})
+  assert average["w"].dtype == jnp.float32
+  np.testing.assert_allclose(
+    average["w"], trained["w"].astype(jnp.float32), rtol=1e-5
+  )
+
+
 def test_a_version_is_the_step_of_the_run():
   """Not the step of the phase, which begins anew."""
   state = dataclasses.replace(
