@@ -347,18 +347,19 @@ def gradient(
 def chosen(trains: jax.Array | None, new: PyTree, old: PyTree) -> PyTree:
   """The new arrays if `trains` is True or None, else the old arrays.
 
-  Counts of steps, the integer scalars, advance in any case: the learning rate
-  follows the step of the phase.
+  Counts of schedules advance in any case: the learning rate follows the step of
+  the phase. Counts of moments stay with the moments, which they correct.
   """
   if trains is None:
     return new
 
-  def one(x, before):
-    if not x.ndim and jnp.issubdtype(x.dtype, jnp.integer):
-      return x
-    return jnp.where(trains, x, before)
+  def is_schedule(node):
+    return isinstance(node, optax.ScaleByScheduleState)
 
-  return jax.tree.map(one, new, old)
+  def one(x, before):
+    return x if is_schedule(x) else jnp.where(trains, x, before)
+
+  return jax.tree.map(one, new, old, is_leaf=is_schedule)
 
 
 def _steps(

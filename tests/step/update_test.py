@@ -7,11 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from grpo_jax.ops import selection
 from grpo_jax.settings import config as config_lib
+from grpo_jax.settings import phase as phase_lib
 from grpo_jax.step import micro_batches, models, update
 from grpo_jax.step import step as step_lib
 from grpo_jax.step.micro_batches import UpdatePlan
-from grpo_jax.training.phases import build, checkpointed
+from grpo_jax.training.phases import build, checkpointed, optimizers
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
@@ -51,6 +53,35 @@ def test_an_average_of_bfloat16_parameters_that_stay_is_these_parameters():
   np.testing.assert_allclose(
     average["w"], trained["w"].astype(jnp.float32), rtol=1e-5
   )
+
+
+@pytest.mark.parametrize("name", ["adamw", "adafactor", "muon"])
+def test_a_step_that_trains_nothing_leaves_the_moments_as_new(name):
+  """Else their correction would count steps that they have not seen."""
+  config = phase_lib.OptimizerConfig(
+    name=name, schedule="linear", learning_rate=1.0
+  )
+  optimizer = optimizers.of_model(config, 10)
+  params = {"layers": {"mlp": {"up": {"kernel": jnp.eye(4)[None]}}}}
+  start = optimizer.init(params)
+  _, new = optimizer.update(params, start, params)
+  waited = update.chosen(jnp.bool_(False), new, start)
+  rate = 0.9  # Of the second step.
+  first, _ = optimizer.update(params, start, params)
+  second, _ = optimizer.update(params, waited, params)
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(rate * x, y, rtol=1e-5),
+    first,
+    second,
+  )
+
+
+def test_a_memory_that_waits_counts_nothing():
+  memory = selection.empty_memory(4)
+  new = selection.remember(memory, jnp.ones(2), jnp.ones(2, bool))
+  waited = update.chosen(jnp.bool_(False), new, memory)
+  assert int(waited.num_seen) == 0
+  assert not waited.values.any()
 
 
 def test_a_version_is_the_step_of_the_run():
