@@ -11,8 +11,8 @@ with utility 0 do not change the sum, and are not run.
 
 The keys and values of a prefix have a hole behind them. This is right if tokens
 attend to all tokens before them. A state has read the tokens of the hole too,
-so models with states run each prefix whole. Splash, the kernel for TPUs, counts the slots
-and not the tokens of a sliding window, so it cannot be used here.
+so models with states run each prefix whole. Splash, the kernel for TPUs, counts
+the slots and not the tokens of a sliding window, so it cannot be used here.
 
 Source: RREDCoT, arXiv:2606.06475; see `algorithms/rredcot.py`.
 """
