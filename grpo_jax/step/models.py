@@ -497,7 +497,9 @@ def mixture_view(
       said = teacher.logits(own, h[..., start:])
       # Upcast first: a sum in bfloat16 would round each term.
       said = said.astype(jnp.promote_types(said.dtype, jnp.float32))
-      logits, start = logits + share * said, start + teacher.width
+      # Not 0 · −inf, of a teacher that is not heard and excludes an id.
+      heard = jnp.where(jnp.asarray(share) > 0, share * said, 0.0)
+      logits, start = logits + heard, start + teacher.width
     return logits
 
   mixed = dataclasses.replace(teachers[0].policy, prefix=prefix, hidden=hidden)

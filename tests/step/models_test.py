@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from grpo_jax.step import models as models_lib
 from grpo_jax.step import step
 from grpo_jax.training.phases import models
 from grpo_jax.training.phases import policy as policy_lib
@@ -160,3 +161,23 @@ def test_each_row_is_held_to(distilled, knows_more):
     assert max(of_policy) < 1e-5
   else:
     assert min(of_policy) > 1e-3
+
+
+def test_a_teacher_of_weight_0_is_not_heard():
+  """Not even of an id that it excludes, as those without a token."""
+  loud = small_policy(8)
+
+  def head(params, h):
+    return loud.head(params, h).at[..., 2].set(-jnp.inf)
+
+  teachers = (
+    models_lib.Teacher(loud, "loud", 8),
+    models_lib.Teacher(dataclasses.replace(loud, head=head), "silent", 8),
+  )
+  keys = jax.random.split(jax.random.key(0))
+  params = {x.name: loud.init(k) for x, k in zip(teachers, keys, strict=True)}
+  h = jax.random.normal(keys[0], (3, 16))
+  found = models_lib.mixture_view(teachers, (2.0, 0.0), params).head(h)
+  np.testing.assert_allclose(
+    found, loud.head(params["loud"], h[:, :8]), rtol=1e-6
+  )
