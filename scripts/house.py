@@ -25,9 +25,9 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 102_630,
+  "lines of grpo_jax": 102_640,
   "lines of experiments": 37_280,
-  "lines of tests": 94_570,
+  "lines of tests": 94_610,
   "files of grpo_jax": 380,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,

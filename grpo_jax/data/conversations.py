@@ -382,3 +382,17 @@ def _part(number: int, part: Any) -> str:
     f"messages[{number}].content has a part {part!r:.80}; needed are parts of"
     " the type 'text': the policy reads nothing else."
   )
+
+
+def answer_text(value: Any) -> Any:
+  """An answer as text if it is a number, else as it is.
+
+  A column of whole numbers with a gap has fractions and a NaN: 3.0 is "3", and
+  NaN is no answer.
+  """
+  if type(value) not in (int, float):
+    return value
+  if value != value:
+    return ""
+  is_whole = float(value).is_integer() and abs(value) < 2**53
+  return str(int(value) if is_whole else value)

@@ -138,7 +138,9 @@ def with_columns(
     }
     is_plain = not (format or fields)
     if is_plain and "answer" in row:
-      row["answer"] = answer_text(row["answer"])
+      from grpo_jax.data import conversations
+
+      row["answer"] = conversations.answer_text(row["answer"])
     if is_plain and "prompt" not in row:
       return convert({**row, **beside})
     _check_json({**beside, **{k: row[k] for k in row.keys() & {"extras"}}})
@@ -175,20 +177,6 @@ def _dense(value: Any) -> Any:
   if isinstance(value, list):
     return [_dense(x) for x in value]
   return value
-
-
-def answer_text(value: Any) -> Any:
-  """An answer as text if it is a number, else as it is.
-
-  A column of whole numbers with a gap has fractions and a NaN: 3.0 is "3", and
-  NaN is no answer.
-  """
-  if type(value) not in (int, float):
-    return value
-  if value != value:
-    return ""
-  is_whole = float(value).is_integer() and abs(value) < 2**53
-  return str(int(value) if is_whole else value)
 
 
 def _check_json(columns: Mapping[str, Any]) -> None:
@@ -429,7 +417,9 @@ def mapped_record(fields: Mapping[str, Any], raw: Row) -> Record:
   record: Record = {
     field: found(name) for field, name in fields.items() if field != "extras"
   }
-  record["answer"] = answer_text(record.get("answer", ""))
+  from grpo_jax.data import conversations
+
+  record["answer"] = conversations.answer_text(record.get("answer", ""))
   extras = {
     name: found(theirs) for name, theirs in fields.get("extras", {}).items()
   }

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from grpo_jax.data import conversations, formats
+from grpo_jax.data import conversations
 
 Row = dict[str, Any]
 
@@ -106,7 +106,7 @@ def _truth(name: str, value: Any) -> str:
       " answers, name a function of your own in config.data.format, which puts"
       " what its reward reads under 'extras'."
     )
-  return formats.answer_text(value)
+  return conversations.answer_text(value)
 
 
 LAYOUTS: dict[str, Callable[[Mapping[str, Any]], Row]] = {

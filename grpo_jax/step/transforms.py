@@ -36,8 +36,9 @@ def apply(
 ) -> tuple[TrainBatch, Metrics]:
   """Applies transforms to a scored batch, one after another.
 
-  A row that is not valid any more is not trained, and its reward is 0. A token
-  or a row that was left out before stays so.
+  A row that is not valid any more, or whose reward is not finite, is not
+  trained, and its reward is 0. A token or a row that was left out before stays
+  so.
 
   Args:
     transforms: Functions that return the batch and scalar metrics by name.
@@ -65,7 +66,7 @@ def apply(
       )
     after, values = made
     _check_fields(transform, batch, after)
-    valid = batch.valid & after.valid
+    valid = batch.valid & after.valid & jnp.isfinite(after.rewards)
     batch = dataclasses.replace(
       batch,
       mask=batch.mask & after.mask & valid[:, None],

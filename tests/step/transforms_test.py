@@ -5,6 +5,7 @@ import functools
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -59,6 +60,17 @@ def test_long_groups_are_left_out(batch):
   np.testing.assert_array_equal(
     again.rewards, np.where(kept, batch.rewards + 1, 0)
   )
+
+
+def test_a_reward_that_is_not_finite_leaves_the_loss(batch):
+  bad = batch.rewards.at[1].set(jnp.nan)
+  after, _ = transforms.apply(
+    (lambda b: (dataclasses.replace(b, rewards=bad), {}),), batch
+  )
+  assert not after.valid[1]
+  assert after.rewards[1] == 0
+  assert not after.mask[1].any()
+  assert (after.valid == batch.valid).sum() == len(batch.valid) - 1
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,11 @@ class Canaries:
       )
       mean = float(np.mean(scores)) if scores else math.nan
       metrics[f"canary/{canary.text}"] = canary.sign * mean
-      if mean < least:
+      if past.count and not scores:
+        fallen.append(
+          f"{canary.text!r} has no score: no verifier has answered about it"
+        )
+      elif mean < least:
         fallen.append(
           f"{canary.text!r} is {canary.sign * mean:.3f} over"
           f" {len(scores)} completions, after {canary.sign * past.mean:.3f} so"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import types
 
 import jax
 import numpy as np
@@ -95,6 +96,26 @@ def row(correct, valid=True, **components):
   return evaluation.Completion(
     *("prompt", "text", None, 0.0, correct, valid, 3, True, components)
   )
+
+
+def test_a_canary_that_no_verifier_answers_any_more_falls(monkeypatch):
+  rows = [[row(1.0, language=1.0)], [row(1.0, valid=False)]]
+
+  class Sampler:
+    def completions(self, params, key):
+      return [rows.pop(0)]
+
+  monkeypatch.setattr(
+    guards.policy_lib, "evaluation_params", lambda policy: policy
+  )
+  canaries = object.__new__(guards.Canaries)
+  canaries.guards = guards.GuardsConfig(canary_max_kl=0.0)
+  canaries._canaries = [guards.Canary.parse("language")]
+  canaries._of, canaries.past = {"": Sampler()}, {}
+  state = types.SimpleNamespace(members={"policy": None})
+  assert not canaries.look(state).fallen
+  (fallen,) = canaries.look(state).fallen
+  assert "'language' has no score" in fallen
 
 
 def test_a_canary_is_a_component_and_a_direction():
