@@ -60,8 +60,11 @@ class BoxLimits:
     file_size: Bytes of a file.
     open_files: Number of descriptors.
     output: Bytes that are read of the program's output.
-    tmp_size: Bytes in /tmp.
+    tmp_size: Bytes in /tmp, and in each of `folders`.
     shm_size: Bytes in /dev/shm.
+    processes: Number of processes and threads. Each may take `memory` and
+      `cpu_s`.
+    folders: Absolute paths of further folders that are empty and writable.
   """
 
   cpu_s: int = 2
@@ -72,6 +75,8 @@ class BoxLimits:
   output: int = 64 << 10
   tmp_size: int = 8 << 20
   shm_size: int = 1 << 20
+  processes: int = 1
+  folders: tuple[str, ...] = ()
 
 
 LIMITS = BoxLimits()
@@ -126,6 +131,7 @@ DEFENCES = (
       *("--dev", "/dev"),
       *("--size", "{shm_size}", "--perms", "1777", "--tmpfs", "/dev/shm"),
       *("--size", "{tmp_size}", "--perms", "1777", "--tmpfs", "/tmp"),
+      "{folders}",
     ),
     (
       *("--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm"),
@@ -158,7 +164,7 @@ DEFENCES = (
   Defence("file size", "large files", limit=("RLIMIT_FSIZE", "file_size")),
   Defence("open files", "many files", limit=("RLIMIT_NOFILE", "open_files")),
   Defence("no core", "dumps of memory", limit=("RLIMIT_CORE", 0)),
-  Defence("no forks", "more processes", limit=("RLIMIT_NPROC", 1)),
+  Defence("no forks", "more processes", limit=("RLIMIT_NPROC", "processes")),
   Defence("wall time", "sleeping"),
   Defence("output", "filling the trainer's memory"),
 )
@@ -233,7 +239,8 @@ class Box:
     self.without = frozenset(without)
     self._end = contextlib.ExitStack()
     self._values: dict[str, tuple[str, ...]] = {}
-    self._fds: dict[str, int] = {}  # For bwrap.
+    self._users: int | None = None  # A user namespace, for bwrap.
+    self._filters: dict[bool, int] = {}  # Of system calls, by `forks`.
     self._user: int | None = None  # The user that the program becomes.
     if kind == "bwrap":
       self._bwrap = bwrap or next(iter(bwraps()), "")
@@ -250,29 +257,20 @@ class Box:
 
   def _prepare(self) -> None:
     if "system calls" not in self.without:
-      program = seccomp.filter_program(seccomp.machine())
-      self._fds["seccomp"] = _read_only(program, self._end)
+      for forks in (False, True):
+        program = seccomp.filter_program(seccomp.machine(), forks)
+        self._filters[forks] = _read_only(program, self._end)
     nobody = str(NOBODY)
-    become: tuple[str, ...] = (
-      "--unshare-user",
-      "--uid",
-      nobody,
-      "--gid",
-      nobody,
-    )
     may_become: tuple[str, ...] = ()
     if os.geteuid() == 0 and "user" not in self.without:
       # Root under another number would still be root to the kernel: it owns the
       # settings in /proc/sys, and no limit of processes binds it. So the
       # program becomes a user that the host knows as nobody.
-      self._fds["users"] = _namespace_of_nobody(self._end)
+      self._users = _namespace_of_nobody(self._end)
       self._user = NOBODY
-      become = ("--userns", str(self._fds["users"]))
       may_become = ("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
-    for fd in self._fds.values():
-      os.set_inheritable(fd, True)
     self._values = {
-      "become nobody": become,
+      "become nobody": ("--unshare-user", "--uid", nobody, "--gid", nobody),
       "may become nobody": may_become,
       "system": _system(),
       "python": () if _in_usr() else ("--ro-bind", sys.base_prefix, _PYTHON),
@@ -364,11 +362,18 @@ class Box:
     closes = self._has("descriptors")
     variables = dict([_SEED] if self.kind == "process" else [])
     with contextlib.ExitStack() as until_started:
-      fds = dict(self._fds)
-      if "seccomp" in fds:
+      fds: dict[str, int] = {}
+      if self._users is not None:
+        fds["users"] = self._users
+        if limits.processes > 1:
+          # The kernel counts the processes of a user in a namespace: in one
+          # that boxes share, a box could use up those of the others.
+          fds["users"] = _namespace_of_nobody(until_started)
+      if self._filters:
         # bwrap reads the filter to its end, and a process that was forked from
         # this one may be making a box as well: each needs its own position.
-        fds["seccomp"] = _opened_again(fds["seccomp"], until_started)
+        filter_fd = self._filters[limits.processes > 1]
+        fds["seccomp"] = _opened_again(filter_fd, until_started)
       if self.kind == "bwrap":
         # Not in the command line, which the box can read: they have paths of
         # the host.
@@ -445,7 +450,12 @@ class Box:
     sizes = {
       name: (str(value),) for name, value in dataclasses.asdict(limits).items()
     }
-    values = {**self._values, **sizes}
+    values = {**self._values, **sizes, "folders": ()}
+    for folder in limits.folders:
+      size = ("--size", str(limits.tmp_size), "--perms", "1777")
+      values["folders"] += (*size, "--tmpfs", folder)
+    if "users" in fds:
+      values["become nobody"] = ("--userns", str(fds["users"]))
     if "seccomp" in fds:
       values["seccomp"] = (str(fds["seccomp"]),)
     options: list[str] = []
@@ -471,18 +481,18 @@ class Box:
     most = limits.output + len(in_the_box.READY)
     if not self._has("output"):
       most = sys.maxsize
-    output = b""
+    output = bytearray()
     with contextlib.suppress(subprocess.TimeoutExpired):
       while _can_read(process.stdout, end):
         part = os.read(process.stdout.fileno(), 1 << 16)
         output += part
         if len(output) > most:
-          return "flood", output[:most]
+          return "flood", bytes(output[:most])
         if not part:
           left = None if end == math.inf else max(end - time.monotonic(), 0.0)
           process.wait(left)
-          return "done", output
-    return "late", output
+          return "done", bytes(output)
+    return "late", bytes(output)
 
   def _kill(self, process: subprocess.Popen) -> None:
     """Ends a program. The end of bwrap is the end of its box."""
@@ -649,6 +659,7 @@ def _namespace_of_nobody(stack: contextlib.ExitStack) -> int:
     process.kill()
     process.communicate()
   stack.callback(os.close, fd)
+  os.set_inheritable(fd, True)
   return fd
 
 

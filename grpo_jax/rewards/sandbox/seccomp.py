@@ -19,6 +19,15 @@ architecture is killed, since its calls have other numbers.
     ret allow
     jne #fcntl, allow, next      likewise: locks of files, and signs of use
 
+In a box that may have several processes, `fork` and `vfork` are allowed, and
+`clone` where it makes no namespace; `clone3`, whose flags no filter can read,
+is refused as an older kernel would, so that the C library calls `clone`:
+
+    jeq #clone3, ENOSYS, next
+    jne #clone, skip, next
+    ld  [16]                     the low half of its first argument
+    jset #CLONE_NEW*, EPERM, allow
+
 `execve` stays: bubblewrap loads the filter before it starts the interpreter. A
 program that starts another one in its place keeps the filter and all limits.
 
@@ -47,6 +56,10 @@ MACHINES = {
   "x86_64": _Machine(0xC000003E, 0, 16, 72, 0x40000000),
   "aarch64": _Machine(0xC00000B7, 1, 29, 25, None),
 }
+# Calls that start processes and threads.
+FORKS = ("fork", "vfork", "clone", "clone3")
+# CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET.
+NAMESPACES = 0x7E020000
 NEWEST = 450  # set_mempolicy_home_node, of Linux 5.17; the same everywhere.
 
 # Name -> number on x86_64 and on aarch64; None: there is no such call.
@@ -174,8 +187,9 @@ EPERM = _ERRNO | errno.EPERM
 ENOSYS = _ERRNO | errno.ENOSYS
 
 _LOAD, _EQUAL, _ABOVE, _AT_LEAST, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x06
+_HAS_ANY = 0x45
 # Offsets in `struct seccomp_data`.
-_NUMBER, _ARCHITECTURE, _SECOND_ARGUMENT = 0, 4, 24
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
 
 
 def _line(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
@@ -199,10 +213,11 @@ def machine() -> str:
   return name
 
 
-def filter_program(name: str) -> bytes:
+def filter_program(name: str, forks: bool = False) -> bytes:
   """Returns an architecture's filter in the form that `bwrap --seccomp` reads.
 
-  Each line has eight bytes. The name is one of `MACHINES`.
+  Each line has eight bytes. The name is one of `MACHINES`. With `forks`, the
+  program may start processes and threads.
   """
   audit, column, ioctl, fcntl, first_foreign = MACHINES[name]
   lines = [
@@ -214,9 +229,19 @@ def filter_program(name: str) -> bytes:
   if first_foreign is not None:
     lines += [_line(_AT_LEAST, first_foreign, no=1), _line(_RETURN, KILL)]
   lines += [_line(_ABOVE, NEWEST, no=1), _line(_RETURN, ENOSYS)]
-  for numbers in REFUSED.values():
-    if (number := numbers[column]) is not None:
+  for call, numbers in REFUSED.items():
+    if (number := numbers[column]) is not None and not (
+      forks and call in FORKS
+    ):
       lines += [_line(_EQUAL, number, no=1), _line(_RETURN, EPERM)]
+  if forks:
+    clone, clone3 = (REFUSED[x][column] or 0 for x in ("clone", "clone3"))
+    lines += [
+      *(_line(_EQUAL, clone3, no=1), _line(_RETURN, ENOSYS)),
+      *(_line(_EQUAL, clone, no=4), _line(_LOAD, _FIRST_ARGUMENT)),
+      *(_line(_HAS_ANY, NAMESPACES, no=1), _line(_RETURN, EPERM)),
+      _line(_RETURN, ALLOW),
+    ]
   lines += _refused_with(ioctl, (TIOCSTI, TIOCLINUX))
   lines += _refused_with(fcntl, LOCKS)
   return b"".join([*lines, _line(_RETURN, ALLOW)])
