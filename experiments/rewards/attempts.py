@@ -56,15 +56,16 @@ def host() -> Iterator[Host]:
     yield Host(" ".join(map(str, told)).encode() + b"\n")
 
 
-def has_won(box: box_lib.Box, attack: box_attacks.Attack, of: Host) -> bool:
-  """True if an attack on the box succeeds."""
+def has_won(
+  box: box_lib.Box, attack: box_attacks.Attack, of: Host, processes: int = 1
+) -> bool:
+  """True if an attack on a box for so many processes succeeds."""
   program = f"{box_attacks.prelude()}\n{attack.program}"
   wall_s = 2.0 if "wall time" in attack.held_by else 20.0
   # An attack on something else is not to be stopped by a slow machine.
   cpu_s = 1 if "CPU time" in attack.held_by else 10
-  outcome = box.run(
-    program, of.data, limits=box_lib.BoxLimits(cpu_s=cpu_s, wall_s=wall_s)
-  )
+  limits = box_lib.BoxLimits(cpu_s=cpu_s, wall_s=wall_s, processes=processes)
+  outcome = box.run(program, of.data, limits=limits)
   if attack.name == "say much":  # It does not know how much is read.
     return len(outcome.output) >= 1 << 20
   return b"WON" in outcome.output

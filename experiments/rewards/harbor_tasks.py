@@ -34,10 +34,9 @@ def tried(folder: pathlib.Path) -> tuple[str, dict[str, Any] | None]:
     options = tools.Options()
     nothing = harbor.Trial(task, options).reward()
   except (FileNotFoundError, ValueError, RuntimeError, TimeoutError) as error:
-    # No reward for nothing is no reward: a test may want files to be there.
     if isinstance(error, FileNotFoundError | ValueError):
       return f"{error}", None
-    nothing = float("-inf")
+    nothing = float("-inf")  # A test that needs files may write no reward.
   trial = harbor.Trial(task, options)
   try:
     said = trial.solve()
@@ -45,30 +44,35 @@ def tried(folder: pathlib.Path) -> tuple[str, dict[str, Any] | None]:
   except (FileNotFoundError, RuntimeError, TimeoutError) as error:
     return f"{error}", None
   line = f"{nothing:g} for nothing, {solved:g} for the solution"
-  if left_out := task.image.left_out + task.verifier.left_out:
-    line += "\n  not followed: " + "\n  not followed: ".join(left_out)
+  for text in dict.fromkeys(task.image.left_out + task.verifier.left_out):
+    line += f"\n  not followed: {text}"
   if solved <= nothing:
     return f"{line}\n  does not work; the solution said {said[-300:]!r}", None
   extras = {"task": str(folder.resolve())}
   return line, {"prompt": task.instruction, "extras": extras}
 
 
-def main(argv: Sequence[str]) -> int:
-  """Writes train.jsonl and test.jsonl; the status is 1 if no task works."""
-  del argv
+def write(folder: pathlib.Path, out: pathlib.Path, held_out: int) -> int:
+  """Writes train.jsonl and test.jsonl, and returns the number of records."""
   records = []
-  for file in sorted(pathlib.Path(_TASKS.value).glob("**/task.toml")):
+  for file in sorted(folder.glob("**/task.toml")):
     line, record = tried(file.parent)
     print(f"{file.parent.name}: {line}", flush=True)
     records += [record] if record else []
-  out = pathlib.Path(_OUT.value)
   out.mkdir(parents=True, exist_ok=True)
-  first = max(len(records) - _HELD_OUT.value, 0)
+  first = max(len(records) - held_out, 0)
   for name, part in (("train", records[:first]), ("test", records[first:])):
     lines = "".join(json.dumps(record) + "\n" for record in part)
     (out / f"{name}.jsonl").write_text(lines, encoding="utf-8")
     print(f"{out / name}.jsonl: {len(part)} tasks")
-  return int(not records)
+  return len(records)
+
+
+def main(argv: Sequence[str]) -> int:
+  """Writes the records; the status is 1 if no task works."""
+  del argv
+  folders = pathlib.Path(_TASKS.value), pathlib.Path(_OUT.value)
+  return int(not write(*folders, _HELD_OUT.value))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,15 @@ def test_the_box_holds(attack, box, host):
   assert not attempts.has_won(box, attack, host)
 
 
+@pytest.mark.parametrize("attack", box_attacks.ATTACKS, ids=_name)
+def test_a_box_for_several_processes_holds_the_same_but_for_these(
+  attack, box, host
+):
+  # More than 20 processes.
+  starts = attack.held_by[-1:] == ("no forks",) and attack.name != "be many"
+  assert attempts.has_won(box, attack, host, processes=20) == starts
+
+
 @pytest.mark.parametrize("attack", _AIMED, ids=_name)
 def test_it_succeeds_without_the_defences_that_hold_it(attack, host):
   assert attempts.has_won(box_lib.Box(without=attack.held_by), attack, host)

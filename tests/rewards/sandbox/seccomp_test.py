@@ -10,9 +10,9 @@ from grpo_jax.rewards.sandbox import seccomp
 _REFUSED = 0x50000 | errno.EPERM
 
 
-def _run(program, architecture, number, argument=0):
+def _run(program, architecture, number, argument=0, first=0):
   """Result of a filter: the instructions that the kernel's manual names."""
-  data = struct.pack("=IIQQQ", number, architecture, 0, 0, argument)
+  data = struct.pack("=IIQQQ", number, architecture, 0, first, argument)
   lines = list(struct.iter_unpack("=HBBI", program))
   accumulator, at = None, 0
   while True:
@@ -27,6 +27,7 @@ def _run(program, architecture, number, argument=0):
         0x15: accumulator == value,  # BPF_JMP | BPF_JEQ | BPF_K
         0x25: accumulator > value,  # BPF_JGT
         0x35: accumulator >= value,  # BPF_JGE
+        0x45: bool(accumulator & value),  # BPF_JSET
       }[code]
       at += yes if holds else no
 
@@ -85,6 +86,27 @@ def test_every_call_of_the_table_is_refused_and_no_other(name):
   for number in range(451):
     refused = _run(program, audit, number) == _REFUSED
     assert refused == (number in listed), number
+
+
+@pytest.mark.parametrize("name", _KNOWN)
+def test_a_filter_for_several_processes(name):
+  plain = seccomp.filter_program(name)
+  several = seccomp.filter_program(name, forks=True)
+  audit = _KNOWN[name][0]
+  forks, clone = {"x86_64": ((57, 58), 56), "aarch64": ((), 220)}[name]
+  for number in {*range(452)} - {*forks, clone, 435}:
+    for argument in (0, 5, 0x5412):
+      result = _run(several, audit, number, argument, 1 << 28)
+      assert result == _run(plain, audit, number, argument), number
+  for number in forks:
+    assert _run(several, audit, number) == 0x7FFF0000
+  assert _run(several, audit, 435) == 0x50000 | errno.ENOSYS  # clone3
+  # SIGCHLD, and what glibc's fork and threads set.
+  for flags in (0x11, 0x1200011, 0x3D0F00, 0x4111):
+    assert _run(several, audit, clone, 0, flags) == 0x7FFF0000
+  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
+  for bit in (17, 25, 26, 27, 28, 29, 30):
+    assert _run(several, audit, clone, 0, 0x11 | 1 << bit) == _REFUSED
 
 
 def test_other_tables_are_no_way_around():
