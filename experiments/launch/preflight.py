@@ -42,6 +42,7 @@ _OF_ENVIRONMENT = {
   "verifiers:": "verifiers",
   "grpo_jax.rewards.agents.tools:": "tools",
   "grpo_jax.rewards.agents.coding:": "tools",
+  "grpo_jax.rewards.agents.harbor:": "tools",
   "grpo_jax.rewards.agents.python_session:": "tools",
   "grpo_jax.rewards.agents.games:": "games",
   "grpo_jax.rewards.agents.openenv:": "openenv",

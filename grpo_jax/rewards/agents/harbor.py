@@ -41,13 +41,13 @@ import posixpath
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from grpo_jax import ranges, strict_json
 from grpo_jax.rewards.agents import tools
 from grpo_jax.rewards.sandbox import box as box_lib
-from grpo_jax.rewards.sandbox import shell
+from grpo_jax.rewards.sandbox import shell as shell_lib
 
 _OPTIONS = (
   *("format", "max_calls", "max_parallel", "max_bytes", "max_total_bytes"),
@@ -81,7 +81,7 @@ class Image(NamedTuple):
 
   workdir: str
   variables: dict[str, str]
-  files: dict[str, shell.File]
+  files: dict[str, shell_lib.File]
   left_out: tuple[str, ...]
 
   @property
@@ -252,9 +252,9 @@ def _text(root: pathlib.Path, path: pathlib.Path) -> str:
     raise _wrong(root, f"{path.name} is no text: {error}") from None
 
 
-def _files(root: pathlib.Path, top: pathlib.Path) -> dict[str, shell.File]:
+def _files(root: pathlib.Path, top: pathlib.Path) -> dict[str, shell_lib.File]:
   """Returns the files below a path, or the file "" itself; may be empty."""
-  found: dict[str, shell.File] = {}
+  found: dict[str, shell_lib.File] = {}
   size = 0
   walk = os.walk(top) if top.is_dir() else [(os.fspath(top), [], [""])]
   for at, folders, names in walk:
@@ -274,7 +274,7 @@ def _files(root: pathlib.Path, top: pathlib.Path) -> dict[str, shell.File]:
         )
       place = path.relative_to(top).as_posix() if name else ""
       is_program = name.endswith(".sh") or os.access(path, os.X_OK)
-      found[place] = shell.File(path.read_bytes(), is_program)
+      found[place] = shell_lib.File(path.read_bytes(), is_program)
   return found
 
 
@@ -343,8 +343,8 @@ class _Build:
   def _begin(self) -> None:
     self.workdir = "/"
     self.variables: dict[str, str] = {}
-    self.files: dict[str, shell.File] = {}
-    self._known = {"PATH": shell.PATH, "HOME": "/root"}  # Also of ARG.
+    self.files: dict[str, shell_lib.File] = {}
+    self._known = {"PATH": shell_lib.PATH, "HOME": "/root"}  # Also of ARG.
     self._folders = {"/", *_KEPT}
 
   def follow(self, name: str, rest: str) -> None:
@@ -419,7 +419,7 @@ class Trial:
   def __init__(self, task: HarborTask, options: tools.Options):
     """Lays down the files of the image, and runs nothing."""
     self._task, self._options = task, options
-    self._files = shell.packed(task.image.files)
+    self._files = shell_lib.packed(task.image.files)
 
   def shell(self, command: str) -> tools.ToolResult:
     """Runs a command of bash in the working directory, and shows its output.
@@ -440,7 +440,7 @@ class Trial:
     if ran.files is None:
       lost = "files are as before the command"
       much = (
-        f"more than {shell.MAX_FILES} bytes" if ran.status != "lost" else ""
+        f"more than {shell_lib.MAX_FILES} bytes" if ran.status != "lost" else ""
       )
       end = "; ".join(filter(None, (end, much, lost)))
     said = ran.output.decode("utf-8", "replace").removesuffix("\n")
@@ -461,13 +461,15 @@ class Trial:
     ran = self._run(_SOLVE, self._task.solution, seconds)
     return ran.output.decode("utf-8", "replace")
 
-  def _run(self, line: str, image: Image, seconds: float) -> shell.ShellResult:
+  def _run(
+    self, line: str, image: Image, seconds: float
+  ) -> shell_lib.ShellResult:
     kept = {*self._task.image.folders, *_KEPT}
-    steps = [shell.lay(self._files)]
+    steps = [("lay", self._files, None)]
     if image is self._task.solution:
-      steps.append(shell.lay(shell.packed(image.files)))
+      steps.append(("lay", shell_lib.packed(image.files), None))
     job = self._job(line, image, seconds, kept, steps)
-    ran = shell.run(_box(), dataclasses.replace(job, keeps=sorted(kept)))
+    ran = shell_lib.run(_box(), dataclasses.replace(job, keeps=sorted(kept)))
     self._files = ran.files or self._files
     return ran
 
@@ -477,9 +479,9 @@ class Trial:
     image: Image,
     seconds: float,
     folders: set[str],
-    steps: Sequence[shell.Step],
-  ) -> shell.Job:
-    return shell.Job(
+    steps: Sequence[tuple[Any, ...]],
+  ) -> shell_lib.Job:
+    return shell_lib.Job(
       line=line,
       steps=steps,
       folder=image.workdir,
@@ -499,16 +501,15 @@ class Trial:
     task, image = self._task, self._task.verifier
     tests = {x: y for x, y in image.files.items() if _top(x) == "tests"}
     steps = (
-      shell.lay(shell.packed(image.files)),
-      shell.lay(self._files, task.artifacts or None),
-      # Before the tests nothing of a command is there.
-      shell.empty("/tests"),
-      shell.empty(_LOGS),
-      shell.lay(shell.packed(tests)),
+      ("lay", shell_lib.packed(image.files), None),
+      ("lay", self._files, list(task.artifacts) or None),
+      # What a command has put there, or a tar that it has forged.
+      *(("empty", "/tests"), ("empty", _LOGS)),
+      ("lay", shell_lib.packed(tests), None),
     )
     folders = {*task.image.folders, *_KEPT, _LOGS}
     job = self._job(_TEST, image, task.verifier_s, folders, steps)
-    ran = shell.run(_box(), dataclasses.replace(job, reads=_REWARDS))
+    ran = shell_lib.run(_box(), dataclasses.replace(job, reads=_REWARDS))
     if ran.status == "late":
       raise TimeoutError(f"harbor: no end of tests in {task.verifier_s:g} s")
     said = ran.output[-300:].decode("utf-8", "replace")
@@ -543,10 +544,6 @@ def _reward(path: str, data: bytes, said: str) -> float:
     f"harbor: {path} is {data[:60]!r}; needed is a number, in JSON as"
     f' {{"reward": 1.0}}; the tests said {said!r}'
   )
-
-
-def _call(trial: Trial, arguments: Mapping[str, Any]) -> tools.ToolResult:
-  return trial.shell(**arguments)
 
 
 @functools.cache
@@ -593,7 +590,7 @@ def make(
     )
   trial = Trial(task, made)
   return tools.ToolSession(
-    *(made, _checker(), {"shell": functools.partial(_call, trial)}),
+    *(made, _checker(), {"shell": lambda given: trial.shell(**given)}),
     lambda answer: trial.reward(),
   )
 
@@ -606,7 +603,7 @@ def warm_up(**options: Any) -> None:
   """
   tools.Options(**options)
   _checker()
-  shell.check(_box())
+  shell_lib.check(_box())
 
 
 def schemas(**options: Any) -> list[tools.Schema]:

@@ -89,7 +89,8 @@ def _packed(folders, most: int):
         for name in (*names, *files):
           with contextlib.suppress(OSError):
             tar.add(os.path.join(at, name), recursive=False)
-          tar.inodes.clear()  # Each of several names of a file is a file.
+          # Each of several names of a file is written as a file.
+          tar.inodes.clear()  # type: ignore[attr-defined]
           if buffer.tell() > most:
             return None
   return buffer.getvalue()
@@ -99,7 +100,10 @@ def main() -> None:
   """Does the job."""
   job = marshal.loads(sys.stdin.buffer.read())
   for name, *arguments in job["steps"]:
-    {"lay": _lay, "empty": _empty}[name](*arguments)
+    if name == "lay":
+      _lay(*arguments)
+    else:
+      _empty(*arguments)
   with tempfile.TemporaryFile() as output:
     bash = subprocess.Popen(
       ["bash", "-c", job["line"]],
@@ -115,13 +119,12 @@ def main() -> None:
     except subprocess.TimeoutExpired:
       code = None
     _end_others()
-    size = output.seek(0, os.SEEK_END)
     output.seek(0)
     said = output.read(job["most_said"])
   reads = [_read(path, job["most_said"]) for path in job["reads"]]
   parts = [said, *reads, _packed(job["keeps"], job["most_kept"])]
   lengths = [None if part is None else len(part) for part in parts]
-  head = json.dumps({"code": code, "size": size, "lengths": lengths})
+  head = json.dumps({"code": code, "lengths": lengths})
   sys.stdout.buffer.write(head.encode() + b"\n")
   sys.stdout.buffer.write(b"".join(part or b"" for part in parts))
 

@@ -1,7 +1,7 @@
 """Commands of bash, each in a box of its own, on files that outlive it.
 
     job = shell.Job("sort names > sorted", folder="/app", folders=("/app",),
-                    keeps=("/app",), steps=(shell.lay(files),))
+                    keeps=("/app",), steps=[("lay", files, None)])
     ran = shell.run(box, job)
     files = ran.files  # For the next command.
 
@@ -40,22 +40,6 @@ _PROCESSES = 32
 _START_S = 20.0  # For the box, and to lay and to pack files.
 _PROGRAM = pathlib.Path(in_the_shell.__file__).read_text(encoding="utf-8")
 
-# A step before a command: see `lay` and `empty`.
-Step = tuple[Any, ...]
-
-
-def lay(data: bytes, only: Sequence[str] | None = None) -> Step:
-  """Returns the step that writes the files of a tar.
-
-  With `only`, these are plain files at or below one of these paths.
-  """
-  return "lay", data, None if only is None else list(only)
-
-
-def empty(folder: str) -> Step:
-  """Returns the step that removes all that a folder has."""
-  return "empty", folder
-
 
 class File(NamedTuple):
   """A file's content, and True if it is a program."""
@@ -81,7 +65,9 @@ class Job:
 
   Attributes:
     line: The command, for `bash -c`.
-    steps: What is done before it, in this order.
+    steps: What is done before it, in this order: ("lay", TAR, None) writes the
+      files of a tar; ("lay", TAR, PATHS) those plain files of it that are at or
+      below one of the paths; ("empty", FOLDER) removes what a folder has.
     folder: The working directory.
     folders: Folders that are empty and writable, beside /tmp.
     variables: Of the environment.
@@ -92,7 +78,7 @@ class Job:
   """
 
   line: str
-  steps: Sequence[Step] = ()
+  steps: Sequence[tuple[Any, ...]] = ()
   folder: str = "/tmp"
   folders: Sequence[str] = ()
   variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -110,7 +96,6 @@ class ShellResult(NamedTuple):
       ended, as after `kill -9 -1`, and nothing is known.
     code: Exit status, below 0 the number of a signal; None unless "done".
     output: The beginning of what it wrote.
-    size: Bytes that it wrote.
     reads: Contents of `Job.reads`, None where there is no plain file.
     files: A tar of `Job.keeps`; None if it is larger than `MAX_FILES`.
   """
@@ -118,7 +103,6 @@ class ShellResult(NamedTuple):
   status: str
   code: int | None = None
   output: bytes = b""
-  size: int = 0
   reads: tuple[bytes | None, ...] = ()
   files: bytes | None = None
 
@@ -154,11 +138,9 @@ def run(box: box_lib.Box, job: Job) -> ShellResult:
   head, _, rest = outcome.output.partition(b"\n")
   try:
     match strict_json.loads(head):
-      case {
-        "code": None | int() as code,
-        "size": int(size),
-        "lengths": [*lengths],
-      } if all(x is None or (type(x) is int and x >= 0) for x in lengths):
+      case {"code": None | int() as code, "lengths": [*lengths]} if all(
+        x is None or (type(x) is int and x >= 0) for x in lengths
+      ):
         parts: list[bytes | None] = []
         for length in lengths:
           parts.append(None if length is None else rest[:length])
@@ -166,9 +148,7 @@ def run(box: box_lib.Box, job: Job) -> ShellResult:
         said, *reads, files = parts
         if len(reads) == len(job.reads):
           status = "late" if code is None else "done"
-          return ShellResult(
-            *(status, code, said or b"", size, tuple(reads), files)
-          )
+          return ShellResult(status, code, said or b"", tuple(reads), files)
   except (ValueError, RecursionError):
     pass  # Also one part, or none.
   return ShellResult("lost")
