@@ -140,7 +140,8 @@ def read(folder: str) -> HarborTask:
   ):
     if is_so:
       raise _wrong(root, f"the task has {what}; run it with harbor itself")
-  mode = get("verifier.environment_mode", str, "separate" if own else "shared")
+  default = "shared" if own is None else "separate"
+  mode = get("verifier.environment_mode", str, default)
   if mode not in ("shared", "separate"):
     raise _wrong(
       root, f"environment_mode={mode!r:.40}; needed is 'shared' or 'separate'"
@@ -149,11 +150,13 @@ def read(folder: str) -> HarborTask:
   files = {f"/tests/{x}": y for x, y in _files(root, tests_at).items()}
   verifier = image
   if mode == "separate":
-    files = {**image.files, **files}
+    section = "environment" if own is None else "verifier.environment"
     if (tests_at / "Dockerfile").exists():
-      section = "verifier.environment" if own else "environment"
       verifier = _image(root, tests_at, get, section, {"solution"})
       files = verifier.files
+    else:
+      verifier = _image(root, at, get, section, _HIDDEN)
+      files = {**verifier.files, **files}
   variables = verifier.variables | _variables(root, get, "verifier.env")
   verifier = verifier._replace(files=files, variables=variables)
   if _TEST not in verifier.files:
@@ -205,7 +208,8 @@ def _get(
   if kind is float and type(value) in (int, float) and 0 < value <= 1e6:
     return float(value)
   if kind is float or not isinstance(value, kind):
-    shown = {float: "number above 0", str: "text"}.get(kind, kind.__name__)
+    names = {float: "number above 0", str: "text", dict: "table"}
+    shown = names.get(kind, "list")
     raise _wrong(
       root, f"{name}={value!r:.60} in task.toml; needed is a {shown}"
     )
@@ -364,11 +368,11 @@ class _Build:
     elif name in ("ENV", "ARG"):
       if name == "ENV" and "=" not in words[0]:
         words = [f"{words[0]}={' '.join(words[1:])}"]
-      for word in words:
-        variable, _, value = word.partition("=")
-        self._known[variable] = self._filled(value)
-        if name == "ENV":
-          self.variables[variable] = self._known[variable]
+      pairs = (x.split("=", 1) for x in words if "=" in x)
+      made = {variable: self._filled(value) for variable, value in pairs}
+      self._known |= made
+      if name == "ENV":
+        self.variables |= made
     elif name not in _FOLLOWED or not self._copies(words, rest):
       self.left_out.append(f"{name} {rest}"[:200])
 
@@ -438,11 +442,8 @@ class Trial:
       "done": f"exit status {ran.code}" if ran.code else "",
     }[ran.status]
     if ran.files is None:
-      lost = "files are as before the command"
-      much = (
-        f"more than {shell_lib.MAX_FILES} bytes" if ran.status != "lost" else ""
-      )
-      end = "; ".join(filter(None, (end, much, lost)))
+      much = f"files of more than {shell_lib.MAX_FILES} bytes"
+      end = f"{end or much}; files are as before the command"
     said = ran.output.decode("utf-8", "replace").removesuffix("\n")
     said = tools.cut(said, self._options.max_bytes)
     text = "\n".join(filter(None, (said, end and f"[{end}]")))

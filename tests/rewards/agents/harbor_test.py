@@ -10,6 +10,7 @@ import pytest
 
 from experiments.rewards import harbor_tasks
 from grpo_jax.rewards.agents import harbor, tools
+from grpo_jax.rewards.sandbox import box as box_lib
 from grpo_jax.rewards.sandbox import shell
 from grpo_jax.rewards.workers import sessions
 from tests.rewards.agents import chats
@@ -152,7 +153,7 @@ def test_a_command_has_limits(tmp_path):
     "for x in /root /app; do head -c 9000000 /dev/zero > $x/1; done"
   )
   assert much == (
-    "[more than 16777216 bytes; files are as before the command]",
+    "[files of more than 16777216 bytes; files are as before the command]",
     True,
   )
   assert tried.shell("ls /root") == ("[nothing printed]", False)
@@ -160,6 +161,14 @@ def test_a_command_has_limits(tmp_path):
     "Error: a command has no null bytes.",
     True,
   )
+  # No process is left when files are read; the box's first one is.
+  left = shell.Job(
+    line="sleep 99 & ln -s /proc/$! /tmp/of",
+    reads=("/tmp/of/comm", "/proc/1/comm"),
+  )
+  (gone, there) = shell.run(box_lib.require("bwrap"), left).reads
+  assert gone is None
+  assert there is not None
   forks = tried.shell("f() { f | f & }; f; sleep 0.5; echo $(cat b)")
   assert "Resource temporarily unavailable" in forks.text
   assert tried.shell("unshare -U true || echo no").text.endswith("no")
@@ -171,7 +180,7 @@ _TOML = "task.toml"
 _WRONG = [
   ({_TOML: None}, "task.toml is missing"),
   ({_TOML: "a = ["}, "task.toml is no TOML"),
-  ({_TOML: "verifier = 3"}, "verifier.environment=3 in"),
+  ({_TOML: "verifier = 3"}, "=3 in task.toml; needed is a table"),
   ({_TOML: "agent = {timeout_sec = 'x'}"}, "'x' in task.toml; needed is a num"),
   ({_TOML: "agent = {timeout_sec = -1}"}, "agent.timeout_sec=-1"),
   ({_TOML: "verifier = {timeout_sec = nan}"}, "needed is a number above 0"),
@@ -256,7 +265,7 @@ def test_lines_of_a_dockerfile(tmp_path):
     COPY word /app/lost
     FROM b
     ARG PLACE=/data
-    ENV A=1 B="x y" C=${PLACE:-z} D=$NONE.
+    ENV A=1 B="x y" C=${PLACE:-z} D=$NONE.$A
     ENV OLD its value
     WORKDIR $PLACE
     WORKDIR deep/../er
