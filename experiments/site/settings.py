@@ -106,7 +106,7 @@ row and every pair. The table is code, `grpo_jax/settings/compatibility.py`.
 # Kinds of environments, and the features that they have as environments.
 _ENVIRONMENTS = {
   "in the graph: tasks": ("environment", "environment in the graph"),
-  "sessions: a class in Python, textarena, gymnasium, OpenEnv": (
+  "sessions: a class in Python, textarena, gymnasium, OpenEnv, Harbor": (
     *("environment", "environment on the host"),
   ),
   "over HTTP: verifiers": (

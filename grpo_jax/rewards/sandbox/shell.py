@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 import marshal
 import math
 import pathlib
@@ -27,7 +28,6 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from grpo_jax import strict_json
 from grpo_jax.rewards.sandbox import box as box_lib
 from grpo_jax.rewards.sandbox import in_the_shell
 
@@ -137,7 +137,7 @@ def run(box: box_lib.Box, job: Job) -> ShellResult:
     return ShellResult("lost")
   head, _, rest = outcome.output.partition(b"\n")
   try:
-    match strict_json.loads(head):
+    match json.loads(head):
       case {"code": None | int() as code, "lengths": [*lengths]} if all(
         x is None or (type(x) is int and x >= 0) for x in lengths
       ):
