@@ -40,6 +40,7 @@ import pathlib
 import posixpath
 import re
 import shlex
+import sys
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -119,10 +120,14 @@ def read(folder: str) -> HarborTask:
 
   Raises:
     FileNotFoundError: A file of the task is missing.
-    ValueError: A file has another form, a link leads out of the folder, or the
-      task asks for what a box does not have.
+    ValueError: A file has another form, a link leads out of the folder, boxes
+      can read the folder, or the task asks for what a box does not have.
   """
   root = pathlib.Path(folder).resolve()
+  seen = pathlib.Path("/usr"), pathlib.Path(sys.base_prefix).resolve()
+  if any(map(root.is_relative_to, seen)):
+    shown = " and ".join(map(str, seen))
+    raise _wrong(root, f"commands can read the tests; move it out of {shown}")
   try:
     toml = tomllib.loads(_text(root, root / "task.toml"))
   except tomllib.TOMLDecodeError as error:

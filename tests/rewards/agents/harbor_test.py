@@ -332,7 +332,7 @@ def test_rewards(name, data, reward):
     assert harbor._reward(f"{REWARD}.{name}", data, "") == reward
 
 
-def test_wrong_records_and_options(tmp_path):
+def test_wrong_records_and_options(tmp_path, monkeypatch):
   for extras in ({}, {"task": 3}, {"task": "a\0"}):
     with pytest.raises(ValueError, match="needed is the folder of a task"):
       harbor.make("", extras, 0)
@@ -340,6 +340,11 @@ def test_wrong_records_and_options(tmp_path):
     harbor.make("", {"task": str(tmp_path / "no-such")}, 0)
   with pytest.raises(ValueError, match="call_s=9"):
     harbor.warm_up(call_s=9, turn_s=8)
+  # Boxes have the folder of Python.
+  monkeypatch.setattr(harbor.sys, "base_prefix", str(tmp_path))
+  with pytest.raises(ValueError, match="commands can read the tests; move"):
+    harbor.read(str(written(tmp_path / "seen")))
+  monkeypatch.undo()
   # The time of a task's agent is the most for all of its commands.
   toml = "agent = {timeout_sec = 2}"
   session = harbor.make(
