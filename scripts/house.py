@@ -25,10 +25,10 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Name of a number -> the most that it may be.
 RECORDED = {
-  "lines of grpo_jax": 102_640,
-  "lines of experiments": 37_280,
-  "lines of tests": 94_610,
-  "files of grpo_jax": 380,
+  "lines of grpo_jax": 103_600,
+  "lines of experiments": 37_350,
+  "lines of tests": 95_050,
+  "files of grpo_jax": 383,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
   "class names of two classes": 0,

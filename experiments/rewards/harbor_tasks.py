@@ -52,27 +52,22 @@ def tried(folder: pathlib.Path) -> tuple[str, dict[str, Any] | None]:
   return line, {"prompt": task.instruction, "extras": extras}
 
 
-def write(folder: pathlib.Path, out: pathlib.Path, held_out: int) -> int:
-  """Writes train.jsonl and test.jsonl, and returns the number of records."""
+def main(argv: Sequence[str]) -> int:
+  """Writes train.jsonl and test.jsonl; the status is 1 if no task works."""
+  del argv
   records = []
-  for file in sorted(folder.glob("**/task.toml")):
+  for file in sorted(pathlib.Path(_TASKS.value).glob("**/task.toml")):
     line, record = tried(file.parent)
     print(f"{file.parent.name}: {line}", flush=True)
     records += [record] if record else []
+  out = pathlib.Path(_OUT.value)
   out.mkdir(parents=True, exist_ok=True)
-  first = max(len(records) - held_out, 0)
+  first = max(len(records) - _HELD_OUT.value, 0)
   for name, part in (("train", records[:first]), ("test", records[first:])):
     lines = "".join(json.dumps(record) + "\n" for record in part)
     (out / f"{name}.jsonl").write_text(lines, encoding="utf-8")
     print(f"{out / name}.jsonl: {len(part)} tasks")
-  return len(records)
-
-
-def main(argv: Sequence[str]) -> int:
-  """Writes the records; the status is 1 if no task works."""
-  del argv
-  folders = pathlib.Path(_TASKS.value), pathlib.Path(_OUT.value)
-  return int(not write(*folders, _HELD_OUT.value))
+  return int(not records)
 
 
 if __name__ == "__main__":

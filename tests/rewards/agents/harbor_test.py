@@ -8,11 +8,11 @@ import tarfile
 
 import pytest
 
-from experiments.rewards import harbor_tasks
 from grpo_jax.rewards.agents import harbor, tools
 from grpo_jax.rewards.sandbox import box as box_lib
 from grpo_jax.rewards.sandbox import shell
 from grpo_jax.rewards.workers import sessions
+from tests.experiments import command
 from tests.rewards.agents import chats
 
 REWARD = "/logs/verifier/reward"
@@ -106,8 +106,8 @@ _FORGERIES = (
 @pytest.mark.slow
 def test_commands_forge_no_reward(tmp_path):
   forger = trial(written(tmp_path))
-  for command in _FORGERIES:
-    assert forger.shell(command).text.endswith(
+  for line in _FORGERIES:
+    assert forger.shell(line).text.endswith(
       ("[exit status 1]", "[exit status 2]", "as before the command]")
     )
   assert forger.reward() == 0.0
@@ -387,14 +387,18 @@ def test_rows_whose_tests_fail_are_unscored_and_the_others_go_on(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_folder_is_tried_and_written_as_records(tmp_path, capsys):
+def test_a_folder_is_tried_and_written_as_records(tmp_path):
   for name in "ab":
     written(tmp_path / "tasks" / name)
   written(tmp_path / "tasks" / "c", **{"solution/solve.sh": "exit 1"})
   written(tmp_path / "tasks" / "d", **{"solution/solve.sh": None})
   written(tmp_path / "tasks" / "e", **{"instruction.md": None})
   out = tmp_path / "out"
-  assert harbor_tasks.write(tmp_path / "tasks", out, 1) == 2
+  status, said, errors = command.run(
+    *("rewards.harbor_tasks", f"--tasks={tmp_path / 'tasks'}"),
+    *(f"--out={out}", "--held_out=1"),
+  )
+  assert status == 0, errors
   (train,), (test,) = (
     (out / f"{x}.jsonl").read_text().splitlines() for x in ("train", "test")
   )
@@ -403,7 +407,6 @@ def test_a_folder_is_tried_and_written_as_records(tmp_path, capsys):
     "extras": {"task": str(tmp_path / "tasks" / "a")},
   }
   assert json.loads(test)["extras"]["task"].endswith("b")
-  said = capsys.readouterr().out
   assert "a: 0 for nothing, 1 for the solution\n  not followed: FROM x" in said
   assert "c: 0 for nothing, 0 for the solution" in said
   assert "d: harbor: the task has no solution" in said
