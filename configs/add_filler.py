@@ -12,11 +12,12 @@ compare, such as GFPO, which samples more and learns from the shortest:
 
     --config=configs/add_filler.py:gfpo --config.rl.group_size=16
 
-With seed 0 the completions grew from 12 to 26 tokens (`length/mean`) in 100
-steps of GRPO, and the share of right ones from 0.73 to 0.92 (`accuracy`). There
-are a hundred sums, which a small model learns by heart. Of the held-out ones it
-gets none right, and its accuracy there says nothing. It took a minute and a
-half of one CPU core.
+In 100 steps of GRPO, means of the first and the last five steps of five seeds,
+the completions grew from 12 to 20 tokens (`length/mean`; 16, 17, 17, 24 and
+26), and the share of right ones from 0.78 to 0.88 (`accuracy`; 0.81 to 0.93).
+There are a hundred sums, which a small model learns by heart. Of the held-out
+ones it gets none right, and its accuracy there says nothing. A run takes a
+minute and a half of one CPU core.
 
 `--config.rewards.weights="(1.0, 0.0)"` mends the bug.
 """
