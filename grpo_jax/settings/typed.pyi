@@ -1202,7 +1202,7 @@ class Algorithm(Group):
   is no comparison, or "raw", its reward (verl)."""
   count_empty: bool
   """True if completions without a trained token count in a mean over
-  completions, as in TRL."""
+  completions, as in TRL; not with dynamic_sampling or rejection."""
   token_mean_scope: str
   """Scope of a policy loss that is a mean over tokens: over all tokens of the
   "batch"; or the mean over groups of the mean over the tokens of a "group"

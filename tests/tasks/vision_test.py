@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.data import pipeline, sources
+from grpo_jax.data import observations, pipeline, sources
 from grpo_jax.data.encoder import Encoder
 from grpo_jax.tasks import copy, vision
 from grpo_jax.tasks import task as task_lib
@@ -213,7 +213,7 @@ def test_a_teacher_in_error_counts_one_more_and_takes_the_last_pixels():
 
 def test_images_travel_with_prompts_and_with_lessons():
   source = sources.TaskSource(TASK, "train", 0, 64)
-  encode = Encoder(None)
+  encode = Encoder(observations.TaskTokenizer(TASK))
   sizes = {"batch_size": 3, "max_prompt_len": TASK.max_prompt_len}
   more = {"seed": 0, "pad_id": TASK.pad_id}
   batch = next(pipeline.prompt_stream(source, encode, **sizes, **more))

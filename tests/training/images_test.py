@@ -119,7 +119,10 @@ def test_what_is_no_answer_is_refused():
     ({"data__images": ("picture", "picture")}, "has a field twice"),
     ({"data__image_workers": 0}, r"config\.data\.image_workers"),
     ({"data__max_patches": 0}, r"config\.data\.max_patches"),
-    ({"data__source": "task"}, r"is for config\.data\.source='tfds' or"),
+    (
+      {"data__source": "task", "data__train_path": "", "data__eval_path": ""},
+      r"is for config\.data\.source='tfds' or",
+    ),
     (
       {"data__image_processor": ""},
       "needs the processor of a checkpoint; set",

@@ -44,7 +44,10 @@ def read(tmp_path, monkeypatch):
     rewards__options={"length": {"words": str(tmp_path / "words.txt")}},
   )
   tfds = problem_test._text_config(
-    data__source="tfds", data__name="gsm8k", data__train_path=""
+    data__source="tfds",
+    data__name="gsm8k",
+    data__train_path="",
+    data__eval_path="",
   )
   return lambda: inputs.digests(config) | inputs.digests(tfds)
 

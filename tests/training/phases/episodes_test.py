@@ -250,6 +250,7 @@ def test_signs_of_a_chat_may_be_written_by_hand(chat):
   by_hand = of_config(
     text,
     data__template="<|im_start|>user\n{prompt}",
+    data__chat_options={},
     compaction__instruction=(before, "Sum it up.", after),
     compaction__resume=("", "<|im_end|>"),
   )
@@ -258,6 +259,7 @@ def test_signs_of_a_chat_may_be_written_by_hand(chat):
   plain = of_config(
     text,
     data__template="{prompt}",
+    data__chat_options={},
     compaction__ends=("<|eot_id|>",),
     compaction__resume=("<|begin|>", ""),
   )
