@@ -27,7 +27,7 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 RECORDED = {
   "lines of grpo_jax": 103_600,
   "lines of experiments": 37_350,
-  "lines of tests": 95_050,
+  "lines of tests": 95_060,
   "files of grpo_jax": 383,
   "files of the largest folder": 22,
   "functions above 100 lines": 0,
