@@ -168,25 +168,44 @@ def load(
   what: str,
   kind: str = "object",
   where: str = "here",
+  form: str = "",
 ) -> Any:
   """Returns the object of a name: imported, or read from its pickle.
 
   Args:
     path: "package.module:name", or a name from `name_of`.
     what: Purpose of the object, in messages.
-    kind: The kind of object, in messages.
+    kind: The kind of object, in messages; a "function" must be callable.
     where: The place where the module must import, in messages.
+    form: Arguments and result of a function, in messages.
 
   Raises:
-    ValueError: The name is not a path, or its object cannot be loaded.
+    ValueError: The name is not a path, or its object cannot be loaded or has
+      another kind.
   """
   module_name, colon, attribute = path.partition(":")
   if not (module_name and colon and attribute):
     raise ValueError(
       f"{what} '{path}': needed is an import path 'package.module:name'."
     )
-  if is_object(path):
-    return _unpickled(path, what)
+  loaded = (
+    _unpickled(path, what)
+    if is_object(path)
+    else _imported(module_name, attribute, what, kind, where)
+  )
+  if kind == "function" and not callable(loaded):
+    raise ValueError(
+      f"{what} '{path}' is {loaded!r:.80} ({type(loaded).__name__}); needed is"
+      f" a function{form}."
+    )
+  return loaded
+
+
+def _imported(
+  module_name: str, attribute: str, what: str, kind: str, where: str
+) -> Any:
+  """Imports an object; the arguments are those of `load`."""
+  path = f"{module_name}:{attribute}"
   try:
     module = importlib.import_module(module_name)
   except Exception as error:

@@ -391,15 +391,9 @@ def load(
       f"{what} '{path}': needed is an import path"
       f" 'package.module:function'{known}." + nearest(path, builtin)
     )
-  function = imports.load(
+  return imports.load(
     full, what, "function", where="here and in a process of its own"
   )
-  if not callable(function):
-    raise ValueError(
-      f"{what} '{path}' is {function!r:.80} ({type(function).__name__}); needed"
-      " is a function."
-    )
-  return function
 
 
 nearest = imports.nearest

@@ -9,12 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax import algorithms
+from grpo_jax import algorithms, imports
 from grpo_jax.algorithms.contract import cases
 from grpo_jax.ops import baselines
 from grpo_jax.step import step as step_lib
 from grpo_jax.step import transforms
-from grpo_jax.training.phases import build
 from tests.training import tiny
 
 
@@ -97,7 +96,7 @@ def test_a_reward_that_is_not_finite_leaves_the_loss(batch):
     (lambda b: (b, {"x": b.rewards}), "has the metric 'x' of shape (10,)"),
   ],
 )
-def test_what_is_no_transform_is_refused(batch, made, message):
+def test_what_is_not_a_transform_is_refused(batch, made, message):
   with pytest.raises(ValueError, match=re.escape(message)):
     transforms.apply((made,), batch)
 
@@ -118,7 +117,7 @@ def test_two_metrics_of_a_name_are_refused(batch):
 )
 def test_paths_without_a_function_are_refused(path, message):
   with pytest.raises(ValueError, match=re.escape(message)):
-    build.load_transforms((path,), "config.rl.transforms")
+    imports.load(path, "config.rl.transforms", "function")
 
 
 @pytest.mark.slow

@@ -365,30 +365,14 @@ def _with_completions(
     ),
     proxy=proxy,
     consistent=config.rewards.follows,
-    transforms=load_transforms(phase.transforms, f"config.{name}.transforms"),
-  )
-
-
-def load_transforms(
-  paths: tuple[str, ...], where: str
-) -> tuple[Callable[..., Any], ...]:
-  """Imports the functions of `step/transforms.py` that a setting names.
-
-  Args:
-    paths: Their import paths, "package.module:function".
-    where: Name of the setting, for messages.
-
-  Raises:
-    ValueError: A path has no function.
-  """
-  functions = tuple(imports.load(path, where, "function") for path in paths)
-  for path, function in zip(paths, functions, strict=True):
-    if not callable(function):
-      raise ValueError(
-        f"{where} '{path}' is {function!r:.80}; needed is a function"
-        " (batch) -> (batch, metrics)."
+    transforms=tuple(
+      imports.load(
+        *(path, f"config.{name}.transforms", "function"),
+        form=" (batch) -> (batch, metrics)",
       )
-  return functions
+      for path in phase.transforms
+    ),
+  )
 
 
 def _features(

@@ -135,13 +135,8 @@ def format_of(data: DataConfig) -> formats.Format:
   """
   if ":" not in data.format:
     return data.format or None
-  found = imports.load(data.format, "config.data.format", "function")
-  if not callable(found):
-    raise ValueError(
-      f"config.data.format={data.format!r} is {found!r:.60}; need a function"
-      " that takes a row and returns a dictionary with 'prompt'."
-    )
-  return found
+  form = " that takes a row and returns a dictionary with 'prompt'"
+  return imports.load(data.format, "config.data.format", "function", form=form)
 
 
 def _train_and_held_out(data: DataConfig, seed: int) -> tuple[Source, Source]:
