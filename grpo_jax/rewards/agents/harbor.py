@@ -618,7 +618,4 @@ def schemas(**options: Any) -> list[tools.Schema]:
   return list(_schemas())
 
 
-make.__signature__ = tools.signature(make, names=_OPTIONS)  # type: ignore[attr-defined]
-make.warm_up = warm_up  # type: ignore[attr-defined]
-make.schemas = schemas  # type: ignore[attr-defined]
-make.in_chat = tools.in_chat  # type: ignore[attr-defined]
+tools.complete(make, warm_up, schemas, names=_OPTIONS)

@@ -687,8 +687,5 @@ def in_chat(chat_text: Callable[..., str], **options: Any) -> Observation:
   return format.render([""] * most, ended=False)
 
 
-make.__signature__ = tools.signature(make, OpenEnvOptions)  # type: ignore[attr-defined]
+tools.complete(make, warm_up, schemas, in_chat, OpenEnvOptions)
 make.problem = problem  # type: ignore[attr-defined]
-make.warm_up = warm_up  # type: ignore[attr-defined]
-make.schemas = schemas  # type: ignore[attr-defined]
-make.in_chat = in_chat  # type: ignore[attr-defined]

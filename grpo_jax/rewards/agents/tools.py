@@ -932,23 +932,6 @@ def make(
   return ToolSession(made, _checker(names), tools, grade, end.close)
 
 
-def signature(
-  factory: Callable[..., Any],
-  options: type = Options,
-  names: Sequence[str] = (),
-) -> inspect.Signature:
-  """Returns the signature of a factory, with the names of its options.
-
-  Args:
-    factory: Its last parameter takes the options.
-    options: Class of the options.
-    names: Those that the factory has; empty: all.
-  """
-  *first, _ = inspect.signature(factory).parameters.values()
-  own = inspect.signature(options).parameters
-  return inspect.Signature([*first, *(own[name] for name in names or own)])
-
-
 def warm_up(**options: Any) -> None:
   """Imports tools, indexes the corpus, and tests the sandbox.
 
@@ -1006,7 +989,31 @@ def in_chat(chat_text: Callable[..., str], **options: Any) -> Observation:
   )
 
 
-make.__signature__ = signature(make)  # type: ignore[attr-defined]
-make.warm_up = warm_up  # type: ignore[attr-defined]
-make.schemas = schemas  # type: ignore[attr-defined]
-make.in_chat = in_chat  # type: ignore[attr-defined]
+def complete(
+  factory: Callable[..., Any],
+  warm_up: Callable[..., None],
+  schemas: Callable[..., list[Schema]],
+  in_chat: Callable[..., Observation] = in_chat,
+  options: type = Options,
+  names: Sequence[str] = (),
+) -> None:
+  """Adds the functions beside a factory, and the names of its options.
+
+  Args:
+    factory: Its last parameter takes the options.
+    warm_up, schemas, in_chat: As those of this module.
+    options: Class of the options.
+    names: Those that the factory has; empty: all.
+  """
+  *first, _ = inspect.signature(factory).parameters.values()
+  own = inspect.signature(options).parameters
+  parameters = [*first, *(own[name] for name in names or own)]
+  vars(factory).update(
+    __signature__=inspect.Signature(parameters),
+    warm_up=warm_up,
+    schemas=schemas,
+    in_chat=in_chat,
+  )
+
+
+complete(make, warm_up, schemas)
