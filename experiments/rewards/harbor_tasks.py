@@ -31,11 +31,12 @@ def tried(folder: pathlib.Path) -> tuple[str, dict[str, Any] | None]:
   """Returns a line about a task, and its record; None if it does not work."""
   try:
     task = harbor.read(str(folder))
-    options = tools.Options()
+  except (FileNotFoundError, ValueError) as error:
+    return f"{error}", None
+  options = tools.Options()
+  try:
     nothing = harbor.Trial(task, options).reward()
-  except (FileNotFoundError, ValueError, RuntimeError, TimeoutError) as error:
-    if isinstance(error, FileNotFoundError | ValueError):
-      return f"{error}", None
+  except (RuntimeError, TimeoutError):
     nothing = float("-inf")  # A test that needs files may write no reward.
   trial = harbor.Trial(task, options)
   try:

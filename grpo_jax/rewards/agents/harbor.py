@@ -474,8 +474,8 @@ class Trial:
     steps = [("lay", self._files, None)]
     if image is self._task.solution:
       steps.append(("lay", shell_lib.packed(image.files), None))
-    job = self._job(line, image, seconds, kept, steps)
-    ran = shell_lib.run(_box(), dataclasses.replace(job, keeps=sorted(kept)))
+    job = self._job(line, image, seconds, kept, steps, keeps=sorted(kept))
+    ran = shell_lib.run(_box(), job)
     self._files = ran.files or self._files
     return ran
 
@@ -486,6 +486,7 @@ class Trial:
     seconds: float,
     folders: set[str],
     steps: Sequence[tuple[Any, ...]],
+    **results: Sequence[str],
   ) -> shell_lib.Job:
     return shell_lib.Job(
       line=line,
@@ -495,6 +496,7 @@ class Trial:
       variables={"HOME": "/root", **image.variables},
       seconds=seconds,
       memory=self._options.memory,
+      **results,
     )
 
   def reward(self) -> float:
@@ -514,8 +516,9 @@ class Trial:
       ("lay", shell_lib.packed(tests), None),
     )
     folders = {*task.image.folders, *_KEPT, _LOGS}
-    job = self._job(_TEST, image, task.verifier_s, folders, steps)
-    ran = shell_lib.run(_box(), dataclasses.replace(job, reads=_REWARDS))
+    seconds = task.verifier_s
+    job = self._job(_TEST, image, seconds, folders, steps, reads=_REWARDS)
+    ran = shell_lib.run(_box(), job)
     if ran.status == "late":
       raise TimeoutError(f"harbor: no end of tests in {task.verifier_s:g} s")
     said = ran.output[-300:].decode("utf-8", "replace")
