@@ -73,6 +73,10 @@ _PROGRAMS = "here", "TRL"
 _COMPARED = "accuracy after", "reward, later half"
 _FIRST = 2  # Steps that compile, or are slow for other reasons.
 _CONFIG = "configs/published.py"
+_REPLAYED = (
+  "| loss | gap of the gradients' norms | distance of the parameters |"
+)
+_DRAWN = "| loss | completions | here | TRL | here − TRL, standard error |"
 
 
 def cells() -> Iterator[tuple[str, int, str]]:
@@ -398,18 +402,15 @@ def main(argv: Sequence[str]) -> int:
   out.mkdir(parents=True, exist_ok=True)
   if _TRL.value:
     export(out / "model")
-  if _REPLAY.value:
-    print("| loss | gap of the gradients' norms | distance of the parameters |")
-    print("|---|---:|---:|")
-    for loss in _LOSSES.value:
-      print(replay(out, loss), flush=True)
-    return 0
-  if _DRAWS.value:
-    print("| loss | completions | here | TRL | here − TRL, standard error |")
-    print("|---|---:|---:|---:|---:|")
-    for loss in _LOSSES.value:
-      print(draw(out, loss), flush=True)
-    return 0
+  for is_asked, row, head in (
+    (_REPLAY.value, replay, _REPLAYED),
+    (_DRAWS.value, draw, _DRAWN),
+  ):
+    if is_asked:
+      print(head, "|---" + "|---:" * (head.count("|") - 2) + "|", sep="\n")
+      for loss in _LOSSES.value:
+        print(row(out, loss), flush=True)
+      return 0
   found = {}
   for loss, seed, program in cells():
     path = out / f"{program}-{loss}-{seed}.json"
