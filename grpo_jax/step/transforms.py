@@ -95,14 +95,12 @@ def _check_fields(
           f"{_called(transform)} changes {field.name!r}; needed is a batch in"
           f" which only {', '.join(CHANGED)} differ."
         )
-    elif (jnp.shape(old), jnp.result_type(old)) != (
-      jnp.shape(new),
-      jnp.result_type(new),
-    ):
+      continue
+    needed, given = ((jnp.shape(x), jnp.result_type(x)) for x in (old, new))
+    if given != needed:
       raise ValueError(
-        f"{_called(transform)} returns {field.name!r} with shape"
-        f" {jnp.shape(new)} and type {jnp.result_type(new)}; needed are"
-        f" {jnp.shape(old)} and {jnp.result_type(old)}."
+        f"{_called(transform)} returns {field.name!r} with shape {given[0]} and"
+        f" type {given[1]}; needed are {needed[0]} and {needed[1]}."
       )
 
 
