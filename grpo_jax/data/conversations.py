@@ -179,8 +179,8 @@ def of_pair(chosen: Any, rejected: Any, question: Any) -> tuple[Any, Any, Any]:
     The two completions, and the prompt.
 
   Raises:
-    ValueError: There is no prompt, or a chat is malformed or begins with
-      another one.
+    ValueError: The prompt is missing, or a chat is malformed or begins with
+      another prompt.
   """
   chats: list[Any] = [
     x if isinstance(x, str) else _of_record(x, field)
@@ -388,7 +388,7 @@ def answer_text(value: Any) -> Any:
   """An answer as text if it is a number, else as it is.
 
   A column of whole numbers with a gap has fractions and a NaN: 3.0 is "3", and
-  NaN is no answer.
+  NaN is "".
   """
   if type(value) not in (int, float):
     return value

@@ -272,7 +272,7 @@ class Encoder:
   def content(self, record: Record) -> list[Hashable]:
     """The ids and images of a prompt, for comparison; no image is opened.
 
-    What is the same in all prompts, as the template, is left out.
+    Parts that all prompts share, such as the template, are left out.
 
     Raises:
       ValueError: The prompt cannot be written.

@@ -406,6 +406,8 @@ def mapped_record(fields: Mapping[str, Any], raw: Row) -> Record:
       another type than the record's field.
   """
 
+  from grpo_jax.data import conversations
+
   def found(name: str) -> Any:
     if name not in raw:
       raise ValueError(
@@ -417,8 +419,6 @@ def mapped_record(fields: Mapping[str, Any], raw: Row) -> Record:
   record: Record = {
     field: found(name) for field, name in fields.items() if field != "extras"
   }
-  from grpo_jax.data import conversations
-
   record["answer"] = conversations.answer_text(record.get("answer", ""))
   extras = {
     name: found(theirs) for name, theirs in fields.get("extras", {}).items()

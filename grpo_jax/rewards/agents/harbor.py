@@ -15,13 +15,13 @@ files that the commands have left, and writes the reward: the number of
 /logs/verifier/reward.txt, or "reward" of reward.json.
 
 **Not as in a container.** Programs are those of the host's /usr and Python, and
-there is no network. Of a Dockerfile, WORKDIR, ENV, ARG, COPY and ADD of files
+there is no network. A Dockerfile's WORKDIR, ENV, ARG, and COPY and ADD of files
 are followed; `Image.left_out` has the other lines. Writable are /tmp, /root,
 /logs/agent, /logs/artifacts, and the folders of the root that have the working
 directory and the copied files. They stay from command to command; processes
 do not.
 
-**Who can write a reward.** Tests and solution are not in the boxes of commands.
+**Access to the reward.** Tests and solution are not in the boxes of commands.
 In the box of the tests no process of the policy is left, /tests and
 /logs/verifier are as the task has them, and the reward is read when all
 processes have ended. But a program of the policy that the tests start has the
@@ -131,7 +131,7 @@ def read(folder: str) -> HarborTask:
   try:
     toml = tomllib.loads(_text(root, root / "task.toml"))
   except tomllib.TOMLDecodeError as error:
-    raise _wrong(root, f"task.toml is no TOML: {error}") from None
+    raise _wrong(root, f"task.toml is not TOML: {error}") from None
   get = functools.partial(_get, root, toml)
   at, tests_at = root / "environment", root / "tests"
   compose = [x for y in (at, tests_at) for x in y.glob("docker-compose.y*ml")]
@@ -258,7 +258,7 @@ def _text(root: pathlib.Path, path: pathlib.Path) -> str:
   try:
     return found[""].data.decode("utf-8").replace("\r\n", "\n")
   except UnicodeDecodeError as error:
-    raise _wrong(root, f"{path.name} is no text: {error}") from None
+    raise _wrong(root, f"{path.name} is not text: {error}") from None
 
 
 def _files(root: pathlib.Path, top: pathlib.Path) -> dict[str, shell_lib.File]:
@@ -275,7 +275,7 @@ def _files(root: pathlib.Path, top: pathlib.Path) -> dict[str, shell_lib.File]:
       if (name in folders and not is_link) or not (path.exists() or is_link):
         continue
       if not path.is_file():
-        raise _wrong(root, f"{path} is no file, nor a link to one")
+        raise _wrong(root, f"{path} is not a file, nor a link to one")
       size += path.stat().st_size
       if size > _MAX_BYTES or len(found) >= _MAX_FILES:
         raise _wrong(

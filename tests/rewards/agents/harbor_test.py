@@ -179,7 +179,7 @@ _TOML = "task.toml"
 # What is wrong: files of the task, and a part of the message.
 _WRONG = [
   ({_TOML: None}, "task.toml is missing"),
-  ({_TOML: "a = ["}, "task.toml is no TOML"),
+  ({_TOML: "a = ["}, "task.toml is not TOML"),
   ({_TOML: "verifier = 3"}, "=3 in task.toml; needed is a table"),
   ({_TOML: "agent = {timeout_sec = 'x'}"}, "'x' in task.toml; needed is a num"),
   ({_TOML: "agent = {timeout_sec = -1}"}, "agent.timeout_sec=-1"),
@@ -242,8 +242,8 @@ def test_wrong_tasks(tmp_path, files, message):
     ("tests/secret", "/etc/passwd", "leads out of the task"),
     ("environment/etc", "/etc", "leads out of the task"),
     ("instruction.md", "/etc/hostname", "leads out of the task"),
-    ("tests/none", "nothing", "is no file"),
-    ("tests/folder", "../environment", "is no file, nor a link to one"),
+    ("tests/none", "nothing", "is not a file"),
+    ("tests/folder", "../environment", "is not a file, nor a link to one"),
   ],
 )
 def test_links(tmp_path, name, target, message):
@@ -253,7 +253,7 @@ def test_links(tmp_path, name, target, message):
     harbor.read(str(folder))
   (folder / name).unlink()
   os.mkfifo(folder / name)
-  with pytest.raises(ValueError, match="is no file"):
+  with pytest.raises(ValueError, match="is not a file"):
     harbor.read(str(folder))
 
 
