@@ -340,6 +340,8 @@ _OF_SOURCES: dict[str, tuple[Any, tuple[str, ...]]] = {
   "train_path": ("", ("jsonl", "datasets", "text")),
   "eval_path": ("", ("jsonl", "datasets", "text")),
   "format": ("", ("jsonl", "datasets", "tfds", "mixture")),
+  "train_split": ("train", ("tfds", "datasets")),
+  "eval_split": ("test", ("tfds", "datasets")),
   "fields": ({}, ("tfds", "jsonl", "datasets")),
   "streaming": (False, ("jsonl", "datasets")),
   "separator": ("\n", ("text",)),
@@ -368,8 +370,8 @@ class DataConfig(ImageData):
       "@revision" may be missing.
     task_options: Options of the task (`tasks/<name>.py`).
     train_split, eval_split: Splits of a TFDS dataset or of the source
-      "datasets", such as "train[:1000]". A file is a single split, so only the
-      slice counts there.
+      "datasets", such as "train[:1000]". Of that source a file is a single
+      split, so only the slice counts there.
     train_path: File of training prompts, JSON lines or text; local or gs://. Of
       the source "datasets" a local file or folder.
     eval_path: The same for held-out prompts; empty: the training file.

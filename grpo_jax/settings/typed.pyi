@@ -216,10 +216,12 @@ class Data(Group):
   completion and extras; or, if a TFDS dataset has such a name, its format."""
   train_split: str
   """Splits of a TFDS dataset or of the source "datasets", such as
-  "train[:1000]". A file is a single split, so only the slice counts there."""
+  "train[:1000]". Of that source a file is a single split, so only the slice
+  counts there."""
   eval_split: str
   """Splits of a TFDS dataset or of the source "datasets", such as
-  "train[:1000]". A file is a single split, so only the slice counts there."""
+  "train[:1000]". Of that source a file is a single split, so only the slice
+  counts there."""
   fields: Free
   """Names of the rows' fields for a record without a format: `prompt`,
   `answer`, `completion`, `tools` and `chat_options`, and `extras`, a group of

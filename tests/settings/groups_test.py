@@ -149,6 +149,10 @@ def test_domains_that_no_record_has_are_refused(tmp_path, name):
       "format='gsm8k' is for .*it is 'text'",
     ),
     (
+      {"source": "jsonl", "train_path": "a.jsonl", "train_split": "train[:9]"},
+      r"train_split='train\[:9\]' is for .*'tfds' or .* it is 'jsonl'",
+    ),
+    (
       {"chat_options": {"enable_thinking": False}},
       r"chat_options=\{'enable_thinking': False\} are inputs of a chat temp",
     ),

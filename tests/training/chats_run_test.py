@@ -32,7 +32,8 @@ def make_config(folder, source, path):
   config = jsonl.get_config()
   config.data.source = source
   config.data.train_path = str(path)
-  config.data.eval_split = "train"
+  if source == "datasets":
+    config.data.eval_split = "train"
   config.data.tokenizer = str(folder / "model")
   config.data.template = "chat"
   config.data.max_prompt_len = 320
