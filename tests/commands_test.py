@@ -285,15 +285,15 @@ def _program(config: config_lib.RunConfig, index: int) -> str:
 
 def _trace(config, problem, prepared, mesh, index):
   phases, start = prepared.phases, prepared.start
-  phase, parts = phases[index], phases[index].parts
+  phase, parts = phases[index], phases[index].phase
   section = config.stages[index]
   state = checkpointed.abstract_state(phases[: index + 1], start)
 
   def shapes(stage, *inputs):
-    program = jit.Program(functools.partial(stage, parts=parts))
+    program = jit.Program(functools.partial(stage, phase=parts))
     return program.eval_shape(*inputs)
 
-  if parts.player is None:
+  if parts.sampler is None:
     return shapes(step.supervised_step, state, _given(problem, section))
   prompts = phase.prompts
   if len(problem.train):
@@ -303,20 +303,20 @@ def _trace(config, problem, prepared, mesh, index):
   elif problem.domains:  # Which records would say.
     domain = jax.ShapeDtypeStruct((section.num_prompts,), np.int32)
     prompts = dataclasses.replace(prompts, extras={"domain": domain})
-  if isinstance(parts.player, EpisodeSampler):
-    if problem.judge.asks_host:  # Of a package that is not installed.
+  if isinstance(parts.sampler, EpisodeSampler):
+    if problem.reward.asks_host:  # Of a package that is not installed.
       return None
     drawn = phase.drawn(state)
     groups = dynamic_sampling.Groups(
       prompts, drawn.rollout, drawn.scored, drawn.baseline
     )
     return shapes(step.learn_stage, state, groups)
-  if problem.judge.asks_host:
+  if problem.reward.asks_host:
     scores = steps.scores(config, section.num_rows)
     return shapes(steps.scored_step, state, prompts, scores)
   if not parts.num_ahead:
     return shapes(step.fused_step, state, prompts)
-  drawn = shapes(step.drawn_stage, state, prompts)
+  drawn = shapes(step.rollout_stage, state, prompts)
   return shapes(step.stale_step, state, prompts, drawn)
 
 

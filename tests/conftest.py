@@ -209,7 +209,7 @@ def _with_programs_of_before(open_run):
   @functools.wraps(open_run)
   def opened(stack, settings, config_json, workdir, **named):
     problem = named["problem"]
-    on_host = problem.judge.asks_host or problem.host_environment is not None
+    on_host = problem.reward.asks_host or problem.host_environment is not None
     if on_host or _patched():
       return open_run(stack, settings, config_json, workdir, **named)
     key = config_json, named["mesh"]

@@ -697,10 +697,10 @@ def test_every_recipe_is_assembled_with_a_model(tmp_path, name, model):
     )
   finally:
     solved.close()
-  parts = phases[-1].parts
-  assert parts.plan.num_updates == run.section("rl").num_minibatches
+  phase = phases[-1].phase
+  assert phase.plan.num_updates == run.section("rl").num_minibatches
   has_reference = run.algorithm[1].kl_coef > 0
-  assert ("reference" in state.members) == has_reference
+  assert ("reference" in state.models) == has_reference
   (leaf,) = (
     leaf
     for path, leaf in jax.tree_util.tree_leaves_with_path(
@@ -759,7 +759,7 @@ def _toy_parts(name: str, **fields):
   mesh = sharding.make_mesh(1)
   state = policy_lib.initial_state(policy, run.seed)
   for phase in [x for x in ("preference", "rl") if x in run.phases]:
-    parts = build.make_parts(run, solved, policy, phase, mesh)
+    parts = build.make_phase(run, solved, policy, phase, mesh)
     state = step.enter_phase(state, parts, 0)
   return run, solved, parts, state
 
@@ -779,10 +779,10 @@ def _scored(rollout) -> Scored:
 
 def _first_gradient(name: str, **fields):
   """Gradient of a toy's first update: ratio 1, reference = policy."""
-  _, solved, parts, state = _toy_parts(name, **fields)
+  _, solved, phase, state = _toy_parts(name, **fields)
   # Each row of the stream has a prompt of its own.
-  plan = dataclasses.replace(parts.plan, group_size=1)
-  parts = dataclasses.replace(parts, plan=plan)
+  plan = dataclasses.replace(phase.plan, group_size=1)
+  phase = dataclasses.replace(phase, plan=plan)
   rows = next(solved.supervised_stream(0, 8, None))
   batch = executors.train_batch(rows, np.arange(8), 8)
   batch = dataclasses.replace(
@@ -795,9 +795,9 @@ def _first_gradient(name: str, **fields):
 
   @jax.jit
   def gradient(state, batch):
-    batch = step.prepare(state, batch, jax.random.key(0), parts=parts)
-    (loss,) = parts.losses
-    return update.gradient(parts.update, loss, state.params, batch)[0]
+    batch = step.prepare(state, batch, jax.random.key(0), phase=phase)
+    (loss,) = phase.losses
+    return update.gradient(phase.update, loss, state.params, batch)[0]
 
   leaves = jax.tree.leaves(gradient(state, batch))
   return np.concatenate([np.ravel(leaf) for leaf in leaves])
@@ -819,11 +819,11 @@ def test_neither_clip_range_nor_kl_shows_in_a_first_update():
 
 @pytest.mark.slow
 def test_each_phase_of_r1_zero_has_a_new_reference():
-  run, _, parts, state = _toy_parts("r1_zero")
+  run, _, phase, state = _toy_parts("r1_zero")
   assert run.phases == ("sft", "rl", "rl")
-  moved = jax.tree.map(lambda x: x + 1, state.members["policy"])
-  state = state.with_members(policy=moved)
-  entered = step.enter_phase(state, parts, 2)
+  moved = jax.tree.map(lambda x: x + 1, state.models["policy"])
+  state = state.with_models(policy=moved)
+  entered = step.enter_phase(state, phase, 2)
   jax.tree.map(
     np.testing.assert_array_equal,
     entered.params["reference"],
@@ -832,7 +832,7 @@ def test_each_phase_of_r1_zero_has_a_new_reference():
   # The moments of AdamW stay; its schedule, which is constant, starts anew.
   same = jax.tree.map(
     lambda a, b: bool((a == b).all()),
-    entered.members["policy"].opt_state,
+    entered.models["policy"].opt_state,
     moved.opt_state,
   )
   leaves = jax.tree.leaves(state.params["policy"])
@@ -846,10 +846,10 @@ def test_each_phase_of_r1_zero_has_a_new_reference():
   "name", ["deepseekmath", "dapo", "gfpo", "intellect2", "v32_math", "vlm_r1"]
 )
 def test_a_toy_runs_two_steps(name):
-  run, solved, parts, state = _toy_parts(name)
+  run, solved, phase, state = _toy_parts(name)
   judge = tiny.Judge(lambda _, rollout: _scored(rollout))
-  parts = dataclasses.replace(parts, judge=judge, proxy=None)
-  advance = jax.jit(functools.partial(step.fused_step, parts=parts))
+  phase = dataclasses.replace(phase, reward=judge, proxy=None)
+  advance = jax.jit(functools.partial(step.fused_step, phase=phase))
   rl = run.section("rl")
   num_prompts = rl.num_prompts * rl.max_rounds
   stream = solved.prompt_stream(0, num_prompts, None)

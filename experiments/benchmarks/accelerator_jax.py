@@ -69,11 +69,11 @@ def feature(settings: str) -> dict[str, float | None]:
     jax.set_mesh(mesh),
   ):
     policy, phases, _, streams = run_lib.prepare(config, problem, mesh)
-    parts, enter, *_ = phases[0]
+    phase, enter, *_ = phases[0]
     state = checkpointed.first_state(config, problem, policy, mesh)
-    state = enter(checkpointed.with_outside(state, parts))
+    state = enter(checkpointed.with_outside(state, phase))
     state = jax.device_put(state, sharding.of_state(mesh, state))
-    driver = executors.make_driver(problem, mesh, parts)
+    driver = executors.make_driver(problem, mesh, phase)
     for _ in range(2):
       start = time.perf_counter()
       state, outcome = driver(state, next(streams[0]))
@@ -210,8 +210,8 @@ def update(
     contextlib.closing(inputs.make_problem(of, "fused")) as problem,
     jax.set_mesh(mesh),
   ):
-    parts, state = inputs.make_parts(of, problem, mesh, model=model, **phase)
-    groups = _groups(of, parts.judge.score)
+    parts, state = inputs.make_phase(of, problem, mesh, model=model, **phase)
+    groups = _groups(of, parts.reward.score)
     learn = executors.jit_step(mesh, step_lib.learn_stage, parts)
     program = timing.compiled(learn, state, groups)
 

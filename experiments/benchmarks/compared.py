@@ -34,7 +34,7 @@ class Step:
     work: Sizes and lengths.
     mesh: Mesh of the devices.
     shown: Function that changes the prompts of the workload.
-    **options: Options of `inputs.make_parts`.
+    **options: Options of `inputs.make_phase`.
   """
 
   def __init__(
@@ -46,12 +46,12 @@ class Step:
   ):
     self.work = work
     with contextlib.closing(inputs.make_problem(work, "fused")) as of:
-      parts, self._state = inputs.make_parts(work, of, mesh, **options)
+      phase, self._state = inputs.make_phase(work, of, mesh, **options)
     self.parameters = sum(x.size for x in jax.tree.leaves(self._state.params))
     prompts = shown(inputs.make_batch(work).prompts)
     self._prompts = jax.device_put(prompts, sharding.by_rows(mesh))
     self.program = timing.compiled(
-      executors.jit_step(mesh, step.fused_step, parts),
+      executors.jit_step(mesh, step.fused_step, phase),
       self._state,
       self._prompts,
     )

@@ -71,7 +71,7 @@ class Problem(problem.Problem):
   def judged_on_host(self, *arguments) -> Scored:
     """Scores of the verifiers on the host."""
     said, *_ = self.host_scores(*arguments)
-    return self.judge.score_on_host(said)
+    return self.reward.score_on_host(said)
 
 
 def make_problem(
@@ -94,13 +94,13 @@ def make_problem(
     encoder=Encoder(tokenizer),
     max_prompt_len=work.prompt_len,
     max_new_tokens=work.completion_len,
-    judge=rewards.RewardSum((verifier,), {"even": 1.0}, "even"),
+    reward=rewards.RewardSum((verifier,), {"even": 1.0}, "even"),
     truncate_completions=False,
     verifier_s=verifier_s,
   )
 
 
-def make_parts(
+def make_phase(
   work: workload.Work,
   of: problem.Problem,
   mesh: Mesh,
@@ -151,13 +151,13 @@ def make_parts(
     sampling=config_lib.SamplingConfig(lanes=lanes),
   )
   policy = policy_lib.make_policy(config, of, mesh)
-  parts = build.make_parts(config, of, policy, "rl", mesh)
+  parts = build.make_phase(config, of, policy, "rl", mesh)
   limits = jnp.asarray(workload.lengths(work), jnp.int32)  # [B]
-  player = dataclasses.replace(
-    parts.player,
-    play=functools.partial(parts.player.play, limits=limits),  # type: ignore
+  sampler = dataclasses.replace(
+    parts.sampler,
+    sample=functools.partial(parts.sampler.sample, limits=limits),  # type: ignore
   )
-  parts = dataclasses.replace(parts, player=player)
+  parts = dataclasses.replace(parts, sampler=sampler)
   state = checkpointed.first_state(config, of, policy, mesh)
   state = step.enter_phase(state, parts, 0)
   return parts, jax.device_put(state, sharding.of_state(mesh, state))

@@ -250,11 +250,11 @@ def report(work: workload.Work) -> str:
     contextlib.closing(inputs.make_problem(work, "fused")) as of,
     jax.set_mesh(mesh),
   ):
-    parts, state = inputs.make_parts(work, of, mesh, num_lengths=1)
+    phase, state = inputs.make_phase(work, of, mesh, num_lengths=1)
     prompts = jax.device_put(
       inputs.make_batch(work).prompts, sharding.by_rows(mesh)
     )
-    step = executors.jit_step(mesh, step_lib.fused_step, parts)
+    step = executors.jit_step(mesh, step_lib.fused_step, phase)
     compiled = step.lower(state, prompts).compile()
 
     def run():
@@ -262,7 +262,7 @@ def report(work: workload.Work) -> str:
       state, *_ = compiled(step.inputs, state, prompts)
       return state
 
-    products = timing.ceilings(work, parts.plan.micro_batch_size)["flops_per_s"]
+    products = timing.ceilings(work, phase.plan.micro_batch_size)["flops_per_s"]
     runs = {name: ceiling.run for name, ceiling in products.items()}
     seconds = timing.measure({**runs, "step": run}, 3)
     best = max(x.amount / min(seconds[name]) for name, x in products.items())

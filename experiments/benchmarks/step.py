@@ -115,7 +115,7 @@ def report(
   work: workload.Work, bench: timing.Bench, repeats: int
 ) -> dict[str, Any]:
   """Measures everything in turn; returns the contents of table and file."""
-  limits = timing.ceilings(work, bench.parts.plan.micro_batch_size)
+  limits = timing.ceilings(work, bench.phase.plan.micro_batch_size)
   flat = {
     f"{unit}/{name}": ceiling
     for unit, group in limits.items()
@@ -198,9 +198,9 @@ def report(
     "jax": jax.__version__,
     "load": [before, os.getloadavg()[0]],
     "work": dataclasses.asdict(work),
-    "micro_batch_size": bench.parts.plan.micro_batch_size,
-    "lengths_compiled": [work.completion_len, *bench.parts.plan.lengths],
-    "staleness": bench.parts.staleness,
+    "micro_batch_size": bench.phase.plan.micro_batch_size,
+    "lengths_compiled": [work.completion_len, *bench.phase.plan.lengths],
+    "staleness": bench.phase.staleness,
     "repeats": repeats,
     "parameters": work.layer_weights + work.head_weights,
     "lengths": {

@@ -69,33 +69,33 @@ def peak_bytes() -> int | None:
   return memory.resident("VmHWM")
 
 
-def _prefill(state: TrainState, prompts: Prompts, *, parts):
-  return parts.policy.prefill(
+def _prefill(state: TrainState, prompts: Prompts, *, phase):
+  return phase.policy.prefill(
     state.params["policy"], prompts.tokens, prompts.mask
   )
 
 
-def _log_probs(state: TrainState, batch: TrainBatch, *, parts):
-  required = options.needs(parts.algorithm, parts.config)
+def _log_probs(state: TrainState, batch: TrainBatch, *, phase):
+  required = options.needs(phase.algorithm, phase.config)
   policy = dataclasses.replace(
-    parts.members["policy"],
-    fields=functools.partial(models.anchor_fields, parts.plan, required),
+    phase.models["policy"],
+    fields=functools.partial(models.anchor_fields, phase.plan, required),
   )
-  return models.with_fields(parts.plan, policy, state.params, batch).old_logp
+  return models.with_fields(phase.plan, policy, state.params, batch).old_logp
 
 
 def _decode(
-  state: TrainState, tokens, cache, weights, prefix, first, *, parts, count
+  state: TrainState, tokens, cache, weights, prefix, first, *, phase, count
 ):
   """Runs `count` steps of the model from completion token `first` on."""
   params = state.params["policy"]
 
   def one(t, carry):
     tokens, cache = carry
-    h, cache, _ = parts.policy.decode(
+    h, cache, _ = phase.policy.decode(
       weights, tokens, jnp.full_like(tokens, t), t, prefix, cache
     )
-    tokens = jnp.argmax(parts.policy.head(params, h), axis=-1)
+    tokens = jnp.argmax(phase.policy.head(params, h), axis=-1)
     return tokens.astype(jnp.int32), cache
 
   return lax.fori_loop(first, first + count, one, (tokens, cache))
@@ -130,7 +130,7 @@ class Bench:
     self.fills: dict[str, float] = {}
     self.rollouts: dict[str, Program] = {}
     self.metrics: dict[str, float] = {}
-    self.parts, self._state = inputs.make_parts(work, of, mesh, lanes, **phase)
+    self.phase, self._state = inputs.make_phase(work, of, mesh, lanes, **phase)
     batch = inputs.make_batch(work)
     prompts = jax.device_put(batch.prompts, sharding.by_rows(mesh))
     self._add_step(of, mesh, batch, prompts)
@@ -145,7 +145,7 @@ class Bench:
     self, name: str, function: Callable, *arguments: Any, donate=(), **fixed
   ) -> Callable:
     """Compiles a function of the state; returns it with the state given."""
-    function = functools.partial(function, parts=self.parts, **fixed)
+    function = functools.partial(function, phase=self.phase, **fixed)
     program = compiled(
       jax.jit(function, donate_argnums=donate), self._state, *arguments
     )
@@ -156,9 +156,9 @@ class Bench:
     return jax.block_until_ready(program.call(self._state, *arguments))
 
   def _add_step(self, of, mesh, batch, prompts) -> None:
-    if of.judge.on_host is None:
+    if of.reward.on_host is None:
       program = compiled(
-        executors.jit_step(mesh, step.fused_step, self.parts),
+        executors.jit_step(mesh, step.fused_step, self.phase),
         self._state,
         prompts,
       )
@@ -169,8 +169,8 @@ class Bench:
         self.metrics = jax.device_get(metrics)
 
     else:
-      driver = executors.make_driver(of, mesh, self.parts)
-      batches = [batch] * (1 + self.parts.staleness)
+      driver = executors.make_driver(of, mesh, self.phase)
+      batches = [batch] * (1 + self.phase.staleness)
 
       def run():
         state = dataclasses.replace(self._state, queue=self._queue)
@@ -192,8 +192,8 @@ class Bench:
     sample = self._compile("rollout", step.sample_stage, prompts)
     rollout = sample(prompts)
 
-    if of.judge.on_host is None:
-      score = functools.partial(self.parts.judge.score, {})
+    if of.reward.on_host is None:
+      score = functools.partial(self.phase.reward.score, {})
       verifier = compiled(jax.jit(score), prompts, rollout)
       self.programs["verifier"] = verifier
       judge = functools.partial(verifier.call, prompts, rollout)
@@ -206,8 +206,8 @@ class Bench:
 
     groups = dynamic_sampling.Groups(prompts, rollout, scored)
     rows = objective.make_train_batch(
-      self.parts.algorithm,
-      self.parts.config,
+      self.phase.algorithm,
+      self.phase.config,
       prompts,
       rollout,
       scored,
@@ -216,7 +216,7 @@ class Bench:
     )
     log_probs = self._compile("log-probs", _log_probs, rows)
     learn = compiled(
-      executors.jit_step(mesh, step.learn_stage, self.parts),
+      executors.jit_step(mesh, step.learn_stage, self.phase),
       self._state,
       groups,
     )
@@ -235,7 +235,7 @@ class Bench:
 
   def _add_decode_steps(self, work, prompts) -> None:
     _, prefix, _ = self._call(self.programs["prefill"], prompts)
-    weights = jax.jit(self.parts.policy.weights)(self._state.params["policy"])
+    weights = jax.jit(self.phase.policy.weights)(self._state.params["policy"])
     steps = work.completion_len - 1
     self.window = min(_WINDOW, max(1, steps // 10))
 
@@ -252,7 +252,7 @@ class Bench:
       )
       carry = [
         jnp.zeros(work.rows, jnp.int32),
-        self.parts.policy.allocate(work.rows, slots, prefix),
+        self.phase.policy.allocate(work.rows, slots, prefix),
       ]
       decode = self._compile(
         f"{slots} slots",
@@ -279,7 +279,7 @@ class Bench:
     """Adds rollouts in lanes, and in batches whose rows wait for each other."""
     key, _ = step.step_keys(self._state)
     lengths = jnp.asarray(workload.lengths(work), jnp.int32)  # [B]
-    sampler = self.parts.player.play.keywords["config"]
+    sampler = self.phase.sampler.sample.keywords["config"]
     for name, together, of_lanes in (
       ("all at once", work.prompts, None),
       (f"{lanes} at a time", max(1, lanes // work.group), None),
@@ -287,7 +287,7 @@ class Bench:
     ):
       sample = functools.partial(
         sampling.sample,
-        self.parts.policy,
+        self.phase.policy,
         config=dataclasses.replace(sampler, lanes=of_lanes),
         group_size=work.group,
       )

@@ -43,7 +43,9 @@ def main(argv: Sequence[str]) -> int:
   del argv
   settings = config_lib.resolve(_CONFIG.value)
   index = next(
-    i for i, name in enumerate(settings.phases) if settings.section(name).plays
+    i
+    for i, name in enumerate(settings.phases)
+    if settings.section(name).samples
   )
   every = settings.log.traces_every or 20
   with contextlib.ExitStack() as stack:
@@ -108,17 +110,17 @@ def _sizes(
   run: run_lib.OpenRun, index: int
 ) -> tuple[dict[str, int], dict[str, int]]:
   """Bytes of the step's program, with its rows and without; see JAX."""
-  parts = run.phases[index].parts
-  if run.problem.judge.asks_host or run.problem.host_environment:
+  phase = run.phases[index].phase
+  if run.problem.reward.asks_host or run.problem.host_environment:
     return {}, {}  # The host is in the middle of it.
   batch = next(run_lib.make_stream(run.config, run.problem, run.mesh, index))
   prompts = sharding.from_local(batch.prompts, sharding.by_rows(run.mesh))
 
-  def without(state: Any, prompts: Any, *, parts: step_lib.Phase) -> Any:
-    return step_lib.fused_step(state, prompts, parts=parts)[:2]
+  def without(state: Any, prompts: Any, *, phase: step_lib.Phase) -> Any:
+    return step_lib.fused_step(state, prompts, phase=phase)[:2]
 
   def size(function: Any) -> dict[str, int]:
-    step: Any = executors.jit_step(run.mesh, function, parts)
+    step: Any = executors.jit_step(run.mesh, function, phase)
     found = step.lower(run.state, prompts).compile().memory_analysis()
     return {
       "handed out": found.output_size_in_bytes,

@@ -143,7 +143,7 @@ def _proposals(
     )
   for share in (4, 32):
     lanes = phase.num_rows // share // shards * shards
-    if phase.plays and lanes and lanes < (config.sampling.lanes or lanes + 1):
+    if phase.samples and lanes and lanes < (config.sampling.lanes or lanes + 1):
       yield (
         f"--config.sampling.lanes={lanes}",
         "the rollout takes longer",
@@ -243,7 +243,7 @@ def faster(
     ):
       break
   lanes = config.sampling.lanes
-  if phase.plays and lanes and lanes < phase.num_rows:
+  if phase.samples and lanes and lanes < phase.num_rows:
     fits(
       f"--config.sampling.lanes={phase.num_rows}",
       "all completions are drawn at once",

@@ -60,7 +60,7 @@ from grpo_jax.training.phases import (
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem as problem_lib
 from grpo_jax.training.runtime import sharding
-from grpo_jax.types import MemberState, Policy, PyTree
+from grpo_jax.types import ModelState, Policy, PyTree
 
 # Held for the whole run, while completions are sampled, while they are learnt.
 _ALWAYS, _SAMPLING, _LEARNING = "always", "sampling", "learning"
@@ -199,26 +199,26 @@ def table(
     algorithm=algorithm,
     config=objective,
     plan=plan,
-    members=made.members(),
+    models=made.models(),
     losses=made.losses(),
   )
   start = checkpointed.abstract_start(parts.policy, config.seed)
   if (model := made.reward_model()) is not None:
     # So does a reward model, and what an earlier phase has kept for it.
     params = jax.eval_shape(model.init, start.params["policy"])
-    start = start.with_members(reward=MemberState(params))
+    start = start.with_models(reward=ModelState(params))
   start = dataclasses.replace(start, reservoir=_kept_of_old(config, size, mesh))
   state = jax.eval_shape(
-    functools.partial(step.enter_phase, parts=parts, index=0), start
+    functools.partial(step.enter_phase, phase=parts, index=0), start
   )
   places = sharding.of_state(mesh, state)
-  members = {}
-  for key, member in state.members.items():
-    place = places.members[key]
-    members |= {
-      f"{key}": (_ALWAYS, _bytes(member.params, place.params)),
-      f"{key}, optimizer": (_ALWAYS, _bytes(member.opt_state, place.opt_state)),
-      f"{key}, average": (_ALWAYS, _bytes(member.average, place.average)),
+  models = {}
+  for key, model in state.models.items():
+    place = places.models[key]
+    models |= {
+      f"{key}": (_ALWAYS, _bytes(model.params, place.params)),
+      f"{key}, optimizer": (_ALWAYS, _bytes(model.opt_state, place.opt_state)),
+      f"{key}, average": (_ALWAYS, _bytes(model.average, place.average)),
     }
   names = [key for loss in parts.losses[:1] for key in loss.trains]
   trained = {key: state.params[key]["trained"] for key in names}
@@ -240,7 +240,7 @@ def table(
     size, state.params["policy"], micro, plan.chunk_bytes
   )
   found = {
-    **members,
+    **models,
     "old completions": (_ALWAYS, _bytes(state.reservoir, places.reservoir)),
     "gradients": (_LEARNING, _bytes(trained, place)),
     "gradients from the prompts": (
@@ -265,7 +265,7 @@ def table(
       _kept(size, min(prompts, rows), rows, of_prompts > 0, tensor),
     ),
   }
-  if phase.plays:
+  if phase.samples:
     sampler = quantization.rounding(policy, config.sampling.weights_dtype)
     layers = jax.eval_shape(sampler.weights, state.params["policy"])
     layers = {"layers": layers["trained"]["layers"]}
@@ -348,12 +348,12 @@ def _bytes(tree: PyTree, places: PyTree = None) -> int:
   """Bytes of all arrays, or of a device's part if shardings are given."""
   if places is None:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
-  parts = jax.tree.map(
+  sizes = jax.tree.map(
     lambda x, place: math.prod(place.shard_shape(x.shape)) * x.dtype.itemsize,
     tree,
     places,
   )
-  return sum(jax.tree.leaves(parts))
+  return sum(jax.tree.leaves(sizes))
 
 
 def _abstract_rows(size: Sizes, num_prompts: int, num_rows: int):

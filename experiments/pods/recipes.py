@@ -184,7 +184,7 @@ def _compiled(
   with steps.described(config, target.devices, keep) as step:
     ((parts, mesh),) = made
     state, prompts = step.arguments
-    draw = functools.partial(step_lib.draw_stage, parts=parts)
+    draw = functools.partial(step_lib.draw_stage, phase=parts)
     drawn = jax.eval_shape(draw, state, prompts)
     groups = sharding.abstract(drawn, sharding.of_rows(mesh, drawn))
     program = executors.jit_step(mesh, step_lib.learn_stage, parts)

@@ -66,10 +66,10 @@ PHASES = (
 )
 
 
-def unchanged(parts: step_lib.Phase, mesh: Mesh) -> step_lib.Phase:
+def unchanged(phase: step_lib.Phase, mesh: Mesh) -> step_lib.Phase:
   """Returns the phase unchanged."""
   del mesh
-  return parts
+  return phase
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +173,7 @@ def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
     image_shapes=_image_shapes(config),
     max_prompt_len=config.data.max_prompt_len,
     max_new_tokens=config.sampling.max_new_tokens,
-    judge=rewards.judge(config, rewards.OnHost(scorer), None, domains),
+    reward=rewards.make(config, rewards.OnHost(scorer), None, domains),
     truncate_completions=True,
     components=frozenset(rewards.of_text(config)),
     domains=domains,
@@ -188,23 +188,23 @@ def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
 
 
 def scored_step(
-  state: TrainState, prompts: Prompts, scored: Scored, *, parts: step_lib.Phase
+  state: TrainState, prompts: Prompts, scored: Scored, *, phase: step_lib.Phase
 ) -> tuple[TrainState, Metrics, PyTree]:
   """A step whose verifiers are on the host: their scores are an input."""
-  rollout = step_lib.sample_stage(state, prompts, parts=parts)
+  rollout = step_lib.sample_stage(state, prompts, phase=phase)
   greedy = None
-  assert isinstance(parts.player, Sampler)
-  if parts.player.greedy is not None:
+  assert isinstance(phase.sampler, Sampler)
+  if phase.sampler.greedy is not None:
     greedy = jax.tree.map(
-      lambda x: x[:: parts.plan.group_size] if x.ndim else x, scored
+      lambda x: x[:: phase.plan.group_size] if x.ndim else x, scored
     )
   drawn = dynamic_sampling.Groups(prompts, rollout, scored, greedy)
-  return step_lib.learn_stage(state, drawn, parts=parts)
+  return step_lib.learn_stage(state, drawn, phase=phase)
 
 
 def _prompts(problem: problem_lib.Problem, num_prompts: int):
   """Shapes of a batch, with the inputs of a verifier in the program."""
-  if problem.judge.asks_host:
+  if problem.reward.asks_host:
     shape = num_prompts, problem.max_prompt_len
     return Prompts(
       tokens=jax.ShapeDtypeStruct(shape, jnp.int32),
@@ -268,19 +268,19 @@ def described(
     policy = policy_lib.make_policy(config, problem, mesh)
     phases = checkpointed.make_phases(config, problem, policy, mesh)
     phase = config.stages[-1]
-    if not phase.plays:
+    if not phase.samples:
       raise ValueError(
         f"pods.report: config.phases={config.phases} end with a phase of the"
         f" kind {phase.kind!r}; needed is one that draws completions, as 'rl'."
       )
-    parts = change(phases[-1].parts, mesh)
+    parts = change(phases[-1].phase, mesh)
     state = checkpointed.abstract_state(
       phases, checkpointed.abstract_start(policy, config.seed)
     )
     state = sharding.abstract(state, sharding.of_state(mesh, state))
     function: Callable = step_lib.fused_step
     rows = [_prompts(problem, phase.num_prompts * phase.max_rounds)]
-    if problem.judge.asks_host:
+    if problem.reward.asks_host:
       function = scored_step
       rows = [
         _prompts(problem, phase.num_prompts),
@@ -466,7 +466,7 @@ def hbm(compiled: Compiled) -> dict[str, int]:
   `temporary`.
   """
   memory = compiled.program.memory_analysis()
-  members = compiled.state.members.values()
+  members = compiled.state.models.values()
   named = {
     "parameters": held_bytes([x.params for x in members if x.opt_state]),
     "optimizer": held_bytes([x.opt_state for x in members]),

@@ -132,7 +132,7 @@ def main(argv: Sequence[str]) -> int:
       wanted.draws, wanted.keep, wanted.is_scored, batch_size
     )
     for name in () if keep is None else keep.bounds:
-      known = run.loaded.problem.judge.without_models().weights
+      known = run.loaded.problem.reward.without_models().weights
       if name not in known:
         raise ValueError(
           f"--least={name}: the verifiers of the policy have"

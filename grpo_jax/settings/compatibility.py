@@ -289,7 +289,7 @@ FEATURES = {
     lambda s: f"config.data.source={s.config.data.source!r} without domains",
   ),
   "reward model": Feature(
-    lambda s: bool(s.problem.judge.by_models),
+    lambda s: bool(s.problem.reward.by_models),
     lambda s: f"config.rewards.functions={s.config.rewards.functions}",
   ),
   "pairs ranked by a model": Feature(
@@ -353,7 +353,7 @@ FEATURES = {
     lambda s: f"config.data.source={s.config.data.source!r}, which is text,",
   ),
   "verifiers on the host": Feature(
-    lambda s: s.problem.judge.asks_host,
+    lambda s: s.problem.reward.asks_host,
     lambda s: f"config.rewards.functions={s.config.rewards.functions}",
   ),
   "kept routing": Feature(
@@ -944,7 +944,7 @@ def check(setup: Setup) -> None:
   complaints = []
   for row in TABLE:
     named = row.feature, row.excludes
-    if not (setup.phase.plays or GIVEN_PAIRS in named):
+    if not (setup.phase.samples or GIVEN_PAIRS in named):
       continue
     found = [FEATURES[name] for name in named]
     if all(feature.is_on(setup) for feature in found):

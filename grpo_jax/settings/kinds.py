@@ -73,14 +73,14 @@ class PhaseKind:
   shows: Callable[[Metrics], dict[str, float]] = _show_loss
 
   @property
-  def plays(self) -> bool:
+  def samples(self) -> bool:
     """True if completions are sampled; False if they come with the data."""
     return self.num_given == 0
 
   @property
   def learns_from_drawn(self) -> bool:
     """True if a reward model learns from sampled completions."""
-    return self.plays and "reward" in self.trains
+    return self.samples and "reward" in self.trains
 
   @property
   def measures(self) -> bool:

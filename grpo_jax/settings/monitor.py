@@ -91,7 +91,7 @@ class GuardsConfig:
     Raises:
       ValueError: A step has fewer prompts than `min_distinct_prompts`.
     """
-    if not (self.on and phase.plays and "policy" in phase.trains):
+    if not (self.on and phase.samples and "policy" in phase.trains):
       return None
     distinct = self.min_distinct_prompts
     if distinct is None:

@@ -436,9 +436,9 @@ class PhaseConfig(groups.Switched):
     return kinds.KINDS[self.kind]
 
   @property
-  def plays(self) -> bool:
+  def samples(self) -> bool:
     """True if completions are sampled; False if they come with the data."""
-    return self.of_kind.plays
+    return self.of_kind.samples
 
   @property
   def trains(self) -> tuple[str, ...]:

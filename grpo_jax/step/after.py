@@ -33,7 +33,7 @@ class After(NamedTuple):
 
 
 def after_update(
-  state: TrainState, rows: StepRows, *, parts: step.Phase
+  state: TrainState, rows: StepRows, *, phase: step.Phase
 ) -> After | None:
   """Runs the updated policy over the rows of the step.
 
@@ -43,58 +43,58 @@ def after_update(
   Args:
     state: State after the step.
     rows: The rows of the step.
-    parts: Functions of the phase.
+    phase: Functions of the phase.
 
   Returns:
     None if the policy is not trained, or if its log-probs depend on inputs that
     were not handed out: the experts of tokens, or the ids that the sampler's
     filters left.
   """
-  required = options.needs(parts.algorithm, parts.config)
-  if not parts.trains_policy or required & {"kept_ids", "routing"}:
+  required = options.needs(phase.algorithm, phase.config)
+  if not phase.trains_policy or required & {"kept_ids", "routing"}:
     return None
   batch = rows.batch
   seen = batch.completion_mask
   if rows.observed is not None:
     seen &= ~rows.observed
-  view = parts.members["policy"].view
+  view = phase.models["policy"].view
   assert view is not None
   head, trunk = view(state.params).head, view(state.params).trunk
 
-  def outputs(part, prefix):
+  def token_fields(part, prefix):
     h, _ = trunk.hidden(part, prefix)
-    found = logprobs.token_outputs(
+    tokens = logprobs.token_outputs(
       head,
       h,
       part.tokens,
-      temperature=parts.plan.temperature,
+      temperature=phase.plan.temperature,
       with_entropy="entropy" in required,
-      chunk_bytes=parts.plan.chunk_bytes,
+      chunk_bytes=phase.plan.chunk_bytes,
     )
-    fields = {"logp": found.logp}
+    fields = {"logp": tokens.logp}
     return fields | (
-      {} if found.entropy is None else {"entropy": found.entropy}
+      {} if tokens.entropy is None else {"entropy": tokens.entropy}
     )
 
   with jax.named_scope("after_update"):
-    found = passes.fields(
-      parts.plan,
+    outputs = passes.fields(
+      phase.plan,
       trunk,
       dataclasses.replace(batch, mask=seen),
-      outputs,
-      parts.algorithm.couples_group,
+      token_fields,
+      phase.algorithm.couples_group,
     )
-  logp = jnp.where(seen, found["logp"], 0)
-  if parts.algorithm.policy_loss is None or "old_logp" not in required:
+  logp = jnp.where(seen, outputs["logp"], 0)
+  if phase.algorithm.policy_loss is None or "old_logp" not in required:
     return After(logp, None)
   if required & _UNKNOWN:
     return After(logp, None)
   if batch.old_logp is None:
     batch = dataclasses.replace(batch, old_logp=rows.sampler_logp)
   policy = PolicyOutputs(
-    trainable=state.params["algorithm"]["trained"]["scalars"], **found
+    trainable=state.params["algorithm"]["trained"]["scalars"], **outputs
   )
   policy, batch = objective.sanitize(policy, batch)
-  batch = distillation.with_current_teacher(parts.config, policy, batch)
-  clipped = policy_metrics.clipped(parts.algorithm, parts.config, policy, batch)
+  batch = distillation.with_current_teacher(phase.config, policy, batch)
+  clipped = policy_metrics.clipped(phase.algorithm, phase.config, policy, batch)
   return After(logp, clipped & batch.mask)

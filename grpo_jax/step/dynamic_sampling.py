@@ -174,13 +174,13 @@ def taken(
     by_group = x.reshape(-1, rows, *x.shape[1:])
     return by_group[order].reshape(of_like.shape)
 
-  found = jax.tree.map(one, groups, like)
+  chosen = jax.tree.map(one, groups, like)
   rollout = dataclasses.replace(
-    found.rollout,
+    chosen.rollout,
     prompt_index=like.rollout.prompt_index,
     group_id=like.rollout.group_id,
   )
-  return dataclasses.replace(found, rollout=rollout)
+  return dataclasses.replace(chosen, rollout=rollout)
 
 
 def choose_groups(
@@ -345,7 +345,7 @@ def metrics(collected: Collected) -> Metrics:
   num_groups = rounds * len(collected.groups.prompts.ids)
   num_rows = rounds * len(collected.groups.rollout.tokens)
   num_valid = jnp.where(counts["valid"] > 0, counts["valid"], jnp.nan)
-  found = {
+  values = {
     "drawn/rounds": rounds,
     "drawn/groups": num_groups,
     "drawn/live": counts["live"] / num_groups,
@@ -357,8 +357,8 @@ def metrics(collected: Collected) -> Metrics:
     "tokens/generated": counts["tokens"],
   }
   if collected.surplus is not None:
-    found["drawn/recycled"] = collected.num_recycled.astype(jnp.float32)
-  return found
+    values["drawn/recycled"] = collected.num_recycled.astype(jnp.float32)
+  return values
 
 
 class ReplayMix(NamedTuple):
@@ -530,14 +530,14 @@ class Buffers(features.WaitingGroups):
 
   Attributes:
     prompts: Shapes of the prompts of a round.
-    said: Shapes of the scores of verifiers on the host for a round; None
+    host_scores: Shapes of the scores of verifiers on the host for a round; None
       without such verifiers.
     recycles: True if the surplus of a step is kept.
     replay: The replay buffer; None: groups are not replayed.
   """
 
   prompts: Prompts
-  said: Any = None
+  host_scores: Any = None
   recycles: bool = False
   replay: Replay | None = None
 
@@ -549,7 +549,7 @@ class Buffers(features.WaitingGroups):
     Args:
       draw: (prompts, scores of verifiers on the host) -> a round.
     """
-    drawn = jax.eval_shape(draw, self.prompts, self.said)
+    drawn = jax.eval_shape(draw, self.prompts, self.host_scores)
     state: dict[str, PyTree] = {}
     if self.recycles:
       state["surplus"] = nothing(drawn)
@@ -573,10 +573,10 @@ class Buffers(features.WaitingGroups):
     if self.replay is None:
       return state, groups, {}
     key = jax.random.fold_in(key, _REPLAYED)
-    mixed = self.replay.mix(state.kept["replay"], groups, key, state.step)
+    mixed = self.replay.mix(state.waiting["replay"], groups, key, state.step)
     drawn = metrics(add(None, groups, self.replay.min_std))
     state = dataclasses.replace(
-      state, kept=state.kept | {"replay": mixed.state}
+      state, waiting=state.waiting | {"replay": mixed.state}
     )
     return state, constrain_rows(mixed.groups), drawn | mixed.metrics
 
@@ -585,7 +585,7 @@ def surplus(state: PyTree) -> Groups | None:
   """The surplus with which the rounds of a step begin, or None.
 
   Args:
-    state: `TrainState.kept`; None if the phase does not keep groups.
+    state: `TrainState.waiting`; None if the phase does not keep groups.
   """
   return None if state is None else state.get("surplus")
 
@@ -594,5 +594,5 @@ def with_surplus(state: TrainState, collected: Collected) -> TrainState:
   """The state with the surplus of the rounds of a step."""
   if collected.surplus is None:
     return state
-  kept = state.kept | {"surplus": collected.surplus}
-  return dataclasses.replace(state, kept=kept)
+  waiting = state.waiting | {"surplus": collected.surplus}
+  return dataclasses.replace(state, waiting=waiting)

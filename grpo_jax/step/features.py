@@ -2,7 +2,7 @@
 
 A step calls all of them, each at its place. The classes here read no arguments,
 do nothing, and add nothing to the program. The features derive from them. What
-they remember is in the state: in `schedule`, `kept`, `reservoir` and `guards`.
+they remember is in the state: in `schedule`, `waiting`, `reservoir`, `guards`.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class StepGuards:
     return batch, {}
 
   def weigh(
-    self, state: TrainState, batch: TrainBatch, said: Metrics
+    self, state: TrainState, batch: TrainBatch, metrics: Metrics
   ) -> tuple[TrainState, TrainBatch, Metrics]:
     """Scales groups down, and remembers them."""
-    return state, batch, said
+    return state, batch, metrics

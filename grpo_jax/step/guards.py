@@ -101,20 +101,20 @@ class InfluenceBounds(features.StepGuards):
     }
 
   def weigh(
-    self, state: TrainState, batch: TrainBatch, said: Metrics
+    self, state: TrainState, batch: TrainBatch, metrics: Metrics
   ) -> tuple[TrainState, TrainBatch, Metrics]:
     """Scales the policy loss of prompts with too much influence.
 
     Args:
       state: State before the step.
       batch: The batch with advantages.
-      said: Arrays and metrics of `admit`.
+      metrics: Arrays and metrics of `admit`.
 
     Returns:
       The state with the memory after the step, the batch, and all arrays and
       metrics.
     """
-    keys, kept = said[PROMPTS], said[KEPT]
+    keys, kept = metrics[PROMPTS], metrics[KEPT]
     sizes = influence.of_groups(
       batch.advantages, batch.mask, batch.group_id, len(keys)
     ).astype(jnp.float32)
@@ -122,26 +122,26 @@ class InfluenceBounds(features.StepGuards):
     past = state.guards
     following = dict(past)
     if self.cap:
-      found = influence.capped(
+      capped = influence.capped(
         keys, sizes, past["keys"], past["influence"], self.cap
       )
-      scale = found.scale
+      scale = capped.scale
       weight = jnp.broadcast_to(scale[batch.group_id, None], batch.mask.shape)
       if batch.policy_weight is not None:
         weight = weight * batch.policy_weight
       batch = dataclasses.replace(batch, policy_weight=weight)
       following["keys"] = _after(past["keys"], keys)
       following["influence"] = _after(past["influence"], sizes * scale)
-      said = said | {
-        "guards/max_share": found.share.max(),
-        "guards/cap": found.cap,
+      metrics = metrics | {
+        "guards/max_share": capped.share.max(),
+        "guards/cap": capped.cap,
         "guards/scaled": (scale < 1).sum().astype(jnp.float32),
       }
     if self.repeats:
       used = jnp.where(kept, keys, jnp.uint32(0))
       following["used"] = _after(past["used"], used)
     state = dataclasses.replace(state, guards=following)
-    return state, batch, said | {INFLUENCE: sizes * scale, SCALE: scale}
+    return state, batch, metrics | {INFLUENCE: sizes * scale, SCALE: scale}
 
 
 def fingerprints(prompts: Prompts) -> jax.Array:  # [P] uint32

@@ -394,13 +394,13 @@ def domain_metrics(
     ):  # Then the reference is filtered, too.
       drawn = rollout.behavior_logp
     kl = divergences.kl(drawn, batch.reference.logp, batch.mask, "k3")  # [B, T]
-  found: Metrics = {}
+  metrics: Metrics = {}
   for number, name in enumerate(names):
     own = of_row == number  # [B]
     tokens = written & own[:, None]
     scores = valid & own
     has = groups.astype(bool) & (of_group == number)
-    said = {
+    values = {
       "share": (rows & own).sum() / rows.sum(),
       "accuracy": _mean(right, scores),
       "reward": _mean(scored.rewards, scores),
@@ -414,12 +414,12 @@ def domain_metrics(
       "tokens": tokens.sum(),
     }
     if kl is not None:
-      said["kl"] = _mean(kl, batch.mask & own[:, None])
-    found |= {
+      values["kl"] = _mean(kl, batch.mask & own[:, None])
+    metrics |= {
       f"domain/{name}/{key}": value.astype(jnp.float32)
-      for key, value in said.items()
+      for key, value in values.items()
     }
-  return found
+  return metrics
 
 
 def _mean(x: jax.Array, mask: jax.Array) -> jax.Array:
@@ -444,11 +444,11 @@ def hint_metrics(rollout: Rollout, scored: Scored) -> Metrics:
     The share `made_live` of groups that were dead and are not. The tokens
     `injected` and, after cues, `generated`. NaN if there is nothing to average.
   """
-  made = rollout.corrections
-  assert made is not None
-  is_corrected = made.kind != hints.NONE
+  corrections = rollout.corrections
+  assert corrections is not None
+  is_corrected = corrections.kind != hints.NONE
   scored_now = scored.valid & is_corrected
-  by_cue = scored_now & (made.kind == hints.BY_CUE)
+  by_cue = scored_now & (corrections.kind == hints.BY_CUE)
 
   def of_groups(rewards, valid):  # (is live, is scored) of each group.
     live = baselines.live_groups(
@@ -457,23 +457,23 @@ def hint_metrics(rollout: Rollout, scored: Scored) -> Metrics:
     counts = jnp.zeros(rollout.num_groups, jnp.int32)
     return live, counts.at[rollout.group_id].add(valid) > 0
 
-  was_live, was_scored = of_groups(made.rewards, made.valid)
+  was_live, was_scored = of_groups(corrections.rewards, corrections.valid)
   is_live, _ = of_groups(scored.rewards, scored.valid)
-  after = jnp.cumsum(made.injected, axis=1) > 0
-  drawn_after = after & rollout.completion_mask & ~made.injected
-  found = {
+  after = jnp.cumsum(corrections.injected, axis=1) > 0
+  drawn_after = after & rollout.completion_mask & ~corrections.injected
+  metrics = {
     "share": is_corrected.mean(),
-    "unfit": made.unfit.sum(),
+    "unfit": corrections.unfit.sum(),
     "right": _share(scored.correct, scored_now),
     "right_after_cue": _share(scored.correct, by_cue),
-    "draft_accuracy": _share(made.correct, made.valid),
+    "draft_accuracy": _share(corrections.correct, corrections.valid),
     "draft_dead_groups": _share(~was_live, was_scored),
     "made_live": _share(is_live & ~was_live, was_scored),
-    "injected": made.injected.sum(),
+    "injected": corrections.injected.sum(),
     "generated": drawn_after.sum(),
   }
   return {
-    f"correction/{name}": x.astype(jnp.float32) for name, x in found.items()
+    f"correction/{name}": x.astype(jnp.float32) for name, x in metrics.items()
   }
 
 

@@ -28,7 +28,7 @@ from grpo_jax.step import passes
 from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.types import (
   Critic,
-  MemberState,
+  ModelState,
   Policy,
   PyTree,
   Rollout,
@@ -83,7 +83,7 @@ class Model:
       the phase is entered, and `start` finds them in the states.
   """
 
-  start: Callable[[Mapping[str, MemberState]], PyTree]
+  start: Callable[[Mapping[str, ModelState]], PyTree]
   view: Callable[[Params], ModelView] | None = None
   fields: Fields | None = None
   domain: int | None = None
@@ -99,7 +99,7 @@ class Model:
 
 def with_fields(
   plan: UpdatePlan,
-  member: Model,
+  model: Model,
   params: Params,
   batch: TrainBatch,
   couples_group: bool = False,
@@ -108,32 +108,32 @@ def with_fields(
 
   Args:
     plan: Division of rows into micro-batches.
-    member: A model with `fields`.
+    model: A model with `fields`.
     params: Parameters of all models, by name.
     batch: B rows.
     couples_group: True if groups must stay together.
   """
-  assert member.view is not None
-  assert member.fields is not None
-  view = member.view(params)
+  assert model.view is not None
+  assert model.fields is not None
+  view = model.view(params)
   asked = batch
-  if member.domain is not None:  # Rows without trained tokens are not run.
-    own = batch.domain == member.domain
+  if model.domain is not None:  # Rows without trained tokens are not run.
+    own = batch.domain == model.domain
     asked = dataclasses.replace(batch, mask=batch.mask & own[:, None])
-  if member.to_the_end:
+  if model.to_the_end:
     is_run = asked.mask.any(axis=1, keepdims=True)
     asked = dataclasses.replace(asked, mask=asked.completion_mask & is_run)
-  with jax.named_scope(member.scope):
-    found = passes.fields(
+  with jax.named_scope(model.scope):
+    fields = passes.fields(
       plan,
       view.trunk,
       asked,
-      functools.partial(member.fields, view),
+      functools.partial(model.fields, view),
       couples_group,
     )
-  if member.domain is not None:
-    found = _merged(own, found, batch)
-  return set_fields(batch, found)
+  if model.domain is not None:
+    fields = _merged(own, fields, batch)
+  return set_fields(batch, fields)
 
 
 def _merged(
@@ -293,16 +293,17 @@ def values_to_the_end(view: ModelView, part, prefix) -> dict[str, Any]:
 
 
 def enter(
-  members: Mapping[str, Model],
-  before: Mapping[str, MemberState],
-  kept: frozenset[str] = frozenset(),
-) -> dict[str, MemberState]:
+  models: Mapping[str, Model],
+  before: Mapping[str, ModelState],
+  carried: frozenset[str] = frozenset(),
+) -> dict[str, ModelState]:
   """The states of models at the start of a phase.
 
   Args:
-    members: Models of the phase, by name.
+    models: Models of the phase, by name.
     before: Their states, and those of others, at the end of the phase before.
-    kept: Names of models that this phase does not have and a later one needs.
+    carried: Names of models that a later phase needs, and this one does not
+      have.
 
   Returns:
     The states; those that no later phase needs are left out.
@@ -311,20 +312,20 @@ def enter(
     ValueError: A model has no parameters to start from, or moments do not
       fit.
   """
-  entered = {name: before[name] for name in before.keys() & kept}
-  for name, member in members.items():
-    params = member.start(before)
+  entered = {name: before[name] for name in before.keys() & carried}
+  for name, model in models.items():
+    params = model.start(before)
     opt_state = average = None
-    if member.optimizer is not None:
-      opt_state = member.optimizer.init(params["trained"])
+    if model.optimizer is not None:
+      opt_state = model.optimizer.init(params["trained"])
       past = before.get(name)
-      if member.keeps_moments and past and past.opt_state is not None:
+      if model.keeps_moments and past and past.opt_state is not None:
         opt_state = _carried(opt_state, past.opt_state)
-    if member.ema_decay is not None:
+    if model.ema_decay is not None:
       # A copy: the step donates the state, and the parameters change. float32:
       # at a decay of 0.999 an average in bfloat16 would not change.
       average = jax.tree.map(jnp.copy, masked.wide(params["trained"]))
-    entered[name] = MemberState(params, opt_state, average)
+    entered[name] = ModelState(params, opt_state, average)
   return entered
 
 
@@ -363,7 +364,7 @@ def moving(params: PyTree) -> PyTree:
   return jax.tree.map(jnp.copy, {**params, "frozen": frozen})
 
 
-def played(sample: Callable[..., Any], **fixed: Any) -> functools.partial:
+def by_policy(sample: Callable[..., Any], **fixed: Any) -> functools.partial:
   """A function (parameters of models, prompts, key, …) -> a policy's rollout.
 
   Args:
@@ -371,29 +372,29 @@ def played(sample: Callable[..., Any], **fixed: Any) -> functools.partial:
       come with the state to continue from.
     **fixed: Its other arguments.
   """
-  return functools.partial(_played, sample, **fixed)
+  return functools.partial(_by_policy, sample, **fixed)
 
 
-def _played(sample, params, *inputs, **fixed):
+def _by_policy(sample, params, *inputs, **fixed):
   return sample(params["policy"], *inputs, **fixed)
 
 
-def played_by_all(
+def by_models(
   sample: Callable[..., Rollout],
   views: Sequence[Callable[[Params], ModelView]],
   **fixed: Any,
 ) -> functools.partial:
-  """A function as of `played`, for episodes with several models.
+  """A function as of `by_policy`, for episodes with several models.
 
   Args:
     sample: (parameters of the policy and of other models, …) -> a rollout.
     views: Views of the other models.
-    **fixed: As in `played`.
+    **fixed: As in `by_policy`.
   """
-  return functools.partial(_played_by_all, sample, tuple(views), **fixed)
+  return functools.partial(_by_models, sample, tuple(views), **fixed)
 
 
-def _played_by_all(sample, views, params, prompts, key, **fixed):
+def _by_models(sample, views, params, prompts, key, **fixed):
   others = [view(params).trunk.params for view in views]
   return sample((params["policy"], *others), prompts, key, **fixed)
 
@@ -444,8 +445,8 @@ def head_of_domains(
       own = batch.domain == number  # [B]
 
       def with_own(logits, own=own, teacher=teacher):
-        found = teacher.logits(params, h).astype(logits.dtype)
-        return jnp.where(own[:, None, None], found, logits)
+        its = teacher.logits(params, h).astype(logits.dtype)
+        return jnp.where(own[:, None, None], its, logits)
 
       logits = lax.cond(own.any(), with_own, lambda logits: logits, logits)
     return logits
@@ -480,7 +481,7 @@ def mixture_view(
 
   def hidden(params, *inputs):
     *rows, prefixes = inputs
-    found = [
+    states = [
       teacher.policy.hidden(
         params[teacher.name],
         *rows,
@@ -488,18 +489,18 @@ def mixture_view(
       )[0]
       for teacher in teachers
     ]
-    return jnp.concatenate(found, axis=-1), None
+    return jnp.concatenate(states, axis=-1), None
 
   def head(h):
     logits: Any = 0.0
     start = 0
     for teacher, share in zip(teachers, shares, strict=True):
-      said = teacher.logits(own, h[..., start:])
+      its = teacher.logits(own, h[..., start:])
       # Upcast first: a sum in bfloat16 would round each term.
-      said = said.astype(jnp.promote_types(said.dtype, jnp.float32))
-      # Not 0 · −inf, of a teacher that is not heard and excludes an id.
-      heard = jnp.where(jnp.asarray(share) > 0, share * said, 0.0)
-      logits, start = logits + heard, start + teacher.width
+      its = its.astype(jnp.promote_types(its.dtype, jnp.float32))
+      # Not 0 · −inf, of a teacher whose share is 0 and that excludes an id.
+      term = jnp.where(jnp.asarray(share) > 0, share * its, 0.0)
+      logits, start = logits + term, start + teacher.width
     return logits
 
   mixed = dataclasses.replace(teachers[0].policy, prefix=prefix, hidden=hidden)

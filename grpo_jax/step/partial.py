@@ -41,7 +41,7 @@ from grpo_jax.rollout import drawing, host_turns, turns
 from grpo_jax.rollout import resumed as resumed_lib
 from grpo_jax.types import Environment, Metrics, Prompts, Rollout, TrainState
 
-_NAME = "partial"  # In `TrainState.kept`.
+_NAME = "partial"  # In `TrainState.waiting`.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Partial:
     return dataclasses.replace(
       state,
       schedule={"places": places, "next": jnp.int32(self.num_prompts)},
-      kept={_NAME: waiting},
+      waiting={_NAME: waiting},
     )
 
   def advance(
@@ -122,7 +122,7 @@ class Partial:
     Returns:
       As `separate_groups`.
     """
-    waiting = state.kept[_NAME]
+    waiting = state.waiting[_NAME]
     before = waiting["rollout"]
     keys, budget, limits = self._bounds(state, prompts)
     inputs = state.params, prompts, keys, before, limits, state.step
@@ -138,7 +138,7 @@ class Partial:
       state: State before a step.
       prompts: Prompts of all places; ids are places in the stream.
     """
-    waiting = state.kept[_NAME]
+    waiting = state.waiting[_NAME]
     keys, _, limits = self._bounds(state, prompts)
     before, cut = waiting["rollout"], waiting["episodes"]
     begins = ~before.completion_mask.any(axis=1)
@@ -158,7 +158,7 @@ class Partial:
       rollout: All rows, with the versions of the tokens of former steps.
       cut: Progress of the rows.
     """
-    before = state.kept[_NAME]["rollout"].completion_mask
+    before = state.waiting[_NAME]["rollout"].completion_mask
     assert rollout.version is not None
     version = jnp.where(
       rollout.completion_mask & ~before, state.step, rollout.version
@@ -170,7 +170,7 @@ class Partial:
     self, state: TrainState, prompts: Prompts
   ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Keys, most tokens, and most tokens in this step, of rows, each [B]."""
-    waiting = state.kept[_NAME]
+    waiting = state.waiting[_NAME]
     before, began = waiting["rollout"], waiting["began"]
     budget = resumed_lib.budgets(
       self.limits, prompts, self.group_size, before.tokens.shape[1]
@@ -201,7 +201,7 @@ class Partial:
       which waiting rows are not whole; the mask of trained groups, [P] bool;
       and metrics of all places.
     """
-    waiting = state.kept[_NAME]
+    waiting = state.waiting[_NAME]
     before, began = waiting["rollout"], waiting["began"]
     size = before.completion_mask.sum(axis=1, dtype=jnp.int32)
     drawn = rollout.completion_mask.sum(axis=1, dtype=jnp.int32)
@@ -226,7 +226,7 @@ class Partial:
         "places": jnp.where(is_whole, following + rank, places),
         "next": following + is_whole.sum(dtype=jnp.int32),
       },
-      kept={
+      waiting={
         _NAME: {
           "rollout": resumed_lib.cleared(rollout, rows, self.pad_id),
           "began": jnp.where(is_whole, state.step + 1, began),
@@ -239,7 +239,7 @@ class Partial:
 
   def _is_last(self, state: TrainState) -> jax.Array:  # [B] bool
     """True on rows that may not wait longer, and are decoded to their end."""
-    began = state.kept[_NAME]["began"]
+    began = state.waiting[_NAME]["began"]
     return self._of_rows(state.step - began >= self.staleness)
 
   def _of_rows(self, x: jax.Array) -> jax.Array:  # [P] -> [B]

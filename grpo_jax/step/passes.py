@@ -132,13 +132,15 @@ def fields(
     return jax.tree.map(put, fields, of_rows(part))
 
   shape = *rows.length.shape, num_slots
-  found = jax.tree.map(
+  buffers = jax.tree.map(
     lambda x: jnp.zeros((*shape[: x.ndim + 1], *x.shape[2:]), x.dtype),
     jax.eval_shape(of_rows, local),
   )
-  found = micro_batches.sweep(plan, local, rows, write, found)
-  found = {name: micro_batches.restored(rows, x) for name, x in found.items()}
-  return jax.lax.stop_gradient(found)
+  buffers = micro_batches.sweep(plan, local, rows, write, buffers)
+  buffers = {
+    name: micro_batches.restored(rows, x) for name, x in buffers.items()
+  }
+  return jax.lax.stop_gradient(buffers)
 
 
 class Total(NamedTuple):

@@ -86,18 +86,18 @@ class ForcedAnswers(features.PrefixValues):
     """
     right = jax.vmap(self.answers.right)(prompts.extras)  # [P, A]
     size = right.shape[1]
-    found = jax.vmap(functools.partial(self._final_answer, size=size))(
+    finals = jax.vmap(functools.partial(self._final_answer, size=size))(
       batch.tokens, batch.completion_mask
     )  # [B, A], -1 behind an answer and without an answer.
-    known = jnp.concatenate(
+    answers = jnp.concatenate(
       [
         jnp.where(right == self.answers.pad_id, -1, right)[:, None],
-        found.reshape(len(right), -1, size),
+        finals.reshape(len(right), -1, size),
       ],
       axis=1,
     )  # [P, C, A]
-    is_again = jnp.tril((known[:, :, None] == known[:, None]).all(-1), -1)
-    forced = jax.vmap(jax.vmap(self._forced))(known)  # [P, C, F]
+    is_again = jnp.tril((answers[:, :, None] == answers[:, None]).all(-1), -1)
+    forced = jax.vmap(jax.vmap(self._forced))(answers)  # [P, C, F]
 
     def worth(forced, extras):  # [C, F] -> [C]
       return jax.vmap(lambda row: self.answers.worth(row, row >= 0, extras))(
@@ -176,14 +176,14 @@ class ForcedAnswers(features.PrefixValues):
       couples_group: True if groups must stay together.
     """
     with jax.named_scope("forced_answers"):
-      found = passes.fields(
+      fields = passes.fields(
         plan,
         view.trunk,
         batch,
         functools.partial(self._of_rows, plan, view),
         couples_group,
       )
-    return set_fields(batch, found)
+    return set_fields(batch, fields)
 
   def _of_rows(
     self, plan: UpdatePlan, view: ModelView, part: TrainBatch, prefix: Any
@@ -244,24 +244,24 @@ class ForcedAnswers(features.PrefixValues):
       worth = part.answers.utility[:, c]
       return total + jnp.where(worth > 0, worth * probability, 0.0)
 
-    def of_prefix(k, found):  # [rows, K]
+    def of_prefix(k, utilities):  # [rows, K]
       total = jax.lax.fori_loop(
         0,
         (part.answers.utility > 0).sum(axis=1).max(),
         functools.partial(of_answer, k),
         jnp.zeros(num_rows, part.answers.utility.dtype),
       )
-      return found.at[:, k].set(total)
+      return utilities.at[:, k].set(total)
 
     counts = part.answers.segment_end.sum(axis=1)  # [rows]
-    found = jax.lax.fori_loop(
+    utilities = jax.lax.fori_loop(
       0,
       counts.max(),
       of_prefix,
       jnp.zeros((num_rows, self.max_segments), part.answers.utility.dtype),
     )
     of_tokens = jnp.take_along_axis(
-      found, jnp.minimum(number, self.max_segments - 1), axis=1
+      utilities, jnp.minimum(number, self.max_segments - 1), axis=1
     )
     utility = masked.select(of_tokens, part.completion_mask)
     return {"answers.prefix_utility": utility}

@@ -477,14 +477,14 @@ class Ads(PoolSchedule):
       for name, value in changed.items()
     }
     following["visits"] = state["visits"].at[state["places"]].add(1)
-    said = {
+    metrics = {
       "schedule/success": masked.mean(r, state["sizes"] > 0),
       "schedule/expected": state["r"][drawn].mean(),
       **coverage(following["visits"]),
       "schedule/depth": self._depth(state | changed),
       "schedule/largest_share": changed["p"].max(),
     }
-    return following, said
+    return following, metrics
 
   def _depth(self, state: PyTree) -> jax.Array:  # []
     """Mean place of mini-clusters, from 0, the easiest, to 1, the hardest."""
@@ -537,18 +537,18 @@ def moved(
   turn = jnp.where(move < 0, 1, 2 * (move > 0))
   order = jnp.lexsort((jnp.where(move > 0, -window, window), turn))
 
-  def place(found, i):
+  def place(places, i):
     target = jnp.clip(window[i] + move[i], 0, size - 1)
     near = target + around
-    taken = (near[:, None] == found).any(axis=1)
+    taken = (near[:, None] == places).any(axis=1)
     free = ~taken & (near >= 0) & (near < size)
     easier = jnp.max(jnp.where(free & (around <= 0), near, -1))
     harder = jnp.min(jnp.where(free & (around >= 0), near, size))
     upwards = jnp.where(move[i] > 0, harder < size, easier < 0)
-    return found.at[i].set(jnp.where(upwards, harder, easier)), None
+    return places.at[i].set(jnp.where(upwards, harder, easier)), None
 
-  found, _ = jax.lax.scan(place, jnp.full(num, -1, window.dtype), order)
-  return jnp.sort(found)
+  places, _ = jax.lax.scan(place, jnp.full(num, -1, window.dtype), order)
+  return jnp.sort(places)
 
 
 # a and b of every prompt before its first completion.

@@ -74,21 +74,21 @@ def of_batch(
 ) -> jax.Array:  # [B, T]
   """Values of a reward model at each token of a batch, without gradient."""
   with jax.named_scope("reward_model"):
-    found = passes.fields(
+    fields = passes.fields(
       plan,
       view.trunk,
       batch,
       functools.partial(value_fields, view),
       couples_group,
     )
-  return found["critic.values"]
+  return fields["critic.values"]
 
 
-def at_last(said: jax.Array, mask: jax.Array) -> jax.Array:  # [B, T] -> [B]
+def at_last(values: jax.Array, mask: jax.Array) -> jax.Array:  # [B, T] -> [B]
   """The value at the last True entry of each row; 0 without True entries."""
-  rows = jnp.ones_like(said[:, 0])
+  rows = jnp.ones_like(values[:, 0])
   is_last = returns.outcome_rewards(rows, mask) > 0
-  return masked.sum(said, is_last, axis=-1)
+  return masked.sum(values, is_last, axis=-1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,7 +103,7 @@ class Steps:
   ends: np.ndarray  # [V] bool
   of_steps: str
 
-  def found(self, rollout: Rollout) -> jax.Array:  # [B, T] bool
+  def ends_of(self, rollout: Rollout) -> jax.Array:  # [B, T] bool
     """True on the policy's tokens that end a step."""
     is_end = jnp.take(
       jnp.asarray(self.ends), rollout.tokens, mode="fill", fill_value=False
@@ -150,24 +150,24 @@ def proxy_metrics(
   """
   order = jnp.argsort(rollout.group_id, stable=True)
   model, true = (scored.components[name][order] for name in (proxy, truth))
-  known = scored.valid[order] & ~jnp.isnan(model) & ~jnp.isnan(true)
+  is_scored = scored.valid[order] & ~jnp.isnan(model) & ~jnp.isnan(true)
   related = metrics_lib.correlation(
-    masked.select(model, known), masked.select(true, known), known
+    masked.select(model, is_scored), masked.select(true, is_scored), is_scored
   )
   by_group = rollout.num_groups, -1
 
   def differences(x: jax.Array) -> jax.Array:  # [B] -> [groups, G, G]
-    x = masked.select(x, known).reshape(by_group)
+    x = masked.select(x, is_scored).reshape(by_group)
     return x[:, :, None] - x[:, None, :]
 
-  both = known.reshape(by_group)
+  both = is_scored.reshape(by_group)
   pairs = both[:, :, None] & both[:, None, :] & (differences(true) > 0)
-  found = preferences.of_ranking(differences(model), pairs)
+  ranking = preferences.of_ranking(differences(model), pairs)
   if not is_logit:
-    del found["calibration_error"]
-  said: dict[str, Any] = {k: values_lib.mean(x) for k, x in found.items()}
-  said["correlation"] = jnp.where(related == 0, jnp.nan, related)
+    del ranking["calibration_error"]
+  values: dict[str, Any] = {k: values_lib.mean(x) for k, x in ranking.items()}
+  values["correlation"] = jnp.where(related == 0, jnp.nan, related)
   return {
     f"reward_model/{name}": jnp.asarray(x, jnp.float32)
-    for name, x in said.items()
+    for name, x in values.items()
   }

@@ -23,11 +23,11 @@ from grpo_jax.rollout import compaction, host_turns
 from grpo_jax.step import (
   dynamic_sampling,
   features,
-  models,
   reward_models,
   transforms,
 )
 from grpo_jax.step import metrics as metrics_lib
+from grpo_jax.step import models as models_lib
 from grpo_jax.step import rows as rows_lib
 from grpo_jax.step import update as update_lib
 from grpo_jax.step.dynamic_sampling import Groups
@@ -64,11 +64,11 @@ class Phase:
     algorithm: The objective.
     config: Config of the algorithm.
     plan: Epochs, minibatches, micro-batches.
-    members: The models of the phase, by name. Their outputs for a batch are
+    models: The models of the phase, by name. Their outputs for a batch are
       computed in this order.
     losses: Losses that train the models.
-    player: Sampler of completions; None if completions come from data.
-    judge: Reward of completions; None if completions come from data.
+    sampler: Sampler of completions; None if completions come from data.
+    reward: Reward of completions; None if completions come from data.
     keeps: Names of models that a later phase needs and this one does not use.
     constrain_rows: Keeps row-indexed arrays sharded over the mesh.
     constrain_trained: Keeps {model: its trained leaves} sharded over the mesh.
@@ -79,8 +79,8 @@ class Phase:
       parameters that it trains.
     partial: Settings for cutting rollouts at the end of a step; None: rollouts
       are drawn whole.
-    schedule, kept, history, prefix_values, guards: The optional features; see
-      `features.py`.
+    schedule, waiting_groups, old_groups, prefix_values, guards: The optional
+      features; see `features.py`.
     domains: Names of the domains of prompts that have metrics of their own.
     proxy: (component of the reward model, component of the verifier, True if
       scores are logits); None without a reward model.
@@ -93,10 +93,10 @@ class Phase:
   algorithm: Algorithm
   config: Any
   plan: UpdatePlan
-  members: dict[str, models.Model]
+  models: dict[str, models_lib.Model]
   losses: tuple[update_lib.Loss, ...]
-  player: Sampler | EpisodeSampler | None = None
-  judge: Reward | None = None
+  sampler: Sampler | EpisodeSampler | None = None
+  reward: Reward | None = None
   keeps: frozenset[str] = frozenset()
   constrain_rows: Callable[[PyTree], PyTree] = lambda rows: rows
   constrain_trained: Callable[[PyTree], PyTree] = lambda trained: trained
@@ -105,8 +105,8 @@ class Phase:
   staleness: int = 0
   partial: partial_lib.Partial | None = None
   schedule: features.Schedule = features.Schedule()
-  kept: features.WaitingGroups = features.WaitingGroups()
-  history: features.OldGroups = features.OldGroups()
+  waiting_groups: features.WaitingGroups = features.WaitingGroups()
+  old_groups: features.OldGroups = features.OldGroups()
   prefix_values: features.PrefixValues = features.PrefixValues()
   guards: features.StepGuards = features.StepGuards()
   domains: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ class Phase:
     """The gradient steps of the phase."""
     return update_lib.Update(
       self.plan,
-      self.members,
+      self.models,
       self.losses,
       self.algorithm.couples_group,
       self.constrain_rows,
@@ -158,12 +158,12 @@ class Phase:
     return any("policy" in loss.trains for loss in self.losses)
 
 
-def enter_phase(state: TrainState, parts: Phase, index: int) -> TrainState:
+def enter_phase(state: TrainState, phase: Phase, index: int) -> TrainState:
   """The state at the start of phase `index`, from the end of the phase before.
 
   This is a pure function, so that its `jax.eval_shape` describes a checkpoint.
   """
-  _, algorithm_state = objective.init(parts.algorithm, parts.config)
+  _, algorithm_state = objective.init(phase.algorithm, phase.config)
   # Phases in between carry the reservoir too, so that they are one program,
   # however often they come.
   state = dataclasses.replace(
@@ -171,27 +171,28 @@ def enter_phase(state: TrainState, parts: Phase, index: int) -> TrainState:
     phase=jnp.int32(index),
     phase_step=jnp.int32(0),
     algorithm_state=algorithm_state,
-    guards=parts.guards.enter(),
-    members=models.enter(parts.members, state.members, parts.keeps),
-    reservoir=parts.history.enter(state.reservoir),
-    schedule=parts.schedule.enter(state.key, state.step),
-    kept=None,
+    guards=phase.guards.enter(),
+    transforms=transforms.enter(phase.transforms),
+    models=models_lib.enter(phase.models, state.models, phase.keeps),
+    reservoir=phase.old_groups.enter(state.reservoir),
+    schedule=phase.schedule.enter(state.key, state.step),
+    waiting=None,
   )
-  if parts.partial is not None:
-    return parts.partial.enter(state, _drawn_shapes(state, parts))
-  draw = functools.partial(draw_stage, state, parts=parts)
-  return dataclasses.replace(state, kept=parts.kept.enter(draw))
+  if phase.partial is not None:
+    return phase.partial.enter(state, _drawn_shapes(state, phase))
+  draw = functools.partial(draw_stage, state, phase=phase)
+  return dataclasses.replace(state, waiting=phase.waiting_groups.enter(draw))
 
 
-def _drawn_shapes(state: TrainState, parts: Phase) -> Rollout:
+def _drawn_shapes(state: TrainState, phase: Phase) -> Rollout:
   """Shapes of a rollout of all places; runs no computation."""
-  assert parts.partial is not None
-  prompts, player = parts.partial.prompts, parts.player
-  if isinstance(player, EpisodeSampler):
-    return player.play.shapes(
-      state.params["policy"], prompts, state.key, player.score_names
+  assert phase.partial is not None
+  prompts, sampler = phase.partial.prompts, phase.sampler
+  if isinstance(sampler, EpisodeSampler):
+    return sampler.turns.shapes(
+      state.params["policy"], prompts, state.key, sampler.score_names
     )
-  draw = functools.partial(sample_stage, parts=parts)
+  draw = functools.partial(sample_stage, phase=phase)
   return jax.eval_shape(draw, state, prompts)
 
 
@@ -211,7 +212,7 @@ def step_keys(
 
 
 def prepare(
-  state: TrainState, batch: TrainBatch, key: jax.Array, *, parts: Phase
+  state: TrainState, batch: TrainBatch, key: jax.Array, *, phase: Phase
 ) -> TrainBatch:
   """Adds model outputs, advantages and all else that couples rows to a batch.
 
@@ -219,27 +220,27 @@ def prepare(
     state: State before the update.
     batch: B rows with rewards.
     key: Random key of the algorithm.
-    parts: Functions of the phase.
+    phase: Functions of the phase.
   """
-  required = options.needs(parts.algorithm, parts.config)
-  for member in parts.members.values():
-    if member.fields is not None:
-      batch = models.with_fields(
-        parts.plan, member, state.params, batch, parts.algorithm.couples_group
+  required = options.needs(phase.algorithm, phase.config)
+  for model in phase.models.values():
+    if model.fields is not None:
+      batch = models_lib.with_fields(
+        phase.plan, model, state.params, batch, phase.algorithm.couples_group
       )
-  batch = parts.prefix_values.with_utilities(
-    parts.plan,
-    models.policy_view(parts.policy, state.params),
+  batch = phase.prefix_values.with_utilities(
+    phase.plan,
+    models_lib.policy_view(phase.policy, state.params),
     batch,
-    parts.algorithm.couples_group,
+    phase.algorithm.couples_group,
   )
   with jax.named_scope("advantages"):
     batch = objective.prepare(
-      parts.algorithm, parts.config, dataclasses.replace(batch, key=key)
+      phase.algorithm, phase.config, dataclasses.replace(batch, key=key)
     )
   if "router" in required:  # After rejection: over trained tokens only.
     load = routing.load(
-      batch.anchor.routing, batch.mask, parts.policy.num_experts
+      batch.anchor.routing, batch.mask, phase.policy.num_experts
     )
     share = load.total / jnp.maximum(load.weight, 1)
     batch = set_fields(
@@ -254,13 +255,13 @@ def update(
   key: jax.Array,
   trains: jax.Array | None = None,
   *,
-  parts: Phase,
+  phase: Phase,
 ) -> tuple[TrainState, Metrics]:
   """Takes all gradient steps on one prepared batch; see `update.run`."""
-  state, metrics = update_lib.run(parts.update, state, batch, key, trains)
-  if parts.trains_policy and parts.config.router_bias_step > 0:
+  state, metrics = update_lib.run(phase.update, state, batch, key, trains)
+  if phase.trains_policy and phase.config.router_bias_step > 0:
     before = state.params["policy"]
-    moved = _with_biases(before, batch.anchor.router_load, parts.config)
+    moved = _with_biases(before, batch.anchor.router_load, phase.config)
     state = state.with_params(policy=update_lib.chosen(trains, moved, before))
   return state, metrics
 
@@ -286,7 +287,7 @@ def sample_stage(
   prompts: Prompts,
   ahead: jax.Array | int = 0,
   *,
-  parts: Phase,
+  phase: Phase,
 ) -> Rollout:
   """Samples completions of the prompts from the current policy.
 
@@ -294,12 +295,12 @@ def sample_stage(
     state: State before a step.
     prompts: Prompts of the step, or of a later step.
     ahead: Steps from `state` to the step of the prompts, which gives the keys.
-    parts: Functions of the phase.
+    phase: Functions of the phase.
   """
-  assert isinstance(parts.player, Sampler)
+  assert isinstance(phase.sampler, Sampler)
   rollout_key, _ = step_keys(state, ahead)
   with jax.named_scope("rollout"):
-    rollout = parts.player.play(state.params, prompts, rollout_key)
+    rollout = phase.sampler.sample(state.params, prompts, rollout_key)
   return with_version(state, rollout)
 
 
@@ -314,15 +315,15 @@ def greedy_stage(
   prompts: Prompts,
   ahead: jax.Array | int = 0,
   *,
-  parts: Phase,
+  phase: Phase,
 ) -> Rollout | None:
   """The greedy completion of each prompt, if the algorithm needs it."""
-  assert isinstance(parts.player, Sampler)
-  if parts.player.greedy is None:
+  assert isinstance(phase.sampler, Sampler)
+  if phase.sampler.greedy is None:
     return None
   rollout_key, _ = step_keys(state, ahead)
   with jax.named_scope("greedy"):
-    rollout = parts.player.greedy(state.params, prompts, rollout_key)
+    rollout = phase.sampler.greedy(state.params, prompts, rollout_key)
     return compaction.last_rows(rollout)
 
 
@@ -331,7 +332,7 @@ def learn_stage(
   groups: Groups,
   trains: jax.Array | None = None,
   *,
-  parts: Phase,
+  phase: Phase,
 ) -> tuple[TrainState, Metrics, StepRows]:
   """Updates on scored groups; jit with donated state.
 
@@ -346,49 +347,53 @@ def learn_stage(
     state: State before the step.
     groups: P prompts and their scored completions.
     trains: True if the step trains, [] bool; None: it trains. If False,
-      parameters, moments, averages and the algorithm's state stay.
-    parts: Functions of the phase; features that it does not use do nothing.
+      parameters, moments, averages, the algorithm's state and memories stay.
+    phase: Functions of the phase; features that it does not use do nothing.
 
   Returns:
     The next state, the metrics, and the rows of the step.
   """
-  feedback = parts.schedule.feedback(groups)
+  feedback = phase.schedule.feedback(groups)
   _, key = step_keys(state)
   order_key, draw_key = jax.random.split(key)
-  state, groups, replayed = parts.kept.mix(
-    state, groups, key, parts.constrain_rows
+  state, groups, replayed = phase.waiting_groups.mix(
+    state, groups, key, phase.constrain_rows
   )
-  fresh = _batch(state, groups, trains, parts)
-  state, batch, is_old, said = parts.history.mix(state, fresh, key)
-  batch = parts.prefix_values.with_candidates(groups.prompts, batch)
-  batch = set_fields(batch, parts.constrain_rows(row_arrays(batch)))
-  feedback = parts.schedule.with_samples(
-    parts.plan, parts.policy, state, groups, batch, feedback
+  fresh = _batch(state, groups, trains, phase)
+  state, batch, is_old, reservoir = phase.old_groups.mix(state, fresh, key)
+  batch = phase.prefix_values.with_candidates(groups.prompts, batch)
+  batch = set_fields(batch, phase.constrain_rows(row_arrays(batch)))
+  feedback = phase.schedule.with_samples(
+    phase.plan, phase.policy, state, groups, batch, feedback
   )
-  batch, transformed = transforms.apply(parts.transforms, batch)
-  batch, guarded = parts.guards.admit(state, groups, batch)
-  batch = prepare(state, batch, draw_key, parts=parts)
-  state, batch, guarded = parts.guards.weigh(state, batch, guarded)
-  metrics = _before_update(state, groups, batch, parts) | said | guarded
-  state, updated = update(state, batch, order_key, trains, parts=parts)
+  batch, transformed, memories = transforms.apply(
+    phase.transforms, batch, state.transforms
+  )
+  memories = update_lib.chosen(trains, memories, state.transforms)
+  state = dataclasses.replace(state, transforms=memories)
+  batch, guarded = phase.guards.admit(state, groups, batch)
+  batch = prepare(state, batch, draw_key, phase=phase)
+  state, batch, guarded = phase.guards.weigh(state, batch, guarded)
+  metrics = _before_update(state, groups, batch, phase) | reservoir | guarded
+  state, updated = update(state, batch, order_key, trains, phase=phase)
   metrics |= updated
   state = _with_algorithm_state(
-    state, groups.rollout, batch, metrics, trains, parts
+    state, groups.rollout, batch, metrics, trains, phase
   )
-  state, scheduled = parts.schedule.advance(state, feedback)
-  batch = parts.history.shown(fresh, batch, is_old)
-  required = options.needs(parts.algorithm, parts.config)
+  state, scheduled = phase.schedule.advance(state, feedback)
+  batch = phase.old_groups.shown(fresh, batch, is_old)
+  required = options.needs(phase.algorithm, phase.config)
   rows = rows_lib.written(groups, batch, required)
   return state, metrics | scheduled | replayed | transformed, rows
 
 
 def _batch(
-  state: TrainState, groups: Groups, trains: jax.Array | None, parts: Phase
+  state: TrainState, groups: Groups, trains: jax.Array | None, phase: Phase
 ) -> TrainBatch:
   """The rows of groups before `prepare`; none is trained without `trains`."""
   batch = objective.make_train_batch(
-    parts.algorithm,
-    parts.config,
+    phase.algorithm,
+    phase.config,
     groups.prompts,
     groups.rollout,
     groups.scored,
@@ -397,8 +402,8 @@ def _batch(
   )
   if trains is not None:
     batch = dataclasses.replace(batch, mask=batch.mask & trains)
-  if "expected" in options.needs(parts.algorithm, parts.config):
-    expected = parts.schedule.expected(state, groups)
+  if "expected" in options.needs(phase.algorithm, phase.config):
+    expected = phase.schedule.expected(state, groups)
     batch = set_fields(batch, {"scores.expected": expected})
   return batch
 
@@ -409,15 +414,15 @@ def _with_algorithm_state(
   batch: TrainBatch,
   metrics: Metrics,
   trains: jax.Array | None,
-  parts: Phase,
+  phase: Phase,
 ) -> TrainState:
   """Updates the algorithm's state, in phases that train the policy."""
-  if not parts.trains_policy:
+  if not phase.trains_policy:
     return state
   before = state.algorithm_state
   after = objective.update_state(
-    parts.algorithm,
-    parts.config,
+    phase.algorithm,
+    phase.config,
     before,
     metrics,
     batch,
@@ -428,138 +433,146 @@ def _with_algorithm_state(
 
 
 def _before_update(
-  state: TrainState, groups: Groups, batch: TrainBatch, parts: Phase
+  state: TrainState, groups: Groups, batch: TrainBatch, phase: Phase
 ) -> Metrics:
   """The metrics of a prepared batch before its update."""
   rollout, scored = groups.rollout, groups.scored
   metrics = metrics_lib.rollout_metrics(rollout, scored, batch)
   if rollout.corrections is not None:
     metrics |= metrics_lib.hint_metrics(rollout, scored)
-  if parts.domains:
+  if phase.domains:
     metrics |= metrics_lib.domain_metrics(
-      parts.domains, groups.prompts, rollout, scored, batch
+      phase.domains, groups.prompts, rollout, scored, batch
     )
-  metrics |= parts.prefix_values.metrics(batch)
+  metrics |= phase.prefix_values.metrics(batch)
   if batch.critic.values is not None:
     metrics |= metrics_lib.critic_metrics(batch)
-  if not parts.losses:  # Completions are measured only; nothing is trained.
+  if not phase.losses:  # Completions are measured only; nothing is trained.
     del metrics["advantages/std"]
     metrics["tokens/trained"] = jnp.float32(0)
-  if parts.proxy is not None:
-    metrics |= reward_models.proxy_metrics(rollout, scored, *parts.proxy)
-  if parts.consistent:
-    metrics |= metrics_lib.quadrants(rollout, scored, parts.consistent)
-  if parts.staleness or parts.kept.waits:
+  if phase.proxy is not None:
+    metrics |= reward_models.proxy_metrics(rollout, scored, *phase.proxy)
+  if phase.consistent:
+    metrics |= metrics_lib.quadrants(rollout, scored, phase.consistent)
+  if phase.staleness or phase.waiting_groups.waits:
     metrics |= metrics_lib.staleness_metrics(rollout, state.step)
   return metrics
 
 
-def drawn_stage(
+def rollout_stage(
   state: TrainState,
   prompts: Prompts,
   ahead: jax.Array | int = 0,
-  said: Any = None,
+  host_scores: Any = None,
   *,
-  parts: Phase,
+  phase: Phase,
 ) -> Rollouts:
   """Samples the completions of a step and corrects wrong rows.
 
   Args:
-    state, prompts, ahead, parts: As in `sample_stage`.
-    said: As in `draw_stage`.
+    state, prompts, ahead, phase: As in `sample_stage`.
+    host_scores: As in `draw_stage`.
   """
-  assert isinstance(parts.player, Sampler)
-  rollout = sample_stage(state, prompts, ahead, parts=parts)
-  greedy = greedy_stage(state, prompts, ahead, parts=parts)
-  if parts.player.correct is not None:
-    scored = _scored(state, prompts, rollout, said, parts)
+  assert isinstance(phase.sampler, Sampler)
+  rollout = sample_stage(state, prompts, ahead, phase=phase)
+  greedy = greedy_stage(state, prompts, ahead, phase=phase)
+  if phase.sampler.correct is not None:
+    scored = _scored(state, prompts, rollout, host_scores, phase)
     rollout_key, _ = step_keys(state, ahead)
     with jax.named_scope("verifier"):
       rollout = with_version(
         state,
-        parts.player.correct(
+        phase.sampler.correct(
           state.params, prompts, rollout_key, rollout, scored
         ),
       )
   return Rollouts(rollout, greedy)
 
 
-def judged_stage(
+def score_stage(
   state: TrainState,
   prompts: Prompts,
   drawn: Rollouts,
-  said: Any = None,
+  host_scores: Any = None,
   *,
-  parts: Phase,
+  phase: Phase,
 ) -> Groups:
   """Scores the rollouts of a step; see `draw_stage`."""
-  scored = _scored(state, prompts, drawn.rollout, said, parts)
+  scored = _scored(state, prompts, drawn.rollout, host_scores, phase)
   baseline = None
   if drawn.greedy is not None:
-    baseline = _scored(state, prompts, drawn.greedy, said, parts)
+    baseline = _scored(state, prompts, drawn.greedy, host_scores, phase)
   return Groups(prompts, drawn.rollout, scored, baseline)
 
 
 def _scored(
-  state: TrainState, prompts: Prompts, rollout: Rollout, said: Any, parts: Phase
+  state: TrainState,
+  prompts: Prompts,
+  rollout: Rollout,
+  host_scores: Any,
+  phase: Phase,
 ) -> Scored:
   """Scores a rollout in the graph, at the state's step of the phase."""
-  assert parts.judge is not None
+  assert phase.reward is not None
   with jax.named_scope("verifier"):
-    return parts.judge.score(
-      state.params, prompts, rollout, said=said, step=state.phase_step
+    return phase.reward.score(
+      state.params,
+      prompts,
+      rollout,
+      host_scores=host_scores,
+      step=state.phase_step,
     )
 
 
 def draw_stage(
-  state: TrainState, prompts: Prompts, said: Any = None, *, parts: Phase
+  state: TrainState, prompts: Prompts, host_scores: Any = None, *, phase: Phase
 ) -> Groups:
   """Samples and scores completions of the prompts.
 
   Args:
     state: State before a step.
     prompts: Prompts of a round.
-    said: Scores of verifiers on the host, if only shapes are computed; None
-      without such verifiers.
-    parts: Functions of the phase.
+    host_scores: Scores of verifiers on the host, if only shapes are computed;
+      None without such verifiers.
+    phase: Functions of the phase.
   """
-  drawn = drawn_stage(state, prompts, 0, said, parts=parts)
-  return judged_stage(state, prompts, drawn, said, parts=parts)
+  drawn = rollout_stage(state, prompts, 0, host_scores, phase=phase)
+  return score_stage(state, prompts, drawn, host_scores, phase=phase)
 
 
 def stale_step(
-  state: TrainState, prompts: Prompts, drawn: Rollouts, *, parts: Phase
+  state: TrainState, prompts: Prompts, drawn: Rollouts, *, phase: Phase
 ) -> tuple[TrainState, Metrics, StepRows]:
   """Scores rollouts drawn ahead, and updates; jit with `donate_argnums=0`."""
-  groups = judged_stage(state, prompts, drawn, parts=parts)
-  return learn_stage(state, groups, parts=parts)
+  groups = score_stage(state, prompts, drawn, phase=phase)
+  return learn_stage(state, groups, phase=phase)
 
 
 def fused_step(
-  state: TrainState, prompts: Prompts, *, parts: Phase
+  state: TrainState, prompts: Prompts, *, phase: Phase
 ) -> tuple[TrainState, Metrics, StepRows]:
   """Samples, scores and updates once; jit with `donate_argnums=0`."""
-  if parts.partial is not None:
-    return _partial_step(state, prompts, parts.partial, parts)
-  draw = functools.partial(draw_stage, state, parts=parts)
-  if parts.max_rounds == 1:
+  if phase.partial is not None:
+    return _partial_step(state, prompts, phase.partial, phase)
+  draw = functools.partial(draw_stage, state, phase=phase)
+  if phase.max_rounds == 1:
     groups, trains, drawn = draw(prompts), None, {}
   else:
     collected = dynamic_sampling.collect(
       draw,
       prompts,
-      parts.max_rounds,
-      parts.constrain_rows,
-      parts.config.min_reward_std,
-      dynamic_sampling.surplus(state.kept),
+      phase.max_rounds,
+      phase.constrain_rows,
+      phase.config.min_reward_std,
+      dynamic_sampling.surplus(state.waiting),
     )
     state = dynamic_sampling.with_surplus(state, collected)
-    groups, trains = dynamic_sampling.choose_groups(collected, parts.when_short)
+    groups, trains = dynamic_sampling.choose_groups(collected, phase.when_short)
     groups, drawn = (
-      parts.constrain_rows(groups),
+      phase.constrain_rows(groups),
       dynamic_sampling.metrics(collected),
     )
-  state, metrics, rows = learn_stage(state, groups, trains, parts=parts)
+  state, metrics, rows = learn_stage(state, groups, trains, phase=phase)
   return state, metrics | drawn, rows
 
 
@@ -567,15 +580,15 @@ def _partial_step(
   state: TrainState,
   prompts: Prompts,
   partial: partial_lib.Partial,
-  parts: Phase,
+  phase: Phase,
 ) -> tuple[TrainState, Metrics, StepRows]:
   """Runs a step that extends rows by a few tokens; see `partial.py`."""
   with jax.named_scope("rollout"):
-    found = partial.advance(state, prompts)
-  rollout = found[1]
-  greedy = greedy_stage(state, prompts, parts=parts)
-  groups = judged_stage(state, prompts, Rollouts(rollout, greedy), parts=parts)
-  return _trained(prompts, found, groups.scored, groups.greedy, parts)
+    advanced = partial.advance(state, prompts)
+  rollout = advanced[1]
+  greedy = greedy_stage(state, prompts, phase=phase)
+  groups = score_stage(state, prompts, Rollouts(rollout, greedy), phase=phase)
+  return _trained(prompts, advanced, groups.scored, groups.greedy, phase)
 
 
 def partial_step_of_host(
@@ -586,7 +599,7 @@ def partial_step_of_host(
   scored: Scored,
   greedy: Scored | None = None,
   *,
-  parts: Phase,
+  phase: Phase,
 ) -> tuple[TrainState, Metrics, StepRows]:
   """Runs a step whose rows the host has extended; jit with donated state.
 
@@ -595,42 +608,42 @@ def partial_step_of_host(
     rollout, cut: Results of `host_turns.pause`.
     scored: Scores of the sessions; those of waiting rows are not read.
     greedy: Scores of the greedy completion of each prompt, if needed.
-    parts: Functions of the phase.
+    phase: Functions of the phase.
   """
-  assert parts.partial is not None
-  found = parts.partial.of_host(state, rollout, cut)
-  return _trained(prompts, found, scored, greedy, parts)
+  assert phase.partial is not None
+  advanced = phase.partial.of_host(state, rollout, cut)
+  return _trained(prompts, advanced, scored, greedy, phase)
 
 
 def _trained(
   prompts: Prompts,
-  found: tuple[TrainState, Rollout, jax.Array, Metrics],
+  advanced: tuple[TrainState, Rollout, jax.Array, Metrics],
   scored: Scored,
   greedy: Scored | None,
-  parts: Phase,
+  phase: Phase,
 ) -> tuple[TrainState, Metrics, StepRows]:
   """Updates on the groups that have ended; see `Partial.separate_groups`."""
-  state, rollout, is_whole, drawn = found
-  kept = parts.constrain_rows(state.kept)
+  state, rollout, is_whole, drawn = advanced
+  waiting = phase.constrain_rows(state.waiting)
   assert rollout.whole is not None
   scored = dataclasses.replace(scored, valid=scored.valid & rollout.whole)
   state, metrics, rows = learn_stage(
-    dataclasses.replace(state, kept=kept),
+    dataclasses.replace(state, waiting=waiting),
     Groups(prompts, rollout, scored, greedy),
     is_whole.any(),
-    parts=parts,
+    phase=phase,
   )
   return state, metrics | drawn, rows
 
 
 def supervised_step(
-  state: TrainState, batch: TrainBatch, *, parts: Phase
+  state: TrainState, batch: TrainBatch, *, phase: Phase
 ) -> tuple[TrainState, Metrics]:
   """Updates once on completions from data; jit with `donate_argnums=0`."""
-  batch = set_fields(batch, parts.constrain_rows(row_arrays(batch)))
+  batch = set_fields(batch, phase.constrain_rows(row_arrays(batch)))
   _, update_key = step_keys(state)
   order_key, draw_key = jax.random.split(update_key)
-  batch = prepare(state, batch, draw_key, parts=parts)
-  state, metrics = update(state, batch, order_key, parts=parts)
+  batch = prepare(state, batch, draw_key, phase=phase)
+  state, metrics = update(state, batch, order_key, phase=phase)
   metrics["tokens/trained"] = batch.mask.sum().astype(jnp.float32)
   return state, metrics

@@ -154,7 +154,7 @@ class PolicyLoss:
     if "ref_kl" in required:
       assert self.reference is not None
       reference = self.reference(params, batch), batch.reference.h
-    found = logprobs.token_outputs(
+    tokens = logprobs.token_outputs(
       view.head,
       h,
       batch.tokens,
@@ -169,10 +169,10 @@ class PolicyLoss:
     present = {
       name: value
       for name in ("entropy", "topk_logp", "ref_kl")
-      if (value := getattr(found, name)) is not None
+      if (value := getattr(tokens, name)) is not None
     }
     return PolicyOutputs(
-      logp=found.logp,
+      logp=tokens.logp,
       aux=aux,
       trainable=params["algorithm"]["trained"]["scalars"],
       **present,
@@ -232,13 +232,13 @@ class CriticLoss:
   Attributes:
     critic: The critic's model.
     algorithm, config: The objective.
-    member: The critic's name among the models.
+    model: The critic's name among the models.
   """
 
   critic: Critic
   algorithm: Algorithm
   config: Any
-  member: str = "critic"
+  model: str = "critic"
   prefix: str = "value/"
   scope: str = "critic"
   num_updates: int = 1
@@ -246,7 +246,7 @@ class CriticLoss:
   @property
   def trains(self) -> tuple[str, ...]:
     """Names what this loss trains: the critic alone."""
-    return (self.member,)
+    return (self.model,)
 
   @property
   def enters_trunk(self) -> bool:
@@ -255,7 +255,7 @@ class CriticLoss:
 
   def view(self, params: Params) -> models.ModelView:
     """Returns the view of the critic with these parameters."""
-    return models.critic_view(self.critic, self.member, params)
+    return models.critic_view(self.critic, self.model, params)
 
   def value(self, params, batch, is_first):
     """The mean loss over the rows on which the algorithm trains its critic."""
@@ -289,7 +289,7 @@ class Update:
 
   Attributes:
     plan: Epochs, minibatches, micro-batches.
-    members: Models of the phase, by name.
+    models: Models of the phase, by name.
     losses: Losses, in the order in which each minibatch runs them.
     couples_group: See `Algorithm`.
     constrain_rows: Keeps row-indexed arrays sharded over the mesh.
@@ -297,7 +297,7 @@ class Update:
   """
 
   plan: UpdatePlan
-  members: Mapping[str, Model]
+  models: Mapping[str, Model]
   losses: tuple[Loss, ...]
   couples_group: bool = False
   constrain_rows: Callable[[PyTree], PyTree] = lambda rows: rows
@@ -386,7 +386,7 @@ def _steps(
       changes = {}
       new_states = dict(opt_states)
       for name in loss.trains:
-        optimizer = update.members[name].optimizer
+        optimizer = update.models[name].optimizer
         assert optimizer is not None
         changes[name], new_states[name] = optimizer.update(
           gradients[name], opt_states[name], trained[name]
@@ -470,17 +470,17 @@ def run(
       minibatch = set_fields(batch, arrays)
     metrics: metrics_lib.StepMetrics = {}
     for loss in update.losses:
-      params, opt_states, found = _steps(
+      params, opt_states, values = _steps(
         update, loss, params, opt_states, minibatch, is_first, trains
       )
-      metrics |= found
+      metrics |= values
     carry = {name: params[name]["trained"] for name in names}, opt_states
     return carry, (metrics, minibatch.mask.any())
 
   rows = _minibatches(plan, batch.mask.shape[0], key)
   carry = (
     {name: state.params[name]["trained"] for name in names},
-    {name: state.members[name].opt_state for name in names},
+    {name: state.models[name].opt_state for name in names},
   )
   if plan.num_updates == 1:
     carry, (metrics, _) = gradient_step(carry, (rows[0], True))
@@ -493,20 +493,20 @@ def run(
   params = _joined(state.params, trained)
   changed = {
     name: dataclasses.replace(
-      state.members[name],
+      state.models[name],
       params=params[name],
       opt_state=opt_states[name],
       average=chosen(
         trains,
-        _average(update.members[name], state.members[name], params[name]),
-        state.members[name].average,
+        _average(update.models[name], state.models[name], params[name]),
+        state.models[name].average,
       ),
     )
     for name in names
   }
   for loss in update.losses:
     first = loss.trains[0]
-    schedule = update.members[first].schedule
+    schedule = update.models[first].schedule
     assert schedule is not None
     num_before = state.phase_step * plan.num_updates * loss.num_updates
     metrics[f"{loss.prefix}param_norm"] = optax.global_norm(
@@ -516,17 +516,17 @@ def run(
       schedule(num_before), jnp.float32
     )
   return dataclasses.replace(
-    state.with_members(**changed),
+    state.with_models(**changed),
     step=state.step + 1,
     phase_step=state.phase_step + 1,
   ), metrics_lib.of_trained(metrics, batch.mask)
 
 
-def _average(member: Model, state, params: PyTree) -> PyTree:
+def _average(model: Model, state, params: PyTree) -> PyTree:
   """The moving average of the trained leaves after a step, or None."""
-  if member.ema_decay is None:
+  if model.ema_decay is None:
     return state.average
   # Wide: a bfloat16 share (1 - decay) · θ would be rounded in every step.
   return optax.incremental_update(
-    masked.wide(params["trained"]), state.average, 1 - member.ema_decay
+    masked.wide(params["trained"]), state.average, 1 - model.ema_decay
   )

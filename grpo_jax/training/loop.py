@@ -49,13 +49,13 @@ class OneRun:
   """The stepper of a single run, whose state is always on its devices."""
 
   def __init__(self, run: OpenRun, index: int):
-    parts = run.phases[index].parts
+    phase = run.phases[index].phase
     self._run = run
     self._driver = run.program(
       "step",
       index,
       lambda: executors.make_driver(
-        run.problem, run.mesh, parts, run.host_reports
+        run.problem, run.mesh, phase, run.host_reports
       ),
     )
 
@@ -122,8 +122,8 @@ def train(
     with terminal.waiting("reading the data"):
       problem = problem_lib.make_problem(settings)
     stack.callback(problem.close)
-    sizes = [phase.group_size for phase in settings.stages if phase.plays]
-    if problem.judge.asks_host:
+    sizes = [phase.group_size for phase in settings.stages if phase.samples]
+    if problem.reward.asks_host:
       from grpo_jax.training.problem import probe  # Asks worker processes.
 
       probe.check(problem, *sizes[:1])
@@ -223,7 +223,7 @@ def _run_phase(
   first = active(together)[0]
   name = first.config.phases[index]
   phase = first.config.section(name)
-  plan = first.phases[index].parts.plan
+  plan = first.phases[index].phase.plan
   if phase.micro_batch_size not in (None, plan.micro_batch_size):
     hosts.say(build.update_path(name, phase, plan))
   done = int(first.state.phase_step)
@@ -241,7 +241,7 @@ def _run_phase(
 
   book = steps.Recorder(together, crew, index, offset, done + 1)
   feed = steps.Batches(together, index, crew)
-  if phase.plays and first.phases[index].parts.trains_policy:
+  if phase.samples and first.phases[index].phase.trains_policy:
     algorithm, objective = first.config.objective(name)
     own = algorithm.name.rpartition(":")[2]  # Without the module.
     hosts.say(f"{name}: {own}; {options.in_force(objective)}")

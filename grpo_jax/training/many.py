@@ -238,7 +238,7 @@ def _train_together(
     )
     evaluators: dict[str, evaluation.Evaluator] = {}
     together = []
-    for config, config_json, problem, parts, workdir in zip(
+    for config, config_json, problem, phase, workdir in zip(
       settings, config_jsons, problems, prepared, workdirs, strict=True
     ):
       saved = checkpoints.Checkpoints(
@@ -254,7 +254,7 @@ def _train_together(
         workdir,
         saved=saved,
         problem=problem,
-        prepared=parts,
+        prepared=phase,
         mesh=alone,
         watch=hosts.Watch(
           config.hosts.timeout_s,
@@ -428,7 +428,7 @@ def _of_phase(
   ]
   name = alike[0].phases[index]
 
-  def parts_of(run):
+  def phase_of(run):
     # The config has the numbers of run `run`; the problem has the verifier.
     config = hyperparameters.merged(alike, "config", run)
     problem = problem_lib.make_problem(config)
@@ -436,17 +436,17 @@ def _of_phase(
       seed: Any = hyperparameters.TracedNumber("config.seed", seeds, run)
       config = dataclasses.replace(config, seed=seed)
     alone = sharding.make_mesh(1)
-    return build.make_parts(config, problem, policy, name, alone)
+    return build.make_phase(config, problem, policy, name, alone)
 
   def advance(run, state, batch, *drawn):
-    parts = parts_of(run)
-    if parts.player is None:
-      return *step_lib.supervised_step(state, batch, parts=parts), None
+    phase = phase_of(run)
+    if phase.sampler is None:
+      return *step_lib.supervised_step(state, batch, phase=phase), None
     step = step_lib.stale_step if drawn else step_lib.fused_step
-    return step(state, batch, *drawn, parts=parts)
+    return step(state, batch, *drawn, phase=phase)
 
   def draw(run, state, batch, ahead):
-    return step_lib.drawn_stage(state, batch, ahead, parts=parts_of(run))
+    return step_lib.rollout_stage(state, batch, ahead, phase=phase_of(run))
 
   make = functools.partial(_of_runs, mesh=mesh, side_by_side=side_by_side)
   is_ahead = alike[0].section(name).num_ahead > 0

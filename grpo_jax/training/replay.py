@@ -114,7 +114,7 @@ def _check_step(settings: config_lib.RunConfig, step: int) -> None:
   for name in settings.phases:
     phase = settings.section(name)
     if before < step <= before + phase.steps:
-      if not phase.plays:
+      if not phase.samples:
         raise ValueError(
           f"replay: step {step} is in phase {name}, whose completions come with"
           " the data: the policy wrote none."

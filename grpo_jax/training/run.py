@@ -180,14 +180,14 @@ class OpenRun:
         from grpo_jax.training.evaluation import reward_models
 
         self.measured[name] = reward_models.HeldOut(
-          self.config, self.problem, self.mesh, name, phase.parts
+          self.config, self.problem, self.mesh, name, phase.phase
         )
 
   def _monitor(self) -> health_lib.Monitor:
     """Makes the health monitor, which reads the log of the steps so far."""
     workdir = self.saved.directory.parent
     monitor = health_lib.Monitor(
-      health_lib.stages_of(self.config, self.problem.judge.correct),
+      health_lib.stages_of(self.config, self.problem.reward.correct),
       self.config.health,
       str(workdir / log_lib.SAMPLES),
     )
@@ -317,8 +317,8 @@ def open_run(
       workdir, json.loads(config_json), MAY_CHANGE, position["config"]
     )
     inputs.check(workdir, read)
-    if problem.judge.service is not None:
-      problem.judge.service.calls = position.get("judge_calls", 0)
+    if problem.reward.service is not None:
+      problem.reward.service.calls = position.get("judge_calls", 0)
     with terminal.waiting(f"loading the checkpoint of step {last_step}"):
       state = checkpointed.restore(saved, last_step, phases, shapes, mesh)
   else:
@@ -397,15 +397,15 @@ def enter(run: OpenRun, index: int) -> None:
   if run.position and index == run.first:
     run.streams[index].set_state(run.position["stream"])
     return
-  parts, enter_phase, *_ = run.phases[index]
+  phase, enter_phase, *_ = run.phases[index]
   state = run.state
-  phase = run.config.section(run.config.phases[index])
-  if phase.reset_policy:
+  settings = run.config.section(run.config.phases[index])
+  if settings.reset_policy:
     first = checkpointed.first_state(
-      run.config, run.problem, parts.policy, run.mesh
+      run.config, run.problem, phase.policy, run.mesh
     )
     state = state.with_params(policy=first.params["policy"])
-  state = enter_phase(checkpointed.with_outside(state, parts))
+  state = enter_phase(checkpointed.with_outside(state, phase))
   run.state = jax.device_put(state, sharding.of_state(run.mesh, state))
 
 
@@ -437,7 +437,7 @@ def result(run: OpenRun) -> Result:
     num_prompts=run.evaluator.num_prompts,
     examples=run.examples,
     has_drawn=any(
-      phase.plays and "policy" in phase.trains and phase.steps > 0
+      phase.samples and "policy" in phase.trains and phase.steps > 0
       for phase in run.config.stages
     ),
     stopped_by=run.stop.by if preempted else "",
@@ -571,7 +571,7 @@ def evaluate(run: OpenRun) -> dict[str, float]:
   start, compiled = time.perf_counter(), run.compiling.seconds
   with terminal.waiting("evaluating"), jax.transfer_guard("allow"):
     results = run.evaluator.completions(
-      policy_lib.evaluation_params(run.state.members["policy"]),
+      policy_lib.evaluation_params(run.state.models["policy"]),
       jax.random.key(0),
     )
   run.evaluation_s = time.perf_counter() - start
@@ -610,8 +610,8 @@ def save(run: OpenRun, index: int, global_step: int, stream_state: Any) -> None:
   }
   if run.rewards is not None:
     extra["rewards"] = run.rewards
-  if run.problem.judge.service is not None:
-    extra["judge_calls"] = run.problem.judge.service.calls
+  if run.problem.reward.service is not None:
+    extra["judge_calls"] = run.problem.reward.service.calls
   if run.guards.canaries is not None:
     extra["canaries"] = run.guards.canaries.position()
   if run.state.queue:

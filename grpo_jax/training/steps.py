@@ -50,9 +50,9 @@ class Batches:
   def __init__(self, together: Sequence[OpenRun], index: int, crew: Stepper):
     self._together, self._crew = together, crew
     self._streams = [run.streams[index] for run in together]
-    parts = together[0].phases[index].parts
-    self._ahead = 1 + parts.num_ahead
-    self._is_chosen = parts.is_told_prompts
+    phase = together[0].phases[index].phase
+    self._ahead = 1 + phase.num_ahead
+    self._is_chosen = phase.is_told_prompts
     self._totals: executors.Totals | None = None
     self._waiting: list[collections.deque[tuple[Any, Any]]] = [
       collections.deque() for _ in together

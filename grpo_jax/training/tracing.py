@@ -147,7 +147,7 @@ def is_traced(config: config_lib.RunConfig, name: str, done: int) -> bool:
   """Says if step `done` of a phase is traced when it raises no alarm."""
   phase = config.section(name)
   every = config.log.traces_every
-  if not every or not phase.plays:
+  if not every or not phase.samples:
     return False
   return done == 1 or run_lib.due(every, done, phase.steps)
 
@@ -164,14 +164,14 @@ class Tracer:
     """
     self._run = run
     self._name = run.config.phases[index]
-    self._parts = run.phases[index].parts
+    self._phase = run.phases[index].phase
     mesh = run.mesh
     whole = sharding.replicated(mesh)
     self._after = run.program(
       "after",
       index,
       lambda: jit.Program(
-        functools.partial(_after, parts=self._parts),
+        functools.partial(_after, phase=self._phase),
         whole,
         out_shardings=(sharding.by_rows(mesh), whole),
       ),
@@ -359,9 +359,9 @@ def _fed(outcome: executors.StepResult) -> dict[int, tuple[int, dict]]:
 
 
 def _after(
-  state: TrainState, written: StepRows, *, parts: Any
+  state: TrainState, written: StepRows, *, phase: Any
 ) -> tuple[after_lib.After | None, dict[str, jax.Array]]:
-  found = after_lib.after_update(state, written, parts=parts)
+  found = after_lib.after_update(state, written, phase=phase)
   return found, _heads(written, found)
 
 

@@ -58,7 +58,7 @@ from grpo_jax.types.episodes import (
 from grpo_jax.types.models import (
   Critic,
   EpisodeSampler,
-  MemberState,
+  ModelState,
   Policy,
   Reward,
   Sampler,
@@ -90,8 +90,8 @@ __all__ = [
   "Images",
   "LossOutput",
   "Maximum",
-  "MemberState",
   "Metrics",
+  "ModelState",
   "Policy",
   "PolicyOutputs",
   "PromptFields",

@@ -14,7 +14,7 @@ from grpo_jax.types.rollouts import Prompts, Rollout, Rollouts, Scored
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class MemberState:
+class ModelState:
   """The state of one model of a run: of the policy, a critic, a teacher.
 
   Attributes:
@@ -40,19 +40,20 @@ class TrainState:
     phase: Index of the current phase.
     phase_step: Steps taken inside the phase.
     key: Base key of the run; never changes. Step n folds n into it.
-    members: The models of the run by name: "policy", "critic", "reference", ….
+    models: The models of the run by name: "policy", "critic", "reference", ….
       "algorithm" holds the scalars that an algorithm trains beside the policy.
     algorithm_state: {"algorithm": its running state (baselines, trackers),
       "coefficients": of the terms that adapt}.
     guards: Memory of the bounds on the influence of a prompt, or None. See
       `step/guards.py`.
+    transforms: Memories of transforms, or None. See `step/transforms.py`.
     reservoir: Old completions that a reward model goes on learning from, or
       None. See `step/reservoir.py`.
     schedule: Statistics of the prompts that a phase draws from, and its next
       prompts; None if prompts come in the order of the data. See
       `step/prompts.py`.
-    kept: Groups of completions that wait for a later step, by the purpose that
-      they wait for; None if the phase does not keep groups. See
+    waiting: Groups of completions that wait for a later step, by the purpose
+      that they wait for; None if the phase does not keep groups. See
       `step/dynamic_sampling.py`.
     queue: Rollouts that were drawn ahead for the next steps, the next step
       first. Empty inside compiled stages.
@@ -62,28 +63,29 @@ class TrainState:
   phase: jax.Array  # [] int32
   phase_step: jax.Array  # [] int32
   key: jax.Array  # [] PRNG key
-  members: dict[str, MemberState]
+  models: dict[str, ModelState]
   algorithm_state: PyTree
   guards: PyTree = None
+  transforms: PyTree = None
   reservoir: PyTree = None
   schedule: PyTree = None
-  kept: PyTree = None
+  waiting: PyTree = None
   queue: tuple[Rollouts, ...] = ()
 
   @property
   def params(self) -> dict[str, PyTree]:
     """The parameters of all models, by name."""
-    return {name: member.params for name, member in self.members.items()}
+    return {name: model.params for name, model in self.models.items()}
 
-  def with_members(self, **members: MemberState) -> TrainState:
+  def with_models(self, **models: ModelState) -> TrainState:
     """Returns the state with these models added or replaced."""
-    return dataclasses.replace(self, members={**self.members, **members})
+    return dataclasses.replace(self, models={**self.models, **models})
 
   def with_params(self, **params: PyTree) -> TrainState:
     """Returns the state with the parameters of these models replaced."""
-    return self.with_members(
+    return self.with_models(
       **{
-        name: dataclasses.replace(self.members[name], params=value)
+        name: dataclasses.replace(self.models[name], params=value)
         for name, value in params.items()
       }
     )
@@ -200,7 +202,7 @@ class Reward(Protocol):
     params: Mapping[str, PyTree],
     prompts: Prompts,
     rollout: Rollout,
-    said: Any = None,
+    host_scores: Any = None,
     step: jax.Array | None = None,
   ) -> Scored:
     """Scores B completions.
@@ -209,7 +211,7 @@ class Reward(Protocol):
       params: Parameters of all models; a reward model is one of them.
       prompts: P prompts.
       rollout: B completions of these prompts.
-      said: Scores of verifiers of text on the host, if there are any.
+      host_scores: Scores of verifiers of text on the host, if there are any.
       step: Step of the phase, [] int; None if weights do not change.
     """
 
@@ -219,15 +221,15 @@ class Sampler:
   """The sampler of a phase's completions, in the graph.
 
   Attributes:
-    play: (parameters of models by name, prompts, key) -> a rollout.
-    greedy: As `play`, for the greedy completion of each prompt; None if the
+    sample: (parameters of models by name, prompts, key) -> a rollout.
+    greedy: As `sample`, for the greedy completion of each prompt; None if the
       algorithm does not need it.
     correct: (parameters of models by name, prompts, key, rollout, its scores)
       -> the rollout with some of its wrong rows corrected; None without
       corrections.
   """
 
-  play: Callable[..., Rollout]
+  sample: Callable[..., Rollout]
   greedy: Callable[..., Rollout] | None = None
   correct: Callable[..., Rollout] | None = None
 
@@ -237,12 +239,12 @@ class EpisodeSampler:
   """The sampler of a phase's completions, with the host between the turns.
 
   Attributes:
-    play: The compiled parts of a rollout, a `rollout.host_turns.HostTurns`.
+    turns: The compiled parts of a rollout, a `rollout.host_turns.HostTurns`.
     greedy: Those of the greedy completion of each prompt; None if the algorithm
       does not need it.
     score_names: Names of the scores of sessions, beside "return".
   """
 
-  play: Any
+  turns: Any
   greedy: Any = None
   score_names: tuple[str, ...] = ()

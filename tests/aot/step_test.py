@@ -75,9 +75,9 @@ def sampled(target, change) -> costs.Analysis:
     with jax.set_mesh(mesh):
       policy = policy_lib.make_policy(config, problem, mesh)
       phases = checkpointed.make_phases(config, problem, policy, mesh)
-      parts = phases[-1].parts
-      changed = functools.partial(sampling.sample, change(parts.policy, mesh))
-      play = models.played(changed, **parts.player.play.keywords)
+      phase = phases[-1].phase
+      changed = functools.partial(sampling.sample, change(phase.policy, mesh))
+      play = models.by_policy(changed, **phase.sampler.sample.keywords)
       state = checkpointed.abstract_state(
         phases, checkpointed.abstract_start(policy, 0)
       )
@@ -85,7 +85,7 @@ def sampled(target, change) -> costs.Analysis:
       prompts = sharding.abstract(phases[-1].prompts, sharding.by_rows(mesh))
       function = functools.partial(
         step.sample_stage,
-        parts=dataclasses.replace(parts, player=Sampler(play)),
+        phase=dataclasses.replace(phase, sampler=Sampler(play)),
       )
       text = jax.jit(function).lower(state, prompts).compile().as_text()
   return costs.analyze(text, steps.PHASES, most_tokens=NEW - 1)

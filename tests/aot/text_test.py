@@ -69,7 +69,7 @@ def text() -> str:
     group_id=row,
     num_groups=P,
   )
-  judge = jax.jit(lambda p, r: problem.judge.score({}, p, r))
+  judge = jax.jit(lambda p, r: problem.reward.score({}, p, r))
   return judge.lower(prompts, rollout).compile().as_text()
 
 

@@ -177,7 +177,7 @@ def test_a_run_starts_with_the_adapters_of_a_folder(tmp_path):
     policy = policy_lib.make_policy(run, problem, mesh)
     state = checkpointed.first_state(run, problem, policy, mesh)
   jax.tree.map(
-    np.testing.assert_array_equal, state.members["policy"].params, params
+    np.testing.assert_array_equal, state.models["policy"].params, params
   )
 
   def adapters(**fields):

@@ -32,24 +32,24 @@ def _run(mesh, num_steps=2, model=None, **options):
   sizes |= {"num_kv_heads": 2, "mlp_width": 16}
   sizes |= {"dtype": "float64", "param_dtype": "float64"}
   policy = tiny.tiny_transformer(**sizes | (model or {}))
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     policy=sharding.on_mesh(policy, mesh),
     micro_batch_size=8,
     num_shards=sharding.num_row_shards(mesh),
     max_new_tokens=5,
     **options,
   )
-  parts = dataclasses.replace(
-    parts,
+  phase = dataclasses.replace(
+    phase,
     constrain_rows=sharding.row_constraint(mesh),
     constrain_trained=sharding.trained_constraint(mesh),
   )
   history = []
   with jax.set_mesh(mesh):
-    state = tiny.make_state(parts)
+    state = tiny.make_state(phase)
     places = sharding.of_state(mesh, state)
     state = jax.device_put(state, places)
-    advance = executors.jit_step(mesh, step.fused_step, parts)
+    advance = executors.jit_step(mesh, step.fused_step, phase)
     for number in range(num_steps):
       prompts = tiny.make_prompts(8, first=8 * number)
       prompts = jax.device_put(prompts, sharding.by_rows(mesh))

@@ -31,24 +31,24 @@ def gradient(mesh, split, **model):
     remat="full",
     split_positions=split,
   )
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     policy=sharding.on_mesh(policy, mesh),
     fields={"kl_coef": 0.1, "entropy_coef": 0.01},
     micro_batch_size=4,
     num_shards=sharding.num_row_shards(mesh),
   )
-  parts = dataclasses.replace(
-    parts,
+  phase = dataclasses.replace(
+    phase,
     constrain_rows=sharding.row_constraint(mesh),
     constrain_trained=sharding.trained_constraint(mesh),
   )
   with jax.set_mesh(mesh):
-    state, batch = tiny.off_policy(parts)
+    state, batch = tiny.off_policy(phase)
     state = jax.device_put(state, sharding.of_state(mesh, state))
     rows = jax.device_put(row_arrays(batch), sharding.by_rows(mesh))
     batch = jax.device_put(batch, sharding.replicated(mesh))
     batch = set_fields(batch, rows)
-    function = functools.partial(update.gradient, parts.update, parts.losses[0])
+    function = functools.partial(update.gradient, phase.update, phase.losses[0])
     program = jax.jit(function).lower(state.params, batch, False).compile()
     found = jax.device_get(program(state.params, batch, False))
   return found, program.as_text()

@@ -20,10 +20,10 @@ from tests.training import compaction_test, tiny, turns_test
 MICRO = 8  # Rows; one for each device.
 
 
-def _parts(mesh, *arguments, **options):
-  parts = tiny.make_parts(*arguments, **{"micro_batch_size": MICRO, **options})
+def _phase(mesh, *arguments, **options):
+  phase = tiny.make_phase(*arguments, **{"micro_batch_size": MICRO, **options})
   return dataclasses.replace(
-    parts, constrain_rows=sharding.row_constraint(mesh)
+    phase, constrain_rows=sharding.row_constraint(mesh)
   )
 
 
@@ -37,8 +37,8 @@ def test_gradients_are_those_of_one_device(name):
   results = []
   for devices in (1, 8):
     mesh = sharding.make_mesh(devices)
-    parts = _parts(mesh, name, fields={"kl_coef": 0.1, "entropy_coef": 0.01})
-    state, batch = tiny.off_policy(parts)
+    phase = _phase(mesh, name, fields={"kl_coef": 0.1, "entropy_coef": 0.01})
+    state, batch = tiny.off_policy(phase)
     whole, rows = sharding.replicated(mesh), sharding.by_rows(mesh)
     arrays = jax.device_put(row_arrays(batch), rows)
     assert len(arrays["tokens"].addressable_shards) == devices
@@ -49,7 +49,7 @@ def test_gradients_are_those_of_one_device(name):
     batch = set_fields(jax.device_put(batch, whole), arrays)
     state = jax.device_put(state, whole)
     function = jax.jit(
-      functools.partial(update.gradient, parts.update, parts.losses[0]),
+      functools.partial(update.gradient, phase.update, phase.losses[0]),
       out_shardings=whole,
     )
     inputs = state.params, batch, False
@@ -76,8 +76,8 @@ def test_gradients_of_a_tower_are_those_of_one_device():
   policy = pictures_test.make_policy("float32")
   for devices in (1, 8):
     mesh = sharding.make_mesh(fsdp=devices, devices=jax.devices()[:devices])
-    parts = _parts(mesh, policy=policy, group_size=2, num_shards=devices)
-    state, batch = pictures_test.prepared_widely(parts)
+    phase = _phase(mesh, policy=policy, group_size=2, num_shards=devices)
+    state, batch = pictures_test.prepared_widely(phase)
     whole, rows = sharding.replicated(mesh), sharding.by_rows(mesh)
     arrays = jax.device_put(row_arrays(batch), rows)
     images = jax.device_put(batch.prompts.images, rows)
@@ -89,7 +89,7 @@ def test_gradients_of_a_tower_are_those_of_one_device():
       {name: sharding.of_params(mesh, x) for name, x in state.params.items()},
     )
     function = jax.jit(
-      functools.partial(update.gradient, parts.update, parts.losses[0]),
+      functools.partial(update.gradient, phase.update, phase.losses[0]),
       out_shardings=whole,
     )
     results.append(jax.device_get(function(params, batch, False)))
@@ -106,20 +106,20 @@ def test_gradients_of_a_tower_are_those_of_one_device():
 
 
 def _run(
-  devices, parts, num_steps=3, num_prompts=8, make_prompts=tiny.make_prompts
+  devices, phase, num_steps=3, num_prompts=8, make_prompts=tiny.make_prompts
 ):
   """Metrics and changes of steps, made as the loop makes them."""
   mesh = sharding.make_mesh(devices)
-  parts = dataclasses.replace(
-    parts, constrain_rows=sharding.row_constraint(mesh)
+  phase = dataclasses.replace(
+    phase, constrain_rows=sharding.row_constraint(mesh)
   )
   whole, rows = sharding.replicated(mesh), sharding.by_rows(mesh)
   advance = jax.jit(
-    functools.partial(step.fused_step, parts=parts),
+    functools.partial(step.fused_step, phase=phase),
     donate_argnums=0,
     out_shardings=whole,
   )
-  state = jax.device_put(tiny.make_state(parts), whole)
+  state = jax.device_put(tiny.make_state(phase), whole)
   history = []
   for number in range(num_steps):
     prompts = make_prompts(num_prompts, first=num_prompts * number)
@@ -172,15 +172,15 @@ def test_fused_steps_are_those_of_one_device(caplog):
   num_prompts, group_parts = 8, 2
   with jax.enable_x64(True):
     make = functools.partial(
-      tiny.make_parts,
+      tiny.make_phase,
       policy=_transformer("float64"),
       micro_batch_size=MICRO,
       num_minibatches=2,
     )
     one = _run(1, make(), num_prompts=num_prompts)
-    parts = make(num_shards=8, group_parts=group_parts)
+    phase = make(num_shards=8, group_parts=group_parts)
     with jax.log_compiles():
-      eight = _run(8, parts, num_prompts=num_prompts)
+      eight = _run(8, phase, num_prompts=num_prompts)
   # Three steps, one program: the new state lies where the old one did.
   messages = [record.getMessage() for record in caplog.records]
   assert sum("Compiling jit(fused_step)" in text for text in messages) == 1
@@ -213,15 +213,15 @@ def test_agents_with_a_critic_are_those_of_one_device(trunk, module):
   """Contexts, turns, values, and two updates of the critic for each step."""
   with jax.enable_x64(True):
     policy = _transformer("float64")
-    parts = module.make_parts(
+    phase = module.make_phase(
       "ppo",
       policy=policy,
       critic=critic.make_critic(policy, trunk),
       num_critic_updates=2,
       micro_batch_size=MICRO,
     )
-    one = _run(1, parts, make_prompts=module.make_prompts)
-    eight = _run(8, parts, make_prompts=module.make_prompts)
+    one = _run(1, phase, make_prompts=module.make_prompts)
+    eight = _run(8, phase, make_prompts=module.make_prompts)
   for of_one, of_eight in zip(one, eight, strict=True):
     _assert_alike(of_one, of_eight)
   first, last = one[0][0]["critic"]["trained"], one[-1][0]["critic"]["trained"]
@@ -239,13 +239,13 @@ def test_devices_share_prompts_with_rows_of_their_own(micro, lengths):
   results = []
   for devices in (1, 8):
     mesh = sharding.make_mesh(devices)
-    parts = tiny.make_parts(
+    phase = tiny.make_phase(
       policy=_transformer("float32"),
       micro_batch_size=micro,
       num_shards=devices,
       lengths=lengths,
     )
-    state, batch = tiny.off_policy(parts)
+    state, batch = tiny.off_policy(phase)
     # Twice the rows: a group for each device, whose prompts it has too.
     arrays = jax.tree.map(
       lambda x: jnp.concatenate([x, x]), row_arrays(batch)
@@ -259,7 +259,7 @@ def test_devices_share_prompts_with_rows_of_their_own(micro, lengths):
     batch = set_fields(jax.device_put(batch, whole), arrays)
     state = jax.device_put(state, whole)
     function = jax.jit(
-      functools.partial(update.gradient, parts.update, parts.losses[0]),
+      functools.partial(update.gradient, phase.update, phase.losses[0]),
       out_shardings=whole,
     )
     compiled = function.lower(state.params, batch, False).compile()
@@ -287,22 +287,22 @@ def test_rounds_keep_the_groups_that_one_device_keeps():
     )
 
   with jax.enable_x64(True):
-    parts = tiny.make_parts(
+    phase = tiny.make_phase(
       policy=_transformer("float64"),
       micro_batch_size=MICRO,
       fields={"dynamic_sampling": True, "importance_mode": "truncate"},
       score=score,
       num_shards=8,
     )
-    parts = dataclasses.replace(
-      parts,
+    phase = dataclasses.replace(
+      phase,
       max_rounds=3,
-      kept=dynamic_sampling.Buffers(
+      waiting_groups=dynamic_sampling.Buffers(
         tiny.make_prompts(8), recycles=True, replay=dynamic_sampling.Replay(8)
       ),
     )
     one, eight = (
-      _run(devices, parts, num_steps=2, num_prompts=24) for devices in (1, 8)
+      _run(devices, phase, num_steps=2, num_prompts=24) for devices in (1, 8)
     )
   for of_one, of_eight in zip(one, eight, strict=True):
     _, metrics, _ = of_one
@@ -337,11 +337,11 @@ def test_noise_of_the_sampler_has_the_same_bits():
 def test_rows_stay_split_inside_the_step():
   """Without the constraint a device may compute the rows of all of them."""
   mesh = sharding.make_mesh(8)
-  constrained = _parts(mesh)
+  constrained = _phase(mesh)
 
-  def rows_of(parts):
+  def rows_of(phase):
     def probe(batch):
-      return parts.constrain_rows(row_arrays(batch))["tokens"] * 2
+      return phase.constrain_rows(row_arrays(batch))["tokens"] * 2
 
     batch = tiny.ragged_batch(constrained)
     batch = jax.device_put(batch, sharding.replicated(mesh))
@@ -349,7 +349,7 @@ def test_rows_stay_split_inside_the_step():
     return out.addressable_shards[0].data.shape
 
   assert rows_of(constrained) == (2, 4)
-  assert rows_of(tiny.make_parts()) == (16, 4)
+  assert rows_of(tiny.make_phase()) == (16, 4)
 
 
 def test_mesh_takes_the_devices_it_is_told():

@@ -108,7 +108,7 @@ def _judge(settings, names=()):
   config.sampling.max_new_tokens = 24
   config.phases = ("rl",)
   exec(settings, {"config": config})
-  return rewards_lib.judge(config_lib.resolve(config), None, names=names)
+  return rewards_lib.make(config_lib.resolve(config), None, names=names)
 
 
 def test_rewards_that_are_normalised_as_one():

@@ -52,7 +52,7 @@ SWITCHES = {
   "images": {"problem.image_shapes": object()},
   "given pairs": {
     "phase.of_kind.num_given": 2,
-    "phase.plays": False,
+    "phase.samples": False,
     "phase.kind": "pairs",
   },
   "prompts in chunks": {"config.model.prefill_chunk": 2},
@@ -116,7 +116,7 @@ SWITCHES = {
     "phase.correction.train_injected": True,
   },
   "text": {"config.data.is_made_of_ids": False, "config.data.source": "jsonl"},
-  "verifiers on the host": {"problem.judge.asks_host": True},
+  "verifiers on the host": {"problem.reward.asks_host": True},
   "kept routing": {"required": {"routing": True}},
   "canaries with a KL": {
     "config.guards.on": True,
@@ -125,7 +125,7 @@ SWITCHES = {
   "pairs ranked by a model": {"config.reward_model.ranked_by": "some run"},
   "old completions": {"config.reward_model.history_share": 0.1},
   "reward model": {
-    "problem.judge.by_models": (object(),),
+    "problem.reward.by_models": (object(),),
     "config.rewards.functions": ("accuracy", "reward_model"),
   },
 }
@@ -315,7 +315,7 @@ def make_setup(*switched):
       provides=frozenset({"domain"}),
       limits=(),
       image_shapes=None,
-      judge=_space(asks_host=False, by_models=()),
+      reward=_space(asks_host=False, by_models=()),
     ),
     algorithm=_space(
       name="some", couples_group=False, whole_completions=False, needs=read
@@ -416,7 +416,7 @@ def test_what_the_table_allows_passes(one):
 # --- the same of configs -----------------------------------------------------
 
 
-def _make_parts(changes, name="rl", algorithm="grpo"):
+def _make_phase(changes, name="rl", algorithm="grpo"):
   config = config_lib.default_config(algorithm)
   config.phases = ("rl",)
   config.rl.num_prompts = config.rl.group_size = 4
@@ -430,7 +430,7 @@ def _make_parts(changes, name="rl", algorithm="grpo"):
   made = problem.make_problem(run)
   try:
     policy = tiny.tiny_policy(made.tokenizer.vocab_size)
-    return build.make_parts(run, made, policy, name, sharding.make_mesh(1))
+    return build.make_phase(run, made, policy, name, sharding.make_mesh(1))
   finally:
     made.close()
 
@@ -580,7 +580,7 @@ CONFIGS = [
 )
 def test_configs_meet_the_table(algorithm, changes, message):
   with pytest.raises(ValueError, match="do not go together") as caught:
-    _make_parts(changes, algorithm=algorithm)
+    _make_phase(changes, algorithm=algorithm)
   assert message in str(caught.value)
 
 
@@ -593,15 +593,15 @@ def test_phases_on_pairs_read_no_images():
   }
   shown = r"'vision', whose .* config\.pairs\.kind='pairs' do not go together"
   with pytest.raises(ValueError, match=shown):
-    _make_parts(changes, name="pairs", algorithm="dpo")
+    _make_phase(changes, name="pairs", algorithm="dpo")
   changes["data.name"] = "add"
-  assert _make_parts(changes, name="pairs", algorithm="dpo").player is None
+  assert _make_phase(changes, name="pairs", algorithm="dpo").sampler is None
 
 
 def test_a_phase_that_plays_nothing_is_not_asked():
   changes = {"sampling.lanes": 4, "data.name": "calc_tool"}
   changes["phases"] = ("sft", "rl")
-  assert _make_parts(changes, name="sft").player is None
+  assert _make_phase(changes, name="sft").sampler is None
 
 
 @pytest.mark.parametrize(
@@ -618,4 +618,4 @@ def test_a_phase_that_plays_nothing_is_not_asked():
   ],
 )
 def test_rounded_kernels_are_corrected_for_or_said_not_to_be(change):
-  assert _make_parts({**ROUNDED, **change}).player is not None
+  assert _make_phase({**ROUNDED, **change}).sampler is not None

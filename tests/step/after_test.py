@@ -15,20 +15,20 @@ pytestmark = pytest.mark.slow
 
 
 def _step(learning_rate, **options):
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     "grpo",
     num_minibatches=2,
     micro_batch_size=4,
     learning_rate=learning_rate,
     **options,
   )
-  state = tiny.make_state(parts)
-  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
+  state = tiny.make_state(phase)
+  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
   new, _, written = step(state, tiny.make_prompts(4))
-  found = jax.jit(functools.partial(after.after_update, parts=parts))(
+  found = jax.jit(functools.partial(after.after_update, phase=phase))(
     new, written
   )
-  return parts, new, written, jax.device_get(found)
+  return phase, new, written, jax.device_get(found)
 
 
 def test_a_policy_that_does_not_move_says_the_same_bits():
@@ -43,9 +43,9 @@ def test_a_policy_that_does_not_move_says_the_same_bits():
 
 
 def test_log_probs_and_clips_are_those_of_the_new_policy():
-  parts, new, written, found = _step(0.5)
+  phase, new, written, found = _step(0.5)
   batch = jax.device_get(written.batch)
-  h, _ = parts.policy.hidden(
+  h, _ = phase.policy.hidden(
     new.params["policy"],
     batch.prompts.tokens,
     batch.prompts.mask,
@@ -53,13 +53,13 @@ def test_log_probs_and_clips_are_those_of_the_new_policy():
     batch.completion_mask,
     batch.prompt_index,
   )
-  logits = np.asarray(parts.policy.head(new.params["policy"], h), np.float64)
+  logits = np.asarray(phase.policy.head(new.params["policy"], h), np.float64)
   logits -= logits.max(axis=-1, keepdims=True)
   logp = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
   chosen = np.take_along_axis(logp, batch.tokens[..., None], axis=-1)[..., 0]
   exists = batch.completion_mask
   np.testing.assert_allclose(found.logp[exists], chosen[exists], 1e-4, 1e-5)
-  config = parts.config
+  config = phase.config
   expected = np.zeros(exists.shape, bool)
   for b, t in zip(*np.nonzero(batch.mask), strict=True):
     ratio = np.exp(float(found.logp[b, t]) - float(batch.old_logp[b, t]))
@@ -73,13 +73,13 @@ def test_log_probs_and_clips_are_those_of_the_new_policy():
 
 
 def test_what_is_large_is_not_handed_out():
-  parts = tiny.make_parts("grpo", fields={"keep_sampling_mask": True}, top_k=2)
-  step = functools.partial(step_lib.fused_step, parts=parts)
-  state, prompts = tiny.make_state(parts), tiny.make_prompts(4)
+  phase = tiny.make_phase("grpo", fields={"keep_sampling_mask": True}, top_k=2)
+  step = functools.partial(step_lib.fused_step, phase=phase)
+  state, prompts = tiny.make_state(phase), tiny.make_prompts(4)
   new, _, written = jax.eval_shape(step, state, prompts)
   assert written.batch.sampler.kept_ids is None
   # Nor are log-probs that depend on it.
-  assert after.after_update(new, written, parts=parts) is None
+  assert after.after_update(new, written, phase=phase) is None
   tokens = fields_where(TrainBatch, kind="token")
   for name in tokens:
     x = get_field(written.batch, name)

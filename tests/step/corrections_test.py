@@ -42,8 +42,8 @@ def few_twos(prompts, rollout):
   )
 
 
-def make_parts(settings=SETTINGS, **options):
-  parts = tiny.make_parts(
+def make_phase(settings=SETTINGS, **options):
+  phase = tiny.make_phase(
     policy=tiny.tiny_transformer(),
     max_new_tokens=T,
     score=few_twos,
@@ -51,14 +51,14 @@ def make_parts(settings=SETTINGS, **options):
   )
   sampler = sampling.SamplerConfig(T, (tiny.END,), tiny.PAD)
   player = dataclasses.replace(
-    parts.player,
-    correct=models.played(
-      functools.partial(hints.correct, parts.policy),
+    phase.sampler,
+    correct=models.by_policy(
+      functools.partial(hints.correct, phase.policy),
       config=sampler,
       correction=settings,
     ),
   )
-  return dataclasses.replace(parts, player=player)
+  return dataclasses.replace(phase, sampler=player)
 
 
 def make_prompts(first=0, num_prompts=4):
@@ -78,10 +78,10 @@ def make_prompts(first=0, num_prompts=4):
 @pytest.fixture(scope="module")
 def stepped():
   """Two steps on four groups of four completions."""
-  parts = make_parts(micro_batch_size=8)
-  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
-  state = tiny.make_state(parts)
-  draw = jax.jit(functools.partial(step_lib.draw_stage, parts=parts))
+  phase = make_phase(micro_batch_size=8)
+  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
+  state = tiny.make_state(phase)
+  draw = jax.jit(functools.partial(step_lib.draw_stage, phase=phase))
   found = []
   for number in range(2):
     before, prompts = state, make_prompts(first=4 * number)
@@ -89,7 +89,7 @@ def stepped():
     state, metrics, rows = step(before, prompts)
     found.append(
       types.SimpleNamespace(
-        parts=parts,
+        phase=phase,
         before=before,
         prompts=prompts,
         groups=groups,
@@ -135,22 +135,22 @@ def test_injected_tokens_are_read_and_not_trained(stepped):
 def test_the_gradient_at_injected_tokens(stepped, train_injected):
   """None, unless they are trained; tokens of the policy have one always."""
   one = stepped[0]
-  parts = one.parts
+  phase = one.phase
   rollout = one.groups.rollout
   if train_injected:
     rollout = dataclasses.replace(rollout, observed=None)
-  state = objective.init(parts.algorithm, parts.config)[1]
+  state = objective.init(phase.algorithm, phase.config)[1]
 
   @jax.jit
   def slope_and_batch(rollout, scored):
     batch = objective.make_train_batch(
-      *(parts.algorithm, parts.config, one.prompts, rollout, scored), state
+      *(phase.algorithm, phase.config, one.prompts, rollout, scored), state
     )
-    batch = objective.prepare(parts.algorithm, parts.config, batch)
+    batch = objective.prepare(phase.algorithm, phase.config, batch)
 
     def total(logp):
       policy = PolicyOutputs(logp=logp, trainable={})
-      said = objective.loss(parts.algorithm, parts.config, policy, batch)
+      said = objective.loss(phase.algorithm, phase.config, policy, batch)
       return said.terms["policy"][1].total
 
     return jax.grad(total)(rollout.sampler_logp), batch
@@ -170,7 +170,7 @@ def test_the_gradient_at_injected_tokens(stepped, train_injected):
 
 @pytest.mark.slow
 def test_counts_of_a_step(stepped):
-  play = jax.jit(stepped[0].parts.player.play)
+  play = jax.jit(stepped[0].phase.sampler.sample)
   for one in stepped:
     key, _ = jax.jit(step_lib.step_keys)(one.before)
     drafts = play(one.before.params, one.prompts, key)
@@ -282,14 +282,14 @@ def test_schedules_learn_what_the_policy_can_do_by_itself():
 
 @pytest.mark.slow
 def test_rounds_draw_until_groups_live_by_corrections():
-  parts = dataclasses.replace(
-    make_parts(fields={"dynamic_sampling": True}), max_rounds=3
+  phase = dataclasses.replace(
+    make_phase(fields={"dynamic_sampling": True}), max_rounds=3
   )
-  state = tiny.make_state(parts)
+  state = tiny.make_state(phase)
   prompts = make_prompts(num_prompts=12)
-  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
+  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
   _, metrics, rows = step(state, prompts)
-  draw = jax.jit(functools.partial(step_lib.draw_stage, parts=parts))
+  draw = jax.jit(functools.partial(step_lib.draw_stage, phase=phase))
   tokens, live, drafts_live = 0, 0, 0
   for number in range(int(metrics["drawn/rounds"])):
     part = jax.tree.map(

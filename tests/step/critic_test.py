@@ -39,24 +39,24 @@ def _changed(one, other):
   }
 
 
-def _fused(parts):
-  return jax.jit(functools.partial(step.fused_step, parts=parts))
+def _fused(phase):
+  return jax.jit(functools.partial(step.fused_step, phase=phase))
 
 
-def _loss(parts):
+def _loss(phase):
   """The loss of the critic: it is taken after the policy's."""
-  loss = parts.losses[-1]
+  loss = phase.losses[-1]
   assert isinstance(loss, update.CriticLoss)
   return loss
 
 
-def _gradient(parts, state, batch):
+def _gradient(phase, state, batch):
   """Gradient of the critic's trained leaves, and the loss."""
-  loss = _loss(parts)
-  function = jax.jit(functools.partial(update.gradient, parts.update, loss))
+  loss = _loss(phase)
+  function = jax.jit(functools.partial(update.gradient, phase.update, loss))
   gradients, found = jax.device_get(function(state.params, batch))
-  assert gradients.keys() == {loss.member}
-  return gradients[loss.member], found[f"{loss.prefix}loss"]
+  assert gradients.keys() == {loss.model}
+  return gradients[loss.model], found[f"{loss.prefix}loss"]
 
 
 # `step_test.py` tests the policy, whose rows are cut in the same way.
@@ -73,8 +73,8 @@ def _gradient(parts, state, batch):
 def test_gradients_do_not_depend_on_micro_batches(name, trunk, make_policy):
   policy = make_policy()
 
-  def parts_of(size, lengths=()):
-    return tiny.make_parts(
+  def phase_of(size, lengths=()):
+    return tiny.make_phase(
       name,
       policy=policy,
       critic=critic_lib.make_critic(policy, trunk),
@@ -82,12 +82,12 @@ def test_gradients_do_not_depend_on_micro_batches(name, trunk, make_policy):
       lengths=lengths,
     )
 
-  state, batch = tiny.off_policy(parts_of(16))
-  state = _with_head(state, _loss(parts_of(16)).member)
-  whole, loss = _gradient(parts_of(16), state, batch)
+  state, batch = tiny.off_policy(phase_of(16))
+  state = _with_head(state, _loss(phase_of(16)).model)
+  whole, loss = _gradient(phase_of(16), state, batch)
   assert max(np.abs(x).max() for x in jax.tree.leaves(whole)) > 1e-3
   for size, lengths in ((4 if name == "bradley_terry" else 1, ()), (4, (1, 2))):
-    gradient, other = _gradient(parts_of(size, lengths), state, batch)
+    gradient, other = _gradient(phase_of(size, lengths), state, batch)
     _same(gradient, whole, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(other, loss, 1e-5)
 
@@ -106,12 +106,12 @@ def _with_head(state, name="critic"):
 
 @pytest.mark.slow
 def test_gradient_is_that_of_the_squared_error_to_the_reference_targets():
-  parts = tiny.make_parts("ppo", fields={"value_clip": 0.0})
-  state = _with_head(tiny.make_state(parts))
-  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
-  raw = tiny.ragged_batch(parts)
+  phase = tiny.make_phase("ppo", fields={"value_clip": 0.0})
+  state = _with_head(tiny.make_state(phase))
+  prepare = jax.jit(functools.partial(step.prepare, phase=phase))
+  raw = tiny.ragged_batch(phase)
   batch = prepare(state, raw, jax.random.key(2))
-  critic, policy = _loss(parts).critic, parts.policy
+  critic, policy = _loss(phase).critic, phase.policy
 
   def values(trained):
     params = {**state.params["critic"], "trained": trained}
@@ -145,7 +145,7 @@ def test_gradient_is_that_of_the_squared_error_to_the_reference_targets():
     return 0.5 * jnp.square(error).sum() / mask.sum()
 
   expected = jax.jit(jax.value_and_grad(loss))(trained)
-  found = _gradient(parts, state, batch)
+  found = _gradient(phase, state, batch)
   np.testing.assert_allclose(found[1], expected[0], 1e-4)
   _same(found[0], expected[1], rtol=1e-3, atol=1e-5)
 
@@ -158,24 +158,24 @@ def test_gradient_is_that_of_the_squared_error_to_the_reference_targets():
 def test_the_final_value_is_that_of_one_more_token(trunk, make_policy):
   """Compares with whole rows, also for micro-batches with few slots."""
   policy = make_policy()
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     "ppo",
     policy=policy,
     critic=critic_lib.make_critic(policy, trunk),
     fields={"bootstrap_cut": True},
     lengths=(1, 2),
   )
-  state = _with_head(tiny.make_state(parts))
-  raw = tiny.ragged_batch(parts)
+  state = _with_head(tiny.make_state(phase))
+  raw = tiny.ragged_batch(phase)
   # The last token of rows of several is an observation.
   length = np.asarray(raw.completion_mask).sum(axis=1)
   observed = (np.arange(4) == length[:, None] - 1) & (length > 1)[:, None]
   raw = dataclasses.replace(raw, mask=raw.mask & ~observed)
-  view = parts.members["critic"].view
+  view = phase.models["critic"].view
 
   @jax.jit
   def both(state):
-    prepared = step.prepare(state, raw, jax.random.key(2), parts=parts)
+    prepared = step.prepare(state, raw, jax.random.key(2), phase=phase)
     seen = view(state.params)
     slot = ((0, 0), (0, 1))
     longer = dataclasses.replace(
@@ -210,9 +210,9 @@ def test_the_final_value_is_that_of_one_more_token(trunk, make_policy):
 def test_a_step_learns_from_the_final_values_of_what_is_cut_off():
   ends = {}
   for is_on in (False, True):
-    parts = tiny.make_parts("ppo", fields={"bootstrap_cut": is_on})
-    state = _with_head(tiny.make_state(parts))
-    after, found, rows = _fused(parts)(state, tiny.make_prompts())
+    phase = tiny.make_phase("ppo", fields={"bootstrap_cut": is_on})
+    state = _with_head(tiny.make_state(phase))
+    after, found, rows = _fused(phase)(state, tiny.make_prompts())
     ends[is_on] = after.params["critic"], found["truncated"], rows.batch
   assert 0 < ends[True][1] < 1
   assert _changed(ends[False][0], ends[True][0])
@@ -229,9 +229,9 @@ def test_a_step_learns_from_the_final_values_of_what_is_cut_off():
 def test_the_policy_moves_as_if_there_were_no_value_loss():
   after = {}
   for updates in (0, 1):
-    parts = tiny.make_parts("ppo", num_critic_updates=updates)
-    state = _with_head(tiny.make_state(parts))
-    after[updates], found, _ = _fused(parts)(state, tiny.make_prompts())
+    phase = tiny.make_phase("ppo", num_critic_updates=updates)
+    state = _with_head(tiny.make_state(phase))
+    after[updates], found, _ = _fused(phase)(state, tiny.make_prompts())
     assert found["ratio/max_deviation"] == 0.0
     assert ("value/loss" in found) == bool(updates)
     moved = _changed(state.params, after[updates].params)
@@ -243,19 +243,19 @@ def test_the_policy_moves_as_if_there_were_no_value_loss():
 
 @pytest.mark.slow
 def test_two_updates_are_one_after_another():
-  parts = tiny.make_parts("ppo", num_critic_updates=2)
-  state = _with_head(tiny.make_state(parts))
-  batch = tiny.ragged_batch(parts)
-  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
+  phase = tiny.make_phase("ppo", num_critic_updates=2)
+  state = _with_head(tiny.make_state(phase))
+  batch = tiny.ragged_batch(phase)
+  prepare = jax.jit(functools.partial(step.prepare, phase=phase))
   batch = prepare(state, batch, jax.random.key(2))
-  advance = jax.jit(functools.partial(step.update, parts=parts))
+  advance = jax.jit(functools.partial(step.update, phase=phase))
   twice, found = advance(state, batch, jax.random.key(3))
 
-  opt_state, losses = state.members["critic"].opt_state, []
+  opt_state, losses = state.models["critic"].opt_state, []
   for _ in range(2):
-    gradient, loss = _gradient(parts, state, batch)
+    gradient, loss = _gradient(phase, state, batch)
     critic = state.params["critic"]
-    updates, opt_state = parts.members["critic"].optimizer.update(
+    updates, opt_state = phase.models["critic"].optimizer.update(
       gradient, opt_state, critic["trained"]
     )
     trained = jax.tree.map(jnp.add, critic["trained"], updates)
@@ -270,14 +270,14 @@ def test_two_updates_are_one_after_another():
 def test_frozen_attention_keeps_every_bit():
   policy = tiny.tiny_transformer()
   critic = critic_lib.make_critic(policy, freeze=("attention",))
-  parts = tiny.make_parts("sao", policy=policy, critic=critic)
-  state = _with_head(tiny.make_state(parts))
-  after, _, _ = _fused(parts)(state, tiny.make_prompts())
+  phase = tiny.make_phase("sao", policy=policy, critic=critic)
+  state = _with_head(tiny.make_state(phase))
+  after, _, _ = _fused(phase)(state, tiny.make_prompts())
   moved = _changed(state.params["critic"], after.params["critic"])
   assert not any("attention/" in name for name in moved)
   assert any("mlp" in name for name in moved)
   moments = jax.tree_util.tree_leaves_with_path(
-    state.members["critic"].opt_state
+    state.models["critic"].opt_state
   )
   names = {jax.tree_util.keystr(path) for path, _ in moments}
   assert not any("'attention'" in name for name in names)
@@ -295,11 +295,11 @@ def test_frozen_attention_keeps_every_bit():
   ],
 )
 def test_pretraining_moves_the_critic_alone(name, kind, member, metric):
-  parts = tiny.make_parts(name, phase={"kind": kind})
-  state = tiny.make_state(parts)
-  trained = {k for k, x in state.members.items() if x.opt_state is not None}
+  phase = tiny.make_phase(name, phase={"kind": kind})
+  state = tiny.make_state(phase)
+  trained = {k for k, x in state.models.items() if x.opt_state is not None}
   assert trained == {member}
-  advance, losses = _fused(parts), []
+  advance, losses = _fused(phase), []
   for i in range(20):
     after, found, _ = advance(state, tiny.make_prompts(first=4 * i))
     moved = _changed(state.params, after.params)
@@ -316,62 +316,62 @@ def test_pretraining_moves_the_critic_alone(name, kind, member, metric):
 def test_the_critic_and_its_moments_enter_the_next_phase():
   state, used = _pretrained()
   for reset in (True, False):
-    parts = tiny.make_parts("ppo", phase={"reset_optimizer": reset})
-    entered = step.enter_phase(state, parts, 1)
-    assert entered.members["policy"].opt_state is not None
+    phase = tiny.make_phase("ppo", phase={"reset_optimizer": reset})
+    entered = step.enter_phase(state, phase, 1)
+    assert entered.models["policy"].opt_state is not None
     _same(entered.params["critic"], state.params["critic"])
     norms = [
       float(sum(jnp.abs(x).sum() for x in jax.tree.leaves(tree)))
-      for tree in (entered.members["critic"].opt_state, used)
+      for tree in (entered.models["critic"].opt_state, used)
     ]
     # All but the count of the schedule, or nothing.
     assert (norms[0] == 0) if reset else (norms[0] == norms[1] - 1)
-  left = step.enter_phase(state, tiny.make_parts("grpo"), 2)
-  assert "critic" not in left.members
+  left = step.enter_phase(state, tiny.make_phase("grpo"), 2)
+  assert "critic" not in left.models
 
 
 def _pretrained():
   """A state after a phase that trains the critic alone, and its moments."""
-  parts = tiny.make_parts("ppo", phase={"kind": "value"})
-  state = _with_head(tiny.make_state(parts))
-  critic = state.members["critic"]
+  phase = tiny.make_phase("ppo", phase={"kind": "value"})
+  state = _with_head(tiny.make_state(phase))
+  critic = state.models["critic"]
   used = jax.tree.map(lambda x: x + 1, critic.opt_state)
   critic = dataclasses.replace(critic, opt_state=used)
-  return state.with_members(critic=critic), used
+  return state.with_models(critic=critic), used
 
 
 @pytest.mark.slow
 def test_a_phase_between_keeps_the_critic_and_its_moments():
   state, _ = _pretrained()
   between = dataclasses.replace(
-    tiny.make_parts("grpo"), keeps=frozenset({"critic"})
+    tiny.make_phase("grpo"), keeps=frozenset({"critic"})
   )
-  assert "critic" not in between.members
+  assert "critic" not in between.models
   entered = step.enter_phase(state, between, 1)
-  _same(entered.members["critic"], state.members["critic"])
+  _same(entered.models["critic"], state.models["critic"])
   after, _, _ = _fused(between)(entered, tiny.make_prompts())
-  _same(after.members["critic"], state.members["critic"])
+  _same(after.models["critic"], state.models["critic"])
   assert _changed(entered.params["policy"], after.params["policy"])
 
 
 def test_a_reward_model_beside_a_critic_says_no_values():
-  parts = tiny.make_parts("ppo")
+  phase = tiny.make_phase("ppo")
   functions = ("accuracy", "reward_model")
   rewards = rewards_lib.RewardsConfig(
     functions=functions, weights=(1.0, 1.0), correct="accuracy"
   )
   made = build.Models(
     config_lib.RunConfig(rewards=rewards),
-    *(phase_lib.RlConfig(steps=1), parts.policy),
-    *(parts.algorithm, parts.config, parts.plan),
+    *(phase_lib.RlConfig(steps=1), phase.policy),
+    *(phase.algorithm, phase.config, phase.plan),
   )
-  parts = dataclasses.replace(parts, members=made.members())
+  phase = dataclasses.replace(phase, models=made.models())
   scores = _with_head(
-    tiny.make_state(tiny.make_parts("bradley_terry")), "reward"
+    tiny.make_state(tiny.make_phase("bradley_terry")), "reward"
   )
-  state = step.enter_phase(scores, parts, 1)
-  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
-  batch = prepare(state, tiny.ragged_batch(parts), jax.random.key(2))
+  state = step.enter_phase(scores, phase, 1)
+  prepare = jax.jit(functools.partial(step.prepare, phase=phase))
+  batch = prepare(state, tiny.ragged_batch(phase), jax.random.key(2))
   assert not batch.critic.values.any()  # The head of the critic starts at 0.
 
 
@@ -379,9 +379,9 @@ def test_a_reward_model_beside_a_critic_says_no_values():
 
 
 def test_metrics_by_hand():
-  parts = tiny.make_parts("ppo")
+  phase = tiny.make_phase("ppo")
   batch = set_fields(
-    tiny.ragged_batch(parts),
+    tiny.ragged_batch(phase),
     {
       "mask": jnp.array([[1, 1], [0, 1], [1, 0], [0, 0]], bool),
       "critic.values": jnp.array(
@@ -409,9 +409,9 @@ def test_metrics_by_hand():
 
 
 def test_the_first_value_is_that_of_the_first_context():
-  parts = tiny.make_parts("ppo")
+  phase = tiny.make_phase("ppo")
   batch = set_fields(
-    tiny.ragged_batch(parts),
+    tiny.ragged_batch(phase),
     {
       "mask": jnp.ones((4, 1), bool),
       "critic.values": jnp.array([[0.2], [9.0], [0.6], [9.0]]),
@@ -433,8 +433,8 @@ def test_the_first_value_is_that_of_the_first_context():
 
 
 def test_metrics_of_nothing_are_absent():
-  parts = tiny.make_parts("ppo")
-  batch = tiny.ragged_batch(parts)
+  phase = tiny.make_phase("ppo")
+  batch = tiny.ragged_batch(phase)
   nothing = jnp.full(batch.mask.shape, jnp.nan)
   batch = set_fields(
     batch,
@@ -464,7 +464,7 @@ def test_a_critic_explains_a_reward_that_the_prompt_decides(trunk):
     )
 
   policy = tiny.tiny_transformer(width=32, mlp_width=64)
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     "vc_ppo",
     policy=policy,
     critic=critic_lib.make_critic(policy, trunk),
@@ -476,7 +476,7 @@ def test_a_critic_explains_a_reward_that_the_prompt_decides(trunk):
     micro_batch_size=32,
     phase={"kind": "value"},
   )
-  state, advance = tiny.make_state(parts), _fused(parts)
+  state, advance = tiny.make_state(phase), _fused(phase)
   history = []
   for i in range(800):
     prompts = tiny.make_prompts(num_prompts=32, first=32 * i)

@@ -262,10 +262,10 @@ def _score(prompts, rollout):
   )
 
 
-def _parts(max_rounds, algorithm="grpo", **options):
+def _phase(max_rounds, algorithm="grpo", **options):
   fields = {"dynamic_sampling": True, **options.pop("fields", {})}
-  parts = tiny.make_parts(algorithm, fields=fields, score=_score, **options)
-  return dataclasses.replace(parts, max_rounds=max_rounds)
+  phase = tiny.make_phase(algorithm, fields=fields, score=_score, **options)
+  return dataclasses.replace(phase, max_rounds=max_rounds)
 
 
 def _prompts(live_ids, first=0):
@@ -282,13 +282,13 @@ def _numbers(state):
 @pytest.fixture(scope="module")
 def programs():
   """Steps of up to three rounds and of one, and the sampler alone."""
-  parts = _parts(max_rounds=3)
-  once = dataclasses.replace(parts, max_rounds=1)
-  state = tiny.make_state(parts)
+  phase = _phase(max_rounds=3)
+  once = dataclasses.replace(phase, max_rounds=1)
+  state = tiny.make_state(phase)
   return [
-    functools.partial(jax.jit(functools.partial(function, parts=of)), state)
+    functools.partial(jax.jit(functools.partial(function, phase=of)), state)
     for function, of in (
-      (step_lib.fused_step, parts),
+      (step_lib.fused_step, phase),
       (step_lib.fused_step, once),
       (step_lib.sample_stage, once),
     )
@@ -347,9 +347,9 @@ def _assert_alike(metrics, others):
 @pytest.fixture(scope="module")
 def duplicating():
   """The state, and a step that repeats groups where there are too few."""
-  parts = dataclasses.replace(_parts(max_rounds=3), when_short="duplicate")
-  state = tiny.make_state(parts)
-  return state, jax.jit(functools.partial(step_lib.fused_step, parts=parts))
+  phase = dataclasses.replace(_phase(max_rounds=3), when_short="duplicate")
+  state = tiny.make_state(phase)
+  return state, jax.jit(functools.partial(step_lib.fused_step, phase=phase))
 
 
 @pytest.mark.slow
@@ -388,9 +388,9 @@ def test_half_a_batch_is_not_enough_to_be_repeated(duplicating):
   assert after.step == state.step + 1
   assert after.phase_step == state.phase_step + 1
   moments = 0
-  for name, member in after.members.items():
+  for name, member in after.models.items():
     for old, new in zip(
-      jax.tree.leaves(state.members[name]), jax.tree.leaves(member), strict=True
+      jax.tree.leaves(state.models[name]), jax.tree.leaves(member), strict=True
     ):
       if new.ndim:
         np.testing.assert_array_equal(old, new)
@@ -401,19 +401,19 @@ def test_half_a_batch_is_not_enough_to_be_repeated(duplicating):
   )
 
 
-def _in_lanes(parts):
-  play = parts.player.play
+def _in_lanes(phase):
+  play = phase.sampler.sample
   config = dataclasses.replace(play.keywords["config"], lanes=3)
   player = dataclasses.replace(
-    parts.player, play=functools.partial(play, config=config)
+    phase.sampler, play=functools.partial(play, config=config)
   )
-  return dataclasses.replace(parts, player=player)
+  return dataclasses.replace(phase, sampler=player)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["lanes", "greedy", "kept_ids", "routing"])
 def test_all_that_belongs_to_a_group_travels_with_it(what):
-  parts = _parts(
+  phase = _phase(
     max_rounds=3,
     algorithm="remax" if what == "greedy" else "grpo",
     fields={
@@ -424,14 +424,14 @@ def test_all_that_belongs_to_a_group_travels_with_it(what):
     policy=router_test.moe_policy() if what == "routing" else None,
   )
   if what == "lanes":
-    parts = _in_lanes(parts)
+    phase = _in_lanes(phase)
   draw = functools.partial(
-    step_lib.draw_stage, tiny.make_state(parts), parts=parts
+    step_lib.draw_stage, tiny.make_state(phase), phase=phase
   )
 
   @jax.jit
   def both(prompts):
-    collected = dynamic_sampling.collect(draw, prompts, 3, parts.constrain_rows)
+    collected = dynamic_sampling.collect(draw, prompts, 3, phase.constrain_rows)
     return collected.groups, draw(prompts)
 
   groups, at_once = both(_prompts((1, 4, 5, 6, 7, 8)))
@@ -464,9 +464,9 @@ def test_the_program_has_one_sampler():
   """And one verifier and one decode loop, however many rounds there may be."""
   counts = []
   for max_rounds in (1, 3):
-    parts = _parts(max_rounds)
-    function = functools.partial(step_lib.fused_step, parts=parts)
-    text = str(jax.make_jaxpr(function)(tiny.make_state(parts), _prompts(())))
+    phase = _phase(max_rounds)
+    function = functools.partial(step_lib.fused_step, phase=phase)
+    text = str(jax.make_jaxpr(function)(tiny.make_state(phase), _prompts(())))
     counts.append([text.count(word) for word in ("random_bits", "while[")])
   (draws, loops), (draws_in_rounds, loops_with_rounds) = counts
   assert draws > 0
@@ -480,12 +480,12 @@ class _Judge:
   asks_host = True
   is_host_alone = True
 
-  def score_on_host(self, said):
-    return said
+  def score_on_host(self, host_scores):
+    return host_scores
 
-  def score(self, params, prompts, rollout, said=None, step=None):
+  def score(self, params, prompts, rollout, host_scores=None, step=None):
     """Has the shapes of what is kept."""
-    del params, said, step
+    del params, host_scores, step
     return _score(prompts, rollout)
 
 
@@ -498,7 +498,7 @@ class _OnHost:
     self.score = jax.jit(functools.partial(judge.score, {}))
     self.complaints = unscored.Complaints()
 
-  def host_scores(self, batch, rollout, judge=None, evaluates=False):
+  def host_scores(self, batch, rollout, reward=None, evaluates=False):
     scored = self.score(batch.prompts, rollout)
     return jax.device_get(scored), {"raised": 1}, {}
 
@@ -509,11 +509,11 @@ class _OnHost:
     return [record["prompt"] for record in records]
 
 
-def _steps(of, parts, live_ids):
+def _steps(of, phase, live_ids):
   """State, numbers and texts of steps as a run makes them."""
   mesh = sharding.make_mesh(1)
-  advance = executors.make_driver(of, mesh, parts)
-  state = jax.device_put(tiny.make_state(parts), sharding.replicated(mesh))
+  advance = executors.make_driver(of, mesh, phase)
+  state = jax.device_put(tiny.make_state(phase), sharding.replicated(mesh))
   history = []
   for number in range(3):
     prompts = _prompts(live_ids, first=12 * number)
@@ -533,16 +533,16 @@ def _steps(of, parts, live_ids):
 def test_rounds_with_the_host_between_them_are_the_same(algorithm, when_short):
   # Full after one round, after two, and not at all.
   live_ids = (0, 1, 2, 3, 14, 16, 18, 19, 30, 32, 35)
-  parts = dataclasses.replace(_parts(3, algorithm), when_short=when_short)
-  on_host = _OnHost(parts.judge)
+  phase = dataclasses.replace(_phase(3, algorithm), when_short=when_short)
+  on_host = _OnHost(phase.reward)
   fused = types.SimpleNamespace(
-    judge=types.SimpleNamespace(asks_host=False),
+    reward=types.SimpleNamespace(asks_host=False),
     texts=on_host.texts,
     prompt_texts=on_host.prompt_texts,
   )
-  one, history = _steps(fused, parts, live_ids)
-  parts = dataclasses.replace(parts, judge=on_host.judge)
-  other, other_history = _steps(on_host, parts, live_ids)
+  one, history = _steps(fused, phase, live_ids)
+  phase = dataclasses.replace(phase, reward=on_host.reward)
+  other, other_history = _steps(on_host, phase, live_ids)
   for x, y in zip(one, other, strict=True):
     np.testing.assert_allclose(x, y, 1e-5, 1e-6)
   for (metrics, samples), (others, other_samples), num_rounds in zip(
@@ -602,7 +602,7 @@ def test_what_contradicts_rounds_is_explained(fields, message):
   solved = problem.make_problem(run)
   policy = policy_lib.make_policy(run, solved, sharding.make_mesh(1))
   with pytest.raises(ValueError, match=message):
-    build.make_parts(run, solved, policy, "rl", sharding.make_mesh(1))
+    build.make_phase(run, solved, policy, "rl", sharding.make_mesh(1))
 
 
 def test_rounds_are_counted_from_one():

@@ -8,8 +8,8 @@ from tests.training import tiny
 
 
 def test_what_a_phase_does_not_use_adds_nothing_to_its_program():
-  parts = tiny.make_parts("grpo")
-  batch = tiny.ragged_batch(parts)
+  phase = tiny.make_phase("grpo")
+  batch = tiny.ragged_batch(phase)
 
   def step(state, key):
     off = features.Schedule()
@@ -32,6 +32,8 @@ def test_what_a_phase_does_not_use_adds_nothing_to_its_program():
     assert metrics | admitted == {}
     return state
 
-  state = tiny.make_state(parts)
+  state = tiny.make_state(phase)
   assert not jax.make_jaxpr(step)(state, state.key).eqns
-  assert state.schedule is state.kept is state.reservoir is state.guards is None
+  assert (
+    state.schedule is state.waiting is state.reservoir is state.guards is None
+  )

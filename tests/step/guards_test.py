@@ -22,18 +22,18 @@ P = 4
 
 @pytest.fixture(scope="module")
 def parts():
-  return tiny.make_parts("grpo")
+  return tiny.make_phase("grpo")
 
 
 @pytest.fixture(scope="module")
-def step(parts):
+def step(phase):
   """(guards) -> (state, prompts) -> state, metrics; compiled once each."""
 
   @functools.cache
   def compiled(guards):
-    guarded = dataclasses.replace(parts, guards=guards)
+    guarded = dataclasses.replace(phase, guards=guards)
     start = tiny.make_state(guarded)
-    return start, jax.jit(functools.partial(step_lib.fused_step, parts=guarded))
+    return start, jax.jit(functools.partial(step_lib.fused_step, phase=guarded))
 
   return compiled
 
@@ -66,10 +66,10 @@ GUARDS = guards_lib.InfluenceBounds(
 )
 
 
-def test_bounds_that_do_not_bind_change_nothing(parts, step):
+def test_bounds_that_do_not_bind_change_nothing(phase, step):
   batches = [(2, 3, 4, 5), (6, 2, 3, 4)]
   loose = guards_lib.InfluenceBounds(P, min_distinct=1, cap=1.0, repeats=100)
-  _, plain = run(step(parts.guards), batches)
+  _, plain = run(step(phase.guards), batches)
   said, guarded = run(step(loose), batches)
   assert all((x[guards_lib.KEPT]).all() for x in said)
   jax.tree.map(
@@ -112,8 +112,8 @@ def test_a_batch_of_one_prompt_trains_nothing(step):
   assert any(jax.tree.leaves(moved))
 
 
-def test_influence_is_counted_as_it_was_scaled(parts):
-  batch = tiny.ragged_batch(parts)
+def test_influence_is_counted_as_it_was_scaled(phase):
+  batch = tiny.ragged_batch(phase)
   advantages = jnp.where(batch.group_id == 0, 5.0, 0.1)
   batch = dataclasses.replace(
     batch, advantages=advantages, policy_weight=jnp.full((16, 4), 2.0)
@@ -122,7 +122,7 @@ def test_influence_is_counted_as_it_was_scaled(parts):
   keys = jnp.arange(1, P + 1, dtype=jnp.uint32)
   said = {guards_lib.PROMPTS: keys, guards_lib.KEPT: jnp.ones(P, bool)}
   weigh = jax.jit(guards.weigh)
-  state = tiny.make_state(dataclasses.replace(parts, guards=guards))
+  state = tiny.make_state(dataclasses.replace(phase, guards=guards))
   state, first, found = weigh(state, batch, said)
   scale = np.asarray(found[guards_lib.SCALE])
   assert scale[0] < 0.5

@@ -42,15 +42,15 @@ def _indexers(params):
 def _run(fields, num_steps, **options):
   """Indexers before and after some steps, and the metrics of each step."""
   options = {"num_epochs": 2, "micro_batch_size": 16, **options}
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     policy=tiny.tiny_transformer(**tiny.SPARSE),
     fields=fields,
     score=copy_first,
     **options,
   )
-  state = tiny.make_state(parts)
+  state = tiny.make_state(phase)
   before, rows = _indexers(state.params), []
-  advance = jax.jit(functools.partial(step.fused_step, parts=parts))
+  advance = jax.jit(functools.partial(step.fused_step, phase=phase))
   for _ in range(num_steps):
     state, metrics, _ = advance(state, PROMPTS)
     rows.append(jax.device_get(metrics))
@@ -88,4 +88,4 @@ def test_models_without_indexers_are_told():
   with pytest.raises(
     ValueError, match=r"indexer_coef is 0.1, and the model ha"
   ):
-    tiny.make_parts(fields={"indexer_coef": 0.1})
+    tiny.make_phase(fields={"indexer_coef": 0.1})

@@ -83,32 +83,32 @@ def test_steps_with_a_surplus_are_those_of_plain_python(steps):
 # --- steps of a policy -------------------------------------------------------
 
 
-def _parts(recycles):
-  parts = dynamic_sampling_test._parts(
+def _phase(recycles):
+  phase = dynamic_sampling_test._phase(
     3, fields={"importance_mode": "truncate"}
   )
   if not recycles:
-    return parts
+    return phase
   prompts = jax.tree.map(lambda x: x[:4], dynamic_sampling_test._prompts(()))
   return dataclasses.replace(
-    parts, kept=dynamic_sampling.Buffers(prompts, recycles=True)
+    phase, waiting_groups=dynamic_sampling.Buffers(prompts, recycles=True)
   )
 
 
 @pytest.fixture(scope="module")
 def recycling():
   """The state at the start, and a step that keeps its surplus."""
-  parts = _parts(True)
-  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
-  return tiny.make_state(parts), step
+  phase = _phase(True)
+  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
+  return tiny.make_state(phase), step
 
 
 @pytest.fixture(scope="module")
 def dropping():
   """The same without a surplus."""
-  parts = _parts(False)
-  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
-  return tiny.make_state(parts), step
+  phase = _phase(False)
+  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
+  return tiny.make_state(phase), step
 
 
 def test_a_surplus_is_trained_as_what_an_earlier_policy_wrote(
@@ -124,7 +124,7 @@ def test_a_surplus_is_trained_as_what_an_earlier_policy_wrote(
   assert written.prompt_id[::4].tolist() == [0, 1, 4, 5]
   assert (metrics["drawn/surplus"], metrics["drawn/recycled"]) == (2, 0)
   assert metrics["staleness/max"] == 0
-  waits = state.kept["surplus"]
+  waits = state.waiting["surplus"]
   assert waits.prompts.ids[:2].tolist() == [6, 7]
 
   # One round has three more: enough with the two that wait.
@@ -135,7 +135,7 @@ def test_a_surplus_is_trained_as_what_an_earlier_policy_wrote(
   assert metrics["drawn/rounds"] == 1
   assert metrics["drawn/surplus"] == 1
   assert metrics["completions/generated"] == 16
-  assert after.kept["surplus"].prompts.ids[0] == 15
+  assert after.waiting["surplus"].prompts.ids[0] == 15
 
   # They have the version and the log-probs of the policy that has drawn them.
   old = np.repeat([True, True, False, False], 4)
@@ -168,24 +168,24 @@ def test_a_surplus_is_trained_as_what_an_earlier_policy_wrote(
 def test_a_phase_begins_with_nothing_that_waits(recycling):
   state, step = recycling
   state, _, _ = step(state, dynamic_sampling_test._prompts((0, 1, 4, 5, 6, 7)))
-  entered = step_lib.enter_phase(state, _parts(True), 1)
-  assert not dynamic_sampling.live_groups(entered.kept["surplus"]).any()
-  assert step_lib.enter_phase(state, _parts(False), 1).kept is None
+  entered = step_lib.enter_phase(state, _phase(True), 1)
+  assert not dynamic_sampling.live_groups(entered.waiting["surplus"]).any()
+  assert step_lib.enter_phase(state, _phase(False), 1).waiting is None
 
 
 def test_with_the_host_between_the_rounds_a_surplus_is_the_same():
   # Two rounds and two left over; one round with them; none live.
   live_ids = (0, 1, 4, 5, 6, 7, 12, 13)
-  parts = _parts(True)
-  on_host = dynamic_sampling_test._OnHost(parts.judge)
+  phase = _phase(True)
+  on_host = dynamic_sampling_test._OnHost(phase.reward)
   fused = types.SimpleNamespace(
-    judge=types.SimpleNamespace(asks_host=False),
+    reward=types.SimpleNamespace(asks_host=False),
     texts=on_host.texts,
     prompt_texts=on_host.prompt_texts,
   )
-  one, history = dynamic_sampling_test._steps(fused, parts, live_ids)
-  parts = dataclasses.replace(parts, judge=on_host.judge)
-  other, others = dynamic_sampling_test._steps(on_host, parts, live_ids)
+  one, history = dynamic_sampling_test._steps(fused, phase, live_ids)
+  phase = dataclasses.replace(phase, reward=on_host.reward)
+  other, others = dynamic_sampling_test._steps(on_host, phase, live_ids)
   for x, y in zip(one, other, strict=True):
     np.testing.assert_allclose(x, y, 1e-5, 1e-6)
   recycled = [metrics["drawn/recycled"] for metrics, _ in history]

@@ -79,10 +79,10 @@ class _Schedule(prompts_lib.PoolSchedule):
     return state, {}
 
 
-def _of_a_step(state, prompts, parts):
+def _of_a_step(state, prompts, phase):
   """Whatever is drawn in a step, but for what a run cannot have together."""
-  rollout = step_lib.sample_stage(state, prompts, parts=parts)
-  scored = parts.judge.score(None, prompts, rollout)
+  rollout = step_lib.sample_stage(state, prompts, phase=phase)
+  scored = phase.reward.score(None, prompts, rollout)
   rollout_key, _ = step_lib.step_keys(state)
   for turn in range(2):  # Of contexts that are compacted, too.
     config = sampling.SamplerConfig(max_new_tokens=T, end_ids=(), pad_id=0)
@@ -108,31 +108,33 @@ def _of_a_step(state, prompts, parts):
     *(keys, jnp.ones(len(keys), bool)),
   )
   groups = dynamic_sampling.Groups(prompts, rollout, scored)
-  return step_lib.learn_stage(state, groups, parts=parts)[0]
+  return step_lib.learn_stage(state, groups, phase=phase)[0]
 
 
 @pytest.mark.slow
 def test_no_draw_has_the_key_of_another(used):
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     "clip_cov",
     group_size=G,
     num_minibatches=2,
     num_epochs=2,
     micro_batch_size=3,
   )
-  state = tiny.make_state(parts)
+  state = tiny.make_state(phase)
   used.clear()  # Of parameters.
-  parts = dataclasses.replace(
-    parts,
-    kept=dynamic_sampling.Buffers(tiny.make_prompts(), replay=_Replay()),
-    history=reservoir.Reservoir(5, 4, 1, G, 3, T),
+  phase = dataclasses.replace(
+    phase,
+    waiting_groups=dynamic_sampling.Buffers(
+      tiny.make_prompts(), replay=_Replay()
+    ),
+    old_groups=reservoir.Reservoir(5, 4, 1, G, 3, T),
     schedule=_Schedule(),
   )
   state = dataclasses.replace(
     state,
-    kept={"replay": {}},
-    reservoir=parts.history.enter(None),
-    schedule=parts.schedule.enter(state.key, state.step),
+    waiting={"replay": {}},
+    reservoir=phase.old_groups.enter(None),
+    schedule=phase.schedule.enter(state.key, state.step),
   )
   leaves = [jnp.ones(3, jnp.bfloat16), jnp.ones(3, jnp.bfloat16)]
   for owner in ("policy", "critic", "reward"):
@@ -140,7 +142,7 @@ def test_no_draw_has_the_key_of_another(used):
     of_owner = rounding.init(leaves)
     for _ in range(2):
       _, of_owner = rounding.update(leaves, of_owner, leaves)
-  advance = jax.jit(functools.partial(_of_a_step, parts=parts))
+  advance = jax.jit(functools.partial(_of_a_step, phase=phase))
   for step in range(2):
     state = advance(state, tiny.make_prompts(first=4 * step))
   jax.effects_barrier()

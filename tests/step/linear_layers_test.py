@@ -14,15 +14,15 @@ from tests.training import tiny
 def _program():
   """The parts of a phase, and its compiled step."""
   policy = tiny.tiny_transformer(width=16, num_layers=2, **tiny.LINEAR)
-  parts = tiny.make_parts(policy=policy, micro_batch_size=4, learning_rate=0.02)
-  return parts, jax.jit(functools.partial(step.fused_step, parts=parts))
+  phase = tiny.make_phase(policy=policy, micro_batch_size=4, learning_rate=0.02)
+  return phase, jax.jit(functools.partial(step.fused_step, phase=phase))
 
 
 @pytest.mark.slow
 def test_the_first_update_is_on_policy_in_every_bit():
   """The sampler reads states token by token, the update reads chunks."""
-  parts, advance = _program()
-  state = tiny.drawn_state(parts, spread=0.3)
+  phase, advance = _program()
+  state = tiny.drawn_state(phase, spread=0.3)
   _, metrics, _ = advance(state, tiny.make_prompts())
   assert metrics["ratio/mean"] == metrics["ratio/max"] == 1.0
   assert metrics["ratio/max_deviation"] == 0.0
@@ -31,8 +31,8 @@ def test_the_first_update_is_on_policy_in_every_bit():
 
 @pytest.mark.slow
 def test_the_reward_rises():
-  parts, advance = _program()
-  state, rewards = tiny.make_state(parts), []
+  phase, advance = _program()
+  state, rewards = tiny.make_state(phase), []
   for number in range(40):
     prompts = tiny.make_prompts(first=4 * number)
     state, metrics, _ = advance(state, prompts)

@@ -20,7 +20,7 @@ SLOTS = 8
 def make_batch(lengths):
   """Rows with so many tokens; row b has advantage b + 1."""
   # Of NumPy's arrays: nothing is compiled for them.
-  batch = jax.device_get(tiny.ragged_batch(tiny.make_parts()))
+  batch = jax.device_get(tiny.ragged_batch(tiny.make_phase()))
   lengths = np.array(lengths) if isinstance(lengths, list) else lengths
   num_rows = len(lengths)
   mask = np.arange(SLOTS) < lengths[:, None]

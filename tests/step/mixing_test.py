@@ -31,7 +31,7 @@ def test_anchor_and_reference_say_of_a_blend_what_the_sampler_said(
   if experts:
     policy = router_test.moe_policy()
     fields["keep_routing"] = True
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     algorithm,
     policy=policy,
     fields=fields,
@@ -40,8 +40,8 @@ def test_anchor_and_reference_say_of_a_blend_what_the_sampler_said(
     num_minibatches=2,
     micro_batch_size=4,
   )
-  state = tiny.drawn_state(parts)
-  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
+  state = tiny.drawn_state(phase)
+  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
   _, metrics, rows = step(state, tiny.make_prompts())
   mask = np.asarray(rows.batch.mask)
   old = np.asarray(rows.batch.old_logp)[mask]
@@ -57,7 +57,7 @@ def test_anchor_and_reference_say_of_a_blend_what_the_sampler_said(
   assert 0 < metrics["mix/other"] < 1
   if not experts:
     # Whoever looks at the rows reads the same, too.
-    again = jax.jit(functools.partial(after.after_update, parts=parts))
+    again = jax.jit(functools.partial(after.after_update, phase=phase))
     np.testing.assert_allclose(
       np.asarray(again(state, rows).logp)[mask], old, atol=1e-6
     )
@@ -70,14 +70,14 @@ def test_anchor_and_reference_say_of_a_blend_what_the_sampler_said(
 
 @pytest.mark.slow
 def test_the_first_update_is_on_policy_in_every_bit():
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     policy=tiny.tiny_transformer(),
     fields={"kl_coef": 0.1},
     mix=MIX,
     micro_batch_size=8,
   )
-  state = tiny.drawn_state(parts)
-  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
+  state = tiny.drawn_state(phase)
+  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
   for number in range(2):
     state, metrics, _ = step(state, tiny.make_prompts(first=4 * number))
     assert metrics["ratio/max_deviation"] == 0

@@ -25,7 +25,7 @@ ROUTERS = {"domain": (), "mixture": WEIGHTS}
 class Distilled(NamedTuple):
   """A phase with two teachers, and its programs."""
 
-  parts: step.Phase
+  phase: step.Phase
   state: TrainState
   batch: TrainBatch
   log_probs: Callable
@@ -52,7 +52,7 @@ def small_policy(width):
 @pytest.fixture(scope="module", params=ROUTERS)
 def distilled(request):
   teachers = tuple(small_policy(width) for width in WIDTHS)
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     "opd_full",
     policy=small_policy(WIDTHS[0]),
     phase={
@@ -66,24 +66,24 @@ def distilled(request):
     temperature=0.7,
     lengths=(2,),
   )
-  state = policy_lib.initial_state(parts.policy, 0)
+  state = policy_lib.initial_state(phase.policy, 0)
   state = step.enter_phase(
-    state.with_members(
+    state.with_models(
       **{
-        f"reference{i}": policy_lib.initial_state(policy, 5 + i).members[
+        f"reference{i}": policy_lib.initial_state(policy, 5 + i).models[
           "policy"
         ]
         for i, policy in enumerate(teachers)
       }
     ),
-    parts,
+    phase,
     0,
   )
-  batch = tiny.ragged_batch(parts)
+  batch = tiny.ragged_batch(phase)
   batch = dataclasses.replace(
     batch, domain=jnp.asarray([0, 1, 1, 0])[batch.group_id]
   )
-  (loss,) = parts.losses
+  (loss,) = phase.losses
 
   def value(params, batch):
     outputs = loss.outputs(params, batch)
@@ -105,18 +105,18 @@ def distilled(request):
         / 0.7
       )
       for name, policy in (
-        ("policy", parts.policy),
+        ("policy", phase.policy),
         ("reference0", teachers[0]),
         ("reference1", teachers[1]),
       )
     )
 
   return request.param, Distilled(
-    parts,
+    phase,
     state,
     batch,
     jax.jit(log_probs),
-    jax.jit(functools.partial(step.prepare, parts=parts)),
+    jax.jit(functools.partial(step.prepare, phase=phase)),
     jax.jit(jax.grad(value, has_aux=True)),
   )
 

@@ -34,9 +34,9 @@ def prompts_at(places):
 
 
 @functools.cache
-def make_parts(length, staleness, learning_rate=0.1, algorithm="grpo"):
+def make_phase(length, staleness, learning_rate=0.1, algorithm="grpo"):
   policy = tiny.tiny_transformer()
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     algorithm,
     policy=policy,
     fields={"importance_mode": "truncate"},
@@ -45,7 +45,7 @@ def make_parts(length, staleness, learning_rate=0.1, algorithm="grpo"):
     learning_rate=learning_rate,
   )
   made = partial.Partial(
-    go_on=models.played(
+    go_on=models.by_policy(
       functools.partial(resumed.continue_rows, policy),
       config=sampling.SamplerConfig(T, (tiny.END,), tiny.PAD),
       most=T,
@@ -56,27 +56,27 @@ def make_parts(length, staleness, learning_rate=0.1, algorithm="grpo"):
     length=length,
     staleness=staleness,
   )
-  return dataclasses.replace(parts, staleness=staleness, partial=made)
+  return dataclasses.replace(phase, staleness=staleness, partial=made)
 
 
-def _start(parts):
+def _start(phase):
   """A state whose completions get rewards that differ."""
-  return tiny.drawn_state(parts, seed=1, spread=0.2)
+  return tiny.drawn_state(phase, seed=1, spread=0.2)
 
 
 @functools.cache
 def make_step(length, staleness, learning_rate):
   """The step of these parts, compiled once."""
-  parts = make_parts(length, staleness, learning_rate)
-  return jax.jit(functools.partial(step_lib.fused_step, parts=parts))
+  phase = make_phase(length, staleness, learning_rate)
+  return jax.jit(functools.partial(step_lib.fused_step, phase=phase))
 
 
 @functools.cache
 def train(length, staleness, learning_rate=0.1, steps=8):
   """The states before and after each step, and what each step says."""
-  parts = make_parts(length, staleness, learning_rate)
+  phase = make_phase(length, staleness, learning_rate)
   step = make_step(length, staleness, learning_rate)
-  state, found = _start(parts), []
+  state, found = _start(phase), []
   for _ in range(steps):
     places = jax.device_get(state.schedule["places"])
     after, metrics, rows = step(state, prompts_at(places))
@@ -88,13 +88,13 @@ def train(length, staleness, learning_rate=0.1, steps=8):
 @functools.cache
 def _sampler():
   """A function of a step and prompts that draws by the state of the start."""
-  parts = dataclasses.replace(make_parts(2, 3, STILL), partial=None)
-  start = _start(parts)
+  phase = dataclasses.replace(make_phase(2, 3, STILL), partial=None)
+  start = _start(phase)
 
   @jax.jit
   def sample(start, began, prompts):
     state = dataclasses.replace(start, step=began)
-    return step_lib.sample_stage(state, prompts, parts=parts)
+    return step_lib.sample_stage(state, prompts, phase=phase)
 
   return functools.partial(sample, start)
 
@@ -207,7 +207,7 @@ def test_what_waits_takes_no_part():
   )
   trained = np.asarray(after.schedule["places"]) != places
   rows = np.repeat(~trained, G)
-  kept = before.kept["partial"]
+  kept = before.waiting["partial"]
   poisoned = {
     name: np.where(
       rows[:, None], np.float32(np.nan), getattr(kept["rollout"], name)
@@ -217,7 +217,7 @@ def test_what_waits_takes_no_part():
   poisoned = jax.device_put(poisoned)
   rollout = dataclasses.replace(kept["rollout"], **poisoned)
   state = dataclasses.replace(
-    before, kept={"partial": {**kept, "rollout": rollout}}
+    before, waiting={"partial": {**kept, "rollout": rollout}}
   )
   again, said, _ = make_step(2, 3, 0.1)(state, prompts_at(places))
   jax.tree.map(np.testing.assert_array_equal, again.params, after.params)
@@ -230,9 +230,9 @@ def test_what_waits_takes_no_part():
 )
 def test_algorithms_of_every_kind_train_what_has_ended(name):
   """With a critic, greedy baselines, rows that are coupled, a running state."""
-  parts = make_parts(2, 3, algorithm=name)
-  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
-  state, norms = _start(parts), []
+  phase = make_phase(2, 3, algorithm=name)
+  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
+  state, norms = _start(phase), []
   for _ in range(8):
     before = state
     prompts = prompts_at(jax.device_get(state.schedule["places"]))

@@ -19,36 +19,36 @@ def test_models_that_are_equal_say_what_the_sampler_has_said(name, keeps):
   fields = {"kl_coef": 0.1, "entropy_coef": 0.1, "importance_mode": "truncate"}
   if name == "opd_topk":
     fields["topk"] = 2
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     name,
     fields=fields | {"keep_sampling_mask": keeps},
     top_k=3,
     temperature=TEMPERATURE,
     learning_rate=0.0,
   )
-  state, prompts = tiny.make_state(parts), tiny.make_prompts()
+  state, prompts = tiny.make_state(phase), tiny.make_prompts()
 
   @jax.jit
   def said(state, prompts):
-    rollout = step.sample_stage(state, prompts, parts=parts)
-    scored = parts.judge.score(None, prompts, rollout)
+    rollout = step.sample_stage(state, prompts, phase=phase)
+    scored = phase.reward.score(None, prompts, rollout)
     batch = objective.make_train_batch(
-      *(parts.algorithm, parts.config, prompts, rollout, scored),
+      *(phase.algorithm, phase.config, prompts, rollout, scored),
       state.algorithm_state,
     )
     key = jax.random.key(0)
-    batch = step.prepare(state, batch, key, parts=parts)
+    batch = step.prepare(state, batch, key, phase=phase)
     groups = dynamic_sampling.Groups(prompts, rollout, scored)
-    learnt = step.learn_stage(state, groups, parts=parts)
-    moved = after.after_update(learnt[0], learnt[2], parts=parts)
-    outputs = parts.losses[0].outputs(state.params, batch)
+    learnt = step.learn_stage(state, groups, phase=phase)
+    moved = after.after_update(learnt[0], learnt[2], phase=phase)
+    outputs = phase.losses[0].outputs(state.params, batch)
     # By the definition, over all ids and those that were kept.
-    h, _ = parts.policy.hidden(
+    h, _ = phase.policy.hidden(
       state.params["policy"],
       *(prompts.tokens, prompts.mask, rollout.tokens, rollout.completion_mask),
       rollout.prompt_index,
     )
-    logits = parts.policy.head(state.params["policy"], h) / TEMPERATURE
+    logits = phase.policy.head(state.params["policy"], h) / TEMPERATURE
     if keeps:
       logits = logprobs._keep(logits, batch.sampler.kept_ids)
     return rollout, batch, outputs, moved, jax.nn.log_softmax(logits)

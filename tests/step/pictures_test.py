@@ -62,16 +62,16 @@ def with_images(batch, prompts=None):
   )
 
 
-def prepared(parts, seed=0):
-  state = tiny.drawn_state(parts, seed)
-  batch = with_images(tiny.ragged_batch(parts))
-  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
+def prepared(phase, seed=0):
+  state = tiny.drawn_state(phase, seed)
+  batch = with_images(tiny.ragged_batch(phase))
+  prepare = jax.jit(functools.partial(step.prepare, phase=phase))
   return state, prepare(state, batch, jax.random.key(2))
 
 
-def prepared_widely(parts):
+def prepared_widely(phase):
   """The same of 8 prompts of two rows each, for as many devices."""
-  state, batch = prepared(parts)
+  state, batch = prepared(phase)
   twice = jax.tree.map(
     lambda x: np.concatenate([x, x]),
     (batch.prompts.tokens, batch.prompts.mask, batch.prompts.images),
@@ -91,16 +91,16 @@ def prepared_widely(parts):
   )
 
 
-def gradient_of(parts, number=0):
+def gradient_of(phase, number=0):
   """The gradient of a state and a batch, compiled once."""
   compiled = jax.jit(
-    functools.partial(update.gradient, parts.update, parts.losses[number])
+    functools.partial(update.gradient, phase.update, phase.losses[number])
   )
   return lambda *of: jax.device_get(compiled(of[0].params, of[1], False))
 
 
-def gradient(parts, state, batch, number=0):
-  return gradient_of(parts, number)(state, batch)
+def gradient(phase, state, batch, number=0):
+  return gradient_of(phase, number)(state, batch)
 
 
 def of_tower(gradients):
@@ -118,7 +118,7 @@ def assert_close(got, want, tolerance=1e-10):
 
 
 def _make_doubles(**plan):
-  return tiny.make_parts(policy=make_policy(), fields={"kl_coef": 0.1}, **plan)
+  return tiny.make_phase(policy=make_policy(), fields={"kl_coef": 0.1}, **plan)
 
 
 @functools.cache
@@ -132,7 +132,7 @@ def _of_single_rows():
   state = tiny.drawn_state(whole)
   batch = tiny.given_scores(with_images(tiny.ragged_batch(whole)))
   small = _make_doubles(group_size=1, micro_batch_size=2)
-  found = [gradient(parts, state, batch) for parts in (whole, small)]
+  found = [gradient(phase, state, batch) for phase in (whole, small)]
   return state, batch, *found
 
 
@@ -147,9 +147,9 @@ def test_gradients_do_not_depend_on_micro_batches(attention, monkeypatch):
     assert all(np.abs(x).max() > 1e-9 for x in of_tower(want[0]))
     assert_close(small, want)
     for micro, lengths in ((2, ()), (8, (1, 3)))[attention == "whole" :]:
-      parts = _make_doubles(micro_batch_size=micro, lengths=lengths)
-      assert parts.plan.shares_prompts
-      assert_close(gradient(parts, state, batch), want)
+      phase = _make_doubles(micro_batch_size=micro, lengths=lengths)
+      assert phase.plan.shares_prompts
+      assert_close(gradient(phase, state, batch), want)
 
 
 @pytest.mark.parametrize(
@@ -158,13 +158,13 @@ def test_gradients_do_not_depend_on_micro_batches(attention, monkeypatch):
 )
 def test_the_first_ratio_is_exactly_one(plan):
   policy = make_policy("float32")
-  parts = tiny.make_parts(policy=policy, num_epochs=2, **plan)
-  state, batch = prepared(parts)
-  _, metrics = gradient(parts, state, batch)
+  phase = tiny.make_phase(policy=policy, num_epochs=2, **plan)
+  state, batch = prepared(phase)
+  _, metrics = gradient(phase, state, batch)
   assert metrics["ratio/max_deviation"].value == 0.0
   if plan == {"micro_batch_size": 8}:
     # And it is of these images: without them it is another one.
-    prepare = jax.jit(functools.partial(step.prepare, parts=parts))
+    prepare = jax.jit(functools.partial(step.prepare, phase=phase))
     bare = set_fields(batch, {"prompts.images": None, "old_logp": None})
     other = prepare(state, bare, jax.random.key(2))
     changed = np.abs(np.subtract(other.old_logp, batch.old_logp)).max(axis=1)
@@ -176,7 +176,7 @@ def test_the_first_ratio_is_exactly_one(plan):
 
 
 def test_a_frozen_tower_has_no_gradient_and_is_shared():
-  frozen = tiny.make_parts(
+  frozen = tiny.make_phase(
     policy=make_policy("float32", tower_trained=False),
     fields={"kl_coef": 0.1},
   )
@@ -190,7 +190,7 @@ def test_a_frozen_tower_has_no_gradient_and_is_shared():
   # The same tower, trained: the other gradients are the same.
   tower = own["frozen"]["tower"]
   policy = make_policy("float32")
-  trained = tiny.make_parts(policy=policy, fields={"kl_coef": 0.1})
+  trained = tiny.make_phase(policy=policy, fields={"kl_coef": 0.1})
   moved = {"trained": {**own["trained"], "tower": tower}, "frozen": {}}
   want, _ = gradient(trained, state.with_params(policy=moved), batch)
   assert all(np.abs(x).max() > 0 for x in of_tower(want))
@@ -203,10 +203,10 @@ def test_adapters_of_a_tower_are_trained_where_they_are_named(modules):
   base = make_policy("float32", tower_trained=not modules)
   config = lora.LoRAConfig(rank=2, modules=modules)
   policy = lora.lora_policy(base, config)
-  parts = tiny.make_parts(policy=policy)
-  state = tiny.drawn_state(parts)
-  batch = tiny.given_scores(with_images(tiny.ragged_batch(parts)))
-  gradients, _ = gradient(parts, state, batch)
+  phase = tiny.make_phase(policy=policy)
+  state = tiny.drawn_state(phase)
+  batch = tiny.given_scores(with_images(tiny.ragged_batch(phase)))
+  gradients, _ = gradient(phase, state, batch)
   found = gradients["policy"].get("tower", {"layers": {}})["layers"]
   assert set(found) == {m.removeprefix("tower_") for m in modules[1:]}
   assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(found))
@@ -232,11 +232,11 @@ def test_adapters_of_a_tower_are_trained_where_they_are_named(modules):
 
 
 def test_reference_and_critic_see_images():
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     "ppo", policy=make_policy("float32"), fields={"kl_coef": 0.1}
   )
-  state = tiny.drawn_state(parts)
-  reference = drawn.params(parts.policy, seed=1)
+  state = tiny.drawn_state(phase)
+  reference = drawn.params(phase.policy, seed=1)
   # It starts as the policy, with a head of zeros.
   critic = jax.device_get(state.params["critic"])
   moved = jax.tree.map(
@@ -247,10 +247,10 @@ def test_reference_and_critic_see_images():
   )
   critic = {**critic, "trained": jax.device_put(moved)}
   state = state.with_params(reference=reference, critic=critic)
-  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
+  prepare = jax.jit(functools.partial(step.prepare, phase=phase))
 
   def said(images):
-    plain = with_images(tiny.ragged_batch(parts), make_prompts(images))
+    plain = with_images(tiny.ragged_batch(phase), make_prompts(images))
     return prepare(state, plain, jax.random.key(2))
 
   images = vision_inputs_test.make_images(GRIDS)
@@ -266,7 +266,7 @@ def test_reference_and_critic_see_images():
     gap = np.abs(np.where(batch.mask, after - before, 0)).max(axis=1)
     assert gap[is_changed].max() > 1e-4
     assert not gap[~is_changed].any()
-  gradients, _ = gradient(parts, state, batch, 1)
+  gradients, _ = gradient(phase, state, batch, 1)
   tower = gradients["critic"]["trunk"]["tower"]
   assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(tower))
 
@@ -285,9 +285,9 @@ def test_the_sampler_and_the_update_agree(lanes, mix):
     functools.partial(sampling.sample, policy, config=config, group_size=4)
   )
   rollout = sample(params, prompts, jax.random.key(3))
-  parts = tiny.make_parts(policy=policy, num_epochs=2)
+  phase = tiny.make_phase(policy=policy, num_epochs=2)
   batch = set_fields(
-    with_images(tiny.ragged_batch(parts), prompts),
+    with_images(tiny.ragged_batch(phase), prompts),
     {
       "tokens": rollout.tokens,
       "completion_mask": rollout.completion_mask,
@@ -297,7 +297,7 @@ def test_the_sampler_and_the_update_agree(lanes, mix):
     },
   )
   with_fields = functools.partial(
-    models.with_fields, parts.plan, parts.members["policy"]
+    models.with_fields, phase.plan, phase.models["policy"]
   )
   old_logp = jax.jit(with_fields)({"policy": params}, batch).old_logp
   gap = np.where(batch.mask, old_logp - np.asarray(rollout.sampler_logp), 0)
@@ -307,12 +307,12 @@ def test_the_sampler_and_the_update_agree(lanes, mix):
 
 def test_a_placeholder_is_not_read_and_not_trained():
   policy = make_policy("float32", tied_embeddings=False)
-  parts = tiny.make_parts(policy=policy)
-  state = tiny.drawn_state(parts)
-  batch = tiny.given_scores(with_images(tiny.ragged_batch(parts)))
+  phase = tiny.make_phase(policy=policy)
+  state = tiny.drawn_state(phase)
+  batch = tiny.given_scores(with_images(tiny.ragged_batch(phase)))
   tokens = np.where(np.equal(batch.tokens, TOKEN), 5, batch.tokens)
   batch = dataclasses.replace(batch, tokens=jax.device_put(tokens))
-  compute = gradient_of(parts)
+  compute = gradient_of(phase)
   gradients, metrics = compute(state, batch)
   table = gradients["policy"]["embed"]["embedding"]
   assert not table[TOKEN].any()

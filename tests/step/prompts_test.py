@@ -149,12 +149,12 @@ def stepped():
     valid = rollout.tokens[:, 0] != 3
     return dataclasses.replace(scored, correct=right, valid=valid)
 
-  parts = dataclasses.replace(
-    tiny.make_parts("grpo", score=some, max_new_tokens=2),
+  phase = dataclasses.replace(
+    tiny.make_phase("grpo", score=some, max_new_tokens=2),
     schedule=by("frontier", num_prompts=4),
   )
-  state = tiny.make_state(parts)
-  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
+  state = tiny.make_state(phase)
+  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
   return state, *step(state, tiny.make_prompts(4))
 
 

@@ -184,14 +184,14 @@ def test_groups_are_drawn_as_often_as_their_scores_say():
 @pytest.fixture(scope="module")
 def replaying():
   """The state at the start, and a step that replays."""
-  parts = dynamic_sampling_test._parts(
+  phase = dynamic_sampling_test._phase(
     1, fields={"importance_mode": "truncate", "dynamic_sampling": False}
   )
   prompts = jax.tree.map(lambda x: x[:4], dynamic_sampling_test._prompts(()))
   waits = dynamic_sampling.Buffers(prompts, replay=dynamic_sampling.Replay(6))
-  parts = dataclasses.replace(parts, kept=waits)
-  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
-  return tiny.make_state(parts), step
+  phase = dataclasses.replace(phase, waiting_groups=waits)
+  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
+  return tiny.make_state(phase), step
 
 
 def _four(live_ids, first):

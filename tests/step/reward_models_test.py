@@ -49,7 +49,7 @@ def test_a_step_ends_where_a_written_token_ends_it():
     written=np.array([[True, True, False], [True, True, True]]),
   )
   np.testing.assert_array_equal(
-    jax.jit(lambda: steps.found(rollout))(),
+    jax.jit(lambda: steps.ends_of(rollout))(),
     [[True, False, False], [False, True, False]],
   )
 
@@ -70,8 +70,8 @@ def test_scores_of_steps_become_one(of_steps, expected):
 
 def step_batch():
   """Steps that end at some tokens, with labels between 0 and 1."""
-  parts = tiny.make_parts()
-  batch = tiny.ragged_batch(parts)
+  phase = tiny.make_phase()
+  batch = tiny.ragged_batch(phase)
   rng = np.random.default_rng(0)
   ends = rng.random(batch.mask.shape) < 0.5
   labels = rng.random(batch.mask.shape).astype(np.float32)
@@ -113,7 +113,7 @@ def test_the_loss_of_steps_is_their_cross_entropy():
 
 def test_pairs_are_counted_where_there_is_one():
   """Two prompts with a pair, of which one is ranked right, and one without."""
-  batch = tiny.ragged_batch(tiny.make_parts())
+  batch = tiny.ragged_batch(tiny.make_phase())
   exists = np.ones(batch.mask.shape, bool)
   exists[:, 2:] = False
   rewards = np.zeros(16, np.float32)

@@ -27,15 +27,15 @@ def moe_policy(num_experts=E, **fields):
   return tiny.tiny_transformer(**sizes, **fields)
 
 
-def make_parts(fields=None, **options):
+def make_phase(fields=None, **options):
   options = {"policy": moe_policy(), "micro_batch_size": 16, **options}
-  return tiny.make_parts(fields=fields, **options)
+  return tiny.make_phase(fields=fields, **options)
 
 
-def _prepared(parts, batch=None):
-  state = tiny.drawn_state(parts)
-  batch = tiny.ragged_batch(parts) if batch is None else batch
-  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
+def _prepared(phase, batch=None):
+  state = tiny.drawn_state(phase)
+  batch = tiny.ragged_batch(phase) if batch is None else batch
+  prepare = jax.jit(functools.partial(step.prepare, phase=phase))
   return state, prepare(state, batch, jax.random.key(0))
 
 
@@ -46,26 +46,26 @@ def _with_biases(state, biases):
   return state.with_params(policy=policy)
 
 
-def _gradient(parts, state, batch):
-  function = functools.partial(update.gradient, parts.update, parts.losses[0])
+def _gradient(phase, state, batch):
+  function = functools.partial(update.gradient, phase.update, phase.losses[0])
   return jax.device_get(jax.jit(function)(state.params, batch, True))
 
 
 def test_balance_and_metrics_do_not_depend_on_micro_batches():
   fields = {"balance_coef": 0.5}
-  parts = make_parts(fields)
-  state, batch = _prepared(parts)
-  whole, metrics = _gradient(parts, state, batch)
-  without, _ = _gradient(make_parts(), state, batch)
+  phase = make_phase(fields)
+  state, batch = _prepared(phase)
+  whole, metrics = _gradient(phase, state, batch)
+  without, _ = _gradient(make_phase(), state, batch)
   router = whole["policy"]["layers"]["mlp"]["router"]["kernel"]
   plain = without["policy"]["layers"]["mlp"]["router"]["kernel"]
   assert np.abs(router - plain).max() > 1e-3
-  parts = make_parts(fields, micro_batch_size=2)
-  other, again = _prepared(parts)
+  phase = make_phase(fields, micro_batch_size=2)
+  other, again = _prepared(phase)
   np.testing.assert_allclose(
     again.anchor.router_load, batch.anchor.router_load, rtol=1e-6
   )
-  gradient, values = _gradient(parts, other, again)
+  gradient, values = _gradient(phase, other, again)
   jax.tree.map(
     functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7),
     gradient,
@@ -80,11 +80,11 @@ def test_balance_and_metrics_do_not_depend_on_micro_batches():
 
 def test_balance_is_the_loss_of_the_whole_batch():
   """E Σ f P over all trained tokens at once, from the model's own outputs."""
-  parts = make_parts({"balance_coef": 0.5}, micro_batch_size=4)
-  state, batch = _prepared(parts)
+  phase = make_phase({"balance_coef": 0.5}, micro_batch_size=4)
+  state, batch = _prepared(phase)
   assert batch.anchor.routing is None
-  _, metrics = _gradient(parts, state, batch)
-  _, aux = jax.jit(parts.policy.hidden)(
+  _, metrics = _gradient(phase, state, batch)
+  _, aux = jax.jit(phase.policy.hidden)(
     state.params["policy"],
     batch.prompts.tokens,
     batch.prompts.mask,
@@ -114,9 +114,9 @@ def test_balance_is_the_loss_of_the_whole_batch():
 
 def test_rejected_tokens_do_not_count_in_the_load():
   fields = {"balance_coef": 0.5, "rejection": "token_k1", "rejection_low": 0.9}
-  parts = make_parts(fields)
-  _, batch = _prepared(parts)
-  kept, asked = batch.mask.sum(), tiny.ragged_batch(parts).mask.sum()
+  phase = make_phase(fields)
+  _, batch = _prepared(phase)
+  kept, asked = batch.mask.sum(), tiny.ragged_batch(phase).mask.sum()
   assert 0 < kept < asked
   # A load counts K choices of each token that is trained, and no others.
   counts = np.asarray(batch.anchor.router_load) * K * kept
@@ -125,26 +125,26 @@ def test_rejected_tokens_do_not_count_in_the_load():
 
 
 def test_training_takes_the_recorded_experts_and_the_reference_its_own():
-  parts = make_parts(
+  phase = make_phase(
     {"keep_routing": True, "kl_coef": 0.1, "balance_coef": 0.01},
     num_epochs=2,
   )
-  state = tiny.drawn_state(parts)
+  state = tiny.drawn_state(phase)
   prompts = tiny.make_prompts()
 
   @jax.jit
   def prepared(state, routing):
-    rollout = step.sample_stage(state, prompts, parts=parts)
+    rollout = step.sample_stage(state, prompts, phase=phase)
     rollout = dataclasses.replace(rollout, **routing)
     batch = objective.make_train_batch(
-      parts.algorithm,
-      parts.config,
+      phase.algorithm,
+      phase.config,
       prompts,
       rollout,
-      parts.judge.score(state.params, prompts, rollout),
+      phase.reward.score(state.params, prompts, rollout),
       state.algorithm_state,
     )
-    return step.prepare(state, batch, jax.random.key(0), parts=parts)
+    return step.prepare(state, batch, jax.random.key(0), phase=phase)
 
   recorded = prepared(state, {})
   first = {  # Instead: experts 0 and 1 for every token.
@@ -164,7 +164,7 @@ def test_training_takes_the_recorded_experts_and_the_reference_its_own():
   assert np.abs(forced.old_logp - recorded.old_logp)[mask].max() > 1e-3
   np.testing.assert_array_equal(forced.reference.logp, recorded.reference.logp)
   # The policy that is differentiated takes them as the anchor does.
-  read = jax.jit(parts.losses[0].outputs)
+  read = jax.jit(phase.losses[0].outputs)
   outputs = [read(state.params, batch) for batch in (recorded, forced)]
   for output, batch in zip(outputs, (recorded, forced), strict=True):
     np.testing.assert_allclose(
@@ -174,15 +174,15 @@ def test_training_takes_the_recorded_experts_and_the_reference_its_own():
 
 def test_biases_move_against_the_load():
   fields = {"router_bias_step": 0.01}
-  parts = make_parts(fields, policy=moe_policy(router_bias=True))
+  phase = make_phase(fields, policy=moe_policy(router_bias=True))
   state = _with_biases(
-    tiny.drawn_state(parts), np.zeros((LAYERS, E), np.float32)
+    tiny.drawn_state(phase), np.zeros((LAYERS, E), np.float32)
   )
-  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
-  batch = prepare(state, tiny.ragged_batch(parts), jax.random.key(0))
+  prepare = jax.jit(functools.partial(step.prepare, phase=phase))
+  batch = prepare(state, tiny.ragged_batch(phase), jax.random.key(0))
   load = np.asarray(batch.anchor.router_load)
   assert (load > 1 / E).any()
-  advance = jax.jit(functools.partial(step.update, parts=parts))
+  advance = jax.jit(functools.partial(step.update, phase=phase))
   after, metrics = advance(state, batch, jax.random.key(0))
   bias = after.params["policy"]["frozen"]["router_bias"]
   np.testing.assert_allclose(bias, 0.01 * np.sign(1 / E - load), rtol=1e-6)
@@ -190,7 +190,7 @@ def test_biases_move_against_the_load():
   # And they decide: with a large one every token takes that expert.
   high = np.tile(np.float32([0, 0, 0, 2]), (LAYERS, 1))
   state = _with_biases(state, high)
-  batch = prepare(state, tiny.ragged_batch(parts), jax.random.key(0))
+  batch = prepare(state, tiny.ragged_batch(phase), jax.random.key(0))
   np.testing.assert_allclose(batch.anchor.router_load[:, 3], 1 / K, rtol=1e-6)
 
 
@@ -234,12 +234,12 @@ def test_a_run_with_experts_keeps_its_routing_and_logs_its_load(tmp_path):
 )
 def test_models_without_experts_are_told(fields):
   with pytest.raises(ValueError, match=r"about experts, and the model has non"):
-    tiny.make_parts(fields=fields)
+    tiny.make_phase(fields=fields)
 
 
 def test_biases_that_are_not_there_cannot_move():
-  parts = make_parts({"router_bias_step": 0.1})
-  state, batch = _prepared(parts)
-  advance = functools.partial(step.update, parts=parts)
+  phase = make_phase({"router_bias_step": 0.1})
+  state, batch = _prepared(phase)
+  advance = functools.partial(step.update, phase=phase)
   with pytest.raises(ValueError, match=r"set config\.model\.router_bias=True"):
     jax.eval_shape(advance, state, batch, jax.random.key(0))

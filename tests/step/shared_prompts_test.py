@@ -34,11 +34,11 @@ POLICIES = {
 }
 
 
-def _prepared(parts):
+def _prepared(phase):
   """A state, and rows off its policy; 4 prompts of 4 rows each."""
-  state = tiny.drawn_state(parts)
-  batch = tiny.given_scores(tiny.ragged_batch(parts))
-  if parts.policy.num_experts:
+  state = tiny.drawn_state(phase)
+  batch = tiny.given_scores(tiny.ragged_batch(phase))
+  if phase.policy.num_experts:
     rng = np.random.default_rng(4)
     recorded = {
       name: rng.integers(
@@ -56,8 +56,8 @@ def _prepared(parts):
   return state, batch
 
 
-def _gradient(parts, state, batch):
-  function = functools.partial(update.gradient, parts.update, parts.losses[0])
+def _gradient(phase, state, batch):
+  function = functools.partial(update.gradient, phase.update, phase.losses[0])
   return jax.device_get(jax.jit(function)(state.params, batch, False))
 
 
@@ -87,16 +87,16 @@ def test_gradients_are_those_of_rows_in_one_piece(name, plans):
     fields |= {"balance_coef": 0.1, "keep_routing": True}
   with jax.enable_x64(True):
     make = functools.partial(
-      tiny.make_parts, policy=POLICIES[name](), fields=fields
+      tiny.make_phase, policy=POLICIES[name](), fields=fields
     )
     whole = make(group_size=1, micro_batch_size=16)
     assert not whole.plan.shares_prompts
     state, batch = _prepared(whole)
     want = _gradient(whole, state, batch)
     for micro, lengths in plans:
-      parts = make(micro_batch_size=micro, lengths=lengths)
-      assert parts.plan.shares_prompts
-      _assert_equal(_gradient(parts, state, batch), want)
+      phase = make(micro_batch_size=micro, lengths=lengths)
+      assert phase.plan.shares_prompts
+      _assert_equal(_gradient(phase, state, batch), want)
 
 
 @pytest.mark.parametrize(
@@ -104,24 +104,24 @@ def test_gradients_are_those_of_rows_in_one_piece(name, plans):
   [("float32", 2, ()), ("bfloat16", 8, (1, 3))],
 )
 def test_anchor_pass_has_the_bits_of_the_update(dtype, micro, lengths):
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     policy=make_policy(dtype),
     micro_batch_size=micro,
     num_epochs=2,
     lengths=lengths,
   )
-  assert parts.plan.shares_prompts
-  state = tiny.drawn_state(parts)
-  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
-  batch = prepare(state, tiny.ragged_batch(parts), jax.random.key(1))
-  _, metrics = _gradient(parts, state, batch)
+  assert phase.plan.shares_prompts
+  state = tiny.drawn_state(phase)
+  prepare = jax.jit(functools.partial(step.prepare, phase=phase))
+  batch = prepare(state, tiny.ragged_batch(phase), jax.random.key(1))
+  _, metrics = _gradient(phase, state, batch)
   assert metrics["ratio/max_deviation"].value == 0.0
   # To round-off, it is what rows in one piece give.
-  parts = dataclasses.replace(
-    parts, plan=dataclasses.replace(parts.plan, group_size=1, lengths=())
+  phase = dataclasses.replace(
+    phase, plan=dataclasses.replace(phase.plan, group_size=1, lengths=())
   )
-  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
-  whole = prepare(state, tiny.ragged_batch(parts), jax.random.key(1))
+  prepare = jax.jit(functools.partial(step.prepare, phase=phase))
+  whole = prepare(state, tiny.ragged_batch(phase), jax.random.key(1))
   tolerance = 1e-5 if dtype == "float32" else 0.02
   gap = np.subtract(whole.old_logp, batch.old_logp)
   gap = np.where(batch.mask, gap, 0)
@@ -134,11 +134,11 @@ def test_a_prompt_costs_once_however_many_rows_it_has():
   slots, num_rows, num_slots = 64, 8, 8
   counts = []
   for group_size in (1, 8):
-    parts = tiny.make_parts(
+    phase = tiny.make_phase(
       policy=policy, group_size=group_size, micro_batch_size=num_rows
     )
-    state = jax.eval_shape(lambda parts=parts: tiny.make_state(parts))
-    batch = tiny.ragged_batch(parts, num_rows, num_slots)
+    state = jax.eval_shape(lambda phase=phase: tiny.make_state(phase))
+    batch = tiny.ragged_batch(phase, num_rows, num_slots)
     batch = set_fields(
       batch,
       {
@@ -148,7 +148,7 @@ def test_a_prompt_costs_once_however_many_rows_it_has():
         "advantages": jnp.ones(num_rows),
       },
     )
-    function = functools.partial(update.gradient, parts.update, parts.losses[0])
+    function = functools.partial(update.gradient, phase.update, phase.losses[0])
     lowered = jax.jit(function).lower(state.params, batch, True)
     counts.append(lowered.cost_analysis()["flops"])
   whole, shared = counts
@@ -159,16 +159,16 @@ def test_a_prompt_costs_once_however_many_rows_it_has():
 def test_minibatches_hold_whole_groups():
   """A gradient step on each half; both halves are groups, in some order."""
   with jax.enable_x64(True):
-    parts = tiny.make_parts(
+    phase = tiny.make_phase(
       "sft", policy=make_policy(), num_minibatches=2, learning_rate=1e-12
     )
-    state = tiny.drawn_state(parts)
-    batch = tiny.given_scores(tiny.ragged_batch(parts))
-    advance = jax.jit(functools.partial(step.update, parts=parts))
+    state = tiny.drawn_state(phase)
+    batch = tiny.given_scores(tiny.ragged_batch(phase))
+    advance = jax.jit(functools.partial(step.update, phase=phase))
     _, metrics = advance(state, batch, jax.random.key(1))
     # The policy stands still: the mean over the halves is one of these.
     halves = dataclasses.replace(
-      parts, plan=dataclasses.replace(parts.plan, num_minibatches=1)
+      phase, plan=dataclasses.replace(phase.plan, num_minibatches=1)
     )
     gradient = jax.jit(
       functools.partial(update.gradient, halves.update, halves.losses[0])

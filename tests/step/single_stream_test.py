@@ -104,7 +104,7 @@ def even(prompts, rollout):
 @pytest.fixture(scope="module", params=[1, 2])
 def stepped(request):
   """States and rows of three steps that draw all prompts of a pool."""
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     "spo" if request.param == 1 else "grpo",
     max_new_tokens=SLOTS,
     group_size=request.param,
@@ -114,9 +114,9 @@ def stepped(request):
     top_k=3,
   )
   own = dataclasses.replace(OWN, size=4, num_prompts=4)
-  parts = dataclasses.replace(parts, schedule=own)
-  state = tiny.make_state(parts)
-  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
+  phase = dataclasses.replace(phase, schedule=own)
+  state = tiny.make_state(phase)
+  step = jax.jit(functools.partial(step_lib.fused_step, phase=phase))
   pool = tiny.make_prompts(4)
   found = []
   for _ in range(3):
@@ -127,13 +127,13 @@ def stepped(request):
     after, metrics, written = step(state, prompts)
     found.append((state, after, metrics, written))
     state = after
-  return parts, pool, found
+  return phase, pool, found
 
 
-def own_logp(parts, params, pool, place, tokens, mask):  # [T]
+def own_logp(phase, params, pool, place, tokens, mask):  # [T]
   """Log-probs of a completion of one prompt, by itself."""
   one = slice(place, place + 1)
-  h, _ = parts.policy.hidden(
+  h, _ = phase.policy.hidden(
     params["policy"],
     pool.tokens[one],
     pool.mask[one],
@@ -141,33 +141,33 @@ def own_logp(parts, params, pool, place, tokens, mask):  # [T]
     mask[None],
     jnp.zeros(1, jnp.int32),
   )
-  logits = parts.policy.head(params["policy"], h)[0]
+  logits = phase.policy.head(params["policy"], h)[0]
   logp = jax.nn.log_softmax(logits / TEMPERATURE)
   return jnp.take_along_axis(logp, tokens[:, None], axis=1)[:, 0]
 
 
 def test_drift_is_that_of_the_completion_that_was_kept(stepped):
-  parts, pool, found = stepped
+  phase, pool, found = stepped
   (_, _, first, _), (before, _, second, _), (later, after, third, _) = found
   assert first["schedule/drift"] == 0
   drifts = []
   for place in range(4):
     kept = {name: before.schedule[name][place] for name in ("tokens", "mask")}
     then = before.schedule["logp"][place]
-    now = own_logp(parts, before.params, pool, place, *kept.values())
+    now = own_logp(phase, before.params, pool, place, *kept.values())
     count = kept["mask"].sum()
     drifts.append(
       (jnp.where(kept["mask"], jnp.abs(then - now), 0).sum() / count).item()
     )
     # What was kept is how likely the policy was that wrote it.
-    was = own_logp(parts, found[0][0].params, pool, place, *kept.values())
+    was = own_logp(phase, found[0][0].params, pool, place, *kept.values())
     np.testing.assert_allclose(jnp.where(kept["mask"], was, 0), then, atol=1e-5)
   assert min(drifts) > 1e-3
   assert second["schedule/drift"] == pytest.approx(np.mean(drifts), rel=1e-4)
   rho = np.clip(2 ** (-np.array(drifts) / 0.06), 0.875, 0.96)
   assert second["schedule/memory"] == pytest.approx(rho.mean(), rel=1e-4)
   changed = later.schedule["a"] + later.schedule["b"]
-  size = parts.plan.group_size
+  size = phase.plan.group_size
   expected = rho * (before.schedule["a"] + before.schedule["b"]) + size
   np.testing.assert_allclose(changed, expected, rtol=1e-4)
   assert third["schedule/drift"] > 0
@@ -175,10 +175,10 @@ def test_drift_is_that_of_the_completion_that_was_kept(stepped):
 
 
 def test_the_first_completion_of_a_prompt_is_kept(stepped):
-  parts, _, found = stepped
+  phase, _, found = stepped
   for before, after, _, written in found:
     places = before.schedule["places"]
-    rows = slice(None, None, parts.plan.group_size)
+    rows = slice(None, None, phase.plan.group_size)
     for name, kept in (
       ("tokens", written.batch.tokens),
       ("completion_mask", written.batch.completion_mask),
@@ -187,8 +187,8 @@ def test_the_first_completion_of_a_prompt_is_kept(stepped):
 
 
 def test_advantages_are_against_what_is_known_of_each_prompt(stepped):
-  parts, _, found = stepped
-  if parts.algorithm.name != "spo":
+  phase, _, found = stepped
+  if phase.algorithm.name != "spo":
     return
   before, _, _, written = found[2]
   rate = prompts_lib.success(before.schedule)[before.schedule["places"]]

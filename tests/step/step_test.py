@@ -23,14 +23,14 @@ HOST_TRAFFIC = re.compile(
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
-def _fused(parts):
+def _fused(phase):
   return jax.jit(
-    functools.partial(step.fused_step, parts=parts), donate_argnums=0
+    functools.partial(step.fused_step, phase=phase), donate_argnums=0
   )
 
 
-def _gradient(parts, state, batch, is_first):
-  function = functools.partial(update.gradient, parts.update, parts.losses[0])
+def _gradient(phase, state, batch, is_first):
+  function = functools.partial(update.gradient, phase.update, phase.losses[0])
   return jax.device_get(jax.jit(function)(state.params, batch, is_first))
 
 
@@ -39,8 +39,8 @@ def _gradient(parts, state, batch, is_first):
   "name", tiny.each(("grpo", "gspo", "otb", "opd_topk", "ppo"), fast=("grpo",))
 )
 def test_gradients_do_not_depend_on_micro_batches(name):
-  def parts_of(size, lengths=()):
-    return tiny.make_parts(
+  def phase_of(size, lengths=()):
+    return tiny.make_phase(
       name,
       fields={"kl_coef": 0.1, "entropy_coef": 0.01},
       micro_batch_size=size,
@@ -49,12 +49,12 @@ def test_gradients_do_not_depend_on_micro_batches(name):
 
   # Groups have four rows; some objectives need them whole.
   coupled = algorithms.get_algorithm(name).couples_group
-  state, batch = tiny.off_policy(parts_of(16))
-  whole, metrics = _gradient(parts_of(16), state, batch, False)
+  state, batch = tiny.off_policy(phase_of(16))
+  whole, metrics = _gradient(phase_of(16), state, batch, False)
   assert max(np.abs(x).max() for x in jax.tree.leaves(whole)) > 1e-3
   for size, lengths in ((4 if coupled else 1, ()), (4, (1, 2))):
-    parts = parts_of(size, lengths)
-    gradient, other = _gradient(parts, state, batch, False)
+    phase = phase_of(size, lengths)
+    gradient, other = _gradient(phase, state, batch, False)
     jax.tree.map(
       lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7),
       gradient,
@@ -69,8 +69,8 @@ def test_gradients_do_not_depend_on_micro_batches(name):
 
 @pytest.mark.slow
 def test_gradients_of_bfloat16_parameters_add_up_in_float32():
-  parts = tiny.make_parts("dr_grpo", micro_batch_size=1)
-  state, batch = tiny.off_policy(parts)
+  phase = tiny.make_phase("dr_grpo", micro_batch_size=1)
+  state, batch = tiny.off_policy(phase)
   narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), state.params)
   state = state.with_params(**narrow)
   rows = jax.tree.map(
@@ -79,8 +79,8 @@ def test_gradients_of_bfloat16_parameters_add_up_in_float32():
   # 64 times the rows at 1/64 of the weight, exact in binary. In bfloat16 the
   # sum of 64 equal terms is a percent off.
   many = set_fields(batch, rows)
-  once, _ = _gradient(parts, state, batch, False)
-  often, _ = _gradient(parts, state, many, False)
+  once, _ = _gradient(phase, state, batch, False)
+  often, _ = _gradient(phase, state, many, False)
   for name, leaf in often["policy"].items():
     assert leaf.dtype == jnp.float32
     scale = abs(leaf).max()
@@ -106,11 +106,11 @@ def test_first_update_is_on_policy_in_every_bit(dtype, cache_dtype, micro, gap):
     dtype=dtype,
     cache_dtype=cache_dtype,
   )
-  parts = tiny.make_parts(policy=policy, micro_batch_size=micro)
-  state = tiny.drawn_state(parts, spread=0.2)
+  phase = tiny.make_phase(policy=policy, micro_batch_size=micro)
+  state = tiny.drawn_state(phase, spread=0.2)
   prompts = tiny.make_prompts()
   before = jax.device_get(state.params)
-  after, metrics, _ = _fused(parts)(state, prompts)
+  after, metrics, _ = _fused(phase)(state, prompts)
   assert metrics["ratio/mean"] == 1.0
   assert metrics["ratio/max"] == 1.0
   assert metrics["ratio/max_deviation"] == 0.0
@@ -129,14 +129,14 @@ def test_first_update_is_on_policy_in_every_bit(dtype, cache_dtype, micro, gap):
 )
 def test_anchor_pass_has_the_bits_of_the_update(micro):
   """With several updates the anchor is computed at the update's shapes."""
-  parts = tiny.make_parts(micro_batch_size=micro, num_epochs=2)
-  state = tiny.make_state(parts)
-  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
-  batch = prepare(state, tiny.ragged_batch(parts), jax.random.key(1))
-  _, metrics = _gradient(parts, state, batch, False)
+  phase = tiny.make_phase(micro_batch_size=micro, num_epochs=2)
+  state = tiny.make_state(phase)
+  prepare = jax.jit(functools.partial(step.prepare, phase=phase))
+  batch = prepare(state, tiny.ragged_batch(phase), jax.random.key(1))
+  _, metrics = _gradient(phase, state, batch, False)
   assert metrics["ratio/max_deviation"].value == 0.0
   # And it is needed: after an update the ratio is off 1 and tokens clip.
-  advance = jax.jit(functools.partial(step.update, parts=parts))
+  advance = jax.jit(functools.partial(step.update, phase=phase))
   state, metrics = advance(state, batch, jax.random.key(0))
   assert metrics["ratio/max_deviation"] > 0.01
 
@@ -146,18 +146,18 @@ def test_minibatches_visit_every_row_once_per_epoch():
   """With plain gradient steps of a linear loss, epochs × rows add up."""
   counts = []
   for epochs, minibatches in ((1, 1), (1, 4), (2, 2)):
-    parts = tiny.make_parts(
+    phase = tiny.make_phase(
       "sft",
       num_epochs=epochs,
       num_minibatches=minibatches,
       learning_rate=1e-9,
     )
-    state, batch = tiny.off_policy(parts)
-    advance = jax.jit(functools.partial(step.update, parts=parts))
+    state, batch = tiny.off_policy(phase)
+    advance = jax.jit(functools.partial(step.update, phase=phase))
     state, metrics = advance(state, batch, jax.random.key(0))
     # The policy stands still, so the row-weighted mean over minibatches is
     # close to the loss of the whole batch; the optimizer counts the steps.
-    adam = state.members["policy"].opt_state[1][0]
+    adam = state.models["policy"].opt_state[1][0]
     counts.append(int(adam.count))
     assert np.isfinite(metrics["loss"])
   assert counts == [1, 4, 4]
@@ -171,8 +171,8 @@ def test_one_compilation_over_varying_lengths():
     traces.append(1)
     return tiny.count_token(prompts, rollout)
 
-  parts = tiny.make_parts(score=score, max_new_tokens=6)
-  advance, state = _fused(parts), tiny.make_state(parts)
+  phase = tiny.make_phase(score=score, max_new_tokens=6)
+  advance, state = _fused(phase), tiny.make_state(phase)
   lengths = set()
   for i in range(6):
     state, metrics, _ = advance(state, tiny.make_prompts(first=4 * i))
@@ -182,14 +182,14 @@ def test_one_compilation_over_varying_lengths():
   assert advance._cache_size() == 1
 
 
-def _traced(parts):
-  return _fused(parts).trace(tiny.make_state(parts), tiny.make_prompts())
+def _traced(phase):
+  return _fused(phase).trace(tiny.make_state(phase), tiny.make_prompts())
 
 
 @functools.cache
 def _compiled():
   """The trace and the compiled text of the plain step."""
-  traced = _traced(tiny.make_parts())
+  traced = _traced(tiny.make_phase())
   return traced, traced.lower().compile().as_text()
 
 
@@ -207,7 +207,7 @@ def test_no_host_traffic_in_the_program():
     return dataclasses.replace(scored, rewards=asked(scored.rewards))
 
   # The search finds traffic in either text. A callback alone compiles at once.
-  traced = _traced(tiny.make_parts(score=leaky))
+  traced = _traced(tiny.make_phase(score=leaky))
   assert HOST_TRAFFIC.search(str(traced.jaxpr))
   alone = jax.jit(asked).lower(jnp.zeros(2)).compile()
   assert HOST_TRAFFIC.search(alone.as_text())
@@ -218,7 +218,7 @@ def test_state_is_donated():
   header = text.split("\n", 1)[0]
   # Every leaf of the state that the step hands on is written in place.
   aliases = header.count("may-alias") + header.count("must-alias")
-  leaves = len(jax.tree.leaves(tiny.make_state(tiny.make_parts())))
+  leaves = len(jax.tree.leaves(tiny.make_state(tiny.make_phase())))
   assert aliases >= leaves - 1, header  # The key is read only.
 
 
@@ -228,9 +228,9 @@ def test_no_parameter_or_moment_is_copied_whole():
   policy = tiny.tiny_transformer(
     width=24, num_layers=3, num_kv_heads=2, mlp_width=72
   )
-  parts = tiny.make_parts(policy=policy)
-  state = jax.eval_shape(functools.partial(tiny.make_state, parts))
-  lowered = _fused(parts).lower(state, tiny.make_prompts())
+  phase = tiny.make_phase(policy=policy)
+  state = jax.eval_shape(functools.partial(tiny.make_state, phase))
+  lowered = _fused(phase).lower(state, tiny.make_prompts())
   compiled = lowered.compile()
   size = sum(
     x.size * x.dtype.itemsize
@@ -245,15 +245,15 @@ def test_no_parameter_or_moment_is_copied_whole():
 
 @pytest.mark.slow
 def test_draws_differ_by_step_prompt_and_sample():
-  parts = tiny.make_parts(group_size=8, max_new_tokens=6)
-  state = tiny.make_state(parts)
+  phase = tiny.make_phase(group_size=8, max_new_tokens=6)
+  state = tiny.make_state(phase)
   same = tiny.make_prompts(2)
   same = dataclasses.replace(
     same,
     tokens=jnp.broadcast_to(same.tokens[1], same.tokens.shape),
     mask=jnp.broadcast_to(same.mask[1], same.mask.shape),
   )
-  sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
+  sample = jax.jit(functools.partial(step.sample_stage, phase=phase))
   rows = [
     tuple(row)
     for number in range(3)
@@ -295,15 +295,15 @@ SCALED = Algorithm(
 
 @pytest.mark.slow
 def test_trainable_scalar_and_state_train_and_resume(tmp_path):
-  parts = tiny.make_parts(SCALED)
-  advance, state = _fused(parts), tiny.make_state(parts)
+  phase = tiny.make_phase(SCALED)
+  advance, state = _fused(phase), tiny.make_state(phase)
   saved = checkpoints.Checkpoints(tmp_path / "saved", keep=2)
   for i in range(3):
     state, _, _ = advance(state, tiny.make_prompts(first=4 * i))
   saved.save(3, state, {"phase": 0})
   saved.wait()
   # A copy, because the next step donates.
-  abstract = jax.eval_shape(lambda: tiny.make_state(parts))
+  abstract = jax.eval_shape(lambda: tiny.make_state(phase))
   for i in range(3, 6):
     state, _, _ = advance(state, tiny.make_prompts(first=4 * i))
   resumed, _, _ = saved.restore(abstract)
@@ -330,8 +330,8 @@ def test_unscored_rows_are_masked_and_counted():
       scored, valid=valid, rewards=jnp.where(valid, scored.rewards, jnp.nan)
     )
 
-  parts = tiny.make_parts(score=half)
-  state, metrics, _ = _fused(parts)(tiny.make_state(parts), tiny.make_prompts())
+  phase = tiny.make_phase(score=half)
+  state, metrics, _ = _fused(phase)(tiny.make_state(phase), tiny.make_prompts())
   assert metrics["unscored"] == 8
   assert np.isfinite(metrics["loss"])
   assert np.isfinite(metrics["gradient_norm"])
@@ -350,13 +350,13 @@ def test_a_step_without_scored_rows_learns_and_says_nothing(name):
     return dataclasses.replace(scored, valid=scored.valid & False)
 
   fields = {"kl_coef": 0.1, "kl_target": 0.5}
-  parts = tiny.make_parts(name, fields=fields, score=nobody)
-  state = tiny.make_state(parts)
+  phase = tiny.make_phase(name, fields=fields, score=nobody)
+  state = tiny.make_state(phase)
   # As after a step with rewards.
   before = jax.tree.map(lambda x: x + 0.25, state.algorithm_state)
   state = dataclasses.replace(state, algorithm_state=before)
   before = jax.device_get(before)
-  state, metrics, _ = _fused(parts)(state, tiny.make_prompts())
+  state, metrics, _ = _fused(phase)(state, tiny.make_prompts())
   for absent in ("reward/mean", "accuracy", "kl/reference", "ratio/mean"):
     assert np.isnan(metrics.get(absent, np.nan)), absent
   # The run goes on: the check for losses that are not finite finds none,
@@ -384,8 +384,8 @@ def test_exact_metrics_of_a_known_rollout():
       {"a": jnp.float32(1.0)},
     )
 
-  parts = tiny.make_parts(score=score)
-  _, metrics, _ = _fused(parts)(tiny.make_state(parts), tiny.make_prompts())
+  phase = tiny.make_phase(score=score)
+  _, metrics, _ = _fused(phase)(tiny.make_state(phase), tiny.make_prompts())
   expected = {
     "reward/mean": 7 / 16,
     "accuracy": 7 / 16,

@@ -17,7 +17,7 @@ from grpo_jax.training.phases import build, checkpointed, optimizers
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
-from grpo_jax.types import MemberState
+from grpo_jax.types import ModelState
 from tests.experiments import tiny_config
 from tests.training import tiny
 
@@ -37,7 +37,7 @@ def test_each_epoch_has_an_order_of_its_own():
 
 def test_an_average_keeps_its_share_of_the_past():
   member = models.Model(start=lambda _: {}, ema_decay=0.75)
-  before = MemberState({}, average={"w": jnp.float32(4.0)})
+  before = ModelState({}, average={"w": jnp.float32(4.0)})
   after = update._average(member, before, {"trained": {"w": jnp.float32(8.0)}})
   assert float(after["w"]) == 0.75 * 4.0 + 0.25 * 8.0
 
@@ -47,7 +47,7 @@ def test_an_average_of_bfloat16_parameters_that_stay_is_these_parameters():
   trained = {"w": jnp.linspace(1, 2, 64, dtype=jnp.bfloat16)}
   average = {"w": trained["w"].astype(jnp.float32)}
   for _ in range(60):
-    before = MemberState({}, average=average)
+    before = ModelState({}, average=average)
     average = update._average(member, before, {"trained": trained})
   assert average["w"].dtype == jnp.float32
   np.testing.assert_allclose(
@@ -87,11 +87,11 @@ def test_a_memory_that_waits_counts_nothing():
 def test_a_version_is_the_step_of_the_run():
   """Not the step of the phase, which begins anew."""
   state = dataclasses.replace(
-    tiny.make_state(tiny.make_parts()),
+    tiny.make_state(tiny.make_phase()),
     step=jnp.int32(7),
     phase_step=jnp.int32(2),
   )
-  batch = tiny.ragged_batch(tiny.make_parts())
+  batch = tiny.ragged_batch(tiny.make_phase())
 
   @dataclasses.dataclass(frozen=True)
   class Written:
@@ -106,41 +106,41 @@ def test_a_version_is_the_step_of_the_run():
 @pytest.mark.slow
 def test_rates_that_are_logged_count_the_steps_of_each_member():
   """A critic with K updates is K times as far in its schedule."""
-  parts = tiny.make_parts("ppo", num_critic_updates=3, group_size=1)
+  phase = tiny.make_phase("ppo", num_critic_updates=3, group_size=1)
   counted = {
     name: dataclasses.replace(member, schedule=lambda step: step)
-    for name, member in parts.members.items()
+    for name, member in phase.models.items()
   }
-  parts = dataclasses.replace(parts, members=counted)
-  state = tiny.make_state(parts)
+  phase = dataclasses.replace(phase, models=counted)
+  state = tiny.make_state(phase)
   state = dataclasses.replace(state, phase_step=jnp.int32(5))
 
   @jax.jit
   def logged(state, batch):
-    batch = step_lib.prepare(state, batch, jax.random.key(0), parts=parts)
-    return step_lib.update(state, batch, jax.random.key(1), parts=parts)[1]
+    batch = step_lib.prepare(state, batch, jax.random.key(0), phase=phase)
+    return step_lib.update(state, batch, jax.random.key(1), phase=phase)[1]
 
-  metrics = logged(state, tiny.ragged_batch(parts))
-  assert float(metrics["learning_rate"]) == 5 * parts.plan.num_updates
-  assert float(metrics["value/learning_rate"]) == 15 * parts.plan.num_updates
+  metrics = logged(state, tiny.ragged_batch(phase))
+  assert float(metrics["learning_rate"]) == 5 * phase.plan.num_updates
+  assert float(metrics["value/learning_rate"]) == 15 * phase.plan.num_updates
 
 
 @pytest.mark.slow
 def test_minibatches_without_tokens_are_no_part_of_means():
   """They would make a KL small, and so the coefficient that follows it."""
   fields = {"kl_coef": 0.1, "entropy_coef": 0.1}
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     "grpo", fields=fields, num_minibatches=4, learning_rate=1e-3
   )
-  batch = tiny.ragged_batch(parts)
+  batch = tiny.ragged_batch(phase)
   alone = jnp.arange(16) // 4 == 2  # Three of the four groups are dead.
 
   @jax.jit
   def measured(state, batch):
-    batch = step_lib.prepare(state, batch, jax.random.key(0), parts=parts)
-    return step_lib.update(state, batch, jax.random.key(1), parts=parts)[1]
+    batch = step_lib.prepare(state, batch, jax.random.key(0), phase=phase)
+    return step_lib.update(state, batch, jax.random.key(1), phase=phase)[1]
 
-  state = tiny.make_state(parts)
+  state = tiny.make_state(phase)
   both = [
     measured(state, dataclasses.replace(batch, mask=batch.mask & rows[:, None]))
     for rows in (jnp.ones(16, bool), alone)
@@ -163,7 +163,7 @@ def test_a_teacher_has_its_own_frozen_leaves():
 
 def test_the_length_of_a_row_is_the_place_of_its_last_trained_token():
   """Rows with holes, as episodes have them, lose nothing of their end."""
-  batch = tiny.ragged_batch(tiny.make_parts())
+  batch = tiny.ragged_batch(tiny.make_phase())
   mask = np.zeros(batch.mask.shape, bool)
   mask[0, [0, 3]] = True
   mask[1, 2] = True
@@ -186,7 +186,7 @@ def agent():
 def test_a_phase_of_the_kind_value_trains_the_critic_alone(agent):
   _, (sft, value, rl) = agent
   trained = [
-    [name for loss in phase.parts.losses for name in loss.trains]
+    [name for loss in phase.phase.losses for name in loss.trains]
     for phase in (sft, value, rl)
   ]
   assert trained == [
@@ -194,8 +194,8 @@ def test_a_phase_of_the_kind_value_trains_the_critic_alone(agent):
     ["critic"],
     ["policy", "algorithm", "critic"],
   ]
-  assert value.parts.members["policy"].optimizer is None
-  assert not value.parts.trains_policy
+  assert value.phase.models["policy"].optimizer is None
+  assert not value.phase.trains_policy
 
 
 def test_the_schedule_of_a_critic_is_as_long_as_its_updates(agent):
@@ -208,9 +208,9 @@ def test_the_schedule_of_a_critic_is_as_long_as_its_updates(agent):
   made = problem.make_problem(run)
   mesh = sharding.make_mesh(1)
   policy = policy_lib.make_policy(run, made, mesh)
-  parts = build.make_parts(run, made, policy, "rl", mesh)
-  steps = run.section("rl").steps * parts.plan.num_updates
+  phase = build.make_phase(run, made, policy, "rl", mesh)
+  steps = run.section("rl").steps * phase.plan.num_updates
   assert critic.num_updates == 2
-  schedule = parts.members["critic"].schedule
+  schedule = phase.models["critic"].schedule
   np.testing.assert_allclose(schedule(steps), 0.5, atol=1e-6)
   np.testing.assert_allclose(schedule(2 * steps), 0.0, atol=1e-6)

@@ -33,9 +33,9 @@ def _state(config):
   made = problem.make_problem(run)
   mesh = sharding.make_mesh(1)
   policy = policy_lib.make_policy(run, made, sharding.make_mesh(1))
-  parts = build.make_parts(run, made, policy, "rl", mesh)
+  phase = build.make_phase(run, made, policy, "rl", mesh)
   state = checkpointed.first_state(run, made, policy, mesh)
-  return step.enter_phase(state, parts, 1), parts, made
+  return step.enter_phase(state, phase, 1), phase, made
 
 
 @pytest.fixture(scope="module")
@@ -61,18 +61,18 @@ def test_the_base_is_untouched_and_the_adapters_are_not(workdir):
 
 
 def test_only_adapters_have_an_optimizer_a_reference_and_a_gradient():
-  state, parts, _ = _state(_config())
+  state, phase, _ = _state(_config())
   trained = jax.tree.leaves(state.params["policy"]["trained"])
   num_trained = sum(leaf.size for leaf in trained)
   num_frozen = sum(
     leaf.size for leaf in jax.tree.leaves(state.params["policy"]["frozen"])
   )
   moments = sum(
-    leaf.size for leaf in jax.tree.leaves(state.members["policy"].opt_state)
+    leaf.size for leaf in jax.tree.leaves(state.models["policy"].opt_state)
   )
   assert 2 * num_trained <= moments < 2 * num_trained + 10 < num_frozen
   assert state.params["reference"]["frozen"] == {}
-  view = models.frozen_view(parts.policy, "reference", state.params)
+  view = models.frozen_view(phase.policy, "reference", state.params)
   reference = view.trunk.params
   _assert_same(reference, state.params["policy"])
   shared = zip(
@@ -81,20 +81,20 @@ def test_only_adapters_have_an_optimizer_a_reference_and_a_gradient():
     strict=True,
   )
   assert all(one is other for one, other in shared)
-  assert parts.losses[0].trains == ("policy", "algorithm")
+  assert phase.losses[0].trains == ("policy", "algorithm")
   assert state.params["policy"]["trained"].keys() == {
     *("query", "key", "value", "out", "gate", "up", "down")
   }
 
 
 def test_fresh_adapters_sample_what_the_base_samples():
-  state, parts, made = _state(_config())
+  state, phase, made = _state(_config())
   plain, plain_parts, _ = _state(_config(rank=0))
   base = {"trained": state.params["policy"]["frozen"]["base"], "frozen": {}}
   plain = plain.with_params(policy=base)
   prompts = jax.device_put(next(made.prompt_stream(0, 4, None)).prompts)
-  rollout = jax.jit(lambda s: step.sample_stage(s, prompts, parts=parts))(state)
+  rollout = jax.jit(lambda s: step.sample_stage(s, prompts, phase=phase))(state)
   expected = jax.jit(
-    lambda s: step.sample_stage(s, prompts, parts=plain_parts)
+    lambda s: step.sample_stage(s, prompts, phase=plain_parts)
   )(plain)
   _assert_same(rollout, expected)

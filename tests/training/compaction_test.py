@@ -32,22 +32,22 @@ EVERY_TURN = Compaction(
 )
 
 
-def make_parts(name, **options):
+def make_phase(name, **options):
   """Parts of `tiny` whose rollouts are up to three contexts."""
-  parts = turns_test.make_parts(name, **options)
-  keywords = parts.player.play.keywords
-  play = models.played(
+  phase = turns_test.make_phase(name, **options)
+  keywords = phase.sampler.sample.keywords
+  play = models.by_policy(
     functools.partial(
       compaction.sample,
-      parts.policy,
+      phase.policy,
       environment=toy.ENVIRONMENT,
       compaction=EVERY_TURN,
     ),
     config=keywords["config"],
     group_size=keywords["group_size"],
   )
-  plan = dataclasses.replace(parts.plan, group_size=1)
-  return dataclasses.replace(parts, player=Sampler(play), plan=plan)
+  plan = dataclasses.replace(phase.plan, group_size=1)
+  return dataclasses.replace(phase, sampler=Sampler(play), plan=plan)
 
 
 def make_prompts(num_prompts=4, first=0):
@@ -63,9 +63,9 @@ def make_prompts(num_prompts=4, first=0):
 
 def _batch(name, **options):
   """A prepared batch of a drawn rollout, with noisy values."""
-  parts = make_parts(name, **options)
-  state = tiny.make_state(parts)
-  sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
+  phase = make_phase(name, **options)
+  state = tiny.make_state(phase)
+  sample = jax.jit(functools.partial(step.sample_stage, phase=phase))
   rollout = sample(state, make_prompts())
   scored = turns_test.score(None, rollout)
   rewards = np.random.default_rng(0).normal(size=16).astype(np.float32)
@@ -73,20 +73,20 @@ def _batch(name, **options):
     scored, rewards=jnp.asarray(rewards)[rollout.traces.id]
   )
   batch = objective.make_train_batch(
-    parts.algorithm,
-    parts.config,
+    phase.algorithm,
+    phase.config,
     make_prompts(),
     rollout,
     scored,
     state.algorithm_state,
   )
-  return parts, state, rollout, batch, rewards
+  return phase, state, rollout, batch, rewards
 
 
 @pytest.mark.parametrize("name", ["ppo", "grpo", "compaction_rl"])
 def test_one_program_on_policy_in_every_bit(name):
   for metrics in turns_test.steps_of_one_program(
-    name, make_parts, make_prompts
+    name, make_phase, make_prompts
   ):
     assert 1 < metrics["contexts/mean"] <= 3
     assert metrics["unscored"] == 0
@@ -94,9 +94,9 @@ def test_one_program_on_policy_in_every_bit(name):
 
 def test_the_coefficient_of_the_kl_adapts_by_rollouts():
   fields = {"kl_coef": 0.1, "kl_target": 1.0, "kl_horizon": 100.0}
-  parts = make_parts("ppo", fields=fields)
-  state = tiny.make_state(parts)
-  state, metrics, _ = jax.jit(functools.partial(step.fused_step, parts=parts))(
+  phase = make_phase("ppo", fields=fields)
+  state = tiny.make_state(phase)
+  state, metrics, _ = jax.jit(functools.partial(step.fused_step, phase=phase))(
     state, make_prompts()
   )
   assert metrics["kl/reference"] == 0.0  # The least error: -0.2.
@@ -108,8 +108,8 @@ def test_the_coefficient_of_the_kl_adapts_by_rollouts():
 
 
 def test_rollouts_are_compared_and_not_their_contexts():
-  parts, _, rollout, batch, rewards = _batch("grpo")
-  prepared = objective.prepare(parts.algorithm, parts.config, batch)
+  phase, _, rollout, batch, rewards = _batch("grpo")
+  prepared = objective.prepare(phase.algorithm, phase.config, batch)
   exists = np.asarray(rollout.completion_mask.any(1))
   assert 16 < exists.sum() < 48  # Unequal counts, as prompts have turns.
   assert not prepared.mask[~exists].any()
@@ -123,15 +123,15 @@ def test_rollouts_are_compared_and_not_their_contexts():
 
 def test_a_greedy_rollout_is_one_row_for_each_prompt():
   """Its last context, which has the scores of the whole episode."""
-  parts = make_parts("remax")
-  play = parts.player.play
+  phase = make_phase("remax")
+  play = phase.sampler.sample
   config = dataclasses.replace(play.keywords["config"], temperature=0.0)
   greedy = functools.partial(play, config=config, group_size=1)
-  parts = dataclasses.replace(parts, player=Sampler(play, greedy))
+  phase = dataclasses.replace(phase, sampler=Sampler(play, greedy))
   prompts = make_prompts()
-  state = tiny.make_state(parts)
-  rows = step.sample_stage(state, prompts, parts=parts).prompt_index
-  found = step.greedy_stage(state, prompts, parts=parts)
+  state = tiny.make_state(phase)
+  rows = step.sample_stage(state, prompts, phase=phase).prompt_index
+  found = step.greedy_stage(state, prompts, phase=phase)
   assert found.traces is None
   np.testing.assert_array_equal(found.prompt_index, np.arange(4))
   # An index into them, as the baseline is taken.
@@ -148,10 +148,10 @@ def test_boundaries_reach_the_advantages(boundary):
     "whiten": False,
     "kl_coef": 0.0,
   }
-  parts, _, _, batch, rewards = _batch("ppo", fields=fields)
+  phase, _, _, batch, rewards = _batch("ppo", fields=fields)
   values = np.random.default_rng(1).normal(size=batch.mask.shape)
   batch = set_fields(batch, {"critic.values": jnp.asarray(values, jnp.float32)})
-  prepared = objective.prepare(parts.algorithm, parts.config, batch)
+  prepared = objective.prepare(phase.algorithm, phase.config, batch)
   arguments = (
     jnp.zeros(batch.mask.shape),
     jnp.repeat(jnp.asarray(rewards), 3),
@@ -170,9 +170,9 @@ def test_boundaries_reach_the_advantages(boundary):
 
 def test_lambda_counts_the_tokens_of_a_rollout():
   fields = {"length_adaptive_alpha": 0.2, "whiten": False, "kl_coef": 0.0}
-  parts, _, rollout, batch, rewards = _batch("ppo", fields=fields)
+  phase, _, rollout, batch, rewards = _batch("ppo", fields=fields)
   batch = set_fields(batch, {"critic.values": jnp.zeros(batch.mask.shape)})
-  prepared = objective.prepare(parts.algorithm, parts.config, batch)
+  prepared = objective.prepare(phase.algorithm, phase.config, batch)
   written = np.asarray(rollout.written)
   for row in np.flatnonzero(written.any(1)):
     rollouts = np.asarray(rollout.traces.id) == rollout.traces.id[row]
@@ -187,24 +187,24 @@ def test_lambda_counts_the_tokens_of_a_rollout():
 @pytest.mark.parametrize("name", ["ppo", "grpo"])
 def test_the_loss_is_a_sum_over_the_tokens_of_all_rows(name):
   """However rows are packed, and whatever empty ones there are."""
-  parts, state, _, batch, _ = _batch(name, micro_batch_size=48)
+  phase, state, _, batch, _ = _batch(name, micro_batch_size=48)
   key = jax.random.key(0)
-  prepared = step.prepare(state, batch, key, parts=parts)
+  prepared = step.prepare(state, batch, key, phase=phase)
 
-  def gradient(parts):
-    function = functools.partial(update.gradient, parts.update, parts.losses[0])
+  def gradient(phase):
+    function = functools.partial(update.gradient, phase.update, phase.losses[0])
     return jax.jit(function)(state.params, prepared, False)
 
-  whole, metrics = gradient(parts)
+  whole, metrics = gradient(phase)
   # A long row weighs as much as it has tokens.
-  weight = objective.term_weights(parts.algorithm, parts.config, prepared)
+  weight = objective.term_weights(phase.algorithm, phase.config, prepared)
   if name == "ppo":
     assert weight["policy"] == prepared.mask.sum()
   for size, lengths in ((16, ()), (4, (4, 8)), (1, ())):
     plan = dataclasses.replace(
-      parts.plan, micro_batch_size=size, lengths=lengths
+      phase.plan, micro_batch_size=size, lengths=lengths
     )
-    found, other = gradient(dataclasses.replace(parts, plan=plan))
+    found, other = gradient(dataclasses.replace(phase, plan=plan))
     jax.tree.map(
       functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6),
       found,
@@ -218,10 +218,10 @@ def test_the_objective_of_one_context_is_ppo():
   arrays = {"gamma": 0.9, "lam": 0.8, "whiten": False, "kl_coef": 0.0}
   found = []
   for boundary in returns.BOUNDARIES:
-    parts = tiny.make_parts("ppo", fields={**arrays, "boundary": boundary})
-    batch = tiny.ragged_batch(parts)
+    phase = tiny.make_phase("ppo", fields={**arrays, "boundary": boundary})
+    batch = tiny.ragged_batch(phase)
     batch = set_fields(batch, {"critic.values": batch.sampler.logp})
-    prepared = objective.prepare(parts.algorithm, parts.config, batch)
+    prepared = objective.prepare(phase.algorithm, phase.config, batch)
     found.append((prepared.advantages, prepared.returns))
   for other in found[1:]:
     jax.tree.map(np.testing.assert_array_equal, other, found[0])

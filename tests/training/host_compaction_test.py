@@ -134,7 +134,7 @@ def on_host(changes=()):
 
 
 @functools.cache
-def make_player(kind, lanes, changes, records, keeps_contexts):
+def make_sampler(kind, lanes, changes, records, keeps_contexts):
   """On one device."""
   own = environment()
   here = HostEnvironment(
@@ -169,7 +169,7 @@ def play(
   keeps_contexts=True,
 ):
   """A rollout, under the guard of the loop."""
-  player, problem = make_player(kind, lanes, changes, records, keeps_contexts)
+  player, problem = make_sampler(kind, lanes, changes, records, keeps_contexts)
   player._problem = dataclasses.replace(problem, sessions=sessions)
   whole = sharding.replicated(player._mesh)
   weights = jax.device_put(params(kind), whole)

@@ -63,11 +63,11 @@ def make_problem(**changes):
   return problem_lib.make_problem(config_lib.resolve(get_config(**changes)))
 
 
-def make_parts(**changes):
+def make_phase(**changes):
   config = config_lib.resolve(get_config(**changes))
   policy = tiny.tiny_policy(vocab.VOCAB_SIZE)
   made = problem_lib.make_problem(config)
-  return build.make_parts(
+  return build.make_phase(
     config, made, policy, "rl", sharding.make_mesh(1, devices=jax.devices()[:1])
   )
 
@@ -84,7 +84,7 @@ def test_it_takes_the_place_of_the_tasks_environment():
     environment__options={"word": "hey"},
   )
   assert made.environment is None
-  assert made.judge.on_host is None
+  assert made.reward.on_host is None
   environment = made.host_environment
   own = sampler_test.environment()
   assert environment == dataclasses.replace(own, path=PATH)
@@ -97,9 +97,9 @@ def test_it_takes_the_place_of_the_tasks_environment():
     "options": {"word": "hey"},
   }
   assert made.provides >= {"turns", "state_id"}
-  parts = make_parts()
-  assert isinstance(parts.player, EpisodeSampler)
-  assert parts.player.play.environment == environment
+  phase = make_phase()
+  assert isinstance(phase.sampler, EpisodeSampler)
+  assert phase.sampler.turns.environment == environment
 
 
 @pytest.mark.usefixtures("no_processes")
@@ -159,7 +159,7 @@ def test_text_needs_sizes_and_ends_of_one_token():
 @pytest.mark.usefixtures("no_processes")
 def test_what_it_cannot_do_is_refused(changes, error, message):
   with pytest.raises(error, match=message):
-    make_parts(**changes)
+    make_phase(**changes)
 
 
 @pytest.mark.usefixtures("no_processes")
@@ -172,7 +172,7 @@ def test_several_rounds_are_refused():
     r" go together: its episodes are drawn in one round; set config\.rl\.max_ro"
   )
   with pytest.raises(ValueError, match=message):
-    build.make_parts(
+    build.make_phase(
       settings,
       problem_lib.make_problem(settings),
       tiny.tiny_policy(vocab.VOCAB_SIZE),
@@ -206,11 +206,11 @@ def test_text_of_actions_and_ids_of_observations():
 # --- Steps -------------------------------------------------------------------
 
 
-def steps_of(name, problem, parts, count=2):
+def steps_of(name, problem, phase, count=2):
   """Metrics of some steps on one device, under the guard of the loop."""
   mesh = sharding.make_mesh(1, devices=jax.devices()[:1])
-  advance = executors.make_driver(problem, mesh, parts)
-  state = jax.device_put(tiny.make_state(parts), sharding.replicated(mesh))
+  advance = executors.make_driver(problem, mesh, phase)
+  state = jax.device_put(tiny.make_state(phase), sharding.replicated(mesh))
   history, samples = [], []
   stream = sampler_test.calculator().prompt_stream(0, 4, None)
   for _ in range(count):
@@ -222,10 +222,10 @@ def steps_of(name, problem, parts, count=2):
   return history, samples
 
 
-def both_parts(name):
+def both_phases(name):
   """Phases with the environment in the graph, and on the host."""
   of_graph = sampler_test.calculator()
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     name,
     policy=sampler_test.policy("adapter"),
     max_new_tokens=40,
@@ -234,22 +234,22 @@ def both_parts(name):
   )
   config = sampler_test.sampling_config(40)
   greedy = dataclasses.replace(config, temperature=0.0)
-  sample = sampler.make_sample(parts.policy, of_graph)
+  sample = sampler.make_sample(phase.policy, of_graph)
   sizes = {"config": config, "group_size": sampler_test.GROUP}
   here = sampler_test.with_sessions(
     host_sessions.Local(host_sessions.calculator)
   )
-  in_graph = Sampler(models.played(sample, **sizes))
-  on_host = EpisodeSampler(host_sampler.make_turns(parts.policy, here, **sizes))
-  if parts.player.greedy is not None:
+  in_graph = Sampler(models.by_policy(sample, **sizes))
+  on_host = EpisodeSampler(host_sampler.make_turns(phase.policy, here, **sizes))
+  if phase.sampler.greedy is not None:
     in_graph = dataclasses.replace(
-      in_graph, greedy=models.played(sample, config=greedy, group_size=1)
+      in_graph, greedy=models.by_policy(sample, config=greedy, group_size=1)
     )
     on_host = dataclasses.replace(
-      on_host, greedy=host_sampler.make_turns(parts.policy, here, greedy, 1)
+      on_host, greedy=host_sampler.make_turns(phase.policy, here, greedy, 1)
     )
   graph, host = (
-    dataclasses.replace(parts, player=player, judge=of_graph.judge)
+    dataclasses.replace(phase, sampler=player, reward=of_graph.reward)
     for player in (in_graph, on_host)
   )
   return (of_graph, graph), (here, host)
@@ -272,7 +272,7 @@ def check_turns(counts):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["remax"])
 def test_steps_are_those_of_the_one_program(name):
-  expected, found = (steps_of(name, *of) for of in both_parts(name))
+  expected, found = (steps_of(name, *of) for of in both_phases(name))
   for one, other in zip(expected[0], found[0], strict=True):
     assert other.pop("time/environment_s") > 0
     check_turns(
@@ -296,10 +296,10 @@ def test_steps_are_those_of_the_one_program(name):
 
 @pytest.mark.slow
 def test_failed_episodes_are_counted_and_the_step_is_taken():
-  _, (problem, parts) = both_parts("grpo")
+  _, (problem, phase) = both_phases("grpo")
   broken = host_sessions.Local(host_sessions.broken)
   problem = dataclasses.replace(problem, sessions=broken)
-  history, samples = steps_of("grpo", problem, parts)
+  history, samples = steps_of("grpo", problem, phase)
   for metrics in history:
     assert 0 < metrics["unscored/raised"] == metrics["unscored"] < 16
     assert np.isfinite(metrics["loss"])
@@ -309,11 +309,11 @@ def test_failed_episodes_are_counted_and_the_step_is_taken():
 
 @pytest.mark.slow
 def test_what_failed_ahead_is_counted_in_the_step_that_trains_it():
-  _, (problem, parts) = both_parts("grpo")
+  _, (problem, phase) = both_phases("grpo")
   broken = host_sessions.Local(host_sessions.broken)
   problem = dataclasses.replace(problem, sessions=broken)
   mesh = sharding.make_mesh(1, devices=jax.devices()[:1])
-  parts = dataclasses.replace(parts, staleness=1)
+  phase = dataclasses.replace(phase, staleness=1)
   stream = sampler_test.calculator().prompt_stream(0, 4, None)
   batches = [next(stream) for _ in range(3)]
 
@@ -326,9 +326,9 @@ def test_what_failed_ahead_is_counted_in_the_step_that_trains_it():
       yield state, outcome, found
 
   def begun():
-    return jax.device_put(tiny.make_state(parts), sharding.replicated(mesh))
+    return jax.device_put(tiny.make_state(phase), sharding.replicated(mesh))
 
-  whole = executors.make_driver(problem, mesh, parts)
+  whole = executors.make_driver(problem, mesh, phase)
   *_, (state, _, expected) = steps(whole, begun(), 0)
   assert all(metrics["unscored/raised"] > 0 for metrics, _ in expected)
   for metrics, errors in expected:
@@ -339,7 +339,7 @@ def test_what_failed_ahead_is_counted_in_the_step_that_trains_it():
   cut, outcome, _ = next(steps(whole, begun(), 0))
   said = json.loads(json.dumps(judging.gather_reports(outcome.host_reports)))
   resumed = executors.make_driver(
-    problem, mesh, parts, judging.read_reports(said)
+    problem, mesh, phase, judging.read_reports(said)
   )
   *_, (again, _, found) = steps(resumed, cut, 1)
   jax.tree.map(

@@ -188,7 +188,7 @@ def test_images_of_text_records_are_known_before_one_is_read(
 
   def assemble():
     policy = policy_lib.make_policy(config, problem, mesh)
-    return build.make_parts(config, problem, policy, "rl", mesh)
+    return build.make_phase(config, problem, policy, "rl", mesh)
 
   with pytest.raises(ValueError, match=message):
     assemble()

@@ -59,10 +59,10 @@ def test_a_phase_that_comes_again_is_the_program_that_it_was(iterations):
 def test_the_reference_of_an_iteration_is_the_policy_at_its_start(iterations):
   _, _, rl, _, again = iterations.phases
   for phase in (rl, again):
-    assert not phase.parts.members["reference"].continues
-    assert phase.parts.members["reward"].optimizer is None
+    assert not phase.phase.models["reference"].continues
+    assert phase.phase.models["reward"].optimizer is None
   # The reward model goes on with what it was.
-  assert all(phase.parts.members["reward"].continues for phase in (rl, again))
+  assert all(phase.phase.models["reward"].continues for phase in (rl, again))
 
 
 def test_old_completions_are_part_of_the_state_from_the_first_ones_on(
@@ -78,9 +78,9 @@ def test_old_completions_are_part_of_the_state_from_the_first_ones_on(
     its.problem.max_new_tokens,
   )
   assert kept["prompts.tokens"].shape == (size, its.problem.max_prompt_len)
-  history = its.phases[1].parts.history
+  history = its.phases[1].phase.old_groups
   assert history.num_old == round(0.25 * rm.num_prompts) == 2
-  assert type(its.phases[2].parts.history) is features.OldGroups
+  assert type(its.phases[2].phase.old_groups) is features.OldGroups
 
 
 @pytest.mark.parametrize(

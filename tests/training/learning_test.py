@@ -37,7 +37,7 @@ def test_bandit(name):
   """One token, one arm pays; a step is one program with one update."""
   most = algorithms.get_algorithm(name).max_group_size
   group_size = most or 8
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     name,
     max_new_tokens=1,
     group_size=group_size,
@@ -45,10 +45,10 @@ def test_bandit(name):
   )
   num_prompts = 32 // group_size
   advance = jax.jit(
-    functools.partial(step.fused_step, parts=parts), donate_argnums=0
+    functools.partial(step.fused_step, phase=phase), donate_argnums=0
   )
-  state = tiny.make_state(parts)
-  if "expected" in parts.algorithm.needs:  # Of prompts that nobody knows.
+  state = tiny.make_state(phase)
+  if "expected" in phase.algorithm.needs:  # Of prompts that nobody knows.
     known = prompts_lib.untried(num_prompts, prompts_lib.PRIOR)
     known["places"] = jnp.arange(num_prompts)
     state = dataclasses.replace(state, schedule=known)
@@ -74,17 +74,17 @@ def test_bandit(name):
 def test_distillation(name, fields):
   """The KL to another random policy, which is the reference, falls."""
   # A weight of 1e-9: the KL is measured, and not trained.
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     name,
     fields={"kl_coef": 1e-9, **fields},
     group_size=8,
     micro_batch_size=32,
   )
   advance = jax.jit(
-    functools.partial(step.fused_step, parts=parts), donate_argnums=0
+    functools.partial(step.fused_step, phase=phase), donate_argnums=0
   )
-  state = tiny.make_state(parts).with_params(
-    reference=parts.policy.init(jax.random.key(1))
+  state = tiny.make_state(phase).with_params(
+    reference=phase.policy.init(jax.random.key(1))
   )
   history = []
   for i in range(40):

@@ -327,18 +327,20 @@ def test_scoring_on_the_host_changes_no_number(run, tmp_path, monkeypatch):
   made = problem.make_problem(
     config_lib.resolve(tiny_config.get_config("grpo"))
   )
-  (verifier,) = made.judge.rewards
+  (verifier,) = made.reward.rewards
   components = jax.jit(verifier.components)
 
   class OnHost(problem.Problem):
-    def host_scores(self, batch, rollout, judge=None, evaluates=False):
+    def host_scores(self, batch, rollout, reward=None, evaluates=False):
       found = jax.device_get(components(batch.prompts, rollout))
       nothing = np.zeros(len(rollout.tokens), bool)
       return rewards_lib.HostScores(found, failed=nothing), {"raised": 0}, {}
 
   scorer = types.SimpleNamespace(close=lambda: None)
-  judge = dataclasses.replace(made.judge, rewards=(rewards_lib.OnHost(scorer),))
-  split = OnHost(**vars(made) | {"judge": judge})
+  judge = dataclasses.replace(
+    made.reward, rewards=(rewards_lib.OnHost(scorer),)
+  )
+  split = OnHost(**vars(made) | {"reward": judge})
   monkeypatch.setattr(problem, "make_problem", lambda settings: split)
   monkeypatch.setattr(probe, "check", lambda *arguments: None)
   loop.train(_quiet(tiny_config.get_config("grpo")), tmp_path)

@@ -31,15 +31,15 @@ PLAIN = {"dynamic_sampling": False, "overlong_cache": 0.0}
 
 
 # All rows at once: micro-batches are tested elsewhere, and take time.
-_make_parts = functools.partial(tiny.make_parts, micro_batch_size=16)
+_make_phase = functools.partial(tiny.make_phase, micro_batch_size=16)
 
 
-def _fused(parts):
+def _fused(phase):
   """The step, without giving the state away."""
-  return jax.jit(functools.partial(step.fused_step, parts=parts))
+  return jax.jit(functools.partial(step.fused_step, phase=phase))
 
 
-def _opened(parts):
+def _opened(phase):
   """The stages of a step as one program that shows what is between them.
 
   Returns:
@@ -48,33 +48,33 @@ def _opened(parts):
 
   @jax.jit
   def opened(state, prompts):
-    rollout = step.sample_stage(state, prompts, parts=parts)
-    greedy = step.greedy_stage(state, prompts, parts=parts)
+    rollout = step.sample_stage(state, prompts, phase=phase)
+    greedy = step.greedy_stage(state, prompts, phase=phase)
     batch = objective.make_train_batch(
-      parts.algorithm,
-      parts.config,
+      phase.algorithm,
+      phase.config,
       prompts,
       rollout,
-      parts.judge.score(state.params, prompts, rollout),
+      phase.reward.score(state.params, prompts, rollout),
       state.algorithm_state,
       None
       if greedy is None
-      else parts.judge.score(state.params, prompts, greedy),
+      else phase.reward.score(state.params, prompts, greedy),
     )
     key = jax.random.key(0)
-    batch = step.prepare(state, batch, key, parts=parts)
-    state, metrics = step.update(state, batch, key, parts=parts)
+    batch = step.prepare(state, batch, key, phase=phase)
+    state, metrics = step.update(state, batch, key, phase=phase)
     return rollout, batch, state, metrics
 
   return opened
 
 
-def _state(parts):
+def _state(phase):
   """A state whose reference, if there is one, is another policy."""
-  state = tiny.make_state(parts)
-  if "reference" not in state.members:
+  state = tiny.make_state(phase)
+  if "reference" not in state.models:
     return state
-  return state.with_params(reference=parts.policy.init(jax.random.key(1)))
+  return state.with_params(reference=phase.policy.init(jax.random.key(1)))
 
 
 def _prompts(**extras):
@@ -99,9 +99,9 @@ def _penalty(batch):
 @pytest.mark.slow
 def test_kl_in_the_reward_is_no_term_of_the_loss():
   fields = {"baseline_decay": 0.0, **KL_IN_REWARD}
-  parts = _make_parts("reinforce", fields=fields)
+  phase = _make_phase("reinforce", fields=fields)
   prompts = tiny.make_prompts()
-  rollout, batch, _, metrics = _opened(parts)(_state(parts), prompts)
+  rollout, batch, _, metrics = _opened(phase)(_state(phase), prompts)
   share = tiny.count_token(prompts, rollout).rewards
   np.testing.assert_allclose(
     batch.advantages, share + _penalty(batch).sum(axis=-1), 1e-5, 1e-6
@@ -117,8 +117,8 @@ def test_kl_in_the_reward_is_no_term_of_the_loss():
 def test_the_running_baseline_is_of_the_rewards_that_advantages_have():
   """Those with a KL and a length punishment, and not those of the judge."""
   fields = {"baseline_decay": 0.75, "overlong_cache": 0.9, **KL_IN_REWARD}
-  parts = _make_parts("reinforce", fields=fields)
-  state, metrics, rows = _fused(parts)(_state(parts), tiny.make_prompts())
+  phase = _make_phase("reinforce", fields=fields)
+  state, metrics, rows = _fused(phase)(_state(phase), tiny.make_prompts())
   rewards = np.asarray(rows.batch.advantages)  # There was no baseline yet.
   assert abs(rewards.mean() - metrics["reward/mean"]) > 0.1
   after = state.algorithm_state["algorithm"]
@@ -128,10 +128,10 @@ def test_the_running_baseline_is_of_the_rewards_that_advantages_have():
 
 @pytest.mark.slow
 def test_kl_in_the_reward_stays_with_its_token_where_rewards_are_dense():
-  parts = _make_parts("reinforce_pp", fields=KL_IN_REWARD)
-  raw = tiny.ragged_batch(parts)
-  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
-  batch = prepare(_state(parts), raw, jax.random.key(0))
+  phase = _make_phase("reinforce_pp", fields=KL_IN_REWARD)
+  raw = tiny.ragged_batch(phase)
+  prepare = jax.jit(functools.partial(step.prepare, phase=phase))
+  batch = prepare(_state(phase), raw, jax.random.key(0))
   np.testing.assert_allclose(
     batch.scores.token_rewards, _penalty(batch), 1e-5, 1e-6
   )
@@ -143,8 +143,8 @@ def test_kl_in_the_reward_stays_with_its_token_where_rewards_are_dense():
 @pytest.mark.slow
 def test_adaptive_kl_coefficient_steers_and_is_part_of_the_state(tmp_path):
   fields = {"kl_coef": 0.1, "kl_target": 1e-3, "kl_horizon": 16.0, **PLAIN}
-  parts = _make_parts("dapo", fields=fields)
-  advance, state = _fused(parts), _state(parts)
+  phase = _make_phase("dapo", fields=fields)
+  advance, state = _fused(phase), _state(phase)
   for number in range(3):  # 16 rows a step, and a KL far above the target.
     coefficient = state.algorithm_state["coefficients"]["kl"]
     np.testing.assert_allclose(coefficient, 0.1 * 1.2**number, 1e-5)
@@ -155,15 +155,15 @@ def test_adaptive_kl_coefficient_steers_and_is_part_of_the_state(tmp_path):
   assert advance._cache_size() == 1
   saved = checkpoints.Checkpoints(tmp_path / "saved", keep=1)
   saved.save(3, state, {"phase": 0})
-  restored, _, _ = saved.restore(jax.eval_shape(lambda: _state(parts)))
+  restored, _, _ = saved.restore(jax.eval_shape(lambda: _state(phase)))
   saved.close()
   assert (
     restored.algorithm_state["coefficients"]["kl"]
     == state.algorithm_state["coefficients"]["kl"]
   )
   low = objective.update_state(
-    parts.algorithm,
-    parts.config,
+    phase.algorithm,
+    phase.config,
     state.algorithm_state,
     {"kl/reference": jnp.float32(1e-4)},
     None,
@@ -177,10 +177,10 @@ def test_adaptive_kl_coefficient_steers_and_is_part_of_the_state(tmp_path):
 @pytest.mark.slow
 def test_adaptive_entropy_bonus_applies_below_its_target():
   fields = {"entropy_coef": 0.02, "entropy_target": 1.0}
-  parts = _make_parts("dr_grpo", fields=fields)
-  advance, prompts = _fused(parts), tiny.make_prompts()
+  phase = _make_phase("dr_grpo", fields=fields)
+  advance, prompts = _fused(phase), tiny.make_prompts()
   for sharpness, weight, after in ((1, 0.0, 0.015), (10, 0.02, 0.025)):
-    state = _sharpened(tiny.make_state(parts), sharpness)
+    state = _sharpened(tiny.make_state(phase), sharpness)
     state, metrics, _ = advance(state, prompts)
     entropy = metrics["entropy/policy"]
     assert (entropy < 1.0) == (sharpness > 1)
@@ -204,8 +204,8 @@ def _no_reward(prompts, rollout):
 @pytest.mark.slow
 def test_kl_of_a_domain_has_its_own_weight():
   fields = {"kl_coef": 0.1, "kl_domain_weights": (1.0, 0.0, 2.0)}
-  parts = _make_parts(fields=fields, score=_no_reward)
-  advance, state = _fused(parts), _state(parts)
+  phase = _make_phase(fields=fields, score=_no_reward)
+  advance, state = _fused(phase), _state(phase)
 
   def metrics_of(*domains):
     return advance(state, _prompts(domain=np.array(domains, np.int32)))[1]
@@ -224,17 +224,17 @@ def test_kl_of_a_domain_has_its_own_weight():
 # --- The gap between sampler and trainer -------------------------------------
 
 
-def _with_gap(parts):
+def _with_gap(phase):
   """Parts whose sampler reports log-probs `extras["gap"]` too low."""
 
   def play(params, prompts, key):
-    rollout = parts.player.play(params, prompts, key)
+    rollout = phase.sampler.sample(params, prompts, key)
     gap = prompts.extras["gap"][rollout.prompt_index][:, None]  # [B, 1]
     behavior_logp = rollout.behavior_logp - gap * rollout.completion_mask
     return dataclasses.replace(rollout, behavior_logp=behavior_logp)
 
-  player = dataclasses.replace(parts.player, play=play)
-  return dataclasses.replace(parts, player=player)
+  player = dataclasses.replace(phase.sampler, play=play)
+  return dataclasses.replace(phase, sampler=player)
 
 
 @pytest.mark.slow
@@ -251,8 +251,8 @@ def test_importance_weights_correct_a_gap_and_nothing_else(level, mode, weight):
     "importance_mode": mode,
     "importance_max": 1.5,
   }
-  parts = _with_gap(_make_parts("dapo", fields={**fields, **PLAIN}))
-  advance, state = _fused(parts), tiny.make_state(parts)
+  phase = _with_gap(_make_phase("dapo", fields={**fields, **PLAIN}))
+  advance, state = _fused(phase), tiny.make_state(phase)
   _, metrics, _ = advance(state, _prompts(gap=np.zeros(4, np.float32)))
   np.testing.assert_allclose(metrics["policy_weight/mean"], 1.0, atol=1e-4)
   gradient = metrics["gradient_norm"]
@@ -273,8 +273,8 @@ def test_rejected_tokens_leave_the_denominators():
     return dataclasses.replace(scored, valid=scored.valid & seen)
 
   fields = {"rejection": "seq_mean_k1", **PLAIN}
-  parts = _with_gap(_make_parts("dapo", fields=fields, score=score))
-  advance, state = _fused(parts), tiny.make_state(parts)
+  phase = _with_gap(_make_phase("dapo", fields=fields, score=score))
+  advance, state = _fused(phase), tiny.make_state(phase)
 
   def metrics_of(gap, seen):
     prompts = _prompts(gap=np.float32(gap), seen=np.array(seen, bool))
@@ -292,9 +292,9 @@ def test_rejected_tokens_leave_the_denominators():
 
 @pytest.mark.slow
 def test_only_the_tokens_of_highest_entropy_are_trained():
-  parts = _make_parts("dapo", fields={"top_entropy_fraction": 0.25, **PLAIN})
-  rollout, batch, _, metrics = _opened(parts)(
-    tiny.make_state(parts), tiny.make_prompts()
+  phase = _make_phase("dapo", fields={"top_entropy_fraction": 0.25, **PLAIN})
+  rollout, batch, _, metrics = _opened(phase)(
+    tiny.make_state(phase), tiny.make_prompts()
   )
   mask, entropy = np.asarray(batch.mask), np.asarray(rollout.entropy)
   chosen = np.asarray(batch.policy_weight == 1)
@@ -309,14 +309,14 @@ def test_only_the_tokens_of_highest_entropy_are_trained():
 
 @pytest.mark.slow
 def test_kept_tokens_are_the_support_of_training():
-  parts = _make_parts(fields={"keep_sampling_mask": True}, top_k=3)
-  state, prompts = tiny.make_state(parts), tiny.make_prompts()
-  rollout, batch, _, metrics = _opened(parts)(state, prompts)
+  phase = _make_phase(fields={"keep_sampling_mask": True}, top_k=3)
+  state, prompts = tiny.make_state(phase), tiny.make_prompts()
+  rollout, batch, _, metrics = _opened(phase)(state, prompts)
   assert metrics["sampler_gap/max"] < 1e-4
   assert metrics["ratio/max_deviation"] == 0
   assert metrics["gradient_norm"] > 0
   assert batch.sampler.kept_ids.shape == (*batch.mask.shape, 3)
-  outputs = jax.jit(parts.losses[0].outputs)
+  outputs = jax.jit(phase.losses[0].outputs)
   kept = outputs(state.params, batch).logp
   everything = set_fields(batch, {"sampler.kept_ids": None})
   plain = outputs(state.params, everything).logp
@@ -337,9 +337,9 @@ def test_right_answers_are_imitated():
     return dataclasses.replace(scored, correct=scored.rewards > 0)
 
   fields = {"positive_nll_coef": 0.5, **PLAIN}
-  parts = _make_parts("dapo", fields=fields, score=score)
-  rollout, batch, _, metrics = _opened(parts)(
-    tiny.make_state(parts), tiny.make_prompts()
+  phase = _make_phase("dapo", fields=fields, score=score)
+  rollout, batch, _, metrics = _opened(phase)(
+    tiny.make_state(phase), tiny.make_prompts()
   )
   assert 0 < batch.correct.sum() < 16
   right = np.asarray(rollout.completion_mask & batch.correct[:, None])
@@ -358,12 +358,12 @@ def _even_tokens(prompts, rollout):
 
 @pytest.mark.slow
 def test_remax_compares_with_the_greedy_completion_of_the_prompt():
-  parts = _make_parts("remax", score=_even_tokens)
-  state, prompts = tiny.make_state(parts), tiny.make_prompts()
-  opened = _opened(parts)
+  phase = _make_phase("remax", score=_even_tokens)
+  state, prompts = tiny.make_state(phase), tiny.make_prompts()
+  opened = _opened(phase)
   rollout, batch, _, metrics = opened(state, prompts)
   greedy = sampling.sample(
-    parts.policy,
+    phase.policy,
     state.params["policy"],
     prompts,
     jax.random.key(9),  # Which does not matter.
@@ -399,7 +399,7 @@ def _rl_parts(config, made=None):
   made = made or problem.make_problem(run)
   policy = tiny.tiny_policy(made.tokenizer.vocab_size)
   mesh = sharding.make_mesh(1)
-  return made, build.make_parts(run, made, policy, "rl", mesh)
+  return made, build.make_phase(run, made, policy, "rl", mesh)
 
 
 @pytest.mark.slow
@@ -408,12 +408,12 @@ def test_remax_on_the_host_is_remax_in_the_program():
     return _even_tokens(prompts, rollout).components
 
   class OnHost(problem.Problem):
-    def host_scores(self, batch, rollout, judge=None):
+    def host_scores(self, batch, rollout, reward=None):
       components = jax.device_get(jax.jit(even_tokens)(batch.prompts, rollout))
       nothing = np.zeros(len(rollout.tokens), bool)
       return rewards_lib.HostScores(components, failed=nothing), {}, {}
 
-  made, parts = _rl_parts(_rl_setting("remax", task_options={"length": 2}))
+  made, phase = _rl_parts(_rl_setting("remax", task_options={"length": 2}))
   in_graph, on_host = (
     rewards_lib.RewardSum((judge,), {"share": 1.0}, "share")
     for judge in (
@@ -421,14 +421,14 @@ def test_remax_on_the_host_is_remax_in_the_program():
       rewards_lib.OnHost(types.SimpleNamespace(close=lambda: None)),
     )
   )
-  made = dataclasses.replace(made, judge=in_graph)
-  split = OnHost(**vars(made) | {"judge": on_host})
+  made = dataclasses.replace(made, reward=in_graph)
+  split = OnHost(**vars(made) | {"reward": on_host})
   batch = next(made.prompt_stream(0, 4, None))
   results = []
   for one in (made, split):
-    parts = dataclasses.replace(parts, judge=one.judge)
-    advance = executors.make_driver(one, sharding.make_mesh(1), parts)
-    state, outcome = advance(tiny.make_state(parts), batch)
+    phase = dataclasses.replace(phase, reward=one.reward)
+    advance = executors.make_driver(one, sharding.make_mesh(1), phase)
+    state, outcome = advance(tiny.make_state(phase), batch)
     numbers = outcome.metrics()
     numbers.pop("time/verifier_s", None)
     results.append((numbers, jax.device_get(state.params)))
@@ -477,7 +477,7 @@ def test_steps_of_an_addition_are_rewarded_one_by_one():
   task_options = {"level": 2, "scratchpad": True}
   config = _rl_setting("grpo_ps", "add", task_options, kl_coef=0.0)
   config.rl.optimizer.learning_rate = 0.1
-  made, parts = _rl_parts(config)
+  made, phase = _rl_parts(config)
   task = tasks.make_task("add", **task_options)
   batch = next(made.prompt_stream(0, 4, None))
   (semicolon,), (zero, one) = task.encode(";"), task.encode("01")
@@ -488,9 +488,9 @@ def test_steps_of_an_addition_are_rewarded_one_by_one():
     wrong = right.copy()
     wrong[last_digit] = one if right[last_digit] == zero else zero
     texts += [right, wrong, right, wrong]
-  parts = dataclasses.replace(parts, player=_writes(made, texts))
-  state = tiny.make_state(parts)
-  advance = _opened(parts)
+  phase = dataclasses.replace(phase, sampler=_writes(made, texts))
+  state = tiny.make_state(phase)
+  advance = _opened(phase)
   rollout, prepared, after, _ = advance(state, batch.prompts)
   advantages = np.asarray(prepared.advantages)
   ends = np.asarray(prepared.scores.step_mask)
@@ -503,7 +503,7 @@ def test_steps_of_an_addition_are_rewarded_one_by_one():
   # Only the second step of a wrong row is worse than its group.
   assert (advantages[rows, last] * np.array([1, -1] * 8) > 0.5).all()
 
-  outputs = jax.jit(parts.losses[0].outputs)
+  outputs = jax.jit(phase.losses[0].outputs)
 
   def gap(state):
     logp = outputs(state.params, prepared).logp
@@ -536,16 +536,16 @@ def test_minibatches_keep_groups_whole_where_they_are_told(group_size, whole):
     aggregate=aggregation.over_sequences,
     couples_group=whole,
   )
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     algorithm, group_size=group_size, num_minibatches=2, micro_batch_size=8
   )
   batch = dataclasses.replace(
-    (ragged := tiny.ragged_batch(parts)),
+    (ragged := tiny.ragged_batch(phase)),
     mask=jnp.ones_like(ragged.mask),
     advantages=ragged.rewards,
   )
-  advance = jax.jit(functools.partial(step.update, parts=parts))
-  _, metrics = advance(tiny.make_state(parts), batch, jax.random.key(0))
+  advance = jax.jit(functools.partial(step.update, phase=phase))
+  _, metrics = advance(tiny.make_state(phase), batch, jax.random.key(0))
   assert (metrics["loss"] == 4) == whole
 
 
@@ -617,8 +617,8 @@ def test_filters_and_corrections_go_together_with_the_kept_tokens():
     "grpo", importance_mode="mask", keep_sampling_mask=True, kl_coef=0.0
   )
   config.sampling.top_k = 3
-  _, parts = _rl_parts(config)
-  assert parts.player.play.keywords["config"].record_kept
+  _, phase = _rl_parts(config)
+  assert phase.sampler.sample.keywords["config"].record_kept
 
 
 def test_every_domain_needs_a_weight():

@@ -49,7 +49,7 @@ class OnHost:
     self.rollouts = []
     self.complaints = unscored.Complaints()
 
-  def host_scores(self, batch, rollout, judge=None):
+  def host_scores(self, batch, rollout, reward=None):
     self.events.append("verify")
     self.rollouts.append(rollout)
     return _count_tokens(batch, rollout)
@@ -65,16 +65,16 @@ class Trained:
   metrics: list[dict[str, float]]
 
 
-def make_parts(staleness, learning_rate=0.1):
-  parts = tiny.make_parts(
+def make_phase(staleness, learning_rate=0.1):
+  phase = tiny.make_phase(
     fields={"importance_mode": "truncate"}, learning_rate=learning_rate
   )
-  return dataclasses.replace(parts, judge=JUDGE, staleness=staleness)
+  return dataclasses.replace(phase, reward=JUDGE, staleness=staleness)
 
 
 @functools.cache
 def train(staleness, learning_rate=0.1) -> Trained:
-  parts, events = make_parts(staleness, learning_rate), []
+  phase, events = make_phase(staleness, learning_rate), []
   program = executors.jit.Program
 
   def spied(function, *places, **options):
@@ -90,8 +90,8 @@ def train(staleness, learning_rate=0.1) -> Trained:
   on_host = OnHost(events)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(executors.jit, "Program", spied)
-    advance = executors.make_driver(on_host, sharding.make_mesh(1), parts)
-  state = tiny.make_state(parts)
+    advance = executors.make_driver(on_host, sharding.make_mesh(1), phase)
+  state = tiny.make_state(phase)
   states, metrics = [], []
   for t in range(STEPS):
     state, outcome = advance(state, *BATCHES[t : t + 1 + staleness])
@@ -104,10 +104,10 @@ def train(staleness, learning_rate=0.1) -> Trained:
 @functools.cache
 def by_hand(staleness):
   """The states and rollouts of plain functions, one after another."""
-  parts = make_parts(staleness)
-  sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
-  learn = jax.jit(functools.partial(step.learn_stage, parts=parts))
-  states, rollouts = [tiny.make_state(parts)], []
+  phase = make_phase(staleness)
+  sample = jax.jit(functools.partial(step.sample_stage, phase=phase))
+  learn = jax.jit(functools.partial(step.learn_stage, phase=phase))
+  states, rollouts = [tiny.make_state(phase)], []
   for t, batch in enumerate(BATCHES):
     first = max(t - staleness, 0)
     rollout = sample(states[first], batch.prompts, t - first)
@@ -116,7 +116,7 @@ def by_hand(staleness):
     state, *_ = learn(states[t], groups)
     states.append(state)
     rollouts.append(rollout)
-  return parts, states, rollouts
+  return phase, states, rollouts
 
 
 @pytest.mark.slow
@@ -153,8 +153,8 @@ def test_each_step_learns_from_the_parameters_of_so_many_updates_before(
 
 @pytest.mark.slow
 def test_without_learning_a_rollout_ahead_is_the_one_in_its_step():
-  parts, (state, *_), _ = by_hand(2)
-  sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
+  phase, (state, *_), _ = by_hand(2)
+  sample = jax.jit(functools.partial(step.sample_stage, phase=phase))
   for t, rollout in enumerate(train(2, 0.0).rollouts):
     there = dataclasses.replace(state, step=jnp.int32(t))
     now = sample(there, BATCHES[t].prompts)
@@ -186,10 +186,10 @@ def test_every_token_says_which_parameters_drew_it():
 
 @pytest.mark.slow
 def test_weights_correct_from_the_sampling_to_the_current_policy():
-  parts, states, rollouts = by_hand(2)
+  phase, states, rollouts = by_hand(2)
   t = STEPS - 1
   rollout, prompts = rollouts[t], BATCHES[t].prompts
-  h, _ = parts.policy.hidden(
+  h, _ = phase.policy.hidden(
     states[t].params["policy"],
     prompts.tokens,
     prompts.mask,
@@ -197,10 +197,10 @@ def test_weights_correct_from_the_sampling_to_the_current_policy():
     rollout.completion_mask,
     rollout.prompt_index,
   )
-  logp = jax.nn.log_softmax(parts.policy.head(states[t].params["policy"], h))
+  logp = jax.nn.log_softmax(phase.policy.head(states[t].params["policy"], h))
   logp = jnp.take_along_axis(logp, rollout.tokens[..., None], axis=-1)[..., 0]
   ratio = np.exp(logp - rollout.behavior_logp)[rollout.completion_mask]
-  weights = np.minimum(ratio, parts.config.importance_max)
+  weights = np.minimum(ratio, phase.config.importance_max)
   metrics = train(2).metrics[t]
   assert metrics["policy_weight/mean"] == pytest.approx(weights.mean(), 1e-4)
   assert abs(weights - 1).max() > 0.2
@@ -230,19 +230,19 @@ def get_config(staleness):
 def on_host(patch):
   """Lets runs verify on the host."""
   made = problem.make_problem(config_lib.resolve(get_config(0)))
-  fields = vars(made) | {"judge": JUDGE}
+  fields = vars(made) | {"reward": JUDGE}
   patch.setattr(
     problem, "make_problem", lambda settings: problem.Problem(**fields)
   )
 
 
-def _make_parts(config, patch=None):
+def _make_phase(config, patch=None):
   if patch is not None:
     on_host(patch)
   settings = config_lib.resolve(config)
   made = problem.make_problem(settings)
   policy = tiny.tiny_policy(made.tokenizer.vocab_size)
-  return build.make_parts(settings, made, policy, "rl", sharding.make_mesh(1))
+  return build.make_phase(settings, made, policy, "rl", sharding.make_mesh(1))
 
 
 def test_staleness_needs_a_correction(monkeypatch):
@@ -253,7 +253,7 @@ def test_staleness_needs_a_correction(monkeypatch):
     match=r"staleness=1 and algorithm 'grpo' without a correction do not go"
     " together: .*importance_mode='truncate'",
   ):
-    _make_parts(config, monkeypatch)
+    _make_phase(config, monkeypatch)
   for field, value in {
     "importance_mode": "mask",
     "rejection": "seq_mean_k1",
@@ -261,14 +261,14 @@ def test_staleness_needs_a_correction(monkeypatch):
     config = get_config(1)
     config.algorithm.importance_mode = "none"
     config.algorithm[field] = value
-    assert _make_parts(config, monkeypatch).staleness == 1
+    assert _make_phase(config, monkeypatch).staleness == 1
   config = get_config(1)
   config.algorithm.importance_mode = "none"
   config.sampling.uncorrected = True
-  assert _make_parts(config, monkeypatch).staleness == 1
+  assert _make_phase(config, monkeypatch).staleness == 1
   config = get_config(0)
   config.algorithm.importance_mode = "none"
-  assert _make_parts(config, monkeypatch).staleness == 0
+  assert _make_phase(config, monkeypatch).staleness == 0
 
 
 @pytest.mark.parametrize(

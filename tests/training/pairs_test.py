@@ -136,7 +136,7 @@ def _batch(first: int):
   ("name", "kind"), [("dpo", "pairs"), ("bradley_terry", "comparison")]
 )
 def test_what_is_preferred_is_learnt(name, kind):
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     name,
     group_size=2,
     max_new_tokens=2,
@@ -144,8 +144,8 @@ def test_what_is_preferred_is_learnt(name, kind):
     learning_rate=5e-2,
     phase={"kind": kind, "num_prompts": 8},
   )
-  state = tiny.make_state(parts)
-  advance = jax.jit(lambda s, b: step_lib.supervised_step(s, b, parts=parts))
+  state = tiny.make_state(phase)
+  advance = jax.jit(lambda s, b: step_lib.supervised_step(s, b, phase=phase))
   loss = "loss" if name == "dpo" else "reward_model/loss"
   history = []
   for step in range(40):
@@ -165,7 +165,7 @@ def config_of(algorithm="dpo", kind="pairs", **fields):
 
 def test_a_phase_on_pairs_has_two_rows_of_each_prompt():
   phase = config_of().section("first")
-  assert (phase.group_size, phase.plays) == (2, False)
+  assert (phase.group_size, phase.samples) == (2, False)
   assert config_of(kind="comparison").section("first").trains == ("reward",)
 
 

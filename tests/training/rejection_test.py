@@ -17,7 +17,7 @@ from grpo_jax.training.phases import checkpointed, executors
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
-from grpo_jax.types import MemberState
+from grpo_jax.types import ModelState
 from tests.experiments import tiny_config
 
 
@@ -126,23 +126,23 @@ def test_right_and_whole_completions_of_each_prompt_are_kept(made):
 
 def test_a_phase_that_keeps_has_no_loss_and_says_so(made):
   _, _, keeping, *_ = made.phases
-  assert keeping.parts.losses == ()
-  assert {x.optimizer for x in keeping.parts.members.values()} == {None}
+  assert keeping.phase.losses == ()
+  assert {x.optimizer for x in keeping.phase.models.values()} == {None}
   assert made.config.kept_files == {2: "data-3-rejection.jsonl"}
 
 
 def test_phases_draw_and_reward_by_settings_of_their_own(made):
-  _, first, _, _, last = (phase.parts for phase in made.phases)
+  _, first, _, _, last = (phase.phase for phase in made.phases)
   assert first.plan.temperature == 1.0
   assert float(last.plan.temperature) == pytest.approx(0.7)
-  weights = {k: float(x) for k, x in last.judge.weights.items()}
+  weights = {k: float(x) for k, x in last.reward.weights.items()}
   assert weights == {"f1": 0.5, "accuracy": 1.0}
-  assert float(first.judge.weights["accuracy"]) == 0.0
+  assert float(first.reward.weights["accuracy"]) == 0.0
 
 
 def _run(made, params):
   state = policy_lib.initial_state(made.policy, made.config.seed)
-  state = state.with_members(policy=MemberState(params))
+  state = state.with_models(policy=ModelState(params))
   return types.SimpleNamespace(
     **vars(made), state=state, position=None, first=0, index=0, measured={}
   )

@@ -35,12 +35,12 @@ def _made(config):
   made = problem.make_problem(run)
   mesh = sharding.make_mesh(1)
   policy = policy_lib.make_policy(run, made, mesh)
-  parts = build.make_parts(run, made, policy, "rl", mesh)
+  phase = build.make_phase(run, made, policy, "rl", mesh)
   state = checkpointed.first_state(run, made, policy, mesh)
   prompts = next(
     made.prompt_stream(0, run.section("rl").num_prompts, None)
   ).prompts
-  return parts, step_lib.enter_phase(state, parts, 1), prompts
+  return phase, step_lib.enter_phase(state, phase, 1), prompts
 
 
 @jax.jit
@@ -51,13 +51,13 @@ def _louder(state):
   return state.with_params(policy={**params, "trained": trained})
 
 
-def _recorded_and_read(parts, params, state, prompts):
+def _recorded_and_read(phase, params, state, prompts):
   """Log-probs of a rollout, and of its tokens by a pass with `params`."""
 
   @jax.jit
   def both(state, params, prompts):
-    rollout = step_lib.sample_stage(state, prompts, parts=parts)
-    h, _ = parts.policy.hidden(
+    rollout = step_lib.sample_stage(state, prompts, phase=phase)
+    h, _ = phase.policy.hidden(
       params,
       prompts.tokens,
       prompts.mask,
@@ -66,7 +66,7 @@ def _recorded_and_read(parts, params, state, prompts):
       rollout.prompt_index,
     )
     logp = logprobs.token_outputs(
-      lambda h: parts.policy.head(params, h),
+      lambda h: phase.policy.head(params, h),
       h,
       rollout.tokens,
       temperature=1.0,
@@ -89,13 +89,13 @@ def _recorded_and_read(parts, params, state, prompts):
   ],
 )
 def test_recorded_log_probs_are_those_of_rounded_kernels(kind, changes):
-  parts, state, prompts = _made(_config(kind, **changes))
+  phase, state, prompts = _made(_config(kind, **changes))
   state = _louder(state)
   params = state.params["policy"]
   rounded = quantization_test.rounded_by_hand(kind, params)
-  recorded, read = _recorded_and_read(parts, rounded, state, prompts)
+  recorded, read = _recorded_and_read(phase, rounded, state, prompts)
   np.testing.assert_allclose(recorded, read, atol=2e-5)
-  recorded, read = _recorded_and_read(parts, params, state, prompts)
+  recorded, read = _recorded_and_read(phase, params, state, prompts)
   assert 1e-4 < abs(recorded - read).mean() < 0.1
 
 
@@ -110,10 +110,10 @@ def test_an_update_with_rounded_rollouts_does_not_depend_on_micro_batches():
       rl__num_lengths=1,
       rl__num_minibatches=1,
     )
-    parts, state, prompts = _made(config)
-    step = executors.jit_step(sharding.make_mesh(1), step_lib.fused_step, parts)
+    phase, state, prompts = _made(config)
+    step = executors.jit_step(sharding.make_mesh(1), step_lib.fused_step, phase)
     state, metrics, _ = step(_louder(state), prompts)
-    ends.append(jax.device_get(state.members["policy"].opt_state))
+    ends.append(jax.device_get(state.models["policy"].opt_state))
     said.append(jax.device_get(metrics))
   jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), *ends)
   for metrics in said:

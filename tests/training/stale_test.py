@@ -45,25 +45,25 @@ class Case:
     prompts: Makes the prompts of a batch, given the number of the first one.
   """
 
-  parts: Callable
+  phase: Callable
   prompts: Callable = tiny.make_prompts
 
 
 def _plain(name, fields, **options):
   def parts(staleness):
-    made = tiny.make_parts(name, fields=fields, **RATES, **options)
+    made = tiny.make_phase(name, fields=fields, **RATES, **options)
     return dataclasses.replace(made, staleness=staleness)
 
-  return Case(parts)
+  return Case(phase)
 
 
 def _with_turns(staleness):
-  made = turns_test.make_parts("grpo", fields=CORRECTED, **RATES)
+  made = turns_test.make_phase("grpo", fields=CORRECTED, **RATES)
   return dataclasses.replace(made, staleness=staleness)
 
 
 def _with_corrections(staleness):
-  made = corrections_test.make_parts(
+  made = corrections_test.make_phase(
     micro_batch_size=8, fields=CORRECTED, **RATES
   )
   return dataclasses.replace(made, staleness=staleness)
@@ -86,18 +86,18 @@ def _batches(case):
 @functools.cache
 def _driver(name, staleness):
   """A driver, which compiles once, and its parts."""
-  parts = CASES[name].parts(staleness)
-  on_device = dataclasses.make_dataclass("Problem", ["judge"])
+  phase = CASES[name].phase(staleness)
+  on_device = dataclasses.make_dataclass("Problem", ["reward"])
   judge = dataclasses.make_dataclass("Judge", ["asks_host"])(False)
   mesh = sharding.make_mesh(1)
-  return executors.make_driver(on_device(judge), mesh, parts), parts
+  return executors.make_driver(on_device(judge), mesh, phase), phase
 
 
 @functools.cache
 def train(name, staleness, learns=True):
   """States, metrics and rows of a few steps of the driver."""
-  advance, parts = _driver(name, staleness)
-  batches, state, found = _batches(CASES[name]), tiny.make_state(parts), []
+  advance, phase = _driver(name, staleness)
+  batches, state, found = _batches(CASES[name]), tiny.make_state(phase), []
   if not learns:
     state = _after_the_last_update(state)
   for t in range(STEPS):
@@ -109,20 +109,20 @@ def train(name, staleness, learns=True):
 
 def _after_the_last_update(state):
   """State at the end of the learning rate's schedule, 1e-30."""
-  policy = state.members["policy"]
+  policy = state.models["policy"]
   late = optax.tree_utils.tree_set(policy.opt_state, count=jnp.int32(10**6))
   # Each leaf has an array of its own, which a step may donate.
   policy = dataclasses.replace(policy, opt_state=jax.tree.map(jnp.copy, late))
-  return dataclasses.replace(state, members=state.members | {"policy": policy})
+  return dataclasses.replace(state, models=state.models | {"policy": policy})
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_trains_what_so_many_updates_before_has_drawn(name):
   staleness, case = 2, CASES[name]
-  parts = case.parts(staleness)
-  draw = jax.jit(functools.partial(step_lib.drawn_stage, parts=parts))
-  learn = jax.jit(functools.partial(step_lib.stale_step, parts=parts))
-  states = [tiny.make_state(parts)]
+  phase = case.phase(staleness)
+  draw = jax.jit(functools.partial(step_lib.rollout_stage, phase=phase))
+  learn = jax.jit(functools.partial(step_lib.stale_step, phase=phase))
+  states = [tiny.make_state(phase)]
   moved = []
   for t, batch in enumerate(_batches(case)):
     first = max(t - staleness, 0)
@@ -166,10 +166,10 @@ def test_without_learning_what_is_drawn_ahead_is_what_the_step_would_draw(name):
 
 def test_weights_correct_from_the_sampling_to_the_current_policy():
   case, t = CASES["grpo"], STEPS - 1
-  parts, found = case.parts(2), train("grpo", 2)
+  phase, found = case.phase(2), train("grpo", 2)
   rows, batch = found[t][2].batch, _batches(case)[t]
   before = found[t - 1][0].params["policy"]
-  h, _ = parts.policy.hidden(
+  h, _ = phase.policy.hidden(
     before,
     batch.prompts.tokens,
     batch.prompts.mask,
@@ -177,10 +177,10 @@ def test_weights_correct_from_the_sampling_to_the_current_policy():
     rows.completion_mask,
     rows.prompt_index,
   )
-  logp = jax.nn.log_softmax(parts.policy.head(before, h))
+  logp = jax.nn.log_softmax(phase.policy.head(before, h))
   logp = jnp.take_along_axis(logp, rows.tokens[..., None], axis=-1)[..., 0]
   ratio = np.exp(logp - rows.sampler.behavior_logp)[rows.completion_mask]
-  weights = np.minimum(ratio, parts.config.importance_max)
+  weights = np.minimum(ratio, phase.config.importance_max)
   metrics = found[t][1]
   assert metrics["policy_weight/mean"] == pytest.approx(weights.mean(), 1e-4)
   assert abs(weights - 1).max() > 0.2

@@ -52,9 +52,9 @@ def of_a_run() -> TrainState:
   phases = checkpointed.make_phases(settings, problem, policy, mesh)
   start = checkpointed.abstract_start(policy, settings.seed)
   state = checkpointed.abstract_state(phases, start)
-  parts, prompts = phases[-1].parts, phases[-1].prompts
+  phase, prompts = phases[-1].phase, phases[-1].prompts
   drawn = jax.eval_shape(
-    functools.partial(step.drawn_stage, parts=parts), state, prompts
+    functools.partial(step.rollout_stage, phase=phase), state, prompts
   )
   problem.close()
   return dataclasses.replace(

@@ -20,7 +20,7 @@ def test_the_saved_position_of_the_data_is_that_of_the_next_step():
       return self.position - 1
 
   parts = types.SimpleNamespace(num_ahead=2, is_told_prompts=False)
-  phase = types.SimpleNamespace(parts=parts)
+  phase = types.SimpleNamespace(phase=parts)
   run = types.SimpleNamespace(streams=[Stream()], phases=[phase])
   nobody: Any = None
   feed = steps.Batches([run], 0, nobody)

@@ -26,7 +26,7 @@ from grpo_jax.training.phases import build
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.types import (
   Critic,
-  MemberState,
+  ModelState,
   PromptFields,
   Prompts,
   Sampler,
@@ -157,7 +157,7 @@ def count_token(prompts: Prompts, rollout) -> Scored:
   )
 
 
-def make_parts(
+def make_phase(
   algorithm="grpo",
   *,
   policy=None,
@@ -231,15 +231,15 @@ def make_parts(
     algorithm=algorithm,
     config=config,
     plan=update_plan,
-    members=made.members(),
+    models=made.models(),
     losses=made.losses(),
-    player=Sampler(
-      models.played(sample, config=sampler, group_size=group_size),
-      models.played(sample, config=greedy, group_size=1)
+    sampler=Sampler(
+      models.by_policy(sample, config=sampler, group_size=group_size),
+      models.by_policy(sample, config=greedy, group_size=1)
       if "greedy_rewards" in required
       else None,
     ),
-    judge=Judge(score),
+    reward=Judge(score),
   )
 
 
@@ -267,19 +267,19 @@ class Judge:
 
   function: Callable[..., Scored]
 
-  def score(self, params, prompts, rollout, said=None, step=None):
-    del params, said
+  def score(self, params, prompts, rollout, host_scores=None, step=None):
+    del params, host_scores
     return self.function(prompts, rollout)
 
 
-def make_state(parts: Phase, seed: int = 0):
+def make_state(phase: Phase, seed: int = 0):
   """Makes the state at the start of a phase with these functions."""
   return step_lib.enter_phase(
-    policy_lib.initial_state(parts.policy, seed), parts, 0
+    policy_lib.initial_state(phase.policy, seed), phase, 0
   )
 
 
-def drawn_state(parts: Phase, seed: int = 0, **spread):
+def drawn_state(phase: Phase, seed: int = 0, **spread):
   """Makes that state with parameters that NumPy draws, by one small program.
 
   Every weight matters in it; `spread` has the arguments of `drawn.params`.
@@ -288,12 +288,12 @@ def drawn_state(parts: Phase, seed: int = 0, **spread):
   def enter(params):
     state = TrainState(
       *(jnp.int32(0), jnp.int32(0), jnp.int32(0), jax.random.key(seed)),
-      members={"policy": MemberState(params)},
+      models={"policy": ModelState(params)},
       algorithm_state={},
     )
-    return step_lib.enter_phase(state, parts, 0)
+    return step_lib.enter_phase(state, phase, 0)
 
-  return jax.jit(enter)(drawn.params(parts.policy, seed, **spread))
+  return jax.jit(enter)(drawn.params(phase.policy, seed, **spread))
 
 
 def state_at(step, phase_step, key, **fields):
@@ -314,7 +314,7 @@ def make_prompts(num_prompts: int = 4, slots: int = 3, first: int = 0):
   return jax.device_put(made)  # Compiles nothing, as jnp.asarray does.
 
 
-def ragged_batch(parts: Phase, num_rows: int = 16, slots: int = 4):
+def ragged_batch(phase: Phase, num_rows: int = 16, slots: int = 4):
   """A scored batch with empty, truncated, filtered and unscored rows."""
   rng = np.random.default_rng(3)
   lengths = rng.integers(0, slots + 1, num_rows)
@@ -326,7 +326,7 @@ def ragged_batch(parts: Phase, num_rows: int = 16, slots: int = 4):
   group_id = np.arange(num_rows) // 4
   logp = -rng.uniform(0.5, 3.0, (num_rows, slots)).astype(np.float32)
   rewards = rng.normal(size=num_rows).astype(np.float32)
-  state = objective.init(parts.algorithm, parts.config)[1]
+  state = objective.init(phase.algorithm, phase.config)[1]
   made = TrainBatch(
     prompts=PromptFields(tokens=prompts.tokens, mask=prompts.mask),
     prompt_index=np.asarray(group_id, np.int32),
@@ -392,14 +392,14 @@ def given_rows(prompts, completions):
   return jax.device_put(made)
 
 
-def off_policy(parts: Phase) -> tuple[TrainState, TrainBatch]:
+def off_policy(phase: Phase) -> tuple[TrainState, TrainBatch]:
   """A state with a distant reference, and a prepared batch off its policy."""
-  state = make_state(parts)
-  if "reference" in state.members:
-    reference = jax.jit(parts.policy.init)(jax.random.key(1))
+  state = make_state(phase)
+  if "reference" in state.models:
+    reference = jax.jit(phase.policy.init)(jax.random.key(1))
     state = state.with_params(reference=reference)
-  prepare = jax.jit(functools.partial(step_lib.prepare, parts=parts))
-  batch = prepare(state, ragged_batch(parts), jax.random.key(2))
-  if "old_logp" in options.needs(parts.algorithm, parts.config):
+  prepare = jax.jit(functools.partial(step_lib.prepare, phase=phase))
+  batch = prepare(state, ragged_batch(phase), jax.random.key(2))
+  if "old_logp" in options.needs(phase.algorithm, phase.config):
     batch = dataclasses.replace(batch, old_logp=batch.sampler.logp)
   return state, batch

@@ -31,13 +31,13 @@ def score(prompts, rollout):
   )
 
 
-def make_parts(name, **options):
+def make_phase(name, **options):
   """Parts of `tiny` with an environment."""
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     name, **{"score": score, "max_new_tokens": 14, **options}
   )
-  play = functools.partial(parts.player.play, environment=toy.ENVIRONMENT)
-  return dataclasses.replace(parts, player=Sampler(play))
+  play = functools.partial(phase.sampler.sample, environment=toy.ENVIRONMENT)
+  return dataclasses.replace(phase, sampler=Sampler(play))
 
 
 def make_prompts(num_prompts=4, first=0):
@@ -51,22 +51,22 @@ def make_prompts(num_prompts=4, first=0):
   "name", ["grpo", slow("ppo"), slow("sao"), slow("gagpo"), slow("gigpo")]
 )
 def test_one_program_on_policy_in_every_bit(name):
-  for metrics in steps_of_one_program(name, make_parts, make_prompts):
+  for metrics in steps_of_one_program(name, make_phase, make_prompts):
     assert metrics["tokens/generated"] < 16 * 9
 
 
-def steps_of_one_program(name, make_parts, make_prompts):
+def steps_of_one_program(name, make_phase, make_prompts):
   """Metrics of three steps, compiled once, with a ratio of exactly 1."""
   policy = tiny.tiny_transformer(width=16)
-  parts = make_parts(name, policy=policy, micro_batch_size=2)
+  phase = make_phase(name, policy=policy, micro_batch_size=2)
   traced, history = [], []
 
   def fused(state, prompts):
     traced.append(1)
-    return step.fused_step(state, prompts, parts=parts)
+    return step.fused_step(state, prompts, phase=phase)
 
   advance = jax.jit(fused, donate_argnums=0)
-  state = tiny.make_state(parts)
+  state = tiny.make_state(phase)
   for i in range(3):
     state, metrics, _ = advance(state, make_prompts(first=4 * i))
     if name != "sao":
@@ -81,12 +81,12 @@ def steps_of_one_program(name, make_parts, make_prompts):
 
 
 def test_what_is_read_is_not_trained():
-  parts = make_parts("grpo")
-  state = tiny.make_state(parts)
-  sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
+  phase = make_phase("grpo")
+  state = tiny.make_state(phase)
+  sample = jax.jit(functools.partial(step.sample_stage, phase=phase))
   rollout = sample(state, make_prompts())
   assert rollout.observed.any()
-  learn = jax.jit(functools.partial(step.learn_stage, parts=parts))
+  learn = jax.jit(functools.partial(step.learn_stage, phase=phase))
   scored = score(None, rollout)
   rng = np.random.default_rng(0)
   scored = dataclasses.replace(
@@ -111,16 +111,16 @@ def test_what_is_read_is_not_trained():
 def test_it_learns_to_be_short(name):
   """Actions of one token pay: the policy learns to write token 3 at once."""
   grouped = name in ("grpo", "gagpo", "gigpo")
-  parts = make_parts(
+  phase = make_phase(
     name,
     learning_rate=0.03,
     steps=150,
     micro_batch_size=32,
     group_size=4 if grouped else 1,
   )
-  state = tiny.make_state(parts)
+  state = tiny.make_state(phase)
   advance = jax.jit(
-    functools.partial(step.fused_step, parts=parts), donate_argnums=0
+    functools.partial(step.fused_step, phase=phase), donate_argnums=0
   )
   paid = []
   num_prompts = 8 if grouped else 32

@@ -178,10 +178,10 @@ class TextSampler:
 
 def unscored(problem: problem_lib.Problem) -> problem_lib.Problem:
   """The problem without rewards; all its completions are unscored."""
-  judge = rewards_lib.RewardSum(
+  reward = rewards_lib.RewardSum(
     (rewards_lib.InGraph(_nothing),), {_UNSCORED: 1.0}, _UNSCORED
   )
-  return dataclasses.replace(problem, judge=judge)
+  return dataclasses.replace(problem, reward=reward)
 
 
 def _nothing(prompts: Prompts, rollout: Rollout) -> dict[str, jax.Array]:

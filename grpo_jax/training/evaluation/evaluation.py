@@ -130,8 +130,8 @@ class Evaluator:
       top_p=jit.number("eval.top_p", top_p),
     )
     split = sharding.row_constraint(mesh)
-    judge = self._judge_of_truth = problem.judge.without_models()
-    self._score = judging.scoring_program(judge, mesh)
+    reward = self._true_reward = problem.reward.without_models()
+    self._score = judging.scoring_program(reward, mesh)
     if problem.host_environment is not None:
       self._complete = _with_host(problem, policy, mesh, config, num_samples)
       return
@@ -146,8 +146,8 @@ class Evaluator:
     ) -> tuple[Rollout, Scored | None]:
       rollout = compaction.last_rows(sample(params, prompts, key))
       scored = None
-      if judge.on_host is None:
-        scored = judge.score({}, prompts, rollout)
+      if reward.on_host is None:
+        scored = reward.score({}, prompts, rollout)
       return split(rollout), split(scored)
 
     program = jit.Program(complete, sharding.replicated(mesh))
@@ -261,16 +261,16 @@ class Evaluator:
     local = judging.rollout_to_judge(self._mesh, rollout)
     if scored is None:
       scores, _, messages = problem.host_scores(
-        batch, local, self._judge_of_truth, evaluates=True
+        batch, local, self._true_reward, evaluates=True
       )
       errors = judging.errors_of(self._mesh, batch, num_rows, messages)
       problem.complaints.log("a verifier failed in an evaluation", messages)
       scores = scores._replace(steps=None)
-      if not self._judge_of_truth.is_host_alone:
+      if not self._true_reward.is_host_alone:
         scores = sharding.from_local(scores, sharding.by_rows_once(self._mesh))
         scored = self._score(prompts, rollout, scores)
     if scored is None:
-      local_scores = self._judge_of_truth.score_on_host(scores)
+      local_scores = self._true_reward.score_on_host(scores)
     else:
       own = dataclasses.replace(
         scored, weights={}, step_rewards=None, step_mask=None
@@ -364,12 +364,12 @@ def _with_host(
   from grpo_jax.training.phases import host_sampler  # Starts processes.
 
   turns = host_sampler.make_turns(policy, problem, config, num_samples)
-  player = host_sampler.host_episodes(
+  sampler = host_sampler.host_episodes(
     problem, mesh, turns, keeps_contexts=False
   )
 
   def complete(params, prompts, key, batch):
-    played = player.play(params, prompts, key, batch)
+    played = sampler.play(params, prompts, key, batch)
     return played.rollout, played.scored, played.errors
 
   return complete

@@ -97,8 +97,8 @@ def measure(
       index
     ]
     start = policy.state_of(loaded.params, loaded.policy, seed)
-    state = entered.enter(checkpointed.with_outside(start, entered.parts))
-    gradient = _gradient(loaded, entered.parts)
+    state = entered.enter(checkpointed.with_outside(start, entered.phase))
+    gradient = _gradient(loaded, entered.phase)
     gradients = []  # [D][batches], each a flat vector.
     for domain in problem.domains:
       stream = problem.prompt_stream(
@@ -145,7 +145,7 @@ def _phase(loaded: checkpointed.Loaded, wanted: str) -> str:
   phases = [
     name
     for name in config.phases
-    if config.section(name).plays and "policy" in config.section(name).trains
+    if config.section(name).samples and "policy" in config.section(name).trains
   ]
   if not phases or (wanted and wanted not in phases):
     raise ValueError(
@@ -156,7 +156,7 @@ def _phase(loaded: checkpointed.Loaded, wanted: str) -> str:
 
 
 def _gradient(
-  loaded: checkpointed.Loaded, parts: step.Phase
+  loaded: checkpointed.Loaded, phase: step.Phase
 ) -> Callable[[TrainState, Any], np.ndarray]:
   """Makes (state, batch of prompts) -> the gradient of the policy, flat."""
   problem, mesh = loaded.problem, loaded.mesh
@@ -166,49 +166,51 @@ def _gradient(
       "interference: the episodes of this run are played on the host, which"
       " this program does not; use data without config.data.environment."
     )
-  judge: Any = parts.judge
-  player: Any = parts.player
-  if player.greedy is not None:
+  reward: Any = phase.reward
+  sampler: Any = phase.sampler
+  if sampler.greedy is not None:
     raise ValueError(
-      f"interference: algorithm {parts.algorithm.name!r} compares with greedy"
+      f"interference: algorithm {phase.algorithm.name!r} compares with greedy"
       " completions, which this program does not draw; choose another one."
     )
-  if "expected" in parts.algorithm.needs:
+  if "expected" in phase.algorithm.needs:
     raise ValueError(
-      f"interference: algorithm {parts.algorithm.name!r} compares with what a"
+      f"interference: algorithm {phase.algorithm.name!r} compares with what a"
       " schedule knows of its prompts, and these prompts are drawn by none;"
       " choose another one."
     )
-  (loss,) = [one for one in parts.losses if "policy" in one.trains]
+  (loss,) = [one for one in phase.losses if "policy" in one.trains]
 
   def of_rows(
     state: TrainState, prompts: Prompts, rollout: Rollout, scored: Scored
   ) -> PyTree:
     batch = objective.make_train_batch(
-      parts.algorithm,
-      parts.config,
+      phase.algorithm,
+      phase.config,
       prompts,
       rollout,
       scored,
       state.algorithm_state,
       None,
     )
-    batch = step.prepare(state, batch, step.step_keys(state)[1], parts=parts)
-    gradients, _ = update_lib.gradient(parts.update, loss, state.params, batch)
+    batch = step.prepare(state, batch, step.step_keys(state)[1], phase=phase)
+    gradients, _ = update_lib.gradient(phase.update, loss, state.params, batch)
     leaves = jax.tree.leaves(masked.wide(gradients["policy"]))
     return jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
 
   sample = jit.Program(
-    functools.partial(step.sample_stage, parts=parts),
+    functools.partial(step.sample_stage, phase=phase),
     whole,
     out_shardings=rows,
   )
   learn = jit.Program(
-    lambda state, prompts, rollout, said: of_rows(
+    lambda state, prompts, rollout, host_scores: of_rows(
       state,
       prompts,
       rollout,
-      judge.score(state.params, prompts, rollout, said, step=state.phase_step),
+      reward.score(
+        state.params, prompts, rollout, host_scores, step=state.phase_step
+      ),
     ),
     whole,
   )
@@ -216,12 +218,12 @@ def _gradient(
   def gradient(state: TrainState, batch: Any) -> np.ndarray:
     prompts = sharding.from_local(batch.prompts, rows)
     rollout = sample(state, prompts)
-    said = None
-    if problem.judge.on_host is not None:
+    host_scores = None
+    if problem.reward.on_host is not None:
       local = judging.rollout_to_judge(mesh, rollout)
       scores, _, _ = problem.host_scores(batch, local)
-      said = sharding.from_local(scores, sharding.by_rows_once(mesh))
-    return np.asarray(learn(state, prompts, rollout, said))
+      host_scores = sharding.from_local(scores, sharding.by_rows_once(mesh))
+    return np.asarray(learn(state, prompts, rollout, host_scores))
 
   return gradient
 

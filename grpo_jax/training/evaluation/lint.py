@@ -70,7 +70,7 @@ def before_training(config: config_lib.RunConfig, problem: Problem) -> None:
 
 def num_needed(config: config_lib.RunConfig) -> int:
   """Different prompts that a run should have; 0 if it draws no completions."""
-  sizes = [phase.num_prompts for phase in config.stages if phase.plays]
+  sizes = [phase.num_prompts for phase in config.stages if phase.samples]
   return PER_PROMPT * max(sizes, default=0)
 
 
@@ -226,12 +226,12 @@ def verifier(config: config_lib.RunConfig, problem: Problem) -> list[Finding]:
       return [_not_tried("the task has none on the host")]
     judge, golds = _of_task(task, problem)
     emptied = [(i, task.encode(_emptied(task.decode(x)))) for i, x in golds]
-  elif problem.judge.on_host is not None:
+  elif problem.reward.on_host is not None:
     judge, golds = _on_host(problem)
     emptied = [(i, _emptied(x)) for i, x in golds]
   else:
     return [_not_tried("it is in the graph of the step")]
-  if problem.judge.on_host is not None and not golds:
+  if problem.reward.on_host is not None and not golds:
     return [_not_tried("the data have no reference answers")]
   marks = judge(golds)
   if not golds or not any(marks):
@@ -239,7 +239,7 @@ def verifier(config: config_lib.RunConfig, problem: Problem) -> list[Finding]:
       Finding(
         "verifier",
         True,
-        f"{problem.judge.correct!r} marks none of"
+        f"{problem.reward.correct!r} marks none of"
         f" {len(golds) or _MAX_TRIES} reference answers as right; look at what"
         " it compares.",
       )
@@ -250,8 +250,8 @@ def verifier(config: config_lib.RunConfig, problem: Problem) -> list[Finding]:
       Finding(
         "verifier",
         False,
-        f"{problem.judge.correct!r} marks {share:.0%} of {len(golds)} reference"
-        " answers as wrong.",
+        f"{problem.reward.correct!r} marks {share:.0%} of {len(golds)}"
+        " reference answers as wrong.",
         tuple(
           number for (number, _), x in zip(golds, marks, strict=True) if not x
         ),
@@ -270,7 +270,7 @@ def verifier(config: config_lib.RunConfig, problem: Problem) -> list[Finding]:
       Finding(
         "format only" if every else "verifier",
         True,
-        f"{problem.judge.correct!r} marks wrong answers as right: {shown}."
+        f"{problem.reward.correct!r} marks wrong answers as right: {shown}."
         + (
           " It does not look at the answer, or at its form alone."
           if every
@@ -303,7 +303,7 @@ def _of_task(task: tasks.Task, problem: Problem):
       scores = verify(
         tokens, np.arange(size) < len(ids), problem.train[number]["extras"]
       )
-      marks.append(scores[problem.judge.correct] >= 1)
+      marks.append(scores[problem.reward.correct] >= 1)
     return marks
 
   golds: list[_Completed] = []
@@ -321,8 +321,8 @@ def _on_host(problem: Problem):
 
   An answer alone is put into the form in which most answers are right.
   """
-  assert problem.judge.on_host is not None
-  scorer = problem.judge.on_host.scorer
+  assert problem.reward.on_host is not None
+  scorer = problem.reward.on_host.scorer
 
   def judge(completed: Sequence[_Completed]) -> list[bool]:
     numbers = [number for number, _ in completed]
@@ -335,7 +335,7 @@ def _on_host(problem: Problem):
       [rewards.plain_extras(record) for record in some],
       [problem.encoder.completion({"completion": x}).tolist() for x in texts],
     )
-    values = scores.components[problem.judge.correct]
+    values = scores.components[problem.reward.correct]
     return [bool(x >= 1) for x in values]
 
   numbers = range(min(_NUM_GOLDS, len(problem.train)))

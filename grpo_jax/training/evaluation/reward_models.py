@@ -46,23 +46,23 @@ class HeldOut:
       problem: Prompts and rewards.
       mesh: The mesh of the run.
       name: Name of the phase.
-      parts: Functions of the phase.
+      phase: Functions of the phase.
 
     Raises:
       ValueError: There are no held-out pairs that fit.
     """
     phase = config.section(name)
     self._problem, self._mesh = problem, mesh
-    self._parts = dataclasses.replace(parts, max_rounds=1)
+    self._phase = dataclasses.replace(parts, max_rounds=1)
     self._batches: list[TrainBatch] = []
     whole = sharding.replicated(mesh)
     self._measure = jit.Program(
-      functools.partial(_measure, self._parts), whole, out_shardings=whole
+      functools.partial(_measure, self._phase), whole, out_shardings=whole
     )
     # Whole batches: the pass over them has the phase's shapes.
     available = min(config.eval.num_prompts, len(problem.held_out))
     size, length = phase.num_prompts, phase.max_prompt_len
-    if not phase.plays:
+    if not phase.samples:
       held_out = dataclasses.replace(problem, train=problem.held_out)
       rows = executors.rows_to_feed(problem, mesh, phase)
       stream = held_out.pair_stream(0, size, length, rows.tolist())
@@ -80,9 +80,9 @@ class HeldOut:
       pad_id=problem.tokenizer.pad_id,
       rows=sharding.local_rows(sharding.by_rows(mesh), size).tolist(),
     )
-    self._draw = executors.make_draw(problem, mesh, self._parts)
+    self._draw = executors.make_draw(problem, mesh, self._phase)
     self._join = jit.Program(
-      functools.partial(_joined, self._parts, available), whole
+      functools.partial(_joined, self._phase, available), whole
     )
     self._make = lambda state: [self._drawn(state, x) for x, _ in prompts]
 
@@ -102,11 +102,11 @@ class HeldOut:
     with jax.transfer_guard("allow"):
       if not self._batches:
         self._batches = self._make(state)
-      parts = [
+      phase = [
         jax.device_get(self._measure(state.params, batch))
         for batch in self._batches
       ]
-      total = {name: _together([x[name] for x in parts]) for name in parts[0]}
+      total = {name: _together([x[name] for x in phase]) for name in phase[0]}
       metrics = {
         name: float(x.value if isinstance(x, Maximum) else values_lib.mean(x))
         for name, x in total.items()
@@ -135,11 +135,11 @@ class HeldOut:
 
 
 def _joined(
-  parts: step.Phase, num_prompts: int, prompts: Prompts, rollout, scored, past
+  phase: step.Phase, num_prompts: int, prompts: Prompts, rollout, scored, past
 ) -> TrainBatch:
   """A batch without the rows that fill it up."""
   batch = objective.make_train_batch(
-    parts.algorithm, parts.config, prompts, rollout, scored, past
+    phase.algorithm, phase.config, prompts, rollout, scored, past
   )
   real = prompts.ids[batch.prompt_index] < num_prompts
   return dataclasses.replace(
@@ -147,22 +147,22 @@ def _joined(
   )
 
 
-def _together(parts: Sequence[Any]) -> Any:
+def _together(phase: Sequence[Any]) -> Any:
   """Combines a metric of several batches."""
-  reduce = np.max if isinstance(parts[0], Maximum) else np.sum
-  return jax.tree.map(lambda *x: reduce(x, axis=0), *parts)
+  reduce = np.max if isinstance(phase[0], Maximum) else np.sum
+  return jax.tree.map(lambda *x: reduce(x, axis=0), *phase)
 
 
 def _measure(
-  parts: step.Phase, params: models.Params, batch: TrainBatch
+  phase: step.Phase, params: models.Params, batch: TrainBatch
 ) -> Mapping[str, Weighted | Maximum]:
   """The algorithm's metrics of the reward model, as totals and weights."""
-  algorithm, config = parts.algorithm, parts.config
+  algorithm, config = phase.algorithm, phase.config
   assert algorithm.critic_metrics is not None
-  view: Any = parts.members["reward"].view
+  view: Any = phase.models["reward"].view
   batch = objective.without_overlong(config, batch)
   batch = algorithm.prepare(config, batch)
   values = reward_models.of_batch(
-    parts.plan, view(params), batch, algorithm.couples_group
+    phase.plan, view(params), batch, algorithm.couples_group
   )
   return algorithm.critic_metrics(config, values, batch)

@@ -175,7 +175,7 @@ def check_canaries(guards: GuardsConfig, problem: Problem) -> None:
     problem: The problem. Its rewards by models do not count, because held-out
       prompts are judged without them.
   """
-  known = problem.components | problem.judge.without_models().derived
+  known = problem.components | problem.reward.without_models().derived
   for text in guards.canaries:
     Canary.parse(text).check(known)
 
@@ -248,7 +248,7 @@ class Canaries:
 
   def look(self, state: TrainState) -> GuardLook:
     """Completes the prompts of all canaries; keeps the scores if all pass."""
-    params = policy_lib.evaluation_params(state.members["policy"])
+    params = policy_lib.evaluation_params(state.models["policy"])
     key = jax.random.key(_KEY)
     rows = {
       path: [row for group in sampler.completions(params, key) for row in group]
@@ -291,7 +291,7 @@ class Canaries:
     self, state: TrainState, params: PyTree, key: jax.Array
   ) -> float | None:
     """KL(policy ‖ reference) of completions, nats each; None: not measured."""
-    if not self.guards.canary_max_kl or "reference" not in state.members:
+    if not self.guards.canary_max_kl or "reference" not in state.models:
       return None
     every = {**state.params, "policy": params}
     parts_of_kl = [
@@ -541,7 +541,7 @@ def open_guards(
   guards = config.guards
   probe = None
   if _looks(config):
-    probe = Canaries(config, problem, phases[0].parts.policy, mesh, evaluator)
+    probe = Canaries(config, problem, phases[0].phase.policy, mesh, evaluator)
   lines: Sequence[Mapping[str, Any]] = ()
   if position is not None and guards.on:
     if probe is not None:

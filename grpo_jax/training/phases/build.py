@@ -1,6 +1,6 @@
-"""Makes the parts of a phase from a config: models, losses, sampler, reward.
+"""Makes the fixed functions of a phase: models, losses, sampler, reward.
 
-`make_parts` also checks that settings, data and devices go together.
+`make_phase` also checks that settings, data and devices go together.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ FEATURES: imports.LazyTable[Callable[..., Any]] = imports.LazyTable(
   "grpo_jax.training.phases",
   {
     "corrections": "corrections:make",
-    "history": "reservoirs:make",
-    "kept": "kept_groups:make",
+    "old_groups": "reservoirs:make",
+    "waiting_groups": "kept_groups:make",
     "partial": "partials:make",
     "prefix_values": "forced:make",
     "schedule": "schedules:make",
@@ -62,8 +62,8 @@ def devices(
   rows(config, name, mesh)
   # Processes that hold the same rows split them, to score each once.
   is_judged_on_hosts = (
-    phase.plays
-    and (problem.judge.asks_host or problem.sessions)
+    phase.samples
+    and (problem.reward.asks_host or problem.sessions)
     and jax.process_count() > 1
   )
   if (
@@ -190,7 +190,7 @@ def gradient_steps(
   own = algorithm.config_class()
   follow = phase.num_epochs * phase.num_minibatches - 1
   if (
-    phase.plays
+    phase.samples
     and algorithm.policy_loss is not None
     and follow
     and own.reads_rewards
@@ -224,7 +224,7 @@ def check(
       " no teacher; leave it empty, or set config.algorithm.kl_coef or opd_coef"
       " above 0."
     )
-  if phase.plays:
+  if phase.samples:
     given = problem.provides
     if config.reward_model.step_ends and REWARD_MODEL in _models(config, phase):
       given |= {"step_rewards"}
@@ -260,7 +260,7 @@ def check(
     )
 
 
-def make_parts(
+def make_phase(
   config: config_lib.RunConfig,
   problem: Problem,
   policy: Policy,
@@ -286,7 +286,7 @@ def make_parts(
     problem.prompt_slots,
     problem.max_new_tokens,
     mesh,
-    temperature=config.sampling.temperature if phase.plays else 1.0,
+    temperature=config.sampling.temperature if phase.samples else 1.0,
     couples_group=algorithm.couples_group,
     shares_prompts=problem.compaction is None,
     by_domain=phase.has_teachers_of_domains and "ref_kl" in required,
@@ -295,65 +295,67 @@ def make_parts(
     *(config, phase, policy, algorithm, objective_config, plan),
     outside=_outside(config, name, problem, mesh),
   )
-  parts = Phase(
+  base = Phase(
     policy=policy,
     algorithm=algorithm,
     config=objective_config,
     plan=plan,
-    members=made.members(),
+    models=made.models(),
     losses=made.losses(),
     constrain_rows=sharding.row_constraint(mesh),
     constrain_trained=sharding.trained_constraint(mesh),
   )
-  trained = [loss.num_updates for loss in parts.losses]
+  trained = [loss.num_updates for loss in base.losses]
   if phase.trains and not any(trained):
     raise ValueError(
       f"config.{name}: a phase of the kind {phase.kind!r} would train nothing;"
       " set num_updates of config.critic, or of config.reward_model, to 1 or"
       " more, or leave the phase out of config.phases."
     )
-  if not phase.plays:
-    return parts
-  return _with_completions(parts, made, problem, name, mesh)
+  if not phase.samples:
+    return base
+  return _with_completions(base, made, problem, name, mesh)
 
 
 def _with_completions(
-  parts: Phase, made: Models, problem: Problem, name: str, mesh: Mesh
+  base: Phase, made: Models, problem: Problem, name: str, mesh: Mesh
 ) -> Phase:
   """Adds sampler, reward and features to a phase that draws completions."""
   config, phase = made.config, made.phase
-  judge = problem.judge
+  reward = problem.reward
   if phase.reward_weights:
     names = config.rewards.names
-    judge = judge.weighted(dict(zip(names, phase.reward_weights, strict=True)))
+    reward = reward.weighted(
+      dict(zip(names, phase.reward_weights, strict=True))
+    )
   # A reward model learns from pairs that are ranked without models.
   proxy = None
   if _models(config, phase):
     steps = models_lib.steps(config.reward_model, problem.tokenizer)
-    judge = judge.bound(made.views(), made.plan, steps)
+    reward = reward.bound(made.views(), made.plan, steps)
     if made.is_scored:
-      proxy = REWARD_MODEL, judge.correct, steps is None
+      proxy = REWARD_MODEL, reward.correct, steps is None
   else:
-    judge = judge.without_models()
+    reward = reward.without_models()
   if "ranker" in made.outside:
-    judge = judge.ranked_by("ranker").bound(made.views(), made.plan)
+    reward = reward.ranked_by("ranker").bound(made.views(), made.plan)
   sampler = policy_lib.sampling_policy(
     made.policy, config.sampling.weights_dtype, mesh
   )
   return dataclasses.replace(
-    parts,
-    player=sampler_lib.make_player(
+    base,
+    sampler=sampler_lib.make_sampler(
       sampler,
       problem,
       config.sampling,
       phase.group_size,
       made.required,
-      models_lib.table(phase, made.policy, parts.members, made.outside),
+      models_lib.table(phase, made.policy, base.models, made.outside),
       FEATURES["corrections"](config, problem, name)
       if phase.correction.corrects
       else None,
     ),
-    judge=judge,
+    reward=reward,
     max_rounds=phase.max_rounds,
     when_short=phase.when_short,
     staleness=phase.staleness,
@@ -361,14 +363,14 @@ def _with_completions(
     domains=problem.domains,
     **_features(
       *(config, problem, name, made.required, made.objective),
-      *(sampler, judge, sharding.num_row_shards(mesh)),
+      *(sampler, reward, sharding.num_row_shards(mesh)),
     ),
     proxy=proxy,
     consistent=config.rewards.follows,
     transforms=tuple(
       imports.load(
         *(path, f"config.{name}.transforms", "function"),
-        form=" (batch) -> (batch, metrics)",
+        form=" (batch) -> (batch, metrics), or (memory, batch) -> …",
       )
       for path in phase.transforms
     ),
@@ -382,7 +384,7 @@ def _features(
   required: frozenset[str],
   objective_config: Any,
   sampler: Policy,
-  judge: RewardSum,
+  reward: RewardSum,
   num_shards: int,
 ) -> dict[str, Any]:
   """Makes the features that a phase switches on, by their fields of `Phase`."""
@@ -392,10 +394,10 @@ def _features(
     wanted["partial"] = config, problem, sampler, name, required
   if config.reward_model.history_share:
     slots = problem.max_prompt_len, problem.max_new_tokens
-    wanted["history"] = config, name, *slots, num_shards
+    wanted["old_groups"] = config, name, *slots, num_shards
   if phase.recycle_surplus or phase.replay_size:
-    of_groups = objective_config, judge, num_shards
-    wanted["kept"] = config, problem, name, *of_groups
+    of_groups = objective_config, reward, num_shards
+    wanted["waiting_groups"] = config, problem, name, *of_groups
   if "prefix_utility" in required:
     wanted["prefix_values"] = objective_config, problem
   if phase.schedule.chooses:
@@ -470,7 +472,7 @@ class Models:
       is_alone=model is not None,
     )
 
-  def members(self) -> dict[str, Model]:
+  def models(self) -> dict[str, Model]:
     """The models of the phase by name, in the order of their passes."""
     found = {}
     if "ref_logp" in self.required:
@@ -538,7 +540,7 @@ class Models:
           critic,
           self.algorithm,
           self.objective,
-          member="reward",
+          model="reward",
           prefix="reward_model/",
           num_updates=self.config.reward_model.num_updates,
         )
@@ -670,7 +672,7 @@ def _models(
   # Completions that are kept for imitation are scored by a model only if the
   # phase sets a bound on its component.
   asked = phase.trains or found & {*phase.keep.bounds}
-  is_judged = phase.plays and "reward" not in phase.trains and asked
+  is_judged = phase.samples and "reward" not in phase.trains and asked
   return found if is_judged else set()
 
 

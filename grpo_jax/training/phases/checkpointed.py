@@ -41,7 +41,7 @@ from grpo_jax.training.runtime import checkpoints, files, sharding
 from grpo_jax.types import (
   EpisodeSampler,
   Images,
-  MemberState,
+  ModelState,
   Policy,
   Prompts,
   PyTree,
@@ -54,7 +54,7 @@ class OpenPhase(NamedTuple):
   """A phase before it runs.
 
   Attributes:
-    parts: Its fixed functions.
+    phase: Its fixed functions.
     enter: (state at the end of the phase before) -> state at its start.
     prompts: Shapes of its batches. If rollouts are drawn ahead, these may be
       part of a checkpoint, and the shapes include arrays for environments and
@@ -62,7 +62,7 @@ class OpenPhase(NamedTuple):
     drawn: (shapes of the state) -> shapes of a rollout that waits.
   """
 
-  parts: step_lib.Phase
+  phase: step_lib.Phase
   enter: Callable[[TrainState], TrainState]
   prompts: Prompts
   drawn: Callable[[TrainState], Rollouts]
@@ -163,52 +163,55 @@ def make_phases(
   mesh: Mesh,
 ) -> list[OpenPhase]:
   """Makes the phases of a config, in order."""
-  found: list[OpenPhase] = []
+  phases: list[OpenPhase] = []
   needed: frozenset[str] = frozenset()  # Models that later phases go on with.
   for index in reversed(range(len(config.phases))):
     name = config.phases[index]
-    phase = config.section(name)
-    parts = build.make_parts(config, problem, policy, name, mesh)
-    parts = dataclasses.replace(parts, keeps=needed)
-    continuing = {k for k, one in parts.members.items() if one.continues}
-    needed = (needed - parts.members.keys()) | continuing
-    enter = functools.partial(step_lib.enter_phase, parts=parts, index=index)
-    shape = phase.num_prompts, phase.max_prompt_len or problem.max_prompt_len
+    settings = config.section(name)
+    phase = build.make_phase(config, problem, policy, name, mesh)
+    phase = dataclasses.replace(phase, keeps=needed)
+    continuing = {k for k, one in phase.models.items() if one.continues}
+    needed = (needed - phase.models.keys()) | continuing
+    enter = functools.partial(step_lib.enter_phase, phase=phase, index=index)
+    shape = (
+      settings.num_prompts,
+      settings.max_prompt_len or problem.max_prompt_len,
+    )
     prompts = jax.eval_shape(
       functools.partial(_empty_prompts, shape, problem.image_shapes)
     )
-    if phase.num_ahead and len(problem.train):
+    if settings.num_ahead and len(problem.train):
       from grpo_jax.training.phases import kept_groups
 
       hints = policy_lib.hints(config, problem, name)
       prompts = kept_groups.prompt_shapes(problem, *shape, hints)
-    drawn = functools.partial(_drawn, problem, mesh, parts, prompts)
-    found.insert(0, OpenPhase(parts, enter, prompts, drawn))
-  return found
+    drawn = functools.partial(_drawn, problem, mesh, phase, prompts)
+    phases.insert(0, OpenPhase(phase, enter, prompts, drawn))
+  return phases
 
 
 def _drawn(
   problem: problem_lib.Problem,
   mesh: Mesh,
-  parts: step_lib.Phase,
+  phase: step_lib.Phase,
   prompts: Prompts,
   state: TrainState,
 ) -> Rollouts:
   """The shapes of the rollouts that a phase draws ahead; nothing is run."""
-  if not isinstance(parts.player, EpisodeSampler):
-    draw = functools.partial(step_lib.drawn_stage, parts=parts)
+  if not isinstance(phase.sampler, EpisodeSampler):
+    draw = functools.partial(step_lib.rollout_stage, phase=phase)
     return jax.eval_shape(draw, state, prompts)
 
   def shapes(turns, **options):
     from grpo_jax.training.phases import host_sampler  # Starts processes.
 
-    player = host_sampler.host_episodes(problem, mesh, turns, **options)
-    return player.shapes(state.params["policy"], prompts, state.key)
+    sampler = host_sampler.host_episodes(problem, mesh, turns, **options)
+    return sampler.shapes(state.params["policy"], prompts, state.key)
 
-  rollout, scored = shapes(parts.player.play)
+  rollout, scored = shapes(phase.sampler.turns)
   baseline = None
-  if parts.player.greedy is not None:
-    _, baseline = shapes(parts.player.greedy, keeps_contexts=False)
+  if phase.sampler.greedy is not None:
+    _, baseline = shapes(phase.sampler.greedy, keeps_contexts=False)
   rollout = jax.eval_shape(step_lib.with_version, state, rollout)
   return Rollouts(rollout, None, scored, baseline)
 
@@ -308,24 +311,24 @@ def _check_policy(where: Any, policy: Policy, theirs: PyTree) -> None:
     )
 
 
-def with_outside(state: TrainState, parts: step_lib.Phase) -> TrainState:
+def with_outside(state: TrainState, phase: step_lib.Phase) -> TrainState:
   """Reads the models from outside of the run into the state.
 
   A model that continues from phase to phase is read only if it is not there.
 
   Args:
     state: State before the phase begins.
-    parts: Functions of the phase.
+    phase: Functions of the phase.
 
   Raises:
     FileNotFoundError, ValueError: A model is gone, or damaged.
   """
-  return state.with_members(
+  return state.with_models(
     **{
-      name: MemberState(member.read())
-      for name, member in parts.members.items()
-      if member.read is not None
-      and not (member.continues and name in state.members)
+      name: ModelState(model.read())
+      for name, model in phase.models.items()
+      if model.read is not None
+      and not (model.continues and name in state.models)
     }
   )
 

@@ -116,35 +116,35 @@ Driver = Callable[..., tuple[TrainState, StepResult]]
 def make_driver(
   problem: problem_lib.Problem,
   mesh: Mesh,
-  parts: step.Phase,
+  phase: step.Phase,
   host_reports: Sequence[judging.HostReport] = (),
 ) -> Driver:
   """Makes the driver of a phase; see the list at the top of the module.
 
   Args:
-    problem, mesh, parts: Problem, devices and functions of the phase.
+    problem, mesh, phase: Problem, devices and functions of the phase.
     host_reports: `StepResult.host_reports` of the step before the first one.
   """
-  if parts.player is None:
-    return _supervised(mesh, parts)
-  if isinstance(parts.player, EpisodeSampler):
-    return _Episodes(problem, mesh, parts, host_reports)
-  if problem.judge.asks_host:
-    return _Split(problem, mesh, parts)
-  return _ahead(mesh, parts) if parts.num_ahead else _fused(mesh, parts)
+  if phase.sampler is None:
+    return _supervised(mesh, phase)
+  if isinstance(phase.sampler, EpisodeSampler):
+    return _Episodes(problem, mesh, phase, host_reports)
+  if problem.reward.asks_host:
+    return _Split(problem, mesh, phase)
+  return _ahead(mesh, phase) if phase.num_ahead else _fused(mesh, phase)
 
 
 def make_draw(
-  problem: problem_lib.Problem, mesh: Mesh, parts: step.Phase
+  problem: problem_lib.Problem, mesh: Mesh, phase: step.Phase
 ) -> Callable[[TrainState, pipeline.PromptBatch], dynamic_sampling.Groups]:
   """Makes (state, batch) -> scored completions, without an update."""
-  if isinstance(parts.player, EpisodeSampler):
-    return _Episodes(problem, mesh, parts).draw
-  if problem.judge.on_host is not None:
-    return _Split(problem, mesh, parts).draw
+  if isinstance(phase.sampler, EpisodeSampler):
+    return _Episodes(problem, mesh, phase).draw
+  if problem.reward.on_host is not None:
+    return _Split(problem, mesh, phase).draw
   rows = sharding.by_rows(mesh)
   program = jit.Program(
-    functools.partial(step.draw_stage, parts=parts),
+    functools.partial(step.draw_stage, phase=phase),
     sharding.replicated(mesh),
     out_shardings=rows,
   )
@@ -160,7 +160,7 @@ def rows_to_feed(
 ) -> np.ndarray:
   """The rows of each batch of a phase that this process passes on."""
   rows, size = sharding.by_rows(mesh), phase.num_prompts
-  if not problem.judge.asks_host:
+  if not problem.reward.asks_host:
     return sharding.local_rows(rows, size * phase.max_rounds)
   # The split driver draws round after round, each on all devices.
   of_round = sharding.local_rows(rows, size)
@@ -169,9 +169,9 @@ def rows_to_feed(
   )
 
 
-def _supervised(mesh: Mesh, parts: step.Phase) -> Driver:
+def _supervised(mesh: Mesh, phase: step.Phase) -> Driver:
   """Makes the executor for completions that come with the data."""
-  advance = jit_step(mesh, step.supervised_step, parts)
+  advance = jit_step(mesh, step.supervised_step, phase)
   rows = sharding.by_rows(mesh)
 
   def driver(state: TrainState, batch: pipeline.SupervisedBatch):
@@ -184,9 +184,9 @@ def _supervised(mesh: Mesh, parts: step.Phase) -> Driver:
   return driver
 
 
-def _fused(mesh: Mesh, parts: step.Phase) -> Driver:
+def _fused(mesh: Mesh, phase: step.Phase) -> Driver:
   """Makes the driver with one program: sample, score, update."""
-  advance = jit_step(mesh, step.fused_step, parts)
+  advance = jit_step(mesh, step.fused_step, phase)
   rows = sharding.by_rows(mesh)
 
   def driver(state: TrainState, batch: pipeline.PromptBatch):
@@ -197,7 +197,7 @@ def _fused(mesh: Mesh, parts: step.Phase) -> Driver:
   return driver
 
 
-def _ahead(mesh: Mesh, parts: step.Phase) -> Driver:
+def _ahead(mesh: Mesh, phase: step.Phase) -> Driver:
   """Makes the driver with two programs: one draws ahead, one learns.
 
   Nothing stands between them, and the device runs one after the other. One
@@ -206,11 +206,11 @@ def _ahead(mesh: Mesh, parts: step.Phase) -> Driver:
   """
   rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
   sample = jit.Program(
-    functools.partial(step.drawn_stage, parts=parts),
+    functools.partial(step.rollout_stage, phase=phase),
     whole,
     out_shardings=rows,
   )
-  learn = jit_step(mesh, step.stale_step, parts)
+  learn = jit_step(mesh, step.stale_step, phase)
 
   def driver(
     state: TrainState,
@@ -259,30 +259,30 @@ class _Split:
   """
 
   def __init__(
-    self, problem: problem_lib.Problem, mesh: Mesh, parts: step.Phase
+    self, problem: problem_lib.Problem, mesh: Mesh, phase: step.Phase
   ):
     rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
-    self._problem, self._mesh, self._parts = problem, mesh, parts
+    self._problem, self._mesh, self._phase = problem, mesh, phase
     self._rows, self._whole = rows, whole
     self._judged_rows = sharding.by_rows_once(mesh)
     self._totals = totals(mesh)
     self._sample, self._greedy = (
       jit.Program(
-        functools.partial(stage, parts=parts), whole, out_shardings=rows
+        functools.partial(stage, phase=phase), whole, out_shardings=rows
       )
       for stage in (step.sample_stage, step.greedy_stage)
     )
-    self._learn = jit_step(mesh, step.learn_stage, parts)
-    judge: Any = parts.judge
-    self._judge = judge
+    self._learn = jit_step(mesh, step.learn_stage, phase)
+    reward: Any = phase.reward
+    self._reward = reward
     self._service = (
-      judge.service if isinstance(judge, rewards.RewardSum) else None
+      reward.service if isinstance(reward, rewards.RewardSum) else None
     )
     constrain = sharding.row_constraint(mesh)
     self._complete = jit.Program(
-      lambda *inputs: constrain(judge.score(*inputs)), whole
+      lambda *inputs: constrain(reward.score(*inputs)), whole
     )
-    min_std = parts.config.min_reward_std
+    min_std = phase.config.min_reward_std
     self._add, self._describe, self._choose_groups = (
       jit.Program(function, whole, out_shardings=whole)
       for function in (
@@ -291,7 +291,7 @@ class _Split:
         ),
         dynamic_sampling.metrics,
         lambda collected: dynamic_sampling.choose_groups(
-          collected, parts.when_short
+          collected, phase.when_short
         ),
       )
     )
@@ -306,7 +306,7 @@ class _Split:
     of_rounds: dict[str, jax.Array] = {}
     trains: jax.Array | None = None
     errors: judging.Errors = {}
-    if self._parts.max_rounds == 1:
+    if self._phase.max_rounds == 1:
       state, queue = with_queue(state, (batch, *following), self._draw)
       groups, counts = self._judged(state, batch, queue[0], errors)
     else:
@@ -316,8 +316,8 @@ class _Split:
         ),
         self._add,
         batch,
-        self._parts.max_rounds,
-        dynamic_sampling.surplus(state.kept),
+        self._phase.max_rounds,
+        dynamic_sampling.surplus(state.waiting),
       )
       state = dynamic_sampling.with_surplus(state, collected)
       groups, trains = self._choose_groups(collected)
@@ -363,11 +363,11 @@ class _Split:
     calls = self._service.calls if self._service else 0
     with jax.transfer_guard("allow"):
       scores, failures, messages = self._problem.host_scores(
-        batch, fetched, self._judge
+        batch, fetched, self._reward
       )
       if fetched_greedy is not None:
         baseline, *_ = self._problem.host_scores(
-          batch, fetched_greedy, self._judge
+          batch, fetched_greedy, self._reward
         )
     counts = {f"unscored/{kind}": float(n) for kind, n in failures.items()}
     counts["time/verifier_s"] = hosts.Seconds(time.perf_counter() - started)
@@ -389,9 +389,9 @@ class _Split:
     self, state, prompts, rollout, scores: rewards.HostScores
   ) -> Scored:
     """Scores a rollout: combines the host's rewards with the device's."""
-    if self._judge.is_host_alone:
+    if self._reward.is_host_alone:
       with jax.transfer_guard("allow"):
-        alone = self._judge.score_on_host(scores)
+        alone = self._reward.score_on_host(scores)
       return sharding.from_local(alone, self._judged_rows)
     scores = sharding.from_local(scores, self._judged_rows)
     return self._complete(
@@ -445,19 +445,21 @@ class _Episodes:
     self,
     problem: problem_lib.Problem,
     mesh: Mesh,
-    parts: step.Phase,
+    phase: step.Phase,
     host_reports: Sequence[judging.HostReport] = (),
   ):
     self._rows = sharding.by_rows(mesh)
     whole = sharding.replicated(mesh)
-    assert isinstance(parts.player, EpisodeSampler)
+    assert isinstance(phase.sampler, EpisodeSampler)
     from grpo_jax.training.phases import host_sampler  # Starts processes.
 
-    self._sampled = host_sampler.host_episodes(problem, mesh, parts.player.play)
+    self._sampled = host_sampler.host_episodes(
+      problem, mesh, phase.sampler.turns
+    )
     self._greedy = None
-    if parts.player.greedy is not None:
+    if phase.sampler.greedy is not None:
       self._greedy = host_sampler.host_episodes(
-        problem, mesh, parts.player.greedy, keeps_contexts=False
+        problem, mesh, phase.sampler.greedy, keeps_contexts=False
       )
     self._key_of = jax.jit(
       lambda state, ahead: step.step_keys(state, ahead)[0],
@@ -467,15 +469,15 @@ class _Episodes:
     # A jitted function may return its inputs themselves, so they are copied.
     self._copied = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
     self._whole = whole
-    self._learn = jit_step(mesh, step.learn_stage, parts)
+    self._learn = jit_step(mesh, step.learn_stage, phase)
     self._totals = totals(mesh)
     self._host_reports = list(host_reports)
-    self._partial = parts.partial
-    if parts.partial is not None:
+    self._partial = phase.partial
+    if phase.partial is not None:
       self._resumed = jit.Program(
-        parts.partial.resumed, whole, out_shardings=self._rows
+        phase.partial.resumed, whole, out_shardings=self._rows
       )
-      self._learn = jit_step(mesh, step.partial_step_of_host, parts)
+      self._learn = jit_step(mesh, step.partial_step_of_host, phase)
 
   def __call__(
     self,
@@ -583,9 +585,8 @@ class _Episodes:
     """
     prompts = sharding.from_local(batch.prompts, self._rows)
     nothing: Any = None
-    rest = "key", "algorithm_state", "guards", "reservoir", "schedule", "kept"
-    numbers_of = dataclasses.replace(
-      state, members={}, **dict.fromkeys(rest, nothing)
+    numbers_of = TrainState(
+      *(state.step, state.phase, state.phase_step, nothing), {}, nothing
     )
     own = state.params["policy"], numbers_of
     policy, numbers_of = self._copied(own) if meanwhile is not None else own
@@ -609,19 +610,19 @@ class _Episodes:
     return drawn, judging.HostReport(counts, played.errors), seconds
 
 
-def jit_step(mesh: Mesh, function: Callable, parts: step.Phase) -> jit.Program:
+def jit_step(mesh: Mesh, function: Callable, phase: step.Phase) -> jit.Program:
   """Compiles a stage that consumes the state and returns the next one."""
   whole = sharding.replicated(mesh)
   if mesh.size == 1:
     return jit.Program(
-      functools.partial(function, parts=parts),
+      functools.partial(function, phase=phase),
       whole,
       donate=0,
       out_shardings=whole,
     )
 
   def stage(state, *inputs):
-    state, metrics, *written = function(state, *inputs, parts=parts)
+    state, metrics, *written = function(state, *inputs, phase=phase)
     # The new state gets the shardings of the old one. Otherwise the compiler
     # may choose others, which the next step would not fit.
     state = sharding.constrain_state(mesh, state)

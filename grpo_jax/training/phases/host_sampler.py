@@ -120,8 +120,8 @@ class HostSampler:
     self._finish = jax.jit(
       finish, donate_argnums=2 if is_whole else (), out_shardings=self._rows
     )
-    self._judge = problem.judge.without_models()
-    self._score = judging.scoring_program(self._judge, mesh)
+    self._reward = problem.reward.without_models()
+    self._score = judging.scoring_program(self._reward, mesh)
 
   def play(
     self,
@@ -224,8 +224,8 @@ class HostSampler:
 
     drawn = self._turns.shapes(params, prompts, key, self._problem.score_names)
     rollout = jax.eval_shape(self._kept, drawn)
-    judge = functools.partial(self._judge.score, {})
-    return rollout, jax.eval_shape(judge, prompts, rollout)
+    score = functools.partial(self._reward.score, {})
+    return rollout, jax.eval_shape(score, prompts, rollout)
 
 
 def host_episodes(

@@ -18,16 +18,16 @@ from grpo_jax.training.runtime import hosts, jit, sharding
 from grpo_jax.types import PyTree, Rollout
 
 
-def scoring_program(judge: rewards.RewardSum, mesh: Mesh) -> jit.Program:
-  """Returns the program of `judge.score`, for rewards without models.
+def scoring_program(reward: rewards.RewardSum, mesh: Mesh) -> jit.Program:
+  """Returns the program of `reward.score`, for rewards without models.
 
   Args:
-    judge: The rewards, without those by models.
+    reward: The rewards, without those by models.
     mesh: The mesh of the run.
   """
   split = sharding.row_constraint(mesh)
   return jit.Program(
-    lambda *drawn: split(judge.score({}, *drawn)), sharding.replicated(mesh)
+    lambda *drawn: split(reward.score({}, *drawn)), sharding.replicated(mesh)
   )
 
 

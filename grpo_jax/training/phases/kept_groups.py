@@ -21,14 +21,14 @@ def make(
   problem: Problem,
   name: str,
   objective: Any,
-  judge: rewards.RewardSum,
+  reward: rewards.RewardSum,
   num_shards: int,
 ) -> features.WaitingGroups:
   """Makes the buffers of the phase `name`; see `features.py`.
 
   Args:
     config, problem, name: Settings, problem and phase.
-    objective, judge: Config of its objective, and its reward.
+    objective, reward: Config of its objective, and its reward.
     num_shards: Devices that share rows.
 
   Raises:
@@ -47,7 +47,7 @@ def make(
   slots = phase.max_prompt_len or problem.max_prompt_len
   return dynamic_sampling.Buffers(
     prompts=prompt_shapes(problem, phase.num_prompts, slots),
-    said=judge.host_shapes(phase.num_rows, problem.max_new_tokens),
+    host_scores=reward.host_shapes(phase.num_rows, problem.max_new_tokens),
     recycles=phase.recycle_surplus,
     replay=dynamic_sampling.Replay(
       size,

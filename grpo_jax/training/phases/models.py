@@ -30,7 +30,7 @@ from grpo_jax.step import reward_models
 from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.step.models import Model
 from grpo_jax.training.phases import sampler
-from grpo_jax.types import MemberState, Policy, PyTree
+from grpo_jax.types import ModelState, Policy, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +153,7 @@ class References:
       for name, model in found.items()
     )
 
-  def _start(self, before: Mapping[str, MemberState]) -> PyTree:
+  def _start(self, before: Mapping[str, ModelState]) -> PyTree:
     if self.phase.set_reference:
       return models_lib.moving(before["policy"].params)
     if MEMBER in before:
@@ -192,7 +192,7 @@ def made(
     outside: Models of `from_outside`, by name.
   """
 
-  def start(before: Mapping[str, MemberState]) -> PyTree:
+  def start(before: Mapping[str, ModelState]) -> PyTree:
     return models_lib.moving(before["policy"].params)
 
   found = {}

@@ -35,7 +35,7 @@ from grpo_jax.training.phases.models import Outside
 from grpo_jax.training.problem import tokens
 from grpo_jax.training.problem.problem import Problem
 from grpo_jax.training.runtime import files, log, sharding
-from grpo_jax.types import MemberState, Policy, PyTree
+from grpo_jax.types import ModelState, Policy, PyTree
 
 
 def find_outside(
@@ -45,7 +45,7 @@ def find_outside(
   config: config_lib.RunConfig,
   problem: Problem,
   mesh: Mesh,
-  member: str = "policy",
+  model_name: str = "policy",
   storage: str = "own",
 ) -> Outside:
   """Finds the model that a setting names; its parameters are not read yet.
@@ -57,7 +57,7 @@ def find_outside(
       attention, …) from its `model`.
     problem: Problem of this run, with its tokenizer.
     mesh: Mesh of this run.
-    member: Name of the model among those of the other run.
+    model_name: Name of the model among those of the other run.
     storage: One of `settings.STORAGE`; others than "own" are for policies.
 
   Raises:
@@ -69,14 +69,14 @@ def find_outside(
   try:
     folder = files.parse(path)
     if is_checkpoint(path):
-      if member != "policy":
+      if model_name != "policy":
         raise ValueError(
           f"it is a checkpoint of a language model, and no run with a"
-          f" {member!r}."
+          f" {model_name!r}."
         )
       found, theirs = _outside_of_checkpoint(path, config, mesh, storage)
     else:
-      found, theirs = _of_run(folder, mesh, member, storage)
+      found, theirs = _of_run(folder, mesh, model_name, storage)
   except (FileNotFoundError, ValueError) as error:
     if is_checkpoint(path) and not files.parse(path).exists():
       # A name on the hub looks like the path of a run.
@@ -100,29 +100,29 @@ def is_checkpoint(path: str) -> bool:
 
 
 def _of_run(
-  workdir: files.Path, mesh: Mesh, member: str, storage: str
+  workdir: files.Path, mesh: Mesh, model_name: str, storage: str
 ) -> tuple[Outside, Callable[[], Any]]:
   """Returns a model of another run, and () -> its tokenizer."""
   config = workdir_lib.settings(workdir)
   step = workdir_lib.last_step(workdir, config)
   saved = workdir_lib.shapes(workdir, config, step)
-  if member not in saved:
+  if model_name not in saved:
     raise ValueError(
-      f"its last checkpoint has no {member!r}, but {', '.join(sorted(saved))};"
-      " name a run that has trained one."
+      f"its last checkpoint has no {model_name!r}, but"
+      f" {', '.join(sorted(saved))}; name a run that has trained one."
     )
-  wanted = {member: saved[member]}
+  wanted = {model_name: saved[model_name]}
   # Parameters that it shares with the policy there, as the base of adapters.
   shared = {}
-  if member != "policy":
-    own = saved[member].params["frozen"]
+  if model_name != "policy":
+    own = saved[model_name].params["frozen"]
     shared = {
       name: value
       for name, value in saved["policy"].params["frozen"].items()
       if name not in own and name not in own.get("inherited", {})
     }
     if shared:
-      wanted["policy"] = MemberState({"frozen": shared})
+      wanted["policy"] = ModelState({"frozen": shared})
 
   def complete(params, shared):
     frozen = params["frozen"]
@@ -135,7 +135,7 @@ def _of_run(
   def read():
     params = workdir_lib.read(workdir, config, step, wanted, mesh)
     frozen = params["policy"]["frozen"] if shared else {}
-    return _placed(complete(params[member], frozen), mesh)
+    return _placed(complete(params[model_name], frozen), mesh)
 
   text = tokens.make_tokenizer(config)
   model = config.model.transformer(text.vocab_size)
@@ -146,7 +146,7 @@ def _of_run(
   policy = sharding.on_mesh(policy_lib.policy_of(model, adapters), mesh)
   if adapters is None and storage == "int8":
     policy = quantization.unpacking(policy)
-  shapes = jax.eval_shape(complete, saved[member].params, shared)
+  shapes = jax.eval_shape(complete, saved[model_name].params, shared)
   return Outside(policy, shapes, read, model.width), lambda: text
 
 
@@ -259,7 +259,7 @@ def outside_of(
   if settings.ranks(phase):
     named["ranker"] = "ranked_by", False
   return {
-    member: find_reward_model(
+    model_name: find_reward_model(
       getattr(settings, field),
       setting=f"config.reward_model.{field}",
       scores_steps=scores_steps,
@@ -267,7 +267,7 @@ def outside_of(
       problem=problem,
       mesh=mesh,
     )
-    for member, (field, scores_steps) in named.items()
+    for model_name, (field, scores_steps) in named.items()
   }
 
 
@@ -311,7 +311,7 @@ def find_reward_model(
     config=config,
     problem=problem,
     mesh=mesh,
-    member="reward",
+    model_name="reward",
   )
   theirs = workdir_lib.settings(files.parse(path))
   _check_kind(shown, bool(theirs.reward_model.step_ends), scores_steps)
@@ -414,15 +414,15 @@ def of_phase(
     find_outside, config=config, problem=problem, mesh=mesh
   )
   found = {}
-  for member, path in models.paths(phase).items():
-    found[member] = find(
+  for model_name, path in models.paths(phase).items():
+    found[model_name] = find(
       path,
       setting=f"config.{name}.reference_workdirs",
       storage=phase.reference_storage,
     )
-  for member, path in models.from_outside(phase).items():
+  for model_name, path in models.from_outside(phase).items():
     try:
-      found[member] = find(path, setting=f"config.{name}.opponents")
+      found[model_name] = find(path, setting=f"config.{name}.opponents")
     except FileNotFoundError as error:
       raise FileNotFoundError(
         f"{error} Opponents that are no run are {models.START!r} and"

@@ -44,7 +44,7 @@ def make(
   # If every completion ends before the bound, none ever gets more tokens.
   is_bounded = length * (phase.staleness + 1) < num_slots
   return partial.Partial(
-    go_on=models.played(
+    go_on=models.by_policy(
       functools.partial(resumed.continue_rows, policy),
       config=sampler,
       most=num_slots if is_bounded else length,

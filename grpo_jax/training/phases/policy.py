@@ -18,7 +18,7 @@ from grpo_jax.models import architecture, quantization, transformer
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.problem.problem import Arrays, Problem
 from grpo_jax.training.runtime import jit, sharding
-from grpo_jax.types import MemberState, Policy, PyTree, TrainState
+from grpo_jax.types import ModelState, Policy, PyTree, TrainState
 
 if TYPE_CHECKING:
   from grpo_jax.models.policies import lora
@@ -276,21 +276,21 @@ def initial_state(policy: Policy, seed: int) -> TrainState:
     phase=jnp.int32(0),
     phase_step=jnp.int32(0),
     key=run_key,
-    members={"policy": MemberState(jax.jit(policy.init)(init_key))},
+    models={"policy": ModelState(jax.jit(policy.init)(init_key))},
     algorithm_state={},
   )
 
 
-def evaluation_params(member: MemberState) -> PyTree:
+def evaluation_params(model: ModelState) -> PyTree:
   """The parameters of a model for evaluation: the average if one is kept."""
-  if member.average is None:
-    return member.params
+  if model.average is None:
+    return model.params
   trained = jax.tree.map(
     lambda average, leaf: average.astype(leaf.dtype),
-    member.average,
-    member.params["trained"],
+    model.average,
+    model.params["trained"],
   )
-  return {**member.params, "trained": trained}
+  return {**model.params, "trained": trained}
 
 
 def hints(

@@ -96,7 +96,7 @@ def _sample_within(
   )
 
 
-def make_player(
+def make_sampler(
   policy: Policy,
   problem: problem_lib.Problem,
   config: config_lib.SamplingConfig,
@@ -143,15 +143,15 @@ def make_player(
     )
   if table is None:
     sample = make_sample(policy, problem)
-    played = functools.partial(models.played, sample)
+    played = functools.partial(models.by_policy, sample)
   else:
     sample = make_sample(policy, problem, table.opponents)
-    played = functools.partial(models.played_by_all, sample, table.views)
+    played = functools.partial(models.by_models, sample, table.views)
   correct = None
   if corrects is not None:
     from grpo_jax.rollout import hints as hints_lib
 
-    correct = models.played(
+    correct = models.by_policy(
       functools.partial(hints_lib.correct, policy),
       config=sampler,
       correction=corrects,

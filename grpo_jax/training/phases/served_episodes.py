@@ -77,8 +77,8 @@ class ServedEpisodes:
       ),
       out_shardings=self._rows,
     )
-    self._judge = problem.judge.without_models()
-    self._score = judging.scoring_program(self._judge, mesh)
+    self._reward = problem.reward.without_models()
+    self._score = judging.scoring_program(self._reward, mesh)
 
   def play(
     self,
@@ -145,7 +145,7 @@ class ServedEpisodes:
 
     def played(arrays, prompts):
       rollout = Rollout(**arrays, num_groups=num_groups)
-      return rollout, self._judge.score({}, prompts, rollout)
+      return rollout, self._reward.score({}, prompts, rollout)
 
     return jax.eval_shape(played, one.arrays(), prompts)
 

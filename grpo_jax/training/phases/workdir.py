@@ -19,7 +19,7 @@ from grpo_jax import imports
 from grpo_jax.settings import config as config_lib
 from grpo_jax.training.phases import policy
 from grpo_jax.training.runtime import checkpoints, files, log, sharding
-from grpo_jax.types import MemberState, PyTree
+from grpo_jax.types import ModelState, PyTree
 
 # (Config, import path) pairs for which a warning has been given.
 _warned: set[tuple[str, str]] = set()
@@ -112,19 +112,19 @@ def last_step(workdir: files.Path, config: config_lib.RunConfig) -> int:
 
 def shapes(
   workdir: files.Path, config: config_lib.RunConfig, step: int
-) -> dict[str, MemberState]:
+) -> dict[str, ModelState]:
   """The models of a checkpoint by name, as shapes; moments are left out.
 
   Raises:
     FileNotFoundError, ValueError: There is no such step, or it is damaged.
   """
   with _opened(workdir, config) as saved:
-    found = saved.shapes(step)["members"]
+    models = saved.shapes(step)["models"]
   return {
-    name: MemberState(
-      params=_groups(member.get("params") or {}), average=member.get("average")
+    name: ModelState(
+      params=_groups(model.get("params") or {}), average=model.get("average")
     )
-    for name, member in found.items()
+    for name, model in models.items()
   }
 
 
@@ -132,7 +132,7 @@ def read(
   workdir: files.Path,
   config: config_lib.RunConfig,
   step: int,
-  wanted: Mapping[str, MemberState],
+  wanted: Mapping[str, ModelState],
   mesh: Mesh,
 ) -> dict[str, PyTree]:
   """Reads the parameters of some models; if a model has an average, that.
@@ -153,18 +153,18 @@ def read(
 
   abstract = {
     name: {
-      "params": {key: place(x) for key, x in member.params.items() if x},
-      **({} if member.average is None else {"average": place(member.average)}),
+      "params": {key: place(x) for key, x in model.params.items() if x},
+      **({} if model.average is None else {"average": place(model.average)}),
     }
-    for name, member in wanted.items()
+    for name, model in wanted.items()
   }
   with _opened(workdir, config) as saved:
-    found = saved.restore({"members": abstract}, step, in_part=True)[0]
+    restored = saved.restore({"models": abstract}, step, in_part=True)[0]
   return {
     name: policy.evaluation_params(
-      MemberState(params=_groups(one["params"]), average=one.get("average"))
+      ModelState(params=_groups(one["params"]), average=one.get("average"))
     )
-    for name, one in found["members"].items()
+    for name, one in restored["models"].items()
   }
 
 

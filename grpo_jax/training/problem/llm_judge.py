@@ -236,7 +236,7 @@ def by_reading(wanted: JudgeConfig, tokenizer: Any) -> LlmJudge:
   pieces = tokenizer.token_bytes()
   return LlmJudge(
     name=JUDGE,
-    member=JUDGE if wanted.model else "policy",
+    model=JUDGE if wanted.model else "policy",
     sampler=sampling.SamplerConfig(
       max_new_tokens=wanted.max_new_tokens,
       end_ids=tokenizer.end_ids,

@@ -43,7 +43,7 @@ def check(problem: problem_lib.Problem, group_size: int = 1) -> None:
     ValueError: A function cannot be called as it is, or each row failed; the
       message names the function, and the line.
   """
-  if problem.judge.service is not None:
+  if problem.reward.service is not None:
     first = problem.train[0]
     (prompt,) = problem.prompt_texts([first])
     completion = problem.supervised[0]["completion"]
@@ -51,10 +51,12 @@ def check(problem: problem_lib.Problem, group_size: int = 1) -> None:
       completion = first["answer"]
     if not isinstance(completion, str):
       completion = problem.tokenizer.decode(completion)
-    problem.judge.service.check(prompt, completion, rewards.plain_extras(first))
-  if problem.judge.on_host is None:
+    problem.reward.service.check(
+      prompt, completion, rewards.plain_extras(first)
+    )
+  if problem.reward.on_host is None:
     return
-  scorer = problem.judge.on_host.scorer
+  scorer = problem.reward.on_host.scorer
   columns = rewards.plain_extras(problem.train[0])
   for name, path in scorer.functions.items():
     _check_signature(
@@ -71,8 +73,8 @@ def check(problem: problem_lib.Problem, group_size: int = 1) -> None:
 
 def _score_nothing(problem: problem_lib.Problem, copies: int) -> None:
   """Warns if empty completions of the first records are all marked as right."""
-  assert problem.judge.on_host is not None
-  scorer = problem.judge.on_host.scorer
+  assert problem.reward.on_host is not None
+  scorer = problem.reward.on_host.scorer
   number = min(_NUM_RECORDS, len(problem.train))
   chosen = [i for i in range(number) for _ in range(copies)]
   records = [problem.train[i] for i in chosen]
@@ -83,14 +85,14 @@ def _score_nothing(problem: problem_lib.Problem, copies: int) -> None:
     [rewards.plain_extras(record) for record in records],
     [[]] * len(chosen),
   )
-  right = scores.components.get(problem.judge.correct)
+  right = scores.components.get(problem.reward.correct)
   if chosen and right is not None and np.all(right >= 1):
     logging.warning(
       "config.rewards.functions: %s marks empty completions of the first %d"
       " training records as right; `grpo-lint` tries other"
       " wrong answers. If it is not meant to say what is right, name a function"
       " that is as config.rewards.correct.",
-      problem.judge.correct,
+      problem.reward.correct,
       number,
     )
 
@@ -114,7 +116,7 @@ def _score(
   Raises:
     ValueError: Each row failed.
   """
-  assert problem.judge.on_host is not None
+  assert problem.reward.on_host is not None
   number = min(_NUM_RECORDS, len(source), len(problem.train))
   chosen = [i for i in range(number) for _ in range(copies)]
   records = [source[i] for i in chosen]
@@ -122,7 +124,7 @@ def _score(
     problem.supervised[i]["completion"] or problem.train[i]["answer"]
     for i in chosen
   ]
-  scorer = problem.judge.on_host.scorer
+  scorer = problem.reward.on_host.scorer
   scores = scorer.score(
     problem.prompt_texts(records),
     completions,

@@ -55,7 +55,7 @@ class Problem:
     encoder: Encoder of records as ids.
     max_prompt_len: S.
     max_new_tokens: T.
-    judge: The reward of completions.
+    reward: The reward of completions.
     environment: The environment that answers actions in graph; None if a
       completion is a single turn, or if `host_environment` answers.
     host_environment: The environment on the host, in `sessions`; or None.
@@ -93,7 +93,7 @@ class Problem:
   encoder: Encoder
   max_prompt_len: int
   max_new_tokens: int
-  judge: rewards_lib.RewardSum
+  reward: rewards_lib.RewardSum
   truncate_completions: bool
   environment: Environment | None = None
   host_environment: HostEnvironment | None = None
@@ -156,7 +156,7 @@ class Problem:
 
   def close(self) -> None:
     """Ends the worker processes."""
-    self.judge.close()
+    self.reward.close()
     if self.sessions is not None:
       self.sessions.close()
     if self.reader is not None:
@@ -309,7 +309,7 @@ class Problem:
     self,
     batch: pipeline.PromptBatch,
     rollout: Rollout,
-    judge: rewards_lib.RewardSum | None = None,
+    reward: rewards_lib.RewardSum | None = None,
     evaluates: bool = False,
   ) -> tuple[rewards_lib.HostScores, dict[str, int], dict[int, str]]:
     """Scores fetched completions with the verifiers on the host.
@@ -317,14 +317,14 @@ class Problem:
     Args:
       batch: The prompts with their records.
       rollout: NumPy arrays; `prompt_index` counts the prompts of `batch`.
-      judge: The reward to ask; None: that of the problem.
+      reward: The reward to ask; None: that of the problem.
       evaluates: True if a row that times out twice is wrong
         (`rewards.workers.host.score`).
 
     Returns:
       Scores as NumPy arrays, failures by kind, and the messages of failed rows.
     """
-    judge = judge or self.judge
+    reward = reward or self.reward
     index = np.asarray(rollout.prompt_index)
     prompts = self.prompt_texts(batch.records)
     ids = np.asarray(batch.prompts.ids)
@@ -332,13 +332,13 @@ class Problem:
     tokens = np.asarray(rollout.tokens)
     mask = np.asarray(rollout.completion_mask)
     texts = self.texts(tokens, mask)
-    scores = judge.host_scores(
+    scores = reward.host_scores(
       [prompts[i] for i in index],
       texts,
       [int(ids[i]) for i in index],
       [extras[i] for i in index],
       [row[exists].tolist() for row, exists in zip(tokens, mask, strict=True)],
-      again=judge.correct if evaluates else None,
+      again=reward.correct if evaluates else None,
     )
     steps: Any = None
     if scores.steps is not None:
@@ -392,10 +392,10 @@ def _with_reader(config: config_lib.RunConfig, problem: Problem) -> Problem:
     problem.train[0],
   )
   reader = llm_judge.by_reading(config.judge, problem.tokenizer)
-  judge = dataclasses.replace(
-    problem.judge, rewards=(*problem.judge.rewards, reader)
+  reward = dataclasses.replace(
+    problem.reward, rewards=(*problem.reward.rewards, reader)
   )
-  return dataclasses.replace(problem, judge=judge, rubric=rubric)
+  return dataclasses.replace(problem, reward=reward, rubric=rubric)
 
 
 def _make_problem(config: config_lib.RunConfig, starts: bool) -> Problem:
@@ -471,7 +471,7 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     encoder=Encoder(text),
     max_prompt_len=prompt_len,
     max_new_tokens=config.sampling.max_new_tokens or task.max_completion_len,
-    judge=rewards_lib.judge(config, verifier, correct, made.domains),
+    reward=rewards_lib.make(config, verifier, correct, made.domains),
     truncate_completions=False,
     components=frozenset(known),
     environment=task.environment,

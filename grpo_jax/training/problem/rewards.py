@@ -3,7 +3,7 @@
 A `RewardSum` adds up the rewards of a phase. Functions of text, and models over
 HTTP, are asked on the host between two halves of a step. Everything else is
 part of the compiled program, also functions that read text as arrays of bytes.
-`judge` makes the reward of a run from its settings.
+`make` makes the reward of a run from its settings.
 """
 
 from __future__ import annotations
@@ -122,14 +122,14 @@ class ModelReward(abc.ABC):
 
   Attributes:
     name: Name of the component.
-    member: Name of the model.
+    model: Name of the model.
     view: (parameters of all models) -> view of the model; None until a phase
       sets it.
     plan: Division of rows into micro-batches; None until a phase sets it.
   """
 
   name: str
-  member: str
+  model: str
   view: Callable[[models.Params], models.ModelView] | None = None
   plan: UpdatePlan | None = None
   may_fail: ClassVar[bool] = False  # NaN means that a row is unscored.
@@ -164,7 +164,7 @@ class RewardModel(ModelReward):
     if self.steps is None:
       score = reward_models.at_last(outputs, rollout.written)
       return {self.name: score}, None
-    ends = self.steps.found(rollout)
+    ends = self.steps.ends_of(rollout)
     right = masked.select(jax.nn.sigmoid(outputs), ends)
     return {self.name: self.steps.score(right, ends)}, (right, ends)
 
@@ -299,9 +299,9 @@ class RewardSum:
     """The same rewards with other weights, which stay constant."""
     return dataclasses.replace(self, weights=weights, schedules={})
 
-  def ranked_by(self, member: str) -> RewardSum:
+  def ranked_by(self, model: str) -> RewardSum:
     """Makes a model's score the only reward; the other rewards are watched."""
-    ranker = RewardModel("ranked_by", member)
+    ranker = RewardModel("ranked_by", model)
     return dataclasses.replace(
       self.weighted({ranker.name: 1.0}), rewards=(*self.rewards, ranker)
     )
@@ -322,10 +322,10 @@ class RewardSum:
     """
     rewards = tuple(
       dataclasses.replace(
-        reward, view=views[reward.member], plan=plan, steps=steps
+        reward, view=views[reward.model], plan=plan, steps=steps
       )
       if isinstance(reward, RewardModel)
-      else dataclasses.replace(reward, view=views[reward.member], plan=plan)
+      else dataclasses.replace(reward, view=views[reward.model], plan=plan)
       if isinstance(reward, ModelReward)
       else reward
       for reward in self.rewards
@@ -368,7 +368,7 @@ class RewardSum:
     params: models.Params,
     prompts: Prompts,
     rollout: Rollout,
-    said: HostScores | None = None,
+    host_scores: HostScores | None = None,
     step: jax.Array | None = None,
   ) -> Scored:
     """Scores completions with all rewards, and adds these up.
@@ -377,15 +377,15 @@ class RewardSum:
       params: Parameters of all models, by name.
       prompts: P prompts.
       rollout: B completions of them.
-      said: The host's scores of them, if it is asked.
+      host_scores: The host's scores of them, if it is asked.
       step: Step of the phase, for weights that change; None: they do not.
     """
     components: dict[str, jax.Array] = {}
     failed, steps, steps_of_member = None, None, None
     if self.asks_host:
-      assert said is not None
-      components |= said.components
-      failed, steps = said.failed, said.steps
+      assert host_scores is not None
+      components |= host_scores.components
+      failed, steps = host_scores.failed, host_scores.steps
     for reward in self.rewards:
       if isinstance(reward, ModelReward):
         scores, of_steps = reward.score(params, prompts, rollout)
@@ -458,7 +458,7 @@ class RewardSum:
       self.service.close()
 
 
-def judge(
+def make(
   config: config_lib.RunConfig,
   verifier: InGraph | OnHost | None,
   correct: str | None = None,

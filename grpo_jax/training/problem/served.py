@@ -478,7 +478,7 @@ def fields(config: config_lib.RunConfig, text: Any) -> dict[str, Any]:
     ),
     "score_names": names,
     "components": frozenset(known),
-    "judge": rewards.judge(
+    "reward": rewards.make(
       config,
       rewards.InGraph(rewards.of_episodes),
       config.rewards.correct or ACCURACY,

@@ -48,7 +48,7 @@ def with_sessions(
     environment=None,
     host_environment=environment,
     compaction=compaction,
-    judge=rewards_lib.judge(
+    reward=rewards_lib.make(
       config,
       rewards_lib.InGraph(rewards_lib.of_episodes),
       config.rewards.correct or "accuracy",

@@ -67,7 +67,7 @@ def fields(config: config_lib.RunConfig) -> dict[str, Any]:
     ),
   }
   if data.environment:  # Its sessions add their scores.
-    return found | {"judge": rewards.judge(config, None, names=domains)}
+    return found | {"reward": rewards.make(config, None, names=domains)}
   found["components"] = frozenset(rewards.of_text(config))
   verifier: rewards.InGraph | rewards.OnHost
   if config.rewards.in_graph:
@@ -82,4 +82,4 @@ def fields(config: config_lib.RunConfig) -> dict[str, Any]:
     verifier = rewards.on_host(
       config, ("grpo_jax.data.tokenizer:Tokenizer", [where], described)
     )
-  return found | {"judge": rewards.judge(config, verifier, names=domains)}
+  return found | {"reward": rewards.make(config, verifier, names=domains)}

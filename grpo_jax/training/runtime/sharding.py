@@ -33,7 +33,7 @@ from jax.sharding import PartitionSpec as P
 from grpo_jax import ranges
 from grpo_jax.types import (
   ROW_AXES,
-  MemberState,
+  ModelState,
   Policy,
   PyTree,
   TrainBatch,
@@ -398,28 +398,28 @@ def of_state(mesh: Mesh, state: TrainState) -> TrainState:
   every: Any = jax.tree.map(lambda _: whole, state)
   return dataclasses.replace(
     every,
-    members={
-      name: of_member(mesh, member) for name, member in state.members.items()
+    models={
+      name: of_model(mesh, model) for name, model in state.models.items()
     },
     reservoir=of_rows(mesh, state.reservoir),
-    kept=of_rows(mesh, state.kept),
+    waiting=of_rows(mesh, state.waiting),
     queue=of_rows(mesh, state.queue),
   )
 
 
-def of_member(mesh: Mesh, member: MemberState) -> MemberState:
+def of_model(mesh: Mesh, model: ModelState) -> ModelState:
   """Shardings of a model: parameters, moments and averages by `RULES`.
 
   Args:
     mesh: The mesh of the run.
-    member: Arrays, or their shapes.
+    model: Arrays, or their shapes.
 
   Raises:
     KeyError, ValueError: As `of_params` does.
   """
   whole = replicated(mesh)
   shapes: dict[str, set] = {}
-  for path, leaf in jax.tree_util.tree_leaves_with_path(member.params):
+  for path, leaf in jax.tree_util.tree_leaves_with_path(model.params):
     shapes.setdefault(_name(path[1:]), set()).add(leaf.shape)
 
   def moment(path, leaf):
@@ -430,12 +430,12 @@ def of_member(mesh: Mesh, member: MemberState) -> MemberState:
         return whole if spec is None else _placed(mesh, spec)
     return whole
 
-  return MemberState(
+  return ModelState(
     params={
-      group: of_params(mesh, params) for group, params in member.params.items()
+      group: of_params(mesh, params) for group, params in model.params.items()
     },
-    opt_state=jax.tree_util.tree_map_with_path(moment, member.opt_state),
-    average=None if member.average is None else of_params(mesh, member.average),
+    opt_state=jax.tree_util.tree_map_with_path(moment, model.opt_state),
+    average=None if model.average is None else of_params(mesh, model.average),
   )
 
 

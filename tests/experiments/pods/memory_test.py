@@ -130,7 +130,7 @@ def test_state_and_cache_are_those_of_a_run():
 
   found = table(config)
   assert found["policy"] == size(state.params["policy"])
-  member = state.members["policy"]
+  member = state.models["policy"]
   assert found["policy, optimizer"] == size(member.opt_state)
   assert found["reference"] == size(state.params["reference"])
   assert found["policy, average"] == size(member.average)

@@ -207,16 +207,16 @@ def test_only_the_adapters_are_trained():
     transformer_test.PLAIN, vocab_size=tiny.VOCAB, num_layers=1
   )
   policy = policy_of(config)
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     "grpo", policy=policy, fields={"kl_coef": 0.01}, learning_rate=0.05
   )
-  state = tiny.make_state(parts)
+  state = tiny.make_state(phase)
   before = jax.tree.map(np.array, state.params["policy"])
   trained = jax.tree.structure(before["trained"])
   moments = [
     x
     for x in jax.tree.leaves(
-      state.members["policy"].opt_state,
+      state.models["policy"].opt_state,
       is_leaf=lambda x: jax.tree.structure(x) == trained,
     )
     if jax.tree.structure(x) == trained
@@ -224,12 +224,12 @@ def test_only_the_adapters_are_trained():
   assert len(moments) == 2  # Adam's, and none for the base.
   count = sum(x.size for x in jax.tree.leaves(before["trained"]))
   stored = sum(
-    x.size for x in jax.tree.leaves(state.members["policy"].opt_state)
+    x.size for x in jax.tree.leaves(state.models["policy"].opt_state)
   )
   assert 2 * count <= stored < 2 * count + 10  # Beside counters.
 
   advance = jax.jit(
-    functools.partial(step.fused_step, parts=parts), donate_argnums=0
+    functools.partial(step.fused_step, phase=phase), donate_argnums=0
   )
   rewards = []
   for i in range(20):

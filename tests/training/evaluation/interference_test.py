@@ -105,7 +105,7 @@ def test_one_task_under_two_names_does_not_interfere():
     (rewards.InGraph(share_of_letters),), {"letters": 1.0}, "letters"
   )
   loaded = dataclasses.replace(
-    loaded, problem=dataclasses.replace(loaded.problem, judge=judge)
+    loaded, problem=dataclasses.replace(loaded.problem, reward=judge)
   )
   with jax.set_mesh(loaded.mesh):
     found = interference.measure(loaded, num_prompts=64, num_batches=3)

@@ -140,7 +140,7 @@ def stand_in(judge):
     supervised=golds,
     prompt_texts=lambda some: [record["prompt"] for record in some],
     encoder=Encoder(types.SimpleNamespace(encode=_encode)),
-    judge=types.SimpleNamespace(
+    reward=types.SimpleNamespace(
       correct="mine", on_host=types.SimpleNamespace(scorer=Scorer())
     ),
   )

@@ -35,22 +35,22 @@ def first_alarm(rates, size, seed, fall=0.05, sigmas=3.0):
 
 @pytest.mark.slow
 def test_the_kl_is_at_the_temperature_of_the_draws():
-  parts = tiny.make_parts(fields={"kl_coef": 0.1}, temperature=0.6)
-  params = tiny.make_state(parts).params
+  phase = tiny.make_phase(fields={"kl_coef": 0.1}, temperature=0.6)
+  params = tiny.make_state(phase).params
   moved = jax.tree.map(lambda x: 1.3 * x, params["policy"])
   params, prompts = params | {"policy": moved}, tiny.make_prompts()
-  rollout = parts.player.play(params, prompts, jax.random.key(0))
+  rollout = phase.sampler.sample(params, prompts, jax.random.key(0))
   found = guards._kl_of(
-    params, prompts, rollout, policy=parts.policy, scale=0.6
+    params, prompts, rollout, policy=phase.policy, scale=0.6
   )
 
   def logp(member):
-    h, _ = parts.policy.hidden(
+    h, _ = phase.policy.hidden(
       params[member],
       *(prompts.tokens, prompts.mask, rollout.tokens, rollout.completion_mask),
       rollout.prompt_index,
     )
-    every = jax.nn.log_softmax(parts.policy.head(params[member], h) / 0.6)
+    every = jax.nn.log_softmax(phase.policy.head(params[member], h) / 0.6)
     ids = np.asarray(rollout.tokens)[..., None]
     return np.take_along_axis(np.asarray(every), ids, axis=2)[..., 0]
 
@@ -112,7 +112,7 @@ def test_a_canary_that_no_verifier_answers_any_more_falls(monkeypatch):
   canaries.guards = guards.GuardsConfig(canary_max_kl=0.0)
   canaries._canaries = [guards.Canary.parse("language")]
   canaries._of, canaries.past = {"": Sampler()}, {}
-  state = types.SimpleNamespace(members={"policy": None})
+  state = types.SimpleNamespace(models={"policy": None})
   assert not canaries.look(state).fallen
   (fallen,) = canaries.look(state).fallen
   assert "'language' has no score" in fallen

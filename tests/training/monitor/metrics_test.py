@@ -112,13 +112,13 @@ def _prompts(count):
   return prompts
 
 
-def of_step(algorithm, parts=None, **options):
+def of_step(algorithm, phase=None, **options):
   """Names of the metrics of a step of some small phase; nothing is compiled."""
-  made = tiny.make_parts(algorithm, **options)
-  made = dataclasses.replace(made, **(parts or {}))
+  made = tiny.make_phase(algorithm, **options)
+  made = dataclasses.replace(made, **(phase or {}))
   state = tiny.make_state(made)
   prompts = _prompts(12 if made.max_rounds > 1 else 4)
-  step = functools.partial(step_lib.fused_step, parts=made)
+  step = functools.partial(step_lib.fused_step, phase=made)
   return {*jax.eval_shape(step, state, prompts)[1]}
 
 

@@ -20,25 +20,25 @@ from grpo_jax.training.runtime import sharding
 from tests.training import tiny
 
 
-def _advance(parts, state, steps=2):
+def _advance(phase, state, steps=2):
   """The state some steps on; its own buffers are given away, as in a run."""
   function = jax.jit(
-    functools.partial(step.fused_step, parts=parts), donate_argnums=0
+    functools.partial(step.fused_step, phase=phase), donate_argnums=0
   )
   for number in range(steps):
     state, _, _ = function(state, tiny.make_prompts(first=4 * number))
   return state
 
 
-def _enter(state, parts, index=1):
-  return step.enter_phase(state, parts, index)
+def _enter(state, phase, index=1):
+  return step.enter_phase(state, phase, index)
 
 
 def _adam(state):
   (found,) = (
     leaf
     for leaf in jax.tree.leaves(
-      state.members["policy"].opt_state,
+      state.models["policy"].opt_state,
       is_leaf=lambda x: isinstance(x, optax.ScaleByAdamState),
     )
     if isinstance(leaf, optax.ScaleByAdamState)
@@ -50,7 +50,7 @@ def _schedule_count(state):
   (found,) = (
     leaf
     for leaf in jax.tree.leaves(
-      state.members["policy"].opt_state,
+      state.models["policy"].opt_state,
       is_leaf=lambda x: isinstance(x, optax.ScaleByScheduleState),
     )
     if isinstance(leaf, optax.ScaleByScheduleState)
@@ -69,10 +69,10 @@ def _assert_differ(one, other):
 
 @pytest.mark.slow
 def test_optimizer_starts_anew():
-  parts = tiny.make_parts()
-  state = _advance(parts, tiny.make_state(parts))
+  phase = tiny.make_phase()
+  state = _advance(phase, tiny.make_state(phase))
   assert int(_adam(state).count) == _schedule_count(state) == 2
-  entered = _enter(state, parts)
+  entered = _enter(state, phase)
   assert int(_adam(entered).count) == _schedule_count(entered) == 0
   assert not any(x.any() for x in jax.tree.leaves(_adam(entered).mu))
   _assert_equal(entered.params, state.params)
@@ -82,9 +82,9 @@ def test_optimizer_starts_anew():
 
 @pytest.mark.slow
 def test_optimizer_carries_its_moments_but_not_its_schedule():
-  parts = tiny.make_parts()
-  state = _advance(parts, tiny.make_state(parts))
-  other = tiny.make_parts(
+  phase = tiny.make_phase()
+  state = _advance(phase, tiny.make_state(phase))
+  other = tiny.make_phase(
     "reinforce", learning_rate=0.01, steps=7, phase={"reset_optimizer": False}
   )
   entered = _enter(state, other)
@@ -98,16 +98,16 @@ def test_optimizer_carries_its_moments_but_not_its_schedule():
 
 
 def _with_kl(**phase):
-  return tiny.make_parts(fields={"kl_coef": 0.1}, phase=phase)
+  return tiny.make_phase(fields={"kl_coef": 0.1}, phase=phase)
 
 
 @pytest.mark.slow
 def test_reference_is_set_or_kept():
-  parts = _with_kl()
-  first = tiny.make_state(parts)
+  phase = _with_kl()
+  first = tiny.make_state(phase)
   original = jax.device_get(first.params["reference"])
   _assert_equal(original, jax.device_get(first.params["policy"]))
-  state = _advance(parts, first)
+  state = _advance(phase, first)
   _assert_equal(state.params["reference"], original)  # Steps do not move it.
   policy = jax.device_get(state.params["policy"])
   _assert_differ(policy, original)
@@ -119,9 +119,9 @@ def test_reference_is_set_or_kept():
 @pytest.mark.slow
 def test_reference_and_average_are_copies():
   """A step gives its state away; an alias would be deleted with it."""
-  parts = _with_kl(ema_decay=0.5)
-  state = tiny.make_state(parts)
-  policy, reference = state.members["policy"], state.params["reference"]
+  phase = _with_kl(ema_decay=0.5)
+  state = tiny.make_state(phase)
+  policy, reference = state.models["policy"], state.params["reference"]
   buffers = [
     leaf.unsafe_buffer_pointer()
     for tree in (policy.params, reference, policy.average)
@@ -130,22 +130,22 @@ def test_reference_and_average_are_copies():
   assert len(set(buffers)) == len(buffers) == 6
   # np.array: a view of a buffer would keep it from being given away.
   original = jax.tree.map(np.array, reference)
-  after = _advance(parts, state)
+  after = _advance(phase, state)
   assert reference["trained"]["head"].is_deleted()
   _assert_equal(after.params["reference"], original)
   _assert_differ(after.params["reference"], after.params["policy"])
 
 
 def test_missing_reference_is_explained():
-  parts = _with_kl()
-  fresh = policy_lib.initial_state(parts.policy, 0)
+  phase = _with_kl()
+  fresh = policy_lib.initial_state(phase.policy, 0)
   with pytest.raises(
     ValueError, match=r"algorithm 'grpo' needs a ref.*set_reference=True"
   ):
     _enter(fresh, _with_kl(set_reference=False), 3)
   # A phase without a KL drops the reference instead of carrying it along.
-  state, plain = tiny.make_state(parts), tiny.make_parts()
-  assert "reference" not in _enter(state, plain).members
+  state, plain = tiny.make_state(phase), tiny.make_phase()
+  assert "reference" not in _enter(state, plain).models
   # Unless a later one goes on with it.
   plain = dataclasses.replace(plain, keeps=frozenset({"reference"}))
   kept = _enter(state, plain).params["reference"]
@@ -156,7 +156,7 @@ def test_missing_reference_is_explained():
 def test_a_phase_between_leaves_the_reference_as_it_was():
   first, last = _with_kl(), _with_kl(set_reference=False)
   between = dataclasses.replace(
-    tiny.make_parts(), keeps=frozenset({"reference"})
+    tiny.make_phase(), keeps=frozenset({"reference"})
   )
   state = tiny.make_state(first)
   original = jax.device_get(state.params["reference"])
@@ -168,23 +168,23 @@ def test_a_phase_between_leaves_the_reference_as_it_was():
 
 @pytest.mark.slow
 def test_average_follows_the_parameters():
-  parts = tiny.make_parts(phase={"ema_decay": 0.75})
-  state = tiny.make_state(parts)
+  phase = tiny.make_phase(phase={"ema_decay": 0.75})
+  state = tiny.make_state(phase)
   before = jax.device_get(state.params["policy"]["trained"])
-  _assert_equal(state.members["policy"].average, before)
-  state = _advance(parts, state, steps=1)
+  _assert_equal(state.models["policy"].average, before)
+  state = _advance(phase, state, steps=1)
   after = state.params["policy"]["trained"]
   expected = jax.tree.map(lambda a, b: 0.75 * a + 0.25 * b, before, after)
   jax.tree.map(
     functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-7),
-    state.members["policy"].average,
+    state.models["policy"].average,
     expected,
   )
   # It is what is evaluated, and it ends with its phase.
-  params = policy_lib.evaluation_params(state.members["policy"])
-  _assert_equal(params["trained"], state.members["policy"].average)
+  params = policy_lib.evaluation_params(state.models["policy"])
+  _assert_equal(params["trained"], state.models["policy"].average)
   assert params["frozen"] == state.params["policy"]["frozen"]
-  plain = _enter(state, tiny.make_parts()).members["policy"]
+  plain = _enter(state, tiny.make_phase()).models["policy"]
   assert plain.average is None
   assert policy_lib.evaluation_params(plain) is plain.params
 
@@ -192,12 +192,12 @@ def test_average_follows_the_parameters():
 @pytest.mark.slow
 def test_average_of_bfloat16_parameters_moves():
   """By less than half a unit in the last place of a parameter."""
-  parts = tiny.make_parts(phase={"ema_decay": 0.999}, learning_rate=1e-2)
-  state = policy_lib.initial_state(parts.policy, 0)
+  phase = tiny.make_phase(phase={"ema_decay": 0.999}, learning_rate=1e-2)
+  state = policy_lib.initial_state(phase.policy, 0)
   narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), state.params)
-  state = _enter(state.with_params(**narrow), parts, 0)
-  before = jax.device_get(state.members["policy"].average)
-  after = _advance(parts, state, steps=1).members["policy"]
+  state = _enter(state.with_params(**narrow), phase, 0)
+  before = jax.device_get(state.models["policy"].average)
+  after = _advance(phase, state, steps=1).models["policy"]
   for name, average in after.average.items():
     assert average.dtype == jnp.float32
     moved = abs(average - before[name])
@@ -208,14 +208,14 @@ def test_average_of_bfloat16_parameters_moves():
 
 @pytest.mark.slow
 def test_algorithm_state_belongs_to_its_phase():
-  parts = tiny.make_parts("reinforce")
-  state = _advance(parts, tiny.make_state(parts))
+  phase = tiny.make_phase("reinforce")
+  state = _advance(phase, tiny.make_state(phase))
   assert float(state.algorithm_state["algorithm"]["weight"]) > 0
-  entered = _enter(state, parts)
+  entered = _enter(state, phase)
   assert float(entered.algorithm_state["algorithm"]["weight"]) == 0
   # And so does the number of its steps.
   assert (int(state.phase_step), int(entered.phase_step)) == (2, 0)
-  assert _enter(state, tiny.make_parts()).algorithm_state == {
+  assert _enter(state, tiny.make_phase()).algorithm_state == {
     "algorithm": {},
     "coefficients": {},
   }
@@ -224,11 +224,11 @@ def test_algorithm_state_belongs_to_its_phase():
 @pytest.mark.slow
 def test_shapes_of_a_phase_are_known_beforehand():
   """The description of a checkpoint fits the state that the phase holds."""
-  parts = tiny.make_parts(fields={"kl_coef": 0.1})
-  enter = functools.partial(_enter, parts=parts)
-  initial = policy_lib.initial_state(parts.policy, 0)
+  phase = tiny.make_phase(fields={"kl_coef": 0.1})
+  enter = functools.partial(_enter, phase=phase)
+  initial = policy_lib.initial_state(phase.policy, 0)
   abstract = jax.eval_shape(enter, initial)
-  state = _advance(parts, enter(initial), steps=1)
+  state = _advance(phase, enter(initial), steps=1)
   assert jax.tree.structure(abstract) == jax.tree.structure(state)
   for one, other in zip(
     jax.tree.leaves(abstract), jax.tree.leaves(state), strict=True
@@ -262,7 +262,7 @@ def _rl_parts(config):
   run = config_lib.resolve(config)
   made = problem.make_problem(run)
   policy = tiny.tiny_policy(made.tokenizer.vocab_size)
-  return build.make_parts(run, made, policy, "rl", sharding.make_mesh(1))
+  return build.make_phase(run, made, policy, "rl", sharding.make_mesh(1))
 
 
 @pytest.mark.slow
@@ -273,19 +273,19 @@ def test_parts_of_the_phases_are_those_of_the_config():
   made = problem.make_problem(run)
   policy = tiny.tiny_policy(made.tokenizer.vocab_size)
   mesh = sharding.make_mesh(1)
-  rl = build.make_parts(run, made, policy, "rl", mesh)
+  rl = build.make_phase(run, made, policy, "rl", mesh)
   assert rl.algorithm.name == "dapo"
   assert rl.config == run.algorithm[1]
   assert rl.plan == micro_batches.UpdatePlan(
     2, 4, 1, 0.7, 3 * 2**20, group_size=2
   )
-  assert rl.judge == made.judge
-  sft = build.make_parts(run, made, policy, "sft", mesh)
+  assert rl.reward == made.reward
+  sft = build.make_phase(run, made, policy, "sft", mesh)
   assert sft.algorithm.name == "sft"
-  assert sft.player is sft.judge is None
+  assert sft.sampler is sft.reward is None
   # Given completions were not drawn at the sampling temperature.
   assert sft.plan.temperature == 1.0
-  rollout = rl.player.play(
+  rollout = rl.sampler.sample(
     {"policy": policy.init(jax.random.key(0))},
     tiny.make_prompts(),
     jax.random.key(1),
@@ -297,8 +297,8 @@ def test_parts_of_the_phases_are_those_of_the_config():
     run.section("rl").optimizer, schedule="linear", learning_rate=1.0
   )
   run = run.with_section("rl", optimizer=optimizer)
-  rl = build.make_parts(run, made, policy, "rl", mesh)
-  rate = rl.members["policy"].schedule(jnp.int32(200))
+  rl = build.make_phase(run, made, policy, "rl", mesh)
+  rate = rl.models["policy"].schedule(jnp.int32(200))
   np.testing.assert_allclose(rate, 0.75, rtol=1e-6)
 
 
@@ -315,15 +315,15 @@ def test_members_that_a_later_phase_goes_on_with_are_kept():
   states = [
     checkpointed.abstract_state(found[: index + 1], start) for index in range(3)
   ]
-  value, sft, rl = (state.members for state in states)
-  assert "critic" not in found[1].parts.members
+  value, sft, rl = (state.models for state in states)
+  assert "critic" not in found[1].phase.models
   assert sft["critic"] == value["critic"]
   assert sft["critic"].opt_state is not None
   assert rl["critic"].params == value["critic"].params
   # Where no phase follows that has one, it goes.
   run = dataclasses.replace(run, phases=("value", "sft"))
   found = checkpointed.make_phases(run, made, policy, sharding.make_mesh(1))
-  assert "critic" not in checkpointed.abstract_state(found, start).members
+  assert "critic" not in checkpointed.abstract_state(found, start).models
 
 
 def test_rows_that_an_algorithm_couples_are_not_separated():

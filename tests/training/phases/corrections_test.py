@@ -137,14 +137,14 @@ def test_a_phase_without_corrections_has_the_program_of_before(made):
   config, found = made
   policy = tiny.tiny_policy(found.tokenizer.vocab_size)
   mesh = sharding.make_mesh(1)
-  assert build.make_parts(config, found, policy, "rl", mesh).player.correct
+  assert build.make_phase(config, found, policy, "rl", mesh).sampler.correct
   off = make_config(
     rl__correction__p_cue=0.0,
     rl__correction__p_answer=0.0,
     rl__correction__p_reference=0.0,
   )
-  parts = build.make_parts(off, found, policy, "rl", mesh)
-  assert parts.player.correct is None
+  phase = build.make_phase(off, found, policy, "rl", mesh)
+  assert phase.sampler.correct is None
 
 
 def test_the_display_has_what_the_policy_can_do_by_itself():

@@ -61,23 +61,23 @@ def test_what_waits_has_the_shapes_of_what_is_drawn(name):
     state = checkpointed.abstract_state(each, start)
     one_round = jax.tree.map(lambda x: x[:4], example.prompts)
     said = None
-    if made.judge.asks_host:
+    if made.reward.asks_host:
       rollout = jax.eval_shape(
-        functools.partial(step.sample_stage, parts=phase.parts),
+        functools.partial(step.sample_stage, phase=phase.phase),
         *(state, one_round),
       )
       rollout = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), rollout)
       batch = example._replace(prompts=one_round, records=example.records[:4])
       said, *_ = made.host_scores(batch, rollout)
-      assert _shapes(phase.parts.kept.said) == _shapes(said)
+      assert _shapes(phase.phase.waiting_groups.host_scores) == _shapes(said)
   finally:
     made.close()
   drawn = jax.eval_shape(
-    functools.partial(step.draw_stage, parts=phase.parts),
+    functools.partial(step.draw_stage, phase=phase.phase),
     *(state, one_round, said),
   )
-  assert _shapes(state.kept["surplus"]) == _shapes(drawn)
-  kept = state.kept["replay"]["groups"]
+  assert _shapes(state.waiting["surplus"]) == _shapes(drawn)
+  kept = state.waiting["replay"]["groups"]
   assert kept.prompts.tokens.shape[0] == 6
   assert kept.rollout.tokens.shape[0] == 12
 

@@ -36,13 +36,13 @@ def made(*names):
   config = make_config(*names)
   game = problem.make_problem(config)
   policy = tiny.tiny_policy(game.tokenizer.vocab_size)
-  parts = build.make_parts(config, game, policy, "rl", sharding.make_mesh(1))
+  phase = build.make_phase(config, game, policy, "rl", sharding.make_mesh(1))
   batch = next(game.prompt_stream(0, 4, None))
   # Nothing that these policies write is a move: other tokens are paid.
-  parts = dataclasses.replace(parts, judge=tiny.Judge(even_tokens))
+  phase = dataclasses.replace(phase, reward=tiny.Judge(even_tokens))
   prompts = jax.tree.map(jnp.asarray, batch.prompts)
   extras = {**prompts.extras, "seat": jnp.arange(4) % 2}
-  return parts, dataclasses.replace(prompts, extras=extras)
+  return phase, dataclasses.replace(prompts, extras=extras)
 
 
 def even_tokens(prompts, rollout):
@@ -55,9 +55,9 @@ def even_tokens(prompts, rollout):
 @functools.cache
 def steps():
   """States before and after two steps, and what was written."""
-  parts, prompts = made("start", "self")
-  advance = jax.jit(functools.partial(step.fused_step, parts=parts))
-  state = step.enter_phase(policy_lib.initial_state(parts.policy, 0), parts, 0)
+  phase, prompts = made("start", "self")
+  advance = jax.jit(functools.partial(step.fused_step, phase=phase))
+  state = step.enter_phase(policy_lib.initial_state(phase.policy, 0), phase, 0)
   found = [(state, None, None)]
   for _ in range(2):
     found.append(advance(found[-1][0], prompts))

@@ -523,24 +523,24 @@ def test_draws_differ_by_seed_step_and_parameter():
 def test_moments_are_carried_to_the_next_phase(name):
   policy = _transformer(vocab_size=tiny.VOCAB)
   settings = {"optimizer": _config(name=name), "reset_optimizer": False}
-  parts = tiny.make_parts(policy=policy, phase=settings)
-  state = tiny.make_state(parts)
-  member = state.members["policy"]
+  phase = tiny.make_phase(policy=policy, phase=settings)
+  state = tiny.make_state(phase)
+  member = state.models["policy"]
   _, used = _steps(
-    parts.members["policy"].optimizer,
+    phase.models["policy"].optimizer,
     member.params["trained"],
     (0, 1),
     member.opt_state,
   )
   member = dataclasses.replace(member, opt_state=used)
-  entered = step_lib.enter_phase(state.with_members(policy=member), parts, 1)
+  entered = step_lib.enter_phase(state.with_models(policy=member), phase, 1)
 
   def is_schedule(x):
     return isinstance(x, optax.ScaleByScheduleState)
 
   kept, old = (
     jax.tree.leaves(state, is_leaf=is_schedule)
-    for state in (entered.members["policy"].opt_state, used)
+    for state in (entered.models["policy"].opt_state, used)
   )
   for new, past in zip(kept, old, strict=True):
     if is_schedule(new):
@@ -548,6 +548,6 @@ def test_moments_are_carried_to_the_next_phase(name):
     else:
       np.testing.assert_array_equal(new, past)
   assert sum(map(is_schedule, kept)) >= 1
-  other = tiny.make_parts(policy=policy, phase={"reset_optimizer": False})
+  other = tiny.make_phase(policy=policy, phase={"reset_optimizer": False})
   with pytest.raises(ValueError, match="the phase before has another optim"):
     step_lib.enter_phase(entered, other, 1)  # AdamW.

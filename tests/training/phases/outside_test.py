@@ -15,7 +15,7 @@ from grpo_jax.training.phases import checkpointed, outside
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import checkpoints, sharding
-from grpo_jax.types import MemberState
+from grpo_jax.types import ModelState
 from tests.cli import checkpoint_run_test
 from tests.experiments import tiny_config
 from tests.training import tiny
@@ -34,7 +34,7 @@ def save(folder, config: ml_collections.ConfigDict, **members):
     made,
     policy_lib.make_policy(run, made, sharding.make_mesh(1)),
     sharding.make_mesh(1),
-  ).with_members(**members)
+  ).with_models(**members)
   made.close()
   folder.mkdir()
   (folder / "config.json").write_text(config.to_json())
@@ -83,13 +83,13 @@ def test_a_run_of_another_size_is_read_with_its_average(tmp_path):
   state = save(tmp_path / "wide", wide)
   own = state.params["policy"]
   average = jax.tree.map(lambda x: 2 * x, own["trained"])
-  save(tmp_path / "mean", wide, policy=MemberState(own, average=average))
+  save(tmp_path / "mean", wide, policy=ModelState(own, average=average))
   for name, expected in ("wide", own["trained"]), ("mean", average):
     found = find(tmp_path / name, tiny_config.get_config("grpo"))
     params = found.read()
     assert described(params) == described(found.shapes)
     jax.tree.map(np.testing.assert_array_equal, params["trained"], expected)
-  batch = tiny.ragged_batch(tiny.make_parts())
+  batch = tiny.ragged_batch(tiny.make_phase())
   assert logits(found.policy, params, batch).shape[-1] == 64
 
 
@@ -99,7 +99,7 @@ def test_a_frozen_model_is_kept_small(tmp_path, adapted):
   if adapted:
     config.model.lora_rank = 2
   save(tmp_path / "run", config)
-  batch = tiny.ragged_batch(tiny.make_parts())
+  batch = tiny.ragged_batch(tiny.make_phase())
   sizes, said = {}, {}
   for storage in groups.STORAGE:
     found = find(tmp_path / "run", config, storage=storage)
@@ -119,7 +119,7 @@ def test_a_checkpoint_of_another_family_and_table_is_read(tmp_path):
   ours = checkpoint_run_test.make(tmp_path / "policy", "qwen2")
   theirs = checkpoint_run_test.make(tmp_path / "teacher", "llama")
   config = checkpoint_run_test.small(tmp_path / "policy", ours)
-  batch = tiny.ragged_batch(tiny.make_parts())
+  batch = tiny.ragged_batch(tiny.make_phase())
   found = find(theirs, config)
   params = found.read()
   assert described(params) == described(found.shapes)
@@ -150,7 +150,7 @@ def test_a_checkpoint_of_another_family_and_table_is_read(tmp_path):
   ):
     find(theirs, config)
   with pytest.raises(ValueError, match="is a checkpoint of a language model"):
-    find(theirs, config, member="reward")
+    find(theirs, config, model_name="reward")
 
 
 def test_alphabets_are_compared_too(tmp_path):
@@ -180,7 +180,7 @@ def test_what_is_not_there_is_named(tmp_path, monkeypatch):
     find(tmp_path / "none", config)
   save(tmp_path / "run", config)
   with pytest.raises(ValueError, match=r"has no 'reward', but policy; name a"):
-    find(tmp_path / "run", config, member="reward")
+    find(tmp_path / "run", config, model_name="reward")
   (tmp_path / "empty").mkdir()
   (tmp_path / "empty/config.json").write_text(config.to_json())
   with pytest.raises(FileNotFoundError, match="has no checkpoint yet"):
@@ -192,7 +192,7 @@ def test_what_is_not_there_is_named(tmp_path, monkeypatch):
 
 def test_a_run_begins_with_the_policy_of_another_and_nothing_else(tmp_path):
   config = tiny_config.get_config("grpo")
-  more = MemberState({"trained": {"x": jnp.ones(3)}, "frozen": {}})
+  more = ModelState({"trained": {"x": jnp.ones(3)}, "frozen": {}})
   before = save(tmp_path / "run", config, more=more)
   config.start_workdir = str(tmp_path / "run")
   config.seed = 5  # Not the other's.
@@ -201,7 +201,7 @@ def test_a_run_begins_with_the_policy_of_another_and_nothing_else(tmp_path):
   mesh = sharding.make_mesh(1)
   policy = policy_lib.make_policy(run, made, mesh)
   state = checkpointed.first_state(run, made, policy, mesh)
-  assert set(state.members) == {"policy"}
+  assert set(state.models) == {"policy"}
   jax.tree.map(
     np.testing.assert_array_equal,
     state.params,

@@ -197,11 +197,11 @@ def test_runs_as_one_program_end_as_runs_of_their_own(tmp_path):
 # --- what makes no sense is said before anything is compiled -----------------
 
 
-def _make_parts(config):
+def _make_phase(config):
   settings = config_lib.resolve(config)
   made = problem.make_problem(settings)
   policy = tiny.tiny_policy(made.tokenizer.vocab_size)
-  return build.make_parts(settings, made, policy, "rl", sharding.make_mesh(1))
+  return build.make_phase(settings, made, policy, "rl", sharding.make_mesh(1))
 
 
 @pytest.mark.parametrize(
@@ -214,17 +214,17 @@ def _make_parts(config):
   ],
 )
 def test_a_row_has_room_for_what_it_may_get_in_a_step(settings, most):
-  parts = _make_parts(get_config(**settings))
-  assert parts.partial.go_on.keywords["most"] == most
-  assert parts.num_ahead == 0
-  assert parts.is_told_prompts
+  phase = _make_phase(get_config(**settings))
+  assert phase.partial.go_on.keywords["most"] == most
+  assert phase.num_ahead == 0
+  assert phase.is_told_prompts
 
 
 def test_whole_rollouts_are_drawn_ahead():
-  parts = _make_parts(get_config(rl__partial_len=None))
-  assert parts.partial is None
-  assert parts.num_ahead == 4
-  assert not parts.is_told_prompts
+  phase = _make_phase(get_config(rl__partial_len=None))
+  assert phase.partial is None
+  assert phase.num_ahead == 4
+  assert not phase.is_told_prompts
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_whole_rollouts_are_drawn_ahead():
 )
 def test_what_does_not_go_together_is_refused(settings, message):
   with pytest.raises(ValueError, match=message):
-    _make_parts(get_config(**settings))
+    _make_phase(get_config(**settings))
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def test_positions_split_over_the_devices_or_are_refused(split):
   def check(max_new_tokens):
     problem = types.SimpleNamespace(
       max_new_tokens=max_new_tokens,
-      judge=types.SimpleNamespace(asks_host=False),
+      reward=types.SimpleNamespace(asks_host=False),
       sessions=None,
     )
     build.devices(config, problem, "rl", MESH)

@@ -33,7 +33,7 @@ def made(name, changes=()):
   phases = checkpointed.make_phases(run, found, policy, mesh)
   start = checkpointed.abstract_start(policy, run.seed)
   state = checkpointed.abstract_state(phases, start)
-  parts = (phase.parts for phase in phases)
+  parts = (phase.phase for phase in phases)
   return found, dict(zip(run.phases, parts, strict=True)), state
 
 
@@ -59,7 +59,7 @@ def test_a_process_reward_model_gives_scores_of_steps():
   """Also where the task itself has none, to an algorithm that needs them."""
   found, phases, state = made("process")
   assert phases["rm"].algorithm.name == "process_reward"
-  (member,) = phases["rl"].judge.by_models
+  (member,) = phases["rl"].reward.by_models
   assert member.steps.of_steps == "product"
   (semicolon,) = found.tokenizer.markup_ids(";")
   assert np.flatnonzero(member.steps.ends) == [semicolon]
@@ -67,7 +67,7 @@ def test_a_process_reward_model_gives_scores_of_steps():
   # One step of the phase says so, and what it says of the truth.
   run, prompts = phases["rl"], next(found.prompt_stream(0, 4, None)).prompts
   _, logged, _ = jax.eval_shape(
-    functools.partial(step_lib.fused_step, parts=run), state, prompts
+    functools.partial(step_lib.fused_step, phase=run), state, prompts
   )
   assert {"reasoning_steps/score", "reward_model/correlation"} <= logged.keys()
   assert "reward_model/calibration_error" not in logged  # It has no logits.
@@ -101,9 +101,9 @@ def test_each_phase_has_its_weights():
     "rm.reward_weights": (2.0, 0.0),
   }
   _, phases, _ = made("judged", changes)
-  weights = {k: float(x) for k, x in phases["rm"].judge.weights.items()}
+  weights = {k: float(x) for k, x in phases["rm"].reward.weights.items()}
   assert weights == {"f1": 2.0}
-  weights = {k: float(x) for k, x in phases["rl"].judge.weights.items()}
+  weights = {k: float(x) for k, x in phases["rl"].reward.weights.items()}
   assert weights == {"f1": 0.0, "reward_model": 1.0}
 
 
@@ -210,15 +210,15 @@ def phases_of(config):
 def test_a_checkpoint_scores_as_it_did(folder):
   """With its own size, in the tree of members of a run that is smaller."""
   phases, policy = phases_of(on_pairs(folder, phases=("rl",)))
-  parts = phases["rl"].parts
-  state = checkpointed.with_outside(policy_lib.initial_state(policy, 0), parts)
-  start = jax.eval_shape(parts.members["reward"].start, {})
+  phase = phases["rl"].phase
+  state = checkpointed.with_outside(policy_lib.initial_state(policy, 0), phase)
+  start = jax.eval_shape(phase.models["reward"].start, {})
   described = [
     jax.tree.map(lambda x: (x.shape, x.dtype), tree)
     for tree in (state.params["reward"], start)
   ]
   assert described[0] == described[1]
-  (judge,) = parts.judge.by_models
+  (judge,) = phase.reward.by_models
   ids = np.arange(3, 43).reshape(2, 20)
   h, _ = jax.jit(judge.view(state.params).trunk.hidden)(
     tiny.given_rows(ids[:, :12], ids[:, 12:]), None
@@ -231,13 +231,13 @@ def test_a_checkpoint_scores_as_it_did(folder):
 @pytest.mark.slow
 def test_a_phase_goes_on_from_what_is_there(folder):
   phases, policy = phases_of(on_pairs(folder, phases=("rm", "rl")))
-  first, then = phases["rm"].parts, phases["rl"].parts
+  first, then = phases["rm"].phase, phases["rl"].phase
   state = policy_lib.initial_state(policy, 0)
   state = checkpointed.with_outside(state, first)
   before = state.params["reward"]
   moved = jax.tree.map(lambda x: x + 1, before)
   state = phases["rm"].enter(state).with_params(reward=moved)
-  assert state.members["reward"].opt_state is not None
+  assert state.models["reward"].opt_state is not None
   again = checkpointed.with_outside(state, then)
   jax.tree.map(np.testing.assert_array_equal, again.params["reward"], moved)
 
@@ -249,14 +249,14 @@ def test_pairs_are_ranked_by_another_model(folder):
   config.reward_model.source = ""
   config.rm = config_lib.phase_config("preference", num_prompts=4)
   phases, policy = phases_of(config)
-  parts = phases["rm"].parts
-  (judge,) = parts.judge.by_models
-  assert (judge.name, judge.member) == ("ranked_by", "ranker")
-  assert parts.judge.weights == {"ranked_by": 1.0}
-  assert parts.judge.correct == "tag_count"
-  assert parts.members["ranker"].optimizer is None
-  assert parts.losses[0].trains == ("reward",)
-  found = checkpointed.with_outside(policy_lib.initial_state(policy, 0), parts)
+  phase = phases["rm"].phase
+  (judge,) = phase.reward.by_models
+  assert (judge.name, judge.model) == ("ranked_by", "ranker")
+  assert phase.reward.weights == {"ranked_by": 1.0}
+  assert phase.reward.correct == "tag_count"
+  assert phase.models["ranker"].optimizer is None
+  assert phase.losses[0].trains == ("reward",)
+  found = checkpointed.with_outside(policy_lib.initial_state(policy, 0), phase)
   # The model that learns is a copy of the policy, of another size.
   entered = jax.eval_shape(phases["rm"].enter, found).params
   sizes = {
@@ -320,7 +320,7 @@ def test_a_checkpoint_learns_pairs_and_ranks_those_that_were_held_out(
   config.reward_model.source = str(tmp_path / "run")
   phases, policy = phases_of(config)
   state = checkpointed.with_outside(
-    policy_lib.initial_state(policy, 0), phases["rl"].parts
+    policy_lib.initial_state(policy, 0), phases["rl"].phase
   )
   kernel = state.params["reward"]["trained"]["value_head"]["kernel"]
   table = classifiers_test.tensors_of(folder / "model")["score.weight"]
@@ -331,12 +331,12 @@ def test_a_checkpoint_learns_pairs_and_ranks_those_that_were_held_out(
 @pytest.mark.slow
 def test_a_process_reward_model_learns_which_steps_are_right():
   """Labels of the verifier, at the tokens with which steps end."""
-  parts = tiny.make_parts(
+  phase = tiny.make_phase(
     PROCESS_REWARD, learning_rate=5e-2, phase={"kind": "process"}
   )
-  state = tiny.make_state(parts)
+  state = tiny.make_state(phase)
   advance = jax.jit(
-    lambda s, p: step_lib.fused_step(s, p, parts=parts)[:2], donate_argnums=0
+    lambda s, p: step_lib.fused_step(s, p, phase=phase)[:2], donate_argnums=0
   )
   history = []
   for step in range(20):

@@ -99,7 +99,7 @@ def with_sessions(sessions):
 
 
 @functools.cache
-def make_player(kind, slots, options):
+def make_sampler(kind, slots, options):
   """On one device."""
   turns = host_turns.HostTurns(
     policy(kind),
@@ -113,7 +113,7 @@ def make_player(kind, slots, options):
 
 def play(sessions, batch, slots, kind="adapter", max_turns=4, **options):
   """A rollout, under the guard of the loop, with a compiled player."""
-  player = make_player(kind, slots, tuple(options.items()))
+  player = make_sampler(kind, slots, tuple(options.items()))
   player._problem = with_sessions(sessions)
   player._turns = dataclasses.replace(
     player._turns, environment=environment(max_turns=max_turns)

@@ -177,4 +177,4 @@ def test_what_is_known_of_prompts_is_asked_of_a_schedule_that_knows_it():
   made = problem.make_problem(settings)
   policy = tiny.tiny_policy(made.tokenizer.vocab_size)
   with pytest.raises(ValueError, match="needs 'expected': a schedule"):
-    build.make_parts(settings, made, policy, "rl", sharding.make_mesh(1))
+    build.make_phase(settings, made, policy, "rl", sharding.make_mesh(1))

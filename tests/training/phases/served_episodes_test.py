@@ -132,7 +132,7 @@ class Game:
       sessions=self.served,
       host_environment=self.turns.environment,
       score_names=frozenset({"length", served_lib.ACCURACY}),
-      judge=rewards_lib.judge(
+      reward=rewards_lib.make(
         dataclasses.replace(config, rewards=rewards),
         rewards_lib.InGraph(rewards_lib.of_episodes),
         "return",

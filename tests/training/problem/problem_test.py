@@ -68,7 +68,7 @@ def test_task_scores_are_those_of_the_twin(name):
     extras=extras,
   )
   rollout = _rollout(tokens[index], mask[index], index.astype(np.int32), 200)
-  scored = jax.device_get(jax.jit(made.judge.score)({}, prompts, rollout))
+  scored = jax.device_get(jax.jit(made.reward.score)({}, prompts, rollout))
   for row, source in enumerate(index):
     wanted = task.verify_numpy(
       tokens[source],
@@ -98,7 +98,7 @@ def test_task_rewards_are_weighted_sums():
     ids=np.zeros(1, np.int32),
     extras={key: value[None] for key, value in record["extras"].items()},
   )
-  scored = made.judge.score(
+  scored = made.reward.score(
     {},
     prompts,
     _rollout(tokens, np.ones_like(tokens, bool), np.zeros(2, int), 1),
@@ -109,7 +109,7 @@ def test_task_rewards_are_weighted_sums():
 
 def test_train_and_held_out_problems_of_a_task_differ():
   made = _task_problem("sort")
-  assert made.judge.on_host is None
+  assert made.reward.on_host is None
   seen = {tuple(made.train[i]["prompt"]) for i in range(300)}
   held_out = {tuple(made.held_out[i]["prompt"]) for i in range(300)}
   assert not seen & held_out
@@ -170,7 +170,7 @@ def test_text_is_scored_by_its_own_gold_answer(text_problem):
   ]
   rollout = _completions(text_problem, batch, texts, [0, 0, 1, 1, 1, 1])
   said, failures, errors = text_problem.host_scores(batch, rollout)
-  scored = text_problem.judge.score_on_host(said)
+  scored = text_problem.reward.score_on_host(said)
   np.testing.assert_array_equal(scored.rewards, [1.5, 0.5, 1.5, 1.0, 0.5, 0.0])
   np.testing.assert_array_equal(
     scored.correct, [True, False, True, True, False, False]
@@ -212,12 +212,12 @@ def test_rows_that_nobody_scored_are_out_and_counted(tmp_path):
     rewards__row_timeout_s=1.0,
   )
   made = problem_lib.make_problem(run)
-  assert made.judge.correct == "by_completion"
+  assert made.reward.correct == "by_completion"
   batch = next(made.prompt_stream(0, 1, None))
   texts = ["1.0", "raise", "nan", "0.25", "loop", "none"]
   rollout = _completions(made, batch, texts, [0] * 6)
   said, failures, errors = made.host_scores(batch, rollout)
-  scored = made.judge.score_on_host(said)
+  scored = made.reward.score_on_host(said)
   made.close()
   np.testing.assert_array_equal(
     scored.valid, [True, False, False, True, False, True]
@@ -256,7 +256,7 @@ def test_steps_are_scored_where_the_task_judges_them():
     extras=extras,
   )
   rollout = _rollout(tokens[index], mask[index], index, 50)
-  scored = jax.device_get(jax.jit(made.judge.score)({}, prompts, rollout))
+  scored = jax.device_get(jax.jit(made.reward.score)({}, prompts, rollout))
   for row, source in enumerate(index):
     steps, step_mask = task.step_scores_numpy(
       tokens[source],

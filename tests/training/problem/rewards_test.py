@@ -93,15 +93,17 @@ def _batch(problem, number):
 def test_the_program_says_what_the_host_says():
   config = config_lib.resolve(_config(rewards__in_graph=True))
   problem = problem_lib.make_problem(config)
-  assert problem.judge.on_host is None
+  assert problem.reward.on_host is None
   records, prompts, rollout = _batch(problem, 4)
-  scored = jax.jit(lambda p, r: problem.judge.score({}, p, r))(prompts, rollout)
+  scored = jax.jit(lambda p, r: problem.reward.score({}, p, r))(
+    prompts, rollout
+  )
 
   host = problem_lib.make_problem(config_lib.resolve(_config()))
   try:
     batch = types.SimpleNamespace(records=records, prompts=prompts)
     said, failures, _ = host.host_scores(batch, jax.device_get(rollout))
-    expected = host.judge.score({}, prompts, rollout, said)
+    expected = host.reward.score({}, prompts, rollout, said)
   finally:
     host.close()
   assert not any(failures.values())

@@ -18,7 +18,7 @@ import pytest
 from orbax.checkpoint import checkpoint_manager
 
 from grpo_jax.training.runtime import checkpoints
-from grpo_jax.types import MemberState, TrainState
+from grpo_jax.types import ModelState, TrainState
 
 
 def make_state(width: int = 4, seed: int = 0) -> TrainState:
@@ -32,8 +32,8 @@ def make_state(width: int = 4, seed: int = 0) -> TrainState:
     phase=jnp.int32(1),
     phase_step=jnp.int32(7),
     key=jax.random.key(seed),
-    members={
-      "policy": MemberState(
+    models={
+      "policy": ModelState(
         {"trained": trained, "frozen": {}}, optax.adamw(1e-3).init(trained)
       ),
     },

@@ -241,11 +241,11 @@ def phase_programs(config):
     start = checkpointed.abstract_start(policy, settings.seed)
     found = {}
     for index, name in enumerate(settings.phases):
-      parts = phases[index].parts
+      phase = phases[index].phase
       step = step_lib.supervised_step
-      if parts.player is not None:
+      if phase.sampler is not None:
         step = step_lib.fused_step
-      program = executors.jit_step(mesh, step, parts)
+      program = executors.jit_step(mesh, step, phase)
       batch = next(run_lib.make_stream(settings, problem, mesh, index))
       state = checkpointed.abstract_state(phases[: index + 1], start)
       lowered = program.lower(state, many._arrays(batch))

@@ -237,7 +237,7 @@ def test_known_models_split_over_a_pod(name):
 )
 def test_moments_lie_where_their_parameters_do(name, num_moments):
   """Adafactor's are of rows and columns: no rule is about them."""
-  parts = tiny.make_parts(
+  parts = tiny.make_phase(
     policy=transformer.transformer_policy(_model(width=32)),
     phase={"optimizer": phase.OptimizerConfig(name=name)},
   )
@@ -247,7 +247,7 @@ def test_moments_lie_where_their_parameters_do(name, num_moments):
   found = {
     jax.tree_util.keystr(path, simple=True, separator="/"): place.spec
     for path, place in jax.tree_util.tree_leaves_with_path(
-      places.members["policy"].opt_state
+      places.models["policy"].opt_state
     )
   }
   moments = [
@@ -262,8 +262,8 @@ def test_moments_lie_where_their_parameters_do(name, num_moments):
 
 def test_a_critic_lies_where_the_policy_does():
   policy = transformer.transformer_policy(_model(width=32))
-  parts = tiny.make_parts("ppo", policy=policy)
-  state = jax.eval_shape(lambda: tiny.make_state(parts))
+  phase = tiny.make_phase("ppo", policy=policy)
+  state = jax.eval_shape(lambda: tiny.make_state(phase))
   mesh = abstract_mesh(2, 2, 2, 2)
   places = sharding.of_state(mesh, state)
   assert jax.tree.structure(places) == jax.tree.structure(state)
@@ -275,7 +275,7 @@ def test_a_critic_lies_where_the_policy_does():
   found = {
     jax.tree_util.keystr(path, simple=True, separator="/"): place.spec
     for path, place in jax.tree_util.tree_leaves_with_path(
-      places.members["critic"].opt_state
+      places.models["critic"].opt_state
     )
   }
   moments = [
@@ -287,8 +287,8 @@ def test_a_critic_lies_where_the_policy_does():
 
 
 def test_what_belongs_to_no_parameter_is_everywhere():
-  parts = tiny.make_parts("lambda_grpo", policy=tiny.tiny_transformer())
-  state = jax.eval_shape(lambda: tiny.make_state(parts))
+  phase = tiny.make_phase("lambda_grpo", policy=tiny.tiny_transformer())
+  state = jax.eval_shape(lambda: tiny.make_state(phase))
   places = sharding.of_state(abstract_mesh(2), state)
   trees = places.params["algorithm"], places.algorithm_state, places.key
   leaves = jax.tree.leaves(trees)

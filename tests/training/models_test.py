@@ -20,7 +20,7 @@ from grpo_jax.training.phases import build, checkpointed, outside
 from grpo_jax.training.phases import policy as policy_lib
 from grpo_jax.training.problem import problem
 from grpo_jax.training.runtime import sharding
-from grpo_jax.types import MemberState, Rollout, Sampler
+from grpo_jax.types import ModelState, Rollout, Sampler
 from tests.experiments import tiny_config
 from tests.models import drawn
 from tests.training import tiny
@@ -52,16 +52,16 @@ def judged_phases():
 def test_a_verifier_and_a_reward_model_are_one_program():
   """No transfer to the host is in a step, and what it logs has both."""
   run, made, policy, (sft, rm, rl) = judged_phases()
-  assert isinstance(rl.parts.player, Sampler)
-  assert made.judge.on_host is None
-  assert rl.parts.members["reward"].optimizer is None
-  assert rm.parts.losses[0].trains == ("reward",)
+  assert isinstance(rl.phase.sampler, Sampler)
+  assert made.reward.on_host is None
+  assert rl.phase.models["reward"].optimizer is None
+  assert rm.phase.losses[0].trains == ("reward",)
   # Pairs are ranked by what is true, and not by the model that they train.
-  assert not rm.parts.judge.by_models
+  assert not rm.phase.reward.by_models
   start = checkpointed.abstract_start(policy, run.seed)
   state = checkpointed.abstract_state([sft, rm, rl], start)
   batch = next(made.prompt_stream(0, 4, None)).prompts
-  step = jax.jit(functools.partial(step_lib.fused_step, parts=rl.parts))
+  step = jax.jit(functools.partial(step_lib.fused_step, phase=rl.phase))
   _, logged, written = jax.eval_shape(step, state, batch)
   assert {"reward/f1", "reward/reward_model", "reward/mean"} <= logged.keys()
   assert written.components.keys() >= {"f1", "reward_model"}
@@ -78,7 +78,7 @@ def test_a_verifier_and_a_reward_model_are_one_program():
 def test_the_score_is_what_is_said_after_the_last_token(rows):
   """Tests groups, and one completion for each prompt, as greedy ones are."""
   policy = tiny.tiny_transformer()
-  plan = tiny.make_parts(policy=policy).plan
+  plan = tiny.make_phase(policy=policy).plan
   params = {"policy": drawn.params(policy)}
   model = critic_lib.make_reward_model(policy)
   reward = jax.jit(model.init)(params["policy"])
@@ -119,8 +119,8 @@ def test_the_score_is_what_is_said_after_the_last_token(rows):
 
 def tiny_rollout():
   """Four completions of each of four prompts, of 0 to 4 tokens."""
-  parts = tiny.make_parts()
-  batch = tiny.ragged_batch(parts)
+  phase = tiny.make_phase()
+  batch = tiny.ragged_batch(phase)
   return Rollout(
     tokens=batch.tokens,
     completion_mask=batch.completion_mask,
@@ -177,7 +177,7 @@ def test_a_run_with_a_reward_model_adds_up_and_lends_it(tmp_path):
       config=run,
       problem=made,
       mesh=sharding.make_mesh(1),
-      member="reward",
+      model_name="reward",
     ).read()
     for folder in (whole, other)
   )
@@ -215,21 +215,21 @@ def two_teachers(tmp_path, algorithm="opd_token", num_domains=2):
   mesh = sharding.make_mesh(1)
   policy = policy_lib.make_policy(run, made, mesh)
   try:
-    return policy, build.make_parts(run, made, policy, "rl", mesh)
+    return policy, build.make_phase(run, made, policy, "rl", mesh)
   finally:
     made.close()
 
 
 @pytest.mark.slow
 def test_each_prompt_has_the_teacher_of_its_domain(tmp_path):
-  policy, parts = two_teachers(tmp_path, "opd_topk")
+  policy, phase = two_teachers(tmp_path, "opd_topk")
   student = policy_lib.initial_state(policy, 0)
-  state = step_lib.enter_phase(student, parts, 0)
+  state = step_lib.enter_phase(student, phase, 0)
   teachers = [
     policy_lib.initial_state(policy, n).params["policy"] for n in (1, 2)
   ]
   state = state.with_params(reference0=teachers[0], reference1=teachers[1])
-  batch = tiny.ragged_batch(tiny.make_parts())
+  batch = tiny.ragged_batch(tiny.make_phase())
   domain = np.array([0, 1, 1, 0])[np.asarray(batch.group_id)]
   batch = dataclasses.replace(batch, domain=domain)
 
@@ -237,7 +237,7 @@ def test_each_prompt_has_the_teacher_of_its_domain(tmp_path):
   def said(params):
     found = batch
     for name in ("reference0", "reference1"):
-      found = models.with_fields(parts.plan, parts.members[name], params, found)
+      found = models.with_fields(phase.plan, phase.models[name], params, found)
     teacher = found.reference
     return teacher.logp, teacher.topk_ids, teacher.topk_logp
 
@@ -271,18 +271,18 @@ def test_stages_have_settings_of_their_own():
   policy = policy_lib.make_policy(run, made, mesh)
   first, rl, second, rl2 = checkpointed.make_phases(run, made, policy, mesh)
   # The reference of "rl" is that of "rl2" too, so "sft2" keeps it.
-  assert "reference" in second.parts.keeps
-  assert "reference" not in first.parts.members
-  assert rl2.parts.members["reference"].continues
-  assert not rl.parts.members["reference"].continues
+  assert "reference" in second.phase.keeps
+  assert "reference" not in first.phase.models
+  assert rl2.phase.models["reference"].continues
+  assert not rl.phase.models["reference"].continues
   state = checkpointed.abstract_state(
     [first, rl, second], checkpointed.abstract_start(policy, run.seed)
   )
-  assert isinstance(state.members["reference"], MemberState)
+  assert isinstance(state.models["reference"], ModelState)
   # It is kept over two phases, too.
   run = dataclasses.replace(run, phases=("rl", "sft", "sft2", "rl2"))
   _, *between, _ = checkpointed.make_phases(run, made, policy, mesh)
-  assert all("reference" in phase.parts.keeps for phase in between)
+  assert all("reference" in phase.phase.keeps for phase in between)
 
 
 def test_a_phase_without_a_section_is_refused():
