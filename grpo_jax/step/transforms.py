@@ -14,26 +14,56 @@
 A transform sees the rows of the whole batch, scored, before a model has looked
 at them and before advantages. It is compiled into the step. It may lower
 `mask` and `valid`, and change `rewards`.
+
+An object with a method `init` remembers something from step to step:
+
+    class Centred:
+      \"\"\"Subtracts the mean reward of earlier steps, which fades.\"\"\"
+
+      def init(self):
+        return jnp.float32(0)
+
+      def __call__(self, mean, batch):
+        centred = dataclasses.replace(batch, rewards=batch.rewards - mean)
+        now = masked.mean(batch.rewards, batch.valid)
+        return 0.9 * mean + 0.1 * now, centred, {"baseline": mean}
+
+Its memory begins anew in each phase, is saved with the run, and stays as it is
+in a step that trains nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.types import Metrics, TrainBatch
+from grpo_jax.types import Metrics, PyTree, TrainBatch
 
-Transform = Callable[[TrainBatch], tuple[TrainBatch, Metrics]]
+# (batch) -> (batch, metrics), or (memory, batch) -> (memory, batch, metrics).
+Transform = Callable[..., tuple[Any, ...]]
 CHANGED = ("mask", "valid", "rewards")
 PREFIX = "transform/"  # Of the names of metrics.
 
 
+def enter(transforms: tuple[Transform, ...]) -> dict[str, PyTree] | None:
+  """The memories at the start of a phase, by the places of their transforms."""
+  memories = {
+    str(place): jax.tree.map(jnp.asarray, transform.init())
+    for place, transform in enumerate(transforms)
+    if hasattr(transform, "init")
+  }
+  return memories or None
+
+
 def apply(
-  transforms: tuple[Transform, ...], batch: TrainBatch
-) -> tuple[TrainBatch, Metrics]:
+  transforms: tuple[Transform, ...],
+  batch: TrainBatch,
+  memories: dict[str, PyTree] | None = None,
+) -> tuple[TrainBatch, Metrics, dict[str, PyTree] | None]:
   """Applies transforms to a scored batch, one after another.
 
   A row that is not valid any more, or whose reward is not finite, is not
@@ -41,30 +71,36 @@ def apply(
   so.
 
   Args:
-    transforms: Functions that return the batch and scalar metrics by name.
+    transforms: The functions; see the top of this module.
     batch: B rows before advantages.
+    memories: As from `enter`, or from the step before.
 
   Returns:
-    The batch, and the metrics, with `PREFIX` before their names.
+    The batch; the metrics, with `PREFIX` before their names; and the memories.
 
   Raises:
     ValueError: A transform returns something else, changes another field or a
       shape, or has the metric of another one.
   """
   metrics: Metrics = {}
-  for transform in transforms:
-    made = transform(batch)
+  after_step = dict(memories or {})
+  for place, transform in enumerate(transforms):
+    memory = [after_step[x] for x in (str(place),) if x in after_step]
+    made = transform(*memory, batch)
     if not (
       isinstance(made, tuple)
-      and len(made) == 2
-      and isinstance(made[0], TrainBatch)
-      and isinstance(made[1], dict)
+      and len(made) == len(memory) + 2
+      and isinstance(made[-2], TrainBatch)
+      and isinstance(made[-1], dict)
     ):
+      form = "memory, batch" if memory else "batch"
       raise ValueError(
-        f"{_called(transform)} returns {type(made).__name__}; needed is the"
-        " pair (batch, {name: metric})."
+        f"{_called(transform)} returns {type(made).__name__}; needed is"
+        f" ({form}, {{name: metric}})."
       )
-    after, values = made
+    *remembered, after, values = made
+    if memory:
+      after_step[str(place)] = _like(transform, memory[0], remembered[0])
     _check_fields(transform, batch, after)
     valid = batch.valid & after.valid & jnp.isfinite(after.rewards)
     batch = dataclasses.replace(
@@ -81,7 +117,22 @@ def apply(
           " transform has."
         )
       metrics[PREFIX + name] = jnp.asarray(value, jnp.float32)
-  return batch, metrics
+  return batch, metrics, after_step or None
+
+
+def _like(transform: Transform, before: PyTree, after: PyTree) -> PyTree:
+  """Returns the new memory, which has the arrays of the memory before."""
+  after = jax.tree.map(jnp.asarray, after)
+  needed, given = (
+    jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", tree)
+    for tree in (before, after)
+  )
+  if given != needed:
+    raise ValueError(
+      f"{_called(transform)} returns the memory {given}; needed is one as from"
+      f" its init, {needed}."
+    )
+  return after
 
 
 def _check_fields(
@@ -105,4 +156,5 @@ def _check_fields(
 
 
 def _called(transform: Transform) -> str:
-  return f"the transform {getattr(transform, '__name__', repr(transform))!r}"
+  name = getattr(transform, "__name__", type(transform).__name__)
+  return f"the transform {name!r}"

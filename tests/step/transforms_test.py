@@ -11,7 +11,7 @@ import pytest
 
 from grpo_jax import algorithms, imports
 from grpo_jax.algorithms.contract import cases
-from grpo_jax.ops import baselines
+from grpo_jax.ops import baselines, masked
 from grpo_jax.step import step as step_lib
 from grpo_jax.step import transforms
 from tests.training import tiny
@@ -40,6 +40,21 @@ def all_again(batch):
   return dataclasses.replace(batch, **ones, rewards=batch.rewards + 1), {}
 
 
+class Centred:
+  """Subtracts the mean reward of earlier steps."""
+
+  def init(self):
+    return jnp.float32(0)
+
+  def __call__(self, mean, batch):
+    centred = dataclasses.replace(batch, rewards=batch.rewards - mean)
+    now = masked.mean(batch.rewards, batch.valid)
+    return 0.9 * mean + 0.1 * now, centred, {"baseline": mean}
+
+
+CENTRED = Centred()
+
+
 def test_long_groups_are_left_out(batch):
   lengths = np.asarray(batch.mask).sum(axis=1)
   groups, valid = np.asarray(batch.group_id), np.asarray(batch.valid)
@@ -48,22 +63,55 @@ def test_long_groups_are_left_out(batch):
   kept = valid & [means.get(g, 0) <= limit for g in groups]
   assert 0 < kept.sum() < valid.sum()
   cut = functools.partial(short, limit=limit)
-  after, metrics = transforms.apply((cut,), batch)
+  after, metrics, _ = transforms.apply((cut,), batch)
   np.testing.assert_array_equal(after.valid, kept)
   np.testing.assert_array_equal(after.mask, batch.mask & kept[:, None])
   np.testing.assert_array_equal(after.rewards, np.where(kept, batch.rewards, 0))
   assert metrics["transform/kept"] == np.float32(kept.mean())
   # A later one sees the batch of the earlier one, and brings nothing back.
-  again, _ = transforms.apply((cut, all_again), batch)
+  again, *_ = transforms.apply((cut, all_again), batch)
   np.testing.assert_array_equal(again.mask, after.mask)
   np.testing.assert_array_equal(
     again.rewards, np.where(kept, batch.rewards + 1, 0)
   )
 
 
+def test_a_memory_is_that_of_the_step_before(batch):
+  both = (lambda b: (b, {}), CENTRED)
+  assert transforms.enter(both[:1]) is None
+  memories = transforms.enter(both)
+  rewards, valid = np.asarray(batch.rewards), np.asarray(batch.valid)
+  now, mean = rewards[valid].mean(), 0.0
+  for _ in range(2):
+    after, metrics, memories = transforms.apply(both, batch, memories)
+    wanted = np.where(valid, rewards - mean, 0)
+    np.testing.assert_allclose(after.rewards, wanted, atol=1e-6)
+    assert metrics["transform/baseline"] == pytest.approx(mean, abs=1e-6)
+    mean = 0.9 * mean + 0.1 * now
+  assert mean != 0
+  assert memories == {"1": pytest.approx(mean, abs=1e-6)}
+
+
+@pytest.mark.parametrize(
+  ("made", "message"),
+  [
+    (lambda mean, b: (b, {}), "returns tuple; needed is (memory, batch, {name"),
+    (
+      lambda mean, b: (mean > 0, b, {}),
+      "the memory bool[]; needed is one as from its init, float32[]",
+    ),
+    (lambda mean, b: ((mean, mean), b, {}), "('float32[]', 'float32[]'); nee"),
+  ],
+)
+def test_a_memory_of_another_kind_is_refused(batch, made, message):
+  made.init = lambda: 0.0
+  with pytest.raises(ValueError, match=re.escape(message)):
+    transforms.apply((made,), batch, transforms.enter((made,)))
+
+
 def test_a_reward_that_is_not_finite_leaves_the_loss(batch):
   bad = batch.rewards.at[1].set(jnp.nan)
-  after, _ = transforms.apply(
+  after, *_ = transforms.apply(
     (lambda b: (dataclasses.replace(b, rewards=bad), {}),), batch
   )
   assert not after.valid[1]
@@ -75,8 +123,8 @@ def test_a_reward_that_is_not_finite_leaves_the_loss(batch):
 @pytest.mark.parametrize(
   ("made", "message"),
   [
-    (lambda b: b, "returns TrainBatch; needed is the pair (batch, {name"),
-    (lambda b: (b, 1.0), "returns tuple; needed is the pair"),
+    (lambda b: b, "returns TrainBatch; needed is (batch, {name"),
+    (lambda b: (b, 1.0), "returns tuple; needed is (batch, "),
     (
       lambda b: (dataclasses.replace(b, tokens=b.tokens + 1), {}),
       "changes 'tokens'; needed is a batch in which only mask, valid, rewards",
@@ -126,12 +174,24 @@ def test_a_step_trains_what_a_transform_leaves():
     valid = batch.valid & (batch.group_id == 0)
     return dataclasses.replace(batch, valid=valid), {"rows": valid.sum()}
 
-  parts = dataclasses.replace(
-    tiny.make_parts("grpo"), transforms=(first_group,)
+  phase = dataclasses.replace(
+    tiny.make_phase("grpo"), transforms=(first_group, CENTRED)
   )
-  step = jax.jit(functools.partial(step_lib.fused_step, parts=parts))
-  state = tiny.make_state(parts)
-  _, metrics, rows = step(state, tiny.make_prompts(4))
+  state, prompts = tiny.make_state(phase), tiny.make_prompts(4)
+  state = step_lib.enter_phase(state, phase, 0)
+  groups = jax.jit(functools.partial(step_lib.draw_stage, phase=phase))(
+    state, prompts
+  )
+  scored = groups.scored
+  scored = dataclasses.replace(scored, rewards=scored.rewards + 1)
+  groups = dataclasses.replace(groups, scored=scored)
+  learn = jax.jit(functools.partial(step_lib.learn_stage, phase=phase))
+  after, metrics, rows = learn(state, groups, True)
   assert metrics["transform/rows"] == 4
   written = np.asarray(rows.batch.completion_mask)[:4].sum()
   assert metrics["tokens/trained"] == written > 0
+  mean = np.asarray(scored.rewards)[:4].mean()
+  assert after.transforms == {"1": pytest.approx(0.1 * mean)}
+  assert mean > 0
+  idle, *_ = learn(state, groups, False)
+  assert idle.transforms == {"1": 0}
