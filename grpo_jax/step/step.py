@@ -366,11 +366,9 @@ def learn_stage(
   feedback = phase.schedule.with_samples(
     phase.plan, phase.policy, state, groups, batch, feedback
   )
-  batch, transformed, memories = transforms.apply(
-    phase.transforms, batch, state.transforms
+  state, batch, transformed = transforms.advance(
+    phase.transforms, state, batch, trains
   )
-  memories = update_lib.chosen(trains, memories, state.transforms)
-  state = dataclasses.replace(state, transforms=memories)
   batch, guarded = phase.guards.admit(state, groups, batch)
   batch = prepare(state, batch, draw_key, phase=phase)
   state, batch, guarded = phase.guards.weigh(state, batch, guarded)

@@ -41,7 +41,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.types import Metrics, PyTree, TrainBatch
+from grpo_jax.step import update
+from grpo_jax.types import Metrics, PyTree, TrainBatch, TrainState
 
 # (batch) -> (batch, metrics), or (memory, batch) -> (memory, batch, metrics).
 Transform = Callable[..., tuple[Any, ...]]
@@ -57,6 +58,18 @@ def enter(transforms: tuple[Transform, ...]) -> dict[str, PyTree] | None:
     if hasattr(transform, "init")
   }
   return memories or None
+
+
+def advance(
+  transforms: tuple[Transform, ...],
+  state: TrainState,
+  batch: TrainBatch,
+  trains: jax.Array | None,
+) -> tuple[TrainState, TrainBatch, Metrics]:
+  """Applies transforms in a step; without `trains` their memories stay."""
+  batch, metrics, memories = apply(transforms, batch, state.transforms)
+  memories = update.chosen(trains, memories, state.transforms)
+  return dataclasses.replace(state, transforms=memories), batch, metrics
 
 
 def apply(
