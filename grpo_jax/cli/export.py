@@ -83,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
         )
       _, family = families.from_config_json(model.directory())
       if family.fused or family.inputs_first:
-        whole = family.fused[0].whole if family.fused else "attn.c_attn"
+        whole = family.fused[0].name if family.fused else "attn.c_attn"
         raise ValueError(
           "--adapters: layers of the family"
           f" {family.name} have one module for several projections, such as"

@@ -80,7 +80,7 @@ def described(directory: pathlib.Path) -> Classifier:
 
 
 def head(
-  directory: pathlib.Path, found: Classifier
+  directory: pathlib.Path, classifier: Classifier
 ) -> dict[str, np.ndarray]:  # kernel [D], bias []
   """The head of a checkpoint, in float32.
 
@@ -88,8 +88,8 @@ def head(
     FileNotFoundError, ValueError: The head is missing, or has another shape.
   """
   tensors = safetensors.find(directory)
-  width = found.fields["width"]
-  most = 2 if found.scores_steps else 1
+  width = classifier.fields["width"]
+  most = 2 if classifier.scores_steps else 1
   if (kernel := tensors.get(f"{_HEAD}weight")) is None:
     raise ValueError(
       f"{directory} has no tensor {_HEAD}weight, the head of its architecture;"
@@ -104,8 +104,8 @@ def head(
     )
   weight = np.asarray(kernel.map(), np.float32)
   bias = np.zeros(labels, np.float32)
-  if (given := tensors.get(f"{_HEAD}bias")) is not None:
-    bias = np.asarray(given.map(), np.float32)
+  if (tensor := tensors.get(f"{_HEAD}bias")) is not None:
+    bias = np.asarray(tensor.map(), np.float32)
   if labels == 2:
     weight, bias = weight[1:] - weight[:1], bias[1:] - bias[:1]
   return {"kernel": weight[0], "bias": bias[0]}

@@ -96,7 +96,7 @@ _FP8 = {
 }
 
 
-def check_quantization(found: Any, *, packs_experts: bool) -> None:
+def check_quantization(config: Any, *, packs_experts: bool) -> None:
   """Accepts a quantization_config of `fp8.py`, or of `mxfp4.py`; tensors tell.
 
   Args:
@@ -106,11 +106,11 @@ def check_quantization(found: Any, *, packs_experts: bool) -> None:
   Raises:
     ValueError: It is another one.
   """
-  if found in (None, {}):
+  if config in (None, {}):
     return
-  if isinstance(found, Mapping):
-    keys = {key: value for key, value in found.items() if key not in _NOTES}
-    method = found.get("quant_method")
+  if isinstance(config, Mapping):
+    keys = {key: value for key, value in config.items() if key not in _NOTES}
+    method = config.get("quant_method")
     if method == "fp8" and {**_FP8, **keys} == _FP8:
       return
     if method == "mxfp4" and packs_experts and not keys:
@@ -118,7 +118,7 @@ def check_quantization(found: Any, *, packs_experts: bool) -> None:
   supported = f"null, or the quant_method 'fp8' with {_FP8}"
   if packs_experts:
     supported += ", or the quant_method 'mxfp4'"
-  raise unsupported("quantization_config", found, supported)
+  raise unsupported("quantization_config", config, supported)
 
 
 def listed(values: tuple) -> str:
@@ -143,7 +143,7 @@ def take(keys: Keys, key: str) -> Any:
   return value
 
 
-def whole(key: str, value: Any, field: str) -> int:
+def integer(key: str, value: Any, field: str) -> int:
   """The value, if it is a whole number that the field may have; not None."""
   if type(value) is not int or value not in RANGES[field]:
     raise unsupported(key, value, f"a whole number, {RANGES[field]}")
@@ -160,13 +160,13 @@ def sizes(
     names: Key -> field.
     allowed: Field -> the numbers that it may have.
   """
-  found = {}
+  fields = {}
   for key, field in names.items():
     value = take(keys, key)
     if type(value) is not int or value not in allowed[field]:
       raise unsupported(key, value, f"a whole number, {allowed[field]}")
-    found[field] = value
-  return found
+    fields[field] = value
+  return fields
 
 
 _KINDS: dict[str, Any] = {
@@ -241,8 +241,8 @@ def named_rope(keys: Keys) -> dict[str, Any]:
 def partial_rope(keys: Keys) -> dict[str, Any]:
   """Fields of positions that turn a part of each head (Phi-4, GLM-4)."""
   theta, share = keys.pop("rope_theta"), keys.pop("partial_rotary_factor")
-  name, found = _rope_keys(keys)
-  share = found.pop("partial_rotary_factor", share)
+  name, entry = _rope_keys(keys)
+  share = entry.pop("partial_rotary_factor", share)
   share = 1.0 if share is None else share
   if type(share) not in (int, float) or not 0 < share <= 1:
     raise unsupported("partial_rotary_factor", share, "a number in (0, 1]")
@@ -250,35 +250,35 @@ def partial_rope(keys: Keys) -> dict[str, Any]:
     required(keys, "hidden_size") // required(keys, "num_attention_heads")
   )
   fields = {} if share == 1 else {"rotary_width": int(width * share)}
-  kind = found.get("rope_type", found.get("type"))
+  kind = entry.get("rope_type", entry.get("type"))
   if kind in ("longrope", "su"):
-    return fields | _longrope(keys, name, found, theta)
+    return fields | _longrope(keys, name, entry, theta)
   keys.pop("original_max_position_embeddings", None)  # Only LongRoPE reads it.
-  return fields | _rope_fields(name, found, theta)
+  return fields | _rope_fields(name, entry, theta)
 
 
-def _longrope(keys, name, found, theta) -> dict[str, Any]:
-  found = {k: v for k, v in found.items() if k not in ("rope_type", "type")}
+def _longrope(keys, name, entry, theta) -> dict[str, Any]:
+  entry = {k: v for k, v in entry.items() if k not in ("rope_type", "type")}
   original = keys.pop("original_max_position_embeddings", None)
-  original = found.pop("original_max_position_embeddings", original)
-  original = whole(
+  original = entry.pop("original_max_position_embeddings", original)
+  original = integer(
     "original_max_position_embeddings", original, "rope_original_len"
   )
   if original < 2:  # Its logarithm is a divisor.
     raise unsupported("original_max_position_embeddings", original, "2 or more")
-  longest = whole(
+  longest = integer(
     "max_position_embeddings",
     required(keys, "max_position_embeddings"),
     "rope_original_len",
   )
-  factor = found.pop("factor", None)
+  factor = entry.pop("factor", None)
   if factor is None:
     factor = longest / original
   factor = checked(f"{name}.factor", factor, "rope_factor")
-  amplitude = found.pop("attention_factor", None)
+  amplitude = entry.pop("attention_factor", None)
   if amplitude is None:
     amplitude = rope_lib.longrope_amplitude(factor, original)
-  theta = found.pop("rope_theta", theta)
+  theta = entry.pop("rope_theta", theta)
   fields: dict[str, Any] = {
     "rope_theta": float(checked("rope_theta", theta, "rope_theta")),
     "rope_scaling": "longrope",
@@ -288,13 +288,13 @@ def _longrope(keys, name, found, theta) -> dict[str, Any]:
     ),
   }
   for key in ("short_factor", "long_factor"):
-    factors = found.pop(key, None)
+    factors = entry.pop(key, None)
     if not isinstance(factors, list) or not all(
       type(x) in (int, float) and x in ranges.POSITIVE for x in factors
     ):
       raise unsupported(f"{name}.{key}", factors, "a list of positive numbers")
     fields[f"rope_{key}s"] = tuple(float(x) for x in factors)
-  for key, value in found.items():
+  for key, value in entry.items():
     raise unsupported(
       f"{name}.{key}", value, "no such key with rope_type 'longrope'"
     )
@@ -305,17 +305,17 @@ def gemma3_rope(keys: Keys) -> dict[str, Any]:
   """Fields of positions with another base, unscaled, in sliding layers."""
   theta, local_theta = keys.pop("rope_theta"), keys.pop("rope_local_base_freq")
   local_theta = checked("rope_local_base_freq", local_theta, "rope_theta")
-  name, found = _rope_keys(keys)
+  name, entry = _rope_keys(keys)
   local: Mapping[str, Any] = {}
   if name == "rope_parameters":
-    layers = dict(found)
-    found = layers.pop("full_attention", None) or {}
+    layers = dict(entry)
+    entry = layers.pop("full_attention", None) or {}
     local = layers.pop("sliding_attention", None) or {}
     if layers:
       raise unsupported(
         name, layers, "an entry for full_attention and sliding_attention"
       )
-  fields = _rope_fields(name, found, theta)
+  fields = _rope_fields(name, entry, theta)
   of_sliding = _rope_fields(f"{name}.sliding_attention", local, local_theta)
   if of_sliding["rope_scaling"] != "none":
     raise unsupported(
@@ -339,13 +339,13 @@ def olmo3_rope(keys: Keys) -> dict[str, Any]:
 def ministral3_rope(keys: Keys) -> dict[str, Any]:
   """Fields of YaRN and of the scaling of queries; a file must have both."""
   theta = keys.pop("rope_theta")
-  name, found = _rope_keys(keys)
-  if (kind := found.get("rope_type", found.get("type"))) != "yarn":
+  name, entry = _rope_keys(keys)
+  if (kind := entry.get("rope_type", entry.get("type"))) != "yarn":
     raise unsupported(f"{name}.rope_type", kind, "'yarn'")
-  found.pop("max_position_embeddings", None)  # transformers ignores it.
+  entry.pop("max_position_embeddings", None)  # transformers ignores it.
   key, field = "llama_4_scaling_beta", "query_scaling"
-  growth = checked(f"{name}.{key}", found.pop(key, None), field)
-  return _rope_fields(name, found, theta) | {field: float(growth)}
+  growth = checked(f"{name}.{key}", entry.pop(key, None), field)
+  return _rope_fields(name, entry, theta) | {field: float(growth)}
 
 
 def _rope_keys(keys: Keys) -> tuple[str, dict[str, Any]]:
@@ -366,47 +366,47 @@ def _rope_keys(keys: Keys) -> tuple[str, dict[str, Any]]:
   return "rope_scaling", {}
 
 
-def _rope_fields(name: str, found: Any, theta: Any) -> dict[str, Any]:
-  if not isinstance(found, Mapping):
-    raise unsupported(name, found, "null or an object")
-  found = dict(found)
-  old_kind = found.pop("type", "default")
-  kind = found.pop("rope_type", old_kind)
+def _rope_fields(name: str, entry: Any, theta: Any) -> dict[str, Any]:
+  if not isinstance(entry, Mapping):
+    raise unsupported(name, entry, "null or an object")
+  entry = dict(entry)
+  old_kind = entry.pop("type", "default")
+  kind = entry.pop("rope_type", old_kind)
   if not isinstance(kind, str) or kind not in _ROPE_TYPES:
     raise unsupported(f"{name}.rope_type", kind, listed(tuple(_ROPE_TYPES)))
-  if (part := found.pop("partial_rotary_factor", 1.0)) != 1:
+  if (part := entry.pop("partial_rotary_factor", 1.0)) != 1:
     raise unsupported(f"{name}.partial_rotary_factor", part, "1.0")
-  theta = checked("rope_theta", found.pop("rope_theta", theta), "rope_theta")
+  theta = checked("rope_theta", entry.pop("rope_theta", theta), "rope_theta")
   fields = {
     "rope_theta": float(theta),
     "rope_scaling": "none" if kind == "default" else kind,
   }
   if kind == "yarn":
-    found = _ROPE_DEFAULTS | {k: v for k, v in found.items() if v is not None}
-    fields |= _yarn_amplitude(name, found)
+    entry = _ROPE_DEFAULTS | {k: v for k, v in entry.items() if v is not None}
+    fields |= _yarn_amplitude(name, entry)
   for key, field in _ROPE_TYPES[kind].items():
-    if key not in found:
+    if key not in entry:
       raise ValueError(
         f"config.json: {name} has no {key}, which rope_type {kind!r} needs."
       )
-    fields[field] = checked(f"{name}.{key}", found.pop(key), field)
-  for key, value in found.items():
+    fields[field] = checked(f"{name}.{key}", entry.pop(key), field)
+  for key, value in entry.items():
     raise unsupported(
       f"{name}.{key}", value, f"no such key with rope_type {kind!r}"
     )
   return fields
 
 
-def _yarn_amplitude(name: str, found: Keys) -> dict[str, Any]:
+def _yarn_amplitude(name: str, entry: Keys) -> dict[str, Any]:
   """Factor of cosines and sines; removes the keys that it reads."""
   number = {
-    key: found.pop(key, None)
+    key: entry.pop(key, None)
     for key in ("attention_factor", "mscale", "mscale_all_dim")
   }
   for key, value in number.items():
     if value is not None and not (type(value) in (int, float) and value == 0):
       checked(f"{name}.{key}", value, "rope_amplitude")
-  factor = checked(f"{name}.factor", required(found, "factor"), "rope_factor")
+  factor = checked(f"{name}.factor", required(entry, "factor"), "rope_factor")
   amplitude = number["attention_factor"]
   weights = number["mscale"], number["mscale_all_dim"]
   if amplitude is None and all(weights):
@@ -432,7 +432,7 @@ def _turned(keys: Keys) -> tuple[bool, ...]:
   period = keys.pop("no_rope_layer_interval")
   turned = keys.pop("no_rope_layers")
   if turned is None:
-    period = whole("no_rope_layer_interval", period, "num_layers")
+    period = integer("no_rope_layer_interval", period, "num_layers")
     turned = [int((layer + 1) % period != 0) for layer in range(count)]
   if (
     not isinstance(turned, list)
@@ -478,9 +478,9 @@ def delta_rule(keys: Keys) -> dict[str, Any]:
       types,
       f"{group}, repeated for all of {count} layers",
     )
-  found = sizes(keys, _DELTA, DELTA_RANGES)
+  fields = sizes(keys, _DELTA, DELTA_RANGES)
   try:
-    return {"delta": DeltaConfig(period=period, **found)}
+    return {"delta": DeltaConfig(period=period, **fields)}
   except ValueError as error:
     raise ValueError(f"config.json: linear_num_… makes no {error}") from error
 
@@ -491,9 +491,9 @@ def text_rope(keys: Keys) -> dict[str, Any]:
   Time, row and column of a token of text are all its position.
   """
   for name in ("rope_scaling", "rope_parameters"):
-    if isinstance(found := keys.get(name), Mapping):
+    if isinstance(entry := keys.get(name), Mapping):
       of_images = ("mrope_interleaved", "mrope_section")
-      keys[name] = {k: v for k, v in found.items() if k not in of_images}
+      keys[name] = {k: v for k, v in entry.items() if k not in of_images}
   return partial_rope(keys)
 
 
@@ -556,14 +556,14 @@ def _layer_types(
   types = keys.pop("layer_types", None)
   if types is None:
     return tuple(default(layer) for layer in range(count))
-  known = ("full_attention", near)
+  kinds = ("full_attention", near)
   if (
     not isinstance(types, list)
     or len(types) != count
-    or not all(kind in known for kind in types)
+    or not all(kind in kinds for kind in types)
   ):
     raise unsupported(
-      "layer_types", types, f"{' or '.join(known)} for each of {count} layers"
+      "layer_types", types, f"{' or '.join(kinds)} for each of {count} layers"
     )
   return tuple(kind == near for kind in types)
 
@@ -605,16 +605,16 @@ def logit_scale(keys: Keys) -> dict[str, Any]:
 
 def num_experts(keys: Keys) -> dict[str, Any]:
   """The number of experts, whose key transformers 5 renamed."""
-  found = {
+  counts = {
     name: checked(name, keys.pop(name), "num_experts")
     for name in ("num_experts", "num_local_experts")
     if name in keys
   }
-  if not found:
+  if not counts:
     required(keys, "num_experts")
-  count, *others = {*found.values()}
+  count, *others = {*counts.values()}
   if others or count < 1:
-    raise unsupported("num_experts", found, "one number, at least 1")
+    raise unsupported("num_experts", counts, "one number, at least 1")
   return {"num_experts": count}
 
 
@@ -625,30 +625,30 @@ def latent_attention(keys: Keys) -> dict[str, Any]:
   depends on `mscale_all_dim`.
   """
   plain, turned, value = (
-    whole(key, take(keys, key), "head_dim")
+    integer(key, take(keys, key), "head_dim")
     for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
   )
   # Keys that transformers 5 also writes, and that follow from the others.
   for key, size in (("qk_head_dim", plain + turned), ("head_dim", turned)):
-    if (given := keys.pop(key, None)) not in (size, None):
-      raise unsupported(key, given, str(size))
+    if (other := keys.pop(key, None)) not in (size, None):
+      raise unsupported(key, other, str(size))
   theta = keys.pop("rope_theta")
-  name, found = _rope_keys(keys)
-  fields = _rope_fields(name, found, theta)
+  name, entry = _rope_keys(keys)
+  fields = _rope_fields(name, entry, theta)
   scale = (plain + turned) ** -0.5
-  if fields["rope_scaling"] == "yarn" and found.get("mscale_all_dim"):
-    weight, factor = found["mscale_all_dim"], fields["rope_factor"]
+  if fields["rope_scaling"] == "yarn" and entry.get("mscale_all_dim"):
+    weight, factor = entry["mscale_all_dim"], fields["rope_factor"]
     scale *= rope_lib.yarn_amplitude(factor, weight) ** 2
   queries = keys.pop("q_lora_rank")
   return fields | {
     "attention_scale": checked("mscale_all_dim", scale, "attention_scale"),
     "head_dim": plain + turned,
-    "latent_width": whole(
+    "latent_width": integer(
       "kv_lora_rank", take(keys, "kv_lora_rank"), "latent_width"
     ),
     "query_latent_width": 0
     if queries is None
-    else whole("q_lora_rank", queries, "query_latent_width"),
+    else integer("q_lora_rank", queries, "query_latent_width"),
     "rotary_width": turned,
     "value_dim": value,
   }
@@ -680,15 +680,15 @@ def indexer(keys: Keys, *, interleaved: bool) -> dict[str, Any]:
     if (value := keys.pop(key, None)) not in only:
       raise unsupported(key, value, listed(only))
   keys.pop("index_skip_topk_offset", None)  # Nothing, if all layers choose.
-  found = sizes(keys, _INDEXER, INDEXER_RANGES)
-  return {"indexer": IndexerConfig(**found, interleaved=interleaved)}
+  fields = sizes(keys, _INDEXER, INDEXER_RANGES)
+  return {"indexer": IndexerConfig(**fields, interleaved=interleaved)}
 
 
 def routed_experts(keys: Keys) -> dict[str, Any]:
   """Experts of DeepSeek-V3 and GLM-4.5: shared, groups, dense layers."""
   width = keys["moe_intermediate_size"]
   shared = keys.pop("n_shared_experts") or 0
-  shared = whole("n_shared_experts", shared, "shared_width")
+  shared = integer("n_shared_experts", shared, "shared_width")
   layers = keys["num_hidden_layers"]
   first = keys.pop("first_k_dense_replace", None)
   types = keys.pop("mlp_layer_types", None)
@@ -702,10 +702,10 @@ def routed_experts(keys: Keys) -> dict[str, Any]:
       )
     first = dense
   return {
-    "num_dense_layers": whole(
+    "num_dense_layers": integer(
       "first_k_dense_replace", first, "num_dense_layers"
     ),
-    "shared_width": whole("n_shared_experts", shared * width, "shared_width"),
+    "shared_width": integer("n_shared_experts", shared * width, "shared_width"),
   }
 
 
@@ -716,10 +716,10 @@ def expert_width(keys: Keys) -> dict[str, Any]:
 
 def clamped_experts(keys: Keys) -> dict[str, Any]:
   """Bound and slope of the clamped experts of gpt-oss."""
-  chosen = keys["num_experts_per_tok"]
-  if (also := keys.pop("experts_per_token", chosen)) != chosen:
+  count = keys["num_experts_per_tok"]
+  if (also := keys.pop("experts_per_token", count)) != count:
     raise unsupported(
-      "experts_per_token", also, f"num_experts_per_tok, {chosen}"
+      "experts_per_token", also, f"num_experts_per_tok, {count}"
     )
   return {
     field: float(checked(key, keys.pop(key), field))
@@ -735,7 +735,7 @@ def gpt2_widths(keys: Keys) -> dict[str, Any]:
   inner = keys.pop("n_inner")
   inner = 4 * keys["n_embd"] if inner is None else inner
   return {
-    "mlp_width": whole("n_inner", inner, "mlp_width"),
+    "mlp_width": integer("n_inner", inner, "mlp_width"),
     "num_kv_heads": keys["n_head"],
   }
 
@@ -762,7 +762,7 @@ def gemma4(keys: Keys) -> dict[str, Any]:
   head_dim, key_heads = _of_full_layers(keys, slides)
   rope, share = _proportional_rope(keys)
   shared, inputs = (
-    whole(key, take(keys, key) or 0, field)
+    integer(key, take(keys, key) or 0, field)
     for key, field in (
       ("num_kv_shared_layers", "num_dense_layers"),
       ("hidden_size_per_layer_input", "shared_width"),
@@ -788,7 +788,7 @@ def gemma4(keys: Keys) -> dict[str, Any]:
     num_shared_layers=shared,
     shared_mlp_width=keys["intermediate_size"] * (1 + wide),
     input_width=inputs,
-    input_vocab=whole("vocab_size_per_layer_input", rows, "vocab_size"),
+    input_vocab=integer("vocab_size_per_layer_input", rows, "vocab_size"),
   )
   return {
     **_window(keys.pop("sliding_window"), slides),
@@ -808,33 +808,33 @@ def _of_full_layers(keys: Keys, slides: tuple[bool, ...]) -> tuple[int, int]:
   )
   if (by_layer := keys.pop("per_layer_config", None)) is not None:
     full = [str(layer) for layer, near in enumerate(slides) if not near]
-    found = list(by_layer.values()) if isinstance(by_layer, Mapping) else [{}]
+    entries = list(by_layer.values()) if isinstance(by_layer, Mapping) else [{}]
     if (
-      not all(x == found[0] for x in found)
+      not all(x == entries[0] for x in entries)
       or sorted(by_layer) != sorted(full)
-      or not found[0].keys() <= {"head_dim", "num_key_value_heads"}
+      or not entries[0].keys() <= {"head_dim", "num_key_value_heads"}
     ):
       raise unsupported(
         "per_layer_config", by_layer, "one head_dim for all full layers"
       )
-    width = found[0].get("head_dim", keys["head_dim"])
-    count = found[0].get("num_key_value_heads")
+    width = entries[0].get("head_dim", keys["head_dim"])
+    count = entries[0].get("num_key_value_heads")
   width = keys["head_dim"] if width is None else width
   count = keys["num_key_value_heads"] if count is None else count
   return (
-    whole("global_head_dim", width, "head_dim"),
-    whole("num_global_key_value_heads", count, "num_kv_heads"),
+    integer("global_head_dim", width, "head_dim"),
+    integer("num_global_key_value_heads", count, "num_kv_heads"),
   )
 
 
 def _proportional_rope(keys: Keys) -> tuple[dict[str, Any], float]:
   """Fields of positions, and the share of a head that full layers turn."""
   kinds = ("full_attention", "sliding_attention")
-  found = keys.pop("rope_parameters")
-  if not isinstance(found, Mapping) or {*found} != {*kinds}:
-    raise unsupported("rope_parameters", found, f"an entry for {listed(kinds)}")
+  ropes = keys.pop("rope_parameters")
+  if not isinstance(ropes, Mapping) or {*ropes} != {*kinds}:
+    raise unsupported("rope_parameters", ropes, f"an entry for {listed(kinds)}")
   full, near = (
-    dict(found[kind]) if isinstance(found[kind], Mapping) else {}
+    dict(ropes[kind]) if isinstance(ropes[kind], Mapping) else {}
     for kind in kinds
   )
   share = full.pop("partial_rotary_factor", 1.0)
@@ -859,13 +859,13 @@ def _gemma4_experts(keys: Keys) -> dict[str, Any]:
     "num_experts": "num_experts",
     "top_k_experts": "experts_per_token",
   }
-  found = {key: keys.pop(key) for key in names}
+  size = {key: keys.pop(key) for key in names}
   used = keys.pop("enable_moe_block")
   if not isinstance(used, bool):
     raise unsupported("enable_moe_block", used, "true or false")
   if not used:
     return {}
-  return {field: whole(key, found[key], field) for key, field in names.items()}
+  return {field: integer(key, size[key], field) for key, field in names.items()}
 
 
 # --- Llama 4 ---
@@ -901,7 +901,7 @@ def llama4(keys: Keys) -> dict[str, Any]:
   record = Llama4Config(
     head_norm=bool(used["use_qk_norm"]),
     temperature=float(growth) if used["attn_temperature_tuning"] else 0.0,
-    temperature_len=whole("floor_scale", length, "sliding_window"),
+    temperature_len=integer("floor_scale", length, "sliding_window"),
     dense_layers=dense,
   )
   return {**fields, "llama4": record}
@@ -915,7 +915,7 @@ def _dense_layers(keys: Keys) -> tuple[int, ...]:
   )
   sparse = keys.pop("moe_layers")
   if sparse is None:
-    period = whole("interleave_moe_layer_step", period, "num_layers")
+    period = integer("interleave_moe_layer_step", period, "num_layers")
     sparse = list(range(period - 1, count, period))
   if not isinstance(sparse, list) or not all(
     type(x) is int and 0 <= x < count for x in sparse
@@ -972,45 +972,45 @@ def _compressed_layers(keys: Keys) -> tuple[str, ...]:
   ratios, types = (
     keys.pop(x, None) for x in ("compress_ratios", "layer_types")
   )
-  key, found, known = "layer_types", types, dict(_LAYER_KINDS)
+  key, values, kinds = "layer_types", types, dict(_LAYER_KINDS)
   if types is None and ratios is not None:
     # Published files have further ones, of layers that predict later tokens.
-    key, known = "compress_ratios", dict(_OF_RATIOS)  # type: ignore[arg-type]
-    found = ratios[:count] if isinstance(ratios, list) else ratios
+    key, kinds = "compress_ratios", dict(_OF_RATIOS)  # type: ignore[arg-type]
+    values = ratios[:count] if isinstance(ratios, list) else ratios
   elif types is None:
     heavy, sparse = (
       "heavily_compressed_attention",
       "compressed_sparse_attention",
     )
-    found = [heavy, heavy, *[heavy, sparse] * count][:count]
+    values = [heavy, heavy, *[heavy, sparse] * count][:count]
   if (
-    not isinstance(found, list)
-    or len(found) != count
-    or not all(type(x) in (int, str) and x in known for x in found)
+    not isinstance(values, list)
+    or len(values) != count
+    or not all(type(x) in (int, str) and x in kinds for x in values)
   ):
     raise unsupported(
-      key, found, f"{listed(tuple(known))} for each of {count} layers"
+      key, values, f"{listed(tuple(kinds))} for each of {count} layers"
     )
-  return tuple(known[x] for x in found)
+  return tuple(kinds[x] for x in values)
 
 
 def _window_lengths(keys: Keys) -> dict[str, int]:
   """Tokens of compressed windows, in the form of transformers or an older."""
-  found = keys.pop("compress_rates", None)
+  rates = keys.pop("compress_rates", None)
   kinds = {"heavy_window": 128, "sparse_window": 4}
   names = {f"{kind}_window": name for name, kind in _LAYER_KINDS.items()}
-  if found is not None and (
-    not isinstance(found, Mapping) or {*found} - {*_LAYER_KINDS}
+  if rates is not None and (
+    not isinstance(rates, Mapping) or {*rates} - {*_LAYER_KINDS}
   ):
-    raise unsupported("compress_rates", found, "a number for each kind")
+    raise unsupported("compress_rates", rates, "a number for each kind")
   old = {
     "heavy_window": "compress_rate_hca",
     "sparse_window": "compress_rate_csa",
   }
   for field in kinds:
-    length = (found or {}).get(names[field], kinds[field])
+    length = (rates or {}).get(names[field], kinds[field])
     length = keys.pop(old[field], length)
-    kinds[field] = whole("compress_rates", length, "sliding_window")
+    kinds[field] = integer("compress_rates", length, "sliding_window")
   return kinds
 
 
@@ -1020,7 +1020,7 @@ def _layers_with_tables(keys: Keys) -> int:
   first = keys.pop("num_hash_layers", 3)
   types = keys.pop("mlp_layer_types", None)
   if types is None:
-    return min(whole("num_hash_layers", first, "num_dense_layers"), count)
+    return min(integer("num_hash_layers", first, "num_dense_layers"), count)
   first = types.count("hash_moe") if isinstance(types, list) else 0
   if types != ["hash_moe"] * first + ["moe"] * (count - first):
     raise unsupported(
@@ -1031,35 +1031,35 @@ def _layers_with_tables(keys: Keys) -> int:
 
 def _rope_of_windows(keys: Keys) -> dict[str, Any]:
   """Positions of layers with windows, and unscaled ones of sliding layers."""
-  width = whole("head_dim", keys["head_dim"], "head_dim")
+  width = integer("head_dim", keys["head_dim"], "head_dim")
   turned = keys.pop("qk_rope_head_dim", None)
   share = keys.pop("partial_rotary_factor", None)
   if share is None and turned is not None:
-    share = whole("qk_rope_head_dim", turned, "head_dim") / width
+    share = integer("qk_rope_head_dim", turned, "head_dim") / width
   elif share is None:
     share = 64 / 512
   if type(share) not in (int, float) or not 0 < share <= 1:
     raise unsupported("partial_rotary_factor", share, "a number in (0, 1]")
   of_main, of_windows = keys.pop("rope_theta"), keys.pop("compress_rope_theta")
-  name, found = _rope_keys(keys)
+  name, entry = _rope_keys(keys)
   main: Any = {}
-  if found.keys() >= {"compress", "main"}:
-    main, found = found["main"], found["compress"]
+  if entry.keys() >= {"compress", "main"}:
+    main, entry = entry["main"], entry["compress"]
   else:
-    found.pop("rope_theta", None)  # That of sliding layers, as `rope_theta`.
-  if not (isinstance(main, Mapping) and isinstance(found, Mapping)):
-    raise unsupported(name, found, "null or an object")
-  main, found = dict(main), dict(found)
-  for part in (main, found):
+    entry.pop("rope_theta", None)  # That of sliding layers, as `rope_theta`.
+  if not (isinstance(main, Mapping) and isinstance(entry, Mapping)):
+    raise unsupported(name, entry, "null or an object")
+  main, entry = dict(main), dict(entry)
+  for part in (main, entry):
     if (other := part.pop("partial_rotary_factor", share)) != share:
       raise unsupported(f"{name}.partial_rotary_factor", other, str(share))
-  if found.get("rope_type", found.get("type")) == "yarn":
-    found.setdefault("attention_factor", 1.0)
+  if entry.get("rope_type", entry.get("type")) == "yarn":
+    entry.setdefault("attention_factor", 1.0)
   near = _rope_fields(f"{name}.main", main, of_main)
   if near["rope_scaling"] != "none":
     raise unsupported(f"{name}.main", main, "no scaling")
   return {
-    **_rope_fields(name, found, of_windows),
+    **_rope_fields(name, entry, of_windows),
     "local_rope_theta": near["rope_theta"],
     "rotary_width": int(width * share),
   }

@@ -40,14 +40,14 @@ class Fused:
   """Tensors that files hold as one fused tensor.
 
   Attributes:
-    whole: End of the name of the fused tensor.
+    name: End of the name of the fused tensor.
     parts: Ends of the names of its parts.
     interleaved: Whether the parts alternate along its last axis; else they
       follow each other along `axis`.
     axis: Number of that axis.
   """
 
-  whole: str
+  name: str
   parts: tuple[str, ...]
   interleaved: bool = False
   axis: int = 0
@@ -757,18 +757,18 @@ def turned_by_place(keys: Keys, default: tuple[int, ...]) -> dict[str, Any]:
     default: Numbers of pairs of channels of the three, if a file has none.
   """
   for key in ("rope_scaling", "rope_parameters"):
-    found = keys.get(key)
-    if not isinstance(found, Mapping):
+    entry = keys.get(key)
+    if not isinstance(entry, Mapping):
       continue
-    found = dict(found)
-    if "mrope_section" in found:
-      default = found.pop("mrope_section")
+    entry = dict(entry)
+    if "mrope_section" in entry:
+      default = entry.pop("mrope_section")
     # transformers ignores the key: the family decides.
-    found.pop("mrope_interleaved", None)
+    entry.pop("mrope_interleaved", None)
     for name in ("type", "rope_type"):
-      if found.get(name) == "mrope":
-        found[name] = "default"
-    keys[key] = found
+      if entry.get(name) == "mrope":
+        entry[name] = "default"
+    keys[key] = entry
   if (
     not isinstance(default, list | tuple)
     or len(default) != 3
@@ -788,30 +788,30 @@ def _tower(
   supported: Mapping[str, tuple],
 ) -> tuple[dict[str, Any], Keys]:
   """Fields of a `TowerConfig`, and the tower's keys that are left."""
-  found = config_json.take(keys, "vision_config")
-  if not isinstance(found, Mapping):
-    raise config_json.unsupported("vision_config", found, "an object of keys")
-  found = {**defaults, **found}
+  config = config_json.take(keys, "vision_config")
+  if not isinstance(config, Mapping):
+    raise config_json.unsupported("vision_config", config, "an object of keys")
+  config = {**defaults, **config}
   fields: dict[str, Any] = {"kind": kind}
   for key, values in supported.items():
-    if key in found and (value := found.pop(key)) not in values:
+    if key in config and (value := config.pop(key)) not in values:
       raise config_json.unsupported(
         f"vision_config.{key}", value, config_json.listed(values)
       )
   for key, name in names.items():
-    value = config_json.required(found, key)
+    value = config_json.required(config, key)
     kinds = (int, float) if name == "norm_eps" else (int,)
     if type(value) not in kinds or value not in TOWER_RANGES[name]:
       raise config_json.unsupported(
         f"vision_config.{key}", value, f"a number, {TOWER_RANGES[name]}"
       )
-    fields[name] = found.pop(key)
-  return fields, {k: v for k, v in found.items() if k not in _IGNORED}
+    fields[name] = config.pop(key)
+  return fields, {k: v for k, v in config.items() if k not in _IGNORED}
 
 
-def _made(fields: dict[str, Any], left: Keys) -> dict[str, Any]:
+def _make(fields: dict[str, Any], rest: Keys) -> dict[str, Any]:
   """The fields of the tower; raises if a key is left."""
-  for key, value in left.items():
+  for key, value in rest.items():
     raise config_json.unsupported(
       f"vision_config.{key}",
       value,
@@ -831,10 +831,10 @@ def _layers(key: str, value: Any) -> tuple[int, ...]:
   return tuple(value)
 
 
-def _same_width(keys: Keys, left: Keys, key: str = "out_hidden_size") -> None:
+def _same_width(keys: Keys, rest: Keys, key: str = "out_hidden_size") -> None:
   """Raises unless features are as wide as the language model."""
   width = config_json.required(keys, "hidden_size")
-  if (out := left.pop(key, width)) != width:
+  if (out := rest.pop(key, width)) != width:
     raise config_json.unsupported(
       f"vision_config.{key}", out, f"hidden_size, {width}"
     )
@@ -842,7 +842,7 @@ def _same_width(keys: Keys, left: Keys, key: str = "out_hidden_size") -> None:
 
 def qwen2_tower(keys: Keys) -> dict[str, Any]:
   """Fields of the tower of Qwen2-VL, whose hidden_size is that of features."""
-  fields, left = _tower(
+  fields, rest = _tower(
     keys,
     "qwen2_vl",
     {
@@ -863,18 +863,18 @@ def qwen2_tower(keys: Keys) -> dict[str, Any]:
       "rope_parameters": _AXIAL,
     },
   )
-  _same_width(keys, left, "hidden_size")
-  ratio = left.pop("mlp_ratio")
+  _same_width(keys, rest, "hidden_size")
+  ratio = rest.pop("mlp_ratio")
   if type(ratio) is not int or ratio < 1:
     raise config_json.unsupported(
       "vision_config.mlp_ratio", ratio, "a whole number, at least 1"
     )
-  return _made({**fields, "mlp_width": ratio * fields["width"]}, left)
+  return _make({**fields, "mlp_width": ratio * fields["width"]}, rest)
 
 
 def qwen2_5_tower(keys: Keys) -> dict[str, Any]:
   """Fields of the tower of Qwen2.5-VL."""
-  fields, left = _tower(
+  fields, rest = _tower(
     keys,
     "qwen2_5_vl",
     _QWEN,
@@ -889,8 +889,8 @@ def qwen2_5_tower(keys: Keys) -> dict[str, Any]:
     },
     {"hidden_act": ("silu",), "in_chans": (3,), "rope_parameters": _AXIAL},
   )
-  _same_width(keys, left)
-  size = left.pop("window_size")
+  _same_width(keys, rest)
+  size = rest.pop("window_size")
   token = fields["patch_size"] * fields["merge"]
   if type(size) is not int or size // token not in TOWER_RANGES["window"]:
     raise config_json.unsupported(
@@ -901,15 +901,15 @@ def qwen2_5_tower(keys: Keys) -> dict[str, Any]:
       "vision_config.window_size", size, f"at least a token, {token} pixels"
     )
   key = "fullatt_block_indexes"
-  full = _layers(f"vision_config.{key}", left.pop(key))
+  full = _layers(f"vision_config.{key}", rest.pop(key))
   # Files list them in any order, and may list layers beyond the last one.
   full = tuple(sorted({x for x in full if x < fields["num_layers"]}))
-  return _made({**fields, "window": size // token, "full_layers": full}, left)
+  return _make({**fields, "window": size // token, "full_layers": full}, rest)
 
 
 def qwen3_tower(keys: Keys) -> dict[str, Any]:
   """Fields of the tower of Qwen3-VL."""
-  fields, left = _tower(
+  fields, rest = _tower(
     keys,
     "qwen3_vl",
     _QWEN,
@@ -924,21 +924,21 @@ def qwen3_tower(keys: Keys) -> dict[str, Any]:
     },
     {"hidden_act": ("gelu_pytorch_tanh",), "rope_parameters": _AXIAL},
   )
-  _same_width(keys, left)
-  count = left.pop("num_position_embeddings")
+  _same_width(keys, rest)
+  count = rest.pop("num_position_embeddings")
   side = round(count**0.5) if type(count) is int and count > 0 else 0
   if side < 1 or side**2 != count:
     raise config_json.unsupported(
       "vision_config.num_position_embeddings", count, "the square of a number"
     )
   key = "deepstack_visual_indexes"
-  deep = _layers(f"vision_config.{key}", left.pop(key))
-  return _made({**fields, "side": side, "deep_layers": deep}, left)
+  deep = _layers(f"vision_config.{key}", rest.pop(key))
+  return _make({**fields, "side": side, "deep_layers": deep}, rest)
 
 
 def siglip_tower(keys: Keys) -> dict[str, Any]:
   """Fields of the tower of Idefics3 and SmolVLM."""
-  fields, left = _tower(
+  fields, rest = _tower(
     keys,
     "siglip",
     {
@@ -963,7 +963,7 @@ def siglip_tower(keys: Keys) -> dict[str, Any]:
     {"hidden_act": ("gelu_pytorch_tanh",), "use_base_siglip": (False,)},
   )
   merge = config_json.take(keys, "scale_factor")
-  size = left.pop("image_size")
+  size = rest.pop("image_size")
   for key, value, name, number in (
     ("scale_factor", merge, "merge", merge),
     ("vision_config.image_size", size, "side", size),
@@ -973,7 +973,7 @@ def siglip_tower(keys: Keys) -> dict[str, Any]:
         key, value, f"a number, {TOWER_RANGES[name]}"
       )
   side = size // fields["patch_size"]
-  return _made({**fields, "merge": merge, "side": side}, left)
+  return _make({**fields, "merge": merge, "side": side}, rest)
 
 
 def _within(
@@ -1458,21 +1458,21 @@ _EXPERTS_GATE_UP = Fused(
 
 def _either_form(family: Family) -> Family:
   """A mixture whose files have one tensor for each expert, or for all."""
-  in_one = {
+  joint_names = {
     leaf: tuple(
       name.replace(".{expert}", "").removesuffix(".weight") for name in names
     )
     for leaf, names in family.tensors.items()
     if leaf.startswith("layers/mlp/experts/")
   }
-  whole = dataclasses.replace(
+  form = dataclasses.replace(
     family,
-    tensors={**family.tensors, **in_one},
+    tensors={**family.tensors, **joint_names},
     fused=(*family.fused, _EXPERTS_GATE_UP),
     experts_in_one=True,
     experts_outputs_first=True,
   )
-  return dataclasses.replace(family, forms={_EXPERTS_GATE_UP.whole: whole})
+  return dataclasses.replace(family, forms={_EXPERTS_GATE_UP.name: form})
 
 
 _MIXTURE_OF_QWEN3_5: dict[str, Any] = {
@@ -2006,8 +2006,8 @@ _GEMMA4 = dataclasses.replace(
 )
 
 FAMILIES = {
-  one.name: one
-  for one in (
+  family.name: family
+  for family in (
     _QWEN2,
     _QWEN3,
     _QWEN3_MOE,

@@ -86,13 +86,13 @@ def unpacked(tensors: Mapping[str, Any]) -> dict[str, Any]:
   Raises:
     ValueError: A matrix without factors, or factors of another shape.
   """
-  found = dict(tensors)
+  by_name = dict(tensors)
   for name, codes in tensors.items():
     if codes.dtype != _MATRIX:
       continue
-    scales = found.pop(name + _SCALES, None)
+    scales = by_name.pop(name + _SCALES, None)
     if scales is None and name.endswith(".weight"):
-      scales = found.pop(name.removesuffix("weight") + "scale", None)
+      scales = by_name.pop(name.removesuffix("weight") + "scale", None)
     if scales is None:
       raise ValueError(
         f"{name} in {codes.path} is {_MATRIX} and has no {name + _SCALES}"
@@ -100,16 +100,16 @@ def unpacked(tensors: Mapping[str, Any]) -> dict[str, Any]:
         " in the files of DeepSeek-V3; if these have factors too, the"
         " checkpoint is incomplete. Copy all files again."
       )
-    needed = tuple(-(-size // BLOCK) for size in codes.shape)
+    shape = tuple(-(-size // BLOCK) for size in codes.shape)
     if (
       len(codes.shape) != 2
-      or scales.shape != needed
+      or scales.shape != shape
       or scales.dtype not in {**DTYPES, **POWERS_OF_TWO}
     ):
       raise ValueError(
         f"{name} in {codes.path} is {list(codes.shape)}, and {name + _SCALES}"
         f" {scales.dtype} {list(scales.shape)}; FP8 needs a matrix, and"
-        f" factors {list(needed)} of {', '.join(DTYPES)}."
+        f" factors {list(shape)} of {', '.join(DTYPES)}."
       )
-    found[name] = Matrix(codes, scales, name)
-  return found
+    by_name[name] = Matrix(codes, scales, name)
+  return by_name

@@ -219,12 +219,12 @@ class _Cursor:
     self.at = 0
 
   @property
-  def left(self) -> int:
+  def rest(self) -> int:
     """Number of bytes from here to the end."""
     return len(self._data) - self.at
 
   def take(self, size: int) -> bytes:
-    if size > self.left:
+    if size > self.rest:
       raise ValueError(f"{size} bytes at {self.at} of {len(self._data)}")
     self.at += size
     return self._data[self.at - size : self.at]
@@ -239,8 +239,8 @@ class _Cursor:
   def count(self, code: str, least: int) -> int:
     """A number of entries that have at least so many bytes each."""
     number = self.number(code)
-    if number * least > self.left:
-      raise ValueError(f"{number} entries in the {self.left} bytes that follow")
+    if number * least > self.rest:
+      raise ValueError(f"{number} entries in the {self.rest} bytes that follow")
     return number
 
   def value(self, key: str) -> Any:
@@ -317,7 +317,7 @@ def read(path: pathlib.Path) -> Header:
 
 
 def _header(path: pathlib.Path, cursor: _Cursor) -> Header:
-  start = cursor.take(min(cursor.left, 7))
+  start = cursor.take(min(cursor.rest, 7))
   if start == b"version":
     raise ValueError("a pointer of git-lfs, which git lfs pull resolves")
   if start[:4] != b"GGUF":
@@ -345,7 +345,7 @@ def _header(path: pathlib.Path, cursor: _Cursor) -> Header:
   if type(alignment) is not int or not 1 <= alignment <= 2**20:
     raise ValueError(f"general.alignment is {alignment!r}")
   begin = -(-cursor.at // alignment) * alignment
-  size = cursor.at + cursor.left
+  size = cursor.at + cursor.rest
   tensors = {}
   for name, (shape, kind, offset) in entries.items():
     if kind in _package().GGML_QUANT_SIZES:
@@ -382,8 +382,8 @@ def _sizes(kind: int) -> tuple[int, int]:
 
 
 def _kind(kind: int) -> str:
-  known = _package().GGMLQuantizationType
-  return known(kind).name if kind in [*known] else str(kind)
+  enum = _package().GGMLQuantizationType
+  return enum(kind).name if kind in [*enum] else str(kind)
 
 
 def _decoded(data: np.ndarray, kind: int) -> np.ndarray:
@@ -405,7 +405,7 @@ def folder(path: pathlib.Path) -> pathlib.Path:
   return _folder(path.resolve(), stat.st_size, stat.st_mtime_ns)
 
 
-_kept: list[tempfile.TemporaryDirectory] = []  # Removed at the end.
+_folders: list[tempfile.TemporaryDirectory] = []  # Removed at the end.
 
 
 @functools.cache
@@ -421,17 +421,17 @@ def _folder(path: pathlib.Path, size: int, changed: int) -> pathlib.Path:
   names = {"bos_token_id", "eos_token_id", "pad_token_id"}
   generation = files["generation_config.json"]
   config |= {name: x for name, x in generation.items() if name in names}
-  _kept.append(tempfile.TemporaryDirectory(prefix="grpo_jax_"))
+  _folders.append(tempfile.TemporaryDirectory(prefix="grpo_jax_"))
   # Messages about the folder then name the file.
-  made = pathlib.Path(_kept[-1].name, path.name)
-  made.mkdir()
+  target = pathlib.Path(_folders[-1].name, path.name)
+  target.mkdir()
   for name, content in {"config.json": config, **files}.items():
     # A vocabulary is long, and Python indents slowly.
     indent = None if name == "tokenizer.json" else 2
     text = json.dumps(content, ensure_ascii=False, indent=indent)
-    (made / name).write_text(text, encoding="utf-8")
-  (made / safetensors.GGUF).symlink_to(path)
-  return made
+    (target / name).write_text(text, encoding="utf-8")
+  (target / safetensors.GGUF).symlink_to(path)
+  return target
 
 
 def _config(header: Header) -> dict[str, Any]:
@@ -508,34 +508,34 @@ def _config(header: Header) -> dict[str, Any]:
 def _scaling(header: Header, name: str, own: dict[str, Any]) -> dict[str, Any]:
   """Keys of the scaling of positions; removes the keys that it reads."""
   kind = own.pop("rope.scaling.type", "none")
-  found = {
+  entry = {
     _SCALING[key]: own.pop(f"rope.scaling.{key}")
     for key in _SCALING
     if f"rope.scaling.{key}" in own
   }
   if name == "phi3":
     length = "original_max_position_embeddings"
-    kept = {length: found.pop(length)} if length in found else {}
+    lengths = {length: entry.pop(length)} if length in entry else {}
     for key, tensor in _FACTORS.items():
       if tensor in header.tensors:
-        found[key] = _vector(header, tensor)
-    if not found:
-      return kept
-    return {**kept, "rope_scaling": {"rope_type": "longrope", **found}}
+        entry[key] = _vector(header, tensor)
+    if not entry:
+      return lengths
+    return {**lengths, "rope_scaling": {"rope_type": "longrope", **entry}}
   if name == "gpt-oss":  # Its own code does not round, and llama.cpp does.
-    found["truncate"] = False
+    entry["truncate"] = False
   if name == "mistral3":  # llama.cpp takes 1 for the weight that is not there.
     weight = own.pop("rope.scaling.yarn_log_multiplier", 0.0)
-    found |= {"mscale": 1.0, "mscale_all_dim": weight}
-    found["llama_4_scaling_beta"] = own.pop("attention.temperature_scale", 0.0)
+    entry |= {"mscale": 1.0, "mscale_all_dim": weight}
+    entry["llama_4_scaling_beta"] = own.pop("attention.temperature_scale", 0.0)
   if _FREQUENCIES in header.tensors:
     divisors = _vector(header, _FREQUENCIES)
     factor = max(divisors)
     theta = header.keys.get(f"{name}.rope.freq_base", 10_000.0)
     ends = _LLAMA4 if name == "llama4" else _LLAMA3
     scaling = {"rope_type": "llama3", "factor": factor, **ends}
-    wanted = _llama3_divisors(theta, len(divisors), factor, *ends.values())
-    if kind != "none" or not np.allclose(divisors, wanted, rtol=1e-3):
+    expected = _llama3_divisors(theta, len(divisors), factor, *ends.values())
+    if kind != "none" or not np.allclose(divisors, expected, rtol=1e-3):
       raise ValueError(
         f"{header.path} has {_FREQUENCIES} = {reprlib.repr(divisors)}, which is"
         f" not Llama 3.1's scaling by {factor:g} from {_LLAMA3_LENGTH} tokens;"
@@ -546,7 +546,7 @@ def _scaling(header: Header, name: str, own: dict[str, Any]) -> dict[str, Any]:
     return {"rope_scaling": scaling}
   if kind == "none":
     return {}
-  return {"rope_scaling": {"rope_type": kind, **found}}
+  return {"rope_scaling": {"rope_type": kind, **entry}}
 
 
 def _vector(header: Header, name: str) -> list[float]:
@@ -572,50 +572,50 @@ def _of_family(
   header: Header, name: str, config: dict[str, Any], own: dict[str, Any]
 ) -> dict[str, Any]:
   """Keys that a file does not have, because its architecture implies them."""
-  made: dict[str, Any] = {}
+  keys: dict[str, Any] = {}
   if name in _LARGE:
     is_large = config["num_hidden_layers"] == _LARGE[name]
     scalar = config["hidden_size"] // config["num_attention_heads"]
-    made["query_pre_attn_scalar"] = scalar if is_large else config["head_dim"]
+    keys["query_pre_attn_scalar"] = scalar if is_large else config["head_dim"]
   if name == "gemma3":
-    made["rope_local_base_freq"] = own.pop("rope.freq_base_swa", 10_000.0)
+    keys["rope_local_base_freq"] = own.pop("rope.freq_base_swa", 10_000.0)
     if "sliding_window" not in config:
-      made["sliding_window_pattern"] = 1
+      keys["sliding_window_pattern"] = 1
   if config["model_type"] == "olmo3":
     theta = {"rope_theta": config.pop("rope_theta", 10_000.0)}
     scaled = config.pop("rope_scaling", {"rope_type": "default"})
-    made["rope_parameters"] = {
+    keys["rope_parameters"] = {
       "full_attention": scaled | theta,
       "sliding_attention": {"rope_type": "default"} | theta,
     }
     pattern = own.pop("attention.sliding_window_pattern", None)
     if pattern is not None:  # One of llama.cpp's flags for each layer.
       kinds = "full_attention", "sliding_attention"
-      made["layer_types"] = [kinds[bool(x)] for x in np.atleast_1d(pattern)]
+      keys["layer_types"] = [kinds[bool(x)] for x in np.atleast_1d(pattern)]
   if name == "phi3":  # 0 is none.
-    made["sliding_window"] = config.get("sliding_window") or None
+    keys["sliding_window"] = config.get("sliding_window") or None
   if name == "glm4":
-    made["attention_bias"] = "blk.0.attn_q.bias" in header.tensors
+    keys["attention_bias"] = "blk.0.attn_q.bias" in header.tensors
   if name in ("gpt-oss", "qwen3moe"):
     width = config.get("moe_intermediate_size")
-    made["intermediate_size"] = config.get("intermediate_size", width)
+    keys["intermediate_size"] = config.get("intermediate_size", width)
   if name == "gpt-oss":
-    made["intermediate_size"] = config.pop("moe_intermediate_size", width)
+    keys["intermediate_size"] = config.pop("moe_intermediate_size", width)
   if name == "qwen3moe":
-    made["norm_topk_prob"] = True
+    keys["norm_topk_prob"] = True
   if name == "gpt2":
     del config["head_dim"]
-    made |= {
+    keys |= {
       _GPT2[key]: config.pop(key) for key in _GPT2.keys() & config.keys()
     }
   if name == "llama4":
-    made["intermediate_size_mlp"] = config.get("intermediate_size")
-    made["intermediate_size"] = config.pop("moe_intermediate_size", None)
-    made["interleave_moe_layer_step"] = own.pop("interleave_moe_layer_step", 1)
+    keys["intermediate_size_mlp"] = config.get("intermediate_size")
+    keys["intermediate_size"] = config.pop("moe_intermediate_size", None)
+    keys["interleave_moe_layer_step"] = own.pop("interleave_moe_layer_step", 1)
     # llama.cpp tells the two published models apart by this number.
-    made["num_local_experts"] = config.pop("num_experts", 0)
-    made["use_qk_norm"] = made["num_local_experts"] != 128
-  return made
+    keys["num_local_experts"] = config.pop("num_experts", 0)
+    keys["use_qk_norm"] = keys["num_local_experts"] != 128
+  return keys
 
 
 # --- Tensors ---
@@ -656,9 +656,9 @@ class View(safetensors.LazyTensor):
     if self.heads:
       numbers = self._order(count)
     numbers = numbers[index[:-1]]
-    found = self.stored.rows(numbers.reshape(-1))
-    found = found.reshape(*numbers.shape, -1)[..., index[-1]]
-    return found.swapaxes(-1, -2) if self.is_transposed else found
+    block = self.stored.rows(numbers.reshape(-1))
+    block = block.reshape(*numbers.shape, -1)[..., index[-1]]
+    return block.swapaxes(-1, -2) if self.is_transposed else block
 
   def _order(self, count: int) -> np.ndarray:
     """Places in the file of the rows of all heads."""
@@ -679,7 +679,7 @@ def tensors(
   header = read(path.resolve())
   names = _names(family)
   skipped = {_FREQUENCIES, *_FACTORS.values()}
-  found: dict[str, Any] = {}
+  views: dict[str, Any] = {}
   unknown = []
   for name, stored in header.tensors.items():
     match = re.fullmatch(r"blk\.(\d{1,6})\.(.+)", name)
@@ -694,34 +694,34 @@ def tensors(
       for expert in range(min(experts, config.num_experts)):
         first = expert * math.prod(shape[:-1])
         view = View(stored, tuple(shape), first=first)
-        found[template.format(layer=layer, expert=expert)] = view
+        views[template.format(layer=layer, expert=expert)] = view
     else:
-      found[template.format(layer=layer)] = _view(name, stored, family, config)
+      views[template.format(layer=layer)] = _view(name, stored, family, config)
   if unknown:
     raise ValueError(
       f"{path.resolve()} has {safetensors.few(unknown)}, for which a model of"
       f" the family {family.name} with {config.num_layers} layers has no place;"
       " without it the model would compute something else."
     )
-  return found
+  return views
 
 
 def _names(family: Family) -> dict[str, str]:
   """Names in a file -> names in the family; {layer}, {expert} are numbers."""
-  known = dict(_NAMES)
+  table = dict(_NAMES)
   if family.name == "gpt_oss":
-    known["layers/mlp_norm/scale"] = (_LAYER + "post_attention_norm.weight",)
+    table["layers/mlp_norm/scale"] = (_LAYER + "post_attention_norm.weight",)
   if family.name == "gpt2":
     for part, name in (("kernel", "weight"), ("bias", "bias")):
-      known[f"layers/attention/qkv/{part}"] = (_LAYER + f"attn_qkv.{name}",)
+      table[f"layers/attention/qkv/{part}"] = (_LAYER + f"attn_qkv.{name}",)
   names = {
-    ours: theirs
-    for leaf, here in known.items()
-    for ours, theirs in zip(here, family.tensors.get(leaf, ()), strict=False)
+    source: target
+    for leaf, here in table.items()
+    for source, target in zip(here, family.tensors.get(leaf, ()), strict=False)
   }
   for fused, name in _FUSED.items():
     if fused in family.fused:
-      names[_LAYER + name] = "model.layers.{layer}." + fused.whole
+      names[_LAYER + name] = "model.layers.{layer}." + fused.name
   return names
 
 

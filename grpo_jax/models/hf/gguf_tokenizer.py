@@ -249,15 +249,15 @@ def _sentencepiece(
     pieces = [_SPACE * len(x) if not x.strip(" ") else x for x in pieces]
     scores = -np.arange(len(pieces))
   ids = {piece: id_ for id_, piece in enumerate(pieces)}
-  found = []
+  merges = []
   for id_, (piece, score) in enumerate(zip(pieces, scores, strict=True)):
     if kinds[id_] == _BYTE:
       continue
     halves = ((piece[:i], piece[i:]) for i in range(1, len(piece)))
     pairs = [pair for pair in halves if pair[0] in ids and pair[1] in ids]
     pairs.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
-    found += [(float(score), *pair) for pair in pairs]
-  found.sort(key=lambda x: (x[0], len(x[1]), len(x[2])), reverse=True)
+    merges += [(float(score), *pair) for pair in pairs]
+  merges.sort(key=lambda x: (x[0], len(x[1]), len(x[2])), reverse=True)
   replaced = {
     "type": "Replace",
     "pattern": {"String": " "},
@@ -279,7 +279,7 @@ def _sentencepiece(
     "unk_token": pieces[special.get("unk_token", 0)],
   }
   return {
-    **_json(options, [list(pair) for _, *pair in found]),
+    **_json(options, [list(pair) for _, *pair in merges]),
     "normalizer": {"type": "Sequence", "normalizers": normalizers},
     "decoder": {"type": "Sequence", "decoders": decoders},
     "pieces": pieces,

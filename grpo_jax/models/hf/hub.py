@@ -123,13 +123,13 @@ def check_sums(directory: pathlib.Path) -> None:
         f" `sha256sum *.safetensors > {_SUMS}` writes in that folder."
       )
     expected, name = match.groups()
-    found = "missing"
+    digest = "missing"
     if (directory / name).is_file():
       with (directory / name).open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != expected:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != expected:
       raise ValueError(
         f"model.checkpoint: {directory / name} is not the file of {_SUMS}: its"
-        f" sha256 is {found}, needed is {expected}. Copy it again from where"
+        f" sha256 is {digest}, needed is {expected}. Copy it again from where"
         " the list comes from."
       )

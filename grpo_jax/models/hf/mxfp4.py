@@ -87,10 +87,10 @@ class Packed(LazyTensor):
       values *= _FACTORS[scale][..., None]
       # bfloat16 is the upper half of a float32; the lower half is 0 here.
       bits = (values.view(np.uint32) >> 16).astype(np.uint16)
-      kept = bits.reshape(len(bits), -1)[
+      block = bits.reshape(len(bits), -1)[
         :, inner.start - first : inner.stop - first : inner.step
       ]
-      out[place] = kept.view(jnp.bfloat16).T
+      out[place] = block.view(jnp.bfloat16).T
     return out
 
 
@@ -107,21 +107,21 @@ def unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
   Raises:
     ValueError: Blocks without scales, or shapes that do not fit each other.
   """
-  found: dict[str, Any] = dict(tensors)
+  by_name: dict[str, Any] = dict(tensors)
   for name, blocks in tensors.items():
-    whole = name.removesuffix(_BLOCKS)
-    if whole == name:
+    base = name.removesuffix(_BLOCKS)
+    if base == name:
       continue
-    scales = tensors.get(whole + _SCALES)
+    scales = tensors.get(base + _SCALES)
     if scales is None:
       raise ValueError(
-        f"{name} in {blocks.path} has no {whole + _SCALES} beside it; the"
+        f"{name} in {blocks.path} has no {base + _SCALES} beside it; the"
         " checkpoint is incomplete. Copy all files again."
       )
-    _check(whole, blocks, scales)
-    del found[name], found[whole + _SCALES]
-    found[whole] = Packed(blocks, scales, whole)
-  return found
+    _check(base, blocks, scales)
+    del by_name[name], by_name[base + _SCALES]
+    by_name[base] = Packed(blocks, scales, base)
+  return by_name
 
 
 def _check(name: str, blocks: Tensor, scales: Tensor) -> None:

@@ -261,8 +261,8 @@ def load(
       f" {'; '.join(differ[:3])}. Use the modules, the rank and the base that"
       " they were trained with."
     )
-  found = {name: tensor.map() for name, tensor in tensors.items()}
-  return {**params, "trained": _from_peft(found, params)}
+  arrays = {name: tensor.map() for name, tensor in tensors.items()}
+  return {**params, "trained": _from_peft(arrays, params)}
 
 
 def _read_settings(directory: str | os.PathLike) -> dict[str, Any]:
@@ -334,14 +334,14 @@ def _targets(params: PyTree) -> list[str]:
   ends_of_tower = {name.rsplit(".")[-1] for name in model.tower[1].values()}
   for stack, adapters in lora.of_stacks(params["trained"]).items():
     for name, adapter in adapters.items():
-      prefix, theirs = _module(stack, name, model)
-      part, *rest = theirs.split(".")
+      prefix, module = _module(stack, name, model)
+      part, *rest = module.split(".")
       is_own = stack == lora.TOWER or name in model.modules
       if is_own or rest[-1] in ends_of_tower:
         # Modules of the other part, or of mergers, could have the same end.
         first = model.num_apart if stack == "layers" else 0
         ends = [
-          f"{prefix}.{first + i}.{theirs}" for i in range(len(adapter["a"]))
+          f"{prefix}.{first + i}.{module}" for i in range(len(adapter["a"]))
         ]
       elif "{expert}" in rest:
         _, num_experts, *_ = adapter["a"].shape
@@ -360,21 +360,21 @@ def _named(target: str) -> str | None:
   """The adapter of a target module, the first of several; or None."""
   for layers, modules in _TOWERS.values():
     short = layers.removeprefix("model.")  # Also the name in transformers < 5.
-    for name, theirs in modules.items():
+    for name, module in modules.items():
       in_tower = re.search(rf"(^|\.){re.escape(short)}\.\d+\.", f".{target}")
-      if in_tower and target.endswith(f".{theirs}"):
+      if in_tower and target.endswith(f".{module}"):
         return f"tower_{name}"
-  for name, theirs in _NO_GATE.items():
-    if re.search(rf"(^|\.)layers\.\d+\.{re.escape(theirs)}$", target):
+  for name, module in _NO_GATE.items():
+    if re.search(rf"(^|\.)layers\.\d+\.{re.escape(module)}$", target):
       return name
   target = re.sub(r"\.\d+\.", ".{expert}.", f".{target}")
-  for name, (_, theirs) in lora.MODULES.items():
-    is_one = f".{theirs}".endswith(target) or target.endswith(f".{theirs}")
-    if is_one and name in lora.NAMES:
+  for name, (_, module) in lora.MODULES.items():
+    is_match = f".{module}".endswith(target) or target.endswith(f".{module}")
+    if is_match and name in lora.NAMES:
       return name
   for _, modules in _TOWERS.values():
-    for name, theirs in modules.items():
-      if f".{theirs}".endswith(target):
+    for name, module in modules.items():
+      if f".{module}".endswith(target):
         return f"tower_{name}"
   return None
 
@@ -392,13 +392,13 @@ def _adapters(params_or_adapters: PyTree, model: _Model):
   for stack, adapters in lora.of_stacks(params_or_adapters).items():
     first = model.num_apart if stack == "layers" else 0
     for name, adapter in adapters.items():
-      layers, theirs = _module(stack, name, model)
+      layers, template = _module(stack, name, model)
       num_layers, num_experts, *_ = adapter["a"].shape
       places: list[tuple[int, ...]] = [(layer,) for layer in range(num_layers)]
-      if "{expert}" in theirs:
+      if "{expert}" in template:
         places = [(*x, e) for x in places for e in range(num_experts)]
       for layer, *expert in places:
-        module = theirs.format(expert=expert[0]) if expert else theirs
+        module = template.format(expert=expert[0]) if expert else template
         yield (
           name,
           adapter,
@@ -410,13 +410,13 @@ def _adapters(params_or_adapters: PyTree, model: _Model):
 def _to_peft(adapters: PyTree, model: _Model) -> dict[str, jax.Array]:
   """Converts adapters to PEFT's names: A [r, inputs] and B [outputs, r]."""
   tensors = {}
-  for name, adapter, place, theirs in _adapters(adapters, model):
+  for name, adapter, place, module in _adapters(adapters, model):
     a, b = adapter["a"][place], adapter["b"][place]
     rank = a.shape[-1]
     if name == "qkv":  # [r, H, 3, K]; in PEFT queries of all heads come first.
       b = b.swapaxes(1, 2)
-    tensors[f"{theirs}.lora_A.weight"] = a.reshape(-1, rank).T
-    tensors[f"{theirs}.lora_B.weight"] = b.reshape(rank, -1).T
+    tensors[f"{module}.lora_A.weight"] = a.reshape(-1, rank).T
+    tensors[f"{module}.lora_B.weight"] = b.reshape(rank, -1).T
   return tensors
 
 
@@ -427,9 +427,9 @@ def _from_peft(tensors: dict[str, np.ndarray], params: PyTree) -> PyTree:
   # The arrays are filled in place; they are the leaves of the tree.
   arrays = [np.empty(leaf.shape, leaf.dtype) for leaf in leaves]
   filled = jax.tree.unflatten(treedef, arrays)
-  for name, adapter, place, theirs in _adapters(filled, _model(params)):
+  for name, adapter, place, module in _adapters(filled, _model(params)):
     for which, array in adapter.items():
-      tensor = tensors[f"{theirs}.lora_{which.upper()}.weight"]
+      tensor = tensors[f"{module}.lora_{which.upper()}.weight"]
       into = array[place]
       if name == "qkv" and which == "b":
         into = into.swapaxes(1, 2)

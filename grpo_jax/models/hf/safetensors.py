@@ -114,14 +114,14 @@ def find(directory: pathlib.Path) -> dict[str, Tensor]:
         f"{index} names {name} for {few(missing)}, and there is no such file;"
         " the download is incomplete."
       )
-    found = read_header(directory / name)
+    shard = read_header(directory / name)
     here = {tensor for tensor, file in files.items() if file == name}
-    if wrong := sorted(found.keys() ^ here):
+    if wrong := sorted(shard.keys() ^ here):
       raise ValueError(
         f"{directory / name} and {index} disagree about {few(wrong)}; they are"
         " of different checkpoints. Copy all files again."
       )
-    tensors |= found
+    tensors |= shard
   return tensors
 
 
@@ -164,9 +164,9 @@ def read_header(path: pathlib.Path) -> dict[str, Tensor]:
       if end > size:
         raise ValueError(f"{name} ends at byte {end} of {size}: truncated")
       if tensor.dtype in DTYPES:
-        needed = math.prod(tensor.shape) * DTYPES[tensor.dtype].itemsize
-        if tensor.num_bytes != needed:
-          raise ValueError(f"{name} has {tensor.num_bytes} bytes, not {needed}")
+        count = math.prod(tensor.shape) * DTYPES[tensor.dtype].itemsize
+        if tensor.num_bytes != count:
+          raise ValueError(f"{name} has {tensor.num_bytes} bytes, not {count}")
     if end != size:
       raise ValueError(f"{size - end} bytes after the last tensor")
   except (ValueError, TypeError) as error:

@@ -227,7 +227,7 @@ def pieces_of_leaf(
     )
     for group in tensor_axes.split()
   )
-  axes = tuple(found for group, found in groups if found or group == "-")
+  axes = tuple(indices for group, indices in groups if indices or group == "-")
   sizes = dict(zip(letters, shape, strict=True))
   stored: tuple[int, ...] = ()
   if path == "tower/patch/kernel":  # In files it is a convolution's kernel.
@@ -287,15 +287,15 @@ def _parts_of_inputs(config: TransformerConfig, count: int) -> list[int]:
 
 def _layout(family: Family, path: str, num_tensors: int) -> tuple[str, str]:
   """Axes of a leaf of one layer, and the axes that a tensor's run over."""
-  in_one = _EXPERTS_IN_ONE if family.experts_in_one else {}
+  experts = _EXPERTS_IN_ONE if family.experts_in_one else {}
   of_layer = _STACKED.sub("", path) or path
   if path.startswith("tower/"):
     of_layer = of_layer.removeprefix("tower/").removeprefix("merger/")
-    found = _TOWER.get(of_layer) or _LAYOUT.get(of_layer, _NORM)
+    layout = _TOWER.get(of_layer) or _LAYOUT.get(of_layer, _NORM)
   else:
-    found = in_one.get(of_layer) or _LAYOUT.get(of_layer, _NORM)
-  letters, tensor_axes = found
-  if family.experts_outputs_first and of_layer in in_one:
+    layout = experts.get(of_layer) or _LAYOUT.get(of_layer, _NORM)
+  letters, tensor_axes = layout
+  if family.experts_outputs_first and of_layer in experts:
     first, second, third = tensor_axes.split()
     tensor_axes = f"{first} {third} {second}"
   if num_tensors == 1:
@@ -332,9 +332,9 @@ class WeightPart(safetensors.LazyTensor):
     start = self.start + part.start * self.step
     # Stops right after the last entry: the next may belong to another part.
     stop = start + (part.stop - part.start - 1) * self.step + 1
-    of_whole = list(index)
-    of_whole[self.axis] = slice(start, stop, self.step)
-    return self.stored.map()[tuple(of_whole)]
+    stored_index = list(index)
+    stored_index[self.axis] = slice(start, stop, self.step)
+    return self.stored.map()[tuple(stored_index)]
 
 
 def split(
@@ -353,31 +353,31 @@ def split(
   Raises:
     ValueError: A fused tensor does not have the shape of its parts together.
   """
-  found: dict[str, Any] = dict(tensors)
+  by_name: dict[str, Any] = dict(tensors)
   for name, tensor in tensors.items():
     for fused in table:
-      start = name.removesuffix(fused.whole)
+      start = name.removesuffix(fused.name)
       parts = [start + part for part in fused.parts]
       if start == name or not all(part in shapes for part in parts):
         continue
-      needed = _whole_shape([shapes[part] for part in parts], fused)
-      if tensor.shape != needed:
+      fused_shape = _fused_shape([shapes[part] for part in parts], fused)
+      if tensor.shape != fused_shape:
         raise ValueError(
           f"{name} in {tensor.path} is {list(tensor.shape)}, but the sizes in"
-          f" config.json make it {list(needed)}."
+          f" config.json make it {list(fused_shape)}."
         )
-      del found[name]
-      axis = len(needed) - 1 if fused.interleaved else fused.axis
+      del by_name[name]
+      axis = len(fused_shape) - 1 if fused.interleaved else fused.axis
       begin = 0
       for number, part in enumerate(parts):
         shape = shapes[part]
         place = (number, len(parts)) if fused.interleaved else (begin, 1)
-        found[part] = WeightPart(tensor, shape, axis, *place)
+        by_name[part] = WeightPart(tensor, shape, axis, *place)
         begin += shape[axis]
-  return found
+  return by_name
 
 
-def _whole_shape(
+def _fused_shape(
   shapes: list[tuple[int, ...]], fused: Fused
 ) -> tuple[int, ...]:
   if fused.interleaved:
@@ -386,17 +386,17 @@ def _whole_shape(
   return *before, sum(shape[fused.axis] for shape in shapes), *after
 
 
-def whole_names(names: list[str], table: tuple[Fused, ...]) -> list[str]:
+def fused_names(names: list[str], table: tuple[Fused, ...]) -> list[str]:
   """Names of tensors in files: fused tensors instead of their parts."""
 
-  def whole(name):
+  def fused_name(name):
     for fused in table:
       for part in fused.parts:
         if name.endswith(part):
-          return name.removesuffix(part) + fused.whole
+          return name.removesuffix(part) + fused.name
     return name
 
-  return list(dict.fromkeys(map(whole, names)))
+  return list(dict.fromkeys(map(fused_name, names)))
 
 
 def joined(
@@ -405,17 +405,17 @@ def joined(
   """Outputs with the parts of each fused tensor concatenated."""
   waiting: dict[str, dict[str, Output]] = {}
   for output in outputs:
-    (whole,) = whole_names([output.name], table)
-    if whole == output.name:
+    (key,) = fused_names([output.name], table)
+    if key == output.name:
       yield output
       continue
-    (fused,) = (x for x in table if whole.endswith(x.whole))
-    parts = waiting.setdefault(whole, {})
+    (fused,) = (x for x in table if key.endswith(x.name))
+    parts = waiting.setdefault(key, {})
     parts[output.name] = output
     if len(parts) == len(fused.parts):
-      start = whole.removesuffix(fused.whole)
-      del waiting[whole]
-      yield _join(whole, fused, [parts[start + name] for name in fused.parts])
+      start = key.removesuffix(fused.name)
+      del waiting[key]
+      yield _join(key, fused, [parts[start + name] for name in fused.parts])
 
 
 def _join(name: str, fused: Fused, parts: list[Output]) -> Output:
@@ -423,12 +423,12 @@ def _join(name: str, fused: Fused, parts: list[Output]) -> Output:
     dtype = DTYPES[parts[0].dtype]
     arrays = [part.data().view(dtype).reshape(part.shape) for part in parts]
     if fused.interleaved:
-      whole = np.stack(arrays, axis=-1)
+      array = np.stack(arrays, axis=-1)
     else:
-      whole = np.concatenate(arrays, fused.axis)
-    return whole.reshape(-1).view(np.uint8)
+      array = np.concatenate(arrays, fused.axis)
+    return array.reshape(-1).view(np.uint8)
 
-  shape = _whole_shape([part.shape for part in parts], fused)
+  shape = _fused_shape([part.shape for part in parts], fused)
   num_bytes = math.prod(shape) * DTYPES[parts[0].dtype].itemsize
   return Output(name, parts[0].dtype, shape, num_bytes, data)
 
@@ -619,8 +619,8 @@ def export(
     for path in (p for name in _COPIED for p in source.glob(name)):
       if path.is_file():
         shutil.copyfile(path, partial / path.name)
-    written = dtype or jnp.result_type(*jax.tree.leaves(params["trained"])).name
-    _change_config(partial / "config.json", written, later_layers)
+    kind = dtype or jnp.result_type(*jax.tree.leaves(params["trained"])).name
+    _change_config(partial / "config.json", kind, later_layers)
     partial.replace(out)
   except OSError as error:
     num_bytes = sum(output.num_bytes for output in outputs)
@@ -641,12 +641,12 @@ def _agreed(
     return TransformerConfig(**fields), family
   of_run = (*architecture.FIELDS_OF_A_RUN, "tower_trained")
   ours = {name: getattr(config, name) for name in of_run}
-  theirs = TransformerConfig(**fields, **ours)
+  source = TransformerConfig(**fields, **ours)
   differ = [
     f"{field.name} is {getattr(config, field.name)} and there"
-    f" {getattr(theirs, field.name)}"
+    f" {getattr(source, field.name)}"
     for field in dataclasses.fields(config)
-    if getattr(config, field.name) != getattr(theirs, field.name)
+    if getattr(config, field.name) != getattr(source, field.name)
   ]
   if differ:
     raise ValueError(
@@ -673,22 +673,22 @@ def _check(
   tensors: dict[str, Tensor],
 ) -> None:
   """Raises unless the tensors are exactly those that the config needs."""
-  needed = {p.tensor: p for of_leaf in pieces.values() for p in of_leaf}
+  places = {p.tensor: p for of_leaf in pieces.values() for p in of_leaf}
   of_tables = {p.tensor for p in pieces.get("router_table", ())}
   (head,) = family.tensors["head/kernel"]
   extra = sorted(
     name
-    for name in tensors.keys() - needed.keys()
+    for name in tensors.keys() - places.keys()
     if not name.startswith(family.other_parts)
     and not _REDUNDANT.search(name)
     and not (config.tied_embeddings and name == head)
   )
-  if missing := [name for name in needed if name not in tensors]:
-    missing = whole_names(missing, family.fused)
+  if missing := [name for name in places if name not in tensors]:
+    missing = fused_names(missing, family.fused)
     instead = f" It has {safetensors.few(extra)} instead." if extra else ""
     raise ValueError(
       f"{directory} has no {safetensors.few(missing)}; config.json describes a"
-      f" model with {len(needed)} tensors of the family {family.name}.{instead}"
+      f" model with {len(places)} tensors of the family {family.name}.{instead}"
     )
   if extra:
     raise ValueError(
@@ -696,7 +696,7 @@ def _check(
       f" model of the family {family.name} with this config.json has no place;"
       " without it the model would compute something else."
     )
-  for name, piece in needed.items():
+  for name, piece in places.items():
     tensor = tensors[name]
     dtypes: Any = safetensors.DTYPES
     if name in of_tables:
@@ -740,12 +740,12 @@ def _name_later_layers(
   directory: pathlib.Path, names: Iterable[str], family: Family, fate: str
 ) -> None:
   """Names layers that predict later tokens in the log, if there are any."""
-  found = [name for name in names if name.startswith(family.later_layers)]
-  if found:
+  matches = [name for name in names if name.startswith(family.later_layers)]
+  if matches:
     later = {
       start.removesuffix(".")
       for start in family.later_layers
-      if any(name.startswith(start) for name in found)
+      if any(name.startswith(start) for name in matches)
     }
     logging.warning(
       "%s: %s, which predict later tokens (num_nextn_predict_layers), %s.",
@@ -844,8 +844,8 @@ def _slice_of_tensor(
 
 def _check_params(params: PyTree, config: TransformerConfig) -> None:
   expected = jax.tree.map(lambda leaf: leaf.shape, _abstract_params(config))
-  found = jax.tree.map(lambda leaf: leaf.shape, params)
-  if found != expected:
+  shapes = jax.tree.map(lambda leaf: leaf.shape, params)
+  if shapes != expected:
     raise ValueError(
       "the parameters are not those of a transformer with this config. Needed"
       " are {'trained': …, 'frozen': …} with all its leaves and no others; of a"
@@ -944,10 +944,10 @@ def _change_config(path: pathlib.Path, dtype: str, later_layers: bool) -> None:
   # Written tensors are not quantized, whatever the source's were.
   changed = config.pop("quantization_config", None) is not None
   for keys in (config, config.get("text_config", {})):
-    wanted: dict[str, Any] = dict.fromkeys(("dtype", "torch_dtype"), dtype)
+    entries: dict[str, Any] = dict.fromkeys(("dtype", "torch_dtype"), dtype)
     if not later_layers:
-      wanted |= dict.fromkeys(_LATER_LAYERS, 0)
-    for key, value in wanted.items():
+      entries |= dict.fromkeys(_LATER_LAYERS, 0)
+    for key, value in entries.items():
       if keys.get(key, value) != value:
         keys[key] = value
         changed = True
@@ -957,5 +957,5 @@ def _change_config(path: pathlib.Path, dtype: str, later_layers: bool) -> None:
 
 def _bfloat16(tensor: fp8.Matrix) -> np.ndarray:
   """The bytes of a matrix in bfloat16."""
-  whole = tensor[tuple(slice(size) for size in tensor.shape)]
-  return whole.astype(jnp.bfloat16).reshape(-1).view(np.uint8)
+  matrix = tensor[tuple(slice(size) for size in tensor.shape)]
+  return matrix.astype(jnp.bfloat16).reshape(-1).view(np.uint8)
