@@ -642,11 +642,11 @@ class Architecture:
         " positions, which turn pairs; make head_dim, or rotary_width, even and"
         " positive."
       )
-    for name, known in _CHOICES.items():
-      if getattr(self, name) not in known:
+    for name, choices in _CHOICES.items():
+      if getattr(self, name) not in choices:
         raise ValueError(
           f"model: {name} is {getattr(self, name)!r}; use one of"
-          f" {', '.join(known)}."
+          f" {', '.join(choices)}."
         )
     if not (self.pre_norm or self.post_norm):
       raise ValueError(
@@ -751,10 +751,10 @@ class Architecture:
         "num_dense_layers",
         "shared_width",
       )
-      if given := [name for name in of_experts if getattr(self, name)]:
+      if extras := [name for name in of_experts if getattr(self, name)]:
         raise ValueError(
           "model: num_experts is 0; use 0 for a model without experts (and"
-          f" without {', '.join(given)}), or their number."
+          f" without {', '.join(extras)}), or their number."
         )
       return
     if self.num_dense_layers >= self.num_layers:
@@ -924,7 +924,7 @@ class TransformerConfig(Architecture):
         f"model: {self.num_layers} layers are no multiple of delta.period"
         f" {self.delta.period}; change one."
       )
-    self._check_needed(
+    self._check_fields(
       "a model with the gated delta rule",
       decode_attention="plain",
       latent_width=0,
@@ -938,12 +938,12 @@ class TransformerConfig(Architecture):
       gemma4=None,
     )
 
-  def _check_needed(self, who: str, **fields: Any) -> None:
+  def _check_fields(self, who: str, **fields: Any) -> None:
     """Raises ValueError unless the fields have these values."""
-    for name, needed in fields.items():
-      if (value := getattr(self, name)) != needed:
+    for name, need in fields.items():
+      if (value := getattr(self, name)) != need:
         raise ValueError(
-          f"model: {name} is {value!r}, and {who} needs {needed!r}; change it,"
+          f"model: {name} is {value!r}, and {who} needs {need!r}; change it,"
           " or use another model."
         )
 
@@ -951,9 +951,9 @@ class TransformerConfig(Architecture):
     """Returns True if a layer has the delta rule instead of attention."""
     return self.delta is not None and (layer + 1) % self.delta.period != 0
 
-  def _check_llama4(self, found: Llama4Config) -> None:
-    _check_ranges(found, "llama4", _LLAMA4_RANGES)
-    dense, layers = found.dense_layers, range(self.num_layers)
+  def _check_llama4(self, sizes: Llama4Config) -> None:
+    _check_ranges(sizes, "llama4", _LLAMA4_RANGES)
+    dense, layers = sizes.dense_layers, range(self.num_layers)
     if list(dense) != sorted({*dense} & {*layers}) or (
       self.num_experts and len(dense) != self.num_dense_layers
     ):
@@ -969,31 +969,31 @@ class TransformerConfig(Architecture):
         " leave them out."
       )
 
-  def _check_gemma4(self, found: Gemma4Config) -> None:
-    _check_ranges(found, "gemma4", _GEMMA4_RANGES)
-    if self.num_heads % found.full_kv_heads:
+  def _check_gemma4(self, sizes: Gemma4Config) -> None:
+    _check_ranges(sizes, "gemma4", _GEMMA4_RANGES)
+    if self.num_heads % sizes.full_kv_heads:
       raise ValueError(
         f"gemma4: {self.num_heads} query heads do not split over full_kv_heads"
-        f" {found.full_kv_heads}; change one."
+        f" {sizes.full_kv_heads}; change one."
       )
-    if found.full_head_dim % 2 or found.full_turned > found.full_head_dim:
+    if sizes.full_head_dim % 2 or sizes.full_turned > sizes.full_head_dim:
       raise ValueError(
-        f"gemma4: full_turned is {found.full_turned} of full_head_dim"
-        f" {found.full_head_dim} channels; make that width even, and turn no"
+        f"gemma4: full_turned is {sizes.full_turned} of full_head_dim"
+        f" {sizes.full_head_dim} channels; make that width even, and turn no"
         " more channels."
       )
-    if found.input_width and found.input_vocab < self.vocab_size:
+    if sizes.input_width and sizes.input_vocab < self.vocab_size:
       raise ValueError(
-        f"gemma4: input_vocab is {found.input_vocab}, and the vocabulary has"
+        f"gemma4: input_vocab is {sizes.input_vocab}, and the vocabulary has"
         f" {self.vocab_size} ids; each needs a row."
       )
     if not self.sliding_layers:  # Of one stack.
       return
-    own = self.sliding_layers[: self.num_layers - found.num_shared_layers]
+    own = self.sliding_layers[: self.num_layers - sizes.num_shared_layers]
     if {*own} != {True, False}:
       raise ValueError(
         f"gemma4: sliding_layers is {self.sliding_layers} with"
-        f" num_shared_layers {found.num_shared_layers}; of the layers with keys"
+        f" num_shared_layers {sizes.num_shared_layers}; of the layers with keys"
         " of their own one must slide, and one must not."
       )
     if self.num_dense_layers or self.shared_width or self.router_bias:
@@ -1003,32 +1003,32 @@ class TransformerConfig(Architecture):
         " out."
       )
 
-  def _check_deepseek4(self, found: Deepseek4Config) -> None:
-    _check_ranges(found, "deepseek4", DEEPSEEK4_RANGES)
-    if len(found.kinds) != self.num_layers or {*found.kinds} - {
+  def _check_deepseek4(self, sizes: Deepseek4Config) -> None:
+    _check_ranges(sizes, "deepseek4", DEEPSEEK4_RANGES)
+    if len(sizes.kinds) != self.num_layers or {*sizes.kinds} - {
       *_DEEPSEEK4_KINDS
     }:
       raise ValueError(
-        f"deepseek4: kinds is {found.kinds}, and needs one of"
+        f"deepseek4: kinds is {sizes.kinds}, and needs one of"
         f" {', '.join(_DEEPSEEK4_KINDS)} for each of {self.num_layers} layers."
       )
-    if self.num_heads * self.head_width % found.num_groups:
+    if self.num_heads * self.head_width % sizes.num_groups:
       raise ValueError(
         f"deepseek4: {self.num_heads} heads of {self.head_width} channels do"
-        f" not split into num_groups {found.num_groups}; change one."
+        f" not split into num_groups {sizes.num_groups}; change one."
       )
-    if found.num_hash_layers > self.num_layers or not self.num_experts:
+    if sizes.num_hash_layers > self.num_layers or not self.num_experts:
       raise ValueError(
-        f"deepseek4: num_hash_layers is {found.num_hash_layers} of"
+        f"deepseek4: num_hash_layers is {sizes.num_hash_layers} of"
         f" {self.num_layers} layers, and num_experts {self.num_experts}; it"
         " needs experts, and no more such layers than there are."
       )
-    if self.turned_width > found.indexer.head_dim:
+    if self.turned_width > sizes.indexer.head_dim:
       raise ValueError(
         f"deepseek4: rotary_width is {self.turned_width}, and index heads are"
-        f" {found.indexer.head_dim} wide; make it smaller."
+        f" {sizes.indexer.head_dim} wide; make it smaller."
       )
-    self._check_needed(
+    self._check_fields(
       "DeepSeek-V4",
       attention_sinks=True,
       # Rounded features would make other windows than the update's.
@@ -1048,8 +1048,8 @@ class TransformerConfig(Architecture):
       qkv_bias=False,
       residual_scale=1.0,
       rotary_layers=(),
-      router_bias=found.num_hash_layers < self.num_layers,
-      sliding_layers=tuple(kind == "sliding" for kind in found.kinds),
+      router_bias=sizes.num_hash_layers < self.num_layers,
+      sliding_layers=tuple(kind == "sliding" for kind in sizes.kinds),
       split_positions=False,
       tower=None,
     )
@@ -1171,10 +1171,10 @@ class Prefix(NamedTuple):
 
   Attributes:
     layers: Rotated keys [P, C, K, S] and values [P, C, S, K] of each layer from
-      `attention.held`, or pages of both from `paged.held`. With `latent_width`
-      keys are latent vectors [P, 1, K, S], and values None, or with an indexer
-      its keys [P, 1, S, I]. A layer with the gated delta rule has a
-      `delta.State` instead.
+      `attention.cache_of`, or pages of both from `paged.pages_of`. With
+      `latent_width` keys are latent vectors [P, 1, K, S], and values None, or
+      with an indexer its keys [P, 1, S, I]. A layer with the gated delta rule
+      has a `delta.State` instead.
     mask: True on slots that hold a token.
     end: Position of the first token of a completion; None where that is the
       number of tokens of the prompt. They differ with `rope_sections` and

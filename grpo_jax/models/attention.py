@@ -186,7 +186,7 @@ def _weights(config, scores, mask, sinks=None):  # [B, C, R, L, M], [B, L, M]
   )
 
 
-def held(
+def cache_of(
   config: TransformerConfig,
   k: jax.Array,  # [..., K, M]
   v: jax.Array | None,  # [..., M, K]
@@ -215,9 +215,9 @@ def held(
   return k.astype(dtype), None if v is None else v.astype(dtype)
 
 
-def _values(config, held):  # (held [..., K, M], held [..., M, K] or None)
+def _values(config, cache):  # (cache [..., K, M], cache [..., M, K] or None)
   """Values; with latent vectors, the first channels of the keys."""
-  keys, values = held
+  keys, values = cache
   if not config.latent_width:
     return values
   return jax.tree.map(
@@ -225,13 +225,13 @@ def _values(config, held):  # (held [..., K, M], held [..., M, K] or None)
   )
 
 
-def _scores(q, keys):  # [..., N, K], held [..., K, M] -> [..., N, M]
+def _scores(q, keys):  # [..., N, K], cache [..., K, M] -> [..., N, M]
   if not quantization.is_quantized(keys):
     return q @ keys.astype(q.dtype)
   return masked.wide(q @ keys["int8"].astype(q.dtype)) * keys["scale"]
 
 
-def _weighted(weights, values, dtype):  # [..., N, M], held [..., M, K]
+def _weighted(weights, values, dtype):  # [..., N, M], cache [..., M, K]
   if not quantization.is_quantized(values):
     return weights.astype(dtype) @ values.astype(dtype)
   weights = weights * jnp.swapaxes(values["scale"], -2, -1)
@@ -241,8 +241,8 @@ def _weighted(weights, values, dtype):  # [..., N, M], held [..., M, K]
 def cached(
   config: TransformerConfig,
   q: jax.Array,  # [B, L, C, R, K]
-  prefix: tuple[PyTree, PyTree],  # held [P, C, K, S] and [P, C, S, K]
-  own: tuple[PyTree, PyTree],  # held [B, C, K, M] and [B, C, M, K]
+  prefix: tuple[PyTree, PyTree],  # cache [P, C, K, S] and [P, C, S, K]
+  own: tuple[PyTree, PyTree],  # cache [B, C, K, M] and [B, C, M, K]
   mask: jax.Array,  # [B, L, S + M] bool
   sinks: jax.Array | None = None,  # [C, R]
 ) -> jax.Array:  # [B, L, C, R, K]
@@ -315,16 +315,16 @@ def in_slot(
   v: jax.Array | None,  # [B, C, 1, K]
 ) -> tuple[PyTree, PyTree]:
   """The cache of completions with a token in one slot of all rows."""
-  new = held(config, k, v)
+  new = cache_of(config, k, v)
 
-  def written(part, axis):  # Keys [B, C, K, M] or values [B, C, M, K].
+  def with_token(part, axis):  # Keys [B, C, K, M] or values [B, C, M, K].
     return jax.tree.map(
       lambda into, x: lax.dynamic_update_slice_in_dim(into, x, slot, axis),
       own[part],
       new[part],
     )
 
-  return written(0, axis=-1), written(1, axis=-2)
+  return with_token(0, axis=-1), with_token(1, axis=-2)
 
 
 def of_another(
@@ -375,7 +375,7 @@ def in_own_slots(
   v: jax.Array | None,  # [B, C, L, K]
 ) -> tuple[PyTree, PyTree]:
   """The cache of completions with tokens in the places of `in_places`."""
-  keys, values = held(config, k, v)
+  keys, values = cache_of(config, k, v)
   rows = jnp.arange(len(places))[:, None]
 
   def with_keys(into, x):  # [B, C, K, M], [B, C, K, L]
@@ -410,7 +410,7 @@ def views(config, visible, of_query, of_key):
   return visible & near, visible
 
 
-def _whole_lanes(slots: int) -> int:
+def _round_up(slots: int) -> int:
   return -(-slots // _LANES) * _LANES
 
 
@@ -441,9 +441,9 @@ def splash(
   num_rows, length, num_kv_heads, queries, width = q.shape
   num_heads = num_kv_heads * queries
   before = mask.shape[1] - length  # Slots without a query.
-  padded = _whole_lanes(length)
+  padded = _round_up(length)
   # Each query has its own slot among the keys, padding included.
-  padded_keys = _whole_lanes(before + padded)
+  padded_keys = _round_up(before + padded)
   block_q, block_kv = (
     next(size for size in (512, 256, 128) if slots % size == 0)
     for slots in (padded, padded_keys)
@@ -468,9 +468,9 @@ def splash(
       for x in (of_keys[:, before : before + padded], of_keys)
     )
   )
-  seen = of_distance((padded, padded_keys), window, before)
+  visible = of_distance((padded, padded_keys), window, before)
   kernel = splash_attention.make_splash_mha(
-    splash_attention.MultiHeadMask([seen] * num_heads),
+    splash_attention.MultiHeadMask([visible] * num_heads),
     block_sizes=splash_attention.BlockSizes(
       block_q=block_q,
       block_kv=block_kv,
@@ -638,8 +638,8 @@ def over_sequences(
   Raises:
     ValueError: As in `form`.
   """
-  chosen = form(config)
-  if chosen == "plain":
+  name = form(config)
+  if name == "plain":
     num_slots = mask.shape[1]
     causal = jnp.tril(jnp.ones((num_slots, num_slots), bool))[num_before:]
     visible = causal & mask[:, None, :]  # [B, L, M]
@@ -648,13 +648,13 @@ def over_sequences(
     )
 
     def of_layer(slides):
-      seen = near if near is far else jnp.where(slides, near, far)
-      return functools.partial(plain, config, mask=seen)
+      view = near if near is far else jnp.where(slides, near, far)
+      return functools.partial(plain, config, mask=view)
 
     return of_layer
 
   kernel: Callable = cudnn
-  if chosen == "splash":
+  if name == "splash":
     kernel = functools.partial(splash, interpret=mesh.platform() == "cpu")
   kinds = {config.slides(layer) for layer in range(config.num_layers)}
 

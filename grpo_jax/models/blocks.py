@@ -258,7 +258,7 @@ class Expansion(nn.Module):
     kernel = jnp.asarray(self.kernel, self.config.dtype)
     return jnp.tensordot(x, kernel, axes=1)
 
-  def whole(self) -> jax.Array:  # [N, H, K]
+  def matrix(self) -> jax.Array:  # [N, H, K]
     """W in the model's dtype; `lora` intercepts this call to add adapters."""
     return jnp.asarray(self.kernel, self.config.dtype)
 
@@ -326,11 +326,11 @@ class LatentAttention(nn.Module):
 
   def absorbed(self, q):
     """Queries [B, L, 1, H, N + turned] that latent vectors are keys of."""
-    return absorbed(self.config, self.kv_up.whole(), q)
+    return absorbed(self.config, self.kv_up.matrix(), q)
 
   def released(self, attended):
     """Values [B, L, H, 1, V] of sums of latent vectors [B, L, 1, H, N]."""
-    return released(self.config, self.kv_up.whole(), attended)
+    return released(self.config, self.kv_up.matrix(), attended)
 
 
 class GatedDelta(nn.Module):
@@ -399,19 +399,19 @@ class GatedDelta(nn.Module):
     v, gate = (z.reshape(*heads, sizes.value_width) for z in (v, gate))
     beta, rate = jnp.split(on_rows(self.rates, x), 2, axis=-1)
     decay = delta.log_decay(self.log_rate, self.rate_bias, rate)
-    seen = mask[:, :, None, None]
+    is_token = mask[:, :, None, None]
     arrays: tuple[jax.Array, ...] = (
       delta.unit(q) * sizes.key_width**-0.5,
       delta.unit(k),
       masked.wide(v),
-      jnp.where(seen, decay, 0),
-      jnp.where(seen, nn.sigmoid(masked.wide(beta)), 0),
+      jnp.where(is_token, decay, 0),
+      jnp.where(is_token, nn.sigmoid(masked.wide(beta)), 0),
     )
     rule: Callable = delta.chunked
-    if is_one := x.shape[1] == 1:
+    if is_step := x.shape[1] == 1:
       rule, arrays = delta.step, tuple(z[:, 0] for z in arrays)
     y, memory = rule(*arrays, before.memory)
-    y = y[:, None] if is_one else y
+    y = y[:, None] if is_step else y
     y = delta.gated_norm(y, gate, self.scale, config.norm_eps)
     y = on_rows(self.out, y.astype(config.dtype), num_axes=3)
     return y, delta.State(memory, recent)
@@ -513,7 +513,7 @@ class MoE(nn.Module):
   config: TransformerConfig
 
   @nn.compact
-  def __call__(self, x, kept=None, bias=None):  # [N, D], [N, k], [E]
+  def __call__(self, x, choices=None, bias=None):  # [N, D], [N, k], [E]
     config = self.config
     # Near-ties decide which experts run, and bfloat16 makes many near-ties; so
     # does a float32 product at the default precision of a TPU.
@@ -530,7 +530,7 @@ class MoE(nn.Module):
       router(x),
       config.experts_per_token,
       config.norm_topk,
-      kept,
+      choices,
       bias,
       scores=config.router_scores,
       groups=(config.router_groups, config.groups_per_token),
@@ -559,10 +559,10 @@ def mixed(
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
   """Outputs [B, L, D] of a mixture, probabilities [B, L, E], choices."""
   rows = x.shape[:-1]
-  kept = router.kept
-  if kept is not None:
-    kept = kept.reshape(-1, kept.shape[-1])
-  outputs = mlp(x.reshape(-1, x.shape[-1]), kept, router.bias)
+  choices = router.choices
+  if choices is not None:
+    choices = choices.reshape(-1, choices.shape[-1])
+  outputs = mlp(x.reshape(-1, x.shape[-1]), choices, router.bias)
   y, routed = jax.tree.map(lambda z: z.reshape(*rows, -1), outputs)
   return y, routed
 
@@ -573,14 +573,14 @@ class RouterInputs(NamedTuple):
   In `_forward` all have a leading axis of layers.
 
   Attributes:
-    kept: Experts to take instead of the best ones.
+    choices: Experts to take instead of the best ones.
     bias: Added to the router's scores for the choice of experts.
-    seen: Slots to attend to instead of those that the indexer would choose.
+    slots: Slots to attend to instead of those that the indexer would choose.
   """
 
-  kept: jax.Array | None = None  # [B, L, k] int32
+  choices: jax.Array | None = None  # [B, L, k] int32
   bias: jax.Array | None = None  # [E]
-  seen: jax.Array | None = None  # [B, L, top_k] int32
+  slots: jax.Array | None = None  # [B, L, top_k] int32
 
 
 class Block(nn.Module):
@@ -674,7 +674,7 @@ class Block(nn.Module):
       attended = self._attend(attend)(q, keys, values)
     else:
       index = index._replace(keys=index_keys)
-      attended, choice = attend(q, keys, values, index, router.seen)
+      attended, choice = attend(q, keys, values, index, router.slots)
     x, routed = self._finish(x, self._out(attended, gate), router)
     return x, (k, v), routed, choice
 
@@ -757,7 +757,7 @@ def rotate(
   """
   cos, sin = (table[:, :, None, None, :] for table in rope[:2])
   width = 2 * cos.shape[-1]
-  turned, kept = x[..., :width], x[..., width:]
+  turned, rest = x[..., :width], x[..., width:]
   if interleaved:
     pairs = masked.wide(turned).reshape(*x.shape[:-1], -1, 2)
     first, second = pairs[..., 0], pairs[..., 1]
@@ -765,7 +765,7 @@ def rotate(
     first, second = jnp.split(masked.wide(turned), 2, axis=-1)
   parts = (first * cos - second * sin, second * cos + first * sin)
   y = jnp.concatenate(parts, axis=-1).astype(x.dtype)
-  return jnp.concatenate([y, kept], axis=-1) if kept.shape[-1] else y
+  return jnp.concatenate([y, rest], axis=-1) if rest.shape[-1] else y
 
 
 @jax.custom_vjp

@@ -133,8 +133,8 @@ def cached(
 
   def joined(of_prompts, of_rows, axis):
     share = len(of_rows) // len(of_prompts)
-    whole = jnp.repeat(of_prompts, share, axis=0), of_rows
-    return jnp.concatenate(whole, axis).astype(v.dtype)
+    parts = jnp.repeat(of_prompts, share, axis=0), of_rows
+    return jnp.concatenate(parts, axis).astype(v.dtype)
 
   all_features = None
   if features is not None:
@@ -264,9 +264,9 @@ class WindowIndexer(nn.Module):
     """The mask [B, L, W] of the chosen windows among those complete."""
     keys = self.compressor(features)[:, None]
     vectors = indexer.IndexVectors(queries, weights, keys)
-    found = lax.stop_gradient(indexer.scores(vectors, keys))
+    scores = lax.stop_gradient(indexer.scores(vectors, keys))
     sizes: Any = self.config.deepseek4
-    ids = indexer.chosen(found, complete, sizes.indexer.top_k)
+    ids = indexer.choices(scores, complete, sizes.indexer.top_k)
     return indexer.marked(ids, complete.shape[-1]) & complete
 
 
@@ -333,7 +333,7 @@ class CompressedAttention(nn.Module):
     """The output [B, L, D] for v and features of all M slots."""
     config = self.config
     sizes: Any = config.deepseek4
-    seen = where.near
+    visible = where.near
     if features is not None:
       in_order = jnp.take_along_axis(
         features[:, 0], where.order[..., None], axis=1
@@ -347,9 +347,9 @@ class CompressedAttention(nn.Module):
         choose: Any = self.indexer
         complete = choose(*chooses, of_index, complete)
       v = jnp.concatenate([v, jnp.swapaxes(windows, 1, 2)[:, None]], axis=-1)
-      seen = jnp.concatenate([seen, complete], axis=-1)
+      visible = jnp.concatenate([visible, complete], axis=-1)
     values = jnp.swapaxes(v, 2, 3)
-    y = attention.plain(config, q[:, :, None], v, values, seen, self.sinks)
+    y = attention.plain(config, q[:, :, None], v, values, visible, self.sinks)
     y = turned(y[:, :, 0], tuple(z[:, :, None] for z in rope), back=True)
     y = y.reshape(*y.shape[:2], sizes.num_groups, -1)
     kernel = jnp.asarray(self.out_down, config.dtype)
@@ -390,16 +390,16 @@ class Deepseek4Block(nn.Module):
       `blocks.Block` returns them.
     """
 
-    def seen(v, features):
-      whole: Any = v, features
+    def with_prefix(v, features):
+      pair: Any = v, features
       if before is not None:
-        whole = tuple(
+        pair = tuple(
           None if new is None else jnp.concatenate([old, new], axis)
-          for old, new, axis in zip(before, whole, (-1, -2), strict=True)
+          for old, new, axis in zip(before, pair, (-1, -2), strict=True)
         )
-      return (*see(*whole)[:3], (v, features))
+      return (*see(*pair)[:3], (v, features))
 
-    return self._run(streams, rope, seen, router)
+    return self._run(streams, rope, with_prefix, router)
 
   def decode(self, streams, rope, see, router):
     """Runs the block on tokens that `see` also writes to the cache."""

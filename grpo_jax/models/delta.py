@@ -132,17 +132,17 @@ def step(
   before = memory.reshape(*v.shape[:3], *memory.shape[2:])
   before = jnp.exp(log_decay)[..., None, None] * before  # [B, G, R, K, V]
   # One product for both, because S is the largest array of a decode step.
-  said, read = jnp.moveaxis(
+  recall, read = jnp.moveaxis(
     jnp.einsum(
       "bgik,bgrkv->bgriv", jnp.stack([k, q], 2), before, precision=_EXACT
     ),
     3,
     0,
   )
-  written = beta[..., None] * (v - said)
-  after = before + k[:, :, None, :, None] * written[..., None, :]
+  update = beta[..., None] * (v - recall)
+  after = before + k[:, :, None, :, None] * update[..., None, :]
   overlap = (q * k).sum(axis=-1)[..., None, None]
-  return read + overlap * written, after.reshape(memory.shape)
+  return read + overlap * update, after.reshape(memory.shape)
 
 
 def chunked(
@@ -181,12 +181,12 @@ def chunked(
   def chunk(memory, inputs):  # [B, G, R, K, V]
     q, k, log_decay, since, of_values, of_memory = inputs
     both = jnp.concatenate([of_memory, jnp.exp(since) * q], axis=-2)
-    said, read = jnp.split(_product(both, memory), 2, axis=-2)
-    written, ratios = of_values - said, _ratios(log_decay)
-    y = read + _product(_product(q, _transposed(k)) * ratios, written)
+    recall, read = jnp.split(_product(both, memory), 2, axis=-2)
+    update, ratios = of_values - recall, _ratios(log_decay)
+    y = read + _product(_product(q, _transposed(k)) * ratios, update)
     keys = ratios[..., -1, :, None] * k
     memory = jnp.exp(since[..., -1:, :]) * memory
-    return memory + _product(_transposed(keys), written), y
+    return memory + _product(_transposed(keys), update), y
 
   after, y = lax.scan(
     chunk,
@@ -214,10 +214,10 @@ def _ratios(log_decay):  # [..., C] -> [..., C, C]
   single α of e^−300 would cost later ratios two digits.
   """
   size = log_decay.shape[-1]
-  seen = jnp.tri(size, dtype=log_decay.dtype)
+  lower = jnp.tri(size, dtype=log_decay.dtype)
   before = jnp.tri(size, k=-1, dtype=bool)
   between = jnp.where(before, log_decay[..., :, None], 0)
-  return seen * jnp.exp(_product(seen, between))
+  return lower * jnp.exp(_product(lower, between))
 
 
 def _inverse(lower):  # [..., C, C], 0 on and above the diagonal

@@ -88,7 +88,7 @@ def route(
   logits: jax.Array,  # [N, E]
   num_chosen: int,
   normalize: bool,
-  kept: jax.Array | None = None,  # [N, k] int32
+  choices: jax.Array | None = None,  # [N, k] int32
   bias: jax.Array | None = None,  # [E]
   *,
   scores: str = "softmax",
@@ -104,7 +104,7 @@ def route(
     logits: Logits of the router, at least float32.
     num_chosen: k. Equal scores go to the lowest expert id.
     normalize: Whether the weights of a token add up to `scale` (Qwen3-MoE).
-    kept: Experts to take instead of the best ones. Their weights still come
+    choices: Experts to take instead of the best ones. Their weights still come
       from `logits`, so that the router has a gradient.
     bias: Added to s for the choice only, never to the weights.
     scores: "softmax", "sigmoid" or "sqrtsoftplus".
@@ -115,7 +115,7 @@ def route(
 
   Source: Yang et al., "Qwen3 Technical Report", arXiv:2505.09388; bias, sigmoid
   and groups from DeepSeek-AI, "DeepSeek-V3", arXiv:2412.19437, Eqs. 12 to 16
-  and Section 2.1.2; `kept` from "DeepSeek-V3.2", arXiv:2512.02556 (keep
+  and Section 2.1.2; `choices` from "DeepSeek-V3.2", arXiv:2512.02556 (keep
   routing).
   """
   logs, shares = logits, nn.softmax(logits, axis=-1)
@@ -123,21 +123,21 @@ def route(
     logs, shares = nn.log_sigmoid(logits), nn.sigmoid(logits)
   elif scores == "sqrtsoftplus":
     logs, shares = _log_root_softplus(logits), jnp.sqrt(nn.softplus(logits))
-  if kept is None:
+  if choices is None:
     ranked = lax.stop_gradient(shares)
     ranked = ranked if bias is None else ranked + bias
-    _, kept = lax.top_k(_of_best_groups(ranked, *groups), num_chosen)
+    _, choices = lax.top_k(_of_best_groups(ranked, *groups), num_chosen)
   if normalize:
     # From the logits: all kept experts of an old choice may now be so unlikely
     # that a quotient of their probabilities would be 0 / 0.
-    weights = nn.softmax(_taken(logs, kept), axis=-1)
+    weights = nn.softmax(_gather(logs, choices), axis=-1)
   else:
-    weights = _taken(shares, kept)
+    weights = _gather(shares, choices)
   if scores != "softmax":
     shares = nn.softmax(logs, axis=-1)
   if scale != 1:
     weights = scale * weights
-  return Routed(kept.astype(jnp.int32), weights, shares)
+  return Routed(choices.astype(jnp.int32), weights, shares)
 
 
 def _log_root_softplus(x):
@@ -154,12 +154,12 @@ def _of_best_groups(scores, num_groups, num_taken):  # [N, E]
     return scores
   grouped = scores.reshape(len(scores), num_groups, -1)
   best, _ = lax.top_k(grouped, 2)
-  _, taken = lax.top_k(best.sum(axis=-1), num_taken)  # [N, num_taken]
-  allowed = nn.one_hot(taken, num_groups, dtype=bool).any(axis=1)
+  _, group_ids = lax.top_k(best.sum(axis=-1), num_taken)  # [N, num_taken]
+  allowed = nn.one_hot(group_ids, num_groups, dtype=bool).any(axis=1)
   return jnp.where(allowed[..., None], grouped, -jnp.inf).reshape(scores.shape)
 
 
-def _taken(x, ids):  # [N, E], [N, k] -> [N, k]
+def _gather(x, ids):  # [N, E], [N, k] -> [N, k]
   return jnp.take_along_axis(x, ids, axis=-1)
 
 
@@ -186,8 +186,8 @@ def dense(
 
 def _shares(ids, weights, num_experts):  # [N, k], [N, k] -> [N, E]
   """The weight of each expert for each token; 0 if it is not chosen."""
-  chosen = nn.one_hot(ids, num_experts, dtype=weights.dtype)  # [N, k, E]
-  return (chosen * weights[..., None]).sum(axis=1)
+  one_hot = nn.one_hot(ids, num_experts, dtype=weights.dtype)  # [N, k, E]
+  return (one_hot * weights[..., None]).sum(axis=1)
 
 
 def _expert(x, kernels, gated, product, bias_of):

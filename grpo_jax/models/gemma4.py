@@ -178,10 +178,10 @@ class Gemma4MLP(nn.Module):
       kernel_init=nn.initializers.normal(0.02),
       name="router",
     )(RMSNorm(config, name="router_norm")(h) * config.width**-0.5)
-    kept = router.kept
-    if kept is not None:
-      kept = kept.reshape(-1, kept.shape[-1])
-    routed = experts.route(scores, config.experts_per_token, True, kept)
+    choices = router.choices
+    if choices is not None:
+      choices = choices.reshape(-1, choices.shape[-1])
+    routed = experts.route(scores, config.experts_per_token, True, choices)
     scale = self.param(
       "expert_scale",
       nn.initializers.ones,
@@ -207,10 +207,10 @@ class Gemma4Inputs(nn.Module):
   config: TransformerConfig
 
   @nn.compact
-  def __call__(self, x, given):  # [B, L, D], [B, L, w]
+  def __call__(self, x, extra):  # [B, L, D], [B, L, w]
     config = self.config
     dense = blocks.without_bias(config)
-    hidden = blocks.gated(config)(dense(given.shape[-1], name="gate")(x), given)
+    hidden = blocks.gated(config)(dense(extra.shape[-1], name="gate")(x), extra)
     small = blocks.residual_init(config)
     return dense(config.width, name="down", kernel_init=small)(hidden)
 
@@ -238,7 +238,7 @@ class Gemma4Block(nn.Module):
       self.inputs_norm = RMSNorm(config)
 
   def _finish(self, x, attended, router, of_layer):
-    given, scale = of_layer
+    extra, scale = of_layer
     y = blocks.on_rows(self.attention.out, attended, num_axes=3)
     x = x + self.attention_post_norm(y)
     normed, own = (z.reshape(-1, z.shape[-1]) for z in (self.mlp_norm(x), x))
@@ -246,8 +246,8 @@ class Gemma4Block(nn.Module):
       lambda z: z.reshape(*x.shape[:-1], -1), self.mlp(normed, own, router)
     )
     x = x + self.mlp_post_norm(y)
-    if given is not None:
-      x = x + self.inputs_norm(self.inputs(x, given))
+    if extra is not None:
+      x = x + self.inputs_norm(self.inputs(x, extra))
     return x * scale.astype(x.dtype), routed
 
   def __call__(self, x, rope, attend, router, before, of_layer):

@@ -141,16 +141,16 @@ def scores(
     preferred_element_type=index.weights.dtype,
   )
   weights = index.weights.reshape(*by_prefix, -1)
-  found = jnp.einsum(
+  totals = jnp.einsum(
     "prlj,prljm->prlm",
     weights,
     nn.relu(products),
     precision=lax.Precision.HIGHEST,
   )
-  return found.reshape(num_rows, length, -1)
+  return totals.reshape(num_rows, length, -1)
 
 
-def chosen(
+def choices(
   scores: jax.Array,  # [B, L, M]
   visible: jax.Array,  # [B, L, M] bool
   top_k: int,
@@ -182,20 +182,20 @@ def marked(
 def divergence(
   weights: jax.Array,  # [B, L, M]
   scores: jax.Array,  # [B, L, M]
-  seen: jax.Array,  # [B, L, M] bool
+  is_seen: jax.Array,  # [B, L, M] bool
 ) -> jax.Array:  # [B, L]
   """KL(p ‖ softmax(I)) of Eq. 4, nats, over the tokens that a query sees.
 
   Args:
     weights: p, the mean weights of attention of all heads; constant.
     scores: I.
-    seen: The chosen tokens. A query that sees none has the loss 0.
+    is_seen: The chosen tokens. A query that sees none has the loss 0.
   """
   lowest = jnp.finfo(scores.dtype).min
-  log_q = jax.nn.log_softmax(jnp.where(seen, scores, lowest), axis=-1)
-  p = jnp.where(seen, lax.stop_gradient(weights), 0)
+  log_q = jax.nn.log_softmax(jnp.where(is_seen, scores, lowest), axis=-1)
+  p = jnp.where(is_seen, lax.stop_gradient(weights), 0)
   log_p = jnp.log(jnp.where(p > 0, p, 1))
-  return (p * jnp.where(seen, log_p - log_q, 0)).sum(axis=-1)
+  return (p * jnp.where(is_seen, log_p - log_q, 0)).sum(axis=-1)
 
 
 def over_sequences(
@@ -225,19 +225,19 @@ def over_sequences(
   causal = jnp.tril(jnp.ones((num_slots, num_slots), bool))[num_before:]
   visible = causal & mask[:, None, :]  # [B, L, M]
 
-  def attend(q, k, v, index, kept=None):
-    found = scores(index, index.keys)
-    ids = own = chosen(lax.stop_gradient(found), visible, sizes.top_k)
-    if kept is not None:
-      ids = kept
-    seen = marked(ids, num_slots) & visible
+  def attend(q, k, v, index, slots=None):
+    index_scores = scores(index, index.keys)
+    ids = own = choices(lax.stop_gradient(index_scores), visible, sizes.top_k)
+    if slots is not None:
+      ids = slots
+    view = marked(ids, num_slots) & visible
     changed = jnp.zeros(ids.shape[:2])
-    if kept is not None:
+    if slots is not None:
       ours = marked(own, num_slots)
-      missed = (ours & ~seen).sum(axis=-1)
+      missed = (ours & ~view).sum(axis=-1)
       changed = missed / jnp.maximum(ours.sum(axis=-1), 1)
-    weights = attention.plain_weights(config, q, k, seen)
-    loss = divergence(weights.mean(axis=(1, 2)), found, seen)
+    weights = attention.plain_weights(config, q, k, view)
+    loss = divergence(weights.mean(axis=(1, 2)), index_scores, view)
     return attention.weighted(weights, v), Choice(ids, loss, changed)
 
   return attend
@@ -272,7 +272,7 @@ def cached(
   sizes = config.indexer
   assert sizes is not None
   own = write(k, index.keys)
-  found = jnp.concatenate(
+  index_scores = jnp.concatenate(
     [scores(index, prefix[1]), scores(index, own[1])], axis=-1
   )  # [B, L, S + M]
   num_shared = prefix[1].shape[-2]
@@ -285,10 +285,10 @@ def cached(
     ],
     axis=1,
   )[:, None]  # [B, 1, S + M]
-  found, visible = (
-    jnp.take_along_axis(x, order, axis=-1) for x in (found, mask)
+  index_scores, visible = (
+    jnp.take_along_axis(x, order, axis=-1) for x in (index_scores, mask)
   )
-  ids = chosen(found, visible, sizes.top_k)
+  ids = choices(index_scores, visible, sizes.top_k)
   places = jnp.take_along_axis(order, jnp.maximum(ids, 0), axis=-1)
-  seen = marked(jnp.where(ids < 0, -1, places), mask.shape[-1])
-  return attention.cached(config, q, prefix, own, seen), own, ids
+  view = marked(jnp.where(ids < 0, -1, places), mask.shape[-1])
+  return attention.cached(config, q, prefix, own, view), own, ids

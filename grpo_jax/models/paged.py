@@ -87,11 +87,11 @@ def _dtype(config):
   return jnp.dtype(config.dtype if model else config.cache_dtype)
 
 
-def _whole(size: int, unit: int) -> int:
+def _round_up(size: int, unit: int) -> int:
   return -(-size // unit) * unit
 
 
-def held(
+def pages_of(
   config: TransformerConfig,
   mask: jax.Array,  # [P, S] bool
   k: jax.Array,  # [P, C, K, S]
@@ -116,13 +116,13 @@ def held(
   missing[1] = 0, -num_slots % PAGE
   missing[-1] = 0, -width % _LANES
   return jnp.pad(kv, missing).reshape(
-    num_prompts, -1, PAGE, 2 * num_heads, _whole(width, _LANES)
+    num_prompts, -1, PAGE, 2 * num_heads, _round_up(width, _LANES)
   )
 
 
 def _num_own(num_slots: int) -> int:
   """Number of pages of a row: completion slots after an incomplete page."""
-  return _whole(PAGE - 1 + num_slots, PAGE) // PAGE
+  return _round_up(PAGE - 1 + num_slots, PAGE) // PAGE
 
 
 def allocate(num_rows: int, num_slots: int, prefix: Prefix) -> Any:
@@ -216,14 +216,14 @@ def attend(
       first[:, None] + entries,
       own[:, None] + of_row * group,
     )  # [B, n + m]
-    seen = jnp.clip(length + t + 1, 1, (full + num_own) * PAGE)
+    lengths = jnp.clip(length + t + 1, 1, (full + num_own) * PAGE)
     # Other platforms need not import Pallas.
     from jax.experimental.pallas.ops.tpu import ragged_paged_attention
 
     attended = ragged_paged_attention.ragged_paged_attention(
       jnp.pad(q.reshape(num_rows, num_heads * queries, width), channels),
       pages,
-      seen.astype(jnp.int32),
+      lengths.astype(jnp.int32),
       table.astype(jnp.int32),
       jnp.arange(num_rows + 1, dtype=jnp.int32),
       jnp.array([num_rows], jnp.int32),

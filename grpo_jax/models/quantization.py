@@ -129,13 +129,13 @@ def quantize(
     )
   if kind == "none":
     return params
-  found = set()
+  names = set()
 
   def convert(path, leaf):
     name = _module(path)
     if name is None or (modules and name not in modules):
       return leaf
-    found.add(name)
+    names.add(name)
     return leaf if is_quantized(leaf) else quantize_leaf(path, leaf, kind=kind)
 
   stacks = {
@@ -145,7 +145,7 @@ def quantize(
     for name in STACKS
     if name in params
   }
-  if missing := sorted({*modules} - found):
+  if missing := sorted({*modules} - names):
     raise ValueError(
       f"quantize: no kernel of {', '.join(missing)} in the layers; known are"
       f" {', '.join(INPUT_AXES)}."
@@ -396,12 +396,12 @@ def rounding(
   return _reading(policy, rounded)
 
 
-def _reading(policy: Policy, whole: Callable[[PyTree], PyTree]) -> Policy:
+def _reading(policy: Policy, unpack: Callable[[PyTree], PyTree]) -> Policy:
   """The policy whose functions read `whole(params)` instead of `params`."""
 
   def unpacked(function):
     return lambda params, *args, **kwargs: function(
-      whole(params), *args, **kwargs
+      unpack(params), *args, **kwargs
     )
 
   def step(function):

@@ -51,14 +51,14 @@ def _shortest(names, first):
   """Number of compiled layers from the layer `first` on, and their runs."""
   if first == len(names):
     return 0, ()
-  found = []
+  options = []
   for length in range(1, min(_MAX_PERIOD, len(names) - first) + 1):
     period, count = names[first : first + length], 1
     while names[(end := first + count * length) : end + length] == period:
       count += 1
     cost, rest = _shortest(names, end)
-    found.append((cost + length, ((first, period, count), *rest)))
-  return min(found, key=lambda option: option[0])
+    options.append((cost + length, ((first, period, count), *rest)))
+  return min(options, key=lambda option: option[0])
 
 
 class Stacked(NamedTuple):
@@ -118,7 +118,7 @@ def scan(
     the layers that have it, which returns it, stacked over these layers. It
     returns None if there are none.
   """
-  found = []
+  scans = []
   for run in runs(names):
 
     def step(carry, of_period, run=run):
@@ -133,18 +133,18 @@ def scan(
 
     grouped = {key: stacked.grouped(run) for key, stacked in inputs.items()}
     carry, outputs = lax.scan(step, carry, grouped, length=run.repeats)
-    found.append((run, outputs))
+    scans.append((run, outputs))
 
   def collected(number, has):
     parts = []
-    for run, outputs in found:
-      kept = [
+    for run, outputs in scans:
+      values = [
         of_layer[number]
-        for of_layer, wanted in zip(outputs, has[run.first :], strict=False)
-        if wanted
+        for of_layer, flag in zip(outputs, has[run.first :], strict=False)
+        if flag
       ]
-      if kept:
-        parts.append(_ungrouped(kept))
+      if values:
+        parts.append(_ungrouped(values))
     if len(parts) < 2:
       return parts[0] if parts else None
     return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)

@@ -116,11 +116,11 @@ def _of_layers(config, params, x, tokens, mix=None):
   """Gemma 4's inputs of the layers [layers, B, L, w] and scales [layers, 1]."""
   if config.gemma4 is None:
     return None
-  given = params["trained"].get("layer_inputs")
-  if given is not None:
-    rows = _rows(config, given["embed"]["embedding"], tokens, mix)
-    given = _gemma4().inputs_of_layers(config, given, x, rows)
-  return given, params["frozen"]["layer_scale"]
+  inputs = params["trained"].get("layer_inputs")
+  if inputs is not None:
+    rows = _rows(config, inputs["embed"]["embedding"], tokens, mix)
+    inputs = _gemma4().inputs_of_layers(config, inputs, x, rows)
+  return inputs, params["frozen"]["layer_scale"]
 
 
 def _check_length(config, num_slots):
@@ -149,10 +149,10 @@ def _forward(
   mask,
   *,
   hold=None,
-  kept=None,
+  choices=None,
   prefix=None,
   mix=None,
-  seen=None,
+  vision=None,
 ):
   """Runs the stack on tokens [B, L], the last L of M slots.
 
@@ -162,12 +162,12 @@ def _forward(
     tokens: Tokens [B, L].
     mask: True on the slots [B, M] that hold a token.
     hold: (keys, values) -> the cache of a layer; None for no cache.
-    kept: Choices to make, as `_choices` returns them; None for the best ones.
+    choices: As `_choices` returns them; None for the best ones.
     prefix: Keys and values in the first M - L slots, stacked over layers; None
       if M = L.
     mix: Ids and weights, each [B, L, k], of the rows of the embedding table
       that are read instead of tokens; None for tokens.
-    seen: Features of images, which are read instead of placeholders; or None.
+    vision: Features of images, which are read instead of placeholders; or None.
 
   Returns:
     The residual stream [B, L, D]; hold(keys, values), stacked over layers, or
@@ -179,44 +179,44 @@ def _forward(
   positions = _positions(mask)  # [B, M]
   attends = _over_sequences(config, mask, positions, num_before)
   own = turned = positions[:, num_before:]
-  if seen is not None and seen.positions is not None:
-    turned = seen.positions
+  if vision is not None and vision.positions is not None:
+    turned = vision.positions
   ropes = _ropes(config, turned)
 
   def shared(x):
     return mesh.share_positions(x) if config.split_positions else x
 
   def layer(name, carry, inputs):
-    x, whole = carry
+    x, shared_kv = carry
     (params, before), (slides, turns, number, of_layer), router = inputs
     if name == "linear_layers":
       x, state, routed = _recur(
         config, params, x, mask[:, num_before:], router, before
       )
-      return (shared(x), whole), (hold and state, routed, None)
+      return (shared(x), shared_kv), (hold and state, routed, None)
     rope = _rope_of(config, name, ropes, slides)
     rope = rope if turns is None else _where(turns, rope)
     run = x, rope, attends[name](slides), router
-    x, kv, routed, choice, whole = _attend(
-      config, name, params, run, before, of_layer, whole
+    x, kv, routed, choice, shared_kv = _attend(
+      config, name, params, run, before, of_layer, shared_kv
     )
     if choice is not None and hold is None:
       choice = choice._replace(ids=None)  # Large, and read by no update.
-    x = shared(vision_inputs.add(x, seen, number))
-    return (x, whole), (hold and kv and hold(*kv), routed, choice)
+    x = shared(vision_inputs.add(x, vision, number))
+    return (x, shared_kv), (hold and kv and hold(*kv), routed, choice)
 
   def of_stack(name, carry, entries):
-    router = _router(*(entries[x] for x in ("kept", "bias", "table", "seen")))
+    router = _router(*(entries[x] for x in ("choice", "bias", "table", "slot")))
     inputs = entries[name], entries["of_layers"], router
     return _remat(config, functools.partial(layer, name))(carry, inputs)
 
   x = _embed(config, params["trained"], tokens, mix, own)
-  x = shared(vision_inputs.put(x, seen))
+  x = shared(vision_inputs.put(x, vision))
   count = config.num_layers
   of_layers = (
     jnp.array([config.slides(i) for i in range(count)]),
     jnp.array(config.rotary_layers) if config.rotary_layers else None,
-    None if seen is None else jnp.arange(count),
+    None if vision is None else jnp.arange(count),
     _of_layers(config, params, x, tokens, mix),
   )
   every = (True,) * count
@@ -232,12 +232,12 @@ def _forward(
         for name, has in _members(config).items()
       },
       "of_layers": stacks.Stacked(of_layers, every),
-      **_of_routers(config, params["frozen"], tokens, kept),
+      **_of_routers(config, params["frozen"], tokens, choices),
     },
   )
-  held = {name: collected(0, has) for name, has in _members(config).items()}
-  made = collected(1, _with_experts(config)), collected(2, every)
-  return x, held if hold else None, *made
+  cache = {name: collected(0, has) for name, has in _members(config).items()}
+  records = collected(1, _with_experts(config)), collected(2, every)
+  return x, cache if hold else None, *records
 
 
 def _recur(config, params, x, mask, router, before):
@@ -248,21 +248,21 @@ def _recur(config, params, x, mask, router, before):
   return outputs
 
 
-def _attend(config, name, params, run, before, of_layer, whole):
-  """Runs a layer with attention; `whole` has what layers of Gemma 4 share."""
+def _attend(config, name, params, run, before, of_layer, shared_kv):
+  """Runs a layer with attention; layers of Gemma 4 share `shared_kv`."""
   of_block, variables = config.of_stack(name), {"params": params}
   outputs: Any
   if config.gemma4 is None:
     outputs = _block(of_block, name).apply(variables, *run, before)
-    return *outputs, whole
+    return *outputs, shared_kv
   source = name.removeprefix("shared_")
-  before = before if source == name else whole[source]
+  before = before if source == name else shared_kv[source]
   block = _gemma4().Gemma4Block(of_block, name)
   *outputs, both = block.apply(variables, *run, before, of_layer)
   return (
     *outputs,
     None,
-    {k: both if k == source else v for k, v in whole.items()},
+    {k: both if k == source else v for k, v in shared_kv.items()},
   )
 
 
@@ -326,26 +326,26 @@ def _nothing_read(config, mask):
   if config.gemma4 is None or not config.gemma4.num_shared_layers:
     return {}
   num_rows, num_slots = mask.shape
-  found = {}
+  room = {}
   for name in ("layers", "full_layers"):
     of_block = config.of_stack(name)
     heads, width = of_block.num_kv_heads, of_block.head_width
     shapes = (heads, width, num_slots), (heads, num_slots, width)
-    found[name] = tuple(
+    room[name] = tuple(
       jnp.zeros((num_rows, *shape), config.dtype) for shape in shapes
     )
-  return found
+  return room
 
 
-def _of_routers(config, frozen, tokens, kept):
+def _of_routers(config, frozen, tokens, choices):
   """Inputs of `_router` for tokens [B, L], stacked over layers."""
-  kept, seen = _parts(config, kept)
+  choices, slots = _parts(config, choices)
   bias, table = frozen.get("router_bias"), _of_table(frozen, tokens)
   return {
-    "kept": stacks.Stacked(kept, _with_experts(config)),
+    "choice": stacks.Stacked(choices, _with_experts(config)),
     "bias": stacks.Stacked(bias, _with_biases(config)),
     "table": stacks.Stacked(table, _with_tables(config)),
-    "seen": stacks.Stacked(seen, (True,) * config.num_layers),
+    "slot": stacks.Stacked(slots, (True,) * config.num_layers),
   }
 
 
@@ -355,9 +355,9 @@ def _of_table(frozen, tokens):
   return None if table is None else table[:, tokens]
 
 
-def _router(kept, bias, table, seen=None):
+def _router(choices, bias, table, slots=None):
   """Inputs of a layer's router; a table chooses unless a choice is kept."""
-  return RouterInputs(table if kept is None else kept, bias, seen)
+  return RouterInputs(table if choices is None else choices, bias, slots)
 
 
 def _members(config):
@@ -464,10 +464,10 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
         _gemma4().Gemma4Block(of_block, name),
         config.gemma4.input_width,
       )
-      whole = _nothing_read(config, mask[0]).get(name.removeprefix("shared_"))
-      before = whole if name.startswith("shared_") else None
-      given = jnp.zeros((1, 1, width), config.dtype) if width else None
-      inputs = *inputs, before, (given, jnp.ones(1))
+      room = _nothing_read(config, mask[0]).get(name.removeprefix("shared_"))
+      before = room if name.startswith("shared_") else None
+      extra = jnp.zeros((1, 1, width), config.dtype) if width else None
+      inputs = *inputs, before, (extra, jnp.ones(1))
     return jax.vmap(lambda k: block.init(k, *inputs)["params"])(keys)
 
   trained = {
@@ -519,11 +519,11 @@ def _check_extras(config, extras):
   """Raises ValueError if the model does not take these extra inputs."""
   routing, mix = {"prompt_routing", "routing"}, {"mix_ids", "mix_weights"}
   chooses = config.num_experts > 0 or config.indexer is not None
-  known = [set(), mix] + [routing, routing | mix] * chooses
+  options = [set(), mix] + [routing, routing | mix] * chooses
   if any(_with_tables(config)):  # A mixture has no token id.
-    known = [set(), routing]
+    options = [set(), routing]
   images = {"images"} if config.tower is not None else set()
-  if set(extras or ()) - images not in known:
+  if set(extras or ()) - images not in options:
     raise ValueError(
       f"transformer: received the extra inputs {sorted(extras)}, but it reads"
       " tokens only, or what they are mixed of (mix_ids and mix_weights), with"
@@ -544,27 +544,27 @@ def _prefix(config, params, prompt_tokens, prompt_mask, extras=None):
   """
   _check_extras(config, extras)
   images = (extras or {}).get("images")
-  seen, last = None, jnp.zeros(())  # Without images `last` is not read.
+  vision, last = None, jnp.zeros(())  # Without images `last` is not read.
   if images is not None:
     last = _embed(config, params["trained"], prompt_tokens[:, -1:])
-    seen, _ = vision_inputs.of_prompts(
+    vision, _ = vision_inputs.of_prompts(
       config, params, prompt_tokens, prompt_mask, images, _remat
     )
   if prompt_tokens.shape[1] == 1 or not attention.continues(config):
-    return None if seen is None else vision_inputs.shared(None, seen, last)
-  kept = None
+    return None if vision is None else vision_inputs.shared(None, vision, last)
+  choices = None
   if extras and "prompt_routing" in extras:
-    kept = jnp.moveaxis(extras["prompt_routing"][:, :-1], 2, 0)
+    choices = jnp.moveaxis(extras["prompt_routing"][:, :-1], 2, 0)
   _, kv, *_ = _forward(
     config,
     params,
     prompt_tokens[:, :-1],
     prompt_mask[:, :-1],
     hold=lambda k, v: (k, v),
-    kept=kept,
-    seen=seen and vision_inputs.some(seen, slice(-1)),
+    choices=choices,
+    vision=vision and vision_inputs.some(vision, slice(-1)),
   )
-  return kv if seen is None else vision_inputs.shared(kv, seen, last)
+  return kv if vision is None else vision_inputs.shared(kv, vision, last)
 
 
 def _hidden(
@@ -589,10 +589,10 @@ def _hidden(
     # The state after the last completion token is not needed.
     return jnp.concatenate([of_prompts, of_rows[:, :-1]], axis=1)
 
-  kept = mix = None
+  choices = mix = None
   if extras and "routing" in extras:
-    kept = joined(extras["prompt_routing"], extras["routing"])
-    kept = jnp.moveaxis(kept[:, first:], 2, 0)  # [layers, B, L, k]
+    choices = joined(extras["prompt_routing"], extras["routing"])
+    choices = jnp.moveaxis(choices[:, first:], 2, 0)  # [layers, B, L, k]
   if extras and "mix_ids" in extras:
     of_rows = extras["mix_ids"], extras["mix_weights"]  # [B, T, k] each.
     # A prompt is read as it is: all k ids are its token, and the first has
@@ -604,24 +604,24 @@ def _hidden(
     mix = tuple(
       joined(x, y)[:, first:] for x, y in zip(as_it_is, of_rows, strict=True)
     )
-  read, seen = joined(prompt_tokens, tokens)[:, first:], None
+  read, vision = joined(prompt_tokens, tokens)[:, first:], None
   if extras and "images" in extras:
-    seen = vision_inputs.of_rows(
+    vision = vision_inputs.of_rows(
       *(config, params, prompt_tokens, prompt_mask, prompt_index),
       *(read.shape[1], extras["images"], prefix, _remat),
     )
-  x, _, *chosen = _forward(
+  x, _, *routing = _forward(
     config,
     params,
     read,
     joined(prompt_mask, completion_mask),
-    kept=kept,
+    choices=choices,
     prefix=kv,
     mix=mix,
-    seen=seen,
+    vision=vision,
   )
   routed, choice = jax.tree.map(
-    lambda z: _layers_last(z)[:, last - first :], chosen
+    lambda z: _layers_last(z)[:, last - first :], routing
   )
   aux = None
   if choice is not None:
@@ -715,26 +715,26 @@ def _extended(kv, new):
 
 
 def _prefill(config, params, prompt_tokens, prompt_mask, images=None):  # [P, S]
-  hold: Callable = functools.partial(attention.held, config)
+  hold: Callable = functools.partial(attention.cache_of, config)
   if config.decode_attention == "paged":
-    hold = functools.partial(paged.held, config, prompt_mask)
-  seen = end = None
+    hold = functools.partial(paged.pages_of, config, prompt_mask)
+  vision = end = None
   if images is not None:
     _check_extras(config, {"images": images})
-    seen, end = vision_inputs.of_prompts(
+    vision, end = vision_inputs.of_prompts(
       config, params, prompt_tokens, prompt_mask, images, _remat
     )
-  if config.prefill_chunk and seen is None:
-    x, kv, made = _in_chunks(config, params, prompt_tokens, prompt_mask, hold)
+  if config.prefill_chunk and vision is None:
+    x, kv, record = _in_chunks(config, params, prompt_tokens, prompt_mask, hold)
   else:
-    x, kv, *chosen = _forward(
-      config, params, prompt_tokens, prompt_mask, hold=hold, seen=seen
+    x, kv, *routing = _forward(
+      config, params, prompt_tokens, prompt_mask, hold=hold, vision=vision
     )
-    made = _recorded(config, *chosen)
+    record = _recorded(config, *routing)
   h = _final_norm(config, params["trained"], x[:, -1])  # [P, D]
   layers = _in_order(config, kv)
   prefix = Prefix(layers, prompt_mask, end)
-  return h, prefix, None if made is None else _layers_last(made)
+  return h, prefix, None if record is None else _layers_last(record)
 
 
 def _weights(config, params):
@@ -755,8 +755,8 @@ def _weights(config, params):
 
   params = vision_inputs.without_tower(params)
   trained = jax.tree_util.tree_map_with_path(rounded, params["trained"])
-  found = {name: trained.pop(name) for name in {*config.stacks}}
-  return {**params, "trained": {**trained, "layers": _in_order(config, found)}}
+  layers = {name: trained.pop(name) for name in {*config.stacks}}
+  return {**params, "trained": {**trained, "layers": _in_order(config, layers)}}
 
 
 def _in_order(config, by_stack):
@@ -794,7 +794,7 @@ def _allocate(config, num_rows, num_slots, prefix=None):
     # Shapes only: else the compiler takes seconds to compute the scales of
     # zeros.
     shapes = jax.eval_shape(
-      functools.partial(attention.held, config),
+      functools.partial(attention.cache_of, config),
       jax.ShapeDtypeStruct(keys, config.dtype),
       values and jax.ShapeDtypeStruct(values, config.dtype),
     )
@@ -821,11 +821,11 @@ def _begun(t, of_prompts, own):  # [B], states of P prompts and of B rows
   So a row that takes the place of another one in the cache begins anew.
   """
 
-  def chosen(first, own):
+  def select(first, own):
     first = jnp.repeat(first, len(t) // len(first), axis=0)
     return jnp.where(t.reshape(-1, *[1] * (own.ndim - 1)) <= 0, first, own)
 
-  return jax.tree.map(chosen, of_prompts, own)
+  return jax.tree.map(select, of_prompts, own)
 
 
 def _attends(config, positions, t, slot, prefix, cache) -> list[Any]:
@@ -880,17 +880,17 @@ def _attend_each(config, attend, prefix, cache, t, place, near, far):
 
   That of a layer without keys of its own first takes the cache of the other.
   """
-  found = []
+  calls = []
   for layer in range(config.num_layers):
     source, mask = config.keys_of(layer), near if config.slides(layer) else far
     read = config, prefix.layers[source]
     if config.is_linear(layer):
-      found.append(_begun(t, prefix.layers[layer], cache[layer]))
+      calls.append(_begun(t, prefix.layers[layer], cache[layer]))
     elif source != layer:
-      found.append(functools.partial(attention.of_another, *read, mask))
+      calls.append(functools.partial(attention.of_another, *read, mask))
     else:
-      found.append(functools.partial(attend, *read, cache[layer], place, mask))
-  return found
+      calls.append(functools.partial(attend, *read, cache[layer], place, mask))
+  return calls
 
 
 def _cached(of_layer, write, prefix, cache, *more) -> list[Callable]:

@@ -100,11 +100,11 @@ def index(
   Placeholders beyond the last feature read their token.
   """
   assert config.tower is not None
-  is_one = mask & (tokens == config.image_token)
-  number = jnp.cumsum(is_one, axis=1, dtype=jnp.int32) - 1
+  is_image = mask & (tokens == config.image_token)
+  number = jnp.cumsum(is_image, axis=1, dtype=jnp.int32) - 1
   patches = (images.image >= 0).sum(axis=1, dtype=jnp.int32)  # [P]
   count = patches // config.tower.patches_per_token
-  return jnp.where(is_one & (number < count[:, None]), number, -1)
+  return jnp.where(is_image & (number < count[:, None]), number, -1)
 
 
 def positions(
@@ -140,14 +140,14 @@ def positions(
   place = jnp.take_along_axis(images.place, patch[..., None], axis=1)
   place = jnp.moveaxis(place // config.tower.merge, -1, 0)  # [2, P, S]
   extent = images.grid.max(axis=-1) // config.tower.merge  # [P, M]
-  shown = jnp.pad(jnp.cumsum(extent, axis=1), ((0, 0), (1, 0)))  # [P, M + 1]
+  spans = jnp.pad(jnp.cumsum(extent, axis=1), ((0, 0), (1, 0)))  # [P, M + 1]
   begun = lax.cummax(jnp.where(is_image, number + 1, 0), axis=1)
   text = (mask & ~is_image).astype(jnp.int32)
   before = jnp.cumsum(text, axis=1) - text
-  before += jnp.take_along_axis(shown, begun - is_image, axis=1)
+  before += jnp.take_along_axis(spans, begun - is_image, axis=1)
   within = jnp.pad(jnp.where(is_image, place, 0), ((1, 0), (0, 0), (0, 0)))
   end = (
-    text.sum(axis=1) + jnp.take_along_axis(shown, begun[:, -1:], axis=1)[:, 0]
+    text.sum(axis=1) + jnp.take_along_axis(spans, begun[:, -1:], axis=1)[:, 0]
   )
   return jnp.where(mask, before + within, 0), end
 
@@ -169,37 +169,37 @@ def of_prompts(
   of_slots = end = None
   if config.rope_sections:
     of_slots, end = positions(config, mask, which, images)
-  found = features(config, params, images, remat)
-  return Features(found.features, which, found.deep, of_slots), end
+  outputs = features(config, params, images, remat)
+  return Features(outputs.features, which, outputs.deep, of_slots), end
 
 
-def some(seen: Features, part: slice) -> Features:
+def some(vision: Features, part: slice) -> Features:
   """Takes a part of the slots."""
-  of_slots = seen.positions
+  of_slots = vision.positions
   if of_slots is not None:
     of_slots = of_slots[:, :, part]
-  return seen._replace(which=seen.which[:, part], positions=of_slots)
+  return vision._replace(which=vision.which[:, part], positions=of_slots)
 
 
-def put(x: jax.Array, seen: Features | None) -> jax.Array:  # [B, L, D]
+def put(x: jax.Array, vision: Features | None) -> jax.Array:  # [B, L, D]
   """Replaces embeddings by features in the slots that read features."""
-  if seen is None:
+  if vision is None:
     return x
-  place = jnp.maximum(seen.which, 0)[..., None]
-  taken = jnp.take_along_axis(seen.features, place, axis=1)
-  return jnp.where(seen.which[..., None] >= 0, taken.astype(x.dtype), x)
+  place = jnp.maximum(vision.which, 0)[..., None]
+  vectors = jnp.take_along_axis(vision.features, place, axis=1)
+  return jnp.where(vision.which[..., None] >= 0, vectors.astype(x.dtype), x)
 
 
-def add(x: jax.Array, seen: Features | None, layer: jax.Array) -> jax.Array:
+def add(x: jax.Array, vision: Features | None, layer: jax.Array) -> jax.Array:
   """Adds the deep features of a layer to the residual stream [B, L, D]."""
-  if seen is None or not seen.deep:
+  if vision is None or not vision.deep:
     return x
 
   def added(number):
-    vectors = jnp.stack(seen.deep)[number]
-    return x + put(jnp.zeros_like(x), seen._replace(features=vectors))
+    vectors = jnp.stack(vision.deep)[number]
+    return x + put(jnp.zeros_like(x), vision._replace(features=vectors))
 
-  return lax.cond(layer < len(seen.deep), added, lambda _: x, layer)
+  return lax.cond(layer < len(vision.deep), added, lambda _: x, layer)
 
 
 class Shared(NamedTuple):
@@ -218,24 +218,24 @@ class Shared(NamedTuple):
   deep: tuple[jax.Array, ...] = ()
 
 
-def shared(kv: Any, seen: Features, last: jax.Array) -> Shared:
+def shared(kv: Any, vision: Features, last: jax.Array) -> Shared:
   """Builds the prefix of prompts with images.
 
   Args:
     kv: As in `Shared`.
-    seen: Features of the prompts.
+    vision: Features of the prompts.
     last: Embeddings [P, 1, D] of the prompts' last tokens.
   """
   if kv is None:
     return Shared(
-      None, seen.features[None], tuple(deep[None] for deep in seen.deep)
+      None, vision.features[None], tuple(deep[None] for deep in vision.deep)
     )
-  end = some(seen, slice(-1, None))
+  end = some(vision, slice(-1, None))
   nothing = jnp.zeros_like(last)
   return Shared(
     kv,
     put(last, end)[None],
-    tuple(put(nothing, end._replace(features=d))[None] for d in seen.deep),
+    tuple(put(nothing, end._replace(features=d))[None] for d in vision.deep),
   )
 
 

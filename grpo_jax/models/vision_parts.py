@@ -108,8 +108,8 @@ def attend(
     return jnp.moveaxis(x, 1, 0)
 
   of_block = jax.checkpoint(lambda of: _attend(of[0], k, v, of[1]))
-  found = jax.lax.map(of_block, (blocks(q), blocks(mask)))
-  return jnp.moveaxis(found, 0, 1).reshape(q.shape)
+  outputs = jax.lax.map(of_block, (blocks(q), blocks(mask)))
+  return jnp.moveaxis(outputs, 0, 1).reshape(q.shape)
 
 
 def _attend(q, k, v, mask):

@@ -132,8 +132,8 @@ def encode(
 
   layers = jnp.arange(tower.num_layers)
   sees_all, is_deep = (
-    layers[:, None] == jnp.array(chosen, jnp.int32)
-    for chosen in (tower.full_layers, tower.deep_layers)
+    layers[:, None] == jnp.array(indices, jnp.int32)
+    for indices in (tower.full_layers, tower.deep_layers)
   )  # [layers, …]
   deep = jnp.zeros((len(tower.deep_layers), *x.shape), x.dtype)
   (x, deep), _ = lax.scan(

@@ -377,7 +377,7 @@ def test_codes_in_a_cache_mean_the_numbers_that_they_stand_for():
 
     @jax.jit
     def attend(q, caches, mask):
-      held = [attention.held(config, *k_v) for k_v in caches]
+      held = [attention.cache_of(config, *k_v) for k_v in caches]
       return held, attention.cached(config, q, *held, mask)
 
     held, attended = jax.device_get(attend(q, caches, mask))
@@ -407,7 +407,7 @@ def test_no_code_is_multiplied_by_its_scale():
   config = dataclasses.replace(CONFIG, cache_dtype="int8")
   q, *caches, mask = jax.eval_shape(make_cache)
   held = [
-    jax.eval_shape(functools.partial(attention.held, config), *k_v)
+    jax.eval_shape(functools.partial(attention.cache_of, config), *k_v)
     for k_v in caches
   ]
   program = jax.make_jaxpr(functools.partial(attention.cached, config))(

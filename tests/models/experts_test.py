@@ -220,7 +220,7 @@ def test_weights_of_the_chosen():
   np.testing.assert_allclose(plain.probs, [[0.1, 0.4, 0.3, 0.2]], rtol=1e-6)
   normalised = _route(logits, 2, True)
   np.testing.assert_allclose(normalised.weights, [[4 / 7, 3 / 7]], rtol=1e-6)
-  given = _route(logits, 2, True, kept=np.array([[3, 0]]))
+  given = _route(logits, 2, True, choices=np.array([[3, 0]]))
   np.testing.assert_array_equal(given.ids, [[3, 0]])
   np.testing.assert_allclose(given.weights, [[2 / 3, 1 / 3]], rtol=1e-6)
 
@@ -245,7 +245,7 @@ def test_the_bias_changes_the_choice_and_not_the_weights():
 
 def test_experts_that_became_impossible_keep_finite_weights():
   def total(logits):
-    return experts.route(logits, 2, True, kept=jnp.array([[1, 2]])).weights[
+    return experts.route(logits, 2, True, choices=jnp.array([[1, 2]])).weights[
       0, 0
     ]
 

@@ -65,11 +65,11 @@ def test_the_best_visible_tokens_are_chosen_and_of_equal_ones_the_earliest():
     (6, [0, -1, 2, 3, 4, 5]),
     (7, [0, -1, 2, 3, 4, 5, -1]),
   ):
-    ids = indexer.chosen(jnp.asarray(scores), visible, top_k)
+    ids = indexer.choices(jnp.asarray(scores), visible, top_k)
     assert ids.tolist() == [[want]]
     seen = indexer.marked(ids, 6)
     assert seen[0, 0].tolist() == [i in want for i in range(6)]
-  nothing = indexer.chosen(jnp.asarray(scores), np.zeros_like(visible), 2)
+  nothing = indexer.choices(jnp.asarray(scores), np.zeros_like(visible), 2)
   assert nothing.tolist() == [[[-1, -1]]]
   assert not indexer.marked(nothing, 6).any()
 

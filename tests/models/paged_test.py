@@ -78,7 +78,7 @@ def one_layer(config, steps, lengths=LENGTHS, dtype="float32"):
 
   @jax.jit
   def begin(mask, k, v):
-    pages = paged.held(config, mask, k, v)
+    pages = paged.pages_of(config, mask, k, v)
     prefix = architecture.Prefix((pages,), mask)
     return pages, paged.allocate(num_rows, num_slots, prefix)
 
@@ -179,7 +179,7 @@ def test_prompts_begin_their_pages():
     patch.setattr(mesh, "platform", lambda: "tpu")
     mask = jnp.arange(S) >= S - np.array(LENGTHS)[:, None]
     k = jnp.broadcast_to(jnp.arange(S) + 1.0, (3, C, K, S))
-    pages = paged.held(CONFIG, mask, k, -jnp.swapaxes(k, -2, -1))
+    pages = paged.pages_of(CONFIG, mask, k, -jnp.swapaxes(k, -2, -1))
   tokens = pages.reshape(3, -1, C, 2, 128)
   for length, of_prompt in zip(LENGTHS, tokens, strict=True):
     slots = np.arange(S - length, S) + 1.0

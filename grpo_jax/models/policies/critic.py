@@ -80,8 +80,8 @@ def make_reward_model(
     is_alone: Whether the reward model comes from outside of the run, and shares
       no parameter with the run's policy.
   """
-  made = make_critic(after_tokens(policy), "own", freeze)
-  return dataclasses.replace(made, trunk_params=_alone) if is_alone else made
+  base = make_critic(after_tokens(policy), "own", freeze)
+  return dataclasses.replace(base, trunk_params=_alone) if is_alone else base
 
 
 def reward_params(
@@ -247,10 +247,10 @@ def _without_none(tree):
   """A tree of dictionaries without its empty branches."""
   if not isinstance(tree, dict):
     return tree
-  kept = {name: _without_none(value) for name, value in tree.items()}
+  children = {name: _without_none(value) for name, value in tree.items()}
   return {
     name: value
-    for name, value in kept.items()
+    for name, value in children.items()
     if value is not None and not (isinstance(value, dict) and not value)
   }
 

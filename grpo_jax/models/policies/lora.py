@@ -226,9 +226,9 @@ def wrap(params: PyTree, config: LoRAConfig, key: jax.Array) -> PyTree:
       " of the transformer, which merge() returns."
     )
   base = params["trained"]
-  whole = {**params["frozen"], **base}  # A tower may be frozen already.
+  tree = {**params["frozen"], **base}  # A tower may be frozen already.
   adapters: dict[str, Any] = {}
-  for (stack, name), (inputs, outputs, dtype) in _shapes(whole, config).items():
+  for (stack, name), (inputs, outputs, dtype) in _shapes(tree, config).items():
     key, draw = jax.random.split(key)
     batch = inputs[: 1 + name.startswith(_OF_EXPERTS)]
     bound = float(np.prod(inputs[len(batch) :])) ** -0.5
@@ -258,13 +258,13 @@ def _kernel(layers: PyTree, name: str) -> PyTree:
 
 def _shapes(base: PyTree, config: LoRAConfig) -> dict[tuple[str, str], tuple]:
   """Maps (stack, adapter) to ((layers, *inputs), outputs, dtype)."""
-  known = {}
+  shapes = {}
   for stack in STACKS:
     # Towers of Qwen are those with a merger; their queries, keys and values
     # have one adapter.
-    is_one = stack == TOWER and "merger" in base.get("tower", {})
+    is_fused = stack == TOWER and "merger" in base.get("tower", {})
     for name, (path, _) in MODULES.items():
-      if (name == "qkv" and not is_one) or (name in _FUSED and is_one):
+      if (name == "qkv" and not is_fused) or (name in _FUSED and is_fused):
         continue
       kernel = _kernel(_stack(base, stack), name)
       if kernel is None:
@@ -274,27 +274,27 @@ def _shapes(base: PyTree, config: LoRAConfig) -> dict[tuple[str, str], tuple]:
         kernel = jax.eval_shape(lambda x, s=_FUSED[name]: x[..., s, :], kernel)
       num_inputs = 1 + len(quantization.INPUT_AXES[path[-1]])
       num_inputs += name.startswith(_OF_EXPERTS)
-      known[stack, name] = (
+      shapes[stack, name] = (
         kernel.shape[:num_inputs],
         kernel.shape[num_inputs:],
         jnp.promote_types(kernel.dtype, jnp.float32),
       )
-  names = dict.fromkeys(_named(*place) for place in known)
+  names = dict.fromkeys(_named(*place) for place in shapes)
   if unknown := [name for name in config.modules if name not in names]:
     raise ValueError(
       f"lora: modules has {', '.join(unknown)}, which the layers do not have;"
       f" known are {', '.join(names)}."
     )
-  chosen = config.modules or [
+  modules = config.modules or [
     name for name in names if not name.startswith((_OF_EXPERTS, _OF_TOWER))
   ]
   # In the order of the config: the order decides which A is drawn from which
   # key.
   return {
-    place: known[place]
+    place: shapes[place]
     for stack in STACKS
-    for name in chosen
-    if (place := (stack, name.removeprefix(_OF_TOWER))) in known
+    for name in modules
+    if (place := (stack, name.removeprefix(_OF_TOWER))) in shapes
     and _named(*place) == name
   }
 
@@ -314,9 +314,9 @@ def _stack(tree: PyTree, stack: str) -> PyTree:
 def of_stacks(adapters: PyTree) -> dict[str, PyTree]:
   """Maps the path of each stack of layers to its adapters by name."""
   apart = {
-    stack: found
+    stack: subtree
     for stack in STACKS
-    if stack != "layers" and (found := _stack(adapters, stack))
+    if stack != "layers" and (subtree := _stack(adapters, stack))
   }
   return {
     "layers": {k: v for k, v in adapters.items() if k in MODULES},
@@ -360,7 +360,7 @@ def _add_adapter(config, next_function, args, kwargs, context):
   """Calls a Flax module, and adds the adapters that lie beside its kernel."""
   y = next_function(*args, **kwargs)
   module = context.module
-  if context.method_name not in ("__call__", "whole") or not (
+  if context.method_name not in ("__call__", "matrix") or not (
     module.has_variable("params", "lora")
   ):
     return y
@@ -376,7 +376,7 @@ def _add_adapter(config, next_function, args, kwargs, context):
         for name, adapter in adapters.items()
       }
     )
-  if context.method_name == "whole":
+  if context.method_name == "matrix":
     (adapter,) = adapters.values()
     change = jnp.tensordot(config.scale * adapter["a"], adapter["b"], axes=1)
     return y + change.astype(y.dtype)
