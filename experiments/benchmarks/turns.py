@@ -211,7 +211,7 @@ class _Anew:
     )
     state = decoder.run_from_start(routing)
     exists = jnp.ones((len(tokens), most), bool)
-    tokens = resumed.put(tokens, written, exists, state.written["tokens"])
+    tokens = resumed.put(tokens, written, exists, state.buffers["tokens"])
     return tokens, written + most
 
 

@@ -106,21 +106,21 @@ def sample(
     )
     with jax.named_scope("decode"):
       state = decoder.run_from_start(routing, episodes, exists)
-    written = dict(state.written)
+    buffers = dict(state.buffers)
     if config.record_routing:
       assert routing is not None
-      written["prompt_routing"] = routing
+      buffers["prompt_routing"] = routing
     ended = state.episodes
     assert ended is not None
     assert ended.contexts is not None
     continues = exists & ended.contexts.closed & ~ended.done
-    following = _next(compaction, first, context, written, ended)
-    kept = {
+    following = _next(compaction, first, context, buffers, ended)
+    trace = {
       "prompt_tokens": context.tokens,
       "prompt_mask": context.mask,
       "is_last": exists & ~continues,
     }
-    return (following, _continued(ended), continues), (written, kept)
+    return (following, _continued(ended), continues), (buffers, trace)
 
   episodes = turns.begin(
     environment,
@@ -129,21 +129,21 @@ def sample(
     compaction,
   )
   everyone = jnp.ones(len(index), bool)
-  (_, episodes, _), (written, kept) = lax.scan(
+  (_, episodes, _), (buffers, trace) = lax.scan(
     play,
     (first, episodes, everyone),
     jnp.arange(num_contexts, dtype=jnp.int32),
   )
   return _as_rollout(
-    environment, episodes, written, kept, index, len(prompts.ids), num_contexts
+    environment, episodes, buffers, trace, index, len(prompts.ids), num_contexts
   )
 
 
 def _as_rollout(
   environment: Environment,
   episodes: turns.Episodes,
-  written: dict[str, jax.Array],  # each [J, R, ...]
-  kept: dict[str, jax.Array],  # each [J, R, ...]
+  buffers: dict[str, jax.Array],  # each [J, R, ...]
+  trace: dict[str, jax.Array],  # each [J, R, ...]
   index: jax.Array,  # [R]
   num_prompts: int,
   num_contexts: int,
@@ -156,8 +156,8 @@ def _as_rollout(
   def of_rollouts(x):  # [R, ...] -> [R · J, ...]
     return jnp.repeat(x, num_contexts, axis=0)
 
-  fields: dict[str, Any] = jax.tree.map(rows, written)
-  of_traces: dict[str, Any] = jax.tree.map(rows, kept)
+  fields: dict[str, Any] = jax.tree.map(rows, buffers)
+  of_traces: dict[str, Any] = jax.tree.map(rows, trace)
   scores = turns.scores(environment, episodes)
   prompt_index = of_rollouts(index)
   rollouts = jnp.arange(len(index), dtype=jnp.int32)
@@ -204,7 +204,7 @@ def _next(
   compaction: Compaction,
   first: _Context,
   context: _Context,
-  written: dict[str, jax.Array],
+  buffers: dict[str, jax.Array],
   episodes: turns.Episodes,
 ) -> _Context:
   """The next contexts: head, `<sum>`, summary, `</sum>`, last turns that fit.
@@ -213,11 +213,11 @@ def _next(
     compaction: Sizes of these parts.
     first: Beginning of the first contexts.
     context: Beginning of the contexts that end; for its shape.
-    written: Records of the contexts that end, each [R, T, ...].
+    buffers: Records of the contexts that end, each [R, T, ...].
     episodes: State at their end.
   """
   num_rows, num_slots = context.tokens.shape
-  tokens, exists = written["tokens"], written["completion_mask"]
+  tokens, exists = buffers["tokens"], buffers["completion_mask"]
   slots = jnp.arange(tokens.shape[1])
   start = episodes.start[:, None]  # Start of the summary.
 
@@ -233,14 +233,14 @@ def _next(
 
   # A turn is an observation and the action that answered it. The observation
   # of turn 0 is in the first prompt.
-  before = exists & (slots < start - 1) & (written["turn"] > 0)
-  age = episodes.turn[:, None] - written["turn"]  # 1 for the last one.
+  before = exists & (slots < start - 1) & (buffers["turn"] > 0)
+  age = episodes.turn[:, None] - buffers["turn"]  # 1 for the last one.
   allowed = num_slots - compaction.head_len - 1 - size  # [R, 1]
-  kept = jnp.zeros_like(before)
+  is_kept = jnp.zeros_like(before)
   for count in range(1, compaction.keep_turns + 1):
     more = before & (age <= count)
     fits = more.sum(axis=-1, keepdims=True) <= allowed
-    kept = jnp.where(fits, more, kept)
+    is_kept = jnp.where(fits, more, is_kept)
 
   head = jnp.sort(jnp.where(first.mask, jnp.arange(num_slots), num_slots))
   head = head[:, : compaction.head_len]  # Slots of the first tokens.
@@ -255,7 +255,7 @@ def _next(
     ),
     (opening, jnp.full_like(opening, keeps, bool)),
     (summary, present & keeps),
-    (tokens, kept),
+    (tokens, is_kept),
   )
   every, mask = (jnp.concatenate(x, axis=1) for x in zip(*pieces, strict=True))
   total = mask.sum(axis=-1, keepdims=True)

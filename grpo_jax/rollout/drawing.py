@@ -48,8 +48,8 @@ def top_p(
   probs = jax.nn.softmax(descending, axis=-1)
   mass_before = jnp.cumsum(probs, axis=-1) - probs
   # The first token has no mass before it, up to rounding: keep it regardless.
-  kept = (mass_before < p).at[:, 0].set(True)
-  threshold = jnp.where(kept, descending, jnp.inf).min(axis=-1, keepdims=True)
+  keep = (mass_before < p).at[:, 0].set(True)
+  threshold = jnp.where(keep, descending, jnp.inf).min(axis=-1, keepdims=True)
   threshold = jnp.where(jnp.asarray(p) < 1, threshold, -jnp.inf)
   return jnp.where(logits >= threshold, logits, -jnp.inf)
 
@@ -185,19 +185,19 @@ def nothing(
     prompt_routing: As in `Rollout`, for its shape; read if routing is recorded.
   """
   shape = num_rows, config.max_new_tokens
-  written = {
+  buffers = {
     "tokens": jnp.full(shape, config.pad_id, jnp.int32),
     "completion_mask": jnp.zeros(shape, bool),
     **{name: jnp.zeros(shape, jnp.float32) for name in RECORDS},
   }
   if config.record_kept:
-    kept = *shape, num_kept(config, logits)
-    written["kept_ids"] = jnp.full(kept, -1, jnp.int32)
+    ids_shape = *shape, num_kept(config, logits)
+    buffers["kept_ids"] = jnp.full(ids_shape, -1, jnp.int32)
   if config.record_routing:
     assert prompt_routing is not None
     of_tokens = *shape, *prompt_routing.shape[2:]  # [B, T, layers, k]
-    written["routing"] = jnp.zeros(of_tokens, jnp.int32)
-  return written
+    buffers["routing"] = jnp.zeros(of_tokens, jnp.int32)
+  return buffers
 
 
 def num_kept(config: Any, logits: jax.Array | jax.ShapeDtypeStruct) -> int:

@@ -154,11 +154,11 @@ def plan(
   # it can only be replaced.
   fits &= rollout.terminated | (kind == BY_REFERENCE)
   is_short = prompts.mask.sum(axis=1)[rows] <= correction.max_prompt_len
-  wanted = is_wrong & is_short & (kind != NONE)
-  done = wanted & fits
+  due = is_wrong & is_short & (kind != NONE)
+  done = due & fits
   return Plan(
     kind=jnp.where(done, kind, NONE),
-    unfit=wanted & ~fits,
+    unfit=due & ~fits,
     start=jnp.where(done, start, drafted),
     hint=hint,
     size=jnp.where(done, size, 0),
@@ -209,24 +209,24 @@ def correct(
   group_size = len(rollout.tokens) // len(prompts.ids)
   keys = drawing.row_keys(key, prompts.ids, group_size)
   is_wrong = scored.valid & ~scored.correct
-  found = plan(correction, prompts, keys, rollout, is_wrong)
-  whole, injected, removed = _with_hints(rollout, found, config.pad_id)
+  hints = plan(correction, prompts, keys, rollout, is_wrong)
+  output, injected, removed = _with_hints(rollout, hints, config.pad_id)
   with jax.named_scope("correction"):
     if correction.p_cue:
-      whole = _continued(
-        policy, params, prompts, keys, whole, found, config, correction
+      output = _continued(
+        policy, params, prompts, keys, output, hints, config, correction
       )
     if correction.train_injected:
-      whole = _with_own_outputs(
-        policy, params, prompts, whole, injected, config.temperature
+      output = _with_own_outputs(
+        policy, params, prompts, output, injected, config.temperature
       )
     else:
-      whole = dataclasses.replace(whole, observed=injected)
+      output = dataclasses.replace(output, observed=injected)
   return dataclasses.replace(
-    whole,
+    output,
     corrections=Corrections(
-      kind=found.kind,
-      unfit=found.unfit,
+      kind=hints.kind,
+      unfit=hints.unfit,
       injected=injected,
       removed=removed,
       rewards=scored.rewards,
@@ -237,16 +237,16 @@ def correct(
 
 
 def _with_hints(
-  rollout: Rollout, found: Plan, pad_id: int
+  rollout: Rollout, plan: Plan, pad_id: int
 ) -> tuple[Rollout, jax.Array, jax.Array]:
   """Drafts with hints, the injected tokens [B, T], and removed counts [B]."""
   slots = jnp.arange(rollout.tokens.shape[1])
-  kept = rollout.completion_mask & (slots < found.start[:, None])
-  removed = rollout.completion_mask & ~kept
-  exists = jnp.arange(found.hint.shape[1]) < found.size[:, None]
-  injected = resumed.put(jnp.zeros_like(kept), found.start, exists, exists)
+  keep = rollout.completion_mask & (slots < plan.start[:, None])
+  removed = rollout.completion_mask & ~keep
+  exists = jnp.arange(plan.hint.shape[1]) < plan.size[:, None]
+  injected = resumed.put(jnp.zeros_like(keep), plan.start, exists, exists)
   fields: dict[str, Any] = {
-    name: jnp.where(kept.reshape(*kept.shape, *[1] * (x.ndim - 2)), x, fill)
+    name: jnp.where(keep.reshape(*keep.shape, *[1] * (x.ndim - 2)), x, fill)
     for name, fill in (
       ("tokens", pad_id),
       ("completion_mask", False),
@@ -257,11 +257,11 @@ def _with_hints(
     )
     if (x := getattr(rollout, name)) is not None
   }
-  for name, x in (("tokens", found.hint), ("completion_mask", exists)):
-    fields[name] = resumed.put(fields[name], found.start, exists, x)
+  for name, x in (("tokens", plan.hint), ("completion_mask", exists)):
+    fields[name] = resumed.put(fields[name], plan.start, exists, x)
   # Hints with an answer have an end token; after a cue the policy goes on.
   terminated = jnp.where(
-    found.kind == NONE, rollout.terminated, found.kind != BY_CUE
+    plan.kind == NONE, rollout.terminated, plan.kind != BY_CUE
   )
   rollout = dataclasses.replace(rollout, **fields, terminated=terminated)
   return rollout, injected, removed.sum(axis=1, dtype=jnp.int32)
@@ -273,14 +273,14 @@ def _continued(
   prompts: Prompts,
   keys: jax.Array,  # [B] keys
   rollout: Rollout,
-  found: Plan,
+  plan: Plan,
   config: sampling.SamplerConfig,
   correction: Correction,
 ) -> Rollout:
   """Continues rows after cues with draws of the policy."""
   most = correction.max_new_tokens
-  continues = found.kind == BY_CUE
-  size = jnp.where(continues, found.start + found.size, 0)
+  continues = plan.kind == BY_CUE
+  size = jnp.where(continues, plan.start + plan.size, 0)
   # Rows that continue have room for `most` tokens, and a short prompt.
   tokens = rollout.tokens[:, : max(config.max_new_tokens - most, 0)]
   longest = min(prompts.tokens.shape[1], correction.max_prompt_len)

@@ -149,7 +149,7 @@ def opened(
   )
 
 
-def chosen(which: jax.Array, new: PyTree, old: PyTree) -> PyTree:
+def select(which: jax.Array, new: PyTree, old: PyTree) -> PyTree:
   """Takes the new value of each lane [W, ...] if `which`, else the old."""
 
   def choose(new, old):
@@ -159,7 +159,7 @@ def chosen(which: jax.Array, new: PyTree, old: PyTree) -> PyTree:
 
 
 def of_rollout(
-  contexts: HostContexts, written: dict[str, jax.Array]
+  contexts: HostContexts, buffers: dict[str, jax.Array]
 ) -> dict[str, Any]:
   """Adds the `Traces` of a `Rollout` to its fields."""
   num_rows = len(contexts.prompt_mask)
@@ -169,7 +169,7 @@ def of_rollout(
   exists = contexts.prompt_mask.any(axis=-1)
   continues = jnp.roll(exists, -1) & (order < num_contexts - 1)
   return {
-    **written,
+    **buffers,
     "traces": Traces(
       id=rows // num_contexts,
       order=order,
@@ -244,10 +244,10 @@ class HostEpisodes:
   """The state of all rows between two calls, and of W lanes with a row each.
 
   If contexts are replaced, a row is an episode in its current context, and only
-  `written` has rows for all J contexts.
+  `buffers` has rows for all J contexts.
 
   Attributes:
-    written: Records by name, as in `Rollout`; empty slots hold a fill value.
+    buffers: Records by name, as in `Rollout`; empty slots hold a fill value.
     size: Number of tokens written or observed.
     start: Slot of the first token of the current or last action.
     turn: Number of actions before that.
@@ -260,7 +260,7 @@ class HostEpisodes:
     contexts: State of contexts; None without a compaction.
   """
 
-  written: dict[str, jax.Array]  # each [B, T, ...]
+  buffers: dict[str, jax.Array]  # each [B, T, ...]
   size: jax.Array  # [B] int32
   start: jax.Array  # [B] int32
   turn: jax.Array  # [B] int32
@@ -274,11 +274,11 @@ class HostEpisodes:
 
   @property
   def rows(self) -> jax.Array:  # [B] int32
-    """Current row of each row or episode in `written`."""
+    """Current row of each row or episode in `buffers`."""
     rows = jnp.arange(len(self.size))
     if self.contexts is None:
       return rows
-    num_contexts = len(self.written["tokens"]) // len(self.size)
+    num_contexts = len(self.buffers["tokens"]) // len(self.size)
     return rows * num_contexts + self.contexts.number
 
 
@@ -345,9 +345,9 @@ def reopens(episodes: HostEpisodes, writes: jax.Array) -> jax.Array:  # [] bool
 
 def with_answers(episodes: HostEpisodes, answers: HostAnswers) -> HostEpisodes:
   """Adds rewards at the ends of actions, and the observations after them."""
-  written: dict[str, Any] = dict(episodes.written)
+  buffers: dict[str, Any] = dict(episodes.buffers)
   in_contexts = episodes.contexts
-  num_slots: jax.Array | int = written["tokens"].shape[1]
+  num_slots: jax.Array | int = buffers["tokens"].shape[1]
   came, acted = answers.came, answers.came
   if in_contexts is not None:
     num_slots = in_contexts.room
@@ -366,25 +366,25 @@ def with_answers(episodes: HostEpisodes, answers: HostAnswers) -> HostEpisodes:
     ("observed", exists),
     ("turn", jnp.broadcast_to(turn[:, None], exists.shape)),
   ):
-    written[name] = resumed.put(
-      *(written[name], episodes.size, exists, x), rows=episodes.rows
+    buffers[name] = resumed.put(
+      *(buffers[name], episodes.size, exists, x), rows=episodes.rows
     )
   rows = episodes.rows
   last = jnp.maximum(episodes.size - 1, 0)
   reward = jnp.where(came, answers.reward, 0)
-  written["turn_rewards"] = written["turn_rewards"].at[rows, last].add(reward)
+  buffers["turn_rewards"] = buffers["turn_rewards"].at[rows, last].add(reward)
   start = jnp.where(came, episodes.size + size, episodes.start)
   continues = answers.continues & (start < num_slots)
   doing = jnp.where(episodes.doing == ENDED, WAITS, episodes.doing)
   doing = jnp.where(came, jnp.where(continues, WRITES, OVER), doing)
-  seen = turns.last_seen(answers.observation, answers.size)
+  state = turns.observation_id(answers.observation, answers.size)
   return dataclasses.replace(
     episodes,
-    written=written,
+    buffers=buffers,
     size=episodes.size + size,
     start=start,
     turn=turn,
-    state=jnp.where(came, seen, episodes.state),
+    state=jnp.where(came, state, episodes.state),
     doing=doing,
     contexts=in_contexts,
   )

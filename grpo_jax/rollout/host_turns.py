@@ -172,7 +172,7 @@ class HostTurns:
     num_lanes = min(config.lanes or num_rows, num_rows)
     lanes = jnp.arange(num_lanes, dtype=jnp.int32)
     of_lanes = self._of_lanes(fixed, lanes)
-    written = self._empty(fixed, routing, num_rows)
+    buffers = self._empty(fixed, routing, num_rows)
     seeds = jax.vmap(turns.seed)(keys)
     in_contexts = None
     if compaction is not None:
@@ -183,11 +183,11 @@ class HostTurns:
       fixed = self._with_contexts(fixed, prompts, key, num_lanes)
     zero = jnp.zeros(num_rows, jnp.int32)
     episodes = host_state.HostEpisodes(
-      written=written,
+      buffers=buffers,
       size=zero,
       start=zero,
       turn=zero,
-      state=turns.last_seen(zero[:, None], zero),
+      state=turns.observation_id(zero[:, None], zero),
       doing=zero + host_state.WRITES,
       row=lanes,
       read=jnp.zeros_like(lanes),
@@ -210,10 +210,10 @@ class HostTurns:
       drawing.row_keys(key, prompts.ids, self.group_size, number)
       for number in range(self.compaction.num_contexts)
     ]
-    kept: dict[str, Any] = {"keys": jnp.stack(keys, axis=1).reshape(-1)}
+    fields: dict[str, Any] = {"keys": jnp.stack(keys, axis=1).reshape(-1)}
     if num_lanes == len(fixed.keys):
-      kept |= {"first_h": None, "prefix": None}
-    return dataclasses.replace(fixed, **kept)
+      fields |= {"first_h": None, "prefix": None}
+    return dataclasses.replace(fixed, **fields)
 
   def _empty(
     self, fixed: host_state.Fixed, routing: jax.Array | None, num_rows: int
@@ -224,7 +224,7 @@ class HostTurns:
       num_rows *= self.compaction.num_contexts
     shape = num_rows, self.config.max_new_tokens
     logits = jax.eval_shape(self.policy.head, fixed.weights, fixed.first_h)
-    written = drawing.nothing(self.config, num_rows, logits, routing) | {
+    buffers = drawing.nothing(self.config, num_rows, logits, routing) | {
       "observed": jnp.zeros(shape, bool),
       "turn": jnp.zeros(shape, jnp.int32),
       "turn_rewards": jnp.zeros(shape, jnp.float32),
@@ -235,8 +235,8 @@ class HostTurns:
       of_first = jnp.repeat(routing, self.group_size, axis=0)
       empty = jnp.zeros((num_rows, *routing.shape[1:]), jnp.int32)
       step = num_rows // num_episodes
-      written["prompt_routing"] = empty.at[::step].set(of_first)
-    return written
+      buffers["prompt_routing"] = empty.at[::step].set(of_first)
+    return buffers
 
   def _of_lanes(
     self, fixed: host_state.Fixed, row: jax.Array
@@ -295,12 +295,12 @@ class HostTurns:
     writes = (
       (doing == host_state.WRITES) | ((doing == host_state.OVER) & waiting)
     ).any()
-    left = host_state.Left(
+    work = host_state.Left(
       writes=writes,
       continues=host_state.continues(episodes.doing),
       reopens=host_state.reopens(episodes, writes),
     )
-    return episodes, self._ended(episodes), left
+    return episodes, self._ended(episodes), work
 
   def _refilled(
     self, fixed: host_state.Fixed, episodes: host_state.HostEpisodes
@@ -316,7 +316,7 @@ class HostTurns:
     of_lanes = self._of_lanes(fixed, row)
     in_contexts = episodes.contexts
     if in_contexts is not None:
-      of_lanes = host_state.chosen(
+      of_lanes = host_state.select(
         takes, of_lanes, (in_contexts.prefix, in_contexts.first_h)
       )
       in_contexts = dataclasses.replace(
@@ -346,21 +346,21 @@ class HostTurns:
     at = jnp.minimum(place, num_slots - 1)
     h, cache, routing = self.policy.extend(
       fixed.weights,
-      episodes.written["tokens"][row, at],
+      episodes.buffers["tokens"][row, at],
       episodes.read,
       count,
       of_lanes[0],
       episodes.cache,
     )
-    written = dict(episodes.written)
+    buffers = dict(episodes.buffers)
     if self.config.record_routing:
       exists = jnp.arange(most) < count[:, None]
       place = jnp.where(exists, place, num_slots)  # Else out of range.
-      written["routing"] = (
-        written["routing"].at[row, place].set(routing, mode="drop")
+      buffers["routing"] = (
+        buffers["routing"].at[row, place].set(routing, mode="drop")
       )
     episodes = dataclasses.replace(
-      episodes, written=written, cache=cache, read=episodes.read + count
+      episodes, buffers=buffers, cache=cache, read=episodes.read + count
     )
     return episodes, h
 
@@ -378,8 +378,8 @@ class HostTurns:
     def unread(episodes):  # [W] int32
       row = episodes.row
       writes = episodes.doing[row] == host_state.WRITES
-      left = episodes.size[row] - 1 - episodes.read
-      return jnp.where(writes, jnp.clip(left, 0, most), 0)
+      rest = episodes.size[row] - 1 - episodes.read
+      return jnp.where(writes, jnp.clip(rest, 0, most), 0)
 
     def step(episodes):
       count = unread(episodes)
@@ -406,7 +406,7 @@ class HostTurns:
       h = jax.tree.map(
         lambda first, x: jnp.where(is_first[:, None], first, x), of_lanes[1], h
       )
-      return self._drawn(fixed, episodes, h, writes), number + 1
+      return self._draw(fixed, episodes, h, writes), number + 1
 
     def continues(carry):
       episodes, number = carry
@@ -416,7 +416,7 @@ class HostTurns:
 
     return lax.while_loop(continues, step, (episodes, jnp.int32(0)))[0]
 
-  def _drawn(
+  def _draw(
     self,
     fixed: host_state.Fixed,
     episodes: host_state.HostEpisodes,
@@ -447,11 +447,11 @@ class HostTurns:
       assert self.compaction is not None
       if not self.compaction.trains_summary:
         values["observed"] = episodes.contexts.summarizes[row]
-    written = dict(episodes.written)
+    buffers = dict(episodes.buffers)
     for name, x in values.items():
-      buffer = written[name]
+      buffer = buffers[name]
       to = jnp.where(writes, at, len(buffer))  # Else out of range.
-      written[name] = buffer.at[to, place].set(
+      buffers[name] = buffer.at[to, place].set(
         x.astype(buffer.dtype), mode="drop"
       )
     to = jnp.where(writes, row, num_rows)
@@ -460,7 +460,7 @@ class HostTurns:
     is_end = self._is_end(episodes, row, tokens, length) | (size == room)
     episodes = dataclasses.replace(
       episodes,
-      written=written,
+      buffers=buffers,
       size=episodes.size.at[to].set(size, mode="drop"),
       doing=episodes.doing.at[jnp.where(is_end, to, num_rows)].set(
         host_state.ENDED, mode="drop"
@@ -503,7 +503,7 @@ class HostTurns:
     slots = jnp.arange(most)
     num_slots = self.config.max_new_tokens
     at = jnp.minimum(episodes.start[:, None] + slots, num_slots - 1)
-    tokens = episodes.written["tokens"][episodes.rows[:, None], at]
+    tokens = episodes.buffers["tokens"][episodes.rows[:, None], at]
     tokens = jnp.where(slots < length[:, None], tokens, self.config.pad_id)
     last = jnp.maximum(length - 1, 0)[:, None]
     token = jnp.take_along_axis(tokens, last, axis=1)[:, 0]
@@ -540,7 +540,7 @@ class HostTurns:
       first_h, prefix, routing = self.policy.prefill(
         params, openings.tokens[row], mask
       )
-    prefix, first_h = host_state.chosen(
+    prefix, first_h = host_state.select(
       starts, (prefix, first_h), (in_contexts.prefix, in_contexts.first_h)
     )
     in_contexts = host_state.opened(
@@ -556,11 +556,11 @@ class HostTurns:
     )
     if not self.config.record_routing:
       return episodes
-    of_prompts = episodes.written["prompt_routing"]
+    of_prompts = episodes.buffers["prompt_routing"]
     to = jnp.where(starts, episodes.rows[row], len(of_prompts))
     of_prompts = of_prompts.at[to].set(routing, mode="drop")
     return dataclasses.replace(
-      episodes, written={**episodes.written, "prompt_routing": of_prompts}
+      episodes, buffers={**episodes.buffers, "prompt_routing": of_prompts}
     )
 
   def finish(
@@ -582,7 +582,7 @@ class HostTurns:
     """
     fields: dict[str, Any] = {
       "prompt_routing": fixed.prompt_routing,
-      **episodes.written,
+      **episodes.buffers,
     }
     num_prompts = len(prompts.ids)
     num_rows = self.group_size
@@ -624,7 +624,7 @@ class CutTurn:
     """The progress of rows that have not begun."""
     # Separate arrays: a donated array must not appear twice.
     start, turn = (jnp.zeros(num_rows, jnp.int32) for _ in range(2))
-    state = turns.last_seen(start[:, None], start)
+    state = turns.observation_id(start[:, None], start)
     return cls(start, turn, state, jnp.zeros(num_rows, bool))
 
 
@@ -656,7 +656,7 @@ def begin(
   before, cut = resumed.rollout, resumed.cut
   episodes = dataclasses.replace(
     episodes,
-    written={name: getattr(before, name) for name in episodes.written},
+    buffers={name: getattr(before, name) for name in episodes.buffers},
     size=before.completion_mask.sum(axis=1, dtype=jnp.int32),
     start=cut.start,
     turn=cut.turn,
@@ -685,13 +685,13 @@ def pause(
   before = resumed.rollout
   is_over = episodes.doing == host_state.OVER
   assert before.scores is not None
-  kept = {
+  all_scores = {
     name: jnp.where(
       resumed.cut.over, before.scores[name], jnp.where(is_over, x, 0)
     )
     for name, x in scores.items()
   }
   done = before.terminated | (done & is_over)
-  rollout = play.finish(prompts, fixed, episodes, done, kept)
+  rollout = play.finish(prompts, fixed, episodes, done, all_scores)
   cut = CutTurn(episodes.start, episodes.turn, episodes.state, is_over)
   return dataclasses.replace(rollout, version=before.version), cut

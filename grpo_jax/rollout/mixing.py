@@ -66,10 +66,10 @@ class Mixing:
 
     check(0 < self.rate <= 1, "rate", "in (0, 1]; leave mixing out for 0")
     check(self.top_k >= 2, "top_k", "at least 2: an anchor and a neighbour")
-    is_known = self.anchor in ("argmax", "sampled")
-    check(is_known, "anchor", "one of argmax, sampled")
-    is_known = self.neighbours in ("nearest", "random")
-    check(is_known, "neighbours", "one of nearest, random")
+    is_valid = self.anchor in ("argmax", "sampled")
+    check(is_valid, "anchor", "one of argmax, sampled")
+    is_valid = self.neighbours in ("nearest", "random")
+    check(is_valid, "neighbours", "one of nearest, random")
     check(self.min_entropy >= 0, "min_entropy", "0 or positive")
 
 

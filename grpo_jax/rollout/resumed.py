@@ -164,14 +164,14 @@ def gone_on(
   )
   with jax.named_scope("decode"):
     state = decoder.run_from_start(routing, episodes, busy=is_open)
-  exists = state.written["completion_mask"]
+  exists = state.buffers["completion_mask"]
   fields: dict[str, Any] = {
     name: put(getattr(rollout, name), size, exists, x)
-    for name, x in state.written.items()
+    for name, x in state.buffers.items()
   }
   episodes = state.episodes
   if environment is None or episodes is None:
-    ends = drawing.is_end(state.written["tokens"], config) & exists
+    ends = drawing.is_end(state.buffers["tokens"], config) & exists
     fields["terminated"] = rollout.terminated | ends.any(axis=1)
   else:
     fields["terminated"] = episodes.done
@@ -355,7 +355,7 @@ class _Each(sampling.Decoder):
 
   contexts: ResumedContexts | None = None
 
-  def drawn(self, state, logits, keys, positions):  # [W, V], [W], [W]
+  def draw_tokens(self, state, logits, keys, positions):  # [W, V], [W], [W]
     """Draws with the settings of each row; see `drawing.draw`."""
     assert self.contexts is not None
     return draw_each(
@@ -380,23 +380,23 @@ def draw_each(
   as in `drawing.draw`. Kept ids are not recorded.
   """
   logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-  drawn = (temperature > 0)[:, None]  # [B, 1]
-  scaled = logits / jnp.where(drawn, temperature[:, None], 1.0)
+  is_random = (temperature > 0)[:, None]  # [B, 1]
+  scaled = logits / jnp.where(is_random, temperature[:, None], 1.0)
 
   def filtered_by_mass():
     p = top_p[:, None]  # [B, 1]
-    return jnp.where(drawn & (p < 1), drawing.top_p(scaled, p), scaled)
+    return jnp.where(is_random & (p < 1), drawing.top_p(scaled, p), scaled)
 
   # A sort of the vocabulary, which most requests do not need.
   filtered = lax.cond((top_p < 1).any(), filtered_by_mass, lambda: scaled)
 
   noises = drawing.noise(logits, keys, positions)  # [B, V]
-  tokens = drawing.argmax(filtered + jnp.where(drawn, noises, 0.0))  # [B]
-  drawn = drawn[:, 0]
+  tokens = drawing.argmax(filtered + jnp.where(is_random, noises, 0.0))  # [B]
+  is_random = is_random[:, 0]
   values = (
-    jnp.where(drawn, logprobs.token_logprobs(filtered, tokens), 0.0),
+    jnp.where(is_random, logprobs.token_logprobs(filtered, tokens), 0.0),
     logprobs.token_logprobs(scaled, tokens),
-    jnp.where(drawn, logprobs.entropy_from_logits(filtered), 0.0),
+    jnp.where(is_random, logprobs.entropy_from_logits(filtered), 0.0),
   )
   records = dict(zip(drawing.RECORDS, values, strict=True))
   return tokens, records, None, filtered
@@ -441,7 +441,7 @@ def draw(
   )
   with jax.named_scope("decode"):
     state = decoder.run_from_start(routing, busy=contexts.exists)
-  return state.written
+  return state.buffers
 
 
 class Alternatives(NamedTuple):
@@ -459,7 +459,7 @@ def alternatives(
   policy: Policy,
   params: PyTree,
   contexts: ResumedContexts,
-  drawn: dict[str, jax.Array],  # each [B, T]
+  draws: dict[str, jax.Array],  # each [B, T]
   k: int,
   chunk_bytes: int = 2**26,
 ) -> Alternatives:
@@ -471,7 +471,7 @@ def alternatives(
 
   Args:
     policy, params, contexts: As in `draw`, with settings of each row.
-    drawn: Result of `draw`.
+    draws: Result of `draw`.
     k: Number of likeliest tokens of each place, at most V.
     chunk_bytes: Bytes of float32 logits that are computed at a time.
 
@@ -480,8 +480,8 @@ def alternatives(
     of a row are arbitrary.
   """
   num_rows = contexts.tokens.shape[0]
-  tokens = jnp.concatenate([contexts.tokens, drawn["tokens"]], axis=1)  # [B, L]
-  size = contexts.mask.sum(axis=1) + drawn["completion_mask"].sum(axis=1)  # [B]
+  tokens = jnp.concatenate([contexts.tokens, draws["tokens"]], axis=1)  # [B, L]
+  size = contexts.mask.sum(axis=1) + draws["completion_mask"].sum(axis=1)  # [B]
   # Shifted to slot 0: the first token is the prompt of the others.
   places = jnp.arange(tokens.shape[1]) + contexts.mask.argmax(axis=1)[:, None]
   tokens = jnp.take_along_axis(tokens, places % tokens.shape[1], axis=1)
@@ -518,18 +518,18 @@ def alternatives(
 
     def filtered():
       rows = logits.reshape(-1, logits.shape[-1])
-      kept = drawing.top_p(rows, p.reshape(-1, 1)).reshape(logits.shape)
-      return jnp.where(p[..., None] < 1, kept, logits)
+      top = drawing.top_p(rows, p.reshape(-1, 1)).reshape(logits.shape)
+      return jnp.where(p[..., None] < 1, top, logits)
 
     logits = lax.cond((p < 1).any(), filtered, lambda: logits)
     total = jax.nn.logsumexp(logits, axis=-1)  # [B, size]
     values, ids = logprobs.top_k(logits, k)  # [B, size, k]
     own = jnp.take_along_axis(logits, tokens_[..., None], axis=-1)
     # One formula for all, so that the likeliest token has the largest log-prob.
-    written = Alternatives(
+    chunk = Alternatives(
       (own - total[..., None])[..., 0], ids, values - total[..., None]
     )
-    return logprobs.put(buffers, written, start)
+    return logprobs.put(buffers, chunk, start)
 
   shape = (num_rows, num_slots)
   buffers = Alternatives(

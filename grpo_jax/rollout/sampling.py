@@ -105,7 +105,7 @@ class DecodeState:
     token: The row's last token.
     busy: True if the row has not ended.
     next_row: The first row that was not in a lane yet.
-    written: Records by name, as in `Rollout`; empty slots hold a fill value.
+    buffers: Records by name, as in `Rollout`; empty slots hold a fill value.
     cache: Cache of the policy, with the tokens of busy rows except the last.
     episodes: Episodes of the rows, each in the lane of its number; None without
       an environment.
@@ -118,7 +118,7 @@ class DecodeState:
   token: jax.Array  # [W] int32
   busy: jax.Array  # [W] bool
   next_row: jax.Array  # [] int32
-  written: dict[str, jax.Array]  # each [B, T, ...]
+  buffers: dict[str, jax.Array]  # each [B, T, ...]
   cache: PyTree
   episodes: turns.Episodes | None = None
   inputs: mixing.BlendedInputs | None = None
@@ -231,24 +231,24 @@ class Decoder:
     config = self.config
     shape = self.num_rows, config.max_new_tokens
     logits = jax.eval_shape(self.policy.head, self.weights, self.first_h)
-    written = drawing.nothing(config, self.num_rows, logits, prompt_routing)
+    buffers = drawing.nothing(config, self.num_rows, logits, prompt_routing)
     inputs = None
     if config.mix is not None:
-      of_slots = mixing.plain(written["tokens"], config.mix.top_k)
-      written["mix_ids"], written["mix_weights"] = of_slots
+      of_slots = mixing.plain(buffers["tokens"], config.mix.top_k)
+      buffers["mix_ids"], buffers["mix_weights"] = of_slots
       ids, weights = (x[: self.num_lanes, 0] for x in of_slots)
       inputs = mixing.BlendedInputs(
         ids, weights, jnp.ones(self.num_lanes, bool)
       )
     if self.environment is not None and episodes is not None:
-      written["observed"] = jnp.zeros(shape, bool)
-      written["turn_rewards"] = jnp.zeros(shape, jnp.float32)
-      written |= {
+      buffers["observed"] = jnp.zeros(shape, bool)
+      buffers["turn_rewards"] = jnp.zeros(shape, jnp.float32)
+      buffers |= {
         name: jnp.zeros(shape, x.dtype)
         for name, x in turns.records(self.environment, episodes).items()
       }
     if self.has_seats:
-      written["policy_id"] = jnp.full(shape, -1, jnp.int32)
+      buffers["policy_id"] = jnp.full(shape, -1, jnp.int32)
     lanes = jnp.arange(self.num_lanes, dtype=jnp.int32)
     return DecodeState(
       cursor=jnp.int32(0),
@@ -257,7 +257,7 @@ class Decoder:
       token=jnp.zeros_like(lanes),
       busy=jnp.ones_like(lanes, bool) if busy is None else busy,
       next_row=jnp.int32(self.num_lanes),
-      written=written,
+      buffers=buffers,
       cache=self.allocate(lanes, 0),
       episodes=episodes,
       inputs=inputs,
@@ -270,21 +270,21 @@ class Decoder:
 
   def put(self, state, lanes, **values):  # [W] bool, each [W, ...]
     """Writes values of some lanes into the slot of the token being decoded."""
-    written = dict(state.written)
+    buffers = dict(state.buffers)
     for name, x in values.items():
-      buffer = written[name]
+      buffer = buffers[name]
       x = x.astype(buffer.dtype)
       if self.refills:
         row = jnp.where(lanes, state.row, self.num_rows)  # Else out of range.
-        written[name] = buffer.at[row, state.t].set(x, mode="drop")
+        buffers[name] = buffer.at[row, state.t].set(x, mode="drop")
       else:
         t = state.cursor  # In every lane. One column costs less than [W, 2].
         old = lax.dynamic_index_in_dim(buffer, t, 1, keepdims=False)
         lanes_of_x = lanes.reshape(-1, *[1] * (x.ndim - 1))
-        written[name] = lax.dynamic_update_index_in_dim(
+        buffers[name] = lax.dynamic_update_index_in_dim(
           buffer, jnp.where(lanes_of_x, x, old), t, 1
         )
-    return dataclasses.replace(state, written=written)
+    return dataclasses.replace(state, buffers=buffers)
 
   def policy_id(self, state):  # [W] int32
     """`Rollout.policy_id` of the next drawn token of every lane, or None."""
@@ -295,7 +295,7 @@ class Decoder:
       return seat
     return self.opponents.policy_id(seat, self.in_lanes(self.ids, state.row))
 
-  def drawn(self, state, logits, keys, positions):  # [W, V], [W], [W]
+  def draw_tokens(self, state, logits, keys, positions):  # [W, V], [W], [W]
     """Draws tokens as `drawing.draw`; a subclass may have settings per row."""
     del state
     return drawing.draw(logits, keys, positions, self.config)
@@ -312,13 +312,13 @@ class Decoder:
     positions = state.t
     if self.offsets is not None:
       positions = positions + self.in_lanes(self.offsets, state.row)
-    tokens, values, kept_ids, drawn_from = self.drawn(
+    tokens, values, kept_ids, filtered = self.draw_tokens(
       state, logits, keys, positions
     )
     if config.mix is not None:
       inputs = mixing.after(
-        *(config.mix, state.inputs, self.neighbours, drawn_from),
-        *(drawing.argmax(drawn_from), values["entropy"]),
+        *(config.mix, state.inputs, self.neighbours, filtered),
+        *(drawing.argmax(filtered), values["entropy"]),
         *(tokens, keys, positions),
       )
       state = dataclasses.replace(state, inputs=inputs)
@@ -326,13 +326,13 @@ class Decoder:
     if self.environment is not None and state.episodes is not None:
       observed, pending = turns.pending(state.episodes)
       tokens = jnp.where(observed, pending, tokens)
-      written_by = None if who is None else jnp.where(observed, -1, who)
+      author = None if who is None else jnp.where(observed, -1, who)
       if who is not None:
         observed |= who != 0
       values = {name: jnp.where(observed, 0, x) for name, x in values.items()}
       values["observed"] = observed | turns.untrained(state.episodes)
-      if written_by is not None:
-        values["policy_id"] = written_by
+      if author is not None:
+        values["policy_id"] = author
       values |= turns.records(self.environment, state.episodes)
     if config.record_kept:
       values["kept_ids"] = kept_ids
@@ -343,12 +343,12 @@ class Decoder:
     if self.environment is None:
       ended = drawing.is_end(tokens, config) | is_full
     else:
-      written, t = state.written["tokens"], state.t
+      row_tokens, t = state.buffers["tokens"], state.t
       if self.before is not None:
-        written = jnp.concatenate([self.before, written], axis=1)
+        row_tokens = jnp.concatenate([self.before, row_tokens], axis=1)
         t = t + self.before.shape[1]
       episodes = turns.advance(
-        *(self.environment, state.episodes, written, t, state.busy)
+        *(self.environment, state.episodes, row_tokens, t, state.busy)
       )
       state = dataclasses.replace(state, episodes=episodes)
       state = self.put(state, state.busy, turn_rewards=episodes.reward)
@@ -566,7 +566,7 @@ def sample(
   with jax.named_scope("decode"):
     state = decoder.run_all(state)
   return Rollout(
-    **_written(decoder, state),
+    **_fields(decoder, state),
     prompt_index=prompt_index,
     group_id=prompt_index,
     num_groups=num_prompts,
@@ -574,20 +574,20 @@ def sample(
   )
 
 
-def _written(decoder: Decoder, state: Any) -> dict[str, Any]:
+def _fields(decoder: Decoder, state: Any) -> dict[str, Any]:
   """The fields of a rollout that rows have when all have ended."""
-  written: dict[str, Any] = dict(state.written)
+  fields: dict[str, Any] = dict(state.buffers)
   environment = decoder.environment
   if environment is None or state.episodes is None:
-    ends = drawing.is_end(written["tokens"], decoder.config)
-    terminated = (ends & written["completion_mask"]).any(axis=1)
+    ends = drawing.is_end(fields["tokens"], decoder.config)
+    terminated = (ends & fields["completion_mask"]).any(axis=1)
   else:
     terminated = state.episodes.done
     if decoder.has_seats:
-      own = written["completion_mask"] & ~written["observed"]
-      written["turn_rewards"] = seats.credited(written["turn_rewards"], own)
-    written["scores"] = turns.scores(environment, state.episodes)
-  return written | {"terminated": terminated}
+      own = fields["completion_mask"] & ~fields["observed"]
+      fields["turn_rewards"] = seats.credited(fields["turn_rewards"], own)
+    fields["scores"] = turns.scores(environment, state.episodes)
+  return fields | {"terminated": terminated}
 
 
 def cache_sizes(num_slots: int, most: int = 4) -> list[int]:

@@ -62,11 +62,11 @@ def joined(policies: Sequence[Policy]) -> Policy:
   first = policies[0]
 
   def prefill(params, *prompts):
-    found = [
+    outputs = [
       policy.prefill(own, *prompts)
       for policy, own in zip(policies, params, strict=True)
     ]
-    h, prefix, routing = zip(*found, strict=True)
+    h, prefix, routing = zip(*outputs, strict=True)
     return h, prefix, routing[0]
 
   def weights(params):
@@ -81,13 +81,13 @@ def joined(policies: Sequence[Policy]) -> Policy:
     )
 
   def each(steps, weights, tokens, t, slot, prefix, cache):
-    found = [
+    outputs = [
       step(own, tokens, t, slot, *of_policy)
       for step, own, *of_policy in zip(
         steps, weights, prefix, cache, strict=True
       )
     ]
-    h, cache, routing = zip(*found, strict=True)
+    h, cache, routing = zip(*outputs, strict=True)
     return h, cache, routing[0]
 
   def head(weights, h, who=None):
@@ -96,9 +96,9 @@ def joined(policies: Sequence[Policy]) -> Policy:
       return logits
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     for number in range(1, len(policies)):
-      theirs = policies[number].head(weights[number], h[number])
-      theirs = theirs.astype(logits.dtype)
-      logits = jnp.where((who == number)[:, None], theirs, logits)
+      other = policies[number].head(weights[number], h[number])
+      other = other.astype(logits.dtype)
+      logits = jnp.where((who == number)[:, None], other, logits)
     return logits
 
   return dataclasses.replace(

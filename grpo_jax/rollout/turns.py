@@ -167,7 +167,7 @@ def advance(
     writes: True on rows that are not over.
   """
   observed = episodes.left > 0
-  left = episodes.left - (observed & writes)
+  rest = episodes.left - (observed & writes)
   token = jnp.take_along_axis(tokens, t[:, None], axis=1)[:, 0]
   ends = jnp.asarray(environment.action_ends, jnp.int32)
   length = t - episodes.start + 1  # Length of the action, with this token.
@@ -212,14 +212,14 @@ def advance(
     if new.contexts is not None:
       new = _with_summary(new, new.contexts, t)
 
-    def chosen(new, old):
+    def select(new, old):
       rows = acts.reshape(-1, *[1] * (new.ndim - 1))
       return jnp.where(rows, new, old)
 
-    return jax.tree.map(chosen, new, episodes)
+    return jax.tree.map(select, new, episodes)
 
   episodes = dataclasses.replace(
-    episodes, left=left, reward=jnp.zeros_like(episodes.reward)
+    episodes, left=rest, reward=jnp.zeros_like(episodes.reward)
   )
   return lax.cond(acts.any(), step, lambda episodes: episodes, episodes)
 
@@ -230,8 +230,8 @@ def _with_summary(
   """Puts a summary before the observation of an action, if it is due."""
   compaction = contexts.compaction
   contexts = dataclasses.replace(contexts, turns=contexts.turns + 1)
-  left = compaction.context_len - (contexts.size + t + 1 + episodes.size)
-  due = left < compaction.reserve
+  room = compaction.context_len - (contexts.size + t + 1 + episodes.size)
+  due = room < compaction.reserve
   if compaction.every:
     due |= contexts.turns >= compaction.every
   due &= ~episodes.done & (contexts.number < compaction.max_compactions)
@@ -239,22 +239,22 @@ def _with_summary(
     jnp.zeros_like(episodes.observation).at[:, 0].set(compaction.open_id)
   )
 
-  def chosen(new, old):
+  def select(new, old):
     return jnp.where(due.reshape(-1, *[1] * (jnp.ndim(old) - 1)), new, old)
 
   return dataclasses.replace(
     episodes,
-    observation=chosen(opening, episodes.observation),
-    left=chosen(1, episodes.left),
-    size=chosen(1, episodes.size),
-    start=chosen(t + 2, episodes.start),
+    observation=select(opening, episodes.observation),
+    left=select(1, episodes.left),
+    size=select(1, episodes.size),
+    start=select(t + 2, episodes.start),
     contexts=dataclasses.replace(
       contexts,
-      turns=chosen(0, contexts.turns),
+      turns=select(0, contexts.turns),
       number=contexts.number + due,
       summarizes=due,
-      held=chosen(episodes.observation, contexts.held),
-      held_size=chosen(episodes.size, contexts.held_size),
+      held=select(episodes.observation, contexts.held),
+      held_size=select(episodes.size, contexts.held_size),
     ),
   )
 
@@ -266,18 +266,18 @@ def records(
   if environment.state_id is not None:
     state = jax.vmap(environment.state_id)(episodes.state)
   else:
-    state = last_seen(episodes.observation, episodes.size)
+    state = observation_id(episodes.observation, episodes.size)
   return {"turn": episodes.turn, "state_id": state}
 
 
-def last_seen(
+def observation_id(
   observation: jax.Array,  # [B, O] int32
   size: jax.Array,  # [B] int32
 ) -> jax.Array:  # [B] int32
   """Hash of the last observation, as the number of the state."""
   exists = jnp.arange(observation.shape[1]) < size[:, None]
-  found = hashes.identity(observation, exists)
-  return jax.lax.bitcast_convert_type(found, jnp.int32)
+  identity = hashes.identity(observation, exists)
+  return jax.lax.bitcast_convert_type(identity, jnp.int32)
 
 
 def seat(
@@ -292,5 +292,5 @@ def scores(
   environment: Environment, episodes: Episodes
 ) -> dict[str, jax.Array]:  # each [B] float32
   """Scores of every episode by name, and "return", the sum of its rewards."""
-  found = jax.vmap(environment.scores)(episodes.state)
-  return {**found, "return": episodes.total}
+  by_name = jax.vmap(environment.scores)(episodes.state)
+  return {**by_name, "return": episodes.total}
