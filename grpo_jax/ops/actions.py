@@ -152,8 +152,8 @@ def returns_to_go(
   """
   starts = first(turn, mask)
   rewards = _of_actions(turn_rewards, turn, mask)
-  found = _over_actions(rewards, starts, gamma)
-  return jax.lax.stop_gradient(masked.select(found, starts))
+  totals = _over_actions(rewards, starts, gamma)
+  return jax.lax.stop_gradient(masked.select(totals, starts))
 
 
 def anchors(
@@ -212,7 +212,7 @@ def _means_of_equal(
   def total_of_kind(y):
     return jax.ops.segment_sum(y, kind, len(kind))[kind]
 
-  kept = masked.select(x, mask).ravel()
+  values = masked.select(x, mask).ravel()
   count = total_of_kind(mask.ravel().astype(x.dtype))
-  mean = total_of_kind(kept) / jnp.maximum(count, 1)
+  mean = total_of_kind(values) / jnp.maximum(count, 1)
   return masked.select(mean.reshape(x.shape), mask)

@@ -40,24 +40,24 @@ def group_statistics(
   """Count, mean, variance and range of each group's valid rewards."""
   chex.assert_rank([rewards, valid, group_id], 1)
   chex.assert_equal_shape([rewards, valid, group_id])
-  kept = masked.wide(masked.select(rewards, valid))
+  values = masked.wide(masked.select(rewards, valid))
 
   def total(x):
     return jax.ops.segment_sum(x, group_id, num_groups)
 
-  count = total(valid.astype(kept.dtype))
-  mean = total(kept) / jnp.maximum(count, 1)
-  deviation = masked.select(kept - mean[group_id], valid)
+  count = total(valid.astype(values.dtype))
+  mean = total(values) / jnp.maximum(count, 1)
+  deviation = masked.select(values - mean[group_id], valid)
   variance = total(jnp.square(deviation)) / jnp.maximum(count - ddof, 1)
   return GroupStatistics(
     num_valid=count,
     mean=mean,
     variance=variance,
     least=jax.ops.segment_min(
-      jnp.where(valid, kept, jnp.inf), group_id, num_groups
+      jnp.where(valid, values, jnp.inf), group_id, num_groups
     ),
     greatest=jax.ops.segment_max(
-      jnp.where(valid, kept, -jnp.inf), group_id, num_groups
+      jnp.where(valid, values, -jnp.inf), group_id, num_groups
     ),
   )
 
@@ -178,11 +178,11 @@ def scaled(
   counted = valid if compared is None else compared
   statistics = group_statistics(rewards, counted, group_id, num_groups, ddof)
   live = statistics.greatest > statistics.least
-  kept = valid & live[group_id]  # [B]
+  keep = valid & live[group_id]  # [B]
   spread = jnp.sqrt(statistics.variance[group_id]) + eps  # [B]
   if advantages.ndim == 2:
-    kept, spread = kept[:, None], spread[:, None]
-  return jax.lax.stop_gradient(masked.select(advantages, kept) / spread)
+    keep, spread = keep[:, None], spread[:, None]
+  return jax.lax.stop_gradient(masked.select(advantages, keep) / spread)
 
 
 def group_standardized(

@@ -49,8 +49,8 @@ def levenshtein(
   place = jnp.arange(b.shape[0] + 1, dtype=jnp.int32)
 
   def next_row(row, i):  # [M + 1]
-    kept = jnp.minimum(row[1:] + 1, row[:-1] + (a[i] != b))
-    best = jnp.concatenate([row[:1] + 1, kept])
+    costs = jnp.minimum(row[1:] + 1, row[:-1] + (a[i] != b))
+    best = jnp.concatenate([row[:1] + 1, costs])
     # Insertions: min over k ≤ j of best_k + (j − k).
     new = jax.lax.cummin(best - place) + place
     return jnp.where(i < a_len, new, row), None

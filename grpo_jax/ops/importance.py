@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from grpo_jax.ops import divergences, masked, ratios
 
 
-def _known(log_ratio: jax.Array, mask: jax.Array) -> jax.Array:
+def _without_nan(log_ratio: jax.Array, mask: jax.Array) -> jax.Array:
   """Constant log-ratios; 0 where masked or NaN (not known from the sampler)."""
   log_ratio = jax.lax.stop_gradient(log_ratio)
   return masked.select(log_ratio, mask & ~jnp.isnan(log_ratio))
@@ -61,15 +61,15 @@ def importance_weights(
   chex.assert_rank([log_ratio, mask], 2)
   chex.assert_equal_shape([log_ratio, mask])
   _check_level("importance_weights", level)
-  x = _known(log_ratio, mask)
+  x = _without_nan(log_ratio, mask)
   if level == "sequence":
     x = jnp.broadcast_to(x.sum(axis=-1, keepdims=True), x.shape)
   weights = ratios.exp_clamped(x, 20.0)
   if mode == "truncate":
     weights = jnp.clip(weights, minimum, maximum)
   elif mode == "mask":
-    kept = (weights >= minimum) & (weights <= maximum)
-    weights = masked.select(weights, kept)
+    keep = (weights >= minimum) & (weights <= maximum)
+    weights = masked.select(weights, keep)
   else:
     raise ValueError(
       f"corrections.importance_weights: mode is {mode!r}; choose 'truncate'"
@@ -155,7 +155,7 @@ def rejection_mask(
       f"corrections.rejection_mask: kind is {kind!r}; choose one of"
       f" {', '.join(estimators)}."
     )
-  u = -jnp.clip(_known(log_ratio, mask), -20.0, 20.0)  # nats
+  u = -jnp.clip(_without_nan(log_ratio, mask), -20.0, 20.0)  # nats
   k = masked.select(estimators[kind](u), mask)  # [B, T]
   if statistic == "seq_sum":
     k = k.sum(axis=-1, keepdims=True)  # [B, 1]
@@ -167,12 +167,12 @@ def rejection_mask(
       " token, seq_sum, seq_mean, seq_max."
     )
   if kind == "k1":
-    kept = (k >= math.log(low)) & (k <= math.log(high))
+    keep = (k >= math.log(low)) & (k <= math.log(high))
   else:
-    kept = k <= high
+    keep = k <= high
   if statistic == "seq_max":
-    kept = (kept | ~mask).all(axis=-1, keepdims=True)  # [B, 1]
-  return mask & kept
+    keep = (keep | ~mask).all(axis=-1, keepdims=True)  # [B, 1]
+  return mask & keep
 
 
 def off_policy_sequence_mask(
@@ -201,7 +201,7 @@ def off_policy_sequence_mask(
   masking).
   """
   chex.assert_equal_shape([logp, behavior_logp, mask])
-  gap = _known(behavior_logp - logp, mask)
+  gap = _without_nan(behavior_logp - logp, mask)
   drift = masked.mean(gap, mask, axis=-1)[:, None]  # [B, 1]
   if advantages.ndim == 1:
     advantages = advantages[:, None]

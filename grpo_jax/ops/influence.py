@@ -145,9 +145,9 @@ def _fixed_point(
     room = limit * total - past
     on_line = (room > 0) & (room < now)
     slope = jnp.minimum(limit * on_line.sum(), 1 - _TOLERANCE)
-    found = rise(total)
-    jump = total + (found - total) / (1 - slope)
-    following = jnp.where(rise(jump) > jump * (1 + _TOLERANCE), found, jump)
+    plain = rise(total)
+    jump = total + (plain - total) / (1 - slope)
+    following = jnp.where(rise(jump) > jump * (1 + _TOLERANCE), plain, jump)
     following = jnp.maximum(following, 0.0)
     return following, total, count + 1
 

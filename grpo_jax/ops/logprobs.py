@@ -130,8 +130,8 @@ def token_logprobs(
   # A select instead of a gather: it fuses into the sum, its gradient is a
   # select too (not a scatter, slow on CPU and TPU), and it stays local when
   # the vocabulary is sharded.
-  chosen = tokens[..., None] == jnp.arange(logits.shape[-1])  # [..., V]
-  return jnp.where(chosen, shifted, 0.0).sum(axis=-1) - log_sum
+  is_token = tokens[..., None] == jnp.arange(logits.shape[-1])  # [..., V]
+  return jnp.where(is_token, shifted, 0.0).sum(axis=-1) - log_sum
 
 
 def entropy_from_logits(
@@ -382,8 +382,8 @@ def _keep(logits, kept_ids):  # [B, T, V], [B, T, K]
   def mark(ids):  # [K] -> [V]
     return jnp.zeros(num_ids, bool).at[ids].set(True, mode="drop")
 
-  kept = jax.vmap(jax.vmap(mark))(ids)
-  return jnp.where(kept, logits, -jnp.inf)
+  keep = jax.vmap(jax.vmap(mark))(ids)
+  return jnp.where(keep, logits, -jnp.inf)
 
 
 def _normalizer(logits):  # [..., V] -> [...], [...]
@@ -461,8 +461,8 @@ def _measures(
   shifted = logits - shift[..., None]
   # A select instead of a gather: it fuses into the sum and stays local when
   # the vocabulary is sharded.
-  chosen = slots.tokens[..., None] == jnp.arange(logits.shape[-1])
-  logp = jnp.where(chosen, shifted, 0.0).sum(axis=-1) - log_sum
+  is_token = slots.tokens[..., None] == jnp.arange(logits.shape[-1])
+  logp = jnp.where(is_token, shifted, 0.0).sum(axis=-1) - log_sum
   entropy = sum_pi_squared = topk_logp = ref_kl = None
   # Sums of weights, divided afterwards, avoid a second pass over V.
   weights = jnp.exp(shifted)
@@ -507,8 +507,8 @@ def _logit_gradient(
   log_pi = logits - saved.shift[..., None] - saved.log_sum[..., None]
   pi = jnp.exp(log_pi)
   d_logp = jnp.where(outputs.logp == -jnp.inf, 0.0, gradient.logp)
-  chosen = slots.tokens[..., None] == jnp.arange(logits.shape[-1])
-  total = jnp.where(chosen, d_logp[..., None], 0.0)
+  is_token = slots.tokens[..., None] == jnp.arange(logits.shape[-1])
+  total = jnp.where(is_token, d_logp[..., None], 0.0)
   inner = -d_logp[..., None]  # The factor of π_v.
   if outputs.topk_logp is not None:
     d_topk = jnp.where(

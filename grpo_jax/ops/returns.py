@@ -51,10 +51,10 @@ def successor(
   return recurrence(x, 1.0 - stop.astype(x.dtype))[..., 1:]
 
 
-def _check(name: str, value: str, known: tuple[str, ...]) -> None:
-  if value not in known:
+def _check(name: str, value: str, choices: tuple[str, ...]) -> None:
+  if value not in choices:
     raise ValueError(
-      f"{name}={value!r} is unknown; choose one of {list(known)}."
+      f"{name}={value!r} is unknown; choose one of {list(choices)}."
     )
 
 

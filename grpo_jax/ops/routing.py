@@ -34,8 +34,8 @@ def load(
   """
   chex.assert_rank([ids, mask], [4, 2])
   chex.assert_equal_shape_prefix([ids, mask], 2)
-  taken = ids[..., None] == jnp.arange(num_experts)  # [B, T, layers, k, E]
-  counts = (taken & mask[..., None, None, None]).sum(axis=(0, 1, 3))
+  is_choice = ids[..., None] == jnp.arange(num_experts)  # [B, T, layers, k, E]
+  counts = (is_choice & mask[..., None, None, None]).sum(axis=(0, 1, 3))
   weight = mask.sum().astype(jnp.float32)
   return Weighted(counts.astype(jnp.float32) / ids.shape[-1], weight)
 

@@ -22,9 +22,9 @@ def uncertain(
   chex.assert_rank([entropy, mask], 2)
   chex.assert_equal_shape([entropy, mask])
   entropy = masked.wide(entropy)
-  known = jnp.where(mask, entropy, jnp.nan)
+  values = jnp.where(mask, entropy, jnp.nan)
   # NaN for a row without tokens; no entropy is above it.
-  level = jnp.nanquantile(known, quantile, axis=1, keepdims=True)  # [B, 1]
+  level = jnp.nanquantile(values, quantile, axis=1, keepdims=True)  # [B, 1]
   return mask & (entropy > level)
 
 
@@ -62,15 +62,15 @@ def ends(
     size, count = carry
     delimiter, before, mask, follows = slot
     size = size + 1
-    wanted = delimiter | (before & (size >= min_gap))
-    is_end = mask & follows & wanted & (count < max_segments - 1)
+    is_due = delimiter | (before & (size >= min_gap))
+    is_end = mask & follows & is_due & (count < max_segments - 1)
     carry = jnp.where(is_end, 0, size), count + is_end
     return carry, is_end | (mask & ~follows)
 
   zero = jnp.zeros(mask.shape[0], jnp.int32)
   slots = tuple(x.T for x in (delimiter, before, mask, follows))
-  _, found = jax.lax.scan(step, (zero, zero), slots)
-  return found.T
+  _, marks = jax.lax.scan(step, (zero, zero), slots)
+  return marks.T
 
 
 def numbers(segment_end: jax.Array) -> jax.Array:  # [B, T] bool -> int32

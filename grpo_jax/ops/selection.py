@@ -51,12 +51,12 @@ def most_varied(
   count = jax.ops.segment_sum(valid.astype(jnp.int32), group_id, num_groups)
   from_top = count[group_id] - 1 - rank  # [B]
 
-  def chosen(num_least):  # [] int32 -> [B] bool
+  def subset(num_least):  # [] int32 -> [B] bool
     return valid & ((rank < num_least) | (from_top < num_kept - num_least))
 
   def variance(num_least):  # [num_groups]
     return baselines.group_statistics(
-      rewards, chosen(num_least), group_id, num_groups, ddof=0
+      rewards, subset(num_least), group_id, num_groups, ddof=0
     ).variance
 
   splits = jnp.arange(num_kept + 1)
@@ -65,7 +65,7 @@ def most_varied(
   # differs between devices.
   greatest = variances.max(axis=0) * (1 - 1e-5)
   best = jnp.argmax(variances >= greatest, axis=0)  # [num_groups]
-  return chosen(best[group_id])
+  return subset(best[group_id])
 
 
 class Memory(NamedTuple):
@@ -107,5 +107,5 @@ def remember(
 
 def quantiles(memory: Memory, shares: jax.Array) -> jax.Array:  # [K] -> [K]
   """Quantiles of a memory, as `numpy.quantile`; NaN of an empty memory."""
-  known = jnp.arange(len(memory.values)) < memory.num_seen
-  return jnp.nanquantile(jnp.where(known, memory.values, jnp.nan), shares)
+  is_filled = jnp.arange(len(memory.values)) < memory.num_seen
+  return jnp.nanquantile(jnp.where(is_filled, memory.values, jnp.nan), shares)

@@ -272,6 +272,6 @@ def edge_factor(
   chex.assert_equal_shape([entropy, mask])
   present = mask.any(axis=-1)
   mean = masked.mean(masked.wide(entropy), mask, axis=-1)  # [B]
-  whole = jnp.maximum(masked.mean(mean, present), _EPS)
-  factor = jnp.clip(whole / jnp.maximum(mean, _EPS), low, high)
+  batch_mean = jnp.maximum(masked.mean(mean, present), _EPS)
+  factor = jnp.clip(batch_mean / jnp.maximum(mean, _EPS), low, high)
   return jax.lax.stop_gradient(jnp.where(present, factor, 1.0))

@@ -98,11 +98,11 @@ def explained_variance(
     return masked.mean(jnp.square(centered), mask)
 
   total = variance(returns)
-  left = variance(returns - values)
+  residual = variance(returns - values)
   # Compares extremes and not the variance: the mean of equal numbers may be
   # rounded.
   differ = masked.maximum(returns, mask) > -masked.maximum(-returns, mask)
-  return jnp.where(differ, 1.0 - left / jnp.where(differ, total, 1.0), 0.0)
+  return jnp.where(differ, 1.0 - residual / jnp.where(differ, total, 1.0), 0.0)
 
 
 NUM_BINS = 10
