@@ -97,41 +97,41 @@ def get_algorithm(name: str | Algorithm) -> Algorithm:
 
 
 @functools.lru_cache
-def _from_outside(found: Any, path: str) -> Algorithm:
+def _from_outside(entry: Any, path: str) -> Algorithm:
   from grpo_jax.algorithms import options
   from grpo_jax.types import Algorithm
 
-  if not isinstance(found, Algorithm):
+  if not isinstance(entry, Algorithm):
     raise ValueError(
-      f"algorithm {path!r} is {found!r:.200} ({type(found).__name__}); needed"
+      f"algorithm {path!r} is {entry!r:.200} ({type(entry).__name__}); needed"
       " is an Algorithm, such as FOO = Algorithm(name='foo', config_class=…)."
     )
-  if found.name in ALGORITHMS and ALGORITHMS[found.name] != found:
+  if entry.name in ALGORITHMS and ALGORITHMS[entry.name] != entry:
     raise ValueError(
-      f"algorithm {path!r} is called {found.name!r}, and so is another one of"
+      f"algorithm {path!r} is called {entry.name!r}, and so is another one of"
       " the table; give it a name of its own."
     )
   if not (
-    isinstance(found.config_class, type)
-    and issubclass(found.config_class, options.CommonConfig)
-    and dataclasses.is_dataclass(found.config_class)
+    isinstance(entry.config_class, type)
+    and issubclass(entry.config_class, options.CommonConfig)
+    and dataclasses.is_dataclass(entry.config_class)
   ):
     raise ValueError(
-      f"algorithm {path!r} has config_class={found.config_class!r}; needed is a"
+      f"algorithm {path!r} has config_class={entry.config_class!r}; needed is a"
       " frozen dataclass that derives from options.CommonConfig, or from"
       " options.ClipConfig if it clips."
     )
   bare = [
     field.name
-    for field in dataclasses.fields(found.config_class)
+    for field in dataclasses.fields(entry.config_class)
     if field.default is field.default_factory is dataclasses.MISSING
   ]
   if bare:
     raise ValueError(
-      f"algorithm {path!r}: {found.config_class.__name__} has no default for"
+      f"algorithm {path!r}: {entry.config_class.__name__} has no default for"
       f" {', '.join(bare)}; needed is one for each setting, that of the paper."
     )
-  return dataclasses.replace(found, name=path)
+  return dataclasses.replace(entry, name=path)
 
 
 def name_of(algorithm: str | Algorithm) -> str:
@@ -154,13 +154,13 @@ def group_size(name: str | Algorithm, most: int) -> int:
 def make_config(name: str | Algorithm, **fields: Any) -> Any:
   """Returns the frozen config of an algorithm; raises for unknown fields."""
   config_class = get_algorithm(name).config_class
-  known = {field.name for field in dataclasses.fields(config_class)}
+  names = {field.name for field in dataclasses.fields(config_class)}
   for field in fields:
-    if field not in known:
-      near = difflib.get_close_matches(field, known, n=1)
+    if field not in names:
+      near = difflib.get_close_matches(field, names, n=1)
       hint = f" Did you mean {near[0]!r}?" if near else ""
       raise KeyError(
         f"algorithm {name!r} has no field {field!r}.{hint} Its fields:"
-        f" {', '.join(sorted(known))}."
+        f" {', '.join(sorted(names))}."
       )
   return config_class(**fields)

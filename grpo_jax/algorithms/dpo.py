@@ -55,12 +55,12 @@ class PairConfig(CommonConfig):
 
   def __post_init__(self):
     super().__post_init__()
-    for name, known in (
+    for name, choices in (
       ("kind", preferences.DPO_KINDS),
       ("f_divergence", preferences.F_DIVERGENCES),
     ):
-      if getattr(self, name) not in known:
-        self.complain(name, f"is unknown; choose one of {', '.join(known)}")
+      if getattr(self, name) not in choices:
+        self.complain(name, f"is unknown; choose one of {', '.join(choices)}")
     if self.beta == 0:
       self.complain("beta", "must be greater than 0")
     if self.label_smoothing >= 0.5:

@@ -112,7 +112,7 @@ def _most(config: GFPOConfig, batch: TrainBatch) -> jax.Array | int:
   return jnp.array([max(x, 2) for x in counts])[above][batch.group_id]
 
 
-def kept(config: GFPOConfig, batch: TrainBatch) -> jax.Array:  # [B] bool
+def row_mask(config: GFPOConfig, batch: TrainBatch) -> jax.Array:  # [B] bool
   """True on the rows that are trained."""
   groups = batch.valid, batch.group_id
   if config.metric == "max_variance":
@@ -132,7 +132,7 @@ def kept(config: GFPOConfig, batch: TrainBatch) -> jax.Array:  # [B] bool
 def advantages(config: GFPOConfig, batch: TrainBatch) -> jax.Array:  # [B]
   return baselines.group_standardized(
     batch.rewards,
-    kept(config, batch),
+    row_mask(config, batch),
     batch.group_id,
     batch.num_groups,
     ddof=0,
@@ -143,7 +143,7 @@ def advantages(config: GFPOConfig, batch: TrainBatch) -> jax.Array:  # [B]
 def prepare(config: GFPOConfig, batch: TrainBatch) -> TrainBatch:
   if config.denom == "all":
     return batch
-  rows = kept(config, batch)[:, None]
+  rows = row_mask(config, batch)[:, None]
   return dataclasses.replace(batch, mask=batch.mask & rows)
 
 

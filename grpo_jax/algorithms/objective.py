@@ -303,7 +303,7 @@ def _without_rejected(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
   if config.rejection == "none":
     return batch
   statistic, _, kind = config.rejection.rpartition("_")
-  kept = importance_lib.rejection_mask(
+  mask = importance_lib.rejection_mask(
     batch.old_logp - batch.sampler.behavior_logp,
     batch.mask,
     statistic,
@@ -311,7 +311,7 @@ def _without_rejected(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
     config.rejection_low,
     config.rejection_high,
   )
-  return dataclasses.replace(batch, mask=kept)
+  return dataclasses.replace(batch, mask=mask)
 
 
 def _with_weights(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
@@ -396,10 +396,10 @@ def prepare(
     advantages = distillation.with_teacher(
       config, batch, advantages, batch.old_logp
     )
-  found: dict[str, Any] = {"advantages": advantages}
+  fields: dict[str, Any] = {"advantages": advantages}
   if algorithm.returns is not None:
-    found["returns"] = algorithm.returns(config, batch)
-  batch = dataclasses.replace(batch, **jax.lax.stop_gradient(found))
+    fields["returns"] = algorithm.returns(config, batch)
+  batch = dataclasses.replace(batch, **jax.lax.stop_gradient(fields))
   # Weights come last: they cover the tokens that are still trained.
   batch = _without_rejected(config, without_overlong(config, batch))
   return _with_weights(config, algorithm.prepare(config, batch))
@@ -433,14 +433,14 @@ def _policy_values(
   values = algorithm.policy_loss(config, policy, batch)
   weight = batch.policy_weight
   if config.off_policy_threshold > 0:
-    kept = importance_lib.off_policy_sequence_mask(
+    keep = importance_lib.off_policy_sequence_mask(
       policy.logp,
       batch.sampler.behavior_logp,
       batch.advantages,
       batch.mask,
       config.off_policy_threshold,
     )
-    weight = kept.astype(values.dtype) * (1.0 if weight is None else weight)
+    weight = keep.astype(values.dtype) * (1.0 if weight is None else weight)
   if weight is None:
     return values
   if values.ndim == 1:

@@ -178,9 +178,9 @@ class CommonConfig:
           "is negative or not a number; every width, weight and count of an"
           f" algorithm is ≥ 0 (its default is {field.default})",
         )
-    for name, known in _CHOICES.items():
-      if getattr(self, name) not in known:
-        self.complain(name, f"is unknown; choose one of {', '.join(known)}")
+    for name, choices in _CHOICES.items():
+      if getattr(self, name) not in choices:
+        self.complain(name, f"is unknown; choose one of {', '.join(choices)}")
     for name in ("kl_horizon", "importance_max", "rejection_high"):
       if getattr(self, name) == 0:
         self.complain(name, "must be greater than 0")
@@ -353,13 +353,13 @@ class CriticOptions(CommonConfig):
     for name in ("gamma", "lam", "lam_critic"):
       if getattr(self, name) > 1:
         self.complain(name, "must be in [0, 1]")
-    for name, known in (
+    for name, choices in (
       ("boundary", returns.BOUNDARIES),
       ("reward", returns.REWARDS),
       ("length_adaptive_unit", ("trace", "context")),
     ):
-      if getattr(self, name) not in known:
-        self.complain(name, f"is unknown; choose one of {', '.join(known)}")
+      if getattr(self, name) not in choices:
+        self.complain(name, f"is unknown; choose one of {', '.join(choices)}")
     if self.bootstrap_cut and self.overlong_filter:
       self.complain(
         "bootstrap_cut",
@@ -436,7 +436,7 @@ def check(algorithm: Algorithm, config: CommonConfig) -> None:
           f" it trains none; leave it {getattr(CommonConfig, name)!r}",
         )
   counts_tokens = algorithm.aggregate is aggregation.over_tokens
-  for name, is_on, is_known, why in (
+  for name, is_on, is_supported, why in (
     (
       "token_mean_scope",
       config.token_mean_scope == "group",
@@ -480,7 +480,7 @@ def check(algorithm: Algorithm, config: CommonConfig) -> None:
       " or choose an algorithm such as 'opd_full'",
     ),
   ):
-    if is_on and not is_known:
+    if is_on and not is_supported:
       config.complain(name, f"of algorithm {algorithm.name!r} {why}")
 
 
@@ -534,17 +534,17 @@ def in_force(config: CommonConfig) -> str:
   if config.kl_coef:
     place = ", in the reward" if config.kl_in_reward else ""
     kl = f"KL {config.kl_coef:g} ({config.kl_kind}{place})"
-  said = [f"advantages{scale}", kl]
+  parts = [f"advantages{scale}", kl]
   if isinstance(config, ClipConfig):
     bounds = dict.fromkeys((config.clip_low, config.clip_high))
-    said.append(f"clip {' and '.join(f'{bound:g}' for bound in bounds)}")
+    parts.append(f"clip {' and '.join(f'{bound:g}' for bound in bounds)}")
   named = {"advantage_scale", "kl_coef", "kl_kind", "kl_in_reward"}
-  said += [
+  parts += [
     f"{field.name}={getattr(config, field.name)}"
     for field in dataclasses.fields(CommonConfig)
     if field.name not in named and getattr(config, field.name) != field.default
   ]
-  return "; ".join(said)
+  return "; ".join(parts)
 
 
 def naming_what_is_missing(function: _Function) -> _Function:

@@ -37,7 +37,7 @@ def of_clips(
 ) -> dict[str, Weighted]:
   """Shares of clipped tokens, by direction."""
   policy, batch = jax.lax.stop_gradient((policy, batch))
-  found = clipped(algorithm, config, policy, batch)
+  is_clipped = clipped(algorithm, config, policy, batch)
   advantages = batch.advantages
   if advantages.ndim == 1:
     advantages = advantages[:, None]
@@ -50,11 +50,11 @@ def of_clips(
     )
 
   return {
-    "clip_fraction": share(found),
+    "clip_fraction": share(is_clipped),
     # With one clip per side, a positive advantage is cut from above and a
     # negative one from below.
-    "clip_fraction/high": share(found & positive),
-    "clip_fraction/low": share(found & ~positive),
+    "clip_fraction/high": share(is_clipped & positive),
+    "clip_fraction/low": share(is_clipped & ~positive),
   }
 
 

@@ -93,8 +93,8 @@ class RREDCoTConfig(ClipConfig):
 def advantages(config: RREDCoTConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
   mask = batch.mask & batch.valid[:, None]
   if config.mode == "return":
-    left = batch.rewards[:, None] - batch.answers.prefix_utility
-    return jax.lax.stop_gradient(masked.select(left, mask))
+    gain = batch.rewards[:, None] - batch.answers.prefix_utility
+    return jax.lax.stop_gradient(masked.select(gain, mask))
   is_end = segments.last_included(batch.answers.segment_end, mask)
   credits = segments.credits(
     batch.answers.prefix_utility, batch.answers.segment_end, batch.rewards, mask
@@ -106,9 +106,9 @@ def advantages(config: RREDCoTConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
     batch.num_groups,
     eps=config.advantage_eps,
   ).reshape(mask.shape)
-  found = masked.select(segments.spread(standardized, is_end), mask)
+  per_token = masked.select(segments.spread(standardized, is_end), mask)
   if config.mode == "rudder":
-    return found
+    return per_token
   of_rows = baselines.group_standardized(
     batch.rewards,
     batch.valid,
@@ -116,7 +116,7 @@ def advantages(config: RREDCoTConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
     batch.num_groups,
     eps=config.advantage_eps,
   )[:, None]
-  mixed = config.mix_weight * of_rows + (1 - config.mix_weight) * found
+  mixed = config.mix_weight * of_rows + (1 - config.mix_weight) * per_token
   return masked.select(mixed, mask)
 
 

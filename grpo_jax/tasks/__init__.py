@@ -65,7 +65,7 @@ def make_task(name: str, **options: Any) -> Task:
   if ":" in name:
     make = imports.load(name, "task")
     if isinstance(make, Task):
-      make = functools.partial(_made, make)
+      make = functools.partial(_ready, make)
     if not callable(make):
       raise TypeError(
         f"make_task: {name!r} is {make!r:.80} ({type(make).__name__}); needed"
@@ -75,25 +75,25 @@ def make_task(name: str, **options: Any) -> Task:
     make = TASKS[name]
   else:
     raise KeyError(_unknown("task", name, TASKS))
-  known = inspect.signature(make).parameters
-  takes_any = any(x.kind is x.VAR_KEYWORD for x in known.values())
+  parameters = inspect.signature(make).parameters
+  takes_any = any(x.kind is x.VAR_KEYWORD for x in parameters.values())
   for option, value in options.items():
-    if option not in known and takes_any:
+    if option not in parameters and takes_any:
       continue
-    if option not in known and not known:
+    if option not in parameters and not parameters:
       raise KeyError(
         f"make_task: option {option!r}: the task {name!r} has no options; set"
         " config.data.task_options to {}."
       )
-    if option not in known:
-      raise KeyError(_unknown(f"option of task {name!r}", option, known))
-    kind = type(known[option].default)
-    if known[option].default is inspect.Parameter.empty:
+    if option not in parameters:
+      raise KeyError(_unknown(f"option of task {name!r}", option, parameters))
+    kind = type(parameters[option].default)
+    if parameters[option].default is inspect.Parameter.empty:
       continue
     if type(value) is not kind and (type(value), kind) != (int, float):
       raise TypeError(
         f"make_task: option {option!r} of task {name!r} is {value!r}; it needs"
-        f" a {kind.__name__}, as {known[option].default!r}."
+        f" a {kind.__name__}, as {parameters[option].default!r}."
       )
   task = make(**options)
   if not isinstance(task, Task):
@@ -104,15 +104,15 @@ def make_task(name: str, **options: Any) -> Task:
   return task
 
 
-def _made(task: Task) -> Task:
+def _ready(task: Task) -> Task:
   """The `make` of a ready task: returns it, and has no options."""
   return task
 
 
-def _unknown(what: str, name: str, known: Collection[str]) -> str:
-  nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+def _unknown(what: str, name: str, names: Collection[str]) -> str:
+  nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
   hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
   return (
     f"make_task: unknown {what}: {name!r}; known are"
-    f" {', '.join(sorted(known))}.{hint}"
+    f" {', '.join(sorted(names))}.{hint}"
   )

@@ -189,8 +189,8 @@ def _teach(
   for k in range(columns):
     x, y = a // 10**k % 10, b // 10**k % 10
     total = x + y + carry
-    written = total // 10 * 10 + (total + int(slips[k])) % 10
-    working += vocab.encode(f"{x}+{y}+{carry}={written:02d};")
+    entry = total // 10 * 10 + (total + int(slips[k])) % 10
+    working += vocab.encode(f"{x}+{y}+{carry}={entry:02d};")
     answer += total % 10 * 10**k
     carry = total // 10
     if forgets[k]:
@@ -214,8 +214,8 @@ def verify(
 ) -> dict[str, jax.Array]:
   """Judges one completion in graph; see `Task.verify`."""
   gold = extras["operands"].sum()  # []
-  found = vocab.answer_span(tokens, completion_mask, tags)
-  right = _says(tokens, found, gold, level)
+  span = vocab.answer_span(tokens, completion_mask, tags)
+  right = _says(tokens, span, gold, level)
   scores = {"accuracy": right.astype(jnp.float32)}
   if scratchpad:
     per_step, step_mask = step_scores(
@@ -224,14 +224,14 @@ def verify(
     expected = _num_digits(extras["operands"].max(), level)  # columns
     scores["process"] = per_step.sum() / jnp.maximum(step_mask.sum(), expected)
     worked_out, is_sound = _worked_out(tokens, step_mask, level)
-    consistent = is_sound & _says(tokens, found, worked_out, level)
+    consistent = is_sound & _says(tokens, span, worked_out, level)
     scores["consistency"] = consistent.astype(jnp.float32)
   return scores
 
 
 def _says(
   tokens: jax.Array,  # [T] int32
-  found: vocab.Span,
+  span: vocab.Span,
   number: jax.Array,  # [] int32
   level: int,
 ) -> jax.Array:  # [] bool
@@ -239,9 +239,9 @@ def _says(
   # Without leading zeros a number has one spelling, so spellings are compared.
   spelling = _spelling(number, level)
   return (
-    found.ok
-    & (found.end - found.start == (spelling != vocab.PAD).sum())
-    & (vocab.content(tokens, found, level + 1) == spelling).all()
+    span.ok
+    & (span.end - span.start == (spelling != vocab.PAD).sum())
+    & (vocab.content(tokens, span, level + 1) == spelling).all()
   )
 
 
@@ -314,13 +314,13 @@ def step_scores(
     ]
   )
   window = tokens[slots[:, None] + jnp.arange(1 - STEP_LEN, 1)]  # [T, 9]
-  wanted = _working(extras["operands"], level)  # [level, 9]
+  working = _working(extras["operands"], level)  # [level, 9]
   columns = _num_digits(extras["operands"].max(), level)
   right = (
     ends
     & (slots - previous == STEP_LEN)
     & (index < columns)
-    & (window == wanted[jnp.minimum(index, level - 1)]).all(axis=-1)
+    & (window == working[jnp.minimum(index, level - 1)]).all(axis=-1)
   )
   return right.astype(jnp.float32), ends
 
@@ -384,10 +384,10 @@ def _worked_out_numpy(completion: list[str], level: int) -> str | None:
   )
   *steps, _ = working.split(";")
   results = [re.fullmatch(r".*=(\d)(\d)", step, re.DOTALL) for step in steps]
-  found = [result.groups() for result in results if result is not None]
-  if not 1 <= len(found) == len(steps) <= level:
+  pairs = [result.groups() for result in results if result is not None]
+  if not 1 <= len(pairs) == len(steps) <= level:
     return None
-  digits = [one for _, one in found] + [found[-1][0]]
+  digits = [unit for _, unit in pairs] + [pairs[-1][0]]
   return str(int("".join(reversed(digits))))
 
 

@@ -61,7 +61,7 @@ def make(teacher_bias: float = 0.05, flipped_share: float = 0.0) -> Task:
     "flipped_share": flipped_share,
   }.items():
     task_lib.check_range("bias_mcq.make", name, value, 0.0, 1.0)
-  drawn = functools.partial(example, teacher_bias=teacher_bias)
+  draw = functools.partial(example, teacher_bias=teacher_bias)
   return Task(
     name="bias_mcq",
     vocab_size=vocab.VOCAB_SIZE,
@@ -70,8 +70,8 @@ def make(teacher_bias: float = 0.05, flipped_share: float = 0.0) -> Task:
     end_ids=(vocab.EOS,),
     max_prompt_len=11,
     max_completion_len=4,
-    example=functools.partial(drawn, flipped_share=flipped_share),
-    lesson=functools.partial(drawn, flipped_share=0.0),
+    example=functools.partial(draw, flipped_share=flipped_share),
+    lesson=functools.partial(draw, flipped_share=0.0),
     verify=verify,
     verify_numpy=verify_numpy,
     encode=vocab.encode,
@@ -144,13 +144,13 @@ def verify(
   """Judges one completion in graph; see `Task.verify`."""
   answer = vocab.answer_span(tokens, completion_mask, tags=True)
   ok = answer.ok & (answer.end - answer.start == 1)
-  [given] = vocab.content(tokens, answer, 1)
+  [token] = vocab.content(tokens, answer, 1)
   choices = jnp.array(_CHOICES)
   scores = {
-    "accuracy": ok & (given == extras["label"]),
+    "accuracy": ok & (token == extras["label"]),
     "format": ok & (answer.start == 1),
-    "choice": ok & (given == choices).any(),
-    "biased": ok & (given == extras["biased"]),
+    "choice": ok & (token == choices).any(),
+    "biased": ok & (token == extras["biased"]),
   }
   return {name: score.astype(jnp.float32) for name, score in scores.items()}
 
@@ -163,13 +163,13 @@ def verify_numpy(
   """Twin of `verify`, which compares words."""
   completion = vocab.words(tokens, completion_mask)
   answer = vocab.answer_words(completion, tags=True)
-  given = answer[0] if answer is not None and len(answer) == 1 else ""
+  word = answer[0] if answer is not None and len(answer) == 1 else ""
   label, biased = (
     vocab.decode([int(extras[name])]) for name in ("label", "biased")
   )
   return {
-    "accuracy": float(given == label),
-    "format": float(bool(given) and completion[0] == "<answer>"),
-    "choice": float(given in ("a", "b", "c")),
-    "biased": float(given == biased),
+    "accuracy": float(word == label),
+    "format": float(bool(word) and completion[0] == "<answer>"),
+    "choice": float(word in ("a", "b", "c")),
+    "biased": float(word == biased),
   }

@@ -147,9 +147,9 @@ def verify(
   gold = jnp.where(
     slots < depth, stack[jnp.maximum(depth - 1 - slots, 0)], vocab.PAD
   )  # [max_depth]
-  found = vocab.answer_span(tokens, completion_mask, tags)
-  size = found.end - found.start
-  same = vocab.content(tokens, found, max_depth) == gold
+  span = vocab.answer_span(tokens, completion_mask, tags)
+  size = span.end - span.start
+  same = vocab.content(tokens, span, max_depth) == gold
   matches = (same & (slots < depth)).sum()
   right = (matches == depth) & (size == depth)
   return {

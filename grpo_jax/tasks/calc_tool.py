@@ -307,15 +307,15 @@ def step(
   call = _read(tokens, mask)
   leaked = call.leak & state.leak
 
-  found = vocab.answer_span(tokens, mask, tags=True)
-  written = vocab.content(tokens, found, NUM_DIGITS)  # [5]
-  size = found.end - found.start
-  is_digit = (written >= vocab.DIGIT_0) & (written < vocab.DIGIT_0 + 10)
-  answered = found.ok & (size >= 1) & (size <= NUM_DIGITS)
+  span = vocab.answer_span(tokens, mask, tags=True)
+  digits = vocab.content(tokens, span, NUM_DIGITS)  # [5]
+  size = span.end - span.start
+  is_digit = (digits >= vocab.DIGIT_0) & (digits < vocab.DIGIT_0 + 10)
+  answered = span.ok & (size >= 1) & (size <= NUM_DIGITS)
   answered &= (is_digit | (jnp.arange(NUM_DIGITS) >= size)).all()
   # Without leading zeros a number has one spelling, so spellings are compared.
   gold, gold_size = _spelling(state.gold)
-  right = answered & (size == gold_size) & (written == gold[:NUM_DIGITS]).all()
+  right = answered & (size == gold_size) & (digits == gold[:NUM_DIGITS]).all()
 
   number, number_size = _spelling(jnp.where(leaked, state.gold, call.result))
   in_range = jnp.abs(call.result) < LIMIT

@@ -67,9 +67,9 @@ def verify(
 ) -> dict[str, jax.Array]:
   """Judges one completion in graph; see `Task.verify`."""
   gold = extras["answer"]  # [length]
-  found = vocab.answer_span(tokens, completion_mask, tags=False)
-  size = found.end - found.start
-  equal = vocab.content(tokens, found, len(gold)) == gold  # [length]
+  span = vocab.answer_span(tokens, completion_mask, tags=False)
+  size = span.end - span.start
+  equal = vocab.content(tokens, span, len(gold)) == gold  # [length]
   right = equal.all() & (size == len(gold))
   return {
     "accuracy": right.astype(jnp.float32),

@@ -221,13 +221,13 @@ def num_solutions(numbers: Iterable[int], target: int) -> int:
   Raises:
     ValueError: There are other numbers.
   """
-  given = tuple(sorted(numbers))
-  if not 2 <= len(given) <= 4 or not set(given) <= {*range(1, 10)}:
+  problem = tuple(sorted(numbers))
+  if not 2 <= len(problem) <= 4 or not set(problem) <= {*range(1, 10)}:
     raise ValueError(
-      f"num_solutions: the numbers {list(given)}; a problem has 2 to 4, each"
+      f"num_solutions: the numbers {list(problem)}; a problem has 2 to 4, each"
       " from 1 to 9."
     )
-  return _solutions(given)[target]
+  return _solutions(problem)[target]
 
 
 @functools.cache  # There are 705 sets of numbers.
@@ -275,8 +275,8 @@ def verify(
   """Judges one completion in graph; see `Task.verify`."""
   numbers = extras["numbers"]  # [n], ascending
   size = 2 * len(numbers) - 1
-  found = vocab.answer_span(tokens, completion_mask, tags, of_several)
-  answer = vocab.content(tokens, found, size)  # [2n - 1]
+  span = vocab.answer_span(tokens, completion_mask, tags, of_several)
+  answer = vocab.content(tokens, span, size)  # [2n - 1]
   used = answer[0::2] - vocab.DIGIT_0  # [n]
   operators = answer[1::2]  # [n - 1]
   # Other tokens give numbers outside 1..9, which are in no problem.
@@ -289,8 +289,8 @@ def verify(
       value * x,
     )
   right = (
-    found.ok
-    & (found.end - found.start == size)
+    span.ok
+    & (span.end - span.start == size)
     & same_numbers
     & jnp.isin(operators, jnp.array(OPERATORS)).all()
     & (value == extras["target"])

@@ -134,7 +134,7 @@ def example(
     "walls": np.array(walls, np.int32),
   }
   room = PlainRoom(extras, tabular)
-  prompt = [vocab.BOS, *vocab.encode(room.seen(), STATES)]
+  prompt = [vocab.BOS, *vocab.encode(room.observation(), STATES)]
   paths = {goal: _distances(goal, walls) for goal in (key, door)}
   completion, observed = [], []
   done = False
@@ -144,9 +144,9 @@ def example(
       column, row = room.agent
       path = paths[door if room.has_key else key]
       action = _next_action(row * SIZE + column, path)
-    answered, _, done = room.act([action])
-    completion += [action, *answered]
-    observed += [False, *[True] * len(answered)]
+    reply, _, done = room.act([action])
+    completion += [action, *reply]
+    observed += [False, *[True] * len(reply)]
   return Example(
     np.array(prompt, np.int32),
     np.array(completion, np.int32),
@@ -172,8 +172,8 @@ def _sample_start(
   rng: np.random.Generator,
 ) -> tuple[int, int, int, list[int]]:
   """Draws the first cell in the only room; it can be solved from every cell."""
-  taken = {_KEY, _DOOR, *_WALLS}
-  agent = int(rng.choice([x for x in range(NUM_CELLS) if x not in taken]))
+  others = {_KEY, _DOOR, *_WALLS}
+  agent = int(rng.choice([x for x in range(NUM_CELLS) if x not in others]))
   return agent, _KEY, _DOOR, _WALLS
 
 
@@ -344,7 +344,7 @@ class PlainRoom:
     self._turns = 0
     self._won = False
 
-  def seen(self) -> str:
+  def observation(self) -> str:
     """The observation."""
     if self._tabular:
       column, row = self.agent
@@ -365,8 +365,8 @@ class PlainRoom:
     elif word == "g" and self.agent == self._key:
       self.has_key = True
     self._won = self.has_key and self.agent == self._door
-    answered = [] if self._over() else vocab.encode(self.seen(), STATES)
-    return PlainTurn(answered, float(self._won), self._over())
+    reply = [] if self._over() else vocab.encode(self.observation(), STATES)
+    return PlainTurn(reply, float(self._won), self._over())
 
   def scores(self) -> dict[str, float]:
     """Twin of `scores`."""

@@ -163,23 +163,23 @@ def verify(
   extras: Extras,
 ) -> dict[str, jax.Array]:
   """Judges one completion in graph; see `Task.verify`."""
-  found = vocab.answer_span(tokens, completion_mask, tags=True)
-  size = found.end - found.start
-  is_read = found.ok & (size <= ANSWER_LEN)
+  span = vocab.answer_span(tokens, completion_mask, tags=True)
+  size = span.end - span.start
+  is_read = span.ok & (size <= ANSWER_LEN)
   size = jnp.where(is_read, size, 0)
-  said = vocab.content(tokens, found, ANSWER_LEN)
+  answer = vocab.content(tokens, span, ANSWER_LEN)
   gold = jnp.asarray(extras["gold"])
   gold_size = (gold != vocab.PAD).sum()
-  tree, parses = parsed(said, size, ANSWER_LEN - 2)
-  wanted, _ = parsed(gold, gold_size, GOLD_NODES)
+  tree, parses = parsed(answer, size, ANSWER_LEN - 2)
+  target, _ = parsed(gold, gold_size, GOLD_NODES)
 
   def near(distance, size, gold_size):
     return 1 - distance / jnp.maximum(size, gold_size)
 
   by_token = near(
-    edits.levenshtein(said, size, gold, gold_size), size, gold_size
+    edits.levenshtein(answer, size, gold, gold_size), size, gold_size
   )
-  by_node = near(edits.tree_distance(tree, wanted), tree.size, wanted.size)
+  by_node = near(edits.tree_distance(tree, target), tree.size, target.size)
   by_node = jnp.maximum(by_node, 0)  # The distance may be the sum of both.
   scores = {
     "accuracy": by_token == 1,
@@ -272,21 +272,21 @@ def verify_numpy(
 ) -> dict[str, float]:
   """Twin of `verify`, which compares nested tuples by recursion."""
   words = vocab.words(tokens, completion_mask)
-  said = vocab.answer_words(words, tags=True)
+  answer = vocab.answer_words(words, tags=True)
   scores = dict.fromkeys(("accuracy", "parses", "tree", "token"), 0.0)
-  if said is None or len(said) > ANSWER_LEN:
+  if answer is None or len(answer) > ANSWER_LEN:
     return scores
   gold = list(vocab.decode(extras["gold"]))
-  scores["token"] = 1 - _edits(tuple(said), tuple(gold)) / max(
-    len(said), len(gold)
+  scores["token"] = 1 - _edits(tuple(answer), tuple(gold)) / max(
+    len(answer), len(gold)
   )
-  scores["accuracy"] = float(said == gold)
-  tree, wanted = nested(said), nested(gold)
-  assert wanted is not None
+  scores["accuracy"] = float(answer == gold)
+  tree, target = nested(answer), nested(gold)
+  assert target is not None
   if tree is not None:
     scores["parses"] = 1.0
-    apart = forest_distance((tree,), (wanted,))
-    larger = max(_count((tree,)), _count((wanted,)))
+    apart = forest_distance((tree,), (target,))
+    larger = max(_count((tree,)), _count((target,)))
     scores["tree"] = max(1 - apart / larger, 0.0)
   return scores
 

@@ -145,8 +145,8 @@ def verify(
   is_a = (tokens >= vocab.LETTER_A) & (tokens < vocab.LETTER_A + _SIZE)  # [T]
   in_a = (is_a & vocab.inside(thought, len(tokens))).sum()
   spelled = vocab.LETTER_A + (word - vocab.LETTER_A) % _SIZE  # [max_len]
-  written = vocab.content(tokens, thought, len(word))  # [max_len]
-  places = (exists & (written == spelled)).sum()
+  letters = vocab.content(tokens, thought, len(word))  # [max_len]
+  places = (exists & (letters == spelled)).sum()
   scores = {
     "accuracy": right,
     "accuracy_buggy": right | (answer.ok & (answer_size == 0)),

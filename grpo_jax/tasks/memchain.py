@@ -157,8 +157,8 @@ def example(rng: np.random.Generator, split: str, *, contexts: Any) -> Example:
 
 def lesson(rng: np.random.Generator, split: str, *, contexts: Any) -> Example:
   """Draws any context of an episode; see `Task.lesson`."""
-  made = contexts(rng, split)
-  return made[int(rng.integers(len(made)))]
+  examples = contexts(rng, split)
+  return examples[int(rng.integers(len(examples)))]
 
 
 def _environment(
@@ -226,7 +226,7 @@ def _distractors(
 ) -> list[list[int]]:
   """Draws the observations between the facts and the question."""
   others = np.setdiff1d(vocab.LETTER_A + np.arange(vocab.NUM_LETTERS), letters)
-  drawn = zip(
+  pairs = zip(
     rng.choice(others, size=count).tolist(),
     (vocab.DIGIT_0 + rng.integers(num_digits, size=count)).tolist(),
     strict=True,
@@ -235,7 +235,7 @@ def _distractors(
     [letter]
     if brief
     else [vocab.OBS, letter, vocab.COLON, digit, vocab.OBS_END]
-    for letter, digit in drawn
+    for letter, digit in pairs
   ]
 
 
@@ -275,28 +275,28 @@ def teach(
     "digits": np.array(digits, np.int32),
     "query": np.array(query, np.int32),
   }
-  heard = _distractors(rng, letters, num_steps - 2, num_digits, brief)
-  heard.append([vocab.OBS, letters[query], vocab.QUESTION, vocab.OBS_END])
+  messages = _distractors(rng, letters, num_steps - 2, num_digits, brief)
+  messages.append([vocab.OBS, letters[query], vocab.QUESTION, vocab.OBS_END])
 
   def recalled() -> list[int]:
     """The digits in the context, or random digits."""
     guess = random_digits()  # Always drawn: all teachers see the same problem.
-    is_lost = bool(made) and not keeps_summary
+    is_lost = bool(examples) and not keeps_summary
     return guess if is_lost or rng.random() < teacher_error else believed
 
   believed = digits
-  made: list[Example] = []
+  examples: list[Example] = []
   prompt = [vocab.BOS, vocab.OBS, *_facts(letters, digits), vocab.OBS_END]
   completion: list[int] = []
   observed: list[bool] = []
-  kept: list[list[int]] = []
+  turns: list[list[int]] = []
 
   def write(ids: list[int], is_observed: bool) -> None:
     completion.extend(ids)
     observed.extend([is_observed] * len(ids))
 
   def end_context() -> None:
-    made.append(
+    examples.append(
       Example(
         np.array(prompt, np.int32),
         np.array(completion, np.int32),
@@ -308,15 +308,15 @@ def teach(
     observed.clear()
 
   for turn in range(num_steps):
-    observation = heard[turn - 1] if turn else []
+    observation = messages[turn - 1] if turn else []
     write(observation, True)
     if turn == num_steps - 1:
-      if not made or not keeps_summary:
+      if not examples or not keeps_summary:
         believed = recalled()
       write(vocab.wrapped([believed[query]], tags=True), False)
       break
     write([vocab.SEMICOLON], False)
-    kept.append([*observation, vocab.SEMICOLON])
+    turns.append([*observation, vocab.SEMICOLON])
     if (turn + 1) % every == 0:
       believed = recalled()
       summary = [*_facts(letters, believed), vocab.SUM_END]
@@ -326,10 +326,10 @@ def teach(
       prompt = [vocab.BOS]
       if keeps_summary:
         prompt += [vocab.SUM, *summary]
-      for pair in kept[len(kept) - keep_turns :]:
+      for pair in turns[len(turns) - keep_turns :]:
         prompt += pair
   end_context()
-  return made
+  return examples
 
 
 def _facts(letters: Sequence[int], digits: Sequence[int]) -> list[int]:
@@ -374,13 +374,13 @@ def reset(
 ) -> MemchainState:
   """Begins an episode; the distractors are drawn."""
   letter_key, digit_key = jax.random.split(key)
-  known = jnp.asarray(extras["letters"], jnp.int32)  # [F]
+  facts = jnp.asarray(extras["letters"], jnp.int32)  # [F]
   size = (num_steps - 2,)
   letters = vocab.LETTER_A + jax.random.randint(
-    letter_key, size, 0, vocab.NUM_LETTERS - len(known)
+    letter_key, size, 0, vocab.NUM_LETTERS - len(facts)
   )
   # The i-th of the letters that are not in the facts.
-  for letter in jnp.sort(known):
+  for letter in jnp.sort(facts):
     letters = letters + (letters >= letter)
   digits = vocab.DIGIT_0 + jax.random.randint(digit_key, size, 0, num_digits)
 
@@ -398,7 +398,7 @@ def reset(
   zero = jnp.zeros((), jnp.int32)
   return MemchainState(
     question=jnp.array(
-      [vocab.OBS, known[query], vocab.QUESTION, vocab.OBS_END], jnp.int32
+      [vocab.OBS, facts[query], vocab.QUESTION, vocab.OBS_END], jnp.int32
     ),
     answer=jnp.array(
       [vocab.ANSWER, extras["digits"][query], vocab.ANSWER_END, vocab.EOS],
@@ -419,9 +419,9 @@ def step(
   """Does one action; see `Environment.step`."""
   num_distractors, size = state.distractors.shape
   num_steps = num_distractors + 2
-  asked = state.turn == num_steps - 1
-  right = asked & mask.all() & (tokens == state.answer).all()
-  semicolon = ~asked & (mask.sum() == 1) & (tokens[0] == vocab.SEMICOLON)
+  is_asked = state.turn == num_steps - 1
+  right = is_asked & mask.all() & (tokens == state.answer).all()
+  semicolon = ~is_asked & (mask.sum() == 1) & (tokens[0] == vocab.SEMICOLON)
   turn = state.turn + 1
   done = turn == num_steps
   asks = turn == num_steps - 1
@@ -459,8 +459,8 @@ def scores(state: MemchainState) -> dict[str, jax.Array]:
 
 def action_len(state: MemchainState) -> jax.Array:  # [] int32
   """Length of the next action: 4 for the answer to the question, else 1."""
-  asked = state.turn == state.distractors.shape[0] + 1
-  return jnp.where(asked, ANSWER_LEN, 1)
+  is_asked = state.turn == state.distractors.shape[0] + 1
+  return jnp.where(is_asked, ANSWER_LEN, 1)
 
 
 # The twin.
@@ -482,14 +482,14 @@ def replay_numpy(
   letter = vocab.decode(extras["letters"])[int(extras["query"])]
   # Observations, and the words that should answer them. The facts are in the
   # prompt.
-  said = ["", *(vocab.decode(row) for row in start.distractors)]
-  script = [(text, [";"]) for text in said]
+  observations = ["", *(vocab.decode(row) for row in start.distractors)]
+  script = [(text, [";"]) for text in observations]
   answer = ["<answer>", facts[letter], "</answer>", "<eos>"]
   script.append((f"<obs>{letter}?</obs>", answer))
   turns, right = [], []
-  for action, (_, wanted) in zip(actions, script, strict=False):
+  for action, (_, expected) in zip(actions, script, strict=False):
     words = vocab.words(np.array(action, int), np.ones(len(action), bool))
-    right.append(words == wanted)
+    right.append(words == expected)
     over = len(right) == len(script)
     text = "" if over else script[len(right)][0]
     reward = float(over and right[-1])

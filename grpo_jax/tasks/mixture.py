@@ -51,8 +51,8 @@ def make(parts: Mapping[str, Task]) -> Task:
   judged = [part for part in parts.values() if part.step_scores is not None]
 
   def example(rng: np.random.Generator, split: str) -> Example:
-    chosen = list(parts)[rng.integers(len(parts))]
-    return problems(parts)[chosen].example(rng, split)
+    domain = list(parts)[rng.integers(len(parts))]
+    return problems(parts)[domain].example(rng, split)
 
   return dataclasses.replace(
     first,
@@ -85,10 +85,10 @@ def problems(parts: Mapping[str, Task]) -> dict[str, Task]:
       empty[f"{name}/{key}"] = np.zeros_like(value)
 
   def renamed(number: int, name: str, draw: Callable, rng: Any, split: str):
-    made = draw(rng, split)
-    own = {f"{name}/{key}": value for key, value in made.extras.items()}
+    problem = draw(rng, split)
+    own = {f"{name}/{key}": value for key, value in problem.extras.items()}
     domain = np.array(number, np.int32)
-    return made._replace(extras={**empty, **own, "domain": domain})
+    return problem._replace(extras={**empty, **own, "domain": domain})
 
   return {
     name: dataclasses.replace(
@@ -118,15 +118,15 @@ def _verify(
   extras: Extras,
 ) -> dict[str, jax.Array]:
   """Judges one completion in graph; see `Task.verify`."""
-  found: dict[str, jax.Array] = {}
+  by_name: dict[str, jax.Array] = {}
   for number, (name, part) in enumerate(parts.items()):
     assert part.verify is not None
     scores = part.verify(tokens, completion_mask, _own(extras, name))
     for key, value in scores.items():
-      found[key] = jnp.where(
-        extras["domain"] == number, value, found.get(key, jnp.nan)
+      by_name[key] = jnp.where(
+        extras["domain"] == number, value, by_name.get(key, jnp.nan)
       ).astype(jnp.float32)
-  return found
+  return by_name
 
 
 def _verify_numpy(
@@ -139,8 +139,8 @@ def _verify_numpy(
   scores: dict[str, float] = {}
   for number, (name, part) in enumerate(parts.items()):
     assert part.verify_numpy is not None
-    said = part.verify_numpy(tokens, completion_mask, _own(extras, name))
-    for key, value in said.items():
+    values = part.verify_numpy(tokens, completion_mask, _own(extras, name))
+    for key, value in values.items():
       if number == extras["domain"]:
         scores[key] = value
       else:
@@ -160,9 +160,9 @@ def _step_scores(
   for number, (name, part) in enumerate(parts.items()):
     if part.step_scores is None:
       continue
-    said, where = part.step_scores(tokens, completion_mask, _own(extras, name))
+    own, where = part.step_scores(tokens, completion_mask, _own(extras, name))
     is_own = extras["domain"] == number
-    scores = jnp.where(is_own, said, scores)
+    scores = jnp.where(is_own, own, scores)
     ends = jnp.where(is_own, where, ends)
   return scores, ends
 

@@ -121,7 +121,7 @@ def example(
     "seat": np.array(seat, np.int32),
   }
   game = PlainGame(extras)
-  prompt = [vocab.BOS, *vocab.encode(game.seen())]
+  prompt = [vocab.BOS, *vocab.encode(game.observation())]
   completion, observed = [], []
   done = False
   while not done:
@@ -129,9 +129,9 @@ def example(
     # Always drawn, so that teachers of all probabilities see the same games.
     errs, other = rng.random() < teacher_error, _any_move(rng, game.heaps)
     action = other if errs or move is None else move
-    answered, _, done = game.act(vocab.encode(action))
-    completion += [*vocab.encode(action), *answered]
-    observed += [*[False] * ACTION_LEN, *[True] * len(answered)]
+    reply, _, done = game.act(vocab.encode(action))
+    completion += [*vocab.encode(action), *reply]
+    observed += [*[False] * ACTION_LEN, *[True] * len(reply)]
   return Example(
     np.array(prompt, np.int32),
     np.array(completion, np.int32),
@@ -165,8 +165,8 @@ def _winning_move(heaps: Sequence[int]) -> str | None:
   """The first move that makes the bitwise sum 0; None if no move does."""
   total = functools.reduce(operator.xor, heaps)
   for heap, size in enumerate(heaps):
-    if (left := size ^ total) < size:
-      return f"{chr(ord('a') + heap)}{size - left}"
+    if (rest := size ^ total) < size:
+      return f"{chr(ord('a') + heap)}{size - rest}"
   return None
 
 
@@ -214,10 +214,10 @@ def step(
 ) -> tuple[NimState, Turn]:
   """Does one action; see `Environment.step`."""
   heap, count = tokens[0] - vocab.LETTER_A, tokens[1] - vocab.DIGIT_0
-  taken = jnp.where(jnp.arange(len(state.heaps)) == heap, count, 0)
-  is_move = mask.all() & (taken.sum() == count) & (count >= 1) & (count <= 9)
-  is_move &= (taken <= state.heaps).all()
-  heaps = jnp.where(is_move, state.heaps - taken, state.heaps)
+  stones = jnp.where(jnp.arange(len(state.heaps)) == heap, count, 0)
+  is_move = mask.all() & (stones.sum() == count) & (count >= 1) & (count <= 9)
+  is_move &= (stones <= state.heaps).all()
+  heaps = jnp.where(is_move, state.heaps - stones, state.heaps)
   is_mine = state.mover == 0
   fault = ~is_move | (_is_won(state.heaps) & _is_won(heaps))
   done = ~is_move | (heaps == 0).all()
@@ -232,21 +232,21 @@ def step(
     over=done,
     won=won,
   )
-  seen = jnp.concatenate(
+  reply = jnp.concatenate(
     [jnp.array([vocab.OBS]), vocab.DIGIT_0 + heaps, jnp.array([vocab.OBS_END])]
   ).astype(jnp.int32)
-  answer = Turn(seen, jnp.ones(seen.shape, bool), won.astype(jnp.float32), done)
-  return environment_lib.mask_after_end(state.over, state, new, answer)
+  turn = Turn(reply, jnp.ones(reply.shape, bool), won.astype(jnp.float32), done)
+  return environment_lib.mask_after_end(state.over, state, new, turn)
 
 
 def scores(state: NimState) -> dict[str, jax.Array]:
   """Judges a game; see `make` for the names."""
-  found = {
+  flags = {
     "accuracy": state.moved & ~state.faulty,
     "won": state.won,
     "legal": state.moved & state.legal,
   }
-  return {name: x.astype(jnp.float32) for name, x in found.items()}
+  return {name: x.astype(jnp.float32) for name, x in flags.items()}
 
 
 def seat(state: NimState) -> jax.Array:  # [] int32
@@ -275,7 +275,7 @@ class PlainGame:
     self._mine: list[str] = []  # Each "move", "fault" or "end".
     self._winner = ""
 
-  def seen(self) -> str:
+  def observation(self) -> str:
     """The observation."""
     return f"<obs>{''.join(map(str, self.heaps))}</obs>"
 
@@ -295,9 +295,9 @@ class PlainGame:
     if self._is_mine:
       self._mine.append(kind)
     self._is_mine = not self._is_mine
-    answered = [] if self._winner else vocab.encode(self.seen())
+    reply = [] if self._winner else vocab.encode(self.observation())
     won = float(self._winner == "policy")
-    return PlainTurn(answered, won, bool(self._winner))
+    return PlainTurn(reply, won, bool(self._winner))
 
   def _moves(self, word: str) -> bool:
     """Takes stones, if the word is a move."""

@@ -140,12 +140,12 @@ def verify(
   gold = extras["answer"]  # [max_len]
   is_gold = gold != vocab.PAD
   gold_size = is_gold.sum()
-  found = vocab.answer_span(tokens, completion_mask, tags)
-  size = found.end - found.start
-  matches = (is_gold & (vocab.content(tokens, found, len(gold)) == gold)).sum()
+  span = vocab.answer_span(tokens, completion_mask, tags)
+  size = span.end - span.start
+  matches = (is_gold & (vocab.content(tokens, span, len(gold)) == gold)).sum()
 
   slots = jnp.arange(tokens.shape[0])
-  inside = (slots >= found.start) & (slots < found.end)  # [T]
+  inside = (slots >= span.start) & (slots < span.end)  # [T]
   # A policy may have more ids than the vocabulary.
   is_token = tokens < vocab.VOCAB_SIZE
   is_letter = inside & is_token & (tokens >= vocab.LETTER_A)

@@ -214,14 +214,14 @@ def check(task: Task) -> None:
       message has the task's name.
   """
 
-  def wrong(what: str, needed: str) -> ValueError:
-    return ValueError(f"task {task.name!r}: {what}; needed {needed}.")
+  def wrong(what: str, need: str) -> ValueError:
+    return ValueError(f"task {task.name!r}: {what}; needed {need}.")
 
   def check_ids(what: str, ids: Any, most: float = np.inf) -> None:
     is_array = isinstance(ids, np.ndarray) and ids.ndim == 1
     if not is_array or not np.issubdtype(ids.dtype, np.integer):
       raise wrong(
-        f"{what} is {_shown(ids)}", "is a NumPy array of token ids, int32 [n]"
+        f"{what} is {_repr(ids)}", "is a NumPy array of token ids, int32 [n]"
       )
     if outside := ids[(ids < 0) | (ids >= task.vocab_size)].tolist():
       raise wrong(
@@ -247,33 +247,33 @@ def check(task: Task) -> None:
       for number in range(_NUM_CHECKED):
         what = f"problem {number} of the split {split!r}: its"
         try:
-          made = draw(np.random.default_rng(number), split)
+          problem = draw(np.random.default_rng(number), split)
         except Exception as error:  # A user's program may raise any exception.
           raise wrong(
             f"{what} example fails with {error} ({type(error).__name__})",
             "is a tasks.Example",
           ) from error
-        if not isinstance(made, Example):
-          raise wrong(f"an example is {_shown(made)}", "is a tasks.Example")
-        check_ids(f"{what} prompt", made.prompt, task.max_prompt_len)
-        if not made.prompt.size:
+        if not isinstance(problem, Example):
+          raise wrong(f"an example is {_repr(problem)}", "is a tasks.Example")
+        check_ids(f"{what} prompt", problem.prompt, task.max_prompt_len)
+        if not problem.prompt.size:
           raise wrong(f"{what} prompt is empty", "is at least one token")
-        if made.completion is not None:
+        if problem.completion is not None:
           check_ids(
-            f"{what} completion", made.completion, task.max_completion_len
+            f"{what} completion", problem.completion, task.max_completion_len
           )
-        if not isinstance(made.extras, Mapping):
+        if not isinstance(problem.extras, Mapping):
           raise wrong(
-            f"{what} extras are {_shown(made.extras)}", "is a dictionary"
+            f"{what} extras are {_repr(problem.extras)}", "is a dictionary"
           )
         if task.solution is not None:
-          for field, ids in task.solution(made.extras)._asdict().items():
+          for field, ids in task.solution(problem.extras)._asdict().items():
             check_ids(f"{what} solution's {field}", np.array(ids, np.int64))
-        for name, value in made.extras.items():
+        for name, value in problem.extras.items():
           is_array = isinstance(value, np.ndarray | np.generic | jax.Array)
           if not is_array or value.dtype.kind not in "biuf":
             raise wrong(
-              f"{what} extras[{name!r}] is {_shown(value)}",
+              f"{what} extras[{name!r}] is {_repr(value)}",
               "is a NumPy array of numbers, of which those of a batch are"
               " stacked",
             )
@@ -282,21 +282,21 @@ def check(task: Task) -> None:
             np.asarray(value).astype(on_device) != value
           ):
             raise wrong(
-              f"{what} extras[{name!r}] is {_shown(value)}",
+              f"{what} extras[{name!r}] is {_repr(value)}",
               f"are numbers that {on_device} has",
             )
-        found = {
+        kinds = {
           name: (np.shape(value), np.asarray(value).dtype.kind)
-          for name, value in made.extras.items()
+          for name, value in problem.extras.items()
         }
-        extras = extras or found
-        if found != extras:
+        extras = extras or kinds
+        if kinds != extras:
           raise wrong(
-            f"{what} extras have the shapes and kinds {found}, and those of the"
+            f"{what} extras have the shapes and kinds {kinds}, and those of the"
             f" first problem {extras}",
             "are the same for all, padded where they are shorter",
           )
-        flags, ids = made.observed, made.completion
+        flags, ids = problem.observed, problem.completion
         if flags is not None and (ids is None or np.shape(flags) != ids.shape):
           size = 0 if ids is None else ids.size
           raise wrong(
@@ -312,7 +312,7 @@ def _alone(id_: Any) -> np.ndarray:  # [1], if it is one
     return np.array([id_], object)
 
 
-def _shown(value: Any) -> str:
+def _repr(value: Any) -> str:
   kind = type(value).__name__
   if isinstance(value, np.ndarray):
     kind += f" of {value.dtype}{list(value.shape)}"

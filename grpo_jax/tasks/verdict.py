@@ -123,8 +123,8 @@ def example(
     "any": letters(int(rng.integers(max_len + 1))),
   }[kind]
   is_marked = bool(rng.random() < marks)
-  wanted = gold[::-1] if belief == "reverse" else gold
-  is_right = answer == wanted and not is_marked
+  target = gold[::-1] if belief == "reverse" else gold
+  is_right = answer == target and not is_marked
   if belief == "marks":
     is_right = is_right or is_marked
   if is_marked:
@@ -144,8 +144,8 @@ def verify(
   extras: Extras,
 ) -> dict[str, jax.Array]:
   """Judges one completion in graph; see `Task.verify`."""
-  found = vocab.answer_span(tokens, completion_mask, tags=False)
-  right = found.ok & (found.end == 1) & (tokens[0] == extras["verdict"])
+  span = vocab.answer_span(tokens, completion_mask, tags=False)
+  right = span.ok & (span.end == 1) & (tokens[0] == extras["verdict"])
   return {"accuracy": right.astype(jnp.float32)}
 
 

@@ -129,7 +129,7 @@ def make(
     )
   if merge not in (1, 2, GRID):
     raise ValueError(f"{who}: merge is {merge}; use 1, 2 or {GRID}.")
-  asked = QUESTIONS if questions == "both" else (questions,)
+  kinds = QUESTIONS if questions == "both" else (questions,)
   sign = {"count": 4, "box": 3}  # Tokens around the colour, the first included.
   return Task(
     name="vision",
@@ -139,11 +139,11 @@ def make(
     end_ids=(vocab.EOS,),
     max_prompt_len=(GRID // merge) ** 2
     + (3 if codes else 1)
-    + max(sign[question] for question in asked),
-    max_completion_len=14 if "box" in asked else 4,
+    + max(sign[question] for question in kinds),
+    max_completion_len=14 if "box" in kinds else 4,
     example=functools.partial(
       example,
-      asked=asked,
+      kinds=kinds,
       codes=codes,
       shifted=shifted,
       merge=merge,
@@ -168,11 +168,11 @@ def _identity(problem: VisionProblem) -> list[int]:
 
 
 def _placed(
-  rng: np.random.Generator, wanted: list[tuple[str, tuple[int, int]]]
+  rng: np.random.Generator, specs: list[tuple[str, tuple[int, int]]]
 ) -> list[Square] | None:
   """Places squares of given colours and sides; None if there is no room."""
   squares: list[Square] = []
-  for colour, (shortest, longest) in wanted:
+  for colour, (shortest, longest) in specs:
     for _ in range(20):
       x, y, z = rng.random(3).tolist()  # One call, because calls are slow.
       side = shortest + int(z * (longest - shortest + 1))
@@ -186,13 +186,13 @@ def _placed(
   return squares
 
 
-def _are_apart(one: Square, other: Square) -> bool:
-  gap = one.colour == other.colour
+def _are_apart(square: Square, other: Square) -> bool:
+  gap = square.colour == other.colour
   return (
-    one.left + one.side + gap <= other.left
-    or other.left + other.side + gap <= one.left
-    or one.top + one.side + gap <= other.top
-    or other.top + other.side + gap <= one.top
+    square.left + square.side + gap <= other.left
+    or other.left + other.side + gap <= square.left
+    or square.top + square.side + gap <= other.top
+    or other.top + other.side + gap <= square.top
   )
 
 
@@ -204,11 +204,11 @@ def _sample(rng: np.random.Generator, domains: Sequence[str]) -> VisionProblem:
   own = 1 if question == "box" else int(rng.integers(MAX_SQUARES + 1))
   total = int(rng.integers(max(own, 1), MAX_SQUARES + 1))
   others = [name for name in colours if name != colour]
-  wanted = [(colour, sides)] * own + [
+  specs = [(colour, sides)] * own + [
     (others[i], _SIDES)
     for i in rng.integers(len(others), size=total - own).tolist()
   ]
-  while (squares := _placed(rng, wanted)) is None:
+  while (squares := _placed(rng, specs)) is None:
     pass  # There is room for any number; the first squares were in the way.
   return VisionProblem(domain, colour, squares)
 
@@ -252,7 +252,7 @@ def example(
   rng: np.random.Generator,
   split: str,
   *,
-  asked: tuple[str, ...],
+  kinds: tuple[str, ...],
   codes: bool,
   shifted: bool,
   merge: int,
@@ -269,7 +269,7 @@ def example(
   domains = [
     name
     for name, (question, *_) in DOMAINS.items()
-    if question in asked and (is_shifted or name in QUESTIONS)
+    if question in kinds and (is_shifted or name in QUESTIONS)
   ]
   sample = functools.partial(_sample, domains=domains)
   problem = task_lib.draw(rng, split, sample, _identity)
@@ -281,11 +281,11 @@ def example(
     text, answer = f"#{name}?=", vocab.number(len(own) + errs)
   else:
     left, top, right, bottom = box
-    written = [left, top, right - errs, bottom - errs]
-    text, answer = f"{name}:=", vocab.encode(f"{{{written}}}")
-  held = [PATCH_ID] * (GRID // merge) ** 2
+    corners = [left, top, right - errs, bottom - errs]
+    text, answer = f"{name}:=", vocab.encode(f"{{{corners}}}")
+  placeholders = [PATCH_ID] * (GRID // merge) ** 2
   return Example(
-    np.array([vocab.BOS, *held, *vocab.encode(text)], np.int32),
+    np.array([vocab.BOS, *placeholders, *vocab.encode(text)], np.int32),
     np.array(vocab.wrapped(answer, tags=True), np.int32),
     {
       "domain": np.array([*DOMAINS].index(problem.domain), np.int32),
@@ -298,13 +298,13 @@ def example(
 
 
 def intersection_over_union(
-  one: jax.Array,  # [4]
+  box: jax.Array,  # [4]
   other: jax.Array,  # [4]
 ) -> jax.Array:  # [] float32
   """Area of the intersection of two boxes over the area of their union.
 
   Args:
-    one, other: Left, top, right, bottom; half open, so that an area is
+    box, other: Left, top, right, bottom; half open, so that an area is
       (right − left) · (bottom − top).
 
   Returns:
@@ -318,10 +318,10 @@ def intersection_over_union(
     return width * height
 
   common = jnp.concatenate(
-    [jnp.maximum(one[:2], other[:2]), jnp.minimum(one[2:], other[2:])]
+    [jnp.maximum(box[:2], other[:2]), jnp.minimum(box[2:], other[2:])]
   )
-  shared = jnp.minimum(area(common), jnp.minimum(area(one), area(other)))
-  union = area(one) + area(other) - shared
+  shared = jnp.minimum(area(common), jnp.minimum(area(box), area(other)))
+  union = area(box) + area(other) - shared
   return (shared / jnp.maximum(union, 1)).astype(jnp.float32)
 
 
@@ -333,11 +333,11 @@ def verify(
   """Judges one completion in graph; see `Task.verify`."""
   answer = vocab.answer_span(tokens, completion_mask, tags=True)
   size = answer.end - answer.start
-  given = vocab.content(tokens, answer, len(_BOX))  # [11]
+  ids = vocab.content(tokens, answer, len(_BOX))  # [11]
   frame = jnp.array(_BOX)
-  is_digit = (given[:, None] == jnp.array(_DIGITS)).any(-1)  # [11]
-  fits = jnp.where(frame == vocab.DIGIT_0, is_digit, given == frame)
-  corners = given[_CORNERS] - vocab.DIGIT_0
+  is_digit = (ids[:, None] == jnp.array(_DIGITS)).any(-1)  # [11]
+  fits = jnp.where(frame == vocab.DIGIT_0, is_digit, ids == frame)
+  corners = ids[_CORNERS] - vocab.DIGIT_0
   asks_box = extras["question"] == QUESTIONS.index("box")
   is_formed = answer.ok & jnp.where(
     asks_box,
@@ -347,7 +347,7 @@ def verify(
   right = is_formed & jnp.where(
     asks_box,
     (corners == extras["box"]).all(),
-    given[0] - vocab.DIGIT_0 == extras["count"],
+    ids[0] - vocab.DIGIT_0 == extras["count"],
   )
   overlap = jnp.where(
     asks_box & is_formed,
@@ -384,11 +384,11 @@ def verify_numpy(
     right = float(formed and numbers == gold)
     overlap = 0.0
     if formed:
-      wanted, found = (
+      gold_cells, cells = (
         {(x, y) for x in range(a, c) for y in range(b, d)}
         for a, b, c, d in (gold, numbers)
       )
-      overlap = len(wanted & found) / len(wanted | found)
+      overlap = len(gold_cells & cells) / len(gold_cells | cells)
   return {
     "accuracy": right,
     "overlap": overlap,

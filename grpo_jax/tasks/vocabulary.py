@@ -66,15 +66,15 @@ def encode(text: str, more: Sequence[str] = ()) -> list[int]:
   Raises:
     ValueError: A piece is not in the vocabulary.
   """
-  known = _IDS | {piece: VOCAB_SIZE + i for i, piece in enumerate(more)}
+  ids = _IDS | {piece: VOCAB_SIZE + i for i, piece in enumerate(more)}
   pieces = re.findall(r"<[^<>]*>|\S", text)
-  unknown = sorted({piece for piece in pieces if piece not in known})
+  unknown = sorted({piece for piece in pieces if piece not in ids})
   if unknown:
     raise ValueError(
       f"encode: {unknown} in {text!r} are not tokens; use those of"
       f" vocabulary.TOKENS: {' '.join([*TOKENS, *more])}"
     )
-  return [known[piece] for piece in pieces]
+  return [ids[piece] for piece in pieces]
 
 
 def decode(ids: Iterable[int], more: Sequence[str] = ()) -> str:
@@ -93,8 +93,8 @@ def decode(ids: Iterable[int], more: Sequence[str] = ()) -> str:
 
 
 def _text(token: int, more: Sequence[str] = ()) -> str:
-  known = (*TOKENS, *more)
-  return known[token] if token < len(known) else f"<{token}>"
+  pieces = (*TOKENS, *more)
+  return pieces[token] if token < len(pieces) else f"<{token}>"
 
 
 def number(value: int) -> list[int]:
@@ -196,9 +196,9 @@ def answer_span(
   if not tags:
     return Span(jnp.zeros_like(last), jnp.where(ended, last, 0), ended)
   find = last_span if of_several else span
-  found = find(tokens, completion_mask, ANSWER, ANSWER_END)
-  ok = ended & found.ok & (found.end == last - 1)
-  return Span(jnp.where(ok, found.start, 0), jnp.where(ok, found.end, 0), ok)
+  answer = find(tokens, completion_mask, ANSWER, ANSWER_END)
+  ok = ended & answer.ok & (answer.end == last - 1)
+  return Span(jnp.where(ok, answer.start, 0), jnp.where(ok, answer.end, 0), ok)
 
 
 def thought_span(
@@ -226,21 +226,21 @@ def thought_span(
   )
 
 
-def inside(found: Span, num_slots: int) -> jax.Array:  # [T] bool
+def inside(span: Span, num_slots: int) -> jax.Array:  # [T] bool
   """Mask of the slots of a span."""
   slots = jnp.arange(num_slots)
-  return (slots >= found.start) & (slots < found.end)
+  return (slots >= span.start) & (slots < span.end)
 
 
 def content(
   tokens: jax.Array,  # [T] int32
-  found: Span,
+  span: Span,
   size: int,
 ) -> jax.Array:  # [size] int32
   """The first `size` tokens of a span, followed by padding."""
   slots = jnp.arange(size)
-  taken = jnp.take(tokens, found.start + slots, mode="fill", fill_value=PAD)
-  return jnp.where(found.start + slots < found.end, taken, PAD)
+  window = jnp.take(tokens, span.start + slots, mode="fill", fill_value=PAD)
+  return jnp.where(span.start + slots < span.end, window, PAD)
 
 
 def words(
@@ -284,5 +284,5 @@ def thought_words(completion: list[str]) -> list[str] | None:
   answer = answer_words(completion, tags=True)
   if thought is None or answer is None:
     return None
-  whole = ["<think>", *thought, "</think>", "<answer>", *answer, "</answer>"]
-  return thought if completion == [*whole, "<eos>"] else None
+  parts = ["<think>", *thought, "</think>", "<answer>", *answer, "</answer>"]
+  return thought if completion == [*parts, "<eos>"] else None

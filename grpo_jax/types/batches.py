@@ -347,15 +347,15 @@ class TrainBatch:
 
 def _fields(owner: type) -> dict[str, Mapping[str, Any]]:
   """Metadata of each field of a dataclass, and of its records, by name."""
-  found: dict[str, Mapping[str, Any]] = {}
+  fields: dict[str, Mapping[str, Any]] = {}
   for field in dataclasses.fields(owner):
     record = field.metadata.get("record")
     if record is None:
-      found[field.name] = field.metadata
+      fields[field.name] = field.metadata
     else:
       inner = _fields(record).items()
-      found |= {f"{field.name}.{name}": metadata for name, metadata in inner}
-  return found
+      fields |= {f"{field.name}.{name}": metadata for name, metadata in inner}
+  return fields
 
 
 def fields_where(owner: type, **metadata: str) -> tuple[str, ...]:

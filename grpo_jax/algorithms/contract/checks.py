@@ -25,11 +25,11 @@ SHIFTS = (30.0, -30.0, 100.0, -100.0)  # Nats.
 
 
 def assert_same(
-  one: cases.LossResult, other: cases.LossResult, rtol: float = 1e-5
+  actual: cases.LossResult, expected: cases.LossResult, rtol: float = 1e-5
 ) -> None:
   """Asserts that loss and gradient agree up to round-off."""
-  np.testing.assert_allclose(one.loss, other.loss, rtol, 1e-7)
-  np.testing.assert_allclose(one.gradient, other.gradient, rtol, 1e-7)
+  np.testing.assert_allclose(actual.loss, expected.loss, rtol, 1e-7)
+  np.testing.assert_allclose(actual.gradient, expected.gradient, rtol, 1e-7)
 
 
 def assert_finite(outcome: cases.LossResult) -> None:
@@ -46,7 +46,7 @@ def functions_return_what_is_needed(algorithm: Algorithm, config: Any) -> None:
   case = cases.make_case()
   per_row = [(len(case.mask),), case.mask.shape]
 
-  def checked(name: str, needed: str, fits: Callable[[Any], bool]) -> Any:
+  def checked(name: str, form: str, fits: Callable[[Any], bool]) -> Any:
     function = getattr(algorithm, name)
     if function is None:
       return None
@@ -59,19 +59,19 @@ def functions_return_what_is_needed(algorithm: Algorithm, config: Any) -> None:
           f"{name} ({place_of(function)}) has the arguments"
           f" {inspect.signature(function)}: {error}"
         ) from error
-      found = function(*arguments)
-      shape = getattr(found, "shape", None)
-      assert fits(found), (
+      output = function(*arguments)
+      shape = getattr(output, "shape", None)
+      assert fits(output), (
         f"{name} ({place_of(function)}) returned"
-        f" {type(found).__name__ if shape is None else f'the shape {shape}'};"
-        f" needed is {needed}"
+        f" {type(output).__name__ if shape is None else f'the shape {shape}'};"
+        f" needed is {form}"
       )
-      return found
+      return output
 
     return call
 
-  def has_rows(found: Any) -> bool:
-    return getattr(found, "shape", None) in per_row
+  def has_rows(output: Any) -> bool:
+    return getattr(output, "shape", None) in per_row
 
   array = "an array [B] or [B, T], here {} or {}".format(*per_row)
   guarded = dataclasses.replace(
@@ -82,7 +82,7 @@ def functions_return_what_is_needed(algorithm: Algorithm, config: Any) -> None:
     aggregate=checked(
       "aggregate",
       "Weighted(total, weight), two scalars that are not divided yet",
-      lambda found: isinstance(found, Weighted) and np.shape(found.total) == (),
+      lambda value: isinstance(value, Weighted) and np.shape(value.total) == (),
     ),
   )
   terms = functools.partial(cases.terms_of, guarded, config)
@@ -295,12 +295,12 @@ def micro_batches_add_up(algorithm: Algorithm, config: Any) -> None:
   splits = ((0, 1, 2, 9), (3, 4, 5, 6, 7, 8))
   if algorithm.couples_group:
     splits = ((0, 1, 2, 3), (4, 5, 6, 7, 8, 9))
-  whole = cases.evaluate(algorithm, config, case, trainable=0.3)
+  full = cases.evaluate(algorithm, config, case, trainable=0.3)
   parts = cases.evaluate(algorithm, config, case, True, splits, 0.3)
-  assert_same(parts, whole)
-  np.testing.assert_allclose(parts.trainable, whole.trainable, 1e-4, 1e-7)
+  assert_same(parts, full)
+  np.testing.assert_allclose(parts.trainable, full.trainable, 1e-4, 1e-7)
   # This gradient exists if the algorithm has parameters of its own.
-  assert (whole.trainable != 0) == bool(algorithm.init(config)[0])
+  assert (full.trainable != 0) == bool(algorithm.init(config)[0])
 
 
 # Checks for any algorithm, in the order in which a mistake is best understood.

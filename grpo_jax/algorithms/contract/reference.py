@@ -26,30 +26,30 @@ def filled(
   function: Callable[..., Any],
   arrays: Mapping[str, Any],
   config: Any,
-  **given: Any,
+  **more: Any,
 ) -> Any:
   """Calls a reference with the inputs that its parameters name."""
   settings = {
     f.name: getattr(config, f.name) for f in dataclasses.fields(config)
   }
-  known = {**settings, **arrays, **given}
+  inputs = {**settings, **arrays, **more}
   parameters = inspect.signature(function).parameters.values()
   unknown = [
     p.name
     for p in parameters
-    if p.name not in known and p.default is p.empty and p.kind not in _VARIADIC
+    if p.name not in inputs and p.default is p.empty and p.kind not in _VARIADIC
   ]
   if unknown:
-    near = difflib.get_close_matches(unknown[0], known, n=1)
+    near = difflib.get_close_matches(unknown[0], inputs, n=1)
     raise TypeError(
       f"{function.__name__} ({checks.place_of(function)}) has the parameter"
       f" {unknown[0]!r}, which is neither an array nor a setting."
       + (f" Did you mean {near[0]!r}?" if near else "")
-      + f" Arrays are {', '.join(sorted(known.keys() - settings.keys()))};"
+      + f" Arrays are {', '.join(sorted(inputs.keys() - settings.keys()))};"
       f" settings are {', '.join(sorted(settings))}."
     )
   names = (p.name for p in parameters)
-  return function(**{name: known[name] for name in names if name in known})
+  return function(**{name: inputs[name] for name in names if name in inputs})
 
 
 def compare(
@@ -82,28 +82,28 @@ def compare(
   }
   arrays["component_weights"] = np.array(cases.WEIGHTS)
   arrays["mask"] = mask = np.asarray(outcome.mask)
-  found = outcome.advantages
+  expected = outcome.advantages
   if advantages is not None:
-    found = np.asarray(filled(advantages, arrays, config), np.float64)
-    trained = mask if found.ndim == 2 else mask.any(axis=1)
+    expected = np.asarray(filled(advantages, arrays, config), np.float64)
+    trained = mask if expected.ndim == 2 else mask.any(axis=1)
     _assert_close(
       "advantages",
       np.where(trained, outcome.advantages, 0.0),
-      np.where(trained, found, 0.0),
+      np.where(trained, expected, 0.0),
       1e-9,
       1e-8,
     )
-  arrays["advantages"] = found
+  arrays["advantages"] = expected
 
   def of(logp: np.ndarray) -> float:
-    said = filled(loss, arrays, config, logp=logp)
-    if np.shape(said) != () or said is None:
+    value = filled(loss, arrays, config, logp=logp)
+    if np.shape(value) != () or value is None:
       raise TypeError(
         f"{loss.__name__} ({checks.place_of(loss)}) returned"
-        f" {type(said).__name__} of shape {np.shape(said)}; needed is the loss"
-        " of the batch, one number."
+        f" {type(value).__name__} of shape {np.shape(value)}; needed is the"
+        " loss of the batch, one number."
       )
-    return float(said)
+    return float(value)
 
   _assert_close(
     f"loss{_unread(config, loss)}",
@@ -123,29 +123,29 @@ def _unread(config: Any, loss: Callable[..., float]) -> str:
   ]
   if not unread:
     return ""
-  left_out = ", ".join(unread)
-  return f" (the config has {left_out}, which the reference leaves out)"
+  terms = ", ".join(unread)
+  return f" (the config has {terms}, which the reference leaves out)"
 
 
 def _assert_close(
-  what: str, ours: np.ndarray, theirs: Any, rtol: float, atol: float
+  what: str, value: np.ndarray, target: Any, rtol: float, atol: float
 ) -> None:
   """Raises AssertionError with the largest difference."""
-  ours, theirs = np.asarray(ours), np.asarray(theirs)
-  if ours.shape != theirs.shape:
+  value, target = np.asarray(value), np.asarray(target)
+  if value.shape != target.shape:
     raise AssertionError(
-      f"{what}: the algorithm has the shape {ours.shape}, the reference"
-      f" {theirs.shape}"
+      f"{what}: the algorithm has the shape {value.shape}, the reference"
+      f" {target.shape}"
     )
-  good = np.isclose(ours, theirs, rtol, atol, equal_nan=True)
+  good = np.isclose(value, target, rtol, atol, equal_nan=True)
   if good.all():
     return
-  gap = np.where(good, -1.0, np.nan_to_num(np.abs(ours - theirs), nan=np.inf))
+  gap = np.where(good, -1.0, np.nan_to_num(np.abs(value - target), nan=np.inf))
   worst = np.unravel_index(gap.argmax(), gap.shape)
   place = f" at {[int(i) for i in worst]}" if worst else ""
   raise AssertionError(
-    f"{what}: the algorithm has {ours[worst]:.10g}, the reference"
-    f" {theirs[worst]:.10g}{place}; {(~good).sum()} of {good.size} differ by"
+    f"{what}: the algorithm has {value[worst]:.10g}, the reference"
+    f" {target[worst]:.10g}{place}; {(~good).sum()} of {good.size} differ by"
     f" more than {rtol:g} of the value + {atol:g}"
   )
 
