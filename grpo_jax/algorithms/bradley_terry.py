@@ -50,8 +50,8 @@ def _pairs(
   score = masked.sum(values, is_last, axis=-1)  # [B]
 
   def of(role):
-    mine = masked.select(score, batch.pair_role == role)
-    return jax.ops.segment_sum(mine, batch.group_id, batch.num_groups)
+    scores = masked.select(score, batch.pair_role == role)
+    return jax.ops.segment_sum(scores, batch.group_id, batch.num_groups)
 
   return of(1), of(-1)
 

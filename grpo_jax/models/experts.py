@@ -378,9 +378,9 @@ def mix(
       # 0.
       num_here = kernels.gate.shape[0]
       here = ids - lax.axis_index("expert") * num_here
-      mine = (here >= 0) & (here < num_here)
-      ids = jnp.where(mine, here, num_here)
-      weights = jnp.where(mine, weights, 0)
+      is_local = (here >= 0) & (here < num_here)
+      ids = jnp.where(is_local, here, num_here)
+      weights = jnp.where(is_local, weights, 0)
     y = function(x, ids, weights, kernels, gated)
     if travels:
       y = lax.psum_scatter(y, "expert", tiled=True)

@@ -233,9 +233,9 @@ def over_sequences(
     view = marked(ids, num_slots) & visible
     changed = jnp.zeros(ids.shape[:2])
     if slots is not None:
-      ours = marked(own, num_slots)
-      missed = (ours & ~view).sum(axis=-1)
-      changed = missed / jnp.maximum(ours.sum(axis=-1), 1)
+      own_view = marked(own, num_slots)
+      num_missed = (own_view & ~view).sum(axis=-1)
+      changed = num_missed / jnp.maximum(own_view.sum(axis=-1), 1)
     weights = attention.plain_weights(config, q, k, view)
     loss = divergence(weights.mean(axis=(1, 2)), index_scores, view)
     return attention.weighted(weights, v), Choice(ids, loss, changed)

@@ -681,11 +681,11 @@ def _in_chunks(config, params, tokens, mask, hold):  # [P, S]
       new = {
         name: new[name]
         if name == "linear_layers"
-        else _extended(kv[name], new[name])
+        else _concatenate(kv[name], new[name])
         for name in kv
       }
     kv = new
-    choices.append(_recorded(config, routed, choice))
+    choices.append(_record(config, routed, choice))
   routing = None
   if choices[0] is not None:
     routing = jnp.concatenate(choices, axis=2)
@@ -697,7 +697,7 @@ def _in_chunks(config, params, tokens, mask, hold):  # [P, S]
   return x, kv, routing
 
 
-def _recorded(config, routed, choice):
+def _record(config, routed, choice):
   """The choices of `_forward` as `_choices` returns them."""
   return _choices(
     config,
@@ -706,7 +706,7 @@ def _recorded(config, routed, choice):
   )
 
 
-def _extended(kv, new):
+def _concatenate(kv, new):
   """Keys [layers, P, C, K, S] and values [layers, P, C, S, K], concatenated."""
   return kv and tuple(
     jax.tree.map(lambda *z, axis=axis: jnp.concatenate(z, axis), *pair)
@@ -730,7 +730,7 @@ def _prefill(config, params, prompt_tokens, prompt_mask, images=None):  # [P, S]
     x, kv, *routing = _forward(
       config, params, prompt_tokens, prompt_mask, hold=hold, vision=vision
     )
-    record = _recorded(config, *routing)
+    record = _record(config, *routing)
   h = _final_norm(config, params["trained"], x[:, -1])  # [P, D]
   layers = _in_order(config, kv)
   prefix = Prefix(layers, prompt_mask, end)
@@ -815,7 +815,7 @@ def _num_slots(config, cache):
   return jax.tree.leaves(of_layer)[0].shape[-1]
 
 
-def _begun(t, of_prompts, own):  # [B], states of P prompts and of B rows
+def _first_states(t, of_prompts, own):  # [B], states of P prompts and of B rows
   """States before tokens t: first tokens continue those of their prompts.
 
   So a row that takes the place of another one in the cache begins anew.
@@ -885,7 +885,7 @@ def _attend_each(config, attend, prefix, cache, t, place, near, far):
     source, mask = config.keys_of(layer), near if config.slides(layer) else far
     read = config, prefix.layers[source]
     if config.is_linear(layer):
-      calls.append(_begun(t, prefix.layers[layer], cache[layer]))
+      calls.append(_first_states(t, prefix.layers[layer], cache[layer]))
     elif source != layer:
       calls.append(functools.partial(attention.of_another, *read, mask))
     else:

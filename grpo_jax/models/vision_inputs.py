@@ -141,13 +141,13 @@ def positions(
   place = jnp.moveaxis(place // config.tower.merge, -1, 0)  # [2, P, S]
   extent = images.grid.max(axis=-1) // config.tower.merge  # [P, M]
   spans = jnp.pad(jnp.cumsum(extent, axis=1), ((0, 0), (1, 0)))  # [P, M + 1]
-  begun = lax.cummax(jnp.where(is_image, number + 1, 0), axis=1)
+  count = lax.cummax(jnp.where(is_image, number + 1, 0), axis=1)
   text = (mask & ~is_image).astype(jnp.int32)
   before = jnp.cumsum(text, axis=1) - text
-  before += jnp.take_along_axis(spans, begun - is_image, axis=1)
+  before += jnp.take_along_axis(spans, count - is_image, axis=1)
   within = jnp.pad(jnp.where(is_image, place, 0), ((1, 0), (0, 0), (0, 0)))
   end = (
-    text.sum(axis=1) + jnp.take_along_axis(spans, begun[:, -1:], axis=1)[:, 0]
+    text.sum(axis=1) + jnp.take_along_axis(spans, count[:, -1:], axis=1)[:, 0]
   )
   return jnp.where(mask, before + within, 0), end
 

@@ -286,11 +286,11 @@ def subtrace_advantages(
   flat, unflat = _one_sequence(mask, trace_id, order)
   end = jnp.zeros((), values.dtype)
   successors = unflat(successor(flat(values), flat(mask), end))
-  paid = masked.wide(outcome)  # [B]
+  payment = masked.wide(outcome)  # [B]
   if reward == "split":
     num_rows = jnp.where(is_same, mask.any(axis=-1), 0).sum(axis=-1)  # K
-    paid, pays = paid / jnp.maximum(num_rows, 1), row_ends
-  rewards += masked.select(paid[:, None], pays)
+    payment, pays = payment / jnp.maximum(num_rows, 1), row_ends
+  rewards += masked.select(payment[:, None], pays)
   following = masked.select(successors, ~ends)
   if bootstrap_value is not None:
     beyond = bootstrap_value.astype(values.dtype)[:, None]

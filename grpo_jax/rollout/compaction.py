@@ -120,7 +120,7 @@ def sample(
       "prompt_mask": context.mask,
       "is_last": exists & ~continues,
     }
-    return (following, _continued(ended), continues), (buffers, trace)
+    return (following, _next_episodes(ended), continues), (buffers, trace)
 
   episodes = turns.begin(
     environment,
@@ -185,7 +185,7 @@ class _Context(NamedTuple):
   mask: jax.Array  # [R, S] bool
 
 
-def _continued(episodes: turns.Episodes) -> turns.Episodes:
+def _next_episodes(episodes: turns.Episodes) -> turns.Episodes:
   """Episodes at the start of the next context, with the held observations."""
   contexts = episodes.contexts
   assert contexts is not None

@@ -135,7 +135,7 @@ def draw(logits, keys, positions, config):  # [B, V], [B], [B]
     zero = jnp.zeros(tokens.shape, logits.dtype)
     records = zero, logprobs.token_logprobs(logits, tokens), zero
     kept_ids = tokens[:, None] if config.record_kept else None
-    return tokens, _named(records), kept_ids, logits
+    return tokens, _by_name(records), kept_ids, logits
   scaled = temperature(logits, config.temperature)
   filtered, kept_ids = _filtered(scaled, config), None
   if config.record_kept:
@@ -146,10 +146,10 @@ def draw(logits, keys, positions, config):  # [B, V], [B], [B]
     logprobs.token_logprobs(scaled, tokens),
     logprobs.entropy_from_logits(filtered),
   )
-  return tokens, _named(records), kept_ids, filtered
+  return tokens, _by_name(records), kept_ids, filtered
 
 
-def _named(records: tuple[jax.Array, ...]) -> dict[str, jax.Array]:
+def _by_name(records: tuple[jax.Array, ...]) -> dict[str, jax.Array]:
   return dict(zip(RECORDS, records, strict=True))
 
 

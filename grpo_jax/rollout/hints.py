@@ -144,8 +144,8 @@ def plan(
   which = jnp.maximum(kind - 1, 0)[None, :, None]
   hint = jnp.take_along_axis(hints, which, axis=0)[0]
   size = (hint >= 0).sum(axis=1, dtype=jnp.int32)
-  drafted = rollout.completion_mask.sum(axis=1, dtype=jnp.int32)
-  start = jnp.where(kind == BY_REFERENCE, 0, drafted - rollout.terminated)
+  draft_len = rollout.completion_mask.sum(axis=1, dtype=jnp.int32)
+  start = jnp.where(kind == BY_REFERENCE, 0, draft_len - rollout.terminated)
   group_size = len(rows) // len(prompts.ids)
   room = resumed.budgets(correction.limits, prompts, group_size, slots)
   more = jnp.where(kind == BY_CUE, correction.max_new_tokens, 0)
@@ -159,7 +159,7 @@ def plan(
   return Plan(
     kind=jnp.where(done, kind, NONE),
     unfit=due & ~fits,
-    start=jnp.where(done, start, drafted),
+    start=jnp.where(done, start, draft_len),
     hint=hint,
     size=jnp.where(done, size, 0),
   )
@@ -213,7 +213,7 @@ def correct(
   output, injected, removed = _with_hints(rollout, hints, config.pad_id)
   with jax.named_scope("correction"):
     if correction.p_cue:
-      output = _continued(
+      output = _continue(
         policy, params, prompts, keys, output, hints, config, correction
       )
     if correction.train_injected:
@@ -267,7 +267,7 @@ def _with_hints(
   return rollout, injected, removed.sum(axis=1, dtype=jnp.int32)
 
 
-def _continued(
+def _continue(
   policy: Policy,
   params: PyTree,
   prompts: Prompts,
@@ -289,7 +289,7 @@ def _continued(
     tokens=prompts.tokens[:, -longest:],
     mask=prompts.mask[:, -longest:],
   )
-  longer, *_ = resumed.gone_on(
+  longer, *_ = resumed.draw_more(
     *(policy, params, short, tokens, rollout, keys, size),
     jnp.full(len(keys), most, jnp.int32),
     continues,

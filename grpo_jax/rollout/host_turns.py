@@ -128,7 +128,7 @@ class HostTurns:
       score_names: Names of the scores of sessions, beside "return".
     """
 
-    def played(params, prompts, key):
+    def play(params, prompts, key):
       fixed, episodes, seeds = self.begin(params, prompts, key)
       scores = jnp.zeros(len(seeds), jnp.float32)
       names = *sorted(score_names), "return"
@@ -137,7 +137,7 @@ class HostTurns:
         dict.fromkeys(names, scores),
       )
 
-    return jax.eval_shape(played, params, prompts, key)
+    return jax.eval_shape(play, params, prompts, key)
 
   def begin(
     self, params: PyTree, prompts: Prompts, key: jax.Array
@@ -282,7 +282,7 @@ class HostTurns:
     episodes = host_state.with_answers(episodes, answers)
     if fixed.limits is not None:
       episodes = host_state.paused(episodes, fixed.limits)
-    episodes = self._refilled(fixed, episodes)
+    episodes = self._refill(fixed, episodes)
     of_lanes = self._in_lanes(fixed, episodes)
     # Rows that continue from an earlier step read all of their tokens.
     if self.max_read_len > 1 or fixed.limits is not None:
@@ -300,9 +300,9 @@ class HostTurns:
       continues=host_state.continues(episodes.doing),
       reopens=host_state.reopens(episodes, writes),
     )
-    return episodes, self._ended(episodes), work
+    return episodes, self._actions(episodes), work
 
-  def _refilled(
+  def _refill(
     self, fixed: host_state.Fixed, episodes: host_state.HostEpisodes
   ) -> host_state.HostEpisodes:
     """Gives lanes whose rows are over the next rows, while there are any."""
@@ -331,7 +331,7 @@ class HostTurns:
       cache=self.policy.admit(of_lanes[0], episodes.cache, num_lanes),
     )
 
-  def _extended(
+  def _extend(
     self,
     fixed: host_state.Fixed,
     of_lanes: tuple[PyTree, PyTree],
@@ -383,7 +383,7 @@ class HostTurns:
 
     def step(episodes):
       count = unread(episodes)
-      return self._extended(fixed, of_lanes, episodes, count, most)[0]
+      return self._extend(fixed, of_lanes, episodes, count, most)[0]
 
     return lax.while_loop(
       lambda episodes: unread(episodes).any(), step, episodes
@@ -402,7 +402,7 @@ class HostTurns:
       writes = episodes.doing[episodes.row] == host_state.WRITES
       is_first = episodes.size[episodes.row] == 0
       count = (writes & ~is_first).astype(jnp.int32)
-      episodes, h = self._extended(fixed, of_lanes, episodes, count, 1)
+      episodes, h = self._extend(fixed, of_lanes, episodes, count, 1)
       h = jax.tree.map(
         lambda first, x: jnp.where(is_first[:, None], first, x), of_lanes[1], h
       )
@@ -494,7 +494,7 @@ class HostTurns:
       is_end,
     )
 
-  def _ended(self, episodes: host_state.HostEpisodes) -> host_state.Actions:
+  def _actions(self, episodes: host_state.HostEpisodes) -> host_state.Actions:
     """The actions that have ended in this call."""
     most = self.max_written_len
     length = jnp.where(

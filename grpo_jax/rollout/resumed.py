@@ -100,7 +100,7 @@ def put(
   )
 
 
-def gone_on(
+def draw_more(
   policy: Policy,
   params: PyTree,
   prompts: Prompts,
@@ -149,7 +149,7 @@ def gone_on(
     at = size[:, None] - length + jnp.arange(length)
     before = jnp.take_along_axis(tokens, jnp.maximum(at, 0), axis=1)
     shift = size - length
-    episodes = turns.moved(episodes, -shift)
+    episodes = turns.shift(episodes, -shift)
   decoder = sampling.Decoder(
     policy,
     policy.weights(params),
@@ -176,7 +176,7 @@ def gone_on(
   else:
     fields["terminated"] = episodes.done
     fields["scores"] = turns.scores(environment, episodes)
-    episodes = turns.moved(episodes, shift)
+    episodes = turns.shift(episodes, shift)
   return dataclasses.replace(rollout, **fields), exists, episodes
 
 
@@ -277,8 +277,8 @@ def continue_rows(
   """
   size = rollout.completion_mask.sum(axis=1, dtype=jnp.int32)
   if environment is not None:
-    episodes = _begun(environment, prompts, keys, episodes, size == 0)
-  longer, exists, episodes = gone_on(
+    episodes = _put_new(environment, prompts, keys, episodes, size == 0)
+  longer, exists, episodes = draw_more(
     *(policy, params, prompts, rollout.tokens, rollout, keys, size),
     limits - size,
     ~rollout.terminated & (size < limits),
@@ -293,7 +293,7 @@ def continue_rows(
   return dataclasses.replace(longer, version=version), episodes
 
 
-def _begun(
+def _put_new(
   environment: Environment,
   prompts: Prompts,
   keys: jax.Array,  # [B] keys

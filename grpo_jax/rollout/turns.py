@@ -126,7 +126,7 @@ def begin(
   )
 
 
-def moved(
+def shift(
   episodes: Episodes,
   by: jax.Array,  # [B] int32
 ) -> Episodes:

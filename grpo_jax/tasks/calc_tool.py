@@ -120,12 +120,12 @@ def make(
     verify_numpy=None,
     encode=vocab.encode,
     decode=vocab.decode,
-    environment=_guarded(interceptor, penalty),
+    environment=_guard(interceptor, penalty),
     replay_numpy=functools.partial(replay_numpy, plain=plain),
   )
 
 
-def _guarded(interceptor: str, penalty: float) -> Environment:
+def _guard(interceptor: str, penalty: float) -> Environment:
   environment = Environment(
     max_turns=MAX_TURNS,
     max_action_len=ACTION_LEN,
@@ -304,7 +304,7 @@ def step(
   mask: jax.Array,  # [A] bool
 ) -> tuple[CalcState, Turn]:
   """Executes one action; see `Environment.step`."""
-  call = _read(tokens, mask)
+  call = _parse(tokens, mask)
   leaked = call.leak & state.leak
 
   span = vocab.answer_span(tokens, mask, tags=True)
@@ -362,7 +362,7 @@ def scores(state: CalcState) -> dict[str, jax.Array]:
   }
 
 
-def _read(
+def _parse(
   tokens: jax.Array,  # [A] int32
   mask: jax.Array,  # [A] bool
 ) -> CalcCall:
@@ -457,7 +457,7 @@ def is_bare_hash(
 
 def is_leak(tokens: jax.Array, mask: jax.Array) -> jax.Array:
   """The true label: the action is `<tool> # </tool>`, the leak open or not."""
-  return _read(tokens, mask).leak
+  return _parse(tokens, mask).leak
 
 
 # The twin.

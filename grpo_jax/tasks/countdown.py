@@ -129,8 +129,8 @@ def example(
   numbers, operators, target = task_lib.draw(
     rng,
     split,
-    functools.partial(_solved, num_numbers=num_numbers, fits=fits),
-    identity=lambda solved: [*sorted(solved[0]), solved[2]],
+    functools.partial(_sample, num_numbers=num_numbers, fits=fits),
+    identity=lambda problem: [*sorted(problem[0]), problem[2]],
   )
   guesses = rng.integers(len(OPERATORS), size=num_numbers - 1).tolist()
   if rng.random() < teacher_error:
@@ -154,7 +154,7 @@ def example(
   )
 
 
-def _solved(
+def _sample(
   rng: np.random.Generator, num_numbers: int, fits: Container[int]
 ) -> tuple[list[int], list[int], int]:
   """Draws numbers, operators and the target that they reach.
@@ -193,8 +193,8 @@ def solution(extras: Mapping[str, np.ndarray], *, tags: bool) -> Solution:
 def _first_solution(numbers: tuple[int, ...], target: int) -> tuple[int, ...]:
   """Ids of the first right answer; every problem has one."""
   signs = itertools.product(OPERATORS, repeat=len(numbers) - 1)
-  tried = itertools.product(itertools.permutations(numbers), signs)
-  for (first, *others), operators in tried:
+  expressions = itertools.product(itertools.permutations(numbers), signs)
+  for (first, *others), operators in expressions:
     value, answer = first, [vocab.DIGIT_0 + first]
     for operator, x in zip(operators, others, strict=True):
       results = {vocab.PLUS: value + x, vocab.MINUS: value - x}

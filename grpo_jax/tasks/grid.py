@@ -360,8 +360,8 @@ class PlainRoom:
     self._turns += 1
     word = vocab.decode(action)
     if word in MOVES:
-      moved = tuple(np.add(self.agent, MOVES[word]).tolist())
-      self.agent = moved if moved in self._free else self.agent
+      cell = tuple(np.add(self.agent, MOVES[word]).tolist())
+      self.agent = cell if cell in self._free else self.agent
     elif word == "g" and self.agent == self._key:
       self.has_key = True
     self._won = self.has_key and self.agent == self._door

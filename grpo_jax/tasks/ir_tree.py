@@ -118,7 +118,7 @@ class StageRule(NamedTuple):
   names: str
   digits: str
 
-  def filled(self, text: str) -> str:
+  def fill(self, text: str) -> str:
     """Fills a text of a template with the attributes and digits."""
     return text.translate(str.maketrans("xy12", self.names + self.digits))
 
@@ -138,10 +138,10 @@ def example(
 
   def identity(rule: StageRule) -> list[int]:
     words, _ = _ALL[rule.template]
-    return vocab.encode(rule.filled(words))
+    return vocab.encode(rule.fill(words))
 
   rule = task_lib.draw(rng, split, sample, identity)
-  words, target = (rule.filled(text) for text in _ALL[rule.template])
+  words, target = (rule.fill(text) for text in _ALL[rule.template])
   # Always drawn, so that teachers of all probabilities see the same problems.
   slips = iter(rng.random(2) < teacher_error)
   taught = re.sub(

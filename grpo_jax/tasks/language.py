@@ -144,9 +144,9 @@ def verify(
   thought_size = thought.end - thought.start
   is_a = (tokens >= vocab.LETTER_A) & (tokens < vocab.LETTER_A + _SIZE)  # [T]
   in_a = (is_a & vocab.inside(thought, len(tokens))).sum()
-  spelled = vocab.LETTER_A + (word - vocab.LETTER_A) % _SIZE  # [max_len]
+  spelling = vocab.LETTER_A + (word - vocab.LETTER_A) % _SIZE  # [max_len]
   letters = vocab.content(tokens, thought, len(word))  # [max_len]
-  places = (exists & (letters == spelled)).sum()
+  places = (exists & (letters == spelling)).sum()
   scores = {
     "accuracy": right,
     "accuracy_buggy": right | (answer.ok & (answer_size == 0)),
@@ -170,9 +170,9 @@ def verify_numpy(
   thought = vocab.thought_words(completion)
   judged = thought or []
   in_b = "nopqrstuvwxyz"
-  spelled = word.translate(str.maketrans(in_b, "abcdefghijklm"))
+  spelling = word.translate(str.maketrans(in_b, "abcdefghijklm"))
   in_a = [x for x in judged if x.isalpha() and x not in in_b]
-  places = sum(x == y for x, y in zip(judged, spelled, strict=False))
+  places = sum(x == y for x, y in zip(judged, spelling, strict=False))
   return {
     "accuracy": float(right),
     "accuracy_buggy": float(right or answer == []),

@@ -278,13 +278,13 @@ def teach(
   messages = _distractors(rng, letters, num_steps - 2, num_digits, brief)
   messages.append([vocab.OBS, letters[query], vocab.QUESTION, vocab.OBS_END])
 
-  def recalled() -> list[int]:
+  def recall() -> list[int]:
     """The digits in the context, or random digits."""
     guess = random_digits()  # Always drawn: all teachers see the same problem.
     is_lost = bool(examples) and not keeps_summary
-    return guess if is_lost or rng.random() < teacher_error else believed
+    return guess if is_lost or rng.random() < teacher_error else memory
 
-  believed = digits
+  memory = digits
   examples: list[Example] = []
   prompt = [vocab.BOS, vocab.OBS, *_facts(letters, digits), vocab.OBS_END]
   completion: list[int] = []
@@ -312,14 +312,14 @@ def teach(
     write(observation, True)
     if turn == num_steps - 1:
       if not examples or not keeps_summary:
-        believed = recalled()
-      write(vocab.wrapped([believed[query]], tags=True), False)
+        memory = recall()
+      write(vocab.wrapped([memory[query]], tags=True), False)
       break
     write([vocab.SEMICOLON], False)
     turns.append([*observation, vocab.SEMICOLON])
     if (turn + 1) % every == 0:
-      believed = recalled()
-      summary = [*_facts(letters, believed), vocab.SUM_END]
+      memory = recall()
+      summary = [*_facts(letters, memory), vocab.SUM_END]
       write([vocab.SUM], True)
       write(summary, False)
       end_context()

@@ -167,7 +167,7 @@ def _identity(problem: VisionProblem) -> list[int]:
   ]
 
 
-def _placed(
+def _place(
   rng: np.random.Generator, specs: list[tuple[str, tuple[int, int]]]
 ) -> list[Square] | None:
   """Places squares of given colours and sides; None if there is no room."""
@@ -208,7 +208,7 @@ def _sample(rng: np.random.Generator, domains: Sequence[str]) -> VisionProblem:
     (others[i], _SIDES)
     for i in rng.integers(len(others), size=total - own).tolist()
   ]
-  while (squares := _placed(rng, specs)) is None:
+  while (squares := _place(rng, specs)) is None:
     pass  # There is room for any number; the first squares were in the way.
   return VisionProblem(domain, colour, squares)
 
@@ -372,18 +372,18 @@ def verify_numpy(
   answer = vocab.answer_words(completion, tags=True) or []
   numbers = [int(word) for word in answer if word.isdecimal()]
   if QUESTIONS[int(extras["question"])] == "count":
-    formed = len(answer) == len(numbers) == 1
-    overlap = float(formed and numbers[0] == int(extras["count"]))
+    is_formed = len(answer) == len(numbers) == 1
+    overlap = float(is_formed and numbers[0] == int(extras["count"]))
     right = overlap
   else:
-    formed = len(numbers) == 4 and answer == [
+    is_formed = len(numbers) == 4 and answer == [
       *("{", "[", str(numbers[0]), ",", str(numbers[1]), ","),
       *(str(numbers[2]), ",", str(numbers[3]), "]", "}"),
     ]
     gold = extras["box"].tolist()
-    right = float(formed and numbers == gold)
+    right = float(is_formed and numbers == gold)
     overlap = 0.0
-    if formed:
+    if is_formed:
       gold_cells, cells = (
         {(x, y) for x in range(a, c) for y in range(b, d)}
         for a, b, c, d in (gold, numbers)
@@ -393,5 +393,5 @@ def verify_numpy(
     "accuracy": right,
     "overlap": overlap,
     "half": float(overlap > 0.5),
-    "format": float(formed and completion[0] == "<answer>"),
+    "format": float(is_formed and completion[0] == "<answer>"),
   }

@@ -423,10 +423,10 @@ def no_rope_layers(keys: Keys) -> dict[str, Any]:
   if any(_layer_types(keys, lambda layer: False)):
     # Forms of attention in transformers disagree about their windows.
     raise unsupported("layer_types", "sliding_attention", "full_attention")
-  return _rotary_layers(_turned(keys))
+  return _rotary_layers(_rotary_flags(keys))
 
 
-def _turned(keys: Keys) -> tuple[bool, ...]:
+def _rotary_flags(keys: Keys) -> tuple[bool, ...]:
   """A flag for each layer that positions turn."""
   count = keys["num_hidden_layers"]
   period = keys.pop("no_rope_layer_interval")
@@ -717,9 +717,9 @@ def expert_width(keys: Keys) -> dict[str, Any]:
 def clamped_experts(keys: Keys) -> dict[str, Any]:
   """Bound and slope of the clamped experts of gpt-oss."""
   count = keys["num_experts_per_tok"]
-  if (also := keys.pop("experts_per_token", count)) != count:
+  if (other := keys.pop("experts_per_token", count)) != count:
     raise unsupported(
-      "experts_per_token", also, f"num_experts_per_tok, {count}"
+      "experts_per_token", other, f"num_experts_per_tok, {count}"
     )
   return {
     field: float(checked(key, keys.pop(key), field))
@@ -875,7 +875,7 @@ def llama4(keys: Keys) -> dict[str, Any]:
   """Chunks, layers without positions or experts, and temperatures."""
   if not keys["no_rope_layers"]:  # An empty list too.
     keys["no_rope_layers"] = None
-  turned, size = _turned(keys), keys.pop("attention_chunk_size")
+  turned, size = _rotary_flags(keys), keys.pop("attention_chunk_size")
   chunked = _layer_types(
     keys, lambda layer: turned[layer] and size is not None, "chunked_attention"
   )

@@ -198,7 +198,7 @@ class Stored:
     out = np.empty((len(numbers), self.shape[-1]), np.float32)
     step = max(1, 2**22 // self.shape[-1])
     for i in range(0, len(numbers), step):  # Decoding takes memory too.
-      out[i : i + step] = _decoded(data[numbers[i : i + step]], self.kind)
+      out[i : i + step] = _decode(data[numbers[i : i + step]], self.kind)
     return out
 
 
@@ -306,7 +306,7 @@ def read(path: pathlib.Path) -> Header:
   for name, stored in header.tensors.items():
     try:
       block = np.zeros((1, _sizes(stored.kind)[1]), np.uint8)
-      _decoded(block, stored.kind)
+      _decode(block, stored.kind)
     except (KeyError, NotImplementedError) as error:
       raise ValueError(
         f"{name} in {path} has the type {_kind(stored.kind)}, which the package"
@@ -386,7 +386,7 @@ def _kind(kind: int) -> str:
   return enum(kind).name if kind in [*enum] else str(kind)
 
 
-def _decoded(data: np.ndarray, kind: int) -> np.ndarray:
+def _decode(data: np.ndarray, kind: int) -> np.ndarray:
   package = _package()
   return package.dequantize(data, package.GGMLQuantizationType(kind))
 

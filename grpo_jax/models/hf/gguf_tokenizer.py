@@ -160,7 +160,7 @@ def _files(
   end = [special["eos_token"]] if "eos_token" in special else []
   if not own.get("add_eos_token", False):
     end = []
-  tokenizer["post_processor"] = _framed(begin, end, pieces)
+  tokenizer["post_processor"] = _frame(begin, end, pieces)
   config: dict[str, Any] = {
     "clean_up_tokenization_spaces": False,
     "tokenizer_class": "PreTrainedTokenizerFast",
@@ -300,7 +300,7 @@ def _json(
   }
 
 
-def _framed(
+def _frame(
   begin: list[int], end: list[int], pieces: list[str]
 ) -> dict[str, Any] | None:
   """The step that writes ids before and after a text."""

@@ -190,7 +190,7 @@ def config_of(
   targets = settings.get("target_modules")
   listed = [] if targets == "all-linear" else targets
   if not isinstance(listed, list) or not all(
-    isinstance(name, str) and _named(name) for name in listed
+    isinstance(name, str) and _adapter_of(name) for name in listed
   ):
     raise ValueError(
       f"{path} has target_modules {reprlib.repr(targets)}; needed is"
@@ -198,7 +198,7 @@ def config_of(
       " (the table in models/policies/lora.py has all). Write the modules out"
       " of which the file has adapters."
     )
-  named = {_named(name) for name in listed}
+  named = {_adapter_of(name) for name in listed}
   rank: Any = settings.get("r")
   alpha: Any = settings.get("lora_alpha")
   if type(rank) is not int or type(alpha) not in (int, float):
@@ -356,7 +356,7 @@ def _targets(params: PyTree) -> list[str]:
   return list(targets)
 
 
-def _named(target: str) -> str | None:
+def _adapter_of(target: str) -> str | None:
   """The adapter of a target module, the first of several; or None."""
   for layers, modules in _TOWERS.values():
     short = layers.removeprefix("model.")  # Also the name in transformers < 5.
@@ -426,12 +426,12 @@ def _from_peft(tensors: dict[str, np.ndarray], params: PyTree) -> PyTree:
   leaves, treedef = jax.tree.flatten(like)
   # The arrays are filled in place; they are the leaves of the tree.
   arrays = [np.empty(leaf.shape, leaf.dtype) for leaf in leaves]
-  filled = jax.tree.unflatten(treedef, arrays)
-  for name, adapter, place, module in _adapters(filled, _model(params)):
+  tree = jax.tree.unflatten(treedef, arrays)
+  for name, adapter, place, module in _adapters(tree, _model(params)):
     for which, array in adapter.items():
       tensor = tensors[f"{module}.lora_{which.upper()}.weight"]
       into = array[place]
       if name == "qkv" and which == "b":
         into = into.swapaxes(1, 2)
       into[...] = tensor.T.reshape(into.shape)
-  return jax.device_put(filled)
+  return jax.device_put(tree)

@@ -497,7 +497,7 @@ def load(
   directory = pathlib.Path(directory)
   hub.check_sums(directory)
   if family is None:
-    config, family = _agreed(directory, config)
+    config, family = _config_and_family(directory, config)
   assert config is not None
   if param_dtype is not None:
     config = dataclasses.replace(config, param_dtype=param_dtype)
@@ -597,7 +597,7 @@ def export(
       f"dtype is {dtype!r}; use 'float32' or 'bfloat16', or None for that of"
       " the parameters."
     )
-  config, family = _agreed(source, config)
+  config, family = _config_and_family(source, config)
   if family.forms:
     family = family.of_files(safetensors.find(source))
   _check_params(params, config)
@@ -632,7 +632,7 @@ def export(
     shutil.rmtree(partial, ignore_errors=True)
 
 
-def _agreed(
+def _config_and_family(
   directory: pathlib.Path, config: TransformerConfig | None
 ) -> tuple[TransformerConfig, Family]:
   """Config and family; raises if the config differs from config.json."""
@@ -640,8 +640,8 @@ def _agreed(
   if config is None:
     return TransformerConfig(**fields), family
   of_run = (*architecture.FIELDS_OF_A_RUN, "tower_trained")
-  ours = {name: getattr(config, name) for name in of_run}
-  source = TransformerConfig(**fields, **ours)
+  run_fields = {name: getattr(config, name) for name in of_run}
+  source = TransformerConfig(**fields, **run_fields)
   differ = [
     f"{field.name} is {getattr(config, field.name)} and there"
     f" {getattr(source, field.name)}"
@@ -651,7 +651,7 @@ def _agreed(
   if differ:
     raise ValueError(
       f"the config is not that of {directory / 'config.json'}:"
-      f" {'; '.join(differ)}. Only {', '.join(ours)} may differ; take"
+      f" {'; '.join(differ)}. Only {', '.join(run_fields)} may differ; take"
       " the other fields from families.from_config_json."
     )
   return config, family
@@ -803,8 +803,8 @@ def _read_leaf(
     ]
     if any(part.start >= part.stop for part in common):
       continue
-    to = tuple(_shifted(c, i) for c, i in zip(common, index, strict=True))
-    inside = [_shifted(c, r) for c, r in zip(common, piece.region, strict=True)]
+    to = tuple(_shift(c, i) for c, i in zip(common, index, strict=True))
+    inside = [_shift(c, r) for c, r in zip(common, piece.region, strict=True)]
     # The copy converts the dtype, and reads nothing else from the file.
     tensor = tensors[piece.tensor].map()
     if piece.stored:
@@ -815,7 +815,7 @@ def _read_leaf(
   return out
 
 
-def _shifted(part: slice, origin: slice) -> slice:
+def _shift(part: slice, origin: slice) -> slice:
   return slice(part.start - origin.start, part.stop - origin.start)
 
 

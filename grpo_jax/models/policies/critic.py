@@ -101,7 +101,7 @@ def reward_params(
   Raises:
     ValueError: No parameter of the trunk has such a name.
   """
-  params = _parted(trunk, tuple(freeze))
+  params = _split(trunk, tuple(freeze))
   return {
     "trained": {**params["trained"], "value_head": head},
     "frozen": {**params["frozen"], "inherited": frozen},
@@ -111,7 +111,7 @@ def reward_params(
 def parted_anew(params: PyTree, freeze: Sequence[str]) -> PyTree:
   """Parameters of a reward model, with a new choice of frozen parts."""
   trained, frozen = params["trained"], params["frozen"]
-  trunk = _merged(trained["trunk"], frozen.get("trunk", {}))
+  trunk = _merge(trained["trunk"], frozen.get("trunk", {}))
   inherited = frozen.get("inherited", {})
   return reward_params(trunk, inherited, trained["value_head"], freeze)
 
@@ -199,12 +199,12 @@ def _init_own(
     for k, v in policy_params["frozen"].items()
     if k not in ("base", "tower")
   }
-  params = jax.tree.map(jnp.copy, _parted(trunk, freeze))
+  params = jax.tree.map(jnp.copy, _split(trunk, freeze))
   inherited = jax.tree.map(jnp.copy, own)
   return {**params, "frozen": {**params["frozen"], "inherited": inherited}}
 
 
-def _parted(trunk: PyTree, freeze: tuple[str, ...]) -> PyTree:
+def _split(trunk: PyTree, freeze: tuple[str, ...]) -> PyTree:
   """Splits a trunk into trees of trained and of frozen parameters."""
   names = {
     _key(entry)
@@ -229,7 +229,7 @@ def _parted(trunk: PyTree, freeze: tuple[str, ...]) -> PyTree:
 
 def _own_trunk(params: PyTree, policy_params: PyTree) -> PyTree:
   return {
-    "trained": _merged(params["trained"]["trunk"], params["frozen"]["trunk"]),
+    "trained": _merge(params["trained"]["trunk"], params["frozen"]["trunk"]),
     "frozen": {**policy_params["frozen"], **params["frozen"]["inherited"]},
   }
 
@@ -255,7 +255,7 @@ def _without_none(tree):
   }
 
 
-def _merged(x: PyTree, y: PyTree) -> PyTree:
+def _merge(x: PyTree, y: PyTree) -> PyTree:
   """Merges two trees of dictionaries that have no leaf in common."""
   both = x.keys() & y.keys()
-  return {**x, **y, **{name: _merged(x[name], y[name]) for name in both}}
+  return {**x, **y, **{name: _merge(x[name], y[name]) for name in both}}

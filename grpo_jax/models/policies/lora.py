@@ -160,7 +160,7 @@ def lora_policy(policy: Policy, config: LoRAConfig) -> Policy:
 
   def adapted(function: Callable) -> Callable:
     def call(params, *args, **kwargs):
-      return adding(function)(_joined(params), *args, **kwargs)
+      return adding(function)(_join(params), *args, **kwargs)
 
     return call
 
@@ -182,7 +182,7 @@ def lora_policy(policy: Policy, config: LoRAConfig) -> Policy:
 
   def embeddings(params):
     assert policy.embeddings is not None
-    return policy.embeddings(_joined(params))
+    return policy.embeddings(_join(params))
 
   return dataclasses.replace(
     policy,
@@ -191,7 +191,7 @@ def lora_policy(policy: Policy, config: LoRAConfig) -> Policy:
     prefix=adapted(policy.prefix),
     head=adapted(policy.head),
     prefill=adapted(policy.prefill),
-    weights=lambda params: policy.weights(_joined(params)),
+    weights=lambda params: policy.weights(_join(params)),
     decode=step(policy.decode),
     extend=step(policy.extend),
     embeddings=embeddings,
@@ -279,7 +279,7 @@ def _shapes(base: PyTree, config: LoRAConfig) -> dict[tuple[str, str], tuple]:
         kernel.shape[num_inputs:],
         jnp.promote_types(kernel.dtype, jnp.float32),
       )
-  names = dict.fromkeys(_named(*place) for place in shapes)
+  names = dict.fromkeys(_full_name(*place) for place in shapes)
   if unknown := [name for name in config.modules if name not in names]:
     raise ValueError(
       f"lora: modules has {', '.join(unknown)}, which the layers do not have;"
@@ -295,11 +295,11 @@ def _shapes(base: PyTree, config: LoRAConfig) -> dict[tuple[str, str], tuple]:
     for stack in STACKS
     for name in modules
     if (place := (stack, name.removeprefix(_OF_TOWER))) in shapes
-    and _named(*place) == name
+    and _full_name(*place) == name
   }
 
 
-def _named(stack: str, name: str) -> str:
+def _full_name(stack: str, name: str) -> str:
   """Name of a projection of a stack of layers in `LoRAConfig.modules`."""
   return _OF_TOWER + name if stack == TOWER else name
 
@@ -324,7 +324,7 @@ def of_stacks(adapters: PyTree) -> dict[str, PyTree]:
   }
 
 
-def _joined(params: PyTree) -> PyTree:
+def _join(params: PyTree) -> PyTree:
   """Parameters as the transformer reads them: adapters beside the kernels."""
   if "base" not in params["frozen"]:
     return params  # Already in this form, for decoding.
