@@ -1067,7 +1067,7 @@ class TransformerConfig(Architecture):
 
   @property
   def chunk(self) -> int | None:
-    """Positions of a chunk that layers see which slide; None for windows."""
+    """Positions of a chunk, which sliding layers see; None for windows."""
     return None if self.llama4 is None else self.sliding_window
 
   @property

@@ -760,7 +760,7 @@ def _weights(config, params):
 
 
 def _in_order(config, by_stack):
-  """A tree for each layer, from trees that are stacked over a stack's."""
+  """A tree for each layer, from a tree for each stack of layers by name."""
   return tuple(
     _layer(by_stack[name], config.stacks[:layer].count(name))
     for layer, name in enumerate(config.stacks)

@@ -305,7 +305,7 @@ class HostTurns:
   def _refill(
     self, fixed: host_state.Fixed, episodes: host_state.HostEpisodes
   ) -> host_state.HostEpisodes:
-    """Gives lanes whose rows are over the next rows, while there are any."""
+    """Gives the next rows to lanes whose rows are over, while there are any."""
     num_rows, num_lanes = len(episodes.size), len(episodes.row)
     if num_lanes == num_rows:
       return episodes

@@ -575,7 +575,7 @@ def sample(
 
 
 def _fields(decoder: Decoder, state: Any) -> dict[str, Any]:
-  """The fields of a rollout that rows have when all have ended."""
+  """The fields of a rollout, once all rows have ended."""
   fields: dict[str, Any] = dict(state.buffers)
   environment = decoder.environment
   if environment is None or state.episodes is None:

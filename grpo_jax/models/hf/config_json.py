@@ -97,7 +97,7 @@ _FP8 = {
 
 
 def check_quantization(config: Any, *, packs_experts: bool) -> None:
-  """Accepts a quantization_config of `fp8.py`, or of `mxfp4.py`; tensors tell.
+  """Accepts a quantization_config that `fp8.py` or `mxfp4.py` can read.
 
   Args:
     found: The value of the key.
@@ -427,7 +427,7 @@ def no_rope_layers(keys: Keys) -> dict[str, Any]:
 
 
 def _rotary_flags(keys: Keys) -> tuple[bool, ...]:
-  """A flag for each layer that positions turn."""
+  """A flag for each layer: True if positions turn its queries and keys."""
   count = keys["num_hidden_layers"]
   period = keys.pop("no_rope_layer_interval")
   turned = keys.pop("no_rope_layers")
@@ -551,7 +551,7 @@ def olmo3_window(keys: Keys) -> dict[str, Any]:
 def _layer_types(
   keys: Keys, default: Callable[[int], bool], near: str = "sliding_attention"
 ) -> tuple[bool, ...]:
-  """A flag for each layer that slides: from `layer_types`, or the default."""
+  """A flag for each layer: True if it slides, by `layer_types` or by default."""
   count = keys["num_hidden_layers"]
   types = keys.pop("layer_types", None)
   if types is None:

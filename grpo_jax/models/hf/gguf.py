@@ -244,7 +244,7 @@ class _Cursor:
     return number
 
   def value(self, key: str) -> Any:
-    """The value of a key; of texts that nothing reads, their number."""
+    """The value of a key; for texts that nothing reads, only their number."""
     kind = self.number("I")
     if kind == _TEXT:
       return self.text()

@@ -286,7 +286,7 @@ def _parts_of_inputs(config: TransformerConfig, count: int) -> list[int]:
 
 
 def _layout(family: Family, path: str, num_tensors: int) -> tuple[str, str]:
-  """Axes of a leaf of one layer, and the axes that a tensor's run over."""
+  """Axes of a leaf of one layer, and which of them make up each tensor axis."""
   experts = _EXPERTS_IN_ONE if family.experts_in_one else {}
   of_layer = _STACKED.sub("", path) or path
   if path.startswith("tower/"):
