@@ -397,7 +397,7 @@ def rounding(
 
 
 def _reading(policy: Policy, unpack: Callable[[PyTree], PyTree]) -> Policy:
-  """The policy whose functions read `whole(params)` instead of `params`."""
+  """The policy whose functions read `unpack(params)` instead of `params`."""
 
   def unpacked(function):
     return lambda params, *args, **kwargs: function(

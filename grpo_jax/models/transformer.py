@@ -356,7 +356,7 @@ def _of_table(frozen, tokens):
 
 
 def _router(choices, bias, table, slots=None):
-  """Inputs of a layer's router; a table chooses unless a choice is kept."""
+  """Inputs of a layer's router; `choices` go before a table."""
   return RouterInputs(table if choices is None else choices, bias, slots)
 
 

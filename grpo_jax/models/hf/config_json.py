@@ -100,7 +100,7 @@ def check_quantization(config: Any, *, packs_experts: bool) -> None:
   """Accepts a quantization_config that `fp8.py` or `mxfp4.py` can read.
 
   Args:
-    found: The value of the key.
+    config: The value of the key.
     packs_experts: Whether the family's experts may be in four bits.
 
   Raises:
@@ -551,7 +551,7 @@ def olmo3_window(keys: Keys) -> dict[str, Any]:
 def _layer_types(
   keys: Keys, default: Callable[[int], bool], near: str = "sliding_attention"
 ) -> tuple[bool, ...]:
-  """A flag for each layer: True if it slides, by `layer_types` or by default."""
+  """A flag for each layer: True if it slides, by `layer_types` or default."""
   count = keys["num_hidden_layers"]
   types = keys.pop("layer_types", None)
   if types is None:
