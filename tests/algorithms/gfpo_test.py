@@ -44,7 +44,7 @@ def _compiled(config, arrays):
   batch = cases.prepared(gfpo.GFPO, config, cases.Case(**arrays))
   return (
     batch,
-    gfpo.kept(config, batch),
+    gfpo.row_mask(config, batch),
     objective.term_weights(gfpo.GFPO, config, batch),
   )
 
@@ -129,7 +129,7 @@ def test_easy_groups_keep_fewer():
   batch, _, _ = _prepared(config, case)
   config = dataclasses.replace(config, metric="adaptive", adaptive_warmup=16)
   empty = gfpo.init(config)[1]["difficulties"]
-  kept = jax.jit(gfpo.kept, static_argnums=0)
+  kept = jax.jit(gfpo.row_mask, static_argnums=0)
   remember = jax.jit(selection.remember)
   counts = []
   for number in (0, 15, 16):

@@ -81,7 +81,7 @@ def test_the_loss_is_that_of_equation_4():
   weights = np.where(seen, rng.random((2, 3, 6)), 0)
   weights /= np.maximum(weights.sum(-1, keepdims=True), 1e-9)
   with jax.enable_x64(True):
-    loss = functools.partial(indexer.divergence, weights, seen=seen)
+    loss = functools.partial(indexer.divergence, weights, is_seen=seen)
     found = loss(scores)
     gradient = jax.grad(lambda scores: loss(scores).sum())(jnp.asarray(scores))
   for row, t in np.ndindex(2, 3):

@@ -42,7 +42,7 @@ def test_observations_come_after_actions_as_far_as_there_is_room():
   tokens = np.concatenate([TOKENS, TOKENS[1:2]])
   size = np.append(SIZE, 2)
   episodes = host_state.HostEpisodes(
-    written={
+    buffers={
       "tokens": tokens,
       "completion_mask": np.arange(4) < size[:, None],
       "observed": np.zeros((5, 4), bool),
@@ -69,14 +69,14 @@ def test_observations_come_after_actions_as_far_as_there_is_room():
   read = _with_answers(episodes, answers)
   np.testing.assert_array_equal(read.size, [0, 4, 3, 4, 2])
   np.testing.assert_array_equal(
-    read.written["tokens"],
+    read.buffers["tokens"],
     [[0, 0, 0, 0], [7, 8, 5, 5], [7, 5, 5, 0], [7, 8, 9, 7], [7, 8, 0, 0]],
   )
-  observed = np.array(read.written["tokens"]) == 5
-  np.testing.assert_array_equal(read.written["observed"], observed)
-  np.testing.assert_array_equal(read.written["turn"], observed)
+  observed = np.array(read.buffers["tokens"]) == 5
+  np.testing.assert_array_equal(read.buffers["observed"], observed)
+  np.testing.assert_array_equal(read.buffers["turn"], observed)
   np.testing.assert_array_equal(
-    read.written["turn_rewards"],
+    read.buffers["turn_rewards"],
     [[0, 0, 0, 0], [0, 1, 0, 0], [2, 0, 0, 0], [0, 0, 0, 3], [0, 0, 0, 0]],
   )
   # It writes still; no slot is left; it goes on; it is over; it waits.
