@@ -397,15 +397,15 @@ def enter(run: OpenRun, index: int) -> None:
   if run.position and index == run.first:
     run.streams[index].set_state(run.position["stream"])
     return
-  phase, enter_phase, *_ = run.phases[index]
+  functions, enter_phase, *_ = run.phases[index]
   state = run.state
-  settings = run.config.section(run.config.phases[index])
-  if settings.reset_policy:
+  phase = run.config.section(run.config.phases[index])
+  if phase.reset_policy:
     first = checkpointed.first_state(
-      run.config, run.problem, phase.policy, run.mesh
+      run.config, run.problem, functions.policy, run.mesh
     )
     state = state.with_params(policy=first.params["policy"])
-  state = enter_phase(checkpointed.with_outside(state, phase))
+  state = enter_phase(checkpointed.with_outside(state, functions))
   run.state = jax.device_put(state, sharding.of_state(run.mesh, state))
 
 

@@ -297,7 +297,7 @@ def make_setup(*switched):
       opponents=(),
       trains=("policy", "critic"),
       kind="rl",
-      plays=True,
+      samples=True,
       of_kind=_space(num_given=0),
       schedule=_space(chooses=False, name="epochs"),
       correction=_space(

@@ -808,17 +808,19 @@ def _of_full_layers(keys: Keys, slides: tuple[bool, ...]) -> tuple[int, int]:
   )
   if (by_layer := keys.pop("per_layer_config", None)) is not None:
     full = [str(layer) for layer, near in enumerate(slides) if not near]
-    entries = list(by_layer.values()) if isinstance(by_layer, Mapping) else [{}]
+    entries = [*by_layer.values()] if isinstance(by_layer, Mapping) else []
+    entry = entries[0] if entries else None
     if (
-      not all(x == entries[0] for x in entries)
+      not isinstance(entry, Mapping)
+      or any(x != entry for x in entries)
       or sorted(by_layer) != sorted(full)
-      or not entries[0].keys() <= {"head_dim", "num_key_value_heads"}
+      or not entry.keys() <= {"head_dim", "num_key_value_heads"}
     ):
       raise unsupported(
         "per_layer_config", by_layer, "one head_dim for all full layers"
       )
-    width = entries[0].get("head_dim", keys["head_dim"])
-    count = entries[0].get("num_key_value_heads")
+    width = entry.get("head_dim", keys["head_dim"])
+    count = entry.get("num_key_value_heads")
   width = keys["head_dim"] if width is None else width
   count = keys["num_key_value_heads"] if count is None else count
   return (

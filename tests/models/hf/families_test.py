@@ -832,10 +832,9 @@ UNSUPPORTED = [
     {"vocab_size_per_layer_input": 9},
     "input_vocab is 9, and the vocabulary has 262144 ids",
   ),
-  (
-    "gemma-4-E2B",
-    {"per_layer_config": {"4": {"head_dim": 8}}},
-    "supported is one head_dim for all full layers",
+  *(
+    ("gemma-4-E2B", {"per_layer_config": x}, "is one head_dim for all full")
+    for x in ({"4": {"head_dim": 8}}, 5, {}, dict.fromkeys("49", 8))
   ),
   ("gemma-4-26B-A4B", {"top_k_experts": None}, "top_k_experts is None"),
   ("gemma-4-E2B", {"use_double_wide_mlp": None}, "use_double_wide_mlp is None"),
