@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
       "least": _LEAST.value,
       "seed": _SEED.value,
     }
-  labels = clusters.found(
+  labels = clusters.k_means(
     measured.embeddings, _NUM_CLUSTERS.value, _LEAST.value, _SEED.value
   )
   known = clusters.Clusters(labels, measured.losses, _NUM_CLUSTERS.value)

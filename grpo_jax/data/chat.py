@@ -116,13 +116,13 @@ def _check_arguments(args: Iterable, kwargs: Mapping[str, Any]) -> None:
 
 def _joined(parts: Iterable[str]) -> str:
   """Joins parts as "".join does; raises once the text is too long."""
-  found, size = [], 0
+  texts, size = [], 0
   for part in parts:
-    found.append(part)
+    texts.append(part)
     size += len(part)
     if size > MAX_SIZE:
       raise ValueError(f"it makes a text of more than {MAX_SIZE} characters")
-  return "".join(found)
+  return "".join(texts)
 
 
 def _concatenated(*parts: Any) -> str:
@@ -341,8 +341,8 @@ class Writer:
 
   def _for_template(self, messages: Sequence[Message]) -> list[Message]:
     """All messages that the template writes, the run's system message first."""
-    given = self._encoder.with_system(messages)
-    return [conversations.for_template(message) for message in given]
+    all_messages = self._encoder.with_system(messages)
+    return [conversations.for_template(message) for message in all_messages]
 
   def _plain(self, messages: Sequence[Message]) -> list[int]:
     """Ids of messages as text without roles."""
@@ -356,18 +356,18 @@ class Writer:
     return ids
 
 
-def is_reply(message: Message, sent: Message) -> bool:
+def is_reply(message: Message, reply: Message) -> bool:
   """Returns True if a message of a request is the reply that was sent."""
 
-  def described(one: Message) -> tuple:
-    calls = one.get("tool_calls") or []
+  def described(turn: Message) -> tuple:
+    calls = turn.get("tool_calls") or []
     return (
-      one["role"],
-      one["content"],
+      turn["role"],
+      turn["content"],
       [
         (call["function"].get("name"), call["function"].get("arguments"))
         for call in calls
       ],
     )
 
-  return described(message) == described(sent)
+  return described(message) == described(reply)

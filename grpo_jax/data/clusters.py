@@ -56,7 +56,7 @@ def digest(record: Record) -> bytes:
   return hashlib.sha256(text.encode()).digest()[:_SIZE]
 
 
-def found(
+def k_means(
   embeddings: np.ndarray,  # [N, D]
   num_clusters: int,
   least: int,
@@ -87,36 +87,36 @@ def found(
 
   x = np.asarray(embeddings, np.float64)
   centres, labels = vq.kmeans2(x, num_clusters, minit="++", rng=seed)
-  kept = np.unique(labels)
-  while len(kept) > 1:
-    sizes = np.bincount(labels, minlength=num_clusters)[kept]
+  clusters = np.unique(labels)
+  while len(clusters) > 1:
+    sizes = np.bincount(labels, minlength=num_clusters)[clusters]
     if sizes.min() >= least:
       break
-    given_up = kept[np.argmin(sizes)]
-    kept = kept[kept != given_up]
-    (rows,) = np.nonzero(labels == given_up)
-    gaps = x[rows, None] - centres[kept]  # [rows, kept, D]
-    labels[rows] = kept[np.argmin(np.square(gaps).sum(-1), axis=1)]
-  return np.searchsorted(kept, labels)
+    smallest = clusters[np.argmin(sizes)]
+    clusters = clusters[clusters != smallest]
+    (rows,) = np.nonzero(labels == smallest)
+    gaps = x[rows, None] - centres[clusters]  # [rows, clusters, D]
+    labels[rows] = clusters[np.argmin(np.square(gaps).sum(-1), axis=1)]
+  return np.searchsorted(clusters, labels)
 
 
 def packed(
-  records: Sequence[Record], known: Clusters, about: Mapping[str, Any]
+  records: Sequence[Record], clusters: Clusters, about: Mapping[str, Any]
 ) -> bytes:
   """The content of a file of clusters.
 
   Args:
     records: N records.
-    known: Their clusters.
+    clusters: Their clusters.
     about: Settings of the computation; values that JSON can hold.
   """
   buffer = io.BytesIO()
   np.savez_compressed(
     buffer,
     digests=np.array([list(digest(x)) for x in records], np.uint8),
-    clusters=known.clusters.astype(np.int32),
-    losses=known.losses.astype(np.float32),
-    number=np.int32(known.number),
+    clusters=clusters.clusters.astype(np.int32),
+    losses=clusters.losses.astype(np.float32),
+    number=np.int32(clusters.number),
     about=np.array(json.dumps(dict(about), sort_keys=True)),
   )
   return buffer.getvalue()
@@ -169,7 +169,7 @@ def read(
   return Clusters(arrays["clusters"][rows], arrays["losses"][rows], number)
 
 
-def ranked(known: Clusters) -> tuple[np.ndarray, np.ndarray]:
+def ranked(clusters: Clusters) -> tuple[np.ndarray, np.ndarray]:
   """The members of each cluster, the easiest first.
 
   Returns:
@@ -177,7 +177,7 @@ def ranked(known: Clusters) -> tuple[np.ndarray, np.ndarray]:
     clusters [number], some of which may be 0. Records with equal losses keep
     their order.
   """
-  labels = known.clusters
-  order = np.lexsort((np.arange(len(labels)), known.losses, labels))
-  sizes = np.bincount(labels, minlength=known.number)
+  labels = clusters.clusters
+  order = np.lexsort((np.arange(len(labels)), clusters.losses, labels))
+  sizes = np.bincount(labels, minlength=clusters.number)
   return order.astype(np.int32), sizes.astype(np.int32)

@@ -40,11 +40,11 @@ class Conversation(str):
     cls, messages: list[Message], options: Mapping[str, Any] | None = None
   ):
     """Makes the text of messages."""
-    lines = [f"{one['role']}: {_shown(one)}" for one in messages]
-    text = _shown(messages[0]) if len(messages) == 1 else "\n".join(lines)
-    made = super().__new__(cls, text)
-    made.messages, made.options = messages, dict(options or {})
-    return made
+    lines = [f"{turn['role']}: {_as_text(turn)}" for turn in messages]
+    text = _as_text(messages[0]) if len(messages) == 1 else "\n".join(lines)
+    conversation = super().__new__(cls, text)
+    conversation.messages, conversation.options = messages, dict(options or {})
+    return conversation
 
   def __getnewargs__(self):
     return self.messages, self.options
@@ -56,10 +56,10 @@ class Conversation(str):
     return not (more or self.options or first.keys() - text)
 
 
-def _shown(message: Message) -> str:
+def _as_text(message: Message) -> str:
   calls = [call["function"] for call in message.get("tool_calls", ())]
-  called = [f"{x.get('name')}({x.get('arguments')})" for x in calls]
-  return "\n".join(filter(None, [message["content"], *called]))
+  texts = [f"{x.get('name')}({x.get('arguments')})" for x in calls]
+  return "\n".join(filter(None, [message["content"], *texts]))
 
 
 def prompt(value: Any, tools: Any = None, options: Any = None) -> str:
@@ -91,7 +91,7 @@ def prompt(value: Any, tools: Any = None, options: Any = None) -> str:
     )
   more = {**(options or {}), **({"tools": tools} if tools else {})}
   if isinstance(value, str):
-    return Conversation([asked(value)], more) if more else value
+    return Conversation([user_message(value)], more) if more else value
   messages = _of_record(value, "prompt")
   if messages[-1]["role"] == "assistant":
     raise ValueError(
@@ -122,14 +122,14 @@ def completion(value: Any, field: str) -> str:
         f" {messages[at]['role']!r}; need one of 'assistant', as the policy"
         " writes replies."
       )
-  weights = [one.get("weight", 1) for one in messages]
-  if wrong := [x for x in weights if x not in (0, 1)]:
+  weights = [turn.get("weight", 1) for turn in messages]
+  if bad := [x for x in weights if x not in (0, 1)]:
     raise ValueError(
-      f"found {field!r} with a message of the weight {wrong[0]!r:.20}; need 0"
+      f"found {field!r} with a message of the weight {bad[0]!r:.20}; need 0"
       " for a reply that is read and not trained, or 1."
     )
   if not any(
-    x for x, one in zip(weights, messages, strict=True) if _is_reply(one)
+    x for x, turn in zip(weights, messages, strict=True) if _is_reply(turn)
   ):
     raise ValueError(
       f"found {field!r} whose replies all have the weight 0; need one that is"
@@ -138,7 +138,7 @@ def completion(value: Any, field: str) -> str:
   return Conversation(messages)
 
 
-def asked(text: str) -> Message:
+def user_message(text: str) -> Message:
   """The message of a user."""
   return {"role": "user", "content": text}
 
@@ -156,16 +156,16 @@ def split(messages: Any) -> tuple[list[Any], list[Any] | None]:
   Raises:
     ValueError: A message is malformed, or the first is a reply.
   """
-  found = _of_record(messages, "messages")
-  replies = [at for at, one in enumerate(found) if _is_reply(one)]
+  chat = _of_record(messages, "messages")
+  replies = [at for at, turn in enumerate(chat) if _is_reply(turn)]
   if not replies:
-    return found, None
+    return chat, None
   if not replies[0]:
     raise ValueError(
       "found 'messages' that begin with the assistant's; need a message of the"
       " user before it, to which it replies."
     )
-  return found[: replies[0]], found[replies[0] : replies[-1] + 1]
+  return chat[: replies[0]], chat[replies[0] : replies[-1] + 1]
 
 
 def of_pair(chosen: Any, rejected: Any, question: Any) -> tuple[Any, Any, Any]:
@@ -187,7 +187,7 @@ def of_pair(chosen: Any, rejected: Any, question: Any) -> tuple[Any, Any, Any]:
     for x, field in ((chosen, "chosen"), (rejected, "rejected"))
   ]
   if question is not None:
-    before = _asked_first(chats, question)
+    before = _prompt_messages(chats, question)
     chosen, rejected = (_after(chat, before) for chat in chats)
     return chosen, rejected, before if len(before) > 1 else question
   if not any(isinstance(chat, str) for chat in chats):
@@ -204,7 +204,7 @@ def of_pair(chosen: Any, rejected: Any, question: Any) -> tuple[Any, Any, Any]:
   )
 
 
-def _asked_first(chats: Sequence[Any], question: Any) -> list[Message]:
+def _prompt_messages(chats: Sequence[Any], question: Any) -> list[Message]:
   """The messages of a prompt; of a text, those that a chat begins with."""
   if not isinstance(question, str):
     return _of_record(question, "prompt")
@@ -216,7 +216,7 @@ def _asked_first(chats: Sequence[Any], question: Any) -> list[Message]:
 
 
 def _first_reply(chat: list[Message]) -> int:
-  return next((at for at, one in enumerate(chat) if _is_reply(one)), 0)
+  return next((at for at, turn in enumerate(chat) if _is_reply(turn)), 0)
 
 
 def _after(chat: Any, before: list[Message]) -> Any:
@@ -242,7 +242,7 @@ def reply(
   tokenizer: Any,
   messages: Sequence[Message],
   options: Mapping[str, Any],
-  said: Sequence[Message],
+  replies: Sequence[Message],
 ) -> tuple[np.ndarray, np.ndarray]:  # [any] int32, [any] bool
   """Encodes a completion of messages as the chat template writes it.
 
@@ -250,7 +250,7 @@ def reply(
     tokenizer: Tokenizer with a chat template.
     messages: The prompt.
     options: Inputs of the template.
-    said: Messages of a `completion`.
+    replies: Messages of a `completion`.
 
   Returns:
     The ids after those of the prompt, up to the end token of the last reply;
@@ -263,7 +263,7 @@ def reply(
   ids: list[int] = []
   observed: list[bool] = []
   before, waiting = [*map(for_template, messages)], list[Message]()
-  for message in map(for_template, said):
+  for message in map(for_template, replies):
     weight = message.pop("weight", 1)
     if not _is_reply(message):
       waiting.append(message)
@@ -274,16 +274,16 @@ def reply(
       observed += [True] * (len(ids) - len(observed))
     opening = tokenizer.chat_text(before, True, **options)
     before = [*before, message]
-    whole = tokenizer.chat_text(before, False, **options)
-    if not whole.startswith(opening):
+    text = tokenizer.chat_text(before, False, **options)
+    if not text.startswith(opening):
       raise ValueError(
         "config.data.template='chat': the template writes a reply otherwise"
-        f" than it opens one: {whole[: len(opening)][-60:]!r} instead of"
+        f" than it opens one: {text[: len(opening)][-60:]!r} instead of"
         f" {opening[-60:]!r}. Set an option of the template, as"
         " config.data.chat_options={'enable_thinking': False}; or give the"
         " completion as a text."
       )
-    new = tokenizer.encode(whole[len(opening) :])
+    new = tokenizer.encode(text[len(opening) :])
     ends = [at for at, id_ in enumerate(new) if id_ in tokenizer.end_ids]
     new = new[: ends[-1] + 1] if ends else [*new, tokenizer.end_ids[0]]
     ids = [*ids, *new]
@@ -333,13 +333,13 @@ def checked(messages: Any) -> list[Message]:
     raise ValueError(
       f"messages is {messages!r:.80}; needed is a list of at least one message."
     )
-  found = [_checked(number, message) for number, message in enumerate(messages)]
-  if found[-1]["role"] == "assistant":
+  chat = [_checked(number, message) for number, message in enumerate(messages)]
+  if chat[-1]["role"] == "assistant":
     raise ValueError(
       "the last message is the assistant's; a reply that is begun is not gone"
       " on with. Let the last one be the user's or a tool's."
     )
-  return found
+  return chat
 
 
 def _checked(number: int, message: Any) -> Message:
@@ -370,8 +370,8 @@ def _checked(number: int, message: Any) -> Message:
       f"messages[{number}].tool_calls is {calls!r:.80}; needed is a list of"
       " calls of functions."
     )
-  kept = {name: x for name, x in message.items() if x is not None}
-  return {**kept, "content": content}
+  fields = {name: x for name, x in message.items() if x is not None}
+  return {**fields, "content": content}
 
 
 def _part(number: int, part: Any) -> str:

@@ -50,7 +50,7 @@ class Candidate(NamedTuple):
   num_tokens: int
 
 
-def chosen(
+def selection(
   candidates: Sequence[Candidate],
   most: int,
   order: str,
@@ -69,21 +69,21 @@ def chosen(
       text.
     seed: Seed of the random order: non-negative numbers.
   """
-  good = [i for i, one in enumerate(candidates) if one.is_good]
+  good = [i for i, sample in enumerate(candidates) if sample.is_good]
   if order == "shortest":
     good.sort(key=lambda i: candidates[i].num_tokens)
   else:
     good = np.random.default_rng(list(seed)).permutation(good).tolist()
-  found: dict[Any, int] = {}
+  by_key: dict[Any, int] = {}
   for i in good:
-    one = candidates[i]
+    sample = candidates[i]
     key: Any = i
-    if distinct == "text" or (distinct == "answer" and one.answer is None):
-      key = ("text", one.text)
+    if distinct == "text" or (distinct == "answer" and sample.answer is None):
+      key = ("text", sample.text)
     elif distinct == "answer":
-      key = ("answer", one.answer)
-    found.setdefault(key, i)
-  return list(found.values())[:most]
+      key = ("answer", sample.answer)
+    by_key.setdefault(key, i)
+  return list(by_key.values())[:most]
 
 
 @functools.lru_cache(maxsize=8)
@@ -113,7 +113,7 @@ def line(
   is_text = isinstance(record["prompt"], str)
   pictures = record.get("pictures")
   ids = [int(x) for x in completion_ids]
-  made = {
+  fields = {
     "prompt": record["prompt"],
     "completion": tokenizer.decode(ids),
     "answer": record["answer"],
@@ -122,22 +122,22 @@ def line(
     **more,
   }
   if is_text:
-    made["extras"] = {
+    fields["extras"] = {
       name: value.tolist() if hasattr(value, "tolist") else value
       for name, value in record["extras"].items()
     }
   else:
-    made["prompt_ids"] = np.asarray(record["prompt"]).tolist()
-    made["prompt"] = tokenizer.decode(made["prompt_ids"])
+    fields["prompt_ids"] = np.asarray(record["prompt"]).tolist()
+    fields["prompt"] = tokenizer.decode(fields["prompt_ids"])
   if messages := getattr(record["prompt"], "messages", None):
     options = dict(record["prompt"].options)
-    made["prompt"] = messages
-    made |= {"tools": options.pop("tools", None), "chat_options": options}
+    fields["prompt"] = messages
+    fields |= {"tools": options.pop("tools", None), "chat_options": options}
   if pictures:
-    made["pictures"] = [list(picture) for picture in pictures]
+    fields["pictures"] = [list(picture) for picture in pictures]
   if any(observed):
-    made["observed"] = [int(x) for x in observed]
-  return made
+    fields["observed"] = [int(x) for x in observed]
+  return fields
 
 
 class DemonstrationSource:
@@ -169,8 +169,8 @@ class DemonstrationSource:
         " Draw more for each prompt, or keep those of an easier task."
       )
     rows = [self._parsed(number, x) for number, x in enumerate(lines, start=1)]
-    ours = digest(tokenizer)
-    same = all(row.get("tokenizer") == ours for row in rows)
+    own_digest = digest(tokenizer)
+    same = all(row.get("tokenizer") == own_digest for row in rows)
     if not same and not is_text:
       raise ValueError(
         f"demonstrations={path}: its ids are those of other tokens than this"

@@ -31,7 +31,7 @@ def natural(name: str) -> tuple[bool, int, str]:
   return not is_number, int(name) if is_number else 0, name
 
 
-def found(source: Source) -> tuple[str, ...]:
+def names_of(source: Source) -> tuple[str, ...]:
   """The names of the domains of a source, in their natural order.
 
   Reads all records, unless the source has the names. If records have numbers,
@@ -40,9 +40,9 @@ def found(source: Source) -> tuple[str, ...]:
   Raises:
     ValueError: The source is endless, and does not have the names.
   """
-  known = getattr(source, "domains", None)
-  if known is not None:
-    return known
+  domains = getattr(source, "domains", None)
+  if domains is not None:
+    return domains
   if sources.starts(source) is not None:
     raise ValueError(
       "config.data.domains is empty, and the records are read one at a time:"
@@ -57,55 +57,55 @@ def found(source: Source) -> tuple[str, ...]:
 
 
 def numbers(
-  names: Sequence[str], wanted: Sequence[str | int], setting: str
+  names: Sequence[str], entries: Sequence[str | int], setting: str
 ) -> tuple[int, ...]:
   """The numbers of domains that a setting names.
 
   Args:
     names: Names of all domains, by number.
-    wanted: Names, or numbers.
+    entries: Names, or numbers.
     setting: Name of the setting, for messages.
 
   Raises:
     ValueError: There is no such domain.
   """
-  found = []
-  for one in wanted:
-    number = names.index(one) if one in names else one
+  indices = []
+  for entry in entries:
+    number = names.index(entry) if entry in names else entry
     if type(number) is not int or not 0 <= number < len(names):
-      known = ", ".join(map(repr, names)) or "none (config.data.domain_key)"
+      text = ", ".join(map(repr, names)) or "none (config.data.domain_key)"
       raise ValueError(
-        f"{setting} names the domain {one!r}; the data have {known}."
+        f"{setting} names the domain {entry!r}; the data have {text}."
       )
-    found.append(number)
-  return tuple(found)
+    indices.append(number)
+  return tuple(indices)
 
 
 def limits(
-  names: Sequence[str], given: Mapping[str, int], most: int
+  names: Sequence[str], by_name: Mapping[str, int], most: int
 ) -> tuple[int, ...]:
   """The token limit of each domain's completions; empty if none is given.
 
   Args:
     names: Names of all domains, by number.
-    given: `config.sampling.domain_limits`.
-    most: Slots of a completion, the limit of a domain that is not in `given`.
+    by_name: `config.sampling.domain_limits`.
+    most: Slots of a completion, the limit of a domain not in `by_name`.
 
   Raises:
     ValueError: There is no such domain, or a limit is not from 1 to `most`.
   """
   setting = "config.sampling.domain_limits"
-  found = numbers(names, [*given], setting)
-  for name, limit in given.items():
+  indices = numbers(names, [*by_name], setting)
+  for name, limit in by_name.items():
     if type(limit) is not int or not 1 <= limit <= most:
       raise ValueError(
         f"{setting}: {name!r} got {limit!r}; needed is a whole number of"
         f" tokens, from 1 to {most}, which is config.sampling.max_new_tokens or"
         " what the task needs."
       )
-  if not given:
+  if not by_name:
     return ()
-  by_number = dict(zip(found, given.values(), strict=True))
+  by_number = dict(zip(indices, by_name.values(), strict=True))
   return tuple(by_number.get(number, most) for number in range(len(names)))
 
 
@@ -160,22 +160,22 @@ class Numbered:
 class Subset:
   """Some records of a source that is held in memory."""
 
-  def __init__(self, source: Source, kept: Sequence[int]):
+  def __init__(self, source: Source, indices: Sequence[int]):
     self._source = source
-    self._kept = kept
+    self._indices = indices
 
   def __len__(self) -> int:
-    return len(self._kept)
+    return len(self._indices)
 
   def __getitem__(self, index: int) -> Record:
-    return self._source[self._kept[index]]
+    return self._source[self._indices[index]]
 
   def number(self, index: int) -> int:
     """See `sources.number`."""
-    return sources.number(self._source, self._kept[index])
+    return sources.number(self._source, self._indices[index])
 
 
-def only(source: Source, wanted: Collection[int]) -> Source:
+def only(source: Source, domains: Collection[int]) -> Source:
   """The records of some domains, given by number; their shares stay.
 
   Raises:
@@ -183,23 +183,23 @@ def only(source: Source, wanted: Collection[int]) -> Source:
       whole.
   """
   if hasattr(source, "only"):
-    return source.only(wanted)
+    return source.only(domains)
   if sources.starts(source) is not None:
     raise ValueError(
       "the records are read one at a time, and those of some domains cannot be"
       " chosen; set config.data.streaming=False, or keep each domain in a file"
       " of its own (config.data.source='mixture')."
     )
-  kept = [
+  indices = [
     i
     for i in range(len(source))
-    if int(source[i]["extras"]["domain"]) in wanted
+    if int(source[i]["extras"]["domain"]) in domains
   ]
-  if not kept:
+  if not indices:
     raise ValueError(
-      f"no training record has one of the domains {sorted(wanted)}."
+      f"no training record has one of the domains {sorted(domains)}."
     )
-  return Subset(source, kept)
+  return Subset(source, indices)
 
 
 class Place(NamedTuple):
@@ -258,12 +258,12 @@ class Mixture:
     part, inside = self._place(index)
     return self._first[part] + sources.number(self._parts[part], inside)
 
-  def only(self, wanted: Collection[int]) -> Source:
+  def only(self, domains: Collection[int]) -> Source:
     """See the function `only`."""
     assert self._remade is not None
-    made = self._remade(wanted)
-    made.task = self.task  # type: ignore[attr-defined]
-    return made
+    mixture = self._remade(domains)
+    mixture.task = self.task  # type: ignore[attr-defined]
+    return mixture
 
 
 def weighted(parts: Mapping[str, Source], weights: Sequence[float]) -> Mixture:
@@ -297,15 +297,15 @@ def weighted(parts: Mapping[str, Source], weights: Sequence[float]) -> Mixture:
     part = bisect.bisect_right(ends, index)
     return Place(part, (index - ends[part] + counts[part]) % sizes[part])
 
-  def remade(wanted: Collection[int]) -> Mixture:
-    kept = [
-      weight * (number in wanted) for number, weight in enumerate(weights)
+  def remade(domains: Collection[int]) -> Mixture:
+    part_weights = [
+      weight * (number in domains) for number, weight in enumerate(weights)
     ]
-    if not any(kept):
+    if not any(part_weights):
       raise ValueError(
-        f"config.data.mixture: the domains {sorted(wanted)} have no weight."
+        f"config.data.mixture: the domains {sorted(domains)} have no weight."
       )
-    return weighted(parts, kept)
+    return weighted(parts, part_weights)
 
   return Mixture(parts, ends[-1], place, remade)
 
@@ -322,16 +322,16 @@ def in_turn(parts: Mapping[str, Source]) -> Mixture:
   sizes = [len(part) for part in parts.values()]
   # Between two of these rounds, the set of parts with records left is constant.
   rounds = [0, *sorted(set(sizes))]
-  begins, left = [0], []
+  begins, members = [0], []
   for first, last in itertools.pairwise(rounds):
-    left.append([part for part, size in enumerate(sizes) if size > first])
-    begins.append(begins[-1] + (last - first) * len(left[-1]))
+    members.append([part for part, size in enumerate(sizes) if size > first])
+    begins.append(begins[-1] + (last - first) * len(members[-1]))
 
   def place(index: int) -> Place:
     if not 0 <= index < begins[-1]:
       raise IndexError(f"in_turn: record {index} is not in [0, {begins[-1]}).")
     segment = bisect.bisect_right(begins, index) - 1
-    turn, part = divmod(index - begins[segment], len(left[segment]))
-    return Place(left[segment][part], rounds[segment] + turn)
+    turn, part = divmod(index - begins[segment], len(members[segment]))
+    return Place(members[segment][part], rounds[segment] + turn)
 
   return Mixture(parts, begins[-1], place)

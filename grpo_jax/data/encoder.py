@@ -74,31 +74,31 @@ class ImageEncoder:
   ) -> list[tuple[PatchCut, ...] | Unusable]:
     """The patches of the images of several records, read all at once."""
     images = [tuple(record.get("pictures", ())) for record in records]
-    said = iter(self.read([image for of_one in images for image in of_one]))
-    return [self._of_record(one, [next(said) for _ in one]) for one in images]
+    cuts = iter(self.read([image for of_row in images for image in of_row]))
+    return [self._of_record(row, [next(cuts) for _ in row]) for row in images]
 
   def _of_record(
-    self, images: Sequence[Any], said: Sequence[PatchCut | str]
+    self, images: Sequence[Any], results: Sequence[PatchCut | str]
   ) -> tuple[PatchCut, ...] | Unusable:
-    found: list[PatchCut] = []
-    for place, (image, cut) in enumerate(zip(images, said, strict=True)):
+    cuts: list[PatchCut] = []
+    for place, (image, cut) in enumerate(zip(images, results, strict=True)):
       if isinstance(cut, str):
-        named = f" ({image[1]!r:.80})" if image[0] == "path" else ""
-        return Unusable(f"image {place + 1} of {len(images)}{named}: {cut}")
-      found.append(cut)
-    num_grids = sum(len(cut.grids) for cut in found)
+        label = f" ({image[1]!r:.80})" if image[0] == "path" else ""
+        return Unusable(f"image {place + 1} of {len(images)}{label}: {cut}")
+      cuts.append(cut)
+    num_grids = sum(len(cut.grids) for cut in cuts)
     if num_grids > self.max_images:
       return Unusable(
         f"it has {num_grids} images, tiles among them; there is room for"
         f" {self.max_images} (config.data.max_images)"
       )
-    num_patches = sum(len(cut.pixels) for cut in found)
+    num_patches = sum(len(cut.pixels) for cut in cuts)
     if num_patches > self.max_patches:
       return Unusable(
         f"its images have {num_patches} patches; there is room for"
         f" {self.max_patches} (config.data.max_patches)"
       )
-    return tuple(found)
+    return tuple(cuts)
 
   def parts(self, prompt: str, num_images: int) -> list[str] | Unusable:
     """The texts before, between and after the images of a prompt."""
@@ -116,18 +116,18 @@ class ImageEncoder:
 
   def content(self, parts: Sequence[str]) -> list[dict[str, str]]:
     """Converts the parts to the form that a chat template reads."""
-    made: list[dict[str, str]] = []
+    content: list[dict[str, str]] = []
     for place, text in enumerate(parts):
       if place:
-        made.append({"type": "image"})
+        content.append({"type": "image"})
       if text:
-        made.append({"type": "text", "text": text})
-    return made
+        content.append({"type": "text", "text": text})
+    return content
 
   def in_text(self, parts: Sequence[str]) -> str:
     """Joins the parts with image tokens, without a chat template."""
-    ours = self.processor
-    return f"{ours.before}{ours.image_token}{ours.after}".join(parts)
+    family = self.processor
+    return f"{family.before}{family.image_token}{family.after}".join(parts)
 
   def expanded(self, text: str, cuts: Sequence[PatchCut]) -> str | Unusable:
     """Replaces each image token in a text by the placeholders of its image."""
@@ -138,10 +138,10 @@ class ImageEncoder:
         f"its prompt shows {len(parts) - 1} times {token!r}, and it has"
         f" {len(cuts)} images"
       )
-    made = [parts[0]]
+    pieces = [parts[0]]
     for cut, part in zip(cuts, parts[1:], strict=True):
-      made += [self.processor.placeholders(cut), part]
-    return "".join(made)
+      pieces += [self.processor.placeholders(cut), part]
+    return "".join(pieces)
 
   def arrays(self, prompts: Sequence[Sequence[PatchCut]]) -> Images:
     """The images of P prompts as NumPy arrays of fixed sizes.
@@ -159,11 +159,11 @@ class ImageEncoder:
       for cut in cuts:
         stop = start + len(cut.pixels)
         patches[p, start:stop] = self.processor.patches(cut.pixels)
-        for one in cut.grids:
-          end = start + one[0] * one[1]
+        for size in cut.grids:
+          end = start + size[0] * size[1]
           image[p, start:end] = count
-          place[p, start:end] = self.processor.places(one)
-          grid[p, count] = one
+          place[p, start:end] = self.processor.places(size)
+          grid[p, count] = size
           start, count = end, count + 1
     arrays: dict[str, Any] = {
       "patches": patches,
@@ -236,18 +236,18 @@ class Encoder:
     """
     if self.image_encoder is None:
       return [self.prompt(record) for record in records]
-    found = self.image_encoder.cuts(records)
+    all_cuts = self.image_encoder.cuts(records)
     return [
-      self._shown(self.image_encoder, record, cuts)
+      self._with_images(self.image_encoder, record, cuts)
       if not isinstance(cuts, Unusable)
       else cuts
-      for record, cuts in zip(records, found, strict=True)
+      for record, cuts in zip(records, all_cuts, strict=True)
     ]
 
-  def _shown(
+  def _with_images(
     self, image_encoder: ImageEncoder, record: Record, cuts: tuple[Any, ...]
   ) -> PromptWithImages | Unusable:
-    messages, options = self._asked(record["prompt"])
+    messages, options = self._inputs(record["prompt"])
     if len(messages) > 1 + bool(self.system):
       raise ValueError(
         f"config.data.images: the prompt {record['prompt']!r:.80} has several"
@@ -264,10 +264,10 @@ class Encoder:
       encode = self.tokenizer.encode
     else:
       text = self.template.replace("{prompt}", image_encoder.in_text(parts))
-    made = image_encoder.expanded(text, cuts)
-    if isinstance(made, Unusable):
-      return made
-    return PromptWithImages(self._some(encode(made), record), cuts)
+    full_text = image_encoder.expanded(text, cuts)
+    if isinstance(full_text, Unusable):
+      return full_text
+    return PromptWithImages(self._some(encode(full_text), record), cuts)
 
   def content(self, record: Record) -> list[Hashable]:
     """The ids and images of a prompt, for comparison; no image is opened.
@@ -294,17 +294,17 @@ class Encoder:
       ValueError: There are no ids; or the images of the record cannot be shown.
     """
     if self.image_encoder is not None:
-      (made,) = self.prompts([record])
-      if isinstance(made, Unusable):
+      (entry,) = self.prompts([record])
+      if isinstance(entry, Unusable):
         raise ValueError(
-          f"config.data: the record {record['prompt']!r:.80}: {made}."
+          f"config.data: the record {record['prompt']!r:.80}: {entry}."
           " Take it out, or correct its images."
         )
-      assert isinstance(made, PromptWithImages)
-      return made.ids
+      assert isinstance(entry, PromptWithImages)
+      return entry.ids
     value = record["prompt"]
     if isinstance(value, str) and self.template == "chat":
-      messages, options = self._asked(value)
+      messages, options = self._inputs(value)
       with _complaining(record):
         value = self.tokenizer.chat_ids(messages, **options)
     elif isinstance(value, str):
@@ -313,7 +313,7 @@ class Encoder:
       value = self.tokenizer.context_ids(text)
     return self._some(value, record)
 
-  def _asked(self, prompt: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+  def _inputs(self, prompt: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Messages of a prompt for the chat template, and its other inputs."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
     options = dict(self.chat_options)
@@ -356,7 +356,7 @@ class Encoder:
       )
     return ids
 
-  def given(
+  def masked_completion(
     self, record: Record
   ) -> tuple[np.ndarray, np.ndarray | None]:  # [any] int32, [any] bool
     """Ids of the completion of a record, and the mask of `observed`, or None.
@@ -369,7 +369,7 @@ class Encoder:
         from grpo_jax.data import conversations
 
         assert isinstance(value, conversations.Conversation)
-        messages, options = self._asked(record["prompt"])
+        messages, options = self._inputs(record["prompt"])
         with _complaining(record):
           return conversations.reply(
             self.tokenizer, messages, options, value.messages

@@ -68,7 +68,7 @@ class EnvironmentSource:
       number = int(rng.integers(FIRST_HELD_OUT))
       if self._is_held_out:
         number = FIRST_HELD_OUT + (number if draw else index)
-      if (made := self._problem(number)) is not None:
+      if (problem := self._problem(number)) is not None:
         break
     else:
       raise ValueError(
@@ -76,7 +76,7 @@ class EnvironmentSource:
         f" the last was {number}. Let the environment's `problem` return a"
         " prompt for most of them."
       )
-    prompt, extras = made
+    prompt, extras = problem
     return {
       "prompt": prompt,
       "answer": "",
@@ -158,13 +158,13 @@ def played_ids(
   """
   ids: list[int] = []
   observed: list[bool] = []
-  for number, (action, said) in enumerate(turns, start=1):
-    written = tokenizer.encode(action)
-    if not written or written[-1] not in action_ends:
-      written.append(action_ends[0])
-    read: list[int] = []
+  for number, (action, observation) in enumerate(turns, start=1):
+    action_ids = tokenizer.encode(action)
+    if not action_ids or action_ids[-1] not in action_ends:
+      action_ids.append(action_ends[0])
+    text_ids: list[int] = []
     if number < len(turns):
-      read = tokenizer.observation_ids(said, max_observation_len)
-    ids += [*written, *read]
-    observed += [False] * len(written) + [True] * len(read)
+      text_ids = tokenizer.observation_ids(observation, max_observation_len)
+    ids += [*action_ids, *text_ids]
+    observed += [False] * len(action_ids) + [True] * len(text_ids)
   return ids, observed

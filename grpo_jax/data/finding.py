@@ -64,7 +64,7 @@ def finder(
   """
   starts = sources.starts(source)
   if starts is None and not shows_images:
-    return _from_kept(source, encode_rows, seed)
+    return _in_advance(source, encode_rows, seed)
   order = orders.PartedOrder(len(source), starts or (0,), seed)
   return _on_demand(source, encode_rows, order)
 
@@ -94,26 +94,26 @@ def _on_demand(
       logging.warning("config.data: left out record %d: %s", number, why)
 
   def find(positions: Sequence[int]) -> Found:
-    found: dict[int, tuple[int, Record, Any]] = {}
-    left, num_unusable = list(dict.fromkeys(positions)), 0
+    rows: dict[int, tuple[int, Record, Any]] = {}
+    pending, num_unusable = list(dict.fromkeys(positions)), 0
     why: Unusable | None = None
     for attempt in range(_MAX_ATTEMPTS):
-      numbers = [order(position, attempt) for position in left]
+      numbers = [order(position, attempt) for position in pending]
       records = [source[number] for number in numbers]
       again = []
-      for position, number, record, made in zip(
-        left, numbers, records, encode_rows(records), strict=True
+      for position, number, record, ids in zip(
+        pending, numbers, records, encode_rows(records), strict=True
       ):
-        if made is None or isinstance(made, Unusable):
-          why = made
-          num_unusable += made is not None
+        if ids is None or isinstance(ids, Unusable):
+          why = ids
+          num_unusable += ids is not None
           report(sources.number(source, number), position, why)
           again.append(position)
         else:
-          found[position] = sources.number(source, number), record, made
-      left = again
-      if not left:
-        return Found([found[position] for position in positions], num_unusable)
+          rows[position] = sources.number(source, number), record, ids
+      pending = again
+      if not pending:
+        return Found([rows[position] for position in positions], num_unusable)
     if why is not None:
       raise ValueError(
         f"config.data.images: the images of {_MAX_ATTEMPTS} records in a row"
@@ -127,27 +127,27 @@ def _on_demand(
   return find
 
 
-def _from_kept(
+def _in_advance(
   source: Source,
   encode_rows: EncodeRows,
   seed: int,
 ) -> Find:
   """Finds records among those that are not too long; see `finder`."""
-  kept = fitting(source, encode_rows)
+  indices = fitting(source, encode_rows)
 
   # Not grain's own shuffle: it searches a 16-bit block for the next index,
   # which takes 0.5 ms a record with 64 records and 3 ms with 10.
   @functools.lru_cache(maxsize=2)  # A batch may touch two epochs.
   def order(epoch: int) -> np.ndarray:  # [number of kept records]
-    return np.random.default_rng((seed, epoch)).permutation(kept)
+    return np.random.default_rng((seed, epoch)).permutation(indices)
 
   def find(positions: Sequence[int]) -> Found:
-    places = (divmod(position, len(kept)) for position in positions)
+    places = (divmod(position, len(indices)) for position in positions)
     numbers = [int(order(epoch)[i]) for epoch, i in places]
     records = [source[number] for number in numbers]
-    made = encode_rows(records)
+    ids = encode_rows(records)
     numbers = [sources.number(source, number) for number in numbers]
-    return Found(list(zip(numbers, records, made, strict=True)))
+    return Found(list(zip(numbers, records, ids, strict=True)))
 
   return find
 
@@ -181,25 +181,25 @@ def fitting(
   Raises:
     ValueError: It accepts no record.
   """
-  kept = np.arange(len(source))
+  indices = np.arange(len(source))
   if sources.task_of(source) is None:
-    kept = np.array(
+    indices = np.array(
       [i for i in range(len(source)) if _accepts(encode_rows, source[i])], int
     )
-  if num_dropped := len(source) - len(kept):
+  if num_dropped := len(source) - len(indices):
     logging.warning(
       "config.data: left out %d of %d records that are too long",
       num_dropped,
       len(source),
     )
-  if not kept.size:
+  if not indices.size:
     raise ValueError(
       f"config.data.max_prompt_len: all {len(source)} records are too long;"
       " raise it (and max_completion_len), or shorten the template."
     )
-  return kept
+  return indices
 
 
 def _accepts(encode_rows: EncodeRows, record: Record) -> bool:
-  (made,) = encode_rows([record])
-  return made is not None
+  (ids,) = encode_rows([record])
+  return ids is not None

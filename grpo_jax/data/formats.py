@@ -93,8 +93,8 @@ def conversion(
   if images:
     convert = functools.partial(_with_images, convert, tuple(images))
   mapped = {**(fields or {})}
-  named = {*images, *mapped.pop("extras", {}).values(), *mapped.values()}
-  videos = tuple(name for name in _VIDEOS if name not in named)
+  names = {*images, *mapped.pop("extras", {}).values(), *mapped.values()}
+  videos = tuple(name for name in _VIDEOS if name not in names)
   return functools.partial(_without_video, convert, videos)
 
 
@@ -111,7 +111,7 @@ def with_columns(
     format, fields: As in `conversion`.
     more: Further fields that `convert` reads.
   """
-  read = {*more, *_VIDEOS}
+  inputs = {*more, *_VIDEOS}
   if callable(format) or format in _LAYOUTS:
 
     def laid_out(raw: Row) -> Record:
@@ -121,20 +121,20 @@ def with_columns(
 
     return laid_out
   if format is not None:
-    needed, others = _OF_FORMATS[format]
-    read |= {*needed, *others}
+    required, others = _OF_FORMATS[format]
+    inputs |= {*required, *others}
   elif fields:
     mapped = {**fields}
-    read |= {*mapped.pop("extras", {}).values(), *mapped.values()}
+    inputs |= {*mapped.pop("extras", {}).values(), *mapped.values()}
   else:
-    read |= {*_FIELDS, *_OF_CHATS}
+    inputs |= {*_FIELDS, *_OF_CHATS}
 
   def converted(raw: Row) -> Record:
-    beside = {name: _plain(x) for name, x in raw.items() if name not in read}
+    beside = {name: _plain(x) for name, x in raw.items() if name not in inputs}
     row = {
       name: x if name in more else _plain(x)  # An image may be bytes.
       for name, x in raw.items()
-      if name in read
+      if name in inputs
     }
     is_plain = not (format or fields)
     if is_plain and "answer" in row:
@@ -192,9 +192,9 @@ def _check_json(columns: Mapping[str, Any]) -> None:
 
 def _names(fields: Iterable[str]) -> str:
   """Lists names for a message; of many names only the first ones."""
-  found = sorted(fields)
-  more = f" and {len(found) - _SHOWN} more" * (len(found) > _SHOWN)
-  return str([f"{name:.60}" for name in found[:_SHOWN]]) + more
+  names = sorted(fields)
+  more = f" and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
+  return str([f"{name:.60}" for name in names[:_SHOWN]]) + more
 
 
 def _without_video(
@@ -215,27 +215,27 @@ def _with_images(
   convert: Conversion, fields: tuple[str, ...], raw: Row
 ) -> Record:
   """Converts a row, and adds the images of these fields in their order."""
-  given: list[Any] = []
+  images: list[Any] = []
   for field in fields:
     if field not in raw:
       raise ValueError(
         f"found no field {field!r}; the row has {_names(raw)}. Correct"
         " config.data.images; a row without an image has null there."
       )
-    found = raw[field]
-    if isinstance(found, np.ndarray) and found.dtype == object:
-      found = found.tolist()
-    if found is not None:
-      given += found if isinstance(found, list | tuple) else [found]
+    value = raw[field]
+    if isinstance(value, np.ndarray) and value.dtype == object:
+      value = value.tolist()
+    if value is not None:
+      images += value if isinstance(value, list | tuple) else [value]
   rest = {name: x for name, x in raw.items() if name not in fields}
-  return {**convert(rest), "pictures": tuple(map(_image, given))}
+  return {**convert(rest), "pictures": tuple(map(_image, images))}
 
 
-def _image(given: Any) -> list[Any]:
+def _image(value: Any) -> list[Any]:
   from grpo_jax.data.images import files
 
   try:
-    return files.value(given)
+    return files.value(value)
   except ValueError as error:
     return ["bad", str(error)]
 
@@ -270,10 +270,10 @@ def has_domain(record: Record) -> bool:
 def _conversion(format: Format, fields: Mapping[str, Any] | None) -> Conversion:
   """The conversion of a format, or of fields, without images."""
   if format is not None:
-    known = sorted({*FORMATS, *_LAYOUTS})
-    if not callable(format) and format not in known:
+    names = sorted({*FORMATS, *_LAYOUTS})
+    if not callable(format) and format not in names:
       raise ValueError(
-        f"config.data.format: unknown format {format!r}; known: {known}, an"
+        f"config.data.format: unknown format {format!r}; known: {names}, an"
         " import path 'package.module:function' of your own, or none for the"
         " fields prompt, answer, completion, extras."
       )
@@ -304,38 +304,38 @@ def _conversion(format: Format, fields: Mapping[str, Any] | None) -> Conversion:
 def _own_record(function: Callable[[Row], Any], raw: Row) -> Record:
   """Converts a row by a function of the user's."""
   try:
-    made = function({name: _plain(x) for name, x in raw.items()})
+    row = function({name: _plain(x) for name, x in raw.items()})
   except Exception as error:  # A user's program may raise any exception.
     raise ValueError(
       f"config.data.format: the function raised {type(error).__name__}:"
       f" {error}; the row has {_names(raw)}."
     ) from error
-  if not isinstance(made, Mapping):
+  if not isinstance(row, Mapping):
     raise ValueError(
-      f"config.data.format: the function returned {made!r:.60}; need a"
+      f"config.data.format: the function returned {row!r:.60}; need a"
       f" dictionary with {', '.join(map(repr, _FIELDS))}, of which only"
       " 'prompt' must be there."
     )
-  return plain_record(made)
+  return plain_record(row)
 
 
 def _laid_out_record(format: str, raw: Row) -> Record:
   """Converts a row in the layout of another library."""
   from grpo_jax.data import layouts
 
-  made = layouts.LAYOUTS[format]({name: _plain(x) for name, x in raw.items()})
-  if "chosen" in made:
-    kept = {"answer": made["answer"] or "", "extras": made["extras"]}
-    return {**pair_record(made), **kept}
-  return plain_record(made)
+  row = layouts.LAYOUTS[format]({name: _plain(x) for name, x in raw.items()})
+  if "chosen" in row:
+    fields = {"answer": row["answer"] or "", "extras": row["extras"]}
+    return {**pair_record(row), **fields}
+  return plain_record(row)
 
 
 def _advice(raw: Row) -> str:
   """Advice for a row without a prompt: the setting to change, in words."""
-  needs = {name: needed for name, (needed, _) in _OF_FORMATS.items()}
-  for format, needed in (needs | _LAYOUTS).items():
+  needs = {name: required for name, (required, _) in _OF_FORMATS.items()}
+  for format, required in (needs | _LAYOUTS).items():
     is_worked = format != "gsm8k" or "####" in str(raw.get("answer"))
-    if {*needed} <= raw.keys() and is_worked:
+    if {*required} <= raw.keys() and is_worked:
       return f"Set config.data.format={format!r}, which knows these fields."
   return (
     "Name the field of the question in config.data.fields, as {'prompt':"
@@ -351,7 +351,7 @@ def plain_record(raw: Row) -> Record:
       f"found no field 'prompt'; the row has {_names(raw)}. {_advice(raw)}"
     )
   for field, (kind, description, default) in _FIELDS.items():
-    value = _said(raw, field)
+    value = _checked_value(raw, field)
     if value is None and default is not ...:
       value = default
     elif not isinstance(value, kind):
@@ -376,7 +376,7 @@ def plain_record(raw: Row) -> Record:
   return record
 
 
-def _said(raw: Row, field: str) -> Any:
+def _checked_value(raw: Row, field: str) -> Any:
   """The value of a field; messages, and a prompt with tools, are checked."""
   value = raw.get(field)
   if field == "prompt":
@@ -408,7 +408,7 @@ def mapped_record(fields: Mapping[str, Any], raw: Row) -> Record:
 
   from grpo_jax.data import conversations
 
-  def found(name: str) -> Any:
+  def value_of(name: str) -> Any:
     if name not in raw:
       raise ValueError(
         f"found no field {name!r}; the dataset has {_names(raw)}. Correct"
@@ -417,11 +417,11 @@ def mapped_record(fields: Mapping[str, Any], raw: Row) -> Record:
     return _plain(raw[name])
 
   record: Record = {
-    field: found(name) for field, name in fields.items() if field != "extras"
+    field: value_of(name) for field, name in fields.items() if field != "extras"
   }
   record["answer"] = conversations.answer_text(record.get("answer", ""))
   extras = {
-    name: found(theirs) for name, theirs in fields.get("extras", {}).items()
+    name: value_of(column) for name, column in fields.get("extras", {}).items()
   }
   return plain_record({**record, "extras": extras})
 

@@ -106,11 +106,11 @@ class GymSource:
       for name, count in zip(names, counts, strict=True)
     )
 
-  def only(self, wanted: Collection[int]) -> GymSource:
+  def only(self, numbers: Collection[int]) -> GymSource:
     """The problems of some datasets, by their indices; see `domains.only`."""
     other = copy.copy(self)
-    kept = [x * (i in wanted) for i, x in enumerate(self._shares)]
-    other._shares = np.array(kept) / np.sum(kept)
+    shares = [x * (i in numbers) for i, x in enumerate(self._shares)]
+    other._shares = np.array(shares) / np.sum(shares)
     return other
 
   def __len__(self) -> int:
@@ -123,18 +123,18 @@ class GymSource:
     level = dataset.level(_SIZE if self._is_held_out else index)
     for _ in range(_MAX_DRAWS):
       seed = int(rng.integers(gym.MAX_SEED))
-      made = gym.problem(dataset.name, dataset.settings, level, seed)
-      question = made.entry["question"]
+      problem = gym.problem(dataset.name, dataset.settings, level, seed)
+      question = problem.entry["question"]
       if _for_evaluation(question) == self._is_held_out:
         break
     else:
-      wanted = "evaluation" if self._is_held_out else "training"
+      purpose = "evaluation" if self._is_held_out else "training"
       raise ValueError(
         f"config.data.datasets: {dataset.name!r} made {_MAX_DRAWS} problems and"
-        f" none for {wanted}; it has too few different questions. Widen its"
+        f" none for {purpose}; it has too few different questions. Widen its"
         " 'settings', or leave it out."
       )
-    answer = made.entry["answer"]
+    answer = problem.entry["answer"]
     return {
       "prompt": question,
       "answer": "" if answer is None else str(answer),
@@ -185,8 +185,8 @@ def _checked(place: int, entry: Mapping[str, Any]) -> _Dataset:
   return dataset
 
 
-def _levels(where: str, given: Any) -> tuple[tuple[int, int | None], ...]:
-  levels = tuple(tuple(pair) for pair in given)
+def _levels(where: str, pairs: Any) -> tuple[tuple[int, int | None], ...]:
+  levels = tuple(tuple(pair) for pair in pairs)
   starts = [pair[0] for pair in levels if len(pair) == 2]
   numbers = [pair[1] for pair in levels if len(pair) == 2]
   if (

@@ -35,27 +35,27 @@ def trl(raw: Mapping[str, Any]) -> Row:
     ValueError: `answer` is neither a text nor a number.
   """
   rest = {**raw}
-  made: Row = {}
+  row: Row = {}
   if "prompt" not in rest and "chosen" not in rest:
-    messages = _taken("trl", rest, "messages")
-    made["prompt"], made["completion"] = conversations.split(messages)
+    messages = _pop("trl", rest, "messages")
+    row["prompt"], row["completion"] = conversations.split(messages)
   for name in ("prompt", "completion", "chosen", "rejected", "tools"):
     if (value := rest.pop(name, None)) is not None:
-      made[name] = value
-  made["chat_options"] = rest.pop("chat_template_kwargs", None)
+      row[name] = value
+  row["chat_options"] = rest.pop("chat_template_kwargs", None)
   answer = rest.pop("answer", None)
   if answer is None:
     others = (rest.get(name) for name in ("solution", "ground_truth"))
     answer = next((x for x in others if type(x) in (str, int, float)), None)
-  made["answer"] = None if answer is None else _truth("answer", answer)
-  return {**made, "extras": rest}
+  row["answer"] = None if answer is None else _truth("answer", answer)
+  return {**row, "extras": rest}
 
 
 def verl(raw: Mapping[str, Any]) -> Row:
   """Reads a row of verl, whose answer is in `reward_model`."""
   rest = {**raw}
-  prompt = _taken("verl", rest, "prompt")
-  model = _taken("verl", rest, "reward_model")
+  prompt = _pop("verl", rest, "prompt")
+  model = _pop("verl", rest, "reward_model")
   if not isinstance(model, Mapping) or "ground_truth" not in model:
     raise ValueError(
       f"found 'reward_model' = {model!r:.60}; need an object with"
@@ -68,8 +68,8 @@ def verl(raw: Mapping[str, Any]) -> Row:
 def open_instruct(raw: Mapping[str, Any]) -> Row:
   """Reads a row of open-instruct, whose last reply is the completion."""
   rest = {**raw}
-  messages = _taken("open_instruct", rest, "messages")
-  truth = _taken("open_instruct", rest, "ground_truth")
+  messages = _pop("open_instruct", rest, "messages")
+  truth = _pop("open_instruct", rest, "ground_truth")
   completion = None
   if isinstance(messages, list) and len(messages) > 1:
     last = messages[-1]
@@ -86,7 +86,7 @@ def open_instruct(raw: Mapping[str, Any]) -> Row:
   }
 
 
-def _taken(layout: str, rest: Row, name: str) -> Any:
+def _pop(layout: str, rest: Row, name: str) -> Any:
   if rest.get(name) is None:
     raise ValueError(
       f"found the fields {sorted(rest)!r:.200}; need {name!r}"

@@ -27,29 +27,29 @@ def cannot_write(token: str) -> str:
   )
 
 
-def ids_of(text: Any, said: Observation, max_len: int) -> list[int]:
+def ids_of(text: Any, content: Observation, max_len: int) -> list[int]:
   """See `Tokenizer.observation_ids`."""
-  if isinstance(said, str):
-    return text._plain_ids(said, max_len)
-  markup, texts = said[::2], said[1::2]
+  if isinstance(content, str):
+    return text._plain_ids(content, max_len)
+  markup, texts = content[::2], content[1::2]
   if not texts or len(markup) != len(texts) + 1:
     raise ValueError(
-      f"observation_ids: received {len(said)} parts; needed is a text, or an"
+      f"observation_ids: received {len(content)} parts; needed is a text, or an"
       " odd number of parts from 3 on: markup and text by turns, and markup at"
       " both ends."
     )
   if sum(map(len, markup)) <= MOST_CHARS_PER_TOKEN * max_len:
-    whole = _whole_ids(text, markup, texts, max_len)
-    if whole is not None:
-      return whole
-    written = [text.markup_ids(x) for x in markup]
-    room = max_len - sum(map(len, written))
+    whole_ids = _whole_ids(text, markup, texts, max_len)
+    if whole_ids is not None:
+      return whole_ids
+    marks = [text.markup_ids(x) for x in markup]
+    room = max_len - sum(map(len, marks))
     if room >= 0:
-      found = [text._plain_ids(x, room) for x in texts]
-      sizes = _shared([len(ids) for ids in found], room)
-      ids = list(written[0])
-      for kept, size, after in zip(found, sizes, written[1:], strict=True):
-        ids += [*kept[:size], *after]
+      text_ids = [text._plain_ids(x, room) for x in texts]
+      sizes = _shared([len(ids) for ids in text_ids], room)
+      ids = list(marks[0])
+      for body, size, after in zip(text_ids, sizes, marks[1:], strict=True):
+        ids += [*body[:size], *after]
       return ids
   raise ValueError(
     f"observation_ids: what stands before and after the text"
@@ -67,27 +67,27 @@ def _whole_ids(
   last character of a text and the line break of the markup after it as one
   token.
   """
-  found: list[int] = []
+  result: list[int] = []
   plain = ""
 
   def write(ids: Iterable[int] = ()) -> bool:
     """Writes the waiting text, then these ids; False if there is no room."""
     nonlocal plain
-    room = max_len - len(found)
+    room = max_len - len(result)
     if len(plain) > MOST_CHARS_PER_TOKEN * max(room, 0):
       return False
-    found.extend(text._plain_ids(plain, room + 1))
-    found.extend(ids)
+    result.extend(text._plain_ids(plain, room + 1))
+    result.extend(ids)
     plain = ""
-    return len(found) <= max_len
+    return len(result) <= max_len
 
-  for said, after in zip(markup, (*texts, ""), strict=True):
-    head, ids, tail = text.split_markup(said)
+  for part, after in zip(markup, (*texts, ""), strict=True):
+    head, ids, tail = text.split_markup(part)
     plain += head
     if ids and not write(ids):
       return None
     plain += tail + after
-  return found if write() else None
+  return result if write() else None
 
 
 def _shared(sizes: Sequence[int], room: int) -> list[int]:
@@ -95,11 +95,11 @@ def _shared(sizes: Sequence[int], room: int) -> list[int]:
 
   _shared([2, 9, 7], 12) == [2, 5, 5]
   """
-  kept = list(sizes)
+  shares = list(sizes)
   for n, i in enumerate(sorted(range(len(sizes)), key=lambda i: sizes[i])):
-    kept[i] = min(sizes[i], room // (len(sizes) - n))
-    room -= kept[i]
-  return kept
+    shares[i] = min(sizes[i], room // (len(sizes) - n))
+    room -= shares[i]
+  return shares
 
 
 class TaskTokenizer:
@@ -155,13 +155,13 @@ class TaskTokenizer:
     """
     return "", self.markup_ids(text), ""
 
-  def observation_ids(self, said: Observation, max_len: int) -> list[int]:
+  def observation_ids(self, content: Observation, max_len: int) -> list[int]:
     """Encodes as `Tokenizer.observation_ids`.
 
     A text with a begin, end or pad token is rejected, because there is no other
     way to write it.
     """
-    return ids_of(self, said, max_len)
+    return ids_of(self, content, max_len)
 
   def _plain_ids(self, text: str, max_len: int) -> list[int]:
     piece = text[: CHARS_PER_TOKEN * max_len]

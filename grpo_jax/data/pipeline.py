@@ -189,7 +189,7 @@ def supervised_stream(
   def encode_row(record: Record, prompt: Any) -> Any:
     if isinstance(prompt, Unusable):
       return prompt
-    completion, observed = given_completion(encode, record, end_id, most)
+    completion, observed = completion_ids(encode, record, end_id, most)
     short = finding.fits(prompt, max_prompt_len)
     if not short or completion.size > max_completion_len:
       return None
@@ -201,14 +201,14 @@ def supervised_stream(
   def make_batch(
     rows: Sequence[EncodedRow], num_unusable: int
   ) -> SupervisedBatch:
-    made = supervised_batch(
+    batch = supervised_batch(
       [(finding.ids_of(row.ids[0]), *row.ids[1:]) for row in rows],
       max_prompt_len,
       max_completion_len,
       pad_id,
     )
     images = _images(encode.image_encoder, rows, [row.ids[0] for row in rows])
-    return made._replace(images=images, num_unusable=num_unusable)
+    return batch._replace(images=images, num_unusable=num_unusable)
 
   return _stream(
     source,
@@ -222,7 +222,7 @@ def supervised_stream(
   )
 
 
-def given_row(
+def supervised_row(
   encode: Encoder, record: Record, end_id: int, most: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Encodes a record's prompt and completion as a policy would write them.
@@ -240,14 +240,14 @@ def given_row(
   Raises:
     ValueError: The record has no completion.
   """
-  return encode.prompt(record), *given_completion(encode, record, end_id, most)
+  return encode.prompt(record), *completion_ids(encode, record, end_id, most)
 
 
-def given_completion(
+def completion_ids(
   encode: Encoder, record: Record, end_id: int, most: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Encodes the completion of a record, as `given_row` does."""
-  completion, observed = encode.given(record)
+  """Encodes the completion of a record, as `supervised_row` does."""
+  completion, observed = encode.masked_completion(record)
   if observed is None:
     # A policy may have ended it with another of several end tokens.
     ends = {end_id, *encode.tokenizer.end_ids}
@@ -263,7 +263,7 @@ def supervised_batch(
   max_completion_len: int,
   pad_id: int,
 ) -> SupervisedBatch:
-  """Pads results of `given_row` for several records to one batch."""
+  """Pads results of `supervised_row` for several records to one batch."""
   prompts, completions, observed = zip(*rows, strict=True)
   flags, _ = _pad(observed, max_completion_len, False, left=False)
   return SupervisedBatch(
@@ -306,7 +306,7 @@ def pair_stream(
 
   def encode_row(record: Record) -> tuple[np.ndarray, list[Any]] | None:
     prompt = encode.prompt(record)
-    pair = [given_completion(encode, x, end_id) for x in encode.pair(record)]
+    pair = [completion_ids(encode, x, end_id) for x in encode.pair(record)]
     fits = max(ids.size for ids, _ in pair) <= max_completion_len
     return (prompt, pair) if fits and prompt.size <= max_prompt_len else None
 
@@ -314,11 +314,11 @@ def pair_stream(
     rows: Sequence[EncodedRow], num_unusable: int
   ) -> SupervisedBatch:
     prompts, pairs = zip(*(row.ids for row in rows), strict=True)
-    completions, seen = zip(
-      *(one for pair in pairs for one in pair), strict=True
+    completions, flags = zip(
+      *(completion for pair in pairs for completion in pair), strict=True
     )
     tokens, mask = _pad(completions, max_completion_len, pad_id, left=False)
-    observed, _ = _pad(seen, max_completion_len, False, left=False)
+    observed, _ = _pad(flags, max_completion_len, False, left=False)
     return SupervisedBatch(
       *_pad(prompts, max_prompt_len, pad_id, left=True),
       tokens,
@@ -379,28 +379,28 @@ def evaluation_batches(
       f"config.eval.num_prompts={num_prompts}; it must lie in"
       f" [1, {len(source)}], the size of the source."
     )
-  chosen = chosen_rows(batch_size, rows)
+  own_rows = checked_rows(batch_size, rows)
   batches = []
   for first in range(start, stop or num_prompts, batch_size):
-    made = []
-    positions = (first + chosen).tolist()
+    batch_rows = []
+    positions = (first + own_rows).tolist()
     numbers = [min(position, num_prompts - 1) for position in positions]
     records = [source[number] for number in numbers]
     for position, number, record, prompt in zip(
       positions, numbers, records, encode.prompts(records), strict=True
     ):
-      _check_shown(position, prompt, max_prompt_len)
+      _check_prompt(position, prompt, max_prompt_len)
       number = sources.number(source, number)
-      made.append(EncodedRow(position, number, record, prompt))
-    num_real = int((first + chosen < num_prompts).sum())
+      batch_rows.append(EncodedRow(position, number, record, prompt))
+    num_real = int((first + own_rows < num_prompts).sum())
     batch = prompt_batch(
-      made, max_prompt_len, pad_id, image_encoder=encode.image_encoder
+      batch_rows, max_prompt_len, pad_id, image_encoder=encode.image_encoder
     )
     batches.append((batch, num_real))
   return batches
 
 
-def _check_shown(position: int, prompt: Any, max_prompt_len: int) -> None:
+def _check_prompt(position: int, prompt: Any, max_prompt_len: int) -> None:
   """Raises ValueError unless a prompt of an evaluation can be shown."""
   if isinstance(prompt, Unusable):
     raise ValueError(
@@ -450,14 +450,14 @@ def _stream(
     num_threads: Threads that make batches ahead.
     shows_images: See `finding.finder`.
   """
-  chosen = chosen_rows(batch_size, rows)
+  own_rows = checked_rows(batch_size, rows)
   find = finding.finder(source, encode_rows, seed, shows_images)
 
   def make(batch: int) -> Any:
-    positions = [batch * batch_size + int(row) for row in chosen]
-    made, num_unusable = find(positions)
+    positions = [batch * batch_size + int(row) for row in own_rows]
+    entries, num_unusable = find(positions)
     return make_batch(
-      [EncodedRow(n, *x) for n, x in zip(positions, made, strict=True)],
+      [EncodedRow(n, *x) for n, x in zip(positions, entries, strict=True)],
       num_unusable,
     )
 
@@ -541,19 +541,19 @@ def _pad(
   return tokens, mask
 
 
-def chosen_rows(
+def checked_rows(
   batch_size: int, rows: Sequence[int] | None
 ) -> np.ndarray:  # [rows that this process makes]
   """Checks the rows of a batch that one process makes; None is all rows."""
-  chosen = np.arange(batch_size) if rows is None else np.asarray(rows, int)
-  if not chosen.size or not (
-    chosen[0] >= 0 and chosen[-1] < batch_size and (np.diff(chosen) > 0).all()
+  result = np.arange(batch_size) if rows is None else np.asarray(rows, int)
+  if not result.size or not (
+    result[0] >= 0 and result[-1] < batch_size and (np.diff(result) > 0).all()
   ):
     raise ValueError(
-      f"rows={chosen.tolist()} of batch_size={batch_size};"
+      f"rows={result.tolist()} of batch_size={batch_size};"
       " needed is at least one row, in ascending order, below the size."
     )
-  return chosen
+  return result
 
 
 def check_task(source: Source, **limits: int) -> None:
@@ -594,7 +594,7 @@ class PlacedPrompts:
       ValueError: As in `pipeline.prompt_stream`.
     """
     check_task(source, max_prompt_len=max_prompt_len)
-    self._rows = chosen_rows(batch_size, rows)
+    self._rows = checked_rows(batch_size, rows)
     self._find = finding.finder(
       source,
       functools.partial(finding.short_prompts, encode, max_prompt_len),
@@ -610,9 +610,9 @@ class PlacedPrompts:
       places: Positions for the whole batch; this process makes its own rows.
     """
     positions = [int(places[row]) for row in self._rows]
-    found, num_unusable = self._find(positions)
-    made = [EncodedRow(n, *x) for n, x in zip(positions, found, strict=True)]
-    return prompt_batch(made, *self._shape, num_unusable)
+    entries, num_unusable = self._find(positions)
+    rows = [EncodedRow(n, *x) for n, x in zip(positions, entries, strict=True)]
+    return prompt_batch(rows, *self._shape, num_unusable)
 
   def get_state(self) -> dict[str, Any]:
     """An empty state: the caller remembers the positions."""
@@ -652,8 +652,8 @@ class ChosenPrompts:
     self._source, self._encode, self._pool = source, encode, pool
     self._size, self._more = batch_size, more
     self._shape = max_prompt_len, pad_id
-    self._rows = chosen_rows(batch_size, rows)
-    self._taken = 0
+    self._rows = checked_rows(batch_size, rows)
+    self._num_batches = 0
 
   def take(self, places: np.ndarray) -> PromptBatch:  # [P] int
     """Makes the next batch; prompt ids count on, whatever is chosen.
@@ -662,25 +662,25 @@ class ChosenPrompts:
       places: Indices in the pool for the whole batch; this process makes its
         own rows.
     """
-    made = []
+    batch_rows = []
     for row in self._rows.tolist():
       number = int(self._pool[places[row]])
       record = self._source[number]
-      made.append(
+      batch_rows.append(
         EncodedRow(
-          self._taken * self._size + row,
+          self._num_batches * self._size + row,
           sources.number(self._source, number),
           record,
           self._encode.prompt(record),
         )
       )
-    self._taken += 1
-    return prompt_batch(made, *self._shape, self._more)
+    self._num_batches += 1
+    return prompt_batch(batch_rows, *self._shape, self._more)
 
   def get_state(self) -> dict[str, Any]:
     """The state, a dict that JSON can hold, for `set_state`."""
-    return {"taken": self._taken}
+    return {"taken": self._num_batches}
 
   def set_state(self, state: Mapping[str, Any]) -> None:
     """Continues after as many batches as the state counts."""
-    self._taken = state["taken"]
+    self._num_batches = state["taken"]

@@ -65,12 +65,12 @@ def duplicates(
 ) -> dict[int, int]:
   """Maps the number of each repeated prompt to that of the first equal one."""
   first: dict[tuple[Hashable, ...], int] = {}
-  found = {}
+  copies = {}
   for number, prompt in enumerate(prompts):
     earlier = first.setdefault(tuple(prompt), number)
     if earlier != number:
-      found[number] = earlier
-  return found
+      copies[number] = earlier
+  return copies
 
 
 def near_duplicates(
@@ -97,7 +97,7 @@ def near_duplicates(
     gram: i for i, (gram, _) in enumerate(reversed(frequency.most_common()))
   }
   index: dict[tuple, list[int]] = collections.defaultdict(list)
-  found = []
+  pairs = []
   # In the order of size, so that a partner is never larger.
   for number in sorted(grams, key=lambda n: (len(grams[n]), n)):
     own = grams[number]
@@ -115,10 +115,10 @@ def near_duplicates(
       shared = len(own & grams[other])
       jaccard = shared / (len(own) + len(grams[other]) - shared)
       if jaccard > alike:
-        found.append((max(number, other), min(number, other), jaccard))
+        pairs.append((max(number, other), min(number, other), jaccard))
     for gram in rarest[:prefix]:
       index[gram].append(number)
-  return sorted(found)
+  return sorted(pairs)
 
 
 def _grams(prompt: Sequence[Hashable]) -> set[tuple]:
@@ -129,51 +129,51 @@ def _grams(prompt: Sequence[Hashable]) -> set[tuple]:
 
 def of_duplicates(prompts: Sequence[Sequence[Hashable]]) -> list[Finding]:
   """Warnings about prompts that are equal, or nearly equal."""
-  found = []
+  findings = []
   if same := duplicates(prompts):
-    found.append(
+    findings.append(
       Finding(
         "duplicates",
         False,
         f"{len(same)} of {len(prompts)} prompts were there before, such as"
-        f" {_named(sorted(same), same)}; each copy adds to the influence of a"
+        f" {_pairs(sorted(same), same)}; each copy adds to the influence of a"
         " prompt. Keep one of each.",
         tuple(sorted(same)),
       )
     )
   if pairs := near_duplicates(prompts):
     later = {number: earlier for number, earlier, _ in pairs}
-    found.append(
+    findings.append(
       Finding(
         "near-duplicates",
         False,
         f"{len(later)} of {len(prompts)} prompts share more than {ALIKE:g} of"
         f" their {GRAM}-grams with an earlier one, such as"
-        f" {_named(sorted(later), later)}. Keep one of each, or make sure that"
+        f" {_pairs(sorted(later), later)}. Keep one of each, or make sure that"
         " none is held out.",
         tuple(sorted(later)),
       )
     )
-  return found
+  return findings
 
 
-def _named(numbers: Sequence[int], partner: Mapping[int, int]) -> str:
-  shown = ", ".join(f"{n} (as {partner[n]})" for n in numbers[:_MAX_NAMED])
-  return shown + (" and others" if len(numbers) > _MAX_NAMED else "")
+def _pairs(numbers: Sequence[int], partner: Mapping[int, int]) -> str:
+  text = ", ".join(f"{n} (as {partner[n]})" for n in numbers[:_MAX_NAMED])
+  return text + (" and others" if len(numbers) > _MAX_NAMED else "")
 
 
 def of_count(
-  num_distinct: int, num_prompts: int, needed: int, is_all: bool = True
+  num_distinct: int, num_prompts: int, least: int, is_all: bool = True
 ) -> list[Finding]:
   """An error if there are too few different prompts.
 
   Args:
     num_distinct: Number of different prompts among those that were read.
     num_prompts: Number of prompts that were read.
-    needed: Fewest different prompts: 8 × the prompts of a step.
+    least: Fewest different prompts: 8 × the prompts of a step.
     is_all: Whether all prompts were read.
   """
-  if num_distinct >= needed:
+  if num_distinct >= least:
     return []
   where = "" if is_all else "the first "
   return [
@@ -181,7 +181,7 @@ def of_count(
       "few prompts",
       True,
       f"{num_distinct} different prompts among {where}{num_prompts}; needed are"
-      f" {needed}, which is 8 times the prompts of a step: few prompts decide"
+      f" {least}, which is 8 times the prompts of a step: few prompts decide"
       " what a policy becomes. Add prompts, or make config.rl.num_prompts"
       " smaller.",
     )
@@ -193,20 +193,20 @@ def of_conflicts(
 ) -> list[Finding]:
   """An error if the same prompt has different labels."""
   of_prompt: dict[tuple, Hashable] = {}
-  wrong = []
+  conflicts = []
   for number, (prompt, label) in enumerate(zip(prompts, labels, strict=True)):
     if of_prompt.setdefault(tuple(prompt), label) != label:
-      wrong.append(number)
-  if not wrong:
+      conflicts.append(number)
+  if not conflicts:
     return []
-  shown = ", ".join(map(str, wrong[:_MAX_NAMED]))
+  examples = ", ".join(map(str, conflicts[:_MAX_NAMED]))
   return [
     Finding(
       "conflicts",
       True,
-      f"{len(wrong)} prompts were there before with another label, such as"
-      f" {shown}: one of the two is wrong. Correct the labels.",
-      tuple(wrong),
+      f"{len(conflicts)} prompts were there before with another label, such as"
+      f" {examples}: one of the two is wrong. Correct the labels.",
+      tuple(conflicts),
     )
   ]
 
@@ -224,7 +224,7 @@ def of_skew(
     labels: The label of each record.
   """
   overall = collections.Counter(labels)
-  found = []
+  findings = []
   for name in sorted({name for record in attributes for name in record}):
     of_value: dict[Any, collections.Counter] = collections.defaultdict(
       collections.Counter
@@ -247,7 +247,7 @@ def of_skew(
         and count >= _SKEWED * total
         and overall[label] <= _OVERALL * len(labels)
       ):
-        found.append(
+        findings.append(
           Finding(
             "skew",
             False,
@@ -257,7 +257,7 @@ def of_skew(
             tuple(members[value]),
           )
         )
-  return found
+  return findings
 
 
 def key(record: Record) -> str:
@@ -321,15 +321,15 @@ class Without:
         " a 'key', as `grpo-lint` writes it."
       ) from error
     self._source = source
-    self._kept = [i for i in range(len(source)) if key(source[i]) not in names]
-    if not self._kept:
+    self._rows = [i for i in range(len(source)) if key(source[i]) not in names]
+    if not self._rows:
       raise ValueError(
         f"config.data.quarantine={path}: of"
         f" {ranges.counted(len(source), 'record')} none is left to train on."
       )
 
   def __len__(self) -> int:
-    return len(self._kept)
+    return len(self._rows)
 
   def __getitem__(self, index: int) -> Record:
-    return self._source[self._kept[index]]
+    return self._source[self._rows[index]]

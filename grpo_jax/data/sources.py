@@ -96,15 +96,15 @@ def check(raw: Any) -> Any:
   while level:
     if (depth := depth + 1) > _MAX_DEPTH:
       raise _too_deep(reprlib.repr(raw))
-    found: dict[int, Any] = {}  # Each once, as a list may contain itself.
+    next_level: dict[int, Any] = {}  # Each once, as a list may contain itself.
     for outer in level:
       inner = [*outer, *outer.values()] if isinstance(outer, dict) else outer
       for value in inner:
         if isinstance(value, str):
           value.encode()
         elif isinstance(value, (dict, list, tuple)):
-          found[id(value)] = value
-    level = [*found.values()]
+          next_level[id(value)] = value
+    level = [*next_level.values()]
   return raw
 
 
@@ -191,8 +191,8 @@ def number(source: Source, index: int) -> int:
 
   Indices of the same record, which mixtures have, have the same number.
   """
-  found = getattr(source, "number", None)
-  return index if found is None else found(index)
+  method = getattr(source, "number", None)
+  return index if method is None else method(index)
 
 
 def base_name(name: str) -> str:
@@ -300,10 +300,10 @@ def _opened(
       return examples
 
   builder = tfds.builder(name, data_dir=root)
-  known = builder.info.features or {}
+  features = builder.info.features or {}
   raw, paths = {}, []
-  for field in set(images) & {*known}:
-    feature = known[field]
+  for field in set(images) & {*features}:
+    feature = features[field]
     inner = getattr(feature, "feature", feature)  # Element of a sequence.
     if isinstance(inner, tfds.features.Image):
       raw[field] = Undecoded()

@@ -92,8 +92,8 @@ class StreamedJsonlSource:
         " eval_path) to the copy; or set config.data.streaming=False, which"
         " holds it in memory."
       )
-    found = sources.existing(path, "a .jsonl file")
-    self._path = pathlib.Path(found).absolute()
+    full_path = sources.existing(path, "a .jsonl file")
+    self._path = pathlib.Path(full_path).absolute()
     if not self._path.is_file():
       raise ValueError(
         f"config.data.streaming=True: {path} is a pipe or a device, of"
@@ -101,7 +101,7 @@ class StreamedJsonlSource:
         " config.data.streaming=False."
       )
     mark = _mark(self._path)
-    index = _usable_index(self._path, mark) or _made_index(self._path, mark)
+    index = _usable_index(self._path, mark) or _new_index(self._path, mark)
     self._size = mark.size
     num_lines = (index.stat().st_size - _HEADER.size) // 8
     if not num_lines:
@@ -140,12 +140,12 @@ class StreamedJsonlSource:
 
 
 def _mark(path: pathlib.Path) -> _Mark:
-  found = path.stat()
+  stat = path.stat()
   with path.open("rb") as file:
     checksum = zlib.crc32(file.read(_ENDS))
-    file.seek(max(found.st_size - _ENDS, 0))
+    file.seek(max(stat.st_size - _ENDS, 0))
     checksum = zlib.crc32(file.read(_ENDS), checksum)
-  return _Mark(found.st_size, found.st_mtime_ns, checksum)
+  return _Mark(stat.st_size, stat.st_mtime_ns, checksum)
 
 
 def _places(path: pathlib.Path) -> list[pathlib.Path]:
@@ -169,13 +169,13 @@ def _usable_index(path: pathlib.Path, mark: _Mark) -> pathlib.Path | None:
       continue
     rest = memoryview(content)[_HEADER.size :]
     if len(content) >= _HEADER.size and len(rest) % 8 == 0:
-      found = _HEADER.unpack_from(content)
-      if found == (_VERSION, len(rest) // 8, *mark, zlib.crc32(rest)):
+      header = _HEADER.unpack_from(content)
+      if header == (_VERSION, len(rest) // 8, *mark, zlib.crc32(rest)):
         return place
   return None
 
 
-def _made_index(path: pathlib.Path, mark: _Mark) -> pathlib.Path:
+def _new_index(path: pathlib.Path, mark: _Mark) -> pathlib.Path:
   """Makes the index in the first place that can be written."""
   complaints = []
   for place in _places(path):
@@ -227,9 +227,9 @@ def _begins(path: pathlib.Path) -> Iterator[np.ndarray]:
     rest = b""
     while block := file.read(_BLOCK):
       block = rest + block
-      whole, newline, rest = block.rpartition(b"\n")
-      yield at + _of_block(whole + newline)
-      at += len(whole) + len(newline)
+      lines, newline, rest = block.rpartition(b"\n")
+      yield at + _of_block(lines + newline)
+      at += len(lines) + len(newline)
     yield at + _of_block(rest + b"\n")
 
 
@@ -239,18 +239,18 @@ def _of_block(block: bytes) -> np.ndarray:
   begins = np.concatenate([[0], ends[:-1] + 1]) if ends.size else ends
   # Nearly all lines begin with a brace: only other lines are read one by one.
   data = np.frombuffer(block, np.uint8)
-  kept = data[begins] == ord("{")
-  for i in np.flatnonzero(~kept):
+  is_line = data[begins] == ord("{")
+  for i in np.flatnonzero(~is_line):
     line = block[begins[i] : ends[i]]
-    kept[i] = bool(line.decode("utf-8", "replace").strip())
-  return begins[kept]
+    is_line[i] = bool(line.decode("utf-8", "replace").strip())
+  return begins[is_line]
 
 
 def _line_number(path: pathlib.Path, begin: int) -> int:
   """Number, from 1 on, of the line that begins at this byte."""
-  count, left = 1, begin
+  count, num_bytes = 1, begin
   with path.open("rb") as file:
-    while left and (block := file.read(min(left, _BLOCK))):
+    while num_bytes and (block := file.read(min(num_bytes, _BLOCK))):
       count += block.count(b"\n")
-      left -= len(block)
+      num_bytes -= len(block)
   return count

@@ -126,10 +126,10 @@ def _opened(path: str, split: str, is_on_hub: bool, texts: set[str]) -> Any:
 
 def _unreadable(path: str, split: str, error: BaseException) -> ValueError:
   # The package ends without a word where a file has no row.
-  said = f"{error!s:.400}".rstrip(".") or "it has no row"
+  reason = f"{error!s:.400}".rstrip(".") or "it has no row"
   return ValueError(
     f"config.data.source='datasets': {path} with the split {split!r} cannot be"
-    f" read: {type(error).__name__}: {said}. Needed are"
+    f" read: {type(error).__name__}: {reason}. Needed are"
     f" {', '.join(_READERS)} files that the package `datasets` opens, or a"
     " dataset on the hub; the splits are config.data.train_split and"
     " eval_split."
@@ -137,12 +137,12 @@ def _unreadable(path: str, split: str, error: BaseException) -> ValueError:
 
 
 def _of_hub(datasets: Any, name: str, split: str) -> Any:
-  if (found := _ON_HUB.fullmatch(name)) is None:
+  if (match := _ON_HUB.fullmatch(name)) is None:
     raise ValueError(
       f"config.data.name={name!r}: need 'owner/name', 'owner/name:subset' or"
       " 'owner/name:subset@revision'."
     )
-  repository, subset, revision = found.groups()
+  repository, subset, revision = match.groups()
   return datasets.load_dataset(
     repository, subset, split=split, revision=revision
   )
@@ -191,17 +191,17 @@ def _of_disk(datasets: Any, path: str, split: str, texts: set[str]) -> Any:
 
 def _saved(datasets: Any, place: pathlib.Path, split: str) -> Any:
   """The rows of a folder that `save_to_disk` has written."""
-  found = datasets.load_from_disk(os.fspath(place))
+  dataset = datasets.load_from_disk(os.fspath(place))
   name, bracket, part = split.partition("[")
-  if hasattr(found, "column_names") and not isinstance(found, dict):
-    rows = found
-  elif name not in found:
+  if hasattr(dataset, "column_names") and not isinstance(dataset, dict):
+    rows = dataset
+  elif name not in dataset:
     raise ValueError(
       f"config.data.train_split (or eval_split)={split!r}: {place} has the"
-      f" splits {sorted(found)}; name one of them."
+      f" splits {sorted(dataset)}; name one of them."
     )
   else:
-    rows = found[name]
+    rows = dataset[name]
   if not bracket:
     return rows
   bounds = re.fullmatch(r"(\d*):(\d*)\]", part)
@@ -221,7 +221,7 @@ def _undecoded(rows: Any, images: Sequence[str]) -> Any:
     inner = getattr(feature, "feature", feature)  # Element of a list.
     if type(inner).__name__ != "Image":
       continue
-    kept = type(inner)(decode=False)
-    changed = kept if inner is feature else type(feature)(kept)
+    raw_feature = type(inner)(decode=False)
+    changed = raw_feature if inner is feature else type(feature)(raw_feature)
     rows = rows.cast_column(name, changed)
   return rows

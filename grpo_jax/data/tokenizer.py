@@ -132,7 +132,7 @@ class CheckpointFiles:
     # The language model's part, in a model with images.
     inner = model.get("text_config") or {}
     if not isinstance(inner, dict):
-      raise self._wrong("config.json", "text_config", inner)
+      raise self._malformed("config.json", "text_config", inner)
     self.model: dict[str, Any] = {**model, **inner}
     self._settings = {
       **self._json("special_tokens_map.json"),  # In older checkpoints.
@@ -146,20 +146,20 @@ class CheckpointFiles:
 
   def _json(self, name: str) -> dict[str, Any]:
     try:
-      found = json.loads(self._text(name) or "{}")
+      content = json.loads(self._text(name) or "{}")
     except (ValueError, RecursionError) as error:
       raise ValueError(
         f"{self._directory}/{name} is not JSON: {error}. Copy the checkpoint's"
         " file again."
       ) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
       raise ValueError(
         f"{self._directory}/{name} holds no object of keys. Copy the"
         " checkpoint's file again."
       )
-    return found
+    return content
 
-  def _wrong(self, file: str, key: str, value: Any) -> ValueError:
+  def _malformed(self, file: str, key: str, value: Any) -> ValueError:
     return ValueError(
       f"{self._directory}/{file} has {key} = {reprlib.repr(value)}, which is of"
       " another kind than a checkpoint's. Copy the file again."
@@ -167,31 +167,31 @@ class CheckpointFiles:
 
   def special_tokens(self) -> dict[str, str]:
     """Texts of special tokens by their names in templates."""
-    found = {}
+    texts = {}
     for name in _NAMED_TOKENS:
       token = self._settings.get(name)
       text = token.get("content") if isinstance(token, dict) else token
       if isinstance(text, str):
-        found[name] = text
+        texts[name] = text
       elif token is not None:
-        raise self._wrong("tokenizer_config.json", name, token)
-    return found
+        raise self._malformed("tokenizer_config.json", name, token)
+    return texts
 
   def chat_templates(self) -> dict[str, str]:
     """Templates by name; most checkpoints have one, called "default"."""
-    given: Any = self._text("chat_template.jinja")
-    if given is None:
-      given = self._settings.get("chat_template") or {}
-    found = given
-    if isinstance(given, str):
-      found = {"default": given}
-    if isinstance(given, list) and all(isinstance(x, dict) for x in given):
-      found = {str(x.get("name")): x.get("template") for x in given}
-    if not isinstance(found, dict) or not all(
-      isinstance(text, str) for text in found.values()
+    value: Any = self._text("chat_template.jinja")
+    if value is None:
+      value = self._settings.get("chat_template") or {}
+    templates = value
+    if isinstance(value, str):
+      templates = {"default": value}
+    if isinstance(value, list) and all(isinstance(x, dict) for x in value):
+      templates = {str(x.get("name")): x.get("template") for x in value}
+    if not isinstance(templates, dict) or not all(
+      isinstance(text, str) for text in templates.values()
     ):
-      raise self._wrong("tokenizer_config.json", "chat_template", given)
-    return found
+      raise self._malformed("tokenizer_config.json", "chat_template", value)
+    return templates
 
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -203,8 +203,8 @@ _SAMPLE = "  A 7%:\t<answer>\\frac{1}{2}</answer>\n\nπ ≈ 3,14 é 😀 数"
 
 def _decoders(tokenizer: Any) -> Iterator[dict]:
   """The steps of a tokenizer's decoder, in the format of its file."""
-  found = json.loads(tokenizer.to_str()).get("decoder") or {}
-  yield from found.get("decoders", [found])
+  decoder = json.loads(tokenizer.to_str()).get("decoder") or {}
+  yield from decoder.get("decoders", [decoder])
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -215,9 +215,9 @@ def byte_alphabet() -> dict[str, int]:
 
   Source: github.com/openai/gpt-2, `bytes_to_unicode`.
   """
-  seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
-  hidden = [byte for byte in range(256) if byte not in seen]
-  characters = {chr(byte): byte for byte in seen}
+  visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
+  hidden = [byte for byte in range(256) if byte not in visible]
+  characters = {chr(byte): byte for byte in visible}
   return characters | {chr(256 + k): byte for k, byte in enumerate(hidden)}
 
 
@@ -235,22 +235,22 @@ def token_bytes(
   alphabet = byte_alphabet() if "ByteLevel" in kinds else {}
   probe = _probe(tokenizer, size, dropped)
   opening = _text(tokenizer, [probe])
-  made = []
+  result = []
   for id_ in range(size):
     token = tokenizer.id_to_token(id_)
     if token is None or id_ in dropped:
-      made.append(b"")
+      result.append(b"")
     elif alphabet and all(x in alphabet for x in token):
-      made.append(bytes(alphabet[x] for x in token))
+      result.append(bytes(alphabet[x] for x in token))
     elif alphabet:
-      made.append(token.encode())
+      result.append(token.encode())
     elif "ByteFallback" in kinds and (byte := _BYTE.fullmatch(token)):
-      made.append(bytes([int(byte[1], 16)]))
+      result.append(bytes([int(byte[1], 16)]))
     else:
       # Behind another token, so that no decoder removes a leading space.
-      written = _text(tokenizer, [probe, id_])
-      made.append(written.removeprefix(opening).encode())
-  return made
+      text = _text(tokenizer, [probe, id_])
+      result.append(text.removeprefix(opening).encode())
+  return result
 
 
 def _text(tokenizer: Any, ids: list[int]) -> str:
@@ -277,8 +277,8 @@ def stripped_spaces(tokenizer: Any, tokens: Sequence[bytes]) -> int:
     return 0
   id_ = min(spaced, key=lambda x: (tokens[x].count(b" "), len(tokens[x]), x))
   ids = [id_] * (_MAX_STRIPPED + 1)
-  whole = b"".join(tokens[x] for x in ids)
-  return max(len(whole) - len(_text(tokenizer, ids).encode()), 0)
+  content = b"".join(tokens[x] for x in ids)
+  return max(len(content) - len(_text(tokenizer, ids).encode()), 0)
 
 
 def check(
@@ -307,14 +307,14 @@ def check(
   usable = [id_ for id_, token in enumerate(tokens) if _is_text(token)]
   texts = [rng.choices(usable, k=_NUM_TOKENS) for _ in range(_NUM_TEXTS)]
   for ids in [encoded(_SAMPLE), *(texts if usable else [])]:
-    made = b"".join(tokens[id_] for id_ in ids).decode("utf-8", "replace")
-    wanted = decode(ids)
+    joined = b"".join(tokens[id_] for id_ in ids).decode("utf-8", "replace")
+    text = decode(ids)
     if strips:
-      made, wanted = made.lstrip(" "), wanted.lstrip(" ")
-    if made != wanted:
+      joined, text = joined.lstrip(" "), text.lstrip(" ")
+    if joined != text:
       raise ValueError(
-        f"Tokenizer.token_bytes: {name} writes {wanted!r:.80} for tokens whose"
-        f" bytes are {made!r:.80}; needed is a tokenizer whose texts are the"
+        f"Tokenizer.token_bytes: {name} writes {text!r:.80} for tokens whose"
+        f" bytes are {joined!r:.80}; needed is a tokenizer whose texts are the"
         " bytes of its tokens one after another. Score on the host, by"
         " config.rewards.functions."
       )
@@ -423,11 +423,11 @@ class Tokenizer:
     self._probed: set[tuple[str, bool]] = set()
     self._path = path
     self.special_tokens: dict[str, str] = files.special_tokens()
-    given = {"default": chat_template} if chat_template else None
-    self._templates = given or files.chat_templates()
-    known = max(self._tokenizer.get_vocab().values(), default=-1) + 1
+    templates = {"default": chat_template} if chat_template else None
+    self._templates = templates or files.chat_templates()
+    num_tokens = max(self._tokenizer.get_vocab().values(), default=-1) + 1
     size = files.model.get("vocab_size")
-    self.vocab_size: int = size if isinstance(size, int) else known
+    self.vocab_size: int = size if isinstance(size, int) else num_tokens
     if end_tokens is None and path.is_dir():
       self.end_ids: tuple[int, ...] = self._checkpoint_end_ids(files)
     else:
@@ -457,12 +457,12 @@ class Tokenizer:
 
   def _checkpoint_end_ids(self, files: CheckpointFiles) -> tuple[int, ...]:
     own = self._tokenizer.token_to_id(self.special_tokens.get("eos_token", ""))
-    for given in (
+    for value in (
       files.generation.get("eos_token_id"),
       own,
       files.model.get("eos_token_id"),
     ):
-      if given is not None:
+      if value is not None:
         break
     else:
       raise ValueError(
@@ -470,13 +470,13 @@ class Tokenizer:
         " generation_config.json, or pass end_tokens."
       )
     # A base model's end of text is often listed before the end of a turn.
-    written = "".join(self._templates.values())
+    templates = "".join(self._templates.values())
 
     def preference(id_: int) -> tuple[bool, bool]:
       text = self._tokenizer.id_to_token(id_)
-      return text is not None and text in written, id_ == own
+      return text is not None and text in templates, id_ == own
 
-    ids = given if isinstance(given, list) else [given]
+    ids = value if isinstance(value, list) else [value]
     for id_ in ids:
       if not isinstance(id_, int) or not 0 <= id_ < self.vocab_size:
         raise ValueError(
@@ -524,11 +524,11 @@ class Tokenizer:
     `add_bos_token` beside such a file has no effect. Ids that it writes after a
     text are left out, because a policy continues there.
     """
-    found = self._encode(self._tokenizer, string.printable, True)
-    if all(found.special_tokens_mask):  # Its vocabulary has no such character.
+    probe = self._encode(self._tokenizer, string.printable, True)
+    if all(probe.special_tokens_mask):  # Its vocabulary has no such character.
       return []
-    first = found.special_tokens_mask.index(0)
-    return self._of_model(found.ids[:first], "")
+    first = probe.special_tokens_mask.index(0)
+    return self._of_model(probe.ids[:first], "")
 
   def _encode(
     self, encoder: Any, text: str, add_special_tokens: bool = False
@@ -560,8 +560,8 @@ class Tokenizer:
   def decode(self, ids: Iterable[int]) -> str:
     """Text of `ids` without pad and end tokens; tags like `<think>` stay."""
     dropped = {self.pad_id, *self.end_ids}
-    kept = [int(i) for i in ids if int(i) not in dropped]
-    return self._text(kept)
+    text_ids = [int(i) for i in ids if int(i) not in dropped]
+    return self._text(text_ids)
 
   def _text(self, ids: list[int]) -> str:
     if self._decoder.grows:
@@ -577,10 +577,10 @@ class Tokenizer:
   @functools.cached_property
   def _bytes(self) -> tuple[list[bytes], int]:
     dropped = {self.pad_id, *self.end_ids}
-    made = token_bytes(self._tokenizer, self.vocab_size, dropped)
-    strips = stripped_spaces(self._tokenizer, made)
-    check(self.decode, self.encode, made, strips, str(self._path))
-    return made, strips
+    tokens = token_bytes(self._tokenizer, self.vocab_size, dropped)
+    strips = stripped_spaces(self._tokenizer, tokens)
+    check(self.decode, self.encode, tokens, strips, str(self._path))
+    return tokens, strips
 
   def token_bytes(self) -> list[bytes]:
     """Bytes that each id writes in the middle of `decode`'s text.
@@ -617,7 +617,7 @@ class Tokenizer:
     """
     return self.encode(text)
 
-  def observation_ids(self, said: Observation, max_len: int) -> list[int]:
+  def observation_ids(self, content: Observation, max_len: int) -> list[int]:
     """Token ids of an observation, which is read inside a completion.
 
     A special token in the text is encoded as plain characters: a page that a
@@ -626,8 +626,8 @@ class Tokenizer:
     pair becomes U+FFFD.
 
     Args:
-      said: A text, which may be cut; or (before, text, after), where only the
-        text may be cut, and the markup before and after it may have special
+      content: A text, which may be cut; or (before, text, after), where only
+        the text may be cut, and the markup before and after it may have special
         tokens. In (before, text, between, text, after) the longest texts are
         cut.
       max_len: Most tokens. The time does not depend on the text that is cut
@@ -642,7 +642,7 @@ class Tokenizer:
         even; the model has no row for one of the tokens; or this tokenizer
         cannot write the text of a special token as plain characters.
     """
-    return observations.ids_of(self, said, max_len)
+    return observations.ids_of(self, content, max_len)
 
   def split_markup(self, text: str) -> tuple[str, list[int], str]:
     """Splits markup into plain text, ids, and plain text again.
@@ -650,10 +650,10 @@ class Tokenizer:
     The ids are those from the first special token to the last. Without a
     special token, all of the markup is the first part.
     """
-    found = self._encode(self._tokenizer, text)
+    encoding = self._encode(self._tokenizer, text)
     spans = [
       span
-      for id_, span in zip(found.ids, found.offsets, strict=True)
+      for id_, span in zip(encoding.ids, encoding.offsets, strict=True)
       if id_ in self._special
     ]
     if not spans:
@@ -728,7 +728,7 @@ class Tokenizer:
         " that contains '{prompt}', or put a chat_template.jinja beside the"
         " tokenizer.json."
       )
-    given = [
+    turns = [
       {key: value for key, value in message.items() if value is not None}
       for message in messages
     ]
@@ -737,7 +737,7 @@ class Tokenizer:
       "tools": None,
       "documents": None,
       **options,
-      "messages": given,
+      "messages": turns,
       "add_generation_prompt": add_generation_prompt,
     }
     try:
@@ -756,19 +756,19 @@ class Tokenizer:
     Each template is tried once with a text, and once with a list of parts.
     """
     messages = values["messages"]
-    asked = [i for i, x in enumerate(messages) if x.get("role") == "user"]
-    content = messages[asked[-1]].get("content") if asked else None
+    questions = [i for i, x in enumerate(messages) if x.get("role") == "user"]
+    content = messages[questions[-1]].get("content") if questions else None
     is_text = isinstance(content, str)
     if not content or (source, is_text) in self._probed:
       return
     probe: Any = _PROBE
     if not is_text:
       probe = [{**x, "text": _PROBE} if "text" in x else x for x in content]
-    message = {**messages[asked[-1]], "content": probe}
+    message = {**messages[questions[-1]], "content": probe}
     changed = [*messages]
-    changed[asked[-1]] = message
-    written = chat.render(source, {**values, "messages": changed})
-    if _PROBE.lower() not in written.lower():
+    changed[questions[-1]] = message
+    text = chat.render(source, {**values, "messages": changed})
+    if _PROBE.lower() not in text.lower():
       raise ValueError(
         "it writes nothing of the user's message, whose content is"
         f" {'a text' if is_text else 'a list of parts'}, so that all questions"

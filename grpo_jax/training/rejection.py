@@ -108,7 +108,7 @@ def _lines(
     batch.prompts.ids.tolist(), batch.records, strict=True
   ):
     group = np.flatnonzero(found["prompt_id"] == prompt_id)
-    chosen = demonstrations.chosen(
+    chosen = demonstrations.selection(
       [
         demonstrations.Candidate(
           bool(good[b]),

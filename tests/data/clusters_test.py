@@ -60,12 +60,12 @@ def test_small_clusters_join_the_nearest_ones():
   rng = np.random.default_rng(0)
   centres = np.repeat([[0.0, 0.0], [10.0, 0.0], [10.0, 4.0]], [9, 8, 2], axis=0)
   x = centres + 0.1 * rng.normal(size=centres.shape)
-  own = clusters.found(x, 3, 1, seed=1)
+  own = clusters.k_means(x, 3, 1, seed=1)
   assert [len({*part}) for part in np.split(own, [9, 17])] == [1, 1, 1]
   assert len({*own}) == 3
-  joined = clusters.found(x, 3, 4, seed=1)
+  joined = clusters.k_means(x, 3, 4, seed=1)
   assert len({*joined[:9]}) == len({*joined[9:]}) == len({*joined}) - 1 == 1
   assert {*joined} == {0, 1}
-  np.testing.assert_array_equal(joined, clusters.found(x, 3, 4, seed=1))
+  np.testing.assert_array_equal(joined, clusters.k_means(x, 3, 4, seed=1))
   with pytest.raises(ValueError, match="there are 19 prompts"):
-    clusters.found(x, 20, 1, seed=0)
+    clusters.k_means(x, 20, 1, seed=0)

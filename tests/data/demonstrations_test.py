@@ -40,8 +40,8 @@ def test_what_is_kept_is_right_and_different_and_not_too_much(
   candidates, most, order, distinct
 ):
   arguments = candidates, most, order, distinct
-  found = demonstrations.chosen(*arguments, (3, 4))
-  assert found == demonstrations.chosen(*arguments, (3, 4))
+  found = demonstrations.selection(*arguments, (3, 4))
+  assert found == demonstrations.selection(*arguments, (3, 4))
   kept = [candidates[i] for i in found]
   assert all(one.is_good for one in kept)
 
@@ -69,9 +69,9 @@ def test_what_is_kept_is_right_and_different_and_not_too_much(
 
 def test_of_equal_lengths_the_first_one_and_at_random_any():
   rows = [demonstrations.Candidate(True, str(i), None, 2) for i in range(9)]
-  assert demonstrations.chosen(rows, 2, "shortest", "text", ()) == [0, 1]
+  assert demonstrations.selection(rows, 2, "shortest", "text", ()) == [0, 1]
   drawn = {
-    tuple(demonstrations.chosen(rows, 1, "random", "text", (0, seed)))
+    tuple(demonstrations.selection(rows, 1, "random", "text", (0, seed)))
     for seed in range(99)
   }
   assert len(drawn) == 9
@@ -120,7 +120,7 @@ def test_a_completion_ends_as_it_was_drawn(end, tmp_path):
   line = demonstrations.line(text, record, ids, terminated=end is not None)
   path = _write(tmp_path / "a.jsonl", line)
   (kept,) = demonstrations.DemonstrationSource(path, text, is_text=True)
-  _, found, observed = pipeline.given_row(
+  _, found, observed = pipeline.supervised_row(
     encoder.Encoder(text), kept, text.end_ids[0]
   )
   assert found.tolist() == ids

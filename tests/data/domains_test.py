@@ -103,8 +103,8 @@ def test_numbers_of_domains_are_places_of_names():
   named = Labelled(
     {"domain_name": "sums"}, {"domain_name": "10"}, {"domain_name": "9"}
   )
-  assert domains.found(named) == ("9", "10", "sums")
-  numbered = domains.Numbered(named, domains.found(named))
+  assert domains.names_of(named) == ("9", "10", "sums")
+  numbered = domains.Numbered(named, domains.names_of(named))
   assert [int(numbered[i]["extras"]["domain"]) for i in range(3)] == [2, 1, 0]
   assert isinstance(numbered[0]["extras"]["domain"], np.int32)
   some = domains.only(numbered, {0, 2})
@@ -112,7 +112,7 @@ def test_numbers_of_domains_are_places_of_names():
   assert [sources.number(some, i) for i in range(2)] == [0, 2]
 
   both = Labelled({"domain": 2, "domain_name": "words"}, {"domain": 0})
-  assert domains.found(both) == ("0", "1", "words")
+  assert domains.names_of(both) == ("0", "1", "words")
   assert domains.numbers(("a", "b"), ("b", 0), "x") == (1, 0)
 
 
@@ -128,7 +128,7 @@ def test_numbers_of_domains_are_places_of_names():
       "record 0 has the domain 2, and there are 2: a, b",
     ),
     (
-      lambda: domains.found(Labelled({"domain": 0}, starts=(0,))),
+      lambda: domains.names_of(Labelled({"domain": 0}, starts=(0,))),
       "config.data.domains is empty",
     ),
     (

@@ -46,48 +46,48 @@ class BadImage(ValueError):
   """An image that cannot be used; the message says why."""
 
 
-def value(given: Any) -> list[Any]:
+def value(image: Any) -> list[Any]:
   """Converts an image in a row of data to a list that JSON can hold.
 
   Args:
-    given: A path; a text "data:image/png;base64,…"; the bytes of a file; a
+    image: A path; a text "data:image/png;base64,…"; the bytes of a file; a
       mapping with `bytes` (bytes, or base64) or `path`; or uint8 pixels
       [height, width, channels].
 
   Raises:
     ValueError: The value is none of these.
   """
-  if isinstance(given, Mapping):
-    inner = given.get("bytes")
+  if isinstance(image, Mapping):
+    inner = image.get("bytes")
     if isinstance(inner, str):
       return ["bytes", inner]
-    given = inner if inner is not None else given.get("path")
-  if isinstance(given, np.ndarray):
-    return _of_array(given)
-  if isinstance(given, bytes | bytearray | np.bytes_):
-    return ["bytes", base64.b64encode(bytes(given)).decode()]
-  if isinstance(given, str) and given.startswith("data:"):
-    head, comma, body = given.partition(",")
+    image = inner if inner is not None else image.get("path")
+  if isinstance(image, np.ndarray):
+    return _of_array(image)
+  if isinstance(image, bytes | bytearray | np.bytes_):
+    return ["bytes", base64.b64encode(bytes(image)).decode()]
+  if isinstance(image, str) and image.startswith("data:"):
+    head, comma, body = image.partition(",")
     if not comma or not head.endswith(";base64"):
       raise ValueError(
-        f"found the image {given!r:.40}; need 'data:image/png;base64,' and"
+        f"found the image {image!r:.40}; need 'data:image/png;base64,' and"
         " base64 after it."
       )
     return ["bytes", body]
-  if isinstance(given, str) and given and "\0" not in given:
-    return ["path", given]
+  if isinstance(image, str) and image and "\0" not in image:
+    return ["path", image]
   raise ValueError(
-    f"found the image {given!r:.60}; need a path, 'data:image/png;base64,…', or"
+    f"found the image {image!r:.60}; need a path, 'data:image/png;base64,…', or"
     " an object with 'bytes' in base64 or a 'path'."
   )
 
 
-def _of_array(given: np.ndarray) -> list[Any]:
-  shaped = given[..., None] if given.ndim == 2 else given
+def _of_array(array: np.ndarray) -> list[Any]:
+  shaped = array[..., None] if array.ndim == 2 else array
   is_image = shaped.ndim == 3 and shaped.shape[-1] in (1, 3, 4)
-  if given.dtype != np.uint8 or not is_image or not given.size:
+  if array.dtype != np.uint8 or not is_image or not array.size:
     raise ValueError(
-      f"found an image of {given.dtype} {list(given.shape)}; need uint8 pixels"
+      f"found an image of {array.dtype} {list(array.shape)}; need uint8 pixels"
       " [height, width, channels] with 1, 3 or 4 channels."
     )
   body = base64.b64encode(np.ascontiguousarray(shaped).tobytes()).decode()
@@ -115,7 +115,7 @@ def pixels(
   kind, body, *shape = image
   if kind == "pixels":
     return _rgb(pillow, _from_array(pillow, body, shape))
-  data = _read(body, folder) if kind == "path" else _decoded(body)
+  data = _file_bytes(body, folder) if kind == "path" else _decoded(body)
   return _rgb(pillow, _opened(pillow, data))
 
 
@@ -125,7 +125,7 @@ def _from_array(pillow: Any, body: str, shape: Sequence[int]) -> Any:
   return pillow.Image.fromarray(array[..., 0] if shape[-1] == 1 else array)
 
 
-def _read(path: str, folder: str) -> bytes:
+def _file_bytes(path: str, folder: str) -> bytes:
   """Reads a file that is inside a folder after all links are followed.
 
   Raises:
@@ -139,11 +139,11 @@ def _read(path: str, folder: str) -> bytes:
     )
   try:
     root = pathlib.Path(folder).resolve(strict=True)
-    found = (root / path).resolve(strict=True)
-    is_file = found.is_file()
+    target = (root / path).resolve(strict=True)
+    is_file = target.is_file()
   except (OSError, RuntimeError, ValueError) as error:
     raise BadImage(f"there is no file {path!r:.200}") from error
-  if not found.is_relative_to(root):
+  if not target.is_relative_to(root):
     raise BadImage(
       f"the path {path!r:.200} leads out of the folder of images"
       " (config.data.image_folder)"
@@ -151,7 +151,7 @@ def _read(path: str, folder: str) -> bytes:
   if not is_file:  # To open a pipe would block.
     raise BadImage(f"{path!r:.200} is not a file")
   try:
-    with found.open("rb") as file:
+    with target.open("rb") as file:
       size = os.fstat(file.fileno()).st_size
       _check_bytes(size)
       return file.read(MAX_BYTES + 1)
@@ -191,7 +191,7 @@ def _opened(pillow: Any, data: bytes) -> Any:
   try:
     with warnings.catch_warnings():
       warnings.simplefilter("ignore")
-      found = pillow.Image.open(io.BytesIO(data), formats=FORMATS)
+      image = pillow.Image.open(io.BytesIO(data), formats=FORMATS)
   except pillow.Image.DecompressionBombError as error:
     raise BadImage(
       f"it has too many pixels; at most {MAX_PIXELS} are decoded"
@@ -200,19 +200,19 @@ def _opened(pillow: Any, data: bytes) -> Any:
     raise BadImage(f"it is none of {', '.join(FORMATS)}") from error
   except Exception as error:  # A stranger's file may cause any exception.
     raise _undecoded(error) from error
-  _check_size(*found.size)
+  _check_size(*image.size)
   try:
     with warnings.catch_warnings():
       warnings.simplefilter("ignore")
-      found.load()
-      return pillow.ImageOps.exif_transpose(found)
+      image.load()
+      return pillow.ImageOps.exif_transpose(image)
   except Exception as error:
     raise _undecoded(error) from error
 
 
 def _undecoded(error: Exception) -> BadImage:
-  said = "it needs too much memory" if isinstance(error, MemoryError) else error
-  return BadImage(f"it cannot be decoded: {said!s:.200}")
+  why = "it needs too much memory" if isinstance(error, MemoryError) else error
+  return BadImage(f"it cannot be decoded: {why!s:.200}")
 
 
 def _rgb(pillow: Any, image: Any) -> np.ndarray:  # [height, width, 3] uint8

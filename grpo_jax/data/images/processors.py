@@ -133,10 +133,10 @@ class Processor:
         f" {self.merge} x {self.merge} patches of {self.patch} pixels."
       )
     for name in ("mean", "std"):
-      found = getattr(self, name)
-      if len(found) != 3 or not all(map(math.isfinite, found)):
+      numbers = getattr(self, name)
+      if len(numbers) != 3 or not all(map(math.isfinite, numbers)):
         raise ValueError(
-          f"Processor: {name} is {found!r}; needed are three numbers."
+          f"Processor: {name} is {numbers!r}; needed are three numbers."
         )
     if not all(x > 0 for x in self.std):
       raise ValueError(
@@ -295,10 +295,10 @@ class Processor:
   ) -> np.ndarray:  # [patches, F] float32
     """The normalized patches of a `PatchCut`."""
     by_channel = pixels.reshape(len(pixels), 3, -1)
-    made = np.empty(by_channel.shape, np.float32)
+    values = np.empty(by_channel.shape, np.float32)
     for channel in range(3):
-      made[:, channel] = self._levels[channel][by_channel[:, channel]]
-    repeated = np.repeat(made[:, :, None], self.frames, axis=2)
+      values[:, channel] = self._levels[channel][by_channel[:, channel]]
+    repeated = np.repeat(values[:, :, None], self.frames, axis=2)
     return repeated.reshape(len(pixels), self.features)
 
   def num_tokens(self, grid: tuple[int, int]) -> int:
@@ -310,9 +310,9 @@ class Processor:
     if self.kind == "qwen":
       return self.image_token * self.num_tokens(cut.grids[0])
     around, tokens = _AROUND, self.image_token * self.num_tokens(cut.grids[-1])
-    whole = f"{around}<global-img>{tokens}{around}"
+    overview = f"{around}<global-img>{tokens}{around}"
     if not cut.rows:
-      return whole
+      return overview
     lines = [
       "".join(
         f"{around}<row_{row + 1}_col_{column + 1}>{tokens}"
@@ -320,7 +320,7 @@ class Processor:
       )
       for row in range(cut.rows)
     ]
-    return "\n".join([*lines, "", whole])
+    return "\n".join([*lines, "", overview])
 
   def described(self) -> dict[str, Any]:
     """The fields as plain data, from which `remade` makes the processor."""
@@ -367,12 +367,12 @@ def from_folder(
       option is unknown or out of range.
   """
   where = pathlib.Path(folder)
-  ours = _settings(where)
-  name = str(ours.get("image_processor_type", "")).removesuffix("Fast")
+  config = _settings(where)
+  name = str(config.get("image_processor_type", "")).removesuffix("Fast")
   if name in _QWEN:
-    kind, fields = "qwen", _qwen(ours)
+    kind, fields = "qwen", _qwen(config)
   elif name in _IDEFICS:
-    kind, fields = "idefics", _idefics(ours, _read(where / "config.json"))
+    kind, fields = "idefics", _idefics(config, _json(where / "config.json"))
   else:
     raise ValueError(
       f"{where} has the processor {name or 'without a name'!r}; known are"
@@ -380,32 +380,32 @@ def from_folder(
       " the folder of a checkpoint that has one of these."
     )
   for switch in ("do_resize", "do_rescale", "do_normalize"):
-    if ours.get(switch, True) is not True:
+    if config.get(switch, True) is not True:
       raise ValueError(
-        f"{where} has {switch}={ours[switch]!r}; needed is true, as in all"
+        f"{where} has {switch}={config[switch]!r}; needed is true, as in all"
         " checkpoints of this family."
       )
-  given = dict(options or {})
-  if unknown := given.keys() - {*OPTIONS[kind]}:
+  changes = dict(options or {})
+  if unknown := changes.keys() - {*OPTIONS[kind]}:
     raise ValueError(
       f"config.data.image_options has {sorted(unknown)}; the processor of"
       f" {where} has {', '.join(OPTIONS[kind])}."
     )
   try:
-    return Processor(kind=kind, **{**fields, **_norm(ours, kind), **given})
+    return Processor(kind=kind, **{**fields, **_norm(config, kind), **changes})
   except (TypeError, ValueError) as error:
     raise ValueError(
-      f"the processor of {where} with config.data.image_options={given}:"
+      f"the processor of {where} with config.data.image_options={changes}:"
       f" {error}"
     ) from error
 
 
 def _settings(where: pathlib.Path) -> dict[str, Any]:
   for name in ("preprocessor_config.json", "processor_config.json"):
-    found = _read(where / name)
-    found = found.get("image_processor", found)
-    if isinstance(found, dict) and "image_processor_type" in found:
-      return found
+    config = _json(where / name)
+    config = config.get("image_processor", config)
+    if isinstance(config, dict) and "image_processor_type" in config:
+      return config
   raise FileNotFoundError(
     f"{where} has neither a preprocessor_config.json nor a"
     " processor_config.json with an 'image_processor_type'; set"
@@ -413,27 +413,27 @@ def _settings(where: pathlib.Path) -> dict[str, Any]:
   )
 
 
-def _read(path: pathlib.Path) -> dict[str, Any]:
+def _json(path: pathlib.Path) -> dict[str, Any]:
   """Reads the object in a JSON file; {} if there is no file."""
   if not path.exists():
     return {}
   try:
-    found = json.loads(path.read_text(encoding="utf-8"))
+    content = json.loads(path.read_text(encoding="utf-8"))
   except (ValueError, RecursionError) as error:
     raise ValueError(f"{path} is not JSON: {error}") from error
-  if not isinstance(found, dict):
-    raise ValueError(f"{path} holds {found!r:.40}; needed is an object.")
-  return found
+  if not isinstance(content, dict):
+    raise ValueError(f"{path} holds {content!r:.40}; needed is an object.")
+  return content
 
 
-def _norm(ours: Mapping[str, Any], kind: str) -> dict[str, Any]:
+def _norm(config: Mapping[str, Any], kind: str) -> dict[str, Any]:
   usual = (_CLIP_MEAN, _CLIP_STD) if kind == "qwen" else ((0.5,) * 3,) * 2
   filters = {"qwen": 3, "idefics": 1}  # Bicubic, Lanczos.
   return {
-    "mean": tuple(ours.get("image_mean") or usual[0]),
-    "std": tuple(ours.get("image_std") or usual[1]),
-    "scale": ours.get("rescale_factor", 1 / 255),
-    "resample": ours.get("resample", filters[kind]),
+    "mean": tuple(config.get("image_mean") or usual[0]),
+    "std": tuple(config.get("image_std") or usual[1]),
+    "scale": config.get("rescale_factor", 1 / 255),
+    "resample": config.get("resample", filters[kind]),
   }
 
 
@@ -444,17 +444,17 @@ def _edge(value: Any, name: str, usual: int) -> int:
   return usual if value is None else value
 
 
-def _qwen(ours: Mapping[str, Any]) -> dict[str, Any]:
-  size = ours.get("size") or {}
+def _qwen(config: Mapping[str, Any]) -> dict[str, Any]:
+  size = config.get("size") or {}
   least = _edge(size, "shortest_edge", _edge(size, "min_pixels", 56 * 56))
   most = _edge(size, "longest_edge", _edge(size, "max_pixels", 28 * 28 * 1280))
   # If a file has both, these win, as in transformers.
   return {
-    "patch": ours.get("patch_size", 14),
-    "merge": ours.get("merge_size", 2),
-    "frames": ours.get("temporal_patch_size", 2),
-    "min_pixels": _edge(ours.get("min_pixels"), "", least),
-    "max_pixels": _edge(ours.get("max_pixels"), "", most),
+    "patch": config.get("patch_size", 14),
+    "merge": config.get("merge_size", 2),
+    "frames": config.get("temporal_patch_size", 2),
+    "min_pixels": _edge(config.get("min_pixels"), "", least),
+    "max_pixels": _edge(config.get("max_pixels"), "", most),
     "image_token": "<|image_pad|>",
     "before": "<|vision_start|>",
     "after": "<|vision_end|>",
@@ -462,7 +462,7 @@ def _qwen(ours: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _idefics(
-  ours: Mapping[str, Any], model: Mapping[str, Any]
+  config: Mapping[str, Any], model: Mapping[str, Any]
 ) -> dict[str, Any]:
   vision = model.get("vision_config") or {}
   if "patch_size" not in vision or "scale_factor" not in model:
@@ -473,8 +473,8 @@ def _idefics(
   return {
     "patch": vision["patch_size"],
     "merge": model["scale_factor"],
-    "longest_edge": _edge(ours.get("size"), "longest_edge", 4 * 364),
-    "tile": _edge(ours.get("max_image_size"), "longest_edge", 364),
-    "splits": ours.get("do_image_splitting", True),
+    "longest_edge": _edge(config.get("size"), "longest_edge", 4 * 364),
+    "tile": _edge(config.get("max_image_size"), "longest_edge", 364),
+    "splits": config.get("do_image_splitting", True),
     "image_token": "<image>",
   }

@@ -59,7 +59,7 @@ def measure(
     )
   most = problem.max_new_tokens if problem.truncate_completions else None
   encoded = [
-    pipeline.given_row(
+    pipeline.supervised_row(
       problem.encoder, record, problem.tokenizer.end_ids[0], most
     )
     for record in records

@@ -276,7 +276,7 @@ def _lines(
   """The lines of a prompt."""
   chosen = list(range(len(group)))
   if wanted.keep is not None:
-    chosen = demonstrations.chosen(
+    chosen = demonstrations.selection(
       [_candidate(row, wanted.keep) for row in group],
       wanted.keep.most,
       wanted.keep.order,

@@ -90,7 +90,7 @@ def _with_domains(
   names = data.domains
   if not names and not data.domain_key and _format(data) == "math":
     names = formats.MATH_TYPES
-  names = names or domains.found(train)
+  names = names or domains.names_of(train)
   if data.source == "reasoning_gym":
     if len(names) != len(data.datasets):
       raise ValueError(
