@@ -90,7 +90,7 @@ class Speaker:
     self,
     request: Request,
     prompt: Sequence[int],
-    drawn: engine.Generated,
+    completion: engine.Generated,
     name: str,
     is_greedy: bool,
   ) -> Reply:
@@ -99,35 +99,35 @@ class Speaker:
     Args:
       request: The request.
       prompt: Token ids of the prompt.
-      drawn: The completion.
+      completion: The completion.
       name: The answer's name, which is in the names of calls.
       is_greedy: True if the most likely tokens were taken.
     """
     if request.limit == 0:  # One token is the least that is drawn.
-      drawn = drawn.cut(0)
-    drawn, text, is_stopped = self.stopped(drawn, request.stop)
-    ended = drawn.ended or is_stopped
-    said = self._text.decode(drawn.ids)
+      completion = completion.cut(0)
+    completion, text, is_stopped = self.stopped(completion, request.stop)
+    is_ended = completion.ended or is_stopped
+    full_text = self._text.decode(completion.ids)
     calls: list[dict[str, Any]] = []
     if self._calls is not None and request.tools:
-      text, found = self._calls(text)
+      text, pairs = self._calls(text)
       calls = [
         {
           "id": f"call_{name}_{number}",
           "type": "function",
-          "function": {"name": called, "arguments": arguments},
+          "function": {"name": function, "arguments": arguments},
         }
-        for number, (called, arguments) in enumerate(found)
+        for number, (function, arguments) in enumerate(pairs)
       ]
-    reason = ("tool_calls" if calls else "stop") if ended else "length"
+    reason = ("tool_calls" if calls else "stop") if is_ended else "length"
     tokens: Sequence[Token] = ()
     if request.logprobs:
-      tokens = self._tokens(request, prompt, drawn, is_greedy)
+      tokens = self._tokens(request, prompt, completion, is_greedy)
     if request.echo:
       text = self._text.exact_text(list(prompt)) + text
     return Reply(
-      drawn=drawn,
-      said=said,
+      completion=completion,
+      full_text=full_text,
       text=text,
       tokens=tokens,
       finish_reason=reason,
@@ -138,19 +138,19 @@ class Speaker:
     self,
     request: Request,
     prompt: Sequence[int],
-    drawn: engine.Generated,
+    completion: engine.Generated,
     is_greedy: bool,
   ) -> list[Token]:
     """Returns the tokens with log-probs that a request asks for."""
-    x = drawn.sampler_logp if is_greedy else drawn.behavior_logp
+    x = completion.sampler_logp if is_greedy else completion.behavior_logp
     logps: list[float | None] = x.tolist()
-    ids = list(drawn.ids)
+    ids = list(completion.ids)
     likeliest: list[tuple[tuple[bytes, float], ...]] = [()] * len(ids)
-    found = drawn.alternatives
-    if found is not None:
+    alternatives = completion.alternatives
+    if alternatives is not None:
       size = len(prompt) - 1 + len(ids)
       ids = [*prompt, *ids]
-      logps = [None, *found.logp[: len(prompt) - 1].tolist(), *logps]
+      logps = [None, *alternatives.logp[: len(prompt) - 1].tolist(), *logps]
       number = request.num_alternatives
       likeliest = [
         (),
@@ -158,8 +158,8 @@ class Speaker:
           self._likeliest,
           ids[1:],
           logps[1:],
-          found.ids[:size, :number],
-          found.top_logp[:size, :number],
+          alternatives.ids[:size, :number],
+          alternatives.top_logp[:size, :number],
         ),
       ]
       if not request.echo:
@@ -177,35 +177,35 @@ class Speaker:
     logps: np.ndarray,  # [k]
   ) -> tuple[tuple[bytes, float], ...]:
     """Returns the likely tokens at a place, without those of probability 0."""
-    kept = [
+    likely = [
       # A drawn token keeps the number with which it was drawn.
       (id_, own_logp if id_ == own and own_logp is not None else logp)
       for id_, logp in zip(ids.tolist(), logps.tolist(), strict=True)
       if logp > -math.inf
     ]
-    pieces = self._pieces([id_ for id_, _ in kept])
-    return tuple(zip(pieces, (logp for _, logp in kept), strict=True))
+    pieces = self._pieces([id_ for id_, _ in likely])
+    return tuple(zip(pieces, (logp for _, logp in likely), strict=True))
 
   def stopped(
-    self, drawn: engine.Generated, stops: Sequence[str]
+    self, completion: engine.Generated, stops: Sequence[str]
   ) -> tuple[engine.Generated, str, bool]:
     """Cuts a completion at its first stop text.
 
     Returns:
       The completion, its text, and True if it has a stop text.
     """
-    text = self._text.decode(drawn.ids)
+    text = self._text.decode(completion.ids)
     places = [at for stop in stops if (at := text.find(stop)) >= 0]
     if not places:
-      return drawn, text, False
+      return completion, text, False
 
     # The token that completes the stop text is the last that counts.
     def is_there(size: int) -> bool:
-      said = self._text.decode(drawn.ids[:size])
-      return any(stop in said for stop in stops)
+      start = self._text.decode(completion.ids[:size])
+      return any(stop in start for stop in stops)
 
-    size = next(n for n in range(1, len(drawn.ids) + 1) if is_there(n))
-    return drawn.cut(size), text[: min(places)], True
+    size = next(n for n in range(1, len(completion.ids) + 1) if is_there(n))
+    return completion.cut(size), text[: min(places)], True
 
 
 def template_options(request: Request) -> dict[str, Any]:
@@ -246,8 +246,8 @@ class Completions:
     request, prompts = await asyncio.to_thread(self._read, body, is_chat)
     seed = next(self._seeds) if request.seed is None else request.seed
     asks = await asyncio.to_thread(self._asks, request, prompts, seed)
-    drawn = await drawn_of(self._sampler, asks)
-    answer = await asyncio.to_thread(self._answer, request, asks, drawn)
+    completions = await completions_of(self._sampler, asks)
+    answer = await asyncio.to_thread(self._answer, request, asks, completions)
     return {**answer, "seed": seed}
 
   def _read(self, body: Any, is_chat: bool) -> tuple[Request, list[list[int]]]:
@@ -315,13 +315,13 @@ class Completions:
     self,
     request: Request,
     asks: Sequence[engine.Ask],
-    drawn: Sequence[engine.Generated],
+    completions: Sequence[engine.Generated],
   ) -> dict[str, Any]:
     """Returns the body of an answer."""
     name = uuid.uuid4().hex[:16]
     replies = [
-      self._speaker.reply(request, ask.ids, one, name, ask.temperature == 0)
-      for ask, one in zip(asks, drawn, strict=True)
+      self._speaker.reply(request, ask.ids, row, name, ask.temperature == 0)
+      for ask, row in zip(asks, completions, strict=True)
     ]
     size = request.num_samples
     starts = range(0, len(replies), size)
@@ -349,7 +349,7 @@ def check_length(ids: Sequence[int], most: int) -> None:
     )
 
 
-async def drawn_of(
+async def completions_of(
   sampler: engine.Drawer, asks: Sequence[engine.Ask]
 ) -> list[engine.Generated]:
   """Returns completions of a sampler, once another thread has called `work`.

@@ -107,12 +107,12 @@ class _Job:
   """Rows that were submitted together."""
 
   future: concurrent.futures.Future
-  drawn: list[Generated | None]
+  completions: list[Generated | None]
 
-  def take(self, place: int, drawn: Generated) -> None:
-    self.drawn[place] = drawn
-    if None not in self.drawn:
-      _settle(self.future.set_result, self.drawn)
+  def take(self, place: int, completion: Generated) -> None:
+    self.completions[place] = completion
+    if None not in self.completions:
+      _settle(self.future.set_result, self.completions)
 
 
 class Drawer:
@@ -227,18 +227,18 @@ class Drawer:
     Returns:
       The number of rows drawn; 0 if no row has come in time.
     """
-    taken = self._collect(timeout_s)
-    if not taken:
+    rows = self._collect(timeout_s)
+    if not rows:
       return 0
     try:
-      found = self._draw(params, [ask for *_, ask in taken])
+      completions = self._draw(params, [ask for *_, ask in rows])
     except BaseException as error:
-      for job, *_ in taken:
+      for job, *_ in rows:
         _fail(job, Closed(f"the sampler has failed: {error}"))
       raise
-    for (job, place, _), drawn in zip(taken, found, strict=True):
-      job.take(place, drawn)
-    return len(taken)
+    for (job, place, _), completion in zip(rows, completions, strict=True):
+      job.take(place, completion)
+    return len(rows)
 
   def _collect(self, timeout_s: float) -> list[tuple[_Job, int, Ask]]:
     """Waits for a row, and for the rows that come right after it."""
@@ -253,12 +253,12 @@ class Drawer:
         self._changed.wait(self._pause_s)
         if time.monotonic() > end:
           break
-      taken: list[tuple[_Job, int, Ask]] = []
-      while self._waiting and len(taken) < self.num_rows:
+      rows: list[tuple[_Job, int, Ask]] = []
+      while self._waiting and len(rows) < self.num_rows:
         row = self._waiting.popleft()
         if not row[0].future.cancelled():
-          taken.append(row)
-    return taken
+          rows.append(row)
+    return rows
 
   def _draw(self, params: PyTree, asks: Sequence[Ask]) -> list[Generated]:
     """Runs the program; the rows beyond the contexts are not drawn."""
@@ -269,24 +269,24 @@ class Drawer:
       others = sharding.to_local(
         self._alternatives(params, contexts, completions)
       )
-    written = sharding.to_local(completions)
+    arrays = sharding.to_local(completions)
     self.calls += 1
     ends = set(self.config.end_ids)
-    found = []
+    results = []
     for row, ask in enumerate(asks):
-      size = int(written["completion_mask"][row].sum())
-      ids = written["tokens"][row, :size].tolist()
-      records = {name: written[name][row, :size] for name in drawing.RECORDS}
-      drawn = Generated(ids, **records, ended=bool(ids) and ids[-1] in ends)
+      size = int(arrays["completion_mask"][row].sum())
+      ids = arrays["tokens"][row, :size].tolist()
+      records = {name: arrays[name][row, :size] for name in drawing.RECORDS}
+      result = Generated(ids, **records, ended=bool(ids) and ids[-1] in ends)
       if others is not None and ask.with_alternatives:
-        whole = len(ask.ids) - 1 + size
-        drawn = drawn._replace(
+        length = len(ask.ids) - 1 + size
+        result = result._replace(
           alternatives=jax.tree.map(
-            lambda x, row=row, whole=whole: x[row, :whole], others
+            lambda x, row=row, length=length: x[row, :length], others
           )
         )
-      found.append(drawn)
-    return found
+      results.append(result)
+    return results
 
   def _arrays(self, asks: Sequence[Ask]) -> resumed.ResumedContexts:
     """Returns NumPy arrays of contexts; the rows beyond them do not exist."""
@@ -335,10 +335,10 @@ def _fail(job: _Job, error: Exception) -> None:
   _settle(job.future.set_exception, error)
 
 
-def _settle(put: Callable[[Any], None], value: Any) -> None:
+def _settle(setter: Callable[[Any], None], value: Any) -> None:
   """Puts a result into a future, unless it has one or was cancelled.
 
   Another thread may cancel the future at any time.
   """
   with contextlib.suppress(concurrent.futures.InvalidStateError):
-    put(value)
+    setter(value)

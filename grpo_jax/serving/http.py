@@ -128,8 +128,8 @@ class Server:
 
   @property
   def url(self) -> str:
-    shown = f"[{self.host}]" if ":" in self.host else self.host
-    return f"http://{shown}:{self.port}"
+    host = f"[{self.host}]" if ":" in self.host else self.host
+    return f"http://{host}:{self.port}"
 
   def close(self) -> None:
     """Ends the thread; requests that wait get no answer."""
@@ -189,10 +189,10 @@ class Server:
     return self._web.json_response({"object": "list", "data": data})
 
   async def _model(self, request: Any) -> Any:
-    name, known = request.match_info["name"], self._endpoint.models()
-    if name not in known:
+    name, names = request.match_info["name"], self._endpoint.models()
+    if name not in names:
       raise BadRequest(
-        f"there is no model {name!r:.80}; there is {', '.join(known)}.",
+        f"there is no model {name!r:.80}; there is {', '.join(names)}.",
         "model",
         "model_not_found",
         status=404,
@@ -266,8 +266,8 @@ class Server:
       return
     name, form = self.token_header
     # Bytes that are not UTF-8 come as half surrogate pairs.
-    given = request.headers.get(name, "").encode("utf-8", "surrogateescape")
-    if not hmac.compare_digest(given, form.format(self._token).encode()):
+    token = request.headers.get(name, "").encode("utf-8", "surrogateescape")
+    if not hmac.compare_digest(token, form.format(self._token).encode()):
       raise BadRequest(
         f"the header '{name}: {form.format('TOKEN')}' is missing, or has"
         " another token.",

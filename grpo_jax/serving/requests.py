@@ -149,8 +149,8 @@ def parse(body: Any, is_chat: bool) -> Request:
       "the body is not a JSON object; needed is one with a prompt."
     )
   # A field that is null counts as missing.
-  given = {name: x for name, x in body.items() if x is not None}
-  reader = Fields(given)
+  fields = {name: x for name, x in body.items() if x is not None}
+  reader = Fields(fields)
   for name, neutral in _NEUTRAL.items():
     value = reader.take(name)
     if value is not None and value not in neutral:
@@ -163,9 +163,9 @@ def parse(body: Any, is_chat: bool) -> Request:
   names = ("max_tokens", *("max_completion_tokens",) * is_chat)
   echo = not is_chat and reader.flag("echo")
   # With `echo` an answer may have the prompt alone, and no new token.
-  found = [reader.whole(name, 1 - echo, math.inf) for name in names]
-  limits = [limit for limit in found if limit is not None]
-  logprobs, num_alternatives = _logprobs_wanted(reader, is_chat)
+  bounds = [reader.integer(name, 1 - echo, math.inf) for name in names]
+  limits = [limit for limit in bounds if limit is not None]
+  logprobs, num_alternatives = _logprob_request(reader, is_chat)
   chat: Any = (None, None, {})
   prompts: list[str | list[int]] = []
   if is_chat:
@@ -179,12 +179,12 @@ def parse(body: Any, is_chat: bool) -> Request:
     tools=tools,
     chat_options=options,
     prompts=prompts,
-    num_samples=reader.whole("n", 1, MAX_SAMPLES) or 1,
+    num_samples=reader.integer("n", 1, MAX_SAMPLES) or 1,
     limit=min(limits, default=None),
     temperature=reader.number("temperature", 0, 100),
     top_p=reader.number("top_p", 1e-6, 1),
     stop=_stops(reader.take("stop")),
-    seed=reader.whole("seed", 0, MAX_SEED),
+    seed=reader.integer("seed", 0, MAX_SEED),
     logprobs=logprobs,
     num_alternatives=num_alternatives,
     echo=echo,
@@ -192,40 +192,40 @@ def parse(body: Any, is_chat: bool) -> Request:
   )
   reader.flag("stream")  # The server sends the answer in pieces.
   wants_usage(reader.take("stream_options"))
-  if left := sorted(given.keys() - reader.taken - _IGNORED):
+  if unknown := sorted(fields.keys() - reader.names - _IGNORED):
     raise BadRequest(
-      f"unknown: {', '.join(map(str, left))[:200]}; leave it out.",
-      str(left[0])[:80],
+      f"unknown: {', '.join(map(str, unknown))[:200]}; leave it out.",
+      str(unknown[0])[:80],
       "unknown",
     )
   return request
 
 
-def _logprobs_wanted(reader: Fields, is_chat: bool) -> tuple[bool, int]:
+def _logprob_request(reader: Fields, is_chat: bool) -> tuple[bool, int]:
   """Returns if log-probs are wanted, and the number of likeliest tokens."""
   if not is_chat:
-    number = reader.whole("logprobs", 0, MAX_LOGPROBS)
+    number = reader.integer("logprobs", 0, MAX_LOGPROBS)
     return number is not None, number or 0
-  wanted = reader.flag("logprobs")
-  number = reader.whole("top_logprobs", 0, engine.MAX_ALTERNATIVES)
-  if number and not wanted:
+  has_logprobs = reader.flag("logprobs")
+  number = reader.integer("top_logprobs", 0, engine.MAX_ALTERNATIVES)
+  if number and not has_logprobs:
     raise BadRequest(
       f"top_logprobs={number} needs logprobs=true.", "top_logprobs"
     )
-  return wanted, number or 0
+  return has_logprobs, number or 0
 
 
 class Fields:
   """The fields of a body, and the names of those that have been read."""
 
-  def __init__(self, given: Mapping[str, Any]):
-    self._given = given
-    self.taken: set[str] = set()
+  def __init__(self, fields: Mapping[str, Any]):
+    self._fields = fields
+    self.names: set[str] = set()
 
   def take(self, name: str) -> Any:
     """Returns the value of a field, or None."""
-    self.taken.add(name)
-    return self._given.get(name)
+    self.names.add(name)
+    return self._fields.get(name)
 
   def flag(self, name: str) -> bool:
     value = self.take(name)
@@ -239,7 +239,7 @@ class Fields:
       raise BadRequest(f"{name}={value!r:.80} must be text.", name)
     return value or ""
 
-  def whole(self, name: str, least: float, most: float) -> int | None:
+  def integer(self, name: str, least: float, most: float) -> int | None:
     value = self.take(name)
     if value is None:
       return None
@@ -278,8 +278,8 @@ def _chat(
       f"tools={tools!r:.80} must be a list of descriptions.", "tools"
     )
   options = reader.take("chat_template_kwargs") or {}
-  taken = {"messages", "tools", "add_generation_prompt"}
-  if not isinstance(options, Mapping) or taken & options.keys():
+  reserved = {"messages", "tools", "add_generation_prompt"}
+  if not isinstance(options, Mapping) or reserved & options.keys():
     raise BadRequest(
       f"chat_template_kwargs={options!r:.80} must be an object with what the"
       " template reads beside messages, tools and add_generation_prompt.",
@@ -296,20 +296,20 @@ def _prompts(value: Any) -> list[str | list[int]]:
   def is_ids(x: Any) -> bool:
     return isinstance(x, list) and all(type(i) is int and i >= 0 for i in x)
 
-  found = value
+  prompts = value
   if isinstance(value, str) or (is_ids(value) and value):
-    found = [value]
+    prompts = [value]
   if (
-    not isinstance(found, list)
-    or not found
-    or not all(x and (isinstance(x, str) or is_ids(x)) for x in found)
+    not isinstance(prompts, list)
+    or not prompts
+    or not all(x and (isinstance(x, str) or is_ids(x)) for x in prompts)
   ):
     raise BadRequest(
       f"prompt={value!r:.80} must be a text that is not empty, or a list of"
       " token ids, or a list of these.",
       "prompt",
     )
-  return found
+  return prompts
 
 
 def wants_usage(options: Any) -> bool:
@@ -317,8 +317,8 @@ def wants_usage(options: Any) -> bool:
   match options:
     case None:
       return False
-    case {"include_usage": bool(wanted)}:
-      return wanted
+    case {"include_usage": bool(usage)}:
+      return usage
   raise BadRequest(
     f"stream_options={options!r:.80} may have include_usage, true or false.",
     "stream_options",
@@ -326,18 +326,18 @@ def wants_usage(options: Any) -> bool:
 
 
 def _stops(value: Any) -> tuple[str, ...]:
-  found = [value] if isinstance(value, str) else value or []
+  stops = [value] if isinstance(value, str) else value or []
   if (
-    not isinstance(found, list)
-    or len(found) > _MAX_STOPS
-    or not all(isinstance(x, str) and x for x in found)
+    not isinstance(stops, list)
+    or len(stops) > _MAX_STOPS
+    or not all(isinstance(x, str) and x for x in stops)
   ):
     raise BadRequest(
       f"stop={value!r:.80} must be a text, or at most {_MAX_STOPS} of them,"
       " and none of them empty.",
       "stop",
     )
-  return tuple(found)
+  return tuple(stops)
 
 
 class Token(NamedTuple):
@@ -360,8 +360,8 @@ class Reply:
   """A completion in the form in which it is sent.
 
   Attributes:
-    drawn: Tokens, up to the one that completes a stop text.
-    said: The text of these tokens, without the end token.
+    completion: Tokens, up to the one that completes a stop text.
+    full_text: The text of these tokens, without the end token.
     text: The text up to a stop text, without calls; after the prompt, if that
       is sent back.
     tokens: Tokens with log-probs, those of a prompt that is sent back first;
@@ -370,8 +370,8 @@ class Reply:
     calls: Calls of tools, in OpenAI's form.
   """
 
-  drawn: engine.Generated
-  said: str
+  completion: engine.Generated
+  full_text: str
   text: str
   tokens: Sequence[Token]
   finish_reason: str
@@ -423,12 +423,12 @@ def answer(
         if request.logprobs:
           choice["logprobs"] = _logprobs(reply.tokens)
       if request.token_ids:
-        choice["token_ids"] = list(reply.drawn.ids)
+        choice["token_ids"] = list(reply.completion.ids)
         if request.messages is None:
           choice["prompt_token_ids"] = list(ids)
       choices.append(choice)
   count = sum(map(len, prompts))
-  written = sum(len(x.drawn.ids) for group in replies for x in group)
+  num_new = sum(len(x.completion.ids) for group in replies for x in group)
   is_chat = request.messages is not None
   body: dict[str, Any] = {
     "id": name,
@@ -438,8 +438,8 @@ def answer(
     "choices": choices,
     "usage": {
       "prompt_tokens": count,
-      "completion_tokens": written,
-      "total_tokens": count + written,
+      "completion_tokens": num_new,
+      "total_tokens": count + num_new,
     },
   }
   if request.token_ids and is_chat:
@@ -458,29 +458,29 @@ def events(answer: Mapping[str, Any], usage: bool) -> list[dict[str, Any]]:
   same = {
     name: answer[name] for name in answer.keys() - {"choices", "usage"}
   } | ({"object": "chat.completion.chunk"} if is_chat else {})
-  found = []
+  stream = []
   for choice in answer["choices"]:
-    said = dict(choice)
+    first = dict(choice)
     end: dict[str, Any] = {"text": ""}
     if is_chat:
-      message = said.pop("message")
+      message = first.pop("message")
       calls = [
         {"index": number, **call}
         for number, call in enumerate(message.get("tool_calls", ()))
       ]
-      said["delta"] = {**message, **({"tool_calls": calls} if calls else {})}
+      first["delta"] = {**message, **({"tool_calls": calls} if calls else {})}
       end = {"delta": {}}
-    end |= {"index": said["index"], "finish_reason": said["finish_reason"]}
-    found += [
-      {**same, "choices": [{**said, "finish_reason": None}]},
+    end |= {"index": first["index"], "finish_reason": first["finish_reason"]}
+    stream += [
+      {**same, "choices": [{**first, "finish_reason": None}]},
       {**same, "choices": [end]},
     ]
   if usage:
-    found.append({**same, "choices": [], "usage": answer["usage"]})
-  return found
+    stream.append({**same, "choices": [], "usage": answer["usage"]})
+  return stream
 
 
-def _shown(piece: bytes) -> str:
+def _as_text(piece: bytes) -> str:
   """Returns the text of a token, or the bytes of a part of a character."""
   try:
     return piece.decode("utf-8")
@@ -490,7 +490,7 @@ def _shown(piece: bytes) -> str:
 
 def _chat_logprobs(tokens: Sequence[Token]) -> list[dict[str, Any]]:
   def described(piece: bytes, logp: float | None) -> dict[str, Any]:
-    return {"token": _shown(piece), "bytes": list(piece), "logprob": logp}
+    return {"token": _as_text(piece), "bytes": list(piece), "logprob": logp}
 
   return [
     {
@@ -502,7 +502,7 @@ def _chat_logprobs(tokens: Sequence[Token]) -> list[dict[str, Any]]:
 
 
 def _logprobs(tokens: Sequence[Token]) -> dict[str, Any]:
-  texts = [_shown(token.piece) for token in tokens]
+  texts = [_as_text(token.piece) for token in tokens]
   sizes = [len(token.piece.decode("utf-8", "replace")) for token in tokens]
   offsets = list(itertools.accumulate(sizes, initial=0))
   likeliest = None
@@ -520,10 +520,10 @@ def _by_text(token: Token) -> dict[str, float] | None:
   """Returns log-probs by text, the larger one of two equal texts."""
   if token.logp is None:
     return None
-  found: dict[str, float] = {}
+  logps: dict[str, float] = {}
   for piece, logp in (*token.likeliest, (token.piece, token.logp)):
-    found.setdefault(_shown(piece), logp)
-  return found
+    logps.setdefault(_as_text(piece), logp)
+  return logps
 
 
 def error(problem: BadRequest) -> dict[str, Any]:

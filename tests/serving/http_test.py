@@ -272,7 +272,7 @@ def test_a_reply_with_calls_says_so(loaded):
   drawn = endpoint_lib.engine.Generated(ids, numbers, numbers, numbers, True)
   reply = speaker.reply(request, ids, drawn, "n", False)
   assert reply.finish_reason == "tool_calls"
-  assert reply.said == "abc"
+  assert reply.full_text == "abc"
   assert reply.message == {
     "role": "assistant",
     "content": "thought",

@@ -103,17 +103,17 @@ def _value(policy, loss, trained, frozen, number, settings, rows):
     rows.exists,
     jnp.arange(num_rows),
   )
-  found = logprobs.token_outputs(
+  scores = logprobs.token_outputs(
     functools.partial(policy.head, params),
     h,
     rows.targets,
     temperature=1.0,
     with_entropy=loss.with_entropy,
   )
-  entropy = {} if found.entropy is None else {"entropy": found.entropy}
-  outputs = PolicyOutputs(logp=found.logp, aux=aux, trainable={}, **entropy)
+  entropy = {} if scores.entropy is None else {"entropy": scores.entropy}
+  outputs = PolicyOutputs(logp=scores.logp, aux=aux, trainable={}, **entropy)
   total = losses.value(loss, number, settings, outputs, rows)
-  return total, found.logp
+  return total, scores.logp
 
 
 def _forward(policy, loss, trained, frozen, gradient, *more):
@@ -145,12 +145,12 @@ def _step(trained, moments, gradient, numbers):
   change, new_moments = adam.update(gradient, moments, trained)
   new = optax.apply_updates(trained, change)
   is_finite = jnp.isfinite(norm)
-  kept = jax.tree.map(
+  state = jax.tree.map(
     lambda x, y: jnp.where(is_finite, x, y),
     (new, new_moments),
     (trained, moments),
   )
-  return *kept, norm
+  return *state, norm
 
 
 class Device:
@@ -237,7 +237,7 @@ class Device:
     fresh = functools.partial(_fresh, config=config)
     return jax.eval_shape(fresh, self._params, seed=np.int32(0))
 
-  def made(self, config: lora.LoRAConfig, seed: int) -> Adapters:
+  def new_adapters(self, config: lora.LoRAConfig, seed: int) -> Adapters:
     """Makes adapters that change nothing yet, from a seed."""
     trained = _fresh(self._params, config, np.int32(seed))
     trained = jax.device_put(trained, sharding.replicated(self._mesh))
@@ -274,10 +274,10 @@ class Device:
     like = {"trained": self._shapes(config)}
     if with_moments:
       like["moments"] = jax.eval_shape(_moments, like["trained"])
-    found = files.read(path, like)
-    found = jax.device_put(found, sharding.replicated(self._mesh))
-    moments = found.get("moments") or _moments(found["trained"])
-    return Adapters(config, found["trained"], moments)
+    tree = files.read(path, like)
+    tree = jax.device_put(tree, sharding.replicated(self._mesh))
+    moments = tree.get("moments") or _moments(tree["trained"])
+    return Adapters(config, tree["trained"], moments)
 
   def run(
     self,
@@ -293,7 +293,7 @@ class Device:
     """
     program = self._kind(adapters.config).program(loss, is_forward)
     order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
-    found: list[Any] = [None] * len(rows)
+    logps: list[Any] = [None] * len(rows)
     total = 0.0
     gradient = () if is_forward else adapters.gradient
     if gradient is None:
@@ -310,10 +310,10 @@ class Device:
       local = sharding.to_local({"logp": logp})["logp"]
       total += float(value)
       for i, x in zip(batch, local, strict=False):
-        found[i] = x[: len(rows[i].ids)]
+        logps[i] = x[: len(rows[i].ids)]
     if not is_forward:
       adapters.gradient = gradient
-    return found, total
+    return logps, total
 
   def step(self, adapters: Adapters, numbers: Mapping[str, float]) -> float:
     """Takes a step with the gradients so far; returns their norm.
@@ -325,9 +325,9 @@ class Device:
       raise BadRequest(
         "there is no gradient since the last step; send forward_backward first."
       )
-    given = {name: np.float32(x) for name, x in numbers.items()}
+    scalars = {name: np.float32(x) for name, x in numbers.items()}
     adapters.trained, adapters.moments, norm = _step(
-      adapters.trained, adapters.moments, adapters.gradient, given
+      adapters.trained, adapters.moments, adapters.gradient, scalars
     )
     adapters.gradient = None
     if not np.isfinite(norm := float(norm)):
@@ -420,8 +420,8 @@ def _padded(length: int, most: int) -> int:
 def _digest(params: PyTree) -> str:
   """A short text that tells apart bases: of the first numbers of each array."""
   first = jax.jit(lambda tree: jax.tree.map(lambda x: x.ravel()[:16], tree))
-  found = 0
+  digest = 0
   for path, x in jax.tree_util.tree_leaves_with_path(first(params)):
-    said = f"{jax.tree_util.keystr(path)}{x.dtype}".encode()
-    found = zlib.crc32(np.asarray(x).tobytes(), zlib.crc32(said, found))
-  return f"{found:08x}"
+    label = f"{jax.tree_util.keystr(path)}{x.dtype}".encode()
+    digest = zlib.crc32(np.asarray(x).tobytes(), zlib.crc32(label, digest))
+  return f"{digest:08x}"

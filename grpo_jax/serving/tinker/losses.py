@@ -125,7 +125,7 @@ def named(name: str, settings: Mapping[str, float | str]) -> NamedLoss:
         "loss_fn_config",
       )
   if name.startswith(_OURS):
-    return _ours(name.removeprefix(_OURS), settings)
+    return _library_loss(name.removeprefix(_OURS), settings)
   if name not in LOSSES:
     raise BadRequest(
       f"there is no loss_fn {name!r:.80}; there are {', '.join(LOSSES)}, and"
@@ -139,26 +139,26 @@ def named(name: str, settings: Mapping[str, float | str]) -> NamedLoss:
       f" {', '.join(defaults) or 'none'}.",
       "loss_fn_config",
     )
-  found: dict[str, Any] = {**defaults, **settings}
-  if missing := [key for key, value in found.items() if value is None]:
+  values: dict[str, Any] = {**defaults, **settings}
+  if missing := [key for key, value in values.items() if value is None]:
     raise BadRequest(
       f"loss_fn {name} needs {' and '.join(missing)} in loss_fn_config: bounds"
       " of the ratio, such as 0.8 and 1.2.",
       "loss_fn_config",
     )
-  low = found.get("clip_low_threshold", 0.0)
-  high = found.get("clip_high_threshold", _MOST)
+  low = values.get("clip_low_threshold", 0.0)
+  high = values.get("clip_high_threshold", _MOST)
   if low > high:
     raise BadRequest(
       f"clip_low_threshold={low} is above clip_high_threshold={high}; they"
       " bound the ratio, which is 1 if nothing has changed.",
       "loss_fn_config",
     )
-  numbers = {"low": low, "high": high, "beta": found.get("beta", 0.0)}
+  numbers = {"low": low, "high": high, "beta": values.get("beta", 0.0)}
   return NamedLoss([*LOSSES].index(name), numbers)
 
 
-def _ours(name: str, settings: Mapping[str, Any]) -> NamedLoss:
+def _library_loss(name: str, settings: Mapping[str, Any]) -> NamedLoss:
   """Returns the loss of an algorithm of this library."""
   if name not in algorithms.ALGORITHMS:  # An import path is not for clients.
     close = difflib.get_close_matches(name, [*algorithms.ALGORITHMS], 3)
@@ -170,20 +170,20 @@ def _ours(name: str, settings: Mapping[str, Any]) -> NamedLoss:
   algorithm = algorithms.get_algorithm(name)
   fields = {x.name for x in dataclasses.fields(algorithm.config_class)}
   common = {x.name for x in dataclasses.fields(options.CommonConfig)}
-  known = (fields - common) | _USED
-  if unknown := settings.keys() - known:
+  names = (fields - common) | _USED
+  if unknown := settings.keys() - names:
     raise BadRequest(
       f"{_OURS}{name} has no setting {min(unknown)!r:.40} that acts on a loss"
-      f" whose advantages are given; it has {', '.join(sorted(known))}.",
+      f" whose advantages are given; it has {', '.join(sorted(names))}.",
       "loss_fn_config",
     )
   try:
     config = algorithms.make_config(algorithm, **settings)
-    needed = options.needs(algorithm, config)
+    needs = options.needs(algorithm, config)
   except (TypeError, ValueError) as error:
     raise BadRequest(str(error), "loss_fn_config") from None
   why = ""
-  if missing := needed - _GIVEN:
+  if missing := needs - _GIVEN:
     why = f"needs {', '.join(sorted(missing))}, which a request does not bring"
     if missing == {"ref_logp"} and "ref_logp" not in algorithm.needs:
       why += "; send loss_fn_config={'kl_coef': 0}"
@@ -202,14 +202,14 @@ def check(
   name: str, loss: NamedLoss, rows: Sequence[Row], vocab_size: int
 ) -> None:
   """Raises BadRequest unless rows have the inputs of a loss, and known ids."""
-  needed = (
+  names = (
     ("target_tokens", "weights", "logprobs", "advantages")
     if loss.algorithm
     else LOSSES[name][0]
   )
   for i, row in enumerate(rows):
     where = f"data[{i}].loss_fn_inputs"
-    if missing := [key for key in needed if key not in row.inputs]:
+    if missing := [key for key in names if key not in row.inputs]:
       raise BadRequest(
         f"{where} lacks {', '.join(missing)}, which {name} reads.", "data"
       )
@@ -223,9 +223,9 @@ def check(
       raise BadRequest(f"{where}['target_tokens'] must be int64.", "data")
     for ids, of in ((row.ids, "model_input"), (targets, "target_tokens")):
       if ids.min() < 0 or ids.max() >= vocab_size:
-        wrong = ids[(ids < 0) | (ids >= vocab_size)][0]
+        bad_id = ids[(ids < 0) | (ids >= vocab_size)][0]
         raise BadRequest(
-          f"data[{i}] has the id {wrong} in {of}; ids are from 0 to"
+          f"data[{i}] has the id {bad_id} in {of}; ids are from 0 to"
           f" {vocab_size - 1}.",
           "data",
         )

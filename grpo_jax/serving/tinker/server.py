@@ -119,8 +119,8 @@ class TinkerServer(http.Server):
 
     async def handle(request: Any) -> Any:
       body = Body(await http.json_of(await self._body(request)))
-      found = await asyncio.to_thread(answer, body)
-      return self._web.json_response(found)
+      result = await asyncio.to_thread(answer, body)
+      return self._web.json_response(result)
 
     return handle
 
@@ -136,7 +136,7 @@ class TinkerServer(http.Server):
     }
 
   def _heartbeat(self, body: Body) -> dict[str, Any]:
-    self._service.alive(body.needed("session_id"))
+    self._service.alive(body.required("session_id"))
     return {"type": "session_heartbeat"}
 
   def _sample(self, body: Body) -> dict[str, Any]:
@@ -152,13 +152,13 @@ class TinkerServer(http.Server):
         status=415,
       )
     body = await self._body(request)
-    asked, problem = await asyncio.to_thread(wire.read_pass, body)
-    name = self._service.run_pass(asked, problem, len(body))
+    pass_, problem = await asyncio.to_thread(wire.read_pass, body)
+    name = self._service.run_pass(pass_, problem, len(body))
     return self._web.json_response({"request_id": name})
 
   async def _retrieve(self, request: Any) -> Any:
     body = Body(await http.json_of(await self._body(request)))
-    name = body.needed("request_id")
+    name = body.required("request_id")
     future = self._service.result(name)
     if self._num_requests >= self._max_requests:
       raise BadRequest("too many results are waited for.", status=429)
@@ -189,8 +189,8 @@ class TinkerServer(http.Server):
     return self._web.json_response({"supported_models": [model]})
 
   async def _sampler(self, request: Any) -> Any:
-    found = self._service.described(request.match_info["sampler"])
-    return self._web.json_response(found)
+    description = self._service.described(request.match_info["sampler"])
+    return self._web.json_response(description)
 
 
 async def _nowhere(request: Any) -> Any:

@@ -61,12 +61,12 @@ class Outcome(NamedTuple):
   content_type: str = _JSON
 
 
-def _said(**fields: Any) -> Outcome:
+def _outcome(**fields: Any) -> Outcome:
   return Outcome(json.dumps(fields).encode())
 
 
-def _failed(message: str, category: str) -> Outcome:
-  return _said(error=message, category=category)
+def _failure(message: str, category: str) -> Outcome:
+  return _outcome(error=message, category=category)
 
 
 @dataclasses.dataclass
@@ -117,26 +117,26 @@ class _Job:
 class Body(requests.Fields):
   """The fields of a JSON object; `close` refuses those that nobody has read."""
 
-  def __init__(self, given: Any):
+  def __init__(self, value: Any):
     """Takes an object.
 
     Raises:
       BadRequest: It is none.
     """
-    if not isinstance(given, Mapping):
-      raise BadRequest(f"the body must be an object, not {given!r:.80}.")
-    super().__init__({k: x for k, x in given.items() if x is not None})
+    if not isinstance(value, Mapping):
+      raise BadRequest(f"the body must be an object, not {value!r:.80}.")
+    super().__init__({k: x for k, x in value.items() if x is not None})
 
-  def needed(self, name: str) -> str:
+  def required(self, name: str) -> str:
     """A text that must be there."""
-    if not (found := self.text(name)):
+    if not (text := self.text(name)):
       raise BadRequest(f"{name} is missing.", name)
-    return found
+    return text
 
   def count(self, name: str, default: int = 0) -> int:
     """A whole number from 0 on."""
-    found = self.whole(name, 0, 2**62)
-    return default if found is None else found
+    number = self.integer(name, 0, 2**62)
+    return default if number is None else number
 
   def inner(self, name: str) -> Body:
     """An object; empty if it is missing."""
@@ -144,9 +144,9 @@ class Body(requests.Fields):
 
   def close(self) -> None:
     """Raises BadRequest if a field that was not read asks for something."""
-    rest = self._given.keys() - self.taken - _IGNORED
+    rest = self._fields.keys() - self.names - _IGNORED
     for name in sorted(rest):
-      if self._given[name]:
+      if self._fields[name]:
         raise BadRequest(f"{name!r:.80} is not supported here.", name)
 
 
@@ -199,8 +199,8 @@ class Service:
     """Begins a session."""
     with self._changed:
       now = time.monotonic()
-      for name, seen in list(self._sessions.items()):
-        if now - seen > _SESSION_S:
+      for name, last_time in list(self._sessions.items()):
+        if now - last_time > _SESSION_S:
           self._end(name)
       if len(self._sessions) >= _MAX_SESSIONS:
         raise BadRequest(
@@ -241,12 +241,12 @@ class Service:
   def create_model(self, body: Body) -> str:
     """Makes fresh adapters; returns the number of the request."""
     model_id = self._new_id(body, "train", "model_seq_id")
-    given = body.inner("lora_config")
-    base = body.needed("base_model")
-    rank = given.count("rank")
-    flags = [given.take(f"train_{x}") is not False for x in ("mlp", "attn")]
-    given.take("train_unembed")  # The session's message says what it does.
-    seed = given.whole("seed", 0, requests.MAX_SEED)
+    fields = body.inner("lora_config")
+    base = body.required("base_model")
+    rank = fields.count("rank")
+    flags = [fields.take(f"train_{x}") is not False for x in ("mlp", "attn")]
+    fields.take("train_unembed")  # The session's message says what it does.
+    seed = fields.integer("seed", 0, requests.MAX_SEED)
     optimizer = body.inner("optimizer_config").text("type") or "adamw"
 
     def run():
@@ -258,8 +258,8 @@ class Service:
         )
       config = self._device.config(rank, *flags)
       draw = secrets.randbelow(requests.MAX_SEED) if seed is None else seed
-      self._add(model_id, self._device.made(config, draw))
-      return _said(model_id=model_id, type="create_model")
+      self._add(model_id, self._device.new_adapters(config, draw))
+      return _outcome(model_id=model_id, type="create_model")
 
     body.close()
     return self._submit(f"{model_id}:create", run, model_id)
@@ -278,7 +278,7 @@ class Service:
 
   def _new_id(self, body: Body, kind: str, field: str) -> str:
     """The id of something new in a session, as the SDK makes it."""
-    session = body.needed("session_id")
+    session = body.required("session_id")
     self.alive(session)
     return f"{session}:{kind}:{body.count(field)}"
 
@@ -296,19 +296,19 @@ class Service:
     Raises:
       BadRequest: There are none.
     """
-    found = self._models.get(model_id)
-    if found is None:
+    adapters = self._models.get(model_id)
+    if adapters is None:
       raise BadRequest(
         f"there is no model {model_id!r:.80}; its session is over, or the"
         " server has started again: make a new client, from saved weights.",
         "model_id",
         status=404,
       )
-    return found
+    return adapters
 
   def info(self, body: Body) -> dict[str, Any]:
     """Describes a client's adapters."""
-    model_id = body.needed("model_id")
+    model_id = body.required("model_id")
     data = {"arch": "transformer", "model_name": self.model}
     if self.tokenizer_id:
       data["tokenizer_id"] = self.tokenizer_id
@@ -323,7 +323,7 @@ class Service:
 
   def weights_info(self, body: Body) -> dict[str, Any]:
     """Describes saved adapters."""
-    about = self._files.about(body.needed("tinker_path"))
+    about = self._files.about(body.required("tinker_path"))
     return {
       "base_model": self.model,
       "is_lora": True,
@@ -331,17 +331,17 @@ class Service:
     }
 
   def run_pass(
-    self, asked: wire.Pass, problem: BadRequest | None, size: int
+    self, pass_: wire.Pass, problem: BadRequest | None, size: int
   ) -> str:
     """Runs rows; returns the number of the request."""
-    self.adapters(asked.model_id)  # Later ones if they are loaded before.
+    self.adapters(pass_.model_id)  # Later ones if they are loaded before.
 
     def run():
       if problem is not None:
         raise problem
-      loss = losses.named(asked.loss, asked.settings)
-      losses.check(asked.loss, loss, asked.rows, self._device.vocab_size)
-      longest = max(len(row.ids) for row in asked.rows)
+      loss = losses.named(pass_.loss, pass_.settings)
+      losses.check(pass_.loss, loss, pass_.rows, self._device.vocab_size)
+      longest = max(len(row.ids) for row in pass_.rows)
       if longest > self.max_len:
         raise BadRequest(
           f"a row of data has {longest} tokens, and at most {self.max_len} fit"
@@ -349,34 +349,34 @@ class Service:
           "data",
         )
       logps, total = self._device.run(
-        self.adapters(asked.model_id), asked.rows, loss, asked.is_forward
+        self.adapters(pass_.model_id), pass_.rows, loss, pass_.is_forward
       )
-      body = wire.passed(logps, {"loss:sum": total})
+      body = wire.of_pass(logps, {"loss:sum": total})
       return Outcome(body, wire.CONTENT_TYPE)
 
-    return self._numbered(asked.model_id, asked.seq_id, run, size)
+    return self._numbered(pass_.model_id, pass_.seq_id, run, size)
 
   def optim_step(self, body: Body) -> str:
     """Takes a step; returns the number of the request."""
-    model_id, seq_id = body.needed("model_id"), body.count("seq_id")
+    model_id, seq_id = body.required("model_id"), body.count("seq_id")
     self.adapters(model_id)
 
     def run():
-      given = body.inner("adam_params")
+      fields = body.inner("adam_params")
       numbers = {}
       for name, (default, most) in _ADAM.items():
-        x = given.number(name, 0, most)
+        x = fields.number(name, 0, most)
         numbers[name] = default if x is None else x
-      given.close()
+      fields.close()
       body.close()  # Parameters of another optimizer have another name.
       norm = self._device.step(self.adapters(model_id), numbers)
-      return _said(metrics={"gradient_norm": norm})
+      return _outcome(metrics={"gradient_norm": norm})
 
     return self._numbered(model_id, seq_id, run)
 
   def save(self, body: Body, kind: str) -> str:
     """Saves adapters, or keeps them to sample from; returns the number."""
-    model_id, seq_id = body.needed("model_id"), body.count("seq_id")
+    model_id, seq_id = body.required("model_id"), body.count("seq_id")
     self.adapters(model_id)
     name, number = body.text("path"), body.take("sampling_session_seq_id")
     can_replace = body.flag("overwrite")
@@ -389,7 +389,7 @@ class Service:
         sampler = f"{model_id.partition(':')[0]}:sample:{number}"
         # The arrays of later steps are others: these are kept as they are.
         self._keep(sampler, _Weights(None, adapters.without_moments()))
-        return _said(sampling_session_id=sampler, type=answer)
+        return _outcome(sampling_session_id=sampler, type=answer)
       path = self._files.path(model_id, kind, name or f"step-{seq_id}")
       if self._files.file(path).exists() and not can_replace:
         raise BadRequest(
@@ -399,19 +399,19 @@ class Service:
         )
       saved = self._device.saved(adapters, with_moments=kind == "weights")
       self._files.write(path, *saved)
-      return _said(path=path, type=answer)
+      return _outcome(path=path, type=answer)
 
     return self._numbered(model_id, seq_id, run)
 
   def load(self, body: Body) -> str:
     """Loads adapters into a model, new or not; returns the number."""
-    path, with_moments = body.needed("path"), body.flag("optimizer")
+    path, with_moments = body.required("path"), body.flag("optimizer")
     is_new = not body.text("model_id")
     if is_new:
       model_id = self._new_id(body, "train", "model_seq_id")
       base = body.text("base_model") or self.model
     else:
-      model_id, base = body.needed("model_id"), self.model
+      model_id, base = body.required("model_id"), self.model
       self.adapters(model_id)
     optimizer = body.inner("optimizer_config").text("type") or "adamw"
 
@@ -420,15 +420,15 @@ class Service:
       self._check_base(base)
       if optimizer != "adamw":
         raise BadRequest(f"the optimizer {optimizer!r:.40} is not supported.")
-      found = self._device.loaded(self._files, path, with_moments)
-      if not is_new and found.config != self.adapters(model_id).config:
+      saved = self._device.loaded(self._files, path, with_moments)
+      if not is_new and saved.config != self.adapters(model_id).config:
         raise BadRequest(
-          f"{path!r:.200} has rank {found.config.rank} or projections that the"
+          f"{path!r:.200} has rank {saved.config.rank} or projections that the"
           " model does not have; make a new client from it.",
           "path",
         )
-      self._add(model_id, found)
-      return _said(path=path, model_id=model_id, type="load_weights")
+      self._add(model_id, saved)
+      return _outcome(path=path, model_id=model_id, type="load_weights")
 
     if is_new:
       return self._submit(f"{model_id}:create", run, model_id)
@@ -449,9 +449,9 @@ class Service:
 
   def described(self, sampler: str) -> dict[str, Any]:
     """Describes what a client samples from."""
-    found = {"sampler_id": sampler, "base_model": self.model}
+    description = {"sampler_id": sampler, "base_model": self.model}
     path = self._weights_of(sampler).path
-    return found | ({"model_path": path} if path else {})
+    return description | ({"model_path": path} if path else {})
 
   def _keep(self, name: str, weights: _Weights) -> None:
     with self._changed:
@@ -461,8 +461,8 @@ class Service:
 
   def _weights_of(self, sampler: str) -> _Weights:
     with self._changed:
-      found = self._weights.get(sampler)
-      if found is None:
+      weights = self._weights.get(sampler)
+      if weights is None:
         raise BadRequest(
           f"there is no sampling session {sampler!r:.80}; it is over, or"
           f" {_MAX_WEIGHTS} others were used since: save weights under a name"
@@ -471,7 +471,7 @@ class Service:
           status=404,
         )
       self._weights.move_to_end(sampler)
-      return found
+      return weights
 
   def sample(self, body: Body) -> tuple[str, list[str]]:
     """Draws completions; returns the request's number and those of sequences.
@@ -479,7 +479,7 @@ class Service:
     Raises:
       BadRequest: The request is refused.
     """
-    sampler = body.needed("sampling_session_id")
+    sampler = body.required("sampling_session_id")
     self.alive(sampler.partition(":")[0])
     weights = self._weights_of(sampler)
     samples = self._samples(body)
@@ -496,8 +496,8 @@ class Service:
     if params.take("top_k") not in (None, -1):
       raise BadRequest("top_k is not supported; leave it -1.", "top_k")
     most = self._device.max_new_tokens
-    limit = params.whole("max_tokens", 1, most) or most
-    seed = params.whole("seed", 0, requests.MAX_SEED)
+    limit = params.integer("max_tokens", 1, most) or most
+    seed = params.integer("seed", 0, requests.MAX_SEED)
     if seed is None:
       seed = secrets.randbelow(requests.MAX_SEED)
     temperature = params.number("temperature", 0, 1e4)
@@ -517,9 +517,9 @@ class Service:
       )
     texts = tuple(x for x in stops if isinstance(x, str))
     stop_ids = frozenset(x for x in stops if type(x) is int)
-    num_samples = body.whole("num_samples", 1, self._max_samples) or 1
+    num_samples = body.integer("num_samples", 1, self._max_samples) or 1
     has_prompt = body.flag("prompt_logprobs")
-    last = body.whole("prompt_logprobs_last_n", 1, max(len(ids) - 1, 1))
+    last = body.integer("prompt_logprobs_last_n", 1, max(len(ids) - 1, 1))
     for name in ("base_model", "model_path", "seq_id"):
       body.take(name)
     body.close()
@@ -623,15 +623,15 @@ class Service:
       BadRequest: There is none, or its result was dropped.
     """
     with self._changed:
-      found = self._results.get(name)
-    if found is None:
+      future = self._results.get(name)
+    if future is None:
       raise BadRequest(
         f"there is no request {name!r:.80}, or its result was dropped because"
         " nobody fetched it.",
         "request_id",
         status=404,
       )
-    return found
+    return future
 
   def close(self) -> None:
     """Refuses requests from now on, and fails those that wait."""
@@ -640,7 +640,7 @@ class Service:
       jobs, self._jobs = self._jobs, collections.deque()
       self._changed.notify_all()
     for job in jobs:
-      job.future.set_result(_failed("the server ends.", "server"))
+      job.future.set_result(_failure("the server ends.", "server"))
 
   def work(self, timeout_s: float) -> bool:
     """Works on the next request; it is called by the thread of the device.
@@ -666,9 +666,9 @@ class Service:
           and job.samples.can_end == first.samples.can_end
         ]
         jobs += alike
-        taken = {id(job) for job in alike}
+        ids = {id(job) for job in alike}
         self._jobs = collections.deque(
-          job for job in self._jobs if id(job) not in taken
+          job for job in self._jobs if id(job) not in ids
         )
       self._waiting_bytes -= sum(job.size for job in jobs)
     for job, result in zip(jobs, self._answers(jobs), strict=True):
@@ -682,16 +682,16 @@ class Service:
     try:
       if jobs[0].run is not None:
         return [jobs[0].run()]
-      return self._drawn(jobs)
+      return self._draw(jobs)
     except BadRequest as problem:
-      found = _failed(str(problem), "user")
+      outcome = _failure(str(problem), "user")
     except Exception as error:
-      found = _failed(
+      outcome = _failure(
         f"{type(error).__name__}: {error}; gradients since the last step may be"
         " lost."[:2000],
         "server",
       )
-    return [found] * len(jobs)
+    return [outcome] * len(jobs)
 
   def _drop_old(self) -> None:
     """Drops the oldest results, if there are too many."""
@@ -706,46 +706,46 @@ class Service:
           self._result_bytes -= len(future.result().body)
           del self._results[name]
 
-  def _drawn(self, jobs: Sequence[_Job]) -> list[Outcome]:
+  def _draw(self, jobs: Sequence[_Job]) -> list[Outcome]:
     """Draws the completions of all jobs, which are of the same weights."""
     weights, samples = jobs[0].weights, [job.samples for job in jobs]
     assert weights is not None
     if weights.adapters is None and weights.path is not None:
-      found_there = self._device.loaded(self._files, weights.path, False)
-      weights.adapters = found_there.without_moments()
+      saved = self._device.loaded(self._files, weights.path, False)
+      weights.adapters = saved.without_moments()
     adapters = weights.adapters
-    drawn = self._device.draw(
+    rows = self._device.draw(
       None if adapters is None else adapters.config,
       None if adapters is None else adapters.trained,
-      [ask for one in samples if one is not None for ask in one.asks],
+      [ask for item in samples if item is not None for ask in item.asks],
       samples[0] is not None and samples[0].can_end,
     )
-    found = []
-    for one in samples:
-      assert one is not None
-      own, drawn = drawn[: len(one.asks)], drawn[len(one.asks) :]
-      found.append(Outcome(self._written(one, own), wire.CONTENT_TYPE))
-    return found
+    outcomes = []
+    for item in samples:
+      assert item is not None
+      own, rows = rows[: len(item.asks)], rows[len(item.asks) :]
+      outcomes.append(Outcome(self._write(item, own), wire.CONTENT_TYPE))
+    return outcomes
 
-  def _written(
-    self, asked: SampleRequest, drawn: Sequence[engine.Generated]
+  def _write(
+    self, request: SampleRequest, rows: Sequence[engine.Generated]
   ) -> bytes:
     """Writes completions as they are sent."""
-    said = []
-    for ask, one in zip(asked.asks, drawn, strict=True):
-      places = [n for n, id_ in enumerate(one.ids) if id_ in asked.stop_ids]
+    samples = []
+    for ask, row in zip(request.asks, rows, strict=True):
+      places = [n for n, id_ in enumerate(row.ids) if id_ in request.stop_ids]
       is_stopped = bool(places)
       if places:
-        one = one.cut(places[0] + 1)
-      if asked.stop_texts:
-        one, _, by_text = self._speaker.stopped(one, asked.stop_texts)
+        row = row.cut(places[0] + 1)
+      if request.stop_texts:
+        row, _, by_text = self._speaker.stopped(row, request.stop_texts)
         is_stopped |= by_text
-      logp = one.sampler_logp if ask.temperature == 0 else one.behavior_logp
-      said.append(wire.Said(one.ids, logp, one.ended or is_stopped))
+      logp = row.sampler_logp if ask.temperature == 0 else row.behavior_logp
+      samples.append(wire.SentTokens(row.ids, logp, row.ended or is_stopped))
     prompt_logp = None
-    if (others := drawn[0].alternatives) is not None:
-      size = len(asked.ids)
-      first = max(size - asked.last, 1)  # The first token has none.
+    if (others := rows[0].alternatives) is not None:
+      size = len(request.ids)
+      first = max(size - request.last, 1)  # The first token has none.
       prompt_logp = np.full(size, np.nan, np.float32)
       prompt_logp[first:] = others.logp[first - 1 : size - 1]
-    return wire.sampled(said, prompt_logp)
+    return wire.of_samples(samples, prompt_logp)

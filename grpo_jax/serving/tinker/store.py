@@ -77,12 +77,12 @@ class Store:
     Raises:
       BadRequest: There is none.
     """
-    found = self.file(path)
-    if not found.is_file():
+    file = self.file(path)
+    if not file.is_file():
       raise BadRequest(
         f"there is nothing at {path!r:.200}.", "path", status=404
       )
-    return found
+    return file
 
   def write(self, path: str, about: dict[str, Any], tree: PyTree) -> None:
     """Writes a tree of arrays of the host, and what is said about it."""
@@ -117,19 +117,19 @@ class Store:
     """
     _, arrays = self._read(path, with_arrays=True)
 
-    def one(place, x):
+    def array_of(place, x):
       name = jax.tree_util.keystr(place)
-      found = arrays.get(name)
-      if found is None or (found.shape, found.dtype) != (x.shape, x.dtype):
-        has = "absent" if found is None else f"{found.dtype}{found.shape}"
+      array = arrays.get(name)
+      if array is None or (array.shape, array.dtype) != (x.shape, x.dtype):
+        has = "absent" if array is None else f"{array.dtype}{array.shape}"
         raise BadRequest(
           f"{path!r:.200}: the array {name} is {has}, and needed is"
           f" {x.dtype}{tuple(x.shape)}.",
           "path",
         )
-      return found
+      return array
 
-    return jax.tree_util.tree_map_with_path(one, like)
+    return jax.tree_util.tree_map_with_path(array_of, like)
 
   def _read(
     self, path: str, with_arrays: bool = False

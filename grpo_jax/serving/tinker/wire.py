@@ -127,7 +127,7 @@ def read_pass(body: bytes) -> tuple[Pass, BadRequest | None]:
     raise BadRequest(
       f"the body is no ForwardBackwardRequest of protobuf: {error}"
     ) from None
-  found = Pass(
+  pass_ = Pass(
     message.model_id,
     message.seq_id,
     (),
@@ -138,10 +138,10 @@ def read_pass(body: bytes) -> tuple[Pass, BadRequest | None]:
   try:
     rows = [_row(datum, f"data[{i}]") for i, datum in enumerate(message.data)]
   except BadRequest as error:
-    return found, error
+    return pass_, error
   if not rows:
-    return found, BadRequest("data is empty; send at least one row.", "data")
-  return found._replace(rows=rows), None
+    return pass_, BadRequest("data is empty; send at least one row.", "data")
+  return pass_._replace(rows=rows), None
 
 
 def _row(datum: Any, where: str) -> Row:
@@ -158,9 +158,9 @@ def _row(datum: Any, where: str) -> Row:
   if not ids.size:
     raise BadRequest(f"{where}.model_input has no token.", "data")
   inputs = {}
-  for one in datum.loss_fn_inputs:
-    name = f"{where}.loss_fn_inputs[{one.key!r:.40}]"
-    tensor = one.value
+  for entry in datum.loss_fn_inputs:
+    name = f"{where}.loss_fn_inputs[{entry.key!r:.40}]"
+    tensor = entry.value
     if tensor.dtype not in _DTYPES:
       raise BadRequest(f"{name} is neither float32 nor int64.", "data")
     if tensor.HasField("sparse_csr"):
@@ -179,7 +179,7 @@ def _row(datum: Any, where: str) -> Row:
       )
     if not np.isfinite(x).all():
       raise BadRequest(f"{name} has numbers that are not finite.", "data")
-    inputs[one.key] = x
+    inputs[entry.key] = x
   return Row(ids, inputs)
 
 
@@ -193,7 +193,7 @@ def _array(raw: bytes, dtype: Any, where: str) -> np.ndarray:
   return np.frombuffer(raw, dtype)
 
 
-def passed(logps: Sequence[np.ndarray], metrics: Mapping[str, float]) -> bytes:
+def of_pass(logps: Sequence[np.ndarray], metrics: Mapping[str, float]) -> bytes:
   """Writes the result of a pass.
 
   Args:
@@ -214,7 +214,7 @@ def passed(logps: Sequence[np.ndarray], metrics: Mapping[str, float]) -> bytes:
   ).SerializeToString()
 
 
-class Said(NamedTuple):
+class SentTokens(NamedTuple):
   """A completion as it is sent.
 
   Attributes:
@@ -228,8 +228,8 @@ class Said(NamedTuple):
   ended: bool
 
 
-def sampled(
-  sequences: Sequence[Said],
+def of_samples(
+  sequences: Sequence[SentTokens],
   prompt_logp: np.ndarray | None,  # [N] float32
 ) -> bytes:
   """Writes the result of a request for samples.

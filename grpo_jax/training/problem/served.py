@@ -202,7 +202,7 @@ class OpenEpisodes:
     ask = engine.Ask(
       ids, episode.key, min(request.limit or room, room), first=size
     )
-    (drawn,) = await endpoint.drawn_of(sampler, [ask])
+    (drawn,) = await endpoint.completions_of(sampler, [ask])
     name = uuid.uuid4().hex[:16]
     reply = speaker.reply(request, ids, drawn, name, limits.temperature == 0)
     if not episode.is_over:
@@ -286,14 +286,14 @@ def _note(
   request: Request, episode: Episode, ids: list[int], reply: Reply
 ) -> None:
   """Adds an action to its episode."""
-  drawn = reply.drawn
+  drawn = reply.completion
   before = len(episode.ids) if episode.turns else len(episode.prompt)
   episode.turns.append(ServedTurn(ids[before:], drawn))
   episode.ids = [*ids, *drawn.ids]
   assert request.messages is not None  # `check` has refused others.
   new = request.messages[len(episode.sent) :]
   episode.sent += [*new, reply.message]
-  episode.said += [*new, {"role": "assistant", "content": reply.said}]
+  episode.said += [*new, {"role": "assistant", "content": reply.full_text}]
 
 
 class Served:

@@ -70,7 +70,7 @@ def device(loaded):
 @pytest.fixture
 def adapters(device):
   """Adapters that change something: B is 0 in fresh ones."""
-  made = device.made(device.config(4, True, True), seed=3)
+  made = device.new_adapters(device.config(4, True, True), seed=3)
   key = jax.random.key(1)
   made.trained = jax.tree.map(
     lambda x: x + jax.random.normal(key, x.shape) / 8, made.trained
