@@ -280,14 +280,14 @@ def quantity(answer: str, unit: str = "") -> Quantity | None:
     answer = assigned[1].strip()
   dollar = _DOLLAR.match(answer)
   answer = answer[dollar.end() if dollar else 0 :].strip()
-  known = KNOWN_UNIT.fullmatch(unit) and re.compile(
+  pattern = KNOWN_UNIT.fullmatch(unit) and re.compile(
     rf"(?:{_BLANKS}|(?<=[0-9}}]))({re.escape(unit)})\.?$"
   )
   unit = ""
   if (
     tail := _UNIT.search(answer)
     or _PLAIN_UNIT.search(answer)
-    or (known and known.search(answer))
+    or (pattern and pattern.search(answer))
   ):
     unit = "".join(x or "" for x in tail.groups())
     unit = " ".join(re.sub("[{}]", "", unit.replace("°", r"\circ")).split())

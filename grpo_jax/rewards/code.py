@@ -174,15 +174,15 @@ def read(tests: Any) -> list[Test]:
       name = rest.get("fn_name") or ""
       return [_test(x, y, name) for x, y in zip(inputs, outputs, strict=True)]
     case list():
-      return [_read_one(test) for test in tests]
+      return [_read_test(test) for test in tests]
   raise ValueError(f"found {tests!r:.80}; {_NEEDED}.")
 
 
-def _read_one(test: Any) -> Test:
+def _read_test(test: Any) -> Test:
   match test:
     case {"call": str(call), "output": str(output), **rest} if not rest:
       return Test(call, "", output)
-    case {"input": given, "output": output, **rest} if "call" not in rest:
+    case {"input": content, "output": output, **rest} if "call" not in rest:
       kind = rest.get("testtype") or rest.get("type") or ""
       inner = rest.get("metadata") or {}
       if isinstance(inner, str):
@@ -191,7 +191,7 @@ def _read_one(test: Any) -> Test:
         inner.get("func_name") if isinstance(inner, Mapping) else ""
       )
       is_call = kind in _OF_FUNCTIONS or (not kind and name)
-      return _test(given, output, name if is_call else "", bool(is_call))
+      return _test(content, output, name if is_call else "", bool(is_call))
   raise ValueError(f"found a test {test!r:.80}; {_NEEDED}.")
 
 
@@ -297,11 +297,11 @@ def _place(tags: Sequence[re.Match[str]], size: int) -> tuple[int, int] | None:
   thought = last.get("</think>", -1)
   start = tags[thought].end() if thought >= 0 else 0
   tags = tags[thought + 1 :]
-  begun = [mark for mark in tags if mark["tag"] == "<answer>"]
-  if begun:
-    ended = [mark.start() for mark in tags if mark["tag"] == "</answer>"]
-    end = ended[-1] if ended and ended[-1] > begun[0].start() else size
-    return max(mark.end() for mark in begun if mark.start() < end), end
+  opens = [mark for mark in tags if mark["tag"] == "<answer>"]
+  if opens:
+    closes = [mark.start() for mark in tags if mark["tag"] == "</answer>"]
+    end = closes[-1] if closes and closes[-1] > opens[0].start() else size
+    return max(mark.end() for mark in opens if mark.start() < end), end
   thoughts = [mark.start() for mark in tags if mark["tag"] == "<think>"]
   if thoughts and thought < 0:
     return None
@@ -338,8 +338,8 @@ def program_of(completion: str) -> str | None:
   for is_marked in (True, False):
     if is_marked in programs:
       return programs[is_marked]
-  whole = completion[start:end]
-  return (whole.strip() or None) if tags else whole
+  answer = completion[start:end]
+  return (answer.strip() or None) if tags else answer
 
 
 def num_passed(
@@ -364,11 +364,11 @@ def num_passed(
     row_s: Seconds for all runs.
   """
   end = time.monotonic() + row_s
-  passed = 0
+  count = 0
 
   def run(data: bytes, calls: Sequence[str] | None) -> box_lib.ProgramResult:
-    left = end - time.monotonic()
-    within = dataclasses.replace(limits, wall_s=min(limits.wall_s, left))
+    seconds = end - time.monotonic()
+    within = dataclasses.replace(limits, wall_s=min(limits.wall_s, seconds))
     return box.run(program, data, calls, within)
 
   calls = [test for test in tests if test.call is not None]
@@ -376,9 +376,9 @@ def num_passed(
   if calls:
     outcome = run(b"", [str(test.call) for test in calls])
     results = box_lib.answers(outcome, len(calls))
-    passed += sum(t.passes(a) for t, a in zip(calls, results, strict=True))
+    count += sum(t.passes(a) for t, a in zip(calls, results, strict=True))
     if outcome.status in box_lib.TOO_LONG:
-      return passed
+      return count
   for number, test in enumerate(inputs):
     is_first = not calls and number == 0
     least_s = min(_LEAST_S, limits.wall_s)
@@ -388,8 +388,8 @@ def num_passed(
     if outcome.status in box_lib.TOO_LONG:
       break
     output = outcome.output.decode("utf-8", "replace")
-    passed += outcome.status == "done" and test.passes(output)
-  return passed
+    count += outcome.status == "done" and test.passes(output)
+  return count
 
 
 def code(

@@ -43,7 +43,7 @@ class RewardInputs(NamedTuple):
   rollout: Rollout
 
 
-def seen(
+def inputs_of(
   components: Mapping[str, jax.Array],  # each [B]
   correct: str,
   prompts: Prompts,
@@ -97,8 +97,8 @@ def cosine(
   def between(short: float, long: float) -> jax.Array:
     return long + (short - long) * height
 
-  known = jnp.where(correct == 1, between(*right), between(*wrong))
-  return jnp.where(jnp.isnan(correct), jnp.nan, known)
+  reward = jnp.where(correct == 1, between(*right), between(*wrong))
+  return jnp.where(jnp.isnan(correct), jnp.nan, reward)
 
 
 def kimi(
@@ -117,13 +117,13 @@ def kimi(
 
   Source: Kimi Team, "Kimi k1.5", arXiv:2501.12599, Section 2.3.3.
   """
-  known = ~jnp.isnan(correct)
-  group = baselines.group_statistics(lengths, known, group_id, num_groups)
+  is_known = ~jnp.isnan(correct)
+  group = baselines.group_statistics(lengths, is_known, group_id, num_groups)
   least, most = group.least[group_id], group.greatest[group_id]
-  wide = known & (most > least)
+  wide = is_known & (most > least)
   share = jnp.where(wide, lengths - least, 0) / jnp.where(wide, most - least, 1)
   reward = jnp.where(correct == 1, 0.5 - share, jnp.minimum(0, 0.5 - share))
-  return jnp.where(known, jnp.where(wide, reward, 0.0), jnp.nan)
+  return jnp.where(is_known, jnp.where(wide, reward, 0.0), jnp.nan)
 
 
 def repeated_ngrams(
@@ -214,8 +214,8 @@ def cosine_length(
   reward = cosine(of.correct, of.lengths, longest, right, wrong)
   if exceeded is None:
     return reward
-  known = ~of.rollout.terminated & ~jnp.isnan(of.correct)
-  return jnp.where(known, exceeded, reward)
+  is_cut_off = ~of.rollout.terminated & ~jnp.isnan(of.correct)
+  return jnp.where(is_cut_off, exceeded, reward)
 
 
 def kimi_length(of: RewardInputs) -> jax.Array:  # [B]
@@ -305,9 +305,9 @@ def flipped(
   ]
   completion = hashes.identity(of.rollout.tokens, of.rollout.completion_mask)
   salt = hashes.mixed(jnp.uint32(seed))
-  drawn = hashes.mixed(completion ^ hashes.mixed(prompt ^ salt))
+  bits = hashes.mixed(completion ^ hashes.mixed(prompt ^ salt))
   # 24 bits: with more, float32 would round, some values to 1.
-  share = (drawn >> 8).astype(jnp.float32) / 2**24  # [0, 1)
+  share = (bits >> 8).astype(jnp.float32) / 2**24  # [0, 1)
   return jnp.where(share < probability, 1 - values, values)
 
 
@@ -337,8 +337,8 @@ DERIVED: dict[str, Callable[..., jax.Array]] = {
 
 def sources(options: Mapping[str, Any]) -> tuple[str, ...]:
   """Returns the names of the rewards that a derived reward is made of."""
-  named = (options["source"],) if "source" in options else ()
-  return (*named, *options.get("parts", ()))
+  names = (options["source"],) if "source" in options else ()
+  return (*names, *options.get("parts", ()))
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:
@@ -346,10 +346,10 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
   try:
     inspect.signature(DERIVED[name]).bind(None, **options)
   except TypeError as error:
-    named = list(inspect.signature(DERIVED[name]).parameters)[1:]
+    names = list(inspect.signature(DERIVED[name]).parameters)[1:]
     raise ValueError(
       f"config.rewards.options: {name!r} got {dict(options)}: {error}; it has"
-      f" {', '.join(named) or 'no options'}."
+      f" {', '.join(names) or 'no options'}."
     ) from error
 
 

@@ -245,15 +245,15 @@ def _is_part(equation: re.Match[str]) -> bool:
   if equation.group().startswith("-") and text[max(start - 1, 0) : start]:
     before = text[start - 1]
     return before.isalnum() or before in ")}"
-  left = text[:start].strip()  # A sign alone begins an item of a list.
-  return len(left) > 1 and left.endswith(_OPERATORS)
+  prefix = text[:start].strip()  # A sign alone begins an item of a list.
+  return len(prefix) > 1 and prefix.endswith(_OPERATORS)
 
 
 def _holds(first: str, rest: str, result: str) -> bool:
   """Returns True if an equation holds."""
   terms, sign, last = Fraction(0), 1, _value(first)
-  for operator, written in _TERM.findall(rest):
-    value = _value(written)
+  for operator, text in _TERM.findall(rest):
+    value = _value(text)
     if operator in _DIVISIONS:
       if not value:
         return False
@@ -271,6 +271,6 @@ def _holds(first: str, rest: str, result: str) -> bool:
   return abs(exact - stated) <= Fraction(1, 2 * 10**places)
 
 
-def _value(written: str) -> Fraction:
-  value = Fraction(re.sub(r"[$,%]", "", written))
-  return value / 100 if written.endswith("%") else value
+def _value(text: str) -> Fraction:
+  value = Fraction(re.sub(r"[$,%]", "", text))
+  return value / 100 if text.endswith("%") else value

@@ -65,15 +65,15 @@ def reasoning_gym(
 
 
 def _score(prompt: str, completion: str, extra: dict) -> float:
-  made = gym.problem(
+  problem = gym.problem(
     extra["dataset"],
     json.dumps(extra["settings"], sort_keys=True),
     extra["level"],
     extra["seed"],
   )
-  if made.entry["question"] != prompt:
+  if problem.entry["question"] != prompt:
     raise ValueError(
-      f"the dataset {extra['dataset']!r} made {made.entry['question']!r:.80}"
+      f"the dataset {extra['dataset']!r} made {problem.entry['question']!r:.80}"
       f" for the prompt {prompt!r:.80}; needed is the same version of"
       " reasoning-gym everywhere, and a dataset that makes the same problem in"
       " every process (docs/reasoning_gym.md)."
@@ -82,15 +82,15 @@ def _score(prompt: str, completion: str, extra: dict) -> float:
   if answer is None:
     return 0.0
   if extra["dataset"] in _COMPARED:
-    return float(answer == str(made.entry["answer"]))
+    return float(answer == str(problem.entry["answer"]))
   try:
-    return made.score(answer)
+    return problem.score(answer)
   except Exception:
     # Some datasets raise at an answer that is not a number, or not a list. Such
     # an answer is wrong, not unscored. But if the right answer raises too, the
     # dataset is at fault, and the row is unscored.
-    if made.entry["answer"] is not None:
-      made.score(made.entry["answer"])
+    if problem.entry["answer"] is not None:
+      problem.score(problem.entry["answer"])
     return 0.0
 
 

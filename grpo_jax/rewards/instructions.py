@@ -55,12 +55,12 @@ def _rule(name: str) -> Callable[[Rule], Rule]:
   return add
 
 
-def _compared(number: int, relation: str, needed: int) -> bool:
+def _compared(number: int, relation: str, bound: int) -> bool:
   if relation not in ("at least", "less than"):
     raise ValueError(
       f"the relation is {relation!r}; use 'at least' or 'less than'."
     )
-  return number >= needed if relation == "at least" else number < needed
+  return number >= bound if relation == "at least" else number < bound
 
 
 def _count(text: str, part: str) -> int:
@@ -167,9 +167,9 @@ def _placeholders(text: str, num_placeholders: int) -> bool:
 
 @_rule("detectable_content:postscript")
 def _postscript(text: str, postscript_marker: str) -> bool:
-  known = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
+  patterns = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
   other = re.escape(postscript_marker.lower())
-  return bool(re.search(known.get(postscript_marker, other), text.lower()))
+  return bool(re.search(patterns.get(postscript_marker, other), text.lower()))
 
 
 @_rule("detectable_format:number_bullet_lists")
@@ -186,9 +186,9 @@ def _constrained(text: str) -> bool:
 
 @_rule("detectable_format:number_highlighted_sections")
 def _highlights(text: str, num_highlights: int) -> bool:
-  found = re.findall(r"\*[^\n*]*\*", text)
-  found += re.findall(r"\*\*[^\n*]*\*\*", text)  # In bold they count twice.
-  return sum(bool(x.strip("*").strip()) for x in found) >= num_highlights
+  matches = re.findall(r"\*[^\n*]*\*", text)
+  matches += re.findall(r"\*\*[^\n*]*\*\*", text)  # In bold they count twice.
+  return sum(bool(x.strip("*").strip()) for x in matches) >= num_highlights
 
 
 @_rule("detectable_format:multiple_sections")
@@ -264,14 +264,14 @@ def _no_comma(text: str) -> bool:
   return "," not in text
 
 
-def follows(text: str, name: str, given: Mapping[str, Any]) -> bool:
+def follows(text: str, name: str, kwargs: Mapping[str, Any]) -> bool:
   """Returns True if a text follows an instruction; an empty text follows none.
 
   Args:
     text: The completion.
     name: A name of `RULES`.
-    given: Arguments by name. Those that the rule does not have are ignored, for
-      the rows of some datasets have all of them, with None.
+    kwargs: Arguments by name. Those that the rule does not have are ignored,
+      for the rows of some datasets have all of them, with None.
 
   Raises:
     ValueError: There is no such rule, or an argument is missing or wrong.
@@ -280,12 +280,12 @@ def follows(text: str, name: str, given: Mapping[str, Any]) -> bool:
     raise ValueError(
       f"there is no instruction {name!r}; known are {', '.join(RULES)}."
     )
-  _, *needed = inspect.signature(RULES[name]).parameters
-  arguments = {key: given.get(key) for key in needed}
-  if missing := [key for key in needed if arguments[key] in (None, "", [])]:
+  _, *names = inspect.signature(RULES[name]).parameters
+  arguments = {key: kwargs.get(key) for key in names}
+  if missing := [key for key in names if arguments[key] in (None, "", [])]:
     raise ValueError(
       f"the instruction {name!r} needs {', '.join(missing)} in 'kwargs', and"
-      f" has {sorted(key for key in given if given[key] is not None)}."
+      f" has {sorted(key for key in kwargs if kwargs[key] is not None)}."
     )
   try:
     return bool(text.strip()) and bool(RULES[name](text, **arguments))
@@ -296,7 +296,7 @@ def follows(text: str, name: str, given: Mapping[str, Any]) -> bool:
     ) from error
 
 
-def named(extra: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+def rules_of(extra: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
   """The instructions of a record, each with its arguments.
 
   Args:
@@ -305,28 +305,28 @@ def named(extra: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
   Raises:
     ValueError: The record has no instructions, or lists of different lengths.
   """
-  found: Any = extra
+  fields: Any = extra
   if "instruction_id_list" not in extra:
     try:
-      found = json.loads(extra.get("answer") or "")
-      found = found[0] if isinstance(found, list) else found
+      fields = json.loads(extra.get("answer") or "")
+      fields = fields[0] if isinstance(fields, list) else fields
     except (IndexError, TypeError, ValueError):
-      found = {}
-  found = found if isinstance(found, Mapping) else {}
-  names = found.get("instruction_id_list", found.get("instruction_id"))
-  given = found.get("kwargs")
-  if not names or not isinstance(names, list) or not isinstance(given, list):
+      fields = {}
+  fields = fields if isinstance(fields, Mapping) else {}
+  names = fields.get("instruction_id_list", fields.get("instruction_id"))
+  kwargs = fields.get("kwargs")
+  if not names or not isinstance(names, list) or not isinstance(kwargs, list):
     raise ValueError(
       f"found the extras {sorted(extra)!r:.200}; the reward"
       " 'instruction_following' needs the lists 'instruction_id_list' and"
       " 'kwargs', as in IFEval, or both as JSON in the answer, as in IF-RLVR."
     )
-  if len(names) != len(given):
+  if len(names) != len(kwargs):
     raise ValueError(
-      f"found {len(names)} instructions and {len(given)} 'kwargs'; each"
+      f"found {len(names)} instructions and {len(kwargs)} 'kwargs'; each"
       " instruction needs an entry of 'kwargs'."
     )
-  return [(name, one or {}) for name, one in zip(names, given, strict=True)]
+  return [(name, x or {}) for name, x in zip(names, kwargs, strict=True)]
 
 
 def _forms(text: str) -> list[str]:
@@ -371,8 +371,8 @@ def instruction_following(
     *_, text = text.split("</think>")
     texts = _forms(text) if loose else [text]
     followed = [
-      any(follows(one, name, given) for one in texts)
-      for name, given in named(extra)
+      any(follows(version, name, kwargs) for version in texts)
+      for name, kwargs in rules_of(extra)
     ]
     share = sum(followed) / len(followed)
     scores.append(float(share == 1) if exact else share)

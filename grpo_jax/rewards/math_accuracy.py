@@ -135,9 +135,9 @@ def _as_fraction(number: re.Match[str]) -> str:
 def _equal(gold: str, guess: str) -> bool:
   """Returns True if math-verify finds two formulas equal, and no error."""
   try:
-    wanted, value = (notation.named(text)[1] for text in (gold, guess))
-    if _is_number(_parse(wanted)) and _is_number(_parse(value)):
-      return _numbers_equal(wanted, value)
+    gold_value, value = (notation.assignment(text)[1] for text in (gold, guess))
+    if _is_number(_parse(gold_value)) and _is_number(_parse(value)):
+      return _numbers_equal(gold_value, value)
     return _verified(gold, guess)
   except Exception:  # A deadline is a BaseException.
     return False
@@ -179,8 +179,8 @@ def _is_zero(number: Any) -> bool:
   try:
     return number.evalf(2, maxn=_MAX_DIGITS, strict=True) == 0
   except evalf.PrecisionExhausted:  # An integral raises at any precision.
-    left_open = sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit
-    return not number.has(*left_open)
+    unevaluated = sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit
+    return not number.has(*unevaluated)
 
 
 def _is_number(expression: Any) -> bool:
@@ -241,7 +241,7 @@ def reads(gold: str) -> str:
 
 
 def _leaves(plain: str) -> Iterator[str]:
-  elements = notation.split(notation.named(plain)[1])
+  elements = notation.split(notation.assignment(plain)[1])
   if elements is None:
     yield plain
   else:
@@ -269,10 +269,10 @@ def _is_complete(text: str) -> bool:
 
 
 def _accuracy(prediction: str | None, gold: str) -> float | None:
-  wanted = answers.quantity(gold)
-  if wanted is not None and wanted.value is not None:
-    number = answers.quantity(prediction or "", wanted.unit)
-    return 0.0 if number is None else _of_quantities(number, wanted)
+  target = answers.quantity(gold)
+  if target is not None and target.value is not None:
+    number = answers.quantity(prediction or "", target.unit)
+    return 0.0 if number is None else _of_quantities(number, target)
   if not _is_complete(gold) or not (right := notation.plain(gold)):
     return None
   if not prediction or len(prediction) > max(_MAX_FORMULA_CHARS, len(gold)):
@@ -281,16 +281,16 @@ def _accuracy(prediction: str | None, gold: str) -> float | None:
     answer = notation.plain(prediction)
   except RecursionError:  # Brackets in brackets.
     return 0.0
-  wanted = wanted or answers.quantity(right)
-  if wanted is None and _WORD.fullmatch(gold):
+  target = target or answers.quantity(right)
+  if target is None and _WORD.fullmatch(gold):
     return float(notation.as_words(right) == notation.as_words(answer))
-  if wanted is None:
+  if target is None:
     return float(_same(right, answer))
-  number = answers.quantity(answer, wanted.unit)
-  number = number or answers.quantity(prediction, wanted.unit)
+  number = answers.quantity(answer, target.unit)
+  number = number or answers.quantity(prediction, target.unit)
   if number is None or not _is_cheap(notation.plain(number.text), right):
     return 0.0
-  return _of_quantities(number, wanted)
+  return _of_quantities(number, target)
 
 
 def _same(gold: str, guess: str) -> bool:
@@ -298,7 +298,7 @@ def _same(gold: str, guess: str) -> bool:
   if notation.as_words(gold) == notation.as_words(guess):
     return True
   elements, of_guess = (
-    notation.split(notation.named(text)[1]) for text in (gold, guess)
+    notation.split(notation.assignment(text)[1]) for text in (gold, guess)
   )
   if _ORDERED.search(gold + guess):
     of_gold, intervals = notation.intervals(gold), notation.intervals(guess)
@@ -317,10 +317,10 @@ def _same_members(gold: notation.Elements, guess: notation.Elements) -> bool:
   num = len(gold.parts)
   if len(guess.parts) != num or num > _MAX_MEMBERS:
     return False
-  names, of_found = (
-    {notation.named(part)[0] for part in x.parts} for x in (gold, guess)
+  names, of_guess = (
+    {notation.assignment(part)[0] for part in x.parts} for x in (gold, guess)
   )
-  same = _same_named if len(names) > 1 and names == of_found else _same
+  same = _same_named if len(names) > 1 and names == of_guess else _same
   in_order = all(map(same, gold.parts, guess.parts))
   brackets = gold.opening + gold.closing, guess.opening + guess.closing
   tuples = "()", "<>"
@@ -329,7 +329,7 @@ def _same_members(gold: notation.Elements, guess: notation.Elements) -> bool:
     return in_order and (alike or brackets[0] == brackets[1])
   if in_order:
     return guess.opening in ("", "{") or brackets == ("", "()")
-  if guess.opening not in ("", "{") or (len(names) > 1 and names != of_found):
+  if guess.opening not in ("", "{") or (len(names) > 1 and names != of_guess):
     return False
   return _paired(gold.parts, guess.parts, same)
 
@@ -356,25 +356,25 @@ def _paired(
   gold: Iterable[Any], guess: Iterable[Any], same: Callable[..., bool]
 ) -> bool:
   """Returns True if the parts can be paired with parts that are the same."""
-  left = list(guess)
+  rest = list(guess)
   for part in gold:
-    equal = next((k for k, x in enumerate(left) if same(part, x)), None)
+    equal = next((k for k, x in enumerate(rest) if same(part, x)), None)
     if equal is None:
       return False
-    del left[equal]
-  return not left
+    del rest[equal]
+  return not rest
 
 
 def _same_named(gold: str, guess: str) -> bool:
-  names = {notation.named(x)[0] for x in (gold, guess)} - {""}
+  names = {notation.assignment(x)[0] for x in (gold, guess)} - {""}
   return len(names) < 2 and _same(gold, guess)
 
 
 def _same_leaf(gold: str, guess: str) -> bool:
-  if (wanted := answers.quantity(gold)) is not None:
-    number = answers.quantity(guess, wanted.unit)
+  if (target := answers.quantity(gold)) is not None:
+    number = answers.quantity(guess, target.unit)
     if number is not None:
-      return bool(_of_quantities(number, wanted))
+      return bool(_of_quantities(number, target))
   if notation.as_words(_BASE.sub("", gold)) == notation.as_words(guess):
     return True  # A base may be left out, like a unit.
   gold, guess = _without_unit(gold, guess)

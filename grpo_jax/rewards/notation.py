@@ -47,7 +47,7 @@ _ASCII = (
     re.compile(
       rf"(?<![0-9.])[1-9][0-9]{{0,2}}(?:{answers.SPACED}[0-9]{{3}})+(?![0-9])"
     ),
-    lambda found: re.sub("[^0-9]", "", found.group()),
+    lambda match: re.sub("[^0-9]", "", match.group()),
   ),
   # 3 1/2, before spaces are taken away.
   (
@@ -194,7 +194,7 @@ class _Writer:
       elif token.isspace() or token in _SPACES:
         parts.append(" ")
       else:
-        parts.append(self._one(token))
+        parts.append(self._write(token))
     if over is None:
       return _joined(parts)
     above, below = _joined(parts[:over]), _joined(parts[over:])
@@ -205,7 +205,7 @@ class _Writer:
     """The token before the one that was taken last."""
     return self._tokens[self._at - 2] if self._at > 1 else ""
 
-  def _one(self, token: str) -> str:
+  def _write(self, token: str) -> str:
     """Writes one token with its arguments."""
     token = _SAME.get(token, token)
     if token.isalpha():
@@ -253,7 +253,7 @@ class _Writer:
       return token[:size]
     if token == "-" and digits is None:
       return "-" + self._argument()
-    return self._one(token) if token else ""
+    return self._write(token) if token else ""
 
   def _closing(self) -> int:
     """Returns the place where the bracket opened last is closed, or 0."""
@@ -409,11 +409,11 @@ def intervals(text: str) -> tuple[Interval, ...] | None:
 
   None for anything else.
   """
-  name, text = named(text)
+  name, text = assignment(text)
   pieces = []
-  for whole in re.split(r"\\cup(?![a-z])", text):
-    elements = split(whole)
-    parts = [whole]
+  for term in re.split(r"\\cup(?![a-z])", text):
+    elements = split(term)
+    parts = [term]
     if elements is not None and not elements.opening:
       parts = list(elements.parts)
     pieces += [_interval(part, name) for part in parts]
@@ -457,7 +457,7 @@ _NAMED = re.compile(
 )
 
 
-def named(text: str) -> tuple[str, str]:
+def assignment(text: str) -> tuple[str, str]:
   r"""Splits `x=3` and `x\in 3` into (`x`, `3`); ("", text) for other texts."""
   match = _NAMED.fullmatch(text)
   return (match[1], match[2].strip()) if match else ("", text)

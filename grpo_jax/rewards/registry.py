@@ -77,17 +77,17 @@ class NoState:
 
 def uses(function: Callable[..., Any]) -> bool:
   """Returns True if a function is called with keywords."""
-  named = _keyword_parameters(function)
-  if any(p.kind is p.VAR_POSITIONAL for p in named.values()):
+  parameters = _keyword_parameters(function)
+  if any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
     return False
-  names = {name.strip("_").removeprefix("unused_") for name in named}
+  names = {name.strip("_").removeprefix("unused_") for name in parameters}
   return not names & _OURS and bool(names & {"completions", *_IDS})
 
 
 def reads_tokens(function: Callable[..., Any]) -> bool:
   """Returns True if a function that is called with keywords gets token ids."""
-  named = _keyword_parameters(function)
-  return _takes_any(named) or any(name in named for name in _IDS)
+  parameters = _keyword_parameters(function)
+  return _takes_any(parameters) or any(name in parameters for name in _IDS)
 
 
 def missing(
@@ -100,12 +100,12 @@ def missing(
     names: Other names that it gets: its options, and those of `CONTEXT`.
     columns: The columns of the records.
   """
-  known = {*_ROWS, *_NOT_HERE, "trainer_state", *names, *columns}
+  available = {*_ROWS, *_NOT_HERE, "trainer_state", *names, *columns}
   return [
     p.name
     for p in _keyword_parameters(function).values()
     if p.default is p.empty and p.kind is not p.VAR_KEYWORD
-    if p.name not in known
+    if p.name not in available
   ]
 
 
@@ -121,8 +121,8 @@ def adapted(
     constants: Arguments that are the same for all rows.
     conversational: True if prompts and completions are lists of messages.
   """
-  named = _keyword_parameters(function)
-  takes_any = _takes_any(named)
+  own = _keyword_parameters(function)
+  takes_any = _takes_any(own)
 
   @functools.wraps(function)
   def call(
@@ -138,14 +138,14 @@ def adapted(
     full = columns | {
       "prompts": (
         [
-          row.get("prompt_messages") or said
-          for row, said in zip(extras, _said("user", prompts), strict=True)
+          row.get("prompt_messages") or messages
+          for row, messages in zip(extras, _chat("user", prompts), strict=True)
         ]
         if conversational
         else list(prompts)
       ),
       "completions": (
-        _said("assistant", completions) if conversational else list(completions)
+        _chat("assistant", completions) if conversational else list(completions)
       ),
       **{name: list(tokens) for name in _IDS},
       "trainer_state": NoState(),
@@ -153,13 +153,13 @@ def adapted(
     needs = {
       name: None
       for name in _NOT_HERE
-      if name in named and named[name].default is inspect.Parameter.empty
+      if name in own and own[name].default is inspect.Parameter.empty
     }
-    chosen = {
-      name: value for name, value in full.items() if takes_any or name in named
+    keywords = {
+      name: value for name, value in full.items() if takes_any or name in own
     }
     try:
-      return function(**{**needs, **chosen, **constants})
+      return function(**{**needs, **keywords, **constants})
     except (TypeError, AttributeError) as error:
       if conversational:
         error.args = (f"{error}; {_AS_MESSAGES}",)
@@ -168,7 +168,7 @@ def adapted(
   return call
 
 
-def _said(role: str, texts: Sequence[str]) -> list[list[dict[str, str]]]:
+def _chat(role: str, texts: Sequence[str]) -> list[list[dict[str, str]]]:
   return [[{"role": role, "content": text}] for text in texts]
 
 
@@ -181,8 +181,8 @@ def _keyword_parameters(
     return {}
 
 
-def _takes_any(named: Mapping[str, inspect.Parameter]) -> bool:
-  return any(p.kind is p.VAR_KEYWORD for p in named.values())
+def _takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
+  return any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 RewardFunction = Callable[..., Any]
@@ -292,7 +292,7 @@ def asks_for(function: RewardFunction) -> set[str]:
   if uses(function):
     names = set(_parameters(function)) & set(CONTEXT)
     return names | ({"tokens"} if reads_tokens(function) else set())
-  return set(_named(function)) & set(CONTEXT)
+  return set(_options(function)) & set(CONTEXT)
 
 
 def load_function(path: str) -> RewardFunction:
@@ -311,8 +311,8 @@ def check_options(path: str, options: Mapping[str, Any]) -> None:
   """Raises ValueError if the options do not fit the function's arguments."""
   function = load_function(path)
   by_keyword = uses(function)
-  named = dict(_parameters(function)) if by_keyword else _named(function)
-  own = [name for name in named if name not in CONTEXT]
+  params = dict(_parameters(function)) if by_keyword else _options(function)
+  own = [name for name in params if name not in CONTEXT]
   takes_any = any(
     p.kind is p.VAR_KEYWORD for p in _parameters(function).values()
   )
@@ -324,15 +324,15 @@ def check_options(path: str, options: Mapping[str, Any]) -> None:
       )
   if by_keyword:  # Other arguments may be columns of the records.
     return
-  needed = {
+  required = {
     name
     for name in own
-    if named[name].default is inspect.Parameter.empty and name not in options
+    if params[name].default is inspect.Parameter.empty and name not in options
   }
-  if needed:
+  if required:
     raise ValueError(
-      f"config.rewards.options: {path!r} needs {', '.join(sorted(needed))};"
-      f" set config.rewards.options = {{NAME: {{{sorted(needed)[0]!r}: …}}}}."
+      f"config.rewards.options: {path!r} needs {', '.join(sorted(required))};"
+      f" set config.rewards.options = {{NAME: {{{sorted(required)[0]!r}: …}}}}."
     )
 
 
@@ -341,37 +341,37 @@ def bound(
 ) -> RewardFunction:
   """Returns a function with its options and `CONTEXT`, except the tokens."""
   function = load_function(path)
-  needed = asks_for(function) - {"tokens"}
-  values: dict[str, Any] = {name: getattr(context, name) for name in needed}
+  names = asks_for(function) - {"tokens"}
+  values: dict[str, Any] = {name: getattr(context, name) for name in names}
   if values.get("tokenizer") is not None:
-    where, arguments, named = values["tokenizer"]
-    values["tokenizer"] = _tokenizer(where, repr(arguments), repr(named))
+    where, arguments, keywords = values["tokenizer"]
+    values["tokenizer"] = _tokenizer(where, repr(arguments), repr(keywords))
   if uses(function):
     # Options and context are passed by name.
     own = _parameters(function)
-    wanted = {name: x for name, x in values.items() if name in own}
-    made = functools.partial(
-      adapted(function, {**wanted, **options}, context.conversational)
+    constants = {name: x for name, x in values.items() if name in own}
+    result = functools.partial(
+      adapted(function, {**constants, **options}, context.conversational)
     )
   else:
-    made = functools.partial(function, **values, **options)
+    result = functools.partial(function, **values, **options)
   if hasattr(function, "sees_group"):
-    made.sees_group = function.sees_group  # type: ignore[attr-defined]
+    result.sees_group = function.sees_group  # type: ignore[attr-defined]
   if hasattr(function, "warm_up"):
     warm_up = function.warm_up
-    named = {
+    keywords = {
       name: values[name] for name in _parameters(warm_up) if name in values
     }
-    made.warm_up = functools.partial(  # type: ignore[attr-defined]
-      warm_up, **named
+    result.warm_up = functools.partial(  # type: ignore[attr-defined]
+      warm_up, **keywords
     )
-  return made
+  return result
 
 
 @functools.cache
-def _tokenizer(path: str, arguments: str, named: str) -> Any:
+def _tokenizer(path: str, arguments: str, keywords: str) -> Any:
   make = load(path, "tokenizer", {})
-  return make(*ast.literal_eval(arguments), **ast.literal_eval(named))
+  return make(*ast.literal_eval(arguments), **ast.literal_eval(keywords))
 
 
 def load(
@@ -384,12 +384,12 @@ def load(
     what: Purpose of the function, in messages.
     builtin: Short names of paths.
   """
-  known = f" or one of {sorted(builtin)}" if builtin else ""
+  more = f" or one of {sorted(builtin)}" if builtin else ""
   full = builtin.get(path, path)
   if not all(full.partition(":")):
     raise ValueError(
       f"{what} '{path}': needed is an import path"
-      f" 'package.module:function'{known}." + nearest(path, builtin)
+      f" 'package.module:function'{more}." + nearest(path, builtin)
     )
   return imports.load(
     full, what, "function", where="here and in a process of its own"
@@ -406,7 +406,7 @@ def _parameters(function: RewardFunction) -> Mapping[str, inspect.Parameter]:
     return {}
 
 
-def _named(function: RewardFunction) -> dict[str, inspect.Parameter]:
+def _options(function: RewardFunction) -> dict[str, inspect.Parameter]:
   """Returns the arguments after those of every reward function."""
   parameters = list(_parameters(function).values())
   variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)

@@ -76,12 +76,12 @@ def value(name: str, prompt: str, fields: Mapping[str, Any]) -> str:
     return field
   if isinstance(field, numbers.Real) and not isinstance(field, bool):
     return f"{field:g}" if isinstance(field, float) else str(field)
-  known = sorted(
+  names = sorted(
     k for k, x in fields.items() if isinstance(x, (str, numbers.Real))
   )
   raise ValueError(
     f"config.judge.rubric: {{{name}}} is {field!r:.60} in a record, which has"
-    f" the texts and numbers {known}; a rubric can also have {{prompt}} and"
+    f" the texts and numbers {names}; a rubric can also have {{prompt}} and"
     " {completion}."
   )
 
@@ -99,9 +99,9 @@ def filled(
   digest.update(
     f"{len(prompt)}:{prompt}{completion}".encode("utf-8", "replace")
   )
-  known = {COMPLETION: completion, FENCE: digest.hexdigest()}
+  values = {COMPLETION: completion, FENCE: digest.hexdigest()}
   return "".join(
-    (known[piece] if piece in known else value(piece, prompt, fields))
+    (values[piece] if piece in values else value(piece, prompt, fields))
     if is_name
     else piece
     for is_name, piece in parts(rubric)

@@ -153,18 +153,18 @@ def average_precision(
   interpolates precision at 101 recalls.
   """
   values = []
-  for label in dict.fromkeys(one.label for one in gold):
-    ours = [x.box for x in detections if x.label == label][:MAX_BOXES]
-    theirs = [x.box for x in gold if x.label == label]
-    table = _table(ours, theirs)
+  for label in dict.fromkeys(item.label for item in gold):
+    boxes = [x.box for x in detections if x.label == label][:MAX_BOXES]
+    gold_boxes = [x.box for x in gold if x.label == label]
+    table = _table(boxes, gold_boxes)
     values += [_precision(table, least) for least in thresholds]
   return float(np.mean(values)) if values else 0.0
 
 
-def _table(ours: Sequence[Box], theirs: Sequence[Box]) -> np.ndarray:
-  """Returns the IoU of each of our boxes with each of theirs."""
-  made = [[iou(a, b) for b in theirs] for a in ours]
-  return np.array(made, float).reshape(len(ours), len(theirs))
+def _table(boxes: Sequence[Box], gold: Sequence[Box]) -> np.ndarray:
+  """Returns the IoU of each box with each gold box."""
+  rows = [[iou(a, b) for b in gold] for a in boxes]
+  return np.array(rows, float).reshape(len(boxes), len(gold))
 
 
 def _precision(table: np.ndarray, least: float) -> float:

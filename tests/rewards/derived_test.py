@@ -39,7 +39,7 @@ def _seen(correct, lengths, group_id=None, terminated=None, budget=100):
   )
   components = {"accuracy": jnp.array(correct, jnp.float32)}
   prompts: Any = None
-  return derived.seen(components, "accuracy", prompts, rollout)
+  return derived.inputs_of(components, "accuracy", prompts, rollout)
 
 
 def test_cosine_rewards_short_right_answers_and_long_wrong_ones():

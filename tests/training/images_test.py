@@ -89,9 +89,9 @@ def test_a_process_that_ends_costs_its_image(reader):
 
 
 def test_what_is_no_answer_is_refused():
-  good = image_worker.said(PROCESSOR.cut(np.zeros((9, 9, 3), np.uint8)))
-  assert image_worker.heard(good, PROCESSOR).grids
-  assert image_worker.heard(["bad", "why"], PROCESSOR) == "why"
+  good = image_worker.message_of(PROCESSOR.cut(np.zeros((9, 9, 3), np.uint8)))
+  assert image_worker.cut_of(good, PROCESSOR).grids
+  assert image_worker.cut_of(["bad", "why"], PROCESSOR) == "why"
   kind, body, grids, rows, columns = good
   for answer in (
     *(None, [], ["bad"], ["bad", 3], ["cut", body, grids, rows]),
@@ -104,7 +104,7 @@ def test_what_is_no_answer_is_refused():
     [kind, body, "ab", rows, columns],
   ):
     with pytest.raises(ValueError, match=r"said|reshape|int\(\)|unpack"):
-      image_worker.heard(answer, PROCESSOR)
+      image_worker.cut_of(answer, PROCESSOR)
 
 
 # --- settings ----------------------------------------------------------------

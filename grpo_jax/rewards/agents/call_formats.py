@@ -97,7 +97,7 @@ class Parsed(NamedTuple):
     return next((call.error for call in self.calls if call.error), "")
 
 
-def _nothing_wrong(name: str, arguments: Mapping[str, Any]) -> str:
+def _no_error(name: str, arguments: Mapping[str, Any]) -> str:
   del name, arguments
   return ""
 
@@ -111,7 +111,7 @@ class Format:
     ends: Tokens that end a turn; the template writes the first.
     before, between, after: Markup around results, from the end of the policy's
       turn up to where it writes again.
-    written: (result) -> the result in the markup.
+    write: (result) -> the result in the markup.
     most_calls: Most calls of an action; None: any number.
     opening: The template's text at the beginning of each turn of the policy,
       behind its role: `<think>\n\n</think>\n\n` of Qwen3 without thinking,
@@ -123,11 +123,11 @@ class Format:
   before: str
   between: str
   after: str
-  written: Callable[[str], str] = str
+  write: Callable[[str], str] = str
   most_calls: int | None = None
   opening: str = ""
 
-  def parse(self, action: str, check: Check = _nothing_wrong) -> Parsed:
+  def parse(self, action: str, check: Check = _no_error) -> Parsed:
     """Reads an action; a wrong call gets an error, and nothing is raised.
 
     Calls in a thought do not count, and a thought without an end goes on to the
@@ -148,8 +148,8 @@ class Format:
       for call in raw_calls
     ]
     if self.most_calls is not None and len(calls) > self.most_calls:
-      wrong = f"Error: a message has at most {self.most_calls} call."
-      calls = [ToolCall(calls[0].name, {}, wrong, malformed=True)]
+      message = f"Error: a message has at most {self.most_calls} call."
+      calls = [ToolCall(calls[0].name, {}, message, malformed=True)]
     return Parsed((content[:start] + text).strip(), tuple(calls), bool(end))
 
   def _end_of_thoughts(self, text: str) -> int:
@@ -173,7 +173,7 @@ class Format:
     parts = ["" if ended else self.ends[0]]
     for number, result in enumerate(results):
       parts[-1] += self.between if number else self.before
-      parts += [self.written(result), ""]
+      parts += [self.write(result), ""]
     parts[-1] += self.after + self.opening
     return tuple(parts)
 
@@ -248,19 +248,19 @@ def difference(format: Format, chat_text: Callable[..., str]) -> str:
   # Qwen3 leaves out the empty thought of turns that are over.
   start = chat_text([_QUESTION]).removesuffix(format.opening)
   try:
-    whole = chat_text([_QUESTION, reply, *results])
+    text = chat_text([_QUESTION, reply, *results])
   except ValueError as error:  # Llama's template refuses two calls.
     return f"it refuses {len(probes)} calls: {error}"
   ending = "".join(format.render([result for _, _, result in probes]))
-  if not whole.endswith(ending):
-    shown = whole[-len(ending) - 20 :]
-    return f"it writes calls and results as {shown!r}, and not as {ending!r}"
-  if not whole.startswith(start):
+  if not text.endswith(ending):
+    tail = text[-len(ending) - 20 :]
+    return f"it writes calls and results as {tail!r}, and not as {ending!r}"
+  if not text.startswith(start):
     return "it writes a question in another way once it is answered"
-  action = whole[len(start) : -len(ending)]
+  action = text[len(start) : -len(ending)]
   parsed = format.parse(action)
-  wanted = tuple(ToolCall(name, arguments) for name, arguments, _ in probes)
-  if parsed.calls != wanted or not parsed.ended:
+  expected = tuple(ToolCall(name, arguments) for name, arguments, _ in probes)
+  if parsed.calls != expected or not parsed.ended:
     return f"it writes calls as {action!r}"
   return ""
 
@@ -281,21 +281,21 @@ def _tagged(text: str) -> tuple[str, list[ToolCall]]:
       at = end
       continue
     texts.append(text[at : mark.start()])
-    value, at, wrong = _json(text, begin)
-    if not wrong and not text.startswith(_CLOSE, at):
-      wrong = f"{_CLOSE} has to follow the JSON"
-    if wrong:
+    value, at, fault = _json(text, begin)
+    if not fault and not text.startswith(_CLOSE, at):
+      fault = f"{_CLOSE} has to follow the JSON"
+    if fault:
       end = text.find(_CLOSE, begin)
       if end < 0:
-        wrong, end = f"{_CLOSE} is missing", len(text)
+        fault, end = f"{_CLOSE} is missing", len(text)
       at = end
-    calls.append(_malformed(wrong) if wrong else _call(value, ("arguments",)))
+    calls.append(_malformed(fault) if fault else _call(value, ("arguments",)))
     at = min(at + len(_CLOSE), len(text))
   texts.append(text[at:])
   return "".join(texts), calls
 
 
-def _whole(content: str) -> tuple[str, list[ToolCall]]:
+def _single(content: str) -> tuple[str, list[ToolCall]]:
   """Reads a message that is one call, or code behind the tag of Python.
 
   An object without the keys of a call is an answer. An object with a "name"
@@ -304,15 +304,15 @@ def _whole(content: str) -> tuple[str, list[ToolCall]]:
   text = content.strip()
   code = text.removeprefix(_PYTHON_TAG).strip()
   if _OBJECT.match(code):
-    value, at, wrong = _json(code, 0)
-    fields = {key[1] for key in _KEYS.finditer(code)} if wrong else {*value}
+    value, at, fault = _json(code, 0)
+    fields = {key[1] for key in _KEYS.finditer(code)} if fault else {*value}
     is_call = fields == {"name"} or fields & {"parameters", "arguments"}
     if not is_call and text == code:
       return content, []
-    if not wrong and at < len(code):
-      wrong = f"nothing may follow the call, and {code[at:]!r:.40} does"
+    if not fault and at < len(code):
+      fault = f"nothing may follow the call, and {code[at:]!r:.40} does"
     keys = ("parameters", "arguments")
-    return "", [_malformed(wrong) if wrong else _call(value, keys)]
+    return "", [_malformed(fault) if fault else _call(value, keys)]
   if not text.startswith(_PYTHON_TAG):
     return content, []
   return "", [_builtin(code) or ToolCall("python", {"code": code})]
@@ -374,9 +374,9 @@ def _call(value: Any, keys: Sequence[str]) -> ToolCall:
   return _malformed(f'it needs a text "name" and an object "{keys[0]}"')
 
 
-def _malformed(wrong: str) -> ToolCall:
-  shown = f"Error: the call cannot be read: {wrong[:_MAX_SHOWN]}."
-  return ToolCall("", {}, shown, malformed=True)
+def _malformed(fault: str) -> ToolCall:
+  message = f"Error: the call cannot be read: {fault[:_MAX_SHOWN]}."
+  return ToolCall("", {}, message, malformed=True)
 
 
 def _as_json(result: str) -> str:
@@ -400,12 +400,12 @@ FORMATS: dict[str, Format] = {
     after="\n</tool_response><|im_end|><|im_start|>assistant\n",
   ),
   "llama": Format(
-    _whole,
+    _single,
     ends=("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),
     before='<|start_header_id|>ipython<|end_header_id|>\n\n"',
     between='"<|eot_id|><|start_header_id|>ipython<|end_header_id|>\n\n"',
     after='"<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n',
-    written=_as_json,
+    write=_as_json,
     most_calls=1,
   ),
 }

@@ -145,15 +145,15 @@ class Repository:
     Args:
       text: The text, part of a line.
     """
-    found = [
+    lines = [
       f"{path}:{number} {line}"
       for path, content in sorted(self.files.items())
       for number, line in enumerate(content.splitlines(), start=1)
       if text in line
     ]
-    more = len(found) - _MAX_FOUND
+    more = len(lines) - _MAX_FOUND
     end = [f"[{more} more lines]"] if more > 0 else []
-    return "\n".join(found[:_MAX_FOUND] + end) or "No line has this text."
+    return "\n".join(lines[:_MAX_FOUND] + end) or "No line has this text."
 
   def replace(self, path: str, old: str, new: str) -> str:
     """Replaces a text in a file. The text must occur exactly once.
@@ -180,14 +180,14 @@ class Repository:
   def run_tests(self) -> str:
     """Runs the tests of the repository, and shows those that fail."""
     results = self.results(self._visible)
-    wrong = [
-      f"FAILED {_shown(test)}\n  is       {'an error' if got is None else got}"
+    failures = [
+      f"FAILED {_lines(test)}\n  is       {'an error' if got is None else got}"
       f"\n  expected {test['output']}"
       for test, got in zip(self._visible, results, strict=True)
       if got != test["output"]
     ]
-    passed = len(results) - len(wrong)
-    return "\n".join([*wrong, f"{passed} of {len(results)} tests pass."])
+    num_passed = len(results) - len(failures)
+    return "\n".join([*failures, f"{num_passed} of {len(results)} tests pass."])
 
   def run_python(self, code: str) -> str:
     """Runs Python code in the repository and returns what it prints.
@@ -198,28 +198,28 @@ class Repository:
       code: The code.
     """
     outcome = self._run(_RUN.format(code=code), None)
-    said = outcome.output.decode("utf-8", "replace").strip()
-    ended = "" if outcome.status == "done" else f"[{outcome.status}]"
-    return "\n".join(filter(None, (said, ended))) or "[nothing printed]"
+    output = outcome.output.decode("utf-8", "replace").strip()
+    note = "" if outcome.status == "done" else f"[{outcome.status}]"
+    return "\n".join(filter(None, (output, note))) or "[nothing printed]"
 
-  def passed(self) -> float:
+  def share_passed(self) -> float:
     """The share of hidden tests that pass, from 0 to 1.
 
     Raises:
       RuntimeError, TimeoutError: The box cannot be made.
     """
     results = self.results(self._hidden)
-    right = [
+    passes = [
       got == test["output"]
       for test, got in zip(self._hidden, results, strict=True)
     ]
-    return sum(right) / len(right)
+    return sum(passes) / len(passes)
 
   def _text(self, path: str) -> str:
-    found = self.files.get(posixpath.normpath(path))
-    if found is None:
+    content = self.files.get(posixpath.normpath(path))
+    if content is None:
       raise ValueError(f"there is no file {path!r:.80}")
-    return found
+    return content
 
   def _write(self, path: str, text: str) -> str:
     files = {**self.files, _checked(path): text}
@@ -276,7 +276,7 @@ def _tests(extras: Mapping[str, Any], field: str) -> list[dict[str, str]]:
   return [dict(test) for test in tests]
 
 
-def _shown(test: Mapping[str, str]) -> str:
+def _lines(test: Mapping[str, str]) -> str:
   return "\n  ".join([*test.get("lines", "").splitlines(), test["call"]])
 
 
@@ -333,24 +333,24 @@ class CodingSession(tools.ToolSession):
 
   def __init__(self, repository: Repository, options: tools.Options):
     """Begins an episode, and starts nothing."""
-    self._passed = 0.0
+    self._share = 0.0
 
     def grade(answer: str) -> float:
       del answer
-      self._passed = repository.passed()
-      return float(self._passed == 1.0)
+      self._share = repository.share_passed()
+      return float(self._share == 1.0)
 
-    made: dict[str, tools.Tool] = {
+    functions: dict[str, tools.Tool] = {
       name: functools.partial(
         _call, getattr(repository, name), options.max_bytes
       )
       for name in _TOOLS
     }
-    super().__init__(options, _checker(), made, grade)
+    super().__init__(options, _checker(), functions, grade)
 
   def scores(self) -> dict[str, float]:
     """Returns the scores of the episode so far."""
-    return {**super().scores(), "passed": self._passed}
+    return {**super().scores(), "passed": self._share}
 
 
 def make(
@@ -368,8 +368,8 @@ def make(
     ValueError: The record or an option has another form.
   """
   del prompt, seed
-  made = tools.Options(**options)
-  return CodingSession(Repository(extras, made), made)
+  config = tools.Options(**options)
+  return CodingSession(Repository(extras, config), config)
 
 
 def warm_up(**options: Any) -> None:

@@ -62,16 +62,16 @@ def _maker(name: str) -> Callable[..., Any]:
   module, _, attribute = name.rpartition(":")
   if module and attribute.isidentifier():
     try:
-      made = getattr(importlib.import_module(module), attribute)
+      factory = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
       raise ValueError(
         f"gymnasium: there is no {attribute!r} in {module!r}: {error}; needed"
         " is 'gymnasium:package.module:Class', or the name of a registered"
         " environment."
       ) from error
-    if not callable(made):
-      raise ValueError(f"gymnasium: {name!r} is {made!r:.60}, and no class.")
-    return made
+    if not callable(factory):
+      raise ValueError(f"gymnasium: {name!r} is {factory!r:.60}, and no class.")
+    return factory
   try:
     import gymnasium
   except ImportError as error:
@@ -238,7 +238,7 @@ def names() -> tuple[str, ...]:
   return tuple(sorted(registration.ENV_REGISTRY))
 
 
-def begun(
+def new_game(
   name: str, seed: int, num_players: int, kwargs: Mapping[str, Any]
 ) -> Any:
   """Returns a game at its beginning.
@@ -276,7 +276,7 @@ def _count_players(name: str, settings: str) -> int:
   errors = []
   for count in _NUM_PLAYERS:
     try:
-      begun(name, 0, count, kwargs)
+      new_game(name, 0, count, kwargs)
     except Exception as error:  # Of any type: games assert what they need.
       # nltk names its missing words in a frame of asterisks.
       why = " ".join(str(error).replace("*", " ").split())
@@ -338,7 +338,7 @@ class TextarenaGame:
     self._rng = random.Random(f"opponents {seed}")
     self._invalid = 0
     self._turns = 0
-    self._env = begun(name, seed, count, kwargs)
+    self._env = new_game(name, seed, count, kwargs)
     self._rewards: dict[int, float] = {}
     self._others()
 
@@ -355,7 +355,7 @@ class TextarenaGame:
     state = self._env.state
     # `error_count` has the invalid moves since the last valid one; after them
     # the same player moves again, until the game takes it out.
-    self._invalid += int(getattr(state, "error_count", 0) > 0 or self._lost())
+    self._invalid += int(getattr(state, "error_count", 0) > 0 or self._is_out())
     if not self.over:
       self._others()
     return self._rewards.get(self.seat, 0.0)
@@ -381,7 +381,7 @@ class TextarenaGame:
       "turns": float(self._turns),
     }
 
-  def _lost(self) -> bool:
+  def _is_out(self) -> bool:
     """Returns True if the game has taken the policy out for an invalid move."""
     of_seat = self._env.state.game_info.get(self.seat, {})
     return self.over and bool(of_seat.get("invalid_move"))
@@ -469,23 +469,23 @@ class GameSession:
 
   def first(self) -> str:
     """Returns the text that the policy is shown before its first action."""
-    return self._shown(self.game.observation).lstrip("\n")
+    return self._view_text(self.game.observation).lstrip("\n")
 
   def step(self, action: str) -> tuple[Observation, float, bool]:
     """Answers an action: (observation, reward, True at the end)."""
     action = self._without_end(action)
     before = self.game.observation
-    made = self._action(action) if self._action else action
-    reward = self.game.act(made)
+    move = self._action(action) if self._action else action
+    reward = self.game.act(move)
     if self.game.over:
       return "", reward, True
     observation: Any = self.game.observation
     if self._view is None and not self._history:
       observation = _new(observation, before, action)
-    shown = self._shown(observation)
+    text = self._view_text(observation)
     if any(self._around):
-      return (self._around[0], shown, self._around[1]), reward, False
-    return shown, reward, False
+      return (self._around[0], text, self._around[1]), reward, False
+    return text, reward, False
 
   def scores(self) -> dict[str, float | None]:
     """Returns the scores of the game so far."""
@@ -495,7 +495,7 @@ class GameSession:
     """Closes the game, if it can be closed."""
     getattr(self.game, "close", lambda: None)()
 
-  def _shown(self, observation: Any) -> str:
+  def _view_text(self, observation: Any) -> str:
     view = observation if self._view is None else self._view(observation)
     if not isinstance(view, str):
       raise ValueError(

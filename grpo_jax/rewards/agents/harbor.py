@@ -124,14 +124,14 @@ def read(folder: str) -> HarborTask:
       can read the folder, or the task asks for what a box does not have.
   """
   root = pathlib.Path(folder).resolve()
-  seen = pathlib.Path("/usr"), pathlib.Path(sys.base_prefix).resolve()
-  if any(map(root.is_relative_to, seen)):
-    shown = " and ".join(map(str, seen))
-    raise _wrong(root, f"commands can read the tests; move it out of {shown}")
+  visible = pathlib.Path("/usr"), pathlib.Path(sys.base_prefix).resolve()
+  if any(map(root.is_relative_to, visible)):
+    names = " and ".join(map(str, visible))
+    raise _error(root, f"commands can read the tests; move it out of {names}")
   try:
     toml = tomllib.loads(_text(root, root / "task.toml"))
   except tomllib.TOMLDecodeError as error:
-    raise _wrong(root, f"task.toml is not TOML: {error}") from None
+    raise _error(root, f"task.toml is not TOML: {error}") from None
   get = functools.partial(_get, root, toml)
   at, tests_at = root / "environment", root / "tests"
   compose = [x for y in (at, tests_at) for x in y.glob("docker-compose.y*ml")]
@@ -144,11 +144,11 @@ def read(folder: str) -> HarborTask:
     (compose, "several containers"),
   ):
     if is_so:
-      raise _wrong(root, f"the task has {what}; run it with harbor itself")
+      raise _error(root, f"the task has {what}; run it with harbor itself")
   default = "shared" if own is None else "separate"
   mode = get("verifier.environment_mode", str, default)
   if mode not in ("shared", "separate"):
-    raise _wrong(
+    raise _error(
       root, f"environment_mode={mode!r:.40}; needed is 'shared' or 'separate'"
     )
   image = _image(root, at, get, "environment", _HIDDEN)
@@ -170,7 +170,7 @@ def read(folder: str) -> HarborTask:
       " it to /tests; needed is the script that writes the reward."
     )
   solution = _files(root, root / "solution")
-  found = (
+  artifacts = (
     _artifact(root, entry, image) for entry in get("artifacts", list, [])
   )
   return HarborTask(
@@ -181,13 +181,13 @@ def read(folder: str) -> HarborTask:
       files={f"/solution/{x}": y for x, y in solution.items()},
       variables=image.variables | _variables(root, get, "solution.env"),
     ),
-    artifacts=(_ARTIFACTS, *found) if mode == "separate" else (),
+    artifacts=(_ARTIFACTS, *artifacts) if mode == "separate" else (),
     agent_s=get("agent.timeout_sec", float, None),
     verifier_s=get("verifier.timeout_sec", float, _TESTS_S),
   )
 
 
-def _wrong(root: pathlib.Path, what: str) -> ValueError:
+def _error(root: pathlib.Path, what: str) -> ValueError:
   return ValueError(f"harbor: {root}: {what}.")
 
 
@@ -214,10 +214,8 @@ def _get(
     return float(value)
   if kind is float or not isinstance(value, kind):
     names = {float: "number above 0", str: "text", dict: "table"}
-    shown = names.get(kind, "list")
-    raise _wrong(
-      root, f"{name}={value!r:.60} in task.toml; needed is a {shown}"
-    )
+    noun = names.get(kind, "list")
+    raise _error(root, f"{name}={value!r:.60} in task.toml; needed is a {noun}")
   return value
 
 
@@ -225,7 +223,7 @@ def _variables(root: pathlib.Path, get: _Get, name: str) -> dict[str, str]:
   table = get(name, dict, {})
   for variable, value in table.items():
     if not isinstance(value, str) or "${" in value or "\0" in variable + value:
-      raise _wrong(
+      raise _error(
         root,
         f"{name} has {variable}={value!r:.40}; needed is a text, and no"
         " variable of the host, which no box gets",
@@ -241,7 +239,7 @@ def _artifact(root: pathlib.Path, entry: Any, image: Image) -> str:
       path = posixpath.normpath(posixpath.join(image.workdir, path))
       if path.startswith(_KEPT) or _top(path) not in _OF_BOX | _HIDDEN:
         return path
-  raise _wrong(
+  raise _error(
     root,
     f"the artifact {entry!r:.60}; needed is a file or folder of the main"
     " container that commands can write",
@@ -249,42 +247,42 @@ def _artifact(root: pathlib.Path, entry: Any, image: Image) -> str:
 
 
 def _text(root: pathlib.Path, path: pathlib.Path) -> str:
-  found = {} if path.is_dir() else _files(root, path)
-  if not found:
+  files = {} if path.is_dir() else _files(root, path)
+  if not files:
     raise FileNotFoundError(
       f"harbor: {path} is missing; a task has task.toml, instruction.md,"
       " environment/Dockerfile and tests/test.sh."
     )
   try:
-    return found[""].data.decode("utf-8").replace("\r\n", "\n")
+    return files[""].data.decode("utf-8").replace("\r\n", "\n")
   except UnicodeDecodeError as error:
-    raise _wrong(root, f"{path.name} is not text: {error}") from None
+    raise _error(root, f"{path.name} is not text: {error}") from None
 
 
 def _files(root: pathlib.Path, top: pathlib.Path) -> dict[str, shell_lib.File]:
   """Returns the files below a path, or the file "" itself; may be empty."""
-  found: dict[str, shell_lib.File] = {}
+  files: dict[str, shell_lib.File] = {}
   size = 0
   walk = os.walk(top) if top.is_dir() else [(os.fspath(top), [], [""])]
   for at, folders, names in walk:
     for name in (*folders, *names):
       path = pathlib.Path(at, name)
       if not path.resolve().is_relative_to(root):
-        raise _wrong(root, f"{path} is a link that leads out of the task")
+        raise _error(root, f"{path} is a link that leads out of the task")
       is_link = path.is_symlink()
       if (name in folders and not is_link) or not (path.exists() or is_link):
         continue
       if not path.is_file():
-        raise _wrong(root, f"{path} is not a file, nor a link to one")
+        raise _error(root, f"{path} is not a file, nor a link to one")
       size += path.stat().st_size
-      if size > _MAX_BYTES or len(found) >= _MAX_FILES:
-        raise _wrong(
+      if size > _MAX_BYTES or len(files) >= _MAX_FILES:
+        raise _error(
           root, f"{top} has more than {_MAX_FILES} files or {_MAX_BYTES} bytes"
         )
       place = path.relative_to(top).as_posix() if name else ""
       is_program = name.endswith(".sh") or os.access(path, os.X_OK)
-      found[place] = shell_lib.File(path.read_bytes(), is_program)
-  return found
+      files[place] = shell_lib.File(path.read_bytes(), is_program)
+  return files
 
 
 def _without_canary(text: str) -> str:
@@ -309,17 +307,17 @@ def _image(
   text = ""
   if path.exists() or not get(f"{section}.docker_image", str, ""):
     text = _text(root, path)
-  made = _Build(root, context, _OF_BOX | hidden)
+  build = _Build(root, context, _OF_BOX | hidden)
   for name, rest in _instructions(text):
     try:
-      made.follow(name, rest)
+      build.follow(name, rest)
     except ValueError as error:
-      raise _wrong(root, f"{path.name}: {name} {rest:.80}: {error}") from None
-  workdir = made.absolute(get(f"{section}.workdir", str, "."))
+      raise _error(root, f"{path.name}: {name} {rest:.80}: {error}") from None
+  workdir = build.absolute(get(f"{section}.workdir", str, "."))
   if workdir != "/" and _top(workdir) in _OF_BOX | hidden:
-    raise _wrong(root, f"the working directory {workdir} cannot be writable")
-  variables = made.variables | _variables(root, get, f"{section}.env")
-  return Image(workdir, variables, made.files, tuple(made.left_out))
+    raise _error(root, f"the working directory {workdir} cannot be writable")
+  variables = build.variables | _variables(root, get, f"{section}.env")
+  return Image(workdir, variables, build.files, tuple(build.left_out))
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str]]:
@@ -353,7 +351,7 @@ class _Build:
     self.workdir = "/"
     self.variables: dict[str, str] = {}
     self.files: dict[str, shell_lib.File] = {}
-    self._known = {"PATH": shell_lib.PATH, "HOME": "/root"}  # Also of ARG.
+    self._values = {"PATH": shell_lib.PATH, "HOME": "/root"}  # Also of ARG.
     self._folders = {"/", *_KEPT}
 
   def follow(self, name: str, rest: str) -> None:
@@ -374,16 +372,16 @@ class _Build:
       if name == "ENV" and "=" not in words[0]:
         words = [f"{words[0]}={' '.join(words[1:])}"]
       pairs = (x.split("=", 1) for x in words if "=" in x)
-      made = {variable: self._filled(value) for variable, value in pairs}
-      self._known |= made
+      values = {variable: self._filled(value) for variable, value in pairs}
+      self._values |= values
       if name == "ENV":
-        self.variables |= made
+        self.variables |= values
     elif name not in _FOLLOWED or not self._copies(words, rest):
       self.left_out.append(f"{name} {rest}"[:200])
 
   def _filled(self, text: str) -> str:
     return _VARIABLE.sub(
-      lambda x: self._known.get(x[1] or x[2], x[3] or ""), text
+      lambda x: self._values.get(x[1] or x[2], x[3] or ""), text
     )
 
   def absolute(self, path: str) -> str:
@@ -408,10 +406,10 @@ class _Build:
     into = to == "." or to.endswith("/") or len(sources) > 1
     for source in sources:
       place = posixpath.normpath(f"/{source}").lstrip("/")
-      found = sorted(self._context.glob(place)) if place else [self._context]
-      if not found:
+      paths = sorted(self._context.glob(place)) if place else [self._context]
+      if not paths:
         raise ValueError(f"the folder {self._context.name} has no {source!r}")
-      for path in found:
+      for path in paths:
         name = path.name if into or target in self._folders else ""
         for below, file in _files(self._root, path).items():
           at = posixpath.normpath(posixpath.join(target, below or name))
@@ -440,19 +438,19 @@ class Trial:
     """
     if "\0" in command:
       return tools.ToolResult("Error: a command has no null bytes.", True)
-    ran = self._run(command, self._task.image, self._options.call_s)
+    result = self._run(command, self._task.image, self._options.call_s)
     end = {
       "lost": "the box has ended",
       "late": f"killed: no end in {self._options.call_s:g} s",
-      "done": f"exit status {ran.code}" if ran.code else "",
-    }[ran.status]
-    if ran.files is None:
+      "done": f"exit status {result.code}" if result.code else "",
+    }[result.status]
+    if result.files is None:
       much = f"files of more than {shell_lib.MAX_FILES} bytes"
       end = f"{end or much}; files are as before the command"
-    said = ran.output.decode("utf-8", "replace").removesuffix("\n")
-    said = tools.cut(said, self._options.max_bytes)
-    text = "\n".join(filter(None, (said, end and f"[{end}]")))
-    is_bad = ran.status != "done" or ran.files is None
+    output = result.output.decode("utf-8", "replace").removesuffix("\n")
+    output = tools.cut(output, self._options.max_bytes)
+    text = "\n".join(filter(None, (output, end and f"[{end}]")))
+    is_bad = result.status != "done" or result.files is None
     return tools.ToolResult(text or "[nothing printed]", is_bad)
 
   def solve(self) -> str:
@@ -470,14 +468,14 @@ class Trial:
   def _run(
     self, line: str, image: Image, seconds: float
   ) -> shell_lib.ShellResult:
-    kept = {*self._task.image.folders, *_KEPT}
+    roots = {*self._task.image.folders, *_KEPT}
     steps = [("lay", self._files, None)]
     if image is self._task.solution:
       steps.append(("lay", shell_lib.packed(image.files), None))
-    job = self._job(line, image, seconds, kept, steps, keeps=sorted(kept))
-    ran = shell_lib.run(_box(), job)
-    self._files = ran.files or self._files
-    return ran
+    job = self._job(line, image, seconds, roots, steps, keeps=sorted(roots))
+    result = shell_lib.run(_box(), job)
+    self._files = result.files or self._files
+    return result
 
   def _job(
     self,
@@ -518,16 +516,16 @@ class Trial:
     folders = {*task.image.folders, *_KEPT, _LOGS}
     seconds = task.verifier_s
     job = self._job(_TEST, image, seconds, folders, steps, reads=_REWARDS)
-    ran = shell_lib.run(_box(), job)
-    if ran.status == "late":
+    result = shell_lib.run(_box(), job)
+    if result.status == "late":
       raise TimeoutError(f"harbor: no end of tests in {task.verifier_s:g} s")
-    said = ran.output[-300:].decode("utf-8", "replace")
-    for path, data in zip(_REWARDS, ran.reads, strict=False):
+    output = result.output[-300:].decode("utf-8", "replace")
+    for path, data in zip(_REWARDS, result.reads, strict=False):
       if data is not None:
-        return _reward(path, data, said)
+        return _reward(path, data, output)
     raise RuntimeError(
-      f"harbor: the tests wrote no reward ({ran.status}, exit status"
-      f" {ran.code}); they said {said!r}"
+      f"harbor: the tests wrote no reward ({result.status}, exit status"
+      f" {result.code}); they said {output!r}"
     )
 
 
@@ -535,7 +533,7 @@ def _box() -> box_lib.Box:
   return box_lib.require("bwrap")
 
 
-def _reward(path: str, data: bytes, said: str) -> float:
+def _reward(path: str, data: bytes, output: str) -> float:
   """Returns the reward in a file.
 
   Raises:
@@ -551,7 +549,7 @@ def _reward(path: str, data: bytes, said: str) -> float:
     pass
   raise RuntimeError(
     f"harbor: {path} is {data[:60]!r}; needed is a number, in JSON as"
-    f' {{"reward": 1.0}}; the tests said {said!r}'
+    f' {{"reward": 1.0}}; the tests said {output!r}'
   )
 
 
@@ -583,7 +581,7 @@ def make(
     FileNotFoundError, ValueError: The task or an option has another form.
   """
   del prompt, seed
-  made = tools.Options(**options)
+  config = tools.Options(**options)
   folder = extras.get("task")
   if not isinstance(folder, str) or "\0" in folder:
     raise ValueError(
@@ -592,14 +590,14 @@ def make(
     )
   task = read(folder)
   if task.agent_s is not None:
-    made = dataclasses.replace(
-      made,
-      total_s=min(made.total_s, task.agent_s),
-      call_s=min(made.call_s, task.agent_s),
+    config = dataclasses.replace(
+      config,
+      total_s=min(config.total_s, task.agent_s),
+      call_s=min(config.call_s, task.agent_s),
     )
-  trial = Trial(task, made)
+  trial = Trial(task, config)
   return tools.ToolSession(
-    *(made, _checker(), {"shell": lambda given: trial.shell(**given)}),
+    *(config, _checker(), {"shell": lambda kwargs: trial.shell(**kwargs)}),
     lambda answer: trial.reward(),
   )
 

@@ -175,8 +175,8 @@ def rates(
   }
 
 
-def _share(part: int, whole: int) -> float:
-  return part / whole if whole else float("nan")
+def _share(part: int, total: int) -> float:
+  return part / total if total else float("nan")
 
 
 Rule = Callable[[str], bool]
@@ -258,7 +258,7 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
   ),
 }
 _COMPILED = {
-  name: re.compile("|".join(f"(?:{one})" for one in patterns), re.IGNORECASE)
+  name: re.compile("|".join(f"(?:{part})" for part in patterns), re.IGNORECASE)
   for name, patterns in _PATTERNS.items()
 }
 _SUM = re.compile(r"""['"]\s*\+\s*['"]|['"]\s+['"]""")
@@ -274,10 +274,10 @@ def plain(call: str) -> str:
   """
   text = re.sub(r"\$\{?IFS\}?", " ", call)
   text = _INNER.sub("", _SUM.sub("", text))
-  return " ".join([text, *map(_read, _BASE64.findall(call))])
+  return " ".join([text, *map(_as_text, _BASE64.findall(call))])
 
 
-def _read(text: str) -> str:
+def _as_text(text: str) -> str:
   """Decodes base64; "" if the result is not text."""
   try:
     return base64.b64decode(text + "=" * (-len(text) % 4)).decode("ascii")

@@ -110,19 +110,19 @@ class RemoteEnvironment:
     """All addresses."""
     return [self.url] if isinstance(self.url, str) else list(self.url)
 
-  def sent(self, text: str) -> dict[str, Any]:
+  def action_of(self, text: str) -> dict[str, Any]:
     """Returns the action of a text."""
     if ":" not in self.action:
       return {self.action: text}
-    made = registry.load(self.action, "action", {})(text)
-    if not isinstance(made, dict):
+    fields = registry.load(self.action, "action", {})(text)
+    if not isinstance(fields, dict):
       raise TypeError(
-        f"openenv: {self.action!r} returned {made!r:.60}; needed is a"
+        f"openenv: {self.action!r} returned {fields!r:.60}; needed is a"
         " dictionary, the fields of the action."
       )
-    return made
+    return fields
 
-  def shown(self, observation: Any) -> str:
+  def text(self, observation: Any) -> str:
     """Returns the text of an observation that the policy reads."""
     if ":" in self.view:
       return _clean(registry.load(self.view, "view", {})(observation))
@@ -170,7 +170,7 @@ class OpenEnvOptions:
         f"openenv: servers={self.servers!r:.60}; needed is"
         " {'NAME': {'url': 'http://HOST:PORT', …}}."
       )
-    for name, server in self.made.items():
+    for name, server in self.remotes.items():
       for url in server.urls or [""]:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in _SCHEMES or not parts.hostname:
@@ -193,7 +193,7 @@ class OpenEnvOptions:
       self.chat_format()
 
   @property
-  def made(self) -> dict[str, RemoteEnvironment]:
+  def remotes(self) -> dict[str, RemoteEnvironment]:
     """The servers by name."""
     try:
       return {
@@ -210,7 +210,7 @@ class OpenEnvOptions:
     """Returns the format of calls and results."""
     return call_formats.named(self.calls)
 
-  def named(self, extras: Mapping[str, Any]) -> str:
+  def name_of(self, extras: Mapping[str, Any]) -> str:
     """Returns the name of a record's environment.
 
     Raises:
@@ -228,7 +228,7 @@ class OpenEnvOptions:
   @property
   def score_names(self) -> list[str]:
     """Names of scores from the states of all environments."""
-    return [name for server in self.made.values() for name in server.scores]
+    return [name for server in self.remotes.values() for name in server.scores]
 
 
 def _clean(text: Any) -> str:
@@ -340,27 +340,27 @@ class Connection:
     with self._deadline(f"no answer to a {kind} by"):
       with contextlib.suppress(TimeoutError):
         raw = self._socket.recv(timeout=0)
-      asked = raw is None  # Else it would be taken for the answer.
-      if asked:
+      is_sent = raw is None  # Else it would be taken for the answer.
+      if is_sent:
         # A server without a free place says so, and closes.
         with contextlib.suppress(exceptions().ConnectionClosed):
           self._socket.send(json.dumps(message))
         raw = self._socket.recv()
     try:
-      said = strict_json.loads(raw) if isinstance(raw, str) else None
+      reply = strict_json.loads(raw) if isinstance(raw, str) else None
     except (ValueError, RecursionError):
-      said = None
-    match said:
-      case {"type": "error", "data": {"message": str(wrong), **rest}}:
+      reply = None
+    match reply:
+      case {"type": "error", "data": {"message": str(text), **rest}}:
         raise ServerError(
           f"openenv: {self.name} answers a {kind} with an error:"
-          f" {wrong[:_MAX_SHOWN]!r}",
+          f" {text[:_MAX_SHOWN]!r}",
           str(rest.get("code", "")),
         )
-      case {"type": "observation" | "state" as named, "data": dict(found)} if (
-        asked and (named == "state") == (kind == "state")
+      case {"type": "observation" | "state" as name, "data": dict(fields)} if (
+        is_sent and (name == "state") == (kind == "state")
       ):
-        return found
+        return fields
     raise ServerError(
       f"openenv: {self.name} says {raw!r:.80}, which is no answer to a {kind}"
     )
@@ -402,16 +402,16 @@ class RemoteEpisode:
     Raises:
       ServerError, TimeoutError: No server has begun it.
     """
-    self._server, self._names = options.made[name], options.score_names
+    self._server, self._names = options.remotes[name], options.score_names
     self._reward, self._turns = 0.0, 0
     self.observation: dict[str, Any] = {}
     self.over = False
-    asked = {"seed": seed, **self._server.reset, **reset}
+    arguments = {"seed": seed, **self._server.reset, **reset}
     end = time.monotonic() + options.timeout_s
     while True:
       self._connection = self._connected(options.timeout_s, place)
       try:
-        self._ask("reset", asked)
+        self._ask("reset", arguments)
         return
       except (ServerError, TimeoutError) as error:
         self._connection.close()
@@ -428,17 +428,17 @@ class RemoteEpisode:
       try:
         return Connection(url, timeout_s, token)
       except (ServerError, TimeoutError) as error:
-        failed = error
-    raise failed
+        failure = error
+    raise failure
 
   def _ask(self, kind: str, data: Mapping[str, Any]) -> float:
     match self._connection.ask(kind, data):
       case {
-        "observation": dict(seen),
+        "observation": dict(observation),
         "reward": bool() | int() | float() | None as reward,
         "done": bool(done),
       } if abs(reward or 0) <= ranges.MAX_REWARD:
-        self.observation, self.over = seen, done
+        self.observation, self.over = observation, done
         return float(reward or 0)
       case answer:
         raise ServerError(
@@ -459,26 +459,26 @@ class RemoteEpisode:
     "accuracy": the environment has ended the episode with a positive reward;
     "turns"; and those of all environments' states, None for those of others.
     """
-    found: dict[str, float | None] = {
+    scores: dict[str, float | None] = {
       "accuracy": float(self.over and self._reward > 0),
       "turns": float(self._turns),
       **dict.fromkeys(set(self._names) - {"accuracy"}),
     }
     if not self._server.scores:
-      return found
+      return scores
     state = self._connection.ask("state")
     for score, field in self._server.scores.items():
       match state.get(field):
         case bool() | int() | float() as value if (
           abs(value) <= ranges.MAX_REWARD
         ):
-          found[score] = float(value)
+          scores[score] = float(value)
         case value:
           raise ServerError(
             f"openenv: the field {field!r} of a state is {value!r:.60}; needed"
             f" is a number, the score {score!r}."
           )
-    return found
+    return scores
 
   def close(self) -> None:
     """Ends the episode on the server."""
@@ -528,8 +528,8 @@ class CallSession(games.GameSession):
 def _result(observation: Mapping[str, Any]) -> str:
   """Returns the text of a tool's result, or of its error."""
   match observation:
-    case {"error": {"message": str(wrong)}}:
-      return _clean(f"Error: {wrong}")
+    case {"error": {"message": str(message)}}:
+      return _clean(f"Error: {message}")
     case {"result": {"data": data}} if data is not None:
       return _text(data)
     case {"result": {"content": [*parts]}}:
@@ -556,12 +556,12 @@ def make(
       shows something else, or is over before the first action.
     ValueError: The record names no environment.
   """
-  made = OpenEnvOptions(**options)
-  name = made.named(extras)
+  config = OpenEnvOptions(**options)
+  name = config.name_of(extras)
   if why := extras.get("failed"):
     raise ServerError(why)
   game = RemoteEpisode(
-    made,
+    config,
     name,
     int(extras.get("seed", zlib.crc32(prompt.encode()))),
     extras.get("reset") or {},
@@ -570,14 +570,14 @@ def make(
   if game.over:
     game.close()
     raise ServerError(f"openenv: an episode of {name!r} was over at once.")
-  server = made.made[name]
-  before, after = made.around
+  server = config.remotes[name]
+  before, after = config.around
   session = (
     games.GameSession(
-      game, server.shown, server.sent, False, (before, after), made.ends
+      game, server.text, server.action_of, False, (before, after), config.ends
     )
     if server.action
-    else CallSession(game, server.shown, made)
+    else CallSession(game, server.text, config)
   )
   if "first" in extras and session.first() != extras["first"]:
     game.close()
@@ -597,11 +597,11 @@ def problem(seed: int, **options: Any) -> tuple[str, dict[str, Any]]:
     seed: Seed of the episode, which also chooses the environment.
     **options: `OpenEnvOptions`.
   """
-  made = OpenEnvOptions(**options)
+  config = OpenEnvOptions(**options)
   exceptions()
-  place, number = divmod(seed, len(made.servers))
-  name = sorted(made.servers)[number]
-  extras: dict[str, Any] = {"seed": seed, made.field: name}
+  place, number = divmod(seed, len(config.servers))
+  name = sorted(config.servers)[number]
+  extras: dict[str, Any] = {"seed": seed, config.field: name}
   try:
     with contextlib.closing(make("", extras, place, **options)) as session:
       first = session.first()
@@ -638,17 +638,17 @@ def schemas(**options: Any) -> list[tools.Schema]:
   Raises:
     ServerError, TimeoutError: A server does not name its tools.
   """
-  made = OpenEnvOptions(**options)
+  config = OpenEnvOptions(**options)
   exceptions()
-  found: dict[str, tools.Schema] = {}
-  for name, server in made.made.items():
+  by_name: dict[str, tools.Schema] = {}
+  for name, server in config.remotes.items():
     if server.action:
       continue
-    episode = RemoteEpisode(made, name, 0, {}, 0)
+    episode = RemoteEpisode(config, name, 0, {}, 0)
     try:
       episode.act({"type": "list_tools"})
       for tool in episode.observation["tools"]:
-        found[tool["name"]] = tools.of_parts(
+        by_name[tool["name"]] = tools.of_parts(
           tool["name"], tool["description"], tool["input_schema"]
         )
     except (KeyError, TypeError) as error:
@@ -657,7 +657,7 @@ def schemas(**options: Any) -> list[tools.Schema]:
       ) from None
     finally:
       episode.close()
-  return list(found.values())
+  return list(by_name.values())
 
 
 def in_chat(chat_text: Callable[..., str], **options: Any) -> Observation:
@@ -673,14 +673,14 @@ def in_chat(chat_text: Callable[..., str], **options: Any) -> Observation:
   Raises:
     ValueError: The template writes calls or results in another way.
   """
-  made = OpenEnvOptions(**options)
-  if not made.calls:
+  config = OpenEnvOptions(**options)
+  if not config.calls:
     return ""
-  format = made.chat_format()
-  if wrong := call_formats.difference(format, chat_text):
+  format = config.chat_format()
+  if why := call_formats.difference(format, chat_text):
     raise ValueError(
-      f"config.environment.options: calls={made.calls!r} is not the format of"
-      f" the chat template: {wrong}. Choose one of"
+      f"config.environment.options: calls={config.calls!r} is not the format of"
+      f" the chat template: {why}. Choose one of"
       f" {', '.join(map(repr, call_formats.FORMATS))}."
     )
   most = format.most_calls or _MAX_CALLS + 1

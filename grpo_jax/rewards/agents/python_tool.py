@@ -174,8 +174,8 @@ class _PythonProcess:
     assert stdout is not None
     poll = select.poll()  # Unlike select, for file descriptors of any size.
     poll.register(stdout, select.POLLIN)
-    left = max(end - time.monotonic(), 0.0)
-    if not poll.poll(math.ceil(left * 1000)):
+    seconds = max(end - time.monotonic(), 0.0)
+    if not poll.poll(math.ceil(seconds * 1000)):
       return None
     return stdout.read(1024)
 

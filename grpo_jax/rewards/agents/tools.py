@@ -238,8 +238,8 @@ class Checker:
   def __call__(self, name: str, arguments: Mapping[str, Any]) -> str:
     """Returns a message about a mistake, or ""; see `call_formats.Check`."""
     if name not in self._validators:
-      known = ", ".join(map(repr, self._validators))
-      return f"Error: there is no tool {name!r:.60}; there is {known}."
+      names = ", ".join(map(repr, self._validators))
+      return f"Error: there is no tool {name!r:.60}; there is {names}."
     validator = self._validators[name]
     takes = validator.schema.get("properties", {})
     for argument in validator.schema.get("required", ()):
@@ -249,9 +249,9 @@ class Checker:
       if argument not in takes:
         own = ", ".join(map(repr, takes)) or "none"
         return f"Error: {name} has no argument {argument!r:.60}, but {own}."
-    for wrong in validator.iter_errors(dict(arguments)):
-      where = ".".join(map(str, wrong.absolute_path))
-      message = wrong.message[:_MAX_SHOWN]
+    for error in validator.iter_errors(dict(arguments)):
+      where = ".".join(map(str, error.absolute_path))
+      message = error.message[:_MAX_SHOWN]
       return f"Error: the argument {where!r} of {name}: {message}."
     return ""
 
@@ -327,8 +327,8 @@ class Index:
     """
     import numpy as np
 
-    known = self._scores.vocab_dict
-    words = [word for word in self._words([query])[0] if word in known]
+    vocabulary = self._scores.vocab_dict
+    words = [word for word in self._words([query])[0] if word in vocabulary]
     if not words:
       return []
     scores = self._scores.get_scores(words)  # [passages]
@@ -356,10 +356,10 @@ def read(path: str) -> list[Passage]:
       " config.environment.options['corpus']: JSON lines with the field 'text',"
       " or a text with a passage on each line."
     )
-  made = _of_json if file.suffix == ".jsonl" else _of_text
+  parse = _of_json if file.suffix == ".jsonl" else _of_text
   with file.open(encoding="utf-8") as lines:
     passages = [
-      made(line, number, path)
+      parse(line, number, path)
       for number, line in enumerate(lines, start=1)
       if line.strip()
     ]
@@ -682,13 +682,13 @@ def _run(
 def _find(options: Options, arguments: Mapping[str, Any]) -> ToolResult:
   """Runs the tool "search", which takes milliseconds and has no time limit."""
   passages = _index(options.corpus).find(arguments["query"], options.top_k)
-  shown = [
+  texts = [
     f"[{number}] {passage.title}\n{passage.text[: options.passage_chars]}"
     if passage.title
     else f"[{number}] {passage.text[: options.passage_chars]}"
     for number, passage in enumerate(passages, start=1)
   ]
-  text = "\n\n".join(shown) or "No passage has any of these words."
+  text = "\n\n".join(texts) or "No passage has any of these words."
   return ToolResult(cut(text, options.max_bytes))
 
 
@@ -737,7 +737,7 @@ def _plain(path: str, value: Any) -> Any:
     fields = dataclasses.fields(value)
     return {x.name: convert(getattr(value, x.name)) for x in fields}
   elif isinstance(value, list | tuple | deque):
-    return [convert(one) for one in value]
+    return [convert(item) for item in value]
   elif isinstance(value, set | frozenset):
     return sorted(map(convert, value), key=json.dumps)
   elif callable(tolist := getattr(value, "tolist", None)):  # Like NumPy's.
@@ -790,10 +790,10 @@ def _grade(
   if options.grade in _COMPARED:
     golds = gold if isinstance(gold, (list, tuple)) else [gold]
     answer = _words(_answer(text, options.answer_after))
-    right = [_words(str(one)) for one in golds]
+    right = [_words(str(x)) for x in golds]
     if options.grade == "exact":
       return float(answer in right)
-    return float(any(f" {one} " in f" {answer} " for one in right))
+    return float(any(f" {x} " in f" {answer} " for x in right))
   if options.grade == "math":
     gold = str(gold)  # A number of JSON becomes its text.
   function = _grader(options.grade, options.answer_after, options.sandbox)
@@ -838,9 +838,9 @@ def _grader(name: str, answer_after: str, sandbox: str) -> Callable[..., Any]:
   function = registry.load_function(path)
   arguments = registry.asks_for(function) & {"tokens", "tokenizer"}
   if arguments or registry.kind(function).sees_group:
-    asked_for = ", ".join(sorted(arguments)) or "all completions of a prompt"
+    names = ", ".join(sorted(arguments)) or "all completions of a prompt"
     raise ValueError(
-      f"tools: grade={name!r} asks for {asked_for}, and there is one answer and"
+      f"tools: grade={name!r} asks for {names}, and there is one answer and"
       " its text; choose another function."
     )
   context = registry.Context(answer_after=answer_after, sandbox=sandbox)
@@ -872,17 +872,17 @@ def _schemas(tools: tuple[str, ...]) -> tuple[Schema, ...]:
   Raises:
     ValueError: A function has no schema, or two tools have the same name.
   """
-  known = {"python": _PYTHON, "search": _SEARCH}
-  made = tuple(
-    known[tool] if tool in known else of_function(_function(tool))
+  builtin = {"python": _PYTHON, "search": _SEARCH}
+  all_schemas = tuple(
+    builtin[tool] if tool in builtin else of_function(_function(tool))
     for tool in tools
   )
-  names = [schema["function"]["name"] for schema in made]
+  names = [schema["function"]["name"] for schema in all_schemas]
   if len({*names}) < len(names):
     raise ValueError(
       f"tools: two of {list(tools)} have the same name: {names}."
     )
-  return made
+  return all_schemas
 
 
 def _own(tools: tuple[str, ...]) -> dict[str, str]:
@@ -909,27 +909,27 @@ def make(
       is out of range.
   """
   del seed
-  made = Options(**options)
-  if extras.get(made.answer) in (None, "", [], ()):
+  config = Options(**options)
+  if extras.get(config.answer) in (None, "", [], ()):
     raise ValueError(
-      f"tools: the extras have no {made.answer!r}, with which answers are"
+      f"tools: the extras have no {config.answer!r}, with which answers are"
       f" compared, but {sorted(extras)}; name what has it in"
       " config.environment.options['answer']."
     )
-  names = tuple(made.tools)
+  names = tuple(config.tools)
   tools: dict[str, Tool] = {
-    name: functools.partial(_call_own, made, path)
+    name: functools.partial(_call_own, config, path)
     for name, path in _own(names).items()
   }
   end = contextlib.ExitStack()
   if "search" in names:
-    tools["search"] = functools.partial(_find, made)
+    tools["search"] = functools.partial(_find, config)
   if "python" in names:
-    python = _interpreter(made)
+    python = _interpreter(config)
     tools["python"] = functools.partial(_run, python)
     end.callback(python.close)
-  grade = functools.partial(_grade, made, prompt, extras)
-  return ToolSession(made, _checker(names), tools, grade, end.close)
+  grade = functools.partial(_grade, config, prompt, extras)
+  return ToolSession(config, _checker(names), tools, grade, end.close)
 
 
 def warm_up(**options: Any) -> None:
@@ -939,19 +939,19 @@ def warm_up(**options: Any) -> None:
     FileNotFoundError, ImportError, RuntimeError, ValueError: A part cannot be
       prepared.
   """
-  made = Options(**options)
-  tools = tuple(made.tools)
+  config = Options(**options)
+  tools = tuple(config.tools)
   _checker(tools)
   functions = [_function(path) for path in _own(tools).values()]
-  if made.grade not in _COMPARED:
-    functions.append(_grader(made.grade, made.answer_after, made.sandbox))
+  if config.grade not in _COMPARED:
+    functions.append(_grader(config.grade, config.answer_after, config.sandbox))
   for function in functions:
     getattr(function, "warm_up", lambda: None)()
   if "search" in tools:
-    _index(made.corpus)
+    _index(config.corpus)
   if "python" in tools:
-    _interpreter(made)  # It starts nothing, and checks its limits.
-    box.require(made.sandbox)
+    _interpreter(config)  # It starts nothing, and checks its limits.
+    box.require(config.sandbox)
 
 
 def schemas(**options: Any) -> list[Schema]:
@@ -973,19 +973,19 @@ def in_chat(chat_text: Callable[..., str], **options: Any) -> Observation:
   Raises:
     ValueError: The template writes calls or results in another way.
   """
-  made = Options(**options)
-  format = made.chat_format()
-  if wrong := call_formats.difference(format, chat_text):
+  config = Options(**options)
+  format = config.chat_format()
+  if why := call_formats.difference(format, chat_text):
     raise ValueError(
-      f"config.environment.options: format={made.format!r} is not that of the"
-      f" chat template: {wrong}. Choose one of"
+      f"config.environment.options: format={config.format!r} is not that of the"
+      f" chat template: {why}. Choose one of"
       f" {', '.join(map(repr, call_formats.FORMATS))}; or set 'opening' to what"
       " the template writes at the beginning of each turn of the model, or"
       " 'markup' to what it writes before the first result, between two and"
       " after the last."
     )
   return format.render(
-    [""] * (format.most_calls or made.max_parallel + 1), ended=False
+    [""] * (format.most_calls or config.max_parallel + 1), ended=False
   )
 
 

@@ -42,18 +42,18 @@ class Window(NamedTuple):
   Attributes:
     bytes: Bytes of the answer; zero behind its end, and without an answer.
     length: Bytes of the answer; 0 without an answer.
-    found: True if there is an answer, which may be empty.
+    exists: True if there is an answer, which may be empty.
   """
 
   bytes: jax.Array  # [B, W] uint8
   length: jax.Array  # [B] int32
-  found: jax.Array  # [B] bool
+  exists: jax.Array  # [B] bool
 
 
 class _Span(NamedTuple):
   start: jax.Array  # [B] int32
   end: jax.Array  # [B] int32
-  found: jax.Array  # [B] bool
+  exists: jax.Array  # [B] bool
 
 
 def _last_boxed(
@@ -174,7 +174,7 @@ def _span(
   span = _Span(start, end, usable & tagged)
   if after:
     marked = _after_marker(words, space, start, end, after)
-    marked = marked._replace(found=marked.found & ~tagged)
+    marked = marked._replace(exists=marked.exists & ~tagged)
     span = _either(span, marked, usable)
   boxed = _last_boxed(text.bytes, words, space, start, end)
   return _either(boxed, span, usable)
@@ -183,9 +183,9 @@ def _span(
 def _either(one: _Span, other: _Span, allowed: jax.Array) -> _Span:
   """Returns `one`, or else `other`, in the rows where an answer is allowed."""
   return _Span(
-    jnp.where(one.found, one.start, other.start),
-    jnp.where(one.found, one.end, other.end),
-    allowed & (one.found | other.found),
+    jnp.where(one.exists, one.start, other.start),
+    jnp.where(one.exists, one.end, other.end),
+    allowed & (one.exists | other.exists),
   )
 
 
@@ -210,7 +210,7 @@ def final_answer(
   span = _span(text, words, space, after.encode())
   start, end = text_lib.stripped(space, span.start, span.end)
   length = end - start
-  fits = span.found & ~text.cut & (length <= width)
+  fits = span.exists & ~text.cut & (length <= width)
   length = jnp.where(fits, length, 0)
   place = jnp.arange(width)  # [W]
   data = text_lib.at(text.bytes, start[:, None] + place)
@@ -317,8 +317,8 @@ class _Rows:
 
   def part(self, mask: jax.Array, size: int = 1) -> jax.Array:  # [B, W] bool
     """Restricts a mask to places whose `size` bytes are in the span left."""
-    whole = self.place + size <= self.end[:, None]
-    return mask & whole & (self.place >= self.start[:, None])
+    fits = self.place + size <= self.end[:, None]
+    return mask & fits & (self.place >= self.start[:, None])
 
   def begins(
     self, index: jax.Array, patterns: Sequence[bytes]
@@ -339,10 +339,10 @@ class _Rows:
   ) -> jax.Array:  # [B, patterns] bool
     """Marks the patterns that begin at `start`, in the span left."""
     size = max(map(len, patterns))
-    wanted = np.array([[*x.ljust(size, b"\0")] for x in patterns], np.uint8)
+    table = np.array([[*x.ljust(size, b"\0")] for x in patterns], np.uint8)
     place = start[:, :, None] + np.arange(size)  # [B, patterns, size]
     text = text_lib.at(self.bytes, place.reshape(len(start), -1))
-    same = (text.reshape(place.shape) == wanted) | (wanted == 0)
+    same = (text.reshape(place.shape) == table) | (table == 0)
     inside = (start >= self.start[:, None]) & (
       start + _sizes(patterns) <= self.end[:, None]
     )
@@ -409,7 +409,7 @@ def without_brackets(
   end: jax.Array,  # [B]
 ) -> jax.Array:  # [B, W] uint8
   """Writes blanks for brackets around all of [start, end), except a sign."""
-  rows = _Rows(Window(text_lib.kept(data, start, end), end, end > start))
+  rows = _Rows(Window(text_lib.within(data, start, end), end, end > start))
   rows.narrow(start, end, end > start)
   size = _size(rows.begins(start, _SIGNS), _SIGNS)
   first, _ = rows.stripped(start + size, end)
@@ -497,9 +497,9 @@ def _to_formula(rows: _Rows) -> jax.Array:  # [B] bool
   close = jnp.where(is_dollar[:, None], dollar, close)
   end = text_lib.first(text_lib.behind(close, start + size))
   several = text_lib.behind(formula, end + size).any(axis=1)
-  any_found = start < formula.shape[1]
-  rows.narrow(start + size, end, any_found)
-  return ~(any_found & several)
+  has_formula = start < formula.shape[1]
+  rows.narrow(start + size, end, has_formula)
+  return ~(has_formula & several)
 
 
 def _leave_name(rows: _Rows) -> None:
@@ -515,8 +515,8 @@ def _leave_name(rows: _Rows) -> None:
   length = end - rows.start
   command = (initial == ord("\\")) & (length >= 2)
   command &= small.sum(axis=1) == length - 1
-  named = ((length == 1) & letter) | command | (length == 0)
-  rows.narrow(sign + 1, rows.end, named & (equals.sum(axis=1) == 1))
+  is_name = ((length == 1) & letter) | command | (length == 0)
+  rows.narrow(sign + 1, rows.end, is_name & (equals.sum(axis=1) == 1))
 
 
 def _leave_unit(
@@ -535,13 +535,13 @@ def _leave_unit(
   blanks = rows.space | (rows.bytes == ord("~")) | begins
   blanks |= text_lib.shifted(begins, -1)
   word, word_length = _plain_unit(rows, plain, blanks, end)
-  start = jnp.where(text.found, text.start, end - degree)
+  start = jnp.where(text.exists, text.start, end - degree)
   start = jnp.where(word_length > 0, end - word_length, start)
-  has_unit = text.found | (degree > 0) | (word_length > 0)
+  has_unit = text.exists | (degree > 0) | (word_length > 0)
   unit, length = _normal_unit(rows, text, end)
-  unit = jnp.where(text.found[:, None], unit, unit_row(DEGREE))
+  unit = jnp.where(text.exists[:, None], unit, unit_row(DEGREE))
   unit = jnp.where((word_length > 0)[:, None], word, unit)
-  length = jnp.where(text.found, length, jnp.where(has_unit, 2, 0))
+  length = jnp.where(text.exists, length, jnp.where(has_unit, 2, 0))
   length = jnp.maximum(length, word_length)
   new_end = text_lib.last(text_lib.before(~blanks, start)) + 1
   rows.end = jnp.where(has_unit, jnp.maximum(new_end, rows.start), rows.end)
@@ -580,7 +580,7 @@ class _Unit(NamedTuple):
   start: jax.Array  # [B] int32, of the command.
   open: jax.Array  # [B] int32, its brace.
   close: jax.Array  # [B] int32
-  found: jax.Array  # [B] bool
+  exists: jax.Array  # [B] bool
 
 
 def _text_unit(rows: _Rows, close: jax.Array) -> _Unit:
@@ -618,7 +618,7 @@ def _normal_unit(
   target = jnp.cumsum(word.astype(jnp.int32) + gap, axis=1) - 1
   length = jnp.max(jnp.where(word, target + 1, 0), axis=1)
   # A place without a word is a gap.
-  made = jnp.where(np.arange(MAX_UNIT) < length[:, None], np.uint8(ord(" ")), 0)
+  text = jnp.where(np.arange(MAX_UNIT) < length[:, None], np.uint8(ord(" ")), 0)
   row = jnp.arange(len(data))[:, None]
   index = jnp.where(word, target, MAX_UNIT)  # Beyond the end it is dropped.
-  return made.at[row, index].set(data, mode="drop"), length
+  return text.at[row, index].set(data, mode="drop"), length

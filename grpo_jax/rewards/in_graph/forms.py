@@ -122,7 +122,7 @@ def letters_of(
 _TAGS = (b"<think>", b"</think>", b"<answer>", b"</answer>")
 
 
-def _found(text: Text) -> jax.Array:  # [4, B, L] bool
+def _tag_starts(text: Text) -> jax.Array:  # [4, B, L] bool
   """Marks the bytes where each of the four tags begins."""
   words = text_lib.words(text.bytes)
   return jnp.stack([text_lib.starts(words, tag) for tag in _TAGS])
@@ -133,7 +133,7 @@ def tag_count(text: Text) -> jax.Array:  # [B] float32
 
   See `rewards.form.tag_count`.
   """
-  once = _found(text).sum(axis=2) == 1  # [4, B]
+  once = _tag_starts(text).sum(axis=2) == 1  # [4, B]
   return 0.25 * once.sum(axis=0).astype(jnp.float32)
 
 
@@ -142,7 +142,7 @@ def think_answer_format(text: Text) -> jax.Array:  # [B] float32
 
   See `rewards.form.think_answer_format`. A text that was cut has 0.0.
   """
-  tags = _found(text)
+  tags = _tag_starts(text)
   once = (tags.sum(axis=2) == 1).all(axis=0)
   think, end_think, answer, end_answer = starts = text_lib.first(tags)
   # Each tag, and the words between it and the next tag, or the end.
@@ -169,7 +169,7 @@ def language_consistency(
   Raises:
     KeyError: The script is not in `BLOCKS`.
   """
-  think, end_think, _, _ = _found(text)
+  think, end_think, _, _ = _tag_starts(text)
   opening = text_lib.first(think)
   opened = think.any(axis=1)
   start = jnp.where(opened, opening + len(_TAGS[0]), 0)

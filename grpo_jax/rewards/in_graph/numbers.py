@@ -185,7 +185,7 @@ def symbols(
   end: jax.Array,  # [B]
 ) -> jax.Array:  # [B, W] int32
   """Returns the symbol that begins at each byte of [start, end), else NONE."""
-  data = text.kept(data, start, end)
+  data = text.within(data, start, end)
   words = text.words(data)
   digit = text.digits(data)
   inside = text.behind(text.before(jnp.ones(data.shape, bool), end), start)
@@ -265,24 +265,24 @@ class _Builder:
   def blanks(self, name: str, to: str, blanks: Iterable[str]) -> None:
     """Makes blanks after a plain number lead to the state `to`."""
     for state in _COMPLETE:
-      taken = {s for x, s in self.moves if x == f"{name}.{state}"}
-      free = [s for s in blanks if s not in taken]
+      own = {s for x, s in self.moves if x == f"{name}.{state}"}
+      free = [s for s in blanks if s not in own]
       self.add(f"{name}.{state}", free, to)
 
 
 def _moves() -> dict[tuple[str, str], str]:
   """Returns all transitions between named states, from "start" on."""
-  made = _Builder()
-  add = made.add
+  builder = _Builder()
+  add = builder.add
   for state in ("start", "signed"):
     add(state, _ALL_BLANKS, state)
     add(state, ("FRACTION",), "fraction")
   add("start", ("PLUS", "MINUS"), "signed")
-  made.plain("first", ("start", "signed"), repeats=True)
-  made.blanks("first", "whole", _ALL_BLANKS)
+  builder.plain("first", ("start", "signed"), repeats=True)
+  builder.blanks("first", "whole", _ALL_BLANKS)
   for state in ("decimal", "bare"):
     for symbol in _ALL_BLANKS:
-      made.moves[f"first.{state}", symbol] = "broken"
+      builder.moves[f"first.{state}", symbol] = "broken"
   add("first.repeated", _ALL_BLANKS, "repeated")
   for state in ("whole", "broken", "repeated"):
     add(state, _ALL_BLANKS, state)
@@ -295,59 +295,59 @@ def _moves() -> dict[tuple[str, str], str]:
     if state not in ("whole", "broken"):  # No blank before an exponent.
       add(state, ("EXPONENT",), "exponent")
   add("slash", _ALL_BLANKS, "slash")
-  made.plain("below", ("slash",), repeats=False)
-  made.blanks("below", "done", _ALL_BLANKS)
-  _add_fraction(made)
-  _add_part(made)
-  _add_power(made)
+  builder.plain("below", ("slash",), repeats=False)
+  builder.blanks("below", "done", _ALL_BLANKS)
+  _add_fraction(builder)
+  _add_part(builder)
+  _add_power(builder)
   add("done", _ALL_BLANKS, "done")
   for state in accepting() - {"percent"}:
     add(state, ("PERCENT",), "percent")
   add("percent", _ALL_BLANKS, "percent")
-  return made.moves
+  return builder.moves
 
 
-def _add_fraction(made: _Builder) -> None:
+def _add_fraction(builder: _Builder) -> None:
   for name, begin, after in (
     ("over", "fraction", "middle"),
     ("under", "middle", "done"),
   ):
-    made.add(begin, _BLANKS, begin)
-    made.add(begin, ("OPEN",), f"{name}.brace")
-    made.add(begin, _DIGITS, f"{name}.digit")
+    builder.add(begin, _BLANKS, begin)
+    builder.add(begin, ("OPEN",), f"{name}.brace")
+    builder.add(begin, _DIGITS, f"{name}.digit")
     braces = (f"{name}.brace", f"{name}.signed")
     for state in braces:
-      made.add(state, _BLANKS, state)
-    made.add(braces[0], ("PLUS", "MINUS"), braces[1])
-    made.plain(name, braces, repeats=False)
-    made.blanks(name, f"{name}.end", _BLANKS)
-    made.add(f"{name}.end", _BLANKS, f"{name}.end")
+      builder.add(state, _BLANKS, state)
+    builder.add(braces[0], ("PLUS", "MINUS"), braces[1])
+    builder.plain(name, braces, repeats=False)
+    builder.blanks(name, f"{name}.end", _BLANKS)
+    builder.add(f"{name}.end", _BLANKS, f"{name}.end")
     for state in (*_COMPLETE, "end"):
-      made.add(f"{name}.{state}", ("CLOSE",), after)
+      builder.add(f"{name}.{state}", ("CLOSE",), after)
   # A single digit is a whole part, and is followed by what follows a part.
-  made.add("over.digit", _BLANKS, "middle")
-  made.add("over.digit", ("OPEN",), "under.brace")
-  made.add("over.digit", _DIGITS, "under.digit")
-  made.add("under.digit", _ALL_BLANKS, "done")
+  builder.add("over.digit", _BLANKS, "middle")
+  builder.add("over.digit", ("OPEN",), "under.brace")
+  builder.add("over.digit", _DIGITS, "under.digit")
+  builder.add("under.digit", _ALL_BLANKS, "done")
 
 
-def _add_part(made: _Builder) -> None:
+def _add_part(builder: _Builder) -> None:
   """Adds the fraction of a mixed number such as 3 1/2."""
   for begin, name, blank in (
     ("whole", "part.over", "part.end"),
     ("part.slash", "part.under", "done"),
   ):
-    made.add(begin, _DIGITS, name)
-    made.add(name, _DIGITS, name)
-    made.add(name, _ALL_BLANKS, blank)
-  made.add("part.end", _ALL_BLANKS, "part.end")
-  made.add("part.slash", _ALL_BLANKS, "part.slash")
+    builder.add(begin, _DIGITS, name)
+    builder.add(name, _DIGITS, name)
+    builder.add(name, _ALL_BLANKS, blank)
+  builder.add("part.end", _ALL_BLANKS, "part.end")
+  builder.add("part.slash", _ALL_BLANKS, "part.slash")
   for state in ("part.over", "part.end"):
-    made.add(state, ("SLASH",), "part.slash")
+    builder.add(state, ("SLASH",), "part.slash")
 
 
-def _add_power(made: _Builder) -> None:
-  add = made.add
+def _add_power(builder: _Builder) -> None:
+  add = builder.add
   add("times", _ALL_BLANKS, "times")
   add("times", ("ONE",), "ten")
   add("ten", ("ZERO",), "base")
@@ -546,7 +546,7 @@ def equal(
   dollars = (number.unit == find.unit_row(b"$")).all(axis=1)
   unit |= dollars & (gold["unit"] == 0).all(axis=1)
   same = _compared(value, gold)
-  return window.found & number.single & unit & value.valid & same
+  return window.exists & number.single & unit & value.valid & same
 
 
 class _Value(NamedTuple):
@@ -587,9 +587,9 @@ def _value(
   below = has(roles, "under", "below", "repeat")
   # A missing denominator is 1, which is written over the first byte.
   no_below = count["under"] + count["below"] + count["repeat"] == 0
-  one = no_below[:, None] & (text.places(data) == 0)
+  is_one = no_below[:, None] & (text.places(data) == 0)
   # 0.1\overline{6} is (1 · 9 + 6) / 9 / 10: as many nines as digits.
-  below_data = jnp.where(one, 1, jnp.where(repeat, 9, data))
+  below_data = jnp.where(is_one, 1, jnp.where(repeat, 9, data))
   power = _power(data, roles, count)
   exponent = (
     power
@@ -610,7 +610,7 @@ def _value(
   alone &= (count["blank"] == 0) & ~percent
   return _Value(
     jnp.stack([below_data, data, data]),
-    jnp.stack([below | one, whole, above]),
+    jnp.stack([below | is_one, whole, above]),
     exponent,
     (count["minus"] + count["inner minus"]) % 2 == 1,
     valid & (~mixed | simple),
@@ -683,15 +683,15 @@ def _compared(
     )
   )  # [10, B]
   same = signs[0] == 0
-  found_zero, gold_zero = signs[8] == 0, signs[9] == 0
+  value_zero, gold_zero = signs[8] == 0, signs[9] == 0
   # Half of the last place is rounded to the even neighbour.
-  to_found = _rounds(signs[1], signs[2], above[:, 0] % 2 == 0)
-  to_found &= (value.places >= _MIN_ROUNDED_PLACES) & ~found_zero
+  to_value = _rounds(signs[1], signs[2], above[:, 0] % 2 == 0)
+  to_value &= (value.places >= _MIN_ROUNDED_PLACES) & ~value_zero
   to_gold = _rounds(signs[3], signs[4], gold["numerator"][:, 0] % 2 == 0)
   to_gold &= (gold["places"] >= _MIN_ROUNDED_PLACES) & ~gold_zero
   proper = ~value.mixed | ((signs[5] > 0) & (signs[7] > 0))
-  sign = (value.negative == gold["negative"]) | (found_zero & gold_zero)
-  return (signs[6] > 0) & proper & sign & (same | to_found | to_gold)
+  sign = (value.negative == gold["negative"]) | (value_zero & gold_zero)
+  return (signs[6] > 0) & proper & sign & (same | to_value | to_gold)
 
 
 def _rounds(one: jax.Array, other: jax.Array, even: jax.Array) -> jax.Array:

@@ -89,9 +89,9 @@ def _lengths(
   tokens: jax.Array,  # [B, T]
   mask: jax.Array,  # [B, T] bool
 ) -> jax.Array:  # [B, T] int32
-  known = (tokens >= 0) & (tokens < table.lengths.shape[0])
-  lengths = table.lengths[jnp.where(known, tokens, 0)]
-  return jnp.where(mask & known, lengths, 0)
+  is_known = (tokens >= 0) & (tokens < table.lengths.shape[0])
+  lengths = table.lengths[jnp.where(is_known, tokens, 0)]
+  return jnp.where(mask & is_known, lengths, 0)
 
 
 def _stripped(
@@ -308,7 +308,7 @@ def at(data: jax.Array, index: jax.Array) -> jax.Array:  # as `index`
   return jnp.where(inside, value, jnp.zeros_like(value))
 
 
-def kept(
+def within(
   data: jax.Array,  # [B, L]
   start: jax.Array,  # [B]
   end: jax.Array,  # [B]

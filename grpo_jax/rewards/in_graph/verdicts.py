@@ -30,16 +30,16 @@ def read(
   data = jnp.where(upper, data + 32, data)
   words = text_lib.words(data)
   start = jnp.zeros_like(text.length)
-  is_told = ~text.cut
+  is_readable = ~text.cut
   if marker:
     opening = rubrics.lowered(marker).encode()
     last = text_lib.last(text_lib.starts(words, opening))
-    start, is_told = last + len(opening), last >= 0
+    start, is_readable = last + len(opening), last >= 0
   best = jnp.full(text.length.shape, -1)
   value = jnp.full(text.length.shape, jnp.nan, jnp.float32)
   longest = max(map(len, verdicts))
   for word, reward in verdicts.items():
-    where = text_lib.behind(_whole(data, words, word), start)
+    where = text_lib.behind(_word_starts(data, words, word), start)
     place = text_lib.last(where) + len(word)  # The end of the word.
     if marker:
       place = data.shape[1] - text_lib.first(where)
@@ -47,10 +47,10 @@ def read(
     rank = jnp.where(where.any(axis=1), place * (longest + 1) + len(word), -1)
     value = jnp.where(rank > best, jnp.float32(reward), value)
     best = jnp.maximum(best, rank)
-  return jnp.where(is_told, value, jnp.nan)
+  return jnp.where(is_readable, value, jnp.nan)
 
 
-def _whole(
+def _word_starts(
   data: jax.Array,  # [B, L] uint8
   words: jax.Array,  # [B, L] uint32
   word: str,

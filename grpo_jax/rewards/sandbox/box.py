@@ -227,14 +227,14 @@ class Box:
       ValueError: The kind or a defence does not exist.
       RuntimeError: Something that the box needs is missing.
     """
-    known = {defence.name for defence in DEFENCES}
-    if kind not in KINDS or not known.issuperset(without):
+    names = {defence.name for defence in DEFENCES}
+    if kind not in KINDS or not names.issuperset(without):
       raise ValueError(
         f"sandbox: kind {kind!r} without {sorted(without)}; needed is one of"
-        f" {KINDS}, and names of {sorted(known)}."
+        f" {KINDS}, and names of {sorted(names)}."
       )
     if kind == "process":
-      without = known.difference(OF_A_PROCESS).union(without)
+      without = names.difference(OF_A_PROCESS).union(without)
     self.kind = kind
     self.without = frozenset(without)
     self._end = contextlib.ExitStack()
@@ -378,12 +378,12 @@ class Box:
         # Not in the command line, which the box can read: they have paths of
         # the host.
         options = self._options(limits, fds)
-        fds["options"] = _written(options, until_started)
+        fds["options"] = _options_pipe(options, until_started)
       executable, *command = self._command(flags, fds)
-      shown = "bwrap" if self.kind == "bwrap" else executable
+      name = "bwrap" if self.kind == "bwrap" else executable
       return stack.enter_context(
         subprocess.Popen(
-          [shown, *command],
+          [name, *command],
           executable=executable,
           bufsize=0,  # Pipes are polled, and a buffer would hide data.
           stdin=stdin,
@@ -462,8 +462,8 @@ class Box:
     for defence in DEFENCES:
       has_defence = self._has(defence.name)
       for option in defence.options if has_defence else defence.instead:
-        known = option[:1] == "{"
-        options += values[option[1:-1]] if known else (option,)
+        is_value = option[:1] == "{"
+        options += values[option[1:-1]] if is_value else (option,)
     # An interpreter may have its library there, and the box lacks /etc, which
     # would tell the loader.
     library = os.path.join(self._prefix, "lib")
@@ -489,8 +489,8 @@ class Box:
         if len(output) > most:
           return "flood", bytes(output[:most])
         if not part:
-          left = None if end == math.inf else max(end - time.monotonic(), 0.0)
-          process.wait(left)
+          wait_s = None if end == math.inf else max(end - time.monotonic(), 0.0)
+          process.wait(wait_s)
           return "done", bytes(output)
     return "late", bytes(output)
 
@@ -508,8 +508,8 @@ def _can_read(pipe, end: float) -> bool:
   poll.register(pipe, select.POLLIN)
   if end == math.inf:
     return bool(poll.poll())
-  left = end - time.monotonic()
-  return left > 0 and bool(poll.poll(math.ceil(left * 1000)))
+  seconds = end - time.monotonic()
+  return seconds > 0 and bool(poll.poll(math.ceil(seconds * 1000)))
 
 
 def _outcome(
@@ -568,7 +568,7 @@ def bwraps() -> list[str]:
   return [path for path in paths if os.access(path, os.X_OK)]
 
 
-def _written(options: Sequence[str], stack: contextlib.ExitStack) -> int:
+def _options_pipe(options: Sequence[str], stack: contextlib.ExitStack) -> int:
   """Returns a pipe from which bwrap reads options; closed with the stack."""
   fd, end = os.pipe()
   stack.callback(os.close, fd)

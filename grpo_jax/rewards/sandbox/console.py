@@ -45,8 +45,8 @@ def _run(code: str, name: str, names: dict) -> None:
     last = [tree.body.pop()]
   exec(compile(tree, name, "exec", dont_inherit=True), names)
   if last:
-    shown = _ast.Interactive(last)
-    exec(compile(shown, name, "single", dont_inherit=True), names)
+    ending = _ast.Interactive(last)
+    exec(compile(ending, name, "single", dont_inherit=True), names)
 
 
 def _line(source: dict, name: str, number: object, function: str) -> str:

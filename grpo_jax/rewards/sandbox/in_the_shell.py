@@ -30,7 +30,7 @@ def _lay(data: bytes, only) -> None:
 
   A tar may be forged. What cannot be read or written is left out.
   """
-  kept = []
+  members = []
   with (
     contextlib.suppress(Exception),
     tarfile.open(fileobj=io.BytesIO(data), errorlevel=0) as tar,
@@ -43,8 +43,8 @@ def _lay(data: bytes, only) -> None:
         plain and any((name + "/").startswith(x + "/") for x in only)
       ):
         member.name = name.lstrip("/")
-        kept.append(member)
-    tar.extractall("/", kept)
+        members.append(member)
+    tar.extractall("/", members)
 
 
 def _empty(folder: str) -> None:
@@ -120,9 +120,9 @@ def main() -> None:
       code = None
     _end_others()
     output.seek(0)
-    said = output.read(job["most_said"])
+    text = output.read(job["most_said"])
   reads = [_read(path, job["most_said"]) for path in job["reads"]]
-  parts = [said, *reads, _packed(job["keeps"], job["most_kept"])]
+  parts = [text, *reads, _packed(job["keeps"], job["most_kept"])]
   lengths = [None if part is None else len(part) for part in parts]
   head = json.dumps({"code": code, "lengths": lengths})
   sys.stdout.buffer.write(head.encode() + b"\n")

@@ -227,12 +227,12 @@ class _Output:
 
   def text(self) -> str:
     """Returns both parts, and between them the number of bytes left out."""
-    left_out = self.size - len(self._first) - len(self._last)
+    num_dropped = self.size - len(self._first) - len(self._last)
     parts = (
-      [self._first, self._last] if left_out else [self._first + self._last]
+      [self._first, self._last] if num_dropped else [self._first + self._last]
     )
     texts = [part.decode("utf-8", "replace") for part in parts]
-    text = f"\n[{left_out} bytes left out]\n".join(texts)
+    text = f"\n[{num_dropped} bytes left out]\n".join(texts)
     return _ADDRESS.sub(" at 0x…", text)
 
 
@@ -284,8 +284,8 @@ def _talk(
   poll.register(asks, select.POLLOUT)
   poll.register(says, select.POLLIN)
   poll.register(tells, select.POLLIN)
-  while (left := end - time.monotonic()) > 0:
-    ready = dict(poll.poll(left * 1000))
+  while (seconds := end - time.monotonic()) > 0:
+    ready = dict(poll.poll(seconds * 1000))
     if asks in ready:
       try:
         unsent = unsent[os.write(asks, unsent) :]

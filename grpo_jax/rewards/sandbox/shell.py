@@ -125,14 +125,14 @@ def run(box: box_lib.Box, job: Job) -> ShellResult:
     processes=_PROCESSES,
     folders=tuple(job.folders),
   )
-  asked = {
+  request = {
     **{"line": job.line, "folder": job.folder, "seconds": job.seconds},
     **{"steps": list(job.steps), "reads": list(job.reads)},
     **{"keeps": list(job.keeps), "most_kept": MAX_FILES},
     "variables": {"PATH": PATH, "HOME": "/tmp", **job.variables},
     "most_said": _MAX_SAID,
   }
-  outcome = box.run(_PROGRAM, marshal.dumps(asked), limits=limits)
+  outcome = box.run(_PROGRAM, marshal.dumps(request), limits=limits)
   if outcome.status != "done":
     return ShellResult("lost")
   head, _, rest = outcome.output.partition(b"\n")
@@ -145,10 +145,10 @@ def run(box: box_lib.Box, job: Job) -> ShellResult:
         for length in lengths:
           parts.append(None if length is None else rest[:length])
           rest = rest[length or 0 :]
-        said, *reads, files = parts
+        output, *reads, files = parts
         if len(reads) == len(job.reads):
           status = "late" if code is None else "done"
-          return ShellResult(status, code, said or b"", tuple(reads), files)
+          return ShellResult(status, code, output or b"", tuple(reads), files)
   except (ValueError, RecursionError):
     pass  # Also one part, or none.
   return ShellResult("lost")

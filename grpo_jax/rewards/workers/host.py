@@ -168,8 +168,8 @@ class _Call(pool.PoolCall):
     if len(answers) != len(units):
       raise ValueError(f"it said {content!r:.80} of {len(units)} units")
     parsed = [
-      _unit_rewards(one, len(columns), len(unit))
-      for one, unit in zip(answers, units, strict=True)
+      _unit_rewards(answer, len(columns), len(unit))
+      for answer, unit in zip(answers, units, strict=True)
     ]
     for unit, (rewards, why) in zip(units, parsed, strict=True):
       for column, of_rows in zip(columns, rewards, strict=True):
@@ -211,7 +211,7 @@ class _Call(pool.PoolCall):
       return []
     self._alone.discard(slot)
     if self.pending and not self.items[self.pending[0]].is_async:
-      row_s = num_workers * (time.monotonic() - self.begun)
+      row_s = num_workers * (time.monotonic() - self.start)
       row_s /= max(self.num_answered, 1)
       if self.num_answered < _FEWEST_KNOWN or row_s > _CHEAP_S:
         return super().take(slot, num_workers, num_open)
@@ -354,7 +354,7 @@ class HostScorer:
     self.weights = dict(weights)
     self.step_timeout_s = step_timeout_s
     self._row_timeout_s = row_timeout_s
-    called = self.functions | ({reward_worker.STEPS: steps} if steps else {})
+    paths = self.functions | ({reward_worker.STEPS: steps} if steps else {})
     self.options = options = options or {}
     self.has_steps = bool(steps)
     context = dataclasses.replace(
@@ -364,7 +364,7 @@ class HostScorer:
       "HostScorer",
       "reward_worker",
       {
-        "functions": called,
+        "functions": paths,
         "options": {name: dict(x) for name, x in options.items()},
         "context": dataclasses.asdict(context),
       },
@@ -374,13 +374,13 @@ class HostScorer:
       variables=variables,
       memory_gib=worker_memory_gib,
       # A slow import takes its time once, here and in the workers.
-      meanwhile=lambda: self._load(called),
+      meanwhile=lambda: self._load(paths),
     )
 
-  def _load(self, called: Mapping[str, str]) -> None:
+  def _load(self, paths: Mapping[str, str]) -> None:
     """Imports the functions, and determines the kinds of their calls."""
     loaded = {}
-    for name, path in called.items():  # Errors are raised in this process.
+    for name, path in paths.items():  # Errors are raised in this process.
       loaded[name] = registry.load_function(path)
       registry.check_options(path, self.options.get(name, {}))
     kinds = [registry.kind(f) for f in loaded.values()]
@@ -388,7 +388,7 @@ class HostScorer:
     self._columns = [
       [
         -1 if name == reward_worker.STEPS else k
-        for k, name in enumerate(called)
+        for k, name in enumerate(paths)
         if kinds[k] == kind
       ]
       for kind in registry.KINDS
@@ -553,8 +553,8 @@ def score(
   for rows in _units(scorer, ids, np.flatnonzero(first.failed).tolist()):
     if time.monotonic() >= end:
       break
-    chosen: list[Any] = [[column[b] for b in rows] for column in columns]
-    alone = scorer.score(*chosen)
+    part: list[Any] = [[column[b] for b in rows] for column in columns]
+    alone = scorer.score(*part)
     for name, values in alone.components.items():
       components[name][rows] = values
     failed[rows] = alone.failed
@@ -575,7 +575,7 @@ def _units(
   if not scorer.sees_groups:
     return [[b] for b in failed]
   again = dict.fromkeys(ids[b] for b in failed)
-  return [[b for b, id_ in enumerate(ids) if id_ == one] for one in again]
+  return [[b for b, id_ in enumerate(ids) if id_ == group] for group in again]
 
 
 def _timed_out(scores: WorkerScores) -> int:

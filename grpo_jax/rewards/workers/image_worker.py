@@ -26,7 +26,7 @@ MAX_MEMORY = 2 * 2**30  # bytes
 def main(fd: int, parent: int, argument: Mapping[str, Any]) -> None:
   """Decodes the images that come through a pipe, until the pipe closes.
 
-  An answer is the list that `said` makes from a `PatchCut`, or ["bad", reason].
+  An answer is the `message_of` a `PatchCut`, or ["bad", reason].
 
   Args:
     fd: File descriptor of this end of the pipe.
@@ -40,7 +40,7 @@ def main(fd: int, parent: int, argument: Mapping[str, Any]) -> None:
 
   def look(image: Any) -> Any:
     try:
-      return said(processor.cut(files.pixels(image, folder)))
+      return message_of(processor.cut(files.pixels(image, folder)))
     except files.BadImage as error:
       return ["bad", str(error)]
     except MemoryError:
@@ -72,14 +72,14 @@ def limit_memory(more: int) -> None:
   resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
-def said(cut: processors.PatchCut) -> list[Any]:
+def message_of(cut: processors.PatchCut) -> list[Any]:
   """Returns a cut in the form of a message."""
   body = base64.b64encode(cut.pixels.tobytes()).decode()
   grids = [list(grid) for grid in cut.grids]
   return ["cut", body, grids, cut.rows, cut.columns]
 
 
-def heard(
+def cut_of(
   answer: Any, processor: processors.Processor
 ) -> processors.PatchCut | str:
   """Returns the cut in a worker's answer, or the reason why there is none.
@@ -91,16 +91,16 @@ def heard(
     case ["bad", str(why)]:
       return why[:1000]
     case ["cut", str(body), [*grids], int(rows), int(columns)]:
-      made = tuple((int(a), int(b)) for a, b in grids)
+      sizes = tuple((int(a), int(b)) for a, b in grids)
       tiles = rows * columns + 1 if rows * columns else 1
-      if len(made) != tiles or not all(x > 0 for g in made for x in g):
-        raise ValueError(f"it said {len(made)} grids of {tiles} tiles")
+      if len(sizes) != tiles or not all(x > 0 for g in sizes for x in g):
+        raise ValueError(f"it said {len(sizes)} grids of {tiles} tiles")
       size = 3 * processor.patch**2
       try:
         data = np.frombuffer(base64.b64decode(body, validate=True), np.uint8)
       except binascii.Error as error:
         raise ValueError("it said no base64") from error
       return processors.PatchCut(
-        data.reshape(sum(a * b for a, b in made), size), made, rows, columns
+        data.reshape(sum(a * b for a, b in sizes), size), sizes, rows, columns
       )
   raise ValueError(f"it said {answer!r:.80} of an image")

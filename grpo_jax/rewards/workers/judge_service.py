@@ -281,8 +281,8 @@ class JudgeService:
     """Returns the verdict on one question, or its failure."""
     try:
       return await self._tries(question, limits, end, free)
-    except _Failed as failed:
-      return failed
+    except _Failed as failure:
+      return failure
     except Exception as error:  # One row's error must not fail all rows.
       return _Failed("judge_failed", self._safe(error))
 
@@ -395,24 +395,24 @@ def check_url(url: str, has_key: bool) -> None:
   if parsed.scheme not in ("http", "https") or not parsed.hostname:
     raise ValueError(
       "config.judge.service.url must be an address such as"
-      f" 'https://host/v1'; it is {_shown(parsed)!r}."
+      f" 'https://host/v1'; it is {_address(parsed)!r}."
     )
   if parsed.username is not None or parsed.query or parsed.fragment:
     raise ValueError(
-      f"config.judge.service.url={_shown(parsed)!r} has a user, a password or"
+      f"config.judge.service.url={_address(parsed)!r} has a user, a password or"
       " arguments (left out here), which would stand in the config of the run;"
       " set config.judge.service.key_variable to the name of an environment"
       " variable with the key."
     )
   if has_key and parsed.scheme == "http" and parsed.hostname not in _LOOPBACK:
     raise ValueError(
-      f"config.judge.service.url={_shown(parsed)!r} is not encrypted, and"
+      f"config.judge.service.url={_address(parsed)!r} is not encrypted, and"
       " everyone on the way could read the key; use https, or set"
       " config.judge.service.key_variable to '' for a service without keys."
     )
 
 
-def _shown(url: urllib.parse.SplitResult) -> str:
+def _address(url: urllib.parse.SplitResult) -> str:
   host_and_port = url.netloc.rpartition("@")[2]
   return urllib.parse.urlunsplit((url.scheme, host_and_port, url.path, "", ""))
 

@@ -45,7 +45,7 @@ _GIB = 1 << 30
 _MAX_BAD_STARTS = 3  # In a row, of workers that replace others.
 
 
-class _Sent(NamedTuple):
+class _OpenQuestion(NamedTuple):
   number: int  # Number of the question; see `frames.py`.
   row: int  # Index in the call.
   at: float  # time.monotonic().
@@ -58,10 +58,10 @@ class _Worker:
   # For its greeting, then for the first row; time.monotonic().
   deadline: float
   ready: bool = False
-  held: int = 0  # Bytes of memory when it was ready.
+  memory: int = 0  # Bytes of memory when it was ready.
   # Rows sent and not yet answered. The worker works on the first of them; in a
   # concurrent call it works on all, and the first is the one sent first.
-  rows: collections.deque[_Sent] = dataclasses.field(
+  rows: collections.deque[_OpenQuestion] = dataclasses.field(
     default_factory=collections.deque
   )
   answered: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -83,8 +83,8 @@ def _start_process(
   A plain subprocess rather than `multiprocessing.Process`: that would import
   the main program again, and with it jax, in each worker and each respawn.
   """
-  ours, theirs = socket.socketpair()
-  with theirs:
+  own_end, other_end = socket.socketpair()
+  with other_end:
     process = subprocess.Popen(
       [
         sys.executable,
@@ -93,15 +93,15 @@ def _start_process(
         " from grpo_jax import imports;"
         f" imports.look_in({imports.folder()!r});"
         f" from grpo_jax.rewards.workers import {module};"
-        f" {module}.main({theirs.fileno()}, {os.getpid()}, {argument!r})",
+        f" {module}.main({other_end.fileno()}, {os.getpid()}, {argument!r})",
       ],
       stdin=subprocess.DEVNULL,
-      pass_fds=[theirs.fileno()],
+      pass_fds=[other_end.fileno()],
       # A session of its own: Ctrl-C does not reach it.
       start_new_session=True,
       env=processes.environment(variables),
     )
-  channel = frames.Channel(ours.detach())
+  channel = frames.Channel(own_end.detach())
   return _Worker(process, channel, time.monotonic() + _START_TIMEOUT_S)
 
 
@@ -151,8 +151,8 @@ class PoolCall:
   Attributes:
     pending: Rows that no worker has.
     failures: Failures of rows so far.
-    num_answered: Number of rows that workers have answered since `begun`.
-    begun: Start of the call; time.monotonic().
+    num_answered: Number of rows that workers have answered since `start`.
+    start: Start of the call; time.monotonic().
     is_concurrent: True if workers work on several rows at the same time, and
       answer them in any order; False if on one row after another.
     pause_s: Seconds that answers may wait in the pipes while all workers have
@@ -166,7 +166,7 @@ class PoolCall:
     self.pending = collections.deque(rows)
     self.failures = failures
     self.num_answered = 0
-    self.begun = time.monotonic()
+    self.start = time.monotonic()
 
   @property
   def num_pending(self) -> int:
@@ -213,7 +213,7 @@ class PoolCall:
 
   def _max_chunk(self, num_workers: int) -> int:
     fewest, most = CHUNKS
-    took_s = num_workers * max(time.monotonic() - self.begun, 1e-6)
+    took_s = num_workers * max(time.monotonic() - self.start, 1e-6)
     return int(min(max(self.num_answered * _CHUNK_S / took_s, fewest), most))
 
   def put_back(self, slot: int, rows: Sequence[int]) -> None:
@@ -367,7 +367,7 @@ class Pool:
 
   def give_up(self, call: PoolCall, timeout_s: float) -> None:
     """Fails all unfinished rows after a number of seconds."""
-    rows = [sent.row for worker in self._workers for sent in worker.rows]
+    rows = [entry.row for worker in self._workers for entry in worker.rows]
     call.out_of_time(
       rows,
       f"the {timeout_s} s for all rows are over"
@@ -407,13 +407,13 @@ class Pool:
       [worker.channel for worker in watched], wake - time.monotonic()
     )
     for worker in watched:
-      failed = None
+      error = None
       if worker.channel in active:
-        failed = self._hear(worker, call)
-      if not failed and time.monotonic() >= worker.deadline:
-        failed = _Late()
-      if failed:
-        self._lose(worker, call, failed)
+        error = self._hear(worker, call)
+      if not error and time.monotonic() >= worker.deadline:
+        error = _Late()
+      if error:
+        self._lose(worker, call, error)
 
   def _look(self, call: PoolCall) -> None:
     """Replaces workers that hold too much memory."""
@@ -421,10 +421,10 @@ class Pool:
       return
     self._next_look = time.monotonic() + _LOOK_S
     for worker in [x for x in self._workers if x.ready]:
-      grown = (processes.held(worker.process.pid) - worker.held) / _GIB
-      if grown > self._memory_gib:
+      growth = (processes.memory(worker.process.pid) - worker.memory) / _GIB
+      if growth > self._memory_gib:
         text = (
-          f"a worker holds {grown:.3g} GiB more than at its start"
+          f"a worker holds {growth:.3g} GiB more than at its start"
           f" (config.rewards.worker_memory_gib={self._memory_gib:g})"
         )
         logging.warning("%s: %s; it is replaced", self.caller, text)
@@ -432,21 +432,21 @@ class Pool:
 
   def _send(self, slot: int, call: PoolCall) -> None:
     worker, messages = self._workers[slot], []
-    taken = call.take(slot, self.num_workers, len(worker.rows))
+    rows = call.take(slot, self.num_workers, len(worker.rows))
     is_idle, num_bytes = not worker.rows, 0
-    for place, index in enumerate(taken):
+    for place, index in enumerate(rows):
       if num_bytes > _MAX_CHUNK_BYTES and not call.is_concurrent:
-        call.put_back(slot, taken[place:])
+        call.put_back(slot, rows[place:])
         break
       self._num_questions += 1
-      sent = _Sent(self._num_questions, index, time.monotonic())
+      question = _OpenQuestion(self._num_questions, index, time.monotonic())
       try:
-        messages.append(frames.encode([sent.number, call.message(index)]))
+        messages.append(frames.encode([question.number, call.message(index)]))
       except ValueError as error:
         call.fail(index, "raised", str(error))
         continue
       num_bytes += len(messages[-1])
-      worker.rows.append(sent)
+      worker.rows.append(question)
     if messages:
       worker.channel.write(*messages)
     if messages and (is_idle or call.is_concurrent):
@@ -455,9 +455,9 @@ class Pool:
   def _deadline(self, worker: _Worker, call: PoolCall) -> float:
     if not worker.rows:
       return math.inf
-    sent = worker.rows[0]
-    begun = sent.at if call.is_concurrent else time.monotonic()
-    return begun + call.timeout_s(sent.row)
+    question = worker.rows[0]
+    start = question.at if call.is_concurrent else time.monotonic()
+    return start + call.timeout_s(question.row)
 
   def _hear(self, worker: _Worker, call: PoolCall) -> Exception | None:
     """Reads a worker's messages, as far as they have arrived.
@@ -481,13 +481,13 @@ class Pool:
     self, worker: _Worker, call: PoolCall, answer: frames.Answer
   ) -> None:
     rows = worker.rows
-    known = rows if call.is_concurrent else itertools.islice(rows, 1)
-    sent = next((x for x in known if x.number == answer.number), None)
-    if sent is None:
+    candidates = rows if call.is_concurrent else itertools.islice(rows, 1)
+    question = next((x for x in candidates if x.number == answer.number), None)
+    if question is None:
       raise _Stranger(answer.number)
-    index = sent.row
+    index = question.row
     call.record(index, answer.content, answer.failure)
-    rows.remove(sent)
+    rows.remove(question)
     call.num_answered += 1
     worker.answered[answer.number] = index
     worker.deadline = self._deadline(worker, call)
@@ -505,7 +505,7 @@ class Pool:
     slot = self._workers.index(worker)
     if not worker.ready:
       self._count_bad_start(why)
-    rows = [sent.row for sent in worker.rows]
+    rows = [question.row for question in worker.rows]
     if isinstance(why, _Stranger) and why.number in worker.answered:
       call.fail(worker.answered[why.number], "worker_died", str(why))
     if not rows:
@@ -563,7 +563,7 @@ class Pool:
       raise ValueError(text)
     worker.ready = True
     if self._memory_gib:
-      worker.held = processes.held(worker.process.pid)
+      worker.memory = processes.memory(worker.process.pid)
     worker.deadline = math.inf
     self._num_bad_starts = 0
 

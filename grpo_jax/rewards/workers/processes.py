@@ -74,10 +74,10 @@ def keep(parent: int, fds: Iterable[int], is_brief: bool = False) -> None:
   pipes = {fd: os.pipe() for fd in ((1, 2) if is_brief else ())}
   child = os.fork()
   if not child:
-    for fd, (ours, theirs) in pipes.items():
-      os.dup2(theirs, fd)
-      os.close(ours)
-      os.close(theirs)
+    for fd, (reader, writer) in pipes.items():
+      os.dup2(writer, fd)
+      os.close(reader)
+      os.close(writer)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # A keeper may be killed.
     if os.getppid() != keeper:  # It ended before the line above.
       os._exit(1)
@@ -89,10 +89,10 @@ def keep(parent: int, fds: Iterable[int], is_brief: bool = False) -> None:
     if os.getppid() != parent:
       _leave()
 
-  for fd, (ours, theirs) in pipes.items():
-    os.close(theirs)
+  for fd, (reader, writer) in pipes.items():
+    os.close(writer)
     _passing.append(
-      threading.Thread(target=_pass_on, args=(ours, fd), daemon=True)
+      threading.Thread(target=_pass_on, args=(reader, fd), daemon=True)
     )
     _passing[-1].start()
   try:
@@ -111,13 +111,13 @@ _passing: list[threading.Thread] = []  # Threads of a keeper.
 
 def _pass_on(source: int, target: int) -> None:
   """Passes on printed text, up to a limit: a run has many rows."""
-  left = MAX_PRINTED
+  room = MAX_PRINTED
   with contextlib.suppress(OSError):
     while data := os.read(source, 1 << 16):
-      if left > 0:
-        _write(target, data[:left])
-        left -= len(data)
-        if left <= 0:
+      if room > 0:
+        _write(target, data[:room])
+        room -= len(data)
+        if room <= 0:
           warning = (
             f"\nwarning: reward functions have printed {MAX_PRINTED} bytes in"
             " this process; it prints no more.\n"
@@ -180,12 +180,12 @@ def end_below(pid: int) -> None:
     # All stand still before the first is killed, so that none of them sees it
     # and starts another.
     if new := running - stopped:
-      for one in new:
-        _kill(one, signal.SIGSTOP)
+      for child in new:
+        _kill(child, signal.SIGSTOP)
       stopped |= new
       continue
-    for one in running:
-      _kill(one, signal.SIGKILL)
+    for child in running:
+      _kill(child, signal.SIGKILL)
     time.sleep(0.0005)
 
 
@@ -210,16 +210,16 @@ def below(pid: int, states: str = "") -> set[int]:
   return descendants
 
 
-def held(pid: int) -> int:
+def memory(pid: int) -> int:
   """Returns the bytes of memory that a process's descendants hold alone.
 
   Memory that a process shares with a fork counts for both. The result is 0 on a
   system without /proc.
   """
   pages = 0
-  for one in below(pid):
+  for child in below(pid):
     with contextlib.suppress(OSError):
-      with open(f"/proc/{one}/statm", "rb") as file:
+      with open(f"/proc/{child}/statm", "rb") as file:
         _, resident, shared, *_ = map(int, file.read().split())
       pages += resident - shared
   return pages * os.sysconf("SC_PAGE_SIZE")

@@ -76,7 +76,7 @@ def _number(value: typing.Any) -> float | None:
     return frames.plain_number(value)
   except (TypeError, ValueError) as error:
     raise TypeError(
-      f"returned {_shown(value)} for a row; needed is a number or None"
+      f"returned {_describe(value)} for a row; needed is a number or None"
     ) from error
 
 
@@ -95,14 +95,14 @@ def _values(result: typing.Any, num_rows: int) -> list[typing.Any]:
   Raises:
     TypeError, ValueError: The function has returned something else.
   """
-  needed = (
+  need = (
     f"needed is a list with a number, or None, for each row ({num_rows} here)"
   )
   if result is None:
-    raise TypeError(f"returned None: is a `return` missing? {needed}")
+    raise TypeError(f"returned None: is a `return` missing? {need}")
   is_list = hasattr(result, "__len__") and hasattr(result, "__iter__")
   if not is_list or isinstance(result, (str, bytes, Mapping)):
-    raise TypeError(f"returned {_shown(result)}; {needed}")
+    raise TypeError(f"returned {_describe(result)}; {need}")
   if getattr(result, "ndim", 1) == 0 or len(result) != num_rows:
     count = 1 if getattr(result, "ndim", 1) == 0 else len(result)
     raise ValueError(
@@ -112,7 +112,7 @@ def _values(result: typing.Any, num_rows: int) -> list[typing.Any]:
   return list(result)
 
 
-def _shown(value: typing.Any) -> str:
+def _describe(value: typing.Any) -> str:
   """Describes a wrong value, for a message."""
   if inspect.iscoroutine(value):
     value.close()
@@ -209,20 +209,20 @@ def _score_together(
   loop = asyncio.new_event_loop()
   asyncio.set_event_loop(loop)
 
-  async def one(function, rows):
+  async def apply(function, rows):
     return await function(*_columns(rows), **_tokens(function, rows))
 
   tasks = [
-    loop.create_task(one(function, rows))
+    loop.create_task(apply(function, rows))
     for rows in units
     for function in called.values()
   ]
   longest_s = _run(loop, tasks, timeout_s)
   results = [_result(task) for task in tasks]
-  if left := asyncio.all_tasks(loop):
-    for task in left:
+  if open_tasks := asyncio.all_tasks(loop):
+    for task in open_tasks:
       task.cancel()
-    _run(loop, left, _CANCELLED_S)
+    _run(loop, open_tasks, _CANCELLED_S)
   if not asyncio.all_tasks(loop):
     loop.close()
   is_late = any(isinstance(x, TimeoutError) for x in results)

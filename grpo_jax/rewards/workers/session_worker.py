@@ -92,13 +92,13 @@ def answer_of(content: Any) -> SessionAnswer:
     ValueError: The value is not one, or has a number that cannot be a reward.
   """
   match content:
-    case [said, reward, bool(done), None | dict() as scores]:
+    case [observation, reward, bool(done), None | dict() as scores]:
       scores = scores and {
         name: None if value is None else frames.reward(value)
         for name, value in scores.items()
       }
       return SessionAnswer(
-        _observation(said), frames.reward(reward), done, scores
+        _observation(observation), frames.reward(reward), done, scores
       )
   raise ValueError(f"no answer of a session: {content!r:.80}")
 
@@ -142,13 +142,13 @@ def load_factory(
   _check_options(path, factory, options)
   if not options:
     return factory
-  made = functools.partial(factory, **options)
+  maker = functools.partial(factory, **options)
   for name in (
     *("warm_up", "before_session", "schemas", "in_chat", "problem", "lesson"),
   ):
     if hasattr(factory, name):
-      setattr(made, name, functools.partial(getattr(factory, name), **options))
-  return made
+      setattr(maker, name, functools.partial(getattr(factory, name), **options))
+  return maker
 
 
 def _check_options(
@@ -255,7 +255,7 @@ class _Session(NamedTuple):
   channel: frames.Channel
 
 
-class _Asked(NamedTuple):
+class _Question(NamedTuple):
   number: int  # Number of the question.
   end: float  # Deadline of its answer; time.monotonic().
 
@@ -274,7 +274,7 @@ class _Sessions:
     self._say = say
     self._rollout = -1
     self._live: dict[int, _Session] = {}
-    self._asked: dict[int, _Asked] = {}  # By row; of live sessions.
+    self._questions: dict[int, _Question] = {}  # By row; of live sessions.
     # Closing sessions, with the time at which they have to be gone.
     self._closing: collections.deque[tuple[float, _Session]] = (
       collections.deque()
@@ -283,12 +283,12 @@ class _Sessions:
   @property
   def channels(self) -> dict[frames.Channel, int]:
     """Channels of sessions with an open question, with their rows."""
-    return {self._live[row].channel: row for row in self._asked}
+    return {self._live[row].channel: row for row in self._questions}
 
   @property
   def end(self) -> float:
     """The next deadline of an answer; time.monotonic()."""
-    return min((call.end for call in self._asked.values()), default=math.inf)
+    return min((x.end for x in self._questions.values()), default=math.inf)
 
   def ask(self, number: int, request: SessionRequest) -> None:
     """Sends a request to a session, or answers that there is none."""
@@ -305,12 +305,12 @@ class _Sessions:
       failure = "worker_died", "the session ended with its worker"
       self._say(number, None, failure)
       return
-    self._asked[row] = _Asked(number, time.monotonic() + self._timeout_s)
+    self._questions[row] = _Question(number, time.monotonic() + self._timeout_s)
     self._live[row].channel.write(frames.encode([number, request]))
 
   def hear(self, row: int) -> None:
     """Reads a session's answer, and passes it on."""
-    channel, number = self._live[row].channel, self._asked[row].number
+    channel, number = self._live[row].channel, self._questions[row].number
     channel.flush()
     try:
       channel.read()
@@ -325,7 +325,7 @@ class _Sessions:
       why = str(error) or "the session's process ended"
       self._lose(row, ("worker_died", f"environment: {why}"))
       return
-    self._asked.pop(row)
+    self._questions.pop(row)
     if answer is None or answer.scores is not None:
       end = time.monotonic() + _CLOSE_S
       self._closing.append((end, self._live.pop(row)))
@@ -334,13 +334,13 @@ class _Sessions:
   def lose_late(self) -> None:
     """Kills sessions that have not answered in time."""
     now = time.monotonic()
-    for row, call in list(self._asked.items()):
-      if now >= call.end:
+    for row, question in list(self._questions.items()):
+      if now >= question.end:
         message = f"environment: {self._timeout_s} s are over"
         self._lose(row, ("timeout", message))
 
   def _lose(self, row: int, failure: frames.Failure) -> None:
-    number = self._asked.pop(row).number
+    number = self._questions.pop(row).number
     self._kill(self._live.pop(row))
     self._say(number, None, failure)
 
@@ -360,26 +360,26 @@ class _Sessions:
     return None
 
   def _fork(self) -> _Session:
-    ours, theirs = socket.socketpair()
+    own_end, other_end = socket.socketpair()
     parent = os.getpid()
     sys.stdout.flush()
     sys.stderr.flush()
     try:
       pid = os.fork()
     except OSError:
-      ours.close()
-      theirs.close()
+      own_end.close()
+      other_end.close()
       raise
     if pid:
-      theirs.close()
-      return _Session(pid, frames.Channel(ours.detach()))
+      other_end.close()
+      return _Session(pid, frames.Channel(own_end.detach()))
     status = 1
     try:
       os.setsid()  # A group of its own, with whatever it starts.
-      ours.close()
+      own_end.close()
       for session in (*self._live.values(), *(s for _, s in self._closing)):
         session.channel.close()
-      fd = theirs.detach()
+      fd = other_end.detach()
       processes.keep(parent, [fd])
       channel = frames.Channel(fd)
       channel.close_in_forks()
@@ -412,7 +412,7 @@ class _Sessions:
     """Ends all sessions."""
     for session in (*self._live.values(), *(s for _, s in self._closing)):
       self._kill(session)
-    self._asked.clear()
+    self._questions.clear()
     self._live.clear()
     self._closing.clear()
 
@@ -448,8 +448,8 @@ def main(fd: int, parent: int, arguments: Mapping[str, Any]) -> None:
       wake = min(sessions.end, now + _BURY_S)
       active = frames.wait([channel, *channels], wake - now)
       # Answers first: a request from the pool may end a rollout.
-      for heard in active - {channel}:
-        sessions.hear(channels[heard])
+      for source in active - {channel}:
+        sessions.hear(channels[source])
       sessions.lose_late()
       if channel in active:
         channel.flush()

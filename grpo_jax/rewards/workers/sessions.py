@@ -237,7 +237,7 @@ class _Call(pool.PoolCall):
     super().out_of_time(rows, message)
 
 
-class Asked:
+class PolledEpisodes:
   """The interface of episodes that are asked in turns, by `ask` and `poll`.
 
   Attributes:
@@ -294,7 +294,7 @@ class Asked:
     return {row: answers[row] for row in actions if row in answers}
 
 
-class SessionEpisodes(Asked):
+class SessionEpisodes(PolledEpisodes):
   """The sessions of one rollout.
 
   Attributes:
@@ -313,15 +313,15 @@ class SessionEpisodes(Asked):
     self._beginnings: dict[int, Beginning] = dict(enumerate(beginnings))
     self._used_s = 0.0
     self._call = _Call(owner, self.failures)
-    self._asked: set[int] = set()
+    self._open_rows: set[int] = set()
     owner.pool.open(self._call)
 
   @property
   def pending(self) -> frozenset[int]:
-    return frozenset(self._asked)
+    return frozenset(self._open_rows)
 
   def ask(self, actions: Mapping[int, tuple[str | None, bool]]) -> None:
-    self._asked |= actions.keys()
+    self._open_rows |= actions.keys()
     self._call.add(
       {
         row: SessionRequest(
@@ -340,7 +340,7 @@ class SessionEpisodes(Asked):
     limit = self._owner.step_timeout_s
     end = start + min(timeout_s, limit - self._used_s)
     while workers.has_unfinished_rows(call):
-      has_some = bool(self._come())
+      has_some = bool(self._ready_rows())
       workers.advance(call, time.monotonic() if has_some else end)
       if has_some or time.monotonic() >= end:
         break
@@ -348,18 +348,18 @@ class SessionEpisodes(Asked):
     if self._used_s >= limit and workers.has_unfinished_rows(call):
       workers.give_up(call, limit)
     # A failed row may have been answered before.
-    come = self._come()
-    self._asked -= come
+    ready = self._ready_rows()
+    self._open_rows -= ready
     answers: dict[int, SessionAnswer | None] = {}
-    for row in sorted(come):
+    for row in sorted(ready):
       answer = call.answers.pop(row, None)
       answers[row] = answer
       if answer is not None and answer.scores is not None:
         self.scores[row] = answer.scores
     return answers
 
-  def _come(self) -> set[int]:
-    return {row for row in self._asked if row not in self._call.requests}
+  def _ready_rows(self) -> set[int]:
+    return {row for row in self._open_rows if row not in self._call.requests}
 
   def fail(self, row: int, message: str) -> None:
     """Ends an episode whose session has given an unusable answer."""
@@ -414,16 +414,16 @@ class GuardedSessions:
         one of the interceptor's.
     """
     names = self._inner.score_names(prompt, extras)
-    if taken := sorted({*names} & {*EVENTS}):
+    if clash := sorted({*names} & {*EVENTS}):
       raise ValueError(
         f"config.interceptor: the environment {self._inner.path!r} has scores"
-        f" {taken} of its own, and so has an interceptor; rename them there, or"
+        f" {clash} of its own, and so has an interceptor; rename them there, or"
         " leave config.interceptor.rules empty."
       )
     return sorted([*names, *EVENTS])
 
 
-class GuardedEpisodes(Asked):
+class GuardedEpisodes(PolledEpisodes):
   """Episodes with the methods of `SessionEpisodes`, and four more scores.
 
   These scores are numbers of actions of the episode: those that were "flagged",
@@ -460,19 +460,19 @@ class GuardedEpisodes(Asked):
     guard = self._interceptor
     texts = {row: x for row, (x, _) in actions.items() if x is not None}
     self._actions |= texts
-    passed = dict(actions)
+    allowed = dict(actions)
     blocked = self._blocked(texts)
     self.blocked = (self.blocked - texts.keys()) | blocked
     for row in blocked:
       if actions[row][1] or guard.abort:
-        passed[row] = None, True
+        allowed[row] = None, True
         self._ended.add(row)
       else:
-        passed.pop(row)
+        allowed.pop(row)
         self._dummies[row] = SessionAnswer(
           guard.dummy, -guard.penalty, False, None
         )
-    self._inner.ask(passed)
+    self._inner.ask(allowed)
 
   def poll(self, timeout_s: float) -> dict[int, SessionAnswer | None]:
     dummies, self._dummies = self._dummies, {}

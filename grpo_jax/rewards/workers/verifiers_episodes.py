@@ -114,17 +114,17 @@ class LoadedEnvironment:
     rest = dict(options)
     select = rest.pop("select", {})
     held_out = dict(rest.pop("held_out", {}))
-    self._named = rest.pop("names", ())
+    self._names = rest.pop("names", ())
     config = _config(path, rest)
     self._env = loaders.load_environment(config)
     self._seat = _policy(config)
     self._harness = loaders.load_harness(config.agent_harnesses()[self._seat])
-    train = _chosen(self._env.taskset, select)
+    train = _tasks(self._env.taskset, select)
     self.tasks = {"train": train, "held_out": train}
     if held_out:
       fields = {**rest.get("taskset", {}), **held_out.pop("taskset", {})}
       taskset = _config(path, {**rest, "taskset": fields}).taskset
-      self.tasks["held_out"] = _chosen(loaders.load_taskset(taskset), held_out)
+      self.tasks["held_out"] = _tasks(loaders.load_taskset(taskset), held_out)
     # What comes before an unknown first message, or None; and the tools.
     self._before: list[dict[str, Any]] | None = None
     self._tools: list[Any] | None = None
@@ -138,7 +138,7 @@ class LoadedEnvironment:
     hooks = [*task.hooks("reward"), *task.hooks("metric")]
     hooks += decorators.discover_decorated(self._harness, "metric")
     judges = [judge.reward_name for judge in task.plugged_judges()]
-    return sorted({*self._named, *judges, *(hook.__name__ for hook in hooks)})
+    return sorted({*self._names, *judges, *(hook.__name__ for hook in hooks)})
 
   def serving(self) -> AbstractAsyncContextManager:
     """Starts what all episodes share, such as tools."""
@@ -150,11 +150,11 @@ class LoadedEnvironment:
     Raises:
       ValueError: The first task's episode ended without a request.
     """
-    asked = asyncio.get_running_loop().create_future()
+    future = asyncio.get_running_loop().create_future()
 
     async def refuse(request: Any) -> Any:
-      if not asked.done():
-        asked.set_result(await request.json())
+      if not future.done():
+        future.set_result(await request.json())
       raise web.HTTPBadRequest
 
     app = web.Application(client_max_size=2**30)
@@ -164,10 +164,10 @@ class LoadedEnvironment:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
     task = self.tasks["train"][0]
-    episode = asyncio.create_task(self._env.run_episode(task, _asks(url, "x")))
+    episode = asyncio.create_task(self._env.run_episode(task, _model(url, "x")))
     try:
-      await asyncio.wait({episode, asked}, return_when="FIRST_COMPLETED")
-      if not asked.done():
+      await asyncio.wait({episode, future}, return_when="FIRST_COMPLETED")
+      if not future.done():
         raise ValueError(
           "the episode of its first task ended before it asked for anything:"
           f" {_failure(await episode) or 'without an error'}"
@@ -176,9 +176,9 @@ class LoadedEnvironment:
       episode.cancel()
       await asyncio.gather(episode, return_exceptions=True)
       await runner.cleanup()
-    first, known = asked.result(), self._messages(task)
+    first, messages = future.result(), self._messages(task)
     self._tools = first.get("tools")
-    if list(map(_essence, first["messages"])) != list(map(_essence, known)):
+    if list(map(_essence, first["messages"])) != list(map(_essence, messages)):
       self._before = first["messages"][:-1]
 
   def _messages(self, task: Any) -> list[dict[str, Any]]:
@@ -218,7 +218,7 @@ class LoadedEnvironment:
     """
     os.environ[_KEY] = token
     (slot,) = self._env.slots(self.tasks[row["split"]][row["example"]])
-    episode = await self._env.run_slot(slot, _asks(url, row["model"]))
+    episode = await self._env.run_slot(slot, _model(url, row["model"]))
     own = [x for x in episode.traces if x.agent.name == self._seat]
     if error := _failure(episode) or _unscored(own):
       return {"error": error}
@@ -232,8 +232,8 @@ class LoadedEnvironment:
     }
 
 
-def _asks(url: str, model: str) -> Any:
-  """Returns what a model is asked by."""
+def _model(url: str, model: str) -> Any:
+  """Returns the model at an address."""
   # One config for all rows: the package keeps a client of each until the end.
   client = clients.EvalClientConfig(base_url=url, api_key_var=_KEY)
   return clients.ModelContext(model=model, client=client)
@@ -265,7 +265,7 @@ def _unscored(traces: Sequence[Any]) -> str:
   return "" if trace.rewards else "it has no reward"
 
 
-def _chosen(taskset: Any, select: Mapping[str, Any]) -> list[Any]:
+def _tasks(taskset: Any, select: Mapping[str, Any]) -> list[Any]:
   view = taskset.select(selection.SelectConfig.model_validate(dict(select)))
   if not view.bounded:
     raise ValueError(
@@ -305,17 +305,17 @@ def _config(path: str, options: Mapping[str, Any]) -> Any:
 def _plugin(name: str, group: str) -> None:
   """Lets the package find an import path; it looks for plain names alone."""
   if "." in name and "/" not in name:
-    known = f"verifiers.v1.{group}.{name.replace('-', '_').lower()}"
-    sys.modules[known] = importlib.import_module(name)
+    module = f"verifiers.v1.{group}.{name.replace('-', '_').lower()}"
+    sys.modules[module] = importlib.import_module(name)
 
 
 def _policy(config: Any) -> str:
   """Returns the name of the agent that the policy is."""
-  found = agents.agent_config_fields(config)
-  own = [x for x, one in found.items() if one.client is None]
+  by_name = agents.agent_config_fields(config)
+  own = [x for x, agent in by_name.items() if agent.client is None]
   if len(own) != 1:
     raise ValueError(
-      f"of its agents {', '.join(found)} the policy would be"
+      f"of its agents {', '.join(by_name)} the policy would be"
       f" {' and '.join(own) or 'none'}, and it is exactly one; give each other"
       " one a model of its own: config.environment.options={NAME: {'model': …,"
       " 'client': {'type': 'eval', 'base_url': …, 'api_key_var': …}}}"

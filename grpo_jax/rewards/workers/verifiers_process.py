@@ -130,8 +130,8 @@ class VerifiersEnvironment:
     if self._process is None:
       self._start()
     assert self._process is not None
-    asked = {"number": number, "rows": list(rows), "url": url, "token": token}
-    self._process.channel.write(frames.encode(asked))
+    request = {"number": number, "rows": list(rows), "url": url, "token": token}
+    self._process.channel.write(frames.encode(request))
 
   def hear(self, number: int) -> list[VerifiersEpisode]:
     """Returns the results of a call's episodes that have come since.
@@ -178,9 +178,9 @@ class VerifiersEnvironment:
     if not size:
       raise Ended(f"it has no tasks ({split})")
     examples = [self._receive() for _ in range(size)]
-    for one in examples:
-      if not isinstance(one, dict):
-        raise Ended(f"it says {one!r:.80}, and was asked for tasks")
+    for example in examples:
+      if not isinstance(example, dict):
+        raise Ended(f"it says {example!r:.80}, and was asked for tasks")
     return examples
 
   def _receive(self) -> Any:
@@ -189,11 +189,11 @@ class VerifiersEnvironment:
       return self._process.channel.receive(time.monotonic() + _START_S)
     except (EOFError, TimeoutError, ValueError) as error:
       self.kill()
-      shown = {
+      messages = {
         EOFError: "its process has ended (its messages are above)",
         TimeoutError: f"it was not ready in {_START_S:.0f} s",
       }
-      raise Ended(shown.get(type(error), str(error))) from None
+      raise Ended(messages.get(type(error), str(error))) from None
 
 
 def _played(message: Mapping[str, Any]) -> VerifiersEpisode:
@@ -218,32 +218,32 @@ class _Process:
   def __init__(
     self, argument: Mapping[str, Any], variables: Sequence[str], python: str
   ):
-    ours, theirs = socket.socketpair()
+    own_end, other_end = socket.socketpair()
     start = _ELSEWHERE.format(folder=str(_FOLDER)) if python else ""
-    found = processes.environment(variables)
+    environment = processes.environment(variables)
     if not python:  # What the environment starts finds the same packages.
-      found["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    with theirs:
+      environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    with other_end:
       try:
         self._process = subprocess.Popen(
           [
             python or sys.executable,
             "-c",
             f"{start}from grpo_jax.rewards.workers import verifiers_worker;"
-            f" verifiers_worker.main({theirs.fileno()}, {os.getpid()},"
+            f" verifiers_worker.main({other_end.fileno()}, {os.getpid()},"
             f" {json.dumps(argument)!r})",
           ],
           stdin=subprocess.DEVNULL,
-          pass_fds=[theirs.fileno()],
+          pass_fds=[other_end.fileno()],
           start_new_session=True,  # Ctrl-C does not reach it.
-          env=found,
+          env=environment,
         )
       except OSError as error:
-        ours.close()
+        own_end.close()
         raise Ended(
           f"config.served.python={python!r} cannot be run: {error}"
         ) from None
-    self.channel = frames.Channel(ours.detach())
+    self.channel = frames.Channel(own_end.detach())
 
   def end(self) -> None:
     """Kills the process, and all that it has started."""

@@ -20,13 +20,13 @@ from grpo_jax.rewards.workers import frames, processes
 _MAX_MESSAGE = 500  # Characters.
 
 
-def _shown(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
   """Returns an error with its causes, as text."""
   parts: list[str] = []
-  one: BaseException | None = error
-  while one is not None and len(parts) < 4:
-    parts.append(f"{type(one).__name__}: {one}".strip(": "))
-    one = one.__cause__
+  cause: BaseException | None = error
+  while cause is not None and len(parts) < 4:
+    parts.append(f"{type(cause).__name__}: {cause}".strip(": "))
+    cause = cause.__cause__
   return " from ".join(parts)[:_MAX_MESSAGE]
 
 
@@ -37,13 +37,13 @@ async def _play(environment: Any, channel: frames.Channel) -> None:
 
   async def play(row: Mapping[str, Any], request: Mapping[str, Any]) -> None:
     try:
-      said = await environment.play(row, request["url"], request["token"])
+      outcome = await environment.play(row, request["url"], request["token"])
     except BaseException as error:
-      said = {"error": _shown(error)}
-    if "error" in said:
-      said = {"error": said["error"][:_MAX_MESSAGE]}
+      outcome = {"error": _text_of(error)}
+    if "error" in outcome:
+      outcome = {"error": outcome["error"][:_MAX_MESSAGE]}
     where = {"play": request["number"], "row": row["row"]}
-    channel.send(frames.encode({**where, **said}))
+    channel.send(frames.encode({**where, **outcome}))
 
   def hear() -> None:
     try:
@@ -76,7 +76,7 @@ async def _serve(channel: frames.Channel, argument: Mapping[str, Any]) -> None:
         await stack.enter_async_context(environment.serving())
         await environment.look()
     except BaseException as error:
-      hello = {"error": _shown(error)}
+      hello = {"error": _text_of(error)}
       if getattr(error, "name", None) in ("verifiers", "verifiers.v1"):
         hello["error"] += "; needed is verifiers 0.4 (grpo_jax[verifiers])"
     channel.send(frames.encode(hello))

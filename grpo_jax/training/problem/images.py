@@ -33,7 +33,7 @@ class _Call(pool.PoolCall):
     self, index: int, content: Any, failure: frames.Failure | None
   ) -> None:
     del failure  # The worker's content has the reason.
-    self.found[index] = image_worker.heard(content, self._processor)
+    self.found[index] = image_worker.cut_of(content, self._processor)
 
   def fail(self, index: int, kind: str, message: str) -> None:
     super().fail(index, kind, message)

@@ -401,7 +401,7 @@ class RewardSum:
           steps = reward.steps(prompts, rollout)
     for reward in self.rewards:
       if isinstance(reward, Derived):
-        seen = derived_lib.seen(components, self.correct, prompts, rollout)
+        seen = derived_lib.inputs_of(components, self.correct, prompts, rollout)
         components[reward.name] = reward.function(seen)
     scored = derived_lib.combine(
       self._of_domains(components, prompts, rollout),

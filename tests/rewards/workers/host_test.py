@@ -467,7 +467,7 @@ def test_only_short_rows_wait_in_large_numbers(monkeypatch, row_s, size):
   first = call.take(0, 2, 0)
   assert len(first) == 8  # Nothing is known of them.
   call.num_answered = 8
-  now = call.begun + 8 * row_s / 2
+  now = call.start + 8 * row_s / 2
   monkeypatch.setattr(pool.time, "monotonic", lambda: now)
   assert abs(len(call.take(0, 2, 0)) - size) <= 1
   assert call.take(0, 2, size // 2 + 1) == []
