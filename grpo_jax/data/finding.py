@@ -25,7 +25,7 @@ from grpo_jax.data.sources import Record, Source
 EncodeRows = Callable[[Sequence[Record]], list[Any]]
 
 
-class Found(NamedTuple):
+class Records(NamedTuple):
   """Records at some positions.
 
   Attributes:
@@ -39,7 +39,7 @@ class Found(NamedTuple):
 
 
 # (positions in the stream) -> the records there.
-Find = Callable[[Sequence[int]], Found]
+Find = Callable[[Sequence[int]], Records]
 
 # Most records in a row that may be left out, if records are found on demand.
 _MAX_ATTEMPTS = 1000
@@ -93,7 +93,7 @@ def _on_demand(
       reported.add(number)
       logging.warning("config.data: left out record %d: %s", number, why)
 
-  def find(positions: Sequence[int]) -> Found:
+  def find(positions: Sequence[int]) -> Records:
     rows: dict[int, tuple[int, Record, Any]] = {}
     pending, num_unusable = list(dict.fromkeys(positions)), 0
     why: Unusable | None = None
@@ -113,7 +113,7 @@ def _on_demand(
           rows[position] = sources.number(source, number), record, ids
       pending = again
       if not pending:
-        return Found([rows[position] for position in positions], num_unusable)
+        return Records([rows[position] for position in positions], num_unusable)
     if why is not None:
       raise ValueError(
         f"config.data.images: the images of {_MAX_ATTEMPTS} records in a row"
@@ -141,13 +141,13 @@ def _in_advance(
   def order(epoch: int) -> np.ndarray:  # [number of kept records]
     return np.random.default_rng((seed, epoch)).permutation(indices)
 
-  def find(positions: Sequence[int]) -> Found:
+  def find(positions: Sequence[int]) -> Records:
     places = (divmod(position, len(indices)) for position in positions)
     numbers = [int(order(epoch)[i]) for epoch, i in places]
     records = [source[number] for number in numbers]
     ids = encode_rows(records)
     numbers = [sources.number(source, number) for number in numbers]
-    return Found(list(zip(numbers, records, ids, strict=True)))
+    return Records(list(zip(numbers, records, ids, strict=True)))
 
   return find
 

@@ -276,8 +276,8 @@ def quantity(answer: str, unit: str = "") -> Quantity | None:
     if len(parts) > 1:
       return None
     answer = parts[0]
-  if assigned := _ASSIGNED.fullmatch(answer):
-    answer = assigned[1].strip()
+  if assignment := _ASSIGNED.fullmatch(answer):
+    answer = assignment[1].strip()
   dollar = _DOLLAR.match(answer)
   answer = answer[dollar.end() if dollar else 0 :].strip()
   pattern = KNOWN_UNIT.fullmatch(unit) and re.compile(
@@ -295,8 +295,8 @@ def quantity(answer: str, unit: str = "") -> Quantity | None:
   answer = answer.removesuffix(".").strip()
   if CONDITION.search(unit):
     return None
-  if enclosed := _ENCLOSED.fullmatch(answer):
-    sign, inner = enclosed["sign"], enclosed["inner"] or enclosed["group"] or ""
+  if brackets := _ENCLOSED.fullmatch(answer):
+    sign, inner = brackets["sign"], brackets["inner"] or brackets["group"] or ""
     # Blanks replace the brackets; -(1 + 2) stays.
     if not (sign.strip() and re.search("[-+−]", inner)):
       answer = f"{sign} {inner} "

@@ -266,29 +266,29 @@ def _marks(completion: str) -> tuple[list[re.Match[str]], list[_Block]]:
   tags: list[re.Match[str]] = []
   inside: list[re.Match[str]] = []
   blocks: list[_Block] = []
-  opened: re.Match[str] | None = None
+  opening: re.Match[str] | None = None
   for mark in _MARK.finditer(completion):
     if mark["tag"]:
-      if opened is not None and mark["indent"] is None:
+      if opening is not None and mark["indent"] is None:
         inside.append(mark)
         continue
       tags.append(mark)
-    elif opened is not None and not mark["fence"].startswith(opened["fence"]):
+    elif opening is not None and not mark["fence"].startswith(opening["fence"]):
       continue  # A shorter fence, or another kind, is text of the block.
-    if opened is not None:
-      blocks.append(_block(opened, mark.start()))
+    if opening is not None:
+      blocks.append(_block(opening, mark.start()))
       inside.clear()
     rest = (mark["rest"] or "").strip()
     begins = mark["fence"] and "`" not in rest
-    opened = mark if begins and (opened is None or rest.isalnum()) else None
-  if opened is not None:
-    blocks.append(_block(opened, len(completion)))
+    opening = mark if begins and (opening is None or rest.isalnum()) else None
+  if opening is not None:
+    blocks.append(_block(opening, len(completion)))
   return tags + inside, blocks
 
 
-def _block(opened: re.Match[str], end: int) -> _Block:
-  language = _LANGUAGE.match(opened["rest"])
-  return _Block(language[1].lower() if language else "", opened.end(), end)
+def _block(opening: re.Match[str], end: int) -> _Block:
+  language = _LANGUAGE.match(opening["rest"])
+  return _Block(language[1].lower() if language else "", opening.end(), end)
 
 
 def _place(tags: Sequence[re.Match[str]], size: int) -> tuple[int, int] | None:

@@ -211,9 +211,9 @@ def _is_read_whole(gold: str) -> bool:
   expression = _parse(gold)
   for number in _NUMBER.finditer(gold):
     whole, point, places = number.group().partition(".")
-    changed = f"{int(whole or 0) + 2}{point}{places}"
+    new_number = f"{int(whole or 0) + 2}{point}{places}"
     try:
-      other = _parse(gold[: number.start()] + changed + gold[number.end() :])
+      other = _parse(gold[: number.start()] + new_number + gold[number.end() :])
     except Exception:
       continue  # Then the number was read.
     if other == expression:
@@ -478,7 +478,7 @@ def _powers(text: str) -> tuple[int, int, int]:
     over powers of brackets, which are expanded.
   """
   tallest = largest = expanded = level = last = pending = 0
-  opened: list[tuple[int, int]] = []
+  stack: list[tuple[int, int]] = []
   product, of_bracket, before = 1, False, ""
   for token in _POWER_TOKEN.findall(text):
     if token == "^":
@@ -487,10 +487,10 @@ def _powers(text: str) -> tuple[int, int, int]:
       pending = last + 1
       tallest = max(tallest, level + pending)
     elif token in ("(", "[", "{"):
-      opened.append((level, pending))
+      stack.append((level, pending))
       level, pending, last = level + pending, 0, 0
     elif token in (")", "]", "}"):
-      level, last = opened.pop() if opened else (0, 0)
+      level, last = stack.pop() if stack else (0, 0)
     else:
       if token.isdigit() and (level or pending):
         product *= max(int(token), 1)

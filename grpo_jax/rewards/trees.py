@@ -185,11 +185,11 @@ def distance(a: Tree, b: Tree) -> int:
       place = np.arange(j - above + 2)
       rows = [place]  # Row k: the first k nodes from `left` on.
       for x in range(left, i + 1):
-        matched = rows[a.first[x] - left][before] + apart[x, columns]
+        match_cost = rows[a.first[x] - left][before] + apart[x, columns]
         if a.first[x] == left:
-          renamed = rows[-1][:-1] + (of_b[columns] != of_a[x])
-          matched = np.where(is_tree, renamed, matched)
-        best = np.minimum(rows[-1][1:] + 1, matched)
+          rename_cost = rows[-1][:-1] + (of_b[columns] != of_a[x])
+          match_cost = np.where(is_tree, rename_cost, match_cost)
+        best = np.minimum(rows[-1][1:] + 1, match_cost)
         best = np.concatenate([rows[-1][:1] + 1, best])
         rows.append(_with_insertions(best, place))
         if a.first[x] == left:

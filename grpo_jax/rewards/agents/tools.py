@@ -634,9 +634,9 @@ class ToolSession:
       self._counts["refused"] += 1
       return f"Error: the call was not made: {refused}."
     self._counts["tool_calls"] += 1
-    started = time.monotonic()
+    start = time.monotonic()
     result = self._tools[call.name](call.arguments)
-    self._seconds += time.monotonic() - started
+    self._seconds += time.monotonic() - start
     self._counts["tool_errors"] += result.failed
     self._num_bytes += len(result.text.encode("utf-8", "replace"))
     return result.text

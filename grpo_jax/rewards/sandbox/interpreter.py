@@ -160,9 +160,9 @@ class Interpreter:
     process = self._process or self._start()
     seconds = min(self._call_s, self._total_s - self._used_s)
     output = _Output(self._max_bytes)
-    started = time.monotonic()
-    status = _talk(process, code, started + seconds, output)
-    self._used_s += time.monotonic() - started
+    start = time.monotonic()
+    status = _talk(process, code, start + seconds, output)
+    self._used_s += time.monotonic() - start
     text = _NEW if self._is_new else ""
     self._is_new = False
     text += output.text()

@@ -379,11 +379,11 @@ class HostScorer:
 
   def _load(self, paths: Mapping[str, str]) -> None:
     """Imports the functions, and determines the kinds of their calls."""
-    loaded = {}
+    functions = {}
     for name, path in paths.items():  # Errors are raised in this process.
-      loaded[name] = registry.load_function(path)
+      functions[name] = registry.load_function(path)
       registry.check_options(path, self.options.get(name, {}))
-    kinds = [registry.kind(f) for f in loaded.values()]
+    kinds = [registry.kind(f) for f in functions.values()]
     # For the functions of each kind, the columns of their values.
     self._columns = [
       [
@@ -393,7 +393,7 @@ class HostScorer:
       ]
       for kind in registry.KINDS
     ]
-    arguments = set().union(*map(registry.asks_for, loaded.values()))
+    arguments = set().union(*map(registry.asks_for, functions.values()))
     self.reads_tokens = "tokens" in arguments
 
   def __enter__(self) -> HostScorer:
@@ -554,15 +554,15 @@ def score(
     if time.monotonic() >= end:
       break
     part: list[Any] = [[column[b] for b in rows] for column in columns]
-    alone = scorer.score(*part)
-    for name, values in alone.components.items():
+    second = scorer.score(*part)
+    for name, values in second.components.items():
       components[name][rows] = values
-    failed[rows] = alone.failed
-    for b, of_row in zip(rows, alone.steps or (), strict=False):
+    failed[rows] = second.failed
+    for b, of_row in zip(rows, second.steps or (), strict=False):
       assert steps is not None
       steps[b] = of_row
-    if _timed_out(alone):
-      late = [b for b, bad in zip(rows, alone.failed, strict=True) if bad]
+    if _timed_out(second):
+      late = [b for b, bad in zip(rows, second.failed, strict=True) if bad]
       failed[late] = False
       components[correct][late] = np.nan_to_num(components[correct][late])
   return first._replace(components=components, failed=failed, steps=steps)

@@ -399,14 +399,14 @@ class Pool:
       return  # In the second case a row could not be sent; the caller retries.
     if call.pause_s and all(len(w.rows) > 1 for w in self._workers):
       time.sleep(call.pause_s)
-    watched = [*self._workers, *([self._spare] if self._spare else ())]
-    wake = min(end, *(worker.deadline for worker in watched))
+    workers = [*self._workers, *([self._spare] if self._spare else ())]
+    wake = min(end, *(worker.deadline for worker in workers))
     if self._memory_gib:
       wake = min(wake, self._next_look)
     active = frames.wait(
-      [worker.channel for worker in watched], wake - time.monotonic()
+      [worker.channel for worker in workers], wake - time.monotonic()
     )
-    for worker in watched:
+    for worker in workers:
       error = None
       if worker.channel in active:
         error = self._hear(worker, call)

@@ -385,17 +385,17 @@ def main(fd: int, parent: int, argument: Mapping[str, typing.Any]) -> None:
   """
   channel = start(fd, parent)
   context = registry.Context(**argument["context"])
-  loaded = ready(
+  functions = ready(
     channel,
     lambda: {
       name: registry.bound(path, argument["options"].get(name, {}), context)
       for name, path in argument["functions"].items()
     },
   )
-  if loaded is None:
+  if functions is None:
     return
   by_kind = [
-    {name: f for name, f in loaded.items() if registry.kind(f) == kind}
+    {name: f for name, f in functions.items() if registry.kind(f) == kind}
     for kind in registry.KINDS
   ]
   try:

@@ -85,7 +85,7 @@ class Store:
     return file
 
   def write(self, path: str, about: dict[str, Any], tree: PyTree) -> None:
-    """Writes a tree of arrays of the host, and what is said about it."""
+    """Writes a tree of arrays of the host, with the data about it."""
     arrays: dict[str, Any] = {
       jax.tree_util.keystr(place): x
       for place, x in jax.tree_util.tree_leaves_with_path(tree)
@@ -98,7 +98,7 @@ class Store:
     files.write(file, content.getvalue())
 
   def about(self, path: str) -> dict[str, Any]:
-    """Returns what is said about a saved tree.
+    """Returns the data about a saved tree.
 
     Raises:
       BadRequest: There is no file, or it is damaged.
