@@ -48,7 +48,6 @@ _GB = flags.DEFINE_list("state_gb", ["0.1", "1"], "Sizes of states, 10⁹ bytes.
 _FOLDER = flags.DEFINE_string(
   "state_folder", None, "Where states are saved; by default a temporary folder."
 )
-_COMPRESS = flags.DEFINE_bool("state_compress", False, "Compress checkpoints.")
 _ROUNDS = flags.DEFINE_integer("save_rounds", 3, "Saves of each state.", 1)
 
 
@@ -115,9 +114,7 @@ def states(sizes: Sequence[float], folder: pathlib.Path) -> None:
   )
   print("|---:" * 12 + "|")
   for size in sizes:
-    row = host_states.saved(
-      int(size * 1e9), folder, _ROUNDS.value, _COMPRESS.value
-    )
+    row = host_states.saved(int(size * 1e9), folder, _ROUNDS.value)
     print(
       f"| {size:g} | {row.on_disk / row.num_bytes:.2f} | {row.stall:.2f} |"
       f" {row.written:.2f} | {row.num_bytes / 1e9 / row.written:.2f} |"

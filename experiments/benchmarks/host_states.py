@@ -28,7 +28,6 @@ class Saved(NamedTuple):
 
   Attributes:
     num_bytes: Bytes of the state.
-    compress: See `config.checkpoint.compress`.
     stall: Time that `save` holds up the next step.
     written: Time from the call until the step is on the disk.
     floor: Time of a plain write and fsync of the same number of bytes.
@@ -41,7 +40,6 @@ class Saved(NamedTuple):
   """
 
   num_bytes: int
-  compress: bool
   stall: float
   written: float
   floor: float
@@ -55,9 +53,8 @@ class Saved(NamedTuple):
 
 
 def make_state(num_bytes: int) -> dict[str, jax.Array]:
-  """Draws normal numbers, which compress about as badly as weights."""
+  """Draws normal numbers."""
   size = max(num_bytes // 4 // _LEAVES, 1)
-  # Repeated farther away than compression looks back.
   drawn = np.random.default_rng(0).standard_normal(
     min(size, _DRAWN), np.float32
   )
@@ -68,16 +65,13 @@ def make_state(num_bytes: int) -> dict[str, jax.Array]:
   return jax.block_until_ready(state)
 
 
-def saved(
-  num_bytes: int, folder: pathlib.Path, rounds: int, compress: bool = False
-) -> Saved:
+def saved(num_bytes: int, folder: pathlib.Path, rounds: int) -> Saved:
   """Medians of several rounds; each round measures everything in turn.
 
   Args:
     num_bytes: Size of the state, bytes.
     folder: Folder in which a new one is written and removed.
     rounds: Number of rounds.
-    compress: Whether the checkpoint is compressed.
 
   Raises:
     OSError: The disk has no room for two copies of the state.
@@ -92,19 +86,19 @@ def saved(
   own = folder / "benchmark_of_checkpoints"
   own.mkdir()
   try:
-    found = [_round(num_bytes, own, compress) for _ in range(rounds)]
+    found = [_round(num_bytes, own) for _ in range(rounds)]
   finally:
     shutil.rmtree(own)
   return Saved(*map(statistics.median, zip(*found, strict=True)))
 
 
-def _round(num_bytes: int, own: pathlib.Path, compress: bool) -> Saved:
+def _round(num_bytes: int, own: pathlib.Path) -> Saved:
   state = make_state(num_bytes)
   real = sum(leaf.nbytes for leaf in state.values())
   floor = _seconds(lambda: _write(own / "plain", state))
   read = _seconds(lambda: _read(own / "plain"))
   (own / "plain").unlink()
-  store = checkpoints.Checkpoints(own / "c", 1, compress)
+  store = checkpoints.Checkpoints(own / "c", 1)
   store.save(0, {"x": jnp.zeros(3)}, {})  # Its folder and threads are made.
   store.save(1, state, {})  # And what sums are computed by is compiled.
   store.wait()
@@ -128,7 +122,7 @@ def _round(num_bytes: int, own: pathlib.Path, compress: bool) -> Saved:
   store.close()
   shutil.rmtree(own / "c")
   return Saved(
-    *(real, compress, stall, written, floor, restore, read, alone),
+    *(real, stall, written, floor, restore, read, alone),
     statistics.median(meanwhile) if meanwhile else alone,
     on_disk,
     grown.peak,

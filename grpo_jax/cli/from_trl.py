@@ -520,7 +520,7 @@ class Converted:
         del self.settings[setting]  # The default of both.
 
   def config(self, names: Sequence[str] | None = None) -> Any:
-    """The config with the settings of these names; None: with all.
+    """Makes the config `checkpoint` with these settings; None: with all.
 
     Raises:
       KeyError, TypeError, ValueError: A setting does not take its value.

@@ -187,9 +187,10 @@ def task_of(source: Source) -> Any:
 
 
 def number(source: Source, index: int) -> int:
-  """Number of the record at an index, among the records of the source's parts.
+  """Returns the number of the record at an index of a source.
 
-  Indices of the same record, which mixtures have, have the same number.
+  In a mixture several indices may lead to one record: they have one number,
+  among the records of all its parts. In other sources it is the index.
   """
   method = getattr(source, "number", None)
   return index if method is None else method(index)

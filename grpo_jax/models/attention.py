@@ -374,7 +374,7 @@ def in_own_slots(
   k: jax.Array,  # [B, C, K, L]
   v: jax.Array | None,  # [B, C, L, K]
 ) -> tuple[PyTree, PyTree]:
-  """The cache of completions with tokens in the places of `in_places`."""
+  """Writes keys and values to slots of `own`, as `in_places` does."""
   keys, values = cache_of(config, k, v)
   rows = jnp.arange(len(places))[:, None]
 

@@ -556,8 +556,8 @@ def rank_in_group(
   """Number of valid rows of the group that come before each row.
 
   Rows are ordered by cost, rows of equal cost by place. Rows that are not valid
-  come last. Advantages need another rank, since equal rewards must have equal
-  ones.
+  come last. Advantages need another rank, `rewards.derived.ranks`, since equal
+  rewards must have equal ones.
   """
   chex.assert_rank([cost, valid, group_id], 1)
   chex.assert_equal_shape([cost, valid, group_id])

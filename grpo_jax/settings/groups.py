@@ -724,14 +724,10 @@ class CheckpointConfig:
   Attributes:
     every: Steps between checkpoints; 0: only at the end of a phase.
     keep: Number of the latest checkpoints that are kept.
-    compress: Whether checkpoints are compressed. Checkpoints of weights then
-      have a few percent fewer bytes, and take several times as long to write
-      (benchmarks/host.md).
   """
 
   every: int = 0
   keep: int = 2
-  compress: bool = False
 
   def __post_init__(self):
     ranges.check(

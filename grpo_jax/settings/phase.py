@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
 from grpo_jax import ranges
@@ -407,6 +408,7 @@ class PhaseConfig(groups.Switched):
   replay_size = 0
   correction = CorrectionConfig()
   transforms = cast("tuple[str, ...]", ())
+  transform_options = cast("Mapping[str, Any]", {})
   demonstrations = cast("tuple[str, ...]", ())
   num_records = cast("int | None", None)
 
@@ -711,6 +713,8 @@ class RlConfig(RewardedConfig, PolicyUpdateConfig, ReferenceConfig):
     correction: The correction of wrong completions.
     transforms: Functions that change a scored batch before its advantages, by
       their import paths; see `step/transforms.py`.
+    transform_options: Arguments of these functions by name, the part of a path
+      after ":". For example, {"short": {"limit": 200.0}}.
   """
 
   kind: str = "rl"
@@ -718,6 +722,7 @@ class RlConfig(RewardedConfig, PolicyUpdateConfig, ReferenceConfig):
   replay_size: int = 0
   correction: CorrectionConfig = CorrectionConfig()
   transforms: tuple[str, ...] = ()
+  transform_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def check(self, name: str) -> None:
     """Raises ValueError if a setting does not fit the others."""

@@ -796,10 +796,6 @@ class Checkpoint(Group):
   """Steps between checkpoints; 0: only at the end of a phase."""
   keep: int
   """Number of the latest checkpoints that are kept."""
-  compress: bool
-  """Whether checkpoints are compressed. Checkpoints of weights then have a
-  few percent fewer bytes, and take several times as long to write
-  (benchmarks/host.md)."""
 
 class Log(Group):
   trackers: tuple[str, ...]
@@ -1134,6 +1130,9 @@ class Rl(Rewarded, PolicyUpdate, Reference):
   transforms: tuple[str, ...]
   """Functions that change a scored batch before its advantages, by their
   import paths; see `step/transforms.py`."""
+  transform_options: Free
+  """Arguments of these functions by name, the part of a path after ":". For
+  example, {"short": {"limit": 200.0}}."""
 
 class Supervised(PolicyUpdate):
   demonstrations: tuple[str, ...]

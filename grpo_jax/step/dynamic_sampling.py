@@ -132,10 +132,9 @@ def merge(
 ) -> tuple[Groups, Groups]:
   """Merges groups into the first P live ones and the P that remain.
 
-  Live groups of `kept` come before those of `new`. If fewer than P are live,
-  dead groups of `new` follow. They are always enough, so no dead group of
-  `kept` is among the first P. In both results live groups come first, and
-  groups are numbered anew.
+  Both have P groups. Live groups of `kept` come before those of `new`. If fewer
+  than P are live, dead groups of `new` follow, and never those of `kept`. In
+  both results live groups come first, and groups are numbered anew.
   """
   num_groups = len(new.prompts.ids)
   rank = jnp.concatenate(

@@ -10,6 +10,7 @@
       return dataclasses.replace(batch, valid=valid), {"kept": kept.mean()}
 
     config.rl.transforms = (short,)
+    config.rl.transform_options = {"short": {"limit": 100.0}}
 
 A transform sees the rows of the whole batch, scored, before a model has looked
 at them and before advantages. It is compiled into the step. It may lower
@@ -20,22 +21,29 @@ An object with a method `init` remembers something from step to step:
     class Centred:
       \"\"\"Subtracts the mean reward of earlier steps, which fades.\"\"\"
 
+      def __init__(self, decay=0.9):
+        self.decay = decay
+
       def init(self):
         return jnp.float32(0)
 
       def __call__(self, mean, batch):
         centred = dataclasses.replace(batch, rewards=batch.rewards - mean)
         now = masked.mean(batch.rewards, batch.valid)
-        return 0.9 * mean + 0.1 * now, centred, {"baseline": mean}
+        after = self.decay * mean + (1 - self.decay) * now
+        return after, centred, {"baseline": mean}
 
-Its memory begins anew in each phase, is saved with the run, and stays as it is
-in a step that trains nothing.
+A path of the class is enough: its options make the object. Its memory begins
+anew in each phase, is saved with the run, and stays as it is in a step that
+trains nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -48,6 +56,19 @@ from grpo_jax.types import Metrics, PyTree, TrainBatch, TrainState
 Transform = Callable[..., tuple[Any, ...]]
 CHANGED = ("mask", "valid", "rewards")
 PREFIX = "transform/"  # Of the names of metrics.
+
+
+def bind(transform: Transform, options: Mapping[str, Any]) -> Transform:
+  """Gives options to a transform; of a class, makes the object.
+
+  Raises:
+    TypeError: It has no such arguments, or needs others.
+  """
+  if isinstance(transform, type):
+    return transform(**options)
+  inspect.signature(transform).bind_partial(**options)
+  bound = functools.partial(transform, **options)
+  return functools.update_wrapper(bound, transform) if options else transform
 
 
 def enter(transforms: tuple[Transform, ...]) -> dict[str, PyTree] | None:

@@ -256,7 +256,7 @@ def _spelling(
 
 
 def right_answer(extras: Extras, *, level: int) -> jax.Array:  # [level + 1]
-  """The sum in decimal; see `Task.right_answer`."""
+  """The ids of the sum's digits, then padding; see `Task.right_answer`."""
   return _spelling(extras["operands"].sum(), level)
 
 

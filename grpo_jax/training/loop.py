@@ -115,9 +115,7 @@ def train(
       config=zlib.crc32(config_json.encode()), workdir=str(workdir)
     )
     stack.enter_context(lock.held(workdir))
-    saved = checkpoints.Checkpoints(
-      directory, settings.checkpoint.keep, settings.checkpoint.compress
-    )
+    saved = checkpoints.Checkpoints(directory, settings.checkpoint.keep)
     stack.callback(saved.close)
     with terminal.waiting("reading the data"):
       problem = problem_lib.make_problem(settings)

@@ -242,9 +242,7 @@ def _train_together(
       settings, config_jsons, problems, prepared, workdirs, strict=True
     ):
       saved = checkpoints.Checkpoints(
-        workdir / "checkpoints",
-        config.checkpoint.keep,
-        config.checkpoint.compress,
+        workdir / "checkpoints", config.checkpoint.keep
       )
       stack.callback(saved.close)
       run = run_lib.open_run(

@@ -438,7 +438,8 @@ SETTINGS = {
       "reward_weights max_rounds when_short staleness partial_len",
       SAMPLED - {"rejection"},
     ),
-    ("recycle_surplus replay_size correction transforms", {"rl"}),
+    ("recycle_surplus replay_size correction", {"rl"}),
+    ("transforms transform_options", {"rl"}),
     ("demonstrations num_records", {"supervised"}),
     ("keep", {"rejection"}),
   )

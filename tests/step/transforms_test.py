@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from grpo_jax.algorithms.contract import cases
 from grpo_jax.ops import baselines, masked
 from grpo_jax.step import step as step_lib
 from grpo_jax.step import transforms
+from grpo_jax.training.phases import build
 from tests.training import tiny
 
 
@@ -43,16 +45,21 @@ def all_again(batch):
 class Centred:
   """Subtracts the mean reward of earlier steps."""
 
+  def __init__(self, decay=0.9):
+    self.decay = decay
+
   def init(self):
     return jnp.float32(0)
 
   def __call__(self, mean, batch):
     centred = dataclasses.replace(batch, rewards=batch.rewards - mean)
     now = masked.mean(batch.rewards, batch.valid)
-    return 0.9 * mean + 0.1 * now, centred, {"baseline": mean}
+    after = self.decay * mean + (1 - self.decay) * now
+    return after, centred, {"baseline": mean}
 
 
 CENTRED = Centred()
+BOTH = "short", "Centred"
 
 
 def test_long_groups_are_left_out(batch):
@@ -166,6 +173,40 @@ def test_two_metrics_of_a_name_are_refused(batch):
 def test_paths_without_a_function_are_refused(path, message):
   with pytest.raises(ValueError, match=re.escape(message)):
     imports.load(path, "config.rl.transforms", "function")
+
+
+def _made(options, *names):
+  phase = types.SimpleNamespace(
+    transforms=tuple(f"tests.step.transforms_test:{name}" for name in names),
+    transform_options=options,
+  )
+  return build._transforms(phase, "config.rl")
+
+
+def test_options_are_arguments(batch):
+  made = _made({"short": {"limit": 0.0}, "Centred": {"decay": 0.5}}, *BOTH)
+  memories = transforms.enter(made)
+  after, metrics, memories = transforms.apply(made, batch, memories)
+  assert not after.valid.any()
+  assert metrics.keys() == {"transform/kept", "transform/baseline"}
+  assert made[1].decay == 0.5
+  assert made[0].__name__ == "short"
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    (
+      {"shrt": {}},
+      "transform_options has ['shrt']; needed are names of config",
+    ),
+    ({"short": {"limt": 1}}, "'short' got {'limt': 1}: got an unexpected keyw"),
+    ({"Centred": {"x": 1}}, "its arguments are (decay=0.9)"),
+  ],
+)
+def test_options_of_nothing_are_refused(options, message):
+  with pytest.raises(ValueError, match=re.escape(message)):
+    _made(options, *BOTH)
 
 
 @pytest.mark.slow

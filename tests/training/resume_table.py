@@ -143,7 +143,7 @@ TABLE = {
       "rl.max_rounds": 2,
       "rl.recycle_surplus": True,
       "rl.replay_size": 6,
-      "rl.transforms": ("tests.step.transforms_test:CENTRED",),
+      "rl.transforms": ("tests.step.transforms_test:Centred",),
       "rl.optimizer.learning_rate": 0.05,
       "algorithm.importance_mode": "truncate",
       "algorithm.entropy_coef": 0.1,

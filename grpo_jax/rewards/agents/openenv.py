@@ -668,7 +668,8 @@ def in_chat(chat_text: Callable[..., str], **options: Any) -> Observation:
     **options: `OpenEnvOptions`.
 
   Returns:
-    The longest markup of an observation, without results.
+    The chat template's text around results that are empty, for the largest
+    number of calls in a turn; "" if `calls` is off.
 
   Raises:
     ValueError: The template writes calls or results in another way.

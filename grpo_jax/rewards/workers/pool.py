@@ -228,7 +228,7 @@ class PoolCall:
     """Handles the loss of a worker; another one is in its place."""
 
   def out_of_time(self, rows: Sequence[int], message: str) -> None:
-    """Ends the call without these rows and those that are pending."""
+    """Fails these rows and all pending ones as "step_timeout"."""
     for index in (*self.pending, *rows):
       self.fail(index, "step_timeout", message)
 

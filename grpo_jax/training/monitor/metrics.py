@@ -51,7 +51,7 @@ METRICS = tuple(row for rows in SECTIONS.values() for row in rows)
 
 @functools.cache
 def find(name: str) -> Metric | None:
-  """The row of a metric; a name of its own comes before a pattern."""
+  """The row of a metric, or None; a name of its own comes before a pattern."""
   for row in METRICS:
     if row.name == name:
       return row

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ from grpo_jax.models import mesh as mesh_lib
 from grpo_jax.settings import compatibility
 from grpo_jax.settings import config as config_lib
 from grpo_jax.settings.rewards import JUDGE, REWARD_MODEL
-from grpo_jax.step import features, models, update
+from grpo_jax.step import features, models, transforms, update
 from grpo_jax.step.micro_batches import UpdatePlan
 from grpo_jax.step.models import Model
 from grpo_jax.step.step import Phase
@@ -367,14 +368,33 @@ def _with_completions(
     ),
     proxy=proxy,
     consistent=config.rewards.follows,
-    transforms=tuple(
-      imports.load(
-        *(path, f"config.{name}.transforms", "function"),
-        form=" (batch) -> (batch, metrics), or (memory, batch) -> …",
-      )
-      for path in phase.transforms
-    ),
+    transforms=_transforms(phase, f"config.{name}"),
   )
+
+
+def _transforms(phase: Any, where: str) -> tuple[transforms.Transform, ...]:
+  """The transforms of a phase, with their options."""
+  names = [path.partition(":")[2] for path in phase.transforms]
+  if unknown := phase.transform_options.keys() - {*names}:
+    raise ValueError(
+      f"{where}.transform_options has {sorted(unknown)}; needed are names of"
+      f" {where}.transforms, which are {names}."
+    )
+  bound = []
+  for name, path in zip(names, phase.transforms, strict=True):
+    function = imports.load(
+      *(path, f"{where}.transforms", "function"),
+      form=" (batch) -> (batch, metrics), or (memory, batch) -> …",
+    )
+    arguments = dict(phase.transform_options.get(name, {}))
+    try:
+      bound.append(transforms.bind(function, arguments))
+    except TypeError as error:
+      raise ValueError(
+        f"{where}.transform_options: {name!r} got {arguments}: {error}; its"
+        f" arguments are {inspect.signature(function)}."
+      ) from error
+  return tuple(bound)
 
 
 def _features(

@@ -218,16 +218,13 @@ class Checkpoints:
   Args:
     directory: Directory of the steps, local or gs://; made by the first `save`.
     keep: Number of latest steps to keep, at least 1.
-    compress: True to compress new steps. Either kind is read.
 
   Raises:
     ValueError: `keep` is below 1, the directory holds files and none of them
       marks it as ours, or not all processes see the same directory.
   """
 
-  def __init__(
-    self, directory: str | os.PathLike, keep: int, compress: bool = False
-  ):
+  def __init__(self, directory: str | os.PathLike, keep: int):
     if keep < 1:
       raise ValueError(
         f"config.checkpoint.keep={keep}: it counts checkpoints, and must be at"
@@ -238,7 +235,6 @@ class Checkpoints:
     if not files.is_remote(self.directory):
       self.directory = self.directory.absolute()
     self._keep = keep
-    self._compress = compress
     self._position: int | None = None  # Step last saved or restored here.
     self._is_writing = False  # True until the end of a save has been checked.
     self._open_checkpointer: ocp.training.Checkpointer | None = None
@@ -310,7 +306,7 @@ class Checkpoints:
     if self._open_checkpointer is None:
       policies = ocp.training.preservation_policies
       context = ocp.Context()
-      context.array.saving.use_compression = self._compress
+      context.array.saving.use_compression = False  # It saves 8 %.
       try:
         self._open_checkpointer = ocp.training.Checkpointer(
           self.directory,

@@ -24,7 +24,7 @@ _REMOTE = "gs://"
 
 
 def parse(path: str | os.PathLike) -> Path:
-  """Parses the path of a folder or file: a `pathlib.Path` unless it is remote.
+  """Returns a `pathlib.Path`, or of gs://BUCKET/… the path of a bucket.
 
   Raises:
     ValueError: It is an address of another kind, as `s3://…`, or names no

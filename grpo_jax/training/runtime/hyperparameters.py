@@ -107,7 +107,9 @@ def _number(name: str, value: Any) -> Any:
 @jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TracedNumber:
-  """A number of a run, or the numbers of several runs and the current run.
+  """A setting that is an input of compiled programs, of one or several runs.
+
+  It takes part in arithmetic as an array [] does.
 
   Attributes:
     name: Settings that it comes from.

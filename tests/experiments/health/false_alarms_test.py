@@ -78,6 +78,7 @@ def test_the_page_has_all_rules_and_none_is_often_wrong():
   made_up = len(false_alarms.series.KINDS)
   assert kinds == [*false_alarms.series.KINDS, "still", "learns"]
   for number, _, cells in rows:
-    shares = [float(cell.split()[0]) for cell in cells.split(" | ")]
+    shares = [cell.split()[0] for cell in cells.split(" | ")]
     assert len(shares) == len(kinds)
-    assert max(shares[:made_up]) <= 100 * false_alarms.MOST, number
+    shares = [*map(float, shares[:made_up])]  # Of real runs also "–".
+    assert max(shares) <= 100 * false_alarms.MOST, number

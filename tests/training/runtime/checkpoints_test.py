@@ -509,18 +509,3 @@ def test_a_save_that_fails_later_is_told_before_the_next_one(
     store.check()
   store.check()  # It is said once.
   store.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("compress", [False, True])
-def test_steps_of_either_kind_are_read(tmp_path, compress):
-  state = {"x": jnp.tile(jnp.arange(4.0), 1 << 16)}
-  first = checkpoints.Checkpoints(tmp_path / "c", 3, compress)
-  first.save(1, state, {})
-  first.close()
-  sizes = [path.stat().st_size for path in (tmp_path / "c/1").rglob("d/*")]
-  assert (sum(sizes) < state["x"].nbytes / 10) == compress
-  other = checkpoints.Checkpoints(tmp_path / "c", 3, not compress)
-  other.save(2, other.restore(state)[0], {})
-  assert_same(other.restore(state)[0], state)
-  other.close()
