@@ -339,7 +339,7 @@ def _groups(argv: Sequence[str]) -> dict[str, tuple[str, str]]:
   found = {}
   for argument in argv:
     match = re.match(r"--?config\.([\w.]+)=(\{.*\})$", argument, re.DOTALL)
-    if match and match[1] in overrides.FREE_GROUPS:
+    if match and overrides.free_example(match[1]):
       found[argument] = (match[1], match[2])
   return found
 
@@ -462,7 +462,7 @@ def _override_problem(
 ) -> str | None:
   """Reason why `--config.name=value` does not fit, or None if it does."""
   given = f"--config.{name}" + (f"={value}" if value is not None else "")
-  if name in overrides.FREE_GROUPS:
+  if overrides.free_example(name):
     return (
       f"{given}: the settings of config.{name} have names of your own; write it"
       f" whole: {overrides.whole(name, _spelled)}."

@@ -23,8 +23,10 @@ from grpo_jax.settings import phase as phase_lib
 
 # A folder of the package; in a checkout, a link to the folder beside it.
 CONFIGS = (pathlib.Path(__file__).parents[1] / "configs").resolve()
-# Groups in which the user chooses the names of settings, each with an example.
-FREE_GROUPS = {
+# Groups in which the user chooses the names of settings, each with an example;
+# "*" stands for any phase.
+_FREE_GROUPS = {
+  "*.transform_options": "{'short': {'limit': 200.0}}",
   "data.chat_options": "{'enable_thinking': False}",
   "data.image_options": "{'max_pixels': 200704}",
   "data.fields": "{'prompt': 'question', 'answer': 'answer'}",
@@ -44,6 +46,12 @@ _NEEDED = {
   str: "a text",
   tuple: "a tuple",
 }
+
+
+def free_example(name: str) -> str | None:
+  """An example of a group whose names the user chooses; None of others."""
+  of_phases = f"*.{name.partition('.')[2]}"
+  return _FREE_GROUPS.get(name) or _FREE_GROUPS.get(of_phases)
 
 
 def config(
@@ -185,16 +193,16 @@ def complaint(
     name: The name, such as "rl.steps".
     spelled: Function that spells another name as the user would.
   """
-  for group in FREE_GROUPS:
-    is_inside = name.startswith(f"{group}.") and not len(at(config, group))
-    if is_inside:
+  parts = name.split(".")
+  for group in (".".join(parts[:n]) for n in range(2, len(parts))):
+    if free_example(group) and not len(at(config, group)):
       return (
         f"the settings of config.{group} have names of your own; write it"
         f" whole: {whole(group, spelled)}."
       )
   node: Any = config
   where = ""
-  for part in name.split("."):
+  for part in parts:
     if not isinstance(node, config_dict.ConfigDict):
       return f"config{where} is a value; it has no settings of its own."
     if part not in node:
@@ -214,7 +222,7 @@ def complaint(
         f" {', '.join(node)}."
       )
     node, where = node[part], f"{where}.{part}"
-  if isinstance(node, config_dict.ConfigDict) and name not in FREE_GROUPS:
+  if isinstance(node, config_dict.ConfigDict) and not free_example(name):
     keys = (spelled(f"{name}.{key}") for key in node)
     return (
       f"config.{name} is a group of settings; set them one by one:"
@@ -226,7 +234,7 @@ def complaint(
 def whole(group: str, spelled: Callable[[str], str]) -> str:
   """Example of setting a whole free group, quoted for a shell."""
   quote = '"' if spelled(group).startswith("-") else ""
-  return f"{spelled(group)}={quote}{FREE_GROUPS[group]}{quote}"
+  return f"{spelled(group)}={quote}{free_example(group)}{quote}"
 
 
 def switched(group: Any) -> type[groups.Switched] | None:
@@ -269,11 +277,9 @@ def apply(config: config_dict.ConfigDict, given: Mapping[str, Any]) -> None:
       raise KeyError(f"{said}{problem}")
     *groups, last = name.split(".")
     parent = at(config, ".".join(groups))
-    if name in FREE_GROUPS:
+    if example := free_example(name):
       if not isinstance(value, Mapping):
-        raise TypeError(
-          f"{said}needed is a dictionary, as {FREE_GROUPS[name]}."
-        )
+        raise TypeError(f"{said}needed is a dictionary, as {example}.")
       with parent.unlocked():
         parent[last] = config_dict.ConfigDict(dict(value))
       continue

@@ -100,7 +100,7 @@ def test_every_setting_is_there_with_its_value_and_its_meaning():
 
   def leaves(group, prefix=""):
     for name, value in group.items():
-      is_free = f"{prefix}{name}" in overrides.FREE_GROUPS
+      is_free = overrides.free_example(f"{prefix}{name}")
       if hasattr(value, "items") and not is_free:
         yield from leaves(value, f"{prefix}{name}.")
       else:
